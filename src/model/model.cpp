@@ -1,0 +1,77 @@
+#include <algorithm>
+#include <array>
+
+#include "model/finding.h"
+#include "model/run.h"
+
+namespace flatout::model {
+
+std::string_view name(ThreadState state) {
+  static constexpr std::array<std::string_view, 13> kNames = {
+      "unknown", "python", "native", "run_queue", "gil_wait", "lock",   "disk",
+      "poll",    "sleep",  "child",  "kernel",    "stopped",  "reclaim"};
+  static_assert(kNames.size() == static_cast<size_t>(ThreadState::kCount));
+  const size_t index = static_cast<size_t>(state);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string_view name(SliceKind kind) {
+  static constexpr std::array<std::string_view, 23> kNames = {
+      "unknown",      "step",      "input_wait",    "forward",    "backward", "optimizer",
+      "h2d",          "sync",      "communication", "checkpoint", "gc",       "validation",
+      "loader_start", "fetch",     "sample",        "collate",    "handover", "worker",
+      "logging",      "zero_grad", "phase",         "epoch",      "feed"};
+  const size_t index = static_cast<size_t>(kind);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string_view name(Part part) {
+  static constexpr std::array<std::string_view, kPartCount> kNames = {
+      "input_wait",    "h2d",  "forward",    "backward", "optimizer",
+      "communication", "sync", "checkpoint", "other",    "compute"};
+  const size_t index = static_cast<size_t>(part);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+const Series* Run::find(SignalId signal, EntityId entity) const {
+  for (const Series& s : series) {
+    if (s.signal == signal && s.entity == entity) return &s;
+  }
+  return nullptr;
+}
+
+const Series* Run::find(SignalId signal) const {
+  for (const Series& s : series) {
+    if (s.signal == signal) return &s;
+  }
+  return nullptr;
+}
+
+std::vector<const Series*> Run::all(SignalId signal) const {
+  std::vector<const Series*> out;
+  for (const Series& s : series) {
+    if (s.signal == signal) out.push_back(&s);
+  }
+  return out;
+}
+
+EntityId Run::entity(EntityKind kind, int64_t key) const {
+  for (size_t i = entities.size(); i-- > 0;) {  // the latest of a reused pid
+    if (entities[i].kind == kind && entities[i].key == key) return static_cast<EntityId>(i);
+  }
+  return kNoEntity;
+}
+
+std::string_view Run::fact(const std::string& key) const {
+  const auto it = info.find(key);
+  return it == info.end() ? std::string_view() : std::string_view(it->second);
+}
+
+const Process* Run::main_process() const {
+  for (const Process& p : processes) {
+    if (p.main) return &p;
+  }
+  return nullptr;
+}
+
+}  // namespace flatout::model

@@ -1,0 +1,70 @@
+// Step: one training iteration and its breakdown.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace flatout::model {
+
+/// The parts of a step. Every nanosecond of a step belongs to exactly one.
+enum class Part : uint8_t {
+  kInputWait,
+  kH2d,
+  kForward,
+  kBackward,
+  kOptimizer,
+  kCommunication,
+  kSync,
+  kCheckpoint,
+  kOther,
+  kCompute,  // in place of forward and backward where a trace has no phases
+  kCount
+};
+inline constexpr size_t kPartCount = static_cast<size_t>(Part::kCount);
+std::string_view name(Part part);  // "input_wait"
+
+struct Step {
+  int64_t index = 0;  // counts from 0, as the job counted (gaps where recording was thinned)
+  TimePoint begin, end;
+  std::array<Nanos, kPartCount> parts{};  // adds up to end - begin
+  bool warmup = false;
+  bool validation = false;   // a validation phase lies before it, inside its interval
+  bool after_gap = false;    // the first after a gap in the recording: not to be judged
+  bool epoch_start = false;  // the loader's iterator was made anew within it
+
+  Nanos length() const { return end - begin; }
+  Nanos& part(Part p) { return parts[static_cast<size_t>(p)]; }
+  Nanos part(Part p) const { return parts[static_cast<size_t>(p)]; }
+};
+
+/// What all steps say together; warm-up, validation and steps after a gap are left out.
+struct StepSummary {
+  int64_t count = 0;   // all steps seen
+  int64_t warmup = 0;  // of these, warm-up
+  Nanos median{}, mean{}, p95{};
+  double samples_per_s = 0;                    // 0 where the batch size is not known
+  std::array<double, kPartCount> breakdown{};  // shares of the step, add up to 1
+};
+
+/// A change of speed within the run: from step `index` on, steps take `after` instead of `before`.
+struct SpeedChange {
+  int64_t index = 0;
+  TimePoint at;
+  Nanos before{}, after{};
+};
+
+enum class StepSource : uint8_t { kNone, kMarkers, kHooks, kRepetition, kTrace };
+
+struct StepSet {
+  StepSource source = StepSource::kNone;
+  uint32_t thread = 0;  // Run::threads: the training thread
+  std::vector<Step> steps;
+  StepSummary summary;
+  std::vector<SpeedChange> changes;
+};
+
+}  // namespace flatout::model

@@ -1,0 +1,40 @@
+/* The ring shared by an agent (many writing threads) and the recorder (one reader).
+ * Reserve, fill, commit: a write makes no system call and never waits; a full ring drops the packet
+ * and counts it. The reader copies a packet before it trusts any length in it. */
+#ifndef FLATOUT_WIRE_RING_H_
+#define FLATOUT_WIRE_RING_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "wire/messages.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct flatout_ring; /* at offset 0 of the memfd */
+
+/* Formats `bytes` (header and data; the data part becomes the largest power of two that fits). */
+bool flatout_ring_init(void* memory, size_t bytes);
+/* Checks an existing ring; NULL if it is not one or does not fit into `bytes`. */
+struct flatout_ring* flatout_ring_open(void* memory, size_t bytes);
+
+/* Writes one packet: header (size is set here) and two pieces of payload (either may be empty).
+ * False when the ring is full or the packet too large: counted as dropped. Async-signal-safe. */
+bool flatout_ring_write(struct flatout_ring* ring, const struct flatout_packet* header,
+                        const void* payload, size_t payload_size, const void* tail,
+                        size_t tail_size);
+
+/* Copies the next packet into `out` (at most `capacity` bytes). Returns its size, 0 when there is
+ * none, -1 when the ring's contents make no sense (a writer died or lies): stop reading it.
+ * `stalled_ns`: a packet reserved but not committed for that long is skipped (its writer died). */
+long flatout_ring_read(struct flatout_ring* ring, void* out, size_t capacity);
+
+uint64_t flatout_ring_dropped(const struct flatout_ring* ring);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FLATOUT_WIRE_RING_H_ */
