@@ -1,0 +1,81 @@
+# `make` lists the targets. The work is done by CMake (CMakePresets.json) and tools/.
+PRESET ?= release
+BUILD := build/$(PRESET)
+JOBS ?= $(shell nproc)
+VENV := build/venv
+PY := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-unit test-e2e bench golden format lint check asan tsan fuzz wheel docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: ## install the system packages that the build lacks (asks for sudo only if needed)
+	@tools/setup.sh build
+
+build: setup ## build everything into build/release
+	@cmake --preset $(PRESET) > /dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: ## install what is missing, build, and diagnose the embedded trainer: no Python, network or GPU
+	@tools/setup.sh build
+	@cmake --preset $(PRESET) -DFLATOUT_BUILD_TESTS=OFF > /dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target flatout flatout_agent
+	@tools/demo.sh $(BUILD)/flatout
+
+test: ## install what is missing, build, and run all tests, real PyTorch included
+	@tools/setup.sh build test
+	@cmake --preset $(PRESET) -DFLATOUT_BUILD_TESTS=ON > /dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+	@tools/venv.sh $(VENV) tests/requirements.txt
+	@$(MAKE) --no-print-directory test-unit test-e2e
+
+test-unit: # ctest: everything but the fuzzers
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE fuzz
+
+test-e2e: # pytest: the built program on real jobs, one at a time
+	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e -q -rs
+
+bench: build ## run every benchmark once; comparisons with peers stand in bench/README.md
+	@ctest --test-dir $(BUILD) --output-on-failure -R 'bench_runs'
+	@sed -n '1,40p' bench/README.md
+
+golden: build ## renew the golden files; review the diff
+	@FLATOUT_RENEW_GOLDEN=1 ctest --test-dir $(BUILD) -R 'report\.|diagnose\.' > /dev/null; git diff --stat tests/golden
+
+format: ## clang-format
+	@tools/format.sh
+
+lint: build ## clang-tidy
+	@tools/lint.sh $(BUILD)
+
+check: ## what CI holds: format, layers, docs, lint, tests
+	@tools/format.sh --check
+	@python3 tools/check_layers.py
+	@$(MAKE) --no-print-directory build
+	@python3 tools/check_docs.py
+	@$(MAKE) --no-print-directory lint test
+
+asan: ## unit tests under AddressSanitizer and UBSan
+	@cmake --preset asan > /dev/null && cmake --build build/asan -j $(JOBS)
+	@ctest --test-dir build/asan --output-on-failure -j $(JOBS) -E bench_runs
+
+tsan: ## unit tests under ThreadSanitizer
+	@cmake --preset tsan > /dev/null && cmake --build build/tsan -j $(JOBS)
+	@ctest --test-dir build/tsan --output-on-failure -j $(JOBS) -E bench_runs
+
+fuzz: ## each fuzzer for 20 seconds
+	@tools/setup.sh build fuzz
+	@cmake --preset fuzz > /dev/null && cmake --build build/fuzz -j $(JOBS)
+	@ctest --test-dir build/fuzz --output-on-failure -L fuzz
+
+wheel: ## a wheel in dist/
+	@tools/venv.sh $(VENV) tests/requirements.txt
+	@$(VENV)/bin/pip wheel . --no-deps -w dist
+
+docs: build ## generate docs/options.md and docs/signals.md
+	@python3 tools/gen_docs.py
+
+clean: ## remove build/
+	@rm -rf build dist

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# clang-format over every C and C++ file that git knows. --check changes nothing and fails on a difference.
+set -euo pipefail
+cd "$(git -C "$(dirname "$0")" rev-parse --show-toplevel)"
+mapfile -t files < <(git ls-files '*.h' '*.c' '*.cpp' '*.cu')
+if [ "${1:-}" = --check ]; then
+  clang-format --dry-run --Werror "${files[@]}"
+else
+  clang-format -i "${files[@]}"
+fi

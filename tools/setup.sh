@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs the Debian or Ubuntu packages that are missing, and nothing that is there already.
+# usage: tools/setup.sh build [test] [fuzz]
+set -euo pipefail
+
+build=(g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev zlib1g-dev
+       libdw-dev libelf-dev libjs-chart.js)
+test=(libgtest-dev libbenchmark-dev python3 python3-venv python3-dev chromium)
+fuzz=(clang-14 libclang-rt-14-dev libgtest-dev libbenchmark-dev)
+
+# Ubuntu's chromium package only installs a snap, which has no place in a container: the browser
+# tests say there that they lack it.
+if [ "$(. /etc/os-release; echo "${ID:-}")" = ubuntu ]; then test=("${test[@]/chromium}"); fi
+
+wanted=()
+for group in "$@"; do
+  case "$group" in
+    build) wanted+=("${build[@]}") ;;
+    test) wanted+=("${test[@]}") ;;
+    fuzz) wanted+=("${fuzz[@]}") ;;
+    *) echo "setup.sh: unknown group: $group" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v dpkg-query > /dev/null; then
+  echo "setup.sh: not a Debian or Ubuntu system; install these yourself: ${wanted[*]}" >&2
+  exit 0
+fi
+
+missing=()
+for package in "${wanted[@]}"; do
+  [ -n "$package" ] || continue
+  state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null || true)
+  [ "$state" = installed ] || missing+=("$package")
+done
+[ "${#missing[@]}" -gt 0 ] || exit 0
+
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo > /dev/null || { echo "setup.sh: as root, run: apt-get install ${missing[*]}" >&2; exit 1; }
+  sudo=(sudo)
+fi
+echo "Installing ${#missing[@]} packages: ${missing[*]}${sudo:+ (with sudo)}"
+export DEBIAN_FRONTEND=noninteractive
+"${sudo[@]}" apt-get update -qq
+"${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null
