@@ -1,0 +1,134 @@
+// Turns packets (wire/messages.h) into a Run, while the job runs and from a run folder alike.
+// Packets of agents come from the job and are hostile: nothing in them is trusted, all that they
+// make us keep is bounded.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/bytes.h"
+#include "model/run.h"
+#include "wire/messages.h"
+
+namespace flatout::timeline {
+
+struct DecoderCounts {
+  uint64_t packets = 0;
+  uint64_t unknown = 0;    // packets of a type that this version does not know
+  uint64_t malformed = 0;  // packets whose contents make no sense
+  uint64_t dropped = 0;    // said by agents: packets that they could not write
+  uint64_t refused = 0;    // things not kept because a bound was reached
+};
+
+class RunDecoder {
+ public:
+  RunDecoder();
+
+  /// Whole packets, one after another. What follows a packet with an impossible size is dropped.
+  /// Ids in packets of the recorder (entities, threads, frames, stacks) are one space for all that
+  /// is fed to a decoder.
+  void feed(std::string_view packets);
+
+  /// Always consistent between calls: slices by end, readings by time. Steps are not found here:
+  /// call find_steps() (timeline/steps.h).
+  model::Run& run() { return run_; }
+  const model::Run& run() const { return run_; }
+  const DecoderCounts& counts() const { return counts_; }
+
+  /// Brings memory() below `max_bytes`, if it is above: drops windows of 10 s (shorter ones where
+  /// there is very much) of slices and stack readings from the middle and says so in Run::gaps,
+  /// makes the older part of the series coarser, forgets processes that nothing refers to.
+  void thin(size_t max_bytes);
+  /// Bytes that the Run and this decoder hold, roughly.
+  size_t memory() const;
+
+ private:
+  // What a process of the job told about itself, for the time until it is known which one trains.
+  struct ProcessState {
+    std::vector<model::StringId> strings;      // by the agent's id
+    std::map<std::string, std::string> facts;  // from its agent
+    uint64_t training_slices = 0;
+    double hooks = 0, hook_ns = 0, dropped = 0;  // the agent's totals
+    bool placeholder = false;  // known from its agent only; the recorder has not told yet
+  };
+  // Maps ids of packets, which should be dense, to indices of ours.
+  class IdMap {
+   public:
+    bool set(uint32_t id, uint32_t index);
+    uint32_t get(uint32_t id) const { return id < map_.size() ? map_[id] : model::kNone; }
+    size_t memory() const { return map_.capacity() * sizeof(uint32_t); }
+    template <class F>
+    void transform(F f) {
+      for (uint32_t& index : map_) index = f(index);
+    }
+
+   private:
+    std::vector<uint32_t> map_;
+  };
+
+  void packet(const flatout_packet& header, std::string_view payload);
+  bool agent_packet(const flatout_packet& header, ByteReader& reader);
+  bool recorder_packet(const flatout_packet& header, ByteReader& reader);
+  bool on_string(const flatout_packet& header, ByteReader& reader);
+  bool on_slice(const flatout_packet& header, ByteReader& reader);
+  bool on_counter(const flatout_packet& header, ByteReader& reader);
+  bool on_info(const flatout_packet& header, ByteReader& reader);
+  bool on_cost(const flatout_packet& header, ByteReader& reader);
+  bool on_dropped(const flatout_packet& header, ByteReader& reader);
+  bool on_entity(ByteReader& reader);
+  bool on_readings(const flatout_packet& header, ByteReader& reader);
+  bool on_process(ByteReader& reader);
+  bool on_process_end(ByteReader& reader);
+  bool on_thread(ByteReader& reader);
+  bool on_frame(ByteReader& reader);
+  bool on_stack(ByteReader& reader);
+  bool on_stack_readings(const flatout_packet& header, ByteReader& reader);
+  bool on_missing(ByteReader& reader);
+  bool on_run_info(ByteReader& reader);
+
+  model::StringId intern(std::string_view text);
+  model::ProcessId process_of(int32_t pid, uint64_t time_ns);
+  model::ProcessId add_process(int32_t pid);
+  model::ThreadId thread_of(model::ProcessId process, int32_t tid);
+  model::EntityId process_entity(model::ProcessId process);
+  void add_reading(model::SignalId signal, model::EntityId entity, TimePoint at, double value);
+  void set_fact(std::string key, std::string_view value);
+  void choose_training_process();
+  void restore_order();
+  void see(TimePoint at);
+
+  bool window_kept(TimePoint at) const;
+  void drop_windows();
+  void coarsen_series();
+  void forget_processes();
+
+  model::Run run_;
+  DecoderCounts counts_;
+  std::vector<ProcessState> states_;                          // parallel to run_.processes
+  std::unordered_map<int32_t, model::ProcessId> pids_;        // the latest process of a pid
+  std::unordered_map<uint64_t, model::ThreadId> thread_ids_;  // process << 32 | tid
+  std::unordered_map<std::string, model::StringId> string_ids_;
+  std::unordered_map<uint64_t, uint32_t> series_ids_;  // entity << 16 | signal
+  std::map<std::pair<uint32_t, std::string>, model::EntityId> counter_entities_;
+  IdMap entities_, threads_, frames_, stacks_;
+  model::ProcessId training_ = model::kNone;
+  bool facts_changed_ = false;
+  size_t string_bytes_ = 0;
+  size_t fact_bytes_ = 0;
+  size_t sorted_slices_ = 0;    // of run_.slices, the first so many were in order
+  size_t sorted_readings_ = 0;  // the same for run_.readings
+  bool begun_ = false;
+
+  // Thinning: see window_kept().
+  Nanos window_ = std::chrono::seconds(10);
+  int64_t keep_every_ = 1;
+  Nanos series_spacing_{0};
+};
+
+}  // namespace flatout::timeline
