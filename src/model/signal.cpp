@@ -23,8 +23,9 @@ const SignalInfo& info(SignalId id) {
 }
 
 std::string_view name(EntityKind kind) {
-  static constexpr std::array<std::string_view, 10> kNames = {
-      "host", "cpu", "disk", "mount", "cgroup", "process", "thread", "other", "gpu", "gpu_process"};
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "host",   "cpu",   "disk", "mount",       "cgroup",      "process",
+      "thread", "other", "gpu",  "gpu_process", "user_counter"};
   const size_t index = static_cast<size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

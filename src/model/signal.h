@@ -14,16 +14,17 @@ enum class SignalKind : uint8_t {
 
 /// What a signal belongs to.
 enum class EntityKind : uint16_t {
-  kHost,        // key 0
-  kCpu,         // key: core number
-  kDisk,        // key: makedev(major, minor); name "vda"
-  kMount,       // key: index; name: mount point
-  kCgroup,      // key: 0 the job's own, 1 its parent, ...; name: path
-  kProcess,     // key: pid; a process of the job
-  kThread,      // key: tid; parent: its process
-  kOther,       // key: pid; a process outside the job (only those that use something)
-  kGpu,         // key: index
-  kGpuProcess,  // key: pid; parent: the GPU
+  kHost,         // key 0
+  kCpu,          // key: core number
+  kDisk,         // key: makedev(major, minor); name "vda"
+  kMount,        // key: index; name: mount point
+  kCgroup,       // key: 0 the job's own, 1 its parent, ...; name: path
+  kProcess,      // key: pid; a process of the job
+  kThread,       // key: tid; parent: its process
+  kOther,        // key: pid; a process outside the job (only those that use something)
+  kGpu,          // key: index
+  kGpuProcess,   // key: pid; parent: the GPU
+  kUserCounter,  // key: number; name: the job's own (flatout_counter); parent: its process
 };
 
 enum class SignalId : uint16_t {
