@@ -75,6 +75,7 @@ enum flatout_packet_type {
   FLATOUT_PACKET_STACK_READINGS = 39, /* flatout_readings, then count x flatout_stack_reading */
   FLATOUT_PACKET_MISSING = 40,        /* "signal\0reason\0hint" */
   FLATOUT_PACKET_RUN_INFO = 41,       /* "key\0value" of the run (host, command, versions) */
+  FLATOUT_PACKET_GAP = 42,            /* flatout_gap: events of this time are not recorded */
 };
 
 struct flatout_string {
@@ -187,6 +188,11 @@ struct flatout_stack_reading {
   uint8_t state;          /* model/stack.h, ThreadState */
   uint8_t flags;          /* model/stack.h, kHoldsGil ... */
   int16_t syscall;        /* -1 none or unknown */
+};
+
+/* The recording was thinned, or job and recorder were stopped (Ctrl-Z): not "nothing happened". */
+struct flatout_gap {
+  uint64_t begin_ns, end_ns;
 };
 
 /* ---- blocks of events.bin and series.bin ---- */
