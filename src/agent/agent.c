@@ -1,0 +1,263 @@
+/* libflatout_agent.so; see agent.h for the contract and docs/architecture.md, "Process model".
+ *
+ * One process-wide state, changed by compare-and-swap only, so that a signal or a fork at any
+ * moment leaves nothing locked: who cannot have it now loses its packet. */
+#include "agent.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "connection.h"
+#include "strings.h"
+#include "wire/ring.h"
+
+#define WAIT_MS 100 /* for the recorder's answer; then packets are lost until it comes */
+#define COST_PERIOD_NS 1000000000u
+#define LONGEST_INFO 32768u
+
+enum state {
+  STATE_IDLE,
+  STATE_CHANGING, /* one thread is connecting */
+  STATE_WAITING,  /* Hello is sent, Config has not come yet */
+  STATE_READY,
+  STATE_FORKED, /* a child that has not said Hello yet */
+  STATE_OFF,
+};
+
+static int state = STATE_IDLE;
+static struct connection connection;
+static char socket_name[108];
+static uint32_t agent_kind;
+static uint32_t process_id;
+static uint32_t generation = 1; /* counts forks: cached thread ids and sent strings end with it */
+static uint64_t last_step_end;
+
+static uint64_t overhead_ns;
+static struct flatout_cost cost;
+static uint64_t last_cost_ns;
+
+static __thread uint32_t thread_id, thread_generation;
+
+static uint64_t now_ns(void) {
+  struct timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static int change_state(int from, int to) {
+  return __atomic_compare_exchange_n(&state, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+static void set_state(int to) { __atomic_store_n(&state, to, __ATOMIC_RELEASE); }
+
+static uint32_t this_thread(void) {
+  const uint32_t now = __atomic_load_n(&generation, __ATOMIC_RELAXED);
+  if (thread_generation != now) {
+    thread_id = (uint32_t)syscall(SYS_gettid);
+    thread_generation = now;
+  }
+  return thread_id;
+}
+
+/* ---- connecting ---- */
+
+static void after_fork_in_child(void) {
+  const int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+  if (now == STATE_IDLE || now == STATE_OFF) return;
+  connection_drop(&connection);
+  memset(&cost, 0, sizeof cost);
+  last_step_end = 0;
+  ++generation;
+  set_state(STATE_FORKED);
+}
+
+static void settle(enum connection_state answer) {
+  if (answer == CONNECTION_READY) {
+    set_state(STATE_READY);
+  } else {
+    set_state(answer == CONNECTION_WAITING ? STATE_WAITING : STATE_OFF);
+  }
+}
+
+/* In STATE_CHANGING, which is ours. */
+static void connect_now(void) {
+  process_id = (uint32_t)getpid();
+  __atomic_store_n(&last_cost_ns, now_ns(), __ATOMIC_RELAXED);
+  if (!connection_open(&connection, socket_name, agent_kind)) {
+    set_state(STATE_OFF);
+    return;
+  }
+  settle(connection_poll(&connection, WAIT_MS));
+}
+
+int flatout_agent_start(uint32_t kind) {
+  if (change_state(STATE_IDLE, STATE_CHANGING)) {
+    const char* name = getenv("FLATOUT_SOCKET");
+    if (name == NULL || *name == 0 || strlen(name) >= sizeof socket_name) {
+      set_state(STATE_OFF);
+    } else {
+      strcpy(socket_name, name);
+      agent_kind = kind;
+      pthread_atfork(NULL, NULL, after_fork_in_child);
+      connect_now();
+    }
+  } else if (change_state(STATE_FORKED, STATE_CHANGING)) {
+    connect_now();
+  }
+  return flatout_agent_active();
+}
+
+int flatout_agent_active(void) {
+  const int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+  return now != STATE_IDLE && now != STATE_OFF;
+}
+
+void flatout_agent_stop(void) { set_state(STATE_OFF); }
+
+/* The ring to write to, or NULL. */
+static struct flatout_ring* current_ring(uint32_t slice_kind) {
+  int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+  if (now == STATE_READY) return connection.ring;
+  if (now == STATE_FORKED) {
+    /* The collector runs in every child; only a hook that the job meant makes it worth a ring. */
+    if (slice_kind == FLATOUT_SLICE_GC || !change_state(STATE_FORKED, STATE_CHANGING)) return NULL;
+    connect_now();
+  } else if (now == STATE_WAITING) {
+    if (!change_state(STATE_WAITING, STATE_CHANGING)) return NULL;
+    settle(connection_poll(&connection, 0));
+  }
+  now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+  return now == STATE_READY ? connection.ring : NULL;
+}
+
+/* ---- packets ---- */
+
+static int send_packet(struct flatout_ring* ring, uint16_t type, const void* payload, size_t size,
+                       const void* tail, size_t tail_size) {
+  struct flatout_packet header;
+  memset(&header, 0, sizeof header);
+  header.type = type;
+  header.pid = process_id;
+  header.tid = this_thread();
+  header.time_ns = now_ns();
+  return flatout_ring_write(ring, &header, payload, size, tail, tail_size);
+}
+
+static void send_string(struct flatout_ring* ring, uint32_t id) {
+  if (!strings_need_sending(id, __atomic_load_n(&generation, __ATOMIC_RELAXED))) return;
+  const char* text = strings_text(id);
+  if (text == NULL) return;
+  const struct flatout_string payload = {.id = id, .size = (uint32_t)strlen(text)};
+  if (!send_packet(ring, FLATOUT_PACKET_STRING, &payload, sizeof payload, text, payload.size))
+    strings_not_sent(id);
+}
+
+static void send_slice(struct flatout_ring* ring, uint32_t kind, uint32_t name, uint64_t begin_ns,
+                       uint64_t end_ns, int64_t value, int64_t value2) {
+  if (name != 0) send_string(ring, name);
+  if (end_ns == 0) end_ns = now_ns();
+  if (kind == FLATOUT_SLICE_STEP && begin_ns == 0) {
+    begin_ns = __atomic_exchange_n(&last_step_end, end_ns, __ATOMIC_RELAXED);
+    if (begin_ns == 0) begin_ns = end_ns;
+  }
+  if (begin_ns > end_ns) begin_ns = end_ns;
+  const struct flatout_slice slice = {.begin_ns = begin_ns,
+                                      .end_ns = end_ns,
+                                      .kind = kind,
+                                      .name = name,
+                                      .value = value,
+                                      .value2 = value2};
+  send_packet(ring, FLATOUT_PACKET_SLICE, &slice, sizeof slice, NULL, 0);
+}
+
+static void send_cost(struct flatout_ring* ring) {
+  const struct flatout_cost payload = {
+      .hooks = __atomic_exchange_n(&cost.hooks, 0, __ATOMIC_RELAXED),
+      .sum_ns = __atomic_exchange_n(&cost.sum_ns, 0, __ATOMIC_RELAXED),
+      .max_ns = __atomic_exchange_n(&cost.max_ns, 0, __ATOMIC_RELAXED),
+      .steps = __atomic_exchange_n(&cost.steps, 0, __ATOMIC_RELAXED)};
+  if (payload.hooks != 0) send_packet(ring, FLATOUT_PACKET_COST, &payload, sizeof payload, NULL, 0);
+}
+
+__attribute__((destructor)) static void at_exit(void) {
+  if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STATE_READY) send_cost(connection.ring);
+}
+
+/* About once a second, by whichever thread comes by: what we cost, and is anybody still there? */
+static void housekeeping(struct flatout_ring* ring, uint64_t now) {
+  uint64_t last = __atomic_load_n(&last_cost_ns, __ATOMIC_RELAXED);
+  if (now - last < COST_PERIOD_NS || now < last) return;
+  if (!__atomic_compare_exchange_n(&last_cost_ns, &last, now, 0, __ATOMIC_RELAXED,
+                                   __ATOMIC_RELAXED))
+    return;
+  if (connection_lost(&connection)) {
+    change_state(STATE_READY, STATE_OFF); /* the ring stays mapped: others may be writing to it */
+    return;
+  }
+  send_cost(ring);
+}
+
+void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns, uint64_t steps) {
+  __atomic_fetch_add(&cost.hooks, hooks, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&cost.sum_ns, sum_ns, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&cost.steps, steps, __ATOMIC_RELAXED);
+  uint64_t most = __atomic_load_n(&cost.max_ns, __ATOMIC_RELAXED);
+  while (max_ns > most && !__atomic_compare_exchange_n(&cost.max_ns, &most, max_ns, 0,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+void flatout_agent_overhead(uint64_t ns) { __atomic_store_n(&overhead_ns, ns, __ATOMIC_RELAXED); }
+
+uint32_t flatout_agent_intern(const char* text) { return strings_intern(text); }
+
+void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
+                         int64_t value, int64_t value2) {
+  struct flatout_ring* ring = current_ring(kind);
+  if (ring != NULL) send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
+}
+
+void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
+                        int64_t value, int64_t value2) {
+  struct flatout_ring* ring = current_ring(kind);
+  if (ring == NULL) return;
+  send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
+  const uint64_t now = now_ns();
+  const uint64_t spent = now - end_ns + __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
+  flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
+  housekeeping(ring, now);
+}
+
+void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns,
+                        int64_t value, int64_t value2) {
+  if (__atomic_load_n(&state, __ATOMIC_RELAXED) == STATE_IDLE)
+    flatout_agent_start(FLATOUT_AGENT_NATIVE);
+  const uint64_t end = end_ns != 0 ? end_ns : now_ns();
+  struct flatout_ring* ring = current_ring(kind);
+  if (ring == NULL) return;
+  send_slice(ring, kind, strings_intern(name), begin_ns, end, value, value2);
+  const uint64_t now = now_ns();
+  if (end_ns == 0) flatout_agent_cost(1, now - end, now - end, kind == FLATOUT_SLICE_STEP);
+  housekeeping(ring, now);
+}
+
+void flatout_agent_count(const char* name, double value) {
+  if (__atomic_load_n(&state, __ATOMIC_RELAXED) == STATE_IDLE)
+    flatout_agent_start(FLATOUT_AGENT_NATIVE);
+  struct flatout_ring* ring = current_ring(0);
+  if (ring == NULL) return;
+  const struct flatout_counter counter = {.name = strings_intern(name), .value = value};
+  send_string(ring, counter.name);
+  send_packet(ring, FLATOUT_PACKET_COUNTER, &counter, sizeof counter, NULL, 0);
+}
+
+void flatout_agent_info(const char* key, const char* value) {
+  struct flatout_ring* ring = current_ring(0);
+  if (ring == NULL || key == NULL || value == NULL) return;
+  send_packet(ring, FLATOUT_PACKET_INFO, key, strnlen(key, 255) + 1, value,
+              strnlen(value, LONGEST_INFO));
+}

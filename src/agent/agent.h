@@ -1,0 +1,50 @@
+/* libflatout_agent.so: what the Python hooks (by ctypes) and flatout/marker.h (by dlsym) call.
+ * Every function may be called from any thread, before and after fork, and does nothing unless
+ * Flatout listens. None blocks, allocates or takes a lock, but for flatout_agent_start and the
+ * first call after a fork, which wait for the recorder's answer for at most a tenth of a second. */
+#ifndef FLATOUT_AGENT_AGENT_H_
+#define FLATOUT_AGENT_AGENT_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FLATOUT_EXPORT __attribute__((visibility("default")))
+
+/* Connects to $FLATOUT_SOCKET as this kind of agent (flatout_agent_kind). 1 if it is active;
+ * calling it again only asks. */
+FLATOUT_EXPORT int flatout_agent_start(uint32_t kind);
+FLATOUT_EXPORT int flatout_agent_active(void);
+/* Quiet for good, in this process and its children. */
+FLATOUT_EXPORT void flatout_agent_stop(void);
+
+/* The id of a string for the calls below; 0 when there are too many. Kept over fork. */
+FLATOUT_EXPORT uint32_t flatout_agent_intern(const char* text);
+
+/* An interval of the calling thread. end_ns 0: now. */
+FLATOUT_EXPORT void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
+                                        uint64_t end_ns, int64_t value, int64_t value2);
+/* The same from a hook that took end_ns right after the job's own code returned: the time from then
+ * until this function returns (and what flatout_agent_overhead said) is counted as our cost. */
+FLATOUT_EXPORT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
+                                       uint64_t end_ns, int64_t value, int64_t value2);
+/* Time that a hook takes before begin_ns and after flatout_agent_hook, measured once. */
+FLATOUT_EXPORT void flatout_agent_overhead(uint64_t ns);
+/* Adds to the counted cost what hooks spent that sent nothing; sent with the next cost packet. */
+FLATOUT_EXPORT void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns,
+                                       uint64_t steps);
+
+/* For flatout/marker.h: starts the agent as a native one if nobody has, and interns the name. */
+FLATOUT_EXPORT void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns,
+                                       uint64_t end_ns, int64_t value, int64_t value2);
+FLATOUT_EXPORT void flatout_agent_count(const char* name, double value);
+
+/* A fact about this process; a later one with the same key replaces it. */
+FLATOUT_EXPORT void flatout_agent_info(const char* key, const char* value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FLATOUT_AGENT_AGENT_H_ */
