@@ -23,6 +23,7 @@ constexpr size_t kMaxFactSize = 64 << 10;
 constexpr size_t kMaxCounters = 4096;
 constexpr size_t kMaxStacks = 1 << 20;
 constexpr size_t kMaxMissing = 1000;
+constexpr size_t kMaxGaps = 16'384;
 constexpr uint32_t kMaxId = 1 << 22;
 constexpr Nanos kMaxLength = std::chrono::hours(24 * 30);
 
@@ -144,6 +145,8 @@ bool RunDecoder::recorder_packet(const flatout_packet& header, std::string_view 
       return on_missing(payload);
     case FLATOUT_PACKET_RUN_INFO:
       return on_run_info(payload);
+    case FLATOUT_PACKET_GAP:
+      return on_gap(reader);
     default:
       ++counts_.unknown;
       return true;
@@ -348,6 +351,7 @@ bool RunDecoder::on_thread(ByteReader& reader, TimePoint at) {
 bool RunDecoder::on_frame(ByteReader& reader) {
   const auto in = reader.get<flatout_frame>();
   const std::string_view function = reader.take(in.function_size);
+  reader.take(1);  // the NUL between the two
   const std::string_view file = reader.take(in.file_size);
   if (!reader.ok()) return false;
   if (run_.frames.size() >= kMaxStacks) {
@@ -416,6 +420,15 @@ bool RunDecoder::on_run_info(std::string_view payload) {
   fact_bytes_ += key.size() + value.size() - slot.size();
   slot = value;
   facts_changed_ = true;
+  return true;
+}
+
+bool RunDecoder::on_gap(ByteReader& reader) {
+  const auto in = reader.get<flatout_gap>();
+  if (!reader.ok() || in.end_ns < in.begin_ns) return false;
+  if (told_gaps_.size() >= kMaxGaps) return true;
+  told_gaps_.push_back({time_of(in.begin_ns), time_of(in.end_ns)});
+  join_gaps(std::move(thinned_gaps_));
   return true;
 }
 

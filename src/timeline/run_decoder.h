@@ -94,6 +94,7 @@ class RunDecoder {
   bool on_stack_readings(TimePoint at, ByteReader& reader);
   bool on_missing(std::string_view payload);
   bool on_run_info(std::string_view payload);
+  bool on_gap(ByteReader& reader);
 
   model::StringId intern(std::string_view text);
   model::ProcessId process_of(int32_t pid, TimePoint at);
@@ -114,6 +115,7 @@ class RunDecoder {
   void coarsen_series();
   void forget_processes();
   void forget_entities();
+  void join_gaps(std::vector<model::Gap> thinned);
 
   model::Run run_;
   DecoderCounts counts_;
@@ -138,6 +140,7 @@ class RunDecoder {
   // Thinning: the head and the tail stay whole, of the middle every keep_every_-th window.
   Nanos window_ = std::chrono::seconds(10);
   int64_t keep_every_ = 1;
+  std::vector<model::Gap> told_gaps_, thinned_gaps_;
   Nanos series_spacing_{0};
   Nanos series_margin_ = std::chrono::seconds(60);
 };

@@ -18,7 +18,7 @@ constexpr int64_t kFewWindows = 32;   // so many of the middle stay before windo
 constexpr Nanos kShortestWindow = std::chrono::milliseconds(10);
 constexpr size_t kMaxKeptKinds = 16'384;
 constexpr size_t kManyProcesses = 2048, kManyThreads = 8192, kManySeries = 16'384;
-constexpr size_t kMaxGaps = 100'000;
+constexpr size_t kMaxGaps = 16'384;
 
 // Rare, and what comes later needs them: which worker a process is, when epochs began.
 bool stays(SliceKind kind) {
@@ -92,11 +92,11 @@ void RunDecoder::drop_windows() {
   sorted_slices_ = run_.slices.size();
   sorted_readings_ = run_.readings.size();
 
-  run_.gaps.clear();
+  std::vector<Gap> gaps;
   const int64_t width = window_.count();
   const TimePoint stop = run_.end - window_ * kTailWindows;
   TimePoint at = run_.begin + window_ * kHeadWindows;
-  while (at < stop && run_.gaps.size() < kMaxGaps) {
+  while (at < stop && gaps.size() < kMaxGaps) {
     // From `at` to the next kept window, or to the tail.
     const int64_t index = to_ns(at) / width;
     if (index % keep_every_ == 0) {
@@ -105,8 +105,24 @@ void RunDecoder::drop_windows() {
     }
     const int64_t next = (index / keep_every_ + 1) * keep_every_;
     const TimePoint end = std::min(stop, time_point_ns(next * width));
-    run_.gaps.push_back({at, end});
+    gaps.push_back({at, end});
     at = end;
+  }
+  join_gaps(std::move(gaps));
+}
+
+void RunDecoder::join_gaps(std::vector<Gap> thinned) {
+  thinned_gaps_ = std::move(thinned);
+  std::vector<Gap> all = told_gaps_;
+  all.insert(all.end(), thinned_gaps_.begin(), thinned_gaps_.end());
+  std::ranges::sort(all, {}, &Gap::begin);
+  run_.gaps.clear();
+  for (const Gap& gap : all) {
+    if (!run_.gaps.empty() && gap.begin <= run_.gaps.back().end) {
+      run_.gaps.back().end = std::max(run_.gaps.back().end, gap.end);
+    } else {
+      run_.gaps.push_back(gap);
+    }
   }
 }
 
