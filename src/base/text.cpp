@@ -130,11 +130,14 @@ std::string escape_terminal(std::string_view s) {
         const unsigned char lead = static_cast<unsigned char>(c[0]);
         // C0, DEL and C1 (U+0080..U+009F) control the terminal; bidirectional marks reorder it.
         const bool c1 = lead == 0xC2 && static_cast<unsigned char>(c[1]) < 0xA0;
-        const bool bidi = c.size() == 3 && lead == 0xE2 &&
-                          ((c[1] == '\x80' && static_cast<unsigned char>(c[2]) >= 0xAA &&
-                            static_cast<unsigned char>(c[2]) <= 0xAE) ||
-                           (c[1] == '\x81' && static_cast<unsigned char>(c[2]) >= 0xA6 &&
-                            static_cast<unsigned char>(c[2]) <= 0xA9));
+        // So do the marks U+200B..200F, U+202A..202E, U+2066..2069, U+061C; U+2028 and 2029 break
+        // the line.
+        const unsigned char tail = static_cast<unsigned char>(c.back());
+        const bool bidi = c == "\xD8\x9C" ||
+                          (c.size() == 3 && lead == 0xE2 &&
+                           ((c[1] == '\x80' &&
+                             ((tail >= 0xA8 && tail <= 0xAE) || (tail >= 0x8B && tail <= 0x8F))) ||
+                            (c[1] == '\x81' && tail >= 0xA6 && tail <= 0xA9)));
         if (lead < 0x20 || lead == 0x7F || c1 || bidi) {
           for (const char byte : c) hex(static_cast<unsigned char>(byte));
         } else {
