@@ -1,0 +1,281 @@
+#include "report/json.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/text.h"
+#include "report/json_values.h"
+#include "report/words.h"
+
+namespace flatout::report {
+
+using Json = nlohmann::ordered_json;
+using model::Run;
+
+Json rounded(double value, int digits) {
+  if (!std::isfinite(value)) return nullptr;
+  const double scale = std::pow(10.0, digits);
+  const double out = std::round(value * scale) / scale;
+  return std::isfinite(out) ? Json(out) : Json(value);
+}
+
+Json maybe(const std::optional<double>& value, int digits) {
+  return value ? rounded(*value, digits) : Json(nullptr);
+}
+
+Json breakdown_values(const model::StepSummary& summary) {
+  // Four digits each; what rounding lost or added goes to the largest, so that they add up to 1.
+  constexpr int64_t kOne = 10000;
+  std::array<int64_t, model::kPartCount> units{};
+  double total = 0;
+  for (const double share : summary.breakdown) {
+    total += std::isfinite(share) && share > 0 ? share : 0;
+  }
+  if (total > 0) {
+    int64_t sum = 0;
+    for (size_t i = 0; i < units.size(); ++i) {
+      const double share = summary.breakdown[i];
+      units[i] = std::isfinite(share) && share > 0
+                     ? std::llround(share / total * static_cast<double>(kOne))
+                     : 0;
+      sum += units[i];
+    }
+    *std::max_element(units.begin(), units.end()) += kOne - sum;
+  }
+  Json out = Json::object();
+  for (size_t i = 0; i < units.size(); ++i) {
+    const auto part = static_cast<model::Part>(i);
+    if (part == model::Part::kCompute && units[i] == 0) continue;  // only traces have it
+    out[std::string(name(part))] = static_cast<double>(units[i]) / static_cast<double>(kOne);
+  }
+  return out;
+}
+
+Json finding_value(const model::Finding& f) {
+  Json out;
+  out["id"] = to_utf8(f.id);
+  out["title"] = to_utf8(f.title);
+  out["confidence"] = rounded(f.confidence, 3);
+  out["cost_ms_per_step"] = maybe(f.cost_ms_per_step, 4);
+  out["cost_bytes"] = maybe(f.cost_bytes, 0);
+  out["gain"] = maybe(f.gain, 4);
+  out["where"] = nullptr;
+  if (f.where) {
+    out["where"] = {{"file", to_utf8(f.where->file)},
+                    {"line", f.where->line},
+                    {"function", to_utf8(f.where->function)}};
+  }
+  out["evidence"] = Json::array();
+  for (const model::Evidence& e : f.evidence) {
+    out["evidence"].push_back({{"text", to_utf8(e.text)},
+                               {"value", rounded(e.value, 6)},
+                               {"unit", to_utf8(e.unit)},
+                               {"source", to_utf8(e.source)},
+                               {"readings", e.readings}});
+  }
+  out["remedies"] = Json::array();
+  for (const model::Suggestion& r : f.remedies) {
+    out["remedies"].push_back({{"id", to_utf8(r.id)}, {"text", to_utf8(r.text)}});
+  }
+  return out;
+}
+
+Json missing_value(const Run& run) {
+  Json out = Json::array();
+  for (const model::Missing& m : run.missing) {
+    out.push_back(
+        {{"signal", to_utf8(m.signal)}, {"reason", to_utf8(m.reason)}, {"hint", to_utf8(m.hint)}});
+  }
+  return out;
+}
+
+namespace {
+
+std::string document(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json ms(Nanos d) { return rounded(to_ms(d), 4); }
+
+Json steps_value(const Run& run) {
+  const model::StepSummary& s = run.steps.summary;
+  Json out;
+  out["count"] = s.count;
+  out["warmup"] = s.warmup;
+  const bool known = s.count > 0 && s.median.count() > 0;
+  out["median_ms"] = known ? ms(s.median) : Json(nullptr);
+  out["p95_ms"] = known ? ms(s.p95) : Json(nullptr);
+  out["samples_per_s"] = s.samples_per_s > 0 ? rounded(s.samples_per_s, 3) : Json(nullptr);
+  return out;
+}
+
+Json speed_changes_value(const Run& run) {
+  Json out = Json::array();
+  for (const model::SpeedChange& c : run.steps.changes) {
+    out.push_back({{"step", c.index},
+                   {"at_s", rounded(to_s(c.at - run.begin), 3)},
+                   {"before_ms", ms(c.before)},
+                   {"after_ms", ms(c.after)}});
+  }
+  return out;
+}
+
+Json exit_value(const Run& run) {
+  Json out{{"finished", run.finished}, {"code", nullptr}, {"signal", nullptr}};
+  if (run.finished && run.wait_status >= 0) {
+    if (WIFSIGNALED(run.wait_status)) {
+      out["signal"] = WTERMSIG(run.wait_status);
+    } else {
+      out["code"] = WEXITSTATUS(run.wait_status);
+    }
+  }
+  return out;
+}
+
+Json processes_value(const Run& run) {
+  constexpr size_t kMost = 1000;  // a job that forks all the time has many; the first tell enough
+  Json out = Json::array();
+  for (const model::Process& p : run.processes) {
+    if (!p.in_job || out.size() >= kMost) continue;
+    Json one{{"pid", p.pid},
+             {"ppid", p.ppid},
+             {"name", to_utf8(p.name)},
+             {"command", to_utf8(p.command)},
+             {"main", p.main},
+             {"python", p.python},
+             {"start_s", rounded(to_s(p.start - run.begin), 3)},
+             {"end_s", p.ended ? rounded(to_s(p.end - run.begin), 3) : Json(nullptr)},
+             {"wait_status", p.wait_status >= 0 ? Json(p.wait_status) : Json(nullptr)}};
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+// Processes outside the job that used the most CPU while it ran.
+Json neighbours_value(const Run& run) {
+  struct Neighbour {
+    double cpu_s;
+    model::EntityId entity;
+  };
+  std::vector<Neighbour> list;
+  for (const model::Series* s : run.all(model::SignalId::kOtherCpu)) {
+    const std::optional<double> used = s->increase(run.begin, run.end);
+    if (used && *used > 0) list.push_back({*used * 1e-9, s->entity});
+  }
+  std::sort(list.begin(), list.end(),
+            [](const Neighbour& a, const Neighbour& b) { return a.cpu_s > b.cpu_s; });
+  if (list.size() > 20) list.resize(20);
+  Json out = Json::array();
+  for (const Neighbour& n : list) {
+    if (n.entity >= run.entities.size()) continue;
+    const model::Entity& e = run.entities[n.entity];
+    out.push_back({{"pid", e.key}, {"name", to_utf8(e.name)}, {"cpu_s", rounded(n.cpu_s, 3)}});
+  }
+  return out;
+}
+
+Json signals_value(const Run& run) {
+  std::map<model::SignalId, std::pair<int64_t, int64_t>> counts;  // series, readings
+  for (const model::Series& s : run.series) {
+    auto& [series, readings] = counts[s.signal];
+    ++series;
+    readings += static_cast<int64_t>(s.readings.size());
+  }
+  Json out = Json::array();
+  for (const auto& [id, count] : counts) {
+    if (id >= model::SignalId::kCount) continue;
+    out.push_back({{"name", model::info(id).name},
+                   {"unit", model::info(id).unit},
+                   {"series", count.first},
+                   {"readings", count.second}});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string findings_json(const Run& run, const model::Diagnosis& diagnosis) {
+  Json out;
+  out["schema"] = 1;
+  out["verdict"] = to_utf8(diagnosis.verdict);
+  out["steps"] = steps_value(run);
+  out["breakdown"] = breakdown_values(run.steps.summary);
+  out["findings"] = Json::array();
+  for (const model::Finding& f : diagnosis.findings) out["findings"].push_back(finding_value(f));
+  out["missing"] = missing_value(run);
+  // Beyond the contract's keys, at the end.
+  out["headline"] = to_utf8(diagnosis.headline);
+  out["speed_changes"] = speed_changes_value(run);
+  return document(out);
+}
+
+std::string run_json(const Run& run) {
+  Json out;
+  out["schema"] = 1;
+  out["command"] = to_utf8(command_of(run));
+  out["length_s"] = rounded(to_s(run.end - run.begin), 3);
+  out["exit"] = exit_value(run);
+  out["facts"] = Json::object();
+  for (const auto& [key, value] : run.info) out["facts"][to_utf8(key)] = to_utf8(value);
+  out["steps"] = steps_value(run);
+  out["breakdown"] = breakdown_values(run.steps.summary);
+  out["speed_changes"] = speed_changes_value(run);
+  out["processes"] = processes_value(run);
+  out["survivors"] = Json::array();
+  for (const model::Process* p : survivors(run)) {
+    out["survivors"].push_back({{"pid", p->pid}, {"name", to_utf8(p->name)}});
+  }
+  out["neighbours"] = neighbours_value(run);
+  out["signals"] = signals_value(run);
+  out["stack_readings"] = run.readings.size();
+  out["slices"] = run.slices.size();
+  out["gaps"] = run.gaps.size();
+  out["missing"] = missing_value(run);
+  return document(out);
+}
+
+Json comparison_value(const model::Comparison& c) {
+  Json out;
+  out["schema"] = 1;
+  out["verdict"] = c.verdict;
+  out["headline"] = to_utf8(c.headline);
+  out["old"] = {{"name", to_utf8(c.old_name)},
+                {"steps", c.old_steps},
+                {"median_ms", rounded(c.old_median_ms, 4)}};
+  out["new"] = {{"name", to_utf8(c.new_name)},
+                {"steps", c.new_steps},
+                {"median_ms", rounded(c.new_median_ms, 4)}};
+  out["ratio"] = rounded(c.ratio, 4);
+  out["ratio_low"] = rounded(c.ratio_interval.low, 4);
+  out["ratio_high"] = rounded(c.ratio_interval.high, 4);
+  out["parts"] = Json::array();
+  for (const model::PartChange& p : c.parts) {
+    out["parts"].push_back({{"part", name(p.part)},
+                            {"old_ms", rounded(p.old_ms, 4)},
+                            {"new_ms", rounded(p.new_ms, 4)}});
+  }
+  out["changes"] = Json::array();
+  for (const model::Change& change : c.changes) {
+    out["changes"].push_back({{"what", to_utf8(change.what)},
+                              {"before", to_utf8(change.before)},
+                              {"after", to_utf8(change.after)},
+                              {"share_ms", maybe(change.share_ms, 4)}});
+  }
+  out["unexplained_ms"] = rounded(c.unexplained_ms, 4);
+  out["appeared"] = Json::array();
+  for (const model::Finding& f : c.appeared) out["appeared"].push_back(finding_value(f));
+  out["vanished"] = Json::array();
+  for (const model::Finding& f : c.vanished) out["vanished"].push_back(finding_value(f));
+  return out;
+}
+
+std::string comparison_json(const model::Comparison& comparison) {
+  return document(comparison_value(comparison));
+}
+
+}  // namespace flatout::report

@@ -1,0 +1,244 @@
+#include "report/terminal.h"
+
+#include <fmt/format.h>
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <clocale>
+#include <cstdlib>
+#include <utility>
+
+#include "base/text.h"
+
+namespace flatout::report {
+namespace {
+
+bool locale_is_utf8() {
+  // The environment decides, not the program's own locale, which may never have been set.
+  for (const char* key : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(key);
+    if (value == nullptr || value[0] == 0) continue;
+    std::string text(value);
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    return text.find("utf-8") != std::string::npos || text.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+// Decodes the character at the front of valid UTF-8 and removes it.
+char32_t take_character(std::string_view& s) {
+  const unsigned char lead = static_cast<unsigned char>(s[0]);
+  const size_t size = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  char32_t c = size == 1 ? lead : lead & (0xFFu >> (size + 1));
+  for (size_t i = 1; i < size && i < s.size(); ++i) {
+    c = (c << 6) | (static_cast<unsigned char>(s[i]) & 0x3Fu);
+  }
+  s.remove_prefix(std::min(size, s.size()));
+  return c;
+}
+
+// Unicode's zero-width and wide ranges, coarse: enough to keep columns straight.
+size_t character_width(char32_t c) {
+  using Range = std::pair<char32_t, char32_t>;
+  static constexpr std::array<Range, 9> kZero = {{{0x300, 0x36F},
+                                                  {0x483, 0x489},
+                                                  {0x591, 0x5BD},
+                                                  {0x610, 0x61A},
+                                                  {0x64B, 0x65F},
+                                                  {0x200B, 0x200F},
+                                                  {0x20D0, 0x20FF},
+                                                  {0xFE00, 0xFE0F},
+                                                  {0xFEFF, 0xFEFF}}};
+  static constexpr std::array<Range, 10> kWide = {{{0x1100, 0x115F},
+                                                   {0x2E80, 0x303E},
+                                                   {0x3041, 0xA4CF},
+                                                   {0xAC00, 0xD7A3},
+                                                   {0xF900, 0xFAFF},
+                                                   {0xFE30, 0xFE6F},
+                                                   {0xFF00, 0xFF60},
+                                                   {0xFFE0, 0xFFE6},
+                                                   {0x1F300, 0x1FAFF},
+                                                   {0x20000, 0x3FFFD}}};
+  const auto in = [c](const Range& r) { return c >= r.first && c <= r.second; };
+  if (std::any_of(kZero.begin(), kZero.end(), in)) return 0;
+  return std::any_of(kWide.begin(), kWide.end(), in) ? 2 : 1;
+}
+
+std::string to_ascii(std::string_view s) {
+  std::string out;
+  while (!s.empty()) {
+    const char32_t c = take_character(s);
+    switch (c) {
+      case U'\u00B7':
+      case U'\u2013':
+      case U'\u2014':
+        out += '-';
+        break;
+      case U'\u00D7':
+        out += 'x';
+        break;
+      case U'\u00B5':
+      case U'\u03BC':
+        out += 'u';
+        break;
+      case U'\u2026':
+        out += "...";
+        break;
+      case U'\u2192':
+        out += "->";
+        break;
+      case U'\u2018':
+      case U'\u2019':
+        out += '\'';
+        break;
+      case U'\u201C':
+      case U'\u201D':
+        out += '"';
+        break;
+      case U'\u00A0':
+      case U'\u202F':
+        out += ' ';
+        break;
+      default:
+        out += c < 0x80 ? static_cast<char>(c) : '?';
+    }
+  }
+  return out;
+}
+
+// Okabe and Ito's colour-blind-safe palette in the 256 colours, in the order of model::Part.
+constexpr std::array<int, 10> kPartColors = {208, 141, 75, 32, 36, 220, 168, 173, 245, 75};
+
+std::string sgr(const Span& span) {
+  switch (span.paint) {
+    case Paint::kPlain:
+      return "";
+    case Paint::kBold:
+      return "\x1b[1m";
+    case Paint::kDim:
+      return "\x1b[2m";
+    case Paint::kGood:
+      return "\x1b[1;32m";
+    case Paint::kBad:
+      return "\x1b[1;31m";
+    case Paint::kWarn:
+      return "\x1b[1;33m";
+    case Paint::kAccent:
+      return "\x1b[36m";
+    case Paint::kPart:
+      return fmt::format("\x1b[38;5;{}m",
+                         kPartColors[static_cast<size_t>(span.part) % kPartColors.size()]);
+  }
+  return "";
+}
+
+}  // namespace
+
+TextOptions options_for(int fd) {
+  TextOptions options;
+  const bool terminal = isatty(fd) == 1;
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  options.color = terminal && (no_color == nullptr || no_color[0] == 0) && term != nullptr &&
+                  std::string_view(term) != "dumb" && term[0] != 0;
+  options.unicode = locale_is_utf8();
+  winsize size{};
+  if (terminal && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    options.width = std::clamp<size_t>(size.ws_col, 40, 100);
+    // The shell's prompt takes the last line; below 20 lines it scrolls anyway.
+    options.height = size.ws_row > 20 ? size.ws_row - 1u : 23;
+  }
+  return options;
+}
+
+std::string clean(std::string_view text, const TextOptions& options) {
+  const std::string escaped = escape_terminal(text);
+  return options.unicode ? escaped : to_ascii(escaped);
+}
+
+size_t display_width(std::string_view text) {
+  size_t width = 0;
+  while (!text.empty()) width += character_width(take_character(text));
+  return width;
+}
+
+size_t display_width(const Line& line) {
+  size_t width = 0;
+  for (const Span& span : line) width += display_width(span.text);
+  return width;
+}
+
+std::string fit(std::string_view text, size_t width, bool unicode) {
+  if (display_width(text) <= width) return std::string(text);
+  const std::string_view mark = unicode ? "\u2026" : "...";
+  const size_t mark_width = unicode ? 1 : 3;
+  if (width < mark_width) return std::string(width, '.');
+  std::string_view rest = text;
+  size_t used = 0;
+  for (;;) {
+    std::string_view next = rest;
+    const size_t step = character_width(take_character(next));
+    if (used + step > width - mark_width) break;
+    used += step;
+    rest = next;
+  }
+  return std::string(text.substr(0, text.size() - rest.size())) + std::string(mark);
+}
+
+std::string fit_end(std::string_view text, size_t width, bool unicode) {
+  size_t total = display_width(text);
+  if (total <= width) return std::string(text);
+  const std::string_view mark = unicode ? "\u2026" : "...";
+  const size_t mark_width = unicode ? 1 : 3;
+  if (width < mark_width) return std::string(width, '.');
+  while (total > width - mark_width) total -= character_width(take_character(text));
+  return std::string(mark) + std::string(text);
+}
+
+std::vector<std::string> wrap(std::string_view text, size_t width) {
+  std::vector<std::string> lines;
+  std::string line;
+  size_t used = 0;
+  width = std::max<size_t>(width, 2);
+  const auto flush = [&] {
+    lines.push_back(std::move(line));
+    line.clear();
+    used = 0;
+  };
+  for (std::string_view word = next_word(text); !word.empty(); word = next_word(text)) {
+    const size_t size = display_width(word);
+    if (used > 0 && used + 1 + size > width) flush();
+    if (used > 0) {
+      line += ' ';
+      ++used;
+    }
+    while (!word.empty()) {  // a word longer than a line is broken anywhere
+      std::string_view rest = word;
+      const size_t step = character_width(take_character(rest));
+      if (used + step > width) flush();
+      line += word.substr(0, word.size() - rest.size());
+      used += step;
+      word = rest;
+    }
+  }
+  if (!line.empty()) flush();
+  return lines;
+}
+
+std::string render(const Line& line, bool color) {
+  std::string out;
+  for (const Span& span : line) {
+    const std::string code = color ? sgr(span) : "";
+    out += code;
+    out += span.text;
+    if (!code.empty()) out += "\x1b[0m";
+  }
+  while (!out.empty() && out.back() == ' ') out.pop_back();
+  return out;
+}
+
+}  // namespace flatout::report

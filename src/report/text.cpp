@@ -1,0 +1,331 @@
+#include "report/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/text.h"
+#include "report/bar.h"
+#include "report/words.h"
+
+namespace flatout::report {
+namespace {
+
+using model::Diagnosis;
+using model::Finding;
+using model::Run;
+
+constexpr size_t kIndent = 10;  // where text begins after a label such as "  costs   "
+
+/// A piece of the report; pieces that matter less are left out first.
+struct Block {
+  std::vector<Line> lines;
+  int rank = 0;  // 0: always shown; the highest goes first
+};
+
+class Writer {
+ public:
+  explicit Writer(const TextOptions& options) : options_(options) {}
+
+  std::string clean(std::string_view s) const { return report::clean(s, options_); }
+  const char* glyph(const char* unicode, const char* ascii) const {
+    return options_.unicode ? unicode : ascii;
+  }
+  const TextOptions& options() const { return options_; }
+
+  void add(int rank, std::vector<Line> lines) { blocks_.push_back({std::move(lines), rank}); }
+  void add(int rank, Line line) { blocks_.push_back({{std::move(line)}, rank}); }
+  void gap() { blocks_.push_back({{Line{}}, 0}); }
+
+  /// "  label   text", wrapped below the text, at most `limit` lines. `tail` is set dim at the end
+  /// of the last line where there is room.
+  std::vector<Line> labelled(std::string_view name, std::string_view text, Paint paint,
+                             size_t limit, std::string_view tail = {}) const {
+    const size_t room = options_.width - kIndent;
+    std::vector<std::string> wrapped = wrap(text, room);
+    if (wrapped.empty()) wrapped.emplace_back();
+    if (wrapped.size() > limit) {
+      wrapped[limit - 1] += ' ' + wrapped[limit];
+      wrapped.resize(limit);
+      // Joined it is too long, so that fit() marks the cut.
+      wrapped.back() = fit(wrapped.back(), room, options_.unicode);
+    }
+    std::vector<Line> lines;
+    for (size_t i = 0; i < wrapped.size(); ++i) {
+      Line line{{fmt::format("  {:<{}}", i == 0 ? name : "", kIndent - 2), Paint::kDim},
+                {wrapped[i], paint}};
+      if (i + 1 == wrapped.size() && !tail.empty() &&
+          display_width(wrapped[i]) + 2 + display_width(tail) <= room) {
+        line.push_back({"  " + std::string(tail), Paint::kDim});
+      }
+      lines.push_back(std::move(line));
+    }
+    return lines;
+  }
+
+  std::string str() {
+    drop_until_it_fits();
+    std::string out;
+    bool blank = true;  // no blank line first, nor two in a row
+    for (const Block& block : blocks_) {
+      for (const Line& line : block.lines) {
+        if (line.empty() && blank) continue;
+        blank = line.empty();
+        out += render(line, options_.color) + "\n";
+      }
+    }
+    return out;
+  }
+
+ private:
+  size_t height() const {
+    size_t n = 0;
+    bool blank = true;
+    for (const Block& block : blocks_) {
+      for (const Line& line : block.lines) {
+        if (line.empty() && blank) continue;
+        blank = line.empty();
+        ++n;
+      }
+    }
+    return n;
+  }
+  void drop_until_it_fits() {
+    if (options_.height == 0) return;
+    while (height() > options_.height) {
+      size_t worst = blocks_.size();
+      for (size_t i = 0; i < blocks_.size(); ++i) {
+        if (blocks_[i].rank > 0 &&
+            (worst == blocks_.size() || blocks_[i].rank >= blocks_[worst].rank)) {
+          worst = i;  // of equal rank the last one
+        }
+      }
+      if (worst == blocks_.size()) return;
+      blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(worst));
+    }
+  }
+
+  TextOptions options_;
+  std::vector<Block> blocks_;
+};
+
+// "flatout  python train.py                    412 steps, 26.4 s, exit code 0"
+void header(Writer& w, const Run& run) {
+  std::string right = format_duration(run.end - run.begin);
+  if (const std::string ended = exit_text(run); !ended.empty()) right += ", " + ended;
+  const size_t width = w.options().width;
+  const size_t room = width > right.size() + 12 ? width - right.size() - 12 : 10;
+  const std::string command = fit(w.clean(command_of(run)), room, w.options().unicode);
+  const size_t used = 9 + display_width(command) + right.size();
+  w.add(0, Line{{"flatout", Paint::kBold},
+                {"  " + command},
+                {std::string(used < width ? width - used : 1, ' ')},
+                {right, failed(run) ? Paint::kBad : Paint::kDim}});
+  w.gap();
+}
+
+std::string cost_text(const Finding& f, const Run& run) {
+  if (f.cost_ms_per_step) {
+    const Nanos cost = nanos(*f.cost_ms_per_step * 1e6);
+    const Nanos step =
+        run.steps.summary.mean.count() > 0 ? run.steps.summary.mean : run.steps.summary.median;
+    std::string text = format_duration(cost) + " per step";
+    if (step.count() > 0) {
+      text += fmt::format(" ({} of a step's {} on average)",
+                          format_percent(std::min(1.0, to_s(cost) / to_s(step))),
+                          format_duration(step));
+    }
+    return text;
+  }
+  if (f.cost_bytes) return format_bytes(*f.cost_bytes);
+  return "";
+}
+
+std::string source_text(const model::Evidence& e) {
+  if (e.readings > 0) return fmt::format("[{}, {}]", e.source, e.readings);
+  return e.source.empty() ? "" : fmt::format("[{}]", e.source);
+}
+
+void evidence(Writer& w, const Finding& f, int rank) {
+  const char* name = "why";
+  for (const model::Evidence& e : f.evidence) {
+    // Evidence may be several lines (a traceback, stacks): each is escaped by itself.
+    const std::vector<std::string_view> parts = split(e.text, '\n');
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const bool last = i + 1 == parts.size();
+      std::string_view text = parts[i];
+      size_t indent = 0;
+      while (indent < text.size() && indent < 8 && text[indent] == ' ') ++indent;
+      std::vector<Line> lines = w.labelled(name, w.clean(trim(text)), Paint::kPlain, 2,
+                                           last ? w.clean(source_text(e)) : "");
+      if (indent > 0 && parts.size() > 1) {
+        for (Line& line : lines) line.insert(line.begin() + 1, Span{std::string(indent, ' ')});
+      }
+      w.add(rank, std::move(lines));
+      name = "";
+    }
+    if (rank < 60) ++rank;
+  }
+}
+
+void main_finding(Writer& w, const Finding& f, const Run& run) {
+  const size_t width = w.options().width;
+  const std::string id = w.clean(f.id);
+  const std::string mark = w.glyph(f.ended_the_job ? "✗ " : "▲ ", f.ended_the_job ? "X " : "! ");
+  const Paint paint = f.ended_the_job ? Paint::kBad : Paint::kWarn;
+  std::vector<std::string> title = wrap(w.clean(f.title), width - 4);
+  if (title.size() > 2) title.resize(2);
+  std::vector<Line> lines;
+  for (size_t i = 0; i < title.size(); ++i) {
+    lines.push_back({{i == 0 ? mark : "  ", paint}, {title[i], Paint::kBold}});
+  }
+  if (lines.empty()) lines.push_back({{mark, paint}});
+  const size_t used = display_width(lines.back());
+  if (used + 2 + id.size() <= width) {
+    lines.back().push_back({std::string(width - used - id.size(), ' ')});
+    lines.back().push_back({id, paint});
+  } else {
+    lines.push_back({{"  "}, {id, paint}});
+  }
+  w.add(0, std::move(lines));
+  if (const std::string cost = cost_text(f, run); !cost.empty()) {
+    w.add(0, w.labelled("costs", cost, Paint::kPlain, 1));
+  }
+  if (f.gain) {
+    w.add(0, w.labelled("gain", factor_text(*f.gain) + " the steps per second without it",
+                        Paint::kGood, 1, fmt::format("({} sure)", format_percent(f.confidence))));
+  }
+  if (f.where) {
+    w.add(0,
+          w.labelled("where",
+                     fit_end(w.clean(where_text(*f.where)), width - kIndent, w.options().unicode),
+                     Paint::kAccent, 1));
+  }
+  for (size_t i = 0; i < f.remedies.size(); ++i) {
+    w.add(i == 0 ? 0 : 20 + static_cast<int>(i),
+          w.labelled(i == 0 ? "do" : "or", w.clean(f.remedies[i].text), Paint::kBold, 3));
+  }
+  evidence(w, f, 10);
+  w.gap();
+}
+
+// The second finding and those after it: one line each, and one more for what to do.
+void other_findings(Writer& w, const Diagnosis& d) {
+  const size_t width = w.options().width;
+  for (size_t i = 1; i < d.findings.size(); ++i) {
+    const Finding& f = d.findings[i];
+    const std::string gain = f.gain ? factor_text(*f.gain) : "";
+    Line line{{i == 1 ? "  also    " : "          ", Paint::kDim},
+              {fmt::format("{:<6}", gain), Paint::kGood},
+              {w.clean(f.id), Paint::kWarn}};
+    const size_t used = display_width(line) + 2;
+    if (used < width) {
+      line.push_back({"  " + fit(w.clean(f.title), width - used, w.options().unicode)});
+    }
+    w.add(i <= 2 ? 5 : 15, std::move(line));
+    std::string detail = f.where ? where_text(*f.where) : "";
+    if (!f.remedies.empty()) detail += (detail.empty() ? "" : ": ") + f.remedies[0].text;
+    if (!detail.empty()) {
+      w.add(i <= 2 ? 16 : 30,
+            Line{{std::string(16, ' ')},
+                 {fit(w.clean(detail), width - 16, w.options().unicode), Paint::kDim}});
+    }
+  }
+  if (d.findings.size() > 1) w.gap();
+}
+
+void no_finding(Writer& w, const Run& run, const Diagnosis& d) {
+  const bool healthy = d.verdict == "healthy" && !failed(run);
+  const std::string headline = !d.headline.empty() ? d.headline
+                               : d.verdict == "none"
+                                   ? "No verdict yet: too little was seen to judge."
+                                   : "Healthy: nothing found that costs more than 5 % of a step.";
+  std::vector<std::string> text = wrap(w.clean(headline), w.options().width - 2);
+  std::vector<Line> lines;
+  for (size_t i = 0; i < text.size(); ++i) {
+    lines.push_back({{i > 0     ? "  "
+                      : healthy ? w.glyph("✓ ", "+ ")
+                                : "? ",
+                      healthy ? Paint::kGood : Paint::kWarn},
+                     {text[i], Paint::kBold}});
+  }
+  w.add(0, std::move(lines));
+  w.gap();
+}
+
+void steps(Writer& w, const Run& run) {
+  const model::StepSummary& s = run.steps.summary;
+  if (s.count == 0 || s.median.count() <= 0) {
+    w.add(0, w.labelled("steps", "none were recognised: what is said here was seen from outside",
+                        Paint::kPlain, 2));
+    return;
+  }
+  std::string text = fmt::format("{} of {}, 95 % under {}", s.count, format_duration(s.median),
+                                 format_duration(s.p95));
+  text +=
+      fmt::format(", {} steps/s", format_number(1 / to_s(s.mean.count() > 0 ? s.mean : s.median)));
+  if (s.samples_per_s > 0) text += fmt::format(", {} samples/s", format_number(s.samples_per_s));
+  w.add(0, w.labelled("steps", text, Paint::kPlain, 2,
+                      s.warmup > 0 ? fmt::format("({} warm-up)", s.warmup) : ""));
+  w.add(0, breakdown_bar(s.breakdown, w.options().width - kIndent, w.options()));
+  int rank = 8;
+  for (Line& line : breakdown_legend(s.breakdown, w.options().width - kIndent, w.options())) {
+    w.add(rank++, std::move(line));
+  }
+  for (const model::SpeedChange& change : run.steps.changes) {
+    w.add(6, w.labelled("speed",
+                        fmt::format("from step {} on ({} after the start) a step takes {}, "
+                                    "before {}",
+                                    change.index, since_begin(run, change.at),
+                                    format_duration(change.after), format_duration(change.before)),
+                        Paint::kWarn, 2));
+  }
+}
+
+void notes(Writer& w, const Run& run) {
+  const std::vector<const model::Process*> left = survivors(run);
+  if (!left.empty()) {
+    std::string text = left.size() == 1
+                           ? "one process of the job still runs:"
+                           : fmt::format("{} processes of the job still run:", left.size());
+    for (const model::Process* p : left) text += fmt::format(" {} ({})", p->pid, p->name);
+    w.add(7, w.labelled("left", w.clean(text), Paint::kWarn, 2));
+  }
+  if (!run.missing.empty()) {
+    std::string text;
+    for (const model::Missing& m : run.missing) {
+      text += (text.empty() ? "" : "; ") + m.signal;
+      if (!m.reason.empty()) text += " (" + m.reason + ")";
+    }
+    w.add(25, w.labelled("missing", "not measured: " + w.clean(text), Paint::kDim,
+                         w.options().height > 0 ? 2 : 40));
+  }
+  if (!w.options().folder.empty()) {
+    w.add(4, w.labelled("report",
+                        fit_end(w.clean(w.options().folder + "/report.html"),
+                                w.options().width - kIndent, w.options().unicode),
+                        Paint::kPlain, 1));
+  }
+}
+
+}  // namespace
+
+std::string render_text(const Run& run, const Diagnosis& diagnosis, const TextOptions& given) {
+  TextOptions options = given;
+  options.width = std::max<size_t>(options.width, 40);
+  Writer w(options);
+  header(w, run);
+  if (diagnosis.findings.empty()) {
+    no_finding(w, run, diagnosis);
+  } else {
+    main_finding(w, diagnosis.findings[0], run);
+    other_findings(w, diagnosis);
+  }
+  steps(w, run);
+  notes(w, run);
+  return w.str();
+}
+
+}  // namespace flatout::report

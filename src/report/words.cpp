@@ -1,0 +1,120 @@
+#include "report/words.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <array>
+
+#include "base/text.h"
+
+namespace flatout::report {
+
+using model::Part;
+using model::Run;
+using model::StepSource;
+using model::ThreadState;
+
+std::string_view label(Part part) {
+  static constexpr std::array<std::string_view, model::kPartCount> kLabels = {
+      "input wait",    "h2d copy", "forward",    "backward", "optimizer",
+      "communication", "sync",     "checkpoint", "other",    "compute"};
+  const size_t index = static_cast<size_t>(part);
+  return index < kLabels.size() ? kLabels[index] : "other";
+}
+
+std::string_view label(ThreadState state) {
+  static constexpr std::array<std::string_view, static_cast<size_t>(ThreadState::kCount)> kLabels =
+      {"unknown state",
+       "runs Python",
+       "runs native code",
+       "waits for a core",
+       "waits for the GIL",
+       "waits for a lock",
+       "waits for disk",
+       "waits for a pipe or socket",
+       "sleeps",
+       "waits for a child process",
+       "runs in the kernel",
+       "stopped",
+       "waits for memory"};
+  const size_t index = static_cast<size_t>(state);
+  return index < kLabels.size() ? kLabels[index] : kLabels[0];
+}
+
+std::string_view label(StepSource source) {
+  switch (source) {
+    case StepSource::kNone:
+      return "not seen";
+    case StepSource::kMarkers:
+      return "marked by the job";
+    case StepSource::kHooks:
+      return "seen by the agent";
+    case StepSource::kRepetition:
+      return "found by repetition";
+    case StepSource::kTrace:
+      return "from the trace";
+  }
+  return "not seen";
+}
+
+std::string where_text(const model::Where& where) {
+  std::string out = where.file;
+  if (where.line > 0) out += fmt::format(":{}", where.line);
+  if (!where.function.empty()) out += (out.empty() ? "in " : " in ") + where.function;
+  return out;
+}
+
+namespace {
+
+std::string_view signal_name(int number) {
+  static constexpr std::array<std::string_view, 32> kNames = {
+      "",         "SIGHUP",  "SIGINT",    "SIGQUIT", "SIGILL",   "SIGTRAP", "SIGABRT", "SIGBUS",
+      "SIGFPE",   "SIGKILL", "SIGUSR1",   "SIGSEGV", "SIGUSR2",  "SIGPIPE", "SIGALRM", "SIGTERM",
+      "SIGSTKFL", "SIGCHLD", "SIGCONT",   "SIGSTOP", "SIGTSTP",  "SIGTTIN", "SIGTTOU", "SIGURG",
+      "SIGXCPU",  "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO",   "SIGPWR",  "SIGSYS"};
+  return number > 0 && static_cast<size_t>(number) < kNames.size()
+             ? kNames[static_cast<size_t>(number)]
+             : std::string_view();
+}
+
+}  // namespace
+
+std::string exit_text(const Run& run) {
+  if (!run.finished) return "still running";
+  if (run.wait_status < 0) return "";
+  if (WIFSIGNALED(run.wait_status)) {
+    const int number = WTERMSIG(run.wait_status);
+    const std::string_view known = signal_name(number);
+    return known.empty() ? fmt::format("killed by signal {}", number)
+                         : fmt::format("killed by {} (signal {})", known, number);
+  }
+  return fmt::format("exit code {}", WEXITSTATUS(run.wait_status));
+}
+
+bool failed(const Run& run) { return run.finished && run.wait_status > 0; }
+
+std::string command_of(const Run& run) {
+  if (const std::string_view fact = run.fact("command"); !fact.empty()) return std::string(fact);
+  const model::Process* main = run.main_process();
+  if (main == nullptr) return "";
+  return main->command.empty() ? main->name : main->command;
+}
+
+std::vector<const model::Process*> survivors(const Run& run) {
+  std::vector<const model::Process*> out;
+  if (!run.finished) return out;
+  for (const model::Process& p : run.processes) {
+    if (p.in_job && !p.main && !p.ended) out.push_back(&p);
+  }
+  return out;
+}
+
+std::string factor_text(double factor) {
+  if (factor >= 9.95) return fmt::format("{:.0f}x", factor);
+  if (factor >= 1.95) return fmt::format("{:.1f}x", factor);
+  return fmt::format("{:.2f}x", factor);
+}
+
+std::string since_begin(const Run& run, TimePoint at) { return format_duration(at - run.begin); }
+
+}  // namespace flatout::report
