@@ -1,0 +1,263 @@
+// Each process of the job: CPU time, memory, faults, I/O, open files, mappings.
+#include <sys/stat.h>
+#include <time.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "base/text.h"
+#include "probe/job_tree.h"
+#include "probe/probes.h"
+#include "probe/proc_files.h"
+#include "probe/reading.h"
+
+namespace flatout::probe {
+namespace {
+
+using model::SignalId;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Files that cost in proportion to the process (maps, smaps_rollup) and hold its mmap lock
+// meanwhile are read so rarely that they take at most this share of a core for each process.
+constexpr double kDearShare = 5e-5;
+constexpr size_t kMaxProcesses = 512;  // beyond that, the newest are not read
+
+Nanos thread_cpu_time() {
+  timespec ts{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+  return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
+}
+
+class ProcessProbe : public Probe {
+ public:
+  explicit ProcessProbe(const Scope& scope) : root_(scope.root), job_(scope.job) {}
+  const char* name() const override { return "process"; }
+  Nanos period() const override { return milliseconds(500); }
+
+  void read(TimePoint now, model::Sink& sink) override {
+    if (job_ == nullptr) return;
+    if (!started_) start();
+    size_t count = 0;
+    for (const JobProcess* process : job_->processes()) {
+      if (++count > kMaxProcesses) {
+        too_many_(sink, "proc", "the job has more than 512 processes", "the oldest 512 are read");
+        break;
+      }
+      read_one(*process, now, sink);
+    }
+    forget_ended();
+    const Deliver host(sink, host_entity(sink), now);
+    host(SignalId::kJobCpu, job_cpu_ns_);
+    host(SignalId::kJobProcesses, static_cast<double>(job_->seen()));
+  }
+
+ private:
+  // What is kept about one process between readings.
+  struct Kept {
+    uint64_t start_ticks = 0;
+    int32_t ppid = 0;
+    bool seen = false;                   // in this round
+    double own_ns = 0, children_ns = 0;  // last known CPU time: its own, and of reaped children
+    double counted_ns = 0;  // CPU time of vanished children that the job's total has already
+    TimePoint next_status{}, next_limits{}, next_maps{}, next_pss{};
+    bool io_denied = false;
+  };
+
+  void start() {
+    started_ = true;
+    if (root_.read_into("proc/sys/vm/max_map_count", buffer_, 256).ok()) {
+      map_limit_ = parse_number<uint64_t>(buffer_);
+    }
+    // Linux 5.14 made delay accounting a switch, off by default; before it was always on, if built.
+    if (root_.read_into("proc/sys/kernel/task_delayacct", buffer_, 256).ok()) {
+      block_io_accounted_ = trim(buffer_) == "1";
+    } else if (root_.read_into("proc/sys/kernel/osrelease", buffer_, 256).ok()) {
+      const size_t dot = buffer_.find('.');
+      const int major = parse_number<int>(std::string_view(buffer_).substr(0, dot)).value_or(0);
+      std::string_view rest = std::string_view(buffer_).substr(std::min(buffer_.size(), dot + 1));
+      const size_t end = rest.find_first_not_of("0123456789");
+      const int minor = parse_number<int>(rest.substr(0, end)).value_or(0);
+      block_io_accounted_ = major > 0 && (major < 5 || (major == 5 && minor < 14));
+    }
+  }
+
+  void read_one(const JobProcess& process, TimePoint now, model::Sink& sink) {
+    const int32_t pid = process.pid;
+    if (!root_.read_into(proc_path(pid, "stat"), buffer_, 4096).ok()) return;
+    const auto stat = parse_pid_stat(buffer_);
+    if (!stat || stat->start_ticks != process.start_time_ticks || stat->zombie()) return;
+    Kept& kept = kept_[pid];
+    if (kept.start_ticks != stat->start_ticks) {
+      kept = Kept{};
+      kept.start_ticks = stat->start_ticks;
+      kept.next_maps = now + seconds(2);
+      kept.next_pss = now + seconds(3);
+    }
+    kept.seen = true;
+    kept.ppid = stat->ppid;
+    const Deliver deliver(sink, process_entity(sink, pid), now);
+    const double tick = tick_ns();
+    const double user = static_cast<double>(stat->user_ticks) * tick;
+    const double system = static_cast<double>(stat->system_ticks) * tick;
+    const double children =
+        static_cast<double>(stat->children_user_ticks + stat->children_system_ticks) * tick;
+    count_cpu(kept, user + system, children);
+    deliver(SignalId::kProcCpuUser, user);
+    deliver(SignalId::kProcCpuSystem, system);
+    deliver(SignalId::kProcChildrenCpu, children);
+    deliver(SignalId::kProcMinorFaults, static_cast<double>(stat->minor_faults));
+    deliver(SignalId::kProcMajorFaults, static_cast<double>(stat->major_faults));
+    deliver(SignalId::kProcThreads, static_cast<double>(stat->threads));
+    if (block_io_accounted_) {
+      deliver(SignalId::kProcBlockIoDelay, static_cast<double>(stat->block_io_ticks) * tick);
+    } else {
+      no_delay_(sink, "proc.block_io_delay_ns", "the kernel does not account block-I/O delay",
+                "sysctl kernel.task_delayacct=1 (as root)");
+    }
+    read_io(pid, kept, deliver, sink);
+    if (now >= kept.next_status) {
+      kept.next_status = now + seconds(1);
+      read_status(pid, stat->rss_pages, deliver);
+      read_fds(pid, deliver, sink);
+    }
+    if (now >= kept.next_limits) {
+      kept.next_limits = now + seconds(10);
+      if (root_.read_into(proc_path(pid, "limits"), buffer_, 8192).ok()) {
+        deliver(SignalId::kProcFdLimit, parse_fd_limit(buffer_));
+      }
+      deliver(SignalId::kProcMapsLimit, map_limit_);
+    }
+    if (now >= kept.next_maps) {
+      kept.next_maps = now + timed(seconds(4), [&] { read_maps(pid, deliver); });
+    }
+    if (now >= kept.next_pss) {
+      kept.next_pss = now + timed(seconds(20), [&] { read_pss(pid, deliver, sink); });
+    }
+  }
+
+  void read_io(int32_t pid, Kept& kept, const Deliver& deliver, model::Sink& sink) {
+    if (kept.io_denied) return;
+    const Status got = root_.read_into(proc_path(pid, "io"), buffer_, 4096);
+    if (!got.ok()) {
+      if (is_gone(got.error()) && root_.exists(proc_path(pid, "stat"))) {
+        no_io_(sink, "proc.read_bytes", "the kernel does not account I/O of processes",
+               "a kernel with CONFIG_TASK_IO_ACCOUNTING");
+      } else if (!is_gone(got.error())) {
+        kept.io_denied = true;
+        no_io_(sink, "proc.read_bytes", got.error().message,
+               "run flatout as the job's user, or with CAP_SYS_PTRACE");
+      }
+      return;
+    }
+    const auto io = parse_pid_io(buffer_);
+    if (!io) return;
+    deliver(SignalId::kProcReadChars, static_cast<double>(io->read_chars));
+    deliver(SignalId::kProcWriteChars, static_cast<double>(io->write_chars));
+    deliver(SignalId::kProcReadCalls, static_cast<double>(io->read_calls));
+    deliver(SignalId::kProcWriteCalls, static_cast<double>(io->write_calls));
+    deliver(SignalId::kProcReadBytes, static_cast<double>(io->read_bytes));
+    deliver(SignalId::kProcWriteBytes, static_cast<double>(io->write_bytes));
+  }
+
+  void read_status(int32_t pid, int64_t rss_pages, const Deliver& deliver) {
+    if (!root_.read_into(proc_path(pid, "status"), buffer_, 8192).ok()) return;
+    const PidStatus status = parse_pid_status(buffer_);
+    if (status.rss_bytes) {
+      deliver(SignalId::kProcRss, status.rss_bytes);
+    } else if (rss_pages > 0) {
+      deliver(SignalId::kProcRss, static_cast<double>(rss_pages) * page_bytes());
+    }
+    deliver(SignalId::kProcRssAnon, status.rss_anon_bytes);
+    deliver(SignalId::kProcRssShmem, status.rss_shmem_bytes);
+    deliver(SignalId::kProcSwap, status.swap_bytes);
+    deliver(SignalId::kProcAllowedCores, status.allowed_cores);
+  }
+
+  void read_fds(int32_t pid, const Deliver& deliver, model::Sink& sink) {
+    // From Linux 6.2 the size of the directory is the number of open files.
+    const std::string path = proc_path(pid, "fd");
+    struct stat st {};
+    if (::stat(root_.full(path).c_str(), &st) == 0 && st.st_size > 0 && root_.is_real()) {
+      deliver(SignalId::kProcFds, static_cast<double>(st.st_size));
+      return;
+    }
+    const auto names = root_.list(path);
+    if (names.ok()) {
+      deliver(SignalId::kProcFds, static_cast<double>(names->size()));
+    } else if (!is_gone(names.error())) {
+      no_fds_(sink, "proc.fds", names.error().message,
+              "run flatout as the job's user, or with CAP_SYS_PTRACE");
+    }
+  }
+
+  void read_maps(int32_t pid, const Deliver& deliver) {
+    if (!root_.read_into(proc_path(pid, "maps"), buffer_, 16 << 20).ok() || buffer_.empty()) return;
+    deliver(SignalId::kProcMaps,
+            static_cast<double>(std::count(buffer_.begin(), buffer_.end(), '\n')));
+    if (buffer_.capacity() > 1 << 20) std::string().swap(buffer_);
+  }
+
+  void read_pss(int32_t pid, const Deliver& deliver, model::Sink& sink) {
+    const Status got = root_.read_into(proc_path(pid, "smaps_rollup"), buffer_, 8192);
+    if (got.ok()) {
+      deliver(SignalId::kProcPss, parse_pss_bytes(buffer_));
+    } else if (!is_gone(got.error())) {
+      no_pss_(sink, "proc.pss_bytes", got.error().message,
+              "run flatout as the job's user, or with CAP_SYS_PTRACE");
+    }
+  }
+
+  // Runs `work`; the time until it may run again, so that it keeps to its share.
+  template <class Work>
+  static Nanos timed(Nanos at_least, Work work) {
+    const Nanos before = thread_cpu_time();
+    work();
+    return std::max(at_least, nanos(to_s(thread_cpu_time() - before) * 1e9 / kDearShare));
+  }
+
+  // The job's total counts each process once, although a process that ended hands its time to the
+  // parent that reaps it: what was counted while it lived is taken off the parent's increase.
+  void count_cpu(Kept& kept, double own, double children) {
+    job_cpu_ns_ += std::max(0.0, own - kept.own_ns);
+    const double reaped = std::max(0.0, children - kept.children_ns);
+    const double already = std::min(reaped, kept.counted_ns);
+    kept.counted_ns -= already;
+    job_cpu_ns_ += reaped - already;
+    kept.own_ns = own;
+    kept.children_ns = children;
+  }
+
+  void forget_ended() {
+    for (auto it = kept_.begin(); it != kept_.end();) {
+      if (it->second.seen) {
+        it->second.seen = false;
+        ++it;
+        continue;
+      }
+      const auto parent = kept_.find(it->second.ppid);
+      if (parent != kept_.end()) {
+        parent->second.counted_ns += it->second.own_ns + it->second.children_ns;
+      }
+      it = kept_.erase(it);
+    }
+  }
+
+  fs::Root root_;
+  const JobTree* job_;
+  std::string buffer_;
+  std::map<int32_t, Kept> kept_;
+  double job_cpu_ns_ = 0;
+  std::optional<uint64_t> map_limit_;
+  bool started_ = false, block_io_accounted_ = false;
+  MissingOnce too_many_, no_delay_, no_io_, no_fds_, no_pss_;
+};
+
+}  // namespace
+
+std::unique_ptr<Probe> make_process_probe(const Scope& s) {
+  return std::make_unique<ProcessProbe>(s);
+}
+
+}  // namespace flatout::probe
