@@ -1,0 +1,395 @@
+#include "probe/python_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace flatout::probe {
+namespace {
+
+constexpr int kMaxInterpreters = 64;
+constexpr size_t kMaxThreads = 1024;
+constexpr size_t kMaxDepth = 512;
+constexpr size_t kMaxText = 4096;        // characters of a name
+constexpr size_t kMaxTable = 256 << 10;  // bytes of a line table
+constexpr size_t kMaxKnown = 20000;      // code objects
+constexpr size_t kMaxBlock = 8192;
+constexpr uint64_t kStackMargin = 1024;  // of the data stack beyond its top
+constexpr uint64_t kMaxChunk = 256 << 10;
+constexpr uint8_t kOwnedByInterpreter = 3;  // _frameowner; 4 too in 3.14
+
+template <class T>
+T field(const char* block, uint32_t offset) {
+  T value;
+  std::memcpy(&value, block + offset, sizeof value);
+  return value;
+}
+
+/// From 3.14 on a frame's code is a tagged reference.
+uint64_t untag(uint64_t reference) { return reference & ~uint64_t{7}; }
+
+void append_utf8(std::string& out, uint32_t c) {
+  if (c < 0x80) {
+    out.push_back(static_cast<char>(c));
+  } else if (c < 0x800) {
+    out.push_back(static_cast<char>(0xC0 | c >> 6));
+    out.push_back(static_cast<char>(0x80 | (c & 63)));
+  } else if (c < 0x10000) {
+    out.push_back(static_cast<char>(0xE0 | c >> 12));
+    out.push_back(static_cast<char>(0x80 | (c >> 6 & 63)));
+    out.push_back(static_cast<char>(0x80 | (c & 63)));
+  } else {
+    out.push_back(static_cast<char>(0xF0 | (c >> 18 & 7)));
+    out.push_back(static_cast<char>(0x80 | (c >> 12 & 63)));
+    out.push_back(static_cast<char>(0x80 | (c >> 6 & 63)));
+    out.push_back(static_cast<char>(0x80 | (c & 63)));
+  }
+}
+
+struct UnicodeState {
+  int kind = 0;  // bytes of a character
+  bool ascii = false;
+};
+
+/// The bit field of PyASCIIObject: interned, kind (3 bits), compact, ascii, ... `interned` has two
+/// bits, in 3.14 without GIL a byte. Bits above are not always zero.
+bool decode_unicode_state(uint32_t bits, const PythonOffsets& o, UnicodeState& out) {
+  bits >>= o.free_threaded && o.minor >= 14 ? 8 : 2;
+  const int kind = bits & 7;
+  const bool compact = (bits & 8) != 0;
+  if ((kind != 1 && kind != 2 && kind != 4) || !compact) return false;
+  out = {kind, (bits & 16) != 0};
+  return true;
+}
+
+}  // namespace
+
+PythonReader::PythonReader(std::unique_ptr<RemoteMemory> memory, const PythonPlace& place)
+    : memory_(std::move(memory)), snapshot_(*memory_), place_(place) {}
+
+Result<std::unique_ptr<PythonReader>> PythonReader::open(const fs::Root& root, int32_t pid,
+                                                         PythonFinder& finder) {
+  FLATOUT_TRY(const PythonPlace place, finder.find(root, pid));
+  return open(std::make_unique<ProcessMemory>(pid), place);
+}
+
+Result<std::unique_ptr<PythonReader>> PythonReader::open(std::unique_ptr<RemoteMemory> memory,
+                                                         const PythonPlace& place) {
+  std::unique_ptr<PythonReader> reader(new PythonReader(std::move(memory), place));
+  FLATOUT_TRY_STATUS(reader->choose_offsets());
+  const PythonOffsets& o = reader->offsets_;
+  reader->thread_block_ =
+      std::max({o.thread_next + 8, o.thread_interp + 8, o.thread_id + 8, o.thread_native_id + 8,
+                o.thread_frame + 8, o.thread_chunk + 24, o.thread_status + 4});
+  reader->frame_block_ = std::max({o.frame_previous + 8, o.frame_code + 8, o.frame_instruction + 8,
+                                   o.frame_owner + 1, o.frame_bytecode_copy + 4});
+  reader->code_block_ = std::max({o.code_filename, o.code_name, o.code_linetable,
+                                  o.code_firstlineno, o.code_bytecode_copies, o.object_type}) +
+                        8;
+  if (std::max({reader->thread_block_, reader->frame_block_, reader->code_block_}) > kMaxBlock) {
+    return Error{Code::kBadInput, "the interpreter's offsets make no sense", ""};
+  }
+  return reader;
+}
+
+Status PythonReader::choose_offsets() {
+  std::array<char, kDebugOffsetsSize> head;
+  const RemoteRange range{place_.runtime, sizeof head};
+  auto got = memory_->read({&range, 1}, head.data());
+  if (!got.ok()) return got.error();
+  const std::string_view runtime(head.data(), *got);
+  if (has_debug_offsets(runtime)) {
+    FLATOUT_TRY(offsets_, parse_debug_offsets(runtime));
+    return {};
+  }
+  int minor = place_.minor;
+  uint64_t version = 0;
+  const RemoteRange word{place_.version_word, sizeof version};
+  if (place_.version_word != 0) {
+    auto bytes = memory_->read({&word, 1}, reinterpret_cast<char*>(&version));
+    if (bytes.ok() && *bytes == sizeof version && version >> 24 == 3) {
+      minor = static_cast<int>(version >> 16 & 0xFF);
+    }
+  }
+  if (minor != 0 && python_offsets(minor) == nullptr) {
+    const bool starting = minor >= 13 && minor <= kNewestPython;
+    return Error{starting ? Code::kNotFound : Code::kUnsupported,
+                 "cannot read the stacks of CPython 3." + std::to_string(minor),
+                 starting ? "" : "CPython 3.8 to 3.14 are known"};
+  }
+  for (int candidate = kOldestPython; candidate <= 12; candidate++) {
+    if (minor != 0 && candidate != minor) continue;
+    if (!walk_matches(*python_offsets(candidate))) continue;
+    offsets_ = *python_offsets(candidate);
+    return {};
+  }
+  return Error{Code::kNotFound, "the Python interpreter is not running yet", ""};
+}
+
+/// True if following `o` from the runtime leads to a thread state that points back.
+bool PythonReader::walk_matches(const PythonOffsets& o) {
+  RemoteSnapshot memory(*memory_);
+  uint64_t interp = 0, thread = 0, back = 0;
+  return memory.begin().ok() && memory.get(place_.runtime + o.interpreters_head, interp) &&
+         memory.get(interp + o.interp_threads_head, thread) &&
+         memory.get(thread + o.thread_interp, back) && interp != 0 && back == interp;
+}
+
+Status PythonReader::read(PythonReading& out, std::span<const int32_t> tids) {
+  readings_++;
+  out.gc_running = out.gil_locked = out.cut = false;
+  count_ = 0;
+  FLATOUT_TRY_STATUS(snapshot_.begin());
+  if (known_.size() > kMaxKnown) known_.clear();
+  uint64_t interp = 0;
+  bool ok = snapshot_.get(place_.runtime + offsets_.interpreters_head, interp) && interp != 0;
+  for (int i = 0; ok && interp != 0 && i < kMaxInterpreters; i++) {
+    ok = read_interpreter(interp, out) && snapshot_.get(interp + offsets_.interp_next, interp);
+  }
+  out.threads.resize(count_);
+  if (!ok) return Error{Code::kTorn, "the interpreter changed while it was read", ""};
+  if (offsets_.thread_native_id == 0) find_tids(out, tids);
+  return {};
+}
+
+bool PythonReader::read_interpreter(uint64_t interp, PythonReading& out) {
+  const PythonOffsets& o = offsets_;
+  uint64_t gil = place_.runtime + o.runtime_gil;
+  if (o.interp_gil != 0 && !snapshot_.get(interp + o.interp_gil, gil)) return false;
+  int32_t locked = 0;
+  uint64_t holder = 0;
+  if (gil != 0) {
+    // Both lie side by side, before anything whose size depends on the machine.
+    std::array<char, 512> block;
+    const size_t size = std::max(o.gil_locked, o.gil_holder) + 8;
+    if (size <= block.size() && snapshot_.copy(gil, block.data(), size)) {
+      locked = field<int32_t>(block.data(), o.gil_locked);
+      holder = field<uint64_t>(block.data(), o.gil_holder);
+    }
+  }
+  if (locked == 1) out.gil_locked = true;
+  int32_t collecting = 0;
+  const uint64_t gc = o.runtime_gc_collecting != 0 ? place_.runtime + o.runtime_gc_collecting
+                                                   : interp + o.interp_gc_collecting;
+  if (snapshot_.get(gc, collecting) && collecting == 1) out.gc_running = true;
+
+  uint64_t thread = 0;
+  if (!snapshot_.get(interp + o.interp_threads_head, thread)) return false;
+  std::array<char, kMaxBlock> block;
+  while (thread != 0) {
+    if (count_ >= kMaxThreads) {
+      out.cut = true;
+      break;
+    }
+    if (!snapshot_.copy(thread, block.data(), thread_block_)) return false;
+    if (field<uint64_t>(block.data(), o.thread_interp) != interp) return false;
+    if (count_ >= out.threads.size()) out.threads.emplace_back();
+    PythonThread& t = out.threads[count_++];
+    t.address = thread;
+    t.pthread_id = field<uint64_t>(block.data(), o.thread_id);
+    t.tid = o.thread_native_id != 0 ? field<int32_t>(block.data(), o.thread_native_id) : 0;
+    t.holds_gil = locked == 1 && holder == thread;
+    t.cut = false;
+    t.frames.clear();
+    t.torn = !read_thread(block.data(), t);
+    if (t.torn) t.frames.clear();
+    thread = field<uint64_t>(block.data(), o.thread_next);
+  }
+  return true;
+}
+
+bool PythonReader::read_thread(const char* block, PythonThread& thread) {
+  uint64_t frame = field<uint64_t>(block, offsets_.thread_frame);
+  if (offsets_.has_cframe()) {
+    if (frame == 0) return true;
+    if (!snapshot_.get(frame + offsets_.cframe_current, frame)) return false;
+  }
+  if (frame == 0) return true;
+  if (offsets_.frames_on_data_stack()) fetch_data_stack(block);
+  return read_frames(frame, thread);
+}
+
+/// One read for all frames in the current chunk of the thread's data stack.
+void PythonReader::fetch_data_stack(const char* block) {
+  const auto chunk = field<uint64_t>(block, offsets_.thread_chunk);
+  const auto top = field<uint64_t>(block, offsets_.thread_chunk + 8);
+  const auto limit = field<uint64_t>(block, offsets_.thread_chunk + 16);
+  if (chunk == 0 || top <= chunk || limit < top || limit - chunk > kMaxChunk) return;
+  const uint64_t end = (top + kStackMargin - 1) / kStackMargin * kStackMargin;
+  if (snapshot_.fetch(chunk, top - chunk)) return;  // covered by what was read at the start
+  snapshot_.fetch(chunk, std::min(end + kStackMargin, limit) - chunk);
+}
+
+bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
+  const PythonOffsets& o = offsets_;
+  std::array<char, kMaxBlock> block;
+  for (size_t depth = 0; frame != 0; depth++) {
+    if (depth >= kMaxDepth) {
+      thread.cut = true;
+      return true;
+    }
+    if (!snapshot_.copy(frame, block.data(), frame_block_)) return false;
+    const auto previous = field<uint64_t>(block.data(), o.frame_previous);
+    if (previous == frame) return false;
+    // Frames of the interpreter itself, between Python and C: 3.12 and later.
+    const bool shim = o.frame_owner != 0 && o.minor >= 12 &&
+                      static_cast<uint8_t>(block[o.frame_owner]) >= kOwnedByInterpreter;
+    if (!shim) {
+      const uint64_t address = untag(field<uint64_t>(block.data(), o.frame_code));
+      const KnownCode* code = find_code(address);
+      if (code == nullptr) return false;
+      thread.frames.push_back({code->id, line_of(*code, block.data(), address)});
+    }
+    frame = previous;
+  }
+  return true;
+}
+
+uint32_t PythonReader::line_of(const KnownCode& code, const char* block, uint64_t address) {
+  const PythonOffsets& o = offsets_;
+  int64_t offset = 0;
+  if (o.minor <= 10) {
+    offset = field<int32_t>(block, o.frame_instruction);
+    if (o.minor == 10) offset *= 2;  // counts instructions
+  } else {
+    uint64_t bytecode = address + o.code_bytecode;
+    if (o.frame_bytecode_copy != 0 && o.code_bytecode_copies != 0) {
+      // Each thread of a build without GIL may run a copy of its own; copy 0 is the original.
+      const auto index = field<int32_t>(block, o.frame_bytecode_copy);
+      uint64_t copies = 0, copy = 0;
+      if (index > 0 && index < (1 << 20) &&
+          snapshot_.get(address + o.code_bytecode_copies, copies) && copies != 0 &&
+          snapshot_.get(copies + 8 + static_cast<uint64_t>(index) * 8, copy) && copy != 0) {
+        bytecode = copy;
+      }
+    }
+    offset = static_cast<int64_t>(field<uint64_t>(block, o.frame_instruction) - bytecode);
+  }
+  if (offset < 0) return static_cast<uint32_t>(std::max(code.first_line, 0));
+  return static_cast<uint32_t>(std::max(code.lines.line(offset), 0));
+}
+
+/// The code object at `address`, checked to be what it was when it was learned: addresses are
+/// reused. nullptr where there is none.
+PythonReader::KnownCode* PythonReader::find_code(uint64_t address) {
+  if (address == 0 || address % 8 != 0) return nullptr;
+  const auto found = known_.find(address);
+  if (found != known_.end() && found->second.checked == readings_) return &found->second;
+  const PythonOffsets& o = offsets_;
+  std::array<char, kMaxBlock> block;
+  if (!snapshot_.copy(address, block.data(), code_block_)) return nullptr;
+  KnownCode now;
+  now.name = field<uint64_t>(block.data(), o.code_name);
+  now.file = field<uint64_t>(block.data(), o.code_filename);
+  now.table = field<uint64_t>(block.data(), o.code_linetable);
+  now.first_line = field<int32_t>(block.data(), o.code_firstlineno);
+  now.checked = readings_;
+  if (found != known_.end() && found->second.name == now.name && found->second.file == now.file &&
+      found->second.table == now.table && found->second.first_line == now.first_line) {
+    found->second.checked = readings_;
+    return &found->second;
+  }
+  if (!is_code_type(field<uint64_t>(block.data(), o.object_type))) return nullptr;
+  std::string name, file, table;
+  if (!read_string(now.name, name) || !read_string(now.file, file) ||
+      !read_bytes(now.table, table)) {
+    return nullptr;
+  }
+  now.id = intern(name, file, now.first_line);
+  now.lines = symbols::PythonLines::decode(table, now.first_line, o.minor);
+  return &(known_[address] = std::move(now));
+}
+
+bool PythonReader::is_code_type(uint64_t type) {
+  if (place_.code_type != 0) return type == place_.code_type;
+  uint64_t name = 0;
+  char text[5] = {};
+  if (!snapshot_.copy_once(type + offsets_.type_name, &name, sizeof name) ||
+      !snapshot_.copy_once(name, text, sizeof text) || std::memcmp(text, "code", 5) != 0) {
+    return false;
+  }
+  place_.code_type = type;
+  return true;
+}
+
+bool PythonReader::read_string(uint64_t address, std::string& out) {
+  const PythonOffsets& o = offsets_;
+  std::array<char, 256> head;
+  const size_t size = std::max(o.unicode_length + 8, o.unicode_state + 4);
+  if (size > head.size() || !snapshot_.copy_once(address, head.data(), size)) return false;
+  const auto length = field<uint64_t>(head.data(), o.unicode_length);
+  UnicodeState state;
+  if (!decode_unicode_state(field<uint32_t>(head.data(), o.unicode_state), o, state)) return false;
+  if (length > (uint64_t{1} << 40)) return false;
+  const size_t count = std::min<uint64_t>(length, kMaxText);
+  out.clear();
+  if (count == 0) return true;
+  std::string raw(count * static_cast<size_t>(state.kind), '\0');
+  const uint64_t data = address + (state.ascii ? o.unicode_ascii_size : o.unicode_compact_size);
+  if (!snapshot_.copy_once(data, raw.data(), raw.size())) return false;
+  for (size_t i = 0; i < count; i++) {
+    uint32_t c = 0;
+    std::memcpy(&c, raw.data() + i * static_cast<size_t>(state.kind),
+                static_cast<size_t>(state.kind));
+    append_utf8(out, c <= 0x10FFFF ? c : 0xFFFD);
+  }
+  return true;
+}
+
+bool PythonReader::read_bytes(uint64_t address, std::string& out) {
+  uint64_t size = 0;
+  if (!snapshot_.copy_once(address + offsets_.bytes_size, &size, sizeof size)) return false;
+  if (size > kMaxTable) return false;
+  out.resize(size);
+  return size == 0 || snapshot_.copy_once(address + offsets_.bytes_data, out.data(), size);
+}
+
+uint32_t PythonReader::intern(const std::string& function, const std::string& file, int line) {
+  const std::string key = function + '\0' + file + '\0' + std::to_string(line);
+  const auto [it, fresh] = ids_.emplace(key, static_cast<uint32_t>(codes_.size()));
+  if (fresh) codes_.push_back({function, file, line});
+  return it->second;
+}
+
+/// Until 3.10 a thread state knows only its pthread_t: the address of libc's struct pthread, which
+/// holds the tid. Where in there is learned by looking for numbers that are tids of this process.
+void PythonReader::find_tids(PythonReading& out, std::span<const int32_t> tids) {
+  if (tids.empty() || out.threads.empty()) return;
+  if (tid_offset_ < 0) learn_tid_offset(out, tids);
+  if (tid_offset_ < 0) return;
+  size_t matched = 0;
+  for (PythonThread& t : out.threads) {
+    int32_t tid = 0;
+    if (!snapshot_.get(t.pthread_id + static_cast<uint64_t>(tid_offset_), tid)) continue;
+    if (std::find(tids.begin(), tids.end(), tid) == tids.end()) continue;
+    t.tid = tid;
+    matched++;
+  }
+  if (matched == 0) tid_offset_ = -1;
+}
+
+void PythonReader::learn_tid_offset(const PythonReading& out, std::span<const int32_t> tids) {
+  constexpr size_t kLook = 1024;
+  std::vector<size_t> candidates;
+  std::array<char, kLook> block;
+  bool first = true;
+  std::vector<int32_t> seen;
+  for (const PythonThread& t : out.threads) {
+    if (t.pthread_id % 8 != 0 || !snapshot_.copy_once(t.pthread_id, block.data(), kLook)) continue;
+    const auto is_tid = [&](size_t at) {
+      const auto value = field<int32_t>(block.data(), static_cast<uint32_t>(at));
+      return std::find(tids.begin(), tids.end(), value) != tids.end();
+    };
+    if (first) {
+      for (size_t at = 0; at + 4 <= kLook; at += 4) {
+        if (is_tid(at)) candidates.push_back(at);
+      }
+      first = false;
+    } else {
+      std::erase_if(candidates, [&](size_t at) { return !is_tid(at); });
+    }
+  }
+  if (!candidates.empty()) tid_offset_ = static_cast<int>(candidates.front());
+}
+
+}  // namespace flatout::probe

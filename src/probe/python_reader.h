@@ -1,0 +1,109 @@
+// Python stacks of another process, read from outside while it runs.
+//
+// Nothing in the target is stopped or changed, so a reading may catch it in the middle of a change:
+// depth and counts are bounded, every code object is checked, and a stack that does not add up is
+// dropped (PythonThread::torn). Works for CPython 3.8 to 3.14, with and without GIL.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fs.h"
+#include "base/result.h"
+#include "probe/python_finder.h"
+#include "probe/python_offsets.h"
+#include "probe/remote_memory.h"
+#include "symbols/python_lines.h"
+
+namespace flatout::probe {
+
+struct PythonFrame {
+  uint32_t code = 0;  // PythonReader::code()
+  uint32_t line = 0;
+  bool operator==(const PythonFrame&) const = default;
+};
+
+struct PythonThread {
+  uint64_t address = 0;     // of its PyThreadState
+  uint64_t pthread_id = 0;  // threading.get_ident()
+  int32_t tid = 0;          // as the process itself sees it; 0: not known
+  bool holds_gil = false;
+  bool torn = false;                // no stack in this reading
+  bool cut = false;                 // deeper than is read; the outermost frames are missing
+  std::vector<PythonFrame> frames;  // innermost first; empty: no Python on this thread now
+};
+
+struct PythonReading {
+  std::vector<PythonThread> threads;
+  bool gc_running = false;  // the collector of some interpreter is at work
+  bool gil_locked = false;
+  bool cut = false;  // more threads than are read
+};
+
+struct PythonCode {
+  std::string function, file;
+  int first_line = 0;
+};
+
+class PythonReader {
+ public:
+  /// Errors: kNotFound (not a Python process, or not started yet), kDenied, kGone, kUnsupported.
+  static Result<std::unique_ptr<PythonReader>> open(const fs::Root& root, int32_t pid,
+                                                    PythonFinder& finder);
+  /// On any memory (tests, fuzzers). place.minor chooses the offsets where the memory does not.
+  static Result<std::unique_ptr<PythonReader>> open(std::unique_ptr<RemoteMemory> memory,
+                                                    const PythonPlace& place);
+
+  /// Reads all threads into `out`, whose capacity is reused. `tids`: the process's threads, as it
+  /// sees them itself; needed up to 3.10 to tell which is which.
+  /// Errors: kDenied, kGone, kTorn (try again later).
+  Status read(PythonReading& out, std::span<const int32_t> tids = {});
+
+  const PythonCode& code(uint32_t id) const { return codes_[id]; }
+  int minor() const { return offsets_.minor; }
+  bool free_threaded() const { return offsets_.free_threaded; }
+  uint64_t system_calls() const { return snapshot_.calls(); }
+
+ private:
+  struct KnownCode {
+    uint32_t id = 0;
+    uint64_t name = 0, file = 0, table = 0;  // the objects it refers to
+    int first_line = 0;
+    uint64_t checked = 0;  // reading in which the code object was last looked at
+    symbols::PythonLines lines;
+  };
+
+  PythonReader(std::unique_ptr<RemoteMemory> memory, const PythonPlace& place);
+  Status choose_offsets();
+  bool walk_matches(const PythonOffsets& offsets);
+  bool read_interpreter(uint64_t interp, PythonReading& out);
+  bool read_thread(const char* block, PythonThread& thread);
+  void fetch_data_stack(const char* block);
+  bool read_frames(uint64_t frame, PythonThread& thread);
+  uint32_t line_of(const KnownCode& code, const char* block, uint64_t address);
+  KnownCode* find_code(uint64_t address);
+  bool is_code_type(uint64_t type);
+  bool read_string(uint64_t address, std::string& out);
+  bool read_bytes(uint64_t address, std::string& out);
+  uint32_t intern(const std::string& function, const std::string& file, int line);
+  void find_tids(PythonReading& out, std::span<const int32_t> tids);
+  void learn_tid_offset(const PythonReading& out, std::span<const int32_t> tids);
+
+  std::unique_ptr<RemoteMemory> memory_;
+  RemoteSnapshot snapshot_;
+  PythonPlace place_;
+  PythonOffsets offsets_;
+  size_t thread_block_ = 0, frame_block_ = 0, code_block_ = 0;  // bytes read of each
+  uint64_t readings_ = 0;
+  size_t count_ = 0;                               // threads in this reading so far
+  std::unordered_map<uint64_t, KnownCode> known_;  // by address
+  std::unordered_map<std::string, uint32_t> ids_;
+  std::vector<PythonCode> codes_;
+  int tid_offset_ = -1;  // of the tid in libc's struct pthread, until 3.10
+};
+
+}  // namespace flatout::probe

@@ -1,0 +1,27 @@
+// The memory map of a process (/proc/PID/maps; kernel: Documentation/filesystems/proc.rst).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flatout::symbols {
+
+struct Mapping {
+  uint64_t begin = 0, end = 0, offset = 0;
+  uint64_t device = 0, inode = 0;
+  bool readable = false, writable = false, executable = false;
+  std::string path;  // "" for anonymous memory; "[stack]"; may end in " (deleted)"
+
+  bool is_file() const { return inode != 0 && !path.empty() && path[0] == '/'; }
+};
+
+/// Sorted by address as the kernel gives them; lines that make no sense are left out. At most
+/// `limit` mappings.
+std::vector<Mapping> parse_maps(std::string_view text, size_t limit = 65536);
+
+/// The mapping that covers `address`, or nullptr.
+const Mapping* find_mapping(const std::vector<Mapping>& maps, uint64_t address);
+
+}  // namespace flatout::symbols
