@@ -116,7 +116,7 @@ void header(Writer& w, const Run& run) {
   std::string right = format_duration(run.end - run.begin);
   if (const std::string ended = exit_text(run); !ended.empty()) right += ", " + ended;
   const size_t width = w.options().width;
-  const size_t room = width > right.size() + 12 ? width - right.size() - 12 : 10;
+  const size_t room = width > right.size() + 11 ? width - right.size() - 11 : 10;
   const std::string command = fit(w.clean(command_of(run)), room, w.options().unicode);
   const size_t used = 9 + display_width(command) + right.size();
   w.add(0, Line{{"flatout", Paint::kBold},
@@ -294,13 +294,15 @@ void notes(Writer& w, const Run& run) {
     w.add(7, w.labelled("left", w.clean(text), Paint::kWarn, 2));
   }
   if (!run.missing.empty()) {
-    std::string text;
-    for (const model::Missing& m : run.missing) {
-      text += (text.empty() ? "" : "; ") + m.signal;
-      if (!m.reason.empty()) text += " (" + m.reason + ")";
+    // On one screen only the names: the reasons are in the report.
+    const bool brief = w.options().height > 0;
+    std::string text = "not measured: ";
+    for (size_t i = 0; i < run.missing.size(); ++i) {
+      const model::Missing& m = run.missing[i];
+      text += (i == 0 ? "" : brief ? ", " : "; ") + m.signal;
+      if (!brief && !m.reason.empty()) text += " (" + m.reason + ")";
     }
-    w.add(25, w.labelled("missing", "not measured: " + w.clean(text), Paint::kDim,
-                         w.options().height > 0 ? 2 : 40));
+    w.add(11, w.labelled("missing", w.clean(text), Paint::kDim, brief ? 1 : 40));
   }
   if (!w.options().folder.empty()) {
     w.add(4, w.labelled("report",

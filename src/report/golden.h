@@ -1,0 +1,29 @@
+// Golden files for tests: tests/golden/<name>, written anew with FLATOUT_RENEW_GOLDEN=1
+// (`make golden`) and read in review.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace flatout::report::testing {
+
+inline void expect_golden(const std::string& name, const std::string& text) {
+  const std::filesystem::path path =
+      std::filesystem::path(FLATOUT_TEST_DATA) / "golden" / "report" / name;
+  if (std::getenv("FLATOUT_RENEW_GOLDEN") != nullptr) {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+    return;
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream stored;
+  stored << file.rdbuf();
+  EXPECT_EQ(stored.str(), text) << path << " differs: make golden, and read the diff";
+}
+
+}  // namespace flatout::report::testing
