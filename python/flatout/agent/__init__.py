@@ -1,0 +1,57 @@
+"""The agent inside a Python job: times what the training loop does, from hooks in its framework.
+
+Loaded by inject/sitecustomize.py under the name `_flatout_agent`, when the job imports a framework.
+Pure Python 3.8+, standard library and ctypes only. It measures time and counts; it holds no tensor,
+draws no random number, changes no value. Whatever fails in it turns it off and says so once.
+"""
+import os
+import sys
+
+from . import core
+
+_watch = None
+_HOOKS = {  # module that was imported -> our module that hooks it
+    "torch": "torch_hooks",
+    "tensorflow": "tensorflow_hooks",
+    "torch._dynamo.eval_frame": "forward",
+    "torch.distributed.fsdp": "forward",
+    "safetensors.torch": "saving",
+    "torchdata.stateful_dataloader.stateful_dataloader": "loader",
+    "numpy": None,
+}
+
+
+def start(watch):
+    """Connects, and asks to be told of imports. Nothing is hooked where nobody listens."""
+    global _watch
+    _watch = watch
+    if core.connect():
+        core.info("python.version", sys.version.split()[0])
+        core.info("python.executable", sys.executable or "")
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            if name in os.environ:
+                core.info("env." + name, os.environ[name])
+        for name, hooks in _HOOKS.items():
+            if hooks is not None and name not in sys.modules:
+                watch.wanted.add(name)
+
+
+def imported(name, module):
+    """Called right after `name` was imported."""
+    if not core.connected or core.is_off:
+        return
+    try:
+        hooks = _HOOKS.get(name)
+        if hooks is not None:
+            __import__(__name__ + "." + hooks)
+            sys.modules[__name__ + "." + hooks].install(module)
+    except Exception as error:
+        core.off("hooks of %s" % name, error)
+
+
+def uncaught(kind, value, trace):
+    """An exception is about to end the process."""
+    if core.connected and not core.is_off:
+        from . import failures
+
+        failures.report(kind, value, trace, "exception.")

@@ -1,0 +1,149 @@
+"""When the model is called: forward, or validation.
+
+Hooking every module would cost every submodule of every call. So we find the models, the modules
+whose parameters an optimizer was made of and that no other such module contains, and hook `__call__`
+of their classes only. Where a model is never called itself (Lightning modules), its children follow.
+Without any forward seen, the timeline takes what lies before backward.
+"""
+import functools
+import threading
+import weakref
+
+from . import core
+from .core import FORWARD, VALIDATION, emit, now, state
+
+_module = None  # torch.nn.Module
+_script_module = ()  # torch.jit.ScriptModule: its calls are not Python's
+_grad_enabled = _compiling = None
+_asked = {}  # id(module) -> weak reference: modules whose parameters were asked for
+_models = []  # weak references to the models whose classes are hooked
+_hooked = set()  # ids of hooked classes; classes live on
+
+
+class _Local(threading.local):
+    inside = False
+
+
+_local = _Local()
+
+
+class _Seen:
+    calls = 0
+
+
+def install(module):
+    global _module, _script_module, _grad_enabled, _compiling
+    name = module.__name__
+    if name == "torch":
+        from . import training
+
+        _module = module.nn.Module
+        _script_module = getattr(getattr(module, "jit", None), "ScriptModule", ())
+        _grad_enabled = module.is_grad_enabled
+        compiler = getattr(module, "compiler", None)
+        _compiling = getattr(compiler, "is_compiling", None) or (lambda: False)
+        core.replace(_module, "named_parameters", _named_parameters)
+        for wrapper in ("DistributedDataParallel", "DataParallel"):
+            _hook_class(getattr(module.nn.parallel, wrapper, None))
+        training.each_while(_look_deeper)
+    else:
+        for wrapper in ("OptimizedModule", "FullyShardedDataParallel"):
+            _hook_class(getattr(module, wrapper, None))
+
+
+def _named_parameters(named_parameters):
+    def hook(self, *args, **kwargs):
+        if not _compiling() and id(type(self)) not in _hooked:
+            _remember(self)
+        return named_parameters(self, *args, **kwargs)
+
+    return hook
+
+
+@core.guarded
+def _remember(module):
+    if len(_asked) > 256:
+        _asked.clear()
+    _asked[id(module)] = weakref.ref(module)
+
+
+@core.guarded
+def optimizer_made(optimizer):
+    """Finds the models behind a new optimizer among the modules that were asked for parameters."""
+    if _module is None:
+        return
+    mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    found = [m for m in (ref() for ref in _asked.values()) if m is not None]
+    _asked.clear()
+    found = [m for m in found if any(id(p) in mine for p in _own_parameters(m))]
+    within = set()
+    for model in found:
+        within.update(id(m) for m in model.modules() if m is not model)
+    for model in found:
+        if id(model) not in within:
+            _models.append(weakref.ref(model))
+            _hook_class(type(model))
+    del _models[:-16]
+
+
+def _own_parameters(model):
+    for module in model.modules():
+        for parameter in vars(module).get("_parameters", {}).values():
+            if parameter is not None:
+                yield parameter
+
+
+_depth = [0]
+
+
+def _look_deeper(torch):
+    """No model was called in the first steps: hook their children instead, three levels at most."""
+    if _Seen.calls or state.steps < 3 or _depth[0] >= 3:
+        return
+    _depth[0] += 1
+    children = []
+    for model in (ref() for ref in _models):
+        children.extend(model.children() if model is not None else ())
+    if len(children) > 16:
+        return
+    for child in children:
+        if any(True for _ in _own_parameters(child)):
+            _hook_class(type(child))
+    _models[:] = [weakref.ref(child) for child in children]
+
+
+def _hook_class(cls):
+    if cls is None or cls is _module or id(cls) in _hooked:
+        return
+    if isinstance(cls, type) and not issubclass(cls, _script_module):
+        _hooked.add(id(cls))
+        own = vars(cls).get("__call__")
+        cls.__call__ = functools.wraps(own or cls.__call__)(_call(own, cls))
+
+
+def _call(own, cls):
+    def __call__(self, *args, **kwargs):
+        # torch.fx and others replace Module.__call__ for a while: look it up each time.
+        call = super(cls, self).__call__ if own is None else own.__get__(self)
+        if _compiling() or _local.inside:
+            return call(*args, **kwargs)
+        _local.inside = True
+        state.waiting = False
+        begin = now()
+        try:
+            result = call(*args, **kwargs)
+        finally:
+            _local.inside = False
+        end = now()
+        kind = FORWARD
+        if not _grad_enabled():
+            kind = VALIDATION
+        elif not self.training:
+            # Fine-tuning with frozen statistics also does this: then a backward follows.
+            state.eval_call = True
+            kind = FORWARD if state.trains_in_eval_mode else VALIDATION
+        _Seen.calls += 1
+        emit(kind, 0, begin, end, 0, 0)
+        return result
+
+    return __call__

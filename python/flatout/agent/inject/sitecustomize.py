@@ -1,0 +1,126 @@
+"""Runs at the start of every Python process of a job that `flatout run` started (by PYTHONPATH).
+
+Does next to nothing: it takes its own folder off sys.path, runs the sitecustomize that would have
+run without us, and waits for `import torch` or `import tensorflow`. Only then is the agent loaded.
+"""
+import sys
+
+
+class _Watch:
+    """A finder that finds nothing itself: it lets us know when certain modules were imported."""
+
+    wanted = {"torch", "tensorflow"}
+    agent = None
+    broken = False
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name not in cls.wanted or cls.broken:
+            return None
+        cls.wanted.discard(name)
+        for finder in sys.meta_path:
+            find = None if finder is cls else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                cls.follow(name, spec.loader)
+                return spec
+        return None
+
+    @classmethod
+    def follow(cls, name, loader):
+        """Makes `loader` tell us once it has executed the module `name`; leaves no trace on it."""
+        execute = getattr(loader, "exec_module", None)
+
+        def exec_module(module):
+            if module.__name__ == name:
+                loader.__dict__.pop("exec_module", None)
+            execute(module)
+            if module.__name__ == name:
+                cls.imported(name, module)
+
+        try:
+            loader.exec_module = exec_module
+        except Exception:
+            pass  # a loader without attributes: these hooks are not for it
+
+    @classmethod
+    def load(cls):
+        """The agent's package, under a name of its own: the job may have another `flatout`."""
+        if cls.agent is None and not cls.broken:
+            try:
+                import importlib.util
+                import os
+
+                folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+                spec = importlib.util.spec_from_file_location(
+                    "_flatout_agent", os.path.join(folder, "__init__.py"),
+                    submodule_search_locations=[folder])
+                module = importlib.util.module_from_spec(spec)
+                sys.modules["_flatout_agent"] = module
+                spec.loader.exec_module(module)
+                cls.agent = module
+                module.start(cls)
+            except Exception as error:
+                cls.fail(error)
+        return None if cls.broken else cls.agent
+
+    @classmethod
+    def fail(cls, error):
+        """Off for good, and said once."""
+        if not cls.broken:
+            cls.broken = True
+            try:
+                sys.stderr.write("flatout: warning: the agent in pid %d is off: %s: %s\n" % (
+                    __import__("os").getpid(), type(error).__name__, error))
+            except Exception:
+                pass
+
+    @classmethod
+    def imported(cls, name, module):
+        agent = cls.load()
+        if agent is not None:
+            agent.imported(name, module)
+
+
+def _on_uncaught(previous):
+    def excepthook(kind, value, trace):
+        try:
+            agent = _Watch.load()
+            if agent is not None:
+                agent.uncaught(kind, value, trace)
+        except Exception:
+            pass
+        previous(kind, value, trace)
+
+    return excepthook
+
+
+def _leave_path():
+    import os
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
+    sys.path_importer_cache.pop(here, None)
+    return bool(os.environ.get("FLATOUT_SOCKET") and os.environ.get("FLATOUT_AGENT"))
+
+
+def _chain():
+    """Runs the next sitecustomize on sys.path as if ours had never been there."""
+    import _frozen_importlib
+
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = find("sitecustomize", None) if find is not None and finder is not _Watch else None
+        if spec is not None and spec.loader is not None:
+            module = _frozen_importlib.module_from_spec(spec)
+            sys.modules["sitecustomize"] = module
+            spec.loader.exec_module(module)
+            return
+
+
+if _leave_path():
+    sys.meta_path.insert(0, _Watch)
+    sys.excepthook = _on_uncaught(sys.excepthook)
+    for _name in sorted(_Watch.wanted & set(sys.modules)):
+        _Watch.imported(_name, sys.modules[_name])
+_chain()

@@ -1,0 +1,38 @@
+"""Checkpoints: torch.save and safetensors."""
+import os
+
+from . import core
+from .core import CHECKPOINT, emit, now
+
+
+def install(module):
+    if module.__name__ == "torch":
+        core.replace(module, "save", lambda f: _save(f, 1, "f", core.intern("torch.save")))
+        serialization = getattr(module, "serialization", None)
+        if serialization is not None:
+            serialization.save = module.save
+    else:
+        name = core.intern("safetensors.save_file")
+        core.replace(module, "save_file", lambda f: _save(f, 1, "filename", name))
+
+
+def _save(save, position, keyword, name):
+    def hook(*args, **kwargs):
+        begin = now()
+        result = save(*args, **kwargs)
+        end = now()
+        target = args[position] if len(args) > position else kwargs.get(keyword)
+        emit(CHECKPOINT, name, begin, end, _size(target), 0)
+        return result
+
+    return hook
+
+
+def _size(target):
+    """Bytes that were written, 0 where that is not known."""
+    try:
+        if isinstance(target, (str, os.PathLike)):
+            return os.path.getsize(target)
+        return target.tell()
+    except Exception:
+        return 0

@@ -1,0 +1,12 @@
+"""Hooks PyTorch, right after `import torch`. Each part by itself: what a version lacks is left out."""
+from . import core
+
+
+def install(torch):
+    core.info("torch.version", getattr(torch, "__version__", None))
+    core.info("torch.git_version", getattr(getattr(torch, "version", None), "git_version", None))
+    core.info("torch.cuda_version", getattr(getattr(torch, "version", None), "cuda", None))
+    from . import collector, forward, loader, saving, training, waits
+
+    for part in (loader, training, forward, saving, waits, collector):
+        part.install(torch)
