@@ -16,6 +16,7 @@ constexpr size_t kMaxKnown = 20000;      // code objects
 constexpr size_t kMaxBlock = 8192;
 constexpr uint64_t kStackMargin = 1024;  // of the data stack beyond its top
 constexpr uint64_t kMaxChunk = 256 << 10;
+constexpr char kOwnedByGenerator = 1;       // _frameowner
 constexpr uint8_t kOwnedByInterpreter = 3;  // _frameowner; 4 too in 3.14
 
 template <class T>
@@ -138,6 +139,7 @@ bool PythonReader::walk_matches(const PythonOffsets& o) {
 Status PythonReader::read(PythonReading& out, std::span<const int32_t> tids) {
   readings_++;
   out.gc_running = out.gil_locked = out.cut = false;
+  out.gils.clear();
   count_ = 0;
   FLATOUT_TRY_STATUS(snapshot_.begin());
   if (known_.size() > kMaxKnown) known_.clear();
@@ -165,6 +167,7 @@ bool PythonReader::read_interpreter(uint64_t interp, PythonReading& out) {
     if (size <= block.size() && snapshot_.copy(gil, block.data(), size)) {
       locked = field<int32_t>(block.data(), o.gil_locked);
       holder = field<uint64_t>(block.data(), o.gil_holder);
+      if (out.gils.empty() || out.gils.back() != gil) out.gils.push_back(gil);
     }
   }
   if (locked == 1) out.gil_locked = true;
@@ -231,6 +234,10 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
     if (!snapshot_.copy(frame, block.data(), frame_block_)) return false;
     const auto previous = field<uint64_t>(block.data(), o.frame_previous);
     if (previous == frame) return false;
+    // A generator that is just being entered or left: its link to the caller is not there.
+    if (previous == 0 && o.frame_owner != 0 && block[o.frame_owner] == kOwnedByGenerator) {
+      return false;
+    }
     // Frames of the interpreter itself, between Python and C: 3.12 and later.
     const bool shim = o.frame_owner != 0 && o.minor >= 12 &&
                       static_cast<uint8_t>(block[o.frame_owner]) >= kOwnedByInterpreter;

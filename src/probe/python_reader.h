@@ -41,7 +41,8 @@ struct PythonReading {
   std::vector<PythonThread> threads;
   bool gc_running = false;  // the collector of some interpreter is at work
   bool gil_locked = false;
-  bool cut = false;  // more threads than are read
+  bool cut = false;            // more threads than are read
+  std::vector<uint64_t> gils;  // addresses of the locks: a thread in futex() there waits for one
 };
 
 struct PythonCode {

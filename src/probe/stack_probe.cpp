@@ -1,0 +1,416 @@
+#include "probe/stack_probe.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/text.h"
+#include "probe/proc_files.h"
+
+namespace flatout::probe {
+
+using model::ThreadState;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr uint32_t kMaxLooked = 768;  // threads looked at in a tick; more take turns
+constexpr size_t kMaxListed = 20000;  // threads of one process
+constexpr Nanos kListPeriod = milliseconds(500);
+constexpr Nanos kIdleAfter = milliseconds(500);
+constexpr Nanos kIdlePeriod = seconds(1);  // between readings of an idle pool's thread
+constexpr int kOpensPerTick = 3;
+constexpr int kMaxFailures = 8;  // Python readings in a row, before the process is looked at anew
+constexpr AddressRange kGilSize{0, 256};  // struct _gil_runtime_state: 208 to 232 bytes
+
+Nanos thread_cpu() {
+  timespec ts{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+  return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
+}
+
+bool sleeping(char state) { return state == 'S' || state == 'D' || state == 'T' || state == 't'; }
+
+}  // namespace
+
+struct StackProbe::ThreadEntry {
+  int32_t tid = 0;
+  int32_t inner_tid = 0;  // as the job itself sees it
+  ThreadFiles files;
+  std::string name;
+  model::ThreadId id = 0;
+  bool named = false;
+  bool gone = false;
+  bool changed = true;  // in this tick
+
+  uint64_t on_cpu = 0, delay = 0, slices = 0;
+  bool has_schedstat = false;
+  char letter = '?';
+  RunnableShare share;
+  TimePoint parked_since{};
+
+  std::vector<PythonFrame> frames;
+  model::StackId stack = 0;
+  bool python = false;  // has a Python thread state
+  ThreadState state = ThreadState::kUnknown;
+  uint8_t flags = 0;
+  int16_t syscall = -1;
+  Nanos owed{};  // time not yet delivered
+};
+
+struct StackProbe::ProcessEntry {
+  int32_t pid = 0;
+  uint64_t start_ticks = 0;
+  std::string exe;
+  std::vector<ThreadEntry> threads;  // by tid
+  size_t turn = 0;                   // where the next tick goes on, with too many threads
+  TimePoint next_list{};
+  bool inner_pids = false;  // in a pid namespace of its own
+  bool seen = false;
+
+  std::unique_ptr<PythonReader> python;
+  bool hopeless = false;  // no Python, or no permission: asked no more until it execs
+  int attempts = 0;
+  TimePoint next_open{};
+  int failures = 0;
+  bool fresh = true;  // no Python reading yet
+  std::vector<AddressRange> gil;
+  bool free_threaded = false;
+  std::unordered_map<uint64_t, model::FrameId> frames;
+};
+
+StackProbe::StackProbe(const Scope& scope) : scope_(scope), files_(FileBudget::from_limit()) {}
+StackProbe::~StackProbe() = default;
+
+void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
+  const Nanos begin = thread_cpu();
+  cost_ = {};
+  ticks_++;
+  budget_ = kMaxLooked;
+  opens_left_ = kOpensPerTick;
+  for (auto& [pid, process] : processes_) process->seen = false;
+  // Each tick starts at another process, so that the budget reaches all of them in turn.
+  const auto& jobs = scope_.job->processes();
+  for (size_t i = 0; i < jobs.size(); i++) {
+    const JobProcess& job = *jobs[(i + ticks_) % jobs.size()];
+    auto& process = processes_[job.pid];
+    if (process == nullptr || process->start_ticks != job.start_time_ticks) {
+      process = std::make_unique<ProcessEntry>();
+      process->pid = job.pid;
+      process->start_ticks = job.start_time_ticks;
+    }
+    process->seen = true;
+    tick_process(job, *process, now, weight, sink);
+  }
+  std::erase_if(processes_, [](const auto& entry) { return !entry.second->seen; });
+  cost_.cpu = thread_cpu() - begin;
+}
+
+void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, TimePoint now,
+                              Nanos weight, model::Sink& sink) {
+  if (process.exe != job.exe) {  // exec: nothing learned before holds
+    process.exe = job.exe;
+    process.python.reset();
+    process.hopeless = false;
+    process.attempts = 0;
+    process.next_open = now;
+    process.next_list = now;
+  }
+  if (now >= process.next_list) list_threads(process, now);
+  if (process.python == nullptr) open_python(job, process, now, sink);
+
+  bool any = process.fresh;
+  const size_t count = process.threads.size();
+  cost_.threads += static_cast<uint32_t>(count);
+  const size_t looked = std::min<size_t>(count, budget_);
+  if (looked < count) {
+    sink.missing({"stacks.threads",
+                  "the job has more threads than are read at once: they take turns",
+                  "fewer threads, or a smaller sampling rate"});
+  }
+  for (ThreadEntry& thread : process.threads) {
+    thread.owed += weight;
+    thread.changed = false;
+  }
+  const size_t first = looked < count ? process.turn : 0;
+  for (size_t i = 0; i < looked; i++) {
+    ThreadEntry& thread = process.threads[(first + i) % count];
+    any = look(process, thread, now) || any;
+  }
+  if (looked < count) process.turn = (first + looked) % count;
+  budget_ -= static_cast<uint32_t>(looked);
+  cost_.looked += static_cast<uint32_t>(looked);
+
+  if (any && process.python != nullptr) read_python(process, now, sink);
+  for (size_t i = 0; i < looked; i++) {
+    ThreadEntry& thread = process.threads[(first + i) % count];
+    if (thread.changed && (thread.flags & model::kIdleWorker) != 0 && thread.owed > weight) {
+      // It was idle until now: that time is not what it does next.
+      give(thread, now - weight, thread.owed - weight, sink);
+    }
+    if (thread.changed) read_state(process, thread, now, sink);
+    deliver(process, thread, now, sink);
+  }
+  if (std::erase_if(process.threads, [](const ThreadEntry& t) { return t.gone; }) != 0) {
+    process.next_list = now;
+  }
+}
+
+/// Brings the list of threads up to date.
+void StackProbe::list_threads(ProcessEntry& process, TimePoint now) {
+  process.next_list = now + kListPeriod;
+  auto names = scope_.root.list("proc/" + std::to_string(process.pid) + "/task");
+  if (!names.ok()) return;
+  tids_.clear();
+  for (const std::string& name : *names) {
+    if (const auto tid = parse_number<int32_t>(name)) tids_.push_back(*tid);
+    if (tids_.size() >= kMaxListed) break;
+  }
+  std::sort(tids_.begin(), tids_.end());
+  std::erase_if(process.threads, [&](const ThreadEntry& t) {
+    return !std::binary_search(tids_.begin(), tids_.end(), t.tid);
+  });
+  size_t at = 0;
+  std::vector<ThreadEntry> added;
+  for (const int32_t tid : tids_) {
+    while (at < process.threads.size() && process.threads[at].tid < tid) at++;
+    if (at < process.threads.size() && process.threads[at].tid == tid) continue;
+    added.emplace_back();
+    added.back().tid = added.back().inner_tid = tid;
+  }
+  if (added.empty()) return;
+  for (ThreadEntry& thread : added) process.threads.push_back(std::move(thread));
+  std::sort(process.threads.begin(), process.threads.end(),
+            [](const ThreadEntry& a, const ThreadEntry& b) { return a.tid < b.tid; });
+}
+
+/// True if the thread may have done something since it was last read.
+bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now) {
+  // Idle pools are looked at every so often only.
+  if ((thread.flags & model::kIdleWorker) != 0 &&
+      (ticks_ + static_cast<uint64_t>(thread.tid)) % 8 != 0) {
+    return false;
+  }
+  std::array<char, 1024> buffer;
+  const auto text = thread.files.read(scope_.root, process.pid, thread.tid, ThreadFiles::kSchedstat,
+                                      buffer, files_);
+  if (!text.ok()) {
+    if (text.error().code == Code::kGone) thread.gone = true;
+    thread.has_schedstat = false;
+    thread.changed = !thread.gone;
+    return thread.changed;
+  }
+  std::string_view rest = *text;
+  const uint64_t on_cpu = parse_number<uint64_t>(next_word(rest)).value_or(0);
+  const uint64_t delay = parse_number<uint64_t>(next_word(rest)).value_or(0);
+  const uint64_t slices = parse_number<uint64_t>(trim(rest)).value_or(0);
+  const bool same = thread.has_schedstat && on_cpu == thread.on_cpu && delay == thread.delay &&
+                    slices == thread.slices;
+  thread.changed = !same || !sleeping(thread.letter);
+  thread.on_cpu = on_cpu;
+  thread.delay = delay;
+  thread.slices = slices;
+  thread.has_schedstat = true;
+  if (thread.changed) thread.parked_since = now;
+  return thread.changed;
+}
+
+void StackProbe::open_python(const JobProcess& job, ProcessEntry& process, TimePoint now,
+                             model::Sink& sink) {
+  if (process.hopeless || now < process.next_open || opens_left_ <= 0) return;
+  opens_left_--;
+  process.attempts++;
+  auto reader = PythonReader::open(scope_.root, process.pid, finder_);
+  if (reader.ok()) {
+    process.python = std::move(*reader);
+    process.free_threaded = process.python->free_threaded();
+    process.fresh = true;
+    process.failures = 0;
+    process.frames.clear();
+    for (ThreadEntry& thread : process.threads) {
+      thread.frames.clear();
+      thread.stack = 0;
+    }
+    return;
+  }
+  const Error& error = reader.error();
+  if (error.code == Code::kDenied || error.code == Code::kUnsupported) {
+    sink.missing({"stacks.python", error.message, error.hint});
+    process.hopeless = true;
+    return;
+  }
+  // Not Python, or not yet: an interpreter needs some milliseconds to start.
+  constexpr int kAttempts = 6;
+  if (process.attempts >= kAttempts && !job.python) {
+    process.hopeless = true;
+    return;
+  }
+  process.next_open = now + milliseconds(20) * (1 << std::min(process.attempts, 7));
+}
+
+void StackProbe::read_python(ProcessEntry& process, TimePoint now, model::Sink& sink) {
+  tids_.clear();
+  for (const ThreadEntry& thread : process.threads) tids_.push_back(thread.inner_tid);
+  cost_.python++;
+  const Status status = process.python->read(reading_, tids_);
+  if (!status.ok()) {
+    cost_.torn++;
+    if (status.error().code == Code::kDenied) {
+      sink.missing({"stacks.python", status.error().message, status.error().hint});
+      process.hopeless = true;
+      process.python.reset();
+    } else if (++process.failures >= kMaxFailures) {
+      process.python.reset();  // it may have been replaced by exec
+      process.attempts = 0;
+      process.next_open = now + milliseconds(100);
+    }
+    return;
+  }
+  process.failures = 0;
+  process.fresh = false;
+  join(process, sink);
+}
+
+/// Gives each thread of the process its stack out of reading_.
+void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
+  for (ThreadEntry& thread : process.threads) {
+    thread.python = false;
+    thread.flags &= model::kIdleWorker;
+  }
+  process.gil.clear();
+  for (const uint64_t gil : reading_.gils) {
+    process.gil.push_back({gil + kGilSize.begin, gil + kGilSize.end});
+  }
+  for (const PythonThread& from : reading_.threads) {
+    auto it = std::find_if(process.threads.begin(), process.threads.end(),
+                           [&](const ThreadEntry& t) { return t.inner_tid == from.tid; });
+    if (it == process.threads.end()) {
+      if (from.tid != 0) process.next_list = {};  // a thread that we do not know yet
+      continue;
+    }
+    ThreadEntry& thread = *it;
+    thread.python = true;
+    if (from.holds_gil) {
+      thread.flags |= model::kHoldsGil;
+      if (reading_.gc_running) thread.flags |= model::kGcRunning;
+    }
+    if (from.torn) {
+      cost_.torn++;
+      if (thread.changed) {
+        thread.frames.clear();
+        thread.stack = 0;
+      }
+      continue;
+    }
+    if (from.frames == thread.frames) continue;
+    thread.frames = from.frames;
+    model::StackId stack = 0;
+    for (size_t i = from.frames.size(); i-- > 0;) {
+      const PythonFrame& frame = from.frames[i];
+      const uint64_t key = uint64_t{frame.code} << 32 | frame.line;
+      auto known = process.frames.find(key);
+      if (known == process.frames.end()) {
+        const PythonCode& code = process.python->code(frame.code);
+        known = process.frames
+                    .emplace(key, sink.frame(code.function, code.file, frame.line,
+                                             model::FrameKind::kPython))
+                    .first;
+      }
+      stack = sink.stack(stack, known->second);
+    }
+    thread.stack = stack;
+  }
+}
+
+void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoint now,
+                            model::Sink& sink) {
+  cost_.read++;
+  std::array<char, 1024> buffer;
+  const auto text =
+      thread.files.read(scope_.root, process.pid, thread.tid, ThreadFiles::kStat, buffer, files_);
+  if (!text.ok()) {
+    if (text.error().code == Code::kGone || text.error().code == Code::kNotFound) {
+      thread.gone = true;
+    }
+    return;
+  }
+  const auto stat = parse_pid_stat(*text);
+  if (!stat || stat->zombie()) {
+    thread.gone = true;
+    return;
+  }
+  const bool was_runnable = thread.letter == 'R';
+  thread.letter = stat->state;
+  if (thread.has_schedstat) {
+    thread.share.update(now, thread.on_cpu, thread.delay, was_runnable && stat->state == 'R');
+  }
+  thread.share.update_modes(stat->user_ticks, stat->system_ticks);
+  if (!thread.named || thread.name != stat->comm) {
+    thread.name = std::string(stat->comm);
+    thread.id = sink.thread(process.pid, thread.tid, thread.name);
+    thread.named = true;
+  }
+  thread.syscall = -1;
+  thread.flags &= static_cast<uint8_t>(~model::kIdleWorker);
+  if (stat->state == 'R') {
+    if (thread.has_schedstat && thread.share.take_waiting()) {
+      thread.state = ThreadState::kRunQueue;
+    } else if (thread.share.take_kernel()) {
+      thread.state = ThreadState::kKernel;
+    } else {
+      const bool python = !thread.frames.empty() &&
+                          ((thread.flags & model::kHoldsGil) != 0 || process.free_threaded);
+      thread.state = python ? ThreadState::kOnCpuPython : ThreadState::kOnCpuNative;
+    }
+    return;
+  }
+  std::array<char, 1024> call_buffer;
+  const auto call_text = thread.files.read(scope_.root, process.pid, thread.tid,
+                                           ThreadFiles::kSyscall, call_buffer, files_);
+  std::optional<SyscallInfo> call;
+  if (call_text.ok()) {
+    call = parse_syscall(*call_text);
+  } else if (call_text.error().code == Code::kDenied) {
+    sink.missing({"stacks.syscall", call_text.error().message,
+                  "run flatout as the user of the job, or give it CAP_SYS_PTRACE"});
+  }
+  std::array<char, 1024> wchan_buffer;
+  std::string_view wchan;
+  const auto wchan_text = thread.files.read(scope_.root, process.pid, thread.tid,
+                                            ThreadFiles::kWchan, wchan_buffer, files_);
+  if (wchan_text.ok()) wchan = trim(*wchan_text);
+  thread.state = blocked_state(stat->state, call, wchan, process.gil);
+  if (call) thread.syscall = static_cast<int16_t>(std::min(call->number, 0x7FFF));
+}
+
+void StackProbe::deliver(ProcessEntry& process, ThreadEntry& thread, TimePoint now,
+                         model::Sink& sink) {
+  if (thread.gone || !thread.named) return;
+  const bool parked = !thread.changed && sleeping(thread.letter);
+  const bool pool = thread.frames.empty() && thread.tid != process.pid &&
+                    (thread.state == ThreadState::kLock || thread.state == ThreadState::kPoll);
+  if (parked && pool && now - thread.parked_since >= kIdleAfter) {
+    thread.flags |= model::kIdleWorker;
+    if (thread.owed < kIdlePeriod) return;
+  }
+  give(thread, now, thread.owed, sink);
+}
+
+void StackProbe::give(ThreadEntry& thread, TimePoint at, Nanos weight, model::Sink& sink) {
+  model::StackReading reading;
+  reading.at = at;
+  reading.thread = thread.id;
+  reading.stack = thread.stack;
+  reading.weight_us =
+      static_cast<uint32_t>(std::clamp<int64_t>(weight.count() / 1000, 0, 0xFFFFFFFF));
+  reading.state = thread.state;
+  reading.flags = thread.flags;
+  reading.syscall = thread.syscall;
+  sink.stack_reading(reading);
+  thread.owed -= weight;
+  cost_.readings++;
+}
+
+}  // namespace flatout::probe

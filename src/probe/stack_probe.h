@@ -1,0 +1,74 @@
+// Reads what every thread of the job is doing: its OS state and its Python stack, in the same tick.
+//
+// Nothing is stopped. Cost is kept low by reading only what can have changed: a thread whose
+// schedstat stands still since it was found asleep is doing what it did then, and where that holds
+// for all threads of a process its memory is not read at all.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "model/sink.h"
+#include "probe/job_tree.h"
+#include "probe/probe.h"
+#include "probe/python_reader.h"
+#include "probe/thread_files.h"
+#include "probe/thread_state.h"
+
+namespace flatout::probe {
+
+class StackProbe {
+ public:
+  struct Cost {
+    Nanos cpu{};            // our own CPU time
+    uint32_t threads = 0;   // threads of the job
+    uint32_t looked = 0;    // of these, looked at
+    uint32_t read = 0;      // of these, found changed and read
+    uint32_t python = 0;    // processes whose Python stacks were read
+    uint32_t torn = 0;      // Python stacks dropped because they changed under our hands
+    uint32_t readings = 0;  // delivered
+  };
+
+  explicit StackProbe(const Scope& scope);
+  ~StackProbe();
+  StackProbe(const StackProbe&) = delete;
+  StackProbe& operator=(const StackProbe&) = delete;
+
+  /// One reading of all threads. `weight`: the time that it stands for, as a rule the time since
+  /// the last tick. Threads of idle pools are delivered about once a second with the weight of
+  /// all ticks in between.
+  void tick(TimePoint now, Nanos weight, model::Sink& sink);
+  const Cost& last_cost() const { return cost_; }
+
+ private:
+  struct ThreadEntry;
+  struct ProcessEntry;
+
+  void tick_process(const JobProcess& job, ProcessEntry& process, TimePoint now, Nanos weight,
+                    model::Sink& sink);
+  void list_threads(ProcessEntry& process, TimePoint now);
+  bool look(ProcessEntry& process, ThreadEntry& thread, TimePoint now);
+  void open_python(const JobProcess& job, ProcessEntry& process, TimePoint now, model::Sink& sink);
+  void read_python(ProcessEntry& process, TimePoint now, model::Sink& sink);
+  void join(ProcessEntry& process, model::Sink& sink);
+  void read_state(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
+  void deliver(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
+  void give(ThreadEntry& thread, TimePoint at, Nanos weight, model::Sink& sink);
+
+  Scope scope_;
+  FileBudget files_;
+  PythonFinder finder_;
+  std::unordered_map<int32_t, std::unique_ptr<ProcessEntry>> processes_;
+  PythonReading reading_;
+  std::vector<int32_t> tids_;
+  uint64_t ticks_ = 0;
+  uint32_t budget_ = 0;  // threads that may still be looked at in this tick
+  int opens_left_ = 0;   // processes whose maps may still be read in this tick
+  Cost cost_;
+};
+
+}  // namespace flatout::probe
