@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -57,6 +58,11 @@ struct SpeedChange {
   Nanos before{}, after{};
 };
 
+/// Steps that get slower (or faster) little by little, rather than at once.
+struct SpeedDrift {
+  Nanos first{}, last{};  // the trend's ends
+};
+
 enum class StepSource : uint8_t { kNone, kMarkers, kHooks, kRepetition, kTrace };
 
 struct StepSet {
@@ -65,6 +71,7 @@ struct StepSet {
   std::vector<Step> steps;
   StepSummary summary;
   std::vector<SpeedChange> changes;
+  std::optional<SpeedDrift> drift;  // then changes is empty
 };
 
 }  // namespace flatout::model
