@@ -1,0 +1,22 @@
+// Steps where no hook fits (MXNet, Caffe, JAX, NumPy, plain C++): what a thread does again and
+// again, seen from outside.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "model/run.h"
+#include "timeline/step_ends.h"
+
+namespace flatout::timeline {
+
+struct Repetition {
+  model::ThreadId thread = 0;
+  std::vector<StepEnd> ends;  // each a moment at which the loop comes round
+};
+
+/// The loop of the job's busiest main thread. nullopt unless it comes round at least five times,
+/// regularly, and slowly enough for the readings to follow.
+std::optional<Repetition> find_repetition(const model::Run& run);
+
+}  // namespace flatout::timeline

@@ -1,0 +1,330 @@
+// How lines are judged. A training loop's body has an order: get the batch, forward, backward,
+// optimizer, the rest. The loop's own frame is the deepest one that readings inside and outside of
+// the backward pass share, and its current line tells where in the body a reading falls. A line is
+//   forward   if its readings run inside modules of the framework;
+//   input     if they run in libraries that are not the framework (decoding, files, queues) or
+//   mostly
+//             block (queue, pipe, lock, disk, sleep: a tensor operation computes while it lasts);
+//   other     if it comes after the line of the optimizer;
+//   otherwise what its place says: before a line known as input or a forward pass it is input, what
+//             is next to the backward pass is forward.
+// A reading that is clear by itself counts as such whatever its line is.
+#include "timeline/step_evidence.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+namespace flatout::timeline {
+
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+enum class Doing : uint8_t { kUnknown, kInput, kForward, kOther };
+
+struct FrameKey {
+  StringId function, file;
+  bool operator==(const FrameKey&) const = default;
+};
+
+// What a stack says without its thread's state.
+struct StackFacts {
+  std::vector<FrameId> path;  // outermost first
+  Doing doing = Doing::kUnknown;
+  bool waits = false;  // its innermost frame is a wait of the standard library
+};
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+bool is_library(std::string_view file) {
+  return contains(file, "site-packages/") || contains(file, "dist-packages/") ||
+         contains(file, "/lib/python3") || file.starts_with("<frozen ");
+}
+
+bool is_framework(std::string_view file) {
+  for (const std::string_view part :
+       {"/torch/", "/tensorflow/", "/keras/", "/jax/", "/jaxlib/", "/mxnet/", "/flax/",
+        "/lightning/", "/pytorch_lightning/", "/accelerate/", "/transformers/", "/functorch/"}) {
+    if (contains(file, part)) return true;
+  }
+  return false;
+}
+
+bool is_module_call(std::string_view function, std::string_view file) {
+  return contains(file, "/torch/nn/") || contains(file, "/keras/src/layers/") ||
+         contains(file, "/keras/layers/") || contains(file, "/mxnet/gluon/") ||
+         contains(file, "/flax/") || contains(file, "/torch/_dynamo/") ||
+         contains(file, "/torch/compiler") || (function == "forward" && !is_library(file));
+}
+
+bool is_logging(std::string_view file) {
+  for (const std::string_view part :
+       {"/logging/__init__.py", "/logging/handlers.py", "/tensorboard/", "/tensorboardX/", "/tqdm/",
+        "/wandb/", "/mlflow/", "/torch/serialization.py", "/loguru/"}) {
+    if (contains(file, part)) return true;
+  }
+  return false;
+}
+
+bool is_wait(std::string_view file) {
+  for (const std::string_view part :
+       {"/queue.py", "/threading.py", "/multiprocessing/", "/selectors.py", "/socket.py", "/ssl.py",
+        "/concurrent/", "/subprocess.py", "/asyncio/"}) {
+    if (contains(file, part)) return true;
+  }
+  return false;
+}
+
+bool blocked(ThreadState state) {
+  return state == ThreadState::kLock || state == ThreadState::kDisk ||
+         state == ThreadState::kPoll || state == ThreadState::kSleep ||
+         state == ThreadState::kChild || state == ThreadState::kReclaim;
+}
+
+class Judge {
+ public:
+  Judge(const Run& run, std::span<const Painted> painted, const OpenTimeContext& context)
+      : run_(run), painted_(painted), context_(context) {}
+
+  void judge(std::vector<OpenTime>& open) {
+    collect(open);
+    find_loop();
+    judge_lines();
+    share_out(open);
+  }
+
+ private:
+  struct Reading {
+    const StackReading* reading;
+    size_t open;  // index into the open times; npos: within backward or optimizer
+    SliceKind within{};
+  };
+  struct LineWeights {
+    double total = 0, input = 0, forward = 0, blocked = 0;
+    Doing doing = Doing::kUnknown;
+  };
+  static constexpr size_t kNowhere = static_cast<size_t>(-1);
+
+  const StackFacts& facts(StackId id) {
+    const auto [it, is_new] = facts_.try_emplace(id);
+    StackFacts& f = it->second;
+    if (!is_new) return f;
+    for (StackId at = id; at != 0 && at < run_.stacks.size(); at = run_.stacks[at].parent) {
+      f.path.push_back(run_.stacks[at].frame);
+    }
+    std::ranges::reverse(f.path);
+    return f;
+  }
+
+  FrameKey key(FrameId id) const {
+    const Frame& frame = run_.frames[id < run_.frames.size() ? id : 0];
+    return {frame.function, frame.file};
+  }
+
+  // The readings of the training thread that matter, and where each lies.
+  void collect(const std::vector<OpenTime>& open) {
+    size_t o = 0, p = 0;
+    for (const StackReading& reading : run_.readings) {
+      if (reading.thread != context_.thread) continue;
+      while (o < open.size() && open[o].end <= reading.at) ++o;
+      while (p < painted_.size() && painted_[p].end <= reading.at) ++p;
+      if (o < open.size() && open[o].begin <= reading.at) {
+        readings_.push_back({&reading, o});
+      } else if (p < painted_.size() && painted_[p].begin <= reading.at &&
+                 (painted_[p].kind == SliceKind::kBackward ||
+                  painted_[p].kind == SliceKind::kOptimizer)) {
+        readings_.push_back({&reading, kNowhere, painted_[p].kind});
+      }
+    }
+  }
+
+  // Descends from the outermost frame as long as nearly all readings agree, inside and outside of
+  // the backward pass.
+  void find_loop() {
+    bool inside = false;
+    for (const Reading& r : readings_) inside = inside || r.open == kNowhere;
+    for (size_t depth = 0; depth < 200; ++depth) {
+      std::map<std::pair<StringId, StringId>, std::pair<double, double>> weights;
+      double in_total = 0, out_total = 0;
+      for (const Reading& r : readings_) {
+        const StackFacts& f = facts(r.reading->stack);
+        if (f.path.empty()) continue;
+        const double weight = r.reading->weight_us;
+        (r.open == kNowhere ? in_total : out_total) += weight;
+        if (depth >= f.path.size()) continue;
+        const FrameKey k = key(f.path[depth]);
+        auto& w = weights[{k.function, k.file}];
+        (r.open == kNowhere ? w.first : w.second) += weight;
+      }
+      if (out_total <= 0) break;
+      const std::pair<StringId, StringId>* best = nullptr;
+      for (const auto& [k, w] : weights) {
+        const bool agreed_in = !inside || w.first >= 0.9 * in_total;
+        if (agreed_in && w.second >= 0.9 * out_total) best = &k;
+      }
+      if (best == nullptr) break;
+      loop_depth_ = depth;
+      loop_key_ = {best->first, best->second};
+    }
+  }
+
+  std::optional<uint32_t> loop_line(const StackFacts& f) const {
+    if (loop_depth_ == kNowhere || loop_depth_ >= f.path.size()) return std::nullopt;
+    if (key(f.path[loop_depth_]) != loop_key_) return std::nullopt;
+    return run_.frames[f.path[loop_depth_]].line;
+  }
+
+  // What the frames below the loop say.
+  Doing doing_of_stack(const StackFacts& f) const {
+    bool library = false;
+    for (size_t i = loop_depth_ == kNowhere ? 0 : loop_depth_ + 1; i < f.path.size(); ++i) {
+      const Frame& frame = run_.frames[f.path[i]];
+      const std::string_view file = run_.string(frame.file);
+      if (is_module_call(run_.string(frame.function), file)) return Doing::kForward;
+      if (is_logging(file)) return Doing::kOther;
+      if (frame.kind == FrameKind::kPython && is_library(file) && !is_framework(file)) {
+        library = true;
+      }
+    }
+    // Above the loop lie the launcher's own frames: they say nothing.
+    // Without phases the libraries may well be the training itself (NumPy).
+    return library && loop_depth_ != kNowhere && context_.phases ? Doing::kInput : Doing::kUnknown;
+  }
+
+  bool waits(const StackFacts& f) const {
+    return !f.path.empty() && is_wait(run_.string(run_.frames[f.path.back()].file));
+  }
+
+  Doing doing_of(const Reading& r) {
+    StackFacts& f = facts_.find(r.reading->stack)->second;
+    if (f.doing == Doing::kUnknown && !f.path.empty()) {
+      f.doing = doing_of_stack(f);
+      f.waits = waits(f);
+    }
+    if (f.doing == Doing::kOther || f.doing == Doing::kForward) return f.doing;
+    if (r.reading->state == ThreadState::kDisk) return Doing::kInput;
+    if (f.waits && blocked(r.reading->state)) return Doing::kInput;
+    if (f.path.empty() && blocked(r.reading->state)) return Doing::kInput;
+    return f.doing;
+  }
+
+  void judge_lines() {
+    uint32_t last_line = 0;  // of the loop's body before "the rest"
+    for (const Reading& r : readings_) {
+      const StackFacts& f = facts(r.reading->stack);
+      const std::optional<uint32_t> line = loop_line(f);
+      if (!line) continue;
+      if (r.open == kNowhere) {
+        last_line = std::max(last_line, *line);
+        continue;
+      }
+      LineWeights& w = lines_[*line];
+      const double weight = r.reading->weight_us;
+      w.total += weight;
+      const Doing doing = doing_of(r);
+      if (doing == Doing::kInput) w.input += weight;
+      if (doing == Doing::kForward) w.forward += weight;
+      if (blocked(r.reading->state)) w.blocked += weight;
+    }
+    uint32_t first_forward = UINT32_MAX, last_input = 0;
+    for (auto& [line, w] : lines_) {
+      if (last_line != 0 && line > last_line) {
+        w.doing = Doing::kOther;
+      } else if (w.forward >= 0.3 * w.total) {
+        w.doing = Doing::kForward;
+        first_forward = std::min(first_forward, line);
+      } else if (w.input >= 0.3 * w.total || w.blocked >= 0.7 * w.total) {
+        w.doing = Doing::kInput;
+        last_input = std::max(last_input, line);
+      }
+    }
+    for (auto& [line, w] : lines_) {
+      if (w.doing != Doing::kUnknown) continue;
+      if (!context_.phases) {
+        w.doing = Doing::kForward;
+      } else if (context_.real_forward || (first_forward != UINT32_MAX && line < first_forward)) {
+        w.doing = Doing::kInput;
+      } else {
+        w.doing = line < last_input ? Doing::kInput : Doing::kForward;
+      }
+    }
+  }
+
+  Doing judged(const Reading& r) {
+    const Doing own = doing_of(r);
+    const std::optional<uint32_t> line = loop_line(facts(r.reading->stack));
+    if (line) {
+      const Doing by_line = lines_[*line].doing;
+      if (by_line == Doing::kOther) return by_line;
+      if (own == Doing::kUnknown) return by_line;
+    }
+    return own;
+  }
+
+  void share_out(std::vector<OpenTime>& open) {
+    struct Votes {
+      double input = 0, other = 0, total = 0, count = 0;
+    };
+    std::vector<Votes> own(open.size());
+    Votes all[2];
+    for (const Reading& r : readings_) {
+      if (r.open == kNowhere) continue;
+      const Doing doing = judged(r);
+      if (doing == Doing::kUnknown) continue;
+      const double weight = r.reading->weight_us;
+      for (Votes* v : {&own[r.open], &all[open[r.open].after_input]}) {
+        v->total += weight;
+        ++v->count;
+        if (doing == Doing::kInput) v->input += weight;
+        if (doing == Doing::kOther) v->other += weight;
+      }
+    }
+    for (size_t i = 0; i < open.size(); ++i) {
+      const Votes& everyone = all[open[i].after_input];
+      // Without readings: what lies before a real forward pass (and is not after a wait that was
+      // measured) was needed for the batch.
+      double input = context_.real_forward && !open[i].after_input ? 1 : 0;
+      double other = 0;
+      if (everyone.total > 0) {
+        constexpr double kDoubt = 3;  // readings that the assumption above weighs
+        const double share = everyone.count / (everyone.count + kDoubt);
+        input = share * everyone.input / everyone.total + (1 - share) * input;
+        other = share * everyone.other / everyone.total;
+      }
+      if (own[i].total > 0) {
+        constexpr double kDoubt = 2;
+        const double share = own[i].count / (own[i].count + kDoubt);
+        input = share * own[i].input / own[i].total + (1 - share) * input;
+        other = share * own[i].other / own[i].total + (1 - share) * other;
+      }
+      const double length = static_cast<double>((open[i].end - open[i].begin).count());
+      open[i].other = nanos(length * std::clamp(other, 0.0, 1.0));
+      open[i].input = std::min(nanos(length * std::clamp(input, 0.0, 1.0)),
+                               open[i].end - open[i].begin - open[i].other);
+    }
+  }
+
+  const Run& run_;
+  std::span<const Painted> painted_;
+  const OpenTimeContext& context_;
+  std::vector<Reading> readings_;
+  std::unordered_map<StackId, StackFacts> facts_;
+  std::map<uint32_t, LineWeights> lines_;
+  size_t loop_depth_ = kNowhere;
+  FrameKey loop_key_{};
+};
+
+}  // namespace
+
+void judge_open_times(const Run& run, std::span<const Painted> painted,
+                      const OpenTimeContext& context, std::vector<OpenTime>& open) {
+  if (open.empty()) return;
+  Judge(run, painted, context).judge(open);
+}
+
+}  // namespace flatout::timeline

@@ -1,0 +1,36 @@
+// What the training thread did in the time that no slice explains: it made or awaited the batch, it
+// ran the model, or it did something else. Stack readings tell, line by line of the training loop.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/run.h"
+#include "timeline/painter.h"
+
+namespace flatout::timeline {
+
+/// Time of a step before its backward pass that no slice explains.
+struct OpenTime {
+  TimePoint begin, end;
+  uint32_t step = 0;         // index into the steps being built
+  bool after_input = false;  // a slice of input wait lies before it in the step
+  // The verdict, in this order within the time; the rest is forward (or compute):
+  Nanos other{};
+  Nanos input{};
+};
+
+struct OpenTimeContext {
+  model::ThreadId thread = 0;
+  /// Forward passes are told by slices: what lies before the first is not forward.
+  bool real_forward = false;
+  /// There are slices of forward, backward or optimizer at all.
+  bool phases = true;
+};
+
+/// `painted`: the training thread's. Fills in the verdict of each of `open` (ascending in time).
+void judge_open_times(const model::Run& run, std::span<const Painted> painted,
+                      const OpenTimeContext& context, std::vector<OpenTime>& open);
+
+}  // namespace flatout::timeline

@@ -1,0 +1,323 @@
+#include "timeline/step_layout.h"
+
+#include <algorithm>
+#include <map>
+
+#include "timeline/painter.h"
+#include "timeline/step_evidence.h"
+
+namespace flatout::timeline {
+
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+bool is_major(SliceKind kind) {
+  return kind == SliceKind::kInputWait || kind == SliceKind::kForward ||
+         kind == SliceKind::kBackward || kind == SliceKind::kOptimizer;
+}
+
+/// The number that at least 60 % of `counts` are; 0 if there is none.
+size_t usual(const std::vector<size_t>& counts) {
+  std::map<size_t, size_t> times;
+  for (const size_t count : counts) ++times[count];
+  const auto most = std::ranges::max_element(times, {}, [](const auto& t) { return t.second; });
+  return most != times.end() && most->second * 10 >= counts.size() * 6 ? most->first : 0;
+}
+
+// What a step does before its first backward pass, counted: validation shows as more of it.
+struct Shape {
+  size_t cycles = 0;  // a wait for input, then a forward pass
+  size_t forwards = 0;
+  size_t waits = 0;
+};
+
+struct Span {
+  size_t from, to;  // of painted
+};
+
+class StepBuilder {
+ public:
+  StepBuilder(const Run& run, ThreadId thread, std::span<const Slice> slices)
+      : run_(run), thread_(thread), slices_(slices), painted_(paint(slices)) {
+    double forward = 0, backward = 0;
+    for (const Painted& p : painted_) {
+      if (p.kind == SliceKind::kForward) forward += to_s(p.end - p.begin);
+      if (p.kind == SliceKind::kBackward) backward += to_s(p.end - p.begin);
+      phases_ = phases_ || (is_major(p.kind) && p.kind != SliceKind::kInputWait);
+    }
+    // A loss function alone may be a module: a forward pass takes a good part of its backward.
+    real_forward_ = forward > 0 && forward >= 0.1 * backward;
+  }
+
+  Layout build(const std::vector<StepEnd>& ends) {
+    if (ends.empty()) return {};
+    set_intervals(ends);
+    cut_validation();
+    for (size_t i = 0; i < steps_.size(); ++i) explain(i);
+    judge_open_times(run_, painted_, {thread_, real_forward_, phases_}, open_);
+    merge();
+    flag_stops_and_epochs();
+    return {std::move(steps_), std::move(pieces_)};
+  }
+
+ private:
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+
+  Span span_of(TimePoint begin, TimePoint end) const {
+    const auto from = std::ranges::upper_bound(painted_, begin, {}, &Painted::end);
+    const auto to = std::ranges::lower_bound(painted_, end, {}, &Painted::begin);
+    const auto index = [&](auto it) { return static_cast<size_t>(it - painted_.begin()); };
+    return {index(from), std::max(index(from), index(to))};
+  }
+
+  // The first step has no step before it: it begins with what it waits for.
+  TimePoint first_begin(TimePoint end) const {
+    const Span span = span_of(TimePoint{}, end);
+    TimePoint begin = end;
+    for (size_t i = span.to; i-- > span.from;) {
+      const Painted& p = painted_[i];
+      if (begin - p.end > std::chrono::seconds(1)) break;  // what came long before is set-up
+      begin = p.begin;
+    }
+    return begin;
+  }
+
+  void set_intervals(const std::vector<StepEnd>& ends) {
+    TimePoint begin = ends.front().index < 0 ? ends.front().at : first_begin(ends.front().at);
+    bool after_gap = false;
+    size_t gap = 0;
+    for (const StepEnd& end : ends) {
+      while (gap < run_.gaps.size() && run_.gaps[gap].end <= begin) ++gap;
+      const bool in_gap = gap < run_.gaps.size() && run_.gaps[gap].begin < end.at;
+      if (in_gap) {
+        after_gap = true;  // of this one only the end is known
+      } else if (begin < end.at) {
+        Step step;
+        step.index = end.index;
+        step.begin = begin;
+        step.end = end.at;
+        step.after_gap = after_gap || end.lost;
+        steps_.push_back(step);
+        after_gap = false;
+      }
+      begin = end.at;
+    }
+  }
+
+  Shape shape_of(const Step& step) const {
+    Shape shape;
+    bool waiting = false;
+    SliceKind last{};
+    const Span span = span_of(step.begin, step.end);
+    for (size_t i = span.from; i < span.to; ++i) {
+      const SliceKind kind = painted_[i].kind;
+      if (!is_major(kind)) continue;
+      if (kind == SliceKind::kBackward || kind == SliceKind::kOptimizer) break;
+      if (kind == SliceKind::kInputWait) {
+        if (last != kind) ++shape.waits;
+        waiting = true;
+      } else {
+        ++shape.forwards;
+        shape.cycles += waiting;
+        waiting = false;
+      }
+      last = kind;
+    }
+    return shape;
+  }
+
+  // A validation phase is neither part of a step nor a stall: the step begins after it. Marked, or
+  // told by forward passes that no backward pass follows.
+  void cut_validation() {
+    std::vector<size_t> cycles, forwards, waits;
+    std::vector<Shape> shapes;
+    for (const Step& step : steps_) {
+      shapes.push_back(shape_of(step));
+      cycles.push_back(shapes.back().cycles);
+      forwards.push_back(shapes.back().forwards);
+      waits.push_back(shapes.back().waits);
+    }
+    const Shape common{usual(cycles), usual(forwards), usual(waits)};
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      Step& step = steps_[i];
+      const TimePoint cut =
+          std::max(marked_validation(step), told_validation(step, shapes[i], common));
+      if (cut <= step.begin || cut >= step.end) continue;
+      step.begin = cut;
+      step.validation = true;
+    }
+  }
+
+  TimePoint marked_validation(const Step& step) const {
+    TimePoint cut{};
+    const Span span = span_of(step.begin, step.end);
+    for (size_t i = span.from; i < span.to; ++i) {
+      if (painted_[i].kind == SliceKind::kBackward) break;
+      if (painted_[i].kind == SliceKind::kValidation) cut = painted_[i].end;
+    }
+    return cut;
+  }
+
+  TimePoint told_validation(const Step& step, const Shape& shape, const Shape& common) const {
+    size_t surplus_cycles = 0, surplus_forwards = 0, surplus_waits = 0;
+    if (common.cycles > 0) {
+      if (shape.cycles > common.cycles) surplus_cycles = shape.cycles - common.cycles;
+    } else if (common.forwards > 0) {
+      if (shape.forwards > 2 * common.forwards) surplus_forwards = shape.forwards - common.forwards;
+    } else if (common.waits > 0 && shape.forwards == 0) {
+      if (shape.waits > 2 * common.waits + 1) surplus_waits = shape.waits - common.waits;
+    }
+    if (surplus_cycles + surplus_forwards + surplus_waits == 0) return {};
+
+    Shape seen;
+    bool waiting = false;
+    SliceKind last{};
+    TimePoint cut{};
+    const Span span = span_of(step.begin, step.end);
+    for (size_t i = span.from; i < span.to; ++i) {
+      const Painted& p = painted_[i];
+      if (!is_major(p.kind)) continue;
+      if (p.kind == SliceKind::kInputWait) {
+        if (last != p.kind) ++seen.waits;
+        if (surplus_waits > 0 && seen.waits > surplus_waits) return p.begin;
+        waiting = true;
+      } else {
+        ++seen.forwards;
+        seen.cycles += waiting;
+        waiting = false;
+        if (surplus_cycles > 0 && seen.cycles > surplus_cycles) return cut;
+        cut = p.end;
+        if (surplus_forwards > 0 && seen.forwards == surplus_forwards) return cut;
+      }
+      last = p.kind;
+    }
+    return {};
+  }
+
+  void add(size_t step, TimePoint begin, TimePoint end, Part part) {
+    if (begin >= end) return;
+    steps_[step].part(part) += end - begin;
+    pieces_.push_back({begin, end, part});
+  }
+
+  // Gives the painted time of a step to its parts, and what lies between by what is around it.
+  void explain(size_t index) {
+    const Step step = steps_[index];
+    const Span span = span_of(step.begin, step.end);
+    size_t compute = span.to;  // the first backward pass, else the optimizer
+    for (size_t i = span.from; i < span.to && compute == span.to; ++i) {
+      if (painted_[i].kind == SliceKind::kBackward) compute = i;
+    }
+    for (size_t i = span.from; i < span.to && compute == span.to; ++i) {
+      if (painted_[i].kind == SliceKind::kOptimizer) compute = i;
+    }
+    bool wait_ahead = false;
+    for (size_t i = span.from; i < compute; ++i) {
+      wait_ahead = wait_ahead || painted_[i].kind == SliceKind::kInputWait;
+    }
+
+    // next_major[i]: the next telling piece at or after i; kStep stands for the step's end.
+    std::vector<SliceKind> next_major(span.to - span.from + 1, SliceKind::kStep);
+    for (size_t i = span.to; i-- > span.from;) {
+      const size_t k = i - span.from;
+      next_major[k] = is_major(painted_[i].kind) ? painted_[i].kind : next_major[k + 1];
+    }
+    SliceKind last = SliceKind::kStep;  // the last telling piece; kStep: none yet
+    TimePoint at = step.begin;
+    for (size_t i = span.from; i <= span.to; ++i) {
+      const TimePoint until = i < span.to ? std::max(at, painted_[i].begin) : step.end;
+      if (until > at) {
+        explain_gap(index, at, until, last, next_major[i - span.from], wait_ahead);
+      }
+      if (i == span.to) break;
+      const Painted& p = painted_[i];
+      const TimePoint end = std::min(p.end, step.end);
+      add(index, until, end, part_of(p.kind));
+      at = std::max(at, end);
+      if (is_major(p.kind)) last = p.kind;
+      if (p.kind == SliceKind::kInputWait) wait_ahead = false;
+    }
+  }
+
+  void explain_gap(size_t index, TimePoint begin, TimePoint end, SliceKind last, SliceKind next,
+                   bool wait_ahead) {
+    const auto open = [&](bool after_input) {
+      open_.push_back({begin, end, static_cast<uint32_t>(index), after_input});
+    };
+    if (!phases_) return open(false);
+    switch (last) {
+      case SliceKind::kStep:  // since the optimizer of the step before
+        return wait_ahead ? add(index, begin, end, Part::kOther) : open(false);
+      case SliceKind::kInputWait:
+        if (next == SliceKind::kInputWait) return add(index, begin, end, Part::kInputWait);
+        return open(true);
+      case SliceKind::kForward:
+        if (next == SliceKind::kInputWait || next == SliceKind::kStep) break;
+        return add(index, begin, end, Part::kForward);
+      default:  // after a backward pass or one of several optimizers
+        if (next == SliceKind::kBackward) return add(index, begin, end, Part::kForward);
+        break;
+    }
+    add(index, begin, end, Part::kOther);
+  }
+
+  // The open times become pieces, in the order in which a loop does these things.
+  void merge() {
+    for (const OpenTime& open : open_) {
+      const TimePoint input = open.begin + open.other;
+      const TimePoint rest = input + open.input;
+      add(open.step, open.begin, input, Part::kOther);
+      add(open.step, input, rest, Part::kInputWait);
+      add(open.step, rest, open.end, phases_ ? Part::kForward : Part::kCompute);
+    }
+    std::ranges::sort(pieces_, {}, &PartPiece::begin);
+    size_t out = 0;
+    for (const PartPiece& piece : pieces_) {
+      if (out > 0 && pieces_[out - 1].end == piece.begin && pieces_[out - 1].part == piece.part) {
+        pieces_[out - 1].end = piece.end;
+      } else {
+        pieces_[out++] = piece;
+      }
+    }
+    pieces_.resize(out);
+  }
+
+  void flag_stops_and_epochs() {
+    const auto step_at = [&](TimePoint at) -> Step* {
+      const auto it = std::ranges::upper_bound(steps_, at, {}, &Step::end);
+      return it != steps_.end() && it->begin <= at ? &*it : nullptr;
+    };
+    std::map<Step*, int64_t> stopped_us;
+    for (const StackReading& reading : run_.readings) {
+      if (reading.thread != thread_ || reading.state != ThreadState::kStopped) continue;
+      if (Step* step = step_at(reading.at)) stopped_us[step] += reading.weight_us;
+    }
+    for (const auto& [step, us] : stopped_us) {
+      if (us * 20'000 > step->length().count()) step->after_gap = true;  // more than 5 %
+    }
+    for (const Slice& slice : slices_) {
+      if (slice.kind != SliceKind::kLoaderStart && slice.kind != SliceKind::kEpoch) continue;
+      if (Step* step = step_at(slice.end)) step->epoch_start = true;
+    }
+  }
+
+  const Run& run_;
+  ThreadId thread_;
+  std::span<const Slice> slices_;
+  std::vector<Painted> painted_;
+  bool phases_ = false;
+  bool real_forward_ = false;
+  std::vector<Step> steps_;
+  std::vector<OpenTime> open_;
+  std::vector<PartPiece> pieces_;
+};
+
+}  // namespace
+
+Layout lay_out_steps(const Run& run, ThreadId thread, std::span<const Slice> slices,
+                     const std::vector<StepEnd>& ends) {
+  return StepBuilder(run, thread, slices).build(ends);
+}
+
+}  // namespace flatout::timeline

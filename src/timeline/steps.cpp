@@ -1,0 +1,95 @@
+#include "timeline/steps.h"
+
+#include <algorithm>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "timeline/repetition.h"
+#include "timeline/step_ends.h"
+#include "timeline/step_layout.h"
+#include "timeline/step_summary.h"
+
+namespace flatout::timeline {
+
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+// Samples that a step eats: the batch size times the batches, from what the loader told.
+double samples_per_step(const Run& run, std::span<const Slice> slices,
+                        std::span<const Step> steps) {
+  double batch = 0;
+  if (const auto told = parse_number<double>(run.fact("loader.batch_size")); told && *told > 0) {
+    batch = *told;
+  } else {
+    std::vector<double> sizes;
+    for (const Slice& slice : run.slices) {
+      if (slice.kind == SliceKind::kFetch && slice.value > 0) {
+        sizes.push_back(static_cast<double>(slice.value));
+      }
+    }
+    if (!sizes.empty()) batch = median(sizes);
+  }
+  if (batch <= 0) return 0;
+  std::vector<double> waits;  // of each judged step: several batches where gradients accumulate
+  size_t s = 0;
+  for (const Step& step : steps) {
+    double count = 0;
+    while (s < slices.size() && slices[s].end <= step.begin) ++s;
+    for (; s < slices.size() && slices[s].end <= step.end; ++s) {
+      count += slices[s].kind == SliceKind::kInputWait;
+    }
+    if (is_judged(step)) waits.push_back(count);
+  }
+  return batch * (waits.empty() ? 1 : std::max(1.0, median(waits)));
+}
+
+struct Found {
+  StepSource source = StepSource::kNone;
+  ThreadId thread = 0;
+  std::vector<Slice> slices;
+  Layout layout;
+};
+
+Found find(const Run& run) {
+  Found found;
+  if (const auto training = find_training_thread(run)) {
+    found.thread = training->thread;
+    found.source = training->anchor == SliceKind::kStep ? StepSource::kMarkers : StepSource::kHooks;
+    for (const Slice& slice : run.slices) {
+      if (slice.thread == found.thread) found.slices.push_back(slice);
+    }
+    const std::vector<StepEnd> ends = find_step_ends(found.slices, training->anchor);
+    found.layout = lay_out_steps(run, found.thread, found.slices, ends);
+  }
+  if (found.layout.steps.empty()) {
+    found.source = StepSource::kNone;
+    if (const auto repeated = find_repetition(run)) {
+      found.source = StepSource::kRepetition;
+      found.thread = repeated->thread;
+      found.slices.clear();
+      found.layout = lay_out_steps(run, found.thread, {}, repeated->ends);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+void find_steps(Run& run) {
+  Found found = find(run);
+  run.steps = {};
+  if (found.layout.steps.empty()) return;
+  StepSet& set = run.steps;
+  set.source = found.source;
+  set.thread = found.thread;
+  set.steps = std::move(found.layout.steps);
+  mark_warmup(set.steps);
+  set.summary = summarise(set.steps, samples_per_step(run, found.slices, set.steps));
+  set.drift = find_drift(set.steps);
+  if (!set.drift) set.changes = find_speed_changes(set.steps);
+}
+
+std::vector<PartPiece> find_parts(const Run& run) { return find(run).layout.pieces; }
+
+}  // namespace flatout::timeline
