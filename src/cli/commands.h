@@ -1,0 +1,17 @@
+// The commands of the program; each takes the words after its name and returns the exit code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace flatout::cli {
+
+int run(const std::vector<std::string>& arguments);
+int attach(const std::vector<std::string>& arguments);
+int report(const std::vector<std::string>& arguments);
+int compare(const std::vector<std::string>& arguments);
+
+/// All of it: picks the command, prints help and version.
+int main_program(const std::vector<std::string>& arguments);
+
+}  // namespace flatout::cli

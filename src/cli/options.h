@@ -1,0 +1,50 @@
+// Options of all commands, from one table (options.def), and the parsing that commands share.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flatout::cli {
+
+using flag = bool;
+using number = double;
+using text = std::string;
+
+struct Settings {
+#define FLATOUT_OPTION(name, type, standard, help) type name = standard;
+#include "cli/options.def"
+#undef FLATOUT_OPTION
+  bool json = false;                    // --json
+  std::string json_file;                // --json=FILE
+  std::vector<std::string> positional;  // what is no option
+};
+
+/// How one command is called.
+struct Usage {
+  std::string_view name;      // "run"
+  std::string_view synopsis;  // "[options] -- COMMAND..."
+  std::string_view summary;   // one sentence
+  std::string_view examples;  // lines, each indented by two blanks
+  std::vector<std::string_view> options;
+  bool json = false;
+  bool json_to_file = false;   // --json=FILE as well
+  bool takes_command = false;  // everything from the first word that is no option on is a command
+  size_t min_positional = 0, max_positional = 0;
+};
+
+/// Parses the arguments after the command's name. nullopt: help was printed or the usage is wrong;
+/// `exit_code` says which (0 or 2).
+std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>& arguments,
+                              int& exit_code);
+
+/// Prints "flatout: error: ..." and how to go on; returns 2.
+int bad_usage(std::string_view message, std::string_view hint);
+
+/// The one of `known` that `word` was probably meant to be, "" if none is near.
+std::string_view nearest(std::string_view word, const std::vector<std::string_view>& known);
+
+}  // namespace flatout::cli

@@ -1,0 +1,93 @@
+#include "cli/outputs.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/fs.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "timeline/steps.h"
+#if FLATOUT_HAS_DIAGNOSE_DIAGNOSE
+#include "diagnose/diagnose.h"
+#endif
+#if FLATOUT_HAS_REPORT_HTML
+#include "report/html.h"
+#endif
+#if FLATOUT_HAS_REPORT_FLAME
+#include "report/flame.h"
+#endif
+#if FLATOUT_HAS_TIMELINE_EXPORT_CHROME
+#include "timeline/export_chrome.h"
+#endif
+
+namespace flatout::cli {
+
+model::Diagnosis judge(model::Run& run) {
+#if FLATOUT_HAS_TIMELINE_STEPS
+  timeline::find_steps(run);
+#endif
+#if FLATOUT_HAS_DIAGNOSE_DIAGNOSE
+  return diagnose::diagnose(run);
+#else
+  model::Diagnosis none;
+  none.verdict = "none";
+  none.headline = "this build has no diagnosis";
+  return none;
+#endif
+}
+
+Status write_verdict(const std::string& folder, const model::Run& run,
+                     const model::Diagnosis& diagnosis) {
+  FLATOUT_TRY_STATUS(
+      fs::write_atomically(folder + "/findings.json", report::findings_json(run, diagnosis)));
+  return fs::write_atomically(folder + "/run.json", report::run_json(run));
+}
+
+Status write_reports(const std::string& folder, const model::Run& run,
+                     const model::Diagnosis& diagnosis) {
+#if FLATOUT_HAS_REPORT_HTML
+  FLATOUT_TRY_STATUS(
+      fs::write_atomically(folder + "/report.html", report::render_html(run, diagnosis)));
+#endif
+#if FLATOUT_HAS_REPORT_FLAME
+  FLATOUT_TRY_STATUS(fs::write_atomically(folder + "/stacks.folded", report::folded_stacks(run)));
+#endif
+#if FLATOUT_HAS_TIMELINE_EXPORT_CHROME
+  FLATOUT_TRY_STATUS(timeline::write_chrome_trace(run, folder + "/trace.json.gz"));
+#endif
+  (void)folder;
+  (void)run;
+  (void)diagnosis;
+  return {};
+}
+
+Result<std::string> render(const std::string& format, const model::Run& run,
+                           const model::Diagnosis& diagnosis) {
+  if (format == "text") return report::render_text(run, diagnosis, report::options_for(1));
+  if (format == "json") return report::findings_json(run, diagnosis);
+#if FLATOUT_HAS_REPORT_HTML
+  if (format == "html") return report::render_html(run, diagnosis);
+#endif
+#if FLATOUT_HAS_REPORT_FLAME
+  if (format == "svg") return report::flame_svg(run);
+  if (format == "speedscope") return report::speedscope_json(run);
+#endif
+  return Error{Code::kBadInput, fmt::format("there is no format '{}'", format),
+               "one of html, json, svg, speedscope, text"};
+}
+
+Status write_text(const std::string& path, const std::string& text) {
+  if (!path.empty()) return fs::write_atomically(path, text);
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t put = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return fs::error_from_errno(errno, "cannot write to standard output");
+    done += static_cast<size_t>(put);
+  }
+  return {};
+}
+
+}  // namespace flatout::cli

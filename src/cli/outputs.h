@@ -1,0 +1,29 @@
+// What is made from a finished run: steps, verdict, and the derived files of the run folder.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "model/finding.h"
+#include "model/run.h"
+
+namespace flatout::cli {
+
+/// Finds the steps and the findings.
+model::Diagnosis judge(model::Run& run);
+
+/// findings.json and run.json: small, and what scripts wait for.
+Status write_verdict(const std::string& folder, const model::Run& run,
+                     const model::Diagnosis& diagnosis);
+/// report.html, trace.json.gz, stacks.folded. `seconds` bounds the trace: what a person waits.
+Status write_reports(const std::string& folder, const model::Run& run,
+                     const model::Diagnosis& diagnosis);
+
+/// The report in one of the formats of `flatout report --format`. Errors: kBadInput.
+Result<std::string> render(const std::string& format, const model::Run& run,
+                           const model::Diagnosis& diagnosis);
+
+/// Writes to a file, or to standard output where `path` is empty.
+Status write_text(const std::string& path, const std::string& text);
+
+}  // namespace flatout::cli

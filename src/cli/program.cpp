@@ -1,0 +1,71 @@
+// Picks the command. Its help is the first thing that a new user sees: examples come first.
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+
+namespace flatout::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    R"(flatout finds why a training job is slow, erratic or out of memory.
+
+  flatout run -- python train.py        start a job, watch it, name what holds it up
+  flatout attach 4121                   the same for a job that runs already
+  flatout attach 4121 --dump            what all of its threads do right now
+  flatout report                        the last run's report again
+  flatout compare OLD NEW               why yesterday was faster
+
+Commands:
+  run        start a job and watch it; the exit code is the job's own
+  attach     watch a running job from outside
+  report     make the report again from a run folder
+  compare    what changed between two runs, and what each change costs
+
+Each has --help. Options may also be given as variables (FLATOUT_RATE=20): docs/options.md.
+)";
+
+struct Command {
+  std::string_view name;
+  int (*function)(const std::vector<std::string>&);
+};
+
+constexpr Command kCommands[] = {
+    {"run", run}, {"attach", attach}, {"report", report}, {"compare", compare}};
+
+}  // namespace
+
+int main_program(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    fmt::print(stderr, "{}", kHelp);
+    return 2;
+  }
+  const std::string& first = arguments[0];
+  if (first == "--help" || first == "-h" || first == "help") {
+    if (first == "help" && arguments.size() > 1) return main_program({arguments[1], "--help"});
+    fmt::print("{}", kHelp);
+    return 0;
+  }
+  if (first == "--version" || first == "-V" || first == "version") {
+    fmt::print("flatout {}\n", FLATOUT_VERSION);
+    return 0;
+  }
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) {
+    if (first == command.name) return command.function({arguments.begin() + 1, arguments.end()});
+    names.push_back(command.name);
+  }
+  const std::string_view meant = nearest(first, names);
+  const std::string shown = escape_terminal(first);
+  if (!meant.empty()) {
+    return bad_usage(fmt::format("there is no command '{}'", shown),
+                     fmt::format("did you mean flatout {}?", meant));
+  }
+  return bad_usage(fmt::format("there is no command '{}'", shown),
+                   first[0] == '-' ? "flatout --help"
+                                   : fmt::format("to start a job: flatout run -- {} ...", shown));
+}
+
+}  // namespace flatout::cli

@@ -1,0 +1,134 @@
+// flatout report, flatout compare: from run folders.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/outputs.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "timeline/import_folder.h"
+#if FLATOUT_HAS_DIAGNOSE_COMPARE
+#include "diagnose/compare.h"
+#endif
+
+namespace flatout::cli {
+namespace {
+
+const Usage kReport{
+    "report",
+    "[DIR] [options]",
+    "Makes the report again from a run folder; without DIR, of the last run.",
+    "  flatout report                                 # text, of flatout-runs/latest\n"
+    "  flatout report DIR --format html -o report.html\n"
+    "  flatout report DIR --format speedscope -o stacks.speedscope.json",
+    {"format", "output", "verbose"},
+    true,
+    false,
+    false,
+    0,
+    1};
+
+const Usage kCompare{
+    "compare",
+    "OLD NEW [options]",
+    "Says why one run was faster than another: steps, breakdown, findings, and what changed.",
+    "  flatout compare flatout-runs/20250101-* flatout-runs/latest\n"
+    "  flatout compare OLD NEW --fail-on slower=5%     # exit code 3 where it is",
+    {"fail_on", "verbose"},
+    true,
+    false,
+    false,
+    2,
+    2};
+
+Result<model::Run> read_run(const std::string& folder) {
+  timeline::FolderDamage damage;
+  FLATOUT_TRY(model::Run run, timeline::read_run_folder(folder, &damage));
+  if (damage.bad != 0) {
+    log_warning(fmt::format("{}: {} damaged blocks were skipped, {} are whole",
+                            escape_terminal(folder), damage.bad, damage.blocks));
+  }
+  return run;
+}
+
+// "slower=5%" or "slower=0.05": the ratio that is too much.
+std::optional<double> slower_limit(std::string_view wanted) {
+  if (!wanted.starts_with("slower=")) return std::nullopt;
+  wanted.remove_prefix(7);
+  const bool percent = wanted.ends_with('%');
+  if (percent) wanted.remove_suffix(1);
+  const auto value = parse_number<double>(wanted);
+  if (!value || *value < 0) return std::nullopt;
+  return 1 + *value / (percent ? 100 : 1);
+}
+
+int fail(const Error& error) {
+  log_error(error.message, error.hint);
+  return error.code == Code::kBadInput ? 2 : 1;
+}
+
+}  // namespace
+
+int report(const std::vector<std::string>& arguments) {
+  int code = 0;
+  auto settings = parse(kReport, arguments, code);
+  if (!settings) return code;
+  const std::string folder =
+      settings->positional.empty() ? "flatout-runs/latest" : settings->positional[0];
+  std::string format = settings->format;
+  if (format.empty()) format = settings->json ? "json" : "text";
+  auto run = read_run(folder);
+  if (!run.ok()) return fail(run.error());
+  const model::Diagnosis diagnosis = judge(*run);
+  if (format == "text" && settings->output.empty()) {
+    report::TextOptions options = report::options_for(STDOUT_FILENO);
+    options.folder = folder;
+    const Status put = write_text("", report::render_text(*run, diagnosis, options));
+    if (!put.ok()) return fail(put.error());
+    // The derived files too, where the folder lets us: it may be someone else's, to be read only.
+    if (::access(folder.c_str(), W_OK) == 0) {
+      Status written = write_verdict(folder, *run, diagnosis);
+      if (written.ok()) written = write_reports(folder, *run, diagnosis);
+      if (!written.ok()) log_warning(written.error().message);
+    }
+    return 0;
+  }
+  const auto rendered = render(format, *run, diagnosis);
+  if (!rendered.ok()) return fail(rendered.error());
+  const Status put = write_text(settings->output, *rendered);
+  return put.ok() ? 0 : fail(put.error());
+}
+
+int compare(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kCompare, arguments, code);
+  if (!settings) return code;
+  const auto limit = slower_limit(settings->fail_on);
+  if (!settings->fail_on.empty() && !limit) {
+    return bad_usage(fmt::format("cannot read --fail-on {}", escape_terminal(settings->fail_on)),
+                     "flatout compare OLD NEW --fail-on slower=5%");
+  }
+#if FLATOUT_HAS_DIAGNOSE_COMPARE
+  auto old_run = read_run(settings->positional[0]);
+  if (!old_run.ok()) return fail(old_run.error());
+  auto new_run = read_run(settings->positional[1]);
+  if (!new_run.ok()) return fail(new_run.error());
+  model::Comparison comparison = diagnose::compare(*old_run, *new_run);
+  comparison.old_name = settings->positional[0];
+  comparison.new_name = settings->positional[1];
+  const std::string text =
+      settings->json ? report::comparison_json(comparison)
+                     : report::render_comparison(comparison, report::options_for(STDOUT_FILENO));
+  if (const Status put = write_text("", text); !put.ok()) return fail(put.error());
+  // Slower for sure, and by more than is allowed: noise alone must not stop anybody's work.
+  return limit && comparison.verdict == "slower" && comparison.ratio > *limit ? 3 : 0;
+#else
+  log_error("this build has no comparison");
+  return 1;
+#endif
+}
+
+}  // namespace flatout::cli

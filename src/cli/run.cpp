@@ -1,0 +1,194 @@
+// flatout run, flatout attach: record, judge, tell.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/outputs.h"
+#include "recorder/recorder.h"
+#include "report/json.h"
+#include "report/status.h"
+#include "report/text.h"
+
+namespace flatout::cli {
+namespace {
+
+const Usage kRun{
+    "run",
+    "[options] -- COMMAND...",
+    "Starts a job, watches it, and ends with the verdict. The exit code is the job's own.",
+    "  flatout run -- python train.py --epochs 3\n"
+    "  flatout run --fail-on any -- python train.py       # exit code 3 if anything is found\n"
+    "  flatout run --json=verdict.json -- torchrun --nproc_per_node 2 train.py\n"
+    "  flatout run --no-agent -- ./train                  # from outside only",
+    {"out", "fail_on", "quiet", "no_agent", "rate", "keep_runs", "keep_mb", "verbose"},
+    true,
+    true,
+    true,
+    1,
+    1'000'000};
+
+const Usage kAttach{"attach",
+                    "PID [options]",
+                    "Watches a job that runs already, from outside, changing nothing in it.",
+                    "  flatout attach 4121                # until it ends, or Ctrl-C\n"
+                    "  flatout attach 4121 --seconds 30\n"
+                    "  flatout attach 4121 --dump         # all stacks, once",
+                    {"out", "quiet", "rate", "seconds", "dump", "keep_runs", "keep_mb", "verbose"},
+                    true,
+                    true,
+                    false,
+                    1,
+                    1};
+
+int job_code(int wait_status) {
+  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
+  return WEXITSTATUS(wait_status);
+}
+
+recorder::StatusText status_of(model::Run& run) {
+  const model::Diagnosis so_far = judge(run);
+  report::TextOptions options = report::options_for(STDERR_FILENO);
+  options.width = options.width > 1 ? options.width - 1 : 1;  // never wraps
+  return {report::status_line(run, so_far, options), report::title_text(run, so_far)};
+}
+
+// `flatout run train.py`: the interpreter was forgotten, and it is clear which one is meant.
+void add_interpreter(std::vector<std::string>& command) {
+  const std::string& program = command[0];
+  struct stat info;
+  if (!program.ends_with(".py") || ::stat(program.c_str(), &info) != 0 || !S_ISREG(info.st_mode) ||
+      ::access(program.c_str(), X_OK) == 0) {
+    return;
+  }
+  command.insert(command.begin(), "python3");
+  log_warning(
+      fmt::format("{} is not executable: running it with python3", escape_terminal(program)));
+}
+
+int start_failed(const Error& error, const std::vector<std::string>& command) {
+  std::string hint = error.hint;
+  if (error.code == Code::kDenied && hint.empty() && command[0].ends_with(".py")) {
+    hint = fmt::format("flatout run -- python {}", escape_terminal(command[0]));
+  }
+  log_error(error.message, hint);
+  if (error.code == Code::kNotFound) return 127;
+  return error.code == Code::kDenied ? 126 : 125;
+}
+
+void name_leftovers(recorder::Recorder& recorder) {
+  const auto left = recorder.leftovers();
+  if (left.empty()) return;
+  std::string names;
+  for (size_t i = 0; i < left.size() && i < 5; ++i) {
+    names += fmt::format("{}{} {}", i == 0 ? "" : ", ", left[i].pid, escape_terminal(left[i].name));
+  }
+  if (left.size() > 5) names += fmt::format(" and {} more", left.size() - 5);
+  log_warning(
+      left.size() == 1
+          ? fmt::format("the job has ended, but a process of it goes on: {}", names)
+          : fmt::format("the job has ended, but {} processes of it go on: {}", left.size(), names));
+}
+
+// Everything after the recording: the verdict first, then the files that take longer.
+model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings) {
+  model::Run& run = recorder.run();
+  const model::Diagnosis diagnosis = judge(run);
+  const std::string& folder = recorder.folder().path;
+  Status written;
+  if (recorder.on_disk()) written = write_verdict(folder, run, diagnosis);
+  if (!settings.quiet) {
+    report::TextOptions options = report::options_for(STDERR_FILENO);
+    options.folder = recorder.on_disk() ? folder : "";
+    fmt::print(stderr, "{}", report::render_text(run, diagnosis, options));
+    std::fflush(stderr);
+  }
+  if (settings.json || !settings.json_file.empty()) {
+    const Status put = write_text(settings.json_file, report::findings_json(run, diagnosis));
+    if (!put.ok()) log_warning(put.error().message);
+  }
+  if (recorder.on_disk() && written.ok()) written = write_reports(folder, run, diagnosis);
+  if (!written.ok()) log_warning(written.error().message);
+  if (!recorder.folder().parent.empty()) {
+    recorder::prune_runs(recorder.folder().parent,
+                         static_cast<size_t>(std::max(1.0, settings.keep_runs)),
+                         static_cast<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
+  }
+  return diagnosis;
+}
+
+recorder::Options options_of(const Settings& settings) {
+  recorder::Options options;
+  options.out = settings.out;
+  options.agent = !settings.no_agent;
+  options.status = !settings.quiet;
+  options.stacks_per_s = settings.rate;
+  return options;
+}
+
+bool fails(const std::string& wanted, const model::Diagnosis& diagnosis) {
+  return std::any_of(diagnosis.findings.begin(), diagnosis.findings.end(),
+                     [&](const model::Finding& f) { return wanted == "any" || wanted == f.id; });
+}
+
+}  // namespace
+
+int run(const std::vector<std::string>& arguments) {
+  int code = 0;
+  auto settings = parse(kRun, arguments, code);
+  if (!settings) return code;
+  std::vector<std::string> command = settings->positional;
+  if (std::find(arguments.begin(), arguments.end(), "--") == arguments.end()) {
+    add_interpreter(command);
+  }
+  recorder::Options options = options_of(*settings);
+  options.command = command;
+  options.stdout_to_stderr = settings->json;
+  auto opened = recorder::Recorder::open(options);
+  if (!opened.ok()) return start_failed({Code::kIo, opened.error().message, ""}, command);
+  recorder::Recorder& recorder = **opened;
+  if (const Status started = recorder.start(); !started.ok()) {
+    return start_failed(started.error(), command);
+  }
+  if (!recorder.folder().notice.empty()) log_warning(recorder.folder().notice);
+  recorder.record(status_of);
+  const model::Diagnosis diagnosis = conclude(recorder, *settings);
+  name_leftovers(recorder);
+  code = job_code(recorder.wait_status());
+  if (code == 0 && !settings->fail_on.empty() && fails(settings->fail_on, diagnosis)) return 3;
+  return code;
+}
+
+int attach(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kAttach, arguments, code);
+  if (!settings) return code;
+  const auto pid = parse_number<int32_t>(settings->positional[0]);
+  if (!pid || *pid <= 0) {
+    return bad_usage(
+        fmt::format("'{}' is not a process id", escape_terminal(settings->positional[0])),
+        "flatout attach 4121");
+  }
+  recorder::Options options = options_of(*settings);
+  options.attach_pid = *pid;
+  options.limit = nanos(settings->seconds * 1e9);
+  auto opened = recorder::Recorder::open(options);
+  Status started = opened.ok() ? (*opened)->start() : Status(opened.error());
+  if (!started.ok()) {
+    log_error(started.error().message, started.error().hint);
+    return 1;
+  }
+  if (!(*opened)->folder().notice.empty()) log_warning((*opened)->folder().notice);
+  (*opened)->record(status_of);
+  conclude(**opened, *settings);
+  return 0;
+}
+
+}  // namespace flatout::cli

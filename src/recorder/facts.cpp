@@ -1,0 +1,178 @@
+#include "recorder/facts.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/text.h"
+#include "recorder/redact.h"
+
+namespace flatout::recorder {
+namespace {
+
+constexpr size_t kMaxMounts = 64;
+
+std::string first_line(const fs::Root& root, std::string_view path) {
+  const auto text = root.read(path, 4096);
+  if (!text.ok()) return "";
+  return std::string(trim(std::string_view(*text).substr(0, text->find('\n'))));
+}
+
+void tell(model::Sink& sink, std::string_view key, std::string_view value) {
+  if (!value.empty()) sink.fact(key, value);
+}
+
+// The value of "key : value" in /proc/cpuinfo.
+std::string cpu_field(std::string_view text, std::string_view key) {
+  std::string_view line;
+  while (next_line(text, line)) {
+    if (!line.starts_with(key)) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string_view::npos) return std::string(trim(line.substr(colon + 1)));
+  }
+  return "";
+}
+
+void tell_limits(const fs::Root& root, int32_t pid, model::Sink& sink) {
+  const auto text = root.read(fmt::format("proc/{}/limits", pid), 8192);
+  if (!text.ok()) return;
+  std::string_view rest = *text, line;
+  next_line(rest, line);
+  while (next_line(rest, line)) {
+    // "Max open files            1024                 524288               files"
+    if (line.size() < 46 || !line.starts_with("Max ")) continue;
+    std::string name(trim(line.substr(4, 22)));
+    for (char& c : name) c = c == ' ' ? '_' : c;
+    std::string_view values = line.substr(26);
+    const std::string_view soft = next_word(values);
+    sink.fact("limit." + name, soft);
+  }
+}
+
+// Real file systems and tmpfs, with their options: a changed option explains a changed speed.
+void tell_mounts(const fs::Root& root, int32_t pid, model::Sink& sink) {
+  const auto text = root.read(fmt::format("proc/{}/mounts", pid), 256 << 10);
+  if (!text.ok()) return;
+  std::string_view rest = *text, line;
+  size_t count = 0;
+  while (next_line(rest, line) && count < kMaxMounts) {
+    const std::string_view device = next_word(line), point = next_word(line);
+    const std::string_view type = next_word(line), options = next_word(line);
+    const bool storage = device.starts_with("/dev/") || type == "nfs" || type == "nfs4" ||
+                         type == "overlay" || type == "lustre" || type == "cifs" ||
+                         type == "tmpfs" || type == "zfs" || type.starts_with("fuse") ||
+                         type == "9p" || type == "virtiofs" || type == "ceph" || type == "gpfs";
+    if (!storage || point.starts_with("/sys") || point.starts_with("/run/")) continue;
+    // Layers of an overlay are long and say nothing about speed.
+    std::string shown;
+    for (const std::string_view option : split(options, ',')) {
+      if (option.size() > 60) continue;
+      if (!shown.empty()) shown += ',';
+      shown += option;
+    }
+    sink.fact("mount." + std::string(point), redact_text(fmt::format("{} {}", type, shown)));
+    ++count;
+  }
+}
+
+// HEAD of the git repository that `folder` lies in, read from its files.
+void tell_git(const fs::Root& root, std::string folder, model::Sink& sink) {
+  for (int up = 0; up < 16 && !folder.empty(); ++up) {
+    const std::string git = folder + "/.git";
+    std::string head = first_line(root, git + "/HEAD");
+    if (!head.empty()) {
+      std::string branch;
+      if (head.starts_with("ref: ")) {
+        branch = head.substr(5);
+        head = first_line(root, git + "/" + branch);
+        if (branch.starts_with("refs/heads/")) branch.erase(0, 11);
+      }
+      tell(sink, "git.commit", head);
+      tell(sink, "git.branch", branch);
+      return;
+    }
+    const size_t slash = folder.rfind('/');
+    if (slash == std::string::npos) return;
+    folder.erase(slash);
+  }
+}
+
+// The script: the first argument that is a file, checked by its contents.
+void tell_code(const fs::Root& root, const JobFacts& job, model::Sink& sink) {
+  for (size_t i = 1; i <= job.command.size(); ++i) {
+    // Arguments before the program: `./train` itself is the code only where nothing else is.
+    const std::string& word = i < job.command.size() ? job.command[i] : job.command[0];
+    if (word.empty() || word[0] == '-') continue;
+    const std::string path = word[0] == '/' ? word : job.cwd + "/" + word;
+    struct stat info;
+    if (::stat(root.full(path).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    const auto text = root.read(path, 4 << 20);
+    if (!text.ok()) continue;
+    sink.fact("code.file", redact_text(path));
+    sink.fact("code.bytes", std::to_string(info.st_size));
+    sink.fact("code.crc32", fmt::format("{:08x}", crc32(*text)));
+    return;
+  }
+}
+
+}  // namespace
+
+void tell_machine(const fs::Root& root, int32_t job_pid, model::Sink& sink) {
+  utsname names{};
+  if (::uname(&names) == 0) {
+    sink.fact("host.name", names.nodename);
+    sink.fact("host.arch", names.machine);
+    sink.fact("kernel.release", names.release);
+    sink.fact("kernel.version", names.version);
+  }
+  tell(sink, "host.boot_id", first_line(root, "proc/sys/kernel/random/boot_id"));
+  if (const auto text = root.read("etc/os-release", 8192); text.ok()) {
+    std::string_view rest = *text, line;
+    while (next_line(rest, line)) {
+      if (!line.starts_with("PRETTY_NAME=")) continue;
+      line.remove_prefix(12);
+      if (line.size() >= 2 && line.front() == '"') line = line.substr(1, line.size() - 2);
+      tell(sink, "host.os", line);
+    }
+  }
+  if (const auto text = root.read("proc/cpuinfo", 16 << 10); text.ok()) {
+    tell(sink, "cpu.model", cpu_field(*text, "model name"));
+    tell(sink, "cpu.microcode", cpu_field(*text, "microcode"));
+  }
+  tell(sink, "cpu.online", first_line(root, "sys/devices/system/cpu/online"));
+  const std::string freq = "sys/devices/system/cpu/cpu0/cpufreq/";
+  tell(sink, "cpu.governor", first_line(root, freq + "scaling_governor"));
+  tell(sink, "cpu.max_khz", first_line(root, freq + "scaling_max_freq"));
+  tell(sink, "cpu.turbo_off", first_line(root, "sys/devices/system/cpu/intel_pstate/no_turbo"));
+  tell(sink, "cpu.smt", first_line(root, "sys/devices/system/cpu/smt/control"));
+  tell(sink, "kernel.thp", first_line(root, "sys/kernel/mm/transparent_hugepage/enabled"));
+  tell(sink, "kernel.numa_balancing", first_line(root, "proc/sys/kernel/numa_balancing"));
+  tell(sink, "kernel.swappiness", first_line(root, "proc/sys/vm/swappiness"));
+  tell(sink, "kernel.autogroup", first_line(root, "proc/sys/kernel/sched_autogroup_enabled"));
+  tell(sink, "kernel.mitigations",
+       first_line(root, "proc/cmdline").find("mitigations=off") != std::string::npos ? "off" : "");
+  tell(sink, "driver.nvidia", first_line(root, "proc/driver/nvidia/version"));
+  tell_limits(root, job_pid, sink);
+  tell_mounts(root, job_pid, sink);
+}
+
+void tell_job(const fs::Root& root, const JobFacts& job, model::Sink& sink) {
+  std::string command;
+  for (const std::string& word : job.command) {
+    if (!command.empty()) command += ' ';
+    command += word;
+  }
+  sink.fact("command", redact_command(command));
+  tell(sink, "cwd", job.cwd);
+  for (const auto& [name, value] : recordable_environment(job.environment)) {
+    sink.fact("env." + name, value);
+  }
+  if (job.cwd.empty()) return;
+  tell_code(root, job, sink);
+  tell_git(root, job.cwd, sink);
+}
+
+}  // namespace flatout::recorder

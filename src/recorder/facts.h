@@ -1,0 +1,25 @@
+// What may explain a slow-down without a change of code, told once at the start: host, kernel,
+// driver, limits, mounts, the code itself. Keys: docs/run-folder.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/fs.h"
+#include "model/sink.h"
+
+namespace flatout::recorder {
+
+struct JobFacts {
+  std::vector<std::string> command;
+  std::vector<std::string> environment;
+  std::string cwd;
+};
+
+/// host.*, kernel.*, cpu.*, driver.*, limit.*, mount.*
+void tell_machine(const fs::Root& root, int32_t job_pid, model::Sink& sink);
+/// command, cwd, env.*, code.*, git.*
+void tell_job(const fs::Root& root, const JobFacts& job, model::Sink& sink);
+
+}  // namespace flatout::recorder

@@ -1,0 +1,276 @@
+#include "recorder/folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/text.h"
+#include "recorder/launch.h"
+#include "wire/messages.h"
+
+namespace flatout::recorder {
+namespace {
+
+constexpr std::string_view kFiles[] = {"series.bin",    "events.bin",    "run.json",
+                                       "trace.json.gz", "stacks.folded", "findings.json",
+                                       "report.html",   "heap.pb.gz",    ".gitignore"};
+
+std::string sanitized(std::string_view text, size_t limit) {
+  std::string out;
+  for (const char c : text.substr(0, limit)) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
+    out += plain ? c : '_';
+  }
+  while (!out.empty() && out.front() == '.') out.erase(0, 1);
+  return out.empty() ? "job" : out;
+}
+
+std::string_view base_name(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "host";
+  return std::string(name, std::strcspn(name, "."));
+}
+
+// Makes missing folders of the path, then the last one. True if it is there and writable.
+bool make_path(const std::string& path, mode_t mode) {
+  for (size_t slash = path.find('/', 1); slash != std::string::npos;
+       slash = path.find('/', slash + 1)) {
+    ::mkdir(path.substr(0, slash).c_str(), mode);
+  }
+  ::mkdir(path.c_str(), mode);
+  return ::access(path.c_str(), W_OK | X_OK) == 0;
+}
+
+void write_ignore_file(const std::string& folder) {
+  const std::string path = folder + "/.gitignore";
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(fd, "*\n", 2);
+  ::close(fd);
+}
+
+bool is_empty(const std::string& path) {
+  const auto names = fs::Root(path).list("");
+  return names.ok() && names->empty();
+}
+
+void remove_our_files(const std::string& path) {
+  for (const std::string_view name : kFiles) ::unlink((path + "/" + std::string(name)).c_str());
+}
+
+Result<RunFolder> make_fixed(std::string path) {
+  char cwd[4096];
+  if (path[0] != '/' && ::getcwd(cwd, sizeof cwd) != nullptr) path = std::string(cwd) + "/" + path;
+  if (!make_path(path, 0700)) {
+    return fs::error_from_errno(errno, "cannot write the run folder " + escape_terminal(path));
+  }
+  if (!is_empty(path)) {
+    if (!is_run_folder(path)) {
+      return Error{Code::kBadInput,
+                   "the folder " + escape_terminal(path) + " holds something else than a run",
+                   "give --out a new or empty folder"};
+    }
+    remove_our_files(path);
+  }
+  ::chmod(path.c_str(), 0700);
+  write_ignore_file(path);
+  RunFolder out;
+  out.path = path;
+  return out;
+}
+
+bool try_parent(const std::string& parent, const FolderName& name, RunFolder& out) {
+  if (!make_path(parent, 0700)) return false;
+  write_ignore_file(parent);
+  const std::string leaf = folder_name(name, unix_now_ns(), ::getpid());
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    // Another pid namespace may share this folder.
+    const std::string candidate = attempt == 0 ? leaf : fmt::format("{}.{}", leaf, attempt);
+    if (::mkdir((parent + "/" + candidate).c_str(), 0700) == 0) {
+      out.path = parent + "/" + candidate;
+      out.parent = parent;
+      write_ignore_file(out.path);
+      return true;
+    }
+    if (errno != EEXIST) return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string short_name(const std::vector<std::string>& command) {
+  if (command.empty()) return "job";
+  const std::string_view program = base_name(command[0]);
+  if (!program.starts_with("python")) {
+    std::string_view leaf = program;
+    if (leaf.ends_with(".py") || leaf.ends_with(".sh")) leaf.remove_suffix(3);
+    return sanitized(leaf, 40);
+  }
+  for (size_t i = 1; i < command.size(); ++i) {
+    std::string_view word = command[i];
+    if (word == "-c") break;
+    if (word == "-m") {
+      return i + 1 < command.size() ? sanitized(command[i + 1], 40) : std::string("python");
+    }
+    if (word == "-W" || word == "-X") ++i;  // these take a value
+    if (word.starts_with('-')) continue;
+    word = base_name(word);
+    if (word.ends_with(".py")) word.remove_suffix(3);
+    return sanitized(word, 40);
+  }
+  return "python";
+}
+
+std::string rank_of(const std::vector<std::string>& environment) {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    const std::string value = variable(environment, name);
+    const auto rank = parse_number<uint32_t>(value);
+    // A Slurm step of one task is no job of several.
+    const bool alone =
+        std::string_view(name) == "SLURM_PROCID" && variable(environment, "SLURM_NTASKS") == "1";
+    if (rank && !alone) return std::to_string(*rank);
+  }
+  return "";
+}
+
+std::string folder_name(const FolderName& name, int64_t unix_ns, int32_t pid) {
+  const time_t seconds = unix_ns / 1'000'000'000;
+  tm local{};
+  ::localtime_r(&seconds, &local);
+  char stamp[32];
+  ::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
+  const std::string rank = rank_of(name.environment);
+  return fmt::format("{}-{}-{}{}-{}", stamp, short_name(name.command), sanitized(host_name(), 40),
+                     rank.empty() ? "" : "-r" + rank, pid);
+}
+
+Result<RunFolder> make_run_folder(const FolderName& name) {
+  if (!name.fixed.empty()) return make_fixed(name.fixed);
+  RunFolder out;
+  char cwd[4096];
+  std::string first_error = "the working folder is gone";
+  if (::getcwd(cwd, sizeof cwd) != nullptr && cwd[0] == '/') {
+    if (try_parent(std::string(cwd) + "/flatout-runs", name, out)) return out;
+    first_error = std::strerror(errno);
+  }
+  std::string state = variable(name.environment, "XDG_STATE_HOME");
+  const std::string home = variable(name.environment, "HOME");
+  if (!state.starts_with('/')) state = home.starts_with('/') ? home + "/.local/state" : "";
+  if (!state.empty() && try_parent(state + "/flatout/flatout-runs", name, out)) {
+    out.notice = fmt::format("cannot write here ({}); the run folder is {}", first_error,
+                             escape_terminal(out.path));
+    return out;
+  }
+  out.notice = fmt::format("cannot write a run folder ({}); recording in memory only", first_error);
+  return out;
+}
+
+void publish(const RunFolder& folder) {
+  if (folder.parent.empty()) return;
+  const std::string link = folder.parent + "/latest";
+  struct stat info;
+  // Something else of that name is left alone.
+  if (::lstat(link.c_str(), &info) == 0 && !S_ISLNK(info.st_mode)) return;
+  const std::string temporary = fmt::format("{}/.latest.{}", folder.parent, ::getpid());
+  const std::string leaf(base_name(folder.path));
+  ::unlink(temporary.c_str());
+  if (::symlink(leaf.c_str(), temporary.c_str()) != 0) return;
+  if (::rename(temporary.c_str(), link.c_str()) != 0) ::unlink(temporary.c_str());
+}
+
+void discard(const RunFolder& folder) {
+  if (folder.path.empty()) return;
+  remove_our_files(folder.path);
+  ::rmdir(folder.path.c_str());
+}
+
+bool is_run_folder(const std::string& path) {
+  const auto begins_with_block = [](const std::string& file) {
+    const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return false;
+    uint32_t magic = 0;
+    struct stat info;
+    const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    const bool ours = regular && (info.st_size == 0 || (::read(fd, &magic, sizeof magic) == 4 &&
+                                                        magic == FLATOUT_BLOCK_MAGIC));
+    ::close(fd);
+    return ours;
+  };
+  return begins_with_block(path + "/series.bin") && begins_with_block(path + "/events.bin");
+}
+
+namespace {
+
+// Date, name, host and pid as folder_name() makes them.
+bool looks_like_name(std::string_view name) {
+  if (name.size() < 20 || name[8] != '-' || name[15] != '-') return false;
+  for (size_t i = 0; i < 15; ++i) {
+    if (i != 8 && std::isdigit(static_cast<unsigned char>(name[i])) == 0) return false;
+  }
+  return true;
+}
+
+bool is_live(const std::string& path) {
+  const int fd = ::open((path + "/series.bin").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  const bool live = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return live;
+}
+
+uint64_t size_of(const std::string& path) {
+  uint64_t bytes = 0;
+  for (const std::string_view name : kFiles) {
+    struct stat info;
+    if (::lstat((path + "/" + std::string(name)).c_str(), &info) == 0) {
+      bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+size_t prune_runs(const std::string& parent, size_t keep, uint64_t max_bytes) {
+  const auto names = fs::Root(parent).list("");
+  if (!names.ok()) return 0;
+  size_t kept = 0, removed = 0;
+  uint64_t bytes = 0;
+  // Sorted by name is sorted by time; the newest first.
+  for (auto name = names->rbegin(); name != names->rend(); ++name) {
+    if (!looks_like_name(*name)) continue;
+    const std::string path = parent + "/" + *name;
+    struct stat info;
+    if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() ||
+        !is_run_folder(path)) {
+      continue;
+    }
+    bytes += size_of(path);
+    ++kept;
+    if ((kept <= keep && (bytes <= max_bytes || kept == 1)) || is_live(path)) continue;
+    remove_our_files(path);
+    ::rmdir(path.c_str());  // stays if the user has put something into it
+    ++removed;
+  }
+  return removed;
+}
+
+}  // namespace flatout::recorder

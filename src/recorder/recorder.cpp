@@ -1,0 +1,362 @@
+#include "recorder/recorder.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "probe/job_tree.h"
+#include "probe/probe.h"
+#include "recorder/facts.h"
+#include "recorder/launch.h"
+#include "recorder/redact.h"
+#if __has_include("probe/stack_probe.h")
+#include "probe/stack_probe.h"
+#define FLATOUT_HAS_STACKS 1
+#else
+namespace flatout::probe {
+class StackProbe {};
+}  // namespace flatout::probe
+#endif
+
+namespace flatout::recorder {
+namespace {
+
+constexpr Nanos kTreePeriod = std::chrono::milliseconds(100);
+constexpr Nanos kDrainPeriod = std::chrono::milliseconds(50);
+constexpr Nanos kBusyDrainPeriod = std::chrono::milliseconds(10);
+constexpr Nanos kSelfPeriod = std::chrono::seconds(1);
+constexpr Nanos kStatusPeriod = std::chrono::milliseconds(200);
+constexpr Nanos kMinTextPeriod = std::chrono::seconds(1);
+constexpr double kTextShare = 0.005;  // of one core, for making the status text
+constexpr uint64_t kFirstVerdictSteps = 30;
+constexpr Nanos kFirstVerdictAge = std::chrono::seconds(10);
+constexpr Nanos kShortestGap = std::chrono::milliseconds(200);
+
+Nanos own_cpu() {
+  timespec ts{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+  return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
+}
+
+std::string working_folder() {
+  char path[4096];
+  return ::getcwd(path, sizeof path) != nullptr && path[0] == '/' ? path : "";
+}
+
+}  // namespace
+
+Recorder::Recorder(Options options)
+    : options_(std::move(options)),
+      recording_(options_.limits),
+      pace_(nanos(1e9 / std::clamp(options_.stacks_per_s, 0.1, 1000.0))) {}
+
+Recorder::~Recorder() = default;
+
+Result<std::unique_ptr<Recorder>> Recorder::open(Options options) {
+  guard_standard_files();
+  std::unique_ptr<Recorder> out(new Recorder(std::move(options)));
+  FLATOUT_TRY(EventLoop loop, EventLoop::open());
+  out->loop_ = std::make_unique<EventLoop>(std::move(loop));
+  out->begin_ = out->last_wake_ = MonotonicClock::now();
+  Recorder* self = out.get();
+  SignalHandlers handlers;
+  handlers.child = [self] { self->on_child(); };
+  handlers.before_stop = [self] { self->on_stop_or_continue(true); };
+  handlers.continued = [self] { self->on_stop_or_continue(false); };
+  handlers.asked_to_end = [self](int) { self->ended_ = true; };
+  FLATOUT_TRY(out->signals_, SignalRelay::open(*out->loop_, !out->attached(), handlers));
+  out->environment_ = current_environment();
+  return out;
+}
+
+Status Recorder::start() {
+  if (attached()) {
+    FLATOUT_TRY_STATUS(start_attach());
+  } else {
+    FLATOUT_TRY_STATUS(start_command());
+  }
+  watch_job();
+  return {};
+}
+
+Status Recorder::start_command() {
+  FLATOUT_TRY(folder_, make_run_folder({options_.command, environment_, options_.out}));
+  if (!folder_.path.empty()) {
+    if (const Status opened = recording_.open_files(folder_.path); !opened.ok()) {
+      folder_.notice = opened.error().message + "; recording in memory only";
+    }
+  }
+  std::vector<std::string> environment = environment_;
+  if (options_.agent) {
+    FLATOUT_TRY(agents_, AgentServer::open(*loop_, recording_, [this](int32_t pid) {
+                  return tree_ != nullptr && tree_->contains(pid);
+                }));
+    const AgentPaths paths = find_agent();
+    if (paths.library.empty()) {
+      sink_.missing({"agent", "libflatout_agent.so is not beside flatout", "install it again"});
+    } else {
+      set_variable(environment, "FLATOUT_SOCKET", agents_->name());
+      set_variable(environment, "FLATOUT_AGENT", paths.library);
+      if (!paths.inject.empty()) {
+        const std::string before = variable(environment, "PYTHONPATH");
+        // An empty entry would mean the working folder; and a flatout within flatout adds nothing.
+        if (before.empty()) {
+          set_variable(environment, "PYTHONPATH", paths.inject);
+        } else if (before != paths.inject && !before.starts_with(paths.inject + ":")) {
+          set_variable(environment, "PYTHONPATH", paths.inject + ":" + before);
+        }
+      }
+    }
+  } else {
+    sink_.missing(
+        {"agent", "turned off by --no-agent", "leave that out to see the loader's stages"});
+  }
+  if (!folder_.path.empty()) set_variable(environment, "FLATOUT_RUN_DIR", folder_.path);
+
+  // Descendants that lose their parent are handed to us, so they stay known.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  auto started =
+      start_job({options_.command, environment, options_.stdout_to_stderr}, signals_->inherited());
+  if (!started.ok()) {
+    discard(folder_);
+    return std::move(started).error();
+  }
+  job_ = started.value();
+  signals_->set_job(job_);
+  publish(folder_);
+  return {};
+}
+
+void Recorder::watch_job() {
+  // Only now, so that the job has the limit that it was given: hundreds of agents need descriptors.
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 4096) {
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+  tree_ = std::make_unique<probe::JobTree>(fs::Root("/"), job_, ::getpid());
+  exits_ = std::make_unique<ExitWatch>(
+      *loop_, [this](int32_t pid, int status) { on_process_end(pid, status); });
+  read_tree(MonotonicClock::now());
+  if (attached() && !exits_->watch(job_)) ended_ = true;
+  tell_facts();
+  const probe::Scope scope{fs::Root("/"), ::getpid(), tree_.get()};
+#ifdef FLATOUT_HAS_STACKS
+  probes_ = probe::make_probes(scope);
+  stacks_ = std::make_unique<probe::StackProbe>(scope);
+#endif
+  probe_due_.assign(probes_.size(), TimePoint{});
+  last_stacks_ = MonotonicClock::now();
+  if (options_.status) terminal_ = StatusTerminal::open(*loop_);
+}
+
+void Recorder::tell_facts() {
+  sink_.fact("flatout.version", FLATOUT_VERSION);
+  sink_.fact("run.mode", attached() ? "attach" : "run");
+  sink_.fact("run.begin_unix_ns", std::to_string(unix_now_ns()));
+  sink_.fact("run.begin_ns", std::to_string(to_ns(begin_)));
+  const fs::Root root("/");
+  JobFacts job{options_.command, environment_, working_folder()};
+  if (attached()) {
+    const std::string proc = fmt::format("proc/{}/", job_);
+    job.cwd = root.read_link(proc + "cwd").value_or("");
+    job.environment.clear();
+    const auto split_nul = [](std::string text) {
+      std::vector<std::string> words;
+      if (!text.empty() && text.back() == '\0') text.pop_back();
+      for (const std::string_view word : split(text, '\0')) words.emplace_back(word);
+      return words;
+    };
+    if (const auto text = root.read(proc + "cmdline"); text.ok()) job.command = split_nul(*text);
+    if (const auto text = root.read(proc + "environ"); text.ok()) {
+      job.environment = split_nul(*text);
+    }
+  }
+  if (const std::string rank = rank_of(job.environment); !rank.empty()) sink_.fact("rank", rank);
+  tell_job(root, job, sink_);
+  tell_machine(root, job_, sink_);
+}
+
+void Recorder::on_child() {
+  for (;;) {
+    int status = 0;
+    const pid_t pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED);
+    if (pid <= 0) return;
+    const TimePoint now = MonotonicClock::now();
+    if (pid == signals_->sentinel()) continue;
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+      // Somebody stopped the command alone: that is no stall of its own making.
+      if (pid != job_) continue;
+      if (WIFSTOPPED(status) && stopped_since_ == TimePoint{}) stopped_since_ = now;
+      if (WIFCONTINUED(status) && stopped_since_ != TimePoint{}) {
+        recording_.gap(stopped_since_, now);
+        stopped_since_ = {};
+      }
+      continue;
+    }
+    exits_->forget(pid);
+    sink_.process_end(pid, status, now);
+    if (pid == job_) {
+      signals_->set_job(0);
+      wait_status_ = status;
+      ended_ = true;
+    }
+  }
+}
+
+void Recorder::on_process_end(int32_t pid, int wait_status) {
+  sink_.process_end(pid, wait_status, MonotonicClock::now());
+  if (attached() && pid == job_) {
+    wait_status_ = wait_status;
+    ended_ = true;
+  }
+}
+
+void Recorder::on_stop_or_continue(bool stopped) {
+  if (stopped) {
+    if (terminal_ != nullptr) terminal_->hide();
+    pump(MonotonicClock::now(), true);
+    return;
+  }
+  // The loop wakes far more often than that while it is not stopped.
+  const TimePoint now = MonotonicClock::now();
+  if (now - last_wake_ < kShortestGap) return;
+  recording_.gap(last_wake_, now);
+  last_stacks_ = last_wake_ = now;
+}
+
+void Recorder::record(const StatusMaker& make_status) {
+  while (!ended_) {
+    loop_->wait(next_deadline());
+    const TimePoint now = MonotonicClock::now();
+    last_wake_ = now;
+    signals_->tick(now);
+    step(now);
+    if (terminal_ != nullptr && now >= next_status_) show_status(now, make_status);
+    if (options_.limit.count() != 0 && now - begin_ >= options_.limit) ended_ = true;
+  }
+  finish();
+}
+
+void Recorder::step(TimePoint now) {
+  if (now >= next_drain_) drain(now);
+  if (now >= next_stacks_) read_stacks(now);
+  if (now >= next_tree_) read_tree(now);
+  read_probes(now);
+  if (now >= next_self_) read_self(now);
+  pump(now, false);
+}
+
+TimePoint Recorder::next_deadline() const {
+  TimePoint first = std::min({next_stacks_, next_tree_, next_drain_, next_self_});
+  for (const TimePoint due : probe_due_) first = std::min(first, due);
+  if (terminal_ != nullptr) first = std::min(first, next_status_);
+  if (options_.limit.count() != 0) first = std::min(first, begin_ + options_.limit);
+  return std::min(first, signals_->deadline());
+}
+
+void Recorder::read_tree(TimePoint now) {
+  tree_->update(now, sink_);
+  for (const probe::JobProcess* process : tree_->processes()) {
+    // The command itself is our child in `run`: waitpid tells.
+    if (process->pid != job_ && !exits_->watches(process->pid)) exits_->watch(process->pid);
+  }
+  next_tree_ = now + kTreePeriod;
+}
+
+void Recorder::read_probes(TimePoint now) {
+  for (size_t i = 0; i < probes_.size(); ++i) {
+    if (now < probe_due_[i]) continue;
+    probes_[i]->read(now, sink_);
+    probe_due_[i] = now + std::max<Nanos>(probes_[i]->period(), std::chrono::milliseconds(10));
+  }
+}
+
+void Recorder::read_stacks(TimePoint now) {
+#ifdef FLATOUT_HAS_STACKS
+  const Nanos before = own_cpu();
+  stacks_->tick(now, now - last_stacks_, sink_);
+  pace_.took(own_cpu() - before, now - begin_);
+#endif
+  last_stacks_ = now;
+  next_stacks_ = now + pace_.next();
+}
+
+void Recorder::read_self(TimePoint now) {
+  using model::SignalId;
+  const model::EntityId host = sink_.entity(model::EntityKind::kHost, 0, "", model::kNoEntity);
+  sink_.reading(SignalId::kSelfCpu, host, now, static_cast<double>(own_cpu().count()));
+  sink_.reading(SignalId::kSelfPeriod, host, now, static_cast<double>(pace_.period().count()));
+  if (const auto text = fs::Root("/").read("proc/self/statm", 256); text.ok()) {
+    std::string_view rest = *text;
+    next_word(rest);
+    const double pages = parse_number<double>(next_word(rest)).value_or(0);
+    sink_.reading(SignalId::kSelfRss, host, now, pages * static_cast<double>(::getpagesize()));
+  }
+  next_self_ = now + kSelfPeriod;
+}
+
+void Recorder::drain(TimePoint now) {
+  const double fullest = agents_ != nullptr ? agents_->drain(now) : 0;
+  next_drain_ = now + (fullest > 0.25 ? kBusyDrainPeriod : kDrainPeriod);
+}
+
+void Recorder::pump(TimePoint now, bool all) {
+  sink_.flush();
+  if (const Status status = recording_.pump(now, all); !status.ok()) {
+    log_warning(status.error().message + "; the job goes on, recording in memory only");
+  }
+}
+
+void Recorder::show_status(TimePoint now, const StatusMaker& make_status) {
+  next_status_ = now + kStatusPeriod;
+  if (!terminal_->may_draw(now)) return;
+  const bool early = agents_ != nullptr && agents_->steps() < kFirstVerdictSteps &&
+                     (agents_->steps() == 0 || now - agents_->first_step() < kFirstVerdictAge);
+  if (now >= next_text_) {
+    const Nanos before = own_cpu();
+    status_ = make_status(run());
+    const Nanos cost = own_cpu() - before;
+    const Nanos rest = nanos(static_cast<double>(cost.count()) / kTextShare);
+    next_text_ = now + std::max(kMinTextPeriod, early ? Nanos(0) : rest);
+  }
+  if (!status_.line.empty()) terminal_->draw(status_);
+}
+
+void Recorder::finish() {
+  if (terminal_ != nullptr) terminal_.reset();
+  TimePoint now = MonotonicClock::now();
+  // What agents wrote last, until nothing comes any more (or the job left somebody who never ends).
+  for (int round = 0; round < 8; ++round) {
+    loop_->wait(now);
+    if (agents_ == nullptr || agents_->drain(now) == 0) break;
+  }
+  tree_->update(now, sink_);
+  for (const auto& probe : probes_) probe->read(now, sink_);
+  read_self(now);
+  sink_.fact("run.end_ns", std::to_string(to_ns(now)));
+  if (wait_status_ != -1) {
+    sink_.fact("exit_code", std::to_string(WIFSIGNALED(wait_status_) ? 128 + WTERMSIG(wait_status_)
+                                                                     : WEXITSTATUS(wait_status_)));
+  }
+  pump(now, true);
+}
+
+std::vector<Leftover> Recorder::leftovers() {
+  tree_->update(MonotonicClock::now() + std::chrono::seconds(1), sink_);
+  std::vector<Leftover> out;
+  for (const probe::JobProcess* process : tree_->processes()) {
+    if (process->pid != job_) out.push_back({process->pid, process->name});
+  }
+  return out;
+}
+
+}  // namespace flatout::recorder
