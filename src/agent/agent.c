@@ -42,6 +42,14 @@ static uint64_t last_cost_ns;
 
 static __thread uint32_t thread_id, thread_generation;
 
+/* The system's ids of threads whose records another thread may send. Rarely more than two. */
+#define THREADS 64u
+static struct {
+  uint64_t thread;
+  uint32_t tid;
+} threads[THREADS];
+static uint32_t thread_count;
+
 static uint64_t now_ns(void) {
   struct timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -71,6 +79,7 @@ static void after_fork_in_child(void) {
   connection_drop(&connection);
   memset(&cost, 0, sizeof cost);
   last_step_end = 0;
+  thread_count = 0;
   ++generation;
   set_state(STATE_FORKED);
 }
@@ -136,15 +145,20 @@ static struct flatout_ring* current_ring(uint32_t slice_kind) {
 
 /* ---- packets ---- */
 
-static int send_packet(struct flatout_ring* ring, uint16_t type, const void* payload, size_t size,
-                       const void* tail, size_t tail_size) {
+static int send_packet_of(uint32_t tid, uint64_t time_ns, struct flatout_ring* ring, uint16_t type,
+                          const void* payload, size_t size, const void* tail, size_t tail_size) {
   struct flatout_packet header;
   memset(&header, 0, sizeof header);
   header.type = type;
   header.pid = process_id;
-  header.tid = this_thread();
-  header.time_ns = now_ns();
+  header.tid = tid;
+  header.time_ns = time_ns;
   return flatout_ring_write(ring, &header, payload, size, tail, tail_size);
+}
+
+static int send_packet(struct flatout_ring* ring, uint16_t type, const void* payload, size_t size,
+                       const void* tail, size_t tail_size) {
+  return send_packet_of(this_thread(), now_ns(), ring, type, payload, size, tail, tail_size);
 }
 
 static void send_string(struct flatout_ring* ring, uint32_t id) {
@@ -230,6 +244,59 @@ void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint
   const uint64_t spent = now - end_ns + __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
   flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
   housekeeping(ring, now);
+}
+
+/* Called with the interpreter's lock held, as all of the Python agent: no two at a time. */
+static uint32_t tid_of(uint64_t thread) {
+  for (uint32_t i = 0; i < thread_count; ++i) {
+    if (threads[i].thread == thread) return threads[i].tid;
+  }
+  return 0;
+}
+
+void flatout_agent_thread(uint64_t thread, uint32_t tid) {
+  uint32_t i = 0;
+  while (i < thread_count && threads[i].thread != thread) ++i;
+  if (i == THREADS) i = thread_count = 0; /* threads come and go: start afresh */
+  threads[i].thread = thread;
+  threads[i].tid = tid;
+  if (i == thread_count) ++thread_count;
+}
+
+uint64_t flatout_agent_records(const struct flatout_agent_record* records, uint32_t count,
+                               uint64_t began_ns) {
+  const struct flatout_agent_record* end = records + count;
+  struct flatout_ring* ring = current_ring(0);
+  if (ring == NULL || count == 0) return 0;
+  flatout_agent_thread((uint64_t)pthread_self(), this_thread());
+  for (const struct flatout_agent_record* r = records; r != end; ++r) {
+    if (tid_of(r->thread) == 0) return r->thread;
+  }
+  uint64_t sum = 0, max = 0, steps = 0;
+  const uint64_t overhead = __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
+  for (const struct flatout_agent_record* r = records; r != end; ++r) {
+    const uint32_t kind = (uint32_t)r->kind_and_name;
+    const uint32_t name = (uint32_t)(r->kind_and_name >> 32);
+    if (name != 0) send_string(ring, name);
+    const struct flatout_slice slice = {
+        .begin_ns = r->begin_ns < r->end_ns ? r->begin_ns : r->end_ns,
+        .end_ns = r->end_ns,
+        .kind = kind,
+        .name = name,
+        .value = r->value,
+        .value2 = r->value2};
+    send_packet_of(tid_of(r->thread), began_ns, ring, FLATOUT_PACKET_SLICE, &slice, sizeof slice,
+                   NULL, 0);
+    const uint64_t spent = r->noted_ns - r->end_ns + overhead;
+    sum += spent;
+    if (spent > max) max = spent;
+    steps += kind == FLATOUT_SLICE_OPTIMIZER;
+  }
+  const uint64_t now = now_ns();
+  const uint64_t sending = now - began_ns;
+  flatout_agent_cost(count, sum + sending, sending > max ? sending : max, steps);
+  housekeeping(ring, now);
+  return 0;
 }
 
 void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns,

@@ -4,6 +4,7 @@ Loaded by inject/sitecustomize.py under the name `_flatout_agent`, when the job 
 Pure Python 3.8+, standard library and ctypes only. It measures time and counts; it holds no tensor,
 draws no random number, changes no value. Whatever fails in it turns it off and says so once.
 """
+import atexit
 import os
 import sys
 
@@ -17,7 +18,6 @@ _HOOKS = {  # module that was imported -> our module that hooks it
     "torch.distributed.fsdp": "forward",
     "safetensors.torch": "saving",
     "torchdata.stateful_dataloader.stateful_dataloader": "loader",
-    "numpy": None,
 }
 
 
@@ -26,13 +26,14 @@ def start(watch):
     global _watch
     _watch = watch
     if core.connect():
+        atexit.register(at_exit)
         core.info("python.version", sys.version.split()[0])
         core.info("python.executable", sys.executable or "")
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             if name in os.environ:
                 core.info("env." + name, os.environ[name])
         for name, hooks in _HOOKS.items():
-            if hooks is not None and name not in sys.modules:
+            if name not in sys.modules:
                 watch.wanted.add(name)
 
 
@@ -41,17 +42,27 @@ def imported(name, module):
     if not core.connected or core.is_off:
         return
     try:
-        hooks = _HOOKS.get(name)
-        if hooks is not None:
-            __import__(__name__ + "." + hooks)
-            sys.modules[__name__ + "." + hooks].install(module)
+        hooks = "%s.%s" % (__name__, _HOOKS[name])
+        __import__(hooks)
+        sys.modules[hooks].install(module)
     except Exception as error:
         core.off("hooks of %s" % name, error)
 
 
 def uncaught(kind, value, trace):
     """An exception is about to end the process."""
+    _watch.reported = True
     if core.connected and not core.is_off:
         from . import failures
 
+        core.flush()
         failures.report(kind, value, trace, "exception.")
+
+
+def at_exit():
+    """Sends what is left. An exception that a hook of the job's own kept from us is known by now."""
+    if core.connected and not core.is_off:
+        core.flush()
+        value = getattr(sys, "last_value", None)
+        if value is not None and not _watch.reported:
+            uncaught(type(value), value, value.__traceback__)

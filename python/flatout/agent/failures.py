@@ -11,7 +11,40 @@ _LIBRARIES = tuple(
     for p in {sysconfig.get_paths().get(k) for k in ("stdlib", "platstdlib")} if p)
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.M)
-_CAUGHT = re.compile(r"^Caught (\S+) (?:in DataLoader worker|in replica|.*process)")
+_LAST_LINE = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
+
+
+def install(_):
+    """Exceptions that end a thread, or a process that multiprocessing started, print themselves."""
+    import multiprocessing.process
+    import threading
+
+    def thread_hook(previous):
+        def excepthook(args):
+            if args.exc_type is not SystemExit:
+                _quietly(args.exc_type, args.exc_value, args.exc_traceback, "thread_exception.")
+            previous(args)
+
+        return excepthook
+
+    def run_hook(run):
+        def hook(self):
+            try:
+                run(self)
+            except Exception as error:
+                _quietly(type(error), error, error.__traceback__, "exception.")
+                raise
+
+        return hook
+
+    threading.excepthook = thread_hook(threading.excepthook)
+    core.replace(multiprocessing.process.BaseProcess, "run", run_hook)
+
+
+@core.guarded
+def _quietly(kind, value, trace, prefix):
+    core.flush()
+    report(kind, value, trace, prefix)
 
 
 def is_users(file):
@@ -26,15 +59,11 @@ def report(kind, value, trace, prefix):
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(trace, 200)]
     name = kind.__name__
     message = _text(value)
-    # An exception of a worker arrives as text, its own traceback within.
-    caught = _CAUGHT.match(message)
-    if caught is not None:
-        name = caught.group(1)
-        inner = [(f, int(n), w) for f, n, w in _FRAME.findall(message)]
-        frames += inner
-        lines = [line for line in message.strip().splitlines() if line.strip()]
-        core.info(prefix + "worker", message.splitlines()[0][:300])
-        message = lines[-1].split(": ", 1)[-1] if lines else message
+    if "Traceback (most recent call last):" in message:
+        # An exception of another process arrives as text, its own traceback within.
+        frames += [(f, int(n), w) for f, n, w in _FRAME.findall(message)]
+        core.info(prefix + "worker", message.strip().splitlines()[0][:300])
+        name, message = _last_words(name, message)
     elif issubclass(kind, SyntaxError) and getattr(value, "filename", None):
         frames.append((value.filename, value.lineno or 0, ""))
     frames = [f for f in frames if not os.path.realpath(f[0]).startswith(_OURS)]
@@ -47,6 +76,17 @@ def report(kind, value, trace, prefix):
         core.info(prefix + "function", where[2])
     core.info(prefix + "traceback",
               "".join(traceback.format_exception(kind, value, trace, limit=60))[-20000:])
+
+
+def _last_words(name, text):
+    """Type and message of the traceback that ends `text`."""
+    after = text[text.rindex("Traceback (most recent call last):"):].splitlines()[1:]
+    for i, line in enumerate(after):
+        match = _LAST_LINE.match(line)
+        if match is not None:
+            rest = [match.group(2) or ""] + after[i + 1:]
+            return match.group(1).rpartition(".")[2], "\n".join(rest).strip()
+    return name, text
 
 
 def _text(value):

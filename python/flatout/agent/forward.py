@@ -5,16 +5,15 @@ whose parameters an optimizer was made of and that no other such module contains
 of their classes only. Where a model is never called itself (Lightning modules), its children follow.
 Without any forward seen, the timeline takes what lies before backward.
 """
-import functools
 import threading
 import weakref
 
 from . import core
-from .core import FORWARD, VALIDATION, emit, now, state
+from .core import FORWARD, LATE, VALIDATION, flush, get_ident, note, now, state
 
 _module = None  # torch.nn.Module
 _script_module = ()  # torch.jit.ScriptModule: its calls are not Python's
-_grad_enabled = _compiling = None
+_grad_enabled = None
 _asked = {}  # id(module) -> weak reference: modules whose parameters were asked for
 _models = []  # weak references to the models whose classes are hooked
 _hooked = set()  # ids of hooked classes; classes live on
@@ -32,7 +31,7 @@ class _Seen:
 
 
 def install(module):
-    global _module, _script_module, _grad_enabled, _compiling
+    global _module, _script_module, _grad_enabled
     name = module.__name__
     if name == "torch":
         from . import training
@@ -40,20 +39,19 @@ def install(module):
         _module = module.nn.Module
         _script_module = getattr(getattr(module, "jit", None), "ScriptModule", ())
         _grad_enabled = module.is_grad_enabled
-        compiler = getattr(module, "compiler", None)
-        _compiling = getattr(compiler, "is_compiling", None) or (lambda: False)
         core.replace(_module, "named_parameters", _named_parameters)
         for wrapper in ("DistributedDataParallel", "DataParallel"):
             _hook_class(getattr(module.nn.parallel, wrapper, None))
         training.each_while(_look_deeper)
     else:
+        core.dynamo_is_here(module)
         for wrapper in ("OptimizedModule", "FullyShardedDataParallel"):
             _hook_class(getattr(module, wrapper, None))
 
 
 def _named_parameters(named_parameters):
     def hook(self, *args, **kwargs):
-        if not _compiling() and id(type(self)) not in _hooked:
+        if id(type(self)) not in _hooked:
             _remember(self)
         return named_parameters(self, *args, **kwargs)
 
@@ -118,14 +116,14 @@ def _hook_class(cls):
     if isinstance(cls, type) and not issubclass(cls, _script_module):
         _hooked.add(id(cls))
         own = vars(cls).get("__call__")
-        cls.__call__ = functools.wraps(own or cls.__call__)(_call(own, cls))
+        cls.__call__ = core.disguise(_call(own, cls), own or cls.__call__)
 
 
 def _call(own, cls):
     def __call__(self, *args, **kwargs):
         # torch.fx and others replace Module.__call__ for a while: look it up each time.
         call = super(cls, self).__call__ if own is None else own.__get__(self)
-        if _compiling() or _local.inside:
+        if _local.inside:
             return call(*args, **kwargs)
         _local.inside = True
         state.waiting = False
@@ -143,7 +141,9 @@ def _call(own, cls):
             state.eval_call = True
             kind = FORWARD if state.trains_in_eval_mode else VALIDATION
         _Seen.calls += 1
-        emit(kind, 0, begin, end, 0, 0)
+        note((kind, get_ident(), begin, end, 0, 0, now()))
+        if end - state.flushed > LATE:
+            flush()
         return result
 
     return __call__

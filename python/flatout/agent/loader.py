@@ -1,27 +1,34 @@
 """torch.utils.data: the training loop's wait for a batch, and what workers do to make one."""
+import sys
+
 from . import core
-from .core import (COLLATE, EPOCH, FETCH, HANDOVER, INPUT_WAIT, LOADER_START, SAMPLE, WORKER, emit,
-                   get_ident, mark, now, state)
+from .core import (COLLATE, EPOCH, FETCH, HANDOVER, INPUT_WAIT, LATE, LOADER_START, SAMPLE, WORKER,
+                   emit, flush, get_ident, mark, note, now, state)
 
 _facts = {}  # id(iterator) -> facts of its loader, for the few latest
 _epochs = [0]
 
 
 def install(module):
-    torch = module if module.__name__ == "torch" else __import__("torch")
     from torch.utils.data import dataloader
     from torch.utils.data._utils import worker
 
     from . import training
 
-    if module is torch:
-        core.replace(dataloader.DataLoader, "__iter__", lambda f: _iter(f, torch))
-        core.replace(dataloader._BaseDataLoaderIter, "__next__", _next)
-        core.replace(worker, "_worker_loop", _worker_loop)
-        create = getattr(dataloader._DatasetKind, "create_fetcher", None)
-        if create is not None:
-            dataloader._DatasetKind.create_fetcher = staticmethod(_create_fetcher(create))
-        training.each_while(_send_facts)
+    if module.__name__ != "torch":  # torchdata: its loader and worker loop are its own
+        core.replace(module.StatefulDataLoader, "__iter__", lambda f: _iter(f, sys.modules["torch"]))
+        for cls in vars(module).values():
+            if isinstance(cls, type) and issubclass(cls, dataloader._BaseDataLoaderIter):
+                if cls.__module__ == module.__name__ and "__next__" in vars(cls):
+                    core.replace(cls, "__next__", _next)
+        return
+    core.replace(dataloader.DataLoader, "__iter__", lambda f: _iter(f, module))
+    core.replace(dataloader._BaseDataLoaderIter, "__next__", _next)
+    core.replace(worker, "_worker_loop", _worker_loop)
+    create = getattr(dataloader._DatasetKind, "create_fetcher", None)
+    if create is not None:
+        dataloader._DatasetKind.create_fetcher = staticmethod(_create_fetcher(create))
+    training.each_while(_send_facts)
 
 
 def _next(next_):
@@ -34,12 +41,16 @@ def _next(next_):
         except StopIteration:
             end = now()
             _epochs[0] += 1
-            emit(INPUT_WAIT, 0, begin, end, 0, 0)
-            mark(EPOCH, 0, end, end, _epochs[0], 0)
+            note((INPUT_WAIT, get_ident(), begin, end, 0, 0, now()))
+            note((EPOCH, get_ident(), end, end, _epochs[0], 0, end))
+            flush()
             raise
         finally:
             state.loader_thread = 0
-        emit(INPUT_WAIT, 0, begin, now(), 0, 0)
+        end = now()
+        note((INPUT_WAIT, get_ident(), begin, end, 0, 0, now()))
+        if end - state.flushed > LATE:
+            flush()
         return batch
 
     return __next__
@@ -174,9 +185,9 @@ def _hook_fetcher(fetcher):
         except TypeError:
             count = 1
         if samples._most:
-            mark(SAMPLE, 0, samples._begin, samples._begin + samples._most,
-                 slowest if type(slowest) is int else -1, samples._sum)
-        emit(FETCH, 0, begin, end, count, number)
+            note((SAMPLE, get_ident(), samples._begin, samples._begin + samples._most,
+                  slowest if type(slowest) is int else -1, samples._sum, end))
+        note((FETCH, get_ident(), begin, end, count, number, now()))
         return batch
 
     fetcher.fetch = timed_fetch
@@ -186,7 +197,8 @@ def _collate(collate):
     def timed_collate(samples):
         begin = now()
         batch = collate(samples)
-        emit(COLLATE, 0, begin, now(), _bytes_of(batch), 0)
+        end = now()
+        note((COLLATE, get_ident(), begin, end, _bytes_of(batch), 0, now()))
         return batch
 
     return timed_collate
@@ -256,7 +268,8 @@ def _hook_handover(data_queue):
 
     def timed_send(message, *args, **kwargs):
         result = send(message, *args, **kwargs)
-        emit(HANDOVER, 0, _worker.pickling, now(), len(message), _worker.sending)
+        note((HANDOVER, get_ident(), _worker.pickling, now(), len(message), _worker.sending, now()))
+        flush()
         return result
 
     queues._ForkingPickler = TimedPickler

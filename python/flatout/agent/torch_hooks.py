@@ -6,7 +6,7 @@ def install(torch):
     core.info("torch.version", getattr(torch, "__version__", None))
     core.info("torch.git_version", getattr(getattr(torch, "version", None), "git_version", None))
     core.info("torch.cuda_version", getattr(getattr(torch, "version", None), "cuda", None))
-    from . import collector, forward, loader, saving, training, waits
+    from . import (collector, cuda, distributed, failures, forward, loader, saving, training, waits)
 
-    for part in (loader, training, forward, saving, waits, collector):
+    for part in (loader, training, forward, saving, waits, collector, failures, distributed, cuda):
         part.install(torch)

@@ -1,9 +1,10 @@
 """backward, zero_grad and the optimizer's step: where a step ends, whatever drives the loop."""
 from . import core
-from .core import BACKWARD, OPTIMIZER, ZERO_GRAD, emit, get_ident, now, state
+from .core import BACKWARD, OPTIMIZER, SOON, ZERO_GRAD, flush, get_ident, note, now, state
 
 _optimizers = {}  # id(optimizer) -> [number, steps done]
 _at_step = []  # called now and then with torch, from the training thread, at the end of a step
+_each = []  # called at the end of each step
 _torch = None
 
 
@@ -28,15 +29,20 @@ def each_while(function):
     _at_step.append(function)
 
 
+def after_each(function):
+    """Calls function() at the end of each step."""
+    _each.append(function)
+
+
 def _backward(backward):
     def hook(*args, **kwargs):
         state.waiting = False
-        if state.eval_call:
+        if state.eval_call and not state.trains_in_eval_mode:
             state.trains_in_eval_mode = True
         begin = now()
         result = backward(*args, **kwargs)
         state.last_backward = end = now()
-        emit(BACKWARD, 0, begin, end, 0, 0)
+        note((BACKWARD, get_ident(), begin, end, 0, 0, now()))
         return result
 
     return hook
@@ -84,12 +90,22 @@ def _step(step):
         state.waiting = True
         state.train_thread = me
         state.steps = steps = state.steps + 1
-        emit(OPTIMIZER, 0, begin, end, entry[0], entry[1])
+        note((OPTIMIZER, me, begin, end, entry[0], entry[1], now()))
+        if _each:
+            _after_each()
+        if end - state.flushed > SOON:
+            flush()
         if steps in _SOME or steps % 200 == 0 or state.iterator != _seen[0]:
             _now_and_then()
         return result
 
     return hook
+
+
+@core.guarded
+def _after_each():
+    for function in _each:
+        function()
 
 
 _SOME = frozenset((1, 2, 3, 5, 10, 20, 50))
@@ -111,7 +127,7 @@ def _scaler_step(step):
         if state.steps == before:  # the scaler left this step out: it is one all the same
             entry = _optimizers.get(id(optimizer), (0, 0))
             state.waiting = True
-            emit(OPTIMIZER, 0, begin, now(), entry[0], entry[1])
+            note((OPTIMIZER, get_ident(), begin, now(), entry[0], entry[1], now()))
         return result
 
     return hook

@@ -12,6 +12,7 @@ class _Watch:
     wanted = {"torch", "tensorflow"}
     agent = None
     broken = False
+    reported = False  # the exception that ends the process
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
