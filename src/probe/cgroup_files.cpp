@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "probe/mount_table.h"
 
 namespace flatout::probe {
 namespace {
@@ -80,45 +81,18 @@ std::vector<CgroupLine> parse_cgroup_lines(std::string_view text) {
   return out;
 }
 
-std::string unescape_mount(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto octal = [&](size_t at) { return text[at] >= '0' && text[at] <= '7'; };
-    if (text[i] == '\\' && i + 3 < text.size() && octal(i + 1) && octal(i + 2) && octal(i + 3)) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                               (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 std::vector<CgroupMount> parse_cgroup_mounts(std::string_view mountinfo) {
   std::vector<CgroupMount> out;
-  std::string_view line;
-  while (next_line(mountinfo, line) && out.size() < kMaxLines) {
-    // "35 31 0:32 /root /point options... - type source super,options"
-    const size_t dash = line.find(" - ");
-    if (dash == std::string_view::npos) continue;
-    std::string_view right = line.substr(dash + 3);
-    const std::string_view type = next_word(right);
-    if (type != "cgroup" && type != "cgroup2") continue;
-    std::string_view left = line.substr(0, dash);
-    for (int i = 0; i < 3; ++i) next_word(left);
-    CgroupMount mount;
-    mount.root = unescape_mount(next_word(left));
-    mount.point = unescape_mount(next_word(left));
-    mount.v2 = type == "cgroup2";
-    if (mount.root.empty() || mount.point.empty() || mount.point.front() != '/') continue;
-    next_word(right);  // source
-    if (!mount.v2) {
-      for (const std::string_view option : split(trim(right), ',')) {
-        mount.controllers.emplace_back(option);
-      }
+  for (const Mount& mount : parse_mountinfo(mountinfo)) {
+    if ((mount.type != "cgroup" && mount.type != "cgroup2") || mount.root.empty()) continue;
+    CgroupMount& group = out.emplace_back();
+    group.root = mount.root;
+    group.point = mount.point;
+    group.v2 = mount.type == "cgroup2";
+    if (group.v2) continue;
+    for (const std::string_view option : split(mount.super_options, ',')) {
+      group.controllers.emplace_back(option);
     }
-    out.push_back(std::move(mount));
   }
   return out;
 }

@@ -28,8 +28,6 @@ struct CgroupMount {
   std::vector<std::string> controllers;  // v1
 };
 std::vector<CgroupMount> parse_cgroup_mounts(std::string_view mountinfo);
-/// Undoes the octal escapes of mountinfo ("\040").
-std::string unescape_mount(std::string_view text);
 
 /// A group as a directory that can be read.
 struct CgroupDir {

@@ -3,31 +3,38 @@
 
 #include <algorithm>
 
+#include "probe/nvml_probe.h"
 #include "probe/probes.h"
 
 namespace flatout::probe {
 namespace {
 
-// Keeps an inner probe to its share of a core.
+// Keeps an inner probe to its share of a core, but for a burst: the first readings, and those after
+// a quiet time, may come at full rate.
 class Paced : public Probe {
  public:
   Paced(std::unique_ptr<Probe> probe, double share) : probe_(std::move(probe)), share_(share) {}
   const char* name() const override { return probe_->name(); }
 
   Nanos period() const override {
-    return std::max(probe_->period(), std::min(nanos(cost_ns_ / share_), kLongest));
+    const Nanos wait = credit_ns_ >= 0 ? Nanos(0) : nanos(-credit_ns_ / share_);
+    return std::max(probe_->period(), std::min(wait, kLongest));
   }
 
   void read(TimePoint now, model::Sink& sink) override {
+    if (last_ != TimePoint{}) {
+      const double elapsed = static_cast<double>((now - last_).count());
+      credit_ns_ = std::min(kBurstNs, credit_ns_ + elapsed * share_);
+    }
+    last_ = now;
     const double before = cpu_ns();
     probe_->read(now, sink);
-    const double cost = cpu_ns() - before;
-    // Rises at once and falls slowly: one dear reading must not be followed by another.
-    cost_ns_ = std::max(cost, cost_ns_ * 0.8 + cost * 0.2);
+    credit_ns_ -= cpu_ns() - before;
   }
 
  private:
   static constexpr Nanos kLongest = std::chrono::seconds(30);
+  static constexpr double kBurstNs = 30e6;
 
   static double cpu_ns() {
     timespec ts{};
@@ -37,7 +44,8 @@ class Paced : public Probe {
 
   std::unique_ptr<Probe> probe_;
   double share_;
-  double cost_ns_ = 0;
+  double credit_ns_ = kBurstNs;
+  TimePoint last_{};
 };
 
 }  // namespace
@@ -57,6 +65,9 @@ std::vector<std::unique_ptr<Probe>> make_probes(const Scope& scope) {
   out.push_back(make_paced(make_pressure_probe(scope), 0.0005));
   out.push_back(make_paced(make_disk_probe(scope), 0.0005));
   out.push_back(make_paced(make_mount_probe(scope), 0.0002));
+  out.push_back(make_paced(make_neighbour_probe(scope), 0.001));
+  out.push_back(make_paced(make_file_probe(scope), 0.0005));
+  out.push_back(make_paced(make_nvml_probe(scope), 0.001));
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/text.h"
+#include "probe/job_cpu.h"
 #include "probe/job_tree.h"
 #include "probe/probes.h"
 #include "probe/proc_files.h"
@@ -38,7 +39,7 @@ class ProcessProbe : public Probe {
 
   void read(TimePoint now, model::Sink& sink) override {
     if (job_ == nullptr) return;
-    if (!started_) start();
+    if (round_++ == 0) start();
     size_t count = 0;
     for (const JobProcess* process : job_->processes()) {
       if (++count > kMaxProcesses) {
@@ -47,9 +48,10 @@ class ProcessProbe : public Probe {
       }
       read_one(*process, now, sink);
     }
-    forget_ended();
+    std::erase_if(kept_, [&](const auto& entry) { return entry.second.round != round_; });
+    cpu_.end_round();
     const Deliver host(sink, host_entity(sink), now);
-    host(SignalId::kJobCpu, job_cpu_ns_);
+    host(SignalId::kJobCpu, cpu_.total_ns());
     host(SignalId::kJobProcesses, static_cast<double>(job_->seen()));
   }
 
@@ -57,16 +59,12 @@ class ProcessProbe : public Probe {
   // What is kept about one process between readings.
   struct Kept {
     uint64_t start_ticks = 0;
-    int32_t ppid = 0;
-    bool seen = false;                   // in this round
-    double own_ns = 0, children_ns = 0;  // last known CPU time: its own, and of reaped children
-    double counted_ns = 0;  // CPU time of vanished children that the job's total has already
+    uint64_t round = 0;  // in which it was last read
     TimePoint next_status{}, next_limits{}, next_maps{}, next_pss{};
     bool io_denied = false;
   };
 
   void start() {
-    started_ = true;
     if (root_.read_into("proc/sys/vm/max_map_count", buffer_, 256).ok()) {
       map_limit_ = parse_number<uint64_t>(buffer_);
     }
@@ -95,15 +93,14 @@ class ProcessProbe : public Probe {
       kept.next_maps = now + seconds(2);
       kept.next_pss = now + seconds(3);
     }
-    kept.seen = true;
-    kept.ppid = stat->ppid;
+    kept.round = round_;
     const Deliver deliver(sink, process_entity(sink, pid), now);
     const double tick = tick_ns();
     const double user = static_cast<double>(stat->user_ticks) * tick;
     const double system = static_cast<double>(stat->system_ticks) * tick;
     const double children =
         static_cast<double>(stat->children_user_ticks + stat->children_system_ticks) * tick;
-    count_cpu(kept, user + system, children);
+    cpu_.note(*stat);
     deliver(SignalId::kProcCpuUser, user);
     deliver(SignalId::kProcCpuSystem, system);
     deliver(SignalId::kProcChildrenCpu, children);
@@ -217,40 +214,14 @@ class ProcessProbe : public Probe {
     return std::max(at_least, nanos(to_s(thread_cpu_time() - before) * 1e9 / kDearShare));
   }
 
-  // The job's total counts each process once, although a process that ended hands its time to the
-  // parent that reaps it: what was counted while it lived is taken off the parent's increase.
-  void count_cpu(Kept& kept, double own, double children) {
-    job_cpu_ns_ += std::max(0.0, own - kept.own_ns);
-    const double reaped = std::max(0.0, children - kept.children_ns);
-    const double already = std::min(reaped, kept.counted_ns);
-    kept.counted_ns -= already;
-    job_cpu_ns_ += reaped - already;
-    kept.own_ns = own;
-    kept.children_ns = children;
-  }
-
-  void forget_ended() {
-    for (auto it = kept_.begin(); it != kept_.end();) {
-      if (it->second.seen) {
-        it->second.seen = false;
-        ++it;
-        continue;
-      }
-      const auto parent = kept_.find(it->second.ppid);
-      if (parent != kept_.end()) {
-        parent->second.counted_ns += it->second.own_ns + it->second.children_ns;
-      }
-      it = kept_.erase(it);
-    }
-  }
-
   fs::Root root_;
   const JobTree* job_;
   std::string buffer_;
   std::map<int32_t, Kept> kept_;
-  double job_cpu_ns_ = 0;
+  JobCpu cpu_;
   std::optional<uint64_t> map_limit_;
-  bool started_ = false, block_io_accounted_ = false;
+  uint64_t round_ = 0;
+  bool block_io_accounted_ = false;
   MissingOnce too_many_, no_delay_, no_io_, no_fds_, no_pss_;
 };
 

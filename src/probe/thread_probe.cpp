@@ -131,14 +131,15 @@ class ThreadProbe : public Probe {
       thread.ended = true;
       return;
     }
+    uint64_t used = thread.used_ns;
     if (sched) {
       deliver(SignalId::kThreadOnCpu, static_cast<double>(sched->on_cpu_ns));
       deliver(SignalId::kThreadRunDelay, static_cast<double>(sched->run_delay_ns));
+      used = sched->on_cpu_ns + sched->run_delay_ns;
     } else {
       no_sched_(sink, "thread.run_delay_ns", "the kernel does not account run-queue delay",
                 "a kernel with CONFIG_SCHED_INFO");
     }
-    uint64_t used = sched ? sched->on_cpu_ns + sched->run_delay_ns : thread.used_ns;
     // Its resolution is 10 ms, so half as often will do; without schedstat it is all there is.
     thread.odd = !thread.odd;
     if (thread.odd || !sched || now - thread.read_at >= seconds(1)) {

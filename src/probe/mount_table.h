@@ -1,0 +1,42 @@
+// The mounts that a process sees (/proc/PID/mountinfo).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fs.h"
+
+namespace flatout::probe {
+
+struct Mount {
+  int64_t id = -1;
+  std::string device;  // "254:0"
+  std::string root;    // the part of the file system that is mounted
+  std::string point, type, source, options, super_options;
+};
+std::vector<Mount> parse_mountinfo(std::string_view text);
+
+/// The mount that holds `path`: the last one with the longest matching point; nullptr if none.
+const Mount* mount_of(const std::vector<Mount>& mounts, std::string_view path);
+
+/// Undoes the octal escapes of mountinfo ("\040").
+std::string unescape_mount(std::string_view text);
+
+/// True for file systems whose files can be opened without waiting for another machine.
+bool is_local_fs(std::string_view type);
+
+/// Types of mounts by id, read again after 30 s.
+class MountTypes {
+ public:
+  std::string type_of(const fs::Root& root, int32_t pid, int64_t mount_id, TimePoint now);
+
+ private:
+  std::map<int64_t, std::string> types_;
+  TimePoint next_read_{};
+};
+
+}  // namespace flatout::probe
