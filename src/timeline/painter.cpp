@@ -61,6 +61,8 @@ Part part_of(SliceKind painted) {
     case SliceKind::kInputWait:
       return Part::kInputWait;
     case SliceKind::kForward:
+    case SliceKind::kValidation:  // one that was not cut out: a teacher, a forward pass without
+                                  // gradients
       return Part::kForward;
     case SliceKind::kBackward:
       return Part::kBackward;

@@ -33,9 +33,10 @@ std::vector<Group> group_optimizers(std::span<const Slice> slices, SliceKind anc
   bool waited = false, backward = false;
   for (const Slice& slice : slices) {
     if (slice.kind == SliceKind::kInputWait) waited = true;
-    if (slice.kind == SliceKind::kBackward && anchor != SliceKind::kBackward &&
-        (groups.empty() || slice.begin >= groups.back().end)) {
-      backward = true;
+    if (slice.kind == SliceKind::kBackward && anchor != SliceKind::kBackward && !groups.empty()) {
+      if (slice.begin >= groups.back().end) backward = true;
+      // Optimizers that step inside the backward pass: the step ends with it.
+      if (slice.begin <= groups.back().begin) groups.back().end = slice.end;
     }
     if (slice.kind != anchor) continue;
     const bool around = !groups.empty() && slice.begin <= groups.back().begin;
@@ -115,23 +116,32 @@ std::vector<Group> join_cycles(std::vector<Group> groups) {
   return cycles;
 }
 
-// Steps of which the optimizer was skipped (a gradient scaler that found infinities) leave twice
-// the backward passes of a usual step before the next one: they end where their last one does.
+// Steps of which the optimizer was skipped (a gradient scaler that found infinities) leave several
+// batches' backward passes before the next one: they end where their last one does.
 void split_skipped(std::span<const Slice> slices, std::vector<StepEnd>& ends) {
-  std::vector<std::vector<TimePoint>> backwards(ends.size());
-  size_t step = 0;
-  TimePoint last_end{};
+  struct Backward {
+    TimePoint end;
+    bool after_wait;
+  };
+  std::vector<std::vector<Backward>> backwards(ends.size());
   std::vector<const Slice*> order;
   for (const Slice& slice : slices) {
-    if (slice.kind == SliceKind::kBackward) order.push_back(&slice);
+    if (slice.kind == SliceKind::kBackward || slice.kind == SliceKind::kInputWait) {
+      order.push_back(&slice);
+    }
   }
   std::ranges::stable_sort(order, {}, &Slice::begin);
+  size_t step = 0;
+  TimePoint last_end{};
+  bool waited = false;
   for (const Slice* slice : order) {
-    if (slice->begin < last_end) continue;  // nested
+    if (slice->kind == SliceKind::kInputWait) waited = true;
+    if (slice->kind == SliceKind::kInputWait || slice->begin < last_end) continue;  // nested
     last_end = slice->end;
     while (step < ends.size() && ends[step].at < slice->end) ++step;
     if (step == ends.size()) break;
-    backwards[step].push_back(slice->end);
+    backwards[step].push_back({slice->end, waited});
+    waited = false;
   }
   std::map<size_t, size_t> counts;
   for (const auto& b : backwards) ++counts[b.size()];
@@ -141,11 +151,11 @@ void split_skipped(std::span<const Slice> slices, std::vector<StepEnd>& ends) {
   std::vector<StepEnd> out;
   int64_t shift = 0;
   for (size_t i = 0; i < ends.size(); ++i) {
-    const size_t count = backwards[i].size();
-    if (i > 0 && count > m && count % m == 0 && !ends[i].lost) {
-      for (size_t k = m; k < count; k += m) {
-        out.push_back({backwards[i][k - 1], ends[i].index + shift++, false});
-      }
+    const std::vector<Backward>& own = backwards[i];
+    bool split = i > 0 && own.size() > m && own.size() % m == 0 && !ends[i].lost;
+    for (size_t k = m; split && k < own.size(); k += m) split = own[k].after_wait;
+    for (size_t k = m; split && k < own.size(); k += m) {
+      out.push_back({own[k - 1].end, ends[i].index + shift++, false});
     }
     out.push_back({ends[i].at, ends[i].index + shift, ends[i].lost});
   }
@@ -293,7 +303,7 @@ std::vector<StepEnd> find_step_ends(std::span<const Slice> slices, SliceKind anc
       ends.push_back({group.end, static_cast<int64_t>(ends.size()), false});
     }
   }
-  if (anchor == SliceKind::kOptimizer) split_skipped(slices, ends);
+  if (anchor == SliceKind::kOptimizer && ids.size() == 1) split_skipped(slices, ends);
   return ends;
 }
 

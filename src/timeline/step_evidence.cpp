@@ -286,9 +286,8 @@ class Judge {
     }
     for (size_t i = 0; i < open.size(); ++i) {
       const Votes& everyone = all[open[i].after_input];
-      // Without readings: what lies before a real forward pass (and is not after a wait that was
-      // measured) was needed for the batch.
-      double input = context_.real_forward && !open[i].after_input ? 1 : 0;
+      // Without readings: what lies before a real forward pass was needed for the batch.
+      double input = context_.real_forward ? 1 : 0;
       double other = 0;
       if (everyone.total > 0) {
         constexpr double kDoubt = 3;  // readings that the assumption above weighs

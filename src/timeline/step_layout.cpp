@@ -12,7 +12,13 @@ using namespace model;  // NOLINT: the nouns of the whole room
 
 namespace {
 
+// A forward pass without gradients is one too, where it belongs to the step.
+SliceKind telling(SliceKind kind) {
+  return kind == SliceKind::kValidation ? SliceKind::kForward : kind;
+}
+
 bool is_major(SliceKind kind) {
+  kind = telling(kind);
   return kind == SliceKind::kInputWait || kind == SliceKind::kForward ||
          kind == SliceKind::kBackward || kind == SliceKind::kOptimizer;
 }
@@ -30,6 +36,7 @@ struct Shape {
   size_t cycles = 0;  // a wait for input, then a forward pass
   size_t forwards = 0;
   size_t waits = 0;
+  size_t validations = 0;  // of the forward passes, those marked as validation
 };
 
 struct Span {
@@ -47,7 +54,11 @@ class StepBuilder {
       phases_ = phases_ || (is_major(p.kind) && p.kind != SliceKind::kInputWait);
     }
     // A loss function alone may be a module: a forward pass takes a good part of its backward.
-    real_forward_ = forward > 0 && forward >= 0.1 * backward;
+    real_forward_ = forward > 0 && forward >= 0.15 * backward;
+    for (const Slice& slice : slices) {
+      if (slice.kind == SliceKind::kEpoch) epochs_.push_back(slice.end);
+    }
+    std::ranges::sort(epochs_);
   }
 
   Layout build(const std::vector<StepEnd>& ends) {
@@ -111,8 +122,9 @@ class StepBuilder {
     SliceKind last{};
     const Span span = span_of(step.begin, step.end);
     for (size_t i = span.from; i < span.to; ++i) {
-      const SliceKind kind = painted_[i].kind;
-      if (!is_major(kind)) continue;
+      if (!is_major(painted_[i].kind)) continue;
+      shape.validations += painted_[i].kind == SliceKind::kValidation;
+      const SliceKind kind = telling(painted_[i].kind);
       if (kind == SliceKind::kBackward || kind == SliceKind::kOptimizer) break;
       if (kind == SliceKind::kInputWait) {
         if (last != kind) ++shape.waits;
@@ -127,48 +139,44 @@ class StepBuilder {
     return shape;
   }
 
-  // A validation phase is neither part of a step nor a stall: the step begins after it. Marked, or
-  // told by forward passes that no backward pass follows.
+  // A validation phase is neither part of a step nor a stall: the step begins after it. It shows as
+  // forward passes (marked as validation or not) that no backward pass follows, more of them than a
+  // step usually has: a teacher or a generator without gradients is part of every step.
   void cut_validation() {
-    std::vector<size_t> cycles, forwards, waits;
+    std::vector<size_t> counts[4];
     std::vector<Shape> shapes;
     for (const Step& step : steps_) {
-      shapes.push_back(shape_of(step));
-      cycles.push_back(shapes.back().cycles);
-      forwards.push_back(shapes.back().forwards);
-      waits.push_back(shapes.back().waits);
+      const Shape shape = shapes.emplace_back(shape_of(step));
+      counts[0].push_back(shape.cycles);
+      counts[1].push_back(shape.forwards);
+      counts[2].push_back(shape.waits);
+      counts[3].push_back(shape.validations);
     }
-    const Shape common{usual(cycles), usual(forwards), usual(waits)};
+    const Shape common{usual(counts[0]), usual(counts[1]), usual(counts[2]), usual(counts[3])};
     for (size_t i = 0; i < steps_.size(); ++i) {
       Step& step = steps_[i];
-      const TimePoint cut =
-          std::max(marked_validation(step), told_validation(step, shapes[i], common));
+      const TimePoint cut = validation_end(step, shapes[i], common);
       if (cut <= step.begin || cut >= step.end) continue;
       step.begin = cut;
       step.validation = true;
     }
   }
 
-  TimePoint marked_validation(const Step& step) const {
-    TimePoint cut{};
-    const Span span = span_of(step.begin, step.end);
-    for (size_t i = span.from; i < span.to; ++i) {
-      if (painted_[i].kind == SliceKind::kBackward) break;
-      if (painted_[i].kind == SliceKind::kValidation) cut = painted_[i].end;
-    }
-    return cut;
-  }
-
-  TimePoint told_validation(const Step& step, const Shape& shape, const Shape& common) const {
-    size_t surplus_cycles = 0, surplus_forwards = 0, surplus_waits = 0;
+  TimePoint validation_end(const Step& step, const Shape& shape, const Shape& common) const {
+    // So many come before the step's own.
+    const auto surplus = [](size_t count, size_t most, size_t own) {
+      return count > most ? count - own : 0;
+    };
+    Shape extra;
+    extra.validations = surplus(shape.validations, common.validations, common.validations);
     if (common.cycles > 0) {
-      if (shape.cycles > common.cycles) surplus_cycles = shape.cycles - common.cycles;
+      extra.cycles = surplus(shape.cycles, common.cycles, common.cycles);
     } else if (common.forwards > 0) {
-      if (shape.forwards > 2 * common.forwards) surplus_forwards = shape.forwards - common.forwards;
+      extra.forwards = surplus(shape.forwards, 2 * common.forwards, common.forwards);
     } else if (common.waits > 0 && shape.forwards == 0) {
-      if (shape.waits > 2 * common.waits + 1) surplus_waits = shape.waits - common.waits;
+      extra.waits = surplus(shape.waits, 2 * common.waits + 1, common.waits);
     }
-    if (surplus_cycles + surplus_forwards + surplus_waits == 0) return {};
+    if (extra.cycles + extra.forwards + extra.waits + extra.validations == 0) return {};
 
     Shape seen;
     bool waiting = false;
@@ -178,21 +186,40 @@ class StepBuilder {
     for (size_t i = span.from; i < span.to; ++i) {
       const Painted& p = painted_[i];
       if (!is_major(p.kind)) continue;
-      if (p.kind == SliceKind::kInputWait) {
-        if (last != p.kind) ++seen.waits;
-        if (surplus_waits > 0 && seen.waits > surplus_waits) return p.begin;
+      const SliceKind kind = telling(p.kind);
+      if (kind == SliceKind::kBackward || kind == SliceKind::kOptimizer) break;
+      if (kind == SliceKind::kInputWait) {
+        if (last != kind) ++seen.waits;
+        if (extra.waits > 0 && seen.waits <= extra.waits) cut = p.end;
         waiting = true;
       } else {
         ++seen.forwards;
         seen.cycles += waiting;
+        seen.validations += p.kind == SliceKind::kValidation;
         waiting = false;
-        if (surplus_cycles > 0 && seen.cycles > surplus_cycles) return cut;
-        cut = p.end;
-        if (surplus_forwards > 0 && seen.forwards == surplus_forwards) return cut;
+        if ((extra.cycles > 0 && seen.cycles <= extra.cycles) ||
+            (extra.forwards > 0 && seen.forwards <= extra.forwards) ||
+            (p.kind == SliceKind::kValidation && seen.validations <= extra.validations)) {
+          cut = p.end;
+        }
       }
-      last = p.kind;
+      last = kind;
     }
-    return {};
+    return after_exhausted(cut, step.end);
+  }
+
+  // The wait that only found the validation's loader empty belongs to the validation too.
+  TimePoint after_exhausted(TimePoint cut, TimePoint end) const {
+    const Span span = span_of(cut, end);
+    for (size_t i = span.from; i < span.to; ++i) {
+      const Painted& p = painted_[i];
+      if (p.begin < cut || !is_major(p.kind)) continue;
+      const auto epoch = std::ranges::lower_bound(epochs_, p.begin);
+      const bool exhausted =
+          p.kind == SliceKind::kInputWait && epoch != epochs_.end() && *epoch <= p.end;
+      return exhausted ? *epoch : cut;
+    }
+    return cut;
   }
 
   void add(size_t step, TimePoint begin, TimePoint end, Part part) {
@@ -221,7 +248,7 @@ class StepBuilder {
     std::vector<SliceKind> next_major(span.to - span.from + 1, SliceKind::kStep);
     for (size_t i = span.to; i-- > span.from;) {
       const size_t k = i - span.from;
-      next_major[k] = is_major(painted_[i].kind) ? painted_[i].kind : next_major[k + 1];
+      next_major[k] = is_major(painted_[i].kind) ? telling(painted_[i].kind) : next_major[k + 1];
     }
     SliceKind last = SliceKind::kStep;  // the last telling piece; kStep: none yet
     TimePoint at = step.begin;
@@ -235,7 +262,7 @@ class StepBuilder {
       const TimePoint end = std::min(p.end, step.end);
       add(index, until, end, part_of(p.kind));
       at = std::max(at, end);
-      if (is_major(p.kind)) last = p.kind;
+      if (is_major(p.kind)) last = telling(p.kind);
       if (p.kind == SliceKind::kInputWait) wait_ahead = false;
     }
   }
@@ -286,7 +313,7 @@ class StepBuilder {
   void flag_stops_and_epochs() {
     const auto step_at = [&](TimePoint at) -> Step* {
       const auto it = std::ranges::upper_bound(steps_, at, {}, &Step::end);
-      return it != steps_.end() && it->begin <= at ? &*it : nullptr;
+      return it != steps_.end() && it->begin < at ? &*it : nullptr;
     };
     std::map<Step*, int64_t> stopped_us;
     for (const StackReading& reading : run_.readings) {
@@ -306,6 +333,7 @@ class StepBuilder {
   ThreadId thread_;
   std::span<const Slice> slices_;
   std::vector<Painted> painted_;
+  std::vector<TimePoint> epochs_;
   bool phases_ = false;
   bool real_forward_ = false;
   std::vector<Step> steps_;
