@@ -1,0 +1,30 @@
+"""Options of the end-to-end tests: which binary, which interpreter runs the jobs."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "jobs"))
+
+
+@pytest.fixture(scope="session")
+def flatout() -> str:
+    """$FLATOUT_BIN, else the newest build below build/, else what PATH has."""
+    named = os.environ.get("FLATOUT_BIN")
+    if named:
+        return named
+    built = sorted(ROOT.glob("build/*/flatout"), key=lambda p: p.stat().st_mtime)
+    found = str(built[-1]) if built else shutil.which("flatout")
+    if not found:
+        pytest.skip("lacks the program: set FLATOUT_BIN or build it")
+    return found
+
+
+@pytest.fixture(scope="session")
+def job_python() -> str:
+    """$PYTHON, else this interpreter; it needs torch, numpy and pillow."""
+    return os.environ.get("PYTHON", sys.executable)

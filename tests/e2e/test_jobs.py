@@ -1,0 +1,98 @@
+"""Every job of tests/jobs under `flatout run`: the injected cause is the verdict, healthy jobs get none.
+
+One job at a time: they measure the machine. FLATOUT_KEEP=DIR keeps the run folders there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import launch
+from cases import CASES, Case
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+# What others may take of the machine's cores before a wrong verdict is blamed on them and the run is
+# repeated, once. Measured by the run itself, the case's own neighbours subtracted.
+NOISE_SHARE = 0.15
+
+
+def machine_busy_s() -> float:
+    """Busy seconds of the whole machine since boot."""
+    with open("/proc/stat") as stat:
+        ticks = [int(v) for v in stat.readline().split()[1:]]
+    user, nice, system, _idle, _wait, irq, soft = ticks[:7]
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+
+
+class Outcome:
+    """One run under flatout: what it found and how busy the rest of the machine was."""
+
+    def __init__(self, case: Case, flatout: str, python: str, folder: Path) -> None:
+        before, own = machine_busy_s(), os.times()
+        self.done = launch.run(case, prefix=[flatout, "run", "--out", str(folder), "--"], python=python)
+        after, now = machine_busy_s(), os.times()
+        ours = now.children_user + now.children_system - own.children_user - own.children_system
+        ours += now.user + now.system - own.user - own.system
+        cores = os.cpu_count() or 1
+        # Neighbours of the case are children of ours, reaped by launch: they count as ours.
+        self.noise = max(0.0, after - before - ours) / (self.done.wall_s * cores)
+        self.folder = folder
+        path = folder / "findings.json"
+        assert path.exists(), f"no findings.json; code {self.done.code}\n{self.done.output[-3000:]}"
+        self.json = json.loads(path.read_text())
+        self.ids = [f["id"] for f in self.json["findings"]]
+
+
+def complaints(case: Case, outcome: Outcome) -> list[str]:
+    """What is wrong with a run's verdict, in words; empty if nothing is."""
+    wrong = []
+    verdict, ids = outcome.json["verdict"], outcome.ids
+    if case.exit_code is not None and outcome.done.code != case.exit_code:
+        wrong.append(f"exit code {outcome.done.code}, the job's own is {case.exit_code}")
+    if case.healthy:
+        if verdict != "healthy" or ids:
+            wrong.append(f"a healthy job was given {ids or verdict}")
+        return wrong
+    right = {case.expect} | case.expect_any | case.also_right
+    if verdict not in right:
+        wrong.append(f"verdict {verdict}, expected {' or '.join(sorted(right))}; findings {ids}")
+        return wrong
+    if absent := case.expect_any - set(ids):
+        wrong.append(f"second cause {sorted(absent)} not found; findings {ids}")
+    if case.blames:
+        where = outcome.json["findings"][0].get("where") or {}
+        got = (os.path.basename(where.get("file", "")), where.get("line"))
+        if got not in case.cause_lines():
+            wrong.append(f"where is {got}, the cause is at {case.cause_lines()}")
+    return wrong
+
+
+def screen(flatout: str, folder: Path) -> str:
+    """What `flatout report` prints of a run folder."""
+    return subprocess.run([flatout, "report", str(folder), "--format", "text"], capture_output=True,
+                          text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_the_verdict_names_the_cause(case: Case, flatout: str, job_python: str, tmp_path: Path) -> None:
+    if lacks := launch.lacking(case):
+        pytest.skip(f"{case.name} lacks {', '.join(lacks)}")
+    keep = Path(os.environ["FLATOUT_KEEP"]) / case.name if "FLATOUT_KEEP" in os.environ else tmp_path / "run"
+    keep.parent.mkdir(parents=True, exist_ok=True)
+    outcome = Outcome(case, flatout, job_python, keep)
+    wrong = complaints(case, outcome)
+    if wrong and outcome.noise > NOISE_SHARE:
+        print(f"NOISE: other processes took {outcome.noise:.0%} of the cores during {case.name}; "
+              f"it said {wrong}; running it once more")
+        outcome = Outcome(case, flatout, job_python, keep.with_name(keep.name + "-again"))
+        wrong = complaints(case, outcome)
+    note = f" (others took {outcome.noise:.0%} of the cores)"
+    assert not wrong, "; ".join(wrong) + note + f"\n{outcome.folder / 'findings.json'}"
+    text = screen(flatout, outcome.folder)
+    assert outcome.json["verdict"] in text, f"the screen does not name the verdict:\n{text}"

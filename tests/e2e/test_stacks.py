@@ -1,0 +1,237 @@
+"""Python stacks read from outside, against py-spy and against what the script is known to do.
+
+Every CPython that can be found (on PATH, and beside a pyenv) is tried; versions that are not there are skipped by name.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t"]
+
+SCRIPT = r"""
+import gc, os, subprocess, sys, threading, time
+
+def spin(n):
+    total = 0
+    for i in range(n):
+        total += i % 7
+    return total
+
+def numbers():
+    while True:
+        spin(300)
+        yield 1
+
+def recurse(depth):
+    if depth:
+        return recurse(depth - 1)
+    for _ in numbers():
+        pass
+
+class Ünïcode:
+    def größe(self):
+        event.wait()
+
+def sleeper():
+    while True:
+        time.sleep(
+            1000
+        )
+
+def reader():
+    os.read(pipe, 1)
+
+def child():
+    subprocess.call(["sleep", "1000"])
+
+pipe, other = os.pipe()
+event = threading.Event()
+for target in (Ünïcode().größe, sleeper, reader, child, lambda: recurse(300)):
+    threading.Thread(target=target, daemon=True).start()
+time.sleep(0.4)
+print("ready", flush=True)
+exec(compile("def made():\n    recurse(3)\nmade()\n", "<made>", "exec"))
+"""
+
+
+def pythons():
+    """name -> path of an interpreter, as "3.8" -> ..."""
+    found = {}
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv")) / "versions"
+    if pyenv.is_dir():
+        folders += [str(v / "bin") for v in sorted(pyenv.iterdir())]
+    for version in VERSIONS:
+        for folder in folders:
+            path = pathlib.Path(folder) / f"python{version}"
+            if path.exists() and os.access(path, os.X_OK):
+                check = subprocess.run([path, "-c", "import threading"], capture_output=True)
+                if check.returncode == 0:
+                    found[version] = str(path)
+                    break
+    return found
+
+
+PYTHONS = pythons()
+
+
+def stack_dump():
+    program = os.environ.get("FLATOUT_BIN")
+    folders = [pathlib.Path(program).parent] if program else sorted((ROOT / "build").glob("*"))
+    for folder in folders:
+        path = folder / "src" / "probe" / "stack_dump"
+        if path.exists():
+            return str(path)
+    pytest.skip("stack_dump is not built")
+
+
+def py_spy():
+    path = shutil.which("py-spy") or str(pathlib.Path(sys.executable).parent / "py-spy")
+    if not os.path.exists(path):
+        pytest.skip("py-spy is not installed")
+    return path
+
+
+def dump(pid, *options):
+    out = subprocess.run([stack_dump(), str(pid), *options], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stdout)
+
+
+class Target:
+    def __init__(self, python, script, *arguments):
+        self.process = subprocess.Popen(
+            [python, "-c", script, *arguments], stdout=subprocess.PIPE, start_new_session=True
+        )
+        self.pid = self.process.pid
+
+    def __enter__(self):
+        assert self.process.stdout.readline().strip() == b"ready"
+        return self
+
+    def __exit__(self, *_):
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def stopped(pid):
+    os.kill(pid, signal.SIGSTOP)
+    while True:
+        states = [
+            pathlib.Path(f"/proc/{pid}/task/{t}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            for t in os.listdir(f"/proc/{pid}/task")
+        ]
+        if all(s == "T" for s in states):
+            return
+        time.sleep(0.001)
+
+
+@pytest.fixture(params=VERSIONS)
+def python(request):
+    if request.param not in PYTHONS:
+        pytest.skip(f"CPython {request.param} is not installed")
+    return PYTHONS[request.param]
+
+
+def test_stacks_of_a_stopped_process_agree_with_py_spy(python):
+    same = total = 0
+    with Target(python, SCRIPT) as target:
+        for _ in range(20):
+            stopped(target.pid)
+            theirs = json.loads(
+                subprocess.run(
+                    [py_spy(), "dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(target.pid)],
+                    capture_output=True, text=True, check=True, timeout=60,
+                ).stdout
+            )
+            ours = {t["tid"]: t for t in dump(target.pid)["threads"]}
+            os.kill(target.pid, signal.SIGCONT)
+            time.sleep(0.01)
+            assert len(ours) == len(theirs) == 6
+            assert not any(t["torn"] for t in ours.values())
+            by_id = {t["thread_id"]: t for t in ours.values()}
+            for thread in theirs:
+                mine = ours.get(thread["os_thread_id"]) or by_id[thread["thread_id"]]
+                # py-spy names methods with their class where the version tells it.
+                frames = [(f["name"].split(".")[-1], f["filename"], f["line"]) for f in thread["frames"]]
+                own = [(f["name"], f["file"], f["line"]) for f in mine["frames"]]
+                total += max(len(frames), len(own))
+                same += sum(a == b for a, b in zip(frames, own))
+                assert mine["gil"] == thread["owns_gil"]
+    assert total > 20 * 300
+    assert same >= 0.99 * total
+
+
+def test_each_thread_is_found_in_its_function_and_its_state(python):
+    with Target(python, SCRIPT) as target:
+        result = dump(target.pid, "--states", "1.0", "--interval-us", "10000")
+    threads = result["threads"]
+
+    def time_of(function, state):
+        for t in threads.values():
+            if t["pid"] == target.pid and any(function in s for s in t["stacks"]):
+                return t["states"].get(state, 0.0) / sum(t["states"].values())
+        raise AssertionError(f"no thread was seen in {function}")
+
+    assert not result["missing"]
+    assert time_of("sleeper", "sleep") > 0.95
+    assert time_of("größe", "lock") > 0.95
+    assert time_of("reader", "poll") > 0.95
+    assert time_of("child", "child") > 0.95
+    # Two threads spin: one holds the lock of the interpreter, the other waits for it.
+    spinning = [t for t in threads.values() if t["pid"] == target.pid and any("recurse" in s for s in t["stacks"])]
+    assert len(spinning) == 2
+    assert sum(t["states"].get("gil_wait", 0) for t in spinning) > 0.5
+    assert sum(t.get("gil", 0) for t in spinning) > 0.7
+
+
+def test_a_running_collector_is_seen(python):
+    script = "import gc\nkeep = [[] for _ in range(2000000)]\nprint('ready', flush=True)\nwhile True: gc.collect()\n"
+    with Target(python, script) as target:
+        result = dump(target.pid, "--states", "1.0", "--interval-us", "10000")
+    main = result["threads"][str(target.pid)]
+    assert main["gc"] > 0.8
+
+
+def test_a_target_that_ends_at_any_moment_is_an_error_and_no_more(python):
+    tool = stack_dump()
+    for delay in (0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.08):
+        process = subprocess.Popen([python, "-c", "import threading, json, decimal"])
+        time.sleep(delay)
+        out = subprocess.run([tool, str(process.pid), "--repeat", "50", "--interval-us", "100"],
+                             capture_output=True, timeout=60)
+        assert out.returncode in (0, 1)
+        process.wait()
+
+
+def test_a_target_that_execs_or_crashes_is_followed():
+    python = PYTHONS[max((v for v in PYTHONS if not v.endswith("t")), key=lambda v: int(v[2:]))]
+    script = (
+        "import os, sys, time\n"
+        "n = int(sys.argv[1])\n"
+        "def working():\n"
+        "    end = time.time() + 0.15\n"
+        "    while time.time() < end: pass\n"
+        "if n == 3: print('ready', flush=True)\n"
+        "working()\n"
+        "if n: os.execv(sys.executable, [sys.executable, '-c', open('/proc/self/cmdline').read().split('\\0')[2], str(n - 1)])\n"
+        "os.abort()\n"
+    )
+    with Target(python, script, "3") as target:
+        result = dump(target.pid, "--states", "3", "--interval-us", "5000")
+        assert target.process.wait(timeout=30) == -signal.SIGABRT
+        seen = sum(s for stack, s in result["threads"][str(target.pid)]["stacks"].items() if "working" in stack)
+        assert seen > 0.2

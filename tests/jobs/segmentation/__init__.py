@@ -1,0 +1,1 @@
+"""Helper modules of the job segment.py."""

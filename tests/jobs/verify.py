@@ -1,0 +1,51 @@
+"""Measures every job with its cause and with --fixed, without Flatout, and writes gains.json.
+
+    python tests/jobs/verify.py [--rounds 3] [NAME…]
+
+Runs alternate; a gain is the ratio of the mean step times (median of the rounds). Use a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+import launch
+from cases import CASES, GAINS, Case
+
+
+def measure(case: Case, fixed: bool) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        done = launch.run(case, fixed=fixed, times=times)
+        if not times.exists():
+            raise SystemExit(f"{case.name}{' --fixed' * fixed} wrote no times, code {done.code}:\n{done.output[-2000:]}")
+        return json.loads(times.read_text())["mean_s"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("names", nargs="*")
+    opts = parser.parse_args()
+    known = json.loads(GAINS.read_text()) if GAINS.exists() else {}
+    for case in CASES:
+        if opts.names and case.name not in opts.names:
+            continue
+        if not case.step_cost or (missing := launch.lacking(case)):
+            if case.step_cost:
+                print(f"{case.name:26} skipped: lacks {', '.join(missing)}")
+            continue
+        pairs = [(measure(case, False), measure(case, True)) for _ in range(opts.rounds)]
+        slow, fast = (statistics.median(p) for p in zip(*pairs))
+        known[case.name] = {"gain": round(slow / fast, 3), "cause_ms": round(1e3 * slow, 3), "fixed_ms": round(1e3 * fast, 3)}
+        weak = "  too weak" if slow / fast < 1.3 else ""
+        print(f"{case.name:26} {1e3 * slow:9.2f} ms {1e3 * fast:9.2f} ms  gain {slow / fast:5.2f}{weak}", flush=True)
+        GAINS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
