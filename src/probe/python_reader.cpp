@@ -14,6 +14,7 @@ constexpr size_t kMaxText = 4096;        // characters of a name
 constexpr size_t kMaxTable = 256 << 10;  // bytes of a line table
 constexpr size_t kMaxKnown = 20000;      // code objects
 constexpr size_t kMaxBlock = 8192;
+constexpr uint64_t kTrustFor = 16;       // readings, until a code object is looked at again
 constexpr uint64_t kStackMargin = 1024;  // of the data stack beyond its top
 constexpr uint64_t kMaxChunk = 256 << 10;
 constexpr char kOwnedByGenerator = 1;       // _frameowner
@@ -137,6 +138,18 @@ bool PythonReader::walk_matches(const PythonOffsets& o) {
 }
 
 Status PythonReader::read(PythonReading& out, std::span<const int32_t> tids) {
+  // A reading that was torn is tried once more: what it caught lasts some nanoseconds.
+  Status status = read_once(out);
+  const auto torn = [&] {
+    return std::any_of(out.threads.begin(), out.threads.end(),
+                       [](const PythonThread& t) { return t.torn; });
+  };
+  if (status.ok() ? torn() : status.error().code == Code::kTorn) status = read_once(out);
+  if (status.ok() && offsets_.thread_native_id == 0) find_tids(out, tids);
+  return status;
+}
+
+Status PythonReader::read_once(PythonReading& out) {
   readings_++;
   out.gc_running = out.gil_locked = out.cut = false;
   out.gils.clear();
@@ -150,7 +163,6 @@ Status PythonReader::read(PythonReading& out, std::span<const int32_t> tids) {
   }
   out.threads.resize(count_);
   if (!ok) return Error{Code::kTorn, "the interpreter changed while it was read", ""};
-  if (offsets_.thread_native_id == 0) find_tids(out, tids);
   return {};
 }
 
@@ -243,45 +255,50 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
                       static_cast<uint8_t>(block[o.frame_owner]) >= kOwnedByInterpreter;
     if (!shim) {
       const uint64_t address = untag(field<uint64_t>(block.data(), o.frame_code));
-      const KnownCode* code = find_code(address);
+      const KnownCode* code = find_code(address, false);
       if (code == nullptr) return false;
-      thread.frames.push_back({code->id, line_of(*code, block.data(), address)});
+      const int64_t at = instruction(block.data(), address);
+      // Outside of its code: it is another object by now, or the frame is torn.
+      const auto outside = [&] { return code->lines.end() != 0 && at > code->lines.end(); };
+      if (outside()) code = find_code(address, true);
+      if (code == nullptr || outside()) return false;
+      const int line = at < 0 ? code->first_line : code->lines.line(at);
+      thread.frames.push_back({code->id, static_cast<uint32_t>(std::max(line, 0))});
     }
     frame = previous;
   }
   return true;
 }
 
-uint32_t PythonReader::line_of(const KnownCode& code, const char* block, uint64_t address) {
+/// Offset of the frame's instruction in its bytecode; negative before the first.
+int64_t PythonReader::instruction(const char* block, uint64_t code) {
   const PythonOffsets& o = offsets_;
-  int64_t offset = 0;
   if (o.minor <= 10) {
-    offset = field<int32_t>(block, o.frame_instruction);
-    if (o.minor == 10) offset *= 2;  // counts instructions
-  } else {
-    uint64_t bytecode = address + o.code_bytecode;
-    if (o.frame_bytecode_copy != 0 && o.code_bytecode_copies != 0) {
-      // Each thread of a build without GIL may run a copy of its own; copy 0 is the original.
-      const auto index = field<int32_t>(block, o.frame_bytecode_copy);
-      uint64_t copies = 0, copy = 0;
-      if (index > 0 && index < (1 << 20) &&
-          snapshot_.get(address + o.code_bytecode_copies, copies) && copies != 0 &&
-          snapshot_.get(copies + 8 + static_cast<uint64_t>(index) * 8, copy) && copy != 0) {
-        bytecode = copy;
-      }
-    }
-    offset = static_cast<int64_t>(field<uint64_t>(block, o.frame_instruction) - bytecode);
+    const int64_t last = field<int32_t>(block, o.frame_instruction);
+    return o.minor == 10 ? last * 2 : last;  // 3.10 counts instructions
   }
-  if (offset < 0) return static_cast<uint32_t>(std::max(code.first_line, 0));
-  return static_cast<uint32_t>(std::max(code.lines.line(offset), 0));
+  uint64_t bytecode = code + o.code_bytecode;
+  if (o.frame_bytecode_copy != 0 && o.code_bytecode_copies != 0) {
+    // Each thread of a build without GIL may run a copy of its own; copy 0 is the original.
+    const auto index = field<int32_t>(block, o.frame_bytecode_copy);
+    uint64_t copies = 0, copy = 0;
+    if (index > 0 && index < (1 << 20) && snapshot_.get(code + o.code_bytecode_copies, copies) &&
+        copies != 0 && snapshot_.get(copies + 8 + static_cast<uint64_t>(index) * 8, copy) &&
+        copy != 0) {
+      bytecode = copy;
+    }
+  }
+  return static_cast<int64_t>(field<uint64_t>(block, o.frame_instruction) - bytecode);
 }
 
-/// The code object at `address`, checked to be what it was when it was learned: addresses are
-/// reused. nullptr where there is none.
-PythonReader::KnownCode* PythonReader::find_code(uint64_t address) {
+/// The code object at `address`. Addresses are reused, so every so often, and always where
+/// `distrust`, it is checked to be what it was when it was learned. nullptr where there is none.
+PythonReader::KnownCode* PythonReader::find_code(uint64_t address, bool distrust) {
   if (address == 0 || address % 8 != 0) return nullptr;
   const auto found = known_.find(address);
-  if (found != known_.end() && found->second.checked == readings_) return &found->second;
+  if (!distrust && found != known_.end() && readings_ - found->second.checked <= kTrustFor) {
+    return &found->second;
+  }
   const PythonOffsets& o = offsets_;
   std::array<char, kMaxBlock> block;
   if (!snapshot_.copy(address, block.data(), code_block_)) return nullptr;

@@ -81,12 +81,13 @@ class PythonReader {
   PythonReader(std::unique_ptr<RemoteMemory> memory, const PythonPlace& place);
   Status choose_offsets();
   bool walk_matches(const PythonOffsets& offsets);
+  Status read_once(PythonReading& out);
   bool read_interpreter(uint64_t interp, PythonReading& out);
   bool read_thread(const char* block, PythonThread& thread);
   void fetch_data_stack(const char* block);
   bool read_frames(uint64_t frame, PythonThread& thread);
-  uint32_t line_of(const KnownCode& code, const char* block, uint64_t address);
-  KnownCode* find_code(uint64_t address);
+  int64_t instruction(const char* block, uint64_t code);
+  KnownCode* find_code(uint64_t address, bool distrust);
   bool is_code_type(uint64_t type);
   bool read_string(uint64_t address, std::string& out);
   bool read_bytes(uint64_t address, std::string& out);

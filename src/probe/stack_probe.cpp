@@ -43,7 +43,10 @@ struct StackProbe::ThreadEntry {
   model::ThreadId id = 0;
   bool named = false;
   bool gone = false;
-  bool changed = true;  // in this tick
+  bool changed = true;    // in this tick
+  bool moved = true;      // its Python stack is another than in the last reading
+  Nanos ran{}, window{};  // CPU time since it was last looked at, and how long ago that was
+  TimePoint looked{};
 
   uint64_t on_cpu = 0, delay = 0, slices = 0;
   bool has_schedstat = false;
@@ -53,7 +56,6 @@ struct StackProbe::ThreadEntry {
 
   std::vector<PythonFrame> frames;
   model::StackId stack = 0;
-  bool python = false;  // has a Python thread state
   ThreadState state = ThreadState::kUnknown;
   uint8_t flags = 0;
   int16_t syscall = -1;
@@ -209,6 +211,9 @@ bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now)
   const bool same = thread.has_schedstat && on_cpu == thread.on_cpu && delay == thread.delay &&
                     slices == thread.slices;
   thread.changed = !same || !sleeping(thread.letter);
+  thread.ran = Nanos(static_cast<int64_t>(on_cpu - thread.on_cpu));
+  thread.window = now - thread.looked;
+  thread.looked = now;
   thread.on_cpu = on_cpu;
   thread.delay = delay;
   thread.slices = slices;
@@ -276,7 +281,7 @@ void StackProbe::read_python(ProcessEntry& process, TimePoint now, model::Sink& 
 /// Gives each thread of the process its stack out of reading_.
 void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
   for (ThreadEntry& thread : process.threads) {
-    thread.python = false;
+    thread.moved = false;
     thread.flags &= model::kIdleWorker;
   }
   process.gil.clear();
@@ -291,7 +296,6 @@ void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
       continue;
     }
     ThreadEntry& thread = *it;
-    thread.python = true;
     if (from.holds_gil) {
       thread.flags |= model::kHoldsGil;
       if (reading_.gc_running) thread.flags |= model::kGcRunning;
@@ -305,6 +309,7 @@ void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
       continue;
     }
     if (from.frames == thread.frames) continue;
+    thread.moved = true;
     thread.frames = from.frames;
     model::StackId stack = 0;
     for (size_t i = from.frames.size(); i-- > 0;) {
@@ -355,6 +360,12 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
   thread.syscall = -1;
   thread.flags &= static_cast<uint8_t>(~model::kIdleWorker);
   if (stat->state == 'R') {
+    // Who waits for the interpreter's lock wakes every 5 ms to ask for it, and then may have to
+    // wait for a core to do so: that is still waiting for the lock, as long as nothing was done.
+    if (thread.state == ThreadState::kGilWait && !thread.moved && thread.has_schedstat &&
+        (thread.flags & model::kHoldsGil) == 0 && thread.ran * 50 < thread.window) {
+      return;
+    }
     if (thread.has_schedstat && thread.share.take_waiting()) {
       thread.state = ThreadState::kRunQueue;
     } else if (thread.share.take_kernel()) {

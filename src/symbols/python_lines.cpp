@@ -99,6 +99,7 @@ PythonLines PythonLines::decode(std::string_view table, int first_line, int mino
       offset += length;
     }
   }
+  if (minor >= 10) out.end_ = offset;
   out.entries_.shrink_to_fit();
   return out;
 }

@@ -20,6 +20,8 @@ class PythonLines {
   /// The line of the instruction at `offset`; the first line where the table says nothing.
   int line(int64_t offset) const;
   size_t size() const { return entries_.size(); }
+  /// Where the bytecode ends, as far as the table tells (3.10 and later); else 0.
+  int64_t end() const { return end_; }
 
  private:
   struct Entry {
@@ -28,6 +30,7 @@ class PythonLines {
   };
   void add(int64_t begin, int64_t line);
   int first_line_ = 0;
+  int64_t end_ = 0;
   std::vector<Entry> entries_;
 };
 

@@ -194,8 +194,8 @@ def test_each_thread_is_found_in_its_function_and_its_state(python):
     # Two threads spin: one holds the lock of the interpreter, the other waits for it.
     spinning = [t for t in threads.values() if t["pid"] == target.pid and any("recurse" in s for s in t["stacks"])]
     assert len(spinning) == 2
-    assert sum(t["states"].get("gil_wait", 0) for t in spinning) > 0.5
-    assert sum(t.get("gil", 0) for t in spinning) > 0.7
+    assert sum(t["states"].get("gil_wait", 0) for t in spinning) > 0.3
+    assert sum(t.get("gil", 0) for t in spinning) > 0.6
 
 
 def test_a_running_collector_is_seen(python):
