@@ -307,6 +307,7 @@ class Exporter {
   }
 
   void counter(const Series& series, std::string_view label, double scale, size_t stride) {
+    if (series.entity >= run_.entities.size()) return;
     const Entity& entity = run_.entities[series.entity];
     int64_t pid = kMachinePid;
     std::string title(label);

@@ -1,0 +1,179 @@
+// Loops whose batches come from elsewhere than a DataLoader. The readings are what the probe sees:
+// every 7 ms, which is no fraction of the loops' 30 ms.
+#include "timeline/step_evidence.h"
+
+#include <gtest/gtest.h>
+
+#include "timeline/steps.h"
+#include "timeline/test_run.h"
+
+namespace flatout::timeline {
+namespace {
+
+using model::Part;
+using model::StackId;
+using model::StepSource;
+using model::ThreadState;
+using testing::RunBuilder;
+
+constexpr const char* kTorchModule =
+    "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py";
+constexpr const char* kTorchTensor = "/venv/lib/python3.11/site-packages/torch/_tensor.py";
+constexpr const char* kTorchOptim = "/venv/lib/python3.11/site-packages/torch/optim/sgd.py";
+
+double share(const model::Run& run, Part part) {
+  return run.steps.summary.breakdown[static_cast<size_t>(part)];
+}
+
+// Stacks of a loop in train.py: line 10 gets the batch, 12 forward, 13 loss, 14 backward,
+// 15 optimizer, 17 logs.
+struct Loop {
+  RunBuilder b;
+  Loop() { b.every(7); }
+  StackId at(uint32_t line, std::vector<RunBuilder::At> below = {}) {
+    std::vector<RunBuilder::At> frames = {{"<module>", "train.py", 40}, {"main", "train.py", line}};
+    frames.insert(frames.end(), below.begin(), below.end());
+    return b.stack(frames);
+  }
+  StackId forward = at(12, {{"_call_impl", kTorchModule, 1700}, {"forward", "model.py", 8}});
+  StackId plain_forward = at(12);
+  StackId backward = at(14, {{"backward", kTorchTensor, 600}});
+  StackId optimizer = at(15, {{"step", kTorchOptim, 80}});
+
+  void rest(int i) {
+    b.backward(9).read_back(9, backward, ThreadState::kOnCpuNative);
+    b.optimizer(2, 0, i + 1).read_back(2, optimizer, ThreadState::kOnCpuNative);
+  }
+  model::Run finish() {
+    model::Run run = b.build();
+    find_steps(run);
+    return run;
+  }
+};
+
+TEST(OpenTime, BlockedInAQueueIsInputWait) {
+  Loop l;
+  const StackId get = l.at(10, {{"get", "/usr/lib/python3.11/queue.py", 171},
+                                {"wait", "/usr/lib/python3.11/threading.py", 320}});
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(14, get, ThreadState::kLock).during(5, l.forward, ThreadState::kOnCpuNative);
+    l.rest(i);
+  }
+  const model::Run run = l.finish();
+  EXPECT_NEAR(share(run, Part::kInputWait), 14 / 30.0, 0.04);
+  EXPECT_NEAR(share(run, Part::kForward), 5 / 30.0, 0.04);
+}
+
+TEST(OpenTime, DecodingInTheLoopIsInputWait) {
+  Loop l;
+  const StackId decode = l.at(
+      10,
+      {{"load", "data.py", 5}, {"decode", "/venv/lib/python3.11/site-packages/PIL/Image.py", 9}});
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(14, decode, ThreadState::kOnCpuNative)
+        .during(5, l.forward, ThreadState::kOnCpuNative);
+    l.rest(i);
+  }
+  EXPECT_NEAR(share(l.finish(), Part::kInputWait), 14 / 30.0, 0.04);
+}
+
+TEST(OpenTime, ReadingFromDiskIsInputWait) {
+  Loop l;
+  const StackId read = l.at(10);
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(14, read, ThreadState::kDisk).during(5, l.plain_forward, ThreadState::kOnCpuNative);
+    l.rest(i);
+  }
+  const model::Run run = l.finish();
+  EXPECT_NEAR(share(run, Part::kInputWait), 14 / 30.0, 0.04);
+  EXPECT_NEAR(share(run, Part::kForward), 5 / 30.0, 0.04);
+}
+
+TEST(OpenTime, AFunctionalForwardPassIsForward) {
+  Loop l;
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(19, l.plain_forward, ThreadState::kOnCpuNative);
+    l.rest(i);
+  }
+  EXPECT_NEAR(share(l.finish(), Part::kForward), 19 / 30.0, 0.01);
+}
+
+TEST(OpenTime, AForwardPassWhoseThreadsAreWaitedForIsForward) {
+  Loop l;
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(12, l.plain_forward, ThreadState::kOnCpuNative);
+    l.b.during(7, l.plain_forward, ThreadState::kLock);
+    l.rest(i);
+  }
+  EXPECT_NEAR(share(l.finish(), Part::kForward), 19 / 30.0, 0.01);
+}
+
+TEST(OpenTime, WhatComesAfterTheOptimizerIsOther) {
+  Loop l;
+  const StackId log = l.at(17, {{"log", "train.py", 30}});
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(12, log, ThreadState::kOnCpuPython).during(7, l.forward, ThreadState::kOnCpuNative);
+    l.rest(i);
+  }
+  const model::Run run = l.finish();
+  EXPECT_NEAR(share(run, Part::kOther), 12 / 30.0, 0.04);
+  EXPECT_NEAR(share(run, Part::kInputWait), 0, 0.02);
+}
+
+TEST(OpenTime, BeforeARealForwardPassLiesTheInputEvenWithoutReadings) {
+  RunBuilder b;
+  for (int i = 0; i < 50; ++i) b.idle(10).forward(5).idle(1).backward(9).optimizer(2, 0, i + 1);
+  model::Run run = b.build();
+  find_steps(run);
+  EXPECT_NEAR(share(run, Part::kInputWait), 10 / 27.0, 1e-6);
+  EXPECT_NEAR(share(run, Part::kForward), 6 / 27.0, 1e-6);
+}
+
+TEST(OpenTime, OneStalledStepIsNotSpreadOverAll) {
+  Loop l;
+  const StackId get = l.at(10);
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(i == 60 ? 400 : 2, get, ThreadState::kDisk);
+    l.b.during(5, l.forward, ThreadState::kOnCpuNative);
+    l.rest(i);
+  }
+  const model::Run run = l.finish();
+  EXPECT_GT(to_ms(run.steps.steps[60].part(Part::kInputWait)), 380);
+  EXPECT_LT(to_ms(run.steps.steps[61].part(Part::kInputWait)), 4);
+}
+
+TEST(Repetition, StepsOfANumPyLoopComeFromItsLines) {
+  RunBuilder b;
+  const auto at = [&](uint32_t line) {
+    return b.stack({{"<module>", "train.py", 40}, {"main", "train.py", line}});
+  };
+  const StackId read = at(10), compute = at(12), update = at(13);
+  b.every(5).during(500, b.stack({{"<module>", "train.py", 1}}), ThreadState::kOnCpuPython);
+  for (int i = 0; i < 40; ++i) {
+    b.during(30 + i % 3, read, ThreadState::kDisk);
+    b.during(50, compute, ThreadState::kOnCpuNative).during(20, update, ThreadState::kOnCpuNative);
+  }
+  model::Run run = b.build();
+  find_steps(run);
+  EXPECT_EQ(run.steps.source, StepSource::kRepetition);
+  EXPECT_GE(run.steps.steps.size(), 25u);
+  EXPECT_NEAR(to_ms(run.steps.summary.median), 101, 5);
+  EXPECT_NEAR(share(run, Part::kInputWait), 0.3, 0.05);
+}
+
+TEST(Repetition, RandomWorkHasNoSteps) {
+  RunBuilder b;
+  uint32_t random = 1;
+  const StackId stacks[] = {b.stack({{"main", "a.py", 1}}), b.stack({{"main", "a.py", 2}}),
+                            b.stack({{"main", "a.py", 3}})};
+  for (int i = 0; i < 600; ++i) {
+    random = random * 1664525 + 1013904223;
+    b.during(5 + (random >> 8) % 60, stacks[(random >> 20) % 3], ThreadState::kOnCpuPython);
+  }
+  model::Run run = b.every(5).build();
+  find_steps(run);
+  EXPECT_EQ(run.steps.source, StepSource::kNone);
+}
+
+}  // namespace
+}  // namespace flatout::timeline
