@@ -1,0 +1,22 @@
+// The parts of the HTML report that are plain markup; charts are drawn into it by page.js.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "model/comparison.h"
+#include "model/finding.h"
+#include "model/run.h"
+
+namespace flatout::report {
+
+/// Text for HTML: escaped, with control characters and direction marks made visible, cut if huge.
+std::string html_text(std::string_view s);
+
+std::string verdict_html(const model::Run& run, const model::Diagnosis& diagnosis);
+std::string steps_html(const model::Run& run);
+std::string comparison_html(const model::Comparison& comparison);
+/// Processes, facts of the machine and the job, what was not measured.
+std::string details_html(const model::Run& run);
+
+}  // namespace flatout::report
