@@ -1,0 +1,359 @@
+// Who takes the cores: others, the job's own threads, a quota, a mask; and what the training thread
+// burns on the interpreter, the collector and on starting processes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "diagnose/findings.h"
+#include "diagnose/whatif.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Part;
+using model::SignalId;
+using model::Slice;
+using model::SliceKind;
+
+namespace {
+
+// A lost core or less than this of one is noise of any machine.
+constexpr double kSomeCore = 0.1;
+// Interpreter time in the time on CPU from which a line's operations count as tiny.
+constexpr double kTinyOps = 0.2;
+
+std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
+
+/// What a step loses to waiting for cores: in the compute phases (a pool's slowest thread holds up
+/// the training thread) and through the producers where they bound the step.
+struct CoreWait {
+  double compute = 0, fetch = 0;  // seconds per step, per batch
+};
+
+CoreWait core_wait(const RunView& view) {
+  CoreWait w;
+  w.compute = view.trainer_delay() - view.trainer_delay_in_wait() + view.pool_delay();
+  w.fetch = view.loader().kind == LoaderKind::kSerial
+                ? view.trainer_delay_in_wait()
+                : view.loader().fetch * view.producer_delay_share();
+  return w;
+}
+
+double saved_without(const RunView& view, const CoreWait& wait, double share) {
+  const WhatIf whatif(view);
+  // What others take is CPU time that the job would have had.
+  Relief relief{.fetch = wait.fetch * share, .trainer = wait.compute * share};
+  relief.cores = view.cpu().others;
+  const double limit = view.has_steps() ? view.steps().mean : 1.0;
+  return std::min(whatif.saved_by(relief), 0.9 * limit);
+}
+
+void detect_throttled(const RunView& view, Findings& findings) {
+  const CpuView& cpu = view.cpu();
+  if (cpu.throttled <= 0) return;
+  // Stopped time is summed over cores; the job's wall time stops as long as its busy threads do.
+  const double width =
+      std::max(1.0, std::min(cpu.cores > 0 ? cpu.cores : 1.0, cpu.job + cpu.throttled));
+  const double stopped = std::min(0.95, cpu.throttled / width);
+  const double unit = view.has_steps() ? view.steps().mean : 1.0;
+  Finding* f = findings.add("cpu.throttled", "The CPU quota of the control group stops the job",
+                            0.95, stopped * unit);
+  if (f == nullptr) return;
+  evidence(*f,
+           fmt::format("the quota stopped it in {} of all periods",
+                       format_percent(cpu.throttled_periods)),
+           cpu.throttled_periods, "ratio", "probe.cgroup", view.steps().count);
+  evidence(*f, fmt::format("{} of its time it stood still", format_percent(stopped)), stopped,
+           "ratio", "probe.cgroup", view.steps().count);
+  if (cpu.quota) {
+    evidence(*f, fmt::format("the quota is {} cores", format_number(*cpu.quota)), *cpu.quota,
+             "cores", "probe.cgroup", 1);
+  }
+  remedy(*f, "cpu_quota", "Raise the quota, or run fewer threads than it has cores.");
+}
+
+void detect_affinity(const RunView& view, Findings& findings) {
+  const CpuView& cpu = view.cpu();
+  if (cpu.affinity <= 0 || cpu.cores <= cpu.affinity || !cpu.idle_known) return;
+  if (cpu.quota && *cpu.quota <= cpu.affinity) return;
+  const double free = std::min(cpu.cores - cpu.affinity, cpu.idle);
+  if (free < 0.3 || cpu.job < 0.7 * cpu.affinity) return;
+  const CoreWait wait = core_wait(view);
+  const WhatIf whatif(view);
+  const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
+  // The waiting ends when there is a core for every busy thread.
+  Relief relief{.fetch = wait.fetch * own, .trainer = wait.compute * own, .cores = free};
+  Finding* f = findings.add("cpu.affinity", "Threads are pinned to fewer cores than are free", 0.93,
+                            whatif.saved_by(relief));
+  if (f == nullptr) return;
+  const int64_t n = view.steps().count;
+  evidence(*f, fmt::format("the training thread may use {} cores", format_number(cpu.affinity)),
+           cpu.affinity, "cores", "probe.threads", n);
+  evidence(*f, fmt::format("the host has {}", format_number(cpu.cores)), cpu.cores, "cores",
+           "probe.host", n);
+  evidence(*f, fmt::format("{} were idle", format_number(cpu.idle)), cpu.idle, "cores",
+           "probe.host", n);
+  evidence(*f, fmt::format("the job's threads wait {} a step for a core", ms(wait.compute)),
+           wait.compute * 1e3, "ms", "probe.threads", n);
+  remedy(*f, "affinity", "Widen the mask (taskset, sched_setaffinity, cpuset).");
+}
+
+void detect_contention(const RunView& view, Findings& findings) {
+  const CpuView& cpu = view.cpu();
+  if (findings.has("cpu.throttled") || findings.has("cpu.affinity")) return;
+  const CoreWait wait = core_wait(view);
+  const double rivals = cpu.others + cpu.job;
+  if (rivals <= 0) return;
+  const int64_t n = view.steps().count;
+  if (cpu.others > kSomeCore) {
+    // A thread of ours that waits for a core waits for whoever has it: all but itself.
+    const double me = std::min(1.0, cpu.job);
+    const double share = cpu.others / std::max(cpu.others + cpu.job - me, cpu.others);
+    Finding* f = findings.add("cpu.noisy_neighbour", "Processes outside the job take its cores",
+                              0.9, saved_without(view, wait, share));
+    if (f != nullptr) {
+      evidence(*f,
+               fmt::format("processes outside the job used {} cores", format_number(cpu.others)),
+               cpu.others, "cores", "probe.neighbours", n);
+      size_t named = 0;
+      for (const Neighbour& other : view.neighbours()) {
+        if (++named > 3 || other.cores < kSomeCore) break;
+        evidence(*f,
+                 fmt::format("{} (pid {}) used {} cores", escape_terminal(other.name), other.pid,
+                             format_number(other.cores)),
+                 other.cores, "cores", "probe.neighbours", n);
+        evidence(*f, fmt::format("pid {}", other.pid), static_cast<double>(other.pid), "pid",
+                 "probe.neighbours", n);
+      }
+      evidence(*f, fmt::format("threads of the step waited {} a step for a core", ms(wait.compute)),
+               wait.compute * 1e3, "ms", "probe.threads", n);
+      remedy(*f, "cpuset", "Stop them, or give the job cores of its own (cpuset, cgroup weight).");
+      remedy(*f, "nice", "Lower their priority (nice, and the autogroup's own nice value).");
+      return;
+    }
+  }
+}
+
+void detect_oversubscribed(const RunView& view, Findings& findings) {
+  const CpuView& cpu = view.cpu();
+  if (cpu.usable <= 0 || findings.has("cpu.throttled") || findings.has("cpu.affinity")) return;
+  // Threads of the pool that are on a core or want one, while the step computes.
+  const auto wants = [](const Cell& c) {
+    return (on_cpu(c.act) || c.act == Act::kRunQueue) && c.part != Part::kInputWait;
+  };
+  const double computing =
+      view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
+  if (computing <= 0) return;
+  const double runnable =
+      (view.per_step(Role::kPool, wants) + view.per_step(Role::kTrainer, wants)) / computing;
+  if (runnable < 1.3 * cpu.usable) return;
+  const double queued = view.per_step(Role::kPool, [&](const Cell& c) {
+    return wants(c) && !on_cpu(c.act);
+  }) + view.per_step(Role::kTrainer, [&](const Cell& c) { return wants(c) && !on_cpu(c.act); });
+  const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
+  if (own < 0.5) return;
+  // Spinning and waiting at barriers for threads that have no core: with a thread a core only the
+  // work remains, which keeps the cores as busy as they are now.
+  const double waited = view.trainer_delay() - view.trainer_delay_in_wait();
+  Finding* f = findings.add("cpu.oversubscribed",
+                            "The job runs more busy threads than it has cores", 0.9, own * waited);
+  if (f == nullptr) return;
+  const int64_t n = view.steps().count;
+  evidence(*f, fmt::format("{} threads of the step want to run at a time", format_number(runnable)),
+           runnable, "threads", "stacks", n);
+  evidence(*f, fmt::format("there are {} cores for them", format_number(cpu.usable)), cpu.usable,
+           "cores", "probe.host", n);
+  evidence(*f, fmt::format("they wait {} of thread time a step for a core", ms(queued)),
+           queued * 1e3, "ms", "stacks", n);
+  if (const auto threads = parse_number<double>(view.run().fact("torch.num_threads"))) {
+    evidence(*f, fmt::format("torch uses {} threads", format_number(*threads)), *threads, "threads",
+             "agent.torch", 1);
+  }
+  remedy(*f, "num_threads", "Use as many threads as cores (OMP_NUM_THREADS, set_num_threads).");
+}
+
+void detect_python_bound(const RunView& view, Findings& findings) {
+  const auto computing = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
+           (c.traits & (kInLogging | kInSave)) == 0;
+  };
+  // By line: interpreter time among the time on CPU. A line of big operations has hardly any.
+  struct Line {
+    double python = 0, cpu = 0;
+    int64_t readings = 0;
+  };
+  std::unordered_map<model::FrameId, Line> lines;
+  for (const Cell& c : view.profile().cells()) {
+    if (!computing(c) || !(c.act == Act::kPython || c.act == Act::kNative)) continue;
+    Line& line = lines[c.user];
+    line.cpu += c.seconds;
+    line.readings += c.readings;
+    if (c.act == Act::kPython) line.python += c.seconds;
+  }
+  // Lines of one function share their verdict: a loop's body is several lines.
+  struct Function {
+    double python = 0, cpu = 0;
+    int64_t readings = 0;
+  };
+  std::unordered_map<uint64_t, Function> functions;
+  const model::Run& run = view.run();
+  const auto key = [&](model::FrameId frame) {
+    const model::Frame& f = run.frames[frame < run.frames.size() ? frame : 0];
+    return static_cast<uint64_t>(f.file) << 32 | f.function;
+  };
+  for (const auto& [frame, line] : lines) {
+    Function& f = functions[key(frame)];
+    f.python += line.python;
+    f.cpu += line.cpu;
+    f.readings += line.readings;
+  }
+  const auto tiny = [&](const Cell& c) {
+    if (!computing(c) || !(c.act == Act::kPython || c.act == Act::kNative)) return false;
+    const Function& f = functions[key(c.user)];
+    return f.cpu > 0 && f.python > kTinyOps * f.cpu && f.readings >= kFewReadings;
+  };
+  const int64_t readings = view.readings(tiny);
+  if (readings < kFewReadings) return;
+  const double overhead = view.per_step(Role::kTrainer, tiny);
+  const double python = view.per_step(
+      Role::kTrainer, [&](const Cell& c) { return tiny(c) && c.act == Act::kPython; });
+  const double unit = view.has_steps() ? view.steps().mean : 1.0;
+  if (python < 2 * kWorthSaying * unit) return;
+  const WhatIf whatif(view);
+  Finding* f = findings.add("cpu.python_bound",
+                            "The interpreter's work on many tiny operations bounds the step", 0.85,
+                            whatif.saved_by({.trainer = overhead, .trainer_cpu = overhead}));
+  if (f == nullptr) return;
+  f->where = view.where(tiny);
+  evidence(*f, fmt::format("{} a step run in lines of tiny operations", ms(overhead)),
+           overhead * 1e3, "ms", "stacks", readings);
+  evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(python)), python * 1e3, "ms",
+           "stacks", readings);
+  remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
+}
+
+void detect_gc(const RunView& view, Findings& findings) {
+  double slices = 0, longest = 0, collected = 0;
+  int64_t count = 0, generation = 0;
+  size_t step = 0;
+  const auto& steady = view.steps().steady;
+  for (const Slice& s : view.run().slices) {
+    if (s.kind != SliceKind::kGc || s.thread >= view.run().threads.size()) continue;
+    // A collection on any thread of the process holds the interpreter lock.
+    if (view.run().threads[s.thread].process != view.trainer_process()) continue;
+    while (step < steady.size() && steady[step]->end < s.end) ++step;
+    if (step >= steady.size()) break;
+    if (s.begin < steady[step]->begin) continue;
+    slices += to_s(s.length());
+    longest = std::max(longest, to_s(s.length()));
+    collected += static_cast<double>(std::max<int64_t>(s.value2, 0));
+    generation = std::max(generation, s.value);
+    ++count;
+  }
+  const auto collecting = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.act == Act::kGc;
+  };
+  const double read = view.per_step(Role::kTrainer, collecting);
+  const double n = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  const bool measured = count > 0;
+  const double cost = measured ? slices / n : read;
+  if (!measured && view.readings(collecting) < kFewReadings) return;
+  Finding* f = findings.add("cpu.gc", "Garbage-collector pauses stall the steps", 0.95, cost);
+  if (f == nullptr) return;
+  f->where = view.where(collecting);
+  evidence(*f, fmt::format("collecting takes {} a step", ms(cost)), cost * 1e3, "ms",
+           measured ? "agent.gc" : "stacks", measured ? count : view.readings(collecting));
+  if (measured) {
+    evidence(*f, fmt::format("the longest pause took {}", ms(longest)), longest * 1e3, "ms",
+             "agent.gc", count);
+    evidence(*f, fmt::format("up to generation {}", generation), static_cast<double>(generation),
+             "generation", "agent.gc", count);
+    evidence(*f, fmt::format("{} objects were freed by it", format_number(collected)), collected,
+             "objects", "agent.gc", count);
+  }
+  remedy(*f, "gc_freeze", "Call gc.freeze() after start-up, raise gc.set_threshold().");
+}
+
+void detect_churn(const RunView& view, Findings& findings) {
+  const auto starting = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.act == Act::kChild && (c.traits & kInSpawn) == 0 &&
+           c.part != Part::kCheckpoint;
+  };
+  const int64_t readings = view.readings(starting);
+  if (readings < kFewReadings || findings.has("cpu.process_churn")) return;
+  const double cost = view.per_step(Role::kTrainer, starting);
+  Finding* f = findings.add("cpu.process_churn", "Processes are started all the time", 0.9, cost);
+  if (f == nullptr) return;
+  f->where = view.where(starting);
+  evidence(*f, fmt::format("starting and awaiting processes takes {} a step", ms(cost)), cost * 1e3,
+           "ms", "stacks", readings);
+  if (const auto forks = view.increase(view.host(SignalId::kHostForks))) {
+    const double rate = *forks / std::max(view.seconds(), 1e-9);
+    evidence(*f, fmt::format("{} processes and threads were made a second", format_number(rate)),
+             rate, "1/s", "probe.host", view.steps().count);
+  }
+  remedy(*f, "pool", "Call in process, or keep a pool of processes.");
+}
+
+void detect_zombies(const RunView& view, Findings& findings) {
+  const model::Run& run = view.run();
+  const auto last = [&](SignalId id) {
+    const model::Series* s = view.host(id);
+    return s != nullptr ? s->last() : std::nullopt;
+  };
+  const auto total = last(SignalId::kMemTotal), available = last(SignalId::kMemAvailable);
+  const auto pids = last(SignalId::kHostPids), most = last(SignalId::kHostPidMax);
+  const auto unreaped = last(SignalId::kHostZombies);
+  const bool pids_short =
+      pids && most && unreaped && *pids > 0.8 * *most && *unreaped > 0.5 * *pids;
+  const bool memory_short = total && available && *available < 0.15 * *total;
+  double held = 0, shm = 0;
+  std::string names;
+  for (const model::Series* s : run.all(SignalId::kOtherOrphan)) {
+    if (s->last().value_or(0) < 1 || s->entity >= run.entities.size()) continue;
+    const model::Entity& e = run.entities[s->entity];
+    const model::Series* rss = view.series(SignalId::kOtherRss, s->entity);
+    const model::Series* own = view.series(SignalId::kOtherShm, s->entity);
+    held += rss != nullptr ? rss->last().value_or(0) : 0;
+    shm += own != nullptr ? own->last().value_or(0) : 0;
+    names +=
+        fmt::format("{}{} (pid {})", names.empty() ? "" : ", ", escape_terminal(e.name), e.key);
+  }
+  const bool memory_held = memory_short && total && held + shm > 0.1 * *total;
+  if (!memory_held && !pids_short) return;
+  Finding& f =
+      findings.add_outside("cpu.zombies", "Left-overs of old runs hold what the job lacks", 0.85);
+  if (memory_held) {
+    f.cost_bytes = held + shm;
+    evidence(f, fmt::format("{} hold {}", names, format_bytes(held + shm)), held + shm, "bytes",
+             "probe.neighbours", 1);
+    evidence(f, fmt::format("{} of memory are left", format_bytes(*available)), *available, "bytes",
+             "probe.memory", 1);
+  }
+  if (pids_short) {
+    evidence(f, fmt::format("{} processes were never reaped", format_number(*unreaped)), *unreaped,
+             "processes", "probe.host", 1);
+    evidence(f, fmt::format("{} tasks are alive", format_number(*pids)), *pids, "tasks",
+             "probe.host", 1);
+    evidence(f, fmt::format("{} are allowed", format_number(*most)), *most, "tasks", "probe.host",
+             1);
+  }
+  remedy(f, "clean_up", "End the left-over processes and remove what they hold.");
+}
+
+}  // namespace
+
+void detect_cpu(const RunView& view, Findings& findings) {
+  detect_throttled(view, findings);
+  detect_affinity(view, findings);
+  detect_oversubscribed(view, findings);
+  detect_contention(view, findings);
+  detect_python_bound(view, findings);
+  detect_gc(view, findings);
+  detect_churn(view, findings);
+  detect_zombies(view, findings);
+}
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,274 @@
+// What ended the job: an exception, a signal, memory, shared memory or descriptors that ran out.
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include "base/text.h"
+#include "diagnose/findings.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Run;
+using model::Series;
+using model::SignalId;
+
+namespace {
+
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+struct Killed {
+  int signal = 0;
+  const model::Process* process = nullptr;
+};
+
+/// The process of the job that a signal ended first; not one that others sent on to end it.
+std::optional<Killed> first_killed(const Run& run) {
+  std::optional<Killed> found;
+  for (const model::Process& p : run.processes) {
+    if (!p.in_job || !p.ended || p.wait_status < 0 || !WIFSIGNALED(p.wait_status)) continue;
+    const int signal = WTERMSIG(p.wait_status);
+    if (signal == SIGINT || signal == SIGPIPE) continue;
+    if (signal == SIGTERM && !p.main) continue;  // how parents end their workers
+    if (!found || p.end < found->process->end) found = Killed{signal, &p};
+  }
+  if (!found && run.finished && run.wait_status >= 0 && WIFSIGNALED(run.wait_status)) {
+    const int signal = WTERMSIG(run.wait_status);
+    if (signal != SIGINT && signal != SIGPIPE) found = Killed{signal, run.main_process()};
+  }
+  return found;
+}
+
+double growth(const Run& run, SignalId id) {
+  double most = 0;
+  for (const Series* s : run.all(id)) {
+    if (s->readings.size() >= 2) {
+      most = std::max(most, s->readings.back().value - s->readings.front().value);
+    }
+  }
+  return most;
+}
+
+/// The innermost line of the user's in a traceback that a worker sent along as text.
+std::optional<model::Where> traceback_line(std::string_view text) {
+  const size_t original = text.find("Original Traceback");
+  if (original == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(original);
+  std::optional<model::Where> found;
+  std::string_view line;
+  while (next_line(text, line)) {
+    line = trim(line);
+    if (!line.starts_with("File \"")) continue;
+    line.remove_prefix(6);
+    const size_t quote = line.find("\", line ");
+    if (quote == std::string_view::npos) continue;
+    const std::string_view file = line.substr(0, quote);
+    std::string_view rest = line.substr(quote + 8);
+    const size_t comma = rest.find(", in ");
+    const auto number = parse_number<int64_t>(rest.substr(0, comma));
+    if (!number || owner_of(file, {}) != Owner::kUser) continue;
+    model::Where where{std::string(file), *number, {}};
+    if (comma != std::string_view::npos) where.function = std::string(rest.substr(comma + 5));
+    found = std::move(where);
+  }
+  return found;
+}
+
+std::optional<model::Where> exception_line(const Run& run) {
+  if (auto where = traceback_line(run.fact("exception.message"))) return where;
+  if (auto where = traceback_line(run.fact("exception.traceback"))) return where;
+  if (run.fact("exception.file").empty()) return std::nullopt;
+  return model::Where{std::string(run.fact("exception.file")),
+                      parse_number<int64_t>(run.fact("exception.line")).value_or(0),
+                      std::string(run.fact("exception.function"))};
+}
+
+/// Where the process's main thread was when last seen.
+std::optional<model::Where> last_line(const RunView& view, const model::Process& process) {
+  const Run& run = view.run();
+  const auto id = static_cast<model::ProcessId>(&process - run.processes.data());
+  for (size_t i = run.readings.size(); i-- > 0;) {
+    const model::StackReading& r = run.readings[i];
+    if (r.thread >= run.threads.size() || run.threads[r.thread].process != id) continue;
+    if (!run.threads[r.thread].is_main) continue;
+    const model::FrameId frame = view.stacks().user_frame(r.stack);
+    if (frame != 0) return view.stacks().where(frame);
+  }
+  return std::nullopt;
+}
+
+/// The fullest that /dev/shm was: free and total bytes.
+std::optional<std::pair<double, double>> shm_room(const RunView& view) {
+  const Run& run = view.run();
+  for (model::EntityId i = 0; i < run.entities.size(); ++i) {
+    if (run.entities[i].kind != model::EntityKind::kMount || run.entities[i].name != "/dev/shm") {
+      continue;
+    }
+    const Series* free = view.series(SignalId::kMountFree, i);
+    const Series* total = view.series(SignalId::kMountTotal, i);
+    if (free == nullptr || total == nullptr || free->empty() || !total->last()) continue;
+    double least = free->readings.front().value;
+    for (const model::Reading& r : free->readings) least = std::min(least, r.value);
+    return std::pair{least, *total->last()};
+  }
+  return std::nullopt;
+}
+
+void add_shm_evidence(const RunView& view, Finding& f) {
+  if (const auto room = shm_room(view)) {
+    evidence(f, fmt::format("{} were left in /dev/shm at the least", format_bytes(room->first)),
+             room->first, "bytes", "probe.mounts", 1);
+    evidence(f, fmt::format("it holds {}", format_bytes(room->second)), room->second, "bytes",
+             "probe.mounts", 1);
+  }
+  if (view.loader().batch_bytes > 0) {
+    evidence(f, fmt::format("a batch has {}", format_bytes(view.loader().batch_bytes)),
+             view.loader().batch_bytes, "bytes", "agent.loader", view.loader().batches);
+  }
+  remedy(f, "shm_size",
+         "Make /dev/shm bigger (docker run --shm-size), or use file_system sharing.");
+}
+
+void add_memory_evidence(const RunView& view, Finding& f) {
+  const Run& run = view.run();
+  std::optional<double> lowest;
+  for (const Series* s : run.all(SignalId::kCgroupMemLimit)) {
+    if (s->last() && (!lowest || *s->last() < *lowest)) lowest = s->last();
+  }
+  if (lowest) {
+    evidence(f, fmt::format("the control group may use {}", format_bytes(*lowest)), *lowest,
+             "bytes", "probe.cgroup", 1);
+    remedy(f, "limit", "Raise the memory limit, or use less: smaller batches, fewer workers.");
+  } else {
+    remedy(f, "footprint", "Use less memory: smaller batches, fewer workers.");
+  }
+  const Series* biggest = nullptr;
+  double most = 0;
+  for (const Series* s : run.all(SignalId::kProcRss)) {
+    for (const model::Reading& r : s->readings) {
+      if (r.value > most) {
+        most = r.value;
+        biggest = s;
+      }
+    }
+  }
+  if (biggest == nullptr) return;
+  const double seconds = to_s(biggest->readings.back().at - biggest->readings.front().at);
+  const double grown = most - biggest->readings.front().value;
+  const int64_t pid = run.entities[biggest->entity].key;
+  const auto n = static_cast<int64_t>(biggest->readings.size());
+  evidence(f, fmt::format("pid {} was the biggest", pid), static_cast<double>(pid), "pid",
+           "probe.processes", n);
+  evidence(f, fmt::format("it had {}", format_bytes(most)), most, "bytes", "probe.processes", n);
+  f.cost_bytes = most;
+  if (seconds > 0.2 && grown > 0) {
+    evidence(f, fmt::format("it grew by {}/s", format_bytes(grown / seconds)), grown / seconds,
+             "bytes/s", "probe.processes", n);
+  }
+}
+
+}  // namespace
+
+void detect_crash(const RunView& view, Findings& findings) {
+  const Run& run = view.run();
+  const std::string_view type = run.fact("exception.type");
+  const std::string_view message = run.fact("exception.message");
+  const std::string_view traceback = run.fact("exception.traceback");
+  const bool failed =
+      run.finished && run.wait_status != 0 &&
+      !(run.wait_status > 0 && WIFSIGNALED(run.wait_status) && WTERMSIG(run.wait_status) == SIGINT);
+  const auto told = [&](std::string_view what) {
+    return has(message, what) || has(traceback, what);
+  };
+  const std::optional<Killed> killed = first_killed(run);
+  const bool worker_lost =
+      told("DataLoader worker") && (told("killed by signal") || told("exited unexpectedly"));
+  // A signal that did not hurt anybody (a helper that was ended on purpose) is no crash.
+  const bool killed_counts =
+      killed && (failed || !run.finished) &&
+      (killed->process == nullptr || killed->process->main || type.empty() || worker_lost);
+  const bool oom =
+      growth(run, SignalId::kCgroupOomKills) >= 1 || growth(run, SignalId::kVmOomKill) >= 1;
+
+  if (killed_counts && killed->signal == SIGKILL && oom) {
+    Finding& f =
+        findings.add_fatal("mem.killed", "A process of the job was killed for memory", 0.95);
+    if (killed->process != nullptr) {
+      f.where = last_line(view, *killed->process);
+      evidence(f, fmt::format("pid {} was killed", killed->process->pid), killed->process->pid,
+               "pid", "probe.processes", 1);
+    }
+    add_memory_evidence(view, f);
+    return;
+  }
+  const bool shm_said = told("insufficient shared memory") || told("(shm)") ||
+                        (told("No space left on device") && (told("/dev/shm") || told("torch_"))) ||
+                        told("unable to write to file </torch_") ||
+                        told("unable to resize file </torch_");
+  const auto room = shm_room(view);
+  const bool shm_full = room && room->second > 0 &&
+                        room->first < std::max(0.02 * room->second, view.loader().batch_bytes);
+  if (failed && (shm_said || (killed_counts && killed->signal == SIGBUS && shm_full))) {
+    Finding& f = findings.add_fatal("mem.shm", "/dev/shm is too small for the workers' batches",
+                                    shm_full ? 0.97 : 0.85);
+    if (killed_counts && killed->process != nullptr) f.where = last_line(view, *killed->process);
+    if (!f.where) f.where = exception_line(run);
+    add_shm_evidence(view, f);
+    return;
+  }
+  if (failed &&
+      (told("Too many open files") || told("received 0 items of ancdata") || told("Errno 24"))) {
+    Finding& f = findings.add_fatal("mem.fds", "File descriptors ran out", 0.95);
+    f.where = exception_line(run);
+    for (const Series* s : run.all(SignalId::kProcFdLimit)) {
+      if (!s->last()) continue;
+      evidence(f, fmt::format("{} open files are allowed", format_number(*s->last())), *s->last(),
+               "files", "probe.processes", 1);
+      break;
+    }
+    remedy(f, "ulimit",
+           "Raise the limit of open files, close what is not needed, or use "
+           "torch.multiprocessing.set_sharing_strategy('file_system').");
+    return;
+  }
+  if (killed_counts) {
+    const char* name = sigabbrev_np(killed->signal);
+    const bool worker = killed->process != nullptr && !killed->process->main;
+    Finding& f = findings.add_fatal(
+        "crash.signal",
+        fmt::format("{} was killed by SIG{}", worker ? "A process of the job" : "The job",
+                    name != nullptr ? name : "?"),
+        0.95);
+    if (killed->process != nullptr) {
+      f.where = last_line(view, *killed->process);
+      evidence(f, fmt::format("pid {} ended", killed->process->pid), killed->process->pid, "pid",
+               "probe.processes", 1);
+    }
+    evidence(f, fmt::format("by signal {}", killed->signal), killed->signal, "signal",
+             "probe.processes", 1);
+    remedy(f, "stacks", "Look at the last stacks; run with faulthandler for the native ones.");
+    return;
+  }
+  if (!type.empty() && type != "SystemExit" && type != "KeyboardInterrupt" &&
+      (failed || !run.finished)) {
+    Finding& f = findings.add_fatal(
+        "crash.exception", fmt::format("The job raised {}", escape_terminal(type.substr(0, 80))),
+        0.97);
+    f.where = exception_line(run);
+    const int code = WIFEXITED(run.wait_status) ? WEXITSTATUS(run.wait_status) : 0;
+    std::string_view first = message.substr(0, message.find('\n'));
+    evidence(f, fmt::format("{}", escape_terminal(first.substr(0, 200))), code, "exit code",
+             "agent.exception", 1);
+    const auto steps = static_cast<double>(run.steps.steps.size());
+    evidence(f, fmt::format("after {} steps", run.steps.steps.size()), steps, "steps", "timeline",
+             static_cast<int64_t>(run.steps.steps.size()));
+    remedy(f, "traceback", "See the traceback; it names the line.");
+  }
+}
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,42 @@
+// Walks a thread's slices alongside its readings: which slice was open at a time.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace flatout::diagnose {
+
+/// Intervals of one thread, well nested or not; at(t) must be called with ascending t.
+template <class Tag>
+class Cursor {
+ public:
+  void add(TimePoint begin, TimePoint end, Tag tag) { all_.push_back({begin, end, tag}); }
+  void ready() {
+    std::stable_sort(all_.begin(), all_.end(), [](const Item& a, const Item& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+  }
+  /// The tag of the innermost interval that holds t; `none` if there is none.
+  Tag at(TimePoint t, Tag none) {
+    while (next_ < all_.size() && all_[next_].begin <= t) {
+      if (all_[next_].end > t) open_.push_back(all_[next_]);
+      ++next_;
+    }
+    while (!open_.empty() && open_.back().end <= t) open_.pop_back();
+    return open_.empty() ? none : open_.back().tag;
+  }
+  bool empty() const { return all_.empty(); }
+
+ private:
+  struct Item {
+    TimePoint begin, end;
+    Tag tag;
+  };
+  std::vector<Item> all_;
+  std::vector<Item> open_;
+  size_t next_ = 0;
+};
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,66 @@
+#include "diagnose/findings.h"
+
+#include <algorithm>
+
+namespace flatout::diagnose {
+
+model::Finding* Findings::add(std::string_view id, std::string title, double confidence,
+                              double saved) {
+  const bool steps = view_.has_steps();
+  if (view_.steps().count > 0 && !steps) return nullptr;  // too few steps to judge
+  const double step = steps ? view_.steps().mean : 1.0;
+  if (!(saved > (steps ? kWorthSaying : kWorthSayingBlind) * step)) return nullptr;
+  saved = std::min(saved, 0.999 * step);
+  model::Finding f;
+  f.id = id;
+  f.title = std::move(title);
+  f.confidence = confidence;
+  if (steps) {
+    f.cost_ms_per_step = saved * 1e3;
+    f.gain = step / (step - saved);
+  }
+  findings_.push_back(std::move(f));
+  return &findings_.back();
+}
+
+model::Finding& Findings::add_outside(std::string_view id, std::string title, double confidence) {
+  model::Finding f;
+  f.id = id;
+  f.title = std::move(title);
+  f.confidence = confidence;
+  findings_.push_back(std::move(f));
+  return findings_.back();
+}
+
+model::Finding& Findings::add_fatal(std::string_view id, std::string title, double confidence) {
+  model::Finding& f = add_outside(id, std::move(title), confidence);
+  f.ended_the_job = true;
+  return f;
+}
+
+model::Finding* Findings::find(std::string_view id) {
+  for (model::Finding& f : findings_) {
+    if (f.id == id) return &f;
+  }
+  return nullptr;
+}
+
+bool Findings::has(std::string_view id) const {
+  return std::any_of(findings_.begin(), findings_.end(),
+                     [&](const model::Finding& f) { return f.id == id; });
+}
+
+void Findings::drop(std::string_view id) {
+  std::erase_if(findings_, [&](const model::Finding& f) { return f.id == id; });
+}
+
+void evidence(model::Finding& f, std::string text, double value, std::string unit,
+              std::string source, int64_t readings) {
+  f.evidence.push_back({std::move(text), value, std::move(unit), std::move(source), readings});
+}
+
+void remedy(model::Finding& f, std::string id, std::string text) {
+  f.remedies.push_back({std::move(id), std::move(text)});
+}
+
+}  // namespace flatout::diagnose

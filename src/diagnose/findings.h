@@ -1,0 +1,56 @@
+// Collects what the detectors find: cost, gain and the threshold below which nothing is said.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "diagnose/view.h"
+#include "model/finding.h"
+
+namespace flatout::diagnose {
+
+// A cause that costs less of the step than this is not worth a word (findings.md, "healthy").
+inline constexpr double kWorthSaying = 0.05;
+// The same where no steps are known, so that the cost is only a share of the time.
+inline constexpr double kWorthSayingBlind = 0.2;
+// Readings that a cost must rest on, where it rests on readings alone.
+inline constexpr int64_t kFewReadings = 5;
+
+class Findings {
+ public:
+  explicit Findings(const RunView& view) : view_(view) {}
+
+  /// A cause without which a step would take `saved` seconds less (a share of the time where there
+  /// are no steps). nullptr where that is not worth saying.
+  model::Finding* add(std::string_view id, std::string title, double confidence, double saved);
+  /// A cause without a cost per step.
+  model::Finding& add_outside(std::string_view id, std::string title, double confidence);
+  /// A cause that ended the job.
+  model::Finding& add_fatal(std::string_view id, std::string title, double confidence);
+
+  bool has(std::string_view id) const;
+  model::Finding* find(std::string_view id);
+  void drop(std::string_view id);
+  std::vector<model::Finding>& all() { return findings_; }
+
+ private:
+  const RunView& view_;
+  std::vector<model::Finding> findings_;
+};
+
+/// `text` says `value` in words; the number in it is the number beside it.
+void evidence(model::Finding& f, std::string text, double value, std::string unit,
+              std::string source, int64_t readings = 0);
+void remedy(model::Finding& f, std::string id, std::string text);
+
+// The detectors, one file a group. Each looks at the view and adds what it finds.
+void detect_crash(const RunView& view, Findings& findings);
+void detect_input(const RunView& view, Findings& findings);
+void detect_cpu(const RunView& view, Findings& findings);
+void detect_memory(const RunView& view, Findings& findings);
+void detect_stalls(const RunView& view, Findings& findings);
+void detect_hang(const RunView& view, Findings& findings);
+void detect_periodic(const RunView& view, Findings& findings);  // last: what others left unnamed
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,50 @@
+// What making a batch spends its time on, and what the detectors of the input share.
+#pragma once
+
+#include <array>
+
+#include "diagnose/findings.h"
+#include "diagnose/whatif.h"
+
+namespace flatout::diagnose {
+
+/// A producer's time per batch by what it does, in seconds; samples only, collate and hand-over
+/// are kept apart.
+struct BatchTimes {
+  std::array<double, static_cast<size_t>(Act::kCount)> act{};
+  double collate = 0, handover = 0;
+  double total = 0;
+  int64_t readings = 0;
+  double kernel_share = 0;  // of the producers' CPU time
+
+  double operator[](Act a) const { return act[static_cast<size_t>(a)]; }
+  double cpu() const {
+    return (*this)[Act::kPython] + (*this)[Act::kNative] + (*this)[Act::kKernel] +
+           (*this)[Act::kMemory];
+  }
+};
+
+/// Whether a cell belongs to the making of batches.
+bool makes_batches(const RunView& view, const Cell& cell);
+/// The same, without collating and handing over.
+bool makes_samples(const RunView& view, const Cell& cell);
+BatchTimes batch_times(const RunView& view);
+
+/// One way to explain the input's cost.
+struct InputCause {
+  std::string id, title;
+  Relief relief;
+  double weight = 0;  // seconds per batch that it explains
+  Profile::Filter cells;
+};
+
+/// Which of the findings about storage the time in reads is: input.disk, input.disk_throttled,
+/// input.cold_cache, input.random_seek.
+std::string storage_cause(const RunView& view);
+void storage_evidence(const RunView& view, model::Finding& finding);
+
+void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings);
+void detect_restart(const RunView& view, Findings& findings);
+void detect_boundary(const RunView& view, Findings& findings);  // feed_dict, h2d
+
+}  // namespace flatout::diagnose

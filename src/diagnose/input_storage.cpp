@@ -1,0 +1,168 @@
+// Reads wait for storage: is it the disk, a limit on it, a cache that forgets, or the order of
+// access?
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "diagnose/input.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Run;
+using model::Series;
+using model::SignalId;
+
+namespace {
+
+// Reads at this share of a limit are held up by it.
+constexpr double kAtLimit = 0.6;
+// Requests smaller than this get nothing from read-ahead (which grows to 128 KiB and more).
+constexpr double kSmallRequest = 48 * 1024;
+constexpr double kReadAgain = 1.3;
+constexpr double kOsPage = 4096;
+
+double job_reads(const RunView& view) {
+  return view.process_increase(SignalId::kProcReadBytes, [](model::ProcessId) { return true; });
+}
+
+std::optional<double> limit(const RunView& view, SignalId signal) {
+  std::optional<double> lowest;
+  for (const Series* s : view.run().all(signal)) {
+    if (s->last() && *s->last() > 0 && (!lowest || *s->last() < *lowest)) lowest = s->last();
+  }
+  return lowest;
+}
+
+struct Requests {
+  double count = 0, bytes = 0, busy = 0, seconds = 0;
+};
+
+/// Of the disk that was read most.
+Requests requests(const RunView& view) {
+  Requests most;
+  for (const Series* s : view.run().all(SignalId::kDiskReadBytes)) {
+    const double bytes = view.increase(s).value_or(0);
+    if (bytes <= most.bytes) continue;
+    most.bytes = bytes;
+    most.count = view.increase(view.series(SignalId::kDiskReads, s->entity)).value_or(0);
+    most.busy = view.increase(view.series(SignalId::kDiskBusy, s->entity)).value_or(0) * 1e-9;
+    most.seconds =
+        view.increase(view.series(SignalId::kDiskReadTime, s->entity)).value_or(0) * 1e-9;
+  }
+  return most;
+}
+
+/// Sum over the job's processes of a signal at the end of the run (or of the process).
+double total(const RunView& view, SignalId signal) {
+  double sum = 0;
+  for (const Series* s : view.run().all(signal)) sum += s->last().value_or(0);
+  return sum;
+}
+
+double largest(const RunView& view, SignalId signal) {
+  double most = 0;
+  for (const Series* s : view.run().all(signal)) {
+    for (const model::Reading& r : s->readings) most = std::max(most, r.value);
+  }
+  return most;
+}
+
+bool refaults(const RunView& view) {
+  const double read = job_reads(view);
+  double again = 0;
+  for (const SignalId id : {SignalId::kVmRefaultFile, SignalId::kCgroupRefaultFile}) {
+    for (const Series* s : view.run().all(id)) {
+      again = std::max(again, view.increase(s).value_or(0) * kOsPage);
+    }
+  }
+  return read > 0 && again > 0.2 * read;
+}
+
+/// Whether what is read now was read before: no file is new any more and more was read than there
+/// is.
+bool reads_again(const RunView& view) {
+  if (refaults(view)) return true;
+  double early = 0, late = 0, seen = 0;
+  for (const Series* s : view.run().all(SignalId::kProcFilesSeen)) {
+    if (s->readings.size() < 4) continue;
+    const double first = s->readings.front().value, last = s->readings.back().value;
+    const double half = s->readings[s->readings.size() / 2].value;
+    early += half - first;
+    late += last - half;
+    seen += last;
+  }
+  if (seen <= 0 || late > 0.1 * (early + 1)) return false;
+  // What lies open at a time, as often as there were files.
+  double open_bytes = 0;
+  int64_t readings = 0;
+  for (const Series* s : view.run().all(SignalId::kProcOpenDataBytes)) {
+    for (const model::Reading& r : s->readings) {
+      if (r.value > 0) {
+        open_bytes += r.value;
+        ++readings;
+      }
+    }
+  }
+  const double data = readings > 0 ? std::max(open_bytes / static_cast<double>(readings) * seen,
+                                              largest(view, SignalId::kProcOpenDataBytes))
+                                   : 0;
+  return data > 0 && total(view, SignalId::kProcReadBytes) > kReadAgain * data;
+}
+
+bool jumps_about(const RunView& view) {
+  const Requests r = requests(view);
+  const double read = job_reads(view);
+  const double jumps =
+      view.process_increase(SignalId::kProcFileJumps, [](model::ProcessId) { return true; });
+  const double major =
+      view.process_increase(SignalId::kProcMajorFaults, [](model::ProcessId) { return true; });
+  const double files =
+      view.process_increase(SignalId::kProcFilesSeen, [](model::ProcessId) { return true; });
+  const bool small = r.count > 0 && r.bytes / r.count < kSmallRequest;
+  if (jumps >= 3 && jumps > 2 * files && small) return true;
+  // A mapped file: every access faults, and far more is read than batches hold.
+  const LoaderView& loader = view.loader();
+  const double used = loader.batch_bytes * static_cast<double>(loader.batches);
+  const double steps = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  return major > steps && used > 0 && read > 4 * used;
+}
+
+}  // namespace
+
+std::string storage_cause(const RunView& view) {
+  const double wall = view.seconds();
+  const double read = job_reads(view);
+  if (wall > 0) {
+    const auto bytes = limit(view, SignalId::kCgroupIoLimitRead);
+    if (bytes && read / wall > kAtLimit * *bytes) return "input.disk_throttled";
+    const auto ops = limit(view, SignalId::kCgroupIoLimitReadOps);
+    if (ops && requests(view).count / wall > kAtLimit * *ops) return "input.disk_throttled";
+  }
+  if (reads_again(view)) return "input.cold_cache";
+  if (jumps_about(view)) return "input.random_seek";
+  return "input.disk";
+}
+
+void storage_evidence(const RunView& view, Finding& f) {
+  const double wall = view.seconds();
+  const double read = job_reads(view);
+  if (wall <= 0) return;
+  const int64_t steps = view.steps().count;
+  evidence(f, fmt::format("the job fetched {}/s from storage", format_bytes(read / wall)),
+           read / wall, "bytes/s", "probe.processes", steps);
+  const Requests r = requests(view);
+  if (r.count > 0) {
+    evidence(f, fmt::format("the disk was busy {} of the time", format_percent(r.busy / wall)),
+             r.busy / wall, "ratio", "probe.disks", steps);
+    evidence(f, fmt::format("a read fetched {} on average", format_bytes(r.bytes / r.count)),
+             r.bytes / r.count, "bytes", "probe.disks", static_cast<int64_t>(r.count));
+  }
+  if (const auto cap = limit(view, SignalId::kCgroupIoLimitRead)) {
+    evidence(f, fmt::format("a limit allows {}/s", format_bytes(*cap)), *cap, "bytes/s",
+             "probe.cgroup", 1);
+  }
+}
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,277 @@
+// Memory: what grows, what presses, what faults, what contends, what runs out.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "diagnose/findings.h"
+#include "diagnose/whatif.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Part;
+using model::Series;
+using model::SignalId;
+
+namespace {
+
+std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
+
+// Growth that would use up the memory within this time is worth telling.
+constexpr double kForeseeable = 24 * 3600.0;
+constexpr double kSomeGrowth = 24.0 * (1 << 20);
+
+/// Memory that the job may still take: of the control group and of the host, the lesser.
+std::optional<double> memory_left(const RunView& view) {
+  std::optional<double> left;
+  if (const Series* s = view.host(SignalId::kMemAvailable)) left = s->last();
+  for (const Series* limit : view.run().all(SignalId::kCgroupMemLimit)) {
+    const Series* usage = view.series(SignalId::kCgroupMemUsage, limit->entity);
+    const Series* file = view.series(SignalId::kCgroupMemFile, limit->entity);
+    if (!limit->last() || usage == nullptr || !usage->last()) continue;
+    const double cache = file != nullptr ? file->last().value_or(0) : 0;
+    const double room = *limit->last() - (*usage->last() - cache);
+    if (!left || room < *left) left = room;
+  }
+  return left;
+}
+
+/// Number of steps done at a time.
+double steps_at(const RunView& view, TimePoint t) {
+  const auto& steady = view.steps().steady;
+  const auto it =
+      std::upper_bound(steady.begin(), steady.end(), t,
+                       [](TimePoint when, const model::Step* s) { return when < s->end; });
+  return static_cast<double>(it - steady.begin());
+}
+
+void detect_leak(const RunView& view, Findings& findings) {
+  if (view.steps().count < 20) return;
+  const TimePoint begin = view.steps().steady.front()->begin, end = view.steps().steady.back()->end;
+  const model::Run& run = view.run();
+  const Series* worst = nullptr;
+  double slope = 0, grown = 0;
+  for (model::ProcessId p = 0; p < run.processes.size(); ++p) {
+    if (!run.processes[p].in_job) continue;
+    const Series* s = view.process(SignalId::kProcRssAnon, p);
+    if (s == nullptr || s->empty()) s = view.process(SignalId::kProcRss, p);
+    if (s == nullptr) continue;
+    std::vector<double> x, y;
+    for (const model::Reading& r : s->readings) {
+      if (r.at < begin || r.at > end) continue;
+      x.push_back(steps_at(view, r.at));
+      y.push_back(r.value);
+    }
+    if (x.size() < 8) continue;
+    // Growth of a warm-up or of a cache that fills ends; a leak goes on in every part of the run.
+    const size_t third = x.size() / 3;
+    const auto line = [&](size_t from, size_t to) {
+      return theil_sen(std::span(x).subspan(from, to - from), std::span(y).subspan(from, to - from))
+          .slope;
+    };
+    const double all = line(0, x.size());
+    const double last = line(x.size() - third, x.size()), mid = line(third, 2 * third + 1);
+    if (all <= 0 || last < 0.5 * all || mid < 0.3 * all) continue;
+    const double rise = all * (x.back() - x.front());
+    if (rise < kSomeGrowth || rise < 0.05 * y.front()) continue;
+    if (rise > grown) {
+      worst = s;
+      slope = all;
+      grown = rise;
+    }
+  }
+  if (worst == nullptr) return;
+  const auto left = memory_left(view);
+  const double seconds = to_s(end - begin);
+  const double per_second = grown / std::max(seconds, 1e-9);
+  if (!left || *left / per_second > kForeseeable) return;
+  Finding& f = findings.add_outside("mem.leak", "Memory grows with every step", 0.85);
+  f.cost_bytes = slope;
+  const auto n = static_cast<int64_t>(worst->readings.size());
+  evidence(f, fmt::format("{} more each step", format_bytes(slope)), slope, "bytes",
+           "probe.processes", n);
+  evidence(f, fmt::format("{} so far", format_bytes(grown)), grown, "bytes", "probe.processes", n);
+  const double until = *left / per_second;
+  evidence(f, fmt::format("what is left lasts {} more", format_duration(nanos(until * 1e9))), until,
+           "s", "probe.memory", n);
+  // The line that touches new memory is the nearest that stacks can tell.
+  f.where = view.where([](const Cell& c) {
+    return c.role == Role::kTrainer && (c.act == Act::kMemory || c.act == Act::kKernel) &&
+           (c.traits & kInSave) == 0;
+  });
+  remedy(f, "release",
+         "Find what keeps each step's objects (lists of losses or outputs: detach "
+         "them, or keep numbers).");
+}
+
+void detect_pressure(const RunView& view, Findings& findings) {
+  const auto waits = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.act == Act::kReclaim;
+  };
+  const double unit = view.has_steps() ? view.steps().mean : 1.0;
+  const double wall = view.seconds();
+  double cost = view.readings(waits) >= kFewReadings ? view.per_step(Role::kTrainer, waits) : 0;
+  double stalled = 0;
+  std::string source = "psi";
+  for (const Series* s : view.run().all(SignalId::kCgroupPsiMemorySome)) {
+    stalled = std::max(stalled, view.increase(s).value_or(0) * 1e-9 / wall);
+  }
+  const double swapped = view.increase(view.host(SignalId::kVmSwapIn)).value_or(0) / wall;
+  double hits = 0, scans = view.increase(view.host(SignalId::kVmDirectScan)).value_or(0);
+  for (const Series* s : view.run().all(SignalId::kCgroupMemMaxEvents)) {
+    hits = std::max(hits, view.increase(s).value_or(0));
+  }
+  for (const Series* s : view.run().all(SignalId::kCgroupMemHighEvents)) {
+    hits = std::max(hits, view.increase(s).value_or(0));
+  }
+  for (const Series* s : view.run().all(SignalId::kCgroupDirectScan)) {
+    scans = std::max(scans, view.increase(s).value_or(0));
+  }
+  if (stalled == 0 && (swapped > 10 || hits > 0)) {
+    stalled = view.increase(view.host(SignalId::kPsiMemorySome)).value_or(0) * 1e-9 / wall;
+  }
+  // Swapped-in memory shows as waits for storage outside of reads and input.
+  const double faulting = view.per_step(Role::kTrainer, [](const Cell& c) {
+    return c.act == Act::kRead && c.part != Part::kInputWait && c.part != Part::kCheckpoint;
+  });
+  const bool swapping = swapped > 50;
+  cost = std::max({cost, std::min(stalled, 0.95) * unit, swapping ? faulting : 0});
+  if (!swapping && hits <= 0 && scans <= 0) return;
+  if (findings.has("input.cold_cache") && cost < 0.2 * unit) return;
+  Finding* f = findings.add("mem.pressure", "The job waits for memory to be freed", 0.88, cost);
+  if (f == nullptr) return;
+  const int64_t n = view.steps().count;
+  evidence(*f, fmt::format("{} a step go to it", ms(cost)), cost * 1e3, "ms", "stacks", n);
+  if (hits > 0) {
+    evidence(*f, fmt::format("the control group's limit was hit {} times", format_number(hits)),
+             hits, "events", "probe.cgroup", n);
+  }
+  if (swapping) {
+    evidence(*f, fmt::format("{} OS pages a second were swapped in", format_number(swapped)),
+             swapped, "1/s", "probe.memory", n);
+  }
+  f->where = view.where([](const Cell& c) {
+    return c.role == Role::kTrainer &&
+           (c.act == Act::kReclaim || c.act == Act::kRead || c.act == Act::kKernel) &&
+           c.part != Part::kInputWait;
+  });
+  remedy(*f, "limit", "Raise the memory limit, or shrink the working set.");
+}
+
+void detect_page_faults(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) return;
+  const auto ours = [&](model::ProcessId p) { return p == view.trainer_process(); };
+  const double n = static_cast<double>(view.steps().count);
+  const double faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
+  // Fewer are the ordinary traffic of small buffers.
+  if (faults < 500) return;
+  const auto kernel = [](const Cell& c) {
+    return c.role == Role::kTrainer && (c.act == Act::kKernel || c.act == Act::kMemory) &&
+           c.part != Part::kCheckpoint && (c.traits & (kInSave | kInLogging)) == 0;
+  };
+  double cost = view.per_step(Role::kTrainer, kernel);
+  if (const auto ns = view.increase(view.thread(SignalId::kThreadCpuSystem, view.trainer()))) {
+    cost = std::min(*ns * 1e-9 / n, std::max(cost, *ns * 1e-9 / n));
+  }
+  // The kernel may be busy with something else; a fault does not take longer than this.
+  cost = std::min(cost, faults * 4e-6);
+  Finding* f =
+      findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step", 0.88, cost);
+  if (f == nullptr) return;
+  f->where = view.where(kernel);
+  evidence(*f, fmt::format("{} page faults a step", format_number(faults)), faults, "faults",
+           "probe.processes", view.steps().count);
+  evidence(*f, fmt::format("the kernel takes {} a step for them", ms(cost)), cost * 1e3, "ms",
+           "probe.threads", view.steps().count);
+  remedy(*f, "buffers",
+         "Use the buffers again, or an allocator that keeps them "
+         "(MALLOC_TRIM_THRESHOLD_, jemalloc), or huge pages.");
+}
+
+void detect_allocator(const RunView& view, Findings& findings) {
+  const auto in_malloc = [](const Cell& c) {
+    return (c.role == Role::kTrainer || c.role == Role::kProducer) && (c.traits & kInMalloc) != 0 &&
+           (c.act == Act::kLock || on_cpu(c.act));
+  };
+  const auto blocked = [&](const Cell& c) { return in_malloc(c) && c.act == Act::kLock; };
+  if (view.readings(blocked) < kFewReadings) return;
+  const double cost = view.per_step(Role::kTrainer, in_malloc);
+  Finding* f = findings.add("mem.allocator", "Threads contend in malloc", 0.8, cost);
+  if (f == nullptr) return;
+  f->where = view.where(in_malloc);
+  evidence(*f, fmt::format("{} a step pass in malloc and free", ms(cost)), cost * 1e3, "ms",
+           "stacks", view.readings(in_malloc));
+  remedy(*f, "allocator", "Preload an allocator with caches per thread.");
+}
+
+void detect_compaction(const RunView& view, Findings& findings) {
+  const double wall = view.seconds();
+  const double stalls = view.increase(view.host(SignalId::kVmCompactStall)).value_or(0) / wall;
+  const auto slab = view.host(SignalId::kMemSlabReclaimable) != nullptr
+                        ? view.host(SignalId::kMemSlabReclaimable)->last()
+                        : std::nullopt;
+  const auto total = view.host(SignalId::kMemTotal) != nullptr
+                         ? view.host(SignalId::kMemTotal)->last()
+                         : std::nullopt;
+  const bool bloated = slab && total && *slab > 0.3 * *total;
+  const double scans = view.increase(view.host(SignalId::kVmDirectScan)).value_or(0) / wall;
+  if (stalls < 5 && !(bloated && scans > 100)) return;
+  const auto kernel = [](const Cell& c) {
+    return c.role == Role::kTrainer && (c.act == Act::kReclaim || c.act == Act::kMemory);
+  };
+  if (view.readings(kernel) < kFewReadings) return;
+  Finding* f = findings.add("mem.compaction", "Allocations stall in compaction and reclaim", 0.75,
+                            view.per_step(Role::kTrainer, kernel));
+  if (f == nullptr) return;
+  findings.drop("mem.pressure");
+  evidence(*f, fmt::format("{} allocations a second had to compact first", format_number(stalls)),
+           stalls, "1/s", "probe.memory", view.steps().count);
+  if (slab) {
+    evidence(*f, fmt::format("{} of file-name caches", format_bytes(*slab)), *slab, "bytes",
+             "probe.memory", 1);
+  }
+  f->where = view.where(kernel);
+  remedy(*f, "huge_pages", "Set transparent huge pages to madvise; drop what bloats the caches.");
+}
+
+/// Descriptors or mappings that will have run out soon.
+void detect_fds(const RunView& view, Findings& findings) {
+  if (findings.has("mem.fds")) return;
+  const model::Run& run = view.run();
+  const auto check = [&](SignalId used_id, SignalId limit_id, std::string_view what) {
+    for (const Series* used : run.all(used_id)) {
+      const Series* limit = view.series(limit_id, used->entity);
+      if (limit == nullptr || !limit->last() || used->readings.size() < 3) continue;
+      const double first = used->readings[used->readings.size() / 3].value, last = *used->last();
+      if (*limit->last() <= 0 || last < 0.8 * *limit->last() || last <= first) continue;
+      Finding& f = findings.add_outside("mem.fds", fmt::format("{} run out", what), 0.85);
+      const auto n = static_cast<int64_t>(used->readings.size());
+      evidence(f, fmt::format("{} are in use and more each time", format_number(last)), last,
+               std::string(what), "probe.processes", n);
+      evidence(f, fmt::format("{} are allowed", format_number(*limit->last())), *limit->last(),
+               std::string(what), "probe.processes", n);
+      remedy(f, "ulimit", "Raise the limit, close what is not needed, or share by file_system.");
+      return;
+    }
+  };
+  check(SignalId::kProcFds, SignalId::kProcFdLimit, "file descriptors");
+  if (!findings.has("mem.fds")) {
+    check(SignalId::kProcMaps, SignalId::kProcMapsLimit, "memory mappings");
+  }
+}
+
+}  // namespace
+
+void detect_memory(const RunView& view, Findings& findings) {
+  detect_leak(view, findings);
+  detect_pressure(view, findings);
+  detect_page_faults(view, findings);
+  detect_allocator(view, findings);
+  detect_compaction(view, findings);
+  detect_fds(view, findings);
+}
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,210 @@
+#include "diagnose/stacks.h"
+
+#include <algorithm>
+#include <array>
+
+namespace flatout::diagnose {
+namespace {
+
+using model::FrameKind;
+using model::Run;
+
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+bool ends(std::string_view text, std::string_view tail) { return text.ends_with(tail); }
+
+template <size_t N>
+bool any_of(std::string_view text, const std::array<std::string_view, N>& parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](std::string_view p) { return has(text, p); });
+}
+
+// Folders of libraries that a training job is built on, wherever they were installed or built.
+constexpr std::array<std::string_view, 14> kLibraryFolders = {"/torch/nn/",
+                                                              "/torch/utils/",
+                                                              "/torch/optim/",
+                                                              "/torch/autograd/",
+                                                              "/torch/_",
+                                                              "/torchvision/",
+                                                              "/torchaudio/",
+                                                              "/numpy/",
+                                                              "/PIL/",
+                                                              "/cv2/",
+                                                              "/tensorflow/",
+                                                              "/keras/",
+                                                              "/lightning/pytorch",
+                                                              "/flatout/agent/"};
+
+bool in_stdlib(std::string_view file) {
+  const size_t at = file.find("/lib/python3");
+  if (at != std::string_view::npos) return true;
+  return file.starts_with("/usr/lib/") || file.starts_with("/lib/") || has(file, "/lib64/python3");
+}
+
+uint16_t python_traits(std::string_view function, std::string_view file) {
+  uint16_t traits = 0;
+  const std::string_view base = file.substr(file.rfind('/') + 1);
+  if (base == "subprocess.py" || base == "popen_fork.py" || base == "popen_spawn_posix.py" ||
+      (base == "os.py" && (function == "popen" || function.starts_with("spawn")))) {
+    traits |= kInSubprocess;
+  }
+  if (ends(file, "_utils/collate.py") || has(function, "collate")) traits |= kInCollate;
+  if (has(file, "/multiprocessing/") || has(file, "/torch/multiprocessing/")) {
+    if (base == "queues.py" || base == "reductions.py" || base == "reduction.py") {
+      traits |= kInQueue;
+    }
+    if (base == "process.py" && function == "start") traits |= kInSpawn;
+  }
+  if (base == "tarfile.py" &&
+      (function == "next" || function == "_load" || function == "open" ||
+       has(function, "getmember") || function == "fromtarfile" || has(function, "_proc_") ||
+       function == "__init__" || function == "_getmember" || function == "__iter__")) {
+    traits |= kInArchive;
+  }
+  if (base == "zipfile.py" || has(file, "/zipfile/")) {
+    if (has(function, "GetContents") || function == "seek" || has(function, "EndRec")) {
+      traits |= kInArchive;
+    }
+  }
+  if ((base == "gzip.py" || base == "_compression.py" || base == "bz2.py" || base == "lzma.py" ||
+       base == "_streams.py") &&
+      (function == "seek" || function == "rewind" || function == "_rewind")) {
+    traits |= kInArchive;
+  }
+  if (base == "genericpath.py" || base == "posixpath.py" || base == "glob.py" ||
+      base == "fnmatch.py" ||
+      (base == "os.py" && (function == "walk" || function == "listdir" || function == "scandir" ||
+                           function == "_walk")) ||
+      ((base == "pathlib.py" || has(file, "/pathlib/")) &&
+       (function == "stat" || function == "exists" || has(function, "glob") ||
+        function.starts_with("is_") || function == "iterdir" || function == "resolve" ||
+        has(function, "_select")))) {
+    traits |= kInMetadata;
+  }
+  if (has(file, "/logging/__init__.py") || has(file, "/logging/handlers.py") ||
+      has(file, "/tensorboard/") || has(file, "/tensorboardX/") || has(file, "/wandb/") ||
+      has(file, "/mlflow/") || has(file, "/tqdm/") || has(file, "/loguru/") ||
+      has(file, "/rich/") || ends(file, "torch/_tensor_str.py")) {
+    traits |= kInLogging;
+  }
+  if ((ends(file, "torch/serialization.py") && has(function, "save")) ||
+      (has(function, "savez") && has(file, "/numpy/")) || has(function, "save_checkpoint") ||
+      (has(file, "/safetensors/") && has(function, "save"))) {
+    traits |= kInSave;
+  }
+  if (has(file, "/torch/utils/data/")) {
+    traits |= kInLoader;
+    if (base == "worker.py" && function == "_worker_loop") traits |= kInWorkerLoop;
+    if (base == "fetch.py") traits |= kInFetch;
+  }
+  return traits;
+}
+
+uint16_t native_traits(std::string_view function) {
+  static constexpr std::array<std::string_view, 7> kSpin = {
+      "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait", "__kmp_wait",
+      "__kmp_barrier", "__kmp_hyper_barrier"};
+  static constexpr std::array<std::string_view, 9> kMalloc = {
+      "malloc",    "_int_free", "cfree",        "calloc",         "realloc",
+      "arena_get", "tcache",    "operator new", "operator delete"};
+  uint16_t traits = 0;
+  if (any_of(function, kSpin)) traits |= kInSpin;
+  if (any_of(function, kMalloc) || function == "free") traits |= kInMalloc;
+  return traits;
+}
+
+// The folder that holds the job's own code where it is installed as a package: that of the
+// outermost frame that is not a launcher's.
+std::string project_folder(const Run& run) {
+  const model::Process* main = run.main_process();
+  if (main == nullptr) return {};
+  std::string_view command = main->command;
+  while (!command.empty()) {
+    const size_t blank = command.find(' ');
+    const std::string_view word = command.substr(0, blank);
+    command = blank == std::string_view::npos ? std::string_view() : command.substr(blank + 1);
+    if (!ends(word, ".py")) continue;
+    const size_t slash = word.rfind('/');
+    if (slash == std::string_view::npos || !has(word, "-packages/")) return {};
+    return std::string(word.substr(0, slash + 1));
+  }
+  return {};
+}
+
+}  // namespace
+
+Owner owner_of(std::string_view file, std::string_view project) {
+  if (!project.empty() && file.starts_with(project)) return Owner::kUser;
+  if (file.empty() || file == "~") return Owner::kLibrary;
+  if (file.front() == '<') {
+    return file.starts_with("<ipython") || file == "<stdin>" ? Owner::kUser : Owner::kLibrary;
+  }
+  const bool installed = has(file, "/site-packages/") || has(file, "/dist-packages/");
+  if (any_of(file, kLibraryFolders)) {
+    // A user's own folder may bear such a name; a library's lies in an installation or its root.
+    return installed || has(file, "/torch/") || has(file, "/agent/") ? Owner::kLibrary
+                                                                     : Owner::kUser;
+  }
+  if (installed) return has(file, "/torch/") ? Owner::kLibrary : Owner::kPackage;
+  return in_stdlib(file) ? Owner::kLibrary : Owner::kUser;
+}
+
+StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
+  if (known_.empty()) known_.resize(1);
+  known_[0].done = true;
+  const std::string project = project_folder(run);
+  // What each frame adds is worked out once: there are far fewer frames than stacks.
+  struct FrameFacts {
+    Owner owner = Owner::kLibrary;
+    uint16_t traits = 0;
+  };
+  std::vector<FrameFacts> facts(run.frames.size());
+  bool python = false;
+  for (const model::Frame& f : run.frames)
+    python |= f.kind == FrameKind::kPython && f.function != 0;
+  for (size_t i = 1; i < run.frames.size(); ++i) {
+    const model::Frame& f = run.frames[i];
+    const std::string_view file = run.string(f.file), function = run.string(f.function);
+    if (f.kind == FrameKind::kPython) {
+      facts[i] = {owner_of(file, project),
+                  static_cast<uint16_t>(python_traits(function, file) | kHasPython)};
+      continue;
+    }
+    // Native lines are to blame only in native jobs: under Python the Python line is the user's.
+    const bool system = file.empty() || file.front() == '[' || file.starts_with("/usr/") ||
+                        file.starts_with("/lib") || has(file, ".so");
+    facts[i] = {system || python ? Owner::kLibrary : Owner::kUser, native_traits(function)};
+  }
+  std::vector<model::StackId> chain;
+  for (model::StackId stack = 1; stack < run.stacks.size(); ++stack) {
+    chain.clear();
+    model::StackId at = stack;
+    while (at < known_.size() && !known_[at].done && chain.size() < 4096) {
+      known_[at].done = true;  // also what ends a cycle
+      chain.push_back(at);
+      at = run.stacks[at].parent;
+    }
+    Known above = at < known_.size() ? known_[at] : Known{};
+    for (size_t i = chain.size(); i-- > 0;) {
+      Known& node = known_[chain[i]];
+      const model::FrameId frame = run.stacks[chain[i]].frame;
+      node = above;
+      node.done = true;
+      if (frame < facts.size()) {
+        node.traits |= facts[frame].traits;
+        if (facts[frame].owner == Owner::kUser) node.user = frame;
+        if (facts[frame].owner == Owner::kPackage) node.package = frame;
+      }
+      above = node;
+    }
+  }
+}
+
+model::Where StackIndex::where(model::FrameId frame) const {
+  if (frame == 0 || frame >= run_.frames.size()) return {};
+  const model::Frame& f = run_.frames[frame];
+  return {std::string(run_.string(f.file)), f.line, std::string(run_.string(f.function))};
+}
+
+}  // namespace flatout::diagnose

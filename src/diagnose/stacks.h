@@ -1,0 +1,62 @@
+// What a stack tells about a cause: the user's own line in it, and which well-known library work it
+// is part of. Each stack of the run is looked at once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/finding.h"
+#include "model/run.h"
+
+namespace flatout::diagnose {
+
+/// What a stack passes through.
+enum StackTrait : uint16_t {
+  kInSubprocess = 1 << 0,   // starting a process or waiting for it (subprocess, os.system, fork)
+  kInCollate = 1 << 1,      // putting samples together to a batch
+  kInQueue = 1 << 2,        // handing objects between processes (multiprocessing queues, pickling)
+  kInArchive = 1 << 3,      // looking for a member of an archive, or skipping within a stream
+  kInMetadata = 1 << 4,     // path look-ups: exists, stat, listdir, glob
+  kInLogging = 1 << 5,      // logging and printing libraries
+  kInSave = 1 << 6,         // writing a checkpoint
+  kInSpin = 1 << 7,         // a thread pool's barrier or spin wait
+  kInMalloc = 1 << 8,       // the memory allocator
+  kInLoader = 1 << 9,       // a data loader's machinery
+  kInWorkerLoop = 1 << 10,  // a loader worker; without kInFetch it waits for something to do
+  kInSpawn = 1 << 11,       // loader workers being started
+  kInFetch = 1 << 12,       // making a batch
+  kHasPython = 1 << 13,     // any Python frame
+};
+
+enum class Owner : uint8_t { kUser, kPackage, kLibrary };  // package: installed, not one we know
+
+/// Whose file this is. `project`: a folder that counts as the user's wherever it lies.
+Owner owner_of(std::string_view file, std::string_view project);
+
+class StackIndex {
+ public:
+  explicit StackIndex(const model::Run& run);
+
+  /// The user's innermost frame; 0 if there is none.
+  model::FrameId user_frame(model::StackId stack) const { return at(stack).user; }
+  /// The innermost frame of an installed package that is not a well-known library: to blame where
+  /// the user has no line of his own. 0 if there is none.
+  model::FrameId package_frame(model::StackId stack) const { return at(stack).package; }
+  uint16_t traits(model::StackId stack) const { return at(stack).traits; }
+  model::Where where(model::FrameId frame) const;
+
+ private:
+  struct Known {
+    model::FrameId user = 0, package = 0;
+    uint16_t traits = 0;
+    bool done = false;
+  };
+  const Known& at(model::StackId stack) const { return known_[stack < known_.size() ? stack : 0]; }
+
+  const model::Run& run_;
+  std::vector<Known> known_;
+};
+
+}  // namespace flatout::diagnose

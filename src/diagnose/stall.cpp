@@ -1,0 +1,296 @@
+// Steps that stand still: saving, logging, sleeping and polling, stalls that recur, and a job that
+// makes no step any more.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "diagnose/findings.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Part;
+using model::SignalId;
+using model::Slice;
+using model::SliceKind;
+using model::Step;
+
+namespace {
+
+std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
+
+// Bytes written per step with a stall from which writing is saving rather than logging.
+constexpr double kSaveBytes = 256 * 1024;
+constexpr double kHangMedians = 10;
+constexpr double kHangSeconds = 5;
+
+bool saving(const Cell& c) {
+  return c.role == Role::kTrainer && (c.part == Part::kCheckpoint || (c.traits & kInSave) != 0);
+}
+
+bool writing(const Cell& c) {
+  return c.role == Role::kTrainer && !saving(c) &&
+         ((c.traits & kInLogging) != 0 || c.act == Act::kWrite ||
+          (c.act == Act::kNetwork && c.part != Part::kInputWait && c.part != Part::kCommunication));
+}
+
+void detect_checkpoint(const RunView& view, Findings& findings) {
+  const double part = view.steps().part(Part::kCheckpoint);
+  const double outside = view.per_step(
+      Role::kTrainer, [](const Cell& c) { return saving(c) && c.part != Part::kCheckpoint; });
+  // Plain writes are saving where they are big.
+  const auto plain = [](const Cell& c) { return writing(c) && (c.traits & kInLogging) == 0; };
+  const double written = view.process_increase(SignalId::kProcWriteChars, [&](model::ProcessId p) {
+    return p == view.trainer_process();
+  }) / static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  const bool big = written > kSaveBytes;
+  const double cost = part + outside + (big ? view.per_step(Role::kTrainer, plain) : 0);
+  Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, cost);
+  if (f == nullptr) return;
+  f->where = view.where([&](const Cell& c) { return saving(c) || (big && plain(c)); });
+  int64_t count = 0;
+  double bytes = 0, longest = 0;
+  for (const Step* s : view.steps().steady) {
+    if (s->part(Part::kCheckpoint) > Nanos(0)) ++count;
+  }
+  for (const Slice& s : view.run().slices) {
+    if (s.kind != SliceKind::kCheckpoint) continue;
+    bytes += static_cast<double>(std::max<int64_t>(s.value, 0));
+    longest = std::max(longest, to_s(s.length()));
+  }
+  evidence(*f, fmt::format("saving costs {} a step, spread over all", ms(cost)), cost * 1e3, "ms",
+           "timeline", view.steps().count);
+  if (count > 0) {
+    evidence(*f, fmt::format("{} steps were held up", count), static_cast<double>(count), "steps",
+             "timeline", count);
+    evidence(*f, fmt::format("the longest save took {}", ms(longest)), longest * 1e3, "ms",
+             "agent.checkpoint", count);
+  }
+  if (bytes > 0) {
+    evidence(*f, fmt::format("{} were saved", format_bytes(bytes)), bytes, "bytes",
+             "agent.checkpoint", count);
+  }
+  remedy(*f, "async_save",
+         "Save asynchronously: copy aside, write in another thread; or less often.");
+}
+
+void detect_logging(const RunView& view, Findings& findings) {
+  double marked = 0;
+  int64_t slices = 0;
+  size_t step = 0;
+  const auto& steady = view.steps().steady;
+  for (const Slice& s : view.run().slices) {
+    if (s.kind != SliceKind::kLogging || s.thread != view.trainer()) continue;
+    while (step < steady.size() && steady[step]->end < s.end) ++step;
+    if (step >= steady.size()) break;
+    if (s.begin < steady[step]->begin) continue;
+    marked += to_s(s.length());
+    ++slices;
+  }
+  const double n = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  const auto writes = [&](const Cell& c) {
+    return writing(c) && (!findings.has("stall.checkpoint") || (c.traits & kInLogging) != 0 ||
+                          c.act != Act::kWrite);
+  };
+  const int64_t readings = view.readings(writes);
+  const double read = view.per_step(Role::kTrainer, writes);
+  const double cost = std::max(marked / n, readings >= kFewReadings ? read : 0);
+  Finding* f = findings.add("stall.logging", "Printing or logging blocks the steps", 0.9, cost);
+  if (f == nullptr) return;
+  f->where = view.where(writes);
+  evidence(*f, fmt::format("writing and flushing takes {} a step", ms(cost)), cost * 1e3, "ms",
+           slices > 0 ? "agent.logging" : "stacks", slices > 0 ? slices : readings);
+  const double calls = view.process_increase(
+      SignalId::kProcWriteCalls, [&](model::ProcessId p) { return p == view.trainer_process(); });
+  if (calls > 0) {
+    evidence(*f, fmt::format("{} writes a step", format_number(calls / n)), calls / n, "calls",
+             "probe.processes", view.steps().count);
+  }
+  remedy(*f, "buffer", "Log every N steps, without flushing each time, or from another thread.");
+}
+
+void detect_idle(const RunView& view, Findings& findings) {
+  if (findings.has("stall.idle_wait")) return;
+  const auto idle = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.act == Act::kSleep && !saving(c) &&
+           (c.traits & (kInLogging | kInSubprocess)) == 0;
+  };
+  const int64_t readings = view.readings(idle);
+  if (readings < kFewReadings) return;
+  // Sleeping while batches are being made is how some loops wait for input.
+  double cost = view.per_step(Role::kTrainer, idle);
+  if (findings.has("input.decode_cpu") || findings.has("input.too_few_workers")) {
+    cost -= view.trainer_in(Part::kInputWait, idle);
+  }
+  Finding* f =
+      findings.add("stall.idle_wait", "The job sleeps or polls while nothing works", 0.9, cost);
+  if (f == nullptr) return;
+  f->where = view.where(idle);
+  evidence(*f, fmt::format("the training thread sleeps {} a step", ms(cost)), cost * 1e3, "ms",
+           "stacks", readings);
+  if (view.cpu().idle_known) {
+    evidence(*f, fmt::format("{} cores were idle", format_number(view.cpu().idle)), view.cpu().idle,
+             "cores", "probe.host", view.steps().count);
+  }
+  remedy(*f, "event", "Wait for an event (a condition, a queue, a future) instead of sleeping.");
+}
+
+// Waiting that nobody accounts for: for a lock, a pipe or a peer outside of input.
+void detect_waits(const RunView& view, Findings& findings) {
+  const auto waits = [](const Cell& c) {
+    return c.role == Role::kTrainer && (c.act == Act::kPoll || c.act == Act::kLock) &&
+           (c.part == Part::kOther) && !saving(c) && !writing(c);
+  };
+  if (view.readings(waits) < kFewReadings || findings.has("stall.idle_wait")) return;
+  // Only where nothing else works meanwhile is it idling.
+  const double cost = view.per_step(Role::kTrainer, waits);
+  const double unit = view.has_steps() ? view.steps().mean : 1.0;
+  const double busy = view.per_step(Role::kHelper, [](const Cell& c) {
+    return c.part == Part::kOther && (on_cpu(c.act) || c.act == Act::kRead);
+  });
+  if (busy > 0.3 * cost || cost < kWorthSaying * unit) return;
+  Finding* f =
+      findings.add("stall.idle_wait", "The training thread waits while nothing works", 0.7, cost);
+  if (f == nullptr) return;
+  f->where = view.where(waits);
+  evidence(*f, fmt::format("it waits {} a step outside of input", ms(cost)), cost * 1e3, "ms",
+           "stacks", view.readings(waits));
+  remedy(*f, "event", "Find what it waits for; hand results over as soon as they are there.");
+}
+
+}  // namespace
+
+void detect_stalls(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) {
+    detect_idle(view, findings);
+    return;
+  }
+  detect_checkpoint(view, findings);
+  detect_logging(view, findings);
+  detect_idle(view, findings);
+  detect_waits(view, findings);
+}
+
+void detect_periodic(const RunView& view, Findings& findings) {
+  if (!view.has_steps() || view.steps().count < 20) return;
+  const StepsView& steps = view.steps();
+  // What is left of each step beyond the usual one, without the parts that have a name.
+  std::vector<int64_t> at;
+  double excess = 0, named = 0;
+  for (const Step* s : steps.steady) {
+    const double extra = to_s(s->length()) - steps.median;
+    if (extra < 0.5 * steps.median) continue;
+    excess += extra;
+    at.push_back(s->index);
+  }
+  if (at.size() < 4) return;
+  for (const Finding& f : findings.all()) {
+    named += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
+  }
+  if (named > 0.5 * excess) return;
+  std::vector<double> gaps;
+  for (size_t i = 1; i < at.size(); ++i) gaps.push_back(static_cast<double>(at[i] - at[i - 1]));
+  const double period = median(gaps);
+  if (period < 2) return;
+  const double regular = static_cast<double>(std::count_if(
+                             gaps.begin(), gaps.end(),
+                             [&](double g) {
+                               const double turns = std::max(1.0, std::round(g / period));
+                               return std::fabs(g - turns * period) <= std::max(0.5, 0.1 * period);
+                             })) /
+                         static_cast<double>(gaps.size());
+  if (regular < 0.75) return;
+  Finding* f = findings.add("stall.periodic", "A stall recurs every few steps", 0.7,
+                            (excess - named) / static_cast<double>(steps.count));
+  if (f == nullptr) return;
+  f->where = view.where([](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; });
+  const auto n = static_cast<int64_t>(at.size());
+  evidence(*f, fmt::format("every {} steps", format_number(period)), period, "steps", "timeline",
+           n);
+  const double each = excess / static_cast<double>(n);
+  evidence(*f, fmt::format("the step then takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
+           n);
+  remedy(*f, "look", "Look at what the stacks show in those steps.");
+}
+
+void detect_hang(const RunView& view, Findings& findings) {
+  const model::Run& run = view.run();
+  if (run.steps.steps.size() < 5 || view.steps().median <= 0) return;
+  // A job that ended well was not hanging, whatever came after its last step.
+  if (run.finished && run.wait_status == 0) return;
+  const TimePoint last = run.steps.steps.back().end;
+  const double silent = to_s(run.end - last);
+  double longest = 0;
+  for (const Step& s : run.steps.steps) longest = std::max(longest, to_s(s.length()));
+  if (silent < kHangSeconds || silent < kHangMedians * view.steps().median ||
+      silent < 3 * longest) {
+    return;
+  }
+  struct Waiting {
+    double seconds = 0, working = 0;
+    std::map<model::FrameId, double> lines;
+  };
+  Waiting trainer;
+  std::map<std::string, int64_t> states;
+  std::map<model::ThreadId, Act> latest;
+  for (const model::StackReading& r : run.readings) {
+    if (r.at < last) continue;
+    const Act act = act_of(r, view.stacks().traits(r.stack));
+    latest[r.thread] = act;
+    if (r.thread != view.trainer()) continue;
+    const double seconds = r.weight_us * 1e-6;
+    trainer.seconds += seconds;
+    if (on_cpu(act) || act == Act::kRunQueue || act == Act::kRead) trainer.working += seconds;
+    trainer.lines[view.stacks().user_frame(r.stack)] += seconds;
+  }
+  // It may be validating or saving: that is work.
+  if (trainer.seconds <= 0 || trainer.working > 0.2 * trainer.seconds) return;
+  Finding& f = findings.add_fatal("stall.hang", "The job hangs: no step for a long time", 0.9);
+  model::FrameId hottest = 0;
+  double most = 0;
+  for (const auto& [frame, seconds] : trainer.lines) {
+    if (frame != 0 && seconds > most) {
+      most = seconds;
+      hottest = frame;
+    }
+  }
+  if (hottest != 0) f.where = view.stacks().where(hottest);
+  evidence(f, fmt::format("no step for {}", ms(silent)), silent * 1e3, "ms", "timeline", 1);
+  evidence(f, fmt::format("a step usually takes {}", ms(view.steps().median)),
+           view.steps().median * 1e3, "ms", "timeline", view.steps().count);
+  const int64_t index = run.steps.steps.back().index;
+  evidence(f, fmt::format("the last one was step {}", index), static_cast<double>(index), "step",
+           "timeline", 1);
+  static constexpr std::string_view kWords[] = {"in Python",
+                                                "in native code",
+                                                "in the kernel",
+                                                "mapping memory",
+                                                "waiting for a core",
+                                                "waiting for the GIL",
+                                                "waiting for a lock",
+                                                "waiting for storage",
+                                                "looking up files",
+                                                "seeking",
+                                                "writing",
+                                                "sleeping",
+                                                "waiting for a pipe or process",
+                                                "waiting for a socket",
+                                                "waiting for a child",
+                                                "waiting for memory",
+                                                "collecting garbage",
+                                                "idle",
+                                                "unknown"};
+  std::map<Act, int64_t> count;
+  for (const auto& [thread, act] : latest) ++count[act];
+  for (const auto& [act, threads] : count) {
+    evidence(f, fmt::format("{} threads: {}", threads, kWords[static_cast<size_t>(act)]),
+             static_cast<double>(threads), "threads", "stacks", threads);
+  }
+  remedy(f, "stacks", "Look at all stacks (flatout report); add time-outs to what waits.");
+}
+
+}  // namespace flatout::diagnose

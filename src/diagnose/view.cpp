@@ -1,0 +1,541 @@
+#include "diagnose/view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/stats.h"
+#include "diagnose/cursor.h"
+
+namespace flatout::diagnose {
+namespace {
+
+using model::EntityKind;
+using model::Part;
+using model::Run;
+using model::SignalId;
+using model::Slice;
+using model::SliceKind;
+using model::Step;
+using model::ThreadId;
+
+// A step is slow when it lasts this many times the median.
+constexpr double kSlowStep = 1.5;
+// Start-up that is left out where a run has no steps.
+constexpr double kStartUpShare = 0.2, kStartUpSeconds = 2;
+
+Part part_of(SliceKind kind) {
+  switch (kind) {
+    case SliceKind::kInputWait:
+    case SliceKind::kLoaderStart:
+    case SliceKind::kFetch:
+    case SliceKind::kSample:
+    case SliceKind::kCollate:
+    case SliceKind::kFeed:
+      return Part::kInputWait;
+    case SliceKind::kForward:
+      return Part::kForward;
+    case SliceKind::kBackward:
+      return Part::kBackward;
+    case SliceKind::kOptimizer:
+    case SliceKind::kZeroGrad:
+      return Part::kOptimizer;
+    case SliceKind::kH2d:
+      return Part::kH2d;
+    case SliceKind::kSync:
+      return Part::kSync;
+    case SliceKind::kCommunication:
+      return Part::kCommunication;
+    case SliceKind::kCheckpoint:
+      return Part::kCheckpoint;
+    default:
+      return Part::kCount;
+  }
+}
+
+Stage stage_of(SliceKind kind) {
+  switch (kind) {
+    case SliceKind::kFetch:
+      return Stage::kFetch;
+    case SliceKind::kCollate:
+      return Stage::kCollate;
+    case SliceKind::kHandover:
+      return Stage::kHandover;
+    default:
+      return Stage::kNone;
+  }
+}
+
+uint64_t series_key(SignalId signal, model::EntityId entity) {
+  return static_cast<uint64_t>(signal) << 32 | entity;
+}
+
+/// Whether a thread does something itself, rather than waiting for somebody.
+bool works(Act act) {
+  return on_cpu(act) || act == Act::kRunQueue || act == Act::kGil || act == Act::kRead ||
+         act == Act::kMetadata || act == Act::kSeek || act == Act::kSleep || act == Act::kNetwork ||
+         act == Act::kChild || act == Act::kReclaim;
+}
+
+}  // namespace
+
+RunView::RunView(const Run& run, int64_t from, int64_t to) : run_(run), stacks_(run) {
+  for (const model::Series& s : run.series) series_[series_key(s.signal, s.entity)] = &s;
+  for (model::EntityId i = 0; i < run.entities.size(); ++i) {
+    const model::Entity& e = run.entities[i];
+    if (e.kind == EntityKind::kProcess) process_entities_[e.key] = i;
+    if (e.kind == EntityKind::kThread) thread_entities_[e.key] = i;
+  }
+  find_steps(from, to);
+  find_roles();
+  find_loader();
+  find_silent_producers();
+  sum_readings();
+  find_cpu();
+  find_neighbours();
+}
+
+void RunView::find_steps(int64_t from, int64_t to) {
+  const std::vector<Step>& all = run_.steps.steps;
+  std::vector<double> lengths;
+  for (const Step& s : all) {
+    if (s.warmup || s.validation || s.after_gap || s.index < from || s.index >= to) continue;
+    if (s.end <= s.begin) continue;
+    steps_.steady.push_back(&s);
+    lengths.push_back(to_s(s.length()));
+    steps_.total += lengths.back();
+    for (size_t p = 0; p < model::kPartCount; ++p) steps_.parts[p] += to_s(s.parts[p]);
+    // Steps that follow each other within a breath are one window.
+    if (!steps_.windows.empty() && s.begin - steps_.windows.back().end < Nanos(1'000'000)) {
+      steps_.windows.back().end = std::max(steps_.windows.back().end, s.end);
+    } else {
+      steps_.windows.push_back({s.begin, s.end});
+    }
+  }
+  steps_.count = static_cast<int64_t>(lengths.size());
+  if (steps_.count > 0) {
+    steps_.mean = steps_.total / static_cast<double>(steps_.count);
+    steps_.median = median(lengths);
+    for (double& p : steps_.parts) p /= static_cast<double>(steps_.count);
+    return;
+  }
+  const double length = to_s(run_.end - run_.begin);
+  const Nanos skip = nanos(std::min(length * kStartUpShare, kStartUpSeconds) * 1e9);
+  steps_.windows.push_back({run_.begin + skip, run_.end});
+  wall_ = to_s(run_.end - run_.begin - skip);
+}
+
+void RunView::find_roles() {
+  roles_.assign(run_.threads.size(), Role::kHelper);
+  producer_process_.assign(run_.processes.size(), false);
+  if (run_.steps.source != model::StepSource::kNone && run_.steps.thread < run_.threads.size()) {
+    trainer_ = run_.steps.thread;
+  } else {
+    for (ThreadId t = 0; t < run_.threads.size(); ++t) {
+      const model::ProcessId p = run_.threads[t].process;
+      if (run_.threads[t].is_main && p < run_.processes.size() && run_.processes[p].main) {
+        trainer_ = t;
+      }
+    }
+  }
+  if (trainer_ < run_.threads.size()) {
+    trainer_process_ = run_.threads[trainer_].process;
+    roles_[trainer_] = Role::kTrainer;
+  }
+  for (const Slice& s : run_.slices) {
+    if (s.kind != SliceKind::kFetch || s.thread == trainer_ || s.thread >= roles_.size()) continue;
+    roles_[s.thread] = Role::kProducer;
+    const model::ProcessId p = run_.threads[s.thread].process;
+    if (p < producer_process_.size() && p != trainer_process_) producer_process_[p] = true;
+  }
+  std::vector<bool> python(run_.threads.size());
+  for (const model::StackReading& r : run_.readings) {
+    if (r.thread < python.size() && (stacks_.traits(r.stack) & kHasPython) != 0) {
+      python[r.thread] = true;
+    }
+  }
+  for (ThreadId t = 0; t < run_.threads.size(); ++t) {
+    if (roles_[t] == Role::kHelper && run_.threads[t].process == trainer_process_ && !python[t]) {
+      roles_[t] = Role::kPool;
+    }
+  }
+}
+
+Role RunView::role(ThreadId thread) const {
+  return thread < roles_.size() ? roles_[thread] : Role::kHelper;
+}
+
+bool RunView::is_producer_process(model::ProcessId process) const {
+  return process < producer_process_.size() && producer_process_[process];
+}
+
+void RunView::find_loader() {
+  if (steps_.steady.empty()) return;
+  const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
+  std::unordered_map<ThreadId, double> busy;
+  double fetch = 0, collate = 0, handover = 0, samples = 0, count = 0, bytes = 0;
+  int64_t collates = 0;
+  bool remote = false;
+  for (const Slice& s : run_.slices) {
+    if (s.kind == SliceKind::kFetch && s.thread != trainer_) remote = true;
+  }
+  for (const Slice& s : run_.slices) {
+    if (s.end < begin || s.begin > end) continue;
+    if (remote == (s.thread == trainer_)) continue;
+    const double length = to_s(s.length());
+    switch (s.kind) {
+      case SliceKind::kFetch:
+        ++loader_.batches;
+        fetch += length;
+        count += static_cast<double>(std::max<int64_t>(s.value, 0));
+        busy[s.thread] += length;
+        loader_.fetches.push_back(&s);
+        break;
+      case SliceKind::kCollate:
+        collate += length;
+        ++collates;
+        bytes += static_cast<double>(std::max<int64_t>(s.value, 0));
+        break;
+      case SliceKind::kHandover:
+        handover += length;
+        busy[s.thread] += length;
+        break;
+      case SliceKind::kSample:
+        samples += static_cast<double>(std::max<int64_t>(s.value2, 0)) * 1e-9;
+        break;
+      default:
+        break;
+    }
+  }
+  if (loader_.batches == 0) return;
+  const double n = static_cast<double>(loader_.batches);
+  loader_.measured = true;
+  loader_.collate = collate / n;
+  loader_.handover = handover / n;
+  loader_.samples = samples / n;
+  loader_.fetch = (fetch + handover) / n;
+  loader_.batch_samples = count / n;
+  if (collates > 0) loader_.batch_bytes = bytes / static_cast<double>(collates);
+  if (!remote) {
+    loader_.kind = LoaderKind::kSerial;
+    loader_.busy = 1;
+    return;
+  }
+  // Workers of different epochs follow each other: how many worked side by side?
+  double total = 0;
+  for (const auto& [thread, seconds] : busy) total += seconds;
+  bool inside = true;
+  for (const auto& [thread, seconds] : busy) {
+    inside &= run_.threads[thread].process == trainer_process_;
+  }
+  loader_.kind = inside ? LoaderKind::kThreads : LoaderKind::kProcesses;
+  std::vector<std::pair<TimePoint, int>> edges;
+  std::unordered_map<ThreadId, Window> lives;
+  for (const Slice* s : loader_.fetches) {
+    const auto [it, fresh] = lives.try_emplace(s->thread, Window{s->begin, s->end});
+    it->second.begin = std::min(it->second.begin, s->begin);
+    it->second.end = std::max(it->second.end, s->end);
+  }
+  double lived = 0;
+  for (const auto& [thread, life] : lives) {
+    edges.emplace_back(life.begin, 1);
+    edges.emplace_back(life.end, -1);
+    lived += to_s(life.end - life.begin);
+  }
+  std::sort(edges.begin(), edges.end());
+  int alive = 0;
+  for (const auto& [at, change] : edges) {
+    alive += change;
+    loader_.workers = std::max(loader_.workers, alive);
+  }
+  loader_.busy = lived > 0 ? std::min(1.0, total / lived) : 0;
+}
+
+// Where nothing told us who makes the batches: threads that worked while the training thread
+// waited for input.
+void RunView::find_silent_producers() {
+  const double wait = steps_.part(Part::kInputWait);
+  if (loader_.measured || steps_.count == 0 || wait < 0.02 * steps_.mean) return;
+  Cursor<Part> parts;
+  for (const Slice& s : run_.slices) {
+    if (s.thread == trainer_ && part_of(s.kind) != Part::kCount) {
+      parts.add(s.begin, s.end, part_of(s.kind));
+    }
+  }
+  const bool marked = !parts.empty();
+  parts.ready();
+  const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
+  struct Activity {
+    double in_wait = 0, all = 0, seen = 0;
+  };
+  std::unordered_map<ThreadId, Activity> threads;
+  for (const model::StackReading& r : run_.readings) {
+    if (r.at < begin || r.at >= end) continue;
+    const bool waiting = !marked || parts.at(r.at, Part::kCount) == Part::kInputWait;
+    const uint16_t traits = stacks_.traits(r.stack);
+    Activity& a = threads[r.thread];
+    const double seconds = r.weight_us * 1e-6;
+    a.seen += seconds;
+    if (!works(act_of(r, traits))) continue;
+    a.all += seconds;
+    if (waiting) a.in_wait += seconds;
+  }
+  const double waited = wait * static_cast<double>(steps_.count);
+  if (const auto it = threads.find(trainer_);
+      it != threads.end() && it->second.in_wait > 0.5 * waited) {
+    loader_.kind = LoaderKind::kSerial;
+    loader_.busy = 1;
+    loader_.batches = steps_.count;
+    loader_.fetch = wait;
+    return;
+  }
+  double work = 0;
+  for (const auto& [thread, a] : threads) {
+    if (thread == trainer_ || thread >= roles_.size() || roles_[thread] == Role::kPool) continue;
+    if (a.in_wait < 0.1 * waited) continue;
+    const model::ProcessId p = run_.threads[thread].process;
+    roles_[thread] = Role::kProducer;
+    if (p != trainer_process_ && p < producer_process_.size()) producer_process_[p] = true;
+    loader_.kind = p == trainer_process_ ? LoaderKind::kThreads : LoaderKind::kProcesses;
+    ++loader_.workers;
+    work += a.all;
+    loader_.busy += a.seen > 0 ? a.all / a.seen : 0;
+  }
+  if (loader_.workers == 0) return;
+  loader_.busy /= loader_.workers;
+  loader_.batches = steps_.count;
+  loader_.fetch = work / static_cast<double>(steps_.count);
+}
+
+void RunView::sum_readings() {
+  Cursor<Part> parts;
+  std::unordered_map<ThreadId, Cursor<Stage>> stages;
+  for (const Slice& s : run_.slices) {
+    if (s.thread == trainer_ && part_of(s.kind) != Part::kCount) {
+      parts.add(s.begin, s.end, part_of(s.kind));
+    }
+    if (stage_of(s.kind) != Stage::kNone) stages[s.thread].add(s.begin, s.end, stage_of(s.kind));
+  }
+  parts.ready();
+  for (auto& [thread, cursor] : stages) cursor.ready();
+  // Time that no slice explains is what timeline takes most of it for.
+  const bool waits_marked = std::any_of(
+      run_.slices.begin(), run_.slices.end(),
+      [&](const Slice& s) { return s.thread == trainer_ && s.kind == SliceKind::kInputWait; });
+  Part rest = Part::kOther;
+  double most = steps_.part(Part::kOther);
+  for (const Part p : {Part::kCompute, Part::kInputWait}) {
+    if (p == Part::kInputWait && waits_marked) continue;
+    if (steps_.part(p) > most) {
+      most = steps_.part(p);
+      rest = p;
+    }
+  }
+  const double slow = steps_.median * kSlowStep;
+  size_t step = 0, window = 0;
+  double trained = 0;
+  std::unordered_map<ThreadId, double> pool_queue;
+  for (const model::StackReading& r : run_.readings) {
+    if (r.thread >= roles_.size()) continue;
+    Cell cell;
+    if (steps_.steady.empty()) {
+      while (window < steps_.windows.size() && steps_.windows[window].end <= r.at) ++window;
+      if (window >= steps_.windows.size() || r.at < steps_.windows[window].begin) continue;
+    } else {
+      while (step < steps_.steady.size() && steps_.steady[step]->end <= r.at) ++step;
+      if (step >= steps_.steady.size()) break;
+      const Step& s = *steps_.steady[step];
+      if (r.at < s.begin) continue;
+      cell.part = parts.at(r.at, rest);
+      cell.slow_step = to_s(s.length()) > slow;
+    }
+    cell.traits = stacks_.traits(r.stack);
+    cell.act = act_of(r, cell.traits);
+    cell.role = roles_[r.thread];
+    if (const auto it = stages.find(r.thread); it != stages.end()) {
+      cell.stage = it->second.at(r.at, Stage::kNone);
+    }
+    cell.user = stacks_.user_frame(r.stack);
+    if (cell.user == 0) cell.user = stacks_.package_frame(r.stack);
+    cell.seconds = r.weight_us * 1e-6;
+    cell.readings = 1;
+    if (cell.role == Role::kTrainer) trained += cell.seconds;
+    if (cell.role == Role::kPool && cell.act == Act::kRunQueue) {
+      pool_queue[r.thread] += cell.seconds;
+    }
+    profile_.add(cell);
+  }
+  if (trained > 0) scale_ = seconds() / trained;
+  const auto queued = [](const Cell& c) { return c.act == Act::kRunQueue; };
+  trainer_delay_ = per_step(Role::kTrainer, queued);
+  trainer_delay_in_wait_ = trainer_in(Part::kInputWait, queued);
+  // The kernel's own account is finer than readings where it can be had.
+  const double unit = steps_.count > 0 ? static_cast<double>(steps_.count) : wall_;
+  if (const auto ns = increase(thread(SignalId::kThreadRunDelay, trainer_)); ns && unit > 0) {
+    const double share = trainer_delay_ > 0 ? trainer_delay_in_wait_ / trainer_delay_ : 0;
+    trainer_delay_ = *ns * 1e-9 / unit;
+    trainer_delay_in_wait_ = trainer_delay_ * share;
+  }
+  for (ThreadId t = 0; t < roles_.size(); ++t) {
+    if (roles_[t] != Role::kPool || unit <= 0) continue;
+    double delay = 0;
+    if (const auto it = pool_queue.find(t); it != pool_queue.end()) {
+      delay = it->second * scale_ / unit;
+    }
+    if (const auto ns = increase(thread(SignalId::kThreadRunDelay, t)); ns) {
+      delay = *ns * 1e-9 / unit;
+    }
+    pool_delay_ = std::max(pool_delay_, delay);
+  }
+}
+
+double RunView::per_step(Role role, const Profile::Filter& filter) const {
+  const double unit = steps_.count > 0 ? static_cast<double>(steps_.count) : wall_;
+  if (unit <= 0) return 0;
+  return profile_.seconds([&](const Cell& c) { return c.role == role && filter(c); }) * scale_ /
+         unit;
+}
+
+double RunView::trainer_in(Part part, const Profile::Filter& filter) const {
+  return per_step(Role::kTrainer, [&](const Cell& c) { return c.part == part && filter(c); });
+}
+
+double RunView::producer_delay_share() const {
+  const auto working = [](const Cell& c) {
+    return c.role == Role::kProducer && (c.stage != Stage::kNone || works(c.act));
+  };
+  const double all = profile_.seconds(working);
+  if (all <= 0) return 0;
+  return profile_.seconds([&](const Cell& c) { return working(c) && c.act == Act::kRunQueue; }) /
+         all;
+}
+
+std::optional<model::Where> RunView::where(const Profile::Filter& filter) const {
+  const auto hot = profile_.hottest(filter, run_);
+  if (!hot) return std::nullopt;
+  return stacks_.where(hot->frame);
+}
+
+const model::Series* RunView::series(SignalId signal, model::EntityId entity) const {
+  const auto it = series_.find(series_key(signal, entity));
+  return it == series_.end() ? nullptr : it->second;
+}
+
+const model::Series* RunView::host(SignalId signal) const { return run_.find(signal); }
+
+const model::Series* RunView::process(SignalId signal, model::ProcessId process) const {
+  if (process >= run_.processes.size()) return nullptr;
+  const auto it = process_entities_.find(run_.processes[process].pid);
+  return it == process_entities_.end() ? nullptr : series(signal, it->second);
+}
+
+const model::Series* RunView::thread(SignalId signal, ThreadId thread) const {
+  if (thread >= run_.threads.size()) return nullptr;
+  const auto it = thread_entities_.find(run_.threads[thread].tid);
+  return it == thread_entities_.end() ? nullptr : series(signal, it->second);
+}
+
+std::optional<double> RunView::increase(const model::Series* series) const {
+  if (series == nullptr || steps_.windows.empty()) return std::nullopt;
+  double sum = 0;
+  bool any = false;
+  for (const Window& w : steps_.windows) {
+    if (const auto one = series->increase(w.begin, w.end)) {
+      sum += *one;
+      any = true;
+    }
+  }
+  if (!any) return std::nullopt;
+  return sum;
+}
+
+double RunView::process_increase(SignalId signal,
+                                 const std::function<bool(model::ProcessId)>& which) const {
+  double sum = 0;
+  for (model::ProcessId p = 0; p < run_.processes.size(); ++p) {
+    if (!run_.processes[p].in_job || !which(p)) continue;
+    sum += increase(process(signal, p)).value_or(0);
+  }
+  return sum;
+}
+
+void RunView::find_cpu() {
+  const double wall = seconds();
+  if (wall <= 0) return;
+  const auto rate = [&](SignalId signal) { return increase(host(signal)).value_or(0) / wall; };
+  const auto gauge = [&](SignalId signal) {
+    const model::Series* s = host(signal);
+    return s == nullptr ? std::optional<double>() : s->last();
+  };
+  cpu_.cores = gauge(SignalId::kHostCores).value_or(0);
+  cpu_.idle_known = increase(host(SignalId::kHostCpuIdle)).has_value();
+  cpu_.idle = (rate(SignalId::kHostCpuIdle) + rate(SignalId::kHostCpuIowait)) * 1e-9;
+  if (cpu_.cores <= 0 && cpu_.idle_known) {
+    cpu_.cores = std::round(cpu_.idle + rate(SignalId::kHostCpuBusy) * 1e-9);
+  }
+  cpu_.others = rate(SignalId::kOthersCpu) * 1e-9;
+  const auto cpu_of = [&](const std::function<bool(model::ProcessId)>& which) {
+    return (process_increase(SignalId::kProcCpuUser, which) +
+            process_increase(SignalId::kProcCpuSystem, which)) *
+           1e-9 / wall;
+  };
+  cpu_.job = cpu_of([](model::ProcessId) { return true; });
+  if (const auto total = increase(host(SignalId::kJobCpu))) {
+    cpu_.job = std::max(cpu_.job, *total * 1e-9 / wall);
+  }
+  const double trainer_process = cpu_of([&](model::ProcessId p) { return p == trainer_process_; });
+  cpu_.trainer = trainer_process;
+  cpu_.producers = cpu_of([&](model::ProcessId p) { return is_producer_process(p); });
+  double threads = 0;
+  for (ThreadId t = 0; t < roles_.size(); ++t) {
+    const double seconds = increase(thread(SignalId::kThreadOnCpu, t)).value_or(0) * 1e-9 / wall;
+    if (roles_[t] == Role::kPool) cpu_.pool += seconds;
+    if (roles_[t] == Role::kProducer && run_.threads[t].process == trainer_process_) {
+      threads += seconds;
+    }
+  }
+  if (loader_.kind == LoaderKind::kThreads) {
+    cpu_.producers += threads;
+    cpu_.trainer = std::max(0.0, cpu_.trainer - threads);
+  }
+  cpu_.usable = cpu_.cores;
+  if (const model::Series* mask = thread(SignalId::kThreadAllowedCores, trainer_);
+      mask != nullptr && mask->last()) {
+    cpu_.affinity = *mask->last();
+  } else if (const model::Series* all = process(SignalId::kProcAllowedCores, trainer_process_);
+             all != nullptr && all->last()) {
+    cpu_.affinity = *all->last();
+  }
+  for (const model::Series* s : run_.all(SignalId::kCgroupCpuLimit)) {
+    if (s->last() && (!cpu_.quota || *s->last() < *cpu_.quota)) cpu_.quota = s->last();
+  }
+  if (cpu_.affinity > 0 && cpu_.usable > 0) cpu_.usable = std::min(cpu_.usable, cpu_.affinity);
+  if (cpu_.quota && *cpu_.quota > 0 && cpu_.usable > 0) {
+    cpu_.usable = std::min(cpu_.usable, *cpu_.quota);
+  }
+  // A quota stands at one level of the hierarchy; take the level that stops most.
+  for (const model::Series* s : run_.all(SignalId::kCgroupThrottledTime)) {
+    cpu_.throttled = std::max(cpu_.throttled, increase(s).value_or(0) * 1e-9 / wall);
+  }
+  for (const model::Series* s : run_.all(SignalId::kCgroupThrottled)) {
+    const double stopped = increase(s).value_or(0);
+    const double periods = increase(series(SignalId::kCgroupPeriods, s->entity)).value_or(0);
+    if (periods > 0) {
+      cpu_.throttled_periods = std::max(cpu_.throttled_periods, stopped / periods);
+    }
+  }
+}
+
+void RunView::find_neighbours() {
+  const double wall = seconds();
+  if (wall <= 0) return;
+  for (const model::Series* s : run_.all(SignalId::kOtherCpu)) {
+    const double cores = increase(s).value_or(0) * 1e-9 / wall;
+    if (cores < 0.02 || s->entity >= run_.entities.size()) continue;
+    const model::Entity& e = run_.entities[s->entity];
+    neighbours_.push_back({e.name, e.key, cores});
+  }
+  std::sort(neighbours_.begin(), neighbours_.end(),
+            [](const Neighbour& a, const Neighbour& b) { return a.cores > b.cores; });
+}
+
+}  // namespace flatout::diagnose

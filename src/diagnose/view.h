@@ -1,0 +1,146 @@
+// RunView: what the detectors ask of a Run, derived once: steady steps, roles of threads, profiles,
+// counters per step, how batches are made, whose the cores were. Read only.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "diagnose/profile.h"
+#include "diagnose/stacks.h"
+#include "model/run.h"
+
+namespace flatout::diagnose {
+
+struct Window {
+  TimePoint begin, end;
+};
+
+/// Means over steady steps (no warm-up, validation, gaps), in seconds.
+struct StepsView {
+  int64_t count = 0;  // steady steps
+  double total = 0;   // their time
+  double mean = 0, median = 0;
+  std::array<double, model::kPartCount> parts{};  // mean per step
+  std::vector<const model::Step*> steady;
+  std::vector<Window> windows;  // the steady time, in as few pieces as possible
+
+  double part(model::Part p) const { return parts[static_cast<size_t>(p)]; }
+};
+
+enum class LoaderKind : uint8_t {
+  kNone,       // no input seen
+  kSerial,     // the training thread makes the batches
+  kProcesses,  // worker processes
+  kThreads,    // threads of the training process
+};
+
+/// How batches are made. Times are seconds per batch.
+struct LoaderView {
+  LoaderKind kind = LoaderKind::kNone;
+  bool measured = false;  // by FETCH slices; else judged from what threads did
+  int workers = 0;        // that made batches side by side
+  int64_t batches = 0;
+  double fetch = 0;  // mean time of a producer per batch, hand-over included
+  double collate = 0, handover = 0, samples = 0;  // parts of it
+  double batch_samples = 0, batch_bytes = 0;
+  double busy = 0;                           // share of the producers' time spent on batches
+  std::vector<const model::Slice*> fetches;  // of producers, in steady time, by end
+};
+
+/// CPU and cores per steady second (1.0: one core), measured.
+struct CpuView {
+  double cores = 0;     // of the host
+  double usable = 0;    // for the job: affinity and quota
+  double affinity = 0;  // cores in the mask; 0 not known
+  std::optional<double> quota;
+  double idle = 0;  // idle cores of the host; 0 if not known
+  bool idle_known = false;
+  double job = 0, trainer = 0, pool = 0, producers = 0;
+  double others = 0;
+  double throttled = 0;          // seconds of stop per second, summed over cores
+  double throttled_periods = 0;  // share of periods
+};
+
+/// A process outside the job that used the CPU.
+struct Neighbour {
+  std::string name;
+  int64_t pid = 0;
+  double cores = 0;
+};
+
+class RunView {
+ public:
+  /// On the steps of [from, to) (step indices as in Step::index); all by default.
+  explicit RunView(const model::Run& run, int64_t from = INT64_MIN, int64_t to = INT64_MAX);
+
+  const model::Run& run() const { return run_; }
+  const StackIndex& stacks() const { return stacks_; }
+  const Profile& profile() const { return profile_; }
+  const StepsView& steps() const { return steps_; }
+  const LoaderView& loader() const { return loader_; }
+  const CpuView& cpu() const { return cpu_; }
+  const std::vector<Neighbour>& neighbours() const { return neighbours_; }
+  bool has_steps() const { return steps_.count >= 5; }
+  model::ThreadId trainer() const { return trainer_; }
+  model::ProcessId trainer_process() const { return trainer_process_; }
+  Role role(model::ThreadId thread) const;
+
+  /// Seconds per step in cells that pass, of one role; scaled to the time the steps really took.
+  double per_step(Role role, const Profile::Filter& filter) const;
+  /// The same of the training thread within a part of the step.
+  double trainer_in(model::Part part, const Profile::Filter& filter) const;
+  /// Time per step that the training thread (or the slowest pool thread, added) waited for a core.
+  double trainer_delay() const { return trainer_delay_; }
+  /// Of that, within input waits.
+  double trainer_delay_in_wait() const { return trainer_delay_in_wait_; }
+  double pool_delay() const { return pool_delay_; }
+  /// Share of a producer's busy time that it waited for a core.
+  double producer_delay_share() const;
+
+  /// The user's line that cells passing the filter spend most time in.
+  std::optional<model::Where> where(const Profile::Filter& filter) const;
+  int64_t readings(const Profile::Filter& filter) const { return profile_.readings(filter); }
+
+  const model::Series* series(model::SignalId signal, model::EntityId entity) const;
+  const model::Series* host(model::SignalId signal) const;
+  const model::Series* process(model::SignalId signal, model::ProcessId process) const;
+  const model::Series* thread(model::SignalId signal, model::ThreadId thread) const;
+  /// Increase of a counter within the steady time; nullopt where it was not measured.
+  std::optional<double> increase(const model::Series* series) const;
+  /// Increase summed over the processes of the job that pass.
+  double process_increase(model::SignalId signal,
+                          const std::function<bool(model::ProcessId)>& which) const;
+  bool is_producer_process(model::ProcessId process) const;
+  double seconds() const { return steps_.count > 0 ? steps_.total : wall_; }
+
+ private:
+  void find_steps(int64_t from, int64_t to);
+  void find_roles();
+  void find_loader();
+  void find_silent_producers();
+  void sum_readings();
+  void find_cpu();
+  void find_neighbours();
+
+  const model::Run& run_;
+  StackIndex stacks_;
+  Profile profile_;
+  StepsView steps_;
+  LoaderView loader_;
+  CpuView cpu_;
+  std::vector<Neighbour> neighbours_;
+  std::vector<Role> roles_;
+  std::vector<bool> producer_process_;
+  std::unordered_map<uint64_t, const model::Series*> series_;
+  std::unordered_map<int64_t, model::EntityId> process_entities_, thread_entities_;
+  model::ThreadId trainer_ = model::kNone;
+  model::ProcessId trainer_process_ = model::kNone;
+  double wall_ = 0;
+  double scale_ = 1;  // real seconds per second of readings
+  double trainer_delay_ = 0, trainer_delay_in_wait_ = 0, pool_delay_ = 0;
+};
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,80 @@
+#include "diagnose/whatif.h"
+
+#include <algorithm>
+
+namespace flatout::diagnose {
+
+using model::Part;
+
+// Producers busier than this are taken to be what bounds the step.
+constexpr double kSaturated = 0.85;
+
+WhatIf::WhatIf(const RunView& view) {
+  const StepsView& steps = view.steps();
+  const LoaderView& loader = view.loader();
+  const CpuView& cpu = view.cpu();
+  step_ = steps.count > 0 ? steps.mean : 1.0;
+  wait_ = steps.part(Part::kInputWait);
+  serial_ = loader.kind == LoaderKind::kSerial;
+  pipeline_ = loader.kind == LoaderKind::kProcesses || loader.kind == LoaderKind::kThreads;
+  fetch_ = loader.fetch;
+  workers_ = std::max(loader.workers, 1);
+  if (loader.batches > 0 && steps.count > 0) {
+    per_step_ = static_cast<double>(loader.batches) / static_cast<double>(steps.count);
+  }
+  // What remains of an input wait when a batch lies ready: taking it out of the queue.
+  const double handling =
+      pipeline_ ? view.trainer_in(Part::kInputWait, [](const Cell& c) { return on_cpu(c.act); })
+                : 0;
+  compute_ = step_ - wait_ + std::min(handling, wait_);
+  cpu_fetch_ = cpu.producers * step_;
+  cpu_main_ = std::max(0.0, cpu.job - cpu.producers) * step_;
+  cores_ = cpu.usable;
+  if (cpu.idle_known) cores_ = std::min(cores_, std::max(cpu.job + cpu.idle, 0.5));
+  // Waiting for cores in the compute phases that the producers are to blame for.
+  const double rivals = cpu.producers + cpu.others;
+  if (rivals > 0 && pipeline_) {
+    const double delay = view.trainer_delay() - view.trainer_delay_in_wait() + view.pool_delay();
+    competing_ = std::clamp(delay, 0.0, 0.7 * compute_) * cpu.producers / rivals;
+  }
+  base_ = step_;
+  if (pipeline_ && loader.busy < kSaturated) {
+    base_ = std::min(step_, bound(compute_, fetch_, workers_, cpu_main_ + cpu_fetch_, cores_));
+  }
+}
+
+double WhatIf::bound(double compute, double fetch, int workers, double cpu, double cores) const {
+  double step = std::max(compute, fetch * per_step_ / workers);
+  if (cores > 0) step = std::max(step, cpu / cores);
+  return step;
+}
+
+double WhatIf::step_with(const Relief& relief) const {
+  const double per_step = per_step_;
+  if (!pipeline_) {
+    double step = step_ - relief.trainer;
+    if (serial_ && relief.workers > 0) {
+      // The batches made aside, at the same cost, as fast as the cores allow.
+      const double left = step - wait_;
+      const double cpu = cpu_main_ - relief.trainer_cpu - relief.fetch_cpu * per_step;
+      double beside = std::max(left, (wait_ - relief.fetch * per_step) / relief.workers);
+      const double cores = cores_ + relief.cores;
+      if (cores > 0) beside = std::max(beside, cpu / cores);
+      return std::min(step, beside);
+    }
+    if (serial_) step -= std::min(relief.fetch * per_step, wait_);
+    return std::max(step, 0.001 * step_);
+  }
+  double compute = compute_ - relief.trainer;
+  if (cpu_fetch_ > 0) {
+    compute -= competing_ * std::clamp(relief.fetch_cpu * per_step / cpu_fetch_, 0.0, 1.0);
+  }
+  const double fetch = std::max(0.0, fetch_ - relief.fetch);
+  const double cpu = std::max(0.0, cpu_main_ - relief.trainer_cpu) +
+                     std::max(0.0, cpu_fetch_ - relief.fetch_cpu * per_step);
+  const int workers = relief.workers > 0 ? relief.workers : workers_;
+  const double after = bound(compute, fetch, workers, cpu, cores_ + relief.cores);
+  return std::clamp(step_ - std::max(0.0, base_ - after), 0.001 * step_, step_);
+}
+
+}  // namespace flatout::diagnose

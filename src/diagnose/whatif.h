@@ -1,0 +1,40 @@
+// What a step would take if something were otherwise: the model behind every gain.
+//
+// A step is bound by the slowest of three: the training thread's own work, the producers' rate of
+// batches, and the CPU time that all of them need on the cores they have. Taking a cause away
+// shortens one of them; the next one then bounds.
+#pragma once
+
+#include "diagnose/view.h"
+
+namespace flatout::diagnose {
+
+/// What is taken away. Seconds.
+struct Relief {
+  double fetch = 0;        // per batch, of a producer's time
+  double fetch_cpu = 0;    // per batch, CPU time among that
+  double trainer = 0;      // per step, of the training thread's own time (outside input waits)
+  double trainer_cpu = 0;  // per step, CPU time among that
+  int workers = 0;         // as many producers instead; 0: as they are
+  double cores = 0;        // that many more cores
+};
+
+class WhatIf {
+ public:
+  explicit WhatIf(const RunView& view);
+  /// Seconds per step after the relief.
+  double step_with(const Relief& relief) const;
+  double saved_by(const Relief& relief) const { return step_ - step_with(relief); }
+  /// Seconds per step if input never had to be waited for.
+  double compute() const { return compute_; }
+
+ private:
+  double bound(double compute, double fetch, int workers, double cpu, double cores) const;
+
+  double step_ = 0, compute_ = 0, wait_ = 0, fetch_ = 0, per_step_ = 1;
+  double cpu_main_ = 0, cpu_fetch_ = 0, cores_ = 0, competing_ = 0, base_ = 0;
+  int workers_ = 0;
+  bool serial_ = false, pipeline_ = false;
+};
+
+}  // namespace flatout::diagnose
