@@ -233,9 +233,10 @@ def feeder():
     batches = queue.Queue(2)
 
     def produce():
+        own = torch.Generator().manual_seed(7)
         for _ in range(20):
-            threading.Event().wait(0.01)
-            batches.put((torch.randn(8, 8), torch.arange(8) % 4))
+            threading.Event().wait(0.05)
+            batches.put((torch.randn(8, 8, generator=own), torch.arange(8) % 4))
         batches.put(None)
 
     threading.Thread(target=produce, daemon=True).start()

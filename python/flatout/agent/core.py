@@ -5,7 +5,6 @@ import os
 import struct
 import sys
 import threading
-import types
 from time import monotonic_ns as now  # CLOCK_MONOTONIC, as the recorder
 
 # flatout_slice_kind in src/wire/messages.h
@@ -195,18 +194,19 @@ def replace(owner, name, make):
 
 
 def disguise(hook, original):
-    """Makes `hook` look like `original`, and torch.compile trace that in its place."""
+    """Makes `hook` look like `original`."""
     functools.update_wrapper(hook, original)
     hook._flatout = True
-    if isinstance(original, types.FunctionType):
-        hook._torchdynamo_inline = original
     _codes.append(hook.__code__)
     if _skip_code is not None:
         _skip_code(hook.__code__)
     return hook
 
 
-_codes = []  # of our hooks: torch.compile is not to compile their frames either
+# torch.compile either traces a hook as a part of something: then `if compiling()`, a constant to it,
+# leaves of the hook just the call of the original. Or it would compile the hook's own frame: not so.
+compiling = bool  # False, until torch is here to ask
+_codes = []  # of our hooks
 _skip_code = None
 
 
@@ -222,7 +222,11 @@ def dynamo_is_here(module):
 def timed(kind, original):
     """The plainest hook: `original`, with a slice of that kind."""
 
+    is_compiling = compiling
+
     def hook(*args, **kwargs):
+        if is_compiling():
+            return original(*args, **kwargs)
         begin = now()
         result = original(*args, **kwargs)
         note((kind, get_ident(), begin, now(), 0, 0, now()))

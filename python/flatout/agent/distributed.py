@@ -25,9 +25,10 @@ def install(torch):
 
 def _collective(collective, name):
     kind = COMMUNICATION | name << 32
+    is_compiling = core.compiling
 
     def hook(*args, **kwargs):
-        if _inside[0]:  # one that is made of others
+        if is_compiling() or _inside[0]:  # one that is made of others
             return collective(*args, **kwargs)
         _inside[0] = 1
         begin = now()

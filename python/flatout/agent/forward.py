@@ -50,8 +50,10 @@ def install(module):
 
 
 def _named_parameters(named_parameters):
+    is_compiling = core.compiling
+
     def hook(self, *args, **kwargs):
-        if id(type(self)) not in _hooked:
+        if not is_compiling() and id(type(self)) not in _hooked:
             _remember(self)
         return named_parameters(self, *args, **kwargs)
 
@@ -120,10 +122,12 @@ def _hook_class(cls):
 
 
 def _call(own, cls):
+    is_compiling = core.compiling
+
     def __call__(self, *args, **kwargs):
         # torch.fx and others replace Module.__call__ for a while: look it up each time.
         call = super(cls, self).__call__ if own is None else own.__get__(self)
-        if _local.inside:
+        if is_compiling() or _local.inside:
             return call(*args, **kwargs)
         _local.inside = True
         state.waiting = False

@@ -8,9 +8,6 @@ from .core import CHECKPOINT, emit, now
 def install(module):
     if module.__name__ == "torch":
         core.replace(module, "save", lambda f: _save(f, 1, "f", core.intern("torch.save")))
-        serialization = getattr(module, "serialization", None)
-        if serialization is not None:
-            serialization.save = module.save
     else:
         name = core.intern("safetensors.save_file")
         core.replace(module, "save_file", lambda f: _save(f, 1, "filename", name))
@@ -18,6 +15,8 @@ def install(module):
 
 def _save(save, position, keyword, name):
     def hook(*args, **kwargs):
+        if kwargs.get("_use_new_zipfile_serialization") is False:  # how a storage pickles itself
+            return save(*args, **kwargs)
         begin = now()
         result = save(*args, **kwargs)
         end = now()

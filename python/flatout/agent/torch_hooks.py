@@ -6,6 +6,7 @@ def install(torch):
     core.info("torch.version", getattr(torch, "__version__", None))
     core.info("torch.git_version", getattr(getattr(torch, "version", None), "git_version", None))
     core.info("torch.cuda_version", getattr(getattr(torch, "version", None), "cuda", None))
+    core.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or bool
     from . import (collector, cuda, distributed, failures, forward, loader, saving, training, waits)
 
     for part in (loader, training, forward, saving, waits, collector, failures, distributed, cuda):

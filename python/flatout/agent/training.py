@@ -35,7 +35,11 @@ def after_each(function):
 
 
 def _backward(backward):
+    is_compiling = core.compiling
+
     def hook(*args, **kwargs):
+        if is_compiling():
+            return backward(*args, **kwargs)
         state.waiting = False
         if state.eval_call and not state.trains_in_eval_mode:
             state.trains_in_eval_mode = True
@@ -69,7 +73,11 @@ def _hook_class(cls):
 
 
 def _step(step):
+    is_compiling = core.compiling
+
     def hook(self, *args, **kwargs):
+        if is_compiling():
+            return step(self, *args, **kwargs)
         me = get_ident()
         if state.step_thread == me:  # an optimizer inside an optimizer: one step
             return step(self, *args, **kwargs)
