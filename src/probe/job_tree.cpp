@@ -150,7 +150,7 @@ bool JobTree::consider(int32_t pid, TimePoint now, model::Sink& sink, int32_t* p
 
 bool JobTree::belongs(const PidStat& stat) const {
   if (job_.contains(stat.ppid)) return true;
-  if (adopts_ && stat.ppid == self_pid_) return true;
+  if (adopts_ && stat.ppid == self_pid_ && !is_helper(stat.pid)) return true;
   // Handed to init after its parent ended, before we saw it: it is ours if a process of the job
   // leads its process group or session.
   const auto led = [&](int32_t pid) {
@@ -158,6 +158,13 @@ bool JobTree::belongs(const PidStat& stat) const {
   };
   return main_start_ticks_ != 0 && stat.start_ticks >= main_start_ticks_ &&
          (led(stat.pgrp) || led(stat.session));
+}
+
+// flatout's own helper processes are its children too: forked, so of the same executable.
+bool JobTree::is_helper(int32_t pid) const {
+  const auto own = root_.read_link(path_of(self_pid_, "exe"));
+  const auto exe = root_.read_link(path_of(pid, "exe"));
+  return own.ok() && exe.ok() && *own == *exe;
 }
 
 void JobTree::add(const PidStat& stat, TimePoint now, model::Sink& sink) {

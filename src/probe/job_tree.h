@@ -60,6 +60,7 @@ class JobTree {
   /// Takes `pid` into the job if it belongs there; gives its parent back in any case.
   bool consider(int32_t pid, TimePoint now, model::Sink& sink, int32_t* ppid = nullptr);
   bool belongs(const PidStat& stat) const;
+  bool is_helper(int32_t pid) const;
   void add(const PidStat& stat, TimePoint now, model::Sink& sink);
   void check_known(TimePoint now, model::Sink& sink);
   void read_identity(JobProcess& process, TimePoint now);

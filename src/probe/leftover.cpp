@@ -25,8 +25,8 @@ bool starts_with_any(std::string_view text, std::initializer_list<std::string_vi
 }
 
 // The kind of process that training leaves behind: an interpreter (whose name a framework may
-// have changed), or a program that has a framework or the CUDA driver mapped.
-bool of_training_kind(const fs::Root& root, int32_t pid, std::string_view name) {
+// have changed) ...
+bool is_interpreter(const fs::Root& root, int32_t pid, std::string_view name) {
   if (starts_with_any(name, {"python", "pypy", "pt_"})) return true;
   const auto cmdline = root.read(proc_path(pid, "cmdline"), 512);
   if (cmdline.ok()) {
@@ -34,7 +34,11 @@ bool of_training_kind(const fs::Root& root, int32_t pid, std::string_view name) 
     if (starts_with_any(program, {"python", "pypy"})) return true;
   }
   const auto exe = root.read_link(proc_path(pid, "exe"));
-  if (exe.ok() && starts_with_any(base_name(*exe), {"python", "pypy"})) return true;
+  return exe.ok() && starts_with_any(base_name(*exe), {"python", "pypy"});
+}
+
+// ... or a program that has a framework or the CUDA driver mapped.
+bool has_framework(const fs::Root& root, int32_t pid) {
   const auto maps = root.read(proc_path(pid, "maps"), 1 << 20);
   if (!maps.ok()) return false;
   constexpr std::array kLibraries = {"/libpython", "/libtorch",  "/libtensorflow", "/libcuda.so",
@@ -108,8 +112,10 @@ Leftover inspect_leftover(const fs::Root& root, const LeftoverQuestion& question
   const auto status = root.read(proc_path(pid, "status"), 8192);
   if (status.ok()) out.shm_bytes = parse_pid_status(*status).rss_shmem_bytes.value_or(0);
   const Parent parent = parent_of(root, question.stat);
-  const bool trains = of_training_kind(root, pid, question.name);
-  if (!trains && parent == Parent::kAlive) return out;
+  const bool interpreter = is_interpreter(root, pid, question.name);
+  // Most processes: their parent lives, and they are no interpreters. Their mappings stay unread.
+  if (!interpreter && parent == Parent::kAlive) return out;
+  const bool trains = interpreter || (parent != Parent::kAlive && has_framework(root, pid));
   inspect_files(root, pid, out);
   const bool holds = out.holds_gpu || out.shm_bytes >= kLeastShm;
   if (parent == Parent::kGone) out.orphan = trains || holds;

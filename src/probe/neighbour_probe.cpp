@@ -71,6 +71,7 @@ class NeighbourProbe : public Probe {
     std::erase_if(others_, [&](const auto& entry) { return entry.second.round != round_; });
     cpu_.end_round();
     deliver_totals(now, sink);
+    if (round_ == 2) tell_start(sink);
   }
 
  private:
@@ -78,6 +79,7 @@ class NeighbourProbe : public Probe {
     uint64_t start_ticks = 0;
     uint64_t round = 0;  // last seen in the listing
     uint64_t cpu_ticks = 0;
+    double cpu_share = 0;  // of a core, lately
     TimePoint read_at{};
     int32_t ppid = 0;
     bool kernel = false, zombie = false, active = false;
@@ -136,6 +138,7 @@ class NeighbourProbe : public Probe {
         again && cpu > other.cpu_ticks
             ? static_cast<double>(cpu - other.cpu_ticks) * tick_ns() * 1e-9 / span
             : 0;
+    other.cpu_share = cpu_share;
     other.active = (!again && !other.kernel) || cpu > other.cpu_ticks;  // a second look soon
     const double rss = static_cast<double>(std::max<int64_t>(0, stat.rss_pages)) * page_bytes();
     bool interesting = cpu_share >= kCpuShare || rss >= kMemoryShare * memory_bytes_;
@@ -235,7 +238,7 @@ class NeighbourProbe : public Probe {
                    static_cast<double>(other.cpu_ticks) * tick_ns());
     }
     give(SignalId::kOtherCpu, static_cast<double>(stat.user_ticks + stat.system_ticks) * tick_ns());
-    if (!other.kernel && !other.zombie) give(SignalId::kOtherRss, rss);
+    if (rss > 0) give(SignalId::kOtherRss, rss);  // not of kernel threads and the ended
     give(SignalId::kOtherAge, age_s(stat.start_ticks));
     if (other.zombie) give(SignalId::kOtherZombie, 1);
     if (other.io && other.io_at == now) {
@@ -262,6 +265,23 @@ class NeighbourProbe : public Probe {
 
   double age_s(uint64_t start_ticks) const {
     return std::max(0.0, uptime_s_ - static_cast<double>(start_ticks) * tick_ns() * 1e-9);
+  }
+
+  // Fact "neighbours.at_start": the busiest at the second round, for the comparison of two runs.
+  void tell_start(model::Sink& sink) {
+    std::vector<const Other*> busy;
+    for (const auto& [pid, other] : others_) {
+      if (other.cpu_share >= kCpuShare) busy.push_back(&other);
+    }
+    std::sort(busy.begin(), busy.end(),
+              [](const Other* a, const Other* b) { return a->cpu_share > b->cpu_share; });
+    if (busy.size() > 8) busy.resize(8);
+    std::string text;
+    for (const Other* other : busy) {
+      if (!text.empty()) text += ", ";
+      text += other->name + " (" + format_number(other->cpu_share) + " cores)";
+    }
+    sink.fact("neighbours.at_start", text.empty() ? "none" : text);
   }
 
   // The CPU time of all others is what the cores did less what the job and we did: so it also has

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "probe/host_facts.h"
 #include "probe/nvml_probe.h"
 #include "probe/probes.h"
 
@@ -68,6 +69,7 @@ std::vector<std::unique_ptr<Probe>> make_probes(const Scope& scope) {
   out.push_back(make_paced(make_neighbour_probe(scope), 0.001));
   out.push_back(make_paced(make_file_probe(scope), 0.0005));
   out.push_back(make_paced(make_nvml_probe(scope), 0.001));
+  out.push_back(make_host_facts_probe(scope));
   return out;
 }
 

@@ -183,11 +183,12 @@ std::optional<PidIo> parse_pid_io(std::string_view text) {
   return out;
 }
 
-std::optional<SchedStat> parse_schedstat(std::string_view text) {
+bool parse_schedstat(std::string_view text, SchedStat& out) {
   const auto on_cpu = parse_number<uint64_t>(next_word(text));
   const auto delay = parse_number<uint64_t>(next_word(text));
-  if (!on_cpu || !delay) return std::nullopt;
-  return SchedStat{*on_cpu, *delay};
+  if (!on_cpu || !delay) return false;
+  out = {*on_cpu, *delay};
+  return true;
 }
 
 std::optional<uint64_t> parse_fd_limit(std::string_view limits) {

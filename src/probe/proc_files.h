@@ -54,7 +54,7 @@ std::optional<PidIo> parse_pid_io(std::string_view text);
 struct SchedStat {
   uint64_t on_cpu_ns = 0, run_delay_ns = 0;
 };
-std::optional<SchedStat> parse_schedstat(std::string_view text);
+bool parse_schedstat(std::string_view text, SchedStat& out);  // false: malformed
 
 /// The soft limit of "Max open files" in /proc/PID/limits; nullopt if unlimited or absent.
 std::optional<uint64_t> parse_fd_limit(std::string_view limits);

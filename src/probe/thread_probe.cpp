@@ -126,25 +126,27 @@ class ThreadProbe : public Probe {
     const Deliver deliver(
         sink, sink.entity(EntityKind::kThread, thread.tid, "", process_entity(sink, pid)), now);
     const Status got = root_.read_into(dir + "schedstat", buffer_, 256);
-    const auto sched = got.ok() ? parse_schedstat(buffer_) : std::nullopt;
+    SchedStat sched;
+    const bool have_sched = got.ok() && parse_schedstat(buffer_, sched);
     if (!got.ok() && is_gone(got.error()) && !root_.exists(dir + "stat")) {
       thread.ended = true;
       return;
     }
     uint64_t used = thread.used_ns;
-    if (sched) {
-      deliver(SignalId::kThreadOnCpu, static_cast<double>(sched->on_cpu_ns));
-      deliver(SignalId::kThreadRunDelay, static_cast<double>(sched->run_delay_ns));
-      used = sched->on_cpu_ns + sched->run_delay_ns;
+    if (have_sched) {
+      deliver(SignalId::kThreadOnCpu, static_cast<double>(sched.on_cpu_ns));
+      deliver(SignalId::kThreadRunDelay, static_cast<double>(sched.run_delay_ns));
+      used = sched.on_cpu_ns + sched.run_delay_ns;
     } else {
       no_sched_(sink, "thread.run_delay_ns", "the kernel does not account run-queue delay",
                 "a kernel with CONFIG_SCHED_INFO");
     }
     // Its resolution is 10 ms, so half as often will do; without schedstat it is all there is.
     thread.odd = !thread.odd;
-    if (thread.odd || !sched || now - thread.read_at >= seconds(1)) {
+    if (thread.odd || !have_sched || now - thread.read_at >= seconds(1)) {
       const std::optional<uint64_t> ticks = read_stat(dir, deliver);
-      if (ticks && !sched) used = static_cast<uint64_t>(static_cast<double>(*ticks) * tick_ns());
+      if (ticks && !have_sched)
+        used = static_cast<uint64_t>(static_cast<double>(*ticks) * tick_ns());
     }
     if (now >= thread.next_status) {
       thread.next_status = now + kStatusPeriod;
