@@ -125,7 +125,7 @@ void JobTree::list_all(TimePoint now, model::Sink& sink) {
 }
 
 bool JobTree::consider(int32_t pid, TimePoint now, model::Sink& sink, int32_t* ppid) {
-  if (pid == self_pid_ || job_.contains(pid)) return false;
+  if (pid == self_pid_ || pid == ignored_pid_ || job_.contains(pid)) return false;
   if (!root_.read_into(path_of(pid, "stat"), buffer_, 4096).ok()) return false;
   const std::string text = buffer_;  // add() reads more files
   const auto stat = parse_pid_stat(text);

@@ -40,6 +40,9 @@ class JobTree {
   /// `self_pid` belongs to the job: flatout is the subreaper to which daemons are handed.
   JobTree(fs::Root root, int32_t job_pid, int32_t self_pid);
 
+  /// A helper process of flatout's own, which is its child but not the job's.
+  void ignore(int32_t pid) { ignored_pid_ = pid; }
+
   /// Finds new processes, execs and ends, and tells the sink. Cheap: may be called ten times a
   /// second; known processes are looked at again every 200 ms.
   void update(TimePoint now, model::Sink& sink);
@@ -70,6 +73,7 @@ class JobTree {
 
   fs::Root root_;
   int32_t job_pid_, self_pid_;
+  int32_t ignored_pid_ = 0;
   bool adopts_ = false;  // run mode
   std::map<int32_t, JobProcess> job_;
   std::vector<const JobProcess*> alive_;
