@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kMaxHeaders = 4096;        // program or section headers that are looked at
 constexpr size_t kMaxNames = 1 << 20;       // bytes of section names
-constexpr uint64_t kMaxSymbols = 20 << 20;  // symbols that are looked at
+constexpr uint64_t kMaxSymbols = 20 << 20;  // symbols that are looked at, in all tables
+constexpr int kMaxTables = 8;
 constexpr size_t kMaxName = 4096;
 constexpr size_t kBlock = 4096;  // symbols read at a time
 
@@ -137,10 +138,13 @@ const ElfFile::Section* ElfFile::section(std::string_view name) const {
 /// Calls visit(symbol, strings section) for each defined symbol until it returns false.
 template <class F>
 void ElfFile::each_symbol(F&& visit) const {
+  uint64_t left = kMaxSymbols;
+  int tables = kMaxTables;
   for (const uint32_t type : {uint32_t{SHT_DYNSYM}, uint32_t{SHT_SYMTAB}}) {
     for (const Section& table : sections_) {
-      if (table.type != type || table.link >= sections_.size()) continue;
-      const uint64_t count = std::min<uint64_t>(table.size / sizeof(Elf64_Sym), kMaxSymbols);
+      if (table.type != type || table.link >= sections_.size() || tables-- <= 0) continue;
+      const uint64_t count = std::min<uint64_t>(table.size / sizeof(Elf64_Sym), left);
+      left -= count;
       for (uint64_t i = 0; i < count; i += kBlock) {
         const std::string block =
             source_->read(table.offset + i * sizeof(Elf64_Sym),
