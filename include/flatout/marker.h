@@ -48,29 +48,34 @@ enum {
 };
 
 struct flatout_marker_api {
-  int tried;
   void (*slice)(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns, int64_t value,
                 int64_t value2);
   void (*counter)(const char* name, double value);
 };
 
-static inline struct flatout_marker_api* flatout_marker_find(void) {
-  static struct flatout_marker_api api;
-  if (__atomic_load_n(&api.tried, __ATOMIC_ACQUIRE) == 0) {
+/* Threads that come here at once find the same and may store it twice. */
+static inline struct flatout_marker_api flatout_marker_find(void) {
+  static void *found_slice, *found_counter;
+  static int tried;
+  struct flatout_marker_api api;
+  void *slice, *counter;
+  if (__atomic_load_n(&tried, __ATOMIC_ACQUIRE) == 0) {
     void* agent = RTLD_DEFAULT;
     const char* path = getenv("FLATOUT_AGENT");
     if (dlsym(RTLD_DEFAULT, "flatout_agent_mark") == NULL && path != NULL && path[0] != 0) {
       agent = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     }
-    /* A failed dlopen leaves RTLD_DEFAULT (NULL), where nothing is found: calls then do nothing.
-     * dlsym's result is a function here: POSIX says so, ISO C needs this detour. */
-    void* slice = dlsym(agent, "flatout_agent_mark");
-    void* counter = dlsym(agent, "flatout_agent_count");
-    __builtin_memcpy(&api.slice, &slice, sizeof slice);
-    __builtin_memcpy(&api.counter, &counter, sizeof counter);
-    __atomic_store_n(&api.tried, 1, __ATOMIC_RELEASE);
+    /* A failed dlopen leaves RTLD_DEFAULT (NULL), where nothing is found: calls then do nothing. */
+    __atomic_store_n(&found_slice, dlsym(agent, "flatout_agent_mark"), __ATOMIC_RELAXED);
+    __atomic_store_n(&found_counter, dlsym(agent, "flatout_agent_count"), __ATOMIC_RELAXED);
+    __atomic_store_n(&tried, 1, __ATOMIC_RELEASE);
   }
-  return &api;
+  slice = __atomic_load_n(&found_slice, __ATOMIC_RELAXED);
+  counter = __atomic_load_n(&found_counter, __ATOMIC_RELAXED);
+  /* dlsym's result is a function here: POSIX says so, ISO C needs this detour. */
+  __builtin_memcpy(&api.slice, &slice, sizeof slice);
+  __builtin_memcpy(&api.counter, &counter, sizeof counter);
+  return api;
 }
 
 /* Nanoseconds on the clock that the calls below take. */
@@ -83,8 +88,8 @@ static inline uint64_t flatout_now(void) {
 /* An interval of this thread from begin_ns until now. name may be NULL. */
 static inline void flatout_slice_values(uint32_t kind, const char* name, uint64_t begin_ns,
                                         int64_t value, int64_t value2) {
-  struct flatout_marker_api* api = flatout_marker_find();
-  if (api->slice != NULL) api->slice(kind, name, begin_ns, 0, value, value2);
+  struct flatout_marker_api api = flatout_marker_find();
+  if (api.slice != NULL) api.slice(kind, name, begin_ns, 0, value, value2);
 }
 static inline void flatout_slice(uint32_t kind, const char* name, uint64_t begin_ns) {
   flatout_slice_values(kind, name, begin_ns, 0, 0);
@@ -97,14 +102,14 @@ static inline void flatout_phase(const char* name, uint64_t begin_ns) {
 
 /* A step ended here. `index` counts from 0. */
 static inline void flatout_step(int64_t index) {
-  struct flatout_marker_api* api = flatout_marker_find();
-  if (api->slice != NULL) api->slice(FLATOUT_STEP, NULL, 0, 0, index, 0);
+  struct flatout_marker_api api = flatout_marker_find();
+  if (api.slice != NULL) api.slice(FLATOUT_STEP, NULL, 0, 0, index, 0);
 }
 
 /* A value over time: loss, queue length, bytes read. */
 static inline void flatout_counter(const char* name, double value) {
-  struct flatout_marker_api* api = flatout_marker_find();
-  if (api->counter != NULL) api->counter(name, value);
+  struct flatout_marker_api api = flatout_marker_find();
+  if (api.counter != NULL) api.counter(name, value);
 }
 
 #ifdef __cplusplus

@@ -79,7 +79,7 @@ def digest(*models):
 
 
 def say(loss):
-    print("loss", float(loss).hex())
+    print("loss", float(loss.detach()).hex())
 
 
 def train(loader, epochs=2, model=None, step=None):
