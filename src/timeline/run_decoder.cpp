@@ -5,46 +5,11 @@
 #include <cstring>
 #include <functional>
 
+#include "timeline/decoder_limits.h"
+
 namespace flatout::timeline {
 
 using namespace model;  // NOLINT: the nouns of the whole room
-
-namespace {
-
-// Bounds of what packets can make us keep. Far above what a real job needs.
-constexpr size_t kMaxProcesses = 1 << 15;
-constexpr size_t kMaxThreads = 1 << 17;
-constexpr size_t kMaxEntities = 1 << 18;
-constexpr size_t kMaxStringBytes = 16 << 20;
-constexpr size_t kMaxStringSize = 4096;
-constexpr size_t kMaxAgentStrings = 1 << 16;  // of one process
-constexpr size_t kMaxFactBytes = 4 << 20;
-constexpr size_t kMaxFactSize = 64 << 10;
-constexpr size_t kMaxCounters = 4096;
-constexpr size_t kMaxStacks = 1 << 20;
-constexpr size_t kMaxMissing = 1000;
-constexpr size_t kMaxGaps = 16'384;
-constexpr uint32_t kMaxId = 1 << 22;
-constexpr Nanos kMaxLength = std::chrono::hours(24 * 30);
-
-// Agents' clocks are the recorder's; further away from what it has seen, a time is a lie.
-constexpr Nanos kClockSlack = std::chrono::hours(1);
-
-TimePoint time_of(uint64_t ns) {
-  return time_point_ns(static_cast<int64_t>(std::min<uint64_t>(ns, INT64_MAX / 2)));
-}
-
-std::string_view until_nul(std::string_view& text) {
-  const size_t end = std::min(text.find('\0'), text.size());
-  const std::string_view out = text.substr(0, end);
-  text.remove_prefix(std::min(end + 1, text.size()));
-  return out;
-}
-
-// Only these kinds tell a process that trains; everything else happens elsewhere too.
-bool trains(SliceKind kind) { return kind == SliceKind::kStep || kind == SliceKind::kOptimizer; }
-
-}  // namespace
 
 bool RunDecoder::IdMap::set(uint32_t id, uint32_t index) {
   // Ids are dense: one far beyond the last is damage, and must not make us allocate for it.
@@ -79,6 +44,7 @@ void RunDecoder::feed(std::string_view packets) {
     packets.remove_prefix(header.size);
   }
   restore_order();
+  if (gaps_changed_) join_gaps(std::move(thinned_gaps_));
   if (facts_changed_) publish_facts();
   for (Process& process : run_.processes) {
     if (!process.ended) process.end = run_.end;
@@ -151,108 +117,6 @@ bool RunDecoder::recorder_packet(const flatout_packet& header, std::string_view 
       ++counts_.unknown;
       return true;
   }
-}
-
-// ---- packets of agents ----
-
-bool RunDecoder::on_string(ProcessState& state, ByteReader& reader) {
-  const auto header = reader.get<flatout_string>();
-  const std::string_view text = reader.take(header.size);
-  if (!reader.ok() || header.id == 0) return false;
-  if (header.id >= kMaxAgentStrings || header.id > state.strings.size() * 2 + 1024) {
-    ++counts_.refused;
-    return true;
-  }
-  if (header.id >= state.strings.size()) state.strings.resize(header.id + 1, 0);
-  state.strings[header.id] = intern(text);
-  return true;
-}
-
-bool RunDecoder::on_slice(ProcessId process, const flatout_packet& header, ByteReader& reader) {
-  const auto in = reader.get<flatout_slice>();
-  if (!reader.ok() || in.end_ns > header.time_ns + 1'000'000'000) return false;
-  // A marker that only says "a step ended here" has no begin: the step before ends there.
-  const uint64_t begin_ns = in.begin_ns == 0 ? in.end_ns : in.begin_ns;
-  if (begin_ns > in.end_ns || in.end_ns == 0) return false;
-  Slice slice;
-  slice.begin = time_of(begin_ns);
-  slice.end = time_of(in.end_ns);
-  if (slice.length() > kMaxLength) return false;
-  slice.kind = static_cast<SliceKind>(in.kind);
-  if (in.kind == 0 || in.kind > static_cast<uint32_t>(SliceKind::kFeed)) {
-    ++counts_.unknown;
-    return true;
-  }
-  slice.thread = thread_of(process, static_cast<int32_t>(header.tid));
-  if (slice.thread == kNone) return true;
-  ProcessState& state = states_[process];
-  if (in.name < state.strings.size()) slice.name = state.strings[in.name];
-  slice.value = in.value;
-  slice.value2 = in.value2;
-  if (trains(slice.kind)) {
-    // Who trains is decided by comparing these: look again when one doubles.
-    if (++state.trained, (state.trained & (state.trained - 1)) == 0) facts_changed_ = true;
-  }
-  run_.slices.push_back(slice);
-  return true;
-}
-
-bool RunDecoder::on_counter(ProcessId process, TimePoint at, ByteReader& reader) {
-  const auto in = reader.get<flatout_counter>();
-  if (!reader.ok()) return false;
-  const ProcessState& state = states_[process];
-  const StringId name = in.name < state.strings.size() ? state.strings[in.name] : 0;
-  auto it = counters_.find({process, name});
-  if (it == counters_.end()) {
-    if (counters_.size() >= kMaxCounters) {
-      ++counts_.refused;
-      return true;
-    }
-    const EntityId entity =
-        add_entity({EntityKind::kUserCounter, static_cast<int64_t>(counters_.size()),
-                    process_entity(process), std::string(run_.string(name))});
-    it = counters_.emplace(std::pair(process, name), entity).first;
-  }
-  add_reading(SignalId::kJobCounter, it->second, at, in.value);
-  return true;
-}
-
-bool RunDecoder::on_info(ProcessState& state, std::string_view payload) {
-  const std::string_view key = until_nul(payload);
-  const std::string_view value = until_nul(payload).substr(0, kMaxFactSize);
-  if (key.empty() || key.size() > 128) return false;
-  if (fact_bytes_ + key.size() + value.size() > kMaxFactBytes) {
-    ++counts_.refused;
-    return true;
-  }
-  std::string& slot = state.facts[std::string(key)];
-  fact_bytes_ += key.size() + value.size() - slot.size();
-  slot = value;
-  facts_changed_ = true;
-  return true;
-}
-
-bool RunDecoder::on_cost(ProcessId process, TimePoint at, ByteReader& reader) {
-  const auto in = reader.get<flatout_cost>();
-  if (!reader.ok()) return false;
-  ProcessState& state = states_[process];
-  const EntityId entity = process_entity(process);
-  state.hooks += static_cast<double>(in.hooks);
-  state.hook_ns += static_cast<double>(in.sum_ns);
-  add_reading(SignalId::kAgentHooks, entity, at, state.hooks);
-  add_reading(SignalId::kAgentTime, entity, at, state.hook_ns);
-  add_reading(SignalId::kAgentMax, entity, at, static_cast<double>(in.max_ns));
-  return true;
-}
-
-bool RunDecoder::on_dropped(ProcessId process, TimePoint at, ByteReader& reader) {
-  const auto in = reader.get<flatout_counter>();
-  if (!reader.ok() || !(in.value >= 0 && in.value < 1e15)) return false;
-  ProcessState& state = states_[process];
-  state.dropped += in.value;
-  counts_.dropped += static_cast<uint64_t>(in.value);
-  add_reading(SignalId::kAgentDropped, process_entity(process), at, state.dropped);
-  return true;
 }
 
 // ---- packets of the recorder ----
@@ -428,7 +292,7 @@ bool RunDecoder::on_gap(ByteReader& reader) {
   if (!reader.ok() || in.end_ns < in.begin_ns) return false;
   if (told_gaps_.size() >= kMaxGaps) return true;
   told_gaps_.push_back({time_of(in.begin_ns), time_of(in.end_ns)});
-  join_gaps(std::move(thinned_gaps_));
+  gaps_changed_ = true;
   return true;
 }
 

@@ -128,7 +128,7 @@ class RunDecoder {
   std::map<std::pair<model::ProcessId, model::StringId>, model::EntityId> counters_;
   std::unordered_map<int64_t, model::EntityId> unnamed_;  // processes' entities made here, by pid
   IdMap entities_, threads_, frames_, stacks_;
-  bool facts_changed_ = false;
+  bool facts_changed_ = false, gaps_changed_ = false;
   size_t string_bytes_ = 0;
   size_t fact_bytes_ = 0;
   size_t readings_ = 0;         // in all series

@@ -4,6 +4,7 @@
 // every earlier one kept, so what is left does not depend on how often thin() was called.
 #include <algorithm>
 
+#include "timeline/decoder_limits.h"
 #include "timeline/run_decoder.h"
 
 namespace flatout::timeline {
@@ -18,7 +19,6 @@ constexpr int64_t kFewWindows = 32;   // so many of the middle stay before windo
 constexpr Nanos kShortestWindow = std::chrono::milliseconds(10);
 constexpr size_t kMaxKeptKinds = 16'384;
 constexpr size_t kManyProcesses = 2048, kManyThreads = 8192, kManySeries = 16'384;
-constexpr size_t kMaxGaps = 16'384;
 
 // Rare, and what comes later needs them: which worker a process is, when epochs began.
 bool stays(SliceKind kind) {
@@ -112,6 +112,7 @@ void RunDecoder::drop_windows() {
 }
 
 void RunDecoder::join_gaps(std::vector<Gap> thinned) {
+  gaps_changed_ = false;
   thinned_gaps_ = std::move(thinned);
   std::vector<Gap> all = told_gaps_;
   all.insert(all.end(), thinned_gaps_.begin(), thinned_gaps_.end());

@@ -1,0 +1,114 @@
+#include "timeline/import_folder.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/bytes.h"
+#include "timeline/test_packets.h"
+
+namespace flatout::timeline {
+namespace {
+
+using testing::Packets;
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/flatout-timeline-XXXXXX";
+    path = ::mkdtemp(name);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { std::filesystem::remove_all(path); }
+  void write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path + "/" + name, std::ios::binary) << bytes;
+  }
+  std::string path;
+};
+
+std::string block(const std::string& packets, uint32_t version = FLATOUT_WIRE_VERSION) {
+  std::string out;
+  put(out, flatout_block{FLATOUT_BLOCK_MAGIC, version, static_cast<uint32_t>(packets.size()),
+                         crc32(packets)});
+  return out + packets;
+}
+
+std::string step(int64_t i) {
+  Packets p;
+  const uint64_t begin = 2'000'000'000 + static_cast<uint64_t>(i) * 10'000'000;
+  p.slice(FLATOUT_SLICE_INPUT_WAIT, begin, begin + 4'000'000);
+  p.slice(FLATOUT_SLICE_BACKWARD, begin + 6'000'000, begin + 9'000'000);
+  p.slice(FLATOUT_SLICE_OPTIMIZER, begin + 9'000'000, begin + 10'000'000, 0, i + 1);
+  return p.bytes;
+}
+
+std::string definitions() {
+  Packets p;
+  p.process(100, 1, FLATOUT_PROCESS_MAIN, "python").run_info("command", "python train.py");
+  return p.bytes;
+}
+
+TEST(ReadRunFolder, MergesBothFilesAndFindsTheSteps) {
+  const Folder folder;
+  std::string events;
+  for (int i = 0; i < 10; ++i) events += block(step(i));
+  folder.write("events.bin", events);
+  folder.write("series.bin", block(definitions()));
+  FolderDamage damage;
+  const auto run = read_run_folder(folder.path, &damage);
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run->steps.summary.count, 10);
+  EXPECT_EQ(run->fact("command"), "python train.py");
+  EXPECT_EQ(run->processes.size(), 1u);
+  EXPECT_EQ(run->processes[0].name, "python");
+  EXPECT_EQ(damage.blocks, 11u);
+  EXPECT_EQ(damage.bad, 0u);
+  EXPECT_TRUE(run->missing.empty());
+}
+
+TEST(ReadRunFolder, SkipsADamagedBlockAndOneThatIsCutOff) {
+  const Folder folder;
+  std::string broken = block(step(3));
+  broken[40] = static_cast<char>(broken[40] ^ 1);
+  const std::string last = block(step(9));
+  folder.write("events.bin", block(definitions()) + block(step(1)) + broken + block(step(4)) +
+                                 "noise" + block(step(5)) + last.substr(0, last.size() - 7));
+  FolderDamage damage;
+  const auto run = read_run_folder(folder.path, &damage);
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(damage.blocks, 4u);
+  EXPECT_EQ(damage.bad, 3u);
+  EXPECT_EQ(run->slices.size(), 9u);
+  ASSERT_EQ(run->missing.size(), 1u);
+  EXPECT_EQ(run->missing[0].signal, "recording");
+}
+
+TEST(ReadRunFolder, SaysWhatIsNoRunFolder) {
+  const Folder folder;
+  const auto run = read_run_folder(folder.path);
+  ASSERT_FALSE(run.ok());
+  EXPECT_EQ(run.error().code, Code::kNotFound);
+  EXPECT_EQ(read_run_folder(folder.path + "/none").error().code, Code::kNotFound);
+}
+
+TEST(ReadRunFolder, SaysThatAnotherVersionWroteIt) {
+  const Folder folder;
+  folder.write("events.bin", block(step(0), FLATOUT_WIRE_VERSION + 1));
+  const auto run = read_run_folder(folder.path);
+  ASSERT_FALSE(run.ok());
+  EXPECT_EQ(run.error().code, Code::kUnsupported);
+}
+
+TEST(ReadRunFolder, EmptyFilesAreAnEmptyRun) {
+  const Folder folder;
+  folder.write("events.bin", "");
+  const auto run = read_run_folder(folder.path);
+  ASSERT_TRUE(run.ok());
+  EXPECT_TRUE(run->slices.empty());
+}
+
+}  // namespace
+}  // namespace flatout::timeline
