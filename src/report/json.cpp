@@ -125,6 +125,11 @@ Json speed_changes_value(const Run& run) {
   return out;
 }
 
+Json drift_value(const Run& run) {
+  if (!run.steps.drift) return nullptr;
+  return {{"first_ms", ms(run.steps.drift->first)}, {"last_ms", ms(run.steps.drift->last)}};
+}
+
 Json exit_value(const Run& run) {
   Json out{{"finished", run.finished}, {"code", nullptr}, {"signal", nullptr}};
   if (run.finished && run.wait_status >= 0) {
@@ -211,6 +216,7 @@ std::string findings_json(const Run& run, const model::Diagnosis& diagnosis) {
   // Beyond the contract's keys, at the end.
   out["headline"] = to_utf8(diagnosis.headline);
   out["speed_changes"] = speed_changes_value(run);
+  out["drift"] = drift_value(run);
   return document(out);
 }
 
@@ -225,6 +231,7 @@ std::string run_json(const Run& run) {
   out["steps"] = steps_value(run);
   out["breakdown"] = breakdown_values(run.steps.summary);
   out["speed_changes"] = speed_changes_value(run);
+  out["drift"] = drift_value(run);
   out["processes"] = processes_value(run);
   out["survivors"] = Json::array();
   for (const model::Process* p : survivors(run)) {

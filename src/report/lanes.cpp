@@ -43,7 +43,7 @@ std::string lane_name(const Run& run, model::ThreadId id) {
   const int32_t pid = known ? run.processes[t.process].pid : 0;
   if (run.steps.source != model::StepSource::kNone && run.steps.thread == id) return "training";
   const std::string& process = known ? run.processes[t.process].name : t.name;
-  return t.is_main ? fmt::format("{} {}", process, pid) : fmt::format("{} {}", t.name, t.tid);
+  return t.is_main ? fmt::format("{} {}", pid, process) : fmt::format("{} {}", t.tid, t.name);
 }
 
 LaneWindow cut(const Run& run, const std::vector<model::ThreadId>& threads, std::string title,

@@ -282,6 +282,13 @@ void steps(Writer& w, const Run& run) {
                                     format_duration(change.after), format_duration(change.before)),
                         Paint::kWarn, 2));
   }
+  if (run.steps.drift) {
+    w.add(6, w.labelled("speed",
+                        fmt::format("steps drift from {} at the start to {} at the end",
+                                    format_duration(run.steps.drift->first),
+                                    format_duration(run.steps.drift->last)),
+                        Paint::kWarn, 2));
+  }
 }
 
 void notes(Writer& w, const Run& run) {

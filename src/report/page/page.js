@@ -31,6 +31,17 @@
     'ms': (v) => seconds(v / 1000),
   };
 
+  // Round ticks for bytes are powers of two, not of ten.
+  function byteTicks(scale) {
+    if (!(scale.max > 0)) return;
+    const unit = Math.pow(1024, Math.floor(Math.log(scale.max) / Math.log(1024)));
+    const raw = scale.max / unit / 4;
+    const base = Math.pow(10, Math.floor(Math.log10(raw)));
+    const step = [1, 2, 5, 10].map((m) => m * base).find((s) => s >= raw) * unit;
+    scale.ticks = [];
+    for (let v = 0; v <= scale.max; v += step) scale.ticks.push({ value: v });
+  }
+
   // ---- plugins ----
   // Epochs, changes of speed and gaps behind every chart.
   const events = {
@@ -112,17 +123,19 @@
       options: {
         animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
         events: [],
+        layout: { autoPadding: false, padding: { right: 16, top: 6 } },
         plugins: { legend: { display: false }, tooltip: { enabled: false } },
         scales: {
           x: {
             type: 'linear', min: 0, max: data.length_s, bounds: 'data',
-            ticks: { maxRotation: 0, autoSkipPadding: 24, callback: (v) => seconds(v) },
+            ticks: { maxRotation: 0, includeBounds: false, autoSkipPadding: 24, callback: (v) => seconds(v) },
             grid: { drawTicks: false },
           },
           y: {
             beginAtZero: true, stacked: !!spec.stacked, max: spec.max, grace: spec.max ? 0 : '4%',
             ticks: { maxTicksLimit: spec.host.classList.contains('tall') ? 6 : 4, callback: (v) => FORMAT[spec.unit](v) },
             grid: { drawTicks: false },
+            afterBuildTicks: spec.unit.startsWith('bytes') ? byteTicks : undefined,
             // One width for all, so that the charts are aligned in time.
             afterFit: (scale) => { scale.width = 72; },
           },
@@ -243,7 +256,7 @@
     const of = (kind) => points.filter((p) => s.kind[p.i] === kind).map(clipped);
     const marks = (label, kind, colourName, style, radius) => ({
       label: label, colour: colourName, points: of(kind), marks: true,
-      style: { showLine: false, pointStyle: style, pointRadius: radius, clip: false },
+      style: { order: -1, showLine: false, pointStyle: style, pointRadius: radius, clip: false },
     });
     const series = [
       { label: 'step time', colour: 'c0', points: points.map(clipped),
@@ -278,7 +291,7 @@
     const series = data.parts.parts.map((part) => ({
       label: part.label, colour: part.name, quiet: false,
       points: data.parts.t.map((t, i) => ({ x: t, y: part.ms[i] })),
-      style: { fill: true, borderWidth: 0 },
+      style: { fill: true, borderWidth: 0, stepped: 'after' },
     }));
     const sums = data.parts.t.map((t, i) => data.parts.parts.reduce((a, p) => a + (p.ms[i] || 0), 0)).sort((a, b) => a - b);
     const high = sums[Math.floor((sums.length - 1) * 0.97)];
