@@ -1,8 +1,6 @@
 // Yesterday against today: how two runs differ in speed, and what changed between them.
 #pragma once
 
-#include <string>
-
 #include "model/comparison.h"
 #include "model/run.h"
 
@@ -10,8 +8,5 @@ namespace flatout::diagnose {
 
 /// Pure. Both runs with their steps found.
 model::Comparison compare(const model::Run& before, const model::Run& now);
-
-/// The same as JSON, for `flatout compare --json`.
-std::string comparison_json(const model::Comparison& comparison);
 
 }  // namespace flatout::diagnose

@@ -118,10 +118,10 @@ bool jumps_about(const RunView& view) {
       view.process_increase(SignalId::kProcFileJumps, [](model::ProcessId) { return true; });
   const double major =
       view.process_increase(SignalId::kProcMajorFaults, [](model::ProcessId) { return true; });
-  const double files =
-      view.process_increase(SignalId::kProcFilesSeen, [](model::ProcessId) { return true; });
+  const double moves =
+      view.process_increase(SignalId::kProcFileMoves, [](model::ProcessId) { return true; });
   const bool small = r.count > 0 && r.bytes / r.count < kSmallRequest;
-  if (jumps >= 3 && jumps > 2 * files && small) return true;
+  if (jumps >= 3 && jumps > 0.25 * moves && small) return true;
   // A mapped file: every access faults, and far more is read than batches hold.
   const LoaderView& loader = view.loader();
   const double used = loader.batch_bytes * static_cast<double>(loader.batches);

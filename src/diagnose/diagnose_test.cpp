@@ -1,0 +1,379 @@
+#include "diagnose/diagnose.h"
+
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "diagnose/testing/run_builder.h"
+
+namespace flatout::diagnose {
+namespace {
+
+using model::Diagnosis;
+using model::Finding;
+using model::Run;
+
+const Doing kCompute{ThreadState::kOnCpuNative, {kMain}};
+const Doing kQueueWait{ThreadState::kPoll, {kMain, {"get", "/usr/lib/python3.11/queue.py", 5}}};
+const Doing kDecode{ThreadState::kOnCpuNative,
+                    {kItem, {"load", "/x/site-packages/PIL/ImageFile.py", 300}}};
+
+const Finding* find(const Diagnosis& d, const std::string& id) {
+  for (const Finding& f : d.findings) {
+    if (f.id == id) return &f;
+  }
+  return nullptr;
+}
+
+/// `steps` steps that wait `wait` and compute `compute` ms.
+void train(RunBuilder& b, int steps, double wait, double compute, const Doing& waiting = kQueueWait,
+           const Doing& computing = kCompute) {
+  for (int i = 0; i < steps; ++i) {
+    b.step({{Part::kInputWait, wait, waiting}, {Part::kForward, compute, computing}}, i < 3);
+  }
+}
+
+/// Workers that make batches one after the other over the whole run, `fetch` ms each.
+std::vector<model::ThreadId> workers(RunBuilder& b, int count, double fetch, const Doing& what,
+                                     double idle = 0) {
+  std::vector<model::ThreadId> out;
+  for (int w = 0; w < count; ++w) {
+    const model::ThreadId t = b.worker(200 + w);
+    out.push_back(t);
+    int64_t batch = w;
+    for (TimePoint at = b.run().begin; at + nanos(fetch * 1e6) <= b.now(); batch += count) {
+      const TimePoint end = at + nanos(fetch * 1e6);
+      b.slice(t, SliceKind::kFetch, at, end, 16, batch);
+      b.doing(t, at, end, what);
+      at = end + nanos(idle * 1e6);
+    }
+  }
+  return out;
+}
+
+Run two_busy_decoders() {
+  RunBuilder b;
+  train(b, 60, 20, 10);
+  workers(b, 2, 60, kDecode);
+  b.machine(2, 0.05).process_cpu(100, 0.33).process_cpu(200, 0.8).process_cpu(201, 0.8);
+  return b.build();
+}
+
+TEST(Diagnose, BusyDecodersOnAllCoresAreDecodeBoundAtTheUsersLine) {
+  const Diagnosis d = diagnose(two_busy_decoders());
+  ASSERT_EQ(d.verdict, "input.decode_cpu");
+  const Finding& f = d.findings.front();
+  ASSERT_TRUE(f.where);
+  EXPECT_EQ(f.where->file, "/home/u/data.py");
+  EXPECT_EQ(f.where->line, 41);
+  // 30 ms steps of which 10 remain.
+  EXPECT_NEAR(*f.gain, 3.0, 0.3);
+  EXPECT_EQ(d.findings.size(), 1u);
+}
+
+TEST(Diagnose, OneBusyWorkerBesideIdleCoresIsTooFewWorkers) {
+  RunBuilder b;
+  train(b, 60, 20, 10);
+  workers(b, 1, 30, kDecode);
+  b.machine(8, 6.6).process_cpu(100, 0.33).process_cpu(200, 1.0);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.too_few_workers");
+  EXPECT_NEAR(*d.findings.front().gain, 3.0, 0.3);
+  EXPECT_EQ(find(d, "input.decode_cpu"), nullptr);
+}
+
+TEST(Diagnose, DecodingInTheTrainingThreadBesideAnIdleCoreIsTooFewWorkers) {
+  RunBuilder b;
+  train(b, 60, 20, 20, kDecode);
+  for (const model::Step& s : b.run().steps.steps) {
+    b.slice(b.trainer(), SliceKind::kFetch, s.begin, s.begin + nanos(19e6), 16);
+  }
+  b.machine(2, 1.0).process_cpu(100, 1.0);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.too_few_workers");
+  EXPECT_NEAR(*d.findings.front().gain, 2.0, 0.15);
+}
+
+TEST(Diagnose, WorkersThatKeepUpAreHealthy) {
+  RunBuilder b;
+  train(b, 60, 0.3, 20);
+  workers(b, 2, 20, kDecode, 20);
+  b.machine(4, 2).process_cpu(100, 1).process_cpu(200, 0.5).process_cpu(201, 0.5);
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_EQ(d.verdict, "healthy");
+  EXPECT_TRUE(d.findings.empty());
+}
+
+TEST(Diagnose, ABlockedReadIsTheDiskUnlessALimitExplainsIt) {
+  const Doing read{ThreadState::kDisk, {kItem}, SYS_read};
+  for (const bool limited : {false, true}) {
+    RunBuilder b;
+    train(b, 60, 20, 10);
+    workers(b, 2, 60, read);
+    b.machine(2, 1.5).process_cpu(100, 0.33).process_cpu(200, 0.05).process_cpu(201, 0.05);
+    const double seconds = b.wall_ns() * 1e-9;
+    b.counter(SignalId::kProcReadBytes, b.process_entity(200), 10e6 * seconds);
+    if (limited) {
+      b.gauge(SignalId::kCgroupIoLimitRead, b.entity(EntityKind::kCgroup, 0, "/job"), 10.5e6);
+    }
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, limited ? "input.disk_throttled" : "input.disk");
+    ASSERT_TRUE(d.findings.front().where);
+    EXPECT_EQ(d.findings.front().where->line, 41);
+  }
+}
+
+TEST(Diagnose, BytesReadAgainAreAColdCache) {
+  const Doing read{ThreadState::kDisk, {kItem}, SYS_read};
+  RunBuilder b;
+  train(b, 60, 20, 10);
+  workers(b, 2, 60, read);
+  b.machine(2, 1.5);
+  b.counter(SignalId::kProcReadBytes, b.process_entity(200), 100e6);
+  b.counter(SignalId::kVmRefaultFile, b.host(), 90e6 / 4096);
+  EXPECT_EQ(diagnose(b.build()).verdict, "input.cold_cache");
+}
+
+TEST(Diagnose, LookingUpFilesIsSmallFiles) {
+  RunBuilder b;
+  train(b, 60, 20, 10);
+  workers(b, 2, 60, {ThreadState::kKernel, {kItem}, SYS_openat});
+  b.machine(2, 0.1).process_cpu(100, 0.3).process_cpu(200, 0.1, 0.7).process_cpu(201, 0.1, 0.7);
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_EQ(d.verdict, "input.small_files");
+  EXPECT_EQ(d.findings.size(), 1u);
+}
+
+TEST(Diagnose, ScanningAnArchiveForEachSampleIsRandomSeek) {
+  RunBuilder b;
+  train(b, 60, 20, 10);
+  workers(b, 2, 60,
+          {ThreadState::kOnCpuPython, {kItem, {"next", "/usr/lib/python3.11/tarfile.py", 2300}}});
+  b.machine(2, 0.1).process_cpu(100, 0.3).process_cpu(200, 0.8).process_cpu(201, 0.8);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.random_seek");
+  EXPECT_EQ(d.findings.front().where->line, 41);
+}
+
+TEST(Diagnose, AWorkerThatSleepsIsIdleWaitAndNotDecode) {
+  RunBuilder b;
+  train(b, 60, 20, 10);
+  workers(b, 2, 60, {ThreadState::kSleep, {kItem}, SYS_clock_nanosleep});
+  b.machine(2, 1.6).process_cpu(100, 0.33);
+  EXPECT_EQ(diagnose(b.build()).verdict, "stall.idle_wait");
+}
+
+TEST(Diagnose, AFewHeavySamplesAreSkewAndNotDecode) {
+  RunBuilder b;
+  // Every 12th step waits for one batch of 200 ms; all others come in time.
+  for (int i = 0; i < 96; ++i) {
+    b.step(
+        {{Part::kInputWait, i % 12 == 0 ? 150 : 0.3, kQueueWait}, {Part::kForward, 10, kCompute}},
+        i < 3);
+  }
+  std::vector<model::ThreadId> threads = {b.worker(200), b.worker(201)};
+  TimePoint at[2] = {b.run().begin, b.run().begin};
+  const Doing heavy{ThreadState::kOnCpuNative, {{"resample", "/home/u/data.py", 77}}};
+  for (int i = 0; i < 96; ++i) {
+    const int w = i % 2;
+    const double ms = i % 12 == 0 ? 190 : 8;
+    const TimePoint end = at[w] + nanos(ms * 1e6);
+    b.slice(threads[w], SliceKind::kFetch, at[w], end, 16, i);
+    b.doing(threads[w], at[w], end, i % 12 == 0 ? heavy : kDecode);
+    at[w] = end + nanos(10e6);
+  }
+  b.machine(4, 2).process_cpu(100, 0.5).process_cpu(200, 0.5).process_cpu(201, 0.5);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.worker_skew");
+  EXPECT_EQ(d.findings.front().where->line, 77);
+}
+
+TEST(Diagnose, ANeighbourCountsOnlyWhereThreadsWaitForCores) {
+  for (const bool hurts : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 0.2, hurts ? 14 : 20);
+    if (hurts) {
+      b = RunBuilder();
+      for (int i = 0; i < 60; ++i) {
+        b.step({{Part::kForward, 10, kCompute},
+                {Part::kForward, 8, {ThreadState::kRunQueue, {kMain}}}},
+               i < 3);
+      }
+    }
+    b.machine(2, hurts ? 0 : 0.1, 0.9).process_cpu(100, hurts ? 0.55 : 1.0);
+    const model::EntityId other = b.entity(EntityKind::kOther, 999, "burner");
+    b.counter(SignalId::kOtherCpu, other, 0.9 * b.wall_ns());
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, hurts ? "cpu.noisy_neighbour" : "healthy");
+  }
+}
+
+TEST(Diagnose, AQuotaThatStopsTheJobIsThrottling) {
+  RunBuilder b;
+  for (int i = 0; i < 60; ++i) {
+    b.step(
+        {{Part::kForward, 10, kCompute}, {Part::kForward, 10, {ThreadState::kRunQueue, {kMain}}}},
+        i < 3);
+  }
+  b.machine(2, 1.5).process_cpu(100, 0.5);
+  const model::EntityId group = b.entity(EntityKind::kCgroup, 0, "/job");
+  b.counter(SignalId::kCgroupThrottledTime, group, 0.5 * b.wall_ns());
+  b.counter(SignalId::kCgroupThrottled, group, 9).counter(SignalId::kCgroupPeriods, group, 10);
+  b.gauge(SignalId::kCgroupCpuLimit, group, 0.5);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.throttled");
+  EXPECT_NEAR(*d.findings.front().gain, 2.0, 0.2);
+}
+
+TEST(Diagnose, TinyOperationsInALoopArePythonBoundAndBigOnesAreNot) {
+  for (const bool tiny : {true, false}) {
+    RunBuilder b;
+    const Line loop{"forward", "/home/u/model.py", 22};
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, tiny ? 8.0 : 1.0, {ThreadState::kOnCpuPython, {kMain, loop}}},
+              {Part::kForward, 12, {ThreadState::kOnCpuNative, {kMain, loop}}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    EXPECT_EQ(diagnose(b.build()).verdict, tiny ? "cpu.python_bound" : "healthy");
+  }
+}
+
+TEST(Diagnose, CollectorPausesAndChildProcessesAreNamed) {
+  RunBuilder b;
+  for (int i = 0; i < 60; ++i) {
+    const TimePoint begin = b.now();
+    b.step({{Part::kForward, 10, kCompute},
+            {Part::kOther, 4, {ThreadState::kOnCpuPython, {kMain}, -1, model::kGcRunning}},
+            {Part::kOther, 6, {ThreadState::kChild, {kMain}, SYS_wait4}}},
+           i < 3);
+    b.slice(b.trainer(), SliceKind::kGc, begin + nanos(10e6), begin + nanos(14e6), 2, 100);
+  }
+  b.machine(2, 1).process_cpu(100, 0.7);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.process_churn");
+  EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 6, 0.3);
+  ASSERT_NE(find(d, "cpu.gc"), nullptr);
+  EXPECT_NEAR(*find(d, "cpu.gc")->cost_ms_per_step, 4, 0.1);
+}
+
+TEST(Diagnose, SavingAndLoggingAreToldApart) {
+  RunBuilder b;
+  for (int i = 0; i < 60; ++i) {
+    std::vector<RunBuilder::PartTime> parts = {
+        {Part::kForward, 10, kCompute},
+        {Part::kOther, 3, {ThreadState::kDisk, {{"log", "/home/u/train.py", 33}}, SYS_fsync}}};
+    if (i % 10 == 5) {
+      parts.push_back({Part::kCheckpoint, 50, {ThreadState::kDisk, {kMain}, SYS_write}});
+    }
+    b.step(parts, i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 0.7);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.findings.size(), 2u);
+  EXPECT_EQ(d.findings[0].id, "stall.checkpoint");
+  EXPECT_EQ(d.findings[1].id, "stall.logging");
+  EXPECT_EQ(d.findings[1].where->line, 33);
+  EXPECT_NEAR(*d.findings[1].cost_ms_per_step, 3, 0.2);
+}
+
+TEST(Diagnose, AStallWithoutANameThatRecursIsPeriodic) {
+  RunBuilder b;
+  for (int i = 0; i < 100; ++i)
+    b.step({{Part::kForward, i % 10 == 7 ? 60.0 : 10.0, kCompute}}, i < 3);
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
+}
+
+TEST(Diagnose, TheCauseOfAChangeWithinTheRunIsNamedWithItsStep) {
+  RunBuilder b;
+  for (int i = 0; i < 100; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
+  for (int i = 0; i < 100; ++i) {
+    b.step({{Part::kForward, 10, kCompute},
+            {Part::kOther, 10, {ThreadState::kSleep, {kMain}, SYS_clock_nanosleep}}});
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  b.run().steps.changes.push_back(
+      {100, b.run().steps.steps[100].begin, Nanos(10'000'000), Nanos(20'000'000)});
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_EQ(d.verdict, "stall.idle_wait");
+  EXPECT_NE(d.headline.find("step 100"), std::string::npos) << d.headline;
+  EXPECT_NE(d.headline.find("sleeps"), std::string::npos) << d.headline;
+}
+
+TEST(Diagnose, AJobWithoutProgressHangsUnlessItWorksOrEndedWell) {
+  for (const int variant : {0, 1, 2}) {
+    RunBuilder b;
+    for (int i = 0; i < 30; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
+    const TimePoint from = b.now();
+    b.pass(20'000);
+    b.doing(
+        b.trainer(), from, b.now(),
+        variant == 1 ? kCompute : Doing{ThreadState::kLock, {{"recv", "/home/u/train.py", 50}}});
+    const Diagnosis d = diagnose(b.build(variant == 2));
+    EXPECT_EQ(d.verdict, variant == 0 ? "stall.hang" : "healthy");
+  }
+}
+
+TEST(Diagnose, AnExceptionIsAVerdictWithItsLine) {
+  RunBuilder b;
+  for (int i = 0; i < 2; ++i) b.step({{Part::kForward, 10, kCompute}});
+  b.run().info["exception.type"] = "RuntimeError";
+  b.run().info["exception.message"] =
+      "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
+      "last):\n  File \"/x/site-packages/torch/utils/data/_utils/worker.py\", line 3, in loop\n"
+      "  File \"/home/u/data.py\", line 17, in __getitem__\n    raise ValueError\n";
+  const Diagnosis d = diagnose(b.build(true, 1 << 8));
+  ASSERT_EQ(d.verdict, "crash.exception");
+  EXPECT_EQ(d.findings.front().where->file, "/home/u/data.py");
+  EXPECT_EQ(d.findings.front().where->line, 17);
+  EXPECT_TRUE(d.findings.front().ended_the_job);
+}
+
+TEST(Diagnose, AKilledWorkerIsMemoryOnlyIfTheKernelSaysSo) {
+  for (const bool oom : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+    b.worker(200);
+    b.run().processes[1].ended = true;
+    b.run().processes[1].wait_status = SIGKILL;
+    b.ramp(SignalId::kCgroupOomKills, b.entity(EntityKind::kCgroup, 0, "/job"), 0, oom ? 1 : 0);
+    EXPECT_EQ(diagnose(b.build(true, 1 << 8)).verdict, oom ? "mem.killed" : "crash.signal");
+  }
+}
+
+TEST(Diagnose, MemoryThatGrowsUntilTheEndLeaksAndACacheThatFillsDoesNot) {
+  for (const bool leak : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 100; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
+    b.machine(2, 1);
+    b.gauge(SignalId::kMemAvailable, b.host(), 4e9);
+    if (leak) {
+      b.ramp(SignalId::kProcRssAnon, b.process_entity(100), 300e6, 500e6);
+    } else {
+      b.ramp(SignalId::kProcRssAnon, b.process_entity(100), 300e6, 700e6);
+      for (model::Reading& r : b.run().series.back().readings) r.value = std::min(r.value, 500e6);
+    }
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, leak ? "mem.leak" : "healthy");
+    if (leak) {
+      EXPECT_FALSE(d.findings.front().gain);
+      EXPECT_NEAR(*d.findings.front().cost_bytes, 2e6, 0.2e6);
+    }
+  }
+}
+
+TEST(Diagnose, FourStepsAreNotJudged) {
+  RunBuilder b;
+  train(b, 7, 20, 10);  // three of them warm-up
+  workers(b, 2, 60, kDecode);
+  b.machine(2, 0).process_cpu(200, 0.8).process_cpu(201, 0.8);
+  const Diagnosis d = diagnose(b.build(false));
+  EXPECT_TRUE(d.findings.empty());
+  EXPECT_EQ(d.verdict, "none");
+}
+
+TEST(Diagnose, AnEmptyRunIsNotJudged) { EXPECT_EQ(diagnose(Run{}).verdict, "none"); }
+
+}  // namespace
+}  // namespace flatout::diagnose
