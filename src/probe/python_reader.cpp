@@ -162,6 +162,7 @@ Status PythonReader::read_once(PythonReading& out) {
     ok = read_interpreter(interp, out) && snapshot_.get(interp + offsets_.interp_next, interp);
   }
   out.threads.resize(count_);
+  if (!snapshot_.trouble().ok()) return snapshot_.trouble().error();
   if (!ok) return Error{Code::kTorn, "the interpreter changed while it was read", ""};
   return {};
 }

@@ -13,10 +13,6 @@ struct Version {
   bool free_threaded;
 };
 
-void PrintTo(const Version& v, std::ostream* out) {
-  *out << "3." << v.minor << (v.free_threaded ? "t" : "");
-}
-
 /// Every version's memory is read by the same tests.
 class PythonReaderOf : public testing::TestWithParam<Version> {
  protected:
@@ -175,7 +171,10 @@ INSTANTIATE_TEST_SUITE_P(Versions, PythonReaderOf,
                          testing::Values(Version{8, false}, Version{9, false}, Version{10, false},
                                          Version{11, false}, Version{12, false}, Version{13, false},
                                          Version{13, true}, Version{14, false}, Version{14, true}),
-                         testing::PrintToStringParamName());
+                         [](const auto& version) {
+                           return "CPython3_" + std::to_string(version.param.minor) +
+                                  (version.param.free_threaded ? "t" : "");
+                         });
 
 TEST(PythonReader, SkipsFramesOfTheInterpreterItself) {
   for (const int minor : {12, 13, 14}) {

@@ -83,6 +83,7 @@ Status RemoteSnapshot::begin() {
   }
   data_.resize(total);
   budget_ = kMaxBytes;
+  trouble_ = {};
 
   size_t next = 0;
   int holes = 0;
@@ -139,6 +140,7 @@ RemoteSnapshot::Piece* RemoteSnapshot::load(uint64_t address, size_t size) {
   const RemoteRange range{address, static_cast<uint32_t>(size)};
   calls_++;
   auto got = memory_.read({&range, 1}, data_.data() + offset);
+  if (!got.ok()) trouble_ = got.error();
   if (!got.ok() || *got < size) {
     data_.resize(offset);
     return nullptr;

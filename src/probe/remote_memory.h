@@ -57,6 +57,8 @@ class RemoteSnapshot {
   /// Like copy(), but neither remembered nor kept: for what is read once.
   bool copy_once(uint64_t address, void* to, size_t size);
 
+  /// Why this reading could read nothing at all (kDenied, kGone); ok() where single ranges failed.
+  const Status& trouble() const { return trouble_; }
   uint64_t calls() const { return calls_; }  // system calls so far
   size_t planned() const { return pieces_.size(); }
 
@@ -77,6 +79,7 @@ class RemoteSnapshot {
   std::string data_;
   size_t budget_ = 0;  // bytes that this reading may still add
   uint64_t calls_ = 0;
+  Status trouble_;
 };
 
 }  // namespace flatout::probe
