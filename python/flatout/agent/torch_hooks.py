@@ -9,5 +9,11 @@ def install(torch):
     core.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or bool
     from . import (collector, cuda, distributed, failures, forward, loader, saving, training, waits)
 
+    missing = []
     for part in (loader, training, forward, saving, waits, collector, failures, distributed, cuda):
-        part.install(torch)
+        try:
+            part.install(torch)
+        except (ImportError, AttributeError) as error:
+            missing.append("%s: %s" % (part.__name__.rpartition(".")[2], error))
+    if missing:
+        core.info("agent.missing", "; ".join(missing))
