@@ -373,7 +373,7 @@ TEST(Diagnose, FourStepsAreNotJudged) {
   EXPECT_EQ(d.verdict, "none");
 }
 
-TEST(Diagnose, AnEmptyRunIsNotJudged) { EXPECT_EQ(diagnose(Run{}).verdict, "none"); }
+TEST(Diagnose, AnEmptyRunIsNotJudged) { EXPECT_EQ(diagnose(model::Run{}).verdict, "none"); }
 
 }  // namespace
 }  // namespace flatout::diagnose

@@ -38,20 +38,29 @@ bool writing(const Cell& c) {
           (c.act == Act::kNetwork && c.part != Part::kInputWait && c.part != Part::kCommunication));
 }
 
+/// Writes outside of what is known to be saving.
+bool plain_write(const Cell& c) {
+  return writing(c) && (c.traits & kInLogging) == 0 && c.act == Act::kWrite;
+}
+
+/// Whether plain writes are saving too: they are big, and nothing else is known to save.
+bool plain_writes_save(const RunView& view) {
+  const double written = view.process_increase(SignalId::kProcWriteChars, [&](model::ProcessId p) {
+    return p == view.trainer_process();
+  }) / static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  return written > kSaveBytes &&
+         view.per_step(Role::kTrainer, saving) < view.per_step(Role::kTrainer, plain_write);
+}
+
 void detect_checkpoint(const RunView& view, Findings& findings) {
   const double part = view.steps().part(Part::kCheckpoint);
   const double outside = view.per_step(
       Role::kTrainer, [](const Cell& c) { return saving(c) && c.part != Part::kCheckpoint; });
-  // Plain writes are saving where they are big.
-  const auto plain = [](const Cell& c) { return writing(c) && (c.traits & kInLogging) == 0; };
-  const double written = view.process_increase(SignalId::kProcWriteChars, [&](model::ProcessId p) {
-    return p == view.trainer_process();
-  }) / static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-  const bool big = written > kSaveBytes;
-  const double cost = part + outside + (big ? view.per_step(Role::kTrainer, plain) : 0);
+  const bool big = plain_writes_save(view);
+  const double cost = part + outside + (big ? view.per_step(Role::kTrainer, plain_write) : 0);
   Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, cost);
   if (f == nullptr) return;
-  f->where = view.where([&](const Cell& c) { return saving(c) || (big && plain(c)); });
+  f->where = view.where([&](const Cell& c) { return saving(c) || (big && plain_write(c)); });
   int64_t count = 0;
   double bytes = 0, longest = 0;
   for (const Step* s : view.steps().steady) {
@@ -92,10 +101,8 @@ void detect_logging(const RunView& view, Findings& findings) {
     ++slices;
   }
   const double n = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-  const auto writes = [&](const Cell& c) {
-    return writing(c) && (!findings.has("stall.checkpoint") || (c.traits & kInLogging) != 0 ||
-                          c.act != Act::kWrite);
-  };
+  const bool saves = plain_writes_save(view);
+  const auto writes = [saves](const Cell& c) { return writing(c) && !(saves && plain_write(c)); };
   const int64_t readings = view.readings(writes);
   const double read = view.per_step(Role::kTrainer, writes);
   const double cost = std::max(marked / n, readings >= kFewReadings ? read : 0);
