@@ -42,12 +42,23 @@
     if (a < 120) return +s.toPrecision(4) + ' s';
     return +(s / 60).toPrecision(4) + ' min';
   }
-  // A round step so that about `count` ticks fit into `span`.
+  // A round step so that about `count` ticks fit into `span` seconds.
   function tickStep(span, count) {
     const raw = span / Math.max(count, 1);
+    const clocks = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
+    if (raw > 5) return clocks.find((s) => s >= raw) || Math.ceil(raw / 86400) * 86400;
     const base = Math.pow(10, Math.floor(Math.log10(raw)));
-    for (const m of [1, 2, 5, 10]) if (base * m >= raw) return base * m;
-    return base * 10;
+    return [1, 2, 5, 10].find((m) => base * m >= raw) * base;
+  }
+  // A moment of the run; beyond two minutes as on a clock.
+  function clock(t, length) {
+    if (length < 120) return t === 0 ? '0 s' : +t.toPrecision(6) + ' s';
+    const whole = Math.floor(t + 1e-6);
+    const pad = (n) => String(n).padStart(2, '0');
+    const rest = t - whole > 1e-3 ? (t - whole).toFixed(2).slice(1).replace(/0+$/, '') : '';
+    const hours = Math.floor(whole / 3600);
+    const minutes = Math.floor(whole / 60) % 60;
+    return (hours > 0 ? hours + ':' + pad(minutes) : minutes) + ':' + pad(whole % 60) + rest;
   }
 
   function legendKey(color) {
@@ -103,7 +114,7 @@
       for (let t = Math.ceil(w.begin / step) * step; t < w.end; t += step) {
         const x = (t - w.begin) * scale;
         svg.appendChild(make('line', { class: 'rule', x1: x, x2: x, y1: TOP - 4, y2: height }));
-        if (x < width - 60) svg.appendChild(make('text', { class: 'tick', x: x + 3, y: 12 }, seconds(t)));
+        if (x < width - 60) svg.appendChild(make('text', { class: 'tick', x: x + 3, y: 12 }, clock(t, data.length_s)));
       }
       w.lanes.forEach((lane, i) => {
         for (const [begin, end, kind, batch] of lane.slices) {
@@ -118,7 +129,7 @@
           rect.style.fill = known[1];
           g.appendChild(rect);
           const what = known[0] + (batch !== undefined ? ' ' + batch : '');
-          g.appendChild(make('title', {}, lane.name + ': ' + what + ', ' + seconds(end - begin) + ' from ' + seconds(begin)));
+          g.appendChild(make('title', {}, lane.name + ': ' + what + ', ' + seconds(end - begin) + ' at ' + clock(begin, data.length_s)));
           const label = batch !== undefined ? String(batch) : known[0];
           if (wide > label.length * 6.2 + 6 && !inner) {
             g.appendChild(make('text', { x: (x + 4).toFixed(2), y: TOP + i * ROW + 17 }, label));
@@ -203,5 +214,6 @@
     host.appendChild(legend);
   }
 
-  window.flatoutLanes = { drawLanes: drawLanes, drawStates: drawStates, legendKey: legendKey, el: el, seconds: seconds };
+  window.flatoutLanes = { drawLanes: drawLanes, drawStates: drawStates, legendKey: legendKey, el: el,
+    seconds: seconds, clock: clock, tickStep: tickStep };
 })();

@@ -2,7 +2,8 @@
 (function () {
   'use strict';
   const data = JSON.parse(document.getElementById('data').textContent);
-  const { el, legendKey, seconds } = window.flatoutLanes;
+  const lanes = window.flatoutLanes;
+  const { el, legendKey, seconds } = lanes;
   const root = document.documentElement;
   const charts = [];
   let range = null;  // [from, to] in seconds while zoomed
@@ -42,6 +43,14 @@
     for (let v = 0; v <= scale.max; v += step) scale.ticks.push({ value: v });
   }
 
+  // Round times, also beyond a minute; labels then read as on a clock.
+  function timeTicks(scale) {
+    const span = scale.max - scale.min;
+    const step = lanes.tickStep(span, scale.width / 110);
+    scale.ticks = [];
+    for (let v = Math.ceil(scale.min / step - 1e-9) * step; v <= scale.max; v += step) scale.ticks.push({ value: v });
+  }
+
   // ---- plugins ----
   // Epochs, changes of speed and gaps behind every chart.
   const events = {
@@ -52,7 +61,9 @@
       ctx.beginPath();
       ctx.rect(area.left, area.top, area.width, area.height);
       ctx.clip();
+      const epochs = data.events.filter((e) => e.kind === 'epoch').length;
       for (const e of data.events) {
+        if (e.kind === 'epoch' && epochs > 30) continue;  // a fence says nothing
         const at = x.getPixelForValue(e.t);
         if (e.kind === 'gap') {
           ctx.fillStyle = css('line');
@@ -118,7 +129,7 @@
         datasets: spec.series.map((s) => Object.assign({
           label: s.label, data: s.points, borderWidth: 1.5, pointRadius: 0, pointHitRadius: 0,
           tension: 0, spanGaps: false, stack: spec.stacked ? 'all' : undefined,
-        }, s.style || {})),
+        }, paint(spec, s), s.style || {})),
       },
       options: {
         animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
@@ -128,8 +139,9 @@
         scales: {
           x: {
             type: 'linear', min: 0, max: data.length_s, bounds: 'data',
-            ticks: { maxRotation: 0, includeBounds: false, autoSkipPadding: 24, callback: (v) => seconds(v) },
+            ticks: { maxRotation: 0, includeBounds: false, autoSkip: false, callback: (v) => lanes.clock(v, data.length_s) },
             grid: { drawTicks: false },
+            afterBuildTicks: timeTicks,
           },
           y: {
             beginAtZero: true, stacked: !!spec.stacked, max: spec.max, grace: spec.max ? 0 : '4%',
@@ -214,7 +226,7 @@
       c.at.textContent = '';
       if (t !== null) {
         c.cursor.style.left = c.chart.scales.x.getPixelForValue(t) + 'px';
-        c.at.textContent = c.spec.describe ? c.spec.describe(t) : 'at ' + seconds(t);
+        c.at.textContent = c.spec.describe ? c.spec.describe(t) : 'at ' + lanes.clock(t, data.length_s);
       }
       for (const s of c.spec.series) {
         if (!s.value) continue;
@@ -224,21 +236,23 @@
     }
   }
 
+  function paint(spec, s) {
+    const value = css(s.colour);
+    return {
+      borderColor: value, backgroundColor: spec.stacked || s.marks ? value : 'transparent',
+      pointBackgroundColor: value, pointBorderColor: value,
+    };
+  }
+
   function colour(c) {
     const { chart, spec } = c;
-    chart.data.datasets.forEach((d, i) => {
-      const value = css(spec.series[i].colour);
-      d.borderColor = value;
-      d.backgroundColor = spec.stacked || spec.series[i].marks ? value : 'transparent';
-      d.pointBackgroundColor = value;
-      d.pointBorderColor = value;
-    });
+    chart.data.datasets.forEach((d, i) => Object.assign(d, paint(spec, spec.series[i])));
     for (const axis of ['x', 'y']) {
       chart.options.scales[axis].ticks.color = css('muted');
       chart.options.scales[axis].grid.color = css('line');
       chart.options.scales[axis].grid.borderColor = css('line');
     }
-    chart.update('none');
+    chart.update();
   }
 
   // ---- step times ----
@@ -273,7 +287,7 @@
       describe: (t) => {
         const p = pointAt(points, t);
         const next = points[Math.min(p.i + (p.x < t ? 1 : 0), points.length - 1)];
-        return 'step ' + s.index[next.i] + ': ' + seconds(next.y / 1000) + ' at ' + seconds(t);
+        return 'step ' + s.index[next.i] + ': ' + seconds(next.y / 1000) + ' at ' + lanes.clock(t, data.length_s);
       },
     });
     series[0].value.remove();
