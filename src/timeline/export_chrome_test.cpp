@@ -80,7 +80,9 @@ TEST(ChromeJson, SlicesOfATrackNestAndNeverOverlapOtherwise) {
     std::vector<double> open;
     for (const auto& [begin, end] : slices) {
       while (!open.empty() && open.back() <= begin + 1e-6) open.pop_back();
-      if (!open.empty()) EXPECT_LE(end, open.back() + 1e-6) << track.first << "/" << track.second;
+      if (!open.empty()) {
+        EXPECT_LE(end, open.back() + 1e-6) << track.first << "/" << track.second;
+      }
       open.push_back(end);
     }
   }

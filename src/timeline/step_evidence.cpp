@@ -6,8 +6,10 @@
 //   mostly
 //             block (queue, pipe, lock, disk, sleep: a tensor operation computes while it lasts);
 //   other     if it comes after the line of the optimizer;
-//   otherwise what its place says: before a line known as input or a forward pass it is input, what
-//             is next to the backward pass is forward.
+//   otherwise what its place says: before a line known as input, or before a forward pass that is
+//             long enough for its backward pass, it is input. Where that is not to be seen, the
+//             lines next above the backward pass are forward: all that compute in the loop's own
+//             frame, calls of the user's functions until there is enough.
 // A reading that is clear by itself counts as such whatever its line is.
 #include "timeline/step_evidence.h"
 
@@ -62,6 +64,17 @@ bool is_module_call(std::string_view function, std::string_view file) {
          contains(file, "/torch/compiler") || (function == "forward" && !is_library(file));
 }
 
+// What prepares samples, even where it is built from modules of the framework.
+bool is_input_library(std::string_view file) {
+  for (const std::string_view part :
+       {"/torch/utils/data/", "/torchvision/transforms/", "/torchvision/datasets/",
+        "/torchvision/io/", "/torchaudio/transforms/", "/albumentations/", "/kornia/augmentation/",
+        "/tensorflow/python/data/"}) {
+    if (contains(file, part)) return true;
+  }
+  return false;
+}
+
 bool is_logging(std::string_view file) {
   for (const std::string_view part :
        {"/logging/__init__.py", "/logging/handlers.py", "/tensorboard/", "/tensorboardX/", "/tqdm/",
@@ -106,6 +119,7 @@ class Judge {
   };
   struct LineWeights {
     double total = 0, input = 0, forward = 0, blocked = 0;
+    double nested = 0;  // in functions that the line calls
     Doing doing = Doing::kUnknown;
   };
   static constexpr size_t kNowhere = static_cast<size_t>(-1);
@@ -181,16 +195,18 @@ class Judge {
 
   // What the frames below the loop say.
   Doing doing_of_stack(const StackFacts& f) const {
-    bool library = false;
+    bool library = false, module = false;
     for (size_t i = loop_depth_ == kNowhere ? 0 : loop_depth_ + 1; i < f.path.size(); ++i) {
       const Frame& frame = run_.frames[f.path[i]];
       const std::string_view file = run_.string(frame.file);
-      if (is_module_call(run_.string(frame.function), file)) return Doing::kForward;
+      if (is_input_library(file)) return Doing::kInput;
       if (is_logging(file)) return Doing::kOther;
+      module = module || is_module_call(run_.string(frame.function), file);
       if (frame.kind == FrameKind::kPython && is_library(file) && !is_framework(file)) {
         library = true;
       }
     }
+    if (module) return Doing::kForward;
     // Above the loop lie the launcher's own frames: they say nothing.
     // Without phases the libraries may well be the training itself (NumPy).
     return library && loop_depth_ != kNowhere && context_.phases ? Doing::kInput : Doing::kUnknown;
@@ -221,6 +237,7 @@ class Judge {
       if (!line) continue;
       if (r.open == kNowhere) {
         last_line = std::max(last_line, *line);
+        if (r.within == SliceKind::kBackward) backward_ += r.reading->weight_us;
         continue;
       }
       LineWeights& w = lines_[*line];
@@ -230,7 +247,9 @@ class Judge {
       if (doing == Doing::kInput) w.input += weight;
       if (doing == Doing::kForward) w.forward += weight;
       if (blocked(r.reading->state)) w.blocked += weight;
+      if (f.path.size() > loop_depth_ + 1) w.nested += weight;
     }
+    double forward = 0;
     uint32_t first_forward = UINT32_MAX, last_input = 0;
     for (auto& [line, w] : lines_) {
       if (last_line != 0 && line > last_line) {
@@ -238,19 +257,30 @@ class Judge {
       } else if (w.forward >= 0.3 * w.total) {
         w.doing = Doing::kForward;
         first_forward = std::min(first_forward, line);
+        forward += w.total;
       } else if (w.input >= 0.3 * w.total || w.blocked >= 0.7 * w.total) {
         w.doing = Doing::kInput;
         last_input = std::max(last_input, line);
       }
     }
-    for (auto& [line, w] : lines_) {
+    // From the backward pass upwards.
+    const double enough = 0.3 * backward_;
+    const bool complete = first_forward != UINT32_MAX && forward >= enough;
+    double above = 0;  // forward so far
+    for (auto it = lines_.rbegin(); it != lines_.rend(); ++it) {
+      auto& [line, w] = *it;
+      if (w.doing == Doing::kForward) above += w.total;
       if (w.doing != Doing::kUnknown) continue;
-      if (!context_.phases) {
-        w.doing = Doing::kForward;
-      } else if (context_.real_forward || (first_forward != UINT32_MAX && line < first_forward)) {
-        w.doing = Doing::kInput;
+      bool input = line < last_input || context_.real_forward;
+      if (!input && line < first_forward && complete) input = true;
+      const bool calls = w.nested >= 0.5 * w.total;
+      if (!input && backward_ > 0 && calls && above >= enough) input = true;
+      if (!context_.phases) input = false;
+      w.doing = input ? Doing::kInput : Doing::kForward;
+      if (input) {
+        last_input = std::max(last_input, line);  // and so is all that lies before it
       } else {
-        w.doing = line < last_input ? Doing::kInput : Doing::kForward;
+        above += w.total;
       }
     }
   }
@@ -316,6 +346,7 @@ class Judge {
   std::map<uint32_t, LineWeights> lines_;
   size_t loop_depth_ = kNowhere;
   FrameKey loop_key_{};
+  double backward_ = 0;  // weight of the readings in it
 };
 
 }  // namespace

@@ -98,6 +98,30 @@ TEST(OpenTime, AFunctionalForwardPassIsForward) {
   EXPECT_NEAR(share(l.finish(), Part::kForward), 19 / 30.0, 0.01);
 }
 
+TEST(OpenTime, AHelperThatIsCalledBeforeAFunctionalForwardPassIsInput) {
+  Loop l;
+  const StackId helper = l.at(10, {{"make_batch", "data.py", 5}, {"decode", "data.py", 25}});
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(12, helper, ThreadState::kOnCpuNative);
+    l.b.during(7, l.plain_forward, ThreadState::kOnCpuNative);
+    l.rest(i);
+  }
+  EXPECT_NEAR(share(l.finish(), Part::kInputWait), 12 / 30.0, 0.04);
+}
+
+TEST(OpenTime, TransformsBuiltFromModulesAreInput) {
+  Loop l;
+  const StackId transform = l.at(
+      10, {{"_call_impl", kTorchModule, 1700},
+           {"forward", "/venv/lib/python3.11/site-packages/torchvision/transforms/v2/_a.py", 1}});
+  for (int i = 0; i < 100; ++i) {
+    l.b.during(12, transform, ThreadState::kOnCpuNative);
+    l.b.during(7, l.plain_forward, ThreadState::kOnCpuNative);
+    l.rest(i);
+  }
+  EXPECT_NEAR(share(l.finish(), Part::kInputWait), 12 / 30.0, 0.04);
+}
+
 TEST(OpenTime, AForwardPassWhoseThreadsAreWaitedForIsForward) {
   Loop l;
   for (int i = 0; i < 100; ++i) {

@@ -1,0 +1,61 @@
+"""Steps and their breakdown, against what the loops of step_jobs.py measured themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e]
+
+JOBS = Path(__file__).parent / "step_jobs.py"
+NAMES = {"input": "input_wait"}
+
+# Loops whose parts hooks tell, and loops where readings of the stacks have to: these are sampled.
+TOLD = ["loader_workers", "loader_inline", "epochs", "feeder_thread", "gan", "accumulation",
+        "validation", "in_thread", "lbfgs", "logging_loop"]
+READ = ["generator", "plain_loop", "functional"]
+
+
+def record(shape: str, flatout: str, python: str, folder: Path) -> tuple[dict, dict]:
+    """Runs the loop under flatout; what it measured and what flatout found."""
+    truth = folder / "truth.json"
+    command = [flatout, "run", "--out", str(folder / "run"), "--", python, str(JOBS), shape, str(truth)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(truth.read_text()), json.loads((folder / "run" / "findings.json").read_text())
+
+
+def differences(truth: dict, found: dict, tolerance: float) -> list[str]:
+    wrong = []
+    for part, share in truth["shares"].items():
+        name = NAMES.get(part, part)
+        seen = found["breakdown"].get(name, 0.0)
+        if abs(seen - share) > tolerance:
+            wrong.append(f"{name}: {seen:.3f} instead of {share:.3f}")
+    median = found["steps"]["median_ms"]
+    if abs(median - truth["step_ms"]) > 0.15 * truth["step_ms"]:
+        wrong.append(f"median {median:.2f} ms instead of {truth['step_ms']:.2f} ms")
+    return wrong
+
+
+@pytest.mark.parametrize("shape", TOLD)
+def test_hooks_tell_the_breakdown(shape: str, flatout: str, job_python: str, tmp_path: Path) -> None:
+    truth, found = record(shape, flatout, job_python, tmp_path)
+    assert abs(found["steps"]["count"] - truth["steps"]) <= 1
+    assert not differences(truth, found, 0.06), found["breakdown"]
+
+
+@pytest.mark.parametrize("shape", READ)
+def test_stacks_tell_input_from_forward(shape: str, flatout: str, job_python: str, tmp_path: Path) -> None:
+    truth, found = record(shape, flatout, job_python, tmp_path)
+    assert abs(found["steps"]["count"] - truth["steps"]) <= 1
+    assert not differences(truth, found, 0.12), found["breakdown"]
+
+
+def test_repetition_tells_steps_where_no_hook_fits(flatout: str, job_python: str, tmp_path: Path) -> None:
+    truth, found = record("numpy_loop", flatout, job_python, tmp_path)
+    assert found["steps"]["count"] >= truth["steps"] // 2
+    assert abs(found["steps"]["median_ms"] - truth["step_ms"]) < 0.25 * truth["step_ms"]
