@@ -15,7 +15,7 @@
 #include "strings.h"
 #include "wire/ring.h"
 
-#define WAIT_MS 100 /* for the recorder's answer; then packets are lost until it comes */
+#define WAIT_MS 200 /* for the recorder's answer; then packets are lost until it comes */
 #define COST_PERIOD_NS 1000000000u
 #define LONGEST_INFO 32768u
 
@@ -116,12 +116,15 @@ int flatout_agent_start(uint32_t kind) {
     }
   } else if (change_state(STATE_FORKED, STATE_CHANGING)) {
     connect_now();
+  } else if (change_state(STATE_WAITING, STATE_CHANGING)) {
+    settle(connection_poll(&connection, WAIT_MS));
   }
-  return flatout_agent_active();
+  return flatout_agent_active() != 0;
 }
 
 int flatout_agent_active(void) {
   const int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+  if (now == STATE_READY) return 2;
   return now != STATE_IDLE && now != STATE_OFF;
 }
 

@@ -1,7 +1,7 @@
 /* libflatout_agent.so: what the Python hooks (by ctypes) and flatout/marker.h (by dlsym) call.
  * Every function may be called from any thread, before and after fork, and does nothing unless
  * Flatout listens. None blocks, allocates or takes a lock, but for flatout_agent_start and the
- * first call after a fork, which wait for the recorder's answer for at most a tenth of a second. */
+ * first call after a fork, which wait for the recorder's answer for at most a fifth of a second. */
 #ifndef FLATOUT_AGENT_AGENT_H_
 #define FLATOUT_AGENT_AGENT_H_
 
@@ -16,6 +16,7 @@ extern "C" {
 /* Connects to $FLATOUT_SOCKET as this kind of agent (flatout_agent_kind). 1 if it is active;
  * calling it again only asks. */
 FLATOUT_EXPORT int flatout_agent_start(uint32_t kind);
+/* 0: quiet; 1: connected, but the ring has not come (until then packets are lost); 2: writing. */
 FLATOUT_EXPORT int flatout_agent_active(void);
 /* Quiet for good, in this process and its children. */
 FLATOUT_EXPORT void flatout_agent_stop(void);
