@@ -105,12 +105,121 @@ INPUT = [
 ]
 
 CPU = [
+    Case("neighbour", "conv_audio.py", "cpu.noisy_neighbour", blames=False,
+         neighbours=(("PYTHON", "spin.py", "4"),)),
+    Case("neighbour_two_threads", "conv_audio.py", "cpu.noisy_neighbour", blames=False,
+         args=("--threads", "2", "--workers", "0"), neighbours=(("PYTHON", "spin.py", "2"), ("PYTHON", "spin.py", "1"))),
     Case("sixteen_threads", "wide_mlp.py", "cpu.oversubscribed"),
+    Case("threads_in_workers", "features_workers.py", "cpu.oversubscribed"),
+    Case("half_a_core", "conv_audio.py", "cpu.throttled", blames=False, needs=("root", "cgroup1:cpu"),
+         limits={"cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"}}),
+    Case("pinned_by_script", "pinned_regressor.py", "cpu.affinity", needs=("cores:2",)),
+    Case("pinned_from_outside", "conv_audio.py", "cpu.affinity", blames=False, needs=("cores:2", "tool:taskset"),
+         args=("--threads", "2", "--workers", "0"), before=("taskset", "-c", "0"), fixed_before=()),
     Case("time_loop", "seq_steps.py", "cpu.python_bound"),
+    Case("game_by_game", "rl_rollouts.py", "cpu.python_bound"),
+    Case("collect_each_step", "knowledge_graph.py", "cpu.gc"),
+    Case("eager_collector", "parse_corpus.py", "cpu.gc"),
+    Case("program_per_sample", "metadata_probe.py", "cpu.process_churn"),
+    Case("pool_per_step", "simulate_batches.py", "cpu.process_churn"),
+    Case("unreaped_children", "uploader.py", "cpu.zombies", step_cost=False, needs=("root", "cgroup1:pids"),
+         args=("--children", "120"), limits={"pids": {"pids.max": "140"}}),
+]
+
+MEMORY = [
+    Case("kept_graphs", "tagger_history.py", "mem.leak", step_cost=False),
+    Case("worker_remembers", "frames_cache.py", "mem.leak", step_cost=False),
+    Case("table_in_limit", "memory_map_table.py", "mem.pressure", needs=("root", "cgroup1:memory"),
+         limits={"memory": {"memory.limit_in_bytes": "500M"}}),
+    Case("fresh_matrix", "distance_matrix.py", "mem.page_faults"),
+    Case("numpy_temporaries", "scratch_numpy.py", "mem.page_faults"),
+    Case("one_arena", "tree_sums.py", "mem.allocator", env={"MALLOC_ARENA_MAX": "1"}, fixed_env={}),
+    Case("names_that_miss", "path_index.py", "mem.compaction", needs=("root", "cgroup1:memory"),
+         limits={"memory": {"memory.limit_in_bytes": "500M"}}, step_cost=False,
+         why="the directory cache of a group fills its limit; physical fragmentation cannot be made to order"),
+    Case("files_left_open", "open_annotations.py", "mem.fds", step_cost=False, args=("--limit", "512", "--every", "12")),
+    Case("files_run_out", "open_annotations.py", "mem.fds", step_cost=False, args=("--limit", "160", "--every", "4"),
+         exit_code=1, also_right=frozenset({"crash.exception"})),
+    Case("killed_main", "episodes_buffer.py", "mem.killed", step_cost=False, needs=("root", "cgroup1:memory"),
+         limits={"memory": {"memory.limit_in_bytes": "900M"}}, exit_code=137),
+    Case("killed_worker", "episodes_buffer.py", "mem.killed", step_cost=False, needs=("root", "cgroup1:memory"),
+         args=("--workers", "1"), limits={"memory": {"memory.limit_in_bytes": "900M"}}, exit_code=None),
+    Case("small_shm", "stereo_pairs.py", "mem.shm", step_cost=False, blames=False, exit_code=1,
+         needs=("root", "mountns"), fixed_before=(),
+         before=("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"', "sh")),
 ]
 
 STALL = [
     Case("slow_saves", "vae_saves.py", "stall.checkpoint"),
+    Case("slow_terminal", "chatty.py", "stall.logging", slow_stdout_bytes_per_s=400_000),
+    Case("synced_log", "audit_log.py", "stall.logging"),
+    Case("polls_for_turn", "lock_step.py", "stall.idle_wait"),
+    Case("rate_limit", "license_server.py", "stall.idle_wait"),
+    Case("never_reports", "barrier.py", "stall.hang", step_cost=False, args=("--seconds", "30"), end_after_s=16,
+         exit_code=None),
+    Case("index_anew", "curriculum_index.py", "stall.periodic"),
+]
+
+CRASH = [
+    Case("raises", "labels_bug.py", "crash.exception", step_cost=False, exit_code=1),
+    Case("worker_raises", "labels_bug.py", "crash.exception", step_cost=False, args=("--workers", "2"), exit_code=1),
+    Case("segfault", "native_ext.py", "crash.signal", step_cost=False, exit_code=139),
+    Case("abort", "native_ext.py", "crash.signal", step_cost=False, args=("--how", "abort"), exit_code=134),
+    Case("killed", "native_ext.py", "crash.signal", step_cost=False, blames=False, args=("--how", "killed"),
+         exit_code=137),
+    Case("worker_segfault", "native_ext.py", "crash.signal", step_cost=False, blames=False, args=("--in-worker",),
+         exit_code=1),
+]
+
+TWO = [
+    Case("filters_and_saves", "captions.py", "input.decode_cpu",
+         expect_any=frozenset({"input.decode_cpu", "stall.checkpoint"})),
+    Case("tiny_ops_and_log", "relations.py", "cpu.python_bound",
+         expect_any=frozenset({"cpu.python_bound", "stall.logging"})),
+    Case("collector_and_pause", "tabular_mix.py", "stall.idle_wait",
+         expect_any=frozenset({"stall.idle_wait", "cpu.gc"})),
+]
+
+CHANGES = [
+    Case("larger_from_100", "growing_pictures.py", "input.decode_cpu", step_cost=False, changes_at=100),
+    Case("neighbour_comes", "conv_audio.py", "cpu.noisy_neighbour", blames=False, step_cost=False,
+         args=("--seconds", "12"), neighbours=(("PYTHON", "spin.py", "4"),), neighbour_delay_s=8),
+]
+
+ELSEWHERE = [  # cannot be run here without what they need; the skip says so
+    Case("feed_dict", "feed_dict.py", "input.feed_dict", needs=("module:tensorflow",)),
+    Case("pageable_copies", "pageable_copies.py", "input.h2d_sync", needs=("gpu",)),
+]
+
+LOOKALIKES = [
+    healthy(f"looks_{habit}", "lookalike.py", habit, why=why)
+    for habit, why in [
+        ("sleepers", "threads that sleep are not busy: not cpu.oversubscribed"),
+        ("large", "big but steady: not mem.leak"),
+        ("firstepoch", "a cache that fills once: not mem.leak"),
+        ("smallsaves", "saves that cost nothing: not stall.checkpoint"),
+        ("raregc", "not cpu.gc"),
+        ("onepool", "a pool made once: not cpu.process_churn"),
+        ("talk", "prints that nobody holds up: not stall.logging"),
+        ("latestart", "waits before the first step only: not stall.idle_wait"),
+        ("fewleft", "a dozen unreaped children, no limit near: not cpu.zombies"),
+        ("openfiles", "far from the limit: not mem.fds"),
+        ("validation", "a phase, not stall.periodic"),
+        ("warmfiles", "reads, but from memory: not input.disk"),
+        ("longepochs", "workers start anew at no cost: not input.worker_restart"),
+        ("threads", "a monitor thread that polls beside the training: not stall.idle_wait"),
+        ("buffers", "small buffers are kept by the allocator: not mem.page_faults"),
+    ]
+] + [
+    healthy("looks_pinned", "lookalike.py", "threads", "--pin", "0", needs=("cores:2",),
+            why="one busy thread loses nothing on one core: not cpu.affinity"),
+    healthy("looks_limited", "conv_audio.py", needs=("root", "cgroup1:cpu", "cgroup1:memory"),
+            limits={"cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "400000"},
+                    "memory": {"memory.limit_in_bytes": "4G"}},
+            why="limits that are never reached: not cpu.throttled, not mem.pressure"),
+    Case("looks_throttled", "volumes.py", "input.disk", needs=("root", "cgroup1:blkio"),
+         limits={"blkio": {"blkio.throttle.read_bps_device": "DISK 8000000000"}},
+         why="a cap far above what the disk gives: not input.disk_throttled"),
 ]
 
 HEALTHY = [
@@ -122,6 +231,11 @@ HEALTHY = [
     healthy("healthy_accumulate", "healthy_accumulate.py"),
     healthy("healthy_trainer", "healthy_trainer.py"),
     healthy("healthy_thread", "healthy_thread.py"),
+    healthy("healthy_beside_neighbour", "healthy_mlp.py", neighbours=(("PYTHON", "spin.py", "1", "19"),),
+            needs=("cores:2",)),
 ]
 
-CASES: List[Case] = INPUT + CPU + STALL + HEALTHY
+CASES: List[Case] = (
+    INPUT + CPU + MEMORY + STALL + CRASH + TWO + CHANGES + ELSEWHERE + LOOKALIKES + HEALTHY)
+
+assert len({c.name for c in CASES}) == len(CASES)

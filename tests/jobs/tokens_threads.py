@@ -14,7 +14,7 @@ from torch import nn
 
 import kit
 
-LENGTH, BATCH = 36, 8
+LENGTH, BATCH = 36, 24
 WORDS = ["".join(random.Random(i).choices("abcdefgh", k=3 + i % 7)) for i in range(500)]
 
 
@@ -33,7 +33,7 @@ def produce(box, stop, seed):
     while not stop.is_set():
         lines = [" ".join(rng.choices(WORDS, k=LENGTH)) for _ in range(BATCH)]  # CAUSE
         batch = [tokenize(line) for line in lines]  # CAUSE
-        for _ in range(3):  # a few passes to mask tokens
+        for _ in range(6):  # a few passes to mask tokens
             batch = [[t if rng.random() > 0.1 else 0 for t in row] for row in batch]  # CAUSE
         while not stop.is_set():
             try:

@@ -1,0 +1,222 @@
+"""A healthy job with one habit that looks like trouble and costs next to nothing, chosen by name.
+
+The step is a plain MLP of a few milliseconds in all of them.
+"""
+
+import gc
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import time
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import kit
+
+
+class Habit:
+    """before(): once, before training. each(step): after a step. loader(): other data than usual."""
+
+    def before(self): ...
+    def each(self, step, model, loss): ...
+    def loader(self):
+        return None
+
+
+class Sleepers(Habit):
+    """Many threads that sleep."""
+
+    def before(self):
+        for _ in range(40):
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+class Large(Habit):
+    """A lot of memory, all of it from the start."""
+
+    def before(self):
+        self.store = np.ones(1_200_000_000 // 8)
+
+
+class FirstEpoch(Habit):
+    """A data set that caches what it prepared in the first epoch; memory grows, then no more."""
+
+    def loader(self):
+        class Cached(Dataset):
+            def __init__(self):
+                self.cache = {}
+
+            def __len__(self):
+                return 12_800
+
+            def __getitem__(self, i):
+                if i not in self.cache:
+                    self.cache[i] = torch.full((32 * 512,), float(i % 9))
+                return self.cache[i][:512]
+
+        return DataLoader(Cached(), batch_size=64)
+
+
+class SmallSaves(Habit):
+    """A state of a few MB, saved now and then, not synced."""
+
+    def before(self):
+        self.folder = tempfile.TemporaryDirectory()
+
+    def each(self, step, model, loss):
+        if step % 200 == 100:
+            torch.save(model[0].state_dict(), os.path.join(self.folder.name, "last.pt"))
+
+
+class RareGc(Habit):
+    """Collects, but seldom."""
+
+    def each(self, step, model, loss):
+        if step % 400 == 200:
+            gc.collect()
+
+
+class OnePool(Habit):
+    """A pool of processes, made once, that is given something now and then."""
+
+    def before(self):
+        self.pool = multiprocessing.get_context("fork").Pool(2)
+
+    def each(self, step, model, loss):
+        if step % 100 == 0:
+            self.pool.apply(abs, (-step,))
+
+
+class Talk(Habit):
+    """A line in each step, to a reader that keeps up."""
+
+    def each(self, step, model, loss):
+        print("step", step, file=sys.stdout, flush=True)
+
+
+class LateStart(Habit):
+    """Waits for its data for some seconds before the first step, as jobs do that download."""
+
+    def before(self):
+        time.sleep(4)
+
+
+class FewLeft(Habit):
+    """A dozen children that nobody waited for."""
+
+    def before(self):
+        for _ in range(12):
+            if os.fork() == 0:
+                os._exit(0)
+
+
+class OpenFiles(Habit):
+    """Three hundred open files from the start, far from the limit."""
+
+    def before(self):
+        self.files = [open(os.devnull, "rb") for _ in range(300)]
+
+
+class Validation(Habit):
+    """A short validation every two hundred steps."""
+
+    def each(self, step, model, loss):
+        if step % 200 == 0:
+            model.eval()
+            with torch.no_grad():
+                for _ in range(4):
+                    model(torch.randn(64, 512))
+            model.train()
+
+
+class WarmFiles(Habit):
+    """Reads its data from files in every step, all of them in the page cache, by one worker."""
+
+    def loader(self):
+        folder = kit.blobs("warm", 64, 1 << 20)
+        kit.warm(folder)
+        files = sorted(folder.iterdir())
+
+        class Files(Dataset):
+            def __len__(self):
+                return 100_000
+
+            def __getitem__(self, i):
+                with open(files[i % 64], "rb") as file:
+                    file.seek((i * 512) % (1 << 19))
+                    return torch.frombuffer(bytearray(file.read(512)), dtype=torch.uint8).float() / 255
+
+        return DataLoader(Files(), batch_size=64, num_workers=1)
+
+
+class LongEpochs(Habit):
+    """Workers start anew every epoch, but an epoch is long and they start in the time of a step."""
+
+    def loader(self):
+        data = TensorDataset(torch.randn(64 * 400, 512))
+        return DataLoader(data, batch_size=64, num_workers=1, collate_fn=lambda rows: torch.stack([r[0] for r in rows]))
+
+
+class Threads(Habit):
+    """A monitor thread that wakes ten times a second and reads its own memory use."""
+
+    def before(self):
+        def watch():
+            while True:
+                with open("/proc/self/statm") as file:
+                    file.read()
+                time.sleep(0.1)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
+class Buffers(Habit):
+    """Fresh buffers in each step, but of 1 MiB, which the allocator keeps."""
+
+    def each(self, step, model, loss):
+        torch.empty(1 << 18).fill_(0.5)
+
+
+HABITS = {c.__name__.lower(): c for c in Habit.__subclasses__()}
+
+
+def batches(loader):
+    x = torch.randn(6400, 512)
+    while True:
+        if loader is None:
+            yield from x.split(64)
+        else:
+            yield from loader
+
+
+def main():
+    opts = kit.options(lambda p: (p.add_argument("habit", choices=sorted(HABITS)),
+                                  p.add_argument("--pin", type=int, default=-1)))
+    if opts.pin >= 0:
+        os.sched_setaffinity(0, {opts.pin})
+    torch.set_num_threads(1)
+    habit = HABITS[opts.habit]()
+    habit.before()
+    model = nn.Sequential(nn.Linear(512, 1280), nn.ReLU(), nn.Linear(1280, 1280), nn.ReLU(), nn.Linear(1280, 512))
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
+    meter = kit.Meter(opts)
+    for step, x in enumerate(batches(habit.loader()), start=1):
+        loss = (model(x) - x).square().mean()
+        sgd.zero_grad()
+        loss.backward()
+        sgd.step()
+        habit.each(step, model, loss)
+        if meter.step():
+            break
+    meter.write()
+    if isinstance(habit, OnePool):
+        habit.pool.terminate()
+
+
+if __name__ == "__main__":
+    main()
