@@ -112,6 +112,23 @@ static inline void flatout_counter(const char* name, double value) {
   if (api.counter != NULL) api.counter(name, value);
 }
 
+/* A fact about the job ("model", "resnet18"), or why it ends: "exception.type", "exception.message",
+ * "exception.file", "exception.line", "exception.function". Rare: it looks the agent up each time. */
+static inline void flatout_info(const char* key, const char* value) {
+  const char* path = getenv("FLATOUT_AGENT");
+  void* found;
+  void (*info)(const char*, const char*);
+  flatout_marker_find(); /* loads the agent */
+  found = dlsym(RTLD_DEFAULT, "flatout_agent_info");
+  if (found == NULL && path != NULL && path[0] != 0) {
+    void* agent = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (agent != NULL) found = dlsym(agent, "flatout_agent_info");
+  }
+  if (found == NULL) return;
+  __builtin_memcpy(&info, &found, sizeof info);
+  info(key, value);
+}
+
 #ifdef __cplusplus
 }
 #endif
