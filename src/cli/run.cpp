@@ -160,7 +160,7 @@ int run(const std::vector<std::string>& arguments) {
   if (!recorder.folder().notice.empty()) log_warning(recorder.folder().notice);
   recorder.record(status_of);
   const model::Diagnosis diagnosis = conclude(recorder, *settings);
-  name_leftovers(recorder);
+  if (settings->quiet) name_leftovers(recorder);  // else the report does
   code = job_code(recorder.wait_status());
   if (code == 0 && !settings->fail_on.empty() && fails(settings->fail_on, diagnosis)) return 3;
   return code;

@@ -23,6 +23,8 @@ class ExitWatch {
   bool watch(int32_t pid);
   bool watches(int32_t pid) const { return watched_.contains(pid); }
   void forget(int32_t pid);
+  /// How many processes are watched: they live.
+  size_t watching() const { return watched_.size(); }
 
  private:
   void on_end(int32_t pid);

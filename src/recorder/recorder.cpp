@@ -14,17 +14,10 @@
 #include "base/text.h"
 #include "probe/job_tree.h"
 #include "probe/probe.h"
+#include "probe/stack_probe.h"
 #include "recorder/facts.h"
 #include "recorder/launch.h"
 #include "recorder/redact.h"
-#if __has_include("probe/stack_probe.h")
-#include "probe/stack_probe.h"
-#define FLATOUT_HAS_STACKS 1
-#else
-namespace flatout::probe {
-class StackProbe {};
-}  // namespace flatout::probe
-#endif
 
 namespace flatout::recorder {
 namespace {
@@ -38,6 +31,7 @@ constexpr Nanos kMinTextPeriod = std::chrono::seconds(1);
 constexpr double kTextShare = 0.005;  // of one core, for making the status text
 constexpr uint64_t kFirstVerdictSteps = 30;
 constexpr Nanos kFirstVerdictAge = std::chrono::seconds(10);
+constexpr Nanos kPatience = std::chrono::milliseconds(100);
 constexpr Nanos kShortestGap = std::chrono::milliseconds(200);
 
 Nanos own_cpu() {
@@ -143,16 +137,15 @@ void Recorder::watch_job() {
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
   tree_ = std::make_unique<probe::JobTree>(fs::Root("/"), job_, ::getpid());
+  tree_->ignore(signals_->sentinel());
   exits_ = std::make_unique<ExitWatch>(
       *loop_, [this](int32_t pid, int status) { on_process_end(pid, status); });
   read_tree(MonotonicClock::now());
   if (attached() && !exits_->watch(job_)) ended_ = true;
   tell_facts();
   const probe::Scope scope{fs::Root("/"), ::getpid(), tree_.get()};
-#ifdef FLATOUT_HAS_STACKS
   probes_ = probe::make_probes(scope);
   stacks_ = std::make_unique<probe::StackProbe>(scope);
-#endif
   probe_due_.assign(probes_.size(), TimePoint{});
   last_stacks_ = MonotonicClock::now();
   if (options_.status) terminal_ = StatusTerminal::open(*loop_);
@@ -281,11 +274,9 @@ void Recorder::read_probes(TimePoint now) {
 }
 
 void Recorder::read_stacks(TimePoint now) {
-#ifdef FLATOUT_HAS_STACKS
   const Nanos before = own_cpu();
   stacks_->tick(now, now - last_stacks_, sink_);
   pace_.took(own_cpu() - before, now - begin_);
-#endif
   last_stacks_ = now;
   next_stacks_ = now + pace_.next();
 }
@@ -339,7 +330,14 @@ void Recorder::finish() {
     loop_->wait(now);
     if (agents_ == nullptr || agents_->drain(now) == 0) break;
   }
-  tree_->update(now, sink_);
+  // Workers see the end of their parent a moment later: they are no left-overs.
+  read_tree(now);
+  const TimePoint patience = now + kPatience;
+  while (!attached() && exits_->watching() > 0 && now < patience) {
+    loop_->wait(patience);
+    now = MonotonicClock::now();
+  }
+  if (agents_ != nullptr) agents_->drain(now);
   for (const auto& probe : probes_) probe->read(now, sink_);
   read_self(now);
   sink_.fact("run.end_ns", std::to_string(to_ns(now)));
@@ -350,11 +348,11 @@ void Recorder::finish() {
   pump(now, true);
 }
 
-std::vector<Leftover> Recorder::leftovers() {
-  tree_->update(MonotonicClock::now() + std::chrono::seconds(1), sink_);
+std::vector<Leftover> Recorder::leftovers() const {
   std::vector<Leftover> out;
   for (const probe::JobProcess* process : tree_->processes()) {
-    if (process->pid != job_) out.push_back({process->pid, process->name});
+    const bool alive = process->pid != job_ && exits_->watches(process->pid);
+    if (alive) out.push_back({process->pid, process->name});
   }
   return out;
 }

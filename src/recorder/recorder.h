@@ -71,8 +71,8 @@ class Recorder {
   bool on_disk() const { return recording_.on_disk(); }
   /// As waitpid; -1 where not known (attach).
   int wait_status() const { return wait_status_; }
-  /// The job's processes that are alive now.
-  std::vector<Leftover> leftovers();
+  /// The job's processes that went on when record() ended.
+  std::vector<Leftover> leftovers() const;
 
  private:
   explicit Recorder(Options options);
