@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/text.h"
 
@@ -21,12 +23,14 @@ namespace {
 constexpr double kSecondCause = 0.25;
 // CPU time that a page fault, a byte and a call of read cost in the kernel, roughly: to tell known
 // kernel work from look-ups of files.
+constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.15e-9, kReadCallSeconds = 0.7e-6;
 
 std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
-/// Kernel time per batch in look-ups of files that the readings could not name.
-double unnamed_lookups(const RunView& view, const BatchTimes& times) {
+/// Kernel time per batch that page faults and bytes read do not explain, where many small reads
+/// say that it goes into files.
+double unexplained_kernel(const RunView& view, const BatchTimes& times) {
   const LoaderView& loader = view.loader();
   if (loader.batches == 0 || loader.kind == LoaderKind::kThreads) return 0;
   const auto ours = [&](model::ProcessId p) {
@@ -37,12 +41,53 @@ double unnamed_lookups(const RunView& view, const BatchTimes& times) {
   const double faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
   const double bytes = view.process_increase(SignalId::kProcReadChars, ours) / n;
   const double calls = view.process_increase(SignalId::kProcReadCalls, ours) / n;
-  const double known = faults * kFaultSeconds + bytes * kReadByteSeconds + calls * kReadCallSeconds;
-  const double kernel = times.kernel_share * times.cpu();
-  // Without small reads there is no sign that files are what the kernel is busy with.
   const double samples = std::max(loader.batch_samples, 1.0);
-  const bool small = calls > samples && bytes / std::max(calls, 1.0) < 64e3;
-  return small ? std::max(0.0, kernel - known) : 0;
+  if (calls < 2 * samples || bytes > kSmallFile * calls) return 0;
+  const double known = faults * kFaultSeconds + bytes * kReadByteSeconds + calls * kReadCallSeconds;
+  return std::max(0.0, times.kernel_share * times.cpu() - known);
+}
+
+struct Lookups {
+  double seconds = 0;  // per batch
+  double of_cpu = 0;   // of these, that would otherwise count as work on the samples
+  Profile::Filter cells;
+};
+
+/// Looking up, opening and closing files, named by the readings or by the lines around them: the
+/// interpreter's part in calling the kernel goes where the kernel's part goes.
+Lookups find_lookups(const RunView& view, const BatchTimes& times) {
+  Lookups out;
+  const auto named = [&view](const Cell& c) {
+    return makes_samples(view, c) && c.act == Act::kMetadata;
+  };
+  struct Line {
+    double all = 0, kernel = 0;
+  };
+  std::unordered_map<model::FrameId, Line> lines;
+  double seconds = 0;
+  for (const Cell& c : view.profile().cells()) {
+    if (!makes_samples(view, c)) continue;
+    seconds += c.seconds;
+    Line& line = lines[c.user];
+    line.all += c.seconds;
+    if (c.act == Act::kKernel || c.act == Act::kMetadata) line.kernel += c.seconds;
+  }
+  const double scale = seconds > 0 ? (times.total - times.collate - times.handover) / seconds : 0;
+  if (unexplained_kernel(view, times) + times[Act::kMetadata] < 0.15 * times.total) {
+    out.seconds = times[Act::kMetadata];
+    out.cells = named;
+    return out;
+  }
+  std::unordered_set<model::FrameId> busy;
+  for (const auto& [frame, line] : lines) {
+    if (frame != 0 && line.kernel > 0.2 * line.all) busy.insert(frame);
+  }
+  out.cells = [&view, busy = std::move(busy), named](const Cell& c) {
+    return named(c) || (makes_samples(view, c) && on_cpu(c.act) && busy.count(c.user) > 0);
+  };
+  out.seconds = view.profile().seconds(out.cells) * scale;
+  out.of_cpu = out.seconds - times[Act::kMetadata];
+  return out;
 }
 
 void add_common_evidence(const RunView& view, const BatchTimes& times, Finding& f) {
@@ -103,6 +148,15 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const WhatIf&
   return decode;
 }
 
+/// CPU time per batch among a part of the producers' time: a part of all that they use.
+double cpu_among(const RunView& view, const BatchTimes& times, double seconds) {
+  const LoaderView& loader = view.loader();
+  if (loader.batches == 0 || times.total <= 0) return seconds;
+  const double per_batch =
+      view.cpu().producers * view.seconds() / static_cast<double>(loader.batches);
+  return std::min(seconds, seconds / times.total * per_batch);
+}
+
 std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, const WhatIf& whatif) {
   std::vector<InputCause> out;
   const LoaderView& loader = view.loader();
@@ -110,35 +164,46 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
     return [&view, act](const Cell& c) { return makes_samples(view, c) && c.act == act; };
   };
   out.push_back(cpu_cause(view, times, whatif));
-  const double lookups = times[Act::kMetadata] + unnamed_lookups(view, times);
+  const Lookups lookups_found = find_lookups(view, times);
+  const double lookups = lookups_found.seconds;
   if (lookups > 0) {
-    out.front().weight = std::max(0.0, out.front().weight - (lookups - times[Act::kMetadata]));
-    const bool named = times[Act::kMetadata] >= 0.5 * lookups;
+    out.front().weight = std::max(0.0, out.front().weight - lookups_found.of_cpu);
+    const Profile::Filter cells = lookups_found.cells;
     out.push_back({"input.small_files",
                    "Opening and looking up many small files bounds the loader",
-                   {.fetch = lookups, .fetch_cpu = lookups},
+                   {.fetch = lookups, .fetch_cpu = cpu_among(view, times, lookups)},
                    lookups,
-                   [&view, named](const Cell& c) {
-                     return makes_samples(view, c) &&
-                            (named ? c.act == Act::kMetadata
-                                   : c.act == Act::kKernel || on_cpu(c.act));
-                   }});
-  }
-  if (times[Act::kSeek] > 0) {
-    out.push_back({"input.random_seek",
-                   "Each sample is searched for in an archive or stream",
-                   {.fetch = times[Act::kSeek], .fetch_cpu = times[Act::kSeek]},
-                   times[Act::kSeek],
-                   act_is(Act::kSeek)});
+                   cells});
   }
   if (times[Act::kRead] > 0) {
     const std::string id = storage_cause(view);
-    const std::string title =
-        id == "input.disk_throttled" ? "A limit on the job's reads holds up the loader"
-        : id == "input.cold_cache"   ? "The data set is read from the disk again every epoch"
-        : id == "input.random_seek"  ? "Reads jump about the data, so that read-ahead cannot help"
-                                     : "Reads that wait for storage bound the loader";
-    out.push_back({id, title, {.fetch = times[Act::kRead]}, times[Act::kRead], act_is(Act::kRead)});
+    if (id == "input.small_files" && lookups > 0) {
+      // What stands in cold little files waits for the disk, but for the files' number.
+      InputCause& files = out.back();
+      const Profile::Filter opening = files.cells, reading = act_is(Act::kRead);
+      files.relief.fetch += times[Act::kRead];
+      files.weight += times[Act::kRead];
+      files.cells = [opening, reading](const Cell& c) { return opening(c) || reading(c); };
+    } else {
+      const std::string title =
+          id == "input.disk_throttled" ? "A limit on the job's reads holds up the loader"
+          : id == "input.cold_cache"   ? "The data set is read from the disk again every epoch"
+          : id == "input.random_seek"  ? "Reads jump about the data, so that read-ahead cannot help"
+                                       : "Reads that wait for storage bound the loader";
+      out.push_back({id == "input.small_files" ? "input.disk" : id,
+                     title,
+                     {.fetch = times[Act::kRead]},
+                     times[Act::kRead],
+                     act_is(Act::kRead)});
+    }
+  }
+  if (times[Act::kSeek] > 0) {
+    out.push_back(
+        {"input.random_seek",
+         "Each sample is searched for in an archive or stream",
+         {.fetch = times[Act::kSeek], .fetch_cpu = cpu_among(view, times, times[Act::kSeek])},
+         times[Act::kSeek],
+         act_is(Act::kSeek)});
   }
   const double remote = times[Act::kNetwork] + times[Act::kPoll];
   if (remote > 0) {
@@ -170,11 +235,12 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
                    act_is(Act::kSleep)});
   }
   if (times[Act::kChild] > 0) {
-    out.push_back({"cpu.process_churn",
-                   "A process is started for each sample",
-                   {.fetch = times[Act::kChild], .fetch_cpu = times[Act::kChild]},
-                   times[Act::kChild],
-                   act_is(Act::kChild)});
+    out.push_back(
+        {"cpu.process_churn",
+         "A process is started for each sample",
+         {.fetch = times[Act::kChild], .fetch_cpu = cpu_among(view, times, times[Act::kChild])},
+         times[Act::kChild],
+         act_is(Act::kChild)});
   }
   if (times[Act::kGc] > 0) {
     out.push_back({"cpu.gc",
@@ -186,24 +252,44 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   if (loader.kind == LoaderKind::kThreads && times[Act::kGil] > 0) {
     const double trainer_gil =
         view.per_step(Role::kTrainer, [](const Cell& c) { return c.act == Act::kGil; });
-    out.push_back({"input.gil",
-                   "Loader threads and the training thread fight for the GIL",
-                   {.fetch = times[Act::kGil], .trainer = trainer_gil},
-                   times[Act::kGil] + trainer_gil,
-                   [&view](const Cell& c) {
-                     return makes_samples(view, c) && (c.act == Act::kPython || c.act == Act::kGil);
-                   }});
+    const bool fight =
+        times[Act::kGil] > 0.2 * times.total || trainer_gil > 0.1 * view.steps().mean;
+    if (fight && times[Act::kPython] > times[Act::kNative]) {
+      // The work itself would run beside the training thread if it were not for the lock.
+      out.front().weight = 0;
+      out.push_back({"input.gil",
+                     "Loader threads and the training thread fight for the GIL",
+                     {.fetch = times[Act::kGil], .trainer = trainer_gil},
+                     times[Act::kGil] + times[Act::kPython],
+                     [&view](const Cell& c) {
+                       return makes_samples(view, c) &&
+                              (c.act == Act::kPython || c.act == Act::kGil);
+                     }});
+    }
   }
+  // Taking a batch out of the queue is passing it, too: the training thread unpickles it.
+  const auto unpickles = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part == Part::kInputWait && on_cpu(c.act) &&
+           (c.traits & kInQueue) != 0;
+  };
+  const double handling =
+      loader.kind == LoaderKind::kProcesses
+          ? view.per_step(Role::kTrainer, [&](const Cell& c) { return unpickles(c); })
+          : 0;
   const double passing = times.collate + times.handover;
-  if (passing > 0) {
-    const double share = times.total > 0 ? passing / times.total : 0;
-    out.push_back(
-        {"input.collate",
-         "Putting batches together and passing them on bounds the loader",
-         {.fetch = passing,
-          .fetch_cpu = std::min(passing, share * view.cpu().producers * view.steps().mean)},
-         passing,
-         [&view](const Cell& c) { return makes_batches(view, c) && !makes_samples(view, c); }});
+  if (passing + handling > 0) {
+    const bool taking = handling > times.collate;
+    out.push_back({"input.collate",
+                   "Putting batches together and passing them on bounds the loader",
+                   {.fetch = passing,
+                    .fetch_cpu = cpu_among(view, times, passing),
+                    .trainer_cpu = handling,
+                    .handling = handling},
+                   passing + handling,
+                   [&view, taking, unpickles](const Cell& c) {
+                     return taking ? unpickles(c)
+                                   : makes_batches(view, c) && !makes_samples(view, c);
+                   }});
   }
   return out;
 }

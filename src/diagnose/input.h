@@ -39,7 +39,7 @@ struct InputCause {
 };
 
 /// Which of the findings about storage the time in reads is: input.disk, input.disk_throttled,
-/// input.cold_cache, input.random_seek.
+/// input.cold_cache, input.random_seek; input.small_files where the files are little and cold.
 std::string storage_cause(const RunView& view);
 void storage_evidence(const RunView& view, model::Finding& finding);
 

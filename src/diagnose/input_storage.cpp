@@ -21,6 +21,7 @@ constexpr double kAtLimit = 0.6;
 // Requests smaller than this get nothing from read-ahead (which grows to 128 KiB and more).
 constexpr double kSmallRequest = 48 * 1024;
 constexpr double kReadAgain = 1.3;
+constexpr double kBigFile = 4 << 20;
 constexpr double kOsPage = 4096;
 
 double job_reads(const RunView& view) {
@@ -69,6 +70,20 @@ double largest(const RunView& view, SignalId signal) {
   return most;
 }
 
+/// Mean size of what a process has open at a time.
+double open_file_bytes(const RunView& view) {
+  double sum = 0;
+  int64_t readings = 0;
+  for (const Series* s : view.run().all(SignalId::kProcOpenDataBytes)) {
+    for (const model::Reading& r : s->readings) {
+      if (r.value <= 0) continue;
+      sum += r.value;
+      ++readings;
+    }
+  }
+  return readings > 0 ? sum / static_cast<double>(readings) : 0;
+}
+
 bool refaults(const RunView& view) {
   const double read = job_reads(view);
   double again = 0;
@@ -95,19 +110,8 @@ bool reads_again(const RunView& view) {
   }
   if (seen <= 0 || late > 0.1 * (early + 1)) return false;
   // What lies open at a time, as often as there were files.
-  double open_bytes = 0;
-  int64_t readings = 0;
-  for (const Series* s : view.run().all(SignalId::kProcOpenDataBytes)) {
-    for (const model::Reading& r : s->readings) {
-      if (r.value > 0) {
-        open_bytes += r.value;
-        ++readings;
-      }
-    }
-  }
-  const double data = readings > 0 ? std::max(open_bytes / static_cast<double>(readings) * seen,
-                                              largest(view, SignalId::kProcOpenDataBytes))
-                                   : 0;
+  const double data =
+      std::max(open_file_bytes(view) * seen, largest(view, SignalId::kProcOpenDataBytes));
   return data > 0 && total(view, SignalId::kProcReadBytes) > kReadAgain * data;
 }
 
@@ -122,6 +126,8 @@ bool jumps_about(const RunView& view) {
       view.process_increase(SignalId::kProcFileMoves, [](model::ProcessId) { return true; });
   const bool small = r.count > 0 && r.bytes / r.count < kSmallRequest;
   if (jumps >= 3 && jumps > 0.25 * moves && small) return true;
+  // In a big file read in sequence the kernel would have made the requests large.
+  if (small && open_file_bytes(view) > kBigFile) return true;
   // A mapped file: every access faults, and far more is read than batches hold.
   const LoaderView& loader = view.loader();
   const double used = loader.batch_bytes * static_cast<double>(loader.batches);
@@ -142,6 +148,15 @@ std::string storage_cause(const RunView& view) {
   }
   if (reads_again(view)) return "input.cold_cache";
   if (jumps_about(view)) return "input.random_seek";
+  const Requests r = requests(view);
+  const double calls =
+      view.process_increase(SignalId::kProcReadCalls, [](model::ProcessId) { return true; });
+  const double chars =
+      view.process_increase(SignalId::kProcReadChars, [](model::ProcessId) { return true; });
+  if (r.count > 0 && r.bytes / r.count < kSmallRequest && calls > 0 &&
+      chars / calls < kSmallRequest) {
+    return "input.small_files";
+  }
   return "input.disk";
 }
 

@@ -90,6 +90,7 @@ RunView::RunView(const Run& run, int64_t from, int64_t to) : run_(run), stacks_(
   find_loader();
   find_silent_producers();
   sum_readings();
+  add_passing();
   find_cpu();
   find_neighbours();
 }
@@ -247,6 +248,7 @@ void RunView::find_loader() {
     alive += change;
     loader_.workers = std::max(loader_.workers, alive);
   }
+  loader_.lived = lived;
   loader_.busy = lived > 0 ? std::min(1.0, total / lived) : 0;
 }
 
@@ -386,6 +388,20 @@ void RunView::sum_readings() {
     }
     pool_delay_ = std::max(pool_delay_, delay);
   }
+}
+
+// A worker's queue pickles in a thread of its own, under the same interpreter lock: that is part of
+// making a batch, too.
+void RunView::add_passing() {
+  if (!loader_.measured || loader_.kind != LoaderKind::kProcesses || loader_.batches == 0) return;
+  const double seconds = profile_.seconds([](const Cell& c) {
+    return c.role == Role::kHelper && (c.traits & kInQueue) != 0 && on_cpu(c.act) &&
+           c.part != Part::kCount;
+  }) * scale_;
+  const double each = seconds / static_cast<double>(loader_.batches);
+  loader_.handover += each;
+  loader_.fetch += each;
+  if (loader_.lived > 0) loader_.busy = std::min(1.0, loader_.busy + seconds / loader_.lived);
 }
 
 double RunView::per_step(Role role, const Profile::Filter& filter) const {

@@ -45,6 +45,7 @@ struct LoaderView {
   int64_t batches = 0;
   double fetch = 0;  // mean time of a producer per batch, hand-over included
   double collate = 0, handover = 0, samples = 0;  // parts of it
+  double lived = 0;                               // seconds that producers lived, summed
   double batch_samples = 0, batch_bytes = 0;
   double busy = 0;                           // share of the producers' time spent on batches
   std::vector<const model::Slice*> fetches;  // of producers, in steady time, by end
@@ -122,6 +123,7 @@ class RunView {
   void find_loader();
   void find_silent_producers();
   void sum_readings();
+  void add_passing();
   void find_cpu();
   void find_neighbours();
 

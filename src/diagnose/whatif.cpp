@@ -26,7 +26,8 @@ WhatIf::WhatIf(const RunView& view) {
   const double handling =
       pipeline_ ? view.trainer_in(Part::kInputWait, [](const Cell& c) { return on_cpu(c.act); })
                 : 0;
-  compute_ = step_ - wait_ + std::min(handling, wait_);
+  handling_ = std::min(handling, wait_);
+  compute_ = step_ - wait_ + handling_;
   cpu_fetch_ = cpu.producers * step_;
   cpu_main_ = std::max(0.0, cpu.job - cpu.producers) * step_;
   cores_ = cpu.usable;
@@ -65,7 +66,7 @@ double WhatIf::step_with(const Relief& relief) const {
     if (serial_) step -= std::min(relief.fetch * per_step, wait_);
     return std::max(step, 0.001 * step_);
   }
-  double compute = compute_ - relief.trainer;
+  double compute = compute_ - relief.trainer - std::min(relief.handling, handling_);
   if (cpu_fetch_ > 0) {
     compute -= competing_ * std::clamp(relief.fetch_cpu * per_step / cpu_fetch_, 0.0, 1.0);
   }

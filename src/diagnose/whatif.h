@@ -15,6 +15,7 @@ struct Relief {
   double fetch_cpu = 0;    // per batch, CPU time among that
   double trainer = 0;      // per step, of the training thread's own time (outside input waits)
   double trainer_cpu = 0;  // per step, CPU time among that
+  double handling = 0;     // per step, of the time to take a ready batch out of the queue
   int workers = 0;         // as many producers instead; 0: as they are
   double cores = 0;        // that many more cores
 };
@@ -31,7 +32,7 @@ class WhatIf {
  private:
   double bound(double compute, double fetch, int workers, double cpu, double cores) const;
 
-  double step_ = 0, compute_ = 0, wait_ = 0, fetch_ = 0, per_step_ = 1;
+  double step_ = 0, compute_ = 0, handling_ = 0, wait_ = 0, fetch_ = 0, per_step_ = 1;
   double cpu_main_ = 0, cpu_fetch_ = 0, cores_ = 0, competing_ = 0, base_ = 0;
   int workers_ = 0;
   bool serial_ = false, pipeline_ = false;
