@@ -10,6 +10,7 @@ namespace {
 constexpr int kMaxInterpreters = 64;
 constexpr size_t kMaxThreads = 1024;
 constexpr size_t kMaxDepth = 512;
+constexpr size_t kMaxFrames = 1 << 15;   // of all threads together
 constexpr size_t kMaxText = 4096;        // characters of a name
 constexpr size_t kMaxTable = 256 << 10;  // bytes of a line table
 constexpr size_t kMaxKnown = 20000;      // code objects
@@ -153,7 +154,7 @@ Status PythonReader::read_once(PythonReading& out) {
   readings_++;
   out.gc_running = out.gil_locked = out.cut = false;
   out.gils.clear();
-  count_ = 0;
+  count_ = frames_ = 0;
   FLATOUT_TRY_STATUS(snapshot_.begin());
   if (known_.size() > kMaxKnown) known_.clear();
   uint64_t interp = 0;
@@ -240,7 +241,7 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
   const PythonOffsets& o = offsets_;
   std::array<char, kMaxBlock> block;
   for (size_t depth = 0; frame != 0; depth++) {
-    if (depth >= kMaxDepth) {
+    if (depth >= kMaxDepth || frames_++ >= kMaxFrames) {
       thread.cut = true;
       return true;
     }

@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kMaxBytes = 4 << 20;  // of one reading
 constexpr size_t kMaxPieces = 16384;
 constexpr size_t kIovecs = 512;  // per call; the kernel takes up to IOV_MAX, 1024
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kGap = 1024;  // bytes between two pieces that are read along with them
 constexpr int kMaxHoles = 8;     // ranges that have gone away, before the rest is left unread
 
 Error read_error(int err, int32_t pid) {
@@ -64,12 +66,18 @@ Status RemoteSnapshot::begin() {
   std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
     return a.address != b.address ? a.address < b.address : a.size > b.size;
   });
-  // A piece within the one before it (a stack read whole after parts of it) is not read twice.
+  // One range costs more than some hundred bytes: pieces that overlap, or lie close together on the
+  // same OS page, become one.
   size_t kept = 0;
   for (const Piece& p : pieces_) {
     if (kept != 0) {
-      const Piece& last = pieces_[kept - 1];
-      if (p.address + p.size <= last.address + last.size) continue;
+      Piece& last = pieces_[kept - 1];
+      const uint64_t end = last.address + last.size;
+      const bool same_page = (end - 1) / kPage == p.address / kPage;
+      if (p.address <= end || (same_page && p.address - end <= kGap)) {
+        last.size = static_cast<uint32_t>(std::max(end, p.address + p.size) - last.address);
+        continue;
+      }
     }
     pieces_[kept++] = p;
   }

@@ -4,7 +4,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -41,7 +40,8 @@ int fail(const Error& error) {
   return 1;
 }
 
-int dump(int32_t pid, int repeat, int interval_us) {
+/// `only_sleep`: the loop without the readings, which is what waking up costs on this machine now.
+int dump(int32_t pid, int repeat, int interval_us, bool only_sleep) {
   const fs::Root root;
   PythonFinder finder;
   auto reader = PythonReader::open(root, pid, finder);
@@ -52,28 +52,22 @@ int dump(int32_t pid, int repeat, int interval_us) {
   if (!status.ok()) return fail(status.error());
 
   const uint64_t calls = (*reader)->system_calls();
-  std::vector<double> costs;
   int failed = 0;
+  const Nanos begin = cpu_now();
   for (int i = 0; i < repeat; i++) {
     usleep(static_cast<useconds_t>(interval_us));
-    const Nanos begin = cpu_now();
-    if (!(*reader)->read(reading, tids).ok()) failed++;
-    costs.push_back(static_cast<double>((cpu_now() - begin).count()) / 1e3);
+    if (!only_sleep && !(*reader)->read(reading, tids).ok()) failed++;
   }
+  const Nanos spent = cpu_now() - begin;
 
   json out = {{"python", "3." + std::to_string((*reader)->minor())},
               {"free_threaded", (*reader)->free_threaded()},
               {"gc_running", reading.gc_running},
               {"threads", json::array()}};
   if (repeat > 0) {
-    std::sort(costs.begin(), costs.end());
-    double sum = 0;
-    for (const double c : costs) sum += c;
     out["cost"] = {{"readings", repeat},
                    {"failed", failed},
-                   {"cpu_us_mean", sum / repeat},
-                   {"cpu_us_median", costs[costs.size() / 2]},
-                   {"cpu_us_p99", costs[costs.size() * 99 / 100]},
+                   {"cpu_us", static_cast<double>(spent.count()) / 1e3 / repeat},
                    {"system_calls", static_cast<double>((*reader)->system_calls() - calls) /
                                         static_cast<double>(repeat)}};
   }
@@ -193,12 +187,15 @@ int states(int32_t pid, double seconds, int interval_us) {
 int main(int argc, char** argv) {
   int pid = 0, repeat = 0, interval_us = 20000;
   double seconds = 0;
+  bool only_sleep = false;
   for (int i = 1; i < argc; i++) {
     const auto next = [&] { return i + 1 < argc ? argv[++i] : "0"; };
     if (std::strcmp(argv[i], "--repeat") == 0) {
       repeat = std::atoi(next());
     } else if (std::strcmp(argv[i], "--interval-us") == 0) {
       interval_us = std::atoi(next());
+    } else if (std::strcmp(argv[i], "--only-sleep") == 0) {
+      only_sleep = true;
     } else if (std::strcmp(argv[i], "--states") == 0) {
       seconds = std::atof(next());
     } else {
@@ -206,9 +203,11 @@ int main(int argc, char** argv) {
     }
   }
   if (pid <= 0) {
-    std::fprintf(stderr, "usage: stack_dump PID [--repeat N] [--interval-us US] [--states S]\n");
+    std::fprintf(
+        stderr,
+        "usage: stack_dump PID [--repeat N [--only-sleep]] [--interval-us US] [--states S]\n");
     return 2;
   }
   return seconds > 0 ? flatout::probe::states(pid, seconds, interval_us)
-                     : flatout::probe::dump(pid, repeat, interval_us);
+                     : flatout::probe::dump(pid, repeat, interval_us, only_sleep);
 }
