@@ -101,7 +101,7 @@ class PythonReader {
   PythonOffsets offsets_;
   size_t thread_block_ = 0, frame_block_ = 0, code_block_ = 0;  // bytes read of each
   uint64_t readings_ = 0;
-  size_t count_ = 0;                               // threads in this reading so far
+  size_t count_ = 0, frames_ = 0;                  // threads and frames in this reading so far
   std::unordered_map<uint64_t, KnownCode> known_;  // by address
   std::unordered_map<std::string, uint32_t> ids_;
   std::vector<PythonCode> codes_;

@@ -11,7 +11,7 @@ using namespace flatout::probe;  // NOLINT: a program of its own
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   const int minor = 8 + data[0] % 7;
-  FakePython python(fake_offsets(minor, data[0] >= 128 && minor >= 13));
+  FakePython python(fake_offsets(minor, data[0] >= 128 && minor >= 13), 48 << 10);
   for (int i = 0; i < 3; i++) {
     const uint64_t thread = python.add_thread(41 + i);
     for (int j = 0; j < 4; j++) {

@@ -63,11 +63,11 @@ class FakePython {
   static constexpr uint64_t kRuntime = 0x100000, kInterp = 0x200000, kHeap = 0x300000;
   static constexpr uint64_t kCodeType = 0x500000;
 
-  explicit FakePython(const PythonOffsets& offsets)
+  explicit FakePython(const PythonOffsets& offsets, size_t heap = 1 << 20)
       : o(offsets), memory(std::make_shared<FakeMemory>()) {
     memory->regions[kRuntime] = std::string(8192, '\0');
     memory->regions[kInterp] = std::string(16384, '\0');
-    memory->regions[kHeap] = std::string(1 << 20, '\0');
+    memory->regions[kHeap] = std::string(heap, '\0');
     memory->poke(kRuntime + o.interpreters_head, kInterp);
     gil = kRuntime + o.runtime_gil;
     if (o.interp_gil != 0) {
