@@ -49,6 +49,8 @@ static struct {
   uint32_t tid;
 } threads[THREADS];
 static uint32_t thread_count;
+static uint64_t
+    threads_since_ns; /* a new thread may get an old one's pthread_self(): start afresh */
 
 static uint64_t now_ns(void) {
   struct timespec ts;
@@ -271,6 +273,10 @@ uint64_t flatout_agent_records(const struct flatout_agent_record* records, uint3
   const struct flatout_agent_record* end = records + count;
   struct flatout_ring* ring = current_ring(0);
   if (ring == NULL || count == 0) return 0;
+  if (began_ns - threads_since_ns > COST_PERIOD_NS) {
+    threads_since_ns = began_ns;
+    thread_count = 0;
+  }
   flatout_agent_thread((uint64_t)pthread_self(), this_thread());
   for (const struct flatout_agent_record* r = records; r != end; ++r) {
     if (tid_of(r->thread) == 0) return r->thread;
@@ -278,6 +284,8 @@ uint64_t flatout_agent_records(const struct flatout_agent_record* records, uint3
   uint64_t sum = 0, max = 0, steps = 0;
   const uint64_t overhead = __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
   for (const struct flatout_agent_record* r = records; r != end; ++r) {
+    const uint32_t tid = tid_of(r->thread);
+    if (tid == FLATOUT_AGENT_NOBODY) continue;
     const uint32_t kind = (uint32_t)r->kind_and_name;
     const uint32_t name = (uint32_t)(r->kind_and_name >> 32);
     if (name != 0) send_string(ring, name);
@@ -288,8 +296,7 @@ uint64_t flatout_agent_records(const struct flatout_agent_record* records, uint3
         .name = name,
         .value = r->value,
         .value2 = r->value2};
-    send_packet_of(tid_of(r->thread), began_ns, ring, FLATOUT_PACKET_SLICE, &slice, sizeof slice,
-                   NULL, 0);
+    send_packet_of(tid, began_ns, ring, FLATOUT_PACKET_SLICE, &slice, sizeof slice, NULL, 0);
     const uint64_t spent = r->noted_ns - r->end_ns + overhead;
     sum += spent;
     if (spent > max) max = spent;

@@ -45,6 +45,7 @@ struct flatout_agent_record {
  * this again. 0: done. */
 FLATOUT_EXPORT uint64_t flatout_agent_records(const struct flatout_agent_record* records,
                                               uint32_t count, uint64_t began_ns);
+#define FLATOUT_AGENT_NOBODY 0xFFFFFFFFu /* as tid: leave that thread's records out */
 FLATOUT_EXPORT void flatout_agent_thread(uint64_t thread, uint32_t tid);
 
 /* Time that a hook takes before begin_ns and after flatout_agent_hook, measured once. */

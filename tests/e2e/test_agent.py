@@ -340,3 +340,45 @@ def test_pure_python_3_8_and_the_standard_library_only():
         ast.parse(text, feature_version=(3, 8))
         for name in re.findall(r"^\s*(?:import|from) ([a-zA-Z_]\w*)", text, re.M):
             assert not sys.version_info >= (3, 10) or name in allowed, (path, name)
+
+
+# ---- TensorFlow ----
+
+TENSORFLOW_JOBS = str(HERE / "agent_jobs_tensorflow.py")
+
+
+def tensorflow_python():
+    """A Python with TensorFlow: $FLATOUT_TF_PYTHON, or this one."""
+    python = os.environ.get("FLATOUT_TF_PYTHON", str(ROOT / "build" / "venv-tf" / "bin" / "python"))
+    python = python if os.path.exists(python) else sys.executable
+    found = subprocess.run([python, "-c", "import tensorflow"], capture_output=True)
+    return python if found.returncode == 0 else None
+
+
+@pytest.fixture(scope="module")
+def tensorflow():
+    python = tensorflow_python()
+    if python is None:
+        pytest.skip("no Python with TensorFlow")
+    return python
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["fit"], {"optimizer": 12, "validation": 4}),
+    (["fit_generator"], {"optimizer": 6}),
+    (["custom"], {"optimizer": 6, "backward": 6, "input_wait": 7, "epoch": 1}),
+    (["custom", "compiled"], {"optimizer": 6, "forward": 6, "input_wait": 7, "epoch": 1}),
+    (["session"], {"optimizer": 5, "feed": 5}),
+], ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_tensorflow(tensorflow, arguments, expected):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FLATOUT_")}
+    plain = subprocess.run([tensorflow, TENSORFLOW_JOBS, *arguments], env=env, capture_output=True)
+    r, done = receiver.run([tensorflow, TENSORFLOW_JOBS, *arguments], AGENT, timeout=300)
+    assert done.returncode == plain.returncode == 0, done.stderr.decode()
+    assert done.stdout == plain.stdout
+    assert b"flatout: warning" not in done.stderr
+    n = counts(r)
+    assert {k: n.get(k, 0) for k in expected} == expected
+    if arguments == ["fit_generator"]:
+        assert n["feed"] >= 6
+    assert any("tensorflow.version" in f for f in r.facts.values())

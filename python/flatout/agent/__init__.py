@@ -11,11 +11,18 @@ import sys
 from . import core
 
 _watch = None
+_done = {"torch", "tensorflow"}
 _HOOKS = {  # module that was imported -> our module that hooks it
     "torch": "torch_hooks",
     "tensorflow": "tensorflow_hooks",
+    "keras.src.optimizers.base_optimizer": "tensorflow_hooks",
+    "keras.src.optimizers.optimizer": "tensorflow_hooks",
+    "keras.src.optimizers.legacy.optimizer_v2": "tensorflow_hooks",
+    "keras.optimizers.optimizer_v2.optimizer_v2": "tensorflow_hooks",
+    "tensorflow.python.keras.optimizer_v2.optimizer_v2": "tensorflow_hooks",
     "torch._dynamo.eval_frame": "forward",
     "torch.distributed.fsdp": "forward",
+    "multiprocessing.pool": "waits",
     "safetensors.torch": "saving",
     "torchdata.stateful_dataloader.stateful_dataloader": "loader",
 }
@@ -41,10 +48,16 @@ def imported(name, module):
     """Called right after `name` was imported."""
     if not core.connected or core.is_off:
         return
+    _done.add(name)
     try:
         hooks = "%s.%s" % (__name__, _HOOKS[name])
         __import__(hooks)
         sys.modules[hooks].install(module)
+        if name in ("torch", "tensorflow"):  # what was imported before we came
+            for other in _HOOKS:
+                if other in sys.modules and other not in _watch.wanted and other not in _done:
+                    _done.add(other)
+                    imported(other, sys.modules[other])
     except Exception as error:
         core.off("hooks of %s" % name, error)
 

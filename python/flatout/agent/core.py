@@ -49,6 +49,7 @@ _MOST = 64 * _FIELDS
 _buffer = bytearray(8 * _MOST)
 _flushing = threading.Lock()  # only ever tried, never waited for
 _packers = {}
+_NOBODY = 0xFFFFFFFF  # a thread that is not Python's: what it noted is left out
 
 
 def emit(kind, name, begin, end, value, value2):
@@ -80,7 +81,7 @@ def flush():
             unknown = _send(_address, count // _FIELDS, began)
             while unknown:
                 thread = threading._active.get(unknown)
-                _library.flatout_agent_thread(unknown, getattr(thread, "native_id", None) or 1)
+                _library.flatout_agent_thread(unknown, getattr(thread, "native_id", None) or _NOBODY)
                 unknown = _send(_address, count // _FIELDS, began)
             del _pending[:count]
             began = now()

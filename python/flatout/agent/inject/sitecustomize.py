@@ -18,25 +18,32 @@ class _Watch:
     def find_spec(cls, name, path=None, target=None):
         if name not in cls.wanted or cls.broken:
             return None
-        cls.wanted.discard(name)
-        for finder in sys.meta_path:
-            find = None if finder is cls else getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
-            if spec is not None:
-                cls.follow(name, spec.loader)
-                return spec
-        return None
+        cls.wanted.discard(name)  # should another finder ask for it meanwhile
+        try:
+            for finder in sys.meta_path:
+                find = None if finder is cls else getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find is not None else None
+                if spec is not None:
+                    cls.follow(name, spec.loader)
+                    return spec
+            return None
+        finally:
+            cls.wanted.add(name)  # many only look whether it could be imported
 
     @classmethod
     def follow(cls, name, loader):
         """Makes `loader` tell us once it has executed the module `name`; leaves no trace on it."""
         execute = getattr(loader, "exec_module", None)
+        if execute is None or "exec_module" in getattr(loader, "__dict__", ()):
+            return
 
         def exec_module(module):
-            if module.__name__ == name:
+            mine = module.__name__ == name
+            if mine:
                 loader.__dict__.pop("exec_module", None)
             execute(module)
-            if module.__name__ == name:
+            if mine and name in cls.wanted:
+                cls.wanted.discard(name)
                 cls.imported(name, module)
 
         try:

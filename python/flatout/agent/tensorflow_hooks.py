@@ -1,0 +1,245 @@
+"""TensorFlow and Keras: fit, custom loops, tf.data, TF 1 sessions. What a version lacks is left out.
+
+A step ends where an optimizer has applied its gradients. Eagerly that is seen directly. Inside a
+tf.function it is seen once, while the function is traced; from then on each call of that function
+is a step (this is how Keras' fit runs, too). What such a function waits for inside, no hook can see.
+"""
+import sys
+
+from . import core
+from .core import (BACKWARD, EPOCH, FEED, FORWARD, INPUT_WAIT, LATE, OPTIMIZER, SOON, VALIDATION, emit,
+                   flush, get_ident, note, now, state)
+
+
+class _Functions:
+    """What is known of tf.functions, by id()."""
+
+    inside = 0  # the thread that is in a call
+    applied = False  # while that call traced, an optimizer applied gradients
+    differentiated = False  # ... a tape gave gradients
+    trains = set()
+    differentiates = set()
+
+
+def install(module):
+    parts = _PARTS if module.__name__ == "tensorflow" else (_optimizer,)
+    missing = []
+    for part in parts:
+        try:
+            part(module)
+        except (ImportError, AttributeError) as error:
+            missing.append("%s: %s" % (part.__name__, error))
+    if missing:
+        core.info("agent.missing", "; ".join(missing))
+
+
+def _versions(tensorflow):
+    core.info("tensorflow.version", getattr(tensorflow, "__version__", None))
+    from . import collector, failures
+
+    if "torch" not in sys.modules:
+        collector.install(tensorflow)
+        failures.install(tensorflow)
+
+
+def _eager():
+    """False while a function is being traced: what runs then is no step."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is None or tensorflow.executing_eagerly()
+
+
+# ---- tf.data ----
+
+
+def _iterators(_):
+    from tensorflow.python.data.ops import iterator_ops
+
+    for name in ("__next__", "get_next"):
+        core.replace(iterator_ops.OwnedIterator, name, _next)
+
+
+def _next(next_):
+    def hook(self, *args, **kwargs):
+        me = get_ident()
+        if state.loader_thread == me or not _eager():
+            return next_(self, *args, **kwargs)
+        state.loader_thread = me
+        begin = now()
+        ended = False
+        try:
+            return next_(self, *args, **kwargs)
+        except Exception as error:
+            ended = type(error).__name__ in ("StopIteration", "OutOfRangeError")
+            raise
+        finally:
+            end = now()
+            state.loader_thread = 0
+            note((INPUT_WAIT, me, begin, end, 0, 0, now()))
+            if ended:
+                note((EPOCH, me, end, end, 0, 0, end))
+            if end - state.flushed > LATE:
+                flush()
+
+    return hook
+
+
+# ---- functions, tapes, optimizers ----
+
+
+def _functions(_):
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+    core.replace(polymorphic_function.Function, "__call__", _call)
+
+
+def _call(call):
+    def hook(self, *args, **kwargs):
+        me = get_ident()
+        if _Functions.inside == me or not _eager():
+            return call(self, *args, **kwargs)
+        _Functions.inside = me
+        _Functions.applied = _Functions.differentiated = False
+        state.waiting = False
+        begin = now()
+        try:
+            result = call(self, *args, **kwargs)
+        finally:
+            end = now()
+            _Functions.inside = 0
+        if _Functions.applied:
+            _Functions.trains.add(id(self))
+        elif _Functions.differentiated:
+            _Functions.differentiates.add(id(self))
+        if id(self) in _Functions.trains:
+            note((FORWARD, me, begin, end, 0, 0, end))
+            _stepped(me, end, end)
+        else:
+            other = _Functions.trains and id(self) not in _Functions.differentiates
+            note((VALIDATION if other else FORWARD, me, begin, end, 0, 0, now()))
+        return result
+
+    return hook
+
+
+def _stepped(thread, begin, end):
+    state.steps = steps = state.steps + 1
+    state.waiting = True
+    state.train_thread = thread
+    note((OPTIMIZER, thread, begin, end, 0, steps, now()))
+    if end - state.flushed > SOON:
+        flush()
+
+
+def _tapes(_):
+    from tensorflow.python.eager import backprop
+
+    core.replace(backprop.GradientTape, "gradient", _gradient)
+
+
+def _gradient(gradient):
+    def hook(self, *args, **kwargs):
+        if not _eager():
+            _Functions.differentiated = True
+            return gradient(self, *args, **kwargs)
+        state.waiting = False
+        begin = now()
+        result = gradient(self, *args, **kwargs)
+        note((BACKWARD, get_ident(), begin, now(), 0, 0, now()))
+        return result
+
+    return hook
+
+
+def _optimizer(module):
+    for name in ("BaseOptimizer", "_BaseOptimizer", "Optimizer", "OptimizerV2"):
+        cls = getattr(module, name, None)
+        if cls is not None and "apply_gradients" in vars(cls):
+            core.replace(cls, "apply_gradients", _apply)
+
+
+def _apply(apply_gradients):
+    def hook(self, *args, **kwargs):
+        if not _eager():
+            _Functions.applied = True
+            return apply_gradients(self, *args, **kwargs)
+        me = get_ident()
+        if state.step_thread == me:
+            return apply_gradients(self, *args, **kwargs)
+        state.step_thread = me
+        begin = now()
+        try:
+            result = apply_gradients(self, *args, **kwargs)
+        finally:
+            end = now()
+            state.step_thread = 0
+        _stepped(me, begin, end)
+        return result
+
+    return hook
+
+
+# ---- Python data on its way into the graph ----
+
+
+def _python_functions(_):
+    """py_function, numpy_function, from_generator: TensorFlow's threads call back into Python."""
+    from tensorflow.python.ops import script_ops
+
+    name = core.intern("py_function")
+    core.replace(script_ops.FuncRegistry, "__call__", lambda f: _feed(f, name))
+    core.replace(script_ops.EagerFunc, "__call__", lambda f: _feed(f, name))
+
+
+def _feed(function, name):
+    def hook(*args, **kwargs):
+        begin = now()
+        result = function(*args, **kwargs)
+        emit(FEED, name, begin, now(), 0, 0)  # at once: these threads are not Python's
+        return result
+
+    return hook
+
+
+def _sessions(_):
+    from tensorflow.python.client import session
+
+    local = {"inside": 0, "inner": 0}
+    core.replace(session.BaseSession, "run", lambda f: _run(f, local, core.intern("feed_dict")))
+    core.replace(session.BaseSession, "_do_run", lambda f: _do_run(f, local))
+
+
+def _run(run, local, name):
+    def hook(self, fetches, feed_dict=None, *args, **kwargs):
+        me = get_ident()
+        state.waiting = False
+        begin = local["inner"] = now()
+        result = run(self, fetches, feed_dict, *args, **kwargs)
+        end = now()
+        if feed_dict:  # from here until the graph runs, NumPy arrays are made and copied
+            note((FEED | name << 32, me, begin, max(begin, local["inner"]), len(feed_dict), 0, end))
+        note((FORWARD, me, max(begin, local["inner"]), end, 0, 0, end))
+        if _runs_operation(fetches):
+            _stepped(me, end, end)
+        return result
+
+    return hook
+
+
+def _do_run(do_run, local):
+    def hook(*args, **kwargs):
+        local["inner"] = now()
+        return do_run(*args, **kwargs)
+
+    return hook
+
+
+def _runs_operation(fetches):
+    """Something is run for its effect, not its value: a training operation."""
+    if isinstance(fetches, dict):
+        fetches = tuple(fetches.values())
+    if not isinstance(fetches, (list, tuple)):
+        fetches = (fetches,)
+    return any(type(f).__name__ == "Operation" for f in fetches)
+
+
+_PARTS = (_versions, _iterators, _functions, _tapes, _python_functions, _sessions)
