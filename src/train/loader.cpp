@@ -1,0 +1,151 @@
+#include "train/loader.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "flatout/marker.h"
+#include "train/random.h"
+
+namespace flatout::train {
+namespace {
+
+constexpr int kPixels = 3 * kSide * kSide;
+constexpr int kViews = 16;  // of each sample, for Collate::kConcatenation
+
+/// Shifts by up to two pixels, changes the brightness, and turns [H][W][C] bytes into [C][H][W]
+/// floats in about -1..1. x: [3][32][32].
+void augment(const Image& image, Random& random, float* x) {
+  const int dx = static_cast<int>(random.below(5)) - 2;
+  const int dy = static_cast<int>(random.below(5)) - 2;
+  const float light = random.range(0.85f, 1.15f) / 127.5f;
+  for (int c = 0; c < 3; ++c) {
+    for (int y = 0; y < kSide; ++y) {
+      const int from_y = std::clamp(y + dy, 0, kSide - 1);
+      for (int u = 0; u < kSide; ++u) {
+        const int from_x = std::clamp(u + dx, 0, kSide - 1);
+        const uint8_t value = image.rgb[static_cast<size_t>((from_y * kSide + from_x) * 3 + c)];
+        *x++ = static_cast<float>(value) * light - 1.0f;
+      }
+    }
+  }
+}
+
+/// What `batch = concatenate(batch, sample)` in a loop does: every sample copies all before it.
+__attribute__((noinline)) void collate_by_concatenation(
+    const std::vector<std::vector<float>>& samples, std::vector<float>& all,
+    std::vector<float>& spare) {
+  all.clear();
+  for (const std::vector<float>& sample : samples) {
+    spare.resize(all.size() + sample.size());
+    if (!all.empty()) std::memcpy(spare.data(), all.data(), all.size() * sizeof(float));
+    std::memcpy(spare.data() + all.size(), sample.data(), sample.size() * sizeof(float));
+    std::swap(all, spare);
+  }
+}
+
+}  // namespace
+
+Loader::Loader(const Source& source, LoaderOptions options)
+    : source_(source), options_(std::move(options)) {
+  options_.threads = std::max(options_.threads, 1);
+  queues_ = std::vector<Queue>(static_cast<size_t>(options_.threads));
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    threads_.emplace_back([this, i] { serve(i); });
+    pthread_setname_np(threads_.back().native_handle(), fmt::format("loader-{}", i).c_str());
+  }
+}
+
+Loader::~Loader() {
+  stop_ = true;
+  for (Queue& q : queues_) {
+    const std::lock_guard lock(q.mutex);
+    q.not_full.notify_all();
+  }
+  for (std::thread& t : threads_) t.join();
+}
+
+std::vector<size_t> Loader::samples_of(int64_t batch) const {
+  const size_t per_epoch =
+      std::max<size_t>(options_.samples / static_cast<size_t>(options_.batch), 1);
+  const uint64_t epoch = static_cast<uint64_t>(batch) / per_epoch;
+  std::vector<size_t> order(options_.samples);
+  std::iota(order.begin(), order.end(), size_t{0});
+  Random random(options_.seed, epoch, 1);
+  for (size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1], order[random.below(static_cast<uint32_t>(i))]);
+  }
+  const size_t first =
+      static_cast<uint64_t>(batch) % per_epoch * static_cast<size_t>(options_.batch);
+  std::vector<size_t> out;
+  for (size_t i = 0; i < static_cast<size_t>(options_.batch); ++i) {
+    out.push_back(order[(first + i) % order.size()]);
+  }
+  return out;
+}
+
+Result<Batch> Loader::make(int64_t index) const {
+  Batch batch;
+  batch.index = index;
+  const std::vector<size_t> ids = samples_of(index);
+  const bool concatenate = options_.collate == Collate::kConcatenation;
+  std::vector<std::vector<float>> samples;
+  batch.x.resize(ids.size() * kPixels);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    FLATOUT_TRY(const Image image, source_.read(ids[i]));
+    Random random(options_.seed, static_cast<uint64_t>(index), ids[i] + 2);
+    float* x = batch.x.data() + i * kPixels;
+    augment(image, random, x);
+    batch.labels.push_back(image.label);
+    if (concatenate) {  // the same view many times is enough to be copied
+      samples.emplace_back(size_t{kViews} * kPixels);
+      for (int v = 0; v < kViews; ++v) {
+        std::copy(x, x + kPixels, samples.back().begin() + v * kPixels);
+      }
+    }
+  }
+  if (concatenate) {
+    thread_local std::vector<float> all;
+    thread_local std::vector<float> spare;
+    const uint64_t begin = flatout_now();
+    collate_by_concatenation(samples, all, spare);
+    flatout_slice_values(FLATOUT_COLLATE, nullptr, begin,
+                         static_cast<int64_t>(all.size() * sizeof(float)), 0);
+    for (size_t i = 0; i < ids.size(); ++i) {  // training takes the first view
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>(i * kViews * kPixels);
+      std::copy(from, from + kPixels, batch.x.begin() + static_cast<std::ptrdiff_t>(i * kPixels));
+    }
+  }
+  return batch;
+}
+
+void Loader::serve(size_t thread) {
+  Queue& queue = queues_[thread];
+  for (int64_t b = static_cast<int64_t>(thread); b < options_.batches && !stop_;
+       b += options_.threads) {
+    const uint64_t begin = flatout_now();
+    if (options_.before_batch) options_.before_batch(b);
+    Result<Batch> batch = make(b);
+    flatout_slice_values(FLATOUT_FETCH, nullptr, begin, options_.batch, b);
+    std::unique_lock lock(queue.mutex);
+    queue.not_full.wait(lock, [&] { return queue.batches.size() < options_.depth || stop_; });
+    if (stop_) return;
+    queue.batches.push_back(std::move(batch));
+    queue.not_empty.notify_one();
+  }
+}
+
+__attribute__((noinline)) Result<Batch> Loader::next() {
+  Queue& queue = queues_[static_cast<size_t>(taken_++ % options_.threads)];
+  std::unique_lock lock(queue.mutex);
+  queue.not_empty.wait(lock, [&] { return !queue.batches.empty(); });
+  Result<Batch> batch = std::move(queue.batches.front());
+  queue.batches.pop_front();
+  queue.not_full.notify_one();
+  return batch;
+}
+
+}  // namespace flatout::train

@@ -1,0 +1,226 @@
+// Ways to store a data set that make reading it slow: the causes input.small_files,
+// input.random_seek and cpu.process_churn. What is slow stands in functions of its own, so that a
+// stack names it.
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "base/bytes.h"
+#include "base/fs.h"
+#include "train/source.h"
+
+extern char** environ;
+
+namespace flatout::train {
+namespace {
+
+constexpr size_t kTiles = 128;
+constexpr size_t kTileBytes = size_t{kSide} * kSide * 3 / kTiles;
+// Folders are made for this many samples; more samples read them again.
+constexpr size_t kMostFolders = 96;
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// ---- input.small_files ----
+
+/// Looks every tile up in the folder, then opens and reads it: about four system calls for each.
+__attribute__((noinline)) Status read_tiles(const std::string& folder, std::vector<uint8_t>& rgb) {
+  DIR* dir = opendir(folder.c_str());
+  if (dir == nullptr) return fs::error_from_errno(errno, folder);
+  Status status;
+  while (const dirent* entry = readdir(dir)) {
+    if (entry->d_name[0] == '.') continue;
+    const std::string path = folder + "/" + entry->d_name;
+    struct stat info {};
+    if (stat(path.c_str(), &info) != 0 || static_cast<size_t>(info.st_size) != kTileBytes) {
+      status = fs::error_from_errno(errno, path);
+      break;
+    }
+    const size_t tile = static_cast<size_t>(atoi(entry->d_name));
+    const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.get() < 0 || tile >= kTiles ||
+        read(file.get(), rgb.data() + tile * kTileBytes, kTileBytes) !=
+            static_cast<ssize_t>(kTileBytes)) {
+      status = fs::error_from_errno(errno, path);
+      break;
+    }
+  }
+  closedir(dir);
+  return status;
+}
+
+class SmallFiles : public Source {
+ public:
+  SmallFiles(uint64_t seed, size_t count, std::string folder)
+      : count_(count), folder_(std::move(folder)) {
+    for (size_t i = 0; i < count_; ++i) labels_.push_back(draw_image(seed, i).label);
+  }
+  Result<Image> read(size_t index) const override {
+    Image image;
+    image.side = kSide;
+    image.label = labels_[index % count_];
+    image.rgb.resize(kTiles * kTileBytes);
+    FLATOUT_TRY_STATUS(read_tiles(fmt::format("{}/{}", folder_, index % count_), image.rgb));
+    return image;
+  }
+
+ private:
+  size_t count_;
+  std::string folder_;
+  std::vector<int> labels_;
+};
+
+Status write_file(const std::string& path, std::string_view data) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(data.data(), static_cast<std::streamsize>(data.size()));
+  if (!file.flush()) return Error{Code::kIo, "cannot write " + path, "is the disk full?"};
+  return {};
+}
+
+// ---- input.random_seek ----
+
+class Archive : public Source {
+ public:
+  Archive(int fd, size_t count) : file_(fd), count_(count) {}
+  Result<Image> read(size_t index) const override {
+    std::string bytes;
+    FLATOUT_TRY_STATUS(find_by_scanning(index % count_, bytes));
+    return decode_image(bytes);
+  }
+
+ private:
+  /// Reads header after header from the start until the wanted one has come.
+  __attribute__((noinline)) Status find_by_scanning(size_t wanted, std::string& bytes) const {
+    off_t at = 0;
+    for (;;) {
+      uint32_t head[2] = {};  // number, size
+      if (pread(file_.get(), head, sizeof head, at) != sizeof head) {
+        return Error{Code::kBadInput, "the archive ends early", ""};
+      }
+      at += static_cast<off_t>(sizeof head);
+      if (head[0] == wanted) {
+        bytes.resize(head[1]);
+        if (pread(file_.get(), bytes.data(), bytes.size(), at) !=
+            static_cast<ssize_t>(bytes.size())) {
+          return Error{Code::kBadInput, "the archive ends early", ""};
+        }
+        return {};
+      }
+      at += head[1];
+    }
+  }
+
+  FileDescriptor file_;
+  size_t count_;
+};
+
+// ---- cpu.process_churn ----
+
+/// Reads a file through a new process.
+__attribute__((noinline)) Status read_through_process(const std::string& path, std::string& out) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return fs::error_from_errno(errno, "pipe");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  std::string program = "cat";
+  std::string argument = path;
+  char* const argv[] = {program.data(), argument.data(), nullptr};
+  pid_t pid = 0;
+  const int err = posix_spawnp(&pid, "cat", &actions, nullptr, argv, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  const FileDescriptor from(ends[0]);
+  if (err != 0) return fs::error_from_errno(err, "cannot start cat");
+  char buffer[4096];
+  for (;;) {
+    const ssize_t size = read(from.get(), buffer, sizeof buffer);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) break;
+    out.append(buffer, static_cast<size_t>(size));
+  }
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status != 0) return Error{Code::kIo, "cat " + path + " failed", ""};
+  return {};
+}
+
+class CommandSource : public Source {
+ public:
+  CommandSource(size_t count, std::string folder) : count_(count), folder_(std::move(folder)) {}
+  Result<Image> read(size_t index) const override {
+    std::string bytes;
+    FLATOUT_TRY_STATUS(read_through_process(fmt::format("{}/{}", folder_, index % count_), bytes));
+    return decode_image(bytes);
+  }
+
+ private:
+  size_t count_;
+  std::string folder_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Source>> small_files_source(uint64_t seed, size_t count,
+                                                   const std::string& folder) {
+  count = std::min(count, kMostFolders);
+  for (size_t i = 0; i < count; ++i) {
+    const std::string sample = fmt::format("{}/{}", folder, i);
+    if (mkdir(sample.c_str(), 0700) != 0) return fs::error_from_errno(errno, sample);
+    const Image image = draw_image(seed, i);
+    for (size_t t = 0; t < kTiles; ++t) {
+      const auto* tile = reinterpret_cast<const char*>(image.rgb.data() + t * kTileBytes);
+      FLATOUT_TRY_STATUS(write_file(fmt::format("{}/{}", sample, t), {tile, kTileBytes}));
+    }
+  }
+  return std::unique_ptr<Source>(std::make_unique<SmallFiles>(seed, count, folder));
+}
+
+Result<std::unique_ptr<Source>> archive_source(uint64_t seed, size_t count,
+                                               const std::string& folder) {
+  const std::string path = folder + "/samples.archive";
+  std::string all;
+  count = std::max<size_t>(count, 4096);  // the more samples, the longer each scan
+  for (size_t i = 0; i < count; ++i) {
+    const std::string bytes = encode_image(draw_image(seed, i));
+    put(all, static_cast<uint32_t>(i));
+    put(all, static_cast<uint32_t>(bytes.size()));
+    all += bytes;
+  }
+  FLATOUT_TRY_STATUS(write_file(path, all));
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return fs::error_from_errno(errno, path);
+  return std::unique_ptr<Source>(std::make_unique<Archive>(fd, count));
+}
+
+Result<std::unique_ptr<Source>> command_source(uint64_t seed, size_t count,
+                                               const std::string& folder) {
+  count = std::min<size_t>(count, 256);
+  for (size_t i = 0; i < count; ++i) {
+    FLATOUT_TRY_STATUS(
+        write_file(fmt::format("{}/{}", folder, i), encode_image(draw_image(seed, i))));
+  }
+  return std::unique_ptr<Source>(std::make_unique<CommandSource>(count, folder));
+}
+
+}  // namespace flatout::train
