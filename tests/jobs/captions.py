@@ -55,7 +55,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for step, x in enumerate(loader, start=1):
             loss = (model(x) - x).square().mean()
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=False)
             loss.backward()
             optimizer.step()
             if saves and step % 8 == 0:

@@ -32,9 +32,8 @@ if __name__ == "__main__":
     train_set = Digits(kit.photos(64, 128, 128))
     train_loader = DataLoader(train_set, batch_size=32, shuffle=True, num_workers=1 if opts.fixed else 0)  # CAUSE
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2), nn.ReLU(),
-        nn.MaxPool2d(4), nn.Flatten(), nn.LazyLinear(10))
-    model(torch.zeros(1, 1, 128, 128))
+        nn.AvgPool2d(4), nn.Flatten(), nn.Linear(1024, 640), nn.ReLU(), nn.Linear(640, 640), nn.ReLU(),
+        nn.Linear(640, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     criterion = nn.CrossEntropyLoss()
     meter = kit.Meter(opts)

@@ -11,7 +11,7 @@ ACCUMULATE = 4
 
 class Waves(Dataset):
     def __init__(self):
-        self.waves = torch.sin(torch.rand(512, 1, 1) * torch.arange(1024) / 8)
+        self.waves = torch.sin(torch.rand(512, 1, 1) * torch.arange(512) / 8)
 
     def __len__(self):
         return 20_000
@@ -21,14 +21,14 @@ class Waves(Dataset):
 
 
 opts = kit.options()
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 model = torch.nn.Sequential(
     torch.nn.Conv1d(1, 32, 9, padding=4), torch.nn.GELU(),
     torch.nn.Conv1d(32, 32, 9, padding=4), torch.nn.GELU(), torch.nn.Conv1d(32, 1, 9, padding=4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 meter = kit.Meter(opts)
 optimizer.zero_grad(set_to_none=True)
-for i, wave in enumerate(DataLoader(Waves(), batch_size=8), start=1):
+for i, wave in enumerate(DataLoader(Waves(), batch_size=4), start=1):
     noisy = wave + 0.1 * torch.randn_like(wave)
     (F.mse_loss(model(noisy), wave) / ACCUMULATE).backward()
     if i % ACCUMULATE == 0:

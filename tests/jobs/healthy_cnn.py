@@ -22,7 +22,7 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     data = TensorDataset(torch.rand(2000, 3, 32, 32), torch.randint(0, 10, (2000,)))
-    loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=opts.workers,
+    loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=opts.workers,
                         persistent_workers=opts.workers > 0)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)

@@ -16,7 +16,7 @@ def mlp(*sizes):
 
 class Gan:
     def __init__(self):
-        self.generator, self.critic = mlp(64, 512, 512, 784), mlp(784, 512, 256, 1)
+        self.generator, self.critic = mlp(64, 320, 320, 784), mlp(784, 320, 256, 1)
         self.g_opt = torch.optim.Adam(self.generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
         self.c_opt = torch.optim.Adam(self.critic.parameters(), lr=2e-4, betas=(0.5, 0.999))
         self.loss = nn.BCEWithLogitsLoss()
@@ -38,7 +38,7 @@ def main():
     opts = kit.options()
     torch.set_num_threads(1)
     gan = Gan()
-    loader = DataLoader(TensorDataset(torch.rand(6400, 784)), batch_size=128, shuffle=True, num_workers=1,
+    loader = DataLoader(TensorDataset(torch.rand(6400, 784)), batch_size=48, shuffle=True, num_workers=1,
                         persistent_workers=True)
     meter = kit.Meter(opts)
     while not meter.over:

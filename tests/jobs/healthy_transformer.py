@@ -35,7 +35,7 @@ def main():
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     meter = kit.Meter(opts)
-    for x, y in windows(text, 8):
+    for x, y in windows(text, 4):
         logits = model(x)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
         optimizer.zero_grad()

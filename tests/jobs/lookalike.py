@@ -189,7 +189,7 @@ def batches(loader):
     x = torch.randn(6400, 512)
     while True:
         if loader is None:
-            yield from x.split(64)
+            yield from x.split(128)
         else:
             yield from loader
 
@@ -202,7 +202,7 @@ def main():
     torch.set_num_threads(1)
     habit = HABITS[opts.habit]()
     habit.before()
-    model = nn.Sequential(nn.Linear(512, 1280), nn.ReLU(), nn.Linear(1280, 1280), nn.ReLU(), nn.Linear(1280, 512))
+    model = nn.Sequential(nn.Linear(512, 480), nn.ReLU(), nn.Linear(480, 480), nn.ReLU(), nn.Linear(480, 512))
     sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
     meter = kit.Meter(opts)
     for step, x in enumerate(batches(habit.loader()), start=1):

@@ -44,7 +44,7 @@ def main():
         for step in range(1, 10**9):
             y, mean, spread = vae(x)
             loss = nn.functional.mse_loss(y, x) - 1e-4 * (1 + spread - mean**2 - spread.exp()).mean()
-            adam.zero_grad()
+            adam.zero_grad(set_to_none=False)
             loss.backward()
             adam.step()
             if step % 10 == 0 and not opts.fixed:

@@ -17,13 +17,15 @@ import launch
 from cases import CASES, GAINS, Case
 
 
-def measure(case: Case, fixed: bool) -> float:
+def measure(case: Case, fixed: bool) -> tuple[float, float]:
+    """Mean step in seconds and page faults per step."""
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
         done = launch.run(case, fixed=fixed, times=times)
         if not times.exists():
             raise SystemExit(f"{case.name}{' --fixed' * fixed} wrote no times, code {done.code}:\n{done.output[-2000:]}")
-        return json.loads(times.read_text())["mean_s"]
+        result = json.loads(times.read_text())
+        return result["mean_s"], result["minor_faults_per_step"]
 
 
 def main() -> None:
@@ -40,10 +42,12 @@ def main() -> None:
                 print(f"{case.name:26} skipped: lacks {', '.join(missing)}")
             continue
         pairs = [(measure(case, False), measure(case, True)) for _ in range(opts.rounds)]
-        slow, fast = (statistics.median(p) for p in zip(*pairs))
+        slow, fast = (statistics.median(run[0] for run in runs) for runs in zip(*pairs))
+        faults = statistics.median(run[0][1] for run in pairs)
         known[case.name] = {"gain": round(slow / fast, 3), "cause_ms": round(1e3 * slow, 3), "fixed_ms": round(1e3 * fast, 3)}
         weak = "  too weak" if slow / fast < 1.3 else ""
-        print(f"{case.name:26} {1e3 * slow:9.2f} ms {1e3 * fast:9.2f} ms  gain {slow / fast:5.2f}{weak}", flush=True)
+        print(f"{case.name:26} {1e3 * slow:9.2f} ms {1e3 * fast:9.2f} ms  gain {slow / fast:5.2f}  "
+              f"{faults:7.0f} faults a step{weak}", flush=True)
         GAINS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 
