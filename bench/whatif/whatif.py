@@ -1,0 +1,149 @@
+"""Predicted against measured gain: does `gain` hold when the cause is really taken away?
+
+    FLATOUT_BIN=build/release/flatout python bench/whatif/whatif.py [--rounds 3] [NAME…]
+
+For each job of tests/jobs with a step cost, runs with the cause and with --fixed alternate, without
+Flatout (A B B A …); one run under `flatout run` gives the prediction. By findings.md a prediction holds if it is off
+by at most 15 % of the saved time or 2 % of the step, whichever is larger. Only jobs with a measured gain
+of 1.2 or more count. Writes bench/results/whatif.csv. Use a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import List, Optional
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "jobs"))
+
+import launch  # noqa: E402
+from cases import CASES, Case  # noqa: E402
+
+LEAST_GAIN = 1.2
+
+
+@dataclass
+class Row:
+    """One job's comparison; milliseconds per step."""
+
+    machine: str
+    job: str
+    finding: str
+    rounds: int
+    cause_ms: float
+    fixed_ms: float
+    saved_ms: float
+    saved_low_ms: float  # 95 % bootstrap interval over the rounds
+    saved_high_ms: float
+    measured_gain: float
+    predicted_gain: Optional[float]
+    predicted_saved_ms: Optional[float]
+    allowed_ms: float
+    off_ms: Optional[float]
+    holds: str  # yes, no, not found, small (gain below 1.2)
+
+
+def step_ms(case: Case, fixed: bool) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        done = launch.run(case, fixed=fixed, times=times)
+        if not times.exists():
+            raise RuntimeError(f"{case.name}: no times, code {done.code}\n{done.output[-1500:]}")
+        return 1e3 * json.loads(times.read_text())["mean_s"]
+
+
+def prediction(case: Case, flatout: str) -> Optional[float]:
+    """The gain that findings.json predicts for the case's own cause."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        launch.run(case, prefix=[flatout, "run", "--out", str(out), "--"])
+        findings = json.loads((out / "findings.json").read_text())["findings"]
+        return next((f["gain"] for f in findings if f["id"] == case.expect), None)
+
+
+def interval(pairs: List[tuple], draws: int = 2000) -> tuple:
+    """95 % bootstrap interval of the median saved time."""
+    rng = random.Random(0)
+    saved = [a - b for a, b in pairs]
+    medians = sorted(statistics.median(rng.choices(saved, k=len(saved))) for _ in range(draws))
+    return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
+
+
+def compare(case: Case, flatout: str, rounds: int, machine: str) -> Row:
+    pairs = []
+    for i in range(rounds):
+        order = (False, True) if i % 2 == 0 else (True, False)
+        got = {fixed: step_ms(case, fixed) for fixed in order}
+        pairs.append((got[False], got[True]))
+    gains = [g for g in (prediction(case, flatout) for _ in range(max(1, rounds // 2))) if g]
+    cause, fixed = (statistics.median(p) for p in zip(*pairs))
+    saved = cause - fixed
+    low, high = interval(pairs)
+    allowed = max(0.15 * saved, 0.02 * cause)
+    gain = statistics.median(gains) if gains else None
+    predicted = cause * (1 - 1 / gain) if gain else None
+    off = abs(predicted - saved) if predicted is not None else None
+    if cause / fixed < LEAST_GAIN:
+        holds = "small"
+    elif off is None:
+        holds = "not found"
+    else:
+        holds = "yes" if off <= allowed else "no"
+    digits = lambda v: None if v is None else round(v, 3)  # noqa: E731
+    return Row(machine, case.name, case.expect, rounds, digits(cause), digits(fixed), digits(saved), digits(low),
+               digits(high), digits(cause / fixed), digits(gain), digits(predicted), digits(allowed), digits(off), holds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "whatif.csv")
+    parser.add_argument("names", nargs="*")
+    opts = parser.parse_args()
+    flatout = os.environ.get("FLATOUT_BIN", str(ROOT / "build" / "release" / "flatout"))
+    machine = f"{os.cpu_count()} cores, Linux {platform.release()}"
+    rows: List[Row] = []
+    print(f"{'job':24} {'finding':22} {'cause':>9} {'fixed':>9} {'gain':>6} {'predicted':>9} {'off':>8} {'allowed':>8}  holds")
+    for case in CASES:
+        if opts.names and case.name not in opts.names:
+            continue
+        if not case.step_cost or case.expect_any:
+            continue
+        if missing := launch.lacking(case):
+            print(f"{case.name:24} skipped: lacks {', '.join(missing)}")
+            continue
+        try:
+            row = compare(case, flatout, opts.rounds, machine)
+        except (RuntimeError, OSError) as error:
+            print(f"{case.name:24} failed: {error}")
+            continue
+        rows.append(row)
+        show = lambda v: "-" if v is None else f"{v:.2f}"  # noqa: E731
+        print(f"{row.job:24} {row.finding:22} {row.cause_ms:9.2f} {row.fixed_ms:9.2f} {row.measured_gain:6.2f} "
+              f"{show(row.predicted_gain):>9} {show(row.off_ms):>8} {row.allowed_ms:8.2f}  {row.holds}", flush=True)
+    counted = [r for r in rows if r.holds != "small"]
+    good = sum(r.holds == "yes" for r in counted)
+    if counted:
+        print(f"{good} of {len(counted)} predictions hold ({good / len(counted):.0%}); "
+              f"{len(rows) - len(counted)} jobs with a gain below {LEAST_GAIN} are left out")
+    if rows and not opts.names:
+        opts.output.parent.mkdir(parents=True, exist_ok=True)
+        with open(opts.output, "w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(asdict(rows[0])))
+            writer.writeheader()
+            writer.writerows(asdict(r) for r in rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
