@@ -184,6 +184,30 @@ Json neighbours_value(const Run& run) {
   return out;
 }
 
+// What watching cost: flatout's own CPU time and memory, and the agent's counters in each process.
+Json self_value(const Run& run) {
+  using model::SignalId;
+  const auto number = [](const model::Series* s) {
+    return s && !s->empty() ? rounded(s->last().value_or(0), 0) : Json(nullptr);
+  };
+  Json out{{"cpu_ns", nullptr}, {"peak_rss_bytes", nullptr}, {"agents", Json::array()}};
+  for (const model::Series* s : run.all(SignalId::kSelfCpu)) out["cpu_ns"] = number(s);
+  for (const model::Series* s : run.all(SignalId::kSelfRss)) {
+    out["peak_rss_bytes"] = maybe(s->max(run.begin, run.end), 0);
+  }
+  for (const model::Series* s : run.all(SignalId::kAgentHooks)) {
+    if (s->entity >= run.entities.size()) continue;
+    const model::Series* longest = run.find(SignalId::kAgentMax, s->entity);
+    out["agents"].push_back(
+        {{"pid", run.entities[s->entity].key},
+         {"hooks", number(s)},
+         {"time_ns", number(run.find(SignalId::kAgentTime, s->entity))},
+         {"longest_ns", longest ? maybe(longest->max(run.begin, run.end), 0) : Json(nullptr)},
+         {"dropped", number(run.find(SignalId::kAgentDropped, s->entity))}});
+  }
+  return out;
+}
+
 Json signals_value(const Run& run) {
   std::map<model::SignalId, std::pair<int64_t, int64_t>> counts;  // series, readings
   for (const model::Series& s : run.series) {
@@ -238,6 +262,7 @@ std::string run_json(const Run& run) {
     out["survivors"].push_back({{"pid", p->pid}, {"name", to_utf8(p->name)}});
   }
   out["neighbours"] = neighbours_value(run);
+  out["self"] = self_value(run);
   out["signals"] = signals_value(run);
   out["stack_readings"] = run.readings.size();
   out["slices"] = run.slices.size();
