@@ -218,7 +218,7 @@ def _run(run, local, name):
         if feed_dict:  # from here until the graph runs, NumPy arrays are made and copied
             note((FEED | name << 32, me, begin, max(begin, local["inner"]), len(feed_dict), 0, end))
         note((FORWARD, me, max(begin, local["inner"]), end, 0, 0, end))
-        if _runs_operation(fetches):
+        if _runs_operation(fetches, bool(feed_dict)):
             _stepped(me, end, end)
         return result
 
@@ -233,13 +233,19 @@ def _do_run(do_run, local):
     return hook
 
 
-def _runs_operation(fetches):
-    """Something is run for its effect, not its value: a training operation."""
+_operations = set()  # ids of operations that were run before
+
+
+def _runs_operation(fetches, fed):
+    """Something is run for its effect, not its value, and not just once as an initializer."""
     if isinstance(fetches, dict):
         fetches = tuple(fetches.values())
     if not isinstance(fetches, (list, tuple)):
         fetches = (fetches,)
-    return any(type(f).__name__ == "Operation" for f in fetches)
+    found = {id(f) for f in fetches if type(f).__name__ == "Operation"}
+    again = bool(found & _operations)
+    _operations.update(found)
+    return bool(found) and (fed or again)
 
 
 _PARTS = (_versions, _iterators, _functions, _tapes, _python_functions, _sessions)
