@@ -70,12 +70,12 @@ def _drain(stream, sink, bytes_per_s: int) -> None:
 
 
 def run(case: Case, prefix: Sequence[str] = (), fixed: bool = False, times: Optional[Path] = None,
-        python: str = sys.executable, timeout_s: float = 120.0) -> Done:
+        python: str = sys.executable, timeout_s: float = 120.0, extra: Sequence[str] = ()) -> Done:
     """Runs the case's job to its end. The prefix goes before everything, the groups' included."""
     wanted = (case.fixed_limits or {}) if fixed else case.limits
     with contextlib.ExitStack() as stack:
         before = stack.enter_context(groups.limits(wanted))
-        words = [*prefix, *before, *command(case, fixed, times, python)]
+        words = [*prefix, *before, *command(case, fixed, times, python), *extra]
         neighbours: List[subprocess.Popen] = []
         with_them = case.neighbours and (not fixed or case.neighbours_when_fixed)
 

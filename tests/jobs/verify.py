@@ -1,6 +1,6 @@
 """Measures every job with its cause and with --fixed, without Flatout, and writes gains.json.
 
-    python tests/jobs/verify.py [--rounds 3] [NAME…]
+    python tests/jobs/verify.py [--rounds 3] [--seconds 3] [NAME…]
 
 Runs alternate; a gain is the ratio of the mean step times (median of the rounds). Use a quiet machine.
 """
@@ -17,11 +17,11 @@ import launch
 from cases import CASES, GAINS, Case
 
 
-def measure(case: Case, fixed: bool) -> tuple[float, float]:
+def measure(case: Case, fixed: bool, extra: list[str]) -> tuple[float, float]:
     """Mean step in seconds and page faults per step."""
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
-        done = launch.run(case, fixed=fixed, times=times)
+        done = launch.run(case, fixed=fixed, times=times, extra=extra)
         if not times.exists():
             raise SystemExit(f"{case.name}{' --fixed' * fixed} wrote no times, code {done.code}:\n{done.output[-2000:]}")
         result = json.loads(times.read_text())
@@ -31,8 +31,10 @@ def measure(case: Case, fixed: bool) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", help="length of each run's training, instead of the job's own")
     parser.add_argument("names", nargs="*")
     opts = parser.parse_args()
+    extra = ["--seconds", opts.seconds] if opts.seconds else []
     known = json.loads(GAINS.read_text()) if GAINS.exists() else {}
     for case in CASES:
         if opts.names and case.name not in opts.names:
@@ -41,7 +43,7 @@ def main() -> None:
             if case.step_cost:
                 print(f"{case.name:26} skipped: lacks {', '.join(missing)}")
             continue
-        pairs = [(measure(case, False), measure(case, True)) for _ in range(opts.rounds)]
+        pairs = [(measure(case, False, extra), measure(case, True, extra)) for _ in range(opts.rounds)]
         slow, fast = (statistics.median(run[0] for run in runs) for runs in zip(*pairs))
         faults = statistics.median(run[0][1] for run in pairs)
         known[case.name] = {"gain": round(slow / fast, 3), "cause_ms": round(1e3 * slow, 3), "fixed_ms": round(1e3 * fast, 3)}
