@@ -112,8 +112,9 @@ static inline void flatout_counter(const char* name, double value) {
   if (api.counter != NULL) api.counter(name, value);
 }
 
-/* A fact about the job ("model", "resnet18"), or why it ends: "exception.type", "exception.message",
- * "exception.file", "exception.line", "exception.function". Rare: it looks the agent up each time. */
+/* A fact about the job ("model", "resnet18"), or why it ends: "exception.type",
+ * "exception.message", "exception.file", "exception.line", "exception.function". Rare: it looks the
+ * agent up each time. */
 static inline void flatout_info(const char* key, const char* value) {
   const char* path = getenv("FLATOUT_AGENT");
   void* found;
