@@ -2,7 +2,7 @@
  *
  * One process-wide state, changed by compare-and-swap only, so that a signal or a fork at any
  * moment leaves nothing locked: who cannot have it now loses its packet. */
-#include "agent.h"
+#include "agent/agent.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "connection.h"
-#include "strings.h"
+#include "agent/connection.h"
+#include "agent/strings.h"
 #include "wire/ring.h"
 
 #define WAIT_MS 200 /* for the recorder's answer; then packets are lost until it comes */

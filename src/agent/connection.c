@@ -1,6 +1,6 @@
 /* The agent's connection to the recorder. Only system calls that are safe after fork; see agent.h.
  */
-#include "connection.h"
+#include "agent/connection.h"
 
 #include <errno.h>
 #include <fcntl.h>

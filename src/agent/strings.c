@@ -1,5 +1,5 @@
 /* Strings by id; see strings.h. Open addressing over texts in an arena, both of fixed size. */
-#include "strings.h"
+#include "agent/strings.h"
 
 #include <stddef.h>
 #include <string.h>
