@@ -15,13 +15,16 @@ model::Diagnosis judge(model::Run& run);
 /// findings.json and run.json: small, and what scripts wait for.
 Status write_verdict(const std::string& folder, const model::Run& run,
                      const model::Diagnosis& diagnosis);
-/// report.html, trace.json.gz, stacks.folded. `seconds` bounds the trace: what a person waits.
+/// report.html, trace.json.gz, stacks.folded.
 Status write_reports(const std::string& folder, const model::Run& run,
                      const model::Diagnosis& diagnosis);
 
 /// The report in one of the formats of `flatout report --format`. Errors: kBadInput.
 Result<std::string> render(const std::string& format, const model::Run& run,
                            const model::Diagnosis& diagnosis);
+
+/// The last stack of every thread, innermost frame first (`attach --dump --json`).
+std::string stacks_json(const model::Run& run);
 
 /// Writes to a file, or to standard output where `path` is empty.
 Status write_text(const std::string& path, const std::string& text);

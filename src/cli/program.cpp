@@ -1,6 +1,8 @@
 // Picks the command. Its help is the first thing that a new user sees: examples come first.
 #include <fmt/format.h>
 
+#include <cstdio>
+
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -39,7 +41,7 @@ constexpr Command kCommands[] = {
 
 int main_program(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    fmt::print(stderr, "{}", kHelp);
+    std::fputs(std::string(kHelp).c_str(), stderr);
     return 2;
   }
   const std::string& first = arguments[0];

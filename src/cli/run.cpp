@@ -48,6 +48,9 @@ const Usage kAttach{"attach",
                     1,
                     1};
 
+// Long enough for a few readings: the first may meet a stack that is just changing.
+constexpr Nanos kDumpTime = std::chrono::milliseconds(200);
+
 int job_code(int wait_status) {
   if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
   return WEXITSTATUS(wait_status);
@@ -107,8 +110,7 @@ model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings
   if (!settings.quiet) {
     report::TextOptions options = report::options_for(STDERR_FILENO);
     options.folder = recorder.on_disk() ? folder : "";
-    fmt::print(stderr, "{}", report::render_text(run, diagnosis, options));
-    std::fflush(stderr);
+    std::fputs(report::render_text(run, diagnosis, options).c_str(), stderr);  // may be closed
   }
   if (settings.json || !settings.json_file.empty()) {
     const Status put = write_text(settings.json_file, report::findings_json(run, diagnosis));
@@ -131,6 +133,14 @@ recorder::Options options_of(const Settings& settings) {
   options.status = !settings.quiet;
   options.stacks_per_s = settings.rate;
   return options;
+}
+
+int dump(const model::Run& run, bool json) {
+  const std::string text =
+      json ? stacks_json(run) : report::render_stacks(run, report::options_for(STDOUT_FILENO));
+  const Status put = write_text("", text);
+  if (!put.ok()) log_error(put.error().message);
+  return put.ok() ? 0 : 1;
 }
 
 bool fails(const std::string& wanted, const model::Diagnosis& diagnosis) {
@@ -179,6 +189,11 @@ int attach(const std::vector<std::string>& arguments) {
   recorder::Options options = options_of(*settings);
   options.attach_pid = *pid;
   options.limit = nanos(settings->seconds * 1e9);
+  if (settings->dump) {
+    options.stacks_only = true;
+    options.status = false;
+    options.limit = kDumpTime;
+  }
   auto opened = recorder::Recorder::open(options);
   Status started = opened.ok() ? (*opened)->start() : Status(opened.error());
   if (!started.ok()) {
@@ -187,6 +202,7 @@ int attach(const std::vector<std::string>& arguments) {
   }
   if (!(*opened)->folder().notice.empty()) log_warning((*opened)->folder().notice);
   (*opened)->record(status_of);
+  if (settings->dump) return dump((*opened)->run(), settings->json);
   conclude(**opened, *settings);
   return 0;
 }

@@ -60,6 +60,7 @@ Status Recorder::start_attach() {
                  "run flatout as that user, or as root"};
   }
   job_ = pid;
+  if (options_.stacks_only) return {};
   FLATOUT_TRY(folder_,
               make_run_folder({{fmt::format("attach_{}", pid)}, environment_, options_.out}));
   if (!folder_.path.empty()) {

@@ -144,7 +144,7 @@ void Recorder::watch_job() {
   if (attached() && !exits_->watch(job_)) ended_ = true;
   tell_facts();
   const probe::Scope scope{fs::Root("/"), ::getpid(), tree_.get()};
-  probes_ = probe::make_probes(scope);
+  if (!options_.stacks_only) probes_ = probe::make_probes(scope);
   stacks_ = std::make_unique<probe::StackProbe>(scope);
   probe_due_.assign(probes_.size(), TimePoint{});
   last_stacks_ = MonotonicClock::now();

@@ -37,6 +37,7 @@ struct Options {
   bool agent = true;
   bool stdout_to_stderr = false;
   bool status = true;
+  bool stacks_only = false;  // no run folder, no other probes: for a look at the stacks
   double stacks_per_s = 40;
   Nanos limit{0};  // attach: end after so long; 0: with the job
   RecordingLimits limits;

@@ -1,5 +1,7 @@
 #include "recorder/recording.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "wire/messages.h"
 
@@ -25,7 +27,7 @@ std::string gap_packet(TimePoint begin, TimePoint end) {
 bool Thinner::keeps(TimePoint now, uint64_t bytes) {
   while (bytes >= next_limit_ && level_ < 40) {
     ++level_;
-    next_limit_ += budget_ / 8;
+    next_limit_ += std::max<uint64_t>(1, budget_ / 8);
   }
   const auto window = static_cast<uint64_t>(to_ns(now) / kWindowNs);
   return (window & (keep_every() - 1)) == 0;

@@ -144,7 +144,7 @@ TEST(Recording, LeftOutWindowsBecomeGaps) {
   const TestFolder root;
   {
     RecordingLimits limits;
-    limits.events_bytes = 0;  // every second window from the start
+    limits.events_bytes = 1000;
     Recording recording(limits);
     ASSERT_TRUE(recording.open_files(root.path()).ok());
     PacketSink sink(recording);
