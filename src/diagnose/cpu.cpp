@@ -109,7 +109,9 @@ void detect_contention(const RunView& view, Findings& findings) {
   const int64_t n = view.steps().count;
   if (cpu.others > kSomeCore) {
     // A thread of ours that waits for a core waits for whoever has it: all but itself.
-    const double me = std::min(1.0, cpu.job);
+    const double unit = view.has_steps() ? view.steps().mean : 1.0;
+    const double me = std::min(
+        cpu.job, view.per_step(Role::kTrainer, [](const Cell& c) { return on_cpu(c.act); }) / unit);
     const double share = cpu.others / std::max(cpu.others + cpu.job - me, cpu.others);
     Finding* f = findings.add("cpu.noisy_neighbour", "Processes outside the job take its cores",
                               0.9, saved_without(view, wait, share));
@@ -139,38 +141,70 @@ void detect_contention(const RunView& view, Findings& findings) {
 void detect_oversubscribed(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.usable <= 0 || findings.has("cpu.throttled") || findings.has("cpu.affinity")) return;
-  // Threads of the pool that are on a core or want one, while the step computes.
-  const auto wants = [](const Cell& c) {
-    return (on_cpu(c.act) || c.act == Act::kRunQueue) && c.part != Part::kInputWait;
+  const auto wants = [](const Cell& c) { return on_cpu(c.act) || c.act == Act::kRunQueue; };
+  const double unit = view.has_steps() ? view.steps().mean : 1.0;
+  const double pool = view.per_step(Role::kPool, wants) / unit;
+  const double trainer = view.per_step(Role::kTrainer, wants) / unit;
+  const double producer_pool = view.per_step(Role::kProducerPool, wants) / unit;
+  const double producers = view.per_step(Role::kProducer, wants) / unit;
+  const double runnable = pool + trainer + producer_pool + producers;
+  // Pools of threads are what makes it too many; workers alone have their own findings.
+  if (runnable < 1.3 * cpu.usable || pool + producer_pool < 0.35 * runnable) return;
+  // While a pool's threads take turns on the cores, all wait at its barrier for the last one.
+  const auto held_up = [](const Cell& c) {
+    return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown;
   };
-  const double computing =
-      view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
-  if (computing <= 0) return;
-  const double runnable =
-      (view.per_step(Role::kPool, wants) + view.per_step(Role::kTrainer, wants)) / computing;
-  if (runnable < 1.3 * cpu.usable) return;
-  const double queued = view.per_step(Role::kPool, [&](const Cell& c) {
-    return wants(c) && !on_cpu(c.act);
-  }) + view.per_step(Role::kTrainer, [&](const Cell& c) { return wants(c) && !on_cpu(c.act); });
+  const auto in_compute = [&](const Cell& c) { return held_up(c) && c.part != Part::kInputWait; };
   const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
-  if (own < 0.5) return;
-  // Spinning and waiting at barriers for threads that have no core: with a thread a core only the
-  // work remains, which keeps the cores as busy as they are now.
-  const double waited = view.trainer_delay() - view.trainer_delay_in_wait();
-  Finding* f = findings.add("cpu.oversubscribed",
-                            "The job runs more busy threads than it has cores", 0.9, own * waited);
+  Relief relief;
+  if (pool > 0.1 * cpu.usable) {
+    const double wait = view.per_step(Role::kTrainer, in_compute);
+    // With a thread a core the work itself keeps the cores as busy as they are.
+    const double work = view.per_step(Role::kPool, [](const Cell& c) {
+      return on_cpu(c.act) && c.act != Act::kKernel && c.part != Part::kInputWait;
+    }) + view.per_step(Role::kTrainer, [](const Cell& c) {
+      return on_cpu(c.act) && c.part != Part::kInputWait;
+    });
+    const double computing =
+        view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
+    relief.trainer = std::min(wait, std::max(0.0, computing - work / cpu.usable)) * own;
+  }
+  if (producer_pool > 0.1 * cpu.usable && view.loader().batches > 0) {
+    const auto batch = [&](const Cell& c) {
+      return c.role == Role::kProducer && (c.stage != Stage::kNone || !view.loader().measured);
+    };
+    const double all = view.profile().seconds(batch);
+    const double lost =
+        view.profile().seconds([&](const Cell& c) { return batch(c) && held_up(c); });
+    if (all > 0) relief.fetch = view.loader().fetch * lost / all * own;
+    // The producers' threads stand in the training thread's way, too.
+    if (relief.trainer == 0) {
+      relief.trainer = (view.trainer_delay() - view.trainer_delay_in_wait()) * own * producer_pool /
+                       std::max(runnable - trainer, 1e-9);
+    }
+    // Switching and spinning is CPU time that the work does not need.
+    const double kernel =
+        view.per_step(Role::kProducerPool, [](const Cell& c) { return c.act == Act::kKernel; });
+    relief.fetch_cpu = kernel;
+  }
+  const WhatIf whatif(view);
+  Finding* f =
+      findings.add("cpu.oversubscribed", "The job runs more busy threads than it has cores", 0.9,
+                   whatif.saved_by(relief));
   if (f == nullptr) return;
   const int64_t n = view.steps().count;
-  evidence(*f, fmt::format("{} threads of the step want to run at a time", format_number(runnable)),
+  evidence(*f, fmt::format("{} threads of the job want to run at a time", format_number(runnable)),
            runnable, "threads", "stacks", n);
   evidence(*f, fmt::format("there are {} cores for them", format_number(cpu.usable)), cpu.usable,
            "cores", "probe.host", n);
-  evidence(*f, fmt::format("they wait {} of thread time a step for a core", ms(queued)),
-           queued * 1e3, "ms", "stacks", n);
   if (const auto threads = parse_number<double>(view.run().fact("torch.num_threads"))) {
     evidence(*f, fmt::format("torch uses {} threads", format_number(*threads)), *threads, "threads",
              "agent.torch", 1);
   }
+  f->where = view.where([&](const Cell& c) {
+    return (c.role == Role::kTrainer && pool > producer_pool && in_compute(c)) ||
+           (c.role == Role::kProducer && pool <= producer_pool && held_up(c));
+  });
   remedy(*f, "num_threads", "Use as many threads as cores (OMP_NUM_THREADS, set_num_threads).");
 }
 
@@ -192,27 +226,10 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     line.readings += c.readings;
     if (c.act == Act::kPython) line.python += c.seconds;
   }
-  // Lines of one function share their verdict: a loop's body is several lines.
-  struct Function {
-    double python = 0, cpu = 0;
-    int64_t readings = 0;
-  };
-  std::unordered_map<uint64_t, Function> functions;
-  const model::Run& run = view.run();
-  const auto key = [&](model::FrameId frame) {
-    const model::Frame& f = run.frames[frame < run.frames.size() ? frame : 0];
-    return static_cast<uint64_t>(f.file) << 32 | f.function;
-  };
-  for (const auto& [frame, line] : lines) {
-    Function& f = functions[key(frame)];
-    f.python += line.python;
-    f.cpu += line.cpu;
-    f.readings += line.readings;
-  }
   const auto tiny = [&](const Cell& c) {
     if (!computing(c) || !(c.act == Act::kPython || c.act == Act::kNative)) return false;
-    const Function& f = functions[key(c.user)];
-    return f.cpu > 0 && f.python > kTinyOps * f.cpu && f.readings >= kFewReadings;
+    const Line& line = lines[c.user];
+    return line.cpu > 0 && line.python > kTinyOps * line.cpu && line.readings >= 3;
   };
   const int64_t readings = view.readings(tiny);
   if (readings < kFewReadings) return;
@@ -278,8 +295,8 @@ void detect_gc(const RunView& view, Findings& findings) {
 
 void detect_churn(const RunView& view, Findings& findings) {
   const auto starting = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.act == Act::kChild && (c.traits & kInSpawn) == 0 &&
-           c.part != Part::kCheckpoint;
+    return c.role == Role::kTrainer && c.act == Act::kChild &&
+           (c.traits & (kInSpawn | kInLoader)) == 0 && c.part != Part::kCheckpoint;
   };
   const int64_t readings = view.readings(starting);
   if (readings < kFewReadings || findings.has("cpu.process_churn")) return;
@@ -295,6 +312,26 @@ void detect_churn(const RunView& view, Findings& findings) {
              rate, "1/s", "probe.host", view.steps().count);
   }
   remedy(*f, "pool", "Call in process, or keep a pool of processes.");
+}
+
+/// The training thread waits for the interpreter lock that other threads of its process hold.
+void detect_gil(const RunView& view, Findings& findings) {
+  if (findings.has("input.gil")) return;
+  const auto waits = [](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kGil; };
+  const int64_t readings = view.readings(waits);
+  if (readings < kFewReadings) return;
+  const auto holds = [](const Cell& c) {
+    return c.role != Role::kTrainer && c.role != Role::kPool && c.act == Act::kPython;
+  };
+  Finding* f =
+      findings.add("input.gil", "Other threads hold the GIL that the training thread wants", 0.9,
+                   view.per_step(Role::kTrainer, waits));
+  if (f == nullptr) return;
+  f->where = view.where(holds);
+  const double wait = view.per_step(Role::kTrainer, waits);
+  evidence(*f, fmt::format("the training thread waits {} a step for the GIL", ms(wait)), wait * 1e3,
+           "ms", "stacks", readings);
+  remedy(*f, "processes", "Move that work into processes, or into code that releases the GIL.");
 }
 
 void detect_zombies(const RunView& view, Findings& findings) {
@@ -350,6 +387,7 @@ void detect_cpu(const RunView& view, Findings& findings) {
   detect_affinity(view, findings);
   detect_oversubscribed(view, findings);
   detect_contention(view, findings);
+  detect_gil(view, findings);
   detect_python_bound(view, findings);
   detect_gc(view, findings);
   detect_churn(view, findings);

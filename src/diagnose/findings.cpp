@@ -38,11 +38,11 @@ model::Finding& Findings::add_fatal(std::string_view id, std::string title, doub
   return f;
 }
 
-model::Finding* Findings::find(std::string_view id) {
-  for (model::Finding& f : findings_) {
-    if (f.id == id) return &f;
+double Findings::cost(std::string_view id) const {
+  for (const model::Finding& f : findings_) {
+    if (f.id == id) return f.cost_ms_per_step.value_or(0) * 1e-3;
   }
-  return nullptr;
+  return 0;
 }
 
 bool Findings::has(std::string_view id) const {

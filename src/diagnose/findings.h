@@ -30,7 +30,8 @@ class Findings {
   model::Finding& add_fatal(std::string_view id, std::string title, double confidence);
 
   bool has(std::string_view id) const;
-  model::Finding* find(std::string_view id);
+  /// Seconds per step that a finding says; 0 if it is not there.
+  double cost(std::string_view id) const;
   void drop(std::string_view id);
   std::vector<model::Finding>& all() { return findings_; }
 

@@ -23,45 +23,28 @@ namespace {
 constexpr double kSecondCause = 0.25;
 // CPU time that a page fault, a byte and a call of read cost in the kernel, roughly: to tell known
 // kernel work from look-ups of files.
+constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
-constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.15e-9, kReadCallSeconds = 0.7e-6;
+constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
+// Kernel time to bring a byte from the disk into the page cache: requests, pages, their release.
+constexpr double kFetchByteSeconds = 0.5e-9;
 
 std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
-/// Kernel time per batch that page faults and bytes read do not explain, where many small reads
-/// say that it goes into files.
-double unexplained_kernel(const RunView& view, const BatchTimes& times) {
-  const LoaderView& loader = view.loader();
-  if (loader.batches == 0 || loader.kind == LoaderKind::kThreads) return 0;
-  const auto ours = [&](model::ProcessId p) {
-    return loader.kind == LoaderKind::kSerial ? p == view.trainer_process()
-                                              : view.is_producer_process(p);
-  };
-  const double n = static_cast<double>(loader.batches);
-  const double faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
-  const double bytes = view.process_increase(SignalId::kProcReadChars, ours) / n;
-  const double calls = view.process_increase(SignalId::kProcReadCalls, ours) / n;
-  const double samples = std::max(loader.batch_samples, 1.0);
-  if (calls < 2 * samples || bytes > kSmallFile * calls) return 0;
-  const double known = faults * kFaultSeconds + bytes * kReadByteSeconds + calls * kReadCallSeconds;
-  return std::max(0.0, times.kernel_share * times.cpu() - known);
-}
-
-struct Lookups {
-  double seconds = 0;  // per batch
-  double of_cpu = 0;   // of these, that would otherwise count as work on the samples
+/// What the lines that do I/O spend, in seconds per batch.
+struct FileWork {
+  double blocked = 0;                  // waiting for storage
+  double lookups = 0;                  // known to be look-ups of files
+  double kernel = 0, interpreter = 0;  // on a core, in and around the calls
   Profile::Filter cells;
+  double all() const { return blocked + lookups + kernel + interpreter; }
 };
 
-/// Looking up, opening and closing files, named by the readings or by the lines around them: the
-/// interpreter's part in calling the kernel goes where the kernel's part goes.
-Lookups find_lookups(const RunView& view, const BatchTimes& times) {
-  Lookups out;
-  const auto named = [&view](const Cell& c) {
-    return makes_samples(view, c) && c.act == Act::kMetadata;
-  };
+FileWork file_work(const RunView& view, const BatchTimes& times) {
+  FileWork out;
   struct Line {
-    double all = 0, kernel = 0;
+    double all = 0, io = 0;
+    int64_t readings = 0;
   };
   std::unordered_map<model::FrameId, Line> lines;
   double seconds = 0;
@@ -70,23 +53,51 @@ Lookups find_lookups(const RunView& view, const BatchTimes& times) {
     seconds += c.seconds;
     Line& line = lines[c.user];
     line.all += c.seconds;
-    if (c.act == Act::kKernel || c.act == Act::kMetadata) line.kernel += c.seconds;
+    if (c.act == Act::kKernel || c.act == Act::kMetadata || c.act == Act::kRead) {
+      line.io += c.seconds;
+      line.readings += c.readings;
+    }
   }
-  const double scale = seconds > 0 ? (times.total - times.collate - times.handover) / seconds : 0;
-  if (unexplained_kernel(view, times) + times[Act::kMetadata] < 0.15 * times.total) {
-    out.seconds = times[Act::kMetadata];
-    out.cells = named;
-    return out;
-  }
+  if (seconds <= 0) return out;
+  const double scale = (times.total - times.collate - times.handover) / seconds;
   std::unordered_set<model::FrameId> busy;
   for (const auto& [frame, line] : lines) {
-    if (frame != 0 && line.kernel > 0.2 * line.all) busy.insert(frame);
+    if (line.io > kIoLine * line.all && line.readings >= 2) busy.insert(frame);
   }
-  out.cells = [&view, busy = std::move(busy), named](const Cell& c) {
-    return named(c) || (makes_samples(view, c) && on_cpu(c.act) && busy.count(c.user) > 0);
+  out.cells = [&view, busy = std::move(busy)](const Cell& c) {
+    return makes_samples(view, c) &&
+           (c.act == Act::kMetadata || c.act == Act::kRead ||
+            (on_cpu(c.act) && c.act != Act::kGc && busy.count(c.user) > 0));
   };
-  out.seconds = view.profile().seconds(out.cells) * scale;
-  out.of_cpu = out.seconds - times[Act::kMetadata];
+  for (const Cell& c : view.profile().cells()) {
+    if (!out.cells(c)) continue;
+    const double t = c.seconds * scale;
+    (c.act == Act::kRead       ? out.blocked
+     : c.act == Act::kMetadata ? out.lookups
+     : c.act == Act::kKernel   ? out.kernel
+                               : out.interpreter) += t;
+  }
+  return out;
+}
+
+/// Bytes and calls of read per batch, from wherever they came.
+struct ReadWork {
+  double bytes = 0, calls = 0, stored = 0, faults = 0;
+};
+
+ReadWork read_work(const RunView& view) {
+  const LoaderView& loader = view.loader();
+  ReadWork out;
+  if (loader.batches == 0) return out;
+  const auto ours = [&](model::ProcessId p) {
+    return loader.kind == LoaderKind::kProcesses ? view.is_producer_process(p)
+                                                 : p == view.trainer_process();
+  };
+  const double n = static_cast<double>(loader.batches);
+  out.faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
+  out.bytes = view.process_increase(SignalId::kProcReadChars, ours) / n;
+  out.calls = view.process_increase(SignalId::kProcReadCalls, ours) / n;
+  out.stored = view.process_increase(SignalId::kProcReadBytes, ours) / n;
   return out;
 }
 
@@ -164,37 +175,45 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
     return [&view, act](const Cell& c) { return makes_samples(view, c) && c.act == act; };
   };
   out.push_back(cpu_cause(view, times, whatif));
-  const Lookups lookups_found = find_lookups(view, times);
-  const double lookups = lookups_found.seconds;
-  if (lookups > 0) {
-    out.front().weight = std::max(0.0, out.front().weight - lookups_found.of_cpu);
-    const Profile::Filter cells = lookups_found.cells;
+  const FileWork files = file_work(view, times);
+  const ReadWork read = read_work(view);
+  const double samples = std::max(loader.batch_samples, 1.0);
+  const std::string storage = storage_cause(view);
+  const bool from_storage = read.stored > 0.3 * read.bytes && files.blocked > 0;
+  // Faults in fresh buffers and copies out of the page cache are kernel time without a file's cost.
+  const double known = read.faults * kFaultSeconds + read.bytes * kReadByteSeconds;
+  const bool little = read.calls >= 0.8 * samples && read.bytes < kSmallFile * read.calls &&
+                      (storage == "input.small_files" || !from_storage);
+  if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
+      files.lookups + files.blocked + files.kernel > known) {
+    out.front().weight = std::max(0.0, out.front().weight - files.kernel - files.interpreter);
     out.push_back({"input.small_files",
                    "Opening and looking up many small files bounds the loader",
-                   {.fetch = lookups, .fetch_cpu = cpu_among(view, times, lookups)},
-                   lookups,
-                   cells});
-  }
-  if (times[Act::kRead] > 0) {
-    const std::string id = storage_cause(view);
-    if (id == "input.small_files" && lookups > 0) {
-      // What stands in cold little files waits for the disk, but for the files' number.
-      InputCause& files = out.back();
-      const Profile::Filter opening = files.cells, reading = act_is(Act::kRead);
-      files.relief.fetch += times[Act::kRead];
-      files.weight += times[Act::kRead];
-      files.cells = [opening, reading](const Cell& c) { return opening(c) || reading(c); };
-    } else {
+                   {.fetch = files.all(), .fetch_cpu = cpu_among(view, times, files.all())},
+                   files.all(),
+                   files.cells});
+  } else {
+    if (files.lookups > 0) {
+      out.push_back({"input.small_files",
+                     "Opening and looking up many small files bounds the loader",
+                     {.fetch = files.lookups, .fetch_cpu = cpu_among(view, times, files.lookups)},
+                     files.lookups,
+                     act_is(Act::kMetadata)});
+    }
+    if (files.blocked > 0) {
+      const std::string id = storage == "input.small_files" ? "input.disk" : storage;
       const std::string title =
           id == "input.disk_throttled" ? "A limit on the job's reads holds up the loader"
           : id == "input.cold_cache"   ? "The data set is read from the disk again every epoch"
           : id == "input.random_seek"  ? "Reads jump about the data, so that read-ahead cannot help"
                                        : "Reads that wait for storage bound the loader";
-      out.push_back({id == "input.small_files" ? "input.disk" : id,
-                     title,
-                     {.fetch = times[Act::kRead]},
-                     times[Act::kRead],
-                     act_is(Act::kRead)});
+      // Fetching a page from the disk costs kernel time as well; copying it remains.
+      const double fetching =
+          from_storage ? std::max(0.0, std::min(files.kernel, read.stored * kFetchByteSeconds)) : 0;
+      const double around = from_storage && id == "input.random_seek" ? files.interpreter : 0;
+      const double all = files.blocked + fetching + around;
+      out.front().weight = std::max(0.0, out.front().weight - fetching - around);
+      out.push_back({id, title, {.fetch = all, .fetch_cpu = fetching + around}, all, files.cells});
     }
   }
   if (times[Act::kSeek] > 0) {
@@ -335,6 +354,8 @@ bool makes_batches(const RunView& view, const Cell& c) {
   if (loader.kind == LoaderKind::kSerial) {
     return c.role == Role::kTrainer && c.part == Part::kInputWait;
   }
+  // A worker's queue may pickle in a thread of its own.
+  if (c.role == Role::kHelper && c.stage == Stage::kHandover) return true;
   if (c.role != Role::kProducer) return false;
   if (loader.measured) return c.stage != Stage::kNone;
   return c.act != Act::kIdle && c.act != Act::kPoll && c.act != Act::kLock &&
@@ -388,6 +409,8 @@ void detect_input(const RunView& view, Findings& findings) {
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
   if (wait < kWorthSaying * step) return;
   detect_restart(view, findings);
+  const double left = wait - findings.cost("input.worker_restart");
+  if (left < kWorthSaying * step || left < 0.3 * wait) return;
   const WhatIf whatif(view);
   detect_skew(view, whatif, findings);
   if (findings.has("input.worker_skew")) return;

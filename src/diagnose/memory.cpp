@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "base/stats.h"
 #include "base/text.h"
@@ -22,6 +23,10 @@ std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
 // Growth that would use up the memory within this time is worth telling.
 constexpr double kForeseeable = 24 * 3600.0;
+// Kernel time on a line's time on CPU from which faults are what it mostly does.
+constexpr double kFaultsDominate = 0.4;
+// What a fault that zeroes an OS page takes at most, in a virtual machine too.
+constexpr double kFaultSeconds = 2e-6;
 constexpr double kSomeGrowth = 24.0 * (1 << 20);
 
 /// Memory that the job may still take: of the control group and of the host, the lesser.
@@ -168,16 +173,33 @@ void detect_page_faults(const RunView& view, Findings& findings) {
   const double faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
   // Fewer are the ordinary traffic of small buffers.
   if (faults < 500) return;
-  const auto kernel = [](const Cell& c) {
-    return c.role == Role::kTrainer && (c.act == Act::kKernel || c.act == Act::kMemory) &&
-           c.part != Part::kCheckpoint && (c.traits & (kInSave | kInLogging)) == 0;
+  // Every framework maps and unmaps some; the cause is a line that does little else.
+  struct Line {
+    double cpu = 0, kernel = 0, storage = 0;
   };
-  double cost = view.per_step(Role::kTrainer, kernel);
-  if (const auto ns = view.increase(view.thread(SignalId::kThreadCpuSystem, view.trainer()))) {
-    cost = std::min(*ns * 1e-9 / n, std::max(cost, *ns * 1e-9 / n));
+  std::unordered_map<model::FrameId, Line> lines;
+  const auto computes = [](const Cell& c) {
+    return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kCheckpoint &&
+           (c.traits & (kInSave | kInLogging)) == 0;
+  };
+  const auto in_kernel = [](const Cell& c) {
+    return c.act == Act::kKernel || c.act == Act::kMemory;
+  };
+  for (const Cell& c : view.profile().cells()) {
+    if (c.role == Role::kTrainer && c.act == Act::kRead) lines[c.user].storage += c.seconds;
+    if (!computes(c)) continue;
+    lines[c.user].cpu += c.seconds;
+    if (in_kernel(c)) lines[c.user].kernel += c.seconds;
   }
+  const auto kernel = [&](const Cell& c) {
+    const auto it = lines.find(c.user);
+    return computes(c) && in_kernel(c) && it != lines.end() &&
+           it->second.kernel > kFaultsDominate * it->second.cpu &&
+           it->second.storage < 0.2 * it->second.kernel;
+  };
+  if (view.readings(kernel) < kFewReadings) return;
   // The kernel may be busy with something else; a fault does not take longer than this.
-  cost = std::min(cost, faults * 4e-6);
+  const double cost = std::min(view.per_step(Role::kTrainer, kernel), faults * kFaultSeconds);
   Finding* f =
       findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step", 0.88, cost);
   if (f == nullptr) return;

@@ -111,8 +111,8 @@ CallKind kind_of(int call) {
 
 uint64_t key_of(const Cell& c) {
   return static_cast<uint64_t>(c.user) << 32 | static_cast<uint64_t>(c.traits) << 16 |
-         static_cast<uint64_t>(c.role) << 14 | static_cast<uint64_t>(c.stage) << 12 |
-         static_cast<uint64_t>(c.act) << 7 | static_cast<uint64_t>(c.part) << 3 |
+         static_cast<uint64_t>(c.role) << 12 | static_cast<uint64_t>(c.stage) << 10 |
+         static_cast<uint64_t>(c.act) << 5 | static_cast<uint64_t>(c.part) << 1 |
          static_cast<uint64_t>(c.slow_step);
 }
 

@@ -14,10 +14,11 @@
 namespace flatout::diagnose {
 
 enum class Role : uint8_t {
-  kTrainer,   // the training thread
-  kPool,      // native threads of its process that compute for it
-  kProducer,  // makes batches: loader workers, feeder threads
-  kHelper,    // any other thread of the job
+  kTrainer,       // the training thread
+  kPool,          // native threads of its process that compute for it
+  kProducer,      // makes batches: loader workers, feeder threads
+  kProducerPool,  // native threads of worker processes that compute for their producer
+  kHelper,        // any other thread of the job
 };
 
 /// Stage of a thread's work on batches, from its own slices.

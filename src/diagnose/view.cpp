@@ -90,7 +90,6 @@ RunView::RunView(const Run& run, int64_t from, int64_t to) : run_(run), stacks_(
   find_loader();
   find_silent_producers();
   sum_readings();
-  add_passing();
   find_cpu();
   find_neighbours();
 }
@@ -155,9 +154,9 @@ void RunView::find_roles() {
     }
   }
   for (ThreadId t = 0; t < run_.threads.size(); ++t) {
-    if (roles_[t] == Role::kHelper && run_.threads[t].process == trainer_process_ && !python[t]) {
-      roles_[t] = Role::kPool;
-    }
+    if (roles_[t] != Role::kHelper || python[t]) continue;
+    if (run_.threads[t].process == trainer_process_) roles_[t] = Role::kPool;
+    if (is_producer_process(run_.threads[t].process)) roles_[t] = Role::kProducerPool;
   }
 }
 
@@ -248,7 +247,6 @@ void RunView::find_loader() {
     alive += change;
     loader_.workers = std::max(loader_.workers, alive);
   }
-  loader_.lived = lived;
   loader_.busy = lived > 0 ? std::min(1.0, total / lived) : 0;
 }
 
@@ -263,8 +261,8 @@ void RunView::find_silent_producers() {
       parts.add(s.begin, s.end, part_of(s.kind));
     }
   }
-  const bool marked = !parts.empty();
   parts.ready();
+  const Part rest = rest_part();
   const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
   struct Activity {
     double in_wait = 0, all = 0, seen = 0;
@@ -272,7 +270,7 @@ void RunView::find_silent_producers() {
   std::unordered_map<ThreadId, Activity> threads;
   for (const model::StackReading& r : run_.readings) {
     if (r.at < begin || r.at >= end) continue;
-    const bool waiting = !marked || parts.at(r.at, Part::kCount) == Part::kInputWait;
+    const bool waiting = parts.at(r.at, rest) == Part::kInputWait;
     const uint16_t traits = stacks_.traits(r.stack);
     Activity& a = threads[r.thread];
     const double seconds = r.weight_us * 1e-6;
@@ -308,18 +306,8 @@ void RunView::find_silent_producers() {
   loader_.fetch = work / static_cast<double>(steps_.count);
 }
 
-void RunView::sum_readings() {
-  Cursor<Part> parts;
-  std::unordered_map<ThreadId, Cursor<Stage>> stages;
-  for (const Slice& s : run_.slices) {
-    if (s.thread == trainer_ && part_of(s.kind) != Part::kCount) {
-      parts.add(s.begin, s.end, part_of(s.kind));
-    }
-    if (stage_of(s.kind) != Stage::kNone) stages[s.thread].add(s.begin, s.end, stage_of(s.kind));
-  }
-  parts.ready();
-  for (auto& [thread, cursor] : stages) cursor.ready();
-  // Time that no slice explains is what timeline takes most of it for.
+// Time that no slice explains is what timeline takes most of it for.
+Part RunView::rest_part() const {
   const bool waits_marked = std::any_of(
       run_.slices.begin(), run_.slices.end(),
       [&](const Slice& s) { return s.thread == trainer_ && s.kind == SliceKind::kInputWait; });
@@ -332,6 +320,21 @@ void RunView::sum_readings() {
       rest = p;
     }
   }
+  return rest;
+}
+
+void RunView::sum_readings() {
+  Cursor<Part> parts;
+  std::unordered_map<ThreadId, Cursor<Stage>> stages;
+  for (const Slice& s : run_.slices) {
+    if (s.thread == trainer_ && part_of(s.kind) != Part::kCount) {
+      parts.add(s.begin, s.end, part_of(s.kind));
+    }
+    if (stage_of(s.kind) != Stage::kNone) stages[s.thread].add(s.begin, s.end, stage_of(s.kind));
+  }
+  parts.ready();
+  for (auto& [thread, cursor] : stages) cursor.ready();
+  const Part rest = rest_part();
   const double slow = steps_.median * kSlowStep;
   size_t step = 0, window = 0;
   double trained = 0;
@@ -388,20 +391,6 @@ void RunView::sum_readings() {
     }
     pool_delay_ = std::max(pool_delay_, delay);
   }
-}
-
-// A worker's queue pickles in a thread of its own, under the same interpreter lock: that is part of
-// making a batch, too.
-void RunView::add_passing() {
-  if (!loader_.measured || loader_.kind != LoaderKind::kProcesses || loader_.batches == 0) return;
-  const double seconds = profile_.seconds([](const Cell& c) {
-    return c.role == Role::kHelper && (c.traits & kInQueue) != 0 && on_cpu(c.act) &&
-           c.part != Part::kCount;
-  }) * scale_;
-  const double each = seconds / static_cast<double>(loader_.batches);
-  loader_.handover += each;
-  loader_.fetch += each;
-  if (loader_.lived > 0) loader_.busy = std::min(1.0, loader_.busy + seconds / loader_.lived);
 }
 
 double RunView::per_step(Role role, const Profile::Filter& filter) const {

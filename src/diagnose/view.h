@@ -123,7 +123,7 @@ class RunView {
   void find_loader();
   void find_silent_producers();
   void sum_readings();
-  void add_passing();
+  model::Part rest_part() const;
   void find_cpu();
   void find_neighbours();
 

@@ -31,7 +31,9 @@ WhatIf::WhatIf(const RunView& view) {
   cpu_fetch_ = cpu.producers * step_;
   cpu_main_ = std::max(0.0, cpu.job - cpu.producers) * step_;
   cores_ = cpu.usable;
-  if (cpu.idle_known) cores_ = std::min(cores_, std::max(cpu.job + cpu.idle, 0.5));
+  // Neighbours keep what they have, up to their fair share.
+  cores_ -= std::min(cpu.others, 0.5 * cores_);
+  cores_ = std::max(cores_, cpu.job);
   // Waiting for cores in the compute phases that the producers are to blame for.
   const double rivals = cpu.producers + cpu.others;
   if (rivals > 0 && pipeline_) {
