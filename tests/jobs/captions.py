@@ -1,4 +1,4 @@
-"""Two causes at once: NumPy filters in the loader bound the step, and every eight steps a save blocks it.
+"""Two causes at once: NumPy filters in the loader bound the step, and every three steps a save blocks it.
 
 --fixed has neither; --only save and --only load have one of them.
 """
@@ -49,7 +49,7 @@ def main():
     loads = not opts.fixed and opts.only in ("", "load")
     saves = not opts.fixed and opts.only in ("", "save")
     loader = DataLoader(Pictures(loads), batch_size=16, num_workers=2)
-    model = nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 1024))
+    model = nn.Sequential(nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1024))
     optimizer = torch.optim.Adam(model.parameters())
     meter = kit.Meter(opts)
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def main():
             optimizer.zero_grad(set_to_none=False)
             loss.backward()
             optimizer.step()
-            if saves and step % 8 == 0:
+            if saves and step % 3 == 0:
                 snapshot(folder, step, model, optimizer)  # CAUSE
             if meter.step():
                 break

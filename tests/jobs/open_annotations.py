@@ -38,8 +38,8 @@ def main():
                                   p.add_argument("--every", type=int, default=4)))
     resource.setrlimit(resource.RLIMIT_NOFILE, (opts.limit, opts.limit))
     torch.set_num_threads(1)
-    net = nn.Sequential(nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.Conv2d(32, 32, 5, padding=2), nn.ReLU(),
-                        nn.Conv2d(32, 1, 1))
+    net = nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 16, 5, padding=2), nn.ReLU(),
+                        nn.Conv2d(16, 1, 1))
     adam = torch.optim.Adam(net.parameters())
     data = Annotated(kit.blobs("annotations", 64, 512), opts.fixed, opts.every)
     meter = kit.Meter(opts)

@@ -1,6 +1,6 @@
 """Workers hand over batches of 24 MiB through shared memory, two ahead each.
 
-With a small /dev/shm a worker dies of a bus error. --fixed makes the batches small.
+With a small /dev/shm a worker fails (of a bus error, in older releases of PyTorch). --fixed makes the batches small.
 """
 
 import torch

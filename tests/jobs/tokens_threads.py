@@ -14,7 +14,7 @@ from torch import nn
 
 import kit
 
-LENGTH, BATCH = 36, 24
+LENGTH, BATCH = 60, 32
 WORDS = ["".join(random.Random(i).choices("abcdefgh", k=3 + i % 7)) for i in range(500)]
 
 

@@ -1,7 +1,7 @@
 """Four threads run scripted functions over many small tensors beside each other; all share one heap arena.
 
-The environment (MALLOC_ARENA_MAX=1, a setting people copy to save memory) makes them wait for each
-other in malloc and free. --fixed runs without that setting (the harness leaves it away).
+The environment (MALLOC_ARENA_MAX=1 and a low trim threshold, settings people copy to save memory) makes
+them wait for each other in malloc and free. --fixed runs without those settings (the harness leaves it away).
 """
 
 import threading
@@ -18,7 +18,7 @@ def churn(rounds: int, width: int) -> torch.Tensor:
     for i in range(rounds):
         parts: List[torch.Tensor] = []
         for k in range(24):
-            parts.append(torch.empty([width + 16 * k]))
+            parts.append(torch.empty([width * (8 + k)]))
         total = total + float(len(parts))
     return total
 

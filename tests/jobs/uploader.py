@@ -12,7 +12,7 @@ from torch import nn
 import kit
 
 
-def hand_over(step, wait):
+def hand_over(wait):
     pid = os.fork()  # CAUSE
     if pid == 0:
         os._exit(0)
@@ -28,15 +28,13 @@ def main():
     x = torch.randn(128, 512)
     meter = kit.Meter(opts)
     children = 0
-    step = 0
     while True:
         loss = (model(x) - x).square().mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
-        step += 1
-        if step % 2 == 0 and children < opts.children:
-            hand_over(step, opts.fixed)
+        for _ in range(min(3, opts.children - children)):
+            hand_over(opts.fixed)
             children += 1
         if meter.step():
             break

@@ -1,4 +1,4 @@
-"""A VAE that saves model and optimizer every ten steps and waits until they are on the disk.
+"""A VAE that saves model and optimizer every five steps and waits until they are on the disk.
 
 --fixed saves nothing.
 """
@@ -13,7 +13,7 @@ import kit
 
 
 class Vae(nn.Module):
-    def __init__(self, width=2048):
+    def __init__(self, width=3072):
         super().__init__()
         self.encode = nn.Linear(width, 512)
         self.mean, self.spread = nn.Linear(512, 32), nn.Linear(512, 32)
@@ -38,7 +38,7 @@ def main():
     torch.set_num_threads(1)
     vae = Vae()
     adam = torch.optim.Adam(vae.parameters(), lr=1e-4)
-    x = torch.rand(32, 2048)
+    x = torch.rand(16, 3072)
     meter = kit.Meter(opts)
     with tempfile.TemporaryDirectory() as out:
         for step in range(1, 10**9):
@@ -47,7 +47,7 @@ def main():
             adam.zero_grad(set_to_none=False)
             loss.backward()
             adam.step()
-            if step % 10 == 0 and not opts.fixed:
+            if step % 5 == 0 and not opts.fixed:
                 write_state(os.path.join(out, "last.pt"), step=step, model=vae.state_dict(),  # CAUSE
                             optimizer=adam.state_dict())
             if meter.step():
