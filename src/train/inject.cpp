@@ -98,8 +98,8 @@ Plan make_plan(Cause cause, const TrainOptions& options, int cores) {
 }
 
 Result<std::unique_ptr<Source>> make_source(Cause cause, const TrainOptions& options, int cores,
-                                            size_t samples,
                                             std::unique_ptr<TemporaryFolder>& folder) {
+  const auto samples = static_cast<size_t>(options.samples);
   const bool files =
       cause == Cause::kSmallFiles || cause == Cause::kRandomSeek || cause == Cause::kProcessChurn;
   if (files && folder == nullptr) {
@@ -119,7 +119,7 @@ Result<std::unique_ptr<Source>> make_source(Cause cause, const TrainOptions& opt
     case Cause::kSmallFiles:
       return small_files_source(options.seed, samples, folder->path());
     case Cause::kRandomSeek:
-      return archive_source(options.seed, samples, folder->path());
+      return archive_source(options.seed, 4 * samples, folder->path());
     case Cause::kProcessChurn:
       return command_source(options.seed, samples, folder->path());
     default:

@@ -58,7 +58,6 @@ Plan make_plan(Cause cause, const TrainOptions& options, int cores);
 
 /// The data set under a cause; `folder` is made when files are needed.
 Result<std::unique_ptr<Source>> make_source(Cause cause, const TrainOptions& options, int cores,
-                                            size_t samples,
                                             std::unique_ptr<TemporaryFolder>& folder);
 
 /// What a cause does while training goes on.

@@ -200,7 +200,6 @@ Result<std::unique_ptr<Source>> archive_source(uint64_t seed, size_t count,
                                                const std::string& folder) {
   const std::string path = folder + "/samples.archive";
   std::string all;
-  count = std::max<size_t>(count, 4096);  // the more samples, the longer each scan
   for (size_t i = 0; i < count; ++i) {
     const std::string bytes = encode_image(draw_image(seed, i));
     put(all, static_cast<uint32_t>(i));

@@ -11,8 +11,9 @@ namespace flatout::train {
 struct TrainOptions {
   int64_t steps = 300;
   int batch = 32;
-  int threads = 0;  // that compute; 0: by the number of cores
-  int loaders = 0;  // that make batches; 0: by the number of cores
+  int threads = 0;         // that compute; 0: by the number of cores
+  int loaders = 0;         // that make batches; 0: by the number of cores
+  int64_t samples = 1024;  // of the data set
   uint64_t seed = 1;
   std::string model = "small";  // "small" or "large"
   std::string data;             // where temporary files go; "": $TMPDIR

@@ -228,6 +228,7 @@ TEST_P(EveryCause, TrainsAFewStepsOrEndsAsItShould) {
   options.inject = GetParam();
   options.steps = 2;
   options.batch = 2;
+  options.samples = 16;
   const int status = status_of(options);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
@@ -243,6 +244,7 @@ TEST(Train, CrashesAsInjected) {
   TrainOptions options;
   options.steps = 60;
   options.batch = 1;
+  options.samples = 16;
   options.inject = "crash.signal";
   int status = status_of(options);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;

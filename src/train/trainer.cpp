@@ -21,7 +21,6 @@
 namespace flatout::train {
 namespace {
 
-constexpr size_t kSamples = 1024;
 constexpr int kValidationBatches = 8;
 volatile sig_atomic_t g_stop = 0;
 
@@ -99,7 +98,7 @@ uint32_t digest(const std::vector<float>& weights) {
 __attribute__((noinline)) Status train_loop(const TrainOptions& options, Network& network,
                                             Loader& loader, Injection& injection, Pool& pool) {
   const std::vector<Batch> validation = validation_set(options);
-  const int64_t per_epoch = std::max<int64_t>(static_cast<int64_t>(kSamples) / options.batch, 1);
+  const int64_t per_epoch = std::max<int64_t>(options.samples / options.batch, 1);
   const TimePoint start = MonotonicClock::now();
   double loss = 0;
   double accuracy = 0;
@@ -157,15 +156,14 @@ Status run(const TrainOptions& options, Cause cause) {
   const int cores = available_cores();
   std::unique_ptr<TemporaryFolder> folder;
   FLATOUT_TRY(const std::unique_ptr<Injection> injection, Injection::make(cause, options, folder));
-  FLATOUT_TRY(const std::unique_ptr<Source> source,
-              make_source(cause, options, cores, kSamples, folder));
+  FLATOUT_TRY(const std::unique_ptr<Source> source, make_source(cause, options, cores, folder));
   const Plan plan = make_plan(cause, options, cores);
   Pool pool(plan.threads, plan.spin);
   Network network(options.model == "large" ? 16 : 8, options.seed);
   LoaderOptions loading;
   loading.threads = plan.loaders;
   loading.batch = options.batch;
-  loading.samples = kSamples;
+  loading.samples = static_cast<size_t>(options.samples);
   loading.batches = options.steps;
   loading.seed = options.seed;
   loading.collate = plan.collate;
@@ -215,10 +213,11 @@ int train_main(const TrainOptions& options) {
     log_error(cause.error().message, cause.error().hint);
     return 2;
   }
-  if (options.steps < 1 || options.batch < 1 || options.batch > 4096 || options.threads < 0 ||
-      options.threads > 1024 || options.loaders < 0 || options.loaders > 256 ||
+  if (options.steps < 1 || options.samples < 1 || options.samples > 1 << 20 || options.batch < 1 ||
+      options.batch > 4096 || options.threads < 0 || options.threads > 1024 ||
+      options.loaders < 0 || options.loaders > 256 ||
       (options.model != "small" && options.model != "large")) {
-    log_error("steps, batch, threads, loaders or model out of range",
+    log_error("steps, samples, batch, threads, loaders or model out of range",
               "--model is small or large; see flatout train --help");
     return 2;
   }
