@@ -65,7 +65,7 @@ recorder::StatusText status_of(model::Run& run) {
 
 // `flatout run train.py`: the interpreter was forgotten, and it is clear which one is meant.
 void add_interpreter(std::vector<std::string>& command) {
-  const std::string& program = command[0];
+  const std::string program = command[0];
   struct stat info;
   if (!program.ends_with(".py") || ::stat(program.c_str(), &info) != 0 || !S_ISREG(info.st_mode) ||
       ::access(program.c_str(), X_OK) == 0) {
