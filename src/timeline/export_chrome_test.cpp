@@ -100,12 +100,12 @@ TEST(ChromeJson, NamesAreEscaped) {
 }
 
 TEST(ChromeJson, ALongRunIsBounded) {
-  const model::Run run = sample(5000);
+  const model::Run run = sample(1000);
   ChromeOptions options;
-  options.max_events = 4000;
+  options.max_events = 1000;
   const json document = json::parse(chrome_json(run, options));
-  EXPECT_LE(document["traceEvents"].size(), 4400u);
-  EXPECT_GE(document["traceEvents"].size(), 2000u);
+  EXPECT_LE(document["traceEvents"].size(), 1100u);
+  EXPECT_GE(document["traceEvents"].size(), 500u);
 }
 
 TEST(ChromeJson, AnEmptyRunIsADocument) {

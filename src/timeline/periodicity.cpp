@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kMinSeen = 3;
 constexpr int64_t kMaxFold = 64;
 constexpr double kRegular = 0.7;
+constexpr size_t kMaxSteps = 5000;
+constexpr double kMinExtra = 0.05;  // of a usual step
 
 int64_t mod(int64_t a, int64_t n) { return ((a % n) + n) % n; }
 
@@ -31,7 +33,7 @@ std::optional<Candidate> judge(std::span<const int64_t> index, const std::vector
   const double usual = median(off), slow = median(on);
   const double noise = mad_sigma(off);
   const double extra = slow - usual;
-  if (extra < 0.05 * usual || extra < 4 * noise / std::sqrt(static_cast<double>(on.size())) ||
+  if (extra < kMinExtra * usual || extra < 4 * noise / std::sqrt(static_cast<double>(on.size())) ||
       extra < noise) {
     return std::nullopt;
   }
@@ -51,9 +53,13 @@ std::optional<Candidate> judge(std::span<const int64_t> index, const std::vector
 }  // namespace
 
 std::optional<Period> find_period(std::span<const int64_t> index, std::span<const Nanos> length) {
-  const size_t n = std::min(index.size(), length.size());
+  size_t n = std::min(index.size(), length.size());
   if (n < 8) return std::nullopt;
-  index = index.subspan(0, n);
+  // The latest of very many: enough for any period that is worth naming.
+  const size_t skip = n > kMaxSteps ? n - kMaxSteps : 0;
+  n -= skip;
+  index = index.subspan(skip, n);
+  length = length.subspan(skip, n);
   std::vector<double> lengths;
   for (size_t i = 0; i < n; ++i) lengths.push_back(static_cast<double>(length[i].count()));
   const int64_t range = index[n - 1] - index[0] + 1;
@@ -70,6 +76,7 @@ std::optional<Period> find_period(std::span<const int64_t> index, std::span<cons
     if (candidate && candidate->score > best.score + 1e-9) best = *candidate;
   };
 
+  const double usual = median(lengths);
   // Short periods by folding: half of all steps may be slow.
   for (int64_t period = 2; period <= std::min(kMaxFold, range / kMinSeen); ++period) {
     std::vector<std::vector<double>> phases(static_cast<size_t>(period));
@@ -85,10 +92,9 @@ std::optional<Period> find_period(std::span<const int64_t> index, std::span<cons
         slowest = p;
       }
     }
-    attempt(period, static_cast<int64_t>(slowest));
+    if (most > (1 + kMinExtra / 2) * usual) attempt(period, static_cast<int64_t>(slowest));
   }
   // Long ones by the distances between the slow steps.
-  const double usual = median(lengths);
   const double limit = usual + std::max(5 * mad_sigma(lengths), 0.1 * usual);
   std::vector<int64_t> slow;
   for (size_t i = 0; i < n; ++i) {

@@ -392,8 +392,13 @@ void RunDecoder::see(TimePoint at, bool trusted) {
   if (trusted && !trusted_) {
     trusted_ = true;
     begun_ = false;  // what agents said about the time counts no more
+    trusted_end_ = at;
   }
-  if (trusted_ && !trusted) return;
+  if (trusted) trusted_end_ = std::max(trusted_end_, at);
+  // The recorder reads at least once a second: agents can be ahead of it by no more than that.
+  if (!trusted && trusted_ && (at < run_.begin || at > trusted_end_ + std::chrono::minutes(1))) {
+    return;
+  }
   run_.begin = begun_ ? std::min(run_.begin, at) : at;
   run_.end = begun_ ? std::max(run_.end, at) : at;
   begun_ = true;

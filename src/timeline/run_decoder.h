@@ -136,6 +136,7 @@ class RunDecoder {
   size_t sorted_readings_ = 0;  // the same for run_.readings
   bool begun_ = false;
   bool trusted_ = false;  // run_.begin and end come from the recorder's clock
+  TimePoint trusted_end_{};
 
   // Thinning: the head and the tail stay whole, of the middle every keep_every_-th window.
   Nanos window_ = std::chrono::seconds(10);

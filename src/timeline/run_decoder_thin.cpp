@@ -70,10 +70,15 @@ void RunDecoder::thin(size_t max_bytes) {
   for (int round = 0; round < 24 && memory() > target && series_bytes() > max_bytes / 4; ++round) {
     coarsen_series();
   }
-  while (memory() > target && event_bytes() > 0) {
-    if (middle_windows() < kFewWindows) {
-      if (window_ / 2 < kShortestWindow) break;
+  // What has left the tail since the last call goes by the rule as it is. Stricter rules come only
+  // where that is not enough.
+  if (keep_every_ > 1) drop_windows();
+  if (memory() <= max_bytes / 16 * 15) return;
+  while (memory() > target) {
+    if (middle_windows() < kFewWindows && window_ / 2 >= kShortestWindow) {
       window_ /= 2;
+    } else if (middle_windows() == 0) {
+      break;
     }
     keep_every_ *= 2;
     drop_windows();

@@ -28,9 +28,12 @@ def record(shape: str, flatout: str, python: str, folder: Path) -> tuple[dict, d
     return json.loads(truth.read_text()), json.loads((folder / "run" / "findings.json").read_text())
 
 
-def differences(truth: dict, found: dict, tolerance: float) -> list[str]:
+def differences(truth: dict, found: dict, tolerance: float, untold: tuple[str, ...] = ()) -> list[str]:
     wrong = []
-    for part, share in truth["shares"].items():
+    shares = truth["shares"]
+    for part, share in shares.items():
+        if part in untold:
+            continue
         name = NAMES.get(part, part)
         seen = found["breakdown"].get(name, 0.0)
         if abs(seen - share) > tolerance:
@@ -45,7 +48,9 @@ def differences(truth: dict, found: dict, tolerance: float) -> list[str]:
 def test_hooks_tell_the_breakdown(shape: str, flatout: str, job_python: str, tmp_path: Path) -> None:
     truth, found = record(shape, flatout, job_python, tmp_path)
     assert abs(found["steps"]["count"] - truth["steps"]) <= 1
-    assert not differences(truth, found, 0.06), found["breakdown"]
+    # What LBFGS does between its closures is told as "other": the hook sees where they end only.
+    untold = ("optimizer",) if shape == "lbfgs" else ()
+    assert not differences(truth, found, 0.06, untold), found["breakdown"]
 
 
 @pytest.mark.parametrize("shape", READ)
