@@ -13,6 +13,7 @@ namespace flatout::diagnose {
 
 using model::Finding;
 using model::Part;
+using model::Series;
 using model::SignalId;
 using model::Slice;
 using model::SliceKind;
@@ -209,9 +210,10 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
 }
 
 void detect_python_bound(const RunView& view, Findings& findings) {
-  const auto computing = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
-           (c.traits & (kInLogging | kInSave)) == 0;
+  const bool loader = view.loader().measured || view.loader().kind != LoaderKind::kSerial;
+  const auto computing = [loader](const Cell& c) {
+    return c.role == Role::kTrainer && (c.part != Part::kInputWait || !loader) &&
+           c.part != Part::kCheckpoint && (c.traits & (kInLogging | kInSave)) == 0;
   };
   // By line: interpreter time among the time on CPU. A line of big operations has hardly any.
   struct Line {
@@ -357,6 +359,35 @@ void detect_zombies(const RunView& view, Findings& findings) {
     shm += own != nullptr ? own->last().value_or(0) : 0;
     names +=
         fmt::format("{}{} (pid {})", names.empty() ? "" : ", ", escape_terminal(e.name), e.key);
+  }
+  // Tasks of a control group that run towards its limit because nobody reaps them.
+  const Series* reaped_late = nullptr;
+  double reached_in = 0;
+  for (const Series* limit : run.all(SignalId::kCgroupPidsMax)) {
+    const Series* used = view.series(SignalId::kCgroupPids, limit->entity);
+    const Series* dead = view.host(SignalId::kHostZombies);
+    if (used == nullptr || dead == nullptr || used->readings.size() < 5 || !limit->last()) continue;
+    double peak = 0;
+    for (const model::Reading& r : dead->readings) peak = std::max(peak, r.value);
+    const model::Reading& mid = used->readings[used->readings.size() / 2];
+    const model::Reading& end = used->readings.back();
+    const double grown = end.value - mid.value;
+    if (grown < 8 || peak < 0.4 * end.value || end.at <= mid.at) continue;
+    reached_in = (*limit->last() - end.value) / (grown / to_s(end.at - mid.at));
+    if (reached_in < 3600) reaped_late = used;
+  }
+  if (reaped_late != nullptr) {
+    Finding& f =
+        findings.add_outside("cpu.zombies", "Processes that nobody reaps use up the limit", 0.85);
+    const auto n = static_cast<int64_t>(reaped_late->readings.size());
+    evidence(f, fmt::format("{} tasks are in the group", format_number(*reaped_late->last())),
+             *reaped_late->last(), "tasks", "probe.cgroup", n);
+    evidence(f, fmt::format("the limit is reached in {}", format_duration(nanos(reached_in * 1e9))),
+             reached_in, "s", "probe.cgroup", n);
+    f.where =
+        view.where([](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kChild; });
+    remedy(f, "reap", "Wait for the children (subprocess.run, or poll() them).");
+    return;
   }
   const bool memory_held = memory_short && total && held + shm > 0.1 * *total;
   if (!memory_held && !pids_short) return;

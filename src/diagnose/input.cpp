@@ -26,8 +26,6 @@ constexpr double kSecondCause = 0.25;
 constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
-// Kernel time to bring a byte from the disk into the page cache: requests, pages, their release.
-constexpr double kFetchByteSeconds = 0.5e-9;
 
 std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
@@ -168,6 +166,13 @@ double cpu_among(const RunView& view, const BatchTimes& times, double seconds) {
   return std::min(seconds, seconds / times.total * per_batch);
 }
 
+/// Time on a core that another cause explains better.
+void take_cpu(InputCause& cause, double seconds) {
+  cause.weight = std::max(0.0, cause.weight - seconds);
+  cause.relief.fetch = std::max(0.0, cause.relief.fetch - seconds);
+  cause.relief.fetch_cpu = std::max(0.0, cause.relief.fetch_cpu - seconds);
+}
+
 std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, const WhatIf& whatif) {
   std::vector<InputCause> out;
   const LoaderView& loader = view.loader();
@@ -186,7 +191,7 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
       files.lookups + files.blocked + files.kernel > known) {
-    out.front().weight = std::max(0.0, out.front().weight - files.kernel - files.interpreter);
+    take_cpu(out.front(), files.kernel + files.interpreter);
     out.push_back({"input.small_files",
                    "Opening and looking up many small files bounds the loader",
                    {.fetch = files.all(), .fetch_cpu = cpu_among(view, times, files.all())},
@@ -207,13 +212,13 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
           : id == "input.cold_cache"   ? "The data set is read from the disk again every epoch"
           : id == "input.random_seek"  ? "Reads jump about the data, so that read-ahead cannot help"
                                        : "Reads that wait for storage bound the loader";
-      // Fetching a page from the disk costs kernel time as well; copying it remains.
-      const double fetching =
-          from_storage ? std::max(0.0, std::min(files.kernel, read.stored * kFetchByteSeconds)) : 0;
-      const double around = from_storage && id == "input.random_seek" ? files.interpreter : 0;
-      const double all = files.blocked + fetching + around;
-      out.front().weight = std::max(0.0, out.front().weight - fetching - around);
-      out.push_back({id, title, {.fetch = all, .fetch_cpu = fetching + around}, all, files.cells});
+      // Fetching from the disk takes time on a core around each read, too; copying out of the
+      // page cache and faults in the buffer remain.
+      const double on_core = files.kernel + files.interpreter;
+      const double fetching = from_storage ? std::max(0.0, on_core - known) : 0;
+      const double all = files.blocked + fetching;
+      if (from_storage) take_cpu(out.front(), on_core);
+      out.push_back({id, title, {.fetch = all, .fetch_cpu = fetching}, all, files.cells});
     }
   }
   if (times[Act::kSeek] > 0) {
@@ -257,11 +262,15 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
     out.push_back(
         {"cpu.process_churn",
          "A process is started for each sample",
-         {.fetch = times[Act::kChild], .fetch_cpu = cpu_among(view, times, times[Act::kChild])},
+         {.fetch = times[Act::kChild],
+          .fetch_cpu = cpu_among(view, times, times[Act::kChild]),
+          // The children's own CPU time goes with them.
+          .trainer_cpu = std::max(0.0, view.cpu().job - view.cpu().trainer - view.cpu().producers) *
+                         view.steps().mean},
          times[Act::kChild],
          act_is(Act::kChild)});
   }
-  if (times[Act::kGc] > 0) {
+  if (times[Act::kGc] > 0 && loader.kind == LoaderKind::kProcesses) {
     out.push_back({"cpu.gc",
                    "Garbage collection holds up the loader",
                    {.fetch = times[Act::kGc], .fetch_cpu = times[Act::kGc]},
@@ -403,6 +412,16 @@ BatchTimes batch_times(const RunView& view) {
   return out;
 }
 
+/// Work before the forward pass in a loop without a loader is input only if it brings data in.
+bool is_input(const RunView& view, const BatchTimes& times) {
+  if (view.loader().measured || view.loader().kind != LoaderKind::kSerial) return true;
+  const double waits = times[Act::kRead] + times[Act::kMetadata] + times[Act::kNetwork] +
+                       times[Act::kSeek] + times[Act::kChild] + times[Act::kPoll];
+  if (waits > 0.1 * times.total) return true;
+  const ReadWork read = read_work(view);
+  return read.calls >= 1 && read.bytes > 1024;
+}
+
 void detect_input(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;
   detect_boundary(view, findings);
@@ -417,6 +436,7 @@ void detect_input(const RunView& view, Findings& findings) {
   const LoaderView& loader = view.loader();
   if (loader.kind == LoaderKind::kNone) return;
   const BatchTimes times = batch_times(view);
+  if (!is_input(view, times)) return;
   if (times.readings < kFewReadings || times.total <= 0) return;
   std::vector<InputCause> all = causes(view, times, whatif);
   std::sort(all.begin(), all.end(),

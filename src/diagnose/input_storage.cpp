@@ -20,6 +20,7 @@ namespace {
 constexpr double kAtLimit = 0.6;
 // Requests smaller than this get nothing from read-ahead (which grows to 128 KiB and more).
 constexpr double kSmallRequest = 48 * 1024;
+constexpr double kMuchRead = 256e6;
 constexpr double kReadAgain = 1.3;
 constexpr double kBigFile = 4 << 20;
 constexpr double kOsPage = 4096;
@@ -99,6 +100,17 @@ bool refaults(const RunView& view) {
 /// is.
 bool reads_again(const RunView& view) {
   if (refaults(view)) return true;
+  // What is read does not stay, though there is room: somebody lets it go.
+  const Series* cached = view.host(SignalId::kMemCached);
+  const Series* room = view.host(SignalId::kMemAvailable);
+  const double fetched = job_reads(view);
+  if (cached != nullptr && room != nullptr && !cached->empty() && room->last() &&
+      fetched > kMuchRead && *room->last() > fetched) {
+    const auto& windows = view.steps().windows;
+    const double grown =
+        cached->at(windows.back().end).value_or(0) - cached->at(windows.front().begin).value_or(0);
+    if (grown < 0.3 * fetched) return true;
+  }
   double early = 0, late = 0, seen = 0;
   for (const Series* s : view.run().all(SignalId::kProcFilesSeen)) {
     if (s->readings.size() < 4) continue;

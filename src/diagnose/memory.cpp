@@ -22,6 +22,7 @@ namespace {
 std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
 // Growth that would use up the memory within this time is worth telling.
+constexpr double kSoon = 3600.0;
 constexpr double kForeseeable = 24 * 3600.0;
 // Kernel time on a line's time on CPU from which faults are what it mostly does.
 constexpr double kFaultsDominate = 0.4;
@@ -70,7 +71,19 @@ void detect_leak(const RunView& view, Findings& findings) {
       x.push_back(steps_at(view, r.at));
       y.push_back(r.value);
     }
-    if (x.size() < 8) continue;
+    if (x.size() < 4) continue;
+    if (x.size() < 8) {
+      // Few readings must all rise, and the last as much as the others.
+      const double each = (y.back() - y.front()) / static_cast<double>(y.size() - 1);
+      bool steady = each > 0 && y.back() - y[y.size() - 2] > 0.4 * each;
+      for (size_t i = 1; i < y.size(); ++i) steady &= y[i] - y[i - 1] > 0.2 * each;
+      const double rise = y.back() - y.front();
+      if (!steady || rise < 2 * kSomeGrowth || rise < 0.1 * y.front() || rise < grown) continue;
+      worst = s;
+      grown = rise;
+      slope = rise / std::max(x.back() - x.front(), 1.0);
+      continue;
+    }
     // Growth of a warm-up or of a cache that fills ends; a leak goes on in every part of the run.
     const size_t third = x.size() / 3;
     const auto line = [&](size_t from, size_t to) {
@@ -143,7 +156,9 @@ void detect_pressure(const RunView& view, Findings& findings) {
     return c.act == Act::kRead && c.part != Part::kInputWait && c.part != Part::kCheckpoint;
   });
   const bool swapping = swapped > 50;
-  cost = std::max({cost, std::min(stalled, 0.95) * unit, swapping ? faulting : 0});
+  // Mapped files that the limit throws out come back by faults, as swapped memory does.
+  const bool thrown_out = hits > 0;
+  cost = std::max({cost, std::min(stalled, 0.95) * unit, swapping || thrown_out ? faulting : 0});
   if (!swapping && hits <= 0 && scans <= 0) return;
   if (findings.has("input.cold_cache") && cost < 0.2 * unit) return;
   Finding* f = findings.add("mem.pressure", "The job waits for memory to be freed", 0.88, cost);
@@ -267,8 +282,18 @@ void detect_fds(const RunView& view, Findings& findings) {
     for (const Series* used : run.all(used_id)) {
       const Series* limit = view.series(limit_id, used->entity);
       if (limit == nullptr || !limit->last() || used->readings.size() < 3) continue;
-      const double first = used->readings[used->readings.size() / 3].value, last = *used->last();
-      if (*limit->last() <= 0 || last < 0.8 * *limit->last() || last <= first) continue;
+      // The most that were open: at the end of the job they are closed.
+      const auto most = std::max_element(
+          used->readings.begin(), used->readings.end(),
+          [](const model::Reading& a, const model::Reading& b) { return a.value < b.value; });
+      const size_t half = static_cast<size_t>(most - used->readings.begin()) / 2;
+      const model::Reading& mid = used->readings[half];
+      const double last = most->value, grown = last - mid.value;
+      if (*limit->last() <= 0 || half < 2 || most->at <= mid.at) continue;
+      // Growth that goes on, and reaches the limit soon.
+      const double left = (*limit->last() - last) / std::max(grown / to_s(most->at - mid.at), 1e-9);
+      const double before = mid.value - used->readings.front().value;
+      if (grown < 16 || grown < 0.3 * before || left > kSoon) continue;
       Finding& f = findings.add_outside("mem.fds", fmt::format("{} run out", what), 0.85);
       const auto n = static_cast<int64_t>(used->readings.size());
       evidence(f, fmt::format("{} are in use and more each time", format_number(last)), last,

@@ -55,6 +55,7 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
       traits |= kInQueue;
     }
     if (base == "process.py" && function == "start") traits |= kInSpawn;
+    if (base == "process.py" && function == "_bootstrap") traits |= kInChild;
   }
   if (base == "tarfile.py" &&
       (function == "next" || function == "_load" || function == "open" ||
@@ -192,6 +193,8 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
       node = above;
       node.done = true;
       if (frame < facts.size()) {
+        // A forked process keeps the stack of the one that started it.
+        if ((facts[frame].traits & kInChild) != 0) node.traits = 0, node.user = node.package = 0;
         node.traits |= facts[frame].traits;
         if (facts[frame].owner == Owner::kUser) node.user = frame;
         if (facts[frame].owner == Owner::kPackage) node.package = frame;

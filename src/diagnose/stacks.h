@@ -27,6 +27,7 @@ enum StackTrait : uint16_t {
   kInWorkerLoop = 1 << 10,  // a loader worker; without kInFetch it waits for something to do
   kInSpawn = 1 << 11,       // loader workers being started
   kInFetch = 1 << 12,       // making a batch
+  kInChild = 1 << 14,       // where a child process begins; what called it is not its own
   kHasPython = 1 << 13,     // any Python frame
 };
 

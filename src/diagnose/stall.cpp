@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <unordered_set>
 
 #include "base/stats.h"
 #include "base/text.h"
@@ -32,6 +33,34 @@ bool saving(const Cell& c) {
   return c.role == Role::kTrainer && (c.part == Part::kCheckpoint || (c.traits & kInSave) != 0);
 }
 
+/// What else the functions that save do with files: open, sync, rename.
+class SavePlaces {
+ public:
+  explicit SavePlaces(const RunView& view) : run_(view.run()) {
+    for (const Cell& c : view.profile().cells()) {
+      if (saving(c) && c.user != 0) functions_.insert(key(c.user));
+    }
+  }
+  bool holds(const Cell& c) const {
+    return saving(c) || (c.role == Role::kTrainer && c.part == Part::kOther && c.user != 0 &&
+                         (c.act == Act::kWrite || c.act == Act::kMetadata || c.act == Act::kRead ||
+                          c.act == Act::kKernel) &&
+                         functions_.count(key(c.user)) > 0 && !outermost(c.user));
+  }
+
+ private:
+  uint64_t key(model::FrameId id) const {
+    const model::Frame& f = run_.frames[id < run_.frames.size() ? id : 0];
+    return static_cast<uint64_t>(f.file) << 32 | f.function;
+  }
+  /// A script's body does all kinds of things: only its own lines say which.
+  bool outermost(model::FrameId id) const {
+    return run_.string(run_.frames[id].function) == "<module>";
+  }
+  const model::Run& run_;
+  std::unordered_set<uint64_t> functions_;
+};
+
 bool writing(const Cell& c) {
   return c.role == Role::kTrainer && !saving(c) &&
          ((c.traits & kInLogging) != 0 || c.act == Act::kWrite ||
@@ -53,14 +82,16 @@ bool plain_writes_save(const RunView& view) {
 }
 
 void detect_checkpoint(const RunView& view, Findings& findings) {
+  const SavePlaces places(view);
   const double part = view.steps().part(Part::kCheckpoint);
-  const double outside = view.per_step(
-      Role::kTrainer, [](const Cell& c) { return saving(c) && c.part != Part::kCheckpoint; });
+  const double outside = view.per_step(Role::kTrainer, [&](const Cell& c) {
+    return places.holds(c) && c.part != Part::kCheckpoint;
+  });
   const bool big = plain_writes_save(view);
   const double cost = part + outside + (big ? view.per_step(Role::kTrainer, plain_write) : 0);
   Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, cost);
   if (f == nullptr) return;
-  f->where = view.where([&](const Cell& c) { return saving(c) || (big && plain_write(c)); });
+  f->where = view.where([&](const Cell& c) { return places.holds(c) || (big && plain_write(c)); });
   int64_t count = 0;
   double bytes = 0, longest = 0;
   for (const Step* s : view.steps().steady) {
@@ -102,7 +133,10 @@ void detect_logging(const RunView& view, Findings& findings) {
   }
   const double n = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
   const bool saves = plain_writes_save(view);
-  const auto writes = [saves](const Cell& c) { return writing(c) && !(saves && plain_write(c)); };
+  const SavePlaces places(view);
+  const auto writes = [saves, &places](const Cell& c) {
+    return writing(c) && !places.holds(c) && !(saves && plain_write(c));
+  };
   const int64_t readings = view.readings(writes);
   const double read = view.per_step(Role::kTrainer, writes);
   const double cost = std::max(marked / n, readings >= kFewReadings ? read : 0);

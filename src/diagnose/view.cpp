@@ -306,19 +306,23 @@ void RunView::find_silent_producers() {
   loader_.fetch = work / static_cast<double>(steps_.count);
 }
 
-// Time that no slice explains is what timeline takes most of it for.
+// Time that no slice explains: what timeline takes most of it for, beyond the slices' own parts.
 Part RunView::rest_part() const {
-  const bool waits_marked = std::any_of(
-      run_.slices.begin(), run_.slices.end(),
-      [&](const Slice& s) { return s.thread == trainer_ && s.kind == SliceKind::kInputWait; });
-  Part rest = Part::kOther;
-  double most = steps_.part(Part::kOther);
-  for (const Part p : {Part::kCompute, Part::kInputWait}) {
-    if (p == Part::kInputWait && waits_marked) continue;
-    if (steps_.part(p) > most) {
-      most = steps_.part(p);
-      rest = p;
+  std::array<double, model::kPartCount> open = steps_.parts;
+  const double n = static_cast<double>(std::max<int64_t>(steps_.count, 1));
+  size_t step = 0;
+  for (const Slice& s : run_.slices) {
+    const Part part = part_of(s.kind);
+    if (s.thread != trainer_ || part == Part::kCount) continue;
+    while (step < steps_.steady.size() && steps_.steady[step]->end < s.end) ++step;
+    if (step >= steps_.steady.size()) break;
+    if (s.begin >= steps_.steady[step]->begin) {
+      open[static_cast<size_t>(part)] -= to_s(s.length()) / n;
     }
+  }
+  Part rest = Part::kOther;
+  for (const Part p : {Part::kCompute, Part::kInputWait, Part::kForward}) {
+    if (open[static_cast<size_t>(p)] > open[static_cast<size_t>(rest)]) rest = p;
   }
   return rest;
 }
