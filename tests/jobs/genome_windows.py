@@ -26,8 +26,8 @@ class Windows(IterableDataset):
                     block = handle.read(4 * WINDOW)  # CAUSE
                     if len(block) < 4 * WINDOW:
                         break
-                    codes = torch.frombuffer(bytearray(block), dtype=torch.uint8)
-                    yield codes[: WINDOW // 16].view(16, -1)[:, :256].float() / 255
+                    codes = torch.frombuffer(bytearray(block[: WINDOW // 16]), dtype=torch.uint8)
+                    yield codes.view(16, -1)[:, :256].float() / 255
 
 
 def main():

@@ -21,15 +21,15 @@ class Tiles(IterableDataset):
         for path in sorted(self.root.glob("*.bin")):
             content = path.read_bytes()  # CAUSE
             tile = np.frombuffer(content, np.uint8).reshape(self.bands, 256, 512)
-            yield torch.from_numpy(tile[:, ::4, ::4] / np.float32(255))
+            yield torch.from_numpy(tile[:, ::8, ::8] / np.float32(255))
 
 
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.body = torch.nn.Sequential(
-            torch.nn.Conv2d(4, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.SiLU(),
-            torch.nn.Conv2d(16, 4, 3, padding=1))
+            torch.nn.Conv2d(4, 8, 3, padding=1), torch.nn.SiLU(),
+            torch.nn.Conv2d(8, 4, 3, padding=1))
 
     def forward(self, x):
         return self.body(x)

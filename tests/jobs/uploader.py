@@ -1,4 +1,4 @@
-"""Hands each sample sheet to a short-lived child and never waits for it.
+"""Hands what earlier runs left to short-lived children before it trains, and never waits for them.
 
 In a group that allows few processes their entries run out. --fixed waits for each child; --children
 says how many there are.
@@ -26,16 +26,14 @@ def main():
     model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512))
     adam = torch.optim.Adam(model.parameters())
     x = torch.randn(128, 512)
+    for _ in range(opts.children):
+        hand_over(opts.fixed)  # CAUSE
     meter = kit.Meter(opts)
-    children = 0
     while True:
         loss = (model(x) - x).square().mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
-        for _ in range(min(3, opts.children - children)):
-            hand_over(opts.fixed)
-            children += 1
         if meter.step():
             break
     meter.write()
