@@ -22,6 +22,8 @@ constexpr Nanos kListPeriod = milliseconds(500);
 constexpr Nanos kIdleAfter = milliseconds(500);
 constexpr Nanos kIdlePeriod = seconds(1);  // between readings of an idle pool's thread
 constexpr int kOpensPerTick = 3;
+constexpr int kNativesPerTick = 8;
+constexpr Nanos kNativeAfter = seconds(1);  // a process's age before its symbols are read
 constexpr int kMaxFailures = 8;  // Python readings in a row, before the process is looked at anew
 constexpr AddressRange kGilSize{0, 256};  // struct _gil_runtime_state: 208 to 232 bytes
 
@@ -55,6 +57,9 @@ struct StackProbe::ThreadEntry {
   TimePoint parked_since{};
 
   std::vector<PythonFrame> frames;
+  uint64_t native_pc = 0, native_sp = 0;  // of the stack, where it is a blocked native one
+  bool native_tried = false;
+  bool native_running = false;  // the stack is a sample of it running
   model::StackId stack = 0;
   ThreadState state = ThreadState::kUnknown;
   uint8_t flags = 0;
@@ -81,6 +86,8 @@ struct StackProbe::ProcessEntry {
   std::vector<AddressRange> gil;
   bool free_threaded = false;
   std::unordered_map<uint64_t, model::FrameId> frames;
+  std::unique_ptr<NativeStacks> native;  // of a process without Python
+  TimePoint first_seen{};
 };
 
 StackProbe::StackProbe(const Scope& scope) : scope_(scope), files_(FileBudget::from_limit()) {}
@@ -92,6 +99,7 @@ void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
   ticks_++;
   budget_ = kMaxLooked;
   opens_left_ = kOpensPerTick;
+  natives_left_ = kNativesPerTick;
   for (auto& [pid, process] : processes_) process->seen = false;
   // Each tick starts at another process, so that the budget reaches all of them in turn.
   const auto& jobs = scope_.job->processes();
@@ -102,6 +110,7 @@ void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
       process = std::make_unique<ProcessEntry>();
       process->pid = job.pid;
       process->start_ticks = job.start_time_ticks;
+      process->first_seen = now;
     }
     process->seen = true;
     tick_process(job, *process, now, weight, sink);
@@ -115,6 +124,8 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
   if (process.exe != job.exe) {  // exec: nothing learned before holds
     process.exe = job.exe;
     process.python.reset();
+    process.native.reset();
+    process.first_seen = now;
     process.hopeless = false;
     process.attempts = 0;
     process.next_open = now;
@@ -188,6 +199,10 @@ void StackProbe::list_threads(ProcessEntry& process, TimePoint now) {
             [](const ThreadEntry& a, const ThreadEntry& b) { return a.tid < b.tid; });
 }
 
+bool StackProbe::wants_native(const ProcessEntry& process, TimePoint now) const {
+  return scope_.root.is_real() && now - process.first_seen >= kNativeAfter;
+}
+
 /// True if the thread may have done something since it was last read.
 bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now) {
   // Idle pools are looked at every so often only.
@@ -210,7 +225,9 @@ bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now)
   const uint64_t slices = parse_number<uint64_t>(trim(rest)).value_or(0);
   const bool same = thread.has_schedstat && on_cpu == thread.on_cpu && delay == thread.delay &&
                     slices == thread.slices;
-  thread.changed = !same || !sleeping(thread.letter);
+  // A thread that sleeps since before its process's symbols were read has no stack yet.
+  const bool due = process.hopeless && !thread.native_tried && wants_native(process, now);
+  thread.changed = !same || !sleeping(thread.letter) || due;
   thread.ran = Nanos(static_cast<int64_t>(on_cpu - thread.on_cpu));
   thread.window = now - thread.looked;
   thread.looked = now;
@@ -218,7 +235,7 @@ bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now)
   thread.delay = delay;
   thread.slices = slices;
   thread.has_schedstat = true;
-  if (thread.changed) thread.parked_since = now;
+  if (!same || !sleeping(thread.letter)) thread.parked_since = now;
   return thread.changed;
 }
 
@@ -375,6 +392,7 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
                           ((thread.flags & model::kHoldsGil) != 0 || process.free_threaded);
       thread.state = python ? ThreadState::kOnCpuPython : ThreadState::kOnCpuNative;
     }
+    if (process.hopeless) read_native(process, thread, std::nullopt, now, sink);
     return;
   }
   std::array<char, 1024> call_buffer;
@@ -394,6 +412,37 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
   if (wchan_text.ok()) wchan = trim(*wchan_text);
   thread.state = blocked_state(stat->state, call, wchan, process.gil);
   if (call) thread.syscall = static_cast<int16_t>(std::min(call->number, 0x7FFF));
+  if (call && process.hopeless) read_native(process, thread, call, now, sink);
+}
+
+/// The native stack of a thread of a process without Python. `call`: where it is blocked; else it
+/// runs.
+void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
+                             const std::optional<SyscallInfo>& call, TimePoint now,
+                             model::Sink& sink) {
+  if (!wants_native(process, now)) return;
+  if (call && call->pc == thread.native_pc && call->sp == thread.native_sp) return;
+  if (call) {
+    thread.stack = 0;
+    thread.native_running = false;
+  }
+  thread.native_pc = thread.native_sp = 0;
+  if (natives_left_ <= 0) return;
+  natives_left_--;
+  thread.native_tried = true;
+  if (process.native == nullptr) process.native = std::make_unique<NativeStacks>(process.pid);
+  const auto& frames = call ? process.native->blocked(*call) : process.native->running(thread.tid);
+  for (size_t i = frames.size(); i-- > 0;) {
+    thread.stack = sink.stack(thread.stack, sink.frame(frames[i].function, frames[i].file,
+                                                       frames[i].line, model::FrameKind::kNative));
+  }
+  if (call && !frames.empty()) {
+    thread.native_pc = call->pc;
+    thread.native_sp = call->sp;
+  }
+  if (const Status& trouble = process.native->trouble(); !trouble.ok()) {
+    sink.missing({"stacks.native", trouble.error().message, trouble.error().hint});
+  }
 }
 
 void StackProbe::deliver(ProcessEntry& process, ThreadEntry& thread, TimePoint now,

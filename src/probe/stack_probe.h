@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "model/sink.h"
 #include "probe/job_tree.h"
+#include "probe/native_stack.h"
 #include "probe/probe.h"
 #include "probe/python_reader.h"
 #include "probe/thread_files.h"
@@ -56,6 +57,9 @@ class StackProbe {
   void read_python(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void join(ProcessEntry& process, model::Sink& sink);
   void read_state(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
+  bool wants_native(const ProcessEntry& process, TimePoint now) const;
+  void read_native(ProcessEntry& process, ThreadEntry& thread,
+                   const std::optional<SyscallInfo>& call, TimePoint now, model::Sink& sink);
   void deliver(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
   void give(ThreadEntry& thread, TimePoint at, Nanos weight, model::Sink& sink);
 
@@ -66,8 +70,9 @@ class StackProbe {
   PythonReading reading_;
   std::vector<int32_t> tids_;
   uint64_t ticks_ = 0;
-  uint32_t budget_ = 0;  // threads that may still be looked at in this tick
-  int opens_left_ = 0;   // processes whose maps may still be read in this tick
+  uint32_t budget_ = 0;   // threads that may still be looked at in this tick
+  int opens_left_ = 0;    // processes whose maps may still be read in this tick
+  int natives_left_ = 0;  // native stacks that may still be unwound in this tick
   Cost cost_;
 };
 

@@ -1,0 +1,206 @@
+#include "probe/native_stack.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <asm/perf_regs.h>
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "probe/remote_memory.h"
+
+namespace flatout::probe {
+namespace {
+
+constexpr size_t kStackBytes = 8192;
+constexpr size_t kRingPages = 8;  // data; holds three samples
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxSamplers = 16;
+constexpr uint64_t kSamplesPerSecond = 49;
+constexpr int kRenewAfter = 50;
+
+#if defined(__x86_64__)
+// From the kernel's numbers of registers to DWARF's.
+constexpr struct {
+  unsigned perf, dwarf;
+} kRegisters[] = {
+    {PERF_REG_X86_AX, 0},   {PERF_REG_X86_DX, 1},   {PERF_REG_X86_CX, 2},   {PERF_REG_X86_BX, 3},
+    {PERF_REG_X86_SI, 4},   {PERF_REG_X86_DI, 5},   {PERF_REG_X86_BP, 6},   {PERF_REG_X86_SP, 7},
+    {PERF_REG_X86_R8, 8},   {PERF_REG_X86_R9, 9},   {PERF_REG_X86_R10, 10}, {PERF_REG_X86_R11, 11},
+    {PERF_REG_X86_R12, 12}, {PERF_REG_X86_R13, 13}, {PERF_REG_X86_R14, 14}, {PERF_REG_X86_R15, 15}};
+constexpr unsigned kPc = PERF_REG_X86_IP;
+#elif defined(__aarch64__)
+constexpr struct {
+  unsigned perf, dwarf;
+} kRegisters[] = {{0, 0},   {1, 1},   {2, 2},   {3, 3},   {4, 4},   {5, 5},   {6, 6},   {7, 7},
+                  {8, 8},   {9, 9},   {10, 10}, {11, 11}, {12, 12}, {13, 13}, {14, 14}, {15, 15},
+                  {16, 16}, {17, 17}, {18, 18}, {19, 19}, {20, 20}, {21, 21}, {22, 22}, {23, 23},
+                  {24, 24}, {25, 25}, {26, 26}, {27, 27}, {28, 28}, {29, 29}, {30, 30}, {31, 31}};
+constexpr unsigned kPc = 32;
+#endif
+
+constexpr uint64_t register_mask() {
+  uint64_t mask = uint64_t{1} << kPc;
+  for (const auto& r : kRegisters) mask |= uint64_t{1} << r.perf;
+  return mask;
+}
+
+size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+/// A sample's payload, as the attributes in open() ask for it.
+bool parse_sample(std::string_view payload, symbols::NativeRegisters& registers,
+                  std::string& stack) {
+  ByteReader in(payload);
+  registers = {};
+  if (in.get<uint64_t>() == PERF_SAMPLE_REGS_ABI_NONE) return false;
+  for (unsigned bit = 0; bit < 64; bit++) {
+    if ((register_mask() >> bit & 1) == 0) continue;
+    const auto value = in.get<uint64_t>();
+    if (bit == kPc) registers.pc = value;
+    for (const auto& r : kRegisters) {
+      if (r.perf == bit) registers.set(r.dwarf, value);
+    }
+  }
+  const auto size = in.get<uint64_t>();
+  if (size > kStackBytes) return false;
+  const std::string_view bytes = in.take(size);
+  const uint64_t used = size != 0 ? in.get<uint64_t>() : 0;
+  if (!in.ok()) return false;
+  stack.assign(bytes.substr(0, used));
+  return true;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid) {
+  perf_event_attr attr{};
+  attr.size = sizeof attr;
+  attr.type = PERF_TYPE_SOFTWARE;
+  attr.config = PERF_COUNT_SW_TASK_CLOCK;
+  attr.freq = 1;
+  attr.sample_freq = kSamplesPerSecond;
+  attr.sample_type = PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER;
+  attr.sample_regs_user = register_mask();
+  attr.sample_stack_user = kStackBytes;
+  attr.exclude_kernel = 1;
+  attr.exclude_hv = 1;
+  attr.write_backward = 0;
+  const auto fd =
+      static_cast<int>(syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC));
+  if (fd < 0) {
+    const int err = errno;
+    if (err == ESRCH) return Error{Code::kGone, "the thread has ended", ""};
+    if (err == EACCES || err == EPERM) {
+      return Error{Code::kDenied, "cannot sample running native code: no permission",
+                   "set kernel.perf_event_paranoid=2, or give flatout CAP_PERFMON"};
+    }
+    return Error{Code::kUnsupported,
+                 std::string("cannot sample running native code: ") + std::strerror(err), ""};
+  }
+  void* ring =
+      mmap(nullptr, (1 + kRingPages) * page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (ring == MAP_FAILED) {
+    close(fd);
+    return Error{Code::kDenied, "cannot map a sampling buffer", "raise kernel.perf_event_mlock_kb"};
+  }
+  return std::unique_ptr<CpuSampler>(new CpuSampler(fd, ring));
+}
+
+CpuSampler::~CpuSampler() {
+  munmap(ring_, (1 + kRingPages) * page_bytes());
+  close(fd_);
+}
+
+bool CpuSampler::take(symbols::NativeRegisters& registers, std::string& stack) {
+  auto* header = static_cast<perf_event_mmap_page*>(ring_);
+  const char* data = static_cast<const char*>(ring_) + page_bytes();
+  const uint64_t size = kRingPages * page_bytes();
+  const uint64_t head = __atomic_load_n(&header->data_head, __ATOMIC_ACQUIRE);
+  uint64_t tail = header->data_tail;
+  std::string newest, event;
+  while (tail < head) {
+    perf_event_header h{};
+    const auto copy = [&](uint64_t at, void* to, size_t bytes) {
+      for (size_t i = 0; i < bytes; i++) static_cast<char*>(to)[i] = data[(at + i) % size];
+    };
+    copy(tail, &h, sizeof h);
+    if (h.size < sizeof h || h.size > head - tail) break;
+    if (h.type == PERF_RECORD_SAMPLE) {
+      event.resize(h.size - sizeof h);
+      copy(tail + sizeof h, event.data(), event.size());
+      newest.swap(event);
+    }
+    tail += h.size;
+  }
+  __atomic_store_n(&header->data_tail, head, __ATOMIC_RELEASE);
+  return !newest.empty() && parse_sample(newest, registers, stack);
+}
+
+/// Symbols are loaded at the first stack, and anew when many frames lie outside of what is known.
+bool NativeStacks::ready() {
+  if (process_ != nullptr && unknown_ < kRenewAfter) return true;
+  if (process_ == nullptr && tried_) return false;
+  tried_ = true;
+  unknown_ = 0;
+  auto opened = symbols::NativeProcess::open(pid_);
+  if (!opened.ok()) {
+    process_.reset();
+    return false;
+  }
+  process_ = std::move(*opened);
+  return true;
+}
+
+void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
+  const auto pcs = process_->unwind(registers, stack, kMaxDepth);
+  for (size_t i = 0; i < pcs.size(); i++) {
+    const symbols::NativeFrame& frame = process_->frame(pcs[i], i != 0);
+    if (frame.function.empty() && frame.file.empty()) {
+      if (i == 0) unknown_++;
+      continue;
+    }
+    frames_.push_back(frame);
+  }
+}
+
+const std::vector<symbols::NativeFrame>& NativeStacks::blocked(const SyscallInfo& call) {
+  frames_.clear();
+  if (!ready()) return frames_;
+  const auto registers = symbols::NativeRegisters::blocked(call.pc, call.sp);
+  // The rest of a page is always there if its beginning is.
+  ProcessMemory memory(pid_);
+  buffer_.resize(kStackBytes);
+  const RemoteRange whole{call.sp, static_cast<uint32_t>(buffer_.size())};
+  auto got = memory.read({&whole, 1}, buffer_.data());
+  fill(registers, std::string_view(buffer_).substr(0, got.ok() ? *got : 0));
+  return frames_;
+}
+
+const std::vector<symbols::NativeFrame>& NativeStacks::running(int32_t tid) {
+  frames_.clear();
+  if (!trouble_.ok()) return frames_;
+  auto it = samplers_.find(tid);
+  if (it == samplers_.end()) {
+    if (samplers_.size() >= kMaxSamplers) return frames_;
+    auto opened = CpuSampler::open(tid);
+    if (!opened.ok()) {
+      if (opened.error().code != Code::kGone) trouble_ = opened.error();
+      return frames_;
+    }
+    it = samplers_.emplace(tid, std::move(*opened)).first;
+  }
+  symbols::NativeRegisters registers;
+  if (!it->second->take(registers, buffer_) || !ready()) return frames_;
+  fill(registers, buffer_);
+  return frames_;
+}
+
+}  // namespace flatout::probe

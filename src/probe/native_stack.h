@@ -1,0 +1,67 @@
+// Native stacks of the threads of a process that is not Python's, without stopping it.
+//
+// Of a thread that is blocked, the kernel tells the stack pointer and program counter
+// (/proc/PID/task/TID/syscall), and its stack stands still. Of a thread that runs, perf_event_open
+// samples registers and the top of the stack (man 2 perf_event_open; needs perf_event_paranoid <= 2
+// or CAP_PERFMON). Both are unwound by the program's own unwind tables.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "probe/thread_state.h"
+#include "symbols/native_process.h"
+
+namespace flatout::probe {
+
+/// Samples one thread's registers and stack while it is on a core, some 50 times a second of CPU.
+class CpuSampler {
+ public:
+  /// Errors: kDenied, kGone, kUnsupported.
+  static Result<std::unique_ptr<CpuSampler>> open(int32_t tid);
+  ~CpuSampler();
+  CpuSampler(const CpuSampler&) = delete;
+  CpuSampler& operator=(const CpuSampler&) = delete;
+
+  /// The newest sample since the last call; false if there is none.
+  bool take(symbols::NativeRegisters& registers, std::string& stack);
+
+ private:
+  CpuSampler(int fd, void* ring) : fd_(fd), ring_(ring) {}
+  int fd_;
+  void* ring_;
+};
+
+/// The stacks of one process.
+class NativeStacks {
+ public:
+  explicit NativeStacks(int32_t pid) : pid_(pid) {}
+
+  /// Frames, innermost first; empty where nothing could be read. Valid until the next call.
+  const std::vector<symbols::NativeFrame>& blocked(const SyscallInfo& call);
+  /// The same of a thread that runs: what the newest sample says.
+  const std::vector<symbols::NativeFrame>& running(int32_t tid);
+  void forget(int32_t tid) { samplers_.erase(tid); }
+  /// Why running threads can't be sampled; ok() where they can.
+  const Status& trouble() const { return trouble_; }
+
+ private:
+  bool ready();
+  void fill(const symbols::NativeRegisters& registers, std::string_view stack);
+
+  int32_t pid_;
+  std::unique_ptr<symbols::NativeProcess> process_;
+  bool tried_ = false;
+  int unknown_ = 0;  // stacks in which the innermost frame was not known: libraries were loaded
+  std::map<int32_t, std::unique_ptr<CpuSampler>> samplers_;
+  Status trouble_;
+  std::string buffer_;
+  std::vector<symbols::NativeFrame> frames_;
+};
+
+}  // namespace flatout::probe

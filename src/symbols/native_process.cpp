@@ -1,0 +1,179 @@
+#include "symbols/native_process.h"
+
+#include <cxxabi.h>
+#include <dwarf.h>
+#include <elfutils/libdwfl.h>
+#include <errno.h>
+#include <sys/uio.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace flatout::symbols {
+namespace {
+
+constexpr size_t kMaxFrames = 4096;  // remembered, by address
+
+#if defined(__x86_64__)
+constexpr unsigned kStackPointer = 7;
+constexpr unsigned kRegisters = 17;
+constexpr unsigned kReturnAddress = 16;
+#elif defined(__aarch64__)
+constexpr unsigned kStackPointer = 31;
+constexpr unsigned kRegisters = 32;
+#endif
+
+std::string demangle(const char* name) {
+  int status = 0;
+  std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
+  return status == 0 && text != nullptr ? std::string(text.get()) : std::string(name);
+}
+
+/// Separate debug files are not looked for: that may ask the network (debuginfod).
+int no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
+                  GElf_Word, char**) {
+  return -1;
+}
+
+struct Sample {
+  int32_t pid = 0;
+  const NativeRegisters* registers = nullptr;
+  std::string_view stack;
+  std::vector<uint64_t>* out = nullptr;
+  size_t limit = 0;
+};
+
+}  // namespace
+
+uint64_t NativeRegisters::sp() const { return values[kStackPointer]; }
+
+NativeRegisters NativeRegisters::blocked(uint64_t pc, uint64_t sp) {
+  NativeRegisters r;
+  r.pc = pc;
+  r.set(kStackPointer, sp);
+  return r;
+}
+
+struct NativeProcess::State {
+  ~State() {
+    if (dwfl != nullptr) dwfl_end(dwfl);
+  }
+  Dwfl_Callbacks callbacks{};
+  char* debug_path = nullptr;
+  Dwfl* dwfl = nullptr;
+  Sample sample;
+
+  static pid_t next_thread(Dwfl*, void* arg, void** thread_arg) {
+    auto* state = static_cast<State*>(arg);
+    if (*thread_arg != nullptr) return 0;
+    *thread_arg = state;
+    return state->sample.pid;
+  }
+  static bool get_thread(Dwfl*, pid_t, void* arg, void** thread_arg) {
+    *thread_arg = arg;
+    return true;
+  }
+  static bool memory_read(Dwfl*, Dwarf_Addr address, Dwarf_Word* result, void* arg) {
+    const Sample& s = static_cast<State*>(arg)->sample;
+    const uint64_t base = s.registers->sp();
+    if (address >= base && address - base + sizeof *result <= s.stack.size()) {
+      std::memcpy(result, s.stack.data() + (address - base), sizeof *result);
+      return true;
+    }
+    iovec local{result, sizeof *result};
+    iovec remote{reinterpret_cast<void*>(address), sizeof *result};  // NOLINT: not our address
+    return process_vm_readv(s.pid, &local, 1, &remote, 1, 0) == sizeof *result;
+  }
+  static bool set_registers(Dwfl_Thread* thread, void* arg) {
+    const NativeRegisters& r = *static_cast<State*>(arg)->sample.registers;
+    for (unsigned i = 0; i < kRegisters; i++) {
+      if ((r.known >> i & 1) == 0) continue;
+      const Dwarf_Word value = r.values[i];
+      if (!dwfl_thread_state_registers(thread, static_cast<int>(i), 1, &value)) return false;
+    }
+#if defined(__x86_64__)
+    const Dwarf_Word pc = r.pc;
+    if (!dwfl_thread_state_registers(thread, kReturnAddress, 1, &pc)) return false;
+#endif
+    dwfl_thread_state_register_pc(thread, r.pc);
+    return true;
+  }
+  static int take_frame(Dwfl_Frame* frame, void* arg) {
+    Sample& s = static_cast<State*>(arg)->sample;
+    Dwarf_Addr pc = 0;
+    bool activation = false;
+    if (!dwfl_frame_pc(frame, &pc, &activation)) return DWARF_CB_ABORT;
+    s.out->push_back(pc);
+    return s.out->size() < s.limit ? DWARF_CB_OK : DWARF_CB_ABORT;
+  }
+  static constexpr Dwfl_Thread_Callbacks kThreads = {next_thread,   get_thread, memory_read,
+                                                     set_registers, nullptr,    nullptr};
+};
+
+NativeProcess::NativeProcess(std::unique_ptr<State> state) : state_(std::move(state)) {}
+NativeProcess::~NativeProcess() = default;
+
+Result<std::unique_ptr<NativeProcess>> NativeProcess::open(int32_t pid) {
+  const std::string who = "cannot read the symbols of pid " + std::to_string(pid);
+  auto state = std::make_unique<State>();
+  state->callbacks.find_elf = dwfl_linux_proc_find_elf;
+  state->callbacks.find_debuginfo = no_debug_file;
+  state->callbacks.debuginfo_path = &state->debug_path;
+  state->dwfl = dwfl_begin(&state->callbacks);
+  if (state->dwfl == nullptr) return Error{Code::kIo, who, ""};
+  const int failed = dwfl_linux_proc_report(state->dwfl, pid);
+  if (failed != 0) {
+    if (failed == EACCES || failed == EPERM) return Error{Code::kDenied, who, ""};
+    return Error{Code::kGone, who, ""};
+  }
+  dwfl_report_end(state->dwfl, nullptr, nullptr);
+  state->sample.pid = pid;
+  if (!dwfl_attach_state(state->dwfl, nullptr, pid, &State::kThreads, state.get())) {
+    return Error{Code::kUnsupported, who + ": " + dwfl_errmsg(-1), ""};
+  }
+  return std::unique_ptr<NativeProcess>(new NativeProcess(std::move(state)));
+}
+
+std::vector<uint64_t> NativeProcess::unwind(const NativeRegisters& registers,
+                                            std::string_view stack, size_t limit) {
+  std::vector<uint64_t> out;
+  Sample& s = state_->sample;
+  s.registers = &registers;
+  s.stack = stack;
+  s.out = &out;
+  s.limit = limit;
+  // An error means that the stack could not be followed to its end: what was found still holds.
+  (void)dwfl_getthread_frames(state_->dwfl, s.pid, State::take_frame, state_.get());
+  if (out.empty()) out.push_back(registers.pc);
+  return out;
+}
+
+const NativeFrame& NativeProcess::frame(uint64_t pc, bool caller) {
+  const uint64_t at = caller ? pc - 1 : pc;
+  if (frames_.size() > kMaxFrames) frames_.clear();
+  const auto [known, fresh] = frames_.try_emplace(at);
+  NativeFrame& frame = known->second;
+  if (!fresh) return frame;
+  Dwfl_Module* module = dwfl_addrmodule(state_->dwfl, at);
+  if (module == nullptr) return frame;
+  GElf_Off offset = 0;
+  GElf_Sym symbol{};
+  const char* name = dwfl_module_addrinfo(module, at, &offset, &symbol, nullptr, nullptr, nullptr);
+  if (name != nullptr) frame.function = demangle(name);
+  const char* binary = nullptr;
+  dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, &binary, nullptr);
+  Dwfl_Line* line = dwfl_module_getsrc(module, at);
+  int number = 0;
+  const char* source =
+      line == nullptr ? nullptr : dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
+  if (source != nullptr) {
+    frame.file = source;
+    frame.line = static_cast<uint32_t>(number > 0 ? number : 0);
+  } else if (binary != nullptr) {
+    frame.file = binary;
+  }
+  return frame;
+}
+
+}  // namespace flatout::symbols
