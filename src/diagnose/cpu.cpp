@@ -24,6 +24,8 @@ namespace {
 constexpr double kSomeCore = 0.1;
 // Interpreter time in the time on CPU from which a line's operations count as tiny.
 constexpr double kTinyOps = 0.2;
+// Interpreter time in the step below which its operations are not to blame.
+constexpr double kPythonShare = 0.12;
 
 std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
@@ -210,10 +212,10 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
 }
 
 void detect_python_bound(const RunView& view, Findings& findings) {
-  const bool loader = view.loader().measured || view.loader().kind != LoaderKind::kSerial;
-  const auto computing = [loader](const Cell& c) {
-    return c.role == Role::kTrainer && (c.part != Part::kInputWait || !loader) &&
-           c.part != Part::kCheckpoint && (c.traits & (kInLogging | kInSave)) == 0;
+  // An optimizer's own loop over parameters is the framework's business.
+  const auto computing = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
+           c.part != Part::kOptimizer && (c.traits & (kInLogging | kInSave)) == 0;
   };
   // By line: interpreter time among the time on CPU. A line of big operations has hardly any.
   struct Line {
@@ -239,7 +241,7 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double python = view.per_step(
       Role::kTrainer, [&](const Cell& c) { return tiny(c) && c.act == Act::kPython; });
   const double unit = view.has_steps() ? view.steps().mean : 1.0;
-  if (python < 2 * kWorthSaying * unit) return;
+  if (python < kPythonShare * unit) return;
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
                             "The interpreter's work on many tiny operations bounds the step", 0.85,

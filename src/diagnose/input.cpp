@@ -446,6 +446,8 @@ void detect_input(const RunView& view, Findings& findings) {
     if (!first && cause.weight < kSecondCause * times.total) break;
     if (findings.has(cause.id)) continue;
     const double saved = whatif.saved_by(cause.relief);
+    // Any loader passes batches on; only much of it is a cause.
+    if (cause.id == "input.collate" && saved < 2 * kWorthSaying * step) continue;
     const double sure = std::min(0.97, 0.5 + 0.5 * cause.weight / times.total);
     Finding* f = findings.add(cause.id, cause.title, sure, saved);
     if (f == nullptr) continue;

@@ -115,11 +115,6 @@ void detect_leak(const RunView& view, Findings& findings) {
   const double until = *left / per_second;
   evidence(f, fmt::format("what is left lasts {} more", format_duration(nanos(until * 1e9))), until,
            "s", "probe.memory", n);
-  // The line that touches new memory is the nearest that stacks can tell.
-  f.where = view.where([](const Cell& c) {
-    return c.role == Role::kTrainer && (c.act == Act::kMemory || c.act == Act::kKernel) &&
-           (c.traits & kInSave) == 0;
-  });
   remedy(f, "release",
          "Find what keeps each step's objects (lists of losses or outputs: detach "
          "them, or keep numbers).");
@@ -293,7 +288,8 @@ void detect_fds(const RunView& view, Findings& findings) {
       // Growth that goes on, and reaches the limit soon.
       const double left = (*limit->last() - last) / std::max(grown / to_s(most->at - mid.at), 1e-9);
       const double before = mid.value - used->readings.front().value;
-      if (grown < 16 || grown < 0.3 * before || left > kSoon) continue;
+      if (grown < 16 || grown < 0.3 * before || left > kSoon || last < 0.2 * *limit->last())
+        continue;
       Finding& f = findings.add_outside("mem.fds", fmt::format("{} run out", what), 0.85);
       const auto n = static_cast<int64_t>(used->readings.size());
       evidence(f, fmt::format("{} are in use and more each time", format_number(last)), last,

@@ -91,7 +91,11 @@ void detect_checkpoint(const RunView& view, Findings& findings) {
   const double cost = part + outside + (big ? view.per_step(Role::kTrainer, plain_write) : 0);
   Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, cost);
   if (f == nullptr) return;
-  f->where = view.where([&](const Cell& c) { return places.holds(c) || (big && plain_write(c)); });
+  f->where = view.where(saving);
+  if (!f->where) {
+    f->where =
+        view.where([&](const Cell& c) { return places.holds(c) || (big && plain_write(c)); });
+  }
   int64_t count = 0;
   double bytes = 0, longest = 0;
   for (const Step* s : view.steps().steady) {
