@@ -15,7 +15,7 @@ namespace flatout::recorder {
 namespace {
 
 // A signal to the group is given to its members one after another: so long apart at most.
-constexpr Nanos kGroupSpread = std::chrono::milliseconds(30);
+constexpr Nanos kGroupSpread = std::chrono::milliseconds(100);
 
 bool stops(int signal) { return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU; }
 
