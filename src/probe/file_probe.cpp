@@ -35,6 +35,7 @@ constexpr size_t kMaxSeen = 20000;
 constexpr size_t kMaxFacts = 8;
 constexpr uint64_t kWorthCaching = 1 << 20;  // smaller files are not asked for their cached part
 constexpr Nanos kScanPeriod = seconds(1);
+constexpr Nanos kIdleScanPeriod = seconds(2);  // where no data file was open
 constexpr Nanos kResidencyPeriod = seconds(5);
 
 bool is_data_file(std::string_view path) {
@@ -99,8 +100,8 @@ class FileProbe : public Probe {
 
   void scan(int32_t pid, TimePoint now, model::Sink& sink) {
     Process& process = processes_[pid];
-    process.next_scan = now + kScanPeriod;
     const std::string dir = proc_path(pid, "fd");
+    process.next_scan = now + kIdleScanPeriod;
     auto names = root_.list(dir);
     if (!names.ok()) {
       if (!is_gone(names.error())) {
@@ -127,6 +128,7 @@ class FileProbe : public Probe {
       if (process.seen.size() < kMaxSeen) process.seen.insert(std::hash<std::string>()(*path));
     }
     process.files = std::move(files);
+    process.next_scan = now + (process.files.empty() ? kIdleScanPeriod : kScanPeriod);
     deliver(pid, process, now, sink);
   }
 

@@ -11,7 +11,7 @@
 namespace flatout::probe {
 namespace {
 
-constexpr Nanos kCheckPeriod = std::chrono::milliseconds(200);
+constexpr Nanos kCheckPeriod = std::chrono::milliseconds(400);
 constexpr Nanos kListPeriod = std::chrono::seconds(2);
 constexpr int32_t kMaxProbedPids = 256;  // beyond that, listing /proc costs less
 // Reporting short-lived processes without bound would fill the recording.

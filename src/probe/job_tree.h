@@ -44,7 +44,7 @@ class JobTree {
   void ignore(int32_t pid) { ignored_pid_ = pid; }
 
   /// Finds new processes, execs and ends, and tells the sink. Cheap: may be called ten times a
-  /// second; known processes are looked at again every 200 ms.
+  /// second; known processes are looked at again every 400 ms.
   void update(TimePoint now, model::Sink& sink);
 
   /// The job's live processes (zombies excluded), ordered by pid.

@@ -104,10 +104,10 @@ TEST(JobTree, ReportsEndsWithTheStatusOfAZombie) {
   job.update(at_ms(0), m.sink);
   m.tree.task({.pid = 101, .ppid = kJob, .state = 'Z', .exit_status = 9});
   m.tree.remove("proc/102");
-  job.update(at_ms(300), m.sink);
+  job.update(at_ms(500), m.sink);
   EXPECT_EQ(m.pids(job), (Pids{100}));
   EXPECT_EQ(m.sink.ends, (std::vector<std::pair<int32_t, int>>{{101, 9}, {102, -1}}));
-  job.update(at_ms(600), m.sink);
+  job.update(at_ms(1000), m.sink);
   EXPECT_EQ(m.sink.ends.size(), 2u) << "said once";
 }
 
@@ -119,11 +119,11 @@ TEST(JobTree, TellsAnExecAndAReusedPid) {
   job.update(at_ms(0), m.sink);
   EXPECT_TRUE(m.sink.find_process(101)->python) << "forked from an interpreter";
   m.tree.task({.pid = 101, .ppid = kJob, .name = "ffmpeg", .exe = "/usr/bin/ffmpeg"});
-  job.update(at_ms(300), m.sink);
+  job.update(at_ms(500), m.sink);
   EXPECT_EQ(m.sink.find_process(101)->name, "ffmpeg");
   EXPECT_FALSE(m.sink.find_process(101)->python);
   m.tree.task({.pid = 101, .ppid = 60, .name = "other", .start = 9000, .exe = "/bin/other"});
-  job.update(at_ms(600), m.sink);
+  job.update(at_ms(1000), m.sink);
   EXPECT_FALSE(job.contains(101)) << "another process has the pid now";
   EXPECT_EQ(m.sink.ends.size(), 1u);
 }
@@ -179,10 +179,10 @@ TEST(JobTree, SurvivesMalformedFiles) {
   job.update(at_ms(0), m.sink);
   EXPECT_EQ(m.pids(job), (Pids{100, 101}));
   m.tree.write("proc/101/stat", "garbage");
-  job.update(at_ms(300), m.sink);
+  job.update(at_ms(500), m.sink);
   EXPECT_TRUE(job.contains(101)) << "a malformed file is no end";
   m.tree.forbid("proc/101/stat");
-  job.update(at_ms(600), m.sink);
+  job.update(at_ms(1000), m.sink);
   EXPECT_TRUE(job.contains(101)) << "neither is one that may not be read";
 }
 

@@ -142,7 +142,7 @@ class NeighbourProbe : public Probe {
     other.active = (!again && !other.kernel) || cpu > other.cpu_ticks;  // a second look soon
     const double rss = static_cast<double>(std::max<int64_t>(0, stat.rss_pages)) * page_bytes();
     bool interesting = cpu_share >= kCpuShare || rss >= kMemoryShare * memory_bytes_;
-    if ((other.active || stat.state == 'D') && !other.kernel) {
+    if (((again && other.active) || stat.state == 'D') && !other.kernel) {
       interesting |= read_io(pid, other, now, sink);
     }
     if (!other.kernel && !other.zombie) {

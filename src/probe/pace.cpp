@@ -11,7 +11,8 @@ namespace flatout::probe {
 namespace {
 
 // Keeps an inner probe to its share of a core, but for a burst: the first readings, and those after
-// a quiet time, may come at full rate.
+// a quiet time, may come at full rate. After the first minute, in which a verdict is wanted soon,
+// half the rate will do.
 class Paced : public Probe {
  public:
   Paced(std::unique_ptr<Probe> probe, double share) : probe_(std::move(probe)), share_(share) {}
@@ -19,7 +20,8 @@ class Paced : public Probe {
 
   Nanos period() const override {
     const Nanos wait = credit_ns_ >= 0 ? Nanos(0) : nanos(-credit_ns_ / share_);
-    return std::max(probe_->period(), std::min(wait, kLongest));
+    const bool settled = last_ - first_ > kFirstPhase;
+    return std::max(probe_->period() * (settled ? 2 : 1), std::min(wait, kLongest));
   }
 
   void read(TimePoint now, model::Sink& sink) override {
@@ -27,6 +29,7 @@ class Paced : public Probe {
       const double elapsed = static_cast<double>((now - last_).count());
       credit_ns_ = std::min(kBurstNs, credit_ns_ + elapsed * share_);
     }
+    if (first_ == TimePoint{}) first_ = now;
     last_ = now;
     const double before = cpu_ns();
     probe_->read(now, sink);
@@ -35,7 +38,8 @@ class Paced : public Probe {
 
  private:
   static constexpr Nanos kLongest = std::chrono::seconds(30);
-  static constexpr double kBurstNs = 30e6;
+  static constexpr Nanos kFirstPhase = std::chrono::minutes(1);
+  static constexpr double kBurstNs = 20e6;
 
   static double cpu_ns() {
     timespec ts{};
@@ -46,7 +50,7 @@ class Paced : public Probe {
   std::unique_ptr<Probe> probe_;
   double share_;
   double credit_ns_ = kBurstNs;
-  TimePoint last_{};
+  TimePoint first_{}, last_{};
 };
 
 }  // namespace
@@ -66,7 +70,7 @@ std::vector<std::unique_ptr<Probe>> make_probes(const Scope& scope) {
   out.push_back(make_paced(make_pressure_probe(scope), 0.0005));
   out.push_back(make_paced(make_disk_probe(scope), 0.0005));
   out.push_back(make_paced(make_mount_probe(scope), 0.0002));
-  out.push_back(make_paced(make_neighbour_probe(scope), 0.001));
+  out.push_back(make_paced(make_neighbour_probe(scope), 0.0008));
   out.push_back(make_paced(make_file_probe(scope), 0.0005));
   out.push_back(make_paced(make_nvml_probe(scope), 0.001));
   out.push_back(make_host_facts_probe(scope));
