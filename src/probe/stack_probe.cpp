@@ -422,11 +422,11 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
                              model::Sink& sink) {
   if (!wants_native(process, now)) return;
   if (call && call->pc == thread.native_pc && call->sp == thread.native_sp) return;
-  if (call) {
-    thread.stack = 0;
-    thread.native_running = false;
-  }
+  const bool ran_before = thread.native_running;
   thread.native_pc = thread.native_sp = 0;
+  thread.native_running = false;
+  const model::StackId before = thread.stack;
+  thread.stack = 0;
   if (natives_left_ <= 0) return;
   natives_left_--;
   thread.native_tried = true;
@@ -439,6 +439,11 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   if (call && !frames.empty()) {
     thread.native_pc = call->pc;
     thread.native_sp = call->sp;
+  }
+  if (!call) {
+    // Without a new sample it had no core: it stands where it stood, unless it slept meanwhile.
+    if (frames.empty() && ran_before) thread.stack = before;
+    thread.native_running = thread.stack != 0;
   }
   if (const Status& trouble = process.native->trouble(); !trouble.ok()) {
     sink.missing({"stacks.native", trouble.error().message, trouble.error().hint});

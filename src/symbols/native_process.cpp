@@ -173,6 +173,10 @@ const NativeFrame& NativeProcess::frame(uint64_t pc, bool caller) {
   } else if (binary != nullptr) {
     frame.file = binary;
   }
+  if (frame.function.empty() && binary != nullptr) {
+    const char* slash = std::strrchr(binary, '/');
+    frame.function = "[" + std::string(slash != nullptr ? slash + 1 : binary) + "]";
+  }
   return frame;
 }
 

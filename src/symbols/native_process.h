@@ -18,7 +18,7 @@
 namespace flatout::symbols {
 
 struct NativeFrame {
-  std::string function;  // demangled; "" where there is no symbol
+  std::string function;  // demangled; "[libx.so]" where there is no symbol
   std::string file;      // source file, or the binary where there is no DWARF
   uint32_t line = 0;
 };

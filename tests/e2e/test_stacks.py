@@ -236,3 +236,50 @@ def test_a_target_that_execs_or_crashes_is_followed():
         assert target.process.wait(timeout=30) == -signal.SIGABRT
         seen = sum(s for stack, s in result["threads"][str(target.pid)]["stacks"].items() if "working" in stack)
         assert seen > 0.2
+
+
+NATIVE = r"""
+#include <cmath>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+std::mutex mutex;
+std::condition_variable ready;
+volatile double sink;
+volatile int size = 100000;
+__attribute__((noinline)) double convolve(int n) {
+  double sum = 0;
+  for (int i = 0; i < n; i++) sum += std::sin(i * 0.1) * i;
+  return sum;
+}
+__attribute__((noinline)) double train_step(int n) { return convolve(n) + 1; }
+__attribute__((noinline)) void wait_for_batch() {
+  std::unique_lock lock(mutex);
+  ready.wait(lock, [] { return false; });
+}
+int main() {
+  std::thread loader(wait_for_batch);
+  std::puts("ready");
+  std::fflush(stdout);
+  while (true) sink = train_step(size);
+}
+"""
+
+
+def test_a_native_job_shows_its_functions_and_lines(tmp_path):
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source, program = tmp_path / "job.cpp", tmp_path / "job"
+    source.write_text(NATIVE)
+    subprocess.run([compiler, "-std=c++17", "-O2", "-g", source, "-o", program, "-pthread"], check=True)
+    with Target(str(program), "") as target:
+        result = dump(target.pid, "--states", "4", "--interval-us", "20000")
+    stacks = {tid: list(t["stacks"]) for tid, t in result["threads"].items()}
+    assert all(len(stack.split(";")) <= 64 for each in stacks.values() for stack in each)
+    waiting = [s for tid, each in stacks.items() if tid != str(target.pid) for s in each]
+    assert any("wait_for_batch" in s for s in waiting)
+    if "stacks.native" in result["missing"]:
+        pytest.skip("running code can't be sampled here: " + result["missing"]["stacks.native"]["reason"])
+    assert any("train_step" in s and "job.cpp:" in s and s.count("train_step(") == 1 for s in stacks[str(target.pid)])
