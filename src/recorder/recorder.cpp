@@ -31,6 +31,7 @@ constexpr Nanos kMinTextPeriod = std::chrono::seconds(1);
 constexpr double kTextShare = 0.005;  // of one core, for making the status text
 constexpr uint64_t kFirstVerdictSteps = 30;
 constexpr Nanos kFirstVerdictAge = std::chrono::seconds(10);
+constexpr Nanos kEarly = std::chrono::seconds(60);
 constexpr Nanos kPatience = std::chrono::milliseconds(100);
 constexpr Nanos kShortestGap = std::chrono::milliseconds(200);
 
@@ -310,7 +311,9 @@ void Recorder::pump(TimePoint now, bool all) {
 void Recorder::show_status(TimePoint now, const StatusMaker& make_status) {
   next_status_ = now + kStatusPeriod;
   if (!terminal_->may_draw(now)) return;
-  const bool early = agents_ != nullptr && agents_->steps() < kFirstVerdictSteps &&
+  // The first verdict is not to wait for its turn; where no agent counts steps, that ends too.
+  const bool early = agents_ != nullptr && now - begin_ < kEarly &&
+                     agents_->steps() < kFirstVerdictSteps &&
                      (agents_->steps() == 0 || now - agents_->first_step() < kFirstVerdictAge);
   if (now >= next_text_) {
     const Nanos before = own_cpu();
