@@ -25,6 +25,7 @@ Commands:
   attach     watch a running job from outside
   report     make the report again from a run folder
   compare    what changed between two runs, and what each change costs
+  train      the embedded trainer: a job to try it on, with causes to build in
 
 Each has --help. Options may also be given as variables (FLATOUT_RATE=20): docs/options.md.
 )";
@@ -35,7 +36,7 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
-    {"run", run}, {"attach", attach}, {"report", report}, {"compare", compare}};
+    {"run", run}, {"attach", attach}, {"report", report}, {"compare", compare}, {"train", train}};
 
 }  // namespace
 

@@ -30,21 +30,21 @@ const std::vector<CauseInfo>& causes() {
       {Cause::kDecodeCpu, "input.decode_cpu",
        "samples are large pictures, decoded and scaled down"},
       {Cause::kTooFewWorkers, "input.too_few_workers", "one loader thread where more would fit"},
-      {Cause::kSmallFiles, "input.small_files", "a sample is a folder of 128 tiny files"},
+      {Cause::kSmallFiles, "input.small_files", "a sample is a folder of 768 tiny files"},
       {Cause::kRandomSeek, "input.random_seek",
        "an archive without index is scanned for each sample"},
       {Cause::kCollate, "input.collate", "batches grow by concatenation, all copied each time"},
-      {Cause::kWorkerSkew, "input.worker_skew", "one sample in a hundred is a huge picture"},
+      {Cause::kWorkerSkew, "input.worker_skew", "one sample in two hundred is a huge picture"},
       {Cause::kNoisyNeighbour, "cpu.noisy_neighbour", "processes outside the job take the cores"},
       {Cause::kOversubscribed, "cpu.oversubscribed", "eight spinning compute threads per core"},
       {Cause::kAffinity, "cpu.affinity", "all threads are pinned to one core"},
       {Cause::kProcessChurn, "cpu.process_churn", "a process is started to read each sample"},
       {Cause::kPageFaults, "mem.page_faults", "big buffers are mapped and unmapped every step"},
-      {Cause::kLeak, "mem.leak", "every batch is kept, with 4 MiB of history"},
+      {Cause::kLeak, "mem.leak", "every batch is kept, with 1 MiB of history"},
       {Cause::kAllocator, "mem.allocator", "compute threads fight for malloc's only arena"},
       {Cause::kCheckpoint, "stall.checkpoint",
        "a large checkpoint is saved and synced in the loop"},
-      {Cause::kLogging, "stall.logging", "24 log lines a step, each written through to the disk"},
+      {Cause::kLogging, "stall.logging", "12 log lines a step, each written through to the disk"},
       {Cause::kIdleWait, "stall.idle_wait",
        "the loop polls an answer every 30 ms that came at once"},
       {Cause::kHang, "stall.hang", "a loader thread waits for a lock that is never let go"},
@@ -109,7 +109,7 @@ Result<std::unique_ptr<Source>> make_source(Cause cause, const TrainOptions& opt
     case Cause::kDecodeCpu: {
       // Decoding costs side * side; with more cores there are more loader threads to keep busy.
       const int factor = std::clamp(static_cast<int>(12 * std::sqrt(cores / 2.0)), 12, 64);
-      const size_t distinct = static_cast<size_t>(std::max(8, 96 * 144 / (factor * factor)));
+      const size_t distinct = static_cast<size_t>(std::max(8, 48 * 144 / (factor * factor)));
       return memory_source(options.seed, samples, factor * kSide, distinct);
     }
     case Cause::kTooFewWorkers:
@@ -181,7 +181,7 @@ FLATOUT_NOINLINE void churn_small_blocks() {
   // Larger than malloc's caches per thread take (1 KiB), so that every call needs the arena.
   constexpr size_t kKeep = 64;
   void* ring[kKeep] = {};
-  for (size_t i = 0; i < 20000; ++i) {
+  for (size_t i = 0; i < 120000; ++i) {
     void*& slot = ring[i % kKeep];
     std::free(slot);
     slot = std::malloc(1100 + i * 37 % 3000);
@@ -192,7 +192,7 @@ FLATOUT_NOINLINE void churn_small_blocks() {
 
 FLATOUT_NOINLINE void keep_history(const Batch& batch, std::vector<std::vector<float>>& kept) {
   kept.push_back(batch.x);
-  kept.emplace_back(size_t{1} << 20, 0.5f);  // 4 MiB
+  kept.emplace_back(size_t{1} << 18, 0.5f);  // 1 MiB
 }
 
 FLATOUT_NOINLINE void save_checkpoint(const std::string& path) {
@@ -214,7 +214,7 @@ FLATOUT_NOINLINE void save_checkpoint(const std::string& path) {
 
 FLATOUT_NOINLINE void write_log(int fd, int64_t step, double loss) {
   const uint64_t begin = flatout_now();
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < 12; ++i) {
     const std::string line = fmt::format("step {} sample {} loss {:.6f}\n", step, i, loss);
     if (write(fd, line.data(), line.size()) < 0) return;
   }

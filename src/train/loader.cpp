@@ -14,7 +14,7 @@ namespace flatout::train {
 namespace {
 
 constexpr int kPixels = 3 * kSide * kSide;
-constexpr int kViews = 16;  // of each sample, for Collate::kConcatenation
+constexpr int kViews = 64;  // of each sample, for Collate::kConcatenation
 
 /// Shifts by up to two pixels, changes the brightness, and turns [H][W][C] bytes into [C][H][W]
 /// floats in about -1..1. x: [3][32][32].

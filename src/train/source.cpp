@@ -44,8 +44,8 @@ std::unique_ptr<Source> memory_source(uint64_t seed, size_t count, int side, siz
 }
 
 std::unique_ptr<Source> source_with_huge_samples(uint64_t seed, size_t count) {
-  return std::make_unique<MemorySource>(encoded(seed, count, kSide), 100,
-                                        encoded(seed + 1, 2, 64 * kSide));
+  return std::make_unique<MemorySource>(encoded(seed, count, kSide), 200,
+                                        encoded(seed + 1, 1, 96 * kSide));
 }
 
 Result<std::unique_ptr<TemporaryFolder>> TemporaryFolder::make(const std::string& parent) {

@@ -20,10 +20,10 @@ class Source {
 /// more that costs. Of `count` samples at most `distinct` differ.
 std::unique_ptr<Source> memory_source(uint64_t seed, size_t count, int side, size_t distinct);
 
-/// As memory_source() of size kSide, but one sample in a hundred is a huge picture (2048 x 2048).
+/// As memory_source() of size kSide, but one sample in two hundred is a huge picture (3072 x 3072).
 std::unique_ptr<Source> source_with_huge_samples(uint64_t seed, size_t count);
 
-/// Every sample a folder of 128 tiny files, each looked up, opened and read by itself.
+/// Every sample a folder of 768 tiny files, each looked up, opened and read by itself.
 Result<std::unique_ptr<Source>> small_files_source(uint64_t seed, size_t count,
                                                    const std::string& folder);
 
@@ -32,7 +32,7 @@ Result<std::unique_ptr<Source>> small_files_source(uint64_t seed, size_t count,
 Result<std::unique_ptr<Source>> archive_source(uint64_t seed, size_t count,
                                                const std::string& folder);
 
-/// A file per sample, read through a process of its own (`cat FILE`).
+/// A file per sample, read through a process of its own (`sh -c 'cat FILE'`).
 Result<std::unique_ptr<Source>> command_source(uint64_t seed, size_t count,
                                                const std::string& folder);
 
