@@ -213,8 +213,8 @@ def test_a_signal_to_the_group_reaches_the_job_once(tmp_path, number):
 
 
 def test_a_terminated_job_still_gets_its_report(tmp_path):
-    job = start(tmp_path, "sleep", "60", start_new_session=True)
-    assert wait_until(lambda: processes_of("sleep 60"))
+    job = start(tmp_path, "sh", "-c", "echo ready; exec sleep 60", start_new_session=True)
+    assert read_line(job.stdout) == "ready"
     os.kill(job.pid, signal.SIGTERM)
     assert job.wait(60) == 143
     assert json.loads((latest(tmp_path) / "findings.json").read_text())["schema"] == 1
@@ -392,10 +392,9 @@ def test_a_killed_run_leaves_a_readable_folder_and_the_job_alone(tmp_path):
     os.kill(job.pid, signal.SIGKILL)
     assert read_line(job.stdout) == "done", "the job runs on"
     job.wait(60)
-    assert wait_until(lambda: not processes_of("flatout run --quiet") or True)
     report = flatout("report", str(latest(tmp_path)), cwd=tmp_path)
     assert report.returncode == 0, report.stderr
-    assert b"python" in report.stdout or report.stdout
+    assert b"python" in report.stdout
     sockets = pathlib.Path("/proc/net/unix").read_text()
     assert f"@flatout-{job.pid}-" not in sockets
 
