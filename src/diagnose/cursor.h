@@ -14,9 +14,12 @@ class Cursor {
  public:
   void add(TimePoint begin, TimePoint end, Tag tag) { all_.push_back({begin, end, tag}); }
   void ready() {
-    std::stable_sort(all_.begin(), all_.end(), [](const Item& a, const Item& b) {
+    const auto outer_first = [](const Item& a, const Item& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
-    });
+    };
+    // Slices come by their end: without nesting that is the order wanted.
+    if (std::is_sorted(all_.begin(), all_.end(), outer_first)) return;
+    std::stable_sort(all_.begin(), all_.end(), outer_first);
   }
   /// The tag of the innermost interval that holds t; `none` if there is none.
   Tag at(TimePoint t, Tag none) {

@@ -78,7 +78,7 @@ void detect_leak(const RunView& view, Findings& findings) {
       bool steady = each > 0 && y.back() - y[y.size() - 2] > 0.4 * each;
       for (size_t i = 1; i < y.size(); ++i) steady &= y[i] - y[i - 1] > 0.2 * each;
       const double rise = y.back() - y.front();
-      if (!steady || rise < 2 * kSomeGrowth || rise < 0.1 * y.front() || rise < grown) continue;
+      if (!steady || rise < 2 * kSomeGrowth || rise < 0.2 * y.front() || rise < grown) continue;
       worst = s;
       grown = rise;
       slope = rise / std::max(x.back() - x.front(), 1.0);
