@@ -364,7 +364,7 @@ void detect_zombies(const RunView& view, Findings& findings) {
   }
   // Tasks of a control group that run towards its limit because nobody reaps them.
   const Series* reaped_late = nullptr;
-  double reached_in = 0;
+  double most_tasks = 0;
   for (const Series* limit : run.all(SignalId::kCgroupPidsMax)) {
     const Series* used = view.series(SignalId::kCgroupPids, limit->entity);
     const Series* dead = view.host(SignalId::kHostZombies);
@@ -374,9 +374,14 @@ void detect_zombies(const RunView& view, Findings& findings) {
     const model::Reading& mid = used->readings[used->readings.size() / 2];
     const model::Reading& end = used->readings.back();
     const double grown = end.value - mid.value;
-    if (grown < 8 || peak < 0.4 * end.value || end.at <= mid.at) continue;
-    reached_in = (*limit->last() - end.value) / (grown / to_s(end.at - mid.at));
-    if (reached_in < 3600) reaped_late = used;
+    if (peak < 0.4 * end.value || end.at <= mid.at) continue;
+    const double left = *limit->last() - end.value;
+    const double rate = grown / to_s(end.at - mid.at);
+    const bool near = end.value > 0.8 * *limit->last();
+    if (near || (grown >= 8 && left < 3600 * rate)) {
+      reaped_late = used;
+      most_tasks = *limit->last();
+    }
   }
   if (reaped_late != nullptr) {
     Finding& f =
@@ -384,8 +389,8 @@ void detect_zombies(const RunView& view, Findings& findings) {
     const auto n = static_cast<int64_t>(reaped_late->readings.size());
     evidence(f, fmt::format("{} tasks are in the group", format_number(*reaped_late->last())),
              *reaped_late->last(), "tasks", "probe.cgroup", n);
-    evidence(f, fmt::format("the limit is reached in {}", format_duration(nanos(reached_in * 1e9))),
-             reached_in, "s", "probe.cgroup", n);
+    evidence(f, fmt::format("{} are allowed", format_number(most_tasks)), most_tasks, "tasks",
+             "probe.cgroup", n);
     f.where =
         view.where([](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kChild; });
     remedy(f, "reap", "Wait for the children (subprocess.run, or poll() them).");

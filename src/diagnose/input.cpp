@@ -21,6 +21,8 @@ namespace {
 
 // A second cause must explain this much of a batch's time.
 constexpr double kSecondCause = 0.25;
+// Share of their time that producers work from which they can be what the step waits for.
+constexpr double kBusy = 0.5;
 // CPU time that a page fault, a byte and a call of read cost in the kernel, roughly: to tell known
 // kernel work from look-ups of files.
 constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
@@ -446,7 +448,12 @@ void detect_input(const RunView& view, Findings& findings) {
     if (!first && cause.weight < kSecondCause * times.total) break;
     if (findings.has(cause.id)) continue;
     const double saved = whatif.saved_by(cause.relief);
-    // Any loader passes batches on; only much of it is a cause.
+    // Any loader passes batches on; only much of it is a cause. And workers that idle bound
+    // nothing.
+    const bool handling = cause.relief.handling > 2 * kWorthSaying * step;
+    if (loader.measured && loader.kind != LoaderKind::kSerial && loader.busy < kBusy && !handling) {
+      continue;
+    }
     if (cause.id == "input.collate" && saved < 2 * kWorthSaying * step) continue;
     const double sure = std::min(0.97, 0.5 + 0.5 * cause.weight / times.total);
     Finding* f = findings.add(cause.id, cause.title, sure, saved);
