@@ -6,7 +6,7 @@ VENV := build/venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-e2e bench golden format lint check asan tsan fuzz wheel docs clean
+.PHONY: help setup build demo test test-unit test-e2e jobs bench golden format lint check asan tsan fuzz wheel docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,10 @@ test-unit: # ctest: everything but the fuzzers
 
 test-e2e: # pytest: the built program on real jobs, one at a time
 	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e -q -rs
+
+jobs: build ## every job of tests/jobs under flatout, about 25 minutes; `make test` runs the settled ones
+	@tools/venv.sh $(VENV) tests/requirements.txt
+	@FLATOUT_ALL_JOBS=1 FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e/test_jobs.py -q
 
 bench: build ## run every benchmark once; comparisons with peers stand in bench/README.md
 	@ctest --test-dir $(BUILD) --output-on-failure -R 'bench_runs'
