@@ -157,6 +157,10 @@ const NativeFrame& NativeProcess::frame(uint64_t pc, bool caller) {
   if (!fresh) return frame;
   Dwfl_Module* module = dwfl_addrmodule(state_->dwfl, at);
   if (module == nullptr) return frame;
+  // libdwfl takes the last module for every address above it.
+  GElf_Addr low = 0, high = 0;
+  dwfl_module_info(module, nullptr, &low, &high, nullptr, nullptr, nullptr, nullptr);
+  if (at < low || at >= high) return frame;
   GElf_Off offset = 0;
   GElf_Sym symbol{};
   const char* name = dwfl_module_addrinfo(module, at, &offset, &symbol, nullptr, nullptr, nullptr);
