@@ -195,7 +195,8 @@ def test_each_thread_is_found_in_its_function_and_its_state(python):
     # on a busy machine both also wait for a core.)
     spinning = [t for t in threads.values() if t["pid"] == target.pid and any("recurse" in s for s in t["stacks"])]
     assert len(spinning) == 2
-    assert sum(t["states"].get("gil_wait", 0) for t in spinning) > 0.03
+    queued = sum(t["states"].get("run_queue", 0) for t in spinning)
+    assert sum(t["states"].get("gil_wait", 0) for t in spinning) > 0.03 or queued > 1.0
     assert sum(t.get("gil", 0) for t in spinning) > 0.6
 
 
