@@ -198,10 +198,10 @@ void main_finding(Writer& w, const Finding& f, const Run& run) {
                         Paint::kGood, 1, fmt::format("({} sure)", format_percent(f.confidence))));
   }
   if (f.where) {
-    w.add(0,
-          w.labelled("where",
-                     fit_end(w.clean(where_text(*f.where)), width - kIndent, w.options().unicode),
-                     Paint::kAccent, 1));
+    w.add(0, w.labelled("where",
+                        fit_end(w.clean(where_text(*f.where, width - kIndent)), width - kIndent,
+                                w.options().unicode),
+                        Paint::kAccent, 1));
   }
   for (size_t i = 0; i < f.remedies.size(); ++i) {
     w.add(i == 0 ? 0 : 20 + static_cast<int>(i),
@@ -225,7 +225,7 @@ void other_findings(Writer& w, const Diagnosis& d) {
       line.push_back({"  " + fit(w.clean(f.title), width - used, w.options().unicode)});
     }
     w.add(i <= 2 ? 5 : 15, std::move(line));
-    std::string detail = f.where ? where_text(*f.where) : "";
+    std::string detail = f.where ? where_text(*f.where, width / 2) : "";
     if (!f.remedies.empty()) detail += (detail.empty() ? "" : ": ") + f.remedies[0].text;
     if (!detail.empty()) {
       w.add(i <= 2 ? 16 : 30,

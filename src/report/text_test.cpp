@@ -94,6 +94,15 @@ TEST(Text, AChangeOfSpeedInsideTheRunIsNamed) {
       << text;
 }
 
+TEST(Text, ALongCppPlaceKeepsFileLineAndName) {
+  Diagnosis d = decode_diagnosis();
+  d.findings[0].where =
+      Where{"/home/somebody/projects/training/src/deep/inject.cpp", 175,
+            "job::(anonymous namespace)::use_fresh_buffers(std::vector<int> const&)"};
+  const std::string text = render_text(decode_bound_run(), d, screen());
+  EXPECT_NE(text.find("inject.cpp:175 in use_fresh_buffers\n"), std::string::npos) << text;
+}
+
 TEST(Text, FitsOneScreenHoweverMuchThereIsToSay) {
   model::Run run = hostile_run();
   Diagnosis d = decode_diagnosis();

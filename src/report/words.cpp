@@ -66,6 +66,38 @@ std::string where_text(const model::Where& where) {
 
 namespace {
 
+// "ns::(anonymous namespace)::f(std::string const&)" -> "f"
+std::string short_function(std::string_view name) {
+  constexpr std::string_view kAnonymous = "(anonymous namespace)::";
+  if (const size_t at = name.rfind(kAnonymous); at != std::string_view::npos) {
+    name.remove_prefix(at + kAnonymous.size());
+  }
+  name = name.substr(0, name.find('('));
+  if (name.find('<') == std::string_view::npos) {
+    if (const size_t at = name.rfind("::"); at != std::string_view::npos)
+      name.remove_prefix(at + 2);
+  }
+  return std::string(name);
+}
+
+}  // namespace
+
+std::string where_text(const model::Where& where, size_t width) {
+  model::Where shorter = where;
+  if (where_text(shorter).size() > width && shorter.function.find('(') != std::string::npos) {
+    if (const std::string name = short_function(shorter.function); !name.empty()) {
+      shorter.function = name;
+    }
+  }
+  if (const size_t slash = shorter.file.rfind('/');
+      where_text(shorter).size() > width && slash != std::string::npos) {
+    shorter.file = shorter.file.substr(slash + 1);
+  }
+  return where_text(shorter);
+}
+
+namespace {
+
 std::string_view signal_name(int number) {
   static constexpr std::array<std::string_view, 32> kNames = {
       "",         "SIGHUP",  "SIGINT",    "SIGQUIT", "SIGILL",   "SIGTRAP", "SIGABRT", "SIGBUS",

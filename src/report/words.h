@@ -14,6 +14,8 @@ std::string_view label(model::Part part);           // "input wait"
 std::string_view label(model::ThreadState state);   // "waits for a core"
 std::string_view label(model::StepSource source);   // "the agent's hooks"
 std::string where_text(const model::Where& where);  // "data.py:41 in __getitem__"
+/// The same with a C++ function's parameters and namespaces left out, as far as needed to fit.
+std::string where_text(const model::Where& where, size_t width);
 /// "exit code 3", "killed by SIGKILL (signal 9)", "still running", "" where it is not known.
 std::string exit_text(const model::Run& run);
 /// Whether the job ended other than by exit code 0.

@@ -86,6 +86,7 @@ Plan make_plan(Cause cause, const TrainOptions& options, int cores) {
       plan.threads = std::clamp(8 * cores, 8, 128);
       plan.spin = true;
       break;
+    case Cause::kAffinity:  // needs more than the one core that is left
     case Cause::kAllocator:
       plan.threads = std::clamp(cores, 2, 16);
       break;
