@@ -117,16 +117,20 @@ static inline void flatout_counter(const char* name, double value) {
  * agent up each time. */
 static inline void flatout_info(const char* key, const char* value) {
   const char* path = getenv("FLATOUT_AGENT");
-  void* found;
+  void* agent = RTLD_DEFAULT;
+  void *found_start, *found_info;
+  int (*start)(uint32_t);
   void (*info)(const char*, const char*);
   flatout_marker_find(); /* loads the agent */
-  found = dlsym(RTLD_DEFAULT, "flatout_agent_info");
-  if (found == NULL && path != NULL && path[0] != 0) {
-    void* agent = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    if (agent != NULL) found = dlsym(agent, "flatout_agent_info");
+  if (dlsym(agent, "flatout_agent_info") == NULL && path != NULL && path[0] != 0) {
+    agent = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   }
-  if (found == NULL) return;
-  __builtin_memcpy(&info, &found, sizeof info);
+  found_start = dlsym(agent, "flatout_agent_start");
+  found_info = dlsym(agent, "flatout_agent_info");
+  if (found_start == NULL || found_info == NULL) return;
+  __builtin_memcpy(&start, &found_start, sizeof start);
+  __builtin_memcpy(&info, &found_info, sizeof info);
+  start(1); /* as a native job, where nobody has started it yet */
   info(key, value);
 }
 
