@@ -6,7 +6,7 @@ VENV := build/venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-e2e jobs bench golden format lint check asan tsan fuzz wheel docs clean
+.PHONY: help setup build demo test test-unit test-e2e test-agent jobs bench golden format lint check asan tsan fuzz wheel docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -34,8 +34,12 @@ test: ## install what is missing, build, and run all tests, real PyTorch include
 test-unit: # ctest: everything but the fuzzers
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE fuzz
 
-test-e2e: # pytest: the built program on real jobs, one at a time
-	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e -q -rs
+test-e2e: # pytest: the built program on real jobs, one at a time (the hooks in every shape of job: make test-agent)
+	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e --ignore=tests/e2e/test_agent.py -q -rs
+
+test-agent: build ## the Python hooks in some fifty shapes of job, about 12 minutes
+	@tools/venv.sh $(VENV) tests/requirements.txt
+	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e/test_agent.py -q -rs
 
 jobs: build ## every job of tests/jobs under flatout, about 25 minutes; `make test` runs the settled ones
 	@tools/venv.sh $(VENV) tests/requirements.txt
