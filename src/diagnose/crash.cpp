@@ -54,6 +54,24 @@ double growth(const Run& run, SignalId id) {
   return most;
 }
 
+/// A line of a traceback, `File "x.py", line 3, in f`; faulthandler writes it without a comma.
+std::optional<model::Where> frame_line(std::string_view line) {
+  line = trim(line);
+  if (!line.starts_with("File \"")) return std::nullopt;
+  line.remove_prefix(6);
+  const size_t quote = line.find("\", line ");
+  if (quote == std::string_view::npos) return std::nullopt;
+  std::string_view rest = line.substr(quote + 8);
+  const size_t end = rest.find_first_not_of("0123456789");
+  const auto number = parse_number<int64_t>(rest.substr(0, end));
+  if (!number) return std::nullopt;
+  model::Where where{std::string(line.substr(0, quote)), *number, {}};
+  if (const size_t in = rest.find(" in "); in != std::string_view::npos) {
+    where.function = std::string(rest.substr(in + 4));
+  }
+  return where;
+}
+
 /// The innermost line of the user's in a traceback that a worker sent along as text.
 std::optional<model::Where> traceback_line(std::string_view text) {
   const size_t original = text.find("Original Traceback");
@@ -62,21 +80,20 @@ std::optional<model::Where> traceback_line(std::string_view text) {
   std::optional<model::Where> found;
   std::string_view line;
   while (next_line(text, line)) {
-    line = trim(line);
-    if (!line.starts_with("File \"")) continue;
-    line.remove_prefix(6);
-    const size_t quote = line.find("\", line ");
-    if (quote == std::string_view::npos) continue;
-    const std::string_view file = line.substr(0, quote);
-    std::string_view rest = line.substr(quote + 8);
-    const size_t comma = rest.find(", in ");
-    const auto number = parse_number<int64_t>(rest.substr(0, comma));
-    if (!number || owner_of(file, {}) != Owner::kUser) continue;
-    model::Where where{std::string(file), *number, {}};
-    if (comma != std::string_view::npos) where.function = std::string(rest.substr(comma + 5));
-    found = std::move(where);
+    auto where = frame_line(line);
+    if (where && owner_of(where->file, {}) == Owner::kUser) found = std::move(where);
   }
   return found;
+}
+
+/// The user's innermost line in what faulthandler wrote when the signal struck: innermost first.
+std::optional<model::Where> fault_line(const Run& run) {
+  std::string_view text = run.fact("fault.stack"), line;
+  while (next_line(text, line)) {
+    auto where = frame_line(line);
+    if (where && owner_of(where->file, {}) == Owner::kUser) return where;
+  }
+  return std::nullopt;
 }
 
 std::optional<model::Where> exception_line(const Run& run) {
@@ -245,13 +262,14 @@ void detect_crash(const RunView& view, Findings& findings) {
                     name != nullptr ? name : "?"),
         0.95);
     if (killed->process != nullptr) {
-      f.where = last_line(view, *killed->process);
+      f.where = fault_line(run);
+      if (!f.where) f.where = last_line(view, *killed->process);
       evidence(f, fmt::format("pid {} ended", killed->process->pid), killed->process->pid, "pid",
                "probe.processes", 1);
     }
     evidence(f, fmt::format("by signal {}", killed->signal), killed->signal, "signal",
              "probe.processes", 1);
-    remedy(f, "stacks", "Look at the last stacks; run with faulthandler for the native ones.");
+    remedy(f, "stacks", "Look at the last stacks; a debugger or a core file shows the native ones.");
     return;
   }
   if (!type.empty() && type != "SystemExit" && type != "KeyboardInterrupt" &&

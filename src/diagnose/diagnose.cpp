@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/findings.h"
 
@@ -37,29 +38,63 @@ void rank(std::vector<Finding>& findings) {
   });
 }
 
-/// The change after which the job was slowest; nullptr without one that matters.
-const SpeedChange* slow_down(const Run& run) {
-  const SpeedChange* worst = nullptr;
-  for (const SpeedChange& c : run.steps.changes) {
-    if (to_s(c.after) < 1.15 * to_s(c.before)) continue;
-    if (worst == nullptr || c.after - c.before > worst->after - worst->before) worst = &c;
+// A level of speed counts as slow when it is this far above all that came before, and as worth a
+// word without a known cause when it is further.
+constexpr double kSlower = 1.15, kMuchSlower = 1.3;
+
+/// Steps from one change of speed to another.
+struct SlowDown {
+  const SpeedChange* change = nullptr;  // nullptr: the job did not slow down
+  int64_t until = INT64_MAX;            // the step at which it was fast again
+  Nanos before{}, after{};
+};
+
+/// The change that cost the job most: from the usual speed before it to a slower one that lasts.
+SlowDown slow_down(const Run& run) {
+  const auto& changes = run.steps.changes;
+  if (changes.empty() || run.steps.steps.empty()) return {};
+  std::vector<double> before;  // lengths of the steps before a change
+  size_t next = 0;
+  SlowDown worst;
+  double most = 0;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const SpeedChange& c = changes[i];
+    for (; next < run.steps.steps.size() && run.steps.steps[next].index < c.index; ++next) {
+      const model::Step& s = run.steps.steps[next];
+      if (!s.warmup && !s.validation && !s.after_gap) before.push_back(to_s(s.length()));
+    }
+    if (before.empty()) continue;
+    const double usual = median(before), after = to_s(c.after);
+    if (after < kSlower * usual) continue;
+    int64_t until = INT64_MAX;
+    for (size_t k = i + 1; k < changes.size() && until == INT64_MAX; ++k) {
+      if (to_s(changes[k].after) < kSlower * usual) until = changes[k].index;
+    }
+    const int64_t last = std::min(until, run.steps.steps.back().index + 1);
+    const double lost = static_cast<double>(last - c.index) * (after - usual);
+    if (lost <= most) continue;
+    most = lost;
+    worst = {&c, until, nanos(usual * 1e9), c.after};
   }
   return worst;
 }
 
-std::string headline_of(const Run& run, const Diagnosis& d, const SpeedChange* change,
+std::string change_text(const Run& run, const SlowDown& slow) {
+  return fmt::format("From step {} on ({} after the start) steps take {} instead of {}",
+                     slow.change->index, format_duration(slow.change->at - run.begin),
+                     format_duration(slow.after), format_duration(slow.before));
+}
+
+std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow,
                         const Finding* changed_by) {
-  if (change != nullptr) {
-    std::string text =
-        fmt::format("From step {} on ({} after the start) steps take {} instead of {}",
-                    change->index, format_duration(change->at - run.begin),
-                    format_duration(change->after), format_duration(change->before));
-    if (changed_by != nullptr) text += ": " + changed_by->title;
-    return text + ".";
+  if (slow.change != nullptr && changed_by != nullptr) {
+    return change_text(run, slow) + ": " + changed_by->title + ".";
   }
+  const bool unexplained = slow.change != nullptr && slow.after > kMuchSlower * slow.before;
   if (d.findings.empty()) {
-    return d.verdict == "none" ? "Not enough steps to judge yet."
-                               : "Nothing costs more than 5 % of the step.";
+    if (d.verdict == "none") return "Not enough steps to judge yet.";
+    const std::string text = "Healthy: nothing costs more than 5 % of the step.";
+    return unexplained ? change_text(run, slow) + ", and no cause shows. " + text : text;
   }
   const Finding& first = d.findings.front();
   std::string text = first.title;
@@ -75,16 +110,11 @@ Diagnosis diagnose(const Run& run) {
   Diagnosis out;
   const RunView view(run);
   out.findings = find_all(view, true);
-  const SpeedChange* change = slow_down(run);
+  SlowDown slowed = slow_down(run);
   std::string changed_id;
-  if (change != nullptr && view.has_steps()) {
-    int64_t until = INT64_MAX;
-    for (const SpeedChange& c : run.steps.changes) {
-      if (c.index > change->index && to_s(c.after) < 0.9 * to_s(change->after)) {
-        until = std::min(until, c.index);
-      }
-    }
-    const RunView slow(run, change->index, until), fast(run, INT64_MIN, change->index);
+  if (slowed.change != nullptr && view.has_steps()) {
+    const RunView slow(run, slowed.change->index, slowed.until);
+    const RunView fast(run, INT64_MIN, slowed.change->index);
     std::vector<Finding> before = find_all(fast, false), after = find_all(slow, false);
     double most = 0;
     for (Finding& f : after) {
@@ -120,7 +150,8 @@ Diagnosis diagnose(const Run& run) {
     out.verdict = "none";
   }
   const bool ended = !out.findings.empty() && out.findings.front().ended_the_job;
-  out.headline = headline_of(run, out, ended ? nullptr : change, changed_by);
+  if (ended) slowed = {};
+  out.headline = headline_of(run, out, slowed, changed_by);
   return out;
 }
 

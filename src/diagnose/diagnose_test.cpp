@@ -330,6 +330,23 @@ TEST(Diagnose, AnExceptionIsAVerdictWithItsLine) {
   EXPECT_TRUE(d.findings.front().ended_the_job);
 }
 
+TEST(Diagnose, AFatalSignalIsBlamedOnTheLineThatItStruck) {
+  RunBuilder b;
+  for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+  b.run().processes[0].ended = true;
+  b.run().processes[0].wait_status = SIGABRT;
+  b.run().info["fault.stack"] =
+      "Fatal Python error: Aborted\n\nCurrent thread 0x00007f1 (most recent call first):\n"
+      "  File \"/x/site-packages/torch/nn/functional.py\", line 3 in relu\n"
+      "  File \"/home/u/net.py\", line 17 in forward\n"
+      "  File \"/home/u/train.py\", line 40 in <module>\n";
+  const Diagnosis d = diagnose(b.build(true, SIGABRT));
+  ASSERT_EQ(d.verdict, "crash.signal");
+  EXPECT_EQ(d.findings.front().where->file, "/home/u/net.py");
+  EXPECT_EQ(d.findings.front().where->line, 17);
+  EXPECT_EQ(d.findings.front().where->function, "forward");
+}
+
 TEST(Diagnose, AKilledWorkerIsMemoryOnlyIfTheKernelSaysSo) {
   for (const bool oom : {true, false}) {
     RunBuilder b;

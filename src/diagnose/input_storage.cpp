@@ -147,6 +147,16 @@ bool jumps_about(const RunView& view) {
   return major > steps && used > 0 && read > 4 * used;
 }
 
+/// Whether both what is asked for and what is fetched comes in little pieces, none from a big file.
+bool small_files(const RunView& view) {
+  const Requests r = requests(view);
+  const auto all = [](model::ProcessId) { return true; };
+  const double calls = view.process_increase(SignalId::kProcReadCalls, all);
+  const double chars = view.process_increase(SignalId::kProcReadChars, all);
+  return r.count > 0 && r.bytes / r.count < kSmallRequest && calls > 0 &&
+         chars / calls < kSmallRequest && open_file_bytes(view) < kBigFile;
+}
+
 }  // namespace
 
 std::string storage_cause(const RunView& view) {
@@ -158,17 +168,10 @@ std::string storage_cause(const RunView& view) {
     const auto ops = limit(view, SignalId::kCgroupIoLimitReadOps);
     if (ops && requests(view).count / wall > kAtLimit * *ops) return "input.disk_throttled";
   }
+  // Files so small that each costs its look-up: that they are cold makes it only worse.
+  if (small_files(view)) return "input.small_files";
   if (reads_again(view)) return "input.cold_cache";
   if (jumps_about(view)) return "input.random_seek";
-  const Requests r = requests(view);
-  const double calls =
-      view.process_increase(SignalId::kProcReadCalls, [](model::ProcessId) { return true; });
-  const double chars =
-      view.process_increase(SignalId::kProcReadChars, [](model::ProcessId) { return true; });
-  if (r.count > 0 && r.bytes / r.count < kSmallRequest && calls > 0 &&
-      chars / calls < kSmallRequest) {
-    return "input.small_files";
-  }
   return "input.disk";
 }
 

@@ -23,35 +23,6 @@ constexpr double kSlowStep = 1.5;
 // Start-up that is left out where a run has no steps.
 constexpr double kStartUpShare = 0.2, kStartUpSeconds = 2;
 
-Part part_of(SliceKind kind) {
-  switch (kind) {
-    case SliceKind::kInputWait:
-    case SliceKind::kLoaderStart:
-    case SliceKind::kFetch:
-    case SliceKind::kSample:
-    case SliceKind::kCollate:
-    case SliceKind::kFeed:
-      return Part::kInputWait;
-    case SliceKind::kForward:
-      return Part::kForward;
-    case SliceKind::kBackward:
-      return Part::kBackward;
-    case SliceKind::kOptimizer:
-    case SliceKind::kZeroGrad:
-      return Part::kOptimizer;
-    case SliceKind::kH2d:
-      return Part::kH2d;
-    case SliceKind::kSync:
-      return Part::kSync;
-    case SliceKind::kCommunication:
-      return Part::kCommunication;
-    case SliceKind::kCheckpoint:
-      return Part::kCheckpoint;
-    default:
-      return Part::kCount;
-  }
-}
-
 Stage stage_of(SliceKind kind) {
   switch (kind) {
     case SliceKind::kFetch:

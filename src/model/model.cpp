@@ -33,6 +33,44 @@ std::string_view name(Part part) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
+Part part_of(SliceKind kind) {
+  switch (kind) {
+    case SliceKind::kInputWait:
+    case SliceKind::kLoaderStart:
+    case SliceKind::kFetch:
+    case SliceKind::kSample:
+    case SliceKind::kCollate:
+    case SliceKind::kHandover:
+    case SliceKind::kFeed:
+      return Part::kInputWait;
+    case SliceKind::kForward:
+    case SliceKind::kValidation:  // not cut out of the steps: a teacher, a pass without gradients
+      return Part::kForward;
+    case SliceKind::kBackward:
+      return Part::kBackward;
+    case SliceKind::kOptimizer:
+    case SliceKind::kZeroGrad:
+      return Part::kOptimizer;
+    case SliceKind::kH2d:
+      return Part::kH2d;
+    case SliceKind::kSync:
+      return Part::kSync;
+    case SliceKind::kCommunication:
+      return Part::kCommunication;
+    case SliceKind::kCheckpoint:
+      return Part::kCheckpoint;
+    case SliceKind::kStep:
+    case SliceKind::kGc:
+    case SliceKind::kWorker:
+    case SliceKind::kPhase:
+    case SliceKind::kEpoch:
+      return Part::kCount;
+    case SliceKind::kLogging:
+      break;
+  }
+  return Part::kOther;
+}
+
 const Series* Run::find(SignalId signal, EntityId entity) const {
   for (const Series& s : series) {
     if (s.signal == signal && s.entity == entity) return &s;

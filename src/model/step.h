@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "model/slice.h"
 
 namespace flatout::model {
 
@@ -27,6 +28,9 @@ enum class Part : uint8_t {
 };
 inline constexpr size_t kPartCount = static_cast<size_t>(Part::kCount);
 std::string_view name(Part part);  // "input_wait"
+/// The part that time in a slice of this kind belongs to; kCount for kinds that do not say (a step,
+/// a phase, a GC pause, which stays with what it interrupts).
+Part part_of(SliceKind kind);
 
 struct Step {
   int64_t index = 0;  // counts from 0, as the job counted (gaps where recording was thinned)

@@ -100,6 +100,7 @@ Status Recorder::start_command() {
     } else {
       set_variable(environment, "FLATOUT_SOCKET", agents_->name());
       set_variable(environment, "FLATOUT_AGENT", paths.library);
+      if (!faults_.path().empty()) set_variable(environment, "FLATOUT_FAULTS", faults_.path());
       if (!paths.inject.empty()) {
         const std::string before = variable(environment, "PYTHONPATH");
         // An empty entry would mean the working folder; and a flatout within flatout adds nothing.
@@ -344,6 +345,7 @@ void Recorder::finish() {
   for (const auto& probe : probes_) probe->read(now, sink_);
   read_self(now);
   sink_.fact("run.end_ns", std::to_string(to_ns(now)));
+  if (const std::string text = faults_.text(); !text.empty()) sink_.fact("fault.stack", text);
   if (wait_status_ != -1) {
     sink_.fact("exit_code", std::to_string(WIFSIGNALED(wait_status_) ? 128 + WTERMSIG(wait_status_)
                                                                      : WEXITSTATUS(wait_status_)));

@@ -15,6 +15,7 @@
 #include "recorder/agents.h"
 #include "recorder/event_loop.h"
 #include "recorder/exit_watch.h"
+#include "recorder/fault_file.h"
 #include "recorder/folder.h"
 #include "recorder/packet_sink.h"
 #include "recorder/recording.h"
@@ -104,6 +105,7 @@ class Recorder {
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<SignalRelay> signals_;
   std::unique_ptr<AgentServer> agents_;
+  FaultFile faults_;
   std::unique_ptr<ExitWatch> exits_;
   std::unique_ptr<StatusTerminal> terminal_;
   std::unique_ptr<probe::JobTree> tree_;

@@ -11,17 +11,7 @@ using model::SliceKind;
 namespace {
 
 SliceKind painted_kind(SliceKind kind) {
-  switch (kind) {
-    case SliceKind::kLoaderStart:
-    case SliceKind::kFetch:
-    case SliceKind::kSample:
-    case SliceKind::kCollate:
-    case SliceKind::kHandover:
-    case SliceKind::kFeed:
-      return SliceKind::kInputWait;
-    default:
-      return kind;
-  }
+  return part_of(kind) == Part::kInputWait ? SliceKind::kInputWait : kind;
 }
 
 SliceKind within(SliceKind outer, SliceKind inner) {
@@ -43,44 +33,7 @@ SliceKind within(SliceKind outer, SliceKind inner) {
 
 }  // namespace
 
-bool paints(SliceKind kind) {
-  switch (kind) {
-    case SliceKind::kStep:
-    case SliceKind::kGc:
-    case SliceKind::kWorker:
-    case SliceKind::kPhase:
-    case SliceKind::kEpoch:
-      return false;
-    default:
-      return true;
-  }
-}
-
-Part part_of(SliceKind painted) {
-  switch (painted) {
-    case SliceKind::kInputWait:
-      return Part::kInputWait;
-    case SliceKind::kForward:
-    case SliceKind::kValidation:  // one that was not cut out: a teacher, a forward pass without
-                                  // gradients
-      return Part::kForward;
-    case SliceKind::kBackward:
-      return Part::kBackward;
-    case SliceKind::kOptimizer:
-    case SliceKind::kZeroGrad:
-      return Part::kOptimizer;
-    case SliceKind::kH2d:
-      return Part::kH2d;
-    case SliceKind::kSync:
-      return Part::kSync;
-    case SliceKind::kCommunication:
-      return Part::kCommunication;
-    case SliceKind::kCheckpoint:
-      return Part::kCheckpoint;
-    default:
-      return Part::kOther;
-  }
-}
+bool paints(SliceKind kind) { return part_of(kind) != Part::kCount; }
 
 std::vector<Painted> paint(std::span<const Slice> slices) {
   std::vector<const Slice*> order;

@@ -17,8 +17,6 @@ struct Painted {
 
 /// Whether slices of this kind say what the thread did (a GC pause stays with its phase).
 bool paints(model::SliceKind kind);
-/// The part of a step that a painted piece belongs to.
-model::Part part_of(model::SliceKind painted);
 
 /// `slices`: of one thread, in any order; kinds that do not paint are skipped.
 /// At each moment the slice that began last wins (of two that began at once the shorter one), but

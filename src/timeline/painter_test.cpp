@@ -78,8 +78,7 @@ size_t owner(const std::vector<Slice>& order, int64_t ns, size_t below) {
 }
 SliceKind naive(const std::vector<Slice>& order, size_t i) {
   SliceKind own = order[i].kind;
-  if (part_of(own) == model::Part::kOther && own != SliceKind::kLogging)
-    own = SliceKind::kInputWait;
+  if (part_of(own) == model::Part::kInputWait) own = SliceKind::kInputWait;
   const size_t outer = owner(order, to_ns(order[i].begin), i);
   if (outer == order.size()) return own;
   const SliceKind around = naive(order, outer);

@@ -11,6 +11,7 @@ import sys
 from . import core
 
 _watch = None
+_faults = None
 _done = {"torch", "tensorflow"}
 _HOOKS = {  # module that was imported -> our module that hooks it
     "torch": "torch_hooks",
@@ -39,9 +40,26 @@ def start(watch):
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             if name in os.environ:
                 core.info("env." + name, os.environ[name])
+        _keep_last_stack()
         for name, hooks in _HOOKS.items():
             if name not in sys.modules:
                 watch.wanted.add(name)
+
+
+def _keep_last_stack():
+    """Where a fatal signal strikes is written for the recorder, unless the job does that itself."""
+    global _faults
+    path = os.environ.get("FLATOUT_FAULTS")
+    if not path:
+        return
+    try:
+        import faulthandler
+
+        if not faulthandler.is_enabled():
+            _faults = open(path, "ab", 0)  # kept open for as long as the process lives
+            faulthandler.enable(_faults, all_threads=False)
+    except Exception:
+        pass  # the recorder runs elsewhere, or no descriptor is free: then the last line seen has to do
 
 
 def imported(name, module):
