@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/text.h"
+#include "diagnose/blame.h"
 #include "diagnose/findings.h"
 #include "diagnose/whatif.h"
 
@@ -22,10 +23,13 @@ namespace {
 
 // A lost core or less than this of one is noise of any machine.
 constexpr double kSomeCore = 0.1;
-// Interpreter time in the time on CPU from which a line's operations count as tiny.
-constexpr double kTinyOps = 0.2;
-// Interpreter time in the step below which its operations are not to blame.
+// Interpreter time in the time on CPU from which operations count as tiny; and how far below what
+// was read the truth may lie (standard errors).
+constexpr double kTinyOps = 0.14, kSure = 1.28;
+// Interpreter time in the forward pass below which its operations are not to blame.
 constexpr double kPythonShare = 0.12;
+// The backward pass of an operation takes up to this many times as long as the operation.
+constexpr double kBackwardOps = 2.5;
 
 std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
@@ -100,6 +104,7 @@ void detect_affinity(const RunView& view, Findings& findings) {
            "probe.host", n);
   evidence(*f, fmt::format("the job's threads wait {} a step for a core", ms(wait.compute)),
            wait.compute * 1e3, "ms", "probe.threads", n);
+  f->where = setting_line(view.run(), "affinity.set_at");
   remedy(*f, "affinity", "Widen the mask (taskset, sched_setaffinity, cpuset).");
 }
 
@@ -204,10 +209,12 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("torch uses {} threads", format_number(*threads)), *threads, "threads",
              "agent.torch", 1);
   }
-  f->where = view.where([&](const Cell& c) {
-    return (c.role == Role::kTrainer && pool > producer_pool && in_compute(c)) ||
-           (c.role == Role::kProducer && pool <= producer_pool && held_up(c));
-  });
+  f->where = setting_line(view.run(), "torch.num_threads.set_at");
+  if (!f->where)
+    f->where = view.where([&](const Cell& c) {
+      return (c.role == Role::kTrainer && pool > producer_pool && in_compute(c)) ||
+             (c.role == Role::kProducer && pool <= producer_pool && held_up(c));
+    });
   remedy(*f, "num_threads", "Use as many threads as cores (OMP_NUM_THREADS, set_num_threads).");
 }
 
@@ -217,31 +224,53 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
            c.part != Part::kOptimizer && (c.traits & (kInLogging | kInSave)) == 0;
   };
-  // By line: interpreter time among the time on CPU. A line of big operations has hardly any.
-  struct Line {
-    double python = 0, cpu = 0;
-    int64_t readings = 0;
+  // Interpreter time among the time on CPU, by line and by function: big operations have hardly
+  // any.
+  struct Place {
+    double readings = 0, python = 0;
+    bool tiny() const {
+      if (readings <= 0) return false;
+      const double share = python / readings;
+      return share - kSure * std::sqrt(share * (1 - share) / readings) > kTinyOps;
+    }
   };
-  std::unordered_map<model::FrameId, Line> lines;
+  std::unordered_map<uint64_t, Place> places;
+  const auto line_of = [](const Cell& c) { return uint64_t{c.user}; };
+  const auto function_of = [&](const Cell& c) {
+    const model::Frame& f = view.run().frames[c.user < view.run().frames.size() ? c.user : 0];
+    return uint64_t{1} << 63 | static_cast<uint64_t>(f.file) << 32 | f.function;
+  };
+  const auto runs = [&](const Cell& c) {
+    return computing(c) && (c.act == Act::kPython || c.act == Act::kNative);
+  };
   for (const Cell& c : view.profile().cells()) {
-    if (!computing(c) || !(c.act == Act::kPython || c.act == Act::kNative)) continue;
-    Line& line = lines[c.user];
-    line.cpu += c.seconds;
-    line.readings += c.readings;
-    if (c.act == Act::kPython) line.python += c.seconds;
+    if (!runs(c)) continue;
+    for (const uint64_t key : {line_of(c), function_of(c)}) {
+      places[key].readings += static_cast<double>(c.readings);
+      if (c.act == Act::kPython) places[key].python += static_cast<double>(c.readings);
+    }
   }
+  // A backward pass is one line, however many operations it runs.
   const auto tiny = [&](const Cell& c) {
-    if (!computing(c) || !(c.act == Act::kPython || c.act == Act::kNative)) return false;
-    const Line& line = lines[c.user];
-    return line.cpu > 0 && line.python > kTinyOps * line.cpu && line.readings >= 3;
+    return runs(c) && (places[line_of(c)].tiny() ||
+                       (c.part != Part::kBackward && places[function_of(c)].tiny()));
   };
   const int64_t readings = view.readings(tiny);
   if (readings < kFewReadings) return;
-  const double overhead = view.per_step(Role::kTrainer, tiny);
-  const double python = view.per_step(
-      Role::kTrainer, [&](const Cell& c) { return tiny(c) && c.act == Act::kPython; });
-  const double unit = view.has_steps() ? view.steps().mean : 1.0;
-  if (python < kPythonShare * unit) return;
+  const auto in_python = [&](const Cell& c) { return tiny(c) && c.act == Act::kPython; };
+  const double in_lines = view.per_step(Role::kTrainer, tiny);
+  const double python = view.per_step(Role::kTrainer, in_python);
+  // The backward pass of tiny operations is as many tiny operations, run without the interpreter.
+  const auto runs_backward = [&](const Cell& c) { return runs(c) && c.part == Part::kBackward; };
+  const auto runs_forward = [&](const Cell& c) { return runs(c) && c.part != Part::kBackward; };
+  const double forward = view.per_step(Role::kTrainer, runs_forward);
+  const double tiny_forward =
+      view.per_step(Role::kTrainer, [&](const Cell& c) { return tiny(c) && runs_forward(c); });
+  const double backward =
+      view.per_step(Role::kTrainer, [&](const Cell& c) { return runs_backward(c) && !tiny(c); });
+  const double share = forward > 0 ? tiny_forward / forward : 0;
+  const double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
+  if (python < kPythonShare * std::max(forward, in_lines)) return;
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
                             "The interpreter's work on many tiny operations bounds the step", 0.85,
@@ -253,6 +282,17 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(python)), python * 1e3, "ms",
            "stacks", readings);
   remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
+}
+
+/// Whether the job itself made the collector run more often than Python's own thresholds (700, 10,
+/// 10) would have it.
+bool collects_eagerly(const model::Run& run) {
+  const auto parts = split(run.fact("gc.threshold"), ',');
+  if (parts.size() != 3) return false;
+  const auto young = parse_number<double>(parts[0]), middle = parse_number<double>(parts[1]);
+  const auto old = parse_number<double>(parts[2]);
+  if (!young || !middle || !old || *young <= 0) return false;
+  return *young < 700 || *young * *middle * *old < 0.5 * 700 * 10 * 10;
 }
 
 void detect_gc(const RunView& view, Findings& findings) {
@@ -283,7 +323,8 @@ void detect_gc(const RunView& view, Findings& findings) {
   if (!measured && view.readings(collecting) < kFewReadings) return;
   Finding* f = findings.add("cpu.gc", "Garbage-collector pauses stall the steps", 0.95, cost);
   if (f == nullptr) return;
-  f->where = view.where(collecting);
+  if (collects_eagerly(view.run())) f->where = setting_line(view.run(), "gc.threshold.set_at");
+  if (!f->where) f->where = view.where(collecting);
   evidence(*f, fmt::format("collecting takes {} a step", ms(cost)), cost * 1e3, "ms",
            measured ? "agent.gc" : "stacks", measured ? count : view.readings(collecting));
   if (measured) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "diagnose/blame.h"
 #include "diagnose/findings.h"
 
 namespace flatout::diagnose {
@@ -151,7 +152,29 @@ void add_shm_evidence(const RunView& view, Finding& f) {
          "Make /dev/shm bigger (docker run --shm-size), or use file_system sharing.");
 }
 
-void add_memory_evidence(const RunView& view, Finding& f) {
+/// The process of the job whose own memory grew most.
+struct Grown {
+  model::ProcessId process = model::kNone;
+  const Series* series = nullptr;
+  double most = 0, by = 0;  // bytes
+};
+
+Grown grown_most(const RunView& view) {
+  Grown out;
+  for (model::ProcessId p = 0; p < view.run().processes.size(); ++p) {
+    if (!view.run().processes[p].in_job) continue;
+    const Series* s = view.process(SignalId::kProcRssAnon, p);
+    if (s == nullptr || s->empty()) s = view.process(SignalId::kProcRss, p);
+    if (s == nullptr || s->empty()) continue;
+    double most = 0;
+    for (const model::Reading& r : s->readings) most = std::max(most, r.value);
+    const double by = most - s->readings.front().value;
+    if (out.series == nullptr || by > out.by) out = {p, s, most, by};
+  }
+  return out;
+}
+
+void add_memory_evidence(const RunView& view, const Grown& grown, Finding& f) {
   const Run& run = view.run();
   std::optional<double> lowest;
   for (const Series* s : run.all(SignalId::kCgroupMemLimit)) {
@@ -164,28 +187,18 @@ void add_memory_evidence(const RunView& view, Finding& f) {
   } else {
     remedy(f, "footprint", "Use less memory: smaller batches, fewer workers.");
   }
-  const Series* biggest = nullptr;
-  double most = 0;
-  for (const Series* s : run.all(SignalId::kProcRss)) {
-    for (const model::Reading& r : s->readings) {
-      if (r.value > most) {
-        most = r.value;
-        biggest = s;
-      }
-    }
-  }
-  if (biggest == nullptr) return;
-  const double seconds = to_s(biggest->readings.back().at - biggest->readings.front().at);
-  const double grown = most - biggest->readings.front().value;
-  const int64_t pid = run.entities[biggest->entity].key;
-  const auto n = static_cast<int64_t>(biggest->readings.size());
-  evidence(f, fmt::format("pid {} was the biggest", pid), static_cast<double>(pid), "pid",
+  if (grown.series == nullptr) return;
+  const double seconds = to_s(grown.series->readings.back().at - grown.series->readings.front().at);
+  const int64_t pid = run.processes[grown.process].pid;
+  const auto n = static_cast<int64_t>(grown.series->readings.size());
+  evidence(f, fmt::format("the process that grew most is pid {}", pid), static_cast<double>(pid),
+           "pid", "probe.processes", n);
+  evidence(f, fmt::format("it had {}", format_bytes(grown.most)), grown.most, "bytes",
            "probe.processes", n);
-  evidence(f, fmt::format("it had {}", format_bytes(most)), most, "bytes", "probe.processes", n);
-  f.cost_bytes = most;
-  if (seconds > 0.2 && grown > 0) {
-    evidence(f, fmt::format("it grew by {}/s", format_bytes(grown / seconds)), grown / seconds,
-             "bytes/s", "probe.processes", n);
+  f.cost_bytes = grown.most;
+  if (seconds > 0.2 && grown.by > 0) {
+    evidence(f, fmt::format("it grew by {}/s", format_bytes(grown.by / seconds)),
+             grown.by / seconds, "bytes/s", "probe.processes", n);
   }
 }
 
@@ -215,12 +228,14 @@ void detect_crash(const RunView& view, Findings& findings) {
   if (killed_counts && killed->signal == SIGKILL && oom) {
     Finding& f =
         findings.add_fatal("mem.killed", "A process of the job was killed for memory", 0.95);
+    const Grown grown = grown_most(view);
+    if (const auto keeps = grower(run, grown.process)) f.where = keeps->where;
+    if (!f.where) f.where = touching_line(view, grown.process);
     if (killed->process != nullptr) {
-      f.where = last_line(view, *killed->process);
       evidence(f, fmt::format("pid {} was killed", killed->process->pid), killed->process->pid,
                "pid", "probe.processes", 1);
     }
-    add_memory_evidence(view, f);
+    add_memory_evidence(view, grown, f);
     return;
   }
   const bool shm_said = told("insufficient shared memory") || told("(shm)") ||
@@ -269,7 +284,8 @@ void detect_crash(const RunView& view, Findings& findings) {
     }
     evidence(f, fmt::format("by signal {}", killed->signal), killed->signal, "signal",
              "probe.processes", 1);
-    remedy(f, "stacks", "Look at the last stacks; a debugger or a core file shows the native ones.");
+    remedy(f, "stacks",
+           "Look at the last stacks; a debugger or a core file shows the native ones.");
     return;
   }
   if (!type.empty() && type != "SystemExit" && type != "KeyboardInterrupt" &&

@@ -7,6 +7,7 @@
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "diagnose/blame.h"
 #include "diagnose/findings.h"
 #include "diagnose/whatif.h"
 
@@ -59,6 +60,7 @@ void detect_leak(const RunView& view, Findings& findings) {
   const TimePoint begin = view.steps().steady.front()->begin, end = view.steps().steady.back()->end;
   const model::Run& run = view.run();
   const Series* worst = nullptr;
+  model::ProcessId whose = model::kNone;
   double slope = 0, grown = 0;
   for (model::ProcessId p = 0; p < run.processes.size(); ++p) {
     if (!run.processes[p].in_job) continue;
@@ -80,6 +82,7 @@ void detect_leak(const RunView& view, Findings& findings) {
       const double rise = y.back() - y.front();
       if (!steady || rise < 2 * kSomeGrowth || rise < 0.2 * y.front() || rise < grown) continue;
       worst = s;
+      whose = p;
       grown = rise;
       slope = rise / std::max(x.back() - x.front(), 1.0);
       continue;
@@ -97,6 +100,7 @@ void detect_leak(const RunView& view, Findings& findings) {
     if (rise < kSomeGrowth || rise < 0.05 * y.front()) continue;
     if (rise > grown) {
       worst = s;
+      whose = p;
       slope = all;
       grown = rise;
     }
@@ -112,6 +116,13 @@ void detect_leak(const RunView& view, Findings& findings) {
   evidence(f, fmt::format("{} more each step", format_bytes(slope)), slope, "bytes",
            "probe.processes", n);
   evidence(f, fmt::format("{} so far", format_bytes(grown)), grown, "bytes", "probe.processes", n);
+  if (const auto keeps = grower(run, whose)) {
+    f.where = keeps->where;
+    evidence(f,
+             fmt::format("{} grows: {}", escape_terminal(keeps->name), escape_terminal(keeps->how)),
+             slope, "bytes", "agent.growth", n);
+  }
+  if (!f.where) f.where = touching_line(view, whose);
   const double until = *left / per_second;
   evidence(f, fmt::format("what is left lasts {} more", format_duration(nanos(until * 1e9))), until,
            "s", "probe.memory", n);

@@ -298,7 +298,23 @@ Part RunView::rest_part() const {
   return rest;
 }
 
+/// Waits for a disk whose system call was not caught: lines of which more is known to write write.
+std::unordered_set<model::FrameId> RunView::writing_lines() const {
+  std::unordered_map<model::FrameId, int64_t> balance;
+  for (const model::StackReading& r : run_.readings) {
+    if (r.state != model::ThreadState::kDisk || r.syscall < 0) continue;
+    const Act act = act_of(r, stacks_.traits(r.stack));
+    balance[stacks_.user_frame(r.stack)] += act == Act::kWrite ? 1 : -1;
+  }
+  std::unordered_set<model::FrameId> out;
+  for (const auto& [frame, more] : balance) {
+    if (frame != 0 && more > 0) out.insert(frame);
+  }
+  return out;
+}
+
 void RunView::sum_readings() {
+  const std::unordered_set<model::FrameId> writing = writing_lines();
   Cursor<Part> parts;
   std::unordered_map<ThreadId, Cursor<Stage>> stages;
   for (const Slice& s : run_.slices) {
@@ -336,6 +352,9 @@ void RunView::sum_readings() {
     }
     cell.user = stacks_.user_frame(r.stack);
     if (cell.user == 0) cell.user = stacks_.package_frame(r.stack);
+    if (r.state == model::ThreadState::kDisk && r.syscall < 0 && writing.count(cell.user) > 0) {
+      cell.act = Act::kWrite;
+    }
     cell.seconds = r.weight_us * 1e-6;
     cell.readings = 1;
     if (cell.role == Role::kTrainer) trained += cell.seconds;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "diagnose/profile.h"
@@ -122,6 +123,7 @@ class RunView {
   void find_roles();
   void find_loader();
   void find_silent_producers();
+  std::unordered_set<model::FrameId> writing_lines() const;
   void sum_readings();
   model::Part rest_part() const;
   void find_cpu();

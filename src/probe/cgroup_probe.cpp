@@ -4,6 +4,8 @@
 // One entity for each group: key 0 is the job's own, 1 its parent ...; under v1 the controllers
 // may have groups of different names, then each has an entity. The group with the tightest limit
 // of a kind is delivered first, so that the first series of a signal is the one that counts.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -33,7 +35,7 @@ class CgroupProbe : public Probe {
 
   void read(TimePoint now, model::Sink& sink) override {
     if (job_ == nullptr) return;
-    if (now >= next_search_) {
+    if (now >= next_search_ || moved()) {
       next_search_ = now + seconds(10);
       search(sink);
     }
@@ -54,6 +56,17 @@ class CgroupProbe : public Probe {
     int64_t depth;
     double limit = kNone;
   };
+
+  // A wrapper may enter a group of its own only after it was started.
+  bool moved() {
+    std::string groups;
+    if (!root_.read_into(fmt::format("proc/{}/cgroup", job_->main_pid()), groups, 16 << 10).ok()) {
+      return false;
+    }
+    const bool other = groups != groups_;
+    groups_ = std::move(groups);
+    return other;
+  }
 
   void search(model::Sink& sink) {
     auto found = find_cgroups(root_, job_->main_pid());
@@ -262,7 +275,7 @@ class CgroupProbe : public Probe {
   fs::Root root_;
   const JobTree* job_;
   std::map<std::string, CgroupChain> chains_;
-  std::string buffer_, path_;
+  std::string buffer_, path_, groups_;
   TimePoint next_search_{};
   bool odd_ = false;
   MissingOnce none_;

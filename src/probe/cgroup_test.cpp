@@ -94,6 +94,28 @@ TEST(CgroupProbe, FallsBackToTheMountedRootInANamespace) {
   EXPECT_FALSE(read.first(SignalId::kCgroupOomKills)) << "no file, no reading";
 }
 
+TEST(CgroupProbe, FollowsAJobThatEntersAGroupAfterItsStart) {
+  FakeTree tree;
+  FakeTree::Task task;
+  task.pid = 100;
+  tree.task(task);
+  tree.write("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  tree.write("proc/100/cgroup", "0::/\n");
+  tree.write("sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
+  tree.write("sys/fs/cgroup/limited/memory.max", "1000000\n");
+  RecordSink sink;
+  JobTree job(tree.root(), 100, 1);
+  job.update(time_point_ns(0), sink);
+  const auto probe = make_cgroup_probe({.root = tree.root(), .job = &job});
+  for (int64_t ms = 1000; ms <= 4000; ms += 500) {
+    if (ms == 2000) tree.write("proc/100/cgroup", "0::/limited\n");
+    probe->read(time_point_ns(ms * 1'000'000), sink);
+  }
+  const model::Series* limit = sink.run.find(SignalId::kCgroupMemLimit);
+  ASSERT_NE(limit, nullptr);
+  EXPECT_EQ(limit->last(), 1000000.0);
+}
+
 TEST(CgroupProbe, SaysWhatIsMissing) {
   FakeTree tree;
   tree.newest_pid(100);

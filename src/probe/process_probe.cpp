@@ -60,7 +60,7 @@ class ProcessProbe : public Probe {
   struct Kept {
     uint64_t start_ticks = 0;
     uint64_t round = 0;  // in which it was last read
-    TimePoint next_status{}, next_limits{}, next_maps{}, next_pss{};
+    TimePoint young_until{}, next_status{}, next_limits{}, next_maps{}, next_pss{};
     bool io_denied = false;
   };
 
@@ -90,6 +90,7 @@ class ProcessProbe : public Probe {
     if (kept.start_ticks != stat->start_ticks) {
       kept = Kept{};
       kept.start_ticks = stat->start_ticks;
+      kept.young_until = now + seconds(60);
       kept.next_maps = now + seconds(2);
       kept.next_pss = now + seconds(3);
     }
@@ -115,12 +116,13 @@ class ProcessProbe : public Probe {
     }
     read_io(pid, kept, deliver, sink);
     if (now >= kept.next_status) {
-      kept.next_status = now + seconds(1);
+      // Growth must show within a short job's life.
+      kept.next_status = now + (now < kept.young_until ? milliseconds(500) : seconds(1));
       read_status(pid, stat->rss_pages, deliver);
       read_fds(pid, deliver, sink);
     }
     if (now >= kept.next_limits) {
-      kept.next_limits = now + seconds(10);
+      kept.next_limits = now + seconds(3);  // a job may set its own
       if (root_.read_into(proc_path(pid, "limits"), buffer_, 8192).ok()) {
         deliver(SignalId::kProcFdLimit, parse_fd_limit(buffer_));
       }

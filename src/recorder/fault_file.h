@@ -13,7 +13,8 @@ class FaultFile {
   FaultFile(const FaultFile&) = delete;
   FaultFile& operator=(const FaultFile&) = delete;
 
-  /// What the job opens to append to it: FLATOUT_FAULTS. Empty where the kernel has no memory files.
+  /// What the job opens to append to it: FLATOUT_FAULTS. Empty where the kernel has no memory
+  /// files.
   std::string path() const;
   /// What was written, 16 KiB of it at most.
   std::string text() const;

@@ -16,10 +16,9 @@ namespace {
 constexpr const char* kRoles[] = {"trainer", "pool", "producer", "producer-pool", "helper"};
 constexpr const char* kStages[] = {"-", "fetch", "collate", "handover"};
 constexpr const char* kLoaders[] = {"none", "serial", "processes", "threads"};
-constexpr const char* kActs[] = {"python", "native", "kernel", "memory", "runqueue",
-                                 "gil",    "lock",   "read",   "meta",   "seek",
-                                 "write",  "sleep",  "poll",   "net",    "child",
-                                 "reclaim", "gc",    "idle",   "unknown"};
+constexpr const char* kActs[] = {
+    "python", "native", "kernel", "memory", "runqueue", "gil",     "lock", "read", "meta",   "seek",
+    "write",  "sleep",  "poll",   "net",    "child",    "reclaim", "gc",   "idle", "unknown"};
 
 void dump(const model::Run& run, size_t most) {
   const RunView view(run);
@@ -32,15 +31,17 @@ void dump(const model::Run& run, size_t most) {
     }
   }
   const LoaderView& l = view.loader();
-  fmt::print("loader {}{} workers {} batches {} fetch {:.3f} collate {:.3f} handover {:.3f} ms "
-             "busy {:.2f}\n",
-             kLoaders[static_cast<size_t>(l.kind)], l.measured ? " (measured)" : "", l.workers,
-             l.batches, l.fetch * 1e3, l.collate * 1e3, l.handover * 1e3, l.busy);
+  fmt::print(
+      "loader {}{} workers {} batches {} fetch {:.3f} collate {:.3f} handover {:.3f} ms "
+      "busy {:.2f}\n",
+      kLoaders[static_cast<size_t>(l.kind)], l.measured ? " (measured)" : "", l.workers, l.batches,
+      l.fetch * 1e3, l.collate * 1e3, l.handover * 1e3, l.busy);
   const CpuView& c = view.cpu();
-  fmt::print("cpu cores {} usable {} affinity {} quota {} idle {:.2f} job {:.2f} trainer {:.2f} "
-             "pool {:.2f} producers {:.2f} others {:.2f} throttled {:.3f}\n",
-             c.cores, c.usable, c.affinity, c.quota.value_or(0), c.idle, c.job, c.trainer, c.pool,
-             c.producers, c.others, c.throttled);
+  fmt::print(
+      "cpu cores {} usable {} affinity {} quota {} idle {:.2f} job {:.2f} trainer {:.2f} "
+      "pool {:.2f} producers {:.2f} others {:.2f} throttled {:.3f}\n",
+      c.cores, c.usable, c.affinity, c.quota.value_or(0), c.idle, c.job, c.trainer, c.pool,
+      c.producers, c.others, c.throttled);
   fmt::print("delay trainer {:.3f} (in wait {:.3f}) pool {:.3f} ms, producer share {:.2f}\n",
              view.trainer_delay() * 1e3, view.trainer_delay_in_wait() * 1e3,
              view.pool_delay() * 1e3, view.producer_delay_share());

@@ -1,0 +1,87 @@
+#include "diagnose/blame.h"
+
+#include <unordered_map>
+
+#include "base/text.h"
+
+namespace flatout::diagnose {
+
+using model::Run;
+
+namespace {
+
+/// The fact of one process: those of the training process have no prefix (docs/run-folder.md).
+std::string_view fact_of(const Run& run, model::ProcessId process, std::string_view key) {
+  const std::string own =
+      "pid." + std::to_string(run.processes[process].pid) + "." + std::string(key);
+  if (const std::string_view told = run.fact(own); !told.empty()) return told;
+  const bool training =
+      run.steps.source != model::StepSource::kNone && run.steps.thread < run.threads.size()
+          ? run.threads[run.steps.thread].process == process
+          : run.processes[process].main;
+  return training ? run.fact(std::string(key)) : std::string_view();
+}
+
+}  // namespace
+
+std::optional<model::Where> parse_place(std::string_view text) {
+  const size_t in = text.rfind(" in ");
+  if (in == std::string_view::npos) return std::nullopt;
+  const std::string_view place = text.substr(0, in);
+  const size_t colon = place.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
+  const auto line = parse_number<int64_t>(place.substr(colon + 1));
+  if (!line) return std::nullopt;
+  return model::Where{std::string(place.substr(0, colon)), *line, std::string(text.substr(in + 4))};
+}
+
+std::optional<model::Where> setting_line(const Run& run, std::string_view key) {
+  if (const std::string_view own = run.fact(std::string(key)); !own.empty())
+    return parse_place(own);
+  const std::string tail = "." + std::string(key);
+  for (const auto& [name, value] : run.info) {
+    if (name.starts_with("pid.") && name.ends_with(tail)) return parse_place(value);
+  }
+  return std::nullopt;
+}
+
+std::optional<Grower> grower(const Run& run, model::ProcessId process) {
+  if (process >= run.processes.size()) return std::nullopt;
+  const std::string_view text = fact_of(run, process, "growth.0");
+  const size_t colon = text.rfind(": ");
+  if (colon == std::string_view::npos) return std::nullopt;
+  Grower out;
+  out.how = text.substr(colon + 2);
+  const std::string_view what = text.substr(0, colon);
+  const size_t at = what.find(" at ");
+  out.name = what.substr(0, at);
+  if (at != std::string_view::npos) out.where = parse_place(what.substr(at + 4));
+  return out;
+}
+
+std::optional<model::Where> touching_line(const RunView& view, model::ProcessId process) {
+  const Run& run = view.run();
+  std::unordered_map<model::FrameId, double> lines;
+  model::FrameId hottest = 0;
+  double most = 0;
+  // Start-up takes memory, too.
+  const TimePoint from = run.steps.steps.empty() ? run.begin : run.steps.steps.front().begin;
+  for (const model::StackReading& r : run.readings) {
+    if (r.at < from || r.thread >= run.threads.size() || run.threads[r.thread].process != process)
+      continue;
+    const Act act = act_of(r, view.stacks().traits(r.stack));
+    if (act != Act::kKernel && act != Act::kMemory && act != Act::kReclaim) continue;
+    const model::FrameId frame = view.stacks().user_frame(r.stack);
+    if (frame == 0) continue;
+    double& seconds = lines[frame];
+    seconds += r.weight_us * 1e-6;
+    if (seconds > most) {
+      most = seconds;
+      hottest = frame;
+    }
+  }
+  if (hottest == 0) return std::nullopt;
+  return view.stacks().where(hottest);
+}
+
+}  // namespace flatout::diagnose
