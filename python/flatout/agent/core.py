@@ -33,6 +33,7 @@ class _State:
     iterator = 0  # id() of the loader's iterator that was asked last
     is_worker = False
     flushed = 0  # when that was last done
+    look_due = 1 << 62  # when keeps wants to look at the job's containers next
 
 
 state = _State()

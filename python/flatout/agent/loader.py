@@ -1,7 +1,7 @@
 """torch.utils.data: the training loop's wait for a batch, and what workers do to make one."""
 import sys
 
-from . import core
+from . import core, keeps
 from .core import (COLLATE, EPOCH, FETCH, HANDOVER, INPUT_WAIT, LATE, LOADER_START, SAMPLE, WORKER,
                    emit, flush, get_ident, mark, note, now, state)
 
@@ -188,9 +188,12 @@ def _hook_fetcher(fetcher):
             note((SAMPLE, get_ident(), samples._begin, samples._begin + samples._most,
                   slowest if type(slowest) is int else -1, samples._sum, end))
         note((FETCH, get_ident(), begin, end, count, number, now()))
+        if state.is_worker:
+            keeps.fetched()
         return batch
 
     fetcher.fetch = timed_fetch
+    keeps.fetcher_made(fetcher)
 
 
 def _collate(collate):

@@ -6,7 +6,7 @@ is a step (this is how Keras' fit runs, too). What such a function waits for ins
 """
 import sys
 
-from . import core
+from . import core, keeps
 from .core import (BACKWARD, EPOCH, FEED, FORWARD, INPUT_WAIT, LATE, OPTIMIZER, SOON, VALIDATION, emit,
                    flush, get_ident, note, now, state)
 
@@ -35,11 +35,11 @@ def install(module):
 
 def _versions(tensorflow):
     core.info("tensorflow.version", getattr(tensorflow, "__version__", None))
-    from . import collector, failures
+    from . import collector, failures, settings
 
     if "torch" not in sys.modules:
-        collector.install(tensorflow)
-        failures.install(tensorflow)
+        for part in (collector, failures, settings, keeps):
+            part.install(tensorflow)
 
 
 def _eager():
@@ -128,6 +128,8 @@ def _stepped(thread, begin, end):
     note((OPTIMIZER, thread, begin, end, 0, steps, now()))
     if end - state.flushed > SOON:
         flush()
+    if end > state.look_due:
+        keeps.look()
 
 
 def _tapes(_):

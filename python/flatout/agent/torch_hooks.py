@@ -7,10 +7,12 @@ def install(torch):
     core.info("torch.git_version", getattr(getattr(torch, "version", None), "git_version", None))
     core.info("torch.cuda_version", getattr(getattr(torch, "version", None), "cuda", None))
     core.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or bool
-    from . import (collector, cuda, distributed, failures, forward, loader, saving, training, waits)
+    from . import (collector, cuda, distributed, failures, forward, keeps, loader, saving, settings,
+                   training, waits)
 
     missing = []
-    for part in (loader, training, forward, saving, waits, collector, failures, distributed, cuda):
+    for part in (loader, training, forward, saving, waits, collector, failures, distributed, cuda,
+                 settings, keeps):
         try:
             part.install(torch)
         except (ImportError, AttributeError) as error:

@@ -1,5 +1,5 @@
 """backward, zero_grad and the optimizer's step: where a step ends, whatever drives the loop."""
-from . import core
+from . import core, keeps
 from .core import BACKWARD, OPTIMIZER, SOON, ZERO_GRAD, flush, get_ident, note, now, state
 
 _optimizers = {}  # id(optimizer) -> [number, steps done]
@@ -103,6 +103,8 @@ def _step(step):
             _after_each()
         if end - state.flushed > SOON:
             flush()
+        if end > state.look_due:
+            keeps.look()
         if steps in _SOME or steps % 200 == 0 or state.iterator != _seen[0]:
             _now_and_then()
         return result

@@ -1,0 +1,393 @@
+"""Which container of the job keeps growing: a look every few seconds, at the end of a step, at what
+the user's own names lead to.
+
+Of a container only its id, kind and length are kept: no look keeps anything of the job alive. Nothing
+of the user's own code is run: lengths and contents are asked of the builtin types themselves. Where it
+was found and which line makes it grow is told by naming.py and mutations.py, once.
+"""
+import gc
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from functools import _lru_cache_wrapper
+from itertools import islice
+from types import FunctionType, ModuleType, SimpleNamespace
+
+from . import core, places
+from .core import cost, now, state
+from .mutations import DEQUE, DICT, LIST, SET
+
+TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(5, 10)
+_TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
+_EVERY = 30  # s
+_BUDGET = 300000  # ns of one look
+_LEAST = 150000  # ns of that are for what the roots lead to, whatever they took
+_OBJECTS = 2000  # of one look
+_LEVELS = 3
+_MOST_INSIDE = {LIST: 32, DICT: 256, TUPLE: 32}  # longer ones are looked at, but not into
+_SUSPECT_LOOKS = 4  # that saw it grow, one after the other
+_SUSPECT_ITEMS = 16
+_FORGET = 3  # looks that saw it no longer, or no longer growing
+_MOST_SENT = 3
+_AGAIN = 10000000000  # ns between two times that all is sent
+_GRAPH = 1 << 20  # bytes that a graph of autograd counts as
+_NEVER = 1 << 62
+
+_flags = type.__dict__["__flags__"].__get__
+_mro = type.__dict__["__mro__"].__get__
+_module = type.__dict__["__module__"].__get__
+_class_dict = type.__dict__["__dict__"].__get__
+_maxlen = deque.__dict__["maxlen"].__get__
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_LENGTH = {LIST: list.__len__, DICT: dict.__len__, SET: set.__len__, DEQUE: deque.__len__}
+
+
+class _Record:
+    __slots__ = ("kind", "length", "first", "streak", "idle", "steps", "seen", "name", "place",
+                 "bytes", "graph")
+
+    def __init__(self, kind, length, steps, look):
+        self.kind, self.seen = kind, look
+        self.start(length, steps)
+
+    def start(self, length, steps):
+        self.length = self.first = length
+        self.steps = steps
+        self.streak = self.idle = 0
+        self.bytes = self.graph = None  # of the item that came last, once it grew often enough
+        self.name = self.place = None  # place: None as long as it is searched for
+
+    def suspect(self):
+        return self.streak >= _SUSPECT_LOOKS and self.length - self.first >= _SUSPECT_ITEMS
+
+    def weight(self):
+        return (self.length - self.first) * (max(self.bytes or 0, 8) + (_GRAPH if self.graph else 0))
+
+
+class _State:
+    began = 0  # the first step
+    looks = 0
+    steps = 0  # batches, in a loader's worker
+    sent_at = 0
+    modules = 0  # how many of sys.modules, in order, are known or in _new_modules
+
+
+_records = {}  # id of a container -> _Record
+_sent = {}  # number -> text
+_searches = []  # [(record, generator)]: lines that are still searched for
+_new_modules = []  # names that are not looked at yet
+_not_users = set()  # packages
+_kinds = {}  # id of a class -> (weak reference, kind)
+_users = {}  # names of the user's modules that are loaded -> file
+_fetchers = []  # weak references to those of this process, latest last
+_busy = threading.Lock()  # only ever tried
+
+
+def install(torch):
+    global naming
+    from . import naming  # it needs this module, too
+
+    places.not_users(torch)
+    _find_modules(sys.modules, _NEVER)  # a step has no time for so many
+    warm = naming.Roots()
+    warm.add_frame(sys._getframe())
+    visit(warm.objects + [[0], {0: 0}, naming], now() + _BUDGET)  # the first time takes longest
+    state.look_due = 0
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _forget():
+    global _busy
+    _busy = threading.Lock()
+    _State.began = _State.looks = _State.steps = _State.sent_at = 0
+    for kept in (_records, _sent, _searches, _fetchers):
+        kept.clear()
+    if state.look_due != _NEVER:
+        state.look_due = 0
+
+
+def fetcher_made(fetcher):
+    """Its dataset is looked at, too: where the loop runs over a loader that has no name."""
+    _fetchers[:] = [ref for ref in _fetchers[-3:] if ref() is not None]
+    _fetchers.append(weakref.ref(fetcher))
+
+
+def fetched():
+    """After a fetch in a worker."""
+    _State.steps += 1
+    if now() > state.look_due:
+        look(False)
+
+
+def look(in_loop=True):
+    """At the end of a step, or after a fetch: when state.look_due has passed."""
+    if not _busy.acquire(False):
+        return
+    begin = now()
+    try:
+        if core.is_off:
+            state.look_due = _NEVER
+        elif not _State.began:
+            _State.began = begin
+            _next(begin)
+        elif _searches:
+            _search(begin + _BUDGET)
+        else:
+            _next(begin)
+            _look(in_loop, begin)
+    except RuntimeError:
+        pass  # another thread changed what we looked at: see next time
+    except Exception as error:  # the other hooks are well without this one
+        state.look_due = _NEVER
+        core.info("agent.keeps_off", "%s: %s" % (type(error).__name__, error))
+    finally:
+        _busy.release()
+        spent = now() - begin
+        cost(1, spent, spent, 0)
+
+
+def _next(begin):
+    after = (begin - _State.began) // 1000000000
+    due = next((t for t in _TIMES if t > after), None)
+    state.look_due = (_State.began + due * 1000000000 if due else begin + _EVERY * 1000000000)
+
+
+def _look(in_loop, begin):
+    _State.looks += 1
+    roots = naming.Roots()
+    _find_roots(roots, in_loop, begin + _BUDGET // 4)
+    objects, parents, found = visit(roots.objects, max(begin + _BUDGET, now() + _LEAST))
+    steps = state.steps if in_loop else _State.steps
+    compare(_records, found, steps, _State.looks)
+    for i, one in enumerate(objects if suspects(_records, False) else ()):
+        record = _records.get(id(one))
+        if record is not None and record.bytes is None and record.suspect():
+            record.bytes, record.graph = naming.weigh(one, record.kind)
+    worst = suspects(_records)
+    for record, key in worst:
+        if record.name is None:
+            at = next((i for i, one in enumerate(objects) if id(one) == key), None)
+            if at is not None:
+                record.name, hints, known = naming.name(objects, parents, at, roots, record.kind)
+                record.place = known
+                if known is None:
+                    _searches.append((record, naming.search(hints, list(_users.values()))))
+    if _searches:
+        state.look_due = 0  # goes on after the next step
+    else:
+        _send([record for record, _ in worst], steps, begin)
+
+
+def _find_roots(roots, in_loop, until):
+    modules = sys.modules
+    _find_modules(modules, until)
+    frame = sys._getframe(2) if in_loop else None
+    while frame is not None:
+        if places.users_file(frame.f_code.co_filename) is not None:
+            roots.add_frame(frame)
+        frame = frame.f_back
+    for ref in _fetchers:
+        fetcher = ref()
+        if fetcher is not None:
+            roots.add_fetcher(fetcher)
+        del fetcher
+    for name, file in _users.items():
+        module = modules.get(name)
+        if type(module) is ModuleType:
+            roots.add_module(name, file, module)
+
+
+def _find_modules(modules, until):
+    """The user's among those loaded: as many as there is time for, the rest another time."""
+    if not _new_modules and len(modules) != _State.modules:
+        names = list(modules)
+        _new_modules.extend(reversed(names[_State.modules if _State.modules < len(names) else 0:]))
+        _State.modules = len(names)
+    while _new_modules and now() < until:
+        name = _new_modules.pop()
+        package = name.partition(".")[0]
+        if package in _not_users:
+            continue
+        module = modules.get(name)
+        file = module.__dict__.get("__file__") if type(module) is ModuleType else None
+        path = places.users_file(file) if type(file) is str else None
+        if path is not None:
+            _users[name] = path
+        elif name == package:
+            _not_users.add(name)
+
+
+def kind_of(cls):
+    """What a look does with objects of a class: 0 is nothing."""
+    known = _kinds.get(id(cls))
+    if known is not None and (known[0] is None or known[0]() is cls):
+        return known[1]
+    if len(_kinds) > 4096:
+        _kinds.clear()
+    kind = _kind_of(cls)
+    # Those that are not made by a class statement never go, so that no other gets their id.
+    _kinds[id(cls)] = (weakref.ref(cls) if _flags(cls) & _HEAP else None, kind)
+    return kind
+
+
+def _kind_of(cls):
+    flags = _flags(cls)
+    if flags & 1 << 25:
+        return LIST
+    if flags & 1 << 26:
+        return TUPLE
+    if flags & 1 << 29:
+        return DICT
+    if flags & 1 << 31:
+        return CLASS
+    if cls is FunctionType:
+        return FUNCTION
+    if cls is _lru_cache_wrapper:
+        return CACHE
+    if cls is SimpleNamespace:
+        return INSTANCE
+    if not flags & _HEAP and cls is not set and cls is not deque:
+        return 0
+    plain = True
+    for base in _mro(cls):
+        if base is set:
+            return SET
+        if base is deque:
+            return DEQUE
+        plain = plain and (base is object or bool(_flags(base) & _HEAP))
+    module = _module(cls)
+    if not plain or type(module) is not str:
+        return 0
+    if module.startswith("torch.") and not module.startswith("torch.utils.data"):
+        return 0  # layers and optimizers by the hundred
+    return INSTANCE
+
+
+def visit(roots, until):
+    """Breadth first from `roots`: (objects, index of the parent of each, [(id, kind, length)]).
+
+    The lists hold references: they are to be gone when the look ends.
+    """
+    objects = list(roots)
+    parents = [-1] * len(objects)
+    levels = [0] * len(objects)
+    seen, found = set(), []
+    position = -1
+    while position + 1 < len(objects):
+        position += 1
+        if not position & 7 and now() > until:
+            break
+        one = objects[position]
+        kind = kind_of(type(one))
+        if not kind or id(one) in seen:
+            continue
+        seen.add(id(one))
+        level = levels[position] + 1
+        if kind <= DEQUE:
+            length = _LENGTH[kind](one)
+            if kind != DEQUE or _maxlen(one) is None:
+                found.append((id(one), kind, length))
+            if length > _MOST_INSIDE.get(kind, 0):
+                continue
+        elif kind == CACHE:
+            info = one.cache_info()
+            if info.maxsize is None:
+                found.append((id(one), kind, info.currsize))
+            continue
+        if level > _LEVELS or len(objects) > _OBJECTS:
+            continue
+        inside = _inside(one, kind)
+        if inside:
+            if kind == DICT and levels[position] and kind_of(type(objects[parents[position]])) == INSTANCE:
+                level -= 1  # most likely its __dict__
+            objects.extend(inside)
+            parents.extend([position] * len(inside))
+            levels.extend([level] * len(inside))
+    return objects, parents, found
+
+
+def _inside(one, kind):
+    if kind == DICT:
+        return list(dict.values(one))
+    if kind == CLASS:
+        module = _module(one)
+        if type(module) is str and module in _users:
+            return [v for v in islice(_class_dict(one).values(), 256) if type(v) is not FunctionType]
+        return None
+    if kind == FUNCTION:  # a default that is changed, what a decorator remembers
+        inside = list(one.__defaults__ or ())
+        for cell in one.__closure__ or ():
+            inside.extend(gc.get_referents(cell))
+        return inside
+    if kind == TUPLE and tuple.__len__(one) > _MOST_INSIDE[TUPLE]:
+        return None
+    return gc.get_referents(one)
+
+
+def compare(records, found, steps, look):
+    """What has become of each container since the look before."""
+    for key, kind, length in found:
+        record = records.get(key)
+        if record is None or record.kind != kind:
+            records[key] = _Record(kind, length, steps, look)
+            continue
+        record.seen = look
+        if length < record.length:  # emptied, or the id is another's by now
+            record.start(length, steps)
+        elif length > record.length:
+            record.streak += 1
+            record.idle = 0
+            record.length = length
+        else:
+            record.idle += 1
+            if record.streak < _SUSPECT_LOOKS or record.idle >= _FORGET:
+                record.start(length, steps)
+    for key in [k for k, r in records.items() if look - r.seen >= _FORGET]:
+        del records[key]
+
+
+def suspects(records, weighed=True):
+    """[(record, id)] of those that grow, the worst first: at most three that were weighed."""
+    found = [(r, key) for key, r in records.items() if r.suspect() and weighed == (r.bytes is not None)]
+    found.sort(key=lambda one: one[0].weight(), reverse=True)
+    return found[:_MOST_SENT]
+
+
+def _search(until):
+    """Goes on searching for lines until then, and once all are found sends them."""
+    while _searches and now() < until:
+        record, search = _searches[0]
+        try:
+            next(search)
+        except StopIteration as end:
+            record.place = end.value or ""
+            _searches.pop(0)
+    if not _searches:
+        _State.sent_at = 0
+        _next(now())
+        steps = _State.steps if state.is_worker else state.steps
+        _send([record for record, _ in suspects(_records)], steps, now())
+
+
+def tell(record, steps):
+    """NAME at FILE:LINE in FUNCTION: 340 items, 1.00 a step, 4096 bytes each, with its graph"""
+    return "%s%s: %d items, %.2f a step%s%s" % (
+        record.name, " at " + record.place if record.place else "", record.length,
+        (record.length - record.first) / max(1, steps - record.steps),
+        ", %d bytes each" % record.bytes if record.bytes else "", ", with its graph" if record.graph else "")
+
+
+def _send(records, steps, at):
+    """All that grow, or "" for what no longer does."""
+    records = [r for r in records if r.name is not None]
+    names = [r.name for r in records]
+    if names == [text[0] for text in _sent.values() if text[0]] and at - _State.sent_at < _AGAIN:
+        return
+    _State.sent_at = at
+    for number in range(max(len(records), len(_sent))):
+        name, text = (names[number], tell(records[number], steps)) if number < len(records) else ("", "")
+        if _sent.get(number) != (name, text):
+            _sent[number] = (name, text)
+            core.info("growth.%d" % number, text)

@@ -1,0 +1,65 @@
+"""Where the job itself changes a setting that a finding may blame: threads, affinity, the collector."""
+import gc
+import os
+import sys
+
+from . import core, places
+from .core import cost, now
+
+_sent = {}  # key -> value
+
+
+def install(torch):
+    places.not_users(torch)
+    _threshold(None)
+    os.register_at_fork(after_in_child=_sent.clear)
+    core.replace(gc, "set_threshold", lambda f: _noted(f, "gc.threshold", _threshold))
+    if core.replace(os, "sched_setaffinity", lambda f: _noted(f, "affinity", _affinity)):
+        home = sys.modules.get(getattr(os.sched_setaffinity, "__module__", None))
+        if home is not None and home is not os:  # where pickle looks for it
+            home.sched_setaffinity = os.sched_setaffinity
+    core.replace(torch, "set_num_threads", lambda f: _noted(
+        f, "torch.num_threads", lambda _: _send("torch.num_threads", torch.get_num_threads())))
+    core.replace(torch, "set_num_interop_threads", lambda f: _noted(
+        f, "torch.interop_threads",
+        lambda _: _send("torch.interop_threads", torch.get_num_interop_threads())))
+
+
+def _noted(original, key, tell):
+    is_compiling = core.compiling
+
+    def hook(*args, **kwargs):
+        result = original(*args, **kwargs)
+        if not is_compiling() and not core.is_off:
+            begin = now()
+            _note(key, tell, args, sys._getframe(1))
+            spent = now() - begin
+            cost(1, spent, spent, 0)
+        return result
+
+    return hook
+
+
+@core.guarded
+def _note(key, tell, args, frame):
+    """What PyTorch sets itself, as in each worker of a loader, is nobody's wish."""
+    if places.caller_is_in("torch", frame):
+        return
+    place = places.users_place(frame)
+    if place is not None and tell(args) is not False:
+        _send(key + ".set_at", place)
+
+
+def _send(key, value):
+    if _sent.get(key) != value:  # some set it again for each sample
+        _sent[key] = value
+        core.info(key, value)
+
+
+def _threshold(_):
+    _send("gc.threshold", ",".join(map(str, gc.get_threshold())))
+
+
+def _affinity(args):
+    """False for the affinity of others."""
+    return bool(args) and type(args[0]) is int and args[0] in (0, os.getpid())
