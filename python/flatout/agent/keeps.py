@@ -69,6 +69,7 @@ class _Record:
 class _State:
     began = 0  # the first step
     looks = 0
+    part = 1 << 10  # of _PARTS, of the look that is under way
     steps = 0  # batches, in a loader's worker
     sent_at = 0
     modules = 0  # how many of sys.modules, in order, are known or in _new_modules
@@ -80,6 +81,8 @@ _searches = []  # [(record, generator)]: lines that are still searched for
 _new_modules = []  # names that are not looked at yet
 _not_users = set()  # packages
 _kinds = {}  # id of a class -> (weak reference, kind)
+_TENSORS = []  # classes that live as long as we do
+dull = set()  # ids of classes that hold nothing, and never go
 _users = {}  # names of the user's modules that are loaded -> file
 _fetchers = []  # weak references to those of this process, latest last
 _busy = threading.Lock()  # only ever tried
@@ -91,6 +94,10 @@ def install(torch):
 
     places.not_users(torch)
     _find_modules(sys.modules, _NEVER)  # a step has no time for so many
+    if "torch" in sys.modules:
+        _TENSORS[:] = [sys.modules["torch"].Tensor, sys.modules["torch"].nn.Parameter]
+    for cls in (int, float, str, bool, bytes, type(None), ModuleType, type(len), type(str.join), *_TENSORS):
+        kind_of(cls)
     warm = naming.Roots()
     warm.add_frame(sys._getframe())
     visit(warm.objects + [[0], {0: 0}, naming], now() + _BUDGET)  # the first time takes longest
@@ -101,6 +108,7 @@ def install(torch):
 def _forget():
     global _busy
     _busy = threading.Lock()
+    _State.part = 1 << 10
     _State.began = _State.looks = _State.steps = _State.sent_at = 0
     for kept in (_records, _sent, _searches, _fetchers):
         kept.clear()
@@ -135,6 +143,9 @@ def look(in_loop=True):
         elif _searches:
             _search(begin + _BUDGET)
         else:
+            if _State.part >= len(_PARTS):
+                _State.part = 0
+                _State.looks += 1
             _next(begin)
             _look(in_loop, begin)
     except RuntimeError:
@@ -155,48 +166,62 @@ def _next(begin):
 
 
 def _look(in_loop, begin):
-    _State.looks += 1
-    roots = naming.Roots()
-    _find_roots(roots, in_loop, begin + _BUDGET // 4)
-    objects, parents, found = visit(roots.objects, max(begin + _BUDGET, now() + _LEAST))
+    """One look, or as many of its parts as there is time for: the rest is for the steps that follow."""
     steps = state.steps if in_loop else _State.steps
+    while _State.part < len(_PARTS):
+        _look_at(_PARTS[_State.part], in_loop, steps, begin)
+        _State.part += 1
+        if now() > begin + _BUDGET // 2:
+            break
+    if _State.part < len(_PARTS) or _searches:
+        state.look_due = 0
+    else:
+        _send([record for record, _ in suspects(_records)], steps, begin)
+
+
+def _look_at(find_roots, in_loop, steps, begin):
+    roots = naming.Roots()
+    find_roots(roots, in_loop)
+    objects, parents, found = visit(roots.objects, max(begin + _BUDGET, now() + _LEAST))
     compare(_records, found, steps, _State.looks)
-    for i, one in enumerate(objects if suspects(_records, False) else ()):
+    if not any(r.suspect() and r.place is None for r in _records.values()):
+        return
+    for one in objects:
         record = _records.get(id(one))
         if record is not None and record.bytes is None and record.suspect():
             record.bytes, record.graph = naming.weigh(one, record.kind)
-    worst = suspects(_records)
-    for record, key in worst:
-        if record.name is None:
-            at = next((i for i, one in enumerate(objects) if id(one) == key), None)
-            if at is not None:
-                record.name, hints, known = naming.name(objects, parents, at, roots, record.kind)
-                record.place = known
-                if known is None:
-                    _searches.append((record, naming.search(hints, list(_users.values()))))
-    if _searches:
-        state.look_due = 0  # goes on after the next step
-    else:
-        _send([record for record, _ in worst], steps, begin)
+    for record, key in suspects(_records):
+        at = -1 if record.name else next((i for i, one in enumerate(objects) if id(one) == key), -1)
+        if at >= 0:
+            record.name, hints, record.place = naming.name(objects, parents, at, roots, record.kind)
+            if record.place is None:
+                _searches.append((record, naming.search(hints, list(_users.values()))))
 
 
-def _find_roots(roots, in_loop, until):
-    modules = sys.modules
-    _find_modules(modules, until)
-    frame = sys._getframe(2) if in_loop else None
+def _in_frames(roots, in_loop):
+    frame = sys._getframe(3) if in_loop else None
     while frame is not None:
         if places.users_file(frame.f_code.co_filename) is not None:
             roots.add_frame(frame)
         frame = frame.f_back
+
+
+def _in_loaders(roots, in_loop):
     for ref in _fetchers:
         fetcher = ref()
         if fetcher is not None:
             roots.add_fetcher(fetcher)
-        del fetcher
+
+
+def _in_modules(roots, in_loop):
+    _find_modules(sys.modules, now() + _BUDGET // 4)
     for name, file in _users.items():
-        module = modules.get(name)
+        module = sys.modules.get(name)
         if type(module) is ModuleType:
-            roots.add_module(name, file, module)
+            roots.add_globals(module.__dict__, file)
+
+
+_PARTS = (_in_frames, _in_loaders, _in_modules)
 
 
 def _find_modules(modules, until):
@@ -227,6 +252,8 @@ def kind_of(cls):
     if len(_kinds) > 4096:
         _kinds.clear()
     kind = _kind_of(cls)
+    if not kind and (not _flags(cls) & _HEAP or any(cls is t for t in _TENSORS)):
+        dull.add(id(cls))
     # Those that are not made by a class statement never go, so that no other gets their id.
     _kinds[id(cls)] = (weakref.ref(cls) if _flags(cls) & _HEAP else None, kind)
     return kind
@@ -273,17 +300,19 @@ def visit(roots, until):
     objects = list(roots)
     parents = [-1] * len(objects)
     levels = [0] * len(objects)
-    seen, found = set(), []
-    position = -1
-    while position + 1 < len(objects):
-        position += 1
-        if not position & 7 and now() > until:
+    kinds, seen, found = {}, set(), []
+    for position, one in enumerate(objects):  # grows meanwhile
+        if not position & 3 and now() > until:
             break
-        one = objects[position]
-        kind = kind_of(type(one))
-        if not kind or id(one) in seen:
+        if id(one) in seen:
             continue
         seen.add(id(one))
+        cls = type(one)
+        kind = kinds.get(id(cls))
+        if kind is None:
+            kind = kinds[id(cls)] = kind_of(cls)
+        if not kind:
+            continue
         level = levels[position] + 1
         if kind <= DEQUE:
             length = _LENGTH[kind](one)
@@ -300,11 +329,13 @@ def visit(roots, until):
             continue
         inside = _inside(one, kind)
         if inside:
-            if kind == DICT and levels[position] and kind_of(type(objects[parents[position]])) == INSTANCE:
+            inside = [value for value in inside if id(type(value)) not in dull]
+            parent = parents[position]
+            if kind == DICT and parent >= 0 and kinds[id(type(objects[parent]))] == INSTANCE:
                 level -= 1  # most likely its __dict__
             objects.extend(inside)
-            parents.extend([position] * len(inside))
-            levels.extend([level] * len(inside))
+            parents += [position] * len(inside)
+            levels += [level] * len(inside)
     return objects, parents, found
 
 
@@ -333,6 +364,8 @@ def compare(records, found, steps, look):
         if record is None or record.kind != kind:
             records[key] = _Record(kind, length, steps, look)
             continue
+        if record.seen == look and length >= record.length:
+            continue  # found by another name, perhaps a step later
         record.seen = look
         if length < record.length:  # emptied, or the id is another's by now
             record.start(length, steps)
@@ -365,10 +398,7 @@ def _search(until):
             record.place = end.value or ""
             _searches.pop(0)
     if not _searches:
-        _State.sent_at = 0
-        _next(now())
-        steps = _State.steps if state.is_worker else state.steps
-        _send([record for record, _ in suspects(_records)], steps, now())
+        _State.sent_at = 0  # the look goes on, and is sent at its end
 
 
 def tell(record, steps):

@@ -4,7 +4,7 @@ import sys
 from collections import deque
 from types import FunctionType, MemberDescriptorType
 
-from . import mutations, places
+from . import keeps, mutations, places
 from .mutations import DEQUE, DICT, LIST, SET, Hint
 
 _FUNCTION_FRAME = 1  # CO_OPTIMIZED
@@ -26,9 +26,10 @@ class Roots:
         self.labels = []  # of each: (name, file, "def NAME" or "", its line, name is a variable's)
         self._globals = set()
 
-    def _add(self, names, values, file, inside, line, variables=True):
-        for name, value in zip(names, values):
-            if type(name) is str and not name.startswith("__"):
+    def _add(self, named, file, inside, line, variables=True):
+        dull = keeps.dull
+        for name, value in named:
+            if id(type(value)) not in dull and type(name) is str and name[:2] != "__":
                 self.objects.append(value)
                 self.labels.append((name, file, inside, line, variables))
 
@@ -36,17 +37,15 @@ class Roots:
         code = frame.f_code
         file = places.users_file(code.co_filename)
         inside = "def " + code.co_name if code.co_name.isidentifier() else ""
-        local = locals_of(frame)
-        self._add(local, local.values(), file, inside, code.co_firstlineno)
-        self._add_globals(frame.f_globals, file)
+        self._add(locals_of(frame), file, inside, code.co_firstlineno)
+        module = sys.modules.get(frame.f_globals.get("__name__"))
+        if getattr(module, "__dict__", None) is not frame.f_globals:
+            self.add_globals(frame.f_globals, file)
 
-    def add_module(self, name, file, module):
-        self._add_globals(module.__dict__, file)
-
-    def _add_globals(self, names, file):
+    def add_globals(self, names, file):
         if id(names) not in self._globals:
             self._globals.add(id(names))
-            self._add(list(names), list(names.values()), file, "", 0)
+            self._add(list(names.items()), file, "", 0)
 
     def add_fetcher(self, fetcher):
         """A loader's dataset is known by its class; so is what makes a batch of its samples."""
@@ -57,7 +56,7 @@ class Roots:
             dataset = dataset.__dict__["_dataset"]
         for one in (dataset, fetcher.__dict__.get("collate_fn")):
             if one is not None:
-                self._add([_name(type(one))], [one], None, "", 0, False)
+                self._add([(_name(type(one)), one)], None, "", 0, False)
         iterator = samples.__dict__["_dataset"] if type(samples) is loader._TimedIterator else None
         if type(iterator) is _GENERATOR and iterator.gi_frame is not None:
             if places.users_file(iterator.gi_frame.f_code.co_filename) is not None:
@@ -68,17 +67,17 @@ _GENERATOR = type(_ for _ in ())
 
 
 def locals_of(frame):
-    """A dict of our own; what the frame keeps for it is emptied again."""
+    """[(name, value)]; what the frame itself keeps for it is emptied again."""
     code = frame.f_code
     if not code.co_flags & _FUNCTION_FRAME:
-        return {}
+        return []
     if _PROXY:
-        return dict(frame.f_locals)
+        return list(frame.f_locals.items())
     if not _HANDS_OFF.isdisjoint(code.co_names) or sys.gettrace() is not None:
-        return {}
+        return []
     snapshot = frame.f_locals
     try:
-        return dict(snapshot)
+        return list(snapshot.items())
     finally:
         if sys.getrefcount(snapshot) <= 3:  # the frame's, ours, the argument: nobody else has it
             snapshot.clear()
@@ -105,13 +104,11 @@ class _Way:
 
 def name(objects, parents, at, roots, kind):
     """(name, hints for mutations.find, the place where that is known already) of objects[at]."""
-    from . import keeps
-
     target = objects[at]
     ways = []
     for position, one in enumerate(objects):
         if one is target and len(ways) < _MOST_ALIASES:
-            ways.append(_way(objects, parents, position, roots, keeps))
+            ways.append(_way(objects, parents, position, roots))
     text = _clean(ways[0].text)
     if kind == keeps.CACHE:
         function = getattr(target, "__wrapped__", None)
@@ -132,7 +129,7 @@ def _clean(text):
     return "".join(c if c.isprintable() else "?" for c in text)[:120]
 
 
-def _way(objects, parents, position, roots, keeps):
+def _way(objects, parents, position, roots):
     steps = [position]
     while parents[steps[-1]] >= 0:
         steps.append(parents[steps[-1]])
@@ -243,8 +240,6 @@ def weigh(one, kind):
 
 
 def _bytes(item, depth, tensors, numpy):
-    from . import keeps
-
     cls = type(item)
     if id(cls) in _PLAIN:
         return sys.getsizeof(item), False

@@ -1,0 +1,184 @@
+"""Small jobs for test_agent_growth.py: `growth_jobs.py NAME`. Each comment `# GROWS name` marks a line."""
+import collections
+import functools
+import gc
+import os
+import sys
+import time
+import weakref
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+SECONDS = 8.5
+seen = {}
+
+
+class History:
+    def __init__(self):
+        self.values = []
+        self.epoch = []
+
+    def add(self, value):
+        self.values.append(value)  # GROWS values
+
+
+class Sample:
+    """Bound to a local in each step; weak references tell whether it is gone."""
+
+
+@functools.lru_cache(maxsize=None)  # GROWS squares
+def squares(number):
+    return torch.full((64,), float(number * number))
+
+
+def steps(pause=0.005):
+    torch.set_num_threads(1)
+    net = nn.Linear(16, 16)
+    sgd = torch.optim.SGD(net.parameters(), lr=1e-3)
+    end = time.monotonic() + SECONDS
+    number = 0
+    while time.monotonic() < end:
+        loss = net(torch.randn(4, 16)).square().mean()
+        sgd.zero_grad()
+        loss.backward()
+        yield number, loss, sgd
+        number += 1
+        time.sleep(pause)
+
+
+def local():
+    kept = []
+    recent = collections.deque(maxlen=50)
+    epoch = []
+    refs, gone = None, 0
+    for number, loss, sgd in steps():
+        sample = Sample()
+        assert refs is None or refs() is None, "a look kept it alive"
+        refs = weakref.ref(sample)
+        sgd.step()
+        kept.append(loss.detach())  # GROWS kept
+        recent.append(number)
+        epoch.append(number)
+        if number % 100 == 99:
+            epoch.clear()
+        del sample
+        assert refs() is None, "a look kept it alive"
+        gone += 1
+    print("gone", gone > 100)
+
+
+def attribute():
+    history = History()
+    by_name = collections.defaultdict(list)
+    for number, loss, sgd in steps():
+        sgd.step()
+        history.add((loss, number))
+        by_name["loss"].append(number)  # GROWS by_name
+        history.epoch = history.epoch[-10:] + [number]
+
+
+def elsewhere():
+    for number, loss, sgd in steps():
+        sgd.step()
+        squares(number)
+        seen[number, "x"] = torch.zeros(1000)  # GROWS seen
+
+
+def reads_locals():
+    given = locals()
+    kept = []
+    for number, loss, sgd in steps():
+        sgd.step()
+        kept.append(number)
+    print(sorted(given))
+
+
+class Cached(Dataset):
+    def __init__(self):
+        self.cache = {}
+
+    def __len__(self):
+        return 1 << 30
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        self.cache[index] = torch.zeros(16) + index  # GROWS cache
+        return self.cache[index]
+
+
+class Streamed(IterableDataset):
+    def __init__(self):
+        self.names = set()
+
+    def __iter__(self):
+        for index in range(1 << 30):
+            time.sleep(0.001)
+            self.names.add("sample-%d" % index)  # GROWS names
+            yield torch.zeros(16)
+
+
+def four_threads(_):
+    torch.set_num_threads(4)  # SETS worker
+
+
+def over(loader):
+    net = nn.Linear(16, 16)
+    sgd = torch.optim.SGD(net.parameters(), lr=1e-6)
+    end = time.monotonic() + SECONDS
+    for batch in loader:
+        loss = net(batch).square().mean()
+        sgd.zero_grad()
+        loss.backward()
+        sgd.step()
+        if time.monotonic() > end:
+            break
+
+
+def worker():
+    over(DataLoader(Cached(), 4, num_workers=1, worker_init_fn=four_threads))
+
+
+def inline():
+    over(DataLoader(Cached(), 4))
+
+
+def streamed():
+    over(DataLoader(Streamed(), 4, num_workers=1))
+
+
+def change():
+    gc.set_threshold(900, 11, 12)  # SETS threshold
+    os.sched_setaffinity(0, os.sched_getaffinity(0))  # SETS affinity
+
+
+def settings():
+    change()
+    torch.set_num_interop_threads(3)  # SETS interop
+    torch.set_num_threads(2)  # SETS threads
+    child = os.fork()
+    if child == 0:
+        time.sleep(5)
+        os._exit(0)
+    os.sched_setaffinity(child, os.sched_getaffinity(0))
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    print(gc.get_threshold(), torch.get_num_threads(), torch.get_num_interop_threads())
+    print(os.sched_setaffinity.__name__, os.sched_setaffinity.__doc__ == sys.modules["posix"].sched_setaffinity.__doc__)
+    import pickle
+
+    print([pickle.loads(pickle.dumps(f)) is f for f in (os.sched_setaffinity, gc.set_threshold, torch.set_num_threads)])
+    try:
+        gc.set_threshold("many")
+    except TypeError as error:
+        print(error)
+    net = nn.Linear(16, 16)
+    sgd = torch.optim.SGD(net.parameters(), lr=1e-6)
+    for batch in DataLoader(torch.zeros(16, 16), 4, num_workers=1):
+        net(batch).mean().backward()
+        sgd.step()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

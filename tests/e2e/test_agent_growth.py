@@ -1,0 +1,105 @@
+"""Which container grows, and who changed a setting: what the agent says of both in real jobs."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.e2e]
+
+HERE = pathlib.Path(__file__).resolve().parent
+JOBS = str(HERE / "growth_jobs.py")
+
+
+def line_of(mark):
+    lines = pathlib.Path(JOBS).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.endswith("# " + mark))
+
+
+def place(mark, function):
+    return "%s:%d in %s" % (JOBS, line_of(mark), function)
+
+
+def facts_of(flatout, python, folder, job):
+    """What run.json says once the job has run: {key: value}, those of workers by the same names."""
+    done = subprocess.run([flatout, "run", "--quiet", "--out", str(folder / "run"), "--", python, JOBS, job],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    info = json.loads((folder / "run" / "run.json").read_text())["facts"]
+    assert not any("agent." in key for key in info), info
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FLATOUT_")}
+    return info, done, env
+
+
+def growths(info):
+    return sorted(v for k, v in info.items() if "growth." in k and v)
+
+
+def growth(info, name):
+    found = [v for v in growths(info) if v.startswith((name + " at ", name + ": "))]
+    assert len(found) == 1, info
+    return found[0]
+
+
+def check(text, name, where, a_step=1.0):
+    assert text.startswith("%s at %s: " % (name, where)), text
+    items, rate = text[len("%s at %s: " % (name, where)):].split(", ")[:2]
+    assert items.endswith(" items") and int(items.split()[0]) >= 20
+    assert rate.endswith(" a step") and abs(float(rate.split()[0]) - a_step) < 0.1 * a_step
+
+
+def test_a_list_of_a_functions_own(flatout, job_python, tmp_path):
+    info, done, _ = facts_of(flatout, job_python, tmp_path, "local")
+    assert done.stdout == "gone True\n"
+    check(growth(info, "kept"), "kept", place("GROWS kept", "local"))
+    assert len(growths(info)) == 1  # not the deque with a bound, not the list that is cleared
+
+
+def test_an_attribute_and_a_list_in_a_dict(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "attribute")
+    check(growth(info, "history.values"), "history.values", place("GROWS values", "add"))
+    assert growth(info, "history.values").endswith(", with its graph")
+    assert info["growth.0"].startswith("history.values")
+    check(growth(info, "by_name['loss']"), "by_name['loss']", place("GROWS by_name", "attribute"))
+    assert len(growths(info)) == 2
+
+
+def test_a_global_and_a_cache_without_bound(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "elsewhere")
+    check(growth(info, "seen"), "seen", place("GROWS seen", "elsewhere"))
+    check(growth(info, "squares"), "squares", place("GROWS squares", "squares"))
+
+
+@pytest.mark.parametrize("job, name, mark, function", [
+    ("worker", "Cached.cache", "GROWS cache", "__getitem__"),
+    ("inline", "loader.dataset.cache", "GROWS cache", "__getitem__"),
+    ("streamed", "Streamed.names", "GROWS names", "__iter__"),
+])
+def test_what_a_dataset_keeps(flatout, job_python, tmp_path, job, name, mark, function):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, job)
+    check(growth(info, name), name, place(mark, function), 4.0)
+    if job == "worker":
+        assert [v for k, v in info.items() if k.endswith("torch.num_threads.set_at")] == [
+            place("SETS worker", "four_threads")]
+
+
+def test_locals_that_the_job_took_itself_stay_as_they_are(flatout, job_python, tmp_path):
+    _, done, env = facts_of(flatout, job_python, tmp_path, "reads_locals")
+    plain = subprocess.run([job_python, JOBS, "reads_locals"], env=env, capture_output=True, text=True)
+    assert done.stdout == plain.stdout
+
+
+def test_who_changed_a_setting(flatout, job_python, tmp_path):
+    info, done, env = facts_of(flatout, job_python, tmp_path, "settings")
+    plain = subprocess.run([job_python, JOBS, "settings"], env=env, capture_output=True, text=True)
+    assert done.stdout == plain.stdout
+    assert info["gc.threshold"] == "900,11,12" and info["torch.num_threads"] == "2"
+    assert info["torch.interop_threads"] == "3"
+    assert {k: v for k, v in info.items() if k.endswith(".set_at")} == {
+        "gc.threshold.set_at": place("SETS threshold", "change"),
+        "affinity.set_at": place("SETS affinity", "change"),
+        "torch.interop_threads.set_at": place("SETS interop", "settings"),
+        "torch.num_threads.set_at": place("SETS threads", "settings"),
+    }
