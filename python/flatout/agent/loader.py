@@ -186,7 +186,8 @@ def _hook_fetcher(fetcher):
             count = 1
         if samples._most:
             note((SAMPLE, get_ident(), samples._begin, samples._begin + samples._most,
-                  slowest if type(slowest) is int else -1, samples._sum, end))
+                  slowest if type(slowest) is int else -1, samples._sum,
+                  samples._begin + samples._most))
         note((FETCH, get_ident(), begin, end, count, number, now()))
         if state.is_worker:
             keeps.fetched()
