@@ -1,5 +1,5 @@
 // Who takes the cores: others, the job's own threads, a quota, a mask; and what the training thread
-// burns on the interpreter, the collector and on starting processes.
+// burns on the interpreter and the collector.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,11 @@ constexpr double kSomeCore = 0.1;
 // was read the truth may lie (standard errors).
 constexpr double kTinyOps = 0.14, kSure = 1.28;
 // Interpreter time in the forward pass below which its operations are not to blame.
-constexpr double kPythonShare = 0.12;
+constexpr double kPythonShare = 0.2;
+// Operations of the autograd graph that take less than this on average, forward and back, are
+// mostly dispatch: launching one takes some 5 us each way.
+constexpr double kTinyOp = 40e-6;
+constexpr double kManyOps = 50;
 // The backward pass of an operation takes up to this many times as long as the operation.
 constexpr double kBackwardOps = 2.5;
 
@@ -255,8 +259,6 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     return runs(c) && (places[line_of(c)].tiny() ||
                        (c.part != Part::kBackward && places[function_of(c)].tiny()));
   };
-  const int64_t readings = view.readings(tiny);
-  if (readings < kFewReadings) return;
   const auto in_python = [&](const Cell& c) { return tiny(c) && c.act == Act::kPython; };
   const double in_lines = view.per_step(Role::kTrainer, tiny);
   const double python = view.per_step(Role::kTrainer, in_python);
@@ -269,14 +271,35 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double backward =
       view.per_step(Role::kTrainer, [&](const Cell& c) { return runs_backward(c) && !tiny(c); });
   const double share = forward > 0 ? tiny_forward / forward : 0;
-  const double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
-  if (python < kPythonShare * std::max(forward, in_lines)) return;
+  double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
+  int64_t readings = view.readings(tiny);
+  const bool by_lines =
+      readings >= kFewReadings && python >= kPythonShare * std::max(forward, in_lines);
+  // The graph tells the number of operations, however few readings there are.
+  std::string_view nodes = view.run().fact("torch.graph_nodes");
+  if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more
+  const double ops = parse_number<double>(nodes).value_or(0);
+  const bool by_ops =
+      ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
+  if (!by_lines && !by_ops) return;
+  if (by_ops && forward + backward > overhead) {
+    overhead = forward + backward;
+    readings = view.readings(runs);
+  }
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
                             "The interpreter's work on many tiny operations bounds the step", 0.85,
                             whatif.saved_by({.trainer = overhead, .trainer_cpu = overhead}));
   if (f == nullptr) return;
   f->where = view.where(tiny);
+  if (!f->where) f->where = view.where(runs_forward);
+  if (ops > 0) {
+    const double each = (forward + backward) / ops;
+    evidence(*f, fmt::format("{} operations a step", format_number(ops)), ops, "operations",
+             "agent.graph", 1);
+    evidence(*f, fmt::format("each takes {}, back and forth", ms(each)), each * 1e6, "us",
+             "agent.graph", readings);
+  }
   evidence(*f, fmt::format("{} a step run in lines of tiny operations", ms(overhead)),
            overhead * 1e3, "ms", "stacks", readings);
   evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(python)), python * 1e3, "ms",
@@ -338,27 +361,6 @@ void detect_gc(const RunView& view, Findings& findings) {
   remedy(*f, "gc_freeze", "Call gc.freeze() after start-up, raise gc.set_threshold().");
 }
 
-void detect_churn(const RunView& view, Findings& findings) {
-  const auto starting = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.act == Act::kChild &&
-           (c.traits & (kInSpawn | kInLoader)) == 0 && c.part != Part::kCheckpoint;
-  };
-  const int64_t readings = view.readings(starting);
-  if (readings < kFewReadings || findings.has("cpu.process_churn")) return;
-  const double cost = view.per_step(Role::kTrainer, starting);
-  Finding* f = findings.add("cpu.process_churn", "Processes are started all the time", 0.9, cost);
-  if (f == nullptr) return;
-  f->where = view.where(starting);
-  evidence(*f, fmt::format("starting and awaiting processes takes {} a step", ms(cost)), cost * 1e3,
-           "ms", "stacks", readings);
-  if (const auto forks = view.increase(view.host(SignalId::kHostForks))) {
-    const double rate = *forks / std::max(view.seconds(), 1e-9);
-    evidence(*f, fmt::format("{} processes and threads were made a second", format_number(rate)),
-             rate, "1/s", "probe.host", view.steps().count);
-  }
-  remedy(*f, "pool", "Call in process, or keep a pool of processes.");
-}
-
 /// The training thread waits for the interpreter lock that other threads of its process hold.
 void detect_gil(const RunView& view, Findings& findings) {
   if (findings.has("input.gil")) return;
@@ -379,86 +381,6 @@ void detect_gil(const RunView& view, Findings& findings) {
   remedy(*f, "processes", "Move that work into processes, or into code that releases the GIL.");
 }
 
-void detect_zombies(const RunView& view, Findings& findings) {
-  const model::Run& run = view.run();
-  const auto last = [&](SignalId id) {
-    const model::Series* s = view.host(id);
-    return s != nullptr ? s->last() : std::nullopt;
-  };
-  const auto total = last(SignalId::kMemTotal), available = last(SignalId::kMemAvailable);
-  const auto pids = last(SignalId::kHostPids), most = last(SignalId::kHostPidMax);
-  const auto unreaped = last(SignalId::kHostZombies);
-  const bool pids_short =
-      pids && most && unreaped && *pids > 0.8 * *most && *unreaped > 0.5 * *pids;
-  const bool memory_short = total && available && *available < 0.15 * *total;
-  double held = 0, shm = 0;
-  std::string names;
-  for (const model::Series* s : run.all(SignalId::kOtherOrphan)) {
-    if (s->last().value_or(0) < 1 || s->entity >= run.entities.size()) continue;
-    const model::Entity& e = run.entities[s->entity];
-    const model::Series* rss = view.series(SignalId::kOtherRss, s->entity);
-    const model::Series* own = view.series(SignalId::kOtherShm, s->entity);
-    held += rss != nullptr ? rss->last().value_or(0) : 0;
-    shm += own != nullptr ? own->last().value_or(0) : 0;
-    names +=
-        fmt::format("{}{} (pid {})", names.empty() ? "" : ", ", escape_terminal(e.name), e.key);
-  }
-  // Tasks of a control group that run towards its limit because nobody reaps them.
-  const Series* reaped_late = nullptr;
-  double most_tasks = 0;
-  for (const Series* limit : run.all(SignalId::kCgroupPidsMax)) {
-    const Series* used = view.series(SignalId::kCgroupPids, limit->entity);
-    const Series* dead = view.host(SignalId::kHostZombies);
-    if (used == nullptr || dead == nullptr || used->readings.size() < 5 || !limit->last()) continue;
-    double peak = 0;
-    for (const model::Reading& r : dead->readings) peak = std::max(peak, r.value);
-    const model::Reading& mid = used->readings[used->readings.size() / 2];
-    const model::Reading& end = used->readings.back();
-    const double grown = end.value - mid.value;
-    if (peak < 0.4 * end.value || end.at <= mid.at) continue;
-    const double left = *limit->last() - end.value;
-    const double rate = grown / to_s(end.at - mid.at);
-    const bool near = end.value > 0.8 * *limit->last();
-    if (near || (grown >= 8 && left < 3600 * rate)) {
-      reaped_late = used;
-      most_tasks = *limit->last();
-    }
-  }
-  if (reaped_late != nullptr) {
-    Finding& f =
-        findings.add_outside("cpu.zombies", "Processes that nobody reaps use up the limit", 0.85);
-    const auto n = static_cast<int64_t>(reaped_late->readings.size());
-    evidence(f, fmt::format("{} tasks are in the group", format_number(*reaped_late->last())),
-             *reaped_late->last(), "tasks", "probe.cgroup", n);
-    evidence(f, fmt::format("{} are allowed", format_number(most_tasks)), most_tasks, "tasks",
-             "probe.cgroup", n);
-    f.where =
-        view.where([](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kChild; });
-    remedy(f, "reap", "Wait for the children (subprocess.run, or poll() them).");
-    return;
-  }
-  const bool memory_held = memory_short && total && held + shm > 0.1 * *total;
-  if (!memory_held && !pids_short) return;
-  Finding& f =
-      findings.add_outside("cpu.zombies", "Left-overs of old runs hold what the job lacks", 0.85);
-  if (memory_held) {
-    f.cost_bytes = held + shm;
-    evidence(f, fmt::format("{} hold {}", names, format_bytes(held + shm)), held + shm, "bytes",
-             "probe.neighbours", 1);
-    evidence(f, fmt::format("{} of memory are left", format_bytes(*available)), *available, "bytes",
-             "probe.memory", 1);
-  }
-  if (pids_short) {
-    evidence(f, fmt::format("{} processes were never reaped", format_number(*unreaped)), *unreaped,
-             "processes", "probe.host", 1);
-    evidence(f, fmt::format("{} tasks are alive", format_number(*pids)), *pids, "tasks",
-             "probe.host", 1);
-    evidence(f, fmt::format("{} are allowed", format_number(*most)), *most, "tasks", "probe.host",
-             1);
-  }
-  remedy(f, "clean_up", "End the left-over processes and remove what they hold.");
-}
-
 }  // namespace
 
 void detect_cpu(const RunView& view, Findings& findings) {
@@ -469,8 +391,6 @@ void detect_cpu(const RunView& view, Findings& findings) {
   detect_gil(view, findings);
   detect_python_bound(view, findings);
   detect_gc(view, findings);
-  detect_churn(view, findings);
-  detect_zombies(view, findings);
 }
 
 }  // namespace flatout::diagnose

@@ -26,6 +26,7 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_input(view, findings);
   detect_stalls(view, findings);
   detect_cpu(view, findings);
+  detect_processes(view, findings);
   detect_memory(view, findings);
   detect_periodic(view, findings);
   return std::move(findings.all());

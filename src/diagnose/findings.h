@@ -49,6 +49,7 @@ void remedy(model::Finding& f, std::string id, std::string text);
 void detect_crash(const RunView& view, Findings& findings);
 void detect_input(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);
+void detect_processes(const RunView& view, Findings& findings);
 void detect_memory(const RunView& view, Findings& findings);
 void detect_stalls(const RunView& view, Findings& findings);
 void detect_hang(const RunView& view, Findings& findings);

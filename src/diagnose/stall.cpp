@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/stats.h"
@@ -26,6 +27,8 @@ std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
 // Bytes written per step with a stall from which writing is saving rather than logging.
 constexpr double kSaveBytes = 256 * 1024;
+// Share of a line's time in writing calls from which the line is there to write.
+constexpr double kWritingLine = 0.25;
 constexpr double kHangMedians = 10;
 constexpr double kHangSeconds = 5;
 
@@ -61,41 +64,70 @@ class SavePlaces {
   std::unordered_set<uint64_t> functions_;
 };
 
-bool writing(const Cell& c) {
-  return c.role == Role::kTrainer && !saving(c) &&
-         ((c.traits & kInLogging) != 0 || c.act == Act::kWrite ||
-          (c.act == Act::kNetwork && c.part != Part::kInputWait && c.part != Part::kCommunication));
-}
+/// What the training thread writes, to a file, pipe, terminal or socket.
+class Writes {
+ public:
+  explicit Writes(const RunView& view) : places_(view) {
+    struct Line {
+      double all = 0, written = 0;
+      int64_t readings = 0;
+    };
+    std::unordered_map<model::FrameId, Line> lines;
+    for (const Cell& c : view.profile().cells()) {
+      if (c.role != Role::kTrainer || c.user == 0 || saving(c)) continue;
+      Line& line = lines[c.user];
+      line.all += c.seconds;
+      if (!calls(c)) continue;
+      line.written += c.seconds;
+      line.readings += c.readings;
+    }
+    for (const auto& [frame, line] : lines) {
+      if (line.readings >= 2 && line.written > kWritingLine * line.all) lines_.insert(frame);
+    }
+    // Plain writes are saving too where they are big and nothing else is known to save.
+    const double written =
+        view.process_increase(SignalId::kProcWriteChars,
+                              [&](model::ProcessId p) { return p == view.trainer_process(); }) /
+        static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+    plain_saves_ =
+        written > kSaveBytes && view.per_step(Role::kTrainer, saving) <
+                                    view.per_step(
+                                        Role::kTrainer, [&](const Cell& c) { return is_plain(c); });
+  }
+  bool saves(const Cell& c) const { return places_.holds(c) || (plain_saves_ && is_plain(c)); }
+  bool logs(const Cell& c) const { return writes(c) && !saves(c); }
 
-/// Writes outside of what is known to be saving.
-bool plain_write(const Cell& c) {
-  return writing(c) && (c.traits & kInLogging) == 0 && c.act == Act::kWrite;
-}
+ private:
+  static bool calls(const Cell& c) {
+    return (c.traits & kInLogging) != 0 || c.act == Act::kWrite ||
+           (c.act == Act::kNetwork && c.part != Part::kInputWait && c.part != Part::kCommunication);
+  }
+  // A write is seen only where it blocks; what it does on a core shows by its line alone.
+  bool writes(const Cell& c) const {
+    if (c.role != Role::kTrainer || saving(c)) return false;
+    return calls(c) || (lines_.count(c.user) > 0 &&
+                        (c.act == Act::kNative || c.act == Act::kKernel || c.act == Act::kRead));
+  }
+  bool is_plain(const Cell& c) const {
+    return writes(c) && (c.traits & kInLogging) == 0 && c.act != Act::kNetwork;
+  }
 
-/// Whether plain writes are saving too: they are big, and nothing else is known to save.
-bool plain_writes_save(const RunView& view) {
-  const double written = view.process_increase(SignalId::kProcWriteChars, [&](model::ProcessId p) {
-    return p == view.trainer_process();
-  }) / static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-  return written > kSaveBytes &&
-         view.per_step(Role::kTrainer, saving) < view.per_step(Role::kTrainer, plain_write);
-}
+  SavePlaces places_;
+  std::unordered_set<model::FrameId> lines_;
+  bool plain_saves_ = false;
+};
 
 void detect_checkpoint(const RunView& view, Findings& findings) {
-  const SavePlaces places(view);
+  const Writes writes(view);
   const double part = view.steps().part(Part::kCheckpoint);
   const double outside = view.per_step(Role::kTrainer, [&](const Cell& c) {
-    return places.holds(c) && c.part != Part::kCheckpoint;
+    return writes.saves(c) && c.part != Part::kCheckpoint;
   });
-  const bool big = plain_writes_save(view);
-  const double cost = part + outside + (big ? view.per_step(Role::kTrainer, plain_write) : 0);
+  const double cost = part + outside;
   Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, cost);
   if (f == nullptr) return;
   f->where = view.where(saving);
-  if (!f->where) {
-    f->where =
-        view.where([&](const Cell& c) { return places.holds(c) || (big && plain_write(c)); });
-  }
+  if (!f->where) f->where = view.where([&](const Cell& c) { return writes.saves(c); });
   int64_t count = 0;
   double bytes = 0, longest = 0;
   for (const Step* s : view.steps().steady) {
@@ -136,11 +168,8 @@ void detect_logging(const RunView& view, Findings& findings) {
     ++slices;
   }
   const double n = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-  const bool saves = plain_writes_save(view);
-  const SavePlaces places(view);
-  const auto writes = [saves, &places](const Cell& c) {
-    return writing(c) && !places.holds(c) && !(saves && plain_write(c));
-  };
+  const Writes all(view);
+  const auto writes = [&](const Cell& c) { return all.logs(c); };
   const int64_t readings = view.readings(writes);
   const double read = view.per_step(Role::kTrainer, writes);
   const double cost = std::max(marked / n, readings >= kFewReadings ? read : 0);
@@ -188,7 +217,7 @@ void detect_idle(const RunView& view, Findings& findings) {
 void detect_waits(const RunView& view, Findings& findings) {
   const auto waits = [](const Cell& c) {
     return c.role == Role::kTrainer && (c.act == Act::kPoll || c.act == Act::kLock) &&
-           (c.part == Part::kOther) && !saving(c) && !writing(c);
+           c.part == Part::kOther && !saving(c) && (c.traits & kInLogging) == 0;
   };
   if (view.readings(waits) < kFewReadings || findings.has("stall.idle_wait")) return;
   // Only where nothing else works meanwhile is it idling.

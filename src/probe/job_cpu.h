@@ -24,17 +24,16 @@ class JobCpu {
     const double own = ns(stat.user_ticks + stat.system_ticks);
     const double children = ns(stat.children_user_ticks + stat.children_system_ticks);
     total_ns_ += std::max(0.0, own - kept.own_ns);
-    const double reaped = std::max(0.0, children - kept.children_ns);
-    const double already = std::min(reaped, kept.counted_ns);
-    kept.counted_ns -= already;
-    total_ns_ += reaped - already;
     kept.own_ns = std::max(own, kept.own_ns);
+    kept.reaped_ns = std::max(0.0, children - kept.children_ns);
     kept.children_ns = std::max(children, kept.children_ns);
     kept.ppid = stat.ppid;
     kept.seen = true;
   }
 
-  /// Processes that were not noted since the last call have ended.
+  /// Processes that were not noted since the last call have ended. Their time is taken off what
+  /// their parents reaped only now: a parent may be read after it reaped and before its child is
+  /// missed.
   void end_round() {
     for (auto it = kept_.begin(); it != kept_.end();) {
       Kept& kept = it->second;
@@ -46,6 +45,12 @@ class JobCpu {
       if (parent != kept_.end()) parent->second.counted_ns += kept.own_ns + kept.children_ns;
       it = kept_.erase(it);
     }
+    for (auto& [pid, kept] : kept_) {
+      const double already = std::min(kept.reaped_ns, kept.counted_ns);
+      kept.counted_ns -= already;
+      total_ns_ += kept.reaped_ns - already;
+      kept.reaped_ns = 0;
+    }
   }
 
   double total_ns() const { return total_ns_; }
@@ -56,6 +61,7 @@ class JobCpu {
     int32_t ppid = 0;
     bool seen = false;
     double own_ns = 0, children_ns = 0;  // last known
+    double reaped_ns = 0;                // increase of the latter in this round
     double counted_ns = 0;               // time of ended children that the total has already
   };
   std::map<int32_t, Kept> kept_;

@@ -141,6 +141,17 @@ TEST(JobCpu, CountsAReapedChildOnce) {
   EXPECT_EQ(cpu.total_ns(), 171 * tick);
 }
 
+TEST(JobCpu, CountsAChildOnceThatIsReapedBeforeItIsMissed) {
+  const double tick = tick_ns();
+  JobCpu cpu;
+  cpu.note(stat_of(1, 0, 100, 0));
+  cpu.note(stat_of(2, 1, 50, 0));
+  cpu.end_round();
+  cpu.note(stat_of(1, 0, 100, 53));  // 2 ended and was reaped since
+  cpu.end_round();
+  EXPECT_EQ(cpu.total_ns(), 153 * tick);
+}
+
 TEST(ThreadProbe, DeliversTheMainThread) {
   Machine m;
   m.update(0);

@@ -132,14 +132,17 @@ def feeder_thread(meter):
     batches = queue.Queue(maxsize=2)
 
     def feed():
-        while True:
+        for _ in range(STEPS):
             batches.put(make_batch())
 
-    threading.Thread(target=feed, daemon=True).start()
+    # Not a daemon: one that is in native code while the interpreter ends aborts the process.
+    feeder = threading.Thread(target=feed)
+    feeder.start()
     for _ in range(STEPS):
         x, y = batches.get()
         meter.did("input")
         train_on(meter, model, optimizer, x, y)
+    feeder.join()
 
 
 def generator(meter):

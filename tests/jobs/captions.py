@@ -15,7 +15,7 @@ import kit
 
 
 def sharpen(image):
-    for _ in range(5):
+    for _ in range(14):
         mean = sum(np.roll(image, s, a) for s in (-1, 1) for a in (0, 1)) / 4  # CAUSE
         image = np.clip(image + 0.3 * (image - mean), 0, 1)  # CAUSE
     return image

@@ -106,7 +106,8 @@ INPUT = [
 
 CPU = [
     Case("neighbour", "conv_audio.py", "cpu.noisy_neighbour", blames=False,
-         neighbours=(("PYTHON", "spin.py", "4"),)),
+         neighbours=(("PYTHON", "spin.py", "1"),) * 4,
+         why="each in a session of its own: one session's programs share what one gets"),
     Case("neighbour_two_threads", "conv_audio.py", "cpu.noisy_neighbour", blames=False,
          args=("--threads", "2", "--workers", "0"), neighbours=(("PYTHON", "spin.py", "2"), ("PYTHON", "spin.py", "1"))),
     Case("sixteen_threads", "wide_mlp.py", "cpu.oversubscribed"),
@@ -182,7 +183,7 @@ CHANGES = [
     Case("larger_from_100", "growing_pictures.py", "input.decode_cpu", step_cost=False, changes_at=100,
          args=("--steps", "220")),
     Case("neighbour_comes", "conv_audio.py", "cpu.noisy_neighbour", blames=False, step_cost=False,
-         args=("--seconds", "12"), neighbours=(("PYTHON", "spin.py", "4"),), neighbour_delay_s=8),
+         args=("--seconds", "12"), neighbours=(("PYTHON", "spin.py", "1"),) * 4, neighbour_delay_s=8),
 ]
 
 ELSEWHERE = [  # cannot be run here without what they need; the skip says so

@@ -1,4 +1,4 @@
-"""The first hundred steps read small pictures; then the second shard, whose files are nine times as large.
+"""The first hundred steps read small pictures; then the second shard, whose files are many times as large.
 
 --fixed: both shards have small ones.
 """
@@ -37,9 +37,9 @@ def main():
     opts = kit.options()
     torch.set_num_threads(1)
     small = sorted(kit.photos(32, 160, 160).glob("*.jpg"))
-    large = sorted(kit.photos(32, 640, 480).glob("*.jpg"))
-    net = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
-                        nn.Conv2d(32, 3, 1))
+    large = sorted(kit.photos(32, 960, 720).glob("*.jpg"))
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+                        nn.Conv2d(16, 3, 1))
     adam = torch.optim.Adam(net.parameters())
     meter = kit.Meter(opts)
     for x in DataLoader(Shards(small, small if opts.fixed else large), batch_size=BATCH, num_workers=1):

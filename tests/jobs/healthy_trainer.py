@@ -34,7 +34,8 @@ class Timer(Callback):
 class LitRegressor(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(128, 640), nn.SiLU(), nn.Linear(640, 448), nn.SiLU(), nn.Linear(448, 8))
+        self.layers = nn.Sequential(nn.Linear(128, 1024), nn.SiLU(), nn.Linear(1024, 1024), nn.SiLU(),
+                                    nn.Linear(1024, 8))
 
     def training_step(self, batch, _):
         x, y = batch

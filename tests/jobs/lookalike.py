@@ -74,10 +74,12 @@ class SmallSaves(Habit):
 
 
 class RareGc(Habit):
-    """Collects, but seldom."""
+    """Collects now and then, with little to walk."""
 
     def each(self, step, model, loss):
-        if step % 400 == 200:
+        if step == 1:  # by now all libraries are loaded
+            gc.freeze()
+        if step % 100 == 50:
             gc.collect()
 
 

@@ -58,7 +58,7 @@ def main():
             optimizer.step()
             step += 1
             number = loss.item()
-            log.write(step, **{f"metric{i}": number / (i + 1) for i in range(12)})  # CAUSE
+            log.write(step, **{f"metric{i}": number / (i + 1) for i in range(40)})  # CAUSE
             if meter.step():
                 break
     meter.write()

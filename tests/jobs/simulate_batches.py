@@ -31,8 +31,10 @@ def main():
         if lasting:
             paths = lasting.map(simulate, seeds, 16)
         else:
-            with context.Pool(2) as pool:  # CAUSE
-                paths = pool.map(simulate, seeds, 16)  # CAUSE
+            pool = context.Pool(2)  # CAUSE
+            paths = pool.map(simulate, seeds, 16)  # CAUSE
+            pool.close()
+            pool.join()  # CAUSE
         x = torch.from_numpy(np.stack(paths)) / 16
         loss = (model(x) - x).abs().mean()
         optimizer.zero_grad()

@@ -1,0 +1,134 @@
+// Processes: those that the job starts all the time, those of old runs that were left over, those
+// that nobody reaps.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "diagnose/findings.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Part;
+using model::Series;
+using model::SignalId;
+
+namespace {
+
+std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
+
+void detect_churn(const RunView& view, Findings& findings) {
+  const auto starting = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.act == Act::kChild &&
+           (c.traits & (kInSpawn | kInLoader)) == 0 && c.part != Part::kCheckpoint;
+  };
+  const int64_t readings = view.readings(starting);
+  if (readings < kFewReadings || findings.has("cpu.process_churn")) return;
+  const double cost = view.per_step(Role::kTrainer, starting);
+  Finding* f = findings.add("cpu.process_churn", "Processes are started all the time", 0.9, cost);
+  if (f == nullptr) return;
+  f->where = view.where(starting);
+  evidence(*f, fmt::format("starting and awaiting processes takes {} a step", ms(cost)), cost * 1e3,
+           "ms", "stacks", readings);
+  if (const auto forks = view.increase(view.host(SignalId::kHostForks))) {
+    const double rate = *forks / std::max(view.seconds(), 1e-9);
+    evidence(*f, fmt::format("{} processes and threads were made a second", format_number(rate)),
+             rate, "1/s", "probe.host", view.steps().count);
+  }
+  remedy(*f, "pool", "Call in process, or keep a pool of processes.");
+}
+
+void detect_zombies(const RunView& view, Findings& findings) {
+  const model::Run& run = view.run();
+  const auto last = [&](SignalId id) {
+    const model::Series* s = view.host(id);
+    return s != nullptr ? s->last() : std::nullopt;
+  };
+  const auto total = last(SignalId::kMemTotal), available = last(SignalId::kMemAvailable);
+  const auto pids = last(SignalId::kHostPids), most = last(SignalId::kHostPidMax);
+  const auto unreaped = last(SignalId::kHostZombies);
+  const bool pids_short =
+      pids && most && unreaped && *pids > 0.8 * *most && *unreaped > 0.5 * *pids;
+  const bool memory_short = total && available && *available < 0.15 * *total;
+  double held = 0, shm = 0;
+  std::string names;
+  for (const model::Series* s : run.all(SignalId::kOtherOrphan)) {
+    if (s->last().value_or(0) < 1 || s->entity >= run.entities.size()) continue;
+    const model::Entity& e = run.entities[s->entity];
+    const model::Series* rss = view.series(SignalId::kOtherRss, s->entity);
+    const model::Series* own = view.series(SignalId::kOtherShm, s->entity);
+    held += rss != nullptr ? rss->last().value_or(0) : 0;
+    shm += own != nullptr ? own->last().value_or(0) : 0;
+    names +=
+        fmt::format("{}{} (pid {})", names.empty() ? "" : ", ", escape_terminal(e.name), e.key);
+  }
+  // Tasks of a control group that run towards its limit because nobody reaps them.
+  const Series* reaped_late = nullptr;
+  double tasks = 0, most_tasks = 0;
+  for (const Series* limit : run.all(SignalId::kCgroupPidsMax)) {
+    const Series* used = view.series(SignalId::kCgroupPids, limit->entity);
+    const Series* dead = view.host(SignalId::kHostZombies);
+    if (used == nullptr || dead == nullptr || used->readings.size() < 5 || !limit->last()) continue;
+    double unburied = 0;
+    for (const model::Reading& r : dead->readings) unburied = std::max(unburied, r.value);
+    // The most there were: when the job ends they go with it.
+    const auto most = std::max_element(
+        used->readings.begin(), used->readings.end(),
+        [](const model::Reading& a, const model::Reading& b) { return a.value < b.value; });
+    const model::Reading& mid =
+        used->readings[static_cast<size_t>(most - used->readings.begin()) / 2];
+    if (unburied < 0.4 * most->value) continue;
+    const bool near = most->value > 0.8 * *limit->last();
+    const double grown = most->value - mid.value;
+    const double rate = most->at > mid.at ? grown / to_s(most->at - mid.at) : 0;
+    const double left = *limit->last() - most->value;
+    if (near || (grown >= 8 && left < 3600 * rate)) {
+      reaped_late = used;
+      tasks = most->value;
+      most_tasks = *limit->last();
+    }
+  }
+  if (reaped_late != nullptr) {
+    Finding& f =
+        findings.add_outside("cpu.zombies", "Processes that nobody reaps use up the limit", 0.85);
+    const auto n = static_cast<int64_t>(reaped_late->readings.size());
+    evidence(f, fmt::format("{} tasks were in the group", format_number(tasks)), tasks, "tasks",
+             "probe.cgroup", n);
+    evidence(f, fmt::format("{} are allowed", format_number(most_tasks)), most_tasks, "tasks",
+             "probe.cgroup", n);
+    f.where =
+        view.where([](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kChild; });
+    remedy(f, "reap", "Wait for the children (subprocess.run, or poll() them).");
+    return;
+  }
+  const bool memory_held = memory_short && total && held + shm > 0.1 * *total;
+  if (!memory_held && !pids_short) return;
+  Finding& f =
+      findings.add_outside("cpu.zombies", "Left-overs of old runs hold what the job lacks", 0.85);
+  if (memory_held) {
+    f.cost_bytes = held + shm;
+    evidence(f, fmt::format("{} hold {}", names, format_bytes(held + shm)), held + shm, "bytes",
+             "probe.neighbours", 1);
+    evidence(f, fmt::format("{} of memory are left", format_bytes(*available)), *available, "bytes",
+             "probe.memory", 1);
+  }
+  if (pids_short) {
+    evidence(f, fmt::format("{} processes were never reaped", format_number(*unreaped)), *unreaped,
+             "processes", "probe.host", 1);
+    evidence(f, fmt::format("{} tasks are alive", format_number(*pids)), *pids, "tasks",
+             "probe.host", 1);
+    evidence(f, fmt::format("{} are allowed", format_number(*most)), *most, "tasks", "probe.host",
+             1);
+  }
+  remedy(f, "clean_up", "End the left-over processes and remove what they hold.");
+}
+
+}  // namespace
+
+void detect_processes(const RunView& view, Findings& findings) {
+  detect_churn(view, findings);
+  detect_zombies(view, findings);
+}
+
+}  // namespace flatout::diagnose
