@@ -20,12 +20,13 @@ from .core import cost, now, state
 from .mutations import DEQUE, DICT, LIST, SET
 
 TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(5, 10)
-_TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
+_TIMES = (0.4, 1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
 _EVERY = 30  # s
 _BUDGET = 300000  # ns of one look
 _LEAST = 150000  # ns of that are for what the roots lead to, whatever they took
 _OBJECTS = 2000  # of one look
 _LEVELS = 3
+_MOST_MODULES = 40
 _MOST_INSIDE = {LIST: 32, DICT: 256, TUPLE: 32}  # longer ones are looked at, but not into
 _SUSPECT_LOOKS = 4  # that saw it grow, one after the other
 _SUSPECT_ITEMS = 16
@@ -69,7 +70,7 @@ class _Record:
 class _State:
     began = 0  # the first step
     looks = 0
-    part = 1 << 10  # of _PARTS, of the look that is under way
+    part = 0  # of the look that is under way
     steps = 0  # batches, in a loader's worker
     sent_at = 0
     modules = 0  # how many of sys.modules, in order, are known or in _new_modules
@@ -108,7 +109,7 @@ def install(torch):
 def _forget():
     global _busy
     _busy = threading.Lock()
-    _State.part = 1 << 10
+    _State.part = 0
     _State.began = _State.looks = _State.steps = _State.sent_at = 0
     for kept in (_records, _sent, _searches, _fetchers):
         kept.clear()
@@ -143,13 +144,12 @@ def look(in_loop=True):
         elif _searches:
             _search(begin + _BUDGET)
         else:
-            if _State.part >= len(_PARTS):
-                _State.part = 0
+            if _State.part == 0:
                 _State.looks += 1
             _next(begin)
             _look(in_loop, begin)
-    except RuntimeError:
-        pass  # another thread changed what we looked at: see next time
+    except RuntimeError:  # another thread changed what we looked at: see next time
+        _State.part = 0
     except Exception as error:  # the other hooks are well without this one
         state.look_due = _NEVER
         core.info("agent.keeps_off", "%s: %s" % (type(error).__name__, error))
@@ -160,32 +160,35 @@ def look(in_loop=True):
 
 
 def _next(begin):
-    after = (begin - _State.began) // 1000000000
+    after = (begin - _State.began) / 1e9
     due = next((t for t in _TIMES if t > after), None)
-    state.look_due = (_State.began + due * 1000000000 if due else begin + _EVERY * 1000000000)
+    state.look_due = _State.began + int(due * 1e9) if due else begin + _EVERY * 1000000000
 
 
 def _look(in_loop, begin):
     """One look, or as many of its parts as there is time for: the rest is for the steps that follow."""
     steps = state.steps if in_loop else _State.steps
-    while _State.part < len(_PARTS):
-        _look_at(_PARTS[_State.part], in_loop, steps, begin)
+    while True:
+        more = _look_at(in_loop, steps, begin)
         _State.part += 1
-        if now() > begin + _BUDGET // 2:
+        if not more or now() > begin + _BUDGET // 2:
             break
-    if _State.part < len(_PARTS) or _searches:
+    if not more:
+        _State.part = 0
+    if more or _searches:
         state.look_due = 0
     else:
         _send([record for record, _ in suspects(_records)], steps, begin)
 
 
-def _look_at(find_roots, in_loop, steps, begin):
+def _look_at(in_loop, steps, begin):
+    """One part; whether there are more."""
     roots = naming.Roots()
-    find_roots(roots, in_loop)
+    more = _find_roots(roots, in_loop)
     objects, parents, found = visit(roots.objects, max(begin + _BUDGET, now() + _LEAST))
     compare(_records, found, steps, _State.looks)
     if not any(r.suspect() and r.place is None for r in _records.values()):
-        return
+        return more
     for one in objects:
         record = _records.get(id(one))
         if record is not None and record.bytes is None and record.suspect():
@@ -196,32 +199,30 @@ def _look_at(find_roots, in_loop, steps, begin):
             record.name, hints, record.place = naming.name(objects, parents, at, roots, record.kind)
             if record.place is None:
                 _searches.append((record, naming.search(hints, list(_users.values()))))
+    return more
 
 
-def _in_frames(roots, in_loop):
-    frame = sys._getframe(3) if in_loop else None
-    while frame is not None:
-        if places.users_file(frame.f_code.co_filename) is not None:
-            roots.add_frame(frame)
-        frame = frame.f_back
-
-
-def _in_loaders(roots, in_loop):
-    for ref in _fetchers:
-        fetcher = ref()
-        if fetcher is not None:
-            roots.add_fetcher(fetcher)
-
-
-def _in_modules(roots, in_loop):
-    _find_modules(sys.modules, now() + _BUDGET // 4)
-    for name, file in _users.items():
-        module = sys.modules.get(name)
-        if type(module) is ModuleType:
-            roots.add_globals(module.__dict__, file)
-
-
-_PARTS = (_in_frames, _in_loaders, _in_modules)
+def _find_roots(roots, in_loop):
+    """Where this part starts: the frames of the loop, the loaders, then one module after the other."""
+    if _State.part == 0:
+        frame = sys._getframe(3) if in_loop else None
+        while frame is not None:
+            if places.users_file(frame.f_code.co_filename) is not None:
+                roots.add_frame(frame)
+            frame = frame.f_back
+        return True
+    if _State.part == 1:
+        for ref in _fetchers:
+            fetcher = ref()
+            if fetcher is not None:
+                roots.add_fetcher(fetcher)
+        _find_modules(sys.modules, now() + _BUDGET // 4)
+        return bool(_users)
+    name, file = list(_users.items())[_State.part - 2]
+    module = sys.modules.get(name)
+    if type(module) is ModuleType:
+        roots.add_globals(module.__dict__, file)
+    return _State.part - 1 < min(len(_users), _MOST_MODULES)
 
 
 def _find_modules(modules, until):
@@ -240,7 +241,7 @@ def _find_modules(modules, until):
         path = places.users_file(file) if type(file) is str else None
         if path is not None:
             _users[name] = path
-        elif name == package:
+        elif name == package and type(file) is str:  # else it may be a folder without __init__.py
             _not_users.add(name)
 
 

@@ -125,6 +125,9 @@ def _function(source, start):
     begin = source.rfind(b"\n", 0, start) + 1
     line = source[begin:start]
     least = _indent(line[:len(line) - len(line.lstrip())])
+    own = _HEADER.match(source, begin, start)
+    if own is not None and own.group(2) == b"def":  # all on one line
+        return own.group(3).decode("utf-8", "replace")
     for header in reversed(list(_HEADER.finditer(source, 0, begin))):
         indent = _indent(header.group(1))
         if indent < least:
