@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "diagnose/blame.h"
 #include "diagnose/findings.h"
 
 namespace flatout::diagnose {
@@ -97,8 +98,7 @@ void detect_zombies(const RunView& view, Findings& findings) {
              "probe.cgroup", n);
     evidence(f, fmt::format("{} are allowed", format_number(most_tasks)), most_tasks, "tasks",
              "probe.cgroup", n);
-    f.where =
-        view.where([](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kChild; });
+    f.where = setting_line(run, "forks.most_at");
     remedy(f, "reap", "Wait for the children (subprocess.run, or poll() them).");
     return;
   }

@@ -1,4 +1,5 @@
-"""Where the job itself changes a setting that a finding may blame: threads, affinity, the collector."""
+"""Where the job itself changes a setting that a finding may blame: threads, affinity, the collector;
+and where it forks most."""
 import gc
 import os
 import sys
@@ -12,7 +13,7 @@ _sent = {}  # key -> value
 def install(torch):
     places.not_users(torch)
     _threshold(None)
-    os.register_at_fork(after_in_child=_sent.clear)
+    os.register_at_fork(before=_forks, after_in_child=_sent.clear)
     core.replace(gc, "set_threshold", lambda f: _noted(f, "gc.threshold", _threshold))
     if core.replace(os, "sched_setaffinity", lambda f: _noted(f, "affinity", _affinity)):
         home = sys.modules.get(getattr(os.sched_setaffinity, "__module__", None))
@@ -63,3 +64,21 @@ def _threshold(_):
 def _affinity(args):
     """False for the affinity of others."""
     return bool(args) and type(args[0]) is int and args[0] in (0, os.getpid())
+
+
+_forked_at = {}  # place -> forks, of the first few places
+_forks_seen = [0]
+
+
+@core.guarded
+def _forks():
+    """Counts forks by the user's line; tells the most frequent one ever more seldom."""
+    begin = now()
+    place = places.users_place(sys._getframe(1))
+    if place is not None and (place in _forked_at or len(_forked_at) < 64):
+        _forked_at[place] = _forked_at.get(place, 0) + 1
+        _forks_seen[0] += 1
+        if _forks_seen[0] & (_forks_seen[0] - 1) == 0:
+            _send("forks.most_at", max(_forked_at, key=_forked_at.get))
+    spent = now() - begin
+    cost(1, spent, spent, 0)
