@@ -103,3 +103,66 @@ def test_who_changed_a_setting(flatout, job_python, tmp_path):
         "torch.interop_threads.set_at": place("SETS interop", "settings"),
         "torch.num_threads.set_at": place("SETS threads", "settings"),
     }
+
+
+def test_looks_are_not_compiled_with_the_job(flatout, job_python, tmp_path):
+    done = subprocess.run([flatout, "run", "--quiet", "--out", str(tmp_path / "run"), "--", job_python,
+                           str(HERE / "agent_jobs.py"), "compiled_step"], capture_output=True, text=True, timeout=120)
+    assert "Dynamo does not know" not in done.stderr
+
+
+# ---- lines found in the source ----
+
+SOURCE = '''
+seen = {}
+class Memory:
+    """values.append( stands here for nothing"""
+    def __init__(self):
+        self.values = []  # values.append(0)
+        self.values[0] = 1
+    def put(self, value):
+        if value:
+            self.values.append(value)
+def main(values, table):
+    other_values.append(1)
+    if seen[1] == table[2]:
+        seen[(1, table[2])] = values
+    values += [1]
+    table["loss"].append(2)
+    heapq.heappush(queue, (1, 2))
+if main:
+    names |= {1}
+def short(): names.add(2)
+'''
+
+
+@pytest.mark.parametrize("kind, name, inside, attribute, subscript, expected", [
+    ("LIST", "values", "class Memory", True, False, "10 in put"),
+    ("LIST", "values", "def main", False, False, "15 in main"),
+    ("LIST", "table", "def main", False, True, "16 in main"),
+    ("LIST", "queue", "", False, False, "17 in main"),
+    ("DICT", "seen", "", False, False, "14 in main"),
+    ("SET", "names", "", False, False, "19 in <module>"),
+    ("SET", "names", "def short", False, False, "20 in short"),
+    ("DEQUE", "seen", "", False, False, None),
+    ("LIST", "nothing", "", False, False, None),
+])
+def test_the_line_that_makes_a_container_grow(tmp_path, kind, name, inside, attribute, subscript, expected):
+    import importlib.util
+
+    path = HERE.parents[1] / "python" / "flatout" / "agent" / "mutations.py"
+    spec = importlib.util.spec_from_file_location("mutations", path)
+    mutations = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mutations)
+    file = tmp_path / "job.py"
+    file.write_text(SOURCE)
+    search = mutations.find([mutations.Hint(str(file), name, getattr(mutations, kind), inside, 0, attribute,
+                                            subscript)], [])
+    found = None
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            found = end.value
+            break
+    assert found == (expected and "%s:%s" % (file, expected))

@@ -94,6 +94,7 @@ def install(torch):
     from . import naming  # it needs this module, too
 
     places.not_users(torch)
+    places.hide_from_dynamo()
     _find_modules(sys.modules, _NEVER)  # a step has no time for so many
     if "torch" in sys.modules:
         _TENSORS[:] = [sys.modules["torch"].Tensor, sys.modules["torch"].nn.Parameter]
@@ -196,7 +197,8 @@ def _look_at(in_loop, steps, begin):
     for record, key in suspects(_records):
         at = -1 if record.name else next((i for i, one in enumerate(objects) if id(one) == key), -1)
         if at >= 0:
-            record.name, hints, record.place = naming.name(objects, parents, at, roots, record.kind)
+            text, hints, record.place = naming.name(objects, parents, at, roots, record.kind)
+            record.name = text.replace(" at ", " ").replace(": ", ":")  # a key: these two part the fact
             if record.place is None:
                 _searches.append((record, naming.search(hints, list(_users.values()))))
     return more

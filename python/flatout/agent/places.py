@@ -1,8 +1,10 @@
 """Whose code it is, and where: the user's own frames and files."""
 import os
+import sys
 import sysconfig
+from types import CodeType
 
-from . import failures
+from . import core, failures
 
 _known = {}  # file as code objects name it -> its absolute path, or None where it is not the user's
 _LIBRARIES = tuple(p + os.sep for p in {sysconfig.get_paths().get(k) for k in ("stdlib", "platstdlib")} if p)
@@ -32,6 +34,33 @@ def _is_installed(file):
     if "site-packages" in file or file.startswith(_LIBRARIES):
         return True
     return not failures.is_users(file) or os.path.abspath(file).startswith(tuple(_installed))
+
+
+def hide_from_dynamo():
+    """Frames of ours that a hook leads to are not to be compiled where they interrupt a compiled function."""
+    codes = []
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "_flatout_agent":
+            for one in list(vars(module).values()):
+                if getattr(one, "__module__", None) == name:
+                    members = vars(one).values() if isinstance(one, type) else (one,)
+                    codes.extend(_code_of(member) for member in members)
+    while codes:
+        code = codes.pop()
+        if code is not None:
+            _hide(code)
+            codes.extend(const for const in code.co_consts if type(const) is CodeType)
+
+
+def _hide(code):
+    core._codes.append(code)
+    if core._skip_code is not None:
+        core._skip_code(code)
+
+
+def _code_of(one):
+    one = getattr(one, "__wrapped__", one)  # by core.guarded
+    return getattr(getattr(one, "__func__", one), "__code__", None)
 
 
 def caller_is_in(folder, frame):
