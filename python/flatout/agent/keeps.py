@@ -46,7 +46,7 @@ _LENGTH = {LIST: list.__len__, DICT: dict.__len__, SET: set.__len__, DEQUE: dequ
 
 
 class _Record:
-    __slots__ = ("kind", "length", "first", "streak", "idle", "steps", "seen", "name", "place",
+    __slots__ = ("kind", "length", "first", "streak", "idle", "steps", "upto", "seen", "name", "place",
                  "bytes", "graph")
 
     def __init__(self, kind, length, steps, look):
@@ -55,7 +55,7 @@ class _Record:
 
     def start(self, length, steps):
         self.length = self.first = length
-        self.steps = steps
+        self.steps = self.upto = steps  # at the first length, and at this one
         self.streak = self.idle = 0
         self.bytes = self.graph = None  # of the item that came last, once it grew often enough
         self.name = self.place = None  # place: None as long as it is searched for
@@ -179,7 +179,7 @@ def _look(in_loop, begin):
     if more or _searches:
         state.look_due = 0
     else:
-        _send([record for record, _ in suspects(_records)], steps, begin)
+        _send([record for record, _ in suspects(_records)], begin)
 
 
 def _look_at(in_loop, steps, begin):
@@ -370,6 +370,7 @@ def compare(records, found, steps, look):
         if record.seen == look and length >= record.length:
             continue  # found by another name, perhaps a step later
         record.seen = look
+        record.upto = steps
         if length < record.length:  # emptied, or the id is another's by now
             record.start(length, steps)
         elif length > record.length:
@@ -404,15 +405,15 @@ def _search(until):
         _State.sent_at = 0  # the look goes on, and is sent at its end
 
 
-def tell(record, steps):
+def tell(record):
     """NAME at FILE:LINE in FUNCTION: 340 items, 1.00 a step, 4096 bytes each, with its graph"""
     return "%s%s: %d items, %.2f a step%s%s" % (
         record.name, " at " + record.place if record.place else "", record.length,
-        (record.length - record.first) / max(1, steps - record.steps),
+        (record.length - record.first) / max(1, record.upto - record.steps),
         ", %d bytes each" % record.bytes if record.bytes else "", ", with its graph" if record.graph else "")
 
 
-def _send(records, steps, at):
+def _send(records, at):
     """All that grow, or "" for what no longer does."""
     records = [r for r in records if r.name is not None]
     names = [r.name for r in records]
@@ -420,7 +421,7 @@ def _send(records, steps, at):
         return
     _State.sent_at = at
     for number in range(max(len(records), len(_sent))):
-        name, text = (names[number], tell(records[number], steps)) if number < len(records) else ("", "")
+        name, text = (names[number], tell(records[number])) if number < len(records) else ("", "")
         if _sent.get(number) != (name, text):
             _sent[number] = (name, text)
             core.info("growth.%d" % number, text)
