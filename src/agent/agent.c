@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/connection.h"
+#include "agent/python_calls.h"
 #include "agent/strings.h"
 #include "wire/ring.h"
 
@@ -42,16 +43,6 @@ static uint64_t last_cost_ns;
 
 static __thread uint32_t thread_id, thread_generation;
 
-/* The system's ids of threads whose records another thread may send. Rarely more than two. */
-#define THREADS 64u
-static struct {
-  uint64_t thread;
-  uint32_t tid;
-} threads[THREADS];
-static uint32_t thread_count;
-static uint64_t
-    threads_since_ns; /* a new thread may get an old one's pthread_self(): start afresh */
-
 static uint64_t now_ns(void) {
   struct timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -81,7 +72,7 @@ static void after_fork_in_child(void) {
   connection_drop(&connection);
   memset(&cost, 0, sizeof cost);
   last_step_end = 0;
-  thread_count = 0;
+  python_calls_after_fork();
   ++generation;
   set_state(STATE_FORKED);
 }
@@ -249,64 +240,6 @@ void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint
   const uint64_t spent = now - end_ns + __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
   flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
   housekeeping(ring, now);
-}
-
-/* Called with the interpreter's lock held, as all of the Python agent: no two at a time. */
-static uint32_t tid_of(uint64_t thread) {
-  for (uint32_t i = 0; i < thread_count; ++i) {
-    if (threads[i].thread == thread) return threads[i].tid;
-  }
-  return 0;
-}
-
-void flatout_agent_thread(uint64_t thread, uint32_t tid) {
-  uint32_t i = 0;
-  while (i < thread_count && threads[i].thread != thread) ++i;
-  if (i == THREADS) i = thread_count = 0; /* threads come and go: start afresh */
-  threads[i].thread = thread;
-  threads[i].tid = tid;
-  if (i == thread_count) ++thread_count;
-}
-
-uint64_t flatout_agent_records(const struct flatout_agent_record* records, uint32_t count,
-                               uint64_t began_ns) {
-  const struct flatout_agent_record* end = records + count;
-  struct flatout_ring* ring = current_ring(0);
-  if (ring == NULL || count == 0) return 0;
-  if (began_ns - threads_since_ns > COST_PERIOD_NS) {
-    threads_since_ns = began_ns;
-    thread_count = 0;
-  }
-  flatout_agent_thread((uint64_t)pthread_self(), this_thread());
-  for (const struct flatout_agent_record* r = records; r != end; ++r) {
-    if (tid_of(r->thread) == 0) return r->thread;
-  }
-  uint64_t sum = 0, max = 0, steps = 0;
-  const uint64_t overhead = __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
-  for (const struct flatout_agent_record* r = records; r != end; ++r) {
-    const uint32_t tid = tid_of(r->thread);
-    if (tid == FLATOUT_AGENT_NOBODY) continue;
-    const uint32_t kind = (uint32_t)r->kind_and_name;
-    const uint32_t name = (uint32_t)(r->kind_and_name >> 32);
-    if (name != 0) send_string(ring, name);
-    const struct flatout_slice slice = {
-        .begin_ns = r->begin_ns < r->end_ns ? r->begin_ns : r->end_ns,
-        .end_ns = r->end_ns,
-        .kind = kind,
-        .name = name,
-        .value = r->value,
-        .value2 = r->value2};
-    send_packet_of(tid, began_ns, ring, FLATOUT_PACKET_SLICE, &slice, sizeof slice, NULL, 0);
-    const uint64_t spent = r->noted_ns - r->end_ns + overhead;
-    sum += spent;
-    if (spent > max) max = spent;
-    steps += kind == FLATOUT_SLICE_OPTIMIZER;
-  }
-  const uint64_t now = now_ns();
-  const uint64_t sending = now - began_ns;
-  flatout_agent_cost(count, sum + sending, sending > max ? sending : max, steps);
-  housekeeping(ring, now);
-  return 0;
 }
 
 void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns,

@@ -32,22 +32,6 @@ FLATOUT_EXPORT void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_
 FLATOUT_EXPORT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
                                        uint64_t end_ns, int64_t value, int64_t value2);
 
-/* What a hook noted down, to be sent with others in one call. */
-struct flatout_agent_record {
-  uint64_t kind_and_name; /* kind | name id << 32 */
-  uint64_t thread;        /* pthread_self(), which is Python's threading.get_ident() */
-  uint64_t begin_ns, end_ns;
-  int64_t value, value2;
-  uint64_t noted_ns; /* when the hook was done with it: noted - end is our cost */
-};
-/* Sends `count` records. The time from began_ns on is counted as our cost too. If the system's id
- * of a thread is not known, sends nothing and returns that thread: call flatout_agent_thread, then
- * this again. 0: done. */
-FLATOUT_EXPORT uint64_t flatout_agent_records(const struct flatout_agent_record* records,
-                                              uint32_t count, uint64_t began_ns);
-#define FLATOUT_AGENT_NOBODY 0xFFFFFFFFu /* as tid: leave that thread's records out */
-FLATOUT_EXPORT void flatout_agent_thread(uint64_t thread, uint32_t tid);
-
 /* Time that a hook takes before begin_ns and after flatout_agent_hook, measured once. */
 FLATOUT_EXPORT void flatout_agent_overhead(uint64_t ns);
 /* Adds to the counted cost what hooks spent that sent nothing; sent with the next cost packet. */

@@ -49,10 +49,6 @@ struct Agent {
       find<decltype(flatout_agent_intern)>("flatout_agent_intern");
   decltype(&flatout_agent_slice) slice = find<decltype(flatout_agent_slice)>("flatout_agent_slice");
   decltype(&flatout_agent_hook) hook = find<decltype(flatout_agent_hook)>("flatout_agent_hook");
-  decltype(&flatout_agent_records) records =
-      find<decltype(flatout_agent_records)>("flatout_agent_records");
-  decltype(&flatout_agent_thread) thread =
-      find<decltype(flatout_agent_thread)>("flatout_agent_thread");
   decltype(&flatout_agent_info) info = find<decltype(flatout_agent_info)>("flatout_agent_info");
 };
 
@@ -313,26 +309,6 @@ TEST(Agent, SendsItsStringsAnewAfterAFork) {
   EXPECT_NE(recorder.peers[0]->hello.pid, recorder.peers[1]->hello.pid);
   EXPECT_EQ(recorder.of(FLATOUT_PACKET_STRING).size(), 2u);
   EXPECT_EQ(recorder.of(FLATOUT_PACKET_SLICE).size(), 2u);
-}
-
-TEST(Agent, SendsRecordsOfOtherThreadsUnderTheirOwnIds) {
-  Recorder recorder;
-  EXPECT_EQ(recorder.run([](const Agent& agent) {
-    start_and_wait(agent, FLATOUT_AGENT_PYTHON);
-    flatout_agent_record records[2] = {{FLATOUT_SLICE_BACKWARD, 0, 10, 20, 1, 2, 25},
-                                       {FLATOUT_SLICE_OPTIMIZER, 77, 30, 40, 3, 4, 45}};
-    records[0].thread = static_cast<uint64_t>(pthread_self());
-    ASSERT_EQ(agent.records(records, 2, flatout_now()), 77u);  // asks who that is
-    agent.thread(77, 4242);
-    EXPECT_EQ(agent.records(records, 2, flatout_now()), 0u);
-  }),
-            0);
-  const auto slices = recorder.of(FLATOUT_PACKET_SLICE);
-  ASSERT_EQ(slices.size(), 2u);
-  EXPECT_EQ(slices[0].header.tid, slices[0].header.pid);
-  EXPECT_EQ(slices[1].header.tid, 4242u);
-  EXPECT_EQ(slices[1].slice().kind, uint32_t{FLATOUT_SLICE_OPTIMIZER});
-  EXPECT_EQ(slices[1].slice().end_ns, 40u);
 }
 
 TEST(Agent, IsQuietWhereNobodyListens) {

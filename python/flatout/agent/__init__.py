@@ -86,14 +86,12 @@ def uncaught(kind, value, trace):
     if core.connected and not core.is_off:
         from . import failures
 
-        core.flush()
         failures.report(kind, value, trace, "exception.")
 
 
 def at_exit():
     """Sends what is left. An exception that a hook of the job's own kept from us is known by now."""
     if core.connected and not core.is_off:
-        core.flush()
         value = getattr(sys, "last_value", None)
         if value is not None and not _watch.reported:
             uncaught(type(value), value, value.__traceback__)

@@ -2,7 +2,6 @@
 import ctypes
 import functools
 import os
-import struct
 import sys
 import threading
 from time import monotonic_ns as now  # CLOCK_MONOTONIC, as the recorder
@@ -18,39 +17,23 @@ is_off = False
 _library = None
 
 
-class _State:
-    """Where the training loop is. Plain attributes, written without locks: a race between training
-    threads may lose a hint, never a slice."""
+class _Loop(ctypes.Structure):
+    """Where the training loop is: struct flatout_agent_loop (src/agent/python_calls.h) has the same
+    fields and says what they are."""
 
-    loader_thread = 0  # thread that is inside a loader's __next__
-    step_thread = 0  # thread that is inside an optimizer's step
-    train_thread = 0  # thread that did the last step
-    waiting = False  # between the end of a step and the next forward or backward
-    last_backward = 0  # when it ended
-    steps = 0
-    eval_call = False  # the model was called in eval mode, with gradients
-    trains_in_eval_mode = False  # and a backward came after such a call
-    iterator = 0  # id() of the loader's iterator that was asked last
-    is_worker = False
-    flushed = 0  # when that was last done
-    look_due = 1 << 62  # when keeps wants to look at the job's containers next
+    _fields_ = [(name, ctypes.c_int64) for name in (
+        "waiting", "loader_thread", "step_thread", "train_thread", "last_backward", "backwards", "steps",
+        "forwards", "iterator", "eval_call", "trains_in_eval_mode", "epochs", "is_worker", "batch",
+        "rare_step", "look_due", "graph_step", "graph_due", "sample_cost")]
 
 
-state = _State()
+NEVER = 1 << 62  # a time, or a step
+state = None  # the one _Loop
+calls = None  # the builtins of python_calls.c, or plain_calls
 
 
-# Hooks on the hot path only note what they saw: note((kind, get_ident(), begin, end, value, value2,
-# now())), one atomic operation. flush() sends all of it in one call, once a step or so.
-_pending = []
-note = _pending.extend
-_FIELDS = 7
-SOON = 5000000  # ns between two flushes at the end of a step: fast steps share one
-LATE = 200000000  # ns after which other hooks flush too
-_MOST = 64 * _FIELDS
-_buffer = bytearray(8 * _MOST)
-_flushing = threading.Lock()  # only ever tried, never waited for
-_packers = {}
-_NOBODY = 0xFFFFFFFF  # a thread that is not Python's: what it noted is left out
+def note(kind, begin, end, value=0, value2=0):
+    """A slice of kind | name << 32 that a hook took, `end` right after the job's code returned."""
 
 
 def emit(kind, name, begin, end, value, value2):
@@ -65,36 +48,9 @@ def cost(hooks, sum_ns, max_ns, steps):
     """Counts what a hook cost that sent nothing."""
 
 
-def flush():
-    """Sends what was noted."""
-    began = now()
-    state.flushed = began
-    if not _flushing.acquire(False):
-        return
-    try:
-        while _pending:
-            values = _pending[:_MOST]
-            count = len(values)
-            packer = _packers.get(count)
-            if packer is None:
-                packer = _packers[count] = struct.Struct("<%dq" % count).pack_into
-            packer(_buffer, 0, *values)
-            unknown = _send(_address, count // _FIELDS, began)
-            while unknown:
-                thread = threading._active.get(unknown)
-                _library.flatout_agent_thread(unknown, getattr(thread, "native_id", None) or _NOBODY)
-                unknown = _send(_address, count // _FIELDS, began)
-            del _pending[:count]
-            began = now()
-    except Exception as error:
-        off("sending", error)
-    finally:
-        _flushing.release()
-
-
 def connect():
     """Finds and starts the C agent. Hook modules are imported after this, and take emit from here."""
-    global connected, _library, _send, _address, emit, mark, cost
+    global connected, _library, emit, mark, cost, state, calls, note
     # PyDLL: these calls take a microsecond; letting go of the GIL for them would cost more.
     library = ctypes.PyDLL(os.environ["FLATOUT_AGENT"])
     start = ctypes.CDLL(os.environ["FLATOUT_AGENT"]).flatout_agent_start
@@ -107,10 +63,6 @@ def connect():
         getattr(library, name).restype = None
     library.flatout_agent_cost.argtypes = [u64, u64, u64, u64]
     library.flatout_agent_cost.restype = None
-    library.flatout_agent_records.argtypes = [ctypes.c_void_p, u32, u64]
-    library.flatout_agent_records.restype = u64
-    library.flatout_agent_thread.argtypes = [u64, u32]
-    library.flatout_agent_thread.restype = None
     library.flatout_agent_info.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     library.flatout_agent_info.restype = None
     library.flatout_agent_intern.argtypes = [ctypes.c_char_p]
@@ -121,24 +73,43 @@ def connect():
     library.flatout_agent_count.restype = None
     library.flatout_agent_stop.restype = None
     _library = library
-    _send = library.flatout_agent_records
-    _address = ctypes.addressof((ctypes.c_char * len(_buffer)).from_buffer(_buffer))
     emit = library.flatout_agent_hook
     mark = library.flatout_agent_slice
     cost = library.flatout_agent_cost
+    state = _Loop.in_dll(library, "flatout_agent_loop")
+    calls = _builtins(library)
+    note = calls.note
     library.flatout_agent_overhead(_wrapper_cost())
+    state.sample_cost = _sample_cost()
     os.register_at_fork(after_in_child=_after_fork)
     connected = True
     return True
 
 
+_OBJECT_SIZE = object.__basicsize__  # of what each object begins with; 0 asks for plain_calls
+
+
+class _Builtins:
+    def __init__(self, builtins):
+        self.__dict__.update(builtins)
+
+
+def _builtins(library):
+    make = library.flatout_agent_python
+    make.argtypes = [ctypes.c_uint64]
+    make.restype = ctypes.c_void_p
+    builtins = make(_OBJECT_SIZE)
+    if builtins:
+        return _Builtins(ctypes.cast(builtins, ctypes.py_object).value)
+    from . import plain_calls
+
+    info("agent.calls", "plain")
+    return plain_calls
+
+
 def _after_fork():
     state.loader_thread = state.step_thread = state.train_thread = 0
-    state.waiting = False
-    state.is_worker = False
-    global _flushing
-    _flushing = threading.Lock()
-    del _pending[:]
+    state.waiting = state.is_worker = 0
 
 
 def intern(name):
@@ -207,6 +178,7 @@ def disguise(hook, original):
 
 # torch.compile either traces a hook as a part of something: then `if compiling()`, a constant to it,
 # leaves of the hook just the call of the original. Or it would compile the hook's own frame: not so.
+# (Its _torchdynamo_inline would need no call, but loses a method's self where the graph breaks.)
 compiling = bool  # False, until torch is here to ask
 _codes = []  # of our hooks
 _skip_code = None
@@ -221,33 +193,48 @@ def dynamo_is_here(module):
         _skip_code = skip
 
 
-def timed(kind, original):
-    """The plainest hook: `original`, with a slice of that kind."""
-
+def hook(call, kind, original):
+    """call(kind, original, args, kwargs) in place of `original`: all else is up to the call."""
     is_compiling = compiling
 
     def hook(*args, **kwargs):
         if is_compiling():
             return original(*args, **kwargs)
-        begin = now()
-        result = original(*args, **kwargs)
-        note((kind, get_ident(), begin, now(), 0, 0, now()))
-        return result
+        return call(kind, original, args, kwargs)
 
     return hook
 
 
+def timed(kind, original):
+    """The plainest hook: `original`, with a slice of that kind."""
+    return hook(calls.timed, kind, original)
+
+
 def _wrapper_cost():
-    """What a hook costs besides what it counts by itself: its call, the first clock, the note."""
-    scratch = []
-
-    def hook(*args, **kwargs):
-        begin = now()
-        scratch.extend((0, 0, begin, begin, 0, 0, begin))
-
+    """What a hook costs besides what it counts by itself, with caches as cold as after native code:
+    its call, the way into the builtin and back."""
+    other = bytearray(b"\1") * (3 << 20)  # more than the caches of a core hold
+    hook = timed(0, int)
     costs = []
-    for _ in range(51):
+    for _ in range(9):
+        other.find(b"\0")
         begin = now()
-        hook(1)
+        hook()
         costs.append(now() - begin)
-    return sorted(costs)[25]
+    return sorted(costs)[4]
+
+
+def _sample_cost():
+    """What the clocks round one sample cost."""
+    data = (0,) * 16
+    inside = calls.samples(data)
+    costs = []
+    for _ in range(9):
+        begin = now()
+        for i in range(16):
+            inside[i]
+        middle = now()
+        for i in range(16):
+            data[i]
+        costs.append(2 * middle - begin - now())
+    return max(0, sorted(costs)[4]) // 16

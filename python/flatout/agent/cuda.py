@@ -1,10 +1,10 @@
 """Host-to-device copies and waits for the device. Nothing is hooked before CUDA is in use.
 
-Times are the host's, and nothing here synchronises: how long the device takes for a step is taken
-from events that are asked only once they have passed.
+Times are the host's, and nothing here synchronises: how long the device takes for a step is told by
+events that are asked only once they have passed.
 """
 from . import core
-from .core import H2D, SYNC, cost, get_ident, note, now, state
+from .core import H2D, SYNC, cost, note, now, state
 
 _torch = None
 _PAGEABLE, _BLOCKING = 1, 2
@@ -40,7 +40,7 @@ def _in_use():
         core.replace(tensor, name, lambda f, id=core.intern("Tensor." + name): _sync(f, id))
     for owner, name in ((_torch.cuda, "synchronize"), (_torch.cuda.Event, "synchronize"),
                         (_torch.cuda.Stream, "synchronize")):
-        core.replace(owner, name, lambda f, id=core.intern("cuda.synchronize"): _wait(f, id))
+        core.replace(owner, name, lambda f, id=core.intern("cuda.synchronize"): core.timed(SYNC | id << 32, f))
     properties = _torch.cuda.get_device_properties(_torch.cuda.current_device())
     core.info("cuda.device", properties.name)
     core.info("cuda.memory_bytes", properties.total_memory)
@@ -71,7 +71,7 @@ def _move(move):
 @core.guarded
 def _note_copy(source, args, kwargs, begin, end):
     blocking = not (kwargs.get("non_blocking", False) or any(a is True for a in args))
-    note((H2D, get_ident(), begin, end, source.nbytes, _flags(source, blocking), now()))
+    note(H2D, begin, end, source.nbytes, _flags(source, blocking))
 
 
 def _copy(copy):
@@ -87,27 +87,12 @@ def _copy(copy):
 
 
 def _sync(sync, name):
-    kind = SYNC | name << 32
+    kind, call = SYNC | name << 32, core.calls.timed
 
     def hook(self, *args, **kwargs):
         if not self.is_cuda:
             return sync(self, *args, **kwargs)
-        begin = now()
-        result = sync(self, *args, **kwargs)
-        note((kind, get_ident(), begin, now(), 0, 0, now()))
-        return result
-
-    return hook
-
-
-def _wait(wait, name):
-    kind = SYNC | name << 32
-
-    def hook(*args, **kwargs):
-        begin = now()
-        result = wait(*args, **kwargs)
-        note((kind, get_ident(), begin, now(), 0, 0, now()))
-        return result
+        return call(kind, sync, (self,) + args, kwargs)
 
     return hook
 

@@ -1,6 +1,6 @@
 """torch.distributed: collectives that the job's own thread calls and waits for."""
 from . import core
-from .core import COMMUNICATION, get_ident, note, now
+from .core import COMMUNICATION
 
 _COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all",
@@ -24,21 +24,16 @@ def install(torch):
 
 
 def _collective(collective, name):
-    kind = COMMUNICATION | name << 32
-    is_compiling = core.compiling
+    call, is_compiling = core.timed(COMMUNICATION | name << 32, collective), core.compiling
 
     def hook(*args, **kwargs):
         if is_compiling() or _inside[0]:  # one that is made of others
             return collective(*args, **kwargs)
         _inside[0] = 1
-        begin = now()
         try:
-            result = collective(*args, **kwargs)
+            return call(*args, **kwargs)
         finally:
-            end = now()
             _inside[0] = 0
-        note((kind, get_ident(), begin, end, 0, 0, now()))
-        return result
 
     return hook
 

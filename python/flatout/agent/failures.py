@@ -43,7 +43,6 @@ def install(_):
 
 @core.guarded
 def _quietly(kind, value, trace, prefix):
-    core.flush()
     report(kind, value, trace, prefix)
 
 

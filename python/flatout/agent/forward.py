@@ -5,40 +5,26 @@ whose parameters an optimizer was made of and that no other such module contains
 of their classes only. Where a model is never called itself (Lightning modules), its children follow.
 Without any forward seen, the timeline takes what lies before backward.
 """
-import threading
 import weakref
 
 from . import core
-from .core import FORWARD, LATE, VALIDATION, flush, get_ident, note, now, state
+from .core import state
 
 _module = None  # torch.nn.Module
 _script_module = ()  # torch.jit.ScriptModule: its calls are not Python's
-_grad_enabled = None
 _asked = {}  # id(module) -> weak reference: modules whose parameters were asked for
 _models = []  # weak references to the models whose classes are hooked
 _hooked = set()  # ids of hooked classes; classes live on
 
 
-class _Local(threading.local):
-    inside = False
-
-
-_local = _Local()
-
-
-class _Seen:
-    calls = 0
-
-
 def install(module):
-    global _module, _script_module, _grad_enabled
+    global _module, _script_module
     name = module.__name__
     if name == "torch":
         from . import training
 
         _module = module.nn.Module
         _script_module = getattr(getattr(module, "jit", None), "ScriptModule", ())
-        _grad_enabled = module.is_grad_enabled
         core.replace(_module, "named_parameters", _named_parameters)
         for wrapper in ("DistributedDataParallel", "DataParallel"):
             _hook_class(getattr(module.nn.parallel, wrapper, None))
@@ -98,7 +84,7 @@ _depth = [0]
 
 def _look_deeper(torch):
     """No model was called in the first steps: hook their children instead, three levels at most."""
-    if _Seen.calls or state.steps < 3 or _depth[0] >= 3:
+    if state.forwards or state.steps < 3 or _depth[0] >= 3:
         return
     _depth[0] += 1
     children = []
@@ -122,32 +108,13 @@ def _hook_class(cls):
 
 
 def _call(own, cls):
-    is_compiling = core.compiling
+    forward, is_compiling = core.calls.forward, core.compiling
 
     def __call__(self, *args, **kwargs):
         # torch.fx and others replace Module.__call__ for a while: look it up each time.
         call = super(cls, self).__call__ if own is None else own.__get__(self)
-        if is_compiling() or _local.inside:
+        if is_compiling():
             return call(*args, **kwargs)
-        _local.inside = True
-        state.waiting = False
-        begin = now()
-        try:
-            result = call(*args, **kwargs)
-        finally:
-            _local.inside = False
-        end = now()
-        kind = FORWARD
-        if not _grad_enabled():
-            kind = VALIDATION
-        elif not self.training:
-            # Fine-tuning with frozen statistics also does this: then a backward follows.
-            state.eval_call = True
-            kind = FORWARD if state.trains_in_eval_mode else VALIDATION
-        _Seen.calls += 1
-        note((kind, get_ident(), begin, end, 0, 0, now()))
-        if end - state.flushed > LATE:
-            flush()
-        return result
+        return forward(self, call, args, kwargs)
 
     return __call__

@@ -2,11 +2,9 @@
 import sys
 
 from . import core, keeps
-from .core import (COLLATE, EPOCH, FETCH, HANDOVER, INPUT_WAIT, LATE, LOADER_START, SAMPLE, WORKER,
-                   emit, flush, get_ident, mark, note, now, state)
+from .core import HANDOVER, LOADER_START, WORKER, emit, mark, note, now, state
 
 _facts = {}  # id(iterator) -> facts of its loader, for the few latest
-_epochs = [0]
 
 
 def install(module):
@@ -32,26 +30,10 @@ def install(module):
 
 
 def _next(next_):
+    call = core.calls.next
+
     def __next__(self):
-        state.iterator = id(self)
-        state.loader_thread = get_ident()
-        begin = now()
-        try:
-            batch = next_(self)
-        except StopIteration:
-            end = now()
-            _epochs[0] += 1
-            note((INPUT_WAIT, get_ident(), begin, end, 0, 0, now()))
-            note((EPOCH, get_ident(), end, end, _epochs[0], 0, end))
-            flush()
-            raise
-        finally:
-            state.loader_thread = 0
-        end = now()
-        note((INPUT_WAIT, get_ident(), begin, end, 0, 0, now()))
-        if end - state.flushed > LATE:
-            flush()
-        return batch
+        return call(self, next_)
 
     return __next__
 
@@ -105,48 +87,6 @@ def _send_facts(torch):
 # ---- in workers, and in the loop itself without workers ----
 
 
-class _TimedDataset:
-    """Stands for the dataset inside a fetcher only: nobody else ever sees it."""
-
-    def __init__(self, dataset):
-        self._dataset = dataset
-        self._clear()
-
-    def _clear(self):
-        self._count = self._sum = self._most = self._begin = 0
-        self._index = -1
-
-    def __getitem__(self, index):
-        begin = now()
-        sample = self._dataset[index]
-        took = now() - begin
-        self._count += 1
-        self._sum += took
-        if took > self._most:
-            self._most, self._begin, self._index = took, begin, index
-        return sample
-
-    def __getattr__(self, name):  # __getitems__ and whatever else a fetcher may ask for
-        return getattr(self.__dict__["_dataset"], name)
-
-
-class _TimedIterator(_TimedDataset):
-    """The same for an IterableDataset's iterator."""
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        begin = now()
-        sample = next(self._dataset)
-        took = now() - begin
-        self._count += 1
-        self._sum += took
-        if took > self._most:
-            self._most, self._begin = took, begin
-        return sample
-
-
 def _create_fetcher(create):
     def create_fetcher(*args, **kwargs):
         fetcher = create(*args, **kwargs)
@@ -159,72 +99,43 @@ def _create_fetcher(create):
 @core.guarded
 def _hook_fetcher(fetcher):
     """Puts our clocks into one fetcher, as attributes of this very object."""
+    fetcher._flatout_dataset, fetcher._flatout_iterator = fetcher.dataset, None
     if hasattr(fetcher, "dataset_iter"):
-        samples = fetcher.dataset_iter = _TimedIterator(fetcher.dataset_iter)
+        fetcher._flatout_iterator = fetcher.dataset_iter
+        samples = fetcher.dataset_iter = core.calls.sample_iterator(fetcher.dataset_iter)
     else:
-        samples = fetcher.dataset = _TimedDataset(fetcher.dataset)
+        samples = fetcher.dataset = core.calls.samples(fetcher.dataset)
     fetcher.collate_fn = _collate(fetcher.collate_fn)
-    fetch = fetcher.fetch
-    batches = [0]
-
-    def timed_fetch(index):
-        samples._clear()
-        begin = now()
-        try:
-            batch = fetch(index)
-        except Exception as error:
-            if state.is_worker and not isinstance(error, StopIteration):
-                _report(error)
-            raise
-        end = now()
-        number = _worker.batch if state.is_worker else batches[0]
-        batches[0] += 1
-        slowest = samples._index
-        try:
-            count = samples._count or len(index)
-        except TypeError:
-            count = 1
-        if samples._most:
-            note((SAMPLE, get_ident(), samples._begin, samples._begin + samples._most,
-                  slowest if type(slowest) is int else -1, samples._sum,
-                  samples._begin + samples._most))
-        note((FETCH, get_ident(), begin, end, count, number, now()))
-        if state.is_worker:
-            keeps.fetched()
-        return batch
-
-    fetcher.fetch = timed_fetch
+    fetcher.fetch = _fetch(samples, fetcher.fetch)
     keeps.fetcher_made(fetcher)
 
 
-def _collate(collate):
-    def timed_collate(samples):
-        begin = now()
-        batch = collate(samples)
-        end = now()
-        note((COLLATE, get_ident(), begin, end, _bytes_of(batch), 0, now()))
+def _fetch(samples, fetch):
+    call = core.calls.fetch
+    if not state.is_worker:
+        return lambda index: call(samples, fetch, index)
+
+    def fetch_in_worker(index):
+        try:
+            batch = call(samples, fetch, index)
+        except Exception as error:
+            if not isinstance(error, StopIteration):
+                _report(error)
+            raise
+        keeps.fetched()
         return batch
 
-    return timed_collate
+    return fetch_in_worker
 
 
-def _bytes_of(batch):
-    """Bytes of the tensors and arrays right inside a batch, where that is cheap to say."""
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
-    elif not isinstance(batch, (list, tuple)):
-        batch = (batch,)
-    total = 0
-    for part in batch[:16]:
-        size = getattr(part, "nbytes", 0)
-        total += size if type(size) is int else 0
-    return total
+def _collate(collate):
+    call = core.calls.collate
+    return lambda samples: call(collate, samples)
 
 
 class _worker:
     """What this process is as a worker."""
 
-    batch = -1  # index of the batch that was asked for last
     pickling = 0  # when the feeder thread began with the message that it sends next
     sending = -1  # index of the batch in that message
 
@@ -239,7 +150,7 @@ def _worker_loop(loop):
 
 @core.guarded
 def _in_worker(index_queue, data_queue, args):
-    state.is_worker = True
+    state.is_worker = 1
     begin = now()
     number = args[6] if len(args) > 6 and type(args[6]) is int else -1
     mark(WORKER, 0, begin, begin, number, 0)
@@ -248,7 +159,7 @@ def _in_worker(index_queue, data_queue, args):
     def timed_get(*positional, **named):
         request = get(*positional, **named)
         if type(request) is tuple and request and type(request[0]) is int:
-            _worker.batch = request[0]
+            state.batch = request[0]
         return request
 
     index_queue.get = timed_get
@@ -272,8 +183,7 @@ def _hook_handover(data_queue):
 
     def timed_send(message, *args, **kwargs):
         result = send(message, *args, **kwargs)
-        note((HANDOVER, get_ident(), _worker.pickling, now(), len(message), _worker.sending, now()))
-        flush()
+        note(HANDOVER, _worker.pickling, now(), len(message), _worker.sending)
         return result
 
     queues._ForkingPickler = TimedPickler

@@ -49,15 +49,11 @@ class Roots:
 
     def add_fetcher(self, fetcher):
         """A loader's dataset is known by its class; so is what makes a batch of its samples."""
-        from . import loader
-
-        dataset, samples = (fetcher.__dict__.get(name) for name in ("dataset", "dataset_iter"))
-        if type(dataset) is loader._TimedDataset:
-            dataset = dataset.__dict__["_dataset"]
+        dataset = fetcher.__dict__.get("_flatout_dataset")
         for one in (dataset, fetcher.__dict__.get("collate_fn")):
             if one is not None:
                 self._add([(_name(type(one)), one)], None, "", 0, False)
-        iterator = samples.__dict__["_dataset"] if type(samples) is loader._TimedIterator else None
+        iterator = fetcher.__dict__.get("_flatout_iterator")
         if type(iterator) is _GENERATOR and iterator.gi_frame is not None:
             if places.users_file(iterator.gi_frame.f_code.co_filename) is not None:
                 self.add_frame(iterator.gi_frame)

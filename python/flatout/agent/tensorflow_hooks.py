@@ -7,8 +7,8 @@ is a step (this is how Keras' fit runs, too). What such a function waits for ins
 import sys
 
 from . import core, keeps
-from .core import (BACKWARD, EPOCH, FEED, FORWARD, INPUT_WAIT, LATE, OPTIMIZER, SOON, VALIDATION, emit,
-                   flush, get_ident, note, now, state)
+from .core import (BACKWARD, EPOCH, FEED, FORWARD, INPUT_WAIT, OPTIMIZER, VALIDATION, get_ident, mark,
+                   note, now, state)
 
 
 class _Functions:
@@ -74,11 +74,9 @@ def _next(next_):
         finally:
             end = now()
             state.loader_thread = 0
-            note((INPUT_WAIT, me, begin, end, 0, 0, now()))
+            note(INPUT_WAIT, begin, end)
             if ended:
-                note((EPOCH, me, end, end, 0, 0, end))
-            if end - state.flushed > LATE:
-                flush()
+                mark(EPOCH, 0, end, end, 0, 0)
 
     return hook
 
@@ -111,11 +109,11 @@ def _call(call):
         elif _Functions.differentiated:
             _Functions.differentiates.add(id(self))
         if id(self) in _Functions.trains:
-            note((FORWARD, me, begin, end, 0, 0, end))
+            mark(FORWARD, 0, begin, end, 0, 0)
             _stepped(me, end, end)
         else:
             other = _Functions.trains and id(self) not in _Functions.differentiates
-            note((VALIDATION if other else FORWARD, me, begin, end, 0, 0, now()))
+            note(VALIDATION if other else FORWARD, begin, end)
         return result
 
     return hook
@@ -125,9 +123,7 @@ def _stepped(thread, begin, end):
     state.steps = steps = state.steps + 1
     state.waiting = True
     state.train_thread = thread
-    note((OPTIMIZER, thread, begin, end, 0, steps, now()))
-    if end - state.flushed > SOON:
-        flush()
+    note(OPTIMIZER, begin, end, 0, steps)
     if end > state.look_due:
         keeps.look()
 
@@ -146,7 +142,7 @@ def _gradient(gradient):
         state.waiting = False
         begin = now()
         result = gradient(self, *args, **kwargs)
-        note((BACKWARD, get_ident(), begin, now(), 0, 0, now()))
+        note(BACKWARD, begin, now())
         return result
 
     return hook
@@ -196,7 +192,7 @@ def _feed(function, name):
     def hook(*args, **kwargs):
         begin = now()
         result = function(*args, **kwargs)
-        emit(FEED, name, begin, now(), 0, 0)  # at once: these threads are not Python's
+        note(FEED | name << 32, begin, now())
         return result
 
     return hook
@@ -218,8 +214,8 @@ def _run(run, local, name):
         result = run(self, fetches, feed_dict, *args, **kwargs)
         end = now()
         if feed_dict:  # from here until the graph runs, NumPy arrays are made and copied
-            note((FEED | name << 32, me, begin, max(begin, local["inner"]), len(feed_dict), 0, end))
-        note((FORWARD, me, max(begin, local["inner"]), end, 0, 0, end))
+            mark(FEED, name, begin, max(begin, local["inner"]), len(feed_dict), 0)
+        mark(FORWARD, 0, max(begin, local["inner"]), end, 0, 0)
         if _runs_operation(fetches, bool(feed_dict)):
             _stepped(me, end, end)
         return result

@@ -6,7 +6,9 @@ def install(torch):
     core.info("torch.version", getattr(torch, "__version__", None))
     core.info("torch.git_version", getattr(getattr(torch, "version", None), "git_version", None))
     core.info("torch.cuda_version", getattr(getattr(torch, "version", None), "cuda", None))
-    core.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or bool
+    compiler = getattr(torch, "compiler", None)
+    core.compiling = (getattr(compiler, "is_dynamo_compiling", None)  # the cheaper one
+                      or getattr(compiler, "is_compiling", None) or bool)
     from . import (collector, cuda, distributed, failures, forward, keeps, loader, saving, settings,
                    training, waits)
 

@@ -1,8 +1,7 @@
 """backward, zero_grad and the optimizer's step: where a step ends, whatever drives the loop."""
-from . import core, keeps
-from .core import BACKWARD, OPTIMIZER, SOON, ZERO_GRAD, flush, get_ident, note, now, state
+from . import core, graph, keeps
+from .core import BACKWARD, OPTIMIZER, ZERO_GRAD, cost, now, state
 
-_optimizers = {}  # id(optimizer) -> [number, steps done]
 _at_step = []  # called now and then with torch, from the training thread, at the end of a step
 _each = []  # called at the end of each step
 _torch = None
@@ -11,7 +10,9 @@ _torch = None
 def install(torch):
     global _torch
     _torch = torch
-    core.replace(torch.autograd, "backward", _backward)
+    core.calls.set_callbacks(_after_step, graph.look, torch.is_grad_enabled)
+    graph.install(torch)
+    core.replace(torch.autograd, "backward", lambda f: core.hook(core.calls.backward, BACKWARD, f))
     optimizer = getattr(torch.optim, "Optimizer", None)
     if optimizer is not None:
         core.replace(optimizer, "__init__", _optimizer_init)
@@ -32,24 +33,7 @@ def each_while(function):
 def after_each(function):
     """Calls function() at the end of each step."""
     _each.append(function)
-
-
-def _backward(backward):
-    is_compiling = core.compiling
-
-    def hook(*args, **kwargs):
-        if is_compiling():
-            return backward(*args, **kwargs)
-        state.waiting = False
-        if state.eval_call and not state.trains_in_eval_mode:
-            state.trains_in_eval_mode = True
-        begin = now()
-        result = backward(*args, **kwargs)
-        state.last_backward = end = now()
-        note((BACKWARD, get_ident(), begin, end, 0, 0, now()))
-        return result
-
-    return hook
+    state.rare_step = 0
 
 
 def _optimizer_init(init):
@@ -68,48 +52,28 @@ def _hook_class(cls):
     """Wraps the step of this class, or of the one that it inherits it from."""
     for owner in cls.__mro__:
         if "step" in vars(owner):
-            core.replace(owner, "step", _step)
+            core.replace(owner, "step", lambda f: core.hook(core.calls.step, OPTIMIZER, f))
             return
 
 
-def _step(step):
-    is_compiling = core.compiling
+_SOME = (1, 2, 3, 5, 10, 20, 50)
+_due = [0, 0]  # the step that _now_and_then is due at, and the iterator that it saw last
 
-    def hook(self, *args, **kwargs):
-        if is_compiling():
-            return step(self, *args, **kwargs)
-        me = get_ident()
-        if state.step_thread == me:  # an optimizer inside an optimizer: one step
-            return step(self, *args, **kwargs)
-        state.step_thread = me
+
+def _after_step():
+    """Called at the end of a step that is due: state.rare_step is reached, or state.look_due past."""
+    if _each:
+        _after_each()
+    steps = state.steps
+    if steps >= _due[0] or state.iterator != _due[1]:
         begin = now()
-        try:
-            result = step(self, *args, **kwargs)
-        finally:
-            end = now()
-            state.step_thread = 0
-        # A closure (LBFGS, Lightning) has done its forward and backward inside: they are their own.
-        if state.last_backward > begin:
-            begin = state.last_backward
-        entry = _optimizers.get(id(self))
-        if entry is None:
-            entry = _optimizers[id(self)] = [len(_optimizers), 0]
-        entry[1] += 1
-        state.waiting = True
-        state.train_thread = me
-        state.steps = steps = state.steps + 1
-        note((OPTIMIZER, me, begin, end, entry[0], entry[1], now()))
-        if _each:
-            _after_each()
-        if end - state.flushed > SOON:
-            flush()
-        if end > state.look_due:
-            keeps.look()
-        if steps in _SOME or steps % 200 == 0 or state.iterator != _seen[0]:
-            _now_and_then()
-        return result
-
-    return hook
+        _due[:] = next((n for n in _SOME if n > steps), steps - steps % 200 + 200), state.iterator
+        _now_and_then()
+        spent = now() - begin
+        cost(0, spent, spent, 0)
+    if now() > state.look_due:
+        keeps.look()
+    state.rare_step = 0 if _each else _due[0]
 
 
 @core.guarded
@@ -118,27 +82,17 @@ def _after_each():
         function()
 
 
-_SOME = frozenset((1, 2, 3, 5, 10, 20, 50))
-_seen = [0]
-
-
 @core.guarded
 def _now_and_then():
-    _seen[0] = state.iterator
     for function in _at_step:
         function(_torch)
 
 
 def _scaler_step(step):
+    call = core.calls.scaled
+
     def hook(self, optimizer, *args, **kwargs):
-        before = state.steps
-        begin = now()
-        result = step(self, optimizer, *args, **kwargs)
-        if state.steps == before:  # the scaler left this step out: it is one all the same
-            entry = _optimizers.get(id(optimizer), (0, 0))
-            state.waiting = True
-            note((OPTIMIZER, get_ident(), begin, now(), entry[0], entry[1], now()))
-        return result
+        return call(optimizer, step, (self, optimizer) + args, kwargs)
 
     return hook
 

@@ -4,9 +4,8 @@ that end in a time-out are not input."""
 import sys
 
 from . import core
-from .core import INPUT_WAIT, cost, emit, get_ident, now, state
+from .core import INPUT_WAIT
 
-_SHORTEST = 20000  # ns; less is no wait
 _PLACES = (  # module, class, method
     ("queue", "Queue", "get"),
     ("multiprocessing.queues", "Queue", "get"),
@@ -24,31 +23,9 @@ def install(_):
             __import__(module)
         if module in sys.modules:
             core.replace(getattr(sys.modules[module], owner, None), method,
-                         lambda f, name="%s.%s" % (owner, method): _wait(f, core.intern(name)))
+                         lambda f, name="%s.%s" % (owner, method): core.hook(
+                             core.calls.wait, INPUT_WAIT | core.intern(name) << 32, f))
     pool = sys.modules.get("multiprocessing.pool")
     iterator = getattr(pool, "IMapIterator", None)
     if iterator is not None and "next" in vars(iterator):
         iterator.__next__ = iterator.next
-
-
-def _wait(wait, name):
-    def hook(*args, **kwargs):
-        if not state.waiting:
-            return wait(*args, **kwargs)
-        me = get_ident()
-        if me != state.train_thread or me == state.loader_thread:
-            return wait(*args, **kwargs)
-        begin = now()
-        state.loader_thread = me  # what this one is made of is the same wait
-        try:
-            result = wait(*args, **kwargs)
-        finally:
-            state.loader_thread = 0
-        end = now()
-        if end - begin >= _SHORTEST:
-            emit(INPUT_WAIT, name, begin, end, 0, 0)
-        else:
-            cost(1, now() - end, 0, 0)
-        return result
-
-    return hook

@@ -1,0 +1,61 @@
+"""How many nodes the graph has that a backward pass goes through: `torch.graph_nodes`, now and then.
+
+A count that grows with the steps is a graph that is never let go. Nothing of the graph is held
+after a look; leaves (AccumulateGrad) are not counted.
+"""
+from . import core
+from .core import NEVER, cost, get_ident, now, state
+
+_STEPS = (3, 10, 50)  # the steps in whose backward it looks; then
+_EVERY = 5000000000  # ns
+_MOST = 4096  # nodes
+_BUDGET = 300000  # ns
+_Tensor = None
+_sent = [None]
+
+
+def install(torch):
+    global _Tensor
+    _Tensor = torch.Tensor
+    state.graph_step = _STEPS[0] - 1  # steps done before it
+
+
+def look(*args, **kwargs):
+    """Called before a backward that is due, with its arguments."""
+    begin = now()
+    _look(args[0] if args else kwargs.get("tensors"), begin)
+    spent = now() - begin
+    cost(0, spent, spent, 0)
+
+
+@core.guarded
+def _look(tensors, begin):
+    due = next((n - 1 for n in _STEPS if n - 1 > state.steps), NEVER)
+    state.graph_step = due
+    state.graph_due = begin + _EVERY if due == NEVER else NEVER
+    if core.is_off or core.compiling() or state.train_thread != get_ident():
+        return
+    if not isinstance(tensors, _Tensor):
+        tensors = tensors[0] if type(tensors) in (list, tuple) and tensors else None
+    root = getattr(tensors, "grad_fn", None)
+    if root is None:
+        return
+    count, whole = count_nodes(root, begin + _BUDGET)
+    text = "%d%s" % (count, "" if whole else "+")
+    if text != _sent[0]:
+        _sent[0] = text
+        core.info("torch.graph_nodes", text)
+
+
+def count_nodes(root, until):
+    """(nodes from `root` on, breadth first; whether these are all)."""
+    nodes, seen = [root], {root}
+    for node in nodes:  # grows as it goes
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                if type(following).__name__ != "AccumulateGrad":
+                    nodes.append(following)
+        if len(nodes) >= _MOST or not len(seen) & 7 and now() > until:
+            return len(nodes), False
+    return len(nodes), True
