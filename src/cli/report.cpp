@@ -119,10 +119,10 @@ int compare(const std::vector<std::string>& arguments) {
   model::Comparison comparison = diagnose::compare(*old_run, *new_run);
   comparison.old_name = settings->positional[0];
   comparison.new_name = settings->positional[1];
-  const std::string text =
+  const std::string out =
       settings->json ? report::comparison_json(comparison)
                      : report::render_comparison(comparison, report::options_for(STDOUT_FILENO));
-  if (const Status put = write_text("", text); !put.ok()) return fail(put.error());
+  if (const Status put = write_text("", out); !put.ok()) return fail(put.error());
   // Slower for sure, and by more than is allowed: noise alone must not stop anybody's work.
   return limit && comparison.verdict == "slower" && comparison.ratio > *limit ? 3 : 0;
 #else

@@ -223,6 +223,7 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
 }
 
 void detect_python_bound(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) return;  // all start-up is Python
   // An optimizer's own loop over parameters is the framework's business.
   const auto computing = [](const Cell& c) {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
@@ -319,6 +320,7 @@ bool collects_eagerly(const model::Run& run) {
 }
 
 void detect_gc(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) return;
   double slices = 0, longest = 0, collected = 0;
   int64_t count = 0, generation = 0;
   size_t step = 0;

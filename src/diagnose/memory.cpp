@@ -253,13 +253,12 @@ void detect_allocator(const RunView& view, Findings& findings) {
 void detect_compaction(const RunView& view, Findings& findings) {
   const double wall = view.seconds();
   const double stalls = view.increase(view.host(SignalId::kVmCompactStall)).value_or(0) / wall;
-  const auto slab = view.host(SignalId::kMemSlabReclaimable) != nullptr
-                        ? view.host(SignalId::kMemSlabReclaimable)->last()
-                        : std::nullopt;
-  const auto total = view.host(SignalId::kMemTotal) != nullptr
-                         ? view.host(SignalId::kMemTotal)->last()
-                         : std::nullopt;
-  const bool bloated = slab && total && *slab > 0.3 * *total;
+  const auto last = [&](SignalId id) {
+    const Series* series = view.host(id);
+    return series != nullptr ? series->last().value_or(0) : 0;
+  };
+  const double slab = last(SignalId::kMemSlabReclaimable), total = last(SignalId::kMemTotal);
+  const bool bloated = slab > 0 && total > 0 && slab > 0.3 * total;
   const double scans = view.increase(view.host(SignalId::kVmDirectScan)).value_or(0) / wall;
   if (stalls < 5 && !(bloated && scans > 100)) return;
   const auto kernel = [](const Cell& c) {
@@ -272,8 +271,8 @@ void detect_compaction(const RunView& view, Findings& findings) {
   findings.drop("mem.pressure");
   evidence(*f, fmt::format("{} allocations a second had to compact first", format_number(stalls)),
            stalls, "1/s", "probe.memory", view.steps().count);
-  if (slab) {
-    evidence(*f, fmt::format("{} of file-name caches", format_bytes(*slab)), *slab, "bytes",
+  if (slab > 0) {
+    evidence(*f, fmt::format("{} of file-name caches", format_bytes(slab)), slab, "bytes",
              "probe.memory", 1);
   }
   f->where = view.where(kernel);

@@ -74,19 +74,19 @@ void detect_zombies(const RunView& view, Findings& findings) {
     double unburied = 0;
     for (const model::Reading& r : dead->readings) unburied = std::max(unburied, r.value);
     // The most there were: when the job ends they go with it.
-    const auto most = std::max_element(
+    const auto peak = std::max_element(
         used->readings.begin(), used->readings.end(),
         [](const model::Reading& a, const model::Reading& b) { return a.value < b.value; });
     const model::Reading& mid =
-        used->readings[static_cast<size_t>(most - used->readings.begin()) / 2];
-    if (unburied < 0.4 * most->value) continue;
-    const bool near = most->value > 0.8 * *limit->last();
-    const double grown = most->value - mid.value;
-    const double rate = most->at > mid.at ? grown / to_s(most->at - mid.at) : 0;
-    const double left = *limit->last() - most->value;
+        used->readings[static_cast<size_t>(peak - used->readings.begin()) / 2];
+    if (unburied < 0.4 * peak->value) continue;
+    const bool near = peak->value > 0.8 * *limit->last();
+    const double grown = peak->value - mid.value;
+    const double rate = peak->at > mid.at ? grown / to_s(peak->at - mid.at) : 0;
+    const double left = *limit->last() - peak->value;
     if (near || (grown >= 8 && left < 3600 * rate)) {
       reaped_late = used;
-      tasks = most->value;
+      tasks = peak->value;
       most_tasks = *limit->last();
     }
   }

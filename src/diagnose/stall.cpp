@@ -1,9 +1,11 @@
 // Steps that stand still: saving, logging, sleeping and polling, stalls that recur, and a job that
 // makes no step any more.
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
@@ -305,33 +307,54 @@ void detect_hang(const RunView& view, Findings& findings) {
     return;
   }
   struct Waiting {
-    double seconds = 0, working = 0;
+    double seconds = 0, working = 0, for_input = 0;
     std::map<model::FrameId, double> lines;
+    model::FrameId hottest() const {
+      model::FrameId best = 0;
+      double most = 0;
+      for (const auto& [frame, spent] : lines) {
+        if (frame != 0 && spent > most) {
+          most = spent;
+          best = frame;
+        }
+      }
+      return best;
+    }
   };
-  Waiting trainer;
+  Waiting trainer, producers;
   std::map<std::string, int64_t> states;
   std::map<model::ThreadId, Act> latest;
   for (const model::StackReading& r : run.readings) {
     if (r.at < last) continue;
-    const Act act = act_of(r, view.stacks().traits(r.stack));
+    const uint16_t traits = view.stacks().traits(r.stack);
+    const Act act = act_of(r, traits);
     latest[r.thread] = act;
-    if (r.thread != view.trainer()) continue;
     const double seconds = r.weight_us * 1e-6;
+    if (r.thread != view.trainer()) {
+      if ((traits & kInFetch) != 0) producers.lines[view.stacks().user_frame(r.stack)] += seconds;
+      continue;
+    }
+    if ((traits & kInLoader) != 0) trainer.for_input += seconds;
     trainer.seconds += seconds;
     if (on_cpu(act) || act == Act::kRunQueue || act == Act::kRead) trainer.working += seconds;
     trainer.lines[view.stacks().user_frame(r.stack)] += seconds;
   }
   // It may be validating or saving: that is work.
   if (trainer.seconds <= 0 || trainer.working > 0.2 * trainer.seconds) return;
-  Finding& f = findings.add_fatal("stall.hang", "The job hangs: no step for a long time", 0.9);
-  model::FrameId hottest = 0;
-  double most = 0;
-  for (const auto& [frame, seconds] : trainer.lines) {
-    if (frame != 0 && seconds > most) {
-      most = seconds;
-      hottest = frame;
+  // A hung job is ended by a signal in the end: that was no crash.
+  if (run.finished && run.wait_status > 0) {
+    const int code = WIFSIGNALED(run.wait_status)         ? WTERMSIG(run.wait_status)
+                     : WEXITSTATUS(run.wait_status) > 128 ? WEXITSTATUS(run.wait_status) - 128
+                                                          : 0;
+    if (code == SIGTERM || code == SIGKILL || code == SIGHUP || code == SIGQUIT) {
+      findings.drop("crash.signal");
     }
   }
+  Finding& f = findings.add_fatal("stall.hang", "The job hangs: no step for a long time", 0.9);
+  // A batch that never comes hangs where it is made.
+  model::FrameId hottest =
+      trainer.for_input > 0.5 * trainer.seconds ? producers.hottest() : model::FrameId{0};
+  if (hottest == 0) hottest = trainer.hottest();
   if (hottest != 0) f.where = view.stacks().where(hottest);
   evidence(f, fmt::format("no step for {}", ms(silent)), silent * 1e3, "ms", "timeline", 1);
   evidence(f, fmt::format("a step usually takes {}", ms(view.steps().median)),

@@ -144,7 +144,7 @@ void RunView::find_loader() {
   const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
   std::unordered_map<ThreadId, double> busy;
   double fetch = 0, collate = 0, handover = 0, samples = 0, count = 0, bytes = 0;
-  int64_t collates = 0;
+  int64_t sized = 0;
   bool remote = false;
   for (const Slice& s : run_.slices) {
     if (s.kind == SliceKind::kFetch && s.thread != trainer_) remote = true;
@@ -163,7 +163,7 @@ void RunView::find_loader() {
         break;
       case SliceKind::kCollate:
         collate += length;
-        ++collates;
+        sized += s.value > 0;  // the agent asks some batches only
         bytes += static_cast<double>(std::max<int64_t>(s.value, 0));
         break;
       case SliceKind::kHandover:
@@ -185,7 +185,7 @@ void RunView::find_loader() {
   loader_.samples = samples / n;
   loader_.fetch = (fetch + handover) / n;
   loader_.batch_samples = count / n;
-  if (collates > 0) loader_.batch_bytes = bytes / static_cast<double>(collates);
+  if (sized > 0) loader_.batch_bytes = bytes / static_cast<double>(sized);
   if (!remote) {
     loader_.kind = LoaderKind::kSerial;
     loader_.busy = 1;

@@ -42,7 +42,7 @@ TEST(Html, NamesInTheDataCannotBecomeMarkupOrScripts) {
   EXPECT_NE(html.find("&lt;script&gt;alert(1)"), std::string::npos);
   EXPECT_EQ(html.find('\x1b'), std::string::npos);
   EXPECT_EQ(html.find("\xE2\x80\xAE"), std::string::npos);
-  EXPECT_NO_THROW(Json::parse(data_of(html)));
+  EXPECT_TRUE(Json::accept(data_of(html)));
 }
 
 TEST(Html, AllowsOnlyItsOwnScriptsAndLoadsNothing) {
@@ -64,7 +64,7 @@ TEST(Html, SaysTheVerdictInPlainMarkup) {
 TEST(Html, AnEmptyRunStillMakesAPage) {
   const std::string html = render_html(model::Run{}, Diagnosis{});
   EXPECT_NE(html.find("Healthy"), std::string::npos);
-  EXPECT_NO_THROW(Json::parse(data_of(html)));
+  EXPECT_TRUE(Json::accept(data_of(html)));
 }
 
 TEST(Html, ALongRunStaysSmall) {
@@ -155,8 +155,8 @@ TEST(Speedscope, HasAProfilePerThreadWithWeights) {
       for (const Json& frame : sample) EXPECT_LT(frame.get<size_t>(), j["shared"]["frames"].size());
     }
   }
-  EXPECT_NO_THROW(Json::parse(speedscope_json(hostile_run())));
-  EXPECT_NO_THROW(Json::parse(speedscope_json(model::Run{})));
+  EXPECT_TRUE(Json::accept(speedscope_json(hostile_run())));
+  EXPECT_TRUE(Json::accept(speedscope_json(model::Run{})));
 }
 
 // Not a test of its own: makes the pages that tests/e2e/test_report.py opens in a browser.

@@ -57,7 +57,7 @@ TEST(Json, WhatIsNotKnownIsNull) {
 TEST(Json, HostileNamesStayText) {
   const Json j = Json::parse(findings_json(hostile_run(), hostile_diagnosis()));
   EXPECT_NE(j["findings"][0]["title"].get<std::string>().find("</script>"), std::string::npos);
-  EXPECT_NO_THROW(Json::parse(run_json(hostile_run())));
+  EXPECT_TRUE(Json::accept(run_json(hostile_run())));
 }
 
 TEST(Json, RunSaysWhatWasRecorded) {
@@ -66,7 +66,7 @@ TEST(Json, RunSaysWhatWasRecorded) {
   EXPECT_EQ(j["processes"].size(), 3u);
   EXPECT_EQ(j["exit"]["code"], 0);
   EXPECT_EQ(j["neighbours"][0]["name"], "backupd");
-  EXPECT_NO_THROW(Json::parse(run_json(model::Run{})));
+  EXPECT_TRUE(Json::accept(run_json(model::Run{})));
 }
 
 TEST(Json, AComparisonIsAsTheGoldenFile) {

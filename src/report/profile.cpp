@@ -163,7 +163,7 @@ Profile make_profile(const Run& run, size_t max_nodes) {
       frames.push_back(run.stacks[s].frame);
     }
     const bool running = on_cpu(key.state);
-    const auto add = [&](uint32_t node) {
+    const auto add = [&tree, us = us, running](uint32_t node) {
       tree.nodes()[node].total_us += us;
       if (running) tree.nodes()[node].on_cpu_us += us;
     };

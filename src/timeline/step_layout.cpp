@@ -73,8 +73,6 @@ class StepBuilder {
   }
 
  private:
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-
   Span span_of(TimePoint begin, TimePoint end) const {
     const auto from = std::ranges::upper_bound(painted_, begin, {}, &Painted::end);
     const auto to = std::ranges::lower_bound(painted_, end, {}, &Painted::begin);
