@@ -29,21 +29,22 @@ enum state {
   STATE_OFF,
 };
 
-static int state = STATE_IDLE;
-static struct connection connection;
+FLATOUT_HOT_DATA static int state = STATE_IDLE;
+FLATOUT_HOT_DATA static struct connection connection = {0};
 static char socket_name[108];
 static uint32_t agent_kind;
-static uint32_t process_id;
-static uint32_t generation = 1; /* counts forks: cached thread ids and sent strings end with it */
+FLATOUT_HOT_DATA static uint32_t process_id = 0;
+FLATOUT_HOT_DATA static uint32_t generation =
+    1; /* counts forks: cached thread ids and sent strings end with it */
 static uint64_t last_step_end;
 
-static uint64_t overhead_ns;
-static struct flatout_cost cost;
-static uint64_t last_cost_ns;
+FLATOUT_HOT_DATA static uint64_t overhead_ns = 0;
+FLATOUT_HOT_DATA static struct flatout_cost cost = {0};
+FLATOUT_HOT_DATA static uint64_t last_cost_ns = 0;
 
 static __thread uint32_t thread_id, thread_generation;
 
-static uint64_t now_ns(void) {
+FLATOUT_HOT static uint64_t now_ns(void) {
   struct timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
   return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
@@ -55,7 +56,7 @@ static int change_state(int from, int to) {
 
 static void set_state(int to) { __atomic_store_n(&state, to, __ATOMIC_RELEASE); }
 
-static uint32_t this_thread(void) {
+FLATOUT_HOT static uint32_t this_thread(void) {
   const uint32_t now = __atomic_load_n(&generation, __ATOMIC_RELAXED);
   if (thread_generation != now) {
     thread_id = (uint32_t)syscall(SYS_gettid);
@@ -124,7 +125,7 @@ int flatout_agent_active(void) {
 void flatout_agent_stop(void) { set_state(STATE_OFF); }
 
 /* The ring to write to, or NULL. */
-static struct flatout_ring* current_ring(uint32_t slice_kind) {
+FLATOUT_HOT static struct flatout_ring* current_ring(uint32_t slice_kind) {
   int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
   if (now == STATE_READY) return connection.ring;
   if (now == STATE_FORKED) {
@@ -141,8 +142,9 @@ static struct flatout_ring* current_ring(uint32_t slice_kind) {
 
 /* ---- packets ---- */
 
-static int send_packet_of(uint32_t tid, uint64_t time_ns, struct flatout_ring* ring, uint16_t type,
-                          const void* payload, size_t size, const void* tail, size_t tail_size) {
+FLATOUT_HOT static int send_packet_of(uint32_t tid, uint64_t time_ns, struct flatout_ring* ring,
+                                      uint16_t type, const void* payload, size_t size,
+                                      const void* tail, size_t tail_size) {
   struct flatout_packet header;
   memset(&header, 0, sizeof header);
   header.type = type;
@@ -152,8 +154,8 @@ static int send_packet_of(uint32_t tid, uint64_t time_ns, struct flatout_ring* r
   return flatout_ring_write(ring, &header, payload, size, tail, tail_size);
 }
 
-static int send_packet(struct flatout_ring* ring, uint16_t type, const void* payload, size_t size,
-                       const void* tail, size_t tail_size) {
+FLATOUT_HOT static int send_packet(struct flatout_ring* ring, uint16_t type, const void* payload,
+                                   size_t size, const void* tail, size_t tail_size) {
   return send_packet_of(this_thread(), now_ns(), ring, type, payload, size, tail, tail_size);
 }
 
@@ -166,8 +168,9 @@ static void send_string(struct flatout_ring* ring, uint32_t id) {
     strings_not_sent(id);
 }
 
-static void send_slice(struct flatout_ring* ring, uint32_t kind, uint32_t name, uint64_t begin_ns,
-                       uint64_t end_ns, int64_t value, int64_t value2) {
+FLATOUT_HOT static void send_slice(struct flatout_ring* ring, uint32_t kind, uint32_t name,
+                                   uint64_t begin_ns, uint64_t end_ns, int64_t value,
+                                   int64_t value2) {
   if (name != 0) send_string(ring, name);
   if (end_ns == 0) end_ns = now_ns();
   if (kind == FLATOUT_SLICE_STEP && begin_ns == 0) {
@@ -198,7 +201,7 @@ __attribute__((destructor)) static void at_exit(void) {
 }
 
 /* About once a second, by whichever thread comes by: what we cost, and is anybody still there? */
-static void housekeeping(struct flatout_ring* ring, uint64_t now) {
+FLATOUT_HOT static void housekeeping(struct flatout_ring* ring, uint64_t now) {
   uint64_t last = __atomic_load_n(&last_cost_ns, __ATOMIC_RELAXED);
   if (now - last < COST_PERIOD_NS || now < last) return;
   if (!__atomic_compare_exchange_n(&last_cost_ns, &last, now, 0, __ATOMIC_RELAXED,
@@ -211,7 +214,8 @@ static void housekeeping(struct flatout_ring* ring, uint64_t now) {
   send_cost(ring);
 }
 
-void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns, uint64_t steps) {
+FLATOUT_HOT void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns,
+                                    uint64_t steps) {
   __atomic_fetch_add(&cost.hooks, hooks, __ATOMIC_RELAXED);
   __atomic_fetch_add(&cost.sum_ns, sum_ns, __ATOMIC_RELAXED);
   __atomic_fetch_add(&cost.steps, steps, __ATOMIC_RELAXED);
@@ -221,7 +225,10 @@ void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns, uint64
   }
 }
 
-void flatout_agent_overhead(uint64_t ns) { __atomic_store_n(&overhead_ns, ns, __ATOMIC_RELAXED); }
+uint64_t flatout_agent_overhead(uint64_t ns) {
+  if (ns != 0) __atomic_store_n(&overhead_ns, ns, __ATOMIC_RELAXED);
+  return __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
+}
 
 uint32_t flatout_agent_intern(const char* text) { return strings_intern(text); }
 
@@ -231,15 +238,20 @@ void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uin
   if (ring != NULL) send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
 }
 
-void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
-                        int64_t value, int64_t value2) {
+FLATOUT_HOT void agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
+                            int64_t value, int64_t value2, uint64_t around_ns) {
   struct flatout_ring* ring = current_ring(kind);
   if (ring == NULL) return;
   send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
   const uint64_t now = now_ns();
-  const uint64_t spent = now - end_ns + __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
+  const uint64_t spent = now - end_ns + around_ns;
   flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
   housekeeping(ring, now);
+}
+
+FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
+                                    uint64_t end_ns, int64_t value, int64_t value2) {
+  agent_hook(kind, name_id, begin_ns, end_ns, value, value2, flatout_agent_overhead(0));
 }
 
 void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns,

@@ -13,6 +13,11 @@ extern "C" {
 
 #define FLATOUT_EXPORT __attribute__((visibility("default")))
 
+/* What every hook runs and touches lies together: each page and line of ours that it needs was
+ * pushed out of the caches by the job since the last one. */
+#define FLATOUT_HOT __attribute__((hot))
+#define FLATOUT_HOT_DATA __attribute__((section(".data.flatout_hot")))
+
 /* Connects to $FLATOUT_SOCKET as this kind of agent (flatout_agent_kind). 1 if it is active;
  * calling it again only asks. */
 FLATOUT_EXPORT int flatout_agent_start(uint32_t kind);
@@ -32,8 +37,8 @@ FLATOUT_EXPORT void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_
 FLATOUT_EXPORT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
                                        uint64_t end_ns, int64_t value, int64_t value2);
 
-/* Time that a hook takes before begin_ns and after flatout_agent_hook, measured once. */
-FLATOUT_EXPORT void flatout_agent_overhead(uint64_t ns);
+/* Time that a hook takes before begin_ns and after flatout_agent_hook; 0 only asks. */
+FLATOUT_EXPORT uint64_t flatout_agent_overhead(uint64_t ns);
 /* Adds to the counted cost what hooks spent that sent nothing; sent with the next cost packet. */
 FLATOUT_EXPORT void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns,
                                        uint64_t steps);

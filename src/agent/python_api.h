@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "agent/agent.h"
+
 typedef struct py_object py_object; /* opaque: its size depends on the build */
 
 typedef py_object* (*py_function)(py_object* self, py_object* const* args, ssize_t count);
@@ -17,6 +19,7 @@ struct py_method {
   int flags;
   const char* doc;
 };
+#define PY_ONE_ARGUMENT 0x08
 #define PY_FASTCALL 0x80 /* METH_FASTCALL: public since 3.7, in the stable ABI since 3.10 */
 
 struct py_slot {
@@ -83,11 +86,11 @@ enum {
 
 #define PY_DECLARE(name, result, arguments) result(*name) arguments;
 /* Filled once, before any builtin exists. */
-static struct {
+FLATOUT_HOT_DATA static struct {
   PY_FUNCTIONS(PY_DECLARE)
   py_object *none, *long_type;
   py_object **type_error, **attribute_error, **stop_iteration;
-} py;
+} py = {0};
 #undef PY_DECLARE
 
 #endif /* FLATOUT_AGENT_PYTHON_API_H_ */

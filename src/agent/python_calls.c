@@ -15,28 +15,32 @@
 #define NEVER ((uint64_t)1 << 62)
 #define SHORTEST_WAIT 20000u /* ns; less is no wait */
 #define SHORTEST_GC 50000u   /* ns: young collections are many and short */
+#define MEASURE_EVERY 32u    /* steps */
 #define MOST_PARTS 16        /* of a batch, that are asked for their size */
 
-__attribute__((aligned(64))) struct flatout_agent_loop flatout_agent_loop = {
+FLATOUT_HOT_DATA __attribute__((aligned(64))) struct flatout_agent_loop flatout_agent_loop = {
     .batch = -1, .look_due = NEVER, .graph_step = NEVER, .graph_due = NEVER};
 #define loop flatout_agent_loop
 
 /* Functions of the Python agent, called now and then; NULL: none. */
-static py_object *after_step, *before_backward, *grad_enabled;
-static py_object *name_training, *name_nbytes;
+FLATOUT_HOT_DATA static py_object *after_step = NULL, *before_backward = NULL, *grad_enabled = NULL,
+                                  *idle_hook = NULL;
+FLATOUT_HOT_DATA static py_object *name_training = NULL, *name_nbytes = NULL;
 static py_object *samples_type, *iterator_type;
-static size_t samples_offset;
+FLATOUT_HOT_DATA static size_t samples_offset = 0;
+FLATOUT_HOT_DATA static _Bool (*grad_mode)(void) =
+    NULL; /* c10::GradMode::is_enabled(): Python's own way to it is long */
 
 static __thread int inside_model;
 static __thread uint64_t gc_began;
 
-static uint64_t now_ns(void) {
+FLATOUT_HOT static uint64_t now_ns(void) {
   struct timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
   return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
+FLATOUT_HOT static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
 
 static py_object* none(void) {
   py.Py_IncRef(py.none);
@@ -48,6 +52,23 @@ static py_object* wrong(void) {
   return NULL;
 }
 
+/* What a hook costs besides what it counts itself is its way into the builtin and back. Now and
+ * then that is measured where it is spent, with the caches as the job's code has just left them: by
+ * the call of a hook that nothing else calls. What counts is the median, followed in small steps.
+ */
+static void measure_hook(void) {
+  if (idle_hook == NULL) return;
+  const uint64_t begin = now_ns();
+  py_object* result = py.PyObject_CallObject(idle_hook, NULL);
+  const uint64_t took = result != NULL ? py.PyLong_AsUnsignedLongLong(result) : 0;
+  if (result != NULL) py.Py_DecRef(result);
+  py.PyErr_Clear();
+  const uint64_t before = flatout_agent_overhead(0);
+  flatout_agent_overhead(took > before ? before + before / 16 : before - before / 16);
+  const uint64_t spent = now_ns() - begin;
+  flatout_agent_cost(0, spent, spent, 0);
+}
+
 /* Calls one of ours. Only a signal handler of the job's can have raised in it: then false. */
 static int call_ours(py_object* function) {
   if (function == NULL) return 1;
@@ -56,6 +77,10 @@ static int call_ours(py_object* function) {
   py.Py_DecRef(result);
   return 1;
 }
+
+/* Of a builtin that the job's code calls itself, with no function of Python's between: no more than
+ * half of what the idle hook costs. */
+static uint64_t bare_overhead(void) { return flatout_agent_overhead(0) / 2; }
 
 /* Of an object of any type; 0 where it has none. */
 static int64_t number_of(py_object* object, py_object* attribute) {
@@ -68,15 +93,15 @@ static int64_t number_of(py_object* object, py_object* attribute) {
 
 /* ---- optimizers ---- */
 
-#define OPTIMIZERS 32u
-static struct optimizer {
+#define OPTIMIZERS 16u
+FLATOUT_HOT_DATA static struct optimizer {
   uint64_t address;
   int64_t number, steps;
-} optimizers[OPTIMIZERS];
-static uint32_t optimizer_count;
+} optimizers[OPTIMIZERS] = {{0}};
+FLATOUT_HOT_DATA static uint32_t optimizer_count = 0;
 
 /* Its entry; a new one if there is none. Most jobs have one, few more than two. */
-static struct optimizer* optimizer_of(const py_object* object) {
+FLATOUT_HOT static struct optimizer* optimizer_of(const py_object* object) {
   const uint64_t address = (uint64_t)(uintptr_t)object;
   const uint32_t count = optimizer_count;
   for (uint32_t i = 0; i < OPTIMIZERS && i < count; ++i) {
@@ -91,20 +116,20 @@ static struct optimizer* optimizer_of(const py_object* object) {
 /* ---- around the job's functions: kind | name id << 32, original, arguments, named arguments ----
  */
 
-static py_object* timed(py_object* self, py_object* const* a, ssize_t count) {
+FLATOUT_HOT static py_object* timed(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count != 4) return wrong();
   const uint64_t kind = py.PyLong_AsUnsignedLongLong(a[0]);
   const uint64_t begin = now_ns();
+  if (kind == 0) return none(); /* the idle hook: what else there is counts itself */
   py_object* result = py.PyObject_Call(a[1], a[2], a[3]);
   if (result == NULL) return NULL;
   const uint64_t end = now_ns();
-  if (kind != 0) /* else it is only tried out, to see what it costs */
-    flatout_agent_hook((uint32_t)kind, (uint32_t)(kind >> 32), begin, end, 0, 0);
+  flatout_agent_hook((uint32_t)kind, (uint32_t)(kind >> 32), begin, end, 0, 0);
   return result;
 }
 
-static py_object* backward(py_object* self, py_object* const* a, ssize_t count) {
+FLATOUT_HOT static py_object* backward(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count != 4) return wrong();
   loop.waiting = 0;
@@ -127,7 +152,7 @@ static py_object* backward(py_object* self, py_object* const* a, ssize_t count) 
   return result;
 }
 
-static py_object* step(py_object* self, py_object* const* a, ssize_t count) {
+FLATOUT_HOT static py_object* step(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count != 4) return wrong();
   const uint64_t me = this_thread();
@@ -148,6 +173,7 @@ static py_object* step(py_object* self, py_object* const* a, ssize_t count) {
   loop.waiting = 1;
   loop.train_thread = me;
   ++loop.steps;
+  if (loop.steps % MEASURE_EVERY == MEASURE_EVERY / 2) measure_hook();
   flatout_agent_hook(FLATOUT_SLICE_OPTIMIZER, 0, begin, end, entry->number, entry->steps);
   if ((loop.steps >= loop.rare_step || end > loop.look_due) && !call_ours(after_step)) {
     py.Py_DecRef(result);
@@ -171,8 +197,27 @@ static py_object* scaled(py_object* self, py_object* const* a, ssize_t count) {
   return result;
 }
 
+FLATOUT_HOT static int has_gradients(void) {
+  if (grad_mode != NULL) return grad_mode();
+  if (grad_enabled == NULL) return 1;
+  py_object* answer = py.PyObject_CallObject(grad_enabled, NULL);
+  const int yes = answer == NULL || py.PyObject_IsTrue(answer) != 0;
+  if (answer != NULL) py.Py_DecRef(answer);
+  py.PyErr_Clear();
+  return yes;
+}
+
+/* Past Module.__getattr__: `training` is a plain attribute of the module. */
+FLATOUT_HOT static int in_training(py_object* module) {
+  py_object* training = py.PyObject_GenericGetAttr(module, name_training);
+  const int yes = training == NULL || py.PyObject_IsTrue(training) != 0;
+  if (training != NULL) py.Py_DecRef(training);
+  if (training == NULL) py.PyErr_Clear();
+  return yes;
+}
+
 /* Module.__call__: the module, what is called, arguments, named arguments. */
-static py_object* forward(py_object* self, py_object* const* a, ssize_t count) {
+FLATOUT_HOT static py_object* forward(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count != 4) return wrong();
   if (inside_model != 0) return py.PyObject_Call(a[1], a[2], a[3]);
@@ -183,27 +228,21 @@ static py_object* forward(py_object* self, py_object* const* a, ssize_t count) {
   inside_model = 0;
   if (result == NULL) return NULL;
   const uint64_t end = now_ns();
-  py_object* with_gradients =
-      grad_enabled != NULL ? py.PyObject_CallObject(grad_enabled, NULL) : none();
-  py_object* training = py.PyObject_GetAttr(a[0], name_training);
-  if (with_gradients == NULL || training == NULL) py.PyErr_Clear();
   uint32_t kind = FLATOUT_SLICE_FORWARD;
-  if (with_gradients != NULL && py.PyObject_IsTrue(with_gradients) == 0) {
+  if (!has_gradients()) {
     kind = FLATOUT_SLICE_VALIDATION;
-  } else if (training != NULL && py.PyObject_IsTrue(training) == 0) {
+  } else if (!in_training(a[0])) {
     /* Fine-tuning with frozen statistics also does this: then a backward follows. */
     loop.eval_call = 1;
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
   }
-  if (with_gradients != NULL) py.Py_DecRef(with_gradients);
-  if (training != NULL) py.Py_DecRef(training);
   ++loop.forwards;
   flatout_agent_hook(kind, 0, begin, end, 0, 0);
   return result;
 }
 
 /* A wait between the end of a step and the next forward is for input. */
-static py_object* wait_(py_object* self, py_object* const* a, ssize_t count) {
+FLATOUT_HOT static py_object* wait_(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count != 4) return wrong();
   const uint64_t me = this_thread();
@@ -228,7 +267,7 @@ static py_object* wait_(py_object* self, py_object* const* a, ssize_t count) {
 /* ---- loaders ---- */
 
 /* An iterator's __next__: the iterator, original. */
-static py_object* next(py_object* self, py_object* const* a, ssize_t count) {
+FLATOUT_HOT static py_object* next(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count != 2) return wrong();
   const uint64_t me = this_thread(), address = (uint64_t)(uintptr_t)a[0];
@@ -256,7 +295,7 @@ struct samples {
   uint64_t batches;
 };
 
-static struct samples* samples_in(py_object* object) {
+FLATOUT_HOT static struct samples* samples_in(py_object* object) {
   return (struct samples*)(void*)((char*)object + samples_offset);
 }
 
@@ -266,7 +305,7 @@ static int is_int(py_object* object) {
   return type == py.long_type;
 }
 
-static void count_sample(struct samples* s, uint64_t begin, py_object* index) {
+FLATOUT_HOT static void count_sample(struct samples* s, uint64_t begin, py_object* index) {
   const uint64_t took = now_ns() - begin;
   ++s->count;
   s->sum += took;
@@ -279,7 +318,7 @@ static void count_sample(struct samples* s, uint64_t begin, py_object* index) {
   if (s->index == -1) py.PyErr_Clear(); /* larger than 64 bits */
 }
 
-static py_object* samples_get(py_object* object, py_object* index) {
+FLATOUT_HOT static py_object* samples_get(py_object* object, py_object* index) {
   struct samples* s = samples_in(object);
   const uint64_t begin = now_ns();
   py_object* sample = py.PyObject_GetItem(s->inner, index);
@@ -351,21 +390,19 @@ static py_object* iterator_of(py_object* self, py_object* const* a, ssize_t coun
   return make_samples(iterator_type, a, count);
 }
 
-/* A fetcher's fetch: its samples, original, the indices of the batch. */
-static py_object* fetch(py_object* self, py_object* const* a, ssize_t count) {
-  (void)self;
-  if (count != 3) return wrong();
-  struct samples* s = samples_in(a[0]);
+/* A fetcher's fetch, of a tuple: (its samples, original). */
+FLATOUT_HOT static py_object* fetch(py_object* self, py_object* indices) {
+  struct samples* s = samples_in(py.PyTuple_GetItem(self, 0));
   s->count = s->sum = s->most = s->begin = 0;
   s->index = -1;
   const uint64_t begin = now_ns();
-  py_object* batch = py.PyObject_CallFunctionObjArgs(a[1], a[2], NULL);
+  py_object* batch = py.PyObject_CallFunctionObjArgs(py.PyTuple_GetItem(self, 1), indices, NULL);
   if (batch == NULL) return NULL;
   const uint64_t end = now_ns();
   int64_t number = (int64_t)s->batches++;
   if (loop.is_worker != 0) number = loop.batch;
   int64_t samples = (int64_t)s->count;
-  if (samples == 0) samples = py.PyObject_Size(a[2]);
+  if (samples == 0) samples = py.PyObject_Size(indices);
   if (samples <= 0) {
     py.PyErr_Clear();
     samples = 1;
@@ -376,7 +413,7 @@ static py_object* fetch(py_object* self, py_object* const* a, ssize_t count) {
                         (int64_t)s->sum);
   const uint64_t clocks = s->count * loop.sample_cost;
   flatout_agent_cost(0, clocks, 0, 0);
-  flatout_agent_hook(FLATOUT_SLICE_FETCH, 0, begin, end, samples, number);
+  agent_hook(FLATOUT_SLICE_FETCH, 0, begin, end, samples, number, bare_overhead());
   return batch;
 }
 
@@ -405,22 +442,43 @@ static int64_t bytes_of(py_object* batch) {
   return total;
 }
 
-/* A fetcher's collate_fn: original, the samples. */
-static py_object* collate(py_object* self, py_object* const* a, ssize_t count) {
-  (void)self;
-  if (count != 2) return wrong();
+/* A fetcher's collate_fn, of the original. Few batches are asked for their size: that takes longer
+ * than all the rest. */
+FLATOUT_HOT static py_object* collate(py_object* self, py_object* samples) {
   const uint64_t begin = now_ns();
-  py_object* batch = py.PyObject_CallFunctionObjArgs(a[0], a[1], NULL);
+  py_object* batch = py.PyObject_CallFunctionObjArgs(self, samples, NULL);
   if (batch == NULL) return NULL;
   const uint64_t end = now_ns();
-  flatout_agent_hook(FLATOUT_SLICE_COLLATE, 0, begin, end, bytes_of(batch), 0);
+  const uint64_t number = loop.collates++;
+  const int64_t bytes = number < 8 || number % 16 == 0 ? bytes_of(batch) : 0;
+  agent_hook(FLATOUT_SLICE_COLLATE, 0, begin, end, bytes, 0, bare_overhead());
   return batch;
+}
+
+static struct py_method collate_method = {"collate", (py_function)(void*)collate, PY_ONE_ARGUMENT,
+                                          NULL};
+static struct py_method fetch_method = {"fetch", (py_function)(void*)fetch, PY_ONE_ARGUMENT, NULL};
+
+/* Builtins for the attributes of a fetcher, where no function of Python's is needed round them. */
+static py_object* make_collate(py_object* self, py_object* const* a, ssize_t count) {
+  (void)self;
+  return count == 1 ? py.PyCFunction_NewEx(&collate_method, a[0], NULL) : wrong();
+}
+
+static py_object* make_fetch(py_object* self, py_object* const* a, ssize_t count) {
+  (void)self;
+  if (count != 1) return wrong();
+  py_object* type =
+      py.PyTuple_Size(a[0]) == 2 ? py.PyObject_Type(py.PyTuple_GetItem(a[0], 0)) : NULL;
+  if (type != NULL) py.Py_DecRef(type);
+  if (type == NULL || (type != samples_type && type != iterator_type)) return wrong();
+  return py.PyCFunction_NewEx(&fetch_method, a[0], NULL);
 }
 
 /* ---- the rest ---- */
 
 /* kind | name id << 32, begin, end (taken right after the job's code returned), value, value2 */
-static py_object* note(py_object* self, py_object* const* a, ssize_t count) {
+FLATOUT_HOT static py_object* note(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count < 3 || count > 5) return wrong();
   const uint64_t kind = py.PyLong_AsUnsignedLongLong(a[0]);
@@ -447,7 +505,7 @@ static py_object* collected(py_object* self, py_object* const* a, ssize_t count)
     const int64_t value = generation != NULL ? py.PyLong_AsLongLong(generation) : -1;
     const int64_t value2 = objects != NULL ? py.PyLong_AsLongLong(objects) : 0;
     py.PyErr_Clear();
-    flatout_agent_hook(FLATOUT_SLICE_GC, 0, gc_began, now, value, value2);
+    agent_hook(FLATOUT_SLICE_GC, 0, gc_began, now, value, value2, bare_overhead());
   } else {
     const uint64_t spent = now_ns() - now + 2 * loop.sample_cost;
     flatout_agent_cost(1, spent, spent, 0);
@@ -455,15 +513,17 @@ static py_object* collected(py_object* self, py_object* const* a, ssize_t count)
   return none();
 }
 
-/* after_step, before_backward, grad_enabled; None: none. */
+/* after_step, before_backward, grad_enabled, idle_hook; None: none. */
 static py_object* set_callbacks(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
-  if (count != 3) return wrong();
-  py_object** const places[] = {&after_step, &before_backward, &grad_enabled};
-  for (int i = 0; i < 3; ++i) {
+  if (count != 4) return wrong();
+  py_object** const places[] = {&after_step, &before_backward, &grad_enabled, &idle_hook};
+  for (int i = 0; i < 4; ++i) {
     py.Py_IncRef(a[i]); /* for good */
     *places[i] = a[i] != py.none ? a[i] : NULL;
   }
+  void* torch = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
+  if (torch != NULL) *(void**)(&grad_mode) = dlsym(torch, "_ZN3c108GradMode10is_enabledEv");
   return none();
 }
 
@@ -477,8 +537,8 @@ static struct py_method methods[] = {
     {"next", next, PY_FASTCALL, NULL},
     {"samples", samples_of, PY_FASTCALL, NULL},
     {"sample_iterator", iterator_of, PY_FASTCALL, NULL},
-    {"fetch", fetch, PY_FASTCALL, NULL},
-    {"collate", collate, PY_FASTCALL, NULL},
+    {"fetch", make_fetch, PY_FASTCALL, NULL},
+    {"collate", make_collate, PY_FASTCALL, NULL},
     {"note", note, PY_FASTCALL, NULL},
     {"collected", collected, PY_FASTCALL, NULL},
     {"set_callbacks", set_callbacks, PY_FASTCALL, NULL},

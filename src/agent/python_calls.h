@@ -34,8 +34,9 @@ struct flatout_agent_loop {
   uint64_t eval_call;           /* the model was called in eval mode, with gradients */
   uint64_t trains_in_eval_mode; /* and a backward came after such a call */
   uint64_t epochs;
-  uint64_t is_worker;  /* of a loader */
-  int64_t batch;       /* that this worker was asked for last */
+  uint64_t is_worker; /* of a loader */
+  int64_t batch;      /* that this worker was asked for last */
+  uint64_t collates;
   uint64_t rare_step;  /* after_step is called from this step on; it says the next one */
   uint64_t look_due;   /* or after this time */
   uint64_t graph_step; /* before_backward is called in this step, or after that time */
@@ -47,6 +48,11 @@ FLATOUT_EXPORT extern struct flatout_agent_loop flatout_agent_loop;
 /* A dict of builtin functions and types, as a new reference; NULL (with no exception) where this is
  * no CPython. `object_size`: object.__basicsize__. The interpreter's lock is held. */
 FLATOUT_EXPORT void* flatout_agent_python(uint64_t object_size);
+
+/* flatout_agent_hook, but for what its hook costs before begin_ns and after the return (agent.c).
+ */
+void agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns, int64_t value,
+                int64_t value2, uint64_t around_ns);
 
 /* In a forked child. */
 void python_calls_after_fork(void);

@@ -63,9 +63,10 @@ static bool drop(struct flatout_ring* ring) {
   return false;
 }
 
-bool flatout_ring_write(struct flatout_ring* ring, const struct flatout_packet* header,
-                        const void* payload, size_t payload_size, const void* tail,
-                        size_t tail_size) {
+__attribute__((hot)) bool flatout_ring_write(struct flatout_ring* ring,
+                                             const struct flatout_packet* header,
+                                             const void* payload, size_t payload_size,
+                                             const void* tail, size_t tail_size) {
   const uint64_t data_size = ring->data_size;
   if (payload_size > FLATOUT_RING_MAX_PACKET || tail_size > FLATOUT_RING_MAX_PACKET)
     return drop(ring);

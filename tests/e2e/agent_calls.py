@@ -41,7 +41,7 @@ def add(a, b=2):
 # ---- arguments, results and exceptions are passed on ----
 
 done = []
-calls.set_callbacks(lambda: done.append("step"), lambda *a, **k: done.append(a), lambda: True)
+calls.set_callbacks(lambda: done.append("step"), lambda *a, **k: done.append(a), lambda: True, core.idle_hook())
 name = core.intern("a name")
 assert calls.timed(core.SYNC | name << 32, add, (1,), {"b": 5}) == 6
 assert "missing" in str(raises(TypeError, calls.timed, core.SYNC, add, (), {}))
@@ -138,8 +138,8 @@ class Data:
 
 samples = calls.samples(Data())
 assert samples[4] == 8 and samples.field == 7 and not hasattr(samples, "__getitems__")
-assert calls.fetch(samples, lambda indices: [samples[i] for i in indices], [1, 2, 3]) == [2, 4, 6]
-assert raises(ValueError, calls.fetch, samples, lambda indices: [samples[i] for i in indices], [9]) is error
+assert calls.fetch((samples, lambda indices: [samples[i] for i in indices]))([1, 2, 3]) == [2, 4, 6]
+assert raises(ValueError, calls.fetch((samples, lambda indices: [samples[i] for i in indices])), [9]) is error
 raises(AttributeError, getattr, samples, "no_such")
 assert list(calls.sample_iterator(iter([1, 2]))) == [1, 2]
 
@@ -159,7 +159,7 @@ class Array:
 
 for batch, size in (([Array(), Array(), 3], 80), ((Array(),), 40), ({"x": Array(), "y": "z"}, 40), (Array(), 40),
                     (None, 0)):
-    assert calls.collate(lambda given: given, batch) is batch
+    assert calls.collate(lambda given: given)(batch) is batch
 
 # ---- nothing is kept ----
 
@@ -179,21 +179,24 @@ assert seen() is None
 held = Held()
 seen = weakref.ref(held)
 held.me = calls.samples(held)
+held.fetch = calls.fetch((held.me, held.__getitem__))
+held.collate = calls.collate(held.__getitem__)
 del held
 gc.collect()
 assert seen() is None
+held = Held()
 if hasattr(sys, "getrefcount"):
     value, args, kwargs = object(), (first, None), {}
     counted = [value, args, kwargs, add, model, first, type(calls.samples(Data()))]
 
     def every():
-        calls.timed(0, lambda: value, (), kwargs)
+        calls.timed(core.LOGGING, lambda: value, (), kwargs)
         calls.backward(0, lambda *a: value, args, kwargs)
         calls.step(0, lambda *a: value, args, kwargs)
         calls.forward(model, lambda *a: value, args, kwargs)
         calls.next(value, lambda it: it)
-        calls.fetch(calls.samples(Data()), lambda it: value, [1])
-        calls.collate(lambda it: it, (value,))
+        calls.fetch((calls.samples(Data()), lambda it: value))([1])
+        calls.collate(lambda it: it)((value,))
         calls.note(core.LOGGING, 1, 2)
 
     every()
@@ -207,6 +210,9 @@ if hasattr(sys, "getrefcount"):
 
 calls.note(core.PHASE, 5, 9, 3, 4)
 if sys.argv[1] == "builtin":
+    raises(TypeError, calls.fetch, (held, len))
+    raises(TypeError, calls.fetch, ())
+    raises(TypeError, calls.step, 1)
     assert calls.note(core.PHASE, "no", None, 1.5, 1 << 80) is None
 gc.callbacks.append(calls.collected)
 gc.collect()
@@ -220,7 +226,7 @@ def interrupted():
     raise KeyboardInterrupt
 
 
-calls.set_callbacks(interrupted, None, lambda: True)
+calls.set_callbacks(interrupted, None, lambda: True, core.idle_hook())
 state.rare_step = 0
 raises(KeyboardInterrupt, first.step)
 state.rare_step = core.NEVER

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from time import monotonic_ns as now  # CLOCK_MONOTONIC, as the recorder
+from types import FunctionType
 
 # flatout_slice_kind in src/wire/messages.h
 INPUT_WAIT, FORWARD, BACKWARD, OPTIMIZER, H2D, SYNC, COMMUNICATION, CHECKPOINT, GC = range(2, 11)
@@ -23,7 +24,7 @@ class _Loop(ctypes.Structure):
 
     _fields_ = [(name, ctypes.c_int64) for name in (
         "waiting", "loader_thread", "step_thread", "train_thread", "last_backward", "backwards", "steps",
-        "forwards", "iterator", "eval_call", "trains_in_eval_mode", "epochs", "is_worker", "batch",
+        "forwards", "iterator", "eval_call", "trains_in_eval_mode", "epochs", "is_worker", "batch", "collates",
         "rare_step", "look_due", "graph_step", "graph_due", "sample_cost")]
 
 
@@ -68,7 +69,7 @@ def connect():
     library.flatout_agent_intern.argtypes = [ctypes.c_char_p]
     library.flatout_agent_intern.restype = u32
     library.flatout_agent_overhead.argtypes = [u64]
-    library.flatout_agent_overhead.restype = None
+    library.flatout_agent_overhead.restype = u64
     library.flatout_agent_count.argtypes = [ctypes.c_char_p, ctypes.c_double]
     library.flatout_agent_count.restype = None
     library.flatout_agent_stop.restype = None
@@ -79,7 +80,7 @@ def connect():
     state = _Loop.in_dll(library, "flatout_agent_loop")
     calls = _builtins(library)
     note = calls.note
-    library.flatout_agent_overhead(_wrapper_cost())
+    library.flatout_agent_overhead(_idle_cost())
     state.sample_cost = _sample_cost()
     os.register_at_fork(after_in_child=_after_fork)
     connected = True
@@ -170,18 +171,26 @@ def disguise(hook, original):
     """Makes `hook` look like `original`."""
     functools.update_wrapper(hook, original)
     hook._flatout = True
-    _codes.append(hook.__code__)
-    if _skip_code is not None:
-        _skip_code(hook.__code__)
+    _hide(hook.__code__)
     return hook
+
+
+def _hide(code):
+    """Frames of ours are not to be compiled where they interrupt a compiled function."""
+    _codes.append(code)
+    if _skip_code is not None:
+        _skip_code(code)
 
 
 # torch.compile either traces a hook as a part of something: then `if compiling()`, a constant to it,
 # leaves of the hook just the call of the original. Or it would compile the hook's own frame: not so.
-# (Its _torchdynamo_inline would need no call, but loses a method's self where the graph breaks.)
+# Asking takes as long as the rest of a hook: hooks do only once the job has something compiled.
+# (_torchdynamo_inline would need no asking, but loses a method's self where the graph breaks.)
 compiling = bool  # False, until torch is here to ask
 _codes = []  # of our hooks
 _skip_code = None
+_unasking = []  # [(hook, the code of it that asks)], as long as nothing is compiled
+_asks = [False]
 
 
 def dynamo_is_here(module):
@@ -191,6 +200,38 @@ def dynamo_is_here(module):
         for code in _codes:
             skip(code)
         _skip_code = skip
+    if module.__name__ != "torch._dynamo.eval_frame":
+        return
+    if not hasattr(module, "OptimizeContext") or not replace(module.OptimizeContext, "__init__", _compiles):
+        _ask()
+
+
+def _compiles(init):
+    def __init__(self, *args, **kwargs):
+        if not _asks[0]:
+            _ask()
+        return init(self, *args, **kwargs)
+
+    return __init__
+
+
+@guarded
+def _ask():
+    _asks[0] = True
+    while _unasking:
+        hook, code = _unasking.pop()
+        _hide(code)
+        hook.__code__ = code
+
+
+def asking_when_compiled(hook, asking):
+    """`hook`; from when the job first has something compiled on, with the code of `asking`. Both are to
+    have the same free variables."""
+    if _asks[0]:
+        hook.__code__ = asking.__code__
+    else:
+        _unasking.append((hook, asking.__code__))
+    return hook
 
 
 def hook(call, kind, original):
@@ -198,11 +239,15 @@ def hook(call, kind, original):
     is_compiling = compiling
 
     def hook(*args, **kwargs):
+        return call(kind, original, args, kwargs)
+        is_compiling  # only named: a free variable here as it is there
+
+    def asking(*args, **kwargs):
         if is_compiling():
             return original(*args, **kwargs)
         return call(kind, original, args, kwargs)
 
-    return hook
+    return asking_when_compiled(hook, asking)
 
 
 def timed(kind, original):
@@ -210,17 +255,32 @@ def timed(kind, original):
     return hook(calls.timed, kind, original)
 
 
-def _wrapper_cost():
-    """What a hook costs besides what it counts by itself, with caches as cold as after native code:
-    its call, the way into the builtin and back."""
-    other = bytearray(b"\1") * (3 << 20)  # more than the caches of a core hold
+def idle_hook():
+    """A function that gives how long a hook round nothing takes now. All code of that hook is its own:
+    only these calls bring it into the caches."""
     hook = timed(0, int)
+    idle = FunctionType(hook.__code__.replace(co_name="idle"), hook.__globals__, "idle", None, hook.__closure__)
+    clock = now
+
+    def measure():
+        begin = clock()
+        idle()
+        return clock() - begin
+
+    _hide(idle.__code__)
+    _hide(measure.__code__)
+    return measure
+
+
+def _idle_cost():
+    """What a hook costs besides what it counts by itself: its call, the way into the builtin and back.
+    At first with caches as after a walk through much memory; python_calls.c asks again."""
+    other = bytearray(b"\1") * (3 << 20)  # more than the caches of a core hold
+    measure = idle_hook()
     costs = []
     for _ in range(9):
         other.find(b"\0")
-        begin = now()
-        hook()
-        costs.append(now() - begin)
+        costs.append(measure())
     return sorted(costs)[4]
 
 

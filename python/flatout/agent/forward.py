@@ -112,9 +112,13 @@ def _call(own, cls):
 
     def __call__(self, *args, **kwargs):
         # torch.fx and others replace Module.__call__ for a while: look it up each time.
+        return forward(self, super(cls, self).__call__ if own is None else own.__get__(self), args, kwargs)
+        is_compiling  # only named, see core.hook
+
+    def asking(self, *args, **kwargs):
         call = super(cls, self).__call__ if own is None else own.__get__(self)
         if is_compiling():
             return call(*args, **kwargs)
         return forward(self, call, args, kwargs)
 
-    return __call__
+    return core.asking_when_compiled(__call__, asking)

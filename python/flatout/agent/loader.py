@@ -100,24 +100,25 @@ def _create_fetcher(create):
 def _hook_fetcher(fetcher):
     """Puts our clocks into one fetcher, as attributes of this very object."""
     fetcher._flatout_dataset, fetcher._flatout_iterator = fetcher.dataset, None
+    fetcher._flatout_collate = fetcher.collate_fn
     if hasattr(fetcher, "dataset_iter"):
         fetcher._flatout_iterator = fetcher.dataset_iter
         samples = fetcher.dataset_iter = core.calls.sample_iterator(fetcher.dataset_iter)
     else:
         samples = fetcher.dataset = core.calls.samples(fetcher.dataset)
-    fetcher.collate_fn = _collate(fetcher.collate_fn)
+    fetcher.collate_fn = core.calls.collate(fetcher.collate_fn)
     fetcher.fetch = _fetch(samples, fetcher.fetch)
     keeps.fetcher_made(fetcher)
 
 
 def _fetch(samples, fetch):
-    call = core.calls.fetch
+    call = core.calls.fetch((samples, fetch))
     if not state.is_worker:
-        return lambda index: call(samples, fetch, index)
+        return call
 
     def fetch_in_worker(index):
         try:
-            batch = call(samples, fetch, index)
+            batch = call(index)
         except Exception as error:
             if not isinstance(error, StopIteration):
                 _report(error)
@@ -126,11 +127,6 @@ def _fetch(samples, fetch):
         return batch
 
     return fetch_in_worker
-
-
-def _collate(collate):
-    call = core.calls.collate
-    return lambda samples: call(collate, samples)
 
 
 class _worker:

@@ -50,7 +50,7 @@ class Roots:
     def add_fetcher(self, fetcher):
         """A loader's dataset is known by its class; so is what makes a batch of its samples."""
         dataset = fetcher.__dict__.get("_flatout_dataset")
-        for one in (dataset, fetcher.__dict__.get("collate_fn")):
+        for one in (dataset, fetcher.__dict__.get("_flatout_collate")):
             if one is not None:
                 self._add([(_name(type(one)), one)], None, "", 0, False)
         iterator = fetcher.__dict__.get("_flatout_iterator")

@@ -21,7 +21,7 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def set_callbacks(after_step, before_backward, grad_enabled):
+def set_callbacks(after_step, before_backward, grad_enabled, _):
     _callbacks[:] = after_step, before_backward, grad_enabled
 
 
@@ -196,36 +196,49 @@ class sample_iterator(samples):
         return sample
 
 
-def fetch(inside, original, index):
-    inside._clear()
-    begin = now()
-    batch = original(index)
-    end = now()
-    number = state.batch if state.is_worker else inside._batches
-    inside._batches += 1
-    try:
-        count = inside._count or len(index)
-    except TypeError:
-        count = 1
-    if inside._most:
-        mark(SAMPLE, 0, inside._begin, inside._begin + inside._most, inside._index, inside._sum)
-    cost(0, inside._count * state.sample_cost, 0, 0)
-    note(FETCH, begin, end, count, number)
-    return batch
+def fetch(both):
+    inside, original = both
+
+    def fetch(index):
+        inside._clear()
+        begin = now()
+        batch = original(index)
+        end = now()
+        number = state.batch if state.is_worker else inside._batches
+        inside._batches += 1
+        try:
+            count = inside._count or len(index)
+        except TypeError:
+            count = 1
+        if inside._most:
+            mark(SAMPLE, 0, inside._begin, inside._begin + inside._most, inside._index, inside._sum)
+        cost(0, inside._count * state.sample_cost, 0, 0)
+        note(FETCH, begin, end, count, number)
+        return batch
+
+    return fetch
 
 
-def collate(original, samples):
-    begin = now()
-    batch = original(samples)
-    end = now()
-    parts = batch
+def collate(original):
+    def collate(samples):
+        begin = now()
+        batch = original(samples)
+        end = now()
+        number = state.collates
+        state.collates += 1
+        note(COLLATE, begin, end, _bytes_of(batch) if number < 8 or number % 16 == 0 else 0)
+        return batch
+
+    return collate
+
+
+def _bytes_of(batch):
     if isinstance(batch, dict):
-        parts = tuple(batch.values())
+        batch = tuple(batch.values())
     elif not isinstance(batch, (list, tuple)):
-        parts = (batch,)
-    sizes = [getattr(part, "nbytes", 0) for part in parts[:16]]
-    note(COLLATE, begin, end, sum(size for size in sizes if type(size) is int))
-    return batch
+        batch = (batch,)
+    sizes = [getattr(part, "nbytes", 0) for part in batch[:16]]
+    return sum(size for size in sizes if type(size) is int)
 
 
 _began = [0]

@@ -10,7 +10,7 @@ _torch = None
 def install(torch):
     global _torch
     _torch = torch
-    core.calls.set_callbacks(_after_step, graph.look, torch.is_grad_enabled)
+    core.calls.set_callbacks(_after_step, graph.look, torch.is_grad_enabled, core.idle_hook())
     graph.install(torch)
     core.replace(torch.autograd, "backward", lambda f: core.hook(core.calls.backward, BACKWARD, f))
     optimizer = getattr(torch.optim, "Optimizer", None)
