@@ -65,6 +65,7 @@ std::vector<std::unique_ptr<Probe>> make_probes(const Scope& scope) {
   out.push_back(make_paced(make_cgroup_probe(scope), 0.0005));
   out.push_back(make_paced(make_host_probe(scope), 0.001));
   out.push_back(make_paced(make_process_probe(scope), 0.002));
+  out.push_back(make_paced(make_process_maps_probe(scope), 0.0005));
   out.push_back(make_paced(make_thread_probe(scope), 0.002));
   out.push_back(make_paced(make_memory_probe(scope), 0.0005));
   out.push_back(make_paced(make_pressure_probe(scope), 0.0005));

@@ -14,6 +14,7 @@ std::unique_ptr<Probe> make_disk_probe(const Scope& scope);
 std::unique_ptr<Probe> make_mount_probe(const Scope& scope);
 std::unique_ptr<Probe> make_cgroup_probe(const Scope& scope);
 std::unique_ptr<Probe> make_process_probe(const Scope& scope);
+std::unique_ptr<Probe> make_process_maps_probe(const Scope& scope);
 std::unique_ptr<Probe> make_thread_probe(const Scope& scope);
 std::unique_ptr<Probe> make_neighbour_probe(const Scope& scope);
 std::unique_ptr<Probe> make_file_probe(const Scope& scope);

@@ -20,16 +20,7 @@ using model::SignalId;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Files that cost in proportion to the process (maps, smaps_rollup) and hold its mmap lock
-// meanwhile are read so rarely that they take at most this share of a core for each process.
-constexpr double kDearShare = 5e-5;
 constexpr size_t kMaxProcesses = 512;  // beyond that, the newest are not read
-
-Nanos thread_cpu_time() {
-  timespec ts{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-  return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
-}
 
 class ProcessProbe : public Probe {
  public:
@@ -60,7 +51,7 @@ class ProcessProbe : public Probe {
   struct Kept {
     uint64_t start_ticks = 0;
     uint64_t round = 0;  // in which it was last read
-    TimePoint young_until{}, next_status{}, next_limits{}, next_maps{}, next_pss{};
+    TimePoint young_until{}, next_status{}, next_limits{};
     bool io_denied = false;
   };
 
@@ -91,8 +82,6 @@ class ProcessProbe : public Probe {
       kept = Kept{};
       kept.start_ticks = stat->start_ticks;
       kept.young_until = now + seconds(60);
-      kept.next_maps = now + seconds(2);
-      kept.next_pss = now + seconds(3);
     }
     kept.round = round_;
     const Deliver deliver(sink, process_entity(sink, pid), now);
@@ -127,12 +116,6 @@ class ProcessProbe : public Probe {
         deliver(SignalId::kProcFdLimit, parse_fd_limit(buffer_));
       }
       deliver(SignalId::kProcMapsLimit, map_limit_);
-    }
-    if (now >= kept.next_maps) {
-      kept.next_maps = now + timed(seconds(4), [&] { read_maps(pid, deliver); });
-    }
-    if (now >= kept.next_pss) {
-      kept.next_pss = now + timed(seconds(20), [&] { read_pss(pid, deliver, sink); });
     }
   }
 
@@ -191,31 +174,6 @@ class ProcessProbe : public Probe {
     }
   }
 
-  void read_maps(int32_t pid, const Deliver& deliver) {
-    if (!root_.read_into(proc_path(pid, "maps"), buffer_, 16 << 20).ok() || buffer_.empty()) return;
-    deliver(SignalId::kProcMaps,
-            static_cast<double>(std::count(buffer_.begin(), buffer_.end(), '\n')));
-    if (buffer_.capacity() > 1 << 20) std::string().swap(buffer_);
-  }
-
-  void read_pss(int32_t pid, const Deliver& deliver, model::Sink& sink) {
-    const Status got = root_.read_into(proc_path(pid, "smaps_rollup"), buffer_, 8192);
-    if (got.ok()) {
-      deliver(SignalId::kProcPss, parse_pss_bytes(buffer_));
-    } else if (!is_gone(got.error())) {
-      no_pss_(sink, "proc.pss_bytes", got.error().message,
-              "run flatout as the job's user, or with CAP_SYS_PTRACE");
-    }
-  }
-
-  // Runs `work`; the time until it may run again, so that it keeps to its share.
-  template <class Work>
-  static Nanos timed(Nanos at_least, Work work) {
-    const Nanos before = thread_cpu_time();
-    work();
-    return std::max(at_least, nanos(to_s(thread_cpu_time() - before) * 1e9 / kDearShare));
-  }
-
   fs::Root root_;
   const JobTree* job_;
   std::string buffer_;
@@ -224,7 +182,7 @@ class ProcessProbe : public Probe {
   std::optional<uint64_t> map_limit_;
   uint64_t round_ = 0;
   bool block_io_accounted_ = false;
-  MissingOnce too_many_, no_delay_, no_io_, no_fds_, no_pss_;
+  MissingOnce too_many_, no_delay_, no_io_, no_fds_;
 };
 
 }  // namespace

@@ -230,13 +230,15 @@ class Judge {
   }
 
   void judge_lines() {
-    uint32_t last_line = 0;  // of the loop's body before "the rest"
+    std::map<uint32_t, double> inside;  // lines at which backward passes and optimizers run
+    double inside_total = 0;
     for (const Reading& r : readings_) {
       const StackFacts& f = facts(r.reading->stack);
       const std::optional<uint32_t> line = loop_line(f);
       if (!line) continue;
       if (r.open == kNowhere) {
-        last_line = std::max(last_line, *line);
+        inside[*line] += r.reading->weight_us;
+        inside_total += r.reading->weight_us;
         if (r.within == SliceKind::kBackward) backward_ += r.reading->weight_us;
         continue;
       }
@@ -248,6 +250,12 @@ class Judge {
       if (doing == Doing::kForward) w.forward += weight;
       if (blocked(r.reading->state)) w.blocked += weight;
       if (f.path.size() > loop_depth_ + 1) w.nested += weight;
+    }
+    // The last line of the loop's body before "the rest". A reading at the very end of the
+    // optimizer may show the line after it.
+    uint32_t last_line = 0;
+    for (const auto& [line, weight] : inside) {
+      if (weight >= 0.05 * inside_total) last_line = std::max(last_line, line);
     }
     double forward = 0;
     uint32_t first_forward = UINT32_MAX, last_input = 0;
