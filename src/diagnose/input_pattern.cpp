@@ -25,6 +25,8 @@ namespace {
 
 // A batch this many times as long as the usual one is heavy; heavy ones are the exception.
 constexpr double kHeavy = 2.0, kException = 0.3;
+// Share of the heavy batches' time in waiting from which something else makes them slow.
+constexpr double kStalled = 0.4;
 constexpr int kPrefetch = 2;  // PyTorch's default batches in flight per worker
 
 struct Batch {
@@ -50,7 +52,13 @@ double in_order(const std::vector<Batch>& batches, size_t workers, size_t ahead,
   return batches.empty() ? 0 : now / static_cast<double>(batches.size());
 }
 
-std::optional<model::Where> where_in(const RunView& view, const std::vector<const Slice*>& slices) {
+/// What threads did in some of their slices.
+struct Inside {
+  std::optional<model::Where> where;  // the user's hottest line
+  double stalled = 0;                 // share of the time that waited for storage or a core
+};
+
+Inside look_inside(const RunView& view, const std::vector<const Slice*>& slices) {
   std::unordered_map<ThreadId, Cursor<bool>> cursors;
   for (const Slice* s : slices) cursors[s->thread].add(s->begin, s->end, true);
   for (auto& [thread, cursor] : cursors) cursor.ready();
@@ -63,11 +71,21 @@ std::optional<model::Where> where_in(const RunView& view, const std::vector<cons
     if (cell.user == 0) cell.user = view.stacks().package_frame(r.stack);
     cell.seconds = r.weight_us * 1e-6;
     cell.readings = 1;
+    cell.act = act_of(r, view.stacks().traits(r.stack));
     profile.add(cell);
   }
-  const auto hot = profile.hottest([](const Cell&) { return true; }, view.run());
-  if (!hot) return std::nullopt;
-  return view.stacks().where(hot->frame);
+  Inside out;
+  const auto any = [](const Cell&) { return true; };
+  const double all = profile.seconds(any);
+  if (all > 0) {
+    out.stalled = profile.seconds([](const Cell& c) {
+      return c.act == Act::kRead || c.act == Act::kRunQueue;
+    }) / all;
+  }
+  if (const auto hot = profile.hottest(any, view.run())) {
+    out.where = view.stacks().where(hot->frame);
+  }
+  return out;
 }
 
 }  // namespace
@@ -86,7 +104,9 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
     by_worker[it->second].push_back(batches.back().seconds);
   }
   const size_t workers = worker_of.size();
-  if (batches.size() < 12 || workers > static_cast<size_t>(loader.workers)) return;  // restarted
+  // One worker alone has nobody to overtake.
+  if (workers < 2 || batches.size() < 12 || workers > static_cast<size_t>(loader.workers))
+    return;  // restarted
   std::sort(batches.begin(), batches.end(), [](const Batch& a, const Batch& b) {
     return a.slice->value2 != b.slice->value2 ? a.slice->value2 < b.slice->value2
                                               : a.slice->begin < b.slice->begin;
@@ -135,13 +155,16 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
   const double saved = std::min(now - then, wait);
   // Skew is the cause only if the waits are mostly its doing.
   if (saved < 0.5 * wait) return;
+  // Batches that are slow because a disk or a core was busy are not heavy themselves.
+  const Inside inside = look_inside(view, heavy);
+  if (inside.stalled > kStalled) return;
   Finding* f = findings.add(
       "input.worker_skew",
       slow_worker ? "One worker is slower than the others and holds up in-order delivery"
                   : "A few heavy samples hold up in-order delivery",
       0.9, saved);
   if (f == nullptr) return;
-  f->where = where_in(view, heavy);
+  f->where = inside.where;
   std::vector<double> heavy_lengths;
   for (const Slice* s : heavy) heavy_lengths.push_back(to_ms(s->length()));
   const auto n = static_cast<int64_t>(batches.size());
