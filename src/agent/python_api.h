@@ -58,6 +58,7 @@ enum {
   X(PyDict_SetItemString, int, (py_object*, const char*, py_object*))           \
   X(PyErr_Clear, void, (void))                                                  \
   X(PyErr_ExceptionMatches, int, (py_object*))                                  \
+  X(PyErr_Occurred, py_object*, (void))                                         \
   X(PyErr_SetString, void, (py_object*, const char*))                           \
   X(PyIter_Next, py_object*, (py_object*))                                      \
   X(PyLong_AsLongLong, long long, (py_object*))                                 \
@@ -89,7 +90,7 @@ enum {
 FLATOUT_HOT_DATA static struct {
   PY_FUNCTIONS(PY_DECLARE)
   py_object *none, *long_type;
-  py_object **type_error, **attribute_error, **stop_iteration;
+  py_object **type_error, **attribute_error, **stop_iteration, **exception;
 } py = {0};
 #undef PY_DECLARE
 

@@ -56,17 +56,15 @@ static py_object* wrong(void) {
  * then that is measured where it is spent, with the caches as the job's code has just left them: by
  * the call of a hook that nothing else calls. What counts is the median, followed in small steps.
  */
-static void measure_hook(void) {
-  if (idle_hook == NULL) return;
-  const uint64_t begin = now_ns();
+static int measure_hook(void) {
+  if (idle_hook == NULL) return 1;
   py_object* result = py.PyObject_CallObject(idle_hook, NULL);
-  const uint64_t took = result != NULL ? py.PyLong_AsUnsignedLongLong(result) : 0;
-  if (result != NULL) py.Py_DecRef(result);
-  py.PyErr_Clear();
+  if (result == NULL) return 0; /* as in call_ours */
+  const uint64_t took = py.PyLong_AsUnsignedLongLong(result);
+  py.Py_DecRef(result);
   const uint64_t before = flatout_agent_overhead(0);
   flatout_agent_overhead(took > before ? before + before / 16 : before - before / 16);
-  const uint64_t spent = now_ns() - begin;
-  flatout_agent_cost(0, spent, spent, 0);
+  return 1;
 }
 
 /* Calls one of ours. Only a signal handler of the job's can have raised in it: then false. */
@@ -82,11 +80,11 @@ static int call_ours(py_object* function) {
  * half of what the idle hook costs. */
 static uint64_t bare_overhead(void) { return flatout_agent_overhead(0) / 2; }
 
-/* Of an object of any type; 0 where it has none. */
+/* Of an object of any type; 0 where it has none. A KeyboardInterrupt is left for the caller. */
 static int64_t number_of(py_object* object, py_object* attribute) {
   py_object* value = py.PyObject_GetAttr(object, attribute);
   const int64_t number = value != NULL ? py.PyLong_AsLongLong(value) : -1;
-  if (number == -1) py.PyErr_Clear();
+  if (number == -1 && py.PyErr_ExceptionMatches(*py.exception) != 0) py.PyErr_Clear();
   if (value != NULL) py.Py_DecRef(value);
   return number > 0 ? number : 0;
 }
@@ -173,13 +171,13 @@ FLATOUT_HOT static py_object* step(py_object* self, py_object* const* a, ssize_t
   loop.waiting = 1;
   loop.train_thread = me;
   ++loop.steps;
-  if (loop.steps % MEASURE_EVERY == MEASURE_EVERY / 2) measure_hook();
+  /* Before all else that is ours; its time is a part of what is counted from `end` on. */
+  const int measured = loop.steps % MEASURE_EVERY != MEASURE_EVERY / 2 || measure_hook();
   flatout_agent_hook(FLATOUT_SLICE_OPTIMIZER, 0, begin, end, entry->number, entry->steps);
-  if ((loop.steps >= loop.rare_step || end > loop.look_due) && !call_ours(after_step)) {
-    py.Py_DecRef(result);
-    return NULL;
-  }
-  return result;
+  const int due = loop.steps >= loop.rare_step || end > loop.look_due;
+  if (measured && (!due || call_ours(after_step))) return result;
+  py.Py_DecRef(result);
+  return NULL;
 }
 
 /* GradScaler.step: the optimizer, original, arguments, named arguments. */
@@ -434,11 +432,13 @@ static int64_t bytes_of(py_object* batch) {
   const ssize_t size = py.PyObject_Size(batch);
   for (ssize_t i = 0; i < size && i < MOST_PARTS; ++i) {
     py_object* part = py.PySequence_GetItem(batch, i);
-    if (part == NULL) break;
+    if (part == NULL) {
+      py.PyErr_Clear();
+      break;
+    }
     total += number_of(part, name_nbytes);
     py.Py_DecRef(part);
   }
-  py.PyErr_Clear();
   return total;
 }
 
@@ -452,7 +452,9 @@ FLATOUT_HOT static py_object* collate(py_object* self, py_object* samples) {
   const uint64_t number = loop.collates++;
   const int64_t bytes = number < 8 || number % 16 == 0 ? bytes_of(batch) : 0;
   agent_hook(FLATOUT_SLICE_COLLATE, 0, begin, end, bytes, 0, bare_overhead());
-  return batch;
+  if (py.PyErr_Occurred() == NULL) return batch;
+  py.Py_DecRef(batch);
+  return NULL;
 }
 
 static struct py_method collate_method = {"collate", (py_function)(void*)collate, PY_ONE_ARGUMENT,
@@ -555,8 +557,9 @@ static int find_python(void) {
   py.type_error = dlsym(RTLD_DEFAULT, "PyExc_TypeError");
   py.attribute_error = dlsym(RTLD_DEFAULT, "PyExc_AttributeError");
   py.stop_iteration = dlsym(RTLD_DEFAULT, "PyExc_StopIteration");
+  py.exception = dlsym(RTLD_DEFAULT, "PyExc_Exception");
   return py.none != NULL && py.long_type != NULL && py.type_error != NULL &&
-         py.attribute_error != NULL && py.stop_iteration != NULL;
+         py.attribute_error != NULL && py.stop_iteration != NULL && py.exception != NULL;
 }
 
 static py_object* make_type(const char* name, int slot, void* function) {
