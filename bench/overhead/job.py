@@ -45,7 +45,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     around = contextlib.nullcontext
     if opts.traceml:
-        import traceml
+        import traceml_ai as traceml
 
         traceml.init(mode="auto")
         around = lambda: traceml.trace_step(model)  # noqa: E731

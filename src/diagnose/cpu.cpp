@@ -150,18 +150,30 @@ void detect_contention(const RunView& view, Findings& findings) {
   }
 }
 
+/// The hypervisor lends the cores to other machines: to those here it looks as if they just worked
+/// slower, so nothing waits in a run queue.
+void detect_stolen(const RunView& view, Findings& findings) {
+  const CpuView& cpu = view.cpu();
+  if (cpu.stolen < kSomeCore || findings.has("cpu.noisy_neighbour") || !view.has_steps()) return;
+  const double share = cpu.stolen / (cpu.stolen + cpu.busy);
+  Finding* f = findings.add("cpu.noisy_neighbour", "Other virtual machines take this one's cores",
+                            0.8, share * view.steps().mean);
+  if (f == nullptr) return;
+  const int64_t n = view.steps().count;
+  evidence(*f, fmt::format("the hypervisor withheld {} cores", format_number(cpu.stolen)),
+           cpu.stolen, "cores", "probe.host", n);
+  evidence(*f, fmt::format("programs on this machine used {}", format_number(cpu.busy)), cpu.busy,
+           "cores", "probe.host", n);
+  remedy(*f, "instance", "Use an instance with cores of its own, or another host.");
+}
+
 void detect_oversubscribed(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.usable <= 0 || findings.has("cpu.throttled") || findings.has("cpu.affinity")) return;
-  const auto wants = [](const Cell& c) { return on_cpu(c.act) || c.act == Act::kRunQueue; };
-  const double unit = view.has_steps() ? view.steps().mean : 1.0;
-  const double pool = view.per_step(Role::kPool, wants) / unit;
-  const double trainer = view.per_step(Role::kTrainer, wants) / unit;
-  const double producer_pool = view.per_step(Role::kProducerPool, wants) / unit;
-  const double producers = view.per_step(Role::kProducer, wants) / unit;
-  const double runnable = pool + trainer + producer_pool + producers;
-  // Pools of threads are what makes it too many; workers alone have their own findings.
-  if (runnable < 1.3 * cpu.usable || pool + producer_pool < 0.35 * runnable) return;
+  const Crowd crowd = view.crowd();
+  if (!crowd.too_many(cpu.usable)) return;
+  const double pool = crowd.pool, producer_pool = crowd.producer_pool;
+  const double runnable = crowd.all(), trainer = crowd.trainer;
   // While a pool's threads take turns on the cores, all wait at its barrier for the last one.
   const auto held_up = [](const Cell& c) {
     return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown;
@@ -390,6 +402,7 @@ void detect_cpu(const RunView& view, Findings& findings) {
   detect_affinity(view, findings);
   detect_oversubscribed(view, findings);
   detect_contention(view, findings);
+  detect_stolen(view, findings);
   detect_gil(view, findings);
   detect_python_bound(view, findings);
   detect_gc(view, findings);

@@ -135,7 +135,9 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const WhatIf&
   // they had less to do.
   const double rivals = view.cpu().job + view.cpu().others;
   const double own = rivals > 0 ? view.cpu().job / rivals : 1;
-  const double queued = times[Act::kRunQueue] * own;
+  // Where it is pools of threads that crowd the cores, that is another finding.
+  const bool crowded = view.crowd().too_many(view.cpu().usable);
+  const double queued = crowded ? 0 : times[Act::kRunQueue] * own;
   InputCause decode{"input.decode_cpu",
                     "Decoding and augmenting samples bounds the loader",
                     {.fetch = cpu + queued, .fetch_cpu = cpu},

@@ -30,6 +30,8 @@ constexpr double kFaultsDominate = 0.4;
 // What a fault that zeroes an OS page takes at most, in a virtual machine too.
 constexpr double kFaultSeconds = 2e-6;
 constexpr double kSomeGrowth = 24.0 * (1 << 20);
+// A leak of each step is as steep in each third of the run, but for this factor.
+constexpr double kEven = 0.5;
 
 /// Memory that the job may still take: of the control group and of the host, the lesser.
 std::optional<double> memory_left(const RunView& view) {
@@ -94,9 +96,15 @@ void detect_leak(const RunView& view, Findings& findings) {
           .slope;
     };
     const double all = line(0, x.size());
-    const double last = line(x.size() - third, x.size()), mid = line(third, 2 * third + 1);
-    if (all <= 0 || last < 0.5 * all || mid < 0.3 * all) continue;
+    if (all <= 0) continue;
+    bool even = true;
+    for (size_t from = 0; from < 3; ++from) {
+      const size_t to = from == 2 ? x.size() : (from + 1) * third + 1;
+      const double slope_there = line(from * third, to);
+      even &= slope_there > kEven * all && slope_there * kEven < all;
+    }
     const double rise = all * (x.back() - x.front());
+    if (!even) continue;
     if (rise < kSomeGrowth || rise < 0.05 * y.front()) continue;
     if (rise > grown) {
       worst = s;

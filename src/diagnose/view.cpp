@@ -394,6 +394,16 @@ double RunView::per_step(Role role, const Profile::Filter& filter) const {
          unit;
 }
 
+Crowd RunView::crowd() const {
+  const double unit = has_steps() ? steps_.mean : 1.0;
+  const auto wanted = [&](Role role) {
+    return per_step(role, [](const Cell& c) { return on_cpu(c.act) || c.act == Act::kRunQueue; }) /
+           unit;
+  };
+  return {wanted(Role::kTrainer), wanted(Role::kPool), wanted(Role::kProducer),
+          wanted(Role::kProducerPool)};
+}
+
 double RunView::trainer_in(Part part, const Profile::Filter& filter) const {
   return per_step(Role::kTrainer, [&](const Cell& c) { return c.part == part && filter(c); });
 }
@@ -472,6 +482,8 @@ void RunView::find_cpu() {
     cpu_.cores = std::round(cpu_.idle + rate(SignalId::kHostCpuBusy) * 1e-9);
   }
   cpu_.others = rate(SignalId::kOthersCpu) * 1e-9;
+  cpu_.stolen = rate(SignalId::kHostCpuSteal) * 1e-9;
+  cpu_.busy = rate(SignalId::kHostCpuBusy) * 1e-9;
   const auto cpu_of = [&](const std::function<bool(model::ProcessId)>& which) {
     return (process_increase(SignalId::kProcCpuUser, which) +
             process_increase(SignalId::kProcCpuSystem, which)) *

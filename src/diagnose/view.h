@@ -62,8 +62,20 @@ struct CpuView {
   bool idle_known = false;
   double job = 0, trainer = 0, pool = 0, producers = 0;
   double others = 0;
+  double stolen = 0, busy = 0;   // by the hypervisor for other machines; by anybody here
   double throttled = 0;          // seconds of stop per second, summed over cores
   double throttled_periods = 0;  // share of periods
+};
+
+/// Threads of the job that want a core at a time, on average, by what they are.
+struct Crowd {
+  double trainer = 0, pool = 0, producers = 0, producer_pool = 0;
+  double all() const { return trainer + pool + producers + producer_pool; }
+  /// Whether pools of threads make it too many for so many cores; workers alone have their own
+  /// findings.
+  bool too_many(double cores) const {
+    return cores > 0 && all() > 1.3 * cores && pool + producer_pool > 0.35 * all();
+  }
 };
 
 /// A process outside the job that used the CPU.
@@ -86,6 +98,7 @@ class RunView {
   const CpuView& cpu() const { return cpu_; }
   const std::vector<Neighbour>& neighbours() const { return neighbours_; }
   bool has_steps() const { return steps_.count >= 5; }
+  Crowd crowd() const;
   model::ThreadId trainer() const { return trainer_; }
   model::ProcessId trainer_process() const { return trainer_process_; }
   Role role(model::ThreadId thread) const;

@@ -19,15 +19,16 @@ from cases import CASES, Case
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+MOST_NOISE = 0.1  # of the cores, taken by others: with more of it the case's ground truth does not hold
 CHANGE_SLACK = 8  # steps: what the loader had ready when the speed changed
 
 
 def machine_busy_s() -> float:
-    """Busy seconds of the whole machine since boot."""
+    """Seconds that cores of this machine were busy, or taken by the hypervisor, since boot."""
     with open("/proc/stat") as stat:
         ticks = [int(v) for v in stat.readline().split()[1:]]
-    user, nice, system, _idle, _wait, irq, soft = ticks[:7]
-    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+    user, nice, system, _idle, _wait, irq, soft, steal = ticks[:8]
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
 class Outcome:
@@ -105,6 +106,8 @@ def test_the_verdict_names_the_cause(case: Case, flatout: str, job_python: str, 
             print(f"{case.name}: {runs[-1]}; others took {outcome.noise:.0%} of the cores; {outcome.folder}")
         if good == 2 or bad == 2 or (good and not bad) or "FLATOUT_NO_RETRY" in os.environ:
             break
+    if runs[-1] and outcome.noise > MOST_NOISE:
+        pytest.skip(f"{case.name} lacks a quiet machine: others took {outcome.noise:.0%} of the cores")
     assert not runs[-1], f"{bad} of {len(runs)} runs were wrong, the last: {'; '.join(runs[-1])}"
     text = screen(flatout, outcome.folder)
     said = "Healthy" if case.healthy else outcome.json["verdict"]

@@ -17,7 +17,7 @@ class Policy(nn.Module):
         self.net = nn.Sequential(nn.Linear(STATE, 16), nn.Tanh(), nn.Linear(16, 2))
 
     def forward(self, state):
-        return torch.distributions.Categorical(logits=self.net(state))
+        return torch.distributions.Categorical(logits=self.net(state))  # CAUSE
 
 
 def move(state, action):
