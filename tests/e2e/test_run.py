@@ -147,7 +147,7 @@ def test_only_our_variables_are_added(tmp_path):
     done = flatout("run", "--quiet", "--", "env", cwd=tmp_path, env=env)
     got = dict(line.split("=", 1) for line in done.stdout.decode().splitlines())
     got.pop("_", None)
-    assert set(got) - set(env) <= {"FLATOUT_SOCKET", "FLATOUT_AGENT", "FLATOUT_RUN_DIR"}
+    assert set(got) - set(env) <= {"FLATOUT_SOCKET", "FLATOUT_AGENT", "FLATOUT_RUN_DIR", "FLATOUT_FAULTS"}
     assert got["X"] == "1" and got["PATH"] == env["PATH"] and got["PYTHONPATH"].split(":")[-1] == "/mine"
     bare = flatout("run", "--quiet", "--no-agent", "--", "env", cwd=tmp_path, env=env).stdout.decode()
     assert "FLATOUT_SOCKET" not in bare and "PYTHONPATH=/mine\n" in bare
@@ -225,6 +225,8 @@ def on_terminal(tmp_path, command, talk, env=None):
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
+        for end in (signal.SIGINT, signal.SIGQUIT):  # a shell's background commands ignore them
+            signal.signal(end, signal.SIG_DFL)
         os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", **(env or {})})
     shown = bytearray()
 

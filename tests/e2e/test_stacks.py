@@ -170,7 +170,9 @@ def test_stacks_of_a_stopped_process_agree_with_py_spy(python):
                 own = [(f["name"], f["file"], f["line"]) for f in mine["frames"]]
                 total += max(len(frames), len(own))
                 same += sum(a == b for a, b in zip(frames, own))
-                assert mine["gil"] == thread["owns_gil"]
+                # Stopped amid the hand-over the lock is taken already and no thread is current yet.
+                handed = not any(t["owns_gil"] for t in theirs)
+                assert mine["gil"] == thread["owns_gil"] or handed
     assert total > 20 * 300
     assert same >= 0.99 * total
 
