@@ -1,6 +1,7 @@
-/* Prints one row of src/probe/python_offsets_table.inc: where CPython 3.8 to 3.12 keeps what a reader of stacks needs.
- * Compiled and run once per version, against that version's own public and internal headers, by
- * gen_python_offsets.sh. From 3.13 on the interpreter tells its offsets itself (_Py_DebugOffsets). */
+/* Prints one row of src/probe/python_offsets_table.inc: where CPython 3.8 to 3.12 keeps what a
+ * reader of stacks needs. Compiled and run once per version, against that version's own public and
+ * internal headers, by gen_python_offsets.sh. From 3.13 on the interpreter tells its offsets itself
+ * (_Py_DebugOffsets). */
 #define Py_BUILD_CORE 1
 #include <Python.h>
 #include <frameobject.h>

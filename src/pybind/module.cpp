@@ -1,5 +1,5 @@
-// flatout._native: a run folder for Python, as JSON and plain numbers. python/flatout gives it types.
-// Errors of ours become Python exceptions here, and only here.
+// flatout._native: a run folder for Python, as JSON and plain numbers. python/flatout gives it
+// types. Errors of ours become Python exceptions here, and only here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -71,9 +71,9 @@ NB_MODULE(_native, m) {
              }
              return out;
            })
-      .def("html", [](const NativeRun& r) { return flatout::report::render_html(r.run, r.diagnosis); })
-      .def("text", [](const NativeRun& r) {
-        return flatout::report::render_text(r.run, r.diagnosis, {});
-      });
+      .def("html",
+           [](const NativeRun& r) { return flatout::report::render_html(r.run, r.diagnosis); })
+      .def("text",
+           [](const NativeRun& r) { return flatout::report::render_text(r.run, r.diagnosis, {}); });
   m.def("read", &flatout::pybind::read, nb::arg("folder"));
 }
