@@ -23,6 +23,8 @@ namespace {
 
 // A lost core or less than this of one is noise of any machine.
 constexpr double kSomeCore = 0.1;
+// Part of the wanted CPU time that a hypervisor withholds, from which that is a cause of its own.
+constexpr double kMuchStolen = 0.3;
 // Interpreter time in the time on CPU from which operations count as tiny; and how far below what
 // was read the truth may lie (standard errors).
 constexpr double kTinyOps = 0.14, kSure = 1.28;
@@ -156,6 +158,8 @@ void detect_stolen(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.stolen < kSomeCore || findings.has("cpu.noisy_neighbour") || !view.has_steps()) return;
   const double share = cpu.stolen / (cpu.stolen + cpu.busy);
+  // Less is the ordinary weather of a shared host, and nothing that the job's owner can change.
+  if (share < kMuchStolen) return;
   Finding* f = findings.add("cpu.noisy_neighbour", "Other virtual machines take this one's cores",
                             0.8, share * view.steps().mean);
   if (f == nullptr) return;

@@ -252,10 +252,14 @@ class Judge {
       if (f.path.size() > loop_depth_ + 1) w.nested += weight;
     }
     // The last line of the loop's body before "the rest". A reading at the very end of the
-    // optimizer may show the line after it.
+    // optimizer may show the line after it, which is elsewhere most of its time.
     uint32_t last_line = 0;
     for (const auto& [line, weight] : inside) {
-      if (weight >= 0.05 * inside_total) last_line = std::max(last_line, line);
+      const auto open = lines_.find(line);
+      const double elsewhere = open != lines_.end() ? open->second.total : 0;
+      if (weight >= 0.02 * inside_total && weight >= 0.2 * (weight + elsewhere)) {
+        last_line = std::max(last_line, line);
+      }
     }
     double forward = 0;
     uint32_t first_forward = UINT32_MAX, last_input = 0;
