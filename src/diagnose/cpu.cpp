@@ -37,8 +37,6 @@ constexpr double kManyOps = 50;
 // The backward pass of an operation takes up to this many times as long as the operation.
 constexpr double kBackwardOps = 2.5;
 
-std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
-
 /// What a step loses to waiting for cores: in the compute phases (a pool's slowest thread holds up
 /// the training thread) and through the producers where they bound the step.
 struct CoreWait {

@@ -62,7 +62,7 @@ SlowDown slow_down(const Run& run) {
     const SpeedChange& c = changes[i];
     for (; next < run.steps.steps.size() && run.steps.steps[next].index < c.index; ++next) {
       const model::Step& s = run.steps.steps[next];
-      if (!s.warmup && !s.validation && !s.after_gap) before.push_back(to_s(s.length()));
+      if (s.judged()) before.push_back(to_s(s.length()));
     }
     if (before.empty()) continue;
     const double usual = median(before), after = to_s(c.after);

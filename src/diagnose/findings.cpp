@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace flatout::diagnose {
 
 model::Finding* Findings::add(std::string_view id, std::string title, double confidence,
@@ -58,6 +60,8 @@ void evidence(model::Finding& f, std::string text, double value, std::string uni
               std::string source, int64_t readings) {
   f.evidence.push_back({std::move(text), value, std::move(unit), std::move(source), readings});
 }
+
+std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
 void remedy(model::Finding& f, std::string id, std::string text) {
   f.remedies.push_back({std::move(id), std::move(text)});

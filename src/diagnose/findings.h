@@ -44,6 +44,8 @@ class Findings {
 void evidence(model::Finding& f, std::string text, double value, std::string unit,
               std::string source, int64_t readings = 0);
 void remedy(model::Finding& f, std::string id, std::string text);
+/// Seconds in words: "12.4 ms".
+std::string ms(double seconds);
 
 // The detectors, one file a group. Each looks at the view and adds what it finds.
 void detect_crash(const RunView& view, Findings& findings);

@@ -29,8 +29,6 @@ constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
 
-std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
-
 /// What the lines that do I/O spend, in seconds per batch.
 struct FileWork {
   double blocked = 0;                  // waiting for storage

@@ -20,8 +20,6 @@ using model::SignalId;
 
 namespace {
 
-std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
-
 // Growth that would use up the memory within this time is worth telling.
 constexpr double kSoon = 3600.0;
 constexpr double kForeseeable = 24 * 3600.0;

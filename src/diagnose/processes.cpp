@@ -17,8 +17,6 @@ using model::SignalId;
 
 namespace {
 
-std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
-
 void detect_churn(const RunView& view, Findings& findings) {
   const auto starting = [](const Cell& c) {
     return c.role == Role::kTrainer && c.act == Act::kChild &&

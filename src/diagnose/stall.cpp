@@ -25,8 +25,6 @@ using model::Step;
 
 namespace {
 
-std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
-
 // Bytes written per step with a stall from which writing is saving rather than logging.
 constexpr double kSaveBytes = 256 * 1024;
 // Share of a line's time in writing calls from which the line is there to write.

@@ -69,7 +69,7 @@ void RunView::find_steps(int64_t from, int64_t to) {
   const std::vector<Step>& all = run_.steps.steps;
   std::vector<double> lengths;
   for (const Step& s : all) {
-    if (s.warmup || s.validation || s.after_gap || s.index < from || s.index >= to) continue;
+    if (!s.judged() || s.index < from || s.index >= to) continue;
     if (s.end <= s.begin) continue;
     steps_.steady.push_back(&s);
     lengths.push_back(to_s(s.length()));

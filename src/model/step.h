@@ -42,6 +42,8 @@ struct Step {
   bool epoch_start = false;  // the loader's iterator was made anew within it
 
   Nanos length() const { return end - begin; }
+  /// Whether it says how fast the job is.
+  bool judged() const { return !warmup && !validation && !after_gap; }
   Nanos& part(Part p) { return parts[static_cast<size_t>(p)]; }
   Nanos part(Part p) const { return parts[static_cast<size_t>(p)]; }
 };

@@ -28,7 +28,7 @@ struct Points {
 Points points_of(std::span<const Step> steps) {
   Points all;
   for (size_t i = 0; i < steps.size(); ++i) {
-    if (!is_judged(steps[i])) continue;
+    if (!steps[i].judged()) continue;
     all.length.push_back(length_of(steps[i]));
     all.step.push_back(i);
   }
@@ -167,8 +167,6 @@ void mark_warmup(std::vector<Step>& steps) {
   for (size_t i = 0; i < warm; ++i) steps[i].warmup = true;
 }
 
-bool is_judged(const Step& step) { return !step.warmup && !step.validation && !step.after_gap; }
-
 StepSummary summarise(std::span<const Step> steps, double samples_per_step) {
   StepSummary summary;
   if (steps.empty()) return summary;
@@ -176,7 +174,7 @@ StepSummary summarise(std::span<const Step> steps, double samples_per_step) {
   std::vector<const Step*> judged;
   for (const Step& step : steps) {
     summary.warmup += step.warmup;
-    if (is_judged(step)) judged.push_back(&step);
+    if (step.judged()) judged.push_back(&step);
   }
   if (judged.empty()) {
     for (const Step& step : steps) judged.push_back(&step);

@@ -13,9 +13,6 @@ namespace flatout::timeline {
 /// tenth of them.
 void mark_warmup(std::vector<model::Step>& steps);
 
-/// Neither warm-up nor after a validation phase or a gap: a step that may be judged.
-bool is_judged(const model::Step& step);
-
 /// `samples_per_step`: 0 where not known.
 model::StepSummary summarise(std::span<const model::Step> steps, double samples_per_step);
 

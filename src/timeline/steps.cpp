@@ -39,7 +39,7 @@ double samples_per_step(const Run& run, std::span<const Slice> slices,
     for (; s < slices.size() && slices[s].end <= step.end; ++s) {
       count += slices[s].kind == SliceKind::kInputWait;
     }
-    if (is_judged(step)) waits.push_back(count);
+    if (step.judged()) waits.push_back(count);
   }
   return batch * (waits.empty() ? 1 : std::max(1.0, median(waits)));
 }
