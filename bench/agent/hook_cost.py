@@ -28,6 +28,15 @@ CASES = {  # name: (width, layers, batch, workers)
 }
 
 
+def without_us(hook):
+    """The job's own function; None where there is no hook."""
+    if not getattr(hook, "_flatout", False):
+        return None
+    while getattr(hook, "_flatout", False):
+        hook = hook.__wrapped__
+    return hook
+
+
 def job(case: str, seconds: float, out: str) -> None:
     import torch
     from torch import nn
@@ -75,7 +84,7 @@ def job(case: str, seconds: float, out: str) -> None:
               (Net, "__call__"), (iterator, "__next__")]
     done = steps(until_ns=time.monotonic_ns() + int(seconds * 1e9))
     hooks = [getattr(owner, name) for owner, name in places]
-    bare = [getattr(hook, "__wrapped__", None) for hook in hooks]
+    bare = [without_us(hook) for hook in hooks]
     result = {"steps": done}
     fetcher = getattr(batches, "_dataset_fetcher", None)
     swaps = [(owner, name, hook, plain) for (owner, name), hook, plain in zip(places, hooks, bare)]

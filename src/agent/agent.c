@@ -238,20 +238,15 @@ void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uin
   if (ring != NULL) send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
 }
 
-FLATOUT_HOT void agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
-                            int64_t value, int64_t value2, uint64_t around_ns) {
+FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
+                                    uint64_t end_ns, int64_t value, int64_t value2) {
   struct flatout_ring* ring = current_ring(kind);
   if (ring == NULL) return;
   send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
   const uint64_t now = now_ns();
-  const uint64_t spent = now - end_ns + around_ns;
+  const uint64_t spent = now - end_ns + flatout_agent_overhead(0);
   flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
   housekeeping(ring, now);
-}
-
-FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
-                                    uint64_t end_ns, int64_t value, int64_t value2) {
-  agent_hook(kind, name_id, begin_ns, end_ns, value, value2, flatout_agent_overhead(0));
 }
 
 void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns,

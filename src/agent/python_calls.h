@@ -1,10 +1,8 @@
-/* Hooks of the Python agent in C: builtin functions that take the clock, call what they stand for
- * and write straight into the ring. Python's own functions round them do nothing but pass on what
- * they were given, since after heavy native code each of Python's instructions costs a miss of the
- * caches.
+/* What the Python agent has in C: the hooks of python_hooks.h, what stands in a loader's fetcher,
+ * and the state that they share.
  *
- * Nothing of CPython is linked or included: its stable ABI is declared here by hand and found by
- * dlsym, so that one library serves all Pythons from 3.8 on, and plain programs, too. */
+ * Nothing of CPython is linked or included: its stable ABI is declared by hand (python_api.h) and
+ * found by dlsym, so that one library serves all Pythons from 3.8 on, and plain programs, too. */
 #ifndef FLATOUT_AGENT_PYTHON_CALLS_H_
 #define FLATOUT_AGENT_PYTHON_CALLS_H_
 
@@ -48,11 +46,6 @@ FLATOUT_EXPORT extern struct flatout_agent_loop flatout_agent_loop;
 /* A dict of builtin functions and types, as a new reference; NULL (with no exception) where this is
  * no CPython. `object_size`: object.__basicsize__. The interpreter's lock is held. */
 FLATOUT_EXPORT void* flatout_agent_python(uint64_t object_size);
-
-/* flatout_agent_hook, but for what its hook costs before begin_ns and after the return (agent.c).
- */
-void agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns, int64_t value,
-                int64_t value2, uint64_t around_ns);
 
 /* In a forked child. */
 void python_calls_after_fork(void);

@@ -3,9 +3,12 @@
 `agent_calls.py builtin|plain`: the builtins of libflatout_agent.so, or what stands for them elsewhere.
 Fails where one does not do as the function that it stands for.
 """
+import copy
 import gc
 import importlib.util
+import inspect
 import os
+import pickle
 import sys
 import threading
 import time
@@ -23,28 +26,30 @@ if sys.argv[1] == "plain":
     core._OBJECT_SIZE = 0
 assert core.connect()
 calls, state = core.calls, core.state
-assert (type(calls.timed) is type(len)) == (sys.argv[1] == "builtin")
+assert (type(calls.samples) is type(len)) == (sys.argv[1] == "builtin")
 
 
-def raises(kind, function, *args):
+def raises(kind, function, *args, **kwargs):
     try:
-        function(*args)
+        function(*args, **kwargs)
     except kind as error:
         return error
     raise AssertionError("no %s" % kind)
 
 
 def add(a, b=2):
+    """Adds."""
     return a + b
 
 
 # ---- arguments, results and exceptions are passed on ----
 
 done = []
-calls.set_callbacks(lambda: done.append("step"), lambda *a, **k: done.append(a), lambda: True, core.idle_hook())
+calls.set_callbacks(lambda: done.append("step"), lambda *a, **k: done.append(a), lambda: True)
 name = core.intern("a name")
-assert calls.timed(core.SYNC | name << 32, add, (1,), {"b": 5}) == 6
-assert "missing" in str(raises(TypeError, calls.timed, core.SYNC, add, (), {}))
+timed_add = calls.timed(core.SYNC | name << 32, add)
+assert timed_add(1, b=5) == 6
+assert "missing" in str(raises(TypeError, timed_add))
 error = ValueError("theirs")
 
 
@@ -52,57 +57,114 @@ def fail(*args):
     raise error
 
 
-for call in (calls.timed, calls.backward, calls.step, calls.scaled, calls.wait):
-    assert raises(ValueError, call, core.PHASE, fail, (1,), {}) is error
+for make in (calls.timed, calls.backward, calls.step, calls.scaled, calls.wait_for_input):
+    assert raises(ValueError, make(core.PHASE, fail), 1) is error
 assert state.step_thread == state.loader_thread == 0
+
+# ---- a hook looks and binds like the function that it stands for ----
+
+
+class Owner:
+    def method(self, x, y=1):
+        """What it does."""
+        return (self, x, y)
+
+
+plain = Owner.method
+plain.mark = "theirs"
+assert core.replace(Owner, "method", lambda f: calls.timed(core.PHASE, f))
+assert not core.replace(Owner, "method", lambda f: calls.timed(core.PHASE, f))
+hook, owner = Owner.method, Owner()
+assert hook is Owner.__dict__["method"] and type(hook) is calls.Hook
+assert owner.method(3, y=4) == (owner, 3, 4) == hook(owner, 3, 4) == owner.method.__func__(owner, 3, 4)
+assert owner.method.__self__ is owner and hook.__get__(owner, Owner)(1) == (owner, 1, 1)
+assert inspect.signature(hook) == inspect.signature(plain) and hook.__wrapped__ is plain
+assert inspect.signature(owner.method) == inspect.signature(plain.__get__(owner))
+assert (hook.__name__, hook.__qualname__, hook.__module__, hook.__doc__) == (
+    "method", "Owner.method", __name__, "What it does.")
+assert hook.mark == "theirs" and hook.__code__ is plain.__code__ or sys.argv[1] == "plain"
+hook.more = 1
+assert hook.more == 1 and hook.__dict__["more"] == 1 and not hasattr(plain, "more")
+del hook.more
+raises(AttributeError, getattr, hook, "more")
+raises(AttributeError, delattr, hook, "more")
+assert "Owner.method" in repr(hook) and callable(hook)
+assert pickle.loads(pickle.dumps(hook)) is hook and copy.deepcopy(hook) is hook
+assert pickle.loads(pickle.dumps(Owner.method)) is hook
+if sys.version_info >= (3, 9):
+    assert weakref.ref(hook)() is hook
+    assert weakref.WeakMethod(owner.method)()(1) == (owner, 1, 1)
+
+
+class Derived(Owner):
+    def method(self, x):
+        return super().method(x, y=7)
+
+
+assert Derived().method(1)[1:] == (1, 7)
 
 # ---- a step: the slices, and who is told ----
 
 
-class Model:
+class Base:
+    def __call__(self, x):
+        return self.inner(x)
+
+
+class Model(Base):
     training = True
 
-    def __call__(self, x):
-        return calls.forward(self, self.inner, (x,), {})
-
     def inner(self, x):
-        return calls.forward(self, add, (x,), {})
+        return x + 2
+
+
+class Inner(Model):
+    pass
 
 
 class Optimizer:
     def step(self, closure=None):
-        return calls.step(core.OPTIMIZER, Optimizer.really, (self, closure), {})
-
-    def really(self, closure):
-        if closure is not None:
-            for _ in range(3):
-                closure()
-        return Optimizer.step(self) if closure is not None else "done"
+        if closure is None:
+            return "done"
+        for _ in range(3):
+            closure()
+        return Optimizer.step(self)
 
 
+Model.__call__ = calls.forward(core.FORWARD, Base, "__call__")
+if sys.argv[1] == "builtin":
+    function, args = Model.__call__.__reduce__()
+    assert function(*args) is Base.__call__
+Inner.inner = lambda self, x: Model.__call__(Model(), x)  # one inside another
+core.replace(Optimizer, "step", lambda f: calls.step(core.OPTIMIZER, f))
+backward = calls.backward(core.BACKWARD, add)
 model, first, second = Model(), Optimizer(), Optimizer()
 state.rare_step, state.graph_step, state.look_due = 3, 2, core.NEVER
 for optimizer in (first, second, first):
-    assert model(1) == 3
-    assert calls.backward(core.BACKWARD, add, (1,), {}) == 3
+    assert Inner()(1) == 3
+    assert backward(1) == 3
     assert optimizer.step() == "done"
 assert state.steps == 3 and state.backwards == 3 and state.forwards == 3
 assert state.waiting and state.train_thread == threading.get_ident()
 assert done == [(1,), "step"], done
 state.rare_step = state.graph_step = core.NEVER
-assert first.step(lambda: calls.backward(core.BACKWARD, add, (1,), {})) == "done"
-assert raises(ValueError, calls.forward, model, fail, (), {}) is error
-assert calls.scaled(first, add, (first.step(), " it"), {}) == "done it"  # a step that is left out
+assert first.step(lambda: backward(1)) == "done"
+assert raises(ValueError, calls.forward(core.FORWARD, fail), model) is error
+assert calls.scaled(core.OPTIMIZER, lambda scaler, optimizer: "done it")(None, first) == "done it"  # left out
+Base.__call__, was = lambda self, x: "replaced", Base.__call__
+assert model(1) == "replaced"
+Base.__call__ = was
 model.training = False
 model(1)  # validation, until a backward follows
-calls.backward(core.BACKWARD, add, (1,), {})
+backward(1)
 model(1)
 
 # ---- waits ----
 
 first.step()
-assert calls.wait(core.INPUT_WAIT | name << 32, lambda: time.sleep(0.001) or 7, (), {}) == 7
-assert calls.wait(core.INPUT_WAIT | name << 32, add, (1,), {}) == 3  # too short to be told
+wait = core.INPUT_WAIT | name << 32
+assert calls.wait_for_input(wait, lambda: time.sleep(0.001) or 7)() == 7
+assert calls.wait_for_input(wait, add)(1) == 3  # too short to be told
 
 # ---- loaders ----
 
@@ -111,9 +173,6 @@ class Batches:
     left = 2
 
     def __next__(self):
-        return calls.next(self, Batches.really)
-
-    def really(self):
         if not self.left:
             raise StopIteration
         self.left -= 1
@@ -122,6 +181,7 @@ class Batches:
     __iter__ = lambda self: self  # noqa: E731
 
 
+core.replace(Batches, "__next__", lambda f: calls.next(core.INPUT_WAIT, f))
 batches = Batches()
 assert list(batches) == [1, 0] and state.iterator == id(batches) and state.epochs == 1
 
@@ -186,15 +246,29 @@ gc.collect()
 assert seen() is None
 held = Held()
 if hasattr(sys, "getrefcount"):
-    value, args, kwargs = object(), (first, None), {}
-    counted = [value, args, kwargs, add, model, first, type(calls.samples(Data()))]
+    value = object()
+
+    class Kept(Base):
+        inner = lambda self, *a, **k: value  # noqa: E731
+        step = calls.step(core.OPTIMIZER, inner)
+        __call__ = calls.forward(core.FORWARD, Base, "__call__")
+        __next__ = calls.next(core.INPUT_WAIT, inner)
+
+    kept = Kept()
+    timed, backwards = calls.timed(core.LOGGING, lambda *a, **k: value), calls.backward(core.BACKWARD, lambda *a: value)
+    counted = [value, kept, Kept, add, Base, Base.__call__, Kept.step, timed, type(calls.samples(Data()))]
 
     def every():
-        calls.timed(core.LOGGING, lambda: value, (), kwargs)
-        calls.backward(0, lambda *a: value, args, kwargs)
-        calls.step(0, lambda *a: value, args, kwargs)
-        calls.forward(model, lambda *a: value, args, kwargs)
-        calls.next(value, lambda it: it)
+        timed(value, key=value)
+        backwards(value)
+        kept.step(value, key=value)
+        bound = kept.step
+        bound(value)
+        kept(value)
+        next(kept)
+        raises(AttributeError, getattr, kept.step, "nothing")
+        timed.value = value
+        calls.timed(core.LOGGING, add).value = value
         calls.fetch((calls.samples(Data()), lambda it: value))([1])
         calls.collate(lambda it: it)((value,))
         calls.note(core.LOGGING, 1, 2)
@@ -213,6 +287,7 @@ if sys.argv[1] == "builtin":
     raises(TypeError, calls.fetch, (held, len))
     raises(TypeError, calls.fetch, ())
     raises(TypeError, calls.step, 1)
+    raises(TypeError, calls.step, "no", add)
     assert calls.note(core.PHASE, "no", None, 1.5, 1 << 80) is None
 gc.callbacks.append(calls.collected)
 gc.collect()
@@ -226,7 +301,7 @@ def interrupted():
     raise KeyboardInterrupt
 
 
-calls.set_callbacks(interrupted, None, lambda: True, core.idle_hook())
+calls.set_callbacks(interrupted, None, lambda: True)
 state.rare_step = 0
 raises(KeyboardInterrupt, first.step)
 state.rare_step = core.NEVER
@@ -236,10 +311,13 @@ state.rare_step = core.NEVER
 failed = []
 
 
+timed_phase = calls.timed(core.PHASE, add)
+
+
 def work():
     try:
         for i in range(2000):
-            assert calls.timed(core.PHASE, add, (i,), {}) == i + 2
+            assert timed_phase(i) == i + 2
             assert Model()(i) == i + 2
     except BaseException as problem:
         failed.append(problem)

@@ -32,12 +32,12 @@ def test_calls_do_as_what_they_stand_for(name, calls):
     mine = [s for s in r.slices if s.pid == pid]
     assert [(s.name, s.value) for s in mine if s.kind == "sync"] == [("a name", 0)]
     steps = [(s.value, s.value2) for s in mine if s.kind == "optimizer"]
-    assert steps[:7] == [(0, 1), (1, 1), (0, 2), (0, 3), (0, 4), (0, 4), (0, 5)]
+    assert steps[:6] == [(0, 1), (1, 1), (0, 2), (0, 3), (0, 3), (0, 4)]
     with_closure = [s for s in mine if s.kind == "optimizer"][3]
     inside = [s for s in mine if s.kind == "backward" and with_closure.begin <= s.begin <= with_closure.end]
     assert len(inside) == 3
     kinds = [s.kind for s in mine if s.kind in ("forward", "validation")]
-    assert kinds[:5] == ["forward"] * 3 + ["validation", "forward"]
+    assert kinds[:6] == ["forward"] * 4 + ["validation", "forward"]
     wait = next(s for s in mine if s.kind == "input_wait")
     assert wait.name == "a name" and wait.end - wait.begin >= 1000000
     assert [s.value for s in mine if s.kind == "epoch"] == [1]

@@ -30,7 +30,7 @@ class _Loop(ctypes.Structure):
 
 NEVER = 1 << 62  # a time, or a step
 state = None  # the one _Loop
-calls = None  # the builtins of python_calls.c, or plain_calls
+calls = None  # what the C agent has for Python (python_hooks.h, python_calls.c), or plain_calls
 
 
 def note(kind, begin, end, value=0, value2=0):
@@ -80,7 +80,6 @@ def connect():
     state = _Loop.in_dll(library, "flatout_agent_loop")
     calls = _builtins(library)
     note = calls.note
-    library.flatout_agent_overhead(_idle_cost())
     state.sample_cost = _sample_cost()
     os.register_at_fork(after_in_child=_after_fork)
     connected = True
@@ -163,15 +162,25 @@ def replace(owner, name, make):
     original = getattr(owner, name, None)
     if original is None or getattr(original, "_flatout", False):
         return False
-    setattr(owner, name, disguise(make(original), original))
+    put(owner, name, make(original), original)
     return True
+
+
+def put(owner, name, hook, original):
+    """owner.name = hook, looking like `original`: what torch.compile is to see instead."""
+    setattr(owner, name, disguise(hook, original))
+    if type(hook) is calls.Hook:
+        _hooks.append((owner, name, hook, original))
+        if _compiles:
+            _let_trace()
 
 
 def disguise(hook, original):
     """Makes `hook` look like `original`."""
     functools.update_wrapper(hook, original)
     hook._flatout = True
-    _hide(hook.__code__)
+    if type(hook) is FunctionType:
+        _hide(hook.__code__)
     return hook
 
 
@@ -182,15 +191,15 @@ def _hide(code):
         _skip_code(code)
 
 
-# torch.compile either traces a hook as a part of something: then `if compiling()`, a constant to it,
-# leaves of the hook just the call of the original. Or it would compile the hook's own frame: not so.
-# Asking takes as long as the rest of a hook: hooks do only once the job has something compiled.
+# Where torch.compile traces a hook as a part of something it knows nothing of calls.Hook. So from when
+# the job first has something compiled on, functions of Python's stand before the hooks: in their
+# `if compiling()`, a constant to it, it sees just the call of the original. Asking takes longer than a hook.
 # (_torchdynamo_inline would need no asking, but loses a method's self where the graph breaks.)
 compiling = bool  # False, until torch is here to ask
-_codes = []  # of our hooks
+_compiles = False
+_codes = []  # of our functions
 _skip_code = None
-_unasking = []  # [(hook, the code of it that asks)], as long as nothing is compiled
-_asks = [False]
+_hooks = []  # [(owner, name, hook, original)], as long as nothing is compiled
 
 
 def dynamo_is_here(module):
@@ -202,86 +211,37 @@ def dynamo_is_here(module):
         _skip_code = skip
     if module.__name__ != "torch._dynamo.eval_frame":
         return
-    if not hasattr(module, "OptimizeContext") or not replace(module.OptimizeContext, "__init__", _compiles):
-        _ask()
+    if not hasattr(module, "OptimizeContext") or not replace(module.OptimizeContext, "__init__", _optimize):
+        _let_trace()
 
 
-def _compiles(init):
+def _optimize(init):
     def __init__(self, *args, **kwargs):
-        if not _asks[0]:
-            _ask()
+        _let_trace()
         return init(self, *args, **kwargs)
 
     return __init__
 
 
 @guarded
-def _ask():
-    _asks[0] = True
-    while _unasking:
-        hook, code = _unasking.pop()
-        _hide(code)
-        hook.__code__ = code
+def _let_trace():
+    global _compiles
+    _compiles = True
+    while _hooks:
+        owner, name, hook, original = _hooks.pop()
+        if vars(owner).get(name) is hook:
+            setattr(owner, name, disguise(_traceable(hook, original), original))
 
 
-def asking_when_compiled(hook, asking):
-    """`hook`; from when the job first has something compiled on, with the code of `asking`. Both are to
-    have the same free variables."""
-    if _asks[0]:
-        hook.__code__ = asking.__code__
-    else:
-        _unasking.append((hook, asking.__code__))
-    return hook
-
-
-def hook(call, kind, original):
-    """call(kind, original, args, kwargs) in place of `original`: all else is up to the call."""
+def _traceable(hook, original):
     is_compiling = compiling
 
-    def hook(*args, **kwargs):
-        return call(kind, original, args, kwargs)
-        is_compiling  # only named: a free variable here as it is there
-
-    def asking(*args, **kwargs):
+    def traceable(*args, **kwargs):
         if is_compiling():
             return original(*args, **kwargs)
-        return call(kind, original, args, kwargs)
+        return hook(*args, **kwargs)
 
-    return asking_when_compiled(hook, asking)
-
-
-def timed(kind, original):
-    """The plainest hook: `original`, with a slice of that kind."""
-    return hook(calls.timed, kind, original)
-
-
-def idle_hook():
-    """A function that gives how long a hook round nothing takes now. All code of that hook is its own:
-    only these calls bring it into the caches."""
-    hook = timed(0, int)
-    idle = FunctionType(hook.__code__.replace(co_name="idle"), hook.__globals__, "idle", None, hook.__closure__)
-    clock = now
-
-    def measure():
-        begin = clock()
-        idle()
-        return clock() - begin
-
-    _hide(idle.__code__)
-    _hide(measure.__code__)
-    return measure
-
-
-def _idle_cost():
-    """What a hook costs besides what it counts by itself: its call, the way into the builtin and back.
-    At first with caches as after a walk through much memory; python_calls.c asks again."""
-    other = bytearray(b"\1") * (3 << 20)  # more than the caches of a core hold
-    measure = idle_hook()
-    costs = []
-    for _ in range(9):
-        other.find(b"\0")
-        costs.append(measure())
-    return sorted(costs)[4]
+    return traceable
 
 
 def _sample_cost():

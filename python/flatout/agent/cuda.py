@@ -40,7 +40,7 @@ def _in_use():
         core.replace(tensor, name, lambda f, id=core.intern("Tensor." + name): _sync(f, id))
     for owner, name in ((_torch.cuda, "synchronize"), (_torch.cuda.Event, "synchronize"),
                         (_torch.cuda.Stream, "synchronize")):
-        core.replace(owner, name, lambda f, id=core.intern("cuda.synchronize"): core.timed(SYNC | id << 32, f))
+        core.replace(owner, name, lambda f, id=core.intern("cuda.synchronize"): core.calls.timed(SYNC | id << 32, f))
     properties = _torch.cuda.get_device_properties(_torch.cuda.current_device())
     core.info("cuda.device", properties.name)
     core.info("cuda.memory_bytes", properties.total_memory)
@@ -87,12 +87,12 @@ def _copy(copy):
 
 
 def _sync(sync, name):
-    kind, call = SYNC | name << 32, core.calls.timed
+    timed = core.calls.timed(SYNC | name << 32, sync)
 
     def hook(self, *args, **kwargs):
         if not self.is_cuda:
             return sync(self, *args, **kwargs)
-        return call(kind, sync, (self,) + args, kwargs)
+        return timed(self, *args, **kwargs)
 
     return hook
 

@@ -24,7 +24,7 @@ def install(torch):
 
 
 def _collective(collective, name):
-    call, is_compiling = core.timed(COMMUNICATION | name << 32, collective), core.compiling
+    call, is_compiling = core.calls.timed(COMMUNICATION | name << 32, collective), core.compiling
 
     def hook(*args, **kwargs):
         if is_compiling() or _inside[0]:  # one that is made of others

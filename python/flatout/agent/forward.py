@@ -6,9 +6,10 @@ of their classes only. Where a model is never called itself (Lightning modules),
 Without any forward seen, the timeline takes what lies before backward.
 """
 import weakref
+from types import FunctionType
 
 from . import core
-from .core import state
+from .core import FORWARD, state
 
 _module = None  # torch.nn.Module
 _script_module = ()  # torch.jit.ScriptModule: its calls are not Python's
@@ -104,21 +105,18 @@ def _hook_class(cls):
     if isinstance(cls, type) and not issubclass(cls, _script_module):
         _hooked.add(id(cls))
         own = vars(cls).get("__call__")
-        cls.__call__ = core.disguise(_call(own, cls), own or cls.__call__)
+        if own is None:
+            _put(cls, cls.__call__)
+        elif type(own) is FunctionType:
+            core.put(cls, "__call__", core.calls.forward(FORWARD, own), own)
 
 
-def _call(own, cls):
-    forward, is_compiling = core.calls.forward, core.compiling
+def _put(cls, inherited):
+    """torch.fx and others replace Module.__call__ for a while: it is looked up at each call."""
+    owner = next(base for base in cls.__mro__[1:] if "__call__" in vars(base))
 
     def __call__(self, *args, **kwargs):
-        # torch.fx and others replace Module.__call__ for a while: look it up each time.
-        return forward(self, super(cls, self).__call__ if own is None else own.__get__(self), args, kwargs)
-        is_compiling  # only named, see core.hook
+        return super(cls, self).__call__(*args, **kwargs)
 
-    def asking(self, *args, **kwargs):
-        call = super(cls, self).__call__ if own is None else own.__get__(self)
-        if is_compiling():
-            return call(*args, **kwargs)
-        return forward(self, call, args, kwargs)
-
-    return core.asking_when_compiled(__call__, asking)
+    hook = core.calls.forward(FORWARD, owner, "__call__")
+    core.put(cls, "__call__", core.disguise(hook, inherited), core.disguise(__call__, inherited))

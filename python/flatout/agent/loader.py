@@ -2,7 +2,7 @@
 import sys
 
 from . import core, keeps
-from .core import HANDOVER, LOADER_START, WORKER, emit, mark, note, now, state
+from .core import HANDOVER, INPUT_WAIT, LOADER_START, WORKER, emit, mark, note, now, state
 
 _facts = {}  # id(iterator) -> facts of its loader, for the few latest
 
@@ -18,24 +18,15 @@ def install(module):
         for cls in vars(module).values():
             if isinstance(cls, type) and issubclass(cls, dataloader._BaseDataLoaderIter):
                 if cls.__module__ == module.__name__ and "__next__" in vars(cls):
-                    core.replace(cls, "__next__", _next)
+                    core.replace(cls, "__next__", lambda f: core.calls.next(INPUT_WAIT, f))
         return
     core.replace(dataloader.DataLoader, "__iter__", lambda f: _iter(f, module))
-    core.replace(dataloader._BaseDataLoaderIter, "__next__", _next)
+    core.replace(dataloader._BaseDataLoaderIter, "__next__", lambda f: core.calls.next(INPUT_WAIT, f))
     core.replace(worker, "_worker_loop", _worker_loop)
     create = getattr(dataloader._DatasetKind, "create_fetcher", None)
     if create is not None:
         dataloader._DatasetKind.create_fetcher = staticmethod(_create_fetcher(create))
     training.each_while(_send_facts)
-
-
-def _next(next_):
-    call = core.calls.next
-
-    def __next__(self):
-        return call(self, next_)
-
-    return __next__
 
 
 def _iter(iter_, torch):

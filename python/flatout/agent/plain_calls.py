@@ -1,17 +1,19 @@
-"""What src/agent/python_calls.c does, in Python: where no builtins can be made (an interpreter that
-is not CPython, or hides its symbols). The same functions with the same arguments, some ten times slower.
+"""What the C agent has for Python (src/agent/python_hooks.h, python_calls.c), in Python: where that cannot
+be had (an interpreter that is not CPython, or hides its symbols). Some ten times slower.
 """
 import threading
 from time import monotonic_ns as now
+from types import FunctionType
 
 from . import core
-from .core import (BACKWARD, COLLATE, EPOCH, FETCH, FORWARD, GC, INPUT_WAIT, OPTIMIZER, SAMPLE,
+from .core import (BACKWARD, COLLATE, EPOCH, FETCH, FORWARD, GC, OPTIMIZER, SAMPLE,
                    VALIDATION, cost, get_ident, mark, state)
 
 _SHORTEST_WAIT = 20000
 _SHORTEST_GC = 50000
 _optimizers = {}  # id(optimizer) -> [number, steps done]
 _callbacks = [None, None, None]
+Hook = FunctionType
 
 
 class _Local(threading.local):
@@ -21,7 +23,7 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def set_callbacks(after_step, before_backward, grad_enabled, _):
+def set_callbacks(after_step, before_backward, grad_enabled):
     _callbacks[:] = after_step, before_backward, grad_enabled
 
 
@@ -29,128 +31,149 @@ def note(kind, begin, end, value=0, value2=0):
     core.emit(kind & 0xFFFFFFFF, kind >> 32, begin, end, value, value2)
 
 
-def timed(kind, original, args, kwargs):
-    begin = now()
-    result = original(*args, **kwargs)
-    if kind:
+def timed(kind, original):
+    def timed(*args, **kwargs):
+        begin = now()
+        result = original(*args, **kwargs)
         note(kind, begin, now())
-    return result
+        return result
+
+    return timed
 
 
-def backward(_, original, args, kwargs):
-    state.waiting = 0
-    if state.eval_call:
-        state.trains_in_eval_mode = 1
-    if state.steps >= state.graph_step or now() >= state.graph_due:
-        _callbacks[1](*args, **kwargs)
-    begin = now()
-    result = original(*args, **kwargs)
-    state.last_backward = end = now()
-    state.backwards += 1
-    note(BACKWARD, begin, end)
-    return result
+def backward(_, original):
+    def backward(*args, **kwargs):
+        state.waiting = 0
+        if state.eval_call:
+            state.trains_in_eval_mode = 1
+        if _callbacks[1] is not None and (state.steps >= state.graph_step or now() >= state.graph_due):
+            _callbacks[1](*args, **kwargs)
+        begin = now()
+        result = original(*args, **kwargs)
+        state.last_backward = end = now()
+        state.backwards += 1
+        note(BACKWARD, begin, end)
+        return result
+
+    return backward
 
 
 def _entry(optimizer):
     return _optimizers.setdefault(id(optimizer), [len(_optimizers), 0])
 
 
-def step(_, original, args, kwargs):
-    me = get_ident()
-    if state.step_thread == me:
-        return original(*args, **kwargs)
-    state.step_thread = me
-    backwards = state.backwards
-    begin = now()
-    try:
-        result = original(*args, **kwargs)
-    finally:
-        end = now()
-        state.step_thread = 0
-    entry = _entry(args[0])
-    entry[1] += 1
-    state.waiting = 1
-    state.train_thread = me
-    state.steps += 1
-    if state.backwards - backwards == 1:
-        begin = state.last_backward
-    note(OPTIMIZER, begin, end, entry[0], entry[1])
-    if state.steps >= state.rare_step or end > state.look_due:
-        _callbacks[0]()
-    return result
-
-
-def scaled(optimizer, original, args, kwargs):
-    before = state.steps
-    begin = now()
-    result = original(*args, **kwargs)
-    if state.steps == before:
+def step(_, original):
+    def step(*args, **kwargs):
+        me = get_ident()
+        if state.step_thread == me:
+            return original(*args, **kwargs)
+        state.step_thread = me
+        backwards = state.backwards
+        begin = now()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            end = now()
+            state.step_thread = 0
+        entry = _entry(args[0] if args else None)
+        entry[1] += 1
         state.waiting = 1
-        note(OPTIMIZER, begin, now(), *_entry(optimizer))
-    return result
+        state.train_thread = me
+        state.steps += 1
+        if state.backwards - backwards == 1:
+            begin = state.last_backward
+        note(OPTIMIZER, begin, end, entry[0], entry[1])
+        if state.steps >= state.rare_step or end > state.look_due:
+            _callbacks[0]()
+        return result
+
+    return step
 
 
-def forward(module, original, args, kwargs):
-    if _local.inside_model:
-        return original(*args, **kwargs)
-    _local.inside_model = True
-    state.waiting = 0
-    begin = now()
-    try:
+def scaled(_, original):
+    def scaled(*args, **kwargs):
+        before = state.steps
+        begin = now()
         result = original(*args, **kwargs)
-    finally:
-        _local.inside_model = False
-    end = now()
-    kind = FORWARD
-    if not _callbacks[2]():
-        kind = VALIDATION
-    elif not getattr(module, "training", True):
-        state.eval_call = 1
-        kind = FORWARD if state.trains_in_eval_mode else VALIDATION
-    state.forwards += 1
-    note(kind, begin, end)
-    return result
+        if state.steps == before:
+            state.waiting = 1
+            note(OPTIMIZER, begin, now(), *_entry(args[1] if len(args) > 1 else None))
+        return result
+
+    return scaled
 
 
-def wait(kind, original, args, kwargs):
-    me = get_ident()
-    if not state.waiting or state.train_thread != me or state.loader_thread == me:
-        return original(*args, **kwargs)
-    state.loader_thread = me
-    begin = now()
-    try:
-        result = original(*args, **kwargs)
-    finally:
+def forward(_, original, name=None):
+    def forward(*args, **kwargs):
+        call = original if name is None else getattr(original, name)
+        if _local.inside_model:
+            return call(*args, **kwargs)
+        _local.inside_model = True
+        state.waiting = 0
+        begin = now()
+        try:
+            result = call(*args, **kwargs)
+        finally:
+            _local.inside_model = False
         end = now()
-        state.loader_thread = 0
-    if end - begin >= _SHORTEST_WAIT:
+        kind = FORWARD
+        if not _callbacks[2]():
+            kind = VALIDATION
+        elif not getattr(args[0], "training", True):
+            state.eval_call = 1
+            kind = FORWARD if state.trains_in_eval_mode else VALIDATION
+        state.forwards += 1
         note(kind, begin, end)
-    else:
-        cost(1, now() - end, 0, 0)
-    return result
+        return result
+
+    return forward
 
 
-def next(iterator, original):
-    if state.iterator != id(iterator):
-        state.iterator = id(iterator)
-        state.rare_step = 0
-    state.loader_thread = get_ident()
-    begin = now()
-    ended = False
-    try:
-        batch = original(iterator)
-    except StopIteration:
-        ended = True
-        raise
-    finally:
-        end = now()
-        state.loader_thread = 0
-        if ended:
-            state.epochs += 1
-            note(INPUT_WAIT, begin, end)
-            mark(EPOCH, 0, end, end, state.epochs, 0)
-    note(INPUT_WAIT, begin, end)
-    return batch
+def wait_for_input(kind, original):
+    def wait_for_input(*args, **kwargs):
+        me = get_ident()
+        if not state.waiting or state.train_thread != me or state.loader_thread == me:
+            return original(*args, **kwargs)
+        state.loader_thread = me
+        begin = now()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            end = now()
+            state.loader_thread = 0
+        if end - begin >= _SHORTEST_WAIT:
+            note(kind, begin, end)
+        else:
+            cost(1, now() - end, 0, 0)
+        return result
+
+    return wait_for_input
+
+
+def next(kind, original):
+    def next(iterator):
+        if state.iterator != id(iterator):
+            state.iterator = id(iterator)
+            state.rare_step = 0
+        state.loader_thread = get_ident()
+        begin = now()
+        ended = False
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            ended = True
+            raise
+        finally:
+            end = now()
+            state.loader_thread = 0
+            if ended:
+                state.epochs += 1
+                note(kind, begin, end)
+                mark(EPOCH, 0, end, end, state.epochs, 0)
+        note(kind, begin, end)
+        return batch
+
+    return next
 
 
 class samples:

@@ -10,18 +10,18 @@ _torch = None
 def install(torch):
     global _torch
     _torch = torch
-    core.calls.set_callbacks(_after_step, graph.look, torch.is_grad_enabled, core.idle_hook())
+    core.calls.set_callbacks(_after_step, graph.look, torch.is_grad_enabled)
     graph.install(torch)
-    core.replace(torch.autograd, "backward", lambda f: core.hook(core.calls.backward, BACKWARD, f))
+    core.replace(torch.autograd, "backward", lambda f: core.calls.backward(BACKWARD, f))
     optimizer = getattr(torch.optim, "Optimizer", None)
     if optimizer is not None:
         core.replace(optimizer, "__init__", _optimizer_init)
-        core.replace(optimizer, "zero_grad", lambda f: core.timed(ZERO_GRAD, f))
-    core.replace(torch.nn.Module, "zero_grad", lambda f: core.timed(ZERO_GRAD, f))
+        core.replace(optimizer, "zero_grad", lambda f: core.calls.timed(ZERO_GRAD, f))
+    core.replace(torch.nn.Module, "zero_grad", lambda f: core.calls.timed(ZERO_GRAD, f))
     for owner in (getattr(torch, "amp", None), getattr(torch.cuda, "amp", None)):
         scaler = getattr(owner, "GradScaler", None)
         if scaler is not None and "step" in vars(scaler):
-            core.replace(scaler, "step", _scaler_step)
+            core.replace(scaler, "step", lambda f: core.calls.scaled(OPTIMIZER, f))
     _at_step.append(_threads)
 
 
@@ -52,7 +52,7 @@ def _hook_class(cls):
     """Wraps the step of this class, or of the one that it inherits it from."""
     for owner in cls.__mro__:
         if "step" in vars(owner):
-            core.replace(owner, "step", lambda f: core.hook(core.calls.step, OPTIMIZER, f))
+            core.replace(owner, "step", lambda f: core.calls.step(OPTIMIZER, f))
             return
 
 
@@ -86,15 +86,6 @@ def _after_each():
 def _now_and_then():
     for function in _at_step:
         function(_torch)
-
-
-def _scaler_step(step):
-    call = core.calls.scaled
-
-    def hook(self, optimizer, *args, **kwargs):
-        return call(optimizer, step, (self, optimizer) + args, kwargs)
-
-    return hook
 
 
 _sent_threads = [None]

@@ -23,8 +23,8 @@ def install(_):
             __import__(module)
         if module in sys.modules:
             core.replace(getattr(sys.modules[module], owner, None), method,
-                         lambda f, name="%s.%s" % (owner, method): core.hook(
-                             core.calls.wait, INPUT_WAIT | core.intern(name) << 32, f))
+                         lambda f, name="%s.%s" % (owner, method): core.calls.wait_for_input(
+                             INPUT_WAIT | core.intern(name) << 32, f))
     pool = sys.modules.get("multiprocessing.pool")
     iterator = getattr(pool, "IMapIterator", None)
     if iterator is not None and "next" in vars(iterator):

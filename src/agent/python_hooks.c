@@ -1,0 +1,434 @@
+/* All run with the interpreter's lock held, or (free-threaded) on state that only hints. What the
+ * job raises is passed on untouched, and what cannot be asked of its objects is left out. */
+#include "agent/python_hooks.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "agent/python_calls.h"
+#include "wire/messages.h"
+
+#define SHORTEST_WAIT 20000u /* ns; less is no wait */
+#define MEASURE_EVERY 32u    /* steps */
+
+#define loop flatout_agent_loop
+
+struct hook;
+typedef py_object* (*around_function)(const struct hook* h, py_object* args, py_object* named);
+
+/* Behind the object's header. */
+struct hook {
+  around_function around;
+  uint64_t kind;       /* | name id << 32 */
+  py_object* original; /* or the class that has it */
+  py_object* name;     /* by this name; else NULL */
+  py_object* attributes;
+  py_object* weak_references;
+};
+
+FLATOUT_HOT_DATA struct python_callbacks python_callbacks = {0};
+FLATOUT_HOT_DATA static py_object *name_training = NULL, *idle_hook = NULL;
+FLATOUT_HOT_DATA static _Bool (*grad_mode)(void) = NULL; /* c10::GradMode::is_enabled() */
+static py_object* hook_type;
+
+static __thread int inside_model;
+
+FLATOUT_HOT static uint64_t now_ns(void) {
+  struct timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+FLATOUT_HOT static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
+
+FLATOUT_HOT static py_object* call_original(const struct hook* h, py_object* args,
+                                            py_object* named) {
+  if (h->name == NULL) return py.PyObject_Call(h->original, args, named);
+  py_object* original = py.PyObject_GetAttr(h->original, h->name);
+  if (original == NULL) return NULL;
+  py_object* result = py.PyObject_Call(original, args, named);
+  py.Py_DecRef(original);
+  return result;
+}
+
+FLATOUT_HOT static void send(const struct hook* h, uint64_t begin, uint64_t end) {
+  flatout_agent_hook((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, end, 0, 0);
+}
+
+/* Calls one of ours. Only a signal handler of the job's can have raised in it: then false. */
+static int call_ours(py_object* function) {
+  if (function == NULL) return 1;
+  py_object* result = py.PyObject_CallObject(function, NULL);
+  if (result == NULL) return 0;
+  py.Py_DecRef(result);
+  return 1;
+}
+
+/* ---- what hooks do ---- */
+
+FLATOUT_HOT static py_object* timed(const struct hook* h, py_object* args, py_object* named) {
+  const uint64_t begin = now_ns();
+  py_object* result = call_original(h, args, named);
+  if (result != NULL) send(h, begin, now_ns());
+  return result;
+}
+
+static py_object* idle(const struct hook* h, py_object* args, py_object* named) {
+  (void)h, (void)args, (void)named;
+  return py_none();
+}
+
+/* What a hook costs besides what it counts itself is the way to it and back. Now and then that is
+ * measured where it is spent, with the caches as the job's code has just left them, by a hook that
+ * nothing else calls. What counts is the median, followed in small steps. */
+static int measure_way(void) {
+  const uint64_t begin = now_ns();
+  py_object* result = py.PyObject_CallFunctionObjArgs(idle_hook, py.none, NULL);
+  if (result == NULL) return 0; /* as in call_ours */
+  const uint64_t took = now_ns() - begin;
+  py.Py_DecRef(result);
+  const uint64_t before = flatout_agent_overhead(0);
+  if (before == 0)
+    flatout_agent_overhead(took);
+  else
+    flatout_agent_overhead(took > before ? before + before / 16 : before - before / 16);
+  return 1;
+}
+
+FLATOUT_HOT static py_object* backward(const struct hook* h, py_object* args, py_object* named) {
+  loop.waiting = 0;
+  if (loop.eval_call != 0) loop.trains_in_eval_mode = 1;
+  uint64_t begin = now_ns();
+  if (python_callbacks.before_backward != NULL &&
+      (loop.steps >= loop.graph_step || begin >= loop.graph_due)) {
+    py_object* seen = py.PyObject_Call(python_callbacks.before_backward, args, named);
+    if (seen == NULL) return NULL;
+    py.Py_DecRef(seen);
+    begin = now_ns();
+  }
+  py_object* result = call_original(h, args, named);
+  if (result == NULL) return NULL;
+  const uint64_t end = now_ns();
+  loop.last_backward = end;
+  ++loop.backwards;
+  send(h, begin, end);
+  return result;
+}
+
+#define OPTIMIZERS 16u
+FLATOUT_HOT_DATA static struct optimizer {
+  uint64_t address;
+  int64_t number, steps;
+} optimizers[OPTIMIZERS] = {{0}};
+FLATOUT_HOT_DATA static uint32_t optimizer_count = 0;
+
+/* The entry of args[position]; a new one if there is none. Most jobs have one, few more than two.
+ */
+FLATOUT_HOT static struct optimizer* optimizer_of(py_object* args, ssize_t position) {
+  py_object* object = py.PyTuple_Size(args) > position ? py.PyTuple_GetItem(args, position) : NULL;
+  const uint64_t address = (uint64_t)(uintptr_t)object;
+  const uint32_t count = optimizer_count;
+  for (uint32_t i = 0; i < OPTIMIZERS && i < count; ++i) {
+    if (optimizers[i].address == address) return &optimizers[i];
+  }
+  struct optimizer* entry = &optimizers[count % OPTIMIZERS]; /* the oldest makes room */
+  optimizer_count = count + 1;
+  *entry = (struct optimizer){.address = address, .number = (int64_t)count, .steps = 0};
+  return entry;
+}
+
+/* Of an optimizer. */
+FLATOUT_HOT static py_object* step(const struct hook* h, py_object* args, py_object* named) {
+  const uint64_t me = this_thread();
+  if (loop.step_thread == me) return call_original(h, args, named); /* one inside another */
+  loop.step_thread = me;
+  const uint64_t backwards = loop.backwards;
+  uint64_t begin = now_ns();
+  py_object* result = call_original(h, args, named);
+  const uint64_t end = now_ns();
+  loop.step_thread = 0;
+  if (result == NULL) return NULL;
+  /* What Lightning hands over as a closure is the forward and backward before the optimizer's own
+   * work. LBFGS calls it again and again, with work of its own in between. */
+  if (loop.backwards - backwards == 1) begin = loop.last_backward;
+  struct optimizer* entry = optimizer_of(args, 0);
+  ++entry->steps;
+  loop.waiting = 1;
+  loop.train_thread = me;
+  ++loop.steps;
+  /* Before all else that is ours; its time is a part of what is counted from `end` on. */
+  const int measured = loop.steps % MEASURE_EVERY != MEASURE_EVERY / 2 || measure_way();
+  flatout_agent_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
+  const int due = loop.steps >= loop.rare_step || end > loop.look_due;
+  if (measured && (!due || call_ours(python_callbacks.after_step))) return result;
+  py.Py_DecRef(result);
+  return NULL;
+}
+
+/* GradScaler.step(scaler, optimizer, ...) */
+static py_object* scaled(const struct hook* h, py_object* args, py_object* named) {
+  const uint64_t before = loop.steps;
+  const uint64_t begin = now_ns();
+  py_object* result = call_original(h, args, named);
+  if (result == NULL || loop.steps != before) return result;
+  const uint64_t end = now_ns(); /* the scaler left this step out: it is one all the same */
+  const struct optimizer* entry = optimizer_of(args, 1);
+  loop.waiting = 1;
+  flatout_agent_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
+  return result;
+}
+
+FLATOUT_HOT static int has_gradients(void) {
+  if (grad_mode != NULL) return grad_mode();
+  if (python_callbacks.grad_enabled == NULL) return 1;
+  py_object* answer = py.PyObject_CallObject(python_callbacks.grad_enabled, NULL);
+  const int yes = answer == NULL || py.PyObject_IsTrue(answer) != 0;
+  if (answer != NULL) py.Py_DecRef(answer);
+  py.PyErr_Clear();
+  return yes;
+}
+
+/* Past Module.__getattr__: `training` is a plain attribute of the module. */
+FLATOUT_HOT static int in_training(py_object* args) {
+  if (py.PyTuple_Size(args) < 1) return 1;
+  py_object* training = py.PyObject_GenericGetAttr(py.PyTuple_GetItem(args, 0), name_training);
+  const int yes = training == NULL || py.PyObject_IsTrue(training) != 0;
+  if (training != NULL) py.Py_DecRef(training);
+  if (training == NULL) py.PyErr_Clear();
+  return yes;
+}
+
+/* Module.__call__ */
+FLATOUT_HOT static py_object* forward(const struct hook* h, py_object* args, py_object* named) {
+  if (inside_model != 0) return call_original(h, args, named);
+  inside_model = 1;
+  loop.waiting = 0;
+  const uint64_t begin = now_ns();
+  py_object* result = call_original(h, args, named);
+  inside_model = 0;
+  if (result == NULL) return NULL;
+  const uint64_t end = now_ns();
+  uint32_t kind = FLATOUT_SLICE_FORWARD;
+  if (!has_gradients()) {
+    kind = FLATOUT_SLICE_VALIDATION;
+  } else if (!in_training(args)) {
+    /* Fine-tuning with frozen statistics also does this: then a backward follows. */
+    loop.eval_call = 1;
+    if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
+  }
+  ++loop.forwards;
+  flatout_agent_hook(kind, 0, begin, end, 0, 0);
+  return result;
+}
+
+/* A wait between the end of a step and the next forward is for input. */
+FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, py_object* args,
+                                             py_object* named) {
+  const uint64_t me = this_thread();
+  if (loop.waiting == 0 || loop.train_thread != me || loop.loader_thread == me)
+    return call_original(h, args, named);
+  loop.loader_thread = me; /* what this one is made of is the same wait */
+  const uint64_t begin = now_ns();
+  py_object* result = call_original(h, args, named);
+  const uint64_t end = now_ns();
+  loop.loader_thread = 0;
+  if (result == NULL) return NULL;
+  if (end - begin >= SHORTEST_WAIT) {
+    send(h, begin, end);
+  } else {
+    const uint64_t spent = now_ns() - end + flatout_agent_overhead(0);
+    flatout_agent_cost(1, spent, spent, 0);
+  }
+  return result;
+}
+
+/* An iterator's __next__ */
+FLATOUT_HOT static py_object* next(const struct hook* h, py_object* args, py_object* named) {
+  const uint64_t me = this_thread();
+  const uint64_t iterator =
+      py.PyTuple_Size(args) > 0 ? (uint64_t)(uintptr_t)py.PyTuple_GetItem(args, 0) : 0;
+  if (loop.iterator != iterator) {
+    loop.iterator = iterator;
+    loop.rare_step = 0; /* its loader's facts are sent at the end of the step that it feeds */
+  }
+  loop.loader_thread = me;
+  const uint64_t begin = now_ns();
+  py_object* batch = call_original(h, args, named);
+  const uint64_t end = now_ns();
+  loop.loader_thread = 0;
+  const int ended = batch == NULL && py.PyErr_ExceptionMatches(*py.stop_iteration) != 0;
+  if (batch != NULL || ended) send(h, begin, end);
+  if (ended) flatout_agent_slice(FLATOUT_SLICE_EPOCH, 0, end, end, (int64_t)++loop.epochs, 0);
+  return batch;
+}
+
+/* ---- the type: a callable that binds as a function does ---- */
+
+FLATOUT_HOT static py_object* hook_call(py_object* object, py_object* args, py_object* named) {
+  const struct hook* h = py_inside(object);
+  return h->around(h, args, named);
+}
+
+static py_object* hook_bind(py_object* object, py_object* instance, py_object* type) {
+  (void)type;
+  if (instance != NULL && instance != py.none) return py.PyMethod_New(object, instance);
+  py.Py_IncRef(object);
+  return object;
+}
+
+/* Its own attributes, then the type's, then the original's. */
+static py_object* hook_attribute(py_object* object, py_object* name) {
+  const struct hook* h = py_inside(object);
+  py_object* value = h->attributes != NULL ? py.PyDict_GetItemWithError(h->attributes, name) : NULL;
+  if (value != NULL) py.Py_IncRef(value);
+  if (value != NULL || py.PyErr_Occurred() != NULL) return value;
+  value = py.PyObject_GenericGetAttr(object, name);
+  if (value != NULL || h->original == NULL || h->name != NULL ||
+      py.PyErr_ExceptionMatches(*py.attribute_error) == 0)
+    return value;
+  py.PyErr_Clear();
+  return py.PyObject_GetAttr(h->original, name);
+}
+
+static int hook_set_attribute(py_object* object, py_object* name, py_object* value) {
+  const struct hook* h = py_inside(object);
+  if (value != NULL) return py.PyDict_SetItem(h->attributes, name, value);
+  if (py.PyDict_GetItemWithError(h->attributes, name) != NULL)
+    return py.PyDict_DelItem(h->attributes, name);
+  if (py.PyErr_Occurred() == NULL) py.PyErr_SetObject(*py.attribute_error, name);
+  return -1;
+}
+
+static py_object* hook_dict(py_object* object, void* closure) {
+  (void)closure;
+  const struct hook* h = py_inside(object);
+  py.Py_IncRef(h->attributes);
+  return h->attributes;
+}
+
+static py_object* hook_repr(py_object* object) {
+  py_object* wrapped = py.PyObject_GetAttrString(object, "__wrapped__");
+  if (wrapped == NULL) return NULL;
+  py_object* text = py.PyObject_Repr(wrapped);
+  py.Py_DecRef(wrapped);
+  return text;
+}
+
+/* Pickled as a function is, by its name. One that was put into a class of the job's, which may be
+ * unpickled where there is no Flatout, as what it stands for. */
+static py_object* hook_reduce(py_object* object, py_object* unused) {
+  (void)unused;
+  const struct hook* h = py_inside(object);
+  if (h->name == NULL) return py.PyObject_GetAttrString(object, "__qualname__");
+  py_object* builtins = py.PyImport_ImportModule("builtins");
+  py_object* get = builtins != NULL ? py.PyObject_GetAttrString(builtins, "getattr") : NULL;
+  py_object* args = get != NULL ? py.PyTuple_Pack(2, h->original, h->name) : NULL;
+  py_object* both = args != NULL ? py.PyTuple_Pack(2, get, args) : NULL;
+  if (args != NULL) py.Py_DecRef(args);
+  if (get != NULL) py.Py_DecRef(get);
+  if (builtins != NULL) py.Py_DecRef(builtins);
+  return both;
+}
+
+static int hook_traverse(py_object* object, int (*visit)(py_object*, void*), void* argument) {
+  const struct hook* h = py_inside(object);
+  int stop = h->original != NULL ? visit(h->original, argument) : 0;
+  if (stop == 0 && h->attributes != NULL) stop = visit(h->attributes, argument);
+  return stop;
+}
+
+/* No tp_clear: what it leads to is what breaks a cycle, and a hook is never without its original.
+ */
+static void hook_free(py_object* object) {
+  struct hook* h = py_inside(object);
+  py.PyObject_GC_UnTrack(object);
+  if (h->weak_references != NULL) py.PyObject_ClearWeakRefs(object);
+  py_object* const held[] = {h->original, h->name, h->attributes};
+  for (size_t i = 0; i < sizeof held / sizeof *held; ++i) {
+    if (held[i] != NULL) py.Py_DecRef(held[i]);
+  }
+  py_free(object);
+}
+
+static struct py_method hook_methods[] = {
+    {"__reduce__", (py_function)(void*)hook_reduce, PY_NO_ARGUMENTS, NULL}, {NULL, NULL, 0, NULL}};
+static struct py_getset hook_getset[] = {{"__dict__", hook_dict, NULL, NULL, NULL},
+                                         {NULL, NULL, NULL, NULL, NULL}};
+
+static py_object* make_hook_type(void) {
+  /* Python 3.8 does not know it: no weak references there. */
+  struct py_member weak[] = {
+      {"__weaklistoffset__", PY_MEMBER_SSIZE,
+       (ssize_t)(py.object_size + offsetof(struct hook, weak_references)), PY_READ_ONLY, NULL},
+      {NULL, 0, 0, 0, NULL}};
+  struct py_slot slots[] = {{PY_TP_CALL, (void*)hook_call},
+                            {PY_TP_DESCR_GET, (void*)hook_bind},
+                            {PY_TP_GETATTRO, (void*)hook_attribute},
+                            {PY_TP_SETATTRO, (void*)hook_set_attribute},
+                            {PY_TP_REPR, (void*)hook_repr},
+                            {PY_TP_DEALLOC, (void*)hook_free},
+                            {PY_TP_TRAVERSE, (void*)hook_traverse},
+                            {PY_TP_METHODS, hook_methods},
+                            {PY_TP_GETSET, hook_getset},
+                            {PY_TP_MEMBERS, weak},
+                            {0, NULL}};
+  struct py_spec spec = {.name = "_flatout_agent.Hook",
+                         .size = (int)(py.object_size + sizeof(struct hook)),
+                         .item_size = 0,
+                         .flags = PY_DEFAULT_FLAGS | PY_HAVE_GC | PY_METHOD_DESCRIPTOR,
+                         .slots = slots};
+  return py.PyType_FromSpec(&spec);
+}
+
+static py_object* make_hook(around_function around, uint64_t kind, py_object* original,
+                            py_object* name) {
+  py_object* attributes = py.PyDict_New();
+  py_object* object = attributes != NULL ? py.PyType_GenericAlloc(hook_type, 0) : NULL;
+  if (object == NULL) {
+    if (attributes != NULL) py.Py_DecRef(attributes);
+    return NULL;
+  }
+  if (original != NULL) py.Py_IncRef(original);
+  if (name != NULL) py.Py_IncRef(name);
+  *(struct hook*)py_inside(object) = (struct hook){.around = around,
+                                                   .kind = kind,
+                                                   .original = original,
+                                                   .name = name,
+                                                   .attributes = attributes,
+                                                   .weak_references = NULL};
+  return object;
+}
+
+static py_object* make_of(around_function around, py_object* const* a, ssize_t count) {
+  if (count != 2 && count != 3) return py_wrong_arguments();
+  const uint64_t kind = py.PyLong_AsUnsignedLongLong(a[0]);
+  if (kind + 1 == 0) return NULL;
+  return make_hook(around, kind, a[1], count == 3 ? a[2] : NULL);
+}
+
+#define HOOKS(X) X(timed) X(backward) X(step) X(scaled) X(forward) X(wait_for_input) X(next)
+#define MAKER(name)                                                                    \
+  static py_object* make_##name(py_object* self, py_object* const* a, ssize_t count) { \
+    (void)self;                                                                        \
+    return make_of(name, a, count);                                                    \
+  }
+HOOKS(MAKER)
+#define METHOD(name) {#name, make_##name, PY_FASTCALL, NULL},
+static struct py_method makers[] = {HOOKS(METHOD)};
+
+int python_hooks_add(py_object* calls) {
+  name_training = py.PyUnicode_InternFromString("training");
+  hook_type = make_hook_type();
+  if (name_training == NULL || hook_type == NULL) return 0;
+  idle_hook = make_hook(idle, 0, NULL, NULL);
+  int made = idle_hook != NULL && py.PyDict_SetItemString(calls, "Hook", hook_type) == 0;
+  for (size_t i = 0; made && i < sizeof makers / sizeof *makers; ++i)
+    made = py_add_function(calls, &makers[i]);
+  return made;
+}
+
+void python_hooks_find_torch(void) {
+  void* torch = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
+  if (torch != NULL) *(void**)(&grad_mode) = dlsym(torch, "_ZN3c108GradMode10is_enabledEv");
+}
