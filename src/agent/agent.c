@@ -67,7 +67,10 @@ FLATOUT_HOT static uint32_t this_thread(void) {
 
 /* ---- connecting ---- */
 
+static void forget_held(void);
+
 static void after_fork_in_child(void) {
+  forget_held();
   const int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
   if (now == STATE_IDLE || now == STATE_OFF) return;
   connection_drop(&connection);
@@ -196,10 +199,6 @@ static void send_cost(struct flatout_ring* ring) {
   if (payload.hooks != 0) send_packet(ring, FLATOUT_PACKET_COST, &payload, sizeof payload, NULL, 0);
 }
 
-__attribute__((destructor)) static void at_exit(void) {
-  if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STATE_READY) send_cost(connection.ring);
-}
-
 /* About once a second, by whichever thread comes by: what we cost, and is anybody still there? */
 FLATOUT_HOT static void housekeeping(struct flatout_ring* ring, uint64_t now) {
   uint64_t last = __atomic_load_n(&last_cost_ns, __ATOMIC_RELAXED);
@@ -238,8 +237,68 @@ void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uin
   if (ring != NULL) send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
 }
 
+/* The slices of the training thread wait here until its step ends: written one after the other they
+ * cost a fraction of what each would by itself. The first thread that ends a step owns it for good,
+ * so that it needs no lock. */
+#define MOST_HELD 8u
+#define LONGEST_HELD_NS 50000000u
+FLATOUT_HOT_DATA static struct {
+  uint64_t owner; /* pthread_self(); 0: nobody yet */
+  uint32_t count;
+  uint32_t tid;
+  uint64_t hooks, sum_ns, max_ns; /* their cost, and of those before them in this step */
+  struct flatout_slice slices[MOST_HELD];
+} held = {0};
+
+static void forget_held(void) {
+  held.owner = 0;
+  held.count = 0;
+  held.hooks = held.sum_ns = held.max_ns = 0;
+}
+
+FLATOUT_HOT static void send_held(struct flatout_ring* ring) {
+  for (uint32_t i = 0; i < held.count; ++i) {
+    if (held.slices[i].name != 0) send_string(ring, held.slices[i].name);
+    send_packet_of(held.tid, held.slices[i].end_ns, ring, FLATOUT_PACKET_SLICE, &held.slices[i],
+                   sizeof held.slices[i], NULL, 0);
+  }
+  held.count = 0;
+}
+
+FLATOUT_HOT static void hold(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
+                             int64_t value, int64_t value2) {
+  held.slices[held.count++] =
+      (struct flatout_slice){.begin_ns = begin_ns < end_ns ? begin_ns : end_ns,
+                             .end_ns = end_ns,
+                             .kind = kind,
+                             .name = name_id,
+                             .value = value,
+                             .value2 = value2};
+  const int step_ends = kind == FLATOUT_SLICE_OPTIMIZER;
+  struct flatout_ring* ring = NULL;
+  if (step_ends || held.count == MOST_HELD || end_ns - held.slices[0].begin_ns > LONGEST_HELD_NS) {
+    ring = current_ring(kind);
+    if (ring != NULL) send_held(ring);
+    held.count = 0;
+  }
+  const uint64_t now = now_ns();
+  const uint64_t spent = now - end_ns + flatout_agent_overhead(0);
+  ++held.hooks;
+  held.sum_ns += spent;
+  if (spent > held.max_ns) held.max_ns = spent;
+  if (ring == NULL) return;
+  flatout_agent_cost(held.hooks, held.sum_ns, held.max_ns, step_ends);
+  held.hooks = held.sum_ns = held.max_ns = 0;
+  housekeeping(ring, now);
+}
+
 FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
                                     uint64_t end_ns, int64_t value, int64_t value2) {
+  const uint64_t me = (uint64_t)pthread_self();
+  if (__atomic_load_n(&held.owner, __ATOMIC_RELAXED) == me) {
+    hold(kind, name_id, begin_ns, end_ns, value, value2);
+    return;
+  }
   struct flatout_ring* ring = current_ring(kind);
   if (ring == NULL) return;
   send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
@@ -247,6 +306,10 @@ FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t be
   const uint64_t spent = now - end_ns + flatout_agent_overhead(0);
   flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
   housekeeping(ring, now);
+  uint64_t nobody = 0;
+  if (kind == FLATOUT_SLICE_OPTIMIZER &&
+      __atomic_compare_exchange_n(&held.owner, &nobody, me, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    held.tid = this_thread();
 }
 
 void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns,
@@ -277,4 +340,11 @@ void flatout_agent_info(const char* key, const char* value) {
   if (ring == NULL || key == NULL || value == NULL) return;
   send_packet(ring, FLATOUT_PACKET_INFO, key, strnlen(key, 255) + 1, value,
               strnlen(value, LONGEST_INFO));
+}
+
+__attribute__((destructor)) static void at_exit(void) {
+  if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != STATE_READY) return;
+  send_held(connection.ring);
+  flatout_agent_cost(held.hooks, held.sum_ns, held.max_ns, 0);
+  send_cost(connection.ring);
 }

@@ -12,6 +12,7 @@ int py_find(size_t object_size) {
   if (*(void**)(&py.name) == NULL) return 0;
   PY_FUNCTIONS(PY_FIND)
 #undef PY_FIND
+  *(void**)(&py.vectorcall) = dlsym(RTLD_DEFAULT, "PyObject_Vectorcall");
   py.none = dlsym(RTLD_DEFAULT, "_Py_NoneStruct");
   py.long_type = dlsym(RTLD_DEFAULT, "PyLong_Type");
   py.type_error = dlsym(RTLD_DEFAULT, "PyExc_TypeError");

@@ -69,6 +69,7 @@ enum {
   PY_TP_MEMBERS = 72,
   PY_TP_GETSET = 73,
 };
+#define PY_HAVE_VECTORCALL (1u << 11)
 #define PY_HAVE_GC (1u << 14)
 #define PY_METHOD_DESCRIPTOR (1u << 17) /* bound by descr_get, or called with the object first */
 #define PY_DEFAULT_FLAGS (1u << 18)
@@ -128,6 +129,8 @@ extern struct python_api {
   PY_FUNCTIONS(PY_DECLARE)
   py_object *none, *long_type;
   py_object **type_error, **attribute_error, **stop_iteration, **exception;
+  /* PyObject_Vectorcall; NULL before 3.11 */
+  py_object* (*vectorcall)(py_object*, py_object* const*, size_t, py_object*);
   size_t object_size; /* of what each object begins with */
 } py;
 #undef PY_DECLARE

@@ -14,11 +14,20 @@
 
 #define loop flatout_agent_loop
 
+/* What the job called a hook with, as it came: a vector (PEP 590), or a tuple and a dict. */
+struct call {
+  py_object* const* vector;
+  size_t flags; /* | number of those without a name */
+  py_object* names;
+  py_object *args, *named;
+};
+
 struct hook;
-typedef py_object* (*around_function)(const struct hook* h, py_object* args, py_object* named);
+typedef py_object* (*around_function)(const struct hook* h, const struct call* c);
 
 /* Behind the object's header. */
 struct hook {
+  py_object* (*vectorcall)(py_object*, py_object* const*, size_t, py_object*);
   around_function around;
   uint64_t kind;       /* | name id << 32 */
   py_object* original; /* or the class that has it */
@@ -32,6 +41,8 @@ FLATOUT_HOT_DATA static py_object *name_training = NULL, *idle_hook = NULL;
 FLATOUT_HOT_DATA static _Bool (*grad_mode)(void) = NULL; /* c10::GradMode::is_enabled() */
 static py_object* hook_type;
 
+#define PY_ARGUMENTS_OFFSET ((size_t)1 << 63)
+
 static __thread int inside_model;
 
 FLATOUT_HOT static uint64_t now_ns(void) {
@@ -42,14 +53,27 @@ FLATOUT_HOT static uint64_t now_ns(void) {
 
 FLATOUT_HOT static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
 
-FLATOUT_HOT static py_object* call_original(const struct hook* h, py_object* args,
-                                            py_object* named) {
-  if (h->name == NULL) return py.PyObject_Call(h->original, args, named);
+FLATOUT_HOT static py_object* call_with(py_object* function, const struct call* c) {
+  if (c->args == NULL) return py.vectorcall(function, c->vector, c->flags, c->names);
+  return py.PyObject_Call(function, c->args, c->named);
+}
+
+FLATOUT_HOT static py_object* call_original(const struct hook* h, const struct call* c) {
+  if (h->name == NULL) return call_with(h->original, c);
   py_object* original = py.PyObject_GetAttr(h->original, h->name);
   if (original == NULL) return NULL;
-  py_object* result = py.PyObject_Call(original, args, named);
+  py_object* result = call_with(original, c);
   py.Py_DecRef(original);
   return result;
+}
+
+/* A borrowed reference; NULL where there are not so many without a name. */
+FLATOUT_HOT static py_object* argument(const struct call* c, size_t position) {
+  if (c->args == NULL)
+    return position < (c->flags & ~PY_ARGUMENTS_OFFSET) ? c->vector[position] : NULL;
+  return (ssize_t)position < py.PyTuple_Size(c->args)
+             ? py.PyTuple_GetItem(c->args, (ssize_t)position)
+             : NULL;
 }
 
 FLATOUT_HOT static void send(const struct hook* h, uint64_t begin, uint64_t end) {
@@ -67,15 +91,15 @@ static int call_ours(py_object* function) {
 
 /* ---- what hooks do ---- */
 
-FLATOUT_HOT static py_object* timed(const struct hook* h, py_object* args, py_object* named) {
+FLATOUT_HOT static py_object* timed(const struct hook* h, const struct call* c) {
   const uint64_t begin = now_ns();
-  py_object* result = call_original(h, args, named);
+  py_object* result = call_original(h, c);
   if (result != NULL) send(h, begin, now_ns());
   return result;
 }
 
-static py_object* idle(const struct hook* h, py_object* args, py_object* named) {
-  (void)h, (void)args, (void)named;
+static py_object* idle(const struct hook* h, const struct call* c) {
+  (void)h, (void)c;
   return py_none();
 }
 
@@ -96,18 +120,18 @@ static int measure_way(void) {
   return 1;
 }
 
-FLATOUT_HOT static py_object* backward(const struct hook* h, py_object* args, py_object* named) {
+FLATOUT_HOT static py_object* backward(const struct hook* h, const struct call* c) {
   loop.waiting = 0;
   if (loop.eval_call != 0) loop.trains_in_eval_mode = 1;
   uint64_t begin = now_ns();
   if (python_callbacks.before_backward != NULL &&
       (loop.steps >= loop.graph_step || begin >= loop.graph_due)) {
-    py_object* seen = py.PyObject_Call(python_callbacks.before_backward, args, named);
+    py_object* seen = call_with(python_callbacks.before_backward, c);
     if (seen == NULL) return NULL;
     py.Py_DecRef(seen);
     begin = now_ns();
   }
-  py_object* result = call_original(h, args, named);
+  py_object* result = call_original(h, c);
   if (result == NULL) return NULL;
   const uint64_t end = now_ns();
   loop.last_backward = end;
@@ -123,10 +147,8 @@ FLATOUT_HOT_DATA static struct optimizer {
 } optimizers[OPTIMIZERS] = {{0}};
 FLATOUT_HOT_DATA static uint32_t optimizer_count = 0;
 
-/* The entry of args[position]; a new one if there is none. Most jobs have one, few more than two.
- */
-FLATOUT_HOT static struct optimizer* optimizer_of(py_object* args, ssize_t position) {
-  py_object* object = py.PyTuple_Size(args) > position ? py.PyTuple_GetItem(args, position) : NULL;
+/* Its entry; a new one if there is none. Most jobs have one, few more than two. */
+FLATOUT_HOT static struct optimizer* optimizer_of(const py_object* object) {
   const uint64_t address = (uint64_t)(uintptr_t)object;
   const uint32_t count = optimizer_count;
   for (uint32_t i = 0; i < OPTIMIZERS && i < count; ++i) {
@@ -139,20 +161,20 @@ FLATOUT_HOT static struct optimizer* optimizer_of(py_object* args, ssize_t posit
 }
 
 /* Of an optimizer. */
-FLATOUT_HOT static py_object* step(const struct hook* h, py_object* args, py_object* named) {
+FLATOUT_HOT static py_object* step(const struct hook* h, const struct call* c) {
   const uint64_t me = this_thread();
-  if (loop.step_thread == me) return call_original(h, args, named); /* one inside another */
+  if (loop.step_thread == me) return call_original(h, c); /* one inside another */
   loop.step_thread = me;
   const uint64_t backwards = loop.backwards;
   uint64_t begin = now_ns();
-  py_object* result = call_original(h, args, named);
+  py_object* result = call_original(h, c);
   const uint64_t end = now_ns();
   loop.step_thread = 0;
   if (result == NULL) return NULL;
   /* What Lightning hands over as a closure is the forward and backward before the optimizer's own
    * work. LBFGS calls it again and again, with work of its own in between. */
   if (loop.backwards - backwards == 1) begin = loop.last_backward;
-  struct optimizer* entry = optimizer_of(args, 0);
+  struct optimizer* entry = optimizer_of(argument(c, 0));
   ++entry->steps;
   loop.waiting = 1;
   loop.train_thread = me;
@@ -167,13 +189,13 @@ FLATOUT_HOT static py_object* step(const struct hook* h, py_object* args, py_obj
 }
 
 /* GradScaler.step(scaler, optimizer, ...) */
-static py_object* scaled(const struct hook* h, py_object* args, py_object* named) {
+static py_object* scaled(const struct hook* h, const struct call* c) {
   const uint64_t before = loop.steps;
   const uint64_t begin = now_ns();
-  py_object* result = call_original(h, args, named);
+  py_object* result = call_original(h, c);
   if (result == NULL || loop.steps != before) return result;
   const uint64_t end = now_ns(); /* the scaler left this step out: it is one all the same */
-  const struct optimizer* entry = optimizer_of(args, 1);
+  const struct optimizer* entry = optimizer_of(argument(c, 1));
   loop.waiting = 1;
   flatout_agent_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
   return result;
@@ -190,9 +212,9 @@ FLATOUT_HOT static int has_gradients(void) {
 }
 
 /* Past Module.__getattr__: `training` is a plain attribute of the module. */
-FLATOUT_HOT static int in_training(py_object* args) {
-  if (py.PyTuple_Size(args) < 1) return 1;
-  py_object* training = py.PyObject_GenericGetAttr(py.PyTuple_GetItem(args, 0), name_training);
+FLATOUT_HOT static int in_training(py_object* module) {
+  if (module == NULL) return 1;
+  py_object* training = py.PyObject_GenericGetAttr(module, name_training);
   const int yes = training == NULL || py.PyObject_IsTrue(training) != 0;
   if (training != NULL) py.Py_DecRef(training);
   if (training == NULL) py.PyErr_Clear();
@@ -200,19 +222,19 @@ FLATOUT_HOT static int in_training(py_object* args) {
 }
 
 /* Module.__call__ */
-FLATOUT_HOT static py_object* forward(const struct hook* h, py_object* args, py_object* named) {
-  if (inside_model != 0) return call_original(h, args, named);
+FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c) {
+  if (inside_model != 0) return call_original(h, c);
   inside_model = 1;
   loop.waiting = 0;
   const uint64_t begin = now_ns();
-  py_object* result = call_original(h, args, named);
+  py_object* result = call_original(h, c);
   inside_model = 0;
   if (result == NULL) return NULL;
   const uint64_t end = now_ns();
   uint32_t kind = FLATOUT_SLICE_FORWARD;
   if (!has_gradients()) {
     kind = FLATOUT_SLICE_VALIDATION;
-  } else if (!in_training(args)) {
+  } else if (!in_training(argument(c, 0))) {
     /* Fine-tuning with frozen statistics also does this: then a backward follows. */
     loop.eval_call = 1;
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
@@ -223,14 +245,13 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, py_object* args, py_
 }
 
 /* A wait between the end of a step and the next forward is for input. */
-FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, py_object* args,
-                                             py_object* named) {
+FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct call* c) {
   const uint64_t me = this_thread();
   if (loop.waiting == 0 || loop.train_thread != me || loop.loader_thread == me)
-    return call_original(h, args, named);
+    return call_original(h, c);
   loop.loader_thread = me; /* what this one is made of is the same wait */
   const uint64_t begin = now_ns();
-  py_object* result = call_original(h, args, named);
+  py_object* result = call_original(h, c);
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
   if (result == NULL) return NULL;
@@ -244,17 +265,16 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, py_object* ar
 }
 
 /* An iterator's __next__ */
-FLATOUT_HOT static py_object* next(const struct hook* h, py_object* args, py_object* named) {
+FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
   const uint64_t me = this_thread();
-  const uint64_t iterator =
-      py.PyTuple_Size(args) > 0 ? (uint64_t)(uintptr_t)py.PyTuple_GetItem(args, 0) : 0;
+  const uint64_t iterator = (uint64_t)(uintptr_t)argument(c, 0);
   if (loop.iterator != iterator) {
     loop.iterator = iterator;
     loop.rare_step = 0; /* its loader's facts are sent at the end of the step that it feeds */
   }
   loop.loader_thread = me;
   const uint64_t begin = now_ns();
-  py_object* batch = call_original(h, args, named);
+  py_object* batch = call_original(h, c);
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
   const int ended = batch == NULL && py.PyErr_ExceptionMatches(*py.stop_iteration) != 0;
@@ -265,9 +285,17 @@ FLATOUT_HOT static py_object* next(const struct hook* h, py_object* args, py_obj
 
 /* ---- the type: a callable that binds as a function does ---- */
 
+FLATOUT_HOT static py_object* hook_vectorcall(py_object* object, py_object* const* vector,
+                                              size_t flags, py_object* names) {
+  const struct hook* h = py_inside(object);
+  const struct call c = {.vector = vector, .flags = flags, .names = names};
+  return h->around(h, &c);
+}
+
 FLATOUT_HOT static py_object* hook_call(py_object* object, py_object* args, py_object* named) {
   const struct hook* h = py_inside(object);
-  return h->around(h, args, named);
+  const struct call c = {.args = args, .named = named};
+  return h->around(h, &c);
 }
 
 static py_object* hook_bind(py_object* object, py_object* instance, py_object* type) {
@@ -357,10 +385,12 @@ static struct py_getset hook_getset[] = {{"__dict__", hook_dict, NULL, NULL, NUL
                                          {NULL, NULL, NULL, NULL, NULL}};
 
 static py_object* make_hook_type(void) {
-  /* Python 3.8 does not know it: no weak references there. */
-  struct py_member weak[] = {
+  /* Python 3.8 knows neither: no weak references there. */
+  struct py_member offsets[] = {
       {"__weaklistoffset__", PY_MEMBER_SSIZE,
        (ssize_t)(py.object_size + offsetof(struct hook, weak_references)), PY_READ_ONLY, NULL},
+      {"__vectorcalloffset__", PY_MEMBER_SSIZE,
+       (ssize_t)(py.object_size + offsetof(struct hook, vectorcall)), PY_READ_ONLY, NULL},
       {NULL, 0, 0, 0, NULL}};
   struct py_slot slots[] = {{PY_TP_CALL, (void*)hook_call},
                             {PY_TP_DESCR_GET, (void*)hook_bind},
@@ -371,12 +401,13 @@ static py_object* make_hook_type(void) {
                             {PY_TP_TRAVERSE, (void*)hook_traverse},
                             {PY_TP_METHODS, hook_methods},
                             {PY_TP_GETSET, hook_getset},
-                            {PY_TP_MEMBERS, weak},
+                            {PY_TP_MEMBERS, offsets},
                             {0, NULL}};
   struct py_spec spec = {.name = "_flatout_agent.Hook",
                          .size = (int)(py.object_size + sizeof(struct hook)),
                          .item_size = 0,
-                         .flags = PY_DEFAULT_FLAGS | PY_HAVE_GC | PY_METHOD_DESCRIPTOR,
+                         .flags = PY_DEFAULT_FLAGS | PY_HAVE_GC | PY_METHOD_DESCRIPTOR |
+                                  (py.vectorcall != NULL ? PY_HAVE_VECTORCALL : 0),
                          .slots = slots};
   return py.PyType_FromSpec(&spec);
 }
@@ -391,7 +422,8 @@ static py_object* make_hook(around_function around, uint64_t kind, py_object* or
   }
   if (original != NULL) py.Py_IncRef(original);
   if (name != NULL) py.Py_IncRef(name);
-  *(struct hook*)py_inside(object) = (struct hook){.around = around,
+  *(struct hook*)py_inside(object) = (struct hook){.vectorcall = hook_vectorcall,
+                                                   .around = around,
                                                    .kind = kind,
                                                    .original = original,
                                                    .name = name,

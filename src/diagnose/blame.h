@@ -1,5 +1,5 @@
 // Lines to blame that time spent does not show: where the job made a setting, which container
-// keeps growing (both told by the agent), who touches memory for the first time.
+// keeps growing, where files are opened (all told by the agent), who touches memory first.
 #pragma once
 
 #include <optional>
@@ -22,10 +22,14 @@ std::optional<model::Where> setting_line(const model::Run& run, std::string_view
 struct Grower {
   std::string name;  // "history.values"
   std::optional<model::Where> where;
-  std::string how;  // "340 items, 1.00 a step"
+  std::string how;  // "340 items, 1.00 a step, 4096 bytes each"
 };
-/// The fastest grower of a process.
-std::optional<Grower> grower(const model::Run& run, model::ProcessId process);
+/// The fastest grower of a process that grows by so many bytes a step; nullopt where what it was
+/// seen to keep is next to nothing of that.
+std::optional<Grower> grower(const model::Run& run, model::ProcessId process, double bytes);
+
+/// Where the process behind an entity opens files that it never closes.
+std::optional<model::Where> opening_line(const model::Run& run, model::EntityId of);
 
 /// The user's line at which a process most often was given new memory.
 std::optional<model::Where> touching_line(const RunView& view, model::ProcessId process);

@@ -31,15 +31,37 @@ TEST(Blame, AGrowerIsOfTheProcessThatHasIt) {
   RunBuilder b;
   b.worker(200);
   b.run().info["pid.200.growth.0"] = "seen at /d.py:25 in __getitem__: 340 items, 1.00 a step";
-  EXPECT_FALSE(grower(b.run(), 0));
-  const auto found = grower(b.run(), 1);
+  EXPECT_FALSE(grower(b.run(), 0, 1e6));
+  const auto found = grower(b.run(), 1, 1e6);
   ASSERT_TRUE(found && found->where);
   EXPECT_EQ(found->name, "seen");
   EXPECT_EQ(found->where->line, 25);
   EXPECT_EQ(found->how, "340 items, 1.00 a step");
   b.run().info["growth.0"] = "losses: 12 items, 0.10 a step";
-  EXPECT_EQ(grower(b.run(), 0)->name, "losses");
-  EXPECT_FALSE(grower(b.run(), 0)->where);
+  EXPECT_EQ(grower(b.run(), 0, 1e6)->name, "losses");
+  EXPECT_FALSE(grower(b.run(), 0, 1e6)->where);
+}
+
+TEST(Blame, WhatIsNextToNothingOfTheGrowthIsNotToBlame) {
+  RunBuilder b;
+  b.run().info["growth.0"] = "times at /t.py:9 in step: 500 items, 1.00 a step, 24 bytes each";
+  EXPECT_FALSE(grower(b.run(), 0, 1e6));
+  EXPECT_TRUE(grower(b.run(), 0, 100));
+  b.run().info["growth.0"] += ", with its graph";
+  EXPECT_TRUE(grower(b.run(), 0, 1e6));
+  b.run().info["growth.0"] = "kept at /t.py:9 in step: 500 items, 2.00 a step, 40000 bytes each";
+  EXPECT_TRUE(grower(b.run(), 0, 1e6));
+}
+
+TEST(Blame, TheLineThatOpensFilesIsOfTheProcessWhoseTheyAre) {
+  RunBuilder b;
+  b.worker(200);
+  b.run().entities.push_back({model::EntityKind::kProcess, 200, model::kNoEntity, ""});
+  const auto entity = static_cast<model::EntityId>(b.run().entities.size() - 1);
+  b.run().info["descriptors.opened_at"] = "/t.py:9 in main";
+  EXPECT_FALSE(opening_line(b.run(), entity));
+  b.run().info["pid.200.descriptors.opened_at"] = "/d.py:27 in __getitem__";
+  EXPECT_EQ(opening_line(b.run(), entity)->line, 27);
 }
 
 }  // namespace

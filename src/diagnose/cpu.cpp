@@ -150,25 +150,6 @@ void detect_contention(const RunView& view, Findings& findings) {
   }
 }
 
-/// The hypervisor lends the cores to other machines: to those here it looks as if they just worked
-/// slower, so nothing waits in a run queue.
-void detect_stolen(const RunView& view, Findings& findings) {
-  const CpuView& cpu = view.cpu();
-  if (cpu.stolen < kSomeCore || findings.has("cpu.noisy_neighbour") || !view.has_steps()) return;
-  const double share = cpu.stolen / (cpu.stolen + cpu.busy);
-  // Less is the ordinary weather of a shared host, and nothing that the job's owner can change.
-  if (share < kMuchStolen) return;
-  Finding* f = findings.add("cpu.noisy_neighbour", "Other virtual machines take this one's cores",
-                            0.8, share * view.steps().mean);
-  if (f == nullptr) return;
-  const int64_t n = view.steps().count;
-  evidence(*f, fmt::format("the hypervisor withheld {} cores", format_number(cpu.stolen)),
-           cpu.stolen, "cores", "probe.host", n);
-  evidence(*f, fmt::format("programs on this machine used {}", format_number(cpu.busy)), cpu.busy,
-           "cores", "probe.host", n);
-  remedy(*f, "instance", "Use an instance with cores of its own, or another host.");
-}
-
 void detect_oversubscribed(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.usable <= 0 || findings.has("cpu.throttled") || findings.has("cpu.affinity")) return;
@@ -399,12 +380,30 @@ void detect_gil(const RunView& view, Findings& findings) {
 
 }  // namespace
 
+/// The hypervisor lends the cores to other machines: to those here it looks as if they just worked
+/// slower, so nothing waits in a run queue.
+void detect_stolen(const RunView& view, Findings& findings) {
+  const CpuView& cpu = view.cpu();
+  if (cpu.stolen < kSomeCore || !findings.all().empty() || !view.has_steps()) return;
+  const double share = cpu.stolen / (cpu.stolen + cpu.busy);
+  // Less is the ordinary weather of a shared host, and nothing that the job's owner can change.
+  if (share < kMuchStolen) return;
+  Finding* f = findings.add("cpu.noisy_neighbour", "Other virtual machines take this one's cores",
+                            0.8, share * view.steps().mean);
+  if (f == nullptr) return;
+  const int64_t n = view.steps().count;
+  evidence(*f, fmt::format("the hypervisor withheld {} cores", format_number(cpu.stolen)),
+           cpu.stolen, "cores", "probe.host", n);
+  evidence(*f, fmt::format("programs on this machine used {}", format_number(cpu.busy)), cpu.busy,
+           "cores", "probe.host", n);
+  remedy(*f, "instance", "Use an instance with cores of its own, or another host.");
+}
+
 void detect_cpu(const RunView& view, Findings& findings) {
   detect_throttled(view, findings);
   detect_affinity(view, findings);
   detect_oversubscribed(view, findings);
   detect_contention(view, findings);
-  detect_stolen(view, findings);
   detect_gil(view, findings);
   detect_python_bound(view, findings);
   detect_gc(view, findings);

@@ -159,16 +159,22 @@ struct Grown {
   double most = 0, by = 0;  // bytes
 };
 
+/// From the first step on: start-up takes memory, too.
 Grown grown_most(const RunView& view) {
   Grown out;
+  const auto& steps = view.run().steps.steps;
+  const TimePoint from = steps.empty() ? view.run().begin : steps.front().begin;
   for (model::ProcessId p = 0; p < view.run().processes.size(); ++p) {
     if (!view.run().processes[p].in_job) continue;
     const Series* s = view.process(SignalId::kProcRssAnon, p);
     if (s == nullptr || s->empty()) s = view.process(SignalId::kProcRss, p);
     if (s == nullptr || s->empty()) continue;
-    double most = 0;
-    for (const model::Reading& r : s->readings) most = std::max(most, r.value);
-    const double by = most - s->readings.front().value;
+    double most = 0, least = 0;
+    for (const model::Reading& r : s->readings) {
+      if (least == 0 || r.at <= from) least = r.value;
+      most = std::max(most, r.value);
+    }
+    const double by = most - least;
     if (out.series == nullptr || by > out.by) out = {p, s, most, by};
   }
   return out;
@@ -229,7 +235,8 @@ void detect_crash(const RunView& view, Findings& findings) {
     Finding& f =
         findings.add_fatal("mem.killed", "A process of the job was killed for memory", 0.95);
     const Grown grown = grown_most(view);
-    if (const auto keeps = grower(run, grown.process)) f.where = keeps->where;
+    const double steps = static_cast<double>(std::max<size_t>(run.steps.steps.size(), 1));
+    if (const auto keeps = grower(run, grown.process, grown.by / steps)) f.where = keeps->where;
     if (!f.where) f.where = touching_line(view, grown.process);
     if (killed->process != nullptr) {
       evidence(f, fmt::format("pid {} was killed", killed->process->pid), killed->process->pid,

@@ -17,25 +17,43 @@ using model::SpeedChange;
 
 namespace {
 
+// A job that trains has begun to step by then.
+constexpr double kStartUp = 30.0;
+
+/// Whether a job that still runs is too young for anything but a crash: it starts up.
+bool too_early(const RunView& view) {
+  const Run& run = view.run();
+  if (run.finished || view.has_steps()) return false;
+  return view.steps().seen > 0 || to_s(run.end - run.begin) < kStartUp;
+}
+
 std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   Findings findings(view);
   if (with_ends) {
     detect_crash(view, findings);
     detect_hang(view, findings);
   }
+  if (too_early(view)) return std::move(findings.all());
   detect_input(view, findings);
   detect_stalls(view, findings);
   detect_cpu(view, findings);
   detect_processes(view, findings);
   detect_memory(view, findings);
+  detect_stolen(view, findings);
   detect_periodic(view, findings);
   return std::move(findings.all());
 }
 
+// What will end the job soon ranks as if it made each step this much slower.
+constexpr double kEnd = 1.5;
+
 void rank(std::vector<Finding>& findings) {
-  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
+  const auto weight = [](const Finding& f) {
+    return std::max(f.gain.value_or(0), f.will_end_the_job ? kEnd : 0);
+  };
+  std::stable_sort(findings.begin(), findings.end(), [&](const Finding& a, const Finding& b) {
     if (a.ended_the_job != b.ended_the_job) return a.ended_the_job;
-    return a.gain.value_or(0) > b.gain.value_or(0);
+    return weight(a) > weight(b);
   });
 }
 
@@ -86,14 +104,16 @@ std::string change_text(const Run& run, const SlowDown& slow) {
                      format_duration(slow.after), format_duration(slow.before));
 }
 
+/// `few`: there were steps, but hardly any.
 std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow,
-                        const Finding* changed_by) {
+                        const Finding* changed_by, bool few) {
   if (slow.change != nullptr && changed_by != nullptr) {
     return change_text(run, slow) + ": " + changed_by->title + ".";
   }
   const bool unexplained = slow.change != nullptr && slow.after > kMuchSlower * slow.before;
   if (d.findings.empty()) {
     if (d.verdict == "none") return "Not enough steps to judge yet.";
+    if (few) return "Too few steps to judge their speed; nothing else stands out.";
     const std::string text = "Healthy: nothing costs more than 5 % of the step.";
     return unexplained ? change_text(run, slow) + ", and no cause shows. " + text : text;
   }
@@ -152,7 +172,8 @@ Diagnosis diagnose(const Run& run) {
   }
   const bool ended = !out.findings.empty() && out.findings.front().ended_the_job;
   if (ended) slowed = {};
-  out.headline = headline_of(run, out, slowed, changed_by);
+  out.headline =
+      headline_of(run, out, slowed, changed_by, view.steps().count > 0 && !view.has_steps());
   return out;
 }
 

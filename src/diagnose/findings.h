@@ -55,6 +55,7 @@ void detect_processes(const RunView& view, Findings& findings);
 void detect_memory(const RunView& view, Findings& findings);
 void detect_stalls(const RunView& view, Findings& findings);
 void detect_hang(const RunView& view, Findings& findings);
+void detect_stolen(const RunView& view, Findings& findings);    // where nothing else was found
 void detect_periodic(const RunView& view, Findings& findings);  // last: what others left unnamed
 
 }  // namespace flatout::diagnose

@@ -25,6 +25,8 @@ constexpr double kSecondCause = 0.25;
 constexpr double kBusy = 0.5;
 // CPU time that a page fault, a byte and a call of read cost in the kernel, roughly: to tell known
 // kernel work from look-ups of files.
+constexpr double kUnpickle = 2.0;    // times what pickling took: more than that is no unpickling
+constexpr double kMostOfIt = 0.7;    // of what faster decoding saves, that more workers save, too
 constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
@@ -149,8 +151,9 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const WhatIf&
   if (!more_fit || view.cpu().throttled > 0.05 || !view.cpu().idle_known) return decode;
   const Relief more{.workers = std::max(enough, loader.workers + 1)};
   const double by_workers = whatif.saved_by(more), by_decode = whatif.saved_by(decode.relief);
-  // Idle cores could do it: then what lacks is workers, not speed.
-  if (by_workers < 0.35 * by_decode || view.cpu().idle < 0.15 * view.cpu().usable) return decode;
+  // Idle cores could do most of it: then what lacks is workers, not speed.
+  if (by_workers < kMostOfIt * by_decode || view.cpu().idle < 0.15 * view.cpu().usable)
+    return decode;
   decode.id = "input.too_few_workers";
   decode.title = loader.kind == LoaderKind::kSerial
                      ? "Batches are made in the training thread while cores idle"
@@ -302,10 +305,11 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
     return c.role == Role::kTrainer && c.part == Part::kInputWait && on_cpu(c.act) &&
            (c.traits & kInQueue) != 0;
   };
-  const double handling =
-      loader.kind == LoaderKind::kProcesses
-          ? view.per_step(Role::kTrainer, [&](const Cell& c) { return unpickles(c); })
-          : 0;
+  double handling = loader.kind == LoaderKind::kProcesses
+                        ? view.per_step(Role::kTrainer, [&](const Cell& c) { return unpickles(c); })
+                        : 0;
+  // Few readings may say more, but it takes about as long as pickling, which is measured.
+  if (times.handover > 0) handling = std::min(handling, kUnpickle * times.handover);
   const double passing = times.collate + times.handover;
   if (passing + handling > 0) {
     const bool taking = handling > times.collate;

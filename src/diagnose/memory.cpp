@@ -23,6 +23,8 @@ namespace {
 // Growth that would use up the memory within this time is worth telling.
 constexpr double kSoon = 3600.0;
 constexpr double kForeseeable = 24 * 3600.0;
+// Growth is not taken to go on for longer than this many times as long as it was seen.
+constexpr double kFarthest = 100;
 // Kernel time on a line's time on CPU from which faults are what it mostly does.
 constexpr double kFaultsDominate = 0.4;
 // What a fault that zeroes an OS page takes at most, in a virtual machine too.
@@ -116,20 +118,25 @@ void detect_leak(const RunView& view, Findings& findings) {
   const double seconds = to_s(end - begin);
   const double per_second = grown / std::max(seconds, 1e-9);
   if (!left || *left / per_second > kForeseeable) return;
+  // Heaps of many threads and caches grow for a while, too: what nobody is seen to keep must go on
+  // for a good part of the time that is left.
+  const double until = *left / per_second;
+  const auto keeps = grower(run, whose, slope);
+  if (!keeps && until > kFarthest * seconds) return;
   Finding& f = findings.add_outside("mem.leak", "Memory grows with every step", 0.85);
   f.cost_bytes = slope;
   const auto n = static_cast<int64_t>(worst->readings.size());
   evidence(f, fmt::format("{} more each step", format_bytes(slope)), slope, "bytes",
            "probe.processes", n);
   evidence(f, fmt::format("{} so far", format_bytes(grown)), grown, "bytes", "probe.processes", n);
-  if (const auto keeps = grower(run, whose)) {
+  if (keeps) {
     f.where = keeps->where;
     evidence(f,
              fmt::format("{} grows: {}", escape_terminal(keeps->name), escape_terminal(keeps->how)),
              slope, "bytes", "agent.growth", n);
   }
   if (!f.where) f.where = touching_line(view, whose);
-  const double until = *left / per_second;
+  f.will_end_the_job = until < kSoon;
   evidence(f, fmt::format("what is left lasts {} more", format_duration(nanos(until * 1e9))), until,
            "s", "probe.memory", n);
   remedy(f, "release",
@@ -312,6 +319,8 @@ void detect_fds(const RunView& view, Findings& findings) {
                std::string(what), "probe.processes", n);
       evidence(f, fmt::format("{} are allowed", format_number(*limit->last())), *limit->last(),
                std::string(what), "probe.processes", n);
+      f.will_end_the_job = true;
+      f.where = opening_line(view.run(), used->entity);
       remedy(f, "ulimit", "Raise the limit, close what is not needed, or share by file_system.");
       return;
     }

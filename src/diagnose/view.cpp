@@ -69,8 +69,9 @@ void RunView::find_steps(int64_t from, int64_t to) {
   const std::vector<Step>& all = run_.steps.steps;
   std::vector<double> lengths;
   for (const Step& s : all) {
-    if (!s.judged() || s.index < from || s.index >= to) continue;
-    if (s.end <= s.begin) continue;
+    if (s.index < from || s.index >= to || s.end <= s.begin) continue;
+    ++steps_.seen;
+    if (!s.judged()) continue;
     steps_.steady.push_back(&s);
     lengths.push_back(to_s(s.length()));
     steps_.total += lengths.back();

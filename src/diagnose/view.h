@@ -21,6 +21,7 @@ struct Window {
 
 /// Means over steady steps (no warm-up, validation, gaps), in seconds.
 struct StepsView {
+  int64_t seen = 0;   // all of them, those of the warm-up, too
   int64_t count = 0;  // steady steps
   double total = 0;   // their time
   double mean = 0, median = 0;
@@ -97,7 +98,10 @@ class RunView {
   const LoaderView& loader() const { return loader_; }
   const CpuView& cpu() const { return cpu_; }
   const std::vector<Neighbour>& neighbours() const { return neighbours_; }
-  bool has_steps() const { return steps_.count >= 5; }
+  /// Enough of them to judge: five, or of a job that has ended three after its warm-up.
+  bool has_steps() const {
+    return steps_.count >= 5 || (run_.finished && steps_.seen >= 5 && steps_.count >= 3);
+  }
   Crowd crowd() const;
   model::ThreadId trainer() const { return trainer_; }
   model::ProcessId trainer_process() const { return trainer_process_; }

@@ -42,6 +42,7 @@ struct Finding {
   std::vector<Evidence> evidence;
   std::vector<Suggestion> remedies;
   bool ended_the_job = false;  // ranks before everything
+  bool will_end_the_job = false;  // within the hour, if it goes on like this
 };
 
 /// What diagnose returns; findings in their order, empty for a healthy job.

@@ -2,6 +2,7 @@
 import collections
 import functools
 import gc
+import mmap
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-SECONDS = 8.5
+SECONDS = 10
 seen = {}
 
 
@@ -34,7 +35,9 @@ def squares(number):
 
 
 def steps(pause=0.005):
+    """Loss after loss; the process grows by 16 KB with each, since who does not grow is not looked at."""
     torch.set_num_threads(1)
+    memory = mmap.mmap(-1, 1 << 28)
     net = nn.Linear(16, 16)
     sgd = torch.optim.SGD(net.parameters(), lr=1e-3)
     end = time.monotonic() + SECONDS
@@ -44,6 +47,8 @@ def steps(pause=0.005):
         sgd.zero_grad()
         loss.backward()
         yield number, loss, sgd
+        for page in range(4):
+            memory[(number * 4 + page) * mmap.PAGESIZE] = 1
         number += 1
         time.sleep(pause)
 
@@ -86,6 +91,15 @@ def elsewhere():
         seen[number, "x"] = torch.zeros(1000)  # GROWS seen
 
 
+def files():
+    for number, loss, sgd in steps():
+        sgd.step()
+        with open(os.devnull) as other:
+            other.read()
+        if number % 4 == 0:
+            seen[number] = open(__file__)  # OPENS
+
+
 def reads_locals():
     given = locals()
     kept = []
@@ -104,8 +118,8 @@ class Cached(Dataset):
 
     def __getitem__(self, index):
         time.sleep(0.001)
-        self.cache[index] = torch.zeros(16) + index  # GROWS cache
-        return self.cache[index]
+        self.cache[index] = torch.zeros(1000) + index  # GROWS cache
+        return self.cache[index][:16]
 
 
 class Streamed(IterableDataset):
@@ -115,7 +129,7 @@ class Streamed(IterableDataset):
     def __iter__(self):
         for index in range(1 << 30):
             time.sleep(0.001)
-            self.names.add("sample-%d" % index)  # GROWS names
+            self.names.add("sample-%d" % index * 256)  # GROWS names
             yield torch.zeros(16)
 
 

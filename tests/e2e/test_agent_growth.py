@@ -57,6 +57,11 @@ def test_a_list_of_a_functions_own(flatout, job_python, tmp_path):
     assert len(growths(info)) == 1  # not the deque with a bound, not the list that is cleared
 
 
+def test_the_line_that_opens_files_which_stay_open(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "files")
+    assert info["descriptors.opened_at"] == place("OPENS", "files")
+
+
 def test_an_attribute_and_a_list_in_a_dict(flatout, job_python, tmp_path):
     info, _, _ = facts_of(flatout, job_python, tmp_path, "attribute")
     check(growth(info, "history.values"), "history.values", place("GROWS values", "add"))

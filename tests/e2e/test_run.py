@@ -322,6 +322,48 @@ def test_status_line_only_in_silence_and_gone_before_the_end(tmp_path):
     assert b"\x1b[J" in shown or b"\x1b[2K" in shown[shown.rindex(b"\x1b[1E"):]
 
 
+SLEEPY_LOADER = """
+import os, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Remote(Dataset):
+    def __len__(self): return 1 << 20
+    def __getitem__(self, i):
+        time.sleep(PAUSE)
+        return torch.randn(64)
+
+torch.set_num_threads(1)
+net = torch.nn.Linear(64, 64)
+sgd = torch.optim.SGD(net.parameters(), lr=0.01)
+end = time.monotonic() + 25
+for number, x in enumerate(DataLoader(Remote(), batch_size=2)):
+    sgd.zero_grad()
+    net(x).square().mean().backward()
+    sgd.step()
+    with open("steps", "w") as steps:
+        print(number + 1, file=steps)
+    if os.path.exists("enough") or time.monotonic() > end:
+        break
+"""
+
+
+@pytest.mark.parametrize("pause, first, last", [(0.05, 5, 30), (0.75, 5, 10)])
+def test_the_first_verdict_comes_while_the_job_trains(tmp_path, job_python, pause, first, last):
+    """By step 30 or 10 s after the first step, and one reading of everything more; never before step 5."""
+    (tmp_path / "train.py").write_text(SLEEPY_LOADER.replace("PAUSE", str(pause)))
+    seen = []
+
+    def talk(pid, master, read):
+        assert read(b"stall.idle_wait", 40)
+        seen.append(int((tmp_path / "steps").read_text()))
+        (tmp_path / "enough").touch()
+
+    shown, code = on_terminal(tmp_path, [BIN, "run", "--", job_python, "train.py"], talk)
+    assert code == 0 and b"stall.idle_wait" in shown
+    assert first <= seen[0] <= last + max(1, 2 / (2 * pause)), seen
+
+
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"TERM": ""}])
 def test_dumb_terminals_get_nothing(tmp_path, env):
     shown, _ = on_terminal(tmp_path, [BIN, "run", "--", "sh", "-c", "echo first; sleep 3.5; echo last"], lambda *_: None, env)

@@ -17,7 +17,7 @@ class Buffer:
         self.items = collections.deque(maxlen=limit)
 
     def push(self, item):
-        self.items.append(item)
+        self.items.append(item)  # CAUSE
 
 
 class Episodes(IterableDataset):

@@ -15,13 +15,16 @@ from functools import _lru_cache_wrapper
 from itertools import islice
 from types import FunctionType, ModuleType, SimpleNamespace
 
-from . import core, places
+from . import core, descriptors, places
 from .core import cost, now, state
 from .mutations import DEQUE, DICT, LIST, SET
 
 TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(5, 10)
-_TIMES = (0.4, 1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
+_TIMES = (0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
 _EVERY = 30  # s
+_GROWTH = 256 << 10  # bytes that the process is to have grown by since the last look, within that time
+_FAST_GROWTH = 16 << 20  # bytes from one look to the next, from which on
+_SOON = 250000000  # ns is time enough between them
 _BUDGET = 300000  # ns of one look
 _LEAST = 150000  # ns of that are for what the roots lead to, whatever they took
 _OBJECTS = 2000  # of one look
@@ -35,6 +38,7 @@ _MOST_SENT = 3
 _AGAIN = 10000000000  # ns between two times that all is sent
 _GRAPH = 1 << 20  # bytes that a graph of autograd counts as
 _NEVER = 1 << 62
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _flags = type.__dict__["__flags__"].__get__
 _mro = type.__dict__["__mro__"].__get__
@@ -72,6 +76,8 @@ class _State:
     looks = 0
     part = 0  # of the look that is under way
     steps = 0  # batches, in a loader's worker
+    looked_at = 0
+    resident = 0  # bytes, at the last look; or less, meanwhile
     sent_at = 0
     modules = 0  # how many of sys.modules, in order, are known or in _new_modules
 
@@ -112,6 +118,7 @@ def _forget():
     _busy = threading.Lock()
     _State.part = 0
     _State.began = _State.looks = _State.steps = _State.sent_at = 0
+    descriptors.forget()
     for kept in (_records, _sent, _searches, _fetchers):
         kept.clear()
     if state.look_due != _NEVER:
@@ -141,14 +148,20 @@ def look(in_loop=True):
             state.look_due = _NEVER
         elif not _State.began:
             _State.began = begin
-            _next(begin)
+            _next(begin, 0)
+            _State.resident = _resident_bytes()
         elif _searches:
             _search(begin + _BUDGET)
-        else:
-            if _State.part == 0:
-                _State.looks += 1
-            _next(begin)
+        elif _State.part:
+            _next(begin, 0)
             _look(in_loop, begin)
+        else:
+            grown = _growth(begin)
+            _next(begin, grown)
+            descriptors.look()
+            if grown >= _GROWTH:
+                _State.looks += 1
+                _look(in_loop, begin)
     except RuntimeError:  # another thread changed what we looked at: see next time
         _State.part = 0
     except Exception as error:  # the other hooks are well without this one
@@ -160,10 +173,34 @@ def look(in_loop=True):
         cost(1, spent, spent, 0)
 
 
-def _next(begin):
+def _growth(at):
+    """Bytes since the last look: where the process does not grow there is nothing to find, and a look
+    costs as much as a hundred hooks. Now and then it is made all the same."""
+    resident = _resident_bytes()
+    grown = resident - _State.resident
+    if not _State.looks or at >= _State.looked_at + _EVERY * 1000000000:
+        grown = max(grown, _GROWTH)
+    if grown < 0 or grown >= _GROWTH:
+        _State.resident = resident
+    if grown >= _GROWTH:
+        _State.looked_at = at
+    return grown
+
+
+def _resident_bytes():
+    try:
+        with open("/proc/self/statm", "rb", 0) as statm:
+            return int(statm.read(64).split()[1]) * _PAGE
+    except OSError:
+        return 0
+
+
+def _next(begin, grown):
     after = (begin - _State.began) / 1e9
     due = next((t for t in _TIMES if t > after), None)
     state.look_due = _State.began + int(due * 1e9) if due else begin + _EVERY * 1000000000
+    if grown >= _FAST_GROWTH:
+        state.look_due = min(state.look_due, begin + _SOON)
 
 
 def _look(in_loop, begin):
