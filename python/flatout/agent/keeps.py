@@ -1,5 +1,5 @@
-"""Which container of the job keeps growing: a look every few seconds, at the end of a step, at what
-the user's own names lead to.
+"""Which container of the job keeps growing, where its memory does: a look every few seconds, at the end
+of a step, at what the user's own names lead to.
 
 Of a container only its id, kind and length are kept: no look keeps anything of the job alive. Nothing
 of the user's own code is run: lengths and contents are asked of the builtin types themselves. Where it
@@ -22,9 +22,10 @@ from .mutations import DEQUE, DICT, LIST, SET
 TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(5, 10)
 _TIMES = (0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
 _EVERY = 30  # s
-_GROWTH = 256 << 10  # bytes that the process is to have grown by since the last look, within that time
-_FAST_GROWTH = 16 << 20  # bytes from one look to the next, from which on
-_SOON = 250000000  # ns is time enough between them
+_GROWTH = 256 << 10  # bytes from one of these times to the next, and
+_OFTEN = 3  # times in a row: it keeps growing
+_FAST_GROWTH = 16 << 20  # bytes that tell so at once; then
+_SOON = 250000000  # ns to the next look are enough
 _BUDGET = 300000  # ns of one look
 _LEAST = 150000  # ns of that are for what the roots lead to, whatever they took
 _OBJECTS = 2000  # of one look
@@ -76,8 +77,8 @@ class _State:
     looks = 0
     part = 0  # of the look that is under way
     steps = 0  # batches, in a loader's worker
-    looked_at = 0
-    resident = 0  # bytes, at the last look; or less, meanwhile
+    resident = 0  # bytes, at the last of _TIMES
+    growing = 0  # how many of them in a row saw it grow
     sent_at = 0
     modules = 0  # how many of sys.modules, in order, are known or in _new_modules
 
@@ -156,10 +157,10 @@ def look(in_loop=True):
             _next(begin, 0)
             _look(in_loop, begin)
         else:
-            grown = _growth(begin)
+            grown = _growth()
             _next(begin, grown)
             descriptors.look()
-            if grown >= _GROWTH:
+            if grown:
                 _State.looks += 1
                 _look(in_loop, begin)
     except RuntimeError:  # another thread changed what we looked at: see next time
@@ -173,18 +174,13 @@ def look(in_loop=True):
         cost(1, spent, spent, 0)
 
 
-def _growth(at):
-    """Bytes since the last look: where the process does not grow there is nothing to find, and a look
-    costs as much as a hundred hooks. Now and then it is made all the same."""
+def _growth():
+    """Bytes since the last time, where the process keeps growing; else 0: there is nothing to find
+    then, and a look costs as much as a hundred hooks."""
     resident = _resident_bytes()
-    grown = resident - _State.resident
-    if not _State.looks or at >= _State.looked_at + _EVERY * 1000000000:
-        grown = max(grown, _GROWTH)
-    if grown < 0 or grown >= _GROWTH:
-        _State.resident = resident
-    if grown >= _GROWTH:
-        _State.looked_at = at
-    return grown
+    grown, _State.resident = resident - _State.resident, resident
+    _State.growing = _State.growing + 1 if grown >= _GROWTH else 0
+    return grown if _State.growing >= _OFTEN or grown >= _FAST_GROWTH else 0
 
 
 def _resident_bytes():
