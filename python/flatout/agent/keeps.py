@@ -24,8 +24,9 @@ _TIMES = (0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the fi
 _EVERY = 30  # s
 _GROWTH = 256 << 10  # bytes from one of these times to the next, and
 _OFTEN = 3  # times in a row: it keeps growing
-_FAST_GROWTH = 16 << 20  # bytes that tell so at once; then
-_SOON = 250000000  # ns to the next look are enough
+_FAST_GROWTH = 16 << 20  # bytes that tell so at once
+_SOON = 250000000  # ns to the next look after those; four times that after others
+_MOST_SOON = 12  # looks that come so soon
 _BUDGET = 300000  # ns of one look
 _LEAST = 150000  # ns of that are for what the roots lead to, whatever they took
 _OBJECTS = 2000  # of one look
@@ -195,8 +196,8 @@ def _next(begin, grown):
     after = (begin - _State.began) / 1e9
     due = next((t for t in _TIMES if t > after), None)
     state.look_due = _State.began + int(due * 1e9) if due else begin + _EVERY * 1000000000
-    if grown >= _FAST_GROWTH:
-        state.look_due = min(state.look_due, begin + _SOON)
+    if grown and _State.looks < _MOST_SOON:
+        state.look_due = min(state.look_due, begin + (_SOON if grown >= _FAST_GROWTH else 4 * _SOON))
 
 
 def _look(in_loop, begin):
