@@ -33,15 +33,16 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
     detect_crash(view, findings);
     detect_hang(view, findings);
   }
-  if (too_early(view)) return std::move(findings.all());
+  if (too_early(view)) return findings.take();
   detect_input(view, findings);
   detect_stalls(view, findings);
   detect_cpu(view, findings);
   detect_processes(view, findings);
+  detect_allocator(view, findings);
   detect_memory(view, findings);
   detect_stolen(view, findings);
   detect_periodic(view, findings);
-  return std::move(findings.all());
+  return findings.take();
 }
 
 // What will end the job soon ranks as if it made each step this much slower.

@@ -1,6 +1,7 @@
 #include "diagnose/findings.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/text.h"
 
@@ -54,6 +55,13 @@ bool Findings::has(std::string_view id) const {
 
 void Findings::drop(std::string_view id) {
   std::erase_if(findings_, [&](const model::Finding& f) { return f.id == id; });
+}
+
+std::vector<model::Finding> Findings::take() {
+  std::vector<model::Finding> all(std::make_move_iterator(findings_.begin()),
+                                  std::make_move_iterator(findings_.end()));
+  findings_.clear();
+  return all;
 }
 
 void evidence(model::Finding& f, std::string text, double value, std::string unit,

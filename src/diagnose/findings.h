@@ -1,6 +1,7 @@
 // Collects what the detectors find: cost, gain and the threshold below which nothing is said.
 #pragma once
 
+#include <list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,11 +34,13 @@ class Findings {
   /// Seconds per step that a finding says; 0 if it is not there.
   double cost(std::string_view id) const;
   void drop(std::string_view id);
-  std::vector<model::Finding>& all() { return findings_; }
+  const std::list<model::Finding>& all() const { return findings_; }
+  /// All of them, in the order in which they were added; none are left.
+  std::vector<model::Finding> take();
 
  private:
   const RunView& view_;
-  std::vector<model::Finding> findings_;
+  std::list<model::Finding> findings_;  // where one is dropped, the others stay where they are
 };
 
 /// `text` says `value` in words; the number in it is the number beside it.
@@ -52,6 +55,7 @@ void detect_crash(const RunView& view, Findings& findings);
 void detect_input(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);
 void detect_processes(const RunView& view, Findings& findings);
+void detect_allocator(const RunView& view, Findings& findings);
 void detect_memory(const RunView& view, Findings& findings);
 void detect_stalls(const RunView& view, Findings& findings);
 void detect_hang(const RunView& view, Findings& findings);

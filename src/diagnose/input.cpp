@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "diagnose/allocator.h"
 
 namespace flatout::diagnose {
 
@@ -185,6 +186,13 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
     return [&view, act](const Cell& c) { return makes_samples(view, c) && c.act == act; };
   };
   out.push_back(cpu_cause(view, times, whatif));
+  if (const double contended = malloc_contention(view); contended > 0) {
+    const double inside = view.profile().seconds(
+        [&](const Cell& c) { return makes_samples(view, c) && in_allocator(c); });
+    const double all =
+        view.profile().seconds([&](const Cell& c) { return makes_samples(view, c); });
+    if (all > 0) take_cpu(out.front(), times.total * inside / all * contended);
+  }
   const FileWork files = file_work(view, times);
   const ReadWork read = read_work(view);
   const double samples = std::max(loader.batch_samples, 1.0);

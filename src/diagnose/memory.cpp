@@ -247,22 +247,6 @@ void detect_page_faults(const RunView& view, Findings& findings) {
          "(MALLOC_TRIM_THRESHOLD_, jemalloc), or huge pages.");
 }
 
-void detect_allocator(const RunView& view, Findings& findings) {
-  const auto in_malloc = [](const Cell& c) {
-    return (c.role == Role::kTrainer || c.role == Role::kProducer) && (c.traits & kInMalloc) != 0 &&
-           (c.act == Act::kLock || on_cpu(c.act));
-  };
-  const auto blocked = [&](const Cell& c) { return in_malloc(c) && c.act == Act::kLock; };
-  if (view.readings(blocked) < kFewReadings) return;
-  const double cost = view.per_step(Role::kTrainer, in_malloc);
-  Finding* f = findings.add("mem.allocator", "Threads contend in malloc", 0.8, cost);
-  if (f == nullptr) return;
-  f->where = view.where(in_malloc);
-  evidence(*f, fmt::format("{} a step pass in malloc and free", ms(cost)), cost * 1e3, "ms",
-           "stacks", view.readings(in_malloc));
-  remedy(*f, "allocator", "Preload an allocator with caches per thread.");
-}
-
 void detect_compaction(const RunView& view, Findings& findings) {
   const double wall = view.seconds();
   const double stalls = view.increase(view.host(SignalId::kVmCompactStall)).value_or(0) / wall;
@@ -337,7 +321,6 @@ void detect_memory(const RunView& view, Findings& findings) {
   detect_leak(view, findings);
   detect_pressure(view, findings);
   detect_page_faults(view, findings);
-  detect_allocator(view, findings);
   detect_compaction(view, findings);
   detect_fds(view, findings);
 }

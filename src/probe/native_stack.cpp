@@ -15,13 +15,16 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/fs.h"
 #include "probe/remote_memory.h"
 
 namespace flatout::probe {
 namespace {
 
 constexpr size_t kStackBytes = 8192;
-constexpr size_t kRingPages = 8;  // data; holds three samples
+constexpr size_t kRingPages = 8;       // data; holds three samples
+constexpr uint32_t kTopOfStack = 192;  // bytes; what a lock or a call of the kernel's leaves there
+constexpr size_t kMaxMaps = 4 << 20;
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxSamplers = 16;
 constexpr uint64_t kSamplesPerSecond = 49;
@@ -80,7 +83,7 @@ bool parse_sample(std::string_view payload, symbols::NativeRegisters& registers,
 
 }  // namespace
 
-Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid) {
+Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid, uint32_t stack_bytes) {
   perf_event_attr attr{};
   attr.size = sizeof attr;
   attr.type = PERF_TYPE_SOFTWARE;
@@ -89,7 +92,7 @@ Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid) {
   attr.sample_freq = kSamplesPerSecond;
   attr.sample_type = PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER;
   attr.sample_regs_user = register_mask();
-  attr.sample_stack_user = kStackBytes;
+  attr.sample_stack_user = stack_bytes;
   attr.exclude_kernel = 1;
   attr.exclude_hv = 1;
   attr.write_backward = 0;
@@ -144,6 +147,34 @@ bool CpuSampler::take(symbols::NativeRegisters& registers, std::string& stack) {
   return !newest.empty() && parse_sample(newest, registers, stack);
 }
 
+AllocatorWatch::AllocatorWatch(int32_t pid) : pid_(pid) {
+  const auto maps = fs::Root("/").read("proc/" + std::to_string(pid) + "/maps", kMaxMaps);
+  if (maps.ok()) code_ = symbols::AllocatorCode::of(symbols::parse_maps(*maps));
+}
+
+bool AllocatorWatch::blocked(const SyscallInfo& call) {
+  ProcessMemory memory(pid_);
+  buffer_.resize(kTopOfStack);
+  const RemoteRange top{call.sp, static_cast<uint32_t>(buffer_.size())};
+  const auto got = memory.read({&top, 1}, buffer_.data());
+  return got.ok() && code_.is_called_from(std::string_view(buffer_).substr(0, *got));
+}
+
+bool AllocatorWatch::running(int32_t tid) {
+  auto it = samplers_.find(tid);
+  if (it == samplers_.end()) {
+    if (samplers_.size() >= kMaxSamplers) return false;
+    auto opened = CpuSampler::open(tid, kTopOfStack);
+    it = samplers_.emplace(tid, Sampled{opened.ok() ? std::move(*opened) : nullptr}).first;
+  }
+  if (it->second.sampler == nullptr) return false;
+  symbols::NativeRegisters registers;
+  if (it->second.sampler->take(registers, buffer_)) {
+    it->second.inside = code_.holds(registers.pc) || code_.is_called_from(buffer_);
+  }
+  return it->second.inside;
+}
+
 /// Symbols are loaded at the first stack, and anew when many frames lie outside of what is known.
 bool NativeStacks::ready() {
   if (process_ != nullptr && unknown_ < kRenewAfter) return true;
@@ -190,7 +221,7 @@ const std::vector<symbols::NativeFrame>& NativeStacks::running(int32_t tid) {
   auto it = samplers_.find(tid);
   if (it == samplers_.end()) {
     if (samplers_.size() >= kMaxSamplers) return frames_;
-    auto opened = CpuSampler::open(tid);
+    auto opened = CpuSampler::open(tid, kStackBytes);
     if (!opened.ok()) {
       if (opened.error().code != Code::kGone) trouble_ = opened.error();
       return frames_;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "probe/thread_state.h"
+#include "symbols/allocator_code.h"
 #include "symbols/native_process.h"
 
 namespace flatout::probe {
@@ -22,8 +23,8 @@ namespace flatout::probe {
 /// Samples one thread's registers and stack while it is on a core, some 50 times a second of CPU.
 class CpuSampler {
  public:
-  /// Errors: kDenied, kGone, kUnsupported.
-  static Result<std::unique_ptr<CpuSampler>> open(int32_t tid);
+  /// `stack_bytes` of its stack come with each sample. Errors: kDenied, kGone, kUnsupported.
+  static Result<std::unique_ptr<CpuSampler>> open(int32_t tid, uint32_t stack_bytes);
   ~CpuSampler();
   CpuSampler(const CpuSampler&) = delete;
   CpuSampler& operator=(const CpuSampler&) = delete;
@@ -35,6 +36,28 @@ class CpuSampler {
   CpuSampler(int fd, void* ring) : fd_(fd), ring_(ring) {}
   int fd_;
   void* ring_;
+};
+
+/// Whether threads of a process are in its memory allocator, where their whole native stacks would
+/// cost too much.
+class AllocatorWatch {
+ public:
+  explicit AllocatorWatch(int32_t pid);
+
+  bool blocked(const SyscallInfo& call);
+  /// Of a thread that runs: by its newest sample, or as it was where there is no new one.
+  bool running(int32_t tid);
+  void forget(int32_t tid) { samplers_.erase(tid); }
+
+ private:
+  struct Sampled {
+    std::unique_ptr<CpuSampler> sampler;  // nullptr: it can't be had
+    bool inside = false;
+  };
+  int32_t pid_;
+  symbols::AllocatorCode code_;
+  std::map<int32_t, Sampled> samplers_;
+  std::string buffer_;
 };
 
 /// The stacks of one process.

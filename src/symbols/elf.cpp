@@ -203,6 +203,18 @@ std::optional<ElfFile::Symbol> ElfFile::covering(uint64_t vaddr) const {
   return Symbol{c_string(name, 0), best.st_value, best.st_size};
 }
 
+std::optional<uint64_t> ElfFile::end_before(uint64_t vaddr) const {
+  std::optional<uint64_t> end;
+  each_symbol([&](const Elf64_Sym& s, const Section&) {
+    const unsigned type = ELF64_ST_TYPE(s.st_info);
+    if ((type == STT_FUNC || type == STT_GNU_IFUNC) && s.st_value < vaddr) {
+      end = std::max(end.value_or(0), std::min(s.st_value + s.st_size, vaddr));
+    }
+    return true;
+  });
+  return end;
+}
+
 std::string ElfFile::bytes_at(uint64_t vaddr, size_t size) const {
   for (const Segment& s : segments_) {
     if (vaddr < s.vaddr || vaddr - s.vaddr >= s.file_size) continue;

@@ -51,6 +51,8 @@ class ElfFile {
   std::optional<Symbol> find(std::string_view name) const;
   /// The function (or data object) that covers `vaddr`. Streams through the tables: slow, cache it.
   std::optional<Symbol> covering(uint64_t vaddr) const;
+  /// Where the last function ends that begins before `vaddr`. Slow, too.
+  std::optional<uint64_t> end_before(uint64_t vaddr) const;
   /// Bytes at a virtual address, as the file holds them.
   std::string bytes_at(uint64_t vaddr, size_t size) const;
   /// What to add to a symbol's value where the mapping [start, ...) of file offset `offset` lies.
