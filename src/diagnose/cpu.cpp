@@ -194,6 +194,11 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
         view.per_step(Role::kProducerPool, [](const Cell& c) { return c.act == Act::kKernel; });
     relief.fetch_cpu = kernel;
   }
+  const bool beside = crowd.helpers > std::max(pool, producer_pool);
+  if (crowd.helpers > 0.1 * cpu.usable) {
+    relief.trainer += (view.trainer_delay() - view.trainer_delay_in_wait()) * own * crowd.helpers /
+                      std::max(runnable - trainer, 1e-9);
+  }
   const WhatIf whatif(view);
   Finding* f =
       findings.add("cpu.oversubscribed", "The job runs more busy threads than it has cores", 0.9,
@@ -211,6 +216,7 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   f->where = setting_line(view.run(), "torch.num_threads.set_at");
   if (!f->where)
     f->where = view.where([&](const Cell& c) {
+      if (beside) return c.role == Role::kHelper && on_cpu(c.act);
       return (c.role == Role::kTrainer && pool > producer_pool && in_compute(c)) ||
              (c.role == Role::kProducer && pool <= producer_pool && held_up(c));
     });

@@ -402,7 +402,7 @@ Crowd RunView::crowd() const {
            unit;
   };
   return {wanted(Role::kTrainer), wanted(Role::kPool), wanted(Role::kProducer),
-          wanted(Role::kProducerPool)};
+          wanted(Role::kProducerPool), wanted(Role::kHelper)};
 }
 
 double RunView::trainer_in(Part part, const Profile::Filter& filter) const {

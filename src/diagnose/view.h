@@ -70,12 +70,12 @@ struct CpuView {
 
 /// Threads of the job that want a core at a time, on average, by what they are.
 struct Crowd {
-  double trainer = 0, pool = 0, producers = 0, producer_pool = 0;
-  double all() const { return trainer + pool + producers + producer_pool; }
-  /// Whether pools of threads make it too many for so many cores; workers alone have their own
-  /// findings.
+  double trainer = 0, pool = 0, producers = 0, producer_pool = 0, helpers = 0;
+  double all() const { return trainer + pool + producers + producer_pool + helpers; }
+  /// Whether pools of threads, or programs beside the training, make it too many for so many
+  /// cores; workers alone have their own findings.
   bool too_many(double cores) const {
-    return cores > 0 && all() > 1.3 * cores && pool + producer_pool > 0.35 * all();
+    return cores > 0 && all() > 1.3 * cores && pool + producer_pool + helpers > 0.35 * all();
   }
 };
 
