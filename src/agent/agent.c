@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "agent/clock.h"
 #include "agent/connection.h"
 #include "agent/python_calls.h"
 #include "agent/strings.h"
@@ -43,12 +43,6 @@ FLATOUT_HOT_DATA static struct flatout_cost cost = {0};
 FLATOUT_HOT_DATA static uint64_t last_cost_ns = 0;
 
 static __thread uint32_t thread_id, thread_generation;
-
-FLATOUT_HOT static uint64_t now_ns(void) {
-  struct timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static int change_state(int from, int to) {
   return __atomic_compare_exchange_n(&state, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);

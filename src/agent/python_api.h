@@ -23,6 +23,8 @@ struct py_method {
 #define PY_ONE_ARGUMENT 0x08
 #define PY_FASTCALL 0x80 /* METH_FASTCALL: public since 3.7, in the stable ABI since 3.10 */
 
+#define PY_ARGUMENTS_OFFSET ((size_t)1 << 63) /* in the count of a vectorcall (PEP 590) */
+
 struct py_member {
   const char* name;
   int type;

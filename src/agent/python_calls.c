@@ -3,8 +3,8 @@
 #include "agent/python_calls.h"
 
 #include <string.h>
-#include <time.h>
 
+#include "agent/clock.h"
 #include "agent/python_api.h"
 #include "agent/python_hooks.h"
 #include "wire/messages.h"
@@ -21,12 +21,6 @@ FLATOUT_HOT_DATA static py_object* name_nbytes = NULL;
 static py_object *samples_type, *iterator_type;
 
 static __thread uint64_t gc_began;
-
-FLATOUT_HOT static uint64_t now_ns(void) {
-  struct timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 /* Of an object of any type; 0 where it has none. A KeyboardInterrupt is left for the caller. */
 static int64_t number_of(py_object* object, py_object* attribute) {

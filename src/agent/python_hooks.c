@@ -4,8 +4,8 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <time.h>
 
+#include "agent/clock.h"
 #include "agent/python_calls.h"
 #include "wire/messages.h"
 
@@ -41,15 +41,7 @@ FLATOUT_HOT_DATA static py_object *name_training = NULL, *idle_hook = NULL;
 FLATOUT_HOT_DATA static _Bool (*grad_mode)(void) = NULL; /* c10::GradMode::is_enabled() */
 static py_object* hook_type;
 
-#define PY_ARGUMENTS_OFFSET ((size_t)1 << 63)
-
 static __thread int inside_model;
-
-FLATOUT_HOT static uint64_t now_ns(void) {
-  struct timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 FLATOUT_HOT static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
 

@@ -184,6 +184,9 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
   remedy(*f, "split", "Split or precompute the heavy samples.");
 }
 
+// Share of the producers' time spent on batches from which they are the bottleneck.
+constexpr double kBound = 0.9;
+
 void detect_restart(const RunView& view, Findings& findings) {
   const model::Run& run = view.run();
   if (view.steps().steady.empty()) return;
@@ -209,17 +212,23 @@ void detect_restart(const RunView& view, Findings& findings) {
   for (const Slice* s : loader.fetches) fetches.push_back(to_s(s->length()));
   const double usual = lengths.empty() ? 0 : median(lengths);
   const double first_batch = fetches.empty() ? 0 : median(fetches);
+  // Workers that otherwise keep up are behind for some batches more.
+  const bool keeps_up = loader.busy < kBound;
+  std::sort(starts.begin(), starts.end(), by_begin);
   double stall = 0;
-  for (const Slice* s : starts) {
-    double one = to_s(s->length());
-    const auto it =
-        std::find_if(waits.begin(), waits.end(), [&](const Slice* w) { return w->end >= s->end; });
-    if (it != waits.end()) {
-      const Slice* w = *it;
-      one = w->begin <= s->begin ? to_s(w->length()) : one + to_s(w->length());
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const Slice& start = *starts[i];
+    const TimePoint until = i + 1 < starts.size() ? starts[i + 1]->begin : end;
+    auto it = std::find_if(waits.begin(), waits.end(),
+                           [&](const Slice* w) { return w->end >= start.end; });
+    // Some loaders are started within the first wait.
+    double one = it != waits.end() && (*it)->begin <= start.begin ? 0 : to_s(start.length());
+    for (bool first = true; it != waits.end() && (*it)->begin < until && (first || keeps_up); ++it) {
+      one += std::max(0.0, to_s((*it)->length()) - usual);
+      first = false;
     }
     // Even lasting workers have to make an epoch's first batch while the step waits.
-    stall += std::max(0.0, one - usual - first_batch);
+    stall += std::max(0.0, one - first_batch);
   }
   const double saved = stall / static_cast<double>(view.steps().count);
   Finding* f =

@@ -28,7 +28,7 @@ constexpr double kFarthest = 100;
 // Kernel time on a line's time on CPU from which faults are what it mostly does.
 constexpr double kFaultsDominate = 0.4;
 // What a fault that zeroes an OS page takes at most, in a virtual machine too.
-constexpr double kFaultSeconds = 2e-6;
+constexpr double kFaultSeconds = 4e-6;
 constexpr double kSomeGrowth = 24.0 * (1 << 20);
 // A leak of each step is as steep in each third of the run, but for this factor.
 constexpr double kEven = 0.5;
