@@ -223,7 +223,8 @@ void detect_restart(const RunView& view, Findings& findings) {
                            [&](const Slice* w) { return w->end >= start.end; });
     // Some loaders are started within the first wait.
     double one = it != waits.end() && (*it)->begin <= start.begin ? 0 : to_s(start.length());
-    for (bool first = true; it != waits.end() && (*it)->begin < until && (first || keeps_up); ++it) {
+    for (bool first = true; it != waits.end() && (*it)->begin < until && (first || keeps_up);
+         ++it) {
       one += std::max(0.0, to_s((*it)->length()) - usual);
       first = false;
     }

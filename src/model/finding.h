@@ -41,7 +41,7 @@ struct Finding {
   std::optional<Where> where;
   std::vector<Evidence> evidence;
   std::vector<Suggestion> remedies;
-  bool ended_the_job = false;  // ranks before everything
+  bool ended_the_job = false;     // ranks before everything
   bool will_end_the_job = false;  // within the hour, if it goes on like this
 };
 
