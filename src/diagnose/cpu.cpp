@@ -225,10 +225,19 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
 
 void detect_python_bound(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;  // all start-up is Python
-  // An optimizer's own loop over parameters is the framework's business.
-  const auto computing = [](const Cell& c) {
+  // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
+  // some of that line fall into the part before.
+  std::unordered_map<model::FrameId, double> in_optimizer, in_all;
+  for (const Cell& c : view.profile().cells()) {
+    if (c.role != Role::kTrainer || !on_cpu(c.act)) continue;
+    const double readings = static_cast<double>(c.readings);
+    in_all[c.user] += readings;
+    if (c.part == Part::kOptimizer) in_optimizer[c.user] += readings;
+  }
+  const auto computing = [&](const Cell& c) {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
-           c.part != Part::kOptimizer && (c.traits & (kInLogging | kInSave)) == 0;
+           c.part != Part::kOptimizer && (c.traits & (kInLogging | kInSave)) == 0 &&
+           in_optimizer[c.user] <= 0.5 * in_all[c.user];
   };
   // Interpreter time among the time on CPU, by line and by function: big operations have hardly
   // any.

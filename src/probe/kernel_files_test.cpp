@@ -91,12 +91,12 @@ TEST(DiskProbe, TakesWholeDisksThatAreUsed) {
 }
 
 TEST(EveryMachineProbe, SurvivesAnEmptyAndAGarbageRoot) {
+  using namespace std::string_literals;
   FakeTree empty, garbage;
   for (const char* file : {"stat", "loadavg", "meminfo", "vmstat", "buddyinfo", "diskstats",
                            "pressure/cpu", "uptime", "sys/kernel/pid_max"}) {
-    garbage.write(std::string("proc/") + file, std::string("\xff\0 (( -1 99999999999999999999:\n\n"
-                                                           "cpu x\ncpu\n8 0\n",
-                                                           50));
+    garbage.write(std::string("proc/") + file,
+                  "\xff\0 (( -1 99999999999999999999:\n\ncpu x\ncpu\n8 0\n"s);
   }
   for (const FakeTree* tree : {&empty, &garbage}) {
     RecordSink sink;

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-STEPS = 60
+STEPS = 120
 WIDTH = 512
 
 
