@@ -105,8 +105,8 @@ def train_on(meter, model, optimizer, x, y):
 def over_loader(meter, loader, limit=STEPS):
     model, optimizer = make_model()
     done = 0
-    while done < limit:
-        meter.skip()
+    meter.skip()
+    while done < limit:  # the end of an epoch's workers and the start of the next ones are input, too
         for x, y in loader:
             meter.did("input")
             train_on(meter, model, optimizer, x, y)
