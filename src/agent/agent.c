@@ -239,7 +239,7 @@ void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uin
 FLATOUT_HOT_DATA static struct {
   uint64_t owner; /* pthread_self(); 0: nobody yet */
   uint32_t count;
-  uint32_t tid;
+  uint32_t tid;                   /* that they were last sent for */
   uint64_t hooks, sum_ns, max_ns; /* their cost, and of those before them in this step */
   struct flatout_slice slices[MOST_HELD];
 } held = {0};
@@ -272,6 +272,7 @@ FLATOUT_HOT static void hold(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
   struct flatout_ring* ring = NULL;
   if (step_ends || held.count == MOST_HELD || end_ns - held.slices[0].begin_ns > LONGEST_HELD_NS) {
     ring = current_ring(kind);
+    held.tid = this_thread(); /* pthread_self() may be that of a thread which has ended */
     if (ring != NULL) send_held(ring);
     held.count = 0;
   }

@@ -37,9 +37,8 @@ double malloc_contention(const RunView& view) {
   const double inside = view.profile().seconds(in_allocator);
   // In the kernel there is the lock's own call, but also what asks for memory and faults it in.
   double waits = view.profile().seconds(waits_inside);
-  waits -= kFaultSeconds * view.process_increase(
-                               SignalId::kProcMinorFaults,
-                               [&](model::ProcessId p) { return view.run().processes[p].in_job; });
+  waits -= kFaultSeconds *
+           view.process_increase(SignalId::kProcMinorFaults, [](model::ProcessId) { return true; });
   const double contended = waits / inside;
   return contended < kContended ? 0 : std::min(1.0, kGoesToo * contended);
 }
