@@ -2,10 +2,11 @@
 
     FLATOUT_BIN=build/release/flatout python bench/whatif/whatif.py [--rounds 3] [NAME…]
 
-For each job of tests/jobs with a step cost, runs with the cause and with --fixed alternate, without
-Flatout (A B B A …); one run under `flatout run` gives the prediction. By findings.md a prediction holds if it is off
-by at most 15 % of the saved time or 2 % of the step, whichever is larger. Only jobs with a measured gain
-of 1.2 or more count. Writes bench/results/whatif.csv. Use a quiet machine.
+For each job of tests/jobs with a step cost, runs under `flatout run` with the cause and plain runs with --fixed
+alternate (A B B A …). Each prediction is made from a run, and is held against that run's own step time: a
+shared machine is another one a minute later. By findings.md it holds if it is off by at most 15 % of the saved
+time or 2 % of the step, whichever is larger; medians over the rounds. Only jobs with a measured gain of 1.2 or
+more count. Writes bench/results/whatif.csv. Use a quiet machine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "jobs"))
@@ -47,52 +48,59 @@ class Row:
     saved_high_ms: float
     measured_gain: float
     predicted_gain: Optional[float]
-    predicted_saved_ms: Optional[float]
+    predicted_ms: Optional[float]  # per step, without the cause
     allowed_ms: float
     off_ms: Optional[float]
     holds: str  # yes, no, not found, small (gain below 1.2)
 
 
-def step_ms(case: Case, fixed: bool) -> float:
+def mean_ms(times: Path, case: Case, done: launch.Done) -> float:
+    """The job's own figure of its steps, warm-up left out."""
+    if not times.exists():
+        raise RuntimeError(f"{case.name}: no times, code {done.code}\n{done.output[-1500:]}")
+    return 1e3 * json.loads(times.read_text())["mean_s"]
+
+
+def fixed_ms(case: Case) -> float:
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
-        done = launch.run(case, fixed=fixed, times=times)
-        if not times.exists():
-            raise RuntimeError(f"{case.name}: no times, code {done.code}\n{done.output[-1500:]}")
-        return 1e3 * json.loads(times.read_text())["mean_s"]
+        return mean_ms(times, case, launch.run(case, fixed=True, times=times))
 
 
-def prediction(case: Case, flatout: str) -> Optional[float]:
-    """The gain that findings.json predicts for the case's own cause."""
+def with_cause(case: Case, flatout: str, keep: Optional[Path], number: int) -> Tuple[float, Optional[float]]:
+    """Milliseconds per step, and the gain that findings.json predicts for the case's own cause."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        launch.run(case, prefix=[flatout, "run", "--out", str(out), "--"])
+        times = Path(folder) / "times.json"
+        out = (keep or Path(folder)) / f"{case.name}-{number}"
+        done = launch.run(case, prefix=[flatout, "run", "--out", str(out), "--"], times=times)
         findings = json.loads((out / "findings.json").read_text())["findings"]
-        return next((f["gain"] for f in findings if f["id"] == case.expect), None)
+        gain = next((f["gain"] for f in findings if f["id"] == case.expect), None)
+        return mean_ms(times, case, done), gain
 
 
-def interval(pairs: List[tuple], draws: int = 2000) -> tuple:
-    """95 % bootstrap interval of the median saved time."""
+def interval(values: List[float], draws: int = 2000) -> Tuple[float, float]:
+    """95 % bootstrap interval of the median."""
     rng = random.Random(0)
-    saved = [a - b for a, b in pairs]
-    medians = sorted(statistics.median(rng.choices(saved, k=len(saved))) for _ in range(draws))
+    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(draws))
     return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
 
 
-def compare(case: Case, flatout: str, rounds: int, machine: str) -> Row:
-    pairs = []
+def compare(case: Case, flatout: str, rounds: int, machine: str, keep: Optional[Path]) -> Row:
+    causes, fixes = [], []
     for i in range(rounds):
-        order = (False, True) if i % 2 == 0 else (True, False)
-        got = {fixed: step_ms(case, fixed) for fixed in order}
-        pairs.append((got[False], got[True]))
-    gains = [g for g in (prediction(case, flatout) for _ in range(max(1, rounds // 2))) if g]
-    cause, fixed = (statistics.median(p) for p in zip(*pairs))
+        for fixed in (False, True) if i % 2 == 0 else (True, False):
+            if fixed:
+                fixes.append(fixed_ms(case))
+            else:
+                causes.append(with_cause(case, flatout, keep, i + 1))
+    fixed = statistics.median(fixes)
+    found = [(ms, gain) for ms, gain in causes if gain]
+    cause = statistics.median(ms for ms, _ in found or causes)
     saved = cause - fixed
-    low, high = interval(pairs)
+    low, high = interval([ms - f for (ms, _), f in zip(causes, fixes)])
     allowed = max(0.15 * saved, 0.02 * cause)
-    gain = statistics.median(gains) if gains else None
-    predicted = cause * (1 - 1 / gain) if gain else None
-    off = abs(predicted - saved) if predicted is not None else None
+    after = statistics.median(ms / gain for ms, gain in found) if len(found) * 2 > len(causes) else None
+    off = abs(after - fixed) if after is not None else None
     if cause / fixed < LEAST_GAIN:
         holds = "small"
     elif off is None:
@@ -101,13 +109,15 @@ def compare(case: Case, flatout: str, rounds: int, machine: str) -> Row:
         holds = "yes" if off <= allowed else "no"
     digits = lambda v: None if v is None else round(v, 3)  # noqa: E731
     return Row(machine, case.name, case.expect, rounds, digits(cause), digits(fixed), digits(saved), digits(low),
-               digits(high), digits(cause / fixed), digits(gain), digits(predicted), digits(allowed), digits(off), holds)
+               digits(high), digits(cause / fixed), digits(cause / after if after else None), digits(after),
+               digits(allowed), digits(off), holds)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "whatif.csv")
+    parser.add_argument("--keep", type=Path, help="a folder for the runs that gave the predictions")
     parser.add_argument("names", nargs="*")
     opts = parser.parse_args()
     flatout = os.environ.get("FLATOUT_BIN", str(ROOT / "build" / "release" / "flatout"))
@@ -123,7 +133,7 @@ def main() -> int:
             print(f"{case.name:24} skipped: lacks {', '.join(missing)}")
             continue
         try:
-            row = compare(case, flatout, opts.rounds, machine)
+            row = compare(case, flatout, opts.rounds, machine, opts.keep)
         except (RuntimeError, OSError) as error:
             print(f"{case.name:24} failed: {error}")
             continue

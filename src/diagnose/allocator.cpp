@@ -17,6 +17,8 @@ namespace {
 // Part of the time in malloc that threads wait for its lock, from which they contend; and how much
 // of the rest goes with it: a line of the cache that comes from another core is slow, too.
 constexpr double kContended = 0.1, kGoesToo = 3.0;
+// Part of that time that is other threads' than the training thread's, at least.
+constexpr double kOthers = 0.2;
 // Part of the producers' time from which on they are held up.
 constexpr double kHeldUp = 0.3;
 // What the kernel takes for a fault of a page at most.
@@ -35,6 +37,9 @@ bool in_allocator(const Cell& c) {
 double malloc_contention(const RunView& view) {
   if (view.readings(waits_inside) < kFewReadings) return 0;
   const double inside = view.profile().seconds(in_allocator);
+  const double trainer = view.profile().seconds(
+      [](const Cell& c) { return c.role == Role::kTrainer && in_allocator(c); });
+  if (inside - trainer < kOthers * inside) return 0;  // one thread has nobody to wait for
   // In the kernel there is the lock's own call, but also what asks for memory and faults it in.
   double waits = view.profile().seconds(waits_inside);
   waits -= kFaultSeconds *
@@ -66,11 +71,16 @@ void detect_allocator(const RunView& view, Findings& findings) {
     return !in_allocator(c) && (c.act == Act::kLock || c.act == Act::kPoll);
   });
   const bool produced = view.loader().batches > 0 && view.loader().kind != LoaderKind::kSerial;
-  const WhatIf whatif(view);
-  model::Finding* f = findings.add(
-      "mem.allocator", "Threads contend in malloc", 0.8,
-      produced ? whatif.saved_by({.fetch = view.loader().fetch * producers, .trainer = own})
-               : own + joined * helpers);
+  double saved = own + joined * helpers;
+  if (produced) {
+    const LoaderView& loader = view.loader();
+    const double cpu = view.cpu().producers * view.seconds() / static_cast<double>(loader.batches);
+    saved = WhatIf(view).saved_by({.fetch = loader.fetch * producers,
+                                   .fetch_cpu = cpu * producers,
+                                   .trainer = own,
+                                   .trainer_cpu = own});
+  }
+  model::Finding* f = findings.add("mem.allocator", "Threads contend in malloc", 0.8, saved);
   if (f == nullptr) return;
   // What the samples themselves take cannot be told while their threads hold each other up.
   if (producers > kHeldUp) findings.drop("input.decode_cpu");

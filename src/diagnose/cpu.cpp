@@ -28,8 +28,9 @@ constexpr double kMuchStolen = 0.3;
 // Interpreter time in the time on CPU from which operations count as tiny; and how far below what
 // was read the truth may lie (standard errors).
 constexpr double kTinyOps = 0.14, kSure = 1.28;
-// Interpreter time in the forward pass below which its operations are not to blame.
-constexpr double kPythonShare = 0.2;
+// Interpreter time in the forward pass, and in all that its operations are to blame for, below
+// which they are not.
+constexpr double kPythonShare = 0.2, kPythonOfAll = 0.16;
 // Operations of the autograd graph that take less than this on average, forward and back, are
 // mostly dispatch: launching one takes some 5 us each way.
 constexpr double kTinyOp = 40e-6;
@@ -225,6 +226,8 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
 
 void detect_python_bound(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;  // all start-up is Python
+  // While threads fight for the interpreter, the time in its lines is theirs as well.
+  if (findings.has("input.gil")) return;
   // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
   // some of that line fall into the part before.
   std::unordered_map<model::FrameId, double> in_optimizer, in_all;
@@ -236,7 +239,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   }
   const auto computing = [&](const Cell& c) {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
-           c.part != Part::kOptimizer && (c.traits & (kInLogging | kInSave)) == 0 &&
+           c.part != Part::kOptimizer &&
+           (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess)) == 0 &&
            in_optimizer[c.user] <= 0.5 * in_all[c.user];
   };
   // Interpreter time among the time on CPU, by line and by function: big operations have hardly
@@ -284,12 +288,12 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double share = forward > 0 ? tiny_forward / forward : 0;
   double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
   int64_t readings = view.readings(tiny);
-  const bool by_lines =
-      readings >= kFewReadings && python >= kPythonShare * std::max(forward, in_lines);
   // The graph tells the number of operations, however few readings there are.
   std::string_view nodes = view.run().fact("torch.graph_nodes");
   if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more
   const double ops = parse_number<double>(nodes).value_or(0);
+  const bool by_lines = readings >= kFewReadings && python >= kPythonOfAll * overhead &&
+                        python >= kPythonShare * std::max(forward, in_lines);
   const bool by_ops =
       ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
   if (!by_lines && !by_ops) return;

@@ -91,7 +91,8 @@ TEST(Diagnose, DecodingInTheTrainingThreadBesideAnIdleCoreIsTooFewWorkers) {
   b.machine(2, 1.0).process_cpu(100, 1.0);
   const Diagnosis d = diagnose(b.build());
   ASSERT_EQ(d.verdict, "input.too_few_workers");
-  EXPECT_NEAR(*d.findings.front().gain, 2.0, 0.15);
+  // Twice as fast at most; two cores with nothing to spare share their caches.
+  EXPECT_NEAR(*d.findings.front().gain, 1.7, 0.15);
 }
 
 TEST(Diagnose, WorkersThatKeepUpAreHealthy) {

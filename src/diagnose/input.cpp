@@ -308,25 +308,31 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
                      }});
     }
   }
-  // Taking a batch out of the queue is passing it, too: the training thread unpickles it.
-  const auto unpickles = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.part == Part::kInputWait && on_cpu(c.act) &&
-           (c.traits & kInQueue) != 0;
+  // Taking a batch out of the queue is passing it, too: the training thread unpickles it, and frees
+  // the objects of the one before at the same line.
+  const auto takes = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part == Part::kInputWait && on_cpu(c.act);
+  };
+  const auto from_queue = [&](const Cell& c) { return takes(c) && (c.traits & kInQueue) != 0; };
+  const auto hot = view.profile().hottest(from_queue, view.run());
+  const auto unpickles = [=, line = hot ? hot->frame : 0](const Cell& c) {
+    return from_queue(c) || (takes(c) && line != 0 && c.user == line);
   };
   double handling = loader.kind == LoaderKind::kProcesses
                         ? view.per_step(Role::kTrainer, [&](const Cell& c) { return unpickles(c); })
                         : 0;
   // Few readings may say more, but it takes about as long as pickling, which is measured.
   if (times.handover > 0) handling = std::min(handling, kUnpickle * times.handover);
-  const double passing = times.collate + times.handover;
+  const bool taking = handling > times.collate;
+  // Whatever makes a batch, it is handed over.
+  const double passing = times.collate + (taking ? times.handover : 0);
   if (passing + handling > 0) {
-    const bool taking = handling > times.collate;
     out.push_back({"input.collate",
                    "Putting batches together and passing them on bounds the loader",
                    {.fetch = passing,
                     .fetch_cpu = cpu_among(view, times, passing),
-                    .trainer_cpu = handling,
-                    .handling = handling},
+                    .trainer_cpu = taking ? handling : 0,
+                    .handling = taking ? handling : 0},
                    passing + handling,
                    [&view, taking, unpickles](const Cell& c) {
                      return taking ? unpickles(c)

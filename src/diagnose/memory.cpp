@@ -29,6 +29,10 @@ constexpr double kFarthest = 100;
 constexpr double kFaultsDominate = 0.4;
 // What a fault that zeroes an OS page takes at most, in a virtual machine too.
 constexpr double kFaultSeconds = 4e-6;
+// The same for a huge page.
+constexpr double kHugeFaultSeconds = 0.5e-3;
+// Part of a line's time in waits and work of the kernel from which little else is left of it.
+constexpr double kThrashes = 0.6;
 constexpr double kSomeGrowth = 24.0 * (1 << 20);
 // A leak of each step is as steep in each third of the run, but for this factor.
 constexpr double kEven = 0.5;
@@ -170,9 +174,26 @@ void detect_pressure(const RunView& view, Findings& findings) {
   if (stalled == 0 && (swapped > 10 || hits > 0)) {
     stalled = view.increase(view.host(SignalId::kPsiMemorySome)).value_or(0) * 1e-9 / wall;
   }
-  // Swapped-in memory shows as waits for storage outside of reads and input.
-  const double faulting = view.per_step(Role::kTrainer, [](const Cell& c) {
-    return c.act == Act::kRead && c.part != Part::kInputWait && c.part != Part::kCheckpoint;
+  // Swapped-in memory shows as waits for storage outside of reads and input. Lines that hardly do
+  // anything else lose the rest to it, too: faults on cores of a virtual machine count as theirs.
+  const auto outside = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint;
+  };
+  struct Line {
+    double all = 0, read = 0, kernel = 0;
+  };
+  std::unordered_map<model::FrameId, Line> lines;
+  for (const Cell& c : view.profile().cells()) {
+    if (!outside(c)) continue;
+    lines[c.user].all += c.seconds;
+    if (c.act == Act::kRead || c.act == Act::kReclaim) lines[c.user].read += c.seconds;
+    if (c.act == Act::kKernel || c.act == Act::kMemory) lines[c.user].kernel += c.seconds;
+  }
+  const double faulting = view.per_step(Role::kTrainer, [&](const Cell& c) {
+    if (!outside(c)) return false;
+    const Line& line = lines[c.user];
+    return c.act == Act::kRead || (c.user != 0 && line.read > 0.2 * line.all &&
+                                   line.read + line.kernel > kThrashes * line.all);
   });
   const bool swapping = swapped > 50;
   // Mapped files that the limit throws out come back by faults, as swapped memory does.
@@ -214,7 +235,7 @@ void detect_page_faults(const RunView& view, Findings& findings) {
   std::unordered_map<model::FrameId, Line> lines;
   const auto computes = [](const Cell& c) {
     return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kCheckpoint &&
-           (c.traits & (kInSave | kInLogging)) == 0;
+           (c.traits & (kInSave | kInLogging | kInSpawn | kInSubprocess)) == 0;
   };
   const auto in_kernel = [](const Cell& c) {
     return c.act == Act::kKernel || c.act == Act::kMemory;
@@ -233,7 +254,9 @@ void detect_page_faults(const RunView& view, Findings& findings) {
   };
   if (view.readings(kernel) < kFewReadings) return;
   // The kernel may be busy with something else; a fault does not take longer than this.
-  const double cost = std::min(view.per_step(Role::kTrainer, kernel), faults * kFaultSeconds);
+  const double huge = view.increase(view.host(SignalId::kVmThpFaultAlloc)).value_or(0) / n;
+  const double most = faults * kFaultSeconds + huge * kHugeFaultSeconds;
+  const double cost = std::min(view.per_step(Role::kTrainer, kernel), most);
   Finding* f =
       findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step", 0.88, cost);
   if (f == nullptr) return;

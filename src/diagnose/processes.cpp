@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -17,14 +18,48 @@ using model::SignalId;
 
 namespace {
 
+// Part of a line's time in starting and awaiting processes from which it is there for that.
+constexpr double kForChildren = 0.3;
+// What the kernel takes at most for the first write to an OS page after a fork.
+constexpr double kCopySeconds = 4e-6;
+
 void detect_churn(const RunView& view, Findings& findings) {
-  const auto starting = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.act == Act::kChild &&
-           (c.traits & (kInSpawn | kInLoader)) == 0 && c.part != Part::kCheckpoint;
+  const auto ours = [](const Cell& c) {
+    return c.role == Role::kTrainer && (c.traits & kInLoader) == 0 && c.part != Part::kCheckpoint;
   };
-  const int64_t readings = view.readings(starting);
+  const auto calls = [&](const Cell& c) {
+    return ours(c) && (c.act == Act::kChild || (c.traits & (kInSpawn | kInSubprocess)) != 0);
+  };
+  const int64_t readings = view.readings(calls);
   if (readings < kFewReadings || findings.has("cpu.process_churn")) return;
-  const double cost = view.per_step(Role::kTrainer, starting);
+  struct Line {
+    double all = 0, children = 0;
+  };
+  std::unordered_map<model::FrameId, Line> lines;
+  for (const Cell& c : view.profile().cells()) {
+    if (!ours(c)) continue;
+    lines[c.user].all += c.seconds;
+    if (calls(c)) lines[c.user].children += c.seconds;
+  }
+  const auto starting = [&](const Cell& c) {
+    if (!ours(c)) return false;
+    const Line& line = lines[c.user];
+    return calls(c) || (c.user != 0 && line.children > kForChildren * line.all);
+  };
+  double cost = view.per_step(Role::kTrainer, starting);
+  // After each fork, parent and child copy what they write to.
+  const auto copies = [&](const Cell& c) {
+    return ours(c) && c.act == Act::kKernel && !starting(c) && (c.traits & kInSave) == 0;
+  };
+  if (view.has_steps() && view.readings([&](const Cell& c) {
+        return ours(c) && (c.traits & kInSpawn) != 0;
+      }) >= kFewReadings) {
+    const double faults =
+        view.process_increase(SignalId::kProcMinorFaults,
+                              [&](model::ProcessId p) { return p == view.trainer_process(); }) /
+        static_cast<double>(view.steps().count);
+    cost += std::min(view.per_step(Role::kTrainer, copies), faults * kCopySeconds);
+  }
   Finding* f = findings.add("cpu.process_churn", "Processes are started all the time", 0.9, cost);
   if (f == nullptr) return;
   f->where = view.where(starting);

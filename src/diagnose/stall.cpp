@@ -29,6 +29,8 @@ namespace {
 constexpr double kSaveBytes = 256 * 1024;
 // Share of a line's time in writing calls from which the line is there to write.
 constexpr double kWritingLine = 0.25;
+// Stalls of one kind are at least this part as long as the usual one of them.
+constexpr double kAlike = 0.4;
 constexpr double kHangMedians = 10;
 constexpr double kHangSeconds = 5;
 
@@ -253,15 +255,37 @@ void detect_periodic(const RunView& view, Findings& findings) {
   if (!view.has_steps() || view.steps().count < 20) return;
   const StepsView& steps = view.steps();
   // What is left of each step beyond the usual one, without the parts that have a name.
-  std::vector<int64_t> at;
-  double excess = 0, named = 0;
+  struct Long {
+    int64_t index;
+    double extra;
+  };
+  std::vector<Long> longs;
+  double all = 0, named = 0;
   for (const Step* s : steps.steady) {
     const double extra = to_s(s->length()) - steps.median;
     if (extra < 0.5 * steps.median) continue;
-    excess += extra;
-    at.push_back(s->index);
+    all += extra;
+    longs.push_back({s->index, extra});
+  }
+  // Steps that something else made a little longer lie between: what counts are those like the one
+  // that half of the lost time lies in longer steps than.
+  std::sort(longs.begin(), longs.end(),
+            [](const Long& a, const Long& b) { return a.extra > b.extra; });
+  double least = 0, longer = 0;
+  for (const Long& one : longs) {
+    longer += one.extra;
+    least = kAlike * one.extra;
+    if (longer >= 0.5 * all) break;
+  }
+  std::vector<int64_t> at;
+  double excess = 0;
+  for (const Long& one : longs) {
+    if (one.extra < least) continue;
+    excess += one.extra;
+    at.push_back(one.index);
   }
   if (at.size() < 4) return;
+  std::sort(at.begin(), at.end());
   for (const Finding& f : findings.all()) {
     named += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
   }

@@ -370,9 +370,15 @@ void RunView::sum_readings() {
   trainer_delay_in_wait_ = trainer_in(Part::kInputWait, queued);
   // The kernel's own account is finer than readings where it can be had.
   const double unit = steps_.count > 0 ? static_cast<double>(steps_.count) : wall_;
-  if (const auto ns = increase(thread(SignalId::kThreadRunDelay, trainer_)); ns && unit > 0) {
+  std::optional<double> delayed;
+  for (ThreadId t = 0; t < run_.threads.size(); ++t) {
+    if (t != trainer_ && run_.threads[t].continues != trainer_) continue;
+    const auto ns = increase(thread(SignalId::kThreadRunDelay, t));
+    if (ns) delayed = delayed.value_or(0) + *ns;
+  }
+  if (delayed && unit > 0) {
     const double share = trainer_delay_ > 0 ? trainer_delay_in_wait_ / trainer_delay_ : 0;
-    trainer_delay_ = *ns * 1e-9 / unit;
+    trainer_delay_ = *delayed * 1e-9 / unit;
     trainer_delay_in_wait_ = trainer_delay_ * share;
   }
   for (ThreadId t = 0; t < roles_.size(); ++t) {

@@ -6,12 +6,14 @@ namespace flatout::diagnose {
 
 using model::Part;
 
-// Producers busier than this are taken to be what bounds the step.
-constexpr double kSaturated = 0.85;
 // What a batch that comes from a worker costs the training thread, beyond one that it makes itself:
 // descriptors passed over a socket, a mapping for each tensor. PyTorch's own code takes 0.6 ms for
 // a batch of two tensors on a fast host, 2 ms in a small virtual machine.
 constexpr double kTakeBatch = 1e-3;
+// And for each byte, on either side: shared memory is touched OS page by OS page, a fault each.
+constexpr double kTakeByte = 0.25e-9;
+// Work that comes to run on all cores takes this many times as long: they share caches and memory.
+constexpr double kBeside = 1.15;
 
 WhatIf::WhatIf(const RunView& view) {
   const StepsView& steps = view.steps();
@@ -44,9 +46,14 @@ WhatIf::WhatIf(const RunView& view) {
     const double delay = view.trainer_delay() - view.trainer_delay_in_wait() + view.pool_delay();
     competing_ = std::clamp(delay, 0.0, 0.7 * compute_) * cpu.producers / rivals;
   }
-  base_ = step_;
-  if (pipeline_ && loader.busy < kSaturated) {
-    base_ = std::min(step_, bound(compute_, fetch_, workers_, cpu_main_ + cpu_fetch_, cores_));
+  take_ = kTakeBatch + kTakeByte * loader.batch_bytes;
+  if (pipeline_) {
+    const double even = bound(compute_, fetch_, workers_, cpu_main_ + cpu_fetch_, cores_);
+    const double wait = step_ - compute_, expected = even - compute_;
+    // Producers that keep up on average are not what makes a step wait now and then.
+    keeps_up_ = expected <= 0;
+    uneven_ = std::max(0.0, wait - expected);
+    if (expected > wait && expected > 0) exposed_ = wait / expected;
   }
 }
 
@@ -64,10 +71,11 @@ double WhatIf::step_with(const Relief& relief) const {
       // The batches made aside, at the same cost, as fast as the cores allow.
       const double left = step - wait_;
       const double cpu = cpu_main_ - relief.trainer_cpu - relief.fetch_cpu * per_step;
-      double beside = std::max(left + kTakeBatch * per_step,
-                               (wait_ - relief.fetch * per_step) / relief.workers);
+      const double take = take_ * per_step;
+      double beside =
+          std::max(left + take, (wait_ - relief.fetch * per_step + take) / relief.workers);
       const double cores = cores_ + relief.cores;
-      if (cores > 0) beside = std::max(beside, cpu / cores);
+      if (cores > 0) beside = std::max(beside, kBeside * (cpu + 2 * take) / cores);
       return std::min(step, beside);
     }
     if (serial_) step -= std::min(relief.fetch * per_step, wait_);
@@ -82,7 +90,10 @@ double WhatIf::step_with(const Relief& relief) const {
                      std::max(0.0, cpu_fetch_ - relief.fetch_cpu * per_step);
   const int workers = relief.workers > 0 ? relief.workers : workers_;
   const double after = bound(compute, fetch, workers, cpu, cores_ + relief.cores);
-  return std::clamp(step_ - std::max(0.0, base_ - after), 0.001 * step_, step_);
+  // Batches that come unevenly are waited for the less, the less each takes.
+  double uneven = uneven_;
+  if (!keeps_up_ && fetch_ > 0) uneven *= fetch / fetch_ * workers_ / std::max(workers, workers_);
+  return std::clamp(compute + (after - compute) * exposed_ + uneven, 0.001 * step_, step_);
 }
 
 }  // namespace flatout::diagnose

@@ -33,7 +33,11 @@ class WhatIf {
   double bound(double compute, double fetch, int workers, double cpu, double cores) const;
 
   double step_ = 0, compute_ = 0, handling_ = 0, wait_ = 0, fetch_ = 0, per_step_ = 1;
-  double cpu_main_ = 0, cpu_fetch_ = 0, cores_ = 0, competing_ = 0, base_ = 0;
+  double cpu_main_ = 0, cpu_fetch_ = 0, cores_ = 0, competing_ = 0;
+  double take_ = 0;    // what a batch from a worker costs on either side
+  double uneven_ = 0;  // of a step, beyond what even batches would take
+  bool keeps_up_ = true;
+  double exposed_ = 1;  // part of the waits for even batches that is seen
   int workers_ = 0;
   bool serial_ = false, pipeline_ = false;
 };

@@ -43,7 +43,8 @@ struct Thread {
   ProcessId process = kNone;
   int32_t tid = 0;
   std::string name;
-  bool is_main = false;  // tid == pid
+  bool is_main = false;        // tid == pid
+  ThreadId continues = kNone;  // its events are that one's (timeline/successors.h)
 };
 
 /// Events of [begin, end) were dropped to keep the recording small (not: nothing happened).

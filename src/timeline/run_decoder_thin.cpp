@@ -195,6 +195,9 @@ void RunDecoder::forget_processes() {
     new_thread[id] = count++;
   }
   run_.threads.resize(count);
+  for (Thread& thread : run_.threads) {
+    if (thread.continues != kNone) thread.continues = new_thread[thread.continues];
+  }
 
   for (Slice& slice : run_.slices) slice.thread = new_thread[slice.thread];
   for (StackReading& reading : run_.readings) reading.thread = new_thread[reading.thread];

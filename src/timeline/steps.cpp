@@ -8,6 +8,7 @@
 #include "timeline/step_ends.h"
 #include "timeline/step_layout.h"
 #include "timeline/step_summary.h"
+#include "timeline/successors.h"
 
 namespace flatout::timeline {
 
@@ -77,6 +78,7 @@ Found find(const Run& run) {
 }  // namespace
 
 void find_steps(Run& run) {
+  join_successors(run);
   Found found = find(run);
   run.steps = {};
   if (found.layout.steps.empty()) return;

@@ -269,6 +269,33 @@ TEST(FindSteps, ATrainingThreadNeedNotBeTheMainOne) {
   EXPECT_EQ(run.steps.steps.size(), 10u);
 }
 
+TEST(FindSteps, ThreadsThatFollowEachOtherAreOneTrainingThread) {
+  RunBuilder b;
+  int count = 0;
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    b.thread(0, 101 + epoch);
+    for (int i = 0; i < 5; ++i) b.wait(1).forward(2).backward(3).optimizer(1, 0, ++count);
+  }
+  model::Run run = steps_of(b);
+  EXPECT_EQ(run.steps.steps.size(), 20u);
+  EXPECT_EQ(run.threads[3].continues, 1u);
+  // What comes later of a thread that is known to continue another is that one's, too.
+  run.slices.push_back({b.now(), b.now() + Nanos(1'000'000), SliceKind::kOptimizer, 4, 0, 0, 21});
+  find_steps(run);
+  EXPECT_EQ(run.steps.steps.size(), 21u);
+}
+
+TEST(FindSteps, ThreadsThatTrainSideBySideAreNotOne) {
+  RunBuilder b;
+  b.thread(0, 101).thread(0, 102);
+  for (int i = 0; i < 10; ++i) {
+    for (const model::ThreadId t : {1u, 2u}) b.on(t).wait(1).forward(2).backward(3).optimizer(1);
+  }
+  const model::Run run = steps_of(b);
+  EXPECT_EQ(run.steps.steps.size(), 10u);
+  EXPECT_EQ(run.threads[2].continues, model::kNone);
+}
+
 TEST(FindSteps, MarkersWithoutPhasesGiveCompute) {
   RunBuilder b;
   b.add(SliceKind::kStep, b.now(), b.now(), 0);

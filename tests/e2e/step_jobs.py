@@ -257,6 +257,22 @@ def in_thread(meter):
     thread.join()
 
 
+def thread_per_epoch(meter):
+    model, optimizer = make_model()
+    loader = DataLoader(Samples(32 * 30, 0.0005), batch_size=32)
+
+    def epoch():
+        for x, y in loader:
+            meter.did("input")
+            train_on(meter, model, optimizer, x, y)
+
+    meter.skip()
+    for _ in range(STEPS // 30):
+        thread = threading.Thread(target=epoch)
+        thread.start()
+        thread.join()
+
+
 def lbfgs(meter):
     model, _ = make_model()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, history_size=2)

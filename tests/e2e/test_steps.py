@@ -15,7 +15,7 @@ NAMES = {"input": "input_wait"}
 
 # Loops whose parts hooks tell, and loops where readings of the stacks have to: these are sampled.
 TOLD = ["loader_workers", "loader_inline", "epochs", "feeder_thread", "gan", "accumulation",
-        "validation", "in_thread", "lbfgs", "logging_loop"]
+        "validation", "in_thread", "thread_per_epoch", "lbfgs", "logging_loop"]
 READ = ["generator", "plain_loop", "functional"]
 
 
