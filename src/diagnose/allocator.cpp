@@ -37,9 +37,12 @@ bool in_allocator(const Cell& c) {
 double malloc_contention(const RunView& view) {
   if (view.readings(waits_inside) < kFewReadings) return 0;
   const double inside = view.profile().seconds(in_allocator);
-  const double trainer = view.profile().seconds(
-      [](const Cell& c) { return c.role == Role::kTrainer && in_allocator(c); });
-  if (inside - trainer < kOthers * inside) return 0;  // one thread has nobody to wait for
+  // A process's threads wait for each other; of a loader's processes each has one.
+  const bool threads = view.loader().kind == LoaderKind::kThreads;
+  const double others = view.profile().seconds([&](const Cell& c) {
+    return c.role != Role::kTrainer && (c.role != Role::kProducer || threads) && in_allocator(c);
+  });
+  if (others < kOthers * inside) return 0;
   // In the kernel there is the lock's own call, but also what asks for memory and faults it in.
   double waits = view.profile().seconds(waits_inside);
   waits -= kFaultSeconds *

@@ -78,7 +78,8 @@ TEST(Diagnose, OneBusyWorkerBesideIdleCoresIsTooFewWorkers) {
   b.machine(8, 6.6).process_cpu(100, 0.33).process_cpu(200, 1.0);
   const Diagnosis d = diagnose(b.build());
   ASSERT_EQ(d.verdict, "input.too_few_workers");
-  EXPECT_NEAR(*d.findings.front().gain, 3.0, 0.3);
+  // Three times as fast, and what remains of the step no longer starts on a cold core.
+  EXPECT_NEAR(*d.findings.front().gain, 3.3, 0.3);
   EXPECT_EQ(find(d, "input.decode_cpu"), nullptr);
 }
 
