@@ -28,9 +28,8 @@ constexpr double kMuchStolen = 0.3;
 // Interpreter time in the time on CPU from which operations count as tiny; and how far below what
 // was read the truth may lie (standard errors).
 constexpr double kTinyOps = 0.14, kSure = 1.28;
-// Interpreter time in the forward pass, and in all that its operations are to blame for, below
-// which they are not.
-constexpr double kPythonShare = 0.2, kPythonOfAll = 0.16;
+// Interpreter time in the forward pass below which its operations are not to blame.
+constexpr double kPythonShare = 0.25;
 // Operations of the autograd graph that take less than this on average, forward and back, are
 // mostly dispatch: launching one takes some 5 us each way.
 constexpr double kTinyOp = 40e-6;
@@ -292,8 +291,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   std::string_view nodes = view.run().fact("torch.graph_nodes");
   if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more
   const double ops = parse_number<double>(nodes).value_or(0);
-  const bool by_lines = readings >= kFewReadings && python >= kPythonOfAll * overhead &&
-                        python >= kPythonShare * std::max(forward, in_lines);
+  const bool by_lines =
+      readings >= kFewReadings && python >= kPythonShare * std::max(forward, in_lines);
   const bool by_ops =
       ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
   if (!by_lines && !by_ops) return;

@@ -298,6 +298,47 @@ TEST(Diagnose, AStallWithoutANameThatRecursIsPeriodic) {
   EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
 }
 
+TEST(Diagnose, AStallBetweenStepsThatOthersMadeALittleLongerIsPeriodicAllTheSame) {
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i) {
+    const bool disturbed = i == 31 || i == 32 || i == 75 || i == 113 || i == 158 || i == 159;
+    b.step({{Part::kForward, i % 20 == 7 ? 90.0 : disturbed ? 18.0 : 10.0, kCompute}}, i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
+}
+
+TEST(Diagnose, AGeneratorThatTrainsEveryThirdStepIsNoStall) {
+  RunBuilder b;
+  for (int i = 0; i < 90; ++i) {
+    std::vector<RunBuilder::PartTime> parts = {{Part::kForward, 10, kCompute},
+                                               {Part::kBackward, 10, kCompute},
+                                               {Part::kOptimizer, 2, kCompute}};
+    if (i % 3 == 2) parts.insert(parts.end(), parts.begin(), parts.begin() + 3);
+    b.step(parts, i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "healthy");
+}
+
+TEST(Diagnose, WorkersThatIdleWhileTheirBatchesAreUnpackedIsCollating) {
+  RunBuilder b;
+  const Line loop{"main", "/home/u/train.py", 30};
+  const Line get{"get", "/usr/lib/python3.11/multiprocessing/queues.py", 100};
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kInputWait, 12, {ThreadState::kOnCpuNative, {loop, get}}},
+            {Part::kInputWait, 13, {ThreadState::kPoll, {loop, get}}},
+            {Part::kForward, 10, kCompute}},
+           i < 3);
+  }
+  workers(b, 2, 6, kDecode, 64);
+  b.machine(2, 0.8).process_cpu(100, 0.7).process_cpu(200, 0.1).process_cpu(201, 0.1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.collate");
+  EXPECT_NEAR(*d.findings.front().gain, 3.5, 0.4);
+  EXPECT_EQ(d.findings.front().where->line, 30u);
+}
+
 TEST(Diagnose, TheCauseOfAChangeWithinTheRunIsNamedWithItsStep) {
   RunBuilder b;
   for (int i = 0; i < 100; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);

@@ -27,6 +27,8 @@ constexpr double kBusy = 0.5;
 // CPU time that a page fault, a byte and a call of read cost in the kernel, roughly: to tell known
 // kernel work from look-ups of files.
 constexpr double kUnpickle = 2.0;    // times what pickling took: more than that is no unpickling
+constexpr double kMostOfStep = 0.3;  // in the queue of producers that idle
+constexpr double kHandles = 0.25;    // of that time on a core, from which passing on is work
 constexpr double kMostOfIt = 0.7;    // of what faster decoding saves, that more workers save, too
 constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
@@ -321,22 +323,35 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   double handling = loader.kind == LoaderKind::kProcesses
                         ? view.per_step(Role::kTrainer, [&](const Cell& c) { return unpickles(c); })
                         : 0;
+  // Producers that idle while the step waits in their queue for most of its time: what lies between
+  // them, hundreds of descriptors for as many little tensors, holds both up.
+  const double in_queue = view.per_step(Role::kTrainer, [](const Cell& c) {
+    return c.part == Part::kInputWait && (c.traits & kInQueue) != 0;
+  });
+  const bool between = loader.measured && loader.kind == LoaderKind::kProcesses &&
+                       loader.busy < kBusy && in_queue > kMostOfStep * view.steps().mean &&
+                       handling > kHandles * in_queue;
   // Few readings may say more, but it takes about as long as pickling, which is measured.
-  if (times.handover > 0) handling = std::min(handling, kUnpickle * times.handover);
-  const bool taking = handling > times.collate;
+  if (times.handover > 0 && !between) handling = std::min(handling, kUnpickle * times.handover);
+  const bool taking = between || handling + times.handover > times.collate;
   // Whatever makes a batch, it is handed over.
   const double passing = times.collate + (taking ? times.handover : 0);
+  const auto collates = [&view](const Cell& c) {
+    return makes_batches(view, c) && !makes_samples(view, c);
+  };
+  // Who puts so much into a batch is to blame, where that is code of the user's.
+  const bool at_loop = taking && !(between && view.where(collates));
   if (passing + handling > 0) {
     out.push_back({"input.collate",
                    "Putting batches together and passing them on bounds the loader",
                    {.fetch = passing,
                     .fetch_cpu = cpu_among(view, times, passing),
                     .trainer_cpu = taking ? handling : 0,
-                    .handling = taking ? handling : 0},
-                   passing + handling,
-                   [&view, taking, unpickles](const Cell& c) {
-                     return taking ? unpickles(c)
-                                   : makes_batches(view, c) && !makes_samples(view, c);
+                    .handling = taking ? handling : 0,
+                    .uneven = between ? in_queue - handling : 0},
+                   between ? std::max(in_queue, times.total) : passing + handling,
+                   [&view, at_loop, unpickles, collates](const Cell& c) {
+                     return at_loop ? unpickles(c) : collates(c);
                    }});
   }
   return out;
@@ -479,9 +494,15 @@ void detect_input(const RunView& view, Findings& findings) {
     first = false;
     f->where = view.where(cause.cells);
     add_common_evidence(view, times, *f);
-    const double share = std::min(1.0, cause.weight / times.total);
-    evidence(*f, fmt::format("this takes {} of the time to make a batch", format_percent(share)),
-             share, "ratio", "stacks", view.readings(cause.cells));
+    if (cause.relief.uneven > 0) {
+      const double taken = cause.relief.handling + cause.relief.uneven;
+      evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),
+               taken * 1e3, "ms", "stacks", view.readings(cause.cells));
+    } else {
+      const double share = std::min(1.0, cause.weight / times.total);
+      evidence(*f, fmt::format("this takes {} of the time to make a batch", format_percent(share)),
+               share, "ratio", "stacks", view.readings(cause.cells));
+    }
     if (cause.id.starts_with("input.disk") || cause.id == "input.cold_cache" ||
         cause.id == "input.random_seek") {
       storage_evidence(view, *f);

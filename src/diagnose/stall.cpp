@@ -238,6 +238,30 @@ void detect_waits(const RunView& view, Findings& findings) {
   remedy(*f, "event", "Find what it waits for; hand results over as soon as they are there.");
 }
 
+/// Whether these steps (their indices, ascending) are longer by design: a generator that trains
+/// once in so many steps of its critic has an optimizer of its own.
+bool has_more_to_do(const RunView& view, const std::vector<int64_t>& indices) {
+  std::vector<const Slice*> work;
+  for (const Slice& s : view.run().slices) {
+    const bool trains = s.kind == SliceKind::kOptimizer || s.kind == SliceKind::kBackward;
+    if (s.thread == view.trainer() && trains) work.push_back(&s);
+  }
+  std::sort(work.begin(), work.end(),
+            [](const Slice* a, const Slice* b) { return a->end < b->end; });
+  double in_long = 0, in_others = 0;
+  size_t at = 0;
+  for (const Step* step : view.steps().steady) {
+    while (at < work.size() && work[at]->end <= step->begin) ++at;
+    double count = 0;
+    for (; at < work.size() && work[at]->end <= step->end; ++at) ++count;
+    const bool is_long = std::binary_search(indices.begin(), indices.end(), step->index);
+    (is_long ? in_long : in_others) += count;
+  }
+  const double n = static_cast<double>(indices.size());
+  const double others = static_cast<double>(view.steps().steady.size()) - n;
+  return others > 0 && in_long / n > 1.5 * in_others / others;
+}
+
 }  // namespace
 
 void detect_stalls(const RunView& view, Findings& findings) {
@@ -286,6 +310,7 @@ void detect_periodic(const RunView& view, Findings& findings) {
   }
   if (at.size() < 4) return;
   std::sort(at.begin(), at.end());
+  if (has_more_to_do(view, at)) return;
   for (const Finding& f : findings.all()) {
     named += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
   }

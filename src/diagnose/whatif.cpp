@@ -91,7 +91,7 @@ double WhatIf::step_with(const Relief& relief) const {
   const int workers = relief.workers > 0 ? relief.workers : workers_;
   const double after = bound(compute, fetch, workers, cpu, cores_ + relief.cores);
   // Batches that come unevenly are waited for the less, the less each takes.
-  double uneven = uneven_;
+  double uneven = std::max(0.0, uneven_ - relief.uneven);
   if (!keeps_up_ && fetch_ > 0) uneven *= fetch / fetch_ * workers_ / std::max(workers, workers_);
   return std::clamp(compute + (after - compute) * exposed_ + uneven, 0.001 * step_, step_);
 }

@@ -16,6 +16,7 @@ struct Relief {
   double trainer = 0;      // per step, of the training thread's own time (outside input waits)
   double trainer_cpu = 0;  // per step, CPU time among that
   double handling = 0;     // per step, of the time to take a ready batch out of the queue
+  double uneven = 0;       // per step, of waits that the producers' work does not explain
   int workers = 0;         // as many producers instead; 0: as they are
   double cores = 0;        // that many more cores
 };
