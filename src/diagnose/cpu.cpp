@@ -14,8 +14,6 @@ namespace flatout::diagnose {
 
 using model::Finding;
 using model::Part;
-using model::Series;
-using model::SignalId;
 using model::Slice;
 using model::SliceKind;
 
