@@ -202,6 +202,11 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
       findings.add("cpu.oversubscribed", "The job runs more busy threads than it has cores", 0.9,
                    whatif.saved_by(relief));
   if (f == nullptr) return;
+  // What samples take by themselves cannot be told while the threads that make them hold each other
+  // up, unless it is far more.
+  if (producer_pool > pool && findings.cost("input.decode_cpu") < 2 * findings.cost(f->id)) {
+    findings.drop("input.decode_cpu");
+  }
   const int64_t n = view.steps().count;
   evidence(*f, fmt::format("{} threads of the job want to run at a time", format_number(runnable)),
            runnable, "threads", "stacks", n);
