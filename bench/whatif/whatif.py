@@ -1,12 +1,14 @@
 """Predicted against measured gain: does `gain` hold when the cause is really taken away?
 
-    FLATOUT_BIN=build/release/flatout python bench/whatif/whatif.py [--rounds 3] [NAME…]
+    FLATOUT_BIN=build/release/flatout python bench/whatif/whatif.py [--rounds 3] [--keep DIR] [NAME…]
+    FLATOUT_BIN=build/release/flatout python bench/whatif/whatif.py --again DIR
 
 For each job of tests/jobs with a step cost, runs under `flatout run` with the cause and plain runs with --fixed
 alternate (A B B A …). Each prediction is made from a run, and is held against that run's own step time: a
 shared machine is another one a minute later. By findings.md it holds if it is off by at most 15 % of the saved
 time or 2 % of the step, whichever is larger; medians over the rounds. Only jobs with a measured gain of 1.2 or
-more count. Writes bench/results/whatif.csv. Use a quiet machine.
+more count. Writes bench/results/whatif.csv. Use a quiet machine. --keep DIR keeps the runs and times, and --again
+DIR predicts anew from them, by another build.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -67,15 +70,47 @@ def fixed_ms(case: Case) -> float:
         return mean_ms(times, case, launch.run(case, fixed=True, times=times))
 
 
-def with_cause(case: Case, flatout: str, keep: Optional[Path], number: int) -> Tuple[float, Optional[float]]:
+def gain_of(case: Case, findings: List[dict]) -> Optional[float]:
+    return next((f["gain"] for f in findings if f["id"] == case.expect), None)
+
+
+def with_cause(case: Case, flatout: str, out: Path) -> Tuple[float, Optional[float]]:
     """Milliseconds per step, and the gain that findings.json predicts for the case's own cause."""
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
-        out = (keep or Path(folder)) / f"{case.name}-{number}"
         done = launch.run(case, prefix=[flatout, "run", "--out", str(out), "--"], times=times)
-        findings = json.loads((out / "findings.json").read_text())["findings"]
-        gain = next((f["gain"] for f in findings if f["id"] == case.expect), None)
-        return mean_ms(times, case, done), gain
+        return mean_ms(times, case, done), gain_of(case, json.loads((out / "findings.json").read_text())["findings"])
+
+
+@dataclass
+class Measured:
+    """Of one job: each run with the cause (ms per step, predicted gain), each without (ms per step)."""
+
+    causes: List[Tuple[float, Optional[float]]]
+    fixes: List[float]
+
+
+def measure(case: Case, flatout: str, rounds: int, keep: Path) -> Measured:
+    got = Measured([], [])
+    for i in range(rounds):
+        for fixed in (False, True) if i % 2 == 0 else (True, False):
+            if fixed:
+                got.fixes.append(fixed_ms(case))
+            else:
+                got.causes.append(with_cause(case, flatout, keep / f"{case.name}-{i + 1}"))
+    (keep / f"{case.name}.json").write_text(json.dumps(asdict(got)) + "\n")
+    return got
+
+
+def again(case: Case, flatout: str, keep: Path) -> Measured:
+    """What measure() left in `keep`, with the predictions of this build."""
+    kept = json.loads((keep / f"{case.name}.json").read_text())
+    causes = []
+    for i, (ms, _) in enumerate(kept["causes"]):
+        done = subprocess.run([flatout, "report", "--json", str(keep / f"{case.name}-{i + 1}")], capture_output=True,
+                              text=True, check=True)
+        causes.append((ms, gain_of(case, json.loads(done.stdout)["findings"])))
+    return Measured(causes, kept["fixes"])
 
 
 def interval(values: List[float], draws: int = 2000) -> Tuple[float, float]:
@@ -85,14 +120,8 @@ def interval(values: List[float], draws: int = 2000) -> Tuple[float, float]:
     return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
 
 
-def compare(case: Case, flatout: str, rounds: int, machine: str, keep: Optional[Path]) -> Row:
-    causes, fixes = [], []
-    for i in range(rounds):
-        for fixed in (False, True) if i % 2 == 0 else (True, False):
-            if fixed:
-                fixes.append(fixed_ms(case))
-            else:
-                causes.append(with_cause(case, flatout, keep, i + 1))
+def judge(case: Case, got: Measured, machine: str) -> Row:
+    causes, fixes = got.causes, got.fixes
     fixed = statistics.median(fixes)
     found = [(ms, gain) for ms, gain in causes if gain]
     cause = statistics.median(ms for ms, _ in found or causes)
@@ -108,7 +137,7 @@ def compare(case: Case, flatout: str, rounds: int, machine: str, keep: Optional[
     else:
         holds = "yes" if off <= allowed else "no"
     digits = lambda v: None if v is None else round(v, 3)  # noqa: E731
-    return Row(machine, case.name, case.expect, rounds, digits(cause), digits(fixed), digits(saved), digits(low),
+    return Row(machine, case.name, case.expect, len(causes), digits(cause), digits(fixed), digits(saved), digits(low),
                digits(high), digits(cause / fixed), digits(cause / after if after else None), digits(after),
                digits(allowed), digits(off), holds)
 
@@ -118,11 +147,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "whatif.csv")
     parser.add_argument("--keep", type=Path, help="a folder for the runs that gave the predictions")
+    parser.add_argument("--again", type=Path, help="the folder of --keep: predict anew from its runs")
     parser.add_argument("names", nargs="*")
     opts = parser.parse_args()
     flatout = os.environ.get("FLATOUT_BIN", str(ROOT / "build" / "release" / "flatout"))
     machine = f"{os.cpu_count()} cores, Linux {platform.release()}"
     rows: List[Row] = []
+    scratch = tempfile.TemporaryDirectory()
+    keep = opts.keep or Path(scratch.name)
+    keep.mkdir(parents=True, exist_ok=True)
     print(f"{'job':24} {'finding':22} {'cause':>9} {'fixed':>9} {'gain':>6} {'predicted':>9} {'off':>8} {'allowed':>8}  holds")
     for case in CASES:
         if opts.names and case.name not in opts.names:
@@ -133,8 +166,12 @@ def main() -> int:
             print(f"{case.name:24} skipped: lacks {', '.join(missing)}")
             continue
         try:
-            row = compare(case, flatout, opts.rounds, machine, opts.keep)
-        except (RuntimeError, OSError) as error:
+            if opts.again:
+                got = again(case, flatout, opts.again)
+            else:
+                got = measure(case, flatout, opts.rounds, keep)
+            row = judge(case, got, machine)
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
             print(f"{case.name:24} failed: {error}")
             continue
         rows.append(row)

@@ -30,7 +30,7 @@ class Thinner {
 struct RecordingLimits {
   uint64_t events_bytes = uint64_t{192} << 20;
   uint64_t series_bytes = uint64_t{64} << 20;
-  size_t memory_bytes = size_t{20} << 20;  // the live Run; flatout in all stays below 64 MB
+  size_t memory_bytes = size_t{14} << 20;  // the live Run; flatout in all stays below 64 MB
 };
 
 class Recording {
