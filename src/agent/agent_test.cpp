@@ -245,6 +245,7 @@ TEST(Agent, LosesNothingOfManyThreadsAndForks) {
   recorder.ring_bytes = 1 << 20;  // for all of a process, should the recorder sleep meanwhile
   const auto work = [](const Agent& agent) {
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&agent, t] {
         const uint32_t name = agent.intern(("thread " + std::to_string(t)).c_str());
@@ -283,7 +284,7 @@ TEST(Agent, LosesNothingOfManyThreadsAndForks) {
     before = p.slice().value;
   }
   EXPECT_EQ(sum.size(), size_t{kChildren + 1});
-  EXPECT_EQ(last.size(), size_t{(kChildren + 1) * kThreads});
+  EXPECT_EQ(last.size(), size_t{kChildren + 1} * kThreads);
   for (const auto& [pid, total] : sum) {
     EXPECT_EQ(total, int64_t{kThreads} * kSlices * (kSlices + 1) / 2);
     EXPECT_EQ(count[pid], int64_t{kThreads} * kSlices);

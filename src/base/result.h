@@ -73,10 +73,12 @@ class [[nodiscard]] Status {
 #define FLATOUT_CONCAT(a, b) FLATOUT_CONCAT_(a, b)
 
 /// FLATOUT_TRY(auto x, f()): x is the value, or the enclosing function returns the error.
+// NOLINTBEGIN(bugprone-macro-parentheses): names and declarations
 #define FLATOUT_TRY_(tmp, decl, expr)                             \
   auto tmp = (expr);                                              \
   if (!tmp.ok()) return ::flatout::Error(std::move(tmp).error()); \
   decl = std::move(tmp).value()
+// NOLINTEND(bugprone-macro-parentheses)
 #define FLATOUT_TRY(decl, expr) FLATOUT_TRY_(FLATOUT_CONCAT(try_, __LINE__), decl, expr)
 
 /// FLATOUT_TRY_STATUS(f()): returns the error of a Status, else goes on.
