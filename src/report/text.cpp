@@ -18,6 +18,7 @@ using model::Finding;
 using model::Run;
 
 constexpr size_t kIndent = 10;  // where text begins after a label such as "  costs   "
+constexpr size_t kChangesShown = 3;
 
 /// A piece of the report; pieces that matter less are left out first.
 struct Block {
@@ -274,13 +275,19 @@ void steps(Writer& w, const Run& run) {
   for (Line& line : breakdown_legend(s.breakdown, w.options().width - kIndent, w.options())) {
     w.add(rank++, std::move(line));
   }
-  for (const model::SpeedChange& change : run.steps.changes) {
+  for (const model::SpeedChange& change : main_changes(run, kChangesShown)) {
     w.add(6, w.labelled("speed",
                         fmt::format("from step {} on ({} after the start) a step takes {}, "
                                     "before {}",
                                     change.index, since_begin(run, change.at),
                                     format_duration(change.after), format_duration(change.before)),
                         Paint::kWarn, 2));
+  }
+  if (run.steps.changes.size() > kChangesShown) {
+    w.add(7, w.labelled("speed",
+                        fmt::format("and {} lesser changes: the report has them all",
+                                    run.steps.changes.size() - kChangesShown),
+                        Paint::kPlain, 2));
   }
   if (run.steps.drift) {
     w.add(6, w.labelled("speed",

@@ -94,6 +94,18 @@ TEST(Text, AChangeOfSpeedInsideTheRunIsNamed) {
       << text;
 }
 
+TEST(Text, OfManyChangesOfSpeedTheLargestAreNamed) {
+  model::Run run = decode_bound_run();
+  const TimePoint at = run.begin + std::chrono::seconds(7);
+  for (int i = 0; i < 8; ++i) {
+    const auto after = Nanos(int64_t{10'000'000} * (i == 5 ? 9 : 2));
+    run.steps.changes.push_back({100 + i, at, Nanos(10'000'000), after});
+  }
+  const std::string text = render_text(run, decode_diagnosis(), plain());
+  EXPECT_NE(text.find("from step 105 on"), std::string::npos) << text;
+  EXPECT_NE(text.find("and 5 lesser changes"), std::string::npos) << text;
+}
+
 TEST(Text, ALongCppPlaceKeepsFileLineAndName) {
   Diagnosis d = decode_diagnosis();
   d.findings[0].where =

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <functional>
 
 #include "base/text.h"
 
@@ -145,6 +148,17 @@ std::string factor_text(double factor) {
   if (factor >= 9.95) return fmt::format("{:.0f}x", factor);
   if (factor >= 1.95) return fmt::format("{:.1f}x", factor);
   return fmt::format("{:.2f}x", factor);
+}
+
+std::vector<model::SpeedChange> main_changes(const model::Run& run, size_t most) {
+  std::vector<model::SpeedChange> changes = run.steps.changes;
+  const auto size = [](const model::SpeedChange& c) {
+    return std::fabs(std::log(std::max(to_s(c.after), 1e-9) / std::max(to_s(c.before), 1e-9)));
+  };
+  std::ranges::stable_sort(changes, std::greater<>(), size);
+  changes.resize(std::min(changes.size(), most));
+  std::ranges::sort(changes, {}, &model::SpeedChange::index);
+  return changes;
 }
 
 std::string since_begin(const Run& run, TimePoint at) { return format_duration(at - run.begin); }

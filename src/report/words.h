@@ -28,5 +28,7 @@ std::vector<const model::Process*> survivors(const model::Run& run);
 std::string factor_text(double factor);
 /// The part of a slice of time for people: "12.3 s" after the run's begin.
 std::string since_begin(const model::Run& run, TimePoint at);
+/// The changes of speed that were largest, `most` at the most, in the order in which they came.
+std::vector<model::SpeedChange> main_changes(const model::Run& run, size_t most);
 
 }  // namespace flatout::report
