@@ -326,8 +326,8 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   // Producers that idle while the step waits in their queue for most of its time: what lies between
   // them, hundreds of descriptors for as many little tensors, holds both up.
   const double in_queue = view.per_step(Role::kTrainer, [](const Cell& c) {
-    return c.part == Part::kInputWait && (c.traits & kInQueue) != 0;
-  });
+    return c.part == Part::kInputWait && (c.traits & kInQueue) != 0 && c.act != Act::kRunQueue;
+  }) * (1 - std::min(1.0, view.cpu().others / std::max(view.cpu().usable, 1e-9)));
   const bool between = loader.measured && loader.kind == LoaderKind::kProcesses &&
                        loader.busy < kBusy && in_queue > kMostOfStep * view.steps().mean &&
                        handling > kHandles * in_queue;
