@@ -1,0 +1,242 @@
+#include "malloc/allocator.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "malloc/foreign.h"
+#include "malloc/idle.h"
+#include "malloc/os.h"
+#include "malloc/page_heap.h"
+#include "malloc/profile.h"
+
+namespace flatout::malloc {
+namespace {
+
+constexpr size_t kMoveFrom = size_t{4} << 20;  // realloc moves page tables from here on
+
+constexpr uint32_t kMostMoves = 4096;
+
+std::atomic<uint64_t> g_invalid{0};
+std::atomic<uint32_t> g_moves{0};
+
+void* no_memory() {
+  errno = ENOMEM;
+  return nullptr;
+}
+
+char* address_of(const Span* s) { return page_address(s->first_page); }
+
+// What is freed was no block of ours in use. Said once: the program may do it a million times.
+void invalid_free(const void* p) {
+  if (g_invalid.fetch_add(1, std::memory_order_relaxed) == 0) {
+    os_message("freed twice, or not the start of a block (ignored; told once):", p);
+  }
+}
+
+// Pages for `bytes`; 0 if that is more than can be.
+uint32_t pages_for(size_t bytes) {
+  if (bytes > (size_t{1} << 46)) return 0;
+  return static_cast<uint32_t>(std::max<size_t>(1, (bytes + kPageBytes - 1) >> kPageShift));
+}
+
+void* large(size_t bytes, uint32_t align_pages, bool zero) {
+  const uint32_t pages = pages_for(bytes);
+  if (pages == 0 || (align_pages > 1 && (!range_start() || align_pages > g_range.most_align))) {
+    return no_memory();
+  }
+  Cache* const cache = make_cache();
+  bool sampled = false;
+  if (cache != nullptr) {
+    cache->sample_left -= static_cast<int64_t>(bytes);
+    sampled = cache->sample_left < 0;
+    if (align_pages == 1 && cache->parked.load(std::memory_order_relaxed) != nullptr) {
+      Span* s = cache->parked.exchange(nullptr, std::memory_order_acquire);
+      if (s != nullptr && s->pages == pages && !sampled) {
+        s->kind = Kind::kLarge;
+        if (zero) std::memset(address_of(s), 0, bytes);
+        return address_of(s);
+      }
+      if (s != nullptr) g_page_heap.free_large(s);
+    }
+  }
+  Span* s = zero ? g_page_heap.allocate_zeroed(pages, align_pages)
+                 : g_page_heap.allocate_large(pages, align_pages);
+  if (s == nullptr && purge() != 0) {
+    s = zero ? g_page_heap.allocate_zeroed(pages, align_pages)
+             : g_page_heap.allocate_large(pages, align_pages);
+  }
+  if (s == nullptr) return no_memory();
+  if (sampled) {
+    s->requested = bytes;
+    take_sample(s, bytes);
+    start_sampling(cache);
+  }
+  return address_of(s);
+}
+
+void free_large(Span* s) {
+  if (s->sample != nullptr) drop_sample(s);
+  Cache* const cache = t_cache;
+  s->kind = Kind::kParked;
+  if (cache != &g_no_cache) {
+    s = cache->parked.exchange(s, std::memory_order_acq_rel);
+    if (s == nullptr) return;
+  }
+  g_page_heap.free_large(s);
+  idle_kick();
+}
+
+bool starts_at(const Span* s, const void* p) { return address_of(s) == p; }
+
+// In place, where that wastes little and the neighbours allow it.
+bool resize_in_place(Span* s, size_t bytes) {
+  const uint32_t wanted = pages_for(bytes);
+  if (bytes <= kMaxSmall || wanted == 0 || s->sample != nullptr) return false;
+  if (wanted == s->pages) return true;
+  if (wanted < s->pages && s->pages - wanted < std::max(4u, s->pages / 16)) return true;
+  return g_page_heap.resize_large(s, wanted);
+}
+
+// By moving the page tables' entries instead of the bytes.
+void* reallocate_by_move(Span* s, size_t bytes) {
+  void* to = large(bytes, 1, false);
+  if (to == nullptr) return nullptr;
+  const size_t old = size_t{s->pages} << kPageShift;
+  // Each move leaves the kernel with one mapping more, and a process may have only some 65,000.
+  const bool move = g_moves.fetch_add(1, std::memory_order_relaxed) < kMostMoves;
+  if (!move || !os_move(address_of(s), to, old)) std::memcpy(to, address_of(s), old);
+  if (s->sample != nullptr) drop_sample(s);
+  g_page_heap.free_large(s);
+  return to;
+}
+
+}  // namespace
+
+uint64_t invalid_frees() { return g_invalid.load(std::memory_order_relaxed); }
+
+__attribute__((noinline)) void* allocate_slow(size_t bytes) {
+  if (bytes > kMaxSmall) return large(bytes, 1, false);
+  Cache* cache = t_cache;
+  if (cache == &g_no_cache) {
+    if (!range_start()) return no_memory();
+    cache = make_cache();
+    if (cache == nullptr) return large(bytes, 1, false);  // the thread is at its end
+  }
+  bool sampled = false;
+  void* p = refill(cache, class_of(bytes), &sampled);
+  if (__builtin_expect(p != nullptr, 1)) return p;
+  if (sampled) {
+    cache->sample_left = -1;
+    return large(bytes, 1, false);
+  }
+  if (purge() != 0) p = refill(cache, class_of(bytes), &sampled);
+  return p != nullptr ? p : no_memory();
+}
+
+__attribute__((noinline)) void deallocate_slow(void* p) {
+  if (p == nullptr) return;
+  uintptr_t offset;
+  if (!in_range(p, offset)) {
+    free_foreign(p);
+    return;
+  }
+  Span* const s = span_at(offset);
+  switch (s->kind) {
+    case Kind::kSmall: {
+      Cache* cache = t_cache;
+      if (cache == &g_no_cache) cache = make_cache();
+      if (cache == nullptr) cache = &g_no_cache;
+      if (cache == s->owner.load(std::memory_order_relaxed)) {
+        deallocate(p);
+      } else {
+        free_remote(cache, s, p);
+      }
+      return;
+    }
+    case Kind::kLarge:
+      if (!starts_at(s, p)) return invalid_free(p);
+      return free_large(s);
+    default:
+      return invalid_free(p);
+  }
+}
+
+void* allocate_zeroed(size_t count, size_t bytes) {
+  size_t total;
+  if (__builtin_mul_overflow(count, bytes, &total)) return no_memory();
+  if (total > kMaxSmall) return large(total, 1, true);
+  void* p = allocate(total);
+  if (p != nullptr) std::memset(p, 0, total);
+  return p;
+}
+
+void* allocate_aligned(size_t alignment, size_t bytes) {
+  if (bytes <= kMaxSmall && alignment <= kPageBytes) {
+    // Spans begin at a multiple of 64 KiB, so blocks are aligned as their size is; a sampled
+    // block begins at a page.
+    size_t wanted = std::max(bytes, alignment == 16 ? size_t{16} : size_t{1});
+    for (unsigned c = class_of(wanted); c < kClasses; ++c) {
+      if (kClassTable.bytes[c] % alignment == 0) return allocate(kClassTable.bytes[c]);
+    }
+  }
+  return large(std::max<size_t>(bytes, 1), static_cast<uint32_t>(std::max<size_t>(
+                   1, std::min(alignment, size_t{1} << 45) >> kPageShift)), false);
+}
+
+void* reallocate(void* p, size_t bytes) {
+  if (p == nullptr) return allocate(bytes);
+  uintptr_t offset;
+  if (!in_range(p, offset)) return reallocate_foreign(p, bytes);
+  if (bytes == 0) {
+    deallocate(p);
+    return nullptr;
+  }
+  Span* const s = span_at(offset);
+  size_t old = 0;
+  if (s->kind == Kind::kSmall) {
+    old = s->block_bytes;
+    if (bytes <= old && (bytes > old / 2 || old <= 64)) return p;
+  } else if (s->kind == Kind::kLarge && starts_at(s, p)) {
+    old = size_t{s->pages} << kPageShift;
+    if (resize_in_place(s, bytes)) return p;
+    if (old >= kMoveFrom && bytes > old) return reallocate_by_move(s, bytes);
+  } else {
+    invalid_free(p);
+    errno = EINVAL;
+    return nullptr;
+  }
+  void* to = allocate(bytes);
+  if (to == nullptr) return nullptr;
+  std::memcpy(to, p, std::min(old, bytes));
+  deallocate(p);
+  return to;
+}
+
+size_t usable_size(const void* p) {
+  if (p == nullptr) return 0;
+  uintptr_t offset;
+  if (!in_range(p, offset)) return usable_size_foreign(p);
+  const Span* const s = span_at(offset);
+  if (s->kind == Kind::kSmall) return s->block_bytes;
+  return s->kind == Kind::kLarge && starts_at(s, p) ? size_t{s->pages} << kPageShift : 0;
+}
+
+Totals totals() {
+  const PageCounts counts = g_page_heap.counts();
+  Totals out{};
+  out.in_use_bytes = size_t{counts.used} << kPageShift;
+  out.cached_bytes = size_t{counts.dirty_free} << kPageShift;
+  out.released_bytes = counts.released << kPageShift;
+  out.reserved_bytes = g_range.bytes.load(std::memory_order_relaxed);
+  for (Cache* cache = first_cache(); cache != nullptr; cache = cache->next) ++out.caches;
+  return out;
+}
+
+size_t purge() {
+  release_parked();
+  trim_caches();
+  return size_t{g_page_heap.release(UINT32_MAX, true)} << kPageShift;
+}
+
+}  // namespace flatout::malloc

@@ -1,0 +1,120 @@
+// The thread cache: for each size class a list of free blocks and the span they come from.
+//
+// Blocks that the owner frees go to their span's list, not to the fast list: allocating and freeing
+// then wait for different words, blocks of a span stay together, and a span whose last block comes
+// back is known at once. The fast list is filled from one span at a time (refill.cpp). Blocks freed
+// by other threads are collected per span there and handed to the span in one piece (remote.cpp).
+//
+// A cache has a lock, which its owner takes only off the fast path. Under it, and only there, spans
+// change their place, and others may look at `in_use`: it falls by the owner's frees alone, so a
+// value that is seen is never too small. A thread that ends leaves its cache to the next one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "malloc/lock.h"
+#include "malloc/range.h"
+
+namespace flatout::malloc {
+
+struct RemoteSlot {  // blocks of one span of another cache
+  Span* span;
+  Block *head, *tail;
+  uint32_t count;
+};
+
+struct alignas(128) Cache {
+  static constexpr unsigned kSlots = 32;
+
+  Block* list[kClasses];
+  Span* current[kClasses];
+  // Off the fast path.
+  SpanList partial[kClasses];
+  std::atomic<Span*> parked;  // a large block just freed; anyone may take it out
+  Lock lock;
+  bool dead;            // its thread has ended: whoever holds the lock may act for it
+  uint8_t exit_rounds;  // destructors of thread-specific data may still allocate
+  int64_t sample_left;  // bytes until the next sample
+  uint64_t random;      // state of the sampler
+  uintptr_t stack_end;  // of the thread, for the sampler's unwinder
+  Span* queue;          // spans with remote frees
+  Cache* next;          // of all caches, never removed
+  Cache* next_dead;
+  RemoteSlot slots[kSlots];
+};
+
+/// Stands in where a thread has no cache: its lists are empty, so every fast path fails there.
+extern Cache g_no_cache;
+extern __thread Cache* t_cache __attribute__((tls_model("initial-exec")));
+
+// ---- slow paths ----
+void* allocate_slow(size_t bytes);
+void deallocate_slow(void* p);
+void span_event(Cache* cache, Span* s);  // countdown has come to 0
+
+// refill.cpp
+/// A block of the class; refills the fast list. nullptr without memory. With `sampled`, the block
+/// that is wanted is one to sample, and nothing was taken.
+void* refill(Cache* cache, unsigned size_class, bool* sampled);
+/// Under cache->lock: the owner (or whoever acts for a dead one) takes in what others have freed.
+void drain_queue(Cache* cache);
+void release_span(Span* s);
+/// Under cache->lock: the current span of a class, none of whose blocks is in the fast list, takes
+/// its place among the others.
+void retire_current(Cache* cache, unsigned size_class);
+
+// remote.cpp
+void free_remote(Cache* cache, Span* s, void* p);
+void flush_slots(Cache* cache);
+/// Under cache->lock, by any thread: gives back the spans that others have freed as a whole while
+/// their owner did not look.
+void reap_queue(Cache* cache);
+
+// caches.cpp
+Cache* make_cache();  // of this thread; nullptr without memory
+void retire_cache(Cache* cache);
+Cache* first_cache();
+/// Frees the large blocks that wait in threads' slots. Takes the page heap's lock.
+bool release_parked();
+/// reap_queue for all.
+void trim_caches();
+void lock_caches();
+void unlock_caches();
+void reset_cache_locks();  // in the child of a fork
+
+// ---- fast paths ----
+
+inline void* allocate(size_t bytes) {
+  if (__builtin_expect(bytes <= kMaxSmall, 1)) {
+    Cache* const cache = t_cache;
+    const unsigned c = class_of(bytes);
+    Block* const block = cache->list[c];
+    if (__builtin_expect(block != nullptr, 1)) {
+      cache->list[c] = block->next;
+      return block;
+    }
+  }
+  return allocate_slow(bytes);
+}
+
+inline void deallocate(void* p) {
+  uintptr_t offset;
+  if (__builtin_expect(in_range(p, offset), 1)) {
+    Span* const s = span_at(offset);
+    Cache* const cache = t_cache;
+    if (__builtin_expect(s->owner.load(std::memory_order_relaxed) == cache, 1)) {
+      Block* const block = static_cast<Block*>(p);
+      block->next = s->local_free;
+      s->local_free = block;
+      const uint32_t left = s->countdown.load(std::memory_order_relaxed) - 1;
+      s->countdown.store(left, std::memory_order_release);
+      if (__builtin_expect(left == 0, 0)) span_event(cache, s);
+      return;
+    }
+  }
+  deallocate_slow(p);
+}
+
+}  // namespace flatout::malloc

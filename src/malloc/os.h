@@ -1,0 +1,27 @@
+// What the allocator asks of the kernel. Every function leaves errno as it was: free() must.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flatout::malloc {
+
+/// Address space without memory behind it (PROT_NONE), aligned to `alignment`; nullptr if refused.
+void* os_reserve(size_t bytes, size_t alignment);
+/// Zeroed memory for our own books; nullptr if refused.
+void* os_map(size_t bytes);
+/// Makes a reserved piece readable and writable. False if the kernel refuses (overcommit, limits).
+bool os_commit(void* at, size_t bytes);
+/// Gives the memory back; it reads as zero afterwards. False (and nothing lost) where it is locked.
+bool os_release(void* at, size_t bytes);
+/// Asks for huge pages. What the kernel makes of it is its own choice.
+void os_advise_huge(void* at, size_t bytes);
+/// Moves the memory's pages from one committed place to another; `from` reads as zero afterwards.
+/// False if the kernel cannot, and then nothing has moved.
+bool os_move(void* from, void* to, size_t bytes);
+
+uint64_t os_now_ns();        // CLOCK_MONOTONIC
+size_t os_address_limit();   // RLIMIT_AS, SIZE_MAX if there is none
+void os_message(const char* text, const void* pointer);  // one line to standard error
+
+}  // namespace flatout::malloc

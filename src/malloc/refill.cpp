@@ -1,0 +1,174 @@
+// Where the fast list of a size class gets its blocks: from what the owner freed in the current
+// span, from the current span's untouched rest, from other spans with free blocks, from a new span.
+#include <algorithm>
+
+#include "malloc/cache.h"
+#include "malloc/page_heap.h"
+
+namespace flatout::malloc {
+namespace {
+
+constexpr uint32_t kFirstCarve = 4096;  // bytes: a class that is hardly used costs one OS page
+
+Block* block_at(const Span* s, uint32_t index) {
+  return reinterpret_cast<Block*>(page_address(s->first_page) + size_t{index} * s->block_bytes);
+}
+
+// How many of `blocks` may be handed out before one has to be sampled; 0: the next one has to be.
+uint32_t until_sample(Cache* cache, const Span* s, uint32_t blocks) {
+  const int64_t bytes = s->block_bytes;
+  if (__builtin_expect(int64_t{blocks} * bytes < cache->sample_left, 1)) {
+    cache->sample_left -= int64_t{blocks} * bytes;
+    return blocks;
+  }
+  const auto n = static_cast<uint32_t>(std::max<int64_t>(cache->sample_left, 0) / bytes);
+  cache->sample_left -= int64_t{n} * bytes;
+  return std::min(n, blocks);
+}
+
+// The current span's freed blocks become the fast list. Only the owner does this and only for its
+// current span, which nobody else touches, so there is no lock.
+Block* take_freed(Cache* cache, Span* s, bool* sampled) {
+  Block* const first = s->local_free;
+  const uint32_t blocks = s->carved - s->countdown.load(std::memory_order_relaxed);
+  const uint32_t n = until_sample(cache, s, blocks);
+  if (n == 0) {
+    *sampled = true;
+    return nullptr;
+  }
+  Block* rest = nullptr;
+  if (n < blocks) {  // the sample comes within these: stop before it
+    Block* last = first;
+    for (uint32_t i = 1; i < n; ++i) last = last->next;
+    rest = last->next;
+    last->next = nullptr;
+  }
+  s->local_free = rest;
+  s->countdown.store(s->carved - (blocks - n), std::memory_order_relaxed);
+  return first;
+}
+
+// Makes new blocks from the span's untouched rest: more each time, the more the class is used.
+Block* carve(Cache* cache, Span* s, bool* sampled) {
+  const uint32_t least = s->block_bytes > 1024 ? 4 : 1;
+  const uint32_t bytes = std::max(kFirstCarve, s->carved * s->block_bytes);
+  uint32_t n = std::min(std::max(bytes / s->block_bytes, least), s->capacity - s->carved);
+  n = until_sample(cache, s, n);
+  if (n == 0) {
+    *sampled = true;
+    return nullptr;
+  }
+  Block* const first = block_at(s, s->carved);
+  Block* last = first;
+  for (uint32_t i = 1; i < n; ++i) {
+    Block* const next = block_at(s, s->carved + i);
+    last->next = next;
+    last = next;
+  }
+  last->next = nullptr;
+  s->carved += n;
+  s->countdown.store(s->countdown.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  return first;
+}
+
+// A span without a free block rests until enough of it is free again to be worth a visit.
+void set_full(Span* s) {
+  const uint32_t used = s->in_use();
+  const uint32_t wake = std::clamp<uint32_t>(4096 / s->block_bytes, 1, std::max(1u, s->capacity / 8));
+  s->place = Place::kFull;
+  const uint32_t at = used - std::min(wake, used);
+  s->trigger_at.store(at, std::memory_order_relaxed);
+  s->countdown.store(used - at, std::memory_order_relaxed);
+}
+
+// Under cache->lock.
+void settle(Cache* cache, Span* s) {
+  if (s->place == Place::kCurrent) return;
+  const uint32_t used = s->in_use();
+  if (used == 0) {
+    if (s->place == Place::kPartial) cache->partial[s->size_class].remove(s);
+    release_span(s);
+  } else if (s->place == Place::kFull) {
+    s->place = Place::kPartial;
+    s->trigger_at.store(0, std::memory_order_relaxed);
+    s->countdown.store(used, std::memory_order_relaxed);
+    cache->partial[s->size_class].push(s);
+  }
+}
+
+}  // namespace
+
+void release_span(Span* s) {
+  s->owner.store(nullptr, std::memory_order_relaxed);
+  g_page_heap.free_small(s);
+}
+
+void* refill(Cache* cache, unsigned c, bool* sampled) {
+  Block* block = nullptr;
+  Span* s = cache->current[c];
+  if (__builtin_expect(s != nullptr && s->local_free != nullptr, 1)) {
+    block = take_freed(cache, s, sampled);
+  } else {
+    const LockHolder hold(cache->lock);
+    if (cache->queue != nullptr) drain_queue(cache);
+    if (s == nullptr || (s->local_free == nullptr && s->carved == s->capacity)) {
+      if (s != nullptr) set_full(s);
+      s = cache->partial[c].first;
+      if (s != nullptr) {
+        cache->partial[c].remove(s);
+        s->place = Place::kCurrent;
+      } else {
+        s = g_page_heap.allocate_small(c);
+        if (s != nullptr) s->owner.store(cache, std::memory_order_relaxed);
+      }
+      cache->current[c] = s;
+      if (s == nullptr) return nullptr;
+    }
+    block = s->local_free != nullptr ? take_freed(cache, s, sampled) : carve(cache, s, sampled);
+  }
+  if (block == nullptr) return nullptr;
+  cache->list[c] = block->next;
+  return block;
+}
+
+void retire_current(Cache* cache, unsigned c) {
+  Span* s = cache->current[c];
+  if (s == nullptr) return;
+  cache->current[c] = nullptr;
+  if (s->in_use() == 0) {
+    release_span(s);
+  } else if (s->local_free == nullptr && s->carved == s->capacity) {
+    set_full(s);
+  } else {
+    s->place = Place::kPartial;
+    cache->partial[c].push(s);
+  }
+}
+
+void drain_queue(Cache* cache) {
+  while (cache->queue != nullptr) {
+    Span* const s = cache->queue;
+    cache->queue = s->queue_next;
+    if (cache->queue != nullptr) cache->queue->queue_prev = nullptr;
+    s->queued = false;
+    const RemoteList list{s->remote.exchange(0, std::memory_order_acquire)};
+    if (list.word == 0) continue;
+    char* const base = page_address(s->first_page);
+    reinterpret_cast<Block*>(base + list.tail() * 8)->next = s->local_free;
+    s->local_free = reinterpret_cast<Block*>(base + list.head() * 8);
+    const uint32_t used = s->in_use() - list.count();
+    uint32_t at = s->trigger_at.load(std::memory_order_relaxed);
+    if (used < at) at = 0;
+    s->trigger_at.store(at, std::memory_order_relaxed);
+    s->countdown.store(used - at, std::memory_order_relaxed);
+    if (used == at || at == 0) settle(cache, s);
+  }
+}
+
+__attribute__((noinline)) void span_event(Cache* cache, Span* s) {
+  const LockHolder hold(cache->lock);
+  // Between the last free and the lock another thread may have given the span back.
+  if (s->owner.load(std::memory_order_relaxed) == cache) settle(cache, s);
+}
+
+}  // namespace flatout::malloc

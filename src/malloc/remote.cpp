@@ -1,0 +1,112 @@
+// Blocks that a thread frees and another one owns. They are collected by span, a few dozen at a
+// time, and added to the span's remote list by one compare-and-swap. The first that come to a span
+// put it into its owner's queue; the last that come, when nothing of it is in use any more, give the
+// whole span back, even while the owner sleeps.
+#include "malloc/cache.h"
+#include "malloc/page_heap.h"
+
+namespace flatout::malloc {
+namespace {
+
+uint64_t place_of(const Span* s, const Block* block) {
+  return static_cast<uint64_t>(reinterpret_cast<const char*>(block) -
+                               page_address(s->first_page)) / 8;
+}
+
+void leave_queue(Cache* owner, Span* s) {
+  (s->queue_prev != nullptr ? s->queue_prev->queue_next : owner->queue) = s->queue_next;
+  if (s->queue_next != nullptr) s->queue_next->queue_prev = s->queue_prev;
+  s->queued = false;
+}
+
+// All that is in use is in the remote list: then no thread can free more of it, and the owner takes
+// blocks from a span that is not its current one only under the lock.
+bool all_free(const Span* s) {
+  const RemoteList list{s->remote.load(std::memory_order_acquire)};
+  return s->place != Place::kCurrent && list.word != 0 && list.count() == s->in_use();
+}
+
+void give_back(Cache* owner, Span* s) {
+  leave_queue(owner, s);
+  if (s->place == Place::kPartial) owner->partial[s->size_class].remove(s);
+  s->remote.store(0, std::memory_order_relaxed);
+  release_span(s);
+}
+
+// s may be another span by now, even another owner's: everything is looked at anew under the lock,
+// and what is found there is true of whatever span it is.
+void tell_owner(Cache* owner, Span* s) {
+  const LockHolder hold(owner->lock);
+  if (s->owner.load(std::memory_order_relaxed) != owner) return;
+  if (s->remote.load(std::memory_order_acquire) == 0) return;
+  if (!s->queued) {
+    s->queued = true;
+    s->queue_prev = nullptr;
+    s->queue_next = owner->queue;
+    if (owner->queue != nullptr) owner->queue->queue_prev = s;
+    owner->queue = s;
+  }
+  if (owner->dead) {
+    drain_queue(owner);
+    return;
+  }
+  if (all_free(s)) give_back(owner, s);
+}
+
+void add_remote(Span* s, Block* head, Block* tail, uint32_t count) {
+  Cache* const owner = s->owner.load(std::memory_order_relaxed);
+  uint64_t old = s->remote.load(std::memory_order_relaxed);
+  RemoteList list;
+  do {
+    const RemoteList before{old};
+    tail->next = old == 0 ? nullptr
+                          : reinterpret_cast<Block*>(page_address(s->first_page) + before.head() * 8);
+    list = RemoteList::make(place_of(s, head), old == 0 ? place_of(s, tail) : before.tail(),
+                            before.count() + count);
+  } while (!s->remote.compare_exchange_weak(old, list.word, std::memory_order_acq_rel,
+                                            std::memory_order_relaxed));
+  // The one who made it non-empty tells the owner, and afterwards looks again: whoever added the
+  // last block meanwhile may have looked before the span was in the queue.
+  if (old == 0 || list.count() >= s->in_use()) tell_owner(owner, s);
+}
+
+void flush(RemoteSlot& slot) {
+  add_remote(slot.span, slot.head, slot.tail, slot.count);
+  slot.span = nullptr;
+}
+
+}  // namespace
+
+void free_remote(Cache* cache, Span* s, void* p) {
+  Block* const block = static_cast<Block*>(p);
+  if (cache == &g_no_cache) {
+    add_remote(s, block, block, 1);
+    return;
+  }
+  RemoteSlot& slot = cache->slots[span_index(s) % Cache::kSlots];
+  if (slot.span != s) {
+    if (slot.span != nullptr) flush(slot);
+    slot = {s, block, block, 1};
+    block->next = nullptr;
+  } else {
+    block->next = slot.head;
+    slot.head = block;
+    ++slot.count;
+  }
+  if (slot.count >= s->remote_limit) flush(slot);
+}
+
+void reap_queue(Cache* cache) {
+  for (Span *s = cache->queue, *next; s != nullptr; s = next) {
+    next = s->queue_next;
+    if (all_free(s)) give_back(cache, s);
+  }
+}
+
+void flush_slots(Cache* cache) {
+  for (RemoteSlot& slot : cache->slots) {
+    if (slot.span != nullptr) flush(slot);
+  }
+}
+
+}  // namespace flatout::malloc

@@ -1,0 +1,98 @@
+// A span is a run of pages: blocks of one size class, one large block, or free ("extent").
+// Its description lies outside the pages, dense, in a table of its own.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "malloc/size_class.h"
+
+namespace flatout::malloc {
+
+struct Cache;
+struct Sample;
+
+struct Block {  // a free block; the rest of it is whatever the program left there
+  Block* next;
+};
+
+enum class Kind : uint8_t {
+  kNone,    // no span of ours here
+  kSmall,   // blocks of one class
+  kLarge,   // one block, in use
+  kParked,  // a large block that was freed and waits in a thread's slot for its like
+  kFree,    // in the page heap
+  kHeld,    // free, while its memory is being given back
+};
+
+// Where a small span stands with its owner; changes only under the owner's lock.
+enum class Place : uint8_t {
+  kCurrent,  // its blocks are in the owner's fast list, or will be
+  kFull,     // no block to give; in no list
+  kPartial,  // in the owner's list of spans with free blocks
+};
+
+// Blocks that other threads have freed: a list as one word, so that a thread can add many blocks by
+// one compare-and-swap and the owner can take all by one exchange. head and tail are offsets in the
+// span in units of 8 bytes; the word is 0 exactly when there is none.
+struct RemoteList {
+  uint64_t word;
+  static constexpr unsigned kBits = 20;
+  static constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
+  static RemoteList make(uint64_t head, uint64_t tail, uint64_t count) {
+    return {head | tail << kBits | count << (2 * kBits)};
+  }
+  uint64_t head() const { return word & kMask; }
+  uint64_t tail() const { return word >> kBits & kMask; }
+  uint32_t count() const { return static_cast<uint32_t>(word >> (2 * kBits)); }
+};
+
+struct alignas(128) Span {
+  // The owner's line.
+  Block* local_free;                // freed by the owner
+  std::atomic<Cache*> owner;        // null: not small
+  std::atomic<uint32_t> countdown;  // frees by the owner until something happens to this span
+  std::atomic<uint32_t> trigger_at;  // blocks in use at that moment. in use = countdown + trigger_at
+  uint32_t carved;                  // blocks made so far; the rest of the span is untouched
+  uint32_t capacity;
+  uint32_t block_bytes;
+  uint32_t first_page, pages;
+  uint8_t size_class;
+  Kind kind;
+  Place place;
+  bool queued;           // in the owner's list of spans with remote frees
+  uint16_t remote_limit;  // blocks that another thread collects before it hands them over
+  uint16_t reserved;
+  // Other threads' line.
+  alignas(64) std::atomic<uint64_t> remote;
+  Span *next, *prev;              // of the owner's partial spans, or of a bin of free extents
+  Span *queue_next, *queue_prev;  // of the owner's queue
+  Sample* sample;                 // large: this block is in the heap profile
+  size_t requested;               // large and sampled: what the program asked for
+  uint32_t dirty;                 // free: pages that may have memory behind them
+
+  uint32_t in_use() const {
+    return countdown.load(std::memory_order_acquire) + trigger_at.load(std::memory_order_relaxed);
+  }
+  uint32_t end_page() const { return first_page + pages; }
+};
+static_assert(sizeof(Span) == 128);
+
+/// A list through Span::next and prev.
+struct SpanList {
+  Span* first = nullptr;
+  void push(Span* s) {
+    s->prev = nullptr;
+    s->next = first;
+    if (first != nullptr) first->prev = s;
+    first = s;
+  }
+  void remove(Span* s) {
+    (s->prev != nullptr ? s->prev->next : first) = s->next;
+    if (s->next != nullptr) s->next->prev = s->prev;
+    s->next = s->prev = nullptr;
+  }
+};
+
+}  // namespace flatout::malloc

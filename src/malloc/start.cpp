@@ -1,0 +1,125 @@
+// Loading and unloading of the library, its environment variables, and flatout/malloc.h.
+#include "malloc/start.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#define FLATOUT_MALLOC_API __attribute__((visibility("default")))
+#include "flatout/malloc.h"
+#include "malloc/allocator.h"
+#include "malloc/fork.h"
+#include "malloc/idle.h"
+#include "malloc/os.h"
+#include "malloc/profile.h"
+#include "malloc/text.h"
+
+namespace flatout::malloc {
+namespace {
+
+#define FLATOUT_MALLOC_OPTION(name, variable, text) constexpr const char* k_##name = variable;
+#include "malloc/options.def"
+#undef FLATOUT_MALLOC_OPTION
+
+char g_profile[512];
+bool g_stats = false;
+
+// Copies the file's name, with the pid for %p: several processes of a job share the variable.
+void set_profile_path(const char* path) {
+  size_t n = 0;
+  for (; *path != 0 && n + 12 < sizeof g_profile; ++path) {
+    if (path[0] != '%' || path[1] != 'p') {
+      g_profile[n++] = *path;
+      continue;
+    }
+    char digits[12];
+    int count = 0;
+    for (auto pid = static_cast<unsigned>(::getpid()); pid != 0; pid /= 10) {
+      digits[count++] = static_cast<char>('0' + pid % 10);
+    }
+    while (count > 0) g_profile[n++] = digits[--count];
+    ++path;
+  }
+  g_profile[n] = 0;
+}
+
+bool is_off(const char* name) {
+  const char* value = ::getenv(name);
+  return value != nullptr && std::strcmp(value, "0") == 0;
+}
+
+__attribute__((constructor)) void load() {
+  watch_forks();
+  if (is_off(k_background)) set_idle_thread(false);
+  if (const char* bytes = ::getenv(k_sample)) {
+    set_sample_interval(std::strtoull(bytes, nullptr, 10));
+    if (t_cache != &g_no_cache) start_sampling(t_cache);
+  }
+  if (const char* path = ::getenv(k_profile)) {
+    set_profile_path(path);
+    if (::getenv(k_sample) == nullptr) {
+      set_sample_interval(512 << 10);
+      if (t_cache != &g_no_cache) start_sampling(t_cache);
+    }
+  }
+  const char* stats = ::getenv(k_stats);
+  g_stats = stats != nullptr && std::strcmp(stats, "1") == 0;
+}
+
+__attribute__((destructor)) void unload() {
+  if (g_profile[0] != 0) {
+    const int error = dump_profile(g_profile);
+    if (error != 0) os_message("the heap profile could not be written, errno", reinterpret_cast<void*>(static_cast<intptr_t>(error)));
+  }
+  if (g_stats) print_stats();
+}
+
+}  // namespace
+
+void print_stats() {
+  flatout_malloc_stats s{};
+  flatout_malloc_get_stats(&s, sizeof s);
+  Text out(STDERR_FILENO);
+  out.add("flatout: malloc: in use ").number(s.in_use_bytes).add(" B, cached ");
+  out.number(s.cached_bytes).add(" B, given back ").number(s.released_bytes).add(" B, window ");
+  out.number(s.window_ns / 1'000'000).add(" ms, thread caches ").number(s.thread_caches);
+  out.add(", invalid frees ").number(s.invalid_frees).add("\n");
+}
+
+}  // namespace flatout::malloc
+
+namespace fm = flatout::malloc;
+
+extern "C" {
+
+int flatout_malloc_get_stats(struct flatout_malloc_stats* out, size_t size) {
+  if (out == nullptr) return EINVAL;
+  const fm::Totals t = fm::totals();
+  flatout_malloc_stats all{};
+  all.in_use_bytes = t.in_use_bytes;
+  all.cached_bytes = t.cached_bytes;
+  all.reserved_bytes = t.reserved_bytes;
+  all.released_bytes = t.released_bytes;
+  all.window_ns = fm::idle_window_ns();
+  all.sample_bytes = fm::sample_interval();
+  all.invalid_frees = fm::invalid_frees();
+  all.thread_caches = t.caches;
+  std::memcpy(out, &all, std::min(size, sizeof all));
+  return 0;
+}
+
+size_t flatout_malloc_purge(void) { return fm::purge(); }
+
+void flatout_malloc_mark_step(void) { fm::idle_mark_step(fm::os_now_ns()); }
+
+void flatout_malloc_set_sampling(uint64_t bytes) {
+  fm::set_sample_interval(bytes);
+  if (fm::t_cache != &fm::g_no_cache) fm::start_sampling(fm::t_cache);
+}
+
+int flatout_malloc_heap_dump(const char* path) { return fm::dump_profile(path); }
+
+}  // extern "C"

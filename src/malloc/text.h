@@ -1,0 +1,83 @@
+// Writing text to a file without allocating: a small buffer and write(2).
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+namespace flatout::malloc {
+
+class Text {
+ public:
+  explicit Text(const char* path)
+      : fd_(::open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)), owned_(true) {
+    if (fd_ < 0) error_ = errno;
+  }
+  explicit Text(int fd) : fd_(fd), owned_(false) {}
+  ~Text() { finish(); }
+  Text(const Text&) = delete;
+  Text& operator=(const Text&) = delete;
+
+  bool ok() const { return error_ == 0; }
+  int error() const { return error_; }
+
+  Text& add(const char* text) {
+    for (; *text != 0; ++text) put(*text);
+    return *this;
+  }
+  Text& number(uint64_t value, unsigned base = 10) {
+    char digits[24];
+    unsigned n = 0;
+    do {
+      digits[n++] = "0123456789abcdef"[value % base];
+      value /= base;
+    } while (value != 0);
+    while (n > 0) put(digits[--n]);
+    return *this;
+  }
+  Text& hex(uint64_t value) { return number(value, 16); }
+  /// The contents of another file; nothing if it cannot be read.
+  Text& file(const char* path) {
+    const int from = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (from < 0) return *this;
+    char block[4096];
+    for (ssize_t got; (got = ::read(from, block, sizeof block)) > 0;) {
+      for (ssize_t i = 0; i < got; ++i) put(block[i]);
+    }
+    ::close(from);
+    return *this;
+  }
+  /// Writes what is left; 0, or the first errno.
+  int finish() {
+    flush();
+    if (owned_ && fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+    return error_;
+  }
+
+ private:
+  void put(char c) {
+    if (used_ == sizeof buffer_) flush();
+    buffer_[used_++] = c;
+  }
+  void flush() {
+    size_t at = 0;
+    while (fd_ >= 0 && error_ == 0 && at < used_) {
+      const ssize_t n = ::write(fd_, buffer_ + at, used_ - at);
+      if (n > 0) at += static_cast<size_t>(n);
+      if (n < 0 && errno != EINTR) error_ = errno;
+    }
+    used_ = 0;
+  }
+
+  int fd_;
+  bool owned_;
+  int error_ = 0;
+  size_t used_ = 0;
+  char buffer_[2048];
+};
+
+}  // namespace flatout::malloc
