@@ -11,7 +11,7 @@
 
 namespace flatout::malloc {
 
-Cache g_no_cache;
+constinit Cache g_no_cache{};
 __thread Cache* t_cache __attribute__((tls_model("initial-exec"))) = &g_no_cache;
 
 namespace {
@@ -20,7 +20,7 @@ namespace {
 constexpr uint8_t kLastRound = 3;
 constexpr size_t kChunk = 64 << 10;  // caches are made from mappings of this size
 
-Lock g_caches_lock;  // before any cache's lock
+constinit Lock g_caches_lock;  // before any cache's lock
 std::atomic<Cache*> g_caches{nullptr};
 Cache* g_dead = nullptr;
 char* g_chunk = nullptr;

@@ -31,7 +31,7 @@ struct Next {
 };
 
 std::atomic<int> g_state{0};  // 0 not looked up, 1 being looked up, 2 known
-Next g_next;
+constinit Next g_next{};
 uintptr_t g_brk_start = UINTPTR_MAX;
 
 // Field 47 of /proc/self/stat: where the memory that brk gives begins. The second field, the

@@ -24,8 +24,8 @@ constexpr size_t kStackBytes = 64 << 10;
 enum State : uint32_t { kNone, kRunning, kAsleep, kOff };
 
 std::atomic<uint32_t> g_state{kNone};  // also what the thread sleeps on
-Lock g_lock;
-DemandWindow g_demand;
+constinit Lock g_lock;
+constinit DemandWindow g_demand;
 
 void sleep_for(uint64_t ns) {
   const timespec time{static_cast<time_t>(ns / DemandWindow::kSecond),

@@ -8,7 +8,7 @@
 
 namespace flatout::malloc {
 
-PageHeap g_page_heap;
+constinit PageHeap g_page_heap;
 
 namespace {
 
@@ -349,7 +349,8 @@ Span* PageHeap::hold_for_release(uint32_t pages, bool fragments) {
       if (begin >= end || count_dirty(begin, end - begin) == 0) return true;
     }
     // From its end, in whole huge pages: what stays is used first.
-    const uint32_t most = std::min(kMaxHold, fragments ? pages : (pages + kHugePages - 1) / kHugePages * kHugePages);
+    uint32_t most = std::min(kMaxHold, pages);
+    if (!fragments) most = (most + kHugePages - 1) / kHugePages * kHugePages;
     if (end - begin > most) begin = end - most;
     found = s;
     first = begin;

@@ -20,7 +20,7 @@ constexpr size_t kChunk = 256 << 10;
 constexpr int64_t kNever = INT64_MAX / 2;
 
 std::atomic<uint64_t> g_interval{0};
-Lock g_lock;
+constinit Lock g_lock;
 Stack* g_stacks[kBuckets];
 Sample* g_unused = nullptr;
 char* g_chunk = nullptr;

@@ -7,7 +7,7 @@
 
 namespace flatout::malloc {
 
-Range g_range;
+constinit Range g_range{};
 
 namespace {
 
@@ -29,8 +29,8 @@ struct Table {
   }
 };
 
-Lock g_start_lock;
-Table g_map, g_spans, g_dirty, g_huge, g_regions;
+constinit Lock g_start_lock;
+constinit Table g_map, g_spans, g_dirty, g_huge, g_regions;
 uint32_t g_span_count = 1;
 Span* g_free_spans = nullptr;
 
@@ -136,7 +136,13 @@ void delete_span(Span* s) {
 uint32_t count_dirty(uint32_t first, uint32_t count) {
   uint32_t sum = 0;
   for_words(g_range.dirty, first, count, [&](uint64_t& word, uint64_t mask) {
-    sum += static_cast<uint32_t>(__builtin_popcountll(word & mask));
+    // All or nothing in most words; the rest is worth a call where the CPU's instruction may be missing.
+    const uint64_t bits = word & mask;
+    if (bits == ~uint64_t{0}) {
+      sum += 64;
+    } else if (bits != 0) {
+      sum += static_cast<uint32_t>(__builtin_popcountll(bits));
+    }
   });
   return sum;
 }

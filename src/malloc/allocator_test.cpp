@@ -1,0 +1,226 @@
+// The allocator under its own names; what the C library's names promise is in surface_test.cpp.
+#include "malloc/allocator.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "malloc/idle.h"
+#include "malloc/page_heap.h"
+#include "malloc/testing.h"
+
+namespace flatout::malloc {
+namespace {
+
+constexpr size_t kMib = size_t{1} << 20;
+
+char* take(size_t bytes) { return static_cast<char*>(allocate(bytes)); }
+
+TEST(Allocator, GivesDistinctWritableBlocks) {
+  std::vector<char*> blocks;
+  for (size_t size = 1; size < 300'000; size += 1 + size / 9) {
+    char* p = take(size);
+    ASSERT_NE(p, nullptr);
+    std::memset(p, static_cast<int>(blocks.size()), size);
+    EXPECT_GE(usable_size(p), size);
+    blocks.push_back(p);
+  }
+  size_t i = 0;
+  for (size_t size = 1; size < 300'000; size += 1 + size / 9, ++i) {
+    for (size_t k = 0; k < size; k += 97) ASSERT_EQ(blocks[i][k], static_cast<char>(i));
+    deallocate(blocks[i]);
+  }
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+}
+
+TEST(Allocator, GivesALargeBlockAgainAtOnce) {
+  char* p = take(64 * kMib);
+  deallocate(p);
+  char* q = take(64 * kMib);
+  EXPECT_EQ(p, q);
+  deallocate(q);
+}
+
+TEST(Allocator, ClearsWhatWasUsedBefore) {
+  for (const size_t size : {size_t{24}, size_t{5000}, size_t{70'000}, 3 * kMib, 20 * kMib}) {
+    for (int round = 0; round < 3; ++round) {
+      char* p = take(size);
+      std::memset(p, 0xA5, size);
+      deallocate(p);
+      release_parked();
+      char* q = static_cast<char*>(allocate_zeroed(1, size));
+      EXPECT_TRUE(std::all_of(q, q + size, [](char c) { return c == 0; })) << size;
+      deallocate(q);
+    }
+  }
+}
+
+TEST(Allocator, LeavesFreshPagesUntouchedWhenItClears) {
+  purge();
+  char* p = static_cast<char*>(allocate_zeroed(1, 256 * kMib));
+  ASSERT_NE(p, nullptr);
+  EXPECT_LT(resident_pages(p, 256 * kMib), 600u);
+  deallocate(p);
+}
+
+TEST(Allocator, FailsWithENOMEMForWhatCannotBe) {
+  errno = 0;
+  EXPECT_EQ(allocate(SIZE_MAX), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  errno = 0;
+  EXPECT_EQ(allocate(size_t{1} << 47), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  errno = 0;
+  EXPECT_EQ(allocate_zeroed(SIZE_MAX / 2, 3), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  errno = 0;
+  EXPECT_EQ(allocate_aligned(size_t{1} << 40, 1), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  void* p = allocate(100);
+  errno = 0;
+  EXPECT_EQ(reallocate(p, SIZE_MAX), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  deallocate(p);
+}
+
+TEST(Allocator, AlignsEveryPowerOfTwo) {
+  for (size_t alignment = 8; alignment <= 64 * kMib; alignment *= 2) {
+    for (const size_t size : {size_t{1}, size_t{17}, size_t{1000}, size_t{70'000}}) {
+      char* p = static_cast<char*>(allocate_aligned(alignment, size));
+      ASSERT_NE(p, nullptr) << alignment;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(p) % alignment, 0u);
+      std::memset(p, 1, size);
+      EXPECT_GE(usable_size(p), size);
+      deallocate(p);
+    }
+  }
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+}
+
+TEST(Allocator, KeepsTheContentsWhenABlockGrowsAndShrinks) {
+  const std::vector<size_t> sizes{1,       30,      100,      5000,     66'000,   300'000, 5 * kMib,
+                                  9 * kMib, 20 * kMib, 6 * kMib, 400'000, 10'000,  40,      3};
+  char* p = nullptr;
+  size_t old = 0;
+  for (const size_t size : sizes) {
+    p = static_cast<char*>(reallocate(p, size));
+    ASSERT_NE(p, nullptr);
+    for (size_t i = 0; i < std::min(old, size); i += 61) ASSERT_EQ(p[i], static_cast<char>(i * 7));
+    for (size_t i = 0; i < size; i += 61) p[i] = static_cast<char>(i * 7);
+    old = size;
+  }
+  EXPECT_EQ(reallocate(p, 0), nullptr);
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+}
+
+TEST(Allocator, CatchesDoubleAndInteriorFreesOfLargeBlocks) {
+  char* p = take(3 * kMib);
+  char* q = take(3 * kMib);
+  const uint64_t before = invalid_frees();
+  deallocate(p + 16);
+  deallocate(p + kMib);
+  EXPECT_EQ(invalid_frees(), before + 2);
+  deallocate(p);
+  deallocate(p);  // parked
+  EXPECT_EQ(invalid_frees(), before + 3);
+  deallocate(q);
+  deallocate(p);  // in the page heap
+  EXPECT_EQ(invalid_frees(), before + 4);
+  errno = 0;
+  EXPECT_EQ(reallocate(p, 100), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+}
+
+TEST(Allocator, KeepsErrnoWhenItFrees) {
+  void* p = take(80 * kMib);
+  void* q = take(100);
+  errno = 77;
+  deallocate(p);
+  deallocate(q);
+  purge();
+  EXPECT_EQ(errno, 77);
+}
+
+TEST(Allocator, TakesTheSmallestExtentThatFits) {
+  release_parked();
+  char* a = take(8 * kMib);
+  char* wall_a = take(kMib);
+  char* b = take(4 * kMib);
+  char* wall_b = take(kMib);
+  deallocate(a);
+  deallocate(b);
+  release_parked();
+  char* again = take(4 * kMib);
+  EXPECT_EQ(again, b);
+  for (char* p : {again, wall_a, wall_b}) deallocate(p);
+}
+
+TEST(Allocator, GivesASpanBackWhenOthersFreedAllOfIt) {
+  const size_t before = totals().in_use_bytes;
+  std::vector<void*> blocks(100'000);
+  for (void*& p : blocks) p = allocate(1000);
+  // This thread only sleeps while the other frees.
+  std::thread([&] {
+    for (void* p : blocks) deallocate(p);
+  }).join();
+  EXPECT_LT(totals().in_use_bytes, before + 3 * kMib);
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+}
+
+TEST(Allocator, LeavesAnEndedThreadsBlocksUsableAndItsCacheToTheNext) {
+  std::vector<char*> blocks(5000);
+  std::thread([&] {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      blocks[i] = take(16 + i % 600);
+      *blocks[i] = static_cast<char>(i);
+    }
+  }).join();
+  const unsigned caches = totals().caches;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    ASSERT_EQ(*blocks[i], static_cast<char>(i));
+    deallocate(blocks[i]);
+  }
+  for (int i = 0; i < 20; ++i) std::thread([] { deallocate(allocate(50)); }).join();
+  EXPECT_EQ(totals().caches, caches);
+}
+
+TEST(Allocator, GivesIdleMemoryBackAfterTheWindowButNotBefore) {
+  set_idle_thread(false);  // this test is the clock
+  purge();
+  uint64_t now = 1'000'000'000'000;
+  for (int i = 0; i < 20; ++i) idle_tick(now += idle_window_ns() / 8);
+  std::vector<char*> blocks(100);
+  char* const low = take(100 * kMib);
+  std::memset(low, 1, 100 * kMib);
+  deallocate(low);
+  idle_tick(now += idle_window_ns() / 8);
+  const size_t cached = totals().cached_bytes;
+  EXPECT_GE(cached, 100 * kMib);
+  EXPECT_GE(resident_pages(low, 100 * kMib), 25'000u);
+  for (int i = 0; i < 8; ++i) idle_tick(now += idle_window_ns() / 8);
+  EXPECT_LE(totals().cached_bytes, 5 * kMib);
+  EXPECT_LE(resident_pages(low, 100 * kMib), 1280u);
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+  set_idle_thread(true);
+}
+
+TEST(Allocator, PurgesEverythingThatIsFree) {
+  std::vector<char*> blocks(200);
+  for (char*& p : blocks) std::memset(p = take(kMib), 1, kMib);
+  for (char* p : blocks) deallocate(p);
+  purge();
+  EXPECT_EQ(totals().cached_bytes, 0u);
+  size_t resident = 0;
+  for (char* p : blocks) resident += resident_pages(p, kMib);
+  EXPECT_EQ(resident, 0u);
+}
+
+}  // namespace
+}  // namespace flatout::malloc
