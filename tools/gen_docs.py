@@ -31,9 +31,10 @@ def options_page() -> str:
     for table in sorted((ROOT / "src").glob("*/options.def")):
         lines += [f"## {table.parent.name}", "", "| flag | variable | type | default | what |", "| --- | --- | --- | --- | --- |"]
         for name, kind, default, text in OPTION.findall(table.read_text()):
-            flag = "--" + name.replace("_", "-")
+            # What is loaded into the job is told by variables alone.
+            flag = "" if table.parent.name in ("malloc", "agent", "devlimit") else f"`--{name.replace('_', '-')}`"
             shown = unquote(default)
-            lines.append(f"| `{flag}` | `FLATOUT_{name.upper()}` | {kind} | {f'`{shown}`' if shown else ''} | {unquote(text)} |")
+            lines.append(f"| {flag} | `FLATOUT_{name.upper()}` | {kind} | {f'`{shown}`' if shown else ''} | {unquote(text)} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 

@@ -27,8 +27,9 @@ const Usage kRun{
     "  flatout run -- python train.py --epochs 3\n"
     "  flatout run --fail-on any -- python train.py       # exit code 3 if anything is found\n"
     "  flatout run --json=verdict.json -- torchrun --nproc_per_node 2 train.py\n"
+    "  flatout run --malloc -- python train.py            # with Flatout's allocator\n"
     "  flatout run --no-agent -- ./train                  # from outside only",
-    {"out", "fail_on", "quiet", "no_agent", "rate", "keep_runs", "keep_mb", "verbose"},
+    {"out", "fail_on", "quiet", "no_agent", "malloc", "rate", "keep_runs", "keep_mb", "verbose"},
     true,
     true,
     true,
@@ -130,6 +131,7 @@ recorder::Options options_of(const Settings& settings) {
   recorder::Options options;
   options.out = settings.out;
   options.agent = !settings.no_agent;
+  options.allocator = settings.malloc;
   options.status = !settings.quiet;
   options.stacks_per_s = settings.rate;
   return options;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "malloc/demand.h"
 #include "malloc/foreign.h"
 #include "malloc/idle.h"
 #include "malloc/os.h"
@@ -13,7 +14,7 @@
 namespace flatout::malloc {
 namespace {
 
-constexpr size_t kMoveFrom = size_t{4} << 20;  // realloc moves page tables from here on
+constexpr size_t kMoveFrom = size_t{32} << 20;  // realloc moves page tables from here on
 
 constexpr uint32_t kMostMoves = 4096;
 
@@ -80,8 +81,12 @@ void free_large(Span* s) {
   Cache* const cache = t_cache;
   s->kind = Kind::kParked;
   if (cache != &g_no_cache) {
+    const uint32_t pages = s->pages;
     s = cache->parked.exchange(s, std::memory_order_acq_rel);
-    if (s == nullptr) return;
+    if (s == nullptr) {
+      if (pages > DemandWindow::kSlack) idle_kick(pages);
+      return;
+    }
   }
   g_page_heap.free_large(s);
   idle_kick();
@@ -105,9 +110,11 @@ void* reallocate_by_move(Span* s, size_t bytes) {
   const size_t old = size_t{s->pages} << kPageShift;
   // Each move leaves the kernel with one mapping more, and a process may have only some 65,000.
   const bool move = g_moves.fetch_add(1, std::memory_order_relaxed) < kMostMoves;
-  if (!move || !os_move(address_of(s), to, old)) std::memcpy(to, address_of(s), old);
+  const bool moved = move && os_move(address_of(s), to, old);
+  if (!moved) std::memcpy(to, address_of(s), old);
   if (s->sample != nullptr) drop_sample(s);
-  g_page_heap.free_large(s);
+  s->kind = Kind::kHeld;
+  g_page_heap.free_large(s, moved);
   return to;
 }
 

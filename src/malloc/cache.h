@@ -40,6 +40,8 @@ struct alignas(128) Cache {
   uint64_t random;      // state of the sampler
   uintptr_t stack_end;  // of the thread, for the sampler's unwinder
   Span* queue;          // spans with remote frees
+  SpanList empty;       // spans kept though nothing of them is in use
+  uint32_t empty_pages;
   Cache* next;          // of all caches, never removed
   Cache* next_dead;
   RemoteSlot slots[kSlots];
@@ -61,6 +63,8 @@ void* refill(Cache* cache, unsigned size_class, bool* sampled);
 /// Under cache->lock: the owner (or whoever acts for a dead one) takes in what others have freed.
 void drain_queue(Cache* cache);
 void release_span(Span* s);
+/// Under cache->lock, by any thread: gives back the spans that are kept empty.
+void release_empty(Cache* cache);
 /// Under cache->lock: the current span of a class, none of whose blocks is in the fast list, takes
 /// its place among the others.
 void retire_current(Cache* cache, unsigned size_class);
@@ -78,7 +82,7 @@ void retire_cache(Cache* cache);
 Cache* first_cache();
 /// Frees the large blocks that wait in threads' slots. Takes the page heap's lock.
 bool release_parked();
-/// reap_queue for all.
+/// Gives back what no thread needs of its cache: for idle ones too.
 void trim_caches();
 void lock_caches();
 void unlock_caches();

@@ -128,6 +128,7 @@ void trim_caches() {
   for (Cache* cache = first_cache(); cache != nullptr; cache = cache->next) {
     const LockHolder hold(cache->lock);
     reap_queue(cache);
+    release_empty(cache);
   }
 }
 

@@ -66,11 +66,11 @@ void start_thread() {
 
 }  // namespace
 
-__attribute__((noinline)) void idle_kick() {
+__attribute__((noinline)) void idle_kick(uint32_t parked) {
   const uint32_t state = g_state.load(std::memory_order_relaxed);
   if (__builtin_expect(state == kRunning || state == kOff, 1)) return;
   const PageCounts counts = g_page_heap.counts();
-  if (counts.dirty_free <= DemandWindow::kSlack) return;
+  if (counts.dirty_free + parked <= DemandWindow::kSlack) return;
   if (counts.dirty_free + counts.used < kSmallProcess) return;
   uint32_t expected = state;
   if (!g_state.compare_exchange_strong(expected, kRunning, std::memory_order_relaxed)) return;

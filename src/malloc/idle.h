@@ -6,8 +6,9 @@
 
 namespace flatout::malloc {
 
-/// After freeing pages: starts or wakes the thread where that is worth it. Holds no lock.
-void idle_kick();
+/// After freeing pages: starts or wakes the thread where that is worth it. `parked` pages are free,
+/// though the page heap does not know it yet. The caller holds no lock: this may allocate.
+void idle_kick(uint32_t parked = 0);
 /// One look: gives back what is idle. Returns the pages given back. For the thread, and for tests.
 uint32_t idle_tick(uint64_t now_ns);
 /// Without the thread memory goes back only by purge() and idle_tick().

@@ -212,8 +212,7 @@ uint32_t PageHeap::mark_used(uint32_t first, uint32_t pages) {
   return dirty;
 }
 
-void PageHeap::mark_free(uint32_t first, uint32_t pages) {
-  (void)first;
+void PageHeap::mark_free(uint32_t pages) {
   counts_.used -= pages;
   counts_.dirty_free += pages;
 }
@@ -301,10 +300,15 @@ Span* PageHeap::allocate_zeroed(uint32_t pages, uint32_t align) {
   return s;
 }
 
-void PageHeap::free_large(Span* s) {
+void PageHeap::free_large(Span* s, bool empty) {
   const LockHolder hold(lock_);
-  mark_free(s->first_page, s->pages);
+  mark_free(s->pages);
   s->dirty = s->pages;
+  if (empty) {
+    clear_dirty(s->first_page, s->pages);
+    counts_.dirty_free -= s->pages;
+    s->dirty = 0;
+  }
   insert(s);
 }
 
@@ -319,7 +323,7 @@ bool PageHeap::resize_large(Span* s, uint32_t pages) {
     rest->dirty = rest->pages;
     s->pages = pages;
     set_ends(s, span_index(s));
-    mark_free(rest->first_page, rest->pages);
+    mark_free(rest->pages);
     insert(rest);
     return true;
   }

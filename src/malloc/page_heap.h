@@ -26,7 +26,8 @@ class PageHeap {
   /// A large block of `pages` at a multiple of `align` pages (a power of two). nullptr without
   /// memory. Takes the lock, as all here.
   Span* allocate_large(uint32_t pages, uint32_t align = 1);
-  void free_large(Span* s);
+  /// `empty`: its memory is gone already.
+  void free_large(Span* s, bool empty = false);
   /// Grows s in place to `pages`, or shrinks it. False if its neighbour is in the way.
   bool resize_large(Span* s, uint32_t pages);
 
@@ -67,7 +68,7 @@ class PageHeap {
   Span* free_before(const Span* s) const;
   Span* free_after(const Span* s) const;
   uint32_t mark_used(uint32_t first, uint32_t pages);
-  void mark_free(uint32_t first, uint32_t pages);
+  void mark_free(uint32_t pages);
   Span* hold_for_release(uint32_t pages, bool fragments);
   uint32_t release_regions(uint32_t pages);
 

@@ -3,11 +3,15 @@
 #include <algorithm>
 
 #include "malloc/cache.h"
+#include "malloc/idle.h"
 #include "malloc/page_heap.h"
 
 namespace flatout::malloc {
 namespace {
 
+constexpr uint32_t kMostEmpty = (1u << 20) >> kPageShift;  // pages in empty spans that a cache keeps
+constexpr uint32_t kShort = 32;       // blocks: a fast list with less is refilled too often
+constexpr uint16_t kPatience = 8;     // short refills until more blocks are made
 constexpr uint32_t kFirstCarve = 4096;  // bytes: a class that is hardly used costs one OS page
 
 Block* block_at(const Span* s, uint32_t index) {
@@ -24,6 +28,20 @@ uint32_t until_sample(Cache* cache, const Span* s, uint32_t blocks) {
   const auto n = static_cast<uint32_t>(std::max<int64_t>(cache->sample_left, 0) / bytes);
   cache->sample_left -= int64_t{n} * bytes;
   return std::min(n, blocks);
+}
+
+// Makes `n` new blocks from the span's untouched rest, in the order of their addresses.
+Block* make_blocks(Span* s, uint32_t n, Block* then) {
+  Block* const first = block_at(s, s->carved);
+  Block* last = first;
+  for (uint32_t i = 1; i < n; ++i) {
+    Block* const next = block_at(s, s->carved + i);
+    last->next = next;
+    last = next;
+  }
+  last->next = then;
+  s->carved += n;
+  return first;
 }
 
 // The current span's freed blocks become the fast list. Only the owner does this and only for its
@@ -43,8 +61,14 @@ Block* take_freed(Cache* cache, Span* s, bool* sampled) {
     rest = last->next;
     last->next = nullptr;
   }
-  s->local_free = rest;
   s->countdown.store(s->carved - (blocks - n), std::memory_order_relaxed);
+  // A busy class with few blocks comes here all the time: double them, for the next time.
+  if (blocks < kShort && blocks == s->carved && s->carved < s->capacity &&
+      ++s->short_refills >= kPatience) {
+    s->short_refills = 0;
+    rest = make_blocks(s, std::min(s->carved, s->capacity - s->carved), rest);
+  }
+  s->local_free = rest;
   return first;
 }
 
@@ -58,15 +82,7 @@ Block* carve(Cache* cache, Span* s, bool* sampled) {
     *sampled = true;
     return nullptr;
   }
-  Block* const first = block_at(s, s->carved);
-  Block* last = first;
-  for (uint32_t i = 1; i < n; ++i) {
-    Block* const next = block_at(s, s->carved + i);
-    last->next = next;
-    last = next;
-  }
-  last->next = nullptr;
-  s->carved += n;
+  Block* const first = make_blocks(s, n, nullptr);
   s->countdown.store(s->countdown.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   return first;
 }
@@ -81,13 +97,37 @@ void set_full(Span* s) {
   s->countdown.store(used - at, std::memory_order_relaxed);
 }
 
+// Under cache->lock: s is in no list and nothing of it is in use. A few such spans are kept, blocks
+// and all: the next burst of the same sizes then costs nothing.
+void keep_or_release(Cache* cache, Span* s) {
+  if (cache->empty_pages + s->pages > kMostEmpty) {
+    release_span(s);
+    return;
+  }
+  s->place = Place::kEmpty;
+  s->trigger_at.store(0, std::memory_order_relaxed);
+  s->countdown.store(0, std::memory_order_relaxed);
+  cache->empty.push(s);
+  cache->empty_pages += s->pages;
+}
+
+Span* take_empty(Cache* cache, unsigned c) {
+  for (Span* s = cache->empty.first; s != nullptr; s = s->next) {
+    if (s->size_class != c) continue;
+    cache->empty.remove(s);
+    cache->empty_pages -= s->pages;
+    return s;
+  }
+  return nullptr;
+}
+
 // Under cache->lock.
 void settle(Cache* cache, Span* s) {
   if (s->place == Place::kCurrent) return;
   const uint32_t used = s->in_use();
   if (used == 0) {
     if (s->place == Place::kPartial) cache->partial[s->size_class].remove(s);
-    release_span(s);
+    keep_or_release(cache, s);
   } else if (s->place == Place::kFull) {
     s->place = Place::kPartial;
     s->trigger_at.store(0, std::memory_order_relaxed);
@@ -103,6 +143,14 @@ void release_span(Span* s) {
   g_page_heap.free_small(s);
 }
 
+void release_empty(Cache* cache) {
+  while (Span* s = cache->empty.first) {
+    cache->empty.remove(s);
+    cache->empty_pages -= s->pages;
+    release_span(s);
+  }
+}
+
 void* refill(Cache* cache, unsigned c, bool* sampled) {
   Block* block = nullptr;
   Span* s = cache->current[c];
@@ -116,6 +164,8 @@ void* refill(Cache* cache, unsigned c, bool* sampled) {
       s = cache->partial[c].first;
       if (s != nullptr) {
         cache->partial[c].remove(s);
+        s->place = Place::kCurrent;
+      } else if ((s = take_empty(cache, c)) != nullptr) {
         s->place = Place::kCurrent;
       } else {
         s = g_page_heap.allocate_small(c);
@@ -136,7 +186,7 @@ void retire_current(Cache* cache, unsigned c) {
   if (s == nullptr) return;
   cache->current[c] = nullptr;
   if (s->in_use() == 0) {
-    release_span(s);
+    keep_or_release(cache, s);
   } else if (s->local_free == nullptr && s->carved == s->capacity) {
     set_full(s);
   } else {
@@ -166,9 +216,12 @@ void drain_queue(Cache* cache) {
 }
 
 __attribute__((noinline)) void span_event(Cache* cache, Span* s) {
-  const LockHolder hold(cache->lock);
-  // Between the last free and the lock another thread may have given the span back.
-  if (s->owner.load(std::memory_order_relaxed) == cache) settle(cache, s);
+  {
+    const LockHolder hold(cache->lock);
+    // Between the last free and the lock another thread may have given the span back.
+    if (s->owner.load(std::memory_order_relaxed) == cache) settle(cache, s);
+  }
+  idle_kick();
 }
 
 }  // namespace flatout::malloc

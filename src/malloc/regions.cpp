@@ -113,6 +113,7 @@ Span* PageHeap::allocate_small(unsigned size_class) {
   s->block_bytes = bytes;
   s->capacity = static_cast<uint32_t>((size_t{pages} << kPageShift) / bytes);
   s->carved = 0;
+  s->short_refills = 0;
   s->trigger_at.store(0, std::memory_order_relaxed);
   s->countdown.store(0, std::memory_order_relaxed);
   s->local_free = nullptr;
@@ -132,7 +133,7 @@ void PageHeap::free_small(Span* s) {
   std::fill_n(g_range.map + s->first_page, s->pages, 0u);
   r->used[within / 64] &= ~mask_of(s->pages, within % 64);
   r->used_pages -= s->pages;
-  mark_free(s->first_page, s->pages);
+  mark_free(s->pages);
   delete_span(s);
   if (r->used_pages != 0) {
     relist(r);

@@ -3,6 +3,7 @@
 // put it into its owner's queue; the last that come, when nothing of it is in use any more, give the
 // whole span back, even while the owner sleeps.
 #include "malloc/cache.h"
+#include "malloc/idle.h"
 #include "malloc/page_heap.h"
 
 namespace flatout::malloc {
@@ -67,7 +68,10 @@ void add_remote(Span* s, Block* head, Block* tail, uint32_t count) {
                                             std::memory_order_relaxed));
   // The one who made it non-empty tells the owner, and afterwards looks again: whoever added the
   // last block meanwhile may have looked before the span was in the queue.
-  if (old == 0 || list.count() >= s->in_use()) tell_owner(owner, s);
+  if (old == 0 || list.count() >= s->in_use()) {
+    tell_owner(owner, s);
+    idle_kick();
+  }
 }
 
 void flush(RemoteSlot& slot) {

@@ -31,6 +31,7 @@ enum class Place : uint8_t {
   kCurrent,  // its blocks are in the owner's fast list, or will be
   kFull,     // no block to give; in no list
   kPartial,  // in the owner's list of spans with free blocks
+  kEmpty,    // nothing of it is in use; the owner keeps it for a while
 };
 
 // Blocks that other threads have freed: a list as one word, so that a thread can add many blocks by
@@ -63,7 +64,7 @@ struct alignas(128) Span {
   Place place;
   bool queued;           // in the owner's list of spans with remote frees
   uint16_t remote_limit;  // blocks that another thread collects before it hands them over
-  uint16_t reserved;
+  uint16_t short_refills;  // how often the fast list got all blocks, and they were few
   // Other threads' line.
   alignas(64) std::atomic<uint64_t> remote;
   Span *next, *prev;              // of the owner's partial spans, or of a bin of free extents

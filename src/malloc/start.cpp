@@ -20,9 +20,23 @@
 namespace flatout::malloc {
 namespace {
 
-#define FLATOUT_MALLOC_OPTION(name, variable, text) constexpr const char* k_##name = variable;
+// Variables as the program's start left them; nullptr where one is not set.
+struct Variables {
+#define FLATOUT_OPTION(name, type, standard, help) const char* name;
 #include "malloc/options.def"
-#undef FLATOUT_MALLOC_OPTION
+#undef FLATOUT_OPTION
+};
+
+// The variable of an option: "malloc_sample" is FLATOUT_MALLOC_SAMPLE.
+const char* variable(const char* option) {
+  char name[64] = "FLATOUT_";
+  size_t n = std::strlen(name);
+  for (; *option != 0 && n + 1 < sizeof name; ++option) {
+    name[n++] = *option >= 'a' && *option <= 'z' ? static_cast<char>(*option - 'a' + 'A') : *option;
+  }
+  name[n] = 0;
+  return ::getenv(name);
+}
 
 char g_profile[512];
 bool g_stats = false;
@@ -46,33 +60,40 @@ void set_profile_path(const char* path) {
   g_profile[n] = 0;
 }
 
-bool is_off(const char* name) {
-  const char* value = ::getenv(name);
-  return value != nullptr && std::strcmp(value, "0") == 0;
+bool is(const char* value, const char* what) {
+  return value != nullptr && std::strcmp(value, what) == 0;
+}
+
+void sample_from_now(uint64_t bytes) {
+  set_sample_interval(bytes);
+  if (t_cache != &g_no_cache) start_sampling(t_cache);
 }
 
 __attribute__((constructor)) void load() {
+#define FLATOUT_OPTION(name, type, standard, help) variable(#name),
+  const Variables set = {
+#include "malloc/options.def"
+  };
+#undef FLATOUT_OPTION
   watch_forks();
-  if (is_off(k_background)) set_idle_thread(false);
-  if (const char* bytes = ::getenv(k_sample)) {
-    set_sample_interval(std::strtoull(bytes, nullptr, 10));
-    if (t_cache != &g_no_cache) start_sampling(t_cache);
+  if (is(set.malloc_background, "0")) set_idle_thread(false);
+  if (set.malloc_profile != nullptr) {
+    set_profile_path(set.malloc_profile);
+    sample_from_now(512 << 10);
   }
-  if (const char* path = ::getenv(k_profile)) {
-    set_profile_path(path);
-    if (::getenv(k_sample) == nullptr) {
-      set_sample_interval(512 << 10);
-      if (t_cache != &g_no_cache) start_sampling(t_cache);
-    }
+  if (set.malloc_sample != nullptr) {
+    sample_from_now(std::strtoull(set.malloc_sample, nullptr, 10));
   }
-  const char* stats = ::getenv(k_stats);
-  g_stats = stats != nullptr && std::strcmp(stats, "1") == 0;
+  g_stats = is(set.malloc_stats, "1");
 }
 
 __attribute__((destructor)) void unload() {
   if (g_profile[0] != 0) {
     const int error = dump_profile(g_profile);
-    if (error != 0) os_message("the heap profile could not be written, errno", reinterpret_cast<void*>(static_cast<intptr_t>(error)));
+    if (error != 0) {
+      os_message("the heap profile could not be written, errno",
+                 reinterpret_cast<void*>(static_cast<intptr_t>(error)));
+    }
   }
   if (g_stats) print_stats();
 }
@@ -115,10 +136,7 @@ size_t flatout_malloc_purge(void) { return fm::purge(); }
 
 void flatout_malloc_mark_step(void) { fm::idle_mark_step(fm::os_now_ns()); }
 
-void flatout_malloc_set_sampling(uint64_t bytes) {
-  fm::set_sample_interval(bytes);
-  if (fm::t_cache != &fm::g_no_cache) fm::start_sampling(fm::t_cache);
-}
+void flatout_malloc_set_sampling(uint64_t bytes) { fm::sample_from_now(bytes); }
 
 int flatout_malloc_heap_dump(const char* path) { return fm::dump_profile(path); }
 

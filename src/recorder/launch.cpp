@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -101,6 +102,17 @@ std::string variable(const std::vector<std::string>& environment, const std::str
   return "";
 }
 
+void add_preload(std::vector<std::string>& environment, const std::string& library) {
+  const std::string before = variable(environment, "LD_PRELOAD");
+  // The dynamic linker separates by colons or blanks; a flatout within flatout adds nothing.
+  for (size_t at = 0; at < before.size();) {
+    const size_t end = std::min(before.find_first_of(": ", at), before.size());
+    if (before.substr(at, end - at) == library) return;
+    at = end + 1;
+  }
+  set_variable(environment, "LD_PRELOAD", before.empty() ? library : before + ":" + library);
+}
+
 AgentPaths find_agent() {
   AgentPaths out;
   char self[PATH_MAX];
@@ -116,9 +128,11 @@ AgentPaths find_agent() {
     }
     return "";
   };
-  const std::string so = "libflatout_agent.so";
-  out.library = first({bin + "/" + so, bin + "/src/agent/" + so, bin + "/../lib/flatout/" + so,
-                       bin + "/../lib/" + so});
+  const auto library = [&](const std::string& so) {
+    return first({bin + "/" + so, bin + "/../lib/flatout/" + so, bin + "/../lib/" + so});
+  };
+  out.library = library("libflatout_agent.so");
+  out.allocator = library("libflatout_malloc.so");
   const std::string inject = "/agent/inject/sitecustomize.py";
   const std::string found =
       first({bin + "/.." + inject, bin + "/../lib/flatout/python/flatout" + inject,

@@ -38,13 +38,16 @@ std::vector<std::string> current_environment();
 /// Sets NAME=value, replacing what there was.
 void set_variable(std::vector<std::string>& environment, const std::string& name,
                   const std::string& value);
+/// Puts `library` behind what LD_PRELOAD names already: who preloads something means it to come first.
+void add_preload(std::vector<std::string>& environment, const std::string& library);
 /// The value of `name`, "" if there is none.
 std::string variable(const std::vector<std::string>& environment, const std::string& name);
 
 /// Where the parts live that are loaded into the job; empty where they are not installed.
 struct AgentPaths {
-  std::string library;  // libflatout_agent.so
-  std::string inject;   // folder of sitecustomize.py
+  std::string library;    // libflatout_agent.so
+  std::string inject;     // folder of sitecustomize.py
+  std::string allocator;  // libflatout_malloc.so
 };
 /// Looks beside the program (build tree) and in ../lib/flatout (installed).
 AgentPaths find_agent();

@@ -116,6 +116,17 @@ Status Recorder::start_command() {
         {"agent", "turned off by --no-agent", "leave that out to see the loader's stages"});
   }
   if (!folder_.path.empty()) set_variable(environment, "FLATOUT_RUN_DIR", folder_.path);
+  if (options_.allocator) {
+    const std::string library = find_agent().allocator;
+    if (library.find_first_of(": ") != std::string::npos) {
+      sink_.missing({"malloc", "LD_PRELOAD cannot name a path with a blank or a colon: " + library,
+                     "install flatout elsewhere"});
+    } else if (library.empty()) {
+      sink_.missing({"malloc", "libflatout_malloc.so is not beside flatout", "install it again"});
+    } else {
+      add_preload(environment, library);
+    }
+  }
 
   // Descendants that lose their parent are handed to us, so they stay known.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -36,6 +36,7 @@ struct Options {
   int32_t attach_pid = 0;            // or attach
   std::string out;                   // run folder; empty: the usual place
   bool agent = true;
+  bool allocator = false;  // run: preload libflatout_malloc.so into the job
   bool stdout_to_stderr = false;
   bool status = true;
   bool stacks_only = false;  // no run folder, no other probes: for a look at the stacks

@@ -1,0 +1,86 @@
+"""Real PyTorch under one allocator: prints "value=<CPU ms per step> faults=... peak_mib=...".
+
+elem: 12 x (scale, silu) forward and backward over 64 MiB activations; unet: three convolutions with batch norm at 256 x 256;
+tfvar: a transformer over lengths that vary; resnet: ResNet-like blocks at 64 x 64, where no allocator gains anything.
+"""
+
+import resource
+import statistics
+import sys
+import time
+
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+
+def elem():
+    x = torch.randn(16 * 1024 * 1024, requires_grad=True)  # 64 MiB
+
+    def step():
+        y = x
+        for _ in range(12):
+            y = nn.functional.silu(y * 1.01)
+        y.sum().backward()
+        x.grad = None
+    return step
+
+
+def unet():
+    layers = []
+    for i in range(3):
+        layers += [nn.Conv2d(3 if i == 0 else 16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    model = nn.Sequential(*layers)
+    x = torch.randn(4, 3, 256, 256)
+
+    def step():
+        model(x).square().mean().backward()
+        model.zero_grad()
+    return step
+
+
+def tfvar():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True), 4)
+    table, head = nn.Embedding(8000, 256), nn.Linear(256, 8000)
+    lengths = torch.Generator().manual_seed(1)
+
+    def step():
+        n = int(torch.randint(64, 256, (1,), generator=lengths))
+        head(model(table(torch.zeros(8, n, dtype=torch.long)))).square().mean().backward()
+        for part in (model, table, head):
+            part.zero_grad()
+    return step
+
+
+def resnet():
+    layers = [nn.Conv2d(3, 64, 3, stride=2, padding=1)]
+    for _ in range(6):
+        layers += [nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()]
+    model = nn.Sequential(*layers)
+    x = torch.randn(16, 3, 64, 64)
+
+    def step():
+        model(x).square().mean().backward()
+        model.zero_grad()
+    return step
+
+
+def main():
+    step = {"elem": elem, "unet": unet, "tfvar": tfvar, "resnet": resnet}[sys.argv[1]]()
+    steps = int(sys.argv[2])
+    for _ in range(3):
+        step()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    times = []
+    for _ in range(steps):
+        begin = time.process_time()
+        step()
+        times.append(time.process_time() - begin)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    print(f"value={statistics.median(times) * 1e3:.2f} faults={(after.ru_minflt - before.ru_minflt) / steps:.1f} "
+          f"peak_mib={after.ru_maxrss / 1024:.1f}")
+
+
+main()
