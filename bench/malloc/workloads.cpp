@@ -1,6 +1,6 @@
 // The workloads that bench/malloc/compare.py runs under each allocator: one per process, by name.
-// Prints one line, "value=... name=value ..."; value is CPU ns per operation unless the workload says otherwise.
-// Built with -fno-builtin, so that no pair of malloc and free is optimised away.
+// Prints one line, "value=... name=value ..."; value is CPU ns per operation unless the workload
+// says otherwise. Built with -fno-builtin, so that no pair of malloc and free is optimised away.
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -53,7 +53,7 @@ void touch(char* p, size_t n) {
 }
 
 void pair(size_t size) {
-  const long n = size >= 1 << 20 ? 2'000'000 : 40'000'000;
+  const long n = size >= 1 << 24 ? 50'000 : size >= 1 << 20 ? 1'000'000 : 20'000'000;
   for (int i = 0; i < 1000; ++i) {
     g_sink = malloc(size);
     free(g_sink);
@@ -67,7 +67,7 @@ void pair(size_t size) {
 }
 
 void pair_touched(size_t size) {
-  const int n = size >= 1 << 24 ? 200 : 3000;
+  const int n = size >= 1 << 24 ? 40 : 2000;
   long before = 0;
   double begin = 0;
   for (int i = -5; i < n; ++i) {
@@ -84,15 +84,17 @@ void pair_touched(size_t size) {
          static_cast<double>(faults() - before) / n);
 }
 
-// order: 0 first in first out, 1 last in first out, 2 random. One operation is a malloc and its free.
+// order: 0 first in first out, 1 last in first out, 2 random. One operation is a malloc and its
+// free.
 void batch(size_t size, size_t count, int order) {
   std::vector<char*> p(count);
   std::vector<uint32_t> place(count);
-  for (size_t i = 0; i < count; ++i) place[i] = static_cast<uint32_t>(order == 1 ? count - 1 - i : i);
+  for (size_t i = 0; i < count; ++i)
+    place[i] = static_cast<uint32_t>(order == 1 ? count - 1 - i : i);
   if (order == 2) {
     for (size_t i = count - 1; i > 0; --i) std::swap(place[i], place[rnd() % (i + 1)]);
   }
-  const size_t rounds = std::max<size_t>(3, 6'000'000 / count);
+  const size_t rounds = std::max<size_t>(3, (size >= 32768 ? 300'000 : 4'000'000) / count);
   double begin = 0;
   for (size_t r = 0; r <= rounds; ++r) {
     if (r == 1) begin = cpu_s();
@@ -119,7 +121,7 @@ void mixed_one(uint64_t seed, long n) {
   for (char* p : slots) free(p);
 }
 void mixed(int threads) {
-  const long n = 8'000'000;
+  const long n = 4'000'000;
   const double begin = cpu_s();
   std::vector<std::thread> all;
   for (int t = 1; t < threads; ++t) all.emplace_back(mixed_one, t + 1, n);
@@ -132,7 +134,7 @@ void mixed(int threads) {
 // One thread allocates batches of 512, another frees them.
 void xthread(size_t size) {
   constexpr size_t kBatch = 512, kSlots = 4;
-  const long rounds = size >= 32768 ? 3000 : 40000;
+  const long rounds = size >= 32768 ? 1500 : 15000;
   static void* batches[kSlots][kBatch];
   static std::atomic<long> made{0}, freed{0};
   const double begin = cpu_s();
@@ -153,12 +155,13 @@ void xthread(size_t size) {
   }
   consumer.join();
   printf("value=%.3f peak_mib=%.1f\n",
-         (cpu_s() - begin) * 1e9 / static_cast<double>(rounds * static_cast<long>(kBatch)), peak_mib());
+         (cpu_s() - begin) * 1e9 / static_cast<double>(rounds * static_cast<long>(kBatch)),
+         peak_mib());
 }
 
-// A training step: 24 buffers of 0.5 to 32 MiB are made and written in the forward pass, read and freed
-// in the backward pass with a gradient each. jitter: sizes vary by up to a quarter from step to step.
-// value: CPU ms per step.
+// A training step: 24 buffers of 0.5 to 32 MiB are made and written in the forward pass, read and
+// freed in the backward pass with a gradient each. jitter: sizes vary by up to a quarter from step
+// to step. value: CPU ms per step.
 void trainstep(int steps, bool jitter, double pause_s) {
   constexpr int kBuffers = 24;
   size_t base[kBuffers];
@@ -189,13 +192,14 @@ void trainstep(int steps, bool jitter, double pause_s) {
   }
   const size_t warm = std::min<size_t>(3, times.size() - 1);
   std::sort(times.begin() + static_cast<long>(warm), times.end());
-  const long most = *std::max_element(fault_counts.begin() + static_cast<long>(warm), fault_counts.end());
+  const long most =
+      *std::max_element(fault_counts.begin() + static_cast<long>(warm), fault_counts.end());
   long sum = 0;
   for (size_t i = warm; i < fault_counts.size(); ++i) sum += fault_counts[i];
   printf("value=%.3f faults=%.1f most_faults=%ld peak_mib=%.1f held_mib=%.1f\n",
          times[warm + (times.size() - warm) / 2] * 1e3,
-         static_cast<double>(sum) / static_cast<double>(fault_counts.size() - warm), most, peak_mib(),
-         rss_mib());
+         static_cast<double>(sum) / static_cast<double>(fault_counts.size() - warm), most,
+         peak_mib(), rss_mib());
 }
 
 // value: % of a burst still resident after so many seconds, busy with something small, or asleep.
@@ -220,12 +224,13 @@ void giveback(size_t size, double seconds, bool busy) {
     }
     clock_gettime(CLOCK_MONOTONIC, &now);
   } while (static_cast<double>(now.tv_sec - begin.tv_sec) +
-               static_cast<double>(now.tv_nsec - begin.tv_nsec) * 1e-9 < seconds);
+               static_cast<double>(now.tv_nsec - begin.tv_nsec) * 1e-9 <
+           seconds);
   printf("value=%.2f high_mib=%.1f\n", std::max(0.0, rss_mib() - start - list) / high * 100, high);
 }
 
-// Phase 1 fills 256 MiB with blocks of one size and frees them; phase 2, in other threads, does so with
-// another size. value: peak of phase 2 over what is live in it.
+// Phase 1 fills 256 MiB with blocks of one size and frees them; phase 2, in other threads, does so
+// with another size. value: peak of phase 2 over what is live in it.
 void blowup(size_t first, size_t second, bool ended) {
   const size_t bytes = size_t{256} << 20;
   std::atomic<bool> done{false}, stop{false};
@@ -286,7 +291,7 @@ void start() {
 }
 
 void churn() {
-  const int n = 5000;
+  const int n = 2000;
   const double begin = cpu_s();
   for (int i = 0; i < n; ++i) {
     std::thread([] {
@@ -299,7 +304,7 @@ void churn() {
 }
 
 void calloc_loop(size_t size) {
-  const int n = size >= 1 << 20 ? 20000 : 2'000'000;
+  const int n = size >= 1 << 20 ? 3000 : 1'000'000;
   const double begin = cpu_s();
   for (int i = 0; i < n; ++i) {
     g_sink = calloc(1, size);
@@ -327,19 +332,33 @@ void realloc_grow() {
 int main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   const auto number = [&](int i) { return i < argc ? strtoul(argv[i], nullptr, 10) : 0ul; };
-  if (name == "pair") pair(number(2));
-  else if (name == "pair_touched") pair_touched(number(2));
-  else if (name == "batch") batch(number(2), number(3), static_cast<int>(number(4)));
-  else if (name == "mixed") mixed(static_cast<int>(number(2)));
-  else if (name == "xthread") xthread(number(2));
-  else if (name == "trainstep") trainstep(static_cast<int>(number(2)), number(3) != 0, static_cast<double>(number(4)));
-  else if (name == "giveback") giveback(number(2), static_cast<double>(number(3)), number(4) != 0);
-  else if (name == "blowup") blowup(number(2), number(3), number(4) != 0);
-  else if (name == "space") space(number(2));
-  else if (name == "start") start();
-  else if (name == "churn") churn();
-  else if (name == "calloc") calloc_loop(number(2));
-  else if (name == "realloc") realloc_grow();
-  else return fprintf(stderr, "unknown workload\n"), 2;
+  if (name == "pair")
+    pair(number(2));
+  else if (name == "pair_touched")
+    pair_touched(number(2));
+  else if (name == "batch")
+    batch(number(2), number(3), static_cast<int>(number(4)));
+  else if (name == "mixed")
+    mixed(static_cast<int>(number(2)));
+  else if (name == "xthread")
+    xthread(number(2));
+  else if (name == "trainstep")
+    trainstep(static_cast<int>(number(2)), number(3) != 0, static_cast<double>(number(4)));
+  else if (name == "giveback")
+    giveback(number(2), static_cast<double>(number(3)), number(4) != 0);
+  else if (name == "blowup")
+    blowup(number(2), number(3), number(4) != 0);
+  else if (name == "space")
+    space(number(2));
+  else if (name == "start")
+    start();
+  else if (name == "churn")
+    churn();
+  else if (name == "calloc")
+    calloc_loop(number(2));
+  else if (name == "realloc")
+    realloc_grow();
+  else
+    return fprintf(stderr, "unknown workload\n"), 2;
   return 0;
 }

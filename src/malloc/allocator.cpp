@@ -187,8 +187,10 @@ void* allocate_aligned(size_t alignment, size_t bytes) {
       if (kClassTable.bytes[c] % alignment == 0) return allocate(kClassTable.bytes[c]);
     }
   }
-  return large(std::max<size_t>(bytes, 1), static_cast<uint32_t>(std::max<size_t>(
-                   1, std::min(alignment, size_t{1} << 45) >> kPageShift)), false);
+  return large(std::max<size_t>(bytes, 1),
+               static_cast<uint32_t>(
+                   std::max<size_t>(1, std::min(alignment, size_t{1} << 45) >> kPageShift)),
+               false);
 }
 
 void* reallocate(void* p, size_t bytes) {

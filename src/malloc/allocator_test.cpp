@@ -104,8 +104,8 @@ TEST(Allocator, AlignsEveryPowerOfTwo) {
 }
 
 TEST(Allocator, KeepsTheContentsWhenABlockGrowsAndShrinks) {
-  const std::vector<size_t> sizes{1,       30,      100,      5000,     66'000,   300'000, 5 * kMib,
-                                  9 * kMib, 20 * kMib, 6 * kMib, 400'000, 10'000,  40,      3};
+  const std::vector<size_t> sizes{1,        30,        100,      5000,    66'000, 300'000, 5 * kMib,
+                                  9 * kMib, 20 * kMib, 6 * kMib, 400'000, 10'000, 40,      3};
   char* p = nullptr;
   size_t old = 0;
   for (const size_t size : sizes) {

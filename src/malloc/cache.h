@@ -42,7 +42,7 @@ struct alignas(128) Cache {
   Span* queue;          // spans with remote frees
   SpanList empty;       // spans kept though nothing of them is in use
   uint32_t empty_pages;
-  Cache* next;          // of all caches, never removed
+  Cache* next;  // of all caches, never removed
   Cache* next_dead;
   RemoteSlot slots[kSlots];
 };

@@ -99,7 +99,8 @@ Cache* make_cache() {
 
 void retire_cache(Cache* cache) {
   flush_slots(cache);
-  if (Span* s = cache->parked.exchange(nullptr, std::memory_order_acquire)) g_page_heap.free_large(s);
+  if (Span* s = cache->parked.exchange(nullptr, std::memory_order_acquire))
+    g_page_heap.free_large(s);
   const LockHolder hold(g_caches_lock);
   const LockHolder hold_cache(cache->lock);
   drain_queue(cache);

@@ -15,7 +15,8 @@ class Process {
     used_ = pages;
     counts_.peak = std::max(counts_.peak, pages);
     if (pages > resident_) {
-      const uint64_t missed = std::min<uint64_t>(pages - resident_, counts_.released - counts_.refaulted);
+      const uint64_t missed =
+          std::min<uint64_t>(pages - resident_, counts_.released - counts_.refaulted);
       counts_.refaulted += missed;
       if (missed != 0 && counts_.missed_ns == 0) counts_.missed_ns = now_;
       resident_ = pages;

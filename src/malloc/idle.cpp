@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,7 +20,8 @@ namespace flatout::malloc {
 namespace {
 
 constexpr uint32_t kSmallProcess = (32u << 20) >> kPageShift;  // pages: no thread for less
-constexpr size_t kStackBytes = 64 << 10;
+constexpr size_t kStackBytes = 256 << 10;  // holds the program's static TLS as well
+constexpr size_t kLargeStackBytes = 8 << 20;
 
 enum State : uint32_t { kNone, kRunning, kAsleep, kOff };
 
@@ -34,6 +36,7 @@ void sleep_for(uint64_t ns) {
 }
 
 void* keep_tidy(void*) {
+  ::prctl(PR_SET_NAME, "flatout_malloc");
   for (;;) {
     sleep_for(idle_window_ns() / DemandWindow::kParts);
     idle_tick(os_now_ns());
@@ -58,6 +61,9 @@ void start_thread() {
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, kStackBytes);
     started = pthread_create(&thread, &attributes, keep_tidy, nullptr) == 0;
+    if (!started && pthread_attr_setstacksize(&attributes, kLargeStackBytes) == 0) {
+      started = pthread_create(&thread, &attributes, keep_tidy, nullptr) == 0;
+    }
     pthread_attr_destroy(&attributes);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -69,8 +75,8 @@ void start_thread() {
 __attribute__((noinline)) void idle_kick(uint32_t parked) {
   const uint32_t state = g_state.load(std::memory_order_relaxed);
   if (__builtin_expect(state == kRunning || state == kOff, 1)) return;
+  if (g_page_heap.dirty_hint() + parked <= DemandWindow::kSlack) return;
   const PageCounts counts = g_page_heap.counts();
-  if (counts.dirty_free + parked <= DemandWindow::kSlack) return;
   if (counts.dirty_free + counts.used < kSmallProcess) return;
   uint32_t expected = state;
   if (!g_state.compare_exchange_strong(expected, kRunning, std::memory_order_relaxed)) return;

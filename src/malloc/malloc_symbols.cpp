@@ -29,7 +29,9 @@ FLATOUT_EXPORT void free(void* p) { fm::deallocate(p); }
 
 FLATOUT_EXPORT void cfree(void* p) { fm::deallocate(p); }
 
-FLATOUT_EXPORT void* calloc(size_t count, size_t bytes) { return fm::allocate_zeroed(count, bytes); }
+FLATOUT_EXPORT void* calloc(size_t count, size_t bytes) {
+  return fm::allocate_zeroed(count, bytes);
+}
 
 FLATOUT_EXPORT void* realloc(void* p, size_t bytes) { return fm::reallocate(p, bytes); }
 

@@ -1,5 +1,6 @@
-// Random operations against a model: every block keeps its contents, no two overlap, all promises of
-// size and alignment hold. FLATOUT_MALLOC_OPERATIONS sets how many (24 million in the slow test).
+// Random operations against a model: every block keeps its contents, no two overlap, all promises
+// of size and alignment hold. FLATOUT_MALLOC_OPERATIONS sets how many (24 million in the slow
+// test).
 #include <gtest/gtest.h>
 
 #include <algorithm>

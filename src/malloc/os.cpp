@@ -38,8 +38,7 @@ void* os_reserve(size_t bytes, size_t alignment) {
 
 void* os_map(size_t bytes) {
   const ErrnoKeeper keep;
-  void* got =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* got = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return got == MAP_FAILED ? nullptr : got;
 }
 

@@ -20,8 +20,8 @@ void os_advise_huge(void* at, size_t bytes);
 /// False if the kernel cannot, and then nothing has moved.
 bool os_move(void* from, void* to, size_t bytes);
 
-uint64_t os_now_ns();        // CLOCK_MONOTONIC
-size_t os_address_limit();   // RLIMIT_AS, SIZE_MAX if there is none
+uint64_t os_now_ns();                                    // CLOCK_MONOTONIC
+size_t os_address_limit();                               // RLIMIT_AS, SIZE_MAX if there is none
 void os_message(const char* text, const void* pointer);  // one line to standard error
 
 }  // namespace flatout::malloc

@@ -146,7 +146,8 @@ Span* PageHeap::find_or_merge(uint32_t pages, uint32_t align) {
       ++parts;
     }
     const uint64_t start = ExtentBins::aligned_start(s, align);
-    if (parts > 1 && start + pages <= s->first_page + run && (best == nullptr || run < best_pages)) {
+    if (parts > 1 && start + pages <= s->first_page + run &&
+        (best == nullptr || run < best_pages)) {
       best = s;
       best_pages = run;
     }
@@ -177,7 +178,8 @@ Span* PageHeap::find_or_grow(uint32_t pages, uint32_t align) {
   // Small requests come in numbers: fewer, larger system calls. It is only address space.
   const uint32_t ahead = std::min(4096u, std::max(256u, g_range.committed / 8));
   const uint32_t old = g_range.committed;
-  if ((huge || needed >= ahead || !range_grow(ahead)) && !range_grow(static_cast<uint32_t>(needed))) {
+  if ((huge || needed >= ahead || !range_grow(ahead)) &&
+      !range_grow(static_cast<uint32_t>(needed))) {
     return nullptr;
   }
   Span* fresh = new_span();
@@ -201,12 +203,12 @@ uint32_t PageHeap::mark_used(uint32_t first, uint32_t pages) {
   const uint32_t dirty = count_dirty(first, pages);
   if (dirty != pages) {
     set_dirty(first, pages);
-    const uint64_t missed =
-        std::min<uint64_t>(counts_.released - counts_.refaulted, pages - dirty);
+    const uint64_t missed = std::min<uint64_t>(counts_.released - counts_.refaulted, pages - dirty);
     counts_.refaulted += missed;
     if (missed != 0 && counts_.missed_ns == 0) counts_.missed_ns = os_now_ns();
   }
   counts_.dirty_free -= dirty;
+  dirty_hint_.store(counts_.dirty_free, std::memory_order_relaxed);
   counts_.used += pages;
   counts_.peak = std::max(counts_.peak, counts_.used);
   return dirty;
@@ -215,6 +217,7 @@ uint32_t PageHeap::mark_used(uint32_t first, uint32_t pages) {
 void PageHeap::mark_free(uint32_t pages) {
   counts_.used -= pages;
   counts_.dirty_free += pages;
+  dirty_hint_.store(counts_.dirty_free, std::memory_order_relaxed);
 }
 
 PageCounts PageHeap::counts() {

@@ -13,12 +13,12 @@
 namespace flatout::malloc {
 
 struct PageCounts {
-  uint32_t used = 0;         // pages handed out
-  uint32_t dirty_free = 0;   // free pages with memory behind them
-  uint32_t peak = 0;         // most used since the last take_peak()
-  uint64_t released = 0;     // pages given back, ever
-  uint64_t refaulted = 0;    // of those, pages that were wanted again, ever
-  uint64_t missed_ns = 0;    // when that first happened since the last take_peak(); 0: it did not
+  uint32_t used = 0;        // pages handed out
+  uint32_t dirty_free = 0;  // free pages with memory behind them
+  uint32_t peak = 0;        // most used since the last take_peak()
+  uint64_t released = 0;    // pages given back, ever
+  uint64_t refaulted = 0;   // of those, pages that were wanted again, ever
+  uint64_t missed_ns = 0;   // when that first happened since the last take_peak(); 0: it did not
 };
 
 class PageHeap {
@@ -36,6 +36,8 @@ class PageHeap {
   void free_small(Span* s);
 
   PageCounts counts();
+  /// Free pages with memory behind them, without the lock: a little old, perhaps.
+  uint32_t dirty_hint() const { return dirty_hint_.load(std::memory_order_relaxed); }
   /// counts(), and starts its peak and missed_ns anew.
   PageCounts take_counts();
   /// Gives back up to `pages` dirty free pages: first whole huge pages, then, with `fragments`, the
@@ -81,6 +83,7 @@ class PageHeap {
   Region* regions_[kOrders] = {};  // by the longest free run: none, 4, 8 ... 128 pages
   ExtentBins dirty_, clean_;
   PageCounts counts_;
+  std::atomic<uint32_t> dirty_hint_{0};
 };
 
 extern PageHeap g_page_heap;

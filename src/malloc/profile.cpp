@@ -51,8 +51,8 @@ Stack* find_stack(const uintptr_t* pc, unsigned frames) {
     }
   }
   // Only as much as its frames need.
-  auto* s = static_cast<Stack*>(
-      take_memory(sizeof(Stack) - (kMaxFrames - frames) * sizeof(uintptr_t)));
+  auto* s =
+      static_cast<Stack*>(take_memory(sizeof(Stack) - (kMaxFrames - frames) * sizeof(uintptr_t)));
   if (s == nullptr) return nullptr;
   s->hash = h;
   s->frames = frames;

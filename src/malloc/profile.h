@@ -1,6 +1,6 @@
-// The heap profile: a Poisson sample by bytes of all allocations, with their stacks. Whether a block
-// is sampled is decided where fast lists are filled, so the fast paths know nothing of it; a sampled
-// block gets pages of its own, so freeing it needs no look-up either.
+// The heap profile: a Poisson sample by bytes of all allocations, with their stacks. Whether a
+// block is sampled is decided where fast lists are filled, so the fast paths know nothing of it; a
+// sampled block gets pages of its own, so freeing it needs no look-up either.
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,8 @@ void reset_profile_lock();
 /// Return addresses of the callers, innermost first, by frame pointers, within [here, stack_end).
 /// Never follows a pointer out of the thread's stack.
 unsigned unwind(uintptr_t* pc, unsigned most, uintptr_t stack_end);
-/// Where this thread's stack ends; 0 if that cannot be told without asking the C library to allocate.
+/// Where this thread's stack ends; 0 if that cannot be told without asking the C library to
+/// allocate.
 uintptr_t find_stack_end();
 
 }  // namespace flatout::malloc

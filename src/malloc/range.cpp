@@ -11,8 +11,8 @@ constinit Range g_range{};
 
 namespace {
 
-constexpr size_t kWanted = size_t{4} << 40;      // more than a machine has memory
-constexpr size_t kLeast = size_t{64} << 20;      // less is of no use
+constexpr size_t kWanted = size_t{4} << 40;  // more than a machine has memory
+constexpr size_t kLeast = size_t{64} << 20;  // less is of no use
 constexpr size_t kMostAlign = size_t{1} << 30;
 constexpr size_t kTableStep = size_t{256} << 10;  // tables are committed in such pieces
 
@@ -60,7 +60,8 @@ bool reserve(size_t bytes) {
   g_dirty = tables[2];
   g_huge = tables[3];
   g_regions = tables[4];
-  if (!g_spans.ensure(sizeof(Span)) || !g_map.ensure(1) || !g_dirty.ensure(1) || !g_huge.ensure(1)) {
+  if (!g_spans.ensure(sizeof(Span)) || !g_map.ensure(1) || !g_dirty.ensure(1) ||
+      !g_huge.ensure(1)) {
     return false;
   }
   g_range.map = reinterpret_cast<uint32_t*>(g_map.at);
@@ -75,8 +76,9 @@ bool reserve(size_t bytes) {
   return true;
 }
 
-template <typename Act>  // act(word, mask) for each word of the bitmap that [first, first+count) has
-void for_words(uint64_t* bits, uint32_t first, uint32_t count, Act act) {
+template <typename Act>  // act(word, mask) for each word of the bitmap that [first, first+count)
+                         // has
+                         void for_words(uint64_t* bits, uint32_t first, uint32_t count, Act act) {
   while (count != 0) {
     const uint32_t shift = first % 64, n = std::min(count, 64 - shift);
     act(bits[first / 64], (n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << shift);
@@ -136,7 +138,8 @@ void delete_span(Span* s) {
 uint32_t count_dirty(uint32_t first, uint32_t count) {
   uint32_t sum = 0;
   for_words(g_range.dirty, first, count, [&](uint64_t& word, uint64_t mask) {
-    // All or nothing in most words; the rest is worth a call where the CPU's instruction may be missing.
+    // All or nothing in most words; the rest is worth a call where the CPU's instruction may be
+    // missing.
     const uint64_t bits = word & mask;
     if (bits == ~uint64_t{0}) {
       sum += 64;

@@ -29,9 +29,9 @@ struct Range {
   uint64_t* huge;   // one bit a huge page: the kernel was asked for one
   Region* regions;  // one a huge page
 
-  uint32_t pages;      // in the range
+  uint32_t pages;       // in the range
   uint32_t most_align;  // pages: blocks can be aligned so far
-  uint32_t committed;  // pages that are readable and writable: a prefix, whole huge pages
+  uint32_t committed;   // pages that are readable and writable: a prefix, whole huge pages
 };
 extern Range g_range;
 

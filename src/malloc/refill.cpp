@@ -9,10 +9,12 @@
 namespace flatout::malloc {
 namespace {
 
-constexpr uint32_t kMostEmpty = (1u << 20) >> kPageShift;  // pages in empty spans that a cache keeps
-constexpr uint32_t kShort = 32;       // blocks: a fast list with less is refilled too often
-constexpr uint16_t kPatience = 8;     // short refills until more blocks are made
-constexpr uint32_t kFirstCarve = 4096;  // bytes: a class that is hardly used costs one OS page
+constexpr uint32_t kMostEmpty =
+    (1u << 20) >> kPageShift;          // pages in empty spans that a cache keeps
+constexpr uint32_t kShort = 16;        // blocks: a fast list with less is refilled too often
+constexpr uint16_t kPatience = 8;      // short refills until more blocks are made
+constexpr uint32_t kCarve = 4096;      // bytes: a class that is hardly used costs one OS page
+constexpr uint32_t kMostCarve = 8192;  // and the blocks are in the first cache when they are used
 
 Block* block_at(const Span* s, uint32_t index) {
   return reinterpret_cast<Block*>(page_address(s->first_page) + size_t{index} * s->block_bytes);
@@ -62,20 +64,19 @@ Block* take_freed(Cache* cache, Span* s, bool* sampled) {
     last->next = nullptr;
   }
   s->countdown.store(s->carved - (blocks - n), std::memory_order_relaxed);
-  // A busy class with few blocks comes here all the time: double them, for the next time.
-  if (blocks < kShort && blocks == s->carved && s->carved < s->capacity &&
-      ++s->short_refills >= kPatience) {
+  // A busy class with few free blocks comes here all the time: a few more, for the next time.
+  if (n < kShort && n == blocks && s->carved < s->capacity && ++s->short_refills >= kPatience) {
     s->short_refills = 0;
-    rest = make_blocks(s, std::min(s->carved, s->capacity - s->carved), rest);
+    rest = make_blocks(s, std::min(kShort, s->capacity - s->carved), nullptr);
   }
   s->local_free = rest;
   return first;
 }
 
-// Makes new blocks from the span's untouched rest: more each time, the more the class is used.
+// Makes new blocks from the current span's untouched rest. As take_freed, without a lock.
 Block* carve(Cache* cache, Span* s, bool* sampled) {
   const uint32_t least = s->block_bytes > 1024 ? 4 : 1;
-  const uint32_t bytes = std::max(kFirstCarve, s->carved * s->block_bytes);
+  const uint32_t bytes = std::clamp(s->carved * s->block_bytes, kCarve, kMostCarve);
   uint32_t n = std::min(std::max(bytes / s->block_bytes, least), s->capacity - s->carved);
   n = until_sample(cache, s, n);
   if (n == 0) {
@@ -90,21 +91,25 @@ Block* carve(Cache* cache, Span* s, bool* sampled) {
 // A span without a free block rests until enough of it is free again to be worth a visit.
 void set_full(Span* s) {
   const uint32_t used = s->in_use();
-  const uint32_t wake = std::clamp<uint32_t>(4096 / s->block_bytes, 1, std::max(1u, s->capacity / 8));
+  const uint32_t wake =
+      std::clamp<uint32_t>(4096 / s->block_bytes, 1, std::max(1u, s->capacity / 8));
   s->place = Place::kFull;
   const uint32_t at = used - std::min(wake, used);
   s->trigger_at.store(at, std::memory_order_relaxed);
   s->countdown.store(used - at, std::memory_order_relaxed);
 }
 
-// Under cache->lock: s is in no list and nothing of it is in use. A few such spans are kept, blocks
-// and all: the next burst of the same sizes then costs nothing.
+// Under cache->lock: s is in no list and nothing of it is in use. A few such spans are kept for the
+// next burst of the same sizes. Their blocks are made anew, in the order of their addresses: a list
+// in the order of the frees costs more in cache misses than that.
 void keep_or_release(Cache* cache, Span* s) {
   if (cache->empty_pages + s->pages > kMostEmpty) {
     release_span(s);
     return;
   }
   s->place = Place::kEmpty;
+  s->local_free = nullptr;
+  s->carved = 0;
   s->trigger_at.store(0, std::memory_order_relaxed);
   s->countdown.store(0, std::memory_order_relaxed);
   cache->empty.push(s);
@@ -151,31 +156,37 @@ void release_empty(Cache* cache) {
   }
 }
 
-void* refill(Cache* cache, unsigned c, bool* sampled) {
-  Block* block = nullptr;
+// A current span with blocks to give, after the one before had none left.
+static Span* next_span(Cache* cache, unsigned c) {
+  const LockHolder hold(cache->lock);
+  drain_queue(cache);
   Span* s = cache->current[c];
-  if (__builtin_expect(s != nullptr && s->local_free != nullptr, 1)) {
-    block = take_freed(cache, s, sampled);
+  if (s != nullptr && s->local_free != nullptr) return s;
+  if (s != nullptr) set_full(s);
+  s = cache->partial[c].first;
+  if (s != nullptr) {
+    cache->partial[c].remove(s);
   } else {
-    const LockHolder hold(cache->lock);
-    if (cache->queue != nullptr) drain_queue(cache);
-    if (s == nullptr || (s->local_free == nullptr && s->carved == s->capacity)) {
-      if (s != nullptr) set_full(s);
-      s = cache->partial[c].first;
-      if (s != nullptr) {
-        cache->partial[c].remove(s);
-        s->place = Place::kCurrent;
-      } else if ((s = take_empty(cache, c)) != nullptr) {
-        s->place = Place::kCurrent;
-      } else {
-        s = g_page_heap.allocate_small(c);
-        if (s != nullptr) s->owner.store(cache, std::memory_order_relaxed);
-      }
-      cache->current[c] = s;
-      if (s == nullptr) return nullptr;
-    }
-    block = s->local_free != nullptr ? take_freed(cache, s, sampled) : carve(cache, s, sampled);
+    s = take_empty(cache, c);
   }
+  if (s != nullptr) {
+    s->place = Place::kCurrent;
+  } else {
+    s = g_page_heap.allocate_small(c);
+    if (s != nullptr) s->owner.store(cache, std::memory_order_relaxed);
+  }
+  cache->current[c] = s;
+  return s;
+}
+
+void* refill(Cache* cache, unsigned c, bool* sampled) {
+  Span* s = cache->current[c];
+  if (s == nullptr || (s->local_free == nullptr && s->carved == s->capacity)) {
+    s = next_span(cache, c);
+    if (s == nullptr) return nullptr;
+  }
+  Block* const block =
+      s->local_free != nullptr ? take_freed(cache, s, sampled) : carve(cache, s, sampled);
   if (block == nullptr) return nullptr;
   cache->list[c] = block->next;
   return block;

@@ -1,6 +1,6 @@
-// Regions: huge pages of the range, cut into the spans of small blocks. A span goes into the fullest
-// of the regions with the shortest free run that holds it, so that others become wholly free and
-// go back to the extents.
+// Regions: huge pages of the range, cut into the spans of small blocks. A span goes into the
+// fullest of the regions with the shortest free run that holds it, so that others become wholly
+// free and go back to the extents.
 #include <algorithm>
 
 #include "malloc/os.h"

@@ -1,7 +1,7 @@
 // Blocks that a thread frees and another one owns. They are collected by span, a few dozen at a
 // time, and added to the span's remote list by one compare-and-swap. The first that come to a span
-// put it into its owner's queue; the last that come, when nothing of it is in use any more, give the
-// whole span back, even while the owner sleeps.
+// put it into its owner's queue; the last that come, when nothing of it is in use any more, give
+// the whole span back, even while the owner sleeps.
 #include "malloc/cache.h"
 #include "malloc/idle.h"
 #include "malloc/page_heap.h"
@@ -10,8 +10,8 @@ namespace flatout::malloc {
 namespace {
 
 uint64_t place_of(const Span* s, const Block* block) {
-  return static_cast<uint64_t>(reinterpret_cast<const char*>(block) -
-                               page_address(s->first_page)) / 8;
+  return static_cast<uint64_t>(reinterpret_cast<const char*>(block) - page_address(s->first_page)) /
+         8;
 }
 
 void leave_queue(Cache* owner, Span* s) {
@@ -60,8 +60,9 @@ void add_remote(Span* s, Block* head, Block* tail, uint32_t count) {
   RemoteList list;
   do {
     const RemoteList before{old};
-    tail->next = old == 0 ? nullptr
-                          : reinterpret_cast<Block*>(page_address(s->first_page) + before.head() * 8);
+    tail->next = old == 0
+                     ? nullptr
+                     : reinterpret_cast<Block*>(page_address(s->first_page) + before.head() * 8);
     list = RemoteList::make(place_of(s, head), old == 0 ? place_of(s, tail) : before.tail(),
                             before.count() + count);
   } while (!s->remote.compare_exchange_weak(old, list.word, std::memory_order_acq_rel,

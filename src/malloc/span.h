@@ -54,16 +54,17 @@ struct alignas(128) Span {
   Block* local_free;                // freed by the owner
   std::atomic<Cache*> owner;        // null: not small
   std::atomic<uint32_t> countdown;  // frees by the owner until something happens to this span
-  std::atomic<uint32_t> trigger_at;  // blocks in use at that moment. in use = countdown + trigger_at
-  uint32_t carved;                  // blocks made so far; the rest of the span is untouched
+  std::atomic<uint32_t>
+      trigger_at;   // blocks in use at that moment. in use = countdown + trigger_at
+  uint32_t carved;  // blocks made so far; the rest of the span is untouched
   uint32_t capacity;
   uint32_t block_bytes;
   uint32_t first_page, pages;
   uint8_t size_class;
   Kind kind;
   Place place;
-  bool queued;           // in the owner's list of spans with remote frees
-  uint16_t remote_limit;  // blocks that another thread collects before it hands them over
+  bool queued;             // in the owner's list of spans with remote frees
+  uint16_t remote_limit;   // blocks that another thread collects before it hands them over
   uint16_t short_refills;  // how often the fast list got all blocks, and they were few
   // Other threads' line.
   alignas(64) std::atomic<uint64_t> remote;

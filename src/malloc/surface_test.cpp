@@ -37,22 +37,50 @@ void* (*volatile v_malloc)(size_t) = malloc;
 void (*volatile v_free)(void*) = free;
 void* (*volatile v_calloc)(size_t, size_t) = calloc;
 void* (*volatile v_realloc)(void*, size_t) = realloc;
+void* (*volatile v_reallocarray)(void*, size_t, size_t) = reallocarray;
 size_t (*volatile v_usable)(void*) = malloc_usable_size;
 
 bool aligned(const void* p, size_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
 
 TEST(Surface, IsOurs) {
-  for (const char* name : {"malloc", "free", "calloc", "realloc", "reallocarray", "memalign",
-                           "aligned_alloc", "posix_memalign", "valloc", "pvalloc",
-                           "malloc_usable_size", "malloc_trim", "mallinfo", "mallinfo2", "mallopt",
-                           "malloc_stats", "malloc_info", "cfree", "free_sized",
-                           "free_aligned_sized", "_Znwm", "_Znam", "_ZnwmRKSt9nothrow_t",
-                           "_ZnamRKSt9nothrow_t", "_ZnwmSt11align_val_t", "_ZnamSt11align_val_t",
+  for (const char* name : {"malloc",
+                           "free",
+                           "calloc",
+                           "realloc",
+                           "reallocarray",
+                           "memalign",
+                           "aligned_alloc",
+                           "posix_memalign",
+                           "valloc",
+                           "pvalloc",
+                           "malloc_usable_size",
+                           "malloc_trim",
+                           "mallinfo",
+                           "mallinfo2",
+                           "mallopt",
+                           "malloc_stats",
+                           "malloc_info",
+                           "cfree",
+                           "free_sized",
+                           "free_aligned_sized",
+                           "_Znwm",
+                           "_Znam",
+                           "_ZnwmRKSt9nothrow_t",
+                           "_ZnamRKSt9nothrow_t",
+                           "_ZnwmSt11align_val_t",
+                           "_ZnamSt11align_val_t",
                            "_ZnwmSt11align_val_tRKSt9nothrow_t",
-                           "_ZnamSt11align_val_tRKSt9nothrow_t", "_ZdlPv", "_ZdaPv", "_ZdlPvm",
-                           "_ZdaPvm", "_ZdlPvRKSt9nothrow_t", "_ZdaPvRKSt9nothrow_t",
-                           "_ZdlPvSt11align_val_t", "_ZdaPvSt11align_val_t",
-                           "_ZdlPvmSt11align_val_t", "_ZdaPvmSt11align_val_t",
+                           "_ZnamSt11align_val_tRKSt9nothrow_t",
+                           "_ZdlPv",
+                           "_ZdaPv",
+                           "_ZdlPvm",
+                           "_ZdaPvm",
+                           "_ZdlPvRKSt9nothrow_t",
+                           "_ZdaPvRKSt9nothrow_t",
+                           "_ZdlPvSt11align_val_t",
+                           "_ZdaPvSt11align_val_t",
+                           "_ZdlPvmSt11align_val_t",
+                           "_ZdaPvmSt11align_val_t",
                            "_ZdlPvSt11align_val_tRKSt9nothrow_t",
                            "_ZdaPvSt11align_val_tRKSt9nothrow_t"}) {
     void* at = dlsym(RTLD_DEFAULT, name);
@@ -92,7 +120,8 @@ TEST(Surface, TooMuchIsENOMEM) {
     EXPECT_EQ(p, nullptr);
     EXPECT_EQ(errno, ENOMEM);
   };
-  for (const size_t size : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 4096, SIZE_MAX / 2, SIZE_MAX / 2 + 1}) {
+  for (const size_t size :
+       {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 4096, SIZE_MAX / 2, SIZE_MAX / 2 + 1}) {
     fails([&] { return v_malloc(size); });
     fails([&] { return v_calloc(1, size); });
     fails([&] { return v_realloc(nullptr, size); });
@@ -104,11 +133,11 @@ TEST(Surface, TooMuchIsENOMEM) {
   }
   fails([] { return v_calloc(SIZE_MAX / 16 + 1, 16); });
   fails([] { return v_calloc(16, SIZE_MAX / 16 + 1); });
-  fails([] { return reallocarray(nullptr, SIZE_MAX / 2, 3); });
+  fails([] { return v_reallocarray(nullptr, SIZE_MAX / 2, 3); });
   void* p = v_malloc(10);
   std::memcpy(p, "123456789", 10);
   fails([&] { return v_realloc(p, SIZE_MAX / 2 + 1); });
-  fails([&] { return reallocarray(p, SIZE_MAX, SIZE_MAX); });
+  fails([&] { return v_reallocarray(p, SIZE_MAX, SIZE_MAX); });
   EXPECT_STREQ(static_cast<char*>(p), "123456789");
   v_free(p);
 }
@@ -202,7 +231,7 @@ TEST(Surface, InformationIsPlausible) {
 
 TEST(Surface, NewThrowsAndAsksItsHandler) {
   EXPECT_THROW(v_free(::operator new(SIZE_MAX / 2)), std::bad_alloc);
-  EXPECT_THROW(v_free(::operator new(SIZE_MAX / 2, std::align_val_t{64})), std::bad_alloc);
+  EXPECT_THROW(v_free(::operator new (SIZE_MAX / 2, std::align_val_t{64})), std::bad_alloc);
   static int asked = 0;
   std::set_new_handler([] {
     if (++asked == 3) std::set_new_handler(nullptr);
@@ -230,7 +259,8 @@ TEST(Surface, PointersOfOthersGoToWhereTheyCameFrom) {
   }
   std::thread([] {  // of another arena
     for (const size_t size : {20, 2000, 100'000}) v_free(__libc_malloc(size));
-  }).join();
+  })
+      .join();
 }
 
 alignas(64) char g_static[256];
@@ -339,7 +369,8 @@ TEST(Surface, TheHeapProfileNamesWhoAllocated) {
   ASSERT_NE(f, nullptr);
   unsigned long live_count = 0, live_bytes = 0, total_count = 0, total_bytes = 0;
   ASSERT_EQ(fscanf(f, "heap profile: %lu: %lu [%lu: %lu] @ heap_v2/65536", &live_count, &live_bytes,
-                   &total_count, &total_bytes), 4);
+                   &total_count, &total_bytes),
+            4);
   fclose(f);
   unlink(path.c_str());
   // 40 MB in 64 KiB steps: about 610 samples; six standard deviations of room.

@@ -41,7 +41,8 @@ __attribute__((noinline)) unsigned unwind(uintptr_t* pc, unsigned most, uintptr_
     if (address < 4096) break;
     pc[n++] = address;
     // Outwards only, aligned, and whole within the stack.
-    if (caller <= at || caller % sizeof(void*) != 0 || caller > stack_end - 2 * sizeof(void*)) break;
+    if (caller <= at || caller % sizeof(void*) != 0 || caller > stack_end - 2 * sizeof(void*))
+      break;
     at = caller;
     frame = reinterpret_cast<const uintptr_t*>(caller);
   }

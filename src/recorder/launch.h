@@ -38,7 +38,8 @@ std::vector<std::string> current_environment();
 /// Sets NAME=value, replacing what there was.
 void set_variable(std::vector<std::string>& environment, const std::string& name,
                   const std::string& value);
-/// Puts `library` behind what LD_PRELOAD names already: who preloads something means it to come first.
+/// Puts `library` behind what LD_PRELOAD names already: who preloads something means it to come
+/// first.
 void add_preload(std::vector<std::string>& environment, const std::string& library);
 /// The value of `name`, "" if there is none.
 std::string variable(const std::vector<std::string>& environment, const std::string& name);
