@@ -70,6 +70,16 @@ def run(program, python, workload, library):
     return {k: float(v) for k, v in re.findall(r"(\w+)=([-\d.]+)", done.stdout)} if done.returncode == 0 else {}
 
 
+def write_csv(path, results):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(["machine", "workload", "unit", "allocator", "round", "what", "value"])
+        for (row, name), values in results.items():
+            for round_, value in enumerate(values):
+                for what, number in (value or {"failed": 1}).items():
+                    out.writerow([platform.machine(), row[1], row[2], name, round_ + 1, what, number])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default="build/release/libflatout_malloc.so")
@@ -95,15 +105,8 @@ def main():
             for name, library in order:
                 results.setdefault((row, name), []).append(run(program, options.torch, row[1], library))
             print(f"round {round_ + 1}: {row[1]}", file=sys.stderr)
-
-    if options.csv:
-        with open(options.csv, "w", newline="", encoding="utf-8") as file:
-            out = csv.writer(file)
-            out.writerow(["machine", "workload", "unit", "allocator", "round", "what", "value"])
-            for (row, name), values in results.items():
-                for round_, value in enumerate(values):
-                    for what, number in (value or {"failed": 1}).items():
-                        out.writerow([platform.machine(), row[1], row[2], name, round_ + 1, what, number])
+        if options.csv:
+            write_csv(options.csv, results)  # a long run that is cut off keeps its rounds
 
     names = list(allocators)
     print(f"\n| workload | unit | {' | '.join(names)} | ratio |\n|---|---|{'---|' * (len(names) + 1)}")

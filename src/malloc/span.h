@@ -26,6 +26,20 @@ enum class Kind : uint8_t {
   kHeld,    // free, while its memory is being given back
 };
 
+// A span's kind, readable without a lock: neighbours under the page heap's lock look at it while the
+// block's owner frees it. Only the page heap makes or ends kFree.
+class AtomicKind {
+ public:
+  operator Kind() const { return value_.load(std::memory_order_relaxed); }
+  AtomicKind& operator=(Kind kind) {
+    value_.store(kind, std::memory_order_relaxed);
+    return *this;
+  }
+
+ private:
+  std::atomic<Kind> value_;
+};
+
 // Where a small span stands with its owner; changes only under the owner's lock.
 enum class Place : uint8_t {
   kCurrent,  // its blocks are in the owner's fast list, or will be
@@ -61,7 +75,7 @@ struct alignas(128) Span {
   uint32_t block_bytes;
   uint32_t first_page, pages;
   uint8_t size_class;
-  Kind kind;
+  AtomicKind kind;
   Place place;
   bool queued;             // in the owner's list of spans with remote frees
   uint16_t remote_limit;   // blocks that another thread collects before it hands them over
