@@ -76,9 +76,9 @@ bool reserve(size_t bytes) {
   return true;
 }
 
-template <typename Act>  // act(word, mask) for each word of the bitmap that [first, first+count)
-                         // has
-                         void for_words(uint64_t* bits, uint32_t first, uint32_t count, Act act) {
+// act(word, mask) for each word of the bitmap that [first, first + count) has a part in.
+template <typename Act>
+void for_words(uint64_t* bits, uint32_t first, uint32_t count, Act act) {
   while (count != 0) {
     const uint32_t shift = first % 64, n = std::min(count, 64 - shift);
     act(bits[first / 64], (n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << shift);

@@ -26,8 +26,8 @@ enum class Kind : uint8_t {
   kHeld,    // free, while its memory is being given back
 };
 
-// A span's kind, readable without a lock: neighbours under the page heap's lock look at it while the
-// block's owner frees it. Only the page heap makes or ends kFree.
+// A span's kind, readable without a lock: neighbours under the page heap's lock look at it while
+// the block's owner frees it. Only the page heap makes or ends kFree.
 class AtomicKind {
  public:
   operator Kind() const { return value_.load(std::memory_order_relaxed); }
