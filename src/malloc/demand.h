@@ -31,7 +31,10 @@ class DemandWindow {
         peak = std::max(peak, p.pages);
       }
     }
-    const uint32_t keep = peak - counts.used + kSlack;
+    // Once memory was missed: sizes that vary from step to step never fit without some room.
+    uint32_t room = peak - counts.used;
+    if (window_ns_ > kShortest) room += room / 8;
+    const uint32_t keep = room + kSlack;
     return counts.dirty_free > keep ? counts.dirty_free - keep : 0;
   }
   void released(uint64_t now_ns) { released_ns_ = now_ns; }
@@ -59,6 +62,7 @@ class DemandWindow {
     missed_ = 0;
     if (released_ns_ == 0 || counts.missed_ns < released_ns_) return;
     const uint64_t pause = counts.missed_ns - released_ns_ + window_ns_;
+    released_ns_ = 0;  // one lesson from each loss
     if (pause < kLongest + window_ns_) grow(std::max(2 * window_ns_, pause + pause / 2));
   }
   void grow(uint64_t wanted_ns) { window_ns_ = std::clamp(wanted_ns, window_ns_, kLongest); }

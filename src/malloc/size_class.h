@@ -57,8 +57,8 @@ inline unsigned class_of(size_t bytes) {
 
 /// Pages of a span of this class: a power of two, so that spans tile a huge page.
 constexpr uint32_t span_pages_of(size_t block_bytes) {
-  if (block_bytes <= 512) return 4;
-  if (block_bytes <= 2048) return 8;
+  if (block_bytes <= 128) return 4;
+  if (block_bytes <= 512) return 8;
   if (block_bytes <= 8192) return 16;
   return block_bytes <= 32768 ? 32 : 64;
 }
