@@ -36,7 +36,8 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
-    {"run", run}, {"attach", attach}, {"report", report}, {"compare", compare}, {"train", train}};
+    {"run", run}, {"attach", attach}, {"report", report}, {"compare", compare}, {"train", train},
+    {"trace", trace}};
 
 }  // namespace
 
