@@ -60,7 +60,16 @@ class TraceDetector {
 
   bool enough() const {
     if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents) return true;
-    return !trace_.steps.empty() && trace_.host.operator_count >= kFewDeviceEvents;
+    if (trace_.host.fed) return true;
+    return !trace_.steps.empty() &&
+           (trace_.host.operator_count >= kFewDeviceEvents || trace_.host.input_wait > 0);
+  }
+
+  /// Most of the time went where a trace does not say: then that nothing was found proves nothing.
+  bool unexplained() const {
+    if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents)
+      return (main_->idle.host_wait - main_->short_wait - main_->sync_wait + main_->idle.other) * 2 > main_->times.span;
+    return (trace_.host.span - trace_.host.operators - trace_.host.input_wait) * 2 > trace_.host.span;
   }
 
   std::vector<Finding> take() {
@@ -115,8 +124,20 @@ class TraceDetector {
     std::string title = "Batches are made in the training thread";
     double confidence = 0.8;
     std::optional<Where> where = where_of(host.input, 0.2);
-    std::string_view inner = host.input.slices.empty() ? "" : host.input.slices[0].name;
+    std::string_view inner;
+    if (!host.input.slices.empty()) inner = host.input.slices[0].name;
     const bool stacks = host.input.python * 2 > host.input.time;
+    if (host.fed && host.input_wait == 0) {
+      // One run of a session: there is nothing to compare it with, so no cost is known.
+      Finding f;
+      f.id = "input.feed_dict";
+      f.title = "Batches enter TensorFlow through feed_dict";
+      f.confidence = 0.5;
+      show(f, fmt::format("{} operators are batches that Python fed", host.feeds), static_cast<double>(host.feeds), "operators");
+      remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
+      found_.push_back(std::move(f));
+      return;
+    }
     if (host.feeds > 0) {
       id = "input.feed_dict";
       title = "Batches enter TensorFlow through Python";
@@ -340,7 +361,7 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
   TraceDiagnosis out;
   if (ranks.empty()) return out;
   out.stragglers = find_stragglers(ranks);
-  bool enough = false;
+  bool enough = false, unexplained = false;
   add_straggler(out.stragglers, ranks, out.findings);
   // Of several ranks' findings the median gain counts: what only a few have is the business of the straggler's finding.
   std::map<std::string, std::vector<Finding>> by_id;
@@ -348,6 +369,7 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
     TraceDetector detector(trace);
     if (!detector.enough()) continue;
     enough = true;
+    unexplained = unexplained || detector.unexplained();
     for (Finding& f : detector.take()) by_id[f.id].push_back(std::move(f));
   }
   for (auto& [id, found] : by_id) {
@@ -365,6 +387,9 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
     out.verdict = first.id;
     out.headline = first.gain ? fmt::format("{}: {:.2g}x faster without it", first.title, *first.gain)
                               : first.title;
+  } else if (enough && unexplained) {
+    out.verdict = "none";
+    out.headline = "Most of the time passes where the trace records nothing: start-up, or work of the host that was not traced";
   } else if (enough) {
     out.headline = "Nothing costs more than 5 % of the step";
   } else {

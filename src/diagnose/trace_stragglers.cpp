@@ -14,7 +14,8 @@ using namespace model;  // NOLINT: the nouns of the whole room
 namespace {
 
 constexpr double kWorthWaiting = 0.05;  // of a step
-constexpr size_t kFewCollectives = 3;
+constexpr size_t kFewCollectives = 4;
+constexpr size_t kManyCollectives = 12;  // where there is one step alone: it may be that one's chance
 
 struct Stretch {
   int64_t own = 0;      // from the last collective's end to this one's begin
@@ -88,6 +89,7 @@ std::vector<Straggler> find_stragglers(std::span<const TraceSummary> ranks) {
     for (const TraceSummary& trace : ranks)
       for (const DeviceSummary& d : trace.devices) step = std::max(step, d.times.span);
   }
+  if (steps < 2 && common < kManyCollectives) return out;
   for (size_t r = 0; r < ranks.size(); ++r) {
     // Late by its own work, and the others' waiting says so too.
     const int64_t delay = std::min(late[r], last[r]);
@@ -103,6 +105,8 @@ std::vector<Straggler> find_stragglers(std::span<const TraceSummary> ranks) {
   }
   std::sort(out.begin(), out.end(),
             [](const Straggler& a, const Straggler& b) { return a.delay > b.delay; });
+  // Who comes well before the last one is not whom the others wait for.
+  while (out.size() > 1 && out.back().delay * 2 < out.front().delay) out.pop_back();
   return out;
 }
 

@@ -107,6 +107,7 @@ struct HostSummary {
   HostUse training;   // what the training thread did otherwise
   bool worker_processes = false;  // the loader has any
   std::string loader;             // the name of its range
+  bool fed = false;    // by feed_dict
   uint64_t feeds = 0;  // batches that were fed through Python (TensorFlow)
 };
 

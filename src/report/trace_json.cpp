@@ -152,4 +152,29 @@ std::string trace_summary_json(const std::vector<TraceSummary>& traces,
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string trace_diff_json(const TraceDiff& diff) {
+  Json out;
+  out["schema"] = 1;
+  out["steps"] = {{"count_a", diff.steps_a},
+                  {"count_b", diff.steps_b},
+                  {"mean_us_a", us(diff.step_a)},
+                  {"mean_us_b", us(diff.step_b)}};
+  out["per_step"] = diff.steps_a > 0 && diff.steps_b > 0;
+  const auto list = [](const std::vector<TraceChange>& changes) {
+    Json all = Json::array();
+    for (const TraceChange& c : changes) {
+      all.push_back({{"name", to_utf8(c.name)},
+                     {"kind", c.kind},
+                     {"a_us", us(c.a)},
+                     {"b_us", us(c.b)},
+                     {"count_a", c.count_a},
+                     {"count_b", c.count_b}});
+    }
+    return all;
+  };
+  out["slower"] = list(diff.slower);
+  out["faster"] = list(diff.faster);
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace flatout::report

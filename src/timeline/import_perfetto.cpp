@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,8 @@ struct TrackInfo {
   int64_t pid = -1, tid = -1;
   std::string_view process_name, thread_name;
   uint64_t parent = 0;
+  // As an event of the track said; those after it need not say it again.
+  std::optional<int64_t> device, stream;
 };
 
 struct Pending {
@@ -261,6 +264,11 @@ class PerfettoImporter {
         default: break;
       }
     }
+    if (slice.device || slice.stream) {
+      TrackInfo& info = tracks_[track];
+      if (slice.device) info.device = slice.device;
+      if (slice.stream) info.stream = slice.stream;
+    }
     last_ = std::max(last_, now);
     slice.time_ns = now;
     if (legacy_phase == 'X') {
@@ -285,6 +293,10 @@ class PerfettoImporter {
     slice.kind = kind_of_category(slice.category);
     // Up to the process that a track belongs to; a few levels, for hostile ones are circles.
     TrackInfo info;
+    if (const auto own = tracks_.find(uuid); own != tracks_.end()) {
+      if (!slice.device) slice.device = own->second.device;
+      if (!slice.stream) slice.stream = own->second.stream;
+    }
     uint64_t at = uuid;
     for (int level = 0; level < 8; ++level) {
       const auto found = tracks_.find(at);

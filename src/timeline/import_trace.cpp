@@ -120,4 +120,11 @@ Result<Trace> import_trace_bytes(std::string_view bytes, const std::string& name
   return trace;
 }
 
+Result<bool> is_chrome(const std::string& path) {
+  FLATOUT_TRY(const auto source, open_source(path));
+  char head[256];
+  FLATOUT_TRY(const size_t got, source->read(head, sizeof head));
+  return looks_like_chrome({head, got});
+}
+
 }  // namespace flatout::timeline

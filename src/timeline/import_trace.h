@@ -16,4 +16,7 @@ Result<model::Trace> import_trace(const std::string& path, const TraceOptions& o
 Result<model::Trace> import_trace_bytes(std::string_view bytes, const std::string& name = "trace",
                                         const TraceOptions& options = {});
 
+/// Whether the file is Chrome JSON, by its first bytes.
+Result<bool> is_chrome(const std::string& path);
+
 }  // namespace flatout::timeline

@@ -212,6 +212,7 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
       operators.push_back({trace.start[i], trace.start[i] + trace.duration[i]});
   }
   out.feeds = index.feeds().size();
+  for (const EventId feed : index.feeds()) out.fed = out.fed || trace.name_of(feed) == "_Arg";
   out.input_wait = overlap(index.input(), span);
   // Operators are united within the window alone, and scaled to all of it: sorting them all would cost as much as reading them.
   Intervals looked_at;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "timeline/json_scan.h"
