@@ -37,9 +37,8 @@ struct Command {
   int (*function)(const std::vector<std::string>&);
 };
 
-constexpr Command kCommands[] = {
-    {"run", run}, {"attach", attach}, {"report", report}, {"compare", compare}, {"train", train},
-    {"trace", trace}};
+constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"report", report},
+                                 {"compare", compare}, {"train", train},   {"trace", trace}};
 
 }  // namespace
 

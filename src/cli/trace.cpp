@@ -46,42 +46,46 @@ const Usage kSummary{
     1,
     100'000};
 
-const Usage kDiff{"trace diff",
-                  "OLD NEW [options]",
-                  "Says which kernels, operators and modules got slower or faster, by name and shape.",
-                  "  flatout trace diff old.json.gz new.json.gz\n"
-                  "  flatout trace diff old.json.gz new.json.gz --json",
-                  {"verbose"},
-                  true,
-                  false,
-                  false,
-                  2,
-                  2};
+const Usage kDiff{
+    "trace diff",
+    "OLD NEW [options]",
+    "Says which kernels, operators and modules got slower or faster, by name and shape.",
+    "  flatout trace diff old.json.gz new.json.gz\n"
+    "  flatout trace diff old.json.gz new.json.gz --json",
+    {"verbose"},
+    true,
+    false,
+    false,
+    2,
+    2};
 
-const Usage kConvert{"trace convert",
-                     "FILE -o OUT [options]",
-                     "Writes a trace in another format: Perfetto (.pftrace) or Chrome JSON, by OUT's name or --format.",
-                     "  flatout trace convert trace.json.gz -o trace.pftrace   # opens in the Perfetto UI\n"
-                     "  flatout trace convert host.xplane.pb -o trace.json.gz\n"
-                     "  flatout trace convert cut.json -o whole.json            # mends what is malformed",
-                     {"output", "format", "from", "to", "step", "verbose"},
-                     true,
-                     false,
-                     false,
-                     1,
-                     1};
+const Usage kConvert{
+    "trace convert",
+    "FILE -o OUT [options]",
+    "Writes a trace in another format: Perfetto (.pftrace) or Chrome JSON, by OUT's name or "
+    "--format.",
+    "  flatout trace convert trace.json.gz -o trace.pftrace   # opens in the Perfetto UI\n"
+    "  flatout trace convert host.xplane.pb -o trace.json.gz\n"
+    "  flatout trace convert cut.json -o whole.json            # mends what is malformed",
+    {"output", "format", "from", "to", "step", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
 
-const Usage kSlice{"trace slice",
-                   "FILE -o OUT [options]",
-                   "Cuts a window of time or steps out of a trace of any size.",
-                   "  flatout trace slice huge.json --step 3-5 -o small.json.gz\n"
-                   "  flatout trace slice huge.json --from 1500 --to 1700 -o small.json   # milliseconds",
-                   {"output", "format", "from", "to", "step", "verbose"},
-                   true,
-                   false,
-                   false,
-                   1,
-                   1};
+const Usage kSlice{
+    "trace slice",
+    "FILE -o OUT [options]",
+    "Cuts a window of time or steps out of a trace of any size.",
+    "  flatout trace slice huge.json --step 3-5 -o small.json.gz\n"
+    "  flatout trace slice huge.json --from 1500 --to 1700 -o small.json   # milliseconds",
+    {"output", "format", "from", "to", "step", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
 
 int fail(const Error& error) {
   log_error(error.message, error.hint);
@@ -113,8 +117,9 @@ int summary(const std::vector<std::string>& arguments) {
   if (traces.empty()) return fail(*last);
   const model::TraceDiagnosis diagnosis = diagnose::diagnose_traces(traces);
   const std::string out =
-      settings->json ? report::trace_summary_json(traces, diagnosis)
-                     : report::render_trace_summary(traces, diagnosis, report::options_for(STDOUT_FILENO));
+      settings->json
+          ? report::trace_summary_json(traces, diagnosis)
+          : report::render_trace_summary(traces, diagnosis, report::options_for(STDOUT_FILENO));
   const Status put = write_text("", out);
   if (!put.ok()) return fail(put.error());
   return last ? 1 : 0;
@@ -133,13 +138,15 @@ int diff(const std::vector<std::string>& arguments) {
   warn_damage(*a);
   warn_damage(*b);
   const model::TraceDiff difference = timeline::diff_traces(*a, *b);
-  const Status put =
-      write_text("", settings->json ? report::trace_diff_json(difference)
-                                    : report::render_trace_diff(difference, report::options_for(STDOUT_FILENO)));
+  const Status put = write_text(
+      "", settings->json
+              ? report::trace_diff_json(difference)
+              : report::render_trace_diff(difference, report::options_for(STDOUT_FILENO)));
   return put.ok() ? 0 : fail(put.error());
 }
 
-// What the options say, on the trace's own clock. The trace is read for it only where they name a window.
+// What the options say, on the trace's own clock. The trace is read for it only where they name a
+// window.
 Result<timeline::TimeWindow> window_of(const Settings& settings, const model::Trace& trace) {
   timeline::TimeWindow window;
   if (!settings.step.empty()) return timeline::steps_window(trace, settings.step);
@@ -147,8 +154,10 @@ Result<timeline::TimeWindow> window_of(const Settings& settings, const model::Tr
   for (size_t i = 0; i < trace.size(); ++i) begin = std::min(begin, trace.start[i]);
   if (trace.size() == 0) return window;
   constexpr double kMost = 1e12;  // ms; beyond it is no time of a trace
-  if (settings.from > 0) window.begin_ns = begin + static_cast<int64_t>(std::min(settings.from, kMost) * 1e6);
-  if (settings.to > 0) window.end_ns = begin + static_cast<int64_t>(std::min(settings.to, kMost) * 1e6);
+  if (settings.from > 0)
+    window.begin_ns = begin + static_cast<int64_t>(std::min(settings.from, kMost) * 1e6);
+  if (settings.to > 0)
+    window.end_ns = begin + static_cast<int64_t>(std::min(settings.to, kMost) * 1e6);
   return window;
 }
 
@@ -158,16 +167,23 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   if (!settings) return code;
   const std::string& input = settings->positional[0];
   const std::string& output = settings->output;
-  if (output.empty()) return bad_usage("no output is named", fmt::format("flatout {} FILE -o OUT", usage.name));
-  struct stat from{}, into{};
-  if (::stat(input.c_str(), &from) == 0 && ::stat(output.c_str(), &into) == 0 && from.st_dev == into.st_dev &&
-      from.st_ino == into.st_ino) {
+  if (output.empty())
+    return bad_usage("no output is named", fmt::format("flatout {} FILE -o OUT", usage.name));
+  struct stat from {
+  }, into{};
+  if (::stat(input.c_str(), &from) == 0 && ::stat(output.c_str(), &into) == 0 &&
+      from.st_dev == into.st_dev && from.st_ino == into.st_ino) {
     return bad_usage("the output is the input itself", "name another file with -o");
   }
   std::string format = settings->format;
-  if (format.empty()) format = output.find(".pftrace") != std::string::npos || output.find(".perfetto") != std::string::npos ? "perfetto" : "chrome";
+  if (format.empty())
+    format = output.find(".pftrace") != std::string::npos ||
+                     output.find(".perfetto") != std::string::npos
+                 ? "perfetto"
+                 : "chrome";
   if (format != "chrome" && format != "perfetto")
-    return bad_usage(fmt::format("there is no format '{}'", escape_terminal(format)), "chrome or perfetto");
+    return bad_usage(fmt::format("there is no format '{}'", escape_terminal(format)),
+                     "chrome or perfetto");
   const bool windowed = !settings->step.empty() || settings->from > 0 || settings->to > 0;
   if (usage.name == "trace slice" && !windowed)
     return bad_usage("no window is named", "--step 3-5, or --from and --to in milliseconds");
@@ -202,11 +218,14 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
     done = timeline::write_chrome(*trace, **sink, window);
   }
   if (!done.ok()) return fail(done.error());
-  if (done->cut_off) log_warning(fmt::format("{} is cut off: what is there was used", escape_terminal(input)));
+  if (done->cut_off)
+    log_warning(fmt::format("{} is cut off: what is there was used", escape_terminal(input)));
   const std::string said =
-      settings->json ? fmt::format("{{\"events\": {}, \"mended\": {}, \"cut_off\": {}}}\n", done->events, done->repaired, done->cut_off)
-                     : fmt::format("{} events written{}\n", done->events,
-                                   done->repaired > 0 ? fmt::format(", {} mended", done->repaired) : "");
+      settings->json
+          ? fmt::format("{{\"events\": {}, \"mended\": {}, \"cut_off\": {}}}\n", done->events,
+                        done->repaired, done->cut_off)
+          : fmt::format("{} events written{}\n", done->events,
+                        done->repaired > 0 ? fmt::format(", {} mended", done->repaired) : "");
   const Status put = write_text("", said);
   return put.ok() ? 0 : fail(put.error());
 }
@@ -230,7 +249,8 @@ int trace(const std::vector<std::string>& arguments) {
   }
   const std::string_view meant = nearest(what, {"summary", "diff", "convert", "slice"});
   return bad_usage(fmt::format("there is no command 'trace {}'", escape_terminal(what)),
-                   meant.empty() ? "flatout trace --help" : fmt::format("did you mean flatout trace {}?", meant));
+                   meant.empty() ? "flatout trace --help"
+                                 : fmt::format("did you mean flatout trace {}?", meant));
 }
 
 }  // namespace flatout::cli

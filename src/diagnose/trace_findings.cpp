@@ -68,8 +68,11 @@ class TraceDetector {
   /// Most of the time went where a trace does not say: then that nothing was found proves nothing.
   bool unexplained() const {
     if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents)
-      return (main_->idle.host_wait - main_->short_wait - main_->sync_wait + main_->idle.other) * 2 > main_->times.span;
-    return (trace_.host.span - trace_.host.operators - trace_.host.input_wait) * 2 > trace_.host.span;
+      return (main_->idle.host_wait - main_->short_wait - main_->sync_wait + main_->idle.other) *
+                 2 >
+             main_->times.span;
+    return (trace_.host.span - trace_.host.operators - trace_.host.input_wait) * 2 >
+           trace_.host.span;
   }
 
   std::vector<Finding> take() {
@@ -98,8 +101,7 @@ class TraceDetector {
     f.id = id;
     f.title = std::move(title);
     f.confidence = confidence;
-    const double share =
-        std::min(0.999, static_cast<double>(saved) / static_cast<double>(total_));
+    const double share = std::min(0.999, static_cast<double>(saved) / static_cast<double>(total_));
     if (!trace_.steps.empty()) {
       f.cost_ms_per_step =
           static_cast<double>(saved) * 1e-6 / static_cast<double>(trace_.steps.size());
@@ -113,7 +115,9 @@ class TraceDetector {
              static_cast<int64_t>(std::max(trace_.device_events, trace_.events)));
   }
   void show_share(Finding& f, std::string_view what, int64_t part, int64_t whole) {
-    show(f, fmt::format("{} {} ({} of {})", percent_of(part, whole), what, time_text(part), time_text(whole)),
+    show(f,
+         fmt::format("{} {} ({} of {})", percent_of(part, whole), what, time_text(part),
+                     time_text(whole)),
          whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0, "ratio");
   }
 
@@ -133,7 +137,8 @@ class TraceDetector {
       f.id = "input.feed_dict";
       f.title = "Batches enter TensorFlow through feed_dict";
       f.confidence = 0.5;
-      show(f, fmt::format("{} operators are batches that Python fed", host.feeds), static_cast<double>(host.feeds), "operators");
+      show(f, fmt::format("{} operators are batches that Python fed", host.feeds),
+           static_cast<double>(host.feeds), "operators");
       remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
       found_.push_back(std::move(f));
       return;
@@ -161,7 +166,9 @@ class TraceDetector {
       show_share(*f, "of the time the device is idle while the next batch is made", saved,
                  main_->times.span);
     }
-    show_share(*f, trace_.steps.empty() ? "of the time waits for a batch" : "of the steps' time waits for a batch",
+    show_share(*f,
+               trace_.steps.empty() ? "of the time waits for a batch"
+                                    : "of the steps' time waits for a batch",
                host.input_wait, host.span);
     if (!inner.empty() && host.input.time > 0)
       show_share(*f, fmt::format("of that in {}", std::string(inner.substr(0, 80))),
@@ -174,17 +181,18 @@ class TraceDetector {
       remedy(*f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
     } else {
       remedy(*f, "num_workers",
-             host.worker_processes ? "Raise num_workers, if cores idle."
-                                   : "Give the DataLoader workers of its own (num_workers above 0).");
+             host.worker_processes
+                 ? "Raise num_workers, if cores idle."
+                 : "Give the DataLoader workers of its own (num_workers above 0).");
       remedy(*f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
     }
   }
 
   void communication() {
     const DeviceTimes& t = main_->times;
-    Finding* const f = add("dist.exposed_communication",
-                           "Collectives are not hidden behind compute", 0.9,
-                           t.exposed_communication());
+    Finding* const f =
+        add("dist.exposed_communication", "Collectives are not hidden behind compute", 0.9,
+            t.exposed_communication());
     if (f == nullptr) return;
     show_share(*f, "of the time only communication runs on the device", t.exposed_communication(),
                t.span);
@@ -194,13 +202,15 @@ class TraceDetector {
   }
 
   void sync() {
-    Finding* const f = add("gpu.sync", "The host waits for the device, then the device for the host",
-                           0.8, main_->sync_wait);
+    Finding* const f =
+        add("gpu.sync", "The host waits for the device, then the device for the host", 0.8,
+            main_->sync_wait);
     if (f == nullptr) return;
     f->where = where_of(main_->host, 0.3);
     show_share(*f, "of the time the device is idle after the host waited for it", main_->sync_wait,
                main_->times.span);
-    remedy(*f, "async", "Move .item(), .cpu() and prints out of the step; copy with non_blocking=True.");
+    remedy(*f, "async",
+           "Move .item(), .cpu() and prints out of the step; copy with non_blocking=True.");
   }
 
   void copies() {
@@ -214,11 +224,10 @@ class TraceDetector {
       }
     }
     const bool mostly_pageable = pageable * 2 > all;
-    Finding* const f =
-        add(mostly_pageable ? "input.h2d_sync" : "gpu.no_overlap",
-            mostly_pageable ? "Copies from memory that is not pinned block the step"
-                            : "Copies from the host do not overlap compute",
-            0.8, t.exposed_copies);
+    Finding* const f = add(mostly_pageable ? "input.h2d_sync" : "gpu.no_overlap",
+                           mostly_pageable ? "Copies from memory that is not pinned block the step"
+                                           : "Copies from the host do not overlap compute",
+                           0.8, t.exposed_copies);
     if (f == nullptr) return;
     show_share(*f, "of the time only copies between host and device run", t.exposed_copies, t.span);
     if (mostly_pageable) {
@@ -243,8 +252,9 @@ class TraceDetector {
       show(*f, fmt::format("a kernel takes {:.1f} us on average", kernel_us), kernel_us, "us");
       const double shorter =
           static_cast<double>(l.shorter_than_launch) / static_cast<double>(l.count);
-      show(*f, fmt::format("{} of the launches take longer than what they launch",
-                           format_percent(shorter)),
+      show(*f,
+           fmt::format("{} of the launches take longer than what they launch",
+                       format_percent(shorter)),
            shorter, "ratio");
     }
     remedy(*f, "compile", "torch.compile or a CUDA graph: fewer launches for the same work.");
@@ -256,8 +266,8 @@ class TraceDetector {
     int64_t norm = 0, following = 0;
     uint64_t count = 0;
     for (const KernelStat& k : main_->kernels) {
-      if (contains(k.name, "batch_norm") || contains(k.name, "bn_fw") || contains(k.name, "bn_bw") ||
-          contains(k.name, "BatchNorm")) {
+      if (contains(k.name, "batch_norm") || contains(k.name, "bn_fw") ||
+          contains(k.name, "bn_bw") || contains(k.name, "BatchNorm")) {
         norm += k.sum;
         count += k.count;
       } else if (contains(k.name, "threshold") || contains(k.name, "clamp_scalar") ||
@@ -267,13 +277,15 @@ class TraceDetector {
       }
     }
     if (count == 0 || norm * 5 < main_->times.busy) return;
-    // What follows disappears into the norm's own pass; a fused norm itself reads what it normalises once less of three times.
+    // What follows disappears into the norm's own pass; a fused norm itself reads what it
+    // normalises once less of three times.
     Finding* const f = add("gpu.unfused_norm", "Batch norm, add and ReLU run as many kernels", 0.6,
                            following + norm / 3);
     if (f == nullptr) return;
     show_share(*f, "of the device's work is batch norm", norm, main_->times.busy);
     show_share(*f, "is adding and ReLU in kernels of their own", following, main_->times.busy);
-    remedy(*f, "fused_norm", "Fused batch norm with add and ReLU, channels-last memory format, or torch.compile.");
+    remedy(*f, "fused_norm",
+           "Fused batch norm with add and ReLU, channels-last memory format, or torch.compile.");
   }
 
   void wrong_device() {
@@ -296,10 +308,12 @@ class TraceDetector {
     remedy(*f, "device", "Move the module and its inputs to the device.");
   }
 
-  // Only where Python's own slices were recorded: else nobody knows what a host thread did between operators.
+  // Only where Python's own slices were recorded: else nobody knows what a host thread did between
+  // operators.
   void python() {
-    const HostUse& use =
-        main_ != nullptr && trace_.device_events >= kFewDeviceEvents ? main_->host : trace_.host.training;
+    const HostUse& use = main_ != nullptr && trace_.device_events >= kFewDeviceEvents
+                             ? main_->host
+                             : trace_.host.training;
     if (trace_.host.python_count == 0 || use.time <= 0) return;
     const double share = static_cast<double>(use.python) / static_cast<double>(use.time);
     int64_t base = 0;
@@ -310,7 +324,8 @@ class TraceDetector {
       base = trace_.host.span - trace_.host.operators - trace_.host.input_wait;
     }
     const auto saved = static_cast<int64_t>(share * static_cast<double>(base));
-    Finding* const f = add("cpu.python_bound", "Python between the operators bounds the step", 0.8, saved);
+    Finding* const f =
+        add("cpu.python_bound", "Python between the operators bounds the step", 0.8, saved);
     if (f == nullptr) return;
     f->where = where_of(use, 0.2);
     show_share(*f, "of the time runs Python alone", saved, total_);
@@ -343,11 +358,12 @@ void add_straggler(const std::vector<Straggler>& stragglers, std::span<const Tra
   f.cost_ms_per_step = static_cast<double>(worst.delay) * 1e-6;
   if (step > worst.delay)
     f.gain = static_cast<double>(step) / static_cast<double>(step - worst.delay);
-  evidence(f,
-           fmt::format("from one collective to the next rank {} takes {} a step longer than the median rank",
-                       worst.rank, time_text(worst.delay)),
-           static_cast<double>(worst.delay) * 1e-6, "ms", "trace",
-           static_cast<int64_t>(ranks.size()));
+  evidence(
+      f,
+      fmt::format(
+          "from one collective to the next rank {} takes {} a step longer than the median rank",
+          worst.rank, time_text(worst.delay)),
+      static_cast<double>(worst.delay) * 1e-6, "ms", "trace", static_cast<int64_t>(ranks.size()));
   evidence(f, fmt::format("{} ranks wait for it", worst.waiting.size()),
            static_cast<double>(worst.waiting.size()), "ranks", "trace",
            static_cast<int64_t>(ranks.size()));
@@ -363,7 +379,8 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
   out.stragglers = find_stragglers(ranks);
   bool enough = false, unexplained = false;
   add_straggler(out.stragglers, ranks, out.findings);
-  // Of several ranks' findings the median gain counts: what only a few have is the business of the straggler's finding.
+  // Of several ranks' findings the median gain counts: what only a few have is the business of the
+  // straggler's finding.
   std::map<std::string, std::vector<Finding>> by_id;
   for (const TraceSummary& trace : ranks) {
     TraceDetector detector(trace);
@@ -379,17 +396,20 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
     });
     out.findings.push_back(std::move(found[found.size() / 2]));
   }
-  std::stable_sort(out.findings.begin(), out.findings.end(), [](const Finding& a, const Finding& b) {
-    return a.gain.value_or(0) > b.gain.value_or(0);
-  });
+  std::stable_sort(
+      out.findings.begin(), out.findings.end(),
+      [](const Finding& a, const Finding& b) { return a.gain.value_or(0) > b.gain.value_or(0); });
   if (!out.findings.empty()) {
     const Finding& first = out.findings[0];
     out.verdict = first.id;
-    out.headline = first.gain ? fmt::format("{}: {:.2g}x faster without it", first.title, *first.gain)
-                              : first.title;
+    out.headline = first.gain
+                       ? fmt::format("{}: {:.2g}x faster without it", first.title, *first.gain)
+                       : first.title;
   } else if (enough && unexplained) {
     out.verdict = "none";
-    out.headline = "Most of the time passes where the trace records nothing: start-up, or work of the host that was not traced";
+    out.headline =
+        "Most of the time passes where the trace records nothing: start-up, or work of the host "
+        "that was not traced";
   } else if (enough) {
     out.headline = "Nothing costs more than 5 % of the step";
   } else {

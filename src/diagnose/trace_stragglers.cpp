@@ -1,5 +1,6 @@
-// Who holds up whom. All ranks leave a collective together; who came last came from the longest stretch of work of its own. So the
-// stretches from the end of one collective to the begin of the next are compared: clocks of ranks need not agree for that.
+// Who holds up whom. All ranks leave a collective together; who came last came from the longest
+// stretch of work of its own. So the stretches from the end of one collective to the begin of the
+// next are compared: clocks of ranks need not agree for that.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -15,11 +16,12 @@ namespace {
 
 constexpr double kWorthWaiting = 0.05;  // of a step
 constexpr size_t kFewCollectives = 4;
-constexpr size_t kManyCollectives = 12;  // where there is one step alone: it may be that one's chance
+constexpr size_t kManyCollectives =
+    12;  // where there is one step alone: it may be that one's chance
 
 struct Stretch {
-  int64_t own = 0;      // from the last collective's end to this one's begin
-  int64_t inside = 0;   // in the collective: waiting and sending
+  int64_t own = 0;     // from the last collective's end to this one's begin
+  int64_t inside = 0;  // in the collective: waiting and sending
 };
 
 // Communication that overlaps other communication is one collective here.

@@ -1,6 +1,7 @@
 // Column<T>: one growing array of plain values, for traces of tens of millions of events.
-// Grows with realloc, which for large blocks moves pages instead of copying them, and touches no page before its time: resident
-// memory is what is used, where std::vector would hold up to three times that while it grows.
+// Grows with realloc, which for large blocks moves pages instead of copying them, and touches no
+// page before its time: resident memory is what is used, where std::vector would hold up to three
+// times that while it grows.
 #pragma once
 
 #include <cstddef>

@@ -8,8 +8,8 @@ namespace {
 
 constexpr size_t kBlock = 64 << 10;
 
-// Eight bytes at a time; multiply and fold as in wyhash. Not for hostile keys in a server: a trace that collides
-// on purpose makes its own import slow.
+// Eight bytes at a time; multiply and fold as in wyhash. Not for hostile keys in a server: a trace
+// that collides on purpose makes its own import slow.
 uint32_t hash_of(std::string_view text) {
   uint64_t h = 0x9E3779B97F4A7C15ull ^ text.size();
   const char* p = text.data();

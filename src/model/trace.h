@@ -1,5 +1,6 @@
-// Trace: what a profiler recorded, one row an event, as columns (39 bytes an event and interned names).
-// Importers (timeline/import_trace.h) fill it, whatever the format; times are integer nanoseconds on the trace's own clock.
+// Trace: what a profiler recorded, one row an event, as columns (39 bytes an event and interned
+// names). Importers (timeline/import_trace.h) fill it, whatever the format; times are integer
+// nanoseconds on the trace's own clock.
 #pragma once
 
 #include <cstdint>
@@ -92,7 +93,8 @@ struct Trace {
   int64_t base_time_ns = 0;  // add for Unix time; 0: not known, or times are Unix time already
   int rank = -1, world_size = -1;
   std::map<int64_t, std::string> device_names;
-  bool epoch_times = false;  // microseconds since 1970: written by programs that keep them as doubles
+  bool epoch_times =
+      false;  // microseconds since 1970: written by programs that keep them as doubles
   uint64_t bytes_read = 0;   // unpacked
   uint64_t events_seen = 0;  // of any phase
   std::map<char, uint64_t> phases;

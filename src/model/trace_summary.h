@@ -1,5 +1,5 @@
-// What a trace says, as numbers: steps, what each device did and why it was idle, kernels, launches. Times in nanoseconds.
-// The definitions are in docs/traces.md.
+// What a trace says, as numbers: steps, what each device did and why it was idle, kernels,
+// launches. Times in nanoseconds. The definitions are in docs/traces.md.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct LaunchSummary {
 struct CopySummary {
   std::string name;
   uint64_t count = 0, bytes = 0;
-  int64_t time = 0;        // of those whose size is known
+  int64_t time = 0;  // of those whose size is known
   int64_t all_time = 0;
   uint64_t all_count = 0;
 };
@@ -72,7 +72,8 @@ struct HostUse {
   int64_t time = 0;  // looked at
   int64_t launch = 0, sync = 0, operators = 0, python = 0;
   int64_t nothing = 0;  // between slices: Python, where no stacks were recorded
-  std::vector<HostBlame> slices, lines;  // longest first; lines: the user's own, as "train.py(47): fit"
+  std::vector<HostBlame> slices,
+      lines;  // longest first; lines: the user's own, as "train.py(47): fit"
 };
 
 struct DeviceSummary {
@@ -88,7 +89,7 @@ struct DeviceSummary {
   LaunchSummary launch;
   std::vector<KernelStat> kernels;  // by total time
   std::vector<CopySummary> copies;
-  HostUse host;                      // what the launching thread did during host_wait
+  HostUse host;  // what the launching thread did during host_wait
 };
 
 struct TraceStepSummary {
@@ -103,12 +104,12 @@ struct HostSummary {
   int64_t operators = 0;   // of that, some thread was in an operator
   int64_t input_wait = 0;  // of that, some thread waited for a batch
   uint64_t operator_count = 0, python_count = 0;
-  HostUse input;      // what the thread that asked for a batch did meanwhile
-  HostUse training;   // what the training thread did otherwise
+  HostUse input;                  // what the thread that asked for a batch did meanwhile
+  HostUse training;               // what the training thread did otherwise
   bool worker_processes = false;  // the loader has any
   std::string loader;             // the name of its range
-  bool fed = false;    // by feed_dict
-  uint64_t feeds = 0;  // batches that were fed through Python (TensorFlow)
+  bool fed = false;               // by feed_dict
+  uint64_t feeds = 0;             // batches that were fed through Python (TensorFlow)
 };
 
 struct TraceSummary {

@@ -23,9 +23,12 @@ Json percent(int64_t part, int64_t whole) {
 
 std::string_view name_of(KernelType type) {
   switch (type) {
-    case KernelType::kCommunication: return "comm";
-    case KernelType::kMemory: return "mem";
-    case KernelType::kCompute: break;
+    case KernelType::kCommunication:
+      return "comm";
+    case KernelType::kMemory:
+      return "mem";
+    case KernelType::kCompute:
+      break;
   }
   return "comp";
 }
@@ -101,8 +104,8 @@ Json device_value(const DeviceSummary& d) {
 }
 
 Json damage_value(const TraceDamage& d) {
-  return {{"cut_off", d.cut_off},        {"bad_events", d.bad_events}, {"bad_numbers", d.bad_numbers},
-          {"unpaired", d.unpaired},      {"left_out", d.dropped},      {"text", to_utf8(d.text)}};
+  return {{"cut_off", d.cut_off},   {"bad_events", d.bad_events}, {"bad_numbers", d.bad_numbers},
+          {"unpaired", d.unpaired}, {"left_out", d.dropped},      {"text", to_utf8(d.text)}};
 }
 
 Json trace_value(const TraceSummary& t) {
@@ -117,15 +120,15 @@ Json trace_value(const TraceSummary& t) {
   out["gpu_events"] = t.device_events;
   out["steps"] = Json::array();
   for (const TraceStepSummary& s : t.steps) {
-    Json step = {{"name", to_utf8(s.name)},
-                 {"wall_us", us(s.wall)},
-                 {"input_wait_us", us(s.input_wait)}};
+    Json step = {
+        {"name", to_utf8(s.name)}, {"wall_us", us(s.wall)}, {"input_wait_us", us(s.input_wait)}};
     for (const auto& [device, times] : s.devices)
       add_times(step["devices"][std::to_string(device)], times);
     out["steps"].push_back(std::move(step));
   }
   if (!t.devices.empty()) out["devices"] = Json::object();
-  for (const DeviceSummary& d : t.devices) out["devices"][std::to_string(d.device)] = device_value(d);
+  for (const DeviceSummary& d : t.devices)
+    out["devices"][std::to_string(d.device)] = device_value(d);
   out["host"] = {{"span_us", us(t.host.span)},
                  {"operators_us", us(t.host.operators)},
                  {"input_wait_us", us(t.host.input_wait)},
@@ -146,7 +149,8 @@ std::string trace_summary_json(const std::vector<TraceSummary>& traces,
   for (const Finding& f : diagnosis.findings) out["findings"].push_back(finding_value(f));
   out["stragglers"] = Json::array();
   for (const Straggler& s : diagnosis.stragglers)
-    out["stragglers"].push_back({{"rank", s.rank}, {"delay_us", us(s.delay)}, {"waiting", s.waiting}});
+    out["stragglers"].push_back(
+        {{"rank", s.rank}, {"delay_us", us(s.delay)}, {"waiting", s.waiting}});
   out["traces"] = Json::object();
   for (const TraceSummary& t : traces) out["traces"][to_utf8(t.file)] = trace_value(t);
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

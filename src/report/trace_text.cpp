@@ -50,8 +50,9 @@ void verdict(Page& page, const TraceDiagnosis& diagnosis) {
   const bool well = diagnosis.findings.empty();
   bool first = true;
   for (const std::string& text : wrap(page.clean(diagnosis.headline), page.options().width - 2)) {
-    page.line({{first ? (page.options().unicode ? "● " : "* ") : "  ", well ? Paint::kGood : Paint::kBad},
-               {text, Paint::kBold}});
+    page.line(
+        {{first ? (page.options().unicode ? "● " : "* ") : "  ", well ? Paint::kGood : Paint::kBad},
+         {text, Paint::kBold}});
     first = false;
   }
   for (const Finding& f : diagnosis.findings) {
@@ -59,7 +60,8 @@ void verdict(Page& page, const TraceDiagnosis& diagnosis) {
     std::string cost;
     if (f.cost_ms_per_step) cost = format_duration(nanos(*f.cost_ms_per_step * 1e6)) + " a step";
     if (f.gain) cost += (cost.empty() ? "" : ", ") + factor_text(*f.gain) + " faster without it";
-    page.line({{"  " + page.clean(f.id), Paint::kWarn}, {"  " + page.fit(f.title, page.options().width - f.id.size() - 4)}});
+    page.line({{"  " + page.clean(f.id), Paint::kWarn},
+               {"  " + page.fit(f.title, page.options().width - f.id.size() - 4)}});
     if (!cost.empty()) page.line({{"    " + cost, Paint::kBold}});
     if (f.where) page.line({{"    at " + page.clean(where_text(*f.where)), Paint::kAccent}});
     for (const Evidence& e : f.evidence)
@@ -80,7 +82,8 @@ void steps(Page& page, const TraceSummary& t) {
   }
   std::sort(walls.begin(), walls.end());
   page.row("steps", fmt::format("{}", walls.size()),
-           fmt::format("median {}, longest {}", time_text(walls[walls.size() / 2]), time_text(walls.back())));
+           fmt::format("median {}, longest {}", time_text(walls[walls.size() / 2]),
+                       time_text(walls.back())));
   page.row("input wait", share(input, sum), "of the steps' time");
 }
 
@@ -98,12 +101,15 @@ void device(Page& page, const DeviceSummary& d) {
                        share(d.idle.input_wait, t.span), share(d.idle.host_wait, t.span),
                        share(d.idle.kernel_wait, t.span), share(d.idle.other, t.span)));
   if (t.communication > 0) {
-    page.row("exposed comm.", share(t.exposed_communication(), t.span),
-             fmt::format("{} of the communication overlaps compute", share(t.overlap, t.communication)));
+    page.row(
+        "exposed comm.", share(t.exposed_communication(), t.span),
+        fmt::format("{} of the communication overlaps compute", share(t.overlap, t.communication)));
   }
   if (d.launch.count > 0) {
     page.row("launches", fmt::format("{}", d.launch.count),
-             fmt::format("{} longer than what they launch", share(static_cast<int64_t>(d.launch.shorter_than_launch), static_cast<int64_t>(d.launch.count))));
+             fmt::format("{} longer than what they launch",
+                         share(static_cast<int64_t>(d.launch.shorter_than_launch),
+                               static_cast<int64_t>(d.launch.count))));
   }
   for (const HostBlame& h : d.host.slices) {
     if (h.time * 10 < d.host.time) break;
@@ -126,13 +132,15 @@ void damage(Page& page, const TraceDamage& d) {
   say(d.unpaired > 0, fmt::format("{} begins or ends stand alone", d.unpaired));
   say(d.dropped > 0, fmt::format("{} short host slices were left out", d.dropped));
   say(!d.text.empty(), d.text);
-  if (!text.empty()) page.line({{"  incomplete: ", Paint::kWarn}, {page.fit(text, page.options().width - 14)}});
+  if (!text.empty())
+    page.line({{"  incomplete: ", Paint::kWarn}, {page.fit(text, page.options().width - 14)}});
 }
 
 void trace(Page& page, const TraceSummary& t, bool all_devices) {
   page.blank();
-  std::string title = fit_end(page.clean(t.file), page.options().width > 50 ? page.options().width - 40 : 20,
-                              page.options().unicode);
+  std::string title =
+      fit_end(page.clean(t.file), page.options().width > 50 ? page.options().width - 40 : 20,
+              page.options().unicode);
   page.line({{title, Paint::kBold},
              {fmt::format("  {} events, {}{}", t.events, format_bytes(static_cast<double>(t.bytes)),
                           t.rank >= 0 ? fmt::format(", rank {}", t.rank) : ""),
@@ -140,7 +148,8 @@ void trace(Page& page, const TraceSummary& t, bool all_devices) {
   damage(page, t.damage);
   steps(page, t);
   if (t.devices.empty() && t.host.span > 0) {
-    page.row("operators", share(t.host.operators, t.host.span), "of the time some thread is in one");
+    page.row("operators", share(t.host.operators, t.host.span),
+             "of the time some thread is in one");
     for (const HostBlame& h : t.host.training.slices) {
       if (h.time * 10 < t.host.training.time) break;
       page.row("otherwise", share(h.time, t.host.training.time), h.name);
@@ -155,19 +164,20 @@ void trace(Page& page, const TraceSummary& t, bool all_devices) {
 // Of many ranks a line each.
 void ranks(Page& page, const std::vector<TraceSummary>& traces, const TraceDiagnosis& diagnosis) {
   page.blank();
-  page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", "rank", "device", "busy", "idle",
-                          "comm.", "exposed"),
+  page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", "rank", "device", "busy",
+                          "idle", "comm.", "exposed"),
               Paint::kDim}});
   for (const TraceSummary& t : traces) {
     if (t.devices.empty()) continue;
     const DeviceTimes& d = t.devices[0].times;
     const bool late = std::any_of(diagnosis.stragglers.begin(), diagnosis.stragglers.end(),
                                   [&](const Straggler& s) { return s.rank == t.rank; });
-    page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", t.rank, time_text(d.span),
-                            share(d.busy, d.span), share(d.idle(), d.span),
-                            share(d.communication, d.span), share(d.exposed_communication(), d.span)),
-                late ? Paint::kWarn : Paint::kPlain},
-               {late ? "  others wait for it" : "", Paint::kWarn}});
+    page.line(
+        {{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", t.rank, time_text(d.span),
+                      share(d.busy, d.span), share(d.idle(), d.span),
+                      share(d.communication, d.span), share(d.exposed_communication(), d.span)),
+          late ? Paint::kWarn : Paint::kPlain},
+         {late ? "  others wait for it" : "", Paint::kWarn}});
   }
 }
 
@@ -191,8 +201,10 @@ std::string render_trace_diff(const TraceDiff& diff, const TextOptions& options)
   Page page(options);
   if (diff.step_a > 0 && diff.step_b > 0) {
     const bool slower = diff.step_b > diff.step_a;
-    page.line({{fmt::format("A step takes {} instead of {} ({:+.1f} %)", time_text(diff.step_b), time_text(diff.step_a),
-                            100.0 * static_cast<double>(diff.step_b - diff.step_a) / static_cast<double>(diff.step_a)),
+    page.line({{fmt::format("A step takes {} instead of {} ({:+.1f} %)", time_text(diff.step_b),
+                            time_text(diff.step_a),
+                            100.0 * static_cast<double>(diff.step_b - diff.step_a) /
+                                static_cast<double>(diff.step_a)),
                 slower ? Paint::kBad : Paint::kGood}});
   } else {
     page.line({{"No steps on both sides: times of the whole traces", Paint::kBold}});
@@ -200,13 +212,19 @@ std::string render_trace_diff(const TraceDiff& diff, const TextOptions& options)
   const auto list = [&](const std::vector<TraceChange>& changes, std::string_view title) {
     if (changes.empty()) return;
     page.blank();
-    page.line({{fmt::format("  {}{}", title, diff.step_a > 0 && diff.step_b > 0 ? ", time a step" : ""), Paint::kBold}});
+    page.line(
+        {{fmt::format("  {}{}", title, diff.step_a > 0 && diff.step_b > 0 ? ", time a step" : ""),
+          Paint::kBold}});
     for (size_t i = 0; i < changes.size() && i < kRows; ++i) {
       const TraceChange& c = changes[i];
       const int64_t d = c.difference();
-      page.line({{fmt::format("  {:>10}", (d > 0 ? "+" : "-") + time_text(d > 0 ? d : -d)), d > 0 ? Paint::kBad : Paint::kGood},
-                 {fmt::format("  {:>9} {} {:>9}  {:<8} ", time_text(c.a), options.unicode ? "→" : ">", time_text(c.b), c.kind), Paint::kDim},
-                 {page.fit(fmt::format("{} ({}x, {}x)", c.name, c.count_a, c.count_b), page.options().width > 60 ? page.options().width - 46 : 20)}});
+      page.line({{fmt::format("  {:>10}", (d > 0 ? "+" : "-") + time_text(d > 0 ? d : -d)),
+                  d > 0 ? Paint::kBad : Paint::kGood},
+                 {fmt::format("  {:>9} {} {:>9}  {:<8} ", time_text(c.a),
+                              options.unicode ? "→" : ">", time_text(c.b), c.kind),
+                  Paint::kDim},
+                 {page.fit(fmt::format("{} ({}x, {}x)", c.name, c.count_a, c.count_b),
+                           page.options().width > 60 ? page.options().width - 46 : 20)}});
     }
   };
   list(diff.slower, "slower");

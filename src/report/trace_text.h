@@ -11,7 +11,8 @@
 namespace flatout::report {
 
 std::string render_trace_summary(const std::vector<model::TraceSummary>& traces,
-                                 const model::TraceDiagnosis& diagnosis, const TextOptions& options);
+                                 const model::TraceDiagnosis& diagnosis,
+                                 const TextOptions& options);
 
 std::string render_trace_diff(const model::TraceDiff& diff, const TextOptions& options);
 

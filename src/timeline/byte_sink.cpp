@@ -43,7 +43,8 @@ class FileSink : public ByteSink {
     if (::close(fd_) != 0 && !error_) error_ = fs::error_from_errno(errno, what());
     fd_ = -1;
     if (error_) return *error_;
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) return fs::error_from_errno(errno, what());
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+      return fs::error_from_errno(errno, what());
     done_ = true;
     return {};
   }
@@ -75,7 +76,8 @@ class FileSink : public ByteSink {
 class GzipSink : public ByteSink {
  public:
   explicit GzipSink(std::unique_ptr<ByteSink> to) : to_(std::move(to)), out_(256 << 10, '\0') {
-    // Level 1: a trace shrinks 12 times by it, 15 times by the best, which takes five times as long.
+    // Level 1: a trace shrinks 12 times by it, 15 times by the best, which takes five times as
+    // long.
     ok_ = deflateInit2(&stream_, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK;
   }
   ~GzipSink() override { deflateEnd(&stream_); }

@@ -1,4 +1,5 @@
-// A file that is written in pieces, gzipped where its name ends in .gz, and appears under its name only once it is whole.
+// A file that is written in pieces, gzipped where its name ends in .gz, and appears under its name
+// only once it is whole.
 #pragma once
 
 #include <memory>

@@ -165,7 +165,7 @@ class AheadSource : public ByteSource {
 Result<int> open_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return fs::error_from_errno(errno, fmt::format("cannot open {}", path));
-  struct stat st{};
+  struct stat st {};
   if (::fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
     ::close(fd);
     return Error{Code::kBadInput, fmt::format("{} is a directory", path),
@@ -212,9 +212,10 @@ Result<std::string> read_all(ByteSource& source, size_t limit) {
   for (;;) {
     const size_t old = out.size();
     if (old > limit) {
-      return Error{Code::kFull, fmt::format("the file is larger than {}",
-                                            format_bytes(static_cast<double>(limit))),
-                   "this format has to be held in memory: cut the recording shorter"};
+      return Error{
+          Code::kFull,
+          fmt::format("the file is larger than {}", format_bytes(static_cast<double>(limit))),
+          "this format has to be held in memory: cut the recording shorter"};
     }
     out.resize(old + std::max<size_t>(1 << 20, old / 2));
     FLATOUT_TRY(const size_t got, source.read(out.data() + old, out.size() - old));

@@ -1,4 +1,5 @@
-// Bytes of a trace file, plain or gzipped, in order. Gzip is known by its content, not by the file's name.
+// Bytes of a trace file, plain or gzipped, in order. Gzip is known by its content, not by the
+// file's name.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +15,14 @@ namespace flatout::timeline {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  /// Up to `size` bytes to `to`; 0 at the end. A gzip stream that is cut off or damaged ends there, and damaged() says so.
+  /// Up to `size` bytes to `to`; 0 at the end. A gzip stream that is cut off or damaged ends there,
+  /// and damaged() says so.
   virtual Result<size_t> read(char* to, size_t size) = 0;
   virtual bool damaged() const { return false; }
 };
 
-/// Opens `path`. Gzip is unpacked in a thread of its own. Errors: kNotFound, kDenied, kBadInput for a directory.
+/// Opens `path`. Gzip is unpacked in a thread of its own. Errors: kNotFound, kDenied, kBadInput for
+/// a directory.
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path);
 /// Bytes [begin, end) of a plain file.
 Result<std::unique_ptr<ByteSource>> open_range(const std::string& path, uint64_t begin,

@@ -29,9 +29,7 @@ class Window {
   const char* begin() const { return data_ + begin_; }
   const char* end() const { return data_ + end_; }
   bool at_end() const { return at_end_; }
-  uint64_t offset_of(const char* p) const {
-    return offset_ + static_cast<uint64_t>(p - data_);
-  }
+  uint64_t offset_of(const char* p) const { return offset_ + static_cast<uint64_t>(p - data_); }
   void use(const char* to) { begin_ = static_cast<size_t>(to - data_); }
 
   /// Reads on, keeping what is not used. False at the source's end.
@@ -107,7 +105,8 @@ class Scanner {
   Status outermost() {
     auto more = window_.more();
     if (!more.ok()) return more.error();
-    if (window_.end() - window_.begin() >= 3 && std::memcmp(window_.begin(), "\xEF\xBB\xBF", 3) == 0)
+    if (window_.end() - window_.begin() >= 3 &&
+        std::memcmp(window_.begin(), "\xEF\xBB\xBF", 3) == 0)
       window_.use(window_.begin() + 3);
     auto any = next_token();
     if (!any.ok()) return any.error();
@@ -245,7 +244,8 @@ class Scanner {
       ++report_.bad_events;
       if (too_much_damage()) return finish();
       while (!next_event()) {
-        // Not in the window: keep the last bytes, which may hold the first half of what is looked for.
+        // Not in the window: keep the last bytes, which may hold the first half of what is looked
+        // for.
         const auto kept = std::min<std::ptrdiff_t>(window_.end() - window_.begin(), 256);
         window_.use(window_.end() - kept);
         auto more = window_.more();
@@ -260,7 +260,8 @@ class Scanner {
     return report_.bad_events > kTooMuchDamage && report_.bad_events > report_.events;
   }
 
-  // After something unreadable: goes to the next "}, {", which between events stands always and elsewhere seldom.
+  // After something unreadable: goes to the next "}, {", which between events stands always and
+  // elsewhere seldom.
   bool next_event() {
     const char* const end = window_.end();
     for (const char* p = window_.begin() + 1; p < end; ++p) {
@@ -371,7 +372,8 @@ class Scanner {
             known = false;
           }
           break;
-        default: known = false;
+        default:
+          known = false;
       }
       if (!known) {
         const char* const stop = scan::skip_value(p, end);

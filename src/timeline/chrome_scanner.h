@@ -1,5 +1,6 @@
-// Reads Chrome's trace JSON ("Trace Event Format", Google, 2016) of any size as a stream: one event at a time, in bounded memory.
-// A list of events alone, or an object with "traceEvents"; cut off anywhere. Events that cannot be read are counted and skipped.
+// Reads Chrome's trace JSON ("Trace Event Format", Google, 2016) of any size as a stream: one event
+// at a time, in bounded memory. A list of events alone, or an object with "traceEvents"; cut off
+// anywhere. Events that cannot be read are counted and skipped.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +23,15 @@ struct ChromeEvent {
   std::string_view args;            // "{...}"; empty: none
   std::string_view text;            // the whole event
   uint64_t offset = 0;              // of the event in the unpacked file
-  uint64_t args_offset() const {
-    return offset + static_cast<uint64_t>(args.data() - text.data());
-  }
+  uint64_t args_offset() const { return offset + static_cast<uint64_t>(args.data() - text.data()); }
 };
 
 class ChromeSink {
  public:
   virtual ~ChromeSink() = default;
   virtual void event(const ChromeEvent& event) = 0;
-  /// Another member of the outermost object ("distributedInfo"); values longer than 1 MiB are left out.
+  /// Another member of the outermost object ("distributedInfo"); values longer than 1 MiB are left
+  /// out.
   virtual void member(std::string_view key, std::string_view value) = 0;
   /// Asked now and then: true ends the scan.
   virtual bool enough() const { return false; }
@@ -40,10 +40,10 @@ class ChromeSink {
 struct ScanReport {
   uint64_t bytes = 0, events = 0;
   uint64_t bad_events = 0;
-  bool has_list = false;  // a list of events was there
-  bool complete = false;  // and its end
+  bool has_list = false;    // a list of events was there
+  bool complete = false;    // and its end
   bool cut_inside = false;  // the file ends within an event
-  uint64_t list_end = 0;  // offset of the byte after the last event
+  uint64_t list_end = 0;    // offset of the byte after the last event
 };
 
 enum class ScanFrom : uint8_t {

@@ -61,7 +61,8 @@ void append_us(std::string& out, int64_t ns) {
 }
 
 bool overlaps(const TimeWindow& window, int64_t begin, int64_t end) {
-  return begin < window.end_ns && (end > window.begin_ns || (end == begin && begin >= window.begin_ns));
+  return begin < window.end_ns &&
+         (end > window.begin_ns || (end == begin && begin >= window.begin_ns));
 }
 
 class Copier : public ChromeSink {
@@ -69,7 +70,9 @@ class Copier : public ChromeSink {
   Copier(ByteSink& to, const TimeWindow& window) : to_(to), window_(window) {}
 
   void event(const ChromeEvent& e) override {
-    if (e.phase != 'M' && (!e.has_time || !overlaps(window_, e.time_ns, e.time_ns + std::max<int64_t>(0, e.duration_ns))))
+    if (e.phase != 'M' &&
+        (!e.has_time ||
+         !overlaps(window_, e.time_ns, e.time_ns + std::max<int64_t>(0, e.duration_ns))))
       return;
     if (!in_list_) {
       if (in_object_) {
@@ -167,11 +170,13 @@ std::string mend_json(std::string_view text, bool& changed) {
       in_string = true;
       out += c;
     } else if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
-      // A bare word: true, false, null, or what is no JSON (NaN, Infinity, nan, inf). The e of 1e5 follows a digit.
+      // A bare word: true, false, null, or what is no JSON (NaN, Infinity, nan, inf). The e of 1e5
+      // follows a digit.
       size_t end = i;
       while (end < valid.size() && std::isalnum(static_cast<unsigned char>(valid[end])) != 0) ++end;
       const std::string_view word = std::string_view(valid).substr(i, end - i);
-      const bool number = i > 0 && (std::isdigit(static_cast<unsigned char>(valid[i - 1])) != 0 || valid[i - 1] == '.');
+      const bool number = i > 0 && (std::isdigit(static_cast<unsigned char>(valid[i - 1])) != 0 ||
+                                    valid[i - 1] == '.');
       if (word == "true" || word == "false" || word == "null" || number) {
         out += word;
       } else {
@@ -203,9 +208,12 @@ Result<Converted> write_chrome(const Trace& trace, ByteSink& to, const TimeWindo
   Converted done;
   done.cut_off = trace.damage.cut_off;
   std::string out = "{\n\"displayTimeUnit\": \"ms\",\n";
-  if (trace.base_time_ns != 0) fmt::format_to(std::back_inserter(out), "\"baseTimeNanoseconds\": {},\n", trace.base_time_ns);
+  if (trace.base_time_ns != 0)
+    fmt::format_to(std::back_inserter(out), "\"baseTimeNanoseconds\": {},\n", trace.base_time_ns);
   if (trace.rank >= 0)
-    fmt::format_to(std::back_inserter(out), "\"distributedInfo\": {{\"rank\": {}, \"world_size\": {}}},\n", trace.rank, trace.world_size);
+    fmt::format_to(std::back_inserter(out),
+                   "\"distributedInfo\": {{\"rank\": {}, \"world_size\": {}}},\n", trace.rank,
+                   trace.world_size);
   out += "\"traceEvents\": [\n";
   bool first = true;
   const auto next = [&] {
@@ -220,19 +228,24 @@ Result<Converted> write_chrome(const Trace& trace, ByteSink& to, const TimeWindo
   for (StringId id = 0; id < strings.size(); ++id) strings[id] = json_string(trace.strings[id]);
   std::vector<std::string> categories;
   for (const std::string& category : trace.categories) categories.push_back(json_string(category));
-  // Devices and their streams by number, as PyTorch has it; threads by their number in the trace where theirs is none.
+  // Devices and their streams by number, as PyTorch has it; threads by their number in the trace
+  // where theirs is none.
   std::vector<std::string> tracks;
   for (size_t i = 0; i < trace.tracks.size(); ++i) {
     const TraceTrack& track = trace.tracks[i];
     const auto word = [&](const std::string& text) {
       return parse_number<int64_t>(text) ? std::string(trim(text)) : json_string(text);
     };
-    std::string at = track.is_stream ? fmt::format("\"pid\": {}, \"tid\": {}", track.device, track.stream)
-                                     : fmt::format("\"pid\": {}, \"tid\": {}", word(track.pid), word(track.tid));
-    for (const auto& [kind, name] : {std::pair("process_name", &track.process), std::pair("thread_name", &track.thread)}) {
+    std::string at =
+        track.is_stream ? fmt::format("\"pid\": {}, \"tid\": {}", track.device, track.stream)
+                        : fmt::format("\"pid\": {}, \"tid\": {}", word(track.pid), word(track.tid));
+    for (const auto& [kind, name] :
+         {std::pair("process_name", &track.process), std::pair("thread_name", &track.thread)}) {
       if (name->empty()) continue;
       next();
-      fmt::format_to(std::back_inserter(out), "{{\"ph\": \"M\", \"name\": \"{}\", {}, \"args\": {{\"name\": {}}}}}", kind, at, json_string(*name));
+      fmt::format_to(std::back_inserter(out),
+                     "{{\"ph\": \"M\", \"name\": \"{}\", {}, \"args\": {{\"name\": {}}}}}", kind,
+                     at, json_string(*name));
     }
     tracks.push_back(std::move(at));
   }
@@ -256,8 +269,8 @@ Result<Converted> write_chrome(const Trace& trace, ByteSink& to, const TimeWindo
     if (track.is_stream || trace.correlation[i] != 0) {
       out += ", \"args\": {";
       if (track.is_stream)
-        fmt::format_to(std::back_inserter(out), "\"device\": {}, \"stream\": {}{}", track.device, track.stream,
-                       trace.correlation[i] != 0 ? ", " : "");
+        fmt::format_to(std::back_inserter(out), "\"device\": {}, \"stream\": {}{}", track.device,
+                       track.stream, trace.correlation[i] != 0 ? ", " : "");
       if (trace.correlation[i] != 0)
         fmt::format_to(std::back_inserter(out), "\"correlation\": {}", trace.correlation[i]);
       if (track.is_stream && copy < trace.copies.size() && trace.copies[copy].event == e)

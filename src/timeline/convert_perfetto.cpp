@@ -1,6 +1,6 @@
 // Perfetto's protobuf as the output of `flatout trace convert`.
-// Each track (and each lane of one) is a sequence of packets of its own, so that times are steps from packet to packet: a slice
-// takes about 30 bytes. Names are interned a sequence.
+// Each track (and each lane of one) is a sequence of packets of its own, so that times are steps
+// from packet to packet: a slice takes about 30 bytes. Names are interned a sequence.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,8 @@ namespace pf = perfetto;
 
 namespace {
 
-constexpr uint64_t kOwnClock = 64;  // the first number that a sequence may give a meaning of its own
+constexpr uint64_t kOwnClock =
+    64;  // the first number that a sequence may give a meaning of its own
 constexpr uint64_t kBoottime = 6;
 
 void varint(std::string& out, uint64_t value) {
@@ -82,12 +83,14 @@ class PerfettoWriter {
       std::string process, descriptor, body;
       // Devices get numbers that no process has.
       const auto pid = parse_number<int64_t>(track.pid);
-      number(process, 1, track.is_stream ? (uint64_t{1} << 22) + static_cast<uint64_t>(track.device & 0xFFFF)
-                                         : static_cast<uint64_t>(pid.value_or(0)) & 0x7FFF'FFFF);
+      number(process, 1,
+             track.is_stream ? (uint64_t{1} << 22) + static_cast<uint64_t>(track.device & 0xFFFF)
+                             : static_cast<uint64_t>(pid.value_or(0)) & 0x7FFF'FFFF);
       std::string name = track.process;
       if (track.is_stream) {
         const auto known = trace_.device_names.find(track.device);
-        name = fmt::format("device {} {}", track.device, known != trace_.device_names.end() ? known->second : "");
+        name = fmt::format("device {} {}", track.device,
+                           known != trace_.device_names.end() ? known->second : "");
       } else if (name.empty()) {
         name = track.pid;
       }
@@ -192,7 +195,8 @@ class PerfettoWriter {
     body_.clear();
     event_.clear();
     interned_.clear();
-    const uint64_t name = intern(names_, trace_.name[e], pf::kInternedNames, trace_.strings[trace_.name[e]]);
+    const uint64_t name =
+        intern(names_, trace_.name[e], pf::kInternedNames, trace_.strings[trace_.name[e]]);
     const uint64_t category = intern(categories_, trace_.category[e], pf::kInternedCategories,
                                      trace_.categories[trace_.category[e]]);
     number(event_, pf::kEventType, pf::kTypeBegin);
@@ -239,8 +243,9 @@ class PerfettoWriter {
       add(2, static_cast<uint64_t>(track.device));
       add(3, static_cast<uint64_t>(track.stream));
     }
-    const auto copy = std::lower_bound(trace_.copies.begin(), trace_.copies.end(), e,
-                                       [](const Trace::Copy& c, EventId wanted) { return c.event < wanted; });
+    const auto copy =
+        std::lower_bound(trace_.copies.begin(), trace_.copies.end(), e,
+                         [](const Trace::Copy& c, EventId wanted) { return c.event < wanted; });
     if (copy != trace_.copies.end() && copy->event == e) add(4, copy->bytes);
   }
 
@@ -277,9 +282,11 @@ Result<Converted> write_perfetto(const Trace& trace, ByteSink& to, const TimeWin
 Result<TimeWindow> steps_window(const Trace& trace, std::string_view steps) {
   const size_t dash = steps.find('-');
   const auto first = parse_number<int64_t>(steps.substr(0, dash));
-  const auto last = dash == std::string_view::npos ? first : parse_number<int64_t>(steps.substr(dash + 1));
+  const auto last =
+      dash == std::string_view::npos ? first : parse_number<int64_t>(steps.substr(dash + 1));
   if (!first || !last || *last < *first) {
-    return Error{Code::kBadInput, fmt::format("'{}' names no steps", escape_terminal(steps)), "--step 3 or --step 3-5"};
+    return Error{Code::kBadInput, fmt::format("'{}' names no steps", escape_terminal(steps)),
+                 "--step 3 or --step 3-5"};
   }
   TimeWindow window{INT64_MAX, INT64_MIN};
   std::string known;
@@ -287,7 +294,8 @@ Result<TimeWindow> steps_window(const Trace& trace, std::string_view steps) {
   for (const EventId step : index.steps()) {
     const std::string_view name = trace.name_of(step);
     const size_t hash = name.find('#');
-    const auto number = parse_number<int64_t>(name.substr(hash == std::string_view::npos ? name.size() : hash + 1));
+    const auto number =
+        parse_number<int64_t>(name.substr(hash == std::string_view::npos ? name.size() : hash + 1));
     if (!number) continue;
     if (known.size() < 60) known += fmt::format("{}{}", known.empty() ? "" : ", ", *number);
     if (*number < *first || *number > *last) continue;

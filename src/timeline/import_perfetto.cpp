@@ -73,19 +73,36 @@ class PerfettoImporter {
     ProtoReader r(bytes);
     while (r.next()) {
       switch (r.number()) {
-        case pf::kTimestamp: timestamp = r.value(); break;
+        case pf::kTimestamp:
+          timestamp = r.value();
+          break;
         case pf::kTimestampClock:
           clock = r.value();
           has_clock = true;
           break;
-        case pf::kSequenceId: sequence_id = r.value(); break;
-        case pf::kSequenceFlags: flags = r.value(); break;
-        case pf::kInternedData: interned = r.bytes(); break;
-        case pf::kPacketDefaults: defaults = r.bytes(); break;
-        case pf::kClockSnapshot: snapshot = r.bytes(); break;
-        case pf::kTrackDescriptor: descriptor = r.bytes(); break;
-        case pf::kTrackEvent: event = r.bytes(); break;
-        default: break;
+        case pf::kSequenceId:
+          sequence_id = r.value();
+          break;
+        case pf::kSequenceFlags:
+          flags = r.value();
+          break;
+        case pf::kInternedData:
+          interned = r.bytes();
+          break;
+        case pf::kPacketDefaults:
+          defaults = r.bytes();
+          break;
+        case pf::kClockSnapshot:
+          snapshot = r.bytes();
+          break;
+        case pf::kTrackDescriptor:
+          descriptor = r.bytes();
+          break;
+        case pf::kTrackEvent:
+          event = r.bytes();
+          break;
+        default:
+          break;
       }
     }
     Sequence& sequence = sequences_[sequence_id];
@@ -95,7 +112,8 @@ class PerfettoImporter {
     if (!snapshot.empty()) read_clocks(snapshot, sequence);
     if (!descriptor.empty()) read_track(descriptor);
     if (event.empty()) {
-      if (descriptor.empty() && snapshot.empty() && interned.empty() && defaults.empty()) ++other_packets_;
+      if (descriptor.empty() && snapshot.empty() && interned.empty() && defaults.empty())
+        ++other_packets_;
       return;
     }
     ++events_;
@@ -126,7 +144,7 @@ class PerfettoImporter {
   static void read_interned(std::string_view bytes, Sequence& sequence) {
     ProtoReader r(bytes);
     while (r.next()) {
-      auto* const table = r.number() == pf::kInternedCategories  ? &sequence.categories
+      auto* const table = r.number() == pf::kInternedCategories    ? &sequence.categories
                           : r.number() == pf::kInternedNames       ? &sequence.names
                           : r.number() == pf::kInternedAnnotations ? &sequence.annotation_names
                           : r.number() == pf::kInternedStrings     ? &sequence.strings
@@ -169,8 +187,8 @@ class PerfettoImporter {
       if (clock.id < 64 || !clock.counting) continue;
       const auto unit = static_cast<int64_t>(std::clamp<uint64_t>(clock.unit_ns, 1, 1'000'000));
       const uint64_t now = shared != clocks.end() ? shared->time : clock.time * clock.unit_ns;
-      sequence.clocks[clock.id] = {
-          static_cast<int64_t>(std::min<uint64_t>(now, uint64_t{1} << 61)), unit};
+      sequence.clocks[clock.id] = {static_cast<int64_t>(std::min<uint64_t>(now, uint64_t{1} << 61)),
+                                   unit};
     }
   }
 
@@ -180,9 +198,15 @@ class PerfettoImporter {
     ProtoReader r(bytes);
     while (r.next()) {
       switch (r.number()) {
-        case pf::kUuid: uuid = r.value(); break;
-        case pf::kTrackName: info.name = r.bytes(); break;
-        case pf::kParentUuid: info.parent = r.value(); break;
+        case pf::kUuid:
+          uuid = r.value();
+          break;
+        case pf::kTrackName:
+          info.name = r.bytes();
+          break;
+        case pf::kParentUuid:
+          info.parent = r.value();
+          break;
         case pf::kProcess: {
           ProtoReader p(r.bytes());
           while (p.next()) {
@@ -200,7 +224,8 @@ class PerfettoImporter {
           }
           break;
         }
-        default: break;
+        default:
+          break;
       }
     }
     tracks_[uuid] = info;
@@ -217,10 +242,15 @@ class PerfettoImporter {
           if (at != sequence.annotation_names.end()) name = at->second;
           break;
         }
-        case 10: name = r.bytes(); break;
+        case 10:
+          name = r.bytes();
+          break;
         case 3:
-        case 4: number = r.value(); break;
-        default: break;
+        case 4:
+          number = r.value();
+          break;
+        default:
+          break;
       }
     }
     if (name == "correlation") slice.correlation = number;
@@ -238,21 +268,31 @@ class PerfettoImporter {
     ProtoReader r(bytes);
     while (r.next()) {
       switch (r.number()) {
-        case pf::kEventType: type = r.value(); break;
-        case pf::kTrackUuid: track = r.value(); break;
-        case pf::kEventName: slice.name = r.bytes(); break;
+        case pf::kEventType:
+          type = r.value();
+          break;
+        case pf::kTrackUuid:
+          track = r.value();
+          break;
+        case pf::kEventName:
+          slice.name = r.bytes();
+          break;
         case pf::kEventNameId: {
           const auto at = sequence.names.find(r.value());
           if (at != sequence.names.end()) slice.name = at->second;
           break;
         }
-        case pf::kEventCategory: slice.category = r.bytes(); break;
+        case pf::kEventCategory:
+          slice.category = r.bytes();
+          break;
         case pf::kEventCategoryId: {
           const auto at = sequence.categories.find(r.value());
           if (at != sequence.categories.end()) slice.category = at->second;
           break;
         }
-        case pf::kDebugAnnotation: annotation(r.bytes(), sequence, slice); break;
+        case pf::kDebugAnnotation:
+          annotation(r.bytes(), sequence, slice);
+          break;
         case pf::kLegacyEvent: {
           ProtoReader legacy(r.bytes());
           while (legacy.next()) {
@@ -261,7 +301,8 @@ class PerfettoImporter {
           }
           break;
         }
-        default: break;
+        default:
+          break;
       }
     }
     if (slice.device || slice.stream) {
@@ -311,12 +352,14 @@ class PerfettoImporter {
       at = here.parent;
     }
     const std::string pid = std::to_string(std::max<int64_t>(info.pid, 0));
-    const std::string tid = info.tid >= 0 ? std::to_string(info.tid) : fmt::format("track {}", uuid);
+    const std::string tid =
+        info.tid >= 0 ? std::to_string(info.tid) : fmt::format("track {}", uuid);
     slice.pid = pid;
     slice.tid = tid;
     if (slice.kind == EventKind::kAnnotation || !model::on_device(slice.kind)) slice.device.reset();
     if (model::on_device(slice.kind) && !slice.device) slice.device = 0;
-    const model::TrackId track = model::on_device(slice.kind) ? model::kNoEvent : builder_.track(pid, tid);
+    const model::TrackId track =
+        model::on_device(slice.kind) ? model::kNoEvent : builder_.track(pid, tid);
     builder_.add(slice);
     if (track != model::kNoEvent) {
       model::TraceTrack& shown = builder_.trace().tracks[track];
@@ -336,7 +379,8 @@ class PerfettoImporter {
 }  // namespace
 
 bool looks_like_perfetto(std::string_view head) {
-  // A packet: field 1 of the trace, whose own fields are of few kinds. Long packets are read as far as they are at hand.
+  // A packet: field 1 of the trace, whose own fields are of few kinds. Long packets are read as far
+  // as they are at hand.
   size_t at = 0;
   int packets = 0;
   while (at + 2 < head.size() && packets < 8) {
@@ -368,7 +412,8 @@ bool looks_like_perfetto(std::string_view head) {
           if (!r.is_bytes()) return false;
           ++packets;
           break;
-        default: break;
+        default:
+          break;
       }
     }
     at += std::min<uint64_t>(size, head.size());

@@ -1,5 +1,6 @@
-// Perfetto's protobuf traces: the track events in them (slices with a track descriptor). Scheduler and other data sources are
-// counted, not read. Field numbers: protos/perfetto/trace of the Perfetto project.
+// Perfetto's protobuf traces: the track events in them (slices with a track descriptor). Scheduler
+// and other data sources are counted, not read. Field numbers: protos/perfetto/trace of the
+// Perfetto project.
 #pragma once
 
 #include <string_view>

@@ -59,14 +59,14 @@ int64_t device_of(std::string_view plane) {
   return -1;
 }
 
-// "Stream #16(Kernel)": the number. Other lines of a device ("XLA Modules", "Steps") are drawn from these again.
+// "Stream #16(Kernel)": the number. Other lines of a device ("XLA Modules", "Steps") are drawn from
+// these again.
 std::optional<int64_t> stream_of(std::string_view line) {
   const size_t at = line.find("Stream #");
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view digits = line.substr(at + 8);
   int64_t stream = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), stream);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), stream);
   if (error != std::errc()) return std::nullopt;
   return stream;
 }
@@ -87,11 +87,20 @@ class XPlaneImporter {
     ProtoReader r(bytes);
     while (r.next()) {
       switch (r.number()) {
-        case kPlaneName: name = r.bytes(); break;
-        case kLines: lines.push_back(r.bytes()); break;
-        case kEventNames: events.insert(name_entry(r.bytes(), 2)); break;
-        case kStatNames: stats.insert(name_entry(r.bytes(), 2)); break;
-        default: break;
+        case kPlaneName:
+          name = r.bytes();
+          break;
+        case kLines:
+          lines.push_back(r.bytes());
+          break;
+        case kEventNames:
+          events.insert(name_entry(r.bytes(), 2));
+          break;
+        case kStatNames:
+          stats.insert(name_entry(r.bytes(), 2));
+          break;
+        default:
+          break;
       }
     }
     int64_t correlation = -1, memcpy_details = -1;
@@ -115,14 +124,23 @@ class XPlaneImporter {
     ProtoReader r(bytes);
     while (r.next()) {
       switch (r.number()) {
-        case kLineId: id = r.signed_value(); break;
-        case kLineName: name = r.bytes(); break;
+        case kLineId:
+          id = r.signed_value();
+          break;
+        case kLineName:
+          name = r.bytes();
+          break;
         case kLineDisplayName:
           if (name.empty()) name = r.bytes();
           break;
-        case kLineTimestampNs: timestamp_ns = r.signed_value(); break;
-        case kEvents: events.push_back(r.bytes()); break;
-        default: break;
+        case kLineTimestampNs:
+          timestamp_ns = r.signed_value();
+          break;
+        case kEvents:
+          events.push_back(r.bytes());
+          break;
+        default:
+          break;
       }
     }
     const int64_t device = device_of(plane);
@@ -132,7 +150,8 @@ class XPlaneImporter {
     const std::string tid = std::string(name) + "#" + std::to_string(id);
     for (const std::string_view event : events)
       ok = this->event(event, plane, tid, device, stream, timestamp_ns, names, correlation_stat,
-                       memcpy_stat) && ok;
+                       memcpy_stat) &&
+           ok;
     return ok;
   }
 
@@ -145,9 +164,15 @@ class XPlaneImporter {
     ProtoReader r(bytes);
     while (r.next()) {
       switch (r.number()) {
-        case kEventMetadata: metadata = r.signed_value(); break;
-        case kOffsetPs: offset_ps = r.signed_value(); break;
-        case kDurationPs: duration_ps = r.signed_value(); break;
+        case kEventMetadata:
+          metadata = r.signed_value();
+          break;
+        case kOffsetPs:
+          offset_ps = r.signed_value();
+          break;
+        case kDurationPs:
+          duration_ps = r.signed_value();
+          break;
         case kStats: {
           int64_t stat = 0, value = 0;
           std::string_view text;
@@ -157,7 +182,8 @@ class XPlaneImporter {
             if (s.number() == 3 || s.number() == 4) value = s.signed_value();
             if (s.number() == 5) text = s.bytes();
           }
-          if (stat == correlation_stat && value > 0) slice.correlation = static_cast<uint64_t>(value);
+          if (stat == correlation_stat && value > 0)
+            slice.correlation = static_cast<uint64_t>(value);
           // "kind:... size:4096 dest:..."
           if (stat == memcpy_stat && text.find("size:") != std::string_view::npos) {
             const std::string_view digits = text.substr(text.find("size:") + 5);
@@ -167,7 +193,8 @@ class XPlaneImporter {
           }
           break;
         }
-        default: break;
+        default:
+          break;
       }
     }
     const auto name = names.find(metadata);
@@ -176,7 +203,8 @@ class XPlaneImporter {
     const __int128 begin_ps = static_cast<__int128>(line_ns) * 1000 + offset_ps;
     slice.time_ns = static_cast<int64_t>((begin_ps + 500) / 1000);
     slice.duration_ns =
-        static_cast<int64_t>((begin_ps + std::max<int64_t>(0, duration_ps) + 500) / 1000) - slice.time_ns;
+        static_cast<int64_t>((begin_ps + std::max<int64_t>(0, duration_ps) + 500) / 1000) -
+        slice.time_ns;
     slice.pid = plane;
     slice.tid = tid;
     if (device >= 0) {
@@ -267,14 +295,29 @@ bool import_run_metadata(std::string_view bytes, TraceBuilder& builder) {
         ProtoReader r(node);
         while (r.next()) {
           switch (r.number()) {
-            case 1: name = r.bytes(); break;
-            case 2: start_us = r.signed_value(); break;
-            case 5: end_us = r.signed_value(); break;
-            case 8: label = r.bytes(); break;
-            case 10: thread = r.value(); break;
-            case 13: start_ns = r.signed_value(); break;
-            case 16: end_ns = r.signed_value(); break;
-            default: break;
+            case 1:
+              name = r.bytes();
+              break;
+            case 2:
+              start_us = r.signed_value();
+              break;
+            case 5:
+              end_us = r.signed_value();
+              break;
+            case 8:
+              label = r.bytes();
+              break;
+            case 10:
+              thread = r.value();
+              break;
+            case 13:
+              start_ns = r.signed_value();
+              break;
+            case 16:
+              end_ns = r.signed_value();
+              break;
+            default:
+              break;
           }
         }
         ok = ok && r.ok();

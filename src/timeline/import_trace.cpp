@@ -54,8 +54,7 @@ Result<Trace> import_chrome(ByteSource& source, const std::string& name,
   return trace;
 }
 
-Result<Trace> import_any(ByteSource& source, const std::string& name,
-                         const TraceOptions& options) {
+Result<Trace> import_any(ByteSource& source, const std::string& name, const TraceOptions& options) {
   std::string head(kHead, '\0');
   size_t size = 0;
   while (size < head.size()) {

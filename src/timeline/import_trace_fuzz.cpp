@@ -1,5 +1,5 @@
-// Any bytes as a trace, of whatever format: nothing crashes, what is kept is consistent, all analyses run, and what is written
-// from it can be read again.
+// Any bytes as a trace, of whatever format: nothing crashes, what is kept is consistent, all
+// analyses run, and what is written from it can be read again.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -25,7 +25,8 @@ void check(const model::Trace& trace) {
   for (const model::DeviceSummary& d : summary.devices) {
     const model::IdleBlame& idle = d.idle;
     FLATOUT_CHECK(d.times.busy <= d.times.span && d.times.compute <= d.times.busy);
-    FLATOUT_CHECK(idle.host_wait + idle.input_wait + idle.kernel_wait + idle.other == d.times.idle());
+    FLATOUT_CHECK(idle.host_wait + idle.input_wait + idle.kernel_wait + idle.other ==
+                  d.times.idle());
   }
 }
 

@@ -45,9 +45,11 @@ constexpr std::string_view kKineto = R"({
     "args": {"External id": 2, "device": 0, "context": 1, "stream": 7, "correlation": 42, "grid": [1, 2, 3]}
   },
   {
-    "ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "pid": 0, "tid": 20,
-    "ts": 160, "dur": 2, "args": {"device": 0, "stream": 20, "correlation": 43, "bytes": 4096}
-  },
+    "ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)",
+                           "pid" : 0, "tid" : 20, "ts" : 160, "dur" : 2, "args" : {
+  "device" : 0, "stream" : 20, "correlation" : 43, "bytes" : 4096
+}
+},
   {
     "name": "process_name", "ph": "M", "ts": 0, "pid": 7, "tid": 0, "args": {"name": "python"}
   }
@@ -123,7 +125,8 @@ TEST(ImportTrace, GzipAndBareListsAreTheSame) {
     for (const Trace* t : {&packed, &bare}) {
       EXPECT_EQ(t->start[i], plain.start[i]);
       EXPECT_EQ(t->duration[i], plain.duration[i]);
-      EXPECT_EQ(t->name_of(static_cast<model::EventId>(i)), plain.name_of(static_cast<model::EventId>(i)));
+      EXPECT_EQ(t->name_of(static_cast<model::EventId>(i)),
+                plain.name_of(static_cast<model::EventId>(i)));
     }
   }
   EXPECT_FALSE(bare.damage.cut_off);
@@ -162,9 +165,13 @@ TEST(ImportTrace, OneBadEventCostsItselfAlone) {
 }
 
 TEST(ImportTrace, ControlCharactersNanAndBadUtf8AreNoReasonToFail) {
-  const Trace t = import("{\"traceEvents\": [{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"a\x01\nb\xff\", \"pid\": 1, \"tid\": 1, "
-                         "\"ts\": 1, \"dur\": 2, \"args\": {\"x\": NaN, \"y\": -Infinity}}, {\"ph\": \"X\", \"name\": \"n\", \"pid\": 1, \"tid\": 1, "
-                         "\"ts\": NaN, \"dur\": 1}, {\"ph\": \"X\", \"name\": \"m\", \"pid\": \"p\", \"tid\": \"t\", \"ts\": 5, \"dur\": NaN},]}");
+  const Trace t = import(
+      "{\"traceEvents\": [{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"a\x01\nb\xff\", "
+      "\"pid\": 1, \"tid\": 1, "
+      "\"ts\": 1, \"dur\": 2, \"args\": {\"x\": NaN, \"y\": -Infinity}}, {\"ph\": \"X\", \"name\": "
+      "\"n\", \"pid\": 1, \"tid\": 1, "
+      "\"ts\": NaN, \"dur\": 1}, {\"ph\": \"X\", \"name\": \"m\", \"pid\": \"p\", \"tid\": \"t\", "
+      "\"ts\": 5, \"dur\": NaN},]}");
   ASSERT_EQ(t.size(), 2u);
   EXPECT_EQ(t.name_of(0), "a\x01\nb\xff");
   EXPECT_EQ(t.duration[1], 0);
@@ -172,7 +179,8 @@ TEST(ImportTrace, ControlCharactersNanAndBadUtf8AreNoReasonToFail) {
 }
 
 TEST(ImportTrace, BeginsAndEndsArePaired) {
-  const Trace t = import(R"([{"ph":"B","name":"a","pid":1,"tid":1,"ts":10},{"ph":"B","name":"b","pid":1,"tid":1,"ts":12},
+  const Trace t = import(
+      R"([{"ph":"B","name":"a","pid":1,"tid":1,"ts":10},{"ph":"B","name":"b","pid":1,"tid":1,"ts":12},
     {"ph":"E","pid":1,"tid":1,"ts":15},{"ph":"E","pid":1,"tid":1,"ts":20},{"ph":"E","pid":1,"tid":1,"ts":21})");
   ASSERT_EQ(t.size(), 2u);
   EXPECT_EQ(t.duration[0], 10000);
@@ -181,7 +189,8 @@ TEST(ImportTrace, BeginsAndEndsArePaired) {
 }
 
 TEST(ImportTrace, WideCorrelationIdsStayApart) {
-  const Trace t = import(R"([{"ph":"X","cat":"cuda_runtime","name":"l","pid":1,"tid":1,"ts":1,"dur":1,"args":{"correlation":8589934593}},
+  const Trace t = import(
+      R"([{"ph":"X","cat":"cuda_runtime","name":"l","pid":1,"tid":1,"ts":1,"dur":1,"args":{"correlation":8589934593}},
     {"ph":"X","cat":"cuda_runtime","name":"l","pid":1,"tid":1,"ts":2,"dur":1,"args":{"correlation":4294967297}},
     {"ph":"X","cat":"cuda_runtime","name":"l","pid":1,"tid":1,"ts":2,"dur":1,"args":{"correlation":1}},
     {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":3,"dur":1,"args":{"correlation":8589934593}}])");
@@ -192,7 +201,9 @@ TEST(ImportTrace, WideCorrelationIdsStayApart) {
 
 TEST(ImportTrace, WhatIsNoTraceGetsOneClearLine) {
   for (const std::string_view text :
-       {std::string_view(""), std::string_view("hello"), std::string_view("{\"a\": 1}"), std::string_view("\x7f" "ELF\x02"),
+       {std::string_view(""), std::string_view("hello"), std::string_view("{\"a\": 1}"),
+        std::string_view("\x7f"
+                         "ELF\x02"),
         std::string_view("[[-1, 1, 512, 7]]"), std::string_view("{")}) {
     const auto t = import_trace_bytes(text);
     ASSERT_FALSE(t.ok()) << text;
@@ -204,8 +215,11 @@ TEST(ImportTrace, WhatIsNoTraceGetsOneClearLine) {
 TEST(ImportTrace, LongValuesCrossWindows) {
   // Values longer than the megabyte that is read at a time, before, in and after the list.
   const std::string large(3 << 20, 'x');
-  const Trace t = import("{\"junk\": [\"" + large + "\", {\"traceEvents\": [1]}], \"traceEvents\": [{\"ph\":\"X\",\"name\":\"" + large +
-                         "\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":2},{\"ph\":\"X\",\"name\":\"b\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":2}], \"baseTimeNanoseconds\": 5}");
+  const Trace t =
+      import("{\"junk\": [\"" + large +
+             "\", {\"traceEvents\": [1]}], \"traceEvents\": [{\"ph\":\"X\",\"name\":\"" + large +
+             "\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":2},{\"ph\":\"X\",\"name\":\"b\",\"pid\":1,"
+             "\"tid\":1,\"ts\":1,\"dur\":2}], \"baseTimeNanoseconds\": 5}");
   ASSERT_EQ(t.size(), 2u);
   EXPECT_EQ(t.name_of(0).size(), large.size());
   EXPECT_EQ(t.base_time_ns, 5);
@@ -214,8 +228,9 @@ TEST(ImportTrace, LongValuesCrossWindows) {
 
 // Each complete event, read by a JSON parser.
 TEST(ImportTrace, AgreesWithAJsonParser) {
-  for (const char* name : {"torch_cpu/torch_cpu_input_bound.json.gz", "torch_cpu/torch_cpu_python_bound.json.gz",
-                           "tensorflow/tf1_timeline_feed.json.gz", "tensorflow/tf2_keras_slow_input.trace.json.gz"}) {
+  for (const char* name :
+       {"torch_cpu/torch_cpu_input_bound.json.gz", "torch_cpu/torch_cpu_python_bound.json.gz",
+        "tensorflow/tf1_timeline_feed.json.gz", "tensorflow/tf2_keras_slow_input.trace.json.gz"}) {
     const std::string packed = read(name);
     const auto source = memory_source(packed);
     auto text = read_all(*source, size_t{1} << 30);
@@ -228,7 +243,8 @@ TEST(ImportTrace, AgreesWithAJsonParser) {
       ASSERT_LT(at, t.size()) << name;
       const auto id = static_cast<model::EventId>(at++);
       EXPECT_EQ(t.name_of(id), e["name"].get<std::string>());
-      EXPECT_NEAR(static_cast<double>(t.start[id]), e["ts"].get<double>() * 1000, 300);  // a double's own error
+      EXPECT_NEAR(static_cast<double>(t.start[id]), e["ts"].get<double>() * 1000,
+                  300);  // a double's own error
       EXPECT_EQ(t.duration[id], std::llround(e.value("dur", 0.0) * 1000));
       if (e.contains("args")) {
         std::string args = text->substr(t.args[id]) + std::string(scan::kScanPadding, '\0');
@@ -253,12 +269,15 @@ TEST(ImportTrace, XPlaneHoldsWhatItsJsonHolds) {
     }
     return std::pair(count, sum);
   };
-  for (const char* name : {"IteratorGetNextOp::DoCompute", "multi_step_on_iterator", "PyFunc:PyFunc"}) {
+  for (const char* name :
+       {"IteratorGetNextOp::DoCompute", "multi_step_on_iterator", "PyFunc:PyFunc"}) {
     const auto a = total(plane, name), b = total(json, name);
     EXPECT_GT(a.first, 0) << name;
     if (b.first == 0) continue;  // the converter shortens some names
     EXPECT_EQ(a.first, b.first) << name;
-    EXPECT_NEAR(static_cast<double>(a.second), static_cast<double>(b.second), 2.0 * static_cast<double>(a.first)) << name;
+    EXPECT_NEAR(static_cast<double>(a.second), static_cast<double>(b.second),
+                2.0 * static_cast<double>(a.first))
+        << name;
   }
 }
 

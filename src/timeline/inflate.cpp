@@ -33,7 +33,8 @@ Inflater::Inflater() : state_(std::make_unique<State>()) {
 
 bool Inflater::hungry() const {
   // Output may still be held inside where none of the input is left.
-  return state_->stream.avail_in == 0 && state_->stream.tmp_out_valid == state_->stream.tmp_out_processed;
+  return state_->stream.avail_in == 0 &&
+         state_->stream.tmp_out_valid == state_->stream.tmp_out_processed;
 }
 
 void Inflater::feed(std::string_view data) {

@@ -1,5 +1,6 @@
-// Unpacks gzip: by ISA-L where the build has it (3 times zlib's rate), else by zlib. Several members one after the other are one
-// stream, as gzip has it. The only file that knows either library's inflate.
+// Unpacks gzip: by ISA-L where the build has it (3 times zlib's rate), else by zlib. Several
+// members one after the other are one stream, as gzip has it. The only file that knows either
+// library's inflate.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ class Inflater {
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
 
-  bool hungry() const;              // all input was used: feed() more
+  bool hungry() const;               // all input was used: feed() more
   void feed(std::string_view data);  // stays the caller's until hungry() again
   void end_of_input();
   /// Bytes written to `to`.

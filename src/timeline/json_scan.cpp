@@ -167,8 +167,7 @@ std::optional<int64_t> decimal(const char*& p, const char* end, int shift) {
     p = cannot_begin_value(*begin) ? begin : end;
     return std::nullopt;
   }
-  const std::string_view word =
-      unquoted(std::string_view(begin, static_cast<size_t>(p - begin)));
+  const std::string_view word = unquoted(std::string_view(begin, static_cast<size_t>(p - begin)));
   double number = 0;
   const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), number);
   if (error != std::errc() || stop != word.data() + word.size() || !std::isfinite(number))
@@ -202,8 +201,7 @@ void append_utf8(std::string& out, uint32_t c) {
 std::optional<uint32_t> hex4(std::string_view text, size_t at) {
   if (at + 4 > text.size()) return std::nullopt;
   uint32_t value = 0;
-  const auto [stop, error] =
-      std::from_chars(text.data() + at, text.data() + at + 4, value, 16);
+  const auto [stop, error] = std::from_chars(text.data() + at, text.data() + at + 4, value, 16);
   if (error != std::errc() || stop != text.data() + at + 4) return std::nullopt;
   return value;
 }
@@ -220,11 +218,21 @@ std::string unescape(std::string_view text) {
     }
     const char c = text[++i];
     switch (c) {
-      case 'n': out += '\n'; break;
-      case 't': out += '\t'; break;
-      case 'r': out += '\r'; break;
-      case 'b': out += '\b'; break;
-      case 'f': out += '\f'; break;
+      case 'n':
+        out += '\n';
+        break;
+      case 't':
+        out += '\t';
+        break;
+      case 'r':
+        out += '\r';
+        break;
+      case 'b':
+        out += '\b';
+        break;
+      case 'f':
+        out += '\f';
+        break;
       case 'u': {
         auto unit = hex4(text, i + 1);
         if (!unit) {
@@ -243,7 +251,8 @@ std::string unescape(std::string_view text) {
         append_utf8(out, *unit >= 0xD800 && *unit < 0xE000 ? 0xFFFD : *unit);
         break;
       }
-      default: out += c;
+      default:
+        out += c;
     }
   }
   return out;

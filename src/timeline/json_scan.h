@@ -1,8 +1,10 @@
-// Finding one's way in JSON text at the speed of memory: ends of strings and containers 16 bytes at a time, decimals straight to
-// integer nanoseconds. Forgiving on purpose: what a trace writer let slip (control characters, bytes that are not UTF-8, NaN,
-// stray commas) is no reason to refuse a trace.
+// Finding one's way in JSON text at the speed of memory: ends of strings and containers 16 bytes at
+// a time, decimals straight to integer nanoseconds. Forgiving on purpose: what a trace writer let
+// slip (control characters, bytes that are not UTF-8, NaN, stray commas) is no reason to refuse a
+// trace.
 //
-// All functions read up to 63 bytes past `end`: the buffer must be padded with kScanPadding zero bytes.
+// All functions read up to 63 bytes past `end`: the buffer must be padded with kScanPadding zero
+// bytes.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +29,10 @@ inline const char* skip_space(const char* p) {
 #if defined(__SSE2__)
   for (;;) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    const __m128i blank = _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi8(x, _mm_set1_epi8(' ')),
-                                                    _mm_cmpeq_epi8(x, _mm_set1_epi8('\n'))),
-                                       _mm_or_si128(_mm_cmpeq_epi8(x, _mm_set1_epi8('\t')),
-                                                    _mm_cmpeq_epi8(x, _mm_set1_epi8('\r'))));
+    const __m128i blank = _mm_or_si128(
+        _mm_or_si128(_mm_cmpeq_epi8(x, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(x, _mm_set1_epi8('\n'))),
+        _mm_or_si128(_mm_cmpeq_epi8(x, _mm_set1_epi8('\t')),
+                     _mm_cmpeq_epi8(x, _mm_set1_epi8('\r'))));
     const unsigned mask = ~static_cast<unsigned>(_mm_movemask_epi8(blank)) & 0xFFFFu;
     if (mask != 0) return p + __builtin_ctz(mask);
     p += 16;
@@ -41,7 +43,8 @@ inline const char* skip_space(const char* p) {
 #endif
 }
 
-/// `p`: first byte of a string's content. Its closing quote, or nullptr where it is not before `end`. `escaped`: a backslash is in it.
+/// `p`: first byte of a string's content. Its closing quote, or nullptr where it is not before
+/// `end`. `escaped`: a backslash is in it.
 inline const char* string_end(const char* p, const char* end, bool& escaped) {
   escaped = false;
   while (p < end) {
@@ -74,7 +77,8 @@ struct Nesting {
   bool in_string = false, after_backslash = false;
 };
 
-/// Skips to the byte after the bracket that brings `state.depth` to 0, or returns nullptr with the state at `end`.
+/// Skips to the byte after the bracket that brings `state.depth` to 0, or returns nullptr with the
+/// state at `end`.
 const char* skip_nested(const char* p, const char* end, Nesting& state);
 
 /// Whether no value begins so, however the text goes on.
@@ -82,19 +86,20 @@ inline bool cannot_begin_value(char c) {
   return static_cast<unsigned char>(c) <= ' ' || c == ',' || c == '}' || c == ']' || c == ':';
 }
 
-/// Skips one value that begins at `p`; nullptr where its end is not before `end` or `p` is no value. A bare word ends at , ] } or
-/// a blank; at the very end of the buffer that is nullptr too.
+/// Skips one value that begins at `p`; nullptr where its end is not before `end` or `p` is no
+/// value. A bare word ends at , ] } or a blank; at the very end of the buffer that is nullptr too.
 const char* skip_value(const char* p, const char* end);
 
-/// A decimal in units of 10^`shift` of what is wanted ("12.345" with shift 3: 12345), rounded half up beyond; quotes allowed.
-/// Advances `p`. nullopt for what is no finite number: `p` then stands after it.
+/// A decimal in units of 10^`shift` of what is wanted ("12.345" with shift 3: 12345), rounded half
+/// up beyond; quotes allowed. Advances `p`. nullopt for what is no finite number: `p` then stands
+/// after it.
 std::optional<int64_t> decimal(const char*& p, const char* end, int shift);
 
 /// A string's content with escapes resolved (\u pairs too; what is malformed stays as it is).
 std::string unescape(std::string_view text);
 
-/// Calls visit(key, value) for each member of the object `text` ("{...}"); both as they stand, value with its quotes. Stops where
-/// visit returns false or the text is malformed.
+/// Calls visit(key, value) for each member of the object `text` ("{...}"); both as they stand,
+/// value with its quotes. Stops where visit returns false or the text is malformed.
 template <class Visit>
 void members(std::string_view text, Visit&& visit) {
   const char* const end = text.data() + text.size();

@@ -73,7 +73,8 @@ TEST(JsonScan, SkipsWhatAParserSkips) {
     const char* const middle = buffer.data() + random() % (text.size() + 1);
     const char* end = scan::skip_nested(buffer.data(), middle, state);
     if (end == nullptr) end = scan::skip_nested(middle, buffer.data() + text.size(), state);
-    const size_t found = end == nullptr ? std::string::npos : static_cast<size_t>(end - buffer.data());
+    const size_t found =
+        end == nullptr ? std::string::npos : static_cast<size_t>(end - buffer.data());
     ASSERT_EQ(found, expected) << text;
   }
 }

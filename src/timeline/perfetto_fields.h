@@ -1,4 +1,5 @@
-// Field numbers of Perfetto's protobufs that we read and write (protos/perfetto/trace/*.proto of that project).
+// Field numbers of Perfetto's protobufs that we read and write (protos/perfetto/trace/*.proto of
+// that project).
 #pragma once
 
 #include <cstdint>

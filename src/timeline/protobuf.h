@@ -1,5 +1,5 @@
-// Reads protobuf's wire format, field by field, without generated code. Any bytes are safe: what is malformed ends the message
-// and ok() says so.
+// Reads protobuf's wire format, field by field, without generated code. Any bytes are safe: what is
+// malformed ends the message and ok() says so.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,15 @@ class ProtoReader {
     number_ = static_cast<uint32_t>(key >> 3);
     wire_ = static_cast<Wire>(key & 7);
     switch (wire_) {
-      case Wire::kVarint: value_ = varint(); break;
-      case Wire::kFixed64: value_ = fixed(8); break;
-      case Wire::kFixed32: value_ = fixed(4); break;
+      case Wire::kVarint:
+        value_ = varint();
+        break;
+      case Wire::kFixed64:
+        value_ = fixed(8);
+        break;
+      case Wire::kFixed32:
+        value_ = fixed(4);
+        break;
       case Wire::kBytes: {
         const uint64_t size = varint();
         if (size > static_cast<uint64_t>(end_ - p_)) {
@@ -34,7 +40,8 @@ class ProtoReader {
         p_ += size;
         break;
       }
-      default: ok_ = false;  // groups are long gone
+      default:
+        ok_ = false;  // groups are long gone
     }
     if (number_ == 0 || key >> 32 != 0) ok_ = false;
     return ok_;

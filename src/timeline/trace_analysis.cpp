@@ -36,9 +36,15 @@ DeviceSets sets_of(const TraceIndex& index, const DeviceEvents& events) {
         trace.kind[event] == EventKind::kMemcpy && with_host(trace.name_of(event));
     (host_copy ? sets.host_copies : sets.working).add(start, end);
     switch (index.type(event)) {
-      case KernelType::kCompute: sets.compute.add(start, end); break;
-      case KernelType::kCommunication: sets.communication.add(start, end); break;
-      case KernelType::kMemory: sets.memory.add(start, end); break;
+      case KernelType::kCompute:
+        sets.compute.add(start, end);
+        break;
+      case KernelType::kCommunication:
+        sets.communication.add(start, end);
+        break;
+      case KernelType::kMemory:
+        sets.memory.add(start, end);
+        break;
     }
   }
   return sets;
@@ -52,8 +58,8 @@ DeviceTimes times_of(const DeviceSets& sets, int64_t begin, int64_t end) {
   t.communication = overlap(sets.communication, begin, end);
   t.memory = overlap(sets.memory, begin, end);
   t.overlap = overlap(sets.communication, sets.compute, begin, end);
-  t.exposed_copies = overlap(sets.host_copies, begin, end) -
-                     overlap(sets.host_copies, sets.working, begin, end);
+  t.exposed_copies =
+      overlap(sets.host_copies, begin, end) - overlap(sets.host_copies, sets.working, begin, end);
   return t;
 }
 
@@ -87,7 +93,8 @@ void add_kernels(const TraceIndex& index, const DeviceEvents& events, DeviceSumm
 
 void add_launches(const TraceIndex& index, const DeviceEvents& events, LaunchSummary& out) {
   const Trace& trace = index.trace();
-  // One per correlation id: the first device event of a launch that made several. Launches are events, so a bit each will do.
+  // One per correlation id: the first device event of a launch that made several. Launches are
+  // events, so a bit each will do.
   std::vector<bool> seen(trace.size());
   for (const auto& [start, event] : events) {
     const EventId launch = index.launch_of(event);
@@ -112,9 +119,9 @@ void add_copies(const TraceIndex& index, const DeviceEvents& events, DeviceSumma
     CopySummary& copy = copies[trace.name[event]];
     ++copy.all_count;
     copy.all_time += trace.duration[event];
-    const auto at = std::lower_bound(
-        trace.copies.begin(), trace.copies.end(), event,
-        [](const Trace::Copy& c, EventId wanted) { return c.event < wanted; });
+    const auto at =
+        std::lower_bound(trace.copies.begin(), trace.copies.end(), event,
+                         [](const Trace::Copy& c, EventId wanted) { return c.event < wanted; });
     if (at == trace.copies.end() || at->event != event) continue;
     ++copy.count;
     copy.bytes += at->bytes;
@@ -214,7 +221,8 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
   out.feeds = index.feeds().size();
   for (const EventId feed : index.feeds()) out.fed = out.fed || trace.name_of(feed) == "_Arg";
   out.input_wait = overlap(index.input(), span);
-  // Operators are united within the window alone, and scaled to all of it: sorting them all would cost as much as reading them.
+  // Operators are united within the window alone, and scaled to all of it: sorting them all would
+  // cost as much as reading them.
   Intervals looked_at;
   for (const Interval64& piece : span.all())
     looked_at.add(std::max(piece.begin, window.begin), std::min(piece.end, window.end));
@@ -230,10 +238,9 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
   }
   rest.add(from, window.end);
   if (looked_at.length() > 0) {
-    out.operators = static_cast<int64_t>(static_cast<double>(overlap(busy, looked_at) -
-                                                             overlap(busy, index.input())) /
-                                         static_cast<double>(looked_at.length()) *
-                                         static_cast<double>(out.span));
+    out.operators = static_cast<int64_t>(
+        static_cast<double>(overlap(busy, looked_at) - overlap(busy, index.input())) /
+        static_cast<double>(looked_at.length()) * static_cast<double>(out.span));
     out.operators = std::max<int64_t>(out.operators, 0);
   }
   if (loader != kNoEvent) out.input = host_use(index, loader, window, index.input());

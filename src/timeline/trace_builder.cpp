@@ -96,8 +96,8 @@ uint64_t TraceBuilder::key_of(std::string_view word) {
 
 TrackId TraceBuilder::track(std::string_view pid, std::string_view tid) {
   if (last_track_ != kNoEvent && pid == last_pid_ && tid == last_tid_) return last_track_;
-  const auto [at, is_new] = tracks_.try_emplace({key_of(pid), key_of(tid)},
-                                                static_cast<TrackId>(trace_.tracks.size()));
+  const auto [at, is_new] =
+      tracks_.try_emplace({key_of(pid), key_of(tid)}, static_cast<TrackId>(trace_.tracks.size()));
   if (is_new) {
     TraceTrack track;
     track.pid = pid;
@@ -157,10 +157,17 @@ void TraceBuilder::event(const ChromeEvent& e) {
       }
       return;
     }
-    case 'M': metadata(e); return;
-    case 'B': begin_slice(e); return;
-    case 'E': end_slice(e); return;
-    default: return;
+    case 'M':
+      metadata(e);
+      return;
+    case 'B':
+      begin_slice(e);
+      return;
+    case 'E':
+      end_slice(e);
+      return;
+    default:
+      return;
   }
 }
 
@@ -232,7 +239,8 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
         } else if (key == "Group size") {
           collective.group_size = static_cast<uint32_t>(integer(value).value_or(0));
         } else if (key == "In msg nelems") {
-          collective.bytes = static_cast<uint64_t>(std::max<int64_t>(0, integer(value).value_or(0)));
+          collective.bytes =
+              static_cast<uint64_t>(std::max<int64_t>(0, integer(value).value_or(0)));
         }
     }
     return true;
@@ -244,8 +252,9 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
     on_stream = parse_number<int64_t>(tid);
   }
   const int64_t duration = std::clamp<int64_t>(e.duration_ns, 0, kLatest);
-  trace_.push_back(e.time_ns, duration, name_of(e), stream(device.value_or(0), on_stream.value_or(0)),
-                   kind, category_id, correlation, e.args.empty() ? 0 : e.args_offset());
+  trace_.push_back(e.time_ns, duration, name_of(e),
+                   stream(device.value_or(0), on_stream.value_or(0)), kind, category_id,
+                   correlation, e.args.empty() ? 0 : e.args_offset());
   if (bytes && kind != EventKind::kKernel) trace_.copies.push_back({id, *bytes});
   if (is_collective) {
     collective.event = id;
@@ -300,8 +309,8 @@ void TraceBuilder::end(TrackId on, int64_t time_ns) {
 
 void TraceBuilder::begin_slice(const ChromeEvent& e) {
   if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
-  begin(track(e.pid, e.tid), e.time_ns, e.name_escaped ? scan::unescape(e.name) : std::string(e.name),
-        e.category);
+  begin(track(e.pid, e.tid), e.time_ns,
+        e.name_escaped ? scan::unescape(e.name) : std::string(e.name), e.category);
 }
 
 void TraceBuilder::end_slice(const ChromeEvent& e) {
@@ -349,7 +358,8 @@ void TraceBuilder::member(std::string_view key, std::string_view value) {
   }
 }
 
-// Formats whose tracks say by their name what they are (TensorFlow's): "/device:GPU:0 stream:all Compute".
+// Formats whose tracks say by their name what they are (TensorFlow's): "/device:GPU:0 stream:all
+// Compute".
 void TraceBuilder::classify_tracks() {
   for (TraceTrack& track : trace_.tracks) {
     const auto name = process_names_.find(track.pid);
@@ -374,11 +384,11 @@ Trace TraceBuilder::finish(const ScanReport& report) {
   trace_.damage.bad_events += report.bad_events;
   trace_.damage.cut_off = report.has_list && !report.complete;
   for (int phase = 1; phase < 256; ++phase) {
-    if (phase_counts_[phase] > 0)
-      trace_.phases[static_cast<char>(phase)] = phase_counts_[phase];
+    if (phase_counts_[phase] > 0) trace_.phases[static_cast<char>(phase)] = phase_counts_[phase];
   }
   for (size_t i = 0; i < trace_.categories.size(); ++i)
-    if (category_counts_[i] > 0) trace_.slices_by_category[trace_.categories[i]] = category_counts_[i];
+    if (category_counts_[i] > 0)
+      trace_.slices_by_category[trace_.categories[i]] = category_counts_[i];
   return std::move(trace_);
 }
 

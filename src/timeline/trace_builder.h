@@ -1,4 +1,5 @@
-// Turns events as they come from an importer into the rows of a Trace: names interned, tracks found, begins and ends paired.
+// Turns events as they come from an importer into the rows of a Trace: names interned, tracks
+// found, begins and ends paired.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@
 namespace flatout::timeline {
 
 struct TraceOptions {
-  // Of the operators and Python functions beyond so many only those of at least kLongSlice are kept, so that memory stays
-  // bounded; what was left out is counted. Device events, launches and annotations are always kept.
+  // Of the operators and Python functions beyond so many only those of at least kLongSlice are
+  // kept, so that memory stays bounded; what was left out is counted. Device events, launches and
+  // annotations are always kept.
   uint64_t host_slices = 4'000'000;
   bool shapes = false;  // names of operators get their input shapes: "aten::mm [2, 3], [3, 4]"
 };
@@ -25,7 +27,7 @@ struct ImportedSlice {
   int64_t time_ns = 0, duration_ns = 0;
   std::string_view name, category, pid, tid;
   model::EventKind kind = model::EventKind::kOther;
-  uint64_t correlation = 0;                // 0: none
+  uint64_t correlation = 0;               // 0: none
   std::optional<int64_t> device, stream;  // of a device's event
   std::optional<uint64_t> bytes;
   uint64_t args_offset = 0;
@@ -45,7 +47,8 @@ class TraceBuilder : public ChromeSink {
 
   /// For importers of other formats.
   void add(const ImportedSlice& slice);
-  void begin(model::TrackId track, int64_t time_ns, std::string_view name, std::string_view category);
+  void begin(model::TrackId track, int64_t time_ns, std::string_view name,
+             std::string_view category);
   void end(model::TrackId track, int64_t time_ns);
   model::TrackId track(std::string_view pid, std::string_view tid);
   model::TrackId stream(int64_t device, int64_t stream);

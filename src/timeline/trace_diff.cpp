@@ -22,13 +22,19 @@ using Totals = std::map<std::pair<std::string_view, std::string>, Total>;
 
 std::string_view kind_text(EventKind kind) {
   switch (kind) {
-    case EventKind::kKernel: return "kernel";
+    case EventKind::kKernel:
+      return "kernel";
     case EventKind::kMemcpy:
-    case EventKind::kMemset: return "copy";
-    case EventKind::kOp: return "operator";
-    case EventKind::kPython: return "python";
-    case EventKind::kRuntime: return "runtime";
-    default: return "";
+    case EventKind::kMemset:
+      return "copy";
+    case EventKind::kOp:
+      return "operator";
+    case EventKind::kPython:
+      return "python";
+    case EventKind::kRuntime:
+      return "runtime";
+    default:
+      return "";
   }
 }
 
@@ -73,8 +79,8 @@ Totals totals_of(const Trace& trace) {
       const Row& r = rows[size_t{name} * 16 + kind];
       if (r.count == 0) continue;
       const bool module = is_module(trace.strings[name]);
-      out[{module ? "module" : kind_text(static_cast<EventKind>(kind)), std::string(trace.strings[name])}] = {
-          r.time, r.count};
+      out[{module ? "module" : kind_text(static_cast<EventKind>(kind)),
+           std::string(trace.strings[name])}] = {r.time, r.count};
     }
   }
   return out;
@@ -120,12 +126,12 @@ TraceDiff diff_traces(const Trace& a, const Trace& b) {
     if (c.difference() > 0) out.slower.push_back(c);
     if (c.difference() < 0) out.faster.push_back(c);
   }
-  std::stable_sort(out.slower.begin(), out.slower.end(), [](const TraceChange& x, const TraceChange& y) {
-    return x.difference() > y.difference();
-  });
-  std::stable_sort(out.faster.begin(), out.faster.end(), [](const TraceChange& x, const TraceChange& y) {
-    return x.difference() < y.difference();
-  });
+  std::stable_sort(
+      out.slower.begin(), out.slower.end(),
+      [](const TraceChange& x, const TraceChange& y) { return x.difference() > y.difference(); });
+  std::stable_sort(
+      out.faster.begin(), out.faster.end(),
+      [](const TraceChange& x, const TraceChange& y) { return x.difference() < y.difference(); });
   return out;
 }
 

@@ -6,7 +6,8 @@
 
 namespace flatout::timeline {
 
-/// `a` before, `b` after. Read both with TraceOptions::shapes for operators to be matched by their shapes too.
+/// `a` before, `b` after. Read both with TraceOptions::shapes for operators to be matched by their
+/// shapes too.
 model::TraceDiff diff_traces(const model::Trace& a, const model::Trace& b);
 
 }  // namespace flatout::timeline

@@ -1,5 +1,5 @@
-// Every set of traces with golden numbers: those that the project recorded (tests/traces), and third parties' where FLATOUT_TRACES
-// names the folder with them.
+// Every set of traces with golden numbers: those that the project recorded (tests/traces), and
+// third parties' where FLATOUT_TRACES names the folder with them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,14 +39,16 @@ class Comparison {
     }
     const size_t devices = golden_.contains("devices") ? golden_["devices"].size() : 0;
     ASSERT_EQ(devices, ours_.devices.size());
-    for (const model::DeviceSummary& d : ours_.devices) device(golden_["devices"][std::to_string(d.device)], d);
+    for (const model::DeviceSummary& d : ours_.devices)
+      device(golden_["devices"][std::to_string(d.device)], d);
   }
 
  private:
   static void count(const Json& golden, uint64_t ours, const std::string& what) {
     EXPECT_EQ(golden.get<uint64_t>(), ours) << what;
   }
-  // Percentages agree within 0.01 points, or 0.1 where the reference read microseconds since 1970 as doubles (steps of 256 ns).
+  // Percentages agree within 0.01 points, or 0.1 where the reference read microseconds since 1970
+  // as doubles (steps of 256 ns).
   double points() const { return ours_.epoch_times ? 0.1 : 0.01; }
   void time(const Json& golden_us, int64_t ours, int64_t whole, const std::string& what) const {
     const double difference = std::fabs(golden_us.get<double>() - static_cast<double>(ours) * 1e-3);
@@ -57,7 +59,9 @@ class Comparison {
       EXPECT_EQ(whole, 0) << what;
       return;
     }
-    EXPECT_NEAR(golden.get<double>(), 100.0 * static_cast<double>(part) / static_cast<double>(whole), points()) << what;
+    EXPECT_NEAR(golden.get<double>(),
+                100.0 * static_cast<double>(part) / static_cast<double>(whole), points())
+        << what;
   }
   void device(const Json& golden, const model::DeviceSummary& d) const {
     SCOPED_TRACE("device " + std::to_string(d.device));
@@ -141,7 +145,8 @@ TEST(TraceGolden, OurOwnTracesHaveTheReferencesNumbers) {
 
 TEST(TraceGolden, ThirdPartiesTracesHaveTheReferencesNumbers) {
   const char* const folder = std::getenv("FLATOUT_TRACES");
-  if (folder == nullptr) GTEST_SKIP() << "FLATOUT_TRACES names no folder with traces and golden numbers";
+  if (folder == nullptr)
+    GTEST_SKIP() << "FLATOUT_TRACES names no folder with traces and golden numbers";
   EXPECT_GT(compare_sets(folder), 0u);
 }
 
@@ -151,14 +156,16 @@ struct Truth {
 };
 
 TEST(TraceGolden, InputWaitIsWithinTwoPointsOfTheTruth) {
-  // torch_cpu: truth.json. tensorflow: the generator sleeps 40 ms a batch, and what of it is not hidden by prefetching is
-  // IteratorGetNext's own time.
+  // torch_cpu: truth.json. tensorflow: the generator sleeps 40 ms a batch, and what of it is not
+  // hidden by prefetching is IteratorGetNext's own time.
   for (const Truth& truth : {Truth{"torch_cpu/torch_cpu_input_bound.json.gz", 0.8916},
                              Truth{"torch_cpu/torch_cpu_python_bound.json.gz", 0.0149}}) {
     const auto trace = import_trace(std::string(FLATOUT_TEST_DATA) + "/traces/" + truth.file);
     ASSERT_TRUE(trace.ok());
     const model::TraceSummary s = summarize(TraceIndex(*trace));
-    EXPECT_NEAR(static_cast<double>(s.host.input_wait) / static_cast<double>(s.host.span), truth.input_wait, 0.02) << truth.file;
+    EXPECT_NEAR(static_cast<double>(s.host.input_wait) / static_cast<double>(s.host.span),
+                truth.input_wait, 0.02)
+        << truth.file;
   }
 }
 

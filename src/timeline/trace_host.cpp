@@ -47,8 +47,8 @@ namespace {
 
 void add_names(std::vector<HostBlame>& to, const std::vector<HostBlame>& from) {
   for (const HostBlame& one : from) {
-    const auto at = std::find_if(to.begin(), to.end(),
-                                 [&](const HostBlame& b) { return b.name == one.name; });
+    const auto at =
+        std::find_if(to.begin(), to.end(), [&](const HostBlame& b) { return b.name == one.name; });
     if (at == to.end()) {
       to.push_back(one);
     } else {
@@ -81,11 +81,14 @@ bool user_line(std::string_view slice, Where& where) {
   const auto line = parse_number<int64_t>(slice.substr(open + 1, close - open - 1));
   if (!line || !file.ends_with(".py")) return false;
   for (const std::string_view library :
-       {"site-packages/", "dist-packages/", "lib/python3", "torch/", "numpy/", "threading.py",
-        "contextlib.py", "multiprocessing/", "runpy.py", "PIL/", "transformers/", "torchvision/",
-        "scipy/", "pandas/", "triton/", "torchinductor", "vllm/", "flashinfer/", "triton_kernels/",
-        "accelerate/", "lightning/", "tensorflow/", "keras/", "jax/", "cv2/", "dataclasses.py",
-        "functools.py", "concurrent/", "asyncio/"}) {
+       {"site-packages/", "dist-packages/", "lib/python3",     "torch/",
+        "numpy/",         "threading.py",   "contextlib.py",   "multiprocessing/",
+        "runpy.py",       "PIL/",           "transformers/",   "torchvision/",
+        "scipy/",         "pandas/",        "triton/",         "torchinductor",
+        "vllm/",          "flashinfer/",    "triton_kernels/", "accelerate/",
+        "lightning/",     "tensorflow/",    "keras/",          "jax/",
+        "cv2/",           "dataclasses.py", "functools.py",    "concurrent/",
+        "asyncio/"}) {
     if (contains(file, library)) return false;
   }
   where.file = file;
@@ -107,10 +110,11 @@ Window closer_look(const TraceIndex& index) {
   if (trace.size() <= kClosely) return {begin, end};
   const double share = static_cast<double>(kClosely) / static_cast<double>(trace.size());
   if (steps.size() > 2) {
-    const auto wanted = std::max<size_t>(
-        1, static_cast<size_t>(share * static_cast<double>(steps.size())));
+    const auto wanted =
+        std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(steps.size())));
     const size_t first = (steps.size() - std::min(wanted, steps.size())) / 2;
-    return {trace.start[steps[first]], trace.end(steps[std::min(first + wanted, steps.size()) - 1])};
+    return {trace.start[steps[first]],
+            trace.end(steps[std::min(first + wanted, steps.size()) - 1])};
   }
   const auto half = static_cast<int64_t>(share / 2 * static_cast<double>(end - begin));
   const int64_t middle = begin + (end - begin) / 2;
@@ -184,9 +188,14 @@ HostUse host_use(const TraceIndex& index, TrackId track, const Window& window,
       case EventKind::kRuntime:
         (is_sync(trace.name_of(inner)) ? use.sync : use.launch) += time;
         break;
-      case EventKind::kOp: use.operators += time; break;
-      case EventKind::kPython: use.python += time; break;
-      default: use.nothing += time;
+      case EventKind::kOp:
+        use.operators += time;
+        break;
+      case EventKind::kPython:
+        use.python += time;
+        break;
+      default:
+        use.nothing += time;
     }
   };
   int64_t now = window.begin;

@@ -1,4 +1,5 @@
-// What a host thread did during some stretch of time: its innermost slice at each moment, and the user's own line below it.
+// What a host thread did during some stretch of time: its innermost slice at each moment, and the
+// user's own line below it.
 #pragma once
 
 #include <string>
@@ -9,11 +10,13 @@
 
 namespace flatout::timeline {
 
-/// A window of a trace that is looked at closely, since looking at all of a long one would cost more than it tells.
+/// A window of a trace that is looked at closely, since looking at all of a long one would cost
+/// more than it tells.
 struct Window {
   int64_t begin = 0, end = 0;
 };
-/// Whole steps from the middle, or the middle of a trace without steps: about 200,000 slices at most.
+/// Whole steps from the middle, or the middle of a trace without steps: about 200,000 slices at
+/// most.
 Window closer_look(const TraceIndex& index);
 
 /// What thread `track` did in the parts of `times` within the window.
@@ -23,7 +26,8 @@ model::HostUse host_use(const TraceIndex& index, model::TrackId track, const Win
 /// Adds what another thread did.
 void add_use(model::HostUse& to, const model::HostUse& from);
 
-/// The host thread that trains: it holds the steps, else most of the launches, else the longest operators. kNoEvent: none.
+/// The host thread that trains: it holds the steps, else most of the launches, else the longest
+/// operators. kNoEvent: none.
 model::TrackId training_thread(const TraceIndex& index);
 
 /// "train.py(47): fit" taken apart; false for what is no line of Python, or a library's.

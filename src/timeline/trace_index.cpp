@@ -21,10 +21,11 @@ enum NameUse : uint8_t { kUnknown, kNothing, kStep, kOtherStep, kInput, kSyncCal
 
 NameUse use_of(std::string_view name) {
   if (name.starts_with("ProfilerStep")) return kStep;
-  if (name.starts_with("enumerate(DataLoader)") || name.starts_with("IteratorGetNext")) return kInput;
+  if (name.starts_with("enumerate(DataLoader)") || name.starts_with("IteratorGetNext"))
+    return kInput;
   // TensorFlow's: where no ProfilerStep is there.
-  for (const std::string_view step : {"multi_step_on_iterator", "one_step_on_iterator", "train_function",
-                                      "train", "StepMarker"})
+  for (const std::string_view step :
+       {"multi_step_on_iterator", "one_step_on_iterator", "train_function", "train", "StepMarker"})
     if (name == step) return kOtherStep;
   if (name.starts_with("PyFunc") || name == "_Arg") return kFeed;
   return is_sync_call(name) ? kSyncCall : kNothing;
@@ -114,13 +115,21 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
             if (trace.kind[i] == EventKind::kAnnotation || trace.kind[i] == EventKind::kOther)
               steps_.push_back(e);
             break;
-          case kOtherStep: other_steps.push_back(e); break;
-          case kInput: input.push_back({trace.start[i], trace.end(e)}); break;
-          case kFeed: feeds_.push_back(e); break;
-          default: break;
+          case kOtherStep:
+            other_steps.push_back(e);
+            break;
+          case kInput:
+            input.push_back({trace.start[i], trace.end(e)});
+            break;
+          case kFeed:
+            feeds_.push_back(e);
+            break;
+          default:
+            break;
         }
         break;
-      default: break;
+      default:
+        break;
     }
   }
   input_ = unite(std::move(input));

@@ -1,4 +1,5 @@
-// What the analyses of one trace share: its device events in order, who launched them, what kind each name is.
+// What the analyses of one trace share: its device events in order, who launched them, what kind
+// each name is.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace flatout::timeline {
 
-/// What a device's event does, by its name and category; the same patterns for NVIDIA, AMD and others.
+/// What a device's event does, by its name and category; the same patterns for NVIDIA, AMD and
+/// others.
 model::KernelType kernel_type(std::string_view name, std::string_view category);
 
 class TraceIndex {
@@ -31,7 +33,8 @@ class TraceIndex {
   model::KernelType type(model::EventId event) const { return types_[event_type_(event)]; }
   /// When some thread asked a data loader for a batch.
   const Intervals& input() const { return input_; }
-  /// ProfilerStep ranges of the host (or what stands for them in TensorFlow's traces), in order of their start.
+  /// ProfilerStep ranges of the host (or what stands for them in TensorFlow's traces), in order of
+  /// their start.
   const std::vector<model::EventId>& steps() const { return steps_; }
   /// Calls that wait for a device, in order of their start.
   const std::vector<model::EventId>& syncs() const { return syncs_; }

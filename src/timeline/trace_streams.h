@@ -8,7 +8,8 @@
 
 namespace flatout::timeline {
 
-// A gap between two events launched in time is the device's own doing below this, and a dependency above.
+// A gap between two events launched in time is the device's own doing below this, and a dependency
+// above.
 inline constexpr int64_t kShortGap = 30'000;
 
 /// In order of the streams' first events. `events`: of one device, in order of their start.
