@@ -15,6 +15,7 @@
 #include "timeline/trace_analysis.h"
 #include "timeline/trace_convert.h"
 #include "timeline/trace_diff.h"
+#include "timeline/trace_hta.h"
 
 namespace flatout::cli {
 namespace {
@@ -39,7 +40,7 @@ const Usage kSummary{
     "  flatout trace summary trace.json.gz\n"
     "  flatout trace summary rank*.json.gz             # the ranks of one job together\n"
     "  flatout trace summary trace.json --json         # every figure, for scripts",
-    {"verbose"},
+    {"compat", "verbose"},
     true,
     false,
     false,
@@ -101,6 +102,9 @@ int summary(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kSummary, arguments, code);
   if (!settings) return code;
+  if (!settings->compat.empty() && settings->compat != "hta")
+    return bad_usage(fmt::format("there is no --compat {}", escape_terminal(settings->compat)),
+                     "--compat hta --json");
   std::vector<model::TraceSummary> traces;
   std::optional<Error> last;
   for (const std::string& file : settings->positional) {
@@ -113,6 +117,7 @@ int summary(const std::vector<std::string>& arguments) {
     }
     const timeline::TraceIndex index(*trace);
     traces.push_back(timeline::summarize(index));
+    if (settings->compat == "hta") traces.back().hta = timeline::hta_summary(index);
   }
   if (traces.empty()) return fail(*last);
   const model::TraceDiagnosis diagnosis = diagnose::diagnose_traces(traces);

@@ -112,6 +112,14 @@ struct HostSummary {
   uint64_t feeds = 0;             // batches that were fed through Python (TensorFlow)
 };
 
+/// One device as HolisticTraceAnalysis counts it (timeline/trace_hta.h); ns.
+struct HtaSummary {
+  int64_t device = 0;
+  int64_t kernel_time = 0, idle_time = 0, compute_time = 0, non_compute_time = 0;
+  int64_t communication_time = 0, overlap = 0;
+  uint64_t launches = 0;
+};
+
 struct TraceSummary {
   std::string file, format;
   int rank = -1, world_size = -1;
@@ -130,6 +138,7 @@ struct TraceSummary {
     std::string name;
   };
   std::vector<Collective> collectives;
+  std::vector<HtaSummary> hta;  // only where it was asked for
 };
 
 /// A rank that others wait for.

@@ -133,6 +133,29 @@ Json trace_value(const TraceSummary& t) {
                  {"operators_us", us(t.host.operators)},
                  {"input_wait_us", us(t.host.input_wait)},
                  {"operators", t.host.operator_count}};
+  for (const HtaSummary& h : t.hta) {
+    // Its own names, and its two digits.
+    const auto share = [&](int64_t part) {
+      return h.kernel_time > 0
+                 ? rounded(100.0 * static_cast<double>(part) / static_cast<double>(h.kernel_time),
+                           2)
+                 : Json(nullptr);
+    };
+    Json& hta = out["hta"][std::to_string(h.device)];
+    hta["idle_time(us)"] = us(h.idle_time);
+    hta["compute_time(us)"] = us(h.compute_time);
+    hta["non_compute_time(us)"] = us(h.non_compute_time);
+    hta["kernel_time(us)"] = us(h.kernel_time);
+    hta["idle_time_pctg"] = share(h.idle_time);
+    hta["compute_time_pctg"] = share(h.compute_time);
+    hta["non_compute_time_pctg"] = share(h.non_compute_time);
+    hta["comp_comm_overlap_pctg"] = h.communication_time > 0
+                                        ? rounded(100.0 * static_cast<double>(h.overlap) /
+                                                      static_cast<double>(h.communication_time),
+                                                  2)
+                                        : Json(nullptr);
+    hta["launches"] = h.launches;
+  }
   out["damage"] = damage_value(t.damage);
   return out;
 }

@@ -146,10 +146,12 @@ std::optional<int64_t> decimal(const char*& p, const char* end, int shift) {
       ++p;
     }
   }
-  const bool plain = whole > 0 && whole + shift <= 18 && *p != 'e' && *p != 'E';
+  // Up to 19 digits fit in 64 bits: microseconds since 1970 with three places have 19.
+  const bool plain = whole > 0 && whole + shift <= 19 && *p != 'e' && *p != 'E';
   if (plain) {
     for (; places > 0; --places) value *= 10;
     if (up) ++value;
+    if (value > static_cast<uint64_t>(kLargest)) value = static_cast<uint64_t>(kLargest);
     if (quoted) {
       if (*p != '"') {
         p = skip_value(begin, end);

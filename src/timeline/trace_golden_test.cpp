@@ -8,9 +8,11 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "timeline/import_trace.h"
 #include "timeline/trace_analysis.h"
+#include "timeline/trace_hta.h"
 
 namespace flatout::timeline {
 namespace {
@@ -21,7 +23,11 @@ using Json = nlohmann::json;
 // What golden_ref.json of a trace holds, from our summary.
 class Comparison {
  public:
-  Comparison(const Json& golden, const model::TraceSummary& ours) : golden_(golden), ours_(ours) {}
+  // `exact`: of a trace with times since 1970, which the reference read as doubles (in steps of 256
+  // ns), while ours are exact: slices that touch have no gap between them then, and queues are a
+  // little shorter.
+  Comparison(const Json& golden, const model::TraceSummary& ours, bool exact)
+      : golden_(golden), ours_(ours), exact_(exact) {}
 
   void run() {
     count(golden_["gpu_events"], ours_.device_events, "gpu_events");
@@ -79,7 +85,7 @@ class Comparison {
     time(golden["gaps"]["kernel_wait_us"], d.idle.kernel_wait, t.span, "kernel_wait");
     time(golden["gaps"]["other_us"], d.idle.other, t.span, "other");
     EXPECT_EQ(d.idle.host_wait + d.idle.input_wait + d.idle.kernel_wait + d.idle.other, t.idle());
-    count(golden["n_gaps"], d.gaps, "n_gaps");
+    if (!exact_) count(golden["n_gaps"], d.gaps, "n_gaps");
     ASSERT_EQ(golden["streams"].size(), d.streams.size());
     for (const model::StreamSummary& s : d.streams) {
       SCOPED_TRACE("stream " + std::to_string(s.stream));
@@ -93,7 +99,9 @@ class Comparison {
       ASSERT_EQ(g["queue_time_mean"].is_null(), !s.queue_mean);
       if (s.queue_mean) {
         EXPECT_NEAR(g["queue_time_mean"].get<double>(), *s.queue_mean,
-                    ours_.epoch_times ? 1e-3 : 1e-4);
+                    exact_              ? 0.02 * *s.queue_mean + 1e-3
+                    : ours_.epoch_times ? 1e-3
+                                        : 1e-4);
       }
     }
     const Json& launch = golden["launch"];
@@ -116,7 +124,16 @@ class Comparison {
 
   const Json& golden_;
   const model::TraceSummary& ours_;
+  bool exact_;
 };
+
+// Times as the reference had them.
+void round_as_doubles(model::Trace& trace) {
+  for (size_t i = 0; i < trace.size(); ++i) {
+    const auto us = static_cast<double>(static_cast<long double>(trace.start[i]) / 1000);
+    trace.start[i] = std::llround(us * 1000);
+  }
+}
 
 size_t compare_sets(const fs::path& folder) {
   size_t traces = 0;
@@ -129,10 +146,14 @@ size_t compare_sets(const fs::path& folder) {
     const Json golden = Json::parse(in);
     for (const auto& [file, numbers] : golden.items()) {
       SCOPED_TRACE((set.filename() / file).string());
-      const auto trace = import_trace((set / file).string());
+      auto trace = import_trace((set / file).string());
       EXPECT_TRUE(trace.ok());
       if (!trace.ok()) continue;
-      Comparison(numbers, summarize(TraceIndex(*trace))).run();
+      Comparison(numbers, summarize(TraceIndex(*trace)), trace->epoch_times).run();
+      if (trace->epoch_times) {
+        round_as_doubles(*trace);
+        Comparison(numbers, summarize(TraceIndex(*trace)), false).run();
+      }
       ++traces;
     }
   }
@@ -148,6 +169,42 @@ TEST(TraceGolden, ThirdPartiesTracesHaveTheReferencesNumbers) {
   if (folder == nullptr)
     GTEST_SKIP() << "FLATOUT_TRACES names no folder with traces and golden numbers";
   EXPECT_GT(compare_sets(folder), 0u);
+}
+
+// HTA's figures by its own definitions, where its listed bugs do not bite (DEFINITIONS.md beside
+// the traces): it rounds to two digits, calls MTIA's names OTHER, and takes more of these sets'
+// events for work than we know how to tell.
+TEST(TraceGolden, CompatibleFiguresAreHtasOwn) {
+  const char* const folder = std::getenv("FLATOUT_TRACES");
+  if (folder == nullptr)
+    GTEST_SKIP() << "FLATOUT_TRACES names no folder with traces and golden numbers";
+  const std::set<std::string> different = {"hta_mtia_inference", "tl_eager_b200",
+                                           "tl_compile_triton", "tl_vllm_capture"};
+  size_t sets = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string set = entry.path().filename().string();
+    if (!fs::exists(entry.path() / "golden_hta_full.json") || different.count(set) != 0) continue;
+    SCOPED_TRACE(set);
+    std::ifstream in(entry.path() / "golden_hta_full.json");
+    const Json golden = Json::parse(in);
+    if (!golden["results"].contains("temporal_breakdown")) continue;
+    for (const Json& row : golden["results"]["temporal_breakdown"]) {
+      std::string file;
+      for (const auto& [rank, name] : golden["files"].items())
+        if (rank == std::to_string(row["rank"].get<int>())) file = name.get<std::string>();
+      const auto trace = import_trace((entry.path() / file).string());
+      ASSERT_TRUE(trace.ok()) << file;
+      const auto ours = hta_summary(TraceIndex(*trace));
+      ASSERT_EQ(ours.size(), 1u);
+      const auto percent = [&](int64_t part) {
+        return 100.0 * static_cast<double>(part) / static_cast<double>(ours[0].kernel_time);
+      };
+      EXPECT_NEAR(row["idle_time_pctg"].get<double>(), percent(ours[0].idle_time), 0.0151);
+      EXPECT_NEAR(row["compute_time_pctg"].get<double>(), percent(ours[0].compute_time), 0.0151);
+      ++sets;
+    }
+  }
+  EXPECT_GT(sets, 0u);
 }
 
 struct Truth {
