@@ -102,9 +102,9 @@ int summary(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kSummary, arguments, code);
   if (!settings) return code;
-  if (!settings->compat.empty() && settings->compat != "hta")
+  if (!settings->compat.empty() && settings->compat != "hta" && settings->compat != "exact")
     return bad_usage(fmt::format("there is no --compat {}", escape_terminal(settings->compat)),
-                     "--compat hta --json");
+                     "--compat hta or --compat exact");
   std::vector<model::TraceSummary> traces;
   std::optional<Error> last;
   for (const std::string& file : settings->positional) {
@@ -115,6 +115,7 @@ int summary(const std::vector<std::string>& arguments) {
       last = trace.error();
       continue;
     }
+    if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
     const timeline::TraceIndex index(*trace);
     traces.push_back(timeline::summarize(index));
     if (settings->compat == "hta") traces.back().hta = timeline::hta_summary(index);

@@ -1,6 +1,7 @@
 #include "timeline/trace_index.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace flatout::timeline {
 
@@ -46,6 +47,14 @@ KernelType kernel_type(std::string_view name, std::string_view category) {
     return KernelType::kMemory;
   }
   return KernelType::kCompute;
+}
+
+void snap_epoch_times(Trace& trace) {
+  if (!trace.epoch_times) return;
+  for (int64_t& start : trace.start) {
+    const auto us = static_cast<double>(static_cast<long double>(start) / 1000);
+    start = std::llround(us * 1000);
+  }
 }
 
 void TraceIndex::add_launch(uint32_t correlation, EventId event) {

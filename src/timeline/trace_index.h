@@ -16,6 +16,11 @@ namespace flatout::timeline {
 /// others.
 model::KernelType kernel_type(std::string_view name, std::string_view category);
 
+/// Puts the starts of a trace with epoch_times where a double holds them in nanoseconds: on
+/// multiples of 256. Programs that write and read microseconds since 1970 do so, the reference of
+/// our golden numbers too; whether two slices touch depends on it.
+void snap_epoch_times(model::Trace& trace);
+
 class TraceIndex {
  public:
   explicit TraceIndex(const model::Trace& trace);
