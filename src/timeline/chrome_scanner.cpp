@@ -10,7 +10,7 @@
 namespace flatout::timeline {
 namespace {
 
-constexpr size_t kBlock = 1 << 20;
+constexpr size_t kBlock = 256 << 10;  // stays in the second-level cache
 constexpr size_t kLargestValue = 256 << 20;
 constexpr size_t kLargestMember = 1 << 20;
 constexpr std::ptrdiff_t kLargestEvent = 16 << 20;  // a damaged event may swallow those after it

@@ -234,6 +234,8 @@ TEST(ImportTrace, AgreesWithAJsonParser) {
     auto text = read_all(*source, size_t{1} << 30);
     ASSERT_TRUE(text.ok());
     const auto json = nlohmann::json::parse(*text);
+    const size_t size = text->size();
+    text->append(scan::kScanPadding, '\0');
     const Trace t = read_trace(packed);
     size_t at = 0;
     for (const auto& e : json["traceEvents"]) {
@@ -245,10 +247,9 @@ TEST(ImportTrace, AgreesWithAJsonParser) {
                   300);  // a double's own error
       EXPECT_EQ(t.duration[id], std::llround(e.value("dur", 0.0) * 1000));
       if (e.contains("args")) {
-        std::string args = text->substr(t.args[id]) + std::string(scan::kScanPadding, '\0');
-        const char* const end = scan::skip_value(args.data(), args.data() + args.size());
-        EXPECT_EQ(nlohmann::json::parse(std::string(static_cast<const char*>(args.data()), end)),
-                  e["args"]);
+        const char* const args = text->data() + t.args[id];
+        const char* const end = scan::skip_value(args, text->data() + size);
+        EXPECT_EQ(nlohmann::json::parse(std::string(args, end)), e["args"]);
       }
     }
     EXPECT_EQ(at, t.size()) << name;

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 namespace flatout::timeline::scan {
 namespace {
@@ -53,6 +54,13 @@ Masks masks_of(const char* p) {
   return m;
 }
 
+// Of few bits: the processor's own instruction is not in every x86-64.
+uint64_t count_few(uint64_t bits) {
+  uint64_t count = 0;
+  for (; bits != 0; bits &= bits - 1) ++count;
+  return count;
+}
+
 // Bit i: whether an odd number of bits up to and with i is set.
 uint64_t prefix_xor(uint64_t x) {
   x ^= x << 1;
@@ -78,20 +86,20 @@ const char* skip_nested(const char* p, const char* end, Nesting& state) {
     const uint64_t inside = prefix_xor(m.quotes) ^ (state.in_string ? ~uint64_t{0} : 0);
     const uint64_t opens = m.opens & ~inside;
     uint64_t closes = m.closes & ~inside;
-    const auto close_count = static_cast<uint64_t>(__builtin_popcountll(closes));
+    const auto close_count = count_few(closes);
     if (close_count >= state.depth) {  // may end here
       uint64_t depth = state.depth;
       uint64_t before = opens;
       while (closes != 0) {
         const uint64_t lowest = closes & (~closes + 1);
         const uint64_t below = before & (lowest - 1);
-        depth += static_cast<uint64_t>(__builtin_popcountll(below));
+        depth += count_few(below);
         before &= ~(lowest - 1);
         if (--depth == 0) return p + __builtin_ctzll(lowest) + 1;
         closes ^= lowest;
       }
     }
-    state.depth += static_cast<uint64_t>(__builtin_popcountll(opens)) - close_count;
+    state.depth += count_few(opens) - close_count;
     state.in_string = (inside >> 63) != 0;
     p += 64;
   }
@@ -118,6 +126,24 @@ const char* skip_value(const char* p, const char* end) {
   return p >= end || p == begin ? nullptr : p;
 }
 
+namespace {
+
+// Eight digits at once: pairs, then fours, then all, in one word.
+bool eight_digits(const char* p, uint64_t& value) {
+  uint64_t word;
+  std::memcpy(&word, p, 8);
+  const uint64_t digits = word - 0x3030303030303030ull;
+  if (((digits | (digits + 0x7676767676767676ull)) & 0x8080808080808080ull) != 0) return false;
+  uint64_t v = digits * 10 + (digits >> 8);
+  v = (((v & 0x000000FF000000FFull) * 0x000F424000000064ull) +
+       (((v >> 16) & 0x000000FF000000FFull) * 0x0000271000000001ull)) >>
+      32;
+  value = value * 100'000'000 + static_cast<uint32_t>(v);
+  return true;
+}
+
+}  // namespace
+
 std::optional<int64_t> decimal(const char*& p, const char* end, int shift) {
   const char* const begin = p;
   const bool quoted = *p == '"';
@@ -126,6 +152,7 @@ std::optional<int64_t> decimal(const char*& p, const char* end, int shift) {
   if (negative || *p == '+') ++p;
   uint64_t value = 0;
   const char* const digits = p;
+  if (eight_digits(p, value)) p += 8;
   while (static_cast<unsigned char>(*p - '0') < 10) {
     value = value * 10 + static_cast<unsigned>(*p - '0');
     ++p;

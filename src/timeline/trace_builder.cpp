@@ -20,6 +20,10 @@ constexpr uint64_t kWordKey = uint64_t{1} << 63;
 constexpr int64_t kEpoch = 1'000'000'000'000'000'000;
 constexpr int64_t kLatest = 4'000'000'000'000'000'000;
 
+bool kernel_says_more(std::string_view name) {
+  return name.starts_with("nccl") || name.starts_with("rccl");
+}
+
 std::optional<int64_t> integer(std::string_view value) {
   return parse_number<int64_t>(scan::unquoted(value));
 }
@@ -218,6 +222,8 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
   Trace::Collective collective{};
   bool is_collective = false;
   const auto id = static_cast<EventId>(trace_.size());
+  // Collectives say more about themselves, and say it last.
+  const bool all = kernel_says_more(e.name);
   scan::members(e.args, [&](std::string_view key, std::string_view value) {
     switch (key.size()) {
       case 5:
@@ -243,7 +249,8 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
               static_cast<uint64_t>(std::max<int64_t>(0, integer(value).value_or(0)));
         }
     }
-    return true;
+    return all || !device || !on_stream || correlation == 0 ||
+           (kind != EventKind::kKernel && !bytes);
   });
   if (!device) device = parse_number<int64_t>(e.pid);
   if (!on_stream) {
