@@ -97,9 +97,8 @@ class Copier : public ChromeSink {
     }
     to_.write(in_object_ ? ",\n" : "{\n");
     in_object_ = true;
-    to_.write("\"");
-    write(key);
-    to_.write("\": ");
+    write("\"" + std::string(key) + "\"");
+    to_.write(": ");
     write(value);
   }
 
