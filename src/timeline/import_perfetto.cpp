@@ -232,7 +232,7 @@ class PerfettoImporter {
   }
 
   void annotation(std::string_view bytes, const Sequence& sequence, ImportedSlice& slice) {
-    std::string_view name, text;
+    std::string_view name;
     uint64_t number = 0;
     ProtoReader r(bytes);
     while (r.next()) {

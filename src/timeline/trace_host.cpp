@@ -12,7 +12,7 @@ using namespace model;  // NOLINT: the nouns of the whole room
 
 namespace {
 
-constexpr size_t kClosely = 200'000;  // slices
+constexpr size_t kClosely = 60'000;  // slices
 constexpr size_t kMostNames = 12;
 
 bool contains(std::string_view text, std::string_view part) {

@@ -55,7 +55,6 @@ class TraceIndex {
   const model::Trace& trace_;
   std::map<int64_t, std::vector<DeviceEvent>> devices_;
   std::vector<uint64_t> launches_;  // open addressing: correlation << 32 | event
-  size_t launch_count_ = 0;
   std::vector<model::KernelType> types_;
   std::vector<bool> mem_categories_;
   Intervals input_;
