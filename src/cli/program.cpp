@@ -19,12 +19,14 @@ constexpr std::string_view kHelp =
   flatout attach 4121 --dump            what all of its threads do right now
   flatout report                        the last run's report again
   flatout compare OLD NEW               why yesterday was faster
+  flatout trace summary trace.json.gz   what held a job up, from a profiler's trace
 
 Commands:
   run        start a job and watch it; the exit code is the job's own
   attach     watch a running job from outside
   report     make the report again from a run folder
   compare    what changed between two runs, and what each change costs
+  trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
   train      the embedded trainer: a job to try it on, with causes to build in
 
 Each has --help. Options may also be given as variables (FLATOUT_RATE=20): docs/options.md.
@@ -35,8 +37,8 @@ struct Command {
   int (*function)(const std::vector<std::string>&);
 };
 
-constexpr Command kCommands[] = {
-    {"run", run}, {"attach", attach}, {"report", report}, {"compare", compare}, {"train", train}};
+constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"report", report},
+                                 {"compare", compare}, {"train", train},   {"trace", trace}};
 
 }  // namespace
 

@@ -1,0 +1,262 @@
+// flatout trace: analysis of traces that other profilers wrote.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/outputs.h"
+#include "diagnose/trace_findings.h"
+#include "report/trace_json.h"
+#include "report/trace_text.h"
+#include "timeline/import_trace.h"
+#include "timeline/trace_analysis.h"
+#include "timeline/trace_convert.h"
+#include "timeline/trace_diff.h"
+#include "timeline/trace_hta.h"
+
+namespace flatout::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    R"(flatout trace finds what held a job up from its trace alone, of whatever profiler and size.
+
+  flatout trace summary trace.json.gz                 verdict, and where each device's time went
+  flatout trace summary rank*.json.gz                 the ranks of one job: who waits for whom
+  flatout trace diff old.json.gz new.json.gz          which kernels and operators got slower
+  flatout trace convert trace.xplane.pb -o out.pftrace   for the Perfetto UI
+  flatout trace slice huge.json --step 3-5 -o small.json.gz
+
+Known are Chrome and PyTorch (Kineto) JSON, TensorFlow 1 timelines and RunMetadata, TensorFlow 2 and JAX XPlane, and Perfetto; plain or
+gzipped. The format is known by the content, not by the name. Each command has --help.
+)";
+
+const Usage kSummary{
+    "trace summary",
+    "FILE... [options]",
+    "Says what holds a job up, from its trace alone; of several ranks, who waits for whom.",
+    "  flatout trace summary trace.json.gz\n"
+    "  flatout trace summary rank*.json.gz             # the ranks of one job together\n"
+    "  flatout trace summary trace.json --json         # every figure, for scripts",
+    {"compat", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    100'000};
+
+const Usage kDiff{
+    "trace diff",
+    "OLD NEW [options]",
+    "Says which kernels, operators and modules got slower or faster, by name and shape.",
+    "  flatout trace diff old.json.gz new.json.gz\n"
+    "  flatout trace diff old.json.gz new.json.gz --json",
+    {"verbose"},
+    true,
+    false,
+    false,
+    2,
+    2};
+
+const Usage kConvert{
+    "trace convert",
+    "FILE -o OUT [options]",
+    "Writes a trace in another format: Perfetto (.pftrace) or Chrome JSON, by OUT's name or "
+    "--format.",
+    "  flatout trace convert trace.json.gz -o trace.pftrace   # opens in the Perfetto UI\n"
+    "  flatout trace convert host.xplane.pb -o trace.json.gz\n"
+    "  flatout trace convert cut.json -o whole.json            # mends what is malformed",
+    {"output", "format", "from", "to", "step", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
+
+const Usage kSlice{
+    "trace slice",
+    "FILE -o OUT [options]",
+    "Cuts a window of time or steps out of a trace of any size.",
+    "  flatout trace slice huge.json --step 3-5 -o small.json.gz\n"
+    "  flatout trace slice huge.json --from 1500 --to 1700 -o small.json   # milliseconds",
+    {"output", "format", "from", "to", "step", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
+
+int fail(const Error& error) {
+  log_error(error.message, error.hint);
+  return error.code == Code::kBadInput ? 2 : 1;
+}
+
+void warn_damage(const model::Trace& trace) {
+  if (trace.damage.cut_off)
+    log_warning(fmt::format("{} is cut off: what is there is used", escape_terminal(trace.file)));
+}
+
+int summary(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kSummary, arguments, code);
+  if (!settings) return code;
+  if (!settings->compat.empty() && settings->compat != "hta" && settings->compat != "exact")
+    return bad_usage(fmt::format("there is no --compat {}", escape_terminal(settings->compat)),
+                     "--compat hta or --compat exact");
+  std::vector<model::TraceSummary> traces;
+  std::optional<Error> last;
+  for (const std::string& file : settings->positional) {
+    auto trace = timeline::import_trace(file);
+    if (!trace.ok()) {
+      // One rank's broken file must not hide what the others say.
+      if (settings->positional.size() > 1) log_warning(trace.error().message);
+      last = trace.error();
+      continue;
+    }
+    if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
+    const timeline::TraceIndex index(*trace);
+    traces.push_back(timeline::summarize(index));
+    if (settings->compat == "hta") traces.back().hta = timeline::hta_summary(index);
+  }
+  if (traces.empty()) return fail(*last);
+  const model::TraceDiagnosis diagnosis = diagnose::diagnose_traces(traces);
+  const std::string out =
+      settings->json
+          ? report::trace_summary_json(traces, diagnosis)
+          : report::render_trace_summary(traces, diagnosis, report::options_for(STDOUT_FILENO));
+  const Status put = write_text("", out);
+  if (!put.ok()) return fail(put.error());
+  return last ? 1 : 0;
+}
+
+int diff(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kDiff, arguments, code);
+  if (!settings) return code;
+  timeline::TraceOptions options;
+  options.shapes = true;
+  auto a = timeline::import_trace(settings->positional[0], options);
+  if (!a.ok()) return fail(a.error());
+  auto b = timeline::import_trace(settings->positional[1], options);
+  if (!b.ok()) return fail(b.error());
+  warn_damage(*a);
+  warn_damage(*b);
+  const model::TraceDiff difference = timeline::diff_traces(*a, *b);
+  const Status put = write_text(
+      "", settings->json
+              ? report::trace_diff_json(difference)
+              : report::render_trace_diff(difference, report::options_for(STDOUT_FILENO)));
+  return put.ok() ? 0 : fail(put.error());
+}
+
+// What the options say, on the trace's own clock. The trace is read for it only where they name a
+// window.
+Result<timeline::TimeWindow> window_of(const Settings& settings, const model::Trace& trace) {
+  timeline::TimeWindow window;
+  if (!settings.step.empty()) return timeline::steps_window(trace, settings.step);
+  int64_t begin = INT64_MAX;
+  for (size_t i = 0; i < trace.size(); ++i) begin = std::min(begin, trace.start[i]);
+  if (trace.size() == 0) return window;
+  constexpr double kMost = 1e12;  // ms; beyond it is no time of a trace
+  if (settings.from > 0)
+    window.begin_ns = begin + static_cast<int64_t>(std::min(settings.from, kMost) * 1e6);
+  if (settings.to > 0)
+    window.end_ns = begin + static_cast<int64_t>(std::min(settings.to, kMost) * 1e6);
+  return window;
+}
+
+int convert(const Usage& usage, const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(usage, arguments, code);
+  if (!settings) return code;
+  const std::string& input = settings->positional[0];
+  const std::string& output = settings->output;
+  if (output.empty())
+    return bad_usage("no output is named", fmt::format("flatout {} FILE -o OUT", usage.name));
+  struct stat from {
+  }, into{};
+  if (::stat(input.c_str(), &from) == 0 && ::stat(output.c_str(), &into) == 0 &&
+      from.st_dev == into.st_dev && from.st_ino == into.st_ino) {
+    return bad_usage("the output is the input itself", "name another file with -o");
+  }
+  std::string format = settings->format;
+  if (format.empty())
+    format = output.find(".pftrace") != std::string::npos ||
+                     output.find(".perfetto") != std::string::npos
+                 ? "perfetto"
+                 : "chrome";
+  if (format != "chrome" && format != "perfetto")
+    return bad_usage(fmt::format("there is no format '{}'", escape_terminal(format)),
+                     "chrome or perfetto");
+  const bool windowed = !settings->step.empty() || settings->from > 0 || settings->to > 0;
+  if (usage.name == "trace slice" && !windowed)
+    return bad_usage("no window is named", "--step 3-5, or --from and --to in milliseconds");
+
+  auto chrome = timeline::is_chrome(input);
+  if (!chrome.ok()) return fail(chrome.error());
+  std::optional<model::Trace> trace;
+  if (!*chrome || windowed || format == "perfetto") {
+    timeline::TraceOptions options;
+    options.host_slices = UINT64_MAX;
+    auto read = timeline::import_trace(input, options);
+    if (!read.ok()) return fail(read.error());
+    trace = std::move(*read);
+  }
+  timeline::TimeWindow window;
+  if (windowed) {
+    auto wanted = window_of(*settings, *trace);
+    if (!wanted.ok()) return fail(wanted.error());
+    window = *wanted;
+  }
+  auto sink = timeline::create_sink(output);
+  if (!sink.ok()) return fail(sink.error());
+  Result<timeline::Converted> done = timeline::Converted{};
+  if (format == "perfetto") {
+    done = timeline::write_perfetto(*trace, **sink, window);
+  } else if (*chrome) {
+    trace.reset();
+    auto source = timeline::open_source(input);
+    if (!source.ok()) return fail(source.error());
+    done = timeline::copy_chrome(**source, **sink, window);
+  } else {
+    done = timeline::write_chrome(*trace, **sink, window);
+  }
+  if (!done.ok()) return fail(done.error());
+  if (done->cut_off)
+    log_warning(fmt::format("{} is cut off: what is there was used", escape_terminal(input)));
+  const std::string said =
+      settings->json
+          ? fmt::format("{{\"events\": {}, \"mended\": {}, \"cut_off\": {}}}\n", done->events,
+                        done->repaired, done->cut_off)
+          : fmt::format("{} events written{}\n", done->events,
+                        done->repaired > 0 ? fmt::format(", {} mended", done->repaired) : "");
+  const Status put = write_text("", said);
+  return put.ok() ? 0 : fail(put.error());
+}
+
+}  // namespace
+
+int trace(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    std::fputs(std::string(kHelp).c_str(), stderr);
+    return 2;
+  }
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  const std::string& what = arguments[0];
+  if (what == "summary") return summary(rest);
+  if (what == "diff") return diff(rest);
+  if (what == "convert") return convert(kConvert, rest);
+  if (what == "slice") return convert(kSlice, rest);
+  if (what == "--help" || what == "-h" || what == "help") {
+    fmt::print("{}", kHelp);
+    return 0;
+  }
+  const std::string_view meant = nearest(what, {"summary", "diff", "convert", "slice"});
+  return bad_usage(fmt::format("there is no command 'trace {}'", escape_terminal(what)),
+                   meant.empty() ? "flatout trace --help"
+                                 : fmt::format("did you mean flatout trace {}?", meant));
+}
+
+}  // namespace flatout::cli

@@ -1,0 +1,422 @@
+#include "diagnose/trace_findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/text.h"
+#include "diagnose/findings.h"
+
+namespace flatout::diagnose {
+
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+// Without steps a share of the time must be larger: nobody knows what belongs to training.
+constexpr double kBlind = 0.1;
+constexpr uint64_t kFewDeviceEvents = 50;
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+std::string percent_of(int64_t part, int64_t whole) {
+  return format_percent(whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0);
+}
+
+std::string time_text(int64_t ns) { return format_duration(Nanos(ns)); }
+
+// "train.py(47): fit" taken apart.
+std::optional<Where> where_of(const HostUse& use, double least) {
+  if (use.lines.empty() || use.time <= 0 ||
+      static_cast<double>(use.lines[0].time) < least * static_cast<double>(use.time)) {
+    return std::nullopt;
+  }
+  const std::string_view text = use.lines[0].name;
+  const size_t open = text.find('('), close = text.find("): ");
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open)
+    return std::nullopt;
+  Where where;
+  where.file = text.substr(0, open);
+  where.line = parse_number<int64_t>(text.substr(open + 1, close - open - 1)).value_or(0);
+  where.function = text.substr(close + 3);
+  return where;
+}
+
+class TraceDetector {
+ public:
+  explicit TraceDetector(const TraceSummary& trace) : trace_(trace) {
+    for (const TraceStepSummary& step : trace.steps) total_ += step.wall;
+    for (const DeviceSummary& d : trace.devices) {
+      if (main_ == nullptr || d.times.span > main_->times.span) main_ = &d;
+    }
+    // A device may still work through its queue after the last step.
+    if (main_ != nullptr) total_ = std::max(total_, main_->times.span);
+    if (total_ == 0) total_ = trace.host.span;
+  }
+
+  bool enough() const {
+    if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents) return true;
+    if (trace_.host.fed) return true;
+    return !trace_.steps.empty() &&
+           (trace_.host.operator_count >= kFewDeviceEvents || trace_.host.input_wait > 0);
+  }
+
+  /// Most of the time went where a trace does not say: then that nothing was found proves nothing.
+  bool unexplained() const {
+    if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents)
+      return (main_->idle.host_wait - main_->short_wait - main_->sync_wait + main_->idle.other) *
+                 2 >
+             main_->times.span;
+    return (trace_.host.span - trace_.host.operators - trace_.host.input_wait) * 2 >
+           trace_.host.span;
+  }
+
+  std::vector<Finding> take() {
+    input();
+    if (main_ != nullptr) {
+      communication();
+      sync();
+      copies();
+      launches();
+      norms();
+      wrong_device();
+    }
+    python();
+    std::stable_sort(found_.begin(), found_.end(), [](const Finding& a, const Finding& b) {
+      return a.gain.value_or(0) > b.gain.value_or(0);
+    });
+    return std::move(found_);
+  }
+
+ private:
+  Finding* add(std::string_view id, std::string title, double confidence, int64_t saved) {
+    const double least = trace_.steps.empty() ? kBlind : kWorthSaying;
+    if (total_ <= 0 || static_cast<double>(saved) < least * static_cast<double>(total_))
+      return nullptr;
+    Finding f;
+    f.id = id;
+    f.title = std::move(title);
+    f.confidence = confidence;
+    const double share = std::min(0.999, static_cast<double>(saved) / static_cast<double>(total_));
+    if (!trace_.steps.empty()) {
+      f.cost_ms_per_step =
+          static_cast<double>(saved) * 1e-6 / static_cast<double>(trace_.steps.size());
+    }
+    f.gain = 1 / (1 - share);
+    found_.push_back(std::move(f));
+    return &found_.back();
+  }
+  void show(Finding& f, std::string text, double value, std::string unit) {
+    evidence(f, std::move(text), value, std::move(unit), "trace",
+             static_cast<int64_t>(std::max(trace_.device_events, trace_.events)));
+  }
+  void show_share(Finding& f, std::string_view what, int64_t part, int64_t whole) {
+    show(f,
+         fmt::format("{} {} ({} of {})", percent_of(part, whole), what, time_text(part),
+                     time_text(whole)),
+         whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0, "ratio");
+  }
+
+  void input() {
+    const HostSummary& host = trace_.host;
+    const int64_t saved = main_ != nullptr ? main_->idle.input_wait : host.input_wait;
+    std::string_view id = "input.too_few_workers";
+    std::string title = "Batches are made in the training thread";
+    double confidence = 0.8;
+    std::optional<Where> where = where_of(host.input, 0.2);
+    std::string_view inner;
+    if (!host.input.slices.empty()) inner = host.input.slices[0].name;
+    const bool stacks = host.input.python * 2 > host.input.time;
+    if (host.fed && host.input_wait == 0) {
+      // One run of a session: there is nothing to compare it with, so no cost is known.
+      Finding f;
+      f.id = "input.feed_dict";
+      f.title = "Batches enter TensorFlow through feed_dict";
+      f.confidence = 0.5;
+      show(f, fmt::format("{} operators are batches that Python fed", host.feeds),
+           static_cast<double>(host.feeds), "operators");
+      remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
+      found_.push_back(std::move(f));
+      return;
+    }
+    if (host.feeds > 0) {
+      id = "input.feed_dict";
+      title = "Batches enter TensorFlow through Python";
+    } else if (host.worker_processes) {
+      title = "The loader's workers do not keep up";
+      confidence = 0.6;
+    } else if (contains(inner, "sleep")) {
+      id = "stall.idle_wait";
+      title = "The loader sleeps";
+    } else if (stacks && contains(inner, "collate")) {
+      id = "input.collate";
+      title = "Collating batches bounds the loader";
+    } else if (stacks) {
+      id = "input.decode_cpu";
+      title = "Decoding and augmenting samples bounds the loader";
+    }
+    Finding* const f = add(id, std::move(title), confidence, saved);
+    if (f == nullptr) return;
+    f->where = std::move(where);
+    if (main_ != nullptr) {
+      show_share(*f, "of the time the device is idle while the next batch is made", saved,
+                 main_->times.span);
+    }
+    show_share(*f,
+               trace_.steps.empty() ? "of the time waits for a batch"
+                                    : "of the steps' time waits for a batch",
+               host.input_wait, host.span);
+    if (!inner.empty() && host.input.time > 0)
+      show_share(*f, fmt::format("of that in {}", std::string(inner.substr(0, 80))),
+                 host.input.slices[0].time, host.input.time);
+    if (f->id == "input.feed_dict") {
+      remedy(*f, "dataset", "Build the input with the Dataset API and native operations.");
+    } else if (f->id == "stall.idle_wait") {
+      remedy(*f, "event", "Wait for an event instead of sleeping.");
+    } else if (f->id == "input.collate") {
+      remedy(*f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
+    } else {
+      remedy(*f, "num_workers",
+             host.worker_processes
+                 ? "Raise num_workers, if cores idle."
+                 : "Give the DataLoader workers of its own (num_workers above 0).");
+      remedy(*f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
+    }
+  }
+
+  void communication() {
+    const DeviceTimes& t = main_->times;
+    Finding* const f =
+        add("dist.exposed_communication", "Collectives are not hidden behind compute", 0.9,
+            t.exposed_communication());
+    if (f == nullptr) return;
+    show_share(*f, "of the time only communication runs on the device", t.exposed_communication(),
+               t.span);
+    show_share(*f, "of the communication overlaps compute", t.overlap, t.communication);
+    remedy(*f, "buckets", "Start collectives earlier: smaller buckets, gradients as bucket views.");
+    remedy(*f, "links", "Send less (lower precision, sharding), or over faster links.");
+  }
+
+  void sync() {
+    Finding* const f =
+        add("gpu.sync", "The host waits for the device, then the device for the host", 0.8,
+            main_->sync_wait);
+    if (f == nullptr) return;
+    f->where = where_of(main_->host, 0.3);
+    show_share(*f, "of the time the device is idle after the host waited for it", main_->sync_wait,
+               main_->times.span);
+    remedy(*f, "async",
+           "Move .item(), .cpu() and prints out of the step; copy with non_blocking=True.");
+  }
+
+  void copies() {
+    const DeviceTimes& t = main_->times;
+    int64_t pageable = 0, all = 0;
+    for (const CopySummary& copy : main_->copies) {
+      if (contains(copy.name, "Pageable")) pageable += copy.all_time;
+      if (contains(copy.name, "Host") || contains(copy.name, "Pageable") ||
+          contains(copy.name, "Pinned")) {
+        all += copy.all_time;
+      }
+    }
+    const bool mostly_pageable = pageable * 2 > all;
+    Finding* const f = add(mostly_pageable ? "input.h2d_sync" : "gpu.no_overlap",
+                           mostly_pageable ? "Copies from memory that is not pinned block the step"
+                                           : "Copies from the host do not overlap compute",
+                           0.8, t.exposed_copies);
+    if (f == nullptr) return;
+    show_share(*f, "of the time only copies between host and device run", t.exposed_copies, t.span);
+    if (mostly_pageable) {
+      remedy(*f, "pin_memory", "Use pin_memory=True and copy with non_blocking=True.");
+    } else {
+      remedy(*f, "prefetch", "Copy the next batch on a stream of its own while this one computes.");
+    }
+  }
+
+  // Gaps of microseconds between kernels, each waiting for the host to launch it.
+  void launches() {
+    Finding* const f = add("gpu.launch_bound", "The host cannot launch kernels fast enough", 0.85,
+                           main_->short_wait);
+    if (f == nullptr) return;
+    f->where = where_of(main_->host, 0.3);
+    show_share(*f, "of the time the device waits for the next launch, less than 1 ms each time",
+               main_->short_wait, main_->times.span);
+    const LaunchSummary& l = main_->launch;
+    if (l.count > 0) {
+      const double kernel_us = static_cast<double>(main_->times.busy) * 1e-3 /
+                               static_cast<double>(std::max<uint64_t>(1, trace_.device_events));
+      show(*f, fmt::format("a kernel takes {:.1f} us on average", kernel_us), kernel_us, "us");
+      const double shorter =
+          static_cast<double>(l.shorter_than_launch) / static_cast<double>(l.count);
+      show(*f,
+           fmt::format("{} of the launches take longer than what they launch",
+                       format_percent(shorter)),
+           shorter, "ratio");
+    }
+    remedy(*f, "compile", "torch.compile or a CUDA graph: fewer launches for the same work.");
+    remedy(*f, "batch", "A larger batch: more work for each launch.");
+  }
+
+  // Batch norm (and what follows it) as kernels of their own, though one pass would do.
+  void norms() {
+    int64_t norm = 0, following = 0;
+    uint64_t count = 0;
+    for (const KernelStat& k : main_->kernels) {
+      if (contains(k.name, "batch_norm") || contains(k.name, "bn_fw") ||
+          contains(k.name, "bn_bw") || contains(k.name, "BatchNorm")) {
+        norm += k.sum;
+        count += k.count;
+      } else if (contains(k.name, "threshold") || contains(k.name, "clamp_scalar") ||
+                 contains(k.name, "clamp_min") || contains(k.name, "CUDAFunctor_add") ||
+                 contains(k.name, "AddFunctor")) {
+        following += k.sum;
+      }
+    }
+    if (count == 0 || norm * 5 < main_->times.busy) return;
+    // What follows disappears into the norm's own pass; a fused norm itself reads what it
+    // normalises once less of three times.
+    Finding* const f = add("gpu.unfused_norm", "Batch norm, add and ReLU run as many kernels", 0.6,
+                           following + norm / 3);
+    if (f == nullptr) return;
+    show_share(*f, "of the device's work is batch norm", norm, main_->times.busy);
+    show_share(*f, "is adding and ReLU in kernels of their own", following, main_->times.busy);
+    remedy(*f, "fused_norm",
+           "Fused batch norm with add and ReLU, channels-last memory format, or torch.compile.");
+  }
+
+  void wrong_device() {
+    int64_t on_host = 0;
+    std::string name;
+    for (const HostBlame& slice : main_->host.slices) {
+      if (!contains(slice.name, "mkldnn") && !contains(slice.name, "slow_conv")) continue;
+      if (name.empty()) name = slice.name;
+      on_host += slice.time;
+    }
+    if (on_host == 0 || main_->host.time == 0) return;
+    const double share = static_cast<double>(on_host) / static_cast<double>(main_->host.time);
+    Finding* const f =
+        add("gpu.wrong_device", fmt::format("{} runs on the CPU while the device waits", name), 0.7,
+            static_cast<int64_t>(share * static_cast<double>(main_->idle.host_wait)));
+    if (f == nullptr) return;
+    f->where = where_of(main_->host, 0.3);
+    show_share(*f, "of the device's wait for the host is operators on the CPU", on_host,
+               main_->host.time);
+    remedy(*f, "device", "Move the module and its inputs to the device.");
+  }
+
+  // Only where Python's own slices were recorded: else nobody knows what a host thread did between
+  // operators.
+  void python() {
+    const HostUse& use = main_ != nullptr && trace_.device_events >= kFewDeviceEvents
+                             ? main_->host
+                             : trace_.host.training;
+    if (trace_.host.python_count == 0 || use.time <= 0) return;
+    const double share = static_cast<double>(use.python) / static_cast<double>(use.time);
+    int64_t base = 0;
+    if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents) {
+      // Long gaps alone: in short ones it is the launches that cannot keep up.
+      base = main_->idle.host_wait - main_->short_wait - main_->sync_wait;
+    } else {
+      base = trace_.host.span - trace_.host.operators - trace_.host.input_wait;
+    }
+    const auto saved = static_cast<int64_t>(share * static_cast<double>(base));
+    Finding* const f =
+        add("cpu.python_bound", "Python between the operators bounds the step", 0.8, saved);
+    if (f == nullptr) return;
+    f->where = where_of(use, 0.2);
+    show_share(*f, "of the time runs Python alone", saved, total_);
+    if (!use.slices.empty())
+      show_share(*f, fmt::format("of that in {}", use.slices[0].name.substr(0, 80)),
+                 use.slices[0].time, use.time);
+    remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
+  }
+
+  const TraceSummary& trace_;
+  const DeviceSummary* main_ = nullptr;
+  int64_t total_ = 0;
+  std::vector<Finding> found_;
+};
+
+void add_straggler(const std::vector<Straggler>& stragglers, std::span<const TraceSummary> ranks,
+                   std::vector<Finding>& findings) {
+  if (stragglers.empty()) return;
+  const Straggler& worst = stragglers[0];
+  int64_t step = 0;
+  for (const TraceSummary& t : ranks) {
+    int64_t sum = 0;
+    for (const TraceStepSummary& s : t.steps) sum += s.wall;
+    if (!t.steps.empty()) step = std::max(step, sum / static_cast<int64_t>(t.steps.size()));
+  }
+  Finding f;
+  f.id = "dist.straggler";
+  f.title = fmt::format("Rank {} holds up the others", worst.rank);
+  f.confidence = 0.85;
+  f.cost_ms_per_step = static_cast<double>(worst.delay) * 1e-6;
+  if (step > worst.delay)
+    f.gain = static_cast<double>(step) / static_cast<double>(step - worst.delay);
+  evidence(
+      f,
+      fmt::format(
+          "from one collective to the next rank {} takes {} a step longer than the median rank",
+          worst.rank, time_text(worst.delay)),
+      static_cast<double>(worst.delay) * 1e-6, "ms", "trace", static_cast<int64_t>(ranks.size()));
+  evidence(f, fmt::format("{} ranks wait for it", worst.waiting.size()),
+           static_cast<double>(worst.waiting.size()), "ranks", "trace",
+           static_cast<int64_t>(ranks.size()));
+  remedy(f, "rank", "Look at that rank alone: its input, its host, its device's clocks.");
+  findings.push_back(std::move(f));
+}
+
+}  // namespace
+
+TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
+  TraceDiagnosis out;
+  if (ranks.empty()) return out;
+  out.stragglers = find_stragglers(ranks);
+  bool enough = false, unexplained = false;
+  add_straggler(out.stragglers, ranks, out.findings);
+  // Of several ranks' findings the median gain counts: what only a few have is the business of the
+  // straggler's finding.
+  std::map<std::string, std::vector<Finding>> by_id;
+  for (const TraceSummary& trace : ranks) {
+    TraceDetector detector(trace);
+    if (!detector.enough()) continue;
+    enough = true;
+    unexplained = unexplained || detector.unexplained();
+    for (Finding& f : detector.take()) by_id[f.id].push_back(std::move(f));
+  }
+  for (auto& [id, found] : by_id) {
+    if (found.size() * 2 <= ranks.size() && ranks.size() > 1) continue;
+    std::sort(found.begin(), found.end(), [](const Finding& a, const Finding& b) {
+      return a.gain.value_or(0) < b.gain.value_or(0);
+    });
+    out.findings.push_back(std::move(found[found.size() / 2]));
+  }
+  std::stable_sort(
+      out.findings.begin(), out.findings.end(),
+      [](const Finding& a, const Finding& b) { return a.gain.value_or(0) > b.gain.value_or(0); });
+  if (!out.findings.empty()) {
+    const Finding& first = out.findings[0];
+    out.verdict = first.id;
+    out.headline = first.gain
+                       ? fmt::format("{}: {:.2g}x faster without it", first.title, *first.gain)
+                       : first.title;
+  } else if (enough && unexplained) {
+    out.verdict = "none";
+    out.headline =
+        "Most of the time passes where the trace records nothing: start-up, or work of the host "
+        "that was not traced";
+  } else if (enough) {
+    out.headline = "Nothing costs more than 5 % of the step";
+  } else {
+    out.verdict = "none";
+    out.headline = "Too little was recorded to judge: no step, and hardly any work on a device";
+  }
+  return out;
+}
+
+}  // namespace flatout::diagnose

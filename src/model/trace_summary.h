@@ -1,0 +1,156 @@
+// What a trace says, as numbers: steps, what each device did and why it was idle, kernels,
+// launches. Times in nanoseconds. The definitions are in docs/traces.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/finding.h"
+#include "model/trace.h"
+
+namespace flatout::model {
+
+enum class KernelType : uint8_t { kCompute, kCommunication, kMemory };
+
+/// Why a device or a stream was idle, in ns. They add up to its idle time.
+struct IdleBlame {
+  int64_t host_wait = 0;    // the next event was launched only after the gap began: less input_wait
+  int64_t input_wait = 0;   // of that, while a data loader was asked for a batch (devices only)
+  int64_t kernel_wait = 0;  // short gaps between events that were launched in time
+  int64_t other = 0;        // what is left: dependencies, or launches that the trace lacks
+};
+
+struct StreamSummary {
+  int64_t stream = 0;
+  uint64_t events = 0, uncorrelated = 0;
+  IdleBlame idle;
+  int64_t queue_max = 0;
+  std::optional<double> queue_mean;  // weighted by time
+};
+
+struct KernelStat {
+  KernelType type = KernelType::kCompute;
+  std::string name;
+  int64_t sum = 0, max = 0, min = 0;
+  uint64_t count = 0;
+};
+
+struct LaunchSummary {
+  uint64_t count = 0;  // one per correlation id
+  int64_t host = 0, device = 0, delay = 0;
+  uint64_t shorter_than_launch = 0;
+  uint64_t late = 0;  // delay above 100 us
+};
+
+struct CopySummary {
+  std::string name;
+  uint64_t count = 0, bytes = 0;
+  int64_t time = 0;  // of those whose size is known
+  int64_t all_time = 0;
+  uint64_t all_count = 0;
+};
+
+/// A share of a device's time within one window.
+struct DeviceTimes {
+  int64_t span = 0, busy = 0, compute = 0, communication = 0, memory = 0;
+  int64_t overlap = 0;         // of communication with compute
+  int64_t exposed_copies = 0;  // copies from and to the host, while nothing else runs
+  int64_t idle() const { return span - busy; }
+  int64_t exposed_communication() const { return communication - overlap; }
+};
+
+/// Something the host did while a device waited for it.
+struct HostBlame {
+  std::string name;
+  int64_t time = 0;
+};
+/// What a host thread did during some stretch of time, by its innermost slice.
+struct HostUse {
+  int64_t time = 0;  // looked at
+  int64_t launch = 0, sync = 0, operators = 0, python = 0;
+  int64_t nothing = 0;  // between slices: Python, where no stacks were recorded
+  std::vector<HostBlame> slices,
+      lines;  // longest first; lines: the user's own, as "train.py(47): fit"
+};
+
+struct DeviceSummary {
+  int64_t device = 0;
+  std::string name;
+  int64_t begin = 0;
+  DeviceTimes times;
+  IdleBlame idle;
+  int64_t sync_wait = 0;   // of host_wait: gaps that began while the host waited for this device
+  int64_t short_wait = 0;  // of host_wait: gaps shorter than a millisecond, less sync_wait
+  uint64_t gaps = 0;
+  std::vector<StreamSummary> streams;
+  LaunchSummary launch;
+  std::vector<KernelStat> kernels;  // by total time
+  std::vector<CopySummary> copies;
+  HostUse host;  // what the launching thread did during host_wait
+};
+
+struct TraceStepSummary {
+  std::string name;
+  int64_t begin = 0, wall = 0, input_wait = 0;
+  std::map<int64_t, DeviceTimes> devices;
+};
+
+/// Host time by what it was spent on.
+struct HostSummary {
+  int64_t span = 0;        // of the steps, or of all slices where there are none
+  int64_t operators = 0;   // of that, some thread was in an operator
+  int64_t input_wait = 0;  // of that, some thread waited for a batch
+  uint64_t operator_count = 0, python_count = 0;
+  HostUse input;                  // what the thread that asked for a batch did meanwhile
+  HostUse training;               // what the training thread did otherwise
+  bool worker_processes = false;  // the loader has any
+  std::string loader;             // the name of its range
+  bool fed = false;               // by feed_dict
+  uint64_t feeds = 0;             // batches that were fed through Python (TensorFlow)
+};
+
+/// One device as HolisticTraceAnalysis counts it (timeline/trace_hta.h); ns.
+struct HtaSummary {
+  int64_t device = 0;
+  int64_t kernel_time = 0, idle_time = 0, compute_time = 0, non_compute_time = 0;
+  int64_t communication_time = 0, overlap = 0;
+  uint64_t launches = 0;
+};
+
+struct TraceSummary {
+  std::string file, format;
+  int rank = -1, world_size = -1;
+  uint64_t bytes = 0, events = 0, device_events = 0;
+  int64_t begin = 0, end = 0;
+  std::map<std::string, uint64_t> slices_by_category;
+  std::vector<TraceStepSummary> steps;
+  std::vector<DeviceSummary> devices;
+  HostSummary host;
+  TraceDamage damage;
+  bool epoch_times = false;
+
+  /// A collective on the device, for comparing ranks: in order of their start.
+  struct Collective {
+    int64_t begin, end;
+    std::string name;
+  };
+  std::vector<Collective> collectives;
+  std::vector<HtaSummary> hta;  // only where it was asked for
+};
+
+/// A rank that others wait for.
+struct Straggler {
+  int rank = -1;
+  int64_t delay = 0;         // median of a step, ns
+  std::vector<int> waiting;  // the ranks that wait for it
+};
+
+/// Verdict on one trace, or on those of several ranks of one job.
+struct TraceDiagnosis : Diagnosis {
+  std::vector<Straggler> stragglers;
+};
+
+}  // namespace flatout::model

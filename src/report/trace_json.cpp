@@ -1,0 +1,207 @@
+#include "report/trace_json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "report/json_values.h"
+
+namespace flatout::report {
+
+using Json = nlohmann::ordered_json;
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+constexpr size_t kTopKernels = 15;
+
+Json us(int64_t ns) { return rounded(static_cast<double>(ns) / 1e3, 3); }
+Json percent(int64_t part, int64_t whole) {
+  return whole > 0 ? rounded(100.0 * static_cast<double>(part) / static_cast<double>(whole), 3)
+                   : Json(nullptr);
+}
+
+std::string_view name_of(KernelType type) {
+  switch (type) {
+    case KernelType::kCommunication:
+      return "comm";
+    case KernelType::kMemory:
+      return "mem";
+    case KernelType::kCompute:
+      break;
+  }
+  return "comp";
+}
+
+void add_times(Json& out, const DeviceTimes& t) {
+  out["span_us"] = us(t.span);
+  out["busy_us"] = us(t.busy);
+  out["idle_us"] = us(t.idle());
+  out["idle_pct"] = percent(t.idle(), t.span);
+  out["compute_us"] = us(t.compute);
+  out["compute_pct"] = percent(t.compute, t.span);
+  out["non_compute_us"] = us(t.busy - t.compute);
+  out["comm_us"] = us(t.communication);
+  out["mem_us"] = us(t.memory);
+  out["exposed_comm_us"] = us(t.exposed_communication());
+  out["comm_comp_overlap_pct"] = percent(t.overlap, t.communication);
+}
+
+Json idle_value(const IdleBlame& idle) {
+  return {{"host_wait_us", us(idle.host_wait)},
+          {"kernel_wait_us", us(idle.kernel_wait)},
+          {"other_us", us(idle.other)}};
+}
+
+Json device_value(const DeviceSummary& d) {
+  Json out;
+  out["name"] = to_utf8(d.name);
+  add_times(out, d.times);
+  out["gaps"] = idle_value(d.idle);
+  out["gaps"]["input_wait_us"] = us(d.idle.input_wait);
+  out["gaps"]["sync_wait_us"] = us(d.sync_wait);
+  out["n_gaps"] = d.gaps;
+  out["streams"] = Json::object();
+  for (const StreamSummary& s : d.streams) {
+    Json stream = {{"n", s.events}};
+    stream.update(idle_value(s.idle));
+    stream["queue_max"] = s.queue_max;
+    stream["queue_time_mean"] = s.queue_mean ? rounded(*s.queue_mean, 4) : Json(nullptr);
+    stream["uncorrelated"] = s.uncorrelated;
+    out["streams"][std::to_string(s.stream)] = std::move(stream);
+  }
+  out["launch"] = {{"n", d.launch.count},
+                   {"cpu_us", us(d.launch.host)},
+                   {"gpu_us", us(d.launch.device)},
+                   {"delay_us", us(d.launch.delay)},
+                   {"kernels_shorter_than_launch", d.launch.shorter_than_launch},
+                   {"delay_gt_100us", d.launch.late}};
+  out["top_kernels"] = Json::array();
+  for (size_t i = 0; i < d.kernels.size() && i < kTopKernels; ++i) {
+    const KernelStat& k = d.kernels[i];
+    out["top_kernels"].push_back({{"type", name_of(k.type)},
+                                  {"name", to_utf8(k.name)},
+                                  {"sum_us", us(k.sum)},
+                                  {"count", k.count},
+                                  {"max_us", us(k.max)},
+                                  {"min_us", us(k.min)}});
+  }
+  out["copies"] = Json::array();
+  for (const CopySummary& c : d.copies) {
+    Json copy = {{"name", to_utf8(c.name)},
+                 {"count", c.all_count},
+                 {"time_us", us(c.all_time)},
+                 {"bytes", c.count > 0 ? Json(c.bytes) : Json(nullptr)}};
+    copy["gb_per_s"] = c.time > 0
+                           ? rounded(static_cast<double>(c.bytes) / static_cast<double>(c.time), 4)
+                           : Json(nullptr);
+    out["copies"].push_back(std::move(copy));
+  }
+  out["host_during_gaps"] = Json::array();
+  for (const HostBlame& h : d.host.slices)
+    out["host_during_gaps"].push_back({{"name", to_utf8(h.name)}, {"us", us(h.time)}});
+  return out;
+}
+
+Json damage_value(const TraceDamage& d) {
+  return {{"cut_off", d.cut_off},   {"bad_events", d.bad_events}, {"bad_numbers", d.bad_numbers},
+          {"unpaired", d.unpaired}, {"left_out", d.dropped},      {"text", to_utf8(d.text)}};
+}
+
+Json trace_value(const TraceSummary& t) {
+  Json out;
+  out["format"] = t.format;
+  out["rank"] = t.rank >= 0 ? Json(t.rank) : Json(nullptr);
+  out["bytes"] = t.bytes;
+  out["events"] = t.events;
+  out["x_events_by_cat"] = Json::object();
+  for (const auto& [category, count] : t.slices_by_category)
+    out["x_events_by_cat"][to_utf8(category)] = count;
+  out["gpu_events"] = t.device_events;
+  out["steps"] = Json::array();
+  for (const TraceStepSummary& s : t.steps) {
+    Json step = {
+        {"name", to_utf8(s.name)}, {"wall_us", us(s.wall)}, {"input_wait_us", us(s.input_wait)}};
+    for (const auto& [device, times] : s.devices)
+      add_times(step["devices"][std::to_string(device)], times);
+    out["steps"].push_back(std::move(step));
+  }
+  if (!t.devices.empty()) out["devices"] = Json::object();
+  for (const DeviceSummary& d : t.devices)
+    out["devices"][std::to_string(d.device)] = device_value(d);
+  out["host"] = {{"span_us", us(t.host.span)},
+                 {"operators_us", us(t.host.operators)},
+                 {"input_wait_us", us(t.host.input_wait)},
+                 {"operators", t.host.operator_count}};
+  for (const HtaSummary& h : t.hta) {
+    // Its own names, and its two digits.
+    const auto share = [&](int64_t part) {
+      return h.kernel_time > 0
+                 ? rounded(100.0 * static_cast<double>(part) / static_cast<double>(h.kernel_time),
+                           2)
+                 : Json(nullptr);
+    };
+    Json& hta = out["hta"][std::to_string(h.device)];
+    hta["idle_time(us)"] = us(h.idle_time);
+    hta["compute_time(us)"] = us(h.compute_time);
+    hta["non_compute_time(us)"] = us(h.non_compute_time);
+    hta["kernel_time(us)"] = us(h.kernel_time);
+    hta["idle_time_pctg"] = share(h.idle_time);
+    hta["compute_time_pctg"] = share(h.compute_time);
+    hta["non_compute_time_pctg"] = share(h.non_compute_time);
+    hta["comp_comm_overlap_pctg"] = h.communication_time > 0
+                                        ? rounded(100.0 * static_cast<double>(h.overlap) /
+                                                      static_cast<double>(h.communication_time),
+                                                  2)
+                                        : Json(nullptr);
+    hta["launches"] = h.launches;
+  }
+  out["damage"] = damage_value(t.damage);
+  return out;
+}
+
+}  // namespace
+
+std::string trace_summary_json(const std::vector<TraceSummary>& traces,
+                               const TraceDiagnosis& diagnosis) {
+  Json out;
+  out["schema"] = 1;
+  out["verdict"] = diagnosis.verdict;
+  out["headline"] = to_utf8(diagnosis.headline);
+  out["findings"] = Json::array();
+  for (const Finding& f : diagnosis.findings) out["findings"].push_back(finding_value(f));
+  out["stragglers"] = Json::array();
+  for (const Straggler& s : diagnosis.stragglers)
+    out["stragglers"].push_back(
+        {{"rank", s.rank}, {"delay_us", us(s.delay)}, {"waiting", s.waiting}});
+  out["traces"] = Json::object();
+  for (const TraceSummary& t : traces) out["traces"][to_utf8(t.file)] = trace_value(t);
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string trace_diff_json(const TraceDiff& diff) {
+  Json out;
+  out["schema"] = 1;
+  out["steps"] = {{"count_a", diff.steps_a},
+                  {"count_b", diff.steps_b},
+                  {"mean_us_a", us(diff.step_a)},
+                  {"mean_us_b", us(diff.step_b)}};
+  out["per_step"] = diff.steps_a > 0 && diff.steps_b > 0;
+  const auto list = [](const std::vector<TraceChange>& changes) {
+    Json all = Json::array();
+    for (const TraceChange& c : changes) {
+      all.push_back({{"name", to_utf8(c.name)},
+                     {"kind", c.kind},
+                     {"a_us", us(c.a)},
+                     {"b_us", us(c.b)},
+                     {"count_a", c.count_a},
+                     {"count_b", c.count_b}});
+    }
+    return all;
+  };
+  out["slower"] = list(diff.slower);
+  out["faster"] = list(diff.faster);
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace flatout::report

@@ -1,0 +1,235 @@
+#include "report/trace_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "report/words.h"
+
+namespace flatout::report {
+
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+constexpr size_t kKernels = 5;
+constexpr size_t kRows = 12;
+
+std::string time_text(int64_t ns) { return format_duration(Nanos(ns)); }
+std::string share(int64_t part, int64_t whole) {
+  return whole > 0 ? format_percent(static_cast<double>(part) / static_cast<double>(whole)) : "-";
+}
+
+class Page {
+ public:
+  explicit Page(const TextOptions& options) : options_(options) {
+    options_.width = std::max<size_t>(options_.width, 40);
+  }
+  void line(const Line& line) { text_ += render(line, options_.color) + "\n"; }
+  void blank() { text_ += "\n"; }
+  std::string clean(std::string_view s) const { return report::clean(s, options_); }
+  std::string fit(std::string_view s, size_t width) const {
+    return report::fit(clean(s), width, options_.unicode);
+  }
+  // A label, a figure and what it is.
+  void row(std::string_view label, std::string_view figure, std::string_view text) {
+    line({{fmt::format("  {:<16}", label), Paint::kDim},
+          {fmt::format("{:>9}", figure), Paint::kBold},
+          {"  " + fit(text, options_.width - 29)}});
+  }
+  const TextOptions& options() const { return options_; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  TextOptions options_;
+  std::string text_;
+};
+
+void verdict(Page& page, const TraceDiagnosis& diagnosis) {
+  const bool well = diagnosis.findings.empty();
+  bool first = true;
+  for (const std::string& text : wrap(page.clean(diagnosis.headline), page.options().width - 2)) {
+    page.line(
+        {{first ? (page.options().unicode ? "● " : "* ") : "  ", well ? Paint::kGood : Paint::kBad},
+         {text, Paint::kBold}});
+    first = false;
+  }
+  for (const Finding& f : diagnosis.findings) {
+    page.blank();
+    std::string cost;
+    if (f.cost_ms_per_step) cost = format_duration(nanos(*f.cost_ms_per_step * 1e6)) + " a step";
+    if (f.gain) cost += (cost.empty() ? "" : ", ") + factor_text(*f.gain) + " faster without it";
+    page.line({{"  " + page.clean(f.id), Paint::kWarn},
+               {"  " + page.fit(f.title, page.options().width - f.id.size() - 4)}});
+    if (!cost.empty()) page.line({{"    " + cost, Paint::kBold}});
+    if (f.where) page.line({{"    at " + page.clean(where_text(*f.where)), Paint::kAccent}});
+    for (const Evidence& e : f.evidence)
+      page.line({{"    " + page.fit(e.text, page.options().width - 4), Paint::kDim}});
+    for (const Suggestion& r : f.remedies)
+      page.line({{"    try ", Paint::kGood}, {page.fit(r.text, page.options().width - 8)}});
+  }
+}
+
+void steps(Page& page, const TraceSummary& t) {
+  if (t.steps.empty()) return;
+  std::vector<int64_t> walls;
+  int64_t sum = 0, input = 0;
+  for (const TraceStepSummary& s : t.steps) {
+    walls.push_back(s.wall);
+    sum += s.wall;
+    input += s.input_wait;
+  }
+  std::sort(walls.begin(), walls.end());
+  page.row("steps", fmt::format("{}", walls.size()),
+           fmt::format("median {}, longest {}", time_text(walls[walls.size() / 2]),
+                       time_text(walls.back())));
+  page.row("input wait", share(input, sum), "of the steps' time");
+}
+
+void device(Page& page, const DeviceSummary& d) {
+  const DeviceTimes& t = d.times;
+  page.blank();
+  page.line({{fmt::format("  device {}", d.device), Paint::kBold},
+             {d.name.empty() ? "" : "  " + page.clean(d.name), Paint::kDim},
+             {fmt::format("  {}", time_text(t.span)), Paint::kDim}});
+  page.row("busy", share(t.busy, t.span),
+           fmt::format("compute {}, communication {}, copies {}", share(t.compute, t.span),
+                       share(t.communication, t.span), share(t.memory, t.span)));
+  page.row("idle", share(t.idle(), t.span),
+           fmt::format("input {}, host {}, between kernels {}, unknown {}",
+                       share(d.idle.input_wait, t.span), share(d.idle.host_wait, t.span),
+                       share(d.idle.kernel_wait, t.span), share(d.idle.other, t.span)));
+  if (t.communication > 0) {
+    page.row(
+        "exposed comm.", share(t.exposed_communication(), t.span),
+        fmt::format("{} of the communication overlaps compute", share(t.overlap, t.communication)));
+  }
+  if (d.launch.count > 0) {
+    page.row("launches", fmt::format("{}", d.launch.count),
+             fmt::format("{} longer than what they launch",
+                         share(static_cast<int64_t>(d.launch.shorter_than_launch),
+                               static_cast<int64_t>(d.launch.count))));
+  }
+  for (const HostBlame& h : d.host.slices) {
+    if (h.time * 10 < d.host.time) break;
+    page.row("host meanwhile", share(h.time, d.host.time), h.name);
+  }
+  for (size_t i = 0; i < d.kernels.size() && i < kKernels; ++i) {
+    const KernelStat& k = d.kernels[i];
+    page.row(i == 0 ? "kernels" : "", share(k.sum, t.span), fmt::format("{}x {}", k.count, k.name));
+  }
+}
+
+void damage(Page& page, const TraceDamage& d) {
+  std::string text;
+  const auto say = [&](bool yes, std::string what) {
+    if (yes) text += (text.empty() ? "" : "; ") + what;
+  };
+  say(d.cut_off, "the file is cut off");
+  say(d.bad_events > 0, fmt::format("{} events could not be read", d.bad_events));
+  say(d.bad_numbers > 0, fmt::format("{} numbers are none", d.bad_numbers));
+  say(d.unpaired > 0, fmt::format("{} begins or ends stand alone", d.unpaired));
+  say(d.dropped > 0, fmt::format("{} short host slices were left out", d.dropped));
+  say(!d.text.empty(), d.text);
+  if (!text.empty())
+    page.line({{"  incomplete: ", Paint::kWarn}, {page.fit(text, page.options().width - 14)}});
+}
+
+void trace(Page& page, const TraceSummary& t, bool all_devices) {
+  page.blank();
+  std::string title =
+      fit_end(page.clean(t.file), page.options().width > 50 ? page.options().width - 40 : 20,
+              page.options().unicode);
+  page.line({{title, Paint::kBold},
+             {fmt::format("  {} events, {}{}", t.events, format_bytes(static_cast<double>(t.bytes)),
+                          t.rank >= 0 ? fmt::format(", rank {}", t.rank) : ""),
+              Paint::kDim}});
+  damage(page, t.damage);
+  steps(page, t);
+  if (t.devices.empty() && t.host.span > 0) {
+    page.row("operators", share(t.host.operators, t.host.span),
+             "of the time some thread is in one");
+    for (const HostBlame& h : t.host.training.slices) {
+      if (h.time * 10 < t.host.training.time) break;
+      page.row("otherwise", share(h.time, t.host.training.time), h.name);
+    }
+  }
+  for (const DeviceSummary& d : t.devices) {
+    device(page, d);
+    if (!all_devices) break;
+  }
+}
+
+// Of many ranks a line each.
+void ranks(Page& page, const std::vector<TraceSummary>& traces, const TraceDiagnosis& diagnosis) {
+  page.blank();
+  page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", "rank", "device", "busy",
+                          "idle", "comm.", "exposed"),
+              Paint::kDim}});
+  for (const TraceSummary& t : traces) {
+    if (t.devices.empty()) continue;
+    const DeviceTimes& d = t.devices[0].times;
+    const bool late = std::any_of(diagnosis.stragglers.begin(), diagnosis.stragglers.end(),
+                                  [&](const Straggler& s) { return s.rank == t.rank; });
+    page.line(
+        {{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", t.rank, time_text(d.span),
+                      share(d.busy, d.span), share(d.idle(), d.span),
+                      share(d.communication, d.span), share(d.exposed_communication(), d.span)),
+          late ? Paint::kWarn : Paint::kPlain},
+         {late ? "  others wait for it" : "", Paint::kWarn}});
+  }
+}
+
+}  // namespace
+
+std::string render_trace_summary(const std::vector<TraceSummary>& traces,
+                                 const TraceDiagnosis& diagnosis, const TextOptions& options) {
+  Page page(options);
+  verdict(page, diagnosis);
+  if (traces.size() > 2) {
+    ranks(page, traces, diagnosis);
+    for (const TraceSummary& t : traces)
+      if (t.damage.any()) trace(page, t, false);
+  } else {
+    for (const TraceSummary& t : traces) trace(page, t, t.devices.size() <= 2);
+  }
+  return page.take();
+}
+
+std::string render_trace_diff(const TraceDiff& diff, const TextOptions& options) {
+  Page page(options);
+  if (diff.step_a > 0 && diff.step_b > 0) {
+    const bool slower = diff.step_b > diff.step_a;
+    page.line({{fmt::format("A step takes {} instead of {} ({:+.1f} %)", time_text(diff.step_b),
+                            time_text(diff.step_a),
+                            100.0 * static_cast<double>(diff.step_b - diff.step_a) /
+                                static_cast<double>(diff.step_a)),
+                slower ? Paint::kBad : Paint::kGood}});
+  } else {
+    page.line({{"No steps on both sides: times of the whole traces", Paint::kBold}});
+  }
+  const auto list = [&](const std::vector<TraceChange>& changes, std::string_view title) {
+    if (changes.empty()) return;
+    page.blank();
+    page.line(
+        {{fmt::format("  {}{}", title, diff.step_a > 0 && diff.step_b > 0 ? ", time a step" : ""),
+          Paint::kBold}});
+    for (size_t i = 0; i < changes.size() && i < kRows; ++i) {
+      const TraceChange& c = changes[i];
+      const int64_t d = c.difference();
+      page.line({{fmt::format("  {:>10}", (d > 0 ? "+" : "-") + time_text(d > 0 ? d : -d)),
+                  d > 0 ? Paint::kBad : Paint::kGood},
+                 {fmt::format("  {:>9} {} {:>9}  {:<8} ", time_text(c.a),
+                              options.unicode ? "→" : ">", time_text(c.b), c.kind),
+                  Paint::kDim},
+                 {page.fit(fmt::format("{} ({}x, {}x)", c.name, c.count_a, c.count_b),
+                           page.options().width > 60 ? page.options().width - 46 : 20)}});
+    }
+  };
+  list(diff.slower, "slower");
+  list(diff.faster, "faster");
+  return page.take();
+}
+
+}  // namespace flatout::report

@@ -1,0 +1,129 @@
+#include "timeline/import_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "timeline/byte_source.h"
+#include "timeline/import_perfetto.h"
+#include "timeline/import_tensorflow.h"
+
+namespace flatout::timeline {
+
+using model::Trace;
+
+namespace {
+
+constexpr size_t kHead = 4096;
+constexpr size_t kMostBinary = size_t{4} << 30;  // protobuf's own messages end at 2 GiB
+
+// A source whose first bytes have been looked at already.
+class HeadSource : public ByteSource {
+ public:
+  HeadSource(std::string head, ByteSource& rest) : head_(std::move(head)), rest_(rest) {}
+  Result<size_t> read(char* to, size_t size) override {
+    if (used_ == head_.size()) return rest_.read(to, size);
+    size = std::min(size, head_.size() - used_);
+    std::copy_n(head_.data() + used_, size, to);
+    used_ += size;
+    return size;
+  }
+  bool damaged() const override { return rest_.damaged(); }
+
+ private:
+  std::string head_;
+  ByteSource& rest_;
+  size_t used_ = 0;
+};
+
+Result<Trace> import_chrome(ByteSource& source, const std::string& name,
+                            const TraceOptions& options) {
+  TraceBuilder builder(options);
+  FLATOUT_TRY(const ScanReport report, scan_chrome(source, builder));
+  if (!report.has_list) {
+    return Error{Code::kBadInput, fmt::format("{} is JSON without a list of trace events", name),
+                 "a trace has \"traceEvents\": export it in Chrome's format"};
+  }
+  Trace trace = builder.finish(report);
+  trace.format = "chrome";
+  if (source.damaged()) {
+    trace.damage.cut_off = true;
+    trace.damage.text = "the gzip stream is damaged or ends early";
+  }
+  return trace;
+}
+
+Result<Trace> import_any(ByteSource& source, const std::string& name, const TraceOptions& options) {
+  std::string head(kHead, '\0');
+  size_t size = 0;
+  while (size < head.size()) {
+    FLATOUT_TRY(const size_t got, source.read(head.data() + size, head.size() - size));
+    if (got == 0) break;
+    size += got;
+  }
+  head.resize(size);
+  if (head.empty()) {
+    return Error{Code::kBadInput, fmt::format("{} is empty", name),
+                 "was the profiler stopped before the program ended?"};
+  }
+  using Import = bool (*)(std::string_view, TraceBuilder&);
+  struct Format {
+    std::string_view name;
+    bool (*looks_like_it)(std::string_view);
+    Import import;
+  };
+  static constexpr Format kBinary[] = {
+      {"tf1", looks_like_run_metadata, import_run_metadata},
+      {"xplane", looks_like_xspace, import_xspace},
+      {"perfetto", looks_like_perfetto, import_perfetto},
+  };
+  const bool chrome = looks_like_chrome(head);
+  const Format* binary = nullptr;
+  for (const Format& format : kBinary) {
+    if (binary == nullptr && format.looks_like_it(head)) binary = &format;
+  }
+  HeadSource whole(std::move(head), source);
+  if (chrome) return import_chrome(whole, name, options);
+  if (binary != nullptr) {
+    FLATOUT_TRY(const std::string bytes, read_all(whole, kMostBinary));
+    TraceBuilder builder(options);
+    const bool complete = binary->import(bytes, builder);
+    ScanReport report;
+    report.bytes = bytes.size();
+    report.has_list = true;
+    report.complete = complete;
+    Trace trace = builder.finish(report);
+    trace.format = binary->name;
+    return trace;
+  }
+  return Error{Code::kBadInput, fmt::format("{} is no trace that flatout knows", name),
+               "known are Chrome and PyTorch JSON, TensorFlow timelines and XPlane, Perfetto"};
+}
+
+}  // namespace
+
+Result<Trace> import_trace(const std::string& path, const TraceOptions& options) {
+  FLATOUT_TRY(const auto source, open_source(path));
+  const std::string name = escape_terminal(path);
+  FLATOUT_TRY(Trace trace, import_any(*source, name, options));
+  trace.file = path;
+  return trace;
+}
+
+Result<Trace> import_trace_bytes(std::string_view bytes, const std::string& name,
+                                 const TraceOptions& options) {
+  const auto source = memory_source(bytes);
+  FLATOUT_TRY(Trace trace, import_any(*source, name, options));
+  trace.file = name;
+  return trace;
+}
+
+Result<bool> is_chrome(const std::string& path) {
+  FLATOUT_TRY(const auto source, open_source(path));
+  char head[256];
+  FLATOUT_TRY(const size_t got, source->read(head, sizeof head));
+  return looks_like_chrome({head, got});
+}
+
+}  // namespace flatout::timeline

@@ -1,0 +1,52 @@
+// Any bytes as a trace, of whatever format: nothing crashes, what is kept is consistent, all
+// analyses run, and what is written from it can be read again.
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "timeline/import_trace.h"
+#include "timeline/trace_analysis.h"
+#include "timeline/trace_convert.h"
+#include "timeline/trace_diff.h"
+
+namespace {
+
+using namespace flatout;  // NOLINT
+
+void check(const model::Trace& trace) {
+  for (size_t i = 0; i < trace.size(); ++i) {
+    FLATOUT_CHECK(trace.duration[i] >= 0);
+    FLATOUT_CHECK(trace.name[i] < trace.strings.size() && trace.track[i] < trace.tracks.size());
+    FLATOUT_CHECK(trace.category[i] < trace.categories.size());
+    FLATOUT_CHECK(!model::on_device(trace.kind[i]) || trace.tracks[trace.track[i]].is_stream);
+  }
+  const timeline::TraceIndex index(trace);
+  const model::TraceSummary summary = timeline::summarize(index);
+  for (const model::DeviceSummary& d : summary.devices) {
+    const model::IdleBlame& idle = d.idle;
+    FLATOUT_CHECK(d.times.busy <= d.times.span && d.times.compute <= d.times.busy);
+    FLATOUT_CHECK(idle.host_wait + idle.input_wait + idle.kernel_wait + idle.other ==
+                  d.times.idle());
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  auto trace = timeline::import_trace_bytes(bytes);
+  if (!trace.ok()) return 0;
+  check(*trace);
+  timeline::diff_traces(*trace, *trace);
+  std::string out;
+  FLATOUT_CHECK(timeline::write_chrome(*trace, *timeline::string_sink(out)).ok());
+  auto again = timeline::import_trace_bytes(out);
+  FLATOUT_CHECK(again.ok() && again->size() == trace->size() && !again->damage.any());
+  out.clear();
+  FLATOUT_CHECK(timeline::write_perfetto(*trace, *timeline::string_sink(out)).ok());
+  if (trace->size() > 0) {
+    again = timeline::import_trace_bytes(out);
+    FLATOUT_CHECK(again.ok() && again->size() == trace->size());
+  }
+  return 0;
+}

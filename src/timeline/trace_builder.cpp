@@ -1,0 +1,402 @@
+#include "timeline/trace_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/text.h"
+#include "timeline/json_scan.h"
+
+namespace flatout::timeline {
+
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+constexpr int64_t kLongSlice = 50'000;  // ns
+constexpr uint64_t kWordKey = uint64_t{1} << 63;
+// Times beyond this are microseconds since 1970 (2001 on), not since the machine started.
+constexpr int64_t kEpoch = 1'000'000'000'000'000'000;
+constexpr int64_t kLatest = 4'000'000'000'000'000'000;
+
+bool kernel_says_more(std::string_view name) {
+  return name.starts_with("nccl") || name.starts_with("rccl");
+}
+
+std::optional<int64_t> integer(std::string_view value) {
+  return parse_number<int64_t>(scan::unquoted(value));
+}
+
+}  // namespace
+
+EventKind kind_of_category(std::string_view category) {
+  struct Row {
+    std::string_view category;
+    EventKind kind;
+  };
+  static constexpr Row kRows[] = {
+      {"cpu_op", EventKind::kOp},
+      {"Operator", EventKind::kOp},
+      {"Op", EventKind::kOp},
+      {"python_function", EventKind::kPython},
+      {"user_annotation", EventKind::kAnnotation},
+      {"cuda_runtime", EventKind::kRuntime},
+      {"cuda_driver", EventKind::kRuntime},
+      {"Runtime", EventKind::kRuntime},
+      {"hip_runtime", EventKind::kRuntime},
+      {"mtia_runtime", EventKind::kRuntime},
+      {"xpu_runtime", EventKind::kRuntime},
+      {"privateuse1_runtime", EventKind::kRuntime},
+      {"kernel", EventKind::kKernel},
+      {"Kernel", EventKind::kKernel},
+      {"mtia_ccp_events", EventKind::kKernel},
+      {"gpu_memcpy", EventKind::kMemcpy},
+      {"Memcpy", EventKind::kMemcpy},
+      {"gpu_memset", EventKind::kMemset},
+      {"Memset", EventKind::kMemset},
+      {"gpu_user_annotation", EventKind::kDeviceAnnotation},
+      {"cuda_sync", EventKind::kSync},
+      {"overhead", EventKind::kOverhead},
+      {"Trace", EventKind::kSpan},
+  };
+  for (const Row& row : kRows) {
+    if (row.category == category) return row.kind;
+  }
+  return EventKind::kOther;
+}
+
+EventKind kind_of_device_name(std::string_view name) {
+  std::string lower(name.substr(0, 64));
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (lower.find("memcpy") != std::string::npos) return EventKind::kMemcpy;
+  if (lower.find("memset") != std::string::npos) return EventKind::kMemset;
+  return EventKind::kKernel;
+}
+
+uint16_t TraceBuilder::category(std::string_view name) {
+  if (have_last_category_ && name == last_category_) return last_category_id_;
+  size_t id = 0;
+  while (id < trace_.categories.size() && trace_.categories[id] != name) ++id;
+  if (id == trace_.categories.size()) {
+    // A file with thousands of categories is hostile: what comes later is one.
+    if (id >= 4096) return 0;
+    trace_.categories.emplace_back(name);
+    category_kinds_.push_back(kind_of_category(name));
+    category_counts_.push_back(0);
+  }
+  last_category_ = name;
+  last_category_id_ = static_cast<uint16_t>(id);
+  have_last_category_ = true;
+  return last_category_id_;
+}
+
+uint64_t TraceBuilder::key_of(std::string_view word) {
+  if (const auto value = parse_number<int64_t>(word))
+    return static_cast<uint64_t>(*value) & ~kWordKey;
+  return kWordKey | trace_.strings.intern(word);
+}
+
+TrackId TraceBuilder::track(std::string_view pid, std::string_view tid) {
+  if (last_track_ != kNoEvent && pid == last_pid_ && tid == last_tid_) return last_track_;
+  const auto [at, is_new] =
+      tracks_.try_emplace({key_of(pid), key_of(tid)}, static_cast<TrackId>(trace_.tracks.size()));
+  if (is_new) {
+    TraceTrack track;
+    track.pid = pid;
+    track.tid = tid;
+    trace_.tracks.push_back(std::move(track));
+  }
+  last_pid_ = pid;
+  last_tid_ = tid;
+  return last_track_ = at->second;
+}
+
+TrackId TraceBuilder::stream(int64_t device, int64_t stream) {
+  const auto [at, is_new] =
+      streams_.try_emplace({static_cast<uint64_t>(device), static_cast<uint64_t>(stream)},
+                           static_cast<TrackId>(trace_.tracks.size()));
+  if (is_new) {
+    TraceTrack track;
+    track.is_stream = true;
+    track.device = device;
+    track.stream = stream;
+    trace_.tracks.push_back(std::move(track));
+  }
+  return at->second;
+}
+
+uint32_t TraceBuilder::correlation_of(std::string_view value) {
+  const auto number = parse_number<uint64_t>(scan::unquoted(value));
+  return number ? narrow(*number) : 0;
+}
+
+uint32_t TraceBuilder::narrow(uint64_t correlation) {
+  if (correlation < 0xF000'0000) return static_cast<uint32_t>(correlation);
+  // Wider than a column's cell, and rare: numbered from the other end.
+  const auto [at, is_new] = large_correlations_.try_emplace(
+      correlation, static_cast<uint32_t>(0xFFFF'FFFE - large_correlations_.size()));
+  return at->second;
+}
+
+StringId TraceBuilder::name_of(const ChromeEvent& e) {
+  return e.name_escaped ? trace_.strings.intern(scan::unescape(e.name))
+                        : trace_.strings.intern(e.name);
+}
+
+void TraceBuilder::event(const ChromeEvent& e) {
+  ++phase_counts_[static_cast<unsigned char>(e.phase)];
+  if (e.bad_number) ++trace_.damage.bad_numbers;
+  switch (e.phase) {
+    case 'X': {
+      const uint16_t id = category(e.category);
+      ++category_counts_[id];
+      if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
+      const EventKind kind = category_kinds_[id];
+      if (on_device(kind)) {
+        device_slice(e, id, kind);
+      } else {
+        slice(e, id, kind);
+      }
+      return;
+    }
+    case 'M':
+      metadata(e);
+      return;
+    case 'B':
+      begin_slice(e);
+      return;
+    case 'E':
+      end_slice(e);
+      return;
+    default:
+      return;
+  }
+}
+
+void TraceBuilder::slice(const ChromeEvent& e, uint16_t category_id, EventKind kind) {
+  const int64_t duration = std::clamp<int64_t>(e.duration_ns, 0, kLatest);
+  if (kind == EventKind::kOp || kind == EventKind::kPython) {
+    if (++host_slices_ > options_.host_slices && duration < kLongSlice) {
+      ++trace_.damage.dropped;
+      return;
+    }
+    // The 2021 profiler had ranges of the program among the operators.
+    if (kind == EventKind::kOp &&
+        (e.name.starts_with("ProfilerStep") || e.name.starts_with("enumerate(DataLoader)") ||
+         e.name.starts_with("Optimizer."))) {
+      kind = EventKind::kAnnotation;
+    }
+  }
+  uint32_t correlation = 0;
+  if (kind == EventKind::kRuntime) {
+    scan::members(e.args, [&](std::string_view key, std::string_view value) {
+      if (key != "correlation") return true;
+      correlation = correlation_of(value);
+      return false;
+    });
+  }
+  StringId name;
+  if (options_.shapes && kind == EventKind::kOp && !e.args.empty()) {
+    std::string_view dims;
+    scan::members(e.args, [&](std::string_view key, std::string_view value) {
+      if (key != "Input Dims" && key != "Input dims") return true;
+      dims = value;
+      return false;
+    });
+    buffer_ = e.name_escaped ? scan::unescape(e.name) : std::string(e.name);
+    if (dims.size() > 2) buffer_.append(" ").append(dims.substr(0, 400));
+    name = trace_.strings.intern(buffer_);
+  } else {
+    name = name_of(e);
+  }
+  trace_.push_back(e.time_ns, duration, name, track(e.pid, e.tid), kind, category_id, correlation,
+                   e.args.empty() ? 0 : e.args_offset());
+}
+
+void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, EventKind kind) {
+  std::optional<int64_t> device, on_stream;
+  uint32_t correlation = 0;
+  std::optional<uint64_t> bytes;
+  Trace::Collective collective{};
+  bool is_collective = false;
+  const auto id = static_cast<EventId>(trace_.size());
+  // Collectives say more about themselves, and say it last.
+  const bool all = kernel_says_more(e.name);
+  scan::members(e.args, [&](std::string_view key, std::string_view value) {
+    switch (key.size()) {
+      case 5:
+        if (key == "bytes") bytes = parse_number<uint64_t>(scan::unquoted(value));
+        break;
+      case 6:
+        if (key == "device") device = integer(value);
+        if (key == "stream") on_stream = integer(value);
+        break;
+      case 11:
+        if (key == "correlation") correlation = correlation_of(value);
+        break;
+      default:
+        if (key == "Collective name") {
+          is_collective = true;
+          collective.name = trace_.strings.intern(scan::unquoted(value));
+        } else if (key == "Process Group Name") {
+          collective.group = trace_.strings.intern(scan::unquoted(value));
+        } else if (key == "Group size") {
+          collective.group_size = static_cast<uint32_t>(integer(value).value_or(0));
+        } else if (key == "In msg nelems") {
+          collective.bytes =
+              static_cast<uint64_t>(std::max<int64_t>(0, integer(value).value_or(0)));
+        }
+    }
+    return all || !device || !on_stream || correlation == 0 ||
+           (kind != EventKind::kKernel && !bytes);
+  });
+  if (!device) device = parse_number<int64_t>(e.pid);
+  if (!on_stream) {
+    std::string_view tid = e.tid;
+    if (tid.starts_with("stream ")) tid.remove_prefix(7);
+    on_stream = parse_number<int64_t>(tid);
+  }
+  const int64_t duration = std::clamp<int64_t>(e.duration_ns, 0, kLatest);
+  trace_.push_back(e.time_ns, duration, name_of(e),
+                   stream(device.value_or(0), on_stream.value_or(0)), kind, category_id,
+                   correlation, e.args.empty() ? 0 : e.args_offset());
+  if (bytes && kind != EventKind::kKernel) trace_.copies.push_back({id, *bytes});
+  if (is_collective) {
+    collective.event = id;
+    trace_.collectives.push_back(collective);
+  }
+}
+
+void TraceBuilder::add(const ImportedSlice& s) {
+  ++phase_counts_[static_cast<unsigned char>('X')];
+  ++slices_added_;
+  const uint16_t category_id = category(s.category);
+  ++category_counts_[category_id];
+  if (s.time_ns > kLatest || s.time_ns < -kLatest) {
+    ++trace_.damage.bad_numbers;
+    return;
+  }
+  const int64_t duration = std::clamp<int64_t>(s.duration_ns, 0, kLatest);
+  if ((s.kind == EventKind::kOp || s.kind == EventKind::kPython || s.kind == EventKind::kOther) &&
+      ++host_slices_ > options_.host_slices && duration < kLongSlice) {
+    ++trace_.damage.dropped;
+    return;
+  }
+  const bool device = on_device(s.kind) && s.device;
+  const auto id = static_cast<EventId>(trace_.size());
+  trace_.push_back(s.time_ns, duration, trace_.strings.intern(s.name),
+                   device ? stream(*s.device, s.stream.value_or(0)) : track(s.pid, s.tid),
+                   device || !on_device(s.kind) ? s.kind : EventKind::kOther, category_id,
+                   narrow(s.correlation), s.args_offset);
+  if (device && s.bytes && s.kind != EventKind::kKernel) trace_.copies.push_back({id, *s.bytes});
+}
+
+void TraceBuilder::begin(TrackId on, int64_t time_ns, std::string_view name,
+                         std::string_view category_name) {
+  const uint16_t category_id = category(category_name);
+  ++category_counts_[category_id];
+  if (open_.size() <= on) open_.resize(on + 1);
+  open_[on].push_back(static_cast<EventId>(trace_.size()));
+  EventKind kind = category_kinds_[category_id];
+  if (on_device(kind) && !trace_.tracks[on].is_stream) kind = EventKind::kOther;
+  trace_.push_back(time_ns, -1, trace_.strings.intern(name), on, kind, category_id);
+}
+
+void TraceBuilder::end(TrackId on, int64_t time_ns) {
+  if (open_.size() <= on || open_[on].empty()) {
+    ++trace_.damage.unpaired;
+    return;
+  }
+  const EventId id = open_[on].back();
+  open_[on].pop_back();
+  trace_.duration[id] = std::clamp<int64_t>(time_ns - trace_.start[id], 0, kLatest);
+}
+
+void TraceBuilder::begin_slice(const ChromeEvent& e) {
+  if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
+  begin(track(e.pid, e.tid), e.time_ns,
+        e.name_escaped ? scan::unescape(e.name) : std::string(e.name), e.category);
+}
+
+void TraceBuilder::end_slice(const ChromeEvent& e) {
+  if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
+  end(track(e.pid, e.tid), e.time_ns);
+}
+
+void TraceBuilder::metadata(const ChromeEvent& e) {
+  const bool process = e.name == "process_name";
+  if (!process && e.name != "thread_name") return;
+  std::string name;
+  scan::members(e.args, [&](std::string_view key, std::string_view value) {
+    if (key == "name") name = scan::unescape(scan::unquoted(value));
+    return key != "name";
+  });
+  if (process) {
+    process_names_[std::string(e.pid)] = name;
+  } else {
+    trace_.tracks[track(e.pid, e.tid)].thread = name;
+  }
+}
+
+void TraceBuilder::member(std::string_view key, std::string_view value) {
+  if (key == "baseTimeNanoseconds") {
+    trace_.base_time_ns = integer(value).value_or(0);
+  } else if (key == "distributedInfo") {
+    scan::members(value, [&](std::string_view name, std::string_view number) {
+      const int64_t n = std::clamp<int64_t>(integer(number).value_or(-1), -1, 1 << 30);
+      if (name == "rank") trace_.rank = static_cast<int>(n);
+      if (name == "world_size") trace_.world_size = static_cast<int>(n);
+      return true;
+    });
+  } else if (key == "deviceProperties") {
+    scan::elements(value, [&](std::string_view device) {
+      int64_t id = -1;
+      std::string name;
+      scan::members(device, [&](std::string_view field, std::string_view text) {
+        if (field == "id") id = integer(text).value_or(-1);
+        if (field == "name") name = scan::unescape(scan::unquoted(text));
+        return true;
+      });
+      if (trace_.device_names.size() < 4096) trace_.device_names[id] = name;
+      return true;
+    });
+  }
+}
+
+// Formats whose tracks say by their name what they are (TensorFlow's): "/device:GPU:0 stream:all
+// Compute".
+void TraceBuilder::classify_tracks() {
+  for (TraceTrack& track : trace_.tracks) {
+    const auto name = process_names_.find(track.pid);
+    if (name != process_names_.end()) track.process = name->second;
+    if (track.is_stream) track.pid = fmt::format("{}", track.device);
+  }
+}
+
+Trace TraceBuilder::finish(const ScanReport& report) {
+  int64_t last = 0;
+  for (size_t i = 0; i < trace_.size(); ++i) last = std::max(last, trace_.start[i]);
+  for (auto& stack : open_) {
+    for (const EventId id : stack) {
+      trace_.duration[id] = std::max<int64_t>(0, last - trace_.start[id]);
+      ++trace_.damage.unpaired;
+    }
+  }
+  classify_tracks();
+  trace_.epoch_times = trace_.size() > 0 && trace_.start[0] > kEpoch;
+  trace_.bytes_read = report.bytes;
+  trace_.events_seen = report.events + slices_added_;
+  trace_.damage.bad_events += report.bad_events;
+  trace_.damage.cut_off = report.has_list && !report.complete;
+  for (int phase = 1; phase < 256; ++phase) {
+    if (phase_counts_[phase] > 0) trace_.phases[static_cast<char>(phase)] = phase_counts_[phase];
+  }
+  for (size_t i = 0; i < trace_.categories.size(); ++i)
+    if (category_counts_[i] > 0)
+      trace_.slices_by_category[trace_.categories[i]] = category_counts_[i];
+  return std::move(trace_);
+}
+
+}  // namespace flatout::timeline

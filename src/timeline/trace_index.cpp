@@ -1,0 +1,158 @@
+#include "timeline/trace_index.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace flatout::timeline {
+
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+bool is_sync_call(std::string_view name) {
+  return contains(name, "Synchronize") || name == "cudaMemcpy" || name == "hipMemcpy" ||
+         name == "hipMemcpyWithStream" || name == "cudaEventSynchronize";
+}
+
+enum NameUse : uint8_t { kUnknown, kNothing, kStep, kOtherStep, kInput, kSyncCall, kFeed };
+
+NameUse use_of(std::string_view name) {
+  if (name.starts_with("ProfilerStep")) return kStep;
+  if (name.starts_with("enumerate(DataLoader)") || name.starts_with("IteratorGetNext"))
+    return kInput;
+  // TensorFlow's: where no ProfilerStep is there.
+  for (const std::string_view step :
+       {"multi_step_on_iterator", "one_step_on_iterator", "train_function", "train", "StepMarker"})
+    if (name == step) return kOtherStep;
+  if (name.starts_with("PyFunc") || name == "_Arg") return kFeed;
+  return is_sync_call(name) ? kSyncCall : kNothing;
+}
+
+}  // namespace
+
+KernelType kernel_type(std::string_view name, std::string_view category) {
+  if (name.starts_with("nccl") || name.starts_with("rccl") || name.starts_with("hccl") ||
+      contains(name, "ncclKernel") || contains(name, "ncclDevKernel")) {
+    return KernelType::kCommunication;
+  }
+  std::string_view rest = name;
+  if (rest.starts_with("hip")) rest.remove_prefix(3);
+  if (rest.starts_with("Memcpy") || rest.starts_with("Memset") || name.starts_with("dma") ||
+      name == "CopyHostToDevice" || name == "CopyDeviceToHost" || name == "CopyDeviceToDevice" ||
+      contains(category, "mem")) {
+    return KernelType::kMemory;
+  }
+  return KernelType::kCompute;
+}
+
+void snap_epoch_times(Trace& trace) {
+  if (!trace.epoch_times) return;
+  for (int64_t& start : trace.start) {
+    const auto us = static_cast<double>(static_cast<long double>(start) / 1000);
+    start = std::llround(us * 1000);
+  }
+}
+
+void TraceIndex::add_launch(uint32_t correlation, EventId event) {
+  const size_t mask = launches_.size() - 1;
+  size_t at = (correlation * 0x9E3779B1u) & mask;
+  while (launches_[at] != 0) {
+    if (launches_[at] >> 32 == correlation) return;  // the first call stays
+    at = (at + 1) & mask;
+  }
+  launches_[at] = uint64_t{correlation} << 32 | event;
+}
+
+EventId TraceIndex::launch(uint32_t correlation) const {
+  if (correlation == 0 || launches_.empty()) return kNoEvent;
+  const size_t mask = launches_.size() - 1;
+  size_t at = (correlation * 0x9E3779B1u) & mask;
+  while (launches_[at] != 0) {
+    if (launches_[at] >> 32 == correlation) return static_cast<EventId>(launches_[at]);
+    at = (at + 1) & mask;
+  }
+  return kNoEvent;
+}
+
+TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
+  for (const std::string& category : trace.categories)
+    mem_categories_.push_back(contains(category, "mem"));
+  types_.resize(trace.strings.size() * 2);
+  for (StringId id = 0; id < trace.strings.size(); ++id) {
+    types_[size_t{id} * 2] = kernel_type(trace.strings[id], "");
+    types_[size_t{id} * 2 + 1] = kernel_type(trace.strings[id], "mem");
+  }
+  std::vector<NameUse> uses(trace.strings.size(), kUnknown);
+  const auto use = [&](EventId e) {
+    NameUse& known = uses[trace.name[e]];
+    if (known == kUnknown) known = use_of(trace.name_of(e));
+    return known;
+  };
+  size_t launches = 0;
+  for (size_t i = 0; i < trace.size(); ++i)
+    launches += trace.kind[i] == EventKind::kRuntime && trace.correlation[i] != 0 ? 1 : 0;
+  size_t slots = 16;
+  while (slots < launches * 2) slots *= 2;
+  launches_.resize(slots);
+  std::vector<Interval64> input;
+  std::vector<EventId> other_steps;
+  std::vector<std::vector<DeviceEvent>*> device_of(trace.tracks.size());
+  for (size_t i = 0; i < trace.size(); ++i) {
+    const auto e = static_cast<EventId>(i);
+    switch (trace.kind[i]) {
+      case EventKind::kKernel:
+      case EventKind::kMemcpy:
+      case EventKind::kMemset: {
+        auto*& list = device_of[trace.track[i]];
+        if (list == nullptr) list = &devices_[trace.tracks[trace.track[i]].device];
+        list->push_back({trace.start[i], e});
+        break;
+      }
+      case EventKind::kRuntime:
+        if (trace.correlation[i] != 0) add_launch(trace.correlation[i], e);
+        if (use(e) == kSyncCall) syncs_.push_back(e);
+        break;
+      case EventKind::kAnnotation:
+      case EventKind::kOther:
+      case EventKind::kOp:
+        switch (use(e)) {
+          case kStep:
+            if (trace.kind[i] == EventKind::kAnnotation || trace.kind[i] == EventKind::kOther)
+              steps_.push_back(e);
+            break;
+          case kOtherStep:
+            other_steps.push_back(e);
+            break;
+          case kInput:
+            input.push_back({trace.start[i], trace.end(e)});
+            break;
+          case kFeed:
+            feeds_.push_back(e);
+            break;
+          default:
+            break;
+        }
+        break;
+      default:
+        break;
+    }
+  }
+  input_ = unite(std::move(input));
+  if (steps_.empty()) steps_ = std::move(other_steps);
+  for (auto& [device, events] : devices_) {
+    const auto earlier = [](const DeviceEvent& a, const DeviceEvent& b) {
+      return a.start != b.start ? a.start < b.start : a.event < b.event;
+    };
+    if (!std::is_sorted(events.begin(), events.end(), earlier))
+      std::sort(events.begin(), events.end(), earlier);
+  }
+  const auto by_start = [&](EventId a, EventId b) { return trace.start[a] < trace.start[b]; };
+  std::stable_sort(steps_.begin(), steps_.end(), by_start);
+  std::stable_sort(syncs_.begin(), syncs_.end(), by_start);
+}
+
+}  // namespace flatout::timeline

@@ -1,0 +1,64 @@
+// What the analyses of one trace share: its device events in order, who launched them, what kind
+// each name is.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "model/trace.h"
+#include "model/trace_summary.h"
+#include "timeline/intervals.h"
+
+namespace flatout::timeline {
+
+/// What a device's event does, by its name and category; the same patterns for NVIDIA, AMD and
+/// others.
+model::KernelType kernel_type(std::string_view name, std::string_view category);
+
+/// Puts the starts of a trace with epoch_times where a double holds them in nanoseconds: on
+/// multiples of 256. Programs that write and read microseconds since 1970 do so, the reference of
+/// our golden numbers too; whether two slices touch depends on it.
+void snap_epoch_times(model::Trace& trace);
+
+class TraceIndex {
+ public:
+  explicit TraceIndex(const model::Trace& trace);
+
+  struct DeviceEvent {
+    int64_t start = 0;
+    model::EventId event = 0;
+  };
+  const model::Trace& trace() const { return trace_; }
+  /// By device, each in order of their start.
+  const std::map<int64_t, std::vector<DeviceEvent>>& devices() const { return devices_; }
+  /// The runtime call with that correlation; kNoEvent where the trace lacks it.
+  model::EventId launch(uint32_t correlation) const;
+  model::EventId launch_of(model::EventId event) const { return launch(trace_.correlation[event]); }
+  model::KernelType type(model::EventId event) const { return types_[event_type_(event)]; }
+  /// When some thread asked a data loader for a batch.
+  const Intervals& input() const { return input_; }
+  /// ProfilerStep ranges of the host (or what stands for them in TensorFlow's traces), in order of
+  /// their start.
+  const std::vector<model::EventId>& steps() const { return steps_; }
+  /// Calls that wait for a device, in order of their start.
+  const std::vector<model::EventId>& syncs() const { return syncs_; }
+  /// Operators that hand batches from Python to TensorFlow.
+  const std::vector<model::EventId>& feeds() const { return feeds_; }
+
+ private:
+  size_t event_type_(model::EventId event) const {
+    return size_t{trace_.name[event]} * 2 + (mem_categories_[trace_.category[event]] ? 1 : 0);
+  }
+  void add_launch(uint32_t correlation, model::EventId event);
+
+  const model::Trace& trace_;
+  std::map<int64_t, std::vector<DeviceEvent>> devices_;
+  std::vector<uint64_t> launches_;  // open addressing: correlation << 32 | event
+  std::vector<model::KernelType> types_;
+  std::vector<bool> mem_categories_;
+  Intervals input_;
+  std::vector<model::EventId> steps_, syncs_, feeds_;
+};
+
+}  // namespace flatout::timeline
