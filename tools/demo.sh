@@ -6,13 +6,15 @@ flatout=$1
 out=$(mktemp -d "${TMPDIR:-/tmp}/flatout-demo-XXXXXX")
 
 show() {
+  name=$1
+  shift
   echo
   echo "\$ flatout run -- flatout train $*"
-  "$flatout" run --out "$out/$1$2" -- "$flatout" train "$@" > "$out/$1$2.log" || true
+  "$flatout" run --out "$out/$name" -- "$flatout" train "$@" > "$out/$name.log" || true
 }
 
-show --steps 200
-show --inject input.decode_cpu
-show --inject stall.checkpoint
+show healthy --steps 200
+show input.decode_cpu --inject input.decode_cpu
+show stall.checkpoint --inject stall.checkpoint
 echo
-echo "Each run left a folder in $out. The report with all its curves: ${BROWSER:-open} $out/--injectinput.decode_cpu/report.html"
+echo "Each run left a folder in $out. The report with all its curves: ${BROWSER:-open} $out/input.decode_cpu/report.html"
