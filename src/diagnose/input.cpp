@@ -24,14 +24,14 @@ namespace {
 constexpr double kSecondCause = 0.25;
 // Share of their time that producers work from which they can be what the step waits for.
 constexpr double kBusy = 0.5;
-// CPU time that a page fault, a byte and a call of read cost in the kernel, roughly: to tell known
-// kernel work from look-ups of files.
 constexpr double kUnpickle = 2.0;    // times what pickling took: more than that is no unpickling
 constexpr double kMostOfStep = 0.3;  // in the queue of producers that idle
 constexpr double kHandles = 0.25;    // of that time on a core, from which passing on is work
 constexpr double kMostOfIt = 0.7;    // of what faster decoding saves, that more workers save, too
 constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
+// CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
+// work from look-ups of files.
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
 
 /// What the lines that do I/O spend, in seconds per batch.

@@ -90,11 +90,11 @@ Status Recorder::start_command() {
     }
   }
   std::vector<std::string> environment = environment_;
+  const AgentPaths paths = find_agent();
   if (options_.agent) {
     FLATOUT_TRY(agents_, AgentServer::open(*loop_, recording_, [this](int32_t pid) {
                   return tree_ != nullptr && tree_->contains(pid);
                 }));
-    const AgentPaths paths = find_agent();
     if (paths.library.empty()) {
       sink_.missing({"agent", "libflatout_agent.so is not beside flatout", "install it again"});
     } else {
@@ -117,14 +117,14 @@ Status Recorder::start_command() {
   }
   if (!folder_.path.empty()) set_variable(environment, "FLATOUT_RUN_DIR", folder_.path);
   if (options_.allocator) {
-    const std::string library = find_agent().allocator;
-    if (library.find_first_of(": ") != std::string::npos) {
-      sink_.missing({"malloc", "LD_PRELOAD cannot name a path with a blank or a colon: " + library,
+    if (paths.allocator.find_first_of(": ") != std::string::npos) {
+      sink_.missing({"malloc",
+                     "LD_PRELOAD cannot name a path with a blank or a colon: " + paths.allocator,
                      "install flatout elsewhere"});
-    } else if (library.empty()) {
+    } else if (paths.allocator.empty()) {
       sink_.missing({"malloc", "libflatout_malloc.so is not beside flatout", "install it again"});
     } else {
-      add_preload(environment, library);
+      add_preload(environment, paths.allocator);
     }
   }
 

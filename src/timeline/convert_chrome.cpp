@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "timeline/chrome_scanner.h"
 #include "timeline/json_scan.h"
+#include "timeline/json_text.h"
 #include "timeline/trace_convert.h"
 
 namespace flatout::timeline {
@@ -36,21 +37,6 @@ bool is_clean(std::string_view text) {
     }
   }
   return true;
-}
-
-std::string json_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : to_utf8(text)) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    } else {
-      out += c;
-    }
-  }
-  return out += '"';
 }
 
 // Microseconds with their nanoseconds, exactly.

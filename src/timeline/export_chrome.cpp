@@ -12,6 +12,7 @@
 
 #include "base/fs.h"
 #include "base/text.h"
+#include "timeline/json_text.h"
 #include "timeline/steps.h"
 
 namespace flatout::timeline {
@@ -26,21 +27,6 @@ using Output = std::function<void(std::string_view)>;
 constexpr int64_t kStepsPid = (1 << 22) + 1, kMachinePid = (1 << 22) + 2;
 constexpr int64_t kStatesTid = 1 << 23, kLaneTid = 1 << 24;
 constexpr int kMaxLanes = 4;
-
-std::string json_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : to_utf8(text)) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out += '"';
-}
 
 struct Lane {
   int64_t pid = 0, tid = 0;

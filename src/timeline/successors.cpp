@@ -19,18 +19,17 @@ struct Training {
 
 bool trains(SliceKind kind) { return kind == SliceKind::kOptimizer || kind == SliceKind::kStep; }
 
-/// Events of threads that are known to continue another become that one's. True if there were any.
-bool relabel(Run& run) {
+/// Events of threads that are known to continue another become that one's.
+void relabel(Run& run) {
   const auto head = [&](ThreadId thread) {
     const ThreadId first = run.threads[thread].continues;
     return first == kNone ? thread : first;
   };
   if (std::ranges::none_of(run.threads, [](const Thread& t) { return t.continues != kNone; })) {
-    return false;
+    return;
   }
   for (Slice& slice : run.slices) slice.thread = head(slice.thread);
   for (StackReading& reading : run.readings) reading.thread = head(reading.thread);
-  return true;
 }
 
 }  // namespace
