@@ -37,6 +37,7 @@ template <class T>
 void keep_longest(std::vector<T>& items, size_t budget) {
   if (items.size() <= budget) return;
   std::vector<int64_t> lengths;
+  lengths.reserve(items.size());
   for (const T& item : items) lengths.push_back((item.end - item.begin).count());
   const auto nth = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() - budget);
   std::ranges::nth_element(lengths, nth);
