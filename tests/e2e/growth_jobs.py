@@ -159,7 +159,7 @@ def inline():
 
 
 def streamed():
-    over(DataLoader(Streamed(), 4, num_workers=1), SECONDS + 4)
+    over(DataLoader(Streamed(), 4, num_workers=1))
 
 
 def change():

@@ -39,7 +39,7 @@ def growths(info):
 
 def growth(info, name):
     found = [v for v in growths(info) if v.startswith((name + " at ", name + ": "))]
-    assert len(found) == 1, info
+    assert len(found) == 1, (name, growths(info))
     return found[0]
 
 

@@ -223,7 +223,7 @@ LOOKALIKES = [
 
 HEALTHY = [
     healthy("healthy_cnn_serial", "healthy_cnn.py"),
-    healthy("healthy_cnn_workers", "healthy_cnn.py", "--workers", "2"),
+    healthy("healthy_cnn_workers", "healthy_cnn.py", "--workers", "2", "--batch", "64"),
     healthy("healthy_mlp", "healthy_mlp.py"),
     healthy("healthy_transformer", "healthy_transformer.py"),
     healthy("healthy_gan", "healthy_gan.py"),

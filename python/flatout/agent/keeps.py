@@ -23,9 +23,9 @@ TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(5, 10)
 _TIMES = (0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
 _EVERY = 30  # s
 _GROWTH = 256 << 10  # bytes from one of these times to the next, and
-_OFTEN = 3  # times in a row: it keeps growing
+_OFTEN = 3  # times more than it did not: it keeps growing
 _FAST_GROWTH = 16 << 20  # bytes that tell so at once
-_SOON = 250000000  # ns to the next look after those; four times that after others
+_SOON = 250000000  # ns to the next look after those; twice that after others
 _MOST_SOON = 12  # looks that come so soon
 _BUDGET = 300000  # ns of one look
 _LEAST = 150000  # ns of that are for what the roots lead to, whatever they took
@@ -77,9 +77,10 @@ class _State:
     began = 0  # the first step
     looks = 0
     part = 0  # of the look that is under way
+    next = 0  # when the one after it is due
     steps = 0  # batches, in a loader's worker
     resident = 0  # bytes, at the last of _TIMES
-    growing = 0  # how many of them in a row saw it grow
+    growing = 0  # how many of them saw it grow, less those that did not
     sent_at = 0
     modules = 0  # how many of sys.modules, in order, are known or in _new_modules
 
@@ -150,16 +151,15 @@ def look(in_loop=True):
             state.look_due = _NEVER
         elif not _State.began:
             _State.began = begin
-            _next(begin, 0)
+            state.look_due = _next(begin, 0)
             _State.resident = _resident_bytes()
         elif _searches:
             _search(begin + _BUDGET)
         elif _State.part:
-            _next(begin, 0)
             _look(in_loop, begin)
         else:
             grown = _growth()
-            _next(begin, grown)
+            _State.next = state.look_due = _next(begin, grown)
             descriptors.look()
             if grown:
                 _State.looks += 1
@@ -180,8 +180,11 @@ def _growth():
     then, and a look costs as much as a hundred hooks."""
     resident = _resident_bytes()
     grown, _State.resident = resident - _State.resident, resident
-    _State.growing = _State.growing + 1 if grown >= _GROWTH else 0
-    return grown if _State.growing >= _OFTEN or grown >= _FAST_GROWTH else 0
+    if grown < _GROWTH:
+        _State.growing = max(0, _State.growing - 1)
+        return 0
+    _State.growing = min(_OFTEN, _State.growing + 1)
+    return grown if _State.growing == _OFTEN or grown >= _FAST_GROWTH else 0
 
 
 def _resident_bytes():
@@ -193,11 +196,13 @@ def _resident_bytes():
 
 
 def _next(begin, grown):
+    """When the next look is due."""
     after = (begin - _State.began) / 1e9
-    due = next((t for t in _TIMES if t > after), None)
-    state.look_due = _State.began + int(due * 1e9) if due else begin + _EVERY * 1000000000
+    time = next((t for t in _TIMES if t > after), None)
+    due = _State.began + int(time * 1e9) if time else begin + _EVERY * 1000000000
     if grown and _State.looks < _MOST_SOON:
-        state.look_due = min(state.look_due, begin + (_SOON if grown >= _FAST_GROWTH else 4 * _SOON))
+        due = min(due, begin + (_SOON if grown >= _FAST_GROWTH else 2 * _SOON))
+    return due
 
 
 def _look(in_loop, begin):
@@ -210,9 +215,8 @@ def _look(in_loop, begin):
             break
     if not more:
         _State.part = 0
-    if more or _searches:
-        state.look_due = 0
-    else:
+    state.look_due = 0 if more or _searches else _State.next
+    if not more and not _searches:
         _send([record for record, _ in suspects(_records)], begin)
 
 
