@@ -38,7 +38,9 @@ FLATOUT_HOT_DATA static uint32_t generation =
     1; /* counts forks: cached thread ids and sent strings end with it */
 static uint64_t last_step_end;
 
-FLATOUT_HOT_DATA static uint64_t overhead_ns = 0;
+/* By kind of slice: the way to such a hook and back. */
+#define KINDS 32u
+FLATOUT_HOT_DATA static uint32_t overhead_ns[KINDS] = {0};
 FLATOUT_HOT_DATA static struct flatout_cost cost = {0};
 FLATOUT_HOT_DATA static uint64_t last_cost_ns = 0;
 
@@ -218,9 +220,10 @@ FLATOUT_HOT void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t ma
   }
 }
 
-uint64_t flatout_agent_overhead(uint64_t ns) {
-  if (ns != 0) __atomic_store_n(&overhead_ns, ns, __ATOMIC_RELAXED);
-  return __atomic_load_n(&overhead_ns, __ATOMIC_RELAXED);
+FLATOUT_HOT uint64_t flatout_agent_overhead(uint32_t kind, uint64_t ns) {
+  uint32_t* const of_kind = &overhead_ns[kind % KINDS];
+  if (ns != 0) __atomic_store_n(of_kind, (uint32_t)ns, __ATOMIC_RELAXED);
+  return __atomic_load_n(of_kind, __ATOMIC_RELAXED);
 }
 
 uint32_t flatout_agent_intern(const char* text) { return strings_intern(text); }
@@ -277,7 +280,7 @@ FLATOUT_HOT static void hold(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
     held.count = 0;
   }
   const uint64_t now = now_ns();
-  const uint64_t spent = now - end_ns + flatout_agent_overhead(0);
+  const uint64_t spent = now - end_ns + flatout_agent_overhead(kind, 0);
   ++held.hooks;
   held.sum_ns += spent;
   if (spent > held.max_ns) held.max_ns = spent;
@@ -298,7 +301,7 @@ FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t be
   if (ring == NULL) return;
   send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
   const uint64_t now = now_ns();
-  const uint64_t spent = now - end_ns + flatout_agent_overhead(0);
+  const uint64_t spent = now - end_ns + flatout_agent_overhead(kind, 0);
   flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
   housekeeping(ring, now);
   uint64_t nobody = 0;

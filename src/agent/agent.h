@@ -37,8 +37,8 @@ FLATOUT_EXPORT void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_
 FLATOUT_EXPORT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
                                        uint64_t end_ns, int64_t value, int64_t value2);
 
-/* Time that a hook takes before begin_ns and after flatout_agent_hook; 0 only asks. */
-FLATOUT_EXPORT uint64_t flatout_agent_overhead(uint64_t ns);
+/* Time that a hook of this kind takes before begin_ns and after flatout_agent_hook; 0 only asks. */
+FLATOUT_EXPORT uint64_t flatout_agent_overhead(uint32_t kind, uint64_t ns);
 /* Adds to the counted cost what hooks spent that sent nothing; sent with the next cost packet. */
 FLATOUT_EXPORT void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns,
                                        uint64_t steps);

@@ -68,10 +68,6 @@ FLATOUT_HOT static py_object* argument(const struct call* c, size_t position) {
              : NULL;
 }
 
-FLATOUT_HOT static void send(const struct hook* h, uint64_t begin, uint64_t end) {
-  flatout_agent_hook((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, end, 0, 0);
-}
-
 /* Calls one of ours. Only a signal handler of the job's can have raised in it: then false. */
 static int call_ours(py_object* function) {
   if (function == NULL) return 1;
@@ -83,13 +79,6 @@ static int call_ours(py_object* function) {
 
 /* ---- what hooks do ---- */
 
-FLATOUT_HOT static py_object* timed(const struct hook* h, const struct call* c) {
-  const uint64_t begin = now_ns();
-  py_object* result = call_original(h, c);
-  if (result != NULL) send(h, begin, now_ns());
-  return result;
-}
-
 static py_object* idle(const struct hook* h, const struct call* c) {
   (void)h, (void)c;
   return py_none();
@@ -97,19 +86,38 @@ static py_object* idle(const struct hook* h, const struct call* c) {
 
 /* What a hook costs besides what it counts itself is the way to it and back. Now and then that is
  * measured where it is spent, with the caches as the job's code has just left them, by a hook that
- * nothing else calls. What counts is the median, followed in small steps. */
-static int measure_way(void) {
+ * nothing else calls. What counts is the median for this kind, followed in small steps. */
+static int measure_way(uint32_t kind) {
+  py_object* const vector[] = {py.none};
   const uint64_t begin = now_ns();
-  py_object* result = py.PyObject_CallFunctionObjArgs(idle_hook, py.none, NULL);
+  py_object* result = py.vectorcall != NULL ? py.vectorcall(idle_hook, vector, 1, NULL)
+                                            : py.PyObject_CallObject(idle_hook, NULL);
   if (result == NULL) return 0; /* as in call_ours */
   const uint64_t took = now_ns() - begin;
   py.Py_DecRef(result);
-  const uint64_t before = flatout_agent_overhead(0);
-  if (before == 0)
-    flatout_agent_overhead(took);
-  else
-    flatout_agent_overhead(took > before ? before + before / 16 : before - before / 16);
+  const uint64_t before = flatout_agent_overhead(kind, 0);
+  const uint64_t by = before / 8 + 1;
+  flatout_agent_overhead(kind, before == 0 ? took : took > before ? before + by : before - by);
   return 1;
+}
+
+/* After the job's code, which ended at `end`, with its result: passes that on, or NULL. Each kind
+ * has a step of its own to measure the way, before all else; its time is a part of what is counted
+ * from `end` on. */
+FLATOUT_HOT static py_object* sent(uint32_t kind, uint32_t name, uint64_t begin, uint64_t end,
+                                   int64_t value, int64_t value2, py_object* result) {
+  const int measured = loop.steps % MEASURE_EVERY != kind || measure_way(kind);
+  flatout_agent_hook(kind, name, begin, end, value, value2);
+  if (measured) return result;
+  py.Py_DecRef(result);
+  return NULL;
+}
+
+FLATOUT_HOT static py_object* timed(const struct hook* h, const struct call* c) {
+  const uint64_t begin = now_ns();
+  py_object* result = call_original(h, c);
+  if (result == NULL) return NULL;
+  return sent((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, now_ns(), 0, 0, result);
 }
 
 FLATOUT_HOT static py_object* backward(const struct hook* h, const struct call* c) {
@@ -128,8 +136,7 @@ FLATOUT_HOT static py_object* backward(const struct hook* h, const struct call* 
   const uint64_t end = now_ns();
   loop.last_backward = end;
   ++loop.backwards;
-  send(h, begin, end);
-  return result;
+  return sent((uint32_t)h->kind, 0, begin, end, 0, 0, result);
 }
 
 #define OPTIMIZERS 16u
@@ -171,11 +178,9 @@ FLATOUT_HOT static py_object* step(const struct hook* h, const struct call* c) {
   loop.waiting = 1;
   loop.train_thread = me;
   ++loop.steps;
-  /* Before all else that is ours; its time is a part of what is counted from `end` on. */
-  const int measured = loop.steps % MEASURE_EVERY != MEASURE_EVERY / 2 || measure_way();
-  flatout_agent_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
-  const int due = loop.steps >= loop.rare_step || end > loop.look_due;
-  if (measured && (!due || call_ours(python_callbacks.after_step))) return result;
+  result = sent((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps, result);
+  if (loop.steps < loop.rare_step && end <= loop.look_due) return result;
+  if (result == NULL || call_ours(python_callbacks.after_step)) return result;
   py.Py_DecRef(result);
   return NULL;
 }
@@ -203,13 +208,23 @@ FLATOUT_HOT static int has_gradients(void) {
   return yes;
 }
 
-/* Past Module.__getattr__: `training` is a plain attribute of the module. */
+/* The model that was in training mode at the last forward, and what was so then. */
+FLATOUT_HOT_DATA static uint64_t trained_model = 0, trained_iterator = 0, trained_backwards = 0;
+
+/* Past Module.__getattr__: `training` is a plain attribute of the module. A loop whose last forward
+ * led to a backward, and whose batches come from where they did, still trains. */
 FLATOUT_HOT static int in_training(py_object* module) {
-  if (module == NULL) return 1;
+  const uint64_t model = (uint64_t)(uintptr_t)module;
+  const int as_before = trained_model == model && trained_iterator == loop.iterator &&
+                        trained_backwards != loop.backwards;
+  trained_backwards = loop.backwards;
+  if (as_before || module == NULL) return 1;
   py_object* training = py.PyObject_GenericGetAttr(module, name_training);
   const int yes = training == NULL || py.PyObject_IsTrue(training) != 0;
   if (training != NULL) py.Py_DecRef(training);
   if (training == NULL) py.PyErr_Clear();
+  trained_model = yes ? model : 0;
+  trained_iterator = loop.iterator;
   return yes;
 }
 
@@ -232,8 +247,7 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
   }
   ++loop.forwards;
-  flatout_agent_hook(kind, 0, begin, end, 0, 0);
-  return result;
+  return sent(kind, 0, begin, end, 0, 0, result);
 }
 
 /* A wait between the end of a step and the next forward is for input. */
@@ -247,12 +261,11 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct 
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
   if (result == NULL) return NULL;
-  if (end - begin >= SHORTEST_WAIT) {
-    send(h, begin, end);
-  } else {
-    const uint64_t spent = now_ns() - end + flatout_agent_overhead(0);
-    flatout_agent_cost(1, spent, spent, 0);
-  }
+  const uint32_t kind = (uint32_t)h->kind;
+  if (end - begin >= SHORTEST_WAIT)
+    return sent(kind, (uint32_t)(h->kind >> 32), begin, end, 0, 0, result);
+  const uint64_t spent = now_ns() - end + flatout_agent_overhead(kind, 0);
+  flatout_agent_cost(1, spent, spent, 0);
   return result;
 }
 
@@ -269,10 +282,13 @@ FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
   py_object* batch = call_original(h, c);
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
-  const int ended = batch == NULL && py.PyErr_ExceptionMatches(*py.stop_iteration) != 0;
-  if (batch != NULL || ended) send(h, begin, end);
-  if (ended) flatout_agent_slice(FLATOUT_SLICE_EPOCH, 0, end, end, (int64_t)++loop.epochs, 0);
-  return batch;
+  const uint32_t kind = (uint32_t)h->kind;
+  if (batch != NULL) return sent(kind, 0, begin, end, 0, 0, batch);
+  if (py.PyErr_ExceptionMatches(*py.stop_iteration) != 0) {
+    flatout_agent_hook(kind, 0, begin, end, 0, 0);
+    flatout_agent_slice(FLATOUT_SLICE_EPOCH, 0, end, end, (int64_t)++loop.epochs, 0);
+  }
+  return NULL;
 }
 
 /* ---- the type: a callable that binds as a function does ---- */

@@ -68,8 +68,6 @@ def connect():
     library.flatout_agent_info.restype = None
     library.flatout_agent_intern.argtypes = [ctypes.c_char_p]
     library.flatout_agent_intern.restype = u32
-    library.flatout_agent_overhead.argtypes = [u64]
-    library.flatout_agent_overhead.restype = u64
     library.flatout_agent_count.argtypes = [ctypes.c_char_p, ctypes.c_double]
     library.flatout_agent_count.restype = None
     library.flatout_agent_stop.restype = None
