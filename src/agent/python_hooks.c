@@ -68,6 +68,10 @@ FLATOUT_HOT static py_object* argument(const struct call* c, size_t position) {
              : NULL;
 }
 
+FLATOUT_HOT static void send(const struct hook* h, uint64_t begin, uint64_t end) {
+  flatout_agent_hook((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, end, 0, 0);
+}
+
 /* Calls one of ours. Only a signal handler of the job's can have raised in it: then false. */
 static int call_ours(py_object* function) {
   if (function == NULL) return 1;
@@ -84,46 +88,39 @@ static py_object* idle(const struct hook* h, const struct call* c) {
   return py_none();
 }
 
-/* What a hook costs besides what it counts itself is the way to it and back. Now and then that is
- * measured where it is spent, with the caches as the job's code has just left them, by a hook that
- * nothing else calls. What counts is the median for this kind, followed in small steps. */
-static int measure_way(uint32_t kind) {
+/* What a hook costs besides what it counts itself is the way to it and back: that of a hook which
+ * nothing else calls, called where the job's code has just come to this one. What counts is the
+ * median, followed in small steps. */
+static void measure_way(uint32_t kind) {
   py_object* const vector[] = {py.none};
   const uint64_t begin = now_ns();
   py_object* result = py.vectorcall != NULL ? py.vectorcall(idle_hook, vector, 1, NULL)
                                             : py.PyObject_CallObject(idle_hook, NULL);
-  if (result == NULL) return 0; /* as in call_ours */
   const uint64_t took = now_ns() - begin;
-  py.Py_DecRef(result);
+  if (result != NULL) py.Py_DecRef(result);
   const uint64_t before = flatout_agent_overhead(kind, 0);
   const uint64_t by = before / 8 + 1;
   flatout_agent_overhead(kind, before == 0 ? took : took > before ? before + by : before - by);
-  return 1;
 }
 
-/* After the job's code, which ended at `end`, with its result: passes that on, or NULL. Each kind
- * has a step of its own to measure the way, before all else; its time is a part of what is counted
- * from `end` on. */
-FLATOUT_HOT static py_object* sent(uint32_t kind, uint32_t name, uint64_t begin, uint64_t end,
-                                   int64_t value, int64_t value2, py_object* result) {
-  const int measured = loop.steps % MEASURE_EVERY != kind || measure_way(kind);
-  flatout_agent_hook(kind, name, begin, end, value, value2);
-  if (measured) return result;
-  py.Py_DecRef(result);
-  return NULL;
+/* When the job's own code begins. Each kind of hook has a step of its own to measure the way in. */
+FLATOUT_HOT static uint64_t begin_of(const struct hook* h) {
+  const uint32_t kind = (uint32_t)h->kind;
+  if (loop.steps % MEASURE_EVERY == kind) measure_way(kind);
+  return now_ns();
 }
 
 FLATOUT_HOT static py_object* timed(const struct hook* h, const struct call* c) {
-  const uint64_t begin = now_ns();
+  const uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
-  if (result == NULL) return NULL;
-  return sent((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, now_ns(), 0, 0, result);
+  if (result != NULL) send(h, begin, now_ns());
+  return result;
 }
 
 FLATOUT_HOT static py_object* backward(const struct hook* h, const struct call* c) {
   loop.waiting = 0;
   if (loop.eval_call != 0) loop.trains_in_eval_mode = 1;
-  uint64_t begin = now_ns();
+  uint64_t begin = begin_of(h);
   if (python_callbacks.before_backward != NULL &&
       (loop.steps >= loop.graph_step || begin >= loop.graph_due)) {
     py_object* seen = call_with(python_callbacks.before_backward, c);
@@ -136,7 +133,8 @@ FLATOUT_HOT static py_object* backward(const struct hook* h, const struct call* 
   const uint64_t end = now_ns();
   loop.last_backward = end;
   ++loop.backwards;
-  return sent((uint32_t)h->kind, 0, begin, end, 0, 0, result);
+  send(h, begin, end);
+  return result;
 }
 
 #define OPTIMIZERS 16u
@@ -165,7 +163,7 @@ FLATOUT_HOT static py_object* step(const struct hook* h, const struct call* c) {
   if (loop.step_thread == me) return call_original(h, c); /* one inside another */
   loop.step_thread = me;
   const uint64_t backwards = loop.backwards;
-  uint64_t begin = now_ns();
+  uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
   const uint64_t end = now_ns();
   loop.step_thread = 0;
@@ -178,9 +176,9 @@ FLATOUT_HOT static py_object* step(const struct hook* h, const struct call* c) {
   loop.waiting = 1;
   loop.train_thread = me;
   ++loop.steps;
-  result = sent((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps, result);
+  flatout_agent_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
   if (loop.steps < loop.rare_step && end <= loop.look_due) return result;
-  if (result == NULL || call_ours(python_callbacks.after_step)) return result;
+  if (call_ours(python_callbacks.after_step)) return result;
   py.Py_DecRef(result);
   return NULL;
 }
@@ -233,7 +231,7 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
   if (inside_model != 0) return call_original(h, c);
   inside_model = 1;
   loop.waiting = 0;
-  const uint64_t begin = now_ns();
+  const uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
   inside_model = 0;
   if (result == NULL) return NULL;
@@ -247,7 +245,8 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
   }
   ++loop.forwards;
-  return sent(kind, 0, begin, end, 0, 0, result);
+  flatout_agent_hook(kind, 0, begin, end, 0, 0);
+  return result;
 }
 
 /* A wait between the end of a step and the next forward is for input. */
@@ -256,16 +255,17 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct 
   if (loop.waiting == 0 || loop.train_thread != me || loop.loader_thread == me)
     return call_original(h, c);
   loop.loader_thread = me; /* what this one is made of is the same wait */
-  const uint64_t begin = now_ns();
+  const uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
   if (result == NULL) return NULL;
-  const uint32_t kind = (uint32_t)h->kind;
-  if (end - begin >= SHORTEST_WAIT)
-    return sent(kind, (uint32_t)(h->kind >> 32), begin, end, 0, 0, result);
-  const uint64_t spent = now_ns() - end + flatout_agent_overhead(kind, 0);
-  flatout_agent_cost(1, spent, spent, 0);
+  if (end - begin >= SHORTEST_WAIT) {
+    send(h, begin, end);
+  } else {
+    const uint64_t spent = now_ns() - end + flatout_agent_overhead((uint32_t)h->kind, 0);
+    flatout_agent_cost(1, spent, spent, 0);
+  }
   return result;
 }
 
@@ -278,17 +278,14 @@ FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
     loop.rare_step = 0; /* its loader's facts are sent at the end of the step that it feeds */
   }
   loop.loader_thread = me;
-  const uint64_t begin = now_ns();
+  const uint64_t begin = begin_of(h);
   py_object* batch = call_original(h, c);
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
-  const uint32_t kind = (uint32_t)h->kind;
-  if (batch != NULL) return sent(kind, 0, begin, end, 0, 0, batch);
-  if (py.PyErr_ExceptionMatches(*py.stop_iteration) != 0) {
-    flatout_agent_hook(kind, 0, begin, end, 0, 0);
-    flatout_agent_slice(FLATOUT_SLICE_EPOCH, 0, end, end, (int64_t)++loop.epochs, 0);
-  }
-  return NULL;
+  const int ended = batch == NULL && py.PyErr_ExceptionMatches(*py.stop_iteration) != 0;
+  if (batch != NULL || ended) send(h, begin, end);
+  if (ended) flatout_agent_slice(FLATOUT_SLICE_EPOCH, 0, end, end, (int64_t)++loop.epochs, 0);
+  return batch;
 }
 
 /* ---- the type: a callable that binds as a function does ---- */
