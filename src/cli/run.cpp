@@ -104,7 +104,7 @@ void name_leftovers(recorder::Recorder& recorder) {
 // Everything after the recording: the verdict first, then the files that take longer.
 model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings) {
   model::Run& run = recorder.run();
-  const model::Diagnosis diagnosis = judge(run);
+  model::Diagnosis diagnosis = judge(run);
   const std::string& folder = recorder.folder().path;
   Status written;
   if (recorder.on_disk()) written = write_verdict(folder, run, diagnosis);

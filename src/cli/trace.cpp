@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "diagnose/trace_findings.h"
+#include "report/trace_html.h"
 #include "report/trace_json.h"
 #include "report/trace_text.h"
 #include "timeline/import_trace.h"
@@ -16,15 +17,19 @@
 #include "timeline/trace_convert.h"
 #include "timeline/trace_diff.h"
 #include "timeline/trace_hta.h"
+#include "timeline/trace_picture.h"
 
 namespace flatout::cli {
 namespace {
+
+constexpr size_t kMostSlices = 300'000;  // of a page, which then has some 6 MB
 
 constexpr std::string_view kHelp =
     R"(flatout trace finds what held a job up from its trace alone, of whatever profiler and size.
 
   flatout trace summary trace.json.gz                 verdict, and where each device's time went
   flatout trace summary rank*.json.gz                 the ranks of one job: who waits for whom
+  flatout trace report trace.json.gz -o report.html   the same, and a timeline to zoom into
   flatout trace diff old.json.gz new.json.gz          which kernels and operators got slower
   flatout trace convert trace.xplane.pb -o out.pftrace   for the Perfetto UI
   flatout trace slice huge.json --step 3-5 -o small.json.gz
@@ -46,6 +51,19 @@ const Usage kSummary{
     false,
     1,
     100'000};
+
+const Usage kReport{
+    "trace report",
+    "FILE... -o OUT.html [options]",
+    "Writes a page with the verdict and a timeline of a trace of any size, to open in a browser.",
+    "  flatout trace report trace.json.gz -o report.html\n"
+    "  flatout trace report rank*.json.gz -o ranks.html   # on one clock, by their collectives",
+    {"output", "compat", "verbose"},
+    false,
+    false,
+    false,
+    1,
+    64};
 
 const Usage kDiff{
     "trace diff",
@@ -98,14 +116,19 @@ void warn_damage(const model::Trace& trace) {
     log_warning(fmt::format("{} is cut off: what is there is used", escape_terminal(trace.file)));
 }
 
-int summary(const std::vector<std::string>& arguments) {
+// summary and report: what the traces say, as text or as a page with pictures of them.
+int summary(const Usage& usage, const std::vector<std::string>& arguments) {
   int code = 0;
-  const auto settings = parse(kSummary, arguments, code);
+  const auto settings = parse(usage, arguments, code);
   if (!settings) return code;
+  const bool page = usage.name == "trace report";
+  if (page && settings->output.empty())
+    return bad_usage("no output is named", "flatout trace report FILE -o report.html");
   if (!settings->compat.empty() && settings->compat != "hta" && settings->compat != "exact")
     return bad_usage(fmt::format("there is no --compat {}", escape_terminal(settings->compat)),
                      "--compat hta or --compat exact");
   std::vector<model::TraceSummary> traces;
+  std::vector<model::TracePicture> pictures;
   std::optional<Error> last;
   for (const std::string& file : settings->positional) {
     auto trace = timeline::import_trace(file);
@@ -118,10 +141,22 @@ int summary(const std::vector<std::string>& arguments) {
     if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
     const timeline::TraceIndex index(*trace);
     traces.push_back(timeline::summarize(index));
+    if (page) {
+      pictures.push_back(
+          timeline::draw(index, traces.back(), kMostSlices / settings->positional.size()));
+    }
     if (settings->compat == "hta") traces.back().hta = timeline::hta_summary(index);
   }
   if (traces.empty()) return fail(*last);
   const model::TraceDiagnosis diagnosis = diagnose::diagnose_traces(traces);
+  if (page) {
+    timeline::align(pictures, traces);
+    const Status put =
+        write_text(settings->output, report::render_trace_html(traces, diagnosis, pictures));
+    if (!put.ok()) return fail(put.error());
+    fmt::print("{}\n", escape_terminal(settings->output));
+    return last ? 1 : 0;
+  }
   const std::string out =
       settings->json
           ? report::trace_summary_json(traces, diagnosis)
@@ -245,7 +280,8 @@ int trace(const std::vector<std::string>& arguments) {
   }
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
   const std::string& what = arguments[0];
-  if (what == "summary") return summary(rest);
+  if (what == "summary") return summary(kSummary, rest);
+  if (what == "report") return summary(kReport, rest);
   if (what == "diff") return diff(rest);
   if (what == "convert") return convert(kConvert, rest);
   if (what == "slice") return convert(kSlice, rest);
@@ -253,7 +289,7 @@ int trace(const std::vector<std::string>& arguments) {
     fmt::print("{}", kHelp);
     return 0;
   }
-  const std::string_view meant = nearest(what, {"summary", "diff", "convert", "slice"});
+  const std::string_view meant = nearest(what, {"summary", "report", "diff", "convert", "slice"});
   return bad_usage(fmt::format("there is no command 'trace {}'", escape_terminal(what)),
                    meant.empty() ? "flatout trace --help"
                                  : fmt::format("did you mean flatout trace {}?", meant));

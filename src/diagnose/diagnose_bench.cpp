@@ -42,7 +42,7 @@ model::Run hour(int64_t steps) {
 
 void BM_DiagnoseAnHour(benchmark::State& state) {
   const model::Run run = hour(state.range(0));
-  for (auto _ : state) benchmark::DoNotOptimize(diagnose(run));
+  while (state.KeepRunning()) benchmark::DoNotOptimize(diagnose(run));
   state.counters["readings"] = static_cast<double>(run.readings.size());
   state.counters["slices"] = static_cast<double>(run.slices.size());
 }

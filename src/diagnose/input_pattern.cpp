@@ -112,9 +112,11 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
                                               : a.slice->begin < b.slice->begin;
   });
   std::vector<double> lengths;
+  lengths.reserve(batches.size());
   for (const Batch& b : batches) lengths.push_back(b.seconds);
   const double usual = median(lengths);
   std::vector<double> medians;
+  medians.reserve(by_worker.size());
   for (const auto& [worker, v] : by_worker) medians.push_back(median(v));
   const double fastest = *std::min_element(medians.begin(), medians.end());
 
@@ -166,6 +168,7 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
   if (f == nullptr) return;
   f->where = inside.where;
   std::vector<double> heavy_lengths;
+  heavy_lengths.reserve(heavy.size());
   for (const Slice* s : heavy) heavy_lengths.push_back(to_ms(s->length()));
   const auto n = static_cast<int64_t>(batches.size());
   const double slow = median(heavy_lengths);

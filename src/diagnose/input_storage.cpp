@@ -10,7 +10,6 @@
 namespace flatout::diagnose {
 
 using model::Finding;
-using model::Run;
 using model::Series;
 using model::SignalId;
 

@@ -48,8 +48,8 @@ struct alignas(128) Cache {
 };
 
 /// Stands in where a thread has no cache: its lists are empty, so every fast path fails there.
-extern Cache g_no_cache;
-extern __thread Cache* t_cache __attribute__((tls_model("initial-exec")));
+extern constinit Cache g_no_cache;
+extern constinit __thread Cache* t_cache __attribute__((tls_model("initial-exec")));
 
 // ---- slow paths ----
 void* allocate_slow(size_t bytes);

@@ -86,6 +86,6 @@ class PageHeap {
   std::atomic<uint32_t> dirty_hint_{0};
 };
 
-extern PageHeap g_page_heap;
+extern constinit PageHeap g_page_heap;
 
 }  // namespace flatout::malloc

@@ -33,7 +33,7 @@ struct Range {
   uint32_t most_align;  // pages: blocks can be aligned so far
   uint32_t committed;   // pages that are readable and writable: a prefix, whole huge pages
 };
-extern Range g_range;
+extern constinit Range g_range;
 
 /// Reserves the range, if it is not yet. False without address space.
 bool range_start();

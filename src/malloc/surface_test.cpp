@@ -119,6 +119,7 @@ TEST(Surface, TooMuchIsENOMEM) {
     void* p = call();
     EXPECT_EQ(p, nullptr);
     EXPECT_EQ(errno, ENOMEM);
+    v_free(p);
   };
   for (const size_t size :
        {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 4096, SIZE_MAX / 2, SIZE_MAX / 2 + 1}) {
@@ -283,11 +284,12 @@ TEST(Surface, WhatNobodyAllocatedIsLeftAlone) {
 TEST(Surface, SurvivesForkWhileThreadsAllocate) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&stop, t] {
       std::vector<void*> p(100);
       for (unsigned i = 0; !stop; ++i) {
-        void*& q = p[i * 7 % p.size()];
+        void*& q = p[size_t{i} * 7 % p.size()];
         v_free(q);
         q = v_malloc(i % 50 == 0 ? 1'000'000 : (i * 37 + static_cast<unsigned>(t)) % 3000);
       }
@@ -301,9 +303,9 @@ TEST(Surface, SurvivesForkWhileThreadsAllocate) {
     const pid_t pid = fork();
     if (pid == 0) {
       alarm(20);
-      for (unsigned k = 0; k < 300; ++k) v_free(v_malloc(k * 301));
+      for (size_t k = 0; k < 300; ++k) v_free(v_malloc(k * 301));
       std::thread([] {
-        for (unsigned k = 0; k < 300; ++k) v_free(v_malloc(k * 301));
+        for (size_t k = 0; k < 300; ++k) v_free(v_malloc(k * 301));
       }).join();
       const pid_t grandchild = i % 10 == 0 ? fork() : -1;
       if (grandchild == 0) {

@@ -1,5 +1,6 @@
 #include "probe/host_facts.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -207,7 +208,9 @@ class Teller {
     for (const std::string& name : *names) {
       if (++files > kMaxShmFiles) break;
       struct stat st {};
-      if (::lstat(root_.full(dir + "/" + name).c_str(), &st) != 0 || !S_ISREG(st.st_mode)) continue;
+      if (::lstat(root_.full(fmt::format("{}/{}", dir, name)).c_str(), &st) != 0 ||
+          !S_ISREG(st.st_mode))
+        continue;
       const uint64_t size = static_cast<uint64_t>(st.st_blocks) * 512;
       bytes += size;
       if (name.starts_with("torch_")) {

@@ -80,7 +80,7 @@ TEST(NeighbourProbe, CountsZombiesThatStay) {
   m.read(0);
   EXPECT_EQ(m.sink.last(SignalId::kHostZombies), 1);
   EXPECT_FALSE(m.sink.last(SignalId::kOtherZombie, 200));
-  for (int round = 1; round < 6; ++round) m.read(round * 1000);
+  for (int round = 1; round < 6; ++round) m.read(round * int64_t{1000});
   EXPECT_EQ(m.sink.last(SignalId::kOtherZombie, 200), 1);
   EXPECT_FALSE(m.sink.last(SignalId::kOtherRss, 200));
 }

@@ -102,7 +102,7 @@ TEST(FileProbe, FollowsPositionsAndResidencyOfDataFiles) {
     position(bytes);
     probe->read(time_point_ns(now += 2'000'000'000), sink);
   }
-  probe->read(time_point_ns(now += 2'000'000'000), sink);
+  probe->read(time_point_ns(now + 2'000'000'000), sink);
   EXPECT_EQ(sink.last(SignalId::kProcFilesSeen, 100), 1);
   EXPECT_EQ(sink.last(SignalId::kProcFileMoves, 100), 4);
   EXPECT_EQ(sink.last(SignalId::kProcFileJumps, 100), 2);

@@ -216,7 +216,7 @@ TEST(PythonReader, FollowsAThreadsOwnCopyOfTheBytecode) {
   python.memory->poke(code + python.o.code_bytecode_copies, copies);
   python.memory->poke(copies + 8 + 8, copy);
   python.memory->poke<int32_t>(frame + python.o.frame_bytecode_copy, 1);
-  python.memory->poke(frame + python.o.frame_instruction, copy + 5 * 8);
+  python.memory->poke(frame + python.o.frame_instruction, copy + 40);
   auto reader = python.open();
   ASSERT_TRUE(reader.ok());
   PythonReading reading;

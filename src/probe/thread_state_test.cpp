@@ -81,7 +81,7 @@ TEST(RunnableShare, SharesReadingsAsTheTimesSay) {
   RunnableShare share;
   int waiting = 0;
   for (int i = 0; i < 400; i++) {
-    share.update(at_ms(i * 20), static_cast<uint64_t>(i) * 5'000'000,
+    share.update(at_ms(i * int64_t{20}), static_cast<uint64_t>(i) * 5'000'000,
                  static_cast<uint64_t>(i) * 15'000'000, true);
     waiting += share.take_waiting();
   }
@@ -98,7 +98,7 @@ TEST(RunnableShare, AThreadThatNeverGetsACoreWaits) {
 TEST(RunnableShare, AThreadThatNeverWaitsRuns) {
   RunnableShare share;
   for (int i = 0; i < 50; i++) {
-    share.update(at_ms(i * 20), static_cast<uint64_t>(i) * 20'000'000, 5, true);
+    share.update(at_ms(i * int64_t{20}), static_cast<uint64_t>(i) * 20'000'000, 5, true);
     EXPECT_FALSE(share.take_waiting());
   }
 }

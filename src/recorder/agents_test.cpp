@@ -1,5 +1,6 @@
 #include "recorder/agents.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -52,8 +53,10 @@ class FakeAgent {
     if (::recvmsg(fd_, &message, MSG_DONTWAIT) != sizeof config_ || config_.accepted == 0) {
       return false;
     }
+    const cmsghdr* sent = CMSG_FIRSTHDR(&message);
+    if (sent == nullptr) return false;
     int memory = -1;
-    std::memcpy(&memory, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof memory);
+    std::memcpy(&memory, CMSG_DATA(sent), sizeof memory);
     shrinks_ = ::ftruncate(memory, 4096) == 0;
     memory_ = ::mmap(nullptr, config_.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     ::close(memory);
@@ -214,7 +217,7 @@ TEST_F(Agents, FactsLoseTheirSecrets) {
   ASSERT_TRUE(agent.slice(FLATOUT_SLICE_OPTIMIZER));
   turn();
   std::string all;
-  for (const auto& [key, value] : recording_.run().info) all += key + "=" + value + "\n";
+  for (const auto& [key, value] : recording_.run().info) all += fmt::format("{}={}\n", key, value);
   EXPECT_EQ(all.find("pw@"), std::string::npos);
   EXPECT_NE(all.find("[redacted]@host"), std::string::npos) << all;
 }

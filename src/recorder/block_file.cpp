@@ -59,7 +59,7 @@ bool BlockFile::flush_due(TimePoint now) const {
 Status BlockFile::flush(TimePoint now) {
   if (fd_ < 0 || buffer_.empty()) return {};
   flushed_ = now;
-  const Status status = write_block();
+  Status status = write_block();
   buffer_.clear();
   if (!status.ok()) {
     // Half a block would be skipped by readers anyway; without it the file is clean.

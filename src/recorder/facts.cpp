@@ -87,7 +87,7 @@ void tell_git(const fs::Root& root, std::string folder, model::Sink& sink) {
       std::string branch;
       if (head.starts_with("ref: ")) {
         branch = head.substr(5);
-        head = first_line(root, git + "/" + branch);
+        head = first_line(root, fmt::format("{}/{}", git, branch));
         if (branch.starts_with("refs/heads/")) branch.erase(0, 11);
       }
       tell(sink, "git.commit", head);

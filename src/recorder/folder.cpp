@@ -103,8 +103,9 @@ bool try_parent(const std::string& parent, const FolderName& name, RunFolder& ou
   for (int attempt = 0; attempt < 100; ++attempt) {
     // Another pid namespace may share this folder.
     const std::string candidate = attempt == 0 ? leaf : fmt::format("{}.{}", leaf, attempt);
-    if (::mkdir((parent + "/" + candidate).c_str(), 0700) == 0) {
-      out.path = parent + "/" + candidate;
+    std::string path = fmt::format("{}/{}", parent, candidate);
+    if (::mkdir(path.c_str(), 0700) == 0) {
+      out.path = std::move(path);
       out.parent = parent;
       write_ignore_file(out.path);
       return true;

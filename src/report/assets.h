@@ -1,23 +1,23 @@
-// Files compiled into the library (see CMakeLists.txt), with the SHA-256 of what is inlined into
-// the page, so that its policy allows exactly these scripts and styles.
+// Files compiled into the library (see CMakeLists.txt).
 #pragma once
 
 #include <string_view>
 
 namespace flatout::report {
 
-std::string_view asset_chart_js();
-std::string_view asset_flame_css();
-std::string_view asset_flame_js();
-std::string_view asset_lanes_js();
-std::string_view asset_page_css();
-std::string_view asset_page_js();
-/// Hexadecimal SHA-256 of the asset above.
-std::string_view asset_chart_js_sha256();
-std::string_view asset_flame_css_sha256();
-std::string_view asset_flame_js_sha256();
-std::string_view asset_lanes_js_sha256();
-std::string_view asset_page_css_sha256();
-std::string_view asset_page_js_sha256();
+struct Asset {
+  std::string_view text;
+  std::string_view sha256;  // hexadecimal: a page's policy allows exactly these scripts and styles
+};
+
+Asset asset_chart_js();
+Asset asset_flame_css();
+Asset asset_flame_js();
+Asset asset_lanes_js();
+Asset asset_page_css();
+Asset asset_page_js();
+Asset asset_theme_js();
+Asset asset_trace_css();
+Asset asset_trace_js();
 
 }  // namespace flatout::report

@@ -1,5 +1,5 @@
 # cmake -DINPUT=file -DOUTPUT=file.cpp -DNAME=page_js -P embed.cmake
-# Writes INPUT as a byte array with asset_NAME() and asset_NAME_sha256() (assets.h).
+# Writes INPUT as a byte array with asset_NAME() (assets.h).
 file(READ ${INPUT} hex HEX)
 file(SHA256 ${INPUT} sha256)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
@@ -10,7 +10,8 @@ file(WRITE ${OUTPUT} "// Made by embed.cmake from ${NAME}.
 namespace flatout::report {
 static const unsigned char kBytes[] = {
 ${bytes}};
-std::string_view asset_${NAME}() { return {reinterpret_cast<const char*>(kBytes), sizeof kBytes}; }
-std::string_view asset_${NAME}_sha256() { return \"${sha256}\"; }
+Asset asset_${NAME}() {
+  return {{reinterpret_cast<const char*>(kBytes), sizeof kBytes}, \"${sha256}\"};
+}
 }  // namespace flatout::report
 ")

@@ -86,8 +86,8 @@ std::string body(const Profile& profile, size_t& depth) {
 
 }  // namespace
 
-std::string_view flame_css() { return asset_flame_css(); }
-std::string_view flame_js() { return asset_flame_js(); }
+std::string_view flame_css() { return asset_flame_css().text; }
+std::string_view flame_js() { return asset_flame_js().text; }
 
 std::string flame_svg_fragment(const Profile& profile) {
   size_t depth = 0;

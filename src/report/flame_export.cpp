@@ -85,7 +85,7 @@ std::string folded_stacks(const Run& run) {
     if (own < 1) continue;
     std::string stack = folded_frame(node);
     for (uint32_t up = node.parent; up != 0; up = profile.nodes[up].parent) {
-      stack = folded_frame(profile.nodes[up]) + ";" + stack;
+      stack.insert(0, folded_frame(profile.nodes[up]) + ";");
     }
     lines.push_back(fmt::format("{} {}\n", stack, std::llround(own)));
   }

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "base/text.h"
-#include "report/assets.h"
 #include "report/flame.h"
 #include "report/html_data.h"
+#include "report/html_page.h"
 #include "report/html_parts.h"
 #include "report/profile.h"
 #include "report/words.h"
@@ -16,44 +16,6 @@ namespace flatout::report {
 namespace {
 
 using model::Run;
-
-// 'sha256-<base64>' of a Content-Security-Policy from the hexadecimal digest.
-std::string csp_hash(std::string_view hex) {
-  static constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const auto nibble = [](char c) -> uint32_t {
-    return static_cast<uint32_t>(c <= '9' ? c - '0' : c - 'a' + 10);
-  };
-  std::string out = "'sha256-";
-  // 64 hexadecimal digits: ten times 6 digits (3 bytes) and 4 more (2 bytes).
-  for (size_t i = 0; i < hex.size(); i += 6) {
-    uint32_t bits = 0;
-    const size_t n = std::min<size_t>(6, hex.size() - i);
-    for (size_t k = 0; k < 6; ++k) bits = bits << 4 | (k < n ? nibble(hex[i + k]) : 0);
-    const size_t digits = n / 2 + 1;
-    for (size_t k = 0; k < 4; ++k) out += k < digits ? kDigits[bits >> (18 - 6 * k) & 63] : '=';
-  }
-  return out + "'";
-}
-
-std::string policy() {
-  return "default-src 'none'; base-uri 'none'; form-action 'none'; style-src " +
-         csp_hash(asset_page_css_sha256()) + " " + csp_hash(asset_flame_css_sha256()) +
-         "; script-src " + csp_hash(asset_chart_js_sha256()) + " " +
-         csp_hash(asset_flame_js_sha256()) + " " + csp_hash(asset_lanes_js_sha256()) + " " +
-         csp_hash(asset_page_js_sha256());
-}
-
-void inline_style(std::string& out, std::string_view css) {
-  out += "<style>";
-  out += css;
-  out += "</style>\n";
-}
-void inline_script(std::string& out, std::string_view js) {
-  out += "<script>";
-  out += js;
-  out += "</script>\n";
-}
 
 std::string header_html(const Run& run) {
   std::string facts;
@@ -70,12 +32,7 @@ std::string header_html(const Run& run) {
     add("Python " + std::string(v));
   }
   add(run.fact("begin.time"));
-  return fmt::format(
-      "<header class=\"top\"><div class=\"wrap\"><div class=\"brand\"><b>flatout</b>"
-      "<button id=\"theme\" type=\"button\" aria-label=\"Switch between dark and light\">◐</button>"
-      "</div>\n<p class=\"command\"><code>{}</code></p>\n<ul "
-      "class=\"run\">{}</ul></div></header>\n",
-      html_text(command_of(run)), facts);
+  return top_html(command_of(run), facts);
 }
 
 std::string stacks_html(const Profile& profile) {
@@ -115,17 +72,7 @@ std::string render_html(const Run& run, const model::Diagnosis& diagnosis,
   const Profile profile = make_profile(run, 2500);
   const std::string title =
       diagnosis.findings.empty() ? diagnosis.verdict : diagnosis.findings[0].title;
-  std::string out =
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"" +
-      policy() +
-      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta name=\"color-scheme\" content=\"light dark\">\n"
-      "<meta name=\"referrer\" content=\"no-referrer\">\n<title>" +
-      html_text(title) + " – flatout</title>\n";
-  inline_style(out, asset_page_css());
-  inline_style(out, asset_flame_css());
-  out += "</head>\n<body>\n" + header_html(run);
+  std::string out = header_html(run);
   const bool lanes = !run.slices.empty();
   out +=
       "<nav class=\"jump\" aria-label=\"Sections\"><div class=\"wrap\"><a href=\"#verdict\">Verdict"
@@ -136,7 +83,10 @@ std::string render_html(const Run& run, const model::Diagnosis& diagnosis,
   out +=
       "<a href=\"#stacks\">Stacks</a><a href=\"#details\">Details</a></div></nav>\n"
       "<main class=\"wrap\">\n";
-  out += verdict_html(run, diagnosis);
+  out += verdict_html(
+      diagnosis,
+      run.steps.summary.mean.count() > 0 ? run.steps.summary.mean : run.steps.summary.median,
+      failed(run));
   if (options.comparison != nullptr) out += comparison_html(*options.comparison);
   out += steps_html(run);
   out +=
@@ -151,12 +101,10 @@ std::string render_html(const Run& run, const model::Diagnosis& diagnosis,
       "loads nothing and sends nothing.</footer>\n";
   out +=
       "<script type=\"application/json\" id=\"data\">" + chart_data(run, profile) + "</script>\n";
-  inline_script(out, asset_chart_js());
-  inline_script(out, asset_flame_js());
-  inline_script(out, asset_lanes_js());
-  inline_script(out, asset_page_js());
-  out += "</body>\n</html>\n";
-  return out;
+  return html_page(
+      title, {asset_page_css(), asset_flame_css()},
+      {asset_chart_js(), asset_flame_js(), asset_lanes_js(), asset_theme_js(), asset_page_js()},
+      out);
 }
 
 }  // namespace flatout::report

@@ -215,25 +215,7 @@ std::string chart_data(const Run& run, const Profile& profile) {
   out["charts"] = charts_data(run);
   out["threads"] = states_data(profile);
   out["lanes"] = lanes_data(run);
-  const std::string text = out.dump(-1, ' ', true, Json::error_handler_t::replace);
-  std::string safe;
-  safe.reserve(text.size());
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        safe += "\\u003c";
-        break;
-      case '>':
-        safe += "\\u003e";
-        break;
-      case '&':
-        safe += "\\u0026";
-        break;
-      default:
-        safe += c;
-    }
-  }
-  return safe;
+  return script_text(out);
 }
 
 }  // namespace flatout::report

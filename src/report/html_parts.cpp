@@ -29,15 +29,13 @@ std::string number(std::string_view value, std::string_view text, std::string_vi
   return fmt::format("<div class=\"number {}\"><dd>{}</dd><dt>{}</dt></div>", css, value, text);
 }
 
-std::string numbers_html(const Finding& f, const Run& run) {
+std::string numbers_html(const Finding& f, Nanos step) {
   std::string out;
   if (f.gain) {
     out += number(factor_text(*f.gain), "steps per second without it", "gain");
   }
   if (f.cost_ms_per_step) {
     const Nanos cost = nanos(*f.cost_ms_per_step * 1e6);
-    const model::StepSummary& s = run.steps.summary;
-    const Nanos step = s.mean.count() > 0 ? s.mean : s.median;
     const std::string of = step.count() > 0
                                ? fmt::format("per step, of {} on average", format_duration(step))
                                : std::string("per step");
@@ -79,8 +77,8 @@ std::string evidence_html(const Finding& f) {
   return out + "</tbody></table></div>\n";
 }
 
-std::string finding_body(const Finding& f, const Run& run) {
-  std::string out = numbers_html(f, run);
+std::string finding_body(const Finding& f, Nanos step) {
+  std::string out = numbers_html(f, step);
   if (f.where) out += "<p class=\"where\"><span>Where</span> " + where_html(*f.where) + "</p>\n";
   if (!f.remedies.empty()) {
     out += "<h3>What to do</h3>\n<ul class=\"do\">\n";
@@ -133,10 +131,10 @@ std::string html_text(std::string_view s) {
   return escape_html(escape_terminal(s.substr(0, kMostText))) + (cut ? "…" : "");
 }
 
-std::string verdict_html(const Run& run, const model::Diagnosis& d) {
+std::string verdict_html(const model::Diagnosis& d, Nanos step, bool failed) {
   std::string out = "<section id=\"verdict\" aria-label=\"Verdict\">\n";
   if (d.findings.empty()) {
-    const bool healthy = d.verdict == "healthy" && !failed(run);
+    const bool healthy = d.verdict == "healthy" && !failed;
     const std::string headline = !d.headline.empty() ? d.headline
                                  : d.verdict == "none"
                                      ? "No verdict yet: too little was seen to judge."
@@ -155,14 +153,14 @@ std::string verdict_html(const Run& run, const model::Diagnosis& d) {
           "<article class=\"finding first {}\">\n<p class=\"id\"><span class=\"mark\" "
           "aria-hidden=\"true\">{}</span><code>{}</code></p>\n<h1>{}</h1>\n{}</article>\n",
           css, f.ended_the_job ? "✗" : "▲", html_text(f.id), html_text(f.title),
-          finding_body(f, run));
+          finding_body(f, step));
       if (d.findings.size() > 1) out += "<h2 class=\"also\">Also found</h2>\n";
     } else {
       out += fmt::format(
           "<details class=\"finding {}\"><summary><span class=\"gain\">{}</span>"
           "<span class=\"title\">{}</span><code>{}</code></summary>\n{}</details>\n",
           css, f.gain ? factor_text(*f.gain) : "–", html_text(f.title), html_text(f.id),
-          finding_body(f, run));
+          finding_body(f, step));
     }
   }
   return out + "</section>\n";

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "model/comparison.h"
 #include "model/finding.h"
 #include "model/run.h"
@@ -13,7 +14,8 @@ namespace flatout::report {
 /// Text for HTML: escaped, with control characters and direction marks made visible, cut if huge.
 std::string html_text(std::string_view s);
 
-std::string verdict_html(const model::Run& run, const model::Diagnosis& diagnosis);
+/// `step`: how long one takes on average, 0 where that is not known. `failed`: so did the job.
+std::string verdict_html(const model::Diagnosis& diagnosis, Nanos step, bool failed = false);
 std::string steps_html(const model::Run& run);
 std::string comparison_html(const model::Comparison& comparison);
 /// Processes, facts of the machine and the job, what was not measured.

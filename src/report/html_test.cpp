@@ -35,9 +35,9 @@ TEST(Html, NamesInTheDataCannotBecomeMarkupOrScripts) {
   c.headline = c.old_name = c.changes[0].what = c.changes[0].before = hostile_name();
   options.comparison = &c;
   const std::string html = render_html(hostile_run(), hostile_diagnosis(), options);
-  // Our five scripts and no other; the hostile text is there, but escaped.
-  EXPECT_EQ(count(html, "<script"), 5u);
-  EXPECT_EQ(count(html, "</script>"), 5u);
+  // Our scripts and no other; the hostile text is there, but escaped.
+  EXPECT_EQ(count(html, "<script"), 6u);
+  EXPECT_EQ(count(html, "</script>"), 6u);
   EXPECT_EQ(html.find("<b>\xEF\xBF\xBD"), std::string::npos);
   EXPECT_NE(html.find("&lt;script&gt;alert(1)"), std::string::npos);
   EXPECT_EQ(html.find('\x1b'), std::string::npos);
@@ -48,7 +48,7 @@ TEST(Html, NamesInTheDataCannotBecomeMarkupOrScripts) {
 TEST(Html, AllowsOnlyItsOwnScriptsAndLoadsNothing) {
   const std::string html = render_html(decode_bound_run(), decode_diagnosis());
   EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
-  EXPECT_EQ(count(html, "'sha256-"), 6u);
+  EXPECT_EQ(count(html, "'sha256-"), 7u);
   EXPECT_EQ(html.find("unsafe-inline"), std::string::npos);
   EXPECT_EQ(html.find(" src="), std::string::npos);
   EXPECT_EQ(html.find("<link"), std::string::npos);

@@ -228,6 +228,29 @@ Json signals_value(const Run& run) {
 
 }  // namespace
 
+std::string script_text(const nlohmann::ordered_json& value) {
+  const std::string text =
+      value.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+  std::string safe;
+  safe.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        safe += "\\u003c";
+        break;
+      case '>':
+        safe += "\\u003e";
+        break;
+      case '&':
+        safe += "\\u0026";
+        break;
+      default:
+        safe += c;
+    }
+  }
+  return safe;
+}
+
 std::string findings_json(const Run& run, const model::Diagnosis& diagnosis) {
   Json out;
   out["schema"] = 1;

@@ -132,6 +132,7 @@ Lanes make_lanes(const Run& run, size_t most) {
   }
   if (total == 0) return out;
   std::vector<model::ThreadId> threads;
+  threads.reserve(counts.size());
   for (const auto& [id, count] : counts) threads.push_back(id);
   const auto rank = [&](model::ThreadId id) {
     return run.steps.source != model::StepSource::kNone && run.steps.thread == id ? 0 : 1;

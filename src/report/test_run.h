@@ -187,7 +187,8 @@ inline Run decode_bound_run(int step_count = 200) {
     const int w = i % 2;
     b.slice(SliceKind::kFetch, worker[w], t - length * 0.9, t + wait_ms - 1, 32, fetched++);
     b.slice(SliceKind::kHandover, worker[w], t + wait_ms - 1, t + wait_ms);
-    for (double m = 0; m < length; m += 10) {
+    for (int tick = 0; tick * 10 < length; ++tick) {
+      const double m = tick * 10;
       const bool waits = m < wait_ms;
       const bool saves = m > wait_ms + 22 && checkpoint > 0;
       b.reading(t + m, loop,

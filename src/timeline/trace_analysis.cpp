@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "timeline/trace_gaps.h"
 #include "timeline/trace_host.h"
-#include "timeline/trace_streams.h"
 
 namespace flatout::timeline {
 
@@ -137,37 +137,31 @@ constexpr int64_t kLongGap = 1'000'000;
 
 using WaitsByThread = std::map<TrackId, Intervals>;  // by the thread that launched what came next
 
-// Gaps in which nothing runs on the device, blamed on what came after.
 WaitsByThread blame_gaps(const TraceIndex& index, const DeviceEvents& events, DeviceSummary& out) {
-  const Trace& trace = index.trace();
   WaitsByThread host_waits;
-  size_t sync = 0;  // calls that wait for the device, those begun before the gap
-  int64_t end = trace.end(events.front().event);
-  for (size_t i = 1; i < events.size(); ++i) {
-    const auto& [start, event] = events[i];
-    if (start > end) {
-      ++out.gaps;
-      const int64_t gap = start - end;
-      const EventId launch = index.launch_of(event);
-      if (launch != kNoEvent && trace.start[launch] > end) {
-        const int64_t input = overlap(index.input(), end, start);
-        out.idle.input_wait += input;
-        out.idle.host_wait += gap - input;
-        host_waits[trace.track[launch]].add(end, start);
-        while (sync < index.syncs().size() && trace.start[index.syncs()[sync]] <= end) ++sync;
-        if (sync > 0 && trace.end(index.syncs()[sync - 1]) >= end) {
-          out.sync_wait += gap - input;
-        } else if (gap < kLongGap) {
-          out.short_wait += gap - input;
+  for_each_gap(index, events, [&](const DeviceGap& gap) {
+    ++out.gaps;
+    const int64_t length = gap.end - gap.begin;
+    switch (gap.blame) {
+      case GapBlame::kSync:
+      case GapBlame::kHost:
+        out.idle.input_wait += gap.input;
+        out.idle.host_wait += length - gap.input;
+        host_waits[index.trace().track[gap.launch]].add(gap.begin, gap.end);
+        if (gap.blame == GapBlame::kSync) {
+          out.sync_wait += length - gap.input;
+        } else if (length < kLongGap) {
+          out.short_wait += length - gap.input;
         }
-      } else if (gap < kShortGap) {
-        out.idle.kernel_wait += gap;
-      } else {
-        out.idle.other += gap;
-      }
+        break;
+      case GapBlame::kKernel:
+        out.idle.kernel_wait += length;
+        break;
+      case GapBlame::kOther:
+        out.idle.other += length;
+        break;
     }
-    end = std::max(end, trace.end(event));
-  }
+  });
   return host_waits;
 }
 

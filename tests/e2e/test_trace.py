@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -156,3 +157,84 @@ def test_what_is_no_trace_gets_one_clear_line(flatout, tmp_path):
     for words in (["summary", tmp_path / "x"], ["summary", tmp_path / "gone"], ["summary", tmp_path]):
         done = subprocess.run([flatout, "trace", *map(str, words)], capture_output=True, text=True, timeout=60)
         assert done.returncode in (1, 2) and "flatout: error" in done.stderr and "Traceback" not in done.stderr
+
+
+# ---- the page ----
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium: install the package chromium")
+    with api.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=program)
+        yield browser
+        browser.close()
+
+
+def opened(browser, file: Path, problems: list[str], width: int = 1200):
+    """The page, offline; what goes wrong on it is added to `problems`."""
+    page = browser.new_context(viewport={"width": width, "height": 900}, offline=True).new_page()
+    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: problems.append(str(e)))
+    page.on("dialog", lambda d: (problems.append(f"dialog: {d.message}"), d.dismiss()))
+    page.on("request", lambda r: problems.append(r.url) if r.url.split("#")[0] != file.as_uri() else None)
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-ready]", timeout=10000)
+    return page
+
+
+# What the row's canvases show, as text that differs where the picture does.
+PIXELS = "document.querySelectorAll('#view .track canvas')[%d].toDataURL()"
+
+
+def test_the_page_shows_the_verdict_and_a_timeline_to_look_into(flatout, chromium, tmp_path):
+    trace = OWN / "torch_cpu/torch_cpu_python_bound.json.gz"
+    out = tmp_path / "page.html"
+    assert run(flatout, "report", trace, "-o", out) == f"{out}\n"
+    problems: list[str] = []
+    page = opened(chromium, out, problems)
+    assert page.locator("#verdict code").first.inner_text() == summary(flatout, trace)["verdict"]
+    assert page.locator("#view .track").count() >= 1
+    page.locator("#timeline").scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
+    whole = page.evaluate(PIXELS % 0)
+    page.locator("#search").fill("ProfilerStep")
+    page.wait_for_timeout(200)
+    assert page.evaluate(PIXELS % 0) != whole, "what is not searched for is dimmed"
+    page.locator("#search").fill("")
+    page.locator("#place").select_option(index=1)
+    page.wait_for_timeout(200)
+    assert page.evaluate(PIXELS % 0) != whole, "the place fills the view"
+    page.locator("#view").focus()
+    page.keyboard.press("0")
+    page.wait_for_timeout(200)
+    assert page.evaluate(PIXELS % 0) == whole, "all of it again"
+    box = page.locator("#view .track canvas").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 8)
+    page.wait_for_timeout(200)
+    assert "ProfilerStep" in page.locator("#slice-info").inner_text()
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + 8)
+    page.wait_for_timeout(200)
+    assert page.evaluate(PIXELS % 0) != whole, "the slice fills the view"
+    assert problems == []
+
+
+def test_names_in_a_trace_cannot_run_as_code(flatout, chromium, tmp_path):
+    name = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e"
+    events = [{"ph": "X", "cat": "cpu_op", "name": name, "pid": name, "tid": name, "ts": i * 10, "dur": 8}
+              for i in range(50)]
+    (tmp_path / "hostile.json").write_text(json.dumps({"traceEvents": events}))
+    out = tmp_path / "page.html"
+    run(flatout, "report", tmp_path / "hostile.json", "-o", out)
+    problems: list[str] = []
+    page = opened(chromium, out, problems, width=390)
+    assert page.locator("#view .track").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert problems == []
+
+
+def test_a_page_needs_a_name(flatout):
+    assert "no output is named" in run(flatout, "report", OWN / "torch_cpu/torch_cpu_python_bound.json.gz", code=2)

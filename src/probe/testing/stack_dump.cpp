@@ -127,7 +127,7 @@ class Totals : public model::Sink {
     add(t["states"][std::string(model::name(r.state))], seconds);
     std::string stack;
     for (model::StackId id = r.stack; id != 0; id = stacks_[id].first) {
-      stack = frames_[stacks_[id].second] + (stack.empty() ? "" : ";") + stack;
+      stack.insert(0, frames_[stacks_[id].second] + (stack.empty() ? "" : ";"));
     }
     add(t["stacks"][to_utf8(stack)], seconds);
     if ((r.flags & model::kHoldsGil) != 0) add(t["gil"], seconds);
@@ -184,7 +184,7 @@ int states(int32_t pid, double seconds, int interval_us) {
 }  // namespace
 }  // namespace flatout::probe
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): a tool for tests
   int pid = 0, repeat = 0, interval_us = 20000;
   double seconds = 0;
   bool only_sleep = false;

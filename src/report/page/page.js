@@ -332,21 +332,7 @@
     if (list.length === 0) all.appendChild(el('p', 'muted', 'No signals were recorded.'));
   }
 
-  // ---- theme ----
-  function setTheme(name) {
-    if (name) root.setAttribute('data-theme', name);
-    charts.forEach(colour);
-  }
-  let stored = null;
-  try { stored = localStorage.getItem('flatout-theme'); } catch (e) { /* not allowed for files */ }
-  if (stored === 'dark' || stored === 'light') root.setAttribute('data-theme', stored);
-  document.getElementById('theme').addEventListener('click', () => {
-    const dark = root.getAttribute('data-theme') === 'dark' ||
-      (!root.hasAttribute('data-theme') && matchMedia('(prefers-color-scheme: dark)').matches);
-    setTheme(dark ? 'light' : 'dark');
-    try { localStorage.setItem('flatout-theme', dark ? 'light' : 'dark'); } catch (e) { /* as above */ }
-  });
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => setTheme(null));
+  window.flatoutTheme(() => charts.forEach(colour));
   window.addEventListener('beforeprint', () => { for (const d of document.querySelectorAll('#verdict details')) d.open = true; });
 
   // ---- flame graph ----
