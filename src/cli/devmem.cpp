@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
+#include "devmem/explain.h"
 #include "devmem/replay.h"
 #include "devmem/trace.h"
 #include "timeline/byte_source.h"
@@ -20,6 +21,7 @@ constexpr std::string_view kHelp =
 
   flatout devmem replay snapshot.pickle        peak and smallest card: TensorFlow's, PyTorch's and Flatout's allocators
   flatout devmem replay --card 24GiB *.jsonl.gz   would it fit there?
+  flatout devmem explain train.log             why it ran out, who holds what, and what would help
 
 Read are PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), traces of torch.profiler with
 profile_memory=True, and Flatout's own JSON lines; plain or gzipped. Each command has --help.
@@ -38,6 +40,20 @@ const Usage kReplay{
     false,
     1,
     100'000};
+
+const Usage kExplain{
+    "devmem explain",
+    "[FILE] [options]",
+    "Explains why device memory ran out: from a log, an error message or a PyTorch memory snapshot.",
+    "  flatout devmem explain train.log\n"
+    "  python train.py 2>&1 | flatout devmem explain         # standard input\n"
+    "  flatout devmem explain snapshot.pickle --json",
+    {"verbose"},
+    true,
+    false,
+    false,
+    0,
+    1};
 
 // "24GiB", "1.5 G", "512 MB", "4096": K, M, G and T are powers of 1024, with or without B or iB.
 std::optional<uint64_t> parse_bytes(std::string_view s) {
@@ -77,20 +93,16 @@ std::string name_of(std::string_view path) {
 }
 
 Result<std::vector<devmem::Trace>> read_traces(const std::string& path) {
-  auto bytes = read_file(path);
-  if (!bytes.ok()) {
-    Error error = bytes.error();
-    if (error.message.find(path) == std::string::npos)
-      error.message = fmt::format("{}: {}", escape_terminal(path), error.message);
-    return error;
-  }
-  auto traces = devmem::read_traces(*bytes, name_of(path));
-  if (!traces.ok()) {
-    Error error = traces.error();
+  FLATOUT_TRY(const std::string bytes, read_file(path));
+  return devmem::read_traces(bytes, name_of(path));
+}
+
+// Says what is wrong with which file; returns the exit code.
+int fail(Error error, const std::string& path) {
+  if (error.message.find(path) == std::string::npos)
     error.message = fmt::format("{}: {}", escape_terminal(path), error.message);
-    return error;
-  }
-  return traces;
+  log_error(error.message, error.hint);
+  return error.code == Code::kBadInput ? 2 : 1;
 }
 
 int replay(const std::vector<std::string>& arguments) {
@@ -108,10 +120,7 @@ int replay(const std::vector<std::string>& arguments) {
   std::vector<devmem::Replay> replays;
   for (const std::string& file : settings->positional) {
     const auto traces = read_traces(file);
-    if (!traces.ok()) {
-      log_error(traces.error().message, traces.error().hint);
-      return traces.error().code == Code::kBadInput ? 2 : 1;
-    }
+    if (!traces.ok()) return fail(traces.error(), file);
     for (const devmem::Trace& trace : *traces) {
       if (trace.skipped > 0)
         log_warning(fmt::format("{}: {} records fit nowhere (no such block, or no bytes) and are skipped",
@@ -121,9 +130,21 @@ int replay(const std::vector<std::string>& arguments) {
   }
   const Status put = write_text(
       "", settings->json ? devmem::replay_json(replays) : devmem::replay_table(replays));
-  if (put.ok()) return 0;
-  log_error(put.error().message, put.error().hint);
-  return 1;
+  return put.ok() ? 0 : fail(put.error(), "");
+}
+
+int explain(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kExplain, arguments, code);
+  if (!settings) return code;
+  const std::string file = settings->positional.empty() ? "/dev/stdin" : settings->positional[0];
+  const auto bytes = read_file(file);
+  if (!bytes.ok()) return fail(bytes.error(), file);
+  const auto explanation = devmem::explain(*bytes);
+  if (!explanation.ok()) return fail(explanation.error(), file);
+  const Status put = write_text("", settings->json ? devmem::explanation_json(*explanation)
+                                                   : devmem::explanation_text(*explanation));
+  return put.ok() ? 0 : fail(put.error(), "");
 }
 
 }  // namespace
@@ -136,11 +157,12 @@ int devmem(const std::vector<std::string>& arguments) {
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
   const std::string& what = arguments[0];
   if (what == "replay") return replay(rest);
+  if (what == "explain") return explain(rest);
   if (what == "--help" || what == "-h" || what == "help") {
     fmt::print("{}", kHelp);
     return 0;
   }
-  const std::string_view meant = nearest(what, {"replay"});
+  const std::string_view meant = nearest(what, {"replay", "explain"});
   return bad_usage(fmt::format("there is no command 'devmem {}'", escape_terminal(what)),
                    meant.empty() ? "flatout devmem --help"
                                  : fmt::format("did you mean flatout devmem {}?", meant));

@@ -130,6 +130,32 @@ Arena::Chunk* Arena::adopt(Bytes size, Stream stream) {
   return best;
 }
 
+bool Arena::holds_for_others(Stream stream) const {
+  return std::any_of(free_.begin(), free_.end(), [&](const auto& entry) {
+    return entry.first != stream && !entry.second.empty();
+  });
+}
+
+// Waits for all streams: what any of them freed is then one stream's, and merges.
+void Arena::settle(Stream stream) {
+  std::vector<Chunk*> others;
+  for (auto& [other, set] : free_) {
+    if (other == stream || set.empty()) continue;
+    driver_.synchronize(other);
+    others.insert(others.end(), set.begin(), set.end());
+    set.clear();
+  }
+  // By address, and each only if an earlier one has not taken it in: put_free() merges with what is
+  // free on the stream already, which the rest is not yet.
+  std::sort(others.begin(), others.end(),
+            [](const Chunk* a, const Chunk* b) { return a->address < b->address; });
+  for (Chunk* chunk : others) {
+    chunk->stream = stream;
+    chunk->state = State::kLive;  // in no set
+  }
+  for (Chunk* chunk : others) put_free(chunk);
+}
+
 Status Arena::open_range() {
   const Bytes size = round_up(std::min(limit_, driver_.total_bytes()) * kRangeFactor, kPageBytes);
   FLATOUT_TRY(base_, driver_.reserve(size));
@@ -264,6 +290,10 @@ Result<Address> Arena::allocate(Bytes requested, Stream stream) {
   if (base_ == 0) FLATOUT_TRY_STATUS(open_range());
   Chunk* chunk = best_fit(size, stream);
   if (!chunk) chunk = adopt(size, stream);
+  if (!chunk && holds_for_others(stream)) {
+    settle(stream);
+    chunk = best_fit(size, stream);
+  }
   if (!chunk && grow(size, stream)) chunk = best_fit(size, stream);
   if (!chunk) return Error{Code::kFull, fmt::format("no {} bytes on the device", size), ""};
   if (chunk->size > size) free_[chunk->stream].insert(cut(chunk, size));
@@ -289,9 +319,10 @@ Status Arena::free(Address address) {
 }
 
 void Arena::trim() {
+  settle(0);
   std::vector<Idle> idle = idle_handles(nullptr, nullptr);
-  for (const auto& [stream, set] : free_)
-    if (!idle.empty() && !set.empty()) driver_.synchronize(stream);
+  if (idle.empty()) return;
+  driver_.synchronize(0);
   while (!idle.empty()) driver_.release(lift(idle, std::prev(idle.end())));
 }
 

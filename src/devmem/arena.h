@@ -70,6 +70,8 @@ class Arena : public Policy {
 
   Chunk* best_fit(Bytes size, Stream stream);
   Chunk* adopt(Bytes size, Stream stream);
+  bool holds_for_others(Stream stream) const;
+  void settle(Stream stream);
   Status open_range();
   Site choose_site(Bytes size, Stream stream) const;
   std::vector<Idle> idle_handles(const Chunk* but, const Chunk* and_but) const;

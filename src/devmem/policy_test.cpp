@@ -26,7 +26,7 @@ class EveryPolicy : public testing::TestWithParam<std::string_view> {
 };
 
 TEST_P(EveryPolicy, ARandomJobNeverOverlapsAndTheBooksAgree) {
-  for (const Bytes capacity : {Bytes{1} << 36, 600 * kMiB, 200 * kMiB}) {
+  for (const Bytes capacity : {Bytes{1} << 36, 300 * kMiB, 80 * kMiB}) {
     open(capacity);
     std::mt19937_64 random(capacity);
     struct Block {
@@ -71,7 +71,7 @@ TEST_P(EveryPolicy, ARandomJobNeverOverlapsAndTheBooksAgree) {
       ASSERT_LE(stats.allocated, stats.reserved);
     }
     policy_->check();
-    if (capacity == 200 * kMiB) {
+    if (capacity == 80 * kMiB) {
       EXPECT_GT(refused, 0u);
     }
     for (const auto& [address, block] : live) ASSERT_TRUE(policy_->free(address).ok());
