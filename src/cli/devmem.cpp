@@ -41,19 +41,19 @@ const Usage kReplay{
     1,
     100'000};
 
-const Usage kExplain{
-    "devmem explain",
-    "[FILE] [options]",
-    "Explains why device memory ran out: from a log, an error message or a PyTorch memory snapshot.",
-    "  flatout devmem explain train.log\n"
-    "  python train.py 2>&1 | flatout devmem explain         # standard input\n"
-    "  flatout devmem explain snapshot.pickle --json",
-    {"verbose"},
-    true,
-    false,
-    false,
-    0,
-    1};
+const Usage kExplain{"devmem explain",
+                     "[FILE] [options]",
+                     "Explains why device memory ran out: from a log, an error message or a "
+                     "PyTorch memory snapshot.",
+                     "  flatout devmem explain train.log\n"
+                     "  python train.py 2>&1 | flatout devmem explain         # standard input\n"
+                     "  flatout devmem explain snapshot.pickle --json",
+                     {"verbose"},
+                     true,
+                     false,
+                     false,
+                     0,
+                     1};
 
 // "24GiB", "1.5 G", "512 MB", "4096": K, M, G and T are powers of 1024, with or without B or iB.
 std::optional<uint64_t> parse_bytes(std::string_view s) {
@@ -123,13 +123,14 @@ int replay(const std::vector<std::string>& arguments) {
     if (!traces.ok()) return fail(traces.error(), file);
     for (const devmem::Trace& trace : *traces) {
       if (trace.skipped > 0)
-        log_warning(fmt::format("{}: {} records fit nowhere (no such block, or no bytes) and are skipped",
-                                escape_terminal(file), trace.skipped));
+        log_warning(
+            fmt::format("{}: {} records fit nowhere (no such block, or no bytes) and are skipped",
+                        escape_terminal(file), trace.skipped));
       for (devmem::Replay& r : devmem::replay_all(trace, options)) replays.push_back(std::move(r));
     }
   }
-  const Status put = write_text(
-      "", settings->json ? devmem::replay_json(replays) : devmem::replay_table(replays));
+  const Status put =
+      write_text("", settings->json ? devmem::replay_json(replays) : devmem::replay_table(replays));
   return put.ok() ? 0 : fail(put.error(), "");
 }
 

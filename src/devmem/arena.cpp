@@ -12,12 +12,13 @@ namespace {
 constexpr uint64_t kRangeFactor = 4;
 
 // How much is asked for at least, and how large one handle gets. Asking for more than is needed
-// saves calls and costs what stays unused at the peak: 1/64 of the arena at most.
+// saves calls and costs what stays unused at the peak: 1/128 of the arena at most, for each end.
+// Small handles move more easily, and cost more calls (docs/devmem.md has the trade-off).
 Bytes least_growth(Bytes reserved) {
-  return std::clamp(reserved / 64 / kPageBytes * kPageBytes, kPageBytes, 10 * kPageBytes);
+  return std::clamp(reserved / 128 / kPageBytes * kPageBytes, kPageBytes, 10 * kPageBytes);
 }
 Bytes largest_handle(Bytes reserved) {
-  return std::clamp(reserved / 16 / kPageBytes * kPageBytes, 10 * kPageBytes, 256 * kPageBytes);
+  return std::clamp(reserved / 32 / kPageBytes * kPageBytes, 2 * kPageBytes, 256 * kPageBytes);
 }
 
 }  // namespace
@@ -58,14 +59,14 @@ Arena::Chunk* Arena::cut(Chunk* chunk, Bytes size) {
 }
 
 void Arena::forget(Chunk* chunk) {
-  if (chunk->state == State::kFree) free_[chunk->stream].erase(chunk);
+  if (chunk->state == State::kFree) free_[chunk->lane].erase(chunk);
   if (chunk->state == State::kGap) gaps_.erase(chunk->address);
 }
 
 void Arena::put_free(Chunk* chunk) {
   chunk->state = State::kFree;
   const auto same = [&](const Chunk* c) {
-    return c && c->state == State::kFree && c->stream == chunk->stream;
+    return c && c->state == State::kFree && c->lane == chunk->lane;
   };
   if (Chunk* next = chunk->next; same(next)) {
     forget(next);
@@ -82,7 +83,7 @@ void Arena::put_free(Chunk* chunk) {
     delete_chunk(chunk);
     chunk = prev;
   }
-  free_[chunk->stream].insert(chunk);
+  free_[chunk->lane].insert(chunk);
 }
 
 void Arena::put_gap(Chunk* chunk) {
@@ -104,8 +105,8 @@ void Arena::put_gap(Chunk* chunk) {
   gaps_.emplace(chunk->address, chunk);
 }
 
-Arena::Chunk* Arena::best_fit(Bytes size, Stream stream) {
-  FreeSet& set = free_[stream];
+Arena::Chunk* Arena::best_fit(Bytes size, Lane lane) {
+  FreeSet& set = free_[lane];
   Chunk probe;
   probe.size = size;
   const auto it = set.lower_bound(&probe);
@@ -116,63 +117,71 @@ Arena::Chunk* Arena::best_fit(Bytes size, Stream stream) {
 }
 
 // The best fit among what other streams freed, after waiting for the one that did.
-Arena::Chunk* Arena::adopt(Bytes size, Stream stream) {
+Arena::Chunk* Arena::adopt(Bytes size, Lane lane) {
   Chunk probe, *best = nullptr;
   probe.size = size;
   for (auto& [other, set] : free_) {
-    if (other == stream) continue;
+    if (other == lane || is_small(other) != is_small(lane)) continue;
     const auto it = set.lower_bound(&probe);
     if (it != set.end() && (!best || BySize()(*it, best))) best = *it;
   }
   if (!best) return nullptr;
-  driver_.synchronize(best->stream);
+  driver_.synchronize(best->lane >> 1);
   forget(best);
   return best;
 }
 
-bool Arena::holds_for_others(Stream stream) const {
+bool Arena::holds_for_others(Lane lane) const {
   return std::any_of(free_.begin(), free_.end(), [&](const auto& entry) {
-    return entry.first != stream && !entry.second.empty();
+    return entry.first != lane && is_small(entry.first) == is_small(lane) && !entry.second.empty();
   });
 }
 
-// Waits for all streams: what any of them freed is then one stream's, and merges.
-void Arena::settle(Stream stream) {
+// Waits for all streams: what any of them freed is then this lane's, and merges.
+void Arena::settle(Lane lane) {
   std::vector<Chunk*> others;
   for (auto& [other, set] : free_) {
-    if (other == stream || set.empty()) continue;
-    driver_.synchronize(other);
+    if (other == lane || is_small(other) != is_small(lane) || set.empty()) continue;
+    driver_.synchronize(other >> 1);
     others.insert(others.end(), set.begin(), set.end());
     set.clear();
   }
   // By address, and each only if an earlier one has not taken it in: put_free() merges with what is
-  // free on the stream already, which the rest is not yet.
+  // free on the lane already, which the rest is not yet.
   std::sort(others.begin(), others.end(),
             [](const Chunk* a, const Chunk* b) { return a->address < b->address; });
   for (Chunk* chunk : others) {
-    chunk->stream = stream;
+    chunk->lane = lane;
     chunk->state = State::kLive;  // in no set
   }
   for (Chunk* chunk : others) put_free(chunk);
 }
 
 Status Arena::open_range() {
-  const Bytes size = round_up(std::min(limit_, driver_.total_bytes()) * kRangeFactor, kPageBytes);
+  const Bytes size =
+      round_up(std::min(limit_, driver_.total_bytes()), kPageBytes) * kRangeFactor + 2 * kPageBytes;
   FLATOUT_TRY(base_, driver_.reserve(size));
   Chunk* gap = new_chunk();
   gap->address = base_;
   gap->size = size;
+  // A page between the two ends that is never mapped keeps them apart.
+  Chunk* wall = cut(gap, size / 2);
+  wall->state = State::kLive;
+  Chunk* upper = cut(wall, kPageBytes);
+  upper_ = upper->address;
   put_gap(gap);
+  put_gap(upper);
   return {};
 }
 
 // The gap that needs the least new memory, the lowest of equal ones.
-Arena::Site Arena::choose_site(Bytes size, Stream stream) const {
+Arena::Site Arena::choose_site(Bytes size, Lane lane) const {
   Site best;
   const auto held = [&](const Chunk* c) {
-    return c && c->state == State::kFree && c->stream == stream ? c->size : 0;
+    return c && c->state == State::kFree && c->lane == lane ? c->size : 0;
   };
   for (const auto& [address, gap] : gaps_) {
+    if ((address >= upper_) != is_small(lane)) continue;
     const Bytes before = held(gap->prev), behind = held(gap->next);
     if (before + gap->size + behind < size) continue;
     const Bytes need = std::min(round_up(size - before, kPageBytes), gap->size);
@@ -184,7 +193,7 @@ Arena::Site Arena::choose_site(Bytes size, Stream stream) const {
 // Handles that hold nothing live, smallest first, but for those in the two chunks named.
 std::vector<Arena::Idle> Arena::idle_handles(const Chunk* but, const Chunk* and_but) const {
   std::vector<Idle> idle;
-  for (const auto& [stream, set] : free_) {
+  for (const auto& [lane, set] : free_) {
     Chunk probe;
     probe.size = kPageBytes;
     for (auto it = set.lower_bound(&probe); it != set.end(); ++it) {
@@ -215,11 +224,11 @@ Handle Arena::lift(std::vector<Idle>& idle, std::vector<Idle>::iterator which) {
   Chunk* middle = taken.chunk;
   if (taken.address > taken.chunk->address) {
     middle = cut(taken.chunk, taken.address - taken.chunk->address);
-    free_[taken.chunk->stream].insert(taken.chunk);
+    free_[taken.chunk->lane].insert(taken.chunk);
   }
   if (middle->size > taken.size) {
     Chunk* rest = cut(middle, taken.size);
-    free_[rest->stream].insert(rest);
+    free_[rest->lane].insert(rest);
     for (Idle& other : idle)
       if (other.chunk == taken.chunk && other.address > taken.address) other.chunk = rest;
   }
@@ -228,7 +237,7 @@ Handle Arena::lift(std::vector<Idle>& idle, std::vector<Idle>::iterator which) {
 }
 
 // Maps the handle at the gap's begin. Returns what is left of the gap, or nullptr.
-Arena::Chunk* Arena::map_at(Chunk* gap, Handle handle, Bytes size, Stream stream) {
+Arena::Chunk* Arena::map_at(Chunk* gap, Handle handle, Bytes size, Lane lane) {
   driver_.map(gap->address, handle);
   mappings_.emplace(gap->address, Mapping{handle, size});
   reserved_ += size;
@@ -238,14 +247,15 @@ Arena::Chunk* Arena::map_at(Chunk* gap, Handle handle, Bytes size, Stream stream
     rest = cut(gap, size);
     gaps_.emplace(rest->address, rest);
   }
-  gap->stream = stream;
+  gap->lane = lane;
   put_free(gap);
   return rest;
 }
 
-// Brings memory to where it makes a hole of `size`. False: the device is full; what was brought stays as a hole.
-bool Arena::grow(Bytes size, Stream stream) {
-  const Site site = choose_site(size, stream);
+// Brings memory to where it makes a hole of `size`. False: the device is full; what was brought
+// stays as a hole.
+bool Arena::grow(Bytes size, Lane lane) {
+  const Site site = choose_site(size, lane);
   if (!site.gap) return false;
   const Address begin = site.gap->address;
   Address at = begin;
@@ -263,8 +273,8 @@ bool Arena::grow(Bytes size, Stream stream) {
       --it;
     }
     const Bytes bytes = it->size;
-    if (waited.insert(it->chunk->stream).second) driver_.synchronize(it->chunk->stream);
-    gap = map_at(gap, lift(idle, it), bytes, stream);
+    if (waited.insert(it->chunk->lane >> 1).second) driver_.synchronize(it->chunk->lane >> 1);
+    gap = map_at(gap, lift(idle, it), bytes, lane);
     at += bytes;
   }
 
@@ -278,7 +288,7 @@ bool Arena::grow(Bytes size, Stream stream) {
     auto handle = driver_.create(bytes);
     if (!handle.ok() && bytes > need) handle = driver_.create(bytes = need);
     if (!handle.ok()) break;
-    gap = map_at(gap, *handle, bytes, stream);
+    gap = map_at(gap, *handle, bytes, lane);
     at += bytes;
   }
   if (at > begin) driver_.set_access(begin, at - begin);
@@ -288,17 +298,18 @@ bool Arena::grow(Bytes size, Stream stream) {
 Result<Address> Arena::allocate(Bytes requested, Stream stream) {
   const Bytes size = round_up(requested, kGranule);
   if (base_ == 0) FLATOUT_TRY_STATUS(open_range());
-  Chunk* chunk = best_fit(size, stream);
-  if (!chunk) chunk = adopt(size, stream);
-  if (!chunk && holds_for_others(stream)) {
-    settle(stream);
-    chunk = best_fit(size, stream);
+  const Lane lane = lane_of(size, stream);
+  Chunk* chunk = best_fit(size, lane);
+  if (!chunk) chunk = adopt(size, lane);
+  if (!chunk && holds_for_others(lane)) {
+    settle(lane);
+    chunk = best_fit(size, lane);
   }
-  if (!chunk && grow(size, stream)) chunk = best_fit(size, stream);
+  if (!chunk && grow(size, lane)) chunk = best_fit(size, lane);
   if (!chunk) return Error{Code::kFull, fmt::format("no {} bytes on the device", size), ""};
-  if (chunk->size > size) free_[chunk->stream].insert(cut(chunk, size));
+  if (chunk->size > size) free_[chunk->lane].insert(cut(chunk, size));
   chunk->state = State::kLive;
-  chunk->stream = stream;
+  chunk->lane = lane;
   chunk->requested = requested;
   live_ += requested;
   allocated_ += size;
@@ -319,7 +330,8 @@ Status Arena::free(Address address) {
 }
 
 void Arena::trim() {
-  settle(0);
+  settle(lane_of(1, 0));
+  settle(lane_of(kSmallRequest + 1, 0));
   std::vector<Idle> idle = idle_handles(nullptr, nullptr);
   if (idle.empty()) return;
   driver_.synchronize(0);
@@ -328,7 +340,7 @@ void Arena::trim() {
 
 PolicyStats Arena::stats() const {
   PolicyStats stats{live_, allocated_, reserved_, live_chunks_.size(), 0};
-  for (const auto& [stream, set] : free_)
+  for (const auto& [lane, set] : free_)
     if (!set.empty()) stats.largest_free = std::max(stats.largest_free, (*set.rbegin())->size);
   return stats;
 }
@@ -349,18 +361,19 @@ void Arena::check() const {
       FLATOUT_CHECK(!c->next || c->next->state != State::kGap);
       continue;
     }
+    if (c->address == upper_ - kPageBytes) continue;  // the wall
     mapped += c->size;
     if (c->state == State::kLive) {
       allocated += c->size;
       FLATOUT_CHECK(live_chunks_.at(c->address) == c);
     } else {
       ++free_chunks;
-      FLATOUT_CHECK(free_.at(c->stream).count(const_cast<Chunk*>(c)) == 1);
-      FLATOUT_CHECK(!c->next || c->next->state != State::kFree || c->next->stream != c->stream);
+      FLATOUT_CHECK(free_.at(c->lane).count(const_cast<Chunk*>(c)) == 1);
+      FLATOUT_CHECK(!c->next || c->next->state != State::kFree || c->next->lane != c->lane);
     }
   }
   size_t in_sets = 0;
-  for (const auto& [stream, set] : free_) in_sets += set.size();
+  for (const auto& [lane, set] : free_) in_sets += set.size();
   Bytes handles = 0;
   for (const auto& [address, mapping] : mappings_) handles += mapping.size;
   FLATOUT_CHECK(in_sets == free_chunks && gaps == gaps_.size() && allocated == allocated_);

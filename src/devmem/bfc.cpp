@@ -107,8 +107,8 @@ Bfc::Chunk* Bfc::find(Bytes rounded, Bytes size) {
   return nullptr;
 }
 
-// The region's size doubles until it holds the request; one that held it already doubles afterwards.
-// Where the device has less left, 9/10 of it is asked for again and again.
+// The region's size doubles until it holds the request; one that held it already doubles
+// afterwards. Where the device has less left, 9/10 of it is asked for again and again.
 bool Bfc::extend(Bytes rounded) {
   const Bytes available = (limit_ - pool_) / kGranule * kGranule;
   if (rounded > available) return false;
@@ -134,7 +134,8 @@ bool Bfc::extend(Bytes rounded) {
   return true;
 }
 
-// Merges what was freed before the safe frontier; with `required` > 0, everything, until that much is in one piece.
+// Merges what was freed before the safe frontier; with `required` > 0, everything, until that much
+// is in one piece.
 bool Bfc::merge_timestamped(Bytes required) {
   std::vector<Chunk*> wait, ready;
   for (Chunk* chunk : timestamped_) {

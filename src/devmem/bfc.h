@@ -1,6 +1,7 @@
 // TensorFlow's BFC arena (best fit with coalescing), decision by decision as tsl::BFCAllocator of
-// TensorFlow 2.21 takes them (its first region is 2 MiB; before 2.4 it was 1 MiB). bfc_golden_test.cpp holds every
-// offset to the original. Unlike it a chunk costs host memory when it exists, not 8 bytes for each 256 of the pool.
+// TensorFlow 2.21 takes them (its first region is 2 MiB; before 2.4 it was 1 MiB).
+// bfc_golden_test.cpp holds every offset to the original. Unlike it a chunk costs host memory when
+// it exists, not 8 bytes for each 256 of the pool.
 #pragma once
 
 #include <array>
@@ -14,9 +15,10 @@
 namespace flatout::devmem {
 
 struct BfcOptions {
-  bool allow_growth = true;          // false: takes the whole limit with the first request
-  bool garbage_collection = true;    // TF_ENABLE_GPU_GARBAGE_COLLECTION
-  double fragmentation_fraction = 0; // of the limit that a chunk may exceed its request by; 0: 128 MiB
+  bool allow_growth = true;        // false: takes the whole limit with the first request
+  bool garbage_collection = true;  // TF_ENABLE_GPU_GARBAGE_COLLECTION
+  double fragmentation_fraction =
+      0;  // of the limit that a chunk may exceed its request by; 0: 128 MiB
 };
 
 class Bfc : public Policy {

@@ -1,5 +1,5 @@
-// What a policy asks of the device: plain allocation, and address ranges with physical memory mapped
-// into them (CUDA driver API: cuMemAddressReserve, cuMemCreate, cuMemMap, cuMemSetAccess).
+// What a policy asks of the device: plain allocation, and address ranges with physical memory
+// mapped into them (CUDA driver API: cuMemAddressReserve, cuMemCreate, cuMemMap, cuMemSetAccess).
 // Implementations: SimDriver; the one over libcuda comes by dlopen.
 #pragma once
 

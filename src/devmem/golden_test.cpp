@@ -1,5 +1,6 @@
-// The policies of TensorFlow and PyTorch against the originals: every offset, every refusal, the peak, the
-// calls. The golden files come from bench/devmem/make_golden.py, which drives the real libraries.
+// The policies of TensorFlow and PyTorch against the originals: every offset, every refusal, the
+// peak, the calls. The golden files come from bench/devmem/make_golden.py, which drives the real
+// libraries.
 #include <gtest/gtest.h>
 
 #include <filesystem>

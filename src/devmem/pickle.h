@@ -1,5 +1,5 @@
-// Reads Python pickles that hold plain data only: None, booleans, numbers, strings, lists, tuples and
-// dictionaries. Anything that would import, build or call is refused, and nothing is ever run.
+// Reads Python pickles that hold plain data only: None, booleans, numbers, strings, lists, tuples
+// and dictionaries. Anything that would import, build or call is refused, and nothing is ever run.
 // Source: CPython Lib/pickletools.py (protocols 0 to 5).
 #pragma once
 

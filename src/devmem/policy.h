@@ -1,5 +1,6 @@
-// A policy decides where in device memory a request goes and when to ask the driver for more. All of
-// them stand behind this interface, pass one conformance suite (policy_test.cpp) and replay the same traces.
+// A policy decides where in device memory a request goes and when to ask the driver for more. All
+// of them stand behind this interface, pass one conformance suite (policy_test.cpp) and replay the
+// same traces.
 #pragma once
 
 #include <memory>
@@ -11,10 +12,10 @@
 namespace flatout::devmem {
 
 struct PolicyStats {
-  Bytes live = 0;        // as requested
-  Bytes allocated = 0;   // as handed out, rounding included
-  Bytes reserved = 0;    // taken from the driver
-  uint64_t chunks = 0;   // live ones
+  Bytes live = 0;       // as requested
+  Bytes allocated = 0;  // as handed out, rounding included
+  Bytes reserved = 0;   // taken from the driver
+  uint64_t chunks = 0;  // live ones
   Bytes largest_free = 0;
 };
 

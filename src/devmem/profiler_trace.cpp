@@ -1,5 +1,5 @@
-// Memory events in a torch.profiler trace (profile_memory=True): instants named [memory], whose args say address,
-// bytes (negative: freed) and device. Steps are the ProfilerStep ranges.
+// Memory events in a torch.profiler trace (profile_memory=True): instants named [memory], whose
+// args say address, bytes (negative: freed) and device. Steps are the ProfilerStep ranges.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -60,7 +60,8 @@ class EventReader : public nlohmann::json_sax<Json> {
     --depth_;
     return true;
   }
-  // Arrays are no level of their own: events lie in the object's array, or in one without an object.
+  // Arrays are no level of their own: events lie in the object's array, or in one without an
+  // object.
   bool start_array(size_t) override {
     if (depth_ == 0) event_depth_ = 1;
     return true;
@@ -104,9 +105,8 @@ class EventReader : public nlohmann::json_sax<Json> {
 Result<std::vector<Trace>> read_profiler_trace(std::string_view bytes, std::string_view name) {
   EventReader reader;
   if (!Json::sax_parse(bytes, &reader)) return Error{Code::kBadInput, reader.problem, ""};
-  std::stable_sort(
-      reader.events.begin(), reader.events.end(),
-      [](const MemoryEvent& a, const MemoryEvent& b) { return a.time < b.time; });
+  std::stable_sort(reader.events.begin(), reader.events.end(),
+                   [](const MemoryEvent& a, const MemoryEvent& b) { return a.time < b.time; });
 
   // Type 0 is the host; it is of interest only where there is no device.
   constexpr int64_t kHost = 0;

@@ -1,4 +1,5 @@
-// Any bytes as a file to replay or explain: nothing crashes, and what is read is a job that can be replayed.
+// Any bytes as a file to replay or explain: nothing crashes, and what is read is a job that can be
+// replayed.
 #include <cstdint>
 #include <string_view>
 #include <vector>

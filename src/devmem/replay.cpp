@@ -55,8 +55,8 @@ bool fits(const Trace& trace, std::string_view policy, Bytes card) {
   return run(trace, policy, driver);
 }
 
-// `enough` pages or more hold it. The caching policies are not quite monotonous in the card's size; what is
-// found is a size that fits beside one that does not.
+// `enough` pages or more hold it. The caching policies are not quite monotonous in the card's size;
+// what is found is a size that fits beside one that does not.
 Bytes smallest_card(const Trace& trace, std::string_view policy, Bytes enough) {
   Bytes low = (std::max(trace.peak_live, Bytes{1}) - 1) / kPageBytes;  // pages that are too few
   Bytes high = std::max(round_up(enough, kPageBytes) / kPageBytes, low + 1);
@@ -133,22 +133,23 @@ std::string replay_table(const std::vector<Replay>& replays) {
   std::string_view last;
   for (const Replay& r : replays) {
     if (r.trace != last || out.empty()) {
-      out += fmt::format("{}{}: {} requests{}, at most {} live at a time\n", out.empty() ? "" : "\n",
-                         escape_terminal(r.trace), r.requests,
+      out += fmt::format("{}{}: {} requests{}, at most {} live at a time\n",
+                         out.empty() ? "" : "\n", escape_terminal(r.trace), r.requests,
                          r.steps > 0 ? fmt::format(" in {} steps", r.steps) : "",
                          format_bytes(static_cast<double>(r.peak_live)));
       out += fmt::format("  {:<17} {:>13} {:>8} {:>13} {:>13} {:>12}\n", "policy", "peak reserved",
                          "of live", "smallest card", "driver calls", "driver time");
       last = r.trace;
     }
-    const double ratio = r.peak_live > 0 ? static_cast<double>(r.peak_reserved) /
-                                               static_cast<double>(r.peak_live)
-                                         : 1;
-    out += fmt::format("  {:<17} {:>13} {:>8.3f} {:>13} {:>13} {:>12}{}\n", r.policy,
-                       format_bytes(static_cast<double>(r.peak_reserved)), ratio,
-                       r.smallest_card > 0 ? format_bytes(static_cast<double>(r.smallest_card)) : "-",
-                       r.driver_calls, format_duration(Nanos(static_cast<int64_t>(r.driver_ns))),
-                       r.failed ? "  ran out of memory" : "");
+    const double ratio =
+        r.peak_live > 0 ? static_cast<double>(r.peak_reserved) / static_cast<double>(r.peak_live)
+                        : 1;
+    out +=
+        fmt::format("  {:<17} {:>13} {:>8.3f} {:>13} {:>13} {:>12}{}\n", r.policy,
+                    format_bytes(static_cast<double>(r.peak_reserved)), ratio,
+                    r.smallest_card > 0 ? format_bytes(static_cast<double>(r.smallest_card)) : "-",
+                    r.driver_calls, format_duration(Nanos(static_cast<int64_t>(r.driver_ns))),
+                    r.failed ? "  ran out of memory" : "");
   }
   return out;
 }

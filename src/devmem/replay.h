@@ -13,17 +13,18 @@ namespace flatout::devmem {
 struct Replay {
   std::string trace, policy;
   Bytes peak_reserved = 0;
-  Bytes peak_live = 0;       // as requested
-  Bytes smallest_card = 0;   // in pages of 2 MiB, without the context and what libraries take
+  Bytes peak_live = 0;      // as requested
+  Bytes smallest_card = 0;  // in pages of 2 MiB, without the context and what libraries take
   uint64_t requests = 0, steps = 0;
   uint64_t driver_calls = 0;
-  uint64_t driver_ns = 0;    // by the driver's table of costs
-  Bytes waste_at_peak = 0;   // reserved but not live when most was reserved
-  bool failed = false;       // on the card that was named
+  uint64_t driver_ns = 0;   // by the driver's table of costs
+  Bytes waste_at_peak = 0;  // reserved but not live when most was reserved
+  bool failed = false;      // on the card that was named
 };
 
 struct ReplayOptions {
-  Bytes card = 0;  // 0: as large as it takes (tf_all: the smallest card that fits, of which it takes all)
+  Bytes card =
+      0;  // 0: as large as it takes (tf_all: the smallest card that fits, of which it takes all)
   CostTable costs;
 };
 

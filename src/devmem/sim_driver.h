@@ -1,5 +1,6 @@
 // A device that exists in numbers only: a capacity, addresses that are handed out once and never
-// again, calls counted and priced. It holds policies to the driver's rules: a breach is a bug of ours and aborts.
+// again, calls counted and priced. It holds policies to the driver's rules: a breach is a bug of
+// ours and aborts.
 #pragma once
 
 #include <map>
@@ -25,12 +26,15 @@ enum class Call {
 inline constexpr int kCallKinds = static_cast<int>(Call::kCount);
 
 /// Nanoseconds a call takes. Mapping costs by the handle, whatever its size (PyTorch pull request
-/// 96995), so set_access is priced for each handle in its range. The figures are a model, of the order
-/// that GMLake (arXiv 2401.08156, table 1) reports; only ratios between policies mean something.
+/// 96995), so set_access is priced for each handle in its range. The figures are a model, of the
+/// order that GMLake (arXiv 2401.08156, table 1) reports; only ratios between policies mean
+/// something.
 struct CostTable {
   uint64_t ns[kCallKinds] = {
-      /* allocate */ 150'000, /* free */ 200'000,   /* reserve */ 5'000,     /* unreserve */ 5'000,
-      /* create */ 100'000,   /* release */ 50'000, /* map */ 10'000,        /* set_access */ 100'000,
+      /* allocate */ 150'000, /* free */ 200'000,
+      /* reserve */ 5'000,    /* unreserve */ 5'000,
+      /* create */ 100'000,   /* release */ 50'000,
+      /* map */ 10'000,       /* set_access */ 100'000,
       /* unmap */ 30'000,     /* synchronize */ 10'000};
 };
 

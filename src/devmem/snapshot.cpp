@@ -1,7 +1,7 @@
-// PyTorch memory snapshots (torch.cuda.memory._dump_snapshot and memory_snapshot). The trace in them is
-// a ring: a block that was born before it shows up by its free, or as active at the end only. Such
-// blocks are put in front, by address. Schemas: PyTorch 1.11 (a list of segments, no trace, no
-// requested_size) to 2.13.
+// PyTorch memory snapshots (torch.cuda.memory._dump_snapshot and memory_snapshot). The trace in
+// them is a ring: a block that was born before it shows up by its free, or as active at the end
+// only. Such blocks are put in front, by address. Schemas: PyTorch 1.11 (a list of segments, no
+// trace, no requested_size) to 2.13.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ struct Device {
   std::vector<Event> active_at_end;  // kAllocate each
 };
 
-// The same list may be referred to any number of times; an honest event takes more than a byte of its file.
+// The same list may be referred to any number of times; an honest event takes more than a byte of
+// its file.
 class Reader {
  public:
   Reader(const Pickle& pickle, size_t most) : pickle_(pickle), left_(most) {}
@@ -38,7 +39,8 @@ class Reader {
       return Error{Code::kBadInput, "the pickle is no memory snapshot: it has no segments",
                    "torch.cuda.memory._dump_snapshot() writes one"};
     }
-    for (const Pickle::Index i : *segments) FLATOUT_TRY_STATUS(read_segment(pickle_.at(i), devices));
+    for (const Pickle::Index i : *segments)
+      FLATOUT_TRY_STATUS(read_segment(pickle_.at(i), devices));
     if (const auto* traces = pickle_.list(root, "device_traces")) {
       if (traces->size() > kMostDevices) return hostile("more devices than a machine has");
       if (devices.size() < traces->size()) devices.resize(traces->size());
@@ -110,7 +112,8 @@ class Reader {
 };
 
 Trace to_trace(const Device& device, const std::string& name) {
-  // What is freed without having been allocated, or is live at the end without that, was there before.
+  // What is freed without having been allocated, or is live at the end without that, was there
+  // before.
   std::vector<Event> before;
   std::unordered_map<Address, bool> seen;  // live or not, since the trace began
   for (const Event& e : device.events) {
@@ -146,8 +149,8 @@ Result<std::vector<Trace>> read_snapshot(std::string_view bytes, std::string_vie
   for (size_t d = 0; d < devices.size(); ++d)
     if (!devices[d].events.empty() || !devices[d].active_at_end.empty()) used.push_back(d);
   for (const size_t d : used) {
-    traces.push_back(to_trace(devices[d], used.size() == 1 ? std::string(name)
-                                                           : fmt::format("{}:{}", name, d)));
+    traces.push_back(
+        to_trace(devices[d], used.size() == 1 ? std::string(name) : fmt::format("{}:{}", name, d)));
   }
   if (traces.empty()) return Error{Code::kBadInput, "the memory snapshot holds no blocks", ""};
   return traces;

@@ -115,7 +115,8 @@ TorchPolicy::Chunk* TorchPolicy::grow(Pool& pool, Bytes size, Bytes region, Stre
   return chunk;
 }
 
-// The lowest run of free and unmapped addresses that is long enough and ends in unmapped ones; else a new range.
+// The lowest run of free and unmapped addresses that is long enough and ends in unmapped ones; else
+// a new range.
 TorchPolicy::Chunk* TorchPolicy::expandable_candidate(Pool& pool, Bytes size, Stream stream) {
   Chunk probe;
   probe.stream = stream;
@@ -292,7 +293,8 @@ void TorchPolicy::collect_garbage() {
   }
 }
 
-// Chunks that may not be split are given back first: one that is large enough, else the largest until the sum is.
+// Chunks that may not be split are given back first: one that is large enough, else the largest
+// until the sum is.
 bool TorchPolicy::release_oversize(Pool& pool, Bytes size, Stream stream) {
   const Bytes oversize = options_.max_split_size;
   if (oversize == std::numeric_limits<Bytes>::max()) return false;

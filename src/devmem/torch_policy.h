@@ -1,10 +1,12 @@
-// PyTorch's caching allocator, decision by decision as c10::cuda::CUDACachingAllocator of PyTorch 2.13
-// takes them: native, or with expandable segments. torch_golden_test.cpp holds every offset to the original. Not modelled:
-// private pools (CUDA graphs, MemPool), uses of a chunk on streams other than its own.
+// PyTorch's caching allocator, decision by decision as c10::cuda::CUDACachingAllocator of
+// PyTorch 2.13 takes them: native, or with expandable segments. torch_golden_test.cpp holds every
+// offset to the original. Not modelled: private pools (CUDA graphs, MemPool), uses of a chunk on
+// streams other than its own.
 //
-// Requests up to 1 MiB come from the small pool, others from the large one; chunks never cross streams. Native takes
-// regions of 2 MiB (small), 20 MiB (1 to 10 MiB) or the size in multiples of 2 MiB. Expandable maps 2 or 20 MiB at a time into
-// one range of addresses for each stream and pool.
+// Requests up to 1 MiB come from the small pool, others from the large one; chunks never cross
+// streams. Native takes regions of 2 MiB (small), 20 MiB (1 to 10 MiB) or the size in multiples of
+// 2 MiB. Expandable maps 2 or 20 MiB at a time into one range of addresses for each stream and
+// pool.
 #pragma once
 
 #include <deque>

@@ -30,9 +30,10 @@ struct Trace {
   Bytes peak_live = 0;   // as requested
 };
 
-/// Reads a file's bytes, known by their content: our JSON lines, a PyTorch memory snapshot (pickle),
-/// or a torch.profiler trace with memory events (Chrome JSON). A trace for each device that did
-/// anything; they are named `name`, with the device where there are several. Errors: kBadInput.
+/// Reads a file's bytes, known by their content: our JSON lines, a PyTorch memory snapshot
+/// (pickle), or a torch.profiler trace with memory events (Chrome JSON). A trace for each device
+/// that did anything; they are named `name`, with the device where there are several. Errors:
+/// kBadInput.
 Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view name);
 
 /// The readers for each format; read_traces() picks one.

@@ -20,8 +20,10 @@ std::string corpus(const std::string& name) {
 
 TEST(JsonLines, AJobWithItsStepsIsRead) {
   const auto traces = read_traces(
-      "{\"op\":\"meta\",\"name\":\"net\"}\n{\"op\":\"a\",\"id\":7,\"size\":600,\"stream\":3,\"pre\":1}\n"
-      "{\"op\":\"mark\"}\n{\"op\":\"later\"}\n{\"op\":\"a\",\"id\":8,\"size\":400}\n{\"op\":\"f\",\"id\":7}\n{\"op\":\"f\",\"id\":99}\n",
+      "{\"op\":\"meta\",\"name\":\"net\"}\n{\"op\":\"a\",\"id\":7,\"size\":600,\"stream\":3,"
+      "\"pre\":1}\n"
+      "{\"op\":\"mark\"}\n{\"op\":\"later\"}\n{\"op\":\"a\",\"id\":8,\"size\":400}\n{\"op\":\"f\","
+      "\"id\":7}\n{\"op\":\"f\",\"id\":99}\n",
       "file");
   ASSERT_TRUE(traces.ok()) << traces.error().message;
   const Trace& trace = traces->at(0);
@@ -51,7 +53,8 @@ TEST(Snapshot, EveryProtocolGivesTheSameJob) {
     const auto traces = read_traces(corpus(name), "s");
     ASSERT_TRUE(traces.ok()) << name << ": " << traces.error().message;
     ASSERT_EQ(traces->size(), 1u);
-    EXPECT_EQ(traces->at(0).blocks, 2u) << "the one that was there before, and the one in the trace";
+    EXPECT_EQ(traces->at(0).blocks, 2u)
+        << "the one that was there before, and the one in the trace";
     EXPECT_EQ(traces->at(0).peak_live, 600u);
   }
 }
@@ -59,7 +62,9 @@ TEST(Snapshot, EveryProtocolGivesTheSameJob) {
 TEST(Pickle, ClassesAndCallsAreRefusedAndNothingIsBuilt) {
   // os.system('true') as pickle.dumps writes it, and a global in the middle of a list
   for (const std::string_view evil :
-       {std::string_view("\x80\x04\x95\x1d\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x04true\x94\x85\x94R\x94.", 40),
+       {std::string_view("\x80\x04\x95\x1d\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93\x94"
+                         "\x8c\x04true\x94\x85\x94R\x94.",
+                         40),
         std::string_view("(lcos\nsystem\na.")}) {
     const auto pickle = Pickle::read(evil);
     ASSERT_FALSE(pickle.ok());
@@ -82,15 +87,21 @@ TEST(Pickle, NumbersOfAllWidths) {
   EXPECT_EQ(read(std::string_view("\x80\x04K\xff.", 5)), 255);
   EXPECT_EQ(read(std::string_view("\x80\x04J\xff\xff\xff\xff.", 8)), -1);
   EXPECT_EQ(read(std::string_view("\x80\x04\x8a\x08\0\0\0\0\0\0\0\x80.", 13)), INT64_MIN);
-  EXPECT_EQ(read(std::string_view("\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\x7f\0.", 14)), INT64_MAX);
-  EXPECT_EQ(read(std::string_view("\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0.", 14)), INT64_MAX) << "saturates";
+  EXPECT_EQ(read(std::string_view("\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\x7f\0.", 14)),
+            INT64_MAX);
+  EXPECT_EQ(read(std::string_view("\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0.", 14)),
+            INT64_MAX)
+      << "saturates";
   EXPECT_EQ(read("I-17\n."), -17);
   EXPECT_EQ(read("L123L\n."), 123);
 }
 
 TEST(Snapshot, ListsThatReferToThemselvesAreRefused) {
   // device_traces = [l, l, l, ...] with l = [e, e, e, ...]: small file, endless events
-  std::string evil = "\x80\x04}(\x8c\x08segments]\x8c\x0d" "device_traces](](}\x8c\x06" "action\x8c\x03oomsq";
+  std::string evil =
+      "\x80\x04}(\x8c\x08segments]\x8c\x0d"
+      "device_traces](](}\x8c\x06"
+      "action\x8c\x03oomsq";
   evil += std::string(1, '\0');
   for (int i = 0; i < 400; ++i) evil += std::string("h\0", 2);
   evil += "eq\x01";
@@ -98,7 +109,8 @@ TEST(Snapshot, ListsThatReferToThemselvesAreRefused) {
   evil += "eu.";
   const auto traces = read_traces(evil, "x");
   ASSERT_FALSE(traces.ok());
-  EXPECT_NE(traces.error().message.find("refer to themselves"), std::string::npos) << traces.error().message;
+  EXPECT_NE(traces.error().message.find("refer to themselves"), std::string::npos)
+      << traces.error().message;
 }
 
 TEST(ProfilerTrace, DevicesComeBeforeTheHost) {
@@ -114,7 +126,8 @@ TEST(ProfilerTrace, DevicesComeBeforeTheHost) {
   EXPECT_EQ(traces->at(0).ops.size(), 3u);
   EXPECT_EQ(traces->at(0).peak_live, 512u);
   EXPECT_EQ(traces->at(0).skipped, 0u);
-  EXPECT_NE(read_traces(R"({"traceEvents":[]})", "p").error().message.find("no memory events"), std::string::npos);
+  EXPECT_NE(read_traces(R"({"traceEvents":[]})", "p").error().message.find("no memory events"),
+            std::string::npos);
 }
 
 TEST(Replay, TheBoundIsTheLivePeakAndEveryCardThatIsNamedFits) {

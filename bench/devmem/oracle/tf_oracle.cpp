@@ -1,6 +1,6 @@
-// Drives TensorFlow's own BFC allocator (tsl::BFCAllocator) without a card, on a sub-allocator that hands out addresses and
-// counts bytes, as devmem's SimDriver does.
-// usage: tf_oracle CAPACITY LIMIT GROWTH < ops > outcomes   (ops and outcomes as in torch_oracle.cpp)
+// Drives TensorFlow's own BFC allocator (tsl::BFCAllocator) without a card, on a sub-allocator that
+// hands out addresses and counts bytes, as devmem's SimDriver does. usage: tf_oracle CAPACITY LIMIT
+// GROWTH < ops > outcomes   (ops and outcomes as in torch_oracle.cpp)
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -43,7 +43,8 @@ int main(int argc, char** argv) {
   options.allow_growth = atoi(argv[3]) != 0;
   options.allow_retry_on_failure = false;
   options.garbage_collection = true;
-  tsl::BFCAllocator allocator(std::make_unique<Numbers>(), strtoull(argv[2], nullptr, 10), "oracle", options);
+  tsl::BFCAllocator allocator(std::make_unique<Numbers>(), strtoull(argv[2], nullptr, 10), "oracle",
+                              options);
   std::unordered_map<unsigned long long, void*> live;
   char kind;
   unsigned long long id, size, stream;
@@ -64,9 +65,11 @@ int main(int argc, char** argv) {
       continue;
     }
     live[id] = at;
-    printf("%llu\n", reinterpret_cast<unsigned long long>(at) - static_cast<unsigned long long>(kBase));
+    printf("%llu\n",
+           reinterpret_cast<unsigned long long>(at) - static_cast<unsigned long long>(kBase));
   }
-  printf("peak %llu\ncalls %llu\n", static_cast<unsigned long long>(peak), static_cast<unsigned long long>(calls));
+  printf("peak %llu\ncalls %llu\n", static_cast<unsigned long long>(peak),
+         static_cast<unsigned long long>(calls));
   fflush(stdout);
   _exit(0);
 }
