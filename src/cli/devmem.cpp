@@ -1,0 +1,172 @@
+// flatout devmem: device memory under several allocators, and why it ran out.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/outputs.h"
+#include "devmem/explain.h"
+#include "devmem/replay.h"
+#include "devmem/trace.h"
+#include "timeline/byte_source.h"
+
+namespace flatout::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    R"(flatout devmem says how much device memory a job needs under which allocator, and why it ran out.
+
+  flatout devmem replay snapshot.pickle        peak and smallest card: TensorFlow's, PyTorch's and Flatout's allocators
+  flatout devmem replay --card 24GiB *.jsonl.gz   would it fit there?
+  flatout devmem explain train.log             why it ran out, who holds what, and what would help
+
+Read are PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), traces of torch.profiler with
+profile_memory=True, and Flatout's own JSON lines; plain or gzipped. Each command has --help.
+)";
+
+const Usage kReplay{
+    "devmem replay",
+    "FILE... [options]",
+    "Replays a job's requests for device memory under every allocator policy.",
+    "  flatout devmem replay snapshot.pickle\n"
+    "  flatout devmem replay --card 24GiB snapshot.pickle    # would it fit there?\n"
+    "  flatout devmem replay trace.jsonl.gz --json           # every figure, for scripts",
+    {"card", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    100'000};
+
+const Usage kExplain{"devmem explain",
+                     "[FILE] [options]",
+                     "Explains why device memory ran out: from a log, an error message or a "
+                     "PyTorch memory snapshot.",
+                     "  flatout devmem explain train.log\n"
+                     "  python train.py 2>&1 | flatout devmem explain         # standard input\n"
+                     "  flatout devmem explain snapshot.pickle --json",
+                     {"verbose"},
+                     true,
+                     false,
+                     false,
+                     0,
+                     1};
+
+// "24GiB", "1.5 G", "512 MB", "4096": K, M, G and T are powers of 1024, with or without B or iB.
+std::optional<uint64_t> parse_bytes(std::string_view s) {
+  s = trim(s);
+  for (const std::string_view end : {"iB", "B"}) {
+    if (!s.ends_with(end)) continue;
+    s.remove_suffix(end.size());
+    break;
+  }
+  double factor = 1;
+  constexpr std::string_view kUnits = "KMGT";
+  if (const size_t unit = s.empty() ? s.npos : kUnits.find(s.back()); unit != s.npos) {
+    factor = std::ldexp(1.0, static_cast<int>(unit + 1) * 10);
+    s.remove_suffix(1);
+  }
+  const auto value = parse_number<double>(s);
+  if (!value || !(*value >= 0) || *value * factor > 1e18) return std::nullopt;
+  return static_cast<uint64_t>(*value * factor);
+}
+
+// Longer files are beyond what is worth holding in memory.
+constexpr size_t kMostFileBytes = size_t{8} << 30;
+
+Result<std::string> read_file(const std::string& path) {
+  FLATOUT_TRY(const auto source, timeline::open_source(path));
+  FLATOUT_TRY(std::string bytes, timeline::read_all(*source, kMostFileBytes));
+  if (source->damaged()) return Error{Code::kBadInput, "its gzip stream is cut off or damaged", ""};
+  return bytes;
+}
+
+// The file's last name without what says how it is packed.
+std::string name_of(std::string_view path) {
+  path = path.substr(path.rfind('/') + 1);
+  for (const std::string_view end : {".gz", ".jsonl", ".json", ".pickle", ".pkl"})
+    if (path.ends_with(end) && path.size() > end.size()) path.remove_suffix(end.size());
+  return std::string(path);
+}
+
+Result<std::vector<devmem::Trace>> read_traces(const std::string& path) {
+  FLATOUT_TRY(const std::string bytes, read_file(path));
+  return devmem::read_traces(bytes, name_of(path));
+}
+
+// Says what is wrong with which file; returns the exit code.
+int fail(Error error, const std::string& path) {
+  if (error.message.find(path) == std::string::npos)
+    error.message = fmt::format("{}: {}", escape_terminal(path), error.message);
+  log_error(error.message, error.hint);
+  return error.code == Code::kBadInput ? 2 : 1;
+}
+
+int replay(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kReplay, arguments, code);
+  if (!settings) return code;
+  devmem::ReplayOptions options;
+  if (!settings->card.empty()) {
+    const auto card = parse_bytes(settings->card);
+    if (!card || *card < devmem::kPageBytes)
+      return bad_usage(fmt::format("'{}' is no size of a card", escape_terminal(settings->card)),
+                       "--card 24GiB, or in bytes");
+    options.card = *card;
+  }
+  std::vector<devmem::Replay> replays;
+  for (const std::string& file : settings->positional) {
+    const auto traces = read_traces(file);
+    if (!traces.ok()) return fail(traces.error(), file);
+    for (const devmem::Trace& trace : *traces) {
+      if (trace.skipped > 0)
+        log_warning(
+            fmt::format("{}: {} records fit nowhere (no such block, or no bytes) and are skipped",
+                        escape_terminal(file), trace.skipped));
+      for (devmem::Replay& r : devmem::replay_all(trace, options)) replays.push_back(std::move(r));
+    }
+  }
+  const Status put =
+      write_text("", settings->json ? devmem::replay_json(replays) : devmem::replay_table(replays));
+  return put.ok() ? 0 : fail(put.error(), "");
+}
+
+int explain(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kExplain, arguments, code);
+  if (!settings) return code;
+  const std::string file = settings->positional.empty() ? "/dev/stdin" : settings->positional[0];
+  const auto bytes = read_file(file);
+  if (!bytes.ok()) return fail(bytes.error(), file);
+  const auto explanation = devmem::explain(*bytes);
+  if (!explanation.ok()) return fail(explanation.error(), file);
+  const Status put = write_text("", settings->json ? devmem::explanation_json(*explanation)
+                                                   : devmem::explanation_text(*explanation));
+  return put.ok() ? 0 : fail(put.error(), "");
+}
+
+}  // namespace
+
+int devmem(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    std::fputs(std::string(kHelp).c_str(), stderr);
+    return 2;
+  }
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  const std::string& what = arguments[0];
+  if (what == "replay") return replay(rest);
+  if (what == "explain") return explain(rest);
+  if (what == "--help" || what == "-h" || what == "help") {
+    fmt::print("{}", kHelp);
+    return 0;
+  }
+  const std::string_view meant = nearest(what, {"replay", "explain"});
+  return bad_usage(fmt::format("there is no command 'devmem {}'", escape_terminal(what)),
+                   meant.empty() ? "flatout devmem --help"
+                                 : fmt::format("did you mean flatout devmem {}?", meant));
+}
+
+}  // namespace flatout::cli

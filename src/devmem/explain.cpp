@@ -1,0 +1,101 @@
+#include "devmem/explain.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "devmem/explain_torch.h"
+
+namespace flatout::devmem {
+namespace {
+
+struct Rule {
+  std::string_view kind, finding;
+  double sure;
+  std::vector<std::string_view> needs;  // alternatives within one are separated by |
+  std::string_view unless;
+  std::string_view text;
+  std::vector<Advice> advice;
+};
+
+const std::vector<Rule>& rules() {
+#define FLATOUT_UNPACK(...) __VA_ARGS__
+#define FLATOUT_OOM_RULE(kind, finding, sure, needs, unless, text, ...) \
+  {kind, finding, sure, {FLATOUT_UNPACK needs}, unless, text, {__VA_ARGS__}},
+  static const std::vector<Rule> table = {
+#include "devmem/explain_rules.def"
+  };
+#undef FLATOUT_OOM_RULE
+#undef FLATOUT_UNPACK
+  return table;
+}
+
+bool holds_any(std::string_view text, std::string_view alternatives) {
+  for (const std::string_view phrase : split(alternatives, '|'))
+    if (text.find(phrase) != text.npos) return true;
+  return false;
+}
+
+bool fits(const Rule& rule, std::string_view text) {
+  for (const std::string_view need : rule.needs)
+    if (!holds_any(text, need)) return false;
+  return rule.unless.empty() || text.find(rule.unless) == text.npos;
+}
+
+}  // namespace
+
+Explanation explain_text(std::string_view text) {
+  if (const auto figures = parse_torch_message(text)) return explain_torch(*figures);
+  for (const Rule& rule : rules()) {
+    if (!fits(rule, text)) continue;
+    return {std::string(rule.kind),
+            std::string(rule.finding),
+            rule.sure,
+            std::string(rule.text),
+            {},
+            rule.advice};
+  }
+  Explanation none;
+  none.kind = "unknown";
+  none.text = "Nothing in it says that memory ran out.";
+  return none;
+}
+
+Result<Explanation> explain(std::string_view bytes) {
+  const bool is_pickle =
+      bytes.size() > 1 && static_cast<uint8_t>(bytes[0]) == 0x80 && bytes[1] <= 5;
+  if (is_pickle) return explain_snapshot(bytes);
+  return explain_text(bytes);
+}
+
+std::string explanation_json(const Explanation& e) {
+  using Json = nlohmann::ordered_json;
+  const auto text_or_null = [](const std::string& s) {
+    return s.empty() ? Json(nullptr) : Json(to_utf8(s));
+  };
+  Json holders = Json::array(), advice = Json::array();
+  for (const Holder& h : e.holders)
+    holders.push_back({{"what", to_utf8(h.what)}, {"bytes", h.bytes}});
+  for (const Advice& a : e.advice)
+    advice.push_back({{"text", a.text}, {"remedy", text_or_null(a.remedy)}});
+  const Json out = {{"kind", e.kind},     {"finding", text_or_null(e.finding)},
+                    {"sure", e.sure},     {"text", to_utf8(e.text)},
+                    {"holders", holders}, {"advice", advice}};
+  return out.dump(1) + "\n";
+}
+
+std::string explanation_text(const Explanation& e) {
+  std::string out = fmt::format("{}{}\n{}\n", e.kind,
+                                e.finding.empty() ? "" : fmt::format(" ({})", e.finding), e.text);
+  for (const Holder& h : e.holders)
+    out += fmt::format("  {:>10}  {}\n", format_bytes(static_cast<double>(h.bytes)),
+                       escape_terminal(h.what));
+  for (const Advice& a : e.advice)
+    out += fmt::format(
+        "- {}{}\n", a.text,
+        a.remedy.empty() ? "" : fmt::format(" {}", a.remedy.substr(a.remedy.find(':') + 1)));
+  return out;
+}
+
+}  // namespace flatout::devmem

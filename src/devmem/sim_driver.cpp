@@ -1,0 +1,137 @@
+#include "devmem/sim_driver.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace flatout::devmem {
+
+SimDriver::SimDriver(Bytes capacity, CostTable costs) : capacity_(capacity), costs_(costs) {}
+
+void SimDriver::count(Call kind, uint64_t times_priced) {
+  ++calls_[static_cast<int>(kind)];
+  cost_ns_ += costs_.ns[static_cast<int>(kind)] * times_priced;
+}
+
+uint64_t SimDriver::calls() const {
+  return std::accumulate(std::begin(calls_), std::end(calls_), uint64_t{0});
+}
+
+Status SimDriver::take(Bytes size) {
+  const bool fault = fault_in_ > 0 && --fault_in_ == 0;
+  if (fault || size > capacity_ - used_) return Error{Code::kFull, "the device is full", ""};
+  used_ += size;
+  peak_ = std::max(peak_, used_);
+  return {};
+}
+
+Address SimDriver::next_address(Bytes size) {
+  const Address address = next_;
+  next_ += round_up(size, kPageBytes);
+  return address;
+}
+
+Result<Address> SimDriver::allocate(Bytes size) {
+  count(Call::kAllocate);
+  FLATOUT_CHECK(size > 0);
+  FLATOUT_TRY_STATUS(take(size));
+  const Address address = next_address(size);
+  allocations_.emplace(address, size);
+  return address;
+}
+
+void SimDriver::free(Address address) {
+  count(Call::kFree);
+  const auto it = allocations_.find(address);
+  FLATOUT_CHECK(it != allocations_.end());
+  used_ -= it->second;
+  allocations_.erase(it);
+}
+
+Result<Address> SimDriver::reserve(Bytes size) {
+  count(Call::kReserve);
+  FLATOUT_CHECK(size > 0 && size % kPageBytes == 0);
+  const Address address = next_address(size);
+  reservations_.emplace(address, size);
+  return address;
+}
+
+void SimDriver::unreserve(Address address) {
+  count(Call::kUnreserve);
+  const auto it = reservations_.find(address);
+  FLATOUT_CHECK(it != reservations_.end());
+  const auto mapping = mappings_.lower_bound(address);
+  FLATOUT_CHECK(mapping == mappings_.end() || mapping->first >= address + it->second);
+  reservations_.erase(it);
+}
+
+Result<Handle> SimDriver::create(Bytes size) {
+  count(Call::kCreate);
+  FLATOUT_CHECK(size > 0 && size % kPageBytes == 0);
+  FLATOUT_TRY_STATUS(take(size));
+  physical_.emplace(++last_handle_, Physical{size, false});
+  return last_handle_;
+}
+
+void SimDriver::release(Handle handle) {
+  count(Call::kRelease);
+  const auto it = physical_.find(handle);
+  FLATOUT_CHECK(it != physical_.end() && !it->second.mapped);
+  used_ -= it->second.size;
+  physical_.erase(it);
+}
+
+void SimDriver::map(Address address, Handle handle) {
+  count(Call::kMap);
+  const auto physical = physical_.find(handle);
+  FLATOUT_CHECK(physical != physical_.end() && !physical->second.mapped);
+  const Bytes size = physical->second.size;
+  auto range = reservations_.upper_bound(address);
+  FLATOUT_CHECK(range != reservations_.begin());
+  --range;
+  FLATOUT_CHECK(address % kPageBytes == 0 && address + size <= range->first + range->second);
+  const auto next = mappings_.lower_bound(address);
+  FLATOUT_CHECK(next == mappings_.end() || next->first >= address + size);
+  FLATOUT_CHECK(next == mappings_.begin() ||
+                std::prev(next)->first + std::prev(next)->second.size <= address);
+  physical->second.mapped = true;
+  mappings_.emplace(address, Mapping{size, handle, false});
+}
+
+void SimDriver::set_access(Address address, Bytes size) {
+  uint64_t handles = 0;
+  const Address end = address + size;
+  for (auto it = mappings_.find(address); address < end; ++it, ++handles) {
+    FLATOUT_CHECK(it != mappings_.end() && it->first == address);
+    it->second.access = true;
+    address += it->second.size;
+  }
+  FLATOUT_CHECK(address == end);
+  count(Call::kSetAccess, handles);
+}
+
+void SimDriver::unmap(Address address) {
+  count(Call::kUnmap);
+  const auto it = mappings_.find(address);
+  FLATOUT_CHECK(it != mappings_.end());
+  physical_.at(it->second.handle).mapped = false;
+  mappings_.erase(it);
+}
+
+void SimDriver::synchronize(Stream) { count(Call::kSynchronize); }
+
+bool SimDriver::accessible(Address address, Bytes size) const {
+  if (auto plain = allocations_.upper_bound(address); plain != allocations_.begin()) {
+    --plain;
+    if (address + size <= plain->first + plain->second) return true;
+  }
+  auto it = mappings_.upper_bound(address);
+  if (it == mappings_.begin()) return false;
+  --it;
+  for (Address at = it->first; at < address + size; ++it) {
+    if (it == mappings_.end() || it->first != at || !it->second.access) return false;
+    at += it->second.size;
+  }
+  return true;
+}
+
+}  // namespace flatout::devmem

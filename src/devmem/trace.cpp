@@ -1,0 +1,50 @@
+#include "devmem/trace.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace flatout::devmem {
+
+void TraceBuilder::allocate(uint64_t key, Bytes size, Stream stream) {
+  if (is_live(key)) free(key);
+  if (size == 0) return skip();
+  live_.emplace(key, Block{trace_.blocks, size});
+  trace_.ops.push_back({Op::kAllocate, trace_.blocks++, size, stream});
+  live_bytes_ += size;
+  trace_.peak_live = std::max(trace_.peak_live, live_bytes_);
+}
+
+bool TraceBuilder::free(uint64_t key) {
+  const auto it = live_.find(key);
+  if (it == live_.end()) {
+    skip();
+    return false;
+  }
+  trace_.ops.push_back({Op::kFree, it->second.number, 0, 0});
+  live_bytes_ -= it->second.size;
+  live_.erase(it);
+  return true;
+}
+
+void TraceBuilder::mark() {
+  trace_.ops.push_back({});
+  ++trace_.steps;
+}
+
+Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view name) {
+  const std::string_view head = trim(bytes.substr(0, 4096));
+  if (head.empty()) return Error{Code::kBadInput, "the file is empty", ""};
+  if (head.front() == '{' || head.front() == '[') {
+    const std::string_view line = head.substr(0, head.find('\n'));
+    if (head.front() == '[' || line.find("\"op\"") == std::string_view::npos)
+      return read_profiler_trace(bytes, name);
+    FLATOUT_TRY(Trace trace, read_json_lines(bytes, name));
+    std::vector<Trace> one;
+    one.push_back(std::move(trace));
+    return one;
+  }
+  return read_snapshot(bytes, name);
+}
+
+}  // namespace flatout::devmem

@@ -1,0 +1,73 @@
+// What a job asked of device memory, in order: the common form of all that can be replayed, and the
+// readers of each format.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "devmem/driver.h"
+
+namespace flatout::devmem {
+
+struct Op {
+  enum Kind : uint8_t { kAllocate, kFree, kMark };  // kMark: a step begins
+  Kind kind = kMark;
+  uint32_t block = 0;  // of kAllocate and kFree: numbered from 0 in order of allocation
+  Bytes size = 0;      // of kAllocate, more than 0
+  Stream stream = 0;   // of kAllocate
+};
+
+struct Trace {
+  std::string name;
+  std::vector<Op> ops;  // each block is allocated once, and freed at most once, later
+  uint32_t blocks = 0;
+  uint64_t steps = 0;
+  uint64_t skipped = 0;  // records that do not fit: a free of nothing, size 0
+  Bytes peak_live = 0;   // as requested
+};
+
+/// Reads a file's bytes, known by their content: our JSON lines, a PyTorch memory snapshot
+/// (pickle), or a torch.profiler trace with memory events (Chrome JSON). A trace for each device
+/// that did anything; they are named `name`, with the device where there are several. Errors:
+/// kBadInput.
+Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view name);
+
+/// The readers for each format; read_traces() picks one.
+Result<Trace> read_json_lines(std::string_view bytes, std::string_view name);
+Result<std::vector<Trace>> read_profiler_trace(std::string_view bytes, std::string_view name);
+Result<std::vector<Trace>> read_snapshot(std::string_view bytes, std::string_view name);
+
+/// Builds a trace from records that name blocks by a key: an address, an id.
+class TraceBuilder {
+ public:
+  explicit TraceBuilder(std::string_view name) { trace_.name = name; }
+
+  /// A live block of that key was freed unseen: it is freed first.
+  void allocate(uint64_t key, Bytes size, Stream stream);
+  /// False, and counted as skipped, if no such block is live.
+  bool free(uint64_t key);
+  void mark();
+  void skip() { ++trace_.skipped; }
+  bool is_live(uint64_t key) const { return live_.contains(key); }
+  bool empty() const { return trace_.blocks == 0; }
+  void rename(std::string_view name) { trace_.name = name; }
+  Trace take() { return std::move(trace_); }
+
+ private:
+  struct Block {
+    uint32_t number;
+    Bytes size;
+  };
+  Trace trace_;
+  std::unordered_map<uint64_t, Block> live_;
+  Bytes live_bytes_ = 0;
+};
+
+/// The largest size of a request that is believed; beyond it a file is damaged.
+inline constexpr Bytes kMostBytes = Bytes{1} << 45;
+
+}  // namespace flatout::devmem

@@ -1,0 +1,157 @@
+#include "devmem/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "devmem/pickle.h"
+#include "devmem/replay.h"
+
+namespace flatout::devmem {
+namespace {
+
+std::string corpus(const std::string& name) {
+  std::ifstream in(std::string(FLATOUT_TEST_DATA) + "/corpus/read_traces_fuzz/" + name);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+TEST(JsonLines, AJobWithItsStepsIsRead) {
+  const auto traces = read_traces(
+      "{\"op\":\"meta\",\"name\":\"net\"}\n{\"op\":\"a\",\"id\":7,\"size\":600,\"stream\":3,"
+      "\"pre\":1}\n"
+      "{\"op\":\"mark\"}\n{\"op\":\"later\"}\n{\"op\":\"a\",\"id\":8,\"size\":400}\n{\"op\":\"f\","
+      "\"id\":7}\n{\"op\":\"f\",\"id\":99}\n",
+      "file");
+  ASSERT_TRUE(traces.ok()) << traces.error().message;
+  const Trace& trace = traces->at(0);
+  EXPECT_EQ(trace.name, "net");
+  EXPECT_EQ(trace.blocks, 2u);
+  EXPECT_EQ(trace.steps, 1u);
+  EXPECT_EQ(trace.peak_live, 1000u);
+  EXPECT_EQ(trace.skipped, 1u) << "the free of 99";
+  EXPECT_EQ(trace.ops[0].stream, 3u);
+}
+
+TEST(JsonLines, WhatIsWrongIsNamedByItsLine) {
+  const auto message = [](std::string_view lines) {
+    const auto traces = read_traces(lines, "x");
+    return traces.ok() ? std::string("read") : traces.error().message;
+  };
+  const std::string good = "{\"op\":\"a\",\"id\":1,\"size\":5}\n";
+  EXPECT_NE(message(good + "{\"op\":\"f\",\"i").find("line 2"), std::string::npos);
+  EXPECT_NE(message(good + good).find("id 1 is live already"), std::string::npos);
+  EXPECT_NE(message("{\"op\":\"a\",\"id\":1,\"size\":-5}\n").find("\"size\""), std::string::npos);
+  EXPECT_NE(message("{\"op\":\"a\",\"id\":1.5,\"size\":5}\n").find("\"id\""), std::string::npos);
+  EXPECT_NE(message("").find("empty"), std::string::npos);
+}
+
+TEST(Snapshot, EveryProtocolGivesTheSameJob) {
+  for (const char* name : {"snapshot_protocol0", "snapshot_protocol2", "snapshot_protocol4"}) {
+    const auto traces = read_traces(corpus(name), "s");
+    ASSERT_TRUE(traces.ok()) << name << ": " << traces.error().message;
+    ASSERT_EQ(traces->size(), 1u);
+    EXPECT_EQ(traces->at(0).blocks, 2u)
+        << "the one that was there before, and the one in the trace";
+    EXPECT_EQ(traces->at(0).peak_live, 600u);
+  }
+}
+
+TEST(Pickle, ClassesAndCallsAreRefusedAndNothingIsBuilt) {
+  // os.system('true') as pickle.dumps writes it, and a global in the middle of a list
+  for (const std::string_view evil :
+       {std::string_view("\x80\x04\x95\x1d\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93\x94"
+                         "\x8c\x04true\x94\x85\x94R\x94.",
+                         40),
+        std::string_view("(lcos\nsystem\na.")}) {
+    const auto pickle = Pickle::read(evil);
+    ASSERT_FALSE(pickle.ok());
+    EXPECT_NE(pickle.error().message.find("classes"), std::string::npos) << pickle.error().message;
+  }
+}
+
+TEST(Pickle, ATruncatedOneIsOneClearErrorAtEveryLength) {
+  const std::string whole = corpus("snapshot_protocol4");
+  ASSERT_GT(whole.size(), 100u);
+  for (size_t size = 1; size < whole.size(); ++size) {
+    const auto pickle = Pickle::read(std::string_view(whole).substr(0, size));
+    ASSERT_FALSE(pickle.ok());
+    EXPECT_FALSE(pickle.error().message.empty());
+  }
+}
+
+TEST(Pickle, NumbersOfAllWidths) {
+  const auto read = [](std::string_view bytes) { return Pickle::read(bytes)->root().integer; };
+  EXPECT_EQ(read(std::string_view("\x80\x04K\xff.", 5)), 255);
+  EXPECT_EQ(read(std::string_view("\x80\x04J\xff\xff\xff\xff.", 8)), -1);
+  EXPECT_EQ(read(std::string_view("\x80\x04\x8a\x08\0\0\0\0\0\0\0\x80.", 13)), INT64_MIN);
+  EXPECT_EQ(read(std::string_view("\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\x7f\0.", 14)),
+            INT64_MAX);
+  EXPECT_EQ(read(std::string_view("\x80\x04\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0.", 14)),
+            INT64_MAX)
+      << "saturates";
+  EXPECT_EQ(read("I-17\n."), -17);
+  EXPECT_EQ(read("L123L\n."), 123);
+}
+
+TEST(Snapshot, ListsThatReferToThemselvesAreRefused) {
+  // device_traces = [l, l, l, ...] with l = [e, e, e, ...]: small file, endless events
+  std::string evil =
+      "\x80\x04}(\x8c\x08segments]\x8c\x0d"
+      "device_traces](](}\x8c\x06"
+      "action\x8c\x03oomsq";
+  evil += std::string(1, '\0');
+  for (int i = 0; i < 400; ++i) evil += std::string("h\0", 2);
+  evil += "eq\x01";
+  for (int i = 0; i < 400; ++i) evil += "h\x01";
+  evil += "eu.";
+  const auto traces = read_traces(evil, "x");
+  ASSERT_FALSE(traces.ok());
+  EXPECT_NE(traces.error().message.find("refer to themselves"), std::string::npos)
+      << traces.error().message;
+}
+
+TEST(ProfilerTrace, DevicesComeBeforeTheHost) {
+  const auto traces = read_traces(
+      R"({"traceEvents":[
+        {"name":"[memory]","ts":3,"args":{"Bytes":-512,"Addr":99,"Device Type":1,"Device Id":0}},
+        {"name":"[memory]","ts":1,"args":{"Bytes":512,"Addr":99,"Device Type":1,"Device Id":0,"nested":{"Bytes":1}}},
+        {"name":"[memory]","ts":2,"args":{"Bytes":64,"Addr":5,"Device Type":0,"Device Id":-1}},
+        {"name":"ProfilerStep#0","ts":0,"args":{}}]})",
+      "p");
+  ASSERT_TRUE(traces.ok()) << traces.error().message;
+  ASSERT_EQ(traces->size(), 1u);
+  EXPECT_EQ(traces->at(0).ops.size(), 3u);
+  EXPECT_EQ(traces->at(0).peak_live, 512u);
+  EXPECT_EQ(traces->at(0).skipped, 0u);
+  EXPECT_NE(read_traces(R"({"traceEvents":[]})", "p").error().message.find("no memory events"),
+            std::string::npos);
+}
+
+TEST(Replay, TheBoundIsTheLivePeakAndEveryCardThatIsNamedFits) {
+  TraceBuilder builder("t");
+  for (uint64_t i = 0; i < 30; ++i) builder.allocate(i, (i + 1) << 20, i % 2);
+  for (uint64_t i = 0; i < 30; i += 2) builder.free(i);
+  for (uint64_t i = 100; i < 110; ++i) builder.allocate(i, Bytes{50} << 20, 0);
+  const Trace trace = builder.take();
+  const auto all = replay_all(trace);
+  ASSERT_EQ(all.size(), 6u);
+  EXPECT_EQ(all.back().peak_reserved, trace.peak_live);
+  for (const Replay& r : all) {
+    EXPECT_FALSE(r.failed) << r.policy;
+    EXPECT_GE(r.peak_reserved, trace.peak_live) << r.policy;
+    EXPECT_GE(r.smallest_card, trace.peak_live) << r.policy;
+    EXPECT_EQ(r.smallest_card % kPageBytes, 0u) << r.policy;
+    if (r.policy == "bound") continue;
+    ReplayOptions options;
+    options.card = r.smallest_card;
+    EXPECT_FALSE(replay(trace, r.policy, options).failed) << r.policy;
+    options.card = r.smallest_card - kPageBytes;
+    EXPECT_TRUE(replay(trace, r.policy, options).failed) << r.policy;
+  }
+}
+
+}  // namespace
+}  // namespace flatout::devmem

@@ -1,0 +1,110 @@
+"""flatout devmem: the real snapshots' own figures, the table, bad input, and what the arena promises beside the peers."""
+
+import gzip
+import json
+import pickle
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = sorted((ROOT / "bench" / "devmem" / "traces").glob("*.jsonl.gz"))
+SNAPSHOTS = ROOT.parent / "shared" / "snapshots"
+
+
+def run(flatout: str, *words, code: int = 0, text: str | None = None) -> str:
+    done = subprocess.run([flatout, "devmem", *map(str, words)], capture_output=True, text=True, timeout=120, input=text)
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def replay(flatout: str, file: Path, *words) -> dict:
+    return {r["policy"]: r for r in json.loads(run(flatout, "replay", "--json", *words, file))}
+
+
+def snapshot(name: str) -> Path:
+    if not SNAPSHOTS.exists():
+        pytest.skip("../shared/snapshots is not there")
+    return SNAPSHOTS / name
+
+
+def test_a_real_recording_takes_what_the_card_measured(flatout):
+    found = replay(flatout, snapshot("mem_snapshot.pickle"))
+    assert found["torch"]["peak_reserved_bytes"] == 3_781_165_056
+    assert found["bound"]["peak_live_bytes"] == 3_249_143_816
+
+
+def test_blocks_older_than_the_ring_are_inferred(flatout):
+    found = replay(flatout, snapshot("memory_forward_fp32_128.pickle"))
+    assert found["bound"]["peak_live_bytes"] == 556_843_008
+
+
+@pytest.mark.parametrize("file", TRACES, ids=lambda f: f.name.partition(".")[0])
+def test_the_arena_takes_no_more_than_the_peers_that_grow(flatout, file):
+    found = replay(flatout, file)
+    assert list(found) == ["tf_growth", "tf_all", "torch", "torch_expandable", "arena", "bound"]
+    for peer in ("tf_growth", "torch", "torch_expandable"):
+        assert found["arena"]["peak_reserved_bytes"] <= found[peer]["peak_reserved_bytes"]
+        assert found["arena"]["smallest_card_bytes"] <= found[peer]["smallest_card_bytes"]
+    for policy in found.values():
+        assert not policy["failed"] and policy["smallest_card_bytes"] >= policy["peak_live_bytes"]
+
+
+def test_a_card_that_is_too_small_is_said(flatout, tmp_path):
+    trace = tmp_path / "t.jsonl.gz"
+    trace.write_bytes(gzip.compress(b'{"op":"meta","name":"two"}\n{"op":"a","id":1,"size":300000000}\n{"op":"a","id":2,"size":300000000}\n'))
+    assert all(r["failed"] for r in replay(flatout, trace, "--card", "512MiB").values())
+    assert not any(r["failed"] for r in replay(flatout, trace, "--card", "1GiB").values())
+    assert "ran out of memory" in run(flatout, "replay", "--card", "512MiB", trace)
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (b"", "empty"),
+        (b'{"op":"a","id":1,"size":4}\n{"op":"a"', "line 2"),
+        (pickle.dumps(Path("x"), 4), "classes"),
+        (pickle.dumps({"a": 1}, 4), "segments"),
+        (pickle.dumps({"segments": []}, 4)[:-3], "cut off"),
+        (gzip.compress(b'{"op":"a","id":1,"size":4}\n' * 1000)[:40], "gzip"),
+        (b'{"traceEvents": []}', "no memory events"),
+    ],
+    ids=["empty", "cut_line", "class", "no_snapshot", "cut_pickle", "cut_gzip", "no_events"],
+)
+def test_bad_input_is_one_clear_error(flatout, tmp_path, content, says):
+    file = tmp_path / "bad"
+    file.write_bytes(content)
+    said = run(flatout, "replay", file, code=2)
+    assert says in said and str(file) in said
+
+
+def test_a_missing_file_is_named(flatout):
+    assert "/no/such/file" in run(flatout, "replay", "/no/such/file", code=1)
+
+
+def test_explain_reads_standard_input_and_answers_in_the_fixed_form(flatout):
+    log = "Traceback (most recent call last):\nRuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`\n"
+    found = json.loads(run(flatout, "explain", "--json", text=log))
+    assert list(found) == ["kind", "finding", "sure", "text", "holders", "advice"]
+    assert found["kind"] == "cublas_not_initialized" and found["finding"] == "gpu.memory_taken"
+    nothing = json.loads(run(flatout, "explain", "--json", text="epoch 3: loss 0.2\n"))
+    assert nothing["kind"] == "unknown" and nothing["finding"] is None and nothing["advice"] == []
+
+
+def test_a_snapshot_with_a_failure_is_explained_by_its_holes(flatout, tmp_path):
+    gib = 1 << 30
+    blocks = []
+    for number in range(16):  # every second of 16 blocks of 512 MiB is free
+        state = "inactive" if number % 2 else "active_allocated"
+        frames = [{"name": "forward", "filename": "model.py", "line": 17}]
+        blocks.append({"address": number * gib // 2, "size": gib // 2, "requested_size": gib // 2, "state": state, "frames": frames})
+    data = {
+        "segments": [{"device": 0, "address": 0, "total_size": 8 * gib, "stream": 0, "blocks": blocks}],
+        "device_traces": [[{"action": "oom", "addr": gib // 4, "size": gib, "stream": 0}]],
+    }
+    file = tmp_path / "s.pickle"
+    file.write_bytes(pickle.dumps(data))
+    found = json.loads(run(flatout, "explain", "--json", file))
+    assert found["kind"] == "torch_oom_fragmented" and found["finding"] == "gpu.oom_fragmented"
+    assert {"what": "model.py:17 forward", "bytes": 4 * gib} in found["holders"]
