@@ -53,6 +53,19 @@ bool has_end_marker(std::span<const uint8_t> data) {
   return false;
 }
 
+// Ink is stored inverted, as Adobe does; so Pillow takes it, too, and multiplies by what is not
+// black.
+void inks_to_rgb(uint8_t* row, unsigned pixels) {
+  for (uint8_t* pixel = row; pixel < row + size_t{pixels} * 4; pixel += 4) {
+    const int white = pixel[3];
+    for (int c = 0; c < 3; ++c) {
+      const int product = (255 - pixel[c]) * white + 128;
+      const int ink = ((product >> 8) + product) >> 8;
+      pixel[c] = static_cast<uint8_t>(std::clamp(white - ink, 0, 255));
+    }
+  }
+}
+
 }  // namespace
 
 struct JpegDecoder::State {
@@ -68,6 +81,9 @@ struct JpegDecoder::State {
   Outcome outcome = Outcome::kOk;
   char text[JMSG_LENGTH_MAX] = {};
   std::vector<uint8_t> strip;
+
+  void run(const Rect& part, int denominator, bool whole, bool all_columns, size_t row_bytes,
+           RowSink& rows);
 
   static State& of(j_common_ptr info) { return *static_cast<State*>(info->client_data); }
 
@@ -207,24 +223,12 @@ Verdict JpegDecoder::open(std::span<const uint8_t> data, const Limits& limits, S
   return {};
 }
 
-Verdict JpegDecoder::decode(const Rect& part, int denominator, bool whole, bool lenient,
-                            RowSink& rows) {
-  State& s = *state_;
-  jpeg_decompress_struct& info = s.info;
-  s.lenient = lenient;
-  // Set up before setjmp: what has a destructor must not be made between it and longjmp.
-  const size_t row_bytes = (static_cast<size_t>(part.width) + 4 * kMcuMost) * 4 + kRowSlack;
-  if (s.strip.size() < row_bytes * kMcuMost) s.strip.resize(row_bytes * kMcuMost);
-  JSAMPROW lines[kMcuMost];
-  for (int i = 0; i < kMcuMost; ++i) lines[i] = s.strip.data() + row_bytes * static_cast<size_t>(i);
-
-  if (setjmp(s.escape)) {
-    jpeg_abort_decompress(&info);
-    return s.verdict();
-  }
-  if (!has_end_marker(s.data)) {
-    s.note(Outcome::kTruncated, "the end marker is missing");
-    if (!lenient) s.leave();
+// What may leave by longjmp, in a frame of its own that owns nothing.
+void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, bool all_columns,
+                             size_t row_bytes, RowSink& rows) {
+  if (!has_end_marker(data)) {
+    note(Outcome::kTruncated, "the end marker is missing");
+    if (!lenient) leave();
   }
   const bool inks = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
   info.out_color_space = inks ? JCS_CMYK : JCS_EXT_RGBX;
@@ -239,46 +243,53 @@ Verdict JpegDecoder::decode(const Rect& part, int denominator, bool whole, bool 
   const int full_width = static_cast<int>(info.output_width);
   const int mcu_width = info.max_h_samp_factor * info.min_DCT_scaled_size;
   const int mcu_height = info.max_v_samp_factor * info.min_DCT_scaled_size;
-  JDIMENSION left = static_cast<JDIMENSION>(std::max(0, part.x - mcu_width));
-  JDIMENSION width = static_cast<JDIMENSION>(std::min(full_width, part.x + part.width + mcu_width) -
-                                             static_cast<int>(left));
-  if (left > 0 || static_cast<int>(width) < full_width) jpeg_crop_scanline(&info, &left, &width);
+  JDIMENSION left = 0;
+  if (!all_columns) {
+    left = static_cast<JDIMENSION>(std::max(0, part.x - mcu_width));
+    JDIMENSION width =
+        static_cast<JDIMENSION>(std::min(full_width, part.x + part.width + mcu_width)) - left;
+    if (width < info.output_width) jpeg_crop_scanline(&info, &left, &width);
+  }
   const int top = std::max(0, part.y / mcu_height * mcu_height - mcu_height);
   if (top > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(top));
 
+  JSAMPROW lines[kMcuMost];
+  for (int i = 0; i < kMcuMost; ++i) lines[i] = strip.data() + row_bytes * static_cast<size_t>(i);
   const int end = part.y + part.height;
   while (static_cast<int>(info.output_scanline) < end) {
     const int y = static_cast<int>(info.output_scanline);
-    int got = 0;
     const int wanted = std::min({mcu_height, kMcuMost, (y < part.y ? part.y : end) - y});
+    int got = 0;
     while (got < wanted) {
       got += static_cast<int>(
           jpeg_read_scanlines(&info, lines + got, static_cast<JDIMENSION>(wanted - got)));
     }
     if (y < part.y) continue;
     if (inks) {
-      // Ink is stored inverted, as Adobe does; so Pillow takes it, too, and multiplies by what is
-      // not black.
-      for (int i = 0; i < got; ++i) {
-        for (JDIMENSION x = 0; x < info.output_width; ++x) {
-          uint8_t* pixel = lines[i] + x * 4;
-          const int white = pixel[3];
-          for (int c = 0; c < 3; ++c) {
-            const int product = (255 - pixel[c]) * white + 128;
-            const int ink = ((product >> 8) + product) >> 8;
-            pixel[c] = static_cast<uint8_t>(std::clamp(white - ink, 0, 255));
-          }
-        }
-      }
+      for (int i = 0; i < got; ++i) inks_to_rgb(lines[i], info.output_width);
     }
     rows.rows(lines[0] + (part.x - static_cast<int>(left)) * 4, row_bytes, got);
   }
   if (whole) {
-    if (info.output_scanline < info.output_height)
-      jpeg_skip_scanlines(&info, info.output_height - info.output_scanline);
     jpeg_finish_decompress(&info);
   } else {
     jpeg_abort_decompress(&info);
+  }
+}
+
+Verdict JpegDecoder::decode(const Rect& part, int denominator, bool whole, bool lenient,
+                            RowSink& rows) {
+  State& s = *state_;
+  s.lenient = lenient;
+  // Of reduced pictures with more than two chroma steps libjpeg-turbo 2.1.5 cuts columns wrong.
+  const bool all_columns = denominator > 1 && s.info.max_h_samp_factor > 2;
+  const size_t columns = all_columns ? s.info.image_width : static_cast<size_t>(part.width);
+  const size_t row_bytes = (columns + 4 * kMcuMost) * 4 + kRowSlack;
+  if (s.strip.size() < row_bytes * kMcuMost) s.strip.resize(row_bytes * kMcuMost);
+  if (setjmp(s.escape)) {
+    jpeg_abort_decompress(&s.info);
+  } else {
+    s.run(part, denominator, whole, all_columns, row_bytes, rows);
   }
   return s.verdict();
 }
