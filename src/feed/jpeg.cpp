@@ -66,13 +66,24 @@ void inks_to_rgb(uint8_t* row, unsigned pixels) {
   }
 }
 
+// Scans that begin in `data`, counted up to one more than `most`.
+int count_scans(std::span<const uint8_t> data, int most) {
+  int scans = 0;
+  for (size_t i = 0; i + 1 < data.size() && scans <= most; ++i) {
+    const void* found = std::memchr(data.data() + i, 0xFF, data.size() - 1 - i);
+    if (found == nullptr) break;
+    i = static_cast<size_t>(static_cast<const uint8_t*>(found) - data.data());
+    if (data[i + 1] == 0xDA) ++scans;
+  }
+  return scans;
+}
+
 }  // namespace
 
 struct JpegDecoder::State {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   jpeg_source_mgr source{};
-  jpeg_progress_mgr progress{};
   jmp_buf escape{};
   Limits limits;
   std::span<const uint8_t> data;
@@ -80,10 +91,18 @@ struct JpegDecoder::State {
   bool ended = false;  // libjpeg asked for bytes beyond the last
   Outcome outcome = Outcome::kOk;
   char text[JMSG_LENGTH_MAX] = {};
-  std::vector<uint8_t> strip;
+  size_t row_bytes = 0;
+  std::vector<uint8_t> strip;  // a row of MCUs
 
-  void run(const Rect& part, int denominator, bool whole, bool all_columns, size_t row_bytes,
-           RowSink& rows);
+  // Of reduced pictures with more than two chroma steps libjpeg-turbo 2.1.5 cuts columns wrong.
+  bool needs_all_columns(int denominator) const {
+    return denominator > 1 && info.max_h_samp_factor > 2;
+  }
+  void make_strip(size_t columns) {
+    row_bytes = (columns + 4 * kMcuMost) * 4 + kRowSlack;
+    if (strip.size() < row_bytes * kMcuMost) strip.resize(row_bytes * kMcuMost);
+  }
+  void run(const Rect& part, int denominator, bool whole, RowSink& rows);
 
   static State& of(j_common_ptr info) { return *static_cast<State*>(info->client_data); }
 
@@ -137,14 +156,6 @@ struct JpegDecoder::State {
     if (!self.lenient) self.leave();
   }
 
-  static void on_progress(j_common_ptr info) {
-    State& self = of(info);
-    if (self.info.input_scan_number <= self.limits.scans) return;
-    self.outcome = Outcome::kOk;
-    self.note(Outcome::kTooLarge, "more scans than any camera or program writes");
-    self.leave();
-  }
-
   static void on_start(j_decompress_ptr) {}
   static void on_end(j_decompress_ptr) {}
   static boolean on_fill(j_decompress_ptr info) {
@@ -175,23 +186,17 @@ JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
   s.errors.error_exit = State::on_error;
   s.errors.emit_message = State::on_message;
   s.errors.output_message = [](j_common_ptr) {};
-  s.info.client_data = &s;
-  if (setjmp(s.escape)) return;  // out of memory, or another libjpeg than the headers: open() tells
-  jpeg_create_decompress(&s.info);
-  s.info.client_data = &s;
   s.source.init_source = State::on_start;
   s.source.fill_input_buffer = State::on_fill;
   s.source.skip_input_data = State::on_skip;
   s.source.resync_to_restart = jpeg_resync_to_restart;
   s.source.term_source = State::on_end;
-  s.progress.progress_monitor = State::on_progress;
 }
 
 JpegDecoder::~JpegDecoder() { jpeg_destroy_decompress(&state_->info); }
 
 Verdict JpegDecoder::open(std::span<const uint8_t> data, const Limits& limits, Size& size) {
   State& s = *state_;
-  if (s.info.mem == nullptr) return {Outcome::kUnsupported, "libjpeg could not be set up"};
   s.limits = limits;
   s.data = data;
   s.ended = false;
@@ -201,16 +206,23 @@ Verdict JpegDecoder::open(std::span<const uint8_t> data, const Limits& limits, S
     jpeg_abort_decompress(&s.info);
     return s.verdict();
   }
-  jpeg_abort_decompress(&s.info);
+  // A new object for each picture, since tables outlive jpeg_abort_decompress: a file without its
+  // own would be decoded with those of the one before.
+  jpeg_destroy_decompress(&s.info);
+  jpeg_create_decompress(&s.info);
+  s.info.client_data = &s;
   s.source.next_input_byte = data.data();
   s.source.bytes_in_buffer = data.size();
   s.info.src = &s.source;
-  s.info.progress = &s.progress;
   jpeg_read_header(&s.info, TRUE);
   size = {static_cast<int>(s.info.image_width), static_cast<int>(s.info.image_height)};
   const uint64_t pixels = uint64_t{s.info.image_width} * s.info.image_height;
   uint64_t held = 0;  // the coefficients of a picture in several scans
   if (jpeg_has_multiple_scans(&s.info)) {
+    if (count_scans(data.last(s.source.bytes_in_buffer), limits.scans) > limits.scans) {
+      jpeg_abort_decompress(&s.info);
+      return {Outcome::kTooLarge, "more scans than any camera or program writes"};
+    }
     for (int i = 0; i < s.info.num_components; ++i) {
       const jpeg_component_info& part = s.info.comp_info[i];
       held += uint64_t{part.width_in_blocks} * part.height_in_blocks * sizeof(JBLOCK);
@@ -224,8 +236,7 @@ Verdict JpegDecoder::open(std::span<const uint8_t> data, const Limits& limits, S
 }
 
 // What may leave by longjmp, in a frame of its own that owns nothing.
-void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, bool all_columns,
-                             size_t row_bytes, RowSink& rows) {
+void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, RowSink& rows) {
   if (!has_end_marker(data)) {
     note(Outcome::kTruncated, "the end marker is missing");
     if (!lenient) leave();
@@ -244,7 +255,7 @@ void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, bool
   const int mcu_width = info.max_h_samp_factor * info.min_DCT_scaled_size;
   const int mcu_height = info.max_v_samp_factor * info.min_DCT_scaled_size;
   JDIMENSION left = 0;
-  if (!all_columns) {
+  if (!needs_all_columns(denominator)) {
     left = static_cast<JDIMENSION>(std::max(0, part.x - mcu_width));
     JDIMENSION width =
         static_cast<JDIMENSION>(std::min(full_width, part.x + part.width + mcu_width)) - left;
@@ -281,15 +292,12 @@ Verdict JpegDecoder::decode(const Rect& part, int denominator, bool whole, bool 
                             RowSink& rows) {
   State& s = *state_;
   s.lenient = lenient;
-  // Of reduced pictures with more than two chroma steps libjpeg-turbo 2.1.5 cuts columns wrong.
-  const bool all_columns = denominator > 1 && s.info.max_h_samp_factor > 2;
-  const size_t columns = all_columns ? s.info.image_width : static_cast<size_t>(part.width);
-  const size_t row_bytes = (columns + 4 * kMcuMost) * 4 + kRowSlack;
-  if (s.strip.size() < row_bytes * kMcuMost) s.strip.resize(row_bytes * kMcuMost);
+  s.make_strip(s.needs_all_columns(denominator) ? s.info.image_width
+                                                : static_cast<size_t>(part.width));
   if (setjmp(s.escape)) {
     jpeg_abort_decompress(&s.info);
   } else {
-    s.run(part, denominator, whole, all_columns, row_bytes, rows);
+    s.run(part, denominator, whole, rows);
   }
   return s.verdict();
 }
