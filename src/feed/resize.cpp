@@ -47,8 +47,9 @@ void Axis::make(double from, double to, int low, int high, int whole, int skip, 
     first = std::min(first, lowest);
     last = std::max(last, lowest + n);
   }
-  // As many bits as 16-bit weights and 32-bit sums allow.
-  shift = 14;
+  // As many bits as 16-bit weights and 32-bit sums allow. A weight of one itself is 32767 / 32768,
+  // which rounds to the same pixel.
+  shift = 15;
   while (shift < 22 && largest * (1 << (shift + 1)) < 32767) ++shift;
   weights.assign(static_cast<size_t>(count) * static_cast<size_t>(taps), 0);
   for (int i = 0; i < count; ++i) {
@@ -58,12 +59,12 @@ void Axis::make(double from, double to, int low, int high, int whole, int skip, 
     int32_t left = 1 << shift;
     int heaviest = 0;
     for (int k = 0; k < used[at]; ++k) {
-      rounded[k] = static_cast<int16_t>(std::lround(weight[k] * (1 << shift)));
+      rounded[k] = static_cast<int16_t>(std::min(std::lround(weight[k] * (1 << shift)), 32767L));
       left -= rounded[k];
       if (rounded[k] > rounded[heaviest]) heaviest = k;
     }
     // They add up to one exactly: a flat area stays as it is.
-    rounded[heaviest] = static_cast<int16_t>(rounded[heaviest] + left);
+    rounded[heaviest] = static_cast<int16_t>(std::min(rounded[heaviest] + left, 32767));
   }
 }
 
