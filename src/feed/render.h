@@ -38,7 +38,8 @@ class Renderer {
  private:
   class Resizer : public RowSink {
    public:
-    void start(const Target& target);
+    /// `down_first`: columns are resized before rows.
+    void start(const Target& target, bool down_first);
     void rows(const uint8_t* first, size_t stride, int count) override;
     bool complete() const { return next_out_ == target_.height; }
 
@@ -51,7 +52,9 @@ class Renderer {
     size_t row_bytes_ = 0;
     int next_source_ = 0;
     int next_out_ = 0;
-    std::vector<uint8_t> ring_;  // the last down.taps rows, resized across
+    bool down_first_ = false;
+    std::vector<uint8_t> ring_;  // the last down.taps rows, resized across unless down_first_
+    std::vector<uint8_t> wide_;  // down_first_: a row that is not resized across yet
     std::vector<const uint8_t*> taps_;
     std::vector<uint8_t> finished_;
   };
