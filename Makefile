@@ -21,7 +21,7 @@ build: setup ## build everything into build/release
 demo: ## install what is missing, build, and diagnose the embedded trainer: no Python, network or GPU
 	@tools/setup.sh build
 	@cmake --preset $(PRESET) -DFLATOUT_BUILD_TESTS=OFF > /dev/null
-	@cmake --build $(BUILD) -j $(JOBS) --target flatout flatout_agent flatout_malloc
+	@cmake --build $(BUILD) -j $(JOBS) --target flatout flatout_agent flatout_malloc flatout_feed_c
 	@tools/demo.sh $(BUILD)/flatout
 
 test: ## install what is missing, build, and run all tests, real PyTorch included

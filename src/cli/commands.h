@@ -13,6 +13,7 @@ int compare(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int devmem(const std::vector<std::string>& arguments);
 int trace(const std::vector<std::string>& arguments);
+int feed(const std::vector<std::string>& arguments);
 
 /// All of it: picks the command, prints help and version.
 int main_program(const std::vector<std::string>& arguments);

@@ -21,6 +21,7 @@ constexpr std::string_view kHelp =
   flatout compare OLD NEW               why yesterday was faster
   flatout trace summary trace.json.gz   what held a job up, from a profiler's trace
   flatout devmem replay snapshot.pickle how much memory other allocators would take
+  flatout feed bench train/             what a data set of pictures costs to read
 
 Commands:
   run        start a job and watch it; the exit code is the job's own
@@ -29,6 +30,7 @@ Commands:
   compare    what changed between two runs, and what each change costs
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
   devmem     device memory: which allocator fits, and why it ran out
+  feed       measure and check a data set with Flatout's own input pipeline
   train      the embedded trainer: a job to try it on, with causes to build in
 
 Each has --help. Options may also be given as variables (FLATOUT_RATE=20): docs/options.md.
@@ -41,6 +43,8 @@ struct Command {
 
 constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"report", report},
                                  {"compare", compare}, {"train", train},   {"trace", trace},   {"devmem", devmem}};
+                                 {"compare", compare}, {"train", train},   {"trace", trace},
+                                 {"feed", feed}};
 
 }  // namespace
 

@@ -1,0 +1,95 @@
+/* flatout/feed.h: Flatout's input pipeline for any language: libflatout_feed.so.
+ *
+ *   flatout_feed* feed = flatout_feed_open("train/", "{\"batch\": 64, \"size\": 224}");
+ *   if (feed == NULL) { fputs(flatout_feed_error(), stderr); exit(1); }
+ *   struct flatout_feed_batch* batch;
+ *   while (flatout_feed_next(feed, &batch) == FLATOUT_FEED_BATCH) {
+ *     ... batch->data, batch->labels ...
+ *     flatout_feed_release(batch);
+ *   }
+ *   flatout_feed_close(feed);
+ *
+ * Options are one JSON object; each has a default:
+ *   batch 64, size 224 or [height, width], threads 0 (one a core), prefetch 2 (batches), seed 0, shuffle true,
+ *   drop_last false, rank 0, ranks 1, on_bad "skip" ("strict", "lenient"), mode "exact" ("scaled"), dtype "f32"
+ *   ("u8", "f16", "bf16"), layout "nchw" ("nhwc"), mean [r, g, b], std [r, g, b],
+ *   augment "random_crop" (scale [0.08, 1], ratio [3/4, 4/3], flip 0.5), "center_crop" (resize 256), "stretch".
+ *
+ * A feed may be used by one thread at a time; batches by any, and after the feed is closed. */
+#ifndef FLATOUT_FEED_H_
+#define FLATOUT_FEED_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef FLATOUT_FEED_API
+#define FLATOUT_FEED_API
+#endif
+
+typedef struct flatout_feed flatout_feed;
+
+enum {
+  FLATOUT_FEED_ERROR = -1,
+  FLATOUT_FEED_END = 0, /* of the epoch; the next call begins the next one */
+  FLATOUT_FEED_BATCH = 1,
+};
+
+/* Read-only but for the bytes of data. New fields are added at the end. */
+struct flatout_feed_batch {
+  void* data;        /* dense, aligned to 64 bytes; shape and type below */
+  int64_t* labels;   /* [count] */
+  int64_t* indices;  /* [count], numbers of the samples in the data set */
+  int32_t* views;    /* [count, 5]: x, y, width, height of the part shown, and 1 where mirrored */
+  int64_t shape[4];  /* [count, 3, height, width] or [count, height, width, 3] */
+  int32_t count;
+  int32_t type; /* 0 u8, 1 f32, 2 f16, 3 bf16 */
+  uint32_t epoch;
+};
+
+/* Where a feed goes on: samples of the epoch that all ranks together have taken. */
+struct flatout_feed_place {
+  uint32_t epoch;
+  uint64_t position;
+};
+
+/* What went wrong last on this thread; "" if nothing did. Valid until its next call. */
+FLATOUT_FEED_API const char* flatout_feed_error(void);
+
+/* NULL on failure. */
+FLATOUT_FEED_API flatout_feed* flatout_feed_open(const char* path, const char* options_json);
+FLATOUT_FEED_API void flatout_feed_close(flatout_feed* feed);
+
+/* 1 once flatout_feed_next would not wait, 0 after so many milliseconds. */
+FLATOUT_FEED_API int flatout_feed_wait(flatout_feed* feed, int milliseconds);
+/* FLATOUT_FEED_BATCH, _END or _ERROR. The batch is the caller's until it is released. */
+FLATOUT_FEED_API int flatout_feed_next(flatout_feed* feed, struct flatout_feed_batch** batch);
+FLATOUT_FEED_API void flatout_feed_release(struct flatout_feed_batch* batch);
+
+FLATOUT_FEED_API uint64_t flatout_feed_samples(const flatout_feed* feed);
+FLATOUT_FEED_API uint64_t flatout_feed_batches(const flatout_feed* feed); /* of an epoch */
+
+FLATOUT_FEED_API struct flatout_feed_place flatout_feed_get_place(const flatout_feed* feed);
+/* 0, or FLATOUT_FEED_ERROR. */
+FLATOUT_FEED_API int flatout_feed_set_place(flatout_feed* feed, struct flatout_feed_place place);
+
+/* JSON: {"classes": [...], "samples", "replaced", "outcomes": {...}, "bad": [{"file", "outcome", "detail"}],
+ * "options": {...}}. Valid until this thread's next call. */
+FLATOUT_FEED_API const char* flatout_feed_report(const flatout_feed* feed);
+
+/* A DLManagedTensor (DLPack 0.8) of the batch's data, which keeps the batch alive until its deleter is called. */
+FLATOUT_FEED_API void* flatout_feed_dlpack(struct flatout_feed_batch* batch);
+
+/* One picture in memory, its whole or the part x, y, width, height of it, resized: into `out`, u8 [height, width, 3]
+ * of out_height x out_width. `box` may be NULL. scaled: 1 lets JPEG be decoded at reduced size. 0, or FLATOUT_FEED_ERROR. */
+FLATOUT_FEED_API int flatout_feed_picture(const void* data, size_t bytes, const int32_t box[4], int scaled,
+                                          int out_height, int out_width, void* out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FLATOUT_FEED_H_ */

@@ -1,0 +1,234 @@
+"""The Loader and its batches."""
+
+import ctypes
+import json
+import os
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+
+from . import _dlpack
+from ._library import BatchStruct, Place, library
+from ._transforms import options_from_transforms
+
+_TYPES = ("u8", "f32", "f16", "bf16")
+_ARRAY_TYPES = {"u8": "|u1", "f32": "<f4", "f16": "<f2"}
+_BYTES = {"u8": 1, "f32": 4, "f16": 2, "bf16": 2}
+
+
+class FeedError(RuntimeError):
+    """A data set, a file or an option that cannot be used; the message names it and the way out."""
+
+
+def _error() -> FeedError:
+    return FeedError(library().flatout_feed_error().decode("utf-8", "replace"))
+
+
+class Batch:
+    """A batch in the loader's own memory, which stays valid while the batch or any tensor or array made from it lives.
+
+    `numpy.asarray(batch)`, `torch.from_dlpack(batch)`, `jax.dlpack.from_dlpack(batch)`, `tf.experimental.dlpack.from_dlpack(batch.__dlpack__())`
+    and `memoryview(batch.buffer())` see it without a copy.
+    """
+
+    def __init__(self, struct):
+        self._struct = struct
+        content = struct.contents
+        self.shape: Tuple[int, ...] = tuple(content.shape)
+        self.dtype: str = _TYPES[content.type]
+        self.epoch: int = content.epoch
+        n = content.count
+        self.labels: List[int] = content.labels[:n]
+        self.indices: List[int] = content.indices[:n]
+        """Numbers of the samples in the data set."""
+        flat = content.views[:n * 5]
+        self.views: List[Tuple[int, ...]] = [tuple(flat[i:i + 5]) for i in range(0, n * 5, 5)]
+        """Of each sample x, y, width and height of the part shown, and 1 where it is mirrored."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __del__(self):
+        struct, self._struct = getattr(self, "_struct", None), None
+        if struct is not None:
+            library().flatout_feed_release(struct)
+
+    def __dlpack__(self, stream=None, **_):
+        return _dlpack.capsule(library().flatout_feed_dlpack(self._struct))
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return (1, 0)
+
+    @property
+    def __array_interface__(self) -> Dict[str, Any]:
+        if self.dtype not in _ARRAY_TYPES:
+            raise FeedError("NumPy has no bf16; take it by DLPack")
+        return {"version": 3, "shape": self.shape, "typestr": _ARRAY_TYPES[self.dtype], "data": (self._struct.contents.data, False)}
+
+    def buffer(self) -> ctypes.Array:
+        """The bytes as an object with the buffer protocol."""
+        n = _BYTES[self.dtype]
+        for extent in self.shape:
+            n *= extent
+        view = (ctypes.c_uint8 * n).from_address(self._struct.contents.data)
+        view.batch = self  # lives as long as any memoryview of it
+        return view
+
+
+def _as_batch(batch: Batch):
+    return batch
+
+
+def _as_torch(batch: Batch):
+    import torch
+    from torch.utils.dlpack import from_dlpack
+
+    return from_dlpack(batch.__dlpack__()), torch.tensor(batch.labels, dtype=torch.int64)
+
+
+def _as_numpy(batch: Batch):
+    import numpy
+
+    return numpy.asarray(batch), numpy.asarray(batch.labels, dtype=numpy.int64)
+
+
+_FORMS = {"torch": _as_torch, "numpy": _as_numpy, "batch": _as_batch}
+
+
+def _form_in_use() -> str:
+    """What the program already imported: a loader must not pull in a framework."""
+    return next((name for name in ("torch", "numpy") if name in sys.modules), "batch")
+
+
+class Loader:
+    """Batches of pictures from a folder with one folder for each class, in an order and with augmentation that the seed alone decides.
+
+    path: the folder, as torchvision's ImageFolder takes it.
+    batch_size, size: samples in a batch; width and height of a sample (or a pair: height, width).
+    transform: instead of the options from `size` on, a torchvision transform or list of them; one that is not known is a ValueError.
+    augment: "random_crop" (torchvision's RandomResizedCrop with `scale` and `ratio`, then a mirror image with probability `flip`),
+        "center_crop" (Resize(`resize`), CenterCrop(`size`)) or "stretch" (Resize((size, size))); always antialiased bilinear.
+    dtype, layout: "f32", "f16", "bf16" (normalised by `mean` and `std`, of values 0 to 1) or "u8"; "nchw" or "nhwc".
+    mode: "exact" (pixels as Pillow gives) or "scaled" (JPEG at reduced size, where that stays twice the target; for large photographs).
+    threads: 0 for one a core. rank, ranks: this process's share; by default from RANK and WORLD_SIZE.
+    on_bad: "skip" (another sample takes a bad one's place, the same in every run), "strict" (FeedError), "lenient" (what can be decoded).
+    form: "torch" and "numpy" give (images, labels), "batch" gives Batch objects; by default as the program's imports suggest.
+
+    An epoch is one `for` loop. The next epoch's first batches are made while the last ones are used.
+    """
+
+    def __init__(self, path, batch_size: int = 64, size: Union[int, Sequence[int]] = 224, *, transform: Any = None, shuffle: bool = True,
+                 seed: int = 0, drop_last: bool = False, threads: int = 0, prefetch: int = 2, rank: Optional[int] = None,
+                 ranks: Optional[int] = None, on_bad: str = "skip", mode: str = "exact", form: Optional[str] = None, **more: Any):
+        if form is not None and form not in _FORMS:
+            raise ValueError(f"form is {form!r}; there are {', '.join(sorted(_FORMS))}")
+        options: Dict[str, Any] = {"size": size}
+        if transform is not None:
+            options = options_from_transforms(transform)
+        options.update(more)
+        if rank is None and ranks is None:
+            rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        options.update(batch=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, threads=threads, prefetch=prefetch,
+                       rank=rank or 0, ranks=ranks or 1, on_bad=on_bad, mode=mode)
+        self.batch_size = batch_size
+        self._form = form
+        self._seed = seed
+        self._resumed = False
+        self._handle = library().flatout_feed_open(os.fsencode(path), json.dumps(options).encode())
+        if not self._handle:
+            raise _error()
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return library().flatout_feed_batches(self._handle)
+
+    @property
+    def samples(self) -> int:
+        """Samples of the data set."""
+        return library().flatout_feed_samples(self._handle)
+
+    @property
+    def classes(self) -> List[str]:
+        return self.report()["classes"]
+
+    @property
+    def epoch(self) -> int:
+        return library().flatout_feed_get_place(self._handle).epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of an epoch."""
+        place = library().flatout_feed_get_place(self._handle)
+        if (place.epoch, place.position) != (epoch, 0):
+            self._seek(Place(epoch, 0))
+
+    def __iter__(self) -> Iterator:
+        """The rest of the epoch after load_state_dict, else a whole one: what a loop left by `break` did not take is dropped."""
+        place = library().flatout_feed_get_place(self._handle)
+        if place.position > 0 and not self._resumed:
+            self._seek(Place(place.epoch + 1, 0))
+        self._resumed = False
+        return self._batches(_FORMS[self._form or _form_in_use()])
+
+    def _batches(self, form) -> Iterator:
+        lib = library()
+        struct = ctypes.POINTER(BatchStruct)()
+        while True:
+            # In short waits, so that Ctrl-C is heard.
+            while not lib.flatout_feed_wait(self._handle, 100):
+                pass
+            got = lib.flatout_feed_next(self._handle, ctypes.byref(struct))
+            if got < 0:
+                raise _error()
+            if got == 0:
+                return
+            yield form(Batch(ctypes.cast(struct, ctypes.POINTER(BatchStruct))))
+
+    def _seek(self, place: Place) -> None:
+        if library().flatout_feed_set_place(self._handle, place) != 0:
+            raise _error()
+
+    def state_dict(self) -> Dict[str, int]:
+        """Where to go on, exact to the bit, with any number of threads and ranks that take equally many samples."""
+        place = library().flatout_feed_get_place(self._handle)
+        return {"version": 1, "epoch": place.epoch, "position": place.position, "seed": self._seed, "samples": self.samples}
+
+    def load_state_dict(self, state: Dict[str, int]) -> None:
+        """Goes to where state_dict() was called; the next `for` loop takes the rest of that epoch. ValueError: of another data set or seed."""
+        if state.get("version") != 1:
+            raise ValueError(f"the state is of version {state.get('version')}, which this Flatout does not know")
+        if state["samples"] != self.samples:
+            raise ValueError(f"the state was saved with {state['samples']} samples, this data set has {self.samples}")
+        if state["seed"] != self._seed:
+            raise ValueError(f"the state was saved with seed {state['seed']}, this loader has {self._seed}")
+        self._seek(Place(state["epoch"], state["position"]))
+        self._resumed = True
+
+    def report(self) -> Dict[str, Any]:
+        """Counts of samples by outcome since the start, how many were replaced, and the first hundred bad ones."""
+        return json.loads(library().flatout_feed_report(self._handle))
+
+    def close(self) -> None:
+        """Stops the threads. Batches that are still held stay valid."""
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle:
+            library().flatout_feed_close(handle)
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    __del__ = close
+
+
+def decode(data: bytes, height: int, width: int, box: Optional[Tuple[int, int, int, int]] = None, mode: str = "exact") -> bytearray:
+    """One picture, resized: RGB, height * width * 3 bytes.
+
+    data: a JPEG, PNG or WebP file's bytes. box: x, y, width and height of the part to take, in the picture's pixels.
+    """
+    out = bytearray(height * width * 3)
+    target = (ctypes.c_uint8 * len(out)).from_buffer(out)
+    part = None if box is None else (ctypes.c_int32 * 4)(*box)
+    if library().flatout_feed_picture(data, len(data), part, int(mode == "scaled"), height, width, target) != 0:
+        raise _error()
+    return out

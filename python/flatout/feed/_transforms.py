@@ -1,0 +1,80 @@
+"""torchvision's transforms as options of the pipeline, known by class name: torchvision itself need not be installed."""
+
+from typing import Any, Dict, List
+
+
+def _pair(size: Any) -> List[int]:
+    if isinstance(size, int):
+        return [size, size]
+    size = list(size)
+    return size * 2 if len(size) == 1 else size
+
+
+def _check_resize(transform: Any, name: str) -> None:
+    mode = getattr(transform, "interpolation", "bilinear")
+    if str(getattr(mode, "value", mode)).lower() not in ("bilinear", "2"):
+        raise ValueError(f"{name} with interpolation {mode}: only bilinear is known")
+    if getattr(transform, "antialias", True) is False:
+        raise ValueError(f"{name} with antialias=False: resizing is always antialiased here")
+    if getattr(transform, "max_size", None) is not None:
+        raise ValueError(f"{name} with max_size is not known")
+
+
+def _flatten(transform: Any) -> List[Any]:
+    if isinstance(transform, (list, tuple)):
+        return [inner for outer in transform for inner in _flatten(outer)]
+    if type(transform).__name__ == "Compose":
+        return _flatten(transform.transforms)
+    return [transform]
+
+
+def options_from_transforms(transform: Any) -> Dict[str, Any]:
+    """Loader options that do what a torchvision transform, or a list of them, does (v1 and v2).
+
+    Known are Compose, RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, ToTensor, PILToTensor, ToImage, ToPureTensor, ConvertImageDtype,
+    ToDtype and Normalize. ValueError names the first that is not known, or that would give another result here.
+    """
+    options: Dict[str, Any] = {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0], "flip": 0.0, "dtype": "u8"}
+    resize = None
+    for step in _flatten(transform):
+        name = type(step).__name__
+        if name == "RandomResizedCrop":
+            _check_resize(step, name)
+            options.update(augment="random_crop", size=_pair(step.size), scale=list(step.scale), ratio=list(step.ratio))
+        elif name == "Resize":
+            _check_resize(step, name)
+            resize = step.size
+        elif name == "CenterCrop":
+            options.update(augment="center_crop", size=_pair(step.size))
+        elif name == "RandomHorizontalFlip":
+            options["flip"] = float(step.p)
+        elif name == "ToTensor":
+            options["dtype"] = "f32"
+        elif name in ("ConvertImageDtype", "ToDtype"):
+            wanted = str(step.dtype).rsplit(".", 1)[-1]
+            types = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "uint8": "u8"}
+            if wanted not in types:
+                raise ValueError(f"{name} to {wanted} is not known")
+            if name == "ToDtype" and wanted != "uint8" and not getattr(step, "scale", False):
+                raise ValueError("ToDtype without scale=True: values are scaled to 0 to 1 here")
+            options["dtype"] = types[wanted]
+        elif name == "Normalize":
+            options.update(mean=[float(v) for v in step.mean], std=[float(v) for v in step.std])
+        elif name not in ("PILToTensor", "ToImage", "ToPILImage", "ToPureTensor", "Identity"):
+            raise ValueError(f"the transform {name} is not known; known are RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, "
+                             "ToTensor, ToDtype, Normalize and their like")
+    if resize is not None and options.get("augment") == "center_crop":
+        if not isinstance(resize, int) and len(list(resize)) > 1:
+            raise ValueError("Resize to a height and a width before CenterCrop is not known")
+        options["resize"] = _pair(resize)[0]
+    elif resize is not None:
+        if options.get("augment") == "random_crop":
+            raise ValueError("Resize together with RandomResizedCrop is not known")
+        if isinstance(resize, int) or len(list(resize)) == 1:
+            raise ValueError("Resize to one number gives pictures of different sizes; add CenterCrop, or give height and width")
+        options.update(augment="stretch", size=_pair(resize))
+    elif options.get("augment") == "center_crop":
+        raise ValueError("CenterCrop without Resize before it is not known")
+    elif "augment" not in options:
+        raise ValueError("nothing gives the pictures one size: RandomResizedCrop, or Resize with CenterCrop")
+    return options

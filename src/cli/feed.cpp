@@ -1,0 +1,125 @@
+// flatout feed: the input pipeline from the command line.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/outputs.h"
+#include "feed/bench.h"
+#include "feed/verify.h"
+
+namespace flatout::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    R"(flatout feed measures and checks data sets of pictures with Flatout's own input pipeline.
+
+  flatout feed bench train/                 CPU time per picture, and pictures per second
+  flatout feed bench --mode scaled train/   with JPEG decoded at reduced size where that is enough
+  flatout feed verify train/                which files are damaged, and how
+
+In a training script: flatout.feed.Loader (docs/feed.md). Each command has --help.
+)";
+
+const Usage kBench{
+    "feed bench",
+    "PATH [options]",
+    "Runs a data set through random-resized-crop, flip and normalise, and says what it costs.",
+    "  flatout feed bench train/\n"
+    "  flatout feed bench --json --size 224 --batch 64 --threads 2 --epochs 2 train/",
+    {"size", "batch", "threads", "epochs", "mode", "seed", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
+
+const Usage kVerify{"feed verify",
+                    "PATH [options]",
+                    "Decodes every file below a folder and says what became of it.",
+                    "  flatout feed verify train/\n"
+                    "  flatout feed verify --json train/ > outcomes.jsonl\n"
+                    "  flatout feed verify --fail-on any train/      # exit with 3 if one is bad",
+                    {"threads", "fail_on", "verbose"},
+                    true,
+                    false,
+                    false,
+                    1,
+                    1};
+
+int fail(const Error& error) {
+  log_error(error.message, error.hint);
+  return error.code == Code::kBadInput ? 2 : 1;
+}
+
+int bench(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kBench, arguments, code);
+  if (!settings) return code;
+  feed::LoaderOptions options;
+  options.batch = static_cast<int>(settings->batch);
+  options.threads = static_cast<int>(settings->threads);
+  options.seed = static_cast<uint64_t>(settings->seed);
+  options.augment.width = options.augment.height = static_cast<int>(settings->size);
+  if (settings->mode != "exact" && settings->mode != "scaled")
+    return bad_usage(fmt::format("there is no --mode {}", escape_terminal(settings->mode)),
+                     "--mode exact or --mode scaled");
+  options.mode = settings->mode == "scaled" ? feed::Mode::kScaled : feed::Mode::kExact;
+  if (settings->epochs < 1) return bad_usage("an epoch at least is needed", "--epochs 2");
+  const auto result =
+      feed::run_bench(settings->positional[0], options, static_cast<int>(settings->epochs));
+  if (!result.ok()) return fail(result.error());
+  const Status put =
+      write_text("", settings->json ? feed::bench_json(*result) : feed::bench_text(*result));
+  return put.ok() ? 0 : fail(put.error());
+}
+
+int verify(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kVerify, arguments, code);
+  if (!settings) return code;
+  if (!settings->fail_on.empty() && settings->fail_on != "any")
+    return bad_usage(fmt::format("there is no --fail-on {}", escape_terminal(settings->fail_on)),
+                     "--fail-on any");
+  uint64_t files = 0, bad = 0;
+  const Status status = feed::verify(settings->positional[0], static_cast<int>(settings->threads),
+                                     [&](const feed::Verified& verified) {
+                                       ++files;
+                                       bad += verified.verdict.ok() ? 0 : 1;
+                                       if (settings->json) {
+                                         fmt::print("{}\n", feed::verified_json(verified));
+                                       } else if (!verified.verdict.ok()) {
+                                         fmt::print("{}: {} ({})\n", escape_terminal(verified.file),
+                                                    feed::outcome_name(verified.verdict.outcome),
+                                                    verified.verdict.detail);
+                                       }
+                                     });
+  if (!status.ok()) return fail(status.error());
+  if (!settings->json) fmt::print("{} files, {} of them bad\n", files, bad);
+  return bad > 0 && settings->fail_on == "any" ? 3 : 0;
+}
+
+}  // namespace
+
+int feed(const std::vector<std::string>& arguments) {
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1),
+                                      arguments.end());
+  if (first == "bench") return bench(rest);
+  if (first == "verify") return verify(rest);
+  if (first == "--help" || first == "-h") {
+    fmt::print("{}", kHelp);
+    return 0;
+  }
+  if (first.empty()) {
+    std::fputs(std::string(kHelp).c_str(), stderr);
+    return 2;
+  }
+  return bad_usage(fmt::format("there is no command 'feed {}'", escape_terminal(first)),
+                   "flatout feed --help");
+}
+
+}  // namespace flatout::cli

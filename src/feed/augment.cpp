@@ -1,0 +1,67 @@
+#include "feed/augment.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace flatout::feed {
+namespace {
+
+// As torchvision: ten tries, then the largest part in the middle whose ratio is allowed.
+Rect random_part(const Augment& augment, Size size, SampleRandom& random) {
+  const double area = static_cast<double>(size.width) * size.height;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const double wanted = area * random.uniform(augment.area[0], augment.area[1]);
+    const double ratio =
+        std::exp(random.uniform(std::log(augment.ratio[0]), std::log(augment.ratio[1])));
+    const int width = static_cast<int>(std::lround(std::sqrt(wanted * ratio)));
+    const int height = static_cast<int>(std::lround(std::sqrt(wanted / ratio)));
+    const uint64_t x = random.below(static_cast<uint64_t>(std::max(size.width - width, 0)) + 1);
+    const uint64_t y = random.below(static_cast<uint64_t>(std::max(size.height - height, 0)) + 1);
+    if (width > 0 && width <= size.width && height > 0 && height <= size.height)
+      return {static_cast<int>(x), static_cast<int>(y), width, height};
+  }
+  Rect part{0, 0, size.width, size.height};
+  const double ratio = static_cast<double>(size.width) / size.height;
+  if (ratio < augment.ratio[0]) {
+    part.height = static_cast<int>(std::lround(size.width / augment.ratio[0]));
+  } else if (ratio > augment.ratio[1]) {
+    part.width = static_cast<int>(std::lround(size.height * augment.ratio[1]));
+  }
+  part.width = std::clamp(part.width, 1, size.width);
+  part.height = std::clamp(part.height, 1, size.height);
+  part.x = (size.width - part.width) / 2;
+  part.y = (size.height - part.height) / 2;
+  return part;
+}
+
+}  // namespace
+
+View choose_view(const Augment& augment, Size size, SampleRandom& random) {
+  View view;
+  view.box = {0, 0, size.width, size.height};
+  view.whole_width = augment.width;
+  view.whole_height = augment.height;
+  switch (augment.kind) {
+    case Augment::Kind::kRandomCrop:
+      view.box = random_part(augment, size, random);
+      break;
+    case Augment::Kind::kCenterCrop: {
+      const bool wide = size.width > size.height;
+      const double longer = wide ? static_cast<double>(size.width) / size.height
+                                 : static_cast<double>(size.height) / size.width;
+      const int stretched = static_cast<int>(augment.shorter * longer);
+      view.whole_width = wide ? stretched : augment.shorter;
+      view.whole_height = wide ? augment.shorter : stretched;
+      // Halves to even, as Python's round().
+      view.skip_x = static_cast<int>(std::nearbyint((view.whole_width - augment.width) / 2.0));
+      view.skip_y = static_cast<int>(std::nearbyint((view.whole_height - augment.height) / 2.0));
+      break;
+    }
+    case Augment::Kind::kStretch:
+      break;
+  }
+  view.flip = augment.flip > 0 && random.uniform() < augment.flip;
+  return view;
+}
+
+}  // namespace flatout::feed

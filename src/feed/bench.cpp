@@ -1,0 +1,121 @@
+#include "feed/bench.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/fs.h"
+#include "base/text.h"
+
+namespace flatout::feed {
+namespace {
+
+using namespace std::chrono_literals;
+
+Nanos process_cpu() {
+  timespec ts{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+  return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
+}
+
+double pss_mb() {
+  const auto text = fs::Root().read("proc/self/smaps_rollup");
+  if (!text.ok()) return 0;
+  std::string_view rest = *text;
+  std::string_view line;
+  while (next_line(rest, line)) {
+    if (next_word(line) != "Pss:") continue;
+    return static_cast<double>(parse_number<uint64_t>(next_word(line)).value_or(0)) * 1024 / 1e6;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<BenchResult> run_bench(const std::string& path, const LoaderOptions& options, int epochs) {
+  BenchResult result;
+  TimePoint begin = MonotonicClock::now();
+  Nanos cpu_before = process_cpu();
+  FLATOUT_TRY(auto source, open_source(path));
+  FLATOUT_TRY(const auto loader, Loader::open(std::move(source), options));
+  TimePoint looked = begin;
+  uint64_t images = 0;
+  for (int i = 0; i < epochs; ++i) {
+    BenchEpoch epoch;
+    for (;;) {
+      FLATOUT_TRY(const std::shared_ptr<Batch> batch, loader->next());
+      if (!batch) break;
+      const TimePoint now = MonotonicClock::now();
+      if (epoch.images == 0) epoch.first_batch_ms = to_ms(now - begin);
+      epoch.images += static_cast<uint64_t>(batch->count);
+      if (now - looked > 200ms || epoch.images == static_cast<uint64_t>(batch->count)) {
+        result.peak_pss_mb = std::max(result.peak_pss_mb, pss_mb());
+        looked = now;
+      }
+    }
+    const TimePoint end = MonotonicClock::now();
+    const Nanos cpu = process_cpu();
+    const double n = static_cast<double>(epoch.images);
+    epoch.images_per_s = n / to_s(end - begin);
+    epoch.cpu_ms_per_image = to_ms(cpu - cpu_before) / n;
+    begin = end;
+    cpu_before = cpu;
+    images += epoch.images;
+    result.epochs.push_back(epoch);
+  }
+  result.peak_pss_mb = std::max(result.peak_pss_mb, pss_mb());
+  result.report = loader->report();
+  const double n = static_cast<double>(std::max<uint64_t>(result.report.samples, 1));
+  result.stages = {{"read", to_ms(result.report.read) / n},
+                   {"decode", to_ms(result.report.decode) / n},
+                   {"resize", to_ms(result.report.resize) / n}};
+  return result;
+}
+
+std::string bench_json(const BenchResult& result) {
+  nlohmann::ordered_json out;
+  out["epochs"] = nlohmann::ordered_json::array();
+  for (const BenchEpoch& epoch : result.epochs) {
+    out["epochs"].push_back({{"images", epoch.images},
+                             {"images_per_s", epoch.images_per_s},
+                             {"cpu_ms_per_image", epoch.cpu_ms_per_image},
+                             {"first_batch_ms", epoch.first_batch_ms}});
+  }
+  out["peak_pss_mb"] = result.peak_pss_mb;
+  out["stages"] = nlohmann::ordered_json::array();
+  for (const BenchStage& stage : result.stages)
+    out["stages"].push_back({{"name", stage.name}, {"cpu_ms_per_image", stage.cpu_ms_per_image}});
+  out["outcomes"] = nlohmann::ordered_json::object();
+  for (int i = 0; i < kOutcomes; ++i) {
+    const uint64_t count = result.report.outcomes[static_cast<size_t>(i)];
+    if (count > 0) out["outcomes"][std::string(outcome_name(static_cast<Outcome>(i)))] = count;
+  }
+  return out.dump(2) + "\n";
+}
+
+std::string bench_text(const BenchResult& result) {
+  std::string out = "epoch   images   images/s   CPU ms/image   first batch\n";
+  for (size_t i = 0; i < result.epochs.size(); ++i) {
+    const BenchEpoch& epoch = result.epochs[i];
+    out += fmt::format("{:>5}   {:>6}   {:>8.0f}   {:>12.3f}   {:>8.1f} ms\n", i + 1, epoch.images,
+                       epoch.images_per_s, epoch.cpu_ms_per_image, epoch.first_batch_ms);
+  }
+  out += "\n";
+  for (const BenchStage& stage : result.stages)
+    out += fmt::format("{:<8} {:.3f} CPU ms/image\n", stage.name, stage.cpu_ms_per_image);
+  if (result.peak_pss_mb > 0)
+    out += fmt::format("memory   {:.0f} MB at most\n", result.peak_pss_mb);
+  if (result.report.replaced > 0 || !result.report.bad.empty()) {
+    out += fmt::format("\n{} samples were bad, and {} replaced:\n",
+                       result.report.samples + result.report.replaced - result.report.outcomes[0],
+                       result.report.replaced);
+    for (const BadSample& bad : result.report.bad)
+      out += fmt::format("  {}: {} ({})\n", escape_terminal(bad.file),
+                         outcome_name(bad.verdict.outcome), bad.verdict.detail);
+  }
+  return out;
+}
+
+}  // namespace flatout::feed

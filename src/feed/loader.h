@@ -1,0 +1,146 @@
+// The pipeline: threads that read, decode, augment and write samples straight into batches, a few
+// batches ahead of the one who takes them, across the end of an epoch too.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "feed/augment.h"
+#include "feed/order.h"
+#include "feed/render.h"
+#include "feed/source.h"
+
+namespace flatout::feed {
+
+/// What to do about a sample that cannot be used.
+enum class Policy : uint8_t {
+  kStrict,   // the batch fails and names the file
+  kSkip,     // another sample takes its place, the same in every run; counted
+  kLenient,  // what could be decoded is used, and counted; where nothing could, as kSkip
+};
+
+struct LoaderOptions {
+  int batch = 64;
+  int threads = 0;   // 0: one for each processor that this process may use
+  int prefetch = 2;  // batches that are made ahead
+  uint64_t seed = 0;
+  bool shuffle = true;
+  bool drop_last = false;
+  uint32_t rank = 0;
+  uint32_t ranks = 1;
+  Policy policy = Policy::kSkip;
+  Mode mode = Mode::kExact;
+  Augment augment;
+  Type type = Type::kF32;
+  Layout layout = Layout::kNchw;
+  float mean[3] = {0.485F, 0.456F, 0.406F};  // of ImageNet; for all types but u8
+  float std[3] = {0.229F, 0.224F, 0.225F};
+  Limits limits;
+
+  /// Errors: kBadInput, naming the option.
+  Status check() const;
+};
+
+/// All that is needed to go on, to the bit, with any number of threads and ranks.
+struct Place {
+  uint32_t epoch = 0;
+  uint64_t position = 0;  // samples of the epoch that all ranks together have taken
+};
+
+struct BadSample {
+  std::string file;
+  Verdict verdict;
+};
+
+/// A batch, its memory included. `data`: [count, 3, height, width] or [count, height, width, 3].
+struct Batch {
+  Batch(size_t bytes, int most);
+  ~Batch();
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  void* data = nullptr;  // aligned to 64 bytes
+  int count = 0;
+  uint32_t epoch = 0;
+  uint64_t first = 0;  // this rank's number of its first sample in the epoch
+  Place after;         // where to go on once it is used
+  std::vector<int64_t> labels;
+  std::vector<int64_t> indices;               // in the source
+  std::vector<std::array<int32_t, 5>> views;  // of the source: x, y, width, height, flipped
+};
+
+struct Report {
+  uint64_t samples = 0;
+  uint64_t replaced = 0;
+  std::array<uint64_t, kOutcomes> outcomes{};
+  std::vector<BadSample> bad;           // the first hundred
+  Nanos read{0}, decode{0}, resize{0};  // CPU time of all threads
+};
+
+class Loader {
+ public:
+  static Result<std::unique_ptr<Loader>> open(std::unique_ptr<Source> source,
+                                              const LoaderOptions& options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The next batch of the epoch; null once at its end, after which come those of the next epoch.
+  /// Errors (kStrict, or an unreadable file): the batch is lost, the next call goes on behind it.
+  Result<std::shared_ptr<Batch>> next();
+  /// Waits at most so long; true once next() would not wait.
+  bool wait(Nanos most);
+  /// Where next() goes on.
+  Place place() const;
+  /// Goes there; what was made ahead is dropped.
+  Status seek(Place place);
+
+  uint64_t batches_per_epoch() const;
+  const Source& source() const { return *source_; }
+  const LoaderOptions& options() const { return options_; }
+  Report report() const;
+
+ private:
+  struct InFlight;
+  struct Pool;
+  struct Worker;
+
+  Loader(std::unique_ptr<Source> source, const LoaderOptions& options);
+  void start(Place place);
+  void stop();
+  void work();
+  void open_batch();
+  bool front_is_done() const;
+  Shard shard(uint64_t first) const;
+  Status make_sample(Worker& worker, Batch& batch, int slot, uint64_t position);
+  Status fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool& usable);
+
+  std::unique_ptr<Source> source_;
+  LoaderOptions options_;
+  Order order_;
+  Normalize normalize_;
+  std::shared_ptr<Pool> pool_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wanted_;  // by workers: room for a batch, or the end
+  std::condition_variable ready_;   // by next(): a sample is done
+  std::deque<std::unique_ptr<InFlight>> flight_;
+  Place enter_;          // where the epoch being opened was entered
+  uint64_t opened_ = 0;  // batches of it that have been opened
+  Place place_;          // of next()
+  bool stop_ = false;
+  pid_t process_ = 0;
+  std::vector<std::thread> threads_;
+  Report report_;
+};
+
+}  // namespace flatout::feed

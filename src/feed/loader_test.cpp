@@ -1,0 +1,257 @@
+#include "feed/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "feed/testing/pictures.h"
+
+namespace flatout::feed {
+namespace {
+
+using testing::make_jpeg;
+using testing::TemporaryFolder;
+
+constexpr int kSize = 32;
+
+void write_set(const TemporaryFolder& folder, int count) {
+  for (int i = 0; i < count; ++i) {
+    testing::JpegKind kind;
+    kind.width = 60 + 7 * (i % 5);
+    kind.height = 50 + 5 * (i % 3);
+    folder.write("class" + std::to_string(i % 3) + "/" + std::to_string(100 + i) + ".jpg",
+                 make_jpeg(kind, static_cast<unsigned>(i)));
+  }
+}
+
+LoaderOptions small(int threads = 2) {
+  LoaderOptions options;
+  options.batch = 4;
+  options.threads = threads;
+  options.seed = 11;
+  options.augment.width = options.augment.height = kSize;
+  return options;
+}
+
+std::unique_ptr<Loader> open(const TemporaryFolder& folder, const LoaderOptions& options) {
+  auto source = open_source(folder.path());
+  EXPECT_TRUE(source.ok());
+  auto loader = Loader::open(std::move(*source), options);
+  EXPECT_TRUE(loader.ok());
+  return std::move(*loader);
+}
+
+struct Taken {
+  std::vector<int64_t> indices, labels;
+  std::vector<float> pixels;
+  bool operator==(const Taken&) const = default;
+};
+
+void take(const Batch& batch, Taken& into) {
+  for (int i = 0; i < batch.count; ++i) {
+    into.indices.push_back(batch.indices[static_cast<size_t>(i)]);
+    into.labels.push_back(batch.labels[static_cast<size_t>(i)]);
+  }
+  const auto* data = static_cast<const float*>(batch.data);
+  into.pixels.insert(into.pixels.end(), data,
+                     data + static_cast<size_t>(batch.count) * 3 * kSize * kSize);
+}
+
+Taken rest_of_epoch(Loader& loader) {
+  Taken taken;
+  for (;;) {
+    auto batch = loader.next();
+    EXPECT_TRUE(batch.ok()) << batch.error().message;
+    if (!batch.ok() || !*batch) return taken;
+    take(**batch, taken);
+  }
+}
+
+TEST(Loader, GivesTheSameBitsForAnyNumberOfThreads) {
+  const TemporaryFolder folder;
+  write_set(folder, 23);
+  const auto one = open(folder, small(1)), five = open(folder, small(5));
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    const Taken a = rest_of_epoch(*one), b = rest_of_epoch(*five);
+    EXPECT_EQ(a, b);
+    EXPECT_EQ(std::set<int64_t>(a.indices.begin(), a.indices.end()).size(), 23U);
+  }
+}
+
+TEST(Loader, ResumesInTheMiddleOfAnEpochToTheBit) {
+  const TemporaryFolder folder;
+  write_set(folder, 23);
+  const auto whole = open(folder, small());
+  rest_of_epoch(*whole);
+  Taken first;
+  for (int i = 0; i < 2; ++i) take(**whole->next(), first);
+  const Place place = whole->place();
+  const Taken expected = rest_of_epoch(*whole);
+  const auto other = open(folder, small(3));
+  ASSERT_TRUE(other->seek(place).ok());
+  EXPECT_EQ(rest_of_epoch(*other), expected);
+  EXPECT_EQ(expected.indices.size(), 23U - 8U);
+  // And the epoch after it is the one that an uninterrupted run has.
+  EXPECT_EQ(rest_of_epoch(*other), rest_of_epoch(*whole));
+}
+
+TEST(Loader, SharesAnEpochBetweenAnyNumberOfRanks) {
+  const TemporaryFolder folder;
+  write_set(folder, 24);
+  std::map<int64_t, std::vector<float>> single;
+  const auto collect = [](const Taken& taken, std::map<int64_t, std::vector<float>>& into) {
+    const size_t each = taken.pixels.size() / taken.indices.size();
+    for (size_t i = 0; i < taken.indices.size(); ++i)
+      into[taken.indices[i]].assign(
+          taken.pixels.begin() + static_cast<std::ptrdiff_t>(i * each),
+          taken.pixels.begin() + static_cast<std::ptrdiff_t>((i + 1) * each));
+  };
+  collect(rest_of_epoch(*open(folder, small())), single);
+  std::map<int64_t, std::vector<float>> shared;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    LoaderOptions options = small();
+    options.rank = rank;
+    options.ranks = 3;
+    collect(rest_of_epoch(*open(folder, options)), shared);
+  }
+  EXPECT_EQ(single, shared);
+}
+
+TEST(Loader, GoesOnWithAnotherNumberOfRanks) {
+  const TemporaryFolder folder;
+  write_set(folder, 24);
+  std::multiset<int64_t> seen;
+  Place place;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    LoaderOptions options = small();
+    options.rank = rank;
+    options.ranks = 2;
+    const auto loader = open(folder, options);
+    Taken taken;
+    take(**loader->next(), taken);
+    seen.insert(taken.indices.begin(), taken.indices.end());
+    place = loader->place();
+  }
+  EXPECT_EQ(place.position, 8U);
+  const auto alone = open(folder, small());
+  ASSERT_TRUE(alone->seek(place).ok());
+  const Taken rest = rest_of_epoch(*alone);
+  seen.insert(rest.indices.begin(), rest.indices.end());
+  EXPECT_EQ(seen.size(), 24U);
+  EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), 24U);
+}
+
+TEST(Loader, PutsTheSameSampleInABadOnesPlaceInEveryRun) {
+  const TemporaryFolder folder;
+  write_set(folder, 12);
+  folder.write("class1/0bad.jpg", {});
+  folder.write("class2/0bad.jpg", {'n', 'o'});
+  const auto one = open(folder, small(1)), four = open(folder, small(4));
+  const Taken a = rest_of_epoch(*one);
+  EXPECT_EQ(a, rest_of_epoch(*four));
+  EXPECT_EQ(a.indices.size(), 14U);  // as long as without bad ones
+  const Report report = one->report();
+  EXPECT_GE(report.outcomes[static_cast<size_t>(Outcome::kEmpty)], 1U);
+  EXPECT_GE(report.outcomes[static_cast<size_t>(Outcome::kNotAnImage)], 1U);
+  EXPECT_GE(report.replaced, 2U);
+}
+
+TEST(Loader, NamesTheBadFileWhereItIsStrictAndGoesOnBehindIt) {
+  const TemporaryFolder folder;
+  write_set(folder, 8);
+  folder.write("class0/0bad.jpg", {});
+  LoaderOptions options = small();
+  options.policy = Policy::kStrict;
+  const auto loader = open(folder, options);
+  int failures = 0, batches = 0;
+  for (int i = 0; i < 3; ++i) {
+    auto batch = loader->next();
+    if (batch.ok()) {
+      ASSERT_TRUE(*batch);
+      ++batches;
+      continue;
+    }
+    ++failures;
+    EXPECT_NE(batch.error().message.find("class0/0bad.jpg: empty"), std::string::npos)
+        << batch.error().message;
+  }
+  EXPECT_EQ(failures, 1);
+  EXPECT_EQ(batches, 2);
+}
+
+TEST(Loader, UsesWhatIsThereOfACutPictureWhereItIsLenient) {
+  const TemporaryFolder folder;
+  auto data = make_jpeg({});
+  data.resize(data.size() * 9 / 10);
+  folder.write("0/cut.jpg", data);
+  LoaderOptions options = small();
+  options.policy = Policy::kLenient;
+  const auto loader = open(folder, options);
+  auto batch = loader->next();
+  ASSERT_TRUE(batch.ok()) << batch.error().message;
+  EXPECT_EQ((*batch)->count, 1);
+  const Report report = loader->report();
+  EXPECT_EQ(report.replaced, 0U);
+  EXPECT_GE(report.outcomes[static_cast<size_t>(Outcome::kTruncated)], 1U);
+}
+
+TEST(Loader, FailsWhereNothingCanBeRead) {
+  const TemporaryFolder folder;
+  folder.write("0/a.jpg", {});
+  folder.write("0/b.jpg", {1, 2, 3});
+  const auto loader = open(folder, small());
+  EXPECT_FALSE(loader->next().ok());
+}
+
+TEST(Loader, LeavesHeldBatchesAlone) {
+  const TemporaryFolder folder;
+  write_set(folder, 40);
+  std::vector<std::shared_ptr<Batch>> held;
+  Taken at_once, later;
+  {
+    const auto loader = open(folder, small());
+    for (int i = 0; i < 10; ++i) {
+      held.push_back(*loader->next());
+      take(*held.back(), at_once);
+    }
+  }
+  for (const auto& batch : held) take(*batch, later);
+  EXPECT_EQ(at_once, later);
+}
+
+TEST(Loader, RefusesOptionsThatCannotBe) {
+  const TemporaryFolder folder;
+  write_set(folder, 3);
+  LoaderOptions options = small();
+  options.drop_last = true;
+  auto source = open_source(folder.path());
+  EXPECT_FALSE(Loader::open(std::move(*source), options).ok());
+  options = small();
+  options.ranks = 2;
+  options.rank = 2;
+  EXPECT_FALSE(options.check().ok());
+}
+
+TEST(Source, HasTheLabelsAndTheOrderOfImageFolder) {
+  const TemporaryFolder folder;
+  for (const char* name : {"b/2.jpg", "b/1.PNG", "a/z/9.jpeg", "a/x.webp", "a/notes.txt", "top.jpg",
+                           "c-1/1.jpg", "c/1.jpg"})
+    folder.write(name, {1});
+  auto source = open_source(folder.path());
+  ASSERT_TRUE(source.ok());
+  EXPECT_EQ((*source)->classes(), (std::vector<std::string>{"a", "b", "c", "c-1"}));
+  std::vector<std::pair<std::string, int64_t>> found;
+  for (uint64_t i = 0; i < (*source)->count(); ++i)
+    found.emplace_back((*source)->name(i).substr(folder.path().size() + 1), (*source)->label(i));
+  EXPECT_EQ(found, (std::vector<std::pair<std::string, int64_t>>{{"a/x.webp", 0},
+                                                                 {"a/z/9.jpeg", 0},
+                                                                 {"b/1.PNG", 1},
+                                                                 {"b/2.jpg", 1},
+                                                                 {"c/1.jpg", 2},
+                                                                 {"c-1/1.jpg", 3}}));
+}
+
+}  // namespace
+}  // namespace flatout::feed

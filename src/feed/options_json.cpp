@@ -1,0 +1,151 @@
+#include "feed/options_json.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace flatout::feed {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class E>
+struct Word {
+  std::string_view word;
+  E value;
+};
+
+constexpr Word<Policy> kPolicies[] = {
+    {"strict", Policy::kStrict}, {"skip", Policy::kSkip}, {"lenient", Policy::kLenient}};
+constexpr Word<Mode> kModes[] = {{"exact", Mode::kExact}, {"scaled", Mode::kScaled}};
+constexpr Word<Layout> kLayouts[] = {{"nchw", Layout::kNchw}, {"nhwc", Layout::kNhwc}};
+constexpr Word<Type> kTypes[] = {
+    {"u8", Type::kU8}, {"f32", Type::kF32}, {"f16", Type::kF16}, {"bf16", Type::kBf16}};
+constexpr Word<Augment::Kind> kKinds[] = {{"random_crop", Augment::Kind::kRandomCrop},
+                                          {"center_crop", Augment::Kind::kCenterCrop},
+                                          {"stretch", Augment::Kind::kStretch}};
+
+template <class E, size_t n>
+bool take(const Json& json, const Word<E> (&words)[n], E& out) {
+  if (!json.is_string()) return false;
+  for (const Word<E>& word : words) {
+    if (json.get_ref<const std::string&>() == word.word) {
+      out = word.value;
+      return true;
+    }
+  }
+  return false;
+}
+
+template <class Number>
+bool take(const Json& json, Number& out) {
+  if constexpr (std::is_same_v<Number, bool>) {
+    if (!json.is_boolean()) return false;
+  } else if constexpr (std::is_integral_v<Number>) {
+    if (!json.is_number_integer()) return false;
+    if (json.is_number_unsigned()
+            ? json.get<uint64_t>() > uint64_t(std::numeric_limits<Number>::max())
+            : json.get<int64_t>() < int64_t(std::numeric_limits<Number>::min()))
+      return false;
+  } else {
+    if (!json.is_number()) return false;
+  }
+  out = json.get<Number>();
+  return true;
+}
+
+template <class Number, size_t n>
+bool take(const Json& json, Number (&out)[n]) {
+  if (!json.is_array() || json.size() != n) return false;
+  for (size_t i = 0; i < n; ++i) {
+    if (!take(json[i], out[i])) return false;
+  }
+  return true;
+}
+
+// True where `name` is an option and `json` a value of it.
+bool set(LoaderOptions& options, std::string_view name, const Json& json, bool& known) {
+  Augment& augment = options.augment;
+  known = true;
+  if (name == "batch") return take(json, options.batch);
+  if (name == "threads") return take(json, options.threads);
+  if (name == "prefetch") return take(json, options.prefetch);
+  if (name == "seed") return take(json, options.seed);
+  if (name == "shuffle") return take(json, options.shuffle);
+  if (name == "drop_last") return take(json, options.drop_last);
+  if (name == "rank") return take(json, options.rank);
+  if (name == "ranks") return take(json, options.ranks);
+  if (name == "on_bad") return take(json, kPolicies, options.policy);
+  if (name == "mode") return take(json, kModes, options.mode);
+  if (name == "dtype") return take(json, kTypes, options.type);
+  if (name == "layout") return take(json, kLayouts, options.layout);
+  if (name == "mean") return take(json, options.mean);
+  if (name == "std") return take(json, options.std);
+  if (name == "augment") return take(json, kKinds, augment.kind);
+  if (name == "scale") return take(json, augment.area);
+  if (name == "ratio") return take(json, augment.ratio);
+  if (name == "flip") return take(json, augment.flip);
+  if (name == "resize") return take(json, augment.shorter);
+  if (name == "size") {
+    int both[2];
+    if (take(json, both)) {
+      augment.height = both[0];
+      augment.width = both[1];
+      return true;
+    }
+    if (!take(json, augment.width)) return false;
+    augment.height = augment.width;
+    return true;
+  }
+  known = false;
+  return false;
+}
+
+}  // namespace
+
+Result<LoaderOptions> parse_options(std::string_view text) {
+  LoaderOptions options;
+  const Json json = Json::parse(text.empty() ? "{}" : text, nullptr, false);
+  if (!json.is_object())
+    return Error{Code::kBadInput, "the options are no JSON object", "{\"batch\": 64}"};
+  // Flips are for training; an evaluation asks for them if it wants them.
+  if (json.contains("augment") && json["augment"] != "random_crop") options.augment.flip = 0;
+  for (const auto& [name, value] : json.items()) {
+    bool known = false;
+    if (set(options, name, value, known)) continue;
+    if (!known)
+      return Error{Code::kBadInput, fmt::format("there is no option '{}'", escape_terminal(name)),
+                   "flatout/feed.h lists them"};
+    return Error{
+        Code::kBadInput,
+        fmt::format("{} cannot be {}", name,
+                    escape_terminal(value.dump(-1, ' ', false, Json::error_handler_t::replace))),
+        "flatout/feed.h says what each option takes"};
+  }
+  FLATOUT_TRY_STATUS(options.check());
+  return options;
+}
+
+std::string report_json(const Loader& loader) {
+  const Report report = loader.report();
+  Json out;
+  out["classes"] = Json::array();
+  for (const std::string& name : loader.source().classes()) out["classes"].push_back(to_utf8(name));
+  out["samples"] = report.samples;
+  out["replaced"] = report.replaced;
+  out["outcomes"] = Json::object();
+  for (int i = 0; i < kOutcomes; ++i)
+    out["outcomes"][std::string(outcome_name(static_cast<Outcome>(i)))] =
+        report.outcomes[static_cast<size_t>(i)];
+  out["bad"] = Json::array();
+  for (const BadSample& bad : report.bad)
+    out["bad"].push_back({{"file", to_utf8(bad.file)},
+                          {"outcome", std::string(outcome_name(bad.verdict.outcome))},
+                          {"detail", to_utf8(bad.verdict.detail)}});
+  out["threads"] = loader.options().threads;
+  return out.dump();
+}
+
+}  // namespace flatout::feed

@@ -1,0 +1,213 @@
+// The fast paths against plain ones: SIMD against loops, parts of a JPEG against the whole.
+#include "feed/render.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "feed/simd.h"
+#include "feed/testing/pictures.h"
+
+namespace flatout::feed {
+namespace {
+
+using testing::JpegKind;
+using testing::make_jpeg;
+using testing::make_pixels;
+
+class Collector : public RowSink {
+ public:
+  explicit Collector(int width) : width_(width) {}
+  void rows(const uint8_t* first, size_t stride, int count) override {
+    for (int y = 0; y < count; ++y) {
+      for (int x = 0; x < width_; ++x) {
+        const uint8_t* pixel = first + static_cast<size_t>(y) * stride + x * 4;
+        pixels.insert(pixels.end(), pixel, pixel + 3);
+      }
+    }
+  }
+  std::vector<uint8_t> pixels;
+
+ private:
+  int width_;
+};
+
+std::vector<uint8_t> decode(const std::vector<uint8_t>& data, Rect part, int by) {
+  PictureDecoder decoder;
+  EXPECT_TRUE(decoder.open(data).ok());
+  Collector rows(part.width);
+  const Verdict verdict = decoder.decode(part, by, false, false, rows);
+  EXPECT_TRUE(verdict.ok()) << verdict.detail;
+  return rows.pixels;
+}
+
+std::vector<uint8_t> cut(const std::vector<uint8_t>& whole, int width, Rect part) {
+  std::vector<uint8_t> out;
+  for (int y = part.y; y < part.y + part.height; ++y) {
+    const uint8_t* row =
+        whole.data() +
+        (static_cast<size_t>(y) * static_cast<size_t>(width) + static_cast<size_t>(part.x)) * 3;
+    out.insert(out.end(), row, row + static_cast<size_t>(part.width) * 3);
+  }
+  return out;
+}
+
+TEST(Decode, PartsEqualTheWholeToTheBit) {
+  std::mt19937 random(4);
+  for (const auto& [h, v] : {std::pair{1, 1}, {2, 1}, {2, 2}, {1, 2}, {4, 1}, {4, 2}, {1, 4}}) {
+    for (const bool progressive : {false, true}) {
+      JpegKind kind;
+      kind.width = 203;
+      kind.height = 157;
+      kind.h = h;
+      kind.v = v;
+      kind.progressive = progressive;
+      kind.restart = h == 2 && v == 2 ? 5 : 0;
+      const auto data = make_jpeg(kind);
+      for (const int by : {1, 2, 4, 8}) {
+        const int width = (kind.width + by - 1) / by, height = (kind.height + by - 1) / by;
+        const auto whole = decode(data, {0, 0, width, height}, by);
+        for (int i = 0; i < 10; ++i) {
+          Rect part;
+          part.width = 1 + static_cast<int>(random() % static_cast<unsigned>(width));
+          part.height = 1 + static_cast<int>(random() % static_cast<unsigned>(height));
+          part.x = static_cast<int>(random() % static_cast<unsigned>(width - part.width + 1));
+          part.y = static_cast<int>(random() % static_cast<unsigned>(height - part.height + 1));
+          ASSERT_EQ(decode(data, part, by), cut(whole, width, part))
+              << h << 'x' << v << (progressive ? " progressive" : "") << " 1/" << by << " at "
+              << part.x << ',' << part.y << ' ' << part.width << 'x' << part.height;
+        }
+      }
+    }
+  }
+}
+
+TEST(Axis, WeightsAddUpToOneAndStayInside) {
+  for (const auto& [from, to, whole] : {std::tuple{0.0, 500.0, 224},
+                                        {3.0, 4.0, 224},
+                                        {0.0, 3000.0, 7},
+                                        {10.5, 300.25, 64},
+                                        {0.0, 65000.0, 1}}) {
+    Axis axis;
+    const int low = static_cast<int>(from), high = static_cast<int>(std::ceil(to));
+    axis.make(from, to, low, high, whole, 0, whole, false);
+    for (int i = 0; i < whole; ++i) {
+      int sum = 0;
+      for (int k = 0; k < axis.taps; ++k) sum += axis.weight(i)[k];
+      EXPECT_TRUE(sum == 1 << axis.shift || sum == 32767) << sum;
+      EXPECT_GE(axis.begin[static_cast<size_t>(i)], low);
+      EXPECT_LE(axis.begin[static_cast<size_t>(i)] + axis.used[static_cast<size_t>(i)], high);
+    }
+  }
+}
+
+TEST(Simd, EqualsPlainLoopsToTheBit) {
+  if (!has_avx2()) GTEST_SKIP() << "this processor has no AVX2";
+  std::mt19937 random(9);
+  for (int round = 0; round < 60; ++round) {
+    const int length = 1 + static_cast<int>(random() % 900);
+    const int out = 1 + static_cast<int>(random() % 300);
+    const std::vector<uint8_t> source =
+        make_pixels(length + kRowSlack, 1, 4, static_cast<unsigned>(round));
+    Axis axis;
+    axis.make(0, length, 0, length, out, 0, out, round % 2 == 1);
+    std::vector<uint8_t> fast(static_cast<size_t>(out) * 4 + kRowSlack), plain(fast.size());
+    resize_row_avx2(axis, source.data(), 0, fast.data(), out);
+    resize_row_portable(axis, source.data(), 0, plain.data(), out);
+    for (int i = 0; i < out; ++i) {
+      for (int c = 0; c < 3; ++c)
+        ASSERT_EQ(fast[static_cast<size_t>(i * 4 + c)], plain[static_cast<size_t>(i * 4 + c)]);
+    }
+
+    std::vector<const uint8_t*> rows;
+    std::vector<std::vector<uint8_t>> memory;
+    for (int k = 0; k < axis.taps; ++k)
+      memory.push_back(make_pixels(out + kRowSlack, 1, 4, static_cast<unsigned>(round * 100 + k)));
+    for (const auto& row : memory) rows.push_back(row.data());
+    combine_rows_avx2(rows.data(), axis.weight(0), axis.taps, axis.shift, fast.data(), out);
+    combine_rows_portable(rows.data(), axis.weight(0), axis.taps, axis.shift, plain.data(), out);
+    fast.resize(static_cast<size_t>(out) * 4);
+    plain.resize(static_cast<size_t>(out) * 4);
+    ASSERT_EQ(fast, plain);
+
+    const float mean[3] = {0.485F, 0.456F, 0.406F}, std[3] = {0.229F, 0.224F, 0.225F};
+    const Normalize normalize = Normalize::from_mean_std(mean, std);
+    std::vector<float> a(static_cast<size_t>(out) * 3), b(a.size());
+    float* const fast_planes[3] = {a.data(), a.data() + out, a.data() + 2 * out};
+    float* const plain_planes[3] = {b.data(), b.data() + out, b.data() + 2 * out};
+    write_planes_f32_avx2(source.data(), std::min(out, length), normalize, fast_planes);
+    write_planes_f32_portable(source.data(), std::min(out, length), normalize, plain_planes);
+    ASSERT_EQ(a, b);
+  }
+}
+
+TEST(Write, RoundsToHalvesAsTheHardwareDoes) {
+  EXPECT_EQ(to_f16(0.0F), 0x0000);
+  EXPECT_EQ(to_f16(-2.0F), 0xC000);
+  EXPECT_EQ(to_f16(1.0F), 0x3C00);
+  EXPECT_EQ(to_f16(1.0F + 0x1p-11F), 0x3C00);  // a tie goes to even
+  EXPECT_EQ(to_f16(1.0F + 3 * 0x1p-11F), 0x3C02);
+  EXPECT_EQ(to_f16(65504.0F), 0x7BFF);
+  EXPECT_EQ(to_f16(65520.0F), 0x7C00);  // beyond the largest: infinity
+  EXPECT_EQ(to_f16(0x1p-24F), 0x0001);  // the smallest
+  EXPECT_EQ(to_bf16(1.0F), 0x3F80);
+  EXPECT_EQ(to_bf16(1.0F + 0x1p-8F), 0x3F80);
+  EXPECT_EQ(to_bf16(1.0F + 3 * 0x1p-8F), 0x3F82);
+}
+
+TEST(Render, MirrorsAndLayoutsHoldTheSamePixels) {
+  const auto data = make_jpeg({});
+  const auto render = [&](bool flip, Type type, Layout layout) {
+    Renderer renderer;
+    EXPECT_TRUE(renderer.open(data).ok());
+    View view;
+    view.box = {7, 11, 100, 90};
+    view.whole_width = 40;
+    view.whole_height = 30;
+    view.flip = flip;
+    std::vector<uint8_t> out(size_t{40} * 30 * 3 * type_bytes(type));
+    const float zero[3] = {0, 0, 0}, one[3] = {1 / 255.0F, 1 / 255.0F, 1 / 255.0F};
+    EXPECT_TRUE(renderer
+                    .render(view, Mode::kExact, false,
+                            {out.data(), type, layout, 40, 30, Normalize::from_mean_std(zero, one)})
+                    .ok());
+    return out;
+  };
+  const auto plain = render(false, Type::kU8, Layout::kNhwc);
+  const auto mirrored = render(true, Type::kU8, Layout::kNhwc);
+  const auto planes = render(false, Type::kF32, Layout::kNchw);
+  const auto* values = reinterpret_cast<const float*>(planes.data());
+  for (size_t y = 0; y < 30; ++y) {
+    for (size_t x = 0; x < 40; ++x) {
+      for (size_t c = 0; c < 3; ++c) {
+        const uint8_t pixel = plain[(y * 40 + x) * 3 + c];
+        ASSERT_EQ(pixel, mirrored[(y * 40 + 39 - x) * 3 + c]);
+        ASSERT_NEAR(pixel, values[(c * 30 + y) * 40 + x], 1e-3);
+      }
+    }
+  }
+}
+
+TEST(Render, HalfSizeIsTakenOnlyWhereItSuffices) {
+  JpegKind kind;
+  kind.width = kind.height = 400;
+  const auto data = make_jpeg(kind);
+  const auto render = [&](int size, Mode mode) {
+    Renderer renderer;
+    EXPECT_TRUE(renderer.open(data).ok());
+    View view;
+    view.box = {0, 0, 400, 400};
+    view.whole_width = view.whole_height = size;
+    std::vector<uint8_t> out(static_cast<size_t>(size) * static_cast<size_t>(size) * 3);
+    EXPECT_TRUE(
+        renderer.render(view, mode, false, {out.data(), Type::kU8, Layout::kNhwc, size, size, {}})
+            .ok());
+    return out;
+  };
+  EXPECT_EQ(render(101, Mode::kScaled), render(101, Mode::kExact));
+  EXPECT_NE(render(100, Mode::kScaled), render(100, Mode::kExact));
+}
+
+}  // namespace
+}  // namespace flatout::feed

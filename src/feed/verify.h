@@ -1,0 +1,33 @@
+// flatout feed verify: decodes every file of a data set whole and says what became of it.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "feed/outcome.h"
+#include "feed/picture.h"
+
+namespace flatout::feed {
+
+struct Verified {
+  std::string file;
+  Verdict verdict;
+  Size size;                         // 0 x 0 where the header cannot be read
+  std::array<double, 3> mean_rgb{};  // of the decoded picture, 0 to 255; only where ok
+  uint64_t samples = 1;
+};
+
+/// One file, in memory. Never fails: what is wrong is in the verdict.
+Verified verify_picture(PictureDecoder& decoder, std::span<const uint8_t> data);
+
+/// All files below `path` whatever their names, told in order by `each`. threads 0: one a core.
+/// Errors: those of list_files. A file that cannot be read is an Error, after all before it.
+Status verify(const std::string& path, int threads,
+              const std::function<void(const Verified&)>& each);
+
+/// One line of JSON, without its end.
+std::string verified_json(const Verified& verified);
+
+}  // namespace flatout::feed
