@@ -108,8 +108,8 @@ int fix(const std::vector<std::string>& arguments) {
     return 2;
   }
   const bool tells = !settings->quiet;
-  auto opened = remedy::JobRunner::open(command, *budget, judge, [tells](const std::string& text) {
-    if (tells) fmt::print(stderr, "flatout: {}\n", escape_terminal(text));
+  auto opened = remedy::JobRunner::open(command, *budget, judge, [tells](const std::string& line) {
+    if (tells) fmt::print(stderr, "flatout: {}\n", escape_terminal(line));
   });
   if (!opened.ok()) {
     log_error(opened.error().message, opened.error().hint);
@@ -130,13 +130,13 @@ int fix(const std::vector<std::string>& arguments) {
   if (written.ok()) {
     written = fs::write_atomically(folder + "/flatout.env", remedy::env_file(outcome->setting));
   }
-  const std::string text = remedy::render_fix(command, *outcome, written.ok() ? json_path : "");
+  const std::string table = remedy::render_fix(command, *outcome, written.ok() ? json_path : "");
   if (settings->json) {
-    if (tells) std::fputs(text.c_str(), stderr);
+    if (tells) std::fputs(table.c_str(), stderr);
     if (written.ok()) written = write_text("", json);
   } else {
     if (tells) {
-      const Status put = write_text("", text);
+      const Status put = write_text("", table);
       if (!put.ok()) return 1;
     }
     if (!settings->json_file.empty() && written.ok())
