@@ -77,9 +77,9 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
   const TrialRun& base = outcome.baseline;
   std::string out = fmt::format("As it is: {:.2f} ms a step, {}. {}\n", 1e3 * mean(base.seconds),
                                 base.verdict, escape_terminal(base.headline));
-  if (outcome.attempts.empty()) {
+  if (outcome.attempts.empty() && outcome.not_tried.empty()) {
     out += "No remedy that flatout can apply fits what was found.\n";
-  } else {
+  } else if (!outcome.attempts.empty()) {
     out += "\n" + table(outcome.attempts);
     for (const Attempt& attempt : outcome.attempts) {
       if (!attempt.note.empty()) {

@@ -15,7 +15,7 @@ namespace {
 
 // Steps that a run has if they are short enough: with fewer, 5 % are hard to tell.
 constexpr double kWantedSteps = 160;
-constexpr double kLongestRun = 8.0;  // seconds of steady time, for jobs with long steps
+constexpr double kLongestRun = 6.0;  // seconds of steady time, for jobs with long steps
 constexpr double kMostSteps = 600;
 constexpr double kBaselineSteps = 30;
 constexpr double kFirstRunLimit = 120;  // seconds, start included
@@ -78,7 +78,17 @@ class Search {
         out_.baseline.start_seconds + (steps + out_.baseline.warmup_steps) * step;
     length_.steps = static_cast<uint64_t>(steps + out_.baseline.warmup_steps);
     length_.limit = in_seconds(3 * expected + 10);
-    run_seconds_ = expected + 1;
+    start_seconds_ = out_.baseline.start_seconds + 1;
+    steady_seconds_ = expected - out_.baseline.start_seconds;
+    // The first run is an A as well, cut to the length of the others.
+    last_a_ = out_.baseline;
+    const auto judged = static_cast<size_t>(steps);
+    if (last_a_->seconds.size() > judged) last_a_->seconds.resize(judged);
+  }
+
+  // What A B B A takes, if B is as fast as is promised.
+  double look_seconds(double gain) const {
+    return 4 * start_seconds_ + 2 * steady_seconds_ * (1 + 1 / std::max(1.0, gain));
   }
 
   void try_all() {
@@ -92,7 +102,7 @@ class Search {
       seen.insert(next->remedy);
       const Setting setting = setting_of(*next->remedy, latest_.situation);
       if (merged(out_.setting, setting) == out_.setting) continue;
-      if (over() || runner_.seconds_left() < 4 * run_seconds_) {
+      if (over() || runner_.seconds_left() < look_seconds(next->predicted.value_or(1))) {
         out_.out_of_time |= !over();
         if (!next->finding.empty()) out_.not_tried.emplace_back(next->remedy->id);
         continue;
@@ -161,7 +171,7 @@ class Search {
       }
       out.decision = decide(out.runs, out.is_b, out.a.front().situation.online_cores);
       if (out.decision.verdict != Verdict::kUndecided) return out;
-      if (runner_.seconds_left() < 4 * run_seconds_) {
+      if (runner_.seconds_left() < look_seconds(out.decision.gain)) {
         out_.out_of_time = true;
         return out;
       }
@@ -228,7 +238,7 @@ class Search {
   Outcome out_;
   TrialRun latest_;  // the latest run of what is kept: what is found now
   Length length_;
-  double run_seconds_ = 0;  // that a run takes, start included
+  double start_seconds_ = 0, steady_seconds_ = 0;  // that a run takes
   bool show_output_ = false;
   std::optional<TrialRun> last_a_;
   Setting last_a_setting_;
