@@ -8,6 +8,7 @@ namespace flatout::cli {
 
 int run(const std::vector<std::string>& arguments);
 int attach(const std::vector<std::string>& arguments);
+int fix(const std::vector<std::string>& arguments);
 int report(const std::vector<std::string>& arguments);
 int compare(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);

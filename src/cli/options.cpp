@@ -142,11 +142,12 @@ std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>
       if (word == "--") break;
       if (word.starts_with("--json=")) word.replace(0, 7, "--json-file=");
     }
-    app.add_flag("--json", settings.json,
-                 usage.json_to_file
-                     ? "print findings.json on standard output (the job's own goes to standard "
-                       "error); --json=FILE writes it there and leaves the job's alone"
-                     : "print one JSON document on standard output");
+    app.add_flag(
+        "--json", settings.json,
+        usage.json_to_file
+            ? "print the result as JSON on standard output (the job's own goes to standard "
+              "error); --json=FILE writes it there and leaves the job's alone"
+            : "print one JSON document on standard output");
     app.add_option("--json-file", settings.json_file)->group("");
   }
   if (!usage.takes_command && usage.max_positional > 0) {

@@ -17,6 +17,7 @@ constexpr std::string_view kHelp =
   flatout run -- python train.py        start a job, watch it, name what holds it up
   flatout attach 4121                   the same for a job that runs already
   flatout attach 4121 --dump            what all of its threads do right now
+  flatout fix -- python train.py        try what might help on the job itself, keep what does
   flatout report                        the last run's report again
   flatout compare OLD NEW               why yesterday was faster
   flatout trace summary trace.json.gz   what held a job up, from a profiler's trace
@@ -26,6 +27,7 @@ constexpr std::string_view kHelp =
 Commands:
   run        start a job and watch it; the exit code is the job's own
   attach     watch a running job from outside
+  fix        try remedies in short runs of the job; say which help, by how much
   report     make the report again from a run folder
   compare    what changed between two runs, and what each change costs
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
@@ -45,6 +47,9 @@ constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"rep
                                  {"compare", compare}, {"train", train},   {"trace", trace},   {"devmem", devmem}};
                                  {"compare", compare}, {"train", train},   {"trace", trace},
                                  {"feed", feed}};
+constexpr Command kCommands[] = {{"run", run},       {"attach", attach},   {"fix", fix},
+                                 {"report", report}, {"compare", compare}, {"train", train},
+                                 {"trace", trace}};
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "recorder/recorder.h"
+#include "remedy/fix_file.h"
 #include "report/json.h"
 #include "report/status.h"
 #include "report/text.h"
@@ -28,8 +29,10 @@ const Usage kRun{
     "  flatout run --fail-on any -- python train.py       # exit code 3 if anything is found\n"
     "  flatout run --json=verdict.json -- torchrun --nproc_per_node 2 train.py\n"
     "  flatout run --malloc -- python train.py            # with Flatout's allocator\n"
+    "  flatout run --with fix.json -- python train.py     # with what flatout fix found\n"
     "  flatout run --no-agent -- ./train                  # from outside only",
-    {"out", "fail_on", "quiet", "no_agent", "malloc", "rate", "keep_runs", "keep_mb", "verbose"},
+    {"out", "fail_on", "quiet", "no_agent", "malloc", "with", "rate", "keep_runs", "keep_mb",
+     "verbose"},
     true,
     true,
     true,
@@ -161,6 +164,20 @@ int run(const std::vector<std::string>& arguments) {
     add_interpreter(command);
   }
   recorder::Options options = options_of(*settings);
+  if (!settings->with.empty()) {
+    const auto setting = remedy::read_fix_file(settings->with);
+    if (!setting.ok()) {
+      log_error(setting.error().message, setting.error().hint);
+      return 2;
+    }
+    remedy::apply_environment(*setting);
+    command.insert(command.begin(), setting->prefix.begin(), setting->prefix.end());
+    options.allocator |= setting->allocator;
+    if (settings->no_agent && !setting->agent.empty()) {
+      log_warning("--no-agent: what works within the job is left out (" +
+                  remedy::agent_words(*setting) + ")");
+    }
+  }
   options.command = command;
   options.stdout_to_stderr = settings->json;
   auto opened = recorder::Recorder::open(options);

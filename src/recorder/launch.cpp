@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,8 +17,10 @@ namespace {
 
 // Runs in the child: only async-signal-safe calls, everything is prepared.
 [[noreturn]] void become_job(char* const* arguments, char* const* environment,
-                             bool stdout_to_stderr, const InheritedSignals& signals, int report) {
-  if (stdout_to_stderr) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+                             const LaunchOptions& options, const InheritedSignals& signals,
+                             int report) {
+  if (options.dies_with_us) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (options.stdout_to_stderr) ::dup2(STDERR_FILENO, STDOUT_FILENO);
   ::sigaction(SIGPIPE, &signals.pipe, nullptr);
   ::sigaction(SIGCHLD, &signals.child, nullptr);
   ::sigprocmask(SIG_SETMASK, &signals.mask, nullptr);
@@ -54,7 +57,7 @@ Result<int32_t> start_job(const LaunchOptions& options, const InheritedSignals& 
   if (::pipe2(report, O_CLOEXEC) != 0) return fs::error_from_errno(errno, "cannot make a pipe");
   const pid_t pid = ::fork();
   if (pid == 0) {
-    become_job(arguments.data(), environment.data(), options.stdout_to_stderr, signals, report[1]);
+    become_job(arguments.data(), environment.data(), options, signals, report[1]);
   }
   const int fork_error = errno;
   ::close(report[1]);

@@ -27,6 +27,7 @@ struct LaunchOptions {
   std::vector<std::string> command;
   std::vector<std::string> environment;  // "NAME=value"
   bool stdout_to_stderr = false;
+  bool dies_with_us = false;
 };
 
 /// Forks and executes; returns the pid once the program runs.

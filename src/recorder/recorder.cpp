@@ -67,7 +67,8 @@ Result<std::unique_ptr<Recorder>> Recorder::open(Options options) {
   handlers.before_stop = [self] { self->on_stop_or_continue(true); };
   handlers.continued = [self] { self->on_stop_or_continue(false); };
   handlers.asked_to_end = [self](int) { self->ended_ = true; };
-  FLATOUT_TRY(out->signals_, SignalRelay::open(*out->loop_, !out->attached(), handlers));
+  FLATOUT_TRY(out->signals_,
+              SignalRelay::open(*out->loop_, !out->attached() && !out->options_.trial, handlers));
   out->environment_ = current_environment();
   return out;
 }
@@ -131,7 +132,8 @@ Status Recorder::start_command() {
   // Descendants that lose their parent are handed to us, so they stay known.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   auto started =
-      start_job({options_.command, environment, options_.stdout_to_stderr}, signals_->inherited());
+      start_job({options_.command, environment, options_.stdout_to_stderr, options_.trial},
+                signals_->inherited());
   if (!started.ok()) {
     discard(folder_);
     return std::move(started).error();
@@ -248,8 +250,15 @@ void Recorder::record(const StatusMaker& make_status) {
     step(now);
     if (terminal_ != nullptr && now >= next_status_) show_status(now, make_status);
     if (options_.limit.count() != 0 && now - begin_ >= options_.limit) ended_ = true;
+    if (has_enough(now)) ended_ = true;
   }
   finish();
+}
+
+bool Recorder::has_enough(TimePoint now) const {
+  return options_.enough_steps != 0 && agents_ != nullptr &&
+         agents_->steps() >= options_.enough_steps &&
+         now - agents_->first_step() >= options_.enough_time;
 }
 
 void Recorder::step(TimePoint now) {

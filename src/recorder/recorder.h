@@ -41,7 +41,13 @@ struct Options {
   bool status = true;
   bool stacks_only = false;  // no run folder, no other probes: for a look at the stacks
   double stacks_per_s = 40;
-  Nanos limit{0};  // attach: end after so long; 0: with the job
+  Nanos limit{0};  // end after so long; 0: with the job
+  // A trial of `fix`: signals end the recording and are not passed on, the command dies with this
+  // process, and it is enough once agents have marked so many steps (0: never) and so much time has
+  // passed since the first. Who ends the recording before the job ends the job.
+  bool trial = false;
+  uint64_t enough_steps = 0;
+  Nanos enough_time{0};
   RecordingLimits limits;
 };
 
@@ -97,6 +103,7 @@ class Recorder {
   void finish();
   TimePoint next_deadline() const;
   bool attached() const { return options_.attach_pid != 0; }
+  bool has_enough(TimePoint now) const;
 
   Options options_;
   std::vector<std::string> environment_;  // the job's

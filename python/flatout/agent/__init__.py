@@ -64,7 +64,7 @@ def _keep_last_stack():
 
 def imported(name, module):
     """Called right after `name` was imported."""
-    if not core.connected or core.is_off:
+    if not core.connected or core.is_off or name not in _HOOKS:
         return
     _done.add(name)
     try:

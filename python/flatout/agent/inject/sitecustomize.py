@@ -6,10 +6,19 @@ run without us, and waits for `import torch` or `import tensorflow`. Only then i
 import sys
 
 
+def _complain(what, error):
+    try:
+        sys.stderr.write("flatout: warning: %s: %s: %s\n" % (what, type(error).__name__, error))
+    except Exception:
+        pass
+
+
 class _Watch:
     """A finder that finds nothing itself: it lets us know when certain modules were imported."""
 
-    wanted = {"torch", "tensorflow"}
+    wanted = set()
+    watched = False  # somebody listens to the agent
+    listeners = {}  # name of a module -> functions of remedies and trials, for when it was imported
     agent = None
     broken = False
     reported = False  # the exception that ends the process
@@ -56,18 +65,8 @@ class _Watch:
         """The agent's package, under a name of its own: the job may have another `flatout`."""
         if cls.agent is None and not cls.broken:
             try:
-                import importlib.util
-                import os
-
-                folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-                spec = importlib.util.spec_from_file_location(
-                    "_flatout_agent", os.path.join(folder, "__init__.py"),
-                    submodule_search_locations=[folder])
-                module = importlib.util.module_from_spec(spec)
-                sys.modules["_flatout_agent"] = module
-                spec.loader.exec_module(module)
-                cls.agent = module
-                module.start(cls)
+                cls.agent = _package("_flatout_agent", "")
+                cls.agent.start(cls)
             except Exception as error:
                 cls.fail(error)
         return None if cls.broken else cls.agent
@@ -77,17 +76,42 @@ class _Watch:
         """Off for good, and said once."""
         if not cls.broken:
             cls.broken = True
-            try:
-                sys.stderr.write("flatout: warning: the agent in pid %d is off: %s: %s\n" % (
-                    __import__("os").getpid(), type(error).__name__, error))
-            except Exception:
-                pass
+            _complain("the agent in pid %d is off" % __import__("os").getpid(), error)
+
+    @classmethod
+    def tell(cls, name, function):
+        """Calls function(module) once `name` was imported."""
+        if name in sys.modules:
+            function(sys.modules[name])
+        else:
+            cls.listeners.setdefault(name, []).append(function)
+            cls.wanted.add(name)
 
     @classmethod
     def imported(cls, name, module):
-        agent = cls.load()
-        if agent is not None:
-            agent.imported(name, module)
+        for function in cls.listeners.pop(name, ()):
+            try:
+                function(module)
+            except Exception as error:
+                _complain("what flatout changes in %s is left out" % name, error)
+        if cls.watched:
+            agent = cls.load() if cls.agent is not None or name in ("torch", "tensorflow") else None
+            if agent is not None:
+                agent.imported(name, module)
+
+
+def _package(name, folder):
+    """A package of ours, below the folder above this file, under a name that the job has no other for."""
+    import importlib.util
+    import os
+
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), folder)
+    spec = importlib.util.spec_from_file_location(
+        name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _on_uncaught(previous):
@@ -112,6 +136,21 @@ def _leave_path():
     return bool(os.environ.get("FLATOUT_SOCKET") and os.environ.get("FLATOUT_AGENT"))
 
 
+def _change():
+    """Remedies that the job runs with, and what a trial needs (flatout fix)."""
+    import os
+
+    for variable, name, folder in (("FLATOUT_REMEDIES", "_flatout_remedies", "remedies"),
+                                   ("FLATOUT_TRIAL", "_flatout_trial", "trial")):
+        if os.environ.get(variable):
+            if _Watch not in sys.meta_path:
+                sys.meta_path.insert(0, _Watch)
+            try:
+                _package(name, folder).start(_Watch, os.environ[variable])
+            except Exception as error:
+                _complain("%s is not in force" % variable, error)
+
+
 def _chain():
     """Runs the next sitecustomize on sys.path as if ours had never been there."""
     import _frozen_importlib
@@ -127,8 +166,11 @@ def _chain():
 
 
 if _leave_path():
+    _Watch.watched = True
+    _Watch.wanted |= {"torch", "tensorflow"}
     sys.meta_path.insert(0, _Watch)
     sys.excepthook = _on_uncaught(sys.excepthook)
     for _name in sorted(_Watch.wanted & set(sys.modules)):
         _Watch.imported(_name, sys.modules[_name])
+_change()
 _chain()

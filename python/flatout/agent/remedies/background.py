@@ -1,0 +1,228 @@
+"""Saving and logging beside the training instead of within its steps.
+
+A save copies what it is given, and a thread writes the copy. Whoever could see the file before it is whole is
+held up until it is: an audit hook knows of every open, rename, copy and started program. One save is under
+way at a time. What failed is raised by the next save, or told when the job ends. os.fsync() of a log returns
+at once; a thread does it, and once for all calls that wait.
+"""
+import atexit
+import os
+import queue
+import sys
+import threading
+
+
+class _Task:
+    """The one save under way."""
+
+    def __init__(self):
+        self.thread = None
+        self.error = None
+
+    def run(self, function):
+        self.wait()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        self.thread = threading.Thread(target=self._do, args=(function,), name="flatout-save")
+        self.thread.start()
+
+    def _do(self, function):
+        try:
+            function()
+        except BaseException as error:
+            self.error = error
+
+    def wait(self):
+        thread = self.thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+            self.thread = None
+
+    def end(self):
+        self.wait()
+        if self.error is not None:
+            sys.stderr.write("flatout: warning: a checkpoint could not be written: %s\n" % self.error)
+
+    def forget(self):
+        self.thread = None  # after fork: the parent's
+
+
+_LOOKS = ("open", "os.rename", "os.link", "os.symlink", "os.remove", "os.listdir", "os.scandir", "os.truncate",
+          "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
+
+
+def save(watch, applied):
+    """torch.save() to a path goes on in a thread; to a file object it is only made in memory first."""
+    task = _Task()
+    _sync(applied, "background_save")
+
+    def look(event, args):
+        if task.thread is not None and (event in _LOOKS or event.startswith("shutil.")):
+            task.wait()
+
+    def hook(torch):
+        original = torch.save
+
+        def save(obj, f, *args, **kwargs):
+            if not isinstance(f, (str, os.PathLike)):
+                return original(obj, f, *args, **kwargs)
+            import copy
+
+            try:
+                held = copy.deepcopy(obj)
+            except Exception:  # a tensor inside autograd's graph, a handle: then as before
+                return original(obj, f, *args, **kwargs)
+            path = os.path.abspath(f)
+            task.wait()
+            open(path, "wb").close()  # what is wrong with the path is told here and now
+            task.run(lambda: original(held, path, *args, **kwargs))
+            applied("background_save")
+
+        torch.save = save
+
+    sys.addaudithook(look)
+    os.register_at_fork(before=task.wait, after_in_child=task.forget)
+    atexit.register(task.end)
+    watch.tell("torch", hook)
+
+
+_syncing = []
+
+
+def _sync(applied, name):
+    """os.fsync() in a thread; calls for a file that waits already are one."""
+    if _syncing:
+        return
+    waiting = {}  # (device, inode) -> duplicate of the descriptor
+    arrived = threading.Condition()
+    fsync = os.fsync
+    state = {"thread": None, "busy": False}
+
+    def work():
+        while True:
+            with arrived:
+                while not waiting:
+                    state["busy"] = False
+                    arrived.notify_all()
+                    arrived.wait()
+                key = next(iter(waiting))
+                fd = waiting.pop(key)
+                state["busy"] = True
+            try:
+                fsync(fd)
+            except OSError:
+                pass  # a pipe, or a file that is gone: nobody is told by then
+            finally:
+                os.close(fd)
+
+    def later(fd):
+        number = fd if isinstance(fd, int) else fd.fileno()
+        info = os.fstat(number)
+        applied(name)
+        with arrived:
+            if state["thread"] is None:
+                state["thread"] = threading.Thread(target=work, name="flatout-sync", daemon=True)
+                state["thread"].start()
+            key = (info.st_dev, info.st_ino)
+            if key not in waiting:
+                waiting[key] = os.dup(number)
+                arrived.notify_all()
+
+    def finish():
+        with arrived:
+            while state["thread"] is not None and (waiting or state["busy"]):
+                arrived.wait(1.0)
+
+    def forget():
+        waiting.clear()
+        state["thread"] = None
+
+    _syncing.append(later)
+    os.fsync = later
+    os.register_at_fork(after_in_child=forget)
+    atexit.register(finish)
+
+
+_MOST_WAITING = 256  # writes; more hold the job up, as a slow reader did before
+
+
+class _Stream:
+    """Standard output or error, written by a thread, in order. Everything but write() waits for it first."""
+
+    def __init__(self, stream):
+        self._stream = stream
+        self._queue = queue.Queue(_MOST_WAITING)
+        self._thread = None
+
+    def write(self, text):
+        if not isinstance(text, str):
+            raise TypeError("write() argument must be str, not %s" % type(text).__name__)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="flatout-log", daemon=True)
+            self._thread.start()
+        self._queue.put(text)
+        return len(text)
+
+    def writelines(self, lines):
+        for line in lines:
+            self.write(line)
+
+    def flush(self):
+        pass  # the thread does
+
+    def drain(self):
+        if self._thread is not None:
+            self._queue.join()
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            pass
+
+    def _work(self):
+        while True:
+            text = self._queue.get()
+            try:
+                self._stream.write(text)
+                if self._queue.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):
+                pass  # nobody reads any more
+            finally:
+                self._queue.task_done()
+
+    def _forget(self):
+        self._queue, self._thread = queue.Queue(_MOST_WAITING), None
+
+    def isatty(self):
+        return self._stream.isatty()
+
+    def __iter__(self):
+        return iter(self._stream)
+
+    def __getattr__(self, name):
+        if name in ("buffer", "detach", "close", "reconfigure"):
+            self.drain()
+        return getattr(self._stream, name)
+
+
+def log(applied):
+    """print() and logging return at once; os.fsync() of what they wrote, too."""
+    _sync(applied, "background_log")
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            continue
+        mine = _Stream(stream)
+        setattr(sys, name, mine)
+        setattr(sys, "__%s__" % name, mine)
+        os.register_at_fork(before=mine.drain, after_in_child=mine._forget)
+        atexit.register(mine.drain)
+
+    def look(event, _):
+        if event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
+            for stream in (sys.stdout, sys.stderr):
+                getattr(stream, "drain", bool)()
+
+    sys.addaudithook(look)
+    applied("background_log")

@@ -1,0 +1,112 @@
+"""JPEG files decoded at an eighth, a quarter or half of their size, where the picture is shrunk at once.
+
+`Image.open(f).convert("RGB")` gives a picture that is decoded when its pixels are first needed. If that is for
+resize(), of the whole or of a crop, then libjpeg decodes no more than the result needs (DCT scaling, as
+Image.draft does); for anything else, in full. Sizes are those of the full picture throughout, so code that
+computes with them is none the wiser. Pixels differ as those of two resampling filters do.
+"""
+import functools
+import io
+
+_SCALES = (8, 4, 2)
+
+
+def install(plugin, applied):
+    from PIL import Image
+
+    file_class = plugin.JpegImageFile
+    plain = Image.Image
+    mode_name = "_mode" if isinstance(getattr(plain, "mode", None), property) else "mode"  # Pillow 10.1
+
+    class LazyJpeg(Image.Image):
+        """A picture, or a crop of it, that knows its file's bytes and is decoded on load()."""
+
+        def __init__(self, data, mode, full, box, info):
+            super().__init__()
+            self._data, self._full, self._box = data, full, box
+            setattr(self, mode_name, mode)
+            self._size = (box[2] - box[0], box[3] - box[1])
+            self.info = info
+
+        def _part(self, box):
+            return LazyJpeg(self._data, self.mode, self._full, box, dict(self.info))
+
+        def load(self):
+            picture = _decode(self._data)
+            if self._box != (0, 0, *self._full):
+                picture = picture.crop(self._box)
+            self.__class__ = plain  # for good: from here on there is nothing lazy about it
+            self.im = picture.im
+            return self.load()
+
+        def __reduce_ex__(self, protocol):
+            self.load()
+            return self.__reduce_ex__(protocol)
+
+        def convert(self, mode=None, *args, **kwargs):
+            if mode == self.mode and not args and not kwargs:
+                return self._part(self._box)
+            return plain.convert(self, mode, *args, **kwargs)
+
+        def copy(self):
+            return self._part(self._box)
+
+        def crop(self, box=None):
+            if box is None:
+                return self.copy()
+            left, top, right, bottom = map(int, map(round, box))
+            x, y = self._box[:2]
+            whole = (left + x, top + y, right + x, bottom + y)
+            if left < 0 or top < 0 or right > self._size[0] or bottom > self._size[1] or left >= right or top >= bottom:
+                return plain.crop(self, box)
+            return self._part(whole)
+
+        def resize(self, size, resample=None, box=None, reducing_gap=None):
+            part = box or (0, 0, *self._size)
+            picture = _shrunk(self, (part[2] - part[0]) / size[0], (part[3] - part[1]) / size[1])
+            if picture is None:
+                return plain.resize(self, size, resample, box, reducing_gap)
+            applied("scaled_decode")
+            fx, fy = picture.size[0] / self._full[0], picture.size[1] / self._full[1]
+            x, y = self._box[:2]
+            scaled = (max(0.0, (part[0] + x) * fx), max(0.0, (part[1] + y) * fy),
+                      min(picture.size[0], (part[2] + x) * fx), min(picture.size[1], (part[3] + y) * fy))
+            return picture.resize(size, resample, scaled, reducing_gap)
+
+    def _decode(data):
+        picture = Image.open(io.BytesIO(data))
+        picture.load()
+        return picture
+
+    def _shrunk(lazy, horizontal, vertical):
+        """The whole picture, decoded at a scale that leaves the part at least as large as its result."""
+        scale = next((s for s in _SCALES if s <= min(horizontal, vertical)), 1)
+        if scale == 1:
+            return None
+        picture = Image.open(io.BytesIO(lazy._data))
+        width, height = lazy._full
+        picture.draft(lazy.mode, (-(-width // scale), -(-height // scale)))
+        picture.load()
+        return picture if picture.mode == lazy.mode else None
+
+    def lazy(picture):
+        """`picture` not decoded yet; None where that would change something."""
+        if (type(picture) is not file_class or picture.mode not in ("RGB", "L") or not picture.tile
+                or getattr(picture, "fp", None) is None or picture.decoderconfig):
+            return None
+        picture.fp.seek(0)
+        data = picture.fp.read()
+        box = (0, 0, *picture.size)
+        return LazyJpeg(data, picture.mode, picture.size, box, dict(picture.info))
+
+    for name in ("convert", "resize"):
+        original = getattr(file_class, name)
+
+        def hook(self, *args, _name=name, _original=original, **kwargs):
+            same = _name == "resize" or (len(args) == 1 and not kwargs and args[0] == self.mode)
+            found = lazy(self) if same else None
+            if found is None:
+                return _original(self, *args, **kwargs)
+            return found.resize(*args, **kwargs) if _name == "resize" else found
+
+        setattr(file_class, name, functools.wraps(original)(hook))

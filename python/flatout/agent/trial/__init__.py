@@ -1,0 +1,91 @@
+"""What a trial of `flatout fix` needs inside the job: equal seeds, the losses of its first steps, no uploads.
+
+Loaded by inject/sitecustomize.py in each Python process of a trial (FLATOUT_TRIAL names a folder for what it
+notes), under the name `_flatout_trial`; never otherwise. Without an overlay (FLATOUT_TRIAL_FILES), what the job
+writes through Python's open() and torch.save() goes below that folder, too.
+"""
+import os
+import sys
+
+LOSSES = 40  # of the first backward passes
+
+
+def start(watch, folder):
+    os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", MLFLOW_TRACKING_URI="file://" + folder + "/mlflow",
+                      COMET_MODE="disabled", HF_HUB_DISABLE_TELEMETRY="1")
+    import random
+
+    random.seed(0)
+    watch.tell("numpy", lambda numpy: numpy.random.seed(0))
+    watch.tell("torch", lambda torch: _torch(torch, folder))
+    if os.environ.get("FLATOUT_TRIAL_FILES"):
+        _redirect(watch, os.environ["FLATOUT_TRIAL_FILES"])
+
+
+def _torch(torch, folder):
+    torch.manual_seed(0)
+    original = torch.Tensor.backward
+    values = []
+
+    def backward(self, *args, **kwargs):
+        values.append(self.detach().clone())
+        if len(values) == LOSSES:
+            torch.Tensor.backward = original
+            _write(folder, values)
+        return original(self, *args, **kwargs)
+
+    torch.Tensor.backward = backward
+
+
+def _write(folder, values):
+    try:
+        with open(os.path.join(folder, "losses-%d" % os.getpid()), "w") as file:
+            for value in values:  # on a GPU: one wait, in the warm-up
+                file.write("%r\n" % float(value.float().mean()))
+    except Exception as error:
+        sys.stderr.write("flatout: warning: losses of the trial are not known: %s\n" % error)
+
+
+def _redirect(watch, scratch):
+    """Files opened for writing are made below `scratch`, and read from there afterwards."""
+    import builtins
+    import io
+
+    keep = tuple(os.path.join(p, "") for p in ("/dev", "/proc", "/sys", os.path.abspath(scratch)))
+    moved = {}
+    opened = builtins.open
+
+    def elsewhere(path, writes, keeps_content):
+        """The path to use in place of `path`."""
+        if not isinstance(path, (str, os.PathLike)):
+            return path
+        full = os.path.abspath(os.fspath(path))
+        if full in moved:
+            return moved[full]
+        if not writes or full.startswith(keep):
+            return path
+        there = os.path.join(scratch, full.lstrip("/"))
+        os.makedirs(os.path.dirname(there), exist_ok=True)
+        if keeps_content and os.path.exists(full):
+            import shutil
+            shutil.copyfile(full, there)
+        moved[full] = there
+        return there
+
+    def open(file, mode="r", *args, **kwargs):
+        if isinstance(mode, str):
+            writes = any(c in mode for c in "wax+")
+            file = elsewhere(file, writes, "a" in mode or "+" in mode)
+        return opened(file, mode, *args, **kwargs)
+
+    builtins.open = io.open = open
+
+    def hook(torch):
+        save = torch.save
+
+        def redirected(obj, f, *args, **kwargs):
+            return save(obj, elsewhere(f, True, False), *args, **kwargs)
+
+        torch.save = redirected
+
+    watch.tell("torch", hook)

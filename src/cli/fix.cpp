@@ -1,0 +1,152 @@
+// flatout fix: try remedies on the job itself, keep what measurably helps.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/outputs.h"
+#include "remedy/fix_file.h"
+#include "remedy/fix_text.h"
+#include "remedy/runner.h"
+
+namespace flatout::cli {
+namespace {
+
+const Usage kFix{
+    "fix",
+    "[options] -- COMMAND...",
+    "Runs the job shortly, again and again, without and with each remedy that fits what is found; "
+    "keeps what measurably helps.",
+    "  flatout fix -- python train.py\n"
+    "  flatout fix --budget 10m -- python train.py       # more time, more remedies\n"
+    "  flatout fix --json=result.json -- python train.py\n"
+    "  flatout run --with fix.json -- python train.py    # the job with what was found",
+    {"out", "budget", "yes", "allow_changing", "quiet", "verbose"},
+    true,
+    true,
+    true,
+    1,
+    1'000'000};
+
+// "90", "90s", "3m", "1h": seconds.
+std::optional<double> seconds_of(std::string_view text) {
+  double unit = 1;
+  if (!text.empty()) {
+    const char last = text.back();
+    if (last == 'm') unit = 60;
+    if (last == 'h') unit = 3600;
+    if (last == 's' || last == 'm' || last == 'h') text.remove_suffix(1);
+  }
+  const auto number = parse_number<double>(text);
+  if (!number || !(*number > 0)) return std::nullopt;
+  return *number * unit;
+}
+
+bool asks_and_hears_yes() {
+  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0) return false;
+  std::fputs("Go on? [y/N] ", stderr);
+  const int answer = std::getchar();
+  return answer == 'y' || answer == 'Y';
+}
+
+// What is there under the name of our result has to be one.
+Status may_replace(const std::string& path) {
+  const auto found = remedy::read_fix_file(path);
+  if (found.ok() || found.error().code == Code::kNotFound) return {};
+  return Error{Code::kBadInput, escape_terminal(path) + " is there already, and not of flatout fix",
+               "--out DIR puts the result elsewhere"};
+}
+
+// Says what the trials do to the world; false where the user does not want that.
+bool agreed(const remedy::JobRunner& runner, const Settings& settings) {
+  if (runner.why_not_isolated().empty()) {
+    if (!settings.quiet) {
+      log_warning(
+          "the trials start the job many times. What they write to files goes to a scratch folder; "
+          "W&B and "
+          "MLflow are offline. Other effects on the network cannot be undone.");
+    }
+    return true;
+  }
+  log_warning(
+      fmt::format("the trials start the job many times, and what they write cannot be kept away "
+                  "from your files ({}). Within "
+                  "Python, files that are opened for writing and checkpoints go to a scratch "
+                  "folder; folders that are made, "
+                  "files that are removed or renamed, and what other programs write do not.",
+                  escape_terminal(runner.why_not_isolated())));
+  if (settings.yes || asks_and_hears_yes()) return true;
+  log_error("not started",
+            "--yes goes on all the same; as root, or where user namespaces are permitted, files "
+            "are safe");
+  return false;
+}
+
+}  // namespace
+
+int fix(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kFix, arguments, code);
+  if (!settings) return code;
+  const auto budget = seconds_of(settings->budget);
+  if (!budget) {
+    return bad_usage(fmt::format("--budget {} is no time", escape_terminal(settings->budget)),
+                     "--budget 3m");
+  }
+  const std::vector<std::string>& command = settings->positional;
+  const std::string folder = settings->out.empty() ? "." : settings->out;
+  if (!settings->out.empty()) ::mkdir(folder.c_str(), 0777);  // what is wrong is told when writing
+  const std::string json_path = settings->out.empty() ? "fix.json" : folder + "/fix.json";
+  if (const Status may = may_replace(json_path); !may.ok()) {
+    log_error(may.error().message, may.error().hint);
+    return 2;
+  }
+  const bool tells = !settings->quiet;
+  auto opened = remedy::JobRunner::open(command, *budget, judge, [tells](const std::string& line) {
+    if (tells) fmt::print(stderr, "flatout: {}\n", escape_terminal(line));
+  });
+  if (!opened.ok()) {
+    log_error(opened.error().message, opened.error().hint);
+    return 1;
+  }
+  remedy::JobRunner& runner = **opened;
+  if (!agreed(runner, *settings)) return 1;
+  runner.start_clock();
+  remedy::SearchOptions options;
+  options.allow_changing = settings->allow_changing;
+  const auto outcome = remedy::search(runner, options);
+  if (!outcome.ok()) {
+    log_error(outcome.error().message, outcome.error().hint);
+    return 1;
+  }
+  const std::string json = remedy::fix_json(command, *outcome, runner.why_not_isolated().empty());
+  Status written = fs::write_atomically(json_path, json);
+  if (written.ok()) {
+    written = fs::write_atomically(folder + "/flatout.env", remedy::env_file(outcome->setting));
+  }
+  const std::string table = remedy::render_fix(command, *outcome, written.ok() ? json_path : "");
+  if (settings->json) {
+    if (tells) std::fputs(table.c_str(), stderr);
+    if (written.ok()) written = write_text("", json);
+  } else {
+    if (tells) {
+      const Status put = write_text("", table);
+      if (!put.ok()) return 1;
+    }
+    if (!settings->json_file.empty() && written.ok())
+      written = write_text(settings->json_file, json);
+  }
+  if (!written.ok()) {
+    log_error(written.error().message, written.error().hint);
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace flatout::cli

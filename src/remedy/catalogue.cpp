@@ -1,0 +1,287 @@
+#include "remedy/catalogue.h"
+
+#include <algorithm>
+
+namespace flatout::remedy {
+namespace {
+
+bool always(const Situation&) { return true; }
+bool has_torch(const Situation& s) { return s.torch; }
+bool has_workers(const Situation& s) { return s.workers > 0; }
+bool has_spare_cores(const Situation& s) { return s.torch && s.workers > 0; }
+bool wants_workers(const Situation& s) { return s.loader && s.workers < s.cores; }
+bool wants_more_workers(const Situation& s) { return s.loader && s.workers < 2 * s.cores; }
+bool has_gpu_loader(const Situation& s) { return s.loader && s.gpu; }
+bool has_allocator(const Situation& s) { return s.allocator; }
+bool has_arena_limit(const Situation& s) { return s.arenas; }
+bool is_pinned(const Situation& s) { return s.torch && s.online_cores > 1; }
+bool may_weigh(const Situation& s) { return s.may_weigh; }
+
+const std::vector<Remedy>& rows() {
+  static const std::vector<Remedy> kRows = {
+      {.id = "threads",
+       .what = "{cores} threads, one in each loader worker",
+       .effect = Effect::kEquivalent,  // sums in another order
+       .answers = {"cpu.oversubscribed", "cpu.throttled"},
+       .fits = always,
+       .environment = {{"OMP_NUM_THREADS", "{cores}"},
+                       {"MKL_NUM_THREADS", "{cores}"},
+                       {"OPENBLAS_NUM_THREADS", "{cores}"},
+                       {"TF_NUM_INTRAOP_THREADS", "{cores}"}},
+       .agent = {{"threads", "{cores}"}},
+       .code = "torch.set_num_threads({cores})"},
+      {.id = "threads_beside_workers",
+       .what = "{spare} threads, the cores that loader workers leave",
+       .effect = Effect::kEquivalent,
+       .answers = {"cpu.oversubscribed", "cpu.throttled", "input.decode_cpu"},
+       .fits = has_spare_cores,
+       .environment = {{"OMP_NUM_THREADS", "{spare}"},
+                       {"MKL_NUM_THREADS", "{spare}"},
+                       {"OPENBLAS_NUM_THREADS", "{spare}"}},
+       .agent = {{"threads", "{spare}"}},
+       .code = "torch.set_num_threads({spare})"},
+      {.id = "scaled_decode",
+       .what = "JPEG files decoded near the size that is needed",
+       .effect = Effect::kEquivalent,  // pixels of another filter
+       .answers = {"input.decode_cpu"},
+       .fits = has_torch,
+       .agent = {{"scaled_decode", ""}},
+       .code = "image.draft(\"RGB\", size)  # before convert() and resize()",
+       .risk = "pixels differ as those of two resampling filters do"},
+      {.id = "num_workers",
+       .what = "{cores} loader workers",
+       .effect = Effect::kEquivalent,  // random draws in other processes
+       .answers = {"input.too_few_workers", "input.decode_cpu", "input.collate", "input.gil",
+                   "input.small_files", "input.disk", "input.random_seek"},
+       .fits = wants_workers,
+       .agent = {{"num_workers", "{cores}"}, {"persistent_workers", ""}},
+       .code = "DataLoader(..., num_workers={cores}, persistent_workers=True)",
+       .risk = "each worker holds a copy of the data set object"},
+      {.id = "more_workers",
+       .what = "{twice} loader workers, for reads that wait",
+       .effect = Effect::kEquivalent,
+       .answers = {"input.too_few_workers", "input.disk", "input.small_files", "input.random_seek"},
+       .fits = wants_more_workers,
+       .agent = {{"num_workers", "{twice}"}, {"persistent_workers", ""}},
+       .code = "DataLoader(..., num_workers={twice}, persistent_workers=True)",
+       .risk = "each worker holds a copy of the data set object"},
+      {.id = "persistent_workers",
+       .what = "loader workers kept between epochs",
+       .effect = Effect::kEquivalent,  // workers go on with their random state
+       .answers = {"input.worker_restart"},
+       .fits = has_workers,
+       .agent = {{"persistent_workers", ""}},
+       .code = "DataLoader(..., persistent_workers=True)",
+       .risk = "what a worker's data set remembers lasts for the whole run"},
+      {.id = "out_of_order",
+       .what = "batches that overtake each other, prefetched further",
+       .effect = Effect::kEquivalent,  // another order of batches
+       .answers = {"input.worker_skew"},
+       .fits = has_workers,
+       .agent = {{"in_order", "0"}, {"prefetch_factor", "8"}},
+       .code = "DataLoader(..., in_order=False, prefetch_factor=8)",
+       .risk = "the order of batches depends on time; more batches in memory"},
+      {.id = "prefetch_factor",
+       .what = "8 batches ahead for each worker",
+       .answers = {"input.worker_skew", "input.too_few_workers"},
+       .fits = has_workers,
+       .agent = {{"prefetch_factor", "8"}},
+       .code = "DataLoader(..., prefetch_factor=8)",
+       .risk = "more batches in memory"},
+      {.id = "pin_memory",
+       .what = "batches in pinned memory",
+       .answers = {"input.h2d_sync"},
+       .fits = has_gpu_loader,
+       .agent = {{"pin_memory", ""}},
+       .code = "DataLoader(..., pin_memory=True)"},
+      {.id = "affinity",
+       .what = "all {online} cores allowed",
+       .effect = Effect::kEquivalent,  // more threads: sums in another order
+       .answers = {"cpu.affinity"},
+       .fits = is_pinned,
+       .agent = {{"affinity", ""}},
+       .code = "os.sched_setaffinity(0, range({online}))"},
+      {.id = "gc",
+       .what = "garbage collector: objects frozen after start-up, higher thresholds",
+       .answers = {"cpu.gc", "input.gil"},
+       .fits = has_torch,
+       .agent = {{"gc", ""}},
+       .code = "gc.freeze(); gc.set_threshold(20000, 50, 50)",
+       .risk = "objects in reference cycles are freed later"},
+      {.id = "background_save",
+       .what = "checkpoints written by a thread, from a copy",
+       .answers = {"stall.checkpoint"},
+       .fits = has_torch,
+       .agent = {{"background_save", ""}},
+       .risk = "memory for a copy of what is saved; after a power failure the last file may lack"},
+      {.id = "background_log",
+       .what = "output and fsync() by a thread",
+       .answers = {"stall.logging"},
+       .fits = always,
+       .agent = {{"background_log", ""}},
+       .risk = "after a crash the last lines may lack"},
+      {.id = "arenas",
+       .what = "glibc's arenas: {arenas}",
+       .answers = {"mem.allocator"},
+       .fits = has_arena_limit,
+       .environment = {{"MALLOC_ARENA_MAX", "{arenas}"}}},
+      {.id = "allocator",
+       .what = "Flatout's allocator",
+       .answers = {"mem.page_faults", "mem.allocator"},
+       .fits = has_allocator,
+       .allocator = true},
+      {.id = "glibc_thresholds",
+       .what = "glibc keeps freed memory",
+       .answers = {"mem.page_faults"},
+       .fits = always,
+       .environment = {{"MALLOC_MMAP_MAX_", "0"},
+                       {"MALLOC_TRIM_THRESHOLD_", "17179869184"},
+                       {"MALLOC_TOP_PAD_", "67108864"}},
+       .risk = "freed memory stays with the process"},
+      {.id = "huge_pages",
+       .what = "huge pages for malloc",
+       .answers = {"mem.page_faults"},
+       .fits = always,
+       .environment = {{"GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"}},
+       .risk = "memory in pieces of 2 MiB"},
+      {.id = "keep_cache",
+       .what = "files stay in the page cache",
+       .answers = {"input.cold_cache", "input.disk"},
+       .fits = has_torch,
+       .agent = {{"keep_cache", ""}},
+       .code = "no os.posix_fadvise(..., os.POSIX_FADV_DONTNEED) on files that are read again"},
+      {.id = "priority",
+       .what = "a session of its own with all the weight there is",
+       .answers = {"cpu.noisy_neighbour"},
+       .fits = may_weigh,
+       .prefix = {"setsid", "-w", "sh", "-c",
+                  "echo -20 > /proc/self/autogroup 2>/dev/null; exec nice -n -20 \"$@\"", "sh"},
+       .risk = "others on this machine get less"},
+      {.id = "allocator_anyway",
+       .what = "Flatout's allocator",
+       .answers = {},
+       .fits = has_allocator,
+       .allocator = true},
+  };
+  return kRows;
+}
+
+std::string number_of(std::string_view key, const Situation& s) {
+  if (key == "cores") return std::to_string(s.cores);
+  if (key == "online") return std::to_string(s.online_cores);
+  if (key == "twice") return std::to_string(2 * s.cores);
+  if (key == "spare") return std::to_string(std::max(1, s.cores - s.workers));
+  if (key == "arenas") return std::to_string(8 * s.online_cores);
+  return "";
+}
+
+bool same_change(const Remedy& a, const Remedy& b) {
+  return a.environment == b.environment && a.agent == b.agent && a.allocator == b.allocator &&
+         a.prefix == b.prefix;
+}
+
+}  // namespace
+
+std::string_view name(Effect effect) {
+  switch (effect) {
+    case Effect::kExact:
+      return "exact";
+    case Effect::kEquivalent:
+      return "equivalent";
+    case Effect::kChanging:
+      break;
+  }
+  return "changing";
+}
+
+Setting merged(Setting base, const Setting& more) {
+  for (const auto& [name, value] : more.environment) base.environment[name] = value;
+  for (const auto& [name, value] : more.agent) base.agent[name] = value;
+  base.allocator |= more.allocator;
+  base.prefix.insert(base.prefix.end(), more.prefix.begin(), more.prefix.end());
+  return base;
+}
+
+std::string agent_words(const Setting& setting) {
+  std::string out;
+  for (const auto& [name, value] : setting.agent) {
+    if (!out.empty()) out += ',';
+    out += name;
+    if (!value.empty()) out += "=" + value;
+  }
+  return out;
+}
+
+std::span<const Remedy> catalogue() { return rows(); }
+
+const Remedy* find_remedy(std::string_view id) {
+  const auto found = std::find_if(rows().begin(), rows().end(),
+                                  [&](const Remedy& remedy) { return remedy.id == id; });
+  return found == rows().end() ? nullptr : &*found;
+}
+
+std::string filled(std::string_view text, const Situation& situation) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text[at] == '{' ? text.find('}', at) : std::string_view::npos;
+    const std::string number = end == std::string_view::npos
+                                   ? ""
+                                   : number_of(text.substr(at + 1, end - at - 1), situation);
+    if (number.empty()) {
+      out += text[at++];
+    } else {
+      out += number;
+      at = end + 1;
+    }
+  }
+  return out;
+}
+
+Setting setting_of(const Remedy& remedy, const Situation& situation) {
+  Setting out;
+  for (const auto& [name, value] : remedy.environment) {
+    out.environment[std::string(name)] = filled(value, situation);
+  }
+  for (const auto& [name, value] : remedy.agent) {
+    out.agent[std::string(name)] = filled(value, situation);
+  }
+  out.allocator = remedy.allocator;
+  out.prefix.assign(remedy.prefix.begin(), remedy.prefix.end());
+  return out;
+}
+
+std::vector<Candidate> candidates(const std::vector<model::Finding>& findings,
+                                  const Situation& situation, bool allow_changing) {
+  std::vector<const model::Finding*> ranked;
+  for (const model::Finding& finding : findings) ranked.push_back(&finding);
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto* a, const auto* b) {
+    return a->gain.value_or(1) > b->gain.value_or(1);
+  });
+  std::vector<Candidate> out;
+  const auto offer = [&](const Remedy& remedy, const model::Finding* finding) {
+    if (!remedy.fits(situation) || (remedy.effect == Effect::kChanging && !allow_changing)) return;
+    const bool known = std::any_of(out.begin(), out.end(), [&](const Candidate& candidate) {
+      return same_change(*candidate.remedy, remedy);
+    });
+    if (known) return;
+    Candidate candidate{&remedy, "", std::nullopt, std::nullopt};
+    if (finding != nullptr) {
+      candidate.finding = finding->id;
+      candidate.predicted = finding->gain;
+      candidate.where = finding->where;
+    }
+    out.push_back(std::move(candidate));
+  };
+  for (const model::Finding* finding : ranked) {
+    for (const Remedy& remedy : catalogue()) {
+      const auto& ids = remedy.answers;
+      if (std::find(ids.begin(), ids.end(), finding->id) != ids.end()) offer(remedy, finding);
+    }
+  }
+  for (const Remedy& remedy : catalogue()) {
+    if (remedy.answers.empty()) offer(remedy, nullptr);
+  }
+  return out;
+}
+
+}  // namespace flatout::remedy

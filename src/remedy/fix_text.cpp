@@ -1,0 +1,117 @@
+#include "remedy/fix_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "remedy/fix_file.h"
+
+namespace flatout::remedy {
+namespace {
+
+std::string factor(double gain) { return fmt::format("{:.2f}x", gain); }
+
+std::string measured(const Decision& decision) {
+  if (decision.pairs == 0) return "-";
+  return fmt::format("{} ({:.2f} to {:.2f})", factor(decision.gain), decision.low, decision.high);
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : " ") + escape_terminal(word);
+  return out;
+}
+
+std::string verdict_of(const Attempt& attempt) {
+  if (attempt.decision.pairs == 0 && !attempt.note.empty()) return "not judged";
+  std::string out(name(attempt.decision.verdict));
+  if (attempt.kept) out += ", kept";
+  return out;
+}
+
+std::string table(const std::vector<Attempt>& attempts) {
+  std::vector<std::vector<std::string>> rows = {
+      {"remedy", "answers", "predicted", "measured (95 %)", "verdict", "losses"}};
+  for (const Attempt& attempt : attempts) {
+    rows.push_back({std::string(attempt.candidate.remedy->id),
+                    attempt.candidate.finding.empty() ? "-" : attempt.candidate.finding,
+                    attempt.candidate.predicted ? factor(*attempt.candidate.predicted) : "-",
+                    measured(attempt.decision), verdict_of(attempt),
+                    std::string(name(attempt.losses))});
+  }
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) line += fmt::format(" {:<{}} ", row[i], widths[i]);
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+std::string permanent(const Attempt& attempt) {
+  const Remedy& remedy = *attempt.candidate.remedy;
+  std::string out = fmt::format("  {}: {}\n", remedy.id, attempt.what);
+  for (const std::string& line : shell_lines(attempt.setting)) out += "    shell   " + line + "\n";
+  if (!attempt.code.empty()) {
+    const auto& where = attempt.candidate.where;
+    out += "    code    " + attempt.code;
+    if (where) out += fmt::format("  # found at {}:{}", escape_terminal(where->file), where->line);
+    out += "\n";
+  }
+  out += fmt::format("    class   {}; losses of the trials: {}\n", name(remedy.effect),
+                     name(attempt.losses));
+  if (!remedy.risk.empty()) out += fmt::format("    risk    {}\n", remedy.risk);
+  return out;
+}
+
+}  // namespace
+
+std::string render_fix(const std::vector<std::string>& command, const Outcome& outcome,
+                       const std::string& fix_path) {
+  const TrialRun& base = outcome.baseline;
+  std::string out = fmt::format("As it is: {:.2f} ms a step, {}. {}\n", 1e3 * mean(base.seconds),
+                                base.verdict, escape_terminal(base.headline));
+  if (outcome.attempts.empty() && outcome.not_tried.empty()) {
+    out += "No remedy that flatout can apply fits what was found.\n";
+  } else if (!outcome.attempts.empty()) {
+    out += "\n" + table(outcome.attempts);
+    for (const Attempt& attempt : outcome.attempts) {
+      if (!attempt.note.empty()) {
+        out +=
+            fmt::format("  {}: {}\n", attempt.candidate.remedy->id, escape_terminal(attempt.note));
+      }
+    }
+  }
+  if (!outcome.not_tried.empty()) {
+    out += fmt::format("\nNot tried, for want of time: {} (--budget gives more).\n",
+                       joined(outcome.not_tried));
+  }
+  if (outcome.stopped) out += "\nInterrupted: this is what is known so far.\n";
+  if (!outcome.stopped_by.empty())
+    out += "\nEnded early: " + escape_terminal(outcome.stopped_by) + "\n";
+  if (outcome.kept.empty()) {
+    return out + "\nNothing measurably helps: nothing is kept.\n";
+  }
+  if (outcome.together) {
+    out += fmt::format("\nAll that is kept, against the job as it is: {}\n",
+                       measured(*outcome.together));
+  }
+  out += "\nTo keep it:\n";
+  if (!fix_path.empty()) {
+    out +=
+        fmt::format("  flatout run --with {} -- {}\n", escape_terminal(fix_path), joined(command));
+  }
+  out += "or by hand:\n";
+  for (const Attempt& attempt : outcome.attempts) {
+    if (attempt.kept) out += permanent(attempt);
+  }
+  return out;
+}
+
+}  // namespace flatout::remedy

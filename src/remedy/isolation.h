@@ -1,0 +1,20 @@
+// Keeps what a trial writes away from the user's files: a mount namespace of its own, with an
+// overlay over every folder that is not the system's, whose upper half lies in a scratch folder.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace flatout::remedy {
+
+/// Puts this process, and all that it starts, into such a namespace. `scratch` is an existing
+/// folder outside of what is covered; it takes what is written. The working folder stays the same
+/// path. Call in a process with one thread. On an error the process may be half way in: end it.
+/// Errors: kDenied where the kernel does not permit it.
+Status isolate_files(const std::string& scratch);
+
+/// Whether isolate_files() works here: tried in a child process.
+Status can_isolate(const std::string& scratch);
+
+}  // namespace flatout::remedy

@@ -1,0 +1,52 @@
+// Runs of the real job for the search: scratch folders, the budget, Ctrl-C.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "remedy/search.h"
+
+namespace flatout::remedy {
+
+class JobRunner : public Runner {
+ public:
+  /// Makes a scratch folder and sees whether files can be isolated. From here on SIGINT, SIGTERM
+  /// and SIGHUP stop the search. Errors: kIo where no scratch folder can be made.
+  static Result<std::unique_ptr<JobRunner>> open(std::vector<std::string> command,
+                                                 double budget_seconds, Judge judge,
+                                                 std::function<void(const std::string&)> tell);
+  /// Removes the scratch folder.
+  ~JobRunner() override;
+
+  /// Why the user's files cannot be covered by an overlay; "" where they can.
+  const std::string& why_not_isolated() const { return why_not_isolated_; }
+  /// The budget counts from here.
+  void start_clock() { begin_ = MonotonicClock::now(); }
+
+  Result<TrialRun> run(const Setting& setting, const Length& length, bool show_output) override;
+  double seconds_left() override;
+  bool stopped() override;
+  void tell(const std::string& text) override { tell_(text); }
+  int runs() const { return runs_; }
+
+ private:
+  JobRunner(std::vector<std::string> command, double budget_seconds, Judge judge,
+            std::function<void(const std::string&)> tell)
+      : command_(std::move(command)),
+        budget_(budget_seconds),
+        judge_(std::move(judge)),
+        tell_(std::move(tell)) {}
+
+  std::vector<std::string> command_;
+  double budget_;
+  Judge judge_;
+  std::function<void(const std::string&)> tell_;
+  std::string scratch_, why_not_isolated_;
+  TimePoint begin_ = MonotonicClock::now();
+  int runs_ = 0;
+};
+
+}  // namespace flatout::remedy

@@ -1,0 +1,284 @@
+#include "remedy/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "base/stats.h"
+#include "base/text.h"
+
+namespace flatout::remedy {
+namespace {
+
+// Steps that a run has if they are short enough: with fewer, 5 % are hard to tell.
+constexpr double kWantedSteps = 160;
+constexpr double kLongestRun = 6.0;  // seconds of steady time, for jobs with long steps
+constexpr double kMostSteps = 600;
+constexpr double kBaselineSteps = 30;
+constexpr double kFirstRunLimit = 120;  // seconds, start included
+
+Nanos in_seconds(double seconds) { return nanos(seconds * 1e9); }
+
+bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+}
+
+double mean_step(const TrialRun& run) { return mean(run.seconds); }
+
+class Search {
+ public:
+  Search(Runner& runner, const SearchOptions& options) : runner_(runner), options_(options) {}
+
+  Result<Outcome> run() {
+    Length first{static_cast<uint64_t>(kBaselineSteps), in_seconds(options_.baseline_seconds),
+                 in_seconds(std::max(10.0, std::min(kFirstRunLimit, runner_.seconds_left())))};
+    FLATOUT_TRY(out_.baseline, runner_.run({}, first, false));
+    if (out_.baseline.seconds.size() < kFewestSteps) {
+      std::string tail(trim(out_.baseline.output_tail));
+      return Error{
+          Code::kBadInput,
+          fmt::format("the job did {} steps that can be judged{}", out_.baseline.seconds.size(),
+                      out_.baseline.exit_code > 0
+                          ? fmt::format(", and ended with code {}:\n{}", out_.baseline.exit_code,
+                                        escape_terminal(tail.substr(tail.rfind('\n') + 1)))
+                          : std::string()),
+          "flatout fix needs a job that trains for at least some ten seconds; flatout run says "
+          "more"};
+    }
+    if (has_finding("stall.logging")) {
+      // Who reads the job's output is part of the matter.
+      show_output_ = true;
+      FLATOUT_TRY(out_.baseline, runner_.run({}, first, true));
+    }
+    latest_ = out_.baseline;
+    plan_length();
+    runner_.tell(
+        fmt::format("as it is: {:.2f} ms a step, {}", 1e3 * mean_step(latest_), latest_.verdict));
+    try_all();
+    confirm();
+    return std::move(out_);
+  }
+
+ private:
+  bool has_finding(std::string_view id) const {
+    return std::any_of(out_.baseline.findings.begin(), out_.baseline.findings.end(),
+                       [&](const model::Finding& finding) { return finding.id == id; });
+  }
+
+  // The same number of steps for all runs: the same work.
+  void plan_length() {
+    const double step = mean_step(out_.baseline);
+    const double steady = std::clamp(kWantedSteps * step, options_.run_seconds, kLongestRun);
+    const double steps =
+        std::clamp(steady / step, static_cast<double>(kFewestSteps) + 4, kMostSteps);
+    const double expected =
+        out_.baseline.start_seconds + (steps + out_.baseline.warmup_steps) * step;
+    length_.steps = static_cast<uint64_t>(steps + out_.baseline.warmup_steps);
+    length_.limit = in_seconds(3 * expected + 10);
+    start_seconds_ = out_.baseline.start_seconds + 1;
+    steady_seconds_ = expected - out_.baseline.start_seconds;
+    // The first run is an A as well, cut to the length of the others.
+    last_a_ = out_.baseline;
+    const auto judged = static_cast<size_t>(steps);
+    if (last_a_->seconds.size() > judged) last_a_->seconds.resize(judged);
+  }
+
+  // What A B B A takes, if B is as fast as is promised.
+  double look_seconds(double gain) const {
+    return 4 * start_seconds_ + 2 * steady_seconds_ * (1 + 1 / std::max(1.0, gain));
+  }
+
+  void try_all() {
+    std::set<const Remedy*> seen;
+    for (;;) {
+      const auto now = candidates(latest_.findings, latest_.situation, options_.allow_changing);
+      const auto next = std::find_if(now.begin(), now.end(), [&](const Candidate& candidate) {
+        return !seen.contains(candidate.remedy);
+      });
+      if (next == now.end()) return;
+      seen.insert(next->remedy);
+      const Setting setting = setting_of(*next->remedy, latest_.situation);
+      if (merged(out_.setting, setting) == out_.setting) continue;
+      if (over() || runner_.seconds_left() < look_seconds(next->predicted.value_or(1))) {
+        out_.out_of_time |= !over();
+        if (!next->finding.empty()) out_.not_tried.emplace_back(next->remedy->id);
+        continue;
+      }
+      attempt(*next, setting);
+    }
+  }
+
+  bool over() const { return out_.stopped || !out_.stopped_by.empty(); }
+
+  // One run; nothing when the search is over.
+  std::optional<TrialRun> one(const Setting& setting) {
+    auto run = runner_.run(setting, length_, show_output_);
+    if (run.ok()) return std::move(run).value();
+    if (runner_.stopped()) {
+      out_.stopped = true;
+    } else {
+      out_.stopped_by = run.error().message;
+    }
+    return std::nullopt;
+  }
+
+  // A B B A ... until there is a decision, or no time. The first A may be a run that was made
+  // before.
+  struct Series {
+    std::vector<TrialRun> a, b;
+    std::vector<TrialSteps> runs;
+    std::vector<bool> is_b;
+    Decision decision;
+    std::string broken;  // what B did instead of training
+  };
+
+  Series alternate(const std::string& label, const Setting& a, const Setting& b,
+                   const std::string& must_apply) {
+    Series out;
+    for (;;) {
+      for (const bool is_b : {false, true, true, false}) {
+        std::optional<TrialRun> run;
+        if (out.runs.empty() && last_a_ && last_a_setting_ == a) {
+          run = last_a_;
+        } else {
+          run = one(is_b ? b : a);
+        }
+        if (!run) return out;
+        if (run->seconds.size() < kFewestSteps) {
+          const std::string tail(trim(run->output_tail));
+          out.broken = fmt::format("{} steps{}", run->seconds.size(),
+                                   tail.empty() ? "" : ": " + tail.substr(tail.rfind('\n') + 1));
+          return out;
+        }
+        runner_.tell(fmt::format("{}: {} {:.2f} ms a step", label, is_b ? "with it" : "without",
+                                 1e3 * mean_step(*run)));
+        const auto& applied = run->applied;
+        if (is_b && !must_apply.empty() &&
+            std::find(applied.begin(), applied.end(), must_apply) == applied.end()) {
+          out.broken = "it changed nothing in this job";
+          return out;
+        }
+        out.runs.push_back({run->seconds, run->others});
+        out.is_b.push_back(is_b);
+        if (!is_b) {
+          last_a_ = *run;
+          last_a_setting_ = a;
+        }
+        (is_b ? out.b : out.a).push_back(std::move(*run));
+      }
+      out.decision = decide(out.runs, out.is_b, out.a.front().situation.online_cores);
+      if (out.decision.verdict != Verdict::kUndecided) return out;
+      if (runner_.seconds_left() < look_seconds(out.decision.gain)) {
+        out_.out_of_time = true;
+        return out;
+      }
+    }
+  }
+
+  void attempt(const Candidate& candidate, const Setting& setting) {
+    Attempt tried;
+    tried.candidate = candidate;
+    tried.what = filled(candidate.remedy->what, latest_.situation);
+    tried.code = filled(candidate.remedy->code, latest_.situation);
+    tried.setting = setting;
+    const std::string must_apply = candidate.remedy->agent.empty() || !setting.environment.empty()
+                                       ? ""
+                                       : std::string(candidate.remedy->agent.front().first);
+    Series series = alternate(std::string(candidate.remedy->id), out_.setting,
+                              merged(out_.setting, setting), must_apply);
+    tried.decision = series.decision;
+    tried.note = series.broken;
+    for (const TrialRun& run : series.a) tried.a_seconds.push_back(run.seconds);
+    for (const TrialRun& run : series.b) tried.b_seconds.push_back(run.seconds);
+    if (series.a.size() >= 2 && !series.b.empty()) {
+      tried.losses = check_losses(series.a[0].losses, series.a[1].losses, series.b[0].losses);
+    }
+    if (tried.decision.verdict == Verdict::kBetter) {
+      const Effect effect = candidate.remedy->effect;
+      if (tried.losses == LossCheck::kDiffers && !options_.allow_changing) {
+        tried.note = "not kept: it changes the losses";
+      } else if (effect == Effect::kExact && tried.losses == LossCheck::kSpread &&
+                 same_bits(series.a[0].losses, series.a[1].losses)) {
+        tried.note = "kept, but not exact: the last bits of the losses differ";
+        tried.kept = true;
+      } else {
+        tried.kept = true;
+      }
+    }
+    if (tried.kept) {
+      out_.setting = merged(out_.setting, setting);
+      out_.kept.emplace_back(candidate.remedy->id);
+      latest_ = std::move(series.b.back());
+      last_a_.reset();
+    }
+    out_.attempts.push_back(std::move(tried));
+  }
+
+  // One that was kept alone has just been measured against nothing.
+  void confirm() {
+    if (out_.kept.empty()) return;
+    if (out_.kept.size() == 1) {
+      for (const Attempt& attempt : out_.attempts) {
+        if (attempt.kept) out_.together = attempt.decision;
+      }
+      return;
+    }
+    if (over()) return;
+    runner_.tell("all together against nothing");
+    last_a_.reset();
+    const Series series = alternate("all together", {}, out_.setting, "");
+    if (series.decision.pairs > 0) out_.together = series.decision;
+  }
+
+  Runner& runner_;
+  SearchOptions options_;
+  Outcome out_;
+  TrialRun latest_;  // the latest run of what is kept: what is found now
+  Length length_;
+  double start_seconds_ = 0, steady_seconds_ = 0;  // that a run takes
+  bool show_output_ = false;
+  std::optional<TrialRun> last_a_;
+  Setting last_a_setting_;
+};
+
+}  // namespace
+
+std::string_view name(LossCheck check) {
+  switch (check) {
+    case LossCheck::kBitEqual:
+      return "bit-equal";
+    case LossCheck::kSpread:
+      return "within the spread";
+    case LossCheck::kDiffers:
+      return "differ";
+    case LossCheck::kUnknown:
+      break;
+  }
+  return "not seen";
+}
+
+LossCheck check_losses(const std::vector<double>& a1, const std::vector<double>& a2,
+                       const std::vector<double>& b) {
+  const size_t count = std::min({a1.size(), a2.size(), b.size()});
+  if (count == 0) return LossCheck::kUnknown;
+  if (same_bits(a1, b)) return LossCheck::kBitEqual;
+  const std::span<const double> first(a1.data(), count), second(a2.data(), count),
+      other(b.data(), count);
+  // How much losses differ from step to step, and between two runs of one setting.
+  double jitter = 0;
+  for (size_t i = 1; i < count; ++i) jitter += std::abs(first[i] - first[i - 1]);
+  jitter /= static_cast<double>(std::max<size_t>(1, count - 1));
+  const double between = std::abs(mean(first) - mean(second));
+  const double off = std::abs(mean(first) - mean(other));
+  const double allowed = std::max({2 * between, jitter, 1e-6 * std::abs(mean(first))});
+  return off <= allowed ? LossCheck::kSpread : LossCheck::kDiffers;  // NaN: differs
+}
+
+Result<Outcome> search(Runner& runner, const SearchOptions& options) {
+  return Search(runner, options).run();
+}
+
+}  // namespace flatout::remedy

@@ -1,0 +1,159 @@
+#include "remedy/search.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace flatout::remedy {
+namespace {
+
+// A job that is made up: its step takes what its causes cost, less what the setting takes away.
+class FakeJob : public Runner {
+ public:
+  double step = 0.02;
+  double budget = 1000;                  // seconds
+  std::map<std::string, double> causes;  // agent setting that takes it away -> seconds per step
+  std::vector<model::Finding> found;
+  std::map<std::string, double> moves_losses;  // agent setting -> what it adds to them
+  bool inert = false;                          // settings change nothing, and say so
+  int stop_after = -1;                         // runs
+  int runs = 0;
+
+  Result<TrialRun> run(const Setting& setting, const Length& length, bool) override {
+    if (stopped()) return Error{Code::kGone, "interrupted", ""};
+    ++runs;
+    TrialRun out;
+    double now = step, off = 0;
+    for (const auto& [name, cost] : causes) now += setting.agent.contains(name) ? 0 : cost;
+    for (const auto& [name, move] : moves_losses) off += setting.agent.contains(name) ? move : 0;
+    const size_t steps = std::max<size_t>(40, length.steps);
+    for (size_t i = 0; i < steps; ++i) {
+      out.seconds.push_back(now * (1 + 0.05 * normal_(random_)));
+      if (i < 40) out.losses.push_back(2.0 / (1 + 0.1 * static_cast<double>(i)) + off);
+    }
+    for (const auto& [name, value] : setting.agent) {
+      if (!inert) out.applied.push_back(name);
+    }
+    out.findings = found;
+    out.verdict = found.empty() ? "healthy" : found.front().id;
+    out.situation = situation;
+    out.start_seconds = 2;
+    budget -= 2 + now * static_cast<double>(steps);
+    return out;
+  }
+  double seconds_left() override { return budget; }
+  bool stopped() override { return runs == stop_after; }
+  void tell(const std::string&) override {}
+
+  Situation situation{.cores = 2, .online_cores = 2, .workers = 2, .loader = true, .torch = true};
+
+ private:
+  std::mt19937_64 random_{1};
+  std::normal_distribution<double> normal_;
+};
+
+model::Finding finding(const std::string& id, double gain) {
+  model::Finding out;
+  out.id = id;
+  out.gain = gain;
+  return out;
+}
+
+TEST(Search, KeepsWhatHelpsAndConfirmsIt) {
+  FakeJob job;
+  job.causes = {{"gc", 0.01}};
+  job.found = {finding("cpu.gc", 1.5)};
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->kept, std::vector<std::string>{"gc"});
+  ASSERT_TRUE(outcome->together.has_value());
+  EXPECT_NEAR(outcome->together->gain, 1.5, 0.1);
+  EXPECT_EQ(outcome->attempts.front().candidate.predicted, 1.5);
+  EXPECT_EQ(outcome->attempts.front().losses, LossCheck::kBitEqual);
+}
+
+TEST(Search, AHealthyJobKeepsNothing) {
+  FakeJob job;
+  job.situation.allocator = true;
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_TRUE(outcome->kept.empty());
+  ASSERT_EQ(outcome->attempts.size(), 1u);
+  EXPECT_EQ(outcome->attempts.front().decision.verdict, Verdict::kNoDifference);
+}
+
+TEST(Search, TwoCausesAreBothTakenAwayAndMeasuredTogether) {
+  FakeJob job;
+  job.causes = {{"gc", 0.01}, {"background_save", 0.03}};
+  job.found = {finding("cpu.gc", 1.2), finding("stall.checkpoint", 2.0)};
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->kept,
+            (std::vector<std::string>{"background_save", "gc"}));  // best promise first
+  ASSERT_TRUE(outcome->together.has_value());
+  EXPECT_NEAR(outcome->together->gain, 3.0, 0.2);
+}
+
+TEST(Search, ARemedyThatDidNothingIsNotMeasuredToTheEnd) {
+  FakeJob job;
+  job.causes = {{"gc", 0.01}};
+  job.found = {finding("cpu.gc", 1.5)};
+  job.inert = true;
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_TRUE(outcome->kept.empty());
+  EXPECT_EQ(outcome->attempts.front().note, "it changed nothing in this job");
+  EXPECT_EQ(job.runs, 2);  // the first, which is an A, and a B
+}
+
+TEST(Search, ARemedyThatChangesTheLossesIsRefusedUnlessAllowed) {
+  FakeJob job;
+  job.causes = {{"scaled_decode", 0.02}};
+  job.moves_losses = {{"scaled_decode", 5.0}};
+  job.found = {finding("input.decode_cpu", 2.0)};
+  job.situation.workers = 4;  // no more workers to offer
+  FakeJob again = job;
+  const auto refused = search(job, {});
+  ASSERT_TRUE(refused.ok());
+  EXPECT_TRUE(refused->kept.empty());
+  SearchOptions allow;
+  allow.allow_changing = true;
+  const auto allowed = search(again, allow);
+  ASSERT_TRUE(allowed.ok());
+  EXPECT_EQ(allowed->kept, std::vector<std::string>{"scaled_decode"});
+}
+
+TEST(Search, AnInterruptKeepsWhatIsKnown) {
+  FakeJob job;
+  job.causes = {{"gc", 0.01}, {"background_save", 0.03}};
+  job.found = {finding("stall.checkpoint", 2.0), finding("cpu.gc", 1.2)};
+  job.stop_after = 6;  // in the middle of the second remedy
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_TRUE(outcome->stopped);
+  EXPECT_EQ(outcome->kept, std::vector<std::string>{"background_save"});
+}
+
+TEST(Search, WhatTheBudgetDoesNotReachIsNamed) {
+  FakeJob job;
+  job.budget = 20;
+  job.found = {finding("cpu.gc", 1.5)};
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_TRUE(outcome->out_of_time);
+  EXPECT_EQ(outcome->not_tried, std::vector<std::string>{"gc"});
+}
+
+TEST(Losses, AreComparedBitByBitThenByTheirSpread) {
+  const std::vector<double> a = {2.0, 1.5, 1.2, 1.0}, near = {2.0, 1.5, 1.2, 1.0000001};
+  const std::vector<double> far = {9.0, 9.0, 9.0, 9.0}, none, broken(4, std::nan(""));
+  EXPECT_EQ(check_losses(a, a, a), LossCheck::kBitEqual);
+  EXPECT_EQ(check_losses(a, a, near), LossCheck::kSpread);
+  EXPECT_EQ(check_losses(a, a, far), LossCheck::kDiffers);
+  EXPECT_EQ(check_losses(a, a, broken), LossCheck::kDiffers);
+  EXPECT_EQ(check_losses(none, a, a), LossCheck::kUnknown);
+}
+
+}  // namespace
+}  // namespace flatout::remedy

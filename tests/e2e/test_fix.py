@@ -1,0 +1,261 @@
+"""flatout fix on real jobs: what helps is found and kept, healthy jobs are left alone, and the user's files are as
+they were, also when flatout is killed in the middle.
+
+The jobs of tests/jobs that have a remedy run with FLATOUT_ALL_JOBS=1 only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import launch
+from cases import CASES
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+INJECT = Path(__file__).resolve().parents[2] / "python" / "flatout" / "agent" / "inject"
+
+# Collects garbage over many objects in each step, and does to its folder all that jobs do.
+JOB = """
+    import gc, os, sys, torch
+    keep = [{"i": i, "l": [i]} for i in range(120_000)]
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 64)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(32, 64)
+    os.makedirs("out/deep", exist_ok=True)
+    if os.path.exists("precious.txt"):
+        os.remove("precious.txt")
+    for step in range(1_000_000):
+        loss = (model(x) - x).square().mean()
+        sgd.zero_grad()
+        loss.backward()
+        sgd.step()
+        gc.collect()
+        with open("log.txt", "a") as log:
+            log.write(f"{step} {float(loss)}\\n")
+        if step % 20 == 0:
+            torch.save(model.state_dict(), "out/deep/tmp.pt")
+            os.replace("out/deep/tmp.pt", "out/last.pt")
+"""
+
+
+def tree(folder: Path) -> dict:
+    """Everything below a folder: kinds, sizes, times, content."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        info = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = (info.st_mode, info.st_mtime_ns, content)
+    return found
+
+
+def processes_with(word: str) -> list[str]:
+    """Command lines of processes that name `word`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if word in line:
+                found.append(f"{entry.name} {line}")
+    return found
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A folder as a user has it, with the job in it."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(textwrap.dedent(JOB))
+    (folder / "log.txt").write_text("of yesterday\n")
+    (folder / "precious.txt").write_text("results\n")
+    return folder
+
+
+def can_isolate() -> bool:
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
+
+
+def fix(flatout: str, folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
+    return subprocess.run([flatout, "fix", "--out", str(folder.parent / "result"), *words], cwd=folder, text=True,
+                          capture_output=True, timeout=400, check=False, **more)
+
+
+@pytest.mark.skipif(not can_isolate(), reason="lacks mount namespaces")
+def test_finds_the_remedy_and_touches_nothing(flatout: str, job_python: str, job: Path) -> None:
+    before = tree(job)
+    done = fix(flatout, job, "--budget", "120", "--", job_python, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert tree(job) == before
+    assert not processes_with(str(job)) and not processes_with("train.py")
+    result = json.loads((job.parent / "result" / "fix.json").read_text())
+    assert result["files_isolated"]
+    assert "gc" in result["kept"], done.stdout + done.stderr
+    trial = next(t for t in result["trials"] if t["remedy"] == "gc")
+    assert trial["verdict"] == "better" and trial["finding"] == "cpu.gc" and trial["low"] > 1.02
+    assert trial["losses"] == "bit-equal"  # it is seeded, and the remedy's class is exact
+    assert "gc" in done.stdout and "flatout run --with" in done.stdout
+    # The second run has the remedy without flatout looking for one.
+    script = "import gc; print(gc.get_threshold()[0])"
+    with_it = subprocess.run([flatout, "run", "--quiet", "--out", str(job.parent / "run"), "--with",
+                              str(job.parent / "result" / "fix.json"), "--", job_python, "-c", script],
+                             capture_output=True, text=True, check=True)
+    assert int(with_it.stdout) >= 20000
+
+
+@pytest.mark.skipif(not can_isolate(), reason="lacks mount namespaces")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_killed_in_the_middle_leaves_nothing(flatout: str, job_python: str, job: Path, how: signal.Signals) -> None:
+    before = tree(job)
+    running = subprocess.Popen([flatout, "fix", "--out", str(job.parent / "result"), "--", job_python, "train.py"],
+                               cwd=job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not processes_with("train.py") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(4)  # it imports, writes its files
+    running.send_signal(how)
+    running.communicate(timeout=60)
+    while (left := [p for p in processes_with("train.py")]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    assert tree(job) == before
+
+
+def test_a_job_that_does_no_steps_is_named(flatout: str, job_python: str, tmp_path: Path) -> None:
+    done = fix(flatout, tmp_path, "--yes", "--", job_python, "-c", "raise SystemExit('no data set')")
+    assert done.returncode == 1
+    assert "0 steps" in done.stderr and "no data set" in done.stderr
+
+
+def test_somebody_elses_fix_json_is_left_alone(flatout: str, tmp_path: Path) -> None:
+    (tmp_path / "fix.json").write_text('{"mine": 1}')
+    done = subprocess.run([flatout, "fix", "--", "true"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "fix.json" in done.stderr
+    assert (tmp_path / "fix.json").read_text() == '{"mine": 1}'
+
+
+def changed(job_python: str, remedies: str, script: str, folder: Path) -> str:
+    """What a script prints with remedies in force and no flatout around."""
+    env = {**os.environ, "FLATOUT_REMEDIES": remedies, "PYTHONPATH": str(INJECT)}
+    return subprocess.run([job_python, "-c", textwrap.dedent(script)], env=env, cwd=folder, capture_output=True,
+                          text=True, check=True).stdout
+
+
+def test_loader_settings_apply_where_they_may(job_python: str, tmp_path: Path) -> None:
+    script = """
+        import torch
+        from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+        class Stream(IterableDataset):
+            def __iter__(self):
+                return iter(range(4))
+
+        def main():
+            mine = DataLoader(TensorDataset(torch.arange(8)), 4, num_workers=1)
+            stream = DataLoader(Stream(), batch_size=2)
+            print(mine.num_workers, mine.persistent_workers, mine.prefetch_factor, mine.batch_size, stream.num_workers)
+            print([b[0].tolist() for b in mine], len(list(stream)))
+
+        main()
+    """
+    out = changed(job_python, "num_workers=2,persistent_workers,prefetch_factor=4", script, tmp_path)
+    assert out.splitlines() == ["2 True 4 4 0", "[[0, 1, 2, 3], [4, 5, 6, 7]] 2"]
+
+
+def test_a_save_in_the_background_is_whole_for_whoever_looks(job_python: str, tmp_path: Path) -> None:
+    script = """
+        import os, shutil, torch
+        state = {"w": torch.zeros(2_000_000)}
+        torch.save(state, "a.tmp")
+        state["w"] += 1                       # the copy was made before
+        os.replace("a.tmp", "a.pt")
+        print(float(torch.load("a.pt")["w"].sum()))
+        torch.save(state, "b.pt")
+        shutil.copy("b.pt", "c.pt")
+        print(float(torch.load("c.pt")["w"].mean()))
+        try:
+            torch.save(state, "no/such/folder.pt")
+        except OSError as error:
+            print(type(error).__name__)
+        torch.save(state, "last.pt")          # and the end waits for it
+    """
+    assert changed(job_python, "background_save", script, tmp_path).split() == ["0.0", "1.0", "FileNotFoundError"]
+    whole = changed(job_python, "", "import torch; print(float(torch.load('last.pt')['w'].mean()))", tmp_path)
+    assert float(whole) == 1.0
+
+
+def test_output_in_the_background_is_complete_and_in_order(job_python: str, tmp_path: Path) -> None:
+    script = """
+        import subprocess, sys
+        for i in range(5000):
+            print(i, flush=True)
+        subprocess.run([sys.executable, "-S", "-c", "print('child')"], check=True)
+        print("end")
+    """
+    lines = changed(job_python, "background_log", script, tmp_path).split()
+    assert lines == [str(i) for i in range(5000)] + ["child", "end"]
+
+
+def test_scaled_decoding_gives_nearly_the_same_pictures(job_python: str, tmp_path: Path) -> None:
+    script = """
+        import io
+        import numpy as np
+        from PIL import Image
+        noise = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
+        Image.fromarray(noise).resize((512, 384), Image.BICUBIC).save("a.jpg", quality=95)
+        full = Image.open(io.BytesIO(open("a.jpg", "rb").read()))
+        full.load()
+        lazy = lambda: Image.open("a.jpg").convert("RGB")
+        off = lambda a, b: float(np.abs(np.asarray(a, np.int16) - np.asarray(b, np.int16)).mean())
+        print(lazy().size, lazy().crop((8, 8, 108, 58)).size)
+        print(off(lazy(), full), off(lazy().crop((8, 8, 108, 58)), full.crop((8, 8, 108, 58))))
+        print(off(lazy().resize((96, 72)), full.resize((96, 72))))
+        box = (37, 21, 437, 321)
+        print(off(lazy().crop(box).resize((64, 64), Image.BILINEAR), full.crop(box).resize((64, 64), Image.BILINEAR)))
+    """
+    sizes, exact, whole, crop = changed(job_python, "scaled_decode", script, tmp_path).splitlines()
+    assert sizes == "(512, 384) (100, 50)"
+    assert exact == "0.0 0.0"  # what is not shrunk is the same to the last bit
+    assert 0 < float(whole) < 3 and 0 < float(crop) < 3  # of 255: another filter, no other picture
+
+
+REMEDIED = {
+    "serial_loading": "num_workers", "sixteen_threads": "threads", "decode_two_workers": "scaled_decode",
+    "slow_saves": "background_save", "synced_log": "background_log", "collect_each_step": "gc",
+    "workers_anew": "persistent_workers", "pinned_by_script": "affinity", "numpy_temporaries": "allocator",
+    "one_arena": "arenas",
+}
+
+
+def chosen() -> list:
+    if "FLATOUT_ALL_JOBS" not in os.environ:
+        return []
+    return [c for c in CASES if c.name in REMEDIED or c.name in ("healthy_mlp", "healthy_cnn_serial")]
+
+
+@pytest.mark.skipif(not can_isolate(), reason="lacks mount namespaces")
+@pytest.mark.parametrize("case", chosen(), ids=lambda c: c.name)
+def test_each_job_keeps_its_remedy(case, flatout: str, job_python: str, tmp_path: Path) -> None:
+    if lacks := launch.lacking(case):
+        pytest.skip(f"{case.name} lacks {', '.join(lacks)}")
+    done = launch.run(case, prefix=[flatout, "fix", "--out", str(tmp_path), "--"], python=job_python, timeout_s=400,
+                      extra=["--seconds", "600"])
+    assert done.code == 0, done.output
+    result = json.loads((tmp_path / "fix.json").read_text())
+    if case.healthy:
+        assert result["kept"] == [], done.output
+    else:
+        assert REMEDIED[case.name] in result["kept"], done.output
