@@ -12,6 +12,7 @@ int report(const std::vector<std::string>& arguments);
 int compare(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int trace(const std::vector<std::string>& arguments);
+int explain(const std::vector<std::string>& arguments);
 
 /// All of it: picks the command, prints help and version.
 int main_program(const std::vector<std::string>& arguments);

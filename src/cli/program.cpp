@@ -20,6 +20,7 @@ constexpr std::string_view kHelp =
   flatout report                        the last run's report again
   flatout compare OLD NEW               why yesterday was faster
   flatout trace summary trace.json.gz   what held a job up, from a profiler's trace
+  flatout explain train.log             what went wrong first, why, and what to do
 
 Commands:
   run        start a job and watch it; the exit code is the job's own
@@ -27,6 +28,7 @@ Commands:
   report     make the report again from a run folder
   compare    what changed between two runs, and what each change costs
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
+  explain    what went wrong, from a log or a traceback
   train      the embedded trainer: a job to try it on, with causes to build in
 
 Each has --help. Options may also be given as variables (FLATOUT_RATE=20): docs/options.md.
@@ -38,7 +40,8 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"report", report},
-                                 {"compare", compare}, {"train", train},   {"trace", trace}};
+                                 {"compare", compare}, {"train", train},   {"trace", trace},
+                                 {"explain", explain}};
 
 }  // namespace
 
