@@ -23,9 +23,6 @@ constexpr size_t kMaxEpisodes = 64;
 constexpr size_t kMaxUnknown = 4;          // an episode
 constexpr int kMaxStrangeLines = 60;       // in an interleaved traceback
 
-// Of a pattern's longest part so much: the table of states stays small.
-constexpr size_t kMaxLiteral = 12;
-
 // What a literal means by itself, beside the rules.
 enum Structure : uint8_t { kNone, kTraceback, kHandling, kDirectCause, kSuspect, kBatch };
 
@@ -36,12 +33,16 @@ struct Marker {
 constexpr Marker kMarkers[] = {
     {"Traceback (most recent call last)", kTraceback},
     {"During handling of the above exception", kHandling},
-    {"above exception was the direct cause", kDirectCause},
+    {"The above exception was the direct cause", kDirectCause},
     {"Error: ", kSuspect},
     {"error: ", kSuspect},
-    {"ERROR", kSuspect},
-    {"FATAL", kSuspect},
-    {"Fatal", kSuspect},
+    {"ERROR: ", kSuspect},
+    {" ERROR ", kSuspect},
+    {"[ERROR]", kSuspect},
+    {" FATAL ", kSuspect},
+    {"FATAL: ", kSuspect},
+    {"Fatal Python error", kSuspect},
+    {"Fatal error", kSuspect},
     {"fatal: ", kSuspect},
     {"terminate called", kSuspect},
     {"what():  ", kSuspect},
@@ -51,7 +52,8 @@ constexpr Marker kMarkers[] = {
     {"panic: ", kSuspect},
     {"batch_size", kBatch},
     {"batch-size", kBatch},
-    {"atch size", kBatch},
+    {"Batch size", kBatch},
+    {"batch size", kBatch},
 };
 
 // What to look for, made once from the table of rules.
@@ -76,7 +78,6 @@ struct Patterns {
 
  private:
   uint32_t literal_of(std::string_view text) {
-    text = text.substr(0, kMaxLiteral);
     const auto [it, added] = known.emplace(text, static_cast<uint32_t>(literals.size()));
     if (added) {
       literals.emplace_back(text);
@@ -161,7 +162,6 @@ void LogReader::count_lines(std::string_view block, size_t until) {
 
 void LogReader::feed(std::string_view block) {
   counted_ = traceback_at_ = 0;
-  hits_.clear();
   scanner().scan(block, hits_);
   for (const LiteralScanner::Hit& hit : hits_) on_literal(hit.literal, block, hit.end);
   read_tracebacks(block, block.size());
@@ -170,6 +170,7 @@ void LogReader::feed(std::string_view block) {
 }
 
 void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end) {
+  if (block[end - 1] == '\n') --end;
   size_t from = end, to = end;
   while (from > 0 && end - from < kLineWindow && !is_line_end(block[from - 1])) --from;
   while (to < block.size() && to - end < kLineWindow && !is_line_end(block[to])) ++to;
@@ -179,7 +180,6 @@ void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end)
   if (pending_.set && line_ > pending_.line.number + kMessageLines) settle_pending();
   switch (patterns().structure[literal]) {
     case kTraceback: {
-      if (line.find("Traceback (most recent call last)") == std::string_view::npos) break;
       // One within another: how a worker's error arrives. The inner one decides.
       in_traceback_ = true;
       prefix_ = line.substr(0, line.find("Traceback (most"));

@@ -730,7 +730,7 @@ std::vector<LogRule> make_rules() {
        .role = kGeneric,
        .sure = 0.65,
        .look = Look::kHostMemory,
-       .patterns = {"\nKilled\n", "line *: * Killed * ", "*  Killed  *",
+       .patterns = {"\nKilled\n", "line *: * Killed * ", "  Killed  ",
                     "died with <Signals.SIGKILL: 9>", "exit code 137", "exited with code 137",
                     "exit status 137", "zsh: killed", "Process finished with exit code 137", "Exit Code:*137",
                     "received signal SIGKILL", "exit_code=137"},
@@ -775,7 +775,7 @@ std::vector<LogRule> make_rules() {
        .finding = "crash.signal",
        .sure = 0.9,
        .look = Look::kCpu,
-       .patterns = {"Illegal instruction", "signal 4 (Illegal instruction)", "SIGILL",
+       .patterns = {"Illegal instruction", "Signals.SIGILL", "(SIGILL)", "signal SIGILL",
                     "The TensorFlow library was compiled to use * instructions, but these aren't available"},
        .unless = {"an illegal instruction was encountered", "DataLoader worker"},
        .text = "The program uses CPU instructions that this machine does not have (AVX, AVX2, "
@@ -1013,8 +1013,9 @@ bool matches(std::string_view pattern, std::string_view line) {
 
 std::string_view longest_part(std::string_view pattern) {
   std::string_view longest;
+  if (pattern.starts_with('\n')) pattern.remove_prefix(1);  // the log's begin is a line's, too
   while (true) {
-    const size_t end = pattern.find_first_of("*\n");
+    const size_t end = pattern.find('*');
     const std::string_view part = pattern.substr(0, end);
     if (part.size() > longest.size()) longest = part;
     if (end == std::string_view::npos) return longest;
