@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "advise/oom_message.h"
 #include "base/text.h"
@@ -99,9 +98,8 @@ class Answer {
   bool strong_notice() const {
     return !log_.notices.empty() &&
            std::all_of(log_.suspects.begin(), log_.suspects.end(), [&](const model::SeenLine& s) {
-             return std::any_of(log_.notices.begin(), log_.notices.end(), [&](const LogEvent& n) {
-               return n.line.number == s.number;
-             });
+             return std::any_of(log_.notices.begin(), log_.notices.end(),
+                                [&](const LogEvent& n) { return n.line.number == s.number; });
            });
   }
 
@@ -125,22 +123,22 @@ class Answer {
     }
     if (log_.lines > episode.last_line + kWentOn) {
       out_.sure *= 0.8;
-      out_.text += fmt::format(" The log goes on for {} lines after it.",
-                               log_.lines - episode.last_line);
+      out_.text +=
+          fmt::format(" The log goes on for {} lines after it.", log_.lines - episode.last_line);
     }
-    look(event.rule->look, event.line.text);
+    look(event.rule->look);
   }
 
   void tell_notice() {
     take(log_.notices.front());
-    look(log_.notices.front().rule->look, log_.notices.front().line.text);
+    look(log_.notices.front().rule->look);
   }
 
   void tell_unknown(const Episode& episode) {
     out_.kind = "unknown";
-    out_.text = fmt::format(
-        "Not known: line {} raises {}, and no rule explains it.", episode.unknown.front().number,
-        std::string_view(episode.unknown.front().text).substr(0, 200));
+    out_.text = fmt::format("Not known: line {} raises {}, and no rule explains it.",
+                            episode.unknown.front().number,
+                            std::string_view(episode.unknown.front().text).substr(0, 200));
     out_.seen = episode.unknown;
     out_.advice.push_back(
         {"traceback", "The traceback above that line names the place in the program."});
@@ -174,8 +172,8 @@ class Answer {
     if (message->wanted) {
       out_.text = fmt::format("PyTorch's allocator asked for {}", size_text(*message->wanted));
       if (message->total && message->free) {
-        out_.text += fmt::format(" and {} of the device's {} were free",
-                                 size_text(*message->free), size_text(*message->total));
+        out_.text += fmt::format(" and {} of the device's {} were free", size_text(*message->free),
+                                 size_text(*message->total));
       }
       out_.text += ".";
     }
@@ -197,13 +195,14 @@ class Answer {
         out_.text += fmt::format(
             " PyTorch itself held {} that no tensor used, in pieces that are too small.",
             size_text(*message->unallocated));
-        out_.advice.insert(out_.advice.begin(),
-                           {"expandable_segments",
-                            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."});
+        out_.advice.insert(
+            out_.advice.begin(),
+            {"expandable_segments", "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."});
         break;
       case OomCause::kTooBig:
         if (message->allocated && message->total) {
-          out_.text += fmt::format(" The job's own tensors took {}.", size_text(*message->allocated));
+          out_.text +=
+              fmt::format(" The job's own tensors took {}.", size_text(*message->allocated));
         }
         if (!message->total) out_.sure = 0.8;
         break;
@@ -213,13 +212,13 @@ class Answer {
 
   void suggest_batch() {
     if (!log_.batch_size || *log_.batch_size < 2 || out_.finding != "gpu.oom_too_big") return;
-    out_.advice.front().text =
-        fmt::format("Use a smaller batch: {} instead of the {} that the log names, and accumulate "
-                    "gradients over {} batches.",
-                    *log_.batch_size / 2, *log_.batch_size, 2);
+    out_.advice.front().text = fmt::format(
+        "Use a smaller batch: {} instead of the {} that the log names, and accumulate "
+        "gradients over {} batches.",
+        *log_.batch_size / 2, *log_.batch_size, 2);
   }
 
-  void look(Look what, std::string_view line) {
+  void look(Look what) {
     switch (what) {
       case Look::kNothing:
         break;
@@ -247,10 +246,7 @@ class Answer {
       case Look::kCpu:
         look_at_cpu();
         break;
-      case Look::kPort:
-        break;
     }
-    (void)line;
   }
 
   void now(std::string text) { out_.now.push_back(std::move(text)); }
@@ -273,8 +269,8 @@ class Answer {
                       size_text(*reading.mem_total_bytes - *reading.mem_used_bytes),
                       size_text(*reading.mem_total_bytes)));
       for (const probe::GpuProcess& p : reading.processes) {
-        out_.holders.push_back({fmt::format("{} on GPU {}", task_name(p.pid), reading.index),
-                                p.memory_bytes});
+        out_.holders.push_back(
+            {fmt::format("{} on GPU {}", task_name(p.pid), reading.index), p.memory_bytes});
       }
     }
     if (out_.finding != "gpu.memory_taken") return;
@@ -314,8 +310,8 @@ class Answer {
       now(fmt::format("{} of this machine's {} are available now.",
                       size_text(*machine_.available_bytes), size_text(*machine_.memory_bytes)));
     }
-    const uint64_t kills = std::max(machine_.group_oom_kills.value_or(0),
-                                    machine_.oom_kills.value_or(0));
+    const uint64_t kills =
+        std::max(machine_.group_oom_kills.value_or(0), machine_.oom_kills.value_or(0));
     if (kills > 0) {
       now(fmt::format("The kernel has killed {} process{} for memory here since it started.", kills,
                       kills == 1 ? "" : "es"));
@@ -323,8 +319,7 @@ class Answer {
     }
     for (const Task& task : machine_.tasks) {
       if (out_.holders.size() >= kHolders) break;
-      out_.holders.push_back(
-          {fmt::format("pid {} {}", task.pid, task.command), task.rss_bytes});
+      out_.holders.push_back({fmt::format("pid {} {}", task.pid, task.command), task.rss_bytes});
     }
   }
 
@@ -334,14 +329,13 @@ class Answer {
                       size_text(machine_.shm->free_bytes)));
     }
     if (machine_.shm_dead_bytes > 0) {
-      out_.holders.push_back({fmt::format("{} files in /dev/shm of processes that are gone",
-                                          machine_.shm_dead_files),
-                              machine_.shm_dead_bytes});
+      out_.holders.push_back(
+          {fmt::format("{} files in /dev/shm of processes that are gone", machine_.shm_dead_files),
+           machine_.shm_dead_bytes});
     }
     for (const Task& task : machine_.tasks) {
       if (task.shm_bytes < (64u << 20) || out_.holders.size() >= kHolders) continue;
-      out_.holders.push_back(
-          {fmt::format("pid {} {}", task.pid, task.command), task.shm_bytes});
+      out_.holders.push_back({fmt::format("pid {} {}", task.pid, task.command), task.shm_bytes});
     }
   }
 

@@ -1,9 +1,9 @@
 // Finds many fixed strings in a text at once, at a few gigabytes a second.
 //
-// Any seven bytes hold a group of four that begins at a multiple of four, wherever they lie. So it is
-// enough to look at every fourth position, whether its four bytes are one of the four groups that
-// each string's last seven bytes have: a bit map says no for nearly all of them, and the few others
-// are compared.
+// Any seven bytes hold a group of four that begins at a multiple of four, wherever they lie. So it
+// is enough to look at every fourth position, whether its four bytes are one of the four groups
+// that each string's last seven bytes have: a bit map says no for nearly all of them, and the few
+// others are compared.
 #pragma once
 
 #include <array>

@@ -15,13 +15,13 @@ namespace flatout::advise {
 namespace {
 
 constexpr size_t kBlock = 1 << 20;
-constexpr size_t kLineWindow = 8 << 10;    // of a line, to either side of what was found
-constexpr size_t kShownLine = 1000;        // bytes
-constexpr uint64_t kQuietLines = 200;      // so many without an error: the job got over it
-constexpr uint64_t kMessageLines = 8;      // of an exception, in which a rule may know it
+constexpr size_t kLineWindow = 8 << 10;  // of a line, to either side of what was found
+constexpr size_t kShownLine = 1000;      // bytes
+constexpr uint64_t kQuietLines = 200;    // so many without an error: the job got over it
+constexpr uint64_t kMessageLines = 8;    // of an exception, in which a rule may know it
 constexpr size_t kMaxEpisodes = 64;
-constexpr size_t kMaxUnknown = 4;          // an episode
-constexpr int kMaxStrangeLines = 60;       // in an interleaved traceback
+constexpr size_t kMaxUnknown = 4;     // an episode
+constexpr int kMaxStrangeLines = 60;  // in an interleaved traceback
 
 // What a literal means by itself, beside the rules.
 enum Structure : uint8_t { kNone, kTraceback, kHandling, kDirectCause, kSuspect, kBatch };
@@ -99,10 +99,15 @@ const LiteralScanner& scanner() {
 }
 
 // Exceptions that only carry another one, which is printed too.
-constexpr std::string_view kCarriers[] = {"ProcessRaisedException", "ChildFailedError",
-                                          "in DataLoader worker process", "in replica ",
-                                          "in pin memory thread", "RayTaskError", "SystemExit",
-                                          "BdbQuit", "HydraException"};
+constexpr std::string_view kCarriers[] = {"ProcessRaisedException",
+                                          "ChildFailedError",
+                                          "in DataLoader worker process",
+                                          "in replica ",
+                                          "in pin memory thread",
+                                          "RayTaskError",
+                                          "SystemExit",
+                                          "BdbQuit",
+                                          "HydraException"};
 
 bool is_line_end(char c) { return c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -132,9 +137,7 @@ bool is_exception(std::string_view line) {
   return (upper && (dotted || last.size() > 4)) || ends;
 }
 
-std::string shown(std::string_view line) {
-  return std::string(trim(line).substr(0, kShownLine));
-}
+std::string shown(std::string_view line) { return std::string(trim(line).substr(0, kShownLine)); }
 
 // What says of itself that it is no error.
 bool is_harmless(std::string_view line) {
@@ -154,9 +157,9 @@ bool is_figure(std::string_view after) {
 
 void LogReader::count_lines(std::string_view block, size_t until) {
   if (until <= counted_) return;
-  line_ += static_cast<uint64_t>(std::count(block.begin() + static_cast<std::ptrdiff_t>(counted_),
-                                            block.begin() + static_cast<std::ptrdiff_t>(until),
-                                            '\n'));
+  line_ +=
+      static_cast<uint64_t>(std::count(block.begin() + static_cast<std::ptrdiff_t>(counted_),
+                                       block.begin() + static_cast<std::ptrdiff_t>(until), '\n'));
   counted_ = until;
 }
 

@@ -1,6 +1,6 @@
-// Reads a log of any length once, front to back, and keeps what an explanation needs: the first line
-// that each rule matches, the exceptions that no rule knows, and what else looks like an error.
-// Memory does not grow with the log.
+// Reads a log of any length once, front to back, and keeps what an explanation needs: the first
+// line that each rule matches, the exceptions that no rule knows, and what else looks like an
+// error. Memory does not grow with the log.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,17 @@ struct LogEvent {
 /// Errors that stand together: between two episodes a job wrote many lines without one, so it got
 /// over the earlier.
 struct Episode {
-  std::vector<LogEvent> events;          // the first of each rule, in the log's order
-  std::vector<model::SeenLine> unknown;  // exceptions that no rule knows; the first few and the last
+  std::vector<LogEvent> events;  // the first of each rule, in the log's order
+  std::vector<model::SeenLine>
+      unknown;  // exceptions that no rule knows; the first few and the last
   uint64_t last_line = 0;
 };
 
 struct LogReading {
   std::deque<Episode> episodes;
-  std::vector<LogEvent> notices;         // the first of each rule that ends no job
+  std::vector<LogEvent> notices;          // the first of each rule that ends no job
   std::vector<model::SeenLine> suspects;  // look like an error; the first two and the last two
-  std::optional<uint64_t> batch_size;    // that the log names
+  std::optional<uint64_t> batch_size;     // that the log names
   uint64_t lines = 0, bytes = 0;
 };
 
@@ -67,8 +68,8 @@ class LogReader {
   std::vector<LiteralScanner::Hit> hits_;
 
   LogReading out_;
-  uint64_t line_ = 1;    // of counted_
-  size_t counted_ = 0;   // in the block
+  uint64_t line_ = 1;   // of counted_
+  size_t counted_ = 0;  // in the block
   // An open traceback: its lines are indented behind the prefix that its first line has.
   bool in_traceback_ = false;
   std::string prefix_;

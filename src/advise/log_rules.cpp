@@ -50,8 +50,8 @@ std::vector<LogRule> make_rules() {
                     "failed to create StreamExecutor for CUDA device*CUDA_ERROR_OUT_OF_MEMORY",
                     "cuDevicePrimaryCtxRetain*CUDA_ERROR_OUT_OF_MEMORY",
                     "cuCtxCreate*CUDA_ERROR_OUT_OF_MEMORY", "CUDA error: out of memory",
-                    "cuda runtime error (2) : out of memory",
-                    "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY: out of memory"},
+                    "cuda runtime error (2) : out of memory", "cudaErrorMemoryAllocation",
+                    "CUDA_ERROR_OUT_OF_MEMORY: out of memory"},
        .unless = {"cudaErrorMemoryAllocation ="},
        .text = "The driver itself had no device memory left, for a context or for the framework's "
                "arena: mostly another process holds it.",
@@ -73,8 +73,9 @@ std::vector<LogRule> make_rules() {
        .patterns = {"Blas * launch failed", "Blas GEMM launch failed",
                     "Attempting to perform BLAS operation using StreamExecutor without BLAS "
                     "support"},
-       .text = "cuBLAS could not be used, mostly since it found no device memory for itself: another "
-               "process holds it, or the framework took all of it before.",
+       .text =
+           "cuBLAS could not be used, mostly since it found no device memory for itself: another "
+           "process holds it, or the framework took all of it before.",
        .advice = {{"memory_growth",
                    "Let the framework leave room: TF_FORCE_GPU_ALLOW_GROWTH=true, or a limit."},
                   {"stop_holder", "Stop what else holds the device's memory."}}},
@@ -220,9 +221,10 @@ std::vector<LogRule> make_rules() {
        .finding = "",
        .sure = 0.9,
        .look = Look::kDriver,
-       .patterns = {"No CUDA GPUs are available", "Found no NVIDIA driver on your system",
-                    "RuntimeError*no CUDA-capable device is detected",
-                    "Attempting to deserialize object on a CUDA device but torch.cuda.is_available"},
+       .patterns =
+           {"No CUDA GPUs are available", "Found no NVIDIA driver on your system",
+            "RuntimeError*no CUDA-capable device is detected",
+            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available"},
        .text = "No GPU is visible to the job.",
        .advice = {{"devices",
                    "Look at nvidia-smi and CUDA_VISIBLE_DEVICES; start a container with --gpus "
@@ -262,7 +264,8 @@ std::vector<LogRule> make_rules() {
        .sure = 0.95,
        .patterns = {"Assertion `t >= 0 && t < n_classes` failed",
                     "Assertion `cur_target >= 0 && cur_target < n_classes` failed",
-                    "Assertion `label >= 0 && label < *` failed", "IndexError: Target * is out of bounds",
+                    "Assertion `label >= 0 && label < *` failed",
+                    "IndexError: Target * is out of bounds",
                     "Received a label value of * which is outside the valid range"},
        .text = "A label is not a number of a class: it is negative or too big for the loss.",
        .advice = {{"labels",
@@ -275,7 +278,8 @@ std::vector<LogRule> make_rules() {
                     "Assertion `*index out of bounds\"` failed", "index out of bounds\"` failed",
                     "IndexError: index out of range in self",
                     "Assertion `ind >= 0 && ind < ind_dim_size",
-                    "Assertion `index >= -sizes[i] && index < sizes[i]", "Assertion `idx_dim >= 0 && idx_dim < index_size"},
+                    "Assertion `index >= -sizes[i] && index < sizes[i]",
+                    "Assertion `idx_dim >= 0 && idx_dim < index_size"},
        .text = "An index is outside the tensor that it reads, as a token beyond the embedding's "
                "rows or a position beyond the longest sequence.",
        .advice = {{"indices",
@@ -298,8 +302,9 @@ std::vector<LogRule> make_rules() {
        .sure = 0.8,
        .patterns = {"device-side assert triggered", "CUDA_ERROR_ASSERT", "cuda runtime error (59)",
                     "cuda runtime error (710)"},
-       .text = "A check inside a kernel failed, mostly an index or a label out of range. The line of "
-               "the traceback is only where it was noticed.",
+       .text =
+           "A check inside a kernel failed, mostly an index or a label out of range. The line of "
+           "the traceback is only where it was noticed.",
        .advice = {{"launch_blocking",
                    "Run once with CUDA_LAUNCH_BLOCKING=1, or on the CPU: the message then names "
                    "the line and the index."}}},
@@ -308,9 +313,11 @@ std::vector<LogRule> make_rules() {
        .sure = 0.85,
        .patterns = {"an illegal memory access was encountered", "CUDA_ERROR_ILLEGAL_ADDRESS",
                     "CUDA error: misaligned address", "cuda runtime error (77)",
-                    "cuda runtime error (700)", "CUDA error: an illegal instruction was encountered"},
-       .text = "A kernel read or wrote memory that is not its own: mostly a custom kernel, a wrong "
-               "index or a bug of a library. The line of the traceback is only where it was noticed.",
+                    "cuda runtime error (700)",
+                    "CUDA error: an illegal instruction was encountered"},
+       .text =
+           "A kernel read or wrote memory that is not its own: mostly a custom kernel, a wrong "
+           "index or a bug of a library. The line of the traceback is only where it was noticed.",
        .advice = {{"launch_blocking",
                    "Run once with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer."}}},
       {.kind = "launch_failure",
@@ -319,7 +326,8 @@ std::vector<LogRule> make_rules() {
        .sure = 0.6,
        .patterns = {"unspecified launch failure", "CUDA_ERROR_LAUNCH_FAILED",
                     "the launch timed out and was terminated", "CUDA_ERROR_LAUNCH_TIMEOUT"},
-       .text = "A kernel failed while it ran. The line of the traceback is only where it was noticed.",
+       .text =
+           "A kernel failed while it ran. The line of the traceback is only where it was noticed.",
        .advice = {{"launch_blocking",
                    "Run once with CUDA_LAUNCH_BLOCKING=1, and look for an Xid in dmesg."}}},
       {.kind = "kernel_resources",
@@ -337,8 +345,9 @@ std::vector<LogRule> make_rules() {
        .patterns = {"CUBLAS_STATUS_EXECUTION_FAILED", "CUBLAS_STATUS_INTERNAL_ERROR",
                     "CUBLAS_STATUS_INVALID_VALUE", "CUBLAS_STATUS_NOT_SUPPORTED",
                     "CUBLAS_STATUS_ARCH_MISMATCH"},
-       .text = "cuBLAS refused or failed a product of matrices: an earlier kernel failed, shapes or "
-               "types do not fit, or another version of cuBLAS was loaded.",
+       .text =
+           "cuBLAS refused or failed a product of matrices: an earlier kernel failed, shapes or "
+           "types do not fit, or another version of cuBLAS was loaded.",
        .advice = {{"launch_blocking", "Run once with CUDA_LAUNCH_BLOCKING=1 or on the CPU."},
                   {"library_path", "Unset LD_LIBRARY_PATH, so that the framework's own is used."}}},
       {.kind = "cudnn_failed",
@@ -349,8 +358,9 @@ std::vector<LogRule> make_rules() {
        .patterns = {"CUDNN_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_INTERNAL_ERROR",
                     "CUDNN_STATUS_MAPPING_ERROR", "CUDNN_STATUS_BAD_PARAM",
                     "CUDNN_STATUS_NOT_SUPPORTED"},
-       .text = "cuDNN failed: an earlier kernel failed, the device's memory is full, or the input is "
-               "of a kind that it does not take.",
+       .text =
+           "cuDNN failed: an earlier kernel failed, the device's memory is full, or the input is "
+           "of a kind that it does not take.",
        .advice = {{"launch_blocking",
                    "Run once with CUDA_LAUNCH_BLOCKING=1, and once with "
                    "torch.backends.cudnn.enabled = False."}}},
@@ -360,7 +370,8 @@ std::vector<LogRule> make_rules() {
        .finding = "mem.shm",
        .sure = 0.95,
        .look = Look::kShm,
-       .patterns = {"failed to extend /dev/shm/nccl-", "creating shared memory segment /dev/shm/nccl-",
+       .patterns = {"failed to extend /dev/shm/nccl-",
+                    "creating shared memory segment /dev/shm/nccl-",
                     "creating shared memory segment nccl-", "posix_fallocate*/dev/shm/nccl",
                     "Call to posix_fallocate failed"},
        .text = "NCCL found no room in /dev/shm.",
@@ -394,8 +405,9 @@ std::vector<LogRule> make_rules() {
        .patterns = {"ibv_reg_mr*Cannot allocate memory", "ibv_create_cq*Cannot allocate memory",
                     "failed to register memory*memlock", "ulimit -l", "RLIMIT_MEMLOCK too small"},
        .text = "The network card may not lock enough memory.",
-       .advice = {{"memlock", "Raise the limit of locked memory (ulimit -l unlimited; docker run "
-                              "--ulimit memlock=-1)."}}},
+       .advice = {{"memlock",
+                   "Raise the limit of locked memory (ulimit -l unlimited; docker run "
+                   "--ulimit memlock=-1)."}}},
       {.kind = "nccl_timeout",
        .finding = "stall.hang",
        .role = kSymptom,
@@ -413,15 +425,18 @@ std::vector<LogRule> make_rules() {
        .finding = "",
        .role = kSymptom,
        .sure = 0.6,
-       .patterns = {"ncclRemoteError", "A call failed possibly due to a network error or a remote process",
-                    "NCCL communicator was aborted", "remote process exited or there was a network error"},
+       .patterns = {"ncclRemoteError",
+                    "A call failed possibly due to a network error or a remote process",
+                    "NCCL communicator was aborted",
+                    "remote process exited or there was a network error"},
        .text = "Another rank went away during a collective.",
        .advice = {{"first_rank", "Look for the rank that failed first, in its own output."}}},
       {.kind = "nccl_cuda_error",
        .finding = "",
        .role = kSymptom,
        .sure = 0.5,
-       .patterns = {"ncclUnhandledCudaError", "NCCL error*unhandled cuda error"},
+       .patterns = {"ncclUnhandledCudaError", "NCCL Error 1: unhandled cuda error",
+                    "NCCL error*unhandled cuda error"},
        .text = "A CUDA call within NCCL failed.",
        .advice = {{"nccl_debug",
                    "Run with NCCL_DEBUG=WARN: the line before says which call and why; often "
@@ -431,7 +446,8 @@ std::vector<LogRule> make_rules() {
        .role = kSymptom,
        .sure = 0.5,
        .look = Look::kShm,
-       .patterns = {"ncclSystemError", "NCCL error*unhandled system error"},
+       .patterns = {"ncclSystemError", "NCCL Error 2: unhandled system error",
+                    "NCCL error*unhandled system error"},
        .text = "A system call within NCCL failed.",
        .advice = {{"nccl_debug",
                    "Run with NCCL_DEBUG=WARN: the line before says which call and why; often "
@@ -440,8 +456,9 @@ std::vector<LogRule> make_rules() {
        .finding = "",
        .role = kSymptom,
        .sure = 0.6,
-       .patterns = {"Connection closed by peer", "gloo/transport/tcp/pair.cc*onnection reset by peer",
-                    "Broken pipe*TCPStore", "TCPStore*recvValue failed", "failed to recv, got 0 bytes",
+       .patterns = {"Connection closed by peer",
+                    "gloo/transport/tcp/pair.cc*onnection reset by peer", "Broken pipe*TCPStore",
+                    "TCPStore*recvValue failed", "failed to recv, got 0 bytes",
                     "Socket Timeout*store"},
        .unless = {"sshd", "ssh: "},
        .text = "Another rank closed its connection: it ended before.",
@@ -450,13 +467,16 @@ std::vector<LogRule> make_rules() {
        .finding = "",
        .role = kSymptom,
        .sure = 0.5,
-       .patterns = {"ChildFailedError", "failed (exitcode: 1)", "Sending process * closing signal SIGTERM",
-                    "received signal 15 SIGTERM", "Received Signals.SIGTERM death signal",
+       .patterns = {"ChildFailedError", "failed (exitcode: 1)",
+                    "Sending process * closing signal SIGTERM", "received signal 15 SIGTERM",
+                    "Received Signals.SIGTERM death signal",
                     "process on * exited on signal 6 (Aborted)",
-                    "torch.multiprocessing.spawn.ProcessExitedException: process * terminated with exit code",
+                    "torch.multiprocessing.spawn.ProcessExitedException: process * terminated with "
+                    "exit code",
                     "subprocess.CalledProcessError: Command*returned non-zero exit status"},
-       .text = "A process of the job failed, and the launcher ended the others. Its own output says "
-               "why; it is not in this log.",
+       .text =
+           "A process of the job failed, and the launcher ended the others. Its own output says "
+           "why; it is not in this log.",
        .advice = {{"first_rank",
                    "Look at the output of the rank that failed first (torchrun --log-dir, "
                    "--redirects 3)."}}},
@@ -469,8 +489,9 @@ std::vector<LogRule> make_rules() {
                     "exited on signal 9 (Killed)", "terminated with signal SIGKILL"},
        .text = "A rank was killed (SIGKILL), mostly by the kernel since the host's or the "
                "container's memory ran out; a scheduler does the same.",
-       .advice = {{"limit", "Look for oom-kill in dmesg; use less memory (fewer workers, smaller "
-                            "batches), or raise the limit."}}},
+       .advice = {{"limit",
+                   "Look for oom-kill in dmesg; use less memory (fewer workers, smaller "
+                   "batches), or raise the limit."}}},
       {.kind = "rank_crashed",
        .finding = "crash.signal",
        .role = kGeneric,
@@ -478,7 +499,8 @@ std::vector<LogRule> make_rules() {
        .patterns = {"failed (exitcode: -11)", "Signal 11 (SIGSEGV) received by PID",
                     "exited on signal 11 (Segmentation fault)", "terminated with signal SIGSEGV"},
        .text = "A rank crashed in native code (segmentation fault).",
-       .advice = {{"stacks", "Run with python -X faulthandler: it prints the stack of the crash."}}},
+       .advice = {{"stacks",
+                   "Run with python -X faulthandler: it prints the stack of the crash."}}},
       {.kind = "rendezvous_timeout",
        .finding = "",
        .sure = 0.8,
@@ -492,17 +514,19 @@ std::vector<LogRule> make_rules() {
       {.kind = "port_in_use",
        .finding = "",
        .sure = 0.95,
-       .look = Look::kPort,
        .patterns = {"EADDRINUSE", "Address already in use", "ddress already in use"},
        .text = "The port is taken, often by an earlier run that still lives.",
-       .advice = {{"port", "End the earlier run, or take another port (--master_port, or "
-                           "--rdzv-endpoint=localhost:0)."}}},
+       .advice = {{"port",
+                   "End the earlier run, or take another port (--master_port, or "
+                   "--rdzv-endpoint=localhost:0)."}}},
       {.kind = "unused_parameters",
        .finding = "",
        .sure = 0.95,
-       .patterns = {"Expected to have finished reduction in the prior iteration before starting a new one"},
-       .text = "Some parameters took no part in the loss, so DistributedDataParallel waits for their "
-               "gradients.",
+       .patterns =
+           {"Expected to have finished reduction in the prior iteration before starting a new one"},
+       .text =
+           "Some parameters took no part in the loss, so DistributedDataParallel waits for their "
+           "gradients.",
        .advice = {{"find_unused_parameters",
                    "Use every output in the loss, or pass find_unused_parameters=True."}}},
 
@@ -515,8 +539,9 @@ std::vector<LogRule> make_rules() {
                     "Unexpected bus error encountered in worker",
                     "insufficient shared memory (shm)"},
        .text = "A DataLoader worker found no room in /dev/shm for its batch.",
-       .advice = {{"shm_size", "Make /dev/shm bigger (docker run --shm-size=8g, Kubernetes: an "
-                               "emptyDir with medium Memory)."},
+       .advice = {{"shm_size",
+                   "Make /dev/shm bigger (docker run --shm-size=8g, Kubernetes: an "
+                   "emptyDir with medium Memory)."},
                   {"sharing_strategy",
                    "Or use fewer workers, a smaller prefetch_factor, or "
                    "torch.multiprocessing.set_sharing_strategy('file_system')."}}},
@@ -537,10 +562,12 @@ std::vector<LogRule> make_rules() {
        .sure = 0.85,
        .look = Look::kHostMemory,
        .patterns = {"DataLoader worker*is killed by signal: Killed"},
-       .text = "A DataLoader worker was killed, nearly always by the kernel since the host's or the "
-               "container's memory ran out.",
-       .advice = {{"workers", "Use fewer workers or a smaller prefetch_factor: each holds its own "
-                              "copy of what the data set grows."},
+       .text =
+           "A DataLoader worker was killed, nearly always by the kernel since the host's or the "
+           "container's memory ran out.",
+       .advice = {{"workers",
+                   "Use fewer workers or a smaller prefetch_factor: each holds its own "
+                   "copy of what the data set grows."},
                   {"limit", "Or raise the memory limit."}}},
       {.kind = "worker_crashed",
        .finding = "crash.signal",
@@ -550,11 +577,13 @@ std::vector<LogRule> make_rules() {
                     "DataLoader worker*is killed by signal: Aborted",
                     "DataLoader worker*is killed by signal: Floating point exception",
                     "DataLoader worker*is killed by signal: Illegal instruction"},
-       .text = "A DataLoader worker crashed in native code, as in a decoder or in a library that does "
-               "not survive fork.",
-       .advice = {{"stacks",
-                   "Run with num_workers=0 and python -X faulthandler: the crash then names its "
-                   "line. cv2.setNumThreads(0) and the spawn method help where fork is to blame."}}},
+       .text =
+           "A DataLoader worker crashed in native code, as in a decoder or in a library that does "
+           "not survive fork.",
+       .advice =
+           {{"stacks",
+             "Run with num_workers=0 and python -X faulthandler: the crash then names its "
+             "line. cv2.setNumThreads(0) and the spawn method help where fork is to blame."}}},
       {.kind = "worker_terminated",
        .finding = "",
        .role = kSymptom,
@@ -562,7 +591,8 @@ std::vector<LogRule> make_rules() {
        .patterns = {"DataLoader worker*is killed by signal: Terminated",
                     "DataLoader worker*is killed by signal: Interrupt",
                     "DataLoader worker*is killed by signal: Hangup"},
-       .text = "A DataLoader worker was told to end, as when somebody or a scheduler stops the job.",
+       .text =
+           "A DataLoader worker was told to end, as when somebody or a scheduler stops the job.",
        .advice = {{"who", "See who stopped the job: a time limit, a closed terminal, a person."}}},
       {.kind = "worker_exited",
        .finding = "",
@@ -570,8 +600,9 @@ std::vector<LogRule> make_rules() {
        .sure = 0.5,
        .look = Look::kHostMemory,
        .patterns = {"DataLoader worker*exited unexpectedly"},
-       .text = "A DataLoader worker ended without saying why: it crashed, was killed for memory, or "
-               "found its main module started again (spawn without a main guard).",
+       .text =
+           "A DataLoader worker ended without saying why: it crashed, was killed for memory, or "
+           "found its main module started again (spawn without a main guard).",
        .advice = {{"workers", "Run once with num_workers=0: the error then shows itself."},
                   {"dmesg", "Look in dmesg for oom-kill and segfault."}}},
       {.kind = "worker_timeout",
@@ -579,8 +610,9 @@ std::vector<LogRule> make_rules() {
        .sure = 0.8,
        .patterns = {"DataLoader timed out after"},
        .text = "No batch came within the DataLoader's timeout: a worker hangs or reads too slowly.",
-       .advice = {{"stacks", "flatout attach PID --dump shows where the workers are; raise timeout= "
-                             "if they are only slow."}}},
+       .advice = {{"stacks",
+                   "flatout attach PID --dump shows where the workers are; raise timeout= "
+                   "if they are only slow."}}},
       {.kind = "too_many_open_files",
        .finding = "mem.fds",
        .sure = 0.95,
@@ -588,10 +620,11 @@ std::vector<LogRule> make_rules() {
        .patterns = {"Too many open files", "received 0 items of ancdata",
                     "unable to open shared memory object </torch_*in read-write mode: Too many"},
        .text = "The process ran out of file descriptors.",
-       .advice = {{"ulimit", "Raise the limit (ulimit -n 65536; docker run --ulimit nofile=65536)."},
-                  {"sharing_strategy",
-                   "Or torch.multiprocessing.set_sharing_strategy('file_system'); copy what you keep "
-                   "of a batch, and close files after use."}}},
+       .advice =
+           {{"ulimit", "Raise the limit (ulimit -n 65536; docker run --ulimit nofile=65536)."},
+            {"sharing_strategy",
+             "Or torch.multiprocessing.set_sharing_strategy('file_system'); copy what you keep "
+             "of a batch, and close files after use."}}},
       {.kind = "too_many_mappings",
        .finding = "mem.fds",
        .sure = 0.75,
@@ -599,16 +632,19 @@ std::vector<LogRule> make_rules() {
        .patterns = {"unable to mmap * bytes from file <*Cannot allocate memory"},
        .text = "A tensor in shared memory could not be mapped: the process has too many mappings, "
                "or memory is committed to its limit.",
-       .advice = {{"max_map_count", "Raise vm.max_map_count, or keep fewer tensors of workers alive."}}},
+       .advice = {{"max_map_count",
+                   "Raise vm.max_map_count, or keep fewer tensors of workers alive."}}},
       {.kind = "not_picklable",
        .finding = "crash.exception",
        .sure = 0.95,
        .patterns = {"Can't pickle local object", "Can't pickle <", "Can't get local object",
                     "AttributeError: Can't get attribute*on <module '__main__'",
                     "TypeError: cannot pickle '"},
-       .text = "Something that goes to another process cannot be pickled: a lambda, a local function, "
-               "an open file or lock.",
-       .advice = {{"top_level", "Define it at the top of a module, and open files in the worker."}}},
+       .text =
+           "Something that goes to another process cannot be pickled: a lambda, a local function, "
+           "an open file or lock.",
+       .advice = {{"top_level",
+                   "Define it at the top of a module, and open files in the worker."}}},
       {.kind = "missing_main_guard",
        .finding = "crash.exception",
        .sure = 0.95,
@@ -637,8 +673,9 @@ std::vector<LogRule> make_rules() {
        .finding = "",
        .role = kNotice,
        .sure = 0.85,
-       .patterns = {"Your input ran out of data; interrupting training",
-                    "Local rendezvous is aborting with status: OUT_OF_RANGE: End of sequence*Error"},
+       .patterns =
+           {"Your input ran out of data; interrupting training",
+            "Local rendezvous is aborting with status: OUT_OF_RANGE: End of sequence*Error"},
        .text = "The data set has fewer batches than the steps that were asked for.",
        .advice = {{"repeat", "Repeat the data set, or ask for fewer steps_per_epoch."}}},
 
@@ -652,8 +689,9 @@ std::vector<LogRule> make_rules() {
        .unless = {"OOMKilled\": false", "OOMKilled=false", "OOMKilled:false", "OOMKilled\":false"},
        .text = "The kernel killed a process since the container (control group) reached its memory "
                "limit.",
-       .advice = {{"limit", "Raise the limit, or use less: fewer workers, smaller batches, a leak "
-                            "ended (flatout run names it)."}}},
+       .advice = {{"limit",
+                   "Raise the limit, or use less: fewer workers, smaller batches, a leak "
+                   "ended (flatout run names it)."}}},
       {.kind = "out_of_memory_killer",
        .finding = "mem.killed",
        .sure = 0.96,
@@ -661,20 +699,23 @@ std::vector<LogRule> make_rules() {
        .patterns = {"Out of memory: Kill*process", "oom-kill:constraint=CONSTRAINT_NONE",
                     "systemd-oomd*killed", "earlyoom*sending SIG"},
        .text = "The kernel killed a process since the machine's memory ran out.",
-       .advice = {{"footprint", "Use less memory: fewer workers, smaller batches; stop what else holds "
-                                "it."}}},
+       .advice = {{"footprint",
+                   "Use less memory: fewer workers, smaller batches; stop what else holds "
+                   "it."}}},
       {.kind = "slurm_memory",
        .finding = "mem.killed",
        .sure = 0.97,
        .look = Look::kHostMemory,
-       .patterns = {"slurmstepd: error: Detected * oom", "oom-kill event(s) in",
-                    "Exceeded job memory limit", "exceeded memory limit (*being killed",
-                    "Some of the step tasks have been OOM Killed",
-                    "Some of your processes may have been killed by the cgroup out-of-memory handler",
-                    "task * Out Of Memory", "State: OUT_OF_MEMORY"},
+       .patterns =
+           {"slurmstepd: error: Detected * oom", "oom-kill event(s) in",
+            "Exceeded job memory limit", "exceeded memory limit (*being killed",
+            "Some of the step tasks have been OOM Killed",
+            "Some of your processes may have been killed by the cgroup out-of-memory handler",
+            "task * Out Of Memory", "State: OUT_OF_MEMORY"},
        .text = "Slurm's memory limit for the job was reached and a process was killed.",
-       .advice = {{"slurm_mem", "Ask for more (--mem, --mem-per-cpu), or use less: fewer workers, "
-                                "smaller batches."}}},
+       .advice = {{"slurm_mem",
+                   "Ask for more (--mem, --mem-per-cpu), or use less: fewer workers, "
+                   "smaller batches."}}},
       {.kind = "slurm_time_limit",
        .finding = "",
        .sure = 0.98,
@@ -696,33 +737,40 @@ std::vector<LogRule> make_rules() {
                     "slurmstepd: error: *** STEP * CANCELLED AT"},
        .unless = {"DUE TO"},
        .text = "The job was cancelled: by a person, or by srun after one of its tasks had failed.",
-       .advice = {{"first_rank", "Look for a task that failed before; else ask who cancelled it."}}},
+       .advice = {{"first_rank",
+                   "Look for a task that failed before; else ask who cancelled it."}}},
       {.kind = "evicted",
        .finding = "",
        .sure = 0.95,
        .patterns = {"The node was low on resource:", "The node had condition: [MemoryPressure]",
-                    "Pod ephemeral local storage usage exceeds", "Usage of EmptyDir volume*exceeds the limit"},
+                    "Pod ephemeral local storage usage exceeds",
+                    "Usage of EmptyDir volume*exceeds the limit"},
        .text = "Kubernetes evicted the pod: the node ran low on memory or disk.",
        .advice = {{"requests", "Set requests and limits that hold what the job needs."}}},
       {.kind = "host_out_of_memory",
        .finding = "",
        .sure = 0.9,
        .look = Look::kHostMemory,
-       .patterns = {"DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory",
-                    "Unable to allocate * for an array with shape", "OOM when allocating tensor*by allocator cpu",
+       .patterns = {"DefaultCPUAllocator: can't allocate memory",
+                    "DefaultCPUAllocator: not enough memory",
+                    "Unable to allocate * for an array with shape",
+                    "OOM when allocating tensor*by allocator cpu",
                     "OOM when allocating tensor*by allocator mklcpu", "std::bad_alloc",
-                    "OSError: [Errno 12] Cannot allocate memory", "Errno 12] Cannot allocate memory",
-                    "fork: Cannot allocate memory", "OOM when allocating tensor*device:CPU:"},
+                    "OSError: [Errno 12] Cannot allocate memory",
+                    "Errno 12] Cannot allocate memory", "fork: Cannot allocate memory",
+                    "OOM when allocating tensor*device:CPU:"},
        .text = "The host's memory was not enough for what was asked for.",
-       .advice = {{"footprint", "Use smaller batches, fewer workers, or read the data in parts "
-                                "(memory mapping); look at ulimit -v and the container's limit."}}},
+       .advice = {{"footprint",
+                   "Use smaller batches, fewer workers, or read the data in parts "
+                   "(memory mapping); look at ulimit -v and the container's limit."}}},
       {.kind = "python_memory_error",
        .finding = "",
        .role = kGeneric,
        .sure = 0.8,
        .look = Look::kHostMemory,
        .patterns = {"MemoryError"},
-       .unless = {"OutOfMemoryError", "except MemoryError", "_ArrayMemoryError", "MemoryErrorHandler"},
+       .unless = {"OutOfMemoryError", "except MemoryError", "_ArrayMemoryError",
+                  "MemoryErrorHandler"},
        .text = "Python found no memory for what was asked for.",
        .advice = {{"footprint", "Use smaller batches, fewer workers, or read the data in parts."}}},
       {.kind = "killed",
@@ -732,41 +780,47 @@ std::vector<LogRule> make_rules() {
        .look = Look::kHostMemory,
        .patterns = {"\nKilled\n", "line *: * Killed * ", "  Killed  ",
                     "died with <Signals.SIGKILL: 9>", "exit code 137", "exited with code 137",
-                    "exit status 137", "zsh: killed", "Process finished with exit code 137", "Exit Code:*137",
-                    "received signal SIGKILL", "exit_code=137"},
+                    "exit status 137", "zsh: killed", "Process finished with exit code 137",
+                    "Exit Code:*137", "received signal SIGKILL", "exit_code=137"},
        .text = "A process was killed (SIGKILL), mostly by the kernel since the host's or the "
                "container's memory ran out; a person or a scheduler can do the same.",
        .advice = {{"dmesg", "Look in dmesg for oom-kill."},
-                  {"limit", "Use less memory (fewer workers, smaller batches), or raise the limit."}}},
+                  {"limit",
+                   "Use less memory (fewer workers, smaller batches), or raise the limit."}}},
       {.kind = "too_many_processes",
        .finding = "",
        .sure = 0.9,
        .look = Look::kProcesses,
-       .patterns = {"can't start new thread", "Thread creation failed: Resource temporarily unavailable",
-                    "blas_thread_init: pthread_create failed", "fork: retry: Resource temporarily unavailable",
-                    "BlockingIOError: [Errno 11] Resource temporarily unavailable*fork",
-                    "pthread_create failed*Resource temporarily unavailable",
-                    "fork: Resource temporarily unavailable", "Thread creation via pthread_create() failed",
-                    "pthread_create() failed with error 11", "cgroup: fork rejected by pids controller"},
+       .patterns =
+           {"can't start new thread", "Thread creation failed: Resource temporarily unavailable",
+            "blas_thread_init: pthread_create failed",
+            "fork: retry: Resource temporarily unavailable",
+            "BlockingIOError: [Errno 11] Resource temporarily unavailable*fork",
+            "pthread_create failed*Resource temporarily unavailable",
+            "fork: Resource temporarily unavailable", "Thread creation via pthread_create() failed",
+            "pthread_create() failed with error 11", "cgroup: fork rejected by pids controller"},
        .text = "No further thread or process could be started: a limit on their number is reached.",
-       .advice = {{"threads", "Use fewer workers and threads (OMP_NUM_THREADS), end left-over "
-                              "processes, or raise ulimit -u and the container's pids limit."}}},
+       .advice = {{"threads",
+                   "Use fewer workers and threads (OMP_NUM_THREADS), end left-over "
+                   "processes, or raise ulimit -u and the container's pids limit."}}},
       {.kind = "disk_full",
        .finding = "",
        .sure = 0.93,
        .patterns = {"No space left on device", "Disk quota exceeded", "disk quota exceeded",
-                    "file write failed*PytorchStreamWriter", "PytorchStreamWriter failed writing file"},
+                    "file write failed*PytorchStreamWriter",
+                    "PytorchStreamWriter failed writing file"},
        .unless = {"/dev/shm", "</torch_", "torch_shm", "inotify", "nccl-", "'/psm_", "semget"},
        .text = "A file could not be written: the file system is full (or out of inodes), or the "
                "quota is used up.",
-       .advice = {{"space", "See df -h and df -i; keep fewer checkpoints, set TMPDIR to a bigger "
-                            "disk."}}},
+       .advice = {{"space",
+                   "See df -h and df -i; keep fewer checkpoints, set TMPDIR to a bigger "
+                   "disk."}}},
       {.kind = "file_system_failed",
        .finding = "",
        .sure = 0.9,
        .patterns = {"Stale file handle", "Transport endpoint is not connected",
-                    "[Errno 5] Input/output error", "Read-only file system",
-                    "EXT4-fs error", "blk_update_request: I/O error", "I/O error, dev "},
+                    "[Errno 5] Input/output error", "Read-only file system", "EXT4-fs error",
+                    "blk_update_request: I/O error", "I/O error, dev "},
        .text = "The file system or the disk below it failed, went away or is read-only.",
        .advice = {{"storage", "Look in dmesg, and mount it anew; check the disk (smartctl)."}}},
 
@@ -776,12 +830,14 @@ std::vector<LogRule> make_rules() {
        .sure = 0.9,
        .look = Look::kCpu,
        .patterns = {"Illegal instruction", "Signals.SIGILL", "(SIGILL)", "signal SIGILL",
-                    "The TensorFlow library was compiled to use * instructions, but these aren't available"},
+                    "The TensorFlow library was compiled to use * instructions, but these aren't "
+                    "available"},
        .unless = {"an illegal instruction was encountered", "DataLoader worker"},
        .text = "The program uses CPU instructions that this machine does not have (AVX, AVX2, "
                "AVX-512, FMA).",
-       .advice = {{"build", "Install a build for this CPU, or use a machine with a newer one; in a "
-                            "virtual machine let the CPU's features through."}}},
+       .advice = {{"build",
+                   "Install a build for this CPU, or use a machine with a newer one; in a "
+                   "virtual machine let the CPU's features through."}}},
       {.kind = "segmentation_fault",
        .finding = "crash.signal",
        .role = kGeneric,
@@ -789,10 +845,12 @@ std::vector<LogRule> make_rules() {
        .patterns = {"Segmentation fault", "segfault at", "died with <Signals.SIGSEGV: 11>",
                     "Fatal Python error: Segmentation fault", "exit code 139", "signal SIGSEGV"},
        .unless = {"DataLoader worker", "encountered in worker"},
-       .text = "Native code crashed (segmentation fault): a library's bug, or two libraries that do "
-               "not fit each other.",
-       .advice = {{"stacks", "Run with python -X faulthandler: it prints the stack of the crash; "
-                             "reinstall the extension that it names."}}},
+       .text =
+           "Native code crashed (segmentation fault): a library's bug, or two libraries that do "
+           "not fit each other.",
+       .advice = {{"stacks",
+                   "Run with python -X faulthandler: it prints the stack of the crash; "
+                   "reinstall the extension that it names."}}},
       {.kind = "bus_error",
        .finding = "crash.signal",
        .role = kGeneric,
@@ -803,17 +861,21 @@ std::vector<LogRule> make_rules() {
        .unless = {"DataLoader worker"},
        .text = "A process touched mapped memory that has nothing behind it: /dev/shm is full, or a "
                "mapped file was cut short.",
-       .advice = {{"shm_size", "Look at the room in /dev/shm; do not change files that are mapped."}}},
+       .advice = {{"shm_size",
+                   "Look at the room in /dev/shm; do not change files that are mapped."}}},
       {.kind = "heap_corruption",
        .finding = "crash.signal",
        .sure = 0.9,
-       .patterns = {"double free or corruption", "malloc(): corrupted top size", "free(): invalid pointer",
-                    "free(): invalid size", "corrupted size vs. prev_size", "malloc_consolidate()",
+       .patterns = {"double free or corruption", "malloc(): corrupted top size",
+                    "free(): invalid pointer", "free(): invalid size",
+                    "corrupted size vs. prev_size", "malloc_consolidate()",
                     "malloc(): memory corruption", "malloc(): unaligned tcache chunk",
                     "free(): double free detected", "*** stack smashing detected ***"},
-       .text = "Native code wrote beyond its memory or freed it twice: a bug of an extension, or two "
-               "libraries that do not fit each other.",
-       .advice = {{"sanitizer", "Run the extension under AddressSanitizer or valgrind; update it."}}},
+       .text =
+           "Native code wrote beyond its memory or freed it twice: a bug of an extension, or two "
+           "libraries that do not fit each other.",
+       .advice = {{"sanitizer",
+                   "Run the extension under AddressSanitizer or valgrind; update it."}}},
 
       // --- libraries that do not fit ---
       {.kind = "libstdcxx_too_old",
@@ -821,8 +883,9 @@ std::vector<LogRule> make_rules() {
        .sure = 0.97,
        .patterns = {"version `GLIBCXX_*' not found", "version `CXXABI_*' not found"},
        .text = "A library needs a newer libstdc++ than the one that was found first.",
-       .advice = {{"libstdcxx", "Install a newer one (conda install -c conda-forge libstdcxx-ng) and "
-                                "put it first in LD_LIBRARY_PATH, or use a build for this system."}}},
+       .advice = {{"libstdcxx",
+                   "Install a newer one (conda install -c conda-forge libstdcxx-ng) and "
+                   "put it first in LD_LIBRARY_PATH, or use a build for this system."}}},
       {.kind = "glibc_too_old",
        .finding = "",
        .sure = 0.97,
@@ -833,11 +896,13 @@ std::vector<LogRule> make_rules() {
        .finding = "",
        .sure = 0.93,
        .patterns = {"ImportError*cannot open shared object file",
-                    "OSError*cannot open shared object file", "error while loading shared libraries:",
+                    "OSError*cannot open shared object file",
+                    "error while loading shared libraries:",
                     "RuntimeError*cannot open shared object file"},
        .text = "A shared library is not installed, or not where the loader looks.",
-       .advice = {{"install", "Install what has the library that the message names, or add its folder "
-                              "to LD_LIBRARY_PATH."}}},
+       .advice = {{"install",
+                   "Install what has the library that the message names, or add its folder "
+                   "to LD_LIBRARY_PATH."}}},
       {.kind = "library_mismatch",
        .finding = "",
        .sure = 0.9,
@@ -851,12 +916,14 @@ std::vector<LogRule> make_rules() {
                     "The detected CUDA version (*) mismatches the version that was used to compile",
                     "operator torchvision::nms does not exist"},
        .text = "An extension was built for another version of the library that it was loaded with.",
-       .advice = {{"reinstall", "Reinstall or rebuild the extension for the installed versions (numpy, "
-                                "torch, CUDA)."}}},
+       .advice = {{"reinstall",
+                   "Reinstall or rebuild the extension for the installed versions (numpy, "
+                   "torch, CUDA)."}}},
       {.kind = "protobuf_version",
        .finding = "",
        .sure = 0.97,
-       .patterns = {"Descriptors cannot be created directly", "Descriptors cannot not be created directly"},
+       .patterns = {"Descriptors cannot be created directly",
+                    "Descriptors cannot not be created directly"},
        .text = "The installed protobuf is newer than the generated code that uses it.",
        .advice = {{"protobuf", "pip install 'protobuf<3.21', or update what was generated."}}},
       {.kind = "openmp_twice",
@@ -875,32 +942,45 @@ std::vector<LogRule> make_rules() {
       {.kind = "compiler_missing",
        .finding = "",
        .sure = 0.9,
-       .patterns = {"CUDA_HOME environment variable is not set", "libdevice not found at ./libdevice",
-                    "Couldn't invoke ptxas", "nvcc: not found", "nvcc': No such file",
+       .patterns = {"CUDA_HOME environment variable is not set",
+                    "libdevice not found at ./libdevice", "Couldn't invoke ptxas",
+                    "nvcc: not found", "nvcc': No such file",
                     "Ninja is required to load C++ extensions", "Can't find libdevice directory"},
        .text = "A part of the CUDA toolkit or of the build tools that is needed at run time is not "
                "there.",
-       .advice = {{"toolkit", "Install the toolkit and set CUDA_HOME (TensorFlow: "
-                              "XLA_FLAGS=--xla_gpu_cuda_data_dir=...)."}}},
+       .advice = {{"toolkit",
+                   "Install the toolkit and set CUDA_HOME (TensorFlow: "
+                   "XLA_FLAGS=--xla_gpu_cuda_data_dir=...)."}}},
 
       // --- numbers and models ---
       {.kind = "loss_not_finite",
        .finding = "crash.exception",
        .sure = 0.9,
-       .patterns = {"returned nan values in its", "Loss is nan, stopping", "Loss is inf, stopping",
-                    "Model diverged with loss = NaN", "NanLossDuringTrainingError",
-                    "Invalid loss, terminating training", "Tensor had NaN values",
-                    "Tensor had Inf values", "FloatingPointError: Minimum loss scale reached",
-                    "Current loss scale already at minimum", "NaN loss encountered",
-                    "loss is NaN or Inf", "Input contains NaN", "ValueError: cannot convert float NaN",
+       .patterns = {"returned nan values in its",
+                    "Loss is nan, stopping",
+                    "Loss is inf, stopping",
+                    "Model diverged with loss = NaN",
+                    "NanLossDuringTrainingError",
+                    "Invalid loss, terminating training",
+                    "Tensor had NaN values",
+                    "Tensor had Inf values",
+                    "FloatingPointError: Minimum loss scale reached",
+                    "Current loss scale already at minimum",
+                    "NaN loss encountered",
+                    "loss is NaN or Inf",
+                    "Input contains NaN",
+                    "ValueError: cannot convert float NaN",
                     "Expected parameter * but found invalid values:*nan",
-                    "gradients contain nan or inf", "Loss is NaN", "NaN detected in loss",
+                    "gradients contain nan or inf",
+                    "Loss is NaN",
+                    "NaN detected in loss",
                     "FloatingPointError: Loss became infinite or NaN",
                     "FloatingPointError: gradients are Nan/Inf"},
        .text = "The loss or a gradient became NaN or infinite.",
-       .advice = {{"finite", "Lower the learning rate, clip gradients, use bf16 instead of fp16; "
-                             "torch.autograd.set_detect_anomaly(True) names the operation. Check "
-                             "the data for NaN."}}},
+       .advice = {{"finite",
+                   "Lower the learning rate, clip gradients, use bf16 instead of fp16; "
+                   "torch.autograd.set_detect_anomaly(True) names the operation. Check "
+                   "the data for NaN."}}},
       {.kind = "loss_nan_logged",
        .finding = "",
        .role = kNotice,
@@ -909,17 +989,20 @@ std::vector<LogRule> make_rules() {
                     "'loss': 'nan'", "Loss: nan", "loss = nan", "\"loss\": NaN"},
        .unless = {"nansum", "nanmean"},
        .text = "The loss is NaN: the training goes on, but learns nothing any more.",
-       .advice = {{"finite", "Lower the learning rate, clip gradients, use bf16 instead of fp16, and "
-                             "check the data; go on from a checkpoint before it."}}},
+       .advice = {{"finite",
+                   "Lower the learning rate, clip gradients, use bf16 instead of fp16, and "
+                   "check the data; go on from a checkpoint before it."}}},
       {.kind = "device_mismatch",
        .finding = "crash.exception",
        .sure = 0.95,
-       .patterns = {"Expected all tensors to be on the same device",
-                    "Input type (torch.cuda.* and weight type (torch.FloatTensor) should be the same",
-                    "Input type (torch.FloatTensor) and weight type (torch.cuda.",
-                    "Expected object of device type cuda but got device type cpu"},
+       .patterns =
+           {"Expected all tensors to be on the same device",
+            "Input type (torch.cuda.* and weight type (torch.FloatTensor) should be the same",
+            "Input type (torch.FloatTensor) and weight type (torch.cuda.",
+            "Expected object of device type cuda but got device type cpu"},
        .text = "Tensors of one operation lie on different devices.",
-       .advice = {{"to_device", "Move the model, the inputs and what the code creates to one device."}}},
+       .advice = {{"to_device",
+                   "Move the model, the inputs and what the code creates to one device."}}},
       {.kind = "type_mismatch",
        .finding = "crash.exception",
        .sure = 0.95,
@@ -932,41 +1015,51 @@ std::vector<LogRule> make_rules() {
        .finding = "crash.exception",
        .sure = 0.95,
        .patterns = {"shapes cannot be multiplied", "must match the size of tensor b",
-                    "size mismatch, m1:", "Expected input batch_size (*) to match target batch_size",
-                    "Matrix size-incompatible: In[0]", "Expected more than 1 value per channel when training",
-                    "is invalid for input of size", "Shapes must be equal rank", "Incompatible shapes: ["},
+                    "size mismatch, m1:",
+                    "Expected input batch_size (*) to match target batch_size",
+                    "Matrix size-incompatible: In[0]",
+                    "Expected more than 1 value per channel when training",
+                    "is invalid for input of size", "Shapes must be equal rank",
+                    "Incompatible shapes: ["},
        .text = "The shapes of two tensors do not fit each other.",
-       .advice = {{"shapes", "Print the shapes before the line of the traceback; a last batch of one "
-                             "sample is avoided by drop_last=True."}}},
+       .advice = {{"shapes",
+                   "Print the shapes before the line of the traceback; a last batch of one "
+                   "sample is avoided by drop_last=True."}}},
       {.kind = "checkpoint_mismatch",
        .finding = "crash.exception",
        .sure = 0.96,
        .patterns = {"Error(s) in loading state_dict for",
                     "loaded state dict contains a parameter group that doesn't match"},
        .text = "The checkpoint is of another model than the one that is to load it.",
-       .advice = {{"model", "Build the model as it was saved; the message lists the keys (prefix "
-                            "'module.' comes from DataParallel)."}}},
+       .advice = {{"model",
+                   "Build the model as it was saved; the message lists the keys (prefix "
+                   "'module.' comes from DataParallel)."}}},
       {.kind = "file_corrupt",
        .finding = "crash.exception",
        .sure = 0.93,
        .patterns = {"PytorchStreamReader failed", "The file might be corrupted",
                     "Invalid magic number; corrupt file", "image file is truncated",
-                    "cannot identify image file", "corrupted record at", "Invalid JPEG data or crop window",
-                    "UnpicklingError: invalid load key", "EOFError: Ran out of input",
-                    "zipfile.BadZipFile", "File is not a zip file", "Error while deserializing header",
-                    "truncated record at", "OSError: Truncated File Read", "gzip.BadGzipFile"},
+                    "cannot identify image file", "corrupted record at",
+                    "Invalid JPEG data or crop window", "UnpicklingError: invalid load key",
+                    "EOFError: Ran out of input", "zipfile.BadZipFile", "File is not a zip file",
+                    "Error while deserializing header", "truncated record at",
+                    "OSError: Truncated File Read", "gzip.BadGzipFile"},
        .text = "A file of the data set or a checkpoint is damaged or was cut off.",
-       .advice = {{"verify", "Fetch or save it again; a checkpoint is cut off when its job was killed "
-                             "or the disk was full."}}},
+       .advice = {{"verify",
+                   "Fetch or save it again; a checkpoint is cut off when its job was killed "
+                   "or the disk was full."}}},
       {.kind = "autograd_misuse",
        .finding = "crash.exception",
        .sure = 0.95,
-       .patterns = {"has been modified by an inplace operation", "Trying to backward through the graph a second time",
+       .patterns = {"has been modified by an inplace operation",
+                    "Trying to backward through the graph a second time",
                     "does not require grad and does not have a grad_fn"},
-       .text = "The backward pass does not fit the forward pass: a value was changed in place, used "
-               "twice, or never needed a gradient.",
-       .advice = {{"detach", "Replace the in-place operation; detach() what is carried from step to "
-                             "step; look for no_grad."}}},
+       .text =
+           "The backward pass does not fit the forward pass: a value was changed in place, used "
+           "twice, or never needed a gradient.",
+       .advice = {{"detach",
+                   "Replace the in-place operation; detach() what is carried from step to "
+                   "step; look for no_grad."}}},
       {.kind = "download_failed",
        .finding = "",
        .sure = 0.85,
@@ -975,7 +1068,8 @@ std::vector<LogRule> make_rules() {
                     "LocalEntryNotFoundError", "urllib.error.URLError: <urlopen error",
                     "CERTIFICATE_VERIFY_FAILED"},
        .text = "Something was to be fetched from the network, and it could not be reached.",
-       .advice = {{"offline", "Fetch it beforehand where there is a network; see the proxy settings."}}},
+       .advice = {{"offline",
+                   "Fetch it beforehand where there is a network; see the proxy settings."}}},
       {.kind = "interrupted",
        .finding = "",
        .role = kSymptom,

@@ -26,7 +26,6 @@ enum class Look {
   kProcesses,
   kLockedMemory,
   kCpu,
-  kPort,
 };
 
 struct LogRule {

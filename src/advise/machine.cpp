@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -43,6 +44,10 @@ class Reader {
     read_shm();
     read_disks();
     for (const std::string& path : options_.data) read_data(path);
+    if (root_.is_real()) out_.work = space_of(".");
+    const auto cards = root_.list("sys/class/infiniband");
+    out_.infiniband = cards.ok() && !cards->empty();
+    read_torch();
     return std::move(out_);
   }
 
@@ -71,8 +76,11 @@ class Reader {
     for (const int32_t cpu : cpus.value_or(std::vector<int32_t>{})) {
       out_.governor =
           line("sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/scaling_governor");
+      out_.frequency_driver =
+          line("sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/scaling_driver");
       if (!out_.governor.empty()) break;
     }
+    read_nodes();
     const auto info = root_.read("proc/cpuinfo", 64 << 10);
     rest = info.ok() ? std::string_view(*info) : "";
     while (next_line(rest, row)) {
@@ -87,6 +95,23 @@ class Reader {
     out_.perf_paranoid = parse_number<int64_t>(paranoid);
     out_.ptrace_scope = parse_number<double>(line("proc/sys/kernel/yama/ptrace_scope"));
     out_.pressure = !line("proc/pressure/cpu").empty();
+  }
+
+  void read_nodes() {
+    const auto nodes = probe::parse_cpu_list(out_.allowed_memory_nodes);
+    const auto allowed = probe::parse_cpu_list(out_.allowed_cpus);
+    if (!nodes || !allowed || nodes->empty()) return;
+    bool near = false, known = false;
+    for (const int32_t node : *nodes) {
+      const std::string text =
+          line("sys/devices/system/node/node" + std::to_string(node) + "/cpulist");
+      const auto cores = probe::parse_cpu_list(text);
+      known |= !text.empty();
+      for (const int32_t core : cores.value_or(std::vector<int32_t>{})) {
+        near |= std::find(allowed->begin(), allowed->end(), core) != allowed->end();
+      }
+    }
+    out_.memory_near_cores = near || !known;
   }
 
   void read_memory() {
@@ -213,9 +238,9 @@ class Reader {
     for (const Gpu& gpu : out_.gpus) {
       for (const probe::GpuProcess& p : gpu.reading.processes) on_gpu.insert(p.pid);
     }
-    const double uptime = parse_number<double>(line("proc/uptime").substr(
-                                                   0, line("proc/uptime").find(' ')))
-                              .value_or(0);
+    const double uptime =
+        parse_number<double>(line("proc/uptime").substr(0, line("proc/uptime").find(' ')))
+            .value_or(0);
     std::map<int32_t, uint64_t> zombies_of;
     const auto self = static_cast<int32_t>(::getpid());
     std::string text;
@@ -290,8 +315,7 @@ class Reader {
       const auto pid = parse_number<int32_t>(name.substr(6, name.find('_', 6) - 6));
       struct stat st {};
       if (!pid || root_.exists(probe::proc_path(*pid, "stat")) ||
-          ::lstat(root_.full("dev/shm/" + (*names)[i]).c_str(), &st) != 0 ||
-          !S_ISREG(st.st_mode)) {
+          ::lstat(root_.full("dev/shm/" + (*names)[i]).c_str(), &st) != 0 || !S_ISREG(st.st_mode)) {
         continue;
       }
       ++out_.shm_dead_files;
@@ -315,6 +339,30 @@ class Reader {
       disk.rotational = line(queue + "/rotational") == "1";
       if (const auto kb = number(queue + "/read_ahead_kb")) disk.read_ahead_bytes = *kb * 1024;
       out_.disks.push_back(std::move(disk));
+    }
+  }
+
+  // torch/version.py: "__version__ = '2.1.0+cu121'", "cuda: Optional[str] = '12.1'".
+  void read_torch() {
+    for (const std::string& prefix : options_.python_prefixes) {
+      const auto versions = root_.list(prefix + "/lib");
+      for (const std::string& name : versions.ok() ? *versions : std::vector<std::string>{}) {
+        if (!name.starts_with("python3")) continue;
+        const std::string folder = prefix + "/lib/" + name + "/site-packages/torch";
+        const auto text = root_.read(folder + "/version.py", 16 << 10);
+        if (!text.ok()) continue;
+        Framework torch{"PyTorch", "", folder, ""};
+        std::string_view rest = *text, row;
+        while (next_line(rest, row)) {
+          const size_t open = row.find('\''), close = row.rfind('\'');
+          if (open == std::string_view::npos || close <= open) continue;
+          const std::string_view value = row.substr(open + 1, close - open - 1);
+          if (row.starts_with("__version__")) torch.version = value;
+          if (row.starts_with("cuda")) torch.cuda = value;
+        }
+        out_.torch = torch;
+        return;
+      }
     }
   }
 
@@ -377,6 +425,25 @@ class Reader {
 
 Machine read_machine(const fs::Root& root, const MachineOptions& options) {
   return Reader(root, options).read();
+}
+
+std::vector<std::string> python_prefixes() {
+  std::vector<std::string> out;
+  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const char* value = std::getenv(name); value != nullptr && *value == '/') {
+      out.emplace_back(value + 1);
+    }
+  }
+  const char* path = std::getenv("PATH");
+  for (const std::string_view dir : split(path == nullptr ? "" : path, ':')) {
+    const std::filesystem::path bin(dir);
+    std::error_code error;
+    if (dir.starts_with('/') && std::filesystem::exists(bin / "python3", error)) {
+      out.push_back(bin.parent_path().string().substr(1));
+      break;
+    }
+  }
+  return out;
 }
 
 std::string holder_name(const fs::Root& root, int32_t pid) {

@@ -54,12 +54,19 @@ struct DataPlace {
   std::optional<Space> space;
 };
 
+/// A framework as it is installed in the Python that would run.
+struct Framework {
+  std::string name, version, folder;
+  std::string cuda;  // that it was built for: "12.8"; empty for a build without
+};
+
 struct Machine {
   int32_t cores = 0;          // online
   int32_t allowed_cores = 0;  // that this process may run on
   std::optional<double> cpu_quota;
   std::string numa_nodes, allowed_memory_nodes, allowed_cpus;
-  std::string governor;  // of the first core that has one
+  bool memory_near_cores = true;  // a node that memory may come from has a core that may be used
+  std::string governor, frequency_driver;  // of the first core that has them
   std::vector<std::string> cpu_flags;
 
   std::optional<uint64_t> memory_bytes, available_bytes, page_cache_bytes, swap_bytes,
@@ -86,6 +93,9 @@ struct Machine {
 
   std::vector<Disk> disks;
   std::vector<DataPlace> data;
+  std::optional<Space> work;  // of the working directory
+  bool infiniband = false;
+  std::optional<Framework> torch;
   std::optional<double> ptrace_scope;
   std::optional<int64_t> perf_paranoid;
   bool pressure = false;  // the kernel counts pressure
@@ -94,13 +104,18 @@ struct Machine {
 
 struct MachineOptions {
   std::string nvml = "libnvidia-ml.so.1";
-  std::vector<std::string> data;  // folders to look at
-  bool watch_cpu = true;          // look twice, 0.2 s apart, at who uses the CPU
+  std::vector<std::string> data;             // folders to look at
+  std::vector<std::string> python_prefixes;  // where a framework may be installed; first wins
+  bool watch_cpu = true;                     // look twice, 0.2 s apart, at who uses the CPU
 };
 
 Machine read_machine(const fs::Root& root, const MachineOptions& options);
 
-/// Another process's memory on a GPU, with its name where it can be seen.
+/// Where the Python that a shell would start keeps its packages: $VIRTUAL_ENV, $CONDA_PREFIX,
+/// $PATH.
+std::vector<std::string> python_prefixes();
+
+/// "pid 4711 python train.py", as far as it can be seen.
 std::string holder_name(const fs::Root& root, int32_t pid);
 
 }  // namespace flatout::advise

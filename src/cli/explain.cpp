@@ -44,10 +44,10 @@ int explain(const std::vector<std::string>& arguments) {
   }
   const model::Explanation explanation =
       advise::explain(*log, advise::read_machine(fs::Root(), {}));
-  const Status put =
-      write_text("", settings->json ? report::explanation_json(explanation)
-                                    : report::render_explanation(
-                                          explanation, report::options_for(STDOUT_FILENO)));
+  const Status put = write_text(
+      "", settings->json
+              ? report::explanation_json(explanation)
+              : report::render_explanation(explanation, report::options_for(STDOUT_FILENO)));
   if (!put.ok()) log_error(put.error().message);
   return put.ok() ? 0 : 1;
 }

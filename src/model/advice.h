@@ -32,9 +32,9 @@ struct Explanation {
   std::vector<std::string> now;  // what bears on it on this machine at this time
   std::vector<Holder> holders;
   std::vector<Suggestion> advice;
-  std::vector<SeenLine> seen;          // the cause first
-  std::vector<std::string> also;       // kinds that were seen as well, and follow or matter less
-  uint64_t lines = 0, bytes = 0;       // of the log
+  std::vector<SeenLine> seen;     // the cause first
+  std::vector<std::string> also;  // kinds that were seen as well, and follow or matter less
+  uint64_t lines = 0, bytes = 0;  // of the log
 };
 
 /// Something about the machine that will hurt a training job.

@@ -48,10 +48,8 @@ std::string check_up_json(const CheckUp& check_up) {
   out["ok"] = check_up.ok();
   out["problems"] = Json::array();
   for (const Problem& p : check_up.problems) {
-    out["problems"].push_back({{"id", p.id},
-                               {"text", to_utf8(p.text)},
-                               {"hint", to_utf8(p.hint)},
-                               {"fails", p.fails}});
+    out["problems"].push_back(
+        {{"id", p.id}, {"text", to_utf8(p.text)}, {"hint", to_utf8(p.hint)}, {"fails", p.fails}});
   }
   out["machine"] = Json::object();
   for (const auto& [key, value] : check_up.machine) out["machine"][key] = to_utf8(value);

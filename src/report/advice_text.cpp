@@ -24,9 +24,9 @@ class Page {
     const size_t indent = display_width(lead.text);
     bool first = true;
     for (const std::string& part : wrap(clean(text, options_), options_.width - indent)) {
-      text_ += render({first ? lead : Span{std::string(indent, ' ')}, {part, paint}},
-                      options_.color) +
-               "\n";
+      text_ +=
+          render({first ? lead : Span{std::string(indent, ' ')}, {part, paint}}, options_.color) +
+          "\n";
       first = false;
     }
   }
@@ -89,8 +89,7 @@ std::string render_check_up(const CheckUp& check_up, const TextOptions& options)
     if (!p.hint.empty()) page.paragraph({"    try ", Paint::kGood}, p.hint);
   }
   if (check_up.problems.empty()) {
-    page.paragraph({page.bullet(), Paint::kGood}, "Nothing here will hold a job up.",
-                   Paint::kBold);
+    page.paragraph({page.bullet(), Paint::kGood}, "Nothing here will hold a job up.", Paint::kBold);
   }
   page.blank();
   for (const auto& [key, value] : check_up.machine) {
