@@ -382,7 +382,7 @@ void add_facts(const Machine& m, CheckUp& out) {
   fact("memory", size(m.memory_bytes));
   fact("memory_available", size(m.available_bytes));
   fact("memory_limit", size(m.memory_limit));
-  fact("swap", size(m.swap_bytes));
+  if (m.swap_bytes.value_or(0) > 0) fact("swap", size(m.swap_bytes));
   fact("transparent_huge_pages", m.thp);
   if (m.shm) {
     fact("shm",
@@ -458,10 +458,9 @@ CheckUp check_self(const Machine& m) {
       fmt::format("No GPU can be measured: {}.",
                   m.gpu_error.empty() ? "none is there" : m.gpu_error),
       "Needs an NVIDIA GPU with its driver; in a container start it with --gpus all.");
-  const bool groups = m.memory_limit || m.pids_limit || m.cpu_quota || m.group_oom_kills;
-  can("control_group_limits", groups, "self.cgroup",
-      "No limit of a control group is set or can be seen.",
-      "Nothing is to be done where there is none; else mount /sys/fs/cgroup.");
+  can("control_groups", m.control_groups, "self.cgroup",
+      "Control groups cannot be seen: neither can limits of CPU, memory and processes.",
+      "Mount /sys/fs/cgroup.");
   can("other_users_processes", m.root, "self.other_users",
       "Files and memory maps of other users' processes cannot be seen.", "Run flatout as root.");
   out.problems = std::move(found.problems);

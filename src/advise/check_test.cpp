@@ -92,12 +92,19 @@ const std::vector<Rule>& rules() {
       {"leftover.zombies", false,
        [](Machine& m) { m.zombies = 500, m.zombies_of_parent = 500, m.zombies_parent = "pid 1"; },
        [](Machine& m) { m.zombies = 3; }},
-      {"leftover.shm", false,
-       [](Machine& m) { m.shm_dead_bytes = 3 * kGiB, m.shm_dead_files = 9; },
+      {"leftover.shm", false, [](Machine& m) { m.shm_dead_bytes = 3 * kGiB, m.shm_dead_files = 9; },
        [](Machine& m) { m.shm_dead_bytes = 4096, m.shm_dead_files = 1; }},
-      {"mem.shm", true, [](Machine& m) { m.shm = Space{64 << 20, 64 << 20, 0, 0}; },
-       [](Machine& m) { m.shm = Space{2 * kGiB, kGiB, 0, 0}; }},
-      {"mem.fds", false, [](Machine& m) { m.open_files = {1024, 1048576}; },
+      {"mem.shm", true,
+       [](Machine& m) {
+         m.shm = Space{64 << 20, 64 << 20, 0, 0};
+       },
+       [](Machine& m) {
+         m.shm = Space{2 * kGiB, kGiB, 0, 0};
+       }},
+      {"mem.fds", false,
+       [](Machine& m) {
+         m.open_files = {1024, 1048576};
+       },
        [](Machine& m) { m.open_files = {}; }},  // unlimited
       {"limit.pids", true, [](Machine& m) { m.pids_limit = 500; },
        [](Machine& m) { m.pids_limit = 1000; }},
@@ -191,10 +198,11 @@ class CheckTree : public ::testing::Test {
     tree.write("proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-7\nMems_allowed_list:\t0\n");
     tree.write("proc/self/stat", probe::FakeTree::stat_line({.pid = 100, .ppid = 1}));
     tree.write("proc/uptime", "100000.00 1.00\n");
-    tree.write("proc/meminfo",
-               "MemTotal:       65536000 kB\nMemFree:        1000000 kB\nMemAvailable:   60000000 kB\n"
-               "Cached:         3000000 kB\nSwapTotal:      0 kB\nSwapFree:       0 kB\n"
-               "HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n");
+    tree.write(
+        "proc/meminfo",
+        "MemTotal:       65536000 kB\nMemFree:        1000000 kB\nMemAvailable:   60000000 kB\n"
+        "Cached:         3000000 kB\nSwapTotal:      0 kB\nSwapFree:       0 kB\n"
+        "HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n");
     tree.write("proc/self/limits",
                "Limit                     Soft Limit           Hard Limit           Units\n"
                "Max address space         unlimited            unlimited            bytes\n"
@@ -220,8 +228,7 @@ TEST_F(CheckTree, ReadsLimitsOfTheProcess) {
 }
 
 TEST_F(CheckTree, ReadsTheTightestControlGroup) {
-  tree.write("proc/self/mountinfo",
-             "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  tree.write("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
   tree.write("proc/100/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
   tree.write("proc/100/cgroup", "0::/outer/inner\n");
   const std::string dir = "sys/fs/cgroup/outer/";
@@ -298,8 +305,8 @@ TEST_F(CheckTree, ReadsGpusByNvml) {
 TEST_F(CheckTree, FindsALeftOverAndWhatItHolds) {
   // Its session's leader is gone, and so is its parent: init has it.
   tree.task({.pid = 1, .ppid = 0, .name = "systemd"});
-  tree.task({.pid = 77, .ppid = 1, .name = "python3", .pgrp = 60, .session = 60,
-             .rss_pages = 700000});
+  tree.task(
+      {.pid = 77, .ppid = 1, .name = "python3", .pgrp = 60, .session = 60, .rss_pages = 700000});
   tree.link("proc/77/fd/5", "/dev/nvidia0");
   const Machine m = read();
   const model::CheckUp found = check_up(m);
@@ -311,15 +318,15 @@ TEST_F(CheckTree, FindsALeftOverAndWhatItHolds) {
 
 TEST_F(CheckTree, AJobWhoseParentLivesIsNoLeftOver) {
   tree.task({.pid = 60, .ppid = 1, .name = "bash", .exe = "/usr/bin/bash"});
-  tree.task({.pid = 77, .ppid = 60, .name = "python3", .pgrp = 60, .session = 60,
-             .rss_pages = 700000});
+  tree.task(
+      {.pid = 77, .ppid = 60, .name = "python3", .pgrp = 60, .session = 60, .rss_pages = 700000});
   tree.link("proc/77/fd/5", "/dev/nvidia0");
   EXPECT_EQ(find(check_up(read()), "leftover.process"), nullptr);
 }
 
 TEST(CheckSelf, SaysWhatTheRestWouldTake) {
   Machine m = healthy();
-  m.pressure = m.root = true;
+  m.pressure = m.root = m.control_groups = true;
   EXPECT_TRUE(check_self(m).problems.empty());
   m.gpus.clear();
   m.pressure = m.root = false;

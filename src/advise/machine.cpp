@@ -143,6 +143,7 @@ class Reader {
     }
     const auto chains = probe::find_cgroups(root_, self);
     if (!chains.ok()) return;
+    out_.control_groups = !chains->empty();
     const auto chain_of = [&](const char* controller) -> const probe::CgroupChain* {
       const auto it = chains->find(controller);
       return it == chains->end() ? nullptr : &it->second;
@@ -326,7 +327,9 @@ class Reader {
   void read_disks() {
     const auto names = root_.list("sys/block");
     for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
-      if (name.starts_with("loop") || name.starts_with("ram") || name.starts_with("sr")) continue;
+      if (name.starts_with("loop") || name.starts_with("ram") || name.starts_with("zram") ||
+          name.starts_with("sr"))
+        continue;
       if (out_.disks.size() >= kMaxDisks) break;
       const std::string queue = "sys/block/" + name + "/queue";
       Disk disk;
@@ -368,14 +371,14 @@ class Reader {
 
   void read_data(const std::string& path) {
     DataPlace place;
-    place.path = path;
+    place.path = "/" + path;
     std::error_code error;
     const std::filesystem::path full = std::filesystem::canonical(root_.full(path), error);
     if (error) return;
     const auto text = root_.read("proc/self/mountinfo", 4 << 20);
     std::vector<probe::Mount> mounts;
     if (text.ok()) mounts = probe::parse_mountinfo(*text);
-    const std::string inside = root_.is_real() ? full.string() : path;
+    const std::string inside = root_.is_real() ? full.string() : place.path;
     if (const probe::Mount* mount = probe::mount_of(mounts, inside)) {
       place.fs_type = mount->type;
       place.source = mount->source;

@@ -71,6 +71,7 @@ struct Machine {
 
   std::optional<uint64_t> memory_bytes, available_bytes, page_cache_bytes, swap_bytes,
       free_swap_bytes, huge_pages, free_huge_pages, huge_page_bytes;
+  bool control_groups = false;                            // can be seen
   std::optional<uint64_t> memory_limit, memory_in_group;  // of the tightest control group
   std::optional<uint64_t> group_oom_kills, oom_kills;     // of the group; since boot
   std::optional<uint64_t> swappiness, max_map_count;

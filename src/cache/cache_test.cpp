@@ -35,7 +35,9 @@ class CacheTest : public ::testing::Test {
     return path;
   }
   // False where the file system keeps its pages whatever is asked.
-  bool cold(const std::vector<std::string>& files) const { return drop(files, true).after_bytes == 0; }
+  bool cold(const std::vector<std::string>& files) const {
+    return drop(files, true).after_bytes == 0;
+  }
   std::string dir;
 };
 
@@ -116,7 +118,7 @@ TEST_F(CacheTest, RoomIsFreeMemoryLessAReserveWithinTheLimit) {
   };
   EXPECT_FALSE(room(fs::Root(dir)));
   put("proc/meminfo", "MemTotal: 10000000 kB\nMemFree: 4000000 kB\nMemAvailable: 9000000 kB\n");
-  EXPECT_EQ(room(fs::Root(dir)), 4000000u * 1024 - 10000000u * 1024 / 50);
+  EXPECT_EQ(room(fs::Root(dir)), (uint64_t{4000000} - 10000000 / 50) * 1024);
   put("sys/fs/cgroup/memory.max", "1000000\n");
   put("sys/fs/cgroup/memory.current", "900000\n");
   EXPECT_EQ(room(fs::Root(dir)), 100000u);

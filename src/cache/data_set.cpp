@@ -57,13 +57,24 @@ class Lister {
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
 
-// The part of the map that a file covers, each part's share summed up in bytes.
-void draw(const QuietFile& file, uint64_t begin, uint64_t part_bytes, std::vector<double>& map) {
-  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+uint64_t page_bytes() {
+  static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+// The parts of the map that a file covers, what is cached of each summed up in bytes. `whole`: all
+// of it is.
+void draw(const QuietFile& file, bool whole, uint64_t begin, uint64_t part_bytes,
+          std::vector<double>& map) {
+  const uint64_t page = page_bytes();
   const uint64_t end = begin + file.bytes();
   for (uint64_t part = begin / part_bytes; part < map.size() && part * part_bytes < end; ++part) {
     const uint64_t from = std::max(begin, part * part_bytes) - begin;
     const uint64_t to = std::min(end, (part + 1) * part_bytes) - begin;
+    if (whole) {
+      map[part] += static_cast<double>(to - from);
+      continue;
+    }
     // Whole pages from the one that holds `from`; the next part begins with the next.
     const uint64_t first = (from + page - 1) / page * page;
     const uint64_t last = std::min(file.bytes(), (to + page - 1) / page * page);
@@ -105,14 +116,13 @@ DataSet look_at(const std::vector<std::string>& files, size_t parts) {
     out.dirty_bytes += got->dirty.value_or(0);
   }
   if (parts == 0 || out.bytes == 0) return out;
-  out.map.assign(std::min<uint64_t>(parts, out.bytes), 0);
+  out.map.assign(std::clamp<uint64_t>(out.bytes / page_bytes(), 1, parts), 0);
   const uint64_t part_bytes = (out.bytes + out.map.size() - 1) / out.map.size();
   uint64_t begin = 0;
   for (const CachedFile& file : out.files) {
-    // All or nothing needs no second look.
     if (file.cached_bytes > 0) {
       if (auto open = QuietFile::open(file.path); open.ok()) {
-        draw(*open, begin, part_bytes, out.map);
+        draw(*open, file.cached_bytes == file.bytes, begin, part_bytes, out.map);
       }
     }
     begin += file.bytes;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -116,7 +117,7 @@ std::string map_text(const std::vector<double>& map, size_t width, bool unicode)
   for (size_t i = 0; i < map.size(); ++i) {
     if (i % width == 0) out += i == 0 ? "  " : "\n  ";
     const size_t level = map[i] <= 0 ? 0 : map[i] >= 1 ? 4 : 1 + static_cast<size_t>(map[i] * 3);
-    out += (unicode ? kCells : kPlain)[std::min<size_t>(level, 4)];
+    out += unicode ? kCells[level] : kPlain[level];
   }
   return out + "\n";
 }
@@ -128,13 +129,17 @@ struct Folder {
 
 // By the folder that each file lies in, biggest first.
 std::vector<Folder> by_folder(const std::vector<cache::CachedFile>& files) {
-  std::vector<Folder> out;
+  std::map<std::string, Folder> folders;
   for (const cache::CachedFile& file : files) {
-    const std::string path = std::filesystem::path(file.path).parent_path().string();
-    if (out.empty() || out.back().path != path) out.push_back({path.empty() ? "." : path});
-    ++out.back().files;
-    out.back().bytes += file.bytes;
-    out.back().cached += file.cached_bytes;
+    Folder& folder = folders[std::filesystem::path(file.path).parent_path().string()];
+    ++folder.files;
+    folder.bytes += file.bytes;
+    folder.cached += file.cached_bytes;
+  }
+  std::vector<Folder> out;
+  for (auto& [path, folder] : folders) {
+    folder.path = path.empty() ? "." : path;
+    out.push_back(folder);
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Folder& a, const Folder& b) { return a.bytes > b.bytes; });

@@ -292,15 +292,15 @@ int completion(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   const std::string& shell = settings->positional[0];
   const std::vector<Usage> usages = all_usages();
-  std::string text;
-  if (shell == "bash") text = bash(usages);
-  if (shell == "zsh") text = zsh(usages);
-  if (shell == "fish") text = fish(usages);
-  if (text.empty()) {
+  std::string script;
+  if (shell == "bash") script = bash(usages);
+  if (shell == "zsh") script = zsh(usages);
+  if (shell == "fish") script = fish(usages);
+  if (script.empty()) {
     return bad_usage(fmt::format("there is no completion for '{}'", escape_terminal(shell)),
                      "bash, zsh or fish");
   }
-  const Status put = write_text("", text);
+  const Status put = write_text("", script);
   return put.ok() ? 0 : 1;
 }
 

@@ -93,8 +93,8 @@ std::string render_check_up(const CheckUp& check_up, const TextOptions& options)
   }
   page.blank();
   for (const auto& [key, value] : check_up.machine) {
-    page.line({{fmt::format("  {:<22}", key), Paint::kDim},
-               {page.fit(value, page.width() - std::min<size_t>(24, page.width()))}});
+    page.line({{fmt::format("  {:<24}", key), Paint::kDim},
+               {page.fit(value, page.width() - std::min<size_t>(26, page.width()))}});
   }
   return page.take();
 }
