@@ -15,6 +15,11 @@ int train(const std::vector<std::string>& arguments);
 int devmem(const std::vector<std::string>& arguments);
 int trace(const std::vector<std::string>& arguments);
 int feed(const std::vector<std::string>& arguments);
+int check(const std::vector<std::string>& arguments);
+int explain(const std::vector<std::string>& arguments);
+int cache(const std::vector<std::string>& arguments);
+int completion(const std::vector<std::string>& arguments);
+int manual(const std::vector<std::string>& arguments);
 
 /// All of it: picks the command, prints help and version.
 int main_program(const std::vector<std::string>& arguments);

@@ -12,19 +12,10 @@
 namespace flatout::cli {
 namespace {
 
-struct OptionInfo {
-  std::string_view name;
-  bool takes_value;
-};
+std::vector<Usage>* recorded_usages = nullptr;
 
 template <class T>
 constexpr bool kTakesValue = !std::is_same_v<T, bool>;
-
-constexpr OptionInfo kOptions[] = {
-#define FLATOUT_OPTION(name, type, standard, help) {#name, kTakesValue<type>},
-#include "cli/options.def"
-#undef FLATOUT_OPTION
-};
 
 // CLI11's help, with our own line of usage.
 class Help : public CLI::Formatter {
@@ -35,12 +26,6 @@ class Help : public CLI::Formatter {
  private:
   std::string usage_;
 };
-
-std::string flag_of(std::string_view name) {
-  std::string out = "--" + std::string(name);
-  std::replace(out.begin(), out.end(), '_', '-');
-  return out;
-}
 
 std::string variable_of(std::string_view name) {
   std::string out = "FLATOUT_" + std::string(name);
@@ -59,7 +44,7 @@ CLI::Option* bind(CLI::App& app, const std::string& flag_name, T& value, const c
 
 bool takes_value(std::string_view word) {
   return word == "-o" ||
-         std::any_of(std::begin(kOptions), std::end(kOptions), [&](const OptionInfo& option) {
+         std::any_of(option_rows().begin(), option_rows().end(), [&](const OptionRow& option) {
            return option.takes_value && word == flag_of(option.name);
          });
 }
@@ -98,6 +83,23 @@ size_t distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+const std::vector<OptionRow>& option_rows() {
+  static const std::vector<OptionRow> rows = {
+#define FLATOUT_OPTION(name, type, standard, help) {#name, kTakesValue<type>, help},
+#include "cli/options.def"
+#undef FLATOUT_OPTION
+  };
+  return rows;
+}
+
+std::string flag_of(std::string_view name) {
+  std::string out = "--" + std::string(name);
+  std::replace(out.begin(), out.end(), '_', '-');
+  return out;
+}
+
+void record_usages(std::vector<Usage>* into) { recorded_usages = into; }
+
 std::string_view nearest(std::string_view word, const std::vector<std::string_view>& known) {
   std::string_view best;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
@@ -118,6 +120,10 @@ int bad_usage(std::string_view message, std::string_view hint) {
 
 std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>& arguments,
                               int& exit_code) {
+  if (recorded_usages != nullptr) {
+    recorded_usages->push_back(usage);
+    return std::nullopt;
+  }
   Settings settings;
   std::vector<std::string> words = arguments;
   std::vector<std::string> command;

@@ -36,6 +36,20 @@ struct Usage {
   size_t min_positional = 0, max_positional = 0;
 };
 
+/// A row of options.def.
+struct OptionRow {
+  std::string_view name;  // "fail_on"
+  bool takes_value;
+  std::string_view text;
+};
+const std::vector<OptionRow>& option_rows();
+/// "--fail-on" for "fail_on".
+std::string flag_of(std::string_view name);
+
+/// From now on parse() only adds its usage to `into` and gives nullopt; nullptr ends that. A
+/// command tells how it is called nowhere else, so completion and manual cannot differ from it.
+void record_usages(std::vector<Usage>* into);
+
 /// Parses the arguments after the command's name. nullopt: help was printed or the usage is wrong;
 /// `exit_code` says which (0 or 2).
 std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>& arguments,

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/manual.h"
 #include "cli/options.h"
 
 namespace flatout::cli {
@@ -23,6 +24,8 @@ constexpr std::string_view kHelp =
   flatout trace summary trace.json.gz   what held a job up, from a profiler's trace
   flatout devmem replay snapshot.pickle how much memory other allocators would take
   flatout feed bench train/             what a data set of pictures costs to read
+  flatout check                         what will go wrong, before it starts
+  flatout explain train.log             what went wrong first, why, and what to do
 
 Commands:
   run        start a job and watch it; the exit code is the job's own
@@ -33,7 +36,11 @@ Commands:
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
   devmem     device memory: which allocator fits, and why it ran out
   feed       measure and check a data set with Flatout's own input pipeline
+  check      what on this machine will stop a job or hold it up
+  cache      the page cache of a data set: status, warm, drop
+  explain    what went wrong, from a log or a traceback
   train      the embedded trainer: a job to try it on, with causes to build in
+  completion for bash, zsh or fish
 
 Each has --help. Options may also be given as variables (FLATOUT_RATE=20): docs/options.md.
 )";
@@ -41,6 +48,7 @@ Each has --help. Options may also be given as variables (FLATOUT_RATE=20): docs/
 struct Command {
   std::string_view name;
   int (*function)(const std::vector<std::string>&);
+  std::vector<std::string> parts;  // commands of its own
 };
 
 constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"report", report},
@@ -50,8 +58,32 @@ constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"rep
 constexpr Command kCommands[] = {{"run", run},       {"attach", attach},   {"fix", fix},
                                  {"report", report}, {"compare", compare}, {"train", train},
                                  {"trace", trace}};
+const Command kCommands[] = {
+    {"run", run, {}},
+    {"attach", attach, {}},
+    {"report", report, {}},
+    {"compare", compare, {}},
+    {"trace", trace, {"summary", "diff", "convert", "slice"}},
+    {"check", check, {}},
+    {"explain", explain, {}},
+    {"cache", cache, {"status", "warm", "drop"}},
+    {"train", train, {}},
+    {"completion", completion, {}},
+    {"manual", manual, {}},
+};
 
 }  // namespace
+
+std::vector<Usage> all_usages() {
+  std::vector<Usage> out;
+  record_usages(&out);
+  for (const Command& command : kCommands) {
+    if (command.parts.empty()) command.function({});
+    for (const std::string& part : command.parts) command.function({part});
+  }
+  record_usages(nullptr);
+  return out;
+}
 
 int main_program(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {

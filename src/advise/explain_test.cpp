@@ -1,0 +1,231 @@
+#include "advise/explain.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "advise/oom_message.h"
+#include "base/text.h"
+
+namespace flatout::advise {
+namespace {
+
+struct LogCase {
+  std::string file, near;  // the rule that must not be seen, for a near miss
+  std::string kind, finding, text;
+};
+
+// The format: tests/logs/README.md.
+std::vector<LogCase> read_cases() {
+  std::vector<LogCase> out;
+  for (const auto& entry : std::filesystem::directory_iterator(FLATOUT_TEST_DATA "/logs")) {
+    if (entry.path().extension() != ".txt") continue;
+    std::ifstream in(entry.path());
+    std::string line;
+    while (std::getline(in, line)) {
+      if (!line.starts_with("=== ")) {
+        if (!out.empty()) out.back().text += line + "\n";
+        continue;
+      }
+      LogCase next;
+      next.file = entry.path().filename();
+      std::istringstream words(line.substr(4));
+      std::string first;
+      words >> first;
+      if (first == "near") {
+        words >> next.near >> next.kind;
+        next.near.pop_back();  // ':'
+      } else {
+        next.kind = first;
+        words >> next.finding;
+        if (next.finding == "-") next.finding.clear();
+      }
+      out.push_back(std::move(next));
+    }
+  }
+  return out;
+}
+
+model::Explanation explain_text(std::string_view text, const Machine& machine = {}) {
+  LogReader reader;
+  reader.feed(text);
+  return explain(reader.finish(), machine);
+}
+
+TEST(Explain, KnowsEachLogAndNoNearMiss) {
+  const std::vector<LogCase> cases = read_cases();
+  ASSERT_GT(cases.size(), 150u);
+  for (const LogCase& c : cases) {
+    const model::Explanation e = explain_text(c.text);
+    const std::string what =
+        c.file + ": " + (c.near.empty() ? "" : "near " + c.near) + "\n" + c.text;
+    EXPECT_EQ(e.kind, c.kind) << what << e.text;
+    if (c.near.empty()) {
+      EXPECT_EQ(e.finding, c.finding) << what;
+    } else {
+      EXPECT_NE(e.kind, c.near) << what;
+    }
+    if (e.kind == "unknown" || e.kind == "none") {
+      EXPECT_EQ(e.finding, "") << what;
+      EXPECT_EQ(e.sure, 0) << what;
+    }
+  }
+}
+
+TEST(Explain, EachRuleHasALogAndANearMiss) {
+  std::set<std::string> logs, near;
+  for (const LogCase& c : read_cases()) {
+    (c.near.empty() ? logs : near).insert(c.near.empty() ? c.kind : c.near);
+  }
+  std::set<std::string> kinds;
+  for (const LogRule& rule : log_rules()) {
+    const std::string kind(rule.kind);
+    EXPECT_TRUE(kinds.insert(kind).second) << kind << " stands twice";
+    EXPECT_TRUE(logs.contains(kind)) << kind << " has no log";
+    EXPECT_TRUE(near.contains(kind)) << kind << " has no near miss";
+    EXPECT_FALSE(rule.text.empty() || rule.advice.empty()) << kind;
+    EXPECT_TRUE(rule.sure > 0 && rule.sure < 1) << kind;
+  }
+  EXPECT_GE(kinds.size(), 40u);
+}
+
+const std::string kOom =
+    "Traceback (most recent call last):\n"
+    "  File \"train.py\", line 9, in <module>\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total "
+    "capacity of 8.00 GiB of which 0.50 GiB is free. Including non-PyTorch memory, this process "
+    "has "
+    "7.50 GiB memory in use. Of the allocated memory 7.00 GiB is allocated by PyTorch, and 10.00 "
+    "MiB "
+    "is reserved by PyTorch but unallocated.\n";
+const std::string kUnknown =
+    "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nWidgetFault: bent\n";
+
+std::string progress(int lines) {
+  std::string out;
+  for (int i = 0; i < lines; ++i) out += "step " + std::to_string(i) + " loss 0.5\n";
+  return out;
+}
+
+TEST(Explain, AnErrorThatTheJobGotOverIsNotTheCause) {
+  EXPECT_EQ(explain_text(kOom + progress(300) + kUnknown).kind, "unknown");
+  EXPECT_EQ(explain_text(kUnknown + progress(300) + kOom).kind, "cuda_out_of_memory");
+  // Close to each other the known cause counts, less surely.
+  const model::Explanation both = explain_text(kUnknown + progress(20) + kOom);
+  EXPECT_EQ(both.kind, "cuda_out_of_memory");
+  EXPECT_LT(both.sure, explain_text(kOom).sure);
+}
+
+TEST(Explain, WhatOnlyFollowsLeavesTheCauseToAnEarlierEpisode) {
+  const std::string timeout =
+      "[rank0]:[E ProcessGroupNCCL.cpp:563] [Rank 0] Watchdog caught collective operation "
+      "timeout\n";
+  EXPECT_EQ(explain_text(kOom + progress(5000) + timeout).kind, "cuda_out_of_memory");
+  EXPECT_EQ(explain_text(progress(10) + timeout).kind, "nccl_timeout");
+}
+
+TEST(Explain, SaysTheLineAndABatchThatMayFit) {
+  const model::Explanation e = explain_text("Namespace(batch_size=64)\n" + kOom);
+  ASSERT_FALSE(e.seen.empty());
+  EXPECT_EQ(e.seen[0].number, 4u);
+  EXPECT_NE(e.advice[0].text.find("32 instead of the 64"), std::string::npos) << e.advice[0].text;
+  EXPECT_EQ(e.lines, 4u);
+}
+
+TEST(Explain, LineEndsAndPrefixesMakeNoDifference) {
+  std::string crlf, stamped;
+  std::string_view rest = kUnknown, line;
+  int second = 0;
+  while (next_line(rest, line)) {
+    crlf += std::string(line) + "\r\n";
+    stamped +=
+        "2024-05-02 10:11:0" + std::to_string(second++) + " [rank1]: " + std::string(line) + "\n";
+  }
+  for (const std::string& text : {crlf, stamped}) {
+    const model::Explanation e = explain_text(text);
+    EXPECT_EQ(e.kind, "unknown");
+    ASSERT_EQ(e.seen.size(), 1u) << text;
+    EXPECT_EQ(e.seen[0].text, "WidgetFault: bent");
+  }
+  std::string windows;
+  rest = kOom;
+  while (next_line(rest, line)) windows += std::string(line) + "\r\n";
+  EXPECT_EQ(explain_text(windows).kind, "cuda_out_of_memory");
+  EXPECT_EQ(explain_text("").kind, "none");
+  EXPECT_EQ(explain_text(progress(5) + "mean squared error: 0.12\n").kind, "none");
+}
+
+TEST(Explain, ALogInPiecesIsTheSameLog) {
+  const std::string log = progress(400) + kUnknown + progress(300) + kOom + progress(10);
+  const model::Explanation whole = explain_text(log);
+  for (const size_t lines : {1u, 2u, 3u, 50u}) {
+    LogReader reader;
+    std::string_view rest = log, line;
+    std::string piece;
+    size_t count = 0;
+    while (next_line(rest, line)) {
+      piece += std::string(line) + "\n";
+      if (++count % lines != 0) continue;
+      reader.feed(piece);
+      piece.clear();
+    }
+    reader.feed(piece);
+    const model::Explanation e = explain(reader.finish(), {});
+    EXPECT_EQ(e.kind, whole.kind) << lines;
+    ASSERT_EQ(e.seen.size(), whole.seen.size()) << lines;
+    EXPECT_EQ(e.seen[0].number, whole.seen[0].number) << lines;
+    EXPECT_EQ(e.lines, whole.lines) << lines;
+  }
+}
+
+Machine one_gpu(uint64_t used, std::vector<probe::GpuProcess> processes) {
+  Machine m;
+  Gpu gpu;
+  gpu.reading.mem_total_bytes = 8u << 30;
+  gpu.reading.mem_used_bytes = used;
+  gpu.reading.processes = std::move(processes);
+  m.gpus.push_back(gpu);
+  Task task;
+  task.pid = 4711;
+  task.command = "python old.py";
+  m.tasks.push_back(task);
+  return m;
+}
+
+TEST(Explain, NamesWhoHoldsTheMemoryNow) {
+  const std::string log =
+      "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+      "`cublasCreate(handle)`\n";
+  const model::Explanation taken = explain_text(log, one_gpu(7u << 30, {{4711, 6u << 30}}));
+  ASSERT_EQ(taken.holders.size(), 1u);
+  EXPECT_EQ(taken.holders[0].what, "pid 4711 python old.py on GPU 0");
+  EXPECT_EQ(taken.holders[0].bytes, 6u << 30);
+  const model::Explanation free = explain_text(log, one_gpu(1u << 20, {}));
+  EXPECT_TRUE(free.holders.empty());
+  EXPECT_LT(free.sure, taken.sure);
+  EXPECT_EQ(free.finding, "gpu.memory_taken");
+}
+
+TEST(OomMessage, ReadsAllAgesOfTheMessage) {
+  const auto old = parse_oom_message(
+      "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; 9.75 GiB "
+      "already allocated; 19.44 MiB free; 9.90 GiB reserved in total by PyTorch)");
+  ASSERT_TRUE(old);
+  EXPECT_EQ(old->wanted, 20u << 20);
+  EXPECT_EQ(old->unallocated.value() >> 20, 153u);
+  EXPECT_EQ(cause_of(*old), OomCause::kTooBig);
+  const auto oldest = parse_oom_message(
+      "CUDA out of memory. Tried to allocate 98.00 MiB (GPU 0; 11.17 GiB total capacity; 3.34 GiB "
+      "already allocated; 58.81 MiB free; 60.19 MiB cached)");
+  ASSERT_TRUE(oldest);
+  EXPECT_EQ(cause_of(*oldest), OomCause::kTaken);  // 7 GiB are somebody else's
+  EXPECT_FALSE(parse_oom_message("CUDA error: out of memory"));
+  EXPECT_FALSE(parse_oom_message("all is well"));
+}
+
+}  // namespace
+}  // namespace flatout::advise

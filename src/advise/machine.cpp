@@ -1,0 +1,463 @@
+#include "advise/machine.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "base/text.h"
+#include "probe/cgroup_files.h"
+#include "probe/kernel_files.h"
+#include "probe/leftover.h"
+#include "probe/mount_table.h"
+#include "probe/proc_files.h"
+#include "probe/reading.h"
+
+namespace flatout::advise {
+namespace {
+
+constexpr auto kWatch = std::chrono::milliseconds(200);
+constexpr size_t kMaxTasks = 40;
+constexpr size_t kMaxShmFiles = 20'000;
+constexpr uint64_t kMaxDataFiles = 200'000;
+constexpr size_t kMaxDisks = 64;
+
+class Reader {
+ public:
+  Reader(const fs::Root& root, const MachineOptions& options) : root_(root), options_(options) {}
+
+  Machine read() {
+    out_.root = ::geteuid() == 0;
+    read_cores();
+    read_memory();
+    read_groups();
+    read_limits();
+    read_gpus();
+    read_tasks();
+    read_shm();
+    read_disks();
+    for (const std::string& path : options_.data) read_data(path);
+    if (root_.is_real()) out_.work = space_of(".");
+    const auto cards = root_.list("sys/class/infiniband");
+    out_.infiniband = cards.ok() && !cards->empty();
+    read_torch();
+    return std::move(out_);
+  }
+
+ private:
+  std::string line(std::string_view path) const {
+    const auto text = root_.read(path, 4096);
+    if (!text.ok()) return "";
+    return std::string(trim(std::string_view(*text).substr(0, text->find('\n'))));
+  }
+  std::optional<uint64_t> number(std::string_view path) const {
+    return parse_number<uint64_t>(line(path));
+  }
+
+  void read_cores() {
+    const std::string online = line("sys/devices/system/cpu/online");
+    out_.cores = probe::count_cpu_list(online).value_or(0);
+    const auto status = root_.read("proc/self/status", 8192);
+    std::string_view rest = status.ok() ? std::string_view(*status) : "", row;
+    while (next_line(rest, row)) {
+      if (row.starts_with("Cpus_allowed_list:")) out_.allowed_cpus = trim(row.substr(18));
+      if (row.starts_with("Mems_allowed_list:")) out_.allowed_memory_nodes = trim(row.substr(18));
+    }
+    out_.allowed_cores = probe::count_cpu_list(out_.allowed_cpus).value_or(0);
+    out_.numa_nodes = line("sys/devices/system/node/online");
+    const auto cpus = probe::parse_cpu_list(online);
+    for (const int32_t cpu : cpus.value_or(std::vector<int32_t>{})) {
+      out_.governor =
+          line("sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/scaling_governor");
+      out_.frequency_driver =
+          line("sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/scaling_driver");
+      if (!out_.governor.empty()) break;
+    }
+    read_nodes();
+    const auto info = root_.read("proc/cpuinfo", 64 << 10);
+    rest = info.ok() ? std::string_view(*info) : "";
+    while (next_line(rest, row)) {
+      if (!row.starts_with("flags") && !row.starts_with("Features")) continue;
+      std::string_view flags = row.substr(std::min(row.size(), row.find(':') + 1));
+      for (std::string_view word = next_word(flags); !word.empty(); word = next_word(flags)) {
+        out_.cpu_flags.emplace_back(word);
+      }
+      break;
+    }
+    const std::string paranoid = line("proc/sys/kernel/perf_event_paranoid");
+    out_.perf_paranoid = parse_number<int64_t>(paranoid);
+    out_.ptrace_scope = parse_number<double>(line("proc/sys/kernel/yama/ptrace_scope"));
+    out_.pressure = !line("proc/pressure/cpu").empty();
+  }
+
+  void read_nodes() {
+    const auto nodes = probe::parse_cpu_list(out_.allowed_memory_nodes);
+    const auto allowed = probe::parse_cpu_list(out_.allowed_cpus);
+    if (!nodes || !allowed || nodes->empty()) return;
+    bool near = false, known = false;
+    for (const int32_t node : *nodes) {
+      const std::string text =
+          line("sys/devices/system/node/node" + std::to_string(node) + "/cpulist");
+      const auto cores = probe::parse_cpu_list(text);
+      known |= !text.empty();
+      for (const int32_t core : cores.value_or(std::vector<int32_t>{})) {
+        near |= std::find(allowed->begin(), allowed->end(), core) != allowed->end();
+      }
+    }
+    out_.memory_near_cores = near || !known;
+  }
+
+  void read_memory() {
+    const auto text = root_.read("proc/meminfo");
+    if (text.ok()) {
+      out_.memory_bytes = probe::find_field(*text, "MemTotal");
+      out_.available_bytes = probe::find_field(*text, "MemAvailable");
+      out_.page_cache_bytes = probe::find_field(*text, "Cached");
+      out_.swap_bytes = probe::find_field(*text, "SwapTotal");
+      out_.free_swap_bytes = probe::find_field(*text, "SwapFree");
+      out_.huge_pages = probe::find_field(*text, "HugePages_Total");
+      out_.free_huge_pages = probe::find_field(*text, "HugePages_Free");
+      out_.huge_page_bytes = probe::find_field(*text, "Hugepagesize");
+    }
+    const auto vmstat = root_.read("proc/vmstat");
+    if (vmstat.ok()) out_.oom_kills = probe::find_pair(*vmstat, "oom_kill");
+    out_.swappiness = number("proc/sys/vm/swappiness");
+    out_.max_map_count = number("proc/sys/vm/max_map_count");
+    out_.thp = line("sys/kernel/mm/transparent_hugepage/enabled");
+  }
+
+  void read_groups() {
+    int32_t self = static_cast<int32_t>(::getpid());
+    if (!root_.is_real()) {
+      const auto stat = root_.read("proc/self/stat", 4096);
+      const auto parsed = stat.ok() ? probe::parse_pid_stat(*stat) : std::nullopt;
+      if (!parsed) return;
+      self = parsed->pid;
+    }
+    const auto chains = probe::find_cgroups(root_, self);
+    if (!chains.ok()) return;
+    out_.control_groups = !chains->empty();
+    const auto chain_of = [&](const char* controller) -> const probe::CgroupChain* {
+      const auto it = chains->find(controller);
+      return it == chains->end() ? nullptr : &it->second;
+    };
+    if (const auto* cpu = chain_of("cpu")) {
+      for (const probe::CgroupDir& level : cpu->levels) {
+        const auto quota = cpu->v2 ? probe::parse_cpu_max(line(level.dir + "/cpu.max"))
+                                   : probe::cpu_quota(line(level.dir + "/cpu.cfs_quota_us"),
+                                                      line(level.dir + "/cpu.cfs_period_us"));
+        if (quota && (!out_.cpu_quota || *quota < *out_.cpu_quota)) out_.cpu_quota = quota;
+      }
+    }
+    if (const auto* memory = chain_of("memory")) {
+      for (const probe::CgroupDir& level : memory->levels) {
+        const auto limit = probe::parse_limit(
+            line(level.dir + (memory->v2 ? "/memory.max" : "/memory.limit_in_bytes")));
+        if (!limit || (out_.memory_limit && *limit >= *out_.memory_limit)) continue;
+        out_.memory_limit = limit;
+        out_.memory_in_group =
+            number(level.dir + (memory->v2 ? "/memory.current" : "/memory.usage_in_bytes"));
+        const auto events =
+            root_.read(level.dir + (memory->v2 ? "/memory.events" : "/memory.oom_control"));
+        if (events.ok()) out_.group_oom_kills = probe::find_pair(*events, "oom_kill");
+      }
+    }
+    if (const auto* pids = chain_of("pids")) {
+      for (const probe::CgroupDir& level : pids->levels) {
+        const auto limit = probe::parse_limit(line(level.dir + "/pids.max"));
+        if (!limit || (out_.pids_limit && *limit >= *out_.pids_limit)) continue;
+        out_.pids_limit = limit;
+        out_.pids_in_group = number(level.dir + "/pids.current");
+      }
+    }
+  }
+
+  void read_limits() {
+    const auto text = root_.read("proc/self/limits", 16 << 10);
+    if (!text.ok()) return;
+    for (const auto& [name, limit] : {std::pair{"Max open files", &out_.open_files},
+                                      std::pair{"Max processes", &out_.processes},
+                                      std::pair{"Max locked memory", &out_.locked_memory},
+                                      std::pair{"Max address space", &out_.address_space}}) {
+      std::string_view rest = *text, row;
+      while (next_line(rest, row)) {
+        if (!row.starts_with(name)) continue;
+        row.remove_prefix(std::string_view(name).size());
+        limit->soft = parse_number<uint64_t>(next_word(row));
+        limit->hard = parse_number<uint64_t>(next_word(row));
+      }
+    }
+  }
+
+  void read_gpus() {
+    // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue ..."
+    std::string module = line("proc/driver/nvidia/version");
+    std::string_view words = module;
+    for (std::string_view word = next_word(words); !word.empty(); word = next_word(words)) {
+      if (word[0] >= '0' && word[0] <= '9' && word.find('.') != std::string_view::npos) {
+        out_.kernel_module_version = word;
+        break;
+      }
+    }
+    const auto nvml = probe::Nvml::open(options_.nvml);
+    if (!nvml.ok()) {
+      out_.gpu_error = nvml.error().message;
+      return;
+    }
+    out_.driver_version = (*nvml)->driver_version();
+    out_.cuda_version = (*nvml)->cuda_version();
+    for (uint32_t i = 0; i < (*nvml)->count(); ++i) {
+      out_.gpus.push_back({(*nvml)->facts(i), (*nvml)->read(i, false)});
+    }
+  }
+
+  std::map<int32_t, uint64_t> cpu_ticks() const {
+    std::map<int32_t, uint64_t> out;
+    const auto names = root_.list("proc");
+    std::string text;
+    for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
+      const auto pid = parse_number<int32_t>(name);
+      if (!pid || !root_.read_into(probe::proc_path(*pid, "stat"), text, 4096).ok()) continue;
+      if (const auto stat = probe::parse_pid_stat(text)) {
+        out[*pid] = stat->user_ticks + stat->system_ticks;
+      }
+    }
+    return out;
+  }
+
+  void read_tasks() {
+    const std::map<int32_t, uint64_t> before = cpu_ticks();
+    if (options_.watch_cpu) std::this_thread::sleep_for(kWatch);
+    std::set<int32_t> on_gpu;
+    for (const Gpu& gpu : out_.gpus) {
+      for (const probe::GpuProcess& p : gpu.reading.processes) on_gpu.insert(p.pid);
+    }
+    const double uptime =
+        parse_number<double>(line("proc/uptime").substr(0, line("proc/uptime").find(' ')))
+            .value_or(0);
+    std::map<int32_t, uint64_t> zombies_of;
+    const auto self = static_cast<int32_t>(::getpid());
+    std::string text;
+    for (const auto& [pid, ticks] : before) {
+      if (!root_.read_into(probe::proc_path(pid, "stat"), text, 4096).ok()) continue;
+      const auto stat = probe::parse_pid_stat(text);
+      if (!stat || stat->kernel_thread()) continue;
+      if (stat->zombie()) {
+        ++out_.zombies;
+        ++zombies_of[stat->ppid];
+        continue;
+      }
+      out_.threads += static_cast<uint64_t>(std::max<int64_t>(stat->threads, 0));
+      if (root_.is_real() && pid == self) continue;
+      add_task(*stat, on_gpu.contains(pid), stat->user_ticks + stat->system_ticks - ticks, uptime);
+    }
+    for (const auto& [parent, count] : zombies_of) {
+      if (count <= out_.zombies_of_parent) continue;
+      out_.zombies_of_parent = count;
+      out_.zombies_parent = holder_name(root_, parent);
+    }
+    std::stable_sort(out_.tasks.begin(), out_.tasks.end(),
+                     [](const Task& a, const Task& b) { return a.rss_bytes > b.rss_bytes; });
+    if (out_.tasks.size() > kMaxTasks) out_.tasks.resize(kMaxTasks);
+  }
+
+  void add_task(const probe::PidStat& stat, bool on_gpu, uint64_t ticks, double uptime) {
+    Task task;
+    task.pid = stat.pid;
+    task.parent = stat.ppid;
+    task.name = stat.comm;
+    task.rss_bytes =
+        static_cast<uint64_t>(std::max<int64_t>(stat.rss_pages, 0)) * probe::page_bytes();
+    task.age_s = uptime - static_cast<double>(stat.start_ticks) * probe::tick_ns() * 1e-9;
+    probe::LeftoverQuestion question;
+    question.stat = stat;
+    question.name = task.name;
+    question.cpu_share = options_.watch_cpu
+                             ? static_cast<double>(ticks) * probe::tick_ns() /
+                                   static_cast<double>(std::chrono::nanoseconds(kWatch).count())
+                             : 0;
+    const double total = static_cast<double>(out_.memory_bytes.value_or(0));
+    question.memory_share = total > 0 ? static_cast<double>(task.rss_bytes) / total : 0;
+    const probe::Leftover left = probe::inspect_leftover(root_, question);
+    task.orphan = left.orphan && (left.holds_gpu || on_gpu || left.shm_bytes >= probe::kLeastShm ||
+                                  static_cast<double>(task.rss_bytes) >= probe::kLeastLeftover);
+    task.holds_gpu = left.holds_gpu || on_gpu;
+    task.shm_bytes = left.shm_bytes;
+    if (!task.orphan && !task.holds_gpu && question.memory_share < 0.02) return;
+    const auto cmdline = root_.read(probe::proc_path(stat.pid, "cmdline"), 4096);
+    task.command = cmdline.ok() ? probe::program_and_script(*cmdline) : "";
+    if (task.command.empty()) task.command = task.name;
+    out_.tasks.push_back(std::move(task));
+  }
+
+  std::optional<Space> space_of(const std::string& path) const {
+    struct statvfs fs {};
+    if (::statvfs(path.c_str(), &fs) != 0 || fs.f_blocks == 0) return std::nullopt;
+    return Space{fs.f_blocks * fs.f_frsize, fs.f_bavail * fs.f_frsize, fs.f_files, fs.f_favail};
+  }
+
+  // Shared memory of PyTorch, NCCL and Python's multiprocessing that nobody will remove: the
+  // process that its name tells is gone. Names without a number are nobody's business.
+  void read_shm() {
+    if (!root_.exists("dev/shm")) return;
+    if (root_.is_real()) out_.shm = space_of("/dev/shm");
+    const auto names = root_.list("dev/shm");
+    if (!names.ok()) return;
+    for (size_t i = 0; i < names->size() && i < kMaxShmFiles; ++i) {
+      const std::string_view name = (*names)[i];
+      if (!name.starts_with("torch_")) continue;
+      const auto pid = parse_number<int32_t>(name.substr(6, name.find('_', 6) - 6));
+      struct stat st {};
+      if (!pid || root_.exists(probe::proc_path(*pid, "stat")) ||
+          ::lstat(root_.full("dev/shm/" + (*names)[i]).c_str(), &st) != 0 || !S_ISREG(st.st_mode)) {
+        continue;
+      }
+      ++out_.shm_dead_files;
+      out_.shm_dead_bytes += static_cast<uint64_t>(st.st_blocks) * 512;
+    }
+  }
+
+  void read_disks() {
+    const auto names = root_.list("sys/block");
+    for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
+      if (name.starts_with("loop") || name.starts_with("ram") || name.starts_with("zram") ||
+          name.starts_with("sr"))
+        continue;
+      if (out_.disks.size() >= kMaxDisks) break;
+      const std::string queue = "sys/block/" + name + "/queue";
+      Disk disk;
+      disk.name = name;
+      const std::string schedulers = line(queue + "/scheduler");  // "none [mq-deadline] bfq"
+      const size_t open = schedulers.find('['), close = schedulers.find(']');
+      disk.scheduler = open != std::string::npos && close != std::string::npos && open < close
+                           ? schedulers.substr(open + 1, close - open - 1)
+                           : schedulers;
+      disk.rotational = line(queue + "/rotational") == "1";
+      if (const auto kb = number(queue + "/read_ahead_kb")) disk.read_ahead_bytes = *kb * 1024;
+      out_.disks.push_back(std::move(disk));
+    }
+  }
+
+  // torch/version.py: "__version__ = '2.1.0+cu121'", "cuda: Optional[str] = '12.1'".
+  void read_torch() {
+    for (const std::string& prefix : options_.python_prefixes) {
+      const auto versions = root_.list(prefix + "/lib");
+      for (const std::string& name : versions.ok() ? *versions : std::vector<std::string>{}) {
+        if (!name.starts_with("python3")) continue;
+        const std::string folder = prefix + "/lib/" + name + "/site-packages/torch";
+        const auto text = root_.read(folder + "/version.py", 16 << 10);
+        if (!text.ok()) continue;
+        Framework torch{"PyTorch", "", folder, ""};
+        std::string_view rest = *text, row;
+        while (next_line(rest, row)) {
+          const size_t open = row.find('\''), close = row.rfind('\'');
+          if (open == std::string_view::npos || close <= open) continue;
+          const std::string_view value = row.substr(open + 1, close - open - 1);
+          if (row.starts_with("__version__")) torch.version = value;
+          if (row.starts_with("cuda")) torch.cuda = value;
+        }
+        out_.torch = torch;
+        return;
+      }
+    }
+  }
+
+  void read_data(const std::string& path) {
+    DataPlace place;
+    place.path = "/" + path;
+    std::error_code error;
+    const std::filesystem::path full = std::filesystem::canonical(root_.full(path), error);
+    if (error) return;
+    const auto text = root_.read("proc/self/mountinfo", 4 << 20);
+    std::vector<probe::Mount> mounts;
+    if (text.ok()) mounts = probe::parse_mountinfo(*text);
+    const std::string inside = root_.is_real() ? full.string() : place.path;
+    if (const probe::Mount* mount = probe::mount_of(mounts, inside)) {
+      place.fs_type = mount->type;
+      place.source = mount->source;
+      place.local = probe::is_local_fs(mount->type);
+      const auto link = root_.read_link("sys/dev/block/" + mount->device);
+      if (link.ok()) {
+        const std::vector<std::string_view> parts = split(*link, '/');
+        const std::string last(parts.back());
+        const std::string whole(parts.size() >= 2 ? parts[parts.size() - 2] : parts.back());
+        place.disk = root_.exists("sys/block/" + whole) ? whole : last;
+      }
+    }
+    place.space = space_of(full.string());
+    measure(full, place);
+    out_.data.push_back(std::move(place));
+  }
+
+  static void measure(const std::filesystem::path& path, DataPlace& place) {
+    namespace stdfs = std::filesystem;
+    std::error_code error;
+    place.bytes = 0;
+    if (stdfs::is_regular_file(path, error)) {
+      place.bytes = stdfs::file_size(path, error);
+      place.files = 1;
+      return;
+    }
+    stdfs::recursive_directory_iterator it(path, stdfs::directory_options::skip_permission_denied,
+                                           error);
+    for (; !error && it != stdfs::recursive_directory_iterator(); it.increment(error)) {
+      std::error_code ignored;
+      if (!it->is_regular_file(ignored)) continue;
+      if (++place.files > kMaxDataFiles) {
+        place.sampled = true;
+        return;
+      }
+      const uintmax_t size = it->file_size(ignored);
+      if (!ignored) *place.bytes += size;
+    }
+  }
+
+  const fs::Root& root_;
+  const MachineOptions& options_;
+  Machine out_;
+};
+
+}  // namespace
+
+Machine read_machine(const fs::Root& root, const MachineOptions& options) {
+  return Reader(root, options).read();
+}
+
+std::vector<std::string> python_prefixes() {
+  std::vector<std::string> out;
+  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const char* value = std::getenv(name); value != nullptr && *value == '/') {
+      out.emplace_back(value + 1);
+    }
+  }
+  const char* path = std::getenv("PATH");
+  for (const std::string_view dir : split(path == nullptr ? "" : path, ':')) {
+    const std::filesystem::path bin(dir);
+    std::error_code error;
+    if (dir.starts_with('/') && std::filesystem::exists(bin / "python3", error)) {
+      out.push_back(bin.parent_path().string().substr(1));
+      break;
+    }
+  }
+  return out;
+}
+
+std::string holder_name(const fs::Root& root, int32_t pid) {
+  const auto cmdline = root.read(probe::proc_path(pid, "cmdline"), 4096);
+  std::string name = cmdline.ok() ? probe::program_and_script(*cmdline) : "";
+  if (name.empty()) {
+    const auto stat = root.read(probe::proc_path(pid, "stat"), 4096);
+    const auto parsed = stat.ok() ? probe::parse_pid_stat(*stat) : std::nullopt;
+    if (parsed) name = parsed->comm;
+  }
+  return "pid " + std::to_string(pid) + (name.empty() ? "" : " " + name);
+}
+
+}  // namespace flatout::advise

@@ -1,0 +1,137 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cache/data_set.h"
+#include "cache/warm.h"
+
+namespace flatout::cache {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+// On a file system with pages that can go: /dev/shm's cannot.
+class CacheTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = FLATOUT_BUILD_DIR "/cache-test-XXXXXX";
+    dir = ::mkdtemp(name.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(dir); }
+  std::string write(const std::string& name, uint64_t bytes) const {
+    const std::string path = dir + "/" + name;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    const int fd = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    const std::string data(bytes, 'x');
+    EXPECT_EQ(::write(fd, data.data(), data.size()), static_cast<ssize_t>(bytes));
+    EXPECT_EQ(::fsync(fd), 0);
+    ::close(fd);
+    return path;
+  }
+  // False where the file system keeps its pages whatever is asked.
+  bool cold(const std::vector<std::string>& files) const {
+    return drop(files, true).after_bytes == 0;
+  }
+  std::string dir;
+};
+
+TEST_F(CacheTest, ListsFilesInOrderAndEachOnce) {
+  write("b/2", 10);
+  write("a/1", 10);
+  write("a/3", 10);
+  std::filesystem::create_hard_link(dir + "/a/1", dir + "/b/again");
+  std::filesystem::create_symlink(dir + "/b", dir + "/a/link");
+  ::mkfifo((dir + "/a/pipe").c_str(), 0600);
+  const auto files = list_files({dir, dir + "/a/1"});
+  ASSERT_TRUE(files.ok());
+  EXPECT_EQ(*files, (std::vector<std::string>{dir + "/a/1", dir + "/a/3", dir + "/b/2"}));
+  EXPECT_FALSE(list_files({dir + "/not there"}).ok());
+}
+
+TEST_F(CacheTest, WarmsWhatIsColdAndDropsItAgain) {
+  const std::string big = write("big", 8 * kMiB), small = write("small", 5000);
+  const std::vector<std::string> files{big, small};
+  if (!cold(files)) GTEST_SKIP() << "lacks a file system that lets pages go";
+  const auto modified = std::filesystem::last_write_time(big);
+  EXPECT_EQ(look_at(files, 0).cached_bytes, 0u);
+  const Warmed warmed = warm(files, {});
+  EXPECT_EQ(warmed.read_bytes, 8 * kMiB + 5000);
+  EXPECT_FALSE(warmed.stopped);
+  const DataSet set = look_at(files, 16);
+  EXPECT_EQ(set.cached_bytes, 8 * kMiB + 5000);
+  ASSERT_EQ(set.map.size(), 16u);
+  for (const double part : set.map) EXPECT_NEAR(part, 1, 0.01);
+  EXPECT_EQ(warm(files, {}).read_bytes, 0u);  // nothing is left to read
+  const Dropped dropped = drop(files, false);
+  EXPECT_EQ(dropped.before_bytes, 8 * kMiB + 5000);
+  EXPECT_EQ(dropped.after_bytes, 0u);
+  EXPECT_EQ(std::filesystem::last_write_time(big), modified);
+  EXPECT_EQ(std::filesystem::file_size(big), 8 * kMiB);
+}
+
+TEST_F(CacheTest, StopsWhereTheRoomEnds) {
+  const std::string big = write("big", 8 * kMiB);
+  if (!cold({big})) GTEST_SKIP() << "lacks a file system that lets pages go";
+  WarmOptions options;
+  options.room = [] { return std::optional<uint64_t>(3 * kMiB); };
+  const Warmed warmed = warm({big}, options);
+  EXPECT_TRUE(warmed.stopped);
+  EXPECT_LE(warmed.read_bytes, 3 * kMiB);
+  EXPECT_GT(warmed.read_bytes, 0u);
+}
+
+TEST_F(CacheTest, MappedPagesStayAndAreTold) {
+  const std::string kept = write("kept", 2 * kMiB);
+  if (!cold({kept})) GTEST_SKIP() << "lacks a file system that lets pages go";
+  const int fd = ::open(kept.c_str(), O_RDONLY);
+  void* at = ::mmap(nullptr, 2 * kMiB, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+  ASSERT_NE(at, MAP_FAILED);
+  const Dropped dropped = drop({kept}, false);
+  ::munmap(at, 2 * kMiB);
+  ::close(fd);
+  ASSERT_EQ(dropped.stayed.size(), 1u);
+  EXPECT_EQ(dropped.stayed[0].cached_bytes, 2 * kMiB);
+  EXPECT_EQ(dropped.after_bytes, 2 * kMiB);
+}
+
+TEST_F(CacheTest, TheMapShowsWhichPartIsCached) {
+  const std::string first = write("1", 4 * kMiB), second = write("2", 4 * kMiB);
+  if (!cold({first, second})) GTEST_SKIP() << "lacks a file system that lets pages go";
+  warm({second}, {});
+  const DataSet set = look_at({first, second}, 8);
+  ASSERT_EQ(set.map.size(), 8u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(set.map[i], 0) << i;
+  for (size_t i = 4; i < 8; ++i) EXPECT_EQ(set.map[i], 1) << i;
+}
+
+TEST_F(CacheTest, RoomIsFreeMemoryLessAReserveWithinTheLimit) {
+  std::filesystem::create_directories(dir + "/proc/sys/vm");
+  std::filesystem::create_directories(dir + "/sys/fs/cgroup");
+  const auto put = [&](const std::string& name, const std::string& text) {
+    std::ofstream(dir + "/" + name) << text;
+  };
+  EXPECT_FALSE(room(fs::Root(dir)));
+  put("proc/meminfo", "MemTotal: 10000000 kB\nMemFree: 4000000 kB\nMemAvailable: 9000000 kB\n");
+  EXPECT_EQ(room(fs::Root(dir)), (uint64_t{4000000} - 10000000 / 50) * 1024);
+  put("sys/fs/cgroup/memory.max", "1000000\n");
+  put("sys/fs/cgroup/memory.current", "900000\n");
+  EXPECT_EQ(room(fs::Root(dir)), 100000u);
+  put("sys/fs/cgroup/memory.max", "max\n");
+  EXPECT_GT(room(fs::Root(dir)), 1u << 30);
+  // What would let go of the whole machine's.
+  put("proc/sys/vm/drop_caches", "");
+  EXPECT_TRUE(drop_all(fs::Root(dir)).ok());
+  std::string text;
+  std::getline(std::ifstream(dir + "/proc/sys/vm/drop_caches"), text);
+  EXPECT_EQ(text, "1");
+  EXPECT_FALSE(drop_all(fs::Root(dir + "/nowhere")).ok());
+}
+
+}  // namespace
+}  // namespace flatout::cache

@@ -1,0 +1,305 @@
+// flatout cache: what of a data set is in the page cache; read it in; let only it go.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cache/data_set.h"
+#include "cache/warm.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/outputs.h"
+#include "report/terminal.h"
+
+namespace flatout::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kHelp =
+    R"(flatout cache shows and steers which part of a data set the page cache holds. It never writes to a file.
+
+  flatout cache status /data/imagenet     how much is cached, by folder, with a map
+  flatout cache warm /data/imagenet       read it in, as far as that evicts nothing else
+  flatout cache drop /data/imagenet       let go of it, and of nothing else: for honest measurements
+
+Each has --help.
+)";
+
+const Usage kStatus{
+    "cache status",
+    "PATH... [options]",
+    "Says how much of files and folders is in the page cache, and how much would fit.",
+    "  flatout cache status /data/imagenet\n"
+    "  flatout cache status --json train.tar",
+    {"verbose"},
+    true,
+    false,
+    false,
+    1,
+    100'000};
+
+const Usage kWarm{"cache warm",
+                  "PATH... [options]",
+                  "Reads files into the page cache in the order given (folders by name) with the "
+                  "lowest I/O priority, and stops before something else would be evicted.",
+                  "  flatout cache warm /data/imagenet\n"
+                  "  flatout cache warm --mb-per-s 200 /data/imagenet",
+                  {"mb_per_s", "quiet", "verbose"},
+                  true,
+                  false,
+                  false,
+                  1,
+                  100'000};
+
+const Usage kDrop{
+    "cache drop",
+    "PATH... [options]",
+    "Lets go of the cached pages of these files. Dirty and mapped pages stay, and are "
+    "told. With --all the whole machine's page cache, which slows down everything on "
+    "it for a while and needs root.",
+    "  flatout cache drop /data/imagenet\n"
+    "  flatout cache drop --sync run/          # write dirty pages first\n"
+    "  sudo flatout cache drop --all",
+    {"sync", "all", "verbose"},
+    true,
+    false,
+    false,
+    0,
+    100'000};
+
+constexpr size_t kMapRows = 4;
+constexpr size_t kFolders = 12;
+
+std::string size_text(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+double share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 1 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+int fail(const Error& error) {
+  log_error(escape_terminal(error.message), error.hint);
+  return 1;
+}
+
+int print(const std::string& text) {
+  const Status put = write_text("", text);
+  return put.ok() ? 0 : fail(put.error());
+}
+
+std::string dump(const Json& value) {
+  return value.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json skipped_value(const std::vector<cache::Skipped>& skipped) {
+  Json out = Json::array();
+  for (const cache::Skipped& s : skipped) {
+    out.push_back({{"path", to_utf8(s.path)}, {"reason", to_utf8(s.reason)}});
+  }
+  return out;
+}
+
+void warn_skipped(const std::vector<cache::Skipped>& skipped) {
+  if (skipped.empty()) return;
+  log_warning(fmt::format("{} files could not be looked at; the first: {}", skipped.size(),
+                          escape_terminal(skipped[0].reason)));
+}
+
+// Each cell is an equal part of the data, the darker the more of it is cached.
+std::string map_text(const std::vector<double>& map, size_t width, bool unicode) {
+  static constexpr std::string_view kCells[] = {"·", "░", "▒", "▓", "█"};
+  static constexpr std::string_view kPlain[] = {".", "-", "=", "+", "#"};
+  std::string out;
+  for (size_t i = 0; i < map.size(); ++i) {
+    if (i % width == 0) out += i == 0 ? "  " : "\n  ";
+    const size_t level = map[i] <= 0 ? 0 : map[i] >= 1 ? 4 : 1 + static_cast<size_t>(map[i] * 3);
+    out += unicode ? kCells[level] : kPlain[level];
+  }
+  return out + "\n";
+}
+
+struct Folder {
+  std::string path;
+  uint64_t files = 0, bytes = 0, cached = 0;
+};
+
+// By the folder that each file lies in, biggest first.
+std::vector<Folder> by_folder(const std::vector<cache::CachedFile>& files) {
+  std::map<std::string, Folder> folders;
+  for (const cache::CachedFile& file : files) {
+    Folder& folder = folders[std::filesystem::path(file.path).parent_path().string()];
+    ++folder.files;
+    folder.bytes += file.bytes;
+    folder.cached += file.cached_bytes;
+  }
+  std::vector<Folder> out;
+  for (auto& [path, folder] : folders) {
+    folder.path = path.empty() ? "." : path;
+    out.push_back(folder);
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Folder& a, const Folder& b) { return a.bytes > b.bytes; });
+  return out;
+}
+
+std::string status_text(const cache::DataSet& set, const std::optional<uint64_t>& room) {
+  const report::TextOptions options = report::options_for(STDOUT_FILENO);
+  std::string out = fmt::format(
+      "{} of {} cached ({}), {} files\n", size_text(set.cached_bytes), size_text(set.bytes),
+      format_percent(share(set.cached_bytes, set.bytes)), set.files.size());
+  if (set.dirty_bytes > 0)
+    out += fmt::format("{} of it still to be written\n", size_text(set.dirty_bytes));
+  const uint64_t rest = set.bytes - std::min(set.bytes, set.cached_bytes);
+  if (room && rest > 0) {
+    out += fmt::format("the rest, {}, {} without evicting anything ({} are free for it)\n",
+                       size_text(rest), *room >= rest ? "fits" : "does not fit", size_text(*room));
+  }
+  if (!set.map.empty()) out += map_text(set.map, set.map.size() / kMapRows + 1, options.unicode);
+  const std::vector<Folder> folders = by_folder(set.files);
+  for (size_t i = 0; i < folders.size() && i < kFolders; ++i) {
+    const Folder& f = folders[i];
+    out += fmt::format("  {:>6}  {:>10}  {:>7} files  {}\n",
+                       format_percent(share(f.cached, f.bytes)), size_text(f.bytes), f.files,
+                       report::fit_end(report::clean(f.path, options),
+                                       std::max<size_t>(options.width, 60) - 36, options.unicode));
+  }
+  if (folders.size() > kFolders)
+    out += fmt::format("  and {} more folders\n", folders.size() - kFolders);
+  return out;
+}
+
+std::string status_json(const cache::DataSet& set, const std::optional<uint64_t>& room) {
+  Json out;
+  out["bytes"] = set.bytes;
+  out["cached_bytes"] = set.cached_bytes;
+  out["dirty_bytes"] = set.dirty_bytes;
+  out["room_bytes"] = room ? Json(*room) : Json(nullptr);
+  out["files"] = Json::array();
+  for (const cache::CachedFile& f : set.files) {
+    out["files"].push_back({{"path", to_utf8(f.path)},
+                            {"bytes", f.bytes},
+                            {"cached_bytes", f.cached_bytes},
+                            {"dirty_bytes", f.dirty_bytes ? Json(*f.dirty_bytes) : Json(nullptr)}});
+  }
+  out["map"] = set.map;
+  out["skipped"] = skipped_value(set.skipped);
+  return dump(out);
+}
+
+int status(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kStatus, arguments, code);
+  if (!settings) return code;
+  const auto files = cache::list_files(settings->positional);
+  if (!files.ok()) return fail(files.error());
+  const size_t width = std::max<size_t>(report::options_for(STDOUT_FILENO).width, 40) - 4;
+  const cache::DataSet set = cache::look_at(*files, width * kMapRows);
+  warn_skipped(set.skipped);
+  const auto room = cache::room(fs::Root());
+  return print(settings->json ? status_json(set, room) : status_text(set, room));
+}
+
+int warm(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kWarm, arguments, code);
+  if (!settings) return code;
+  const auto files = cache::list_files(settings->positional);
+  if (!files.ok()) return fail(files.error());
+  const bool show = !settings->quiet && ::isatty(STDERR_FILENO) == 1;
+  cache::WarmOptions options;
+  options.bytes_per_s = settings->mb_per_s * 1e6;
+  options.room = [] { return cache::room(fs::Root()); };
+  options.progress = [&, last = uint64_t{101}](uint64_t done, uint64_t total) mutable {
+    const uint64_t percent = total == 0 ? 100 : done * 100 / total;
+    if (!show || percent == last) return;
+    last = percent;
+    fmt::print(stderr, "\rflatout: {:>3} % of {}", percent, size_text(total));
+    if (percent == 100) fmt::print(stderr, "\n");
+  };
+  const cache::Warmed done = cache::warm(*files, options);
+  warn_skipped(done.skipped);
+  if (settings->json) {
+    return print(dump({{"bytes", done.total_bytes},
+                       {"cached_before_bytes", done.cached_before},
+                       {"read_bytes", done.read_bytes},
+                       {"stopped", done.stopped},
+                       {"skipped", skipped_value(done.skipped)}}));
+  }
+  std::string text =
+      fmt::format("{} read in; {} of {} were cached before\n", size_text(done.read_bytes),
+                  size_text(done.cached_before), size_text(done.total_bytes));
+  if (done.stopped) text += "stopped there: more would evict something else from memory\n";
+  return print(text);
+}
+
+int drop_machine(bool json) {
+  log_warning(
+      "dropping the whole machine's page cache: every program on it reads from storage again");
+  const Status done = cache::drop_all(fs::Root());
+  if (!done.ok()) return fail(done.error());
+  return json ? print(dump({{"all", true}})) : 0;
+}
+
+int drop(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kDrop, arguments, code);
+  if (!settings) return code;
+  if (settings->all != settings->positional.empty()) {
+    return bad_usage(settings->all ? "--all takes no PATH" : "no PATH is named",
+                     "flatout cache drop PATH..., or --all for the whole machine");
+  }
+  if (settings->all) return drop_machine(settings->json);
+  const auto files = cache::list_files(settings->positional);
+  if (!files.ok()) return fail(files.error());
+  const cache::Dropped done = cache::drop(*files, settings->sync);
+  warn_skipped(done.skipped);
+  if (settings->json) {
+    Json stayed = Json::array();
+    for (const cache::CachedFile& f : done.stayed) {
+      stayed.push_back({{"path", to_utf8(f.path)},
+                        {"cached_bytes", f.cached_bytes},
+                        {"dirty_bytes", f.dirty_bytes ? Json(*f.dirty_bytes) : Json(nullptr)}});
+    }
+    return print(dump({{"before_bytes", done.before_bytes},
+                       {"after_bytes", done.after_bytes},
+                       {"stayed", stayed},
+                       {"skipped", skipped_value(done.skipped)}}));
+  }
+  std::string text =
+      fmt::format("{} let go, {} stayed\n",
+                  size_text(done.before_bytes - std::min(done.before_bytes, done.after_bytes)),
+                  size_text(done.after_bytes));
+  for (size_t i = 0; i < done.stayed.size() && i < kFolders; ++i) {
+    const cache::CachedFile& f = done.stayed[i];
+    const bool dirty = f.dirty_bytes.value_or(0) > 0;
+    text += fmt::format("  {:>10}  {}  {}\n", size_text(f.cached_bytes),
+                        dirty ? "still to be written (--sync)" : "in use: mapped or being read",
+                        escape_terminal(f.path));
+  }
+  return print(text);
+}
+
+}  // namespace
+
+int cache(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    std::fputs(std::string(kHelp).c_str(), stderr);
+    return 2;
+  }
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  const std::string& what = arguments[0];
+  if (what == "status") return status(rest);
+  if (what == "warm") return warm(rest);
+  if (what == "drop") return drop(rest);
+  if (what == "--help" || what == "-h" || what == "help") return print(std::string(kHelp));
+  const std::string_view meant = nearest(what, {"status", "warm", "drop"});
+  return bad_usage(fmt::format("there is no command 'cache {}'", escape_terminal(what)),
+                   meant.empty() ? "flatout cache --help"
+                                 : fmt::format("did you mean flatout cache {}?", meant));
+}
+
+}  // namespace flatout::cli

@@ -1,0 +1,229 @@
+"""flatout explain, check, cache, completion and manual, as a user and a script see them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+OOM = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    y = net(x)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.05 GiB is free. Process 4711 has 5.00 GiB memory in use. Including non-PyTorch memory, this process has 1.90 GiB memory in use. Of the allocated memory 1.10 GiB is allocated by PyTorch, and 11.12 MiB is reserved by PyTorch but unallocated.
+"""
+
+
+def run(flatout: str, *words: str, code: int = 0, text: str = "", env: dict | None = None) -> subprocess.CompletedProcess:
+    done = subprocess.run([flatout, *map(str, words)], input=text, capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_explains_a_file_and_standard_input_alike(flatout: str, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("step 1\n" * 1000 + OOM)
+    by_file = json.loads(run(flatout, "explain", "--json", log).stdout)
+    by_pipe = json.loads(run(flatout, "explain", "--json", text=log.read_text()).stdout)
+    assert by_file["kind"] == by_pipe["kind"] == "cuda_out_of_memory"
+    assert by_file["finding"] == "gpu.memory_taken"
+    assert by_file["holders"][0]["bytes"] == 5 << 30
+    assert by_file["seen"][0]["line"] == 1004
+    assert {"text", "sure", "advice"} <= by_file.keys()
+    assert all(set(a) == {"text", "remedy"} for a in by_file["advice"])
+
+
+def test_what_is_not_known_is_said_so(flatout: str) -> None:
+    log = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\nWidgetFault: \x1b[31mbent\n'
+    answer = json.loads(run(flatout, "explain", "--json", text=log).stdout)
+    assert (answer["kind"], answer["finding"], answer["sure"]) == ("unknown", None, 0)
+    text = run(flatout, "explain", text=log).stdout
+    assert "Not known" in text and "WidgetFault" in text
+    assert "\x1b" not in text
+    assert json.loads(run(flatout, "explain", "--json", text="step 1\n").stdout)["kind"] == "none"
+
+
+def test_a_log_that_is_not_there_is_an_error(flatout: str, tmp_path: Path) -> None:
+    assert "none.log" in run(flatout, "explain", tmp_path / "none.log", code=1).stderr
+
+
+def test_real_frameworks_messages(flatout: str, job_python: str, tmp_path: Path) -> None:
+    """What the installed PyTorch really prints, not what we remember of it."""
+    pytest.importorskip("torch", reason="lacks PyTorch")
+    jobs = {
+        "label_out_of_range": "F.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 7]))",
+        "index_out_of_range": "F.embedding(torch.tensor([9]), torch.zeros(3, 2))",
+        "shape_mismatch": "torch.zeros(2, 3) @ torch.zeros(4, 5)",
+        "host_out_of_memory": "torch.empty(1 << 60)",
+        "cpu_only_build": "torch.zeros(2).cuda()",
+        "autograd_misuse": "torch.zeros(2).sum().backward()",
+        "probabilities_not_finite": "torch.multinomial(torch.tensor([float('nan'), 1.0]), 1)",
+        "not_picklable": "import pickle; pickle.dumps(lambda: 0)",
+        "samples_differ_in_size": "torch.utils.data.default_collate([torch.zeros(2), torch.zeros(3)])",
+        "unknown": "raise ZeroDivisionError('seven')",
+    }
+    if "+cpu" not in subprocess.run([job_python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True).stdout:
+        del jobs["cpu_only_build"]
+    script = tmp_path / "job.py"
+    for kind, code in jobs.items():
+        script.write_text(f"import torch\nimport torch.nn.functional as F\nprint('step 1')\n{code}\n")
+        log = subprocess.run([job_python, str(script)], capture_output=True, text=True, timeout=120)
+        assert log.returncode != 0, kind
+        assert json.loads(run(flatout, "explain", "--json", text=log.stdout + log.stderr).stdout)["kind"] == kind, log.stderr
+
+
+def test_a_worker_that_is_really_killed(flatout: str, job_python: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="lacks PyTorch")
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, signal, torch\n"
+        "class D(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if __name__ == '__main__':\n"
+        "    for b in torch.utils.data.DataLoader(D(), num_workers=1): pass\n"
+    )
+    log = subprocess.run([job_python, str(script)], capture_output=True, text=True, timeout=120)
+    answer = json.loads(run(flatout, "explain", "--json", text=log.stderr).stdout)
+    assert answer["kind"] in {"worker_killed", "worker_exited"}, log.stderr
+    assert answer["finding"] in {"mem.killed", None}
+
+
+def test_check_gives_problems_and_a_code(flatout: str, tmp_path: Path) -> None:
+    done = subprocess.run([flatout, "check", "--json", str(tmp_path)], capture_output=True, text=True, timeout=60)
+    found = json.loads(done.stdout)
+    assert done.returncode == (0 if found["ok"] else 3)
+    assert found["ok"] == (not any(p["fails"] for p in found["problems"]))
+    assert all(p["id"] and p["text"] and p["hint"] for p in found["problems"])
+    assert any(key.startswith("data ") for key in found["machine"])
+    assert "not there" in run(flatout, "check", tmp_path / "not there", code=1).stderr
+
+
+def test_check_self_says_what_can_be_measured(flatout: str) -> None:
+    found = json.loads(run(flatout, "check", "--self", "--json").stdout)
+    assert found["machine"]["gpus"] in {"yes", "no"}
+    missing = {p["id"] for p in found["problems"]}
+    assert ("self.gpu" in missing) == (found["machine"]["gpus"] == "no")
+
+
+def fincore(path: Path) -> int:
+    out = subprocess.run(["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)], capture_output=True, text=True)
+    return int(out.stdout)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for i in range(6):
+        (folder / f"{i}.bin").write_bytes(os.urandom(3_000_000 + i))
+    subprocess.run(["sync", "-f", str(folder)], check=True)
+    return folder
+
+
+def test_cache_says_what_fincore_says(flatout: str, data: Path) -> None:
+    if not shutil.which("fincore"):
+        pytest.skip("lacks fincore of util-linux")
+    run(flatout, "cache", "drop", "--sync", data)
+    with open(data / "2.bin", "rb") as file:
+        file.read(1_000_000)
+    set_ = json.loads(run(flatout, "cache", "status", "--json", data).stdout)
+    assert len(set_["files"]) == 6
+    page = os.sysconf("SC_PAGESIZE")
+    for file in set_["files"]:
+        # fincore counts whole pages, we count no byte beyond the file's end.
+        assert abs(fincore(Path(file["path"])) - file["cached_bytes"]) < page, file
+    assert sum(f["cached_bytes"] for f in set_["files"]) == set_["cached_bytes"]
+
+
+def test_cache_warms_and_drops_without_a_change(flatout: str, data: Path) -> None:
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(data.iterdir())}
+    dropped = json.loads(run(flatout, "cache", "drop", "--sync", "--json", data).stdout)
+    if dropped["after_bytes"]:
+        pytest.skip("lacks a file system that lets pages go")
+    total = sum(size for _, _, size in before.values())
+    warmed = json.loads(run(flatout, "cache", "warm", "--json", data).stdout)
+    assert warmed["stopped"] or warmed["read_bytes"] == total
+    if not warmed["stopped"]:
+        assert json.loads(run(flatout, "cache", "status", "--json", data).stdout)["cached_bytes"] == total
+    for path, (content, mtime, _) in before.items():
+        assert path.read_bytes() == content and path.stat().st_mtime_ns == mtime
+
+
+def test_cache_status_draws_a_map(flatout: str, data: Path) -> None:
+    text = run(flatout, "cache", "status", data, env={**os.environ, "LC_ALL": "C", "NO_COLOR": "1"}).stdout
+    assert "18.0 MB" in text or "MiB" in text
+    assert re.search(r"^  [#=+.-]{20,}$", text, re.M), text
+    assert "PATH" in run(flatout, "cache", "drop", code=2).stderr
+    assert "status" in run(flatout, "cache", "stats", data, code=2).stderr
+
+
+COMMANDS = ["run", "attach", "report", "compare", "trace", "check", "explain", "cache", "train"]
+
+
+def help_options(flatout: str, *words: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", run(flatout, *words, "--help").stdout.split("Options:")[-1])) - {"--json-file"}
+
+
+def test_completion_and_pages_are_in_step_with_the_options(flatout: str, tmp_path: Path) -> None:
+    run(flatout, "manual", tmp_path)
+    shells = {shell: run(flatout, "completion", shell).stdout for shell in ("bash", "zsh", "fish")}
+    listed = run(flatout, "--help").stdout
+    for command in COMMANDS:
+        assert f"\n  {command} " in listed
+    for words in [(c,) for c in COMMANDS if c not in ("trace", "cache")] + [("cache", "warm"), ("cache", "drop"), ("trace", "slice")]:
+        page = (tmp_path / f"flatout-{'-'.join(words)}.1").read_text().replace("\\-", "-")
+        bash = next(line for line in shells["bash"].splitlines() if re.match(rf" *'?{' '.join(words)}'?\) words=", line))
+        for option in help_options(flatout, *words):
+            assert option in page, (words, option)
+            assert option in bash, (words, option)
+            assert f"'{option}" in shells["zsh"], (words, option)
+            assert re.search(rf"-n '__fish_seen_subcommand_from {words[0]}.*-l {option[2:]} ", shells["fish"]), (words, option)
+    assert run(flatout, "completion", "tcsh", code=2).stderr
+
+
+def test_bash_completes(flatout: str, tmp_path: Path) -> None:
+    script = tmp_path / "complete.bash"
+    script.write_text(run(flatout, "completion", "bash").stdout)
+
+    def complete(*words: str) -> list[str]:
+        line = " ".join(f"'{w}'" for w in words)
+        done = subprocess.run(
+            ["bash", "-c", f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _flatout; printf '%s\\n' \"${{COMPREPLY[@]}}\""],
+            capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert complete("flatout", "exp") == ["explain"]
+    assert complete("flatout", "cache", "wa") == ["warm"]
+    assert complete("flatout", "cache", "warm", "--mb") == ["--mb-per-s"]
+    assert "--fail-on" in complete("flatout", "run", "--")
+    for shell in ("zsh", "fish"):
+        if shutil.which(shell):
+            out = tmp_path / shell
+            out.write_text(run(flatout, "completion", shell).stdout)
+            subprocess.run([shell, "-n", str(out)], check=True)
+
+
+def test_pages_are_clean_roff(flatout: str, tmp_path: Path) -> None:
+    if not shutil.which("groff"):
+        pytest.skip("lacks groff")
+    run(flatout, "manual", tmp_path)
+    for page in tmp_path.glob("*.1"):
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", str(page)], capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stderr, (page, done.stderr)
+        assert "NAME" in done.stdout
+
+
+def test_no_color_is_heeded(flatout: str, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(OOM)
+    script = shutil.which("script")
+    if not script:
+        pytest.skip("lacks script of util-linux")
+    shown = {}
+    for name, extra in {"color": {}, "plain": {"NO_COLOR": "1"}}.items():
+        env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm-256color", **extra}
+        shown[name] = subprocess.run([script, "-qec", f"{flatout} explain {log}", "/dev/null"], capture_output=True, text=True, env=env).stdout
+    assert "\x1b[" in shown["color"] and "\x1b[" not in shown["plain"]
