@@ -51,22 +51,18 @@ struct Command {
   std::vector<std::string> parts;  // commands of its own
 };
 
-constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"report", report},
-                                 {"compare", compare}, {"train", train},   {"trace", trace},   {"devmem", devmem}};
-                                 {"compare", compare}, {"train", train},   {"trace", trace},
-                                 {"feed", feed}};
-constexpr Command kCommands[] = {{"run", run},       {"attach", attach},   {"fix", fix},
-                                 {"report", report}, {"compare", compare}, {"train", train},
-                                 {"trace", trace}};
 const Command kCommands[] = {
     {"run", run, {}},
     {"attach", attach, {}},
+    {"fix", fix, {}},
     {"report", report, {}},
     {"compare", compare, {}},
-    {"trace", trace, {"summary", "diff", "convert", "slice"}},
+    {"trace", trace, {"summary", "report", "diff", "convert", "slice"}},
     {"check", check, {}},
     {"explain", explain, {}},
     {"cache", cache, {"status", "warm", "drop"}},
+    {"devmem", devmem, {"replay", "explain"}},
+    {"feed", feed, {"bench", "verify"}},
     {"train", train, {}},
     {"completion", completion, {}},
     {"manual", manual, {}},
