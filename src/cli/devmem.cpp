@@ -134,7 +134,7 @@ int replay(const std::vector<std::string>& arguments) {
   return put.ok() ? 0 : fail(put.error(), "");
 }
 
-int explain(const std::vector<std::string>& arguments) {
+int explain_memory(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kExplain, arguments, code);
   if (!settings) return code;
@@ -158,7 +158,7 @@ int devmem(const std::vector<std::string>& arguments) {
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
   const std::string& what = arguments[0];
   if (what == "replay") return replay(rest);
-  if (what == "explain") return explain(rest);
+  if (what == "explain") return explain_memory(rest);
   if (what == "--help" || what == "-h" || what == "help") {
     fmt::print("{}", kHelp);
     return 0;
