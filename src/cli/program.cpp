@@ -40,7 +40,8 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {{"run", run},         {"attach", attach}, {"report", report},
-                                 {"compare", compare}, {"train", train},   {"trace", trace},   {"devmem", devmem}};
+                                 {"compare", compare}, {"train", train},   {"trace", trace},
+                                 {"devmem", devmem}};
 
 }  // namespace
 
