@@ -8,7 +8,7 @@ namespace flatout::devmem {
 
 void TraceBuilder::allocate(uint64_t key, Bytes size, Stream stream) {
   if (is_live(key)) free(key);
-  if (size == 0) return skip();
+  if (size == 0 || size > kMostBytes - live_bytes_) return skip();
   live_.emplace(key, Block{trace_.blocks, size});
   trace_.ops.push_back({Op::kAllocate, trace_.blocks++, size, stream});
   live_bytes_ += size;

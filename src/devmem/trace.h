@@ -26,7 +26,7 @@ struct Trace {
   std::vector<Op> ops;  // each block is allocated once, and freed at most once, later
   uint32_t blocks = 0;
   uint64_t steps = 0;
-  uint64_t skipped = 0;  // records that do not fit: a free of nothing, size 0
+  uint64_t skipped = 0;  // records that do not fit: a free of nothing, size 0 or beyond belief
   Bytes peak_live = 0;   // as requested
 };
 
@@ -67,7 +67,7 @@ class TraceBuilder {
   Bytes live_bytes_ = 0;
 };
 
-/// The largest size of a request that is believed; beyond it a file is damaged.
+/// The most that is believed of a request, and of all live ones; beyond it a file is damaged.
 inline constexpr Bytes kMostBytes = Bytes{1} << 45;
 
 }  // namespace flatout::devmem
