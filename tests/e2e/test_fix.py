@@ -123,9 +123,9 @@ def test_killed_in_the_middle_leaves_nothing(flatout: str, job_python: str, job:
     running = subprocess.Popen([flatout, "fix", "--out", str(job.parent / "result"), "--", job_python, "train.py"],
                                cwd=job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not processes_with("train.py") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(4)  # it imports, writes its files
+    while not any(" fix " not in line for line in processes_with("train.py")) and time.monotonic() < deadline:
+        time.sleep(0.05)  # the job's own process, not flatout, which has its name on its command line
+    time.sleep(5)  # it imports, and on a quiet machine writes its files
     running.send_signal(how)
     running.communicate(timeout=60)
     while (left := [p for p in processes_with("train.py")]) and time.monotonic() < deadline:
