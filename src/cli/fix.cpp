@@ -27,7 +27,7 @@ const Usage kFix{
     "  flatout fix --budget 10m -- python train.py       # more time, more remedies\n"
     "  flatout fix --json=result.json -- python train.py\n"
     "  flatout run --with fix.json -- python train.py    # the job with what was found",
-    {"out", "budget", "yes", "allow_changing", "quiet", "verbose"},
+    {"out", "budget", "yes", "skip", "allow_changing", "quiet", "verbose"},
     true,
     true,
     true,
@@ -99,6 +99,18 @@ int fix(const std::vector<std::string>& arguments) {
     return bad_usage(fmt::format("--budget {} is no time", escape_terminal(settings->budget)),
                      "--budget 3m");
   }
+  std::vector<std::string> skip;
+  for (const std::string_view id : split(settings->skip, ',')) {
+    if (id.empty()) continue;
+    if (remedy::find_remedy(id) == nullptr) {
+      std::string known;
+      for (const remedy::Remedy& remedy : remedy::catalogue())
+        known += " " + std::string(remedy.id);
+      return bad_usage(fmt::format("there is no remedy '{}'", escape_terminal(id)),
+                       "there are:" + known);
+    }
+    skip.emplace_back(id);
+  }
   const std::vector<std::string>& command = settings->positional;
   const std::string folder = settings->out.empty() ? "." : settings->out;
   if (!settings->out.empty()) ::mkdir(folder.c_str(), 0777);  // what is wrong is told when writing
@@ -120,6 +132,7 @@ int fix(const std::vector<std::string>& arguments) {
   runner.start_clock();
   remedy::SearchOptions options;
   options.allow_changing = settings->allow_changing;
+  options.skip = skip;
   const auto outcome = remedy::search(runner, options);
   if (!outcome.ok()) {
     log_error(outcome.error().message, outcome.error().hint);

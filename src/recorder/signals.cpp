@@ -33,7 +33,7 @@ sigset_t relayed_signals() {
 sigset_t ending_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCONT, SIGTSTP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCONT, SIGTSTP, SIGCHLD}) {
     sigaddset(&set, signal);
   }
   return set;

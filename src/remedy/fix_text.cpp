@@ -75,8 +75,10 @@ std::string permanent(const Attempt& attempt) {
 std::string render_fix(const std::vector<std::string>& command, const Outcome& outcome,
                        const std::string& fix_path) {
   const TrialRun& base = outcome.baseline;
-  std::string out = fmt::format("As it is: {:.2f} ms a step, {}. {}\n", 1e3 * mean(base.seconds),
-                                base.verdict, escape_terminal(base.headline));
+  std::string out =
+      fmt::format("As it is: {:.2f} ms a step, {}", 1e3 * mean(base.seconds), base.verdict);
+  if (!base.findings.empty()) out += ": " + escape_terminal(base.findings.front().title);
+  out += ".\n";
   if (outcome.attempts.empty() && outcome.not_tried.empty()) {
     out += "No remedy that flatout can apply fits what was found.\n";
   } else if (!outcome.attempts.empty()) {

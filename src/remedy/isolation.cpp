@@ -1,6 +1,7 @@
 #include "remedy/isolation.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <limits.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <vector>
 
 #include "base/fs.h"
@@ -69,7 +71,10 @@ std::vector<std::string> folders_to_cover(const std::string& cwd) {
 // The folders themselves, and the mounts below them: an overlay does not show those.
 Result<std::vector<Mount>> mounts_below(const std::vector<std::string>& folders) {
   std::vector<Mount> out;
-  for (const std::string& folder : folders) out.push_back({folder, false, -1});
+  std::transform(folders.begin(), folders.end(), std::back_inserter(out),
+                 [](const std::string& folder) {
+                   return Mount{folder, false, -1};
+                 });
   FLATOUT_TRY(const std::string table, fs::Root("/").read("proc/self/mountinfo"));
   std::string_view rest = table, line;
   while (next_line(rest, line)) {
@@ -136,7 +141,7 @@ Status cover(const Mount& mount, const std::string& scratch, size_t number) {
   struct stat info;
   if (::fstat(mount.fd, &info) == 0) ::chmod((half + "/upper").c_str(), info.st_mode & 07777);
   const std::string options =
-      "lowerdir=" + below + ",upperdir=" + half + "/upper,workdir=" + half + "/work";
+      fmt::format("lowerdir={},upperdir={}/upper,workdir={}/work", below, half, half);
   if (::mount("overlay", mount.path.c_str(), "overlay", 0, options.c_str()) == 0) return {};
   const int error = errno;
   // In a user namespace the overlay's own attributes need another name.

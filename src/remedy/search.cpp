@@ -22,8 +22,9 @@ constexpr double kFirstRunLimit = 120;  // seconds, start included
 
 Nanos in_seconds(double seconds) { return nanos(seconds * 1e9); }
 
+// As far as both go.
 bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+  return std::memcmp(a.data(), b.data(), std::min(a.size(), b.size()) * sizeof(double)) == 0;
 }
 
 double mean_step(const TrialRun& run) { return mean(run.seconds); }
@@ -100,6 +101,7 @@ class Search {
       });
       if (next == now.end()) return;
       seen.insert(next->remedy);
+      if (is_skipped(next->remedy->id)) continue;
       const Setting setting = setting_of(*next->remedy, latest_.situation);
       if (merged(out_.setting, setting) == out_.setting) continue;
       if (over() || runner_.seconds_left() < look_seconds(next->predicted.value_or(1))) {
@@ -109,6 +111,10 @@ class Search {
       }
       attempt(*next, setting);
     }
+  }
+
+  bool is_skipped(std::string_view id) const {
+    return std::find(options_.skip.begin(), options_.skip.end(), id) != options_.skip.end();
   }
 
   bool over() const { return out_.stopped || !out_.stopped_by.empty(); }

@@ -65,6 +65,7 @@ struct Outcome {
 
 struct SearchOptions {
   bool allow_changing = false;
+  std::vector<std::string> skip;  // ids of remedies not to try
   double run_seconds = 3.5;       // steady time that a run should have
   double baseline_seconds = 8.0;  // the same of the first run, which is diagnosed
 };

@@ -7,7 +7,7 @@ writes through Python's open() and torch.save() goes below that folder, too.
 import os
 import sys
 
-LOSSES = 40  # of the first backward passes
+LOSSES = (10, 40)  # of the first backward passes: written at these; a GPU waits twice, in the warm-up
 
 
 def start(watch, folder):
@@ -29,9 +29,10 @@ def _torch(torch, folder):
 
     def backward(self, *args, **kwargs):
         values.append(self.detach().clone())
-        if len(values) == LOSSES:
-            torch.Tensor.backward = original
+        if len(values) in LOSSES:
             _write(folder, values)
+        if len(values) == LOSSES[-1]:
+            torch.Tensor.backward = original
         return original(self, *args, **kwargs)
 
     torch.Tensor.backward = backward
@@ -40,7 +41,7 @@ def _torch(torch, folder):
 def _write(folder, values):
     try:
         with open(os.path.join(folder, "losses-%d" % os.getpid()), "w") as file:
-            for value in values:  # on a GPU: one wait, in the warm-up
+            for value in values:
                 file.write("%r\n" % float(value.float().mean()))
     except Exception as error:
         sys.stderr.write("flatout: warning: losses of the trial are not known: %s\n" % error)
