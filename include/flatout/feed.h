@@ -10,10 +10,12 @@
  *   flatout_feed_close(feed);
  *
  * Options are one JSON object; each has a default:
- *   batch 64, size 224 or [height, width], threads 0 (one a core), prefetch 2 (batches), seed 0, shuffle true,
- *   drop_last false, rank 0, ranks 1, on_bad "skip" ("strict", "lenient"), mode "exact" ("scaled"), dtype "f32"
+ *   batch 64, size 224 or [height, width], threads 0 (one a core), prefetch 2 (batches), seed 0,
+ * shuffle true, drop_last false, rank 0, ranks 1, on_bad "skip" ("strict", "lenient"), mode "exact"
+ * ("scaled"), dtype "f32"
  *   ("u8", "f16", "bf16"), layout "nchw" ("nhwc"), mean [r, g, b], std [r, g, b],
- *   augment "random_crop" (scale [0.08, 1], ratio [3/4, 4/3], flip 0.5), "center_crop" (resize 256), "stretch".
+ *   augment "random_crop" (scale [0.08, 1], ratio [3/4, 4/3], flip 0.5), "center_crop" (resize
+ * 256), "stretch".
  *
  * A feed may be used by one thread at a time; batches by any, and after the feed is closed. */
 #ifndef FLATOUT_FEED_H_
@@ -40,11 +42,11 @@ enum {
 
 /* Read-only but for the bytes of data. New fields are added at the end. */
 struct flatout_feed_batch {
-  void* data;        /* dense, aligned to 64 bytes; shape and type below */
-  int64_t* labels;   /* [count] */
-  int64_t* indices;  /* [count], numbers of the samples in the data set */
-  int32_t* views;    /* [count, 5]: x, y, width, height of the part shown, and 1 where mirrored */
-  int64_t shape[4];  /* [count, 3, height, width] or [count, height, width, 3] */
+  void* data;       /* dense, aligned to 64 bytes; shape and type below */
+  int64_t* labels;  /* [count] */
+  int64_t* indices; /* [count], numbers of the samples in the data set */
+  int32_t* views;   /* [count, 5]: x, y, width, height of the part shown, and 1 where mirrored */
+  int64_t shape[4]; /* [count, 3, height, width] or [count, height, width, 3] */
   int32_t count;
   int32_t type; /* 0 u8, 1 f32, 2 f16, 3 bf16 */
   uint32_t epoch;
@@ -76,17 +78,19 @@ FLATOUT_FEED_API struct flatout_feed_place flatout_feed_get_place(const flatout_
 /* 0, or FLATOUT_FEED_ERROR. */
 FLATOUT_FEED_API int flatout_feed_set_place(flatout_feed* feed, struct flatout_feed_place place);
 
-/* JSON: {"classes": [...], "samples", "replaced", "outcomes": {...}, "bad": [{"file", "outcome", "detail"}],
- * "options": {...}}. Valid until this thread's next call. */
+/* JSON: {"classes": [...], "samples", "replaced", "outcomes": {...}, "bad": [{"file", "outcome",
+ * "detail"}], "options": {...}}. Valid until this thread's next call. */
 FLATOUT_FEED_API const char* flatout_feed_report(const flatout_feed* feed);
 
-/* A DLManagedTensor (DLPack 0.8) of the batch's data, which keeps the batch alive until its deleter is called. */
+/* A DLManagedTensor (DLPack 0.8) of the batch's data, which keeps the batch alive until its deleter
+ * is called. */
 FLATOUT_FEED_API void* flatout_feed_dlpack(struct flatout_feed_batch* batch);
 
-/* One picture in memory, its whole or the part x, y, width, height of it, resized: into `out`, u8 [height, width, 3]
- * of out_height x out_width. `box` may be NULL. scaled: 1 lets JPEG be decoded at reduced size. 0, or FLATOUT_FEED_ERROR. */
-FLATOUT_FEED_API int flatout_feed_picture(const void* data, size_t bytes, const int32_t box[4], int scaled,
-                                          int out_height, int out_width, void* out);
+/* One picture in memory, its whole or the part x, y, width, height of it, resized: into `out`, u8
+ * [height, width, 3] of out_height x out_width. `box` may be NULL. scaled: 1 lets JPEG be decoded
+ * at reduced size. 0, or FLATOUT_FEED_ERROR. */
+FLATOUT_FEED_API int flatout_feed_picture(const void* data, size_t bytes, const int32_t box[4],
+                                          int scaled, int out_height, int out_width, void* out);
 
 #ifdef __cplusplus
 }

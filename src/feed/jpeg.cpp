@@ -15,7 +15,7 @@
 namespace flatout::feed {
 namespace {
 
-constexpr int kMcuMost = 32;  // pixels: sampling factors go to 4
+constexpr size_t kMcuMost = 32;  // pixels: sampling factors go to 4
 
 // What libjpeg's errors, which end a picture, mean for a sample.
 Outcome outcome_of_error(int code) {
@@ -265,11 +265,11 @@ void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, RowS
   if (top > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(top));
 
   JSAMPROW lines[kMcuMost];
-  for (int i = 0; i < kMcuMost; ++i) lines[i] = strip.data() + row_bytes * static_cast<size_t>(i);
+  for (size_t i = 0; i < kMcuMost; ++i) lines[i] = strip.data() + row_bytes * i;
   const int end = part.y + part.height;
   while (static_cast<int>(info.output_scanline) < end) {
     const int y = static_cast<int>(info.output_scanline);
-    const int wanted = std::min({mcu_height, kMcuMost, (y < part.y ? part.y : end) - y});
+    const int wanted = std::min(mcu_height, (y < part.y ? part.y : end) - y);
     int got = 0;
     while (got < wanted) {
       got += static_cast<int>(
@@ -279,7 +279,7 @@ void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, RowS
     if (inks) {
       for (int i = 0; i < got; ++i) inks_to_rgb(lines[i], info.output_width);
     }
-    rows.rows(lines[0] + (part.x - static_cast<int>(left)) * 4, row_bytes, got);
+    rows.rows(lines[0] + (static_cast<size_t>(part.x) - left) * 4, row_bytes, got);
   }
   if (whole) {
     jpeg_finish_decompress(&info);

@@ -27,9 +27,9 @@ void Axis::make(double from, double to, int low, int high, int whole, int skip, 
   last = low;
   for (int i = 0; i < count; ++i) {
     const double center = from + (skip + i + 0.5) * scale;
-    const int lowest = std::max(static_cast<int>(center - support + 0.5), low);
+    const int lowest = std::max(static_cast<int>(std::floor(center - support + 0.5)), low);
     const int beyond =
-        std::max(std::min(static_cast<int>(center + support + 0.5), high), lowest + 1);
+        std::max(std::min(static_cast<int>(std::floor(center + support + 0.5)), high), lowest + 1);
     double* weight = exact.data() + static_cast<size_t>(i) * static_cast<size_t>(most);
     const int n = std::min(beyond - lowest, most);
     double sum = 0;
@@ -71,7 +71,7 @@ void Axis::make(double from, double to, int low, int high, int whole, int skip, 
 void resize_row_portable(const Axis& axis, const uint8_t* row, int origin, uint8_t* out,
                          int count) {
   for (int i = 0; i < count; ++i) {
-    const uint8_t* source = row + (axis.begin[static_cast<size_t>(i)] - origin) * 4;
+    const uint8_t* source = row + axis.offset(i, origin);
     const int16_t* weight = axis.weight(i);
     int32_t sum[3] = {1 << (axis.shift - 1), 1 << (axis.shift - 1), 1 << (axis.shift - 1)};
     for (int k = 0; k < axis.used[static_cast<size_t>(i)]; ++k) {

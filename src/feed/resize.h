@@ -24,6 +24,8 @@ struct Axis {
   /// source is resized to; samples outside [low, high) are not touched. `mirror` reverses outputs.
   void make(double from, double to, int low, int high, int whole, int skip, int count, bool mirror);
   const int16_t* weight(int i) const { return weights.data() + size_t(i) * size_t(taps); }
+  /// Bytes from a row's first pixel, source sample `origin`, to the first that output i looks at.
+  size_t offset(int i, int origin) const { return size_t(begin[size_t(i)] - origin) * 4; }
 };
 
 /// Bytes past the end of each row, source or result, that the kernels may touch.

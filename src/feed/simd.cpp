@@ -28,9 +28,10 @@ FLATOUT_AVX2 void resize_row_avx2(const Axis& axis, const uint8_t* row, int orig
   const __m128i shift = _mm_cvtsi32_si128(axis.shift);
   const int16_t* weight = axis.weights.data();
   for (int i = 0; i < count; ++i, weight += axis.taps) {
-    const uint8_t* source = row + (axis.begin[static_cast<size_t>(i)] - origin) * 4;
+    const uint8_t* source = row + axis.offset(i, origin);
     __m256i sum = _mm256_setzero_si256();
-    for (int k = 0; k < axis.used[static_cast<size_t>(i)]; k += 4) {
+    const size_t used = static_cast<size_t>(axis.used[static_cast<size_t>(i)]);
+    for (size_t k = 0; k < used; k += 4) {
       const __m256i pixels = _mm256_shuffle_epi8(
           _mm256_broadcastsi128_si256(
               _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + k * 4))),
@@ -45,7 +46,7 @@ FLATOUT_AVX2 void resize_row_avx2(const Axis& axis, const uint8_t* row, int orig
     pixel = _mm_sra_epi32(pixel, shift);
     pixel = _mm_packs_epi32(pixel, pixel);
     pixel = _mm_packus_epi16(pixel, pixel);
-    _mm_storeu_si32(out + i * 4, pixel);
+    _mm_storeu_si32(out + size_t(i) * 4, pixel);
   }
 }
 
@@ -81,7 +82,7 @@ FLATOUT_AVX2 void write_planes_f32_avx2(const uint8_t* row, int pixels, const No
                                         float* const planes[3]) {
   int i = 0;
   for (; i + 8 <= pixels; i += 8) {
-    const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + i * 4));
+    const __m256i eight = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + size_t(i) * 4));
     const __m256i byte = _mm256_set1_epi32(0xFF);
     const __m256i channels[3] = {_mm256_and_si256(eight, byte),
                                  _mm256_and_si256(_mm256_srli_epi32(eight, 8), byte),
@@ -93,7 +94,7 @@ FLATOUT_AVX2 void write_planes_f32_avx2(const uint8_t* row, int pixels, const No
     }
   }
   float* const rest[3] = {planes[0] + i, planes[1] + i, planes[2] + i};
-  write_planes_f32_portable(row + i * 4, pixels - i, normalize, rest);
+  write_planes_f32_portable(row + size_t(i) * 4, pixels - i, normalize, rest);
 }
 
 #else
