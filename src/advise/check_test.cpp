@@ -9,7 +9,7 @@
 namespace flatout::advise {
 namespace {
 
-constexpr uint64_t kGiB = 1 << 30;
+constexpr uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
 
 // A machine with nothing to complain about.
 Machine healthy() {
@@ -34,7 +34,7 @@ Machine healthy() {
   m.torch = Framework{"PyTorch", "2.4.0+cu124", "", "12.4"};
   Gpu gpu;
   gpu.reading.mem_total_bytes = 24 * kGiB;
-  gpu.reading.mem_used_bytes = 300u << 20;
+  gpu.reading.mem_used_bytes = 300 * kMiB;
   gpu.reading.throttle_reasons = 1;  // idle
   gpu.reading.ecc_errors = 0;
   m.gpus.push_back(gpu);
@@ -70,14 +70,14 @@ const std::vector<Rule>& rules() {
        [](Machine& m) { m.numa_nodes = "0-1"; }},
       {"mem.limit", true,
        [](Machine& m) {
-         m.memory_limit = 8 * kGiB, m.memory_in_group = 7900u << 20, m.page_cache_bytes = kGiB;
+         m.memory_limit = 8 * kGiB, m.memory_in_group = 7900 * kMiB, m.page_cache_bytes = kGiB;
        },
        // Full of page cache, which goes when it must.
-       [](Machine& m) { m.memory_limit = 8 * kGiB, m.memory_in_group = 7900u << 20; }},
+       [](Machine& m) { m.memory_limit = 8 * kGiB, m.memory_in_group = 7900 * kMiB; }},
       {"mem.pressure", true, [](Machine& m) { m.available_bytes = kGiB; },
        [](Machine& m) { m.available_bytes = 5 * kGiB; }},
       {"mem.swap", false, [](Machine& m) { m.free_swap_bytes = 5 * kGiB; },
-       [](Machine& m) { m.free_swap_bytes = *m.swap_bytes - (500u << 20); }},
+       [](Machine& m) { m.free_swap_bytes = *m.swap_bytes - (500 * kMiB); }},
       {"mem.huge_pages", false, [](Machine& m) { m.thp = "always madvise [never]"; },
        [](Machine& m) { m.thp = "[always] madvise never"; }},
       {"mem.huge_pages_reserved", false, [](Machine& m) { m.free_huge_pages = 8192; },

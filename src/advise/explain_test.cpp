@@ -14,6 +14,8 @@
 namespace flatout::advise {
 namespace {
 
+constexpr uint64_t kGiB = 1 << 30;
+
 struct LogCase {
   std::string file, near;  // the rule that must not be seen, for a near miss
   std::string kind, finding, text;
@@ -185,7 +187,7 @@ TEST(Explain, ALogInPiecesIsTheSameLog) {
 Machine one_gpu(uint64_t used, std::vector<probe::GpuProcess> processes) {
   Machine m;
   Gpu gpu;
-  gpu.reading.mem_total_bytes = 8u << 30;
+  gpu.reading.mem_total_bytes = 8 * kGiB;
   gpu.reading.mem_used_bytes = used;
   gpu.reading.processes = std::move(processes);
   m.gpus.push_back(gpu);
@@ -200,10 +202,10 @@ TEST(Explain, NamesWhoHoldsTheMemoryNow) {
   const std::string log =
       "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
       "`cublasCreate(handle)`\n";
-  const model::Explanation taken = explain_text(log, one_gpu(7u << 30, {{4711, 6u << 30}}));
+  const model::Explanation taken = explain_text(log, one_gpu(7 * kGiB, {{4711, 6 * kGiB}}));
   ASSERT_EQ(taken.holders.size(), 1u);
   EXPECT_EQ(taken.holders[0].what, "pid 4711 python old.py on GPU 0");
-  EXPECT_EQ(taken.holders[0].bytes, 6u << 30);
+  EXPECT_EQ(taken.holders[0].bytes, 6 * kGiB);
   const model::Explanation free = explain_text(log, one_gpu(1u << 20, {}));
   EXPECT_TRUE(free.holders.empty());
   EXPECT_LT(free.sure, taken.sure);

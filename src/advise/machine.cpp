@@ -351,7 +351,8 @@ class Reader {
       const auto versions = root_.list(prefix + "/lib");
       for (const std::string& name : versions.ok() ? *versions : std::vector<std::string>{}) {
         if (!name.starts_with("python3")) continue;
-        const std::string folder = prefix + "/lib/" + name + "/site-packages/torch";
+        std::string folder = prefix;
+        folder.append("/lib/").append(name).append("/site-packages/torch");
         const auto text = root_.read(folder + "/version.py", 16 << 10);
         if (!text.ok()) continue;
         Framework torch{"PyTorch", "", folder, ""};
