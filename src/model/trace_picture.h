@@ -38,7 +38,7 @@ struct PicturePlace {
 struct TracePicture {
   std::string file;
   int rank = -1;
-  int64_t begin = 0;   // on the trace's own clock
+  int64_t begin = 0;  // on the trace's own clock
   int64_t length = 0;
   int64_t offset = 0;  // of its begin from that of the first picture beside it
   std::vector<std::string> names;
