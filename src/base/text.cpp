@@ -121,6 +121,21 @@ std::string to_utf8(std::string_view s) {
   return out;
 }
 
+std::string unescape_octal(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto octal = [&](size_t at) { return text[at] >= '0' && text[at] <= '7'; };
+    if (text[i] == '\\' && i + 3 < text.size() && octal(i + 1) && octal(i + 2) && octal(i + 3)) {
+      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
+                               (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 std::string escape_terminal(std::string_view s) {
   std::string out;
   const auto hex = [&](unsigned char c) { out += fmt::format("\\x{:02x}", c); };

@@ -47,5 +47,7 @@ std::string escape_terminal(std::string_view s);
 std::string escape_html(std::string_view s);
 /// Valid UTF-8: bad bytes become U+FFFD. For JSON.
 std::string to_utf8(std::string_view s);
+/// Undoes octal escapes, as /proc/*/mountinfo writes blanks: "\040".
+std::string unescape_octal(std::string_view text);
 
 }  // namespace flatout

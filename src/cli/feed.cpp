@@ -50,11 +50,6 @@ const Usage kVerify{"feed verify",
                     1,
                     1};
 
-int fail(const Error& error) {
-  log_error(error.message, error.hint);
-  return error.code == Code::kBadInput ? 2 : 1;
-}
-
 int bench(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kBench, arguments, code);

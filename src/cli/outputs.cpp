@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "timeline/steps.h"
@@ -76,6 +77,11 @@ Result<std::string> render(const std::string& format, const model::Run& run,
 #endif
   return Error{Code::kBadInput, fmt::format("there is no format '{}'", format),
                "one of html, json, svg, speedscope, text"};
+}
+
+int fail(const Error& error) {
+  log_error(error.message, error.hint);
+  return error.code == Code::kBadInput ? 2 : 1;
 }
 
 Status write_text(const std::string& path, const std::string& text) {

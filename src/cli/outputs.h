@@ -26,6 +26,9 @@ Result<std::string> render(const std::string& format, const model::Run& run,
 /// The last stack of every thread, innermost frame first (`attach --dump --json`).
 std::string stacks_json(const model::Run& run);
 
+/// Says the error; returns the exit code for it.
+int fail(const Error& error);
+
 /// Writes to a file, or to standard output where `path` is empty.
 Status write_text(const std::string& path, const std::string& text);
 

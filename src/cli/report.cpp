@@ -65,11 +65,6 @@ std::optional<double> slower_limit(std::string_view wanted) {
   return 1 + *value / (percent ? 100 : 1);
 }
 
-int fail(const Error& error) {
-  log_error(error.message, error.hint);
-  return error.code == Code::kBadInput ? 2 : 1;
-}
-
 }  // namespace
 
 int report(const std::vector<std::string>& arguments) {

@@ -106,11 +106,6 @@ const Usage kSlice{
     1,
     1};
 
-int fail(const Error& error) {
-  log_error(error.message, error.hint);
-  return error.code == Code::kBadInput ? 2 : 1;
-}
-
 void warn_damage(const model::Trace& trace) {
   if (trace.damage.cut_off)
     log_warning(fmt::format("{} is cut off: what is there is used", escape_terminal(trace.file)));

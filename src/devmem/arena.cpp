@@ -32,22 +32,8 @@ Arena::~Arena() {
   driver_.unreserve(base_);
 }
 
-Arena::Chunk* Arena::new_chunk() {
-  if (!spare_) return &chunks_.emplace_back();
-  Chunk* chunk = spare_;
-  spare_ = chunk->next;
-  *chunk = {};
-  return chunk;
-}
-
-void Arena::delete_chunk(Chunk* chunk) {
-  *chunk = {};
-  chunk->next = spare_;
-  spare_ = chunk;
-}
-
 Arena::Chunk* Arena::cut(Chunk* chunk, Bytes size) {
-  Chunk* rest = new_chunk();
+  Chunk* rest = chunks_.make();
   *rest = *chunk;
   rest->address += size;
   rest->size -= size;
@@ -73,14 +59,14 @@ void Arena::put_free(Chunk* chunk) {
     chunk->size += next->size;
     chunk->next = next->next;
     if (chunk->next) chunk->next->prev = chunk;
-    delete_chunk(next);
+    chunks_.drop(next);
   }
   if (Chunk* prev = chunk->prev; same(prev)) {
     forget(prev);
     prev->size += chunk->size;
     prev->next = chunk->next;
     if (prev->next) prev->next->prev = prev;
-    delete_chunk(chunk);
+    chunks_.drop(chunk);
     chunk = prev;
   }
   free_[chunk->lane].insert(chunk);
@@ -93,13 +79,13 @@ void Arena::put_gap(Chunk* chunk) {
     chunk->size += next->size;
     chunk->next = next->next;
     if (chunk->next) chunk->next->prev = chunk;
-    delete_chunk(next);
+    chunks_.drop(next);
   }
   if (Chunk* prev = chunk->prev; prev && prev->state == State::kGap) {
     prev->size += chunk->size;
     prev->next = chunk->next;
     if (prev->next) prev->next->prev = prev;
-    delete_chunk(chunk);
+    chunks_.drop(chunk);
     return;
   }
   gaps_.emplace(chunk->address, chunk);
@@ -161,7 +147,7 @@ Status Arena::open_range() {
   const Bytes size =
       round_up(std::min(limit_, driver_.total_bytes()), kPageBytes) * kRangeFactor + 2 * kPageBytes;
   FLATOUT_TRY(base_, driver_.reserve(size));
-  Chunk* gap = new_chunk();
+  Chunk* gap = chunks_.make();
   gap->address = base_;
   gap->size = size;
   // A page between the two ends that is never mapped keeps them apart.
@@ -347,9 +333,9 @@ PolicyStats Arena::stats() const {
 
 void Arena::check() const {
   if (base_ == 0) return;
-  const auto first = std::find_if(chunks_.begin(), chunks_.end(),
+  const auto first = std::find_if(chunks_.all().begin(), chunks_.all().end(),
                                   [&](const Chunk& c) { return c.address == base_; });
-  FLATOUT_CHECK(first != chunks_.end());
+  FLATOUT_CHECK(first != chunks_.all().end());
   Bytes mapped = 0, allocated = 0;
   size_t free_chunks = 0, gaps = 0;
   for (const Chunk* c = &*first; c; c = c->next) {

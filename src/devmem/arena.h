@@ -10,11 +10,11 @@
 // stream.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <set>
 #include <unordered_map>
 
+#include "devmem/chunk_store.h"
 #include "devmem/policy.h"
 
 namespace flatout::devmem {
@@ -69,8 +69,6 @@ class Arena : public Policy {
     Bytes need = 0;
   };
 
-  Chunk* new_chunk();
-  void delete_chunk(Chunk* chunk);
   Chunk* cut(Chunk* chunk, Bytes size);  // leaves `size` in chunk; the rest is returned, in no set
   void put_free(Chunk* chunk);           // merges with free neighbours of its lane
   void put_gap(Chunk* chunk);            // merges with neighbouring gaps
@@ -94,8 +92,7 @@ class Arena : public Policy {
   std::map<Address, Chunk*> gaps_;
   std::map<Address, Mapping> mappings_;
   std::unordered_map<Address, Chunk*> live_chunks_;
-  std::deque<Chunk> chunks_;
-  Chunk* spare_ = nullptr;
+  ChunkStore<Chunk> chunks_;
 };
 
 }  // namespace flatout::devmem

@@ -25,20 +25,6 @@ int Bfc::bin_of(Bytes size) {
   return std::min(log2, kBins - 1);
 }
 
-Bfc::Chunk* Bfc::new_chunk() {
-  if (!spare_) return &chunks_.emplace_back();
-  Chunk* chunk = spare_;
-  spare_ = chunk->next;
-  *chunk = {};
-  return chunk;
-}
-
-void Bfc::delete_chunk(Chunk* chunk) {
-  *chunk = {};
-  chunk->next = spare_;
-  spare_ = chunk;
-}
-
 void Bfc::insert_free(Chunk* chunk) {
   bins_[bin_of(chunk->size)].insert(chunk);
   chunk->binned = true;
@@ -50,7 +36,7 @@ void Bfc::remove_free(Chunk* chunk) {
 }
 
 void Bfc::split(Chunk* chunk, Bytes size) {
-  Chunk* rest = new_chunk();
+  Chunk* rest = chunks_.make();
   rest->address = chunk->address + size;
   rest->size = chunk->size - size;
   rest->freed_at = chunk->freed_at;
@@ -67,7 +53,7 @@ void Bfc::merge(Chunk* low, Chunk* high) {
   low->freed_at = std::max(low->freed_at, high->freed_at);
   low->next = high->next;
   if (low->next) low->next->prev = low;
-  delete_chunk(high);
+  chunks_.drop(high);
 }
 
 Bfc::Chunk* Bfc::coalesce(Chunk* chunk, bool ignore_freed_at) {
@@ -126,7 +112,7 @@ bool Bfc::extend(Bytes rounded) {
   }
   if (held) region_bytes_ *= 2;
   pool_ += bytes;
-  Chunk* chunk = new_chunk();
+  Chunk* chunk = chunks_.make();
   chunk->address = *got;
   chunk->size = bytes;
   regions_.emplace(*got, Region{bytes, chunk});
@@ -185,7 +171,7 @@ bool Bfc::give_back_free_regions(Bytes rounded) {
       Chunk* next = chunk->next;
       remove_free(chunk);
       std::erase(timestamped_, chunk);
-      delete_chunk(chunk);
+      chunks_.drop(chunk);
       chunk = next;
     }
     pool_ -= it->second.size;

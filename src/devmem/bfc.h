@@ -5,11 +5,11 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <map>
 #include <set>
 #include <unordered_map>
 
+#include "devmem/chunk_store.h"
 #include "devmem/policy.h"
 
 namespace flatout::devmem {
@@ -59,8 +59,6 @@ class Bfc : public Policy {
   };
 
   static int bin_of(Bytes size);
-  Chunk* new_chunk();
-  void delete_chunk(Chunk* chunk);
   void insert_free(Chunk* chunk);
   void remove_free(Chunk* chunk);
   void split(Chunk* chunk, Bytes size);
@@ -80,8 +78,7 @@ class Bfc : public Policy {
   std::map<Address, Region> regions_;
   std::unordered_map<Address, Chunk*> in_use_;
   std::vector<Chunk*> timestamped_;
-  std::deque<Chunk> chunks_;
-  Chunk* spare_ = nullptr;
+  ChunkStore<Chunk> chunks_;
   Bytes live_ = 0, allocated_ = 0;
 };
 

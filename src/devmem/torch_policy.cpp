@@ -27,7 +27,7 @@ TorchPolicy::TorchPolicy(Driver& driver, Bytes limit, TorchOptions options)
 TorchPolicy::~TorchPolicy() {
   for (const auto& [address, chunk] : in_use_) chunk->in_use = false;
   std::set<Address> regions;
-  for (const Chunk& chunk : chunks_)
+  for (const Chunk& chunk : chunks_.all())
     if (chunk.pool && !chunk.range && !chunk.prev) regions.insert(chunk.address);
   for (const Address address : regions) driver_.free(address);
   for (const auto& [base, range] : ranges_) {
@@ -38,20 +38,6 @@ TorchPolicy::~TorchPolicy() {
     }
     driver_.unreserve(base);
   }
-}
-
-TorchPolicy::Chunk* TorchPolicy::new_chunk() {
-  if (!spare_) return &chunks_.emplace_back();
-  Chunk* chunk = spare_;
-  spare_ = chunk->next;
-  *chunk = {};
-  return chunk;
-}
-
-void TorchPolicy::delete_chunk(Chunk* chunk) {
-  *chunk = {};
-  chunk->next = spare_;
-  spare_ = chunk;
 }
 
 void TorchPolicy::insert_free(Chunk* chunk) {
@@ -107,7 +93,7 @@ TorchPolicy::Chunk* TorchPolicy::grow(Pool& pool, Bytes size, Bytes region, Stre
   const auto got = driver_.allocate(region);
   if (!got.ok()) return nullptr;
   reserved_ += region;
-  Chunk* chunk = new_chunk();
+  Chunk* chunk = chunks_.make();
   chunk->stream = stream;
   chunk->size = region;
   chunk->address = *got;
@@ -134,7 +120,7 @@ TorchPolicy::Chunk* TorchPolicy::expandable_candidate(Pool& pool, Bytes size, St
   const auto base = driver_.reserve(span);
   if (!base.ok()) return nullptr;
   Range& range = ranges_[*base] = {*base, handle_bytes, span, stream, {}};
-  Chunk* chunk = new_chunk();
+  Chunk* chunk = chunks_.make();
   chunk->stream = stream;
   chunk->size = span;
   chunk->address = *base;
@@ -184,7 +170,7 @@ bool TorchPolicy::map_chunk(Chunk* chunk, Bytes size) {
   pool.unmapped.erase(chunk);
   chunk->mapped = true;
   if (got < chunk->size) {
-    Chunk* rest = new_chunk();
+    Chunk* rest = chunks_.make();
     *rest = *chunk;
     rest->mapped = false;
     rest->size -= got;
@@ -221,7 +207,7 @@ void TorchPolicy::unmap_chunk(Chunk* chunk) {
   const Address low = range.base + begin * range.handle_bytes;
   const Address high = range.base + end * range.handle_bytes;
   const auto part = [&](Address from, Address to, Chunk* prev, Chunk* next) {
-    Chunk* p = new_chunk();
+    Chunk* p = chunks_.make();
     *p = *chunk;
     p->address = from;
     p->size = to - from;
@@ -260,7 +246,7 @@ bool TorchPolicy::try_merge(Chunk* into, Chunk* other) {
     if (into->next) into->next->prev = into;
   }
   into->size += other->size;
-  delete_chunk(other);
+  chunks_.drop(other);
   return true;
 }
 
@@ -321,7 +307,7 @@ void TorchPolicy::release(Chunk* chunk) {
   driver_.free(chunk->address);
   reserved_ -= chunk->size;
   chunk->pool->free.erase(chunk);
-  delete_chunk(chunk);
+  chunks_.drop(chunk);
 }
 
 void TorchPolicy::release_free(Pool& pool) {
@@ -339,7 +325,7 @@ void TorchPolicy::release_free(Pool& pool) {
     if (chunk->is_split() || chunk->mapped) continue;
     const Address base = chunk->range->base;
     pool.unmapped.erase(chunk);
-    delete_chunk(chunk);
+    chunks_.drop(chunk);
     driver_.unreserve(base);
     ranges_.erase(base);
   }
@@ -368,7 +354,7 @@ Result<Address> TorchPolicy::allocate(Bytes requested, Stream stream) {
 
   if (should_split(chunk, size)) {
     Chunk* rest = chunk;
-    chunk = new_chunk();
+    chunk = chunks_.make();
     *chunk = *rest;
     chunk->size = size;
     if (chunk->prev) chunk->prev->next = chunk;
@@ -423,7 +409,7 @@ void TorchPolicy::check() const {
   check(small_);
   check(large_);
   Bytes reserved = 0, allocated = 0;
-  for (const Chunk& chunk : chunks_) {
+  for (const Chunk& chunk : chunks_.all()) {
     if (!chunk.pool) continue;  // a spare one
     FLATOUT_CHECK(!chunk.next || chunk.next->address == chunk.address + chunk.size);
     FLATOUT_CHECK(!chunk.next || chunk.next->prev == &chunk);

@@ -9,12 +9,12 @@
 // pool.
 #pragma once
 
-#include <deque>
 #include <limits>
 #include <map>
 #include <set>
 #include <unordered_map>
 
+#include "devmem/chunk_store.h"
 #include "devmem/policy.h"
 
 namespace flatout::devmem {
@@ -81,8 +81,6 @@ class TorchPolicy : public Policy {
     std::vector<Handle> handles;  // by position; 0: not mapped
   };
 
-  Chunk* new_chunk();
-  void delete_chunk(Chunk* chunk);
   void insert_free(Chunk* chunk);
   bool should_split(const Chunk* chunk, Bytes size) const;
   Chunk* find(Pool& pool, Bytes size, Stream stream);
@@ -104,8 +102,7 @@ class TorchPolicy : public Policy {
   Pool small_{true, {}, {}, 0}, large_{false, {}, {}, 0};
   std::unordered_map<Address, Chunk*> in_use_;
   std::map<Address, Range> ranges_;
-  std::deque<Chunk> chunks_;
-  Chunk* spare_ = nullptr;
+  ChunkStore<Chunk> chunks_;
 };
 
 }  // namespace flatout::devmem

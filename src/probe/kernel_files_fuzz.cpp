@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 13:
       parse_blkio_cap(text);
       parse_blkio_bytes(text);
-      unescape_mount(text);
+      unescape_octal(text);
       break;
   }
   return 0;

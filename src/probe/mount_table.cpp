@@ -10,21 +10,6 @@ namespace {
 constexpr size_t kMaxMounts = 8192;
 }
 
-std::string unescape_mount(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto octal = [&](size_t at) { return text[at] >= '0' && text[at] <= '7'; };
-    if (text[i] == '\\' && i + 3 < text.size() && octal(i + 1) && octal(i + 2) && octal(i + 3)) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                               (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 std::vector<Mount> parse_mountinfo(std::string_view text) {
   std::vector<Mount> out;
   std::string_view line;
@@ -37,11 +22,11 @@ std::vector<Mount> parse_mountinfo(std::string_view text) {
     const auto id = parse_number<int64_t>(next_word(left));
     next_word(left);  // parent
     mount.device = next_word(left);
-    mount.root = unescape_mount(next_word(left));
-    mount.point = unescape_mount(next_word(left));
+    mount.root = unescape_octal(next_word(left));
+    mount.point = unescape_octal(next_word(left));
     mount.options = next_word(left);
     mount.type = next_word(right);
-    mount.source = unescape_mount(next_word(right));
+    mount.source = unescape_octal(next_word(right));
     mount.super_options = trim(right);
     if (!id || !mount.point.starts_with('/') || mount.type.empty()) continue;
     mount.id = *id;

@@ -23,9 +23,6 @@ std::vector<Mount> parse_mountinfo(std::string_view text);
 /// The mount that holds `path`: the last one with the longest matching point; nullptr if none.
 const Mount* mount_of(const std::vector<Mount>& mounts, std::string_view path);
 
-/// Undoes the octal escapes of mountinfo ("\040").
-std::string unescape_mount(std::string_view text);
-
 /// True for file systems whose files can be opened without waiting for another machine.
 bool is_local_fs(std::string_view type);
 

@@ -37,21 +37,6 @@ bool is_below(std::string_view path, std::string_view folder) {
          (path.starts_with(folder) && (folder == "/" || path[folder.size()] == '/'));
 }
 
-// "\040" and its like, as mountinfo writes blanks.
-std::string unescaped(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                               (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 std::vector<std::string> folders_to_cover(const std::string& cwd) {
   std::vector<std::string> out;
   std::error_code ignored;
@@ -79,7 +64,7 @@ Result<std::vector<Mount>> mounts_below(const std::vector<std::string>& folders)
   std::string_view rest = table, line;
   while (next_line(rest, line)) {
     for (int i = 0; i < 4; ++i) next_word(line);
-    const std::string path = unescaped(next_word(line));
+    const std::string path = unescape_octal(next_word(line));
     const std::string_view options = next_word(line);
     for (const std::string& folder : folders) {
       if (!is_below(path, folder)) continue;

@@ -28,3 +28,16 @@ def flatout() -> str:
 def job_python() -> str:
     """$PYTHON, else this interpreter; it needs torch, numpy and pillow."""
     return os.environ.get("PYTHON", sys.executable)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium."""
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium: install the package chromium")
+    with api.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium)
+        yield browser
+        browser.close()

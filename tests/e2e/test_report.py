@@ -4,7 +4,6 @@ The pages come from report's own test program (synthetic runs, hostile names amo
 """
 import os
 import pathlib
-import shutil
 import subprocess
 
 import pytest
@@ -31,18 +30,6 @@ def pages(tmp_path_factory):
     subprocess.run([program, "--gtest_filter=Html.WritesPagesForTheBrowser"], check=True, capture_output=True,
                    env={**os.environ, "FLATOUT_PAGES": str(folder)})
     return folder
-
-
-@pytest.fixture(scope="session")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium: install the package chromium")
-    with api.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

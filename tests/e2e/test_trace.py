@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -162,18 +161,6 @@ def test_what_is_no_trace_gets_one_clear_line(flatout, tmp_path):
 # ---- the page ----
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no Chromium: install the package chromium")
-    with api.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=program)
-        yield browser
-        browser.close()
-
-
 def opened(browser, file: Path, problems: list[str], width: int = 1200):
     """The page, offline; what goes wrong on it is added to `problems`."""
     page = browser.new_context(viewport={"width": width, "height": 900}, offline=True).new_page()
@@ -190,12 +177,12 @@ def opened(browser, file: Path, problems: list[str], width: int = 1200):
 PIXELS = "document.querySelectorAll('#view .track canvas')[%d].toDataURL()"
 
 
-def test_the_page_shows_the_verdict_and_a_timeline_to_look_into(flatout, chromium, tmp_path):
+def test_the_page_shows_the_verdict_and_a_timeline_to_look_into(flatout, browser, tmp_path):
     trace = OWN / "torch_cpu/torch_cpu_python_bound.json.gz"
     out = tmp_path / "page.html"
     assert run(flatout, "report", trace, "-o", out) == f"{out}\n"
     problems: list[str] = []
-    page = opened(chromium, out, problems)
+    page = opened(browser, out, problems)
     assert page.locator("#verdict code").first.inner_text() == summary(flatout, trace)["verdict"]
     assert page.locator("#view .track").count() >= 1
     page.locator("#timeline").scroll_into_view_if_needed()
@@ -222,7 +209,7 @@ def test_the_page_shows_the_verdict_and_a_timeline_to_look_into(flatout, chromiu
     assert problems == []
 
 
-def test_names_in_a_trace_cannot_run_as_code(flatout, chromium, tmp_path):
+def test_names_in_a_trace_cannot_run_as_code(flatout, browser, tmp_path):
     name = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e"
     events = [{"ph": "X", "cat": "cpu_op", "name": name, "pid": name, "tid": name, "ts": i * 10, "dur": 8}
               for i in range(50)]
@@ -230,7 +217,7 @@ def test_names_in_a_trace_cannot_run_as_code(flatout, chromium, tmp_path):
     out = tmp_path / "page.html"
     run(flatout, "report", tmp_path / "hostile.json", "-o", out)
     problems: list[str] = []
-    page = opened(chromium, out, problems, width=390)
+    page = opened(browser, out, problems, width=390)
     assert page.locator("#view .track").count() == 1
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert problems == []
