@@ -173,8 +173,13 @@ def opened(browser, file: Path, problems: list[str], width: int = 1200):
     return page
 
 
-# What the row's canvases show, as text that differs where the picture does.
-PIXELS = "document.querySelectorAll('#view .track canvas')[%d].toDataURL()"
+# What the first track shows, as text that differs where the picture does.
+PIXELS = "document.querySelector('#view .track canvas').toDataURL()"
+
+
+def becomes(page, pixels: str, equal: bool) -> None:
+    """Waits until the first track shows this picture, or another."""
+    page.wait_for_function(f"(pixels) => ({PIXELS} === pixels) === {str(equal).lower()}", arg=pixels, timeout=10000)
 
 
 def test_the_page_shows_the_verdict_and_a_timeline_to_look_into(flatout, browser, tmp_path):
@@ -184,28 +189,28 @@ def test_the_page_shows_the_verdict_and_a_timeline_to_look_into(flatout, browser
     problems: list[str] = []
     page = opened(browser, out, problems)
     assert page.locator("#verdict code").first.inner_text() == summary(flatout, trace)["verdict"]
-    assert page.locator("#view .track").count() >= 1
     page.locator("#timeline").scroll_into_view_if_needed()
-    page.wait_for_timeout(200)
-    whole = page.evaluate(PIXELS % 0)
+    page.wait_for_function("() => { const c = document.createElement('canvas'), t = document.querySelector('#view .track canvas');"
+                           " c.width = t.width; c.height = t.height; return t.toDataURL() !== c.toDataURL(); }")
+    whole = page.evaluate(PIXELS)
     page.locator("#search").fill("ProfilerStep")
-    page.wait_for_timeout(200)
-    assert page.evaluate(PIXELS % 0) != whole, "what is not searched for is dimmed"
+    becomes(page, whole, equal=False)  # what is not searched for is dimmed
     page.locator("#search").fill("")
+    becomes(page, whole, equal=True)
     page.locator("#place").select_option(index=1)
-    page.wait_for_timeout(200)
-    assert page.evaluate(PIXELS % 0) != whole, "the place fills the view"
+    becomes(page, whole, equal=False)  # the place fills the view
     page.locator("#view").focus()
     page.keyboard.press("0")
-    page.wait_for_timeout(200)
-    assert page.evaluate(PIXELS % 0) == whole, "all of it again"
+    becomes(page, whole, equal=True)
     box = page.locator("#view .track canvas").first.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 8)
-    page.wait_for_timeout(200)
-    assert "ProfilerStep" in page.locator("#slice-info").inner_text()
-    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + 8)
-    page.wait_for_timeout(200)
-    assert page.evaluate(PIXELS % 0) != whole, "the slice fills the view"
+    x, info = box["x"] + box["width"] / 2, page.locator("#slice-info")
+    for y in range(int(box["y"]) + 8, int(box["y"] + box["height"]), 16):  # row by row
+        page.mouse.move(x, y)
+        if "ProfilerStep" in info.inner_text():
+            break
+    assert "ProfilerStep" in info.inner_text()
+    page.mouse.dblclick(x, y)
+    becomes(page, whole, equal=False)  # the slice fills the view
     assert problems == []
 
 
