@@ -21,7 +21,6 @@ struct DeviceGap {
   GapBlame blame = GapBlame::kOther;
   int64_t input = 0;          // of it, a data loader was asked for a batch; kSync and kHost only
   model::EventId launch = 0;  // of what came next; kSync and kHost only
-  model::EventId next = 0;    // what came next
 };
 
 /// Calls f(gap) for each, in order. `events`: of one device, in order of their start.
@@ -34,7 +33,7 @@ void for_each_gap(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
   for (size_t i = 1; i < events.size(); ++i) {
     const auto& [start, event] = events[i];
     if (start > end) {
-      DeviceGap gap{end, start, GapBlame::kOther, 0, index.launch_of(event), event};
+      DeviceGap gap{end, start, GapBlame::kOther, 0, index.launch_of(event)};
       if (gap.launch != model::kNoEvent && trace.start[gap.launch] > end) {
         while (sync < index.syncs().size() && trace.start[index.syncs()[sync]] <= end) ++sync;
         const bool waited = sync > 0 && trace.end(index.syncs()[sync - 1]) >= end;

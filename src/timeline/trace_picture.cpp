@@ -233,7 +233,9 @@ PictureLevel Painter::look(int64_t begin, int64_t end, size_t most) {
   PictureLevel level;
   level.begin = begin;
   level.end = end;
-  while (!fill(level, most)) level.resolution = std::max<int64_t>(level.resolution * 2, 1 << 8);
+  // Coarser than the window each row is one block: fewer than rows there cannot be.
+  while (!fill(level, level.resolution < end - begin ? most : SIZE_MAX))
+    level.resolution = std::max<int64_t>(level.resolution * 2, 1 << 8);
   level.begin -= begin_;
   level.end -= begin_;
   return level;

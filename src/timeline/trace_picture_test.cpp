@@ -141,6 +141,17 @@ TEST(TracePicture, ALongTraceStaysWithinItsBounds) {
   }));
 }
 
+TEST(TracePicture, MoreRowsThanSlicesMayBeAreABlockEach) {
+  const Trace trace = synthetic(200, 5);
+  const TraceIndex index(trace);
+  const TracePicture picture = draw(index, summarize(index), 2);
+  expect_sound(picture);
+  ASSERT_FALSE(picture.levels.empty());
+  size_t rows = 0;
+  for (const auto& track : picture.levels[0].tracks) rows += track.size();
+  EXPECT_EQ(slices_in(picture.levels[0]), rows);
+}
+
 TEST(TracePicture, SlicesThatCrossLieBelowEachOther) {
   Trace trace;
   trace.categories = {"cpu_op"};
