@@ -191,7 +191,7 @@ uint32_t Painter::name_of(const Source& source, StringId name) {
   return at->second;
 }
 
-/// False where there would be more than `most`.
+/// False where there would be more than `most`. Names are still the trace's.
 bool Painter::fill(PictureLevel& level, size_t most) {
   level.tracks.clear();
   size_t count = 0;
@@ -215,12 +215,12 @@ bool Painter::fill(PictureLevel& level, size_t most) {
           ++last.count;
           if (length > longest[mark.row]) {
             longest[mark.row] = length;
-            last.name = name_of(source, mark.name);
+            last.name = mark.name;
           }
           return true;
         }
       }
-      row.push_back({begin, end, name_of(source, mark.name), 1});
+      row.push_back({begin, end, mark.name, 1});
       longest[mark.row] = length;
       return ++count <= most;
     });
@@ -236,6 +236,10 @@ PictureLevel Painter::look(int64_t begin, int64_t end, size_t most) {
   // Coarser than the window each row is one block: fewer than rows there cannot be.
   while (!fill(level, level.resolution < end - begin ? most : SIZE_MAX))
     level.resolution = std::max<int64_t>(level.resolution * 2, 1 << 8);
+  for (size_t t = 0; t < sources_.size(); ++t) {
+    for (auto& row : level.tracks[t])
+      for (PictureSlice& slice : row) slice.name = name_of(sources_[t], slice.name);
+  }
   level.begin -= begin_;
   level.end -= begin_;
   return level;
