@@ -141,21 +141,20 @@ FLATOUT_HOT static struct flatout_ring* current_ring(uint32_t slice_kind) {
 
 /* ---- packets ---- */
 
-FLATOUT_HOT static int send_packet_of(uint32_t tid, uint64_t time_ns, struct flatout_ring* ring,
-                                      uint16_t type, const void* payload, size_t size,
-                                      const void* tail, size_t tail_size) {
+FLATOUT_HOT static struct flatout_packet header_of(uint16_t type, uint32_t tid, uint64_t time_ns) {
   struct flatout_packet header;
   memset(&header, 0, sizeof header);
   header.type = type;
   header.pid = process_id;
   header.tid = tid;
   header.time_ns = time_ns;
-  return flatout_ring_write(ring, &header, payload, size, tail, tail_size);
+  return header;
 }
 
 FLATOUT_HOT static int send_packet(struct flatout_ring* ring, uint16_t type, const void* payload,
                                    size_t size, const void* tail, size_t tail_size) {
-  return send_packet_of(this_thread(), now_ns(), ring, type, payload, size, tail, tail_size);
+  const struct flatout_packet header = header_of(type, this_thread(), now_ns());
+  return flatout_ring_write(ring, &header, payload, size, tail, tail_size);
 }
 
 static void send_string(struct flatout_ring* ring, uint32_t id) {
@@ -254,11 +253,14 @@ static void forget_held(void) {
 }
 
 FLATOUT_HOT static void send_held(struct flatout_ring* ring) {
-  for (uint32_t i = 0; i < held.count; ++i) {
+  const uint32_t count = held.count;
+  if (count == 0) return;
+  for (uint32_t i = 0; i < count; ++i) {
     if (held.slices[i].name != 0) send_string(ring, held.slices[i].name);
-    send_packet_of(held.tid, held.slices[i].end_ns, ring, FLATOUT_PACKET_SLICE, &held.slices[i],
-                   sizeof held.slices[i], NULL, 0);
   }
+  const struct flatout_packet header =
+      header_of(FLATOUT_PACKET_SLICE, held.tid, held.slices[count - 1].end_ns);
+  flatout_ring_write_many(ring, &header, held.slices, sizeof held.slices[0], count);
   held.count = 0;
 }
 

@@ -36,6 +36,7 @@ static int64_t number_of(py_object* object, py_object* attribute) {
 /* Stands for the data set, or its iterator, inside a fetcher only: nobody else ever sees it. */
 struct samples {
   py_object* inner;
+  uint64_t upto; /* where the one before ended, or the fetch began: the next begins there */
   uint64_t count, sum, most, begin;
   int64_t index; /* of the slowest; -1 where it is no int */
   uint64_t batches;
@@ -47,8 +48,10 @@ static int is_int(py_object* object) {
   return type == py.long_type;
 }
 
-FLATOUT_HOT static void count_sample(struct samples* s, uint64_t begin, py_object* index) {
-  const uint64_t took = now_ns() - begin;
+FLATOUT_HOT static void count_sample(struct samples* s, py_object* index) {
+  const uint64_t begin = s->upto;
+  s->upto = now_ns();
+  const uint64_t took = s->upto - begin;
   ++s->count;
   s->sum += took;
   if (took <= s->most) return;
@@ -62,17 +65,15 @@ FLATOUT_HOT static void count_sample(struct samples* s, uint64_t begin, py_objec
 
 FLATOUT_HOT static py_object* samples_get(py_object* object, py_object* index) {
   struct samples* s = py_inside(object);
-  const uint64_t begin = now_ns();
   py_object* sample = py.PyObject_GetItem(s->inner, index);
-  if (sample != NULL) count_sample(s, begin, index);
+  if (sample != NULL) count_sample(s, index);
   return sample;
 }
 
 static py_object* samples_next(py_object* object) {
   struct samples* s = py_inside(object);
-  const uint64_t begin = now_ns();
   py_object* sample = py.PyIter_Next(s->inner);
-  if (sample != NULL) count_sample(s, begin, NULL);
+  if (sample != NULL) count_sample(s, NULL);
   return sample;
 }
 
@@ -134,7 +135,7 @@ FLATOUT_HOT static py_object* fetch(py_object* self, py_object* indices) {
   struct samples* s = py_inside(py.PyTuple_GetItem(self, 0));
   s->count = s->sum = s->most = s->begin = 0;
   s->index = -1;
-  const uint64_t begin = now_ns();
+  const uint64_t begin = s->upto = now_ns();
   py_object* batch = py.PyObject_CallFunctionObjArgs(py.PyTuple_GetItem(self, 1), indices, NULL);
   if (batch == NULL) return NULL;
   const uint64_t end = now_ns();

@@ -157,6 +157,31 @@ TEST(Diagnose, ScanningAnArchiveForEachSampleIsRandomSeek) {
   EXPECT_EQ(d.findings.front().where->line, 41);
 }
 
+TEST(Diagnose, ReadingTheSameFileAgainForEachSampleIsRandomSeekAndOneOfItsOwnIsDecoding) {
+  for (const bool again : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 20, 10);
+    const double batches = 60;
+    for (const model::ThreadId t : workers(b, 2, 60, kDecode)) {
+      for (TimePoint at = b.run().begin; at < b.now(); at += Nanos(60'000'000))
+        b.slice(t, SliceKind::kCollate, at, at + Nanos(1000), 16 * 512);
+    }
+    b.machine(2, 0.05).process_cpu(100, 0.33).process_cpu(200, 0.8).process_cpu(201, 0.8);
+    for (const int32_t pid : {200, 201}) {
+      b.counter(SignalId::kProcReadChars, b.process_entity(pid), batches / 2 * 16 * 4e6);
+      b.counter(SignalId::kProcReadCalls, b.process_entity(pid), batches / 2 * 16 * 500);
+      b.gauge(SignalId::kProcOpenDataBytes, b.process_entity(pid), 8e6);
+      if (again) {
+        b.gauge(SignalId::kProcFilesSeen, b.process_entity(pid), 1);
+      } else {
+        b.ramp(SignalId::kProcFilesSeen, b.process_entity(pid), 0, 480);
+      }
+    }
+    b.gauge(SignalId::kMemCached, b.host(), 8e9);
+    EXPECT_EQ(diagnose(b.build()).verdict, again ? "input.random_seek" : "input.decode_cpu");
+  }
+}
+
 TEST(Diagnose, AWorkerThatSleepsIsIdleWaitAndNotDecode) {
   RunBuilder b;
   train(b, 60, 20, 10);
@@ -290,6 +315,50 @@ TEST(Diagnose, SavingAndLoggingAreToldApart) {
   EXPECT_NEAR(*d.findings[1].cost_ms_per_step, 3, 0.2);
 }
 
+TEST(Diagnose, WaitingForAThreadThatSavesOrLogsIsItsDoing) {
+  const Line save{"save", "/lib/python3/site-packages/torch/serialization.py", 700};
+  const Line write{"write", "/home/u/train.py", 71};
+  for (const bool saves : {true, false}) {
+    RunBuilder b;
+    const model::ThreadId other = b.thread(0, 101);
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute}}, i < 3);
+      const TimePoint from = b.now() - Nanos(10'000'000);
+      b.doing(other, from, b.now(), {ThreadState::kLock, {{"wait", "/home/u/train.py", 60}}});
+      model::Step& step = b.run().steps.steps.back();
+      const TimePoint held = b.now();
+      b.pass(8);
+      b.doing(b.trainer(), held, b.now(), {ThreadState::kLock, {{"step", "/home/u/train.py", 50}}});
+      b.doing(other, held, b.now(),
+              saves ? Doing{ThreadState::kOnCpuNative, {write, save}}
+                    : Doing{ThreadState::kDisk, {write}, SYS_fsync});
+      step.end = b.now();
+      step.part(Part::kOther) += b.now() - held;
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, saves ? "stall.checkpoint" : "stall.logging");
+    EXPECT_EQ(d.findings.size(), 1u);
+    EXPECT_EQ(d.findings.front().where->line, 71);
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 8, 0.5);
+  }
+}
+
+TEST(Diagnose, ABatchThatNobodyMakesIsIdleWaitUnlessSomebodyWorks) {
+  const Doing waiting{ThreadState::kLock, {{"take", "/home/u/train.py", 52}}};
+  for (const bool idle : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 20, 10, waiting);
+    const model::ThreadId other = b.thread(0, 101);
+    for (const model::Step& s : b.run().steps.steps) {
+      b.doing(other, s.begin, s.begin + Nanos(20'000'000),
+              idle ? Doing{ThreadState::kLock, {{"get", "/home/u/train.py", 41}}} : kCompute);
+    }
+    b.machine(2, 1.4).process_cpu(100, idle ? 0.4 : 1);
+    EXPECT_EQ(diagnose(b.build()).verdict == "stall.idle_wait", idle);
+  }
+}
+
 TEST(Diagnose, AStallWithoutANameThatRecursIsPeriodic) {
   RunBuilder b;
   for (int i = 0; i < 100; ++i)
@@ -356,16 +425,25 @@ TEST(Diagnose, TheCauseOfAChangeWithinTheRunIsNamedWithItsStep) {
 }
 
 TEST(Diagnose, AJobWithoutProgressHangsUnlessItWorksOrEndedWell) {
-  for (const int variant : {0, 1, 2}) {
+  enum { kWaits, kWorks, kWaitedAndEnded, kEndedWaiting, kEndedWhileOthersWork };
+  for (const int variant :
+       {kWaits, kWorks, kWaitedAndEnded, kEndedWaiting, kEndedWhileOthersWork}) {
     RunBuilder b;
     for (int i = 0; i < 30; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
     const TimePoint from = b.now();
     b.pass(20'000);
-    b.doing(
-        b.trainer(), from, b.now(),
-        variant == 1 ? kCompute : Doing{ThreadState::kLock, {{"recv", "/home/u/train.py", 50}}});
-    const Diagnosis d = diagnose(b.build(variant == 2));
-    EXPECT_EQ(d.verdict, variant == 0 ? "stall.hang" : "healthy");
+    b.doing(b.trainer(), from, b.now(),
+            variant == kWorks ? kCompute
+                              : Doing{ThreadState::kLock, {{"recv", "/home/u/train.py", 50}}});
+    if (variant == kEndedWhileOthersWork) b.doing(b.thread(0, 101), from, b.now(), kCompute);
+    if (variant == kWaitedAndEnded) {
+      const TimePoint woken = b.now();
+      b.pass(100);
+      b.doing(b.trainer(), woken, b.now(), kCompute);
+    }
+    const Diagnosis d = diagnose(b.build(variant >= kWaitedAndEnded));
+    const bool hangs = variant == kWaits || variant == kEndedWaiting;
+    EXPECT_EQ(d.verdict, hangs ? "stall.hang" : "healthy") << variant;
   }
 }
 

@@ -131,7 +131,8 @@ void add_common_evidence(const RunView& view, const BatchTimes& times, Finding& 
   (void)times;
 }
 
-InputCause cpu_cause(const RunView& view, const BatchTimes& times, const WhatIf& whatif) {
+InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWork& read,
+                     const WhatIf& whatif) {
   const LoaderView& loader = view.loader();
   const double cpu = times.cpu();
   // A producer that waits for a core because the others of its kind have them would not wait if
@@ -148,6 +149,11 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const WhatIf&
                     [&view](const Cell& c) {
                       return makes_samples(view, c) && (on_cpu(c.act) || c.act == Act::kRunQueue);
                     }};
+  if (read.stored < 0.1 * read.bytes && scans(view, read.bytes)) {
+    decode.id = "input.random_seek";
+    decode.title = "Each sample is searched for from the beginning of the data";
+    return decode;
+  }
   const int enough = std::max(2, static_cast<int>(std::lround(view.cpu().usable)));
   const bool more_fit = loader.kind == LoaderKind::kSerial ||
                         (loader.kind == LoaderKind::kProcesses && loader.workers < enough);
@@ -187,7 +193,8 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   const auto act_is = [&view](Act act) {
     return [&view, act](const Cell& c) { return makes_samples(view, c) && c.act == act; };
   };
-  out.push_back(cpu_cause(view, times, whatif));
+  const ReadWork read = read_work(view);
+  out.push_back(cpu_cause(view, times, read, whatif));
   if (const double contended = malloc_contention(view); contended > 0) {
     const double inside = view.profile().seconds(
         [&](const Cell& c) { return makes_samples(view, c) && in_allocator(c); });
@@ -196,7 +203,6 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
     if (all > 0) take_cpu(out.front(), times.total * inside / all * contended);
   }
   const FileWork files = file_work(view, times);
-  const ReadWork read = read_work(view);
   const double samples = std::max(loader.batch_samples, 1.0);
   const std::string storage = storage_cause(view);
   const bool from_storage = read.stored > 0.3 * read.bytes && files.blocked > 0;

@@ -21,6 +21,8 @@ constexpr double kAtLimit = 0.6;
 constexpr double kSmallRequest = 48 * 1024;
 constexpr double kMuchRead = 256e6;
 constexpr double kReadAgain = 1.3;
+// Bytes read per byte of a batch from which no decoder is at work, and per byte of the data.
+constexpr double kScanned = 100, kScannedAgain = 2;
 constexpr double kBigFile = 4 << 20;
 constexpr double kOsPage = 4096;
 
@@ -95,6 +97,24 @@ bool refaults(const RunView& view) {
   return read > 0 && again > 0.2 * read;
 }
 
+/// Of all data files, where no file is new any more.
+std::optional<double> data_bytes(const RunView& view) {
+  double early = 0, late = 0, seen = 0;
+  for (const Series* s : view.run().all(SignalId::kProcFilesSeen)) {
+    if (s->readings.size() < 4) continue;
+    const double first = s->readings.front().value, last = s->readings.back().value;
+    const double half = s->readings[s->readings.size() / 2].value;
+    early += half - first;
+    late += last - half;
+    seen += last;
+  }
+  if (seen <= 0 || late > 0.1 * (early + 1)) return std::nullopt;
+  // What lies open at a time, as often as there were files.
+  const double bytes =
+      std::max(open_file_bytes(view) * seen, largest(view, SignalId::kProcOpenDataBytes));
+  return bytes > 0 ? std::optional(bytes) : std::nullopt;
+}
+
 /// Whether what is read now was read before: no file is new any more and more was read than there
 /// is.
 bool reads_again(const RunView& view) {
@@ -110,20 +130,8 @@ bool reads_again(const RunView& view) {
         cached->at(windows.back().end).value_or(0) - cached->at(windows.front().begin).value_or(0);
     if (grown < 0.3 * fetched) return true;
   }
-  double early = 0, late = 0, seen = 0;
-  for (const Series* s : view.run().all(SignalId::kProcFilesSeen)) {
-    if (s->readings.size() < 4) continue;
-    const double first = s->readings.front().value, last = s->readings.back().value;
-    const double half = s->readings[s->readings.size() / 2].value;
-    early += half - first;
-    late += last - half;
-    seen += last;
-  }
-  if (seen <= 0 || late > 0.1 * (early + 1)) return false;
-  // What lies open at a time, as often as there were files.
-  const double data =
-      std::max(open_file_bytes(view) * seen, largest(view, SignalId::kProcOpenDataBytes));
-  return data > 0 && total(view, SignalId::kProcReadBytes) > kReadAgain * data;
+  const auto data = data_bytes(view);
+  return data && total(view, SignalId::kProcReadBytes) > kReadAgain * *data;
 }
 
 bool jumps_about(const RunView& view) {
@@ -157,6 +165,22 @@ bool small_files(const RunView& view) {
 }
 
 }  // namespace
+
+bool scans(const RunView& view, double bytes) {
+  const LoaderView& loader = view.loader();
+  if (loader.batch_samples <= 0 || loader.batch_bytes <= 0) return false;
+  if (bytes < kScanned * loader.batch_bytes) return false;
+  const double seen = static_cast<double>(loader.batches) * loader.batch_samples;
+  const double pass = parse_number<double>(view.run().fact("loader.dataset_size")).value_or(seen);
+  const double in_a_pass = bytes / loader.batch_samples * std::min(seen, pass);
+  // What is not known to be so much less cannot be more than the machine caches: nothing came from
+  // storage.
+  std::optional<double> data = data_bytes(view);
+  if (const Series* cached = view.host(SignalId::kMemCached); !data && cached != nullptr) {
+    data = cached->max(view.run().begin, view.run().end);
+  }
+  return data && in_a_pass > kScannedAgain * *data;
+}
 
 std::string storage_cause(const RunView& view) {
   const double wall = view.seconds();

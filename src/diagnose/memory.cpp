@@ -189,15 +189,19 @@ void detect_pressure(const RunView& view, Findings& findings) {
     if (c.act == Act::kRead || c.act == Act::kReclaim) lines[c.user].read += c.seconds;
     if (c.act == Act::kKernel || c.act == Act::kMemory) lines[c.user].kernel += c.seconds;
   }
+  const bool swapping = swapped > 50;
+  // Mapped files that the limit throws out come back by faults, as swapped memory does. A limit that
+  // is hit in every step leaves no doubt whose doing the faults of a line that also reads are; how
+  // much of them is waiting depends on the disk.
+  const bool thrown_out = hits > 0;
+  const double steps = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  const double least_read = hits > steps ? 0.02 : 0.2;
   const double faulting = view.per_step(Role::kTrainer, [&](const Cell& c) {
     if (!outside(c)) return false;
     const Line& line = lines[c.user];
-    return c.act == Act::kRead || (c.user != 0 && line.read > 0.2 * line.all &&
+    return c.act == Act::kRead || (c.user != 0 && line.read > least_read * line.all &&
                                    line.read + line.kernel > kThrashes * line.all);
   });
-  const bool swapping = swapped > 50;
-  // Mapped files that the limit throws out come back by faults, as swapped memory does.
-  const bool thrown_out = hits > 0;
   cost = std::max({cost, std::min(stalled, 0.95) * unit, swapping || thrown_out ? faulting : 0});
   if (!swapping && hits <= 0 && scans <= 0) return;
   if (findings.has("input.cold_cache") && cost < 0.2 * unit) return;

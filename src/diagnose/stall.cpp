@@ -34,26 +34,55 @@ constexpr double kAlike = 0.4;
 constexpr double kHangMedians = 10;
 constexpr double kHangSeconds = 5;
 
+// Share of the training thread's time at locks in which another thread did something, from which it
+// is that which holds the lock.
+constexpr double kHeldUp = 0.5;
+
 bool saving(const Cell& c) {
   return c.role == Role::kTrainer && (c.part == Part::kCheckpoint || (c.traits & kInSave) != 0);
 }
 
-/// What else the functions that save do with files: open, sync, rename.
+bool works(Act act) {
+  return act != Act::kIdle && act != Act::kLock && act != Act::kPoll && act != Act::kSleep &&
+         act != Act::kUnknown;
+}
+
+bool waits_for_others(const Cell& c) {
+  return c.role == Role::kTrainer && (c.act == Act::kPoll || c.act == Act::kLock) && !saving(c) &&
+         (c.traits & kInLogging) == 0;
+}
+
+/// Time per step that the training thread waits, outside of input, for other threads that pass `by`
+/// meanwhile.
+double held_up(const RunView& view, const Profile::Filter& by) {
+  const auto waits = [](const Cell& c) { return waits_for_others(c) && c.part == Part::kOther; };
+  if (view.readings(waits) < kFewReadings) return 0;
+  const double waiting = view.per_step(Role::kTrainer, waits);
+  const double meanwhile = view.per_step(
+      Role::kHelper, [&](const Cell& c) { return c.part == Part::kOther && by(c); });
+  return meanwhile >= kHeldUp * waiting ? waiting : 0;
+}
+
+/// What else the functions that save do with files: open, sync, rename. In the training thread, or
+/// in helpers.
 class SavePlaces {
  public:
-  explicit SavePlaces(const RunView& view) : run_(view.run()) {
+  SavePlaces(const RunView& view, Role role) : run_(view.run()), role_(role) {
     for (const Cell& c : view.profile().cells()) {
-      if (saving(c) && c.user != 0) functions_.insert(key(c.user));
+      if (saves(c) && c.user != 0) functions_.insert(key(c.user));
     }
   }
   bool holds(const Cell& c) const {
-    return saving(c) || (c.role == Role::kTrainer && c.part == Part::kOther && c.user != 0 &&
-                         (c.act == Act::kWrite || c.act == Act::kMetadata || c.act == Act::kRead ||
-                          c.act == Act::kKernel) &&
-                         functions_.count(key(c.user)) > 0 && !outermost(c.user));
+    return saves(c) || (c.role == role_ && c.part == Part::kOther && c.user != 0 &&
+                        (c.act == Act::kWrite || c.act == Act::kMetadata || c.act == Act::kRead ||
+                         c.act == Act::kKernel) &&
+                        functions_.count(key(c.user)) > 0 && !outermost(c.user));
   }
 
  private:
+  bool saves(const Cell& c) const {
+    return role_ == Role::kTrainer ? saving(c) : c.role == role_ && (c.traits & kInSave) != 0;
+  }
   uint64_t key(model::FrameId id) const {
     const model::Frame& f = run_.frames[id < run_.frames.size() ? id : 0];
     return static_cast<uint64_t>(f.file) << 32 | f.function;
@@ -63,13 +92,14 @@ class SavePlaces {
     return run_.string(run_.frames[id].function) == "<module>";
   }
   const model::Run& run_;
+  Role role_;
   std::unordered_set<uint64_t> functions_;
 };
 
 /// What the training thread writes, to a file, pipe, terminal or socket.
 class Writes {
  public:
-  explicit Writes(const RunView& view) : places_(view) {
+  explicit Writes(const RunView& view) : places_(view, Role::kTrainer) {
     struct Line {
       double all = 0, written = 0;
       int64_t readings = 0;
@@ -125,10 +155,15 @@ void detect_checkpoint(const RunView& view, Findings& findings) {
   const double outside = view.per_step(Role::kTrainer, [&](const Cell& c) {
     return writes.saves(c) && c.part != Part::kCheckpoint;
   });
-  const double cost = part + outside;
+  // Another thread that saves blocks the steps where they share a lock.
+  const SavePlaces elsewhere(view, Role::kHelper);
+  const auto saves_elsewhere = [&](const Cell& c) { return elsewhere.holds(c); };
+  const double blocked = held_up(view, saves_elsewhere);
+  const double cost = part + outside + blocked;
   Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, cost);
   if (f == nullptr) return;
-  f->where = view.where(saving);
+  if (blocked > part + outside) f->where = view.where(saves_elsewhere);
+  if (!f->where) f->where = view.where(saving);
   if (!f->where) f->where = view.where([&](const Cell& c) { return writes.saves(c); });
   int64_t count = 0;
   double bytes = 0, longest = 0;
@@ -142,6 +177,10 @@ void detect_checkpoint(const RunView& view, Findings& findings) {
   }
   evidence(*f, fmt::format("saving costs {} a step, spread over all", ms(cost)), cost * 1e3, "ms",
            "timeline", view.steps().count);
+  if (blocked > 0) {
+    evidence(*f, fmt::format("{} of it in waiting for the thread that saves", ms(blocked)),
+             blocked * 1e3, "ms", "stacks", view.readings(saves_elsewhere));
+  }
   if (count > 0) {
     evidence(*f, fmt::format("{} steps were held up", count), static_cast<double>(count), "steps",
              "timeline", count);
@@ -174,10 +213,19 @@ void detect_logging(const RunView& view, Findings& findings) {
   const auto writes = [&](const Cell& c) { return all.logs(c); };
   const int64_t readings = view.readings(writes);
   const double read = view.per_step(Role::kTrainer, writes);
-  const double cost = std::max(marked / n, readings >= kFewReadings ? read : 0);
+  // A thread that logs holds the steps up where they share a lock, or where its queue is full.
+  const SavePlaces saves(view, Role::kHelper);
+  const auto writes_elsewhere = [&](const Cell& c) {
+    return c.role == Role::kHelper && (c.act == Act::kWrite || (c.traits & kInLogging) != 0) &&
+           works(c.act) && !saves.holds(c);
+  };
+  const double blocked = findings.has("stall.checkpoint") ? 0 : held_up(view, writes_elsewhere);
+  const double own = std::max(marked / n, readings >= kFewReadings ? read : 0);
+  const double cost = own + blocked;
   Finding* f = findings.add("stall.logging", "Printing or logging blocks the steps", 0.9, cost);
   if (f == nullptr) return;
-  f->where = view.where(writes);
+  if (blocked > own) f->where = view.where(writes_elsewhere);
+  if (!f->where) f->where = view.where(writes);
   evidence(*f, fmt::format("writing and flushing takes {} a step", ms(cost)), cost * 1e3, "ms",
            slices > 0 ? "agent.logging" : "stacks", slices > 0 ? slices : readings);
   const double calls = view.process_increase(
@@ -215,26 +263,29 @@ void detect_idle(const RunView& view, Findings& findings) {
   remedy(*f, "event", "Wait for an event (a condition, a queue, a future) instead of sleeping.");
 }
 
-// Waiting that nobody accounts for: for a lock, a pipe or a peer outside of input.
+// Waiting that nobody accounts for: for a lock, a pipe or a peer, while nobody works.
 void detect_waits(const RunView& view, Findings& findings) {
-  const auto waits = [](const Cell& c) {
-    return c.role == Role::kTrainer && (c.act == Act::kPoll || c.act == Act::kLock) &&
-           c.part == Part::kOther && !saving(c) && (c.traits & kInLogging) == 0;
+  if (findings.has("stall.idle_wait")) return;
+  // What loaders whose workers are known do is judged as input.
+  const bool input_too = !view.loader().measured &&
+                         std::none_of(findings.all().begin(), findings.all().end(),
+                                      [](const Finding& f) { return f.id.starts_with("input."); });
+  const auto in_part = [&](const Cell& c) {
+    return c.part == Part::kOther || (input_too && c.part == Part::kInputWait);
   };
-  if (view.readings(waits) < kFewReadings || findings.has("stall.idle_wait")) return;
-  // Only where nothing else works meanwhile is it idling.
+  const auto waits = [&](const Cell& c) { return waits_for_others(c) && in_part(c); };
+  if (view.readings(waits) < kFewReadings) return;
   const double cost = view.per_step(Role::kTrainer, waits);
   const double unit = view.has_steps() ? view.steps().mean : 1.0;
-  const double busy = view.per_step(Role::kHelper, [](const Cell& c) {
-    return c.part == Part::kOther && (on_cpu(c.act) || c.act == Act::kRead);
-  });
-  if (busy > 0.3 * cost || cost < kWorthSaying * unit) return;
+  const auto busy = [&](const Cell& c) { return in_part(c) && works(c.act); };
+  const double working = view.per_step(Role::kHelper, busy) + view.per_step(Role::kProducer, busy);
+  if (working > 0.3 * cost || cost < kWorthSaying * unit) return;
   Finding* f =
       findings.add("stall.idle_wait", "The training thread waits while nothing works", 0.7, cost);
   if (f == nullptr) return;
   f->where = view.where(waits);
-  evidence(*f, fmt::format("it waits {} a step outside of input", ms(cost)), cost * 1e3, "ms",
-           "stacks", view.readings(waits));
+  evidence(*f, fmt::format("it waits {} a step while no other thread works", ms(cost)), cost * 1e3,
+           "ms", "stacks", view.readings(waits));
   remedy(*f, "event", "Find what it waits for; hand results over as soon as they are there.");
 }
 
@@ -343,8 +394,6 @@ void detect_periodic(const RunView& view, Findings& findings) {
 void detect_hang(const RunView& view, Findings& findings) {
   const model::Run& run = view.run();
   if (run.steps.steps.size() < 5 || view.steps().median <= 0) return;
-  // A job that ended well was not hanging, whatever came after its last step.
-  if (run.finished && run.wait_status == 0) return;
   const TimePoint last = run.steps.steps.back().end;
   const double silent = to_s(run.end - last);
   double longest = 0;
@@ -354,7 +403,7 @@ void detect_hang(const RunView& view, Findings& findings) {
     return;
   }
   struct Waiting {
-    double seconds = 0, working = 0, for_input = 0;
+    double seconds = 0, working = 0, at_locks = 0, for_input = 0;
     std::map<model::FrameId, double> lines;
     model::FrameId hottest() const {
       model::FrameId best = 0;
@@ -368,8 +417,7 @@ void detect_hang(const RunView& view, Findings& findings) {
       return best;
     }
   };
-  Waiting trainer, producers;
-  std::map<std::string, int64_t> states;
+  Waiting trainer, producers, others;
   std::map<model::ThreadId, Act> latest;
   for (const model::StackReading& r : run.readings) {
     if (r.at < last) continue;
@@ -378,16 +426,24 @@ void detect_hang(const RunView& view, Findings& findings) {
     latest[r.thread] = act;
     const double seconds = r.weight_us * 1e-6;
     if (r.thread != view.trainer()) {
+      if (works(act)) others.working += seconds;
       if ((traits & kInFetch) != 0) producers.lines[view.stacks().user_frame(r.stack)] += seconds;
       continue;
     }
     if ((traits & kInLoader) != 0) trainer.for_input += seconds;
     trainer.seconds += seconds;
     if (on_cpu(act) || act == Act::kRunQueue || act == Act::kRead) trainer.working += seconds;
+    if (act == Act::kLock) trainer.at_locks += seconds;
     trainer.lines[view.stacks().user_frame(r.stack)] += seconds;
   }
   // It may be validating or saving: that is work.
   if (trainer.seconds <= 0 || trainer.working > 0.2 * trainer.seconds) return;
+  // A job that ended well may have waited for something after its last step, and then ended. Not so
+  // where nobody worked and its training thread waited still: a time limit of the job's ended it.
+  if (run.finished && run.wait_status == 0 &&
+      (latest[view.trainer()] != Act::kLock || trainer.at_locks < 0.8 * trainer.seconds ||
+       others.working > 0.05 * trainer.seconds))
+    return;
   // A hung job is ended by a signal in the end: that was no crash.
   if (run.finished && run.wait_status > 0) {
     const int code = WIFSIGNALED(run.wait_status)         ? WTERMSIG(run.wait_status)

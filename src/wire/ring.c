@@ -58,22 +58,21 @@ struct flatout_ring* flatout_ring_open(void* memory, size_t bytes) {
   return ring;
 }
 
-static bool drop(struct flatout_ring* ring) {
-  __atomic_fetch_add(&ring->dropped, 1, __ATOMIC_RELAXED);
+static bool drop(struct flatout_ring* ring, uint32_t packets) {
+  __atomic_fetch_add(&ring->dropped, packets, __ATOMIC_RELAXED);
   return false;
 }
 
-__attribute__((hot)) bool flatout_ring_write(struct flatout_ring* ring,
-                                             const struct flatout_packet* header,
-                                             const void* payload, size_t payload_size,
-                                             const void* tail, size_t tail_size) {
-  const uint64_t data_size = ring->data_size;
-  if (payload_size > FLATOUT_RING_MAX_PACKET || tail_size > FLATOUT_RING_MAX_PACKET)
-    return drop(ring);
-  const uint64_t used = sizeof *header + payload_size + tail_size;
-  const uint64_t size = (used + 7) & ~(uint64_t)7;
-  if (size > FLATOUT_RING_MAX_PACKET || size > data_size / 2) return drop(ring);
+static uint64_t packet_size(uint64_t payload) {
+  return (sizeof(struct flatout_packet) + payload + 7) & ~(uint64_t)7;
+}
 
+/* Room for `size` bytes in a row, whose first word is marked as that of a packet with this header
+ * which is being filled; NULL if there is none. */
+__attribute__((hot)) static unsigned char* reserve(struct flatout_ring* ring, uint64_t size,
+                                                   uint64_t word) {
+  const uint64_t data_size = ring->data_size;
+  if (size > data_size / 2) return NULL;
   uint64_t head, offset, pad;
   do {
     /* The tail first: then head is never behind it, and the room is at worst underestimated. */
@@ -81,13 +80,12 @@ __attribute__((hot)) bool flatout_ring_write(struct flatout_ring* ring,
     head = __atomic_load_n(&ring->head, __ATOMIC_RELAXED);
     offset = head & (data_size - 1);
     pad = data_size - offset < size ? data_size - offset : 0;
-    if (head + pad + size - taken > data_size) return drop(ring);
+    if (head + pad + size - taken > data_size) return NULL;
   } while (!__atomic_compare_exchange_n(&ring->head, &head, head + pad + size, false,
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
 
   unsigned char* data = data_of(ring);
   unsigned char* at = data + (pad != 0 ? 0 : offset);
-  const uint64_t word = first_word((uint32_t)size, header);
   __atomic_store_n((uint64_t*)(void*)at, word | BUSY, __ATOMIC_RELEASE);
   if (pad != 0) {
     const struct flatout_packet padding = {0};
@@ -95,10 +93,44 @@ __attribute__((hot)) bool flatout_ring_write(struct flatout_ring* ring,
                      __ATOMIC_RELEASE);
   }
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  return at;
+}
+
+__attribute__((hot)) bool flatout_ring_write(struct flatout_ring* ring,
+                                             const struct flatout_packet* header,
+                                             const void* payload, size_t payload_size,
+                                             const void* tail, size_t tail_size) {
+  if (payload_size > FLATOUT_RING_MAX_PACKET || tail_size > FLATOUT_RING_MAX_PACKET)
+    return drop(ring, 1);
+  const uint64_t size = packet_size(payload_size + tail_size);
+  if (size > FLATOUT_RING_MAX_PACKET) return drop(ring, 1);
+  const uint64_t word = first_word((uint32_t)size, header);
+  unsigned char* at = reserve(ring, size, word);
+  if (at == NULL) return drop(ring, 1);
   memcpy(at + 8, (const unsigned char*)header + 8, sizeof *header - 8);
   if (payload_size != 0) memcpy(at + sizeof *header, payload, payload_size);
   if (tail_size != 0) memcpy(at + sizeof *header + payload_size, tail, tail_size);
   __atomic_store_n((uint64_t*)(void*)at, word, __ATOMIC_RELEASE);
+  return true;
+}
+
+__attribute__((hot)) bool flatout_ring_write_many(struct flatout_ring* ring,
+                                                  const struct flatout_packet* header,
+                                                  const void* payloads, size_t payload_size,
+                                                  uint32_t count) {
+  if (count == 0) return true;
+  if (payload_size > FLATOUT_RING_MAX_PACKET) return drop(ring, count);
+  const uint64_t size = packet_size(payload_size);
+  if (count * size > FLATOUT_RING_MAX_PACKET) return drop(ring, count);
+  const uint64_t word = first_word((uint32_t)size, header);
+  unsigned char* at = reserve(ring, count * size, word);
+  if (at == NULL) return drop(ring, count);
+  const unsigned char* payload = (const unsigned char*)payloads;
+  for (uint32_t i = 0; i < count; ++i, at += size, payload += payload_size) {
+    memcpy(at + 8, (const unsigned char*)header + 8, sizeof *header - 8);
+    memcpy(at + sizeof *header, payload, payload_size);
+    __atomic_store_n((uint64_t*)(void*)at, word, __ATOMIC_RELEASE);
+  }
   return true;
 }
 

@@ -30,6 +30,11 @@ bool flatout_ring_write(struct flatout_ring* ring, const struct flatout_packet* 
                         const void* payload, size_t payload_size, const void* tail,
                         size_t tail_size);
 
+/* Writes `count` packets of one header, whose payloads of equal size lie side by side, for little
+ * more than one costs. All or, as above, none. */
+bool flatout_ring_write_many(struct flatout_ring* ring, const struct flatout_packet* header,
+                             const void* payloads, size_t payload_size, uint32_t count);
+
 uint64_t flatout_ring_dropped(const struct flatout_ring* ring);
 
 /* The reading side. `data_size` and `tail` are never read back from the shared memory. */

@@ -96,6 +96,35 @@ TEST(Ring, KeepsOrderOverManyLaps) {
   EXPECT_EQ(flatout_ring_dropped(ring.ring), 0u);
 }
 
+TEST(Ring, GivesBackPacketsThatWereWrittenAtOnceOneByOneOverManyLaps) {
+  Ring ring(8192);
+  flatout_packet header{};
+  header.type = FLATOUT_PACKET_SLICE;
+  header.tid = 12;
+  uint64_t expected = 0, next = 0;
+  for (uint32_t round = 0; round < 5000; ++round) {
+    std::vector<uint64_t> payloads(round % 9);
+    for (uint64_t& payload : payloads) payload = next++;
+    ASSERT_TRUE(flatout_ring_write_many(ring.ring, &header, payloads.data(), sizeof(uint64_t),
+                                        static_cast<uint32_t>(payloads.size())));
+    while (ring.read() > 0) {
+      flatout_packet got{};
+      std::memcpy(&got, ring.buffer.data(), sizeof got);
+      ASSERT_EQ(got.size, 32u);
+      ASSERT_EQ(got.type, FLATOUT_PACKET_SLICE);
+      ASSERT_EQ(got.tid, 12u);
+      uint64_t payload = 0;
+      std::memcpy(&payload, ring.buffer.data() + sizeof got, sizeof payload);
+      ASSERT_EQ(payload, expected++);
+    }
+    ASSERT_EQ(expected, next);
+  }
+  const std::vector<uint64_t> too_many(200);
+  EXPECT_FALSE(
+      flatout_ring_write_many(ring.ring, &header, too_many.data(), sizeof(uint64_t), 200));
+  EXPECT_EQ(flatout_ring_dropped(ring.ring), 200u);
+}
+
 TEST(Ring, CountsWhatItDropsAndGoesOnOnceThereIsRoom) {
   Ring ring(8192);
   uint64_t written = 0;

@@ -3,15 +3,17 @@
 A count that grows with the steps is a graph that is never let go. Nothing of the graph is held
 after a look; leaves (AccumulateGrad) are not counted.
 """
+from time import thread_time_ns
+
 from . import core
 from .core import NEVER, cost, get_ident, now, state
 
 _STEPS = (3, 10, 50)  # the steps in whose backward it looks; then
 _EVERY = 5000000000  # ns
 _MOST = 4096  # nodes
-_BUDGET = 300000  # ns
+_BUDGET = 300000  # ns of this thread's CPU time: what others take of the core cuts no look short
 _Tensor = None
-_sent = [None]
+_counted = [0, False]
 
 
 def install(torch):
@@ -40,11 +42,11 @@ def _look(tensors, begin):
     root = getattr(tensors, "grad_fn", None)
     if root is None:
         return
-    count, whole = count_nodes(root, begin + _BUDGET)
-    text = "%d%s" % (count, "" if whole else "+")
-    if text != _sent[0]:
-        _sent[0] = text
-        core.info("torch.graph_nodes", text)
+    counted = list(count_nodes(root, thread_time_ns() + _BUDGET))
+    if counted == _counted or (not counted[1] and counted[0] < _counted[0]):
+        return  # one that was cut short says nothing of a graph that has been seen to be larger
+    _counted[:] = counted
+    core.info("torch.graph_nodes", "%d%s" % (counted[0], "" if counted[1] else "+"))
 
 
 def count_nodes(root, until):
@@ -56,6 +58,6 @@ def count_nodes(root, until):
                 seen.add(following)
                 if type(following).__name__ != "AccumulateGrad":
                     nodes.append(following)
-        if len(nodes) >= _MOST or not len(seen) & 7 and now() > until:
+        if len(nodes) >= _MOST or not len(seen) & 7 and thread_time_ns() > until:
             return len(nodes), False
     return len(nodes), True
