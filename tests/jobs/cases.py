@@ -97,6 +97,7 @@ INPUT = [
     Case("tiny_files_cold", "icons.py", "input.small_files"),
     Case("archive_scanned", "tarred_speech.py", "input.random_seek"),
     Case("random_rows", "embeddings_lookup.py", "input.random_seek"),
+    Case("lines_counted", "reviews_by_line.py", "input.random_seek"),
     Case("collate_loops", "translate.py", "input.collate"),
     Case("pickled_batches", "events_stream.py", "input.collate"),
     Case("heavy_samples", "molecules.py", "input.worker_skew", needs=("cores:2",)),
@@ -149,10 +150,13 @@ MEMORY = [
 
 STALL = [
     Case("slow_saves", "vae_saves.py", "stall.checkpoint"),
+    Case("saves_under_lock", "snapshot_thread.py", "stall.checkpoint"),
     Case("slow_terminal", "chatty.py", "stall.logging", slow_stdout_bytes_per_s=400_000),
     Case("synced_log", "audit_log.py", "stall.logging"),
     Case("polls_for_turn", "lock_step.py", "stall.idle_wait"),
     Case("rate_limit", "license_server.py", "stall.idle_wait"),
+    Case("nobody_notified", "grid_actor.py", "stall.idle_wait"),
+    Case("queue_full", "metrics_thread.py", "stall.hang", step_cost=False, args=("--seconds", "16")),
     Case("never_reports", "barrier.py", "stall.hang", step_cost=False, args=("--seconds", "30"), end_after_s=16,
          exit_code=None),
     Case("index_anew", "curriculum_index.py", "stall.periodic"),
