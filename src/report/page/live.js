@@ -8,7 +8,8 @@
   const base = '/run/' + encodeURIComponent(bar.dataset.run);
   let shown = +bar.dataset.revision;
   let latest = shown;
-  let live = bar.dataset.live === 'yes';
+  const wasLive = bar.dataset.live === 'yes';
+  let live = wasLive;
   let paused = false;
   let busy = false;
   let source = null;
@@ -17,7 +18,7 @@
     if (state.textContent !== text) state.textContent = text;
   }
   function sayState() {
-    if (!live) say('The run has ended.');
+    if (!live) say(wasLive ? 'The run has ended.' : '');
     else if (paused) say('Paused' + (latest > shown ? '; there is something newer.' : '.'));
     else say('Live');
     pause.hidden = !live;
