@@ -61,11 +61,8 @@ constexpr SignalMetric kSignalMetrics[] = {
 
 std::string label(std::string_view name, std::string_view value) {
   std::string out = std::string(name) + "=\"";
-  for (const char c : to_utf8(value.substr(0, kMostLabel))) {
-    if (c == '\n') {
-      out += "\\n";
-      continue;
-    }
+  // Control characters, line ends among them, and what is not UTF-8 are made visible by that.
+  for (const char c : escape_terminal(value.substr(0, kMostLabel))) {
     if (c == '\\' || c == '"') out += '\\';
     out += c;
   }
