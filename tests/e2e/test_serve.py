@@ -458,3 +458,22 @@ def test_bad_usage_is_told(flatout, runs, tmp_path):
                               (["--token-file", str(tmp_path / "none"), str(runs)], 1, "token"), (["--listen", "name", str(runs)], 2, "token")):
         done = subprocess.run([flatout, "serve", *words], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
         assert done.returncode == code and told in done.stderr, (words, done.stderr)
+
+
+def test_the_examples_ask_for_metrics_that_there_are():
+    root = Path(__file__).resolve().parents[2]
+    documented = set(re.findall(r"^\| `(\w+)`", (root / "docs/metrics.md").read_text(), re.M))
+    documented |= {name + suffix for name in documented for suffix in ("_bucket", "_sum", "_count") if name == "flatout_step_seconds"}
+    board = json.loads((root / "examples/grafana.json").read_text())
+    asked = [t["expr"] for p in board["panels"] for t in p["targets"]] + [v["query"]["query"] for v in board["templating"]["list"][1:]]
+    asked.append((root / "docs/serve.md").read_text().split("## Prometheus")[1].split("## Who")[0])
+    used = {name for text in asked for name in re.findall(r"\bflatout_\w+", text)}
+    assert len(used) > 10 and used <= documented
+    subprocess.run(["bash", "-n", str(root / "examples/slurm.sbatch")], check=True)
+
+
+def test_the_kubernetes_example_is_well_formed():
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install pyyaml")
+    root = Path(__file__).resolve().parents[2]
+    kinds = [d["kind"] for d in yaml.safe_load_all((root / "examples/kubernetes.yaml").read_text())]
+    assert kinds == ["Secret", "Service", "Job"]
