@@ -286,7 +286,7 @@ class HttpServer::Impl {
                       (request.has("Content-Length") && length != std::optional<std::string>("0"));
     if (body || *upload_size != 0) {
       Response refused;
-      refused.status = MHD_HTTP_CONTENT_TOO_LARGE;
+      refused.status = 413;
       refused.body = std::make_shared<const std::string>("No request has a body here.\n");
       refused.headers.emplace_back("Connection", "close");
       return server.answer(connection, std::move(refused));
@@ -302,7 +302,7 @@ class HttpServer::Impl {
   MHD_Result answer(MHD_Connection* connection, Response response) {
     if (response.events != nullptr && streams_ >= limits_.event_streams) {
       response.events.reset();
-      response.status = MHD_HTTP_SERVICE_UNAVAILABLE;
+      response.status = 503;
       response.type = "text/plain; charset=utf-8";
       response.body = std::make_shared<const std::string>("Too many pages are being followed.\n");
       response.headers.emplace_back("Retry-After", "10");
