@@ -94,10 +94,10 @@ std::optional<RunSummary> read_summary(std::string_view run_json, std::string_vi
   out.finished = finished != exit.end() && *finished == true;
   if (exit.contains("signal") && exit["signal"].is_number()) {
     out.failed = true;
-    out.exit = fmt::format("killed by signal {}", number_of(exit, "signal"));
+    out.exit = fmt::format("killed by signal {:.0f}", number_of(exit, "signal"));
   } else if (exit.contains("code") && exit["code"].is_number()) {
     out.failed = number_of(exit, "code") != 0;
-    out.exit = fmt::format("exit code {}", number_of(exit, "code"));
+    out.exit = fmt::format("exit code {:.0f}", number_of(exit, "code"));
   }
   const Json& steps = object_of(found, "steps");
   out.steps = static_cast<int64_t>(number_of(steps, "count"));

@@ -18,6 +18,7 @@ import pytest
 
 JOB = ["train", "--threads", "1", "--loaders", "1", "--quiet"]
 TOKEN = "abcdefgh-0123456789"
+HOSTILE = "<img src=x onerror=alert(1)></script><b>&amp;"
 PATIENCE = 60
 
 
@@ -365,6 +366,7 @@ def test_a_run_of_several_ranks_is_one_group(page, serve, runs, tmp_path):
         shutil.copytree(runs / "20250101-first", target)
         told = json.loads((target / "run.json").read_text())
         told["facts"] |= {"rank": str(rank), "env.SLURM_JOB_ID": "77"}
+        told["command"] = HOSTILE
         (target / "run.json").write_text(json.dumps(told))
         found = json.loads((target / "findings.json").read_text())
         found["steps"]["median_ms"] = 10.0 + rank % 2  # rank 1 is the slowest
@@ -374,7 +376,7 @@ def test_a_run_of_several_ranks_is_one_group(page, serve, runs, tmp_path):
     page.wait_for_selector("tr.ranks")
     page.wait_for_function("document.querySelector('tr.ranks').textContent.includes('slowest: rank 1')")
     text = page.locator("tr.ranks").inner_text()
-    assert "3 ranks" in text and "slurm-77" in text
+    assert "3 ranks" in text and "slurm-77" in text and HOSTILE in text
     assert page.locator("#rows tr.rank").count() == 3
     assert page.locator("#rows .slowest").count() == 1
 

@@ -140,6 +140,7 @@
       return words.every((w) => text.includes(w));
     });
     const rows = document.getElementById('rows');
+    const focused = rows.contains(document.activeElement) ? document.activeElement.closest('tr').dataset.run : null;
     rows.textContent = '';
     const done = new Set();
     for (const run of list) {
@@ -153,6 +154,9 @@
       const head = groupRow(ranks);
       if (ranks.length > 1) rows.appendChild(head.tr);
       for (const rank of ranks) rows.appendChild(row(rank, rank === head.slowest));
+    }
+    for (const tr of rows.children) {
+      if (focused && tr.dataset.run === focused) tr.querySelector('input').focus();
     }
     drawCompare();
     drawHistory(list);
