@@ -63,7 +63,8 @@ TEST_F(SiteTest, NothingElseCanBeReadByAnyPath) {
         "/compare.json?old=train"}) {
     const Response response = site.respond(get(path));
     EXPECT_EQ(response.status, 404) << path;
-    if (response.body) EXPECT_EQ(response.body->find("secret"), std::string::npos) << path;
+    ASSERT_TRUE(response.body) << path;
+    EXPECT_EQ(response.body->find("secret"), std::string::npos) << path;
   }
 }
 
@@ -103,7 +104,8 @@ TEST_F(SiteTest, WithATokenWhoLacksItLearnsNothing) {
     EXPECT_EQ(response.body->find("train"), std::string::npos) << path;
   }
   EXPECT_EQ(site.respond(get("/healthz")).status, 200);
-  for (const std::string value : {"Bearer", "Bearer ", "Basic " + kToken, kToken, "Bearer x"}) {
+  for (const std::string& value :
+       std::vector<std::string>{"Bearer", "Bearer ", "Basic " + kToken, kToken, "Bearer x"}) {
     Request request = get("/runs.json");
     request.headers.emplace_back("Authorization", value);
     EXPECT_EQ(site.respond(request).status, 401) << value;
