@@ -151,12 +151,11 @@ bool read_record(int pipe, TimePoint until, Record& record) {
   while (done < sizeof record) {
     const Nanos left = until - MonotonicClock::now();
     pollfd poll{pipe, POLLIN, 0};
-    const int ready = ::poll(
-        &poll, 1, static_cast<int>(std::max<int64_t>(0, left.count() / 1'000'000)));
+    const int ready =
+        ::poll(&poll, 1, static_cast<int>(std::max<int64_t>(0, left.count() / 1'000'000)));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
-    const ssize_t got =
-        ::read(pipe, reinterpret_cast<char*>(&record) + done, sizeof record - done);
+    const ssize_t got = ::read(pipe, reinterpret_cast<char*>(&record) + done, sizeof record - done);
     if (got <= 0) return false;
     done += static_cast<size_t>(got);
   }

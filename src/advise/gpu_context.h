@@ -14,10 +14,10 @@ namespace flatout::advise {
 
 /// What came of it on one GPU.
 struct ContextTrial {
-  int32_t device = 0;      // as CUDA counts them, in the order of the PCI bus
-  int32_t code = 0;        // 0: there was a context, and it is gone again
-  std::string error;       // "CUDA_ERROR_OUT_OF_MEMORY"
-  std::string uuid;        // as NVML writes it: "GPU-..."; empty where it is not told
+  int32_t device = 0;  // as CUDA counts them, in the order of the PCI bus
+  int32_t code = 0;    // 0: there was a context, and it is gone again
+  std::string error;   // "CUDA_ERROR_OUT_OF_MEMORY"
+  std::string uuid;    // as NVML writes it: "GPU-..."; empty where it is not told
   uint64_t free_bytes = 0, total_bytes = 0;  // within the context
 };
 

@@ -51,11 +51,11 @@ const Usage kServe{
     0,
     1000};
 
-constexpr int kPortsToTry = 32;                                       // from the usual one on
-constexpr rlim_t kFiles = 1024;                                       // clients and run folders
-constexpr int64_t kFreshSeconds = 10;                                 // a file that is being written
-constexpr auto kFarewell = std::chrono::milliseconds(1500);           // for pages to fetch the end
-constexpr int kPatienceMs = 4000;                                     // for the server to end
+constexpr int kPortsToTry = 32;                              // from the usual one on
+constexpr rlim_t kFiles = 1024;                              // clients and run folders
+constexpr int64_t kFreshSeconds = 10;                        // a file that is being written
+constexpr auto kFarewell = std::chrono::milliseconds(1500);  // for pages to fetch the end
+constexpr int kPatienceMs = 4000;                            // for the server to end
 
 class FollowedRun : public serve::RunSource {
  public:
@@ -112,12 +112,10 @@ Result<std::string> read_token(const std::string& path) {
 
 Result<std::vector<std::string>> find_folders(const std::vector<std::string>& named) {
   std::vector<std::string> out;
-  for (const std::string& path :
-       named.empty() ? std::vector<std::string>{"flatout-runs"} : named) {
+  for (const std::string& path : named.empty() ? std::vector<std::string>{"flatout-runs"} : named) {
     char* full = ::realpath(path.c_str(), nullptr);
     struct stat info;
-    const bool folder =
-        full != nullptr && ::stat(full, &info) == 0 && S_ISDIR(info.st_mode);
+    const bool folder = full != nullptr && ::stat(full, &info) == 0 && S_ISDIR(info.st_mode);
     if (folder) out.emplace_back(full);
     ::free(full);
     if (!folder) {
@@ -133,8 +131,7 @@ Result<std::unique_ptr<serve::HttpServer>> start_server(const std::string& addre
                                                         const serve::Handler& handler) {
   const bool usual = port == Settings().port;
   for (int i = 0;; ++i) {
-    auto server =
-        serve::HttpServer::start(address, static_cast<uint16_t>(port + i), handler);
+    auto server = serve::HttpServer::start(address, static_cast<uint16_t>(port + i), handler);
     const bool taken = !server.ok() && server.error().code == Code::kFull;
     if (!taken || !usual || i + 1 >= kPortsToTry) return server;
   }
@@ -197,9 +194,8 @@ int serve(const std::vector<std::string>& arguments) {
   FolderReader reader;
   serve::RunStore store(std::move(folders).value(), reader, FLATOUT_VERSION);
   serve::Site site(store, site_options);
-  auto server = start_server(address, settings->port, [&](const serve::Request& request) {
-    return site.respond(request);
-  });
+  auto server = start_server(address, settings->port,
+                             [&](const serve::Request& request) { return site.respond(request); });
   if (!server.ok()) return fail(server.error());
   store.start();
   const std::string url = url_of(address, (*server)->port());
@@ -228,8 +224,12 @@ std::unique_ptr<ServeProcess> ServeProcess::start(const std::string& folder,
     log_warning("--serve needs a run folder, and none could be written");
     return nullptr;
   }
-  std::vector<std::string> words = {"flatout", "serve",  folder,
-                                    "--listen", settings.listen, "--port",
+  std::vector<std::string> words = {"flatout",
+                                    "serve",
+                                    folder,
+                                    "--listen",
+                                    settings.listen,
+                                    "--port",
                                     fmt::format("{:.0f}", settings.port)};
   if (!settings.token_file.empty()) {
     words.insert(words.end(), {"--token-file", settings.token_file});

@@ -106,11 +106,10 @@ std::string render_html(const Run& run, const model::Diagnosis& diagnosis,
                         const HtmlOptions& options) {
   const std::string title =
       diagnosis.findings.empty() ? diagnosis.verdict : diagnosis.findings[0].title;
-  return make_page(
-             title, {asset_page_css(), asset_flame_css()},
-             {asset_chart_js(), asset_flame_js(), asset_lanes_js(), asset_theme_js(),
-              asset_page_js()},
-             report_body(run, diagnosis, options))
+  return make_page(title, {asset_page_css(), asset_flame_css()},
+                   {asset_chart_js(), asset_flame_js(), asset_lanes_js(), asset_theme_js(),
+                    asset_page_js()},
+                   report_body(run, diagnosis, options))
       .html;
 }
 

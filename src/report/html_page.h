@@ -15,8 +15,8 @@ struct Page {
   std::string policy;  // its Content-Security-Policy, for servers that send it as a header too
 };
 
-/// `body` goes before the scripts. `title` is escaped, `body` is markup. `connects`: the scripts may
-/// ask the server that the page came from, and no other.
+/// `body` goes before the scripts. `title` is escaped, `body` is markup. `connects`: the scripts
+/// may ask the server that the page came from, and no other.
 Page make_page(std::string_view title, std::initializer_list<Asset> styles,
                std::initializer_list<Asset> scripts, std::string_view body, bool connects = false);
 

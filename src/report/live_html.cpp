@@ -10,13 +10,15 @@ Page runs_page() {
   const std::string body =
       top_html("Runs", "") +
       "<main class=\"wrap\">\n<p id=\"state\" class=\"muted\" role=\"status\">Asking for the runs "
-      "…</p>\n<noscript><p>This page needs JavaScript; <a href=\"/runs.json\">runs.json</a> has the "
+      "…</p>\n<noscript><p>This page needs JavaScript; <a href=\"/runs.json\">runs.json</a> has "
+      "the "
       "same as text.</p></noscript>\n"
       "<section id=\"runs\"><h2>Runs</h2>\n<div class=\"tools\"><input id=\"filter\" "
       "type=\"search\" placeholder=\"Filter by command, host or verdict\" aria-label=\"Filter the "
       "runs\"><a id=\"compare\" class=\"button\" hidden>Compare</a></div>\n<div "
       "class=\"scroll\"><table><thead><tr><th><span class=\"hidden\">Compare</span></th>"
-      "<th>Started</th><th>Run</th><th class=\"n\">Rank</th><th>State</th><th class=\"n\">Steps</th>"
+      "<th>Started</th><th>Run</th><th class=\"n\">Rank</th><th>State</th><th "
+      "class=\"n\">Steps</th>"
       "<th class=\"n\">Median step</th><th>Verdict</th></tr></thead><tbody id=\"rows\"></tbody>"
       "</table></div></section>\n"
       "<section id=\"history\" hidden><h2>History</h2>\n<p class=\"muted\">The median step of each "

@@ -111,9 +111,8 @@ void add_run(Samples& out, const Run& run, const RunSummary& about, bool live) {
   if (about.begin_unix_s > 0) out.add(MetricId::kRunStart, about.begin_unix_s);
   out.add(MetricId::kRunDuration, to_s(run.end - run.begin));
   if (run.finished && run.wait_status >= 0) {
-    out.add(MetricId::kRunExitCode, WIFSIGNALED(run.wait_status)
-                                        ? 128 + WTERMSIG(run.wait_status)
-                                        : WEXITSTATUS(run.wait_status));
+    out.add(MetricId::kRunExitCode, WIFSIGNALED(run.wait_status) ? 128 + WTERMSIG(run.wait_status)
+                                                                 : WEXITSTATUS(run.wait_status));
   }
 }
 
@@ -208,8 +207,8 @@ void add_signals(Samples& out, const Run& run) {
       const model::Entity& entity = run.entities[s->entity];
       std::string labels;
       if (!metric.label.empty()) {
-        labels = label(metric.label, entity.kind == EntityKind::kGpu ? std::to_string(entity.key)
-                                                                     : entity.name);
+        labels = label(metric.label,
+                       entity.kind == EntityKind::kGpu ? std::to_string(entity.key) : entity.name);
       }
       if (std::find(seen.begin(), seen.end(), labels) != seen.end()) continue;
       seen.push_back(labels);

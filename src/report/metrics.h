@@ -28,9 +28,8 @@ enum class MetricId : uint16_t {
 /// What has been counted of a run's steps since it was first looked at: it only grows, as counters
 /// must, also where the Run itself is thinned.
 struct StepTotals {
-  static constexpr std::array<double, 18> kBounds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
-                                                     0.1,   0.2,   0.5,   1,    2,    5,
-                                                     10,    20,    50,    100,  200,  500};
+  static constexpr std::array<double, 18> kBounds = {
+      0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500};
   std::array<uint64_t, kBounds.size() + 1> counts{};  // of steps up to each bound; then the longer
   double seconds = 0;
   std::array<double, model::kPartCount> part_seconds{};

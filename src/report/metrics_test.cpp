@@ -162,8 +162,7 @@ TEST(RunSummary, FromTheFilesIsThatOfTheRun) {
   model::Run ended = run;
   ended.finished = true;
   ended.wait_status = 3 << 8;
-  const auto read =
-      read_summary(run_json(ended), findings_json(ended, decode_diagnosis()));
+  const auto read = read_summary(run_json(ended), findings_json(ended, decode_diagnosis()));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->command, live.command);
   EXPECT_EQ(read->host, "hopper");

@@ -27,9 +27,9 @@ namespace {
 
 constexpr Nanos kSweep = std::chrono::milliseconds(500);
 constexpr Nanos kLookForHangUp = std::chrono::seconds(1);
-constexpr unsigned kIdleSeconds = 30;              // without a byte in either direction
-constexpr unsigned kUnacknowledgedMs = 20'000;     // a peer that has vanished
-constexpr size_t kThreadStack = size_t{1} << 20;   // a report is rendered on it
+constexpr unsigned kIdleSeconds = 30;             // without a byte in either direction
+constexpr unsigned kUnacknowledgedMs = 20'000;    // a peer that has vanished
+constexpr size_t kThreadStack = size_t{1} << 20;  // a report is rendered on it
 constexpr size_t kEventBlock = 4096;
 constexpr int kBacklog = 128;
 
@@ -75,8 +75,8 @@ Result<int> listen_on(const std::string& address, uint16_t port) {
   }
   const int failed = errno;
   ::close(fd);
-  Error error = fs::error_from_errno(failed, fmt::format("cannot listen on {} port {}",
-                                                         escape_terminal(address), port));
+  Error error = fs::error_from_errno(
+      failed, fmt::format("cannot listen on {} port {}", escape_terminal(address), port));
   if (failed == EADDRINUSE) {
     error.code = Code::kFull;
     error.hint = "another server has it; --port 0 takes one that is free";
@@ -155,19 +155,19 @@ class HttpServer::Impl {
 
   Status start(int listening) {
     port_ = port_of(listening);
-    daemon_ = MHD_start_daemon(
-        MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_THREAD_PER_CONNECTION, 0, nullptr, nullptr,
-        &Impl::on_request, this,                                                    //
-        MHD_OPTION_LISTEN_SOCKET, listening,                                        //
-        MHD_OPTION_CONNECTION_LIMIT, limits_.connections,                           //
-        MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,                                //
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, limits_.head_bytes,                     //
-        MHD_OPTION_THREAD_STACK_SIZE, kThreadStack,                                 //
-        MHD_OPTION_STRICT_FOR_CLIENT, 1,                                            //
-        MHD_OPTION_UNESCAPE_CALLBACK, &Impl::leave_as_it_is, nullptr,               //
-        MHD_OPTION_URI_LOG_CALLBACK, &Impl::on_target, this,                        //
-        MHD_OPTION_NOTIFY_CONNECTION, &Impl::on_connection, this,                   //
-        MHD_OPTION_NOTIFY_COMPLETED, &Impl::on_completed, this, MHD_OPTION_END);
+    daemon_ =
+        MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_THREAD_PER_CONNECTION, 0, nullptr,
+                         nullptr, &Impl::on_request, this,                              //
+                         MHD_OPTION_LISTEN_SOCKET, listening,                           //
+                         MHD_OPTION_CONNECTION_LIMIT, limits_.connections,              //
+                         MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,                   //
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, limits_.head_bytes,        //
+                         MHD_OPTION_THREAD_STACK_SIZE, kThreadStack,                    //
+                         MHD_OPTION_STRICT_FOR_CLIENT, 1,                               //
+                         MHD_OPTION_UNESCAPE_CALLBACK, &Impl::leave_as_it_is, nullptr,  //
+                         MHD_OPTION_URI_LOG_CALLBACK, &Impl::on_target, this,           //
+                         MHD_OPTION_NOTIFY_CONNECTION, &Impl::on_connection, this,      //
+                         MHD_OPTION_NOTIFY_COMPLETED, &Impl::on_completed, this, MHD_OPTION_END);
     if (daemon_ == nullptr) {
       ::close(listening);
       return Error{Code::kIo, "cannot start the HTTP server", ""};
@@ -267,8 +267,8 @@ class HttpServer::Impl {
 
   // An exception must not leave through the library's frames.
   static MHD_Result on_request(void* self, MHD_Connection* connection, const char*,
-                               const char* method, const char*, const char*,
-                               size_t* upload_size, void** context) noexcept {
+                               const char* method, const char*, const char*, size_t* upload_size,
+                               void** context) noexcept {
     auto& exchange = *static_cast<Exchange*>(*context);
     auto& server = *static_cast<Impl*>(self);
     Request request;

@@ -47,11 +47,11 @@ using Handler = std::function<Response(const Request&)>;
 /// What a client can have, and for how long. Whoever exceeds it loses the connection.
 struct HttpLimits {
   unsigned connections = 192;
-  unsigned event_streams = 128;                        // of these; more are told 503
-  size_t head_bytes = size_t{32} << 10;                // memory for a connection's request
-  Nanos head_time = std::chrono::seconds(15);          // from the last answer to a whole request
-  Nanos answer_time = std::chrono::seconds(60);        // to take the answer
-  Nanos heartbeat = std::chrono::seconds(10);          // of a quiet event stream
+  unsigned event_streams = 128;                  // of these; more are told 503
+  size_t head_bytes = size_t{32} << 10;          // memory for a connection's request
+  Nanos head_time = std::chrono::seconds(15);    // from the last answer to a whole request
+  Nanos answer_time = std::chrono::seconds(60);  // to take the answer
+  Nanos heartbeat = std::chrono::seconds(10);    // of a quiet event stream
 };
 
 /// Whether `address` is one of this machine's own loopback; only numbers are known.

@@ -32,7 +32,8 @@ class Client {
     connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   }
   ~Client() { ::close(fd_); }
-  Client(Client&& other) noexcept : fd_(std::exchange(other.fd_, -1)), connected_(other.connected_) {}
+  Client(Client&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), connected_(other.connected_) {}
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
@@ -283,13 +284,43 @@ TEST_F(HttpTest, EndsAtOnceThoughClientsAreConnected) {
 TEST_F(HttpTest, SurvivesSpoiltRequests) {
   start();
   std::mt19937 random(7);
-  const auto pick = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
-  const std::vector<std::string> pieces = {
-      "GET ", "HEAD ", "POST ", "PRI * HTTP/2.0", "/", "/7", "*", " HTTP/1.1", " HTTP/1.0",
-      " HTTP/9.9", "\r\n", "\n", "\r", "\r\n\r\n", "Host: localhost", "Host:", ": ", "Content-Length: 5",
-      "Content-Length: -1", "Content-Length: 1e9", "Transfer-Encoding: chunked", "Connection: close",
-      "Upgrade: websocket", "Expect: 100-continue", "Range: bytes=0-1", "Cookie: a=b", "\xff\xfe",
-      std::string(3, '\0'), "%", "%zz", "?", "a=b&", std::string(9000, 'A'), "\x16\x03\x01\x02"};
+  const auto pick = [&](size_t n) {
+    return std::uniform_int_distribution<size_t>(0, n - 1)(random);
+  };
+  const std::vector<std::string> pieces = {"GET ",
+                                           "HEAD ",
+                                           "POST ",
+                                           "PRI * HTTP/2.0",
+                                           "/",
+                                           "/7",
+                                           "*",
+                                           " HTTP/1.1",
+                                           " HTTP/1.0",
+                                           " HTTP/9.9",
+                                           "\r\n",
+                                           "\n",
+                                           "\r",
+                                           "\r\n\r\n",
+                                           "Host: localhost",
+                                           "Host:",
+                                           ": ",
+                                           "Content-Length: 5",
+                                           "Content-Length: -1",
+                                           "Content-Length: 1e9",
+                                           "Transfer-Encoding: chunked",
+                                           "Connection: close",
+                                           "Upgrade: websocket",
+                                           "Expect: 100-continue",
+                                           "Range: bytes=0-1",
+                                           "Cookie: a=b",
+                                           "\xff\xfe",
+                                           std::string(3, '\0'),
+                                           "%",
+                                           "%zz",
+                                           "?",
+                                           "a=b&",
+                                           std::string(9000, 'A'),
+                                           "\x16\x03\x01\x02"};
   for (int i = 0; i < 400; ++i) {
     const Client client(server->port());
     for (size_t n = 1 + pick(12); n > 0; --n) client.send(pieces[pick(pieces.size())]);
@@ -303,8 +334,8 @@ TEST(Loopback, IsKnownByItsNumbers) {
   for (const char* address : {"127.0.0.1", "127.255.0.3", "::1", "::ffff:127.0.0.1"}) {
     EXPECT_TRUE(is_loopback(address)) << address;
   }
-  for (const char* address : {"0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "localhost", "", "127.1",
-                              "::ffff:10.0.0.1"}) {
+  for (const char* address :
+       {"0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "localhost", "", "127.1", "::ffff:10.0.0.1"}) {
     EXPECT_FALSE(is_loopback(address)) << address;
   }
 }

@@ -16,7 +16,8 @@ namespace flatout::serve {
 class RunSource {
  public:
   virtual ~RunSource() = default;
-  /// Takes in what has been written since. `ended`: nothing will follow. True if there was anything.
+  /// Takes in what has been written since. `ended`: nothing will follow. True if there was
+  /// anything.
   virtual bool read(bool ended) = 0;
   virtual model::Run& run() = 0;
 };

@@ -16,11 +16,11 @@ namespace flatout::serve {
 namespace {
 
 constexpr Nanos kTick = std::chrono::milliseconds(250);
-constexpr Nanos kInterest = std::chrono::seconds(5);       // after the last sign of it
-constexpr Nanos kKeepOpen = std::chrono::seconds(60);      // a source that nobody asks for
-constexpr Nanos kScrapeTime = std::chrono::seconds(4);     // Prometheus waits ten
+constexpr Nanos kInterest = std::chrono::seconds(5);    // after the last sign of it
+constexpr Nanos kKeepOpen = std::chrono::seconds(60);   // a source that nobody asks for
+constexpr Nanos kScrapeTime = std::chrono::seconds(4);  // Prometheus waits ten
 constexpr size_t kLeastLiveBytes = size_t{4} << 20, kMostLiveBytes = size_t{24} << 20;
-constexpr size_t kMostNames = 20'000;       // looked at in one folder
+constexpr size_t kMostNames = 20'000;  // looked at in one folder
 constexpr size_t kMostJson = size_t{8} << 20;
 constexpr size_t kMostId = 120;
 
@@ -38,8 +38,8 @@ std::string read_inside(const std::string& folder, const char* name, size_t limi
     out.resize(static_cast<size_t>(info.st_size));
     size_t done = 0;
     while (done < out.size()) {
-      const ssize_t got = ::pread(fd, out.data() + done, out.size() - done,
-                                  static_cast<off_t>(done));
+      const ssize_t got =
+          ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(done));
       if (got <= 0) break;
       done += static_cast<size_t>(got);
     }
@@ -57,8 +57,8 @@ uint64_t identity_of(const std::string& folder) {
     return 0;
   }
   // The number alone is given out again when a file is made anew.
-  return info.stx_ino ^ (static_cast<uint64_t>(info.stx_btime.tv_sec) * 1'000'000'007 +
-                         info.stx_btime.tv_nsec);
+  return info.stx_ino ^
+         (static_cast<uint64_t>(info.stx_btime.tv_sec) * 1'000'000'007 + info.stx_btime.tv_nsec);
 }
 
 bool is_folder(const std::string& path) {
@@ -109,8 +109,7 @@ std::shared_ptr<const std::string> RunStore::Pages::find(const std::string& key)
   return nullptr;
 }
 
-std::shared_ptr<const std::string> RunStore::Pages::keep(const std::string& key,
-                                                         std::string page) {
+std::shared_ptr<const std::string> RunStore::Pages::keep(const std::string& key, std::string page) {
   auto text = std::make_shared<const std::string>(std::move(page));
   bytes_ += text->size();
   pages_.push_front({key, text});
@@ -244,9 +243,8 @@ std::vector<RunStore::EntryPtr> RunStore::entries() const {
   const auto began = [](const Entry& e) {
     return e.summary.begin_unix_s > 0 ? e.summary.begin_unix_s : e.made_unix_s;
   };
-  std::stable_sort(out.begin(), out.end(), [&](const EntryPtr& a, const EntryPtr& b) {
-    return began(*a) > began(*b);
-  });
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const EntryPtr& a, const EntryPtr& b) { return began(*a) > began(*b); });
   return out;
 }
 
@@ -351,8 +349,8 @@ void RunStore::learn_summary(Entry& entry) {
 }
 
 bool RunStore::due(const Entry& entry, TimePoint now) const {
-  const Nanos pause = std::max(
-      limits_.refresh, nanos(static_cast<double>(entry.cost.count()) / limits_.share));
+  const Nanos pause =
+      std::max(limits_.refresh, nanos(static_cast<double>(entry.cost.count()) / limits_.share));
   return !entry.known || now - entry.refreshed >= pause;
 }
 
@@ -437,8 +435,8 @@ std::optional<ReportBody> RunStore::report(std::string_view id) {
     page = pages_.find(entry->page_key());
   }
   if (page == nullptr) {
-    page = pages_.keep(entry->page_key(),
-                       report::report_body(entry->source->run(), entry->diagnosis));
+    page =
+        pages_.keep(entry->page_key(), report::report_body(entry->source->run(), entry->diagnosis));
   }
   return ReportBody{page, {entry->revision, entry->live}};
 }

@@ -22,16 +22,16 @@
 namespace flatout::serve {
 
 struct StoreLimits {
-  size_t runs = 1000;                           // the newest
-  size_t live_sources = 16;                     // held open at once
-  size_t live_bytes = size_t{96} << 20;         // for all of these together
-  size_t ended_sources = 2;                     // as many as a comparison needs
-  size_t ended_bytes = size_t{48} << 20;        // for each of these
-  size_t page_bytes = size_t{32} << 20;         // of rendered reports
-  Nanos scan = std::chrono::seconds(2);         // between two looks for new runs
-  Nanos refresh = std::chrono::seconds(2);      // between two looks at a live one, at least
-  double share = 0.05;                          // of one core, for looking at live ones
-  Nanos after_end = std::chrono::minutes(10);   // metrics of a run that has ended stay so long
+  size_t runs = 1000;                          // the newest
+  size_t live_sources = 16;                    // held open at once
+  size_t live_bytes = size_t{96} << 20;        // for all of these together
+  size_t ended_sources = 2;                    // as many as a comparison needs
+  size_t ended_bytes = size_t{48} << 20;       // for each of these
+  size_t page_bytes = size_t{32} << 20;        // of rendered reports
+  Nanos scan = std::chrono::seconds(2);        // between two looks for new runs
+  Nanos refresh = std::chrono::seconds(2);     // between two looks at a live one, at least
+  double share = 0.05;                         // of one core, for looking at live ones
+  Nanos after_end = std::chrono::minutes(10);  // metrics of a run that has ended stay so long
 };
 
 /// What there is to tell a page about whether it is up to date.

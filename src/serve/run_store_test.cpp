@@ -18,8 +18,8 @@ constexpr Nanos kSecond = std::chrono::seconds(1);
 class RunStoreTest : public ::testing::Test {
  protected:
   RunStore& store(const StoreLimits& limits = {}) {
-    store_ = std::make_unique<RunStore>(std::vector<std::string>{runs.folder()}, runs, "0.1.0",
-                                        limits);
+    store_ =
+        std::make_unique<RunStore>(std::vector<std::string>{runs.folder()}, runs, "0.1.0", limits);
     return *store_;
   }
   // So many rounds of the store's own thread, a minute apart: nothing waits for its turn.
@@ -209,8 +209,8 @@ TEST_F(RunStoreTest, WhoWaitsIsWokenByAChangeAndByTheEnd) {
   waiting.join();
   ASSERT_TRUE(told);
   EXPECT_GT(told->revision, seen);
-  waiting = std::thread(
-      [&] { told = store_->wait("train", told->revision, std::chrono::minutes(1)); });
+  waiting =
+      std::thread([&] { told = store_->wait("train", told->revision, std::chrono::minutes(1)); });
   store_->stop();
   waiting.join();
   EXPECT_FALSE(told);

@@ -33,8 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const bool has_token =
         std::string_view(reinterpret_cast<const char*>(data), size).find("abcdefgh") !=
         std::string_view::npos;
-    FLATOUT_CHECK(site == &open || has_token || response.status != 200 ||
-                  *response.body == "ok\n");
+    FLATOUT_CHECK(site == &open || has_token || response.status != 200 || *response.body == "ok\n");
   }
   return 0;
 }

@@ -53,14 +53,34 @@ TEST_F(SiteTest, NothingElseCanBeReadByAnyPath) {
   std::ofstream(runs.path("train") + "/run.json") << "secret";
   std::ofstream(runs.folder() + "/secret.txt") << "secret";
   Site site = open_site();
-  for (const char* path :
-       {"/run/", "/run/../secret.txt", "/run/train/../../secret.txt", "/run/train/series.bin",
-        "/run/%2e%2e/secret.txt", "/run/..%2fsecret.txt", "/run/train%2f..%2fsecret.txt",
-        "/../../../../etc/passwd", "//etc/passwd", "/etc/passwd", "/run//etc/passwd", "/run/train/",
-        "/run/train/..", "/run/.", "/run/..", "/run/train%00", "/run/latest", "file:///etc/passwd",
-        "http://elsewhere/run/train", "", "?", "*", "/runs.json/..", "/run/train\\..\\secret.txt",
-        "/compare?old=../secret.txt&new=train", "/compare?old=&new=", "/compare",
-        "/compare.json?old=train"}) {
+  for (const char* path : {"/run/",
+                           "/run/../secret.txt",
+                           "/run/train/../../secret.txt",
+                           "/run/train/series.bin",
+                           "/run/%2e%2e/secret.txt",
+                           "/run/..%2fsecret.txt",
+                           "/run/train%2f..%2fsecret.txt",
+                           "/../../../../etc/passwd",
+                           "//etc/passwd",
+                           "/etc/passwd",
+                           "/run//etc/passwd",
+                           "/run/train/",
+                           "/run/train/..",
+                           "/run/.",
+                           "/run/..",
+                           "/run/train%00",
+                           "/run/latest",
+                           "file:///etc/passwd",
+                           "http://elsewhere/run/train",
+                           "",
+                           "?",
+                           "*",
+                           "/runs.json/..",
+                           "/run/train\\..\\secret.txt",
+                           "/compare?old=../secret.txt&new=train",
+                           "/compare?old=&new=",
+                           "/compare",
+                           "/compare.json?old=train"}) {
     const Response response = site.respond(get(path));
     EXPECT_EQ(response.status, 404) << path;
     ASSERT_TRUE(response.body) << path;
@@ -141,8 +161,8 @@ TEST_F(SiteTest, AnotherSitesPageMayOnlyLeadHere) {
   EXPECT_EQ(site.respond(request).status, 403);
   request.headers.back().second = "navigate";
   EXPECT_EQ(site.respond(request).status, 200);
-  request.headers = {{"Host", "localhost"}, {"Sec-Fetch-Site", "same-origin"},
-                     {"Sec-Fetch-Mode", "cors"}};
+  request.headers = {
+      {"Host", "localhost"}, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Mode", "cors"}};
   EXPECT_EQ(site.respond(request).status, 200);
 }
 
@@ -215,14 +235,40 @@ TEST(Token, IsLongAndNeedsNoEscaping) {
 // Requests of random pieces of real ones: none may crash, or get more than an answer.
 TEST_F(SiteTest, SurvivesRequestsOfRandomPieces) {
   std::mt19937 random(1);
-  const auto pick = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
-  const std::vector<std::string> pieces = {
-      "/",     "/run/", "train", "other", "..",  "%2e", "%00", "?",        "&",
-      "token", "=",     "old",   "new",   "/metrics", "/events", "/body", "\xff", std::string(1, 0),
-      "compare", ".json", ";",  ":",     "[",   "]",   "localhost", "127.0.0.1", "Bearer ", kToken,
-      std::string(5000, 'a')};
-  const std::vector<std::string> names = {"Host", "host", "Cookie", "Authorization", "Accept",
-                                          "Sec-Fetch-Site", "Sec-Fetch-Mode", "X"};
+  const auto pick = [&](size_t n) {
+    return std::uniform_int_distribution<size_t>(0, n - 1)(random);
+  };
+  const std::vector<std::string> pieces = {"/",
+                                           "/run/",
+                                           "train",
+                                           "other",
+                                           "..",
+                                           "%2e",
+                                           "%00",
+                                           "?",
+                                           "&",
+                                           "token",
+                                           "=",
+                                           "old",
+                                           "new",
+                                           "/metrics",
+                                           "/events",
+                                           "/body",
+                                           "\xff",
+                                           std::string(1, 0),
+                                           "compare",
+                                           ".json",
+                                           ";",
+                                           ":",
+                                           "[",
+                                           "]",
+                                           "localhost",
+                                           "127.0.0.1",
+                                           "Bearer ",
+                                           kToken,
+                                           std::string(5000, 'a')};
+  const std::vector<std::string> names = {
+      "Host", "host", "Cookie", "Authorization", "Accept", "Sec-Fetch-Site", "Sec-Fetch-Mode", "X"};
   Site open = open_site(), closed = closed_site();
   const auto text = [&] {
     std::string out;
