@@ -145,8 +145,9 @@ void try_device(const Cuda& cuda, int ordinal, Record& record) {
   ::_exit(0);  // not the driver's own way out, which may hang
 }
 
-// False at the end, or when `until` has come.
-bool read_record(int pipe, TimePoint until, Record& record) {
+enum class Read : uint8_t { kRecord, kEnd, kLate };
+
+Read read_record(int pipe, TimePoint until, Record& record) {
   size_t done = 0;
   while (done < sizeof record) {
     const Nanos left = until - MonotonicClock::now();
@@ -154,12 +155,12 @@ bool read_record(int pipe, TimePoint until, Record& record) {
     const int ready =
         ::poll(&poll, 1, static_cast<int>(std::max<int64_t>(0, left.count() / 1'000'000)));
     if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
+    if (ready == 0) return Read::kLate;
     const ssize_t got = ::read(pipe, reinterpret_cast<char*>(&record) + done, sizeof record - done);
-    if (got <= 0) return false;
+    if (got <= 0) return Read::kEnd;
     done += static_cast<size_t>(got);
   }
-  return true;
+  return Read::kRecord;
 }
 
 }  // namespace
@@ -180,23 +181,21 @@ Result<std::vector<ContextTrial>> try_contexts(const std::string& library, Nanos
   const TimePoint until = MonotonicClock::now() + most;
   std::vector<ContextTrial> out;
   Record record;
-  bool told = false;
-  while (!told && read_record(ends[0], until, record)) {
-    told = record.stage != Stage::kDevice;
-    if (told) break;
+  Read read = Read::kRecord;
+  while ((read = read_record(ends[0], until, record)) == Read::kRecord &&
+         record.stage == Stage::kDevice) {
     record.error[sizeof record.error - 1] = record.uuid[sizeof record.uuid - 1] = 0;
     out.push_back({record.device, record.code, record.error, record.uuid, record.free_bytes,
                    record.total_bytes});
   }
   ::close(ends[0]);
-  const bool late = !told && MonotonicClock::now() >= until;
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  if (late) {
+  if (read == Read::kLate) {
     return Error{Code::kTimeout, fmt::format("CUDA did not answer within {:.0f} s", to_s(most)),
                  "look in dmesg for NVRM and Xid"};
   }
-  if (!told) {
+  if (read == Read::kEnd) {
     return Error{Code::kGone, fmt::format("the driver crashed at GPU {}", out.size()),
                  "look in dmesg for NVRM and Xid"};
   }

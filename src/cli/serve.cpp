@@ -194,6 +194,7 @@ int serve(const std::vector<std::string>& arguments) {
   FolderReader reader;
   serve::RunStore store(std::move(folders).value(), reader, FLATOUT_VERSION);
   serve::Site site(store, site_options);
+  store.look(MonotonicClock::now());  // so that the first who asks finds the runs
   auto server = start_server(address, settings->port,
                              [&](const serve::Request& request) { return site.respond(request); });
   if (!server.ok()) return fail(server.error());
