@@ -221,6 +221,43 @@ void check_limits(const Machine& m, Found& found) {
   }
 }
 
+// What to do about an error of the driver (CUresult in cuda.h).
+std::string context_hint(int32_t code) {
+  switch (code) {
+    case 2:
+      return "Its memory is taken: gpu.memory_taken says by whom.";
+    case 46:
+    case 101:
+      return "In exclusive mode another process has it: nvidia-smi -q -d COMPUTE; nvidia-smi -c "
+             "DEFAULT, as root.";
+    case 802:
+      return "The fabric manager does not run: systemctl status nvidia-fabricmanager.";
+    case 803:
+      return "The driver's kernel module and library differ: reboot.";
+    default:
+      return "Look in dmesg for NVRM and Xid.";
+  }
+}
+
+void check_contexts(const Machine& m, Found& found) {
+  if (m.context_failure) {
+    found.fails("gpu.context",
+                fmt::format("No CUDA context can be created: {}.", m.context_failure->message),
+                m.context_failure->hint.empty() ? context_hint(0) : m.context_failure->hint);
+  }
+  for (const ContextTrial& trial : m.contexts) {
+    if (trial.code == 0) continue;
+    // By its id: CUDA may be shown fewer GPUs than there are.
+    int64_t index = trial.device;
+    for (const Gpu& gpu : m.gpus) {
+      if (!trial.uuid.empty() && gpu.facts.uuid == trial.uuid) index = gpu.reading.index;
+    }
+    found.fails("gpu.context",
+                fmt::format("On GPU {} no CUDA context can be created: {}.", index, trial.error),
+                context_hint(trial.code));
+  }
+}
+
 void check_gpus(const Machine& m, Found& found) {
   const bool mismatch = m.gpu_error.find("mismatch") != std::string::npos ||
                         (!m.driver_version.empty() && !m.kernel_module_version.empty() &&
@@ -278,6 +315,7 @@ void check_gpus(const Machine& m, Found& found) {
           "Reset it; if they come again, replace it.");
     }
   }
+  check_contexts(m, found);
   if (!m.torch || m.gpus.empty()) return;
   if (m.torch->cuda.empty()) {
     found.fails("gpu.cpu_only_build",

@@ -131,6 +131,18 @@ const std::vector<Rule>& rules() {
        [](Machine& m) { m.gpus[0].reading.mem_used_bytes = 2 * kGiB; }},
       {"gpu.throttled", false, [](Machine& m) { m.gpus[0].reading.throttle_reasons = 0x40; },
        [](Machine& m) { m.gpus[0].reading.throttle_reasons = 0x4; }},  // the power cap at work
+      {"gpu.context", true,
+       [](Machine& m) {
+         m.contexts = {{0, 2, "CUDA_ERROR_OUT_OF_MEMORY", "", 0, 0}};
+       },
+       [](Machine& m) {
+         m.contexts = {{0, 0, "", "", 23 * kGiB, 24 * kGiB}};
+       }},
+      {"gpu.context", true,
+       [](Machine& m) {
+         m.context_failure = Error{Code::kTimeout, "CUDA did not answer", ""};
+       },
+       [](Machine& m) { m.contexts.clear(); }},
       {"gpu.memory_errors", false, [](Machine& m) { m.gpus[0].reading.ecc_errors = 2; },
        [](Machine& m) { m.gpus[0].reading.ecc_errors.reset(); }},
       {"gpu.cpu_only_build", true, [](Machine& m) { m.torch->cuda.clear(); },

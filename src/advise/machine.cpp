@@ -24,6 +24,7 @@ namespace flatout::advise {
 namespace {
 
 constexpr auto kWatch = std::chrono::milliseconds(200);
+constexpr Nanos kContextTime = std::chrono::seconds(20);
 constexpr size_t kMaxTasks = 40;
 constexpr size_t kMaxShmFiles = 20'000;
 constexpr uint64_t kMaxDataFiles = 200'000;
@@ -215,6 +216,13 @@ class Reader {
     out_.cuda_version = (*nvml)->cuda_version();
     for (uint32_t i = 0; i < (*nvml)->count(); ++i) {
       out_.gpus.push_back({(*nvml)->facts(i), (*nvml)->read(i, false)});
+    }
+    if (!options_.try_contexts) return;
+    auto trials = try_contexts(options_.cuda, kContextTime);
+    if (trials.ok()) {
+      out_.contexts = std::move(trials).value();
+    } else {
+      out_.context_failure = trials.error();
     }
   }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "advise/gpu_context.h"
 #include "base/fs.h"
 #include "probe/nvml.h"
 
@@ -89,7 +90,9 @@ struct Machine {
   uint64_t shm_dead_bytes = 0, shm_dead_files = 0;  // of processes that are gone
 
   std::vector<Gpu> gpus;
-  std::string gpu_error;  // why no GPU can be seen
+  std::string gpu_error;                 // why no GPU can be seen
+  std::vector<ContextTrial> contexts;    // those that were tried
+  std::optional<Error> context_failure;  // why not all of them
   std::string driver_version, cuda_version, kernel_module_version;
 
   std::vector<Disk> disks;
@@ -104,8 +107,9 @@ struct Machine {
 };
 
 struct MachineOptions {
-  std::string nvml = "libnvidia-ml.so.1";
-  std::vector<std::string> data;             // folders to look at
+  std::string nvml = "libnvidia-ml.so.1", cuda = "libcuda.so.1";
+  bool try_contexts = false;      // create a CUDA context on each GPU, where NVML shows one
+  std::vector<std::string> data;  // folders to look at
   std::vector<std::string> python_prefixes;  // where a framework may be installed; first wins
   bool watch_cpu = true;                     // look twice, 0.2 s apart, at who uses the CPU
 };

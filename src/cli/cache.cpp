@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -49,12 +51,13 @@ const Usage kWarm{"cache warm",
                   "Reads files into the page cache in the order given (folders by name) with the "
                   "lowest I/O priority, and stops before something else would be evicted.",
                   "  flatout cache warm /data/imagenet\n"
-                  "  flatout cache warm --mb-per-s 200 /data/imagenet",
-                  {"mb_per_s", "quiet", "verbose"},
+                  "  flatout cache warm --mb-per-s 200 /data/imagenet\n"
+                  "  flatout cache warm --list epoch1.txt    # in the order of the first epoch",
+                  {"list", "mb_per_s", "quiet", "verbose"},
                   true,
                   false,
                   false,
-                  1,
+                  0,
                   100'000};
 
 const Usage kDrop{
@@ -203,11 +206,36 @@ int status(const std::vector<std::string>& arguments) {
   return print(settings->json ? status_json(set, room) : status_text(set, room));
 }
 
+// One name in each line; "-": from standard input.
+Result<std::vector<std::string>> read_list(const std::string& path) {
+  std::ifstream file;
+  if (path != "-") file.open(path);
+  std::istream& lines = path == "-" ? std::cin : file;
+  if (!lines) {
+    return Error{Code::kNotFound, "cannot read the list " + path, "one name in each line"};
+  }
+  std::vector<std::string> out;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) out.push_back(line);
+  }
+  return out;
+}
+
 int warm(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kWarm, arguments, code);
   if (!settings) return code;
-  const auto files = cache::list_files(settings->positional);
+  if (settings->list.empty() == settings->positional.empty()) {
+    return bad_usage(settings->list.empty() ? "no PATH is named" : "--list takes no PATH",
+                     "flatout cache warm PATH..., or --list FILE");
+  }
+  std::vector<std::string> paths = settings->positional;
+  if (!settings->list.empty()) {
+    auto listed = read_list(settings->list);
+    if (!listed.ok()) return fail(listed.error());
+    paths = std::move(listed).value();
+  }
+  const auto files = cache::list_files(paths);
   if (!files.ok()) return fail(files.error());
   const bool show = !settings->quiet && ::isatty(STDERR_FILENO) == 1;
   cache::WarmOptions options;

@@ -25,7 +25,7 @@ const Usage kCheck{
     "  flatout check /data/imagenet            # and where the data lies\n"
     "  flatout check --json && python train.py\n"
     "  flatout check --self                    # what Flatout can measure here",
-    {"self", "verbose"},
+    {"self", "no_contexts", "verbose"},
     true,
     false,
     false,
@@ -40,6 +40,7 @@ int check(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   advise::MachineOptions options;
   options.python_prefixes = advise::python_prefixes();
+  options.try_contexts = !settings->no_contexts && !settings->self;
   for (const std::string& path : settings->positional) {
     std::error_code error;
     const std::filesystem::path full = std::filesystem::canonical(path, error);

@@ -26,6 +26,7 @@ constexpr std::string_view kHelp =
   flatout feed bench train/             what a data set of pictures costs to read
   flatout check                         what will go wrong, before it starts
   flatout explain train.log             what went wrong first, why, and what to do
+  flatout serve flatout-runs            all runs in a browser, live, and metrics for Prometheus
 
 Commands:
   run        start a job and watch it; the exit code is the job's own
@@ -33,6 +34,7 @@ Commands:
   fix        try remedies in short runs of the job; say which help, by how much
   report     make the report again from a run folder
   compare    what changed between two runs, and what each change costs
+  serve      a live page of runs and metrics for Prometheus over HTTP
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
   devmem     device memory: which allocator fits, and why it ran out
   feed       measure and check a data set with Flatout's own input pipeline
@@ -57,6 +59,7 @@ const Command kCommands[] = {
     {"fix", fix, {}},
     {"report", report, {}},
     {"compare", compare, {}},
+    {"serve", serve, {}},
     {"trace", trace, {"summary", "report", "diff", "convert", "slice"}},
     {"check", check, {}},
     {"explain", explain, {}},

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
+#include "cli/serve.h"
 #include "recorder/recorder.h"
 #include "remedy/fix_file.h"
 #include "report/json.h"
@@ -30,9 +31,10 @@ const Usage kRun{
     "  flatout run --json=verdict.json -- torchrun --nproc_per_node 2 train.py\n"
     "  flatout run --malloc -- python train.py            # with Flatout's allocator\n"
     "  flatout run --with fix.json -- python train.py     # with what flatout fix found\n"
-    "  flatout run --no-agent -- ./train                  # from outside only",
-    {"out", "fail_on", "quiet", "no_agent", "malloc", "with", "rate", "keep_runs", "keep_mb",
-     "verbose"},
+    "  flatout run --no-agent -- ./train                  # from outside only\n"
+    "  flatout run --serve -- python train.py             # and watch it in a browser",
+    {"out", "fail_on", "quiet", "no_agent", "malloc", "with", "serve", "listen", "port",
+     "token_file", "rate", "keep_runs", "keep_mb", "verbose"},
     true,
     true,
     true,
@@ -187,6 +189,8 @@ int run(const std::vector<std::string>& arguments) {
     return start_failed(started.error(), command);
   }
   if (!recorder.folder().notice.empty()) log_warning(recorder.folder().notice);
+  std::unique_ptr<ServeProcess> server;
+  if (settings->serve) server = ServeProcess::start(recorder.folder().path, *settings);
   recorder.record(status_of);
   const model::Diagnosis diagnosis = conclude(recorder, *settings);
   if (settings->quiet) name_leftovers(recorder);  // else the report does

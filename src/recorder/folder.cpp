@@ -218,6 +218,14 @@ bool is_run_folder(const std::string& path) {
   return begins_with_block(path + "/series.bin") && begins_with_block(path + "/events.bin");
 }
 
+bool is_live(const std::string& path) {
+  const int fd = ::open((path + "/series.bin").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  const bool live = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return live;
+}
+
 namespace {
 
 // Date, name, host and pid as folder_name() makes them.
@@ -227,14 +235,6 @@ bool looks_like_name(std::string_view name) {
     if (i != 8 && std::isdigit(static_cast<unsigned char>(name[i])) == 0) return false;
   }
   return true;
-}
-
-bool is_live(const std::string& path) {
-  const int fd = ::open((path + "/series.bin").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return false;
-  const bool live = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(fd);
-  return live;
 }
 
 uint64_t size_of(const std::string& path) {

@@ -40,6 +40,8 @@ void discard(const RunFolder& folder);
 
 /// Whether `path` was made by flatout: by the kind of its files, not by its name alone.
 bool is_run_folder(const std::string& path);
+/// Whether a recorder holds it; false where the file system has no locks.
+bool is_live(const std::string& path);
 
 /// Removes the oldest run folders in `parent` until at most `keep` are left and they take at most
 /// `max_bytes`. Only ones that flatout made, whose run has ended, and only flatout's files in them.

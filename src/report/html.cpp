@@ -67,11 +67,9 @@ std::string lanes_html(const Run& run) {
 
 }  // namespace
 
-std::string render_html(const Run& run, const model::Diagnosis& diagnosis,
+std::string report_body(const Run& run, const model::Diagnosis& diagnosis,
                         const HtmlOptions& options) {
   const Profile profile = make_profile(run, 2500);
-  const std::string title =
-      diagnosis.findings.empty() ? diagnosis.verdict : diagnosis.findings[0].title;
   std::string out = header_html(run);
   const bool lanes = !run.slices.empty();
   out +=
@@ -101,10 +99,18 @@ std::string render_html(const Run& run, const model::Diagnosis& diagnosis,
       "loads nothing and sends nothing.</footer>\n";
   out +=
       "<script type=\"application/json\" id=\"data\">" + chart_data(run, profile) + "</script>\n";
-  return html_page(
-      title, {asset_page_css(), asset_flame_css()},
-      {asset_chart_js(), asset_flame_js(), asset_lanes_js(), asset_theme_js(), asset_page_js()},
-      out);
+  return out;
+}
+
+std::string render_html(const Run& run, const model::Diagnosis& diagnosis,
+                        const HtmlOptions& options) {
+  const std::string title =
+      diagnosis.findings.empty() ? diagnosis.verdict : diagnosis.findings[0].title;
+  return make_page(title, {asset_page_css(), asset_flame_css()},
+                   {asset_chart_js(), asset_flame_js(), asset_lanes_js(), asset_theme_js(),
+                    asset_page_js()},
+                   report_body(run, diagnosis, options))
+      .html;
 }
 
 }  // namespace flatout::report

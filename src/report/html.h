@@ -18,4 +18,8 @@ struct HtmlOptions {
 std::string render_html(const model::Run& run, const model::Diagnosis& diagnosis,
                         const HtmlOptions& options = {});
 
+/// What stands in that page: markup and the charts' data, without the frame, styles and scripts.
+std::string report_body(const model::Run& run, const model::Diagnosis& diagnosis,
+                        const HtmlOptions& options = {});
+
 }  // namespace flatout::report

@@ -34,22 +34,26 @@ std::string hashes(std::initializer_list<Asset> assets) {
 
 }  // namespace
 
-std::string html_page(std::string_view title, std::initializer_list<Asset> styles,
-                      std::initializer_list<Asset> scripts, std::string_view body) {
-  std::string out = fmt::format(
+Page make_page(std::string_view title, std::initializer_list<Asset> styles,
+               std::initializer_list<Asset> scripts, std::string_view body, bool connects) {
+  Page page;
+  page.policy = fmt::format(
+      "default-src 'none'; base-uri 'none'; form-action 'none'; style-src{}; script-src{}{}",
+      hashes(styles), hashes(scripts), connects ? "; connect-src 'self'" : "");
+  std::string& out = page.html;
+  out = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri 'none'; "
-      "form-action 'none'; style-src{}; script-src{}\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n"
       "<meta name=\"referrer\" content=\"no-referrer\">\n<title>{} – flatout</title>\n",
-      hashes(styles), hashes(scripts), html_text(title));
+      page.policy, html_text(title));
   for (const Asset& style : styles) out += fmt::format("<style>{}</style>\n", style.text);
   out += "</head>\n<body>\n";
   out += body;
   for (const Asset& script : scripts) out += fmt::format("<script>{}</script>\n", script.text);
   out += "</body>\n</html>\n";
-  return out;
+  return page;
 }
 
 std::string top_html(std::string_view subject, std::string_view facts) {

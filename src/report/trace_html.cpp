@@ -211,8 +211,9 @@ std::string render_trace_html(const std::vector<TraceSummary>& traces,
       "nothing and sends nothing.</footer>\n<script type=\"application/json\" id=\"data\">";
   list_json(body, pictures, [&](const TracePicture& p) { picture_json(body, p); });
   body += "</script>\n";
-  return html_page(diagnosis.headline, {asset_page_css(), asset_trace_css()},
-                   {asset_theme_js(), asset_trace_js()}, body);
+  return make_page(diagnosis.headline, {asset_page_css(), asset_trace_css()},
+                   {asset_theme_js(), asset_trace_js()}, body)
+      .html;
 }
 
 }  // namespace flatout::report

@@ -27,6 +27,9 @@ constexpr uint32_t kMaxBlock = 64 << 20;
 constexpr size_t kChunk = 256 << 10;      // searched at once for the next block
 constexpr size_t kFeedBytes = 512 << 10;  // packets fed at once
 constexpr size_t kThinBytes = 8 << 20;    // packets between two looks at the memory
+// The two files are flushed about once a second, each for itself: so long an event waits at most
+// for the definitions that it may refer to.
+constexpr Nanos kPatience = std::chrono::seconds(3);
 
 // Reads the blocks of one file in order, from damaged ones on to the next that is whole.
 class BlockReader {
@@ -38,26 +41,28 @@ class BlockReader {
     if (fd_ >= 0) ::close(fd_);
   }
 
-  bool next(std::string& packets) {
-    bool lost = false;  // between blocks: count the damage once
+  // `ended`: the file will not grow, so what is cut off at its end is damaged, not under way.
+  bool next(std::string& packets, bool ended) {
     for (;;) {
       flatout_block header;
       const size_t got = read_at(offset_, reinterpret_cast<char*>(&header), sizeof header);
-      if (got == 0) return false;
+      if (got == 0 || (got < sizeof header && !ended)) return false;
       if (got == sizeof header && header.magic == FLATOUT_BLOCK_MAGIC) {
         if (header.version != FLATOUT_WIRE_VERSION) newer_ = newer_ || damage_.blocks == 0;
         if (header.version == FLATOUT_WIRE_VERSION && header.size <= kMaxBlock) {
           packets.resize(header.size);
-          if (read_at(offset_ + sizeof header, packets.data(), header.size) == header.size &&
-              crc32(packets) == header.crc32) {
+          const size_t size = read_at(offset_ + sizeof header, packets.data(), header.size);
+          if (size < header.size && !ended) return false;
+          if (size == header.size && crc32(packets) == header.crc32) {
             offset_ += sizeof header + header.size;
             ++damage_.blocks;
+            lost_ = false;
             return true;
           }
         }
       }
-      if (!lost) ++damage_.bad;
-      lost = true;
+      if (!lost_) ++damage_.bad;
+      lost_ = true;
       if (!find_magic(offset_ + 1)) return false;
     }
   }
@@ -77,6 +82,7 @@ class BlockReader {
     return done;
   }
 
+  // Else the next search begins where this one ended.
   bool find_magic(uint64_t from) {
     const uint32_t magic = FLATOUT_BLOCK_MAGIC;
     const std::string_view wanted(reinterpret_cast<const char*>(&magic), sizeof magic);
@@ -89,7 +95,10 @@ class BlockReader {
         offset_ = from + at;
         return true;
       }
-      if (chunk.size() < kChunk) return false;
+      if (chunk.size() < kChunk) {
+        offset_ = std::max(offset_, from + chunk.size() - std::min(chunk.size(), wanted.size()));
+        return false;
+      }
       from += kChunk - wanted.size() + 1;
     }
   }
@@ -97,14 +106,21 @@ class BlockReader {
   int fd_;
   uint64_t offset_ = 0;
   FolderDamage damage_;
+  bool lost_ = false;  // between blocks: the damage is counted once
   bool newer_ = false;
 };
 
 // The packets of one file, with the time up to which it has been read.
 class PacketStream {
  public:
-  explicit PacketStream(int fd) : blocks_(fd) { load(); }
+  explicit PacketStream(int fd) : blocks_(fd) {}
 
+  // Looks for more, where there was none.
+  void refill(bool ended) {
+    ended_ = ended;
+    if (rest_.empty()) load();
+  }
+  // There is no packet, for now.
   bool done() const { return rest_.empty(); }
   uint64_t time() const { return time_; }
   const BlockReader& blocks() const { return blocks_; }
@@ -132,7 +148,7 @@ class PacketStream {
         }
       }
       rest_ = {};  // the end of the block, or nonsense up to there
-      if (!blocks_.next(block_)) return;
+      if (!blocks_.next(block_, ended_)) return;
       rest_ = block_;
     }
   }
@@ -141,9 +157,78 @@ class PacketStream {
   std::string block_;
   std::string_view rest_;
   uint64_t time_ = 0;
+  bool ended_ = false;
+};
+
+// Both files, merged by time and fed to a decoder.
+class Merger {
+ public:
+  Merger(int series_fd, int events_fd, size_t max_bytes)
+      : series_(series_fd), events_(events_fd), max_bytes_(max_bytes) {}
+
+  bool read(TimePoint now, bool ended) {
+    series_.refill(ended);
+    events_.refill(ended);
+    bool any = false;
+    while (!series_.done() || !events_.done()) {
+      const bool from_series =
+          !series_.done() && (events_.done() || series_.time() <= events_.time());
+      if (!from_series && !ended && series_.done() && events_.time() > series_.time()) {
+        if (waiting_since_ == TimePoint{}) waiting_since_ = now;
+        if (now - waiting_since_ < kPatience) break;
+      }
+      any = true;
+      if (from_series) waiting_since_ = {};
+      (from_series ? series_ : events_).take(batch_);
+      if (batch_.size() >= kFeedBytes) flush();
+    }
+    if (events_.done()) waiting_since_ = {};
+    flush();
+    return any;
+  }
+
+  RunDecoder& decoder() { return decoder_; }
+  FolderDamage damage() const {
+    const FolderDamage& a = series_.blocks().damage();
+    const FolderDamage& b = events_.blocks().damage();
+    return {a.blocks + b.blocks, a.bad + b.bad};
+  }
+  bool newer() const { return series_.blocks().newer() || events_.blocks().newer(); }
+  void thin() { decoder_.thin(max_bytes_); }
+
+ private:
+  void flush() {
+    decoder_.feed(batch_);
+    since_thin_ += batch_.size();
+    batch_.clear();
+    if (since_thin_ < kThinBytes) return;
+    since_thin_ = 0;
+    thin();
+  }
+
+  PacketStream series_, events_;
+  RunDecoder decoder_;
+  std::string batch_;
+  size_t max_bytes_, since_thin_ = 0;
+  TimePoint waiting_since_{};  // an event waits for the series
 };
 
 int open_file(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }
+
+// -1, with errno, for what is no regular file in that folder itself.
+int open_inside(int folder, const char* name) {
+  const int fd = ::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  struct stat info;
+  if (fd < 0 || (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode))) return fd;
+  ::close(fd);
+  errno = ENOENT;
+  return -1;
+}
+
+Error not_a_run_folder(const std::string& folder) {
+  return Error{Code::kNotFound, escape_terminal(folder) + " is not a run folder",
+               "a run folder holds series.bin and events.bin"};
+}
 
 }  // namespace
 
@@ -155,39 +240,19 @@ Result<Run> read_run_folder(const std::string& folder, FolderDamage* damage, siz
     if (events_errno != ENOENT && events_errno != ENOTDIR) {
       return fs::error_from_errno(events_errno, "cannot read " + escape_terminal(folder));
     }
-    return Error{Code::kNotFound, escape_terminal(folder) + " is not a run folder",
-                 "a run folder holds series.bin and events.bin"};
+    return not_a_run_folder(folder);
   }
-  PacketStream series(series_fd), events(events_fd);
-  RunDecoder decoder;
-  std::string batch;
-  size_t since_thin = 0;
-  const auto flush = [&] {
-    decoder.feed(batch);
-    since_thin += batch.size();
-    batch.clear();
-    if (since_thin < kThinBytes) return;
-    since_thin = 0;
-    decoder.thin(max_bytes);
-  };
-  while (!series.done() || !events.done()) {
-    const bool from_series = !series.done() && (events.done() || series.time() <= events.time());
-    PacketStream& stream = from_series ? series : events;
-    stream.take(batch);
-    if (batch.size() >= kFeedBytes) flush();
-  }
-  flush();
-  decoder.thin(max_bytes);
-
-  const FolderDamage& a = series.blocks().damage();
-  const FolderDamage& b = events.blocks().damage();
-  const FolderDamage sum{a.blocks + b.blocks, a.bad + b.bad};
+  Merger merger(series_fd, events_fd, max_bytes);
+  merger.read(TimePoint{}, true);
+  merger.thin();
+  const FolderDamage sum = merger.damage();
   if (damage != nullptr) *damage = sum;
-  if (sum.blocks == 0 && (series.blocks().newer() || events.blocks().newer())) {
+  if (sum.blocks == 0 && merger.newer()) {
     return Error{Code::kUnsupported, escape_terminal(folder) + " was written by another version",
                  "read it with the flatout that recorded it"};
   }
-  Run run = std::move(decoder.run());
+  const RunDecoder& decoder = merger.decoder();
+  Run run = std::move(merger.decoder().run());
   if (sum.bad > 0) {
     run.missing.push_back({"recording", std::to_string(sum.bad) + " damaged places were skipped",
                            "the recording was cut off or its disk is full"});
@@ -200,5 +265,34 @@ Result<Run> read_run_folder(const std::string& folder, FolderDamage* damage, siz
   find_steps(run);
   return run;
 }
+
+struct FolderFollower::State {
+  State(int series_fd, int events_fd, size_t max_bytes) : merger(series_fd, events_fd, max_bytes) {}
+  Merger merger;
+};
+
+FolderFollower::FolderFollower(std::unique_ptr<State> state) : state_(std::move(state)) {}
+FolderFollower::~FolderFollower() = default;
+
+Result<std::unique_ptr<FolderFollower>> FolderFollower::open(const std::string& folder,
+                                                             size_t max_bytes) {
+  const int inside = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (inside < 0) return not_a_run_folder(folder);
+  const int series_fd = open_inside(inside, "series.bin");
+  const int events_fd = open_inside(inside, "events.bin");
+  ::close(inside);
+  auto state = std::make_unique<State>(series_fd, events_fd, max_bytes);  // closes them
+  if (series_fd < 0 && events_fd < 0) return not_a_run_folder(folder);
+  return std::unique_ptr<FolderFollower>(new FolderFollower(std::move(state)));
+}
+
+bool FolderFollower::read(TimePoint now, bool ended) {
+  const bool any = state_->merger.read(now, ended);
+  state_->merger.thin();
+  return any;
+}
+
+Run& FolderFollower::run() { return state_->merger.decoder().run(); }
+FolderDamage FolderFollower::damage() const { return state_->merger.damage(); }
 
 }  // namespace flatout::timeline

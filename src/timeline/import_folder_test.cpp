@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "base/bytes.h"
+#include "timeline/steps.h"
 #include "timeline/test_packets.h"
 
 namespace flatout::timeline {
@@ -108,6 +110,83 @@ TEST(ReadRunFolder, EmptyFilesAreAnEmptyRun) {
   const auto run = read_run_folder(folder.path);
   ASSERT_TRUE(run.ok());
   EXPECT_TRUE(run->slices.empty());
+}
+
+// A recording that grows by a few bytes at a time: what is read at its end is what was written.
+TEST(FolderFollower, ReadsWhatIsWrittenHoweverItIsCutUp) {
+  const Folder folder;
+  std::string events;
+  for (int i = 0; i < 20; ++i) events += block(step(i));
+  folder.write("series.bin", block(definitions()));
+  folder.write("events.bin", "");
+  auto follower = FolderFollower::open(folder.path, 16 << 20);
+  ASSERT_TRUE(follower.ok());
+  TimePoint now = time_point_ns(1);
+  for (size_t size = 0; size <= events.size(); size += 37) {
+    folder.write("events.bin", events.substr(0, size));
+    (*follower)->read(now += std::chrono::seconds(10), false);
+    find_steps((*follower)->run());
+    const auto whole = static_cast<int64_t>(size / block(step(0)).size());
+    EXPECT_EQ((*follower)->run().slices.size(), static_cast<size_t>(whole) * 3);
+  }
+  folder.write("events.bin", events);
+  EXPECT_TRUE((*follower)->read(now, true));
+  EXPECT_FALSE((*follower)->read(now, true));
+  find_steps((*follower)->run());
+  const auto at_once = read_run_folder(folder.path);
+  EXPECT_EQ((*follower)->run().steps.summary.count, at_once->steps.summary.count);
+  EXPECT_EQ((*follower)->run().fact("command"), "python train.py");
+  EXPECT_EQ((*follower)->damage().blocks, 21u);
+  EXPECT_EQ((*follower)->damage().bad, 0u);
+}
+
+TEST(FolderFollower, AnEventWaitsForItsDefinitionsButNotForEver) {
+  const Folder folder;
+  folder.write("series.bin", "");
+  folder.write("events.bin", "");
+  auto follower = FolderFollower::open(folder.path, 16 << 20);
+  ASSERT_TRUE(follower.ok());
+  Packets late;
+  late.at(5'000'000'000).run_info("late", "yes");
+  folder.write("events.bin", block(late.bytes));
+  const TimePoint begin = time_point_ns(1);
+  EXPECT_FALSE((*follower)->read(begin, false));
+  EXPECT_FALSE((*follower)->read(begin + std::chrono::seconds(1), false));
+  EXPECT_TRUE((*follower)->read(begin + std::chrono::seconds(4), false));
+  EXPECT_EQ((*follower)->run().fact("late"), "yes");
+}
+
+TEST(FolderFollower, GoesOnBehindDamageThatIsFollowedByMore) {
+  const Folder folder;
+  std::string broken = block(step(0));
+  broken[40] = static_cast<char>(broken[40] ^ 1);
+  folder.write("series.bin", block(definitions()));
+  folder.write("events.bin", broken + "noise");
+  auto follower = FolderFollower::open(folder.path, 16 << 20);
+  ASSERT_TRUE(follower.ok());
+  TimePoint now = time_point_ns(1);
+  for (int i = 0; i < 3; ++i) (*follower)->read(now += std::chrono::seconds(10), false);
+  EXPECT_TRUE((*follower)->run().slices.empty());
+  folder.write("events.bin", broken + "noise" + block(step(1)));
+  EXPECT_TRUE((*follower)->read(now + std::chrono::seconds(10), false));
+  EXPECT_EQ((*follower)->run().slices.size(), 3u);
+  EXPECT_EQ((*follower)->damage().bad, 1u);
+}
+
+TEST(FolderFollower, OpensNothingThroughALinkAndWaitsForNoPipe) {
+  const Folder folder, elsewhere;
+  elsewhere.write("series.bin", block(definitions()));
+  elsewhere.write("events.bin", block(step(0)));
+  for (const char* name : {"series.bin", "events.bin"}) {
+    std::filesystem::create_symlink(elsewhere.path + "/" + name, folder.path + "/" + name);
+  }
+  EXPECT_FALSE(FolderFollower::open(folder.path, 1 << 20).ok());
+  std::filesystem::create_directory_symlink(elsewhere.path, folder.path + "/run");
+  EXPECT_FALSE(FolderFollower::open(folder.path + "/run", 1 << 20).ok());
+  const Folder pipes;
+  ASSERT_EQ(::mkfifo((pipes.path + "/events.bin").c_str(), 0600), 0);
+  EXPECT_FALSE(FolderFollower::open(pipes.path, 1 << 20).ok());
+  EXPECT_TRUE(FolderFollower::open(elsewhere.path, 1 << 20).ok());
 }
 
 }  // namespace

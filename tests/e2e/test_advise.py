@@ -234,3 +234,40 @@ def test_no_color_is_heeded(flatout: str, tmp_path: Path) -> None:
         env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm-256color", **extra}
         shown[name] = subprocess.run([script, "-qec", f"{flatout} explain {log}", "/dev/null"], capture_output=True, text=True, env=env).stdout
     assert "\x1b[" in shown["color"] and "\x1b[" not in shown["plain"]
+
+
+@pytest.mark.parametrize("context", [0, 2, 999])
+def test_check_tries_a_cuda_context_on_each_gpu(flatout: str, tmp_path: Path, context: int) -> None:
+    stand_ins = [Path(flatout).resolve().parent / name for name in ("nvml_stand_in", "cuda_stand_in")]
+    if not all(s.is_dir() for s in stand_ins):
+        pytest.skip("lacks the stand-ins of NVML and libcuda: make build")
+    ids = ["00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100"]
+    gpu = [f"GPU-{i[:8]}-{i[8:12]}-{i[12:16]}-{i[16:20]}-{i[20:]}" for i in ids]
+    (tmp_path / "nvml").write_text("devices 2\ndriver 570.10\ncuda 12080\n" + "".join(
+        f"{i} name Test\n{i} uuid {gpu[i]}\n{i} mem_total 1000000000\n{i} mem_used 0\n" for i in (0, 1)))
+    # CUDA shows them in another order than NVML: the second of its devices is GPU 0.
+    (tmp_path / "cuda").write_text(f"devices 2\n0 uuid {ids[1]}\n1 uuid {ids[0]}\n1 context {context}\n")
+    env = {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, stand_ins)), "NVML_STAND_IN": str(tmp_path / "nvml"),
+           "CUDA_STAND_IN": str(tmp_path / "cuda")}
+
+    def contexts(*words: str) -> list[str]:
+        done = subprocess.run([flatout, "check", "--json", *words], capture_output=True, text=True, timeout=120, env=env)
+        assert done.returncode in (0, 3), done.stderr
+        return [p["text"] for p in json.loads(done.stdout)["problems"] if p["id"] == "gpu.context"]
+
+    error = {0: None, 2: "CUDA_ERROR_OUT_OF_MEMORY", 999: "CUDA_ERROR_UNKNOWN"}[context]
+    assert contexts() == ([f"On GPU 0 no CUDA context can be created: {error}."] if error else [])
+    assert contexts("--no-contexts") == []
+
+
+def test_cache_warms_in_the_order_of_a_list(flatout: str, data: Path, tmp_path: Path) -> None:
+    files = sorted((p for p in data.rglob("*") if p.is_file()), reverse=True)[:3]
+    run(flatout, "cache", "drop", "--sync", data)
+    (tmp_path / "list").write_text("\n".join(map(str, files)) + "\n")
+    warmed = json.loads(run(flatout, "cache", "warm", "--json", "--list", tmp_path / "list").stdout)
+    assert warmed["bytes"] == sum(p.stat().st_size for p in files)
+    by_pipe = json.loads(run(flatout, "cache", "warm", "--json", "--list", "-", text=str(files[0]) + "\n").stdout)
+    assert by_pipe["bytes"] == files[0].stat().st_size
+    assert "PATH" in run(flatout, "cache", "warm", code=2).stderr
+    assert "PATH" in run(flatout, "cache", "warm", "--list", tmp_path / "list", data, code=2).stderr
+    run(flatout, "cache", "warm", "--list", tmp_path / "none", code=1)

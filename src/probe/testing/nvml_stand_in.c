@@ -9,30 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "probe/testing/stand_in_script.h"
+
 enum { kOk = 0, kInvalid = 2, kNotSupported = 3, kInsufficient = 7, kNoDriver = 9, kLost = 15 };
 
 #define API __attribute__((visibility("default")))
 
-/* Copies the value of "INDEX KEY" (index < 0: of "KEY") into out; 0 if the script lacks it. */
 static int look_up(int index, const char* key, char* out, size_t size) {
-  const char* path = getenv("NVML_STAND_IN");
-  FILE* file = path == NULL ? NULL : fopen(path, "r");
-  if (file == NULL) return 0;
-  char want[64], line[256];
-  if (index < 0) {
-    snprintf(want, sizeof want, "%s ", key);
-  } else {
-    snprintf(want, sizeof want, "%d %s ", index, key);
-  }
-  int found = 0;
-  while (!found && fgets(line, sizeof line, file) != NULL) {
-    if (strncmp(line, want, strlen(want)) != 0) continue;
-    line[strcspn(line, "\n")] = 0;
-    snprintf(out, size, "%s", line + strlen(want));
-    found = 1;
-  }
-  fclose(file);
-  return found;
+  return script_value("NVML_STAND_IN", index, key, out, size);
 }
 
 static int number(int index, const char* key, unsigned long long* out) {

@@ -163,7 +163,7 @@
     document.getElementById('lane-out').addEventListener('click', () => { zoom = Math.max(zoom / 2, 1); draw(true); });
     let width = 0;
     new ResizeObserver(() => {
-      if (host.clientWidth !== width) {
+      if (host.isConnected && host.clientWidth !== width) {
         width = host.clientWidth;
         draw(true);
       }

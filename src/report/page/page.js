@@ -1,10 +1,10 @@
 // Charts of the HTML report: step times, parts and signals on one time axis, with one cursor.
 (function () {
   'use strict';
-  const data = JSON.parse(document.getElementById('data').textContent);
   const lanes = window.flatoutLanes;
   const { el, legendKey, seconds } = lanes;
   const root = document.documentElement;
+  let data = null;
   const charts = [];
   let range = null;  // [from, to] in seconds while zoomed
 
@@ -348,17 +348,26 @@
     document.getElementById('flame-reset').addEventListener('click', () => { input.value = ''; graph.search(''); graph.reset(); });
     let width = host.clientWidth;
     new ResizeObserver(() => {
-      if (host.clientWidth === width) return;
+      if (!host.isConnected || host.clientWidth === width) return;
       width = host.clientWidth;
       graph.draw();
     }).observe(host);
   }
 
-  stepChart();
-  partChart();
-  signalCharts();
-  window.flatoutLanes.drawStates(data);
-  window.flatoutLanes.drawLanes(data);
-  flame();
-  root.setAttribute('data-ready', 'true');
+  // Draws what the document's data say; again when `serve` has put a newer report in its place.
+  function draw() {
+    for (const { chart } of charts) chart.destroy();
+    charts.length = 0;
+    data = JSON.parse(document.getElementById('data').textContent);
+    stepChart();
+    partChart();
+    signalCharts();
+    lanes.drawStates(data);
+    lanes.drawLanes(data);
+    flame();
+    if (range) zoom(range);
+    root.setAttribute('data-ready', 'true');
+  }
+  window.flatoutReport = { draw: draw };
+  draw();
 })();
