@@ -13,6 +13,7 @@ int report(const std::vector<std::string>& arguments);
 int compare(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int devmem(const std::vector<std::string>& arguments);
+int top(const std::vector<std::string>& arguments);
 int trace(const std::vector<std::string>& arguments);
 int feed(const std::vector<std::string>& arguments);
 int check(const std::vector<std::string>& arguments);

@@ -33,8 +33,7 @@ uint64_t start_of(const fs::Root& root, const Command::Target& target) {
 int send_signal(const fs::Root& root, const Command::Target& target, int number) {
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, target.pid, 0));
   if (fd < 0 && errno != ENOSYS) return errno;
-  Command::Target process = target;
-  if (target.tid == target.pid && start_of(root, process) != target.start_ticks) {
+  if (start_of(root, target) != target.start_ticks) {
     if (fd >= 0) ::close(fd);
     return ESRCH;
   }

@@ -128,6 +128,10 @@ class Renderer {
       frame_.zones.push_back({Zone::Kind::kHeading, x, y, next, static_cast<int>(c.column)});
       x = next + 1;
     }
+    std::string state;
+    if (!session_.choice().filter.empty()) state += " filter " + session_.choice().filter;
+    if (session_.tags() > 0) state += fmt::format(" {} tagged", session_.tags());
+    canvas_.put_right(width(), y, state, Style::kSorted);
     if (s == nullptr) return;
     const std::vector<Row>& rows = session_.rows();
     for (int line = y + 1; line < end; ++line) {
@@ -412,10 +416,6 @@ class Renderer {
       x = canvas_.put(x, y, fmt::format("{:<6}", kKeys[i]), Style::kKeyText);
       frame_.zones.push_back({Zone::Kind::kFunctionKey, from, y, x, i + 1});
     }
-    std::string state;
-    if (!session_.choice().filter.empty()) state += "filter " + session_.choice().filter + "  ";
-    if (session_.tags() > 0) state += fmt::format("{} tagged  ", session_.tags());
-    canvas_.put(x + 1, y, state, Style::kMessage);
   }
 
   void draw_help() {
