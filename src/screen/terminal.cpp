@@ -35,9 +35,13 @@ void on_crash(int number) {
   ::raise(number);
 }
 
-void append_capability(const char* name) {
+const char* capability(const char* name) {
   const char* text = ::tigetstr(name);
-  if (text == nullptr || text == reinterpret_cast<const char*>(-1)) return;
+  return text == reinterpret_cast<const char*>(-1) ? nullptr : text;
+}
+
+void append_restore(const char* text) {
+  if (text == nullptr) return;
   const size_t size = std::strlen(text);
   if (g_restore_size + size > g_restore.size()) return;
   std::memcpy(g_restore.data() + g_restore_size, text, size);
@@ -223,7 +227,8 @@ Result<std::unique_ptr<Terminal>> Terminal::open() {
                      (term == nullptr ? "" : term) + "'",
                  "set TERM, or use flatout top --once"};
   }
-  for (const char* name : {"sgr0", "cnorm", "rmkx", "rmcup"}) append_capability(name);
+  if (capability("kmous") != nullptr) append_restore("\x1b[?1006l\x1b[?1000l");  // as in XM
+  for (const char* name : {"sgr0", "cnorm", "rmkx", "rmcup"}) append_restore(capability(name));
   for (const int number : kCrashes) install(number, on_crash);
   out->unicode_ = std::string_view(::nl_langinfo(CODESET)) == "UTF-8";
   ::cbreak();
