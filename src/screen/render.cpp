@@ -134,6 +134,12 @@ class Renderer {
     canvas_.put_right(width(), y, state, Style::kSorted);
     if (s == nullptr) return;
     const std::vector<Row>& rows = session_.rows();
+    if (rows.empty() && session_.choice().root != 0) {
+      canvas_.put(0, y + 1, fmt::format("process {} has ended", session_.choice().root),
+                  Style::kDim);
+    } else if (rows.empty()) {
+      canvas_.put(0, y + 1, "no process fits", Style::kDim);
+    }
     for (int line = y + 1; line < end; ++line) {
       const size_t at = session_.top() + static_cast<size_t>(line - y - 1);
       if (at >= rows.size()) break;

@@ -196,7 +196,8 @@ struct Terminal::Looks {
   SCREEN* screen = nullptr;
   std::array<attr_t, static_cast<size_t>(Style::kCount)> attributes{};
   std::array<short, static_cast<size_t>(Style::kCount)> pairs{};
-  sigset_t unblocked{};  // while waiting
+  sigset_t unblocked{};         // while waiting
+  std::optional<Canvas> drawn;  // what the screen shows
 };
 
 Result<std::unique_ptr<Terminal>> Terminal::open() {
@@ -273,12 +274,18 @@ int Terminal::height() const { return getmaxy(stdscr); }
 
 void Terminal::draw(const Frame& frame) {
   const Canvas& canvas = frame.canvas;
+  std::optional<Canvas>& drawn = looks_->drawn;
+  if (drawn && (drawn->width() != canvas.width() || drawn->height() != canvas.height())) {
+    drawn.reset();
+  }
+  if (!drawn) ::erase();
   const int rows = std::min(height(), canvas.height());
   const int columns_shown = std::min(width(), canvas.width());
   for (int y = 0; y < rows; ++y) {
     for (int x = 0; x < columns_shown; ++x) {
       const Cell& cell = canvas.at(x, y);
       if (cell.character == 0) continue;  // drawn with its left half
+      if (drawn && drawn->at(x, y) == cell) continue;
       const auto style = static_cast<size_t>(cell.style);
       const wchar_t text[2] = {static_cast<wchar_t>(cell.character), 0};
       cchar_t out;
@@ -286,6 +293,7 @@ void Terminal::draw(const Frame& frame) {
       ::mvadd_wch(y, x, &out);
     }
   }
+  drawn = canvas;
   ::refresh();
 }
 
@@ -303,6 +311,13 @@ std::optional<Event> Terminal::next() {
   const int got = ::get_wch(&c);
   if (got == ERR) return std::nullopt;
   Event event;
+  constexpr wint_t kCtrlL = 12;
+  if (got != KEY_CODE_YES && c == kCtrlL) {  // somebody else has written to the terminal
+    ::clearok(curscr, TRUE);
+    looks_->drawn.reset();
+    event.kind = Event::Kind::kResize;
+    return event;
+  }
   if (got != KEY_CODE_YES) {
     event.key = key_of_character(c);
     return event;

@@ -143,7 +143,7 @@ def test_bad_usage_is_told(flatout):
 
 def test_a_recorded_job_says_how_it_fares(flatout, tmp_path):
     run = subprocess.Popen(
-        [flatout, "run", "--quiet", "--out", str(tmp_path / "run"), "--", flatout, "train", "--steps", "100000", "--inject", "input.storage"],
+        [flatout, "run", "--quiet", "--out", str(tmp_path / "run"), "--", flatout, "train", "--steps", "100000"],
         stdout=subprocess.DEVNULL,
     )
     try:
