@@ -100,7 +100,7 @@ class Panels {
     want(Panel::kCores, core_lines(room));
     want(Panel::kMemory, 2);
     want(Panel::kDisks, static_cast<int>(std::min<size_t>(busy_disks().size(), 8)));
-    want(Panel::kGpus, static_cast<int>(std::min<size_t>(s_.gpus.size(), 16)));
+    want(Panel::kGpus, gpu_lines(room));
     want(Panel::kJobs, static_cast<int>(std::min<size_t>(s_.jobs.size() * 2, 12)));
     // Too little room: the panel with the most lines gives one, until it fits; then the last goes.
     const auto total = [&] {
@@ -372,15 +372,35 @@ class Panels {
     return out;
   }
 
-  void draw_gpus(int y, int lines) {
-    for (int i = 0; i < lines; ++i) draw_gpu(y + i, s_.gpus[static_cast<size_t>(i)]);
-    const auto left = static_cast<int>(s_.gpus.size()) - lines;
-    if (left > 0) canvas_.put_right(width(), y + lines - 1, fmt::format(" +{} more", left));
+  // A line for each, and where there is room for all of them a curve below it.
+  static constexpr int kCurveRows = 4;
+  int gpu_lines(int room) const {
+    const auto count = static_cast<int>(std::min<size_t>(s_.gpus.size(), 16));
+    return count * (1 + kCurveRows) <= room / 2 ? count * (1 + kCurveRows) : count;
   }
 
-  void draw_gpu(int y, const Gpu& gpu) {
+  void draw_gpus(int y, int lines) {
+    const auto count = static_cast<int>(s_.gpus.size());
+    const int each = std::max(1, lines / count);
+    const int shown = std::min(count, lines / each);
+    for (int i = 0; i < shown; ++i) {
+      const Gpu& gpu = s_.gpus[static_cast<size_t>(i)];
+      // Where there is no room below, the curve stands at the right.
+      const int beside = each == 1 && width() >= 120 ? std::min(40, width() / 5) : 0;
+      draw_gpu(y + i * each, gpu, beside);
+      if (each > 1) {
+        draw_curve(y + i * each + 1, each - 1, kLabel, width() - kLabel, gpu.now.index);
+      } else if (beside > 0) {
+        draw_curve(y + i, 1, width() - beside, beside, gpu.now.index);
+      }
+    }
+    if (count > shown) {
+      canvas_.put_right(width(), y + lines - 1, fmt::format(" +{} more", count - shown));
+    }
+  }
+
+  void draw_gpu(int y, const Gpu& gpu, int curve) {
     const probe::GpuReading& now = gpu.now;
-    const int curve = width() >= 120 ? std::min(40, width() / 5) : 0;
     Line line(canvas_, kLabel, y, width() - curve);
     line.add(fmt::format("{:>2}", now.index), Style::kDim);
     if (!now.error.empty()) {
@@ -408,18 +428,22 @@ class Panels {
       line.add(fmt::format("ECC errors {}", *now.ecc_errors), Style::kWarning);
     }
     line.rest(gpu.name, Style::kDim);
-    draw_curve(y, width() - curve, curve, now.index);
   }
 
-  // Utilisation over the last snapshots, the newest at the right.
-  void draw_curve(int y, int x, int columns, uint32_t index) {
+  // Utilisation over the snapshots until the shown one, the newest at the right.
+  void draw_curve(int y, int rows, int x, int columns, uint32_t index) {
     const auto& all = session_.history().all();
     int column = x + columns - 1;
     for (auto it = all.rbegin(); it != all.rend() && column > x; ++it) {
       if ((*it)->at > s_.at) continue;
       for (const Gpu& gpu : (*it)->gpus) {
-        if (gpu.now.index == index && gpu.now.util_ratio) {
-          draw_level(canvas_, column, y, *gpu.now.util_ratio, Style::kCurve);
+        if (gpu.now.index != index || !gpu.now.util_ratio) continue;
+        const double height = *gpu.now.util_ratio * rows;  // in rows
+        for (int row = 0; row < rows; ++row) {
+          const double part = height - row;
+          if (part > 0 || row == 0) {
+            draw_level(canvas_, column, y + rows - 1 - row, std::min(part, 1.0), Style::kCurve);
+          }
         }
       }
       --column;
