@@ -25,20 +25,21 @@ extern char** environ;
 namespace flatout::cli {
 namespace {
 
-const Usage kTop{"top",
-                 "[PID] [options]",
-                 "Full-screen live view of processes, cores, memory, disks, GPUs and training jobs. "
-                 "F1 shows the keys.",
-                 "  flatout top\n"
-                 "  flatout top 4121              # only this process and what descends from it\n"
-                 "  flatout top --once | head     # one screen as plain text, then end\n"
-                 "  flatout top --json --delay 5  # means over five seconds",
-                 {"once", "delay", "verbose"},
-                 true,
-                 false,
-                 false,
-                 0,
-                 1};
+const Usage kTop{
+    "top",
+    "[PID] [options]",
+    "Full-screen live view of processes, cores, memory, disks, GPUs and training jobs. "
+    "F1 shows the keys.",
+    "  flatout top\n"
+    "  flatout top 4121              # only this process and what descends from it\n"
+    "  flatout top --once | head     # one screen as plain text, then end\n"
+    "  flatout top --json --delay 5  # means over five seconds",
+    {"once", "delay", "verbose"},
+    true,
+    false,
+    false,
+    0,
+    1};
 
 constexpr int kPipeWidth = 132;  // columns, where $COLUMNS does not say
 

@@ -40,9 +40,7 @@ class Paced : public Probe {
   static constexpr Nanos kFirstPhase = std::chrono::minutes(1);
   static constexpr double kBurstNs = 20e6;
 
-  static double cpu_ns() {
-    return static_cast<double>(thread_cpu().count());
-  }
+  static double cpu_ns() { return static_cast<double>(thread_cpu().count()); }
 
   std::unique_ptr<Probe> probe_;
   double share_;

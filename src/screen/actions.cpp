@@ -21,9 +21,10 @@ namespace {
 constexpr int kIoprioWhoProcess = 1;
 
 uint64_t start_of(const fs::Root& root, const Command::Target& target) {
-  const std::string path = target.tid == target.pid
-                               ? probe::proc_path(target.pid, "stat")
-                               : probe::proc_path(target.pid, fmt::format("task/{}/stat", target.tid));
+  const std::string path =
+      target.tid == target.pid
+          ? probe::proc_path(target.pid, "stat")
+          : probe::proc_path(target.pid, fmt::format("task/{}/stat", target.tid));
   const auto text = root.read(path, 4096);
   const auto stat = text.ok() ? probe::parse_pid_stat(*text) : std::nullopt;
   return stat ? stat->start_ticks : 0;

@@ -7,7 +7,9 @@ namespace {
 
 TEST(Canvas, ShowsEscapeSequencesInsteadOfSendingThem) {
   Canvas canvas(40, 1, true);
-  canvas.put(0, 0, "a\x1b[31mb\x07\xc2\x9b" "c\xff");
+  canvas.put(0, 0,
+             "a\x1b[31mb\x07\xc2\x9b"
+             "c\xff");
   EXPECT_EQ(canvas.text(), "a\\x1b[31mb\\x07\\xc2\\x9bc\\xff\n");
 }
 
@@ -32,7 +34,9 @@ TEST(Canvas, AWideCharacterTakesTwoCellsOrNone) {
 
 TEST(Canvas, LeavesOutWhatHasNoWidth) {
   Canvas canvas(8, 1, true);
-  canvas.put(0, 0, "e\xcc\x81" "f");  // e with a combining accent
+  canvas.put(0, 0,
+             "e\xcc\x81"
+             "f");  // e with a combining accent
   EXPECT_EQ(canvas.text(), "ef\n");
 }
 

@@ -98,8 +98,8 @@ void DetailsReader::read_files(Details& out) {
           mount ? mounts_.type_of(root_, out.pid, static_cast<int64_t>(*mount), now) : "";
       // Asking for a file's size may wait for a server; of a local one it does not.
       struct stat st {};
-      if (probe::is_local_fs(type) &&
-          ::stat(root_.full(dir + "/" + name).c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
+      if (probe::is_local_fs(type) && ::stat(root_.full(dir + "/" + name).c_str(), &st) == 0 &&
+          S_ISREG(st.st_mode)) {
         file.bytes = static_cast<uint64_t>(st.st_size);
       }
       if (file.position) {
@@ -107,7 +107,8 @@ void DetailsReader::read_files(Details& out) {
         if (before != positions_.end() && before->second.path == file.path &&
             now > before->second.at) {
           const int64_t moved = *file.position - before->second.position;
-          file.bytes_per_s = std::max(0.0, static_cast<double>(moved) / to_s(now - before->second.at));
+          file.bytes_per_s =
+              std::max(0.0, static_cast<double>(moved) / to_s(now - before->second.at));
         }
         positions[*fd] = {file.path, *file.position, now};
       }

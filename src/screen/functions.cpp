@@ -89,8 +89,7 @@ bool FunctionWatch::runs(int32_t tid) {
   if (tid == 0) return true;  // not known
   if (threads_.size() > kMostThreads) threads_.clear();
   std::array<char, 1024> buffer{};
-  const auto text =
-      threads_[tid].read(root_, pid_, tid, probe::ThreadFiles::kStat, buffer, files_);
+  const auto text = threads_[tid].read(root_, pid_, tid, probe::ThreadFiles::kStat, buffer, files_);
   if (!text.ok()) {
     threads_.erase(tid);
     return true;

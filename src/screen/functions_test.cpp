@@ -32,7 +32,8 @@ TEST(FunctionTable, OwnIsInnermostAndTotalAnywhere) {
   // Of ten readings: six in b called by a (running, with the GIL), four in c called by a, waiting.
   for (int i = 0; i < 10; ++i) {
     reading.threads = {i < 6 ? thread(1, {1, 0}, true) : thread(2, {2, 0}, false)};
-    table.add(reading, kTick, [](int32_t tid) { return tid == 1; }, name_of);
+    table.add(
+        reading, kTick, [](int32_t tid) { return tid == 1; }, name_of);
   }
   const PythonProfile p = table.take(10);
   EXPECT_EQ(p.readings, 10u);
@@ -52,7 +53,8 @@ TEST(FunctionTable, AFunctionThatCallsItselfCountsOnce) {
   FunctionTable table;
   probe::PythonReading reading;
   reading.threads = {thread(1, {0, 0, 0, 1}, false)};
-  table.add(reading, kTick, [](int32_t) { return true; }, name_of);
+  table.add(
+      reading, kTick, [](int32_t) { return true; }, name_of);
   EXPECT_NEAR(find(table.take(10), "a").total_share, 1, 1e-9);
 }
 
@@ -60,7 +62,8 @@ TEST(FunctionTable, TwoThreadsAreTwiceTheTime) {
   FunctionTable table;
   probe::PythonReading reading;
   reading.threads = {thread(1, {0}, false), thread(2, {0}, false)};
-  table.add(reading, kTick, [](int32_t) { return true; }, name_of);
+  table.add(
+      reading, kTick, [](int32_t) { return true; }, name_of);
   EXPECT_NEAR(find(table.take(10), "a").own_share, 2, 1e-9);
 }
 
@@ -68,10 +71,12 @@ TEST(FunctionTable, AnIntervalBeginsAnewSecondsGoOn) {
   FunctionTable table;
   probe::PythonReading reading;
   reading.threads = {thread(1, {0}, false)};
-  table.add(reading, kTick, [](int32_t) { return true; }, name_of);
+  table.add(
+      reading, kTick, [](int32_t) { return true; }, name_of);
   table.take(10);
   reading.threads = {thread(1, {1}, false)};
-  table.add(reading, kTick, [](int32_t) { return true; }, name_of);
+  table.add(
+      reading, kTick, [](int32_t) { return true; }, name_of);
   const PythonProfile p = table.take(10);
   EXPECT_EQ(find(p, "a").total_share, 0);
   EXPECT_NEAR(find(p, "a").total_s, 0.02, 1e-9);
@@ -83,7 +88,8 @@ TEST(FunctionTable, TornStacksAreNotCounted) {
   probe::PythonReading reading;
   reading.threads = {thread(1, {0}, true)};
   reading.threads[0].torn = true;
-  table.add(reading, kTick, [](int32_t) { return true; }, name_of);
+  table.add(
+      reading, kTick, [](int32_t) { return true; }, name_of);
   const PythonProfile p = table.take(10);
   EXPECT_TRUE(p.functions.empty());
   EXPECT_EQ(p.gil_share, 1) << "who holds the lock is known all the same";

@@ -1,5 +1,5 @@
-// The snapshots of the last ten minutes, within a bound of memory: where they would take more, every
-// second one of the older half is let go, so that the past grows coarser, not shorter.
+// The snapshots of the last ten minutes, within a bound of memory: where they would take more,
+// every second one of the older half is let go, so that the past grows coarser, not shorter.
 #pragma once
 
 #include <deque>

@@ -5,6 +5,7 @@
 #include "base/cpu_time.h"
 #include "base/text.h"
 #include "diagnose/diagnose.h"
+#include "model/step_rate.h"
 #include "probe/leftover.h"
 #include "probe/reading.h"
 #include "timeline/import_folder.h"
@@ -32,11 +33,16 @@ std::string framework_of(std::string_view maps) {
   };
   // The first that is found wins: whoever uses a framework has CUDA's libraries mapped, too.
   static constexpr Row kRows[] = {
-      {"/libtorch_cpu.so", "PyTorch"},          {"/libtorch.so", "PyTorch"},
-      {"/libc10.so", "PyTorch"},                {"/libtensorflow_framework.so", "TensorFlow"},
-      {"/libtensorflow_cc.so", "TensorFlow"},   {"/_pywrap_tensorflow", "TensorFlow"},
-      {"/jaxlib/", "JAX"},                      {"/libcudart.so", "CUDA"},
-      {"/libcuda.so", "CUDA"},                  {"/libcudnn.so", "CUDA"},
+      {"/libtorch_cpu.so", "PyTorch"},
+      {"/libtorch.so", "PyTorch"},
+      {"/libc10.so", "PyTorch"},
+      {"/libtensorflow_framework.so", "TensorFlow"},
+      {"/libtensorflow_cc.so", "TensorFlow"},
+      {"/_pywrap_tensorflow", "TensorFlow"},
+      {"/jaxlib/", "JAX"},
+      {"/libcudart.so", "CUDA"},
+      {"/libcuda.so", "CUDA"},
+      {"/libcudnn.so", "CUDA"},
   };
   for (const Row& row : kRows) {
     if (maps.find(row.library) != std::string_view::npos) return std::string(row.framework);
@@ -100,8 +106,9 @@ void ProgressReader::work() {
         fresh.push_back(std::move(*progress));
       }
     }
-    const Nanos pause = std::max(
-        kProgressPeriod, nanos(static_cast<double>((thread_cpu() - before).count()) / kProgressShare));
+    const Nanos pause =
+        std::max(kProgressPeriod,
+                 nanos(static_cast<double>((thread_cpu() - before).count()) / kProgressShare));
     lock.lock();
     for (Progress& progress : fresh) {
       if (folders_.contains(progress.folder)) latest_[progress.folder] = std::move(progress);

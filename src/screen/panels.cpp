@@ -109,9 +109,9 @@ class Panels {
       return sum;
     };
     while (!parts.empty() && total() > room) {
-      const auto most = std::max_element(
-          parts.begin(), parts.end(),
-          [](const Part& a, const Part& b) { return a.lines < b.lines; });
+      const auto most =
+          std::max_element(parts.begin(), parts.end(),
+                           [](const Part& a, const Part& b) { return a.lines < b.lines; });
       if (most->lines > 1) {
         --most->lines;
       } else {
@@ -161,7 +161,7 @@ class Panels {
         break;
       }
       case Panel::kJobs:
-        line.add(fmt::format("{} training jobs", s_.jobs.size()));
+        line.add(fmt::format("training jobs: {}", s_.jobs.size()));
         break;
       case Panel::kCount:
         break;
@@ -208,21 +208,22 @@ class Panels {
   }
 
   void core_totals(Line& line) {
-    line.add(percent(s_.all.busy()) + " busy", Style::kBold);
-    line.add(fmt::format("user {} system {} wait {}", percent(s_.all.user), percent(s_.all.system),
-                         percent(s_.all.iowait)));
+    const bool known = s_.interval_s > 0;
+    if (known) line.add(percent(s_.all.busy()) + " busy", Style::kBold);
     if (s_.all.steal >= 0.0005) line.add("stolen " + percent(s_.all.steal), Style::kWarning);
     const bool crowded = s_.runnable > s_.cores.size();
     line.add(fmt::format("run queue {}", s_.runnable), crowded ? Style::kWarning : Style::kPlain);
     if (s_.blocked > 0) line.add(fmt::format("blocked {}", s_.blocked), Style::kWarning);
     waiting(line, s_.cpu_waiting);
+    if (!known) return;
+    line.add(fmt::format("user {} system {} wait {}", percent(s_.all.user), percent(s_.all.system),
+                         percent(s_.all.iowait)));
   }
 
   void waiting(Line& line, const Waiting& w) {
     if (!w.some) return;
-    std::string text = "pressure " + percent(w.some);
-    if (w.full && *w.full >= 0.0005) text += " full " + percent(w.full);
-    line.add(text, *w.some >= 0.1 ? Style::kWarning : Style::kPlain);
+    line.add("pressure " + percent(w.some), *w.some >= 0.1 ? Style::kWarning : Style::kPlain);
+    if (w.full && *w.full >= 0.0005) line.add("full " + percent(w.full));
   }
 
   void draw_cores(int y, int lines) {
@@ -319,7 +320,8 @@ class Panels {
     const Task* writer = nullptr;
     for (const Task& task : s_.task_list) {
       if (task.is_thread()) continue;
-      if (task.read_bytes_per_s > (reader == nullptr ? 0 : reader->read_bytes_per_s)) reader = &task;
+      if (task.read_bytes_per_s > (reader == nullptr ? 0 : reader->read_bytes_per_s))
+        reader = &task;
       if (task.write_bytes_per_s > (writer == nullptr ? 0 : writer->write_bytes_per_s)) {
         writer = &task;
       }
@@ -421,7 +423,8 @@ class Panels {
     const std::string slowed = throttle(now.throttle_reasons.value_or(0));
     if (!slowed.empty()) line.add("slowed by " + slowed, Style::kWarning);
     if (now.pcie_rx_bytes_per_s || now.pcie_tx_bytes_per_s) {
-      line.add(fmt::format("PCIe in {}/s out {}/s", short_bytes(now.pcie_rx_bytes_per_s.value_or(0)),
+      line.add(fmt::format("PCIe in {}/s out {}/s",
+                           short_bytes(now.pcie_rx_bytes_per_s.value_or(0)),
                            short_bytes(now.pcie_tx_bytes_per_s.value_or(0))));
     }
     if (now.ecc_errors.value_or(0) > 0) {

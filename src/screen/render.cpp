@@ -26,9 +26,9 @@ struct ColumnLayout {
 
 std::vector<ColumnLayout> columns_for(int width, bool gpus) {
   std::vector<ColumnLayout> out = {
-      {Column::kPid, 7, true},      {Column::kUser, 9, false},  {Column::kPriority, 3, true},
-      {Column::kNice, 3, true},     {Column::kVirtual, 5, true}, {Column::kResident, 5, true},
-      {Column::kState, 1, false},   {Column::kCpu, 6, true},    {Column::kMemory, 5, true},
+      {Column::kPid, 7, true},    {Column::kUser, 9, false},   {Column::kPriority, 3, true},
+      {Column::kNice, 3, true},   {Column::kVirtual, 5, true}, {Column::kResident, 5, true},
+      {Column::kState, 1, false}, {Column::kCpu, 6, true},     {Column::kMemory, 5, true},
       {Column::kTime, 8, true},
   };
   if (width >= 110) {
@@ -100,7 +100,7 @@ class Renderer {
     add(s->host);
     add(fmt::format("{} tasks {} threads", s->tasks, s->task_threads));
     add(fmt::format("load {:.2f} {:.2f} {:.2f}", s->load[0], s->load[1], s->load[2]));
-    if (s->zombies > 0) add(fmt::format("{} zombies", s->zombies), Style::kWarning);
+    if (s->zombies > 0) add(fmt::format("zombies {}", s->zombies), Style::kWarning);
     add("up " + up);
     if (!s->gpu_trouble.empty()) add(s->gpu_trouble, Style::kDim);
     canvas_.put_right(width(), 0, right, session_.paused() ? Style::kWarning : Style::kDim);
@@ -112,6 +112,7 @@ class Renderer {
   void draw_table(int y, int end) {
     const Snapshot* s = session_.snapshot();
     session_.set_table_height(static_cast<size_t>(std::max(end - y - 1, 1)));
+    if (y >= height()) return;
     const bool gpus = s != nullptr && !s->gpus.empty();
     const std::vector<ColumnLayout> columns = columns_for(width(), gpus);
     canvas_.fill(0, y, width(), U' ', Style::kHeading);
@@ -242,8 +243,7 @@ class Renderer {
     std::string_view command = *task.command;
     const std::string_view program = command.substr(0, command.find(' '));
     const size_t slash = program.rfind('/');
-    const size_t skip =
-        session_.whole_command() || slash == std::string_view::npos ? 0 : slash + 1;
+    const size_t skip = session_.whole_command() || slash == std::string_view::npos ? 0 : slash + 1;
     const std::string safe = escape_terminal(command.substr(skip));
     std::string_view shown = safe;
     std::string_view first = shown.substr(0, shown.find(' '));
@@ -413,8 +413,8 @@ class Renderer {
       canvas_.put(0, y, session_.message(), Style::kMessage);
       return;
     }
-    static constexpr const char* kKeys[] = {"Help",  "Panels", "Search", "Filter", "Tree",
-                                            "Sort",  "Nice-",  "Nice+",  "Signal", "Quit"};
+    static constexpr const char* kKeys[] = {"Help", "Panels", "Search", "Filter", "Tree",
+                                            "Sort", "Nice-",  "Nice+",  "Signal", "Quit"};
     int x = 0;
     for (int i = 0; i < 10; ++i) {
       const int from = x;

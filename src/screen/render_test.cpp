@@ -46,9 +46,19 @@ TEST_F(RenderTest, TheWholeScreenAt80By24) {
   look(sampler, session);
   expect_golden("screen", "top_80x24.txt", picture(session, true));
   expect_golden("screen", "top_80x24_ascii.txt", picture(session, false));
+}
+
+TEST_F(RenderTest, TheTreeWithThreads) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(80, 24);
   session.key('t');
   session.key('H');
   look(sampler, session);
+  machine.between_looks();
+  look(sampler, session);
+  session.say("");
   expect_golden("screen", "tree_80x24.txt", picture(session, true));
 }
 
@@ -123,9 +133,8 @@ TEST_F(RenderTest, PanesShowOneProcess) {
   details.python.version = "3.11";
   details.python.readings = 50;
   details.python.gil_share = 0.6;
-  details.python.functions = {
-      {"__getitem__", "data.py", 41, 0.55, 0.05, 0.9, 0.5, 1.2, 3.4},
-      {"train", "train.py", 7, 0, 0, 1, 0, 0, 4}};
+  details.python.functions = {{"__getitem__", "data.py", 41, 0.55, 0.05, 0.9, 0.5, 1.2, 3.4},
+                              {"train", "train.py", 7, 0, 0, 1, 0, 0, 4}};
   snapshot->details = std::make_shared<const Details>(details);
   session.add(snapshot);
   session.key(key::kEnter);
@@ -179,7 +188,9 @@ TEST_F(RenderTest, AnyOtherSizeIsDrawnAsFarAsItGoes) {
       EXPECT_EQ(frame.canvas.height(), height);
       for (const Zone& zone : frame.zones) {
         EXPECT_LT(zone.y, height);
-        if (zone.kind == Zone::Kind::kRow) EXPECT_LT(zone.value, 9);
+        if (zone.kind == Zone::Kind::kRow) {
+          EXPECT_LT(zone.value, 9);
+        }
       }
     }
   }

@@ -118,7 +118,8 @@ std::set<int32_t> family(const Snapshot& snapshot, int32_t root) {
     open.pop_back();
     if (!out.insert(pid).second) continue;
     const auto below = children.find(pid);
-    if (below != children.end()) open.insert(open.end(), below->second.begin(), below->second.end());
+    if (below != children.end())
+      open.insert(open.end(), below->second.begin(), below->second.end());
   }
   return out;
 }
@@ -127,7 +128,7 @@ std::set<int32_t> family(const Snapshot& snapshot, int32_t root) {
 
 std::string_view heading(Column column) {
   static constexpr std::array<std::string_view, static_cast<size_t>(Column::kCount)> kNames = {
-      "PID",  "USER", "PRI",   "NI",    "VIRT",   "RES",    "S",
+      "PID",  "USER", "PRI",   "NI",     "VIRT",    "RES",    "S",
       "CPU%", "MEM%", "TIME+", "READ/s", "WRITE/s", "GPUMEM", "Command"};
   return kNames[static_cast<size_t>(column)];
 }

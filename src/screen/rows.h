@@ -46,9 +46,9 @@ struct RowChoice {
 struct Row {
   const Task* task = nullptr;
   int depth = 0;
-  bool last = false;           // of its parent's children
-  uint64_t lines = 0;          // bit d: the tree's line of depth d goes on below this row
-  uint32_t hidden = 0;         // rows below it that are collapsed
+  bool last = false;    // of its parent's children
+  uint64_t lines = 0;   // bit d: the tree's line of depth d goes on below this row
+  uint32_t hidden = 0;  // rows below it that are collapsed
 };
 
 /// The rows; they point into the snapshot.

@@ -104,21 +104,14 @@ void Sampler::read_memory(Snapshot& out) {
   if (!root_.read_into("proc/meminfo", buffer_, 64 << 10).ok()) return;
   Memory& m = out.memory;
   using Row = std::pair<const char*, uint64_t*>;
-  for (const auto& [key, value] : {Row{"MemTotal", &m.total},
-                                   Row{"MemFree", &m.free},
-                                   Row{"MemAvailable", &m.available},
-                                   Row{"Buffers", &m.buffers},
-                                   Row{"Cached", &m.cached},
-                                   Row{"Shmem", &m.shmem},
-                                   Row{"SReclaimable", &m.slab_reclaimable},
-                                   Row{"Dirty", &m.dirty},
-                                   Row{"Writeback", &m.writeback},
-                                   Row{"SwapTotal", &m.swap_total},
-                                   Row{"SwapFree", &m.swap_free},
-                                   Row{"HugePages_Total", &m.huge_pages},
-                                   Row{"HugePages_Free", &m.huge_free},
-                                   Row{"Hugepagesize", &m.huge_page_bytes},
-                                   Row{"AnonHugePages", &m.transparent_huge}}) {
+  for (const auto& [key, value] :
+       {Row{"MemTotal", &m.total}, Row{"MemFree", &m.free}, Row{"MemAvailable", &m.available},
+        Row{"Buffers", &m.buffers}, Row{"Cached", &m.cached}, Row{"Shmem", &m.shmem},
+        Row{"SReclaimable", &m.slab_reclaimable}, Row{"Dirty", &m.dirty},
+        Row{"Writeback", &m.writeback}, Row{"SwapTotal", &m.swap_total},
+        Row{"SwapFree", &m.swap_free}, Row{"HugePages_Total", &m.huge_pages},
+        Row{"HugePages_Free", &m.huge_free}, Row{"Hugepagesize", &m.huge_page_bytes},
+        Row{"AnonHugePages", &m.transparent_huge}}) {
     *value = probe::find_field(buffer_, key).value_or(0);
   }
 }
@@ -140,9 +133,8 @@ void Sampler::read_group(Snapshot& out) {
     if (!bytes || (out.memory.group_limit && *bytes >= *out.memory.group_limit)) continue;
     out.memory.group_limit = bytes;
     const std::string used = level.dir + (v2 ? "/memory.current" : "/memory.usage_in_bytes");
-    out.memory.group_used = root_.read_into(used, buffer_, 256).ok()
-                                ? parse_number<uint64_t>(buffer_)
-                                : std::nullopt;
+    out.memory.group_used =
+        root_.read_into(used, buffer_, 256).ok() ? parse_number<uint64_t>(buffer_) : std::nullopt;
   }
 }
 
@@ -194,8 +186,8 @@ void Sampler::read_disks(Snapshot& out) {
         return static_cast<double>(increase(a, b)) / out.interval_s;
       };
       const uint64_t ended = increase(before.reads + before.writes, now.reads + now.writes);
-      const uint64_t took_ms = increase(before.read_ms, now.read_ms) +
-                               increase(before.write_ms, now.write_ms);
+      const uint64_t took_ms =
+          increase(before.read_ms, now.read_ms) + increase(before.write_ms, now.write_ms);
       disk.busy = std::min(1.0, per_s(before.busy_ms, now.busy_ms) * 1e-3);
       disk.read_bytes_per_s =
           per_s(before.read_sectors, now.read_sectors) * probe::DiskStat::kSector;

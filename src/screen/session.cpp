@@ -20,20 +20,28 @@ struct Choice {
 };
 
 constexpr Choice kSignals[] = {
-    {SIGTERM, "15 SIGTERM  end, please"},  {SIGINT, " 2 SIGINT   as Ctrl-C"},
-    {SIGKILL, " 9 SIGKILL  end at once"},  {SIGHUP, " 1 SIGHUP"},
-    {SIGQUIT, " 3 SIGQUIT"},               {SIGABRT, " 6 SIGABRT"},
-    {SIGUSR1, "10 SIGUSR1"},               {SIGUSR2, "12 SIGUSR2"},
-    {SIGCONT, "18 SIGCONT  go on"},        {SIGSTOP, "19 SIGSTOP  stop"},
+    {SIGTERM, "15 SIGTERM  end, please"},
+    {SIGINT, " 2 SIGINT   as Ctrl-C"},
+    {SIGKILL, " 9 SIGKILL  end at once"},
+    {SIGHUP, " 1 SIGHUP"},
+    {SIGQUIT, " 3 SIGQUIT"},
+    {SIGABRT, " 6 SIGABRT"},
+    {SIGUSR1, "10 SIGUSR1"},
+    {SIGUSR2, "12 SIGUSR2"},
+    {SIGCONT, "18 SIGCONT  go on"},
+    {SIGSTOP, "19 SIGSTOP  stop"},
     {SIGTSTP, "20 SIGTSTP  as Ctrl-Z"},
 };
 
 // ioprio_set(2): the class in bits 13 to 15, the level below.
 constexpr int io_priority(int io_class, int level) { return (io_class << 13) | level; }
 constexpr Choice kIoPriorities[] = {
-    {io_priority(0, 0), "by the nice value"},   {io_priority(2, 0), "best effort 0 (first)"},
-    {io_priority(2, 2), "best effort 2"},       {io_priority(2, 4), "best effort 4 (usual)"},
-    {io_priority(2, 6), "best effort 6"},       {io_priority(2, 7), "best effort 7 (last)"},
+    {io_priority(0, 0), "by the nice value"},
+    {io_priority(2, 0), "best effort 0 (first)"},
+    {io_priority(2, 2), "best effort 2"},
+    {io_priority(2, 4), "best effort 4 (usual)"},
+    {io_priority(2, 6), "best effort 6"},
+    {io_priority(2, 7), "best effort 7 (last)"},
     {io_priority(3, 0), "idle: when nobody else reads"},
     {io_priority(1, 4), "realtime 4 (needs root)"},
 };
@@ -110,7 +118,9 @@ double Session::behind_s() const {
   return to_s(history_.back(0)->at - shown_->at);
 }
 
-const Task* Session::chosen() const { return cursor_ < rows_.size() ? rows_[cursor_].task : nullptr; }
+const Task* Session::chosen() const {
+  return cursor_ < rows_.size() ? rows_[cursor_].task : nullptr;
+}
 
 void Session::refresh() {
   if (!shown_) return;
@@ -158,7 +168,9 @@ void Session::scroll(int rows) {
   }
 }
 
-void Session::click_row(size_t row) { move(static_cast<int64_t>(row) - static_cast<int64_t>(cursor_)); }
+void Session::click_row(size_t row) {
+  move(static_cast<int64_t>(row) - static_cast<int64_t>(cursor_));
+}
 void Session::click_heading(Column column) { sort_by(column); }
 
 void Session::fold(Panel panel) {
@@ -230,9 +242,9 @@ std::string Session::question() const {
     case Command::Kind::kNice:
       return fmt::format("Set the nice value to {} for {}? y/n (F7 -, F8 +)", pending_.value, whom);
     case Command::Kind::kIoPriority:
-      return fmt::format("Set the I/O priority \"{}\" for {}? y/n",
-                         name_of(pending_.value, std::begin(kIoPriorities), std::end(kIoPriorities)),
-                         whom);
+      return fmt::format(
+          "Set the I/O priority \"{}\" for {}? y/n",
+          name_of(pending_.value, std::begin(kIoPriorities), std::end(kIoPriorities)), whom);
     case Command::Kind::kCores:
       return fmt::format("Allow only {} cores to {}? y/n", pending_.cores.size(), whom);
     default:
@@ -375,8 +387,7 @@ bool Session::view_key(Key key) {
       break;
     case key::kTab:
       if (tab_ == Tab::kNone) return false;
-      tab_ = tab_ == Tab::kProcess ? Tab::kFunctions
-                                   : static_cast<Tab>(static_cast<int>(tab_) + 1);
+      tab_ = tab_ == Tab::kProcess ? Tab::kFunctions : static_cast<Tab>(static_cast<int>(tab_) + 1);
       tab_top_ = 0;
       break;
     case key::kEscape:

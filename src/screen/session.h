@@ -1,5 +1,5 @@
-// What the user sees and does: the state of the view, changed by keys and by new snapshots. Knows no
-// terminal and touches no process: what is to be done to one comes out as a Command.
+// What the user sees and does: the state of the view, changed by keys and by new snapshots. Knows
+// no terminal and touches no process: what is to be done to one comes out as a Command.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct Command {
     std::string name;
   };
   Kind kind = Kind::kNone;
-  int value = 0;                // signal; nice value; I/O priority as ioprio_set(2) takes it
+  int value = 0;  // signal; nice value; I/O priority as ioprio_set(2) takes it
   std::vector<int32_t> cores;
   std::vector<Target> targets;
 };

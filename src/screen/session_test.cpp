@@ -76,7 +76,7 @@ TEST_F(SessionTest, ThreadsStandBelowTheirProcess) {
   press("NtH");
   EXPECT_TRUE(session.wanted().threads);
   look();
-  EXPECT_EQ(tids(), (Tids{1, 900, 4000, 4100, 4101, 4102, 4151, 4152, 5000, 6666}));
+  EXPECT_EQ(tids(), (Tids{1, 900, 4000, 4100, 4151, 4152, 4101, 4102, 5000, 6666}));
 }
 
 TEST_F(SessionTest, FilterKeepsWhatHoldsAnyOfTheWords) {

@@ -84,7 +84,7 @@ struct Task {
   int32_t priority = 0, nice = 0, cpu = -1;
   char state = '?';
   bool kernel = false;
-  float cores = 0;                                    // CPU time per time
+  float cores = 0;                                      // CPU time per time
   float read_bytes_per_s = -1, write_bytes_per_s = -1;  // storage; < 0: not known
   uint64_t virtual_bytes = 0, rss_bytes = 0, gpu_bytes = 0;
   uint64_t cpu_ticks = 0, start_ticks = 0;
@@ -98,19 +98,19 @@ struct OpenFile {
   int32_t fd = 0;
   std::string path;
   std::optional<int64_t> position;
-  std::optional<uint64_t> bytes;            // of a regular file
-  std::optional<double> bytes_per_s;        // by which its position moved on
+  std::optional<uint64_t> bytes;      // of a regular file
+  std::optional<double> bytes_per_s;  // by which its position moved on
 };
 
 /// A Python function as readings of the process's stacks saw it. Shares are of the last interval's
 /// time, summed over threads: 1 is one thread all of the time.
 struct Function {
   std::string function, file;
-  int line = 0;                // of its definition
-  double own_share = 0;        // innermost, in a thread that runs
-  double waiting_share = 0;    // innermost, in a thread that waits
-  double total_share = 0;      // anywhere on the stack
-  double gil_share = 0;        // innermost, with the GIL held
+  int line = 0;                   // of its definition
+  double own_share = 0;           // innermost, in a thread that runs
+  double waiting_share = 0;       // innermost, in a thread that waits
+  double total_share = 0;         // anywhere on the stack
+  double gil_share = 0;           // innermost, with the GIL held
   double own_s = 0, total_s = 0;  // thread seconds since the process was chosen
 };
 
@@ -118,7 +118,7 @@ struct PythonProfile {
   std::string version;  // "3.11"
   std::string trouble;  // why nothing can be read, or ""
   uint64_t readings = 0;
-  double gil_share = 0;  // of the last interval's readings: somebody held it
+  double gil_share = 0;             // of the last interval's readings: somebody held it
   std::vector<Function> functions;  // by total_share, then total_s
 };
 

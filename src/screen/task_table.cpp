@@ -47,8 +47,8 @@ bool TaskTable::read_stat(const std::string& path, Task& task) {
   task.threads = static_cast<uint32_t>(std::max<int64_t>(stat->threads, 0));
   task.kernel = stat->kernel_thread();
   task.virtual_bytes = stat->virtual_bytes;
-  task.rss_bytes = static_cast<uint64_t>(std::max<int64_t>(stat->rss_pages, 0)) *
-                   probe::page_bytes();
+  task.rss_bytes =
+      static_cast<uint64_t>(std::max<int64_t>(stat->rss_pages, 0)) * probe::page_bytes();
   task.cpu_ticks = stat->user_ticks + stat->system_ticks;
   task.start_ticks = stat->start_ticks;
   const size_t size = std::min(stat->comm.size(), task.comm.size() - 1);
@@ -129,7 +129,6 @@ void TaskTable::read_threads(Known& known, const Task& process, Snapshot& out) {
 
 void TaskTable::read_identity(Known& known, const Task& process) {
   known.comm = process.comm;
-  const std::string_view name = process.comm.data();
   if (process.kernel) {
     known.command = std::make_shared<const std::string>();
     known.uid = 0;
@@ -162,7 +161,8 @@ void TaskTable::read_io(Known& known, const Task& process) {
   if (known.io_at != TimePoint{} && now > known.io_at) {
     const double seconds = to_s(now - known.io_at);
     const auto rate = [&](uint64_t before, uint64_t after) {
-      return after < before ? 0.0F : static_cast<float>(static_cast<double>(after - before) / seconds);
+      return after < before ? 0.0F
+                            : static_cast<float>(static_cast<double>(after - before) / seconds);
     };
     known.read_rate = rate(known.read_bytes, io->read_bytes);
     known.write_rate = rate(known.write_bytes, io->write_bytes);
@@ -190,7 +190,8 @@ const std::string& UserNames::name(uint32_t uid) {
     passwd entry{};
     passwd* result = nullptr;
     std::array<char, 4096> buffer{};
-    if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &result) == 0 && result != nullptr) {
+    if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &result) == 0 &&
+        result != nullptr) {
       found = entry.pw_name;
     }
   }

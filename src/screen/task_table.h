@@ -1,4 +1,5 @@
-// All processes of the machine, and on demand their threads, from /proc/PID/{stat,status,cmdline,io}.
+// All processes of the machine, and on demand their threads, from
+// /proc/PID/{stat,status,cmdline,io}.
 //
 // A process costs one file a look, its stat; what changes rarely is read when the process is first
 // seen, after an exec, and now and then, each process at another look. Its storage traffic is read
@@ -58,8 +59,8 @@ class TaskTable {
   std::string buffer_, path_;
 };
 
-/// The user's name, from the root's etc/passwd, else as the system knows it; the number where nobody
-/// does. Remembers what it found.
+/// The user's name, from the root's etc/passwd, else as the system knows it; the number where
+/// nobody does. Remembers what it found.
 class UserNames {
  public:
   explicit UserNames(fs::Root root) : root_(std::move(root)) {}

@@ -67,27 +67,27 @@ using Palette = std::array<Look, static_cast<size_t>(Style::kCount)>;
 // Okabe and Ito's colours, which the colour-blind tell apart, as near as 256 colours come.
 constexpr short kOrange = 208, kSky = 75, kGreen = 36, kYellow = 220, kPurple = 175, kGrey = 245;
 constexpr Palette kRich = {{
-    {-1, -1, 0},               // kPlain
-    {kGrey, -1, 0},            // kDim
-    {-1, -1, A_BOLD},          // kBold
-    {kSky, -1, A_BOLD},        // kTitle
-    {16, kGreen, 0},           // kHeading
-    {16, kSky, A_BOLD},        // kSorted
-    {16, kSky, 0},             // kSelected
-    {16, kYellow, 0},          // kFollowed
-    {kYellow, -1, A_BOLD},     // kTagged
-    {-1, -1, A_BOLD},          // kKey
-    {16, kGreen, 0},           // kKeyText
-    {kYellow, -1, A_BOLD},     // kMessage
-    {kOrange, -1, A_BOLD},     // kWarning
-    {kGreen, -1, 0},           // kGood
-    {kSky, -1, 0},             // kName
-    {kGreen, -1, 0},           // kUser
-    {kOrange, -1, 0},          // kSystem
-    {kPurple, -1, A_BOLD},     // kWait
-    {kGreen, -1, 0},           // kUsed
-    {kYellow, -1, 0},          // kCache
-    {kSky, -1, 0},             // kCurve
+    {-1, -1, 0},            // kPlain
+    {kGrey, -1, 0},         // kDim
+    {-1, -1, A_BOLD},       // kBold
+    {kSky, -1, A_BOLD},     // kTitle
+    {16, kGreen, 0},        // kHeading
+    {16, kSky, A_BOLD},     // kSorted
+    {16, kSky, 0},          // kSelected
+    {16, kYellow, 0},       // kFollowed
+    {kYellow, -1, A_BOLD},  // kTagged
+    {-1, -1, A_BOLD},       // kKey
+    {16, kGreen, 0},        // kKeyText
+    {kYellow, -1, A_BOLD},  // kMessage
+    {kOrange, -1, A_BOLD},  // kWarning
+    {kGreen, -1, 0},        // kGood
+    {kSky, -1, 0},          // kName
+    {kGreen, -1, 0},        // kUser
+    {kOrange, -1, 0},       // kSystem
+    {kPurple, -1, A_BOLD},  // kWait
+    {kGreen, -1, 0},        // kUsed
+    {kYellow, -1, 0},       // kCache
+    {kSky, -1, 0},          // kCurve
 }};
 constexpr Palette kEight = {{
     {-1, -1, 0},
@@ -113,26 +113,16 @@ constexpr Palette kEight = {{
     {COLOR_CYAN, -1, A_BOLD},
 }};
 constexpr Palette kPlainLooks = {{
-    {-1, -1, 0},
-    {-1, -1, A_DIM},
-    {-1, -1, A_BOLD},
-    {-1, -1, A_BOLD},
-    {-1, -1, A_REVERSE},
-    {-1, -1, A_REVERSE | A_BOLD},
-    {-1, -1, A_REVERSE},
-    {-1, -1, A_REVERSE | A_UNDERLINE},
-    {-1, -1, A_BOLD},
-    {-1, -1, A_BOLD},
-    {-1, -1, A_REVERSE},
-    {-1, -1, A_BOLD},
-    {-1, -1, A_BOLD},
-    {-1, -1, 0},
-    {-1, -1, 0},
-    {-1, -1, 0},
-    {-1, -1, A_BOLD},
-    {-1, -1, A_BOLD},
-    {-1, -1, 0},
-    {-1, -1, A_DIM},
+    {-1, -1, 0},         {-1, -1, A_DIM},
+    {-1, -1, A_BOLD},    {-1, -1, A_BOLD},
+    {-1, -1, A_REVERSE}, {-1, -1, A_REVERSE | A_BOLD},
+    {-1, -1, A_REVERSE}, {-1, -1, A_REVERSE | A_UNDERLINE},
+    {-1, -1, A_BOLD},    {-1, -1, A_BOLD},
+    {-1, -1, A_REVERSE}, {-1, -1, A_BOLD},
+    {-1, -1, A_BOLD},    {-1, -1, 0},
+    {-1, -1, 0},         {-1, -1, 0},
+    {-1, -1, A_BOLD},    {-1, -1, A_BOLD},
+    {-1, -1, 0},         {-1, -1, A_DIM},
     {-1, -1, 0},
 }};
 

@@ -21,7 +21,8 @@ struct Event {
 
 class Terminal {
  public:
-  /// Errors: kUnsupported where standard input or output is no terminal, or TERM cannot be drawn on.
+  /// Errors: kUnsupported where standard input or output is no terminal, or TERM cannot be drawn
+  /// on.
   static Result<std::unique_ptr<Terminal>> open();
   ~Terminal();
   Terminal(const Terminal&) = delete;

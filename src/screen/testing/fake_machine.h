@@ -19,12 +19,13 @@ class FakeMachine {
     tree.write("proc/uptime", "93784.50 100000.00\n");
     tree.write("proc/loadavg", "3.10 2.20 1.30 5/812 6700\n");
     tree.write("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n");
-    tree.write("proc/meminfo",
-               "MemTotal: 65536000 kB\nMemFree: 8192000 kB\nMemAvailable: 40960000 kB\n"
-               "Buffers: 512000 kB\nCached: 30720000 kB\nShmem: 2048000 kB\nSReclaimable: 1024000 kB\n"
-               "Dirty: 30720 kB\nWriteback: 0 kB\nSwapTotal: 8192000 kB\nSwapFree: 8000000 kB\n"
-               "AnonHugePages: 2048000 kB\nHugePages_Total: 16\nHugePages_Free: 12\n"
-               "Hugepagesize: 2048 kB\n");
+    tree.write(
+        "proc/meminfo",
+        "MemTotal: 65536000 kB\nMemFree: 8192000 kB\nMemAvailable: 40960000 kB\n"
+        "Buffers: 512000 kB\nCached: 30720000 kB\nShmem: 2048000 kB\nSReclaimable: 1024000 kB\n"
+        "Dirty: 30720 kB\nWriteback: 0 kB\nSwapTotal: 8192000 kB\nSwapFree: 8000000 kB\n"
+        "AnonHugePages: 2048000 kB\nHugePages_Total: 16\nHugePages_Free: 12\n"
+        "Hugepagesize: 2048 kB\n");
     tree.write("sys/block/nvme0n1/size", "1\n");
     tree.write("sys/block/sda/size", "1\n");
     processes(0);
@@ -48,8 +49,8 @@ class FakeMachine {
   probe::FakeTree tree;
 
  private:
-  // Cores are busier the higher their number: core i for i of `cores` hundredths, a quarter of it in
-  // the kernel.
+  // Cores are busier the higher their number: core i for i of `cores` hundredths, a quarter of it
+  // in the kernel.
   void counters(long t) const {
     std::string stat;
     long all_user = 0, all_system = 0, all_idle = 0;
@@ -69,14 +70,14 @@ class FakeMachine {
     const auto pressure = [&](const char* kind, long some_us, long full_us) {
       tree.write(std::string("proc/pressure/") + kind,
                  "some avg10=0.00 avg60=0.00 avg300=0.00 total=" + std::to_string(t * some_us) +
-                     "\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=" + std::to_string(t * full_us) +
-                     "\n");
+                     "\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=" +
+                     std::to_string(t * full_us) + "\n");
     };
     pressure("cpu", 234'000, 0);
     pressure("io", 451'000, 120'000);
     pressure("memory", 0, 0);
-    // nvme0n1: 200 reads of 0.5 MiB that took 2 ms each and kept it busy for 900 ms; a partition of it;
-    // sda: nothing.
+    // nvme0n1: 200 reads of 0.5 MiB that took 2 ms each and kept it busy for 900 ms; a partition of
+    // it; sda: nothing.
     tree.write("proc/diskstats",
                " 259 0 nvme0n1 " + std::to_string(10 + t * 200) + " 0 " +
                    std::to_string(t * 204'800) + " " + std::to_string(t * 400) + " " +
@@ -90,9 +91,9 @@ class FakeMachine {
     int pid, ppid, uid;
     std::string name, command;
     char state;
-    long cpu;       // ticks in the second
+    long cpu;  // ticks in the second
     long rss_mb;
-    long read_mb;   // in the second
+    long read_mb;  // in the second
   };
 
   void processes(long t) const {
@@ -102,12 +103,15 @@ class FakeMachine {
         {kReader, 1, 0, "updatedb", "/usr/bin/updatedb --all", 'D', 6, 20, 40},
         {4000, 1, 1000, "bash", "-bash", 'S', 0, 5, 0},
         {kJob, 4000, 1000, "python3", "/usr/bin/python3 train.py --epochs 3", 'R', 97, 3000, 0},
-        {kWorker, kJob, 1000, "pt_data_worker", "/usr/bin/python3 train.py --epochs 3", 'R', 88, 900,
-         60},
+        {kWorker, kJob, 1000, "pt_data_worker", "/usr/bin/python3 train.py --epochs 3", 'R', 88,
+         900, 60},
         {kWorker + 1, kJob, 1000, "pt_data_worker", "/usr/bin/python3 train.py --epochs 3", 'S', 71,
          900, 0},
         {5000, 4000, 1000, "defunct", "", 'Z', 0, 0, 0},
-        {kHostile, 1, 1000, "\x1b]0;x\x07\xff", "/tmp/\x1b[31m\xe2\x80\xaeevil\r\n --x", 'S', 1, 7, 0},
+        {kHostile, 1, 1000, "\x1b]0;x\x07\xff",
+         "/tmp/\x1b[31m\xe2\x80\xae"
+         "evil\r\n --x",
+         'S', 1, 7, 0},
     };
     for (const One& p : all) {
       probe::FakeTree::Task task;

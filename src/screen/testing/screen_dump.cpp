@@ -1,5 +1,6 @@
 // screen_dump ROOT [WIDTH HEIGHT [KEYS]]: the screen of a tree of /proc files after some keys, as
-// plain text. screen_dump ROOT --bench LOOKS [threads]: what a look and a drawing cost, in CPU time.
+// plain text. screen_dump ROOT --bench LOOKS [threads]: what a look and a drawing cost, in CPU
+// time.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -35,8 +36,8 @@ int bench(const SamplerOptions& options, int looks, bool threads) {
     add += added - looked;
     draw += thread_cpu() - added;
   }
-  fmt::print("{{\"rows\": {}, \"look_ms\": {:.3f}, \"sort_ms\": {:.3f}, \"draw_ms\": {:.3f}}}\n", rows,
-             to_ms(look) / looks, to_ms(add) / looks, to_ms(draw) / looks);
+  fmt::print("{{\"rows\": {}, \"look_ms\": {:.3f}, \"sort_ms\": {:.3f}, \"draw_ms\": {:.3f}}}\n",
+             rows, to_ms(look) / looks, to_ms(add) / looks, to_ms(draw) / looks);
   return 0;
 }
 
