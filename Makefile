@@ -50,7 +50,7 @@ bench: build ## run every benchmark once; comparisons with peers stand in bench/
 	@sed -n '1,40p' bench/README.md
 
 golden: build ## renew the golden files; review the diff
-	@FLATOUT_RENEW_GOLDEN=1 ctest --test-dir $(BUILD) -R 'report\.|diagnose\.' > /dev/null; git diff --stat tests/golden
+	@FLATOUT_RENEW_GOLDEN=1 ctest --test-dir $(BUILD) -R 'report\.|diagnose\.|screen\.' > /dev/null; git diff --stat tests/golden
 
 format: ## clang-format
 	@tools/format.sh

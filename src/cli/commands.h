@@ -14,6 +14,7 @@ int compare(const std::vector<std::string>& arguments);
 int serve(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int devmem(const std::vector<std::string>& arguments);
+int top(const std::vector<std::string>& arguments);
 int trace(const std::vector<std::string>& arguments);
 int feed(const std::vector<std::string>& arguments);
 int check(const std::vector<std::string>& arguments);

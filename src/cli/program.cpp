@@ -18,6 +18,7 @@ constexpr std::string_view kHelp =
   flatout run -- python train.py        start a job, watch it, name what holds it up
   flatout attach 4121                   the same for a job that runs already
   flatout attach 4121 --dump            what all of its threads do right now
+  flatout top                           who uses the cores, memory, disks, GPUs; training jobs
   flatout fix -- python train.py        try what might help on the job itself, keep what does
   flatout report                        the last run's report again
   flatout compare OLD NEW               why yesterday was faster
@@ -31,6 +32,7 @@ constexpr std::string_view kHelp =
 Commands:
   run        start a job and watch it; the exit code is the job's own
   attach     watch a running job from outside
+  top        full-screen live view; one look with --once or --json
   fix        try remedies in short runs of the job; say which help, by how much
   report     make the report again from a run folder
   compare    what changed between two runs, and what each change costs
@@ -56,6 +58,7 @@ struct Command {
 const Command kCommands[] = {
     {"run", run, {}},
     {"attach", attach, {}},
+    {"top", top, {}},
     {"fix", fix, {}},
     {"report", report, {}},
     {"compare", compare, {}},

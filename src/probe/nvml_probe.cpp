@@ -19,34 +19,26 @@ constexpr uint64_t kPcieEvery = 8;              // rounds
 constexpr size_t kMaxWaiting = 1024;            // readings not yet fetched
 constexpr Nanos kPatience = milliseconds(200);  // for the thread's end
 
-struct Timed {
-  TimePoint at;
-  GpuReading gpu;
-};
+}  // namespace
 
-// Shared by the probe and its thread; outlives the probe if the thread hangs in the driver.
-struct Shared {
+// Shared with the thread; outlives the object if the thread hangs in the driver.
+struct NvmlThread::Shared {
   std::mutex mutex;
   std::condition_variable changed;
-  bool stop = false, ended = false, opened = false;
-  std::optional<Error> failed;
-  std::vector<Timed> waiting;
-  std::vector<GpuFacts> facts;
-  std::string driver, cuda;
+  bool stop = false, ended = false;
+  News news;
 };
 
-void look_after(const std::shared_ptr<Shared>& shared, const std::string& library) {
+void NvmlThread::look_after(const std::shared_ptr<Shared>& shared, const std::string& library) {
   auto nvml = Nvml::open(library);
   std::unique_lock lock(shared->mutex);
+  News& news = shared->news;
   if (!nvml.ok()) {
-    shared->failed = nvml.error();
+    news.failed = nvml.error();
   } else {
-    shared->driver = (*nvml)->driver_version();
-    shared->cuda = (*nvml)->cuda_version();
-    for (uint32_t i = 0; i < (*nvml)->count(); ++i) {
-      shared->facts.push_back((*nvml)->facts(i));
-    }
-    shared->opened = true;
+    news.driver = (*nvml)->driver_version();
+    news.cuda = (*nvml)->cuda_version();
+    for (uint32_t i = 0; i < (*nvml)->count(); ++i) news.facts.push_back((*nvml)->facts(i));
     for (uint64_t round = 0; !shared->stop; ++round) {
       lock.unlock();
       std::vector<Timed> fresh;
@@ -55,7 +47,7 @@ void look_after(const std::shared_ptr<Shared>& shared, const std::string& librar
       }
       lock.lock();
       for (Timed& timed : fresh) {
-        if (shared->waiting.size() < kMaxWaiting) shared->waiting.push_back(std::move(timed));
+        if (news.readings.size() < kMaxWaiting) news.readings.push_back(std::move(timed));
       }
       shared->changed.notify_all();
       shared->changed.wait_for(lock, kPeriod, [&] { return shared->stop; });
@@ -68,24 +60,47 @@ void look_after(const std::shared_ptr<Shared>& shared, const std::string& librar
   shared->changed.notify_all();
 }
 
+NvmlThread::NvmlThread(std::string library)
+    : shared_(std::make_shared<Shared>()), thread_(look_after, shared_, std::move(library)) {}
+
+NvmlThread::~NvmlThread() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->stop = true;
+  shared_->changed.notify_all();
+  const bool ended = shared_->changed.wait_for(lock, kPatience, [&] { return shared_->ended; });
+  lock.unlock();
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();  // it hangs in the driver; it owns all that it uses
+  }
+}
+
+NvmlThread::News NvmlThread::take() {
+  const std::lock_guard lock(shared_->mutex);
+  News out = shared_->news;
+  shared_->news.readings.clear();
+  return out;
+}
+
+model::Missing missing_gpu(const fs::Root& root, const Error& error) {
+  const bool driver = root.exists("proc/driver/nvidia/version") || root.exists("dev/nvidiactl");
+  if (!driver) {
+    return {"gpu", "no NVIDIA driver", "no GPU is measured; nothing to do on a CPU job"};
+  }
+  if (error.code == Code::kNotFound) {
+    return {"gpu", "there is a driver, but no libnvidia-ml.so.1",
+            "in a container: NVIDIA_DRIVER_CAPABILITIES=utility,compute"};
+  }
+  return {"gpu", error.message, "see whether nvidia-smi works"};
+}
+
+namespace {
+
 class NvmlProbe : public Probe {
  public:
   NvmlProbe(const Scope& scope, std::string library)
       : root_(scope.root), library_(std::move(library)) {}
-
-  ~NvmlProbe() override {
-    if (!shared_) return;
-    std::unique_lock lock(shared_->mutex);
-    shared_->stop = true;
-    shared_->changed.notify_all();
-    const bool ended = shared_->changed.wait_for(lock, kPatience, [&] { return shared_->ended; });
-    lock.unlock();
-    if (ended) {
-      thread_.join();
-    } else {
-      thread_.detach();  // it hangs in the driver; it owns all that it uses
-    }
-  }
 
   const char* name() const override { return "nvml"; }
   Nanos period() const override {
@@ -94,54 +109,33 @@ class NvmlProbe : public Probe {
 
   void read(TimePoint, model::Sink& sink) override {
     if (given_up_) return;
-    if (!shared_) {
-      shared_ = std::make_shared<Shared>();
-      thread_ = std::thread(look_after, shared_, library_);
-    }
-    std::vector<Timed> fresh;
-    std::unique_lock lock(shared_->mutex);
-    fresh.swap(shared_->waiting);
-    if (shared_->failed) {
+    if (!thread_) thread_.emplace(library_);
+    const NvmlThread::News news = thread_->take();
+    if (news.failed) {
       given_up_ = true;
-      say_missing(*shared_->failed, sink);
+      sink.missing(missing_gpu(root_, *news.failed));
       return;
     }
-    const std::vector<GpuFacts> facts = shared_->facts;
-    const std::string driver = shared_->driver, cuda = shared_->cuda;
-    lock.unlock();
-    if (!fresh.empty() && !told_) {
+    if (!news.readings.empty() && !told_) {
       told_ = true;
-      sink.fact("gpu.driver_version", driver);
-      sink.fact("gpu.cuda_version", cuda);
-      sink.fact("gpu.count", std::to_string(facts.size()));
-      for (size_t i = 0; i < facts.size(); ++i) {
+      sink.fact("gpu.driver_version", news.driver);
+      sink.fact("gpu.cuda_version", news.cuda);
+      sink.fact("gpu.count", std::to_string(news.facts.size()));
+      for (size_t i = 0; i < news.facts.size(); ++i) {
         const std::string key = "gpu." + std::to_string(i);
-        sink.fact(key + ".name", facts[i].name);
-        sink.fact(key + ".uuid", facts[i].uuid);
+        sink.fact(key + ".name", news.facts[i].name);
+        sink.fact(key + ".uuid", news.facts[i].uuid);
       }
     }
-    for (const Timed& timed : fresh) {
-      deliver_gpu(timed.gpu, facts[timed.gpu.index], timed.at, sink);
+    for (const NvmlThread::Timed& timed : news.readings) {
+      deliver_gpu(timed.gpu, news.facts[timed.gpu.index], timed.at, sink);
     }
   }
 
  private:
-  void say_missing(const Error& error, model::Sink& sink) const {
-    const bool driver = root_.exists("proc/driver/nvidia/version") || root_.exists("dev/nvidiactl");
-    if (!driver) {
-      sink.missing({"gpu", "no NVIDIA driver", "no GPU is measured; nothing to do on a CPU job"});
-    } else if (error.code == Code::kNotFound) {
-      sink.missing({"gpu", "there is a driver, but no libnvidia-ml.so.1",
-                    "in a container: NVIDIA_DRIVER_CAPABILITIES=utility,compute"});
-    } else {
-      sink.missing({"gpu", error.message, "see whether nvidia-smi works"});
-    }
-  }
-
   fs::Root root_;
   std::string library_;
-  std::shared_ptr<Shared> shared_;
-  std::thread thread_;
+  std::optional<NvmlThread> thread_;
   bool given_up_ = false, told_ = false;
 };
 

@@ -3,12 +3,48 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "probe/nvml.h"
 #include "probe/probe.h"
 
 namespace flatout::probe {
+
+/// The library with the thread that asks it, twice a second.
+class NvmlThread {
+ public:
+  struct Timed {
+    TimePoint at;
+    GpuReading gpu;
+  };
+  struct News {
+    std::optional<Error> failed;  // it can't be had; nothing will come any more
+    std::vector<GpuFacts> facts;  // by GpuReading::index
+    std::string driver, cuda;
+    std::vector<Timed> readings;  // since the last take(), oldest first
+  };
+
+  /// Starts the thread; returns at once.
+  explicit NvmlThread(std::string library = "libnvidia-ml.so.1");
+  /// Waits for the thread a moment; one that hangs in the driver is left to itself.
+  ~NvmlThread();
+  NvmlThread(const NvmlThread&) = delete;
+  NvmlThread& operator=(const NvmlThread&) = delete;
+
+  News take();
+
+ private:
+  struct Shared;
+  static void look_after(const std::shared_ptr<Shared>& shared, const std::string& library);
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+/// Why no GPU is measured, for people, with what to do.
+model::Missing missing_gpu(const fs::Root& root, const Error& error);
 
 std::unique_ptr<Probe> make_nvml_probe(const Scope& scope,
                                        const std::string& library = "libnvidia-ml.so.1");

@@ -1,8 +1,7 @@
 // Pacing, and the list of all probes.
-#include <time.h>
-
 #include <algorithm>
 
+#include "base/cpu_time.h"
 #include "probe/host_facts.h"
 #include "probe/nvml_probe.h"
 #include "probe/probes.h"
@@ -41,11 +40,7 @@ class Paced : public Probe {
   static constexpr Nanos kFirstPhase = std::chrono::minutes(1);
   static constexpr double kBurstNs = 20e6;
 
-  static double cpu_ns() {
-    timespec ts{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-    return static_cast<double>(ts.tv_sec) * 1e9 + static_cast<double>(ts.tv_nsec);
-  }
+  static double cpu_ns() { return static_cast<double>(thread_cpu().count()); }
 
   std::unique_ptr<Probe> probe_;
   double share_;

@@ -95,6 +95,9 @@ std::optional<PidStat> parse_pid_stat(std::string_view text) {
       case 17:
         out.children_system_ticks = count;
         break;
+      case 18:
+        out.priority = value;
+        break;
       case 19:
         out.nice = value;
         break;
@@ -103,6 +106,9 @@ std::optional<PidStat> parse_pid_stat(std::string_view text) {
         break;
       case 22:
         out.start_ticks = count;
+        break;
+      case 23:
+        out.virtual_bytes = count;
         break;
       case 24:
         out.rss_pages = value;
@@ -191,13 +197,26 @@ bool parse_schedstat(std::string_view text, SchedStat& out) {
   return true;
 }
 
-std::optional<uint64_t> parse_fd_limit(std::string_view limits) {
+std::vector<LimitRow> parse_limits(std::string_view limits) {
+  constexpr size_t kNameColumns = 25;  // fs/proc/base.c: "%-25s %-20s %-20s %-10s"
+  std::vector<LimitRow> out;
   std::string_view line;
-  constexpr std::string_view kName = "Max open files";
   while (next_line(limits, line)) {
-    if (!line.starts_with(kName)) continue;
-    line.remove_prefix(kName.size());
-    return parse_number<uint64_t>(next_word(line));
+    if (line.size() <= kNameColumns || line.starts_with("Limit ")) continue;
+    LimitRow row;
+    row.name = trim(line.substr(0, kNameColumns));
+    line.remove_prefix(kNameColumns);
+    row.soft = next_word(line);
+    row.hard = next_word(line);
+    row.unit = next_word(line);
+    if (!row.hard.empty()) out.push_back(row);
+  }
+  return out;
+}
+
+std::optional<uint64_t> parse_fd_limit(std::string_view limits) {
+  for (const LimitRow& row : parse_limits(limits)) {
+    if (row.name == "Max open files") return parse_number<uint64_t>(row.soft);
   }
   return std::nullopt;
 }

@@ -20,9 +20,11 @@ struct PidStat {
   uint64_t minor_faults = 0, major_faults = 0;
   uint64_t user_ticks = 0, system_ticks = 0;
   uint64_t children_user_ticks = 0, children_system_ticks = 0;
+  int64_t priority = 0;
   int64_t nice = 0;
   int64_t threads = 0;
   uint64_t start_ticks = 0;
+  uint64_t virtual_bytes = 0;
   int64_t rss_pages = 0;
   int32_t cpu = -1;
   uint64_t block_io_ticks = 0;
@@ -58,6 +60,11 @@ bool parse_schedstat(std::string_view text, SchedStat& out);  // false: malforme
 
 /// The soft limit of "Max open files" in /proc/PID/limits; nullopt if unlimited or absent.
 std::optional<uint64_t> parse_fd_limit(std::string_view limits);
+/// One row of /proc/PID/limits: "Max open files", "1024", "1048576", "files".
+struct LimitRow {
+  std::string_view name, soft, hard, unit;  // point into the text
+};
+std::vector<LimitRow> parse_limits(std::string_view limits);
 /// Pss of /proc/PID/smaps_rollup.
 std::optional<uint64_t> parse_pss_bytes(std::string_view smaps_rollup);
 /// "pos:" of /proc/PID/fdinfo/N.

@@ -1,10 +1,9 @@
 // Files of each process of the job that cost in proportion to it (maps, smaps_rollup) and hold its
 // mmap lock meanwhile. Read seldom, and apart from the cheap files, which must not wait for them.
-#include <time.h>
-
 #include <algorithm>
 #include <map>
 
+#include "base/cpu_time.h"
 #include "probe/job_tree.h"
 #include "probe/probes.h"
 #include "probe/proc_files.h"
@@ -19,12 +18,6 @@ using std::chrono::seconds;
 // At most this share of a core for each process.
 constexpr double kShare = 5e-5;
 constexpr size_t kMaxProcesses = 512;
-
-Nanos thread_cpu_time() {
-  timespec ts{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-  return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
-}
 
 class ProcessMapsProbe : public Probe {
  public:
@@ -88,9 +81,9 @@ class ProcessMapsProbe : public Probe {
   // Runs `work`; the time until it may run again, so that it keeps to its share.
   template <class Work>
   static Nanos timed(Nanos at_least, Work work) {
-    const Nanos before = thread_cpu_time();
+    const Nanos before = thread_cpu();
     work();
-    return std::max(at_least, nanos(to_s(thread_cpu_time() - before) * 1e9 / kShare));
+    return std::max(at_least, nanos(to_s(thread_cpu() - before) * 1e9 / kShare));
   }
 
   fs::Root root_;

@@ -1,10 +1,9 @@
 #include "probe/stack_probe.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <charconv>
 
+#include "base/cpu_time.h"
 #include "base/text.h"
 #include "probe/proc_files.h"
 
@@ -26,12 +25,6 @@ constexpr int kNativesPerTick = 8;
 constexpr Nanos kNativeAfter = seconds(1);  // a process's age before its symbols are read
 constexpr int kMaxFailures = 8;  // Python readings in a row, before the process is looked at anew
 constexpr AddressRange kGilSize{0, 256};  // struct _gil_runtime_state: 208 to 232 bytes
-
-Nanos thread_cpu() {
-  timespec ts{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-  return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
-}
 
 bool sleeping(char state) { return state == 'S' || state == 'D' || state == 'T' || state == 't'; }
 

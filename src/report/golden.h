@@ -1,29 +1,14 @@
-// Golden files for tests: tests/golden/<name>, written anew with FLATOUT_RENEW_GOLDEN=1
-// (`make golden`) and read in review.
+// The golden files of this room.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
+
+#include "base/testing/golden.h"
 
 namespace flatout::report::testing {
 
 inline void expect_golden(const std::string& name, const std::string& text) {
-  const std::filesystem::path path =
-      std::filesystem::path(FLATOUT_TEST_DATA) / "golden" / "report" / name;
-  if (std::getenv("FLATOUT_RENEW_GOLDEN") != nullptr) {
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << text;
-    return;
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream stored;
-  stored << file.rdbuf();
-  EXPECT_EQ(stored.str(), text) << path << " differs: make golden, and read the diff";
+  flatout::expect_golden("report", name, text);
 }
 
 }  // namespace flatout::report::testing

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "model/step_rate.h"
 #include "report/words.h"
 
 namespace flatout::report {
@@ -18,21 +19,6 @@ std::string clock_text(Nanos d) {
   const int64_t s = std::max<int64_t>(0, d.count() / 1'000'000'000);
   if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
   return fmt::format("{}:{:02}", s / 60, s % 60);
-}
-
-// Steps per second over the last ten seconds or five steps, whichever is more.
-std::optional<double> recent_rate(const Run& run) {
-  const std::vector<model::Step>& steps = run.steps.steps;
-  if (steps.size() < 2) return std::nullopt;
-  size_t first = steps.size() - 1;
-  while (first > 0 && (steps.size() - first < 5 ||
-                       steps.back().end - steps[first].begin < std::chrono::seconds(10))) {
-    --first;
-  }
-  const double length = to_s(steps.back().end - steps[first].begin);
-  const double count = static_cast<double>(steps.back().index - steps[first].index + 1);
-  if (length <= 0 || count <= 0) return std::nullopt;
-  return count / length;
 }
 
 std::string where_short(const model::Where& where) {
@@ -69,7 +55,7 @@ std::string status_line(const Run& run, const model::Diagnosis& so_far,
   std::vector<Piece> pieces;
   pieces.push_back({{{"flatout", Paint::kBold}}, 0});
   pieces.push_back({{{clock_text(run.end - run.begin), Paint::kDim}}, 3});
-  if (const std::optional<double> rate = recent_rate(run)) {
+  if (const std::optional<double> rate = model::recent_rate(run.steps)) {
     pieces.push_back({{{format_number(*rate) + " steps/s"}}, 0});
     if (const std::string parts = parts_text(run.steps.summary); !parts.empty()) {
       pieces.push_back({{{parts, Paint::kDim}}, 4});
@@ -115,7 +101,7 @@ std::string status_line(const Run& run, const model::Diagnosis& so_far,
 std::string title_text(const Run& run, const model::Diagnosis& so_far) {
   TextOptions options;
   std::string out;
-  if (const std::optional<double> rate = recent_rate(run)) {
+  if (const std::optional<double> rate = model::recent_rate(run.steps)) {
     out = format_number(*rate) + " steps/s ";
   }
   if (!so_far.findings.empty()) out += clean(so_far.findings[0].id, options) + " ";

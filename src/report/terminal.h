@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/display_width.h"
+
 namespace flatout::report {
 
 struct TextOptions {
@@ -32,8 +34,8 @@ using Line = std::vector<Span>;
 
 /// Hostile text made harmless; characters that an ASCII terminal lacks are replaced.
 std::string clean(std::string_view text, const TextOptions& options);
-/// Columns that `text` takes (valid UTF-8; East Asian wide characters take two).
-size_t display_width(std::string_view text);
+/// Columns that a line takes (of plain text: base/display_width.h).
+using flatout::display_width;
 size_t display_width(const Line& line);
 /// Cut to `width` columns, the end marked by an ellipsis.
 std::string fit(std::string_view text, size_t width, bool unicode);

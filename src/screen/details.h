@@ -1,0 +1,48 @@
+// What is shown of the chosen process alone: command line, environment, limits, open files, Python
+// functions.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/fs.h"
+#include "probe/mount_table.h"
+#include "screen/functions.h"
+#include "screen/snapshot.h"
+#include "screen/task_table.h"
+
+namespace flatout::screen {
+
+/// What of "NAME=value" entries may be shown, and how: environments hold secrets.
+using Redactor = std::function<std::vector<std::pair<std::string, std::string>>(
+    const std::vector<std::string>& environment)>;
+
+class DetailsReader {
+ public:
+  DetailsReader(fs::Root root, Redactor redact, TaskTable::Clock clock);
+  /// nullptr for pid 0 or where it has ended. Python functions are watched while the same pid is
+  /// asked for again and again.
+  std::shared_ptr<const Details> look(int32_t pid, const Snapshot& snapshot);
+
+ private:
+  struct Position {
+    std::string path;
+    int64_t position = 0;
+    TimePoint at{};
+  };
+  void read_files(Details& out);
+
+  fs::Root root_;
+  Redactor redact_;
+  TaskTable::Clock clock_;
+  uint64_t start_ticks_ = 0;
+  std::unique_ptr<FunctionWatch> watch_;
+  std::map<int32_t, Position> positions_;  // of the chosen process, by descriptor
+  probe::MountTypes mounts_;
+};
+
+}  // namespace flatout::screen

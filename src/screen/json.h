@@ -1,0 +1,14 @@
+// A snapshot as JSON: what `flatout top --json` prints.
+#pragma once
+
+#include <string>
+
+#include "screen/snapshot.h"
+#include "screen/task_table.h"
+
+namespace flatout::screen {
+
+/// Names that are not UTF-8 are mended. What was not measured is null.
+std::string snapshot_json(const Snapshot& snapshot, UserNames& users);
+
+}  // namespace flatout::screen

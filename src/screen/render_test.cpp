@@ -1,0 +1,216 @@
+#include "screen/render.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <thread>
+
+#include "base/testing/golden.h"
+#include "screen/panels.h"
+#include "screen/testing/fake_machine.h"
+
+namespace flatout::screen {
+namespace {
+
+// As the sampler took it, but at a time of day that does not change.
+std::shared_ptr<const Snapshot> at_noon(const std::shared_ptr<const Snapshot>& taken) {
+  auto out = std::make_shared<Snapshot>(*taken);
+  out->unix_ns = int64_t{1'700'049'600} * 1'000'000'000;
+  return out;
+}
+
+class RenderTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    ::setenv("TZ", "UTC", 1);
+    ::tzset();
+  }
+  void look(Sampler& sampler, Session& session) {
+    session.add(at_noon(sampler.look(session.wanted())));
+  }
+  // What is drawn and how, as one text.
+  static std::string picture(Session& session, bool unicode) {
+    const Frame frame = render(session, unicode);
+    return frame.canvas.text() + std::string(20, '=') + "\n" + frame.canvas.styles();
+  }
+};
+
+TEST_F(RenderTest, TheWholeScreenAt80By24) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(80, 24);
+  look(sampler, session);
+  expect_golden("screen", "first_look_80x24.txt", picture(session, true));
+  machine.between_looks();
+  look(sampler, session);
+  expect_golden("screen", "top_80x24.txt", picture(session, true));
+  expect_golden("screen", "top_80x24_ascii.txt", picture(session, false));
+}
+
+TEST_F(RenderTest, TheTreeWithThreads) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(80, 24);
+  session.key('t');
+  session.key('H');
+  look(sampler, session);
+  machine.between_looks();
+  look(sampler, session);
+  session.say("");
+  expect_golden("screen", "tree_80x24.txt", picture(session, true));
+}
+
+TEST_F(RenderTest, MenusPromptsAndHelp) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(80, 24);
+  look(sampler, session);
+  machine.between_looks();
+  look(sampler, session);
+  session.key('k');
+  expect_golden("screen", "signals_80x24.txt", picture(session, true));
+  session.key(key::kEnter);
+  expect_golden("screen", "confirm_80x24.txt", picture(session, true));
+  session.key('n');
+  session.key(key::f(1));
+  expect_golden("screen", "help_80x24.txt", picture(session, true));
+}
+
+TEST_F(RenderTest, EightGpusAt200By60) {
+  const std::string library = FLATOUT_BUILD_DIR "/nvml_stand_in/libnvidia-ml.so.1";
+  FakeMachine machine(96);
+  std::string script = "devices 8\ndriver 570.10\ncuda 12080\n";
+  for (int i = 0; i < 8; ++i) {
+    const std::string n = std::to_string(i);
+    script += n + " name NVIDIA H100 80GB HBM3\n" + n + " uuid GPU-" + n + "\n";
+    if (i == 6) {
+      script += n + " error 15\n";  // lost
+      continue;
+    }
+    script += n + " mem_total 85899345920\n" + n + " mem_used " +
+              std::to_string(85899345920 / 8 * (i + 1)) + "\n";
+    if (i == 7) continue;  // a MIG instance: neither utilisation nor clocks
+    script += n + " util " + std::to_string(12 * i) + "\n" + n + " mem_util 5\n" + n +
+              " clock_sm 1980\n" + n + " clock_sm_max 1980\n" + n + " power 612000\n" + n +
+              " power_limit 700000\n" + n + " temperature 61\n" + n + " pcie_tx 1200000\n" + n +
+              " pcie_rx 22000\n" + n + " throttle " + (i == 3 ? "68" : "0") + "\n";
+    if (i == 0) script += n + " process_0 4100 9000000000\n";
+  }
+  machine.tree.write("script", script);
+  ::setenv("NVML_STAND_IN", machine.tree.root().full("script").c_str(), 1);
+  SamplerOptions options = machine.options();
+  options.nvml = library;
+  Sampler sampler(options);
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(200, 60);
+  while (sampler.look({})->gpus.size() < 8) std::this_thread::yield();  // from NVML's own thread
+  look(sampler, session);
+  machine.between_looks();
+  look(sampler, session);
+  expect_golden("screen", "gpus_200x60.txt", picture(session, true));
+  ::unsetenv("NVML_STAND_IN");
+}
+
+TEST_F(RenderTest, PanesShowOneProcess) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(80, 30);
+  look(sampler, session);
+  machine.between_looks();
+  auto snapshot = std::make_shared<Snapshot>(*at_noon(sampler.look({})));
+  Details details;
+  details.pid = FakeMachine::kJob;
+  details.command = {"/usr/bin/python3", "train.py", "--name", "\x1b[2J"};
+  details.environment = {{"OMP_NUM_THREADS", "4"}, {"LD_PRELOAD", "\x1b]0;x\x07"}};
+  details.limits = {{"Max open files", "1024", "1048576", "files"}};
+  details.files = {{3, "/data/train.bin", 1 << 20, uint64_t{1} << 30, 5e6},
+                   {4, "socket:[12]", std::nullopt, std::nullopt, std::nullopt}};
+  details.allowed_cores = "0-7";
+  details.python.version = "3.11";
+  details.python.readings = 50;
+  details.python.gil_share = 0.6;
+  details.python.functions = {{"__getitem__", "data.py", 41, 0.55, 0.05, 0.9, 0.5, 1.2, 3.4},
+                              {"train", "train.py", 7, 0, 0, 1, 0, 0, 4}};
+  snapshot->details = std::make_shared<const Details>(details);
+  session.add(snapshot);
+  session.key(key::kEnter);
+  expect_golden("screen", "functions_80x30.txt", picture(session, true));
+  session.key(key::kTab);
+  expect_golden("screen", "files_80x30.txt", picture(session, true));
+  session.key(key::kTab);
+  expect_golden("screen", "environment_80x30.txt", picture(session, true));
+  session.key(key::kTab);
+  expect_golden("screen", "process_80x30.txt", picture(session, true));
+}
+
+TEST_F(RenderTest, JobsThatFlatoutRecordsSayHowTheyFare) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(120, 30);
+  look(sampler, session);
+  machine.between_looks();
+  auto snapshot = std::make_shared<Snapshot>(*at_noon(sampler.look({})));
+  ASSERT_EQ(snapshot->jobs.size(), 1u);
+  Job& job = snapshot->jobs[0];
+  job.folder = "/runs/x";
+  job.steps_per_s = 16.31;
+  job.suspect = "input.decode_cpu";
+  job.where = "data.py:41";
+  job.breakdown[static_cast<size_t>(model::Part::kInputWait)] = 0.61;
+  job.breakdown[static_cast<size_t>(model::Part::kForward)] = 0.13;
+  session.add(snapshot);
+  expect_golden("screen", "job_120x30.txt", picture(session, true));
+  session.fold(Panel::kJobs);
+  session.fold(Panel::kCores);
+  session.fold(Panel::kDisks);
+  session.fold(Panel::kMemory);
+  expect_golden("screen", "folded_120x30.txt", picture(session, true));
+}
+
+TEST_F(RenderTest, AnyOtherSizeIsDrawnAsFarAsItGoes) {
+  FakeMachine machine(300);
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  look(sampler, session);
+  machine.between_looks();
+  look(sampler, session);
+  session.key(key::kEnter);
+  for (const int width : {1, 2, 7, 20, 79, 500}) {
+    for (const int height : {1, 2, 3, 5, 9, 23, 200}) {
+      session.resize(width, height);
+      const Frame frame = render(session, true);
+      EXPECT_EQ(frame.canvas.width(), width);
+      EXPECT_EQ(frame.canvas.height(), height);
+      for (const Zone& zone : frame.zones) {
+        EXPECT_LT(zone.y, height);
+        if (zone.kind == Zone::Kind::kRow) {
+          EXPECT_LT(zone.value, 9);
+        }
+      }
+    }
+  }
+}
+
+TEST(ShortBytes, HasThreeDigitsAndIsNeverOffByMoreThanAHundredth) {
+  EXPECT_EQ(short_bytes(0), "0B");
+  EXPECT_EQ(short_bytes(999), "999B");
+  EXPECT_EQ(short_bytes(1000), "0.98K");
+  EXPECT_EQ(short_bytes(1024 * 1024), "1.00M");
+  EXPECT_EQ(short_bytes(12.34 * (1 << 30)), "12.3G");
+  EXPECT_EQ(short_bytes(123.4 * (1 << 20)), "123M");
+  EXPECT_EQ(short_bytes(1023.9 * (1 << 20)), "1.00G");
+}
+
+TEST(CpuTime, IsWrittenAsInHtop) {
+  EXPECT_EQ(cpu_time(0, 1e7), "0:00.00");
+  EXPECT_EQ(cpu_time(18712, 1e7), "3:07.12");
+  EXPECT_EQ(cpu_time(100 * 3600 * 12 + 100 * 60 * 34, 1e7), "12h34m");
+}
+
+}  // namespace
+}  // namespace flatout::screen

@@ -1,0 +1,152 @@
+#include "screen/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "screen/testing/fake_machine.h"
+
+namespace flatout::screen {
+namespace {
+
+const Task* find(const Snapshot& s, int32_t tid) {
+  const auto it = std::find_if(s.task_list.begin(), s.task_list.end(),
+                               [&](const Task& t) { return t.tid == tid; });
+  return it == s.task_list.end() ? nullptr : &*it;
+}
+
+std::shared_ptr<const Snapshot> second_look(FakeMachine& machine, const Wanted& wanted = {}) {
+  Sampler sampler(machine.options());
+  const auto first = sampler.look(wanted);
+  EXPECT_EQ(first->interval_s, 0) << "nothing is known of the time before";
+  EXPECT_EQ(first->all.busy(), 0);
+  machine.between_looks();
+  return sampler.look(wanted);
+}
+
+TEST(Sampler, SharesOfCoresAreThoseOfTheTimeBetween) {
+  FakeMachine machine;
+  const auto s = second_look(machine);
+  ASSERT_EQ(s->cores.size(), 8u);
+  EXPECT_DOUBLE_EQ(s->interval_s, 1);
+  EXPECT_NEAR(s->cores[7].busy(), 1.0, 1e-9);
+  EXPECT_NEAR(s->cores[7].system, 0.25, 1e-9);
+  EXPECT_NEAR(s->cores[3].busy(), 0.5, 1e-9);
+  EXPECT_NEAR(s->all.busy(), 448.0 / 800, 1e-9) << "ticks of all cores: 12 + 25 + 37 + ... + 100";
+  EXPECT_EQ(s->runnable, 11u);
+  EXPECT_EQ(s->blocked, 2u);
+  EXPECT_NEAR(s->cpu_waiting.some.value(), 0.234, 1e-9);
+  EXPECT_NEAR(s->io_waiting.full.value(), 0.12, 1e-9);
+}
+
+TEST(Sampler, MemoryIsAsFreeShowsIt) {
+  FakeMachine machine;
+  const auto s = second_look(machine);
+  const uint64_t kib = 1024;
+  EXPECT_EQ(s->memory.total, 65536000 * kib);
+  EXPECT_EQ(s->memory.cache(), (512000 + 30720000 + 1024000 - 2048000) * kib);
+  EXPECT_EQ(s->memory.used(), s->memory.total - 8192000 * kib - s->memory.cache());
+  EXPECT_EQ(s->memory.dirty, 30720 * kib);
+  EXPECT_EQ(s->memory.huge_free, 12u);
+}
+
+TEST(Sampler, DisksWithoutTheirPartitions) {
+  FakeMachine machine;
+  const auto s = second_look(machine);
+  ASSERT_EQ(s->disks.size(), 2u);
+  const Disk& disk = s->disks[0];
+  EXPECT_EQ(disk.name, "nvme0n1");
+  EXPECT_NEAR(disk.busy, 0.9, 1e-9);
+  EXPECT_NEAR(disk.read_bytes_per_s, 204800.0 * 512, 1);
+  EXPECT_NEAR(disk.write_bytes_per_s, 2048.0 * 512, 1);
+  EXPECT_NEAR(disk.latency_s.value(), 0.5 / 250, 1e-9) << "500 ms for 250 requests";
+  EXPECT_EQ(disk.in_flight, 3u);
+  EXPECT_FALSE(s->disks[1].latency_s) << "no request, no latency";
+}
+
+TEST(Sampler, ProcessesWithWhatTheyUsed) {
+  FakeMachine machine;
+  const auto s = second_look(machine);
+  EXPECT_EQ(s->tasks, 9u);
+  EXPECT_EQ(s->zombies, 1u);
+  const Task* job = find(*s, FakeMachine::kJob);
+  ASSERT_NE(job, nullptr);
+  EXPECT_NEAR(job->cores, 0.97, 1e-6);
+  EXPECT_EQ(job->rss_bytes, uint64_t{3000} << 20);
+  EXPECT_EQ(job->uid, 1000u);
+  EXPECT_EQ(*job->command, "/usr/bin/python3 train.py --epochs 3");
+  EXPECT_EQ(job->threads, 3u);
+  EXPECT_NEAR(find(*s, FakeMachine::kReader)->read_bytes_per_s, 40 << 20, 1);
+  EXPECT_EQ(job->read_bytes_per_s, 0);
+  EXPECT_TRUE(find(*s, 2)->kernel);
+  EXPECT_EQ(find(*s, 4151), nullptr) << "threads were not asked for";
+}
+
+TEST(Sampler, ThreadsWhereTheyAreAskedFor) {
+  FakeMachine machine;
+  const auto s = second_look(machine, {.threads = true});
+  const Task* thread = find(*s, 4151);
+  ASSERT_NE(thread, nullptr);
+  EXPECT_EQ(thread->pid, FakeMachine::kJob);
+  EXPECT_NEAR(thread->cores, 0.4, 1e-6);
+  EXPECT_EQ(std::string(thread->comm.data()), "OMP");
+}
+
+TEST(Sampler, TrafficThatMayNotBeReadIsNotZero) {
+  FakeMachine machine;
+  machine.tree.forbid("proc/900/io");
+  Sampler sampler(machine.options());
+  sampler.look({});
+  const auto s = sampler.look({});
+  EXPECT_LT(find(*s, FakeMachine::kReader)->read_bytes_per_s, 0);
+}
+
+TEST(Sampler, APidThatIsAnothersNowBeginsAnew) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  sampler.look({});
+  machine.between_looks();
+  machine.tree.task({.pid = FakeMachine::kJob, .name = "other", .user = 5000, .start = 999999});
+  const auto s = sampler.look({});
+  EXPECT_EQ(find(*s, FakeMachine::kJob)->cores, 0);
+  EXPECT_EQ(std::string(find(*s, FakeMachine::kJob)->comm.data()), "other");
+}
+
+TEST(Sampler, FindsTheJobByItsLibrariesAndCountsWhatDescendsFromIt) {
+  FakeMachine machine;
+  const auto s = second_look(machine);
+  ASSERT_EQ(s->jobs.size(), 1u);
+  const Job& job = s->jobs[0];
+  EXPECT_EQ(job.pid, FakeMachine::kJob);
+  EXPECT_EQ(job.framework, "PyTorch");
+  EXPECT_EQ(job.name, "/usr/bin/python3 train.py");
+  EXPECT_EQ(job.processes, 3u);
+  EXPECT_EQ(job.threads, 9u);
+  EXPECT_NEAR(job.cores, 0.97 + 0.88 + 0.71, 1e-6);
+  EXPECT_NEAR(job.read_bytes_per_s.value(), 60 << 20, 1);
+  EXPECT_FALSE(job.steps_per_s);
+}
+
+TEST(Sampler, NothingThereIsNothingSeen) {
+  const probe::FakeTree empty;
+  SamplerOptions options;
+  options.root = empty.root();
+  options.nvml = "";
+  Sampler sampler(options);
+  const auto s = sampler.look({.threads = true, .details_pid = 12});
+  EXPECT_TRUE(s->task_list.empty());
+  EXPECT_TRUE(s->cores.empty());
+  EXPECT_FALSE(s->cpu_waiting.some);
+  EXPECT_EQ(s->details, nullptr);
+}
+
+TEST(Frameworks, AreKnownByTheirLibraries) {
+  EXPECT_EQ(framework_of("r-xp /x/libcuda.so.1\nr-xp /x/torch/lib/libtorch_cpu.so\n"), "PyTorch");
+  EXPECT_EQ(framework_of("r-xp /x/tensorflow/libtensorflow_framework.so.2\n"), "TensorFlow");
+  EXPECT_EQ(framework_of("r-xp /x/jaxlib/xla_extension.so\n"), "JAX");
+  EXPECT_EQ(framework_of("r-xp /usr/lib/libcudart.so.12\n"), "CUDA");
+  EXPECT_EQ(framework_of("r-xp /usr/lib/libc.so.6\nr-xp /home/libtorchless/x.so\n"), "");
+}
+
+}  // namespace
+}  // namespace flatout::screen

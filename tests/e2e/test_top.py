@@ -1,0 +1,394 @@
+"""flatout top on the real machine: its figures against /proc's and ps's, driven by keys in tmux, and what it sends to a terminal."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import uuid
+
+import pytest
+
+# How long something may take to appear. No test fails by being slow before that.
+PATIENCE_S = 60
+
+SPIN = "def spin_here():\n    while True:\n        sum(range(1000))\nspin_here()\n"
+HOLD = "import time\nx = bytearray(b'x') * (150 << 20)\nprint('ready', flush=True)\ntime.sleep(600)\n"
+HOSTILE = (
+    "import time\nopen('/proc/self/comm', 'wb').write(b'\\x1b]0;evil\\x07')\n"
+    "print('ready', flush=True)\ntime.sleep(600)\n"
+)
+
+
+@contextlib.contextmanager
+def process(code, *arguments, ready=False):
+    child = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        if ready:
+            assert child.stdout.readline() == "ready\n"
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def wait_for(look, what):
+    """What `look` gives as soon as it gives something."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not seen within {PATIENCE_S} s: {what}")
+
+
+def top_json(flatout, *options):
+    out = subprocess.run([flatout, "top", "--json", *options], check=True, capture_output=True, text=True)
+    return json.loads(out.stdout)
+
+
+def find(snapshot, pid):
+    return next(p for p in snapshot["processes"] if p["pid"] == pid)
+
+
+def cpu_ticks(pid):
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def meminfo(key):
+    for line in open("/proc/meminfo"):
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(key)
+
+
+# ---- figures ----
+
+
+def test_cpu_time_is_that_of_proc(flatout):
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    with process(SPIN) as child:
+        before = cpu_ticks(child.pid) * tick_s
+        snapshot = top_json(flatout, "--delay", "1")
+        after = cpu_ticks(child.pid) * tick_s
+    seen = find(snapshot, child.pid)
+    assert before <= seen["cpu_s"] <= after
+    used = seen["cpu_ratio"] * snapshot["interval_s"]
+    assert 0 < used <= after - before + tick_s
+    # All cores together did at least what this one process did.
+    busy = snapshot["cpu"]["user_ratio"] + snapshot["cpu"]["system_ratio"]
+    assert busy * len(snapshot["cores"]) >= seen["cpu_ratio"] * 0.98 - 0.02
+
+
+def test_memory_is_that_of_proc_and_ps(flatout):
+    with process(HOLD, ready=True) as child:
+        snapshot = top_json(flatout, "--delay", "0.1")
+        seen = find(snapshot, child.pid)
+        ps = subprocess.run(
+            ["ps", "-o", "rss=,vsz=,nice=,ppid=,stat=,user:64=", "-p", str(child.pid)], check=True, capture_output=True, text=True
+        ).stdout.split()
+    rss, vsz = int(ps[0]) * 1024, int(ps[1]) * 1024
+    assert rss > 150 << 20
+    assert seen["rss_bytes"] == pytest.approx(rss, rel=0.02)
+    assert seen["virtual_bytes"] == pytest.approx(vsz, rel=0.02)
+    assert (seen["nice"], seen["ppid"], seen["state"], seen["user"]) == (int(ps[2]), int(ps[3]), ps[4][0], ps[5])
+    assert snapshot["memory"]["total_bytes"] == meminfo("MemTotal")
+    assert snapshot["memory"]["swap_total_bytes"] == meminfo("SwapTotal")
+
+
+def test_every_process_is_on_a_plain_screen(flatout):
+    with process(HOLD, ready=True) as child:
+        out = subprocess.run([flatout, "top", "--once", "--delay", "0.1"], check=True, capture_output=True, text=True).stdout
+        others = [p for p in os.listdir("/proc") if p.isdigit() and os.path.exists(f"/proc/{p}/exe")]
+    shown = {int(m.group(1)) for m in re.finditer(r"^ *(\d+) \S+ ", out, re.M)}
+    assert child.pid in shown
+    kernel_free = [int(p) for p in others if os.path.exists(f"/proc/{p}")]
+    missing = [p for p in kernel_free if p not in shown and os.path.exists(f"/proc/{p}/exe") and cmdline(p)]
+    assert not [p for p in missing if age_s(p) > 30]
+    assert "\x1b" not in out
+
+
+def cmdline(pid):
+    try:
+        return open(f"/proc/{pid}/cmdline").read()
+    except OSError:
+        return ""
+
+
+def age_s(pid):
+    try:
+        start = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[19])
+    except OSError:
+        return 0
+    return float(open("/proc/uptime").read().split()[0]) - start / os.sysconf("SC_CLK_TCK")
+
+
+def test_bad_usage_is_told(flatout):
+    for words in (["top", "x"], ["top", "--delay", "0"], ["top", "1", "2"]):
+        done = subprocess.run([flatout, *words], capture_output=True, text=True)
+        assert done.returncode == 2, words
+    gone = subprocess.run([flatout, "top", "4194303", "--once"], capture_output=True, text=True)
+    assert gone.returncode == 1 and "there is no process" in gone.stderr
+
+
+def test_a_recorded_job_says_how_it_fares(flatout, tmp_path):
+    run = subprocess.Popen(
+        [flatout, "run", "--quiet", "--out", str(tmp_path / "run"), "--", flatout, "train", "--steps", "100000"],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        def job():
+            jobs = [j for j in top_json(flatout, "--delay", "3")["jobs"] if j["folder"] == str(tmp_path / "run")]
+            return jobs if jobs and jobs[0]["steps_per_s"] else None
+
+        found = wait_for(job, "the job with its steps")[0]
+        assert found["steps_per_s"] > 0
+        assert sum(found["breakdown"].values()) == pytest.approx(1, abs=0.01)
+    finally:
+        run.send_signal(signal.SIGTERM)
+        run.wait()
+
+
+# ---- the screen, in tmux ----
+
+
+class Tmux:
+    def __init__(self, command, width=100, height=30, env=None):
+        self.socket = f"flatout-{uuid.uuid4().hex[:8]}"
+        settings = [f"{k}={v}" for k, v in (env or {}).items()]
+        self.run("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), "env", *settings, *command)
+
+    def run(self, *words):
+        return subprocess.run(["tmux", "-L", self.socket, *words], check=True, capture_output=True, text=True).stdout
+
+    def keys(self, *keys):
+        self.run("send-keys", *keys)
+
+    def text(self, *keys):
+        self.run("send-keys", "-l", *keys)
+
+    def screen(self):
+        return self.run("capture-pane", "-p")
+
+    def wait(self, pattern):
+        def look():
+            return re.search(pattern, self.screen(), re.M)
+
+        try:
+            return wait_for(look, pattern)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.screen()}") from None
+
+    def wait_gone(self, pattern):
+        wait_for(lambda: not re.search(pattern, self.screen(), re.M), f"no {pattern}")
+
+    def close(self):
+        subprocess.run(["tmux", "-L", self.socket, "kill-server"], capture_output=True)
+
+
+@pytest.fixture
+def tmux(flatout, tmp_path):
+    if shutil.which("tmux") is None:
+        pytest.skip("no tmux: install the package tmux")
+    opened = []
+
+    def start(*options, **more):
+        env = {"LC_ALL": "C.UTF-8", "XDG_STATE_HOME": str(tmp_path), **more.pop("env", {})}
+        opened.append(Tmux([flatout, "top", "--delay", "0.3", *options], env=env, **more))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def test_filter_and_kill_in_tmux(tmux):
+    mark = f"mark{uuid.uuid4().hex[:6]}"
+    with process(HOLD, mark, ready=True) as child, process(HOLD, "other" + mark[4:], ready=True) as other:
+        screen = tmux()
+        screen.wait("F1Help")
+        screen.keys("F4")
+        screen.text(mark)
+        screen.keys("Enter")
+        screen.wait(rf"^ *{child.pid} ")
+        assert not re.search(rf"^ *{other.pid} ", screen.screen(), re.M)
+        screen.keys("F9")
+        screen.wait("SIGTERM  end, please")
+        screen.keys("Enter")
+        screen.wait(rf"Send SIGTERM to {child.pid} python\S*\? y/n")
+        assert child.poll() is None
+        screen.keys("y")
+        assert child.wait(PATIENCE_S) == -signal.SIGTERM
+        screen.wait_gone(rf"^ *{child.pid} ")
+        assert other.poll() is None
+        screen.keys("q")
+
+
+def test_resize_tree_and_help_in_tmux(tmux):
+    with process(HOLD, ready=True) as child:
+        screen = tmux(str(os.getpid()))
+        screen.wait(rf"^ *{child.pid} .*(├─|└─)")
+        screen.run("resize-window", "-x", "60", "-y", "12")
+        wait_for(lambda: len(screen.screen().rstrip("\n").split("\n")) == 12, "12 lines")
+        screen.wait("F1Help")
+        screen.run("resize-window", "-x", "150", "-y", "40")
+        screen.wait("WRITE/s")
+        screen.keys("F1")
+        screen.wait("keys, as in htop")
+        screen.keys("Escape")
+        screen.wait("WRITE/s")
+        screen.keys("Z")
+        screen.wait("PAUSED")
+
+
+def test_python_functions_of_the_process_at_the_cursor(tmux):
+    with process(SPIN) as child:
+        screen = tmux()
+        screen.wait("F1Help")
+        screen.text(str(child.pid))
+        screen.keys("Enter")
+        found = screen.wait(r"may not be read|no Python in|spin_here \(")
+        if "spin_here" not in found.group(0):
+            pytest.skip("the memory of another process may not be read here")
+        own, waiting, total = (float(x) for x in screen.wait(r"^ *(\S+) +(\S+) +(\S+) .* spin_here \(").groups())
+        assert total > 50 and own + waiting <= total + 0.2
+        screen.keys("l")
+        screen.wait(r"^ +0 .*(/dev/|pipe:|socket:)")
+        screen.keys("Tab")
+        screen.keys("Tab")
+        screen.wait("Max open files")
+
+
+def test_what_was_seen_becomes_a_run_folder(flatout, tmux, tmp_path):
+    with process(SPIN) as child:
+        screen = tmux(str(child.pid), width=200)
+        screen.wait(rf"^ *{child.pid} ")
+        screen.keys("S")
+        folder = screen.wait(r"saved: (\S+)").group(1)
+    report = subprocess.run([flatout, "report", folder, "--format", "json"], check=True, capture_output=True, text=True)
+    assert json.loads(report.stdout)["steps"]["count"] == 0
+    run = json.load(open(os.path.join(folder, "run.json")))
+    assert str(child.pid) in json.dumps(run["processes"])
+
+
+# ---- what it sends to a terminal ----
+
+
+class Pty:
+    """flatout top on a terminal of its own, of which every byte is kept."""
+
+    def __init__(self, command, env):
+        self.out = b""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(command[0], command, {**os.environ, **env})
+        import fcntl
+
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        os.kill(self.pid, signal.SIGWINCH)
+
+    def pump(self, seconds=0.2):
+        while select.select([self.fd], [], [], seconds)[0]:
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:
+                return
+            if not data:
+                return
+            self.out += data
+
+    def wait(self, text):
+        def look():
+            self.pump()
+            return text in self.out
+
+        wait_for(look, text)
+
+    def end(self):
+        """The status of the program, all of whose output has been read."""
+        def look():
+            self.pump()
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            return (status,) if done else None
+
+        status = wait_for(look, "the end of the program")[0]
+        self.pump()
+        return status
+
+
+@pytest.fixture
+def raw(flatout):
+    opened = []
+
+    def start(*options, **env):
+        command = [shutil.which(flatout) or flatout, "top", "--delay", "0.3", *options]
+        opened.append(Pty(command, {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **env}))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(one.pid, signal.SIGKILL)
+            os.waitpid(one.pid, 0)
+        os.close(one.fd)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGSEGV, None])
+def test_the_terminal_is_left_as_it_was(raw, number):
+    terminal = raw()
+    before = termios.tcgetattr(terminal.fd)
+    terminal.wait(b"Help")
+    assert termios.tcgetattr(terminal.fd) != before, "no echo while it draws"
+    if number is None:
+        os.write(terminal.fd, b"q")
+    else:
+        os.kill(terminal.pid, number)
+    status = terminal.end()
+    if number == signal.SIGSEGV:
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == number
+    else:
+        assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+    assert b"\x1b[?1049l" in terminal.out, "back from the other screen"
+    assert re.search(rb"\x1b\[\?(1006;)?1000l", terminal.out), "no reports of the mouse any more"
+    assert termios.tcgetattr(terminal.fd) == before
+
+
+def test_a_process_cannot_write_to_the_terminal_by_its_name(raw):
+    with process(HOSTILE, "\x1b[31mred\x1b]0;worse\x07", ready=True) as child:
+        terminal = raw(str(child.pid), "--delay", "0.3")
+        terminal.wait(str(child.pid).encode())
+        terminal.wait(b"x1b]0;worse")
+        os.write(terminal.fd, b"q")
+        terminal.end()
+    assert b"\x1b]0;" not in terminal.out
+    assert b"\x1b[31mred" not in terminal.out
+
+
+def test_no_colours_where_nobody_wants_them(raw):
+    colour = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|38;5;\d+|48;5;\d+|9[0-7])m")
+    coloured = raw()
+    coloured.wait(b"Help")
+    assert colour.search(coloured.out)
+    plain = raw(NO_COLOR="1")
+    plain.wait(b"Help")
+    assert not colour.search(plain.out)
+    sober = raw(TERM="vt100")
+    sober.wait(b"Help")
+    assert not colour.search(sober.out)
+
+
+def test_a_terminal_that_cannot_be_drawn_on_is_told(raw):
+    terminal = raw(TERM="no-such-terminal")
+    status = terminal.end()
+    assert os.WEXITSTATUS(status) == 1
+    assert b"cannot draw on a terminal of the type 'no-such-terminal'" in terminal.out
