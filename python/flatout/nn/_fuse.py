@@ -39,7 +39,7 @@ class _Shallow(fx.Tracer):
 
 def _trace(module: torch.nn.Module) -> fx.Graph:
     """The graph of module.forward. Raises ValueError with the reason where it has none."""
-    training = module.training
+    training, before = module.training, set(vars(module))
     try:
         graphs = []
         for mode in (True, False):
@@ -49,6 +49,11 @@ def _trace(module: torch.nn.Module) -> fx.Graph:
         raise ValueError(f"forward of {type(module).__name__} cannot be traced: {str(error).splitlines()[0]}") from error
     finally:
         module.training = training
+        constants = [name for name in vars(module) if name not in before]  # where the tracer puts tensors that the forward makes
+        for name in constants:
+            delattr(module, name)
+    if constants:
+        raise ValueError(f"forward of {type(module).__name__} makes tensors of its own, which a trace would freeze")
     if str(graphs[0]) != str(graphs[1]):
         raise ValueError(f"forward of {type(module).__name__} differs between training and evaluation")
     return graphs[0]
