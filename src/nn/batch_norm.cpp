@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "nn/check.h"
 #include "nn/geometry.h"
 #include "nn/kernels.h"
 #include "nn/parallel.h"
@@ -16,69 +17,9 @@ namespace {
 // Results so large would drive out of the caches what the next operation needs from them anyway.
 constexpr int64_t kStreamBytes = 8 << 20;
 
-// ---- arguments
-
-Error bad(const Shape& shape, const std::string& what) {
-  return Error{Code::kBadInput, "batch norm of x " + shape.text() + ": " + what, ""};
-}
-
-Status check_shape(const Shape& shape) {
-  for (const int64_t size : {shape.n, shape.c, shape.h, shape.w}) {
-    if (size < 0) return bad(shape, "a size is negative");
-    if (size == 0) return bad(shape, "it has no elements");
-  }
-  int64_t room = int64_t{1} << 48;  // elements that an address space has, and products below 2^63
-  for (const int64_t size : {shape.n, shape.c, shape.h, shape.w}) {
-    room /= size;
-    if (room == 0) return bad(shape, "it has more elements than memory can hold");
-  }
-  return {};
-}
-
-Status check_needed(const Shape& shape, const void* argument, const char* name) {
-  if (argument == nullptr) return bad(shape, std::string(name) + " is null");
-  return {};
-}
-
 Status check_threads(const Shape& shape, const Threads& threads) {
   if (threads.count >= 1) return {};
-  return bad(shape, "threads is " + std::to_string(threads.count) + "; at least 1 is needed");
-}
-
-Status check_count(const Shape& shape, double count) {
-  if (count > 1) return {};
-  return bad(shape, "training needs more than one value per channel, there is " +
-                        std::to_string(static_cast<int64_t>(count)));
-}
-
-Status check_epsilon(const Shape& shape, double epsilon) {
-  if (epsilon >= 0) return {};
-  return bad(shape, "epsilon is " + std::to_string(epsilon) + "; it must not be negative");
-}
-
-Status check_forward(const Shape& shape, const Forward& forward, const Threads& threads) {
-  FLATOUT_TRY_STATUS(check_shape(shape));
-  FLATOUT_TRY_STATUS(check_needed(shape, forward.x, "x"));
-  FLATOUT_TRY_STATUS(check_needed(shape, forward.y, "y"));
-  FLATOUT_TRY_STATUS(check_epsilon(shape, forward.epsilon));
-  if (forward.mask != nullptr && !forward.relu) return bad(shape, "a mask without relu");
-  return check_threads(shape, threads);
-}
-
-Status check_statistics(const Shape& shape, const double* mean, const double* inverse_std) {
-  FLATOUT_TRY_STATUS(check_needed(shape, mean, "mean"));
-  return check_needed(shape, inverse_std, "inverse_std");
-}
-
-Status check_backward(const Shape& shape, const Backward& backward, const Threads& threads) {
-  FLATOUT_TRY_STATUS(check_shape(shape));
-  FLATOUT_TRY_STATUS(check_needed(shape, backward.x, "x"));
-  FLATOUT_TRY_STATUS(check_needed(shape, backward.dy, "dy"));
-  FLATOUT_TRY_STATUS(check_statistics(shape, backward.mean, backward.inverse_std));
-  if (backward.dx != nullptr && backward.dx == backward.d_residual) {
-    return bad(shape, "dx and d_residual are the same buffer");
-  }
-  return check_threads(shape, threads);
+  return bad_argument(shape, "threads is " + std::to_string(threads.count) + "; at least 1 is needed");
 }
 
 // ---- single values
@@ -515,22 +456,12 @@ void put_parameter_gradients(const Shape& shape, const Backward& backward,
 
 }  // namespace
 
-std::string Shape::text() const {
-  constexpr const char* kTypes[] = {"f32", "bf16", "f16", "f64"};
-  const bool planes = layout == Layout::kNchw;
-  const auto list = [](int64_t a, int64_t b, int64_t c_, int64_t d) {
-    return "[" + std::to_string(a) + ", " + std::to_string(b) + ", " + std::to_string(c_) + ", " +
-           std::to_string(d) + "]";
-  };
-  return (planes ? list(n, c, h, w) + " NCHW " : list(n, h, w, c) + " NHWC ") +
-         kTypes[static_cast<int>(type)];
-}
-
 size_t mask_bytes(const Shape& shape) { return Geometry(shape, 1, 1).mask_bytes(); }
 
 Status batch_norm_training(const Shape& shape, const Forward& forward, const Statistics& statistics,
                            const Running& running, const Threads& threads) {
-  FLATOUT_TRY_STATUS(check_forward(shape, forward, threads));
+  FLATOUT_TRY_STATUS(check_forward(shape, forward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
   FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
   FLATOUT_TRY_STATUS(check_count(shape, static_cast<double>(shape.per_channel())));
   Doubles own(shape);
@@ -544,7 +475,8 @@ Status batch_norm_training(const Shape& shape, const Forward& forward, const Sta
 
 Status batch_norm_inference(const Shape& shape, const Forward& forward, const void* mean,
                             const void* variance, const Threads& threads) {
-  FLATOUT_TRY_STATUS(check_forward(shape, forward, threads));
+  FLATOUT_TRY_STATUS(check_forward(shape, forward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
   FLATOUT_TRY_STATUS(check_needed(shape, mean, "the running mean"));
   FLATOUT_TRY_STATUS(check_needed(shape, variance, "the running variance"));
   with_real(shape.type, [&](auto real) {
@@ -558,7 +490,8 @@ Status batch_norm_inference(const Shape& shape, const Forward& forward, const vo
 }
 
 Status batch_norm_backward(const Shape& shape, const Backward& backward, const Threads& threads) {
-  FLATOUT_TRY_STATUS(check_backward(shape, backward, threads));
+  FLATOUT_TRY_STATUS(check_backward(shape, backward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
   Doubles own(shape);
   const BackwardSums sums{own.a.data(), own.b.data()};
   const bool wants_sums = backward.dgamma != nullptr || backward.dbeta != nullptr;
@@ -620,7 +553,8 @@ Status batch_norm_finish(const Shape& shape, const Moments& moments, double epsi
 
 Status batch_norm_apply(const Shape& shape, const Forward& forward, const Statistics& statistics,
                         const Threads& threads) {
-  FLATOUT_TRY_STATUS(check_forward(shape, forward, threads));
+  FLATOUT_TRY_STATUS(check_forward(shape, forward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
   FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
   with_real(shape.type, [&](auto real) {
     ForwardWork<decltype(real)>(shape, forward, threads)
@@ -632,7 +566,8 @@ Status batch_norm_apply(const Shape& shape, const Forward& forward, const Statis
 
 Status batch_norm_backward_sums(const Shape& shape, const Backward& backward,
                                 const Threads& threads, const BackwardSums& sums) {
-  FLATOUT_TRY_STATUS(check_backward(shape, backward, threads));
+  FLATOUT_TRY_STATUS(check_backward(shape, backward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz, "the sums' dz"));
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz_xhat, "the sums' dz_xhat"));
   with_real(shape.type, [&](auto real) {
@@ -643,7 +578,8 @@ Status batch_norm_backward_sums(const Shape& shape, const Backward& backward,
 
 Status batch_norm_backward_apply(const Shape& shape, const Backward& backward,
                                  const BackwardSums& sums, double count, const Threads& threads) {
-  FLATOUT_TRY_STATUS(check_backward(shape, backward, threads));
+  FLATOUT_TRY_STATUS(check_backward(shape, backward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz, "the sums' dz"));
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz_xhat, "the sums' dz_xhat"));
   FLATOUT_TRY_STATUS(check_count(shape, count));

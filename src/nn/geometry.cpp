@@ -5,7 +5,8 @@ namespace {
 
 constexpr int64_t kChunks = 16;         // at most
 constexpr int64_t kRowsOfChunk = 512;   // at least
-constexpr int64_t kLine = 64;           // bytes of a cache line
+constexpr int64_t kRunBytes = 1024;     // of a row in a block, at least: shorter ones spoil prefetching
+constexpr int64_t kPageBytes = 4096;    // of planes beside each other in a block, at least
 constexpr int64_t kBlockBytes = 1 << 19;  // of a block's tensors together: a core's own cache
 
 }  // namespace
@@ -21,8 +22,8 @@ Geometry::Geometry(const Shape& shape, int arrays, int threads)
   mask_stride_ = rows_ ? mask_run(channels_) : channels_ * mask_run(length_);
   chunk_ = std::max((outer_ + kChunks - 1) / kChunks, rows_ ? kRowsOfChunk : int64_t{1});
 
-  // Whole cache lines of rows, and pages rather than lines of planes.
-  const int64_t least = rows_ ? kLine / std::min<int64_t>(size_, 4) : std::max<int64_t>(4096 / (length_ * size_), 1);
+  const int64_t least =
+      rows_ ? kRunBytes / size_ : std::max<int64_t>(kPageBytes / (length_ * size_), 1);
   const int64_t fits = kBlockBytes / (outer_ * length_ * size_ * arrays) / least * least;
   block_ = std::clamp(fits, least, std::max(least, channels_));
   // Each thread has a block rather than all threads one after the other, if there are so many.
