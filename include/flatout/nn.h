@@ -43,8 +43,8 @@ struct flatout_nn_forward {
   const void* beta;     /* NULL: 0 */
   double epsilon;
   int32_t relu;
-  void* y;         /* may be x or residual */
-  uint8_t* mask;   /* [flatout_nn_mask_bytes], NULL: not kept */
+  void* y;       /* may be x or residual */
+  uint8_t* mask; /* [flatout_nn_mask_bytes], NULL: not kept */
   /* Of the batch. Training writes them, apply reads them, inference leaves them alone. */
   double* mean;
   double* inverse_std; /* 1 / sqrt(biased variance + epsilon) */

@@ -19,7 +19,8 @@ constexpr int64_t kStreamBytes = 8 << 20;
 
 Status check_threads(const Shape& shape, const Threads& threads) {
   if (threads.count >= 1) return {};
-  return bad_argument(shape, "threads is " + std::to_string(threads.count) + "; at least 1 is needed");
+  return bad_argument(shape,
+                      "threads is " + std::to_string(threads.count) + "; at least 1 is needed");
 }
 
 // ---- single values
@@ -61,8 +62,9 @@ void put_at(void* data, Type type, int64_t i, double value) {
 template <class Pointer>
 Pointer* advance(Pointer* data, Type type, int64_t elements) {
   using Byte = std::conditional_t<std::is_const_v<Pointer>, const char, char>;
-  return data == nullptr ? nullptr
-                         : static_cast<Byte*>(data) + elements * static_cast<int64_t>(size_of(type));
+  return data == nullptr
+             ? nullptr
+             : static_cast<Byte*>(data) + elements * static_cast<int64_t>(size_of(type));
 }
 
 // ---- what all passes share
@@ -121,8 +123,8 @@ class Work {
   }
 
   // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk): what
-  // was read last comes first again, while a cache has it. Blocks go to threads, or if there are too
-  // few, chunks.
+  // was read last comes first again, while a cache has it. Blocks go to threads, or if there are
+  // too few, chunks.
   template <class Begin, class First, class Settle, class Second>
   void sweep(const Begin& begin, const First& first, const Settle& settle, const Second& second) {
     const int64_t chunks = geometry_.chunks();
@@ -141,9 +143,8 @@ class Work {
   template <class Pass>
   void each_part(const Pass& pass) {
     const int64_t chunks = geometry_.chunks();
-    parallel_for(threads_, geometry_.blocks() * chunks, [&](int64_t i) {
-      pass(geometry_.block(i / chunks), i % chunks);
-    });
+    parallel_for(threads_, geometry_.blocks() * chunks,
+                 [&](int64_t i) { pass(geometry_.block(i / chunks), i % chunks); });
   }
 
   const Shape& shape_;
@@ -163,10 +164,10 @@ constexpr auto kNothing = [](auto...) {};
 template <class Real>
 class ForwardWork : Work<Real> {
   using Base = Work<Real>;
-  using typename Base::Part;
   using Base::geometry_;
   using Base::kernels_;
   using Base::shape_;
+  using typename Base::Part;
 
  public:
   ForwardWork(const Shape& shape, const Forward& forward, const Threads& threads)
@@ -225,9 +226,9 @@ class ForwardWork : Work<Real> {
   }
 
   void pass_moments(const Part& part, Range block, int64_t chunk) {
-    kernels_.moments(part.tile, {advance(forward_.x, shape_.type, part.element),
-                                 shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
-                                 Base::sums(chunk, 1) + block.begin});
+    kernels_.moments(part.tile,
+                     {advance(forward_.x, shape_.type, part.element), shift_.data() + block.begin,
+                      Base::sums(chunk, 0) + block.begin, Base::sums(chunk, 1) + block.begin});
   }
 
   void settle_moments(Range block, const Moments& moments) {
@@ -260,7 +261,8 @@ class ForwardWork : Work<Real> {
     return near;
   }
 
-  // For data with infinities and NaNs, or whose squares overflow: one value after the other, in f64.
+  // For data with infinities and NaNs, or whose squares overflow: one value after the other, in
+  // f64.
   void exact_moments(int64_t c, const Moments& moments) {
     const auto values = geometry_.per_channel();
     double sum = 0, square = 0;
@@ -279,8 +281,8 @@ class ForwardWork : Work<Real> {
   void prepare_normalize() {
     scale_ = Base::reals();
     offset_ = Base::reals();
-    stream_ = Base::may_stream(forward_.y) && forward_.y != forward_.x &&
-              forward_.y != forward_.residual;
+    stream_ =
+        Base::may_stream(forward_.y) && forward_.y != forward_.x && forward_.y != forward_.residual;
   }
 
   // The shift is the mean rounded; what that leaves of it goes into the offset.
@@ -313,10 +315,10 @@ class ForwardWork : Work<Real> {
 template <class Real>
 class BackwardWork : Work<Real> {
   using Base = Work<Real>;
-  using typename Base::Part;
   using Base::geometry_;
   using Base::kernels_;
   using Base::shape_;
+  using typename Base::Part;
 
  public:
   BackwardWork(const Shape& shape, const Backward& backward, const Threads& threads)
@@ -328,8 +330,9 @@ class BackwardWork : Work<Real> {
 
   void sums(const BackwardSums& sums) {
     Base::make_sums();
-    Base::sweep(kNothing, [this](Range block, int64_t k) { add_sums(block, k); },
-                [&](Range block) { settle_sums(block, sums); }, kNothing);
+    Base::sweep(
+        kNothing, [this](Range block, int64_t k) { add_sums(block, k); },
+        [&](Range block) { settle_sums(block, sums); }, kNothing);
   }
 
   void both(const BackwardSums& sums, double count) {
@@ -339,8 +342,9 @@ class BackwardWork : Work<Real> {
       settle_sums(block, sums);
       for (int64_t c = block.begin; c < block.end; ++c) set_coefficients(c, &sums, count);
     };
-    Base::sweep(kNothing, [this](Range block, int64_t k) { add_sums(block, k); }, settle,
-                [this](Range block, int64_t k) { gradient(block, k); });
+    Base::sweep(
+        kNothing, [this](Range block, int64_t k) { add_sums(block, k); }, settle,
+        [this](Range block, int64_t k) { gradient(block, k); });
   }
 
   /// sums null: mean and inverse_std are constants.
@@ -357,11 +361,10 @@ class BackwardWork : Work<Real> {
 
   void add_sums(Range block, int64_t chunk) {
     const Part part = geometry_.part(block, chunk);
-    kernels_.sums(part.tile,
-                  {advance(backward_.x, shape_.type, part.element),
-                   advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                   shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
-                   Base::sums(chunk, 1) + block.begin});
+    kernels_.sums(part.tile, {advance(backward_.x, shape_.type, part.element),
+                              advance(backward_.dy, shape_.type, part.element), mask_at(part),
+                              shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
+                              Base::sums(chunk, 1) + block.begin});
   }
 
   void settle_sums(Range block, const BackwardSums& sums) {
@@ -386,25 +389,25 @@ class BackwardWork : Work<Real> {
   // dx = gamma * inverse_std * (dz - mean(dz) - xhat * mean(dz * xhat)).
   void set_coefficients(int64_t c, const BackwardSums* sums, double count) {
     const auto i = static_cast<size_t>(c);
-    const double scale = parameter_at(backward_.gamma, shape_.parameters, c, 1) * backward_.inverse_std[c];
+    const double scale =
+        parameter_at(backward_.gamma, shape_.parameters, c, 1) * backward_.inverse_std[c];
     scale_[i] = static_cast<Real>(scale);
     if (sums == nullptr) return;
     const double slope = -scale * backward_.inverse_std[c] * sums->dz_xhat[c] / count;
     slope_[i] = static_cast<Real>(slope);
-    offset_[i] = static_cast<Real>(-scale * sums->dz[c] / count -
-                                   slope * (backward_.mean[c] - shift_[i]));
+    offset_[i] =
+        static_cast<Real>(-scale * sums->dz[c] / count - slope * (backward_.mean[c] - shift_[i]));
   }
 
   void gradient(Range block, int64_t chunk) {
     const Part part = geometry_.part(block, chunk);
     const void* x = backward_.batch_statistics ? backward_.x : nullptr;
-    kernels_.gradient(part.tile,
-                      {advance(x, shape_.type, part.element),
-                       advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                       advance(backward_.dx, shape_.type, part.element),
-                       advance(backward_.d_residual, shape_.type, part.element), stream_,
-                       shift_.data() + block.begin, scale_.data() + block.begin,
-                       slope_.data() + block.begin, offset_.data() + block.begin});
+    kernels_.gradient(part.tile, {advance(x, shape_.type, part.element),
+                                  advance(backward_.dy, shape_.type, part.element), mask_at(part),
+                                  advance(backward_.dx, shape_.type, part.element),
+                                  advance(backward_.d_residual, shape_.type, part.element), stream_,
+                                  shift_.data() + block.begin, scale_.data() + block.begin,
+                                  slope_.data() + block.begin, offset_.data() + block.begin});
   }
 
   const Backward& backward_;
@@ -570,9 +573,8 @@ Status batch_norm_backward_sums(const Shape& shape, const Backward& backward,
   FLATOUT_TRY_STATUS(check_threads(shape, threads));
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz, "the sums' dz"));
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz_xhat, "the sums' dz_xhat"));
-  with_real(shape.type, [&](auto real) {
-    BackwardWork<decltype(real)>(shape, backward, threads).sums(sums);
-  });
+  with_real(shape.type,
+            [&](auto real) { BackwardWork<decltype(real)>(shape, backward, threads).sums(sums); });
   return {};
 }
 

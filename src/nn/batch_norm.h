@@ -1,6 +1,7 @@
 // Batch norm over N, H, W with the residual add and the ReLU that follow it in one sweep:
 //
-//   z = gamma * (x - mean) / sqrt(variance + epsilon) + beta (+ residual),  y = relu ? max(z, 0) : z
+//   z = gamma * (x - mean) / sqrt(variance + epsilon) + beta (+ residual),  y = relu ? max(z, 0) :
+//   z
 //
 // Plain functions over dense buffers. x, residual, y, dy, dx, d_residual: [N, C, H, W] or
 // [N, H, W, C] of shape.type; gamma, beta, their gradients and running statistics: [C] of
@@ -26,9 +27,7 @@ enum class Layout : uint8_t { kNchw, kNhwc };
 enum class Type : uint8_t { kF32, kBf16, kF16, kF64 };
 
 /// Bytes of one element.
-constexpr size_t size_of(Type type) {
-  return type == Type::kF64 ? 8 : type == Type::kF32 ? 4 : 2;
-}
+constexpr size_t size_of(Type type) { return type == Type::kF64 ? 8 : type == Type::kF32 ? 4 : 2; }
 
 struct Shape {
   int64_t n = 0, c = 0, h = 0, w = 0;
@@ -75,8 +74,8 @@ struct Statistics {
 
 /// Running statistics, [C] of shape.parameters each, updated in place:
 /// running = (1 - momentum) * running + momentum * batch.
-/// PyTorch: its momentum (1 / batches so far where that is None), unbiased. TensorFlow's fused batch
-/// norm: 1 - its momentum, unbiased; Keras without fusion: 1 - its momentum, biased.
+/// PyTorch: its momentum (1 / batches so far where that is None), unbiased. TensorFlow's fused
+/// batch norm: 1 - its momentum, unbiased; Keras without fusion: 1 - its momentum, biased.
 struct Running {
   void* mean = nullptr;      // null: not kept
   void* variance = nullptr;  // null: not kept
@@ -150,7 +149,8 @@ Status batch_norm_backward_sums(const Shape& shape, const Backward& backward,
                                 const Threads& threads, const BackwardSums& sums);
 
 /// dx and d_residual from the sums over all replicas, which together have `count` values per
-/// channel. dgamma and dbeta, where wanted, are `sums` as given: pass what the optimizer should see.
+/// channel. dgamma and dbeta, where wanted, are `sums` as given: pass what the optimizer should
+/// see.
 Status batch_norm_backward_apply(const Shape& shape, const Backward& backward,
                                  const BackwardSums& sums, double count, const Threads& threads);
 

@@ -5,12 +5,11 @@ namespace flatout::nn {
 std::string Shape::text() const {
   constexpr const char* kTypes[] = {"f32", "bf16", "f16", "f64"};
   const bool planes = layout == Layout::kNchw;
-  const auto list = [](int64_t a, int64_t b, int64_t c_, int64_t d) {
-    return "[" + std::to_string(a) + ", " + std::to_string(b) + ", " + std::to_string(c_) + ", " +
-           std::to_string(d) + "]";
-  };
-  return (planes ? list(n, c, h, w) + " NCHW " : list(n, h, w, c) + " NHWC ") +
-         kTypes[static_cast<int>(type)];
+  std::string out = "[";
+  for (const int64_t size : {n, planes ? c : h, planes ? h : w}) out += std::to_string(size) + ", ";
+  out += std::to_string(planes ? w : c);
+  out += planes ? "] NCHW " : "] NHWC ";
+  return out + kTypes[static_cast<int>(type)];
 }
 
 Error bad_argument(const Shape& shape, const std::string& what) {
@@ -38,7 +37,7 @@ Status check_needed(const Shape& shape, const void* argument, const char* name) 
 Status check_count(const Shape& shape, double count) {
   if (count > 1) return {};
   return bad_argument(shape, "training needs more than one value per channel, there is " +
-                        std::to_string(static_cast<int64_t>(count)));
+                                 std::to_string(static_cast<int64_t>(count)));
 }
 
 Status check_epsilon(const Shape& shape, double epsilon) {

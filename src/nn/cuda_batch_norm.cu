@@ -1,6 +1,6 @@
-// Each thread takes kWide values of a plane or a row at once: two 16-byte loads of f32, one of 16-bit
-// types, one byte of mask. Sums are f32 over those eight (planes) or over eight rows (rows), and f64
-// from there on. What a split read last, the next pass reads first, while L2 has it.
+// Each thread takes kWide values of a plane or a row at once: two 16-byte loads of f32, one of
+// 16-bit types, one byte of mask. Sums are f32 over those eight (planes) or over eight rows (rows),
+// and f64 from there on. What a split read last, the next pass reads first, while L2 has it.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -142,8 +142,8 @@ __device__ double warp_sum(double value) {
   return value;
 }
 
-// The mean of up to 64 values spread over the channel, for differences that lose no digits. A warp a
-// channel.
+// The mean of up to 64 values spread over the channel, for differences that lose no digits. A warp
+// a channel.
 template <class T>
 __global__ void guess_shift(Plan plan, const T* x, float* shift) {
   const int c = (blockIdx.x * blockDim.x + threadIdx.x) / kWarp;
@@ -159,7 +159,8 @@ __global__ void guess_shift(Plan plan, const T* x, float* shift) {
   if (threadIdx.x % kWarp == 0) shift[c] = isfinite(mean) ? static_cast<float>(mean) : 0.0F;
 }
 
-// Two sums over a block's units: of (x - shift) and its square, or with dy of dz and dz * (x - shift).
+// Two sums over a block's units: of (x - shift) and its square, or with dy of dz and dz * (x -
+// shift).
 template <class T, bool rows, bool aligned, bool backward>
 __global__ void __launch_bounds__(kThreads)
     add_up(Plan plan, const T* x, const T* dy, const uint8_t* mask, Workspace work) {
@@ -274,8 +275,9 @@ __global__ void settle_forward(Plan plan, Workspace work, Forwarded f) {
   f.inverse_std[c] = 1 / sqrt(variance + f.epsilon);
   set_normalize(work, f, c, mean, f.inverse_std[c]);
   const double of_running = variance * (f.unbiased ? count / (count - 1) : 1);
-  set_parameter(f.running_mean, f.parameters, c,
-                (1 - f.momentum) * parameter(f.running_mean, f.parameters, c, 0) + f.momentum * mean);
+  set_parameter(
+      f.running_mean, f.parameters, c,
+      (1 - f.momentum) * parameter(f.running_mean, f.parameters, c, 0) + f.momentum * mean);
   set_parameter(f.running_variance, f.parameters, c,
                 (1 - f.momentum) * parameter(f.running_variance, f.parameters, c, 0) +
                     f.momentum * of_running);
@@ -355,8 +357,8 @@ __global__ void settle_backward(Plan plan, Workspace work, Backwarded b) {
   const double slope = b.batch_statistics ? -scale * inverse_std * dz_xhat / count : 0;
   work.scale[c] = static_cast<float>(scale);
   work.slope[c] = static_cast<float>(slope);
-  work.offset[c] = static_cast<float>(b.batch_statistics ? -scale * sums.x / count - slope * beside
-                                                         : 0);
+  work.offset[c] =
+      static_cast<float>(b.batch_statistics ? -scale * sums.x / count - slope * beside : 0);
 }
 
 template <class T, bool rows, bool aligned>
@@ -386,9 +388,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kWide; ++k) {
       const int own = rows ? k : 0;
       if (((bits >> k) & 1) == 0) dz[k] = 0;
-      xs[k] = x == nullptr ? dz[k] * scale[own]
-                           : fmaf(dz[k], scale[own],
-                                  fmaf(xs[k] - shift[own], slope[own], offset[own]));
+      xs[k] = x == nullptr
+                  ? dz[k] * scale[own]
+                  : fmaf(dz[k], scale[own], fmaf(xs[k] - shift[own], slope[own], offset[own]));
     }
     if (dx != nullptr) store<aligned>(dx + unit.element, unit.count, xs);
     if (d_residual != nullptr) store<aligned>(d_residual + unit.element, unit.count, dz);
@@ -407,8 +409,8 @@ Result<Plan> plan_for(const Shape& shape) {
   FLATOUT_TRY_STATUS(check_shape(shape));
   int device = 0, multiprocessors = 0;
   FLATOUT_TRY_STATUS(check(shape, cudaGetDevice(&device)));
-  FLATOUT_TRY_STATUS(check(shape, cudaDeviceGetAttribute(
-                                      &multiprocessors, cudaDevAttrMultiProcessorCount, device)));
+  FLATOUT_TRY_STATUS(check(
+      shape, cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)));
   return make_plan(shape, multiprocessors);
 }
 
@@ -534,8 +536,9 @@ Status batch_norm_backward(const Shape& shape, const Backward& backward, const Q
   prepare_backward<<<blocks_of(plan, 1), kThreads, 0, stream>>>(plan, work, backward.mean);
   const bool aligned =
       plan.aligned && is_aligned({backward.x, backward.dy, backward.dx, backward.d_residual});
-  const Backwarded b{backward.gamma,  backward.mean,  backward.inverse_std, backward.batch_statistics,
-                     backward.dgamma, backward.dbeta, shape.parameters};
+  const Backwarded b{
+      backward.gamma,  backward.mean,  backward.inverse_std, backward.batch_statistics,
+      backward.dgamma, backward.dbeta, shape.parameters};
   dispatch(shape, plan.rows, aligned, [&](auto type, auto rows, auto whole) {
     using T = decltype(type);
     const auto* x = static_cast<const T*>(backward.x);

@@ -1,9 +1,10 @@
-// The functions of nn/batch_norm.h on a CUDA device: x, y, gamma, the mask and all other buffers are
-// device memory, the mask has the same layout. Types f32, bf16, f16. Calls return when their kernels
-// are queued on `stream` (a cudaStream_t).
+// The functions of nn/batch_norm.h on a CUDA device: x, y, gamma, the mask and all other buffers
+// are device memory, the mask has the same layout. Types f32, bf16, f16. Calls return when their
+// kernels are queued on `stream` (a cudaStream_t).
 //
-// Four launches in training: a guess of each channel's mean, sums of differences from it, statistics
-// and coefficients, normalization; three on the way back. x is read twice, once more than the least.
+// Four launches in training: a guess of each channel's mean, sums of differences from it,
+// statistics and coefficients, normalization; three on the way back. x is read twice, once more
+// than the least.
 #pragma once
 
 #include <cstddef>

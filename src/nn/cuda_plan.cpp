@@ -31,7 +31,8 @@ Result<Plan> make_plan(const Shape& shape, int multiprocessors) {
   plan.aligned = (plan.rows ? shape.c : plan.length) % kWide == 0;
   plan.units = plan.rows ? plan.outer : plan.outer * plan.groups;
   if (plan.units >= int64_t{1} << 31 || plan.channels >= int64_t{1} << 31) {
-    return Error{Code::kUnsupported, "batch norm of x " + shape.text() + ": too large for CUDA", ""};
+    return Error{Code::kUnsupported, "batch norm of x " + shape.text() + ": too large for CUDA",
+                 ""};
   }
   plan.columns = 1;
   while (plan.rows && plan.columns < std::min<int64_t>(plan.groups, 32)) plan.columns *= 2;
@@ -39,7 +40,8 @@ Result<Plan> make_plan(const Shape& shape, int multiprocessors) {
   plan.tiles = static_cast<int>(over(plan.channels, plan.tile));
   const int64_t at_once = plan.rows ? kThreads / plan.columns : kThreads;  // units
   const int64_t wanted = over(multiprocessors * kBlocksPerMultiprocessor, plan.tiles);
-  const int64_t splits = std::clamp<int64_t>(wanted, 1, std::min(kSplits, over(plan.units, at_once)));
+  const int64_t splits =
+      std::clamp<int64_t>(wanted, 1, std::min(kSplits, over(plan.units, at_once)));
   plan.per_split = over(plan.units, splits);
   plan.splits = static_cast<int>(over(plan.units, plan.per_split));
   return plan;

@@ -13,8 +13,8 @@ constexpr int kThreads = 256;  // of a block
 constexpr int kWide = 8;       // values that a thread takes at once: a byte of mask
 
 /// Work is cut into units of up to kWide values: of a plane, or of a row. A block takes `tile`
-/// channels (planes: one; rows: kWide for each of `columns` threads, the others take other rows) and
-/// one of `splits` ranges of units.
+/// channels (planes: one; rows: kWide for each of `columns` threads, the others take other rows)
+/// and one of `splits` ranges of units.
 struct Plan {
   bool rows = false;
   bool aligned = false;  // every unit is whole, and 16-byte loads may be used if tensors begin so

@@ -3,10 +3,11 @@
 namespace flatout::nn {
 namespace {
 
-constexpr int64_t kChunks = 16;         // at most
-constexpr int64_t kRowsOfChunk = 512;   // at least
-constexpr int64_t kRunBytes = 1024;     // of a row in a block, at least: shorter ones spoil prefetching
-constexpr int64_t kPageBytes = 4096;    // of planes beside each other in a block, at least
+constexpr int64_t kChunks = 16;        // at most
+constexpr int64_t kRowsOfChunk = 512;  // at least
+constexpr int64_t kRunBytes =
+    1024;  // of a row in a block, at least: shorter ones spoil prefetching
+constexpr int64_t kPageBytes = 4096;      // of planes beside each other in a block, at least
 constexpr int64_t kBlockBytes = 1 << 19;  // of a block's tensors together: a core's own cache
 
 }  // namespace
@@ -35,7 +36,8 @@ Geometry::Part Geometry::part(Range channels, int64_t chunk) const {
   Part part;
   part.tile = {std::min(chunk_, outer_ - first), stride_, channels.size(), length_, mask_stride_};
   part.element = first * stride_ + channels.begin * length_;
-  part.mask = first * mask_stride_ + (rows_ ? channels.begin / 8 : channels.begin * mask_run(length_));
+  part.mask =
+      first * mask_stride_ + (rows_ ? channels.begin / 8 : channels.begin * mask_run(length_));
   return part;
 }
 

@@ -10,10 +10,11 @@
 namespace flatout::nn {
 
 /// A part of a tensor: some channels of some images (planes) or of some rows (length 1).
-/// Element j of channel c of image i lies at i * stride + c * length + j; pointers are to the first.
+/// Element j of channel c of image i lies at i * stride + c * length + j; pointers are to the
+/// first.
 struct Tile {
-  int64_t outer = 0;    // images, or rows
-  int64_t stride = 0;   // elements from one to the next
+  int64_t outer = 0;   // images, or rows
+  int64_t stride = 0;  // elements from one to the next
   int64_t channels = 0;
   int64_t length = 1;       // values of a channel that lie beside each other
   int64_t mask_stride = 0;  // bytes of mask from one image or row to the next

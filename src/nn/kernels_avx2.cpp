@@ -59,7 +59,9 @@ struct Avx2 {
   FLATOUT_SIMD void fence() { _mm_sfence(); }
 
   FLATOUT_SIMD float value(float v) { return v; }
-  FLATOUT_SIMD float value(Bf16 v) { return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(v.bits << 16))); }
+  FLATOUT_SIMD float value(Bf16 v) {
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(v.bits << 16)));
+  }
   FLATOUT_SIMD float value(F16 v) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(v.bits))); }
 
   struct Wide {
@@ -104,7 +106,8 @@ struct Avx2 {
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i half = _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), _mm256_set1_epi32(0x7FC0), nan);
+    const __m256i half =
+        _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), _mm256_set1_epi32(0x7FC0), nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
   }
   FLATOUT_SIMD __m128i f16(Vec v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }

@@ -272,9 +272,7 @@ struct Passes {
     Vec dz_part, dot_part;  // for up to kFold values, if not
   };
 
-  FLATOUT_SIMD Sums no_sums() {
-    return {S::wide_set(0), S::wide_set(0), S::set(0), S::set(0)};
-  }
+  FLATOUT_SIMD Sums no_sums() { return {S::wide_set(0), S::wide_set(0), S::set(0), S::set(0)}; }
 
   FLATOUT_SIMD void add_sums(Vec x, Vec dz, Vec shift, Sums& sums) {
     if constexpr (kExact) {
@@ -460,7 +458,7 @@ struct Passes {
         (rows ? &gradient_of_rows<flags> : &gradient_of_planes<flags>)...};
     kFunctions[(pass.mask != nullptr ? kMasked : 0) | (pass.x != nullptr ? kCentered : 0) |
                (pass.d_residual != nullptr ? kToResidual : 0) | (pass.stream ? kPast : 0)](tile,
-                                                                                          pass);
+                                                                                           pass);
   }
 
   template <bool rows>
@@ -478,12 +476,15 @@ struct Passes {
 template <class S>
 const Kernels<float>& kernels_of(Type type, bool rows) {
   if (type == Type::kBf16) {
-    return rows ? Passes<S, Bf16>::template kKernels<true> : Passes<S, Bf16>::template kKernels<false>;
+    return rows ? Passes<S, Bf16>::template kKernels<true>
+                : Passes<S, Bf16>::template kKernels<false>;
   }
   if (type == Type::kF16) {
-    return rows ? Passes<S, F16>::template kKernels<true> : Passes<S, F16>::template kKernels<false>;
+    return rows ? Passes<S, F16>::template kKernels<true>
+                : Passes<S, F16>::template kKernels<false>;
   }
-  return rows ? Passes<S, float>::template kKernels<true> : Passes<S, float>::template kKernels<false>;
+  return rows ? Passes<S, float>::template kKernels<true>
+              : Passes<S, float>::template kKernels<false>;
 }
 
 }  // namespace flatout::nn

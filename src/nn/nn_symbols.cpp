@@ -19,9 +19,11 @@ Result<nn::Shape> read(const flatout_nn_shape& shape) {
     return {Code::kBadInput,
             std::string(name) + " is " + std::to_string(value) + "; it must be " + known, ""};
   };
-  if (shape.layout < 0 || shape.layout > 1) return bad("layout", shape.layout, "0 (NCHW) or 1 (NHWC)");
+  if (shape.layout < 0 || shape.layout > 1)
+    return bad("layout", shape.layout, "0 (NCHW) or 1 (NHWC)");
   if (shape.type < 0 || shape.type > 3) return bad("type", shape.type, "0 to 3");
-  if (shape.parameters < 0 || shape.parameters > 3) return bad("parameters", shape.parameters, "0 to 3");
+  if (shape.parameters < 0 || shape.parameters > 3)
+    return bad("parameters", shape.parameters, "0 to 3");
   return nn::Shape{shape.n,
                    shape.c,
                    shape.h,
@@ -109,8 +111,8 @@ int flatout_nn_batch_norm_moments(const struct flatout_nn_shape* shape, const vo
 void flatout_nn_combine(int64_t channels, double from_count, const double* from_mean,
                         const double* from_m2, double* count, double* mean, double* m2) {
   nn::Moments into{*count, mean, m2};
-  nn::combine(channels,
-              {from_count, const_cast<double*>(from_mean), const_cast<double*>(from_m2)}, &into);
+  nn::combine(channels, {from_count, const_cast<double*>(from_mean), const_cast<double*>(from_m2)},
+              &into);
   *count = into.count;
 }
 

@@ -75,8 +75,7 @@ Pool& pool() {
 using GompParallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
 
 GompParallel loaded_openmp() {
-  static const auto parallel =
-      reinterpret_cast<GompParallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+  static const auto parallel = reinterpret_cast<GompParallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
   return parallel;
 }
 

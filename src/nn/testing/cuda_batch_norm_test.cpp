@@ -41,7 +41,8 @@ class OnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+      GTEST_SKIP() << "no CUDA device";
   }
 };
 
@@ -74,7 +75,8 @@ void compare(const Shape& shape, bool add, bool relu, double mean) {
   std::vector<uint8_t> mask(mask_bytes(shape));
   std::vector<double> saved_mean(channels), inverse_std(channels);
 
-  OnDevice g_x(x.data(), bytes_of(x, shape.type)), g_residual(residual.data(), bytes_of(x, shape.type));
+  OnDevice g_x(x.data(), bytes_of(x, shape.type)),
+      g_residual(residual.data(), bytes_of(x, shape.type));
   OnDevice g_dy(dy.data(), bytes_of(x, shape.type)), g_y(nullptr, bytes_of(x, shape.type));
   OnDevice g_dx(nullptr, bytes_of(x, shape.type)), g_d_residual(nullptr, bytes_of(x, shape.type));
   const size_t parameter_bytes = bytes_of(gamma, shape.parameters);
@@ -82,14 +84,16 @@ void compare(const Shape& shape, bool add, bool relu, double mean) {
   OnDevice g_dgamma(nullptr, parameter_bytes), g_dbeta(nullptr, parameter_bytes);
   OnDevice g_running_mean(running_mean.data(), parameter_bytes);
   OnDevice g_running_variance(running_variance.data(), parameter_bytes);
-  OnDevice g_mask(nullptr, mask.size()), g_mean(nullptr, channels * 8), g_inverse_std(nullptr, channels * 8);
+  OnDevice g_mask(nullptr, mask.size()), g_mean(nullptr, channels * 8),
+      g_inverse_std(nullptr, channels * 8);
   const auto needed = cuda::workspace_bytes(shape);
   ASSERT_TRUE(needed.ok()) << needed.error().message;
   OnDevice workspace(nullptr, *needed);
   const cuda::Queue queue{nullptr, workspace.as<void>(), *needed};
 
-  const Forward forward{x.data(), add ? residual.data() : nullptr, gamma.data(), beta.data(), 1e-5,
-                        relu, y.data(), relu ? mask.data() : nullptr};
+  const Forward forward{
+      x.data(), add ? residual.data() : nullptr, gamma.data(), beta.data(), 1e-5, relu,
+      y.data(), relu ? mask.data() : nullptr};
   Forward g_forward = forward;
   g_forward.x = g_x.as<void>();
   g_forward.residual = add ? g_residual.as<void>() : nullptr;
@@ -100,9 +104,9 @@ void compare(const Shape& shape, bool add, bool relu, double mean) {
   ASSERT_TRUE(batch_norm_training(shape, forward, {saved_mean.data(), inverse_std.data()},
                                   {running_mean.data(), running_variance.data()}, {})
                   .ok());
-  const Status trained = cuda::batch_norm_training(
-      shape, g_forward, {g_mean.as<double>(), g_inverse_std.as<double>()},
-      {g_running_mean.as<void>(), g_running_variance.as<void>()}, queue);
+  const Status trained =
+      cuda::batch_norm_training(shape, g_forward, {g_mean.as<double>(), g_inverse_std.as<double>()},
+                                {g_running_mean.as<void>(), g_running_variance.as<void>()}, queue);
   ASSERT_TRUE(trained.ok()) << trained.error().message;
 
   Tensor got(shape.elements(), shape.type), got_parameter(shape.c, shape.parameters);
@@ -113,9 +117,17 @@ void compare(const Shape& shape, bool add, bool relu, double mean) {
 
   // The device's own mask: where rounding decides a sign, both are right.
   g_mask.read(mask.data());
-  const Backward backward{x.data(), dy.data(), gamma.data(), relu ? mask.data() : nullptr,
-                          saved_mean.data(), inverse_std.data(), true, dx.data(),
-                          add ? d_residual.data() : nullptr, dgamma.data(), dbeta.data()};
+  const Backward backward{x.data(),
+                          dy.data(),
+                          gamma.data(),
+                          relu ? mask.data() : nullptr,
+                          saved_mean.data(),
+                          inverse_std.data(),
+                          true,
+                          dx.data(),
+                          add ? d_residual.data() : nullptr,
+                          dgamma.data(),
+                          dbeta.data()};
   Backward g_backward = backward;
   g_backward.x = g_x.as<void>();
   g_backward.dy = g_dy.as<void>();
@@ -143,8 +155,13 @@ void compare(const Shape& shape, bool add, bool relu, double mean) {
 }
 
 TEST_F(OnCuda, GivesWhatTheCpuGives) {
-  for (const auto& [n, c, h, w] : std::vector<std::array<int64_t, 4>>{
-           {2, 3, 5, 7}, {4, 16, 8, 8}, {9, 1, 1, 1}, {5, 17, 1, 1}, {3, 41, 7, 7}, {8, 300, 14, 14}, {32, 64, 56, 56}}) {
+  for (const auto& [n, c, h, w] : std::vector<std::array<int64_t, 4>>{{2, 3, 5, 7},
+                                                                      {4, 16, 8, 8},
+                                                                      {9, 1, 1, 1},
+                                                                      {5, 17, 1, 1},
+                                                                      {3, 41, 7, 7},
+                                                                      {8, 300, 14, 14},
+                                                                      {32, 64, 56, 56}}) {
     for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
       for (const Type type : {Type::kF32, Type::kBf16, Type::kF16}) {
         for (const int what : {0, 3}) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <functional>
 #include <random>
 #include <vector>
 
@@ -66,7 +65,8 @@ class Tensor {
 };
 
 /// Calls f(c, i) for each element i and its channel c.
-inline void each(const Shape& s, const std::function<void(int64_t, int64_t)>& f) {
+template <class Function>
+void each(const Shape& s, const Function& f) {
   const int64_t plane = s.h * s.w;
   for (int64_t i = 0; i < s.elements(); ++i) {
     f(s.layout == Layout::kNchw ? i / plane % s.c : i % s.c, i);
@@ -75,10 +75,10 @@ inline void each(const Shape& s, const std::function<void(int64_t, int64_t)>& f)
 
 /// What the definition gives.
 struct Expected {
-  std::vector<double> mean, variance;       // [C], biased
-  std::vector<double> z;                    // before the ReLU
-  std::vector<double> dz, dx;               // by element
-  std::vector<double> dgamma, dbeta;        // [C]
+  std::vector<double> mean, variance;  // [C], biased
+  std::vector<double> z;               // before the ReLU
+  std::vector<double> dz, dx;          // by element
+  std::vector<double> dgamma, dbeta;   // [C]
 };
 
 struct Inputs {
@@ -128,9 +128,9 @@ inline Expected expected(const Shape& s, const Inputs& in) {
   });
   each(s, [&](int64_t c, int64_t i) {
     const double gamma = in.gamma == nullptr ? 1 : in.gamma->get(c);
-    out.dx[size_t(i)] =
-        gamma * inverse_std(c) *
-        (out.dz[size_t(i)] - out.dbeta[size_t(c)] / count - xhat(c, i) * out.dgamma[size_t(c)] / count);
+    out.dx[size_t(i)] = gamma * inverse_std(c) *
+                        (out.dz[size_t(i)] - out.dbeta[size_t(c)] / count -
+                         xhat(c, i) * out.dgamma[size_t(c)] / count);
   });
   return out;
 }
