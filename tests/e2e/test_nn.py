@@ -65,7 +65,7 @@ def step_of(function, x, residual, dy, parameters):
 
 @pytest.mark.parametrize("dtype", STEP, ids=str)
 @pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("add,relu", itertools.product((False, True), repeat=2))
+@pytest.mark.parametrize("add,relu", list(itertools.product((False, True), repeat=2)))
 def test_a_step_equals_pytorch(dtype, layout, add, relu):
     for shape in ((4, 24, 9, 7), (3, 5, 8, 8), (6, 16, 1, 1), (2, 1, 5, 5)):
         theirs, ours = pair(shape[1], torch.float64 if dtype is torch.float64 else torch.float32, relu)
@@ -171,7 +171,7 @@ def test_non_finite_values_behave_as_pytorchs(layout, value):
 def test_strides_of_any_kind_are_taken():
     theirs, ours = pair(6)
     wide = tensor(4, 12, 8, 8)
-    for x in (wide[:, ::2], wide.transpose(2, 3)[:, :6], wide[:, :6, 1:, :3], tensor(1, 6, 1, 1).expand(4, 6, 5, 5)):
+    for x in (wide[:, ::2], wide.transpose(2, 3)[:, :6], wide[:, :6, 1:, :3], tensor(4, 1, 5, 5).expand(4, 6, 5, 5)):
         torch.testing.assert_close(ours(x), functional.relu(theirs(x)), atol=2e-6, rtol=2e-6)
     x = tensor(4, 6, 8, 8).requires_grad_()
     ours(x).sum().backward()  # the gradient is one value, expanded
