@@ -5,7 +5,7 @@
 
 Rows are times of one call in ms, medians over the rounds; "share" is the least traffic (each tensor read or written once) over the
 time, in units of the machine's bandwidth: the fastest copy of as many bytes, measured in the same rounds. "ratio" is PyTorch's time
-over ours in the same round, its median and its quartiles.
+over ours in the same round, its median and its quartiles. On a loaded machine `--cpu --threads 1` counts CPU time.
 """
 
 import argparse
@@ -68,10 +68,10 @@ class Case:
 MOVED = {"forward": 2, "norm + add + ReLU, forward and backward": 7}
 
 
-def seconds(call):
-    begin = time.perf_counter()
+def seconds(call, clock):
+    begin = clock()
     call()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def copies(count):
@@ -87,7 +87,7 @@ def copies(count):
     return out
 
 
-def measure(name, shape, layout, dtype, threads, rounds, rows):
+def measure(name, shape, layout, dtype, threads, rounds, clock, rows):
     torch.set_num_threads(threads)
     case = Case(shape, layout, dtype)
     for what, peers in case.calls().items():
@@ -99,7 +99,7 @@ def measure(name, shape, layout, dtype, threads, rounds, rows):
                 call()
         for _ in range(rounds):
             for peer, call in calls.items():
-                times[peer].append(seconds(call))
+                times[peer].append(seconds(call, clock))
         median = {peer: statistics.median(values) for peer, values in times.items()}
         ratios = sorted(t / f for t, f in zip(times["torch"], times["flatout"]))
         best = min(median[peer] for peer in calls if peer not in peers)
@@ -120,14 +120,16 @@ def main():
     parser.add_argument("--sizes", nargs="*", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--types", nargs="*", default=["float32"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--cpu", action="store_true", help="CPU time of the process instead of wall time: for a loaded machine, 1 thread")
     options = parser.parse_args()
+    clock = time.process_time if options.cpu else time.perf_counter
     print(f"torch {torch.__version__}, kernels: {library().flatout_nn_isa().decode()}")
     rows = []
     for threads in options.threads:
         for dtype in options.types:
             for name in options.sizes:
                 for layout in FORMATS:
-                    measure(name, SHAPES[name], layout, getattr(torch, dtype), threads, options.rounds, rows)
+                    measure(name, SHAPES[name], layout, getattr(torch, dtype), threads, options.rounds, clock, rows)
     if options.csv:
         with open(options.csv, "w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])

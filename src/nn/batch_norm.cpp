@@ -15,7 +15,7 @@ namespace flatout::nn {
 namespace {
 
 // Results so large would drive out of the caches what the next operation needs from them anyway.
-constexpr int64_t kStreamBytes = 8 << 20;
+constexpr int64_t kStreamedSize = 8 << 20;
 
 Status check_threads(const Shape& shape, const Threads& threads) {
   if (threads.count >= 1) return {};
@@ -93,7 +93,7 @@ class Work {
   bool may_stream(const void* to) const {
     const int64_t alignment = kernels_.stream_alignment;
     return alignment > 0 && to != nullptr &&
-           shape_.elements() * static_cast<int64_t>(size_of(shape_.type)) >= kStreamBytes &&
+           shape_.elements() * static_cast<int64_t>(size_of(shape_.type)) >= kStreamedSize &&
            reinterpret_cast<uintptr_t>(to) % static_cast<uintptr_t>(alignment) == 0 &&
            geometry_.aligned(alignment);
   }

@@ -23,6 +23,9 @@ struct Tile {
 /// Bytes of mask for a run of values; a run begins on a byte.
 constexpr int64_t mask_run(int64_t length) { return (length + 7) / 8; }
 
+/// What is stored past the caches begins at a multiple of this: a cache line.
+constexpr int64_t kStreamBytes = 64;
+
 /// Arrays by channel may be read so many values past their end.
 constexpr int64_t kSlack = 16;
 
@@ -83,7 +86,7 @@ struct Kernels {
   void (*normalize)(const Tile&, const NormalizePass<Real>&);
   void (*sums)(const Tile&, const SumsPass<Real>&);
   void (*gradient)(const Tile&, const GradientPass<Real>&);
-  int64_t stream_alignment;  // of each run in bytes, if `stream` is to be set; 0: it may not be
+  int64_t stream_alignment;  // of each run, if `stream` is to be set; 0: it may not be
 };
 
 enum class Isa : uint8_t { kPortable, kAvx2, kAvx512 };

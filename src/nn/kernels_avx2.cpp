@@ -12,7 +12,7 @@ namespace {
 struct Avx2 {
   using Real = float;
   static constexpr int kLanes = 8;
-  static constexpr int64_t kStreamAlignment = 16;
+  static constexpr bool kStreams = true;
 
   using Vec = __m256;
   FLATOUT_SIMD Vec set(float value) { return _mm256_set1_ps(value); }
@@ -46,10 +46,7 @@ struct Avx2 {
   FLATOUT_SIMD void store(F16* to, Vec v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), f16(v));
   }
-  FLATOUT_SIMD void stream(float* to, Vec v) {
-    _mm_stream_ps(to, _mm256_castps256_ps128(v));
-    _mm_stream_ps(to + 4, _mm256_extractf128_ps(v, 1));
-  }
+  FLATOUT_SIMD void stream(float* to, Vec v) { _mm256_stream_ps(to, v); }
   FLATOUT_SIMD void stream(Bf16* to, Vec v) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(to), bf16(v));
   }

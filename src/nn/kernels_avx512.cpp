@@ -18,7 +18,7 @@ namespace {
 struct Avx512 {
   using Real = float;
   static constexpr int kLanes = 16;
-  static constexpr int64_t kStreamAlignment = 64;
+  static constexpr bool kStreams = true;
 
   using Vec = __m512;
   FLATOUT_SIMD Vec set(float value) { return _mm512_set1_ps(value); }

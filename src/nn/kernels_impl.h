@@ -1,7 +1,7 @@
 // The passes, written once for every instruction set. A file that includes this defines
 // FLATOUT_TARGET, the attribute of its functions, and a class S of operations on vectors:
 //
-//   Real, kLanes, kStreamAlignment
+//   Real, kLanes, kStreams
 //   Vec    kLanes Reals:  set load store stream add sub fma relu; passes keep (a bit a lane)
 //   Wide   as many doubles: widen wide_set load_wide store_wide wide_add wide_sub wide_fma wide_sum
 //
@@ -38,6 +38,9 @@ struct Passes {
   using Wide = typename S::Wide;
   static constexpr int kLanes = S::kLanes;
   static constexpr int64_t kFold = 8;
+  // Values of a cache line: what is stored past the caches is stored by whole lines, one result
+  // after the other, or else the buffers that gather them run out.
+  static constexpr int64_t kLine = std::max<int64_t>(kStreamBytes / sizeof(T), kLanes);
   static constexpr bool kExact = std::is_same_v<T, Real>;  // the data have all digits of Real
 
   template <class Pointer>
@@ -192,59 +195,64 @@ struct Passes {
 
   enum NormalizeFlag { kResidual = 1, kRelu = 2, kMask = 4, kStream = 8, kNormalizeFlags = 16 };
 
-  // Value j of the run that begins at `first` and at `mask`.
-  template <int flags, bool whole>
-  FLATOUT_SIMD void normalize_vector(const NormalizePass<Real>& pass, int64_t first, uint8_t* mask,
-                                     int64_t j, int lanes, Vec shift, Vec scale, Vec offset) {
-    const int64_t at = first + j;
-    const Vec x = load<whole>(in(pass.x) + at, lanes);
-    Vec y = S::fma(S::sub(x, shift), scale, offset);
-    if constexpr ((flags & kResidual) != 0) {
-      y = S::add(y, load<whole>(in(pass.residual) + at, lanes));
+  // Coefficients of a plane (the same for every vector) or of columns of rows.
+  struct Normalizer {
+    Vec shift, scale, offset;
+  };
+  template <bool rows>
+  FLATOUT_SIMD Normalizer normalizer(const NormalizePass<Real>& pass, int64_t c) {
+    if constexpr (rows) {
+      return {S::load(pass.shift + c), S::load(pass.scale + c), S::load(pass.offset + c)};
+    } else {
+      return {S::set(pass.shift[c]), S::set(pass.scale[c]), S::set(pass.offset[c])};
     }
-    if constexpr ((flags & kMask) != 0) store_bits<whole>(mask, j, S::passes(y), lanes);
-    if constexpr ((flags & kRelu) != 0) y = S::relu(y);
-    store<whole, (flags & kStream) != 0>(static_cast<T*>(pass.y) + at, y, lanes);
   }
 
-  template <int flags>
-  FLATOUT_TARGET static void normalize_planes(const Tile& tile, const NormalizePass<Real>& pass) {
+  // The vectors from value j on of the run that begins at `first` and at `mask`. If not whole, it
+  // is one of `lanes` values.
+  template <int flags, bool rows, bool whole, int vectors>
+  FLATOUT_SIMD void normalize_vectors(const NormalizePass<Real>& pass, int64_t first, uint8_t* mask,
+                                      int64_t j, int lanes, const Normalizer& plane) {
+    Vec y[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t i = j + v * kLanes;
+      const Normalizer k = rows ? normalizer<true>(pass, i) : plane;
+      const Vec x = load<whole>(in(pass.x) + first + i, lanes);
+      y[v] = S::fma(S::sub(x, k.shift), k.scale, k.offset);
+      if constexpr ((flags & kResidual) != 0) {
+        y[v] = S::add(y[v], load<whole>(in(pass.residual) + first + i, lanes));
+      }
+      if constexpr ((flags & kMask) != 0) store_bits<whole>(mask, i, S::passes(y[v]), lanes);
+      if constexpr ((flags & kRelu) != 0) y[v] = S::relu(y[v]);
+    }
+    for (int v = 0; v < vectors; ++v) {
+      store<whole, (flags & kStream) != 0>(static_cast<T*>(pass.y) + first + j + v * kLanes, y[v],
+                                           lanes);
+    }
+  }
+
+  template <int flags, bool rows>
+  FLATOUT_TARGET static void normalize_tile(const Tile& tile, const NormalizePass<Real>& pass) {
+    const int64_t runs = rows ? 1 : tile.channels;
+    const int64_t length = rows ? tile.channels : tile.length;
     for (int64_t i = 0; i < tile.outer; ++i) {
-      for (int64_t c = 0; c < tile.channels; ++c) {
-        const int64_t first = i * tile.stride + c * tile.length;
+      for (int64_t c = 0; c < runs; ++c) {
+        const int64_t first = i * tile.stride + c * length;
         uint8_t* mask = (flags & kMask) == 0
                             ? nullptr
-                            : pass.mask + i * tile.mask_stride + c * mask_run(tile.length);
-        const Vec shift = S::set(pass.shift[c]);
-        const Vec scale = S::set(pass.scale[c]);
-        const Vec offset = S::set(pass.offset[c]);
+                            : pass.mask + i * tile.mask_stride + c * mask_run(length);
+        const Normalizer k = normalizer<false>(pass, c);
         int64_t j = 0;
-        for (; j + kLanes <= tile.length; j += kLanes) {
-          normalize_vector<flags, true>(pass, first, mask, j, kLanes, shift, scale, offset);
+        for (; j + kLine <= length; j += kLine) {
+          normalize_vectors<flags, rows, true, kLine / kLanes>(pass, first, mask, j, kLanes, k);
         }
-        if (j < tile.length) {
-          normalize_vector<flags, false>(pass, first, mask, j, static_cast<int>(tile.length - j),
-                                         shift, scale, offset);
+        for (; j + kLanes <= length; j += kLanes) {
+          normalize_vectors<flags, rows, true, 1>(pass, first, mask, j, kLanes, k);
         }
-      }
-    }
-    if constexpr ((flags & kStream) != 0) S::fence();
-  }
-
-  template <int flags>
-  FLATOUT_TARGET static void normalize_rows(const Tile& tile, const NormalizePass<Real>& pass) {
-    for (int64_t i = 0; i < tile.outer; ++i) {
-      const int64_t first = i * tile.stride;
-      uint8_t* mask = (flags & kMask) == 0 ? nullptr : pass.mask + i * tile.mask_stride;
-      int64_t c = 0;
-      for (; c + kLanes <= tile.channels; c += kLanes) {
-        normalize_vector<flags, true>(pass, first, mask, c, kLanes, S::load(pass.shift + c),
-                                      S::load(pass.scale + c), S::load(pass.offset + c));
-      }
-      if (c < tile.channels) {
-        normalize_vector<flags, false>(pass, first, mask, c, static_cast<int>(tile.channels - c),
-                                       S::load(pass.shift + c), S::load(pass.scale + c),
-                                       S::load(pass.offset + c));
+        if (j < length) {
+          normalize_vectors<flags, rows, false, 1>(pass, first, mask, j,
+                                                   static_cast<int>(length - j), k);
+        }
       }
     }
     if constexpr ((flags & kStream) != 0) S::fence();
@@ -255,7 +263,7 @@ struct Passes {
                                  std::integer_sequence<int, flags...> /*all*/) {
     using Function = void (*)(const Tile&, const NormalizePass<Real>&);
     static constexpr std::array<Function, kNormalizeFlags> kFunctions = {
-        (rows ? &normalize_rows<flags> : &normalize_planes<flags>)...};
+        &normalize_tile<flags, rows>...};
     kFunctions[(pass.residual != nullptr ? kResidual : 0) | (pass.relu ? kRelu : 0) |
                (pass.mask != nullptr ? kMask : 0) | (pass.stream ? kStream : 0)](tile, pass);
   }
@@ -384,66 +392,72 @@ struct Passes {
 
   enum GradientFlag { kMasked = 1, kCentered = 2, kToResidual = 4, kPast = 8, kGradientFlags = 16 };
 
-  struct Coefficients {
+  struct Slopes {
     Vec shift, scale, slope, offset;
   };
-
-  template <int flags, bool whole>
-  FLATOUT_SIMD void gradient_vector(const GradientPass<Real>& pass, int64_t first,
-                                    const uint8_t* mask, int64_t j, int lanes,
-                                    const Coefficients& k) {
-    constexpr bool stream = (flags & kPast) != 0;
-    const int64_t at = first + j;
-    const Vec dz = load_dz<whole, (flags & kMasked) != 0>(in(pass.dy) + first, mask, j, lanes);
-    Vec dx;
-    if constexpr ((flags & kCentered) != 0) {
-      const Vec centered = S::sub(load<whole>(in(pass.x) + at, lanes), k.shift);
-      dx = S::fma(dz, k.scale, S::fma(centered, k.slope, k.offset));
+  template <bool rows>
+  FLATOUT_SIMD Slopes slopes(const GradientPass<Real>& pass, int64_t c) {
+    if constexpr (rows) {
+      return {S::load(pass.shift + c), S::load(pass.scale + c), S::load(pass.slope + c),
+              S::load(pass.offset + c)};
     } else {
-      dx = S::mul(dz, k.scale);
-    }
-    if (pass.dx != nullptr) store<whole, stream>(static_cast<T*>(pass.dx) + at, dx, lanes);
-    if constexpr ((flags & kToResidual) != 0) {
-      store<whole, stream>(static_cast<T*>(pass.d_residual) + at, dz, lanes);
+      return {S::set(pass.shift[c]), S::set(pass.scale[c]), S::set(pass.slope[c]),
+              S::set(pass.offset[c])};
     }
   }
 
-  template <int flags>
-  FLATOUT_TARGET static void gradient_of_planes(const Tile& tile, const GradientPass<Real>& pass) {
-    for (int64_t i = 0; i < tile.outer; ++i) {
-      for (int64_t c = 0; c < tile.channels; ++c) {
-        const int64_t first = i * tile.stride + c * tile.length;
-        const uint8_t* mask = (flags & kMasked) == 0
-                                  ? nullptr
-                                  : pass.mask + i * tile.mask_stride + c * mask_run(tile.length);
-        const Coefficients k{S::set(pass.shift[c]), S::set(pass.scale[c]), S::set(pass.slope[c]),
-                             S::set(pass.offset[c])};
-        int64_t j = 0;
-        for (; j + kLanes <= tile.length; j += kLanes) {
-          gradient_vector<flags, true>(pass, first, mask, j, kLanes, k);
-        }
-        if (j < tile.length) {
-          gradient_vector<flags, false>(pass, first, mask, j, static_cast<int>(tile.length - j), k);
-        }
+  // As normalize_vectors().
+  template <int flags, bool rows, bool whole, int vectors>
+  FLATOUT_SIMD void gradient_vectors(const GradientPass<Real>& pass, int64_t first,
+                                     const uint8_t* mask, int64_t j, int lanes,
+                                     const Slopes& plane) {
+    constexpr bool stream = (flags & kPast) != 0;
+    Vec dz[vectors], dx[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t i = j + v * kLanes;
+      const Slopes k = rows ? slopes<true>(pass, i) : plane;
+      dz[v] = load_dz<whole, (flags & kMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
+      if constexpr ((flags & kCentered) != 0) {
+        const Vec centered = S::sub(load<whole>(in(pass.x) + first + i, lanes), k.shift);
+        dx[v] = S::fma(dz[v], k.scale, S::fma(centered, k.slope, k.offset));
+      } else {
+        dx[v] = S::mul(dz[v], k.scale);
       }
     }
-    if constexpr ((flags & kPast) != 0) S::fence();
+    const int64_t at = first + j;
+    if (pass.dx != nullptr) {
+      for (int v = 0; v < vectors; ++v) {
+        store<whole, stream>(static_cast<T*>(pass.dx) + at + v * kLanes, dx[v], lanes);
+      }
+    }
+    if constexpr ((flags & kToResidual) != 0) {
+      for (int v = 0; v < vectors; ++v) {
+        store<whole, stream>(static_cast<T*>(pass.d_residual) + at + v * kLanes, dz[v], lanes);
+      }
+    }
   }
 
-  template <int flags>
-  FLATOUT_TARGET static void gradient_of_rows(const Tile& tile, const GradientPass<Real>& pass) {
+  template <int flags, bool rows>
+  FLATOUT_TARGET static void gradient_of_tile(const Tile& tile, const GradientPass<Real>& pass) {
+    const int64_t runs = rows ? 1 : tile.channels;
+    const int64_t length = rows ? tile.channels : tile.length;
     for (int64_t i = 0; i < tile.outer; ++i) {
-      const int64_t first = i * tile.stride;
-      const uint8_t* mask = (flags & kMasked) == 0 ? nullptr : pass.mask + i * tile.mask_stride;
-      int64_t c = 0;
-      for (; c < tile.channels; c += kLanes) {
-        const Coefficients k{S::load(pass.shift + c), S::load(pass.scale + c),
-                             S::load(pass.slope + c), S::load(pass.offset + c)};
-        if (c + kLanes <= tile.channels) {
-          gradient_vector<flags, true>(pass, first, mask, c, kLanes, k);
-        } else {
-          gradient_vector<flags, false>(pass, first, mask, c, static_cast<int>(tile.channels - c),
-                                        k);
+      for (int64_t c = 0; c < runs; ++c) {
+        const int64_t first = i * tile.stride + c * length;
+        const uint8_t* mask = (flags & kMasked) == 0
+                                  ? nullptr
+                                  : pass.mask + i * tile.mask_stride + c * mask_run(length);
+        const Slopes k = slopes<false>(pass, c);
+        int64_t j = 0;
+        for (; j + kLine <= length; j += kLine) {
+          gradient_vectors<flags, rows, true, kLine / kLanes>(pass, first, mask, j, kLanes, k);
+        }
+        for (; j + kLanes <= length; j += kLanes) {
+          gradient_vectors<flags, rows, true, 1>(pass, first, mask, j, kLanes, k);
+        }
+        if (j < length) {
+          gradient_vectors<flags, rows, false, 1>(pass, first, mask, j,
+                                                  static_cast<int>(length - j), k);
         }
       }
     }
@@ -455,7 +469,7 @@ struct Passes {
                                 std::integer_sequence<int, flags...> /*all*/) {
     using Function = void (*)(const Tile&, const GradientPass<Real>&);
     static constexpr std::array<Function, kGradientFlags> kFunctions = {
-        (rows ? &gradient_of_rows<flags> : &gradient_of_planes<flags>)...};
+        &gradient_of_tile<flags, rows>...};
     kFunctions[(pass.mask != nullptr ? kMasked : 0) | (pass.x != nullptr ? kCentered : 0) |
                (pass.d_residual != nullptr ? kToResidual : 0) | (pass.stream ? kPast : 0)](tile,
                                                                                            pass);
@@ -469,7 +483,7 @@ struct Passes {
   template <bool rows>
   static constexpr Kernels<Real> kKernels = {rows ? &moments_of_rows : &moments_of_planes,
                                              &normalize<rows>, &sums<rows>, &gradient<rows>,
-                                             S::kStreamAlignment};
+                                             S::kStreams ? kStreamBytes : 0};
 };
 
 /// The table of one instruction set.

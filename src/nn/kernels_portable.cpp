@@ -13,7 +13,7 @@ template <class R>
 struct Portable {
   using Real = R;
   static constexpr int kLanes = 8;
-  static constexpr int64_t kStreamAlignment = 0;
+  static constexpr bool kStreams = false;
 
   using Vec = std::array<R, kLanes>;
   using Wide = std::array<double, kLanes>;
