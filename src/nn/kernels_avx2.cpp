@@ -46,12 +46,18 @@ struct Avx2 {
   FLATOUT_SIMD void store(F16* to, Vec v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), f16(v));
   }
-  FLATOUT_SIMD void stream(float* to, Vec v) { _mm256_stream_ps(to, v); }
-  FLATOUT_SIMD void stream(Bf16* to, Vec v) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to), bf16(v));
+  // Stores of 32 bytes: pairs of 16 leave half-filled buffers behind where there are two results.
+  FLATOUT_SIMD void stream_line(float* to, const Vec* v) {
+    _mm256_stream_ps(to, v[0]);
+    _mm256_stream_ps(to + 8, v[1]);
   }
-  FLATOUT_SIMD void stream(F16* to, Vec v) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to), f16(v));
+  FLATOUT_SIMD void stream_line(Bf16* to, const Vec* v) {
+    stream32(to, bf16(v[0]), bf16(v[1]));
+    stream32(to + 16, bf16(v[2]), bf16(v[3]));
+  }
+  FLATOUT_SIMD void stream_line(F16* to, const Vec* v) {
+    stream32(to, f16(v[0]), f16(v[1]));
+    stream32(to + 16, f16(v[2]), f16(v[3]));
   }
   FLATOUT_SIMD void fence() { _mm_sfence(); }
 
@@ -96,6 +102,9 @@ struct Avx2 {
  private:
   FLATOUT_SIMD __m128i load128(const void* from) {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
+  }
+  FLATOUT_SIMD void stream32(void* to, __m128i low, __m128i high) {
+    _mm256_stream_si256(static_cast<__m256i*>(to), _mm256_set_m128i(high, low));
   }
   // To nearest, ties to even; NaN as 0x7FC0.
   FLATOUT_SIMD __m128i bf16(Vec v) {

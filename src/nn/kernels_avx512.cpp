@@ -49,13 +49,9 @@ struct Avx512 {
   FLATOUT_SIMD void store(F16* to, Vec v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), f16(v));
   }
-  FLATOUT_SIMD void stream(float* to, Vec v) { _mm512_stream_ps(to, v); }
-  FLATOUT_SIMD void stream(Bf16* to, Vec v) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), bf16(v));
-  }
-  FLATOUT_SIMD void stream(F16* to, Vec v) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), f16(v));
-  }
+  FLATOUT_SIMD void stream_line(float* to, const Vec* v) { _mm512_stream_ps(to, v[0]); }
+  FLATOUT_SIMD void stream_line(Bf16* to, const Vec* v) { stream64(to, bf16(v[0]), bf16(v[1])); }
+  FLATOUT_SIMD void stream_line(F16* to, const Vec* v) { stream64(to, f16(v[0]), f16(v[1])); }
   FLATOUT_SIMD void fence() { _mm_sfence(); }
 
   FLATOUT_SIMD float value(float v) { return v; }
@@ -97,6 +93,10 @@ struct Avx512 {
  private:
   FLATOUT_SIMD __m256i load256(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+  }
+  FLATOUT_SIMD void stream64(void* to, __m256i low, __m256i high) {
+    _mm512_stream_si512(static_cast<__m512i*>(to),
+                        _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
   }
   // To nearest, ties to even; NaN as 0x7FC0.
   FLATOUT_SIMD __m256i bf16(Vec v) {

@@ -2,10 +2,10 @@
 // FLATOUT_TARGET, the attribute of its functions, and a class S of operations on vectors:
 //
 //   Real, kLanes, kStreams
-//   Vec    kLanes Reals:  set load store stream add sub fma relu; passes keep (a bit a lane)
+//   Vec    kLanes Reals:  set load store stream_line add sub fma relu; passes keep (a bit a lane)
 //   Wide   as many doubles: widen wide_set load_wide store_wide wide_add wide_sub wide_fma wide_sum
 //
-// load, store and stream are overloaded by the type of the data.
+// load, store and stream_line are overloaded by the type of the data.
 //
 // Sums of f32 are f64 from the first addition; those of 16-bit data are f32 for kFold values, which
 // costs half as much and no digit that such data have. Squares are f32 for kFold values in either
@@ -61,16 +61,17 @@ struct Passes {
     return load_some(from, lanes);
   }
 
-  template <bool whole, bool stream>
-  FLATOUT_SIMD void store(T* to, Vec value, int lanes) {
+  // The vectors from `to` on; if not whole, the first `lanes` values of one.
+  template <bool whole, bool stream, int vectors>
+  FLATOUT_SIMD void store(T* to, const Vec* values, int lanes) {
     if constexpr (!whole) {
-      T values[kLanes];
-      S::store(values, value);
-      std::memcpy(to, values, static_cast<size_t>(lanes) * sizeof(T));
-    } else if constexpr (stream) {
-      S::stream(to, value);
+      T some[kLanes];
+      S::store(some, values[0]);
+      std::memcpy(to, some, static_cast<size_t>(lanes) * sizeof(T));
+    } else if constexpr (stream && vectors * kLanes == kLine) {
+      S::stream_line(to, values);
     } else {
-      S::store(to, value);
+      for (int v = 0; v < vectors; ++v) S::store(to + v * kLanes, values[v]);
     }
   }
 
@@ -225,10 +226,7 @@ struct Passes {
       if constexpr ((flags & kMask) != 0) store_bits<whole>(mask, i, S::passes(y[v]), lanes);
       if constexpr ((flags & kRelu) != 0) y[v] = S::relu(y[v]);
     }
-    for (int v = 0; v < vectors; ++v) {
-      store<whole, (flags & kStream) != 0>(static_cast<T*>(pass.y) + first + j + v * kLanes, y[v],
-                                           lanes);
-    }
+    store<whole, (flags & kStream) != 0, vectors>(static_cast<T*>(pass.y) + first + j, y, lanes);
   }
 
   template <int flags, bool rows>
@@ -426,14 +424,10 @@ struct Passes {
     }
     const int64_t at = first + j;
     if (pass.dx != nullptr) {
-      for (int v = 0; v < vectors; ++v) {
-        store<whole, stream>(static_cast<T*>(pass.dx) + at + v * kLanes, dx[v], lanes);
-      }
+      store<whole, stream, vectors>(static_cast<T*>(pass.dx) + at, dx, lanes);
     }
     if constexpr ((flags & kToResidual) != 0) {
-      for (int v = 0; v < vectors; ++v) {
-        store<whole, stream>(static_cast<T*>(pass.d_residual) + at + v * kLanes, dz[v], lanes);
-      }
+      store<whole, stream, vectors>(static_cast<T*>(pass.d_residual) + at, dz, lanes);
     }
   }
 

@@ -68,9 +68,7 @@ struct Portable {
     for (size_t i = 0; i < kLanes; ++i) put(to + i, v[i]);
   }
   template <class T>
-  FLATOUT_SIMD void stream(T* to, const Vec& v) {
-    store(to, v);
-  }
+  FLATOUT_SIMD void stream_line(T* /*to*/, const Vec* /*values*/) {}  // kStreams is false
   FLATOUT_SIMD void fence() {}
 
   FLATOUT_SIMD Wide wide_set(double value) {
