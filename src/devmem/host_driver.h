@@ -1,6 +1,5 @@
 // Host memory as a device: what a policy maps is real memory at real addresses, within a capacity.
-// A handle is a memfd, so that it can be mapped elsewhere with its contents' pages still in use,
-// just as physical memory of a card.
+// A handle is a memfd, so that the same memory can be mapped elsewhere, as that of a card can.
 #pragma once
 
 #include <map>
