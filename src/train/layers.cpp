@@ -183,14 +183,16 @@ void ResidualBlock<T>::take_shortcut(const Pass<T>& pass, const T* x, T* to) con
   pass.over_samples([&](int, int first, int last) {
     T* at = to + static_cast<size_t>(first) * out.count();
     for (int i = first; i < last; ++i) {
-      for (int c = -before; c < out.channels - before; ++c) {
+      for (int o = 0; o < out.channels; ++o) {
+        const int c = o - before;
+        if (c < 0 || c >= in.channels) {
+          at = std::fill_n(at, out.height * out.width, T{0});
+          continue;
+        }
+        const T* plane = x + (static_cast<ptrdiff_t>(i) * in.channels + c) * in.height * in.width;
         for (int v = 0; v < out.height; ++v) {
-          const T* row = x + ((static_cast<ptrdiff_t>(i) * in.channels + c) * in.height +
-                              static_cast<ptrdiff_t>(v) * stride_) *
-                                 in.width;
-          for (int u = 0; u < out.width; ++u) {
-            *at++ = c >= 0 && c < in.channels ? row[u * stride_] : T{0};
-          }
+          const T* row = plane + static_cast<ptrdiff_t>(v) * stride_ * in.width;
+          for (int u = 0; u < out.width; ++u) *at++ = row[u * stride_];
         }
       }
     }

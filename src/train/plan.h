@@ -59,6 +59,7 @@ class Plan {
   void want(U** where, size_t count) {
     wants_.push_back({count * sizeof(U), [where](void* at) { *where = static_cast<U*>(at); }});
   }
+  size_t parameter_count() const { return total(parameters_); }  // registered so far
   /// Memory that layers use one after the other, of the size that the largest of them needs.
   void share(size_t slot, T** where, size_t count) {
     shared_.at(slot).count = std::max(shared_.at(slot).count, count);
@@ -99,6 +100,11 @@ class Plan {
     std::vector<T**> where;
   };
   static constexpr size_t kSlots = 4;
+  static size_t total(const std::vector<Array>& arrays) {
+    size_t n = 0;
+    for (const Array& array : arrays) n += array.count();
+    return n;
+  }
 
   int batch_;
   std::vector<Array> parameters_, statistics_;
@@ -115,11 +121,6 @@ Status Plan<T>::provide(Device& device, uint64_t seed) {
   const auto allocate = [&](size_t count) -> Result<std::span<T>> {
     FLATOUT_TRY(void* const at, device.allocate(count * sizeof(T)));
     return std::span<T>(static_cast<T*>(at), count);
-  };
-  const auto total = [](const std::vector<Array>& arrays) {
-    size_t n = 0;
-    for (const Array& array : arrays) n += array.count();
-    return n;
   };
   FLATOUT_TRY(values_, allocate(total(parameters_)));
   FLATOUT_TRY(gradients_, allocate(values_.size()));
