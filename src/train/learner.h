@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +14,8 @@ namespace flatout::train {
 /// Samples of a step: x is [n][channels][height][width].
 struct Batch {
   int64_t index = 0;
+  uint32_t epoch = 0;     // where the next one begins, for batches out of room feed
+  uint64_t position = 0;
   std::vector<float> x;
   std::vector<int> labels;
   int count() const { return static_cast<int>(labels.size()); }
@@ -39,8 +40,8 @@ class Learner {
   virtual Result<Score> forward(const Batch& batch) = 0;
   /// Of the batch that forward() saw last.
   virtual Status backward(const Batch& batch) = 0;
-  /// Waits until the gradients are the mean of all ranks'.
-  virtual Status exchange() { return {}; }
+  /// Waits until gradients and score are the mean of all ranks' (right: the sum).
+  virtual Status exchange(Score*) { return {}; }
   /// `step` counts from 0.
   virtual void update(int64_t step) = 0;
   /// Changes nothing of what is trained.

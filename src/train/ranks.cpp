@@ -62,15 +62,16 @@ Result<RankPlace> find_rank_place(const Variable& variable) {
     return place;
   }
   const bool torchrun = variable("WORLD_SIZE") != nullptr && variable("RANK") != nullptr;
-  const bool slurm = !torchrun && variable("SLURM_PROCID") != nullptr;
+  // srun sets the number of its tasks; in a batch script alone there is but one of us.
+  const bool slurm = !torchrun && variable("SLURM_STEP_NUM_TASKS") != nullptr;
   if (!torchrun && !slurm) return place;
   FLATOUT_TRY_STATUS(torchrun ? numbered(variable, "RANK", "WORLD_SIZE", place)
-                              : numbered(variable, "SLURM_PROCID", "SLURM_NTASKS", place));
+                              : numbered(variable, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", place));
   if (place.size == 1) return place;
   place.carrier = RankPlace::Carrier::kSockets;
   if (const char* address = variable("MASTER_ADDR")) {
     place.address = address;
-  } else if (const char* nodes = slurm ? variable("SLURM_JOB_NODELIST") : nullptr) {
+  } else if (const char* nodes = slurm ? variable("SLURM_STEP_NODELIST") : nullptr) {
     place.address = first_host(nodes);
   } else {
     return Error{Code::kBadInput, "MASTER_ADDR is not set", "it names the host of rank 0"};

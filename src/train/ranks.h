@@ -26,8 +26,8 @@ struct RankPlace {
 };
 
 /// From the variables of mpirun (OMPI_COMM_WORLD_*, PMI_*), of torchrun (RANK, WORLD_SIZE,
-/// MASTER_ADDR, MASTER_PORT), or of Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_ID and the first
-/// node of the job). `variable` is getenv. Errors: kBadInput, naming the variable.
+/// MASTER_ADDR, MASTER_PORT), or of srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID and the
+/// first of SLURM_STEP_NODELIST). `variable` is getenv. Errors: kBadInput, naming the variable.
 Result<RankPlace> find_rank_place(const std::function<const char*(const char*)>& variable);
 
 /// The first of "node[07-09,12],other": "node07".

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <thread>
 
@@ -141,8 +140,8 @@ Result<Socket> listen_at(const Address& where) {
       bind(out.fd(), reinterpret_cast<const sockaddr*>(&where.at), where.length) != 0 ||
       listen(out.fd(), 1024) != 0) {
     Error error = fs::error_from_errno(
-        errno, fmt::format("rank 0 cannot listen on port {}", port_of(where.at)));
-    error.hint = "is MASTER_ADDR this host, and MASTER_PORT free?";
+        errno, fmt::format("cannot listen on port {}", port_of(where.at)));
+    error.hint = "is MASTER_ADDR the host of rank 0, and MASTER_PORT free?";
     return error;
   }
   return out;
