@@ -28,7 +28,7 @@ nn::Threads threads_of(Pool& pool) {
 }  // namespace
 
 template <class T>
-BatchNorm<T>::BatchNorm(Plan<T>& plan, const std::string& name, Dims dims, bool relu)
+BatchNorm<T>::BatchNorm(MemoryPlan<T>& plan, const std::string& name, Dims dims, bool relu)
     : dims_(dims), relu_(relu) {
   const auto channels = static_cast<size_t>(dims.channels);
   plan.parameter(name + ".weight", {dims.channels}, T{1}, T{0}, &gamma_, &d_gamma_);

@@ -133,7 +133,7 @@ Dims Convolution<T>::output(Dims in, const ConvolutionShape& shape) {
 }
 
 template <class T>
-Convolution<T>::Convolution(Plan<T>& plan, const std::string& name, Dims in,
+Convolution<T>::Convolution(MemoryPlan<T>& plan, const std::string& name, Dims in,
                             const ConvolutionShape& shape)
     : Layer<T>(in, output(in, shape)),
       shape_(shape),

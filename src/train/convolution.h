@@ -36,7 +36,7 @@ struct Window {
 template <class T>
 class Convolution : public Layer<T> {
  public:
-  Convolution(Plan<T>& plan, const std::string& name, Dims in, const ConvolutionShape& shape);
+  Convolution(MemoryPlan<T>& plan, const std::string& name, Dims in, const ConvolutionShape& shape);
 
   Status forward(const Pass<T>& pass, const T* x, T* y) override;
   Status backward(const Pass<T>& pass, const T* x, const T* y, T* dy, T* dx) override;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "train/plan.h"
+#include "train/memory_plan.h"
 
 namespace flatout::train {
 
@@ -27,7 +27,7 @@ struct Pass {
   int n = 0;  // samples
   bool training = true;
   Device* device = nullptr;
-  const Plan<T>* plan = nullptr;
+  const MemoryPlan<T>* plan = nullptr;
   Exchange* exchange = nullptr;  // null: statistics are of this batch alone
   int part = 0;                  // of the exchange
 

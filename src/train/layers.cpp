@@ -35,7 +35,7 @@ Status Relu<T>::backward(const Pass<T>& pass, const T*, const T* y, T* dy, T* dx
 // ---- pooling ----
 
 template <class T>
-MaxPool<T>::MaxPool(Plan<T>& plan, Dims in)
+MaxPool<T>::MaxPool(MemoryPlan<T>& plan, Dims in)
     : Layer<T>(in, {in.channels, in.height / 2, in.width / 2}) {
   plan.want(&which_, static_cast<size_t>(plan.batch()) * this->out().count());
 }
@@ -118,7 +118,7 @@ Status GlobalAveragePool<T>::backward(const Pass<T>& pass, const T*, const T*, T
 // ---- dense ----
 
 template <class T>
-Dense<T>::Dense(Plan<T>& plan, const std::string& name, Dims in, int outputs)
+Dense<T>::Dense(MemoryPlan<T>& plan, const std::string& name, Dims in, int outputs)
     : Layer<T>(in, {outputs, 1, 1}), inputs_(static_cast<int>(in.count())) {
   const T bound = 1 / std::sqrt(static_cast<T>(inputs_));
   plan.parameter(name + ".weight", {outputs, inputs_}, T{0}, bound, &weight_, &d_weight_);
@@ -159,7 +159,7 @@ Status Dense<T>::backward(const Pass<T>& pass, const T* x, const T*, T* dy, T* d
 // ---- the residual block ----
 
 template <class T>
-ResidualBlock<T>::ResidualBlock(Plan<T>& plan, const std::string& name, Dims in, int channels,
+ResidualBlock<T>::ResidualBlock(MemoryPlan<T>& plan, const std::string& name, Dims in, int channels,
                                 int stride)
     : Layer<T>(in, {channels, (in.height + stride - 1) / stride, (in.width + stride - 1) / stride}),
       stride_(stride),

@@ -24,7 +24,7 @@ class Relu : public Layer<T> {
 template <class T>
 class MaxPool : public Layer<T> {
  public:
-  MaxPool(Plan<T>& plan, Dims in);
+  MaxPool(MemoryPlan<T>& plan, Dims in);
   Status forward(const Pass<T>& pass, const T* x, T* y) override;
   Status backward(const Pass<T>& pass, const T* x, const T* y, T* dy, T* dx) override;
 
@@ -45,7 +45,7 @@ class GlobalAveragePool : public Layer<T> {
 template <class T>
 class Dense : public Layer<T> {
  public:
-  Dense(Plan<T>& plan, const std::string& name, Dims in, int outputs);
+  Dense(MemoryPlan<T>& plan, const std::string& name, Dims in, int outputs);
   Status forward(const Pass<T>& pass, const T* x, T* y) override;
   Status backward(const Pass<T>& pass, const T* x, const T* y, T* dy, T* dx) override;
 
@@ -61,7 +61,7 @@ class Dense : public Layer<T> {
 template <class T>
 class BatchNorm {
  public:
-  BatchNorm(Plan<T>& plan, const std::string& name, Dims dims, bool relu);
+  BatchNorm(MemoryPlan<T>& plan, const std::string& name, Dims dims, bool relu);
   /// residual may be null; y may be x.
   Status forward(const Pass<T>& pass, const T* x, const T* residual, T* y);
   /// dx may be dy; d_residual, null where there was none, may not.
@@ -85,7 +85,7 @@ class BatchNorm {
 template <class T>
 class BatchNormRelu : public Layer<T> {
  public:
-  BatchNormRelu(Plan<T>& plan, const std::string& name, Dims in)
+  BatchNormRelu(MemoryPlan<T>& plan, const std::string& name, Dims in)
       : Layer<T>(in, in), norm_(plan, name, in, true) {}
   Status forward(const Pass<T>& pass, const T* x, T* y) override {
     return norm_.forward(pass, x, nullptr, y);
@@ -104,7 +104,7 @@ class BatchNormRelu : public Layer<T> {
 template <class T>
 class ResidualBlock : public Layer<T> {
  public:
-  ResidualBlock(Plan<T>& plan, const std::string& name, Dims in, int channels, int stride);
+  ResidualBlock(MemoryPlan<T>& plan, const std::string& name, Dims in, int channels, int stride);
   Status forward(const Pass<T>& pass, const T* x, T* y) override;
   Status backward(const Pass<T>& pass, const T* x, const T* y, T* dy, T* dx) override;
 

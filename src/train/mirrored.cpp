@@ -158,7 +158,7 @@ Status Mirrored::exchange(Score* score) {
 __attribute__((noinline)) void Mirrored::update(int64_t step) {
   team_->run(count(), [&](int r) {
     Replica& replica = replicas_[static_cast<size_t>(r)];
-    const Plan<float>& plan = replica.model->plan();
+    const MemoryPlan<float>& plan = replica.model->plan();
     replica.optimizer->update(plan.values(), plan.gradients(), step, replica.device->pool());
   });
 }
@@ -182,7 +182,7 @@ Result<Score> Mirrored::evaluate(const Batch& batch) {
 std::vector<Tensor> Mirrored::state() { return state_of(replicas_[0]); }
 
 std::vector<Tensor> Mirrored::state_of(const Replica& replica) {
-  const Plan<float>& plan = replica.model->plan();
+  const MemoryPlan<float>& plan = replica.model->plan();
   std::vector<Tensor> out;
   for (const auto& p : plan.parameters()) out.push_back({p.name, p.shape, p.values});
   for (const auto& p : plan.statistics()) out.push_back({p.name, p.shape, p.values});

@@ -79,7 +79,7 @@ Result<std::unique_ptr<Model<T>>> Model<T>::make(std::string_view name, int clas
   std::unique_ptr<Model> model(new Model(batch, device));
   if (name == "lenet") model->build_lenet(classes);
   if (name == "resnet20") model->build_resnet20(classes);
-  Plan<T>& plan = model->plan_;
+  MemoryPlan<T>& plan = model->plan_;
   model->outputs_.resize(model->layers_.size());
   for (size_t i = 0; i < model->layers_.size(); ++i) {
     const size_t size = static_cast<size_t>(batch) * model->layers_[i]->out().count();

@@ -35,7 +35,7 @@ class Model {
   /// plan().values()) on are final.
   Status backward(const std::function<void(size_t first)>& ready);
 
-  const Plan<T>& plan() const { return plan_; }
+  const MemoryPlan<T>& plan() const { return plan_; }
 
  private:
   Model(int batch, Device& device) : plan_(batch), device_(device) {}
@@ -43,7 +43,7 @@ class Model {
   void build_lenet(int classes);
   void build_resnet20(int classes);
 
-  Plan<T> plan_;
+  MemoryPlan<T> plan_;
   Device& device_;
   Layers<T> layers_;
   std::vector<size_t> first_parameter_;  // of each layer

@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "train/device.h"
-#include "train/plan.h"
+#include "train/memory_plan.h"
 
 namespace flatout::train {
 

@@ -54,6 +54,11 @@ std::string first_host(std::string_view nodes) {
 
 Result<RankPlace> find_rank_place(const Variable& variable) {
   RankPlace place;
+  for (const char* local : {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"}) {
+    if (variable(local) == nullptr) continue;
+    FLATOUT_TRY(place.local, integer(variable, local, 1, kMostRanks));
+    break;
+  }
   for (const auto& [rank, size] : {std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                    std::pair{"PMI_RANK", "PMI_SIZE"}}) {
     if (variable(size) == nullptr) continue;

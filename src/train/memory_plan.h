@@ -39,10 +39,10 @@ struct Named {
 inline constexpr int kParts = 16;
 
 template <class T>
-class Plan {
+class MemoryPlan {
  public:
   /// For batches of up to `batch` samples.
-  explicit Plan(int batch) : batch_(batch) {}
+  explicit MemoryPlan(int batch) : batch_(batch) {}
 
   int batch() const { return batch_; }
 
@@ -117,7 +117,7 @@ class Plan {
 };
 
 template <class T>
-Status Plan<T>::provide(Device& device, uint64_t seed) {
+Status MemoryPlan<T>::provide(Device& device, uint64_t seed) {
   const auto allocate = [&](size_t count) -> Result<std::span<T>> {
     FLATOUT_TRY(void* const at, device.allocate(count * sizeof(T)));
     return std::span<T>(static_cast<T*>(at), count);
