@@ -3,8 +3,8 @@
 
     build/venv/bin/python bench/train/compare.py [--flatout build/release/flatout] [--rounds 5] [--csv bench/results/train.csv]
 
-Both train from pictures that are generated or in memory; ours decodes and augments them in its loader threads, which is part of its
-figures, PyTorch is given ready batches. CPU seconds of the whole process over the steps: the machines are shared.
+Ours reads generated files of MNIST's and CIFAR-10's kind and augments in a loader thread, which is part of its figures; PyTorch is
+given one ready batch again and again. CPU seconds of the whole process over the steps: the machines are shared.
 """
 
 import argparse
@@ -15,8 +15,10 @@ import pathlib
 import platform
 import resource
 import statistics
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -49,10 +51,21 @@ def torch_steps(model_name, batch, steps, threads):
     print(json.dumps({"cpu_ms": cpu / steps * 1000, "wall_ms": wall / steps * 1000, "version": torch.__version__}))
 
 
-def ours(flatout, model_name, batch, steps, threads):
-    # One epoch, so that nothing is validated in between; the validation at the end is part of the figure and small.
-    done = subprocess.run([flatout, "train", "--json", "--model", model_name, "--batch", str(batch), "--steps", str(steps + 1), "--threads",
-                           str(threads), "--loaders", "1", "--samples", str(batch * 4 * steps)], capture_output=True, text=True, check=True)
+def write_data(folder):
+    """Random pictures, and no test set: nothing is validated."""
+    random = os.urandom
+    count = 2048
+    (folder / "lenet").mkdir()
+    (folder / "lenet/train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, count, 28, 28) + random(count * 28 * 28))
+    labels = bytes(i % 10 for i in range(count))
+    (folder / "lenet/train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, count) + labels)
+    (folder / "resnet20").mkdir()
+    (folder / "resnet20/data_batch_1.bin").write_bytes(b"".join(bytes([y]) + random(3072) for y in labels))
+
+
+def ours(flatout, folder, model_name, batch, steps, threads):
+    done = subprocess.run([flatout, "train", "--json", "--model", model_name, "--data", str(folder / model_name), "--batch", str(batch),
+                           "--steps", str(steps), "--threads", str(threads), "--loaders", "1"], capture_output=True, text=True, check=True)
     out = json.loads(done.stdout)
     return {"cpu_ms": out["cpu_seconds"] / out["steps"] * 1000, "wall_ms": out["seconds"] / out["steps"] * 1000}
 
@@ -68,13 +81,16 @@ def main():
         torch_steps(options.torch[0], *map(int, options.torch[1:]))
         return
     rows = []
+    temporary = tempfile.TemporaryDirectory()
+    folder = pathlib.Path(temporary.name)
+    write_data(folder)
     for threads in (1, 2):
         for model_name, batch, steps in CASES:
             figures = {"flatout": [], "torch": []}
             for round_number in range(options.rounds):
                 peer = subprocess.run([sys.executable, __file__, "--torch", model_name, str(batch), str(steps), str(threads)],
                                       capture_output=True, text=True, check=True)
-                for who, one in (("torch", json.loads(peer.stdout)), ("flatout", ours(options.flatout, model_name, batch, steps, threads))):
+                for who, one in (("torch", json.loads(peer.stdout)), ("flatout", ours(options.flatout, folder, model_name, batch, steps, threads))):
                     figures[who].append(one)
                     rows.append({"model": model_name, "batch": batch, "threads": threads, "round": round_number, "who": who,
                                  "cpu_ms_per_step": round(one["cpu_ms"], 3), "wall_ms_per_step": round(one["wall_ms"], 3),
