@@ -3,8 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <functional>
+#include <thread>
 
 namespace flatout::train {
+namespace {
+
+// Gradients that are sent together: few enough to begin early, enough to be worth a message.
+constexpr size_t kBucket = 1 << 16;
+
+}  // namespace
 
 /// Replicas lay their values down; the last to come fetches those of the other ranks.
 class Mirrored::Meeting : public Exchange {
@@ -49,6 +58,58 @@ class Mirrored::Meeting : public Exchange {
   Status status_;
 };
 
+class Mirrored::Messenger {
+ public:
+  explicit Messenger(Mirrored& learner) : learner_(learner), thread_([this] { serve(); }) {}
+  ~Messenger() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void hand_over(size_t first, size_t last) {
+    {
+      const std::lock_guard lock(mutex_);
+      buckets_.push_back({first, last});
+    }
+    changed_.notify_all();
+  }
+  /// Waits until all are averaged.
+  Status wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return buckets_.empty(); });
+    return status_;
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stop_ || !buckets_.empty(); });
+      if (stop_) return;
+      const auto [first, last] = buckets_.front();
+      if (status_.ok()) {
+        lock.unlock();
+        Status status = learner_.average(first, last, nullptr);
+        lock.lock();
+        status_ = std::move(status);
+      }
+      buckets_.pop_front();
+      changed_.notify_all();
+    }
+  }
+
+  Mirrored& learner_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<size_t, size_t>> buckets_;  // the first is under way
+  bool stop_ = false;
+  Status status_;
+  std::thread thread_;
+};
+
 Mirrored::Mirrored(const MirroredOptions& options) : options_(options) {}
 Mirrored::~Mirrored() = default;
 
@@ -79,6 +140,7 @@ Result<std::unique_ptr<Mirrored>> Mirrored::make(const MirroredOptions& options)
 void Mirrored::join(Ranks* ranks) {
   ranks_ = ranks;
   meeting_->join(ranks);
+  if (!options_.sync_batch_norm) messenger_ = std::make_unique<Messenger>(*this);
 }
 
 __attribute__((noinline)) Result<Score> Mirrored::forward(const Batch& batch) {
@@ -110,40 +172,71 @@ __attribute__((noinline)) Result<Score> Mirrored::forward(const Batch& batch) {
 }
 
 __attribute__((noinline)) Status Mirrored::backward(const Batch&) {
+  handed_over_ = replicas_[0].model->plan().gradients().size();
+  ready_.assign(replicas_.size(), handed_over_);
   std::vector<Status> statuses(replicas_.size());
   team_->run(count(), [&](int r) {
     const auto at = static_cast<size_t>(r);
-    statuses[at] = replicas_[at].model->backward(nullptr);
+    std::function<void(size_t)> ready;
+    if (messenger_ != nullptr) ready = [this, at](size_t first) { note_ready(at, first); };
+    statuses[at] = replicas_[at].model->backward(ready);
   });
   for (const Status& status : statuses) FLATOUT_TRY_STATUS(status);
   return {};
 }
 
-// Gradients [first, last) of all replicas become their mean.
-void Mirrored::average(size_t first, size_t last) {
-  if (count() == 1) return;
-  const auto parts = replicas_.size();
-  team_->run(count(), [&](int part) {
-    const size_t begin = first + (last - first) * static_cast<size_t>(part) / parts;
-    const size_t end = first + (last - first) * (static_cast<size_t>(part) + 1) / parts;
+// Where the slowest replica is goes down by one layer at a time, so buckets end at the same places
+// in all ranks.
+void Mirrored::note_ready(size_t replica, size_t first) {
+  const std::lock_guard lock(ready_mutex_);
+  ready_[replica] = first;
+  const size_t final_from = *std::max_element(ready_.begin(), ready_.end());
+  if (handed_over_ - final_from < (final_from == 0 ? 1 : kBucket)) return;
+  messenger_->hand_over(final_from, handed_over_);
+  handed_over_ = final_from;
+}
+
+// Gradients [first, last) of all replicas become their mean, and that of all ranks. `team`: a
+// thread for each replica, or null.
+Status Mirrored::average(size_t first, size_t last, Pool* team) {
+  const size_t replicas = replicas_.size();
+  const auto gradients = [&](size_t r) {
+    return replicas_[r].model->plan().gradients().subspan(first, last - first);
+  };
+  const auto average_slice = [&](int part) {
+    const size_t size = last - first;
+    const size_t parts = team != nullptr ? replicas : 1;
+    const size_t begin = size * static_cast<size_t>(part) / parts;
+    const size_t end = size * (static_cast<size_t>(part) + 1) / parts;
     for (size_t i = begin; i < end; ++i) {
       float sum = 0;
-      for (const Replica& r : replicas_) sum += r.model->plan().gradients()[i];
-      sum /= static_cast<float>(parts);
-      for (const Replica& r : replicas_) r.model->plan().gradients()[i] = sum;
+      for (size_t r = 0; r < replicas; ++r) sum += gradients(r)[i];
+      sum /= static_cast<float>(replicas);
+      for (size_t r = 0; r < replicas; ++r) gradients(r)[i] = sum;
     }
-  });
+  };
+  if (replicas > 1) {
+    if (team != nullptr) {
+      team->run(count(), average_slice);
+    } else {
+      average_slice(0);
+    }
+  }
+  if (ranks_ == nullptr) return {};
+  FLATOUT_TRY_STATUS(ranks_->average(gradients(0)));
+  for (size_t r = 1; r < replicas; ++r) {
+    std::copy(gradients(0).begin(), gradients(0).end(), gradients(r).begin());
+  }
+  return {};
 }
 
 Status Mirrored::exchange(Score* score) {
-  const std::span<float> gradients = replicas_[0].model->plan().gradients();
-  average(0, gradients.size());
-  if (ranks_ == nullptr) return {};
-  FLATOUT_TRY_STATUS(ranks_->average(gradients));
-  for (size_t r = 1; r < replicas_.size(); ++r) {
-    std::copy(gradients.begin(), gradients.end(),
-              replicas_[r].model->plan().gradients().begin());
+  if (messenger_ != nullptr) {
+    FLATOUT_TRY_STATUS(messenger_->wait());
+  } else {
+    FLATOUT_TRY_STATUS(average(0, replicas_[0].model->plan().gradients().size(), team_.get()));
   }
+  if (ranks_ == nullptr) return {};
   const double mine[2] = {score->loss, static_cast<double>(score->right)};
   std::vector<double> all(2 * static_cast<size_t>(ranks_->size()));
   FLATOUT_TRY_STATUS(ranks_->gather(mine, 2, all.data()));

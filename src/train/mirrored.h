@@ -35,7 +35,8 @@ class Mirrored : public Learner {
   static Result<std::unique_ptr<Mirrored>> make(const MirroredOptions& options);
   ~Mirrored() override;
 
-  /// From now on gradients are averaged with other ranks', which hold the same parameters.
+  /// From now on gradients are averaged with other ranks', which hold the same parameters: bucket
+  /// after bucket while backward goes on, but with synchronised batch norm behind it.
   void join(Ranks* ranks);
 
   Result<Score> forward(const Batch& batch) override;
@@ -54,18 +55,24 @@ class Mirrored : public Learner {
     std::unique_ptr<Model<float>> model;
     std::unique_ptr<Optimizer> optimizer;
   };
-  class Meeting;  // of the replicas, for batch norm
+  class Meeting;    // of the replicas, for batch norm
+  class Messenger;  // a thread that averages gradients while backward goes on
 
   explicit Mirrored(const MirroredOptions& options);
   int count() const { return static_cast<int>(replicas_.size()); }
   static std::vector<Tensor> state_of(const Replica& replica);
-  void average(size_t first, size_t last);
+  Status average(size_t first, size_t last, Pool* team);
+  void note_ready(size_t replica, size_t first);
 
   MirroredOptions options_;
   std::vector<Replica> replicas_;
   std::unique_ptr<Pool> team_;  // a thread for each replica
   std::unique_ptr<Meeting> meeting_;
   Ranks* ranks_ = nullptr;
+  std::unique_ptr<Messenger> messenger_;  // null: one rank, or batch norm that needs the ranks, too
+  std::mutex ready_mutex_;
+  std::vector<size_t> ready_;  // of each replica: gradients from here on are final
+  size_t handed_over_ = 0;     // to the messenger, from here on
 };
 
 }  // namespace flatout::train
