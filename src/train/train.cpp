@@ -276,6 +276,7 @@ Status run(TrainOptions options, Cause cause) {
   FLATOUT_TRY(DataSet data, open_data(options, cause, cores, view, folder));
   const Plan plan = make_plan(cause, options, cores);
 
+  std::unique_ptr<Ranks> ranks;  // outlives the learner, whose thread speaks to them
   Mirrored* mirrored = nullptr;  // the learner, where it is one
   FLATOUT_TRY(const std::unique_ptr<Learner> learner,
               make_learner(options, place, plan, data.classes, mirrored));
@@ -284,7 +285,7 @@ Status run(TrainOptions options, Cause cause) {
   if (!options.resume.empty()) {
     FLATOUT_TRY(progress, resume_checkpoint(options.resume, options, *learner));
   }
-  FLATOUT_TRY(const std::unique_ptr<Ranks> ranks,
+  FLATOUT_TRY(ranks,
               Ranks::join(place, job_digest(options, progress, *learner),
                           nanos(options.rank_timeout * 1e9)));
   if (ranks != nullptr) mirrored->join(ranks.get());
