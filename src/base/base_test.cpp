@@ -1,10 +1,14 @@
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/fs.h"
+#include "base/half.h"
 #include "base/result.h"
 #include "base/stats.h"
 #include "base/text.h"
@@ -79,6 +83,32 @@ TEST(Bytes, AReaderPastTheEndGivesZerosAndSaysSo) {
   EXPECT_EQ(reader.get<uint64_t>(), 0u);
   EXPECT_FALSE(reader.ok());
   EXPECT_EQ(crc32("123456789"), 0xCBF43926u);  // the check value of CRC-32/ISO-HDLC
+}
+
+TEST(Half, RoundsAsTheHardwareDoes) {
+  EXPECT_EQ(to_f16(0.0F), 0x0000);
+  EXPECT_EQ(to_f16(-2.0F), 0xC000);
+  EXPECT_EQ(to_f16(1.0F), 0x3C00);
+  EXPECT_EQ(to_f16(1.0F + 0x1p-11F), 0x3C00);  // a tie goes to even
+  EXPECT_EQ(to_f16(1.0F + 3 * 0x1p-11F), 0x3C02);
+  EXPECT_EQ(to_f16(65504.0F), 0x7BFF);
+  EXPECT_EQ(to_f16(65520.0F), 0x7C00);  // beyond the largest: infinity
+  EXPECT_EQ(to_f16(0x1p-24F), 0x0001);  // the smallest
+  EXPECT_EQ(to_bf16(1.0F), 0x3F80);
+  EXPECT_EQ(to_bf16(1.0F + 0x1p-8F), 0x3F80);
+  EXPECT_EQ(to_bf16(1.0F + 3 * 0x1p-8F), 0x3F82);
+  EXPECT_EQ(to_f16(std::numeric_limits<float>::infinity()), 0x7C00);
+  EXPECT_TRUE(std::isnan(from_f16(to_f16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_TRUE(std::isnan(from_bf16(to_bf16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_TRUE(std::isnan(from_bf16(to_bf16(std::bit_cast<float>(0x7F800001)))));
+}
+
+TEST(Half, EveryNumberSurvivesTheWayThroughFloat) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    if (!std::isnan(from_f16(half))) ASSERT_EQ(to_f16(from_f16(half)), half);
+    if (!std::isnan(from_bf16(half))) ASSERT_EQ(to_bf16(from_bf16(half)), half);
+  }
 }
 
 TEST(Fs, AMissingFileIsNamed) {

@@ -142,20 +142,6 @@ TEST(Simd, EqualsPlainLoopsToTheBit) {
   }
 }
 
-TEST(Write, RoundsToHalvesAsTheHardwareDoes) {
-  EXPECT_EQ(to_f16(0.0F), 0x0000);
-  EXPECT_EQ(to_f16(-2.0F), 0xC000);
-  EXPECT_EQ(to_f16(1.0F), 0x3C00);
-  EXPECT_EQ(to_f16(1.0F + 0x1p-11F), 0x3C00);  // a tie goes to even
-  EXPECT_EQ(to_f16(1.0F + 3 * 0x1p-11F), 0x3C02);
-  EXPECT_EQ(to_f16(65504.0F), 0x7BFF);
-  EXPECT_EQ(to_f16(65520.0F), 0x7C00);  // beyond the largest: infinity
-  EXPECT_EQ(to_f16(0x1p-24F), 0x0001);  // the smallest
-  EXPECT_EQ(to_bf16(1.0F), 0x3F80);
-  EXPECT_EQ(to_bf16(1.0F + 0x1p-8F), 0x3F80);
-  EXPECT_EQ(to_bf16(1.0F + 3 * 0x1p-8F), 0x3F82);
-}
-
 TEST(Render, MirrorsAndLayoutsHoldTheSamePixels) {
   const auto data = make_jpeg({});
   const auto render = [&](bool flip, Type type, Layout layout) {

@@ -1,7 +1,6 @@
 #include "feed/write.h"
 
-#include <bit>
-
+#include "base/half.h"
 #include "feed/simd.h"
 
 namespace flatout::feed {
@@ -66,25 +65,6 @@ Normalize Normalize::from_mean_std(const float mean[3], const float std[3]) {
     out.shift[c] = static_cast<float>(-static_cast<double>(mean[c]) / std[c]);
   }
   return out;
-}
-
-uint16_t to_bf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
-uint16_t to_f16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = (bits >> 16) & 0x8000;
-  const uint32_t magnitude = bits & 0x7FFFFFFF;
-  if (magnitude >= 0x47800000) return static_cast<uint16_t>(sign | 0x7C00);  // 65536 and more
-  if (magnitude < 0x38800000) {
-    // Below the smallest normal number, 2^-14: adding 0.5 leaves the rounded digits at the end.
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000));
-  }
-  const uint32_t rounded = magnitude + 0xFFF + ((magnitude >> 13) & 1);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
 }
 
 void write_planes_f32_portable(const uint8_t* row, int pixels, const Normalize& normalize,

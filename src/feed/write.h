@@ -43,8 +43,4 @@ void write_row(const Target& target, int y, const uint8_t* row);
 void write_planes_f32_portable(const uint8_t* row, int pixels, const Normalize& normalize,
                                float* const planes[3]);
 
-/// Round to nearest even, as hardware does.
-uint16_t to_f16(float value);
-uint16_t to_bf16(float value);
-
 }  // namespace flatout::feed

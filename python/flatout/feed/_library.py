@@ -2,9 +2,9 @@
 
 import ctypes
 import functools
-import os
-import pathlib
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+
+from .._library import find
 
 
 class BatchStruct(ctypes.Structure):
@@ -16,23 +16,10 @@ class Place(ctypes.Structure):
     _fields_ = [("epoch", c_uint32), ("position", c_uint64)]
 
 
-def _find() -> str:
-    named = os.environ.get("FLATOUT_FEED_LIBRARY")
-    if named:
-        return named
-    package = pathlib.Path(__file__).resolve().parents[1]
-    # A wheel; an installation (lib/flatout/python/flatout); a source tree.
-    for folder in (package / "_bin", package.parents[1], package.parents[1] / "build" / "release"):
-        library = folder / "libflatout_feed.so"
-        if library.exists():
-            return str(library)
-    raise ImportError("libflatout_feed.so is not installed beside this package; FLATOUT_FEED_LIBRARY may name it")
-
-
 @functools.lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
     """The loaded library. Every call of its functions releases the GIL."""
-    lib = ctypes.CDLL(_find())
+    lib = ctypes.CDLL(find("libflatout_feed.so", "FLATOUT_FEED_LIBRARY"))
     for name, result, arguments in (
             ("flatout_feed_error", c_char_p, []),
             ("flatout_feed_open", c_void_p, [c_char_p, c_char_p]),

@@ -1,0 +1,179 @@
+"""Batch norm + add + ReLU as torch operators: torch.ops.flatout.batch_norm and its backward, for dense CPU tensors.
+
+They are functional (running statistics come back as new tensors), so that torch.compile and autograd may treat them as any other.
+x, residual, dy: [N, C, H, W], contiguous or channels_last; other strides are copied. Statistics: [2, C] float64, mean and
+1 / sqrt(variance + eps). What the library does is described in flatout/nn.h.
+"""
+
+from ctypes import byref
+
+import torch
+
+from ._library import Backward, Forward, Shape, library
+
+_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
+
+_lib = torch.library.Library("flatout", "DEF")
+_lib.define(
+    "batch_norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
+    "float momentum, float eps, bool relu, bool keep_mask) "
+    "-> (Tensor y, Tensor mask, Tensor statistics, Tensor running_mean, Tensor running_var)")
+_lib.define(
+    "batch_norm_inference(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, "
+    "float eps, bool relu, bool keep_mask) -> (Tensor y, Tensor mask)")
+_lib.define(
+    "batch_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor mask, Tensor statistics, bool relu, bool batch_statistics, "
+    "bool with_residual) -> (Tensor dx, Tensor d_residual, Tensor d_weight, Tensor d_bias)")
+
+
+def supports(dtype: torch.dtype) -> bool:
+    """Whether the operators take data and parameters of this type."""
+    return dtype in _TYPES
+
+
+def memory_format(x: torch.Tensor) -> torch.memory_format:
+    """The layout that the operators give a result for x."""
+    if x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+        return torch.contiguous_format
+    return torch.channels_last
+
+
+def mask_bytes(x: torch.Tensor) -> int:
+    """flatout_nn_mask_bytes of x in its memory_format, in integers that torch.compile may keep symbolic."""
+    n, c, h, w = x.shape
+    plane = h * w
+    if c > 1 and (plane == 1 or memory_format(x) is torch.channels_last):
+        return n * plane * ((c + 7) // 8)
+    return (n + 7) // 8 if plane == 1 else n * c * ((plane + 7) // 8)
+
+
+def _like(x):
+    return torch.empty_like(x, memory_format=memory_format(x))
+
+
+def _parameter_type(*tensors):
+    return next((t.dtype for t in tensors if t is not None), torch.float32)
+
+
+def _pointer(tensor):
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _shape(x, parameters):
+    n, c, h, w = x.shape
+    return Shape(n, c, h, w, memory_format(x) is torch.channels_last, _TYPES[x.dtype], _TYPES[parameters], torch.get_num_threads())
+
+
+def _call(name, shape, arguments):
+    if getattr(library(), name)(byref(shape), byref(arguments)) != 0:
+        raise RuntimeError(library().flatout_nn_error().decode())
+
+
+def _dense(x, residual, *parameters):
+    """x and residual in one dense layout, parameters in one type."""
+    layout = memory_format(x)
+    x = x.contiguous(memory_format=layout)
+    if residual is not None:
+        residual = residual.contiguous(memory_format=layout)
+    kind = _parameter_type(*parameters)
+    return (x, residual, *(None if p is None else p.to(kind).contiguous() for p in parameters))
+
+
+def _empty_mask(x, wanted):
+    return x.new_empty(mask_bytes(x) if wanted else 0, dtype=torch.uint8)
+
+
+def _batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
+    before = (running_mean, running_var)
+    x, residual, weight, bias, *running = _dense(x, residual, weight, bias, *(None if r is None else r.clone() for r in before))
+    y = torch.empty_like(x)
+    mask = _empty_mask(x, keep_mask)
+    statistics = x.new_empty((2, x.shape[1]), dtype=torch.float64)
+    _call("flatout_nn_batch_norm_training", _shape(x, _parameter_type(weight, bias, *running)),
+          Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y),
+                  _pointer(mask) if keep_mask else None, _pointer(statistics[0]), _pointer(statistics[1]),
+                  *map(_pointer, running), momentum, 1))
+    return (y, mask, statistics, *(x.new_empty(0) if r is None else r.to(b.dtype) for b, r in zip(before, running)))
+
+
+def _batch_norm_inference(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask):
+    x, residual, weight, bias, running_mean, running_var = _dense(x, residual, weight, bias, running_mean, running_var)
+    y = torch.empty_like(x)
+    mask = _empty_mask(x, keep_mask)
+    _call("flatout_nn_batch_norm_inference", _shape(x, running_mean.dtype),
+          Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y),
+                  _pointer(mask) if keep_mask else None, None, None, _pointer(running_mean), _pointer(running_var), 0, 1))
+    return y, mask
+
+
+def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
+    x, dy, weight = _dense(x, dy, weight)
+    kind = _parameter_type(weight)
+    dx = torch.empty_like(x)
+    d_residual = torch.empty_like(x) if with_residual else x.new_empty(0)
+    d_weight = x.new_empty(x.shape[1], dtype=kind)
+    d_bias = torch.empty_like(d_weight)
+    _call("flatout_nn_batch_norm_backward", _shape(x, kind),
+          Backward(_pointer(x), _pointer(dy), _pointer(weight), _pointer(mask) if relu else None, _pointer(statistics[0]),
+                   _pointer(statistics[1]), batch_statistics, _pointer(dx), _pointer(d_residual) if with_residual else None,
+                   _pointer(d_weight), _pointer(d_bias)))
+    return dx, d_residual, d_weight, d_bias
+
+
+_lib.impl("batch_norm", _batch_norm, "CPU")
+_lib.impl("batch_norm_inference", _batch_norm_inference, "CPU")
+_lib.impl("batch_norm_backward", _batch_norm_backward, "CPU")
+
+
+@torch.library.register_fake("flatout::batch_norm", lib=_lib)
+def _(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
+    return (_like(x), _empty_mask(x, keep_mask), x.new_empty((2, x.shape[1]), dtype=torch.float64),
+            *(x.new_empty(0) if r is None else torch.empty_like(r) for r in (running_mean, running_var)))
+
+
+@torch.library.register_fake("flatout::batch_norm_inference", lib=_lib)
+def _(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask):
+    return _like(x), _empty_mask(x, keep_mask)
+
+
+@torch.library.register_fake("flatout::batch_norm_backward", lib=_lib)
+def _(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
+    parameter = x.new_empty(x.shape[1], dtype=_parameter_type(weight))
+    return _like(x), _like(x) if with_residual else x.new_empty(0), parameter, torch.empty_like(parameter)
+
+
+def _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics):
+    """dx, d_residual, d_weight, d_bias; None where nobody asks."""
+    _, wants_residual, wants_weight, wants_bias = ctx.needs_input_grad[:4]
+    dx, d_residual, d_weight, d_bias = torch.ops.flatout.batch_norm_backward(
+        dy, x, weight, mask, statistics, ctx.relu, batch_statistics, wants_residual and ctx.relu)
+    if not ctx.relu:
+        d_residual = dy  # the sum's gradient is its addends'
+    return (dx, d_residual if wants_residual else None, d_weight if wants_weight else None, d_bias if wants_bias else None)
+
+
+def _setup(ctx, inputs, output):
+    x, _, weight, _, _, _, _, _, ctx.relu, _ = inputs
+    _, mask, statistics, _, _ = output
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(x, weight, mask, statistics)
+
+
+def _backward(ctx, dy, *_):
+    return (*_gradients(ctx, dy, *ctx.saved_tensors, True), *[None] * 6)
+
+
+def _setup_inference(ctx, inputs, output):
+    x, _, weight, _, running_mean, running_var, ctx.eps, ctx.relu, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, weight, output[1], running_mean, running_var)
+
+
+def _backward_inference(ctx, dy, _):
+    x, weight, mask, running_mean, running_var = ctx.saved_tensors
+    statistics = torch.stack([running_mean.double(), (running_var.double() + ctx.eps).rsqrt()])
+    return (*_gradients(ctx, dy, x, weight, mask, statistics, False), *[None] * 5)
+
+
+torch.library.register_autograd("flatout::batch_norm", _backward, setup_context=_setup, lib=_lib)
+torch.library.register_autograd("flatout::batch_norm_inference", _backward_inference, setup_context=_setup_inference, lib=_lib)

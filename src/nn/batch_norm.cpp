@@ -1,0 +1,596 @@
+#include "nn/batch_norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "base/half.h"
+#include "nn/check.h"
+#include "nn/geometry.h"
+#include "nn/kernels.h"
+#include "nn/parallel.h"
+
+namespace flatout::nn {
+namespace {
+
+// Results so large would drive out of the caches what the next operation needs from them anyway.
+constexpr int64_t kStreamBytes = 8 << 20;
+
+Status check_threads(const Shape& shape, const Threads& threads) {
+  if (threads.count >= 1) return {};
+  return bad_argument(shape, "threads is " + std::to_string(threads.count) + "; at least 1 is needed");
+}
+
+// ---- single values
+
+double value_at(const void* data, Type type, int64_t i) {
+  switch (type) {
+    case Type::kF32:
+      return static_cast<const float*>(data)[i];
+    case Type::kBf16:
+      return from_bf16(static_cast<const uint16_t*>(data)[i]);
+    case Type::kF16:
+      return from_f16(static_cast<const uint16_t*>(data)[i]);
+    case Type::kF64:
+      break;
+  }
+  return static_cast<const double*>(data)[i];
+}
+
+double parameter_at(const void* data, Type type, int64_t i, double otherwise) {
+  return data == nullptr ? otherwise : value_at(data, type, i);
+}
+
+void put_at(void* data, Type type, int64_t i, double value) {
+  switch (type) {
+    case Type::kF32:
+      static_cast<float*>(data)[i] = static_cast<float>(value);
+      return;
+    case Type::kBf16:
+      static_cast<uint16_t*>(data)[i] = to_bf16(static_cast<float>(value));
+      return;
+    case Type::kF16:
+      static_cast<uint16_t*>(data)[i] = to_f16(static_cast<float>(value));
+      return;
+    case Type::kF64:
+      static_cast<double*>(data)[i] = value;
+  }
+}
+
+template <class Pointer>
+Pointer* advance(Pointer* data, Type type, int64_t elements) {
+  using Byte = std::conditional_t<std::is_const_v<Pointer>, const char, char>;
+  return data == nullptr ? nullptr
+                         : static_cast<Byte*>(data) + elements * static_cast<int64_t>(size_of(type));
+}
+
+// ---- what all passes share
+
+template <class Real>
+const Kernels<Real>& kernels_for(Type type, bool rows) {
+  if constexpr (std::is_same_v<Real, double>) {
+    return double_kernels(rows);
+  } else {
+    return float_kernels(type, rows);
+  }
+}
+
+template <class Real>
+class Work {
+ public:
+  Work(const Shape& shape, int arrays, const Threads& threads)
+      : shape_(shape),
+        threads_(threads),
+        geometry_(shape, arrays, threads.count),
+        kernels_(kernels_for<Real>(shape.type, geometry_.rows())) {}
+
+ protected:
+  using Part = Geometry::Part;
+
+  bool may_stream(const void* to) const {
+    const int64_t alignment = kernels_.stream_alignment;
+    return alignment > 0 && to != nullptr &&
+           shape_.elements() * static_cast<int64_t>(size_of(shape_.type)) >= kStreamBytes &&
+           reinterpret_cast<uintptr_t>(to) % static_cast<uintptr_t>(alignment) == 0 &&
+           geometry_.aligned(alignment);
+  }
+
+  std::vector<Real> reals() const {
+    return std::vector<Real>(static_cast<size_t>(shape_.c + kSlack));
+  }
+
+  // Two sums per channel and chunk.
+  void make_sums() {
+    sums_stride_ = shape_.c + kSlack;
+    sums_.assign(static_cast<size_t>(geometry_.chunks() * 2 * sums_stride_), 0);
+  }
+  double* sums(int64_t chunk, int which) {
+    return sums_.data() + (chunk * 2 + which) * sums_stride_;
+  }
+  void clear_sums(Range block) {
+    for (int64_t i = 0; i < geometry_.chunks() * 2; ++i) {
+      std::fill(sums_.data() + i * sums_stride_ + block.begin,
+                sums_.data() + i * sums_stride_ + block.end, 0);
+    }
+  }
+  double total(int64_t c, int which) {
+    double sum = 0;
+    for (int64_t k = 0; k < geometry_.chunks(); ++k) sum += sums(k, which)[c];
+    return sum;
+  }
+
+  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk): what
+  // was read last comes first again, while a cache has it. Blocks go to threads, or if there are too
+  // few, chunks.
+  template <class Begin, class First, class Settle, class Second>
+  void sweep(const Begin& begin, const First& first, const Settle& settle, const Second& second) {
+    const int64_t chunks = geometry_.chunks();
+    const bool by_block = geometry_.blocks() >= threads_.count;
+    const Threads inner = by_block ? Threads{} : threads_;
+    parallel_for(by_block ? threads_ : Threads{}, geometry_.blocks(), [&](int64_t b) {
+      const Range block = geometry_.block(b);
+      begin(block);
+      parallel_for(inner, chunks, [&](int64_t k) { first(block, k); });
+      settle(block);
+      parallel_for(inner, chunks, [&](int64_t k) { second(block, chunks - 1 - k); });
+    });
+  }
+
+  // Where there is a second pass only.
+  template <class Pass>
+  void each_part(const Pass& pass) {
+    const int64_t chunks = geometry_.chunks();
+    parallel_for(threads_, geometry_.blocks() * chunks, [&](int64_t i) {
+      pass(geometry_.block(i / chunks), i % chunks);
+    });
+  }
+
+  const Shape& shape_;
+  const Threads& threads_;
+  const Geometry geometry_;
+  const Kernels<Real>& kernels_;
+
+ private:
+  int64_t sums_stride_ = 0;
+  std::vector<double> sums_;
+};
+
+constexpr auto kNothing = [](auto...) {};
+
+// ---- forward
+
+template <class Real>
+class ForwardWork : Work<Real> {
+  using Base = Work<Real>;
+  using typename Base::Part;
+  using Base::geometry_;
+  using Base::kernels_;
+  using Base::shape_;
+
+ public:
+  ForwardWork(const Shape& shape, const Forward& forward, const Threads& threads)
+      : Base(shape, 1, threads), forward_(forward), shift_(Base::reals()) {}
+
+  void moments(const Moments& moments) {
+    Base::make_sums();
+    Base::sweep([this](Range block) { guess_shift(block); },
+                [this](Range block, int64_t k) { add_moments(block, k); },
+                [&](Range block) { settle_moments(block, moments); }, kNothing);
+  }
+
+  void training(const Moments& moments, const Statistics& statistics) {
+    Base::make_sums();
+    prepare_normalize();
+    const auto settle = [&](Range block) {
+      settle_moments(block, moments);
+      for (int64_t c = block.begin; c < block.end; ++c) {
+        const double variance = moments.m2[c] / moments.count;
+        statistics.mean[c] = moments.mean[c];
+        statistics.inverse_std[c] = 1 / std::sqrt(variance + forward_.epsilon);
+        set_coefficients(c, statistics.mean[c], statistics.inverse_std[c]);
+      }
+    };
+    Base::sweep([this](Range block) { guess_shift(block); },
+                [this](Range block, int64_t k) { add_moments(block, k); }, settle,
+                [this](Range block, int64_t k) { normalize(block, k); });
+  }
+
+  /// Normalizes with mean(c) and inverse_std(c).
+  template <class Mean, class InverseStd>
+  void apply(const Mean& mean, const InverseStd& inverse_std) {
+    prepare_normalize();
+    for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, mean(c), inverse_std(c));
+    Base::each_part([this](Range block, int64_t k) { normalize(block, k); });
+  }
+
+ private:
+  // Differences from any number near the mean lose no digits: the mean of a few values will do, and
+  // where it turns out to be far off, settle_moments() goes over the block again.
+  void guess_shift(Range block) {
+    const int64_t step = geometry_.rows() ? block.size() : 1;
+    for (int64_t c = block.begin; c < block.end; c += step) {
+      pass_moments(geometry_.sample({c, c + step}), {c, c + step}, 0);
+    }
+    const Tile some = geometry_.sample(block).tile;
+    for (int64_t c = block.begin; c < block.end; ++c) {
+      const double guess = Base::sums(0, 0)[c] / static_cast<double>(some.outer * some.length);
+      shift_[static_cast<size_t>(c)] = std::isfinite(guess) ? static_cast<Real>(guess) : 0;
+    }
+    Base::clear_sums(block);
+  }
+
+  void add_moments(Range block, int64_t chunk) {
+    pass_moments(geometry_.part(block, chunk), block, chunk);
+  }
+
+  void pass_moments(const Part& part, Range block, int64_t chunk) {
+    kernels_.moments(part.tile, {advance(forward_.x, shape_.type, part.element),
+                                 shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
+                                 Base::sums(chunk, 1) + block.begin});
+  }
+
+  void settle_moments(Range block, const Moments& moments) {
+    if (!read_moments(block, moments)) {
+      Base::clear_sums(block);
+      for (int64_t k = 0; k < geometry_.chunks(); ++k) add_moments(block, k);
+      read_moments(block, moments);
+    }
+  }
+
+  // False if a shift was so far from the mean that it cost digits: it is put right.
+  bool read_moments(Range block, const Moments& moments) {
+    bool near = true;
+    for (int64_t c = block.begin; c < block.end; ++c) {
+      const double sum = Base::total(c, 0), square = Base::total(c, 1);
+      if (!std::isfinite(sum) || !std::isfinite(square)) {
+        exact_moments(c, moments);
+        continue;
+      }
+      Real& shift = shift_[static_cast<size_t>(c)];
+      const double beside = sum / moments.count;
+      moments.mean[c] = shift + beside;
+      moments.m2[c] = std::max(0.0, square - sum * beside);
+      const auto better = static_cast<Real>(moments.mean[c]);
+      if (sum * beside > 4 * moments.m2[c] && better != shift) {
+        shift = better;
+        near = false;
+      }
+    }
+    return near;
+  }
+
+  // For data with infinities and NaNs, or whose squares overflow: one value after the other, in f64.
+  void exact_moments(int64_t c, const Moments& moments) {
+    const auto values = geometry_.per_channel();
+    double sum = 0, square = 0;
+    for (int64_t j = 0; j < values; ++j) {
+      sum += value_at(forward_.x, shape_.type, geometry_.element(c, j));
+    }
+    const double mean = sum / moments.count;
+    for (int64_t j = 0; j < values; ++j) {
+      const double beside = value_at(forward_.x, shape_.type, geometry_.element(c, j)) - mean;
+      square += beside * beside;
+    }
+    moments.mean[c] = mean;
+    moments.m2[c] = square;
+  }
+
+  void prepare_normalize() {
+    scale_ = Base::reals();
+    offset_ = Base::reals();
+    stream_ = Base::may_stream(forward_.y) && forward_.y != forward_.x &&
+              forward_.y != forward_.residual;
+  }
+
+  // The shift is the mean rounded; what that leaves of it goes into the offset.
+  void set_coefficients(int64_t c, double mean, double inverse_std) {
+    const double scale = parameter_at(forward_.gamma, shape_.parameters, c, 1) * inverse_std;
+    const auto i = static_cast<size_t>(c);
+    shift_[i] = static_cast<Real>(mean);
+    scale_[i] = static_cast<Real>(scale);
+    offset_[i] = static_cast<Real>(parameter_at(forward_.beta, shape_.parameters, c, 0) -
+                                   (mean - shift_[i]) * scale);
+  }
+
+  void normalize(Range block, int64_t chunk) {
+    const Part part = geometry_.part(block, chunk);
+    kernels_.normalize(part.tile, {advance(forward_.x, shape_.type, part.element),
+                                   advance(forward_.residual, shape_.type, part.element),
+                                   advance(forward_.y, shape_.type, part.element),
+                                   forward_.mask == nullptr ? nullptr : forward_.mask + part.mask,
+                                   forward_.relu, stream_, shift_.data() + block.begin,
+                                   scale_.data() + block.begin, offset_.data() + block.begin});
+  }
+
+  const Forward& forward_;
+  bool stream_ = false;
+  std::vector<Real> shift_, scale_, offset_;
+};
+
+// ---- backward
+
+template <class Real>
+class BackwardWork : Work<Real> {
+  using Base = Work<Real>;
+  using typename Base::Part;
+  using Base::geometry_;
+  using Base::kernels_;
+  using Base::shape_;
+
+ public:
+  BackwardWork(const Shape& shape, const Backward& backward, const Threads& threads)
+      : Base(shape, 2, threads), backward_(backward), shift_(Base::reals()) {
+    for (int64_t c = 0; c < shape.c; ++c) {
+      shift_[static_cast<size_t>(c)] = static_cast<Real>(backward.mean[c]);
+    }
+  }
+
+  void sums(const BackwardSums& sums) {
+    Base::make_sums();
+    Base::sweep(kNothing, [this](Range block, int64_t k) { add_sums(block, k); },
+                [&](Range block) { settle_sums(block, sums); }, kNothing);
+  }
+
+  void both(const BackwardSums& sums, double count) {
+    Base::make_sums();
+    prepare_gradient();
+    const auto settle = [&](Range block) {
+      settle_sums(block, sums);
+      for (int64_t c = block.begin; c < block.end; ++c) set_coefficients(c, &sums, count);
+    };
+    Base::sweep(kNothing, [this](Range block, int64_t k) { add_sums(block, k); }, settle,
+                [this](Range block, int64_t k) { gradient(block, k); });
+  }
+
+  /// sums null: mean and inverse_std are constants.
+  void apply(const BackwardSums* sums, double count) {
+    prepare_gradient();
+    for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, sums, count);
+    Base::each_part([this](Range block, int64_t k) { gradient(block, k); });
+  }
+
+ private:
+  const uint8_t* mask_at(const Part& part) const {
+    return backward_.mask == nullptr ? nullptr : backward_.mask + part.mask;
+  }
+
+  void add_sums(Range block, int64_t chunk) {
+    const Part part = geometry_.part(block, chunk);
+    kernels_.sums(part.tile,
+                  {advance(backward_.x, shape_.type, part.element),
+                   advance(backward_.dy, shape_.type, part.element), mask_at(part),
+                   shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
+                   Base::sums(chunk, 1) + block.begin});
+  }
+
+  void settle_sums(Range block, const BackwardSums& sums) {
+    for (int64_t c = block.begin; c < block.end; ++c) {
+      const double dz = Base::total(c, 0);
+      const double beside = backward_.mean[c] - shift_[static_cast<size_t>(c)];
+      sums.dz[c] = dz;
+      sums.dz_xhat[c] = (Base::total(c, 1) - beside * dz) * backward_.inverse_std[c];
+    }
+  }
+
+  void prepare_gradient() {
+    scale_ = Base::reals();
+    slope_ = Base::reals();
+    offset_ = Base::reals();
+    const auto past = [this](const void* to) {
+      return to == nullptr || (Base::may_stream(to) && to != backward_.dy);
+    };
+    stream_ = past(backward_.dx) && past(backward_.d_residual);
+  }
+
+  // dx = gamma * inverse_std * (dz - mean(dz) - xhat * mean(dz * xhat)).
+  void set_coefficients(int64_t c, const BackwardSums* sums, double count) {
+    const auto i = static_cast<size_t>(c);
+    const double scale = parameter_at(backward_.gamma, shape_.parameters, c, 1) * backward_.inverse_std[c];
+    scale_[i] = static_cast<Real>(scale);
+    if (sums == nullptr) return;
+    const double slope = -scale * backward_.inverse_std[c] * sums->dz_xhat[c] / count;
+    slope_[i] = static_cast<Real>(slope);
+    offset_[i] = static_cast<Real>(-scale * sums->dz[c] / count -
+                                   slope * (backward_.mean[c] - shift_[i]));
+  }
+
+  void gradient(Range block, int64_t chunk) {
+    const Part part = geometry_.part(block, chunk);
+    const void* x = backward_.batch_statistics ? backward_.x : nullptr;
+    kernels_.gradient(part.tile,
+                      {advance(x, shape_.type, part.element),
+                       advance(backward_.dy, shape_.type, part.element), mask_at(part),
+                       advance(backward_.dx, shape_.type, part.element),
+                       advance(backward_.d_residual, shape_.type, part.element), stream_,
+                       shift_.data() + block.begin, scale_.data() + block.begin,
+                       slope_.data() + block.begin, offset_.data() + block.begin});
+  }
+
+  const Backward& backward_;
+  bool stream_ = false;
+  std::vector<Real> shift_, scale_, slope_, offset_;
+};
+
+/// Calls with(Real{}) for the arithmetic of the type.
+template <class With>
+void with_real(Type type, const With& with) {
+  if (type == Type::kF64) {
+    with(double{});
+  } else {
+    with(float{});
+  }
+}
+
+// Arrays [C] for a call's own use.
+struct Doubles {
+  explicit Doubles(const Shape& shape)
+      : a(static_cast<size_t>(shape.c)), b(static_cast<size_t>(shape.c)) {}
+  std::vector<double> a, b;
+};
+
+void update_running(const Shape& shape, const Moments& moments, const Running& running) {
+  const double count = moments.count - (running.unbiased ? 1 : 0);
+  const auto update = [&](void* kept, int64_t c, double batch) {
+    if (kept == nullptr) return;
+    const double before = value_at(kept, shape.parameters, c);
+    put_at(kept, shape.parameters, c, (1 - running.momentum) * before + running.momentum * batch);
+  };
+  for (int64_t c = 0; c < shape.c; ++c) {
+    update(running.mean, c, moments.mean[c]);
+    update(running.variance, c, moments.m2[c] / count);
+  }
+}
+
+bool wants_gradient(const Backward& backward) {
+  return backward.dx != nullptr || backward.d_residual != nullptr;
+}
+
+void put_parameter_gradients(const Shape& shape, const Backward& backward,
+                             const BackwardSums& sums) {
+  for (int64_t c = 0; c < shape.c; ++c) {
+    if (backward.dgamma != nullptr) put_at(backward.dgamma, shape.parameters, c, sums.dz_xhat[c]);
+    if (backward.dbeta != nullptr) put_at(backward.dbeta, shape.parameters, c, sums.dz[c]);
+  }
+}
+
+}  // namespace
+
+size_t mask_bytes(const Shape& shape) { return Geometry(shape, 1, 1).mask_bytes(); }
+
+Status batch_norm_training(const Shape& shape, const Forward& forward, const Statistics& statistics,
+                           const Running& running, const Threads& threads) {
+  FLATOUT_TRY_STATUS(check_forward(shape, forward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
+  FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
+  FLATOUT_TRY_STATUS(check_count(shape, static_cast<double>(shape.per_channel())));
+  Doubles own(shape);
+  const Moments moments{static_cast<double>(shape.per_channel()), own.a.data(), own.b.data()};
+  with_real(shape.type, [&](auto real) {
+    ForwardWork<decltype(real)>(shape, forward, threads).training(moments, statistics);
+  });
+  update_running(shape, moments, running);
+  return {};
+}
+
+Status batch_norm_inference(const Shape& shape, const Forward& forward, const void* mean,
+                            const void* variance, const Threads& threads) {
+  FLATOUT_TRY_STATUS(check_forward(shape, forward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
+  FLATOUT_TRY_STATUS(check_needed(shape, mean, "the running mean"));
+  FLATOUT_TRY_STATUS(check_needed(shape, variance, "the running variance"));
+  with_real(shape.type, [&](auto real) {
+    ForwardWork<decltype(real)>(shape, forward, threads)
+        .apply([&](int64_t c) { return value_at(mean, shape.parameters, c); },
+               [&](int64_t c) {
+                 return 1 / std::sqrt(value_at(variance, shape.parameters, c) + forward.epsilon);
+               });
+  });
+  return {};
+}
+
+Status batch_norm_backward(const Shape& shape, const Backward& backward, const Threads& threads) {
+  FLATOUT_TRY_STATUS(check_backward(shape, backward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
+  Doubles own(shape);
+  const BackwardSums sums{own.a.data(), own.b.data()};
+  const bool wants_sums = backward.dgamma != nullptr || backward.dbeta != nullptr;
+  const bool wants_data = wants_gradient(backward);
+  with_real(shape.type, [&](auto real) {
+    BackwardWork<decltype(real)> work(shape, backward, threads);
+    if (wants_data && backward.batch_statistics) {
+      work.both(sums, static_cast<double>(shape.per_channel()));
+      return;
+    }
+    if (wants_sums) work.sums(sums);
+    if (wants_data) work.apply(nullptr, 1);
+  });
+  put_parameter_gradients(shape, backward, sums);
+  return {};
+}
+
+Status batch_norm_moments(const Shape& shape, const void* x, const Threads& threads,
+                          Moments* moments) {
+  FLATOUT_TRY_STATUS(check_shape(shape));
+  FLATOUT_TRY_STATUS(check_needed(shape, x, "x"));
+  FLATOUT_TRY_STATUS(check_needed(shape, moments->mean, "the moments' mean"));
+  FLATOUT_TRY_STATUS(check_needed(shape, moments->m2, "the moments' m2"));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
+  moments->count = static_cast<double>(shape.per_channel());
+  Forward forward;
+  forward.x = x;
+  with_real(shape.type, [&](auto real) {
+    ForwardWork<decltype(real)>(shape, forward, threads).moments(*moments);
+  });
+  return {};
+}
+
+void combine(int64_t channels, const Moments& from, Moments* into) {
+  const double count = into->count + from.count;
+  for (int64_t c = 0; c < channels; ++c) {
+    const double apart = from.mean[c] - into->mean[c];
+    into->mean[c] += apart * (from.count / count);
+    into->m2[c] += from.m2[c] + apart * apart * (into->count * from.count / count);
+  }
+  into->count = count;
+}
+
+Status batch_norm_finish(const Shape& shape, const Moments& moments, double epsilon,
+                         const Statistics& statistics, const Running& running) {
+  FLATOUT_TRY_STATUS(check_shape(shape));
+  FLATOUT_TRY_STATUS(check_needed(shape, moments.mean, "the moments' mean"));
+  FLATOUT_TRY_STATUS(check_needed(shape, moments.m2, "the moments' m2"));
+  FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
+  FLATOUT_TRY_STATUS(check_epsilon(shape, epsilon));
+  FLATOUT_TRY_STATUS(check_count(shape, moments.count));
+  for (int64_t c = 0; c < shape.c; ++c) {
+    statistics.mean[c] = moments.mean[c];
+    statistics.inverse_std[c] = 1 / std::sqrt(moments.m2[c] / moments.count + epsilon);
+  }
+  update_running(shape, moments, running);
+  return {};
+}
+
+Status batch_norm_apply(const Shape& shape, const Forward& forward, const Statistics& statistics,
+                        const Threads& threads) {
+  FLATOUT_TRY_STATUS(check_forward(shape, forward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
+  FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
+  with_real(shape.type, [&](auto real) {
+    ForwardWork<decltype(real)>(shape, forward, threads)
+        .apply([&](int64_t c) { return statistics.mean[c]; },
+               [&](int64_t c) { return statistics.inverse_std[c]; });
+  });
+  return {};
+}
+
+Status batch_norm_backward_sums(const Shape& shape, const Backward& backward,
+                                const Threads& threads, const BackwardSums& sums) {
+  FLATOUT_TRY_STATUS(check_backward(shape, backward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
+  FLATOUT_TRY_STATUS(check_needed(shape, sums.dz, "the sums' dz"));
+  FLATOUT_TRY_STATUS(check_needed(shape, sums.dz_xhat, "the sums' dz_xhat"));
+  with_real(shape.type, [&](auto real) {
+    BackwardWork<decltype(real)>(shape, backward, threads).sums(sums);
+  });
+  return {};
+}
+
+Status batch_norm_backward_apply(const Shape& shape, const Backward& backward,
+                                 const BackwardSums& sums, double count, const Threads& threads) {
+  FLATOUT_TRY_STATUS(check_backward(shape, backward));
+  FLATOUT_TRY_STATUS(check_threads(shape, threads));
+  FLATOUT_TRY_STATUS(check_needed(shape, sums.dz, "the sums' dz"));
+  FLATOUT_TRY_STATUS(check_needed(shape, sums.dz_xhat, "the sums' dz_xhat"));
+  FLATOUT_TRY_STATUS(check_count(shape, count));
+  if (wants_gradient(backward)) {
+    with_real(shape.type, [&](auto real) {
+      BackwardWork<decltype(real)>(shape, backward, threads)
+          .apply(backward.batch_statistics ? &sums : nullptr, count);
+    });
+  }
+  put_parameter_gradients(shape, backward, sums);
+  return {};
+}
+
+}  // namespace flatout::nn

@@ -1,0 +1,53 @@
+#include "nn/geometry.h"
+
+namespace flatout::nn {
+namespace {
+
+constexpr int64_t kChunks = 16;         // at most
+constexpr int64_t kRowsOfChunk = 512;   // at least
+constexpr int64_t kRunBytes = 1024;     // of a row in a block, at least: shorter ones spoil prefetching
+constexpr int64_t kPageBytes = 4096;    // of planes beside each other in a block, at least
+constexpr int64_t kBlockBytes = 1 << 19;  // of a block's tensors together: a core's own cache
+
+}  // namespace
+
+Geometry::Geometry(const Shape& shape, int arrays, int threads)
+    : size_(static_cast<int64_t>(size_of(shape.type))), channels_(shape.c) {
+  const int64_t plane = shape.h * shape.w;
+  // With one channel, and with one value a plane, both layouts are the same bytes.
+  rows_ = shape.c > 1 && (shape.layout == Layout::kNhwc || plane == 1);
+  outer_ = rows_ ? shape.n * plane : plane == 1 ? 1 : shape.n;
+  length_ = rows_ ? 1 : plane == 1 ? shape.n : plane;
+  stride_ = channels_ * length_;
+  mask_stride_ = rows_ ? mask_run(channels_) : channels_ * mask_run(length_);
+  chunk_ = std::max((outer_ + kChunks - 1) / kChunks, rows_ ? kRowsOfChunk : int64_t{1});
+
+  const int64_t least =
+      rows_ ? kRunBytes / size_ : std::max<int64_t>(kPageBytes / (length_ * size_), 1);
+  const int64_t fits = kBlockBytes / (outer_ * length_ * size_ * arrays) / least * least;
+  block_ = std::clamp(fits, least, std::max(least, channels_));
+  // Each thread has a block rather than all threads one after the other, if there are so many.
+  while (block_ > least && (channels_ + block_ - 1) / block_ < threads) block_ -= least;
+}
+
+Geometry::Part Geometry::part(Range channels, int64_t chunk) const {
+  const int64_t first = chunk * chunk_;
+  Part part;
+  part.tile = {std::min(chunk_, outer_ - first), stride_, channels.size(), length_, mask_stride_};
+  part.element = first * stride_ + channels.begin * length_;
+  part.mask = first * mask_stride_ + (rows_ ? channels.begin / 8 : channels.begin * mask_run(length_));
+  return part;
+}
+
+Geometry::Part Geometry::sample(Range channels) const {
+  Part some = part(channels, 0);
+  some.tile.outer = rows_ ? std::min<int64_t>(some.tile.outer, 8) : 1;
+  some.tile.length = std::min<int64_t>(some.tile.length, 16);
+  return some;
+}
+
+bool Geometry::aligned(int64_t alignment) const {
+  return (rows_ ? stride_ : length_) * size_ % alignment == 0;
+}
+
+}  // namespace flatout::nn

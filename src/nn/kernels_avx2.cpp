@@ -1,0 +1,124 @@
+// AVX2 with FMA and F16C: eight floats at a time.
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#define FLATOUT_TARGET __attribute__((target("avx2,fma,f16c")))
+#include "nn/kernels_impl.h"
+
+namespace flatout::nn {
+namespace {
+
+struct Avx2 {
+  using Real = float;
+  static constexpr int kLanes = 8;
+  static constexpr int64_t kStreamAlignment = 16;
+
+  using Vec = __m256;
+  FLATOUT_SIMD Vec set(float value) { return _mm256_set1_ps(value); }
+  FLATOUT_SIMD Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+  FLATOUT_SIMD Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+  FLATOUT_SIMD Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+  FLATOUT_SIMD Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  // The second operand where one is NaN, so that a NaN stays.
+  FLATOUT_SIMD Vec relu(Vec v) { return _mm256_max_ps(_mm256_setzero_ps(), v); }
+  FLATOUT_SIMD uint32_t passes(Vec v) {
+    return static_cast<uint32_t>(
+        _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_NLE_UQ)));
+  }
+  FLATOUT_SIMD Vec keep(uint32_t bits, Vec v) {
+    const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), each);
+    return _mm256_and_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(set, each)), v);
+  }
+
+  FLATOUT_SIMD Vec load(const float* from) { return _mm256_loadu_ps(from); }
+  FLATOUT_SIMD Vec load(const Bf16* from) {
+    const __m256i bits = _mm256_cvtepu16_epi32(load128(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+  }
+  FLATOUT_SIMD Vec load(const F16* from) { return _mm256_cvtph_ps(load128(from)); }
+
+  FLATOUT_SIMD void store(float* to, Vec v) { _mm256_storeu_ps(to, v); }
+  FLATOUT_SIMD void store(Bf16* to, Vec v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bf16(v));
+  }
+  FLATOUT_SIMD void store(F16* to, Vec v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), f16(v));
+  }
+  FLATOUT_SIMD void stream(float* to, Vec v) {
+    _mm_stream_ps(to, _mm256_castps256_ps128(v));
+    _mm_stream_ps(to + 4, _mm256_extractf128_ps(v, 1));
+  }
+  FLATOUT_SIMD void stream(Bf16* to, Vec v) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), bf16(v));
+  }
+  FLATOUT_SIMD void stream(F16* to, Vec v) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), f16(v));
+  }
+  FLATOUT_SIMD void fence() { _mm_sfence(); }
+
+  FLATOUT_SIMD float value(float v) { return v; }
+  FLATOUT_SIMD float value(Bf16 v) { return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(v.bits << 16))); }
+  FLATOUT_SIMD float value(F16 v) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(v.bits))); }
+
+  struct Wide {
+    __m256d low, high;
+  };
+  FLATOUT_SIMD Wide wide_set(double value) {
+    return {_mm256_set1_pd(value), _mm256_set1_pd(value)};
+  }
+  FLATOUT_SIMD Wide widen(Vec v) {
+    return {_mm256_cvtps_pd(_mm256_castps256_ps128(v)),
+            _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))};
+  }
+  FLATOUT_SIMD Wide wide_add(const Wide& a, const Wide& b) {
+    return {_mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high)};
+  }
+  FLATOUT_SIMD Wide wide_sub(const Wide& a, const Wide& b) {
+    return {_mm256_sub_pd(a.low, b.low), _mm256_sub_pd(a.high, b.high)};
+  }
+  FLATOUT_SIMD Wide wide_fma(const Wide& a, const Wide& b, const Wide& c) {
+    return {_mm256_fmadd_pd(a.low, b.low, c.low), _mm256_fmadd_pd(a.high, b.high, c.high)};
+  }
+  FLATOUT_SIMD double wide_sum(const Wide& w) {
+    const __m256d four = _mm256_add_pd(w.low, w.high);
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+  }
+  FLATOUT_SIMD Wide load_wide(const double* from) {
+    return {_mm256_loadu_pd(from), _mm256_loadu_pd(from + 4)};
+  }
+  FLATOUT_SIMD void store_wide(double* to, const Wide& w) {
+    _mm256_storeu_pd(to, w.low);
+    _mm256_storeu_pd(to + 4, w.high);
+  }
+
+ private:
+  FLATOUT_SIMD __m128i load128(const void* from) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(from));
+  }
+  // To nearest, ties to even; NaN as 0x7FC0.
+  FLATOUT_SIMD __m128i bf16(Vec v) {
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i half = _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), _mm256_set1_epi32(0x7FC0), nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  }
+  FLATOUT_SIMD __m128i f16(Vec v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+};
+
+}  // namespace
+
+const Kernels<float>& avx2_kernels(Type type, bool rows) { return kernels_of<Avx2>(type, rows); }
+
+}  // namespace flatout::nn
+
+#else
+#include "nn/kernels.h"
+namespace flatout::nn {
+const Kernels<float>& avx2_kernels(Type, bool) { FLATOUT_CHECK(false); }
+}  // namespace flatout::nn
+#endif

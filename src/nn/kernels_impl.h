@@ -1,0 +1,489 @@
+// The passes, written once for every instruction set. A file that includes this defines
+// FLATOUT_TARGET, the attribute of its functions, and a class S of operations on vectors:
+//
+//   Real, kLanes, kStreamAlignment
+//   Vec    kLanes Reals:  set load store stream add sub fma relu; passes keep (a bit a lane)
+//   Wide   as many doubles: widen wide_set load_wide store_wide wide_add wide_sub wide_fma wide_sum
+//
+// load, store and stream are overloaded by the type of the data.
+//
+// Sums of f32 are f64 from the first addition; those of 16-bit data are f32 for kFold values, which
+// costs half as much and no digit that such data have. Squares are f32 for kFold values in either
+// case: all of one sign, so that their errors average out.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "nn/kernels.h"
+
+namespace flatout::nn {
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+
+#define FLATOUT_SIMD FLATOUT_TARGET __attribute__((always_inline)) static inline
+
+template <class S, class T>
+struct Passes {
+  using Real = typename S::Real;
+  using Vec = typename S::Vec;
+  using Wide = typename S::Wide;
+  static constexpr int kLanes = S::kLanes;
+  static constexpr int64_t kFold = 8;
+  static constexpr bool kExact = std::is_same_v<T, Real>;  // the data have all digits of Real
+
+  template <class Pointer>
+  static const T* in(Pointer pointer) {
+    return static_cast<const T*>(pointer);
+  }
+
+  // The first `lanes` values at `from`, and zeros.
+  FLATOUT_SIMD Vec load_some(const T* from, int lanes) {
+    T values[kLanes] = {};
+    std::memcpy(values, from, static_cast<size_t>(lanes) * sizeof(T));
+    return S::load(values);
+  }
+
+  template <bool whole>
+  FLATOUT_SIMD Vec load(const T* from, int lanes) {
+    if constexpr (whole) return S::load(from);
+    return load_some(from, lanes);
+  }
+
+  template <bool whole, bool stream>
+  FLATOUT_SIMD void store(T* to, Vec value, int lanes) {
+    if constexpr (!whole) {
+      T values[kLanes];
+      S::store(values, value);
+      std::memcpy(to, values, static_cast<size_t>(lanes) * sizeof(T));
+    } else if constexpr (stream) {
+      S::stream(to, value);
+    } else {
+      S::store(to, value);
+    }
+  }
+
+  // A run's bits from its value j on, a multiple of 8.
+  template <bool whole>
+  FLATOUT_SIMD uint32_t load_bits(const uint8_t* run, int64_t j, int lanes) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, run + j / 8, whole ? kLanes / 8 : static_cast<size_t>(mask_run(lanes)));
+    return bits;
+  }
+
+  template <bool whole>
+  FLATOUT_SIMD void store_bits(uint8_t* run, int64_t j, uint32_t bits, int lanes) {
+    if constexpr (!whole) bits &= (1U << lanes) - 1;
+    std::memcpy(run + j / 8, &bits, whole ? kLanes / 8 : static_cast<size_t>(mask_run(lanes)));
+  }
+
+  // ---- moments
+
+  struct Moments {
+    Wide sum;    // of x if exact, else of x - shift
+    Vec part;    // of x - shift, for up to kFold values, if not exact
+    Vec square;  // of (x - shift)^2, for up to kFold values
+  };
+
+  FLATOUT_SIMD void add_moment(Vec x, Vec shift, Moments& m) {
+    const Vec centered = S::sub(x, shift);
+    if constexpr (kExact) {
+      m.sum = S::wide_add(m.sum, S::widen(x));
+    } else {
+      m.part = S::add(m.part, centered);
+    }
+    m.square = S::fma(centered, centered, m.square);
+  }
+
+  FLATOUT_TARGET static void moments_of_planes(const Tile& tile, const MomentsPass<Real>& pass) {
+    for (int64_t i = 0; i < tile.outer; ++i) {
+      for (int64_t c = 0; c < tile.channels; ++c) {
+        const T* x = in(pass.x) + i * tile.stride + c * tile.length;
+        const Vec shift = S::set(pass.shift[c]);
+        const Vec zero = S::set(0);
+        Wide square = S::wide_set(0);
+        Moments even{S::wide_set(0), zero, zero}, odd = even;
+        const int64_t vectors = tile.length / kLanes;
+        for (int64_t v = 0; v < vectors;) {
+          // Two at a time: one would wait for itself.
+          const int64_t end = std::min(vectors, v + 2 * kFold);
+          for (; v + 2 <= end; v += 2) {
+            add_moment(S::load(x + v * kLanes), shift, even);
+            add_moment(S::load(x + (v + 1) * kLanes), shift, odd);
+          }
+          if (v < end) add_moment(S::load(x + v++ * kLanes), shift, even);
+          square = S::wide_add(square, S::widen(S::add(even.square, odd.square)));
+          even.square = odd.square = zero;
+          if constexpr (!kExact) {
+            even.sum = S::wide_add(even.sum, S::widen(S::add(even.part, odd.part)));
+            even.part = odd.part = zero;
+          }
+        }
+        const int64_t done = vectors * kLanes;
+        double sum = S::wide_sum(S::wide_add(even.sum, odd.sum));
+        if constexpr (kExact) sum -= static_cast<double>(done) * pass.shift[c];
+        double squares = S::wide_sum(square);
+        for (int64_t j = done; j < tile.length; ++j) {
+          const double centered = static_cast<double>(S::value(x[j])) - pass.shift[c];
+          sum += centered;
+          squares += centered * centered;
+        }
+        pass.sum[c] += sum;
+        pass.square[c] += squares;
+      }
+    }
+  }
+
+  template <bool whole, int vectors>
+  FLATOUT_SIMD void moments_of_columns(const T* x, int64_t stride, int64_t rows, int lanes,
+                                       const Real* shifts, double* sums, double* squares) {
+    Vec shift[vectors];
+    Moments m[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      shift[v] = S::load(shifts + v * kLanes);
+      m[v] = {S::wide_set(0), S::set(0), S::set(0)};
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int v = 0; v < vectors; ++v) {
+        add_moment(load<whole>(x + i * stride + v * kLanes, lanes), shift[v], m[v]);
+      }
+    }
+    for (int v = 0; v < vectors; ++v) {
+      double* sum = sums + v * kLanes;
+      double* square = squares + v * kLanes;
+      Wide part = S::widen(m[v].part);
+      if constexpr (kExact) {
+        part = S::wide_fma(S::wide_set(-static_cast<double>(rows)), S::widen(shift[v]), m[v].sum);
+      }
+      S::store_wide(sum, S::wide_add(S::load_wide(sum), part));
+      S::store_wide(square, S::wide_add(S::load_wide(square), S::widen(m[v].square)));
+    }
+  }
+
+  FLATOUT_TARGET static void moments_of_rows(const Tile& tile, const MomentsPass<Real>& pass) {
+    for (int64_t i = 0; i < tile.outer; i += kFold) {
+      const int64_t rows = std::min(kFold, tile.outer - i);
+      const T* x = in(pass.x) + i * tile.stride;
+      int64_t c = 0;
+      for (; c + 2 * kLanes <= tile.channels; c += 2 * kLanes) {
+        moments_of_columns<true, 2>(x + c, tile.stride, rows, kLanes, pass.shift + c, pass.sum + c,
+                                    pass.square + c);
+      }
+      for (; c + kLanes <= tile.channels; c += kLanes) {
+        moments_of_columns<true, 1>(x + c, tile.stride, rows, kLanes, pass.shift + c, pass.sum + c,
+                                    pass.square + c);
+      }
+      if (c < tile.channels) {
+        moments_of_columns<false, 1>(x + c, tile.stride, rows, static_cast<int>(tile.channels - c),
+                                     pass.shift + c, pass.sum + c, pass.square + c);
+      }
+    }
+  }
+
+  // ---- normalize
+
+  enum NormalizeFlag { kResidual = 1, kRelu = 2, kMask = 4, kStream = 8, kNormalizeFlags = 16 };
+
+  // Value j of the run that begins at `first` and at `mask`.
+  template <int flags, bool whole>
+  FLATOUT_SIMD void normalize_vector(const NormalizePass<Real>& pass, int64_t first, uint8_t* mask,
+                                     int64_t j, int lanes, Vec shift, Vec scale, Vec offset) {
+    const int64_t at = first + j;
+    const Vec x = load<whole>(in(pass.x) + at, lanes);
+    Vec y = S::fma(S::sub(x, shift), scale, offset);
+    if constexpr ((flags & kResidual) != 0) {
+      y = S::add(y, load<whole>(in(pass.residual) + at, lanes));
+    }
+    if constexpr ((flags & kMask) != 0) store_bits<whole>(mask, j, S::passes(y), lanes);
+    if constexpr ((flags & kRelu) != 0) y = S::relu(y);
+    store<whole, (flags & kStream) != 0>(static_cast<T*>(pass.y) + at, y, lanes);
+  }
+
+  template <int flags>
+  FLATOUT_TARGET static void normalize_planes(const Tile& tile, const NormalizePass<Real>& pass) {
+    for (int64_t i = 0; i < tile.outer; ++i) {
+      for (int64_t c = 0; c < tile.channels; ++c) {
+        const int64_t first = i * tile.stride + c * tile.length;
+        uint8_t* mask = (flags & kMask) == 0
+                            ? nullptr
+                            : pass.mask + i * tile.mask_stride + c * mask_run(tile.length);
+        const Vec shift = S::set(pass.shift[c]);
+        const Vec scale = S::set(pass.scale[c]);
+        const Vec offset = S::set(pass.offset[c]);
+        int64_t j = 0;
+        for (; j + kLanes <= tile.length; j += kLanes) {
+          normalize_vector<flags, true>(pass, first, mask, j, kLanes, shift, scale, offset);
+        }
+        if (j < tile.length) {
+          normalize_vector<flags, false>(pass, first, mask, j, static_cast<int>(tile.length - j),
+                                         shift, scale, offset);
+        }
+      }
+    }
+    if constexpr ((flags & kStream) != 0) S::fence();
+  }
+
+  template <int flags>
+  FLATOUT_TARGET static void normalize_rows(const Tile& tile, const NormalizePass<Real>& pass) {
+    for (int64_t i = 0; i < tile.outer; ++i) {
+      const int64_t first = i * tile.stride;
+      uint8_t* mask = (flags & kMask) == 0 ? nullptr : pass.mask + i * tile.mask_stride;
+      int64_t c = 0;
+      for (; c + kLanes <= tile.channels; c += kLanes) {
+        normalize_vector<flags, true>(pass, first, mask, c, kLanes, S::load(pass.shift + c),
+                                      S::load(pass.scale + c), S::load(pass.offset + c));
+      }
+      if (c < tile.channels) {
+        normalize_vector<flags, false>(pass, first, mask, c, static_cast<int>(tile.channels - c),
+                                       S::load(pass.shift + c), S::load(pass.scale + c),
+                                       S::load(pass.offset + c));
+      }
+    }
+    if constexpr ((flags & kStream) != 0) S::fence();
+  }
+
+  template <bool rows, int... flags>
+  static void normalize_by_flags(const Tile& tile, const NormalizePass<Real>& pass,
+                                 std::integer_sequence<int, flags...> /*all*/) {
+    using Function = void (*)(const Tile&, const NormalizePass<Real>&);
+    static constexpr std::array<Function, kNormalizeFlags> kFunctions = {
+        (rows ? &normalize_rows<flags> : &normalize_planes<flags>)...};
+    kFunctions[(pass.residual != nullptr ? kResidual : 0) | (pass.relu ? kRelu : 0) |
+               (pass.mask != nullptr ? kMask : 0) | (pass.stream ? kStream : 0)](tile, pass);
+  }
+
+  template <bool rows>
+  static void normalize(const Tile& tile, const NormalizePass<Real>& pass) {
+    normalize_by_flags<rows>(tile, pass, std::make_integer_sequence<int, kNormalizeFlags>{});
+  }
+
+  // ---- sums of backward
+
+  struct Sums {
+    Wide dz, dot;           // if exact
+    Vec dz_part, dot_part;  // for up to kFold values, if not
+  };
+
+  FLATOUT_SIMD Sums no_sums() {
+    return {S::wide_set(0), S::wide_set(0), S::set(0), S::set(0)};
+  }
+
+  FLATOUT_SIMD void add_sums(Vec x, Vec dz, Vec shift, Sums& sums) {
+    if constexpr (kExact) {
+      const Wide wide = S::widen(dz);
+      sums.dz = S::wide_add(sums.dz, wide);
+      sums.dot = S::wide_fma(wide, S::wide_sub(S::widen(x), S::widen(shift)), sums.dot);
+    } else {
+      sums.dz_part = S::add(sums.dz_part, dz);
+      sums.dot_part = S::fma(dz, S::sub(x, shift), sums.dot_part);
+    }
+  }
+
+  FLATOUT_SIMD void fold(Sums& sums) {
+    if constexpr (!kExact) {
+      sums.dz = S::wide_add(sums.dz, S::widen(sums.dz_part));
+      sums.dot = S::wide_add(sums.dot, S::widen(sums.dot_part));
+      sums.dz_part = sums.dot_part = S::set(0);
+    }
+  }
+
+  // Value j of the run that begins at `dy` and at `mask`.
+  template <bool whole, bool masked>
+  FLATOUT_SIMD Vec load_dz(const T* dy, const uint8_t* mask, int64_t j, int lanes) {
+    const Vec gradient_in = load<whole>(dy + j, lanes);
+    if constexpr (masked) return S::keep(load_bits<whole>(mask, j, lanes), gradient_in);
+    return gradient_in;
+  }
+
+  template <bool masked>
+  FLATOUT_TARGET static void sums_of_planes(const Tile& tile, const SumsPass<Real>& pass) {
+    for (int64_t i = 0; i < tile.outer; ++i) {
+      for (int64_t c = 0; c < tile.channels; ++c) {
+        const int64_t first = i * tile.stride + c * tile.length;
+        const T* x = in(pass.x) + first;
+        const T* dy = in(pass.dy) + first;
+        const uint8_t* mask =
+            masked ? pass.mask + i * tile.mask_stride + c * mask_run(tile.length) : nullptr;
+        const Vec shift = S::set(pass.shift[c]);
+        Sums even = no_sums(), odd = no_sums();
+        const int64_t vectors = tile.length / kLanes;
+        for (int64_t v = 0; v < vectors;) {
+          const int64_t end = std::min(vectors, v + 2 * kFold);
+          for (; v + 2 <= end; v += 2) {
+            const int64_t j = v * kLanes;
+            add_sums(S::load(x + j), load_dz<true, masked>(dy, mask, j, kLanes), shift, even);
+            add_sums(S::load(x + j + kLanes), load_dz<true, masked>(dy, mask, j + kLanes, kLanes),
+                     shift, odd);
+          }
+          if (v < end) {
+            const int64_t j = v++ * kLanes;
+            add_sums(S::load(x + j), load_dz<true, masked>(dy, mask, j, kLanes), shift, even);
+          }
+          fold(even);
+          fold(odd);
+        }
+        const int64_t done = vectors * kLanes;
+        if (done < tile.length) {  // dz is zero in the lanes beyond
+          const int lanes = static_cast<int>(tile.length - done);
+          const Vec dz = load_dz<false, masked>(dy, mask, done, lanes);
+          add_sums(load_some(x + done, lanes), dz, shift, even);
+          fold(even);
+        }
+        pass.dz_sum[c] += S::wide_sum(S::wide_add(even.dz, odd.dz));
+        pass.dot[c] += S::wide_sum(S::wide_add(even.dot, odd.dot));
+      }
+    }
+  }
+
+  template <bool whole, bool masked>
+  FLATOUT_SIMD void sums_of_column(const Tile& tile, const SumsPass<Real>& pass, int64_t i,
+                                   int64_t rows, int64_t c, int lanes) {
+    const Vec shift = S::load(pass.shift + c);
+    Sums total = no_sums();
+    for (int64_t end = i + rows; i < end; ++i) {
+      const int64_t first = i * tile.stride;
+      const uint8_t* mask = masked ? pass.mask + i * tile.mask_stride : nullptr;
+      add_sums(load<whole>(in(pass.x) + first + c, lanes),
+               load_dz<whole, masked>(in(pass.dy) + first, mask, c, lanes), shift, total);
+    }
+    fold(total);
+    S::store_wide(pass.dz_sum + c, S::wide_add(S::load_wide(pass.dz_sum + c), total.dz));
+    S::store_wide(pass.dot + c, S::wide_add(S::load_wide(pass.dot + c), total.dot));
+  }
+
+  template <bool masked>
+  FLATOUT_TARGET static void sums_of_rows(const Tile& tile, const SumsPass<Real>& pass) {
+    for (int64_t i = 0; i < tile.outer; i += kFold) {
+      const int64_t rows = std::min(kFold, tile.outer - i);
+      int64_t c = 0;
+      for (; c + kLanes <= tile.channels; c += kLanes) {
+        sums_of_column<true, masked>(tile, pass, i, rows, c, kLanes);
+      }
+      if (c < tile.channels) {
+        sums_of_column<false, masked>(tile, pass, i, rows, c, static_cast<int>(tile.channels - c));
+      }
+    }
+  }
+
+  template <bool rows>
+  static void sums(const Tile& tile, const SumsPass<Real>& pass) {
+    if constexpr (rows) {
+      pass.mask != nullptr ? sums_of_rows<true>(tile, pass) : sums_of_rows<false>(tile, pass);
+    } else {
+      pass.mask != nullptr ? sums_of_planes<true>(tile, pass) : sums_of_planes<false>(tile, pass);
+    }
+  }
+
+  // ---- gradient
+
+  enum GradientFlag { kMasked = 1, kCentered = 2, kToResidual = 4, kPast = 8, kGradientFlags = 16 };
+
+  struct Coefficients {
+    Vec shift, scale, slope, offset;
+  };
+
+  template <int flags, bool whole>
+  FLATOUT_SIMD void gradient_vector(const GradientPass<Real>& pass, int64_t first,
+                                    const uint8_t* mask, int64_t j, int lanes,
+                                    const Coefficients& k) {
+    constexpr bool stream = (flags & kPast) != 0;
+    const int64_t at = first + j;
+    const Vec dz = load_dz<whole, (flags & kMasked) != 0>(in(pass.dy) + first, mask, j, lanes);
+    Vec dx;
+    if constexpr ((flags & kCentered) != 0) {
+      const Vec centered = S::sub(load<whole>(in(pass.x) + at, lanes), k.shift);
+      dx = S::fma(dz, k.scale, S::fma(centered, k.slope, k.offset));
+    } else {
+      dx = S::mul(dz, k.scale);
+    }
+    if (pass.dx != nullptr) store<whole, stream>(static_cast<T*>(pass.dx) + at, dx, lanes);
+    if constexpr ((flags & kToResidual) != 0) {
+      store<whole, stream>(static_cast<T*>(pass.d_residual) + at, dz, lanes);
+    }
+  }
+
+  template <int flags>
+  FLATOUT_TARGET static void gradient_of_planes(const Tile& tile, const GradientPass<Real>& pass) {
+    for (int64_t i = 0; i < tile.outer; ++i) {
+      for (int64_t c = 0; c < tile.channels; ++c) {
+        const int64_t first = i * tile.stride + c * tile.length;
+        const uint8_t* mask = (flags & kMasked) == 0
+                                  ? nullptr
+                                  : pass.mask + i * tile.mask_stride + c * mask_run(tile.length);
+        const Coefficients k{S::set(pass.shift[c]), S::set(pass.scale[c]), S::set(pass.slope[c]),
+                             S::set(pass.offset[c])};
+        int64_t j = 0;
+        for (; j + kLanes <= tile.length; j += kLanes) {
+          gradient_vector<flags, true>(pass, first, mask, j, kLanes, k);
+        }
+        if (j < tile.length) {
+          gradient_vector<flags, false>(pass, first, mask, j, static_cast<int>(tile.length - j), k);
+        }
+      }
+    }
+    if constexpr ((flags & kPast) != 0) S::fence();
+  }
+
+  template <int flags>
+  FLATOUT_TARGET static void gradient_of_rows(const Tile& tile, const GradientPass<Real>& pass) {
+    for (int64_t i = 0; i < tile.outer; ++i) {
+      const int64_t first = i * tile.stride;
+      const uint8_t* mask = (flags & kMasked) == 0 ? nullptr : pass.mask + i * tile.mask_stride;
+      int64_t c = 0;
+      for (; c < tile.channels; c += kLanes) {
+        const Coefficients k{S::load(pass.shift + c), S::load(pass.scale + c),
+                             S::load(pass.slope + c), S::load(pass.offset + c)};
+        if (c + kLanes <= tile.channels) {
+          gradient_vector<flags, true>(pass, first, mask, c, kLanes, k);
+        } else {
+          gradient_vector<flags, false>(pass, first, mask, c, static_cast<int>(tile.channels - c),
+                                        k);
+        }
+      }
+    }
+    if constexpr ((flags & kPast) != 0) S::fence();
+  }
+
+  template <bool rows, int... flags>
+  static void gradient_by_flags(const Tile& tile, const GradientPass<Real>& pass,
+                                std::integer_sequence<int, flags...> /*all*/) {
+    using Function = void (*)(const Tile&, const GradientPass<Real>&);
+    static constexpr std::array<Function, kGradientFlags> kFunctions = {
+        (rows ? &gradient_of_rows<flags> : &gradient_of_planes<flags>)...};
+    kFunctions[(pass.mask != nullptr ? kMasked : 0) | (pass.x != nullptr ? kCentered : 0) |
+               (pass.d_residual != nullptr ? kToResidual : 0) | (pass.stream ? kPast : 0)](tile,
+                                                                                          pass);
+  }
+
+  template <bool rows>
+  static void gradient(const Tile& tile, const GradientPass<Real>& pass) {
+    gradient_by_flags<rows>(tile, pass, std::make_integer_sequence<int, kGradientFlags>{});
+  }
+
+  template <bool rows>
+  static constexpr Kernels<Real> kKernels = {rows ? &moments_of_rows : &moments_of_planes,
+                                             &normalize<rows>, &sums<rows>, &gradient<rows>,
+                                             S::kStreamAlignment};
+};
+
+/// The table of one instruction set.
+template <class S>
+const Kernels<float>& kernels_of(Type type, bool rows) {
+  if (type == Type::kBf16) {
+    return rows ? Passes<S, Bf16>::template kKernels<true> : Passes<S, Bf16>::template kKernels<false>;
+  }
+  if (type == Type::kF16) {
+    return rows ? Passes<S, F16>::template kKernels<true> : Passes<S, F16>::template kKernels<false>;
+  }
+  return rows ? Passes<S, float>::template kKernels<true> : Passes<S, float>::template kKernels<false>;
+}
+
+}  // namespace flatout::nn

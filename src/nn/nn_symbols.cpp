@@ -1,0 +1,150 @@
+// The C functions of flatout/nn.h.
+#define FLATOUT_NN_API __attribute__((visibility("default")))
+#include "flatout/nn.h"
+
+#include <string>
+
+#include "nn/batch_norm.h"
+#include "nn/kernels.h"
+
+namespace {
+
+using namespace flatout;
+
+thread_local std::string last_error;
+
+// A shape as C++ has it, once its numbers are known to mean something.
+Result<nn::Shape> read(const flatout_nn_shape& shape) {
+  const auto bad = [](const char* name, int32_t value, const char* known) -> Error {
+    return {Code::kBadInput,
+            std::string(name) + " is " + std::to_string(value) + "; it must be " + known, ""};
+  };
+  if (shape.layout < 0 || shape.layout > 1) return bad("layout", shape.layout, "0 (NCHW) or 1 (NHWC)");
+  if (shape.type < 0 || shape.type > 3) return bad("type", shape.type, "0 to 3");
+  if (shape.parameters < 0 || shape.parameters > 3) return bad("parameters", shape.parameters, "0 to 3");
+  return nn::Shape{shape.n,
+                   shape.c,
+                   shape.h,
+                   shape.w,
+                   static_cast<nn::Layout>(shape.layout),
+                   static_cast<nn::Type>(shape.type),
+                   static_cast<nn::Type>(shape.parameters)};
+}
+
+int report(const Status& status) {
+  last_error.clear();
+  if (status.ok()) return 0;
+  last_error = status.error().message;
+  return -1;
+}
+
+// 0 if function(shape, threads) does it.
+template <class Function>
+int call(const flatout_nn_shape* shape, const Function& function) {
+  const auto read_shape = read(*shape);
+  if (!read_shape.ok()) return report(read_shape.error());
+  return report(function(*read_shape, nn::Threads{shape->threads}));
+}
+
+nn::Forward read(const flatout_nn_forward& f) {
+  return {f.x, f.residual, f.gamma, f.beta, f.epsilon, f.relu != 0, f.y, f.mask};
+}
+
+nn::Statistics statistics_of(const flatout_nn_forward& f) { return {f.mean, f.inverse_std}; }
+
+nn::Running running_of(const flatout_nn_forward& f) {
+  return {f.running_mean, f.running_variance, f.momentum, f.unbiased != 0};
+}
+
+nn::Backward read(const flatout_nn_backward& b) {
+  return {b.x,  b.dy,         b.gamma,   b.mask,  b.mean, b.inverse_std, b.batch_statistics != 0,
+          b.dx, b.d_residual, b.d_gamma, b.d_beta};
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* flatout_nn_error(void) { return last_error.c_str(); }
+
+const char* flatout_nn_isa(void) { return nn::isa_name(nn::used_isa()).data(); }
+
+uint64_t flatout_nn_mask_bytes(const struct flatout_nn_shape* shape) {
+  const auto known = read(*shape);
+  if (!known.ok() || known->n < 1 || known->c < 1 || known->h < 1 || known->w < 1) return 0;
+  return nn::mask_bytes(*known);
+}
+
+int flatout_nn_batch_norm_training(const struct flatout_nn_shape* shape,
+                                   const struct flatout_nn_forward* forward) {
+  return call(shape, [&](const nn::Shape& s, const nn::Threads& t) {
+    return nn::batch_norm_training(s, read(*forward), statistics_of(*forward), running_of(*forward),
+                                   t);
+  });
+}
+
+int flatout_nn_batch_norm_inference(const struct flatout_nn_shape* shape,
+                                    const struct flatout_nn_forward* forward) {
+  return call(shape, [&](const nn::Shape& s, const nn::Threads& t) {
+    return nn::batch_norm_inference(s, read(*forward), forward->running_mean,
+                                    forward->running_variance, t);
+  });
+}
+
+int flatout_nn_batch_norm_backward(const struct flatout_nn_shape* shape,
+                                   const struct flatout_nn_backward* backward) {
+  return call(shape, [&](const nn::Shape& s, const nn::Threads& t) {
+    return nn::batch_norm_backward(s, read(*backward), t);
+  });
+}
+
+int flatout_nn_batch_norm_moments(const struct flatout_nn_shape* shape, const void* x, double* mean,
+                                  double* m2) {
+  return call(shape, [&](const nn::Shape& s, const nn::Threads& t) {
+    nn::Moments moments{0, mean, m2};
+    return nn::batch_norm_moments(s, x, t, &moments);
+  });
+}
+
+void flatout_nn_combine(int64_t channels, double from_count, const double* from_mean,
+                        const double* from_m2, double* count, double* mean, double* m2) {
+  nn::Moments into{*count, mean, m2};
+  nn::combine(channels,
+              {from_count, const_cast<double*>(from_mean), const_cast<double*>(from_m2)}, &into);
+  *count = into.count;
+}
+
+int flatout_nn_batch_norm_finish(const struct flatout_nn_shape* shape, double count,
+                                 const double* mean, const double* m2,
+                                 const struct flatout_nn_forward* forward) {
+  return call(shape, [&](const nn::Shape& s, const nn::Threads&) {
+    return nn::batch_norm_finish(s, {count, const_cast<double*>(mean), const_cast<double*>(m2)},
+                                 forward->epsilon, statistics_of(*forward), running_of(*forward));
+  });
+}
+
+int flatout_nn_batch_norm_apply(const struct flatout_nn_shape* shape,
+                                const struct flatout_nn_forward* forward) {
+  return call(shape, [&](const nn::Shape& s, const nn::Threads& t) {
+    return nn::batch_norm_apply(s, read(*forward), statistics_of(*forward), t);
+  });
+}
+
+int flatout_nn_batch_norm_backward_sums(const struct flatout_nn_shape* shape,
+                                        const struct flatout_nn_backward* backward, double* dz,
+                                        double* dz_xhat) {
+  return call(shape, [&](const nn::Shape& s, const nn::Threads& t) {
+    return nn::batch_norm_backward_sums(s, read(*backward), t, {dz, dz_xhat});
+  });
+}
+
+int flatout_nn_batch_norm_backward_apply(const struct flatout_nn_shape* shape,
+                                         const struct flatout_nn_backward* backward,
+                                         const double* dz, const double* dz_xhat, double count) {
+  return call(shape, [&](const nn::Shape& s, const nn::Threads& t) {
+    return nn::batch_norm_backward_apply(
+        s, read(*backward), {const_cast<double*>(dz), const_cast<double*>(dz_xhat)}, count, t);
+  });
+}
+
+}  // extern "C"
