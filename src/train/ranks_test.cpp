@@ -193,7 +193,9 @@ TEST(Ranks, RefuseOneWithOtherOptions) {
       2, 2s,
       [](int r, Result<std::unique_ptr<Ranks>> ranks) {
         ASSERT_FALSE(ranks.ok());
-        if (r == 0) EXPECT_EQ(ranks.error().code, Code::kBadInput);
+        if (r == 0) {
+          EXPECT_EQ(ranks.error().code, Code::kBadInput);
+        }
       },
       -1, 1);
 }

@@ -152,8 +152,8 @@ __attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
         const auto n = static_cast<double>(counted);
         fmt::print("epoch {:3}  loss {:.4f}  accuracy {:5.1f} %", step / per_epoch + 1, loss / n,
                    100.0 * static_cast<double>(right) / (n * options.batch));
-        fmt::print(job.data.validation.empty() ? "\n" : "  validation {:5.1f} %\n",
-                   100 * out.validation);
+        if (!job.data.validation.empty()) fmt::print("  validation {:5.1f} %", 100 * out.validation);
+        fmt::print("\n");
         std::fflush(stdout);
       }
       loss = 0;
@@ -182,8 +182,8 @@ void print_json(const Job& job, const Outcome& outcome) {
   out["replicas"] = job.options.replicas;
   out["ranks"] = job.place.size;
   out["losses"] = outcome.losses;
-  out["validation"] =
-      job.data.validation.empty() ? nlohmann::ordered_json() : outcome.validation;
+  out["validation"] = nullptr;
+  if (!job.data.validation.empty()) out["validation"] = outcome.validation;
   out["seconds"] = outcome.seconds;
   out["cpu_seconds"] = outcome.cpu_seconds;  // of this process
   out["samples_per_s"] = samples / std::max(outcome.seconds, 1e-9);
