@@ -55,25 +55,6 @@ const Usage kExplain{"devmem explain",
                      0,
                      1};
 
-// "24GiB", "1.5 G", "512 MB", "4096": K, M, G and T are powers of 1024, with or without B or iB.
-std::optional<uint64_t> parse_bytes(std::string_view s) {
-  s = trim(s);
-  for (const std::string_view end : {"iB", "B"}) {
-    if (!s.ends_with(end)) continue;
-    s.remove_suffix(end.size());
-    break;
-  }
-  double factor = 1;
-  constexpr std::string_view kUnits = "KMGT";
-  if (const size_t unit = s.empty() ? s.npos : kUnits.find(s.back()); unit != s.npos) {
-    factor = std::ldexp(1.0, static_cast<int>(unit + 1) * 10);
-    s.remove_suffix(1);
-  }
-  const auto value = parse_number<double>(s);
-  if (!value || !(*value >= 0) || *value * factor > 1e18) return std::nullopt;
-  return static_cast<uint64_t>(*value * factor);
-}
-
 // Longer files are beyond what is worth holding in memory.
 constexpr size_t kMostFileBytes = size_t{8} << 30;
 

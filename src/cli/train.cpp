@@ -1,5 +1,9 @@
 // flatout train: the embedded trainer.
 #include "train/train.h"
+
+#include <fmt/format.h>
+
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 
@@ -9,12 +13,19 @@ namespace {
 const Usage kTrain{
     "train",
     "[options]",
-    "Trains a small classifier on generated pictures; needs neither Python nor a GPU.",
+    "Trains a small classifier on generated or given pictures; needs neither Python nor a GPU.",
     "  flatout train                                            # a healthy job\n"
     "  flatout train --inject list                              # the causes that can be built in\n"
-    "  flatout run -- flatout train --inject input.decode_cpu   # see one found",
-    {"inject", "steps", "batch", "threads", "loaders", "samples", "seed", "model", "data",
-     "checkpoint", "hang_seconds", "neighbours", "seconds", "quiet"}};
+    "  flatout run -- flatout train --inject input.decode_cpu   # see one found\n"
+    "  flatout train --model resnet20 --data cifar-10-batches-bin --checkpoint r20.safetensors\n"
+    "  flatout train --model resnet20 --replicas 2 --sync-batch-norm   # mirrored data parallel\n"
+    "  mpirun -n 4 flatout train --model lenet                  # or torchrun --no-python, or srun",
+    {"inject",     "model",          "data",          "steps",        "batch",
+     "samples",    "seed",           "plain",         "threads",      "loaders",
+     "optimizer",  "learning_rate",  "momentum",      "weight_decay", "checkpoint",
+     "resume",     "weights",        "replicas",      "device_memory", "sync_batch_norm",
+     "rank_timeout", "hang_seconds", "neighbours",    "seconds",      "quiet"},
+    true};
 
 }  // namespace
 
@@ -31,12 +42,32 @@ int train(const std::vector<std::string>& arguments) {
   options.seed = static_cast<uint64_t>(settings->seed);
   options.model = settings->model;
   options.data = settings->data;
+  options.plain = settings->plain;
   options.checkpoint = settings->checkpoint;
+  options.resume = settings->resume;
+  options.weights = settings->weights;
+  options.optimizer = settings->optimizer;
+  options.learning_rate = settings->learning_rate;
+  options.momentum = settings->momentum;
+  options.weight_decay = settings->weight_decay;
+  options.replicas = static_cast<int>(settings->replicas);
+  options.sync_batch_norm = settings->sync_batch_norm;
+  options.rank_timeout = settings->rank_timeout;
   options.inject = settings->inject;
   options.hang_seconds = settings->hang_seconds;
   options.quiet = settings->quiet;
+  options.json = settings->json;
   options.neighbours = static_cast<int>(settings->neighbours);
   if (settings->seconds > 0) options.seconds = settings->seconds;
+  if (!settings->device_memory.empty()) {
+    const auto bytes = parse_bytes(settings->device_memory);
+    if (!bytes || *bytes == 0) {
+      return bad_usage(fmt::format("--device-memory {} is no size",
+                                   escape_terminal(settings->device_memory)),
+                       "--device-memory 512MiB");
+    }
+    options.device_bytes = *bytes;
+  }
   return flatout::train::train_main(options);
 }
 

@@ -70,7 +70,8 @@ std::string cause_list() {
 
 Plan make_plan(Cause cause, const TrainOptions& options, int cores) {
   Plan plan;
-  plan.threads = std::clamp(cores / 2, 1, 8);
+  // The demo's job leaves half of the cores to its loaders; the layered models compute more.
+  plan.threads = is_layered(options.model) ? std::clamp(cores, 1, 64) : std::clamp(cores / 2, 1, 8);
   plan.loaders = std::clamp(cores, 1, 4);
   switch (cause) {
     case Cause::kDecodeCpu:

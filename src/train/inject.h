@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "train/loader.h"
-#include "train/network.h"
+#include "train/learner.h"
 #include "train/pool.h"
 #include "train/train.h"
 

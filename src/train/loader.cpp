@@ -6,33 +6,14 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <span>
 
 #include "flatout/marker.h"
-#include "train/random.h"
 
 namespace flatout::train {
 namespace {
 
-constexpr int kPixels = 3 * kSide * kSide;
-constexpr int kViews = 64;  // of each sample, for Collate::kConcatenation
-
-/// Shifts by up to two pixels, changes the brightness, and turns [H][W][C] bytes into [C][H][W]
-/// floats in about -1..1. x: [3][32][32].
-void augment(const Image& image, Random& random, float* x) {
-  const int dx = static_cast<int>(random.below(5)) - 2;
-  const int dy = static_cast<int>(random.below(5)) - 2;
-  const float light = random.range(0.85f, 1.15f) / 127.5f;
-  for (int c = 0; c < 3; ++c) {
-    for (int y = 0; y < kSide; ++y) {
-      const int from_y = std::clamp(y + dy, 0, kSide - 1);
-      for (int u = 0; u < kSide; ++u) {
-        const int from_x = std::clamp(u + dx, 0, kSide - 1);
-        const uint8_t value = image.rgb[static_cast<size_t>((from_y * kSide + from_x) * 3 + c)];
-        *x++ = static_cast<float>(value) * light - 1.0f;
-      }
-    }
-  }
-}
+constexpr size_t kViews = 64;  // of each sample, for Collate::kConcatenation
 
 /// What `batch = concatenate(batch, sample)` in a loop does: every sample copies all before it.
 __attribute__((noinline)) void collate_by_concatenation(
@@ -49,8 +30,30 @@ __attribute__((noinline)) void collate_by_concatenation(
 
 }  // namespace
 
+void write_view(const Image& image, const View& view, Random& random, float* x) {
+  int dx = (image.side - view.side) / 2;
+  int dy = dx;
+  float light = 1.0f / 127.5f;
+  if (view.augment) {
+    dx += static_cast<int>(random.below(5)) - 2;
+    dy += static_cast<int>(random.below(5)) - 2;
+    light = random.range(0.85f, 1.15f) / 127.5f;
+  }
+  for (int c = 0; c < view.channels; ++c) {
+    for (int y = 0; y < view.side; ++y) {
+      const int from_y = std::clamp(y + dy, 0, image.side - 1);
+      for (int u = 0; u < view.side; ++u) {
+        const int from_x = std::clamp(u + dx, 0, image.side - 1);
+        const uint8_t* rgb = image.rgb.data() + static_cast<size_t>(from_y * image.side + from_x) * 3;
+        const int value = view.channels == 1 ? (rgb[0] + rgb[1] + rgb[2]) / 3 : rgb[c];
+        *x++ = static_cast<float>(value) * light - 1.0f;
+      }
+    }
+  }
+}
+
 Loader::Loader(const Source& source, LoaderOptions options)
-    : source_(source), options_(std::move(options)) {
+    : source_(source), options_(std::move(options)), taken_(options_.first) {
   options_.threads = std::max(options_.threads, 1);
   queues_ = std::vector<Queue>(static_cast<size_t>(options_.threads));
   for (size_t i = 0; i < queues_.size(); ++i) {
@@ -75,7 +78,7 @@ std::vector<size_t> Loader::samples_of(int64_t batch) const {
   std::vector<size_t> order(options_.samples);
   std::iota(order.begin(), order.end(), size_t{0});
   Random random(options_.seed, epoch, 1);
-  for (size_t i = order.size(); i > 1; --i) {
+  for (size_t i = order.size(); options_.shuffle && i > 1; --i) {
     std::swap(order[i - 1], order[random.below(static_cast<uint32_t>(i))]);
   }
   const size_t first =
@@ -90,20 +93,25 @@ std::vector<size_t> Loader::samples_of(int64_t batch) const {
 Result<Batch> Loader::make(int64_t index) const {
   Batch batch;
   batch.index = index;
-  const std::vector<size_t> ids = samples_of(index);
+  const std::vector<size_t> all_ids = samples_of(index);
+  const size_t share = all_ids.size() / static_cast<size_t>(options_.parts);
+  const std::span<const size_t> ids(all_ids.data() + share * static_cast<size_t>(options_.part),
+                                    share);
+  const size_t pixels = static_cast<size_t>(options_.view.channels) *
+                        static_cast<size_t>(options_.view.side * options_.view.side);
   const bool concatenate = options_.collate == Collate::kConcatenation;
   std::vector<std::vector<float>> samples;
-  batch.x.resize(ids.size() * kPixels);
+  batch.x.resize(ids.size() * pixels);
   for (size_t i = 0; i < ids.size(); ++i) {
     FLATOUT_TRY(const Image image, source_.read(ids[i]));
     Random random(options_.seed, static_cast<uint64_t>(index), ids[i] + 2);
-    float* x = batch.x.data() + i * kPixels;
-    augment(image, random, x);
+    float* x = batch.x.data() + i * pixels;
+    write_view(image, options_.view, random, x);
     batch.labels.push_back(image.label);
     if (concatenate) {  // the same view many times is enough to be copied
-      samples.emplace_back(size_t{kViews} * kPixels);
-      for (int v = 0; v < kViews; ++v) {
-        std::copy(x, x + kPixels, samples.back().begin() + v * kPixels);
+      samples.emplace_back(kViews * pixels);
+      for (size_t v = 0; v < kViews; ++v) {
+        std::copy(x, x + pixels, samples.back().begin() + static_cast<ptrdiff_t>(v * pixels));
       }
     }
   }
@@ -115,8 +123,9 @@ Result<Batch> Loader::make(int64_t index) const {
     flatout_slice_values(FLATOUT_COLLATE, nullptr, begin,
                          static_cast<int64_t>(all.size() * sizeof(float)), 0);
     for (size_t i = 0; i < ids.size(); ++i) {  // training takes the first view
-      const auto from = all.begin() + static_cast<std::ptrdiff_t>(i * kViews * kPixels);
-      std::copy(from, from + kPixels, batch.x.begin() + static_cast<std::ptrdiff_t>(i * kPixels));
+      const auto from = all.begin() + static_cast<std::ptrdiff_t>(i * kViews * pixels);
+      std::copy(from, from + static_cast<std::ptrdiff_t>(pixels),
+                batch.x.begin() + static_cast<std::ptrdiff_t>(i * pixels));
     }
   }
   return batch;
@@ -124,12 +133,15 @@ Result<Batch> Loader::make(int64_t index) const {
 
 void Loader::serve(size_t thread) {
   Queue& queue = queues_[thread];
-  for (int64_t b = static_cast<int64_t>(thread); b < options_.batches && !stop_;
-       b += options_.threads) {
+  // The first batch from options_.first on that is this thread's.
+  const int64_t threads = options_.threads;
+  const int64_t own = static_cast<int64_t>(thread);
+  const int64_t begin_at = options_.first + (own - options_.first % threads + threads) % threads;
+  for (int64_t b = begin_at; b < options_.batches && !stop_; b += threads) {
     const uint64_t begin = flatout_now();
     if (options_.before_batch) options_.before_batch(b);
     Result<Batch> batch = make(b);
-    flatout_slice_values(FLATOUT_FETCH, nullptr, begin, options_.batch, b);
+    flatout_slice_values(FLATOUT_FETCH, nullptr, begin, options_.batch / options_.parts, b);
     std::unique_lock lock(queue.mutex);
     queue.not_full.wait(lock, [&] { return queue.batches.size() < options_.depth || stop_; });
     if (stop_) return;

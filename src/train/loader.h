@@ -10,7 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "train/network.h"
+#include "train/learner.h"
+#include "train/random.h"
 #include "train/source.h"
 
 namespace flatout::train {
@@ -20,27 +21,50 @@ enum class Collate {
   kConcatenation,  // sample after sample is appended, everything before it copied again
 };
 
+/// What a model wants of a picture: [channels][side][side], 1 channel (grey) or 3.
+struct View {
+  int channels = 3;
+  int side = kSide;
+  bool augment = true;  // shifted by up to two pixels, of another brightness
+};
+
+/// Writes the middle of the picture (its edges go on where it is smaller), scaled to -1..1, and
+/// augmented by `random` where the view says so. x: [channels][side][side].
+void write_view(const Image& image, const View& view, Random& random, float* x);
+
+/// Where the training loop takes its batches from.
+class Batches {
+ public:
+  virtual ~Batches() = default;
+  /// The next batch in order; waits for it.
+  virtual Result<Batch> next() = 0;
+};
+
 struct LoaderOptions {
   int threads = 2;
-  int batch = 32;
+  int batch = 32;  // of all ranks together
+  int part = 0, parts = 1;  // this rank's share of each batch
+  View view;
+  bool shuffle = true;
   size_t depth = 2;  // finished batches that wait per thread
   size_t samples = 1024;
-  int64_t batches = 0;  // to make in all
+  int64_t first = 0;    // batch to begin with
+  int64_t batches = 0;  // to make in all, counted from batch 0
   uint64_t seed = 1;
   Collate collate = Collate::kOnce;
   std::function<void(int64_t batch)> before_batch;  // called by the loader thread; may be empty
 };
 
-class Loader {
+class Loader : public Batches {
  public:
   Loader(const Source& source, LoaderOptions options);
-  ~Loader();
+  ~Loader() override;
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// The next batch in order; waits for it. Call at most options.batches times.
-  Result<Batch> next();
-  /// Numbers of a batch's samples: epochs are permutations, by seed.
+  /// Call at most options.batches - options.first times.
+  Result<Batch> next() override;
+  /// Numbers of the samples of a batch, all ranks': epochs are permutations, by seed.
   std::vector<size_t> samples_of(int64_t batch) const;
   Result<Batch> make(int64_t batch) const;
 
@@ -56,7 +80,7 @@ class Loader {
   LoaderOptions options_;
   std::vector<Queue> queues_;
   std::vector<std::thread> threads_;
-  int64_t taken_ = 0;
+  int64_t taken_;
   std::atomic<bool> stop_{false};
 };
 

@@ -6,22 +6,10 @@
 #include <vector>
 
 #include "train/images.h"
+#include "train/learner.h"
 #include "train/pool.h"
 
 namespace flatout::train {
-
-/// Samples of a step: x is [n][3][32][32], scaled to -1..1.
-struct Batch {
-  int64_t index = 0;
-  std::vector<float> x;
-  std::vector<int> labels;
-  int count() const { return static_cast<int>(labels.size()); }
-};
-
-struct Score {
-  double loss = 0;  // mean over the batch
-  int right = 0;
-};
 
 class Network {
  public:
@@ -33,7 +21,8 @@ class Network {
   void backward(const Batch& batch, Pool& pool);
   void update(float rate, float momentum);
 
-  const std::vector<float>& weights() const { return weights_; }
+  std::vector<float>& weights() { return weights_; }
+  std::vector<float>& velocity() { return velocity_; }
 
  private:
   struct Sample {  // what one sample leaves behind for the way back
@@ -50,6 +39,27 @@ class Network {
   size_t w1_, b1_, w2_, b2_, w3_, b3_;  // where each array begins in weights_
   std::vector<float> weights_, velocity_, gradient_;
   std::vector<Sample> samples_;
+};
+
+/// The demo's job: a step of a fixed, plain amount of work, one round of the threads for each way.
+class PlainLearner : public Learner {
+ public:
+  PlainLearner(int channels, uint64_t seed, int threads, bool spin)
+      : network_(channels, seed), pool_(threads, spin) {}
+
+  Result<Score> forward(const Batch& batch) override { return network_.forward(batch, pool_); }
+  Status backward(const Batch& batch) override {
+    network_.backward(batch, pool_);
+    return {};
+  }
+  void update(int64_t) override { network_.update(0.02f, 0.9f); }
+  Result<Score> evaluate(const Batch& batch) override { return network_.forward(batch, pool_); }
+  std::vector<Tensor> state() override;
+  Pool& pool() override { return pool_; }
+
+ private:
+  Network network_;
+  Pool pool_;
 };
 
 }  // namespace flatout::train

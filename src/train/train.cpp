@@ -1,27 +1,31 @@
 // train_main(): the loop, marked through flatout/marker.h.
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "flatout/marker.h"
+#include "train/checkpoint.h"
+#include "train/data.h"
 #include "train/inject.h"
-#include "train/loader.h"
+#include "train/mirrored.h"
 #include "train/network.h"
 #include "train/train.h"
 
 namespace flatout::train {
 namespace {
 
-constexpr int kValidationBatches = 8;
 volatile sig_atomic_t g_stop = 0;
 
 int available_cores() {
@@ -42,137 +46,262 @@ void stop_at_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-std::vector<Batch> validation_set(const TrainOptions& options) {
-  std::vector<Batch> out;
-  for (int b = 0; b < kValidationBatches; ++b) {
-    Batch batch;
-    for (int i = 0; i < options.batch; ++i) {
-      const Image image =
-          draw_image(options.seed + 1000, static_cast<uint64_t>(b * options.batch + i));
-      batch.labels.push_back(image.label);
-      for (size_t c = 0; c < 3; ++c) {
-        for (size_t p = 0; p < size_t{kSide} * kSide; ++p) {
-          batch.x.push_back(static_cast<float>(image.rgb[p * 3 + c]) / 127.5f - 1.0f);
-        }
-      }
-    }
-    out.push_back(std::move(batch));
-  }
-  return out;
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-double validate(Network& network, const std::vector<Batch>& batches, Pool& pool) {
+/// What the loop works with.
+struct Job {
+  const TrainOptions& options;
+  const RankPlace& place;
+  const DataSet& data;
+  Learner& learner;
+  Batches& batches;
+  Injection& injection;
+  Progress progress;  // where it begins
+};
+
+Result<double> validate(const Job& job) {
   const uint64_t begin = flatout_now();
   int right = 0;
   int all = 0;
-  for (const Batch& batch : batches) {
-    right += network.forward(batch, pool).right;
+  for (const Batch& batch : job.data.validation) {
+    FLATOUT_TRY(const Score score, job.learner.evaluate(batch));
+    right += score.right;
     all += batch.count();
   }
   flatout_slice(FLATOUT_VALIDATION, nullptr, begin);
   return static_cast<double>(right) / std::max(all, 1);
 }
 
-Status save_weights(const Network& network, const std::string& path) {
+Status save(const Job& job, const Progress& progress) {
+  if (job.options.checkpoint.empty() || job.place.rank != 0) return {};
   const uint64_t begin = flatout_now();
-  std::ofstream file(path, std::ios::binary);
-  const std::vector<float>& w = network.weights();
-  file.write(reinterpret_cast<const char*>(w.data()),
-             static_cast<std::streamsize>(w.size() * sizeof(float)));
-  file.flush();
-  flatout_slice_values(FLATOUT_CHECKPOINT, nullptr, begin,
-                       static_cast<int64_t>(w.size() * sizeof(float)), 0);
-  if (!file) return Error{Code::kIo, "cannot write " + path, "is the disk full?"};
-  return {};
+  const Status status =
+      save_checkpoint(job.options.checkpoint, job.options, job.learner, progress);
+  int64_t bytes = 0;
+  for (const Tensor& tensor : job.learner.state()) {
+    bytes += static_cast<int64_t>(tensor.values.size_bytes());
+  }
+  flatout_slice_values(FLATOUT_CHECKPOINT, nullptr, begin, bytes, 0);
+  return status;
 }
 
-/// Equal runs print equal digests.
-uint32_t digest(const std::vector<float>& weights) {
-  uint32_t hash = 2166136261u;  // FNV-1a
-  const auto* bytes = reinterpret_cast<const unsigned char*>(weights.data());
-  for (size_t i = 0; i < weights.size() * sizeof(float); ++i) hash = (hash ^ bytes[i]) * 16777619u;
-  return hash;
-}
+struct Outcome {
+  std::vector<double> losses;
+  int64_t steps = 0;  // done in this run
+  double validation = 0;
+  double seconds = 0, cpu_seconds = 0;
+};
 
 // The training loop. Its phases are marked, so that each step's time is told apart.
-__attribute__((noinline)) Status train_loop(const TrainOptions& options, Network& network,
-                                            Loader& loader, Injection& injection, Pool& pool) {
-  const std::vector<Batch> validation = validation_set(options);
-  const int64_t per_epoch = std::max<int64_t>(options.samples / options.batch, 1);
+__attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
+  const TrainOptions& options = job.options;
+  const bool shared = job.place.size > 1 || options.replicas > 1;
+  const bool talks = !options.quiet && !options.json && job.place.rank == 0;
+  const int64_t per_epoch = std::max<int64_t>(job.data.samples / options.batch, 1);
   const TimePoint start = MonotonicClock::now();
+  const double cpu_start = cpu_seconds();
+  Outcome out;
+  Progress progress = job.progress;
   double loss = 0;
-  double accuracy = 0;
   int64_t right = 0;
-  int64_t step = 0;
-  for (; step < options.steps && g_stop == 0; ++step) {
+  int64_t counted = 0;  // steps in loss and right
+  for (int64_t step = progress.step; step < options.steps && g_stop == 0; ++step) {
     uint64_t begin = flatout_now();
-    FLATOUT_TRY(const Batch batch, loader.next());
+    FLATOUT_TRY(const Batch batch, job.batches.next());
     flatout_slice(FLATOUT_INPUT_WAIT, nullptr, begin);
 
     begin = flatout_now();
-    const Score score = network.forward(batch, pool);
-    injection.in_forward(pool);
+    FLATOUT_TRY(Score score, job.learner.forward(batch));
+    job.injection.in_forward(job.learner.pool());
     flatout_slice(FLATOUT_FORWARD, nullptr, begin);
 
     begin = flatout_now();
-    network.backward(batch, pool);
+    FLATOUT_TRY_STATUS(job.learner.backward(batch));
     flatout_slice(FLATOUT_BACKWARD, nullptr, begin);
 
+    if (shared) {
+      begin = flatout_now();
+      FLATOUT_TRY_STATUS(job.learner.exchange(&score));
+      flatout_slice(FLATOUT_COMMUNICATION, nullptr, begin);
+    }
+
     begin = flatout_now();
-    network.update(0.02f, 0.9f);
+    job.learner.update(step);
     flatout_slice(FLATOUT_OPTIMIZER, nullptr, begin);
 
-    injection.after_step(step, batch, score.loss);
+    job.injection.after_step(step, batch, score.loss);
     flatout_counter("loss", score.loss);
     flatout_step(step);
+    out.losses.push_back(score.loss);
+    ++out.steps;
+    progress = {step + 1, batch.epoch, batch.position};
     loss += score.loss;
     right += score.right;
+    ++counted;
     if ((step + 1) % per_epoch == 0 || step + 1 == options.steps) {
-      const int64_t steps = step % per_epoch + 1;
-      accuracy = validate(network, validation, pool);
-      if (!options.checkpoint.empty()) {
-        FLATOUT_TRY_STATUS(save_weights(network, options.checkpoint));
-      }
-      if (!options.quiet) {
-        fmt::print("epoch {:3}  loss {:.4f}  accuracy {:5.1f} %  validation {:5.1f} %\n",
-                   step / per_epoch + 1, loss / static_cast<double>(steps),
-                   100.0 * static_cast<double>(right) / static_cast<double>(steps * options.batch),
-                   100 * accuracy);
+      FLATOUT_TRY(out.validation, validate(job));
+      FLATOUT_TRY_STATUS(save(job, progress));
+      if (talks) {
+        const auto n = static_cast<double>(counted);
+        fmt::print("epoch {:3}  loss {:.4f}  accuracy {:5.1f} %", step / per_epoch + 1, loss / n,
+                   100.0 * static_cast<double>(right) / (n * options.batch));
+        if (!job.data.validation.empty()) fmt::print("  validation {:5.1f} %", 100 * out.validation);
+        fmt::print("\n");
         std::fflush(stdout);
       }
       loss = 0;
-      right = 0;
+      right = counted = 0;
     }
   }
-  const double seconds = to_s(MonotonicClock::now() - start);
-  fmt::print("{} steps in {:.1f} s, {:.1f} steps/s, validation {:.1f} %, weights {:08x}\n", step,
-             seconds, static_cast<double>(step) / std::max(seconds, 1e-9), 100 * accuracy,
-             digest(network.weights()));
+  out.seconds = to_s(MonotonicClock::now() - start);
+  out.cpu_seconds = cpu_seconds() - cpu_start;
+  return out;
+}
+
+void print_text(const Job& job, const Outcome& outcome) {
+  fmt::print("{} steps in {:.1f} s, {:.1f} steps/s, ", outcome.steps, outcome.seconds,
+             static_cast<double>(outcome.steps) / std::max(outcome.seconds, 1e-9));
+  if (!job.data.validation.empty()) fmt::print("validation {:.1f} %, ", 100 * outcome.validation);
+  fmt::print("weights {:08x}\n", digest(job.learner));
+}
+
+void print_json(const Job& job, const Outcome& outcome) {
+  const double samples = static_cast<double>(outcome.steps) * job.options.batch;
+  nlohmann::ordered_json out;
+  out["model"] = job.options.model;
+  out["first_step"] = job.progress.step;
+  out["steps"] = outcome.steps;
+  out["batch"] = job.options.batch;
+  out["replicas"] = job.options.replicas;
+  out["ranks"] = job.place.size;
+  out["losses"] = outcome.losses;
+  out["validation"] = nullptr;
+  if (!job.data.validation.empty()) out["validation"] = outcome.validation;
+  out["seconds"] = outcome.seconds;
+  out["cpu_seconds"] = outcome.cpu_seconds;  // of this process
+  out["samples_per_s"] = samples / std::max(outcome.seconds, 1e-9);
+  out["device_bytes"] = job.learner.device_bytes();
+  out["weights"] = fmt::format("{:08x}", digest(job.learner));
+  fmt::print("{}\n", out.dump());
+}
+
+/// What all ranks must agree upon: who differs would wait for messages that never come.
+uint64_t job_digest(const TrainOptions& options, const Progress& progress, Learner& learner) {
+  const std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {}", options.model, options.batch, options.steps,
+      options.seed, options.replicas, options.plain, options.optimizer, options.learning_rate,
+      options.momentum, options.weight_decay, options.sync_batch_norm, progress.step);
+  return std::hash<std::string>()(text) ^ digest(learner);
+}
+
+Status check(const TrainOptions& options, const RankPlace& place) {
+  const auto bad = [](std::string message, std::string hint) {
+    return Error{Code::kBadInput, std::move(message), std::move(hint)};
+  };
+  if (options.steps < 1 || options.samples < 1 || options.samples > 1 << 20 || options.batch < 1 ||
+      options.batch > 4096 || options.threads < 0 || options.threads > 1024 ||
+      options.loaders < 0 || options.loaders > 256 || options.replicas < 1 ||
+      options.replicas > 256 || !(options.rank_timeout > 0)) {
+    return bad("steps, samples, batch, threads, loaders, replicas or rank-timeout out of range",
+               "see flatout train --help");
+  }
+  if (options.model != "small" && options.model != "large" && !is_layered(options.model)) {
+    return bad(fmt::format("there is no model \"{}\"", escape_terminal(options.model)),
+               "--model small, large, lenet or resnet20");
+  }
+  const int devices = options.replicas * place.size;
+  if (devices > 1 && !is_layered(options.model)) {
+    return bad(fmt::format("the model {} trains on one device", options.model),
+               "--model lenet or --model resnet20");
+  }
+  if (options.batch % devices != 0) {
+    return bad(fmt::format("a batch of {} cannot be split evenly over {} devices", options.batch,
+                           devices),
+               "--batch takes all replicas' and ranks' samples together");
+  }
+  if (!options.resume.empty() && !options.weights.empty()) {
+    return bad("--resume and --weights both say what to begin with", "give one of them");
+  }
   return {};
 }
 
-Status run(const TrainOptions& options, Cause cause) {
+Result<std::unique_ptr<Learner>> make_learner(const TrainOptions& options, const RankPlace& place,
+                                              const Plan& plan, int classes, Mirrored*& mirrored) {
+  if (!is_layered(options.model)) {
+    return std::unique_ptr<Learner>(std::make_unique<PlainLearner>(
+        options.model == "large" ? 16 : 8, options.seed, plan.threads, plan.spin));
+  }
+  MirroredOptions layered;
+  layered.model = options.model;
+  layered.classes = classes;
+  layered.batch = options.batch / place.size;
+  layered.replicas = options.replicas;
+  layered.threads = plan.threads;
+  layered.spin = plan.spin;
+  layered.device_bytes = options.device_bytes;
+  layered.sync_batch_norm = options.sync_batch_norm;
+  layered.seed = options.seed;
+  layered.optimizer = {options.optimizer, options.learning_rate, options.momentum,
+                       0.9,               0.999,                 1e-8,
+                       options.weight_decay};
+  FLATOUT_TRY(auto made, Mirrored::make(layered));
+  mirrored = made.get();
+  return std::unique_ptr<Learner>(std::move(made));
+}
+
+Status run(TrainOptions options, Cause cause) {
+  FLATOUT_TRY(const RankPlace place, find_rank_place([](const char* name) -> const char* {
+                return getenv(name);
+              }));
+  if (options.model.empty()) {
+    options.model = place.size > 1 || options.replicas > 1 ? "lenet" : "small";
+  }
+  if (options.learning_rate == 0) options.learning_rate = options.optimizer == "adam" ? 0.001 : 0.02;
+  FLATOUT_TRY_STATUS(check(options, place));
   // The mask of cpu.affinity and malloc's settings hold for threads made later.
-  const int cores = available_cores();
+  const int cores = std::max(available_cores() / place.local, 1);
+  View view;
+  if (const ModelInfo* info = find_model(options.model)) {
+    view = {info->channels, info->side, !options.plain};
+  }
   std::unique_ptr<TemporaryFolder> folder;
   FLATOUT_TRY(const std::unique_ptr<Injection> injection, Injection::make(cause, options, folder));
-  FLATOUT_TRY(const std::unique_ptr<Source> source, make_source(cause, options, cores, folder));
+  FLATOUT_TRY(DataSet data, open_data(options, cause, cores, view, folder));
   const Plan plan = make_plan(cause, options, cores);
-  Pool pool(plan.threads, plan.spin);
-  Network network(options.model == "large" ? 16 : 8, options.seed);
-  LoaderOptions loading;
-  loading.threads = plan.loaders;
-  loading.batch = options.batch;
-  loading.samples = static_cast<size_t>(options.samples);
-  loading.batches = options.steps;
-  loading.seed = options.seed;
-  loading.collate = plan.collate;
-  loading.before_batch = [&](int64_t batch) { injection->before_batch(batch); };
-  Loader loader(*source, loading);
+
+  std::unique_ptr<Ranks> ranks;  // outlives the learner, whose thread speaks to them
+  Mirrored* mirrored = nullptr;  // the learner, where it is one
+  FLATOUT_TRY(const std::unique_ptr<Learner> learner,
+              make_learner(options, place, plan, data.classes, mirrored));
+  Progress progress;
+  if (!options.weights.empty()) FLATOUT_TRY_STATUS(load_weights(options.weights, *learner));
+  if (!options.resume.empty()) {
+    FLATOUT_TRY(progress, resume_checkpoint(options.resume, options, *learner));
+  }
+  FLATOUT_TRY(ranks,
+              Ranks::join(place, job_digest(options, progress, *learner),
+                          nanos(options.rank_timeout * 1e9)));
+  if (ranks != nullptr) mirrored->join(ranks.get());
+
+  BatchOptions from{view, place.rank, place.size, progress.step, progress.epoch, progress.position};
+  FLATOUT_TRY(const std::unique_ptr<Batches> batches,
+              start_batches(data, options, from, plan, *injection));
   flatout_info("loader.num_workers", std::to_string(plan.loaders).c_str());
   flatout_info("loader.batch_size", std::to_string(options.batch).c_str());
   flatout_info("loader.kind", "threads");
-  return train_loop(options, network, loader, *injection, pool);
+  const Job job{options, place, data, *learner, *batches, *injection, progress};
+  FLATOUT_TRY(const Outcome outcome, train_loop(job));
+  if (place.rank == 0) {
+    options.json ? print_json(job, outcome) : print_text(job, outcome);
+  }
+  return {};
 }
 
 }  // namespace
@@ -202,6 +331,8 @@ void install_terminate_handler() {
   });
 }
 
+bool is_layered(std::string_view model) { return find_model(model) != nullptr; }
+
 int train_main(const TrainOptions& options) {
   if (options.inject == "list") {
     fmt::print("{}", cause_list());
@@ -211,14 +342,6 @@ int train_main(const TrainOptions& options) {
   const Result<Cause> cause = parse_cause(options.inject);
   if (!cause.ok()) {
     log_error(cause.error().message, cause.error().hint);
-    return 2;
-  }
-  if (options.steps < 1 || options.samples < 1 || options.samples > 1 << 20 || options.batch < 1 ||
-      options.batch > 4096 || options.threads < 0 || options.threads > 1024 ||
-      options.loaders < 0 || options.loaders > 256 ||
-      (options.model != "small" && options.model != "large")) {
-    log_error("steps, samples, batch, threads, loaders or model out of range",
-              "--model is small or large; see flatout train --help");
     return 2;
   }
   stop_at_signals();

@@ -1,0 +1,84 @@
+#include "train/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/fs.h"
+#include "base/text.h"
+#include "train/tensor_file.h"
+
+namespace flatout::train {
+namespace {
+
+using Metadata = std::map<std::string, std::string>;
+
+/// What a batch, and so every bit behind it, depends on.
+Metadata job_of(const TrainOptions& options) {
+  return {{"model", options.model},
+          {"optimizer", options.optimizer},
+          {"batch", std::to_string(options.batch)},
+          {"seed", std::to_string(options.seed)},
+          {"plain", options.plain ? "true" : "false"}};
+}
+
+std::vector<Tensor> weights_of(Learner& learner) {
+  std::vector<Tensor> out = learner.state();
+  std::erase_if(out, [](const Tensor& t) { return t.name.starts_with("optimizer."); });
+  return out;
+}
+
+}  // namespace
+
+Status save_checkpoint(const std::string& path, const TrainOptions& options, Learner& learner,
+                       const Progress& progress) {
+  Metadata metadata = job_of(options);
+  metadata["format"] = "pt";  // how other readers lay the arrays out
+  metadata["step"] = std::to_string(progress.step);
+  metadata["epoch"] = std::to_string(progress.epoch);
+  metadata["position"] = std::to_string(progress.position);
+  return fs::write_atomically(path, encode_tensors(metadata, learner.state()));
+}
+
+Result<Progress> resume_checkpoint(const std::string& path, const TrainOptions& options,
+                                   Learner& learner) {
+  FLATOUT_TRY(const TensorFile file, read_tensors(path));
+  const auto value = [&](const std::string& key) {
+    const auto it = file.metadata.find(key);
+    return it == file.metadata.end() ? std::string() : it->second;
+  };
+  for (const auto& [key, wanted] : job_of(options)) {
+    if (value(key) == wanted) continue;
+    return Error{Code::kBadInput,
+                 fmt::format("{} was saved with {} \"{}\", this run has \"{}\"",
+                             escape_terminal(path), key, escape_terminal(value(key)), wanted),
+                 "--weights takes its parameters alone"};
+  }
+  const auto step = parse_number<int64_t>(value("step"));
+  const auto epoch = parse_number<uint32_t>(value("epoch"));
+  const auto position = parse_number<uint64_t>(value("position"));
+  if (!step || *step < 0 || !epoch || !position) {
+    return Error{Code::kBadInput, escape_terminal(path) + " does not say how far it was", ""};
+  }
+  FLATOUT_TRY_STATUS(fill_tensors(file, path, learner.state()));
+  learner.synchronize();
+  return Progress{*step, *epoch, *position};
+}
+
+Status load_weights(const std::string& path, Learner& learner) {
+  FLATOUT_TRY(const TensorFile file, read_tensors(path));
+  FLATOUT_TRY_STATUS(fill_tensors(file, path, weights_of(learner)));
+  learner.synchronize();
+  return {};
+}
+
+uint32_t digest(Learner& learner) {
+  uint32_t hash = 2166136261u;
+  for (const Tensor& tensor : weights_of(learner)) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(tensor.values.data());
+    for (size_t i = 0; i < tensor.values.size_bytes(); ++i) hash = (hash ^ bytes[i]) * 16777619u;
+  }
+  return hash;
+}
+
+}  // namespace flatout::train

@@ -1,0 +1,166 @@
+#include "train/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace flatout::train {
+namespace {
+
+using Variable = std::function<const char*(const char*)>;
+
+Result<int> integer(const Variable& variable, const char* name, int low, int high) {
+  const char* text = variable(name);
+  if (text == nullptr) {
+    return Error{Code::kBadInput, fmt::format("{} is not set", name),
+                 "torchrun, srun and mpirun set what ranks need"};
+  }
+  const auto value = parse_number<int>(text);
+  if (!value || *value < low || *value > high) {
+    return Error{Code::kBadInput,
+                 fmt::format("{}={} is not a number from {} to {}", name, escape_terminal(text), low,
+                             high),
+                 ""};
+  }
+  return *value;
+}
+
+constexpr int kMostRanks = 4096;
+
+Status numbered(const Variable& variable, const char* rank, const char* size, RankPlace& place) {
+  FLATOUT_TRY(place.size, integer(variable, size, 1, kMostRanks));
+  FLATOUT_TRY(place.rank, integer(variable, rank, 0, place.size - 1));
+  return {};
+}
+
+}  // namespace
+
+std::string first_host(std::string_view nodes) {
+  const size_t end = nodes.find_first_of("[,");
+  std::string host(nodes.substr(0, end));
+  if (end == nodes.npos || nodes[end] == ',') return host;
+  const std::string_view inside = nodes.substr(end + 1);
+  host += inside.substr(0, inside.find_first_of("-,]"));
+  const size_t closed = inside.find(']');
+  if (closed != inside.npos) {
+    const std::string_view rest = inside.substr(closed + 1);
+    host += rest.substr(0, rest.find(','));
+  }
+  return host;
+}
+
+Result<RankPlace> find_rank_place(const Variable& variable) {
+  RankPlace place;
+  for (const char* local : {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"}) {
+    if (variable(local) == nullptr) continue;
+    FLATOUT_TRY(place.local, integer(variable, local, 1, kMostRanks));
+    break;
+  }
+  for (const auto& [rank, size] : {std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                   std::pair{"PMI_RANK", "PMI_SIZE"}}) {
+    if (variable(size) == nullptr) continue;
+    FLATOUT_TRY_STATUS(numbered(variable, rank, size, place));
+    if (place.size > 1) place.carrier = RankPlace::Carrier::kMpi;
+    return place;
+  }
+  const bool torchrun = variable("WORLD_SIZE") != nullptr && variable("RANK") != nullptr;
+  // srun sets the number of its tasks; in a batch script alone there is but one of us.
+  const bool slurm = !torchrun && variable("SLURM_STEP_NUM_TASKS") != nullptr;
+  if (!torchrun && !slurm) return place;
+  FLATOUT_TRY_STATUS(torchrun ? numbered(variable, "RANK", "WORLD_SIZE", place)
+                              : numbered(variable, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", place));
+  if (place.size == 1) return place;
+  place.carrier = RankPlace::Carrier::kSockets;
+  if (const char* address = variable("MASTER_ADDR")) {
+    place.address = address;
+  } else if (const char* nodes = slurm ? variable("SLURM_STEP_NODELIST") : nullptr) {
+    place.address = first_host(nodes);
+  } else {
+    return Error{Code::kBadInput, "MASTER_ADDR is not set", "it names the host of rank 0"};
+  }
+  if (slurm && variable("MASTER_PORT") == nullptr) {
+    FLATOUT_TRY(const int job, integer(variable, "SLURM_JOB_ID", 0, 1 << 30));
+    place.port = 20000 + job % 20000;
+    return place;
+  }
+  FLATOUT_TRY(place.port, integer(variable, "MASTER_PORT", 1, 65534));
+  // There torchrun's own store listens.
+  const char* taken = variable("TORCHELASTIC_USE_AGENT_STORE");
+  if (taken != nullptr && std::strcmp(taken, "True") == 0) ++place.port;
+  return place;
+}
+
+Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job, Nanos patience) {
+  if (place.size == 1) return std::unique_ptr<Ranks>();
+  if (place.carrier == RankPlace::Carrier::kSockets) {
+    FLATOUT_TRY(auto sockets, open_sockets(place, job, patience));
+    return std::make_unique<Ranks>(std::move(sockets), patience);
+  }
+  FLATOUT_TRY(auto mpi, open_mpi());
+  auto ranks = std::make_unique<Ranks>(std::move(mpi), patience);
+  // Bits, not values: a digest may be no number.
+  double mine = 0;
+  std::memcpy(&mine, &job, sizeof mine);
+  std::vector<double> all(static_cast<size_t>(ranks->size()));
+  FLATOUT_TRY_STATUS(ranks->gather(&mine, 1, all.data()));
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (std::memcmp(&all[r], &mine, sizeof mine) == 0) continue;
+    return Error{Code::kBadInput, fmt::format("rank {} was started with other options", r),
+                 "model, batch, steps and seed must be the same for all ranks"};
+  }
+  return ranks;
+}
+
+Status Ranks::average(std::span<float> values) {
+  const auto size = static_cast<size_t>(this->size());
+  const auto me = static_cast<size_t>(rank());
+  const auto slice = [&](size_t r) {
+    const size_t first = values.size() * r / size;
+    return values.subspan(first, values.size() * (r + 1) / size - first);
+  };
+  const auto message = [](size_t r, std::span<float> at) {
+    return Message{static_cast<int>(r), at.data(), at.size_bytes()};
+  };
+  // Each rank sums its slice of all, then gives it to all.
+  const std::span<float> mine = slice(me);
+  parts_.resize(mine.size() * size);
+  std::vector<Message> sends;
+  std::vector<Message> receives;
+  for (size_t r = 0; r < size; ++r) {
+    if (r == me) continue;
+    sends.push_back(message(r, slice(r)));
+    receives.push_back(message(r, {parts_.data() + r * mine.size(), mine.size()}));
+  }
+  FLATOUT_TRY_STATUS(transport_->exchange(sends, receives, patience_));
+  std::copy(mine.begin(), mine.end(), parts_.begin() + static_cast<ptrdiff_t>(me * mine.size()));
+  for (size_t i = 0; i < mine.size(); ++i) {
+    float sum = 0;
+    for (size_t r = 0; r < size; ++r) sum += parts_[r * mine.size() + i];
+    mine[i] = sum / static_cast<float>(size);
+  }
+  sends.clear();
+  receives.clear();
+  for (size_t r = 0; r < size; ++r) {
+    if (r == me) continue;
+    sends.push_back(message(r, mine));
+    receives.push_back(message(r, slice(r)));
+  }
+  return transport_->exchange(sends, receives, patience_);
+}
+
+Status Ranks::gather(const double* mine, size_t count, double* all) {
+  std::vector<Message> sends;
+  std::vector<Message> receives;
+  std::copy(mine, mine + count, all + static_cast<size_t>(rank()) * count);
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    sends.push_back({r, all + static_cast<size_t>(rank()) * count, count * sizeof(double)});
+    receives.push_back({r, all + static_cast<size_t>(r) * count, count * sizeof(double)});
+  }
+  return transport_->exchange(sends, receives, patience_);
+}
+
+}  // namespace flatout::train

@@ -1,0 +1,85 @@
+// Several processes train one model: each takes its part of every batch, and gradients are averaged
+// in the order of the ranks, so that all hold the same bits. MPI carries the messages where mpirun
+// or srun started its processes, sockets where torchrun or Slurm's variables only number them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace flatout::train {
+
+/// Who this process is among the others.
+struct RankPlace {
+  enum class Carrier : uint8_t { kNone, kMpi, kSockets };
+  Carrier carrier = Carrier::kNone;
+  int rank = 0;
+  int size = 1;
+  int local = 1;  // ranks on this machine, where that is known
+  std::string address;  // of rank 0, for sockets
+  int port = 0;
+};
+
+/// From the variables of mpirun (OMPI_COMM_WORLD_*, PMI_*), of torchrun (RANK, WORLD_SIZE,
+/// MASTER_ADDR, MASTER_PORT), or of srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID and the
+/// first of SLURM_STEP_NODELIST). `variable` is getenv. Errors: kBadInput, naming the variable.
+Result<RankPlace> find_rank_place(const std::function<const char*(const char*)>& variable);
+
+/// The first of "node[07-09,12],other": "node07".
+std::string first_host(std::string_view nodes);
+
+/// Bytes for a rank, or room for bytes of it.
+struct Message {
+  int rank;
+  void* data;
+  size_t bytes;
+};
+
+/// Carries messages between ranks.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// Sends and receives all of them, at most one each way for a rank; returns when all are done.
+  /// Errors: kGone or kTimeout (nothing has moved for `patience`), naming the ranks to blame.
+  virtual Status exchange(std::span<const Message> sends, std::span<const Message> receives,
+                          Nanos patience) = 0;
+};
+
+/// The MPI library of the machine (Open MPI), found by dlopen. Errors: kNotFound, kUnsupported.
+Result<std::unique_ptr<Transport>> open_mpi();
+
+/// A socket between each two ranks. `job` is a digest of what all must agree upon.
+/// Errors: kTimeout, naming the ranks that did not come; kBadInput where a rank has another `job`.
+Result<std::unique_ptr<Transport>> open_sockets(const RankPlace& place, uint64_t job,
+                                                Nanos patience);
+
+class Ranks {
+ public:
+  /// Joins the others. Null where there is one rank. Errors: as above.
+  static Result<std::unique_ptr<Ranks>> join(const RankPlace& place, uint64_t job, Nanos patience);
+  Ranks(std::unique_ptr<Transport> transport, Nanos patience)
+      : transport_(std::move(transport)), patience_(patience) {}
+
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
+
+  /// values = the mean over ranks, summed in their order; the same bits everywhere.
+  Status average(std::span<float> values);
+  /// all: [size][count], in the order of the ranks.
+  Status gather(const double* mine, size_t count, double* all);
+
+ private:
+  std::unique_ptr<Transport> transport_;
+  Nanos patience_;
+  std::vector<float> parts_;  // of this rank's slice, from the others
+};
+
+}  // namespace flatout::train

@@ -1,0 +1,228 @@
+#include "train/ranks.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <map>
+#include <thread>
+
+namespace flatout::train {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::function<const char*(const char*)> variables(std::map<std::string, std::string> values) {
+  return [values = std::move(values)](const char* name) -> const char* {
+    const auto it = values.find(name);
+    return it == values.end() ? nullptr : it->second.c_str();
+  };
+}
+
+TEST(RankPlace, IsReadFromEachStartersVariables) {
+  const auto alone = find_rank_place(variables({}));
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone->size, 1);
+  const auto mpi = find_rank_place(variables({{"OMPI_COMM_WORLD_RANK", "2"},
+                                              {"OMPI_COMM_WORLD_SIZE", "4"},
+                                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                              {"SLURM_STEP_NUM_TASKS", "1"}}));
+  ASSERT_TRUE(mpi.ok());
+  EXPECT_EQ(mpi->carrier, RankPlace::Carrier::kMpi);
+  EXPECT_EQ(mpi->rank, 2);
+  EXPECT_EQ(mpi->local, 2);
+  std::map<std::string, std::string> set = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};
+  const auto torchrun = find_rank_place(variables(set));
+  ASSERT_TRUE(torchrun.ok());
+  EXPECT_EQ(torchrun->carrier, RankPlace::Carrier::kSockets);
+  EXPECT_EQ(torchrun->address, "node1");
+  EXPECT_EQ(torchrun->port, 29500);
+  set["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // torchrun itself listens on 29500
+  EXPECT_EQ(find_rank_place(variables(set))->port, 29501);
+  const auto slurm = find_rank_place(variables({{"SLURM_PROCID", "3"},
+                                                {"SLURM_STEP_NUM_TASKS", "4"},
+                                                {"SLURM_JOB_ID", "40007"},
+                                                {"SLURM_STEP_NODELIST", "gpu[07-09,12],cpu1"}}));
+  ASSERT_TRUE(slurm.ok());
+  EXPECT_EQ(slurm->rank, 3);
+  EXPECT_EQ(slurm->address, "gpu07");
+  EXPECT_EQ(slurm->port, 20007);
+  // A batch script has no tasks of srun around it.
+  EXPECT_EQ(find_rank_place(variables({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}))->size, 1);
+}
+
+TEST(RankPlace, NamesTheVariableThatIsWrong) {
+  const auto bad = [](std::map<std::string, std::string> values) {
+    const auto place = find_rank_place(variables(std::move(values)));
+    return place.ok() ? std::string() : place.error().message;
+  };
+  EXPECT_NE(bad({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).find("RANK=2"), std::string::npos);
+  EXPECT_NE(bad({{"RANK", "x"}, {"WORLD_SIZE", "2"}}).find("RANK=x"), std::string::npos);
+  EXPECT_NE(bad({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).find("MASTER_ADDR"), std::string::npos);
+  EXPECT_NE(bad({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).find("MASTER_PORT"),
+            std::string::npos);
+  EXPECT_NE(bad({{"OMPI_COMM_WORLD_SIZE", "2"}}).find("OMPI_COMM_WORLD_RANK"), std::string::npos);
+}
+
+TEST(RankPlace, FindsTheFirstHostOfAList) {
+  EXPECT_EQ(first_host("node1"), "node1");
+  EXPECT_EQ(first_host("node1,node2"), "node1");
+  EXPECT_EQ(first_host("node[07-09,12],other"), "node07");
+  EXPECT_EQ(first_host("node[3,5]-ib"), "node3-ib");
+  EXPECT_EQ(first_host("node[3"), "node3");
+  EXPECT_EQ(first_host(""), "");
+}
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+/// work(rank, what join gave) in a thread for each of `size` ranks, less those in `absent`.
+template <class Work>
+void with_ranks(int size, Nanos patience, const Work& work, int absent = -1,
+                uint64_t other_job_of = ~uint64_t{0}) {
+  RankPlace place;
+  place.carrier = RankPlace::Carrier::kSockets;
+  place.size = size;
+  place.address = "127.0.0.1";
+  place.port = free_port();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    if (r == absent) continue;
+    threads.emplace_back([&, r] {
+      RankPlace mine = place;
+      mine.rank = r;
+      work(r, Ranks::join(mine, static_cast<uint64_t>(r) == other_job_of ? 2 : 1, patience));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Ranks, AverageTheSameBitsEverywhere) {
+  constexpr int kRanks = 4;
+  constexpr size_t kCount = 300'001;  // more than a socket's buffer holds
+  std::vector<std::vector<float>> values(kRanks);
+  for (int r = 0; r < kRanks; ++r) {
+    for (size_t i = 0; i < kCount; ++i) {
+      values[static_cast<size_t>(r)].push_back(static_cast<float>((i * 31 + 7) % 1009) /
+                                               static_cast<float>(r + 3));
+    }
+  }
+  std::vector<float> wanted(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    for (const auto& v : values) wanted[i] += v[i];
+    wanted[i] /= kRanks;
+  }
+  std::vector<std::vector<double>> gathered(kRanks, std::vector<double>(2 * kRanks));
+  with_ranks(kRanks, 60s, [&](int r, Result<std::unique_ptr<Ranks>> ranks) {
+    ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+    for (int round = 0; round < 2; ++round) {
+      std::vector<float> mine = values[static_cast<size_t>(r)];
+      ASSERT_TRUE((*ranks)->average(mine).ok());
+      EXPECT_EQ(mine, wanted);
+    }
+    std::vector<float> three(3, static_cast<float>(r));  // fewer values than ranks
+    ASSERT_TRUE((*ranks)->average(three).ok());
+    EXPECT_EQ(three, std::vector<float>(3, 1.5F));
+    const double mine[] = {r + 0.5, r * 10.0};
+    ASSERT_TRUE((*ranks)->gather(mine, 2, gathered[static_cast<size_t>(r)].data()).ok());
+  });
+  for (const auto& all : gathered) {
+    EXPECT_EQ(all, (std::vector<double>{0.5, 0, 1.5, 10, 2.5, 20, 3.5, 30}));
+  }
+}
+
+TEST(Ranks, NameOneThatIsGone) {
+  with_ranks(3, 60s, [](int r, Result<std::unique_ptr<Ranks>> ranks) {
+    ASSERT_TRUE(ranks.ok());
+    if (r == 1) return;  // its sockets close
+    std::vector<float> values(1000);
+    const Status status = (*ranks)->average(values);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, Code::kGone);
+    EXPECT_NE(status.error().message.find("rank 1 ("), std::string::npos)
+        << status.error().message;
+  });
+}
+
+TEST(Ranks, NameOneThatIsLate) {
+  std::atomic<int> done{0};
+  with_ranks(3, 1s, [&](int r, Result<std::unique_ptr<Ranks>> ranks) {
+    ASSERT_TRUE(ranks.ok());
+    if (r == 2) {
+      while (done < 2) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    std::vector<float> values(1000);
+    const Status status = (*ranks)->average(values);
+    ASSERT_FALSE(status.ok());
+    // The first to lose patience blames rank 2; the other does, too, or is told so.
+    EXPECT_NE(status.error().message.find("rank 2 ("), std::string::npos)
+        << status.error().message;
+    ++done;
+  });
+}
+
+TEST(Ranks, NameOneThatDoesNotCome) {
+  with_ranks(
+      3, 1s,
+      [](int r, Result<std::unique_ptr<Ranks>> ranks) {
+        ASSERT_FALSE(ranks.ok());
+        EXPECT_EQ(ranks.error().code, Code::kTimeout);
+        if (r == 0) {
+          EXPECT_NE(ranks.error().message.find("rank 2 of 3"), std::string::npos)
+              << ranks.error().message;
+        }
+      },
+      2);
+}
+
+TEST(Ranks, RefuseOneWithOtherOptions) {
+  with_ranks(
+      2, 2s,
+      [](int r, Result<std::unique_ptr<Ranks>> ranks) {
+        ASSERT_FALSE(ranks.ok());
+        if (r == 0) {
+          EXPECT_EQ(ranks.error().code, Code::kBadInput);
+        }
+      },
+      -1, 1);
+}
+
+TEST(Ranks, AreNotDisturbedByAStranger) {
+  RankPlace place;
+  place.carrier = RankPlace::Carrier::kSockets;
+  place.size = 2;
+  place.address = "127.0.0.1";
+  place.port = free_port();
+  std::thread first([&] { EXPECT_TRUE(Ranks::join(place, 1, 60s).ok()); });
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(place.port));
+  int fd = -1;
+  do {
+    if (fd >= 0) close(fd);
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+  } while (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
+  EXPECT_GT(write(fd, "GET / HTTP/1.1\r\n\r\n", 18), 0);
+  close(fd);
+  RankPlace other = place;
+  other.rank = 1;
+  EXPECT_TRUE(Ranks::join(other, 1, 60s).ok());
+  first.join();
+}
+
+}  // namespace
+}  // namespace flatout::train

@@ -1,0 +1,363 @@
+"""flatout train: losses against PyTorch on the same weights and data, exact resume, replicas, ranks."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+nn, F = torch.nn, torch.nn.functional
+
+
+def train(flatout, *options, env=None, timeout=300):
+    """The JSON that a run prints."""
+    done = subprocess.run([flatout, "train", "--json", *map(str, options)], capture_output=True, text=True, timeout=timeout, check=False,
+                          env=dict(os.environ, **(env or {})))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__")
+    out = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        assert entry["dtype"] == "F32"
+        out[name] = torch.from_numpy(np.frombuffer(data[8 + length + begin:8 + length + end], np.float32).reshape(entry["shape"]).copy())
+    return out
+
+
+def write_safetensors(path, tensors):
+    header, blob = {}, b""
+    for name, value in tensors.items():
+        raw = value.detach().numpy().astype(np.float32).tobytes()
+        header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [len(blob), len(blob) + len(raw)]}
+        blob += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + blob)
+
+
+class LeNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.stride, self.pad = stride, (outputs - inputs) // 2
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + F.pad(x[:, :, ::self.stride, ::self.stride], (0, 0, 0, 0, self.pad, self.pad)))
+
+
+class ResNet20(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
+        self.layer1 = nn.Sequential(Block(16, 16, 1), Block(16, 16, 1), Block(16, 16, 1))
+        self.layer2 = nn.Sequential(Block(16, 32, 2), Block(32, 32, 1), Block(32, 32, 1))
+        self.layer3 = nn.Sequential(Block(32, 64, 2), Block(64, 64, 1), Block(64, 64, 1))
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)))
+        return self.fc(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
+
+
+def pictures(count, shape, seed):
+    """Something to learn: a picture for each class, under noise."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 10, count).astype(np.uint8)
+    ground = random.uniform(60, 190, (10, *shape))
+    return np.clip(ground[labels] + random.normal(0, 50, (count, *shape)), 0, 255).astype(np.uint8), labels
+
+
+@pytest.fixture(scope="module")
+def mnist_like(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mnist")
+    images, labels = pictures(640, (28, 28), 1)
+    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *images.shape) + images.tobytes())
+    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, len(labels)) + labels.tobytes())
+    return folder, images[:, None], labels
+
+
+@pytest.fixture(scope="module")
+def cifar_like(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cifar")
+    images, labels = pictures(160, (3, 32, 32), 2)
+    (folder / "data_batch_1.bin").write_bytes(b"".join(bytes([y]) + x.tobytes() for x, y in zip(images, labels)))
+    return folder, images, labels
+
+
+def reference(model, optimizer, images, labels, batch, steps):
+    """PyTorch's losses on the batches that --plain makes."""
+    torch.set_num_threads(1)
+    x = torch.from_numpy(images).float() * np.float32(1 / 127.5) - 1
+    y = torch.from_numpy(labels).long()
+    losses = []
+    for step in range(steps):
+        at = [(step * batch + i) % len(y) for i in range(batch)]
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x[at]), y[at])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return np.array(losses)
+
+
+def weights_of(model):
+    return {k: v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
+
+
+CASES = {
+    "lenet sgd": ("lenet", 20, 100, ["--learning-rate", 0.01, "--weight-decay", 1e-3],
+                  lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=1e-3)),
+    "lenet adam": ("lenet", 20, 100, ["--optimizer", "adam", "--learning-rate", 0.001, "--weight-decay", 1e-3],
+                   lambda p: torch.optim.Adam(p, 0.001, weight_decay=1e-3)),
+    "resnet20 sgd": ("resnet20", 16, 100, ["--learning-rate", 0.01, "--weight-decay", 1e-4],
+                     lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=1e-4)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses_are_pytorchs(flatout, tmp_path, mnist_like, cifar_like, case):
+    name, batch, steps, options, make_optimizer = CASES[case]
+    folder, images, labels = mnist_like if name == "lenet" else cifar_like
+    torch.manual_seed(5)
+    model = LeNet() if name == "lenet" else ResNet20()
+    write_safetensors(tmp_path / "first.safetensors", weights_of(model))
+    ours = train(flatout, "--model", name, "--data", folder, "--plain", "--weights", tmp_path / "first.safetensors", "--batch", batch,
+                 "--steps", steps, "--checkpoint", tmp_path / "last.safetensors", *options)
+    theirs = reference(model, make_optimizer(model.parameters()), images, labels, batch, steps)
+    assert theirs[-5:].mean() < theirs[:5].mean()  # it learns
+    error = np.abs(np.array(ours["losses"]) / theirs - 1)
+    assert len(error) == steps and error.max() < 1e-4, f"step {error.argmax()}: {error.max():.2g}"
+    # The checkpoint is PyTorch's state_dict, the running statistics included.
+    last = read_safetensors(tmp_path / "last.safetensors")
+    for key, value in weights_of(model).items():
+        torch.testing.assert_close(last[key], value, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("options", [
+    ["--model", "lenet", "--optimizer", "adam"],
+    ["--model", "lenet", "--replicas", 2, "--weight-decay", 1e-3],
+    ["--model", "resnet20", "--batch", 8],
+    ["--model", "small"],
+], ids=["adam", "replicas", "resnet20", "small"])
+def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(flatout, tmp_path, options):
+    options = [*options, "--samples", 96]
+    file = tmp_path / "run.safetensors"
+    whole = train(flatout, *options, "--steps", 8)
+    half = train(flatout, *options, "--steps", 5, "--checkpoint", file)
+    rest = train(flatout, *options, "--steps", 8, "--resume", file)
+    assert half["losses"] + rest["losses"] == whole["losses"]
+    assert rest["weights"] == whole["weights"] != half["weights"]
+    assert rest["first_step"] == 5
+
+
+def jpeg_folder(root):
+    from PIL import Image
+
+    random = np.random.default_rng(3)
+    for label, colour in enumerate(((200, 60, 60), (60, 60, 200))):
+        folder = root / f"class{label}"
+        folder.mkdir()
+        for i in range(12):
+            noise = random.normal(0, 20, (48, 56, 3))
+            Image.fromarray(np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)).save(folder / f"{i}.jpg")
+    return root
+
+
+def test_a_folder_of_pictures_is_learnt_and_resumed(flatout, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    options = ["--model", "resnet20", "--data", jpeg_folder(tmp_path / "pictures"), "--batch", 8]
+    whole = train(flatout, *options, "--steps", 10)
+    assert whole["losses"][-1] < whole["losses"][0]
+    file = tmp_path / "run.safetensors"
+    half = train(flatout, *options, "--steps", 4, "--checkpoint", file)  # in the second epoch
+    rest = train(flatout, *options, "--steps", 10, "--resume", file)
+    assert half["losses"] + rest["losses"] == whole["losses"]
+    assert rest["weights"] == whole["weights"]
+    assert train(flatout, "--model", "lenet", *options[2:], "--steps", 2)["steps"] == 2  # grey
+
+
+def test_replicas_with_synchronised_statistics_train_as_one_device(flatout):
+    options = ["--model", "resnet20", "--batch", 16, "--steps", 6, "--samples", 64]
+    one = train(flatout, *options)
+    two = train(flatout, *options, "--replicas", 2, "--sync-batch-norm")
+    apart = train(flatout, *options, "--replicas", 2)
+    np.testing.assert_allclose(two["losses"], one["losses"], rtol=1e-4)
+    assert abs(apart["losses"][0] / one["losses"][0] - 1) > 1e-4
+    assert two["replicas"] == 2 and one["device_bytes"] < two["device_bytes"] < 2 * one["device_bytes"] + (8 << 20)
+
+
+def failed(flatout, *options, env=None):
+    done = subprocess.run([flatout, "train", *map(str, options)], capture_output=True, text=True, timeout=120, check=False,
+                          env=dict(os.environ, **(env or {})))
+    return done.returncode, done.stderr
+
+
+def test_bad_input_is_named(flatout, tmp_path, mnist_like):
+    code, text = failed(flatout, "--model", "resnet20", "--batch", 64, "--device-memory", "24MiB")
+    assert code == 1 and "24.0 MiB" in text and "--batch" in text
+    code, text = failed(flatout, "--model", "vgg")
+    assert code == 2 and '"vgg"' in text
+    code, text = failed(flatout, "--replicas", 3, "--batch", 32)
+    assert code == 2 and "32" in text and "3 devices" in text
+    code, text = failed(flatout, "--model", "small", "--replicas", 2)
+    assert code == 2 and "small" in text
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"no")
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(b"no")
+    code, text = failed(flatout, "--model", "lenet", "--data", tmp_path)
+    assert code == 2 and "train-images-idx3-ubyte" in text
+    code, text = failed(flatout, "--model", "lenet", "--data", tmp_path / "nothing")
+    assert code == 1 and "nothing" in text
+    (tmp_path / "w").write_bytes(b"\0" * 20)
+    code, text = failed(flatout, "--model", "lenet", "--weights", tmp_path / "w")
+    assert code == 2 and "safetensors" in text
+
+
+# ---- ranks ----
+
+RANKED = ["--model", "lenet", "--batch", 32, "--steps", 12, "--samples", 128, "--threads", 1, "--loaders", 1]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start_ranks(flatout, size, *options):
+    port = free_port()
+    return [subprocess.Popen([flatout, "train", *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
+            for rank in range(size)]
+
+
+def end(processes, timeout=120):
+    try:
+        return [p.communicate(timeout=timeout) for p in processes]
+    finally:
+        for p in processes:
+            p.kill()
+            p.wait()
+
+
+def test_ranks_train_as_one_process(flatout):
+    one = train(flatout, *RANKED)
+    ranks = start_ranks(flatout, 2, *RANKED, "--json")
+    (out, errors), (nothing, _) = end(ranks)
+    assert [p.returncode for p in ranks] == [0, 0], errors
+    two = json.loads(out)
+    assert two["ranks"] == 2 and not nothing
+    np.testing.assert_allclose(two["losses"], one["losses"], rtol=1e-5)
+
+
+def test_ranks_and_replicas_share_their_batch_norm(flatout):
+    options = ["--model", "resnet20", "--batch", 16, "--steps", 3, "--samples", 64, "--threads", 1, "--loaders", 1]
+    one = train(flatout, *options)
+    ranks = start_ranks(flatout, 2, *options, "--replicas", 2, "--sync-batch-norm", "--json")
+    (out, errors), _ = end(ranks)
+    assert [p.returncode for p in ranks] == [0, 0], errors
+    np.testing.assert_allclose(json.loads(out)["losses"], one["losses"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_rank_is_named(flatout, how):
+    ranks = start_ranks(flatout, 3, *RANKED, "--batch", 30, "--steps", 100000, "--samples", 60, "--rank-timeout", 8)
+    line = ranks[0].stdout.readline()  # an epoch is done: all three train
+    assert line.startswith("epoch"), end(ranks)
+    victim = ranks[1].pid
+    ranks[1].send_signal(how)
+    for rank in (0, 2):
+        _, errors = ranks[rank].communicate(timeout=100)
+        assert ranks[rank].returncode == 1 and f"rank 1 (" in errors and f"process {victim})" in errors, errors
+    end([ranks[1]])
+
+
+def test_ranks_with_other_options_are_refused(flatout):
+    port = free_port()
+    ranks = []
+    for rank in range(2):
+        env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        ranks.append(subprocess.Popen([flatout, "train", *map(str, RANKED), "--seed", str(rank), "--rank-timeout", "20"], env=env,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    (_, errors), _ = end(ranks)
+    assert ranks[0].returncode == 2 and "rank 1" in errors and "other options" in errors
+
+
+def test_torchrun_starts_ranks(flatout):
+    one = train(flatout, *RANKED)
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
+                           "--no-python", flatout, "train", "--json", *map(str, RANKED)],
+                          capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][0])
+    assert result["ranks"] == 2
+    np.testing.assert_allclose(result["losses"], one["losses"], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def mpirun():
+    path = shutil.which("mpirun")
+    if path is None:
+        pytest.skip("no mpirun: install openmpi-bin")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    if "Open MPI" not in version:
+        pytest.skip(f"mpirun is not Open MPI's: {version.splitlines()[:1]}")
+    return [path, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader,tcp"]
+
+
+def test_mpirun_starts_ranks(flatout, mpirun):
+    one = train(flatout, *RANKED)
+    done = subprocess.run([*mpirun, "-n", "4", flatout, "train", "--json", *map(str, RANKED)],
+                          capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][0])
+    assert result["ranks"] == 4
+    np.testing.assert_allclose(result["losses"], one["losses"], rtol=1e-5)
+
+
+def test_a_late_rank_is_named_under_mpi(flatout, mpirun, tmp_path):
+    marker = tmp_path / "pids"
+    script = f'echo $OMPI_COMM_WORLD_RANK $$ >> {marker}; exec "$@"'
+    run = subprocess.Popen([*mpirun, "-n", "2", "sh", "-c", script, "sh", flatout, "train", *map(str, RANKED), "--steps", "100000",
+                            "--rank-timeout", "8"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout.readline().startswith("epoch")
+    pids = dict(map(int, line.split()) for line in marker.read_text().splitlines())
+    os.kill(pids[1], signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline:
+            line = run.stderr.readline()
+            if "rank 1 of 2" in line or not line:
+                break
+        assert "rank 1 of 2" in line
+    finally:
+        os.kill(pids[1], signal.SIGKILL)
+        run.kill()
+        run.communicate(timeout=60)
