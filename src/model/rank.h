@@ -39,8 +39,15 @@ struct RankLine {
   double seconds = 0;  // a step
 };
 
+/// A kind of collective and the time in it.
+struct RankCollective {
+  std::string name;  // "all_reduce"
+  double seconds = 0;  // a step
+};
+
 struct Rank {
   int32_t number = -1;
+  int32_t world = 0;  // ranks of the job, 0 where not known
   int32_t pid = 0;
   std::string host, folder;
   int32_t restarts = 0;  // processes before this one had the same rank
@@ -49,6 +56,8 @@ struct Rank {
   std::vector<RankStep> judged;          // at most a few thousand, evenly
   double samples = 0;                    // a step; 0 where not known
   std::vector<RankLine> lines;           // the longest first
+  std::vector<RankCollective> collectives;  // the longest first
+  std::optional<Where> meets_at;         // the user's line that these are in
   std::vector<Finding> findings;         // of this rank alone
   std::array<double, kPartCount> parts{};  // seconds a step
 
