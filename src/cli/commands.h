@@ -11,6 +11,7 @@ int attach(const std::vector<std::string>& arguments);
 int fix(const std::vector<std::string>& arguments);
 int report(const std::vector<std::string>& arguments);
 int compare(const std::vector<std::string>& arguments);
+int merge(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int devmem(const std::vector<std::string>& arguments);
 int trace(const std::vector<std::string>& arguments);

@@ -33,6 +33,7 @@ Commands:
   fix        try remedies in short runs of the job; say which help, by how much
   report     make the report again from a run folder
   compare    what changed between two runs, and what each change costs
+  merge      one report of the run folders of a job's ranks
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
   devmem     device memory: which allocator fits, and why it ran out
   feed       measure and check a data set with Flatout's own input pipeline
@@ -57,6 +58,7 @@ const Command kCommands[] = {
     {"fix", fix, {}},
     {"report", report, {}},
     {"compare", compare, {}},
+    {"merge", merge, {}},
     {"trace", trace, {"summary", "report", "diff", "convert", "slice"}},
     {"check", check, {}},
     {"explain", explain, {}},
