@@ -25,10 +25,14 @@ int32_t pid_of(std::string_view key) {
   return parse_number<int32_t>(key.substr(0, dot)).value_or(0);
 }
 
-/// Processes of these pids that trained: where a pid was used again, the one with slices.
+/// Processes with steps of their own. A loader's workers have their rank's environment, not these.
 std::vector<bool> training_processes(const Run& run) {
   std::vector<bool> out(run.processes.size(), false);
   for (const Slice& slice : run.slices) {
+    if (slice.kind != SliceKind::kStep && slice.kind != SliceKind::kOptimizer &&
+        slice.kind != SliceKind::kBackward) {
+      continue;
+    }
     const ProcessId process = run.threads[slice.thread].process;
     if (process < out.size()) out[process] = true;
   }
