@@ -407,6 +407,7 @@ class RankDetector {
       if (first == nullptr || r.end + r.clock < first->end + first->clock) first = &r;
     }
     if (first == nullptr) return;
+    crashed_first_ = first->number;
     for (const Finding& f : first->findings) {
       if (!f.ended_the_job || f.id == "stall.hang") continue;
       findings_.push_back(f);
@@ -495,7 +496,10 @@ class RankDetector {
     evidence(f, fmt::format("the last one was step {}", waiting[0]->last_step),
              static_cast<double>(waiting[0]->last_step), "step", "timeline", 1);
     remedy(f, "stacks", "Look at the missing rank: its stacks, its host, its log.");
-    findings_.push_back(std::move(f));
+    // Who waited for it in vain fails in the end, too; that is no cause.
+    const bool own_end = std::any_of(missing.begin(), missing.end(),
+                                     [&](const Rank* r) { return r->number == crashed_first_; });
+    findings_.insert(own_end ? findings_.end() : findings_.begin(), std::move(f));
   }
 
   static std::string stands(const Rank& rank, TimePoint until, double silent) {
@@ -581,6 +585,7 @@ class RankDetector {
   CommonSteps steps_;
   double length_ = 0;  // of the mean common step, seconds
   bool meets_ = false;
+  int32_t crashed_first_ = -1;
   std::vector<Finding> findings_;
 };
 
