@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "diagnose/ranks.h"
+#include "recorder/rank_place.h"
 #include "timeline/import_folder.h"
 #include "timeline/ranks.h"
 #include "timeline/steps.h"
@@ -69,7 +70,13 @@ std::vector<model::Rank> read_ranks(const std::vector<std::string>& folders) {
         continue;
       }
       found[i] = ranks_of(*run);
-      if (found[i].empty()) found[i].push_back(rank_of(*run));
+      if (found[i].empty()) {
+        found[i].push_back(rank_of(*run));
+        // The launcher's number: a job may have none of its own.
+        const recorder::RankPlace place = recorder::read_rank_file(folders[i]).place;
+        if (place.is_rank()) found[i].back().number = place.rank;
+        found[i].back().world = std::max(found[i].back().world, place.world);
+      }
       for (model::Rank& rank : found[i]) rank.folder = folders[i];
     }
   };
