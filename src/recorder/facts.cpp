@@ -185,7 +185,7 @@ void tell_rank(const RankPlace& place, model::Sink& sink) {
   count("rank.local", place.local, 0);
   count("rank.node", place.node, 0);
   tell(sink, "rank.launcher", place.launcher);
-  tell(sink, "rank.job", redact_text(place.job));
+  tell(sink, "launch.id", redact_text(place.job));
 }
 
 }  // namespace flatout::recorder
