@@ -103,9 +103,8 @@ int merge(const std::vector<std::string>& arguments) {
   }
   report::TextOptions options = report::options_for(STDOUT_FILENO);
   options.folder = settings->output;
-  const Status put =
-      write_text("", settings->json ? report::findings_json(*run, diagnosis)
-                                    : report::render_text(*run, diagnosis, options));
+  const Status put = write_text("", settings->json ? report::findings_json(*run, diagnosis)
+                                                   : report::render_text(*run, diagnosis, options));
   return put.ok() ? 0 : fail(put.error());
 }
 

@@ -36,8 +36,8 @@ model::Rank rank_of(const model::Run& run) { return diagnose::summarize_rank(run
 
 void settle(std::vector<model::Rank>& ranks) {
   // Recordings that no launcher gave a number are told apart by the order they were given in.
-  const bool numbered = std::any_of(ranks.begin(), ranks.end(),
-                                    [](const model::Rank& r) { return r.number >= 0; });
+  const bool numbered =
+      std::any_of(ranks.begin(), ranks.end(), [](const model::Rank& r) { return r.number >= 0; });
   for (size_t i = 0; i < ranks.size() && !numbered; ++i) {
     ranks[i].number = static_cast<int32_t>(i);
   }

@@ -127,9 +127,7 @@ std::optional<model::Diagnosis> judge_launch(recorder::Recorder& recorder) {
   std::erase(others, own);
   if (others.empty()) return std::nullopt;
   const TimePoint patience = MonotonicClock::now() + kOtherRanks;
-  const auto open = [](const std::string& folder) {
-    return !fs::Root(folder).exists("run.json");
-  };
+  const auto open = [](const std::string& folder) { return !fs::Root(folder).exists("run.json"); };
   while (std::any_of(others.begin(), others.end(), open) && MonotonicClock::now() < patience) {
     ::usleep(50'000);
   }

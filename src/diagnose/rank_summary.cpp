@@ -63,21 +63,20 @@ void keep_collectives(const RunView& view, Rank& rank) {
     if (s.begin >= steady[step]->begin) names[s.name] += to_s(s.length());
   }
   for (const auto& [name, seconds] : names) {
-    rank.collectives.push_back({std::string(run.string(name)),
-                                seconds / static_cast<double>(view.steps().count)});
+    rank.collectives.push_back(
+        {std::string(run.string(name)), seconds / static_cast<double>(view.steps().count)});
   }
   std::sort(rank.collectives.begin(), rank.collectives.end(),
             [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
-  rank.meets_at = view.where([](const Cell& c) {
-    return c.role == Role::kTrainer && c.part == Part::kCommunication;
-  });
+  rank.meets_at = view.where(
+      [](const Cell& c) { return c.role == Role::kTrainer && c.part == Part::kCommunication; });
 }
 
 void keep_lines(const RunView& view, Rank& rank) {
   std::map<model::FrameId, double> frames;
   for (const Cell& c : view.profile().cells()) {
-    const bool meets = c.part == Part::kCommunication ||
-                       (blocked(c.act) && (c.traits & kInCollective) != 0);
+    const bool meets =
+        c.part == Part::kCommunication || (blocked(c.act) && (c.traits & kInCollective) != 0);
     if (c.role == Role::kTrainer && c.user != 0 && !meets) frames[c.user] += c.seconds;
   }
   const double trained =

@@ -338,8 +338,8 @@ class RankDetector {
     for (const model::RankLine& line : rank.lines) {
       std::vector<double> theirs;
       for (const Rank* r : others()) {
-        const auto same = std::find_if(
-            r->lines.begin(), r->lines.end(), [&](const model::RankLine& l) {
+        const auto same =
+            std::find_if(r->lines.begin(), r->lines.end(), [&](const model::RankLine& l) {
               return l.where.file == line.where.file && l.where.line == line.where.line;
             });
         theirs.push_back(same == r->lines.end() ? 0 : same->seconds);
@@ -369,9 +369,8 @@ class RankDetector {
     const double exposed = mean(least);
     report_->exposed = nanos(exposed * 1e9);
     if (ranks().size() < 2 || exposed < kWorthSaying * length_ || sureness(least) < kSure) return;
-    Finding& f =
-        add("dist.exposed_communication", "Collectives are not hidden behind compute", 0.85,
-            exposed);
+    Finding& f = add("dist.exposed_communication", "Collectives are not hidden behind compute",
+                     0.85, exposed);
     const auto n = static_cast<int64_t>(steps_.count());
     evidence(f, fmt::format("the last rank, too, spends {} a step in collectives", ms(exposed)),
              exposed * 1e3, "ms", "timeline", n);
@@ -382,21 +381,22 @@ class RankDetector {
     for (size_t i = 0; i < rank.collectives.size() && i < 3; ++i) {
       const model::RankCollective& c = rank.collectives[i];
       if (c.seconds < kSomeWaiting * length_ || c.name.empty()) continue;
-      evidence(f, fmt::format("{} takes rank {} {} a step", escape_terminal(c.name), rank.number,
-                              ms(c.seconds)),
+      evidence(f,
+               fmt::format("{} takes rank {} {} a step", escape_terminal(c.name), rank.number,
+                           ms(c.seconds)),
                c.seconds * 1e3, "ms", "agent.distributed", n);
     }
-    remedy(f, "overlap", "Begin collectives earlier and let them run beside compute: smaller "
-                         "buckets, asynchronous operations.");
+    remedy(f, "overlap",
+           "Begin collectives earlier and let them run beside compute: smaller "
+           "buckets, asynchronous operations.");
     remedy(f, "less", "Send less: lower precision, gradients of several batches at once.");
   }
 
   // ---- what ended the job, or stands still ----
 
   static bool crashed(const Rank& rank) {
-    return std::any_of(rank.findings.begin(), rank.findings.end(), [](const Finding& f) {
-      return f.ended_the_job && f.id != "stall.hang";
-    });
+    return std::any_of(rank.findings.begin(), rank.findings.end(),
+                       [](const Finding& f) { return f.ended_the_job && f.id != "stall.hang"; });
   }
 
   /// Who failed first: the others fail since they miss it.
@@ -485,8 +485,8 @@ class RankDetector {
     size_t shown = 0;
     for (const Rank* r : missing) {
       if (++shown > 8) break;
-      evidence(f, fmt::format("rank {} {}", r->number, stands(*r, until, silent)), r->number, "rank",
-               "stacks", 1);
+      evidence(f, fmt::format("rank {} {}", r->number, stands(*r, until, silent)), r->number,
+               "rank", "stacks", 1);
     }
     evidence(f, fmt::format("{} ranks wait", waiting.size()), static_cast<double>(waiting.size()),
              "ranks", "stacks", static_cast<int64_t>(waiting.size()));

@@ -48,7 +48,8 @@ std::vector<Rank> job(size_t ranks, size_t steps, double collective,
     for (size_t r = 0; r < ranks; ++r) {
       const Nanos waiting = length - ms_of(own(r, k));
       out[r].judged.push_back({static_cast<int64_t>(k), now, length, waiting});
-      out[r].parts[static_cast<size_t>(Part::kForward)] += own(r, k) * 1e-3 / static_cast<double>(steps);
+      out[r].parts[static_cast<size_t>(Part::kForward)] +=
+          own(r, k) * 1e-3 / static_cast<double>(steps);
       out[r].steps.median = length;
       out[r].longest_step = std::max(out[r].longest_step, length);
     }
@@ -106,8 +107,8 @@ TEST(Ranks, BalancedOnesHaveNoStraggler) {
 }
 
 TEST(Ranks, AFewLongStepsOfOneAreChance) {
-  const Diagnosis d = diagnose_ranks(
-      job(2, 100, 0.5, [](size_t r, size_t k) { return r == 1 && k > 40 && k < 44 ? 400.0 : 40.0; }));
+  const Diagnosis d = diagnose_ranks(job(
+      2, 100, 0.5, [](size_t r, size_t k) { return r == 1 && k > 40 && k < 44 ? 400.0 : 40.0; }));
   EXPECT_EQ(find(d, "dist.straggler"), nullptr);
 }
 
@@ -175,7 +176,8 @@ TEST(Ranks, MoreSamplesAreSaid) {
 TEST(Ranks, WithoutAFindingOfItsOwnTheLineIsNamed) {
   auto ranks = job(2, 50, 1, [](size_t r, size_t) { return r == 1 ? 80.0 : 40.0; });
   ranks[0].lines = {{{"/home/u/train.py", 20, "main"}, 0.03}};
-  ranks[1].lines = {{{"/home/u/train.py", 31, "main"}, 0.039}, {{"/home/u/train.py", 20, "main"}, 0.03}};
+  ranks[1].lines = {{{"/home/u/train.py", 31, "main"}, 0.039},
+                    {{"/home/u/train.py", 20, "main"}, 0.03}};
   const Diagnosis d = diagnose_ranks(std::move(ranks));
   ASSERT_EQ(d.verdict, "dist.straggler");
   ASSERT_TRUE(d.findings[0].where);
@@ -263,9 +265,9 @@ TEST(Ranks, NumbersReadAsPeopleListThem) {
 // ---- one rank's Run in short ----
 
 const Doing kCompute{ThreadState::kOnCpuNative, {kMain}};
-const Doing kMeet{ThreadState::kLock,
-                  {kMain,
-                   {"all_reduce", "/x/site-packages/torch/distributed/distributed_c10d.py", 2800}}};
+const Doing kMeet{
+    ThreadState::kLock,
+    {kMain, {"all_reduce", "/x/site-packages/torch/distributed/distributed_c10d.py", 2800}}};
 
 model::Run trained(const Doing& last, double silent) {
   RunBuilder b;

@@ -24,10 +24,9 @@
 namespace flatout::recorder {
 namespace {
 
-constexpr std::string_view kFiles[] = {"series.bin",    "events.bin",    "run.json",
-                                       "trace.json.gz", "stacks.folded", "findings.json",
-                                       "report.html",   "heap.pb.gz",    "rank.json",
-                                       ".gitignore"};
+constexpr std::string_view kFiles[] = {
+    "series.bin",    "events.bin",  "run.json",   "trace.json.gz", "stacks.folded",
+    "findings.json", "report.html", "heap.pb.gz", "rank.json",     ".gitignore"};
 
 std::string sanitized(std::string_view text, size_t limit) {
   std::string out;

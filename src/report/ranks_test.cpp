@@ -52,12 +52,14 @@ TEST(RanksReport, JsonHasTheJobAndEachRank) {
   EXPECT_EQ(j["ranks"][2]["own_ms"], 59.0);
   EXPECT_TRUE(j["ranks"][1]["cause"].is_null());
   EXPECT_EQ(j["ranks"][0]["wait_status"], SIGKILL);
-  EXPECT_FALSE(Json::parse(findings_json(decode_bound_run(), decode_diagnosis())).contains("ranks"));
+  EXPECT_FALSE(
+      Json::parse(findings_json(decode_bound_run(), decode_diagnosis())).contains("ranks"));
 }
 
 TEST(RanksReport, TextNamesTheLateOneFirst) {
   const std::string text = render_text(decode_bound_run(), of_ranks(3, "n1"), {});
-  const size_t late = text.find("rank 2 on n1: works 59"), other = text.find("rank 1 on n1: works 40");
+  const size_t late = text.find("rank 2 on n1: works 59"),
+               other = text.find("rank 1 on n1: works 40");
   ASSERT_NE(late, std::string::npos) << text;
   ASSERT_NE(other, std::string::npos) << text;
   EXPECT_LT(late, other);

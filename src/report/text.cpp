@@ -313,8 +313,8 @@ void ranks(Writer& w, const model::RankReport& report) {
     std::string line = fmt::format("rank {}", r->number);
     if (!r->host.empty()) line += " on " + r->host;
     if (report.common_steps > 0) {
-      line += fmt::format(": works {}, waits {}", format_duration(r->own),
-                          format_duration(r->waiting));
+      line +=
+          fmt::format(": works {}, waits {}", format_duration(r->own), format_duration(r->waiting));
     }
     line += ", " + exit_text(*r);
     if (r->restarts > 0) line += fmt::format(", restarted {} times", r->restarts);

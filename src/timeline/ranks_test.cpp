@@ -4,7 +4,6 @@
 
 #include <string>
 
-
 namespace flatout::timeline {
 namespace {
 
@@ -33,23 +32,22 @@ Run two_ranks() {
   for (int64_t step = 1; step <= 20; ++step) {
     for (const ThreadId thread : {ThreadId{1}, ThreadId{2}}) {
       const TimePoint end = time_point_ns(step * 50 * kMs);
-      run.slices.push_back({end - Nanos(40 * kMs), end - Nanos(20 * kMs), SliceKind::kBackward,
-                            thread, 0, 0, 0});
       run.slices.push_back(
-          {end - Nanos(2 * kMs), end, SliceKind::kOptimizer, thread, 0, 1, step});
+          {end - Nanos(40 * kMs), end - Nanos(20 * kMs), SliceKind::kBackward, thread, 0, 0, 0});
+      run.slices.push_back({end - Nanos(2 * kMs), end, SliceKind::kOptimizer, thread, 0, 1, step});
       run.readings.push_back({end, thread, 0, 50'000, ThreadState::kOnCpuNative, 0, -1});
     }
-    run.slices.push_back({time_point_ns((step * 50 - 45) * kMs), time_point_ns((step * 50 - 5) * kMs),
-                          SliceKind::kFetch, 3, 0, 16, step});
+    run.slices.push_back({time_point_ns((step * 50 - 45) * kMs),
+                          time_point_ns((step * 50 - 5) * kMs), SliceKind::kFetch, 3, 0, 16, step});
   }
   run.end = time_point_ns(1100 * kMs);
   std::stable_sort(run.slices.begin(), run.slices.end(),
                    [](const Slice& a, const Slice& b) { return a.end < b.end; });
   run.training_process = 1;
   run.training_facts = {"dist.rank", "exception.type"};
-  run.info = {{"dist.rank", "0"},        {"exception.type", "RuntimeError"}, {"host.name", "n1"},
-              {"pid.30.dist.rank", "1"}, {"pid.30.torch.num_threads", "2"},
-              {"pid.31.dist.rank", "1"}};
+  run.info = {
+      {"dist.rank", "0"},        {"exception.type", "RuntimeError"}, {"host.name", "n1"},
+      {"pid.30.dist.rank", "1"}, {"pid.30.torch.num_threads", "2"},  {"pid.31.dist.rank", "1"}};
   run.entities = {{EntityKind::kProcess, 20, kNoEntity, ""},
                   {EntityKind::kProcess, 31, kNoEntity, ""},
                   {EntityKind::kHost, 0, kNoEntity, ""}};
