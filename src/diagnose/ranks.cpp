@@ -36,7 +36,7 @@ constexpr double kSpread = 0.3;
 constexpr double kSomeWaiting = 0.005;
 // Standard errors that a rank's lateness must be away from none; its steps in so many blocks, since
 // what disturbs one step disturbs the next.
-constexpr double kSure = 3;
+constexpr double kSure = 2.8;
 constexpr size_t kBlocks = 10;
 // Who comes well before the last one is not whom the others wait for.
 constexpr double kAlsoLate = 0.5;

@@ -72,6 +72,14 @@ Finding costing(const std::string& id, double ms) {
   return f;
 }
 
+Finding ending(const std::string& id) {
+  Finding f;
+  f.id = id;
+  f.title = "Title of " + id;
+  f.ended_the_job = true;
+  return f;
+}
+
 const Finding* find(const Diagnosis& d, const std::string& id) {
   for (const Finding& f : d.findings) {
     if (f.id == id) return &f;
@@ -219,17 +227,12 @@ TEST(Ranks, AKilledOneIsWhatEndedTheJob) {
   ranks[1].finished = true;
   ranks[1].wait_status = SIGKILL;
   ranks[1].end -= ms_of(2000);
-  Finding killed = costing("crash.signal", 0);
-  killed.ended_the_job = true;
-  killed.title = "The job was killed by SIGKILL";
-  ranks[1].findings.push_back(killed);
-  Finding failed = killed;
-  failed.id = "crash.exception";
-  ranks[0].findings.push_back(failed);
+  ranks[1].findings.push_back(ending("crash.signal"));
+  ranks[0].findings.push_back(ending("crash.exception"));
   const Diagnosis d = diagnose_ranks(std::move(ranks));
   ASSERT_EQ(d.findings.size(), 2u);
   EXPECT_EQ(d.verdict, "crash.signal");
-  EXPECT_EQ(d.findings[0].title, "Rank 1: The job was killed by SIGKILL");
+  EXPECT_EQ(d.findings[0].title, "Rank 1: Title of crash.signal");
   EXPECT_EQ(d.findings[1].id, "stall.hang");
   EXPECT_EQ(d.findings[1].evidence[0].text, "rank 1 was killed by SIGKILL");
 }
@@ -239,9 +242,7 @@ TEST(Ranks, AnExceptionOfOneThatWaitedInVainIsNoCause) {
   ranks[3].state = RankState::kBlocked;
   ranks[3].at = model::Where{"/home/u/train.py", 77, "main"};
   for (Rank& r : ranks) r.finished = true;
-  Finding failed = costing("crash.exception", 0);
-  failed.ended_the_job = true;
-  ranks[0].findings.push_back(failed);
+  ranks[0].findings.push_back(ending("crash.exception"));
   const Diagnosis d = diagnose_ranks(std::move(ranks));
   EXPECT_EQ(d.verdict, "stall.hang");
   ASSERT_TRUE(d.findings[0].where);

@@ -39,6 +39,12 @@ def run(flatout: str, python: str, folder: Path, *words: str, timeout: float = 1
     return {**found, "code": done.returncode, "said": done.stderr}
 
 
+def as_rank(rank: int) -> dict:
+    """The environment of one of two ranks that meet at a port of this test run's own."""
+    return {**ENVIRONMENT, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(20_000 + os.getpid() % 20_000)}
+
+
 def straggler(found: dict) -> dict | None:
     return next((f for f in found["findings"] if f["id"] == "dist.straggler"), None)
 
@@ -163,6 +169,22 @@ def test_around_torchrun_all_ranks_are_in_one_recording(flatout, job_python, tmp
     assert [r["rank"] for r in found["ranks"]] == [0, 1]
     assert [r["steps"] for r in found["ranks"]] == [120, 120]
     assert straggler(found) is None, found["findings"]
+
+
+def test_a_quota_of_one_ranks_own_is_its_cause(flatout, job_python, tmp_path):
+    if lacks := groups.lacks("cgroup1:cpu"):
+        pytest.skip(f"lacks {lacks}")
+    quota = {"cpu": {"cpu.cfs_period_us": "50000", "cpu.cfs_quota_us": "20000"}}
+    with groups.limits(quota) as before:
+        with subprocess.Popen([*before, flatout, "run", "--", job_python, str(JOB)], cwd=tmp_path, stderr=subprocess.PIPE,
+                              env=as_rank(1)) as limited:
+            done = subprocess.run([flatout, "run", "--", job_python, str(JOB)], cwd=tmp_path, env=as_rank(0),
+                                  capture_output=True, text=True, timeout=120)
+            assert limited.wait(60) == 0
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "flatout-runs" / "latest" / "findings.json").read_text())
+    assert straggler(found) and [r["rank"] for r in found["ranks"] if r["late"]] == [1], found
+    assert found["ranks"][1]["cause"] == "cpu.throttled"
 
 
 # ---- flatout merge ----
