@@ -12,6 +12,7 @@ int fix(const std::vector<std::string>& arguments);
 int report(const std::vector<std::string>& arguments);
 int compare(const std::vector<std::string>& arguments);
 int serve(const std::vector<std::string>& arguments);
+int merge(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int devmem(const std::vector<std::string>& arguments);
 int top(const std::vector<std::string>& arguments);

@@ -11,7 +11,9 @@
 #include "report/text.h"
 #include "timeline/steps.h"
 #if FLATOUT_HAS_DIAGNOSE_DIAGNOSE
+#include "cli/ranks.h"
 #include "diagnose/diagnose.h"
+#include "diagnose/ranks.h"
 #endif
 #if FLATOUT_HAS_REPORT_HTML
 #include "report/html.h"
@@ -30,7 +32,8 @@ model::Diagnosis judge(model::Run& run) {
   timeline::find_steps(run);
 #endif
 #if FLATOUT_HAS_DIAGNOSE_DIAGNOSE
-  return diagnose::diagnose(run);
+  std::vector<model::Rank> ranks = ranks_of(run);
+  return ranks.size() > 1 ? diagnose::diagnose_ranks(std::move(ranks)) : diagnose::diagnose(run);
 #else
   model::Diagnosis none;
   none.verdict = "none";

@@ -37,6 +37,7 @@ Commands:
   report     make the report again from a run folder
   compare    what changed between two runs, and what each change costs
   serve      a live page of runs and metrics for Prometheus over HTTP
+  merge      one report of the run folders of a job's ranks
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
   devmem     device memory: which allocator fits, and why it ran out
   feed       measure and check a data set with Flatout's own input pipeline
@@ -63,6 +64,7 @@ const Command kCommands[] = {
     {"report", report, {}},
     {"compare", compare, {}},
     {"serve", serve, {}},
+    {"merge", merge, {}},
     {"trace", trace, {"summary", "report", "diff", "convert", "slice"}},
     {"check", check, {}},
     {"explain", explain, {}},

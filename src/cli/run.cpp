@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/fs.h"
 #include "base/log.h"
@@ -12,7 +13,11 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
+#include "cli/ranks.h"
 #include "cli/serve.h"
+#include "diagnose/ranks.h"
+#include "recorder/launch.h"
+#include "recorder/rank_place.h"
 #include "recorder/recorder.h"
 #include "remedy/fix_file.h"
 #include "report/json.h"
@@ -29,6 +34,7 @@ const Usage kRun{
     "  flatout run -- python train.py --epochs 3\n"
     "  flatout run --fail-on any -- python train.py       # exit code 3 if anything is found\n"
     "  flatout run --json=verdict.json -- torchrun --nproc_per_node 2 train.py\n"
+    "  torchrun --no-python --nproc_per_node 2 flatout run -- python train.py\n"
     "  flatout run --malloc -- python train.py            # with Flatout's allocator\n"
     "  flatout run --with fix.json -- python train.py     # with what flatout fix found\n"
     "  flatout run --no-agent -- ./train                  # from outside only\n"
@@ -69,6 +75,12 @@ recorder::StatusText status_of(model::Run& run) {
   return {report::status_line(run, so_far, options), report::title_text(run, so_far)};
 }
 
+/// Of the ranks that a launcher starts on one terminal the first one speaks, for all.
+bool another_rank_speaks() {
+  const recorder::RankPlace place = recorder::rank_place(recorder::current_environment());
+  return place.rank > 0 && place.world > 1;
+}
+
 // `flatout run train.py`: the interpreter was forgotten, and it is clear which one is meant.
 void add_interpreter(std::vector<std::string>& command) {
   const std::string program = command[0];
@@ -106,10 +118,37 @@ void name_leftovers(recorder::Recorder& recorder) {
           : fmt::format("the job has ended, but {} processes of it go on: {}", left.size(), names));
 }
 
+// The job has ended: what the other ranks still write is soon there, or it is not worth the wait.
+constexpr Nanos kOtherRanks = std::chrono::seconds(5);
+
+/// Rank 0 speaks for all whose folders it can see; of its own it has the recording.
+std::optional<model::Diagnosis> judge_launch(recorder::Recorder& recorder) {
+  if (recorder.place().rank != 0 || !recorder.on_disk()) return std::nullopt;
+  const std::string& own = recorder.folder().path;
+  std::vector<std::string> others = recorder::folders_of_launch(own);
+  std::erase(others, own);
+  if (others.empty()) return std::nullopt;
+  const TimePoint patience = MonotonicClock::now() + kOtherRanks;
+  const auto open = [](const std::string& folder) { return !fs::Root(folder).exists("run.json"); };
+  while (std::any_of(others.begin(), others.end(), open) && MonotonicClock::now() < patience) {
+    ::usleep(50'000);
+  }
+  std::vector<model::Rank> ranks = read_ranks(others);
+  std::vector<model::Rank> mine = ranks_of(recorder.run());
+  if (mine.empty()) mine.push_back(rank_of(recorder.run()));
+  for (model::Rank& rank : mine) {
+    rank.folder = own;
+    ranks.push_back(std::move(rank));
+  }
+  settle(ranks);
+  return diagnose::diagnose_ranks(std::move(ranks));
+}
+
 // Everything after the recording: the verdict first, then the files that take longer.
 model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings) {
   model::Run& run = recorder.run();
   model::Diagnosis diagnosis = judge(run);
+  if (auto all = judge_launch(recorder)) diagnosis = std::move(*all);
   const std::string& folder = recorder.folder().path;
   Status written;
   if (recorder.on_disk()) written = write_verdict(folder, run, diagnosis);
@@ -124,9 +163,10 @@ model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings
   }
   if (recorder.on_disk() && written.ok()) written = write_reports(folder, run, diagnosis);
   if (!written.ok()) log_warning(written.error().message);
-  if (!recorder.folder().parent.empty()) {
+  if (!recorder.folder().parent.empty() && recorder.place().rank <= 0) {
+    const int32_t ranks = std::max(1, recorder.place().world);  // a folder of each is one run
     recorder::prune_runs(recorder.folder().parent,
-                         static_cast<size_t>(std::max(1.0, settings.keep_runs)),
+                         static_cast<size_t>(std::max(1.0, settings.keep_runs) * ranks),
                          static_cast<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
   }
   return diagnosis;
@@ -182,6 +222,13 @@ int run(const std::vector<std::string>& arguments) {
   }
   options.command = command;
   options.stdout_to_stderr = settings->json;
+  if (another_rank_speaks()) {
+    settings->quiet = true;
+    settings->json = false;
+    settings->json_file.clear();
+    settings->fail_on.clear();
+    options.status = false;
+  }
   auto opened = recorder::Recorder::open(options);
   if (!opened.ok()) return start_failed({Code::kIo, opened.error().message, ""}, command);
   recorder::Recorder& recorder = **opened;

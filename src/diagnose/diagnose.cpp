@@ -45,19 +45,6 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   return findings.take();
 }
 
-// What will end the job soon ranks as if it made each step this much slower.
-constexpr double kEnd = 1.5;
-
-void rank(std::vector<Finding>& findings) {
-  const auto weight = [](const Finding& f) {
-    return std::max(f.gain.value_or(0), f.will_end_the_job ? kEnd : 0);
-  };
-  std::stable_sort(findings.begin(), findings.end(), [&](const Finding& a, const Finding& b) {
-    if (a.ended_the_job != b.ended_the_job) return a.ended_the_job;
-    return weight(a) > weight(b);
-  });
-}
-
 // A level of speed counts as slow when it is this far above all that came before, and as worth a
 // word without a known cause when it is further.
 constexpr double kSlower = 1.15, kMuchSlower = 1.3;
@@ -161,7 +148,7 @@ Diagnosis diagnose(const Run& run) {
       out.findings.push_back(std::move(f));
     }
   }
-  rank(out.findings);
+  sort_by_gain(out.findings);
   const Finding* changed_by = nullptr;
   for (const Finding& f : out.findings) {
     if (f.id == changed_id) changed_by = &f;

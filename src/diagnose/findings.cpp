@@ -30,6 +30,9 @@ double warmer(const RunView& view, double saved) {
   return kCold * idle * std::min(saved, waits) / step * (step - saved);
 }
 
+// What will end the job soon ranks as if it made each step this much slower.
+constexpr double kEnd = 1.5;
+
 }  // namespace
 
 model::Finding* Findings::add(std::string_view id, std::string title, double confidence,
@@ -88,6 +91,17 @@ std::vector<model::Finding> Findings::take() {
                                   std::make_move_iterator(findings_.end()));
   findings_.clear();
   return all;
+}
+
+void sort_by_gain(std::vector<model::Finding>& findings) {
+  const auto weight = [](const model::Finding& f) {
+    return std::max(f.gain.value_or(0), f.will_end_the_job ? kEnd : 0);
+  };
+  std::stable_sort(findings.begin(), findings.end(),
+                   [&](const model::Finding& a, const model::Finding& b) {
+                     if (a.ended_the_job != b.ended_the_job) return a.ended_the_job;
+                     return weight(a) > weight(b);
+                   });
 }
 
 void evidence(model::Finding& f, std::string text, double value, std::string unit,

@@ -43,6 +43,9 @@ class Findings {
   std::list<model::Finding> findings_;  // where one is dropped, the others stay where they are
 };
 
+/// What ended the job first, then by gain; what will end it soon ranks as if it cost much.
+void sort_by_gain(std::vector<model::Finding>& findings);
+
 /// `text` says `value` in words; the number in it is the number beside it.
 void evidence(model::Finding& f, std::string text, double value, std::string unit,
               std::string source, int64_t readings = 0);

@@ -94,6 +94,12 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
       (has(file, "/safetensors/") && has(function, "save"))) {
     traits |= kInSave;
   }
+  if (base == "distributed_c10d.py" || base == "_functional_collectives.py" ||
+      has(function, "broadcast_coalesced") ||
+      (has(file, "/torch/autograd/") &&
+       (function == "backward" || function == "_engine_run_backward"))) {
+    traits |= kInCollective;
+  }
   if (has(file, "/torch/utils/data/")) {
     traits |= kInLoader;
     if (base == "worker.py" && function == "_worker_loop") traits |= kInWorkerLoop;
@@ -112,6 +118,10 @@ uint16_t native_traits(std::string_view function) {
   uint16_t traits = 0;
   if (any_of(function, kSpin)) traits |= kInSpin;
   if (any_of(function, kMalloc) || function == "free") traits |= kInMalloc;
+  if (function.starts_with("MPI_") || function.starts_with("PMPI_") ||
+      function.starts_with("gloo::") || function.starts_with("ncclAll")) {
+    traits |= kInCollective;
+  }
   return traits;
 }
 

@@ -29,6 +29,8 @@ enum StackTrait : uint16_t {
   kInFetch = 1 << 12,       // making a batch
   kInChild = 1 << 14,       // where a child process begins; what called it is not its own
   kHasPython = 1 << 13,     // any Python frame
+  kInCollective =
+      1 << 15,  // where ranks meet: a collective, or a backward pass, which may end in one
 };
 
 enum class Owner : uint8_t { kUser, kPackage, kLibrary };  // package: installed, not one we know

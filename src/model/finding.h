@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,11 +46,14 @@ struct Finding {
   bool will_end_the_job = false;  // within the hour, if it goes on like this
 };
 
+struct RankReport;  // model/rank.h
+
 /// What diagnose returns; findings in their order, empty for a healthy job.
 struct Diagnosis {
   std::string verdict = "healthy";  // the first finding's id; "none" before there is enough data
   std::string headline;             // one sentence for people
   std::vector<Finding> findings;
+  std::shared_ptr<const RankReport> ranks;  // of a job of several; else null
 };
 
 }  // namespace flatout::model

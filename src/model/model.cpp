@@ -2,6 +2,7 @@
 #include <array>
 
 #include "model/finding.h"
+#include "model/rank.h"
 #include "model/run.h"
 
 namespace flatout::model {
@@ -11,6 +12,13 @@ std::string_view name(ThreadState state) {
       "unknown", "python", "native", "run_queue", "gil_wait", "lock",   "disk",
       "poll",    "sleep",  "child",  "kernel",    "stopped",  "reclaim"};
   static_assert(kNames.size() == static_cast<size_t>(ThreadState::kCount));
+  const size_t index = static_cast<size_t>(state);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string_view name(RankState state) {
+  static constexpr std::array<std::string_view, 5> kNames = {"unknown", "in_collective", "working",
+                                                             "blocked", "stopped"};
   const size_t index = static_cast<size_t>(state);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

@@ -56,6 +56,8 @@ struct Run {
   // Facts, by key: see docs/run-folder.md. "host.name", "command", "torch.version", "exit_code",
   // "loader.num_workers", "agent.python", ...
   std::map<std::string, std::string> info;
+  std::vector<std::string> training_facts;  // keys of these that the training process's agent told
+  ProcessId training_process = kNone;       // that is whose
   TimePoint begin, end;
   bool finished = false;  // the job has ended
   int wait_status = -1;   // of the command itself, as waitpid

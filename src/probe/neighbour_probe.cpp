@@ -41,7 +41,10 @@ constexpr Nanos kKeepDelivering = seconds(30);
 class NeighbourProbe : public Probe {
  public:
   explicit NeighbourProbe(const Scope& scope)
-      : root_(scope.root), job_(scope.job), self_pid_(scope.self_pid) {}
+      : root_(scope.root),
+        job_(scope.job),
+        self_pid_(scope.self_pid),
+        launcher_pid_(scope.launcher_pid) {}
   const char* name() const override { return "neighbour"; }
   Nanos period() const override { return seconds(1); }
 
@@ -83,6 +86,7 @@ class NeighbourProbe : public Probe {
     TimePoint read_at{};
     int32_t ppid = 0;
     bool kernel = false, zombie = false, active = false;
+    bool sibling = false;    // of another rank of the job
     bool delivered = false;  // has an entity
     bool io_denied = false;
     std::optional<PidIo> io;
@@ -110,13 +114,21 @@ class NeighbourProbe : public Probe {
     return stat_ && stat_->pid == pid;
   }
 
+  /// Other ranks and what records them are no neighbours, though flatout did not start them.
+  bool is_sibling(int32_t ppid) const {
+    if (launcher_pid_ == 0) return false;
+    if (ppid == launcher_pid_) return true;
+    const auto parent = others_.find(ppid);
+    return parent != others_.end() && parent->second.sibling;
+  }
+
   void visit(int32_t pid, TimePoint now, model::Sink& sink) {
     const auto [it, fresh] = others_.try_emplace(pid);
     Other& other = it->second;
     other.round = round_;
     const uint64_t turn = static_cast<uint64_t>(pid) + round_;
     const bool skip = other.kernel ? turn % 16 != 0 : turn % 4 != 0;
-    if (!fresh && !other.active && skip) return;
+    if (!fresh && !other.active && !other.sibling && skip) return;
     if (!read_stat(pid)) return;
     PidStat stat = *stat_;
     const std::string comm(stat.comm);  // the buffer is used again below
@@ -127,6 +139,11 @@ class NeighbourProbe : public Probe {
       other.start_ticks = stat.start_ticks;
     }
     other.ppid = stat.ppid;
+    other.sibling = is_sibling(stat.ppid);
+    if (other.sibling) {
+      cpu_.note(stat);
+      return;
+    }
     other.kernel = stat.kernel_thread();
     const bool was_zombie = other.zombie;
     other.zombie = stat.zombie();
@@ -307,7 +324,7 @@ class NeighbourProbe : public Probe {
 
   fs::Root root_;
   const JobTree* job_;
-  int32_t self_pid_;
+  int32_t self_pid_, launcher_pid_;
   std::string buffer_;
   std::optional<PidStat> stat_;  // of the last read_stat(); points into buffer_
   std::unordered_map<int32_t, Other> others_;

@@ -74,6 +74,26 @@ TEST(NeighbourProbe, CountsTheOthersTimeEvenOfThoseThatItCannotSee) {
   EXPECT_EQ(others->increase(at_ms(0), at_ms(1000)), 200 * m.tick);
 }
 
+TEST(NeighbourProbe, OtherRanksOfTheJobAreNoNeighbours) {
+  constexpr int32_t kLauncher = 40;
+  Machine m;
+  m.probe = make_neighbour_probe(
+      {.root = m.tree.root(), .self_pid = kSelf, .job = &m.job, .launcher_pid = kLauncher});
+  m.tree.task({.pid = 200, .ppid = kLauncher, .name = "flatout"});
+  m.tree.task({.pid = 201, .ppid = 200, .name = "python", .user = 10});
+  m.tree.task({.pid = 202, .ppid = 1, .name = "burn", .user = 10});
+  m.read(0);
+  m.tree.task({.pid = 201, .ppid = 200, .name = "python", .user = 110});
+  m.tree.task({.pid = 202, .ppid = 1, .name = "burn", .user = 60});
+  m.cores(1000 + 150);
+  m.read(1000);
+  EXPECT_EQ(m.series(SignalId::kOtherCpu, 201), nullptr);
+  ASSERT_NE(m.series(SignalId::kOtherCpu, 202), nullptr);
+  const model::Series* others = m.sink.run.find(SignalId::kOthersCpu);
+  ASSERT_NE(others, nullptr);
+  EXPECT_EQ(others->increase(at_ms(0), at_ms(1000)), 50 * m.tick);
+}
+
 TEST(NeighbourProbe, CountsZombiesThatStay) {
   Machine m;
   m.tree.task({.pid = 200, .name = "dead", .state = 'Z'});

@@ -23,6 +23,7 @@ struct Scope {
   fs::Root root{"/"};            // where proc, sys and dev lie
   int32_t self_pid = 0;          // flatout itself
   const JobTree* job = nullptr;  // outlives the probes; its owner calls JobTree::update
+  int32_t launcher_pid = 0;      // what it has started besides flatout are ranks of the same job
 };
 
 class Probe {

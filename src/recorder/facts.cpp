@@ -175,4 +175,17 @@ void tell_job(const fs::Root& root, const JobFacts& job, model::Sink& sink) {
   tell_git(root, job.cwd, sink);
 }
 
+void tell_rank(const RankPlace& place, model::Sink& sink) {
+  if (!place.is_rank()) return;
+  const auto count = [&](std::string_view key, int32_t value, int32_t least) {
+    if (value >= least) sink.fact(key, std::to_string(value));
+  };
+  count("rank", place.rank, 0);
+  count("rank.world_size", place.world, 1);
+  count("rank.local", place.local, 0);
+  count("rank.node", place.node, 0);
+  tell(sink, "rank.launcher", place.launcher);
+  tell(sink, "launch.id", redact_text(place.job));
+}
+
 }  // namespace flatout::recorder

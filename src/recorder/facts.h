@@ -8,6 +8,7 @@
 
 #include "base/fs.h"
 #include "model/sink.h"
+#include "recorder/rank_place.h"
 
 namespace flatout::recorder {
 
@@ -21,5 +22,7 @@ struct JobFacts {
 void tell_machine(const fs::Root& root, int32_t job_pid, model::Sink& sink);
 /// command, cwd, env.*, code.*, git.*
 void tell_job(const fs::Root& root, const JobFacts& job, model::Sink& sink);
+/// rank, rank.*, launch.id
+void tell_rank(const RankPlace& place, model::Sink& sink);
 
 }  // namespace flatout::recorder

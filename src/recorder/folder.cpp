@@ -18,14 +18,15 @@
 #include "base/fs.h"
 #include "base/text.h"
 #include "recorder/launch.h"
+#include "recorder/rank_place.h"
 #include "wire/messages.h"
 
 namespace flatout::recorder {
 namespace {
 
-constexpr std::string_view kFiles[] = {"series.bin",    "events.bin",    "run.json",
-                                       "trace.json.gz", "stacks.folded", "findings.json",
-                                       "report.html",   "heap.pb.gz",    ".gitignore"};
+constexpr std::string_view kFiles[] = {
+    "series.bin",    "events.bin",  "run.json",   "trace.json.gz", "stacks.folded",
+    "findings.json", "report.html", "heap.pb.gz", "rank.json",     ".gitignore"};
 
 std::string sanitized(std::string_view text, size_t limit) {
   std::string out;
@@ -140,27 +141,15 @@ std::string short_name(const std::vector<std::string>& command) {
   return "python";
 }
 
-std::string rank_of(const std::vector<std::string>& environment) {
-  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    const std::string value = variable(environment, name);
-    const auto rank = parse_number<uint32_t>(value);
-    // A Slurm step of one task is no job of several.
-    const bool alone =
-        std::string_view(name) == "SLURM_PROCID" && variable(environment, "SLURM_NTASKS") == "1";
-    if (rank && !alone) return std::to_string(*rank);
-  }
-  return "";
-}
-
 std::string folder_name(const FolderName& name, int64_t unix_ns, int32_t pid) {
   const time_t seconds = unix_ns / 1'000'000'000;
   tm local{};
   ::localtime_r(&seconds, &local);
   char stamp[32];
   ::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
-  const std::string rank = rank_of(name.environment);
+  const RankPlace place = rank_place(name.environment);
   return fmt::format("{}-{}-{}{}-{}", stamp, short_name(name.command), sanitized(host_name(), 40),
-                     rank.empty() ? "" : "-r" + rank, pid);
+                     place.is_rank() ? fmt::format("-r{}", place.rank) : "", pid);
 }
 
 Result<RunFolder> make_run_folder(const FolderName& name) {

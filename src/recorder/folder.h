@@ -24,8 +24,6 @@ struct RunFolder {
 
 /// "train" for `python train.py`, "torch.distributed.run" for `python -m ...`, else the program.
 std::string short_name(const std::vector<std::string>& command);
-/// The rank in a job of several, "" if there is none.
-std::string rank_of(const std::vector<std::string>& environment);
 /// "YYYYmmdd-HHMMSS-NAME-HOST[-rRANK]-PID".
 std::string folder_name(const FolderName& name, int64_t unix_ns, int32_t pid);
 

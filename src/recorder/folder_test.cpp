@@ -32,13 +32,6 @@ TEST(Folder, NamesTheJobByItsScript) {
   EXPECT_EQ(short_name({".."}), "job");
 }
 
-TEST(Folder, TellsTheRankOfAJobOfSeveral) {
-  EXPECT_EQ(rank_of({"RANK=3"}), "3");
-  EXPECT_EQ(rank_of({"SLURM_PROCID=0", "SLURM_NTASKS=1"}), "");
-  EXPECT_EQ(rank_of({"SLURM_PROCID=5", "SLURM_NTASKS=8"}), "5");
-  EXPECT_EQ(rank_of({"RANK=../x"}), "");
-}
-
 TEST(Folder, NameSortsByTimeAndEndsWithThePid) {
   const std::string name = folder_name({{"python", "train.py"}, {"RANK=2"}, ""}, 0, 4121);
   EXPECT_EQ(name.substr(8, 1), "-");

@@ -70,6 +70,7 @@ Result<std::unique_ptr<Recorder>> Recorder::open(Options options) {
   FLATOUT_TRY(out->signals_,
               SignalRelay::open(*out->loop_, !out->attached() && !out->options_.trial, handlers));
   out->environment_ = current_environment();
+  if (!out->attached()) out->place_ = rank_place(out->environment_);
   return out;
 }
 
@@ -84,10 +85,18 @@ Status Recorder::start() {
 }
 
 Status Recorder::start_command() {
-  FLATOUT_TRY(folder_, make_run_folder({options_.command, environment_, options_.out}));
+  std::string out = options_.out;
+  // The ranks of a launch are all told the same folder.
+  if (!out.empty() && place_.world > 1) out += fmt::format("/rank-{}", place_.rank);
+  FLATOUT_TRY(folder_, make_run_folder({options_.command, environment_, out}));
   if (!folder_.path.empty()) {
     if (const Status opened = recording_.open_files(folder_.path); !opened.ok()) {
       folder_.notice = opened.error().message + "; recording in memory only";
+    }
+    if (place_.is_rank()) {
+      const Status told = fs::write_atomically(folder_.path + "/rank.json",
+                                               rank_file(place_, ::getppid(), unix_now_ns()));
+      if (!told.ok()) log_warning(told.error().message);
     }
   }
   std::vector<std::string> environment = environment_;
@@ -140,7 +149,7 @@ Status Recorder::start_command() {
   }
   job_ = started.value();
   signals_->set_job(job_);
-  publish(folder_);
+  if (place_.rank <= 0) publish(folder_);
   return {};
 }
 
@@ -158,7 +167,8 @@ void Recorder::watch_job() {
   read_tree(MonotonicClock::now());
   if (attached() && !exits_->watch(job_)) ended_ = true;
   tell_facts();
-  const probe::Scope scope{fs::Root("/"), ::getpid(), tree_.get()};
+  const int32_t launcher = place_.world > 1 ? ::getppid() : 0;
+  const probe::Scope scope{fs::Root("/"), ::getpid(), tree_.get(), launcher};
   if (!options_.stacks_only) probes_ = probe::make_probes(scope);
   stacks_ = std::make_unique<probe::StackProbe>(scope);
   probe_due_.assign(probes_.size(), TimePoint{});
@@ -188,7 +198,7 @@ void Recorder::tell_facts() {
       job.environment = split_nul(*text);
     }
   }
-  if (const std::string rank = rank_of(job.environment); !rank.empty()) sink_.fact("rank", rank);
+  tell_rank(rank_place(job.environment), sink_);
   tell_job(root, job, sink_);
   tell_machine(root, job_, sink_);
 }

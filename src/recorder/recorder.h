@@ -18,6 +18,7 @@
 #include "recorder/fault_file.h"
 #include "recorder/folder.h"
 #include "recorder/packet_sink.h"
+#include "recorder/rank_place.h"
 #include "recorder/recording.h"
 #include "recorder/schedule.h"
 #include "recorder/signals.h"
@@ -76,6 +77,8 @@ class Recorder {
 
   model::Run& run() { return recording_.run(); }
   const RunFolder& folder() const { return folder_; }
+  /// Which rank of a job of several this recording is of, if it is.
+  const RankPlace& place() const { return place_; }
   /// False when files could not be written (any more).
   bool on_disk() const { return recording_.on_disk(); }
   /// As waitpid; -1 where not known (attach).
@@ -107,6 +110,7 @@ class Recorder {
 
   Options options_;
   std::vector<std::string> environment_;  // the job's
+  RankPlace place_;
   RunFolder folder_;
   Recording recording_;
   PacketSink sink_{recording_};

@@ -10,6 +10,7 @@
 #include "report/html_page.h"
 #include "report/html_parts.h"
 #include "report/profile.h"
+#include "report/ranks_html.h"
 #include "report/words.h"
 
 namespace flatout::report {
@@ -76,6 +77,7 @@ std::string report_body(const Run& run, const model::Diagnosis& diagnosis,
       "<nav class=\"jump\" aria-label=\"Sections\"><div class=\"wrap\"><a href=\"#verdict\">Verdict"
       "</a>";
   if (options.comparison != nullptr) out += "<a href=\"#compare\">Compare</a>";
+  if (diagnosis.ranks != nullptr) out += "<a href=\"#ranks\">Ranks</a>";
   out += "<a href=\"#steps\">Steps</a><a href=\"#machine\">Machine</a>";
   if (lanes) out += "<a href=\"#workers\">Workers</a>";
   out +=
@@ -86,6 +88,7 @@ std::string report_body(const Run& run, const model::Diagnosis& diagnosis,
       run.steps.summary.mean.count() > 0 ? run.steps.summary.mean : run.steps.summary.median,
       failed(run));
   if (options.comparison != nullptr) out += comparison_html(*options.comparison);
+  if (diagnosis.ranks != nullptr) out += ranks_html(*diagnosis.ranks);
   out += steps_html(run);
   out +=
       "<section id=\"machine\"><h2>Machine and job over time</h2>\n<p class=\"muted\">All curves "

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "model/rank.h"
 #include "report/json_values.h"
 #include "report/words.h"
 
@@ -56,6 +57,17 @@ Json breakdown_values(const model::StepSummary& summary) {
   return out;
 }
 
+namespace {
+
+Json where_value(const std::optional<model::Where>& where) {
+  if (!where) return nullptr;
+  return {{"file", to_utf8(where->file)},
+          {"line", where->line},
+          {"function", to_utf8(where->function)}};
+}
+
+}  // namespace
+
 Json finding_value(const model::Finding& f) {
   Json out;
   out["id"] = to_utf8(f.id);
@@ -64,12 +76,7 @@ Json finding_value(const model::Finding& f) {
   out["cost_ms_per_step"] = maybe(f.cost_ms_per_step, 4);
   out["cost_bytes"] = maybe(f.cost_bytes, 0);
   out["gain"] = maybe(f.gain, 4);
-  out["where"] = nullptr;
-  if (f.where) {
-    out["where"] = {{"file", to_utf8(f.where->file)},
-                    {"line", f.where->line},
-                    {"function", to_utf8(f.where->function)}};
-  }
+  out["where"] = where_value(f.where);
   out["evidence"] = Json::array();
   for (const model::Evidence& e : f.evidence) {
     out["evidence"].push_back({{"text", to_utf8(e.text)},
@@ -226,6 +233,40 @@ Json signals_value(const Run& run) {
   return out;
 }
 
+Json rank_value(const model::Rank& r) {
+  Json out{{"rank", r.number},
+           {"host", to_utf8(r.host)},
+           {"pid", r.pid},
+           {"folder", to_utf8(r.folder)},
+           {"steps", r.steps.count},
+           {"median_ms", ms(r.steps.median)},
+           {"own_ms", ms(r.own)},
+           {"waiting_ms", ms(r.waiting)},
+           {"late", r.late},
+           {"cause", r.cause.empty() ? Json(nullptr) : Json(to_utf8(r.cause))},
+           {"finished", r.finished},
+           {"wait_status", r.wait_status >= 0 ? Json(r.wait_status) : Json(nullptr)},
+           {"state", name(r.state)},
+           {"at", where_value(r.at)},
+           {"last_step", r.last_step},
+           {"clock_ms", ms(r.clock)},
+           {"restarts", r.restarts}};
+  out["findings"] = Json::array();
+  for (const model::Finding& f : r.findings) out["findings"].push_back(to_utf8(f.id));
+  return out;
+}
+
+// "job": what the ranks have in common; "ranks": each of them, by number.
+void add_ranks(const model::RankReport& report, Json& out) {
+  out["job"] = {{"ranks", report.ranks.size()},
+                {"absent", report.absent},
+                {"common_steps", report.common_steps},
+                {"step_ms", ms(report.step)},
+                {"exposed_ms", ms(report.exposed)}};
+  out["ranks"] = Json::array();
+  for (const model::Rank& r : report.ranks) out["ranks"].push_back(rank_value(r));
+}
+
 }  // namespace
 
 std::string script_text(const nlohmann::ordered_json& value) {
@@ -264,6 +305,7 @@ std::string findings_json(const Run& run, const model::Diagnosis& diagnosis) {
   out["headline"] = to_utf8(diagnosis.headline);
   out["speed_changes"] = speed_changes_value(run);
   out["drift"] = drift_value(run);
+  if (diagnosis.ranks != nullptr) add_ranks(*diagnosis.ranks, out);
   return document(out);
 }
 

@@ -19,6 +19,7 @@ using model::Run;
 
 constexpr size_t kIndent = 10;  // where text begins after a label such as "  costs   "
 constexpr size_t kChangesShown = 3;
+constexpr size_t kRanksShown = 8;
 
 /// A piece of the report; pieces that matter less are left out first.
 struct Block {
@@ -298,6 +299,29 @@ void steps(Writer& w, const Run& run) {
   }
 }
 
+void ranks(Writer& w, const model::RankReport& report) {
+  std::string text = fmt::format("{} recorded", report.ranks.size());
+  if (!report.absent.empty()) text += fmt::format(", {} not", report.absent.size());
+  if (report.common_steps > 0) {
+    text += fmt::format("; {} common steps of {}, {} of it in collectives whoever is last",
+                        report.common_steps, format_duration(report.step),
+                        format_duration(report.exposed));
+  }
+  w.add(0, w.labelled("ranks", text, Paint::kPlain, 2));
+  int place = 8;
+  for (const model::Rank* r : telling_ranks(report, kRanksShown)) {
+    std::string line = fmt::format("rank {}", r->number);
+    if (!r->host.empty()) line += " on " + r->host;
+    if (report.common_steps > 0) {
+      line +=
+          fmt::format(": works {}, waits {}", format_duration(r->own), format_duration(r->waiting));
+    }
+    line += ", " + exit_text(*r);
+    if (r->restarts > 0) line += fmt::format(", restarted {} times", r->restarts);
+    w.add(place++, w.labelled("", w.clean(line), r->late ? Paint::kWarn : Paint::kDim, 1));
+  }
+}
+
 void notes(Writer& w, const Run& run) {
   const std::vector<const model::Process*> left = survivors(run);
   if (!left.empty()) {
@@ -340,6 +364,7 @@ std::string render_text(const Run& run, const Diagnosis& diagnosis, const TextOp
     other_findings(w, diagnosis);
   }
   steps(w, run);
+  if (diagnosis.ranks != nullptr) ranks(w, *diagnosis.ranks);
   notes(w, run);
   return w.str();
 }

@@ -114,16 +114,53 @@ std::string_view signal_name(int number) {
 
 }  // namespace
 
-std::string exit_text(const Run& run) {
-  if (!run.finished) return "still running";
-  if (run.wait_status < 0) return "";
-  if (WIFSIGNALED(run.wait_status)) {
-    const int number = WTERMSIG(run.wait_status);
+namespace {
+
+std::string ended_text(int wait_status) {
+  if (wait_status < 0) return "";
+  if (WIFSIGNALED(wait_status)) {
+    const int number = WTERMSIG(wait_status);
     const std::string_view known = signal_name(number);
     return known.empty() ? fmt::format("killed by signal {}", number)
                          : fmt::format("killed by {} (signal {})", known, number);
   }
-  return fmt::format("exit code {}", WEXITSTATUS(run.wait_status));
+  return fmt::format("exit code {}", WEXITSTATUS(wait_status));
+}
+
+}  // namespace
+
+std::string exit_text(const Run& run) {
+  return run.finished ? ended_text(run.wait_status) : "still running";
+}
+
+std::string exit_text(const model::Rank& rank) {
+  if (rank.finished) {
+    const std::string text = ended_text(rank.wait_status);
+    return text.empty() ? "ended" : text;
+  }
+  switch (rank.state) {
+    case model::RankState::kInCollective:
+      return "waits in a collective";
+    case model::RankState::kWorking:
+      return "works";
+    case model::RankState::kBlocked:
+      return "waits for something else";
+    case model::RankState::kStopped:
+      return "stopped";
+    case model::RankState::kUnknown:
+      break;
+  }
+  return "still running";
+}
+
+std::vector<const model::Rank*> telling_ranks(const model::RankReport& report, size_t most) {
+  std::vector<const model::Rank*> out;
+  for (const model::Rank& r : report.ranks) out.push_back(&r);
+  std::stable_sort(out.begin(), out.end(), [](const model::Rank* a, const model::Rank* b) {
+    return a->late != b->late ? a->late : a->own > b->own;
+  });
+  if (out.size() > most) out.resize(most);
+  return out;
 }
 
 bool failed(const Run& run) { return run.finished && run.wait_status > 0; }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/finding.h"
+#include "model/rank.h"
 #include "model/run.h"
 
 namespace flatout::report {
@@ -18,6 +19,11 @@ std::string where_text(const model::Where& where);  // "data.py:41 in __getitem_
 std::string where_text(const model::Where& where, size_t width);
 /// "exit code 3", "killed by SIGKILL (signal 9)", "still running", "" where it is not known.
 std::string exit_text(const model::Run& run);
+/// The same of a rank; of one that runs what it does.
+std::string exit_text(const model::Rank& rank);
+/// The ranks that a short list is to have: late ones first, then those that work longest, at most
+/// `most`.
+std::vector<const model::Rank*> telling_ranks(const model::RankReport& report, size_t most);
 /// Whether the job ended other than by exit code 0.
 bool failed(const model::Run& run);
 /// The command line: fact "command", else that of the main process.

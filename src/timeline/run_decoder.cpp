@@ -418,11 +418,16 @@ void RunDecoder::publish_facts() {
     if (chosen == kNone || run_.processes[id].main) chosen = id;
   }
   run_.info = run_facts_;
+  run_.training_facts.clear();
   for (ProcessId id = 0; id < states_.size(); ++id) {
     const std::string prefix =
         id == chosen ? "" : "pid." + std::to_string(run_.processes[id].pid) + ".";
-    for (const auto& [key, value] : states_[id].facts) run_.info.emplace(prefix + key, value);
+    for (const auto& [key, value] : states_[id].facts) {
+      const bool told = run_.info.emplace(prefix + key, value).second;
+      if (told && id == chosen) run_.training_facts.push_back(key);
+    }
   }
+  run_.training_process = chosen;
 }
 
 void RunDecoder::restore_order() {

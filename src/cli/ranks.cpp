@@ -1,0 +1,98 @@
+#include "cli/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "diagnose/ranks.h"
+#include "recorder/rank_place.h"
+#include "timeline/import_folder.h"
+#include "timeline/ranks.h"
+#include "timeline/steps.h"
+
+namespace flatout::cli {
+namespace {
+
+constexpr size_t kRunBytes = size_t{64} << 20;  // of each recording that is read beside others
+constexpr size_t kMostThreads = 16;
+
+}  // namespace
+
+std::vector<model::Rank> ranks_of(const model::Run& run) {
+  std::vector<model::Rank> out;
+  for (const timeline::RankProcess& rank : timeline::find_ranks(run)) {
+    out.push_back(diagnose::summarize_rank(timeline::run_of_rank(run, rank)));
+    out.back().restarts = rank.restarts;
+  }
+  return out;
+}
+
+model::Rank rank_of(const model::Run& run) { return diagnose::summarize_rank(run); }
+
+void settle(std::vector<model::Rank>& ranks) {
+  // Recordings that no launcher gave a number are told apart by the order they were given in.
+  const bool numbered =
+      std::any_of(ranks.begin(), ranks.end(), [](const model::Rank& r) { return r.number >= 0; });
+  for (size_t i = 0; i < ranks.size() && !numbered; ++i) {
+    ranks[i].number = static_cast<int32_t>(i);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [](const model::Rank& a, const model::Rank& b) {
+    return a.number != b.number ? a.number < b.number : a.begin_unix_ns > b.begin_unix_ns;
+  });
+  std::vector<model::Rank> last;
+  for (model::Rank& rank : ranks) {
+    if (!last.empty() && last.back().number == rank.number) {
+      last.back().restarts += 1 + rank.restarts;
+    } else {
+      last.push_back(std::move(rank));
+    }
+  }
+  ranks = std::move(last);
+  timeline::align_clocks(ranks);
+}
+
+std::vector<model::Rank> read_ranks(const std::vector<std::string>& folders) {
+  std::vector<std::vector<model::Rank>> found(folders.size());
+  std::atomic<size_t> next{0};
+  std::mutex say;
+  const auto work = [&] {
+    for (size_t i = next++; i < folders.size(); i = next++) {
+      timeline::FolderDamage damage;
+      const auto run = timeline::read_run_folder(folders[i], &damage, kRunBytes);
+      if (!run.ok()) {
+        const std::lock_guard lock(say);
+        log_warning(run.error().message + ": left out");
+        continue;
+      }
+      found[i] = ranks_of(*run);
+      if (found[i].empty()) {
+        found[i].push_back(rank_of(*run));
+        // The launcher's number: a job may have none of its own.
+        const recorder::RankPlace place = recorder::read_rank_file(folders[i]).place;
+        if (place.is_rank()) found[i].back().number = place.rank;
+        found[i].back().world = std::max(found[i].back().world, place.world);
+      }
+      for (model::Rank& rank : found[i]) rank.folder = folders[i];
+    }
+  };
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::thread> threads;
+  for (size_t t = 1; t < std::min({cores, kMostThreads, folders.size()}); ++t) {
+    threads.emplace_back(work);
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
+  std::vector<model::Rank> out;
+  for (std::vector<model::Rank>& some : found) {
+    for (model::Rank& rank : some) out.push_back(std::move(rank));
+  }
+  settle(out);
+  return out;
+}
+
+}  // namespace flatout::cli

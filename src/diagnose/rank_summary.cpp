@@ -1,0 +1,161 @@
+// One rank's Run in a few numbers: its steps, what it waits in collectives, how it stands.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "base/text.h"
+#include "diagnose/diagnose.h"
+#include "diagnose/ranks.h"
+#include "diagnose/view.h"
+
+namespace flatout::diagnose {
+
+using model::Part;
+using model::Rank;
+using model::RankState;
+using model::Run;
+using model::Slice;
+using model::SliceKind;
+using model::Step;
+
+namespace {
+
+constexpr size_t kMostSteps = 2048;  // a power of two: all ranks keep the same ones
+constexpr size_t kMostLines = 24;
+constexpr double kWorthALine = 1e-4;  // seconds a step
+
+bool blocked(Act act) {
+  return !on_cpu(act) && act != Act::kRunQueue && act != Act::kRead && act != Act::kGil;
+}
+
+void keep_steps(const Run& run, Rank& rank) {
+  std::vector<const Slice*> met;
+  for (const Slice& s : run.slices) {
+    if (s.kind == SliceKind::kCommunication && s.thread == run.steps.thread) met.push_back(&s);
+  }
+  int64_t stride = 1;
+  const auto count = static_cast<int64_t>(run.steps.steps.size());
+  while (count / stride > static_cast<int64_t>(kMostSteps)) stride *= 2;
+  size_t m = 0;
+  for (const Step& step : run.steps.steps) {
+    rank.longest_step = std::max(rank.longest_step, step.length());
+    while (m < met.size() && met[m]->end <= step.end) ++m;
+    if (!step.judged() || step.index % stride != 0) continue;
+    const bool inside = m > 0 && met[m - 1]->end > step.begin;
+    rank.judged.push_back({step.index, inside ? met[m - 1]->end : step.end, step.length(),
+                           step.part(Part::kCommunication)});
+  }
+  if (run.steps.steps.empty()) return;
+  rank.last_step = run.steps.steps.back().index;
+  rank.last_step_end = run.steps.steps.back().end;
+}
+
+void keep_collectives(const RunView& view, Rank& rank) {
+  const Run& run = view.run();
+  std::map<model::StringId, double> names;
+  const auto& steady = view.steps().steady;
+  size_t step = 0;
+  for (const Slice& s : run.slices) {
+    if (s.kind != SliceKind::kCommunication || s.thread != view.trainer()) continue;
+    while (step < steady.size() && steady[step]->end < s.end) ++step;
+    if (step >= steady.size()) break;
+    if (s.begin >= steady[step]->begin) names[s.name] += to_s(s.length());
+  }
+  for (const auto& [name, seconds] : names) {
+    rank.collectives.push_back(
+        {std::string(run.string(name)), seconds / static_cast<double>(view.steps().count)});
+  }
+  std::sort(rank.collectives.begin(), rank.collectives.end(),
+            [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  rank.meets_at = view.where(
+      [](const Cell& c) { return c.role == Role::kTrainer && c.part == Part::kCommunication; });
+}
+
+void keep_lines(const RunView& view, Rank& rank) {
+  std::map<model::FrameId, double> frames;
+  for (const Cell& c : view.profile().cells()) {
+    const bool meets =
+        c.part == Part::kCommunication || (blocked(c.act) && (c.traits & kInCollective) != 0);
+    if (c.role == Role::kTrainer && c.user != 0 && !meets) frames[c.user] += c.seconds;
+  }
+  const double trained =
+      view.profile().seconds([](const Cell& c) { return c.role == Role::kTrainer; });
+  const double all = view.per_step(Role::kTrainer, [](const Cell&) { return true; });
+  if (trained <= 0) return;
+  for (const auto& [frame, seconds] : frames) {
+    const double a_step = seconds / trained * all;
+    if (a_step >= kWorthALine) rank.lines.push_back({view.stacks().where(frame), a_step});
+  }
+  std::sort(rank.lines.begin(), rank.lines.end(), [](const auto& a, const auto& b) {
+    if (a.seconds != b.seconds) return a.seconds > b.seconds;
+    return std::tie(a.where.file, a.where.line) < std::tie(b.where.file, b.where.line);
+  });
+  if (rank.lines.size() > kMostLines) rank.lines.resize(kMostLines);
+}
+
+/// What the training thread has done since it was time for the next step.
+void find_state(const RunView& view, Rank& rank) {
+  const Run& run = view.run();
+  if (run.steps.steps.empty()) return;
+  const TimePoint since = rank.last_step_end + run.steps.summary.median;
+  std::map<RankState, double> states;
+  std::map<RankState, std::map<model::FrameId, double>> lines;
+  for (size_t i = run.readings.size(); i-- > 0 && run.readings[i].at >= since;) {
+    const model::StackReading& r = run.readings[i];
+    if (r.thread != view.trainer()) continue;
+    const uint16_t traits = view.stacks().traits(r.stack);
+    const Act act = act_of(r, traits);
+    RankState state = RankState::kWorking;
+    if (r.state == model::ThreadState::kStopped) {
+      state = RankState::kStopped;
+    } else if (blocked(act)) {
+      state = (traits & kInCollective) != 0 ? RankState::kInCollective : RankState::kBlocked;
+    }
+    states[state] += r.weight_us;
+    lines[state][view.stacks().user_frame(r.stack)] += r.weight_us;
+  }
+  double most = 0;
+  for (const auto& [state, weight] : states) {
+    if (weight <= most) continue;
+    most = weight;
+    rank.state = state;
+  }
+  model::FrameId line = 0;
+  most = 0;
+  for (const auto& [frame, weight] : lines[rank.state]) {
+    if (frame == 0 || weight <= most) continue;
+    most = weight;
+    line = frame;
+  }
+  if (line != 0) rank.at = view.stacks().where(line);
+}
+
+}  // namespace
+
+Rank summarize_rank(const Run& run) {
+  Rank rank;
+  const auto number = parse_number<int32_t>(run.fact("dist.rank"));
+  rank.number = number ? *number : parse_number<int32_t>(run.fact("rank")).value_or(-1);
+  rank.world = parse_number<int32_t>(run.fact("dist.world_size")).value_or(0);
+  rank.host = run.fact("host.name");
+  rank.begin_unix_ns = parse_number<int64_t>(run.fact("run.begin_unix_ns")).value_or(0);
+  rank.steps = run.steps.summary;
+  rank.samples = rank.steps.samples_per_s * to_s(rank.steps.mean);
+  rank.finished = run.finished;
+  rank.wait_status = run.wait_status;
+  rank.end = run.end;
+  if (const model::Process* process = run.main_process()) rank.pid = process->pid;
+  rank.findings = diagnose(run).findings;
+  const RunView view(run);
+  for (size_t p = 0; p < model::kPartCount; ++p) rank.parts[p] = view.steps().parts[p];
+  keep_steps(run, rank);
+  if (view.steps().count > 0) {
+    keep_collectives(view, rank);
+    keep_lines(view, rank);
+  }
+  find_state(view, rank);
+  return rank;
+}
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,608 @@
+// Ranks that train together meet in every step's collectives and leave them together, so a step
+// takes as long as the last one's own work: its length less what it waits in collectives. Whose own
+// work is longer than the others' holds them up; what even the last one spends in collectives is
+// communication that nothing hides.
+#include "diagnose/ranks.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "diagnose/findings.h"
+
+namespace flatout::diagnose {
+
+using model::Diagnosis;
+using model::Finding;
+using model::Part;
+using model::Rank;
+using model::RankReport;
+using model::RankState;
+
+namespace {
+
+constexpr size_t kFewSteps = 10;
+// Steps of ranks that wait for each other have the same length but for the optimizer's own.
+constexpr double kSpread = 0.3;
+// Waiting in collectives below this share of a step is none.
+constexpr double kSomeWaiting = 0.005;
+// Standard errors that a rank's lateness must be away from none; its steps in so many blocks, since
+// what disturbs one step disturbs the next.
+constexpr double kSure = 2.8;
+constexpr size_t kBlocks = 10;
+// Who comes well before the last one is not whom the others wait for.
+constexpr double kAlsoLate = 0.5;
+// Part of a rank's lateness that its own finding must make up to be the cause.
+constexpr double kExplains = 0.3;
+constexpr double kMoreSamples = 1.05;
+// A rank's silence that is a hang: in medians and in longest steps. The rest of what is known then
+// (a rank that is stopped or gone while others wait for it) makes it safe to say so this early.
+constexpr double kSilentMedians = 8, kSilentLongest = 1.5;
+constexpr double kHangMedians = 10, kHangSeconds = 5;  // where no rank is missing
+
+double seconds(Nanos d) { return to_s(d); }
+
+/// Steps that all ranks have, in seconds: [rank][step].
+struct CommonSteps {
+  std::vector<std::vector<double>> own, waiting;
+  std::vector<double> length;  // mean over the ranks
+  size_t count() const { return length.size(); }
+};
+
+CommonSteps common_steps(const std::vector<Rank>& ranks) {
+  std::vector<int64_t> indices;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    std::vector<int64_t> mine;
+    for (const model::RankStep& s : ranks[r].judged) mine.push_back(s.index);
+    if (r == 0) {
+      indices = std::move(mine);
+      continue;
+    }
+    std::vector<int64_t> both;
+    std::set_intersection(indices.begin(), indices.end(), mine.begin(), mine.end(),
+                          std::back_inserter(both));
+    indices = std::move(both);
+  }
+  CommonSteps out;
+  out.length.resize(indices.size());
+  std::vector<double> spread(indices.size());
+  std::vector<double> shortest(indices.size(), std::numeric_limits<double>::max());
+  for (const Rank& rank : ranks) {
+    std::vector<double>& own = out.own.emplace_back();
+    std::vector<double>& waiting = out.waiting.emplace_back();
+    size_t at = 0;
+    for (const model::RankStep& s : rank.judged) {
+      if (at == indices.size() || s.index != indices[at]) continue;
+      own.push_back(seconds(s.own()));
+      waiting.push_back(seconds(s.waiting));
+      const double length = seconds(s.length);
+      out.length[at] += length / static_cast<double>(ranks.size());
+      shortest[at] = std::min(shortest[at], length);
+      spread[at] = std::max(spread[at], length);
+      ++at;
+    }
+  }
+  for (size_t k = 0; k < indices.size(); ++k) {
+    spread[k] = out.length[k] > 0 ? (spread[k] - shortest[k]) / out.length[k] : 0;
+  }
+  // Ranks that do not keep step have nothing in common.
+  if (indices.size() < kFewSteps || median(spread) > kSpread) return {};
+  return out;
+}
+
+/// How far the mean is from none, in standard errors.
+double sureness(const std::vector<double>& values) {
+  const size_t blocks = std::min(kBlocks, values.size() / 2);
+  if (blocks < 3) return 0;
+  std::vector<double> means;
+  for (size_t b = 0; b < blocks; ++b) {
+    const size_t from = values.size() * b / blocks, to = values.size() * (b + 1) / blocks;
+    means.push_back(mean(std::span(values).subspan(from, to - from)));
+  }
+  const double all = mean(means);
+  double squares = 0;
+  for (const double m : means) squares += (m - all) * (m - all);
+  const double n = static_cast<double>(blocks);
+  const double error = std::sqrt(squares / (n - 1) / n);
+  return error > 0 ? all / error : all > 0 ? std::numeric_limits<double>::max() : 0;
+}
+
+class RankDetector {
+ public:
+  explicit RankDetector(std::vector<Rank> ranks) : report_(std::make_shared<RankReport>()) {
+    report_->ranks = std::move(ranks);
+    find_absent();
+    steps_ = common_steps(report_->ranks);
+    meets_ = steps_.count() > 0 && sum_up();
+  }
+
+  Diagnosis take() {
+    find_crash();
+    find_hang();
+    if (meets_) {
+      find_straggler();
+      find_exposed();
+    }
+    find_own();
+    Diagnosis out;
+    sort_by_gain(findings_);
+    out.findings = std::move(findings_);
+    conclude(out);
+    out.ranks = std::move(report_);
+    return out;
+  }
+
+ private:
+  std::vector<Rank>& ranks() { return report_->ranks; }
+
+  void find_absent() {
+    int32_t world = 0;
+    for (const Rank& r : ranks()) world = std::max(world, std::min(r.world, 1 << 20));
+    std::vector<bool> here(static_cast<size_t>(world), false);
+    for (const Rank& r : ranks()) {
+      if (r.number >= 0 && r.number < world) here[static_cast<size_t>(r.number)] = true;
+    }
+    for (int32_t n = 0; n < world; ++n) {
+      if (!here[static_cast<size_t>(n)]) report_->absent.push_back(n);
+    }
+  }
+
+  /// Means over the common steps. False where nobody waits for anybody.
+  bool sum_up() {
+    report_->common_steps = static_cast<int64_t>(steps_.count());
+    length_ = mean(steps_.length);
+    report_->step = nanos(length_ * 1e9);
+    size_t waiting = 0;
+    for (size_t r = 0; r < ranks().size(); ++r) {
+      ranks()[r].own = nanos(mean(steps_.own[r]) * 1e9);
+      ranks()[r].waiting = nanos(mean(steps_.waiting[r]) * 1e9);
+      waiting += mean(steps_.waiting[r]) > kSomeWaiting * length_;
+    }
+    return 2 * waiting >= ranks().size();
+  }
+
+  // ---- who holds up the others ----
+
+  void find_straggler() {
+    const size_t n = ranks().size();
+    if (n < 2) return;
+    std::vector<double> usual;  // of each step: the median rank's own work
+    std::vector<double> of_step(n);
+    for (size_t k = 0; k < steps_.count(); ++k) {
+      for (size_t r = 0; r < n; ++r) of_step[r] = steps_.own[r][k];
+      // Of an even number the lower one: of two ranks the faster is the usual.
+      const auto middle = of_step.begin() + static_cast<std::ptrdiff_t>((n - 1) / 2);
+      std::nth_element(of_step.begin(), middle, of_step.end());
+      usual.push_back(*middle);
+    }
+    std::vector<double> late(n);
+    double worst = 0;
+    std::vector<double> beyond(steps_.count());
+    for (size_t r = 0; r < n; ++r) {
+      for (size_t k = 0; k < beyond.size(); ++k) {
+        // Of two ranks the other one; not what is left when the faster of the step is taken off.
+        beyond[k] = steps_.own[r][k] - (n == 2 ? steps_.own[1 - r][k] : usual[k]);
+      }
+      late[r] = sureness(beyond) > kSure ? mean(beyond) : 0;
+      worst = std::max(worst, late[r]);
+    }
+    if (worst < kWorthSaying * length_) return;
+    std::vector<size_t> who;
+    for (size_t r = 0; r < n; ++r) {
+      if (late[r] >= kAlsoLate * worst) who.push_back(r);
+    }
+    if (2 * who.size() > n) return;
+    for (const size_t r : who) ranks()[r].late = true;
+    // Without their lateness the last of the others would end each step.
+    double saved = 0;
+    for (size_t k = 0; k < steps_.count(); ++k) {
+      double last = 0, last_other = 0;
+      for (size_t r = 0; r < n; ++r) {
+        last = std::max(last, steps_.own[r][k]);
+        if (!ranks()[r].late) last_other = std::max(last_other, steps_.own[r][k]);
+      }
+      saved += last - last_other;
+    }
+    saved /= static_cast<double>(steps_.count());
+    if (saved < kWorthSaying * length_) {
+      for (const size_t r : who) ranks()[r].late = false;
+      return;
+    }
+    std::sort(who.begin(), who.end(), [&](size_t a, size_t b) { return late[a] > late[b]; });
+    add_straggler(who, late[who[0]], saved);
+  }
+
+  void add_straggler(const std::vector<size_t>& who, double late, double saved) {
+    std::vector<int32_t> numbers;
+    for (const size_t r : who) numbers.push_back(ranks()[r].number);
+    std::sort(numbers.begin(), numbers.end());
+    Rank& rank = ranks()[who[0]];
+    Finding& f = add("dist.straggler",
+                     fmt::format("Rank{} {} {} up the others", numbers.size() == 1 ? "" : "s",
+                                 numbers_text(numbers), numbers.size() == 1 ? "holds" : "hold"),
+                     0.9, saved);
+    const auto n = static_cast<int64_t>(steps_.count());
+    const std::string source = fmt::format("rank {}", rank.number);
+    const Finding* own = own_cause(rank, late);
+    if (own != nullptr) {
+      rank.cause = own->id;
+      f.title += ": " + own->title;
+      f.where = own->where;
+      evidence(f,
+               fmt::format("what holds it up is {}, {} of its step", own->id,
+                           ms(*own->cost_ms_per_step * 1e-3)),
+               *own->cost_ms_per_step, "ms", source, n);
+    }
+    const double work = seconds(rank.own), waits = seconds(rank.waiting);
+    evidence(f, fmt::format("rank {} works {} a step", rank.number, ms(work)), work * 1e3, "ms",
+             "timeline", n);
+    evidence(f, fmt::format("that is {} longer than the usual rank", ms(late)), late * 1e3, "ms",
+             "timeline", n);
+    evidence(f, fmt::format("it waits {} in collectives", ms(waits)), waits * 1e3, "ms", "timeline",
+             n);
+    double others = 0;
+    for (const Rank& r : ranks()) others += r.late ? 0 : seconds(r.waiting);
+    others /= static_cast<double>(ranks().size() - who.size());
+    evidence(f, fmt::format("the others wait {}", ms(others)), others * 1e3, "ms", "timeline", n);
+    show_samples(rank, f);
+    show_part(rank, f, n);
+    show_line(rank, f, late, n);
+    if (own != nullptr) {
+      for (const model::Suggestion& s : own->remedies) f.remedies.push_back(s);
+    }
+    remedy(f, "rank", "Look at that rank alone: its input, its host, its neighbours.");
+    if (own != nullptr) {
+      for (const model::Evidence& e : own->evidence) {
+        f.evidence.push_back({e.text, e.value, e.unit, source + ", " + e.source, e.readings});
+      }
+    }
+  }
+
+  /// The finding of the rank's own that the others do not have as much of.
+  const Finding* own_cause(const Rank& rank, double late) {
+    const Finding* best = nullptr;
+    double most = kExplains * late;
+    for (const Finding& f : rank.findings) {
+      if (!f.cost_ms_per_step || f.id.starts_with("dist.")) continue;
+      std::vector<double> others;
+      for (const Rank& r : ranks()) {
+        if (r.late) continue;
+        double cost = 0;
+        for (const Finding& o : r.findings) {
+          if (o.id == f.id) cost = o.cost_ms_per_step.value_or(0) * 1e-3;
+        }
+        others.push_back(cost);
+      }
+      const double more = *f.cost_ms_per_step * 1e-3 - median(others);
+      if (more <= most) continue;
+      most = more;
+      best = &f;
+    }
+    return best;
+  }
+
+  std::vector<const Rank*> others() {
+    std::vector<const Rank*> out;
+    for (const Rank& r : ranks()) {
+      if (!r.late) out.push_back(&r);
+    }
+    return out;
+  }
+
+  void show_samples(const Rank& rank, Finding& f) {
+    std::vector<double> samples;
+    for (const Rank* r : others()) samples.push_back(r->samples);
+    const double usual = median(samples);
+    if (usual <= 0 || rank.samples < kMoreSamples * usual) return;
+    evidence(f, fmt::format("its step has {} samples", format_number(rank.samples)), rank.samples,
+             "samples", "agent.loader", 1);
+    evidence(f, fmt::format("those of the others have {}", format_number(usual)), usual, "samples",
+             "agent.loader", 1);
+    remedy(f, "balance", "Give each rank as much data: equal batches, shards of one size.");
+  }
+
+  void show_part(const Rank& rank, Finding& f, int64_t n) {
+    size_t which = model::kPartCount;
+    double most = 0, is = 0, usual = 0;
+    for (size_t p = 0; p < model::kPartCount; ++p) {
+      if (static_cast<Part>(p) == Part::kCommunication) continue;
+      std::vector<double> theirs;
+      for (const Rank* r : others()) theirs.push_back(r->parts[p]);
+      const double middle = median(theirs);
+      if (rank.parts[p] - middle <= most) continue;
+      most = rank.parts[p] - middle;
+      which = p;
+      is = rank.parts[p];
+      usual = middle;
+    }
+    if (which == model::kPartCount) return;
+    std::string part(name(static_cast<Part>(which)));
+    std::replace(part.begin(), part.end(), '_', ' ');
+    evidence(f, fmt::format("its {} takes {} a step", part, ms(is)), is * 1e3, "ms", "timeline", n);
+    evidence(f, fmt::format("the {} of the others {}", part, ms(usual)), usual * 1e3, "ms",
+             "timeline", n);
+  }
+
+  /// The line of the user's that takes so much longer on this rank than on the others.
+  void show_line(const Rank& rank, Finding& f, double late, int64_t n) {
+    const model::RankLine* worst = nullptr;
+    double most = kExplains * late, usual = 0;
+    for (const model::RankLine& line : rank.lines) {
+      std::vector<double> theirs;
+      for (const Rank* r : others()) {
+        const auto same =
+            std::find_if(r->lines.begin(), r->lines.end(), [&](const model::RankLine& l) {
+              return l.where.file == line.where.file && l.where.line == line.where.line;
+            });
+        theirs.push_back(same == r->lines.end() ? 0 : same->seconds);
+      }
+      const double middle = median(theirs);
+      if (line.seconds - middle <= most) continue;
+      most = line.seconds - middle;
+      worst = &line;
+      usual = middle;
+    }
+    if (worst == nullptr) return;
+    evidence(f,
+             fmt::format("{}:{} takes {} a step", escape_terminal(worst->where.file),
+                         worst->where.line, ms(worst->seconds)),
+             worst->seconds * 1e3, "ms", "stacks", n);
+    evidence(f, fmt::format("on the others {}", ms(usual)), usual * 1e3, "ms", "stacks", n);
+    if (!f.where) f.where = worst->where;
+  }
+
+  // ---- what collectives cost everybody ----
+
+  void find_exposed() {
+    std::vector<double> least(steps_.count(), std::numeric_limits<double>::max());
+    for (const std::vector<double>& waiting : steps_.waiting) {
+      for (size_t k = 0; k < least.size(); ++k) least[k] = std::min(least[k], waiting[k]);
+    }
+    const double exposed = mean(least);
+    report_->exposed = nanos(exposed * 1e9);
+    if (ranks().size() < 2 || exposed < kWorthSaying * length_ || sureness(least) < kSure) return;
+    Finding& f = add("dist.exposed_communication", "Collectives are not hidden behind compute",
+                     0.85, exposed);
+    const auto n = static_cast<int64_t>(steps_.count());
+    evidence(f, fmt::format("the last rank, too, spends {} a step in collectives", ms(exposed)),
+             exposed * 1e3, "ms", "timeline", n);
+    evidence(f, fmt::format("that is {} of the step", format_percent(exposed / length_)),
+             exposed / length_, "ratio", "timeline", n);
+    const Rank& rank = ranks().front();
+    f.where = rank.meets_at;
+    for (size_t i = 0; i < rank.collectives.size() && i < 3; ++i) {
+      const model::RankCollective& c = rank.collectives[i];
+      if (c.seconds < kSomeWaiting * length_ || c.name.empty()) continue;
+      evidence(f,
+               fmt::format("{} takes rank {} {} a step", escape_terminal(c.name), rank.number,
+                           ms(c.seconds)),
+               c.seconds * 1e3, "ms", "agent.distributed", n);
+    }
+    remedy(f, "overlap",
+           "Begin collectives earlier and let them run beside compute: smaller "
+           "buckets, asynchronous operations.");
+    remedy(f, "less", "Send less: lower precision, gradients of several batches at once.");
+  }
+
+  // ---- what ended the job, or stands still ----
+
+  static bool crashed(const Rank& rank) {
+    return std::any_of(rank.findings.begin(), rank.findings.end(),
+                       [](const Finding& f) { return f.ended_the_job && f.id != "stall.hang"; });
+  }
+
+  /// Who failed first: the others fail since they miss it.
+  void find_crash() {
+    const Rank* first = nullptr;
+    for (const Rank& r : ranks()) {
+      if (!crashed(r)) continue;
+      if (first == nullptr || r.end + r.clock < first->end + first->clock) first = &r;
+    }
+    if (first == nullptr) return;
+    crashed_first_ = first->number;
+    for (const Finding& f : first->findings) {
+      if (!f.ended_the_job || f.id == "stall.hang") continue;
+      findings_.push_back(f);
+      findings_.back().title = fmt::format("Rank {}: {}", first->number, f.title);
+      evidence(findings_.back(), fmt::format("rank {} failed first", first->number), first->number,
+               "rank", "probe.processes", static_cast<int64_t>(ranks().size()));
+    }
+  }
+
+  /// Whether its process ended while others went on waiting for at least `silence`.
+  static bool gone(const Rank& rank, TimePoint until, double silence) {
+    return rank.finished && seconds(until - (rank.end + rank.clock)) >= silence;
+  }
+
+  void find_hang() {
+    const bool ended_well = std::all_of(ranks().begin(), ranks().end(), [](const Rank& r) {
+      return r.finished && r.wait_status == 0;
+    });
+    if (ended_well) return;
+    std::vector<const Rank*> waiting;
+    TimePoint until{};
+    std::vector<double> silences, medians;
+    double longest = 0;
+    for (const Rank& r : ranks()) {
+      if (r.state != RankState::kInCollective) continue;
+      waiting.push_back(&r);
+      until = std::max(until, r.end + r.clock);
+      silences.push_back(seconds(r.end - r.last_step_end));
+      medians.push_back(seconds(r.steps.median));
+      longest = std::max(longest, seconds(r.longest_step));
+    }
+    if (waiting.empty()) return;
+    const double silent = median(silences), usual = median(medians);
+    if (usual <= 0 || silent < kSilentMedians * usual || silent < kSilentLongest * longest) return;
+    std::vector<const Rank*> missing;
+    for (const Rank& r : ranks()) {
+      if (r.state == RankState::kInCollective && !gone(r, until, 0.5 * silent)) continue;
+      // It may be validating or saving: that is work, and the others are right to wait.
+      if (r.state == RankState::kWorking && !gone(r, until, 0.5 * silent)) return;
+      missing.push_back(&r);
+    }
+    if (missing.empty() && report_->absent.empty() &&
+        (silent < kHangMedians * usual || silent < kHangSeconds)) {
+      return;
+    }
+    add_hang(waiting, missing, until, silent, usual);
+  }
+
+  void add_hang(const std::vector<const Rank*>& waiting, const std::vector<const Rank*>& missing,
+                TimePoint until, double silent, double usual) {
+    // A hung job is ended by a signal in the end: that was no crash.
+    std::erase_if(findings_, [&](const Finding& f) {
+      return f.id == "crash.signal" && (missing.empty() || !gone(*missing[0], until, 0.5 * silent));
+    });
+    std::vector<int32_t> numbers;
+    for (const Rank* r : missing) numbers.push_back(r->number);
+    std::string title = "The ranks wait in collectives, and none comes out";
+    if (!numbers.empty()) {
+      title = fmt::format("Rank{} {} {} missing: the others wait in a collective",
+                          numbers.size() == 1 ? "" : "s", numbers_text(numbers),
+                          numbers.size() == 1 ? "is" : "are");
+    } else if (!report_->absent.empty()) {
+      title = fmt::format("The ranks wait in a collective; of rank {} there is no recording",
+                          numbers_text(report_->absent));
+    }
+    Finding f;
+    f.id = "stall.hang";
+    f.title = std::move(title);
+    f.confidence = missing.empty() ? 0.8 : 0.95;
+    f.ended_the_job = true;
+    for (const Rank* r : missing) {
+      if (r->at && !f.where) f.where = r->at;
+    }
+    if (!f.where) f.where = waiting[0]->at;
+    size_t shown = 0;
+    for (const Rank* r : missing) {
+      if (++shown > 8) break;
+      evidence(f, fmt::format("rank {} {}", r->number, stands(*r, until, silent)), r->number,
+               "rank", "stacks", 1);
+    }
+    evidence(f, fmt::format("{} ranks wait", waiting.size()), static_cast<double>(waiting.size()),
+             "ranks", "stacks", static_cast<int64_t>(waiting.size()));
+    evidence(f, fmt::format("no step for {}", ms(silent)), silent * 1e3, "ms", "timeline", 1);
+    evidence(f, fmt::format("a step usually takes {}", ms(usual)), usual * 1e3, "ms", "timeline",
+             waiting[0]->steps.count);
+    evidence(f, fmt::format("the last one was step {}", waiting[0]->last_step),
+             static_cast<double>(waiting[0]->last_step), "step", "timeline", 1);
+    remedy(f, "stacks", "Look at the missing rank: its stacks, its host, its log.");
+    // Who waited for it in vain fails in the end, too; that is no cause.
+    const bool own_end = std::any_of(missing.begin(), missing.end(),
+                                     [&](const Rank* r) { return r->number == crashed_first_; });
+    findings_.insert(own_end ? findings_.end() : findings_.begin(), std::move(f));
+  }
+
+  static std::string stands(const Rank& rank, TimePoint until, double silent) {
+    const std::string place =
+        rank.at ? fmt::format(" at {}:{}", escape_terminal(rank.at->file), rank.at->line) : "";
+    if (gone(rank, until, 0.5 * silent)) {
+      if (rank.wait_status > 0 && WIFSIGNALED(rank.wait_status)) {
+        const char* signal = sigabbrev_np(WTERMSIG(rank.wait_status));
+        return fmt::format("was killed by SIG{}", signal != nullptr ? signal : "?");
+      }
+      return rank.wait_status == 0 ? "has ended: it had fewer steps to do" : "has ended";
+    }
+    switch (rank.state) {
+      case RankState::kStopped:
+        return "is stopped" + place;
+      case RankState::kBlocked:
+        return "waits for something else" + place;
+      default:
+        return "was not seen any more" + place;
+    }
+  }
+
+  // ---- what ranks have found by themselves ----
+
+  void find_own() {
+    std::map<std::string, std::vector<std::pair<const Rank*, const Finding*>>> by_id;
+    for (const Rank& r : ranks()) {
+      for (const Finding& f : r.findings) {
+        if (!f.ended_the_job) by_id[f.id].emplace_back(&r, &f);
+      }
+    }
+    for (auto& [id, found] : by_id) {
+      std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+        return a.second->gain.value_or(0) < b.second->gain.value_or(0);
+      });
+      if (2 * found.size() > ranks().size()) {
+        findings_.push_back(*found[found.size() / 2].second);
+        continue;
+      }
+      // Of a rank that keeps step with the others only lateness costs anything.
+      const auto& [rank, finding] = found.back();
+      if (meets_ && finding->gain) continue;
+      findings_.push_back(*finding);
+      findings_.back().title = fmt::format("Rank {}: {}", rank->number, finding->title);
+    }
+  }
+
+  Finding& add(std::string id, std::string title, double confidence, double saved) {
+    saved = std::min(saved, 0.999 * length_);
+    Finding f;
+    f.id = std::move(id);
+    f.title = std::move(title);
+    f.confidence = confidence;
+    f.cost_ms_per_step = saved * 1e3;
+    f.gain = length_ / (length_ - saved);
+    return findings_.emplace_back(std::move(f));
+  }
+
+  void conclude(Diagnosis& out) {
+    if (!out.findings.empty()) {
+      const Finding& first = out.findings.front();
+      out.verdict = first.id;
+      out.headline = first.title;
+      if (first.cost_ms_per_step) {
+        out.headline += ": " + ms(*first.cost_ms_per_step * 1e-3) + " of each step";
+      }
+      out.headline += ".";
+      return;
+    }
+    const bool enough = std::any_of(ranks().begin(), ranks().end(), [](const Rank& r) {
+      return r.finished || r.judged.size() >= 5;
+    });
+    if (!enough) {
+      out.verdict = "none";
+      out.headline = "Not enough steps to judge yet.";
+    } else {
+      out.headline = fmt::format("Healthy: nothing costs the {} ranks more than 5 % of the step.",
+                                 ranks().size());
+    }
+  }
+
+  std::shared_ptr<RankReport> report_;
+  CommonSteps steps_;
+  double length_ = 0;  // of the mean common step, seconds
+  bool meets_ = false;
+  int32_t crashed_first_ = -1;
+  std::vector<Finding> findings_;
+};
+
+}  // namespace
+
+std::string numbers_text(const std::vector<int32_t>& numbers) {
+  constexpr size_t kShown = 4;
+  std::string out;
+  const size_t shown = numbers.size() <= kShown + 1 ? numbers.size() : kShown;
+  for (size_t i = 0; i < shown; ++i) {
+    const bool last = i + 1 == shown && shown == numbers.size();
+    out += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", numbers[i]);
+  }
+  if (shown < numbers.size()) out += fmt::format(" and {} more", numbers.size() - shown);
+  return out;
+}
+
+Diagnosis diagnose_ranks(std::vector<Rank> ranks) { return RankDetector(std::move(ranks)).take(); }
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,117 @@
+"""Ranks train one model together on the CPU (gloo); rank 1 alone has the cause.
+
+Without RANK in the environment it starts --ranks processes of itself, as a launcher would, and ends
+with the first exit code that is not 0. --end-after S: so long after the first rank has stopped it is
+ended from outside, as an impatient user would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+CAUSES = ("none", "decode", "disk", "python", "samples", "stop", "kill", "fewer")
+BAD_RANK = 1
+BREAKS_AT = 40  # step
+
+
+def launch(opts: argparse.Namespace) -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [subprocess.Popen([sys.executable, *sys.argv],
+                              env={**os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(opts.ranks),
+                                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+             for r in range(opts.ranks)]
+    stopped_at = None
+    while any(p.poll() is None for p in ranks):
+        time.sleep(0.05)
+        if stopped_at is None and any(state(p.pid) == "T" for p in ranks):
+            stopped_at = time.monotonic()
+        if stopped_at is not None and time.monotonic() - stopped_at > opts.end_after:
+            for p in ranks:
+                p.kill()
+    return next((p.returncode for p in ranks if p.returncode), 0) & 0xFF
+
+
+def state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def train(opts: argparse.Namespace) -> None:
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    cause = opts.cause if rank == BAD_RANK else "none"
+    if opts.bind:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+
+    class Samples(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1 << 20
+
+        def __getitem__(self, index):
+            x = np.full(256, index % 7, dtype=np.float32)
+            if cause == "decode":
+                np.sort(np.random.default_rng(index).random(12000))  # CAUSE decode
+            if cause == "disk":
+                time.sleep(0.001)  # CAUSE disk
+            return torch.from_numpy(x)
+
+    batch = 32 if cause == "samples" else 16
+    loader = torch.utils.data.DataLoader(Samples(), batch)
+    model = nn.parallel.DistributedDataParallel(
+        nn.Sequential(nn.Linear(256, 256), nn.ReLU(), *[nn.Linear(256, 256) for _ in range(2)]))
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-6)
+    steps = opts.steps - 20 if cause == "fewer" else opts.steps
+    for step, x in enumerate(loader):
+        if step == steps:
+            break
+        if step == BREAKS_AT and cause == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if step == BREAKS_AT and cause == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if cause == "python":
+            sum(i * i for i in range(200_000))  # CAUSE python
+        x = x.repeat(opts.width, 1)
+        loss = (model(x) - x).square().mean()
+        sgd.zero_grad()
+        loss.backward()
+        sgd.step()
+    if cause == "fewer":
+        time.sleep(opts.end_after)
+        os._exit(0)
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--cause", choices=CAUSES, default="none")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--width", type=int, default=32, help="how much each step computes")
+    parser.add_argument("--bind", action="store_true", help="a core for each rank")
+    parser.add_argument("--end-after", type=float, default=3.0)
+    opts = parser.parse_args()
+    if "RANK" not in os.environ:
+        return launch(opts)
+    train(opts)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
