@@ -8,7 +8,7 @@ namespace flatout::report {
 
 Page runs_page() {
   const std::string body =
-      top_html("Runs", "") +
+      top_html("flatout serve", "") +
       "<main class=\"wrap\">\n<p id=\"state\" class=\"muted\" role=\"status\">Asking for the runs "
       "…</p>\n<noscript><p>This page needs JavaScript; <a href=\"/runs.json\">runs.json</a> has "
       "the "

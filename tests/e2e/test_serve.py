@@ -377,6 +377,8 @@ def test_a_run_of_several_ranks_is_one_group(page, serve, runs, tmp_path):
         found = json.loads((target / "findings.json").read_text())
         found["steps"]["median_ms"] = 10.0 + rank % 2  # rank 1 is the slowest
         (target / "findings.json").write_text(json.dumps(found))
+    for name in ("20250106-a", "20250107-b"):  # of one command, without ranks: a history
+        shutil.copytree(runs / "20250101-first", folder / name)
     server = serve(folder)
     page.goto(server.url + "/")
     page.wait_for_selector("tr.ranks")
@@ -384,6 +386,7 @@ def test_a_run_of_several_ranks_is_one_group(page, serve, runs, tmp_path):
     text = page.locator("tr.ranks").inner_text()
     assert "3 ranks" in text and "slurm-77" in text and HOSTILE in text
     assert page.locator("#rows tr.rank").count() == 3
+    until(page, "document.querySelectorAll('#history .history rect').length === 2")
     assert page.locator("#rows .slowest").count() == 1
 
 
