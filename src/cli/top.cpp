@@ -71,19 +71,15 @@ Result<std::string> save(const screen::History& history, int32_t job) {
   return folder.path;
 }
 
-int number_from(const char* variable) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? 0 : parse_number<int>(text).value_or(0);
-}
-
 int show_once(const screen::TopOptions& options) {
   winsize size{};
-  int width = number_from("COLUMNS"), height = number_from("LINES");
+  const char* columns = std::getenv("COLUMNS");
+  int width = columns == nullptr ? 0 : parse_number<int>(columns).value_or(0);
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) width = size.ws_col;
   if (width <= 0) width = kPipeWidth;
   const bool unicode = report::options_for(STDOUT_FILENO).unicode;
-  const Status put = write_text("", screen::plain_screen(options, std::min(width, 10'000),
-                                                         std::clamp(height, 0, 10'000), unicode));
+  const Status put =
+      write_text("", screen::plain_screen(options, std::min(width, 10'000), unicode));
   return put.ok() ? 0 : fail(put.error());
 }
 

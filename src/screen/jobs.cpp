@@ -14,6 +14,7 @@ namespace flatout::screen {
 namespace {
 
 constexpr uint64_t kLeastRss = 24 << 20;  // no framework is smaller
+constexpr int kFirstChecks = 64;          // of the first look: it shall find the jobs that run
 constexpr int kChecksPerLook = 4;         // mappings of a big process take a millisecond to read
 constexpr Nanos kFirstPause = std::chrono::seconds(1);
 constexpr Nanos kLongestPause = std::chrono::seconds(60);
@@ -136,15 +137,15 @@ void Jobs::inspect(const Task& task, Candidate& candidate) {
   const TimePoint now = clock_();
   const bool flatout = std::string_view(task.comm.data()) == "flatout";
   if ((!flatout && task.rss_bytes < kLeastRss) || !candidate.framework.empty() ||
-      !candidate.folder.empty() || now < candidate.next_check || checks_left_ == 0) {
+      !candidate.folder.empty() || now < candidate.next_check || (!flatout && checks_left_ == 0)) {
     return;
   }
-  --checks_left_;
   candidate.pause = std::clamp(candidate.pause * 2, kFirstPause, kLongestPause);
   candidate.next_check = now + candidate.pause;
   if (flatout) {
     candidate.folder = folder_of(task.pid);
   } else {
+    --checks_left_;
     const auto maps = root_.read(probe::proc_path(task.pid, "maps"), kMaxMaps);
     if (maps.ok()) candidate.framework = framework_of(*maps);
   }
@@ -152,7 +153,7 @@ void Jobs::inspect(const Task& task, Candidate& candidate) {
 
 void Jobs::look(Snapshot& out) {
   ++looks_;
-  checks_left_ = kChecksPerLook;
+  checks_left_ = looks_ == 1 ? kFirstChecks : kChecksPerLook;
   std::set<std::string> folders;
   std::unordered_map<int32_t, size_t> index;  // of processes, by pid
   std::unordered_map<int32_t, std::string> framework;
@@ -173,7 +174,7 @@ void Jobs::look(Snapshot& out) {
   std::unordered_map<int32_t, Progress> progress;
   for (Progress& one : progress_.latest()) {
     if (index.contains(one.pid)) {
-      framework.try_emplace(one.pid, "C++");  // what flatout watches is a job, whatever it uses
+      framework.try_emplace(one.pid, "");  // what flatout watches is a job, whatever it uses
       progress[one.pid] = std::move(one);
     }
   }
@@ -196,6 +197,9 @@ void Jobs::look(Snapshot& out) {
     if (root == 0) continue;
     const Task& task = out.task_list[i];
     Job& job = jobs[root];
+    if (const auto own = framework.find(pid); own != framework.end() && job.framework.empty()) {
+      job.framework = own->second;  // a launcher has none of its own
+    }
     ++job.processes;
     job.threads += task.threads;
     job.cores += static_cast<double>(task.cores);
@@ -208,7 +212,8 @@ void Jobs::look(Snapshot& out) {
   }
   for (auto& [pid, job] : jobs) {
     job.pid = pid;
-    job.framework = framework[pid];
+    if (!framework[pid].empty()) job.framework = framework[pid];
+    if (job.framework.empty()) job.framework = "other";
     const auto cmdline = root_.read(probe::proc_path(pid, "cmdline"), 4096);
     job.name = probe::program_and_script(cmdline.value_or(""));
     if (const auto it = progress.find(pid); it != progress.end()) {

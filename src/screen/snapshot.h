@@ -62,7 +62,7 @@ struct Gpu {
 /// A training job: the topmost process that uses a framework, and its descendants.
 struct Job {
   int32_t pid = 0;
-  std::string framework;  // "PyTorch"
+  std::string framework;  // "PyTorch"; "other" where none is known
   std::string name;       // program and script; as the job wrote it
   uint32_t processes = 0, threads = 0;
   double cores = 0;  // CPU time per time

@@ -210,6 +210,9 @@ Result<std::unique_ptr<Terminal>> Terminal::open() {
   ::sigdelset(&out->looks_->unblocked, SIGWINCH);
   for (const int number : kEnds) install(number, on_end);
 
+  // curses would believe them rather than the terminal, also after it has changed its size.
+  ::unsetenv("LINES");
+  ::unsetenv("COLUMNS");
   out->looks_->screen = ::newterm(nullptr, stdout, stdin);
   if (out->looks_->screen == nullptr) {
     const char* term = std::getenv("TERM");

@@ -186,11 +186,10 @@ std::shared_ptr<const Snapshot> look_twice(const TopOptions& options) {
   return sampler.look({});
 }
 
-std::string plain_screen(const TopOptions& options, int width, int height, bool unicode) {
+std::string plain_screen(const TopOptions& options, int width, bool unicode) {
   Session session(options.sampler.root, options.pid, options.delay_s);
   session.add(look_twice(options));
-  const int rows = height > 0 ? height : static_cast<int>(session.rows().size()) + kPlainPanels;
-  session.resize(width, rows);
+  session.resize(width, static_cast<int>(session.rows().size()) + kPlainPanels);
   const std::string text = render(session, unicode).canvas.text();
   // The keys at the bottom are for the screen only, the row with the cursor has no style here.
   std::string_view shown = trim(text);

@@ -25,7 +25,7 @@ Status run_top(const TopOptions& options);
 /// Two looks, `delay_s` apart; the second.
 std::shared_ptr<const Snapshot> look_twice(const TopOptions& options);
 
-/// The screen as plain text, all processes on it. `height` 0: as long as it gets.
-std::string plain_screen(const TopOptions& options, int width, int height, bool unicode);
+/// The screen as plain text, as long as it takes for all processes.
+std::string plain_screen(const TopOptions& options, int width, bool unicode);
 
 }  // namespace flatout::screen

@@ -1,8 +1,10 @@
 """flatout top on the real machine: its figures against /proc's and ps's, driven by keys in tmux, and what it sends to a terminal."""
 
 import contextlib
+import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import select
@@ -78,16 +80,14 @@ def meminfo(key):
 def test_cpu_time_is_that_of_proc(flatout):
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     with process(SPIN) as child:
-        before = cpu_ticks(child.pid) * tick_s
+        before = cpu_ticks(child.pid)
         snapshot = top_json(flatout, "--delay", "1")
-        after = cpu_ticks(child.pid) * tick_s
+        after = cpu_ticks(child.pid)
     seen = find(snapshot, child.pid)
-    assert before <= seen["cpu_s"] <= after
-    used = seen["cpu_ratio"] * snapshot["interval_s"]
-    assert 0 < used <= after - before + tick_s
-    # All cores together did at least what this one process did.
-    busy = snapshot["cpu"]["user_ratio"] + snapshot["cpu"]["system_ratio"]
-    assert busy * len(snapshot["cores"]) >= seen["cpu_ratio"] * 0.98 - 0.02
+    assert before <= round(seen["cpu_s"] / tick_s) <= after
+    # Each look is timed by itself: the interval of one process may be a little longer than that of all.
+    used = seen["cpu_ratio"] * snapshot["interval_s"] / tick_s
+    assert 0 < used <= (after - before + 1) * 1.02
 
 
 def test_memory_is_that_of_proc_and_ps(flatout):
@@ -108,29 +108,23 @@ def test_memory_is_that_of_proc_and_ps(flatout):
 
 def test_every_process_is_on_a_plain_screen(flatout):
     with process(HOLD, ready=True) as child:
+        before = processes()
         out = subprocess.run([flatout, "top", "--once", "--delay", "0.1"], check=True, capture_output=True, text=True).stdout
-        others = [p for p in os.listdir("/proc") if p.isdigit() and os.path.exists(f"/proc/{p}/exe")]
+        after = processes()
     shown = {int(m.group(1)) for m in re.finditer(r"^ *(\d+) \S+ ", out, re.M)}
     assert child.pid in shown
-    kernel_free = [int(p) for p in others if os.path.exists(f"/proc/{p}")]
-    missing = [p for p in kernel_free if p not in shown and os.path.exists(f"/proc/{p}/exe") and cmdline(p)]
-    assert not [p for p in missing if age_s(p) > 30]
+    assert before & after <= shown
     assert "\x1b" not in out
 
 
-def cmdline(pid):
-    try:
-        return open(f"/proc/{pid}/cmdline").read()
-    except OSError:
-        return ""
-
-
-def age_s(pid):
-    try:
-        start = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[19])
-    except OSError:
-        return 0
-    return float(open("/proc/uptime").read().split()[0]) - start / os.sysconf("SC_CLK_TCK")
+def processes():
+    """Those with a command line: threads of the kernel are not shown unless asked for."""
+    found = set()
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and pathlib.Path("/proc", name, "cmdline").read_bytes():
+                found.add(int(name))
+    return found
 
 
 def test_bad_usage_is_told(flatout):
@@ -257,7 +251,7 @@ def test_python_functions_of_the_process_at_the_cursor(tmux):
         screen.wait("F1Help")
         screen.text(str(child.pid))
         screen.keys("Enter")
-        found = screen.wait(r"may not be read|no Python in|spin_here \(")
+        found = screen.wait(r"may not be read|spin_here \(")
         if "spin_here" not in found.group(0):
             pytest.skip("the memory of another process may not be read here")
         own, waiting, total = (float(x) for x in screen.wait(r"^ *(\S+) +(\S+) +(\S+) .* spin_here \(").groups())
@@ -266,7 +260,7 @@ def test_python_functions_of_the_process_at_the_cursor(tmux):
         screen.wait(r"^ +0 .*(/dev/|pipe:|socket:)")
         screen.keys("Tab")
         screen.keys("Tab")
-        screen.wait("Max open files")
+        screen.wait("Max cpu time")
 
 
 def test_what_was_seen_becomes_a_run_folder(flatout, tmux, tmp_path):
@@ -287,14 +281,12 @@ def test_what_was_seen_becomes_a_run_folder(flatout, tmux, tmp_path):
 class Pty:
     """flatout top on a terminal of its own, of which every byte is kept."""
 
-    def __init__(self, command, env):
+    def __init__(self, command, env, width=80):
         self.out = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.execve(command[0], command, {**os.environ, **env})
-        import fcntl
-
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         os.kill(self.pid, signal.SIGWINCH)
 
     def pump(self, seconds=0.2):
@@ -330,9 +322,9 @@ class Pty:
 def raw(flatout):
     opened = []
 
-    def start(*options, **env):
+    def start(*options, width=80, **env):
         command = [shutil.which(flatout) or flatout, "top", "--delay", "0.3", *options]
-        opened.append(Pty(command, {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **env}))
+        opened.append(Pty(command, {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **env}, width))
         return opened[-1]
 
     yield start
@@ -365,7 +357,7 @@ def test_the_terminal_is_left_as_it_was(raw, number):
 
 def test_a_process_cannot_write_to_the_terminal_by_its_name(raw):
     with process(HOSTILE, "\x1b[31mred\x1b]0;worse\x07", ready=True) as child:
-        terminal = raw(str(child.pid), "--delay", "0.3")
+        terminal = raw(str(child.pid), width=300)
         terminal.wait(str(child.pid).encode())
         terminal.wait(b"x1b]0;worse")
         os.write(terminal.fd, b"q")
