@@ -380,10 +380,11 @@ class BackwardWork : Work<Real> {
     scale_ = Base::reals();
     slope_ = Base::reals();
     offset_ = Base::reals();
-    const auto past = [this](const void* to) {
-      return to == nullptr || (Base::may_stream(to) && to != backward_.dy);
-    };
-    stream_ = past(backward_.dx) && past(backward_.d_residual);
+    // Two results at once that go past the caches get into each other's way.
+    const void* const only = backward_.d_residual == nullptr ? backward_.dx
+                             : backward_.dx == nullptr       ? backward_.d_residual
+                                                             : nullptr;
+    stream_ = Base::may_stream(only) && only != backward_.dy;
   }
 
   // dx = gamma * inverse_std * (dz - mean(dz) - xhat * mean(dz * xhat)).

@@ -68,7 +68,7 @@ struct Passes {
       T some[kLanes];
       S::store(some, values[0]);
       std::memcpy(to, some, static_cast<size_t>(lanes) * sizeof(T));
-    } else if constexpr (stream && vectors * kLanes == kLine) {
+    } else if constexpr (stream && vectors == kLine / kLanes) {
       S::stream_line(to, values);
     } else {
       for (int v = 0; v < vectors; ++v) S::store(to + v * kLanes, values[v]);

@@ -64,9 +64,12 @@ size_t bytes_of(const Tensor& tensor, Type type) {
 void compare(const Shape& shape, bool add, bool relu, double mean) {
   std::mt19937_64 random(7);
   const auto channels = static_cast<size_t>(shape.c);
-  Tensor x(shape.elements(), shape.type), residual = x, dy = x, y = x, dx = x, d_residual = x;
-  Tensor gamma(shape.c, shape.parameters), beta = gamma, dgamma = gamma, dbeta = gamma;
-  Tensor running_mean = gamma, running_variance = gamma;
+  const auto tensor = [&] { return Tensor(shape.elements(), shape.type); };
+  const auto parameter = [&] { return Tensor(shape.c, shape.parameters); };
+  Tensor x = tensor(), residual = tensor(), dy = tensor();
+  Tensor y = tensor(), dx = tensor(), d_residual = tensor();
+  Tensor gamma = parameter(), beta = parameter(), dgamma = parameter(), dbeta = parameter();
+  Tensor running_mean = parameter(), running_variance = parameter();
   x.fill(random, mean, 1);
   residual.fill(random, 0, 1);
   dy.fill(random, 0, 1);

@@ -15,6 +15,9 @@ class Tensor {
  public:
   Tensor(int64_t count, Type type)
       : type_(type), count_(count), bytes_(static_cast<size_t>(count) * size_of(type) + kAlign) {}
+  Tensor(const Tensor&) = delete;  // a copy's bytes would be aligned otherwise
+  Tensor& operator=(const Tensor&) = delete;
+  Tensor(Tensor&&) = default;
 
   void* data() {
     const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
