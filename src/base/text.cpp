@@ -14,24 +14,6 @@ std::string_view trim(std::string_view s) {
   return s.substr(first, s.find_last_not_of(kBlank) - first + 1);
 }
 
-std::optional<uint64_t> parse_bytes(std::string_view s) {
-  s = trim(s);
-  for (const std::string_view end : {"iB", "B"}) {
-    if (!s.ends_with(end)) continue;
-    s.remove_suffix(end.size());
-    break;
-  }
-  double factor = 1;
-  constexpr std::string_view kUnits = "KMGT";
-  if (const size_t unit = s.empty() ? s.npos : kUnits.find(s.back()); unit != s.npos) {
-    factor = std::ldexp(1.0, static_cast<int>(unit + 1) * 10);
-    s.remove_suffix(1);
-  }
-  const auto value = parse_number<double>(s);
-  if (!value || !(*value >= 0) || *value * factor > 1e18) return std::nullopt;
-  return static_cast<uint64_t>(*value * factor);
-}
-
 std::string_view next_word(std::string_view& s) {
   size_t i = 0;
   while (i < s.size() && (s[i] == ' ' || s[i] == '\t' || s[i] == '\n')) ++i;

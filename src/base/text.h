@@ -24,9 +24,6 @@ std::optional<T> parse_number(std::string_view s) {
   return value;
 }
 
-/// "24GiB", "1.5 G", "512 MB", "4096": K, M, G and T are powers of 1024, with or without B or iB.
-std::optional<uint64_t> parse_bytes(std::string_view s);
-
 /// Takes the next word (separated by blanks) off the front of `s`; empty at the end.
 std::string_view next_word(std::string_view& s);
 /// Takes the next line (without '\n') off the front of `s`. False at the end.

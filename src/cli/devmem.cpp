@@ -1,8 +1,6 @@
 // flatout devmem: device memory under several allocators, and why it ran out.
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"

@@ -20,11 +20,11 @@ const Usage kTrain{
     "  flatout train --model resnet20 --data cifar-10-batches-bin --checkpoint r20.safetensors\n"
     "  flatout train --model resnet20 --replicas 2 --sync-batch-norm   # mirrored data parallel\n"
     "  mpirun -n 4 flatout train --model lenet                  # or torchrun --no-python, or srun",
-    {"inject",     "model",          "data",          "steps",        "batch",
-     "samples",    "seed",           "plain",         "threads",      "loaders",
-     "optimizer",  "learning_rate",  "momentum",      "weight_decay", "checkpoint",
-     "resume",     "weights",        "replicas",      "device_memory", "sync_batch_norm",
-     "rank_timeout", "hang_seconds", "neighbours",    "seconds",      "quiet"},
+    {"inject",       "model",         "data",       "steps",         "batch",
+     "samples",      "seed",          "plain",      "threads",       "loaders",
+     "optimizer",    "learning_rate", "momentum",   "weight_decay",  "checkpoint",
+     "resume",       "weights",       "replicas",   "device_memory", "sync_batch_norm",
+     "rank_timeout", "hang_seconds",  "neighbours", "seconds",       "quiet"},
     true};
 
 }  // namespace
@@ -62,9 +62,9 @@ int train(const std::vector<std::string>& arguments) {
   if (!settings->device_memory.empty()) {
     const auto bytes = parse_bytes(settings->device_memory);
     if (!bytes || *bytes == 0) {
-      return bad_usage(fmt::format("--device-memory {} is no size",
-                                   escape_terminal(settings->device_memory)),
-                       "--device-memory 512MiB");
+      return bad_usage(
+          fmt::format("--device-memory {} is no size", escape_terminal(settings->device_memory)),
+          "--device-memory 512MiB");
     }
     options.device_bytes = *bytes;
   }

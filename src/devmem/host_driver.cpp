@@ -31,8 +31,7 @@ Status HostDriver::take(Bytes size) {
 
 Result<Address> HostDriver::allocate(Bytes size) {
   FLATOUT_TRY_STATUS(take(size));
-  void* memory =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     used_ -= size;
     return Error{Code::kFull, "the machine has no memory left", ""};
@@ -104,8 +103,7 @@ void HostDriver::unmap(Address address) {
   const auto it = mappings_.find(address);
   FLATOUT_CHECK(it != mappings_.end());
   FLATOUT_CHECK(mmap(pointer(address), it->second, PROT_NONE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                     0) != MAP_FAILED);
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED);
   mappings_.erase(it);
 }
 

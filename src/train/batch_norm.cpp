@@ -69,8 +69,7 @@ Status BatchNorm<T>::gather_moments(const Pass<T>& pass, const nn::Shape& shape,
   const size_t size = 1 + 2 * channels;  // count, means, sums of squares
   std::vector<double> mine(size);
   nn::Moments moments{0, mine.data() + 1, mine.data() + 1 + channels};
-  FLATOUT_TRY_STATUS(
-      nn::batch_norm_moments(shape, x, threads_of(pass.device->pool()), &moments));
+  FLATOUT_TRY_STATUS(nn::batch_norm_moments(shape, x, threads_of(pass.device->pool()), &moments));
   mine[0] = moments.count;
   std::vector<double> all(size * static_cast<size_t>(pass.exchange->parts()));
   FLATOUT_TRY_STATUS(pass.exchange->gather(pass.part, mine.data(), size, all.data()));

@@ -11,8 +11,8 @@
 namespace flatout::train {
 
 struct Progress {
-  int64_t step = 0;        // steps done
-  uint32_t epoch = 0;      // where the next batch begins, for room feed
+  int64_t step = 0;    // steps done
+  uint32_t epoch = 0;  // where the next batch begins, for room feed
   uint64_t position = 0;
 };
 

@@ -154,8 +154,8 @@ Convolution<T>::Convolution(MemoryPlan<T>& plan, const std::string& name, Dims i
   if (shape.bias) plan.parameter(name + ".bias", {shape.outputs}, T{0}, T{0}, &bias_, &d_bias_);
   plan.want(&packed_, static_cast<size_t>(shape.outputs) * static_cast<size_t>(window_.taps));
   // Of a part: the image, a panel, and its sums of the gradients of weights and bias.
-  plan.scratch(image_size_ + panel_size_ + static_cast<size_t>(window_.taps + 1) *
-                                               static_cast<size_t>(columns_));
+  plan.scratch(image_size_ + panel_size_ +
+               static_cast<size_t>(window_.taps + 1) * static_cast<size_t>(columns_));
 }
 
 template <class T>

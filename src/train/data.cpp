@@ -120,10 +120,9 @@ Result<DataSet> open_data(const TrainOptions& options, Cause cause, int cores, c
   DataSet out;
   FLATOUT_TRY(out.source, make_source(cause, options, cores, temporary));
   out.samples = options.samples;
-  FLATOUT_TRY(out.validation,
-              validation_of(Drawn(options.seed + 1000),
-                            static_cast<size_t>(kValidationBatches * options.batch), options.batch,
-                            view));
+  FLATOUT_TRY(out.validation, validation_of(Drawn(options.seed + 1000),
+                                            static_cast<size_t>(kValidationBatches * options.batch),
+                                            options.batch, view));
   return out;
 }
 

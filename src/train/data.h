@@ -14,8 +14,8 @@
 namespace flatout::train {
 
 struct DataSet {
-  std::unique_ptr<Source> source;          // null: `folder`
-  std::unique_ptr<feed::Source> folder;    // moves into the batches
+  std::unique_ptr<Source> source;        // null: `folder`
+  std::unique_ptr<feed::Source> folder;  // moves into the batches
   int classes = kClasses;
   int64_t samples = 0;
   std::vector<Batch> validation;  // may be empty

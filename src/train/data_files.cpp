@@ -130,11 +130,11 @@ Result<DataFiles> read_data_files(const std::string& folder) {
   };
   DataFiles out;
   if (there("train-images-idx3-ubyte")) {
-    FLATOUT_TRY(out.train, read_idx(folder + "/train-images-idx3-ubyte",
-                                    folder + "/train-labels-idx1-ubyte"));
+    FLATOUT_TRY(out.train,
+                read_idx(folder + "/train-images-idx3-ubyte", folder + "/train-labels-idx1-ubyte"));
     if (there("t10k-images-idx3-ubyte")) {
-      FLATOUT_TRY(out.test, read_idx(folder + "/t10k-images-idx3-ubyte",
-                                     folder + "/t10k-labels-idx1-ubyte"));
+      FLATOUT_TRY(out.test,
+                  read_idx(folder + "/t10k-images-idx3-ubyte", folder + "/t10k-labels-idx1-ubyte"));
     }
     return out;
   }

@@ -66,8 +66,8 @@ TEST(Cifar10, IsReadPlaneAfterPlane) {
 TEST(TensorFile, KeepsNamesShapesAndBits) {
   std::vector<float> a = {1.5F, -0.0F, 3e-40F, 4};
   std::vector<float> none;
-  const auto file = decode_tensors(encode_tensors(
-      {{"step", "12"}}, {{"conv1.weight", {2, 2}, a}, {"empty", {0, 3}, none}}));
+  const auto file = decode_tensors(
+      encode_tensors({{"step", "12"}}, {{"conv1.weight", {2, 2}, a}, {"empty", {0, 3}, none}}));
   ASSERT_TRUE(file.ok()) << file.error().message;
   EXPECT_EQ(file->metadata.at("step"), "12");
   EXPECT_EQ(file->arrays.at("conv1.weight").shape, (std::vector<int64_t>{2, 2}));

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "train/loader.h"
 #include "train/learner.h"
+#include "train/loader.h"
 #include "train/pool.h"
 #include "train/train.h"
 

@@ -207,8 +207,8 @@ void ResidualBlock<T>::add_shortcut_gradient(const Pass<T>& pass, const T* from,
   pass.over_samples([&](int, int first, int last) {
     for (int i = first; i < last; ++i) {
       for (int c = 0; c < in.channels; ++c) {
-        const T* d = from + (static_cast<ptrdiff_t>(i) * out.channels + c + before) * out.height *
-                                out.width;
+        const T* d =
+            from + (static_cast<ptrdiff_t>(i) * out.channels + c + before) * out.height * out.width;
         for (int v = 0; v < out.height; ++v) {
           T* row = dx + ((static_cast<ptrdiff_t>(i) * in.channels + c) * in.height +
                          static_cast<ptrdiff_t>(v) * stride_) *

@@ -93,10 +93,10 @@ struct Case {
   ConvolutionShape shape;
 };
 const Case kCases[] = {
-    {{3, 9, 9}, {5, 3, 1, 1, true}},     {{2, 8, 8}, {4, 3, 2, 1, false}},
-    {{4, 7, 5}, {20, 3, 2, 1, true}},    {{1, 12, 12}, {6, 5, 1, 2, true}},
-    {{6, 10, 10}, {16, 5, 1, 0, true}},  {{16, 16, 16}, {16, 3, 1, 1, false}},
-    {{17, 8, 8}, {33, 3, 1, 1, false}},  {{3, 6, 6}, {7, 1, 1, 0, true}},
+    {{3, 9, 9}, {5, 3, 1, 1, true}},    {{2, 8, 8}, {4, 3, 2, 1, false}},
+    {{4, 7, 5}, {20, 3, 2, 1, true}},   {{1, 12, 12}, {6, 5, 1, 2, true}},
+    {{6, 10, 10}, {16, 5, 1, 0, true}}, {{16, 16, 16}, {16, 3, 1, 1, false}},
+    {{17, 8, 8}, {33, 3, 1, 1, false}}, {{3, 6, 6}, {7, 1, 1, 0, true}},
 };
 
 template <class T>
@@ -255,8 +255,8 @@ TEST(Layers, TheLossOfHugeLogitsIsFinite) {
 TEST(Models, DoNotDependOnTheNumberOfThreads) {
   for (const char* name : {"lenet", "resnet20"}) {
     const ModelInfo& info = *find_model(name);
-    const auto x = random_values<float>(
-        static_cast<size_t>(18 * info.channels * info.side * info.side), 1);
+    const auto x =
+        random_values<float>(static_cast<size_t>(18 * info.channels * info.side * info.side), 1);
     const std::vector<int> labels = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7};
     std::vector<std::vector<float>> gradients;
     for (const int threads : {1, 3}) {

@@ -14,7 +14,7 @@ namespace flatout::train {
 /// Samples of a step: x is [n][channels][height][width].
 struct Batch {
   int64_t index = 0;
-  uint32_t epoch = 0;     // where the next one begins, for batches out of room feed
+  uint32_t epoch = 0;  // where the next one begins, for batches out of room feed
   uint64_t position = 0;
   std::vector<float> x;
   std::vector<int> labels;

@@ -44,7 +44,8 @@ void write_view(const Image& image, const View& view, Random& random, float* x) 
       const int from_y = std::clamp(y + dy, 0, image.side - 1);
       for (int u = 0; u < view.side; ++u) {
         const int from_x = std::clamp(u + dx, 0, image.side - 1);
-        const uint8_t* rgb = image.rgb.data() + static_cast<size_t>(from_y * image.side + from_x) * 3;
+        const uint8_t* rgb =
+            image.rgb.data() + static_cast<size_t>(from_y * image.side + from_x) * 3;
         const int value = view.channels == 1 ? (rgb[0] + rgb[1] + rgb[2]) / 3 : rgb[c];
         *x++ = static_cast<float>(value) * light - 1.0f;
       }

@@ -42,7 +42,7 @@ class Batches {
 
 struct LoaderOptions {
   int threads = 2;
-  int batch = 32;  // of all ranks together
+  int batch = 32;           // of all ranks together
   int part = 0, parts = 1;  // this rank's share of each batch
   View view;
   bool shuffle = true;

@@ -24,7 +24,8 @@ inline size_t multiply_scratch(int depth) { return static_cast<size_t>(depth) * 
 template <class T>
 void multiply(const Pass<T>& pass, int rows, int columns, int depth, MatrixView<T> a,
               MatrixView<T> b, T* packed, T* c) {
-  pack_strips(rows, depth, [&](int i, int k) { return a.at[i * a.row + k * a.column]; }, packed);
+  pack_strips(
+      rows, depth, [&](int i, int k) { return a.at[i * a.row + k * a.column]; }, packed);
   std::vector<int32_t> tap(static_cast<size_t>(depth));
   for (int k = 0; k < depth; ++k) tap[static_cast<size_t>(k)] = k * kColumns;
   pass.device->pool().run(kParts, [&](int part) {

@@ -21,8 +21,7 @@ namespace flatout::train {
 struct Dims {
   int channels = 0, height = 1, width = 1;
   size_t count() const {
-    return static_cast<size_t>(channels) * static_cast<size_t>(height) *
-           static_cast<size_t>(width);
+    return static_cast<size_t>(channels) * static_cast<size_t>(height) * static_cast<size_t>(width);
   }
 };
 

@@ -121,15 +121,13 @@ Result<std::unique_ptr<Mirrored>> Mirrored::make(const MirroredOptions& options)
   for (int r = 0; r < options.replicas; ++r) {
     Replica replica;
     const std::string name = options.replicas > 1 ? fmt::format("device {}", r) : "the device";
-    replica.device =
-        std::make_unique<Device>(name, options.device_bytes, threads, options.spin);
+    replica.device = std::make_unique<Device>(name, options.device_bytes, threads, options.spin);
     FLATOUT_TRY(replica.model,
-                Model<float>::make(options.model, options.classes,
-                                   options.batch / options.replicas, options.seed,
-                                   *replica.device));
-    FLATOUT_TRY(replica.optimizer,
-                Optimizer::make(options.optimizer, replica.model->plan().values().size(),
-                                *replica.device));
+                Model<float>::make(options.model, options.classes, options.batch / options.replicas,
+                                   options.seed, *replica.device));
+    FLATOUT_TRY(
+        replica.optimizer,
+        Optimizer::make(options.optimizer, replica.model->plan().values().size(), *replica.device));
     out->replicas_.push_back(std::move(replica));
   }
   out->team_ = std::make_unique<Pool>(options.replicas, options.spin);
@@ -153,9 +151,9 @@ __attribute__((noinline)) Result<Score> Mirrored::forward(const Batch& batch) {
   team_->run(count(), [&](int r) {
     const auto at = static_cast<size_t>(r);
     const size_t first = at * static_cast<size_t>(share);
-    const auto score = replicas_[at].model->forward(batch.x.data() + first * pixels,
-                                                    batch.labels.data() + first, share, true,
-                                                    exchange, meeting_->first_part() + r);
+    const auto score =
+        replicas_[at].model->forward(batch.x.data() + first * pixels, batch.labels.data() + first,
+                                     share, true, exchange, meeting_->first_part() + r);
     if (score.ok()) {
       scores[at] = *score;
     } else {

@@ -53,14 +53,13 @@ void Model<T>::build_resnet20(int classes) {
   Dims dims{3, 32, 32};
   const auto begin = [&] { first_parameter_.push_back(plan_.parameter_count()); };
   begin();
-  dims = add(std::make_unique<Convolution<T>>(plan_, "conv1", dims,
-                                              ConvolutionShape{16, 3, 1, 1, false}));
+  dims = add(
+      std::make_unique<Convolution<T>>(plan_, "conv1", dims, ConvolutionShape{16, 3, 1, 1, false}));
   begin();
   dims = add(std::make_unique<BatchNormRelu<T>>(plan_, "bn1", dims));
   for (int stage = 0; stage < 3; ++stage) {
     for (int block = 0; block < 3; ++block) {
-      const std::string name =
-          "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
+      const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
       begin();
       dims = add(std::make_unique<ResidualBlock<T>>(plan_, name, dims, 16 << stage,
                                                     stage > 0 && block == 0 ? 2 : 1));

@@ -15,7 +15,7 @@
 namespace flatout::train {
 namespace {
 
-using Handle = void*;  // of a communicator, type or request
+using Handle = void*;           // of a communicator, type or request
 constexpr int kSerialized = 2;  // MPI_THREAD_SERIALIZED: any thread, one at a time
 constexpr int kTag = 1;
 

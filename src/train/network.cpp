@@ -228,7 +228,8 @@ __attribute__((noinline)) void Network::update(float rate, float momentum) {
 
 std::vector<Tensor> PlainLearner::state() {
   const auto count = static_cast<int64_t>(network_.weights().size());
-  return {{"weights", {count}, network_.weights()}, {"optimizer.velocity", {count}, network_.velocity()}};
+  return {{"weights", {count}, network_.weights()},
+          {"optimizer.velocity", {count}, network_.velocity()}};
 }
 
 }  // namespace flatout::train

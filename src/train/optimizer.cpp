@@ -23,14 +23,16 @@ void update_adam(const OptimizerOptions& options, int64_t step, float* w, const 
   const auto t = static_cast<double>(step + 1);
   const auto size = static_cast<float>(options.rate / (1 - std::pow(options.beta1, t)));
   const auto correction = static_cast<float>(std::sqrt(1 - std::pow(options.beta2, t)));
-  const auto beta1 = static_cast<float>(options.beta1);
+  // 1 - 0.999 in f32 would be off by 5e-5 of itself.
   const auto beta2 = static_cast<float>(options.beta2);
+  const auto new1 = static_cast<float>(1 - options.beta1);
+  const auto new2 = static_cast<float>(1 - options.beta2);
   const auto epsilon = static_cast<float>(options.epsilon);
   const auto decay = static_cast<float>(options.weight_decay);
   for (size_t i = 0; i < count; ++i) {
     const float d = g[i] + decay * w[i];
-    first[i] += (1 - beta1) * (d - first[i]);
-    second[i] = beta2 * second[i] + (1 - beta2) * d * d;
+    first[i] += new1 * (d - first[i]);
+    second[i] = beta2 * second[i] + new2 * d * d;
     w[i] -= size * first[i] / (std::sqrt(second[i]) / correction + epsilon);
   }
 }

@@ -20,10 +20,10 @@ Result<int> integer(const Variable& variable, const char* name, int low, int hig
   }
   const auto value = parse_number<int>(text);
   if (!value || *value < low || *value > high) {
-    return Error{Code::kBadInput,
-                 fmt::format("{}={} is not a number from {} to {}", name, escape_terminal(text), low,
-                             high),
-                 ""};
+    return Error{
+        Code::kBadInput,
+        fmt::format("{}={} is not a number from {} to {}", name, escape_terminal(text), low, high),
+        ""};
   }
   return *value;
 }

@@ -21,7 +21,7 @@ struct RankPlace {
   Carrier carrier = Carrier::kNone;
   int rank = 0;
   int size = 1;
-  int local = 1;  // ranks on this machine, where that is known
+  int local = 1;        // ranks on this machine, where that is known
   std::string address;  // of rank 0, for sockets
   int port = 0;
 };

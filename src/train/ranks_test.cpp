@@ -151,8 +151,7 @@ TEST(Ranks, NameOneThatIsGone) {
     const Status status = (*ranks)->average(values);
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, Code::kGone);
-    EXPECT_NE(status.error().message.find("rank 1 ("), std::string::npos)
-        << status.error().message;
+    EXPECT_NE(status.error().message.find("rank 1 ("), std::string::npos) << status.error().message;
   });
 }
 
@@ -168,8 +167,7 @@ TEST(Ranks, NameOneThatIsLate) {
     const Status status = (*ranks)->average(values);
     ASSERT_FALSE(status.ok());
     // The first to lose patience blames rank 2; the other does, too, or is told so.
-    EXPECT_NE(status.error().message.find("rank 2 ("), std::string::npos)
-        << status.error().message;
+    EXPECT_NE(status.error().message.find("rank 2 ("), std::string::npos) << status.error().message;
     ++done;
   });
 }

@@ -66,7 +66,8 @@ class Socket {
 
 bool wait_for(int fd, short events, TimePoint deadline) {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - MonotonicClock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - MonotonicClock::now());
     pollfd one{fd, events, 0};
     const int n = poll(&one, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
     if (n > 0) return true;
@@ -139,8 +140,8 @@ Result<Socket> listen_at(const Address& where) {
   if (out.fd() < 0 ||
       bind(out.fd(), reinterpret_cast<const sockaddr*>(&where.at), where.length) != 0 ||
       listen(out.fd(), 1024) != 0) {
-    Error error = fs::error_from_errno(
-        errno, fmt::format("cannot listen on port {}", port_of(where.at)));
+    Error error =
+        fs::error_from_errno(errno, fmt::format("cannot listen on port {}", port_of(where.at)));
     error.hint = "is MASTER_ADDR the host of rank 0, and MASTER_PORT free?";
     return error;
   }
@@ -228,7 +229,8 @@ void Sockets::meet(int rank, Socket socket, int pid, const char* host) {
 
 std::string Sockets::names(const std::vector<int>& ranks) {
   std::vector<std::string> out;
-  for (const int r : ranks) out.push_back(peer(r).name.empty() ? fmt::format("rank {}", r) : peer(r).name);
+  for (const int r : ranks)
+    out.push_back(peer(r).name.empty() ? fmt::format("rank {}", r) : peer(r).name);
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
@@ -247,7 +249,8 @@ Status Sockets::accept_ranks(const Socket& listener, int wanted, std::vector<Add
     }
     sockaddr_storage from{};
     socklen_t length = sizeof from;
-    Socket socket(accept4(listener.fd(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
+    Socket socket(
+        accept4(listener.fd(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
     Hello hello;
     const TimePoint soon = std::min(deadline, MonotonicClock::now() + 5s);
     if (socket.fd() < 0 || !receive_all(socket.fd(), &hello, sizeof hello, soon) ||

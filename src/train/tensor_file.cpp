@@ -33,7 +33,8 @@ Result<std::vector<int64_t>> shape_of(const nlohmann::json& entry) {
 
 Result<TensorFile::Array> array_of(const nlohmann::json& entry, std::string_view data) {
   if (!entry.is_object()) return bad("an array has no description");
-  if (!entry.contains("dtype") || entry["dtype"] != "F32") return bad("an array is not of type F32");
+  if (!entry.contains("dtype") || entry["dtype"] != "F32")
+    return bad("an array is not of type F32");
   TensorFile::Array out;
   FLATOUT_TRY(out.shape, shape_of(entry));
   const auto offsets = entry.find("data_offsets");
@@ -45,7 +46,8 @@ Result<TensorFile::Array> array_of(const nlohmann::json& entry, std::string_view
   const auto end = (*offsets)[1].get<uint64_t>();
   uint64_t bytes = sizeof(float);
   for (const int64_t side : out.shape) {
-    if (side != 0 && bytes > kMostBytes / static_cast<uint64_t>(side)) return bad("it is too large");
+    if (side != 0 && bytes > kMostBytes / static_cast<uint64_t>(side))
+      return bad("it is too large");
     bytes *= static_cast<uint64_t>(side);
   }
   if (begin > end || end > data.size() || end - begin != bytes) {

@@ -82,8 +82,7 @@ Result<double> validate(const Job& job) {
 Status save(const Job& job, const Progress& progress) {
   if (job.options.checkpoint.empty() || job.place.rank != 0) return {};
   const uint64_t begin = flatout_now();
-  const Status status =
-      save_checkpoint(job.options.checkpoint, job.options, job.learner, progress);
+  const Status status = save_checkpoint(job.options.checkpoint, job.options, job.learner, progress);
   int64_t bytes = 0;
   for (const Tensor& tensor : job.learner.state()) {
     bytes += static_cast<int64_t>(tensor.values.size_bytes());
@@ -152,7 +151,8 @@ __attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
         const auto n = static_cast<double>(counted);
         fmt::print("epoch {:3}  loss {:.4f}  accuracy {:5.1f} %", step / per_epoch + 1, loss / n,
                    100.0 * static_cast<double>(right) / (n * options.batch));
-        if (!job.data.validation.empty()) fmt::print("  validation {:5.1f} %", 100 * out.validation);
+        if (!job.data.validation.empty())
+          fmt::print("  validation {:5.1f} %", 100 * out.validation);
         fmt::print("\n");
         std::fflush(stdout);
       }
@@ -222,9 +222,9 @@ Status check(const TrainOptions& options, const RankPlace& place) {
                "--model lenet or --model resnet20");
   }
   if (options.batch % devices != 0) {
-    return bad(fmt::format("a batch of {} cannot be split evenly over {} devices", options.batch,
-                           devices),
-               "--batch takes all replicas' and ranks' samples together");
+    return bad(
+        fmt::format("a batch of {} cannot be split evenly over {} devices", options.batch, devices),
+        "--batch takes all replicas' and ranks' samples together");
   }
   if (!options.resume.empty() && !options.weights.empty()) {
     return bad("--resume and --weights both say what to begin with", "give one of them");
@@ -248,22 +248,22 @@ Result<std::unique_ptr<Learner>> make_learner(const TrainOptions& options, const
   layered.device_bytes = options.device_bytes;
   layered.sync_batch_norm = options.sync_batch_norm;
   layered.seed = options.seed;
-  layered.optimizer = {options.optimizer, options.learning_rate, options.momentum,
-                       0.9,               0.999,                 1e-8,
-                       options.weight_decay};
+  layered.optimizer = {
+      options.optimizer,   options.learning_rate, options.momentum, 0.9, 0.999, 1e-8,
+      options.weight_decay};
   FLATOUT_TRY(auto made, Mirrored::make(layered));
   mirrored = made.get();
   return std::unique_ptr<Learner>(std::move(made));
 }
 
 Status run(TrainOptions options, Cause cause) {
-  FLATOUT_TRY(const RankPlace place, find_rank_place([](const char* name) -> const char* {
-                return getenv(name);
-              }));
+  FLATOUT_TRY(const RankPlace place,
+              find_rank_place([](const char* name) -> const char* { return getenv(name); }));
   if (options.model.empty()) {
     options.model = place.size > 1 || options.replicas > 1 ? "lenet" : "small";
   }
-  if (options.learning_rate == 0) options.learning_rate = options.optimizer == "adam" ? 0.001 : 0.02;
+  if (options.learning_rate == 0)
+    options.learning_rate = options.optimizer == "adam" ? 0.001 : 0.02;
   FLATOUT_TRY_STATUS(check(options, place));
   // The mask of cpu.affinity and malloc's settings hold for threads made later.
   const int cores = std::max(available_cores() / place.local, 1);
@@ -285,9 +285,8 @@ Status run(TrainOptions options, Cause cause) {
   if (!options.resume.empty()) {
     FLATOUT_TRY(progress, resume_checkpoint(options.resume, options, *learner));
   }
-  FLATOUT_TRY(ranks,
-              Ranks::join(place, job_digest(options, progress, *learner),
-                          nanos(options.rank_timeout * 1e9)));
+  FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, progress, *learner),
+                                 nanos(options.rank_timeout * 1e9)));
   if (ranks != nullptr) mirrored->join(ranks.get());
 
   BatchOptions from{view, place.rank, place.size, progress.step, progress.epoch, progress.position};

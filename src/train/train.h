@@ -18,9 +18,9 @@ struct TrainOptions {
   uint64_t seed = 1;
   // "small", "large", "lenet" or "resnet20"; "": small, or lenet with several replicas or ranks.
   std::string model;
-  std::string data;        // lenet, resnet20: folder of a data set; else, or with a cause to inject:
-                           // where temporary files go; "": generated data, $TMPDIR
-  bool plain = false;      // samples in the order of the data set, not augmented
+  std::string data;    // lenet, resnet20: folder of a data set; else, or with a cause to inject:
+                       // where temporary files go; "": generated data, $TMPDIR
+  bool plain = false;  // samples in the order of the data set, not augmented
   std::string checkpoint;  // a file for all state, saved after every epoch; "": none
   std::string resume;      // a checkpoint to go on from, to the bit; "": none
   std::string weights;     // a safetensors file with the parameters to begin with; "": drawn

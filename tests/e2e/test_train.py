@@ -242,7 +242,11 @@ def test_bad_input_is_named(flatout, tmp_path, mnist_like):
 
 # ---- ranks ----
 
-RANKED = ["--model", "lenet", "--batch", 32, "--steps", 12, "--samples", 128, "--threads", 1, "--loaders", 1]
+def ranked(batch=32, steps=12, samples=128):
+    return ["--model", "lenet", "--batch", batch, "--steps", steps, "--samples", samples, "--threads", 1, "--loaders", 1]
+
+
+RANKED = ranked()
 
 
 def free_port():
@@ -288,14 +292,15 @@ def test_ranks_and_replicas_share_their_batch_norm(flatout):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_rank_is_named(flatout, how):
-    ranks = start_ranks(flatout, 3, *RANKED, "--batch", 30, "--steps", 100000, "--samples", 60, "--rank-timeout", 8)
+    ranks = start_ranks(flatout, 3, *ranked(30, 1000000, 60), "--rank-timeout", 8)
     line = ranks[0].stdout.readline()  # an epoch is done: all three train
     assert line.startswith("epoch"), end(ranks)
     victim = ranks[1].pid
     ranks[1].send_signal(how)
     for rank in (0, 2):
         _, errors = ranks[rank].communicate(timeout=100)
-        assert ranks[rank].returncode == 1 and f"rank 1 (" in errors and f"process {victim})" in errors, errors
+        assert ranks[rank].returncode == 1 and "rank 1 (" in errors and f"process {victim})" in errors, errors
+    ranks[1].kill()  # a stopped one would not end by itself
     end([ranks[1]])
 
 
@@ -345,7 +350,7 @@ def test_mpirun_starts_ranks(flatout, mpirun):
 def test_a_late_rank_is_named_under_mpi(flatout, mpirun, tmp_path):
     marker = tmp_path / "pids"
     script = f'echo $OMPI_COMM_WORLD_RANK $$ >> {marker}; exec "$@"'
-    run = subprocess.Popen([*mpirun, "-n", "2", "sh", "-c", script, "sh", flatout, "train", *map(str, RANKED), "--steps", "100000",
+    run = subprocess.Popen([*mpirun, "-n", "2", "sh", "-c", script, "sh", flatout, "train", *map(str, ranked(steps=1000000)),
                             "--rank-timeout", "8"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.stdout.readline().startswith("epoch")
     pids = dict(map(int, line.split()) for line in marker.read_text().splitlines())
