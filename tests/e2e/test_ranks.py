@@ -49,6 +49,12 @@ def straggler(found: dict) -> dict | None:
     return next((f for f in found["findings"] if f["id"] == "dist.straggler"), None)
 
 
+def skip_if_disturbed(found: dict) -> None:
+    """Where other programs take the cores that is a true finding, and hides the injected one."""
+    if any("cpu.noisy_neighbour" in rank["findings"] for rank in found["ranks"]):
+        pytest.skip("lacks a quiet machine: programs outside the job took the cores")
+
+
 # ---- one recorder for all ranks ----
 
 
@@ -64,12 +70,13 @@ def test_the_late_rank_and_its_own_cause_are_named(flatout, job_python, tmp_path
     assert late, (found["verdict"], found.get("ranks"))
     assert [r["rank"] for r in found["ranks"] if r["late"]] == [1]
     assert late["title"].startswith("Rank 1 holds up the others")
-    assert found["ranks"][1]["cause"] in right
-    assert late["where"]["line"] == line_of(cause), late
     # What the gain says is what the others wait for.
     job = found["job"]
     assert late["cost_ms_per_step"] <= found["ranks"][0]["waiting_ms"] * 1.1
     assert late["gain"] == pytest.approx(job["step_ms"] / (job["step_ms"] - late["cost_ms_per_step"]), rel=0.01)
+    skip_if_disturbed(found)
+    assert found["ranks"][1]["cause"] in right
+    assert late["where"]["line"] == line_of(cause), late
 
 
 def test_more_samples_on_one_rank_are_its_cause(flatout, job_python, tmp_path):
