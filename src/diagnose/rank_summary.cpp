@@ -135,9 +135,6 @@ void find_state(const RunView& view, Rank& rank) {
 
 Rank summarize_rank(const Run& run) {
   Rank rank;
-  const auto number = parse_number<int32_t>(run.fact("dist.rank"));
-  rank.number = number ? *number : parse_number<int32_t>(run.fact("rank")).value_or(-1);
-  rank.world = parse_number<int32_t>(run.fact("dist.world_size")).value_or(0);
   rank.host = run.fact("host.name");
   rank.begin_unix_ns = parse_number<int64_t>(run.fact("run.begin_unix_ns")).value_or(0);
   rank.steps = run.steps.summary;
