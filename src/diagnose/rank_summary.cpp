@@ -24,6 +24,7 @@ namespace {
 constexpr size_t kMostSteps = 2048;  // a power of two: all ranks keep the same ones
 constexpr size_t kMostLines = 24;
 constexpr double kWorthALine = 1e-4;  // seconds a step
+constexpr double kInVain = 5;         // median steps
 
 bool blocked(Act act) {
   return !on_cpu(act) && act != Act::kRunQueue && act != Act::kRead && act != Act::kGil;
@@ -120,6 +121,11 @@ void find_state(const RunView& view, Rank& rank) {
     if (weight <= most) continue;
     most = weight;
     rank.state = state;
+  }
+  // Who waited in vain fails in the end and is busy with that: not what it stood in.
+  const double usual = to_s(run.steps.summary.median);
+  if (run.finished && states[RankState::kInCollective] * 1e-6 > kInVain * usual) {
+    rank.state = RankState::kInCollective;
   }
   model::FrameId line = 0;
   most = 0;

@@ -309,5 +309,22 @@ TEST(RankSummary, TellsWhereItStands) {
   EXPECT_EQ(r.at->line, 77);
 }
 
+TEST(RankSummary, WhoWaitedInVainIsNotWorkingForWhatItDoesAtItsEnd) {
+  model::Run run = trained(kMeet, 1000);
+  const TimePoint end = run.end;
+  model::StackReading ending = run.readings.back();
+  ending.state = ThreadState::kOnCpuNative;
+  ending.stack = 0;
+  for (int i = 0; i < 5000; ++i) {
+    ending.at = end + ms_of(i);
+    run.readings.push_back(ending);
+  }
+  run.end = ending.at;
+  EXPECT_EQ(summarize_rank(run).state, RankState::kWorking) << "it may have come out of it";
+  run.finished = true;
+  run.wait_status = 256;
+  EXPECT_EQ(summarize_rank(run).state, RankState::kInCollective);
+}
+
 }  // namespace
 }  // namespace flatout::diagnose
