@@ -44,12 +44,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--recorded", type=Path, nargs=2, help="run folders of two ranks, the late one last")
     parser.add_argument("--write", action="store_true", help=f"add the row to {RESULTS.relative_to(ROOT)}")
     opts = parser.parse_args()
     flatout = os.path.abspath(os.environ.get("FLATOUT_BIN", ROOT / "build/release/flatout"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        first, last = record(flatout, opts.steps, folder / "recorded")
+        first, last = opts.recorded or record(flatout, opts.steps, folder / "recorded")
         all_ranks = folder / "ranks"
         all_ranks.mkdir()
         size = 0

@@ -26,13 +26,17 @@ constexpr size_t kMostThreads = 16;
 std::vector<model::Rank> ranks_of(const model::Run& run) {
   std::vector<model::Rank> out;
   for (const timeline::RankProcess& rank : timeline::find_ranks(run)) {
-    out.push_back(diagnose::summarize_rank(timeline::run_of_rank(run, rank)));
+    out.push_back(rank_of(timeline::run_of_rank(run, rank)));
     out.back().restarts = rank.restarts;
   }
   return out;
 }
 
-model::Rank rank_of(const model::Run& run) { return diagnose::summarize_rank(run); }
+model::Rank rank_of(const model::Run& run) {
+  model::Rank rank = diagnose::summarize_rank(run);
+  timeline::tell_number(run, rank);
+  return rank;
+}
 
 void settle(std::vector<model::Rank>& ranks) {
   // Recordings that no launcher gave a number are told apart by the order they were given in.
@@ -72,10 +76,10 @@ std::vector<model::Rank> read_ranks(const std::vector<std::string>& folders) {
       found[i] = ranks_of(*run);
       if (found[i].empty()) {
         found[i].push_back(rank_of(*run));
-        // The launcher's number: a job may have none of its own.
+        // What the folder says of itself counts most.
         const recorder::RankPlace place = recorder::read_rank_file(folders[i]).place;
         if (place.is_rank()) found[i].back().number = place.rank;
-        found[i].back().world = std::max(found[i].back().world, place.world);
+        if (place.world > 0) found[i].back().world = place.world;
       }
       for (model::Rank& rank : found[i]) rank.folder = folders[i];
     }

@@ -24,6 +24,7 @@ namespace {
 constexpr size_t kMostSteps = 2048;  // a power of two: all ranks keep the same ones
 constexpr size_t kMostLines = 24;
 constexpr double kWorthALine = 1e-4;  // seconds a step
+constexpr double kInVain = 5;         // median steps
 
 bool blocked(Act act) {
   return !on_cpu(act) && act != Act::kRunQueue && act != Act::kRead && act != Act::kGil;
@@ -121,6 +122,11 @@ void find_state(const RunView& view, Rank& rank) {
     most = weight;
     rank.state = state;
   }
+  // Who waited in vain fails in the end and is busy with that: not what it stood in.
+  const double usual = to_s(run.steps.summary.median);
+  if (run.finished && states[RankState::kInCollective] * 1e-6 > kInVain * usual) {
+    rank.state = RankState::kInCollective;
+  }
   model::FrameId line = 0;
   most = 0;
   for (const auto& [frame, weight] : lines[rank.state]) {
@@ -135,9 +141,6 @@ void find_state(const RunView& view, Rank& rank) {
 
 Rank summarize_rank(const Run& run) {
   Rank rank;
-  const auto number = parse_number<int32_t>(run.fact("dist.rank"));
-  rank.number = number ? *number : parse_number<int32_t>(run.fact("rank")).value_or(-1);
-  rank.world = parse_number<int32_t>(run.fact("dist.world_size")).value_or(0);
   rank.host = run.fact("host.name");
   rank.begin_unix_ns = parse_number<int64_t>(run.fact("run.begin_unix_ns")).value_or(0);
   rank.steps = run.steps.summary;

@@ -266,22 +266,23 @@ class RankDetector {
     }
   }
 
-  /// The finding of the rank's own that the others do not have as much of.
+  /// The finding of the rank's own that the others do not have as much of, for the work they do:
+  /// a neighbour that slows all of them slows most who has most to do.
   const Finding* own_cause(const Rank& rank, double late) {
+    const double work = seconds(rank.own);
     const Finding* best = nullptr;
     double most = kExplains * late;
     for (const Finding& f : rank.findings) {
       if (!f.cost_ms_per_step || f.id.starts_with("dist.")) continue;
-      std::vector<double> others;
-      for (const Rank& r : ranks()) {
-        if (r.late) continue;
+      std::vector<double> shares;
+      for (const Rank* r : others()) {
         double cost = 0;
-        for (const Finding& o : r.findings) {
+        for (const Finding& o : r->findings) {
           if (o.id == f.id) cost = o.cost_ms_per_step.value_or(0) * 1e-3;
         }
-        others.push_back(cost);
+        shares.push_back(cost / std::max(seconds(r->own), 1e-9));
       }
-      const double more = *f.cost_ms_per_step * 1e-3 - median(others);
+      const double more = *f.cost_ms_per_step * 1e-3 - median(shares) * work;
       if (more <= most) continue;
       most = more;
       best = &f;

@@ -11,7 +11,8 @@
 namespace flatout::diagnose {
 
 /// What the others need to know of one rank. `run`: of this rank alone (timeline::run_of_rank, or
-/// a recording of its own), with its steps. Pure, as diagnose().
+/// a recording of its own), with its steps. Its number is the caller's to fill in. Pure, as
+/// diagnose().
 model::Rank summarize_rank(const model::Run& run);
 
 /// The job's findings; they hold the report of its ranks. `ranks`: by number, clocks aligned.

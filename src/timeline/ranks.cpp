@@ -152,6 +152,15 @@ Run run_of_rank(const Run& run, const RankProcess& rank) {
   return out;
 }
 
+void tell_number(const Run& run, Rank& rank) {
+  const auto told = [&](std::string_view by_job, const char* by_launcher) {
+    const auto number = parse_number<int32_t>(run.fact(std::string(by_job)));
+    return number ? number : parse_number<int32_t>(run.fact(by_launcher));
+  };
+  rank.number = told(kRankFact, "rank").value_or(-1);
+  rank.world = told("dist.world_size", "rank.world_size").value_or(0);
+}
+
 void align_clocks(std::vector<Rank>& ranks) {
   if (ranks.empty()) return;
   const Rank& first = ranks.front();

@@ -23,6 +23,10 @@ std::vector<RankProcess> find_ranks(const model::Run& run);
 /// the machine, its own facts; nothing of the other ranks'. Steps are found too.
 model::Run run_of_rank(const model::Run& run, const RankProcess& rank);
 
+/// Fills in Rank::number and world of a recording of one rank, as the job or its launcher tells
+/// them; -1 and 0 where neither does.
+void tell_number(const model::Run& run, model::Rank& rank);
+
 /// Fills in Rank::clock. Ranks of one host share a clock; those of others leave the collective of
 /// a step together with the first rank. Without common steps a clock is left as it is.
 void align_clocks(std::vector<model::Rank>& ranks);

@@ -66,7 +66,7 @@ TEST(RanksOfARun, AreTheProcessesThatTrainAndToldTheirNumber) {
 }
 
 TEST(RanksOfARun, OfOneThatWasStartedAgainTheLastProcessCounts) {
-  Run run = two_ranks();
+  model::Run run = two_ranks();
   Process again = run.processes[2];
   again.pid = 40;
   again.start = time_point_ns(40);
@@ -81,7 +81,7 @@ TEST(RanksOfARun, OfOneThatWasStartedAgainTheLastProcessCounts) {
 }
 
 TEST(RanksOfARun, OneAloneIsNoJobOfSeveral) {
-  Run run = two_ranks();
+  model::Run run = two_ranks();
   run.info.erase("pid.30.dist.rank");
   EXPECT_TRUE(find_ranks(run).empty());
   run.info["pid.30.dist.rank"] = "-1";
@@ -89,9 +89,9 @@ TEST(RanksOfARun, OneAloneIsNoJobOfSeveral) {
 }
 
 TEST(RanksOfARun, EachGetsWhatIsItsOwn) {
-  const Run run = two_ranks();
+  const model::Run run = two_ranks();
   const auto ranks = find_ranks(run);
-  const Run one = run_of_rank(run, ranks[1]);
+  const model::Run one = run_of_rank(run, ranks[1]);
   EXPECT_EQ(one.fact("dist.rank"), "1");
   EXPECT_EQ(one.fact("torch.num_threads"), "2");
   EXPECT_EQ(one.fact("exception.type"), "") << "of the other rank";
@@ -107,8 +107,24 @@ TEST(RanksOfARun, EachGetsWhatIsItsOwn) {
   EXPECT_TRUE(one.processes[3].in_job);
   EXPECT_FALSE(one.processes[1].in_job);
 
-  const Run first = run_of_rank(run, ranks[0]);
+  const model::Run first = run_of_rank(run, ranks[0]);
   EXPECT_EQ(first.fact("exception.type"), "RuntimeError");
+}
+
+TEST(RanksOfARun, NumbersAreTheJobsOrElseTheLaunchers) {
+  model::Run run;
+  Rank rank;
+  tell_number(run, rank);
+  EXPECT_EQ(rank.number, -1);
+  run.info = {{"rank", "3"}, {"rank.world_size", "8"}};
+  tell_number(run, rank);
+  EXPECT_EQ(rank.number, 3);
+  EXPECT_EQ(rank.world, 8);
+  run.info["dist.rank"] = "5";
+  run.info["dist.world_size"] = "16";
+  tell_number(run, rank);
+  EXPECT_EQ(rank.number, 5);
+  EXPECT_EQ(rank.world, 16);
 }
 
 Rank at(const std::string& host, int64_t shift_ms) {

@@ -31,7 +31,7 @@ def line_of(cause: str) -> int:
     return next(i for i, text in enumerate(JOB.read_text().splitlines(), 1) if text.endswith(f"# CAUSE {cause}"))
 
 
-def run(flatout: str, python: str, folder: Path, *words: str, timeout: float = 120) -> dict:
+def run(flatout: str, python: str, folder: Path, *words: str, timeout: float = 300) -> dict:
     """`flatout run -- python ranks.py words`: what it found, with "code" and "said"."""
     done = subprocess.run([flatout, "run", "--out", str(folder), "--", python, str(JOB), *words],
                           capture_output=True, text=True, timeout=timeout, env=ENVIRONMENT, cwd=folder.parent)
@@ -49,6 +49,12 @@ def straggler(found: dict) -> dict | None:
     return next((f for f in found["findings"] if f["id"] == "dist.straggler"), None)
 
 
+def skip_if_disturbed(found: dict) -> None:
+    """Where other programs take the cores that is a true finding, and hides the injected one."""
+    if any("cpu.noisy_neighbour" in rank["findings"] for rank in found["ranks"]):
+        pytest.skip("lacks a quiet machine: programs outside the job took the cores")
+
+
 # ---- one recorder for all ranks ----
 
 
@@ -64,12 +70,13 @@ def test_the_late_rank_and_its_own_cause_are_named(flatout, job_python, tmp_path
     assert late, (found["verdict"], found.get("ranks"))
     assert [r["rank"] for r in found["ranks"] if r["late"]] == [1]
     assert late["title"].startswith("Rank 1 holds up the others")
-    assert found["ranks"][1]["cause"] in right
-    assert late["where"]["line"] == line_of(cause), late
     # What the gain says is what the others wait for.
     job = found["job"]
     assert late["cost_ms_per_step"] <= found["ranks"][0]["waiting_ms"] * 1.1
     assert late["gain"] == pytest.approx(job["step_ms"] / (job["step_ms"] - late["cost_ms_per_step"]), rel=0.01)
+    skip_if_disturbed(found)
+    assert found["ranks"][1]["cause"] in right
+    assert late["where"]["line"] == line_of(cause), late
 
 
 def test_more_samples_on_one_rank_are_its_cause(flatout, job_python, tmp_path):
@@ -114,7 +121,7 @@ def test_a_stopped_rank_is_named_as_missing(flatout, job_python, tmp_path):
 
 
 def test_a_rank_that_has_fewer_steps_is_named_as_missing(flatout, job_python, tmp_path):
-    found = run(flatout, job_python, tmp_path / "run", "--cause", "fewer", "--steps", "80")
+    found = run(flatout, job_python, tmp_path / "run", "--cause", "fewer", "--steps", "70")
     assert found["verdict"] == "stall.hang", found
     assert found["findings"][0]["title"].startswith("Rank 1 is missing")
 
@@ -135,7 +142,7 @@ def torchrun(python: str, *words: str) -> list[str]:
 
 def test_below_torchrun_rank_0_speaks_for_all(flatout, job_python, tmp_path):
     words = torchrun(job_python, "--no-python", flatout, "run", "--", job_python, str(JOB), "--cause", "decode")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180, env=ENVIRONMENT, cwd=tmp_path)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=ENVIRONMENT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folders = sorted(p for p in (tmp_path / "flatout-runs").iterdir() if p.is_dir() and not p.is_symlink())
     assert len(folders) == 2
@@ -162,8 +169,8 @@ def test_below_torchrun_rank_0_speaks_for_all(flatout, job_python, tmp_path):
 
 
 def test_around_torchrun_all_ranks_are_in_one_recording(flatout, job_python, tmp_path):
-    words = [flatout, "run", "--out", str(tmp_path / "run"), "--", *torchrun(job_python, str(JOB), "--steps", "120")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180, env=ENVIRONMENT, cwd=tmp_path)
+    words = [flatout, "run", "--out", str(tmp_path / "run"), "--", *torchrun(job_python, str(JOB))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=ENVIRONMENT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
     assert [r["rank"] for r in found["ranks"]] == [0, 1]
@@ -179,8 +186,8 @@ def test_a_quota_of_one_ranks_own_is_its_cause(flatout, job_python, tmp_path):
         with subprocess.Popen([*before, flatout, "run", "--", job_python, str(JOB)], cwd=tmp_path, stderr=subprocess.PIPE,
                               env=as_rank(1)) as limited:
             done = subprocess.run([flatout, "run", "--", job_python, str(JOB)], cwd=tmp_path, env=as_rank(0),
-                                  capture_output=True, text=True, timeout=120)
-            assert limited.wait(60) == 0
+                                  capture_output=True, text=True, timeout=300)
+            assert limited.wait(120) == 0
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "flatout-runs" / "latest" / "findings.json").read_text())
     assert straggler(found) and [r["rank"] for r in found["ranks"] if r["late"]] == [1], found

@@ -102,7 +102,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--cause", choices=CAUSES, default="none")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--width", type=int, default=32, help="how much each step computes")
     parser.add_argument("--bind", action="store_true", help="a core for each rank")
     parser.add_argument("--end-after", type=float, default=3.0)
