@@ -74,6 +74,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flatout", default=str(ROOT / "build/release/flatout"))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", default="1,2")
     parser.add_argument("--csv")
     parser.add_argument("--torch", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -84,7 +85,7 @@ def main():
     temporary = tempfile.TemporaryDirectory()
     folder = pathlib.Path(temporary.name)
     write_data(folder)
-    for threads in (1, 2):
+    for threads in map(int, options.threads.split(",")):
         for model_name, batch, steps in CASES:
             figures = {"flatout": [], "torch": []}
             for round_number in range(options.rounds):

@@ -135,8 +135,8 @@ def weights_of(model):
 CASES = {
     "lenet sgd": ("lenet", 20, 100, ["--learning-rate", 0.01, "--weight-decay", 1e-3],
                   lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=1e-3)),
-    "lenet adam": ("lenet", 20, 100, ["--optimizer", "adam", "--learning-rate", 0.001, "--weight-decay", 1e-3],
-                   lambda p: torch.optim.Adam(p, 0.001, weight_decay=1e-3)),
+    "lenet adam": ("lenet", 20, 100, ["--optimizer", "adam", "--learning-rate", 0.0005, "--weight-decay", 1e-3],
+                   lambda p: torch.optim.Adam(p, 0.0005, weight_decay=1e-3)),
     "resnet20 sgd": ("resnet20", 16, 100, ["--learning-rate", 0.01, "--weight-decay", 1e-4],
                      lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=1e-4)),
 }
