@@ -41,8 +41,9 @@ struct InputCause {
 /// Which of the findings about storage the time in reads is: input.disk, input.disk_throttled,
 /// input.cold_cache, input.random_seek; input.small_files where the files are little and cold.
 std::string storage_cause(const RunView& view);
-/// Whether so many bytes, read for each batch from the page cache, are those that samples are searched
-/// for in from the beginning of the data: far more than batches hold, and the same for one after the other.
+/// Whether so many bytes, read for each batch from the page cache, are those that samples are
+/// searched for in from the beginning of the data: far more than batches hold, and the same for one
+/// after the other.
 bool scans(const RunView& view, double bytes);
 void storage_evidence(const RunView& view, model::Finding& finding);
 

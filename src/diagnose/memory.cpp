@@ -190,9 +190,9 @@ void detect_pressure(const RunView& view, Findings& findings) {
     if (c.act == Act::kKernel || c.act == Act::kMemory) lines[c.user].kernel += c.seconds;
   }
   const bool swapping = swapped > 50;
-  // Mapped files that the limit throws out come back by faults, as swapped memory does. A limit that
-  // is hit in every step leaves no doubt whose doing the faults of a line that also reads are; how
-  // much of them is waiting depends on the disk.
+  // Mapped files that the limit throws out come back by faults, as swapped memory does. A limit
+  // that is hit in every step leaves no doubt whose doing the faults of a line that also reads are;
+  // how much of them is waiting depends on the disk.
   const bool thrown_out = hits > 0;
   const double steps = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
   const double least_read = hits > steps ? 0.02 : 0.2;

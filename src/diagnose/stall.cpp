@@ -58,8 +58,8 @@ double held_up(const RunView& view, const Profile::Filter& by) {
   const auto waits = [](const Cell& c) { return waits_for_others(c) && c.part == Part::kOther; };
   if (view.readings(waits) < kFewReadings) return 0;
   const double waiting = view.per_step(Role::kTrainer, waits);
-  const double meanwhile = view.per_step(
-      Role::kHelper, [&](const Cell& c) { return c.part == Part::kOther && by(c); });
+  const double meanwhile =
+      view.per_step(Role::kHelper, [&](const Cell& c) { return c.part == Part::kOther && by(c); });
   return meanwhile >= kHeldUp * waiting ? waiting : 0;
 }
 

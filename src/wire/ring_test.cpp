@@ -120,8 +120,7 @@ TEST(Ring, GivesBackPacketsThatWereWrittenAtOnceOneByOneOverManyLaps) {
     ASSERT_EQ(expected, next);
   }
   const std::vector<uint64_t> too_many(200);
-  EXPECT_FALSE(
-      flatout_ring_write_many(ring.ring, &header, too_many.data(), sizeof(uint64_t), 200));
+  EXPECT_FALSE(flatout_ring_write_many(ring.ring, &header, too_many.data(), sizeof(uint64_t), 200));
   EXPECT_EQ(flatout_ring_dropped(ring.ring), 200u);
 }
 
