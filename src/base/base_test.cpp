@@ -106,8 +106,12 @@ TEST(Half, RoundsAsTheHardwareDoes) {
 TEST(Half, EveryNumberSurvivesTheWayThroughFloat) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
-    if (!std::isnan(from_f16(half))) ASSERT_EQ(to_f16(from_f16(half)), half);
-    if (!std::isnan(from_bf16(half))) ASSERT_EQ(to_bf16(from_bf16(half)), half);
+    if (!std::isnan(from_f16(half))) {
+      ASSERT_EQ(to_f16(from_f16(half)), half);
+    }
+    if (!std::isnan(from_bf16(half))) {
+      ASSERT_EQ(to_bf16(from_bf16(half)), half);
+    }
   }
 }
 
