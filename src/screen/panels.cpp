@@ -457,7 +457,8 @@ class Panels {
 
   void draw_jobs(int y, int lines) {
     const int each = static_cast<int>(s_.jobs.size()) * 2 <= lines ? 2 : 1;
-    for (int i = 0; i < lines / each; ++i) {
+    const int shown = std::min(lines / each, static_cast<int>(s_.jobs.size()));
+    for (int i = 0; i < shown; ++i) {
       const Job& job = s_.jobs[static_cast<size_t>(i)];
       Line line(canvas_, kLabel, y + i * each, width());
       line.add(std::to_string(job.pid));
@@ -476,7 +477,7 @@ class Panels {
         progress(second, job);
       }
     }
-    const auto left = static_cast<int>(s_.jobs.size()) - lines / each;
+    const auto left = static_cast<int>(s_.jobs.size()) - shown;
     if (left > 0) canvas_.put_right(width(), y + lines - 1, fmt::format(" +{} more", left));
   }
 

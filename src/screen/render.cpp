@@ -356,9 +356,10 @@ class Renderer {
     const std::string safe = escape_terminal(command);
     for (std::string_view rest = safe; !rest.empty();) {
       std::string_view tail = rest;
-      for (int used = 0; !tail.empty() && used + 2 <= width();) {
+      int used = 0;
+      do {  // at least one: a screen may be a single column wide
         used += static_cast<int>(character_width(take_character(tail)));
-      }
+      } while (!tail.empty() && used + 2 <= width());
       tell(std::string(rest.substr(0, rest.size() - tail.size())), Style::kName);
       rest = tail;
     }

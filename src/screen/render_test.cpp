@@ -196,6 +196,22 @@ TEST_F(RenderTest, AnyOtherSizeIsDrawnAsFarAsItGoes) {
   }
 }
 
+TEST_F(RenderTest, JobsThatDoNotAllFitAreCounted) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  auto snapshot = std::make_shared<Snapshot>(*at_noon(sampler.look({})));
+  snapshot->jobs.resize(2, snapshot->jobs.at(0));
+  snapshot->cores.clear();
+  session.add(snapshot);
+  for (int height = 8; height < 24;
+       ++height) {  // among them one that leaves three lines for two jobs
+    session.resize(80, height);
+    const std::string text = render(session, true).canvas.text();
+    EXPECT_EQ(text.find("+-"), std::string::npos) << height;
+  }
+}
+
 TEST(ShortBytes, HasThreeDigitsAndIsNeverOffByMoreThanAHundredth) {
   EXPECT_EQ(short_bytes(0), "0B");
   EXPECT_EQ(short_bytes(999), "999B");
