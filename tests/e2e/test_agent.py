@@ -189,7 +189,13 @@ def test_ranks_and_their_collectives():
     assert sorted(ranks) == ["0", "1"]
     for pid in ranks.values():
         assert len(r.of("optimizer", pid)) == 4
-        assert [s.name for s in r.of("communication", pid)] == ["all_reduce"] * 4 + ["barrier"]
+        met = r.of("communication", pid)
+        own = [s.name for s in met if s.name not in ("gradients", "broadcast")]  # these are the model's
+        assert own == ["all_reduce"] * 4 + ["barrier"]
+        # What a backward pass waits for the other rank's gradients lies at its end.
+        ends = [s.end for s in r.of("backward", pid)]
+        waits = [s for s in met if s.name == "gradients"]
+        assert waits and all(s.end in ends and s.begin < s.end for s in waits)
 
 
 def test_saving(tmp_path):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-CAUSES = ("none", "decode", "disk", "python", "samples", "stop", "kill", "fewer")
+CAUSES = ("none", "decode", "stop", "kill", "fewer")
 BAD_RANK = 1
 BREAKS_AT = 40  # step
 
@@ -62,8 +62,6 @@ def train(opts: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     cause = opts.cause if rank == BAD_RANK else "none"
-    if opts.bind:
-        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
 
     class Samples(torch.utils.data.Dataset):
         def __len__(self):
@@ -73,12 +71,9 @@ def train(opts: argparse.Namespace) -> None:
             x = np.full(256, index % 7, dtype=np.float32)
             if cause == "decode":
                 np.sort(np.random.default_rng(index).random(12000))  # CAUSE decode
-            if cause == "disk":
-                time.sleep(0.001)  # CAUSE disk
             return torch.from_numpy(x)
 
-    batch = 32 if cause == "samples" else 16
-    loader = torch.utils.data.DataLoader(Samples(), batch)
+    loader = torch.utils.data.DataLoader(Samples(), 16)
     model = nn.parallel.DistributedDataParallel(
         nn.Sequential(nn.Linear(256, 256), nn.ReLU(), *[nn.Linear(256, 256) for _ in range(2)]))
     sgd = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -91,8 +86,6 @@ def train(opts: argparse.Namespace) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         if step == BREAKS_AT and cause == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if cause == "python":
-            sum(i * i for i in range(200_000))  # CAUSE python
         x = x.repeat(opts.width, 1)
         loss = (model(x) - x).square().mean()
         sgd.zero_grad()
@@ -110,7 +103,6 @@ def main() -> int:
     parser.add_argument("--cause", choices=CAUSES, default="none")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--width", type=int, default=32, help="how much each step computes")
-    parser.add_argument("--bind", action="store_true", help="a core for each rank")
     parser.add_argument("--end-after", type=float, default=3.0)
     opts = parser.parse_args()
     if "RANK" not in os.environ:
