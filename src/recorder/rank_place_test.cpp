@@ -87,7 +87,7 @@ TEST(RankPlace, OneProcessAloneIsNoRank) {
   }
 }
 
-class Launch : public ::testing::Test {
+class LaunchOfRanks : public ::testing::Test {
  protected:
   void rank(const std::string& name, int32_t rank, int32_t launcher, int64_t begin_s,
             const std::string& port = "29500") {
@@ -100,7 +100,7 @@ class Launch : public ::testing::Test {
   TestFolder root_;
 };
 
-TEST_F(Launch, FindsItsRanksAndNoOthers) {
+TEST_F(LaunchOfRanks, FindsItsRanksAndNoOthers) {
   rank("a-r0", 0, 10, 1000);
   rank("a-r1", 1, 10, 1002);
   rank("before-r1", 1, 9, 900);        // another launcher, same names
@@ -110,7 +110,7 @@ TEST_F(Launch, FindsItsRanksAndNoOthers) {
   EXPECT_EQ(folders_of_launch(root_ / "a-r0"), expected);
 }
 
-TEST_F(Launch, AFileThatMakesNoSenseIsNoRank) {
+TEST_F(LaunchOfRanks, AFileThatMakesNoSenseIsNoRank) {
   rank("a-r0", 0, 10, 1000);
   std::filesystem::create_directories(root_ / "bad");
   for (const char* text :
