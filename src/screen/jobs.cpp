@@ -180,12 +180,14 @@ void Jobs::look(Snapshot& out) {
   }
 
   if (framework.empty()) return;
-  // The topmost process that uses a framework is the job; what descends from it belongs to it.
+  // The topmost process that uses a framework is the job, unless Flatout watches one below it (a
+  // notebook may have started that); what descends from a job belongs to it.
   const auto find_job = [&](int32_t pid) {
     int32_t job = 0;
     for (int depth = 0; depth < 64; ++depth) {
       const auto it = index.find(pid);
       if (it == index.end()) break;
+      if (progress.contains(pid)) return pid;
       if (framework.contains(pid)) job = pid;
       pid = out.task_list[it->second].ppid;
     }

@@ -206,7 +206,8 @@ def test_a_folder_of_pictures_is_learnt_and_resumed(flatout, tmp_path):
 
 
 def test_replicas_with_synchronised_statistics_train_as_one_device(flatout):
-    options = ["--model", "resnet20", "--batch", 16, "--steps", 6, "--samples", 64]
+    # Three steps: batches of 16 amplify rounding some thirtyfold a step here, PyTorch's own as well (docs/train.md).
+    options = ["--model", "resnet20", "--batch", 16, "--steps", 3, "--samples", 64]
     one = train(flatout, *options)
     two = train(flatout, *options, "--replicas", 2, "--sync-batch-norm")
     apart = train(flatout, *options, "--replicas", 2)
