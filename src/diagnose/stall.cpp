@@ -149,14 +149,13 @@ class Writes {
   bool plain_saves_ = false;
 };
 
-void detect_checkpoint(const RunView& view, Findings& findings) {
-  const Writes writes(view);
+void detect_checkpoint(const RunView& view, const Writes& writes, const SavePlaces& elsewhere,
+                       Findings& findings) {
   const double part = view.steps().part(Part::kCheckpoint);
   const double outside = view.per_step(Role::kTrainer, [&](const Cell& c) {
     return writes.saves(c) && c.part != Part::kCheckpoint;
   });
   // Another thread that saves blocks the steps where they share a lock.
-  const SavePlaces elsewhere(view, Role::kHelper);
   const auto saves_elsewhere = [&](const Cell& c) { return elsewhere.holds(c); };
   const double blocked = held_up(view, saves_elsewhere);
   const double cost = part + outside + blocked;
@@ -195,7 +194,8 @@ void detect_checkpoint(const RunView& view, Findings& findings) {
          "Save asynchronously: copy aside, write in another thread; or less often.");
 }
 
-void detect_logging(const RunView& view, Findings& findings) {
+void detect_logging(const RunView& view, const Writes& own_writes, const SavePlaces& elsewhere,
+                    Findings& findings) {
   double marked = 0;
   int64_t slices = 0;
   size_t step = 0;
@@ -209,15 +209,13 @@ void detect_logging(const RunView& view, Findings& findings) {
     ++slices;
   }
   const double n = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-  const Writes all(view);
-  const auto writes = [&](const Cell& c) { return all.logs(c); };
+  const auto writes = [&](const Cell& c) { return own_writes.logs(c); };
   const int64_t readings = view.readings(writes);
   const double read = view.per_step(Role::kTrainer, writes);
   // A thread that logs holds the steps up where they share a lock, or where its queue is full.
-  const SavePlaces saves(view, Role::kHelper);
   const auto writes_elsewhere = [&](const Cell& c) {
     return c.role == Role::kHelper && (c.act == Act::kWrite || (c.traits & kInLogging) != 0) &&
-           works(c.act) && !saves.holds(c);
+           works(c.act) && !elsewhere.holds(c);
   };
   const double blocked = findings.has("stall.checkpoint") ? 0 : held_up(view, writes_elsewhere);
   const double own = std::max(marked / n, readings >= kFewReadings ? read : 0);
@@ -320,8 +318,10 @@ void detect_stalls(const RunView& view, Findings& findings) {
     detect_idle(view, findings);
     return;
   }
-  detect_checkpoint(view, findings);
-  detect_logging(view, findings);
+  const Writes writes(view);
+  const SavePlaces elsewhere(view, Role::kHelper);
+  detect_checkpoint(view, writes, elsewhere, findings);
+  detect_logging(view, writes, elsewhere, findings);
   detect_idle(view, findings);
   detect_waits(view, findings);
 }
