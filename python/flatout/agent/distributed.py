@@ -1,10 +1,11 @@
 """torch.distributed: collectives that the job's own thread calls and waits for, and what it waits for
 in a backward pass of DistributedDataParallel, whose collectives C++ begins and ends."""
 import os
+from threading import get_native_id
 from time import thread_time_ns
 
 from . import core
-from .core import COMMUNICATION, get_ident, now
+from .core import COMMUNICATION, now
 
 _COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all",
@@ -123,13 +124,13 @@ def _note(name, begin, ran, queued):
         core.note(COMMUNICATION | name << 32, end - waited, end)
 
 
-_schedstat = [0, -1]  # the thread that it is of, descriptor
+_schedstat = [0, -1]  # the thread that it is of (as the kernel numbers them), descriptor
 
 
 def _run_delay():
     """Nanoseconds that this thread has stood in line for a core; 0 where the kernel does not tell."""
     try:
-        me = get_ident()
+        me = get_native_id()  # another one after a fork
         if _schedstat[0] != me:
             if _schedstat[1] >= 0:
                 os.close(_schedstat[1])
