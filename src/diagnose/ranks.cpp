@@ -221,6 +221,9 @@ class RankDetector {
   }
 
   void add_straggler(const std::vector<size_t>& who, double late, double saved) {
+    for (const Rank& r : ranks()) {
+      if (!r.late) others_.push_back(&r);
+    }
     std::vector<int32_t> numbers;
     for (const size_t r : who) numbers.push_back(ranks()[r].number);
     std::sort(numbers.begin(), numbers.end());
@@ -248,10 +251,10 @@ class RankDetector {
              "timeline", n);
     evidence(f, fmt::format("it waits {} in collectives", ms(waits)), waits * 1e3, "ms", "timeline",
              n);
-    double others = 0;
-    for (const Rank& r : ranks()) others += r.late ? 0 : seconds(r.waiting);
-    others /= static_cast<double>(ranks().size() - who.size());
-    evidence(f, fmt::format("the others wait {}", ms(others)), others * 1e3, "ms", "timeline", n);
+    double waited = 0;
+    for (const Rank* r : others_) waited += seconds(r->waiting);
+    waited /= static_cast<double>(others_.size());
+    evidence(f, fmt::format("the others wait {}", ms(waited)), waited * 1e3, "ms", "timeline", n);
     show_samples(rank, f);
     show_part(rank, f, n);
     show_line(rank, f, late, n);
@@ -275,7 +278,7 @@ class RankDetector {
     for (const Finding& f : rank.findings) {
       if (!f.cost_ms_per_step || f.id.starts_with("dist.")) continue;
       std::vector<double> shares;
-      for (const Rank* r : others()) {
+      for (const Rank* r : others_) {
         double cost = 0;
         for (const Finding& o : r->findings) {
           if (o.id == f.id) cost = o.cost_ms_per_step.value_or(0) * 1e-3;
@@ -290,17 +293,9 @@ class RankDetector {
     return best;
   }
 
-  std::vector<const Rank*> others() {
-    std::vector<const Rank*> out;
-    for (const Rank& r : ranks()) {
-      if (!r.late) out.push_back(&r);
-    }
-    return out;
-  }
-
   void show_samples(const Rank& rank, Finding& f) {
     std::vector<double> samples;
-    for (const Rank* r : others()) samples.push_back(r->samples);
+    for (const Rank* r : others_) samples.push_back(r->samples);
     const double usual = median(samples);
     if (usual <= 0 || rank.samples < kMoreSamples * usual) return;
     evidence(f, fmt::format("its step has {} samples", format_number(rank.samples)), rank.samples,
@@ -316,7 +311,7 @@ class RankDetector {
     for (size_t p = 0; p < model::kPartCount; ++p) {
       if (static_cast<Part>(p) == Part::kCommunication) continue;
       std::vector<double> theirs;
-      for (const Rank* r : others()) theirs.push_back(r->parts[p]);
+      for (const Rank* r : others_) theirs.push_back(r->parts[p]);
       const double middle = median(theirs);
       if (rank.parts[p] - middle <= most) continue;
       most = rank.parts[p] - middle;
@@ -338,7 +333,7 @@ class RankDetector {
     double most = kExplains * late, usual = 0;
     for (const model::RankLine& line : rank.lines) {
       std::vector<double> theirs;
-      for (const Rank* r : others()) {
+      for (const Rank* r : others_) {
         const auto same =
             std::find_if(r->lines.begin(), r->lines.end(), [&](const model::RankLine& l) {
               return l.where.file == line.where.file && l.where.line == line.where.line;
@@ -587,6 +582,7 @@ class RankDetector {
   double length_ = 0;  // of the mean common step, seconds
   bool meets_ = false;
   int32_t crashed_first_ = -1;
+  std::vector<const Rank*> others_;  // that are not late, once it is known who is
   std::vector<Finding> findings_;
 };
 
