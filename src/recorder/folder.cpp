@@ -43,12 +43,6 @@ std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-std::string host_name() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0) return "host";
-  return std::string(name, std::strcspn(name, "."));
-}
-
 // Makes missing folders of the path, then the last one. True if it is there and writable.
 bool make_path(const std::string& path, mode_t mode) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos;
@@ -148,7 +142,9 @@ std::string folder_name(const FolderName& name, int64_t unix_ns, int32_t pid) {
   char stamp[32];
   ::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
   const RankPlace place = rank_place(name.environment);
-  return fmt::format("{}-{}-{}{}-{}", stamp, short_name(name.command), sanitized(host_name(), 40),
+  const std::string host = host_name();
+  return fmt::format("{}-{}-{}{}-{}", stamp, short_name(name.command),
+                     sanitized(host.empty() ? "host" : host, 40),
                      place.is_rank() ? fmt::format("-r{}", place.rank) : "", pid);
 }
 

@@ -97,12 +97,6 @@ std::optional<int32_t> number(const std::vector<std::string>& environment, const
   return value && *value >= 0 ? value : std::nullopt;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? std::string(name, std::strcspn(name, "."))
-                                                   : "";
-}
-
 constexpr int64_t kSameLaunchNs = 60'000'000'000;  // ranks of a launch begin within this time
 
 bool same_launch(const RankFile& a, const RankFile& b) {
@@ -113,6 +107,12 @@ bool same_launch(const RankFile& a, const RankFile& b) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? std::string(name, std::strcspn(name, "."))
+                                                   : "";
+}
 
 RankPlace rank_place(const std::vector<std::string>& environment) {
   for (const Launcher& launcher : kLaunchers) {

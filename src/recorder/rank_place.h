@@ -22,6 +22,9 @@ struct RankPlace {
 /// The innermost launcher counts: torchrun within a Slurm step gives the rank.
 RankPlace rank_place(const std::vector<std::string>& environment);
 
+/// This machine's, without its domain; "" where it has none.
+std::string host_name();
+
 /// "rank.json" of a run folder: where the others find what belongs together.
 std::string rank_file(const RankPlace& place, int32_t launcher_pid, int64_t begin_unix_ns);
 
