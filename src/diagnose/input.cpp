@@ -36,6 +36,8 @@ constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
 // work from look-ups of files.
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
+// So rough that only more than twice as much is other work.
+constexpr double kSurelyMore = 2;
 
 /// What the lines that do I/O spend, in seconds per batch.
 struct FileWork {
@@ -137,7 +139,11 @@ void add_common_evidence(const RunView& view, const BatchTimes& times, Finding& 
 InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWork& read,
                      const WhatIf& whatif) {
   const LoaderView& loader = view.loader();
-  const double cpu = times.cpu();
+  // The kernel's time to hand out fresh memory, where it is most of all, has its own finding.
+  const double kernel = times[Act::kKernel] + times[Act::kMemory];
+  const bool faults =
+      2 * kernel > times.cpu() && kSurelyMore * read.faults * kFaultSeconds > kernel;
+  const double cpu = times.cpu() - (faults ? kernel : 0);
   // A producer that waits for a core because the others of its kind have them would not wait if
   // they had less to do.
   const double rivals = view.cpu().job + view.cpu().others;
@@ -222,7 +228,7 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   const bool little = read.calls >= 0.8 * samples && read.bytes < kSmallFile * read.calls &&
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
-      files.lookups + files.blocked + files.kernel > known) {
+      files.lookups + files.blocked + files.kernel > kSurelyMore * known) {
     take_cpu(out.front(), files.kernel + files.interpreter);
     const bool searched = read.calls > kSearched * samples && big_file_open(view);
     out.push_back({searched ? "input.random_seek" : "input.small_files",
