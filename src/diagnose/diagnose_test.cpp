@@ -504,6 +504,23 @@ TEST(Diagnose, AFaultInAHelperIsWhatBrokeItsPool) {
   }
 }
 
+TEST(Diagnose, WhatIsCompressedIntoAFileIsSavedAndWhatIsReadIsNot) {
+  for (const std::string function : {"write", "read"}) {
+    RunBuilder b;
+    const Line gzip{function, "/usr/lib/python3.11/gzip.py", 289};
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 10, kCompute}}, i < 3);
+      if (i % 10 == 9) {
+        b.step({{Part::kForward, 10, kCompute},
+                {Part::kOther, 100, {ThreadState::kOnCpuNative, {kMain, gzip}}}});
+      }
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict == "stall.checkpoint", function == "write") << d.verdict;
+  }
+}
+
 TEST(Diagnose, ThreadsThatSpinInUserSpaceDoNoWork) {
   const Line spin{std::string(model::kSpinWaitFrame), "", 0, model::FrameKind::kNative};
   for (const bool spins : {true, false}) {

@@ -91,7 +91,9 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
   }
   if ((ends(file, "torch/serialization.py") && has(function, "save")) ||
       (has(function, "savez") && has(file, "/numpy/")) || has(function, "save_checkpoint") ||
-      (has(file, "/safetensors/") && has(function, "save"))) {
+      (has(file, "/safetensors/") && has(function, "save")) ||
+      (function == "write" && in_stdlib(file) &&
+       (base == "gzip.py" || base == "bz2.py" || base == "lzma.py"))) {
     traits |= kInSave;
   }
   if (base == "distributed_c10d.py" || base == "_functional_collectives.py" ||
