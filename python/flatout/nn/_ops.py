@@ -107,6 +107,8 @@ def _batch_norm_inference(x, residual, weight, bias, running_mean, running_var, 
 
 
 def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
+    if relu and mask.numel() != mask_bytes(x):
+        raise RuntimeError("the gradient of flatout::batch_norm with relu needs the mask of a forward with keep_mask=True")
     x, dy, weight = _dense(x, dy, weight)
     kind = _parameter_type(weight)
     dx = torch.empty_like(x)
@@ -175,5 +177,10 @@ def _backward_inference(ctx, dy, _):
     return (*_gradients(ctx, dy, x, weight, mask, statistics, False), *[None] * 5)
 
 
+def _second_backward(ctx, *_):
+    raise NotImplementedError("flatout.nn has no gradients of gradients: leave this batch norm to torch.nn.BatchNorm2d")
+
+
+torch.library.register_autograd("flatout::batch_norm_backward", _second_backward, lib=_lib)
 torch.library.register_autograd("flatout::batch_norm", _backward, setup_context=_setup, lib=_lib)
 torch.library.register_autograd("flatout::batch_norm_inference", _backward_inference, setup_context=_setup_inference, lib=_lib)
