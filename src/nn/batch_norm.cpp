@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -244,11 +245,16 @@ class ForwardWork : Work<Real> {
     bool near = true;
     for (int64_t c = block.begin; c < block.end; ++c) {
       const double sum = Base::total(c, 0), square = Base::total(c, 1);
+      Real& shift = shift_[static_cast<size_t>(c)];
+      if (!std::isfinite(sum) && shape_.type != Type::kBf16) {  // whose sums of eight may overflow
+        moments.mean[c] = shift + sum;
+        moments.m2[c] = std::numeric_limits<double>::quiet_NaN();
+        continue;
+      }
       if (!std::isfinite(sum) || !std::isfinite(square)) {
         exact_moments(c, moments);
         continue;
       }
-      Real& shift = shift_[static_cast<size_t>(c)];
       const double beside = sum / moments.count;
       moments.mean[c] = shift + beside;
       moments.m2[c] = std::max(0.0, square - sum * beside);
@@ -261,8 +267,7 @@ class ForwardWork : Work<Real> {
     return near;
   }
 
-  // For data with infinities and NaNs, or whose squares overflow: one value after the other, in
-  // f64.
+  // For data whose squares overflow: one value after the other, in f64.
   void exact_moments(int64_t c, const Moments& moments) {
     const auto values = geometry_.per_channel();
     double sum = 0, square = 0;
@@ -329,14 +334,14 @@ class BackwardWork : Work<Real> {
   }
 
   void sums(const BackwardSums& sums) {
-    Base::make_sums();
+    prepare_sums();
     Base::sweep(
         kNothing, [this](Range block, int64_t k) { add_sums(block, k); },
         [&](Range block) { settle_sums(block, sums); }, kNothing);
   }
 
   void both(const BackwardSums& sums, double count) {
-    Base::make_sums();
+    prepare_sums();
     prepare_gradient();
     const auto settle = [&](Range block) {
       settle_sums(block, sums);
@@ -359,11 +364,21 @@ class BackwardWork : Work<Real> {
     return backward_.mask == nullptr ? nullptr : backward_.mask + part.mask;
   }
 
+  void prepare_sums() {
+    Base::make_sums();
+    stream_residual_ =
+        Base::may_stream(backward_.d_residual) && backward_.d_residual != backward_.dy;
+  }
+
+  // d_residual is written here, dx later: two results at once that go past the caches get into each
+  // other's way.
   void add_sums(Range block, int64_t chunk) {
     const Part part = geometry_.part(block, chunk);
     kernels_.sums(part.tile, {advance(backward_.x, shape_.type, part.element),
                               advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                              shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
+                              advance(backward_.d_residual, shape_.type, part.element),
+                              stream_residual_, shift_.data() + block.begin,
+                              Base::sums(chunk, 0) + block.begin,
                               Base::sums(chunk, 1) + block.begin});
   }
 
@@ -380,11 +395,7 @@ class BackwardWork : Work<Real> {
     scale_ = Base::reals();
     slope_ = Base::reals();
     offset_ = Base::reals();
-    // Two results at once that go past the caches get into each other's way.
-    const void* const only = backward_.d_residual == nullptr ? backward_.dx
-                             : backward_.dx == nullptr       ? backward_.d_residual
-                                                             : nullptr;
-    stream_ = Base::may_stream(only) && only != backward_.dy;
+    stream_ = Base::may_stream(backward_.dx) && backward_.dx != backward_.dy;
   }
 
   // dx = gamma * inverse_std * (dz - mean(dz) - xhat * mean(dz * xhat)).
@@ -405,14 +416,13 @@ class BackwardWork : Work<Real> {
     const void* x = backward_.batch_statistics ? backward_.x : nullptr;
     kernels_.gradient(part.tile, {advance(x, shape_.type, part.element),
                                   advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                                  advance(backward_.dx, shape_.type, part.element),
-                                  advance(backward_.d_residual, shape_.type, part.element), stream_,
+                                  advance(backward_.dx, shape_.type, part.element), stream_,
                                   shift_.data() + block.begin, scale_.data() + block.begin,
                                   slope_.data() + block.begin, offset_.data() + block.begin});
   }
 
   const Backward& backward_;
-  bool stream_ = false;
+  bool stream_ = false, stream_residual_ = false;
   std::vector<Real> shift_, scale_, slope_, offset_;
 };
 
@@ -444,10 +454,6 @@ void update_running(const Shape& shape, const Moments& moments, const Running& r
     update(running.mean, c, moments.mean[c]);
     update(running.variance, c, moments.m2[c] / count);
   }
-}
-
-bool wants_gradient(const Backward& backward) {
-  return backward.dx != nullptr || backward.d_residual != nullptr;
 }
 
 void put_parameter_gradients(const Shape& shape, const Backward& backward,
@@ -498,16 +504,16 @@ Status batch_norm_backward(const Shape& shape, const Backward& backward, const T
   FLATOUT_TRY_STATUS(check_threads(shape, threads));
   Doubles own(shape);
   const BackwardSums sums{own.a.data(), own.b.data()};
-  const bool wants_sums = backward.dgamma != nullptr || backward.dbeta != nullptr;
-  const bool wants_data = wants_gradient(backward);
+  const bool wants_sums =
+      backward.dgamma != nullptr || backward.dbeta != nullptr || backward.d_residual != nullptr;
   with_real(shape.type, [&](auto real) {
     BackwardWork<decltype(real)> work(shape, backward, threads);
-    if (wants_data && backward.batch_statistics) {
+    if (backward.dx != nullptr && backward.batch_statistics) {
       work.both(sums, static_cast<double>(shape.per_channel()));
       return;
     }
     if (wants_sums) work.sums(sums);
-    if (wants_data) work.apply(nullptr, 1);
+    if (backward.dx != nullptr) work.apply(nullptr, 1);
   });
   put_parameter_gradients(shape, backward, sums);
   return {};
@@ -586,7 +592,7 @@ Status batch_norm_backward_apply(const Shape& shape, const Backward& backward,
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz, "the sums' dz"));
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz_xhat, "the sums' dz_xhat"));
   FLATOUT_TRY_STATUS(check_count(shape, count));
-  if (wants_gradient(backward)) {
+  if (backward.dx != nullptr) {
     with_real(shape.type, [&](auto real) {
       BackwardWork<decltype(real)>(shape, backward, threads)
           .apply(backward.batch_statistics ? &sums : nullptr, count);

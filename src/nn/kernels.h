@@ -54,25 +54,27 @@ struct NormalizePass {
   const Real* offset;
 };
 
-/// dz = dy where the mask has a one; dz_sum += sum of dz, dot += sum of dz * (x - shift).
+/// d_residual = dz = dy where the mask has a one; dz_sum += sum of dz, dot += sum of dz * (x -
+/// shift).
 template <class Real>
 struct SumsPass {
   const void* x;
   const void* dy;
   const uint8_t* mask;
+  void* d_residual;  // may be null
+  bool stream;       // d_residual goes past the caches
   const Real* shift;
   double* dz_sum;
   double* dot;
 };
 
-/// d_residual = dz, dx = dz * scale + (x - shift) * slope + offset; without x: dx = dz * scale.
+/// dx = dz * scale + (x - shift) * slope + offset; without x: dx = dz * scale.
 template <class Real>
 struct GradientPass {
   const void* x;
   const void* dy;
   const uint8_t* mask;
   void* dx;
-  void* d_residual;
   bool stream;
   const Real* shift;
   const Real* scale;

@@ -22,7 +22,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from flatout.nn import BatchNormAddReLU2d, _ops, fold, fuse  # noqa: E402
-from flatout.nn._library import Shape, library  # noqa: E402
+from flatout.nn._library import Forward, Shape, library  # noqa: E402
 from networks import Block  # noqa: E402
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -228,6 +228,14 @@ def test_bad_input_is_named():
         ours(torch.randn(2, 5, 4, 4))
     with pytest.raises(RuntimeError, match=r"x \[1, 6, 1, 1\] NCHW f32: training needs more than one value"):
         torch.ops.flatout.batch_norm(torch.randn(1, 6, 1, 1), None, None, None, None, None, 0.1, 1e-5, False, False)
+
+
+def test_shapes_beyond_memory_are_errors_of_the_library():
+    assert library().flatout_nn_mask_bytes(byref(Shape(2**32, 1, 2**32, 1, 0, 0, 0, 1))) == 0
+    values = torch.zeros(8, dtype=torch.float64)
+    forward = Forward(x=values.data_ptr(), y=values.data_ptr(), mean=values.data_ptr(), inverse_std=values.data_ptr())
+    assert library().flatout_nn_batch_norm_training(byref(Shape(2, 2**44, 1, 1, 0, 0, 0, 1)), byref(forward)) == -1
+    assert b"no memory" in library().flatout_nn_error()
 
 
 def test_the_mask_is_as_long_as_the_library_says():
