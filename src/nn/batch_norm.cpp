@@ -1,6 +1,7 @@
 #include "nn/batch_norm.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -123,20 +124,28 @@ class Work {
     return sum;
   }
 
-  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk): what
-  // was read last comes first again, while a cache has it. Blocks go to threads, or if there are
-  // too few, chunks.
+  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk, ahead):
+  // what was read last comes first again, while a cache has it. Blocks go to threads, or if there
+  // are too few, chunks. `ahead`: elements to the block that the thread takes next, so that the
+  // second pass, which writes, may fetch what the first will read.
   template <class Begin, class First, class Settle, class Second>
   void sweep(const Begin& begin, const First& first, const Settle& settle, const Second& second) {
-    const int64_t chunks = geometry_.chunks();
-    const bool by_block = geometry_.blocks() >= threads_.count;
+    const int64_t chunks = geometry_.chunks(), blocks = geometry_.blocks();
+    const bool by_block = blocks >= threads_.count;
     const Threads inner = by_block ? Threads{} : threads_;
-    parallel_for(by_block ? threads_ : Threads{}, geometry_.blocks(), [&](int64_t b) {
-      const Range block = geometry_.block(b);
-      begin(block);
-      parallel_for(inner, chunks, [&](int64_t k) { first(block, k); });
-      settle(block);
-      parallel_for(inner, chunks, [&](int64_t k) { second(block, chunks - 1 - k); });
+    std::atomic<int64_t> next{0};
+    parallel_for(by_block ? threads_ : Threads{}, threads_.count, [&](int64_t) {
+      for (int64_t b = next++; b < blocks;) {
+        const Range block = geometry_.block(b);
+        begin(block);
+        parallel_for(inner, chunks, [&](int64_t k) { first(block, k); });
+        settle(block);
+        // Near the end another thread may be free sooner.
+        const int64_t taken = blocks - next > threads_.count ? next++ : blocks;
+        const int64_t ahead = taken < blocks ? geometry_.apart(block, geometry_.block(taken)) : 0;
+        parallel_for(inner, chunks, [&](int64_t k) { second(block, chunks - 1 - k, ahead); });
+        b = taken < blocks ? taken : next++;
+      }
     });
   }
 
@@ -145,7 +154,7 @@ class Work {
   void each_part(const Pass& pass) {
     const int64_t chunks = geometry_.chunks();
     parallel_for(threads_, geometry_.blocks() * chunks,
-                 [&](int64_t i) { pass(geometry_.block(i / chunks), i % chunks); });
+                 [&](int64_t i) { pass(geometry_.block(i / chunks), i % chunks, 0); });
   }
 
   const Shape& shape_;
@@ -195,7 +204,7 @@ class ForwardWork : Work<Real> {
     };
     Base::sweep([this](Range block) { guess_shift(block); },
                 [this](Range block, int64_t k) { add_moments(block, k); }, settle,
-                [this](Range block, int64_t k) { normalize(block, k); });
+                [this](Range block, int64_t k, int64_t ahead) { normalize(block, k, ahead); });
   }
 
   /// Normalizes with mean(c) and inverse_std(c).
@@ -203,7 +212,7 @@ class ForwardWork : Work<Real> {
   void apply(const Mean& mean, const InverseStd& inverse_std) {
     prepare_normalize();
     for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, mean(c), inverse_std(c));
-    Base::each_part([this](Range block, int64_t k) { normalize(block, k); });
+    Base::each_part([this](Range block, int64_t k, int64_t ahead) { normalize(block, k, ahead); });
   }
 
  private:
@@ -300,13 +309,13 @@ class ForwardWork : Work<Real> {
                                    (mean - shift_[i]) * scale);
   }
 
-  void normalize(Range block, int64_t chunk) {
+  void normalize(Range block, int64_t chunk, int64_t ahead) {
     const Part part = geometry_.part(block, chunk);
     kernels_.normalize(part.tile, {advance(forward_.x, shape_.type, part.element),
                                    advance(forward_.residual, shape_.type, part.element),
                                    advance(forward_.y, shape_.type, part.element),
                                    forward_.mask == nullptr ? nullptr : forward_.mask + part.mask,
-                                   forward_.relu, stream_, shift_.data() + block.begin,
+                                   forward_.relu, stream_, ahead, shift_.data() + block.begin,
                                    scale_.data() + block.begin, offset_.data() + block.begin});
   }
 
@@ -349,14 +358,14 @@ class BackwardWork : Work<Real> {
     };
     Base::sweep(
         kNothing, [this](Range block, int64_t k) { add_sums(block, k); }, settle,
-        [this](Range block, int64_t k) { gradient(block, k); });
+        [this](Range block, int64_t k, int64_t ahead) { gradient(block, k, ahead); });
   }
 
   /// sums null: mean and inverse_std are constants.
   void apply(const BackwardSums* sums, double count) {
     prepare_gradient();
     for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, sums, count);
-    Base::each_part([this](Range block, int64_t k) { gradient(block, k); });
+    Base::each_part([this](Range block, int64_t k, int64_t ahead) { gradient(block, k, ahead); });
   }
 
  private:
@@ -411,12 +420,12 @@ class BackwardWork : Work<Real> {
         static_cast<Real>(-scale * sums->dz[c] / count - slope * (backward_.mean[c] - shift_[i]));
   }
 
-  void gradient(Range block, int64_t chunk) {
+  void gradient(Range block, int64_t chunk, int64_t ahead) {
     const Part part = geometry_.part(block, chunk);
     const void* x = backward_.batch_statistics ? backward_.x : nullptr;
     kernels_.gradient(part.tile, {advance(x, shape_.type, part.element),
                                   advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                                  advance(backward_.dx, shape_.type, part.element), stream_,
+                                  advance(backward_.dx, shape_.type, part.element), stream_, ahead,
                                   shift_.data() + block.begin, scale_.data() + block.begin,
                                   slope_.data() + block.begin, offset_.data() + block.begin});
   }

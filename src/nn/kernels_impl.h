@@ -76,6 +76,9 @@ struct Passes {
     }
   }
 
+  // A line, before it is needed.
+  static void fetch(const void* from, int64_t i) { __builtin_prefetch(in(from) + i, 0, 2); }
+
   // A run's bits from its value j on, a multiple of 8.
   template <bool whole>
   FLATOUT_SIMD uint32_t load_bits(const uint8_t* run, int64_t j, int lanes) {
@@ -243,6 +246,7 @@ struct Passes {
         const Normalizer k = normalizer<false>(pass, c);
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
+          if (pass.ahead != 0) fetch(pass.x, first + j + pass.ahead);
           normalize_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
@@ -484,6 +488,10 @@ struct Passes {
         const Slopes k = slopes<false>(pass, c);
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
+          if (pass.ahead != 0) {
+            fetch(pass.dy, first + j + pass.ahead);
+            fetch(pass.x, first + j + pass.ahead);
+          }
           gradient_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
