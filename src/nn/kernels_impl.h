@@ -160,6 +160,7 @@ struct Passes {
       m[v] = {S::wide_set(0), S::set(0), S::set(0)};
     }
     for (int64_t i = 0; i < rows; ++i) {
+      fetch(x, (i + kFold) * stride);
       for (int v = 0; v < vectors; ++v) {
         add_moment(load<whole>(x + i * stride + v * kLanes, lanes), shift[v], m[v]);
       }
@@ -381,6 +382,8 @@ struct Passes {
       sums[v] = no_sums();
     }
     for (const int64_t end = i + rows; i < end; ++i) {
+      fetch(pass.x, (i + kFold) * tile.stride + c);
+      fetch(pass.dy, (i + kFold) * tile.stride + c);
       const uint8_t* mask = (flags & kSumsMasked) == 0 ? nullptr : pass.mask + i * tile.mask_stride;
       sum_vectors<flags, true, whole, vectors>(pass, i * tile.stride, mask, c, lanes, shift, sums);
     }
