@@ -195,6 +195,17 @@ TEST_F(EveryIsa, GivesWhatTheDefinitionSays) {
   }
 }
 
+// More channels than one block of rows has, in an odd number.
+TEST_F(EveryIsa, CutsWideRowsIntoBlocks) {
+  for (const Isa isa : isas()) {
+    set_isa(isa);
+    for (const Type type : {Type::kF32, Type::kBf16}) {
+      SCOPED_TRACE(isa_name(isa));
+      expect_as_defined({2, 521, 17, 17, Layout::kNhwc, type, Type::kF32}, true, true);
+    }
+  }
+}
+
 TEST_F(EveryIsa, TakesParametersOfTheTypeOfTheData) {
   for (const Isa isa : isas()) {
     set_isa(isa);
