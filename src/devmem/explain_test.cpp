@@ -197,10 +197,10 @@ std::string dict_of(const std::vector<std::pair<std::string_view, std::string>>&
   return out + "u";
 }
 std::string segment_of(Bytes device, std::string_view state, Bytes size) {
-  return dict_of({{"device", pickled(device)},
-                  {"address", pickled(device << 40)},
-                  {"blocks", list_of({dict_of({{"size", pickled(size)},
-                                               {"state", pickled(state)}})})}});
+  return dict_of(
+      {{"device", pickled(device)},
+       {"address", pickled(device << 40)},
+       {"blocks", list_of({dict_of({{"size", pickled(size)}, {"state", pickled(state)}})})}});
 }
 
 TEST(Explain, ACacheOfAnotherDeviceServesNobody) {

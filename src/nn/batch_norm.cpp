@@ -124,10 +124,10 @@ class Work {
     return sum;
   }
 
-  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk, ahead):
-  // what was read last comes first again, while a cache has it. Blocks go to threads, or if there
-  // are too few, chunks. `ahead`: elements to the block that the thread takes next, so that the
-  // second pass, which writes, may fetch what the first will read.
+  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk,
+  // ahead): what was read last comes first again, while a cache has it. Blocks go to threads, or if
+  // there are too few, chunks. `ahead`: elements to the block that the thread takes next, so that
+  // the second pass, which writes, may fetch what the first will read.
   template <class Begin, class First, class Settle, class Second>
   void sweep(const Begin& begin, const First& first, const Settle& settle, const Second& second) {
     const int64_t chunks = geometry_.chunks(), blocks = geometry_.blocks();
@@ -383,12 +383,12 @@ class BackwardWork : Work<Real> {
   // other's way.
   void add_sums(Range block, int64_t chunk) {
     const Part part = geometry_.part(block, chunk);
-    kernels_.sums(part.tile, {advance(backward_.x, shape_.type, part.element),
-                              advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                              advance(backward_.d_residual, shape_.type, part.element),
-                              stream_residual_, shift_.data() + block.begin,
-                              Base::sums(chunk, 0) + block.begin,
-                              Base::sums(chunk, 1) + block.begin});
+    kernels_.sums(part.tile,
+                  {advance(backward_.x, shape_.type, part.element),
+                   advance(backward_.dy, shape_.type, part.element), mask_at(part),
+                   advance(backward_.d_residual, shape_.type, part.element), stream_residual_,
+                   shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
+                   Base::sums(chunk, 1) + block.begin});
   }
 
   void settle_sums(Range block, const BackwardSums& sums) {

@@ -228,7 +228,7 @@ TEST_F(EveryIsa, StreamsWhatIsLarge) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     for (const Type type : {Type::kF32, Type::kBf16}) {
       const int64_t some = layout == Layout::kNchw ? 33 : 48;
-      const Shape shape{4,      type == Type::kF32 ? some : 2 * some, 128, 128, layout, type,
+      const Shape shape{4,         type == Type::kF32 ? some : 2 * some, 128, 128, layout, type,
                         Type::kF32};
       set_isa(Isa::kPortable);
       Step plain(shape, 7);

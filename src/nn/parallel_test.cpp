@@ -57,8 +57,8 @@ TEST(Parallel, WhereNoThreadCanBeStartedTheCallerDoesItAll) {
   if (child == 0) {
     const rlimit none{0, 0};
     // The limit does not hold for root.
-    const bool limited = (geteuid() != 0 || setuid(65534) == 0) &&
-                         setrlimit(RLIMIT_NPROC, &none) == 0;
+    const bool limited =
+        (geteuid() != 0 || setuid(65534) == 0) && setrlimit(RLIMIT_NPROC, &none) == 0;
     if (!limited) _exit(2);
     try {
       std::thread([] {}).join();

@@ -198,10 +198,11 @@ void print_json(const Job& job, const Outcome& outcome) {
 /// What all ranks must agree upon: who differs would wait for messages that never come.
 uint64_t job_digest(const TrainOptions& options, const DataSet& data, const Progress& progress,
                     Learner& learner) {
-  const std::string text = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {}", options.model, options.batch, options.steps,
-      options.seed, data.samples, options.replicas, options.plain, options.optimizer, options.learning_rate,
-      options.momentum, options.weight_decay, options.sync_batch_norm, progress.step);
+  const std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", options.model, options.batch,
+                  options.steps, options.seed, data.samples, options.replicas, options.plain,
+                  options.optimizer, options.learning_rate, options.momentum, options.weight_decay,
+                  options.sync_batch_norm, progress.step);
   return std::hash<std::string>()(text) ^ digest(learner);
 }
 

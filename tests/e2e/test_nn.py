@@ -392,13 +392,13 @@ def test_what_cannot_be_fused_is_named_and_still_right(block, reason):
     _, fused, not_fused = fuse(model)
     assert reason in not_fused["layer1.0.bn2"]
     assert fused["layer1.0.bn2"] == "norm" and fused["bn1"] == "norm + ReLU"
-    assert vars(model.layer1[0]).keys() == vars(before.layer1[0]).keys()
+    ours, theirs = model.layer1[0], before.layer1[0]
+    assert vars(ours).keys() == vars(theirs).keys()
     x = tensor(4, 3, 16, 16)
     torch.testing.assert_close(model(x), before(x), atol=1e-4, rtol=1e-4)
-    for ours, theirs in zip((model.layer1[0],), (before.layer1[0],)):
-        assert len(getattr(ours, "seen", [])) == len(getattr(theirs, "seen", []))
-        assert getattr(ours, "count", 0) == getattr(theirs, "count", 0)
-        assert type(getattr(ours, "last", None)) is type(getattr(theirs, "last", None))
+    assert len(getattr(ours, "seen", [])) == len(getattr(theirs, "seen", []))
+    assert getattr(ours, "count", 0) == getattr(theirs, "count", 0)
+    assert type(getattr(ours, "last", None)) is type(getattr(theirs, "last", None))
 
 
 def test_norms_that_are_not_ours_to_take_are_left():
