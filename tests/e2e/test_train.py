@@ -67,6 +67,15 @@ def pictures(count, shape, seed):
     return np.clip(ground[labels] + random.normal(0, 50, (count, *shape)), 0, 255).astype(np.uint8), labels
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """PyTorch's sums depend on how many threads share them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def mnist_like(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mnist")
@@ -86,7 +95,6 @@ def cifar_like(tmp_path_factory):
 
 def reference(model, optimizer, images, labels, batch, steps, first=0):
     """PyTorch's losses of `steps` steps from step `first` on, on the batches that --plain makes."""
-    torch.set_num_threads(1)
     x = torch.from_numpy(images).float() * np.float32(1 / 127.5) - 1
     y = torch.from_numpy(labels).long()
     losses = []
