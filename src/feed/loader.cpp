@@ -55,6 +55,18 @@ class StageClock {
   TimePoint wall_;
 };
 
+Error unusable(const BadSample& bad) {
+  return {Code::kBadInput,
+          fmt::format("{}: {} ({})", escape_terminal(bad.file), outcome_name(bad.verdict.outcome),
+                      bad.verdict.detail),
+          "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
+}
+
+// Only JPEG has scans to be indexed.
+bool can_be_indexed(std::span<const uint8_t> picture) {
+  return picture.size() > 2 && picture[0] == 0xFF && picture[1] == 0xD8;
+}
+
 }  // namespace
 
 Status LoaderOptions::check() const {
@@ -75,6 +87,8 @@ Status LoaderOptions::check() const {
   if (!(augment.ratio[0] > 0 && augment.ratio[0] <= augment.ratio[1] &&
         std::isfinite(augment.ratio[1])))
     return bad("the ratio of a random part is above 0, the smaller first", "ratio=(3/4, 4/3)");
+  if (index.empty())
+    return bad("the seek index has no name", "index='memory', index='off' or a file for it");
   if (!(augment.flip >= 0 && augment.flip <= 1)) return bad("flip is a probability", "flip=0.5");
   if (augment.kind == Augment::Kind::kCenterCrop &&
       augment.shorter < std::max(augment.width, augment.height))
@@ -135,7 +149,8 @@ struct Loader::InFlight {
 struct Loader::Worker {
   explicit Worker(const Limits& limits) : renderer(limits) {}
   Renderer renderer;
-  std::vector<uint8_t> bytes;
+  Sample sample;
+  std::vector<Checkpoint> found;  // in the picture at hand
   Report report;  // of the sample at hand; added to the loader's under its lock
 };
 
@@ -148,6 +163,10 @@ Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
                  fmt::format("{} samples do not fill a batch of {}", loader->source_->count(),
                              options.batch),
                  "a smaller batch, or drop_last=False"};
+  const std::vector<BadSample>& damage = loader->source_->damage();
+  if (!damage.empty() && options.policy == Policy::kStrict) return unusable(damage[0]);
+  loader->report_.bad.assign(damage.begin(), damage.begin() + static_cast<std::ptrdiff_t>(std::min(damage.size(), kBadKept)));
+  FLATOUT_TRY_STATUS(loader->open_index());
   loader->start({});
   return loader;
 }
@@ -282,13 +301,7 @@ Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t posi
   FLATOUT_TRY_STATUS(fill(worker, batch, slot, index, usable));
   if (usable) return {};
   const BadSample bad = worker.report.bad.empty() ? BadSample{} : worker.report.bad.back();
-  if (options_.policy == Policy::kStrict) {
-    return Error{
-        Code::kBadInput,
-        fmt::format("{}: {} ({})", escape_terminal(bad.file), outcome_name(bad.verdict.outcome),
-                    bad.verdict.detail),
-        "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
-  }
+  if (options_.policy == Policy::kStrict) return unusable(bad);
   ++worker.report.replaced;
   SampleRandom random(options_.seed, batch.epoch, index, Purpose::kReplace);
   for (int attempt = 0; attempt < kReplacements; ++attempt) {
@@ -305,11 +318,12 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
   const StageClock clock;
   Renderer& renderer = worker.renderer;
   const Nanos resize_before = renderer.resize_time();
-  FLATOUT_TRY(Verdict verdict, source_->read(index, worker.bytes));
+  FLATOUT_TRY(Verdict verdict, source_->read(index, worker.sample));
+  const std::span<const uint8_t> picture = worker.sample.picture;
   const Nanos read = clock.wall();
   const size_t at = static_cast<size_t>(slot);
   usable = false;
-  if (verdict.ok()) verdict = renderer.open(worker.bytes);
+  if (verdict.ok()) verdict = renderer.open(picture, options_.orient);
   if (verdict.ok()) {
     SampleRandom random(options_.seed, batch.epoch, index, Purpose::kAugment);
     const View view = choose_view(options_.augment, renderer.size(), random);
@@ -317,17 +331,48 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
         nullptr,   options_.type, options_.layout, options_.augment.width, options_.augment.height,
         normalize_};
     target.data = static_cast<uint8_t*>(batch.data) + at * target.bytes();
-    const bool lenient = options_.policy == Policy::kLenient;
-    verdict = renderer.render(view, options_.mode, lenient, target);
-    usable = verdict.ok() || (lenient && renderer.complete());
+    Decoding how;
+    how.lenient = options_.policy == Policy::kLenient;
+    const bool indexed = index_ != nullptr && can_be_indexed(picture);
+    const uint32_t mark = indexed ? fingerprint(picture) : 0;
+    const SeekIndex::Found known = indexed ? index_->find(index, mark) : SeekIndex::Found{};
+    how.checkpoints = known.checkpoints;
+    if (known.wanted) how.found = &worker.found;
+    verdict = renderer.render(view, options_.mode, target, how);
+    if (known.wanted && verdict.ok()) index_->put(index, mark, worker.found);
+    usable = verdict.ok() || (how.lenient && renderer.complete());
     batch.views[at] = {view.box.x, view.box.y, view.box.width, view.box.height, view.flip};
   }
-  batch.labels[at] = source_->label(index);
+  batch.labels[at] = worker.sample.label;
   batch.indices[at] = static_cast<int64_t>(index);
   ++worker.report.outcomes[static_cast<size_t>(verdict.outcome)];
   if (!verdict.ok()) worker.report.bad.push_back({source_->name(index), std::move(verdict)});
   clock.divide(read, renderer.resize_time() - resize_before, worker.report);
   return {};
+}
+
+// The one that was made with the data, or the one that was asked for; what is not there yet has to be
+// writable now, not only after an epoch.
+Status Loader::open_index() {
+  if (options_.index == "off") return {};
+  const bool in_file = options_.index != "memory";
+  const std::string path = in_file ? options_.index : source_->seek_index();
+  if (!path.empty()) {
+    auto loaded = SeekIndex::load(path, source_->count(), options_.index_bytes);
+    if (loaded.ok()) {
+      index_ = std::move(*loaded);
+      return {};
+    }
+    if (loaded.error().code != Code::kNotFound) return loaded.error();
+  }
+  index_ = std::make_unique<SeekIndex>(source_->count(), options_.index_bytes);
+  return in_file ? index_->save(path) : Status();
+}
+
+Status Loader::save_index() {
+  const bool in_file = options_.index != "memory" && options_.index != "off";
+  if (!in_file || !index_->take_changed()) return {};
+  return index_->save(options_.index);
 }
 
 bool Loader::wait(Nanos most) {
@@ -350,6 +395,8 @@ Result<std::shared_ptr<Batch>> Loader::next() {
   ready_.wait(lock, [this] { return front_is_done(); });
   if (flight_.front()->batch->epoch > place_.epoch) {
     place_ = {place_.epoch + 1, 0};
+    lock.unlock();
+    FLATOUT_TRY_STATUS(save_index());
     return std::shared_ptr<Batch>();
   }
   const std::unique_ptr<InFlight> flight = std::move(flight_.front());

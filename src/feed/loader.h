@@ -17,6 +17,7 @@
 #include "feed/augment.h"
 #include "feed/order.h"
 #include "feed/render.h"
+#include "feed/seek_index.h"
 #include "feed/source.h"
 
 namespace flatout::feed {
@@ -44,6 +45,9 @@ struct LoaderOptions {
   Layout layout = Layout::kNchw;
   float mean[3] = {0.485F, 0.456F, 0.406F};  // of ImageNet; for all types but u8
   float std[3] = {0.229F, 0.224F, 0.225F};
+  bool orient = false;              // turn pictures as their EXIF data say
+  std::string index = "memory";     // the seek index: kept in memory; "off"; or the file to keep it in
+  uint64_t index_bytes = 64 << 20;  // that it may take in memory
   Limits limits;
 
   /// Errors: kBadInput, naming the option.
@@ -54,11 +58,6 @@ struct LoaderOptions {
 struct Place {
   uint32_t epoch = 0;
   uint64_t position = 0;  // samples of the epoch that all ranks together have taken
-};
-
-struct BadSample {
-  std::string file;
-  Verdict verdict;
 };
 
 /// A batch, its memory included. `data`: [count, 3, height, width] or [count, height, width, 3].
@@ -95,7 +94,8 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   /// The next batch of the epoch; null once at its end, after which come those of the next epoch.
-  /// Errors (kStrict, or an unreadable file): the batch is lost, the next call goes on behind it.
+  /// Errors (kStrict, or an unreadable file): the batch is lost, the next call goes on behind it. At
+  /// the end of an epoch a seek index that is kept in a file is written there.
   Result<std::shared_ptr<Batch>> next();
   /// Waits at most so long; true once next() would not wait.
   bool wait(Nanos most);
@@ -123,8 +123,11 @@ class Loader {
   Shard shard(uint64_t first) const;
   Status make_sample(Worker& worker, Batch& batch, int slot, uint64_t position);
   Status fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool& usable);
+  Status open_index();
+  Status save_index();
 
   std::unique_ptr<Source> source_;
+  std::unique_ptr<SeekIndex> index_;  // null: there is none
   LoaderOptions options_;
   Order order_;
   Normalize normalize_;

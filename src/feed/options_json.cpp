@@ -56,6 +56,11 @@ bool take(const Json& json, Number& out) {
   return true;
 }
 
+bool take(const Json& json, std::string& out) {
+  if (json.is_string()) out = json.get<std::string>();
+  return json.is_string();
+}
+
 template <class Number, size_t n>
 bool take(const Json& json, Number (&out)[n]) {
   if (!json.is_array() || json.size() != n) return false;
@@ -88,6 +93,14 @@ bool set(LoaderOptions& options, std::string_view name, const Json& json, bool& 
   if (name == "ratio") return take(json, augment.ratio);
   if (name == "flip") return take(json, augment.flip);
   if (name == "resize") return take(json, augment.shorter);
+  if (name == "orient") return take(json, options.orient);
+  if (name == "index") return take(json, options.index);
+  if (name == "index_mb") {
+    uint32_t megabytes = 0;
+    if (!take(json, megabytes)) return false;
+    options.index_bytes = uint64_t{megabytes} << 20;
+    return true;
+  }
   if (name == "size") {
     int both[2];
     if (take(json, both)) {

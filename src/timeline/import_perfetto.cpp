@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "timeline/perfetto_fields.h"
-#include "timeline/protobuf.h"
+#include "base/protobuf.h"
 
 namespace flatout::timeline {
 
