@@ -92,8 +92,14 @@ Status verify(const std::string& path, int threads,
   };
   std::vector<Worker> own(workers);
   const auto look = [&](const std::string& full, Worker& worker, Verified& out) -> Status {
-    FLATOUT_TRY(const auto archive, open_archive(full));
-    if (archive) return verify_archive(*archive, worker.decoder, out);
+    const auto archive = open_archive(full);
+    if (!archive.ok() && archive.error().code == Code::kBadInput) {
+      out.samples = 0;
+      out.verdict = {Outcome::kCorrupt, archive.error().message};
+      return {};
+    }
+    if (!archive.ok()) return archive.error();
+    if (*archive) return verify_archive(**archive, worker.decoder, out);
     FLATOUT_TRY_STATUS(read_file(full, limits.file_bytes, worker.bytes));
     out = verify_picture(worker.decoder, worker.bytes);
     return {};

@@ -6,12 +6,14 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL import __version__ as PIL_VERSION
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -304,6 +306,123 @@ def test_a_training_gets_the_same_curve_as_with_a_dataloader(folder):
         assert np.abs(got - losses(pillow)).max() < 2e-3
 
 
+# -- data sets that are no folders, and the seek index --
+
+
+def contents(path, **options):
+    """All samples of an epoch in the data set's order: pixels and labels."""
+    with feed.Loader(path, 8, 40, shuffle=False, seed=4, dtype="u8", form="numpy", **options) as loader:
+        batches = list(loader)
+        assert loader.report()["replaced"] == 0
+    return np.concatenate([b[0] for b in batches]), np.concatenate([b[1] for b in batches])
+
+
+@pytest.fixture(scope="module")
+def samples(folder):
+    """(name, bytes, label) in the folder's order."""
+    return [(path.name, path.read_bytes(), int(path.parent.name[-1])) for path in sorted(folder.glob("*/*.jpg"))]
+
+
+def same(a, b):
+    assert (a[0] == b[0]).all() and (a[1] == b[1]).all()
+
+
+def test_tar_shards_hold_what_the_folder_does(folder, samples, tmp_path):
+    expected = contents(folder)
+    for shard in range(3):
+        members = {}
+        for i, (name, data, label) in enumerate(samples[shard * 10:shard * 10 + 10]):
+            members[name] = data
+            members.update({name[:-3] + "cls": str(label).encode()} if i % 2 else {name[:-3] + "json": json.dumps({"label": label}).encode()})
+        (tmp_path / f"train-{shard:03}.tar").write_bytes(nasty.tar(members, (0, 1, 2)[shard]))
+    same(contents(tmp_path), expected)
+    same(contents(f"{tmp_path}/train-{{000..002}}.tar"), expected)
+
+
+def test_tfrecords_hold_what_the_folder_does(folder, samples, tmp_path):
+    for shard in range(2):
+        (tmp_path / f"train.tfrecord-{shard:05}-of-00002").write_bytes(
+            b"".join(nasty.record(nasty.example(data, label)) for _, data, label in samples[shard * 15:shard * 15 + 15]))
+    same(contents(tmp_path), contents(folder))
+
+
+def test_lists_hold_what_the_folder_does(folder, samples, tmp_path):
+    names = {str(path): label for path, (_, _, label) in zip(sorted(folder.glob("*/*.jpg")), samples)}
+    (tmp_path / "list.csv").write_text("".join(f"{name},{label}\n" for name, label in names.items()))
+    (tmp_path / "list.json").write_text(json.dumps(names))
+    same(contents(tmp_path / "list.csv"), contents(folder))
+    same(contents(tmp_path / "list.json"), contents(folder))
+
+
+def test_packed_data_hold_what_the_folder_does(folder, tmp_path):
+    done = subprocess.run([BIN, "feed", "pack", "--json", folder, "--output", tmp_path / "p.fpack"], capture_output=True, text=True, check=True)
+    out = json.loads(done.stdout)
+    assert out["samples"] == out["indexed"] == 30 and out["bad"] == []
+    assert (tmp_path / "p.fpack").stat().st_size == out["bytes"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.fpack", "p.fpack.seek"]
+    same(contents(tmp_path / "p.fpack"), contents(folder))
+    with feed.Loader(tmp_path / "p.fpack", 8) as loader:
+        assert loader.classes == ["class0", "class1", "class2"]
+    again = subprocess.run([BIN, "feed", "verify", "--json", tmp_path / "p.fpack"], capture_output=True, text=True, check=True)
+    line = json.loads(again.stdout)
+    assert line["outcome"] == "ok" and line["samples"] == 30
+    assert subprocess.run([BIN, "feed", "pack", folder], capture_output=True, check=False).returncode == 2
+
+
+def test_a_killed_pack_leaves_what_was_there(folder, tmp_path):
+    """A pipe among the pictures holds it up amid its work."""
+    picture = next(folder.glob("*/*.jpg"))
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "list.txt").write_text(f"{picture}\npipe.jpg\n")
+    out = tmp_path / "p.fpack"
+    out.write_bytes(b"before")
+    process = subprocess.Popen([BIN, "feed", "pack", tmp_path / "list.txt", "--output", out])
+    temporary = tmp_path / f"p.fpack.tmp{process.pid}"
+    while not temporary.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert out.read_bytes() == b"before" and not (tmp_path / "p.fpack.seek").exists()
+
+
+def test_the_seek_index_changes_no_bit(folder, tmp_path):
+    """Each epoch of a loader with an index, without one, with one from a file, and with a stale one: equal batches."""
+    pictures = tmp_path / "pictures"
+    shutil.copytree(folder, pictures)
+    index = tmp_path / "index"
+
+    def epochs(**options):
+        with feed.Loader(pictures, 8, 48, seed=6, form="numpy", **options) as loader:
+            return [np.concatenate([b[0] for b in loader]) for _ in range(3)]
+
+    expected = epochs(index="off")
+    for options in ({}, {"index": index}, {"index": index}, {"index": index, "threads": 1}, {"index_mb": 0}):
+        assert all((a == b).all() for a, b in zip(epochs(**options), expected)), options
+    assert index.stat().st_size > 30 * 100
+    a, b = sorted(pictures.glob("*/*.jpg"))[:2]
+    a.write_bytes(b.read_bytes())
+    assert all((x == y).all() for x, y in zip(epochs(index=index), epochs(index="off")))
+    index.write_bytes(b"something else")
+    with pytest.raises(feed.FeedError, match="no seek index"):
+        feed.Loader(pictures, index=index)
+    with pytest.raises(feed.FeedError, match="cannot write"):
+        feed.Loader(pictures, index=tmp_path / "no/where")
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_orientation_is_pillows_exif_transpose(tmp_path, form):
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        (tmp_path / f"{orientation}.{form.lower()}").write_bytes(encoded(photo(90, 60, 5), form, exif=exif, **({} if form == "PNG" else {"quality": 95})))
+    with feed.Loader(tmp_path, 8, (37, 45), augment="stretch", orient=True, dtype="u8", layout="nhwc", shuffle=False, form="numpy") as loader:
+        got = next(iter(loader))[0]
+    for i, path in enumerate(sorted(tmp_path.iterdir())):
+        upright = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+        assert np.abs(got[i].astype(int) - np.asarray(upright.resize((45, 37), Image.BILINEAR))).max() <= 1, path
+
+
 # -- bad files --
 
 
@@ -332,6 +451,24 @@ def test_every_bad_file_is_told_as_what_it_is(bad):
             assert (line["height"], line["width"]) == image.shape[:2]
             if "png16" not in line["file"]:  # Pillow clips those
                 assert np.abs(np.array(line["mean_rgb"]) - image.mean((0, 1))).max() < 1.5, line
+
+
+def test_every_bad_archive_is_told_as_what_it_is(tmp_path):
+    cases = nasty.archives()
+    for name, (data, _, _) in cases.items():
+        (tmp_path / name).write_bytes(data)
+    done = subprocess.run([BIN, "feed", "verify", "--json", tmp_path], capture_output=True, text=True, check=True)
+    told = {line["file"]: (line["outcome"], line["samples"]) for line in map(json.loads, done.stdout.splitlines())}
+    assert told == {name: (outcome, count) for name, (_, outcome, count) in cases.items()}
+
+
+def test_a_damaged_archive_is_used_as_far_as_it_goes(tmp_path):
+    (tmp_path / "x.tar").write_bytes(nasty.archives()["garbled.tar"][0])
+    with feed.Loader(tmp_path, 1, 8) as loader:
+        assert loader.samples == 1
+        assert [(bad["file"], bad["outcome"]) for bad in loader.report()["bad"]] == [(str(tmp_path / "x.tar"), "corrupt")]
+    with pytest.raises(feed.FeedError, match="x.tar: corrupt"):
+        feed.Loader(tmp_path, 1, 8, on_bad="strict")
 
 
 def test_verify_can_fail_a_script(bad, folder):
