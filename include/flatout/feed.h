@@ -16,6 +16,8 @@
  *   ("u8", "f16", "bf16"), layout "nchw" ("nhwc"), mean [r, g, b], std [r, g, b],
  *   augment "random_crop" (scale [0.08, 1], ratio [3/4, 4/3], flip 0.5), "center_crop" (resize
  * 256), "stretch",
+ *   interpolation "bilinear" ("bicubic"), brightness [1, 1], contrast [1, 1], saturation [1, 1], hue [0, 0]
+ *   (ranges that factors of colour jitter are drawn from),
  *   orient false (true: turn pictures as their EXIF data say), index "memory" (the seek index: "off", or
  *   a file that keeps it), index_mb 64 (that it may take in memory).
  *

@@ -90,6 +90,12 @@ Status LoaderOptions::check() const {
   if (index.empty())
     return bad("the seek index has no name", "index='memory', index='off' or a file for it");
   if (!(augment.flip >= 0 && augment.flip <= 1)) return bad("flip is a probability", "flip=0.5");
+  for (const auto* range : {augment.brightness, augment.contrast, augment.saturation}) {
+    if (!(range[0] >= 0 && range[0] <= range[1] && range[1] <= 1000))
+      return bad("factors of colours are at least 0, the smaller first", "brightness=(0.6, 1.4)");
+  }
+  if (!(augment.hue[0] >= -0.5 && augment.hue[0] <= augment.hue[1] && augment.hue[1] <= 0.5))
+    return bad("hue is turned by -0.5 to 0.5, the smaller first", "hue=(-0.1, 0.1)");
   if (augment.kind == Augment::Kind::kCenterCrop &&
       augment.shorter < std::max(augment.width, augment.height))
     return bad(fmt::format("the middle {} x {} does not fit a side of {}", augment.width,

@@ -17,12 +17,12 @@ int reduction(const View& view) {
 }
 
 void make_axis(Axis& axis, int from, int length, int by, int full, int whole, int skip, int count,
-               bool mirror) {
+               bool mirror, Filter filter) {
   const double low = static_cast<double>(from) / by;
   const double high = static_cast<double>(from + length) / by;
   const int reduced = (full + by - 1) / by;
   axis.make(low, high, static_cast<int>(low), std::min(reduced, static_cast<int>(std::ceil(high))),
-            whole, skip, count, mirror);
+            whole, skip, count, mirror, filter);
 }
 
 // Pillow 13 resizes columns first where the height shrinks by more than twice what the width does
@@ -45,8 +45,8 @@ void Renderer::Resizer::start(const Target& target, const Plan& plan) {
   ring_.resize(row_bytes_ * static_cast<size_t>(down.taps));
   taps_.resize(static_cast<size_t>(down.taps));
   finished_.resize(static_cast<size_t>(width_) * 4 + kRowSlack);
-  if (plan.transpose)
-    turned_.resize(static_cast<size_t>(width_) * static_cast<size_t>(height_) * 4);
+  if (plan.transpose || plan.colours.count > 0)
+    canvas_.resize(static_cast<size_t>(width_) * static_cast<size_t>(height_) * 4 + kRowSlack);
   restart();
 }
 
@@ -88,17 +88,23 @@ void Renderer::Resizer::rows(const uint8_t* first, size_t stride, int count) {
   spent += MonotonicClock::now() - begin;
 }
 
-// Row next_out_, to its place.
+// Row next_out_, to its place: in the target, or, where it is not as it has to be yet, on the canvas.
 void Renderer::Resizer::write(const uint8_t* row) {
   const int place = plan_.upward ? height_ - 1 - next_out_ : next_out_;
-  if (!plan_.transpose) return write_row(target_, place, row);
-  const size_t stride = static_cast<size_t>(height_) * 4;
-  for (int x = 0; x < width_; ++x)
-    std::memcpy(turned_.data() + static_cast<size_t>(x) * stride + static_cast<size_t>(place) * 4,
-                row + static_cast<size_t>(x) * 4, 4);
+  if (!plan_.transpose && plan_.colours.count == 0) return write_row(target_, place, row);
+  const size_t stride = static_cast<size_t>(target_.width) * 4;
+  if (plan_.transpose) {
+    uint8_t* column = canvas_.data() + static_cast<size_t>(place) * 4;
+    for (size_t y = 0; y < static_cast<size_t>(width_); ++y)
+      std::memcpy(column + y * stride, row + y * 4, 4);
+  } else {
+    std::memcpy(canvas_.data() + static_cast<size_t>(place) * stride, row, stride);
+  }
   if (next_out_ + 1 < height_) return;
+  change_colours(plan_.colours, canvas_.data(),
+                 static_cast<size_t>(width_) * static_cast<size_t>(height_));
   for (int y = 0; y < target_.height; ++y)
-    write_row(target_, y, turned_.data() + static_cast<size_t>(y) * stride);
+    write_row(target_, y, canvas_.data() + static_cast<size_t>(y) * stride);
 }
 
 Verdict Renderer::open(std::span<const uint8_t> data, bool orient) {
@@ -120,11 +126,12 @@ Verdict Renderer::render(const View& view, Mode mode, const Target& target, Deco
   Resizer::Plan plan;
   plan.transpose = turn_.transposes();
   plan.upward = turn_.mirrors_y() != (view.flip && turn_.transposes());
+  plan.colours = view.colours;
   plan.down_first = goes_down_first(view) != turn_.transposes();
   make_axis(resizer_.across, box.x, box.width, by, stored.width, whole.width, shown.x, shown.width,
-            mirrored);
+            mirrored, view.filter);
   make_axis(resizer_.down, box.y, box.height, by, stored.height, whole.height, shown.y,
-            shown.height, false);
+            shown.height, false, view.filter);
   resizer_.start(target, plan);
   resizer_.spent += MonotonicClock::now() - begin;
   const Axis& across = resizer_.across;

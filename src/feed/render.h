@@ -44,6 +44,7 @@ class Renderer {
       bool down_first = false;  // columns are resized before rows
       bool upward = false;      // the first row is the target's last
       bool transpose = false;   // rows become the target's columns
+      ColourChange colours;
     };
     void start(const Target& target, const Plan& plan);
     void restart() override;
@@ -67,7 +68,7 @@ class Renderer {
     std::vector<uint8_t> wide_;  // down_first: a row that is not resized across yet
     std::vector<const uint8_t*> taps_;
     std::vector<uint8_t> finished_;
-    std::vector<uint8_t> turned_;  // transpose: the target's rows, as far as there are any
+    std::vector<uint8_t> canvas_;  // the target's rows before they are all there
   };
 
   PictureDecoder decoder_;

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 from PIL import __version__ as PIL_VERSION
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -165,6 +166,51 @@ def test_center_crop_is_torchvisions_resize_and_centercrop(folder):
             assert np.abs(np.asarray(batch)[i].astype(int) - expected).max() <= 1, file
 
 
+def test_bicubic_is_pillows(folder):
+    with feed.Loader(folder, 30, 96, seed=2, interpolation="bicubic", flip=0, dtype="u8", layout="nhwc", form="batch") as loader:
+        batch = next(iter(loader))
+    files = sorted(folder.glob("*/*.jpg"))
+    for got, index, (x, y, w, h, _) in zip(np.asarray(batch), batch.indices, batch.views):
+        image = Image.open(files[index]).convert("RGB").crop((x, y, x + w, y + h))
+        assert np.abs(got.astype(int) - np.asarray(image.resize((96, 96), Image.BICUBIC))).max() <= 1, files[index]
+
+
+def adjusted(image, kind, factor):
+    """As torchvision's functional.adjust_* do it to a Pillow image."""
+    if kind == "hue":
+        h, s, v = image.convert("HSV").split()
+        turned = np.asarray(h, np.uint8) + np.uint8(int(factor * 255) % 256)
+        return Image.merge("HSV", (Image.fromarray(turned), s, v)).convert("RGB")
+    return {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}[kind](image).enhance(factor)
+
+
+@pytest.mark.parametrize("kind,factor", [("brightness", 0.4), ("brightness", 1.7), ("contrast", 0.3), ("contrast", 1.9), ("saturation", 0.2),
+                                         ("saturation", 2.5), ("saturation", 0.0), ("hue", 0.13), ("hue", -0.5), ("hue", -0.31)])
+def test_colours_are_changed_as_pillow_does(folder, kind, factor):
+    options = {"augment": "stretch", "shuffle": False, "dtype": "u8", "layout": "nhwc", "form": "numpy"}
+    with feed.Loader(folder, 30, 64, **options) as plain, feed.Loader(folder, 30, 64, **{kind: [factor, factor]}, **options) as changed:
+        for before, after in zip(next(iter(plain))[0], next(iter(changed))[0]):
+            assert (np.asarray(adjusted(Image.fromarray(before), kind, factor)) == after).all()
+
+
+def test_colours_change_in_an_order_that_is_drawn(folder):
+    factors = {"brightness": 1.5, "contrast": 0.5, "saturation": 0.3}
+    options = {"augment": "stretch", "shuffle": False, "dtype": "u8", "layout": "nhwc", "form": "numpy"}
+    seen = set()
+    with feed.Loader(folder, 30, 64, **options) as plain, feed.Loader(folder, 30, 64, **{k: [v, v] for k, v in factors.items()}, **options) as changed:
+        for before, after in zip(next(iter(plain))[0], next(iter(changed))[0]):
+            orders = []
+            for order in itertools.permutations(factors):
+                image = Image.fromarray(before)
+                for kind in order:
+                    image = adjusted(image, kind, factors[kind])
+                if (np.asarray(image) == after).all():
+                    orders.append(order)
+            assert orders
+            seen.add(orders[0])
+    assert len(seen) > 2
+
+
 def test_types_hold_the_same_values(folder):
     torch = pytest.importorskip("torch")
     values = {}
@@ -249,6 +295,10 @@ class Compose:
         self.transforms = transforms
 
 
+class ColorJitter:
+    brightness, contrast, saturation, hue = (0.6, 1.4), (0.6, 1.4), None, (-0.1, 0.1)
+
+
 class GaussianBlur:
     pass
 
@@ -256,10 +306,13 @@ class GaussianBlur:
 def test_transforms_become_options(folder):
     known = Compose([RandomResizedCrop(), RandomHorizontalFlip(), ToTensor(), Normalize()])
     assert feed.options_from_transforms(known) == {
-        "augment": "random_crop", "size": [64, 64], "scale": [0.2, 1.0], "ratio": [0.8, 1.25], "flip": 0.25, "dtype": "f32",
-        "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+        "augment": "random_crop", "size": [64, 64], "scale": [0.2, 1.0], "ratio": [0.8, 1.25], "interpolation": "bilinear", "flip": 0.25,
+        "dtype": "f32", "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
     with feed.Loader(folder, 4, transform=known, form="batch") as loader:
         assert next(iter(loader)).shape == (4, 3, 64, 64)
+    assert feed.options_from_transforms([RandomResizedCrop(), ColorJitter(), ToTensor()])["hue"] == [-0.1, 0.1]
+    with pytest.raises(ValueError, match="behind ToTensor"):
+        feed.options_from_transforms([RandomResizedCrop(), ToTensor(), ColorJitter()])
     with pytest.raises(ValueError, match="GaussianBlur"):
         feed.options_from_transforms([RandomResizedCrop(), GaussianBlur()])
 

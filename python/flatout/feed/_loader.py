@@ -107,7 +107,8 @@ class Loader:
     batch_size, size: samples in a batch; width and height of a sample (or a pair: height, width).
     transform: instead of the options from `size` on, a torchvision transform or list of them; one that is not known is a ValueError.
     augment: "random_crop" (torchvision's RandomResizedCrop with `scale` and `ratio`, then a mirror image with probability `flip`),
-        "center_crop" (Resize(`resize`), CenterCrop(`size`)) or "stretch" (Resize((size, size))); always antialiased bilinear.
+        "center_crop" (Resize(`resize`), CenterCrop(`size`)) or "stretch" (Resize((size, size))); always antialiased, interpolation
+        "bilinear" or "bicubic". brightness, contrast, saturation, hue: ranges of torchvision's ColorJitter, as (0.6, 1.4) or (-0.1, 0.1).
     dtype, layout: "f32", "f16", "bf16" (normalised by `mean` and `std`, of values 0 to 1) or "u8"; "nchw" or "nhwc".
     mode: "exact" (pixels as Pillow gives) or "scaled" (JPEG at reduced size, where that stays twice the target; for large photographs).
     orient: True turns pictures as their EXIF data say; torchvision does not, and by default this does not.
