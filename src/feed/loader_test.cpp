@@ -243,8 +243,11 @@ TEST(Source, HasTheLabelsAndTheOrderOfImageFolder) {
   ASSERT_TRUE(source.ok());
   EXPECT_EQ((*source)->classes(), (std::vector<std::string>{"a", "b", "c", "c-1"}));
   std::vector<std::pair<std::string, int64_t>> found;
-  for (uint64_t i = 0; i < (*source)->count(); ++i)
-    found.emplace_back((*source)->name(i).substr(folder.path().size() + 1), (*source)->label(i));
+  for (uint64_t i = 0; i < (*source)->count(); ++i) {
+    Sample sample;
+    ASSERT_TRUE((*source)->read(i, sample).ok());
+    found.emplace_back((*source)->name(i).substr(folder.path().size() + 1), sample.label);
+  }
   EXPECT_EQ(found, (std::vector<std::pair<std::string, int64_t>>{{"a/x.webp", 0},
                                                                  {"a/z/9.jpeg", 0},
                                                                  {"b/1.PNG", 1},
