@@ -476,6 +476,19 @@ def test_orientation_is_pillows_exif_transpose(tmp_path, form):
         assert np.abs(got[i].astype(int) - np.asarray(upright.resize((45, 37), Image.BILINEAR))).max() <= 1, path
 
 
+def test_the_example_in_cpp_reads_a_data_set(folder, tmp_path):
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = tmp_path / "read_pictures"
+    subprocess.run([compiler, "-std=c++17", f"-I{ROOT}/include", ROOT / "examples/read_pictures.cpp", LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}", "-o", program], check=True)
+    with feed.Loader(folder, 30, 224, shuffle=False, mean=[0, 0, 0], std=[1, 1, 1], form="numpy") as loader:
+        mean = next(iter(loader))[0].mean((0, 2, 3), dtype=np.float64)
+    done = subprocess.run([program, folder], capture_output=True, text=True, check=True)
+    assert done.stdout == f"30 pictures, mean {mean[0]:.4f} {mean[1]:.4f} {mean[2]:.4f}\n"
+    assert subprocess.run([program, tmp_path / "nowhere"], capture_output=True, check=False).returncode == 1
+
+
 # -- bad files --
 
 
