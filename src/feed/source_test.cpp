@@ -67,7 +67,8 @@ TEST(TarSource, GroupsMembersAsWebDatasetDoes) {
   add_member(tar, "a/0001.jpg", "first");
   add_member(tar, "a/0001.cls", "7\n");
   add_member(tar, "a/0002.cls", "8");
-  add_member(tar, "a/0002.seg.png", "second");
+  add_member(tar, "a/0002.jpg", "second");
+  add_member(tar, "a/0002.seg.png", "a mask");
   add_member(tar, "a/0002.txt", "a caption");
   add_member(tar, "a/0003.json", R"({"label": -3, "label_name": "cat"})");
   add_member(tar, "a/0003.jpeg", "third");
@@ -85,7 +86,7 @@ TEST(TarSource, GroupsMembersAsWebDatasetDoes) {
                                 {"", 0, Outcome::kMissingField},
                                 {"", 0, Outcome::kMissingField},
                                 {"", 0, Outcome::kMissingField}}));
-  EXPECT_EQ(source->name(1), folder.path() + "/x-000.tar/a/0002.seg.png");
+  EXPECT_EQ(source->name(1), folder.path() + "/x-000.tar/a/0002.jpg");
   EXPECT_TRUE(source->damage().empty());
 }
 
@@ -96,13 +97,14 @@ TEST(TarSource, TakesFoldersAsClassesWhereNothingElseTells) {
   add_member(one, "train/cat/2.jpg", "2");
   add_member(one, "train/cat/2.json", R"({"caption": "no label"})");
   end_tar(one);
-  add_member(two, "train/dog/3.jpg", "3");
+  add_member(two, "train/dog/3.1.jpg", "3");
+  add_member(two, "train/dog/3.2.jpg", "4");
   end_tar(two);
   folder.write("s-00.tar", one);
   folder.write("s-01.tar", two);
   const auto source = open(folder.path() + "/s-{00..01}.tar");
   EXPECT_EQ(source->classes(), (std::vector<std::string>{"cat", "dog"}));
-  EXPECT_EQ(all_of(*source), (std::vector<Taken>{{"1", 1, Outcome::kOk}, {"2", 0, Outcome::kOk}, {"3", 1, Outcome::kOk}}));
+  EXPECT_EQ(all_of(*source), (std::vector<Taken>{{"1", 1, Outcome::kOk}, {"2", 0, Outcome::kOk}, {"3", 1, Outcome::kOk}, {"4", 1, Outcome::kOk}}));
 }
 
 TEST(TarSource, ReadsLongNamesOfBothKinds) {

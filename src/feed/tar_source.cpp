@@ -97,9 +97,7 @@ class TarSource : public Source {
 
   uint64_t count() const override { return rows_.size(); }
   std::string name(uint64_t index) const override {
-    const size_t end = index + 1 < rows_.size() ? rows_[index + 1].name : names_.size();
-    return shards_.path(rows_[index].shard) + "/" +
-           names_.substr(rows_[index].name, end - rows_[index].name);
+    return shards_.path(rows_[index].shard) + "/" + member_name(index);
   }
   Result<Verdict> read(uint64_t index, Sample& out) const override;
   const std::vector<std::string>& classes() const override { return classes_; }
@@ -114,14 +112,17 @@ class TarSource : public Source {
     uint32_t label_bytes = 0;
     uint32_t shard = 0;
     LabelKind label = LabelKind::kNone;
+    bool further = false;  // a picture behind the first of its name
   };
+  const char* member_name(uint64_t index) const { return names_.c_str() + rows_[index].name; }
   Status add(size_t shard, const DataFile& file, const TarMember& member);
   void label_by_folder();
 
   Shards shards_;
   std::vector<Row> rows_;
-  std::string names_;
-  std::string key_;  // of the sample that members are being added to
+  std::string names_;   // each ends with a zero
+  std::string key_;     // of the sample that members are being added to,
+  size_t sample_ = 0;   // and its row
   bool has_labels_ = false;
   std::optional<bool> json_has_labels_;  // as the first of them has or not
   std::vector<std::string> classes_;
@@ -146,22 +147,30 @@ Status TarSource::add(size_t shard, const DataFile& file, const TarMember& membe
   if (ending == "json" && *json_has_labels_) label = LabelKind::kJson;
   if (!picture && label == LabelKind::kNone) return {};
   std::string key = std::to_string(shard) + "/" + member.name.substr(0, dot);
-  // A second picture of the same name is a sample of its own: cat.left.jpg, cat.right.jpg.
-  if (rows_.empty() || key != key_ || (picture && rows_.back().offset != 0)) {
+  const bool further = key == key_ && picture && rows_[sample_].offset != 0;
+  if (key != key_ || further) {
+    if (!further) sample_ = rows_.size();
     Row row;
     row.name = names_.size();
     row.shard = static_cast<uint32_t>(shard);
-    names_ += picture ? member.name : member.name.substr(0, dot);
+    row.further = further;
     rows_.push_back(row);
   }
   key_ = std::move(key);
-  Row& row = rows_.back();
   if (picture) {
+    Row& row = rows_.back();
     row.offset = member.offset;
     row.bytes = static_cast<uint32_t>(std::min(member.bytes, Limits().file_bytes + 1));
     names_.resize(row.name);
-    names_ += member.name;
-  } else if (row.label != LabelKind::kText) {  // which goes before JSON
+    names_ += member.name + '\0';
+    return {};
+  }
+  Row& row = rows_[sample_];
+  if (row.offset == 0) {
+    names_.resize(row.name);
+    names_ += member.name.substr(0, dot) + '\0';
+  }
+  if (row.label != LabelKind::kText) {  // which goes before JSON
     row.label = label;
     row.label_offset = member.offset;
     row.label_bytes = static_cast<uint32_t>(std::min(member.bytes, kLongestText));
@@ -181,15 +190,19 @@ Status TarSource::index() {
     key_.clear();
     if (!verdict.ok()) damage_.push_back({shards_.path(shard), std::move(verdict)});
   }
-  if (!has_labels_) label_by_folder();
+  // Of labelled samples other pictures are masks and the like; else each is a sample: 2.1.jpg, 2.2.jpg.
+  if (has_labels_) {
+    std::erase_if(rows_, [](const Row& row) { return row.further; });
+  } else {
+    label_by_folder();
+  }
   return {};
 }
 
 void TarSource::label_by_folder() {
   std::map<std::string, uint64_t> labels;
   const auto folder_of = [&](size_t i) {
-    const size_t end = i + 1 < rows_.size() ? rows_[i + 1].name : names_.size();
-    const std::string_view name = std::string_view(names_).substr(rows_[i].name, end - rows_[i].name);
+    const std::string_view name = member_name(i);
     const size_t slash = name.rfind('/');
     if (slash == std::string_view::npos) return std::string();
     const size_t before = name.rfind('/', slash - 1);
