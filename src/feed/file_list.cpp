@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "feed/files.h"
 #include "feed/picture.h"
 
 namespace flatout::feed {
@@ -152,6 +153,10 @@ Result<Verdict> FileList::read(uint64_t index, Sample& out) const {
   out.label = labels_[index];
   if (out.label == kNoLabel) return Verdict{Outcome::kMissingField, "the list has no label for it"};
   return Verdict{};
+}
+
+void FileList::will_need(uint64_t index) const {
+  if (const auto file = DataFile::open(name(index)); file.ok()) file->will_need(0, file->bytes());
 }
 
 Result<std::unique_ptr<Source>> parse_list(std::string_view text, const std::string& root) {

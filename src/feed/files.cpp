@@ -66,6 +66,10 @@ Result<size_t> DataFile::read(uint64_t offset, std::span<uint8_t> out) const {
   return done;
 }
 
+void DataFile::will_need(uint64_t offset, uint64_t bytes) const {
+  ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+}
+
 Result<Shards> Shards::open(std::vector<std::string> paths) {
   Shards shards;
   shards.paths_ = std::move(paths);
@@ -89,6 +93,11 @@ Status Shards::read(size_t shard, uint64_t offset, uint64_t bytes,
   }
   out.resize(got);
   return {};
+}
+
+void Shards::will_need(size_t shard, uint64_t offset, uint64_t bytes) const {
+  if (!kept_.empty()) return kept_[shard].will_need(offset, bytes);
+  if (const auto opened = file(shard); opened.ok()) opened->will_need(offset, bytes);
 }
 
 Result<std::unique_ptr<MappedFile>> MappedFile::open(const std::string& path) {

@@ -24,6 +24,8 @@ class DataFile {
   uint64_t bytes() const { return bytes_; }
   /// Fills `out` from `offset` on and says how much of it: less where the file ends.
   Result<size_t> read(uint64_t offset, std::span<uint8_t> out) const;
+  /// Lets the kernel begin to read `bytes` from `offset` on into the page cache.
+  void will_need(uint64_t offset, uint64_t bytes) const;
 
  private:
   DataFile(int fd, uint64_t bytes, std::string path);
@@ -41,6 +43,7 @@ class Shards {
   const std::string& path(size_t shard) const { return paths_[shard]; }
   /// `bytes` from `offset` on, or what there is of them.
   Status read(size_t shard, uint64_t offset, uint64_t bytes, std::vector<uint8_t>& out) const;
+  void will_need(size_t shard, uint64_t offset, uint64_t bytes) const;
   Result<DataFile> file(size_t shard) const { return DataFile::open(paths_[shard]); }
 
  private:

@@ -19,6 +19,10 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kBadKept = 100;
+// A read from the page cache takes some 20 us; one that takes this long waits for storage, and more
+// of them at a time are better.
+constexpr int64_t kSlowReadNs = 1'000'000;
+constexpr int kReaders = 16;
 constexpr int kReplacements = 64;  // tried before a batch fails: more than a broken data set needs
 
 int allowed_processors() {
@@ -216,9 +220,13 @@ void Loader::stop() {
     stop_ = true;
   }
   wanted_.notify_all();
+  announced_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : readers_) thread.join();
   threads_.clear();
+  readers_.clear();
   flight_.clear();
+  ahead_.clear();
 }
 
 Shard Loader::shard(uint64_t first) const {
@@ -258,6 +266,34 @@ void Loader::open_batch() {
   batch.after = {enter_.epoch, std::min(taken, order_.count())};
   ++opened_;
   flight_.push_back(std::move(flight));
+  if (read_ns_.load(std::memory_order_relaxed) > kSlowReadNs) announce(*flight_.back());
+}
+
+// Has a batch's samples brought in. Under the lock, by one of the threads that stop() waits for first.
+void Loader::announce(const InFlight& flight) {
+  const Batch& batch = *flight.batch;
+  for (int slot = 0; slot < batch.count; ++slot) {
+    const uint64_t position = flight.shard.position(batch.first + static_cast<uint64_t>(slot));
+    ahead_.push_back(order_.index(batch.epoch, position));
+  }
+  while (readers_.size() < kReaders) {
+    readers_.emplace_back([this] { read_ahead(); });
+    pthread_setname_np(readers_.back().native_handle(), "flatout-read");
+  }
+  announced_.notify_all();
+}
+
+void Loader::read_ahead() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    announced_.wait(lock, [this] { return stop_ || !ahead_.empty(); });
+    if (stop_) return;
+    const uint64_t index = ahead_.front();
+    ahead_.pop_front();
+    lock.unlock();
+    source_->will_need(index);
+    lock.lock();
+  }
 }
 
 void Loader::work() {
@@ -327,6 +363,8 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
   FLATOUT_TRY(Verdict verdict, source_->read(index, worker.sample));
   const std::span<const uint8_t> picture = worker.sample.picture;
   const Nanos read = clock.wall();
+  const int64_t of_late = read_ns_.load(std::memory_order_relaxed);
+  read_ns_.store(of_late + (read.count() - of_late) / 8, std::memory_order_relaxed);
   const size_t at = static_cast<size_t>(slot);
   usable = false;
   if (verdict.ok()) verdict = renderer.open(picture, options_.orient);

@@ -1,10 +1,12 @@
 // The pipeline: threads that read, decode, augment and write samples straight into batches, a few
-// batches ahead of the one who takes them, across the end of an epoch too.
+// batches ahead of the one who takes them, across the end of an epoch too. Where storage is slow,
+// other threads have each batch's samples brought into the page cache as it begins.
 #pragma once
 
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -118,7 +120,9 @@ class Loader {
   void start(Place place);
   void stop();
   void work();
+  void read_ahead();
   void open_batch();
+  void announce(const InFlight& flight);
   bool front_is_done() const;
   Shard shard(uint64_t first) const;
   Status make_sample(Worker& worker, Batch& batch, int slot, uint64_t position);
@@ -136,6 +140,9 @@ class Loader {
   mutable std::mutex mutex_;
   std::condition_variable wanted_;  // by workers: room for a batch, or the end
   std::condition_variable ready_;   // by next(): a sample is done
+  std::condition_variable announced_;  // by the threads that read ahead
+  std::deque<uint64_t> ahead_;         // samples that they are to bring in
+  std::atomic<int64_t> read_ns_{0};    // what reading a sample takes of late
   std::deque<std::unique_ptr<InFlight>> flight_;
   Place enter_;          // where the epoch being opened was entered
   uint64_t opened_ = 0;  // batches of it that have been opened
@@ -143,6 +150,7 @@ class Loader {
   bool stop_ = false;
   pid_t process_ = 0;
   std::vector<std::thread> threads_;
+  std::vector<std::thread> readers_;  // none until reading is slow
   Report report_;
 };
 

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "feed/testing/pictures.h"
 
@@ -232,6 +235,45 @@ TEST(Loader, RefusesOptionsThatCannotBe) {
   options.ranks = 2;
   options.rank = 2;
   EXPECT_FALSE(options.check().ok());
+}
+
+// Pictures in memory, slow to read.
+class SlowSource : public Source {
+ public:
+  uint64_t count() const override { return 40; }
+  std::string name(uint64_t index) const override { return std::to_string(index); }
+  Result<Verdict> read(uint64_t index, Sample& out) const override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    out.bytes = make_jpeg({}, static_cast<unsigned>(index));
+    out.picture = out.bytes;
+    return Verdict{};
+  }
+  void will_need(uint64_t index) const override {
+    const std::lock_guard lock(mutex);
+    announced.insert(index);
+  }
+  const std::vector<std::string>& classes() const override { return none; }
+  const std::vector<BadSample>& damage() const override { return whole; }
+
+  mutable std::mutex mutex;
+  mutable std::multiset<uint64_t> announced;
+  std::vector<std::string> none;
+  std::vector<BadSample> whole;
+};
+
+TEST(Loader, AnnouncesSamplesWhereReadingIsSlow) {
+  auto source = std::make_unique<SlowSource>();
+  const SlowSource& slow = *source;
+  auto loader = Loader::open(std::move(source), small());
+  ASSERT_TRUE(loader.ok());
+  std::set<int64_t> seen;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const Taken taken = rest_of_epoch(**loader);
+    seen.insert(taken.indices.begin(), taken.indices.end());
+  }
+  EXPECT_EQ(seen.size(), 40U);
+  const std::lock_guard lock(slow.mutex);
+  EXPECT_GT(slow.announced.size(), 0U);
 }
 
 TEST(Source, HasTheLabelsAndTheOrderOfImageFolder) {

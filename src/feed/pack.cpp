@@ -111,6 +111,10 @@ class PackSource : public Source {
       return Verdict{Outcome::kCorrupt, "the sample's checksum is wrong"};
     return Verdict{};
   }
+  void will_need(uint64_t index) const override {
+    const Row place = row(index);
+    file_.will_need(place.offset, place.bytes);
+  }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<BadSample>& damage() const override { return damage_; }
   std::string seek_index() const override { return path_ + ".seek"; }

@@ -30,6 +30,9 @@ class Source {
   /// Thread-safe. An Error is one of the machine (a file that is gone); what is wrong with the sample
   /// itself is in the verdict.
   virtual Result<Verdict> read(uint64_t index, Sample& out) const = 0;
+  /// This sample will be read soon: begins to bring it into the page cache. Thread-safe; may take as
+  /// long as opening its file does.
+  virtual void will_need(uint64_t) const {}
   /// Names of the labels, where they have any; label i is classes()[i].
   virtual const std::vector<std::string>& classes() const = 0;
   /// Archives that are damaged: what follows the damage is no sample.
