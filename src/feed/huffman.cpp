@@ -33,8 +33,10 @@ bool has_ff(uint64_t word) {
   return ((~word - kOnes) & word & (kOnes << 7)) != 0;
 }
 
+}  // namespace
+
 // The bits at hand, in variables of their own so that they stay in registers.
-struct Bits {
+struct ScanDecoder::Bits {
   uint64_t buffer;
   int count;
   int beyond;
@@ -86,8 +88,6 @@ struct Bits {
     return value;
   }
 };
-
-}  // namespace
 
 void HuffmanTable::make(const uint8_t lengths[17], const uint8_t symbols[256]) {
   int count = 0;

@@ -86,6 +86,7 @@ class ScanDecoder {
   bool seek(uint32_t mcu, const Checkpoint& place);
 
  private:
+  struct Bits;
   template <bool kStore>
   bool decode(int16_t* const* blocks);
   bool restart();

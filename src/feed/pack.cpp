@@ -146,7 +146,7 @@ Result<PackResult> pack(const Source& source, const std::string& path, int threa
   const size_t workers = workers_for(threads);
   std::vector<std::unique_ptr<PictureDecoder>> decoders;
   for (size_t i = 0; i < workers; ++i) decoders.push_back(std::make_unique<PictureDecoder>());
-  FLATOUT_TRY_STATUS(in_order(
+  const Status packed_all = in_order(
       source.count(), workers,
       [&](uint64_t i, size_t worker) { return prepare(source, i, *decoders[worker]); },
       [&](Packed&& packed) -> Status {
@@ -161,7 +161,8 @@ Result<PackResult> pack(const Source& source, const std::string& path, int threa
         ++result.samples;
         result.indexed += packed.checkpoints.empty() ? 0 : 1;
         return seek->append(fingerprint(packed.picture), packed.checkpoints);
-      }));
+      });
+  FLATOUT_TRY_STATUS(packed_all);
   nlohmann::json classes = nlohmann::json::array();
   for (const std::string& name : source.classes()) classes.push_back(to_utf8(name));
   Header header{};
