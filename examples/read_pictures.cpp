@@ -1,7 +1,9 @@
 // The input pipeline in a C++ program: the mean of every channel over one epoch of a data set.
 //
-//   g++ -O2 -std=c++17 -Iinclude examples/read_pictures.cpp build/release/libflatout_feed.so -Wl,-rpath,build/release -o read_pictures
-//   ./read_pictures train/        (a folder, 'shards/train-{000..146}.tar', records.tfrecord, train.fpack)
+//   g++ -O2 -std=c++17 -Iinclude examples/read_pictures.cpp build/release/libflatout_feed.so
+//   -Wl,-rpath,build/release -o read_pictures
+//   ./read_pictures train/        (a folder, 'shards/train-{000..146}.tar', records.tfrecord,
+//   train.fpack)
 #include <flatout/feed.h>
 
 #include <cstdio>
@@ -12,7 +14,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   flatout_feed* feed = flatout_feed_open(
-      argv[1], R"({"batch": 64, "size": 224, "mean": [0, 0, 0], "std": [1, 1, 1], "shuffle": false})");
+      argv[1],
+      R"({"batch": 64, "size": 224, "mean": [0, 0, 0], "std": [1, 1, 1], "shuffle": false})");
   if (feed == nullptr) {
     std::fprintf(stderr, "%s\n", flatout_feed_error());
     return 1;

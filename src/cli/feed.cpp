@@ -53,17 +53,18 @@ const Usage kVerify{"feed verify",
                     1,
                     1};
 
-const Usage kPack{"feed pack",
-                  "PATH --output FILE [options]",
-                  "Packs a data set into one file as it is, with labels, checksums and a seek index beside it.",
-                  "  flatout feed pack train/ --output train.fpack\n"
-                  "  flatout feed pack 'shards/train-{000..146}.tar' --output train.fpack",
-                  {"output", "threads", "fail_on", "verbose"},
-                  true,
-                  false,
-                  false,
-                  1,
-                  1};
+const Usage kPack{
+    "feed pack",
+    "PATH --output FILE [options]",
+    "Packs a data set into one file as it is, with labels, checksums and a seek index beside it.",
+    "  flatout feed pack train/ --output train.fpack\n"
+    "  flatout feed pack 'shards/train-{000..146}.tar' --output train.fpack",
+    {"output", "threads", "fail_on", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
 
 // True where it is one of verify's and pack's.
 bool is_fail_on(const std::string& fail_on) { return fail_on.empty() || fail_on == "any"; }

@@ -1,5 +1,5 @@
-// Colour jitter, as torchvision's ColorJitter does it to a Pillow image: brightness, contrast, saturation and
-// hue, each by a factor, one after the other.
+// Colour jitter, as torchvision's ColorJitter does it to a Pillow image: brightness, contrast,
+// saturation and hue, each by a factor, one after the other.
 #pragma once
 
 #include <array>

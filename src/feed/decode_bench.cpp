@@ -1,4 +1,5 @@
-// A JPEG of 500 x 375 and a part of it: by libjpeg alone, with our entropy decoder, from a seek index.
+// A JPEG of 500 x 375 and a part of it: by libjpeg alone, with our entropy decoder, from a seek
+// index.
 #include <benchmark/benchmark.h>
 
 #include "feed/picture.h"
@@ -33,7 +34,8 @@ void decode(benchmark::State& state, const Rect& part) {
   how.stock = state.range(0) == kStock;
   if (state.range(0) == kIndexed) how.checkpoints = found;
   for (auto _ : state) {
-    if (!decoder.open(data).ok() || !decoder.decode(part, how, ignore).ok()) state.SkipWithError("it fails");
+    if (!decoder.open(data).ok() || !decoder.decode(part, how, ignore).ok())
+      state.SkipWithError("it fails");
   }
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(data.size()));
 }

@@ -169,7 +169,8 @@ Result<std::unique_ptr<Source>> parse_list(std::string_view text, const std::str
     rows = text_rows(text);
   }
   if (rows.empty())
-    return Error{Code::kBadInput, "the list is empty", "expected are a name and a label: cat.jpg,3"};
+    return Error{Code::kBadInput, "the list is empty",
+                 "expected are a name and a label: cat.jpg,3"};
   std::map<std::string, int64_t> labels;
   bool numbers = true;
   bool any = false;

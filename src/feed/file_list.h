@@ -36,10 +36,10 @@ class FileList : public Source {
 };
 
 /// The list that `text` is; its names are below `root`. Lines of a name and a label, divided by a
-/// comma, a tab or a blank (a label is a number or a word; classes are the words, sorted; a line may
-/// have none); im2rec's lists; JSON: {"name": label}, or an array or lines of [name, label] or of
-/// objects with a name ("file", "file_name", "path", "image") and a "label" or "class".
-/// Errors: kBadInput, with the line.
+/// comma, a tab or a blank (a label is a number or a word; classes are the words, sorted; a line
+/// may have none); im2rec's lists; JSON: {"name": label}, or an array or lines of [name, label] or
+/// of objects with a name ("file", "file_name", "path", "image") and a "label" or "class". Errors:
+/// kBadInput, with the line.
 Result<std::unique_ptr<Source>> parse_list(std::string_view text, const std::string& root);
 
 }  // namespace flatout::feed

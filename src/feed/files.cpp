@@ -19,8 +19,8 @@ constexpr size_t kBuffer = 1 << 20;
 
 Error error_of(std::string_view verb, const std::string& path) {
   const int err = errno;
-  return fs::error_from_errno(err, std::string("cannot ") + std::string(verb) + " " +
-                                       escape_terminal(path));
+  return fs::error_from_errno(
+      err, std::string("cannot ") + std::string(verb) + " " + escape_terminal(path));
 }
 
 Status write_all(int fd, std::string_view bytes, const std::string& path) {
@@ -56,8 +56,8 @@ Result<DataFile> DataFile::open(const std::string& path) {
 Result<size_t> DataFile::read(uint64_t offset, std::span<uint8_t> out) const {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t got = ::pread(fd_, out.data() + done, out.size() - done,
-                                static_cast<off_t>(offset + done));
+    const ssize_t got =
+        ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return error_of("read", path_);
     if (got == 0) break;

@@ -66,8 +66,8 @@ class MappedFile {
   std::string_view bytes_;
 };
 
-/// A file that is written from its beginning to its end and gets its name when it is whole; if it is
-/// dropped before, or the process dies, nothing is there under that name but what was before.
+/// A file that is written from its beginning to its end and gets its name when it is whole; if it
+/// is dropped before, or the process dies, nothing is there under that name but what was before.
 class FileWriter {
  public:
   static Result<std::unique_ptr<FileWriter>> create(const std::string& path);

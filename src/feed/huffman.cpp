@@ -7,10 +7,10 @@ namespace flatout::feed {
 namespace {
 
 // Zigzag number to place in the block.
-constexpr uint8_t kNatural[64] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
-    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
-    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
+constexpr uint8_t kNatural[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
+                                  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
+                                  35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+                                  58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
 constexpr unsigned kSixteenZeros = 0xF0;  // other symbols without a value end the block
 
@@ -118,8 +118,8 @@ void HuffmanTable::make(const uint8_t lengths[17], const uint8_t symbols[256]) {
   make_pairs();
 }
 
-// First one coefficient, or the end of the block, for all bits that can be looked at; then with what
-// the rest of the bits hold.
+// First one coefficient, or the end of the block, for all bits that can be looked at; then with
+// what the rest of the bits hold.
 void HuffmanTable::make_pairs() {
   pairs_.fill(pair(0, kNotHere, 63, 63, 0, 0));
   size_t place = 0;
@@ -135,7 +135,8 @@ void HuffmanTable::make_pairs() {
       for (unsigned value = 0; value < 1U << size; ++value) {
         uint64_t entry = pair(bits, run + 1, run, run, extend(value, size), extend(value, size));
         if (size == 0 && symbol != kSixteenZeros) entry = pair(bits, kBlockEnd, 0, 0, 0, 0);
-        const size_t first = (static_cast<size_t>(code) << (kPairBits - n)) + (size_t{value} << rest);
+        const size_t first =
+            (static_cast<size_t>(code) << (kPairBits - n)) + (size_t{value} << rest);
         std::fill_n(pairs_.begin() + static_cast<std::ptrdiff_t>(first), size_t{1} << rest, entry);
       }
     }
@@ -149,8 +150,8 @@ void HuffmanTable::make_pairs() {
     if (next_of(then) == kNotHere || bits + bits_of(then) > kPairBits) continue;
     const bool ends = next_of(then) == kBlockEnd;
     const unsigned skip2 = ends ? skip_of(one[i]) : next + skip_of(then);
-    pairs_[i] = pair(bits + bits_of(then), ends ? kBlockEnd : next + next_of(then), skip_of(one[i]), skip2,
-                     value_of(one[i]), ends ? value_of(one[i]) : value_of(then));
+    pairs_[i] = pair(bits + bits_of(then), ends ? kBlockEnd : next + next_of(then), skip_of(one[i]),
+                     skip2, value_of(one[i]), ends ? value_of(one[i]) : value_of(then));
   }
 }
 
@@ -167,7 +168,8 @@ void ScanDecoder::start(std::span<const uint8_t> scan, const ScanLayout& layout)
 
 template <bool kStore>
 bool ScanDecoder::decode([[maybe_unused]] int16_t* const* blocks) {
-  if (layout_.restart_interval > 0 && mcu_ > 0 && mcu_ % layout_.restart_interval == 0 && !restart())
+  if (layout_.restart_interval > 0 && mcu_ > 0 && mcu_ % layout_.restart_interval == 0 &&
+      !restart())
     return false;
   using Table = HuffmanTable;
   Bits bits{buffer_, bits_, beyond_, at_, end_};
@@ -260,7 +262,8 @@ bool ScanDecoder::restart() {
 Checkpoint ScanDecoder::checkpoint() const {
   const uint8_t* byte = at_;
   int left = bits_ - beyond_;
-  for (; left > 0; left -= 8) byte -= byte - begin_ >= 2 && byte[-1] == 0 && byte[-2] == 0xFF ? 2 : 1;
+  for (; left > 0; left -= 8)
+    byte -= byte - begin_ >= 2 && byte[-1] == 0 && byte[-2] == 0xFF ? 2 : 1;
   Checkpoint place;
   place.bit = static_cast<uint32_t>(byte - begin_) * 8 + static_cast<uint32_t>(-left);
   for (size_t i = 0; i < 4; ++i) place.dc[i] = static_cast<int16_t>(dc_[i]);

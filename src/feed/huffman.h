@@ -1,9 +1,9 @@
-// Huffman decoding of sequential JPEG (ITU-T T.81, F.2.2): 64 bits at a time, up to two coefficients a
-// look-up, and from the middle of a scan where its place is known.
+// Huffman decoding of sequential JPEG (ITU-T T.81, F.2.2): 64 bits at a time, up to two
+// coefficients a look-up, and from the middle of a scan where its place is known.
 //
-// Only what is written as the standard says is decoded. At the first irregularity decoding ends, and
-// the caller decodes the picture with libjpeg, which has rules of its own for damaged data. So what
-// is decoded here equals libjpeg's coefficients to the bit, and what is not is libjpeg's.
+// Only what is written as the standard says is decoded. At the first irregularity decoding ends,
+// and the caller decodes the picture with libjpeg, which has rules of its own for damaged data. So
+// what is decoded here equals libjpeg's coefficients to the bit, and what is not is libjpeg's.
 #pragma once
 
 #include <array>
@@ -15,18 +15,18 @@ namespace flatout::feed {
 /// The tables of one Huffman code; those of a code that is the same as the one before are kept.
 class HuffmanTable {
  public:
-  /// As in a DHT segment: lengths[n] codes of n bits (1 to 16) and their symbols, in order. The code
-  /// has to be one that libjpeg accepts.
+  /// As in a DHT segment: lengths[n] codes of n bits (1 to 16) and their symbols, in order. The
+  /// code has to be one that libjpeg accepts.
   void make(const uint8_t lengths[17], const uint8_t symbols[256]);
 
  private:
   friend class ScanDecoder;
-  static constexpr int kPairBits = 11;   // looked at to find up to two coefficients
-  static constexpr int kShortBits = 9;   // looked at to find one symbol
+  static constexpr int kPairBits = 11;  // looked at to find up to two coefficients
+  static constexpr int kShortBits = 9;  // looked at to find one symbol
 
-  // What follows in the bits that were looked at, in one word: bits taken; how far the coefficient's
-  // number moves; distance to the first and to the second coefficient; their values. With one
-  // coefficient only both are that one. The end of a block moves by kBlockEnd.
+  // What follows in the bits that were looked at, in one word: bits taken; how far the
+  // coefficient's number moves; distance to the first and to the second coefficient; their values.
+  // With one coefficient only both are that one. The end of a block moves by kBlockEnd.
   static constexpr unsigned kBlockEnd = 64;
   static constexpr unsigned kNotHere = 128;  // longer than what was looked at
   static uint64_t pair(unsigned bits, unsigned next, unsigned skip, unsigned skip2, int value,
@@ -63,9 +63,9 @@ struct Checkpoint {
 /// What a scan consists of.
 struct ScanLayout {
   static constexpr int kMostBlocks = 10;  // of an MCU
-  int blocks = 0;                      // of an MCU
-  uint8_t component[kMostBlocks] = {};  // of each block
-  const HuffmanTable* dc[4] = {};       // of each component
+  int blocks = 0;                         // of an MCU
+  uint8_t component[kMostBlocks] = {};    // of each block
+  const HuffmanTable* dc[4] = {};         // of each component
   const HuffmanTable* ac[4] = {};
   uint32_t mcus = 0;              // of the scan
   uint32_t restart_interval = 0;  // MCUs; 0: no restart markers
@@ -79,7 +79,9 @@ class ScanDecoder {
   uint32_t mcu() const { return mcu_; }
   /// Decodes an MCU into the blocks, in natural order; they have to be zero. Without blocks it only
   /// goes on behind it. False, for good, where the data are irregular.
-  bool next(int16_t* const* blocks) { return blocks != nullptr ? decode<true>(blocks) : decode<false>(nullptr); }
+  bool next(int16_t* const* blocks) {
+    return blocks != nullptr ? decode<true>(blocks) : decode<false>(nullptr);
+  }
   /// Of mcu().
   Checkpoint checkpoint() const;
   /// Goes to an MCU. False where that cannot be its place.

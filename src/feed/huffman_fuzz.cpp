@@ -1,5 +1,5 @@
-// Scans of any bytes, below headers that are whole: what our entropy decoder takes for regular has the
-// coefficients that libjpeg finds, and libjpeg has nothing to say against it.
+// Scans of any bytes, below headers that are whole: what our entropy decoder takes for regular has
+// the coefficients that libjpeg finds, and libjpeg has nothing to say against it.
 #include "feed/huffman.h"
 
 #include <algorithm>
@@ -33,7 +33,8 @@ std::vector<uint8_t> picture_from(const uint8_t* bytes, size_t size) {
   if (mode == 0) return {bytes, bytes + size};
   if (mode == 1) {
     const uint8_t start[] = {0xFF, 0xDA};
-    const auto scan = std::search(picture.begin(), picture.end(), std::begin(start), std::end(start));
+    const auto scan =
+        std::search(picture.begin(), picture.end(), std::begin(start), std::end(start));
     picture.erase(scan + 14 - (kind.grey ? 4 : 0), picture.end());
     picture.insert(picture.end(), bytes, bytes + size);
     return picture;

@@ -10,8 +10,8 @@
 
 namespace flatout::feed {
 
-/// take(make(i, worker)) for each i < count, in order, on the caller's thread; make runs on `workers`
-/// threads (0: one a core), each with its number. Ends at the first error of take.
+/// take(make(i, worker)) for each i < count, in order, on the caller's thread; make runs on
+/// `workers` threads (0: one a core), each with its number. Ends at the first error of take.
 template <class Make, class Take>
 Status in_order(uint64_t count, size_t workers, const Make& make, const Take& take) {
   constexpr uint64_t kBlock = 256;  // results that are held at a time
@@ -24,7 +24,8 @@ Status in_order(uint64_t count, size_t workers, const Make& make, const Take& ta
       for (uint64_t i = next++; i < end; i = next++) made[i - begin] = make(i, worker);
     };
     std::vector<std::thread> running;
-    for (size_t i = 1; i < std::min<uint64_t>(workers, made.size()); ++i) running.emplace_back(work, i);
+    for (size_t i = 1; i < std::min<uint64_t>(workers, made.size()); ++i)
+      running.emplace_back(work, i);
     work(0);
     for (std::thread& thread : running) thread.join();
     for (Made& each : made) FLATOUT_TRY_STATUS(take(std::move(each)));

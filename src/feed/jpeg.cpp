@@ -110,8 +110,8 @@ struct JpegDecoder::State {
   // Entropy decoding in libjpeg's place.
   ScanDecoder scan;
   ScanTables tables;
-  bool irregular = false;   // the data are for libjpeg to judge
-  uint32_t asked = 0;       // MCUs that libjpeg has asked for
+  bool irregular = false;                      // the data are for libjpeg to judge
+  uint32_t asked = 0;                          // MCUs that libjpeg has asked for
   uint32_t first_column = 0, last_column = 0;  // of MCUs that are needed
   std::span<const Checkpoint> known;
   std::vector<Checkpoint>* found = nullptr;
@@ -315,9 +315,9 @@ void JpegDecoder::State::go_to(uint32_t mcu) {
 void JpegDecoder::State::next_mcu(JBLOCKROW* blocks) {
   const uint32_t column = scan.mcu() % info.MCUs_per_row;
   if (column % kCheckpointMcus == 0) {
-    const size_t number = size_t{scan.mcu() / info.MCUs_per_row} *
-                              checkpoints_of_row(info.MCUs_per_row) +
-                          column / kCheckpointMcus;
+    const size_t number =
+        size_t{scan.mcu() / info.MCUs_per_row} * checkpoints_of_row(info.MCUs_per_row) +
+        column / kCheckpointMcus;
     // An index that leads elsewhere than decoding does is of another picture.
     if (!known.empty() && scan.checkpoint() != known[number]) irregular = true;
     if (found != nullptr) found->push_back(scan.checkpoint());

@@ -15,8 +15,8 @@ struct ScanTables {
   std::array<HuffmanTable, NUM_HUFF_TBLS> dc, ac;
 };
 
-/// Of a decompressor that jpeg_start_decompress has come back from, with tables that live in `tables`. False where the
-/// scan is not one of all components of a sequential picture.
+/// Of a decompressor that jpeg_start_decompress has come back from, with tables that live in
+/// `tables`. False where the scan is not one of all components of a sequential picture.
 bool describe_scan(const jpeg_decompress_struct& info, ScanTables& tables, ScanLayout& layout);
 
 }  // namespace flatout::feed

@@ -60,10 +60,11 @@ class StageClock {
 };
 
 Error unusable(const BadSample& bad) {
-  return {Code::kBadInput,
-          fmt::format("{}: {} ({})", escape_terminal(bad.file), outcome_name(bad.verdict.outcome),
-                      bad.verdict.detail),
-          "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
+  return {
+      Code::kBadInput,
+      fmt::format("{}: {} ({})", escape_terminal(bad.file), outcome_name(bad.verdict.outcome),
+                  bad.verdict.detail),
+      "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
 }
 
 // Only JPEG has scans to be indexed.
@@ -161,7 +162,7 @@ struct Loader::Worker {
   Renderer renderer;
   Sample sample;
   std::vector<Checkpoint> found;  // in the picture at hand
-  Report report;  // of the sample at hand; added to the loader's under its lock
+  Report report;                  // of the sample at hand; added to the loader's under its lock
 };
 
 Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
@@ -175,7 +176,8 @@ Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
                  "a smaller batch, or drop_last=False"};
   const std::vector<BadSample>& damage = loader->source_->damage();
   if (!damage.empty() && options.policy == Policy::kStrict) return unusable(damage[0]);
-  loader->report_.bad.assign(damage.begin(), damage.begin() + static_cast<std::ptrdiff_t>(std::min(damage.size(), kBadKept)));
+  loader->report_.bad.assign(damage.begin(), damage.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                                  damage.size(), kBadKept)));
   FLATOUT_TRY_STATUS(loader->open_index());
   loader->start({});
   return loader;
@@ -269,7 +271,8 @@ void Loader::open_batch() {
   if (read_ns_.load(std::memory_order_relaxed) > kSlowReadNs) announce(*flight_.back());
 }
 
-// Has a batch's samples brought in. Under the lock, by one of the threads that stop() waits for first.
+// Has a batch's samples brought in. Under the lock, by one of the threads that stop() waits for
+// first.
 void Loader::announce(const InFlight& flight) {
   const Batch& batch = *flight.batch;
   for (int slot = 0; slot < batch.count; ++slot) {
@@ -395,8 +398,8 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
   return {};
 }
 
-// The one that was made with the data, or the one that was asked for; what is not there yet has to be
-// writable now, not only after an epoch.
+// The one that was made with the data, or the one that was asked for; what is not there yet has to
+// be writable now, not only after an epoch.
 Status Loader::open_index() {
   if (options_.index == "off") return {};
   const bool in_file = options_.index != "memory";

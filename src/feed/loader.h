@@ -47,8 +47,8 @@ struct LoaderOptions {
   Layout layout = Layout::kNchw;
   float mean[3] = {0.485F, 0.456F, 0.406F};  // of ImageNet; for all types but u8
   float std[3] = {0.229F, 0.224F, 0.225F};
-  bool orient = false;              // turn pictures as their EXIF data say
-  std::string index = "memory";     // the seek index: kept in memory; "off"; or the file to keep it in
+  bool orient = false;           // turn pictures as their EXIF data say
+  std::string index = "memory";  // the seek index: kept in memory; "off"; or the file to keep it in
   uint64_t index_bytes = 64 << 20;  // that it may take in memory
   Limits limits;
 
@@ -96,8 +96,8 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   /// The next batch of the epoch; null once at its end, after which come those of the next epoch.
-  /// Errors (kStrict, or an unreadable file): the batch is lost, the next call goes on behind it. At
-  /// the end of an epoch a seek index that is kept in a file is written there.
+  /// Errors (kStrict, or an unreadable file): the batch is lost, the next call goes on behind it.
+  /// At the end of an epoch a seek index that is kept in a file is written there.
   Result<std::shared_ptr<Batch>> next();
   /// Waits at most so long; true once next() would not wait.
   bool wait(Nanos most);
@@ -138,8 +138,8 @@ class Loader {
   std::shared_ptr<Pool> pool_;
 
   mutable std::mutex mutex_;
-  std::condition_variable wanted_;  // by workers: room for a batch, or the end
-  std::condition_variable ready_;   // by next(): a sample is done
+  std::condition_variable wanted_;     // by workers: room for a batch, or the end
+  std::condition_variable ready_;      // by next(): a sample is done
   std::condition_variable announced_;  // by the threads that read ahead
   std::deque<uint64_t> ahead_;         // samples that they are to bring in
   std::atomic<int64_t> read_ns_{0};    // what reading a sample takes of late

@@ -21,12 +21,12 @@ class Turn {
   bool mirrors_x() const {
     return orientation_ == 2 || orientation_ == 3 || orientation_ == 7 || orientation_ == 8;
   }
-  bool mirrors_y() const { return orientation_ == 3 || orientation_ == 4 || orientation_ == 6 || orientation_ == 7; }
+  bool mirrors_y() const {
+    return orientation_ == 3 || orientation_ == 4 || orientation_ == 6 || orientation_ == 7;
+  }
 
   /// From stored to seen and back.
-  Size seen(Size size) const {
-    return transposes() ? Size{size.height, size.width} : size;
-  }
+  Size seen(Size size) const { return transposes() ? Size{size.height, size.width} : size; }
   /// A part of the seen picture, in the stored one, which is of `size`.
   Rect stored(const Rect& part, Size size) const {
     Rect out = transposes() ? Rect{part.y, part.x, part.height, part.width} : part;

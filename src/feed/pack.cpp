@@ -106,7 +106,8 @@ class PackSource : public Source {
     FLATOUT_TRY(const size_t got, file_.read(place.offset, out.bytes));
     out.bytes.resize(got);
     out.picture = out.bytes;
-    if (got < place.bytes) return Verdict{Outcome::kTruncated, "the file ends before the sample does"};
+    if (got < place.bytes)
+      return Verdict{Outcome::kTruncated, "the file ends before the sample does"};
     if (crc32c(out.picture) != place.crc32c)
       return Verdict{Outcome::kCorrupt, "the sample's checksum is wrong"};
     return Verdict{};

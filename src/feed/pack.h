@@ -1,5 +1,5 @@
-// Our own file of samples: pictures as they are, one after the other, then a table of where they lie, with
-// labels and checksums. Beside it lies its seek index, NAME.seek.
+// Our own file of samples: pictures as they are, one after the other, then a table of where they
+// lie, with labels and checksums. Beside it lies its seek index, NAME.seek.
 #pragma once
 
 #include <functional>
@@ -16,9 +16,9 @@ struct PackResult {
   uint64_t indexed = 0;  // that have a seek index
 };
 
-/// Packs all samples of `source` into the file `path`; `bad` is told of those that cannot be read, which
-/// are packed as they are. The file and its index appear when they are whole. threads 0: one a core.
-/// Errors: kIo, kDenied, and those of Source::read.
+/// Packs all samples of `source` into the file `path`; `bad` is told of those that cannot be read,
+/// which are packed as they are. The file and its index appear when they are whole. threads 0: one
+/// a core. Errors: kIo, kDenied, and those of Source::read.
 Result<PackResult> pack(const Source& source, const std::string& path, int threads,
                         const std::function<void(const BadSample&)>& bad);
 

@@ -49,7 +49,7 @@ struct Decoding {
   bool whole = false;    // look at everything up to the end, not only at what the part needs
   bool lenient = false;  // damage does not end it: all rows come
   bool stock = false;    // entropy decoding by libjpeg itself, which ours is checked against
-  std::span<const Checkpoint> checkpoints;  // of this very picture, where there are any
+  std::span<const Checkpoint> checkpoints;   // of this very picture, where there are any
   std::vector<Checkpoint>* found = nullptr;  // made those of the picture; empty: it can have none
 };
 

@@ -88,7 +88,8 @@ void Renderer::Resizer::rows(const uint8_t* first, size_t stride, int count) {
   spent += MonotonicClock::now() - begin;
 }
 
-// Row next_out_, to its place: in the target, or, where it is not as it has to be yet, on the canvas.
+// Row next_out_, to its place: in the target, or, where it is not as it has to be yet, on the
+// canvas.
 void Renderer::Resizer::write(const uint8_t* row) {
   const int place = plan_.upward ? height_ - 1 - next_out_ : next_out_;
   if (!plan_.transpose && plan_.colours.count == 0) return write_row(target_, place, row);
@@ -120,8 +121,7 @@ Verdict Renderer::render(const View& view, Mode mode, const Target& target, Deco
   const Size stored = decoder_.size();
   const Rect box = turn_.stored(view.box, stored);
   const Size whole = turn_.seen({view.whole_width, view.whole_height});
-  const Rect shown =
-      turn_.stored({view.skip_x, view.skip_y, target.width, target.height}, whole);
+  const Rect shown = turn_.stored({view.skip_x, view.skip_y, target.width, target.height}, whole);
   const bool mirrored = turn_.mirrors_x() != (view.flip && !turn_.transposes());
   Resizer::Plan plan;
   plan.transpose = turn_.transposes();

@@ -93,11 +93,12 @@ TEST(Decode, PartsEqualLibjpegsWholeToTheBit) {
           part.y = static_cast<int>(random() % static_cast<unsigned>(height - part.height + 1));
           const auto expected = cut(whole, width, part);
           for (const bool indexed : {false, true}) {
-            how.checkpoints = indexed ? std::span<const Checkpoint>(found) : std::span<const Checkpoint>();
+            how.checkpoints =
+                indexed ? std::span<const Checkpoint>(found) : std::span<const Checkpoint>();
             ASSERT_EQ(decode(data, part, how), expected)
-                << h << 'x' << v << (progressive ? " progressive" : "") << (indexed ? " indexed" : "")
-                << " 1/" << by << " at " << part.x << ',' << part.y << ' ' << part.width << 'x'
-                << part.height;
+                << h << 'x' << v << (progressive ? " progressive" : "")
+                << (indexed ? " indexed" : "") << " 1/" << by << " at " << part.x << ',' << part.y
+                << ' ' << part.width << 'x' << part.height;
           }
         }
       }
@@ -113,7 +114,8 @@ TEST(Decode, DamageIsJudgedAsByLibjpegAlone) {
   for (int round = 0; round < 300; ++round) {
     kind.restart = round % 2 == 0 ? 7 : 0;
     auto data = make_jpeg(kind, static_cast<unsigned>(round % 4));
-    for (int i = 0; i < 3; ++i) data[650 + random() % (data.size() - 660)] ^= static_cast<uint8_t>(1U << (random() % 8));
+    for (int i = 0; i < 3; ++i)
+      data[650 + random() % (data.size() - 660)] ^= static_cast<uint8_t>(1U << (random() % 8));
     PictureDecoder own, stock;
     if (!own.open(data).ok() || !stock.open(data).ok()) continue;
     for (const bool lenient : {false, true}) {
@@ -259,8 +261,7 @@ TEST(Render, HalfSizeIsTakenOnlyWhereItSuffices) {
     view.whole_width = view.whole_height = size;
     std::vector<uint8_t> out(static_cast<size_t>(size) * static_cast<size_t>(size) * 3);
     EXPECT_TRUE(
-        renderer.render(view, mode, {out.data(), Type::kU8, Layout::kNhwc, size, size, {}})
-            .ok());
+        renderer.render(view, mode, {out.data(), Type::kU8, Layout::kNhwc, size, size, {}}).ok());
     return out;
   };
   EXPECT_EQ(render(101, Mode::kScaled), render(101, Mode::kExact));
@@ -269,9 +270,9 @@ TEST(Render, HalfSizeIsTakenOnlyWhereItSuffices) {
 
 // APP1 with one tag.
 std::vector<uint8_t> with_orientation(std::vector<uint8_t> jpeg, uint8_t orientation) {
-  const std::vector<uint8_t> segment = {0xFF, 0xE1, 0, 34,   'E', 'x', 'i', 'f', 0, 0, 'M', 'M',
-                                        0,    42,   0, 0,    0,   8,   0,   1,   1, 0x12, 0, 3,
-                                        0,    0,    0, 1,    0,   orientation, 0, 0, 0, 0, 0, 0};
+  const std::vector<uint8_t> segment = {
+      0xFF, 0xE1, 0, 34,   'E', 'x', 'i', 'f', 0, 0, 'M', 'M',         0, 42, 0, 0, 0, 8,
+      0,    1,    1, 0x12, 0,   3,   0,   0,   0, 1, 0,   orientation, 0, 0,  0, 0, 0, 0};
   jpeg.insert(jpeg.begin() + 2, segment.begin(), segment.end());
   return jpeg;
 }

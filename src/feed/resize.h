@@ -1,5 +1,5 @@
-// Antialiased resize, bilinear or bicubic, in integers, streamed: source rows go in from the top, finished rows
-// come out. Both passes round to 8 bits, as Pillow's Image.resize does, so that
+// Antialiased resize, bilinear or bicubic, in integers, streamed: source rows go in from the top,
+// finished rows come out. Both passes round to 8 bits, as Pillow's Image.resize does, so that
 // pictures equal Pillow's but for the last digit of its 22-bit weights (ours have 15 to 22).
 // Pixels are 4 bytes, RGBX: one load holds four of them.
 #pragma once

@@ -18,9 +18,9 @@ constexpr std::string_view kMagic = "FLTSEEK1";
 struct Header {
   char magic[8];
   uint64_t samples;
-  uint64_t table;         // where it begins
+  uint64_t table;  // where it begins
   uint32_t table_crc32;
-  uint32_t spacing;       // kCheckpointMcus
+  uint32_t spacing;  // kCheckpointMcus
 };
 
 static_assert(sizeof(Checkpoint) == 12 && alignof(Checkpoint) == 4);
@@ -65,7 +65,8 @@ SeekIndex::Found SeekIndex::find(uint64_t sample, uint32_t fingerprint) const {
   return {checkpoints_at(entry), false};
 }
 
-void SeekIndex::put(uint64_t sample, uint32_t fingerprint, std::span<const Checkpoint> checkpoints) {
+void SeekIndex::put(uint64_t sample, uint32_t fingerprint,
+                    std::span<const Checkpoint> checkpoints) {
   std::string bytes;
   bytes.reserve(sizeof(Entry) + checkpoints.size_bytes());
   flatout::put(bytes, Entry{fingerprint, static_cast<uint32_t>(checkpoints.size())});
@@ -136,8 +137,7 @@ Result<std::unique_ptr<SeekIndex>> SeekIndex::load(const std::string& path, uint
     uint64_t at = 0;
     std::memcpy(&at, bytes.data() + header.table + i * 8, sizeof at);
     if (at == 0) continue;
-    if (at < sizeof header || at % 4 != 0 || at > header.table ||
-        header.table - at < sizeof(Entry))
+    if (at < sizeof header || at % 4 != 0 || at > header.table || header.table - at < sizeof(Entry))
       return bad("is damaged");
     index->entries_[i].store(reinterpret_cast<const Entry*>(bytes.data() + at),
                              std::memory_order_relaxed);

@@ -1,5 +1,6 @@
-// The entropy seek index of a data set: for each sequential JPEG where every few MCUs of a row begin in
-// its scan, so that a part of it is decoded without what comes before. A hundredth of the data's size.
+// The entropy seek index of a data set: for each sequential JPEG where every few MCUs of a row
+// begin in its scan, so that a part of it is decoded without what comes before. A hundredth of the
+// data's size.
 #pragma once
 
 #include <atomic>

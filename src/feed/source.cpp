@@ -33,7 +33,8 @@ std::string lower(std::string_view text) {
 bool is_numbered_shard(std::string_view name) {
   const size_t of = name.rfind("-of-");
   const auto digits = [](std::string_view s) {
-    return !s.empty() && std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
+    return !s.empty() &&
+           std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
   };
   if (of == std::string_view::npos || of < 5) return false;
   return digits(name.substr(of + 4)) && digits(name.substr(of - 5, 5));
@@ -60,7 +61,8 @@ Result<Kind> kind_of_content(const std::string& path) {
   if (got == start.size() && text.substr(257, 5) == "ustar") return Kind::kTar;
   if (got > 12) {
     const uint32_t masked = masked_crc32c(std::span(start).first(8));
-    if (std::equal(start.begin() + 8, start.begin() + 12, reinterpret_cast<const uint8_t*>(&masked)))
+    if (std::equal(start.begin() + 8, start.begin() + 12,
+                   reinterpret_cast<const uint8_t*>(&masked)))
       return Kind::kTfrecord;
   }
   return Kind::kOther;
@@ -75,7 +77,8 @@ std::string folder_of(const std::string& path) {
 Result<std::unique_ptr<Source>> open_list(const std::string& path) {
   std::vector<uint8_t> bytes;
   FLATOUT_TRY_STATUS(read_file(path, kLongestList, bytes));
-  auto list = parse_list({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, folder_of(path));
+  auto list =
+      parse_list({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, folder_of(path));
   if (list.ok()) return list;
   return Error{list.error().code, escape_terminal(path) + ": " + list.error().message,
                list.error().hint};
@@ -141,8 +144,9 @@ Result<std::vector<std::string>> expand_braces(const std::string& pattern) {
   std::vector<std::string> choices;
   const size_t dots = inside.find("..");
   const auto first = parse_number<uint64_t>(inside.substr(0, dots));
-  const auto last = dots == std::string_view::npos ? std::nullopt
-                                                   : parse_number<uint64_t>(inside.substr(dots + 2));
+  const auto last = dots == std::string_view::npos
+                        ? std::nullopt
+                        : parse_number<uint64_t>(inside.substr(dots + 2));
   if (first && last && *first <= *last && *last - *first < kMost) {
     for (uint64_t i = *first; i <= *last; ++i) choices.push_back(fmt::format("{:0{}}", i, dots));
   } else {
@@ -242,7 +246,8 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path) {
                    "fetch it again"};
     }
     return Error{Code::kBadInput, "no pictures in " + escape_terminal(path),
-                 "expected are .jpg, .png and .webp files, in one folder for each class, or .tar, .tfrecord or .fpack files"};
+                 "expected are .jpg, .png and .webp files, in one folder for each class, or .tar, "
+                 ".tfrecord or .fpack files"};
   }
   return source;
 }

@@ -27,11 +27,11 @@ class Source {
   virtual uint64_t count() const = 0;
   /// For messages: the file, and where in it.
   virtual std::string name(uint64_t index) const = 0;
-  /// Thread-safe. An Error is one of the machine (a file that is gone); what is wrong with the sample
-  /// itself is in the verdict.
+  /// Thread-safe. An Error is one of the machine (a file that is gone); what is wrong with the
+  /// sample itself is in the verdict.
   virtual Result<Verdict> read(uint64_t index, Sample& out) const = 0;
-  /// This sample will be read soon: begins to bring it into the page cache. Thread-safe; may take as
-  /// long as opening its file does.
+  /// This sample will be read soon: begins to bring it into the page cache. Thread-safe; may take
+  /// as long as opening its file does.
   virtual void will_need(uint64_t) const {}
   /// Names of the labels, where they have any; label i is classes()[i].
   virtual const std::vector<std::string>& classes() const = 0;
@@ -43,9 +43,8 @@ class Source {
 
 /// Opens what `path` is: a folder of pictures (one folder for each class, sorted, as torchvision's
 /// ImageFolder; without such folders all have label 0), a picture; a list of them (list_source.h);
-/// a tar or WebDataset shard, a TFRecord file, a file of `feed pack`; a folder of such, or a name with
-/// braces: train-{000..146}.tar.
-/// Errors: kNotFound, kDenied, kBadInput (nothing in it), kIo.
+/// a tar or WebDataset shard, a TFRecord file, a file of `feed pack`; a folder of such, or a name
+/// with braces: train-{000..146}.tar. Errors: kNotFound, kDenied, kBadInput (nothing in it), kIo.
 Result<std::unique_ptr<Source>> open_source(const std::string& path);
 
 /// One file that is an archive, by its name or else its first bytes; null where it is none.
@@ -58,8 +57,8 @@ Result<std::vector<std::string>> list_files(const std::string& path);
 /// Reads a whole file of at most `limit` bytes; a longer one is cut at limit + 1.
 Status read_file(const std::string& path, uint64_t limit, std::vector<uint8_t>& out);
 
-/// torchvision's IMG_EXTENSIONS: an epoch has as many samples here as there. Those that are not read
-/// here are `unsupported` samples, not left out.
+/// torchvision's IMG_EXTENSIONS: an epoch has as many samples here as there. Those that are not
+/// read here are `unsupported` samples, not left out.
 bool has_picture_name(std::string_view name);
 
 /// "a{1,2}" and "a{08..11}" spelt out, several braces too; itself where there are none.

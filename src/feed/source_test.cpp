@@ -79,13 +79,12 @@ TEST(TarSource, GroupsMembersAsWebDatasetDoes) {
   end_tar(tar);
   folder.write("x-000.tar", tar);
   const auto source = open(folder.path());
-  EXPECT_EQ(all_of(*source),
-            (std::vector<Taken>{{"first", 7, Outcome::kOk},
-                                {"second", 8, Outcome::kOk},
-                                {"third", -3, Outcome::kOk},
-                                {"", 0, Outcome::kMissingField},
-                                {"", 0, Outcome::kMissingField},
-                                {"", 0, Outcome::kMissingField}}));
+  EXPECT_EQ(all_of(*source), (std::vector<Taken>{{"first", 7, Outcome::kOk},
+                                                 {"second", 8, Outcome::kOk},
+                                                 {"third", -3, Outcome::kOk},
+                                                 {"", 0, Outcome::kMissingField},
+                                                 {"", 0, Outcome::kMissingField},
+                                                 {"", 0, Outcome::kMissingField}}));
   EXPECT_EQ(source->name(1), folder.path() + "/x-000.tar/a/0002.jpg");
   EXPECT_TRUE(source->damage().empty());
 }
@@ -104,7 +103,10 @@ TEST(TarSource, TakesFoldersAsClassesWhereNothingElseTells) {
   folder.write("s-01.tar", two);
   const auto source = open(folder.path() + "/s-{00..01}.tar");
   EXPECT_EQ(source->classes(), (std::vector<std::string>{"cat", "dog"}));
-  EXPECT_EQ(all_of(*source), (std::vector<Taken>{{"1", 1, Outcome::kOk}, {"2", 0, Outcome::kOk}, {"3", 1, Outcome::kOk}, {"4", 1, Outcome::kOk}}));
+  EXPECT_EQ(all_of(*source), (std::vector<Taken>{{"1", 1, Outcome::kOk},
+                                                 {"2", 0, Outcome::kOk},
+                                                 {"3", 1, Outcome::kOk},
+                                                 {"4", 1, Outcome::kOk}}));
 }
 
 TEST(TarSource, ReadsLongNamesOfBothKinds) {
@@ -156,8 +158,10 @@ TEST(TarSource, TellsHowAnArchiveIsDamaged) {
 TEST(TfrecordSource, ReadsExamples) {
   const TemporaryFolder folder;
   std::vector<uint8_t> file;
-  add_record(file, example(bytes_feature("image/encoded", "one") + integer_feature("image/class/label", 281, false)));
-  add_record(file, example(integer_feature("label", 300, true) + bytes_feature("image", "two") + bytes_feature("other", "x")));
+  add_record(file, example(bytes_feature("image/encoded", "one") +
+                           integer_feature("image/class/label", 281, false)));
+  add_record(file, example(integer_feature("label", 300, true) + bytes_feature("image", "two") +
+                           bytes_feature("other", "x")));
   add_record(file, example(integer_feature("label", 3, true)));
   add_record(file, example(bytes_feature("image", "no label")));
   add_record(file, "no example");
@@ -174,7 +178,8 @@ TEST(TfrecordSource, ReadsExamples) {
 TEST(TfrecordSource, TellsHowAFileIsDamaged) {
   const TemporaryFolder folder;
   const auto jpeg = make_jpeg({});
-  const std::string record = example(bytes_feature("image/encoded", text_of(jpeg)) + integer_feature("image/class/label", 1, true));
+  const std::string record = example(bytes_feature("image/encoded", text_of(jpeg)) +
+                                     integer_feature("image/class/label", 1, true));
   std::vector<uint8_t> file;
   add_record(file, record);
   const size_t second = file.size();
@@ -199,7 +204,8 @@ TEST(TfrecordSource, TellsHowAFileIsDamaged) {
 
 TEST(Crc32c, GivesTheKnownAnswersByBothWays) {
   const std::string_view digits = "123456789";  // RFC 3720's check value
-  const std::span<const uint8_t> data(reinterpret_cast<const uint8_t*>(digits.data()), digits.size());
+  const std::span<const uint8_t> data(reinterpret_cast<const uint8_t*>(digits.data()),
+                                      digits.size());
   EXPECT_EQ(crc32c(data), 0xE3069283U);
   std::mt19937 random(1);
   for (size_t size = 0; size < 70; ++size) {
@@ -220,22 +226,31 @@ TEST(List, HasLabelsFromTextAndJson) {
       Sample sample;
       const auto verdict = source->read(i, sample);
       EXPECT_TRUE(verdict.ok());
-      out.emplace_back(source->name(i).substr(folder.path().size() + 1), verdict->ok() ? sample.label : -99);
+      out.emplace_back(source->name(i).substr(folder.path().size() + 1),
+                       verdict->ok() ? sample.label : -99);
     }
     return out;
   };
   using Rows = std::vector<std::pair<std::string, int64_t>>;
   const Rows expected{{"a.jpg", 3}, {"my cat.jpg", -1}, {"deep/b.png", 0}};
   EXPECT_EQ(labels("blanks.txt", "# a comment\na.jpg 3\nmy cat.jpg -1\ndeep/b.png 0\n"), expected);
-  EXPECT_EQ(labels("heading.csv", "file,label\r\na.jpg,3\r\n\"my cat.jpg\",-1\r\ndeep/b.png,0\r\n"), expected);
+  EXPECT_EQ(labels("heading.csv", "file,label\r\na.jpg,3\r\n\"my cat.jpg\",-1\r\ndeep/b.png,0\r\n"),
+            expected);
   EXPECT_EQ(labels("tabs.tsv", "a.jpg\t3\nmy cat.jpg\t-1\ndeep/b.png\t0"), expected);
-  EXPECT_EQ(labels("im2rec.lst", "0\t3.000000\ta.jpg\n1\t-1\tmy cat.jpg\n2\t0\tdeep/b.png\n"), expected);
+  EXPECT_EQ(labels("im2rec.lst", "0\t3.000000\ta.jpg\n1\t-1\tmy cat.jpg\n2\t0\tdeep/b.png\n"),
+            expected);
   EXPECT_EQ(labels("object.json", R"({"a.jpg": 3, "my cat.jpg": -1, "deep/b.png": 0})"), expected);
-  EXPECT_EQ(labels("pairs.json", R"([["a.jpg", 3], ["my cat.jpg", -1], ["deep/b.png", 0]])"), expected);
-  EXPECT_EQ(labels("lines.jsonl", "{\"file_name\": \"a.jpg\", \"label\": 3}\n{\"file_name\": \"my cat.jpg\", \"label\": -1}\n"
-                                  "{\"path\": \"deep/b.png\", \"class\": 0}\n"), expected);
-  EXPECT_EQ(labels("words.csv", "a.jpg,dog\nmy cat.jpg,cat\ndeep/b.png,dog\n"), (Rows{{"a.jpg", 1}, {"my cat.jpg", 0}, {"deep/b.png", 1}}));
-  EXPECT_EQ(labels("some.csv", "a.jpg,dog\nmy cat.jpg\n"), (Rows{{"a.jpg", 0}, {"my cat.jpg", -99}}));
+  EXPECT_EQ(labels("pairs.json", R"([["a.jpg", 3], ["my cat.jpg", -1], ["deep/b.png", 0]])"),
+            expected);
+  EXPECT_EQ(labels("lines.jsonl",
+                   "{\"file_name\": \"a.jpg\", \"label\": 3}\n{\"file_name\": \"my cat.jpg\", "
+                   "\"label\": -1}\n"
+                   "{\"path\": \"deep/b.png\", \"class\": 0}\n"),
+            expected);
+  EXPECT_EQ(labels("words.csv", "a.jpg,dog\nmy cat.jpg,cat\ndeep/b.png,dog\n"),
+            (Rows{{"a.jpg", 1}, {"my cat.jpg", 0}, {"deep/b.png", 1}}));
+  EXPECT_EQ(labels("some.csv", "a.jpg,dog\nmy cat.jpg\n"),
+            (Rows{{"a.jpg", 0}, {"my cat.jpg", -99}}));
   EXPECT_EQ(labels("names.txt", "a.jpg\nmy cat.jpg\n"), (Rows{{"a.jpg", 0}, {"my cat.jpg", 0}}));
 }
 
@@ -255,7 +270,9 @@ TEST(Braces, AreSpeltOut) {
 
 TEST(Pack, HoldsTheSameSamplesAndAnIndexOfThem) {
   const TemporaryFolder folder;
-  for (int i = 0; i < 5; ++i) folder.write("data/class" + std::to_string(i % 2) + "/" + std::to_string(i) + ".jpg", make_jpeg({}, static_cast<unsigned>(i)));
+  for (int i = 0; i < 5; ++i)
+    folder.write("data/class" + std::to_string(i % 2) + "/" + std::to_string(i) + ".jpg",
+                 make_jpeg({}, static_cast<unsigned>(i)));
   folder.write("data/class1/bad.jpg", {1, 2, 3});
   JpegKind kind;
   kind.progressive = true;
@@ -263,7 +280,8 @@ TEST(Pack, HoldsTheSameSamplesAndAnIndexOfThem) {
   const auto source = open(folder.path() + "/data");
   const std::string path = folder.path() + "/data.fpack";
   std::vector<std::string> bad;
-  const auto result = pack(*source, path, 2, [&](const BadSample& sample) { bad.push_back(sample.file); });
+  const auto result =
+      pack(*source, path, 2, [&](const BadSample& sample) { bad.push_back(sample.file); });
   ASSERT_TRUE(result.ok()) << result.error().message;
   EXPECT_EQ(result->samples, 7U);
   EXPECT_EQ(result->indexed, 5U);
@@ -275,8 +293,10 @@ TEST(Pack, HoldsTheSameSamplesAndAnIndexOfThem) {
   ASSERT_TRUE(index.ok()) << index.error().message;
   for (uint64_t i = 0; i < 7; ++i) {
     const std::string picture = take(*packed, i).picture;
-    const auto found = (*index)->find(i, fingerprint({reinterpret_cast<const uint8_t*>(picture.data()), picture.size()}));
-    EXPECT_EQ(found.checkpoints.empty(), packed->name(i).ends_with("bad.jpg") || packed->name(i).ends_with("progressive.jpg"));
+    const auto found = (*index)->find(
+        i, fingerprint({reinterpret_cast<const uint8_t*>(picture.data()), picture.size()}));
+    EXPECT_EQ(found.checkpoints.empty(),
+              packed->name(i).ends_with("bad.jpg") || packed->name(i).ends_with("progressive.jpg"));
   }
 }
 
@@ -307,7 +327,8 @@ TEST(SeekIndex, ComesBackFromItsFile) {
   const auto loaded = SeekIndex::load(path, 4, 1000);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   const auto same = [](const SeekIndex::Found& found, const std::vector<Checkpoint>& expected) {
-    return std::equal(found.checkpoints.begin(), found.checkpoints.end(), expected.begin(), expected.end());
+    return std::equal(found.checkpoints.begin(), found.checkpoints.end(), expected.begin(),
+                      expected.end());
   };
   EXPECT_TRUE(same((*loaded)->find(1, 11), places));
   EXPECT_TRUE((*loaded)->find(1, 12).wanted);  // another picture by now

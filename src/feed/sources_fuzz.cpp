@@ -37,7 +37,8 @@ void read_all(const flatout::Result<std::unique_ptr<Source>>& source) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const int fd = ::memfd_create("archive", MFD_CLOEXEC);
   static const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, bytes, size, 0) != static_cast<ssize_t>(size)) std::abort();
+  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, bytes, size, 0) != static_cast<ssize_t>(size))
+    std::abort();
   read_all(open_tars({path}));
   read_all(open_tfrecords({path}));
   read_all(open_pack(path));

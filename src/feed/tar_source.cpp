@@ -123,9 +123,9 @@ class TarSource : public Source {
 
   Shards shards_;
   std::vector<Row> rows_;
-  std::string names_;   // each ends with a zero
-  std::string key_;     // of the sample that members are being added to,
-  size_t sample_ = 0;   // and its row
+  std::string names_;  // each ends with a zero
+  std::string key_;    // of the sample that members are being added to,
+  size_t sample_ = 0;  // and its row
   bool has_labels_ = false;
   std::optional<bool> json_has_labels_;  // as the first of them has or not
   std::vector<std::string> classes_;
@@ -193,7 +193,8 @@ Status TarSource::index() {
     key_.clear();
     if (!verdict.ok()) damage_.push_back({shards_.path(shard), std::move(verdict)});
   }
-  // Of labelled samples other pictures are masks and the like; else each is a sample: 2.1.jpg, 2.2.jpg.
+  // Of labelled samples other pictures are masks and the like; else each is a
+  // sample: 2.1.jpg, 2.2.jpg.
   if (has_labels_) {
     std::erase_if(rows_, [](const Row& row) { return row.further; });
   } else {
@@ -232,9 +233,8 @@ Result<Verdict> TarSource::read(uint64_t index, Sample& out) const {
   } else {
     FLATOUT_TRY_STATUS(shards_.read(row.shard, row.label_offset, row.label_bytes, out.bytes));
     const std::string_view text = as_text(out.bytes);
-    const std::optional<int64_t> label = row.label == LabelKind::kText
-                                             ? parse_number<int64_t>(trim(text))
-                                             : json_label(text);
+    const std::optional<int64_t> label =
+        row.label == LabelKind::kText ? parse_number<int64_t>(trim(text)) : json_label(text);
     if (!label) return Verdict{Outcome::kMissingField, "the sample's label is no number"};
     out.label = *label;
   }

@@ -1,5 +1,5 @@
-// Pictures in tar files, WebDataset shards among them: each is read where it lies, so that a tar is as
-// good as a folder for an order that goes anywhere.
+// Pictures in tar files, WebDataset shards among them: each is read where it lies, so that a tar is
+// as good as a folder for an order that goes anywhere.
 #pragma once
 
 #include <functional>
@@ -17,8 +17,8 @@ struct TarMember {
   uint64_t bytes = 0;   // as many as are there
 };
 
-/// Tells the regular files of a tar (POSIX ustar and pax, GNU) in order. The verdict is on the archive: what
-/// follows damage is not told. Errors: kIo.
+/// Tells the regular files of a tar (POSIX ustar and pax, GNU) in order. The verdict is on the
+/// archive: what follows damage is not told. Errors: kIo.
 Result<Verdict> walk_tar(const DataFile& file, const std::function<void(const TarMember&)>& each);
 
 /// As WebDataset groups them: members that follow each other with equal names up to the first dot

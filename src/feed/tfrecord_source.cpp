@@ -28,7 +28,8 @@ T load(const uint8_t* p) {
 // How early in a list of names; past its end where it is none of them.
 template <size_t n>
 size_t rank(const std::string_view (&names)[n], std::string_view name) {
-  return static_cast<size_t>(std::find(std::begin(names), std::end(names), name) - std::begin(names));
+  return static_cast<size_t>(std::find(std::begin(names), std::end(names), name) -
+                             std::begin(names));
 }
 
 // feature.proto: Feature is one of BytesList = 1, FloatList = 2, Int64List = 3, each a repeated
@@ -131,8 +132,7 @@ Result<Verdict> TfrecordSource::read(uint64_t index, Sample& out) const {
   const std::span<const uint8_t> data(out.bytes.data(), row.bytes - 4);
   if (masked_crc32c(data) != load<uint32_t>(data.data() + data.size()))
     return Verdict{Outcome::kCorrupt, "the record's checksum is wrong"};
-  const auto example =
-      parse_example({reinterpret_cast<const char*>(data.data()), data.size()});
+  const auto example = parse_example({reinterpret_cast<const char*>(data.data()), data.size()});
   if (!example) return Verdict{Outcome::kCorrupt, "the record is no tf.train.Example"};
   if (!example->picture) return Verdict{Outcome::kMissingField, "the record has no picture"};
   if (!example->label) return Verdict{Outcome::kMissingField, "the record has no label"};
@@ -190,7 +190,8 @@ std::optional<Example> parse_example(std::string_view bytes) {
   return out;
 }
 
-// tensorflow/core/lib/io/record_writer.h: length (8 bytes), its checksum (4), data, their checksum (4).
+// tensorflow/core/lib/io/record_writer.h: length (8 bytes), its checksum (4), data, their checksum
+// (4).
 Result<Verdict> walk_tfrecords(const DataFile& file,
                                const std::function<void(const TfRecord&)>& each) {
   if (file.bytes() == 0) return Verdict{Outcome::kEmpty, "no bytes"};

@@ -108,8 +108,8 @@ Status verify(const std::string& path, int threads,
       files.size(), workers,
       [&](uint64_t i, size_t worker) {
         Slot slot;
-        slot.status = look(files[i].empty() ? path : path + "/" + files[i], own[worker],
-                           slot.verified);
+        slot.status =
+            look(files[i].empty() ? path : path + "/" + files[i], own[worker], slot.verified);
         slot.verified.file = files[i].empty() ? path : files[i];
         return slot;
       },

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "timeline/perfetto_fields.h"
 #include "base/protobuf.h"
+#include "timeline/perfetto_fields.h"
 
 namespace flatout::timeline {
 

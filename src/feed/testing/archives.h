@@ -26,7 +26,10 @@ inline void add_member(std::vector<uint8_t>& tar, const std::string& name, std::
   std::snprintf(header + 100, 8, "%07o", 0644);
   std::snprintf(header + 124, 12, "%011o", static_cast<unsigned>(content.size()));
   header[156] = type;
-  std::memcpy(header + 257, "ustar\0" "00", 8);
+  std::memcpy(header + 257,
+              "ustar\0"
+              "00",
+              8);
   std::memset(header + 148, ' ', 8);
   unsigned sum = 0;
   for (const char c : header) sum += static_cast<unsigned char>(c);
@@ -67,7 +70,9 @@ inline std::string example(const std::string& features) { return field(1, featur
 
 inline void add_record(std::vector<uint8_t>& file, std::string_view data) {
   const auto put = [&](const void* p, size_t n) { append(file, {static_cast<const char*>(p), n}); };
-  const auto masked = [](const void* p, size_t n) { return masked_crc32c({static_cast<const uint8_t*>(p), n}); };
+  const auto masked = [](const void* p, size_t n) {
+    return masked_crc32c({static_cast<const uint8_t*>(p), n});
+  };
   const uint64_t length = data.size();
   const uint32_t of_length = masked(&length, 8), of_data = masked(data.data(), data.size());
   put(&length, 8);

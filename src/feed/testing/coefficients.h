@@ -62,20 +62,24 @@ inline std::optional<Coefficients> by_libjpeg(std::span<const uint8_t> data,
   if (scan_damaged != nullptr) *scan_damaged = jpeg.scan_damaged;
   if (jpeg.warnings > 0) return std::nullopt;
   Coefficients out;
-  const unsigned columns = info.comps_in_scan == 1 ? info.comp_info[0].width_in_blocks
-                                                   : (info.image_width + info.max_h_samp_factor * 8U - 1) /
-                                                         (info.max_h_samp_factor * 8U);
-  const unsigned rows = info.comps_in_scan == 1 ? info.comp_info[0].height_in_blocks
-                                                : (info.image_height + info.max_v_samp_factor * 8U - 1) /
-                                                      (info.max_v_samp_factor * 8U);
+  const unsigned columns =
+      info.comps_in_scan == 1
+          ? info.comp_info[0].width_in_blocks
+          : (info.image_width + info.max_h_samp_factor * 8U - 1) / (info.max_h_samp_factor * 8U);
+  const unsigned rows =
+      info.comps_in_scan == 1
+          ? info.comp_info[0].height_in_blocks
+          : (info.image_height + info.max_v_samp_factor * 8U - 1) / (info.max_v_samp_factor * 8U);
   for (unsigned row = 0; row < rows; ++row) {
     for (unsigned column = 0; column < columns; ++column) {
       for (int c = 0; c < info.num_components; ++c) {
-        const unsigned h = info.num_components == 1 ? 1U : static_cast<unsigned>(info.comp_info[c].h_samp_factor);
-        const unsigned v = info.num_components == 1 ? 1U : static_cast<unsigned>(info.comp_info[c].v_samp_factor);
+        const unsigned h =
+            info.num_components == 1 ? 1U : static_cast<unsigned>(info.comp_info[c].h_samp_factor);
+        const unsigned v =
+            info.num_components == 1 ? 1U : static_cast<unsigned>(info.comp_info[c].v_samp_factor);
         for (unsigned y = 0; y < v; ++y) {
-          JBLOCKARRAY blocks = (*info.mem->access_virt_barray)(reinterpret_cast<j_common_ptr>(&info), arrays[c],
-                                                              row * v + y, 1, FALSE);
+          JBLOCKARRAY blocks = (*info.mem->access_virt_barray)(
+              reinterpret_cast<j_common_ptr>(&info), arrays[c], row * v + y, 1, FALSE);
           for (unsigned x = 0; x < h; ++x) {
             const JCOEF* block = blocks[0][column * h + x];
             out.insert(out.end(), block, block + DCTSIZE2);
@@ -123,11 +127,13 @@ inline std::optional<Ours> by_ours(std::span<const uint8_t> data) {
   Coefficients again(mcu);
   for (uint32_t i = layout.mcus; i-- > 0;) {
     if (!scan.seek(i, out.checkpoints[i])) return std::nullopt;
-    if (i % 2 == 1 && (!scan.next(nullptr) || !(i + 1 == layout.mcus || scan.checkpoint() == out.checkpoints[i + 1])))
+    if (i % 2 == 1 && (!scan.next(nullptr) ||
+                       !(i + 1 == layout.mcus || scan.checkpoint() == out.checkpoints[i + 1])))
       out.same_from_checkpoints = false;
     if (i % 2 == 1) continue;
     std::fill(again.begin(), again.end(), int16_t{0});
-    if (!decode(again.data()) || std::memcmp(again.data(), out.coefficients.data() + i * mcu, mcu * 2) != 0)
+    if (!decode(again.data()) ||
+        std::memcmp(again.data(), out.coefficients.data() + i * mcu, mcu * 2) != 0)
       out.same_from_checkpoints = false;
   }
   return out;
