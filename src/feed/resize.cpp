@@ -59,8 +59,8 @@ void Axis::make(double from, double to, int low, int high, int whole, int skip, 
     last = std::max(last, lowest + n);
   }
   // As many bits as 16-bit weights and 32-bit sums allow. A weight of one itself is 32767 / 32768,
-  // which rounds to the same pixel.
-  shift = 15;
+  // which rounds to the same pixel; beside a negative one it can be larger than one.
+  shift = largest > 1 ? 14 : 15;
   while (shift < 22 && largest * (1 << (shift + 1)) < 32767) ++shift;
   weights.assign(static_cast<size_t>(count) * static_cast<size_t>(taps), 0);
   for (int i = 0; i < count; ++i) {
