@@ -60,8 +60,10 @@ bool checksum_is_right(const Block& block) {
   return told == plain || static_cast<int64_t>(told) == with_signs;
 }
 
+constexpr uint64_t kNotTold = UINT64_MAX;
+
 // "26 path=some/name\n": the two keywords that matter.
-void read_pax(std::string_view text, std::string& name, std::optional<uint64_t>& bytes) {
+void read_pax(std::string_view text, std::string& name, uint64_t& bytes) {
   while (!text.empty()) {
     const size_t blank = text.find(' ');
     if (blank == std::string_view::npos) return;
@@ -70,7 +72,8 @@ void read_pax(std::string_view text, std::string& name, std::optional<uint64_t>&
     std::string_view record = text.substr(blank + 1, *length - blank - 2);
     text.remove_prefix(*length);
     if (record.starts_with("path=")) name = record.substr(5);
-    if (record.starts_with("size=")) bytes = parse_number<uint64_t>(record.substr(5));
+    if (record.starts_with("size="))
+      bytes = parse_number<uint64_t>(record.substr(5)).value_or(kNotTold);
   }
 }
 
@@ -249,7 +252,7 @@ Result<Verdict> walk_tar(const DataFile& file, const std::function<void(const Ta
   if (file.bytes() == 0) return Verdict{Outcome::kEmpty, "no bytes"};
   uint64_t at = 0;
   std::string long_name;  // for the next member
-  std::optional<uint64_t> long_bytes;
+  uint64_t long_bytes = kNotTold;
   const auto where = [&](std::string_view what) { return fmt::format("{} at byte {}", what, at); };
   for (;;) {
     Block block{};
@@ -263,7 +266,7 @@ Result<Verdict> walk_tar(const DataFile& file, const std::function<void(const Ta
       return Verdict{Outcome::kCorrupt, where("no valid header")};
     const char type = static_cast<char>(block[156]);
     const bool regular = type == '0' || type == '\0' || type == '7';
-    if (regular && long_bytes) bytes = *long_bytes;
+    if (regular && long_bytes != kNotTold) bytes = long_bytes;
     // Links, devices and folders have no content, whatever is told.
     if (type >= '1' && type <= '6') bytes = 0;
     const uint64_t first = at + kBlock;
@@ -287,7 +290,7 @@ Result<Verdict> walk_tar(const DataFile& file, const std::function<void(const Ta
         each({std::move(name), first, there});
       }
       long_name.clear();
-      long_bytes.reset();
+      long_bytes = kNotTold;
     }
     if (there < bytes) return Verdict{Outcome::kTruncated, where("a member is cut")};
     at = first + (bytes + kBlock - 1) / kBlock * kBlock;
