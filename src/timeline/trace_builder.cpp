@@ -41,6 +41,7 @@ EventKind kind_of_category(std::string_view category) {
       {"Op", EventKind::kOp},
       {"python_function", EventKind::kPython},
       {"user_annotation", EventKind::kAnnotation},
+      {"nvtx", EventKind::kAnnotation},
       {"cuda_runtime", EventKind::kRuntime},
       {"cuda_driver", EventKind::kRuntime},
       {"Runtime", EventKind::kRuntime},
@@ -325,6 +326,10 @@ void TraceBuilder::end_slice(const ChromeEvent& e) {
   end(track(e.pid, e.tid), e.time_ns);
 }
 
+void TraceBuilder::name_process(std::string_view pid, std::string_view name) {
+  process_names_[std::string(pid)] = name;
+}
+
 void TraceBuilder::metadata(const ChromeEvent& e) {
   const bool process = e.name == "process_name";
   if (!process && e.name != "thread_name") return;
@@ -334,7 +339,7 @@ void TraceBuilder::metadata(const ChromeEvent& e) {
     return key != "name";
   });
   if (process) {
-    process_names_[std::string(e.pid)] = name;
+    name_process(e.pid, name);
   } else {
     trace_.tracks[track(e.pid, e.tid)].thread = name;
   }
@@ -363,6 +368,66 @@ void TraceBuilder::member(std::string_view key, std::string_view value) {
       return true;
     });
   }
+}
+
+void TraceBuilder::append(const TraceBuilder& next) {
+  const Trace& from = next.trace_;
+  std::vector<StringId> names(from.strings.size());
+  for (StringId id = 0; id < names.size(); ++id) names[id] = trace_.strings.intern(from.strings[id]);
+  std::vector<TrackId> tracks;
+  for (const TraceTrack& t : from.tracks) {
+    tracks.push_back(t.is_stream ? stream(t.device, t.stream) : track(t.pid, t.tid));
+    if (!t.thread.empty()) trace_.tracks[tracks.back()].thread = t.thread;
+  }
+  std::vector<uint16_t> categories;
+  for (size_t i = 0; i < from.categories.size(); ++i) {
+    categories.push_back(category(from.categories[i]));
+    category_counts_[categories.back()] += next.category_counts_[i];
+  }
+  std::unordered_map<uint32_t, uint32_t> correlations;
+  for (const auto& [wide, cell] : next.large_correlations_) correlations[cell] = narrow(wide);
+  const auto correlation = [&](uint32_t cell) {
+    if (correlations.empty()) return cell;
+    const auto at = correlations.find(cell);
+    return at != correlations.end() ? at->second : cell;
+  };
+
+  std::vector<EventId> moved;  // where each event came to; empty: all to the end, in order
+  const bool bounded = host_slices_ + next.host_slices_ > options_.host_slices;
+  const auto base = static_cast<EventId>(trace_.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (bounded) {
+      const EventKind counted = next.category_kinds_[from.category[i]];
+      const bool host = counted == EventKind::kOp || counted == EventKind::kPython;
+      const bool dropped = host && ++host_slices_ > options_.host_slices && from.duration[i] < kLongSlice;
+      moved.push_back(dropped ? kNoEvent : static_cast<EventId>(trace_.size()));
+      if (dropped) {
+        ++trace_.damage.dropped;
+        continue;
+      }
+    }
+    trace_.push_back(from.start[i], from.duration[i], names[from.name[i]], tracks[from.track[i]], from.kind[i],
+                     categories[from.category[i]], correlation(from.correlation[i]), from.args[i]);
+  }
+  if (!bounded) host_slices_ += next.host_slices_;
+  const auto place = [&](EventId e) { return moved.empty() ? base + e : moved[e]; };
+  // Copies and collectives are on devices, which are always kept.
+  for (const Trace::Copy& copy : from.copies) trace_.copies.push_back({place(copy.event), copy.bytes});
+  for (Trace::Collective c : from.collectives) {
+    c.event = place(c.event);
+    c.name = names[c.name];
+    c.group = names[c.group];
+    trace_.collectives.push_back(c);
+  }
+
+  for (const auto& [pid, name] : next.process_names_) process_names_[pid] = name;
+  for (const auto& [device, name] : from.device_names) trace_.device_names[device] = name;
+  if (from.base_time_ns != 0) trace_.base_time_ns = from.base_time_ns;
+  if (from.rank >= 0) trace_.rank = from.rank;
+  if (from.world_size >= 0) trace_.world_size = from.world_size;
+  trace_.damage.bad_numbers += from.damage.bad_numbers;
+  trace_.damage.dropped += from.damage.dropped;
+  for (size_t phase = 0; phase < 256; ++phase) phase_counts_[phase] += next.phase_counts_[phase];
 }
 
 // Formats whose tracks say by their name what they are (TensorFlow's): "/device:GPU:0 stream:all

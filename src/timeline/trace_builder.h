@@ -20,6 +20,7 @@ struct TraceOptions {
   // annotations are always kept.
   uint64_t host_slices = 4'000'000;
   bool shapes = false;  // names of operators get their input shapes: "aten::mm [2, 3], [3, 4]"
+  unsigned threads = 1;  // that read one file of Chrome JSON; the result does not depend on it
 };
 
 /// A slice as importers of binary formats know it.
@@ -53,6 +54,12 @@ class TraceBuilder : public ChromeSink {
   model::TrackId track(std::string_view pid, std::string_view tid);
   model::TrackId stream(int64_t device, int64_t stream);
   uint16_t category(std::string_view name);
+  void name_process(std::string_view pid, std::string_view name);
+
+  /// Adds what another builder was given of the same file, after what is here already: as if this one had been
+  /// given it. Slices of begins and ends must not go from one to the other: see has_begins_and_ends().
+  void append(const TraceBuilder& next);
+  bool has_begins_and_ends() const { return phase_counts_['B'] + phase_counts_['E'] > 0; }
 
   model::Trace& trace() { return trace_; }
   /// Closes what is open, sorts out which tracks are devices. Call once, at the end.
