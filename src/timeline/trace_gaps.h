@@ -13,7 +13,8 @@ enum class GapBlame : uint8_t {
   kSync,    // the host waited for this device when the gap began, and then launched what came next
   kHost,    // what came next was launched only after the gap began
   kKernel,  // short, and launched in time
-  kOther,   // a dependency, or a launch that the trace lacks
+  kOther,   // launched in time: it waited for other work
+  kUnknown,  // the trace lacks its launch
 };
 
 struct DeviceGap {
@@ -41,6 +42,8 @@ void for_each_gap(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
         gap.input = overlap(index.input(), end, start);
       } else if (start - end < kShortGap) {
         gap.blame = GapBlame::kKernel;
+      } else if (gap.launch == model::kNoEvent) {
+        gap.blame = GapBlame::kUnknown;
       }
       f(gap);
     }

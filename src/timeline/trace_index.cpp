@@ -18,10 +18,22 @@ bool is_sync_call(std::string_view name) {
          name == "hipMemcpyWithStream" || name == "cudaEventSynchronize";
 }
 
-enum NameUse : uint8_t { kUnknown, kNothing, kStep, kOtherStep, kInput, kSyncCall, kFeed };
+enum NameUse : uint8_t { kUnknown, kNothing, kStep, kOtherStep, kInput, kSyncCall, kFeed, kCollective };
 
-NameUse use_of(std::string_view name) {
+// "step 12", "Iteration#3", "train_step": as people name the NVTX range of a step.
+bool names_step(std::string_view range) {
+  std::string word;
+  for (const char c : range.substr(0, 32)) {
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) word += static_cast<char>(c | ' ');
+  }
+  for (const std::string_view step : {"step", "trainstep", "trainingstep", "iteration", "iter", "batch", "trainbatch"})
+    if (word == step) return true;
+  return false;
+}
+
+NameUse use_of(std::string_view name, bool nvtx) {
   if (name.starts_with("ProfilerStep")) return kStep;
+  if (nvtx && names_step(name)) return kOtherStep;
   if (name.starts_with("enumerate(DataLoader)") || name.starts_with("IteratorGetNext"))
     return kInput;
   // TensorFlow's: where no ProfilerStep is there.
@@ -29,6 +41,7 @@ NameUse use_of(std::string_view name) {
        {"multi_step_on_iterator", "one_step_on_iterator", "train_function", "train", "StepMarker"})
     if (name == step) return kOtherStep;
   if (name.starts_with("PyFunc") || name == "_Arg") return kFeed;
+  if (name.starts_with("gloo:") || name.starts_with("mpi:") || name.starts_with("MPI_")) return kCollective;
   return is_sync_call(name) ? kSyncCall : kNothing;
 }
 
@@ -89,7 +102,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
   std::vector<NameUse> uses(trace.strings.size(), kUnknown);
   const auto use = [&](EventId e) {
     NameUse& known = uses[trace.name[e]];
-    if (known == kUnknown) known = use_of(trace.name_of(e));
+    if (known == kUnknown) known = use_of(trace.name_of(e), trace.format == "nsight");
     return known;
   };
   size_t launches = 0;
@@ -98,7 +111,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
   size_t slots = 16;
   while (slots < launches * 2) slots *= 2;
   launches_.resize(slots);
-  std::vector<Interval64> input;
+  std::vector<Interval64> input, collectives;
   std::vector<EventId> other_steps;
   std::vector<std::vector<DeviceEvent>*> device_of(trace.tracks.size());
   for (size_t i = 0; i < trace.size(); ++i) {
@@ -133,6 +146,9 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
           case kFeed:
             feeds_.push_back(e);
             break;
+          case kCollective:
+            collectives.push_back({trace.start[i], trace.end(e)});
+            break;
           default:
             break;
         }
@@ -142,6 +158,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
     }
   }
   input_ = unite(std::move(input));
+  collectives_ = unite(std::move(collectives));
   if (steps_.empty()) steps_ = std::move(other_steps);
   for (auto& [device, events] : devices_) {
     const auto earlier = [](const DeviceEvent& a, const DeviceEvent& b) {

@@ -43,6 +43,8 @@ class TraceIndex {
   const std::vector<model::EventId>& steps() const { return steps_; }
   /// Calls that wait for a device, in order of their start.
   const std::vector<model::EventId>& syncs() const { return syncs_; }
+  /// When some thread was in a collective of the host's: gloo's, MPI's.
+  const Intervals& collectives() const { return collectives_; }
   /// Operators that hand batches from Python to TensorFlow.
   const std::vector<model::EventId>& feeds() const { return feeds_; }
 
@@ -57,7 +59,7 @@ class TraceIndex {
   std::vector<uint64_t> launches_;  // open addressing: correlation << 32 | event
   std::vector<model::KernelType> types_;
   std::vector<bool> mem_categories_;
-  Intervals input_;
+  Intervals input_, collectives_;
   std::vector<model::EventId> steps_, syncs_, feeds_;
 };
 

@@ -24,9 +24,10 @@ constexpr int64_t kLongestBlock = 4;  // times the resolution
 constexpr size_t kPlaces = 5;         // of a kind
 constexpr int64_t kMargin = 4;        // a place is looked at with a quarter of it on either side
 
-constexpr std::array<std::string_view, 5> kIdleNames = {
-    "input wait", "waits for the host, which waited for the device", "waits for the host",
-    "between kernels", "unknown"};
+constexpr std::array<std::string_view, 6> kIdleNames = {
+    "input wait",      "waits for the host, which waited for the device",
+    "waits for the host", "between kernels",
+    "waits for other work", "unknown: its launch was not recorded"};
 
 /// A slice as the tracks hand it out.
 struct Mark {
