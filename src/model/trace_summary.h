@@ -175,7 +175,19 @@ struct HtaSummary {
   int64_t device = 0;
   int64_t kernel_time = 0, idle_time = 0, compute_time = 0, non_compute_time = 0;
   int64_t communication_time = 0, overlap = 0;
+  // Launches by its list of calls (no graphs, no HIP), with what they started.
   uint64_t launches = 0;
+  int64_t launch_host = 0, launch_device = 0, launch_delay = 0;
+
+  struct Stream {
+    int64_t stream = 0;
+    int64_t host_wait = 0, kernel_wait = 0, other = 0;
+    // The queue's length after each launch and each begin, every one of these counted alike.
+    uint64_t queue_count = 0;
+    int64_t queue_max = 0;
+    double queue_mean = 0;
+  };
+  std::vector<Stream> streams;
 };
 
 struct TraceSummary {
@@ -201,6 +213,10 @@ struct TraceSummary {
   std::vector<Collective> collectives;
   std::vector<HtaSummary> hta;  // only where it was asked for
   std::optional<CriticalPath> path;  // of the median step
+
+  /// Whether so much of the devices' work is missing that idle time means little. A few launches near the end of a
+  /// recording always have their work after it.
+  bool incomplete() const { return unrecorded_launches > 10 && unrecorded_launches * 20 > launches; }
 };
 
 /// A rank that others wait for.
@@ -210,9 +226,16 @@ struct Straggler {
   std::vector<int> waiting;  // the ranks that wait for it
 };
 
+/// What one rank waits in collectives for another that comes last; ns a step.
+struct RankWait {
+  int rank = -1, for_rank = -1;
+  int64_t time = 0;
+};
+
 /// Verdict on one trace, or on those of several ranks of one job.
 struct TraceDiagnosis : Diagnosis {
   std::vector<Straggler> stragglers;
+  std::vector<RankWait> waits;  // those of at least a hundredth of a step, longest first
 };
 
 }  // namespace flatout::model
