@@ -258,6 +258,7 @@ std::string trace_diff_json(const TraceDiff& diff) {
     for (const TraceChange& c : changes) {
       all.push_back({{"name", to_utf8(c.name)},
                      {"kind", c.kind},
+                     {"at", c.place.empty() ? Json(nullptr) : Json(to_utf8(c.place))},
                      {"a_us", us(c.a)},
                      {"b_us", us(c.b)},
                      {"count_a", c.count_a},

@@ -263,7 +263,8 @@ std::string render_trace_diff(const TraceDiff& diff, const TextOptions& options)
                  {fmt::format("  {:>9} {} {:>9}  {:<8} ", time_text(c.a),
                               options.unicode ? "→" : ">", time_text(c.b), c.kind),
                   Paint::kDim},
-                 {page.fit(fmt::format("{} ({}x, {}x)", c.name, c.count_a, c.count_b),
+                 {page.fit(fmt::format("{}{}{} ({}x, {}x)", c.name, c.place.empty() ? "" : " in ", c.place, c.count_a,
+                                       c.count_b),
                            page.options().width > 60 ? page.options().width - 46 : 20)}});
     }
   };

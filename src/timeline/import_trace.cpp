@@ -49,7 +49,7 @@ Result<Trace> finish_chrome(TraceBuilder& builder, const ScanReport& report, con
                  "a trace has \"traceEvents\": export it in Chrome's format"};
   }
   Trace trace = builder.finish(report);
-  trace.format = "chrome";
+  if (trace.format.empty()) trace.format = "chrome";
   if (source.damaged()) {
     trace.damage.cut_off = true;
     trace.damage.text = "the gzip stream is damaged or ends early";

@@ -155,6 +155,11 @@ void TraceBuilder::event(const ChromeEvent& e) {
       ++category_counts_[id];
       if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
       const EventKind kind = category_kinds_[id];
+      if (options_.steps_only && e.time_ns >= earliest_ &&
+          (on_device(kind) || e.name.find('#') == std::string_view::npos)) {
+        return;
+      }
+      earliest_ = std::min(earliest_, e.time_ns);
       if (on_device(kind)) {
         device_slice(e, id, kind);
       } else {
@@ -346,7 +351,12 @@ void TraceBuilder::metadata(const ChromeEvent& e) {
 }
 
 void TraceBuilder::member(std::string_view key, std::string_view value) {
-  if (key == "baseTimeNanoseconds") {
+  if (key == "otherData") {
+    scan::members(value, [&](std::string_view name, std::string_view tool) {
+      if (name == "tool" && scan::unquoted(tool) == "flatout") trace_.format = "flatout";
+      return true;
+    });
+  } else if (key == "baseTimeNanoseconds") {
     trace_.base_time_ns = integer(value).value_or(0);
   } else if (key == "distributedInfo") {
     scan::members(value, [&](std::string_view name, std::string_view number) {
@@ -423,6 +433,7 @@ void TraceBuilder::append(const TraceBuilder& next) {
   for (const auto& [pid, name] : next.process_names_) process_names_[pid] = name;
   for (const auto& [device, name] : from.device_names) trace_.device_names[device] = name;
   if (from.base_time_ns != 0) trace_.base_time_ns = from.base_time_ns;
+  if (!from.format.empty()) trace_.format = from.format;
   if (from.rank >= 0) trace_.rank = from.rank;
   if (from.world_size >= 0) trace_.world_size = from.world_size;
   trace_.damage.bad_numbers += from.damage.bad_numbers;

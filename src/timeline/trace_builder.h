@@ -20,6 +20,9 @@ struct TraceOptions {
   // annotations are always kept.
   uint64_t host_slices = 4'000'000;
   bool shapes = false;  // names of operators get their input shapes: "aten::mm [2, 3], [3, 4]"
+  // Nothing but ranges with a number ("ProfilerStep#3") and the earliest event: enough to find a window, in memory
+  // that does not grow with the trace.
+  bool steps_only = false;
   unsigned threads = 1;  // that read one file of Chrome JSON; the result does not depend on it
 };
 
@@ -101,6 +104,7 @@ class TraceBuilder : public ChromeSink {
   std::unordered_map<uint64_t, uint32_t> large_correlations_;
   std::vector<std::vector<model::EventId>> open_;  // by track: slices begun and not ended
   uint64_t host_slices_ = 0, slices_added_ = 0;
+  int64_t earliest_ = INT64_MAX;
   std::string buffer_;
   uint64_t phase_counts_[256] = {};
 };

@@ -31,9 +31,12 @@ bool names_step(std::string_view range) {
   return false;
 }
 
-NameUse use_of(std::string_view name, bool nvtx) {
+NameUse use_of(std::string_view name, std::string_view format) {
   if (name.starts_with("ProfilerStep")) return kStep;
-  if (nvtx && names_step(name)) return kOtherStep;
+  if (format == "nsight" && names_step(name)) return kOtherStep;
+  // As export_chrome.h writes a run.
+  if (format == "flatout" && name.starts_with("step ")) return kStep;
+  if (format == "flatout" && name == "input_wait") return kInput;
   if (name.starts_with("enumerate(DataLoader)") || name.starts_with("IteratorGetNext"))
     return kInput;
   // TensorFlow's: where no ProfilerStep is there.
@@ -102,7 +105,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
   std::vector<NameUse> uses(trace.strings.size(), kUnknown);
   const auto use = [&](EventId e) {
     NameUse& known = uses[trace.name[e]];
-    if (known == kUnknown) known = use_of(trace.name_of(e), trace.format == "nsight");
+    if (known == kUnknown) known = use_of(trace.name_of(e), trace.format);
     return known;
   };
   size_t launches = 0;
