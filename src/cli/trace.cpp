@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -14,6 +17,7 @@
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "diagnose/trace_findings.h"
+#include "recorder/launch.h"
 #include "report/trace_html.h"
 #include "report/trace_json.h"
 #include "report/trace_text.h"
@@ -38,6 +42,7 @@ constexpr std::string_view kHelp =
   flatout trace diff old.json.gz new.json.gz          which kernels and operators got slower
   flatout trace convert trace.xplane.pb -o out.pftrace   for the Perfetto UI
   flatout trace slice huge.json --step 3-5 -o small.json.gz
+  flatout trace record -o cuda.json -- python train.py   CUDA's work and NVTX ranges, by CUPTI
 
 Known are Chrome and PyTorch (Kineto) JSON, TensorFlow 1 timelines and RunMetadata, TensorFlow 2 and JAX XPlane, Perfetto, and Nsight
 Systems' SQLite export; plain or gzipped. Of a run folder its trace is read. The format is known by the content, not by the name. Each
@@ -84,6 +89,19 @@ const Usage kDiff{
     false,
     2,
     2};
+
+const Usage kRecord{
+    "trace record",
+    "-o OUT.json -- COMMAND...",
+    "Runs a command and records what CUDA does for it (by CUPTI) and its NVTX ranges.",
+    "  flatout trace record -o cuda.json -- python train.py\n"
+    "  flatout trace summary cuda.json",
+    {"output", "verbose"},
+    false,
+    false,
+    true,
+    1,
+    SIZE_MAX};
 
 const Usage kConvert{
     "trace convert",
@@ -134,6 +152,37 @@ void for_all(size_t count, Work&& work) {
   for (size_t i = 1; i < std::min<size_t>(cores(), count); ++i) threads.emplace_back(run);
   run();
   for (std::thread& thread : threads) thread.join();
+}
+
+// Becomes the command: what it does, prints and returns is its own.
+int record(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kRecord, arguments, code);
+  if (!settings) return code;
+  if (settings->output.empty())
+    return bad_usage("no output is named", "flatout trace record -o OUT.json -- COMMAND");
+  std::error_code failed;
+  const std::filesystem::path out = std::filesystem::absolute(settings->output, failed);
+  if (failed || std::filesystem::exists(out, failed)) {
+    return fail(Error{Code::kBadInput, fmt::format("{} exists already", escape_terminal(settings->output)),
+                      "name another file, or remove it"});
+  }
+  const std::string agent = recorder::find_agent().library;
+  if (agent.empty())
+    return fail(Error{Code::kNotFound, "libflatout_agent.so is not beside flatout", "install it again"});
+  for (const char* name : {"CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"}) {
+    if (const char* other = std::getenv(name); other != nullptr && *other != 0 && agent != other)
+      log_warning(fmt::format("{} named {}, which is left out", name, escape_terminal(other)));
+    ::setenv(name, agent.c_str(), 1);
+  }
+  ::setenv("FLATOUT_CUDA_TRACE", out.c_str(), 1);
+  std::vector<char*> words;
+  for (const std::string& word : settings->positional) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  ::execvp(words[0], words.data());
+  const int error = errno;
+  log_error(fmt::format("cannot run {}: {}", escape_terminal(settings->positional[0]), std::strerror(error)));
+  return error == ENOENT ? 127 : 126;
 }
 
 void warn_damage(const model::Trace& trace) {
@@ -329,11 +378,12 @@ int trace(const std::vector<std::string>& arguments) {
   if (what == "diff") return diff(rest);
   if (what == "convert") return convert(kConvert, rest);
   if (what == "slice") return convert(kSlice, rest);
+  if (what == "record") return record(rest);
   if (what == "--help" || what == "-h" || what == "help") {
     fmt::print("{}", kHelp);
     return 0;
   }
-  const std::string_view meant = nearest(what, {"summary", "report", "diff", "convert", "slice"});
+  const std::string_view meant = nearest(what, {"summary", "report", "diff", "convert", "slice", "record"});
   return bad_usage(fmt::format("there is no command 'trace {}'", escape_terminal(what)),
                    meant.empty() ? "flatout trace --help"
                                  : fmt::format("did you mean flatout trace {}?", meant));

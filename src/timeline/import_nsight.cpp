@@ -105,8 +105,8 @@ std::string_view copy_name(int64_t kind) {
   }
 }
 
-// ENUM_CUDA_MEM_KIND
-std::string_view memory_name(int64_t kind) {
+// ENUM_CUDA_MEM_KIND, where the export has no such table
+std::string_view usual_memory_name(int64_t kind) {
   static constexpr std::string_view kNames[] = {"Pageable", "Pinned", "Device", "Array", "Managed"};
   return kind >= 0 && kind < 5 ? kNames[kind] : "Unknown";
 }
@@ -185,6 +185,9 @@ class NsightImporter {
       if (board != boards.end()) trace.device_names[row.number(0)] = board->second;
     });
     if (trace.device_names.empty()) trace.device_names = std::move(boards);
+    each("ENUM_CUDA_MEM_KIND", {"id", "label"}, [&](const Rows& row) {
+      if (memory_names_.size() < 100) memory_names_[row.number(0)] = row.text(1);
+    });
     each("ThreadNames", {"globalTid", "nameId"}, [&](const Rows& row) {
       set_thread(row.number(0));
       trace.tracks[builder_.track(pid_, tid_)].thread = string(row.number(1));
@@ -193,6 +196,11 @@ class NsightImporter {
       set_thread(row.number(0));
       builder_.name_process(pid_, row.text(1));
     });
+  }
+
+  std::string_view memory_name(int64_t kind) const {
+    const auto at = memory_names_.find(kind);
+    return at != memory_names_.end() ? std::string_view(at->second) : usual_memory_name(kind);
   }
 
   // A global id is hardware (8 bits), virtual machine (8), process (24), thread (24).
@@ -317,6 +325,7 @@ class NsightImporter {
   std::set<std::string, std::less<>> tables_;
   std::unordered_map<int64_t, model::StringId> strings_;
   std::map<int64_t, size_t> processes_;
+  std::map<int64_t, std::string> memory_names_;
   std::string pid_, tid_;  // of the row at hand
   NsightDamage damage_;
 };

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
+
+#include <cxxabi.h>
 
 #include "base/text.h"
 #include "timeline/json_scan.h"
@@ -141,6 +144,19 @@ uint32_t TraceBuilder::narrow(uint64_t correlation) {
   return at->second;
 }
 
+// CUPTI names kernels as the linker does.
+StringId TraceBuilder::kernel_name(const ChromeEvent& e) {
+  if (!e.name.starts_with("_Z")) return name_of(e);
+  const auto [at, is_new] = demangled_.try_emplace(std::string(e.name), 0);
+  if (is_new) {
+    int status = 0;
+    char* const plain = abi::__cxa_demangle(at->first.c_str(), nullptr, nullptr, &status);
+    at->second = trace_.strings.intern(plain != nullptr ? std::string_view(plain) : e.name);
+    std::free(plain);
+  }
+  return at->second;
+}
+
 StringId TraceBuilder::name_of(const ChromeEvent& e) {
   return e.name_escaped ? trace_.strings.intern(scan::unescape(e.name))
                         : trace_.strings.intern(e.name);
@@ -265,7 +281,7 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
     on_stream = parse_number<int64_t>(tid);
   }
   const int64_t duration = std::clamp<int64_t>(e.duration_ns, 0, kLatest);
-  trace_.push_back(e.time_ns, duration, name_of(e),
+  trace_.push_back(e.time_ns, duration, kernel_name(e),
                    stream(device.value_or(0), on_stream.value_or(0)), kind, category_id,
                    correlation, e.args.empty() ? 0 : e.args_offset());
   if (bytes && kind != EventKind::kKernel) trace_.copies.push_back({id, *bytes});
@@ -336,6 +352,17 @@ void TraceBuilder::name_process(std::string_view pid, std::string_view name) {
 }
 
 void TraceBuilder::metadata(const ChromeEvent& e) {
+  if (e.name == "flatout_missing") {
+    // What our own recorder says of itself (agent/event_file.h).
+    scan::members(e.args, [&](std::string_view key, std::string_view value) {
+      if (key == "name" && trace_.damage.text.size() < 1000) {
+        trace_.damage.text += trace_.damage.text.empty() ? "" : "; ";
+        trace_.damage.text += scan::unescape(scan::unquoted(value));
+      }
+      return true;
+    });
+    return;
+  }
   const bool process = e.name == "process_name";
   if (!process && e.name != "thread_name") return;
   std::string name;
@@ -436,6 +463,7 @@ void TraceBuilder::append(const TraceBuilder& next) {
   if (!from.format.empty()) trace_.format = from.format;
   if (from.rank >= 0) trace_.rank = from.rank;
   if (from.world_size >= 0) trace_.world_size = from.world_size;
+  if (!from.damage.text.empty()) trace_.damage.text = from.damage.text;
   trace_.damage.bad_numbers += from.damage.bad_numbers;
   trace_.damage.dropped += from.damage.dropped;
   for (size_t phase = 0; phase < 256; ++phase) phase_counts_[phase] += next.phase_counts_[phase];

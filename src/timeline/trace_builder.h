@@ -89,6 +89,7 @@ class TraceBuilder : public ChromeSink {
   void end_slice(const ChromeEvent& e);
   void classify_tracks();
   model::StringId name_of(const ChromeEvent& e);
+  model::StringId kernel_name(const ChromeEvent& e);
 
   TraceOptions options_;
   model::Trace trace_;
@@ -105,6 +106,7 @@ class TraceBuilder : public ChromeSink {
   std::vector<std::vector<model::EventId>> open_;  // by track: slices begun and not ended
   uint64_t host_slices_ = 0, slices_added_ = 0;
   int64_t earliest_ = INT64_MAX;
+  std::unordered_map<std::string, model::StringId> demangled_;  // names of kernels
   std::string buffer_;
   uint64_t phase_counts_[256] = {};
 };
