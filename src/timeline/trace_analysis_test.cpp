@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <random>
 #include <string>
 
 #include "timeline/export_chrome.h"
@@ -197,6 +199,15 @@ TEST(TraceAnalysis, ARunFoldersTraceHasTheRunsSteps) {
     EXPECT_NEAR(static_cast<double>(s.steps[i].wall), static_cast<double>(run.steps[i].length().count()), 2000);
     EXPECT_NEAR(static_cast<double>(s.steps[i].input_wait),
                 static_cast<double>(run.steps[i].part(Part::kInputWait).count()), 2000);
+  }
+}
+
+TEST(TraceAnalysis, TheGridIsThatOfDoubles) {
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 100'000; ++i) {
+    const auto ns = static_cast<int64_t>(1'000'000'000'000'000'000 + random() % 1'400'000'000'000'000'000);
+    const auto us = static_cast<double>(static_cast<long double>(ns) / 1000);
+    ASSERT_EQ(on_double_grid(ns), std::llround(us * 1000)) << ns;
   }
 }
 

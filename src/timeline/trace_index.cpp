@@ -65,12 +65,23 @@ KernelType kernel_type(std::string_view name, std::string_view category) {
   return KernelType::kCompute;
 }
 
+int64_t on_double_grid(int64_t ns) {
+  // From 2006 to 2041 doubles of microseconds lie 1/4 apart, those of nanoseconds 256; both are rounded to even.
+  constexpr int64_t kFirst = 1'152'921'504'606'846'976, kLast = 2'251'799'813'685'000'000;
+  if (ns < kFirst || ns > kLast) {
+    const auto us = static_cast<double>(static_cast<long double>(ns) / 1000);
+    return std::llround(us * 1000);
+  }
+  const auto nearest = [](int64_t value, int64_t unit) {
+    const int64_t below = value / unit, rest = value % unit * 2;
+    return rest > unit || (rest == unit && below % 2 != 0) ? below + 1 : below;
+  };
+  return nearest(nearest(ns * 4, 1000) * 250, 256) * 256;
+}
+
 void snap_epoch_times(Trace& trace) {
   if (!trace.epoch_times) return;
-  for (int64_t& start : trace.start) {
-    const auto us = static_cast<double>(static_cast<long double>(start) / 1000);
-    start = std::llround(us * 1000);
-  }
+  for (int64_t& start : trace.start) start = on_double_grid(start);
 }
 
 void TraceIndex::add_launch(uint32_t correlation, EventId event) {

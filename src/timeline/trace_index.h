@@ -21,6 +21,9 @@ model::KernelType kernel_type(std::string_view name, std::string_view category);
 /// our golden numbers too; whether two slices touch depends on it.
 void snap_epoch_times(model::Trace& trace);
 
+/// That grid: where microseconds since 1970 that are kept as a double come to lie in nanoseconds.
+int64_t on_double_grid(int64_t ns);
+
 class TraceIndex {
  public:
   explicit TraceIndex(const model::Trace& trace);
