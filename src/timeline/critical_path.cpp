@@ -143,9 +143,8 @@ void PathFinder::collect_devices() {
   constexpr size_t kGiveUp = 10'000;  // events in a row that were launched after the window
   for (const auto& [device, events] : index_.devices()) {
     size_t later = 0;
-    for (const auto& [start, event] : events) {
+    for (const auto& [start, event, launch] : events) {
       if (trace_.end(event) <= begin_) continue;
-      const EventId launch = index_.launch_of(event);
       const bool known = launch != kNoEvent;
       const bool inside = known && trace_.start[launch] >= begin_ && trace_.start[launch] < end_;
       if (start >= end_ && !inside) {

@@ -32,7 +32,7 @@ bool with_host(std::string_view name) {
 DeviceSets sets_of(const TraceIndex& index, const DeviceEvents& events) {
   const Trace& trace = index.trace();
   DeviceSets sets;
-  for (const auto& [start, event] : events) {
+  for (const auto& [start, event, launch] : events) {
     const int64_t end = trace.end(event);
     sets.busy.add(start, end);
     const bool host_copy =
@@ -74,7 +74,7 @@ void add_kernels(const TraceIndex& index, const DeviceEvents& events, DeviceSumm
     KernelStat stat;
   };
   std::vector<Row> rows;
-  for (const auto& [start, event] : events) {
+  for (const auto& [start, event, launch] : events) {
     const KernelType type = index.type(event);
     const uint64_t key = uint64_t{trace.name[event]} << 2 | static_cast<uint64_t>(type);
     const auto [at, is_new] = known.try_emplace(key, rows.size());
@@ -97,7 +97,7 @@ void add_kernels(const TraceIndex& index, const DeviceEvents& events, DeviceSumm
 void add_copies(const TraceIndex& index, const DeviceEvents& events, DeviceSummary& out) {
   const Trace& trace = index.trace();
   std::map<StringId, CopySummary> copies;
-  for (const auto& [start, event] : events) {
+  for (const auto& [start, event, launch] : events) {
     if (trace.kind[event] != EventKind::kMemcpy && trace.kind[event] != EventKind::kMemset)
       continue;
     CopySummary& copy = copies[trace.name[event]];
@@ -260,7 +260,7 @@ TraceSummary summarize(const TraceIndex& index) {
   summarize_host(index, thread, window, out.host);
   for (const auto& [device, events] : index.devices()) {
     out.device_events += events.size();
-    for (const auto& [start, event] : events) {
+    for (const auto& [start, event, launch] : events) {
       if (index.type(event) == KernelType::kCommunication)
         out.collectives.push_back({start, trace.end(event), std::string(trace.name_of(event))});
     }

@@ -124,9 +124,8 @@ Totals totals_of(const Trace& trace, bool by_place) {
   }
   const TraceIndex index(trace);
   for (const auto& [device, events] : index.devices()) {
-    for (const auto& [start, e] : events) {
-      const EventId launch = by_place ? index.launch_of(e) : kNoEvent;
-      add(e, launch != kNoEvent ? launched_at[launch] : 0, trace.duration[e], 1);
+    for (const auto& [start, e, launch] : events) {
+      add(e, by_place && launch != kNoEvent ? launched_at[launch] : 0, trace.duration[e], 1);
     }
   }
   Totals out;

@@ -32,9 +32,9 @@ void for_each_gap(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
   size_t sync = 0;  // calls that wait for the device, those begun before the gap
   int64_t end = trace.end(events.front().event);
   for (size_t i = 1; i < events.size(); ++i) {
-    const auto& [start, event] = events[i];
+    const auto& [start, event, launch] = events[i];
     if (start > end) {
-      DeviceGap gap{end, start, GapBlame::kOther, 0, index.launch_of(event)};
+      DeviceGap gap{end, start, GapBlame::kOther, 0, launch};
       if (gap.launch != model::kNoEvent && trace.start[gap.launch] > end) {
         while (sync < index.syncs().size() && trace.start[index.syncs()[sync]] <= end) ++sync;
         const bool waited = sync > 0 && trace.end(index.syncs()[sync - 1]) >= end;

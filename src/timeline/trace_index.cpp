@@ -136,7 +136,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
       case EventKind::kMemset: {
         auto*& list = device_of[trace.track[i]];
         if (list == nullptr) list = &devices_[trace.tracks[trace.track[i]].device];
-        list->push_back({trace.start[i], e});
+        list->push_back({trace.start[i], e, kNoEvent});
         break;
       }
       case EventKind::kRuntime:
@@ -175,6 +175,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
   collectives_ = unite(std::move(collectives));
   if (steps_.empty()) steps_ = std::move(other_steps);
   for (auto& [device, events] : devices_) {
+    for (DeviceEvent& e : events) e.launch = launch_of(e.event);
     const auto earlier = [](const DeviceEvent& a, const DeviceEvent& b) {
       return a.start != b.start ? a.start < b.start : a.event < b.event;
     };

@@ -31,6 +31,7 @@ class TraceIndex {
   struct DeviceEvent {
     int64_t start = 0;
     model::EventId event = 0;
+    model::EventId launch = model::kNoEvent;  // kNoEvent where the trace lacks it
   };
   const model::Trace& trace() const { return trace_; }
   /// By device, each in order of their start.

@@ -35,8 +35,7 @@ void add_launches(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
   std::map<StringId, LaunchCall> calls;
   LaunchCall* last = nullptr;
   StringId last_name = StringTable::kUnknown;
-  for (const auto& [start, event] : events) {
-    const EventId launch = index.launch_of(event);
+  for (const auto& [start, event, launch] : events) {
     if (launch == kNoEvent) continue;
     if (trace.name[launch] != last_name) {
       last_name = trace.name[launch];
@@ -78,8 +77,7 @@ void count_launches(const TraceIndex& index, TraceSummary& out) {
   }
   std::vector<bool> started(trace.size());
   for (const auto& [device, events] : index.devices()) {
-    for (const auto& [start, event] : events) {
-      const EventId launch = index.launch_of(event);
+    for (const auto& [start, event, launch] : events) {
       if (launch != kNoEvent) started[launch] = true;
     }
   }

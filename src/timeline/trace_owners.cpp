@@ -39,8 +39,7 @@ void find_owners(const TraceIndex& index, const Window& window,
                  const std::vector<TraceIndex::DeviceEvent>& events, DeviceSummary& out) {
   const Trace& trace = index.trace();
   std::map<TrackId, std::vector<Mark>> threads;
-  for (const auto& [start, event] : events) {
-    const EventId launch = index.launch_of(event);
+  for (const auto& [start, event, launch] : events) {
     if (launch == kNoEvent || trace.start[launch] < window.begin || trace.start[launch] >= window.end) continue;
     threads[trace.track[launch]].push_back({trace.start[launch], trace.start[launch], launch, event});
   }
