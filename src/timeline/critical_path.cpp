@@ -331,7 +331,8 @@ void PathFinder::make_devices() {
   const auto each = [&](auto&& visit) {
     streams.clear();
     for (DeviceNode& d : devices_) {
-      const int64_t start = trace_.start[d.event];
+      // What runs already when the window begins is looked at from there on.
+      const int64_t start = std::max(trace_.start[d.event], begin_);
       const auto last = streams.find(trace_.track[d.event]);
       const bool follows = last != streams.end() && last->second.end <= start + kOverlap;
       const auto point = d.launch != kNoEvent ? points_.find(d.launch) : points_.end();
@@ -350,7 +351,7 @@ void PathFinder::make_devices() {
     Node node;
     node.event = d.event;
     node.end = trace_.end(d.event);
-    node.length = trace_.duration[d.event];
+    node.length = node.end - start;
     int64_t ready = begin_;
     if (last != nullptr) ready = std::max(ready, last->end);
     if (point != kNone) ready = std::max(ready, nodes_[point].end);
