@@ -168,7 +168,8 @@ void compare_streams(const Json& results, int rank, const model::HtaSummary& our
       if (s.stream == row["stream"].get<int64_t>()) return s;
     return model::HtaSummary::Stream{};
   };
-  for (const Json& row : results.value("idle_time_breakdown", Json::array({Json::array()}))[0]) {
+  const Json idle = results.value("idle_time_breakdown", Json::array({Json::array()}));
+  for (const Json& row : idle[0]) {
     if (row["rank"] != rank) continue;
     const auto s = stream(row);
     const std::string category = row["idle_category"];
