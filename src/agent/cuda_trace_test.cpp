@@ -181,7 +181,9 @@ TEST(CuptiRecords, AnyBytesAreReadOrRefused) {
       const uint32_t kind = random() % 60;
       std::memcpy(bytes.data(), &kind, sizeof kind);
     }
-    if (cupti_read_record(bytes.data(), bytes.size(), &event) == 1) EXPECT_GE(event.end, event.start);
+    if (cupti_read_record(bytes.data(), bytes.size(), &event) == 1) {
+      EXPECT_GE(event.end, event.start);
+    }
   }
   EXPECT_EQ(cupti_read_record("", 0, &event), 0);
 }

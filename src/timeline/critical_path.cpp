@@ -497,7 +497,8 @@ void PathFinder::walk(const std::vector<int64_t>& ends, CriticalPath& path) cons
   for (auto& [track, pieces] : work) {
     // What it did meanwhile, by its innermost slices; less where a batch was asked for.
     std::vector<Interval64> rest;
-    for (const Interval64& piece : unite(std::move(pieces)).all()) {
+    const Intervals worked = unite(std::move(pieces));
+    for (const Interval64& piece : worked.all()) {
       int64_t from = piece.begin;
       for (const Interval64& input : index_.input().all()) {
         if (input.end <= from) continue;

@@ -101,7 +101,9 @@ TEST(TraceAnalysis, LaunchesAreToldByTheirCallGraphsAndHipToo) {
   for (const LaunchCall& call : launch.calls) {
     EXPECT_EQ(call.count, 1u);
     EXPECT_EQ(call.events, call.name == "cudaGraphLaunch" ? 5u : 1u);
-    if (call.name == "hipModuleLaunchKernel") EXPECT_EQ(call.delay, 16'000);
+    if (call.name == "hipModuleLaunchKernel") {
+      EXPECT_EQ(call.delay, 16'000);
+    }
   }
 }
 
@@ -188,17 +190,17 @@ TEST(TraceAnalysis, ADifferenceIsToldByWhereItIsCalled) {
 TEST(TraceAnalysis, ARunFoldersTraceHasTheRunsSteps) {
   testing::RunBuilder b;
   for (int i = 0; i < 20; ++i) b.wait(4).forward(2).backward(6).optimizer(1, 0, i + 1);
-  Run run = b.build();
+  model::Run run = b.build();
   find_steps(run);
   const auto trace = import_trace_bytes(chrome_json(run));
   ASSERT_TRUE(trace.ok());
   EXPECT_EQ(trace->format, "flatout");
   const TraceSummary s = summarize(TraceIndex(*trace));
-  ASSERT_EQ(s.steps.size(), run.steps.size());
+  ASSERT_EQ(s.steps.size(), run.steps.steps.size());
   for (size_t i = 0; i < s.steps.size(); ++i) {
-    EXPECT_NEAR(static_cast<double>(s.steps[i].wall), static_cast<double>(run.steps[i].length().count()), 2000);
+    EXPECT_NEAR(static_cast<double>(s.steps[i].wall), static_cast<double>(run.steps.steps[i].length().count()), 2000);
     EXPECT_NEAR(static_cast<double>(s.steps[i].input_wait),
-                static_cast<double>(run.steps[i].part(Part::kInputWait).count()), 2000);
+                static_cast<double>(run.steps.steps[i].part(Part::kInputWait).count()), 2000);
   }
 }
 
