@@ -1,5 +1,6 @@
-// The CUDA trace: records against NVIDIA's own headers where these are installed, the recorder against a library that
-// behaves as CUPTI, NVTX against a table as NVTX makes it. Each job is a process of its own.
+// The CUDA trace: records against NVIDIA's own headers where these are installed, the recorder
+// against a library that behaves as CUPTI, NVTX against a table as NVTX makes it. Each job is a
+// process of its own.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -64,7 +65,8 @@ std::vector<json> events_of(const fs::path& trace, const std::function<void()>& 
   std::ifstream in(trace);
   const json document = json::parse(in, nullptr, false);
   EXPECT_FALSE(document.is_discarded());
-  return document.is_discarded() ? std::vector<json>() : document["traceEvents"].get<std::vector<json>>();
+  return document.is_discarded() ? std::vector<json>()
+                                 : document["traceEvents"].get<std::vector<json>>();
 }
 
 std::vector<json> of_category(const std::vector<json>& events, const std::string& category) {
@@ -123,7 +125,8 @@ TEST(CudaTrace, HoldsWhatCuptiRecorded) {
 
 TEST(CudaTrace, ManyBuffersLoseNothing) {
   const Folder folder;
-  const auto events = events_of(folder.file("t.json"), [] { record_with_fake("", 40'000); });  // 4 MB each
+  const auto events =
+      events_of(folder.file("t.json"), [] { record_with_fake("", 40'000); });  // 4 MB each
   EXPECT_EQ(of_category(events, "kernel").size(), 40'000u);
   EXPECT_EQ(of_category(events, "cuda_runtime").size(), 40'000u);
 }
@@ -132,7 +135,8 @@ TEST(CudaTrace, AnotherToolThatHasCuptiIsNamed) {
   const Folder folder;
   const auto events = events_of(folder.file("t.json"), [] { record_with_fake("taken", 10); });
   EXPECT_TRUE(of_category(events, "kernel").empty());
-  EXPECT_NE(missing(events).find("CUPTI for Other has CUPTI"), std::string::npos) << missing(events);
+  EXPECT_NE(missing(events).find("CUPTI for Other has CUPTI"), std::string::npos)
+      << missing(events);
   EXPECT_NE(missing(events).find("error 39"), std::string::npos);
 }
 
@@ -165,7 +169,8 @@ TEST(CudaTrace, ASecondProcessHasAFileOfItsOwn) {
   });
   EXPECT_EQ(of_category(first, "kernel").size(), 3u);
   size_t files = 0;
-  for (const auto& entry : fs::directory_iterator(trace.parent_path())) files += entry.is_regular_file() ? 1 : 0;
+  for (const auto& entry : fs::directory_iterator(trace.parent_path()))
+    files += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(files, 2u);
 }
 
@@ -210,7 +215,8 @@ TEST(CuptiRecords, LieWhereNvidiasHeadersHaveThem) {
   EXPECT_STREQ(e.name, "k");
 #if CUPTI_API_VERSION >= 130000
   static_assert(offsetof(CUpti_ActivityKernel10, name) == offsetof(CUpti_ActivityKernel9, name));
-  static_assert(offsetof(CUpti_ActivityKernel10, correlationId) == offsetof(CUpti_ActivityKernel9, correlationId));
+  static_assert(offsetof(CUpti_ActivityKernel10, correlationId) ==
+                offsetof(CUpti_ActivityKernel9, correlationId));
 #endif
   static_assert(offsetof(CUpti_ActivityKernel9, name) == offsetof(cupti_kernel, name));
 
@@ -232,16 +238,21 @@ TEST(CuptiRecords, LieWhereNvidiasHeadersHaveThem) {
   EXPECT_EQ(e.bytes, 77u);
   EXPECT_EQ(e.stream, 7u);
   EXPECT_EQ(e.correlation, 8u);
-  static_assert(offsetof(CUpti_ActivityMemcpy5, correlationId) == offsetof(cupti_memcpy, correlation));
-  static_assert(offsetof(CUpti_ActivityMemcpyPtoP4, correlationId) == offsetof(cupti_memcpy2, correlation));
-  static_assert(offsetof(CUpti_ActivityMemset4, correlationId) == offsetof(cupti_memset, correlation));
+  static_assert(offsetof(CUpti_ActivityMemcpy5, correlationId) ==
+                offsetof(cupti_memcpy, correlation));
+  static_assert(offsetof(CUpti_ActivityMemcpyPtoP4, correlationId) ==
+                offsetof(cupti_memcpy2, correlation));
+  static_assert(offsetof(CUpti_ActivityMemset4, correlationId) ==
+                offsetof(cupti_memset, correlation));
   static_assert(offsetof(CUpti_ActivityMemset4, memoryKind) == offsetof(cupti_memset, memory_kind));
   static_assert(offsetof(CUpti_ActivityMemset4, bytes) == offsetof(cupti_memset, bytes));
   static_assert(offsetof(CUpti_ActivityAPI, cbid) == offsetof(cupti_call, function));
   static_assert(offsetof(CUpti_ActivityAPI, threadId) == offsetof(cupti_call, thread));
   static_assert(offsetof(CUpti_ActivityAPI, correlationId) == offsetof(cupti_call, correlation));
-  static_assert(offsetof(CUpti_ActivitySynchronization, correlationId) == offsetof(cupti_synchronization, correlation));
-  static_assert(offsetof(CUpti_ActivitySynchronization, streamId) == offsetof(cupti_synchronization, stream));
+  static_assert(offsetof(CUpti_ActivitySynchronization, correlationId) ==
+                offsetof(cupti_synchronization, correlation));
+  static_assert(offsetof(CUpti_ActivitySynchronization, streamId) ==
+                offsetof(cupti_synchronization, stream));
   static_assert(offsetof(CUpti_ActivityGraphTrace, graphId) == offsetof(cupti_graph, graph));
   static_assert(offsetof(CUpti_ActivityGraphTrace, streamId) == offsetof(cupti_graph, stream));
 #endif
@@ -277,7 +288,8 @@ bool initialize_nvtx() {
     core_table[i] = &core[i];
     core2_table[i] = &core2[i];
   }
-  auto* const init = symbol<int(const void* (*)(uint32_t))>(FLATOUT_AGENT_LIBRARY, "InitializeInjectionNvtx2");
+  auto* const init =
+      symbol<int(const void* (*)(uint32_t))>(FLATOUT_AGENT_LIBRARY, "InitializeInjectionNvtx2");
   return init != nullptr && init(get_table) == 1;
 }
 
@@ -291,7 +303,8 @@ TEST(NvtxTrace, HoldsRangesOfAllThreads) {
     auto* const end = core_function<void(uint64_t)>(7);
     const uint64_t upload = start("upload");
     for (int i = 0; i < 1000; ++i) {
-      if (push("step") != 0 || push("forward \"x\"\n") != 1 || pop() != 1 || pop() != 0) std::_Exit(8);
+      if (push("step") != 0 || push("forward \"x\"\n") != 1 || pop() != 1 || pop() != 0)
+        std::_Exit(8);
     }
     std::thread([&] {
       push("of another thread");
@@ -299,7 +312,7 @@ TEST(NvtxTrace, HoldsRangesOfAllThreads) {
       end(upload);
     }).join();
     if (pop() != -1) std::_Exit(7);
-    end(12345);   // no such range
+    end(12345);    // no such range
     push("open");  // never ends
   });
   const auto ranges = of_category(events, "nvtx");
@@ -334,7 +347,8 @@ TEST(NvtxTrace, DomainsAndRegisteredStringsToo) {
       const void* message = nullptr;
     } attributes;
     void* const domain = reinterpret_cast<void* (*)(const char*)>(core2[12])("DALI");
-    attributes.message = reinterpret_cast<void* (*)(void*, const char*)>(core2[10])(domain, "registered");
+    attributes.message =
+        reinterpret_cast<void* (*)(void*, const char*)>(core2[10])(domain, "registered");
     auto* const push = reinterpret_cast<int (*)(void*, const Attributes*)>(core2[4]);
     auto* const pop = reinterpret_cast<int (*)(void*)>(core2[5]);
     push(domain, &attributes);

@@ -1,10 +1,11 @@
-/* Records what CUDA does through CUPTI: loaded by the driver where CUDA_INJECTION64_PATH names this library and
- * FLATOUT_CUDA_TRACE a file to write. CUPTI is the one that the process has already (the framework's wheel brings it),
- * else the system's; all of it is found by dlsym. There is one subscriber in a process: where another tool is it, it is
- * named, and nothing is recorded. Buffers are turned into events in CUPTI's own thread, never in the job's.
+/* Records what CUDA does through CUPTI: loaded by the driver where CUDA_INJECTION64_PATH names this
+ * library and FLATOUT_CUDA_TRACE a file to write. CUPTI is the one that the process has already
+ * (the framework's wheel brings it), else the system's; all of it is found by dlsym. There is one
+ * subscriber in a process: where another tool is it, it is named, and nothing is recorded. Buffers
+ * are turned into events in CUPTI's own thread, never in the job's.
  *
- * The order matters: subscribe before anything else (the library does not guard activity calls), clock and callbacks
- * before any kind is enabled. */
+ * The order matters: subscribe before anything else (the library does not guard activity calls),
+ * clock and callbacks before any kind is enabled. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,8 +19,8 @@
 #include "agent/event_file.h"
 
 #define SUCCESS 0
-#define TAKEN 39           /* CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED */
-#define CUDA_12 18u        /* CUPTI_API_VERSION of CUDA 12.0 */
+#define TAKEN 39    /* CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED */
+#define CUDA_12 18u /* CUPTI_API_VERSION of CUDA 12.0 */
 #define DRIVER_DOMAIN 2
 #define RUNTIME_DOMAIN 3
 #define SYSTEM_THREAD_IDS 1
@@ -37,9 +38,11 @@ struct subscriber_params { /* CUpti_SubscriberParams, CUPTI 13 */
 static struct {
   int (*get_version)(uint32_t*);
   int (*subscribe)(void**, void (*)(void*, uint32_t, uint32_t, const void*), void*);
-  int (*subscribe_v2)(void**, void (*)(void*, uint32_t, uint32_t, const void*), void*, struct subscriber_params*);
+  int (*subscribe_v2)(void**, void (*)(void*, uint32_t, uint32_t, const void*), void*,
+                      struct subscriber_params*);
   int (*unsubscribe)(void*);
-  int (*register_callbacks)(void (*)(uint8_t**, size_t*, size_t*), void (*)(void*, uint32_t, uint8_t*, size_t, size_t));
+  int (*register_callbacks)(void (*)(uint8_t**, size_t*, size_t*),
+                            void (*)(void*, uint32_t, uint8_t*, size_t, size_t));
   int (*register_clock)(uint64_t (*)(void));
   int (*enable)(uint32_t);
   int (*disable)(uint32_t);
@@ -51,12 +54,13 @@ static struct {
   int (*thread_ids)(uint32_t);
 } cupti;
 
-static const uint32_t kinds[] = {CUPTI_KIND_CONCURRENT_KERNEL, CUPTI_KIND_MEMCPY, CUPTI_KIND_MEMCPY2,
-                                 CUPTI_KIND_MEMSET,            CUPTI_KIND_RUNTIME, CUPTI_KIND_DRIVER,
-                                 CUPTI_KIND_SYNCHRONIZATION};
+static const uint32_t kinds[] = {
+    CUPTI_KIND_CONCURRENT_KERNEL, CUPTI_KIND_MEMCPY, CUPTI_KIND_MEMCPY2,        CUPTI_KIND_MEMSET,
+    CUPTI_KIND_RUNTIME,           CUPTI_KIND_DRIVER, CUPTI_KIND_SYNCHRONIZATION};
 static void* subscriber;
 static size_t dropped_records;
-static const char* names[2][MOST_NAMES]; /* of the driver's and the runtime's calls, once they were asked for */
+static const char*
+    names[2][MOST_NAMES]; /* of the driver's and the runtime's calls, once they were asked for */
 
 /* ---- the library ---- */
 
@@ -74,14 +78,16 @@ static int load(void) {
       library = dlopen(files[i], RTLD_NOW | (loaded ? RTLD_NOLOAD : 0));
   }
   if (library == NULL) return 0;
-  find(library, "cuptiSubscribe_v2", &cupti.subscribe_v2);       /* from CUPTI 13 on */
+  find(library, "cuptiSubscribe_v2", &cupti.subscribe_v2); /* from CUPTI 13 on */
   find(library, "cuptiActivityFlushPeriod", &cupti.flush_period);
   find(library, "cuptiSetThreadIdType", &cupti.thread_ids);
-  return find(library, "cuptiGetVersion", &cupti.get_version) && find(library, "cuptiSubscribe", &cupti.subscribe) &&
+  return find(library, "cuptiGetVersion", &cupti.get_version) &&
+         find(library, "cuptiSubscribe", &cupti.subscribe) &&
          find(library, "cuptiUnsubscribe", &cupti.unsubscribe) &&
          find(library, "cuptiActivityRegisterCallbacks", &cupti.register_callbacks) &&
          find(library, "cuptiActivityRegisterTimestampCallback", &cupti.register_clock) &&
-         find(library, "cuptiActivityEnable", &cupti.enable) && find(library, "cuptiActivityDisable", &cupti.disable) &&
+         find(library, "cuptiActivityEnable", &cupti.enable) &&
+         find(library, "cuptiActivityDisable", &cupti.disable) &&
          find(library, "cuptiActivityFlushAll", &cupti.flush_all) &&
          find(library, "cuptiActivityGetNextRecord", &cupti.next_record) &&
          find(library, "cuptiActivityGetNumDroppedRecords", &cupti.dropped) &&
@@ -108,11 +114,16 @@ static void give_buffer(uint8_t** buffer, size_t* size, size_t* most_records) {
 /* "cudaLaunchKernel" for "cudaLaunchKernel_v7000" */
 static const char* name_of_call(const struct cupti_event* e, char* to, size_t size) {
   const int runtime = e->kind == CUPTI_KIND_RUNTIME;
-  const char* name = e->function < MOST_NAMES ? __atomic_load_n(&names[runtime][e->function], __ATOMIC_RELAXED) : NULL;
+  const char* name = e->function < MOST_NAMES
+                         ? __atomic_load_n(&names[runtime][e->function], __ATOMIC_RELAXED)
+                         : NULL;
   if (name == NULL) {
-    if (cupti.callback_name(runtime ? RUNTIME_DOMAIN : DRIVER_DOMAIN, e->function, &name) != SUCCESS || name == NULL)
+    if (cupti.callback_name(runtime ? RUNTIME_DOMAIN : DRIVER_DOMAIN, e->function, &name) !=
+            SUCCESS ||
+        name == NULL)
       return runtime ? "cuda runtime call" : "cuda driver call";
-    if (e->function < MOST_NAMES) __atomic_store_n(&names[runtime][e->function], name, __ATOMIC_RELAXED);
+    if (e->function < MOST_NAMES)
+      __atomic_store_n(&names[runtime][e->function], name, __ATOMIC_RELAXED);
   }
   snprintf(to, size, "%s", name);
   char* const version = strstr(to, "_v");
@@ -127,7 +138,8 @@ static void write_event(const struct cupti_event* e) {
     case CUPTI_KIND_RUNTIME:
       snprintf(args, sizeof args, "\"correlation\": %" PRIu32, e->correlation);
       event_file_slice(e->kind == CUPTI_KIND_RUNTIME ? "cuda_runtime" : "cuda_driver",
-                       name_of_call(e, name, sizeof name), getpid(), e->thread, e->start, e->end, args);
+                       name_of_call(e, name, sizeof name), getpid(), e->thread, e->start, e->end,
+                       args);
       return;
     case CUPTI_KIND_SYNCHRONIZATION:
       snprintf(args, sizeof args, "\"correlation\": %" PRIu32, e->correlation);
@@ -136,8 +148,10 @@ static void write_event(const struct cupti_event* e) {
     default:
       break;
   }
-  const int filled = snprintf(args, sizeof args, "\"device\": %" PRIu32 ", \"stream\": %" PRIu32 ", \"correlation\": %" PRIu32,
-                              e->device, e->stream, e->correlation);
+  const int filled =
+      snprintf(args, sizeof args,
+               "\"device\": %" PRIu32 ", \"stream\": %" PRIu32 ", \"correlation\": %" PRIu32,
+               e->device, e->stream, e->correlation);
   const char* category = "kernel";
   const char* shown = e->name;
   if (e->kind == CUPTI_KIND_MEMCPY || e->kind == CUPTI_KIND_MEMCPY2) {
@@ -158,7 +172,8 @@ static void write_event(const struct cupti_event* e) {
   event_file_slice(category, shown, e->device, e->stream, e->start, e->end, args);
 }
 
-static void take_buffer(void* context, uint32_t stream, uint8_t* buffer, size_t size, size_t valid) {
+static void take_buffer(void* context, uint32_t stream, uint8_t* buffer, size_t size,
+                        size_t valid) {
   (void)size;
   void* record = NULL;
   while (valid > 0 && cupti.next_record(buffer, valid, &record) == SUCCESS) {
@@ -242,7 +257,8 @@ FLATOUT_EXPORT int InitializeInjection(void) {
     const int result = cupti.enable(kinds[i]);
     if (result == SUCCESS) continue;
     char text[96];
-    snprintf(text, sizeof text, "CUPTI does not record activity kind %u (error %d)", kinds[i], result);
+    snprintf(text, sizeof text, "CUPTI does not record activity kind %u (error %d)", kinds[i],
+             result);
     event_file_missing(text);
   }
   atexit(stop);

@@ -3,21 +3,21 @@
 #include <string.h>
 
 /* Copied before it is read: a buffer's records are aligned to 8 bytes, but any bytes may come. */
-#define READ(type)                           \
-  struct type r;                             \
-  if (size < sizeof r) return 0;             \
-  memcpy(&r, record, sizeof r);              \
-  out->start = r.start;                      \
+#define READ(type)                              \
+  struct type r;                                \
+  if (size < sizeof r) return 0;                \
+  memcpy(&r, record, sizeof r);                 \
+  out->start = r.start;                         \
   out->end = r.end > r.start ? r.end : r.start; \
   out->correlation = r.correlation;
 
-#define READ_COPY(type)              \
-  READ(type)                         \
-  out->device = r.device;            \
-  out->stream = r.stream;            \
-  out->bytes = r.bytes;              \
-  out->copy_kind = r.copy_kind;      \
-  out->source_kind = r.source_kind;  \
+#define READ_COPY(type)             \
+  READ(type)                        \
+  out->device = r.device;           \
+  out->stream = r.stream;           \
+  out->bytes = r.bytes;             \
+  out->copy_kind = r.copy_kind;     \
+  out->source_kind = r.source_kind; \
   out->target_kind = r.target_kind;
 
 int cupti_read_record(const void* record, size_t size, struct cupti_event* out) {
@@ -90,6 +90,7 @@ const char* cupti_copy_name(uint8_t copy_kind) {
 }
 
 const char* cupti_memory_name(uint8_t memory_kind) {
-  static const char* const names[] = {"Unknown", "Pageable", "Pinned", "Device", "Array", "Managed"};
+  static const char* const names[] = {"Unknown", "Pageable", "Pinned",
+                                      "Device",  "Array",    "Managed"};
   return memory_kind < sizeof names / sizeof names[0] ? names[memory_kind] : "Unknown";
 }

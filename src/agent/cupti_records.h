@@ -1,6 +1,7 @@
-/* Activity records of CUPTI, read without its headers: what they have in common from CUPTI 12.0 to 13.1. Records of
- * newer versions are longer at the end; the prefixes here stay (cupti_records_test.cpp holds them to NVIDIA's own
- * headers where these are installed). Knows nothing of the library: any bytes may be read. */
+/* Activity records of CUPTI, read without its headers: what they have in common from CUPTI 12.0
+ * to 13.1. Records of newer versions are longer at the end; the prefixes here stay
+ * (cupti_records_test.cpp holds them to NVIDIA's own headers where these are installed). Knows
+ * nothing of the library: any bytes may be read. */
 #ifndef FLATOUT_AGENT_CUPTI_RECORDS_H_
 #define FLATOUT_AGENT_CUPTI_RECORDS_H_
 
@@ -12,14 +13,14 @@ extern "C" {
 #endif
 
 enum cupti_kind { /* CUpti_ActivityKind */
-  CUPTI_KIND_MEMCPY = 1,
-  CUPTI_KIND_MEMSET = 2,
-  CUPTI_KIND_DRIVER = 4,
-  CUPTI_KIND_RUNTIME = 5,
-  CUPTI_KIND_CONCURRENT_KERNEL = 10,
-  CUPTI_KIND_MEMCPY2 = 22, /* between devices */
-  CUPTI_KIND_SYNCHRONIZATION = 38,
-  CUPTI_KIND_GRAPH_TRACE = 51,
+                  CUPTI_KIND_MEMCPY = 1,
+                  CUPTI_KIND_MEMSET = 2,
+                  CUPTI_KIND_DRIVER = 4,
+                  CUPTI_KIND_RUNTIME = 5,
+                  CUPTI_KIND_CONCURRENT_KERNEL = 10,
+                  CUPTI_KIND_MEMCPY2 = 22, /* between devices */
+                  CUPTI_KIND_SYNCHRONIZATION = 38,
+                  CUPTI_KIND_GRAPH_TRACE = 51,
 };
 
 /* CUpti_ActivityKernel9 and later */
@@ -36,7 +37,8 @@ struct cupti_kernel {
   const char* name;
 };
 
-/* CUpti_ActivityMemcpy5 and later; of MEMCPY2 (CUpti_ActivityMemcpyPtoP4) all before `correlation` is the same. */
+/* CUpti_ActivityMemcpy5 and later; of MEMCPY2 (CUpti_ActivityMemcpyPtoP4) all before `correlation`
+ * is the same. */
 struct cupti_memcpy {
   uint32_t kind;
   uint8_t copy_kind, source_kind, target_kind, flags;
@@ -85,18 +87,19 @@ struct cupti_event {
   uint32_t kind;
   uint64_t start, end; /* ns */
   uint32_t device, stream, correlation;
-  uint32_t thread;                          /* of a call */
-  uint32_t function;                        /* of a call: its callback id */
-  uint64_t bytes;                           /* of a copy or fill */
+  uint32_t thread;                             /* of a call */
+  uint32_t function;                           /* of a call: its callback id */
+  uint64_t bytes;                              /* of a copy or fill */
   uint8_t copy_kind, source_kind, target_kind; /* of a copy; a fill has the last alone */
-  uint32_t graph;                           /* of a graph */
-  const char* name;                         /* of a kernel, in the job's memory; may be NULL */
+  uint32_t graph;                              /* of a graph */
+  const char* name;                            /* of a kernel, in the job's memory; may be NULL */
 };
 
 /* 1 if `record`, of which `size` bytes may be read, is of a kind that is known and long enough. */
 int cupti_read_record(const void* record, size_t size, struct cupti_event* out);
 
-/* "HtoD" for CUpti_ActivityMemcpyKind, "Pinned" for CUpti_ActivityMemoryKind: as PyTorch's traces say it. */
+/* "HtoD" for CUpti_ActivityMemcpyKind, "Pinned" for CUpti_ActivityMemoryKind: as PyTorch's traces
+ * say it. */
 const char* cupti_copy_name(uint8_t copy_kind);
 const char* cupti_memory_name(uint8_t memory_kind);
 

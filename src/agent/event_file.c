@@ -53,13 +53,15 @@ static void thread_ends(void* held) {
 static struct buffer* take_buffer(void) {
   for (struct buffer* b = __atomic_load_n(&buffers, __ATOMIC_ACQUIRE); b != NULL; b = b->next) {
     int is_free = 0;
-    if (__atomic_compare_exchange_n(&b->owned, &is_free, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return b;
+    if (__atomic_compare_exchange_n(&b->owned, &is_free, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+      return b;
   }
   struct buffer* const b = calloc(1, sizeof *b);
   if (b == NULL) return NULL;
   b->owned = 1;
   b->next = __atomic_load_n(&buffers, __ATOMIC_RELAXED);
-  while (!__atomic_compare_exchange_n(&buffers, &b->next, b, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+  while (
+      !__atomic_compare_exchange_n(&buffers, &b->next, b, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
   }
   return b;
 }
@@ -71,7 +73,8 @@ static void after_fork_in_child(void) {
 
 int event_file_open(void) {
   int unknown = UNKNOWN;
-  if (!__atomic_compare_exchange_n(&state, &unknown, OPENING, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+  if (!__atomic_compare_exchange_n(&state, &unknown, OPENING, 0, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE))
     return unknown == OPEN;
   const char* const path = getenv("FLATOUT_CUDA_TRACE");
   if (path == NULL || *path == 0 || pthread_key_create(&key, thread_ends) != 0) {
@@ -126,18 +129,19 @@ static void add_line(const char* line, size_t size) {
   __atomic_store_n(&mine->used, used + (uint32_t)size, __ATOMIC_RELEASE);
 }
 
-void event_file_slice(const char* category, const char* name, int64_t pid, int64_t tid, uint64_t begin_ns,
-                      uint64_t end_ns, const char* args) {
+void event_file_slice(const char* category, const char* name, int64_t pid, int64_t tid,
+                      uint64_t begin_ns, uint64_t end_ns, const char* args) {
   if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != OPEN) return;
   char text[LONGEST_NAME], line[LONGEST_LINE];
   escape(text, sizeof text, name != NULL ? name : "(no name)");
   const uint64_t length = end_ns > begin_ns ? end_ns - begin_ns : 0;
-  const int size = snprintf(line, sizeof line,
-                            "{\"ph\": \"X\", \"cat\": \"%s\", \"name\": \"%s\", \"pid\": %lld, \"tid\": %lld, "
-                            "\"ts\": %llu.%03u, \"dur\": %llu.%03u, \"args\": {%s}},\n",
-                            category, text, (long long)pid, (long long)tid, (unsigned long long)(begin_ns / 1000),
-                            (unsigned)(begin_ns % 1000), (unsigned long long)(length / 1000),
-                            (unsigned)(length % 1000), args);
+  const int size =
+      snprintf(line, sizeof line,
+               "{\"ph\": \"X\", \"cat\": \"%s\", \"name\": \"%s\", \"pid\": %lld, \"tid\": %lld, "
+               "\"ts\": %llu.%03u, \"dur\": %llu.%03u, \"args\": {%s}},\n",
+               category, text, (long long)pid, (long long)tid,
+               (unsigned long long)(begin_ns / 1000), (unsigned)(begin_ns % 1000),
+               (unsigned long long)(length / 1000), (unsigned)(length % 1000), args);
   if (size > 0 && (size_t)size < sizeof line) add_line(line, (size_t)size);
 }
 
@@ -145,18 +149,23 @@ void event_file_missing(const char* text) {
   if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != OPEN) return;
   char clean[LONGEST_NAME], line[LONGEST_LINE];
   escape(clean, sizeof clean, text);
-  const int size = snprintf(line, sizeof line,
-                            "{\"ph\": \"M\", \"name\": \"flatout_missing\", \"pid\": 0, \"tid\": 0, "
-                            "\"args\": {\"name\": \"%s\"}},\n",
-                            clean);
+  const int size =
+      snprintf(line, sizeof line,
+               "{\"ph\": \"M\", \"name\": \"flatout_missing\", \"pid\": 0, \"tid\": 0, "
+               "\"args\": {\"name\": \"%s\"}},\n",
+               clean);
   if (size > 0 && (size_t)size < sizeof line) add_line(line, (size_t)size);
 }
 
 void event_file_close(void) {
   int open_now = OPEN;
-  if (!__atomic_compare_exchange_n(&state, &open_now, CLOSED, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
-  for (struct buffer* b = __atomic_load_n(&buffers, __ATOMIC_ACQUIRE); b != NULL; b = b->next) flush(b);
-  static const char tail[] = "{\"ph\": \"M\", \"name\": \"flatout_end\", \"pid\": 0, \"tid\": 0, \"args\": {}}\n]}\n";
+  if (!__atomic_compare_exchange_n(&state, &open_now, CLOSED, 0, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_RELAXED))
+    return;
+  for (struct buffer* b = __atomic_load_n(&buffers, __ATOMIC_ACQUIRE); b != NULL; b = b->next)
+    flush(b);
+  static const char tail[] =
+      "{\"ph\": \"M\", \"name\": \"flatout_end\", \"pid\": 0, \"tid\": 0, \"args\": {}}\n]}\n";
   write_all(tail, sizeof tail - 1);
   close(file);
 }

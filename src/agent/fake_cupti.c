@@ -1,6 +1,7 @@
-/* Behaves as CUPTI does towards the recorder, by $FAKE_CUPTI: "taken" has another subscriber, "dropped" loses records,
- * "old" is CUDA 11's. Records are longer than those that the recorder knows, as a newer CUPTI's would be. Anything
- * called in the wrong order is an error that the test sees. */
+/* Behaves as CUPTI does towards the recorder, by $FAKE_CUPTI: "taken" has another subscriber,
+ * "dropped" loses records, "old" is CUDA 11's. Records are longer than those that the recorder
+ * knows, as a newer CUPTI's would be. Anything called in the wrong order is an error that the test
+ * sees. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +61,8 @@ EXPORT int cuptiActivityRegisterTimestampCallback(uint64_t (*f)(void)) {
   return 0;
 }
 EXPORT int cuptiActivityRegisterCallbacks(void (*requested)(uint8_t**, size_t*, size_t*),
-                                          void (*completed)(void*, uint32_t, uint8_t*, size_t, size_t)) {
+                                          void (*completed)(void*, uint32_t, uint8_t*, size_t,
+                                                            size_t)) {
   if (!subscribed) return 15;
   request = requested;
   complete = completed;
@@ -123,7 +125,8 @@ EXPORT int cuptiActivityGetNextRecord(uint8_t* buffer, size_t valid, void** reco
   return 0;
 }
 
-/* What the driver would have seen since: for each of `count` a launch and its kernel, a copy now and then. */
+/* What the driver would have seen since: for each of `count` a launch and its kernel, a copy now
+ * and then. */
 static uint8_t* pending;
 static size_t pending_size, pending_used;
 
@@ -155,12 +158,20 @@ EXPORT int fake_cupti_work(uint32_t count) {
                                         .name = i % 2 == 0 ? "_Z4gemmIfEvPT_" : "plain \"name\""};
     put(&kernel, kernel.kind);
     if (i % 10 != 0) continue;
-    const struct cupti_memcpy copy = {CUPTI_KIND_MEMCPY, 1, 2, 3, 0, 4096, now + 16000, now + 17000, 1, 1, 8, i};
+    const struct cupti_memcpy copy = {CUPTI_KIND_MEMCPY, 1,           2, 3, 0, 4096,
+                                      now + 16000,       now + 17000, 1, 1, 8, i};
     put(&copy, copy.kind);
-    const struct cupti_memset fill = {.kind = CUPTI_KIND_MEMSET, .bytes = 64, .start = now + 17000, .end = now + 17100,
-                                      .device = 1, .stream = 8, .correlation = i, .memory_kind = 3};
+    const struct cupti_memset fill = {.kind = CUPTI_KIND_MEMSET,
+                                      .bytes = 64,
+                                      .start = now + 17000,
+                                      .end = now + 17100,
+                                      .device = 1,
+                                      .stream = 8,
+                                      .correlation = i,
+                                      .memory_kind = 3};
     put(&fill, fill.kind);
-    const struct cupti_synchronization wait = {CUPTI_KIND_SYNCHRONIZATION, 3, now, now + 1000, i, 1, 7};
+    const struct cupti_synchronization wait = {
+        CUPTI_KIND_SYNCHRONIZATION, 3, now, now + 1000, i, 1, 7};
     put(&wait, wait.kind);
   }
   return 1;

@@ -1,6 +1,7 @@
-/* Records NVTX ranges: loaded by the NVTX headers that are built into a program or library where NVTX_INJECTION64_PATH
- * names this library and FLATOUT_CUDA_TRACE a file to write. Needs neither a GPU nor CUDA. Pushed and popped ranges are
- * slices of their thread, started and ended ones of a track of their own; marks, colours and payloads are left out.
+/* Records NVTX ranges: loaded by the NVTX headers that are built into a program or library where
+ * NVTX_INJECTION64_PATH names this library and FLATOUT_CUDA_TRACE a file to write. Needs neither a
+ * GPU nor CUDA. Pushed and popped ranges are slices of their thread, started and ended ones of a
+ * track of their own; marks, colours and payloads are left out.
  *
  * Layouts and numbers: nvtxDetail/nvtxTypes.h and nvToolsExt.h of NVTX 3, whose ABI is fixed. */
 #include <pthread.h>
@@ -25,7 +26,14 @@
 #define MESSAGE_ASCII 1
 #define MESSAGE_REGISTERED 3
 
-enum { CORE_RANGE_START_EX = 4, CORE_RANGE_START = 5, CORE_RANGE_END = 7, CORE_PUSH_EX = 8, CORE_PUSH = 9, CORE_POP = 11 };
+enum {
+  CORE_RANGE_START_EX = 4,
+  CORE_RANGE_START = 5,
+  CORE_RANGE_END = 7,
+  CORE_PUSH_EX = 8,
+  CORE_PUSH = 9,
+  CORE_POP = 11
+};
 enum {
   CORE2_RANGE_START = 2,
   CORE2_RANGE_END = 3,
@@ -73,7 +81,8 @@ static void copy_name(struct range* to, const char* name) {
 static const char* name_of(const struct attributes* a) {
   if (a == NULL || a->size < sizeof *a) return NULL;
   /* A registered string is what register_string gave. */
-  return a->message_type == MESSAGE_ASCII || a->message_type == MESSAGE_REGISTERED ? a->message : NULL;
+  return a->message_type == MESSAGE_ASCII || a->message_type == MESSAGE_REGISTERED ? a->message
+                                                                                   : NULL;
 }
 
 static int push(const char* name) {
@@ -86,7 +95,8 @@ static int pop(void) {
   --depth;
   if (depth < DEEPEST) {
     if (thread_id == 0) thread_id = syscall(SYS_gettid);
-    event_file_slice("nvtx", stack[depth].name, getpid(), thread_id, stack[depth].begin_ns, now_ns(), "");
+    event_file_slice("nvtx", stack[depth].name, getpid(), thread_id, stack[depth].begin_ns,
+                     now_ns(), "");
   }
   return depth;
 }
@@ -96,7 +106,9 @@ static uint64_t start(const char* name) {
   for (uint32_t tries = 0; tries < MOST_STARTED; ++tries) {
     const uint32_t i = __atomic_fetch_add(&next_started, 1, __ATOMIC_RELAXED) % MOST_STARTED;
     int is_free = 0;
-    if (!__atomic_compare_exchange_n(&started[i].taken, &is_free, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
+    if (!__atomic_compare_exchange_n(&started[i].taken, &is_free, 1, 0, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+      continue;
     copy_name(&started[i].range, name);
     return i + 1;
   }
@@ -104,7 +116,8 @@ static uint64_t start(const char* name) {
 }
 
 static void end(uint64_t id) {
-  if (id == 0 || id > MOST_STARTED || !__atomic_load_n(&started[id - 1].taken, __ATOMIC_ACQUIRE)) return;
+  if (id == 0 || id > MOST_STARTED || !__atomic_load_n(&started[id - 1].taken, __ATOMIC_ACQUIRE))
+    return;
   const struct range* const r = &started[id - 1].range;
   event_file_slice("nvtx", r->name, getpid(), -(int64_t)id, r->begin_ns, now_ns(), "");
   __atomic_store_n(&started[id - 1].taken, 0, __ATOMIC_RELEASE);
@@ -143,8 +156,10 @@ static void put(function** table, unsigned size, unsigned at, function f) {
 /* NVTX calls this at its first use. 1: the functions are in place. */
 FLATOUT_EXPORT int InitializeInjectionNvtx2(const void* (*get_table)(uint32_t id)) {
   if (!event_file_open()) return 0;
-  const struct callbacks_table* const callbacks = get_table != NULL ? get_table(CALLBACKS_TABLE) : NULL;
-  if (callbacks == NULL || callbacks->size < sizeof *callbacks || callbacks->get_module == NULL) return 0;
+  const struct callbacks_table* const callbacks =
+      get_table != NULL ? get_table(CALLBACKS_TABLE) : NULL;
+  if (callbacks == NULL || callbacks->size < sizeof *callbacks || callbacks->get_module == NULL)
+    return 0;
   function** table = NULL;
   unsigned size = 0;
   if (callbacks->get_module(MODULE_CORE, &table, &size) && table != NULL) {

@@ -135,8 +135,9 @@ const Usage kSlice{
 std::string trace_file(const std::string& path) {
   std::error_code failed;
   const std::filesystem::path inside = std::filesystem::path(path) / "trace.json.gz";
-  return std::filesystem::is_directory(path, failed) && std::filesystem::exists(inside, failed) ? inside.string()
-                                                                                               : path;
+  return std::filesystem::is_directory(path, failed) && std::filesystem::exists(inside, failed)
+             ? inside.string()
+             : path;
 }
 
 unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
@@ -164,12 +165,14 @@ int record(const std::vector<std::string>& arguments) {
   std::error_code failed;
   const std::filesystem::path out = std::filesystem::absolute(settings->output, failed);
   if (failed || std::filesystem::exists(out, failed)) {
-    return fail(Error{Code::kBadInput, fmt::format("{} exists already", escape_terminal(settings->output)),
+    return fail(Error{Code::kBadInput,
+                      fmt::format("{} exists already", escape_terminal(settings->output)),
                       "name another file, or remove it"});
   }
   const std::string agent = recorder::find_agent().library;
   if (agent.empty())
-    return fail(Error{Code::kNotFound, "libflatout_agent.so is not beside flatout", "install it again"});
+    return fail(
+        Error{Code::kNotFound, "libflatout_agent.so is not beside flatout", "install it again"});
   for (const char* name : {"CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"}) {
     if (const char* other = std::getenv(name); other != nullptr && *other != 0 && agent != other)
       log_warning(fmt::format("{} named {}, which is left out", name, escape_terminal(other)));
@@ -177,11 +180,13 @@ int record(const std::vector<std::string>& arguments) {
   }
   ::setenv("FLATOUT_CUDA_TRACE", out.c_str(), 1);
   std::vector<char*> words;
-  for (const std::string& word : settings->positional) words.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& word : settings->positional)
+    words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
   ::execvp(words[0], words.data());
   const int error = errno;
-  log_error(fmt::format("cannot run {}: {}", escape_terminal(settings->positional[0]), std::strerror(error)));
+  log_error(fmt::format("cannot run {}: {}", escape_terminal(settings->positional[0]),
+                        std::strerror(error)));
   return error == ENOENT ? 127 : 126;
 }
 
@@ -383,7 +388,8 @@ int trace(const std::vector<std::string>& arguments) {
     fmt::print("{}", kHelp);
     return 0;
   }
-  const std::string_view meant = nearest(what, {"summary", "report", "diff", "convert", "slice", "record"});
+  const std::string_view meant =
+      nearest(what, {"summary", "report", "diff", "convert", "slice", "record"});
   return bad_usage(fmt::format("there is no command 'trace {}'", escape_terminal(what)),
                    meant.empty() ? "flatout trace --help"
                                  : fmt::format("did you mean flatout trace {}?", meant));

@@ -369,17 +369,21 @@ void add_straggler(const std::vector<Straggler>& stragglers, std::span<const Tra
            static_cast<int64_t>(ranks.size()));
   // What it has that the rank that waits longest has not.
   const auto trace_of = [&](int rank) {
-    return std::find_if(ranks.begin(), ranks.end(), [&](const TraceSummary& t) { return t.rank == rank; });
+    return std::find_if(ranks.begin(), ranks.end(),
+                        [&](const TraceSummary& t) { return t.rank == rank; });
   };
   const auto own = trace_of(worst.rank);
   const auto other = worst.waiting.empty() ? ranks.end() : trace_of(worst.waiting.front());
   if (own != ranks.end() && other != ranks.end()) {
     const std::vector<Finding> others = TraceDetector(*other).take();
     for (Finding& mine : TraceDetector(*own).take()) {
-      if (std::any_of(others.begin(), others.end(), [&](const Finding& o) { return o.id == mine.id; })) continue;
+      if (std::any_of(others.begin(), others.end(),
+                      [&](const Finding& o) { return o.id == mine.id; }))
+        continue;
       f.where = mine.where;
       evidence(f, fmt::format("rank {} alone has {}: {}", worst.rank, mine.id, mine.title),
-               mine.cost_ms_per_step.value_or(0), "ms", "trace", static_cast<int64_t>(ranks.size()));
+               mine.cost_ms_per_step.value_or(0), "ms", "trace",
+               static_cast<int64_t>(ranks.size()));
       for (Suggestion& r : mine.remedies) f.remedies.push_back(std::move(r));
       break;
     }
@@ -429,7 +433,8 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
   } else if (incomplete) {
     out.verdict = "none";
     out.headline =
-        "Too much of the devices' work is missing from the recording to judge: launches that left nothing on a device";
+        "Too much of the devices' work is missing from the recording to judge: launches that left "
+        "nothing on a device";
   } else if (enough && unexplained) {
     out.verdict = "none";
     out.headline =

@@ -74,7 +74,8 @@ RankWaits compare_ranks(std::span<const TraceSummary> ranks) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       late[r] += own[r] - middle;
       waits[r] += inside[r] - shortest;
-      if (inside[r] > shortest) pairs[{r, static_cast<size_t>(came_last - inside.begin())}] += inside[r] - shortest;
+      if (inside[r] > shortest)
+        pairs[{r, static_cast<size_t>(came_last - inside.begin())}] += inside[r] - shortest;
       if (inside[r] == shortest) last[r] += median_of(inside) - shortest;
     }
   }
@@ -94,10 +95,13 @@ RankWaits compare_ranks(std::span<const TraceSummary> ranks) {
       for (const DeviceSummary& d : trace.devices) step = std::max(step, d.times.span);
   }
   if (steps < 2 && common < kManyCollectives) return out;
-  const auto number = [&](size_t r) { return ranks[r].rank >= 0 ? ranks[r].rank : static_cast<int>(r); };
+  const auto number = [&](size_t r) {
+    return ranks[r].rank >= 0 ? ranks[r].rank : static_cast<int>(r);
+  };
   for (const auto& [pair, time] : pairs) {
     if (static_cast<double>(time) >= kWorthTelling * static_cast<double>(step))
-      out.waits.push_back({number(pair.first), number(pair.second), time / static_cast<int64_t>(steps)});
+      out.waits.push_back(
+          {number(pair.first), number(pair.second), time / static_cast<int64_t>(steps)});
   }
   std::stable_sort(out.waits.begin(), out.waits.end(),
                    [](const RankWait& a, const RankWait& b) { return a.time > b.time; });
@@ -110,15 +114,15 @@ RankWaits compare_ranks(std::span<const TraceSummary> ranks) {
     s.rank = number(r);
     s.delay = late[r] / static_cast<int64_t>(steps);
     for (size_t other = 0; other < ranks.size(); ++other) {
-      if (other != r && waits[other] * 2 > delay)
-        s.waiting.push_back(number(other));
+      if (other != r && waits[other] * 2 > delay) s.waiting.push_back(number(other));
     }
     late_ones.push_back(std::move(s));
   }
   std::sort(late_ones.begin(), late_ones.end(),
             [](const Straggler& a, const Straggler& b) { return a.delay > b.delay; });
   // Who comes well before the last one is not whom the others wait for.
-  while (late_ones.size() > 1 && late_ones.back().delay * 2 < late_ones.front().delay) late_ones.pop_back();
+  while (late_ones.size() > 1 && late_ones.back().delay * 2 < late_ones.front().delay)
+    late_ones.pop_back();
   return out;
 }
 

@@ -47,8 +47,8 @@ struct OwnerStat {
 };
 /// Whose work a device did, in the window that is looked at closely.
 struct WorkOwners {
-  int64_t time = 0;                             // of the device, looked at
-  std::vector<OwnerStat> operators, modules;    // most time first
+  int64_t time = 0;                           // of the device, looked at
+  std::vector<OwnerStat> operators, modules;  // most time first
 };
 
 /// Launches by the call that made them.
@@ -62,7 +62,7 @@ struct LaunchSummary {
   uint64_t count = 0;  // one per correlation id
   int64_t host = 0, device = 0, delay = 0;
   uint64_t shorter_than_launch = 0;
-  uint64_t late = 0;  // delay above 100 us
+  uint64_t late = 0;              // delay above 100 us
   std::vector<LaunchCall> calls;  // most often first
 };
 
@@ -105,8 +105,9 @@ struct DeviceSummary {
   IdleBlame idle;
   int64_t sync_wait = 0;   // of host_wait: gaps that began while the host waited for this device
   int64_t short_wait = 0;  // of host_wait: gaps shorter than a millisecond, less sync_wait
-  int64_t collective_wait = 0;  // of host_wait: meanwhile a host thread was in a collective (gloo, MPI)
-  int64_t unknown = 0;          // of idle.other: what came next has no launch in the trace
+  int64_t collective_wait =
+      0;                // of host_wait: meanwhile a host thread was in a collective (gloo, MPI)
+  int64_t unknown = 0;  // of idle.other: what came next has no launch in the trace
   uint64_t gaps = 0;
   std::vector<StreamSummary> streams;
   LaunchSummary launch;
@@ -138,13 +139,14 @@ struct HostSummary {
 
 /// What a stretch of the critical path is.
 enum class PathPart : uint8_t {
-  kInput,          // a data loader was asked for a batch
-  kHost,           // other work of the host: operators, Python, calls of the runtime
-  kDelay,          // from a launch to its begin, from one kernel to the next, from an end to who waited for it
+  kInput,  // a data loader was asked for a batch
+  kHost,   // other work of the host: operators, Python, calls of the runtime
+  kDelay,  // from a launch to its begin, from one kernel to the next, from an end to who waited for
+           // it
   kCompute,
   kCommunication,
   kCopies,
-  kUnknown,        // the device was idle before work whose launch the trace lacks
+  kUnknown,  // the device was idle before work whose launch the trace lacks
 };
 inline constexpr size_t kPathParts = 7;
 
@@ -175,27 +177,15 @@ struct HtaSummary {
   int64_t device = 0;
   int64_t kernel_time = 0, idle_time = 0, compute_time = 0, non_compute_time = 0;
   int64_t communication_time = 0, overlap = 0;
-  // Launches by its list of calls (no graphs, no HIP), with what they started.
   uint64_t launches = 0;
-  int64_t launch_host = 0, launch_device = 0, launch_delay = 0;
-
-  struct Stream {
-    int64_t stream = 0;
-    int64_t host_wait = 0, kernel_wait = 0, other = 0;
-    // The queue's length after each launch and each begin, every one of these counted alike.
-    uint64_t queue_count = 0;
-    int64_t queue_max = 0;
-    double queue_mean = 0;
-  };
-  std::vector<Stream> streams;
 };
 
 struct TraceSummary {
   std::string file, format;
   int rank = -1, world_size = -1;
   uint64_t bytes = 0, events = 0, device_events = 0;
-  // Calls that start kernels or graphs (not while a graph is captured), and how many of them left nothing on a
-  // device: a recording with many such is incomplete, and its idle time may be work.
+  // Calls that start kernels or graphs (not while a graph is captured), and how many of them left
+  // nothing on a device: a recording with many such is incomplete, and its idle time may be work.
   uint64_t launches = 0, unrecorded_launches = 0;
   int64_t begin = 0, end = 0;
   std::map<std::string, uint64_t> slices_by_category;
@@ -211,12 +201,14 @@ struct TraceSummary {
     std::string name;
   };
   std::vector<Collective> collectives;
-  std::vector<HtaSummary> hta;  // only where it was asked for
+  std::vector<HtaSummary> hta;       // only where it was asked for
   std::optional<CriticalPath> path;  // of the median step
 
-  /// Whether so much of the devices' work is missing that idle time means little. A few launches near the end of a
-  /// recording always have their work after it.
-  bool incomplete() const { return unrecorded_launches > 10 && unrecorded_launches * 20 > launches; }
+  /// Whether so much of the devices' work is missing that idle time means little. A few launches
+  /// near the end of a recording always have their work after it.
+  bool incomplete() const {
+    return unrecorded_launches > 10 && unrecorded_launches * 20 > launches;
+  }
 };
 
 /// A rank that others wait for.

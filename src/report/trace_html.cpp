@@ -34,8 +34,7 @@ std::string facts_html(const std::vector<TraceSummary>& traces) {
   std::string out = fmt::format("<li>{} events</li><li>{}</li>", events,
                                 format_bytes(static_cast<double>(bytes)));
   if (steps > 0) {
-    out += fmt::format("<li>{} steps, {} each</li>", steps,
-                       time_text(mean_step(traces.front())));
+    out += fmt::format("<li>{} steps, {} each</li>", steps, time_text(mean_step(traces.front())));
   }
   if (traces.size() > 1) out += fmt::format("<li>{} traces</li>", traces.size());
   for (const TraceSummary& t : traces) {
@@ -66,10 +65,10 @@ std::string devices_html(const std::vector<TraceSummary>& traces) {
           html_text(d.name.empty() ? fmt::format("device {}", d.device)
                                    : fmt::format("device {}, {}", d.device, d.name)),
           time_text(times.span), share_text(times.compute, times.span),
-          share_text(times.exposed_communication(), times.span), share_text(times.exposed_copies, times.span),
-          share_text(d.idle.input_wait, times.span), share_text(d.idle.host_wait, times.span),
-          share_text(d.idle.kernel_wait, times.span), share_text(d.idle.other - d.unknown, times.span),
-          share_text(d.unknown, times.span));
+          share_text(times.exposed_communication(), times.span),
+          share_text(times.exposed_copies, times.span), share_text(d.idle.input_wait, times.span),
+          share_text(d.idle.host_wait, times.span), share_text(d.idle.kernel_wait, times.span),
+          share_text(d.idle.other - d.unknown, times.span), share_text(d.unknown, times.span));
     }
   }
   if (rows.empty()) return "";
@@ -92,15 +91,16 @@ std::string kernels_html(const TraceSummary& t) {
     rows += fmt::format(
         "<tr><td><code>{}</code></td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
         "<td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
-        html_text(std::string_view(k.name).substr(0, kMostKernelName)), share_text(k.sum, d.times.span),
-        time_text(k.sum), k.count,
+        html_text(std::string_view(k.name).substr(0, kMostKernelName)),
+        share_text(k.sum, d.times.span), time_text(k.sum), k.count,
         time_text(k.sum / static_cast<int64_t>(std::max<uint64_t>(k.count, 1))),
         html_text(std::string_view(k.owner).substr(0, kMostKernelName)));
   }
   return fmt::format(
       "<section id=\"kernels\"><h2>Kernels and copies of device {}</h2>\n<div class=\"scroll\">"
       "<table><thead><tr><th>Name</th><th class=\"n\">Of its time</th><th class=\"n\">In all</th>"
-      "<th class=\"n\">Count</th><th class=\"n\">Mean</th><th>Operator</th></tr></thead><tbody>\n{}</tbody></table>"
+      "<th class=\"n\">Count</th><th "
+      "class=\"n\">Mean</th><th>Operator</th></tr></thead><tbody>\n{}</tbody></table>"
       "</div></section>\n",
       d.device, rows);
 }
@@ -117,25 +117,28 @@ std::string path_html(const TraceSummary& t) {
   }
   for (const CriticalPath::Piece& piece : p.pieces) {
     pieces += fmt::format(
-        "<tr><td><code>{}</code></td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-        html_text(std::string_view(piece.name).substr(0, kMostKernelName)), html_text(label(piece.part)),
-        share_text(piece.time, p.length), time_text(piece.time));
+        "<tr><td><code>{}</code></td><td>{}</td><td class=\"n\">{}</td><td "
+        "class=\"n\">{}</td></tr>\n",
+        html_text(std::string_view(piece.name).substr(0, kMostKernelName)),
+        html_text(label(piece.part)), share_text(piece.time, p.length), time_text(piece.time));
   }
   for (const CriticalPath::WhatIf& w : p.what_if) {
     answers += fmt::format("<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-                           html_text(what_if_text(w).substr(0, kMostKernelName)), time_text(w.length),
-                           share_text(p.length - w.length, p.length));
+                           html_text(what_if_text(w).substr(0, kMostKernelName)),
+                           time_text(w.length), share_text(p.length - w.length, p.length));
   }
   std::string out = fmt::format(
       "<section id=\"path\"><h2>Critical path of {}: {}</h2>\n<p>{}</p>\n"
-      "<div class=\"scroll\"><table><thead><tr><th>Name</th><th>What</th><th class=\"n\">Of the path</th>"
+      "<div class=\"scroll\"><table><thead><tr><th>Name</th><th>What</th><th class=\"n\">Of the "
+      "path</th>"
       "<th class=\"n\">In all</th></tr></thead><tbody>\n{}</tbody></table></div>\n",
       html_text(p.step.empty() ? "a window from the middle" : p.step), time_text(p.length),
       html_text(parts), pieces);
   if (!answers.empty()) {
-    out += "<div class=\"scroll\"><table><thead><tr><th>What if</th><th class=\"n\">Left</th>"
-           "<th class=\"n\">Saved</th></tr></thead><tbody>\n" +
-           answers + "</tbody></table></div>\n";
+    out +=
+        "<div class=\"scroll\"><table><thead><tr><th>What if</th><th class=\"n\">Left</th>"
+        "<th class=\"n\">Saved</th></tr></thead><tbody>\n" +
+        answers + "</tbody></table></div>\n";
   }
   return out + "</section>\n";
 }

@@ -93,13 +93,14 @@ Json device_value(const DeviceSummary& d) {
   out["top_kernels"] = Json::array();
   for (size_t i = 0; i < d.kernels.size() && i < kTopKernels; ++i) {
     const KernelStat& k = d.kernels[i];
-    out["top_kernels"].push_back({{"type", name_of(k.type)},
-                                  {"name", to_utf8(k.name)},
-                                  {"sum_us", us(k.sum)},
-                                  {"count", k.count},
-                                  {"max_us", us(k.max)},
-                                  {"min_us", us(k.min)},
-                                  {"operator", k.owner.empty() ? Json(nullptr) : Json(to_utf8(k.owner))}});
+    out["top_kernels"].push_back(
+        {{"type", name_of(k.type)},
+         {"name", to_utf8(k.name)},
+         {"sum_us", us(k.sum)},
+         {"count", k.count},
+         {"max_us", us(k.max)},
+         {"min_us", us(k.min)},
+         {"operator", k.owner.empty() ? Json(nullptr) : Json(to_utf8(k.owner))}});
   }
   out["copies"] = Json::array();
   for (const CopySummary& c : d.copies) {
@@ -132,12 +133,14 @@ Json device_value(const DeviceSummary& d) {
 }
 
 Json path_value(const CriticalPath& p) {
-  Json out = {{"step", p.step.empty() ? Json(nullptr) : Json(to_utf8(p.step))}, {"length_us", us(p.length)}};
+  Json out = {{"step", p.step.empty() ? Json(nullptr) : Json(to_utf8(p.step))},
+              {"length_us", us(p.length)}};
   for (size_t i = 0; i < kPathParts; ++i)
     out["parts"][std::string(key_of(static_cast<PathPart>(i))) + "_us"] = us(p.parts[i]);
   out["pieces"] = Json::array();
   for (const CriticalPath::Piece& piece : p.pieces)
-    out["pieces"].push_back({{"part", key_of(piece.part)}, {"name", to_utf8(piece.name)}, {"us", us(piece.time)}});
+    out["pieces"].push_back(
+        {{"part", key_of(piece.part)}, {"name", to_utf8(piece.name)}, {"us", us(piece.time)}});
   out["what_if"] = Json::array();
   for (const CriticalPath::WhatIf& w : p.what_if) {
     out["what_if"].push_back({{"without", key_of(w.part)},
@@ -200,18 +203,6 @@ Json trace_value(const TraceSummary& t) {
                                                   2)
                                         : Json(nullptr);
     hta["launches"] = h.launches;
-    hta["cpu_duration"] = us(h.launch_host);
-    hta["gpu_duration"] = us(h.launch_device);
-    hta["launch_delay"] = us(h.launch_delay);
-    hta["streams"] = Json::object();
-    for (const HtaSummary::Stream& s : h.streams) {
-      hta["streams"][std::to_string(s.stream)] = {{"host_wait", us(s.host_wait)},
-                                                  {"kernel_wait", us(s.kernel_wait)},
-                                                  {"other", us(s.other)},
-                                                  {"queue_length_count", s.queue_count},
-                                                  {"queue_length_mean", rounded(s.queue_mean, 6)},
-                                                  {"queue_length_max", s.queue_max}};
-    }
   }
   if (t.path) out["critical_path"] = path_value(*t.path);
   out["launches"] = t.launches;

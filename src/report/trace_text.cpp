@@ -95,11 +95,12 @@ void device(Page& page, const DeviceSummary& d) {
   page.row("busy", share_text(t.busy, t.span),
            fmt::format("compute {}, communication {}, copies {}", share_text(t.compute, t.span),
                        share_text(t.communication, t.span), share_text(t.memory, t.span)));
-  page.row("idle", share_text(t.idle(), t.span),
-           fmt::format("input {}, host {}, between kernels {}, other work {}, unknown {}",
-                       share_text(d.idle.input_wait, t.span), share_text(d.idle.host_wait, t.span),
-                       share_text(d.idle.kernel_wait, t.span), share_text(d.idle.other - d.unknown, t.span),
-                       share_text(d.unknown, t.span)));
+  page.row(
+      "idle", share_text(t.idle(), t.span),
+      fmt::format("input {}, host {}, between kernels {}, other work {}, unknown {}",
+                  share_text(d.idle.input_wait, t.span), share_text(d.idle.host_wait, t.span),
+                  share_text(d.idle.kernel_wait, t.span),
+                  share_text(d.idle.other - d.unknown, t.span), share_text(d.unknown, t.span)));
   if (d.idle.host_wait > 0) {
     page.row("host wait", share_text(d.idle.host_wait, t.span),
              fmt::format("launch-bound {}, synchronisation {}, in collectives {}",
@@ -107,15 +108,15 @@ void device(Page& page, const DeviceSummary& d) {
                          share_text(d.collective_wait, t.span)));
   }
   if (t.communication > 0) {
-    page.row(
-        "exposed comm.", share_text(t.exposed_communication(), t.span),
-        fmt::format("{} of the communication overlaps compute", share_text(t.overlap, t.communication)));
+    page.row("exposed comm.", share_text(t.exposed_communication(), t.span),
+             fmt::format("{} of the communication overlaps compute",
+                         share_text(t.overlap, t.communication)));
   }
   if (d.launch.count > 0) {
     page.row("launches", fmt::format("{}", d.launch.count),
              fmt::format("{} longer than what they launch",
                          share_text(static_cast<int64_t>(d.launch.shorter_than_launch),
-                               static_cast<int64_t>(d.launch.count))));
+                                    static_cast<int64_t>(d.launch.count))));
   }
   for (const HostBlame& h : d.host.slices) {
     if (h.time * 10 < d.host.time) break;
@@ -123,7 +124,8 @@ void device(Page& page, const DeviceSummary& d) {
   }
   for (size_t i = 0; i < d.kernels.size() && i < kKernels; ++i) {
     const KernelStat& k = d.kernels[i];
-    page.row(i == 0 ? "kernels" : "", share_text(k.sum, t.span), fmt::format("{}x {}", k.count, k.name));
+    page.row(i == 0 ? "kernels" : "", share_text(k.sum, t.span),
+             fmt::format("{}x {}", k.count, k.name));
   }
   const auto owners = [&](std::string_view label, const std::vector<OwnerStat>& all) {
     for (size_t i = 0; i < all.size() && i < kOwners; ++i) {
@@ -138,10 +140,11 @@ void device(Page& page, const DeviceSummary& d) {
 // The chain that the step's length follows from, and what would be left of it.
 void path(Page& page, const CriticalPath& p) {
   page.blank();
-  page.line({{"  critical path", Paint::kBold},
-             {fmt::format("  {}  {}", page.clean(p.step.empty() ? "of a window from the middle" : p.step),
-                          time_text(p.length)),
-              Paint::kDim}});
+  page.line(
+      {{"  critical path", Paint::kBold},
+       {fmt::format("  {}  {}", page.clean(p.step.empty() ? "of a window from the middle" : p.step),
+                    time_text(p.length)),
+        Paint::kDim}});
   for (size_t i = 0; i < kPathParts; ++i) {
     if (p.parts[i] * 100 < p.length) continue;
     page.row("", share_text(p.parts[i], p.length), label(static_cast<PathPart>(i)));
@@ -208,16 +211,17 @@ void ranks(Page& page, const std::vector<TraceSummary>& traces, const TraceDiagn
     const DeviceTimes& d = t.devices[0].times;
     const bool late = std::any_of(diagnosis.stragglers.begin(), diagnosis.stragglers.end(),
                                   [&](const Straggler& s) { return s.rank == t.rank; });
-    page.line(
-        {{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", t.rank, time_text(d.span),
-                      share_text(d.busy, d.span), share_text(d.idle(), d.span),
-                      share_text(d.communication, d.span), share_text(d.exposed_communication(), d.span)),
-          late ? Paint::kWarn : Paint::kPlain},
-         {late ? "  others wait for it" : "", Paint::kWarn}});
+    page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", t.rank, time_text(d.span),
+                            share_text(d.busy, d.span), share_text(d.idle(), d.span),
+                            share_text(d.communication, d.span),
+                            share_text(d.exposed_communication(), d.span)),
+                late ? Paint::kWarn : Paint::kPlain},
+               {late ? "  others wait for it" : "", Paint::kWarn}});
   }
   for (size_t i = 0; i < diagnosis.waits.size() && i < kWaits; ++i) {
     const RankWait& w = diagnosis.waits[i];
-    page.row(i == 0 ? "waiting a step" : "", time_text(w.time), fmt::format("rank {} for rank {}", w.rank, w.for_rank));
+    page.row(i == 0 ? "waiting a step" : "", time_text(w.time),
+             fmt::format("rank {} for rank {}", w.rank, w.for_rank));
   }
 }
 
@@ -263,8 +267,8 @@ std::string render_trace_diff(const TraceDiff& diff, const TextOptions& options)
                  {fmt::format("  {:>9} {} {:>9}  {:<8} ", time_text(c.a),
                               options.unicode ? "→" : ">", time_text(c.b), c.kind),
                   Paint::kDim},
-                 {page.fit(fmt::format("{}{}{} ({}x, {}x)", c.name, c.place.empty() ? "" : " in ", c.place, c.count_a,
-                                       c.count_b),
+                 {page.fit(fmt::format("{}{}{} ({}x, {}x)", c.name, c.place.empty() ? "" : " in ",
+                                       c.place, c.count_a, c.count_b),
                            page.options().width > 60 ? page.options().width - 46 : 20)}});
     }
   };

@@ -68,8 +68,10 @@ int64_t mean_step(const TraceSummary& trace) {
 
 std::string unrecorded_text(const TraceSummary& trace) {
   if (!trace.incomplete()) return "";
-  return fmt::format("{} of {} launches left nothing on a device: what looks idle may be work that was not recorded",
-                     trace.unrecorded_launches, trace.launches);
+  return fmt::format(
+      "{} of {} launches left nothing on a device: what looks idle may be work that was not "
+      "recorded",
+      trace.unrecorded_launches, trace.launches);
 }
 
 }  // namespace flatout::report

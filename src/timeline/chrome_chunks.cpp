@@ -36,7 +36,8 @@ bool begins_event(const char* p, const char* end) {
   return false;
 }
 
-/// Where the last event begins that begins in these bytes (which are padded): after "}, ". 0: nowhere.
+/// Where the last event begins that begins in these bytes (which are padded): after "}, ". 0:
+/// nowhere.
 size_t last_begin(const char* begin, size_t size) {
   const char* const end = begin + size;
   for (size_t at = size; at > 1;) {
@@ -102,8 +103,9 @@ class Workers {
   }
   static void read(Piece& piece) {
     const auto source = memory_source(piece.view());
-    auto report = scan_chrome(*source, piece.builder, piece.offset == 0 ? ScanFrom::kStart : ScanFrom::kInList,
-                              piece.offset);
+    auto report =
+        scan_chrome(*source, piece.builder,
+                    piece.offset == 0 ? ScanFrom::kStart : ScanFrom::kInList, piece.offset);
     if (report.ok()) {
       piece.report = *report;
     } else {
@@ -121,12 +123,14 @@ class Workers {
 /// Whether the piece ends where its last event does, so that the cut was between two events.
 bool well_cut(const Piece& piece) {
   const ScanReport& r = piece.report;
-  if (!r.has_list || r.bad_events > 0 || r.cut_inside || piece.builder.has_begins_and_ends()) return false;
+  if (!r.has_list || r.bad_events > 0 || r.cut_inside || piece.builder.has_begins_and_ends())
+    return false;
   if (piece.last) return true;
   if (r.complete || r.events == 0) return false;
   const std::string_view rest = piece.view().substr(r.list_end - piece.offset);
   return std::count(rest.begin(), rest.end(), ',') == 1 &&
-         std::all_of(rest.begin(), rest.end(), [](char c) { return c == ',' || scan::is_space(c); });
+         std::all_of(rest.begin(), rest.end(),
+                     [](char c) { return c == ',' || scan::is_space(c); });
 }
 
 /// Reads until `text` holds `size` bytes, and pads it. False at the source's end.

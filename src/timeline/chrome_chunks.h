@@ -1,5 +1,6 @@
-// Chrome JSON by several threads: the text is cut between events, each piece becomes columns of its own, and
-// these are joined in the file's order. The result is the same, row by row, as that of one thread.
+// Chrome JSON by several threads: the text is cut between events, each piece becomes columns of its
+// own, and these are joined in the file's order. The result is the same, row by row, as that of one
+// thread.
 #pragma once
 
 #include <optional>
@@ -16,8 +17,9 @@ struct ChunkedImport {
   TraceBuilder builder;
 };
 
-/// Reads `source` to its end. nullopt: where to cut could not be told (damage, slices that begin in one piece and
-/// end in another): read it from the start by one thread. Errors: what the source says.
+/// Reads `source` to its end. nullopt: where to cut could not be told (damage, slices that begin in
+/// one piece and end in another): read it from the start by one thread. Errors: what the source
+/// says.
 Result<std::optional<ChunkedImport>> import_chunks(ByteSource& source, const TraceOptions& options,
                                                    unsigned threads, size_t chunk = kChunk);
 

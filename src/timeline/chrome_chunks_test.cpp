@@ -84,8 +84,9 @@ std::string unpacked(const fs::path& file) {
 
 TEST(ChromeChunks, OurOwnTracesComeOutTheSame) {
   const fs::path folder = fs::path(FLATOUT_TEST_DATA) / "traces";
-  for (const char* file : {"torch_cpu/torch_cpu_input_bound.json.gz", "torch_cpu/torch_cpu_python_bound.json.gz",
-                           "tensorflow/tf1_timeline_feed.json.gz", "tensorflow/tf2_keras_slow_input.trace.json.gz"}) {
+  for (const char* file :
+       {"torch_cpu/torch_cpu_input_bound.json.gz", "torch_cpu/torch_cpu_python_bound.json.gz",
+        "tensorflow/tf1_timeline_feed.json.gz", "tensorflow/tf2_keras_slow_input.trace.json.gz"}) {
     SCOPED_TRACE(file);
     const std::string text = unpacked(folder / file);
     const Trace whole = one_thread(text);
@@ -119,18 +120,20 @@ TEST(ChromeChunks, ThirdPartiesTracesComeOutTheSame) {
 std::string made(int events, std::string_view extra = "") {
   std::string text = "{\"distributedInfo\": {\"rank\": 3, \"world_size\": 8}, \"traceEvents\": [";
   for (int i = 0; i < events; ++i) {
-    text += (i > 0 ? ",\n" : "\n") + std::string("{\"ph\": \"X\", \"cat\": \"") + (i % 3 == 0 ? "kernel" : "cpu_op") +
-            "\", \"name\": \"n" + std::to_string(i % 17) + " }, {\\\"ph\\\": \", \"pid\": 1, \"tid\": " +
-            std::to_string(i % 5) + ", \"ts\": " + std::to_string(i) + ", \"dur\": " + std::to_string(i % 90) +
-            ", \"args\": {\"list\": [{\"name\": 1}, {\"name\": 2}], \"stream\": 7, \"device\": 0, \"correlation\": " +
+    text += (i > 0 ? ",\n" : "\n") + std::string("{\"ph\": \"X\", \"cat\": \"") +
+            (i % 3 == 0 ? "kernel" : "cpu_op") + "\", \"name\": \"n" + std::to_string(i % 17) +
+            " }, {\\\"ph\\\": \", \"pid\": 1, \"tid\": " + std::to_string(i % 5) +
+            ", \"ts\": " + std::to_string(i) + ", \"dur\": " + std::to_string(i % 90) +
+            ", \"args\": {\"list\": [{\"name\": 1}, {\"name\": 2}], \"stream\": 7, \"device\": 0, "
+            "\"correlation\": " +
             std::to_string(8589934592LL + i % 40) + "}}";
   }
   text += extra;
   return text + "\n], \"baseTimeNanoseconds\": 5}";
 }
 
-// Names and arguments that look like the border between two events: either the cut is right, or it is seen to be
-// wrong.
+// Names and arguments that look like the border between two events: either the cut is right, or it
+// is seen to be wrong.
 TEST(ChromeChunks, WhatLooksLikeABorderIsNoneOrIsNotTakenForOne) {
   const std::string text = made(3000);
   const Trace whole = one_thread(text);
@@ -152,8 +155,11 @@ TEST(ChromeChunks, TheBoundOnHostSlicesIsThatOfTheWhole) {
     // Without lists in the arguments, so that every cut is right.
     text = "{\"traceEvents\": [";
     for (int i = 0; i < 3000; ++i) {
-      text += (i > 0 ? ",\n" : "\n") + std::string("{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"a\", \"pid\": 1, "
-              "\"tid\": 1, \"ts\": ") + std::to_string(i) + ", \"dur\": " + std::to_string(i % 90) + "}";
+      text += (i > 0 ? ",\n" : "\n") +
+              std::string(
+                  "{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"a\", \"pid\": 1, "
+                  "\"tid\": 1, \"ts\": ") +
+              std::to_string(i) + ", \"dur\": " + std::to_string(i % 90) + "}";
     }
     text += "]}";
   }

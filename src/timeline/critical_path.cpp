@@ -15,19 +15,24 @@ using namespace model;  // NOLINT: the nouns of the whole room
 
 namespace {
 
-constexpr int64_t kOverlap = 2'000;      // ns; events of one stream that overlap by less follow each other: rounding
-constexpr int64_t kHandOver = 20'000;    // ns; a thread that is idle for longer may wait for another one
-constexpr int64_t kStreamWait = 10'000;  // ns from the end of another stream's work to what waited for it
-constexpr int64_t kLongDelay = 30'000;   // ns; longer than a stream's own delay from one event to the next
-constexpr int64_t kBlocked = 100'000;    // ns; a launch that takes longer may wait for room in the queue
-constexpr size_t kFullQueue = 256;       // launches
+constexpr int64_t kOverlap =
+    2'000;  // ns; events of one stream that overlap by less follow each other: rounding
+constexpr int64_t kHandOver =
+    20'000;  // ns; a thread that is idle for longer may wait for another one
+constexpr int64_t kStreamWait =
+    10'000;  // ns from the end of another stream's work to what waited for it
+constexpr int64_t kLongDelay =
+    30'000;  // ns; longer than a stream's own delay from one event to the next
+constexpr int64_t kBlocked =
+    100'000;                        // ns; a launch that takes longer may wait for room in the queue
+constexpr size_t kFullQueue = 256;  // launches
 constexpr size_t kMostThreads = 64;
 constexpr size_t kMostPieces = 15;
-constexpr size_t kMostKernels = 3;       // asked "what if" by name
+constexpr size_t kMostKernels = 3;  // asked "what if" by name
 constexpr uint32_t kNone = 0xFFFFFFFF;
 
-/// A point that a host thread reaches, or a device event: over at `end`, after `length` of work that begins
-/// when the last of those that it waits for is over (and some more time has passed).
+/// A point that a host thread reaches, or a device event: over at `end`, after `length` of work
+/// that begins when the last of those that it waits for is over (and some more time has passed).
 struct Node {
   struct After {
     uint32_t node = kNone;
@@ -38,7 +43,7 @@ struct Node {
   TrackId track = kNoEvent;  // of a host thread
   int64_t input = 0;         // of `length`, a batch was asked for
   bool works = false;        // a host thread's work, not its waiting
-  After after[3];
+  After after[4];
 
   void follow(uint32_t node, int64_t lag) {
     for (After& a : after) {
@@ -58,8 +63,8 @@ struct Moment {
   };
   int64_t time = 0;
   Kind kind = Kind::kPassed;
-  EventId call = kNoEvent;     // kPassed: the launch; kWaited: the call that waited
-  size_t other = 0;            // kWoke: the thread that had worked last, and until when
+  EventId call = kNoEvent;  // kPassed: the launch; kWaited: the call that waited
+  size_t other = 0;         // kWoke: the thread that had worked last, and until when
   int64_t other_end = 0;
   uint32_t node = kNone;
 };
@@ -78,8 +83,8 @@ struct DeviceNode {
 };
 
 bool waits(std::string_view call) {
-  return call.find("Synchronize") != std::string_view::npos || call == "cudaMemcpy" || call == "hipMemcpy" ||
-         call == "hipMemcpyWithStream";
+  return call.find("Synchronize") != std::string_view::npos || call == "cudaMemcpy" ||
+         call == "hipMemcpy" || call == "hipMemcpyWithStream";
 }
 
 /// When `set` last held at or before `time`; INT64_MIN: never.
@@ -138,7 +143,8 @@ class PathFinder {
   std::vector<uint32_t> sinks_;
 };
 
-/// Events that the window launched, however late they run, and what runs in it for reasons from before.
+/// Events that the window launched, however late they run, and what runs in it for reasons from
+/// before.
 void PathFinder::collect_devices() {
   constexpr size_t kGiveUp = 10'000;  // events in a row that were launched after the window
   for (const auto& [device, events] : index_.devices()) {
@@ -158,8 +164,9 @@ void PathFinder::collect_devices() {
     }
   }
   std::sort(devices_.begin(), devices_.end(), [&](const DeviceNode& a, const DeviceNode& b) {
-    return trace_.start[a.event] != trace_.start[b.event] ? trace_.start[a.event] < trace_.start[b.event]
-                                                          : a.event < b.event;
+    return trace_.start[a.event] != trace_.start[b.event]
+               ? trace_.start[a.event] < trace_.start[b.event]
+               : a.event < b.event;
   });
 }
 
@@ -180,7 +187,8 @@ void PathFinder::collect_threads() {
   std::vector<Slices> slices(threads_.size());
   for (size_t i = 0; i < trace_.size(); ++i) {
     const auto e = static_cast<EventId>(i);
-    if (of[trace_.track[i]] == SIZE_MAX || trace_.start[i] >= end_ || trace_.end(e) < begin_) continue;
+    if (of[trace_.track[i]] == SIZE_MAX || trace_.start[i] >= end_ || trace_.end(e) < begin_)
+      continue;
     const size_t thread = of[trace_.track[i]];
     const Interval64 time{std::max(trace_.start[i], begin_), std::min(trace_.end(e), end_)};
     switch (trace_.kind[i]) {
@@ -194,7 +202,7 @@ void PathFinder::collect_threads() {
       case EventKind::kPython:
         // While another thread runs the backward pass, the one that asked for it only waits.
         (trace_.name_of(e).find("run_backward") != std::string_view::npos ? slices[thread].backward
-                                                                         : slices[thread].python)
+                                                                          : slices[thread].python)
             .push_back(time);
         break;
       default:
@@ -226,8 +234,8 @@ void PathFinder::collect_threads() {
   }
 }
 
-/// Calls that end when a device is ready: those that are named so, copies that were waited for, and launches
-/// that found the queue full.
+/// Calls that end when a device is ready: those that are named so, copies that were waited for, and
+/// launches that found the queue full.
 void PathFinder::find_waits(Thread& thread) {
   std::unordered_map<EventId, int64_t> copy_ends;
   std::vector<int64_t> begins;  // of all device events
@@ -250,7 +258,8 @@ void PathFinder::find_waits(Thread& thread) {
     const bool waited_for_copy = copy != copy_ends.end() && copy->second <= end;
     bool full = false;
     if (launches && trace_.duration[call] > kBlocked) {
-      const auto begun = std::upper_bound(begins.begin(), begins.end(), trace_.start[call]) - begins.begin();
+      const auto begun =
+          std::upper_bound(begins.begin(), begins.end(), trace_.start[call]) - begins.begin();
       full = launched > static_cast<size_t>(begun) + kFullQueue;
     }
     if (!waits(trace_.name_of(call)) && !waited_for_copy && !full) continue;
@@ -292,9 +301,10 @@ void PathFinder::find_moments() {
   threads_.front().moments.push_back({.time = end_});
   for (Thread& thread : threads_) {
     // What a thread was held up by comes before what it does at the same time.
-    std::stable_sort(thread.moments.begin(), thread.moments.end(), [](const Moment& a, const Moment& b) {
-      return a.time != b.time ? a.time < b.time : a.kind > b.kind;
-    });
+    std::stable_sort(thread.moments.begin(), thread.moments.end(),
+                     [](const Moment& a, const Moment& b) {
+                       return a.time != b.time ? a.time < b.time : a.kind > b.kind;
+                     });
   }
 }
 
@@ -311,7 +321,8 @@ void PathFinder::make_points() {
       if (m.kind == Moment::Kind::kPassed) {
         node.works = true;
         node.length = m.time - nodes_[before].end;
-        if (&thread == &threads_.front()) node.input = overlap(index_.input(), nodes_[before].end, m.time);
+        if (&thread == &threads_.front())
+          node.input = overlap(index_.input(), nodes_[before].end, m.time);
         if (m.call != kNoEvent) points_[m.call] = m.node;
       }
       nodes_.push_back(node);
@@ -325,8 +336,9 @@ void PathFinder::make_devices() {
     uint32_t node;
     int64_t end;
   };
-  // What a launch and what the way to the next event take at the least, for those that waited for the other.
-  int64_t launch_lag = INT64_MAX, next_lag = INT64_MAX;
+  // What a launch and what the way to the next event take at the least, for those that waited for
+  // the other.
+  int64_t launch_lag = INT64_MAX, next_lag = kLongDelay;
   std::unordered_map<TrackId, Last> streams;
   const auto each = [&](auto&& visit) {
     streams.clear();
@@ -359,11 +371,14 @@ void PathFinder::make_devices() {
     uint32_t cause = kNone;
     if (start - ready > kLongDelay) {
       auto at = std::upper_bound(ends.begin(), ends.end(), std::pair(start, kNone));
-      if (at != ends.begin() && (--at)->first > ready && start - at->first <= kStreamWait) cause = at->second;
+      if (at != ends.begin() && (--at)->first > ready && start - at->first <= kStreamWait)
+        cause = at->second;
     }
     if (cause != kNone) node.follow(cause, start - nodes_[cause].end);
-    // The later one held it up for as long as was measured; the other would have let it begin earlier.
-    const bool by_launch = point != kNone && (last == nullptr || nodes_[point].end + launch_lag >= last->end + next_lag);
+    // The later one held it up for as long as was measured; the other would have let it begin
+    // earlier.
+    const bool by_launch = point != kNone && (last == nullptr || nodes_[point].end + launch_lag >=
+                                                                     last->end + next_lag);
     if (last != nullptr) {
       const int64_t lag = start - last->end;
       node.follow(last->node, by_launch || cause != kNone ? std::min(next_lag, lag) : lag);
@@ -390,17 +405,31 @@ void PathFinder::join_waits() {
       const int64_t before = nodes_[node.after[0].node].end;
       if (m.kind == Moment::Kind::kWoke) {
         const Thread& other = threads_[m.other];
-        const auto at = std::lower_bound(other.moments.begin(), other.moments.end(), m.other_end,
-                                         [](const Moment& a, int64_t time) { return a.time < time; });
+        const auto at =
+            std::lower_bound(other.moments.begin(), other.moments.end(), m.other_end,
+                             [](const Moment& a, int64_t time) { return a.time < time; });
         node.follow(at->node, m.time - m.other_end);
       }
       if (m.kind == Moment::Kind::kWaited) {
-        auto at = std::upper_bound(device_ends_.begin(), device_ends_.end(), std::pair(m.time, kNone));
+        auto at =
+            std::upper_bound(device_ends_.begin(), device_ends_.end(), std::pair(m.time, kNone));
         const bool any = at != device_ends_.begin() && (--at)->first > before;
         // What is left once the device is ready is the call's own.
         node.length = m.time - (any ? at->first : before);
         node.works = true;
-        if (any) node.follow(at->second, 0);
+        if (!any) continue;
+        node.follow(at->second, 0);
+        if (trace_.name_of(m.call).find("DeviceSynchronize") == std::string_view::npos) continue;
+        // All streams' work was waited for, not only what ended last.
+        constexpr size_t kMostStreams = 3;
+        std::vector<TrackId> streams{trace_.track[nodes_[at->second].event]};
+        while (at != device_ends_.begin() && streams.size() < kMostStreams &&
+               (--at)->first > before) {
+          const TrackId stream = trace_.track[nodes_[at->second].event];
+          if (std::find(streams.begin(), streams.end(), stream) != streams.end()) continue;
+          streams.push_back(stream);
+          node.follow(at->second, 0);
+        }
       }
     }
   }
@@ -472,16 +501,18 @@ void PathFinder::walk(const std::vector<int64_t>& ends, CriticalPath& path) cons
     const Node& node = nodes_[at];
     const Node::After* cause = nullptr;
     for (const Node::After& a : node.after) {
-      if (a.node != kNone && (cause == nullptr || ends[a.node] + a.lag > ends[cause->node] + cause->lag)) cause = &a;
+      if (a.node != kNone &&
+          (cause == nullptr || ends[a.node] + a.lag > ends[cause->node] + cause->lag))
+        cause = &a;
     }
     if (node.event != kNoEvent) {
       add(part_of(node), trace_.name_of(node.event), node.length);
       const Node& before = nodes_[cause->node];
       const bool unknown = cause->lag > kLongDelay && before.track == kNoEvent;
       add(unknown ? PathPart::kUnknown : PathPart::kDelay,
-          unknown                      ? "idle, and what it waited for was not recorded"
-          : before.track != kNoEvent   ? "from a launch to its begin"
-                                       : "from one kernel to the next",
+          unknown                    ? "idle, and what it waited for was not recorded"
+          : before.track != kNoEvent ? "from a launch to its begin"
+                                     : "from one kernel to the next",
           cause->lag);
     } else {
       add(PathPart::kInput, "waiting for a batch", node.input);
@@ -493,7 +524,8 @@ void PathFinder::walk(const std::vector<int64_t>& ends, CriticalPath& path) cons
     }
     at = cause->node;
   }
-  for (const auto& [key, time] : names) path.pieces.push_back({key.first, std::string(key.second), time});
+  for (const auto& [key, time] : names)
+    path.pieces.push_back({key.first, std::string(key.second), time});
   for (auto& [track, pieces] : work) {
     // What it did meanwhile, by its innermost slices; less where a batch was asked for.
     std::vector<Interval64> rest;
@@ -509,8 +541,10 @@ void PathFinder::walk(const std::vector<int64_t>& ends, CriticalPath& path) cons
       if (from < piece.end) rest.push_back({from, piece.end});
     }
     const HostUse use = host_use(index_, track, {begin_, end_}, unite(std::move(rest)));
-    for (const HostBlame& slice : use.slices) path.pieces.push_back({PathPart::kHost, slice.name, slice.time});
-    if (use.nothing > 0) path.pieces.push_back({PathPart::kHost, "between recorded slices", use.nothing});
+    for (const HostBlame& slice : use.slices)
+      path.pieces.push_back({PathPart::kHost, slice.name, slice.time});
+    if (use.nothing > 0)
+      path.pieces.push_back({PathPart::kHost, "between recorded slices", use.nothing});
   }
   std::stable_sort(path.pieces.begin(), path.pieces.end(),
                    [](const auto& a, const auto& b) { return a.time > b.time; });
@@ -528,7 +562,8 @@ void PathFinder::ask(CriticalPath& path) const {
     add(PathPart::kHost, "", [](const Node& n) { return n.works ? n.input : n.length; });
   for (const PathPart part : {PathPart::kCompute, PathPart::kCommunication, PathPart::kCopies}) {
     if (!has(part)) continue;
-    add(part, "", [&](const Node& n) { return n.event != kNoEvent && part_of(n) == part ? 0 : n.length; });
+    add(part, "",
+        [&](const Node& n) { return n.event != kNoEvent && part_of(n) == part ? 0 : n.length; });
   }
   size_t asked = 0;
   for (const CriticalPath::Piece& piece : path.pieces) {

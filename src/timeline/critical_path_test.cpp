@@ -32,8 +32,8 @@ struct Machine {
   TraceBuilder builder;
   int64_t now = 0, over = 0;
 
-  void add(EventKind kind, std::string_view category, std::string_view name, int64_t start, int64_t end,
-           uint64_t correlation, std::optional<int64_t> stream = std::nullopt) {
+  void add(EventKind kind, std::string_view category, std::string_view name, int64_t start,
+           int64_t end, uint64_t correlation, std::optional<int64_t> stream = std::nullopt) {
     ImportedSlice s;
     s.time_ns = start;
     s.duration_ns = end - start;
@@ -60,11 +60,13 @@ struct Machine {
         now = ready + tail;
         continue;
       }
-      add(EventKind::kRuntime, "cuda_runtime", "cudaLaunchKernel", now, now + call.length, ++correlation);
+      add(EventKind::kRuntime, "cuda_runtime", "cudaLaunchKernel", now, now + call.length,
+          ++correlation);
       int64_t start = now + kLaunch;
       if (ends.contains(call.stream)) start = std::max(start, ends[call.stream] + kNext);
       ends[call.stream] = start + call.duration;
-      add(EventKind::kKernel, "kernel", call.kernel, start, ends[call.stream], correlation, call.stream);
+      add(EventKind::kKernel, "kernel", call.kernel, start, ends[call.stream], correlation,
+          call.stream);
       now += call.length;
     }
     over = now;
@@ -94,11 +96,14 @@ int64_t sum(const CriticalPath& path) {
   for (const int64_t part : path.parts) all += part;
   return all;
 }
-int64_t part(const CriticalPath& path, PathPart which) { return path.parts[static_cast<size_t>(which)]; }
+int64_t part(const CriticalPath& path, PathPart which) {
+  return path.parts[static_cast<size_t>(which)];
+}
 
 // Two kernels one right after the other show how long a stream takes from one to the next.
 std::vector<Call> opening() {
-  return {{1000, 4000, false, 7, "gemm", 20'000}, {1000, 4000, false, 7, "gemm", 20'000}, {0, 0, true}};
+  return {
+      {1000, 4000, false, 7, "gemm", 20'000}, {1000, 4000, false, 7, "gemm", 20'000}, {0, 0, true}};
 }
 
 TEST(CriticalPath, ADeviceThatNeverIdlesIsThePath) {
@@ -135,8 +140,8 @@ TEST(CriticalPath, HiddenCommunicationIsNotOnThePath) {
   for (const CriticalPath::WhatIf& w : path.what_if) EXPECT_NE(w.part, PathPart::kCommunication);
 }
 
-// Whatever the program, the path is as long as the run, and each answer is what the same program takes on the
-// same machine with that work gone.
+// Whatever the program, the path is as long as the run, and each answer is what the same program
+// takes on the same machine with that work gone.
 TEST(CriticalPath, AnswersAreWhatTheMachineWouldDo) {
   std::mt19937 random(7);
   const auto from = [&](int64_t least, int64_t most) {
@@ -153,7 +158,9 @@ TEST(CriticalPath, AnswersAreWhatTheMachineWouldDo) {
       }
       const bool collective = from(0, 3) == 0;
       program.push_back({from(500, 5000 * slow), from(2000, 8000), false, collective ? 20 : 7,
-                         collective ? "ncclDevKernel_AllReduce" : from(0, 1) == 0 ? "gemm" : "relu",
+                         collective        ? "ncclDevKernel_AllReduce"
+                         : from(0, 1) == 0 ? "gemm"
+                                           : "relu",
                          from(1000, 200'000)});
     }
     const CriticalPath path = path_of(program);
@@ -178,7 +185,8 @@ TEST(CriticalPath, AnswersAreWhatTheMachineWouldDo) {
   EXPECT_GT(answers, 200u);
 }
 
-// The training thread calls the backward pass, which another thread runs; it goes on when that is done.
+// The training thread calls the backward pass, which another thread runs; it goes on when that is
+// done.
 TEST(CriticalPath, GoesThroughTheThreadThatRunsTheBackwardPass) {
   Machine m;
   const auto launch = [&](std::string_view thread, int64_t at, uint64_t id) {
@@ -229,9 +237,9 @@ TEST(CriticalPath, GoesThroughTheThreadThatRunsTheBackwardPass) {
 TEST(CriticalPath, ABatchThatWasWaitedForIsInput) {
   std::vector<Call> program = opening();
   Machine machine;
-  machine.add(EventKind::kAnnotation, "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter", 100'000,
-              400'000, 0);
-  program.push_back({350'000, 4000, false, 7, "gemm", 50'000});
+  machine.add(EventKind::kAnnotation, "user_annotation",
+              "enumerate(DataLoader)#_SingleProcessDataLoaderIter", 100'000, 400'000, 0);
+  program.push_back({351'000, 4000, false, 7, "gemm", 50'000});  // from 49 us on
   const Trace trace = machine.run(program);
   const TraceIndex index(trace);
   const auto path = critical_path(index, 0, machine.now);

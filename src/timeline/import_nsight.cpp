@@ -35,7 +35,8 @@ Database harden(sqlite3* db) {
   sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
   sqlite3_limit(db, SQLITE_LIMIT_LENGTH, kLongestText);
-  sqlite3_exec(db, "PRAGMA cell_size_check=ON; PRAGMA temp_store=MEMORY", nullptr, nullptr, nullptr);
+  sqlite3_exec(db, "PRAGMA cell_size_check=ON; PRAGMA temp_store=MEMORY", nullptr, nullptr,
+               nullptr);
   return Database(db);
 }
 
@@ -45,8 +46,9 @@ class Rows {
   Rows(sqlite3* db, const std::string& table, std::initializer_list<const char*> columns) {
     std::string select;
     for (const char* column : columns) {
-      const bool known = sqlite3_table_column_metadata(db, "main", table.c_str(), column, nullptr, nullptr,
-                                                       nullptr, nullptr, nullptr) == SQLITE_OK;
+      const bool known =
+          sqlite3_table_column_metadata(db, "main", table.c_str(), column, nullptr, nullptr,
+                                        nullptr, nullptr, nullptr) == SQLITE_OK;
       select += fmt::format("{}{}", select.empty() ? "SELECT " : ", ",
                             known ? fmt::format("\"{}\"", column) : "NULL");
     }
@@ -61,13 +63,16 @@ class Rows {
     return state_ == SQLITE_ROW;
   }
   bool whole() const { return state_ == SQLITE_DONE; }
-  bool has(int column) const { return sqlite3_column_type(statement_.get(), column) != SQLITE_NULL; }
+  bool has(int column) const {
+    return sqlite3_column_type(statement_.get(), column) != SQLITE_NULL;
+  }
   int64_t number(int column) const { return sqlite3_column_int64(statement_.get(), column); }
   std::string_view text(int column) const {
     const unsigned char* const bytes = sqlite3_column_text(statement_.get(), column);
     const int size = sqlite3_column_bytes(statement_.get(), column);
-    return bytes != nullptr ? std::string_view(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size))
-                            : std::string_view();
+    return bytes != nullptr
+               ? std::string_view(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size))
+               : std::string_view();
   }
 
  private:
@@ -83,7 +88,8 @@ std::string_view without_version(std::string_view call) {
   const size_t at = call.rfind("_v");
   if (at == std::string_view::npos || at + 2 == call.size()) return call;
   const std::string_view digits = call.substr(at + 2);
-  const bool version = std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool version =
+      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   return version ? call.substr(0, at) : call;
 }
 
@@ -118,8 +124,8 @@ class NsightImporter {
   Result<NsightDamage> import() {
     find_tables();
     bool any = false;
-    for (const char* table : {"CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "OSRT_API",
-                              "TARGET_INFO_SESSION_START_TIME"})
+    for (const char* table : {"CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME",
+                              "NVTX_EVENTS", "OSRT_API", "TARGET_INFO_SESSION_START_TIME"})
       any = any || tables_.contains(table);
     if (!any) {
       return Error{Code::kBadInput, "this SQLite database was not written by Nsight Systems",
@@ -145,8 +151,8 @@ class NsightImporter {
   // Real tables alone: a view could compute for ever.
   void find_tables() {
     sqlite3_stmt* raw = nullptr;
-    sqlite3_prepare_v2(db_, "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0", -1, &raw,
-                       nullptr);
+    sqlite3_prepare_v2(db_, "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0",
+                       -1, &raw, nullptr);
     const std::unique_ptr<sqlite3_stmt, Close> statement(raw);
     while (raw != nullptr && sqlite3_step(raw) == SQLITE_ROW) {
       const unsigned char* const name = sqlite3_column_text(raw, 0);
@@ -160,12 +166,14 @@ class NsightImporter {
     if (!tables_.contains(table)) return;
     Rows rows(db_, table, columns);
     while (rows.next()) visit(rows);
-    if (!rows.whole() && damage_.empty()) damage_ = fmt::format("the database is damaged in its table {}", table);
+    if (!rows.whole() && damage_.empty())
+      damage_ = fmt::format("the database is damaged in its table {}", table);
   }
 
   void read_strings() {
-    each("StringIds", {"id", "value"},
-         [&](const Rows& row) { strings_[row.number(0)] = builder_.trace().strings.intern(row.text(1)); });
+    each("StringIds", {"id", "value"}, [&](const Rows& row) {
+      strings_[row.number(0)] = builder_.trace().strings.intern(row.text(1));
+    });
   }
   std::string_view string(int64_t id) const {
     const auto at = strings_.find(id);
@@ -239,7 +247,8 @@ class NsightImporter {
 
   void kernels() {
     each("CUPTI_ACTIVITY_KIND_KERNEL",
-         {"start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName"},
+         {"start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
+          "shortName"},
          [&](const Rows& row) {
            ImportedSlice s = device_slice(row, EventKind::kKernel, "kernel");
            s.name = string(row.number(row.has(6) ? 6 : 7));
@@ -249,12 +258,13 @@ class NsightImporter {
 
   void copies() {
     each("CUPTI_ACTIVITY_KIND_MEMCPY",
-         {"start", "end", "deviceId", "streamId", "correlationId", "globalPid", "copyKind", "srcKind", "dstKind",
-          "bytes"},
+         {"start", "end", "deviceId", "streamId", "correlationId", "globalPid", "copyKind",
+          "srcKind", "dstKind", "bytes"},
          [&](const Rows& row) {
            ImportedSlice s = device_slice(row, EventKind::kMemcpy, "gpu_memcpy");
-           const std::string name = fmt::format("Memcpy {} ({} -> {})", copy_name(row.number(6)),
-                                                memory_name(row.number(7)), memory_name(row.number(8)));
+           const std::string name =
+               fmt::format("Memcpy {} ({} -> {})", copy_name(row.number(6)),
+                           memory_name(row.number(7)), memory_name(row.number(8)));
            s.name = name;
            if (row.has(9)) s.bytes = static_cast<uint64_t>(std::max<int64_t>(0, row.number(9)));
            builder_.add(s);
@@ -276,7 +286,8 @@ class NsightImporter {
   // Graphs that were recorded whole, not by their nodes.
   void graphs() {
     each("CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-         {"start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId"}, [&](const Rows& row) {
+         {"start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId"},
+         [&](const Rows& row) {
            ImportedSlice s = device_slice(row, EventKind::kKernel, "kernel");
            const std::string name = fmt::format("CUDA graph {}", row.number(6));
            s.name = name;
@@ -288,7 +299,8 @@ class NsightImporter {
     each(table, {"start", "end", "globalTid", "nameId", "correlationId"}, [&](const Rows& row) {
       set_thread(row.number(2));
       ImportedSlice s = slice(row, kind, category);
-      s.name = kind == EventKind::kRuntime ? without_version(string(row.number(3))) : string(row.number(3));
+      s.name = kind == EventKind::kRuntime ? without_version(string(row.number(3)))
+                                           : string(row.number(3));
       if (kind == EventKind::kRuntime) s.correlation = correlation(row.number(4), row.number(2));
       builder_.add(s);
     });
@@ -307,17 +319,18 @@ class NsightImporter {
   }
 
   void ranges() {
-    each("NVTX_EVENTS", {"start", "end", "globalTid", "eventType", "text", "textId"}, [&](const Rows& row) {
-      const int64_t type = row.number(3);
-      if ((type != kPushPop && type != kStartEnd) || !row.has(1)) return;
-      set_thread(row.number(2));
-      // Ranges with a start and an end of their own may overlap what is pushed and popped.
-      if (type == kStartEnd) tid_ += " (start, end)";
-      ImportedSlice s = slice(row, EventKind::kAnnotation, "nvtx");
-      const std::string name(row.has(4) ? row.text(4) : string(row.number(5)));
-      s.name = name;
-      builder_.add(s);
-    });
+    each("NVTX_EVENTS", {"start", "end", "globalTid", "eventType", "text", "textId"},
+         [&](const Rows& row) {
+           const int64_t type = row.number(3);
+           if ((type != kPushPop && type != kStartEnd) || !row.has(1)) return;
+           set_thread(row.number(2));
+           // Ranges with a start and an end of their own may overlap what is pushed and popped.
+           if (type == kStartEnd) tid_ += " (start, end)";
+           ImportedSlice s = slice(row, EventKind::kAnnotation, "nvtx");
+           const std::string name(row.has(4) ? row.text(4) : string(row.number(5)));
+           s.name = name;
+           builder_.add(s);
+         });
   }
 
   sqlite3* db_;
@@ -332,8 +345,10 @@ class NsightImporter {
 
 Result<NsightDamage> import_database(sqlite3* raw, TraceBuilder& builder) {
   const Database db = harden(raw);
-  if (sqlite3_exec(raw, "SELECT count(*) FROM sqlite_master", nullptr, nullptr, nullptr) != SQLITE_OK) {
-    return Error{Code::kBadInput, fmt::format("the SQLite database cannot be read: {}", sqlite3_errmsg(raw)),
+  if (sqlite3_exec(raw, "SELECT count(*) FROM sqlite_master", nullptr, nullptr, nullptr) !=
+      SQLITE_OK) {
+    return Error{Code::kBadInput,
+                 fmt::format("the SQLite database cannot be read: {}", sqlite3_errmsg(raw)),
                  "was the export interrupted? Run nsys export again"};
   }
   return NsightImporter(raw, builder).import();
@@ -357,24 +372,28 @@ Result<NsightDamage> import_nsight_file(const std::string& path, TraceBuilder& b
   }
   uri += "?immutable=1";
   sqlite3* db = nullptr;
-  const int state = sqlite3_open_v2(uri.c_str(), &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr);
+  const int state =
+      sqlite3_open_v2(uri.c_str(), &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr);
   if (state != SQLITE_OK) {
     const Database closed(db);
-    return Error{Code::kBadInput, fmt::format("cannot open {}: {}", escape_terminal(path), sqlite3_errstr(state)), ""};
+    return Error{Code::kBadInput,
+                 fmt::format("cannot open {}: {}", escape_terminal(path), sqlite3_errstr(state)),
+                 ""};
   }
   return import_database(db, builder);
 }
 
 Result<NsightDamage> import_nsight(std::string_view bytes, TraceBuilder& builder) {
   sqlite3* db = nullptr;
-  if (sqlite3_open_v2(":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr) != SQLITE_OK) {
+  if (sqlite3_open_v2(":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr) !=
+      SQLITE_OK) {
     const Database closed(db);
     return Error{Code::kFull, "no memory to open the database in", ""};
   }
   // Never written to: the flag says so, and the bytes stay the caller's.
   sqlite3_deserialize(db, "main", reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data())),
-                      static_cast<sqlite3_int64>(bytes.size()), static_cast<sqlite3_int64>(bytes.size()),
-                      SQLITE_DESERIALIZE_READONLY);
+                      static_cast<sqlite3_int64>(bytes.size()),
+                      static_cast<sqlite3_int64>(bytes.size()), SQLITE_DESERIALIZE_READONLY);
   return import_database(db, builder);
 }
 

@@ -177,7 +177,8 @@ TEST(ImportNsight, OtherDatabasesAndViewsThatNeverEndAreRefused) {
   ASSERT_FALSE(t.ok());
   EXPECT_NE(t.error().hint.find("nsys export"), std::string::npos);
   make(folder.file("view"),
-       "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS (SELECT 1 UNION ALL SELECT start + 1 "
+       "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS (SELECT 1 UNION ALL "
+       "SELECT start + 1 "
        "FROM n) SELECT start FROM n");
   EXPECT_FALSE(import_trace(folder.file("view")).ok());
 }
@@ -193,7 +194,8 @@ TEST(ImportNsight, AnyDamageIsSaidOrHarmless) {
     if (i % 3 == 0) {
       bad.resize(16 + random() % (bad.size() - 16));
     } else {
-      for (int k = 0; k < 8; ++k) bad[16 + random() % (bad.size() - 16)] = static_cast<char>(random());
+      for (int k = 0; k < 8; ++k)
+        bad[16 + random() % (bad.size() - 16)] = static_cast<char>(random());
     }
     const auto t = import_trace_bytes(bad);
     if (!t.ok()) {

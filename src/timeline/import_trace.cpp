@@ -42,8 +42,8 @@ class HeadSource : public ByteSource {
   size_t used_ = 0;
 };
 
-Result<Trace> finish_chrome(TraceBuilder& builder, const ScanReport& report, const ByteSource& source,
-                            const std::string& name) {
+Result<Trace> finish_chrome(TraceBuilder& builder, const ScanReport& report,
+                            const ByteSource& source, const std::string& name) {
   if (!report.has_list) {
     return Error{Code::kBadInput, fmt::format("{} is JSON without a list of trace events", name),
                  "a trace has \"traceEvents\": export it in Chrome's format"};
@@ -75,7 +75,8 @@ Trace finish_nsight(TraceBuilder& builder, const NsightDamage& damage, uint64_t 
   return trace;
 }
 
-// Chrome JSON by several threads, Nsight Systems' database in place; nullopt: another way must be gone.
+// Chrome JSON by several threads, Nsight Systems' database in place; nullopt: another way must be
+// gone.
 Result<std::optional<Trace>> import_file(const std::string& path, const std::string& name,
                                          const TraceOptions& options) {
   FLATOUT_TRY(const auto source, open_source(path));
@@ -152,7 +153,8 @@ Result<Trace> import_any(ByteSource& source, const std::string& name, const Trac
     return trace;
   }
   return Error{Code::kBadInput, fmt::format("{} is no trace that flatout knows", name),
-               "known are Chrome and PyTorch JSON, TensorFlow timelines and XPlane, Perfetto, Nsight Systems' "
+               "known are Chrome and PyTorch JSON, TensorFlow timelines and XPlane, Perfetto, "
+               "Nsight Systems' "
                "SQLite export (nsys export --type sqlite)"};
 }
 

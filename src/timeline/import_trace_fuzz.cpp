@@ -34,7 +34,8 @@ void check(const model::Trace& trace) {
     int64_t sum = 0;
     for (const int64_t part : summary.path->parts) sum += part;
     FLATOUT_CHECK(sum == summary.path->length);
-    for (const auto& what_if : summary.path->what_if) FLATOUT_CHECK(what_if.length <= summary.path->length);
+    for (const auto& what_if : summary.path->what_if)
+      FLATOUT_CHECK(what_if.length <= summary.path->length);
   }
 }
 

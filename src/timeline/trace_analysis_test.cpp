@@ -1,5 +1,6 @@
-// What traces say beyond the golden numbers: whose work a device does, launches by call and those that left nothing,
-// gaps without a launch, where in the program a difference lies, the trace of a run folder.
+// What traces say beyond the golden numbers: whose work a device does, launches by call and those
+// that left nothing, gaps without a launch, where in the program a difference lies, the trace of a
+// run folder.
 #include "timeline/trace_analysis.h"
 
 #include <gtest/gtest.h>
@@ -22,17 +23,18 @@ using namespace model;  // NOLINT
 /// Slices in microseconds, as PyTorch writes them.
 class Made {
  public:
-  Made& slice(std::string_view category, std::string_view name, double begin, double end, int correlation = 0,
-              int thread = 1, std::string_view args = "") {
+  Made& slice(std::string_view category, std::string_view name, double begin, double end,
+              int correlation = 0, int thread = 1, std::string_view args = "") {
     add(category, name, begin, end, 1, thread,
-        correlation > 0 ? R"("correlation": )" + std::to_string(correlation) + std::string(args.empty() ? "" : ", ") +
-                              std::string(args)
+        correlation > 0 ? R"("correlation": )" + std::to_string(correlation) +
+                              std::string(args.empty() ? "" : ", ") + std::string(args)
                         : std::string(args));
     return *this;
   }
   Made& kernel(std::string_view name, double begin, double end, int correlation, int stream = 7) {
     add("kernel", name, begin, end, 0, stream,
-        R"("device": 0, "stream": )" + std::to_string(stream) + R"(, "correlation": )" + std::to_string(correlation));
+        R"("device": 0, "stream": )" + std::to_string(stream) + R"(, "correlation": )" +
+            std::to_string(correlation));
     return *this;
   }
   Trace read(bool shapes = false) const {
@@ -48,12 +50,13 @@ class Made {
   }
 
  private:
-  void add(std::string_view category, std::string_view name, double begin, double end, int pid, int tid,
-           const std::string& args) {
-    text_ += (text_.empty() ? "" : ",\n") + std::string(R"({"ph": "X", "cat": ")") + std::string(category) +
-             R"(", "name": ")" + std::string(name) + R"(", "pid": )" + std::to_string(pid) + R"(, "tid": )" +
-             std::to_string(tid) + R"(, "ts": )" + std::to_string(begin) + R"(, "dur": )" +
-             std::to_string(end - begin) + R"(, "args": {)" + args + "}}";
+  void add(std::string_view category, std::string_view name, double begin, double end, int pid,
+           int tid, const std::string& args) {
+    text_ += (text_.empty() ? "" : ",\n") + std::string(R"({"ph": "X", "cat": ")") +
+             std::string(category) + R"(", "name": ")" + std::string(name) + R"(", "pid": )" +
+             std::to_string(pid) + R"(, "tid": )" + std::to_string(tid) + R"(, "ts": )" +
+             std::to_string(begin) + R"(, "dur": )" + std::to_string(end - begin) +
+             R"(, "args": {)" + args + "}}";
   }
   std::string text_;
 };
@@ -85,7 +88,8 @@ TEST(TraceAnalysis, ADevicesWorkBelongsToTheInnermostOperatorAndModule) {
   EXPECT_EQ(owners.modules[1].time, 20'000);
   EXPECT_EQ(s.devices[0].kernels[0].owner, "aten::addmm");
   EXPECT_EQ(s.devices[0].kernels.back().owner, "");
-  EXPECT_EQ(made.summary(true).devices[0].owners.operators[0].name, "aten::addmm [[2], [8, 4], [4, 2]]");
+  EXPECT_EQ(made.summary(true).devices[0].owners.operators[0].name,
+            "aten::addmm [[2], [8, 4], [4, 2]]");
 }
 
 TEST(TraceAnalysis, LaunchesAreToldByTheirCallGraphsAndHipToo) {
@@ -125,7 +129,8 @@ TEST(TraceAnalysis, ReplaysThatLeftNothingMakeARecordingIncomplete) {
 TEST(TraceAnalysis, WhatIsCapturedIsNotMissed) {
   Made made;
   made.slice("cuda_runtime", "cudaStreamBeginCapture", 0, 1, 100);
-  for (int i = 0; i < 50; ++i) made.slice("cuda_runtime", "cudaLaunchKernel", 2 + i, 2.5 + i, 101 + i);
+  for (int i = 0; i < 50; ++i)
+    made.slice("cuda_runtime", "cudaLaunchKernel", 2 + i, 2.5 + i, 101 + i);
   // Another thread launches for good meanwhile, in vain.
   made.slice("cuda_runtime", "cudaLaunchKernel", 10, 11, 300, 2);
   made.slice("cuda_runtime", "cudaStreamEndCapture", 60, 61, 200);
@@ -140,7 +145,7 @@ TEST(TraceAnalysis, GapsBeforeWorkWithoutALaunchAreUnknown) {
   made.slice("cuda_runtime", "cudaLaunchKernel", 0, 5, 1)
       .slice("cuda_runtime", "cudaLaunchKernel", 6, 9, 2)
       .kernel("a", 10, 20, 1)
-      .kernel("b", 120, 130, 2)   // launched in time: it waited for something else
+      .kernel("b", 120, 130, 2)    // launched in time: it waited for something else
       .kernel("c", 330, 340, 99);  // its launch was not recorded
   const DeviceSummary d = made.summary().devices[0];
   EXPECT_EQ(d.idle.other, 300'000);
@@ -198,7 +203,8 @@ TEST(TraceAnalysis, ARunFoldersTraceHasTheRunsSteps) {
   const TraceSummary s = summarize(TraceIndex(*trace));
   ASSERT_EQ(s.steps.size(), run.steps.steps.size());
   for (size_t i = 0; i < s.steps.size(); ++i) {
-    EXPECT_NEAR(static_cast<double>(s.steps[i].wall), static_cast<double>(run.steps.steps[i].length().count()), 2000);
+    EXPECT_NEAR(static_cast<double>(s.steps[i].wall),
+                static_cast<double>(run.steps.steps[i].length().count()), 2000);
     EXPECT_NEAR(static_cast<double>(s.steps[i].input_wait),
                 static_cast<double>(run.steps.steps[i].part(Part::kInputWait).count()), 2000);
   }
@@ -207,7 +213,8 @@ TEST(TraceAnalysis, ARunFoldersTraceHasTheRunsSteps) {
 TEST(TraceAnalysis, TheGridIsThatOfDoubles) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 100'000; ++i) {
-    const auto ns = static_cast<int64_t>(1'000'000'000'000'000'000 + random() % 1'400'000'000'000'000'000);
+    const auto ns =
+        static_cast<int64_t>(1'000'000'000'000'000'000 + random() % 1'400'000'000'000'000'000);
     const auto us = static_cast<double>(static_cast<long double>(ns) / 1000);
     ASSERT_EQ(on_double_grid(ns), std::llround(us * 1000)) << ns;
   }
@@ -216,11 +223,13 @@ TEST(TraceAnalysis, TheGridIsThatOfDoubles) {
 TEST(TraceAnalysis, AWindowIsFoundInMemoryThatDoesNotGrow) {
   std::string text;
   for (int i = 0; i < 2000; ++i) {
-    text += std::string(i > 0 ? "," : "") + R"({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": )" +
+    text += std::string(i > 0 ? "," : "") +
+            R"({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": )" +
             std::to_string(100 + i) + R"(, "dur": 1})";
     if (i % 500 == 0) {
-      text += R"(,{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#)" + std::to_string(i / 500) +
-              R"(", "pid": 1, "tid": 1, "ts": )" + std::to_string(100 + i) + R"(, "dur": 500})";
+      text += R"(,{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#)" +
+              std::to_string(i / 500) + R"(", "pid": 1, "tid": 1, "ts": )" +
+              std::to_string(100 + i) + R"(, "dur": 500})";
     }
   }
   TraceOptions options;

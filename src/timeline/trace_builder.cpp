@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <functional>
+#include <map>
 
 #include <cxxabi.h>
 
@@ -410,7 +412,8 @@ void TraceBuilder::member(std::string_view key, std::string_view value) {
 void TraceBuilder::append(const TraceBuilder& next) {
   const Trace& from = next.trace_;
   std::vector<StringId> names(from.strings.size());
-  for (StringId id = 0; id < names.size(); ++id) names[id] = trace_.strings.intern(from.strings[id]);
+  for (StringId id = 0; id < names.size(); ++id)
+    names[id] = trace_.strings.intern(from.strings[id]);
   std::vector<TrackId> tracks;
   for (const TraceTrack& t : from.tracks) {
     tracks.push_back(t.is_stream ? stream(t.device, t.stream) : track(t.pid, t.tid));
@@ -422,7 +425,10 @@ void TraceBuilder::append(const TraceBuilder& next) {
     category_counts_[categories.back()] += next.category_counts_[i];
   }
   std::unordered_map<uint32_t, uint32_t> correlations;
-  for (const auto& [wide, cell] : next.large_correlations_) correlations[cell] = narrow(wide);
+  // In the order in which the piece met them, so that they get the numbers that one reader gives.
+  std::map<uint32_t, uint64_t, std::greater<>> large;
+  for (const auto& [wide, cell] : next.large_correlations_) large[cell] = wide;
+  for (const auto& [cell, wide] : large) correlations[cell] = narrow(wide);
   const auto correlation = [&](uint32_t cell) {
     if (correlations.empty()) return cell;
     const auto at = correlations.find(cell);
@@ -436,20 +442,23 @@ void TraceBuilder::append(const TraceBuilder& next) {
     if (bounded) {
       const EventKind counted = next.category_kinds_[from.category[i]];
       const bool host = counted == EventKind::kOp || counted == EventKind::kPython;
-      const bool dropped = host && ++host_slices_ > options_.host_slices && from.duration[i] < kLongSlice;
+      const bool dropped =
+          host && ++host_slices_ > options_.host_slices && from.duration[i] < kLongSlice;
       moved.push_back(dropped ? kNoEvent : static_cast<EventId>(trace_.size()));
       if (dropped) {
         ++trace_.damage.dropped;
         continue;
       }
     }
-    trace_.push_back(from.start[i], from.duration[i], names[from.name[i]], tracks[from.track[i]], from.kind[i],
-                     categories[from.category[i]], correlation(from.correlation[i]), from.args[i]);
+    trace_.push_back(from.start[i], from.duration[i], names[from.name[i]], tracks[from.track[i]],
+                     from.kind[i], categories[from.category[i]], correlation(from.correlation[i]),
+                     from.args[i]);
   }
   if (!bounded) host_slices_ += next.host_slices_;
   const auto place = [&](EventId e) { return moved.empty() ? base + e : moved[e]; };
   // Copies and collectives are on devices, which are always kept.
-  for (const Trace::Copy& copy : from.copies) trace_.copies.push_back({place(copy.event), copy.bytes});
+  for (const Trace::Copy& copy : from.copies)
+    trace_.copies.push_back({place(copy.event), copy.bytes});
   for (Trace::Collective c : from.collectives) {
     c.event = place(c.event);
     c.name = names[c.name];

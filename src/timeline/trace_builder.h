@@ -20,8 +20,8 @@ struct TraceOptions {
   // annotations are always kept.
   uint64_t host_slices = 4'000'000;
   bool shapes = false;  // names of operators get their input shapes: "aten::mm [2, 3], [3, 4]"
-  // Nothing but ranges with a number ("ProfilerStep#3") and the earliest event: enough to find a window, in memory
-  // that does not grow with the trace.
+  // Nothing but ranges with a number ("ProfilerStep#3") and the earliest event: enough to find a
+  // window, in memory that does not grow with the trace.
   bool steps_only = false;
   unsigned threads = 1;  // that read one file of Chrome JSON; the result does not depend on it
 };
@@ -59,8 +59,9 @@ class TraceBuilder : public ChromeSink {
   uint16_t category(std::string_view name);
   void name_process(std::string_view pid, std::string_view name);
 
-  /// Adds what another builder was given of the same file, after what is here already: as if this one had been
-  /// given it. Slices of begins and ends must not go from one to the other: see has_begins_and_ends().
+  /// Adds what another builder was given of the same file, after what is here already: as if this
+  /// one had been given it. Slices of begins and ends must not go from one to the other: see
+  /// has_begins_and_ends().
   void append(const TraceBuilder& next);
   bool has_begins_and_ends() const { return phase_counts_['B'] + phase_counts_['E'] > 0; }
 

@@ -19,7 +19,8 @@ struct Total {
   int64_t time = 0;
   uint64_t count = 0;
 };
-// By kind, name and where it was called. Ordered, so that equal differences come out in the same order everywhere.
+// By kind, name and where it was called. Ordered, so that equal differences come out in the same
+// order everywhere.
 using Totals = std::map<std::tuple<std::string_view, std::string, std::string>, Total>;
 
 std::string_view kind_text(EventKind kind) {
@@ -112,14 +113,17 @@ Totals totals_of(const Trace& trace, bool by_place) {
     for (const EventId e : events) {
       while (!open.empty() && trace.end(open.back().event) <= trace.start[e]) open.pop_back();
       const StringId place = open.empty() ? 0 : open.back().inner;
-      const bool tells = by_place && (trace.kind[e] == EventKind::kOp || trace.kind[e] == EventKind::kRuntime);
+      const bool tells =
+          by_place && (trace.kind[e] == EventKind::kOp || trace.kind[e] == EventKind::kRuntime);
       if (!open.empty() && !is_module(trace.name_of(open.back().event))) {
         const Open& outer = open.back();
-        add(outer.event, outer.place, -(std::min(trace.end(e), trace.end(outer.event)) - trace.start[e]), 0);
+        add(outer.event, outer.place,
+            -(std::min(trace.end(e), trace.end(outer.event)) - trace.start[e]), 0);
       }
       add(e, tells ? place : 0, trace.duration[e], 1);
       if (by_place && trace.kind[e] == EventKind::kRuntime) launched_at[e] = place;
-      open.push_back({e, tells ? place : 0, by_place && places.is_place(e) ? trace.name[e] : place});
+      open.push_back(
+          {e, tells ? place : 0, by_place && places.is_place(e) ? trace.name[e] : place});
     }
   }
   const TraceIndex index(trace);

@@ -10,10 +10,10 @@
 namespace flatout::timeline {
 
 enum class GapBlame : uint8_t {
-  kSync,    // the host waited for this device when the gap began, and then launched what came next
-  kHost,    // what came next was launched only after the gap began
-  kKernel,  // short, and launched in time
-  kOther,   // launched in time: it waited for other work
+  kSync,     // the host waited for this device when the gap began, and then launched what came next
+  kHost,     // what came next was launched only after the gap began
+  kKernel,   // short, and launched in time
+  kOther,    // launched in time: it waited for other work
   kUnknown,  // the trace lacks its launch
 };
 

@@ -162,37 +162,6 @@ TEST(TraceGolden, ThirdPartiesTracesHaveTheReferencesNumbers) {
   EXPECT_GT(compare_sets(folder), 0u);
 }
 
-void compare_streams(const Json& results, int rank, const model::HtaSummary& ours) {
-  const auto stream = [&](const Json& row) {
-    for (const auto& s : ours.streams)
-      if (s.stream == row["stream"].get<int64_t>()) return s;
-    return model::HtaSummary::Stream{};
-  };
-  const Json idle = results.value("idle_time_breakdown", Json::array({Json::array()}));
-  for (const Json& row : idle[0]) {
-    if (row["rank"] != rank) continue;
-    const auto s = stream(row);
-    const std::string category = row["idle_category"];
-    const int64_t time = category == "host_wait" ? s.host_wait : category == "kernel_wait" ? s.kernel_wait : s.other;
-    EXPECT_NEAR(row["idle_time"].get<double>(), static_cast<double>(time) * 1e-3, 0.02)
-        << row["stream"] << " " << category;
-  }
-  for (const Json& row : results.value("queue_length_summary", Json::array())) {
-    if (row["rank"] != rank) continue;
-    const auto s = stream(row);
-    EXPECT_EQ(row["queue_length_count"].get<double>(), static_cast<double>(s.queue_count)) << row["stream"];
-    EXPECT_NEAR(row["queue_length_mean"].get<double>(), s.queue_mean, 1e-6) << row["stream"];
-    EXPECT_EQ(row["queue_length_max"].get<double>(), static_cast<double>(s.queue_max)) << row["stream"];
-  }
-  const Json launch = results.value("launch_stats", Json::object()).value(std::to_string(rank), Json());
-  if (launch.is_object() && launch.contains("sum_cpu")) {
-    EXPECT_EQ(launch["n"].get<uint64_t>(), ours.launches);
-    EXPECT_NEAR(launch["sum_cpu"].get<double>(), static_cast<double>(ours.launch_host) * 1e-3, 0.5);
-    EXPECT_NEAR(launch["sum_gpu"].get<double>(), static_cast<double>(ours.launch_device) * 1e-3, 0.5);
-    EXPECT_NEAR(launch["sum_delay"].get<double>(), static_cast<double>(ours.launch_delay) * 1e-3, 0.5);
-  }
-}
-
 // HTA's figures by its own definitions, where its listed bugs do not bite (DEFINITIONS.md beside
 // the traces): it rounds to two digits, calls MTIA's names OTHER, and takes more of these sets'
 // events for work than we know how to tell.
@@ -223,7 +192,6 @@ TEST(TraceGolden, CompatibleFiguresAreHtasOwn) {
       };
       EXPECT_NEAR(row["idle_time_pctg"].get<double>(), percent(ours[0].idle_time), 0.0151);
       EXPECT_NEAR(row["compute_time_pctg"].get<double>(), percent(ours[0].compute_time), 0.0151);
-      compare_streams(golden["results"], row["rank"].get<int>(), ours[0]);
       ++sets;
     }
   }

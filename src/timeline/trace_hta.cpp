@@ -5,7 +5,6 @@
 #include <set>
 
 #include "base/text.h"
-#include "timeline/trace_streams.h"
 
 namespace flatout::timeline {
 
@@ -34,63 +33,6 @@ bool counts_as_launch(std::string_view name) {
          name == "cudaMemsetAsync";
 }
 
-// A device event or a wait that is drawn on a stream.
-struct HtaEvent {
-  int64_t start, end, stream;
-  EventId event;
-};
-
-// Each row's gap is counted from the end of the row before, not from the latest end of all before. A missing launch
-// counts as in time.
-void add_idle(const TraceIndex& index, const std::vector<HtaEvent>& events, std::map<int64_t, HtaSummary::Stream>& out) {
-  const Trace& trace = index.trace();
-  std::map<int64_t, int64_t> ends;
-  for (const HtaEvent& e : events) {
-    const auto last = ends.find(e.stream);
-    if (last != ends.end()) {
-      HtaSummary::Stream& s = out[e.stream];
-      const int64_t gap = e.start - last->second;
-      const EventId launch = index.launch_of(e.event);
-      if (launch != kNoEvent && trace.start[launch] > last->second) {
-        s.host_wait += gap;
-      } else if (gap < kShortGap) {
-        s.kernel_wait += gap;
-      } else {
-        s.other += gap;
-      }
-    }
-    ends[e.stream] = e.end;
-  }
-}
-
-void add_queues(const TraceIndex& index, const std::vector<HtaEvent>& events, HtaSummary& out,
-                std::map<int64_t, HtaSummary::Stream>& streams) {
-  const Trace& trace = index.trace();
-  std::map<int64_t, std::vector<std::pair<int64_t, int>>> changes;  // time; -1 where a launch begins, 1 where its work does
-  for (const HtaEvent& e : events) {
-    const EventId launch = index.launch_of(e.event);
-    if (!on_device(trace.kind[e.event]) || launch == kNoEvent || !counts_as_launch(trace.name_of(launch))) continue;
-    ++out.launches;
-    out.launch_host += trace.duration[launch];
-    out.launch_device += trace.duration[e.event];
-    out.launch_delay += std::max<int64_t>(0, e.start - trace.end(launch));
-    changes[e.stream].emplace_back(trace.start[launch], -1);
-    changes[e.stream].emplace_back(e.start, 1);
-  }
-  for (auto& [stream, all] : changes) {
-    std::sort(all.begin(), all.end());
-    HtaSummary::Stream& s = streams[stream];
-    int64_t length = 0, sum = 0;
-    for (const auto& [time, change] : all) {
-      length -= change;
-      sum += length;
-      s.queue_max = std::max(s.queue_max, length);
-    }
-    s.queue_count = all.size();
-    s.queue_mean = static_cast<double>(sum) / static_cast<double>(all.size());
-  }
-}
-
 }  // namespace
 
 std::vector<HtaSummary> hta_summary(const TraceIndex& index) {
@@ -99,48 +41,45 @@ std::vector<HtaSummary> hta_summary(const TraceIndex& index) {
   for (const EventId step : index.steps()) steps.insert(trace.name_of(step));
   // With two steps or more it drops device events that no host event of the trace launched.
   const bool drops = steps.size() >= 2;
-  std::map<int64_t, std::vector<HtaEvent>> devices;
+  struct Event {
+    int64_t start, end;
+    EventId event;
+  };
+  std::map<int64_t, std::vector<Event>> devices;
   for (size_t i = 0; i < trace.size(); ++i) {
     const auto e = static_cast<EventId>(i);
-    int64_t device = 0, stream = 0;
+    int64_t device = 0;
     if (on_device(trace.kind[i])) {
       device = trace.track_of(e).device;
-      stream = trace.track_of(e).stream;
     } else if (trace.kind[i] == EventKind::kSync) {
       // A wait for a stream is drawn on that stream's track, and counts as work.
       const auto pid = parse_number<int64_t>(trace.track_of(e).pid);
       const auto tid = parse_number<int64_t>(trace.track_of(e).tid);
       if (!pid || !tid || *tid < 0) continue;
       device = *pid;
-      stream = *tid;
     } else {
       continue;
     }
     if (drops && index.launch_of(e) == kNoEvent) continue;
-    devices[device].push_back({trace.start[i], trace.end(e), stream, e});
+    devices[device].push_back({trace.start[i], trace.end(e), e});
   }
   std::vector<HtaSummary> out;
   for (auto& [device, events] : devices) {
-    std::sort(events.begin(), events.end(), [](const HtaEvent& a, const HtaEvent& b) {
+    std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
       return a.start != b.start ? a.start < b.start : a.event < b.event;
     });
     HtaSummary s;
     s.device = device;
     Intervals busy, compute, communication;
     int64_t end = events.front().start;
-    for (const HtaEvent& e : events) {
+    for (const Event& e : events) {
       busy.add(e.start, e.end);
       const HtaType type = type_of(trace.name_of(e.event));
       if (type == HtaType::kCompute) compute.add(e.start, e.end);
       if (type == HtaType::kCommunication) communication.add(e.start, e.end);
       end = std::max(end, e.end);
-    }
-    std::map<int64_t, HtaSummary::Stream> streams;
-    add_idle(index, events, streams);
-    add_queues(index, events, s, streams);
-    for (auto& [id, stream] : streams) {
-      stream.stream = id;
-      s.streams.push_back(stream);
+      const EventId launch = index.launch_of(e.event);
+      if (launch != kNoEvent && counts_as_launch(trace.name_of(launch))) ++s.launches;
     }
     s.kernel_time = end - events.front().start;
     s.idle_time = s.kernel_time - busy.length();

@@ -18,7 +18,16 @@ bool is_sync_call(std::string_view name) {
          name == "hipMemcpyWithStream" || name == "cudaEventSynchronize";
 }
 
-enum NameUse : uint8_t { kUnknown, kNothing, kStep, kOtherStep, kInput, kSyncCall, kFeed, kCollective };
+enum NameUse : uint8_t {
+  kUnknown,
+  kNothing,
+  kStep,
+  kOtherStep,
+  kInput,
+  kSyncCall,
+  kFeed,
+  kCollective
+};
 
 // "step 12", "Iteration#3", "train_step": as people name the NVTX range of a step.
 bool names_step(std::string_view range) {
@@ -26,7 +35,8 @@ bool names_step(std::string_view range) {
   for (const char c : range.substr(0, 32)) {
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) word += static_cast<char>(c | ' ');
   }
-  for (const std::string_view step : {"step", "trainstep", "trainingstep", "iteration", "iter", "batch", "trainbatch"})
+  for (const std::string_view step :
+       {"step", "trainstep", "trainingstep", "iteration", "iter", "batch", "trainbatch"})
     if (word == step) return true;
   return false;
 }
@@ -44,7 +54,8 @@ NameUse use_of(std::string_view name, std::string_view format) {
        {"multi_step_on_iterator", "one_step_on_iterator", "train_function", "train", "StepMarker"})
     if (name == step) return kOtherStep;
   if (name.starts_with("PyFunc") || name == "_Arg") return kFeed;
-  if (name.starts_with("gloo:") || name.starts_with("mpi:") || name.starts_with("MPI_")) return kCollective;
+  if (name.starts_with("gloo:") || name.starts_with("mpi:") || name.starts_with("MPI_"))
+    return kCollective;
   return is_sync_call(name) ? kSyncCall : kNothing;
 }
 
@@ -66,7 +77,8 @@ KernelType kernel_type(std::string_view name, std::string_view category) {
 }
 
 int64_t on_double_grid(int64_t ns) {
-  // From 2006 to 2041 doubles of microseconds lie 1/4 apart, those of nanoseconds 256; both are rounded to even.
+  // From 2006 to 2041 doubles of microseconds lie 1/4 apart, those of nanoseconds 256; both are
+  // rounded to even.
   constexpr int64_t kFirst = 1'152'921'504'606'846'976, kLast = 2'251'799'813'685'000'000;
   if (ns < kFirst || ns > kLast) {
     const auto us = static_cast<double>(static_cast<long double>(ns) / 1000);

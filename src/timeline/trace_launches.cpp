@@ -15,7 +15,8 @@ bool contains(std::string_view text, std::string_view part) {
 
 enum class CallUse : uint8_t { kUnknown, kNothing, kLaunch, kBeginCapture, kEndCapture };
 
-// cudaLaunchKernel, cuLaunchKernelEx, cudaLaunchCooperativeKernel, hipExtModuleLaunchKernel, cudaGraphLaunch, ...
+// cudaLaunchKernel, cuLaunchKernelEx, cudaLaunchCooperativeKernel, hipExtModuleLaunchKernel,
+// cudaGraphLaunch, ...
 CallUse use_of(std::string_view call) {
   if (contains(call, "StreamBeginCapture")) return CallUse::kBeginCapture;
   if (contains(call, "StreamEndCapture")) return CallUse::kEndCapture;
@@ -65,15 +66,18 @@ void add_launches(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
 
 void count_launches(const TraceIndex& index, TraceSummary& out) {
   const Trace& trace = index.trace();
-  if (index.devices().empty()) return;  // nothing of a device was recorded, which is no gap in a recording
+  if (index.devices().empty())
+    return;  // nothing of a device was recorded, which is no gap in a recording
   std::vector<CallUse> uses(trace.strings.size(), CallUse::kUnknown);
   std::vector<EventId> calls, captures;
   for (size_t i = 0; i < trace.size(); ++i) {
     if (trace.kind[i] != EventKind::kRuntime) continue;
     CallUse& use = uses[trace.name[i]];
     if (use == CallUse::kUnknown) use = use_of(trace.strings[trace.name[i]]);
-    if (use == CallUse::kLaunch && trace.correlation[i] != 0) calls.push_back(static_cast<EventId>(i));
-    if (use == CallUse::kBeginCapture || use == CallUse::kEndCapture) captures.push_back(static_cast<EventId>(i));
+    if (use == CallUse::kLaunch && trace.correlation[i] != 0)
+      calls.push_back(static_cast<EventId>(i));
+    if (use == CallUse::kBeginCapture || use == CallUse::kEndCapture)
+      captures.push_back(static_cast<EventId>(i));
   }
   std::vector<bool> started(trace.size());
   for (const auto& [device, events] : index.devices()) {
@@ -99,7 +103,9 @@ void count_launches(const TraceIndex& index, TraceSummary& out) {
   for (const EventId call : calls) {
     if (!started[call]) {
       const auto set = captured.find(trace.track[call]);
-      if (set != captured.end() && overlap(set->second, trace.start[call], trace.start[call] + 1) > 0) continue;
+      if (set != captured.end() &&
+          overlap(set->second, trace.start[call], trace.start[call] + 1) > 0)
+        continue;
       ++out.unrecorded_launches;
     }
     ++out.launches;

@@ -1,5 +1,5 @@
-// Calls that give a device work: what they cost the host, how long the work waited, and which of them left no
-// trace on a device.
+// Calls that give a device work: what they cost the host, how long the work waited, and which of
+// them left no trace on a device.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,8 @@ namespace flatout::timeline {
 void add_launches(const TraceIndex& index, const std::vector<TraceIndex::DeviceEvent>& events,
                   model::LaunchSummary& out);
 
-/// Fills in launches and unrecorded_launches. What is launched while a stream is captured only goes into a graph.
+/// Fills in launches and unrecorded_launches. What is launched while a stream is captured only goes
+/// into a graph.
 void count_launches(const TraceIndex& index, model::TraceSummary& out);
 
 }  // namespace flatout::timeline

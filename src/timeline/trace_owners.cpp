@@ -25,7 +25,8 @@ using Totals = std::unordered_map<StringId, OwnerStat>;
 
 std::vector<OwnerStat> most(const Totals& totals, const StringTable& strings) {
   std::vector<OwnerStat> out;
-  for (const auto& [name, stat] : totals) out.push_back({std::string(strings[name]), stat.time, stat.count});
+  for (const auto& [name, stat] : totals)
+    out.push_back({std::string(strings[name]), stat.time, stat.count});
   std::sort(out.begin(), out.end(), [](const OwnerStat& a, const OwnerStat& b) {
     return a.time != b.time ? a.time > b.time : a.name < b.name;
   });
@@ -40,8 +41,11 @@ void find_owners(const TraceIndex& index, const Window& window,
   const Trace& trace = index.trace();
   std::map<TrackId, std::vector<Mark>> threads;
   for (const auto& [start, event, launch] : events) {
-    if (launch == kNoEvent || trace.start[launch] < window.begin || trace.start[launch] >= window.end) continue;
-    threads[trace.track[launch]].push_back({trace.start[launch], trace.start[launch], launch, event});
+    if (launch == kNoEvent || trace.start[launch] < window.begin ||
+        trace.start[launch] >= window.end)
+      continue;
+    threads[trace.track[launch]].push_back(
+        {trace.start[launch], trace.start[launch], launch, event});
   }
   if (threads.empty()) return;
   std::vector<std::vector<Mark>*> of(trace.tracks.size());

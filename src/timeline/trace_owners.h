@@ -9,8 +9,9 @@
 
 namespace flatout::timeline {
 
-/// Fills in `owners`, and the owner of each kernel there. Of launches within the window alone. Where the trace was
-/// read with TraceOptions::shapes, operators are told apart by their shapes. `events`: of one device.
+/// Fills in `owners`, and the owner of each kernel there. Of launches within the window alone.
+/// Where the trace was read with TraceOptions::shapes, operators are told apart by their shapes.
+/// `events`: of one device.
 void find_owners(const TraceIndex& index, const Window& window,
                  const std::vector<TraceIndex::DeviceEvent>& events, model::DeviceSummary& out);
 

@@ -26,8 +26,8 @@ constexpr size_t kPlaces = 5;         // of a kind
 constexpr int64_t kMargin = 4;        // a place is looked at with a quarter of it on either side
 
 constexpr std::array<std::string_view, 6> kIdleNames = {
-    "input wait",      "waits for the host, which waited for the device",
-    "waits for the host", "between kernels",
+    "input wait",           "waits for the host, which waited for the device",
+    "waits for the host",   "between kernels",
     "waits for other work", "unknown: its launch was not recorded"};
 
 /// A slice as the tracks hand it out.
@@ -44,7 +44,8 @@ struct Source {
   std::vector<Mark> gaps;       // of an idle track; else empty
   std::vector<EventId> events;  // of another
   std::vector<uint8_t> rows;    // of these
-  std::vector<int64_t> reach;   // by block of kReach events: the latest end of all until the block's last
+  std::vector<int64_t>
+      reach;  // by block of kReach events: the latest end of all until the block's last
   bool idle() const { return track.kind == PictureTrack::Kind::kIdle; }
 };
 
@@ -182,7 +183,8 @@ void Painter::visit(const Source& source, const PictureLevel& level, const Visit
                                           [&](int64_t end) { return end < level.begin; });
   const Trace& trace = index_.trace();
   bool more = true;
-  for (size_t i = static_cast<size_t>(block - source.reach.begin()) * kReach; more && i < source.events.size(); ++i) {
+  for (size_t i = static_cast<size_t>(block - source.reach.begin()) * kReach;
+       more && i < source.events.size(); ++i) {
     const EventId e = source.events[i];
     if (trace.start[e] >= level.end) break;
     if (trace.end(e) > level.begin || trace.start[e] >= level.begin)
