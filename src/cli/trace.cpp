@@ -93,7 +93,9 @@ const Usage kDiff{
 const Usage kRecord{
     "trace record",
     "-o OUT.json -- COMMAND...",
-    "Runs a command and records what CUDA does for it (by CUPTI) and its NVTX ranges.",
+    "Runs a command and records what CUDA does for it (by CUPTI) and its NVTX ranges. "
+    "Experimental:\n"
+    "CUPTI's part has been tried against a stand-in of CUPTI alone, not yet on a GPU.",
     "  flatout trace record -o cuda.json -- python train.py\n"
     "  flatout trace summary cuda.json",
     {"output", "verbose"},
