@@ -413,18 +413,22 @@ void PathFinder::join_waits() {
       if (m.kind == Moment::Kind::kWaited) {
         auto at =
             std::upper_bound(device_ends_.begin(), device_ends_.end(), std::pair(m.time, kNone));
-        const bool any = at != device_ends_.begin() && (--at)->first > before;
+        const int64_t ready = at != device_ends_.begin() ? (at - 1)->first : before;
         // What is left once the device is ready is the call's own.
-        node.length = m.time - (any ? at->first : before);
+        node.length = m.time - std::max(ready, before);
         node.works = true;
-        if (!any) continue;
-        node.follow(at->second, 0);
-        if (trace_.name_of(m.call).find("DeviceSynchronize") == std::string_view::npos) continue;
-        // All streams' work was waited for, not only what ended last.
-        constexpr size_t kMostStreams = 3;
-        std::vector<TrackId> streams{trace_.track[nodes_[at->second].event]};
-        while (at != device_ends_.begin() && streams.size() < kMostStreams &&
-               (--at)->first > before) {
+        const bool all_streams =
+            trace_.name_of(m.call).find("DeviceSynchronize") != std::string_view::npos;
+        if (!all_streams) {
+          if (ready > before) node.follow((at - 1)->second, 0);
+          continue;
+        }
+        // Each stream's last work was waited for, and would have been where it ended early, too.
+        constexpr size_t kMostStreams = 3, kLookBack = 256;
+        std::vector<TrackId> streams;
+        for (size_t i = 0;
+             i < kLookBack && at != device_ends_.begin() && streams.size() < kMostStreams; ++i) {
+          --at;
           const TrackId stream = trace_.track[nodes_[at->second].event];
           if (std::find(streams.begin(), streams.end(), stream) != streams.end()) continue;
           streams.push_back(stream);
