@@ -392,13 +392,7 @@ class Reader {
       place.fs_type = mount->type;
       place.source = mount->source;
       place.local = probe::is_local_fs(mount->type);
-      const auto link = root_.read_link("sys/dev/block/" + mount->device);
-      if (link.ok()) {
-        const std::vector<std::string_view> parts = split(*link, '/');
-        const std::string last(parts.back());
-        const std::string whole(parts.size() >= 2 ? parts[parts.size() - 2] : parts.back());
-        place.disk = root_.exists("sys/block/" + whole) ? whole : last;
-      }
+      place.disk = probe::disk_of(root_, *mount);
     }
     place.space = space_of(full.string());
     measure(full, place);
