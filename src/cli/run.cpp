@@ -40,7 +40,7 @@ const Usage kRun{
     "  flatout run --no-agent -- ./train                  # from outside only\n"
     "  flatout run --serve -- python train.py             # and watch it in a browser",
     {"out", "fail_on", "quiet", "no_agent", "malloc", "with", "serve", "listen", "port",
-     "token_file", "rate", "keep_runs", "keep_mb", "verbose"},
+     "token_file", "tls_cert", "tls_key", "rate", "keep_runs", "keep_mb", "verbose"},
     true,
     true,
     true,
