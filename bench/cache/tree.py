@@ -32,11 +32,7 @@ def state(files):
 
 
 def content(files):
-    sums = []
-    for path in files:
-        with open(path, "rb") as file:
-            sums.append(hashlib.file_digest(file, "blake2b").hexdigest())
-    return sums
+    return [hashlib.blake2b(path.read_bytes()).hexdigest() for path in files]
 
 
 def main():
