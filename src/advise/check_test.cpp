@@ -334,6 +334,7 @@ TEST_F(CheckTree, ABuildWithoutCudaSaysSo) {
   options.python_prefixes = {"opt/venv"};
   const Machine m = read_machine(tree.root(), options);
   ASSERT_EQ(m.frameworks.size(), 1u);
+  EXPECT_EQ(m.frameworks[0].version, "2.18.0");
   EXPECT_EQ(m.frameworks[0].cuda, "");
 }
 

@@ -392,6 +392,7 @@ class Reader {
         root_.read(packages + "/tensorflow/python/platform/build_info.py", 64 << 10);
     if (!text.ok()) return;
     Framework tensorflow{"TensorFlow", version_of(packages, "tensorflow"), "tensorflow", ""};
+    if (tensorflow.version.empty()) tensorflow.version = version_of(packages, "tensorflow_cpu");
     constexpr std::string_view kVersion = "'cuda_version', '";
     const size_t at = text->find(kVersion);
     if (at != std::string::npos && text->find("'is_cuda_build', True") != std::string::npos) {
