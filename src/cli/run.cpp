@@ -121,35 +121,27 @@ void name_leftovers(recorder::Recorder& recorder) {
 // The job has ended: what the other ranks still write is soon there, or it is not worth the wait.
 constexpr Nanos kOtherRanks = std::chrono::seconds(5);
 
-/// Rank 0 speaks for all whose folders it can see; of its own it has the recording.
-std::optional<model::Diagnosis> judge_launch(recorder::Recorder& recorder) {
-  if (recorder.place().rank != 0 || !recorder.on_disk()) return std::nullopt;
-  const std::string& own = recorder.folder().path;
-  std::vector<std::string> others = recorder::folders_of_launch(own);
-  std::erase(others, own);
-  if (others.empty()) return std::nullopt;
+void wait_for_other_ranks(const recorder::Recorder& recorder) {
+  if (recorder.place().rank != 0 || !recorder.on_disk()) return;
+  const std::vector<std::string> folders = recorder::folders_of_launch(recorder.folder().path);
   const TimePoint patience = MonotonicClock::now() + kOtherRanks;
-  const auto open = [](const std::string& folder) { return !fs::Root(folder).exists("run.json"); };
-  while (std::any_of(others.begin(), others.end(), open) && MonotonicClock::now() < patience) {
+  const auto open = [&](const std::string& folder) {
+    return folder != recorder.folder().path && !fs::Root(folder).exists("run.json");
+  };
+  while (std::any_of(folders.begin(), folders.end(), open) && MonotonicClock::now() < patience) {
     ::usleep(50'000);
   }
-  std::vector<model::Rank> ranks = read_ranks(others);
-  std::vector<model::Rank> mine = ranks_of(recorder.run());
-  if (mine.empty()) mine.push_back(rank_of(recorder.run()));
-  for (model::Rank& rank : mine) {
-    rank.folder = own;
-    ranks.push_back(std::move(rank));
-  }
-  settle(ranks);
-  return diagnose::diagnose_ranks(std::move(ranks));
 }
 
 // Everything after the recording: the verdict first, then the files that take longer.
 model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings) {
   model::Run& run = recorder.run();
   model::Diagnosis diagnosis = judge(run);
-  if (auto all = judge_launch(recorder)) diagnosis = std::move(*all);
   const std::string& folder = recorder.folder().path;
+  wait_for_other_ranks(recorder);
+  if (recorder.on_disk()) {
+    if (auto all = judge_launch(folder, run)) diagnosis = std::move(*all);
+  }
   Status written;
   if (recorder.on_disk()) written = write_verdict(folder, run, diagnosis);
   if (!settings.quiet) {
