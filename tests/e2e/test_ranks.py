@@ -6,10 +6,15 @@ does about twice the others' work is late on any machine.
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -125,6 +130,41 @@ def test_below_torchrun_rank_0_speaks_for_all(flatout, job_python, tmp_path):
     assert [r["own_ms"] for r in again["ranks"]] == [r["own_ms"] for r in found["ranks"]]
     assert json.loads((tmp_path / "job" / "findings.json").read_text()) == again
     assert 'id="ranks"' in (tmp_path / "job" / "report.html").read_text()
+    # And again from what was merged, and from rank 0's own folder: the report of all ranks.
+    for folder in (tmp_path / "job", first, tmp_path / "flatout-runs" / "latest"):
+        reported = report(flatout, folder)
+        assert reported["verdict"] == found["verdict"], folder
+        assert [r["own_ms"] for r in reported["ranks"]] == [r["own_ms"] for r in found["ranks"]], folder
+    assert "ranks" not in report(flatout, second), "another rank speaks for itself"
+    # One trace with the steps of both, which meet in their collectives: no rank is a step ahead.
+    steps = steps_in_trace(tmp_path / "job" / "trace.json.gz")
+    assert set(steps) == {0, 1}
+    common = sorted(set(steps[0]) & set(steps[1]))
+    assert len(common) > 100
+    assert all(steps[0][n][0] < steps[1][n][1] and steps[1][n][0] < steps[0][n][1] for n in common)
+
+
+def report(flatout: str, folder: Path) -> dict:
+    done = subprocess.run([flatout, "report", str(folder), "--format", "json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def steps_in_trace(path: Path) -> dict[int, dict[int, tuple[float, float]]]:
+    """For each rank its steps by number: when they began and ended, in milliseconds."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    ranks = {}
+    for event in events:
+        match = re.fullmatch(r"rank (\d+): Steps", str(event.get("args", {}).get("name", "")))
+        if event["ph"] == "M" and match:
+            ranks[event["pid"]] = int(match[1])
+    out: dict[int, dict[int, tuple[float, float]]] = {}
+    for event in events:
+        match = re.fullmatch(r"step (\d+)", event.get("name", ""))
+        if event["ph"] == "X" and match and event["pid"] in ranks:
+            begin = event["ts"] / 1e3
+            out.setdefault(ranks[event["pid"]], {})[int(match[1])] = (begin, begin + event["dur"] / 1e3)
+    return out
 
 
 def test_around_torchrun_all_ranks_are_in_one_recording(flatout, job_python, tmp_path):
@@ -134,6 +174,45 @@ def test_around_torchrun_all_ranks_are_in_one_recording(flatout, job_python, tmp
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
     assert [r["rank"] for r in found["ranks"]] == [0, 1]
     assert [r["steps"] for r in found["ranks"]] == [120, 120]
+
+
+def test_below_mpirun_the_rank_that_is_late_is_named(flatout, tmp_path):
+    """Ranks of the embedded trainer, which talk by MPI. The second one is stopped half of the time."""
+    mpirun = shutil.which("mpirun")
+    if mpirun is None or "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
+        pytest.skip("lacks Open MPI: install the package openmpi-bin")
+    pids = tmp_path / "pids"
+    script = f'echo $OMPI_COMM_WORLD_RANK $$ >> {pids}; exec "$@"'
+    job = subprocess.Popen(
+        [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader,tcp", "-n", "2",
+         flatout, "run", "--out", str(tmp_path / "run"), "--", "sh", "-c", script, "sh",
+         flatout, "train", "--model", "lenet", "--threads", "1", "--loaders", "1", "--samples", "512", "--steps", "300", "--quiet"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        while job.poll() is None:
+            late = dict(map(int, line.split()) for line in pids.read_text().splitlines()).get(1) if pids.exists() else None
+            if late is None:
+                time.sleep(0.05)
+                continue
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                try:
+                    os.kill(late, number)
+                except ProcessLookupError:
+                    break
+                time.sleep(0.05)
+    finally:
+        if job.poll() is None:
+            job.kill()
+        _, said = job.communicate(timeout=60)
+    assert job.returncode == 0, said
+    found = json.loads((tmp_path / "run" / "rank-0" / "findings.json").read_text())
+    assert [r["rank"] for r in found["ranks"]] == [0, 1]
+    assert [json.loads((tmp_path / "run" / f"rank-{r}" / "rank.json").read_text())["launcher"] for r in (0, 1)] == ["openmpi"] * 2
+    assert found["job"]["common_steps"] > 200
+    assert [r["rank"] for r in found["ranks"] if r["late"]] == [1]
+    late = straggler(found)
+    assert late and late["title"].startswith("Rank 1 holds up the others")
+    assert said.count("report.html") == 1, "one report for all ranks"
 
 
 # ---- flatout merge ----
