@@ -20,16 +20,6 @@ bool is_unreserved(char c) {
          c == '~';
 }
 
-// Takes as long for a near miss as for a far one.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned differs = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    differs |= static_cast<unsigned char>(a[i]) ^
-               static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
-  }
-  return differs == 0;
-}
-
 std::string random_text() {
   std::array<unsigned char, 24> bytes{};
   FLATOUT_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
