@@ -36,10 +36,12 @@ class Recordings {
       FLATOUT_TRY(whole_, timeline::read_run_folder(rank.folder));
       folder_ = rank.folder;
     }
-    for (const timeline::RankProcess& one : timeline::find_ranks(whole_)) {
+    const auto inside = timeline::find_ranks(whole_);
+    for (const timeline::RankProcess& one : inside) {
       if (one.number == rank.number) return timeline::run_of_rank(whole_, one);
     }
-    return whole_;
+    folder_.reset();  // of one rank alone, which is asked for once
+    return std::move(whole_);
   }
 
  private:
@@ -113,8 +115,7 @@ Status write_merged(const std::string& folder, const Merged& merged,
   Json names = Json::array();
   for (const std::string& part : folders) {
     std::error_code error;
-    const stdfs::path way = stdfs::proximate(stdfs::absolute(part, error), stdfs::absolute(folder));
-    names.push_back(way.string());
+    names.push_back(stdfs::proximate(part, folder, error).string());
   }
   const std::string list =
       Json{{"schema", 1}, {"folders", names}}.dump(1, ' ', false, Json::error_handler_t::replace);

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cctype>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <set>
@@ -105,7 +105,10 @@ class Line {
   std::string held_;
 };
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
 Result<Addresses> resolve(const MeetingPlace& place, int flags) {
   addrinfo hints{};
@@ -120,7 +123,7 @@ Result<Addresses> resolve(const MeetingPlace& place, int flags) {
                              ::gai_strerror(failed)),
                  "--meet HOST:PORT, as the other ranks reach rank 0's machine"};
   }
-  return Addresses(found, &::freeaddrinfo);
+  return Addresses(found);
 }
 
 std::string place_text(const MeetingPlace& place) {

@@ -53,7 +53,7 @@ int order(const Task& a, const Task& b, Column column, UserNames& users) {
     case Column::kWrite:
       return compare(b.write_bytes_per_s, a.write_bytes_per_s);
     case Column::kDisk:
-      return compare(b.disk, a.disk);  // in the panel's order, those without a known one last
+      return compare(b.disk, a.disk);  // those without a known one last
     case Column::kGpuMemory:
       return compare(b.gpu_bytes, a.gpu_bytes);
     case Column::kCommand: {
