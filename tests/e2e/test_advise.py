@@ -164,6 +164,17 @@ def test_cache_warms_and_drops_without_a_change(flatout: str, data: Path) -> Non
         assert path.read_bytes() == content and path.stat().st_mtime_ns == mtime
 
 
+def test_cache_warms_no_faster_than_it_is_told(flatout: str, data: Path) -> None:
+    if json.loads(run(flatout, "cache", "drop", "--sync", "--json", data).stdout)["after_bytes"]:
+        pytest.skip("lacks a file system that lets pages go")
+    began = time.monotonic()
+    warmed = json.loads(run(flatout, "cache", "warm", "--json", "--mb-per-s", 9, data).stdout)
+    took = time.monotonic() - began
+    if warmed["stopped"]:
+        pytest.skip("lacks free memory")
+    assert warmed["read_bytes"] / took <= 9.5e6  # a busy machine makes it slower, nothing faster
+
+
 def opened_in(folder: Path, command: list[str]) -> list[str]:
     """The names of the files in a folder that were opened while a command ran, by inotify, each once, in order."""
     libc = ctypes.CDLL(None, use_errno=True)
