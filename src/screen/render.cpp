@@ -271,7 +271,7 @@ class Renderer {
                                       {Tab::kNative, "Native"},
                                       {Tab::kFiles, "Files"},
                                       {Tab::kEnvironment, "Environment"},
-                                      {Tab::kProcess, "Command and limits"}};
+                                      {Tab::kProcess, "Command"}};
     canvas_.fill(0, y, width(), U' ', Style::kHeading);
     int x = 0;
     for (const Name& n : kNames) {
