@@ -50,7 +50,4 @@ std::string to_utf8(std::string_view s);
 /// Undoes octal escapes, as /proc/*/mountinfo writes blanks: "\040".
 std::string unescape_octal(std::string_view text);
 
-/// Whether two secrets are equal; takes as long for a near miss as for a far one.
-bool same_secret(std::string_view a, std::string_view b);
-
 }  // namespace flatout

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/secret.h"
 #include "base/text.h"
 #include "recorder/rank_place.h"
 

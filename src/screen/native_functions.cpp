@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "probe/proc_files.h"
+#include "probe/reading.h"
 
 namespace flatout::screen {
 namespace {

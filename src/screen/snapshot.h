@@ -173,8 +173,8 @@ struct Snapshot {
 
   /// The disk that a process's traffic goes to; nullptr where it is not known.
   const Disk* disk_of(const Task& task) const {
-    const auto at = static_cast<size_t>(task.disk);
-    return task.disk >= 0 && at < disks.size() ? &disks[at] : nullptr;
+    const auto index = static_cast<size_t>(task.disk);
+    return task.disk >= 0 && index < disks.size() ? &disks[index] : nullptr;
   }
 };
 

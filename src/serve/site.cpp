@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 
+#include "base/secret.h"
 #include "base/text.h"
 #include "report/live_html.h"
 
