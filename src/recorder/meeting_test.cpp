@@ -33,12 +33,12 @@ class MeetingTest : public ::testing::Test {
   std::string rank(int number, size_t bytes = 100) {
     const std::string folder = away / ("train-r" + std::to_string(number));
     std::filesystem::create_directories(folder);
-    RankPlace place;
-    place.launcher = "torchrun";
-    place.job = "j";
-    place.rank = number;
-    place.world = 4;
-    write(folder + "/rank.json", rank_file(place, 12, 1'000'000'000 + number));
+    RankPlace launched;
+    launched.launcher = "torchrun";
+    launched.job = "j";
+    launched.rank = number;
+    launched.world = 4;
+    write(folder + "/rank.json", rank_file(launched, 12, 1'000'000'000 + number));
     write(folder + "/events.bin", std::string(bytes, static_cast<char>('a' + number)));
     write(folder + "/series.bin", std::string(bytes / 2, 's'));
     write(folder + "/report.html", "not wanted");
