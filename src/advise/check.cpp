@@ -268,10 +268,9 @@ void check_frameworks(const Machine& m, Found& found) {
   };
   for (const Framework& f : m.frameworks) {
     if (none) {
-      found.fails(
-          "gpu.cpu_only_build",
-          fmt::format("The installed {} {} is a build without CUDA.", f.name, f.version),
-          "Install the build for your CUDA version.");
+      found.fails("gpu.cpu_only_build",
+                  fmt::format("The installed {} {} is a build without CUDA.", f.name, f.version),
+                  "Install the build for your CUDA version.");
     }
     if (major(m.cuda_version) > 0 && major(f.cuda) > major(m.cuda_version)) {
       found.fails("gpu.driver_too_old",
@@ -449,7 +448,8 @@ void add_facts(const Machine& m, CheckUp& out) {
                      size_text(gpu.reading.mem_total_bytes.value_or(0))));
   }
   for (const Framework& f : m.frameworks) {
-    fact(f.package.c_str(), fmt::format("{}{}", f.version, f.cuda.empty() ? "" : ", CUDA " + f.cuda));
+    fact(f.package.c_str(),
+         fmt::format("{}{}", f.version, f.cuda.empty() ? "" : ", CUDA " + f.cuda));
   }
   for (const Disk& disk : m.disks) {
     fact(("disk_" + disk.name).c_str(),

@@ -146,7 +146,9 @@ const std::vector<Rule>& rules() {
       {"gpu.memory_errors", false, [](Machine& m) { m.gpus[0].reading.ecc_errors = 2; },
        [](Machine& m) { m.gpus[0].reading.ecc_errors.reset(); }},
       {"gpu.cpu_only_build", true, [](Machine& m) { m.frameworks[0].cuda.clear(); },
-       [](Machine& m) { m.frameworks.push_back({"JAX", "0.4.30", "jax", ""}); }},  // beside one with
+       [](Machine& m) {
+         m.frameworks.push_back({"JAX", "0.4.30", "jax", ""});
+       }},  // beside one with
       {"gpu.driver_too_old", true, [](Machine& m) { m.cuda_version = "11.4"; },
        [](Machine& m) { m.cuda_version = "12.1"; }},  // any minor version of its major one runs
       {"disk.full", true, [](Machine& m) { m.work->free_bytes = 100 << 20; },

@@ -388,8 +388,7 @@ class Reader {
   // tensorflow/python/platform/build_info.py: "OrderedDict([..., ('cuda_version', '12.5.1'), ...
   // ('is_cuda_build', True), ...])".
   void read_tensorflow(const std::string& packages) {
-    const auto text =
-        root_.read(packages + "/tensorflow/python/platform/build_info.py", 64 << 10);
+    const auto text = root_.read(packages + "/tensorflow/python/platform/build_info.py", 64 << 10);
     if (!text.ok()) return;
     Framework tensorflow{"TensorFlow", version_of(packages, "tensorflow"), "tensorflow", ""};
     if (tensorflow.version.empty()) tensorflow.version = version_of(packages, "tensorflow_cpu");

@@ -59,7 +59,7 @@ struct DataPlace {
 struct Framework {
   std::string name, version;
   std::string package;  // that Python imports: "torch"
-  std::string cuda;  // that it was built for: "12.8", or "12" alone; empty for a build without
+  std::string cuda;     // that it was built for: "12.8", or "12" alone; empty for a build without
 };
 
 struct Machine {

@@ -254,8 +254,8 @@ int warm(const std::vector<std::string>& arguments) {
   if (settings->order != "name") {
     constexpr std::string_view kFeed = "feed:";
     const std::string_view order = settings->order;
-    const auto seed =
-        order.starts_with(kFeed) ? parse_number<uint64_t>(order.substr(kFeed.size())) : std::nullopt;
+    const auto seed = order.starts_with(kFeed) ? parse_number<uint64_t>(order.substr(kFeed.size()))
+                                               : std::nullopt;
     if (!seed || !settings->list.empty()) {
       return bad_usage(seed ? "--list has an order already" : "--order is name, or feed:SEED",
                        "flatout cache warm --order feed:7 PATH...");

@@ -1,4 +1,5 @@
-// One report of the run folders of a job's ranks, and the folder that `flatout merge -o` makes of it.
+// One report of the run folders of a job's ranks, and the folder that `flatout merge -o` makes of
+// it.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@ namespace flatout::cli {
 
 struct Merged {
   model::Diagnosis diagnosis;  // with all ranks
-  model::Run run;              // that curves and stacks are of: of a rank that is late, else the first
+  model::Run run;  // that curves and stacks are of: of a rank that is late, else the first
 };
 /// Errors: kNotFound where none of the folders can be read.
 Result<Merged> merge_folders(const std::vector<std::string>& folders);

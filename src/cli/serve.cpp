@@ -42,7 +42,8 @@ const Usage kServe{
     "and it listens on this machine's loopback only, unless told otherwise.",
     "  flatout serve                                    # http://127.0.0.1:8610/\n"
     "  flatout serve /scratch/me/flatout-runs --port 9000\n"
-    "  flatout serve --listen 0.0.0.0 --token-file ~/.flatout-token --tls-cert c.pem --tls-key k.pem\n"
+    "  flatout serve --listen 0.0.0.0 --token-file ~/.flatout-token --tls-cert c.pem --tls-key "
+    "k.pem\n"
     "  ssh -L 8610:127.0.0.1:8610 gpu-node              # else: the loopback of another machine",
     {"listen", "port", "token_file", "tls_cert", "tls_key", "verbose"},
     true,
@@ -230,9 +231,9 @@ int serve(const std::vector<std::string>& arguments) {
   serve::RunStore store(std::move(folders).value(), reader, FLATOUT_VERSION);
   serve::Site site(store, site_options);
   store.look(MonotonicClock::now());  // so that the first who asks finds the runs
-  auto server = start_server(address, settings->port,
-                             [&](const serve::Request& request) { return site.respond(request); },
-                             *tls);
+  auto server = start_server(
+      address, settings->port, [&](const serve::Request& request) { return site.respond(request); },
+      *tls);
   if (!server.ok()) return fail(server.error());
   store.start();
   const std::string url = url_of(address, (*server)->port(), site_options.encrypted);

@@ -39,7 +39,7 @@ constexpr size_t kLongestLine = 1024;
 constexpr size_t kMostGuests = 64;  // at once; the next wait in the queue of the socket
 constexpr int kBacklog = 1024;
 constexpr int kConnectMs = 3000;
-constexpr int kSilenceMs = 10'000;                      // without a byte in either direction
+constexpr int kSilenceMs = 10'000;                        // without a byte in either direction
 constexpr Nanos kLongestVisit = std::chrono::minutes(2);  // of a guest
 
 // A socket that gives up on silence, and in any case at some time.
@@ -86,8 +86,8 @@ class Line {
 
  private:
   bool ready(short events) const {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline_ - MonotonicClock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - MonotonicClock::now());
     if (left.count() <= 0) return false;
     pollfd poll{fd_, events, 0};
     return ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(left.count(), kSilenceMs))) == 1;
@@ -169,7 +169,8 @@ class Incoming {
   // Under a name that is free: `name`, else `name`-2 and so on.
   bool settle(const std::string& parent, const std::string& name) {
     for (int i = 1; i < 100; ++i) {
-      const std::string to = fmt::format("{}/{}{}", parent, name, i == 1 ? "" : fmt::format("-{}", i));
+      const std::string to =
+          fmt::format("{}/{}{}", parent, name, i == 1 ? "" : fmt::format("-{}", i));
       std::error_code error;
       if (stdfs::exists(stdfs::symlink_status(to, error))) continue;
       if (::rename(path_.c_str(), to.c_str()) != 0) return false;

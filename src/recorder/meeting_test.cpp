@@ -47,9 +47,7 @@ class MeetingTest : public ::testing::Test {
   static void write(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
   }
-  std::vector<std::string> arrived() const {
-    return fs::Root(home / "runs").list("").value_or({});
-  }
+  std::vector<std::string> arrived() const { return fs::Root(home / "runs").list("").value_or({}); }
   std::string arrived(const std::string& file) const {
     return fs::Root(home / "runs").read(file, 64 << 20).value_or("none");
   }
@@ -157,9 +155,26 @@ TEST_F(MeetingTest, NothingIsWrittenOutsideOfItsPlace) {
 TEST_F(MeetingTest, SurvivesSpoiltGuests) {
   const std::string json = fs::Root(rank(1)).read("rank.json").value_or("");
   const std::vector<std::string> pieces = {
-      "flatout-meet 1 ", kToken, " ", "name", "\n", "rank.json ", std::to_string(json.size()),
-      json, "events.bin 3\nabc", "series.bin ", "end\n", "-1", "0x10", "99999999999999999999",
-      std::string(2000, 'x'), std::string(3, '\0'), "\xff\xfe", "..", "/", "\r\n",
+      "flatout-meet 1 ",
+      kToken,
+      " ",
+      "name",
+      "\n",
+      "rank.json ",
+      std::to_string(json.size()),
+      json,
+      "events.bin 3\nabc",
+      "series.bin ",
+      "end\n",
+      "-1",
+      "0x10",
+      "99999999999999999999",
+      std::string(2000, 'x'),
+      std::string(3, '\0'),
+      "\xff\xfe",
+      "..",
+      "/",
+      "\r\n",
       "flatout-meet 1 " + kToken + " name\nrank.json " + std::to_string(json.size()) + "\n" + json};
   std::mt19937 random(11);
   const auto pick = [&](size_t n) {

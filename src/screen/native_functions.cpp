@@ -81,8 +81,8 @@ void NativeWatch::choose_threads() {
 void NativeWatch::keep(const std::vector<symbols::NativeFrame>& frames, Thread& thread) {
   thread.frames.clear();
   for (const symbols::NativeFrame& frame : frames) {
-    const auto [entry, is_new] = codes_.try_emplace({frame.function, frame.file},
-                                                    static_cast<uint32_t>(names_.size()));
+    const auto [entry, is_new] =
+        codes_.try_emplace({frame.function, frame.file}, static_cast<uint32_t>(names_.size()));
     if (is_new) names_.push_back(&entry->first);
     thread.frames.push_back({entry->second, 0});
   }
@@ -90,8 +90,7 @@ void NativeWatch::keep(const std::vector<symbols::NativeFrame>& frames, Thread& 
 
 void NativeWatch::read(int32_t tid, Thread& thread) {
   std::array<char, 1024> buffer{};
-  const auto text =
-      thread.files.read(root_, pid_, tid, probe::ThreadFiles::kStat, buffer, files_);
+  const auto text = thread.files.read(root_, pid_, tid, probe::ThreadFiles::kStat, buffer, files_);
   const auto stat = text.ok() ? probe::parse_pid_stat(*text) : std::nullopt;
   const bool was_running = thread.running;
   thread.running = stat && stat->state == 'R';

@@ -130,8 +130,8 @@ std::set<int32_t> family(const Snapshot& snapshot, int32_t root) {
 
 std::string_view heading(Column column) {
   static constexpr std::array<std::string_view, static_cast<size_t>(Column::kCount)> kNames = {
-      "PID",  "USER", "PRI",   "NI",     "VIRT",    "RES",    "S",
-      "CPU%", "MEM%", "TIME+", "READ/s", "WRITE/s", "DISK", "GPUMEM", "Command"};
+      "PID",  "USER",  "PRI",    "NI",      "VIRT", "RES",    "S",      "CPU%",
+      "MEM%", "TIME+", "READ/s", "WRITE/s", "DISK", "GPUMEM", "Command"};
   return kNames[static_cast<size_t>(column)];
 }
 

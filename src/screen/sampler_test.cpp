@@ -91,9 +91,9 @@ class TwoDisks : public ::testing::Test {
   void file(int32_t pid, int fd, int mount, long position) {
     const std::string dir = "proc/" + std::to_string(pid);
     machine.tree.link(dir + "/fd/" + std::to_string(fd), "/some/file");
-    machine.tree.write(dir + "/fdinfo/" + std::to_string(fd),
-                       "pos:\t" + std::to_string(position) + "\nflags:\t0100000\nmnt_id:\t" +
-                           std::to_string(mount) + "\n");
+    machine.tree.write(dir + "/fdinfo/" + std::to_string(fd), "pos:\t" + std::to_string(position) +
+                                                                  "\nflags:\t0100000\nmnt_id:\t" +
+                                                                  std::to_string(mount) + "\n");
   }
   // Both disks were used between the two looks.
   std::shared_ptr<const Snapshot> look(Sampler& sampler) {

@@ -49,9 +49,12 @@ constexpr Choice kIoPriorities[] = {
 
 // sched(7): an autogroup is a session's; its nice value weighs it against the others.
 constexpr Choice kAutogroups[] = {
-    {-10, "-10 ten times as much (root)"}, {-5, " -5 three times as much (root)"},
-    {0, "  0 as much as any other"},       {5, "  5 a third"},
-    {10, " 10 a tenth"},                   {19, " 19 only what others leave"},
+    {-10, "-10 ten times as much (root)"},
+    {-5, " -5 three times as much (root)"},
+    {0, "  0 as much as any other"},
+    {5, "  5 a third"},
+    {10, " 10 a tenth"},
+    {19, " 19 only what others leave"},
 };
 
 std::string name_of(int value, const Choice* begin, const Choice* end) {

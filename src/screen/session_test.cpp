@@ -187,8 +187,7 @@ TEST_F(SessionTest, AWholeSessionsShareNeedsTheMenuAndAYes) {
   ASSERT_EQ(session.menu().kind, Menu::Kind::kAutogroup);
   session.key(key::kEnd);
   EXPECT_EQ(session.key(key::kEnter).kind, Kind::kNone) << "not yet";
-  EXPECT_EQ(session.question(),
-            "Set nice 19 for the whole session of 4101 pt_data_worker? y/n");
+  EXPECT_EQ(session.question(), "Set nice 19 for the whole session of 4101 pt_data_worker? y/n");
   const Command command = press("y");
   EXPECT_EQ(command.kind, Kind::kAutogroup);
   EXPECT_EQ(command.value, 19);

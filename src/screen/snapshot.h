@@ -86,7 +86,7 @@ struct Task {
   char state = '?';
   bool kernel = false;
   int16_t disk = kNoDisk;  // index into the snapshot's disks: where its traffic goes to
-  float cores = 0;                                      // CPU time per time
+  float cores = 0;         // CPU time per time
   float read_bytes_per_s = -1, write_bytes_per_s = -1;  // storage; < 0: not known
   uint64_t virtual_bytes = 0, rss_bytes = 0, gpu_bytes = 0;
   uint64_t cpu_ticks = 0, start_ticks = 0;

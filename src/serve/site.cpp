@@ -220,9 +220,9 @@ Response Site::respond(const Request& request) {
       // The token goes out of the address, and with it out of the history.
       out = text(303, "");
       out.headers.emplace_back("Location", is_own_path(path) ? std::string(path) : "/");
-      out.headers.emplace_back("Set-Cookie",
-                               fmt::format("{}={}; Path=/; HttpOnly; SameSite=Lax{}", cookie_,
-                                           session_, options_.encrypted ? "; Secure" : ""));
+      out.headers.emplace_back(
+          "Set-Cookie", fmt::format("{}={}; Path=/; HttpOnly; SameSite=Lax{}", cookie_, session_,
+                                    options_.encrypted ? "; Secure" : ""));
     } else {
       out = route(request, path, query);
     }

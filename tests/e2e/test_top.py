@@ -425,10 +425,12 @@ def test_native_functions_of_the_process_at_the_cursor(tmux, tmp_path):
         if found.group(0) != "hot_spot":
             pytest.skip("lacks the right to sample running code, or to read stacks")
         # 100 is one thread all of the time; of each what it does, and not what the other does.
+        # The first interval began before the first sample.
+        wait_for(lambda: shares(screen, "hot_spot")[0] > 50, "most of a thread's time")
         own, waiting, total = shares(screen, "hot_spot")
-        assert own > 50 and waiting == 0 and total >= own
-        own, waiting, total = shares(screen, "wait_here")
-        assert own == 0 and total > 50
+        assert waiting == 0 and total >= own
+        wait_for(lambda: shares(screen, "wait_here")[2] > 50, "most of the other's")
+        assert shares(screen, "wait_here")[0] == 0
         screen.wait("2 of 2 threads")
         screen.keys("Escape")
         screen.wait_gone("hot_spot")
