@@ -344,7 +344,7 @@ def test_tls_needs_a_pair_of_files(flatout, runs, certificate, tmp_path):
     for words, code, told in ((["--tls-cert", cert], 2, "--tls-key"), (["--tls-key", key], 2, "--tls-cert"),
                               (["--tls-cert", cert, "--tls-key", tmp_path / "none"], 1, "none"),
                               (["--tls-cert", tmp_path / "other.pem", "--tls-key", key], 1, "other.pem"),
-                              (["--tls-cert", cert, "--tls-key", tmp_path / "stranger.pem"], 1, "no pair")):
+                              (["--tls-cert", cert, "--tls-key", tmp_path / "stranger.pem"], 2, "no pair")):
         done = subprocess.run([flatout, "serve", str(runs), "--port", "0", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == code and told in done.stderr, (words, done.stderr)
 
