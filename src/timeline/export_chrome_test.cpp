@@ -143,7 +143,7 @@ TEST(MergedTrace, HasEachRanksTracksOnTheFirstOnesClock) {
   // The second machine was started an hour later: its clock says less, its pids are the same.
   constexpr Nanos kBehind = std::chrono::hours(1);
   model::Run second = sample();
-  const auto shift = [](TimePoint& t) { t -= kBehind; };
+  const auto shift = [&](TimePoint& t) { t -= kBehind; };
   shift(second.begin);
   shift(second.end);
   for (auto& slice : second.slices) shift(slice.begin), shift(slice.end);
