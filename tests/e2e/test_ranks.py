@@ -12,10 +12,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -175,45 +173,6 @@ def test_around_torchrun_all_ranks_are_in_one_recording(flatout, job_python, tmp
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
     assert [r["rank"] for r in found["ranks"]] == [0, 1]
     assert [r["steps"] for r in found["ranks"]] == [120, 120]
-
-
-def test_below_mpirun_the_rank_that_is_late_is_named(flatout, tmp_path):
-    """Ranks of the embedded trainer, which talk by MPI. The second one is stopped half of the time."""
-    mpirun = shutil.which("mpirun")
-    if mpirun is None or "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
-        pytest.skip("lacks Open MPI: install the package openmpi-bin")
-    pids = tmp_path / "pids"
-    script = f'echo $OMPI_COMM_WORLD_RANK $$ >> {pids}; exec "$@"'
-    job = subprocess.Popen(
-        [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader,tcp", "-n", "2",
-         flatout, "run", "--out", str(tmp_path / "run"), "--", "sh", "-c", script, "sh",
-         flatout, "train", "--model", "lenet", "--threads", "1", "--loaders", "1", "--samples", "512", "--steps", "300", "--quiet"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    try:
-        while job.poll() is None:
-            late = dict(map(int, line.split()) for line in pids.read_text().splitlines()).get(1) if pids.exists() else None
-            if late is None:
-                time.sleep(0.05)
-                continue
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                try:
-                    os.kill(late, number)
-                except ProcessLookupError:
-                    break
-                time.sleep(0.05)
-    finally:
-        if job.poll() is None:
-            job.kill()
-        _, said = job.communicate(timeout=60)
-    assert job.returncode == 0, said
-    found = json.loads((tmp_path / "run" / "rank-0" / "findings.json").read_text())
-    assert [r["rank"] for r in found["ranks"]] == [0, 1]
-    assert [json.loads((tmp_path / "run" / f"rank-{r}" / "rank.json").read_text())["launcher"] for r in (0, 1)] == ["openmpi"] * 2
-    assert found["job"]["common_steps"] > 200
-    assert [r["rank"] for r in found["ranks"] if r["late"]] == [1]
-    late = straggler(found)
-    assert late and late["title"].startswith("Rank 1 holds up the others")
-    assert said.count("report.html") == 1, "one report for all ranks"
 
 
 # ---- machines without a common folder ----
