@@ -139,19 +139,19 @@ json unpack(const std::string& path) {
 
 TEST(MergedTrace, HasEachRanksTracksOnTheFirstOnesClock) {
   const std::string path = ::testing::TempDir() + "/merged.json.gz";
-  const model::Run first = sample();
   // The second machine was started an hour later: its clock says less, its pids are the same.
   constexpr Nanos kBehind = std::chrono::hours(1);
-  model::Run second = sample();
-  const auto shift = [&](TimePoint& t) { t -= kBehind; };
-  shift(second.begin);
-  shift(second.end);
-  for (auto& slice : second.slices) shift(slice.begin), shift(slice.end);
-  for (auto& reading : second.readings) shift(reading.at);
-  for (auto& series : second.series) {
+  model::Run first = sample();
+  const auto shift = [&](TimePoint& t) { t += kBehind; };
+  shift(first.begin);
+  shift(first.end);
+  for (auto& slice : first.slices) shift(slice.begin), shift(slice.end);
+  for (auto& reading : first.readings) shift(reading.at);
+  for (auto& series : first.series) {
     for (auto& reading : series.readings) shift(reading.at);
   }
-  find_steps(second);
+  find_steps(first);
+  const model::Run second = sample();
   MergedTrace trace(first.begin, 2);
   trace.add(first, 0, Nanos(0));
   trace.add(second, 7, kBehind);
