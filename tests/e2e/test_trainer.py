@@ -25,7 +25,8 @@ CAUSES = [
     "crash.signal", "crash.exception",
 ]
 VERDICTS = {"none": "healthy"}
-ARGUMENTS = {"stall.hang": ["--hang-seconds", "12"]}
+# A hang has to be ended from outside; tests/jobs has one.
+RUN = [cause for cause in CAUSES if cause != "stall.hang"]
 
 
 @contextlib.contextmanager
@@ -48,8 +49,7 @@ def neighbours(flatout: str, cause: str):
 
 
 def verdict(flatout: str, cause: str, folder: Path) -> str:
-    command = [flatout, "run", "--quiet", "--out", str(folder), "--", flatout, "train", "--inject", cause,
-               *ARGUMENTS.get(cause, [])]
+    command = [flatout, "run", "--quiet", "--out", str(folder), "--", flatout, "train", "--inject", cause]
     with neighbours(flatout, cause):
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
     return json.loads((folder / "findings.json").read_text())["verdict"]
@@ -60,7 +60,7 @@ def test_the_list_is_what_the_trainer_offers(flatout: str) -> None:
     assert [line.split()[0] for line in text.splitlines()] == CAUSES
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", RUN)
 def test_the_injected_cause_is_the_verdict(flatout: str, tmp_path: Path, cause: str) -> None:
     expected = VERDICTS.get(cause, cause)
     got = [verdict(flatout, cause, tmp_path / "1")]
