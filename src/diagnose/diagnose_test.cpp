@@ -447,6 +447,32 @@ TEST(Diagnose, AJobWithoutProgressHangsUnlessItWorksOrEndedWell) {
   }
 }
 
+TEST(Diagnose, AHangThatEndsByItselfIsOneUnlessSomebodyWorkedMeanwhile) {
+  for (const bool works : {false, true}) {
+    RunBuilder b;
+    const model::ThreadId other = b.thread(0, 101);
+    for (int i = 0; i < 60; ++i) {
+      if (i == 40) {
+        const TimePoint from = b.now();
+        b.step(
+            {{Part::kInputWait, 12'000, {ThreadState::kLock, {{"get", "/home/u/train.py", 50}}}}});
+        b.doing(other, from, b.now(), works ? kCompute : Doing{ThreadState::kLock, {kMain}});
+      } else {
+        b.step({{Part::kForward, 10, kCompute}}, i < 3);
+      }
+    }
+    const Diagnosis d = diagnose(b.build());
+    if (works) {
+      EXPECT_NE(d.verdict, "stall.hang");
+      continue;
+    }
+    ASSERT_EQ(d.verdict, "stall.hang");
+    EXPECT_FALSE(d.findings.front().ended_the_job);
+    EXPECT_EQ(d.findings.front().where->line, 50);
+    EXPECT_NEAR(d.findings.front().evidence.front().value, 12'000, 100);
+  }
+}
+
 TEST(Diagnose, AnExceptionIsAVerdictWithItsLine) {
   RunBuilder b;
   for (int i = 0; i < 2; ++i) b.step({{Part::kForward, 10, kCompute}});
