@@ -68,7 +68,7 @@ def main() -> None:
     usage = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     with open(opts.times, "w") as file:
         json.dump({"begin_ns": begins[20:], "step_ns": times[20:], "cpu_s": sum(u.ru_utime + u.ru_stime for u in usage),
-                   "loss": float(loss)}, file)
+                   "loss": loss.item()}, file)
 
 
 if __name__ == "__main__":
