@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from functools import _lru_cache_wrapper
 from itertools import islice
+from time import thread_time_ns
 from types import FunctionType, ModuleType, SimpleNamespace
 
 from . import core, descriptors, graph, places
@@ -27,8 +28,7 @@ _OFTEN = 3  # times more than it did not: it keeps growing
 _FAST_GROWTH = 16 << 20  # bytes that tell so at once
 _SOON = 250000000  # ns to the next look after those; twice that after others
 _MOST_SOON = 12  # looks that come so soon
-_BUDGET = 300000  # ns of one look
-_LEAST = 150000  # ns of that are for what the roots lead to, whatever they took
+_BUDGET = 300000  # ns of one look; of CPU time for what the roots of a part lead to: what others take cuts no look short
 _OBJECTS = 2000  # of one look
 _LEVELS = 3
 _MOST_MODULES = 40
@@ -118,7 +118,7 @@ def install(torch):
         kind_of(cls)
     warm = naming.Roots()
     warm.add_frame(sys._getframe())
-    visit(warm.objects + [[0], {0: 0}, naming], now() + _BUDGET)  # the first time takes longest
+    visit(warm.objects + [[0], {0: 0}, naming], thread_time_ns() + _BUDGET)  # the first time takes longest
     state.look_due = 0
     os.register_at_fork(after_in_child=_forget)
 
@@ -217,7 +217,7 @@ def _look(in_loop, begin):
     """One look, or as many of its parts as there is time for: the rest is for the steps that follow."""
     steps = state.steps if in_loop else _State.steps
     while True:
-        more = _look_at(in_loop, steps, begin)
+        more = _look_at(in_loop, steps)
         _State.part += 1
         if not more or now() > begin + _BUDGET // 2:
             break
@@ -228,11 +228,11 @@ def _look(in_loop, begin):
         _send([record for record, _ in suspects(_records)], begin)
 
 
-def _look_at(in_loop, steps, begin):
+def _look_at(in_loop, steps):
     """One part; whether there are more."""
     roots = naming.Roots()
     more = _find_roots(roots, in_loop)
-    objects, parents, found, tensors = visit(roots.objects, max(begin + _BUDGET, now() + _LEAST))
+    objects, parents, found, tensors = visit(roots.objects, thread_time_ns() + _BUDGET)
     old = {naming.short(objects, parents, at, roots): (at, back) for at, back in _old_graphs(objects, tensors, steps)}
     found += [(key, GRAPH, back) for key, (_, back) in old.items()]
     compare(_records, found, steps, _State.looks)
@@ -368,7 +368,7 @@ def _kind_of(cls):
 
 
 def visit(roots, until):
-    """Breadth first from `roots`: (objects, index of the parent of each, [(id, kind, length)], indices
+    """Breadth first from `roots`, until this thread's CPU time: (objects, index of the parent of each, [(id, kind, length)], indices
     of tensors).
 
     The lists hold references: they are to be gone when the look ends.
@@ -378,7 +378,7 @@ def visit(roots, until):
     levels = [0] * len(objects)
     kinds, seen, found, tensors = {}, set(), [], []
     for position, one in enumerate(objects):  # grows meanwhile
-        if not position & 3 and now() > until:
+        if not position & 7 and thread_time_ns() > until:
             break
         if id(one) in seen:
             continue
