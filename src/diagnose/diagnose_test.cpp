@@ -96,6 +96,22 @@ TEST(Diagnose, DecodingInTheTrainingThreadBesideAnIdleCoreIsTooFewWorkers) {
   EXPECT_NEAR(*d.findings.front().gain, 1.7, 0.15);
 }
 
+// Nothing is read: that a generator makes what the loop runs over says that it is input.
+TEST(Diagnose, BatchesComputedInAGeneratorAreInputUnlessItIsTheLoopItself) {
+  const Line generator{"batches", "/home/u/train.py", 30, model::FrameKind::kGenerator};
+  const Line plain{"prepare", "/home/u/train.py", 30};
+  const Line work{"logmel", "/home/u/train.py", 22}, model{"step", "/home/u/train.py", 50};
+  const auto verdict = [&](const std::vector<Line>& input, const std::vector<Line>& forward) {
+    RunBuilder b;
+    train(b, 60, 20, 10, {ThreadState::kOnCpuNative, input}, {ThreadState::kOnCpuNative, forward});
+    b.machine(2, 0).process_cpu(100, 1.0);
+    return diagnose(b.build()).verdict;
+  };
+  EXPECT_EQ(verdict({kMain, generator, work}, {kMain, model}), "input.decode_cpu");
+  EXPECT_EQ(verdict({kMain, plain, work}, {kMain, model}), "healthy");
+  EXPECT_EQ(verdict({generator, plain, work}, {generator, model}), "healthy");
+}
+
 TEST(Diagnose, WorkersThatKeepUpAreHealthy) {
   RunBuilder b;
   train(b, 60, 0.3, 20);

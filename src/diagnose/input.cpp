@@ -30,6 +30,7 @@ constexpr double kHandles = 0.25;    // of that time on a core, from which passi
 // Reads per sample from which a sample is searched for rather than read.
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
+constexpr double kMadeInGenerator = 0.5;  // of the input wait
 constexpr double kMostOfIt = 0.7;    // of what faster decoding saves, that more workers save, too
 constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
@@ -478,14 +479,15 @@ BatchTimes batch_times(const RunView& view) {
   return out;
 }
 
-/// Work before the forward pass in a loop without a loader is input only if it brings data in.
+/// Work before the forward pass in a loop without a loader is input only if it brings data in, or
+/// is done in a generator that the loop runs over.
 bool is_input(const RunView& view, const BatchTimes& times) {
   if (view.loader().measured || view.loader().kind != LoaderKind::kSerial) return true;
   const double waits = times[Act::kRead] + times[Act::kMetadata] + times[Act::kNetwork] +
                        times[Act::kSeek] + times[Act::kChild] + times[Act::kPoll];
   if (waits > 0.1 * times.total) return true;
   const ReadWork read = read_work(view);
-  return read.calls >= 1 && read.bytes > 1024;
+  return (read.calls >= 1 && read.bytes > 1024) || view.in_generators() > kMadeInGenerator;
 }
 
 void detect_input(const RunView& view, Findings& findings) {
