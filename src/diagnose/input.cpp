@@ -39,6 +39,8 @@ constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
 // So rough that only more than twice as much is other work.
 constexpr double kSurelyMore = 2;
+// Time on a core that opening and reading a small file takes at most.
+constexpr double kFileSeconds = 0.5e-3;
 
 /// What the lines that do I/O spend, in seconds per batch.
 struct FileWork {
@@ -229,7 +231,8 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   const bool little = read.calls >= 0.8 * samples && read.bytes < kSmallFile * read.calls &&
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
-      files.lookups + files.blocked + files.kernel > kSurelyMore * known) {
+      files.lookups + files.blocked + files.kernel > kSurelyMore * known &&
+      files.kernel < kFileSeconds * read.calls) {
     take_cpu(out.front(), files.kernel + files.interpreter);
     const bool searched = read.calls > kSearched * samples && big_file_open(view);
     out.push_back({searched ? "input.random_seek" : "input.small_files",
