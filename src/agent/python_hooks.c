@@ -241,7 +241,7 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
   *inside = 0;
   if (result == NULL) return NULL;
   const uint64_t end = now_ns();
-  flatout_agent_cost(0, begin - asked, 0, 0);
+  flatout_agent_cost(0, begin - asked, begin - asked, 0);
   uint32_t kind = FLATOUT_SLICE_FORWARD;
   if (!gradients) {
     kind = FLATOUT_SLICE_VALIDATION;

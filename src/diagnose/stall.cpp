@@ -484,7 +484,9 @@ Waits waits_in(const RunView& view, const Silence& silence) {
     trainer.seconds += seconds;
     if (on_cpu(act) || act == Act::kRunQueue || act == Act::kRead) trainer.working += seconds;
     if (act == Act::kLock) trainer.at_locks += seconds;
-    if (act == Act::kLock || act == Act::kPoll) trainer.for_others += seconds;
+    // In a collective it waits for other ranks, of which this run knows nothing.
+    const bool here = (traits & kInCollective) == 0;
+    if (here && (act == Act::kLock || act == Act::kPoll)) trainer.for_others += seconds;
     trainer.lines[view.stacks().user_frame(r.stack)] += seconds;
   }
   return out;
