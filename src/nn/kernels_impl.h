@@ -41,6 +41,7 @@ struct Passes {
   // Values of a cache line: what is stored past the caches is stored by whole lines, one result
   // after the other, or else the buffers that gather them run out.
   static constexpr int64_t kLine = std::max<int64_t>(kStreamBytes / sizeof(T), kLanes);
+  static constexpr int kLineVectors = kLine / kLanes;
   static constexpr bool kExact = std::is_same_v<T, Real>;  // the data have all digits of Real
 
   template <class Pointer>
@@ -68,12 +69,15 @@ struct Passes {
       T some[kLanes];
       S::store(some, values[0]);
       std::memcpy(to, some, static_cast<size_t>(lanes) * sizeof(T));
-    } else if constexpr (stream && vectors == kLine / kLanes) {
-      S::stream_line(to, values);
+    } else if constexpr (stream && vectors % kLineVectors == 0) {
+      for (int v = 0; v < vectors; v += kLineVectors) S::stream_line(to + v * kLanes, values + v);
     } else {
       for (int v = 0; v < vectors; ++v) S::store(to + v * kLanes, values[v]);
     }
   }
+
+  // A line, before it is needed.
+  static void fetch(const void* from, int64_t i) { __builtin_prefetch(in(from) + i, 0, 2); }
 
   // A run's bits from its value j on, a multiple of 8.
   template <bool whole>
@@ -156,6 +160,7 @@ struct Passes {
       m[v] = {S::wide_set(0), S::set(0), S::set(0)};
     }
     for (int64_t i = 0; i < rows; ++i) {
+      fetch(x, (i + kFold) * stride);
       for (int v = 0; v < vectors; ++v) {
         add_moment(load<whole>(x + i * stride + v * kLanes, lanes), shift[v], m[v]);
       }
@@ -242,7 +247,8 @@ struct Passes {
         const Normalizer k = normalizer<false>(pass, c);
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
-          normalize_vectors<flags, rows, true, kLine / kLanes>(pass, first, mask, j, kLanes, k);
+          if (pass.ahead != 0) fetch(pass.x, first + j + pass.ahead);
+          normalize_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
           normalize_vectors<flags, rows, true, 1>(pass, first, mask, j, kLanes, k);
@@ -307,88 +313,135 @@ struct Passes {
     return gradient_in;
   }
 
-  template <bool masked>
+  enum SumsFlag { kSumsMasked = 1, kToResidual = 2, kSumsStream = 4, kSumsFlags = 8 };
+
+  // Vectors of a plane that are summed at once: whole lines, and two at least, since one sum alone
+  // would wait for itself.
+  static constexpr int kAtOnce = std::max(kLineVectors, 2);
+
+  // Adds up the vectors from value j on of the run that begins at `first` and at `mask`. Columns of
+  // rows have a shift and sums for each vector; a plane has one shift, and two sums that take
+  // turns.
+  template <int flags, bool rows, bool whole, int vectors>
+  FLATOUT_SIMD void sum_vectors(const SumsPass<Real>& pass, int64_t first, const uint8_t* mask,
+                                int64_t j, int lanes, const Vec* shift, Sums* sums) {
+    Vec dz[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t i = j + v * kLanes;
+      dz[v] = load_dz<whole, (flags & kSumsMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
+      add_sums(load<whole>(in(pass.x) + first + i, lanes), dz[v], shift[rows ? v : 0],
+               sums[rows ? v : v % 2]);
+    }
+    if constexpr ((flags & kToResidual) != 0) {
+      store<whole, (flags & kSumsStream) != 0, vectors>(
+          static_cast<T*>(pass.d_residual) + first + j, dz, lanes);
+    }
+  }
+
+  template <int flags>
   FLATOUT_TARGET static void sums_of_planes(const Tile& tile, const SumsPass<Real>& pass) {
     for (int64_t i = 0; i < tile.outer; ++i) {
       for (int64_t c = 0; c < tile.channels; ++c) {
         const int64_t first = i * tile.stride + c * tile.length;
-        const T* x = in(pass.x) + first;
-        const T* dy = in(pass.dy) + first;
-        const uint8_t* mask =
-            masked ? pass.mask + i * tile.mask_stride + c * mask_run(tile.length) : nullptr;
+        const uint8_t* mask = (flags & kSumsMasked) == 0
+                                  ? nullptr
+                                  : pass.mask + i * tile.mask_stride + c * mask_run(tile.length);
         const Vec shift = S::set(pass.shift[c]);
-        Sums even = no_sums(), odd = no_sums();
-        const int64_t vectors = tile.length / kLanes;
-        for (int64_t v = 0; v < vectors;) {
-          const int64_t end = std::min(vectors, v + 2 * kFold);
-          for (; v + 2 <= end; v += 2) {
-            const int64_t j = v * kLanes;
-            add_sums(S::load(x + j), load_dz<true, masked>(dy, mask, j, kLanes), shift, even);
-            add_sums(S::load(x + j + kLanes), load_dz<true, masked>(dy, mask, j + kLanes, kLanes),
-                     shift, odd);
+        Sums sums[2] = {no_sums(), no_sums()};
+        int64_t j = 0;
+        while (j + kAtOnce * kLanes <= tile.length) {
+          const int64_t end = std::min(tile.length, j + 2 * kFold * kLanes);
+          for (; j + kAtOnce * kLanes <= end; j += kAtOnce * kLanes) {
+            sum_vectors<flags, false, true, kAtOnce>(pass, first, mask, j, kLanes, &shift, sums);
           }
-          if (v < end) {
-            const int64_t j = v++ * kLanes;
-            add_sums(S::load(x + j), load_dz<true, masked>(dy, mask, j, kLanes), shift, even);
-          }
-          fold(even);
-          fold(odd);
+          fold(sums[0]);
+          fold(sums[1]);
         }
-        const int64_t done = vectors * kLanes;
-        if (done < tile.length) {  // dz is zero in the lanes beyond
-          const int lanes = static_cast<int>(tile.length - done);
-          const Vec dz = load_dz<false, masked>(dy, mask, done, lanes);
-          add_sums(load_some(x + done, lanes), dz, shift, even);
-          fold(even);
+        for (; j + kLanes <= tile.length; j += kLanes) {
+          sum_vectors<flags, false, true, 1>(pass, first, mask, j, kLanes, &shift, sums);
         }
-        pass.dz_sum[c] += S::wide_sum(S::wide_add(even.dz, odd.dz));
-        pass.dot[c] += S::wide_sum(S::wide_add(even.dot, odd.dot));
+        if (j < tile.length) {  // dz is zero in the lanes beyond
+          sum_vectors<flags, false, false, 1>(pass, first, mask, j,
+                                              static_cast<int>(tile.length - j), &shift, sums);
+        }
+        fold(sums[0]);
+        pass.dz_sum[c] += S::wide_sum(S::wide_add(sums[0].dz, sums[1].dz));
+        pass.dot[c] += S::wide_sum(S::wide_add(sums[0].dot, sums[1].dot));
       }
     }
   }
 
-  template <bool whole, bool masked>
-  FLATOUT_SIMD void sums_of_column(const Tile& tile, const SumsPass<Real>& pass, int64_t i,
-                                   int64_t rows, int64_t c, int lanes) {
-    const Vec shift = S::load(pass.shift + c);
-    Sums total = no_sums();
-    for (int64_t end = i + rows; i < end; ++i) {
-      const int64_t first = i * tile.stride;
-      const uint8_t* mask = masked ? pass.mask + i * tile.mask_stride : nullptr;
-      add_sums(load<whole>(in(pass.x) + first + c, lanes),
-               load_dz<whole, masked>(in(pass.dy) + first, mask, c, lanes), shift, total);
+  // Columns c and beside it of `rows` rows from row i on.
+  template <int flags, bool whole, int vectors>
+  FLATOUT_SIMD void sums_of_columns(const Tile& tile, const SumsPass<Real>& pass, int64_t i,
+                                    int64_t rows, int64_t c, int lanes) {
+    Vec shift[vectors];
+    Sums sums[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      shift[v] = S::load(pass.shift + c + v * kLanes);
+      sums[v] = no_sums();
     }
-    fold(total);
-    S::store_wide(pass.dz_sum + c, S::wide_add(S::load_wide(pass.dz_sum + c), total.dz));
-    S::store_wide(pass.dot + c, S::wide_add(S::load_wide(pass.dot + c), total.dot));
+    for (const int64_t end = i + rows; i < end; ++i) {
+      fetch(pass.x, (i + kFold) * tile.stride + c);
+      fetch(pass.dy, (i + kFold) * tile.stride + c);
+      const uint8_t* mask = (flags & kSumsMasked) == 0 ? nullptr : pass.mask + i * tile.mask_stride;
+      sum_vectors<flags, true, whole, vectors>(pass, i * tile.stride, mask, c, lanes, shift, sums);
+    }
+    for (int v = 0; v < vectors; ++v) {
+      fold(sums[v]);
+      double* dz = pass.dz_sum + c + v * kLanes;
+      double* dot = pass.dot + c + v * kLanes;
+      S::store_wide(dz, S::wide_add(S::load_wide(dz), sums[v].dz));
+      S::store_wide(dot, S::wide_add(S::load_wide(dot), sums[v].dot));
+    }
   }
 
-  template <bool masked>
+  template <int flags>
   FLATOUT_TARGET static void sums_of_rows(const Tile& tile, const SumsPass<Real>& pass) {
     for (int64_t i = 0; i < tile.outer; i += kFold) {
       const int64_t rows = std::min(kFold, tile.outer - i);
       int64_t c = 0;
+      for (; c + kLine <= tile.channels; c += kLine) {
+        sums_of_columns<flags, true, kLineVectors>(tile, pass, i, rows, c, kLanes);
+      }
       for (; c + kLanes <= tile.channels; c += kLanes) {
-        sums_of_column<true, masked>(tile, pass, i, rows, c, kLanes);
+        sums_of_columns<flags, true, 1>(tile, pass, i, rows, c, kLanes);
       }
       if (c < tile.channels) {
-        sums_of_column<false, masked>(tile, pass, i, rows, c, static_cast<int>(tile.channels - c));
+        sums_of_columns<flags, false, 1>(tile, pass, i, rows, c,
+                                         static_cast<int>(tile.channels - c));
       }
     }
+  }
+
+  template <int flags, bool rows>
+  FLATOUT_TARGET static void sums_of_tile(const Tile& tile, const SumsPass<Real>& pass) {
+    if constexpr (rows) {
+      sums_of_rows<flags>(tile, pass);
+    } else {
+      sums_of_planes<flags>(tile, pass);
+    }
+    if constexpr ((flags & kSumsStream) != 0) S::fence();
+  }
+
+  template <bool rows, int... flags>
+  static void sums_by_flags(const Tile& tile, const SumsPass<Real>& pass,
+                            std::integer_sequence<int, flags...> /*all*/) {
+    using Function = void (*)(const Tile&, const SumsPass<Real>&);
+    static constexpr std::array<Function, kSumsFlags> kFunctions = {&sums_of_tile<flags, rows>...};
+    kFunctions[(pass.mask != nullptr ? kSumsMasked : 0) |
+               (pass.d_residual != nullptr ? kToResidual : 0) | (pass.stream ? kSumsStream : 0)](
+        tile, pass);
   }
 
   template <bool rows>
   static void sums(const Tile& tile, const SumsPass<Real>& pass) {
-    if constexpr (rows) {
-      pass.mask != nullptr ? sums_of_rows<true>(tile, pass) : sums_of_rows<false>(tile, pass);
-    } else {
-      pass.mask != nullptr ? sums_of_planes<true>(tile, pass) : sums_of_planes<false>(tile, pass);
-    }
+    sums_by_flags<rows>(tile, pass, std::make_integer_sequence<int, kSumsFlags>{});
   }
 
   // ---- gradient
 
-  enum GradientFlag { kMasked = 1, kCentered = 2, kToResidual = 4, kPast = 8, kGradientFlags = 16 };
+  enum GradientFlag { kMasked = 1, kCentered = 2, kGradientStream = 4, kGradientFlags = 8 };
 
   struct Slopes {
     Vec shift, scale, slope, offset;
@@ -409,26 +462,20 @@ struct Passes {
   FLATOUT_SIMD void gradient_vectors(const GradientPass<Real>& pass, int64_t first,
                                      const uint8_t* mask, int64_t j, int lanes,
                                      const Slopes& plane) {
-    constexpr bool stream = (flags & kPast) != 0;
-    Vec dz[vectors], dx[vectors];
+    Vec dx[vectors];
     for (int v = 0; v < vectors; ++v) {
       const int64_t i = j + v * kLanes;
       const Slopes k = rows ? slopes<true>(pass, i) : plane;
-      dz[v] = load_dz<whole, (flags & kMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
+      const Vec dz = load_dz<whole, (flags & kMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
       if constexpr ((flags & kCentered) != 0) {
         const Vec centered = S::sub(load<whole>(in(pass.x) + first + i, lanes), k.shift);
-        dx[v] = S::fma(dz[v], k.scale, S::fma(centered, k.slope, k.offset));
+        dx[v] = S::fma(dz, k.scale, S::fma(centered, k.slope, k.offset));
       } else {
-        dx[v] = S::mul(dz[v], k.scale);
+        dx[v] = S::mul(dz, k.scale);
       }
     }
-    const int64_t at = first + j;
-    if (pass.dx != nullptr) {
-      store<whole, stream, vectors>(static_cast<T*>(pass.dx) + at, dx, lanes);
-    }
-    if constexpr ((flags & kToResidual) != 0) {
-      store<whole, stream, vectors>(static_cast<T*>(pass.d_residual) + at, dz, lanes);
-    }
+    store<whole, (flags & kGradientStream) != 0, vectors>(static_cast<T*>(pass.dx) + first + j, dx,
+                                                          lanes);
   }
 
   template <int flags, bool rows>
@@ -444,7 +491,11 @@ struct Passes {
         const Slopes k = slopes<false>(pass, c);
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
-          gradient_vectors<flags, rows, true, kLine / kLanes>(pass, first, mask, j, kLanes, k);
+          if (pass.ahead != 0) {
+            fetch(pass.dy, first + j + pass.ahead);
+            fetch(pass.x, first + j + pass.ahead);
+          }
+          gradient_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
           gradient_vectors<flags, rows, true, 1>(pass, first, mask, j, kLanes, k);
@@ -455,7 +506,7 @@ struct Passes {
         }
       }
     }
-    if constexpr ((flags & kPast) != 0) S::fence();
+    if constexpr ((flags & kGradientStream) != 0) S::fence();
   }
 
   template <bool rows, int... flags>
@@ -465,8 +516,7 @@ struct Passes {
     static constexpr std::array<Function, kGradientFlags> kFunctions = {
         &gradient_of_tile<flags, rows>...};
     kFunctions[(pass.mask != nullptr ? kMasked : 0) | (pass.x != nullptr ? kCentered : 0) |
-               (pass.d_residual != nullptr ? kToResidual : 0) | (pass.stream ? kPast : 0)](tile,
-                                                                                           pass);
+               (pass.stream ? kGradientStream : 0)](tile, pass);
   }
 
   template <bool rows>
