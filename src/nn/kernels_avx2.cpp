@@ -39,6 +39,13 @@ struct Avx2 {
   }
   FLATOUT_SIMD Vec load(const F16* from) { return _mm256_cvtph_ps(load128(from)); }
 
+  FLATOUT_SIMD Vec load_some(const float* from, int lanes) {
+    return _mm256_maskload_ps(from, first(lanes));
+  }
+  FLATOUT_SIMD void store_some(float* to, Vec v, int lanes) {
+    _mm256_maskstore_ps(to, first(lanes), v);
+  }
+
   FLATOUT_SIMD void store(float* to, Vec v) { _mm256_storeu_ps(to, v); }
   FLATOUT_SIMD void store(Bf16* to, Vec v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bf16(v));
@@ -77,11 +84,11 @@ struct Avx2 {
     return {_mm256_cvtps_pd(_mm256_castps256_ps128(v)),
             _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))};
   }
+  FLATOUT_SIMD Wide widen(const float* from) {
+    return {_mm256_cvtps_pd(_mm_loadu_ps(from)), _mm256_cvtps_pd(_mm_loadu_ps(from + 4))};
+  }
   FLATOUT_SIMD Wide wide_add(const Wide& a, const Wide& b) {
     return {_mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high)};
-  }
-  FLATOUT_SIMD Wide wide_sub(const Wide& a, const Wide& b) {
-    return {_mm256_sub_pd(a.low, b.low), _mm256_sub_pd(a.high, b.high)};
   }
   FLATOUT_SIMD Wide wide_fma(const Wide& a, const Wide& b, const Wide& c) {
     return {_mm256_fmadd_pd(a.low, b.low, c.low), _mm256_fmadd_pd(a.high, b.high, c.high)};
@@ -100,6 +107,9 @@ struct Avx2 {
   }
 
  private:
+  FLATOUT_SIMD __m256i first(int lanes) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
   FLATOUT_SIMD __m128i load128(const void* from) {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
   }
