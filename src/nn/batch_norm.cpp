@@ -17,7 +17,7 @@ namespace flatout::nn {
 namespace {
 
 // Results so large would drive out of the caches what the next operation needs from them anyway.
-constexpr int64_t kStreamedSize = 4 << 20;
+constexpr int64_t kStreamedSize = 2 << 20;
 
 Status check_threads(const Shape& shape, const Threads& threads) {
   if (threads.count >= 1) return {};

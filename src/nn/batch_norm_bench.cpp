@@ -63,14 +63,8 @@ struct Buffers {
   }
 
   Forward forward(bool add_relu) {
-    return {x.get(),
-            add_relu ? residual.get() : nullptr,
-            gamma.data(),
-            beta.data(),
-            1e-5,
-            add_relu,
-            y.get(),
-            add_relu ? mask.data() : nullptr};
+    return {x.get(), add_relu ? residual.get() : nullptr, gamma.data(), beta.data(), 1e-5, add_relu,
+            y.get(), add_relu ? mask.data() : nullptr};
   }
   Statistics statistics() { return {mean.data(), inverse_std.data()}; }
 

@@ -96,12 +96,13 @@ struct Passes {
   // Of planes summed up two vectors at a time.
   static constexpr int64_t kBlock = 2 * kFold * kLanes;
 
-  // The lines of a block that is read kAhead values after the one that begins at value j of image
-  // i: the processor itself does not know that planes go on in the next image.
-  static void fetch_planes(const void* from, const Tile& tile, int64_t i, int64_t j) {
+  // Lines that are read kAhead values after a block of the plane that begins at value j of image
+  // i's planes and has `left` values from there on: the processor itself does not know that planes
+  // go on in the next image.
+  static void fetch_planes(const void* from, const Tile& tile, int64_t i, int64_t j, int64_t left) {
     const int64_t run = tile.channels * tile.length;
     const int64_t at = i * tile.stride + j + kAhead + (j + kAhead < run ? 0 : tile.stride - run);
-    for (int64_t line = 0; line < kBlock; line += kLine) fetch(from, at + line);
+    for (int64_t line = 0; line < std::min(kBlock, left); line += kLine) fetch(from, at + line);
   }
 
   // What is read two blocks of kFold rows later, in the order of memory: down the columns, as the
@@ -136,18 +137,23 @@ struct Passes {
     return S::widen(values);
   }
 
+  template <bool whole>
+  static constexpr size_t bytes_of_bits(int lanes) {
+    return whole || kLanes == 8 ? kLanes / 8 : static_cast<size_t>(mask_run(lanes));
+  }
+
   // A run's bits from its value j on, a multiple of 8.
   template <bool whole>
   FLATOUT_SIMD uint32_t load_bits(const uint8_t* run, int64_t j, int lanes) {
     uint32_t bits = 0;
-    std::memcpy(&bits, run + j / 8, whole ? kLanes / 8 : static_cast<size_t>(mask_run(lanes)));
+    std::memcpy(&bits, run + j / 8, bytes_of_bits<whole>(lanes));
     return bits;
   }
 
   template <bool whole>
   FLATOUT_SIMD void store_bits(uint8_t* run, int64_t j, uint32_t bits, int lanes) {
     if constexpr (!whole) bits &= (1U << lanes) - 1;
-    std::memcpy(run + j / 8, &bits, whole ? kLanes / 8 : static_cast<size_t>(mask_run(lanes)));
+    std::memcpy(run + j / 8, &bits, bytes_of_bits<whole>(lanes));
   }
 
   // ---- moments
@@ -180,7 +186,7 @@ struct Passes {
         Moments even{S::wide_set(0), zero, zero}, odd = even;
         const int64_t vectors = tile.length / kLanes;
         for (int64_t v = 0; v < vectors;) {
-          fetch_planes(pass.x, tile, i, c * tile.length + v * kLanes);
+          fetch_planes(pass.x, tile, i, c * tile.length + v * kLanes, tile.length - v * kLanes);
           // Two at a time: one would wait for itself.
           const int64_t end = std::min(vectors, v + 2 * kFold);
           for (; v + 2 <= end; v += 2) {
@@ -410,8 +416,8 @@ struct Passes {
         Sums sums[2] = {no_sums(), no_sums()};
         int64_t j = 0;
         while (j + kAtOnce <= tile.length) {
-          fetch_planes(pass.x, tile, i, c * tile.length + j);
-          fetch_planes(pass.dy, tile, i, c * tile.length + j);
+          fetch_planes(pass.x, tile, i, c * tile.length + j, tile.length - j);
+          fetch_planes(pass.dy, tile, i, c * tile.length + j, tile.length - j);
           const int64_t end = std::min(tile.length, j + kBlock);
           for (; j + kAtOnce <= end; j += kAtOnce) {
             sum_vectors<flags, false, true, kColumns>(pass, first, mask, j, kLanes, &shift, sums);
