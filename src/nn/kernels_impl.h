@@ -88,6 +88,11 @@ struct Passes {
 
   // A line, before it is needed.
   static void fetch(const void* from, int64_t i) { __builtin_prefetch(in(from) + i, 0, 2); }
+  // The same of what is read for the last time: it is not to drive out of the caches what is not.
+  static void fetch_last(const void* from, int64_t i) {
+    constexpr int64_t kSoon = 1024 / sizeof(T);
+    __builtin_prefetch(in(from) + i + kSoon, 0, 0);
+  }
 
   // Vectors that are summed up at once: whole lines, and two at least, since one sum alone would
   // wait for itself.
@@ -315,6 +320,8 @@ struct Passes {
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
           if (pass.ahead != 0) fetch(pass.x, first + j + pass.ahead);
+          if constexpr (rows) fetch_last(pass.x, first + j);
+          if constexpr ((flags & kResidual) != 0) fetch_last(pass.residual, first + j);
           normalize_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
@@ -570,6 +577,10 @@ struct Passes {
           if (pass.ahead != 0) {
             fetch(pass.dy, first + j + pass.ahead);
             fetch(pass.x, first + j + pass.ahead);
+          }
+          if constexpr (rows) {
+            fetch_last(pass.dy, first + j);
+            if constexpr ((flags & kCentered) != 0) fetch_last(pass.x, first + j);
           }
           gradient_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
