@@ -112,7 +112,8 @@ def copies(count):
     return out
 
 
-def measure(name, shape, layout, dtype, threads, rounds, rows, **columns):
+def measure(name, shape, layout, dtype, threads, rounds, **columns):
+    """A row for each of the case's calls."""
     torch.set_num_threads(threads)
     case = Case(shape, layout, dtype)
     for what, peers in case.calls().items():
@@ -135,8 +136,8 @@ def measure(name, shape, layout, dtype, threads, rounds, rows, **columns):
                "cpu_ratio": round(statistics.median(t[1] / f[1] for t, f in zip(times["torch"], times["flatout"])), 2),
                "copy_gb_per_s": round(moved / best / 1e9, 1), "share": round(best / wall["flatout"], 2),
                "torch_share": round(best / wall["torch"], 2), "load": round(os.getloadavg()[0], 1)}
-        rows.append(row)
         print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+        yield row
 
 
 def main():
@@ -153,14 +154,15 @@ def main():
         keep_freed_memory()
     malloc = "trims" if options.trim else "keeps"
     print(f"torch {torch.__version__}, kernels: {library().flatout_nn_isa().decode()}")
-    rows = []
-    for run, threads, dtype, name, layout in itertools.product(range(options.runs), options.threads, options.types, options.sizes, FORMATS):
-        measure(name, SHAPES[name], layout, getattr(torch, dtype), threads, options.rounds, rows, malloc=malloc, run=run)
-    if options.csv:
-        with open(options.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+    with open(options.csv or os.devnull, "w", newline="") as file:
+        writer = None
+        for run, threads, dtype, name, layout in itertools.product(range(options.runs), options.threads, options.types, options.sizes, FORMATS):
+            for row in measure(name, SHAPES[name], layout, getattr(torch, dtype), threads, options.rounds, malloc=malloc, run=run):
+                if writer is None:
+                    writer = csv.DictWriter(file, row)
+                    writer.writeheader()
+                writer.writerow(row)
+                file.flush()
 
 
 if __name__ == "__main__":
