@@ -24,6 +24,7 @@ def main():
     parser.add_argument("nn_bench")
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--filter", default="type:0", help="regular expression of benchmarks; default: f32 only")
+    parser.add_argument("--cpu", action="store_true", help="per second of CPU time: for a loaded machine, rows of one thread")
     parser.add_argument("--csv")
     options = parser.parse_args()
     done = subprocess.run(
@@ -36,7 +37,8 @@ def main():
             name, *arguments = run["run_name"].split("/")
             values = {key: int(value) for key, value in (a.split(":") for a in arguments if a[-1].isdigit())}
             key = (name, values["MB"], values["NHWC"], values["type"], values["threads"])
-            speeds.setdefault(key, []).append(run["bytes_per_second"] / 1e9)
+            speed = run["bytes_per_second"] / 1e9 * (run["real_time"] / run["cpu_time"] if options.cpu else 1)
+            speeds.setdefault(key, []).append(speed)
     median = {key: statistics.median(values) for key, values in speeds.items()}
     rows = []
     for (name, size, nhwc, kind, threads), speed in sorted(median.items(), key=lambda item: item[0][1:] + item[0][:1]):
@@ -46,7 +48,7 @@ def main():
         rows.append({"what": name[3:], "size": f"{size} MB" if kind == 0 else f"{size // 2} MB", "layout": "NHWC" if nhwc else "NCHW",
                      "type": TYPES[kind], "threads": threads, "gb_per_s": round(speed, 1), "copy": round(copy, 1),
                      "streamed_copy": round(past, 1), "read": round(read, 1), "share_of_copy": round(speed / max(copy, past), 2),
-                     "share_of_best": round(speed / max(copy, past, read), 2), "load": round(os.getloadavg()[0], 1)})
+                     "share_of_best": round(speed / max(copy, past, read), 2), "clock": "cpu" if options.cpu else "wall", "load": round(os.getloadavg()[0], 1)})
         print("  ".join(f"{key}={value}" for key, value in rows[-1].items()))
     if options.csv:
         with open(options.csv, "w", newline="") as file:
