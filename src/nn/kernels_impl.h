@@ -97,6 +97,7 @@ struct Passes {
   // Vectors that are summed up at once: whole lines, and two at least, since one sum alone would
   // wait for itself.
   static constexpr int kColumns = std::max(kLineVectors, 2);
+  static constexpr int64_t kAtOnce = int64_t{kColumns} * kLanes;
 
   // Of planes summed up two vectors at a time.
   static constexpr int64_t kBlock = 2 * kFold * kLanes;
@@ -119,7 +120,7 @@ struct Passes {
 
     /// As many values as one row has of kColumns vectors.
     void fetch(std::initializer_list<const void*> tensors) {
-      for (int64_t line = 0; line < kColumns * kLanes; line += kLine) {
+      for (int64_t line = 0; line < kAtOnce; line += kLine) {
         for (const void* from : tensors) Passes::fetch(from, row_ + at_);
         at_ += kLine;
         if (row_ + at_ >= end_) {
@@ -251,7 +252,6 @@ struct Passes {
   }
 
   FLATOUT_TARGET static void moments_of_rows(const Tile& tile, const MomentsPass<Real>& pass) {
-    constexpr int64_t kAtOnce = kColumns * kLanes;
     for (int64_t i = 0; i < tile.outer; i += kFold) {
       const int64_t rows = std::min(kFold, tile.outer - i);
       RowsAhead ahead(tile, i);
@@ -293,7 +293,7 @@ struct Passes {
                                       int64_t j, int lanes, const Normalizer& plane) {
     Vec y[vectors];
     for (int v = 0; v < vectors; ++v) {
-      const int64_t i = j + v * kLanes;
+      const int64_t i = j + int64_t{v} * kLanes;
       const Normalizer k = rows ? normalizer<true>(pass, i) : plane;
       const Vec x = load<whole>(in(pass.x) + first + i, lanes);
       y[v] = S::fma(S::sub(x, k.shift), k.scale, k.offset);
@@ -399,7 +399,7 @@ struct Passes {
                                 int64_t j, int lanes, const Vec* shift, Sums* sums) {
     Vec dz[vectors];
     for (int v = 0; v < vectors; ++v) {
-      const int64_t i = j + v * kLanes;
+      const int64_t i = j + int64_t{v} * kLanes;
       dz[v] = load_dz<whole, (flags & kSumsMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
       add_sums<whole>(in(pass.x) + first + i, lanes, dz[v], shift[rows ? v : 0],
                       sums[rows ? v : v % 2]);
@@ -412,7 +412,6 @@ struct Passes {
 
   template <int flags>
   FLATOUT_TARGET static void sums_of_planes(const Tile& tile, const SumsPass<Real>& pass) {
-    constexpr int64_t kAtOnce = kColumns * kLanes;
     for (int64_t i = 0; i < tile.outer; ++i) {
       for (int64_t c = 0; c < tile.channels; ++c) {
         const int64_t first = i * tile.stride + c * tile.length;
@@ -479,7 +478,6 @@ struct Passes {
 
   template <int flags>
   FLATOUT_TARGET static void sums_of_rows(const Tile& tile, const SumsPass<Real>& pass) {
-    constexpr int64_t kAtOnce = kColumns * kLanes;
     for (int64_t i = 0; i < tile.outer; i += kFold) {
       const int64_t rows = std::min(kFold, tile.outer - i);
       RowsAhead ahead(tile, i);
@@ -547,7 +545,7 @@ struct Passes {
                                      const Slopes& plane) {
     Vec dx[vectors];
     for (int v = 0; v < vectors; ++v) {
-      const int64_t i = j + v * kLanes;
+      const int64_t i = j + int64_t{v} * kLanes;
       const Slopes k = rows ? slopes<true>(pass, i) : plane;
       const Vec dz = load_dz<whole, (flags & kMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
       if constexpr ((flags & kCentered) != 0) {
