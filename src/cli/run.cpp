@@ -10,6 +10,7 @@
 
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/meeting.h"
@@ -178,8 +179,8 @@ model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings
   if (!recorder.folder().parent.empty() && recorder.place().rank <= 0) {
     const int32_t ranks = std::max(1, recorder.place().world);  // a folder of each is one run
     recorder::prune_runs(recorder.folder().parent,
-                         static_cast<size_t>(std::max(1.0, settings.keep_runs) * ranks),
-                         static_cast<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
+                         saturate<size_t>(std::max(1.0, settings.keep_runs) * ranks),
+                         saturate<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
   }
   return diagnosis;
 }
