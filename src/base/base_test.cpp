@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/fs.h"
 #include "base/half.h"
 #include "base/number.h"
@@ -131,15 +130,6 @@ TEST(Number, WhatFitsNowhereBecomesTheNearestThatDoes) {
   EXPECT_EQ(saturate<uint64_t>(0x1p63), uint64_t{1} << 63);
   EXPECT_EQ(saturate<int64_t>(0x1p63), INT64_MAX);
   EXPECT_EQ(saturate<int64_t>(std::numeric_limits<double>::quiet_NaN()), 0);
-}
-
-TEST(Clock, ATimeWithoutEndCanBeAddedToAnyOther) {
-  EXPECT_EQ(nanos(1.5e9), std::chrono::milliseconds(1500));
-  for (const double ns : {1e21, std::numeric_limits<double>::infinity()}) {
-    EXPECT_GT(MonotonicClock::now() + nanos(ns), MonotonicClock::now());
-    EXPECT_LT(MonotonicClock::now() + nanos(-ns), MonotonicClock::now());
-  }
-  EXPECT_EQ(nanos(std::numeric_limits<double>::quiet_NaN()), Nanos(0));
 }
 
 class Outputs : public ::testing::Test {

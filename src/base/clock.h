@@ -3,11 +3,8 @@
 
 #include <time.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
-
-#include "base/number.h"
 
 namespace flatout {
 
@@ -33,11 +30,7 @@ constexpr TimePoint time_point_ns(int64_t ns) { return TimePoint(Nanos(ns)); }
 constexpr int64_t to_ns(TimePoint t) { return t.time_since_epoch().count(); }
 constexpr double to_s(Nanos d) { return static_cast<double>(d.count()) * 1e-9; }
 constexpr double to_ms(Nanos d) { return static_cast<double>(d.count()) * 1e-6; }
-/// No longer than 146 years, so that it can be added to any time.
-inline Nanos nanos(double ns) {
-  constexpr double kLongest = 0x1p62;
-  return Nanos(saturate<int64_t>(std::clamp(ns, -kLongest, kLongest)));
-}
+constexpr Nanos nanos(double ns) { return Nanos(static_cast<int64_t>(ns)); }
 
 /// Nanoseconds since the Unix epoch, for labels only: never subtract two of these.
 inline int64_t unix_now_ns() {

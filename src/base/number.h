@@ -9,7 +9,8 @@ namespace flatout {
 /// `value` without its fraction as a T; the nearest T where it lies outside of them, 0 of a NaN.
 template <class T>
 T saturate(double value) {
-  // 2^digits, the first number beyond T's largest, is exact in a double; the largest itself may not be.
+  // 2^digits, the first number beyond T's largest, is exact in a double; the largest itself may not
+  // be.
   const double beyond = std::ldexp(1.0, std::numeric_limits<T>::digits);
   if (std::isnan(value)) return 0;
   if (value >= beyond) return std::numeric_limits<T>::max();

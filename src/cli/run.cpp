@@ -62,6 +62,8 @@ const Usage kAttach{"attach",
                     1,
                     1};
 
+constexpr double kMostSeconds = 1e9;  // 31 years: as nanoseconds it can be added to any time
+
 // Long enough for a few readings: the first may meet a stack that is just changing.
 constexpr Nanos kDumpTime = std::chrono::milliseconds(200);
 
@@ -283,7 +285,7 @@ int attach(const std::vector<std::string>& arguments) {
   }
   recorder::Options options = options_of(*settings);
   options.attach_pid = *pid;
-  options.limit = nanos(settings->seconds * 1e9);
+  options.limit = Nanos(saturate<int64_t>(std::min(settings->seconds, kMostSeconds) * 1e9));
   if (settings->dump) {
     options.stacks_only = true;
     options.status = false;

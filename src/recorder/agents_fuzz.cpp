@@ -58,8 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   EventLoop loop = EventLoop::open().value();
   Recording recording;
-  const auto server =
-      AgentServer::open(loop, recording, [](int32_t) { return false; }).value();
+  const auto server = AgentServer::open(loop, recording, [](int32_t) { return false; }).value();
   const auto turn = [&] {
     for (int i = 0; i < 3; ++i) loop.wait(MonotonicClock::now());
     server->drain(MonotonicClock::now());
@@ -75,8 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)!::send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
   turn();
   const Shared shared = receive_ring(fd);
-  flatout_ring* ring = shared.memory != nullptr ? flatout_ring_open(shared.memory, shared.bytes)
-                                                : nullptr;
+  flatout_ring* ring =
+      shared.memory != nullptr ? flatout_ring_open(shared.memory, shared.bytes) : nullptr;
   // Packets: type, size, payload, again and again.
   for (size_t at = 0; ring != nullptr && at + 2 <= size;) {
     const size_t length = std::min<size_t>(data[at + 1], size - at - 2);

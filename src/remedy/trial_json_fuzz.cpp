@@ -1,4 +1,5 @@
-// Any bytes as what the process of a trial left behind: a run that can be written again, or an error.
+// Any bytes as what the process of a trial left behind: a run that can be written again, or an
+// error.
 #include <cstdint>
 #include <string>
 

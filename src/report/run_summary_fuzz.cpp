@@ -1,4 +1,5 @@
-// Any bytes as the run.json and findings.json of a run folder: a summary that can be listed, or none.
+// Any bytes as the run.json and findings.json of a run folder: a summary that can be listed, or
+// none.
 #include <cstdint>
 #include <string_view>
 #include <vector>
