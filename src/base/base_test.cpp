@@ -15,6 +15,7 @@
 #include "base/fs.h"
 #include "base/half.h"
 #include "base/number.h"
+#include "base/output.h"
 #include "base/result.h"
 #include "base/stats.h"
 #include "base/text.h"

@@ -5,6 +5,7 @@
 
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "timeline/steps.h"

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/fs.h"
+#include "base/output.h"
 #include "base/text.h"
 
 namespace flatout::feed {

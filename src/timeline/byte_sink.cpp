@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/fs.h"
+#include "base/output.h"
 #include "base/text.h"
 
 namespace flatout::timeline {
