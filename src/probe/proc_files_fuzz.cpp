@@ -54,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     case 10:
       for (const LimitRow& row : parse_limits(text)) {
-        if (row.name.data() < text.data() || row.hard.empty()) __builtin_trap();
+        if (row.hard.empty()) __builtin_trap();
       }
       break;
   }
