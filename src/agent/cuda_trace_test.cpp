@@ -2,6 +2,7 @@
 // against a library that behaves as CUPTI, NVTX against a table as NVTX makes it. Each job is a
 // process of its own.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -172,6 +173,37 @@ TEST(CudaTrace, ASecondProcessHasAFileOfItsOwn) {
   for (const auto& entry : fs::directory_iterator(trace.parent_path()))
     files += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(files, 2u);
+}
+
+TEST(CudaTrace, AChildOfAForkLeavesCuptiAlone) {
+  const Folder folder;
+  const auto events = events_of(folder.file("t.json"), [] {
+    record_with_fake("dies in a child", 3);
+    const pid_t child = ::fork();
+    if (child == 0) std::exit(0);  // runs what was asked to run at the exit
+    int status = 0;
+    if (::waitpid(child, &status, 0) != child || status != 0) std::_Exit(6);
+  });
+  EXPECT_EQ(of_category(events, "kernel").size(), 3u);
+}
+
+// Daemons and some launchers close all descriptors, and the numbers are given out again.
+TEST(CudaTrace, NothingIsWrittenIntoAFileOfTheJobs) {
+  const Folder folder;
+  const fs::path own = folder.file("checkpoint.bin");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("FLATOUT_CUDA_TRACE", folder.file("t.json").c_str(), 1);
+    record_with_fake("", 100);
+    for (int fd = 3; fd < 1024; ++fd) ::close(fd);
+    const int file = ::open(own.c_str(), O_WRONLY | O_CREAT, 0600);
+    for (int fd = 3; fd < 1024; ++fd) ::dup2(file, fd);
+    std::exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(fs::file_size(own), 0u);
 }
 
 // ---- records ----

@@ -58,6 +58,7 @@ static const uint32_t kinds[] = {
     CUPTI_KIND_CONCURRENT_KERNEL, CUPTI_KIND_MEMCPY, CUPTI_KIND_MEMCPY2,        CUPTI_KIND_MEMSET,
     CUPTI_KIND_RUNTIME,           CUPTI_KIND_DRIVER, CUPTI_KIND_SYNCHRONIZATION};
 static void* subscriber;
+static pid_t subscribed_in; /* this process */
 static size_t dropped_records;
 static const char*
     names[2][MOST_NAMES]; /* of the driver's and the runtime's calls, once they were asked for */
@@ -216,7 +217,8 @@ static int subscribe(void) {
 }
 
 static void stop(void) {
-  if (subscriber == NULL) return;
+  /* A child that a fork left behind has neither CUPTI's threads nor, maybe, its locks. */
+  if (subscriber == NULL || subscribed_in != getpid()) return;
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) cupti.disable(kinds[i]);
   cupti.flush_all(1); /* what is not complete, too */
   const size_t lost = __atomic_load_n(&dropped_records, __ATOMIC_RELAXED);
@@ -261,6 +263,7 @@ FLATOUT_EXPORT int InitializeInjection(void) {
              result);
     event_file_missing(text);
   }
+  subscribed_in = getpid();
   atexit(stop);
   return 1;
 }

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#define LOWEST_FD 200
 #define BUFFER (64u << 10)
 #define LONGEST_LINE 4096u
 #define LONGEST_NAME 2048u
@@ -24,11 +26,20 @@ struct buffer {
 
 static int state = UNKNOWN;
 static int file = -1;
+static dev_t device; /* of the file: what tells it from another of the job's with its number */
+static ino_t inode;
 static struct buffer* buffers; /* of all threads; never given back, taken again */
 static pthread_key_t key;
 static __thread struct buffer* mine;
 
+/* Some jobs close all descriptors that they do not know, and open their own files after that. */
+static int is_ours(void) {
+  struct stat st;
+  return fstat(file, &st) == 0 && st.st_dev == device && st.st_ino == inode;
+}
+
 static void write_all(const char* text, size_t size) {
+  if (!is_ours()) return;
   while (size > 0) {
     const ssize_t done = write(file, text, size);
     if (done < 0 && errno == EINTR) continue;
@@ -68,7 +79,7 @@ static struct buffer* take_buffer(void) {
 
 /* A child has neither the device nor the other threads: it writes nothing. */
 static void after_fork_in_child(void) {
-  if (__atomic_exchange_n(&state, CLOSED, __ATOMIC_ACQ_REL) == OPEN) close(file);
+  if (__atomic_exchange_n(&state, CLOSED, __ATOMIC_ACQ_REL) == OPEN && is_ours()) close(file);
 }
 
 int event_file_open(void) {
@@ -88,10 +99,19 @@ int event_file_open(void) {
     snprintf(other, sizeof other, "%s.%d", path, (int)getpid());
     file = open(other, flags, 0600);
   }
-  if (file < 0) {
+  struct stat st;
+  if (file < 0 || fstat(file, &st) != 0) {
     __atomic_store_n(&state, CLOSED, __ATOMIC_RELEASE);
     return 0;
   }
+  /* Out of the way of the job's own descriptors, whose numbers should not depend on us. */
+  const int high = fcntl(file, F_DUPFD_CLOEXEC, LOWEST_FD);
+  if (high >= 0) {
+    close(file);
+    file = high;
+  }
+  device = st.st_dev;
+  inode = st.st_ino;
   static const char head[] = "{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n";
   write_all(head, sizeof head - 1);
   pthread_atfork(NULL, NULL, after_fork_in_child);
@@ -167,5 +187,5 @@ void event_file_close(void) {
   static const char tail[] =
       "{\"ph\": \"M\", \"name\": \"flatout_end\", \"pid\": 0, \"tid\": 0, \"args\": {}}\n]}\n";
   write_all(tail, sizeof tail - 1);
-  close(file);
+  if (is_ours()) close(file);
 }

@@ -1,10 +1,11 @@
 /* Behaves as CUPTI does towards the recorder, by $FAKE_CUPTI: "taken" has another subscriber,
- * "dropped" loses records, "old" is CUDA 11's. Records are longer than those that the recorder
- * knows, as a newer CUPTI's would be. Anything called in the wrong order is an error that the test
- * sees. */
+ * "dropped" loses records, "old" is CUDA 11's, "dies in a child" of a fork when it is called there.
+ * Records are longer than those that the recorder knows, as a newer CUPTI's would be. Anything
+ * called in the wrong order is an error that the test sees. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/cupti_records.h"
 
@@ -12,7 +13,8 @@
 #define EXTRA 24u /* bytes that a record has more */
 #define KINDS 64
 
-static int subscribed, callbacks, clock_set;
+static int subscribed; /* the process that is, or 0 */
+static int callbacks, clock_set;
 static int enabled[KINDS];
 static void (*request)(uint8_t**, size_t*, size_t*);
 static void (*complete)(void*, uint32_t, uint8_t*, size_t, size_t);
@@ -38,7 +40,7 @@ EXPORT int cuptiSubscribe(void** subscriber, void* callback, void* data) {
   (void)callback;
   (void)data;
   if (mode("taken")) return 39;
-  subscribed = 1;
+  subscribed = getpid();
   *subscriber = &subscribed;
   return 0;
 }
@@ -76,6 +78,7 @@ EXPORT int cuptiActivityEnable(uint32_t kind) {
   return 0;
 }
 EXPORT int cuptiActivityDisable(uint32_t kind) {
+  if (mode("dies in a child") && getpid() != subscribed) abort();
   enabled[kind] = 0;
   return 0;
 }

@@ -35,11 +35,11 @@ uint32_t strings_intern(const char* text) {
     uint32_t place = __atomic_load_n(&slots[slot], __ATOMIC_ACQUIRE);
     if (place == 0) {
       if (mine == 0) {
-        const uint32_t at = __atomic_fetch_add(&arena_used, (uint32_t)length + 1, __ATOMIC_RELAXED);
-        if (at + length + 1 > ARENA || at > ARENA) {
-          __atomic_fetch_sub(&arena_used, (uint32_t)length + 1, __ATOMIC_RELAXED);
-          return 0;
-        }
+        uint32_t at = __atomic_load_n(&arena_used, __ATOMIC_RELAXED);
+        do {
+          if (at + length + 1 > ARENA) return 0;
+        } while (!__atomic_compare_exchange_n(&arena_used, &at, at + (uint32_t)length + 1, 1,
+                                              __ATOMIC_RELAXED, __ATOMIC_RELAXED));
         memcpy(arena + at, text, length); /* the zero after it is there already */
         mine = at + 1;
       }

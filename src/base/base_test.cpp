@@ -1,14 +1,21 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/fs.h"
 #include "base/half.h"
+#include "base/number.h"
+#include "base/output.h"
 #include "base/result.h"
 #include "base/stats.h"
 #include "base/text.h"
@@ -113,6 +120,77 @@ TEST(Half, EveryNumberSurvivesTheWayThroughFloat) {
       ASSERT_EQ(to_bf16(from_bf16(half)), half);
     }
   }
+}
+
+TEST(Number, WhatFitsNowhereBecomesTheNearestThatDoes) {
+  EXPECT_EQ(saturate<int>(-3.9), -3);
+  EXPECT_EQ(saturate<int>(1e300), std::numeric_limits<int>::max());
+  EXPECT_EQ(saturate<int>(-1e300), std::numeric_limits<int>::min());
+  EXPECT_EQ(saturate<uint64_t>(-1), 0u);
+  EXPECT_EQ(saturate<uint64_t>(std::numeric_limits<double>::infinity()), UINT64_MAX);
+  EXPECT_EQ(saturate<uint64_t>(0x1p63), uint64_t{1} << 63);
+  EXPECT_EQ(saturate<int64_t>(0x1p63), INT64_MAX);
+  EXPECT_EQ(saturate<int64_t>(std::numeric_limits<double>::quiet_NaN()), 0);
+}
+
+class Outputs : public ::testing::Test {
+ protected:
+  Outputs() {
+    char name[] = "/tmp/flatout-base-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  ~Outputs() override { std::filesystem::remove_all(folder_); }
+  std::string file(const std::string& name) const { return folder_ + "/" + name; }
+  std::string folder_;
+};
+
+TEST_F(Outputs, AFileIsReplacedAsAWhole) {
+  ASSERT_TRUE(fs::write_output(file("a"), "first, and long").ok());
+  ASSERT_TRUE(fs::write_output(file("a"), "second").ok());
+  EXPECT_EQ(fs::Root(folder_).read("a").value_or(""), "second");
+  EXPECT_EQ(fs::Root(folder_).list("").value_or({}), std::vector<std::string>{"a"});
+}
+
+// As root, -o /dev/null would have put a file in the place of the device.
+TEST_F(Outputs, NoFileTakesThePlaceOfALinkOrAPipe) {
+  ASSERT_TRUE(fs::write_output(file("real"), "old").ok());
+  ASSERT_EQ(::symlink("real", file("link").c_str()), 0);
+  ASSERT_TRUE(fs::write_output(file("link"), "through").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(file("link")));
+  EXPECT_EQ(fs::Root(folder_).read("real").value_or(""), "through");
+
+  ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);
+  const int reader = ::open(file("pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_TRUE(fs::write_output(file("pipe"), "told").ok());
+  char told[8] = {};
+  EXPECT_EQ(::read(reader, told, sizeof told), 4);
+  EXPECT_STREQ(told, "told");
+  ::close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(file("pipe")));
+  EXPECT_FALSE(fs::write_output(folder_, "a folder").ok());
+}
+
+// asyncio makes its standard output so, and the job's is ours, too.
+TEST_F(Outputs, ASlowReaderOfAPipeThatDoesNotBlockGetsAll) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+  const std::string text(1 << 20, 'x');
+  size_t got = 0;
+  std::thread reader([&] {
+    std::vector<char> buffer(10'000);
+    for (;;) {
+      const ssize_t part = ::read(ends[0], buffer.data(), buffer.size());
+      if (part == 0) return;
+      if (part > 0) got += static_cast<size_t>(part);
+      std::this_thread::yield();
+    }
+  });
+  const Status written = fs::write_all(ends[1], text, "a pipe");
+  ::close(ends[1]);
+  reader.join();
+  ::close(ends[0]);
+  EXPECT_TRUE(written.ok());
+  EXPECT_EQ(got, text.size());
 }
 
 TEST(Fs, AMissingFileIsNamed) {

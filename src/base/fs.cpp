@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/output.h"
+
 namespace flatout::fs {
 
 Error error_from_errno(int err, std::string_view what) {
@@ -90,17 +92,10 @@ Status write_atomically(const std::string& path, std::string_view data) {
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return error_from_errno(errno, "cannot write " + temporary);
-  size_t done = 0;
-  while (done < data.size()) {
-    const ssize_t put = ::write(fd, data.data() + done, data.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) {
-      const int err = errno;
-      ::close(fd);
-      ::unlink(temporary.c_str());
-      return error_from_errno(err, "cannot write " + temporary);
-    }
-    done += static_cast<size_t>(put);
+  if (const Status written = write_all(fd, data, temporary); !written.ok()) {
+    ::close(fd);
+    ::unlink(temporary.c_str());
+    return written;
   }
   if (::close(fd) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
     const int err = errno;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -84,17 +85,17 @@ int bench(const std::vector<std::string>& arguments) {
   const auto settings = parse(kBench, arguments, code);
   if (!settings) return code;
   feed::LoaderOptions options;
-  options.batch = static_cast<int>(settings->batch);
-  options.threads = static_cast<int>(settings->threads);
-  options.seed = static_cast<uint64_t>(settings->seed);
-  options.augment.width = options.augment.height = static_cast<int>(settings->size);
+  options.batch = saturate<int>(settings->batch);
+  options.threads = saturate<int>(settings->threads);
+  options.seed = saturate<uint64_t>(settings->seed);
+  options.augment.width = options.augment.height = saturate<int>(settings->size);
   if (settings->mode != "exact" && settings->mode != "scaled")
     return bad_usage(fmt::format("there is no --mode {}", escape_terminal(settings->mode)),
                      "--mode exact or --mode scaled");
   options.mode = settings->mode == "scaled" ? feed::Mode::kScaled : feed::Mode::kExact;
   if (settings->epochs < 1) return bad_usage("an epoch at least is needed", "--epochs 2");
   const auto result =
-      feed::run_bench(settings->positional[0], options, static_cast<int>(settings->epochs));
+      feed::run_bench(settings->positional[0], options, saturate<int>(settings->epochs));
   if (!result.ok()) return fail(result.error());
   const Status put =
       write_text("", settings->json ? feed::bench_json(*result) : feed::bench_text(*result));
@@ -107,7 +108,7 @@ int verify(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   if (!is_fail_on(settings->fail_on)) return bad_fail_on(settings->fail_on);
   uint64_t files = 0, bad = 0;
-  const Status status = feed::verify(settings->positional[0], static_cast<int>(settings->threads),
+  const Status status = feed::verify(settings->positional[0], saturate<int>(settings->threads),
                                      [&](const feed::Verified& verified) {
                                        ++files;
                                        bad += verified.verdict.ok() ? 0 : 1;
@@ -133,7 +134,7 @@ int pack(const std::vector<std::string>& arguments) {
   if (!source.ok()) return fail(source.error());
   nlohmann::ordered_json bad = nlohmann::ordered_json::array();
   const auto result = feed::pack(
-      **source, settings->output, static_cast<int>(settings->threads),
+      **source, settings->output, saturate<int>(settings->threads),
       [&](const feed::BadSample& sample) {
         bad.push_back({{"file", to_utf8(sample.file)},
                        {"outcome", std::string(feed::outcome_name(sample.verdict.outcome))},

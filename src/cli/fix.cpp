@@ -44,7 +44,8 @@ std::optional<double> seconds_of(std::string_view text) {
     if (last == 's' || last == 'm' || last == 'h') text.remove_suffix(1);
   }
   const auto number = parse_number<double>(text);
-  if (!number || !(*number > 0)) return std::nullopt;
+  constexpr double kMost = 1e9;  // 31 years
+  if (!number || !(*number > 0 && *number * unit <= kMost)) return std::nullopt;
   return *number * unit;
 }
 

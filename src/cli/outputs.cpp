@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "timeline/steps.h"
@@ -88,15 +87,8 @@ int fail(const Error& error) {
 }
 
 Status write_text(const std::string& path, const std::string& text) {
-  if (!path.empty()) return fs::write_atomically(path, text);
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t put = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return fs::error_from_errno(errno, "cannot write to standard output");
-    done += static_cast<size_t>(put);
-  }
-  return {};
+  if (!path.empty()) return fs::write_output(path, text);
+  return fs::write_all(STDOUT_FILENO, text, "to standard output");
 }
 
 }  // namespace flatout::cli

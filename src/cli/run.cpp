@@ -10,6 +10,7 @@
 
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/meeting.h"
@@ -60,6 +61,8 @@ const Usage kAttach{"attach",
                     false,
                     1,
                     1};
+
+constexpr double kMostSeconds = 1e9;  // 31 years: as nanoseconds it can be added to any time
 
 // Long enough for a few readings: the first may meet a stack that is just changing.
 constexpr Nanos kDumpTime = std::chrono::milliseconds(200);
@@ -178,8 +181,8 @@ model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings
   if (!recorder.folder().parent.empty() && recorder.place().rank <= 0) {
     const int32_t ranks = std::max(1, recorder.place().world);  // a folder of each is one run
     recorder::prune_runs(recorder.folder().parent,
-                         static_cast<size_t>(std::max(1.0, settings.keep_runs) * ranks),
-                         static_cast<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
+                         saturate<size_t>(std::max(1.0, settings.keep_runs) * ranks),
+                         saturate<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
   }
   return diagnosis;
 }
@@ -282,7 +285,7 @@ int attach(const std::vector<std::string>& arguments) {
   }
   recorder::Options options = options_of(*settings);
   options.attach_pid = *pid;
-  options.limit = nanos(settings->seconds * 1e9);
+  options.limit = Nanos(saturate<int64_t>(std::min(settings->seconds, kMostSeconds) * 1e9));
   if (settings->dump) {
     options.stacks_only = true;
     options.status = false;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -36,12 +37,12 @@ int train(const std::vector<std::string>& arguments) {
   const auto settings = parse(kTrain, arguments, code);
   if (!settings) return code;
   flatout::train::TrainOptions options;
-  options.steps = static_cast<int64_t>(settings->steps);
-  options.batch = static_cast<int>(settings->batch);
-  options.threads = static_cast<int>(settings->threads);
-  options.loaders = static_cast<int>(settings->loaders);
-  options.samples = static_cast<int64_t>(settings->samples);
-  options.seed = static_cast<uint64_t>(settings->seed);
+  options.steps = saturate<int64_t>(settings->steps);
+  options.batch = saturate<int>(settings->batch);
+  options.threads = saturate<int>(settings->threads);
+  options.loaders = saturate<int>(settings->loaders);
+  options.samples = saturate<int64_t>(settings->samples);
+  options.seed = saturate<uint64_t>(settings->seed);
   options.model = settings->model;
   options.data = settings->data;
   options.classes = static_cast<int>(settings->classes);
@@ -53,14 +54,14 @@ int train(const std::vector<std::string>& arguments) {
   options.learning_rate = settings->learning_rate;
   options.momentum = settings->momentum;
   options.weight_decay = settings->weight_decay;
-  options.replicas = static_cast<int>(settings->replicas);
+  options.replicas = saturate<int>(settings->replicas);
   options.sync_batch_norm = settings->sync_batch_norm;
   options.rank_timeout = settings->rank_timeout;
   options.inject = settings->inject;
   options.hang_seconds = settings->hang_seconds;
   options.quiet = settings->quiet;
   options.json = settings->json;
-  options.neighbours = static_cast<int>(settings->neighbours);
+  options.neighbours = saturate<int>(settings->neighbours);
   if (settings->seconds > 0) options.seconds = settings->seconds;
   if (!settings->device_memory.empty()) {
     const auto bytes = parse_bytes(settings->device_memory);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/fs.h"
+#include "base/output.h"
 #include "base/text.h"
 
 namespace flatout::feed {
@@ -135,6 +136,9 @@ FileWriter::~FileWriter() {
 }
 
 Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::string& path) {
+  if (fs::is_special(path)) {  // the rename at the end would put a file in its place
+    return Error{Code::kBadInput, path + " is no regular file", "name a file"};
+  }
   std::string temporary = path + ".tmp" + std::to_string(::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return error_of("write", temporary);

@@ -75,6 +75,7 @@ class FileProbe : public Probe {
     TimePoint looked_at{};
     std::string via;  // "proc/PID/fd/N": a way to open it from any mount namespace
     int fact = -1;
+    TimePoint first_told{}, next_tell{};
   };
   struct Open {
     std::string path;
@@ -218,15 +219,19 @@ class FileProbe : public Probe {
       return;
     }
     file.cached = residency->cached_bytes;
-    tell(best->first, file, first, sink);
+    tell(best->first, file, first, now, sink);
   }
 
-  // Facts about the first big files.
-  void tell(const std::string& path, File& file, bool first, model::Sink& sink) {
+  // Facts about the first big files. Facts are never thinned: the longer it lasts, the more seldom
+  // they are told.
+  void tell(const std::string& path, File& file, bool first, TimePoint now, model::Sink& sink) {
     if (file.fact < 0) {
       if (facts_ >= static_cast<int>(kMaxFacts)) return;
       file.fact = facts_++;
+      file.first_told = now;
     }
+    if (now < file.next_tell) return;
+    file.next_tell = now + (now - file.first_told) / 16;
     const std::string key = "data.file." + std::to_string(file.fact);
     const std::string share = format_number(static_cast<double>(*file.cached) /
                                             static_cast<double>(std::max<uint64_t>(1, file.bytes)));

@@ -2,13 +2,14 @@
 #include "probe/proc_files.h"
 
 #include "probe/leftover.h"
+#include "probe/thread_state.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace flatout::probe;
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   SchedStat sched;
-  switch (data[0] % 9) {
+  switch (data[0] % 11) {
     case 0:
       if (const auto stat = parse_pid_stat(text)) {
         if (stat->comm.data() < text.data() ||
@@ -44,6 +45,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 8:
       join_command_line(text);
       program_and_script(text);
+      break;
+    case 9: {
+      const AddressRange gil{0x1000, 0x1100};
+      const auto call = parse_syscall(text);
+      for (const char state : {'S', 'D', 'T'}) blocked_state(state, call, text, {&gil, 1});
+      break;
+    }
+    case 10:
+      for (const LimitRow& row : parse_limits(text)) {
+        if (row.hard.empty()) __builtin_trap();
+      }
       break;
   }
   return 0;

@@ -14,6 +14,7 @@ constexpr size_t kMaxFrames = 1 << 15;   // of all threads together
 constexpr size_t kMaxText = 4096;        // characters of a name
 constexpr size_t kMaxTable = 256 << 10;  // bytes of a line table
 constexpr size_t kMaxKnown = 20000;      // code objects
+constexpr size_t kMaxCodes = 30000;      // functions; of those beyond, all are one
 constexpr size_t kMaxBlock = 8192;
 constexpr uint64_t kTrustFor = 16;       // readings, until a code object is looked at again
 constexpr uint64_t kStackMargin = 1024;  // of the data stack beyond its top
@@ -371,6 +372,11 @@ bool PythonReader::read_bytes(uint64_t address, std::string& out) {
 
 uint32_t PythonReader::intern(const std::string& function, const std::string& file, int line) {
   const std::string key = function + '\0' + file + '\0' + std::to_string(line);
+  // Programs that write programs make functions without end.
+  if (ids_.size() >= kMaxCodes && !ids_.contains(key)) {
+    if (codes_.size() == ids_.size()) codes_.push_back({"(one of very many functions)", "", 0});
+    return static_cast<uint32_t>(codes_.size() - 1);
+  }
   const auto [it, fresh] = ids_.emplace(key, static_cast<uint32_t>(codes_.size()));
   if (fresh) codes_.push_back({function, file, line});
   return it->second;

@@ -176,6 +176,34 @@ INSTANTIATE_TEST_SUITE_P(Versions, PythonReaderOf,
                                   (version.param.free_threaded ? "t" : "");
                          });
 
+// A job that makes functions without end (templates, generated models) must not fill our memory.
+TEST(PythonReader, TakesFunctionsWithoutEndForOneAfterSomeTenThousand) {
+  FakePython python(fake_offsets(10), 24 << 20);
+  const uint64_t thread = python.add_thread(41);
+  const uint64_t outer = python.add_code("train", "train.py", 1);
+  std::vector<uint64_t> frames;
+  python.call(thread, outer, 0);
+  for (int i = 0; i < 500; i++) frames.push_back(python.call(thread, outer, 0));
+  auto reader = python.open();
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  PythonReading reading;
+  uint32_t most = 0;
+  for (int round = 0; round < 70; round++) {
+    for (size_t i = 0; i < frames.size(); i++) {
+      const std::string name = "f" + std::to_string(round) + "_" + std::to_string(i);
+      python.memory->poke(frames[i] + python.o.frame_code, python.add_code(name, "made.py", 1, 1));
+    }
+    ASSERT_TRUE((*reader)->read(reading).ok());
+    ASSERT_EQ(reading.threads.size(), 1u);
+    ASSERT_EQ(reading.threads[0].frames.size(), 501u);
+    for (const PythonFrame& frame : reading.threads[0].frames) most = std::max(most, frame.code);
+  }
+  EXPECT_LT(most, 34'000u);
+  EXPECT_EQ((*reader)->code(reading.threads[0].frames[0].code).function,
+            "(one of very many functions)");
+  EXPECT_EQ((*reader)->code(reading.threads[0].frames[500].code).function, "train");
+}
+
 TEST(PythonReader, SkipsFramesOfTheInterpreterItself) {
   for (const int minor : {12, 13, 14}) {
     FakePython python(fake_offsets(minor));

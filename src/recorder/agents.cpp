@@ -55,9 +55,12 @@ Result<std::unique_ptr<AgentServer>> AgentServer::open(EventLoop& loop, Recordin
       ::listen(server->listener_, 1024) != 0) {
     return fs::error_from_errno(errno, "cannot listen for agents");
   }
-  FLATOUT_TRY_STATUS(
-      loop.add(server->listener_, EPOLLIN, [raw = server.get()](uint32_t) { raw->accept_all(); }));
+  FLATOUT_TRY_STATUS(server->listen());
   return server;
+}
+
+Status AgentServer::listen() {
+  return loop_.add(listener_, EPOLLIN, [this](uint32_t) { accept_all(); });
 }
 
 AgentServer::~AgentServer() {
@@ -71,7 +74,12 @@ AgentServer::~AgentServer() {
 void AgentServer::accept_all() {
   for (;;) {
     const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
+    if (fd < 0) {
+      // Without a free descriptor whoever waits would wake us without end: the next round hears it.
+      deaf_ = errno != EAGAIN;
+      if (deaf_) loop_.remove(listener_);
+      return;
+    }
     ucred peer{};
     socklen_t size = sizeof peer;
     const bool known = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
@@ -156,6 +164,7 @@ bool AgentServer::welcome(Agent& agent, const flatout_hello& hello) {
 }
 
 double AgentServer::drain(TimePoint now) {
+  if (deaf_) deaf_ = !listen().ok();
   double fullest = 0;
   for (auto it = agents_.begin(); it != agents_.end();) {
     Agent& agent = it->second;

@@ -56,6 +56,7 @@ class AgentServer {
 
   AgentServer(EventLoop& loop, Recording& recording, std::function<bool(int32_t)> may_speak)
       : loop_(loop), recording_(recording), may_speak_(std::move(may_speak)) {}
+  Status listen();
   void accept_all();
   void on_message(int fd);
   bool welcome(Agent& agent, const flatout_hello& hello);
@@ -69,6 +70,7 @@ class AgentServer {
   std::function<bool(int32_t)> may_speak_;
   std::string name_;
   int listener_ = -1;
+  bool deaf_ = false;                      // not listening until the next drain()
   std::unordered_map<int, Agent> agents_;  // by connection
   std::vector<uint64_t> buffer_;           // one packet, aligned
   uint64_t seen_ = 0, steps_ = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -204,6 +205,30 @@ TEST_F(Agents, ASpoiledRingIsLeftAlone) {
   turn();
   turn();
   EXPECT_EQ(recording_.run().slices.size(), 1u);
+}
+
+TEST_F(Agents, WithoutADescriptorItRestsUntilThereIsOneAgain) {
+  FakeAgent agent(server_->name());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(STDERR_FILENO);
+  ASSERT_GE(next, 0);
+  ::close(next);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(next);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  loop_.wait(MonotonicClock::now());
+  // Who waits there wakes the loop no more: it would spin for as long as that lasts.
+  const TimePoint begin = MonotonicClock::now();
+  loop_.wait(begin + std::chrono::milliseconds(20));
+  const Nanos rested = MonotonicClock::now() - begin;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_GE(rested, std::chrono::milliseconds(20));
+  turn();
+  agent.hello();
+  turn();
+  turn();
+  EXPECT_TRUE(agent.receive());
 }
 
 TEST_F(Agents, FactsLoseTheirSecrets) {

@@ -220,12 +220,10 @@ class Meeting::Impl {
   ~Impl() {
     stop_ = true;
     ::shutdown(fd_, SHUT_RDWR);  // ends accept()
+    hang_up();                   // work() may wait for the end of one of them
     thread_.join();
     ::close(fd_);
-    {
-      const std::lock_guard lock(mutex_);
-      for (const int guest : open_) ::shutdown(guest, SHUT_RDWR);
-    }
+    hang_up();
     for (std::thread& guest : guests_) guest.join();
   }
 
@@ -240,6 +238,11 @@ class Meeting::Impl {
   }
 
  private:
+  void hang_up() {
+    const std::lock_guard lock(mutex_);
+    for (const int guest : open_) ::shutdown(guest, SHUT_RDWR);
+  }
+
   void work() {
     while (!stop_) {
       const int guest = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
@@ -254,16 +257,16 @@ class Meeting::Impl {
         guests_.front().join();
         guests_.erase(guests_.begin());
       }
+      {
+        const std::lock_guard lock(mutex_);
+        open_.insert(guest);
+      }
       guests_.emplace_back([this, guest] { serve(guest); });
     }
   }
 
   void serve(int fd) {
     Line line(fd);
-    {
-      const std::lock_guard lock(mutex_);
-      open_.insert(fd);
-    }
     receive(line);
     const std::lock_guard lock(mutex_);
     open_.erase(fd);

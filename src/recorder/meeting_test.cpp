@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -188,6 +189,23 @@ TEST_F(MeetingTest, SurvivesSpoiltGuests) {
         << answer;
   }
   EXPECT_TRUE(bring_to_meeting(rank(2), place, kToken).ok());
+}
+
+// More guests than are served at once say nothing at all: that must not keep rank 0 from its end,
+// which would wait ten seconds for the silence of each.
+TEST_F(MeetingTest, EndsAtOnceWhateverSilentGuestsThereAre) {
+  std::vector<int> guests;
+  for (int i = 0; i < 80; ++i) {
+    guests.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(place.port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(guests.back(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  auto gone = std::async(std::launch::async, [this] { meeting.reset(); });
+  EXPECT_EQ(gone.wait_for(std::chrono::seconds(8)), std::future_status::ready);
+  for (const int guest : guests) ::close(guest);
 }
 
 TEST(MeetingPlaces, AreReadAsTheyAreWritten) {

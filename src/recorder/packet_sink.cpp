@@ -214,6 +214,11 @@ void PacketSink::flush_stack_readings() {
 }
 
 void PacketSink::fact(std::string_view key, std::string_view value) {
+  // Facts are never thinned, and some are told anew with each reading: only news is written.
+  const size_t hash = std::hash<std::string_view>()(value);
+  const auto [it, is_new] = facts_.try_emplace(std::string(key), hash);
+  if (!is_new && it->second == hash) return;
+  it->second = hash;
   std::string payload(key.substr(0, kMaxName));
   payload += '\0';
   payload.append(value.substr(0, 16 * kMaxName));

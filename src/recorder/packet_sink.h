@@ -52,6 +52,7 @@ class PacketSink final : public model::Sink {
   Recording& recording_;
   std::map<std::tuple<model::EntityKind, int64_t, std::string>, model::EntityId> entities_;
   std::set<std::string, std::less<>> missing_;
+  std::unordered_map<std::string, size_t> facts_;  // hash of what was told last
   std::unordered_map<int32_t, KnownProcess> processes_;
   std::unordered_map<uint64_t, KnownThread> threads_;  // pid << 32 | tid
   std::unordered_map<std::string, model::FrameId> frames_;

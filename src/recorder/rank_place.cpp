@@ -172,7 +172,7 @@ RankFile read_rank_file(const std::string& folder) {
   out.place.job = word("job");
   out.host = word("host");
   out.launcher_pid = static_cast<int32_t>(whole("launcher_pid", 0));
-  out.begin_unix_ns = whole("begin_unix_ns", 0);
+  out.begin_unix_ns = std::max<int64_t>(whole("begin_unix_ns", 0), 0);
   return out;
 }
 

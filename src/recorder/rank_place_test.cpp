@@ -110,6 +110,16 @@ TEST_F(LaunchOfRanks, FindsItsRanksAndNoOthers) {
   EXPECT_EQ(folders_of_launch(root_ / "a-r0"), expected);
 }
 
+TEST_F(LaunchOfRanks, TimesThatMakeNoSenseBreakNothing) {
+  rank("a-r0", 0, 10, 1000);
+  for (const char* begin : {"-9223372036854775808", "9223372036854775807", "-1"}) {
+    std::ofstream(root_ / "a-r0/rank.json")
+        << R"({"rank": 0, "launcher": "torchrun", "begin_unix_ns": )" << begin << "}";
+    EXPECT_EQ(folders_of_launch(root_ / "a-r0").size(), 1u) << begin;
+    EXPECT_GE(read_rank_file(root_ / "a-r0").begin_unix_ns, 0) << begin;
+  }
+}
+
 TEST_F(LaunchOfRanks, AFileThatMakesNoSenseIsNoRank) {
   rank("a-r0", 0, 10, 1000);
   std::filesystem::create_directories(root_ / "bad");

@@ -167,6 +167,25 @@ TEST(Recording, LeftOutWindowsBecomeGaps) {
   EXPECT_FALSE(run->gaps.empty());
 }
 
+TEST(PacketSink, WritesAFactAgainOnlyWhereItIsAnother) {
+  const TestFolder root;
+  Recording recording;
+  ASSERT_TRUE(recording.open_files(root.path()).ok());
+  PacketSink sink(recording);
+  const auto file_size = [&] {
+    EXPECT_TRUE(recording.pump(kStart, true).ok());
+    return std::filesystem::file_size(root / "series.bin");
+  };
+  sink.fact("gpu.0.error", "GPU is lost");
+  const auto once = file_size();
+  for (int i = 0; i < 1000; ++i) sink.fact("gpu.0.error", "GPU is lost");
+  EXPECT_EQ(file_size(), once);
+  sink.fact("gpu.0.error", "GPU requires reset");
+  sink.fact("gpu.0.error", "GPU is lost");
+  EXPECT_GT(file_size(), once);
+  EXPECT_EQ(recording.run().fact("gpu.0.error"), "GPU is lost");
+}
+
 TEST(PacketSink, AnotherProcessOfTheSamePidHasOtherThreads) {
   Recording recording;
   PacketSink sink(recording);

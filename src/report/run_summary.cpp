@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "report/json_values.h"
 #include "report/words.h"
@@ -100,7 +101,7 @@ std::optional<RunSummary> read_summary(std::string_view run_json, std::string_vi
     out.exit = fmt::format("exit code {:.0f}", number_of(exit, "code"));
   }
   const Json& steps = object_of(found, "steps");
-  out.steps = static_cast<int64_t>(number_of(steps, "count"));
+  out.steps = saturate<int64_t>(number_of(steps, "count"));
   out.median_ms = number_of(steps, "median_ms");
   out.p95_ms = number_of(steps, "p95_ms");
   out.samples_per_s = number_of(steps, "samples_per_s");

@@ -77,7 +77,8 @@ struct NativeProcess::State {
   static bool memory_read(Dwfl*, Dwarf_Addr address, Dwarf_Word* result, void* arg) {
     const Sample& s = static_cast<State*>(arg)->sample;
     const uint64_t base = s.registers->sp();
-    if (address >= base && address - base + sizeof *result <= s.stack.size()) {
+    if (address >= base && s.stack.size() >= sizeof *result &&
+        address - base <= s.stack.size() - sizeof *result) {
       std::memcpy(result, s.stack.data() + (address - base), sizeof *result);
       return true;
     }

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/fs.h"
+#include "base/output.h"
 #include "base/text.h"
 
 namespace flatout::timeline {
@@ -25,7 +26,7 @@ class FileSink : public ByteSink {
   }
   ~FileSink() override {
     if (fd_ >= 0) ::close(fd_);
-    if (!done_) ::unlink(temporary_.c_str());
+    if (!done_ && temporary_ != path_) ::unlink(temporary_.c_str());
   }
   FileSink(const FileSink&) = delete;
   FileSink& operator=(const FileSink&) = delete;
@@ -43,7 +44,7 @@ class FileSink : public ByteSink {
     if (::close(fd_) != 0 && !error_) error_ = fs::error_from_errno(errno, what());
     fd_ = -1;
     if (error_) return *error_;
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    if (temporary_ != path_ && ::rename(temporary_.c_str(), path_.c_str()) != 0)
       return fs::error_from_errno(errno, what());
     done_ = true;
     return {};
@@ -131,7 +132,9 @@ class StringSink : public ByteSink {
 }  // namespace
 
 Result<std::unique_ptr<ByteSink>> create_sink(const std::string& path) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
+  // A pipe or a device is written itself: a rename would put a file in its place.
+  const std::string temporary =
+      fs::is_special(path) ? path : fmt::format("{}.{}.tmp", path, ::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return fs::error_from_errno(errno, "cannot create " + escape_terminal(path));
   std::unique_ptr<ByteSink> sink = std::make_unique<FileSink>(fd, path, temporary);

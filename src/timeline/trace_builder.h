@@ -63,7 +63,9 @@ class TraceBuilder : public ChromeSink {
   /// one had been given it. Slices of begins and ends must not go from one to the other: see
   /// has_begins_and_ends().
   void append(const TraceBuilder& next);
-  bool has_begins_and_ends() const { return phase_counts_['B'] + phase_counts_['E'] > 0; }
+  bool has_begins_and_ends() const {
+    return phase_counts_[size_t{'B'}] + phase_counts_[size_t{'E'}] > 0;
+  }
 
   model::Trace& trace() { return trace_; }
   /// Closes what is open, sorts out which tracks are devices. Call once, at the end.

@@ -3,10 +3,15 @@
 #include <string_view>
 
 #include "train/data_files.h"
+#include "train/images.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace flatout;  // NOLINT
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  if (const auto image = train::decode_image(bytes); image.ok()) {
+    const auto side = static_cast<size_t>(image->side);
+    FLATOUT_CHECK(image->rgb.size() == side * side * 3);
+  }
   const size_t cut = size > 0 ? data[0] * size / 256 : 0;
   auto idx = train::parse_idx(bytes.substr(cut), bytes.substr(0, cut));
   train::Pictures cifar;

@@ -389,6 +389,23 @@ def test_run_folder_is_private_and_complete(tmp_path):
     assert not [n for n in names if "tmp" in n]
 
 
+def test_numbers_beyond_all_bounds_keep_every_run(tmp_path):
+    for _ in range(3):
+        done = flatout("run", "--quiet", "--keep-runs", "1e30", "--keep-mb", "inf", "--", "true", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert len([p for p in (tmp_path / "flatout-runs").iterdir() if p.is_dir() and not p.is_symlink()]) == 3
+
+
+def test_json_goes_through_a_link_and_a_pipe(tmp_path):
+    """As root a device would have been replaced by a file."""
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert flatout("run", "--quiet", "--json=link.json", "--", "true", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert "verdict" in json.loads((tmp_path / "real.json").read_text())
+    piped = flatout("report", "--format", "json", "-o", "/dev/stdout", cwd=tmp_path)
+    assert "verdict" in json.loads(piped.stdout), piped.stderr
+
+
 def test_secrets_do_not_reach_the_run_folder(tmp_path):
     env = {**os.environ, "HF_TOKEN": "hf_AbCd1234EfGh5678", "OMP_NUM_THREADS": "3", "NCCL_TOKEN": "verysecret1"}
     flatout("run", "--quiet", "--", "sh", "-c", "sleep 0.4", "--password=verysecret2", "https://me:verysecret3@host/", cwd=tmp_path, env=env)
@@ -524,6 +541,14 @@ def test_attach_for_a_while(tmp_path, sleeper):
     document = json.loads(done.stdout)
     assert any(m["signal"] == "agent" for m in document["missing"])
     assert sleeper.poll() is None
+
+
+def test_attach_without_end_is_not_over_at_once(tmp_path, sleeper):
+    watcher = subprocess.Popen([BIN, "attach", str(sleeper.pid), "--seconds", "1e30", "--quiet"], cwd=tmp_path)
+    assert wait_until(lambda: latest(tmp_path).exists() and (latest(tmp_path) / "series.bin").exists() and (latest(tmp_path) / "series.bin").stat().st_size > 0)
+    assert watcher.poll() is None
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait(60) == 0
 
 
 def test_attach_ends_with_the_job_and_on_ctrl_c(tmp_path, sleeper):

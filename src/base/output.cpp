@@ -1,0 +1,43 @@
+#include "base/output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/fs.h"
+
+namespace flatout::fs {
+
+Status write_all(int fd, std::string_view data, std::string_view name) {
+  while (!data.empty()) {
+    const ssize_t put = ::write(fd, data.data(), data.size());
+    if (put >= 0) {
+      data.remove_prefix(static_cast<size_t>(put));
+    } else if (errno == EAGAIN) {
+      pollfd room{fd, POLLOUT, 0};
+      ::poll(&room, 1, -1);
+    } else if (errno != EINTR) {
+      return error_from_errno(errno, "cannot write " + std::string(name));
+    }
+  }
+  return {};
+}
+
+bool is_special(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+Status write_output(const std::string& path, std::string_view data) {
+  if (!is_special(path)) return write_atomically(path, data);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0600);
+  if (fd < 0) return error_from_errno(errno, "cannot write " + path);
+  Status written = write_all(fd, data, path);
+  if (::close(fd) != 0 && written.ok()) written = error_from_errno(errno, "cannot write " + path);
+  return written;
+}
+
+}  // namespace flatout::fs
