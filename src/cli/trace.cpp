@@ -225,11 +225,13 @@ int summary(const Usage& usage, const std::vector<std::string>& arguments) {
       return;
     }
     trace->file = settings->positional[i];
+    std::vector<model::HtaSummary> hta;
+    if (settings->compat == "hta") hta = timeline::hta_summary(timeline::TraceIndex(*trace));
     if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
     const timeline::TraceIndex index(*trace);
     all[i].summary = timeline::summarize(index);
     if (page) all[i].picture = timeline::draw(index, *all[i].summary, kMostSlices / files);
-    if (settings->compat == "hta") all[i].summary->hta = timeline::hta_summary(index);
+    all[i].summary->hta = std::move(hta);
   });
   std::vector<model::TraceSummary> traces;
   std::vector<model::TracePicture> pictures;
