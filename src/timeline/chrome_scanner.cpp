@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "timeline/chrome_layout.h"
 #include "timeline/json_scan.h"
 
 namespace flatout::timeline {
@@ -393,18 +394,24 @@ class Scanner {
       if (step != Step::kDone) return step;
     }
     ++p;
-    e.text = {begin, static_cast<size_t>(p - begin)};
+    if (!e.bad_number) layouts_.learn({begin, static_cast<size_t>(p - begin)});
+    return take(e, begin, p);
+  }
+
+  Step take(ChromeEvent& e, const char* begin, const char* stop) {
+    e.text = {begin, static_cast<size_t>(stop - begin)};
     e.offset = window_.offset_of(begin);
     ++report_.events;
     report_.list_end = e.offset + e.text.size();
     sink_.event(e);
-    window_.use(p);
+    window_.use(stop);
     return Step::kDone;
   }
 
   Window window_;
   ChromeSink& sink_;
   uint64_t first_;
+  EventLayouts layouts_;
   ScanReport report_;
   bool done_ = false;
 };
