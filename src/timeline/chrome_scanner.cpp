@@ -320,6 +320,7 @@ class Scanner {
   Step event(const char* const begin) {
     const char* const end = window_.end();
     ChromeEvent e;
+    if (const char* const stop = layouts_.read(begin, end, e)) return take(e, begin, stop);
     const char* p = begin + 1;
     bool ignored = false;
     for (;;) {

@@ -129,17 +129,20 @@ const char* skip_value(const char* p, const char* end) {
 
 namespace {
 
-// Eight digits at once: pairs, then fours, then all, in one word.
+// Eight digits at once, a byte each, the first one lowest: pairs, then fours, then all, in one word.
+uint32_t number_of(uint64_t digits) {
+  const uint64_t v = digits * 10 + (digits >> 8);
+  return static_cast<uint32_t>((((v & 0x000000FF000000FFull) * 0x000F424000000064ull) +
+                                (((v >> 16) & 0x000000FF000000FFull) * 0x0000271000000001ull)) >>
+                               32);
+}
+
 bool eight_digits(const char* p, uint64_t& value) {
   uint64_t word;
   std::memcpy(&word, p, 8);
   const uint64_t digits = word - 0x3030303030303030ull;
   if (((digits | (digits + 0x7676767676767676ull)) & 0x8080808080808080ull) != 0) return false;
-  uint64_t v = digits * 10 + (digits >> 8);
-  v = (((v & 0x000000FF000000FFull) * 0x000F424000000064ull) +
-       (((v >> 16) & 0x000000FF000000FFull) * 0x0000271000000001ull)) >>
-      32;
-  value = value * 100'000'000 + static_cast<uint32_t>(v);
+  value = value * 100'000'000 + number_of(digits);
   return true;
 }
 
@@ -157,11 +160,7 @@ unsigned digits_at(const char* p) {
 uint64_t few_digits(const char* p, unsigned count) {
   uint64_t word;
   std::memcpy(&word, p, 8);
-  const uint64_t digits = (word - 0x3030303030303030ull) << (64 - 8 * count);
-  const uint64_t v = digits * 10 + (digits >> 8);
-  return static_cast<uint32_t>((((v & 0x000000FF000000FFull) * 0x000F424000000064ull) +
-                                (((v >> 16) & 0x000000FF000000FFull) * 0x0000271000000001ull)) >>
-                               32);
+  return number_of((word - 0x3030303030303030ull) << (64 - 8 * count));
 }
 #endif
 
