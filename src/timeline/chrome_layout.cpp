@@ -179,11 +179,18 @@ bool EventLayout::add(Value value, Field field, const char* begin, const char* s
 }
 
 const char* EventLayout::read(const char* p, const char* end, ChromeEvent& e) const {
+  if (!equal(text_.data(), p, pieces_.front().size)) return nullptr;
+  const char* const stop = read_values(p, end, e);
+  if (stop == nullptr) e = ChromeEvent();
+  return stop;
+}
+
+const char* EventLayout::read_values(const char* p, const char* end, ChromeEvent& e) const {
   const char* begins[kMostPieces + 1];  // of the pieces' texts
   bool escaped = false;
   size_t number = 0;
   for (const Piece& piece : pieces_) {
-    if (!equal(text_.data() + piece.text, p, piece.size)) return nullptr;
+    if (number > 0 && !equal(text_.data() + piece.text, p, piece.size)) return nullptr;
     escaped = false;
     begins[number++] = p;
     p += piece.size;
@@ -261,10 +268,6 @@ const char* EventLayout::read(const char* p, const char* end, ChromeEvent& e) co
   return p;
 }
 
-bool EventLayout::may_be(const char* p) const {
-  return equal(text_.data(), p, pieces_.front().size);
-}
-
 const char* EventLayouts::read(const char* p, const char* end, ChromeEvent& e) {
   if (pause_ > 0) {
     --pause_;
@@ -276,12 +279,8 @@ const char* EventLayouts::read(const char* p, const char* end, ChromeEvent& e) {
     tried_ = matched_ = 0;
   }
   const auto attempt = [&](size_t i) -> const char* {
-    if (!all_[i].may_be(p)) return nullptr;
     const char* const stop = all_[i].read(p, end, e);
-    if (stop == nullptr) {
-      e = ChromeEvent();
-      return nullptr;
-    }
+    if (stop == nullptr) return nullptr;
     ++matched_;
     ++hits_[i];
     next_[last_] = static_cast<uint8_t>(i);

@@ -22,8 +22,6 @@ class EventLayout {
   /// Fills in `e` (but its text and offset) from an event that begins at `p`. The byte after it, or nullptr: laid out in
   /// another way, or its end is not before `end`. The buffer must be padded (json_scan.h).
   const char* read(const char* p, const char* end, ChromeEvent& e) const;
-  /// Whether it may: the text before the first value is that of the layout.
-  bool may_be(const char* p) const;
 
  private:
   enum class Value : uint8_t { kString, kNumber, kTime, kNested, kNone };
@@ -51,6 +49,7 @@ class EventLayout {
   };
   static constexpr size_t kMostPieces = 48;
 
+  const char* read_values(const char* p, const char* end, ChromeEvent& e) const;
   bool members(const char*& p, const char* end, bool arguments);
   bool value(const char* key, size_t size, const char*& p, const char* end, bool arguments);
   bool add(Value value, Field field, const char* begin, const char* stop);

@@ -59,6 +59,10 @@ enum class ScanFrom : uint8_t {
 Result<ScanReport> scan_chrome(ByteSource& source, ChromeSink& sink,
                                ScanFrom from = ScanFrom::kStart, uint64_t offset = 0);
 
+/// The same of text in memory, where it is read in place: it must be padded (json_scan.h).
+ScanReport scan_chrome_text(std::string_view padded, ChromeSink& sink,
+                            ScanFrom from = ScanFrom::kStart, uint64_t offset = 0);
+
 /// Whether text that begins so may be a Chrome trace.
 bool looks_like_chrome(std::string_view head);
 

@@ -223,9 +223,10 @@ void TraceBuilder::slice(const ChromeEvent& e, uint16_t category_id, EventKind k
     }
   }
   uint32_t correlation = 0;
-  if (kind == EventKind::kRuntime && e.arguments_known) {
+  const bool correlated = kind == EventKind::kRuntime || kind == EventKind::kSync;
+  if (correlated && e.arguments_known) {
     correlation = correlation_of(e.correlation);
-  } else if (kind == EventKind::kRuntime) {
+  } else if (correlated) {
     scan::members(e.args, [&](std::string_view key, std::string_view value) {
       if (key != "correlation") return true;
       correlation = correlation_of(value);

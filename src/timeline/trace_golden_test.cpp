@@ -162,8 +162,29 @@ TEST(TraceGolden, ThirdPartiesTracesHaveTheReferencesNumbers) {
   EXPECT_GT(compare_sets(folder), 0u);
 }
 
+// HTA sorts by time with a sort that is not stable: where launches and begins of a stream fall on the
+// same moment its queue's length there is any of several. By how much all of them together may differ.
+uint64_t chance(const TraceIndex& index, int64_t stream) {
+  const model::Trace& trace = index.trace();
+  const auto time = [&](model::EventId e) {
+    return trace.epoch_times ? on_quarter_microseconds(trace.start[e]) : trace.start[e];
+  };
+  std::map<int64_t, std::pair<uint64_t, uint64_t>> moments;  // launches, begins
+  for (const auto& [device, events] : index.devices()) {
+    for (const auto& e : events) {
+      if (trace.track_of(e.event).stream != stream || e.launch == model::kNoEvent) continue;
+      ++moments[time(e.launch)].first;
+      ++moments[time(e.event)].second;
+    }
+  }
+  uint64_t out = 0;
+  for (const auto& [at, both] : moments) out += both.first * both.second;
+  return out;
+}
+
 // Idle times and queues of each stream, as HTA's own tables have them.
-void compare_streams(const Json& results, int rank, const model::HtaSummary& ours) {
+void compare_streams(const Json& results, int rank, const TraceIndex& index,
+                     const model::HtaSummary& ours, size_t& certain_queues) {
   const auto stream = [&](const Json& row) {
     for (const auto& s : ours.streams)
       if (s.stream == row["stream"].get<int64_t>()) return s;
@@ -187,7 +208,12 @@ void compare_streams(const Json& results, int rank, const model::HtaSummary& our
     const auto s = stream(row);
     ASSERT_TRUE(s.queue) << row["stream"];
     EXPECT_EQ(row["queue_length_count"].get<double>(), static_cast<double>(s.queue->count));
-    EXPECT_NEAR(row["queue_length_mean"].get<double>(), s.queue->mean, 1e-6) << row["stream"];
+    const uint64_t ties = chance(index, s.stream);
+    EXPECT_NEAR(row["queue_length_mean"].get<double>(), s.queue->mean,
+                1e-6 + static_cast<double>(ties) / static_cast<double>(s.queue->count))
+        << row["stream"];
+    if (ties > 0) continue;
+    ++certain_queues;
     EXPECT_NEAR(row["queue_length_std"].get<double>(), s.queue->deviation.value_or(0), 1e-6);
     EXPECT_EQ(row["queue_length_min"].get<double>(), s.queue->min);
     EXPECT_EQ(row["queue_length_25%"].get<double>(), s.queue->quartile1);
@@ -206,7 +232,7 @@ TEST(TraceGolden, CompatibleFiguresAreHtasOwn) {
     GTEST_SKIP() << "FLATOUT_TRACES names no folder with traces and golden numbers";
   const std::set<std::string> different = {"hta_mtia_inference", "tl_eager_b200",
                                            "tl_compile_triton", "tl_vllm_capture"};
-  size_t sets = 0;
+  size_t sets = 0, certain_queues = 0;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string set = entry.path().filename().string();
     if (!fs::exists(entry.path() / "golden_hta_full.json") || different.count(set) != 0) continue;
@@ -220,18 +246,20 @@ TEST(TraceGolden, CompatibleFiguresAreHtasOwn) {
         if (rank == std::to_string(row["rank"].get<int>())) file = name.get<std::string>();
       const auto trace = import_trace((entry.path() / file).string());
       ASSERT_TRUE(trace.ok()) << file;
-      const auto ours = hta_summary(TraceIndex(*trace));
+      const TraceIndex index(*trace);
+      const auto ours = hta_summary(index);
       ASSERT_EQ(ours.size(), 1u);
       const auto percent = [&](int64_t part) {
         return 100.0 * static_cast<double>(part) / static_cast<double>(ours[0].kernel_time);
       };
       EXPECT_NEAR(row["idle_time_pctg"].get<double>(), percent(ours[0].idle_time), 0.0151);
       EXPECT_NEAR(row["compute_time_pctg"].get<double>(), percent(ours[0].compute_time), 0.0151);
-      compare_streams(golden["results"], row["rank"].get<int>(), ours[0]);
+      compare_streams(golden["results"], row["rank"].get<int>(), index, ours[0], certain_queues);
       ++sets;
     }
   }
   EXPECT_GT(sets, 0u);
+  EXPECT_GT(certain_queues, 0u);
 }
 
 struct Truth {
