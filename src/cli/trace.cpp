@@ -151,7 +151,8 @@ void for_all(size_t count, Work&& work) {
     for (size_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min<size_t>(allowed_processors(), count); ++i) threads.emplace_back(run);
+  for (size_t i = 1; i < std::min<size_t>(allowed_processors(), count); ++i)
+    threads.emplace_back(run);
   run();
   for (std::thread& thread : threads) thread.join();
 }

@@ -9,9 +9,10 @@ namespace flatout::timeline {
 
 namespace {
 
-constexpr uint32_t kTrial = 1024;   // events after which the layouts' use is judged
+constexpr uint32_t kTrial = 1024;  // events after which the layouts' use is judged
 constexpr size_t kLargest = 64 << 10;
-constexpr uint32_t kPause = 16384;  // events that are read without them where they are of little use
+constexpr uint32_t kPause =
+    16384;  // events that are read without them where they are of little use
 
 /// Whether `size` bytes are equal. `a` is padded; `b` may end within kScanPadding zeros.
 inline bool equal(const char* a, const char* b, size_t size) {
@@ -31,7 +32,8 @@ inline bool equal(const char* a, const char* b, size_t size) {
 #endif
 }
 
-/// The first byte that is no part of a plain number. Letters are none: exponents and NaN are read key by key.
+/// The first byte that is no part of a plain number. Letters are none: exponents and NaN are read
+/// key by key.
 inline const char* number_end(const char* p) {
 #if defined(__SSE2__)
   for (;;) {
@@ -171,8 +173,8 @@ bool EventLayout::value(const char* key, size_t size, const char*& p, const char
 
 bool EventLayout::add(Value value, Field field, const char* begin, const char* stop) {
   if (pieces_.size() >= kMostPieces) return false;
-  pieces_.push_back({static_cast<uint32_t>(text_.size()), static_cast<uint32_t>(begin - from_),
-                     value, field});
+  pieces_.push_back(
+      {static_cast<uint32_t>(text_.size()), static_cast<uint32_t>(begin - from_), value, field});
   text_.append(from_, begin);
   from_ = stop;
   return true;

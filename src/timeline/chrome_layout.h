@@ -1,6 +1,7 @@
-// How the events of a file are laid out. A program writes events of one kind alike: the same keys in the same order with the
-// same text between the values. Once one was read key by key, others like it are read by comparing that text, which is several
-// times faster and gives the same to the last byte. What does not match is read key by key again.
+// How the events of a file are laid out. A program writes events of one kind alike: the same keys
+// in the same order with the same text between the values. Once one was read key by key, others
+// like it are read by comparing that text, which is several times faster and gives the same to the
+// last byte. What does not match is read key by key again.
 #pragma once
 
 #include <array>
@@ -19,8 +20,9 @@ class EventLayout {
   /// That of a whole event, which was read without damage. nullopt: it is none that others share.
   static std::optional<EventLayout> of(std::string_view event);
 
-  /// Fills in `e` (but its text and offset) from an event that begins at `p`. The byte after it, or nullptr: laid out in
-  /// another way, or its end is not before `end`. The buffer must be padded (json_scan.h).
+  /// Fills in `e` (but its text and offset) from an event that begins at `p`. The byte after it, or
+  /// nullptr: laid out in another way, or its end is not before `end`. The buffer must be padded
+  /// (json_scan.h).
   const char* read(const char* p, const char* end, ChromeEvent& e) const;
 
  private:

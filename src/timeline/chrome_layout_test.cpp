@@ -80,19 +80,25 @@ TEST(ChromeLayout, RecordedTracesReadTheSameKeyByKey) {
   }
 }
 
-// Alike but for a change here and there: a value of another kind, a key left out, escapes, numbers that are none.
+// Alike but for a change here and there: a value of another kind, a key left out, escapes, numbers
+// that are none.
 TEST(ChromeLayout, WhatDiffersFromALayoutIsReadForWhatItIs) {
   std::mt19937 random(11);
   const std::vector<std::vector<std::string>> choices = {
       {R"("ph": "X")", R"("ph": "X")", R"("ph": "XX")", R"("ph": 7)"},
-      {R"("cat": "kernel")", R"("cat": "kernel")", R"("cat": "ker\nel")", R"("cat": "cpu_op")", R"("cat": 1)"},
-      {R"("name": "k")", R"("name": "a longer name, {[\"]}")", R"("name": "k\\")", R"("name": 12)", R"("name": "")"},
+      {R"("cat": "kernel")", R"("cat": "kernel")", R"("cat": "ker\nel")", R"("cat": "cpu_op")",
+       R"("cat": 1)"},
+      {R"("name": "k")", R"("name": "a longer name, {[\"]}")", R"("name": "k\\")", R"("name": 12)",
+       R"("name": "")"},
       {R"("pid": 0)", R"("pid": "0")", R"("pid": -12)", R"("pid": 0, "pid": 1)"},
-      {R"("ts": 12.345)", R"("ts": 12)", R"("ts": -1.5)", R"("ts": NaN)", R"("ts": "7")", R"("ts": 1e3)", R"("ts": 1.2345)", R"("ts": 3.125, "ts": 4.000)"},
+      {R"("ts": 12.345)", R"("ts": 12)", R"("ts": -1.5)", R"("ts": NaN)", R"("ts": "7")",
+       R"("ts": 1e3)", R"("ts": 1.2345)", R"("ts": 3.125, "ts": 4.000)"},
       {R"("dur": 1.000)", R"("dur": null)", R"("dur": 0.0005)"},
-      {R"("args": {"device": 0, "stream": 7, "correlation": 42})", R"("args": {"stream": "7", "correlation": 1e3, "bytes": 5})",
-       R"("args": {})", R"("args": "none")", R"("args": {"grid": [1, [2], 3], "deep": {"stream": 9}, "stream": 8})",
-       R"("args": {"correlation": 1, "correlation": 2, "on": true})", R"("args": {"a": "}"}, "args": {"b": 1})", R"("id": 5)"}};
+      {R"("args": {"device": 0, "stream": 7, "correlation": 42})",
+       R"("args": {"stream": "7", "correlation": 1e3, "bytes": 5})", R"("args": {})",
+       R"("args": "none")", R"("args": {"grid": [1, [2], 3], "deep": {"stream": 9}, "stream": 8})",
+       R"("args": {"correlation": 1, "correlation": 2, "on": true})",
+       R"("args": {"a": "}"}, "args": {"b": 1})", R"("id": 5)"}};
   std::string text = "[";
   for (int i = 0; i < 4000; ++i) {
     text += i > 0 ? ",\n{" : "{";

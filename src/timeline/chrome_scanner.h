@@ -21,12 +21,12 @@ struct ChromeEvent {
   std::string_view name, category;  // content of the strings as they stand in the file
   std::string_view pid, tid, id;    // as they stand, without quotes
   std::string_view args;            // "{...}"; empty: none
-  // What is asked for most in `args`, as it stands there without quotes, and empty where it is not; so only with
-  // `arguments_known`.
+  // What is asked for most in `args`, as it stands there without quotes, and empty where it is not;
+  // so only with `arguments_known`.
   std::string_view correlation, device, stream, bytes;
   bool arguments_known = false;
-  std::string_view text;            // the whole event
-  uint64_t offset = 0;              // of the event in the unpacked file
+  std::string_view text;  // the whole event
+  uint64_t offset = 0;    // of the event in the unpacked file
   uint64_t args_offset() const { return offset + static_cast<uint64_t>(args.data() - text.data()); }
 };
 

@@ -129,7 +129,8 @@ const char* skip_value(const char* p, const char* end) {
 
 namespace {
 
-// Eight digits at once, a byte each, the first one lowest: pairs, then fours, then all, in one word.
+// Eight digits at once, a byte each, the first one lowest: pairs, then fours, then all, in one
+// word.
 uint32_t number_of(uint64_t digits) {
   const uint64_t v = digits * 10 + (digits >> 8);
   return static_cast<uint32_t>((((v & 0x000000FF000000FFull) * 0x000F424000000064ull) +
@@ -149,8 +150,8 @@ bool eight_digits(const char* p, uint64_t& value) {
 #if defined(__SSE2__)
 // How many digits stand at `p`, 16 at the most.
 unsigned digits_at(const char* p) {
-  const __m128i x = _mm_sub_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)),
-                                 _mm_set1_epi8('0'));
+  const __m128i x =
+      _mm_sub_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), _mm_set1_epi8('0'));
   const __m128i in = _mm_cmpeq_epi8(_mm_min_epu8(x, _mm_set1_epi8(9)), x);
   return static_cast<unsigned>(
       __builtin_ctz(~static_cast<unsigned>(_mm_movemask_epi8(in)) | 0x10000u));

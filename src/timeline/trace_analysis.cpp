@@ -101,8 +101,7 @@ WaitsByThread blame_gaps(const TraceIndex& index, const Window& window, const De
         {
           HostWaits& waits = host_waits[index.trace().track[gap.launch]];
           waits.length += length;
-          if (gap.begin < window.end && gap.end > window.begin)
-            waits.near.add(gap.begin, gap.end);
+          if (gap.begin < window.end && gap.end > window.begin) waits.near.add(gap.begin, gap.end);
         }
         if (gap.blame == GapBlame::kSync) {
           out.sync_wait += length - gap.input;

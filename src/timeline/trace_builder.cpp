@@ -83,10 +83,10 @@ EventKind kind_of_device_name(std::string_view name) {
 
 uint16_t TraceBuilder::category(std::string_view name) {
   // Categories take turns: each has a place where it is looked for first.
-  const size_t place =
-      name.empty() ? 0
-                   : (name.size() * 5 + static_cast<unsigned char>(name[name.size() / 2])) %
-                         recent_categories_.size();
+  const size_t place = name.empty()
+                           ? 0
+                           : (name.size() * 5 + static_cast<unsigned char>(name[name.size() / 2])) %
+                                 recent_categories_.size();
   if (const uint16_t recent = recent_categories_[place];
       recent < trace_.categories.size() && trace_.categories[recent] == name) {
     return recent;

@@ -145,8 +145,8 @@ size_t TraceIndex::slot_of(uint32_t correlation) const {
 
 EventId TraceIndex::launch(uint32_t correlation) const {
   if (correlation == 0 || launches_.empty()) return kNoEvent;
-  if (!hashed_ && (correlation < first_correlation_ ||
-                   correlation - first_correlation_ >= launches_.size())) {
+  if (!hashed_ &&
+      (correlation < first_correlation_ || correlation - first_correlation_ >= launches_.size())) {
     return kNoEvent;
   }
   return launches_[slot_of(correlation)];

@@ -32,7 +32,8 @@ class Queue {
   /// Weighted by time: each launch is in the queue from its call to its begin.
   std::optional<double> mean() const {
     if (count_ == 0 || last_ == first_) return std::nullopt;
-    return static_cast<double>(waited_) / (static_cast<double>(last_) - static_cast<double>(first_));
+    return static_cast<double>(waited_) /
+           (static_cast<double>(last_) - static_cast<double>(first_));
   }
 
  private:
@@ -102,9 +103,8 @@ std::vector<StreamSummary> summarize_streams(const TraceIndex& index,
     s.out.queue_max = s.queue.in_order() ? s.queue.most() : longest_queue(index, track, events);
     out.push_back(s.out);
   }
-  std::sort(out.begin(), out.end(), [](const StreamSummary& a, const StreamSummary& b) {
-    return a.stream < b.stream;
-  });
+  std::sort(out.begin(), out.end(),
+            [](const StreamSummary& a, const StreamSummary& b) { return a.stream < b.stream; });
   return out;
 }
 
