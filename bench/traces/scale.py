@@ -3,8 +3,8 @@
 
     FLATOUT_BIN=build/release/flatout python3 bench/traces/scale.py FOLDER [--gigabytes 10] [--ranks 1000] [--rank-mb 35]
 
-FOLDER is scratch space for the traces, which are made by repeating steps of a synthetic data-parallel job with real-looking names and
-arguments (about 230 bytes an event, a quarter of them on the device). The ranks share one file by links, so that disk space is that of one.
+FOLDER is scratch space for the traces, which make_trace.py beside this file makes. The ranks share one file by links, so that disk space is
+that of one.
 """
 
 import argparse
@@ -14,51 +14,9 @@ import pathlib
 import sys
 import time
 
+from make_trace import write_trace
+
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results" / "trace_scale.csv"
-
-OPERATOR = ('{"ph": "X", "cat": "cpu_op", "name": "aten::%s", "pid": 4711, "tid": 4711, "ts": %d.%03d, "dur": %d.125, '
-            '"args": {"External id": %d, "Sequence number": %d, "Fwd thread id": 0, "Ev Idx": %d}}')
-LAUNCH = ('{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 4711, "tid": 4711, "ts": %d.%03d, "dur": 4.250, '
-          '"args": {"External id": %d, "cbid": 211, "correlation": %d}}')
-KERNEL = ('{"ph": "X", "cat": "kernel", "name": "%s", "pid": 0, "tid": %d, "ts": %d.%03d, "dur": %d.500, "args": {"External id": %d, '
-          '"queued": 0, "device": 0, "context": 1, "stream": %d, "correlation": %d, "registers per thread": 32, '
-          '"shared memory": 0, "blocks per SM": 12.5, "warps per SM": 100.0, "grid": [1350, 1, 1], "block": [256, 1, 1], '
-          '"est. achieved occupancy %%": 75}}')
-FLOW = '{"ph": "s", "id": %d, "pid": 4711, "tid": 4711, "ts": %d.%03d, "cat": "ac2g", "name": "ac2g"}'
-NAMES = ["mm", "addmm", "relu", "batch_norm", "convolution", "add_", "threshold_backward", "native_batch_norm_backward"]
-KERNELS = [f"void at::native::vectorized_elementwise_kernel<{k}, at::native::FillFunctor<float>, at::detail::Array<char*, 1> >(int)"
-           for k in range(30)]
-
-
-def write_trace(path: pathlib.Path, size: int) -> int:
-    """Steps until the file has `size` bytes. Returns the number of events."""
-    events, now, number, step = 0, 1000, 0, 0
-    with path.open("w", buffering=1 << 20) as out:
-        out.write('{"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1000}, "traceEvents": [\n')
-        first, written = True, 0
-        while written < size:
-            lines, begin = [], now
-            for k in range(600):
-                number += 1
-                lines.append(OPERATOR % (NAMES[k % 8], now, number % 1000, 18, number, number, number))
-                lines.append(LAUNCH % (now + 5, number % 1000, number, number))
-                lines.append(FLOW % (number, now + 5, number % 1000))
-                collective = k % 60 == 59
-                lines.append(KERNEL % ("ncclDevKernel_AllReduce_Sum_f32_RING_LL" if collective else KERNELS[k % 30],
-                                       20 if collective else 7, now + 12, number % 1000, 60 if collective else 14, number,
-                                       20 if collective else 7, number))
-                now += 20
-            lines.append('{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#%d", "pid": 4711, "tid": 4711, "ts": %d.000, "dur": %d.000}'
-                         % (step, begin, now - begin))
-            step += 1
-            text = ",\n".join(lines)
-            out.write(text if first else ",\n" + text)
-            written += len(text)
-            first = False
-            events += len(lines)
-        out.write("\n]}\n")
-    return events
-
 
 def run(command: list[str]) -> dict[str, float]:
     begin = time.monotonic()
@@ -73,6 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--gigabytes", type=float, default=10)
+    parser.add_argument("--operators", type=int, default=3, help="nested around each launch: the fewer, the more of the file is events of a device")
     parser.add_argument("--ranks", type=int, default=1000)
     parser.add_argument("--rank-mb", type=float, default=35)
     arguments = parser.parse_args()
@@ -88,9 +47,8 @@ def main() -> int:
 
     if arguments.gigabytes > 0:
         large = arguments.folder / "large.json"
-        events = write_trace(large, int(arguments.gigabytes * 1e9))
+        print(f"{large.name}: {write_trace(large, int(arguments.gigabytes * 1e9), arguments.operators)}")
         megabytes = large.stat().st_size / 1e6
-        print(f"{large.name}: {events} events")
         measure("summary, one core", megabytes, ["taskset", "-c", "0", flatout, "trace", "summary", "--json", str(large)])
         measure("summary", megabytes, [flatout, "trace", "summary", "--json", str(large)])
         measure("slice", megabytes, [flatout, "trace", "slice", str(large), "--step", "3-5", "-o", str(arguments.folder / "slice.json")])

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/processors.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -142,8 +143,6 @@ std::string trace_file(const std::string& path) {
              : path;
 }
 
-unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
-
 /// Calls work(i) for i below `count`, on all cores.
 template <class Work>
 void for_all(size_t count, Work&& work) {
@@ -152,7 +151,8 @@ void for_all(size_t count, Work&& work) {
     for (size_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min<size_t>(cores(), count); ++i) threads.emplace_back(run);
+  for (size_t i = 1; i < std::min<size_t>(allowed_processors(), count); ++i)
+    threads.emplace_back(run);
   run();
   for (std::thread& thread : threads) thread.join();
 }
@@ -217,7 +217,7 @@ int summary(const Usage& usage, const std::vector<std::string>& arguments) {
   std::vector<One> all(files);
   timeline::TraceOptions options;
   options.shapes = settings->shapes;
-  options.threads = files == 1 ? cores() : 1;
+  options.threads = files == 1 ? allowed_processors() : 1;
   for_all(files, [&](size_t i) {
     auto trace = timeline::import_trace(trace_file(settings->positional[i]), options);
     if (!trace.ok()) {
@@ -225,11 +225,13 @@ int summary(const Usage& usage, const std::vector<std::string>& arguments) {
       return;
     }
     trace->file = settings->positional[i];
+    std::vector<model::HtaSummary> hta;
+    if (settings->compat == "hta") hta = timeline::hta_summary(timeline::TraceIndex(*trace));
     if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
     const timeline::TraceIndex index(*trace);
     all[i].summary = timeline::summarize(index);
     if (page) all[i].picture = timeline::draw(index, *all[i].summary, kMostSlices / files);
-    if (settings->compat == "hta") all[i].summary->hta = timeline::hta_summary(index);
+    all[i].summary->hta = std::move(hta);
   });
   std::vector<model::TraceSummary> traces;
   std::vector<model::TracePicture> pictures;
@@ -268,7 +270,7 @@ int diff(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   timeline::TraceOptions options;
   options.shapes = true;
-  options.threads = cores();
+  options.threads = allowed_processors();
   auto a = timeline::import_trace(trace_file(settings->positional[0]), options);
   if (!a.ok()) return fail(a.error());
   auto b = timeline::import_trace(trace_file(settings->positional[1]), options);
@@ -332,7 +334,7 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   if (!*chrome || windowed || format == "perfetto") {
     timeline::TraceOptions options;
     options.host_slices = UINT64_MAX;
-    options.threads = cores();
+    options.threads = allowed_processors();
     // Events are copied from the file itself: its columns only say where the window is.
     options.steps_only = *chrome && format == "chrome";
     auto read = timeline::import_trace(input, options);

@@ -8,27 +8,40 @@ namespace {
 
 constexpr size_t kBlock = 64 << 10;
 
-// Eight bytes at a time; multiply and fold as in wyhash. Not for hostile keys in a server: a trace
-// that collides on purpose makes its own import slow.
+// Eight bytes at a time in two lanes, which the processor does at once; multiply and fold as in
+// wyhash. Not for hostile keys in a server: a trace that collides on purpose makes its own import
+// slow.
+uint64_t mix(uint64_t h, uint64_t word) {
+  const unsigned __int128 product =
+      static_cast<unsigned __int128>(h ^ word) * 0xA0761D6478BD642Full;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+uint64_t word_at(const char* p) {
+  uint64_t word;
+  std::memcpy(&word, p, 8);
+  return word;
+}
+
 uint32_t hash_of(std::string_view text) {
-  uint64_t h = 0x9E3779B97F4A7C15ull ^ text.size();
+  uint64_t h = 0x9E3779B97F4A7C15ull ^ text.size(), other = 0xE7037ED1A0B428DBull;
   const char* p = text.data();
   size_t left = text.size();
-  const auto mix = [&h](uint64_t word) {
-    const unsigned __int128 product =
-        static_cast<unsigned __int128>(h ^ word) * 0xA0761D6478BD642Full;
-    h = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-  };
-  for (; left >= 8; p += 8, left -= 8) {
-    uint64_t word;
-    std::memcpy(&word, p, 8);
-    mix(word);
+  for (; left >= 16; p += 16, left -= 16) {
+    h = mix(h, word_at(p));
+    other = mix(other, word_at(p + 8));
+  }
+  if (left >= 8) {
+    h = mix(h, word_at(p));
+    p += 8;
+    left -= 8;
   }
   if (left > 0) {
     uint64_t word = 0;
     std::memcpy(&word, p, left);
-    mix(word ^ (uint64_t{left} << 56));
+    other = mix(other, word ^ (uint64_t{left} << 56));
   }
+  h = mix(h, other);
   return static_cast<uint32_t>(h ^ (h >> 32));
 }
 

@@ -178,6 +178,19 @@ struct HtaSummary {
   int64_t kernel_time = 0, idle_time = 0, compute_time = 0, non_compute_time = 0;
   int64_t communication_time = 0, overlap = 0;
   uint64_t launches = 0;
+
+  /// As pandas describes a column of values.
+  struct Description {
+    uint64_t count = 0;
+    double mean = 0, min = 0, quartile1 = 0, median = 0, quartile3 = 0, max = 0;
+    std::optional<double> deviation;  // of one value there is none
+  };
+  struct Stream {
+    int64_t stream = 0;
+    int64_t host_wait = 0, kernel_wait = 0, other = 0;  // ns; negative where events overlap
+    std::optional<Description> queue;  // its length after each launch and each begin
+  };
+  std::vector<Stream> streams;
 };
 
 struct TraceSummary {

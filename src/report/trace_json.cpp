@@ -156,6 +156,18 @@ Json damage_value(const TraceDamage& d) {
           {"unpaired", d.unpaired}, {"left_out", d.dropped},      {"text", to_utf8(d.text)}};
 }
 
+// By pandas' names.
+Json description_value(const HtaSummary::Description& d) {
+  return {{"count", d.count},
+          {"mean", rounded(d.mean, 6)},
+          {"std", d.deviation ? Json(rounded(*d.deviation, 6)) : Json(nullptr)},
+          {"min", d.min},
+          {"25%", d.quartile1},
+          {"50%", d.median},
+          {"75%", d.quartile3},
+          {"max", d.max}};
+}
+
 Json trace_value(const TraceSummary& t) {
   Json out;
   out["format"] = t.format;
@@ -203,6 +215,13 @@ Json trace_value(const TraceSummary& t) {
                                                   2)
                                         : Json(nullptr);
     hta["launches"] = h.launches;
+    for (const HtaSummary::Stream& stream : h.streams) {
+      const std::string id = std::to_string(stream.stream);
+      hta["idle_time_breakdown"][id] = {{"host_wait", us(stream.host_wait)},
+                                        {"kernel_wait", us(stream.kernel_wait)},
+                                        {"other", us(stream.other)}};
+      if (stream.queue) hta["queue_length_summary"][id] = description_value(*stream.queue);
+    }
   }
   if (t.path) out["critical_path"] = path_value(*t.path);
   out["launches"] = t.launches;

@@ -102,15 +102,9 @@ class Workers {
     }
   }
   static void read(Piece& piece) {
-    const auto source = memory_source(piece.view());
-    auto report =
-        scan_chrome(*source, piece.builder,
-                    piece.offset == 0 ? ScanFrom::kStart : ScanFrom::kInList, piece.offset);
-    if (report.ok()) {
-      piece.report = *report;
-    } else {
-      piece.report.bad_events = 1;  // a value beyond all bounds
-    }
+    piece.report =
+        scan_chrome_text(piece.view(), piece.builder,
+                         piece.offset == 0 ? ScanFrom::kStart : ScanFrom::kInList, piece.offset);
   }
 
   std::mutex mutex_;
@@ -180,8 +174,7 @@ Result<std::optional<ChunkedImport>> import_chunks(ByteSource& source, const Tra
     FLATOUT_TRY(more, fill(source, piece->text, std::max(chunk, piece->text.size() + chunk / 2)));
     if (!more && offset == 0) {
       // All of it is one piece: nothing to join, and damage is dealt with on the way.
-      const auto memory = memory_source(piece->view());
-      FLATOUT_TRY(out.report, scan_chrome(*memory, out.builder));
+      out.report = scan_chrome_text(piece->view(), out.builder);
       return std::optional<ChunkedImport>(std::move(out));
     }
     piece->last = !more;
@@ -191,6 +184,7 @@ Result<std::optional<ChunkedImport>> import_chunks(ByteSource& source, const Tra
       const size_t left = piece->text.size() - cut;
       rest = model::Column<char>();
       std::copy_n(piece->text.begin() + cut, left, rest.extend(left));
+      std::fill_n(piece->text.begin() + cut, scan::kScanPadding, '\0');
       piece->text.resize_down(cut);
     }
     offset += piece->text.size();

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "timeline/chrome_layout.h"
 #include "timeline/json_scan.h"
 
 namespace flatout::timeline {
@@ -21,8 +22,11 @@ enum class Step : uint8_t { kDone, kMore, kBad };
 // A window on the source: [begin, end) is what was read and not used yet, padded with zeros.
 class Window {
  public:
-  explicit Window(ByteSource& source, uint64_t offset) : source_(source), offset_(offset) {}
-  ~Window() { std::free(data_); }
+  Window(ByteSource& source, uint64_t offset) : source_(&source), offset_(offset) {}
+  /// All of it is there, and padded.
+  Window(std::string_view text, uint64_t offset)
+      : offset_(offset), data_(text.data()), end_(text.size()), at_end_(true) {}
+  ~Window() { std::free(own_); }
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
@@ -46,39 +50,42 @@ class Window {
       capacity_ = wanted + scan::kScanPadding;
       char* const data = static_cast<char*>(std::malloc(capacity_));
       if (data == nullptr) return Error{Code::kFull, "out of memory", ""};
-      if (kept > 0) std::memcpy(data, data_ + begin_, kept);
-      std::free(data_);
-      data_ = data;
+      if (kept > 0) std::memcpy(data, own_ + begin_, kept);
+      std::free(own_);
+      data_ = own_ = data;
     } else if (begin_ > 0 && kept > 0) {
-      std::memmove(data_, data_ + begin_, kept);
+      std::memmove(own_, own_ + begin_, kept);
     }
     offset_ += begin_;
     begin_ = 0;
     end_ = kept;
     while (end_ < wanted) {
-      FLATOUT_TRY(const size_t got, source_.read(data_ + end_, wanted - end_));
+      FLATOUT_TRY(const size_t got, source_->read(own_ + end_, wanted - end_));
       if (got == 0) {
         at_end_ = true;
         break;
       }
       end_ += got;
     }
-    std::memset(data_ + end_, 0, scan::kScanPadding);
+    std::memset(own_ + end_, 0, scan::kScanPadding);
     return end_ > kept;
   }
 
  private:
-  ByteSource& source_;
+  ByteSource* source_ = nullptr;
   uint64_t offset_;  // of data_[0]
-  char* data_ = nullptr;
+  const char* data_ = nullptr;
+  char* own_ = nullptr;  // data_, but where the text is somebody else's
   size_t begin_ = 0, end_ = 0, capacity_ = 0;
   bool at_end_ = false;
 };
 
 class Scanner {
  public:
-  Scanner(ByteSource& source, ChromeSink& sink, uint64_t offset)
-      : window_(source, offset), sink_(sink), first_(offset) {}
+  /// `text`: a ByteSource or padded text.
+  template <class Text>
+  Scanner(Text& text, ChromeSink& sink, uint64_t offset)
+      : window_(text, offset), sink_(sink), first_(offset) {}
 
   Result<ScanReport> run(ScanFrom from) {
     if (from == ScanFrom::kStart) {
@@ -319,6 +326,7 @@ class Scanner {
   Step event(const char* const begin) {
     const char* const end = window_.end();
     ChromeEvent e;
+    if (const char* const stop = layouts_.read(begin, end, e)) return take(e, begin, stop);
     const char* p = begin + 1;
     bool ignored = false;
     for (;;) {
@@ -393,18 +401,24 @@ class Scanner {
       if (step != Step::kDone) return step;
     }
     ++p;
-    e.text = {begin, static_cast<size_t>(p - begin)};
+    if (!e.bad_number) layouts_.learn({begin, static_cast<size_t>(p - begin)});
+    return take(e, begin, p);
+  }
+
+  Step take(ChromeEvent& e, const char* begin, const char* stop) {
+    e.text = {begin, static_cast<size_t>(stop - begin)};
     e.offset = window_.offset_of(begin);
     ++report_.events;
     report_.list_end = e.offset + e.text.size();
     sink_.event(e);
-    window_.use(p);
+    window_.use(stop);
     return Step::kDone;
   }
 
   Window window_;
   ChromeSink& sink_;
   uint64_t first_;
+  EventLayouts layouts_;
   ScanReport report_;
   bool done_ = false;
 };
@@ -414,6 +428,13 @@ class Scanner {
 Result<ScanReport> scan_chrome(ByteSource& source, ChromeSink& sink, ScanFrom from,
                                uint64_t offset) {
   return Scanner(source, sink, offset).run(from);
+}
+
+ScanReport scan_chrome_text(std::string_view padded, ChromeSink& sink, ScanFrom from,
+                            uint64_t offset) {
+  auto report = Scanner(padded, sink, offset).run(from);
+  FLATOUT_CHECK(report.ok());  // there is no source that fails
+  return *report;
 }
 
 bool looks_like_chrome(std::string_view head) {

@@ -21,8 +21,12 @@ struct ChromeEvent {
   std::string_view name, category;  // content of the strings as they stand in the file
   std::string_view pid, tid, id;    // as they stand, without quotes
   std::string_view args;            // "{...}"; empty: none
-  std::string_view text;            // the whole event
-  uint64_t offset = 0;              // of the event in the unpacked file
+  // What is asked for most in `args`, as it stands there without quotes, and empty where it is not;
+  // so only with `arguments_known`.
+  std::string_view correlation, device, stream, bytes;
+  bool arguments_known = false;
+  std::string_view text;  // the whole event
+  uint64_t offset = 0;    // of the event in the unpacked file
   uint64_t args_offset() const { return offset + static_cast<uint64_t>(args.data() - text.data()); }
 };
 
@@ -54,6 +58,10 @@ enum class ScanFrom : uint8_t {
 /// Errors: what the source says, and kFull for a single value larger than 256 MiB.
 Result<ScanReport> scan_chrome(ByteSource& source, ChromeSink& sink,
                                ScanFrom from = ScanFrom::kStart, uint64_t offset = 0);
+
+/// The same of text in memory, where it is read in place: it must be padded (json_scan.h).
+ScanReport scan_chrome_text(std::string_view padded, ChromeSink& sink,
+                            ScanFrom from = ScanFrom::kStart, uint64_t offset = 0);
 
 /// Whether text that begins so may be a Chrome trace.
 bool looks_like_chrome(std::string_view head);

@@ -13,6 +13,12 @@ std::vector<Interval64>::const_iterator first_after(const Intervals& set, int64_
 
 }  // namespace
 
+void Intervals::forget(int64_t time) {
+  auto at = all_.begin();
+  for (; at != all_.end() && at->end <= time; ++at) length_ -= at->end - at->begin;
+  all_.erase(all_.begin(), at);
+}
+
 Intervals unite(std::vector<Interval64> pieces) {
   std::sort(pieces.begin(), pieces.end(),
             [](const Interval64& a, const Interval64& b) { return a.begin < b.begin; });

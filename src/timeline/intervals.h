@@ -26,6 +26,8 @@ class Intervals {
     length_ += end - begin;
     all_.push_back({begin, end});
   }
+  /// Drops what is over at `time`.
+  void forget(int64_t time);
   int64_t length() const { return length_; }
   const std::vector<Interval64>& all() const { return all_; }
   bool empty() const { return all_.empty(); }

@@ -1,13 +1,13 @@
 #include "timeline/trace_analysis.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "timeline/critical_path.h"
 #include "timeline/trace_gaps.h"
 #include "timeline/trace_host.h"
 #include "timeline/trace_launches.h"
 #include "timeline/trace_owners.h"
+#include "timeline/trace_times.h"
 
 namespace flatout::timeline {
 
@@ -17,75 +17,35 @@ namespace {
 
 using DeviceEvents = std::vector<TraceIndex::DeviceEvent>;
 
-struct DeviceSets {
-  Intervals busy, compute, communication, memory;
-  Intervals working;      // anything but copies from and to the host
-  Intervals host_copies;  // these
-};
+constexpr uint32_t kNoRow = 0xFFFFFFFF;
+constexpr size_t kTypes = 3;  // of kernels
 
-bool with_host(std::string_view name) {
-  for (const std::string_view way : {"HtoD", "DtoH", "HostToDevice", "DeviceToHost"})
-    if (name.find(way) != std::string_view::npos) return true;
-  return false;
-}
-
-DeviceSets sets_of(const TraceIndex& index, const DeviceEvents& events) {
+/// `row_of`: kNoRow for each name and type, and so again afterwards: there may be many devices.
+void add_kernels(const TraceIndex& index, const DeviceEvents& events, std::vector<uint32_t>& row_of,
+                 DeviceSummary& out) {
   const Trace& trace = index.trace();
-  DeviceSets sets;
-  for (const auto& [start, event, launch] : events) {
-    const int64_t end = trace.end(event);
-    sets.busy.add(start, end);
-    const bool host_copy =
-        trace.kind[event] == EventKind::kMemcpy && with_host(trace.name_of(event));
-    (host_copy ? sets.host_copies : sets.working).add(start, end);
-    switch (index.type(event)) {
-      case KernelType::kCompute:
-        sets.compute.add(start, end);
-        break;
-      case KernelType::kCommunication:
-        sets.communication.add(start, end);
-        break;
-      case KernelType::kMemory:
-        sets.memory.add(start, end);
-        break;
-    }
-  }
-  return sets;
-}
-
-DeviceTimes times_of(const DeviceSets& sets, int64_t begin, int64_t end) {
-  DeviceTimes t;
-  t.span = end - begin;
-  t.busy = overlap(sets.busy, begin, end);
-  t.compute = overlap(sets.compute, begin, end);
-  t.communication = overlap(sets.communication, begin, end);
-  t.memory = overlap(sets.memory, begin, end);
-  t.overlap = overlap(sets.communication, sets.compute, begin, end);
-  t.exposed_copies =
-      overlap(sets.host_copies, begin, end) - overlap(sets.host_copies, sets.working, begin, end);
-  return t;
-}
-
-void add_kernels(const TraceIndex& index, const DeviceEvents& events, DeviceSummary& out) {
-  const Trace& trace = index.trace();
-  std::unordered_map<uint64_t, size_t> known;  // name and type
+  const auto slot = [&](EventId event) {
+    return size_t{trace.name[event]} * kTypes + static_cast<size_t>(index.type(event));
+  };
   struct Row {
     EventId event;
     KernelStat stat;
   };
   std::vector<Row> rows;
   for (const auto& [start, event, launch] : events) {
-    const KernelType type = index.type(event);
-    const uint64_t key = uint64_t{trace.name[event]} << 2 | static_cast<uint64_t>(type);
-    const auto [at, is_new] = known.try_emplace(key, rows.size());
-    if (is_new) rows.push_back({event, {type, "", 0, INT64_MIN, INT64_MAX, 0}});
-    KernelStat& stat = rows[at->second].stat;
+    uint32_t& row = row_of[slot(event)];
+    if (row == kNoRow) {
+      row = static_cast<uint32_t>(rows.size());
+      rows.push_back({event, {index.type(event), "", 0, INT64_MIN, INT64_MAX, 0}});
+    }
+    KernelStat& stat = rows[row].stat;
     const int64_t duration = trace.duration[event];
     stat.sum += duration;
     stat.max = std::max(stat.max, duration);
     stat.min = std::min(stat.min, duration);
     ++stat.count;
   }
+  for (const Row& row : rows) row_of[slot(row.event)] = kNoRow;
   std::stable_sort(rows.begin(), rows.end(),
                    [](const Row& a, const Row& b) { return a.stat.sum > b.stat.sum; });
   for (Row& row : rows) {
@@ -119,9 +79,15 @@ void add_copies(const TraceIndex& index, const DeviceEvents& events, DeviceSumma
 
 constexpr int64_t kLongGap = 1'000'000;
 
-using WaitsByThread = std::map<TrackId, Intervals>;  // by the thread that launched what came next
+/// Waits for a thread that launched what came next.
+struct HostWaits {
+  int64_t length = 0;  // of all
+  Intervals near;      // those in the window that is looked at closely
+};
+using WaitsByThread = std::map<TrackId, HostWaits>;
 
-WaitsByThread blame_gaps(const TraceIndex& index, const DeviceEvents& events, DeviceSummary& out) {
+WaitsByThread blame_gaps(const TraceIndex& index, const Window& window, const DeviceEvents& events,
+                         DeviceSummary& out) {
   WaitsByThread host_waits;
   for_each_gap(index, events, [&](const DeviceGap& gap) {
     ++out.gaps;
@@ -132,7 +98,11 @@ WaitsByThread blame_gaps(const TraceIndex& index, const DeviceEvents& events, De
         out.collective_wait += overlap(index.collectives(), gap.begin, gap.end);
         out.idle.input_wait += gap.input;
         out.idle.host_wait += length - gap.input;
-        host_waits[index.trace().track[gap.launch]].add(gap.begin, gap.end);
+        {
+          HostWaits& waits = host_waits[index.trace().track[gap.launch]];
+          waits.length += length;
+          if (gap.begin < window.end && gap.end > window.begin) waits.near.add(gap.begin, gap.end);
+        }
         if (gap.blame == GapBlame::kSync) {
           out.sync_wait += length - gap.input;
         } else if (length < kLongGap) {
@@ -154,25 +124,24 @@ WaitsByThread blame_gaps(const TraceIndex& index, const DeviceEvents& events, De
 }
 
 DeviceSummary summarize_device(const TraceIndex& index, int64_t device, const DeviceEvents& events,
-                               const DeviceSets& sets, const Window& window) {
+                               const Window& window, std::vector<uint32_t>& row_of,
+                               std::vector<TraceStepSummary>& steps) {
   const Trace& trace = index.trace();
   DeviceSummary out;
   out.device = device;
   const auto name = trace.device_names.find(device);
   if (name != trace.device_names.end()) out.name = name->second;
-  int64_t end = INT64_MIN;
-  for (const auto& e : events) end = std::max(end, trace.end(e.event));
   out.begin = events.front().start;
-  out.times = times_of(sets, out.begin, end);
-  const WaitsByThread host_waits = blame_gaps(index, events, out);
+  out.times = divide_time(index, device, events, steps);
+  const WaitsByThread host_waits = blame_gaps(index, window, events, out);
   for (const auto& [thread, waits] : host_waits) {
     // Threads that hardly matter would each cost a pass over all events.
-    if (waits.length() * 20 > out.times.span)
-      add_use(out.host, host_use(index, thread, window, waits));
+    if (waits.length * 20 > out.times.span)
+      add_use(out.host, host_use(index, thread, window, waits.near));
   }
   out.streams = summarize_streams(index, events);
   add_launches(index, events, out.launch);
-  add_kernels(index, events, out);
+  add_kernels(index, events, row_of, out);
   find_owners(index, window, events, out);
   add_copies(index, events, out);
   return out;
@@ -258,16 +227,14 @@ TraceSummary summarize(const TraceIndex& index) {
   const TrackId thread = training_thread(index);
   out.begin = window.begin;
   summarize_host(index, thread, window, out.host);
+  std::vector<uint32_t> row_of(trace.strings.size() * kTypes, kNoRow);
   for (const auto& [device, events] : index.devices()) {
     out.device_events += events.size();
     for (const auto& [start, event, launch] : events) {
       if (index.type(event) == KernelType::kCommunication)
         out.collectives.push_back({start, trace.end(event), std::string(trace.name_of(event))});
     }
-    const DeviceSets sets = sets_of(index, events);
-    out.devices.push_back(summarize_device(index, device, events, sets, window));
-    for (TraceStepSummary& step : out.steps)
-      step.devices[device] = times_of(sets, step.begin, step.begin + step.wall);
+    out.devices.push_back(summarize_device(index, device, events, window, row_of, out.steps));
   }
   return out;
 }

@@ -82,7 +82,15 @@ EventKind kind_of_device_name(std::string_view name) {
 }
 
 uint16_t TraceBuilder::category(std::string_view name) {
-  if (have_last_category_ && name == last_category_) return last_category_id_;
+  // Categories take turns: each has a place where it is looked for first.
+  const size_t place = name.empty()
+                           ? 0
+                           : (name.size() * 5 + static_cast<unsigned char>(name[name.size() / 2])) %
+                                 recent_categories_.size();
+  if (const uint16_t recent = recent_categories_[place];
+      recent < trace_.categories.size() && trace_.categories[recent] == name) {
+    return recent;
+  }
   size_t id = 0;
   while (id < trace_.categories.size() && trace_.categories[id] != name) ++id;
   if (id == trace_.categories.size()) {
@@ -92,10 +100,7 @@ uint16_t TraceBuilder::category(std::string_view name) {
     category_kinds_.push_back(kind_of_category(name));
     category_counts_.push_back(0);
   }
-  last_category_ = name;
-  last_category_id_ = static_cast<uint16_t>(id);
-  have_last_category_ = true;
-  return last_category_id_;
+  return recent_categories_[place] = static_cast<uint16_t>(id);
 }
 
 uint64_t TraceBuilder::key_of(std::string_view word) {
@@ -120,6 +125,10 @@ TrackId TraceBuilder::track(std::string_view pid, std::string_view tid) {
 }
 
 TrackId TraceBuilder::stream(int64_t device, int64_t stream) {
+  if (last_stream_ != kNoEvent && trace_.tracks[last_stream_].device == device &&
+      trace_.tracks[last_stream_].stream == stream) {
+    return last_stream_;
+  }
   const auto [at, is_new] =
       streams_.try_emplace({static_cast<uint64_t>(device), static_cast<uint64_t>(stream)},
                            static_cast<TrackId>(trace_.tracks.size()));
@@ -130,7 +139,7 @@ TrackId TraceBuilder::stream(int64_t device, int64_t stream) {
     track.stream = stream;
     trace_.tracks.push_back(std::move(track));
   }
-  return at->second;
+  return last_stream_ = at->second;
 }
 
 uint32_t TraceBuilder::correlation_of(std::string_view value) {
@@ -214,7 +223,10 @@ void TraceBuilder::slice(const ChromeEvent& e, uint16_t category_id, EventKind k
     }
   }
   uint32_t correlation = 0;
-  if (kind == EventKind::kRuntime) {
+  const bool correlated = kind == EventKind::kRuntime || kind == EventKind::kSync;
+  if (correlated && e.arguments_known) {
+    correlation = correlation_of(e.correlation);
+  } else if (correlated) {
     scan::members(e.args, [&](std::string_view key, std::string_view value) {
       if (key != "correlation") return true;
       correlation = correlation_of(value);
@@ -248,7 +260,7 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
   const auto id = static_cast<EventId>(trace_.size());
   // Collectives say more about themselves, and say it last.
   const bool all = kernel_says_more(e.name);
-  scan::members(e.args, [&](std::string_view key, std::string_view value) {
+  const auto argument = [&](std::string_view key, std::string_view value) {
     switch (key.size()) {
       case 5:
         if (key == "bytes") bytes = parse_number<uint64_t>(scan::unquoted(value));
@@ -261,6 +273,7 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
         if (key == "correlation") correlation = correlation_of(value);
         break;
       default:
+        if (!all) break;
         if (key == "Collective name") {
           is_collective = true;
           collective.name = trace_.strings.intern(scan::unquoted(value));
@@ -275,7 +288,15 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
     }
     return all || !device || !on_stream || correlation == 0 ||
            (kind != EventKind::kKernel && !bytes);
-  });
+  };
+  if (e.arguments_known && !all) {
+    correlation = correlation_of(e.correlation);
+    device = integer(e.device);
+    on_stream = integer(e.stream);
+    bytes = parse_number<uint64_t>(e.bytes);
+  } else {
+    scan::members(e.args, argument);
+  }
   if (!device) device = parse_number<int64_t>(e.pid);
   if (!on_stream) {
     std::string_view tid = e.tid;

@@ -2,6 +2,7 @@
 // found, begins and ends paired.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -98,12 +99,10 @@ class TraceBuilder : public ChromeSink {
   model::Trace trace_;
   std::vector<model::EventKind> category_kinds_;
   std::vector<uint64_t> category_counts_;
-  std::string last_category_;
-  uint16_t last_category_id_ = 0;
-  bool have_last_category_ = false;
+  std::array<uint16_t, 32> recent_categories_{};
   std::unordered_map<TrackKey, model::TrackId, TrackKeyHash> tracks_, streams_;
   std::string last_pid_, last_tid_;
-  model::TrackId last_track_ = model::kNoEvent;
+  model::TrackId last_track_ = model::kNoEvent, last_stream_ = model::kNoEvent;
   std::unordered_map<std::string, std::string> process_names_;  // by pid
   std::unordered_map<uint64_t, uint32_t> large_correlations_;
   std::vector<std::vector<model::EventId>> open_;  // by track: slices begun and not ended

@@ -162,6 +162,76 @@ TEST(TraceGolden, ThirdPartiesTracesHaveTheReferencesNumbers) {
   EXPECT_GT(compare_sets(folder), 0u);
 }
 
+// HTA sorts by time with a sort that is not stable: where launches and begins of a stream fall on
+// the same moment its queue's length there is any of several. By how much all of them together may
+// differ.
+uint64_t chance(const TraceIndex& index, int64_t stream) {
+  const model::Trace& trace = index.trace();
+  const auto time = [&](model::EventId e) {
+    return trace.epoch_times ? on_quarter_microseconds(trace.start[e]) : trace.start[e];
+  };
+  std::map<int64_t, std::pair<uint64_t, uint64_t>> moments;  // launches, begins
+  for (const auto& [device, events] : index.devices()) {
+    for (const auto& e : events) {
+      if (trace.track_of(e.event).stream != stream || e.launch == model::kNoEvent) continue;
+      ++moments[time(e.launch)].first;
+      ++moments[time(e.event)].second;
+    }
+  }
+  uint64_t out = 0;
+  for (const auto& [at, both] : moments)
+    out += 2 * both.first * both.second;  // L + 1, L or L - 1, L
+  return out;
+}
+
+// Idle times and queues of each stream, as HTA's own tables have them.
+void compare_streams(const Json& results, int rank, const TraceIndex& index,
+                     const model::HtaSummary& ours, bool with_idle, size_t& certain_queues) {
+  const auto stream = [&](const Json& row) {
+    for (const auto& s : ours.streams)
+      if (s.stream == row["stream"].get<int64_t>()) return s;
+    ADD_FAILURE() << "no stream " << row["stream"];
+    return model::HtaSummary::Stream{};
+  };
+  const Json idle = results.value("idle_time_breakdown", Json::array({Json::array()}));
+  // Events without a launch are joined with whatever comes first in the file (its bug 6).
+  std::set<int64_t> unlaunched;
+  for (const auto& [device, events] : index.devices()) {
+    for (const auto& e : events)
+      if (e.launch == model::kNoEvent) unlaunched.insert(index.trace().track_of(e.event).stream);
+  }
+  for (const Json& row : idle[0]) {
+    if (row["rank"] != rank || !with_idle || unlaunched.count(row["stream"].get<int64_t>()) != 0)
+      continue;
+    const auto s = stream(row);
+    const std::string category = row["idle_category"];
+    const int64_t time = category == "host_wait"     ? s.host_wait
+                         : category == "kernel_wait" ? s.kernel_wait
+                                                     : s.other;
+    EXPECT_NEAR(row["idle_time"].get<double>(), static_cast<double>(time) * 1e-3, 0.02)
+        << row["stream"] << " " << category;
+  }
+  const Json queues = results.value("queue_length_summary", Json::array());
+  for (const Json& row : queues) {
+    if (row["rank"] != rank) continue;
+    const auto s = stream(row);
+    ASSERT_TRUE(s.queue) << row["stream"];
+    EXPECT_EQ(row["queue_length_count"].get<double>(), static_cast<double>(s.queue->count));
+    const uint64_t ties = chance(index, s.stream);
+    EXPECT_NEAR(row["queue_length_mean"].get<double>(), s.queue->mean,
+                1e-6 + static_cast<double>(ties) / static_cast<double>(s.queue->count))
+        << row["stream"];
+    if (ties > 0) continue;
+    ++certain_queues;
+    EXPECT_NEAR(row["queue_length_std"].get<double>(), s.queue->deviation.value_or(0), 1e-6);
+    EXPECT_EQ(row["queue_length_min"].get<double>(), s.queue->min);
+    EXPECT_EQ(row["queue_length_25%"].get<double>(), s.queue->quartile1);
+    EXPECT_EQ(row["queue_length_50%"].get<double>(), s.queue->median);
+    EXPECT_EQ(row["queue_length_75%"].get<double>(), s.queue->quartile3);
+    EXPECT_EQ(row["queue_length_max"].get<double>(), s.queue->max);
+  }
+}
+
 // HTA's figures by its own definitions, where its listed bugs do not bite (DEFINITIONS.md beside
 // the traces): it rounds to two digits, calls MTIA's names OTHER, and takes more of these sets'
 // events for work than we know how to tell.
@@ -171,7 +241,7 @@ TEST(TraceGolden, CompatibleFiguresAreHtasOwn) {
     GTEST_SKIP() << "FLATOUT_TRACES names no folder with traces and golden numbers";
   const std::set<std::string> different = {"hta_mtia_inference", "tl_eager_b200",
                                            "tl_compile_triton", "tl_vllm_capture"};
-  size_t sets = 0;
+  size_t sets = 0, certain_queues = 0;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string set = entry.path().filename().string();
     if (!fs::exists(entry.path() / "golden_hta_full.json") || different.count(set) != 0) continue;
@@ -185,17 +255,23 @@ TEST(TraceGolden, CompatibleFiguresAreHtasOwn) {
         if (rank == std::to_string(row["rank"].get<int>())) file = name.get<std::string>();
       const auto trace = import_trace((entry.path() / file).string());
       ASSERT_TRUE(trace.ok()) << file;
-      const auto ours = hta_summary(TraceIndex(*trace));
+      const TraceIndex index(*trace);
+      const auto ours = hta_summary(index);
       ASSERT_EQ(ours.size(), 1u);
       const auto percent = [&](int64_t part) {
         return 100.0 * static_cast<double>(part) / static_cast<double>(ours[0].kernel_time);
       };
       EXPECT_NEAR(row["idle_time_pctg"].get<double>(), percent(ours[0].idle_time), 0.0151);
       EXPECT_NEAR(row["compute_time_pctg"].get<double>(), percent(ours[0].compute_time), 0.0151);
+      // Of recordings with waits (cuda_sync) its table of idle times is not what its own rule gives
+      // for the file, by up to 0.6 ms of 16 s; why is not known.
+      compare_streams(golden["results"], row["rank"].get<int>(), index, ours[0],
+                      !set.starts_with("hta_cp_"), certain_queues);
       ++sets;
     }
   }
   EXPECT_GT(sets, 0u);
+  EXPECT_GT(certain_queues, 0u);
 }
 
 struct Truth {

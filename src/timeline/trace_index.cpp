@@ -76,19 +76,29 @@ KernelType kernel_type(std::string_view name, std::string_view category) {
   return KernelType::kCompute;
 }
 
+namespace {
+
+// From 2006 to 2041 doubles of microseconds lie 1/4 apart, those of nanoseconds 256; both are
+// rounded to even.
+bool in_our_time(int64_t ns) {
+  return ns >= 1'152'921'504'606'846'976 && ns <= 2'251'799'813'685'000'000;
+}
+
+int64_t nearest(int64_t value, int64_t unit) {
+  const int64_t below = value / unit, rest = value % unit * 2;
+  return rest > unit || (rest == unit && below % 2 != 0) ? below + 1 : below;
+}
+
+}  // namespace
+
+int64_t on_quarter_microseconds(int64_t ns) {
+  return in_our_time(ns) ? nearest(ns * 4, 1000) * 250 : ns;
+}
+
 int64_t on_double_grid(int64_t ns) {
-  // From 2006 to 2041 doubles of microseconds lie 1/4 apart, those of nanoseconds 256; both are
-  // rounded to even.
-  constexpr int64_t kFirst = 1'152'921'504'606'846'976, kLast = 2'251'799'813'685'000'000;
-  if (ns < kFirst || ns > kLast) {
-    const auto us = static_cast<double>(static_cast<long double>(ns) / 1000);
-    return std::llround(us * 1000);
-  }
-  const auto nearest = [](int64_t value, int64_t unit) {
-    const int64_t below = value / unit, rest = value % unit * 2;
-    return rest > unit || (rest == unit && below % 2 != 0) ? below + 1 : below;
-  };
-  return nearest(nearest(ns * 4, 1000) * 250, 256) * 256;
+  if (in_our_time(ns)) return nearest(on_quarter_microseconds(ns), 256) * 256;
+  const auto us = static_cast<double>(static_cast<long double>(ns) / 1000);
+  return std::llround(us * 1000);
 }
 
 void snap_epoch_times(Trace& trace) {
@@ -96,25 +106,50 @@ void snap_epoch_times(Trace& trace) {
   for (int64_t& start : trace.start) start = on_double_grid(start);
 }
 
-void TraceIndex::add_launch(uint32_t correlation, EventId event) {
+void TraceIndex::find_launches() {
+  size_t count = 0;
+  uint32_t least = UINT32_MAX, most = 0;
+  const auto each = [&](auto&& visit) {
+    for (size_t i = 0; i < trace_.size(); ++i) {
+      if (trace_.kind[i] == EventKind::kRuntime && trace_.correlation[i] != 0)
+        visit(trace_.correlation[i], static_cast<EventId>(i));
+    }
+  };
+  each([&](uint32_t correlation, EventId) {
+    ++count;
+    least = std::min(least, correlation);
+    most = std::max(most, correlation);
+  });
+  if (count == 0) return;
+  first_correlation_ = least;
+  const size_t range = size_t{most} - least + 1;
+  hashed_ = range / 4 > count;
+  size_t slots = 16;
+  while (hashed_ && slots < count * 2) slots *= 2;
+  launches_.assign(hashed_ ? slots : range, kNoEvent);
+  each([&](uint32_t correlation, EventId event) {
+    EventId& slot = launches_[slot_of(correlation)];
+    if (slot == kNoEvent) slot = event;  // the first call stays
+  });
+}
+
+// Where its launch is or would be.
+size_t TraceIndex::slot_of(uint32_t correlation) const {
+  if (!hashed_) return correlation - first_correlation_;
   const size_t mask = launches_.size() - 1;
   size_t at = (correlation * 0x9E3779B1u) & mask;
-  while (launches_[at] != 0) {
-    if (launches_[at] >> 32 == correlation) return;  // the first call stays
+  while (launches_[at] != kNoEvent && trace_.correlation[launches_[at]] != correlation)
     at = (at + 1) & mask;
-  }
-  launches_[at] = uint64_t{correlation} << 32 | event;
+  return at;
 }
 
 EventId TraceIndex::launch(uint32_t correlation) const {
   if (correlation == 0 || launches_.empty()) return kNoEvent;
-  const size_t mask = launches_.size() - 1;
-  size_t at = (correlation * 0x9E3779B1u) & mask;
-  while (launches_[at] != 0) {
-    if (launches_[at] >> 32 == correlation) return static_cast<EventId>(launches_[at]);
-    at = (at + 1) & mask;
+  if (!hashed_ &&
+      (correlation < first_correlation_ || correlation - first_correlation_ >= launches_.size())) {
+    return kNoEvent;
   }
-  return kNoEvent;
+  return launches_[slot_of(correlation)];
 }
 
 TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
@@ -131,12 +166,16 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
     if (known == kUnknown) known = use_of(trace.name_of(e), trace.format);
     return known;
   };
-  size_t launches = 0;
-  for (size_t i = 0; i < trace.size(); ++i)
-    launches += trace.kind[i] == EventKind::kRuntime && trace.correlation[i] != 0 ? 1 : 0;
-  size_t slots = 16;
-  while (slots < launches * 2) slots *= 2;
-  launches_.resize(slots);
+  find_launches();
+  std::map<int64_t, size_t> device_events;
+  {
+    std::vector<size_t> of_track(trace.tracks.size());
+    for (size_t i = 0; i < trace.size(); ++i)
+      if (on_device(trace.kind[i])) ++of_track[trace.track[i]];
+    for (size_t t = 0; t < of_track.size(); ++t)
+      if (of_track[t] > 0) device_events[trace.tracks[t].device] += of_track[t];
+  }
+  for (const auto& [device, count] : device_events) devices_[device].reserve(count);
   std::vector<Interval64> input, collectives;
   std::vector<EventId> other_steps;
   std::vector<std::vector<DeviceEvent>*> device_of(trace.tracks.size());
@@ -152,7 +191,6 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
         break;
       }
       case EventKind::kRuntime:
-        if (trace.correlation[i] != 0) add_launch(trace.correlation[i], e);
         if (use(e) == kSyncCall) syncs_.push_back(e);
         break;
       case EventKind::kAnnotation:

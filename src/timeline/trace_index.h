@@ -23,6 +23,8 @@ void snap_epoch_times(model::Trace& trace);
 
 /// That grid: where microseconds since 1970 that are kept as a double come to lie in nanoseconds.
 int64_t on_double_grid(int64_t ns);
+/// The grid where they stay microseconds.
+int64_t on_quarter_microseconds(int64_t ns);
 
 class TraceIndex {
  public:
@@ -56,11 +58,16 @@ class TraceIndex {
   size_t event_type_(model::EventId event) const {
     return size_t{trace_.name[event]} * 2 + (mem_categories_[trace_.category[event]] ? 1 : 0);
   }
-  void add_launch(uint32_t correlation, model::EventId event);
+  void find_launches();
+  size_t slot_of(uint32_t correlation) const;
 
   const model::Trace& trace_;
   std::map<int64_t, std::vector<DeviceEvent>> devices_;
-  std::vector<uint64_t> launches_;  // open addressing: correlation << 32 | event
+  // By correlation, from the least on: these are numbered one after the other. Where they are not
+  // the event numbers lie in a table with open addressing.
+  std::vector<model::EventId> launches_;
+  uint32_t first_correlation_ = 0;
+  bool hashed_ = false;
   std::vector<model::KernelType> types_;
   std::vector<bool> mem_categories_;
   Intervals input_, collectives_;

@@ -68,22 +68,27 @@ void count_launches(const TraceIndex& index, TraceSummary& out) {
   const Trace& trace = index.trace();
   if (index.devices().empty())
     return;  // nothing of a device was recorded, which is no gap in a recording
-  std::vector<CallUse> uses(trace.strings.size(), CallUse::kUnknown);
-  std::vector<EventId> calls, captures;
-  for (size_t i = 0; i < trace.size(); ++i) {
-    if (trace.kind[i] != EventKind::kRuntime) continue;
-    CallUse& use = uses[trace.name[i]];
-    if (use == CallUse::kUnknown) use = use_of(trace.strings[trace.name[i]]);
-    if (use == CallUse::kLaunch && trace.correlation[i] != 0)
-      calls.push_back(static_cast<EventId>(i));
-    if (use == CallUse::kBeginCapture || use == CallUse::kEndCapture)
-      captures.push_back(static_cast<EventId>(i));
-  }
   std::vector<bool> started(trace.size());
   for (const auto& [device, events] : index.devices()) {
     for (const auto& [start, event, launch] : events) {
       if (launch != kNoEvent) started[launch] = true;
     }
+  }
+  std::vector<CallUse> uses(trace.strings.size(), CallUse::kUnknown);
+  std::vector<EventId> unrecorded, captures;
+  for (size_t i = 0; i < trace.size(); ++i) {
+    if (trace.kind[i] != EventKind::kRuntime) continue;
+    CallUse& use = uses[trace.name[i]];
+    if (use == CallUse::kUnknown) use = use_of(trace.strings[trace.name[i]]);
+    if (use == CallUse::kLaunch && trace.correlation[i] != 0) {
+      if (started[i]) {
+        ++out.launches;
+      } else {
+        unrecorded.push_back(static_cast<EventId>(i));
+      }
+    }
+    if (use == CallUse::kBeginCapture || use == CallUse::kEndCapture)
+      captures.push_back(static_cast<EventId>(i));
   }
   // By thread, what was captured.
   std::stable_sort(captures.begin(), captures.end(),
@@ -100,14 +105,13 @@ void count_launches(const TraceIndex& index, TraceSummary& out) {
     }
   }
   for (const auto& [track, begin] : open) captured[track].add(begin, INT64_MAX);
-  for (const EventId call : calls) {
-    if (!started[call]) {
-      const auto set = captured.find(trace.track[call]);
-      if (set != captured.end() &&
-          overlap(set->second, trace.start[call], trace.start[call] + 1) > 0)
-        continue;
-      ++out.unrecorded_launches;
+  for (const EventId call : unrecorded) {
+    const auto set = captured.find(trace.track[call]);
+    if (set != captured.end() &&
+        overlap(set->second, trace.start[call], trace.start[call] + 1) > 0) {
+      continue;
     }
+    ++out.unrecorded_launches;
     ++out.launches;
   }
 }

@@ -12,7 +12,7 @@ namespace flatout::timeline {
 // above.
 inline constexpr int64_t kShortGap = 30'000;
 
-/// In order of the streams' first events. `events`: of one device, in order of their start.
+/// In order of their numbers. `events`: of one device, in order of their start.
 std::vector<model::StreamSummary> summarize_streams(
     const TraceIndex& index, const std::vector<TraceIndex::DeviceEvent>& events);
 
