@@ -69,15 +69,20 @@ void* large(size_t bytes, uint32_t align_pages, bool zero) {
   }
   if (s == nullptr) return no_memory();
   if (sampled) {
-    s->requested = bytes;
-    take_sample(s, bytes);
+    s->sample = take_sample(bytes, sample_weight(cache, bytes));
     start_sampling(cache);
   }
   return address_of(s);
 }
 
+void forget_sample(Span* s) {
+  if (s->sample == nullptr) return;
+  drop_sample(s->sample);
+  s->sample = nullptr;
+}
+
 void free_large(Span* s) {
-  if (s->sample != nullptr) drop_sample(s);
+  forget_sample(s);
   Cache* const cache = t_cache;
   s->kind = Kind::kParked;
   if (cache != &g_no_cache) {
@@ -112,7 +117,7 @@ void* reallocate_by_move(Span* s, size_t bytes) {
   const bool move = g_moves.fetch_add(1, std::memory_order_relaxed) < kMostMoves;
   const bool moved = move && os_move(address_of(s), to, old);
   if (!moved) std::memcpy(to, address_of(s), old);
-  if (s->sample != nullptr) drop_sample(s);
+  forget_sample(s);
   s->kind = Kind::kHeld;
   g_page_heap.free_large(s, moved);
   return to;

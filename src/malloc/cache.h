@@ -36,9 +36,10 @@ struct alignas(128) Cache {
   Lock lock;
   bool dead;            // its thread has ended: whoever holds the lock may act for it
   uint8_t exit_rounds;  // destructors of thread-specific data may still allocate
-  int64_t sample_left;  // bytes until the next sample
-  uint64_t random;      // state of the sampler
-  uintptr_t stack_end;  // of the thread, for the sampler's unwinder
+  int64_t sample_left;       // bytes until the next sample
+  uint64_t sample_interval;  // mean bytes between samples of this thread
+  uint64_t sampled_ns;       // when the last sample was
+  uint64_t random;           // state of the sampler
   Span* queue;          // spans with remote frees
   SpanList empty;       // spans kept though nothing of them is in use
   uint32_t empty_pages;

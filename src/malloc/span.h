@@ -85,7 +85,6 @@ struct alignas(128) Span {
   Span *next, *prev;              // of the owner's partial spans, or of a bin of free extents
   Span *queue_next, *queue_prev;  // of the owner's queue
   Sample* sample;                 // large: this block is in the heap profile
-  size_t requested;               // large and sampled: what the program asked for
   uint32_t dirty;                 // free: pages that may have memory behind them
 
   uint32_t in_use() const {
