@@ -151,6 +151,11 @@ void expand_path(const char* path, char* out, size_t room) {
   out[n] = 0;
 }
 
+bool any_sample() {
+  const LockHolder hold(g_lock);
+  return g_peak_number != 0;
+}
+
 unsigned stack_here(uintptr_t* frame, unsigned& python) {
   // note_stack() and take_sample() come from any thread at any time: its end is looked up anew.
   const unsigned native = unwind(frame, kMaxNative, find_stack_end());
@@ -289,7 +294,7 @@ void set_heap_path(const char* path) {
 }
 
 int dump_heap() {
-  if (g_path[0] == 0) return 0;
+  if (g_path[0] == 0 || !any_sample()) return 0;
   char name[640];
   expand_path(g_path, name, sizeof name - 8);
   char temporary[648];
