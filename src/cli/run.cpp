@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/job.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "cli/ranks.h"
@@ -63,11 +64,6 @@ const Usage kAttach{"attach",
 // Long enough for a few readings: the first may meet a stack that is just changing.
 constexpr Nanos kDumpTime = std::chrono::milliseconds(200);
 
-int job_code(int wait_status) {
-  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
-  return WEXITSTATUS(wait_status);
-}
-
 recorder::StatusText status_of(model::Run& run) {
   const model::Diagnosis so_far = judge(run);
   report::TextOptions options = report::options_for(STDERR_FILENO);
@@ -92,16 +88,6 @@ void add_interpreter(std::vector<std::string>& command) {
   command.insert(command.begin(), "python3");
   log_warning(
       fmt::format("{} is not executable: running it with python3", escape_terminal(program)));
-}
-
-int start_failed(const Error& error, const std::vector<std::string>& command) {
-  std::string hint = error.hint;
-  if (error.code == Code::kDenied && hint.empty() && command[0].ends_with(".py")) {
-    hint = fmt::format("flatout run -- python {}", escape_terminal(command[0]));
-  }
-  log_error(error.message, hint);
-  if (error.code == Code::kNotFound) return 127;
-  return error.code == Code::kDenied ? 126 : 125;
 }
 
 void name_leftovers(recorder::Recorder& recorder) {
@@ -163,12 +149,7 @@ model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings
   }
   if (recorder.on_disk() && written.ok()) written = write_reports(folder, run, diagnosis);
   if (!written.ok()) log_warning(written.error().message);
-  if (!recorder.folder().parent.empty() && recorder.place().rank <= 0) {
-    const int32_t ranks = std::max(1, recorder.place().world);  // a folder of each is one run
-    recorder::prune_runs(recorder.folder().parent,
-                         static_cast<size_t>(std::max(1.0, settings.keep_runs) * ranks),
-                         static_cast<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
-  }
+  prune(recorder, settings);
   return diagnosis;
 }
 

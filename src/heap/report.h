@@ -1,20 +1,13 @@
 // What `flatout heap` says of a job's processes: text for people, JSON for scripts.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 #include <vector>
 
-#include "heap/record.h"
-#include "heap/sites.h"
+#include "heap/process_heap.h"
 
 namespace flatout::heap {
-
-struct ProcessHeap {
-  Record record;
-  std::vector<Site> sites;
-  std::string command;
-};
 
 struct ReportOptions {
   bool leaks = false;  // nothing but what grows
