@@ -82,22 +82,24 @@ void settle(Stack& s) {
   for (; s.moments < g_moments; ++s.moments) s.at_moment[s.moments] = s.live_bytes;
 }
 
-// True when it made room by leaving out every second one.
+// Every g_gap samples. Where there is no room it leaves out every second one instead, and that is
+// true of it: the next is due when it would have been with the longer gap.
 bool mark_moment() {
-  const bool full = g_moments == kMoments;
-  if (full) {
-    for_each_stack([](Stack& s) {
-      settle(s);
-      for (unsigned i = 0; i < kMoments / 2; ++i) s.at_moment[i] = s.at_moment[2 * i + 1];
-      s.moments = kMoments / 2;
-    });
-    for (unsigned i = 0; i < kMoments / 2; ++i) g_moment_ns[i] = g_moment_ns[2 * i + 1];
-    g_moments = kMoments / 2;
-    g_gap *= 2;
+  if (g_moments < kMoments) {
+    g_moment_ns[g_moments++] = os_now_ns();
+    g_until_moment = g_gap;
+    return false;
   }
-  g_moment_ns[g_moments++] = os_now_ns();
+  for_each_stack([](Stack& s) {
+    settle(s);
+    for (unsigned i = 0; i < kMoments / 2; ++i) s.at_moment[i] = s.at_moment[2 * i + 1];
+    s.moments = kMoments / 2;
+  });
+  for (unsigned i = 0; i < kMoments / 2; ++i) g_moment_ns[i] = g_moment_ns[2 * i + 1];
+  g_moments = kMoments / 2;
   g_until_moment = g_gap;
-  return full;
+  g_gap *= 2;
+  return true;
 }
 
 uint64_t next_random(uint64_t& state) {  // xorshift64*

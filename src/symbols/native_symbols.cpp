@@ -105,7 +105,14 @@ std::vector<NativeFrame> NativeSymbols::call_at(uint64_t pc) {
   Dwarf_Addr bias = 0;
   Dwarf_Die* unit = dwfl_addrdie(state_->dwfl, at, &bias);
   Dwarf_Die* scopes = nullptr;
-  const int count = unit == nullptr ? 0 : dwarf_getscopes(unit, at - bias, &scopes);
+  int count = unit == nullptr ? 0 : dwarf_getscopes(unit, at - bias, &scopes);
+  if (count > 0) {
+    // Outwards from an inlined function these are where it was defined; wanted is where it stands.
+    Dwarf_Die innermost = scopes[0];
+    std::free(scopes);
+    scopes = nullptr;
+    count = dwarf_getscopes_die(&innermost, &scopes);
+  }
   Dwarf_Files* files = nullptr;
   size_t file_count = 0;
   if (unit != nullptr) dwarf_getsrcfiles(unit, &files, &file_count);
