@@ -6,7 +6,7 @@ VENV := build/venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-e2e test-agent jobs bench golden format lint check asan tsan fuzz wheel docs clean
+.PHONY: help setup build demo test test-unit test-e2e test-agent jobs bench bench-feed golden format lint check asan tsan fuzz wheel docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -48,6 +48,11 @@ jobs: build ## every job of tests/jobs under flatout, about 25 minutes; `make te
 bench: build ## run every benchmark once; comparisons with peers stand in bench/README.md
 	@ctest --test-dir $(BUILD) --output-on-failure -R 'bench_runs'
 	@sed -n '1,40p' bench/README.md
+
+bench-feed: build ## flatout.feed against other input pipelines, on photographs made from what is installed
+	@tools/venv.sh build/peers bench/feed/requirements.txt
+	@build/peers/bin/python bench/feed/photos.py build/photos
+	@build/peers/bin/python bench/feed/compare.py build/photos
 
 golden: build ## renew the golden files; review the diff
 	@FLATOUT_RENEW_GOLDEN=1 ctest --test-dir $(BUILD) -R 'report\.|diagnose\.|screen\.' > /dev/null; git diff --stat tests/golden

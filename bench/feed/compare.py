@@ -1,7 +1,9 @@
 """CPU time per picture of flatout.feed and of other input pipelines, interleaved in one run.
 
 Task: random-resized-crop (0.08 to 1) to 224, flip, normalise, NCHW float32. Each peer runs in a process of its own, one epoch to warm up
-and one measured; CPU seconds count the whole process tree. Peers that are not installed are left out, and said so.
+and one measured; CPU seconds count the whole process tree. Beside them: the first epoch (with imports and set-up), seconds from the start of
+the process to the first batch, and memory (PSS) at the end. Peers that are not installed are left out, and said so. The `loop_` ones train a
+small PyTorch network on the batches.
 
     python bench/feed/compare.py FOLDER [--rounds 3] [--threads 2] [--batch 64] [--csv bench/results/feed.csv]
 """
@@ -23,20 +25,29 @@ def cpu_seconds() -> float:
     return sum(u.ru_utime + u.ru_stime for u in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)))
 
 
-def flatout(folder, threads, batch, mode="exact"):
+# Each peer gives the size of batch after batch, and 0 at the end of an epoch.
+
+
+def flatout(folder, threads, batch, **options):
     sys.path.insert(0, str(ROOT / "python"))
     from flatout.feed import Loader
 
-    loader = Loader(folder, batch, 224, threads=threads, mode=mode, form="batch")
+    loader = Loader(folder, batch, 224, threads=threads, form="batch", **options)
     while True:
-        yield sum(len(b) for b in loader)
+        for b in loader:
+            yield len(b)
+        yield 0
 
 
 def flatout_scaled(folder, threads, batch):
-    return flatout(folder, threads, batch, "scaled")
+    return flatout(folder, threads, batch, mode="scaled")
 
 
-def dali(folder, threads, batch, antialias=True):
+def flatout_no_index(folder, threads, batch):
+    return flatout(folder, threads, batch, index="off")
+
+
+def dali_pipeline(folder, threads, batch, antialias=True):
     from nvidia.dali import fn, pipeline_def, types
 
     @pipeline_def(batch_size=batch, num_threads=threads, device_id=None)
@@ -47,15 +58,18 @@ def dali(folder, threads, batch, antialias=True):
         return fn.crop_mirror_normalize(images, mirror=fn.random.coin_flip(), dtype=types.FLOAT, output_layout="CHW",
                                         mean=[m * 255 for m in MEAN], std=[s * 255 for s in STD]), labels
 
-    pipe = pipeline()
+    return pipeline()
+
+
+def dali(folder, threads, batch, antialias=True):
+    pipe = dali_pipeline(folder, threads, batch, antialias)
     pipe.build()
     count = pipe.epoch_size("reader")
     while True:
-        done = 0
-        while done < count:
+        for _ in range(0, count, batch):
             pipe.run()
-            done += batch
-        yield done
+            yield batch
+        yield 0
 
 
 def dali_no_antialias(folder, threads, batch):
@@ -69,7 +83,76 @@ def torch_loader(folder, batch, dataset_loader, transform):
     torch.set_num_threads(1)
     loader = torch.utils.data.DataLoader(ImageFolder(folder, transform, loader=dataset_loader), batch, shuffle=True)
     while True:
-        yield sum(len(labels) for _, labels in loader)
+        for _, labels in loader:
+            yield len(labels)
+        yield 0
+
+
+def tf_data(folder, threads, batch):
+    """Decodes the crop alone; without antialias, which tf.image has only for whole tensors."""
+    import tensorflow as tf
+
+    files = sorted(str(p) for p in pathlib.Path(folder).glob("*/*.jpg"))
+    mean, std = tf.constant(MEAN) * 255, tf.constant(STD) * 255
+
+    def sample(path):
+        data = tf.io.read_file(path)
+        shape = tf.image.extract_jpeg_shape(data)
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            shape, tf.zeros([1, 0, 4]), 0, aspect_ratio_range=(3 / 4, 4 / 3), area_range=(0.08, 1.0), use_image_if_no_bounding_boxes=True)
+        image = tf.io.decode_and_crop_jpeg(data, tf.concat([begin[:2], size[:2]], 0), 3)
+        image = tf.image.random_flip_left_right(tf.image.resize(image, [224, 224]))
+        return tf.transpose((image - mean) / std, [2, 0, 1])
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    data = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files)).map(sample, threads).batch(batch).prefetch(2).with_options(options)
+    while True:
+        for images in data:
+            yield len(images)
+        yield 0
+
+
+def training_step(batch):
+    """One step of a small network, of the same cost for each peer."""
+    import torch
+
+    torch.set_num_threads(1)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 8, 8), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+
+    def step(images, labels):
+        loss = torch.nn.functional.cross_entropy(network(images), labels.flatten().long() % 10)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return len(labels)
+
+    return step
+
+
+def loop_flatout(folder, threads, batch):
+    step = training_step(batch)
+    sys.path.insert(0, str(ROOT / "python"))
+    from flatout.feed import Loader
+
+    loader = Loader(folder, batch, 224, threads=threads)
+    while True:
+        for images, labels in loader:
+            yield step(images, labels)
+        yield 0
+
+
+def loop_dali(folder, threads, batch):
+    step = training_step(batch)
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+
+    loader = DALIGenericIterator([dali_pipeline(folder, threads, batch)], ["images", "labels"], reader_name="reader",
+                                 last_batch_policy=LastBatchPolicy.PARTIAL, auto_reset=True)
+    while True:
+        for out in loader:
+            yield step(out[0]["images"], out[0]["labels"])
+        yield 0
 
 
 def pillow(folder, threads, batch):
@@ -89,16 +172,25 @@ def torchvision_v2(folder, threads, batch):
         v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]))
 
 
-PEERS = {f.__name__: f for f in (flatout, flatout_scaled, dali, dali_no_antialias, torchvision_v2, pillow)}
+PEERS = {f.__name__: f for f in (flatout, flatout_no_index, flatout_scaled, dali, dali_no_antialias, tf_data, torchvision_v2, pillow, loop_flatout, loop_dali)}
 
 
-def measure(name, folder, threads, batch):
-    """In a process of its own: pictures, CPU ms per picture and wall seconds of the second epoch."""
-    epochs = PEERS[name](folder, threads, batch)
-    next(epochs)
-    cpu, wall = cpu_seconds(), time.perf_counter()
-    count = next(epochs)
-    print(count, (cpu_seconds() - cpu) * 1000 / count, time.perf_counter() - wall)
+def pss_mb() -> float:
+    """Of this process; DataLoaders here have no workers."""
+    return next(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:")) / 1000
+
+
+def measure(name, folder, threads, batch, started):
+    """In a process of its own: pictures, CPU ms per picture of the first and the second epoch, wall seconds of the second, seconds to the
+    first batch, PSS."""
+    batches = PEERS[name](folder, threads, batch)
+    count = next(batches)
+    cold = time.time() - started
+    count += sum(iter(lambda: next(batches), 0))
+    first, wall = cpu_seconds(), time.perf_counter()
+    count = sum(iter(lambda: next(batches), 0))
+    second = cpu_seconds() - first
+    print(count, first * 1000 / count, second * 1000 / count, time.perf_counter() - wall, cold, pss_mb())
     sys.stdout.flush()
     os._exit(0)  # some peers' threads take seconds to end
 
@@ -112,20 +204,23 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--csv")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        measure(options.one, options.folder, options.threads, options.batch)
+        measure(options.one, options.folder, options.threads, options.batch, options.started)
     rows = []
     for round_number in range(options.rounds):
         for name in options.peers.split(","):
-            done = subprocess.run([sys.executable, __file__, options.folder, "--one", name, "--threads", str(options.threads), "--batch", str(options.batch)],
+            done = subprocess.run([sys.executable, __file__, options.folder, "--one", name, "--threads", str(options.threads), "--batch", str(options.batch),
+                                   "--started", str(time.time())],
                                   capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 print(f"{name}: left out: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
                 continue
-            count, cpu_ms, wall = done.stdout.split()[-3:]
-            rows.append({"round": round_number, "peer": name, "images": int(count), "cpu_ms_per_image": round(float(cpu_ms), 4),
-                         "images_per_s": round(int(count) / float(wall), 1), "load": round(os.getloadavg()[0], 1)})
+            count, first_ms, cpu_ms, wall, cold, pss = map(float, done.stdout.split()[-6:])
+            rows.append({"round": round_number, "peer": name, "images": int(count), "cpu_ms_per_image": round(cpu_ms, 4),
+                         "images_per_s": round(count / wall, 1), "load": round(os.getloadavg()[0], 1), "first_epoch_cpu_ms": round(first_ms, 4),
+                         "first_batch_s": round(cold, 3), "pss_mb": round(pss, 1)})
             print(rows[-1])
             sys.stdout.flush()
     middle = {}

@@ -6,6 +6,9 @@
 Rows are times of one call in ms, medians over the rounds; "share" is the least traffic (each tensor read or written once) over the
 time, in units of the machine's bandwidth: the fastest copy of as many bytes, measured in the same rounds. "ratio" is PyTorch's time
 over ours in the same round, its median and its quartiles. On a loaded machine `--cpu --threads 1` counts CPU time.
+
+glibc gives freed results of this size back to the kernel, so that every call faults its pages in anew, which can take longer than the
+call's own work. Here it keeps them, for all; `--trim` leaves it as it is by default.
 """
 
 import argparse
@@ -68,6 +71,13 @@ class Case:
 MOVED = {"forward": 2, "norm + add + ReLU, forward and backward": 7}
 
 
+def keep_freed_memory():
+    libc = ctypes.CDLL(None)
+    m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
+    libc.mallopt(m_mmap_max, 0)
+    libc.mallopt(m_trim_threshold, 2**31 - 1)
+
+
 def seconds(call, clock):
     begin = clock()
     call()
@@ -121,9 +131,12 @@ def main():
     parser.add_argument("--types", nargs="*", default=["float32"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--cpu", action="store_true", help="CPU time of the process instead of wall time: for a loaded machine, 1 thread")
+    parser.add_argument("--trim", action="store_true", help="leave glibc's malloc as it is")
     options = parser.parse_args()
+    if not options.trim:
+        keep_freed_memory()
     clock = time.process_time if options.cpu else time.perf_counter
-    print(f"torch {torch.__version__}, kernels: {library().flatout_nn_isa().decode()}")
+    print(f"torch {torch.__version__}, kernels: {library().flatout_nn_isa().decode()}, malloc {'trims' if options.trim else 'keeps'}")
     rows = []
     for threads in options.threads:
         for dtype in options.types:

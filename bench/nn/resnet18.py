@@ -14,48 +14,12 @@ import sys
 import time
 
 import torch
-from torch import nn
 from torch.nn import functional
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/e2e")]
 from flatout.nn import fuse  # noqa: E402
-
-
-class Block(nn.Module):
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = None
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x):
-        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out += x if self.downsample is None else self.downsample(x)
-        return self.relu(out)
-
-
-class ResNet18(nn.Module):
-    """arXiv 1512.03385, table 1."""
-
-    def __init__(self, classes=1000):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.relu = nn.ReLU(inplace=True)
-        self.pool = nn.MaxPool2d(3, 2, 1)
-        widths = (64, 64, 128, 256, 512)
-        self.layers = nn.Sequential(*(nn.Sequential(Block(a, b, 1 if i == 0 else 2), Block(b, b, 1))
-                                      for i, (a, b) in enumerate(zip(widths, widths[1:]))))
-        self.fc = nn.Linear(512, classes)
-
-    def forward(self, x):
-        x = self.layers(self.pool(self.relu(self.bn1(self.conv1(x)))))
-        return self.fc(x.mean((2, 3)))
+from networks import ResNet18  # noqa: E402
 
 
 class Trained:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What a refresh of `flatout top` costs in CPU time, beside htop's, and on a fake machine of 5,000 processes and 20,000 threads.
+"""What a refresh of `flatout top` costs in CPU time, beside htop's, and on a fake machine of 5,000 processes and 20,000 threads; and how
+long it takes from its start to its first whole screen.
 
     python3 bench/top/top.py --flatout build/release/flatout --dump build/release/src/screen/screen_dump
 
@@ -57,6 +58,20 @@ def start(command, env):
     return pid, fd
 
 
+def first_screen_ms(command, env, last):
+    """From fork() until `last`, what stands at the end of a whole screen, has come."""
+    began = time.perf_counter()
+    pid, fd = start(command, env)
+    seen = b""
+    while last not in seen:
+        seen += os.read(fd, 1 << 16)
+    took = time.perf_counter() - began
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(fd)
+    return took * 1e3
+
+
 def drain(fds, stop):
     while not stop.is_set():
         for fd in select.select(fds, [], [], 0.2)[0]:
@@ -106,7 +121,7 @@ def main():
     parser.add_argument("--threads", type=int, default=20000)
     options = parser.parse_args()
 
-    print("what,round,cpu_ms_per_refresh")
+    print("what,round,ms")
     for with_threads in (False, True):
         with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as root:
             fake_machine(root, options.processes, options.threads)
@@ -115,6 +130,11 @@ def main():
                 cost = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
                 for part in ("look_ms", "sort_ms", "draw_ms"):
                     print(f"fake {cost['rows']} rows {part[:-3]},{n},{cost[part]}")
+
+    for n in range(options.rounds):
+        print(f"flatout top starts,{n},{first_screen_ms([options.flatout, 'top'], {}, b'Quit'):.1f}")
+        if shutil.which("htop") is not None:
+            print(f"htop starts,{n},{first_screen_ms(['htop'], {}, b'Quit'):.1f}")
 
     if shutil.which("htop") is None:
         print("bench/top: no htop here: nothing to compare with", file=sys.stderr)

@@ -28,7 +28,7 @@ CASES = [("lenet", 64, 150), ("resnet20", 32, 8)]
 def torch_steps(model_name, batch, steps, threads):
     sys.path.insert(0, str(ROOT / "tests/e2e"))
     import torch
-    from test_train import LeNet, ResNet20
+    from networks import LeNet, ResNet20
 
     torch.set_num_threads(threads)
     model = LeNet() if model_name == "lenet" else ResNet20()

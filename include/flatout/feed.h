@@ -15,7 +15,15 @@
  * ("scaled"), dtype "f32"
  *   ("u8", "f16", "bf16"), layout "nchw" ("nhwc"), mean [r, g, b], std [r, g, b],
  *   augment "random_crop" (scale [0.08, 1], ratio [3/4, 4/3], flip 0.5), "center_crop" (resize
- * 256), "stretch".
+ * 256), "stretch",
+ *   interpolation "bilinear" ("bicubic"), brightness [1, 1], contrast [1, 1], saturation [1, 1],
+ * hue [0, 0] (ranges that factors of colour jitter are drawn from), orient false (true: turn
+ * pictures as their EXIF data say), index "memory" (the seek index: "off", or a file that keeps
+ * it), index_mb 64 (that it may take in memory).
+ *
+ * path: a folder of pictures, with a folder for each class; a list of files and labels (text, CSV
+ * or JSON); tar or WebDataset shards, TFRecord files, a file of `flatout feed pack`; a folder of
+ * such, or a name with braces: train-{000..146}.tar.
  *
  * A feed may be used by one thread at a time; batches by any, and after the feed is closed. */
 #ifndef FLATOUT_FEED_H_

@@ -258,6 +258,29 @@ void check_contexts(const Machine& m, Found& found) {
   }
 }
 
+void check_frameworks(const Machine& m, Found& found) {
+  // Where one has CUDA, another without is meant to be so.
+  const bool none = std::all_of(m.frameworks.begin(), m.frameworks.end(),
+                                [](const Framework& f) { return f.cuda.empty(); });
+  // From CUDA 11 on a driver runs all minor versions of its major one.
+  const auto major = [](std::string_view version) {
+    return parse_number<int>(version.substr(0, version.find('.'))).value_or(0);
+  };
+  for (const Framework& f : m.frameworks) {
+    if (none) {
+      found.fails("gpu.cpu_only_build",
+                  fmt::format("The installed {} {} is a build without CUDA.", f.name, f.version),
+                  "Install the build for your CUDA version.");
+    }
+    if (major(m.cuda_version) > 0 && major(f.cuda) > major(m.cuda_version)) {
+      found.fails("gpu.driver_too_old",
+                  fmt::format("{} {} was built for CUDA {}, and the driver {} supports up to {}.",
+                              f.name, f.version, f.cuda, m.driver_version, m.cuda_version),
+                  "Update the driver, or install a build for the older CUDA.");
+    }
+  }
+}
+
 void check_gpus(const Machine& m, Found& found) {
   const bool mismatch = m.gpu_error.find("mismatch") != std::string::npos ||
                         (!m.driver_version.empty() && !m.kernel_module_version.empty() &&
@@ -316,25 +339,7 @@ void check_gpus(const Machine& m, Found& found) {
     }
   }
   check_contexts(m, found);
-  if (!m.torch || m.gpus.empty()) return;
-  if (m.torch->cuda.empty()) {
-    found.fails("gpu.cpu_only_build",
-                fmt::format("The installed {} {} is a build without CUDA.", m.torch->name,
-                            m.torch->version),
-                "Install the build for your CUDA version.");
-    return;
-  }
-  // From CUDA 11 on a driver runs all minor versions of its major one.
-  const auto major = [](std::string_view version) {
-    return parse_number<int>(version.substr(0, version.find('.'))).value_or(0);
-  };
-  if (major(m.cuda_version) > 0 && major(m.torch->cuda) > major(m.cuda_version)) {
-    found.fails("gpu.driver_too_old",
-                fmt::format("{} {} was built for CUDA {}, and the driver {} supports up to {}.",
-                            m.torch->name, m.torch->version, m.torch->cuda, m.driver_version,
-                            m.cuda_version),
-                "Update the driver, or install a build for the older CUDA.");
-  }
+  if (!m.gpus.empty()) check_frameworks(m, found);
 }
 
 void check_storage(const Machine& m, Found& found) {
@@ -442,9 +447,9 @@ void add_facts(const Machine& m, CheckUp& out) {
                                         gpu.reading.mem_used_bytes.value_or(0))),
                      size_text(gpu.reading.mem_total_bytes.value_or(0))));
   }
-  if (m.torch) {
-    fact("torch", fmt::format("{}{}", m.torch->version,
-                              m.torch->cuda.empty() ? "" : ", CUDA " + m.torch->cuda));
+  for (const Framework& f : m.frameworks) {
+    fact(f.package.c_str(),
+         fmt::format("{}{}", f.version, f.cuda.empty() ? "" : ", CUDA " + f.cuda));
   }
   for (const Disk& disk : m.disks) {
     fact(("disk_" + disk.name).c_str(),

@@ -31,7 +31,7 @@ Machine healthy() {
   m.work = Space{900 * kGiB, 300 * kGiB, 1000000, 900000};
   m.driver_version = m.kernel_module_version = "550.54";
   m.cuda_version = "12.4";
-  m.torch = Framework{"PyTorch", "2.4.0+cu124", "", "12.4"};
+  m.frameworks = {{"PyTorch", "2.4.0+cu124", "torch", "12.4"}};
   Gpu gpu;
   gpu.reading.mem_total_bytes = 24 * kGiB;
   gpu.reading.mem_used_bytes = 300 * kMiB;
@@ -145,8 +145,10 @@ const std::vector<Rule>& rules() {
        [](Machine& m) { m.contexts.clear(); }},
       {"gpu.memory_errors", false, [](Machine& m) { m.gpus[0].reading.ecc_errors = 2; },
        [](Machine& m) { m.gpus[0].reading.ecc_errors.reset(); }},
-      {"gpu.cpu_only_build", true, [](Machine& m) { m.torch->cuda.clear(); },
-       [](Machine& m) { m.torch.reset(); }},
+      {"gpu.cpu_only_build", true, [](Machine& m) { m.frameworks[0].cuda.clear(); },
+       [](Machine& m) {
+         m.frameworks.push_back({"JAX", "0.4.30", "jax", ""});
+       }},  // beside one with
       {"gpu.driver_too_old", true, [](Machine& m) { m.cuda_version = "11.4"; },
        [](Machine& m) { m.cuda_version = "12.1"; }},  // any minor version of its major one runs
       {"disk.full", true, [](Machine& m) { m.work->free_bytes = 100 << 20; },
@@ -290,10 +292,52 @@ TEST_F(CheckTree, ReadsDisksAndTheInstalledFramework) {
   ASSERT_EQ(m.disks.size(), 1u);
   EXPECT_EQ(m.disks[0].scheduler, "none");
   EXPECT_TRUE(m.disks[0].rotational);
-  ASSERT_TRUE(m.torch);
-  EXPECT_EQ(m.torch->version, "2.4.0+cu121");
-  EXPECT_EQ(m.torch->cuda, "12.1");
+  ASSERT_EQ(m.frameworks.size(), 1u);
+  EXPECT_EQ(m.frameworks[0].version, "2.4.0+cu121");
+  EXPECT_EQ(m.frameworks[0].cuda, "12.1");
   EXPECT_NE(find(check_up(m), "disk.scheduler"), nullptr);
+}
+
+TEST_F(CheckTree, ReadsWhatCudaEachFrameworkWasBuiltFor) {
+  const std::string packages = "opt/venv/lib/python3.11/site-packages/";
+  tree.write(packages + "tensorflow/python/platform/build_info.py",
+             "import collections\nbuild_info = collections.OrderedDict([('cpu_compiler', "
+             "'/usr/lib/llvm-17/bin/clang'), ('cuda_version', '12.5.1'), ('cudnn_version', '9'), "
+             "('is_cuda_build', True), ('is_rocm_build', False)])\n");
+  tree.write(packages + "tensorflow-2.18.0.dist-info/METADATA", "");
+  tree.write(packages + "tensorflow_io-0.37.dist-info/METADATA", "");
+  tree.write(packages + "jaxlib/version.py", "");
+  tree.write(packages + "jaxlib-0.7.1.dist-info/METADATA", "");
+  tree.write(packages + "jax_cuda13_plugin/__init__.py", "");
+  MachineOptions options{.nvml = "libnot-there.so", .watch_cpu = false};
+  options.python_prefixes = {"opt/venv"};
+  Machine m = read_machine(tree.root(), options);
+  ASSERT_EQ(m.frameworks.size(), 2u);
+  EXPECT_EQ(m.frameworks[0].name + " " + m.frameworks[0].version, "TensorFlow 2.18.0");
+  EXPECT_EQ(m.frameworks[0].cuda, "12.5.1");
+  EXPECT_EQ(m.frameworks[1].name + " " + m.frameworks[1].version, "JAX 0.7.1");
+  EXPECT_EQ(m.frameworks[1].cuda, "13");
+  // A driver for CUDA 12 runs one of them.
+  m.gpus = healthy().gpus;
+  m.cuda_version = "12.8";
+  const model::CheckUp found = check_up(m);
+  const model::Problem* old = find(found, "gpu.driver_too_old");
+  ASSERT_NE(old, nullptr);
+  EXPECT_TRUE(old->text.starts_with("JAX 0.7.1")) << old->text;
+  EXPECT_EQ(find(found, "gpu.cpu_only_build"), nullptr);
+}
+
+TEST_F(CheckTree, ABuildWithoutCudaSaysSo) {
+  const std::string packages = "opt/venv/lib/python3.11/site-packages/";
+  tree.write(packages + "tensorflow/python/platform/build_info.py",
+             "build_info = collections.OrderedDict([('is_cuda_build', False)])\n");
+  tree.write(packages + "tensorflow_cpu-2.18.0.dist-info/METADATA", "");
+  MachineOptions options{.nvml = "libnot-there.so", .watch_cpu = false};
+  options.python_prefixes = {"opt/venv"};
+  const Machine m = read_machine(tree.root(), options);
+  ASSERT_EQ(m.frameworks.size(), 1u);
+  EXPECT_EQ(m.frameworks[0].version, "2.18.0");
+  EXPECT_EQ(m.frameworks[0].cuda, "");
 }
 
 TEST_F(CheckTree, ReadsGpusByNvml) {

@@ -48,7 +48,7 @@ class Reader {
     if (root_.is_real()) out_.work = space_of(".");
     const auto cards = root_.list("sys/class/infiniband");
     out_.infiniband = cards.ok() && !cards->empty();
-    read_torch();
+    read_frameworks();
     return std::move(out_);
   }
 
@@ -353,29 +353,79 @@ class Reader {
     }
   }
 
-  // torch/version.py: "__version__ = '2.1.0+cu121'", "cuda: Optional[str] = '12.1'".
-  void read_torch() {
+  // Of the first Python that has one of them.
+  void read_frameworks() {
     for (const std::string& prefix : options_.python_prefixes) {
       const auto versions = root_.list(prefix + "/lib");
-      for (const std::string& name : versions.ok() ? *versions : std::vector<std::string>{}) {
+      for (const std::string& name : versions.value_or({})) {
         if (!name.starts_with("python3")) continue;
-        std::string folder = prefix;
-        folder.append("/lib/").append(name).append("/site-packages/torch");
-        const auto text = root_.read(folder + "/version.py", 16 << 10);
-        if (!text.ok()) continue;
-        Framework torch{"PyTorch", "", folder, ""};
-        std::string_view rest = *text, row;
-        while (next_line(rest, row)) {
-          const size_t open = row.find('\''), close = row.rfind('\'');
-          if (open == std::string_view::npos || close <= open) continue;
-          const std::string_view value = row.substr(open + 1, close - open - 1);
-          if (row.starts_with("__version__")) torch.version = value;
-          if (row.starts_with("cuda")) torch.cuda = value;
-        }
-        out_.torch = torch;
-        return;
+        std::string packages = prefix;
+        packages.append("/lib/").append(name).append("/site-packages");
+        read_torch(packages);
+        read_tensorflow(packages);
+        read_jax(packages);
+        if (!out_.frameworks.empty()) return;
       }
     }
+  }
+
+  // torch/version.py: "__version__ = '2.1.0+cu121'", "cuda: Optional[str] = '12.1'".
+  void read_torch(const std::string& packages) {
+    const auto text = root_.read(packages + "/torch/version.py", 16 << 10);
+    if (!text.ok()) return;
+    Framework torch{"PyTorch", "", "torch", ""};
+    std::string_view rest = *text, row;
+    while (next_line(rest, row)) {
+      const size_t open = row.find('\''), close = row.rfind('\'');
+      if (open == std::string_view::npos || close <= open) continue;
+      const std::string_view value = row.substr(open + 1, close - open - 1);
+      if (row.starts_with("__version__")) torch.version = value;
+      if (row.starts_with("cuda")) torch.cuda = value;
+    }
+    out_.frameworks.push_back(std::move(torch));
+  }
+
+  // tensorflow/python/platform/build_info.py: "OrderedDict([..., ('cuda_version', '12.5.1'), ...
+  // ('is_cuda_build', True), ...])".
+  void read_tensorflow(const std::string& packages) {
+    const auto text = root_.read(packages + "/tensorflow/python/platform/build_info.py", 64 << 10);
+    if (!text.ok()) return;
+    Framework tensorflow{"TensorFlow", version_of(packages, "tensorflow"), "tensorflow", ""};
+    if (tensorflow.version.empty()) tensorflow.version = version_of(packages, "tensorflow_cpu");
+    constexpr std::string_view kVersion = "'cuda_version', '";
+    const size_t at = text->find(kVersion);
+    if (at != std::string::npos && text->find("'is_cuda_build', True") != std::string::npos) {
+      const size_t from = at + kVersion.size();
+      tensorflow.cuda = text->substr(from, text->find('\'', from) - from);
+    }
+    out_.frameworks.push_back(std::move(tensorflow));
+  }
+
+  // The plugin for GPUs is a package named after CUDA's major version.
+  void read_jax(const std::string& packages) {
+    if (!root_.exists(packages + "/jaxlib/version.py")) return;
+    Framework jax{"JAX", version_of(packages, "jaxlib"), "jax", ""};
+    for (const std::string cuda : {"12", "13"}) {
+      if (root_.exists(packages + "/jax_cuda" + cuda + "_plugin")) jax.cuda = cuda;
+    }
+    // Before there were plugins the version said it: "0.4.13+cuda12.cudnn89".
+    if (const size_t at = jax.version.find("+cuda"); at != std::string::npos) {
+      jax.cuda = jax.version.substr(at + 5, 2);
+    }
+    out_.frameworks.push_back(std::move(jax));
+  }
+
+  // By the name of its metadata's folder, "jaxlib-0.4.30.dist-info".
+  std::string version_of(const std::string& packages, std::string_view package) const {
+    constexpr std::string_view kEnd = ".dist-info";
+    const auto names = root_.list(packages);
+    for (const std::string& name : names.value_or({})) {
+      if (name.starts_with(package) && name.ends_with(kEnd) && name[package.size()] == '-') {
+        const size_t from = package.size() + 1;
+        return name.substr(from, name.size() - kEnd.size() - from);
+      }
+    }
+    return "";
   }
 
   void read_data(const std::string& path) {
@@ -392,13 +442,7 @@ class Reader {
       place.fs_type = mount->type;
       place.source = mount->source;
       place.local = probe::is_local_fs(mount->type);
-      const auto link = root_.read_link("sys/dev/block/" + mount->device);
-      if (link.ok()) {
-        const std::vector<std::string_view> parts = split(*link, '/');
-        const std::string last(parts.back());
-        const std::string whole(parts.size() >= 2 ? parts[parts.size() - 2] : parts.back());
-        place.disk = root_.exists("sys/block/" + whole) ? whole : last;
-      }
+      place.disk = probe::disk_of(root_, *mount);
     }
     place.space = space_of(full.string());
     measure(full, place);

@@ -57,8 +57,9 @@ struct DataPlace {
 
 /// A framework as it is installed in the Python that would run.
 struct Framework {
-  std::string name, version, folder;
-  std::string cuda;  // that it was built for: "12.8"; empty for a build without
+  std::string name, version;
+  std::string package;  // that Python imports: "torch"
+  std::string cuda;     // that it was built for: "12.8", or "12" alone; empty for a build without
 };
 
 struct Machine {
@@ -99,7 +100,7 @@ struct Machine {
   std::vector<DataPlace> data;
   std::optional<Space> work;  // of the working directory
   bool infiniband = false;
-  std::optional<Framework> torch;
+  std::vector<Framework> frameworks;
   std::optional<double> ptrace_scope;
   std::optional<int64_t> perf_paranoid;
   bool pressure = false;  // the kernel counts pressure

@@ -16,6 +16,8 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
+#include "feed/order.h"
+#include "feed/source.h"
 #include "report/terminal.h"
 
 namespace flatout::cli {
@@ -52,8 +54,10 @@ const Usage kWarm{"cache warm",
                   "lowest I/O priority, and stops before something else would be evicted.",
                   "  flatout cache warm /data/imagenet\n"
                   "  flatout cache warm --mb-per-s 200 /data/imagenet\n"
+                  "  flatout cache warm --order feed:7 /data/imagenet   # as flatout.feed's Loader "
+                  "with seed=7\n"
                   "  flatout cache warm --list epoch1.txt    # in the order of the first epoch",
-                  {"list", "mb_per_s", "quiet", "verbose"},
+                  {"list", "order", "mb_per_s", "quiet", "verbose"},
                   true,
                   false,
                   false,
@@ -221,6 +225,18 @@ Result<std::vector<std::string>> read_list(const std::string& path) {
   return out;
 }
 
+// The pictures of each folder as feed's Loader with that seed reads them in its first epoch.
+Result<std::vector<std::string>> in_feed_order(const std::vector<std::string>& paths,
+                                               uint64_t seed) {
+  std::vector<std::string> out;
+  for (const std::string& path : paths) {
+    FLATOUT_TRY(const auto source, feed::open_source(path));
+    const feed::Order order(source->count(), seed, true);
+    for (uint64_t i = 0; i < order.count(); ++i) out.push_back(source->name(order.index(0, i)));
+  }
+  return out;
+}
+
 int warm(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kWarm, arguments, code);
@@ -234,6 +250,19 @@ int warm(const std::vector<std::string>& arguments) {
     auto listed = read_list(settings->list);
     if (!listed.ok()) return fail(listed.error());
     paths = std::move(listed).value();
+  }
+  if (settings->order != "name") {
+    constexpr std::string_view kFeed = "feed:";
+    const std::string_view order = settings->order;
+    const auto seed = order.starts_with(kFeed) ? parse_number<uint64_t>(order.substr(kFeed.size()))
+                                               : std::nullopt;
+    if (!seed || !settings->list.empty()) {
+      return bad_usage(seed ? "--list has an order already" : "--order is name, or feed:SEED",
+                       "flatout cache warm --order feed:7 PATH...");
+    }
+    auto ordered = in_feed_order(paths, *seed);
+    if (!ordered.ok()) return fail(ordered.error());
+    paths = std::move(ordered).value();
   }
   const auto files = cache::list_files(paths);
   if (!files.ok()) return fail(files.error());

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -9,6 +10,7 @@
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "feed/bench.h"
+#include "feed/pack.h"
 #include "feed/verify.h"
 
 namespace flatout::cli {
@@ -20,6 +22,7 @@ constexpr std::string_view kHelp =
   flatout feed bench train/                 CPU time per picture, and pictures per second
   flatout feed bench --mode scaled train/   with JPEG decoded at reduced size where that is enough
   flatout feed verify train/                which files are damaged, and how
+  flatout feed pack train/ --output train.fpack    all of it in one file, with a seek index
 
 In a training script: flatout.feed.Loader (docs/feed.md). Each command has --help.
 )";
@@ -50,6 +53,32 @@ const Usage kVerify{"feed verify",
                     1,
                     1};
 
+const Usage kPack{
+    "feed pack",
+    "PATH --output FILE [options]",
+    "Packs a data set into one file as it is, with labels, checksums and a seek index beside it.",
+    "  flatout feed pack train/ --output train.fpack\n"
+    "  flatout feed pack 'shards/train-{000..146}.tar' --output train.fpack",
+    {"output", "threads", "fail_on", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
+
+// True where it is one of verify's and pack's.
+bool is_fail_on(const std::string& fail_on) { return fail_on.empty() || fail_on == "any"; }
+
+int bad_fail_on(const std::string& fail_on) {
+  return bad_usage(fmt::format("there is no --fail-on {}", escape_terminal(fail_on)),
+                   "--fail-on any");
+}
+
+void print_bad(const feed::BadSample& bad) {
+  fmt::print("{}: {} ({})\n", escape_terminal(bad.file), feed::outcome_name(bad.verdict.outcome),
+             escape_terminal(bad.verdict.detail));
+}
+
 int bench(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kBench, arguments, code);
@@ -76,9 +105,7 @@ int verify(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kVerify, arguments, code);
   if (!settings) return code;
-  if (!settings->fail_on.empty() && settings->fail_on != "any")
-    return bad_usage(fmt::format("there is no --fail-on {}", escape_terminal(settings->fail_on)),
-                     "--fail-on any");
+  if (!is_fail_on(settings->fail_on)) return bad_fail_on(settings->fail_on);
   uint64_t files = 0, bad = 0;
   const Status status = feed::verify(settings->positional[0], static_cast<int>(settings->threads),
                                      [&](const feed::Verified& verified) {
@@ -87,14 +114,45 @@ int verify(const std::vector<std::string>& arguments) {
                                        if (settings->json) {
                                          fmt::print("{}\n", feed::verified_json(verified));
                                        } else if (!verified.verdict.ok()) {
-                                         fmt::print("{}: {} ({})\n", escape_terminal(verified.file),
-                                                    feed::outcome_name(verified.verdict.outcome),
-                                                    verified.verdict.detail);
+                                         print_bad({verified.file, verified.verdict});
                                        }
                                      });
   if (!status.ok()) return fail(status.error());
   if (!settings->json) fmt::print("{} files, {} of them bad\n", files, bad);
   return bad > 0 && settings->fail_on == "any" ? 3 : 0;
+}
+
+int pack(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kPack, arguments, code);
+  if (!settings) return code;
+  if (settings->output.empty())
+    return bad_usage("the packed file needs a name", "--output train.fpack");
+  if (!is_fail_on(settings->fail_on)) return bad_fail_on(settings->fail_on);
+  const auto source = feed::open_source(settings->positional[0]);
+  if (!source.ok()) return fail(source.error());
+  nlohmann::ordered_json bad = nlohmann::ordered_json::array();
+  const auto result = feed::pack(
+      **source, settings->output, static_cast<int>(settings->threads),
+      [&](const feed::BadSample& sample) {
+        bad.push_back({{"file", to_utf8(sample.file)},
+                       {"outcome", std::string(feed::outcome_name(sample.verdict.outcome))},
+                       {"detail", to_utf8(sample.verdict.detail)}});
+        if (!settings->json) print_bad(sample);
+      });
+  if (!result.ok()) return fail(result.error());
+  const bool failed = !bad.empty() && settings->fail_on == "any";
+  if (settings->json) {
+    const nlohmann::ordered_json out = {{"samples", result->samples},
+                                        {"bytes", result->bytes},
+                                        {"indexed", result->indexed},
+                                        {"bad", std::move(bad)}};
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    fmt::print("{} samples, {}, {} of them with a seek index\n", result->samples,
+               format_bytes(static_cast<double>(result->bytes)), result->indexed);
+  }
+  return failed ? 3 : 0;
 }
 
 }  // namespace
@@ -105,6 +163,7 @@ int feed(const std::vector<std::string>& arguments) {
                                       arguments.end());
   if (first == "bench") return bench(rest);
   if (first == "verify") return verify(rest);
+  if (first == "pack") return pack(rest);
   if (first == "--help" || first == "-h") {
     fmt::print("{}", kHelp);
     return 0;

@@ -1,25 +1,17 @@
 // flatout merge: the recordings of several ranks as one report.
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
 
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/merged.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
-#include "cli/ranks.h"
-#include "diagnose/ranks.h"
 #include "recorder/folder.h"
-#include "report/html.h"
 #include "report/json.h"
 #include "report/text.h"
-#include "timeline/import_folder.h"
-#include "timeline/ranks.h"
 
 namespace flatout::cli {
 namespace {
@@ -59,29 +51,6 @@ void add_folders(const std::string& path, std::vector<std::string>& out) {
   if (out.size() == before) log_warning(escape_terminal(path) + " has no run folder: left out");
 }
 
-/// The recording that the report's curves and stacks are of: of a rank that holds up the others,
-/// else of the first.
-Result<model::Run> shown_run(const model::RankReport& report) {
-  const auto late = std::find_if(report.ranks.begin(), report.ranks.end(),
-                                 [](const model::Rank& r) { return r.late; });
-  const model::Rank& rank = late != report.ranks.end() ? *late : report.ranks.front();
-  FLATOUT_TRY(model::Run run, timeline::read_run_folder(rank.folder));
-  for (const timeline::RankProcess& one : timeline::find_ranks(run)) {
-    if (one.number == rank.number) return timeline::run_of_rank(run, one);
-  }
-  return run;
-}
-
-Status write_folder(const std::string& folder, const model::Run& run,
-                    const model::Diagnosis& diagnosis) {
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return fs::error_from_errno(errno, "cannot make " + escape_terminal(folder));
-  }
-  FLATOUT_TRY_STATUS(
-      fs::write_atomically(folder + "/findings.json", report::findings_json(run, diagnosis)));
-  return fs::write_atomically(folder + "/report.html", report::render_html(run, diagnosis));
-}
-
 }  // namespace
 
 int merge(const std::vector<std::string>& arguments) {
@@ -90,22 +59,17 @@ int merge(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   std::vector<std::string> folders;
   for (const std::string& path : settings->positional) add_folders(path, folders);
-  std::vector<model::Rank> ranks = read_ranks(folders);
-  if (ranks.empty()) {
-    return fail({Code::kNotFound, "nothing to merge",
-                 "give the run folders of the ranks: flatout merge flatout-runs/*-r*"});
-  }
-  const model::Diagnosis diagnosis = diagnose::diagnose_ranks(std::move(ranks));
-  const auto run = shown_run(*diagnosis.ranks);
-  if (!run.ok()) return fail(run.error());
+  const auto merged = merge_folders(folders);
+  if (!merged.ok()) return fail(merged.error());
   if (!settings->output.empty()) {
-    const Status written = write_folder(settings->output, *run, diagnosis);
+    const Status written = write_merged(settings->output, *merged, folders);
     if (!written.ok()) return fail(written.error());
   }
   report::TextOptions options = report::options_for(STDOUT_FILENO);
   options.folder = settings->output;
-  const Status put = write_text("", settings->json ? report::findings_json(*run, diagnosis)
-                                                   : report::render_text(*run, diagnosis, options));
+  const Status put =
+      write_text("", settings->json ? report::findings_json(merged->run, merged->diagnosis)
+                                    : report::render_text(merged->run, merged->diagnosis, options));
   return put.ok() ? 0 : fail(put.error());
 }
 

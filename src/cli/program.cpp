@@ -42,7 +42,7 @@ Commands:
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
   heap       host memory of a job by line: live, peak, what grows
   devmem     device memory: which allocator fits, and why it ran out
-  feed       measure and check a data set with Flatout's own input pipeline
+  feed       measure, check and pack a data set with Flatout's own input pipeline
   check      what on this machine will stop a job or hold it up
   cache      the page cache of a data set: status, warm, drop
   explain    what went wrong, from a log or a traceback
@@ -73,7 +73,7 @@ const Command kCommands[] = {
     {"cache", cache, {"status", "warm", "drop"}},
     {"heap", heap, {}},
     {"devmem", devmem, {"replay", "explain"}},
-    {"feed", feed, {"bench", "verify"}},
+    {"feed", feed, {"bench", "verify", "pack"}},
     {"train", train, {}},
     {"completion", completion, {}},
     {"manual", manual, {}},

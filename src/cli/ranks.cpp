@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -58,6 +59,25 @@ void settle(std::vector<model::Rank>& ranks) {
   }
   ranks = std::move(last);
   timeline::align_clocks(ranks);
+}
+
+std::optional<model::Diagnosis> judge_launch(const std::string& folder, const model::Run& run) {
+  // By its real name: flatout-runs/latest is a link, and what lies beside that is another matter.
+  std::error_code error;
+  const std::string own = std::filesystem::canonical(folder, error).string();
+  if (error || recorder::read_rank_file(own).place.rank != 0) return std::nullopt;
+  std::vector<std::string> others = recorder::folders_of_launch(own);
+  std::erase(others, own);
+  if (others.empty()) return std::nullopt;
+  std::vector<model::Rank> ranks = read_ranks(others);
+  std::vector<model::Rank> mine = ranks_of(run);
+  if (mine.empty()) mine.push_back(rank_of(run));
+  for (model::Rank& rank : mine) {
+    rank.folder = own;
+    ranks.push_back(std::move(rank));
+  }
+  settle(ranks);
+  return diagnose::diagnose_ranks(std::move(ranks));
 }
 
 std::vector<model::Rank> read_ranks(const std::vector<std::string>& folders) {

@@ -5,8 +5,10 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/merged.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
+#include "cli/ranks.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "timeline/import_folder.h"
@@ -65,6 +67,21 @@ std::optional<double> slower_limit(std::string_view wanted) {
   return 1 + *value / (percent ? 100 : 1);
 }
 
+int report_merged(const std::string& folder, const std::vector<std::string>& parts,
+                  const std::string& format, const std::string& output) {
+  const auto merged = merge_folders(parts);
+  if (!merged.ok()) return fail(merged.error());
+  Result<std::string> rendered = render(format, merged->run, merged->diagnosis);
+  if (!rendered.ok()) return fail(rendered.error());
+  const Status put = write_text(output, *rendered);
+  if (!put.ok()) return fail(put.error());
+  if (format == "text" && output.empty() && ::access(folder.c_str(), W_OK) == 0) {
+    const Status written = write_merged(folder, *merged, parts);
+    if (!written.ok()) log_warning(written.error().message);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int report(const std::vector<std::string>& arguments) {
@@ -75,9 +92,13 @@ int report(const std::vector<std::string>& arguments) {
       settings->positional.empty() ? "flatout-runs/latest" : settings->positional[0];
   std::string format = settings->format;
   if (format.empty()) format = settings->json ? "json" : "text";
+  const std::vector<std::string> parts = merged_from(folder);
+  if (!parts.empty()) return report_merged(folder, parts, format, settings->output);
   auto run = read_run(folder);
   if (!run.ok()) return fail(run.error());
-  const model::Diagnosis diagnosis = judge(*run);
+  model::Diagnosis diagnosis = judge(*run);
+  // Rank 0's folder has the report of all ranks that lie beside it.
+  if (auto all = judge_launch(folder, *run)) diagnosis = std::move(*all);
   if (format == "text" && settings->output.empty()) {
     report::TextOptions options = report::options_for(STDOUT_FILENO);
     options.folder = folder;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "base/fs.h"
@@ -12,11 +13,11 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/meeting.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "cli/ranks.h"
 #include "cli/serve.h"
-#include "diagnose/ranks.h"
 #include "recorder/launch.h"
 #include "recorder/rank_place.h"
 #include "recorder/recorder.h"
@@ -41,7 +42,7 @@ const Usage kRun{
     "  flatout run --no-agent -- ./train                  # from outside only\n"
     "  flatout run --serve -- python train.py             # and watch it in a browser",
     {"out", "fail_on", "quiet", "no_agent", "malloc", "with", "serve", "listen", "port",
-     "token_file", "rate", "keep_runs", "keep_mb", "verbose"},
+     "token_file", "tls_cert", "tls_key", "meet", "rate", "keep_runs", "keep_mb", "verbose"},
     true,
     true,
     true,
@@ -107,37 +108,48 @@ void name_leftovers(recorder::Recorder& recorder) {
 // The job has ended: what the other ranks still write is soon there, or it is not worth the wait.
 constexpr Nanos kOtherRanks = std::chrono::seconds(5);
 
-/// Rank 0 speaks for all whose folders it can see; of its own it has the recording.
-std::optional<model::Diagnosis> judge_launch(recorder::Recorder& recorder) {
-  if (recorder.place().rank != 0 || !recorder.on_disk()) return std::nullopt;
+/// `all`: those of other machines, too, which bring theirs.
+void wait_for_other_ranks(const recorder::Recorder& recorder, bool all) {
+  const recorder::RankPlace& place = recorder.place();
+  if (place.rank != 0 || !recorder.on_disk()) return;
   const std::string& own = recorder.folder().path;
-  std::vector<std::string> others = recorder::folders_of_launch(own);
-  std::erase(others, own);
-  if (others.empty()) return std::nullopt;
   const TimePoint patience = MonotonicClock::now() + kOtherRanks;
-  const auto open = [](const std::string& folder) { return !fs::Root(folder).exists("run.json"); };
-  while (std::any_of(others.begin(), others.end(), open) && MonotonicClock::now() < patience) {
+  const auto open = [&](const std::string& folder) {
+    return folder != own && !fs::Root(folder).exists("run.json");
+  };
+  while (MonotonicClock::now() < patience) {
+    const std::vector<std::string> folders = recorder::folders_of_launch(own);
+    const bool complete = !all || folders.size() >= static_cast<size_t>(std::max(0, place.world));
+    if (complete && std::none_of(folders.begin(), folders.end(), open)) return;
     ::usleep(50'000);
   }
-  std::vector<model::Rank> ranks = read_ranks(others);
-  std::vector<model::Rank> mine = ranks_of(recorder.run());
-  if (mine.empty()) mine.push_back(rank_of(recorder.run()));
-  for (model::Rank& rank : mine) {
-    rank.folder = own;
-    ranks.push_back(std::move(rank));
+}
+
+/// Another rank's side of a meeting. It has ended, so it may take its time; the job's code and
+/// folder are as they would be without.
+void bring_recording(const recorder::Recorder& recorder, const MeetingSettings& meeting) {
+  if (recorder.place().rank <= 0 || !recorder.on_disk()) return;
+  const auto brought =
+      recorder::bring_to_meeting(recorder.folder().path, meeting.place, meeting.token);
+  if (!brought.ok()) {
+    log_warning(fmt::format("rank {}: {}; its recording is {}", recorder.place().rank,
+                            brought.error().message, recorder.folder().path));
   }
-  settle(ranks);
-  return diagnose::diagnose_ranks(std::move(ranks));
 }
 
 // Everything after the recording: the verdict first, then the files that take longer.
-model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings) {
+model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings,
+                          const std::optional<MeetingSettings>& meeting) {
   model::Run& run = recorder.run();
   model::Diagnosis diagnosis = judge(run);
-  if (auto all = judge_launch(recorder)) diagnosis = std::move(*all);
   const std::string& folder = recorder.folder().path;
+  wait_for_other_ranks(recorder, meeting.has_value());
+  if (recorder.on_disk()) {
+    if (auto all = judge_launch(folder, run)) diagnosis = std::move(*all);
+  }
   Status written;
   if (recorder.on_disk()) written = write_verdict(folder, run, diagnosis);
+  if (meeting) bring_recording(recorder, *meeting);
   if (!settings.quiet) {
     report::TextOptions options = report::options_for(STDERR_FILENO);
     options.folder = recorder.on_disk() ? folder : "";
@@ -210,6 +222,15 @@ int run(const std::vector<std::string>& arguments) {
     settings->fail_on.clear();
     options.status = false;
   }
+  std::optional<MeetingSettings> meeting;
+  std::unique_ptr<MeetingProcess> host;
+  if (!settings->meet.empty()) {
+    auto read = read_meeting(*settings);
+    if (!read.ok()) return bad_usage(read.error().message, read.error().hint);
+    meeting = std::move(read).value();
+    const auto place = recorder::rank_place(recorder::current_environment());
+    if (place.rank == 0) host = MeetingProcess::start(*meeting);
+  }
   auto opened = recorder::Recorder::open(options);
   if (!opened.ok()) return start_failed({Code::kIo, opened.error().message, ""}, command);
   recorder::Recorder& recorder = **opened;
@@ -217,10 +238,13 @@ int run(const std::vector<std::string>& arguments) {
     return start_failed(started.error(), command);
   }
   if (!recorder.folder().notice.empty()) log_warning(recorder.folder().notice);
+  if (host != nullptr && recorder.on_disk()) {
+    host->open(std::filesystem::path(recorder.folder().path).parent_path());
+  }
   std::unique_ptr<ServeProcess> server;
   if (settings->serve) server = ServeProcess::start(recorder.folder().path, *settings);
   recorder.record(status_of);
-  const model::Diagnosis diagnosis = conclude(recorder, *settings);
+  const model::Diagnosis diagnosis = conclude(recorder, *settings, meeting);
   if (settings->quiet) name_leftovers(recorder);  // else the report does
   code = job_code(recorder.wait_status());
   if (code == 0 && !settings->fail_on.empty() && fails(settings->fail_on, diagnosis)) return 3;
@@ -254,7 +278,7 @@ int attach(const std::vector<std::string>& arguments) {
   if (!(*opened)->folder().notice.empty()) log_warning((*opened)->folder().notice);
   (*opened)->record(status_of);
   if (settings->dump) return dump((*opened)->run(), settings->json);
-  conclude(**opened, *settings);
+  conclude(**opened, *settings, std::nullopt);
   return 0;
 }
 

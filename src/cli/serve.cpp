@@ -42,9 +42,10 @@ const Usage kServe{
     "and it listens on this machine's loopback only, unless told otherwise.",
     "  flatout serve                                    # http://127.0.0.1:8610/\n"
     "  flatout serve /scratch/me/flatout-runs --port 9000\n"
-    "  flatout serve --listen 0.0.0.0 --token-file ~/.flatout-token\n"
+    "  flatout serve --listen 0.0.0.0 --token-file ~/.flatout-token --tls-cert c.pem --tls-key "
+    "k.pem\n"
     "  ssh -L 8610:127.0.0.1:8610 gpu-node              # else: the loopback of another machine",
-    {"listen", "port", "token_file", "verbose"},
+    {"listen", "port", "token_file", "tls_cert", "tls_key", "verbose"},
     true,
     false,
     false,
@@ -56,6 +57,7 @@ constexpr rlim_t kFiles = 1024;                              // clients and run 
 constexpr int64_t kFreshSeconds = 10;                        // a file that is being written
 constexpr auto kFarewell = std::chrono::milliseconds(1500);  // for pages to fetch the end
 constexpr int kPatienceMs = 4000;                            // for the server to end
+constexpr size_t kMostPem = 1 << 20;
 
 class FollowedRun : public serve::RunSource {
  public:
@@ -110,6 +112,26 @@ Result<std::string> read_token(const std::string& path) {
   return token;
 }
 
+Result<std::string> read_pem(const std::string& path) {
+  std::ifstream file(path);
+  std::string text(kMostPem, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  if (text.find("-----BEGIN ") == std::string::npos) {
+    return Error{Code::kNotFound, "cannot read PEM from " + escape_terminal(path),
+                 "a file with -----BEGIN CERTIFICATE----- or -----BEGIN PRIVATE KEY-----"};
+  }
+  return text;
+}
+
+// nullopt: HTTP without encryption.
+Result<std::optional<serve::Tls>> read_tls(const Settings& settings) {
+  if (settings.tls_cert.empty()) return std::optional<serve::Tls>();
+  FLATOUT_TRY(std::string certificate, read_pem(settings.tls_cert));
+  FLATOUT_TRY(std::string key, read_pem(settings.tls_key));
+  return std::optional(serve::Tls{std::move(certificate), std::move(key)});
+}
+
 Result<std::vector<std::string>> find_folders(const std::vector<std::string>& named) {
   std::vector<std::string> out;
   for (const std::string& path : named.empty() ? std::vector<std::string>{"flatout-runs"} : named) {
@@ -128,18 +150,21 @@ Result<std::vector<std::string>> find_folders(const std::vector<std::string>& na
 
 // On the port asked for; on the usual one, or the next that is free, where none was.
 Result<std::unique_ptr<serve::HttpServer>> start_server(const std::string& address, double port,
-                                                        const serve::Handler& handler) {
+                                                        const serve::Handler& handler,
+                                                        const std::optional<serve::Tls>& tls) {
   const bool usual = port == Settings().port;
   for (int i = 0;; ++i) {
-    auto server = serve::HttpServer::start(address, static_cast<uint16_t>(port + i), handler);
+    auto server =
+        serve::HttpServer::start(address, static_cast<uint16_t>(port + i), handler, {}, tls);
     const bool taken = !server.ok() && server.error().code == Code::kFull;
     if (!taken || !usual || i + 1 >= kPortsToTry) return server;
   }
 }
 
-std::string url_of(const std::string& address, uint16_t port) {
-  return address.find(':') == std::string::npos ? fmt::format("http://{}:{}/", address, port)
-                                                : fmt::format("http://[{}]:{}/", address, port);
+std::string url_of(const std::string& address, uint16_t port, bool encrypted) {
+  const bool v6 = address.find(':') != std::string::npos;
+  return fmt::format("{}://{}{}{}:{}/", encrypted ? "https" : "http", v6 ? "[" : "", address,
+                     v6 ? "]" : "", port);
 }
 
 // Sockets and arenas for many connections, and signals that end the waiting below.
@@ -186,6 +211,17 @@ int serve(const std::vector<std::string>& arguments) {
             escape_terminal(address),
         "--token-file FILE; or from the other machine: ssh -L 8610:127.0.0.1:8610 THIS-ONE");
   }
+  if (settings->tls_cert.empty() != settings->tls_key.empty()) {
+    return bad_usage("--tls-cert and --tls-key belong together",
+                     "flatout serve --tls-cert c.pem --tls-key k.pem");
+  }
+  const auto tls = read_tls(*settings);
+  if (!tls.ok()) return fail(tls.error());
+  site_options.encrypted = tls->has_value();
+  if (!serve::is_loopback(address) && !site_options.encrypted) {
+    log_warning(
+        "the token goes over the network for others to read; --tls-cert and --tls-key encrypt it");
+  }
   auto folders = find_folders(settings->positional);
   if (!folders.ok()) return fail(folders.error());
 
@@ -195,11 +231,12 @@ int serve(const std::vector<std::string>& arguments) {
   serve::RunStore store(std::move(folders).value(), reader, FLATOUT_VERSION);
   serve::Site site(store, site_options);
   store.look(MonotonicClock::now());  // so that the first who asks finds the runs
-  auto server = start_server(address, settings->port,
-                             [&](const serve::Request& request) { return site.respond(request); });
+  auto server = start_server(
+      address, settings->port, [&](const serve::Request& request) { return site.respond(request); },
+      *tls);
   if (!server.ok()) return fail(server.error());
   store.start();
-  const std::string url = url_of(address, (*server)->port());
+  const std::string url = url_of(address, (*server)->port(), site_options.encrypted);
   if (settings->json) {
     const nlohmann::ordered_json told{
         {"url", url}, {"address", address}, {"port", (*server)->port()}};
@@ -234,6 +271,9 @@ std::unique_ptr<ServeProcess> ServeProcess::start(const std::string& folder,
                                     fmt::format("{:.0f}", settings.port)};
   if (!settings.token_file.empty()) {
     words.insert(words.end(), {"--token-file", settings.token_file});
+  }
+  if (!settings.tls_cert.empty()) {
+    words.insert(words.end(), {"--tls-cert", settings.tls_cert, "--tls-key", settings.tls_key});
   }
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

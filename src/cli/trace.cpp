@@ -3,12 +3,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "diagnose/trace_findings.h"
+#include "recorder/launch.h"
 #include "report/trace_html.h"
 #include "report/trace_json.h"
 #include "report/trace_text.h"
@@ -33,9 +42,11 @@ constexpr std::string_view kHelp =
   flatout trace diff old.json.gz new.json.gz          which kernels and operators got slower
   flatout trace convert trace.xplane.pb -o out.pftrace   for the Perfetto UI
   flatout trace slice huge.json --step 3-5 -o small.json.gz
+  flatout trace record -o cuda.json -- python train.py   CUDA's work and NVTX ranges, by CUPTI
 
-Known are Chrome and PyTorch (Kineto) JSON, TensorFlow 1 timelines and RunMetadata, TensorFlow 2 and JAX XPlane, and Perfetto; plain or
-gzipped. The format is known by the content, not by the name. Each command has --help.
+Known are Chrome and PyTorch (Kineto) JSON, TensorFlow 1 timelines and RunMetadata, TensorFlow 2 and JAX XPlane, Perfetto, and Nsight
+Systems' SQLite export; plain or gzipped. Of a run folder its trace is read. The format is known by the content, not by the name. Each
+command has --help.
 )";
 
 const Usage kSummary{
@@ -44,8 +55,9 @@ const Usage kSummary{
     "Says what holds a job up, from its trace alone; of several ranks, who waits for whom.",
     "  flatout trace summary trace.json.gz\n"
     "  flatout trace summary rank*.json.gz             # the ranks of one job together\n"
+    "  flatout trace summary trace.json --shapes       # operators told apart by their shapes\n"
     "  flatout trace summary trace.json --json         # every figure, for scripts",
-    {"compat", "verbose"},
+    {"compat", "shapes", "verbose"},
     true,
     false,
     false,
@@ -58,7 +70,7 @@ const Usage kReport{
     "Writes a page with the verdict and a timeline of a trace of any size, to open in a browser.",
     "  flatout trace report trace.json.gz -o report.html\n"
     "  flatout trace report rank*.json.gz -o ranks.html   # on one clock, by their collectives",
-    {"output", "compat", "verbose"},
+    {"output", "compat", "shapes", "verbose"},
     false,
     false,
     false,
@@ -77,6 +89,21 @@ const Usage kDiff{
     false,
     2,
     2};
+
+const Usage kRecord{
+    "trace record",
+    "-o OUT.json -- COMMAND...",
+    "Runs a command and records what CUDA does for it (by CUPTI) and its NVTX ranges. "
+    "Experimental:\n"
+    "CUPTI's part has been tried against a stand-in of CUPTI alone, not yet on a GPU.",
+    "  flatout trace record -o cuda.json -- python train.py\n"
+    "  flatout trace summary cuda.json",
+    {"output", "verbose"},
+    false,
+    false,
+    true,
+    1,
+    SIZE_MAX};
 
 const Usage kConvert{
     "trace convert",
@@ -106,6 +133,65 @@ const Usage kSlice{
     1,
     1};
 
+/// The file itself; of a run folder the trace in it.
+std::string trace_file(const std::string& path) {
+  std::error_code failed;
+  const std::filesystem::path inside = std::filesystem::path(path) / "trace.json.gz";
+  return std::filesystem::is_directory(path, failed) && std::filesystem::exists(inside, failed)
+             ? inside.string()
+             : path;
+}
+
+unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
+
+/// Calls work(i) for i below `count`, on all cores.
+template <class Work>
+void for_all(size_t count, Work&& work) {
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min<size_t>(cores(), count); ++i) threads.emplace_back(run);
+  run();
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Becomes the command: what it does, prints and returns is its own.
+int record(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kRecord, arguments, code);
+  if (!settings) return code;
+  if (settings->output.empty())
+    return bad_usage("no output is named", "flatout trace record -o OUT.json -- COMMAND");
+  std::error_code failed;
+  const std::filesystem::path out = std::filesystem::absolute(settings->output, failed);
+  if (failed || std::filesystem::exists(out, failed)) {
+    return fail(Error{Code::kBadInput,
+                      fmt::format("{} exists already", escape_terminal(settings->output)),
+                      "name another file, or remove it"});
+  }
+  const std::string agent = recorder::find_agent().library;
+  if (agent.empty())
+    return fail(
+        Error{Code::kNotFound, "libflatout_agent.so is not beside flatout", "install it again"});
+  for (const char* name : {"CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"}) {
+    if (const char* other = std::getenv(name); other != nullptr && *other != 0 && agent != other)
+      log_warning(fmt::format("{} named {}, which is left out", name, escape_terminal(other)));
+    ::setenv(name, agent.c_str(), 1);
+  }
+  ::setenv("FLATOUT_CUDA_TRACE", out.c_str(), 1);
+  std::vector<char*> words;
+  for (const std::string& word : settings->positional)
+    words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  ::execvp(words[0], words.data());
+  const int error = errno;
+  log_error(fmt::format("cannot run {}: {}", escape_terminal(settings->positional[0]),
+                        std::strerror(error)));
+  return error == ENOENT ? 127 : 126;
+}
+
 void warn_damage(const model::Trace& trace) {
   if (trace.damage.cut_off)
     log_warning(fmt::format("{} is cut off: what is there is used", escape_terminal(trace.file)));
@@ -122,25 +208,40 @@ int summary(const Usage& usage, const std::vector<std::string>& arguments) {
   if (!settings->compat.empty() && settings->compat != "hta" && settings->compat != "exact")
     return bad_usage(fmt::format("there is no --compat {}", escape_terminal(settings->compat)),
                      "--compat hta or --compat exact");
+  struct One {
+    std::optional<model::TraceSummary> summary;
+    std::optional<model::TracePicture> picture;
+    std::optional<Error> error;
+  };
+  const size_t files = settings->positional.size();
+  std::vector<One> all(files);
+  timeline::TraceOptions options;
+  options.shapes = settings->shapes;
+  options.threads = files == 1 ? cores() : 1;
+  for_all(files, [&](size_t i) {
+    auto trace = timeline::import_trace(trace_file(settings->positional[i]), options);
+    if (!trace.ok()) {
+      all[i].error = trace.error();
+      return;
+    }
+    trace->file = settings->positional[i];
+    if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
+    const timeline::TraceIndex index(*trace);
+    all[i].summary = timeline::summarize(index);
+    if (page) all[i].picture = timeline::draw(index, *all[i].summary, kMostSlices / files);
+    if (settings->compat == "hta") all[i].summary->hta = timeline::hta_summary(index);
+  });
   std::vector<model::TraceSummary> traces;
   std::vector<model::TracePicture> pictures;
   std::optional<Error> last;
-  for (const std::string& file : settings->positional) {
-    auto trace = timeline::import_trace(file);
-    if (!trace.ok()) {
+  for (One& one : all) {
+    if (one.error) {
       // One rank's broken file must not hide what the others say.
-      if (settings->positional.size() > 1) log_warning(trace.error().message);
-      last = trace.error();
-      continue;
+      if (files > 1) log_warning(one.error->message);
+      last = one.error;
     }
-    if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
-    const timeline::TraceIndex index(*trace);
-    traces.push_back(timeline::summarize(index));
-    if (page) {
-      pictures.push_back(
-          timeline::draw(index, traces.back(), kMostSlices / settings->positional.size()));
-    }
-    if (settings->compat == "hta") traces.back().hta = timeline::hta_summary(index);
+    if (one.summary) traces.push_back(std::move(*one.summary));
+    if (one.picture) pictures.push_back(std::move(*one.picture));
   }
   if (traces.empty()) return fail(*last);
   const model::TraceDiagnosis diagnosis = diagnose::diagnose_traces(traces);
@@ -167,9 +268,10 @@ int diff(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   timeline::TraceOptions options;
   options.shapes = true;
-  auto a = timeline::import_trace(settings->positional[0], options);
+  options.threads = cores();
+  auto a = timeline::import_trace(trace_file(settings->positional[0]), options);
   if (!a.ok()) return fail(a.error());
-  auto b = timeline::import_trace(settings->positional[1], options);
+  auto b = timeline::import_trace(trace_file(settings->positional[1]), options);
   if (!b.ok()) return fail(b.error());
   warn_damage(*a);
   warn_damage(*b);
@@ -201,7 +303,7 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(usage, arguments, code);
   if (!settings) return code;
-  const std::string& input = settings->positional[0];
+  const std::string input = trace_file(settings->positional[0]);
   const std::string& output = settings->output;
   if (output.empty())
     return bad_usage("no output is named", fmt::format("flatout {} FILE -o OUT", usage.name));
@@ -230,6 +332,9 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   if (!*chrome || windowed || format == "perfetto") {
     timeline::TraceOptions options;
     options.host_slices = UINT64_MAX;
+    options.threads = cores();
+    // Events are copied from the file itself: its columns only say where the window is.
+    options.steps_only = *chrome && format == "chrome";
     auto read = timeline::import_trace(input, options);
     if (!read.ok()) return fail(read.error());
     trace = std::move(*read);
@@ -280,11 +385,13 @@ int trace(const std::vector<std::string>& arguments) {
   if (what == "diff") return diff(rest);
   if (what == "convert") return convert(kConvert, rest);
   if (what == "slice") return convert(kSlice, rest);
+  if (what == "record") return record(rest);
   if (what == "--help" || what == "-h" || what == "help") {
     fmt::print("{}", kHelp);
     return 0;
   }
-  const std::string_view meant = nearest(what, {"summary", "report", "diff", "convert", "slice"});
+  const std::string_view meant =
+      nearest(what, {"summary", "report", "diff", "convert", "slice", "record"});
   return bad_usage(fmt::format("there is no command 'trace {}'", escape_terminal(what)),
                    meant.empty() ? "flatout trace --help"
                                  : fmt::format("did you mean flatout trace {}?", meant));

@@ -296,21 +296,11 @@ Result<Address> Arena::allocate(Bytes requested, Stream stream) {
   if (chunk->size > size) free_[chunk->lane].insert(cut(chunk, size));
   chunk->state = State::kLive;
   chunk->lane = lane;
-  chunk->requested = requested;
-  live_ += requested;
-  allocated_ += size;
-  live_chunks_.emplace(chunk->address, chunk);
-  return chunk->address;
+  return live_.add(chunk, requested);
 }
 
 Status Arena::free(Address address) {
-  const auto it = live_chunks_.find(address);
-  if (it == live_chunks_.end())
-    return Error{Code::kBadInput, fmt::format("{:#x} is no live chunk", address), ""};
-  Chunk* chunk = it->second;
-  live_chunks_.erase(it);
-  live_ -= chunk->requested;
-  allocated_ -= chunk->size;
+  FLATOUT_TRY(Chunk* const chunk, live_.remove(address));
   put_free(chunk);
   return {};
 }
@@ -325,7 +315,7 @@ void Arena::trim() {
 }
 
 PolicyStats Arena::stats() const {
-  PolicyStats stats{live_, allocated_, reserved_, live_chunks_.size(), 0};
+  PolicyStats stats = live_.stats(reserved_);
   for (const auto& [lane, set] : free_)
     if (!set.empty()) stats.largest_free = std::max(stats.largest_free, (*set.rbegin())->size);
   return stats;
@@ -351,7 +341,7 @@ void Arena::check() const {
     mapped += c->size;
     if (c->state == State::kLive) {
       allocated += c->size;
-      FLATOUT_CHECK(live_chunks_.at(c->address) == c);
+      FLATOUT_CHECK(live_.holds(c));
     } else {
       ++free_chunks;
       FLATOUT_CHECK(free_.at(c->lane).count(const_cast<Chunk*>(c)) == 1);
@@ -362,7 +352,7 @@ void Arena::check() const {
   for (const auto& [lane, set] : free_) in_sets += set.size();
   Bytes handles = 0;
   for (const auto& [address, mapping] : mappings_) handles += mapping.size;
-  FLATOUT_CHECK(in_sets == free_chunks && gaps == gaps_.size() && allocated == allocated_);
+  FLATOUT_CHECK(in_sets == free_chunks && gaps == gaps_.size() && allocated == live_.allocated());
   FLATOUT_CHECK(mapped == reserved_ && handles == reserved_);
 }
 

@@ -12,7 +12,6 @@
 
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include "devmem/chunk_store.h"
 #include "devmem/policy.h"
@@ -86,12 +85,12 @@ class Arena : public Policy {
   bool grow(Bytes size, Lane lane);
 
   Driver& driver_;
-  Bytes limit_, reserved_ = 0, live_ = 0, allocated_ = 0;
+  Bytes limit_, reserved_ = 0;
   Address base_ = 0, upper_ = 0;  // the upper end begins there; 0: no range yet
   std::map<Lane, FreeSet> free_;
   std::map<Address, Chunk*> gaps_;
   std::map<Address, Mapping> mappings_;
-  std::unordered_map<Address, Chunk*> live_chunks_;
+  LiveChunks<Chunk> live_;
   ChunkStore<Chunk> chunks_;
 };
 

@@ -84,10 +84,7 @@ Bfc::Chunk* Bfc::find(Bytes rounded, Bytes size) {
     const Bytes waste = chunk->size - rounded;
     if (chunk->size >= rounded * 2 || waste >= max_waste_) split(chunk, rounded);
     chunk->in_use = true;
-    chunk->requested = size;
-    in_use_.emplace(chunk->address, chunk);
-    live_ += size;
-    allocated_ += chunk->size;
+    in_use_.add(chunk, size);
     return chunk;
   }
   return nullptr;
@@ -110,7 +107,7 @@ bool Bfc::extend(Bytes rounded) {
     if (bytes < rounded) return false;
     got = driver_.allocate(bytes);
   }
-  if (held) region_bytes_ *= 2;
+  if (held && region_bytes_ < limit_) region_bytes_ *= 2;  // from there on it changes nothing
   pool_ += bytes;
   Chunk* chunk = chunks_.make();
   chunk->address = *got;
@@ -193,14 +190,8 @@ Result<Address> Bfc::allocate(Bytes size, Stream) {
 }
 
 Status Bfc::free(Address address) {
-  const auto it = in_use_.find(address);
-  if (it == in_use_.end())
-    return Error{Code::kBadInput, fmt::format("{:#x} is no live chunk", address), ""};
-  Chunk* chunk = it->second;
-  in_use_.erase(it);
+  FLATOUT_TRY(Chunk* const chunk, in_use_.remove(address));
   chunk->in_use = false;
-  live_ -= chunk->requested;
-  allocated_ -= chunk->size;
   chunk->freed_at = clock_ ? clock_() : 0;
   if (clock_) {
     insert_free(chunk);
@@ -212,7 +203,7 @@ Status Bfc::free(Address address) {
 }
 
 PolicyStats Bfc::stats() const {
-  PolicyStats stats{live_, allocated_, pool_, in_use_.size(), 0};
+  PolicyStats stats = in_use_.stats(pool_);
   for (const auto& bin : bins_)
     if (!bin.empty()) stats.largest_free = (*bin.rbegin())->size;
   return stats;
@@ -229,7 +220,7 @@ void Bfc::check() const {
       FLATOUT_CHECK(!chunk->next || chunk->next->prev == chunk);
       FLATOUT_CHECK(chunk->binned != chunk->in_use);
       if (chunk->in_use) {
-        FLATOUT_CHECK(in_use_.at(at) == chunk && chunk->requested <= chunk->size);
+        FLATOUT_CHECK(in_use_.holds(chunk) && chunk->requested <= chunk->size);
         allocated += chunk->size;
       } else {
         ++free_chunks;
@@ -241,7 +232,7 @@ void Bfc::check() const {
     FLATOUT_CHECK(at == address + region.size);
     pool += region.size;
   }
-  FLATOUT_CHECK(free_chunks == binned && pool == pool_ && allocated == allocated_);
+  FLATOUT_CHECK(free_chunks == binned && pool == pool_ && allocated == in_use_.allocated());
 }
 
 }  // namespace flatout::devmem

@@ -7,7 +7,6 @@
 #include <array>
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include "devmem/chunk_store.h"
 #include "devmem/policy.h"
@@ -76,10 +75,9 @@ class Bfc : public Policy {
   uint64_t safe_frontier_ = 0;
   std::array<std::set<Chunk*, BySize>, kBins> bins_;
   std::map<Address, Region> regions_;
-  std::unordered_map<Address, Chunk*> in_use_;
+  LiveChunks<Chunk> in_use_;
   std::vector<Chunk*> timestamped_;
   ChunkStore<Chunk> chunks_;
-  Bytes live_ = 0, allocated_ = 0;
 };
 
 }  // namespace flatout::devmem

@@ -63,8 +63,8 @@ Explanation explain_text(std::string_view text) {
 }
 
 Result<Explanation> explain(std::string_view bytes) {
-  const bool is_pickle =
-      bytes.size() > 1 && static_cast<uint8_t>(bytes[0]) == 0x80 && bytes[1] <= 5;
+  const bool is_pickle = bytes.size() > 1 && static_cast<uint8_t>(bytes[0]) == 0x80 &&
+                         static_cast<uint8_t>(bytes[1]) <= 5;
   if (is_pickle) return explain_snapshot(bytes);
   return explain_text(bytes);
 }

@@ -38,6 +38,73 @@ Bytes bytes_of(std::optional<int64_t> value) {
   return value && *value > 0 ? static_cast<Bytes>(*value) : 0;
 }
 
+Error hostile(std::string_view what) {
+  return {Code::kBadInput, fmt::format("the memory snapshot is damaged: {}", what), ""};
+}
+
+// The last out-of-memory event, and the number of its device.
+struct Failure {
+  int64_t device = 0;
+  Bytes request = 0, free = 0;
+};
+
+class Reader {
+ public:
+  /// `most`: records that are read. An honest one takes more than a byte of its file.
+  Reader(const Pickle& pickle, size_t most) : pickle_(pickle), left_(most) {}
+
+  Result<std::optional<Failure>> find_failure() {
+    std::optional<Failure> found;
+    const auto* traces = pickle_.list(pickle_.root(), "device_traces");
+    for (size_t device = 0; traces && device < traces->size(); ++device) {
+      for (const Pickle::Index i : pickle_.at((*traces)[device]).items) {
+        if (!spend()) return hostile("its lists refer to themselves");
+        const Pickle::Value& event = pickle_.at(i);
+        if (pickle_.text(event, "action") != "oom") continue;
+        const auto free = pickle_.integer(event, "device_free");
+        found = Failure{static_cast<int64_t>(device), bytes_of(pickle_.integer(event, "size")),
+                        bytes_of(free ? free : pickle_.integer(event, "addr"))};
+      }
+    }
+    return found;
+  }
+
+  /// What the caches hold: of one device, or of all.
+  Status add_segments(const std::vector<Pickle::Index>& segments, std::optional<int64_t> device) {
+    for (const Pickle::Index s : segments) {
+      const Pickle::Value& segment = pickle_.at(s);
+      const auto* blocks = pickle_.list(segment, "blocks");
+      if (!blocks) return hostile("a segment lacks its blocks");
+      if (device && pickle_.integer(segment, "device").value_or(0) != *device) continue;
+      for (const Pickle::Index b : *blocks) {
+        if (!spend()) return hostile("its lists refer to themselves");
+        add_block(pickle_.at(b));
+      }
+    }
+    return {};
+  }
+
+  TorchFigures figures;
+  std::map<std::string, Bytes> by_line;
+
+ private:
+  bool spend() { return left_ > 0 && left_-- > 0; }
+  void add_block(const Pickle::Value& block) {
+    const Bytes size = bytes_of(pickle_.integer(block, "size"));
+    if (pickle_.text(block, "state").starts_with("active")) {
+      figures.allocated += size;
+      const std::string line = line_of(pickle_, block);
+      by_line[line.empty() ? "older than the recording, or without a line" : line] += size;
+    } else {
+      figures.cached += size;
+      figures.largest_hole = std::max(figures.largest_hole, size);
+    }
+  }
+
+  const Pickle& pickle_;
+  size_t left_;
+};
+
 }  // namespace
 
 Result<Explanation> explain_snapshot(std::string_view bytes) {
@@ -49,50 +116,19 @@ Result<Explanation> explain_snapshot(std::string_view bytes) {
     return Error{Code::kBadInput, "the pickle is no memory snapshot: it has no segments",
                  "torch.cuda.memory._dump_snapshot() writes one"};
   }
-  TorchFigures figures;
-  std::map<std::string, Bytes> by_line;
-  size_t left = bytes.size();  // an honest block takes more than a byte of the file
-  for (const Pickle::Index s : *segments) {
-    const Pickle::Value& segment = pickle.at(s);
-    const auto* blocks = pickle.list(segment, "blocks");
-    if (!blocks)
-      return Error{Code::kBadInput, "the memory snapshot is damaged: a segment lacks its blocks",
-                   ""};
-    for (const Pickle::Index b : *blocks) {
-      if (left-- == 0)
-        return Error{Code::kBadInput,
-                     "the memory snapshot is damaged: its lists refer to themselves", ""};
-      const Pickle::Value& block = pickle.at(b);
-      const Bytes size = bytes_of(pickle.integer(block, "size"));
-      if (pickle.text(block, "state").starts_with("active")) {
-        figures.allocated += size;
-        const std::string line = line_of(pickle, block);
-        by_line[line.empty() ? "older than the recording, or without a line" : line] += size;
-      } else {
-        figures.cached += size;
-        figures.largest_hole = std::max(figures.largest_hole, size);
-      }
-    }
-  }
-  bool failed = false;
-  if (const auto* traces = pickle.list(root, "device_traces")) {
-    for (const Pickle::Index t : *traces) {
-      for (const Pickle::Index i : pickle.at(t).items) {
-        if (left-- == 0)
-          return Error{Code::kBadInput,
-                       "the memory snapshot is damaged: its lists refer to themselves", ""};
-        const Pickle::Value& event = pickle.at(i);
-        if (pickle.text(event, "action") != "oom") continue;
-        failed = true;
-        figures.request = bytes_of(pickle.integer(event, "size"));
-        const auto free = pickle.integer(event, "device_free");
-        figures.free = bytes_of(free ? free : pickle.integer(event, "addr"));
-      }
-    }
+  Reader reader(pickle, bytes.size());
+  FLATOUT_TRY(const std::optional<Failure> failure, reader.find_failure());
+  // What another device's cache holds is of no use to the one that ran out.
+  FLATOUT_TRY_STATUS(reader.add_segments(
+      *segments, failure ? std::optional<int64_t>(failure->device) : std::nullopt));
+  TorchFigures& figures = reader.figures;
+  if (failure) {
+    figures.request = failure->request;
+    figures.free = failure->free;
   }
   figures.total = figures.free + figures.allocated + figures.cached;
   Explanation e;
-  if (failed) {
+  if (failure) {
     e = explain_torch(figures);
   } else {
     e.kind = "snapshot_without_failure";
@@ -107,7 +143,7 @@ Result<Explanation> explain_snapshot(std::string_view bytes) {
                  {"PyTorch's cache (reserved but unallocated)", figures.cached}};
   }
   std::vector<std::pair<Bytes, std::string>> lines;
-  for (auto& [line, size] : by_line) lines.emplace_back(size, line);
+  for (auto& [line, size] : reader.by_line) lines.emplace_back(size, line);
   std::sort(lines.rbegin(), lines.rend());
   for (size_t i = 0; i < std::min(lines.size(), kTopLines); ++i)
     e.holders.push_back({lines[i].second, lines[i].first});

@@ -175,6 +175,52 @@ TEST(Explain, FiguresOfTheMessageBecomeHolders) {
   EXPECT_EQ(f->cached, static_cast<Bytes>(14.5 * 1048576));
 }
 
+// Plain data as pickle.dumps(protocol=2) writes it.
+std::string pickled(std::string_view text) {
+  std::string out = "X";
+  for (int shift = 0; shift < 32; shift += 8) out += static_cast<char>(text.size() >> shift);
+  return out + std::string(text);
+}
+std::string pickled(Bytes number) {
+  std::string out = "\x8a\x08";
+  for (int shift = 0; shift < 64; shift += 8) out += static_cast<char>(number >> shift);
+  return out;
+}
+std::string list_of(const std::vector<std::string>& items) {
+  std::string out = "](";
+  for (const std::string& item : items) out += item;
+  return out + "e";
+}
+std::string dict_of(const std::vector<std::pair<std::string_view, std::string>>& items) {
+  std::string out = "}(";
+  for (const auto& [key, value] : items) out += pickled(key) + value;
+  return out + "u";
+}
+std::string segment_of(Bytes device, std::string_view state, Bytes size) {
+  return dict_of(
+      {{"device", pickled(device)},
+       {"address", pickled(device << 40)},
+       {"blocks", list_of({dict_of({{"size", pickled(size)}, {"state", pickled(state)}})})}});
+}
+
+TEST(Explain, ACacheOfAnotherDeviceServesNobody) {
+  const auto snapshot = [](Bytes device_of_hole) {
+    const std::string oom = dict_of({{"action", pickled("oom")},
+                                     {"size", pickled(200 * kMiB)},
+                                     {"device_free", pickled(50 * kMiB)}});
+    return "\x80\x02" +
+           dict_of({{"segments", list_of({segment_of(0, "active_allocated", 900 * kMiB),
+                                          segment_of(device_of_hole, "inactive", 600 * kMiB)})},
+                    {"device_traces", list_of({list_of({oom}), list_of({})})}}) +
+           ".";
+  };
+  const auto own = explain(snapshot(0)), other = explain(snapshot(1));
+  ASSERT_TRUE(own.ok()) << own.error().message;
+  ASSERT_TRUE(other.ok()) << other.error().message;
+  EXPECT_EQ(own->kind, "torch_oom_fragmented");
+  EXPECT_EQ(other->kind, "torch_oom_too_big");
+}
+
 TEST(Explain, ExpandableSegmentsAreAdvisedOnlyWhereTheCacheCouldHaveServed) {
   for (const Case& c : kCases) {
     const Explanation e = explain_text(c.message);

@@ -134,6 +134,18 @@ TEST_P(EveryPolicy, AFullDeviceIsRefusedAndServesAgainAfterAFree) {
   policy_->check();
 }
 
+// Each time it grows anew; what it asks for must not grow for ever.
+TEST_P(EveryPolicy, ServesHoweverOftenItWasTrimmed) {
+  open(Bytes{1} << 33);
+  for (int i = 0; i < 100; ++i) {
+    const auto block = policy_->allocate(3 * kMiB, 0);
+    ASSERT_TRUE(block.ok()) << i;
+    ASSERT_TRUE(policy_->free(*block).ok());
+    policy_->trim();
+    ASSERT_EQ(policy_->stats().reserved, 0u);
+  }
+}
+
 TEST_P(EveryPolicy, AFaultOfTheDriverLosesNothing) {
   for (uint64_t n = 0; n < 12; ++n) {
     open(Bytes{1} << 33);

@@ -46,7 +46,7 @@ class EventReader : public nlohmann::json_sax<Json> {
       event_ = {};
       has_bytes_ = false;
     }
-    in_args_ = depth_ == event_depth_ + 1 && key_ == "args";
+    if (depth_ == event_depth_ + 1) in_args_ = key_ == "args";
     return true;
   }
   bool key(string_t& v) override {
@@ -75,7 +75,7 @@ class EventReader : public nlohmann::json_sax<Json> {
  private:
   bool number(double value, int64_t whole) {
     if (depth_ == event_depth_ && key_ == "ts") event_.time = value;
-    if (!in_args_) return true;
+    if (!in_args_ || depth_ != event_depth_ + 1) return true;
     if (key_ == "Bytes") {
       event_.bytes = whole;
       has_bytes_ = true;

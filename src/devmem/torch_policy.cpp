@@ -25,7 +25,6 @@ TorchPolicy::TorchPolicy(Driver& driver, Bytes limit, TorchOptions options)
     : driver_(driver), limit_(limit), options_(options) {}
 
 TorchPolicy::~TorchPolicy() {
-  for (const auto& [address, chunk] : in_use_) chunk->in_use = false;
   std::set<Address> regions;
   for (const Chunk& chunk : chunks_.all())
     if (chunk.pool && !chunk.range && !chunk.prev) regions.insert(chunk.address);
@@ -365,22 +364,12 @@ Result<Address> TorchPolicy::allocate(Bytes requested, Stream stream) {
     insert_free(rest);
   }
   chunk->in_use = true;
-  chunk->requested = requested;
-  live_ += requested;
-  allocated_ += chunk->size;
-  in_use_.emplace(chunk->address, chunk);
-  return chunk->address;
+  return in_use_.add(chunk, requested);
 }
 
 Status TorchPolicy::free(Address address) {
-  const auto it = in_use_.find(address);
-  if (it == in_use_.end())
-    return Error{Code::kBadInput, fmt::format("{:#x} is no live chunk", address), ""};
-  Chunk* chunk = it->second;
-  in_use_.erase(it);
+  FLATOUT_TRY(Chunk* const chunk, in_use_.remove(address));
   chunk->in_use = false;
-  live_ -= chunk->requested;
-  allocated_ -= chunk->size;
   Chunk *prev = chunk->prev, *next = chunk->next;
   try_merge(chunk, prev);
   try_merge(chunk, next);
@@ -389,7 +378,7 @@ Status TorchPolicy::free(Address address) {
 }
 
 PolicyStats TorchPolicy::stats() const {
-  PolicyStats stats{live_, allocated_, reserved_, in_use_.size(), 0};
+  PolicyStats stats = in_use_.stats(reserved_);
   for (const Pool* pool : {&small_, &large_})
     for (const Chunk* chunk : pool->free)
       stats.largest_free = std::max(stats.largest_free, chunk->size);
@@ -416,7 +405,7 @@ void TorchPolicy::check() const {
     if (chunk.mapped) reserved += chunk.size;
     if (chunk.in_use) allocated += chunk.size;
   }
-  FLATOUT_CHECK(reserved == reserved_ && allocated == allocated_);
+  FLATOUT_CHECK(reserved == reserved_ && allocated == in_use_.allocated());
 }
 
 }  // namespace flatout::devmem

@@ -12,7 +12,6 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include "devmem/chunk_store.h"
 #include "devmem/policy.h"
@@ -97,10 +96,10 @@ class TorchPolicy : public Policy {
   void check(const Pool& pool) const;
 
   Driver& driver_;
-  Bytes limit_, reserved_ = 0, live_ = 0, allocated_ = 0;
+  Bytes limit_, reserved_ = 0;
   TorchOptions options_;
   Pool small_{true, {}, {}, 0}, large_{false, {}, {}, 0};
-  std::unordered_map<Address, Chunk*> in_use_;
+  LiveChunks<Chunk> in_use_;
   std::map<Address, Range> ranges_;
   ChunkStore<Chunk> chunks_;
 };

@@ -117,7 +117,7 @@ TEST(ProfilerTrace, DevicesComeBeforeTheHost) {
   const auto traces = read_traces(
       R"({"traceEvents":[
         {"name":"[memory]","ts":3,"args":{"Bytes":-512,"Addr":99,"Device Type":1,"Device Id":0}},
-        {"name":"[memory]","ts":1,"args":{"Bytes":512,"Addr":99,"Device Type":1,"Device Id":0,"nested":{"Bytes":1}}},
+        {"name":"[memory]","ts":1,"args":{"Addr":99,"nested":{"Bytes":1},"Bytes":512,"Device Type":1,"Device Id":0}},
         {"name":"[memory]","ts":2,"args":{"Bytes":64,"Addr":5,"Device Type":0,"Device Id":-1}},
         {"name":"ProfilerStep#0","ts":0,"args":{}}]})",
       "p");

@@ -148,6 +148,22 @@ void detect_contention(const RunView& view, Findings& findings) {
   }
 }
 
+/// Share of the pool's work that spins, though no stack shows it: of threads of native jobs more
+/// run than can be sampled at a time. As it is among those that were.
+double unseen_spinning(const RunView& view, const Profile::Filter& works) {
+  if (view.is_python()) return 0;
+  const auto seen = [](const Cell& c) { return c.user != 0 || c.traits != 0; };
+  const auto pool = [&](const Profile::Filter& filter) {
+    return view.per_step(Role::kPool, filter);
+  };
+  const double unseen = pool([&](const Cell& c) { return works(c) && !seen(c); });
+  const double working = pool([&](const Cell& c) { return works(c) && seen(c); });
+  const double spinning =
+      pool([](const Cell& c) { return on_cpu(c.act) && (c.traits & kInSpin) != 0; });
+  if (working + spinning <= 0 || unseen <= 0) return 0;
+  return unseen / (unseen + working) * spinning / (working + spinning);
+}
+
 void detect_oversubscribed(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.usable <= 0 || findings.has("cpu.throttled") || findings.has("cpu.affinity")) return;
@@ -157,7 +173,8 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   const double runnable = crowd.all(), trainer = crowd.trainer;
   // While a pool's threads take turns on the cores, all wait at its barrier for the last one.
   const auto held_up = [](const Cell& c) {
-    return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown;
+    return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown ||
+           (c.traits & kInSpin) != 0;
   };
   const auto in_compute = [&](const Cell& c) { return held_up(c) && c.part != Part::kInputWait; };
   const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
@@ -165,11 +182,15 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   if (pool > 0.1 * cpu.usable) {
     const double wait = view.per_step(Role::kTrainer, in_compute);
     // With a thread a core the work itself keeps the cores as busy as they are.
-    const double work = view.per_step(Role::kPool, [](const Cell& c) {
-      return on_cpu(c.act) && c.act != Act::kKernel && c.part != Part::kInputWait;
-    }) + view.per_step(Role::kTrainer, [](const Cell& c) {
-      return on_cpu(c.act) && c.part != Part::kInputWait;
-    });
+    const auto runs = [](const Cell& c) { return on_cpu(c.act) && c.part != Part::kInputWait; };
+    const auto works = [&](const Cell& c) { return runs(c) && (c.traits & kInSpin) == 0; };
+    const auto in_user = [&](const Cell& c) { return runs(c) && c.act != Act::kKernel; };
+    const double pool_works = view.per_step(Role::kPool, [&](const Cell& c) {
+      return works(c) && in_user(c);
+    }) * (1 - unseen_spinning(view, works));
+    const double work = pool_works + view.per_step(Role::kTrainer, works);
+    relief.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +
+                         view.per_step(Role::kTrainer, runs) - view.per_step(Role::kTrainer, works);
     const double computing =
         view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
     relief.trainer = std::min(wait, std::max(0.0, computing - work / cpu.usable)) * own;

@@ -28,6 +28,11 @@ struct Killed {
   const model::Process* process = nullptr;
 };
 
+/// Nobody sends these on purpose: the process itself did what it must not.
+bool is_fault(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE;
+}
+
 /// The process of the job that a signal ended first; not one that others sent on to end it.
 std::optional<Killed> first_killed(const Run& run) {
   std::optional<Killed> found;
@@ -223,11 +228,15 @@ void detect_crash(const RunView& view, Findings& findings) {
   };
   const std::optional<Killed> killed = first_killed(run);
   const bool worker_lost =
-      told("DataLoader worker") && (told("killed by signal") || told("exited unexpectedly"));
+      (told("DataLoader worker") && (told("killed by signal") || told("exited unexpectedly"))) ||
+      (type.ends_with("BrokenProcessPool") && told("terminated abruptly"));
+  // An exception that nobody catches ends a C++ program by abort().
+  const bool uncaught = killed && killed->signal == SIGABRT && !type.empty() &&
+                        (killed->process == nullptr || killed->process->main);
   // A signal that did not hurt anybody (a helper that was ended on purpose) is no crash.
-  const bool killed_counts =
-      killed && (failed || !run.finished) &&
-      (killed->process == nullptr || killed->process->main || type.empty() || worker_lost);
+  const bool killed_counts = killed && (failed || !run.finished) && !uncaught &&
+                             (killed->process == nullptr || killed->process->main || type.empty() ||
+                              worker_lost || is_fault(killed->signal));
   const bool oom =
       growth(run, SignalId::kCgroupOomKills) >= 1 || growth(run, SignalId::kVmOomKill) >= 1;
 

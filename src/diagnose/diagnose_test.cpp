@@ -479,6 +479,74 @@ TEST(Diagnose, AFatalSignalIsBlamedOnTheLineThatItStruck) {
   EXPECT_EQ(d.findings.front().where->function, "forward");
 }
 
+TEST(Diagnose, AnExceptionThatAbortsIsNoSignalOfItsOwn) {
+  RunBuilder b;
+  for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+  b.run().processes[0].ended = true;
+  b.run().processes[0].wait_status = SIGABRT;
+  b.run().info["exception.type"] = "std::out_of_range";
+  b.run().info["exception.message"] = "label 7";
+  EXPECT_EQ(diagnose(b.build(true, SIGABRT)).verdict, "crash.exception");
+}
+
+TEST(Diagnose, AFaultInAHelperIsWhatBrokeItsPool) {
+  for (const int signal : {SIGSEGV, SIGTERM}) {
+    RunBuilder b;
+    b.worker(200);
+    for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+    b.run().processes[1].ended = true;
+    b.run().processes[1].end = b.now();
+    b.run().processes[1].wait_status = signal;
+    b.run().info["exception.type"] = "RuntimeError";
+    b.run().info["exception.message"] = "the result never came";
+    const Diagnosis d = diagnose(b.build(true, 1 << 8));
+    EXPECT_EQ(d.verdict, signal == SIGSEGV ? "crash.signal" : "crash.exception");
+  }
+}
+
+TEST(Diagnose, WhatIsCompressedIntoAFileIsSavedAndWhatIsReadIsNot) {
+  for (const std::string function : {"write", "read"}) {
+    RunBuilder b;
+    const Line gzip{function, "/usr/lib/python3.11/gzip.py", 289};
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 10, kCompute}}, i < 3);
+      if (i % 10 == 9) {
+        b.step({{Part::kForward, 10, kCompute},
+                {Part::kOther, 100, {ThreadState::kOnCpuNative, {kMain, gzip}}}});
+      }
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict == "stall.checkpoint", function == "write") << d.verdict;
+  }
+}
+
+TEST(Diagnose, ThreadsThatSpinInUserSpaceDoNoWork) {
+  const Line spin{std::string(model::kSpinWaitFrame), "", 0, model::FrameKind::kNative};
+  for (const bool spins : {true, false}) {
+    RunBuilder b;
+    std::vector<model::ThreadId> pool;
+    for (int i = 0; i < 7; ++i) pool.push_back(b.thread(0, 101 + i));
+    const TimePoint from = b.now();
+    for (int i = 0; i < 60; ++i) {
+      b.step(
+          {{Part::kForward, 10, kCompute}, {Part::kForward, 30, {ThreadState::kRunQueue, {kMain}}}},
+          i < 3);
+    }
+    for (const model::ThreadId thread : pool) {
+      for (TimePoint at = from; at < b.now(); at += Nanos(40'000'000)) {
+        const TimePoint until = at + Nanos(10'000'000);
+        b.doing(thread, at, until,
+                {ThreadState::kOnCpuNative, spins ? std::vector{spin} : std::vector<Line>{}});
+        b.doing(thread, until, at + Nanos(40'000'000), {ThreadState::kRunQueue, {}});
+      }
+    }
+    b.machine(2, 0).process_cpu(100, 2);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, spins ? "cpu.oversubscribed" : "healthy") << d.headline;
+  }
+}
+
 TEST(Diagnose, AKilledWorkerIsMemoryOnlyIfTheKernelSaysSo) {
   for (const bool oom : {true, false}) {
     RunBuilder b;

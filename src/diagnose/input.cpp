@@ -27,12 +27,17 @@ constexpr double kBusy = 0.5;
 constexpr double kUnpickle = 2.0;    // times what pickling took: more than that is no unpickling
 constexpr double kMostOfStep = 0.3;  // in the queue of producers that idle
 constexpr double kHandles = 0.25;    // of that time on a core, from which passing on is work
+// Reads per sample from which a sample is searched for rather than read.
+constexpr double kSearched = 16;
+constexpr double kStartedPerSample = 0.5;
 constexpr double kMostOfIt = 0.7;    // of what faster decoding saves, that more workers save, too
 constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
 // work from look-ups of files.
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
+// So rough that only more than twice as much is other work.
+constexpr double kSurelyMore = 2;
 
 /// What the lines that do I/O spend, in seconds per batch.
 struct FileWork {
@@ -134,7 +139,11 @@ void add_common_evidence(const RunView& view, const BatchTimes& times, Finding& 
 InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWork& read,
                      const WhatIf& whatif) {
   const LoaderView& loader = view.loader();
-  const double cpu = times.cpu();
+  // The kernel's time to hand out fresh memory, where it is most of all, has its own finding.
+  const double kernel = times[Act::kKernel] + times[Act::kMemory];
+  const bool faults =
+      2 * kernel > times.cpu() && kSurelyMore * read.faults * kFaultSeconds > kernel;
+  const double cpu = times.cpu() - (faults ? kernel : 0);
   // A producer that waits for a core because the others of its kind have them would not wait if
   // they had less to do.
   const double rivals = view.cpu().job + view.cpu().others;
@@ -169,6 +178,14 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
                      : "Too few loader workers: all are busy while cores idle";
   decode.relief = more;
   return decode;
+}
+
+/// Processes (and threads) that began on the host, per sample.
+double started_per_sample(const RunView& view) {
+  const LoaderView& loader = view.loader();
+  const double samples = static_cast<double>(loader.batches) * std::max(loader.batch_samples, 1.0);
+  const auto forks = view.increase(view.host(SignalId::kHostForks));
+  return forks && samples > 0 ? *forks / samples : 0;
 }
 
 /// CPU time per batch among a part of the producers' time: a part of all that they use.
@@ -211,10 +228,12 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   const bool little = read.calls >= 0.8 * samples && read.bytes < kSmallFile * read.calls &&
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
-      files.lookups + files.blocked + files.kernel > known) {
+      files.lookups + files.blocked + files.kernel > kSurelyMore * known) {
     take_cpu(out.front(), files.kernel + files.interpreter);
-    out.push_back({"input.small_files",
-                   "Opening and looking up many small files bounds the loader",
+    const bool searched = read.calls > kSearched * samples && big_file_open(view);
+    out.push_back({searched ? "input.random_seek" : "input.small_files",
+                   searched ? "Each sample is searched for in many short reads of a big file"
+                            : "Opening and looking up many small files bounds the loader",
                    {.fetch = files.all(), .fetch_cpu = cpu_among(view, times, files.all())},
                    files.all(),
                    files.cells});
@@ -250,10 +269,16 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
          times[Act::kSeek],
          act_is(Act::kSeek)});
   }
-  const double remote = times[Act::kNetwork] + times[Act::kPoll];
+  // Who starts a process for each sample waits at its pipe for what it says.
+  const bool asks_children = times[Act::kChild] > 0 && started_per_sample(view) > kStartedPerSample;
+  const auto in_child = [=](Act act) {
+    return act == Act::kChild || (asks_children && act == Act::kPoll);
+  };
+  const double children = times[Act::kChild] + (asks_children ? times[Act::kPoll] : 0);
+  const double remote = times[Act::kNetwork] + (asks_children ? 0 : times[Act::kPoll]);
   if (remote > 0) {
     // Waiting for a peer takes no core: more requests at a time hide it.
-    const bool few = loader.kind == LoaderKind::kSerial || loader.kind == LoaderKind::kProcesses;
+    const bool few = loader.kind != LoaderKind::kThreads || !view.is_python();
     const int enough = std::max({4, 4 * loader.workers, static_cast<int>(view.cpu().usable)});
     InputCause cause{few ? "input.too_few_workers" : "input.disk",
                      few ? "Too few requests at a time: the workers wait for remote data one after "
@@ -261,8 +286,8 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
                          : "Reads that wait for remote storage bound the loader",
                      {},
                      remote,
-                     [&view](const Cell& c) {
-                       return makes_samples(view, c) &&
+                     [&view, in_child](const Cell& c) {
+                       return makes_samples(view, c) && !in_child(c.act) &&
                               (c.act == Act::kNetwork || c.act == Act::kPoll);
                      }};
     if (few) {
@@ -279,17 +304,17 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
                    times[Act::kSleep],
                    act_is(Act::kSleep)});
   }
-  if (times[Act::kChild] > 0) {
+  if (children > 0) {
     out.push_back(
         {"cpu.process_churn",
          "A process is started for each sample",
-         {.fetch = times[Act::kChild],
-          .fetch_cpu = cpu_among(view, times, times[Act::kChild]),
+         {.fetch = children,
+          .fetch_cpu = cpu_among(view, times, children),
           // The children's own CPU time goes with them.
           .trainer_cpu = std::max(0.0, view.cpu().job - view.cpu().trainer - view.cpu().producers) *
                          view.steps().mean},
-         times[Act::kChild],
-         act_is(Act::kChild)});
+         children,
+         [&view, in_child](const Cell& c) { return makes_samples(view, c) && in_child(c.act); }});
   }
   if (times[Act::kGc] > 0 && loader.kind == LoaderKind::kProcesses) {
     out.push_back({"cpu.gc",

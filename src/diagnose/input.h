@@ -45,6 +45,8 @@ std::string storage_cause(const RunView& view);
 /// searched for in from the beginning of the data: far more than batches hold, and the same for one
 /// after the other.
 bool scans(const RunView& view, double bytes);
+/// Whether what lies open at a time is big.
+bool big_file_open(const RunView& view);
 void storage_evidence(const RunView& view, model::Finding& finding);
 
 void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings);

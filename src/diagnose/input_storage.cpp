@@ -166,6 +166,8 @@ bool small_files(const RunView& view) {
 
 }  // namespace
 
+bool big_file_open(const RunView& view) { return open_file_bytes(view) > kBigFile; }
+
 bool scans(const RunView& view, double bytes) {
   const LoaderView& loader = view.loader();
   if (loader.batch_samples <= 0 || loader.batch_bytes <= 0) return false;

@@ -91,7 +91,9 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
   }
   if ((ends(file, "torch/serialization.py") && has(function, "save")) ||
       (has(function, "savez") && has(file, "/numpy/")) || has(function, "save_checkpoint") ||
-      (has(file, "/safetensors/") && has(function, "save"))) {
+      (has(file, "/safetensors/") && has(function, "save")) ||
+      (function == "write" && in_stdlib(file) &&
+       (base == "gzip.py" || base == "bz2.py" || base == "lzma.py"))) {
     traits |= kInSave;
   }
   if (base == "distributed_c10d.py" || base == "_functional_collectives.py" ||
@@ -109,9 +111,9 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
 }
 
 uint16_t native_traits(std::string_view function) {
-  static constexpr std::array<std::string_view, 7> kSpin = {
-      "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait", "__kmp_wait",
-      "__kmp_barrier", "__kmp_hyper_barrier"};
+  static constexpr std::array<std::string_view, 8> kSpin = {
+      model::kSpinWaitFrame, "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait",
+      "__kmp_wait",          "__kmp_barrier", "__kmp_hyper_barrier"};
   static constexpr std::array<std::string_view, 9> kMalloc = {
       "malloc",    "_int_free", "cfree",        "calloc",         "realloc",
       "arena_get", "tcache",    "operator new", "operator delete"};

@@ -367,6 +367,27 @@ void add_straggler(const std::vector<Straggler>& stragglers, std::span<const Tra
   evidence(f, fmt::format("{} ranks wait for it", worst.waiting.size()),
            static_cast<double>(worst.waiting.size()), "ranks", "trace",
            static_cast<int64_t>(ranks.size()));
+  // What it has that the rank that waits longest has not.
+  const auto trace_of = [&](int rank) {
+    return std::find_if(ranks.begin(), ranks.end(),
+                        [&](const TraceSummary& t) { return t.rank == rank; });
+  };
+  const auto own = trace_of(worst.rank);
+  const auto other = worst.waiting.empty() ? ranks.end() : trace_of(worst.waiting.front());
+  if (own != ranks.end() && other != ranks.end()) {
+    const std::vector<Finding> others = TraceDetector(*other).take();
+    for (Finding& mine : TraceDetector(*own).take()) {
+      if (std::any_of(others.begin(), others.end(),
+                      [&](const Finding& o) { return o.id == mine.id; }))
+        continue;
+      f.where = mine.where;
+      evidence(f, fmt::format("rank {} alone has {}: {}", worst.rank, mine.id, mine.title),
+               mine.cost_ms_per_step.value_or(0), "ms", "trace",
+               static_cast<int64_t>(ranks.size()));
+      for (Suggestion& r : mine.remedies) f.remedies.push_back(std::move(r));
+      break;
+    }
+  }
   remedy(f, "rank", "Look at that rank alone: its input, its host, its device's clocks.");
   findings.push_back(std::move(f));
 }
@@ -376,15 +397,19 @@ void add_straggler(const std::vector<Straggler>& stragglers, std::span<const Tra
 TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
   TraceDiagnosis out;
   if (ranks.empty()) return out;
-  out.stragglers = find_stragglers(ranks);
-  bool enough = false, unexplained = false;
+  RankWaits compared = compare_ranks(ranks);
+  out.stragglers = std::move(compared.stragglers);
+  out.waits = std::move(compared.waits);
+  bool enough = false, unexplained = false, incomplete = false;
   add_straggler(out.stragglers, ranks, out.findings);
   // Of several ranks' findings the median gain counts: what only a few have is the business of the
   // straggler's finding.
   std::map<std::string, std::vector<Finding>> by_id;
   for (const TraceSummary& trace : ranks) {
     TraceDetector detector(trace);
-    if (!detector.enough()) continue;
+    // Idle time that may be unrecorded work is no evidence.
+    incomplete = incomplete || trace.incomplete();
+    if (!detector.enough() || trace.incomplete()) continue;
     enough = true;
     unexplained = unexplained || detector.unexplained();
     for (Finding& f : detector.take()) by_id[f.id].push_back(std::move(f));
@@ -405,6 +430,11 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
     out.headline = first.gain
                        ? fmt::format("{}: {:.2g}x faster without it", first.title, *first.gain)
                        : first.title;
+  } else if (incomplete) {
+    out.verdict = "none";
+    out.headline =
+        "Too much of the devices' work is missing from the recording to judge: launches that left "
+        "nothing on a device";
   } else if (enough && unexplained) {
     out.verdict = "none";
     out.headline =

@@ -11,8 +11,12 @@ namespace flatout::diagnose {
 /// to judge.
 model::TraceDiagnosis diagnose_traces(std::span<const model::TraceSummary> ranks);
 
-/// Ranks that take longer than the others from one collective to the next, so that these wait.
-/// Empty where nobody does.
-std::vector<model::Straggler> find_stragglers(std::span<const model::TraceSummary> ranks);
+struct RankWaits {
+  /// Ranks that take longer than the others from one collective to the next, so that these wait.
+  /// Empty where nobody does.
+  std::vector<model::Straggler> stragglers;
+  std::vector<model::RankWait> waits;
+};
+RankWaits compare_ranks(std::span<const model::TraceSummary> ranks);
 
 }  // namespace flatout::diagnose

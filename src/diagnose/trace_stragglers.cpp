@@ -15,6 +15,7 @@ using namespace model;  // NOLINT: the nouns of the whole room
 namespace {
 
 constexpr double kWorthWaiting = 0.05;  // of a step
+constexpr double kWorthTelling = 0.01;
 constexpr size_t kFewCollectives = 4;
 constexpr size_t kManyCollectives =
     12;  // where there is one step alone: it may be that one's chance
@@ -47,8 +48,8 @@ int64_t median_of(std::vector<int64_t> values) {
 
 }  // namespace
 
-std::vector<Straggler> find_stragglers(std::span<const TraceSummary> ranks) {
-  std::vector<Straggler> out;
+RankWaits compare_ranks(std::span<const TraceSummary> ranks) {
+  RankWaits out;
   if (ranks.size() < 2) return out;
   std::vector<std::map<std::pair<std::string, size_t>, Stretch>> all;
   for (const TraceSummary& trace : ranks) all.push_back(stretches(trace));
@@ -56,7 +57,7 @@ std::vector<Straggler> find_stragglers(std::span<const TraceSummary> ranks) {
   std::vector<int64_t> late(ranks.size()), last(ranks.size());
   size_t common = 0;
   std::vector<int64_t> waits(ranks.size());
-  int64_t total_wait = 0;
+  std::map<std::pair<size_t, size_t>, int64_t> pairs;  // who waits for whom
   for (const auto& [key, first] : all[0]) {
     std::vector<int64_t> own, inside;
     for (const auto& rank : all) {
@@ -68,11 +69,13 @@ std::vector<Straggler> find_stragglers(std::span<const TraceSummary> ranks) {
     if (own.size() < ranks.size()) continue;
     ++common;
     const int64_t middle = ranks.size() == 2 ? std::min(own[0], own[1]) : median_of(own);
-    const int64_t shortest = *std::min_element(inside.begin(), inside.end());
+    const auto came_last = std::min_element(inside.begin(), inside.end());
+    const int64_t shortest = *came_last;
     for (size_t r = 0; r < ranks.size(); ++r) {
       late[r] += own[r] - middle;
       waits[r] += inside[r] - shortest;
-      total_wait += inside[r] - shortest;
+      if (inside[r] > shortest)
+        pairs[{r, static_cast<size_t>(came_last - inside.begin())}] += inside[r] - shortest;
       if (inside[r] == shortest) last[r] += median_of(inside) - shortest;
     }
   }
@@ -92,23 +95,34 @@ std::vector<Straggler> find_stragglers(std::span<const TraceSummary> ranks) {
       for (const DeviceSummary& d : trace.devices) step = std::max(step, d.times.span);
   }
   if (steps < 2 && common < kManyCollectives) return out;
+  const auto number = [&](size_t r) {
+    return ranks[r].rank >= 0 ? ranks[r].rank : static_cast<int>(r);
+  };
+  for (const auto& [pair, time] : pairs) {
+    if (static_cast<double>(time) >= kWorthTelling * static_cast<double>(step))
+      out.waits.push_back(
+          {number(pair.first), number(pair.second), time / static_cast<int64_t>(steps)});
+  }
+  std::stable_sort(out.waits.begin(), out.waits.end(),
+                   [](const RankWait& a, const RankWait& b) { return a.time > b.time; });
+  std::vector<Straggler>& late_ones = out.stragglers;
   for (size_t r = 0; r < ranks.size(); ++r) {
     // Late by its own work, and the others' waiting says so too.
     const int64_t delay = std::min(late[r], last[r]);
     if (static_cast<double>(delay) < kWorthWaiting * static_cast<double>(step)) continue;
     Straggler s;
-    s.rank = ranks[r].rank >= 0 ? ranks[r].rank : static_cast<int>(r);
+    s.rank = number(r);
     s.delay = late[r] / static_cast<int64_t>(steps);
     for (size_t other = 0; other < ranks.size(); ++other) {
-      if (other != r && waits[other] * 2 > delay)
-        s.waiting.push_back(ranks[other].rank >= 0 ? ranks[other].rank : static_cast<int>(other));
+      if (other != r && waits[other] * 2 > delay) s.waiting.push_back(number(other));
     }
-    out.push_back(std::move(s));
+    late_ones.push_back(std::move(s));
   }
-  std::sort(out.begin(), out.end(),
+  std::sort(late_ones.begin(), late_ones.end(),
             [](const Straggler& a, const Straggler& b) { return a.delay > b.delay; });
   // Who comes well before the last one is not whom the others wait for.
-  while (out.size() > 1 && out.back().delay * 2 < out.front().delay) out.pop_back();
+  while (late_ones.size() > 1 && late_ones.back().delay * 2 < late_ones.front().delay)
+    late_ones.pop_back();
   return out;
 }
 

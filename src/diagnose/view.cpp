@@ -358,7 +358,10 @@ void RunView::sum_readings() {
     }
     cell.seconds = r.weight_us * 1e-6;
     cell.readings = 1;
-    if (cell.role == Role::kTrainer) trained += cell.seconds;
+    if (cell.role == Role::kTrainer) {
+      trained += cell.seconds;
+      python_ = python_ || (cell.traits & kHasPython) != 0;
+    }
     if (cell.role == Role::kPool && cell.act == Act::kRunQueue) {
       pool_queue[r.thread] += cell.seconds;
     }

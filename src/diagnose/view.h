@@ -132,6 +132,8 @@ class RunView {
   /// Increase summed over the processes of the job that pass.
   double process_increase(model::SignalId signal,
                           const std::function<bool(model::ProcessId)>& which) const;
+  /// Whether the training thread runs Python.
+  bool is_python() const { return python_; }
   bool is_producer_process(model::ProcessId process) const;
   double seconds() const { return steps_.count > 0 ? steps_.total : wall_; }
 
@@ -159,6 +161,7 @@ class RunView {
   std::unordered_map<int64_t, model::EntityId> process_entities_, thread_entities_;
   model::ThreadId trainer_ = model::kNone;
   model::ProcessId trainer_process_ = model::kNone;
+  bool python_ = false;
   double wall_ = 0;
   double scale_ = 1;  // real seconds per second of readings
   double trainer_delay_ = 0, trainer_delay_in_wait_ = 0, pool_delay_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace flatout::feed {
 namespace {
@@ -34,6 +35,26 @@ Rect random_part(const Augment& augment, Size size, SampleRandom& random) {
   return part;
 }
 
+// As torchvision's ColorJitter: a factor for each, in an order that is drawn, too.
+ColourChange random_colours(const Augment& augment, SampleRandom& random) {
+  using Kind = ColourChange::Kind;
+  ColourChange change;
+  const auto draw = [&](Kind kind, const double range[2], double neutral) {
+    if (range[0] == neutral && range[1] == neutral) return;
+    change.steps[static_cast<size_t>(change.count++)] = {
+        kind, static_cast<float>(random.uniform(range[0], range[1]))};
+  };
+  draw(Kind::kBrightness, augment.brightness, 1);
+  draw(Kind::kContrast, augment.contrast, 1);
+  draw(Kind::kSaturation, augment.saturation, 1);
+  draw(Kind::kHue, augment.hue, 0);
+  for (int left = change.count; left > 1; --left) {
+    const size_t chosen = static_cast<size_t>(random.below(static_cast<uint64_t>(left)));
+    std::swap(change.steps[chosen], change.steps[static_cast<size_t>(left - 1)]);
+  }
+  return change;
+}
+
 }  // namespace
 
 View choose_view(const Augment& augment, Size size, SampleRandom& random) {
@@ -61,6 +82,8 @@ View choose_view(const Augment& augment, Size size, SampleRandom& random) {
       break;
   }
   view.flip = augment.flip > 0 && random.uniform() < augment.flip;
+  view.filter = augment.filter;
+  view.colours = random_colours(augment, random);
   return view;
 }
 

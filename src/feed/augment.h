@@ -2,8 +2,10 @@
 // and plain Resize, as plain numbers.
 #pragma once
 
+#include "feed/colours.h"
 #include "feed/philox.h"
 #include "feed/picture.h"
+#include "feed/resize.h"
 
 namespace flatout::feed {
 
@@ -20,6 +22,12 @@ struct Augment {
   double ratio[2] = {3.0 / 4.0, 4.0 / 3.0};
   double flip = 0.5;
   int shorter = 256;
+  Filter filter = Filter::kBilinear;
+  // Colour jitter: factors are drawn from these; what is 1 (hue: 0) at both ends is left out.
+  double brightness[2] = {1, 1};
+  double contrast[2] = {1, 1};
+  double saturation[2] = {1, 1};
+  double hue[2] = {0, 0};
 };
 
 /// `box` of the source is resized to whole_width x whole_height; the sample is the part of that
@@ -31,6 +39,8 @@ struct View {
   int skip_x = 0;
   int skip_y = 0;
   bool flip = false;
+  Filter filter = Filter::kBilinear;
+  ColourChange colours;
 };
 
 View choose_view(const Augment& augment, Size size, SampleRandom& random);

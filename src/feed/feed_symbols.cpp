@@ -154,8 +154,7 @@ int flatout_feed_picture(const void* data, size_t bytes, const int32_t box[4], i
       return FLATOUT_FEED_ERROR;
     }
     const feed::Target target{out, feed::Type::kU8, feed::Layout::kNhwc, out_width, out_height, {}};
-    verdict = renderer.render(view, scaled != 0 ? feed::Mode::kScaled : feed::Mode::kExact, false,
-                              target);
+    verdict = renderer.render(view, scaled != 0 ? feed::Mode::kScaled : feed::Mode::kExact, target);
   }
   if (verdict.ok()) return 0;
   last_error = std::string(outcome_name(verdict.outcome)) + ": " + verdict.detail;

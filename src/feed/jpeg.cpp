@@ -5,12 +5,16 @@
 #include <cstring>
 
 // After <cstdio>: it needs FILE and size_t.
-#include <jerror.h>
 #include <jpeglib.h>
+// After <jpeglib.h>: they need its types.
+#include <jerror.h>
+#include <jpegint.h>
 
 #include <algorithm>
 
+#include "feed/jpeg_scan.h"
 #include "feed/resize.h"
+#include "feed/seek_index.h"
 
 namespace flatout::feed {
 namespace {
@@ -66,6 +70,15 @@ void inks_to_rgb(uint8_t* row, unsigned pixels) {
   }
 }
 
+// Pixels of a block, on each side, in a reduced picture.
+int block_pixels(const jpeg_decompress_struct& info) {
+#if JPEG_LIB_VERSION >= 70
+  return info.min_DCT_h_scaled_size;
+#else
+  return info.min_DCT_scaled_size;
+#endif
+}
+
 // Scans that begin in `data`, counted up to one more than `most`.
 int count_scans(std::span<const uint8_t> data, int most) {
   int scans = 0;
@@ -94,6 +107,15 @@ struct JpegDecoder::State {
   size_t row_bytes = 0;
   std::vector<uint8_t> strip;  // a row of MCUs
 
+  // Entropy decoding in libjpeg's place.
+  ScanDecoder scan;
+  ScanTables tables;
+  bool irregular = false;                      // the data are for libjpeg to judge
+  uint32_t asked = 0;                          // MCUs that libjpeg has asked for
+  uint32_t first_column = 0, last_column = 0;  // of MCUs that are needed
+  std::span<const Checkpoint> known;
+  std::vector<Checkpoint>* found = nullptr;
+
   // Of reduced pictures with more than two chroma steps libjpeg-turbo 2.1.5 cuts columns wrong.
   bool needs_all_columns(int denominator) const {
     return denominator > 1 && info.max_h_samp_factor > 2;
@@ -102,7 +124,12 @@ struct JpegDecoder::State {
     row_bytes = (columns + 4 * kMcuMost) * 4 + kRowSlack;
     if (strip.size() < row_bytes * kMcuMost) strip.resize(row_bytes * kMcuMost);
   }
-  void run(const Rect& part, int denominator, bool whole, RowSink& rows);
+  void run(const Rect& part, const Decoding& how, RowSink& rows);
+  bool take_over(const Decoding& how);
+  void take_mcu(JBLOCKROW* blocks);
+  void go_to(uint32_t mcu);
+  void next_mcu(JBLOCKROW* blocks);
+  void find_the_rest();
 
   static State& of(j_common_ptr info) { return *static_cast<State*>(info->client_data); }
 
@@ -154,6 +181,11 @@ struct JpegDecoder::State {
         self.note(Outcome::kCorrupt);
     }
     if (!self.lenient) self.leave();
+  }
+
+  static boolean on_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
+    of(reinterpret_cast<j_common_ptr>(info)).take_mcu(blocks);
+    return TRUE;
   }
 
   static void on_start(j_decompress_ptr) {}
@@ -235,8 +267,79 @@ Verdict JpegDecoder::open(std::span<const uint8_t> data, const Limits& limits, S
   return {};
 }
 
+// Puts our entropy decoder in the place of libjpeg's, where the scan is one that it knows.
+bool JpegDecoder::State::take_over(const Decoding& how) {
+  ScanLayout layout;
+  if (how.stock || how.whole || jpeg_has_multiple_scans(&info) ||
+      !describe_scan(info, tables, layout))
+    return false;
+  scan.start(data.last(source.bytes_in_buffer), layout);
+  const bool can_index = source.bytes_in_buffer < UINT32_MAX / 8;
+  const size_t checkpoints = size_t{checkpoints_of_row(info.MCUs_per_row)} * info.MCU_rows_in_scan;
+  known = can_index && how.checkpoints.size() == checkpoints ? how.checkpoints
+                                                             : std::span<const Checkpoint>();
+  found = can_index && known.empty() ? how.found : nullptr;
+  asked = 0;
+  info.entropy->decode_mcu = on_mcu;
+  return true;
+}
+
+// What libjpeg asks for, MCU by MCU; without blocks it only passes one by. Blocks that nothing is
+// put into are zero, and no pixel is made of them.
+void JpegDecoder::State::take_mcu(JBLOCKROW* blocks) {
+  const uint32_t mcu = asked++;
+  const uint32_t column = mcu % info.MCUs_per_row;
+  const bool needed = blocks != nullptr && column >= first_column && column <= last_column;
+  if (!known.empty()) {
+    if (!needed) return;
+    go_to(mcu);
+  }
+  next_mcu(needed ? blocks : nullptr);
+}
+
+// From the last checkpoint before it, unless that would be a way back.
+void JpegDecoder::State::go_to(uint32_t mcu) {
+  const uint32_t row = mcu / info.MCUs_per_row;
+  const uint32_t number = mcu % info.MCUs_per_row / kCheckpointMcus;
+  const uint32_t nearest = row * info.MCUs_per_row + number * kCheckpointMcus;
+  if (scan.mcu() < nearest || scan.mcu() > mcu) {
+    const Checkpoint& place = known[row * checkpoints_of_row(info.MCUs_per_row) + number];
+    if (!scan.seek(nearest, place)) {
+      irregular = true;
+      leave();
+    }
+  }
+  while (scan.mcu() < mcu) next_mcu(nullptr);
+}
+
+void JpegDecoder::State::next_mcu(JBLOCKROW* blocks) {
+  const uint32_t column = scan.mcu() % info.MCUs_per_row;
+  if (column % kCheckpointMcus == 0) {
+    const size_t number =
+        size_t{scan.mcu() / info.MCUs_per_row} * checkpoints_of_row(info.MCUs_per_row) +
+        column / kCheckpointMcus;
+    // An index that leads elsewhere than decoding does is of another picture.
+    if (!known.empty() && scan.checkpoint() != known[number]) irregular = true;
+    if (found != nullptr) found->push_back(scan.checkpoint());
+  }
+  int16_t* each[ScanLayout::kMostBlocks] = {};
+  if (blocks != nullptr) {
+    for (int i = 0; i < info.blocks_in_MCU; ++i) each[i] = blocks[i][0];
+  }
+  if (irregular || !scan.next(blocks != nullptr ? each : nullptr)) {
+    irregular = true;
+    leave();
+  }
+}
+
+// The checkpoints below the part.
+void JpegDecoder::State::find_the_rest() {
+  const uint32_t all = info.MCUs_per_row * info.MCU_rows_in_scan;
+  while (scan.mcu() < all) next_mcu(nullptr);
+}
+
 // What may leave by longjmp, in a frame of its own that owns nothing.
-void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, RowSink& rows) {
+void JpegDecoder::State::run(const Rect& part, const Decoding& how, RowSink& rows) {
   if (!has_end_marker(data)) {
     note(Outcome::kTruncated, "the end marker is missing");
     if (!lenient) leave();
@@ -246,21 +349,24 @@ void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, RowS
   info.dct_method = JDCT_ISLOW;
   info.do_fancy_upsampling = TRUE;
   info.scale_num = 1;
-  info.scale_denom = static_cast<unsigned>(denominator);
+  info.scale_denom = static_cast<unsigned>(how.denominator);
   jpeg_start_decompress(&info);
 
   // One more MCU on each side: upsampled chroma looks at its neighbours, and at the edge of what is
   // decoded it would see none.
   const int full_width = static_cast<int>(info.output_width);
-  const int mcu_width = info.max_h_samp_factor * info.min_DCT_scaled_size;
-  const int mcu_height = info.max_v_samp_factor * info.min_DCT_scaled_size;
+  const int mcu_width = info.max_h_samp_factor * block_pixels(info);
+  const int mcu_height = info.max_v_samp_factor * block_pixels(info);
   JDIMENSION left = 0;
-  if (!needs_all_columns(denominator)) {
+  if (!needs_all_columns(how.denominator)) {
     left = static_cast<JDIMENSION>(std::max(0, part.x - mcu_width));
     JDIMENSION width =
         static_cast<JDIMENSION>(std::min(full_width, part.x + part.width + mcu_width)) - left;
     if (width < info.output_width) jpeg_crop_scanline(&info, &left, &width);
   }
+  const bool own = take_over(how);
+  first_column = left / static_cast<JDIMENSION>(mcu_width);
+  last_column = (left + info.output_width - 1) / static_cast<JDIMENSION>(mcu_width);
   const int top = std::max(0, part.y / mcu_height * mcu_height - mcu_height);
   if (top > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(top));
 
@@ -281,25 +387,37 @@ void JpegDecoder::State::run(const Rect& part, int denominator, bool whole, RowS
     }
     rows.rows(lines[0] + (static_cast<size_t>(part.x) - left) * 4, row_bytes, got);
   }
-  if (whole) {
+  if (how.whole) {
     jpeg_finish_decompress(&info);
-  } else {
-    jpeg_abort_decompress(&info);
+    return;
   }
+  if (own && found != nullptr) find_the_rest();
+  jpeg_abort_decompress(&info);
 }
 
-Verdict JpegDecoder::decode(const Rect& part, int denominator, bool whole, bool lenient,
-                            RowSink& rows) {
+Verdict JpegDecoder::decode(const Rect& part, const Decoding& how, RowSink& rows) {
   State& s = *state_;
-  s.lenient = lenient;
-  s.make_strip(s.needs_all_columns(denominator) ? s.info.image_width
-                                                : static_cast<size_t>(part.width));
+  s.lenient = how.lenient;
+  s.irregular = false;
+  if (how.found != nullptr) how.found->clear();
+  s.make_strip(s.needs_all_columns(how.denominator) ? s.info.image_width
+                                                    : static_cast<size_t>(part.width));
   if (setjmp(s.escape)) {
     jpeg_abort_decompress(&s.info);
   } else {
-    s.run(part, denominator, whole, rows);
+    s.run(part, how, rows);
   }
-  return s.verdict();
+  if (!s.irregular) return s.verdict();
+  // Damage is libjpeg's to judge, from the beginning.
+  if (how.found != nullptr) how.found->clear();
+  Size size;
+  const Verdict opened = open(s.data, s.limits, size);
+  if (!opened.ok()) return opened;
+  rows.restart();
+  Decoding again = how;
+  again.stock = true;
+  again.found = nullptr;
+  return decode(part, again, rows);
 }
 
 }  // namespace flatout::feed

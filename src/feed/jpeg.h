@@ -1,5 +1,7 @@
 // JPEG by libjpeg-turbo: only the rows and columns that are asked for, at full, half, quarter or
-// eighth size, with every irregularity told.
+// eighth size, with every irregularity told. Entropy decoding of sequential JPEG is our own
+// (feed/huffman.h): it takes the place of libjpeg's in libjpeg's own decoder object, so everything
+// behind the coefficients is libjpeg's.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +23,11 @@ class JpegDecoder {
 
   /// Reads the header. `data` must live until decode() is over.
   Verdict open(std::span<const uint8_t> data, const Limits& limits, Size& size);
-  /// Decodes `part` (in pixels of the picture reduced by `denominator`: 1, 2, 4 or 8) into `rows`,
-  /// top to bottom. Pixels equal those of a full decode to the bit. With `whole` everything up to
-  /// the end marker is looked at; else what lies below the part is not. What libjpeg warns of ends
-  /// decoding, unless `lenient`: then all rows come, and the verdict is that of the first warning.
-  Verdict decode(const Rect& part, int denominator, bool whole, bool lenient, RowSink& rows);
+  /// Decodes `part` into `rows`, top to bottom. Pixels equal those of a full decode to the bit.
+  /// Without how.whole nothing below the part is looked at, and with checkpoints nothing before it.
+  /// What libjpeg warns of ends decoding, unless how.lenient: then the verdict is that of the first
+  /// warning.
+  Verdict decode(const Rect& part, const Decoding& how, RowSink& rows);
 
  private:
   struct State;

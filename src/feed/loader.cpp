@@ -19,6 +19,10 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kBadKept = 100;
+// A read from the page cache takes some 20 us; one that takes this long waits for storage, and more
+// of them at a time are better.
+constexpr int64_t kSlowReadNs = 1'000'000;
+constexpr int kReaders = 16;
 constexpr int kReplacements = 64;  // tried before a batch fails: more than a broken data set needs
 
 int allowed_processors() {
@@ -55,6 +59,19 @@ class StageClock {
   TimePoint wall_;
 };
 
+Error unusable(const BadSample& bad) {
+  return {
+      Code::kBadInput,
+      fmt::format("{}: {} ({})", escape_terminal(bad.file), outcome_name(bad.verdict.outcome),
+                  bad.verdict.detail),
+      "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
+}
+
+// Only JPEG has scans to be indexed.
+bool can_be_indexed(std::span<const uint8_t> picture) {
+  return picture.size() > 2 && picture[0] == 0xFF && picture[1] == 0xD8;
+}
+
 }  // namespace
 
 Status LoaderOptions::check() const {
@@ -75,7 +92,15 @@ Status LoaderOptions::check() const {
   if (!(augment.ratio[0] > 0 && augment.ratio[0] <= augment.ratio[1] &&
         std::isfinite(augment.ratio[1])))
     return bad("the ratio of a random part is above 0, the smaller first", "ratio=(3/4, 4/3)");
+  if (index.empty())
+    return bad("the seek index has no name", "index='memory', index='off' or a file for it");
   if (!(augment.flip >= 0 && augment.flip <= 1)) return bad("flip is a probability", "flip=0.5");
+  for (const auto* range : {augment.brightness, augment.contrast, augment.saturation}) {
+    if (!(range[0] >= 0 && range[0] <= range[1] && range[1] <= 1000))
+      return bad("factors of colours are at least 0, the smaller first", "brightness=(0.6, 1.4)");
+  }
+  if (!(augment.hue[0] >= -0.5 && augment.hue[0] <= augment.hue[1] && augment.hue[1] <= 0.5))
+    return bad("hue is turned by -0.5 to 0.5, the smaller first", "hue=(-0.1, 0.1)");
   if (augment.kind == Augment::Kind::kCenterCrop &&
       augment.shorter < std::max(augment.width, augment.height))
     return bad(fmt::format("the middle {} x {} does not fit a side of {}", augment.width,
@@ -135,8 +160,9 @@ struct Loader::InFlight {
 struct Loader::Worker {
   explicit Worker(const Limits& limits) : renderer(limits) {}
   Renderer renderer;
-  std::vector<uint8_t> bytes;
-  Report report;  // of the sample at hand; added to the loader's under its lock
+  Sample sample;
+  std::vector<Checkpoint> found;  // in the picture at hand
+  Report report;                  // of the sample at hand; added to the loader's under its lock
 };
 
 Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
@@ -148,6 +174,11 @@ Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
                  fmt::format("{} samples do not fill a batch of {}", loader->source_->count(),
                              options.batch),
                  "a smaller batch, or drop_last=False"};
+  const std::vector<BadSample>& damage = loader->source_->damage();
+  if (!damage.empty() && options.policy == Policy::kStrict) return unusable(damage[0]);
+  loader->report_.bad.assign(damage.begin(), damage.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                                  damage.size(), kBadKept)));
+  FLATOUT_TRY_STATUS(loader->open_index());
   loader->start({});
   return loader;
 }
@@ -191,9 +222,13 @@ void Loader::stop() {
     stop_ = true;
   }
   wanted_.notify_all();
+  announced_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : readers_) thread.join();
   threads_.clear();
+  readers_.clear();
   flight_.clear();
+  ahead_.clear();
 }
 
 Shard Loader::shard(uint64_t first) const {
@@ -233,6 +268,35 @@ void Loader::open_batch() {
   batch.after = {enter_.epoch, std::min(taken, order_.count())};
   ++opened_;
   flight_.push_back(std::move(flight));
+  if (read_ns_.load(std::memory_order_relaxed) > kSlowReadNs) announce(*flight_.back());
+}
+
+// Has a batch's samples brought in. Under the lock, by one of the threads that stop() waits for
+// first.
+void Loader::announce(const InFlight& flight) {
+  const Batch& batch = *flight.batch;
+  for (int slot = 0; slot < batch.count; ++slot) {
+    const uint64_t position = flight.shard.position(batch.first + static_cast<uint64_t>(slot));
+    ahead_.push_back(order_.index(batch.epoch, position));
+  }
+  while (readers_.size() < kReaders) {
+    readers_.emplace_back([this] { read_ahead(); });
+    pthread_setname_np(readers_.back().native_handle(), "flatout-read");
+  }
+  announced_.notify_all();
+}
+
+void Loader::read_ahead() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    announced_.wait(lock, [this] { return stop_ || !ahead_.empty(); });
+    if (stop_) return;
+    const uint64_t index = ahead_.front();
+    ahead_.pop_front();
+    lock.unlock();
+    source_->will_need(index);
+    lock.lock();
+  }
 }
 
 void Loader::work() {
@@ -282,13 +346,7 @@ Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t posi
   FLATOUT_TRY_STATUS(fill(worker, batch, slot, index, usable));
   if (usable) return {};
   const BadSample bad = worker.report.bad.empty() ? BadSample{} : worker.report.bad.back();
-  if (options_.policy == Policy::kStrict) {
-    return Error{
-        Code::kBadInput,
-        fmt::format("{}: {} ({})", escape_terminal(bad.file), outcome_name(bad.verdict.outcome),
-                    bad.verdict.detail),
-        "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
-  }
+  if (options_.policy == Policy::kStrict) return unusable(bad);
   ++worker.report.replaced;
   SampleRandom random(options_.seed, batch.epoch, index, Purpose::kReplace);
   for (int attempt = 0; attempt < kReplacements; ++attempt) {
@@ -305,11 +363,14 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
   const StageClock clock;
   Renderer& renderer = worker.renderer;
   const Nanos resize_before = renderer.resize_time();
-  FLATOUT_TRY(Verdict verdict, source_->read(index, worker.bytes));
+  FLATOUT_TRY(Verdict verdict, source_->read(index, worker.sample));
+  const std::span<const uint8_t> picture = worker.sample.picture;
   const Nanos read = clock.wall();
+  const int64_t of_late = read_ns_.load(std::memory_order_relaxed);
+  read_ns_.store(of_late + (read.count() - of_late) / 8, std::memory_order_relaxed);
   const size_t at = static_cast<size_t>(slot);
   usable = false;
-  if (verdict.ok()) verdict = renderer.open(worker.bytes);
+  if (verdict.ok()) verdict = renderer.open(picture, options_.orient);
   if (verdict.ok()) {
     SampleRandom random(options_.seed, batch.epoch, index, Purpose::kAugment);
     const View view = choose_view(options_.augment, renderer.size(), random);
@@ -317,17 +378,48 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
         nullptr,   options_.type, options_.layout, options_.augment.width, options_.augment.height,
         normalize_};
     target.data = static_cast<uint8_t*>(batch.data) + at * target.bytes();
-    const bool lenient = options_.policy == Policy::kLenient;
-    verdict = renderer.render(view, options_.mode, lenient, target);
-    usable = verdict.ok() || (lenient && renderer.complete());
+    Decoding how;
+    how.lenient = options_.policy == Policy::kLenient;
+    const bool indexed = index_ != nullptr && can_be_indexed(picture);
+    const uint32_t mark = indexed ? fingerprint(picture) : 0;
+    const SeekIndex::Found known = indexed ? index_->find(index, mark) : SeekIndex::Found{};
+    how.checkpoints = known.checkpoints;
+    if (known.wanted) how.found = &worker.found;
+    verdict = renderer.render(view, options_.mode, target, how);
+    if (known.wanted && verdict.ok()) index_->put(index, mark, worker.found);
+    usable = verdict.ok() || (how.lenient && renderer.complete());
     batch.views[at] = {view.box.x, view.box.y, view.box.width, view.box.height, view.flip};
   }
-  batch.labels[at] = source_->label(index);
+  batch.labels[at] = worker.sample.label;
   batch.indices[at] = static_cast<int64_t>(index);
   ++worker.report.outcomes[static_cast<size_t>(verdict.outcome)];
   if (!verdict.ok()) worker.report.bad.push_back({source_->name(index), std::move(verdict)});
   clock.divide(read, renderer.resize_time() - resize_before, worker.report);
   return {};
+}
+
+// The one that was made with the data, or the one that was asked for; what is not there yet has to
+// be writable now, not only after an epoch.
+Status Loader::open_index() {
+  if (options_.index == "off") return {};
+  const bool in_file = options_.index != "memory";
+  const std::string path = in_file ? options_.index : source_->seek_index();
+  if (!path.empty()) {
+    auto loaded = SeekIndex::load(path, source_->count(), options_.index_bytes);
+    if (loaded.ok()) {
+      index_ = std::move(*loaded);
+      return {};
+    }
+    if (loaded.error().code != Code::kNotFound) return loaded.error();
+  }
+  index_ = std::make_unique<SeekIndex>(source_->count(), options_.index_bytes);
+  return in_file ? index_->save(path) : Status();
+}
+
+Status Loader::save_index() {
+  const bool in_file = options_.index != "memory" && options_.index != "off";
+  if (!in_file || !index_->take_changed()) return {};
+  return index_->save(options_.index);
 }
 
 bool Loader::wait(Nanos most) {
@@ -350,6 +442,8 @@ Result<std::shared_ptr<Batch>> Loader::next() {
   ready_.wait(lock, [this] { return front_is_done(); });
   if (flight_.front()->batch->epoch > place_.epoch) {
     place_ = {place_.epoch + 1, 0};
+    lock.unlock();
+    FLATOUT_TRY_STATUS(save_index());
     return std::shared_ptr<Batch>();
   }
   const std::unique_ptr<InFlight> flight = std::move(flight_.front());

@@ -1,10 +1,12 @@
 // The pipeline: threads that read, decode, augment and write samples straight into batches, a few
-// batches ahead of the one who takes them, across the end of an epoch too.
+// batches ahead of the one who takes them, across the end of an epoch too. Where storage is slow,
+// other threads have each batch's samples brought into the page cache as it begins.
 #pragma once
 
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -17,6 +19,7 @@
 #include "feed/augment.h"
 #include "feed/order.h"
 #include "feed/render.h"
+#include "feed/seek_index.h"
 #include "feed/source.h"
 
 namespace flatout::feed {
@@ -44,6 +47,9 @@ struct LoaderOptions {
   Layout layout = Layout::kNchw;
   float mean[3] = {0.485F, 0.456F, 0.406F};  // of ImageNet; for all types but u8
   float std[3] = {0.229F, 0.224F, 0.225F};
+  bool orient = false;           // turn pictures as their EXIF data say
+  std::string index = "memory";  // the seek index: kept in memory; "off"; or the file to keep it in
+  uint64_t index_bytes = 64 << 20;  // that it may take in memory
   Limits limits;
 
   /// Errors: kBadInput, naming the option.
@@ -54,11 +60,6 @@ struct LoaderOptions {
 struct Place {
   uint32_t epoch = 0;
   uint64_t position = 0;  // samples of the epoch that all ranks together have taken
-};
-
-struct BadSample {
-  std::string file;
-  Verdict verdict;
 };
 
 /// A batch, its memory included. `data`: [count, 3, height, width] or [count, height, width, 3].
@@ -96,6 +97,7 @@ class Loader {
 
   /// The next batch of the epoch; null once at its end, after which come those of the next epoch.
   /// Errors (kStrict, or an unreadable file): the batch is lost, the next call goes on behind it.
+  /// At the end of an epoch a seek index that is kept in a file is written there.
   Result<std::shared_ptr<Batch>> next();
   /// Waits at most so long; true once next() would not wait.
   bool wait(Nanos most);
@@ -118,21 +120,29 @@ class Loader {
   void start(Place place);
   void stop();
   void work();
+  void read_ahead();
   void open_batch();
+  void announce(const InFlight& flight);
   bool front_is_done() const;
   Shard shard(uint64_t first) const;
   Status make_sample(Worker& worker, Batch& batch, int slot, uint64_t position);
   Status fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool& usable);
+  Status open_index();
+  Status save_index();
 
   std::unique_ptr<Source> source_;
+  std::unique_ptr<SeekIndex> index_;  // null: there is none
   LoaderOptions options_;
   Order order_;
   Normalize normalize_;
   std::shared_ptr<Pool> pool_;
 
   mutable std::mutex mutex_;
-  std::condition_variable wanted_;  // by workers: room for a batch, or the end
-  std::condition_variable ready_;   // by next(): a sample is done
+  std::condition_variable wanted_;     // by workers: room for a batch, or the end
+  std::condition_variable ready_;      // by next(): a sample is done
+  std::condition_variable announced_;  // by the threads that read ahead
+  std::deque<uint64_t> ahead_;         // samples that they are to bring in
+  std::atomic<int64_t> read_ns_{0};    // what reading a sample takes of late
   std::deque<std::unique_ptr<InFlight>> flight_;
   Place enter_;          // where the epoch being opened was entered
   uint64_t opened_ = 0;  // batches of it that have been opened
@@ -140,6 +150,7 @@ class Loader {
   bool stop_ = false;
   pid_t process_ = 0;
   std::vector<std::thread> threads_;
+  std::vector<std::thread> readers_;  // none until reading is slow
   Report report_;
 };
 

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "feed/testing/pictures.h"
 
@@ -234,6 +237,45 @@ TEST(Loader, RefusesOptionsThatCannotBe) {
   EXPECT_FALSE(options.check().ok());
 }
 
+// Pictures in memory, slow to read.
+class SlowSource : public Source {
+ public:
+  uint64_t count() const override { return 40; }
+  std::string name(uint64_t index) const override { return std::to_string(index); }
+  Result<Verdict> read(uint64_t index, Sample& out) const override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    out.bytes = make_jpeg({}, static_cast<unsigned>(index));
+    out.picture = out.bytes;
+    return Verdict{};
+  }
+  void will_need(uint64_t index) const override {
+    const std::lock_guard lock(mutex);
+    announced.insert(index);
+  }
+  const std::vector<std::string>& classes() const override { return none; }
+  const std::vector<BadSample>& damage() const override { return whole; }
+
+  mutable std::mutex mutex;
+  mutable std::multiset<uint64_t> announced;
+  std::vector<std::string> none;
+  std::vector<BadSample> whole;
+};
+
+TEST(Loader, AnnouncesSamplesWhereReadingIsSlow) {
+  auto source = std::make_unique<SlowSource>();
+  const SlowSource& slow = *source;
+  auto loader = Loader::open(std::move(source), small());
+  ASSERT_TRUE(loader.ok());
+  std::set<int64_t> seen;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const Taken taken = rest_of_epoch(**loader);
+    seen.insert(taken.indices.begin(), taken.indices.end());
+  }
+  EXPECT_EQ(seen.size(), 40U);
+  const std::lock_guard lock(slow.mutex);
+  EXPECT_GT(slow.announced.size(), 0U);
+}
+
 TEST(Source, HasTheLabelsAndTheOrderOfImageFolder) {
   const TemporaryFolder folder;
   for (const char* name : {"b/2.jpg", "b/1.PNG", "a/z/9.jpeg", "a/x.webp", "a/notes.txt", "top.jpg",
@@ -243,8 +285,11 @@ TEST(Source, HasTheLabelsAndTheOrderOfImageFolder) {
   ASSERT_TRUE(source.ok());
   EXPECT_EQ((*source)->classes(), (std::vector<std::string>{"a", "b", "c", "c-1"}));
   std::vector<std::pair<std::string, int64_t>> found;
-  for (uint64_t i = 0; i < (*source)->count(); ++i)
-    found.emplace_back((*source)->name(i).substr(folder.path().size() + 1), (*source)->label(i));
+  for (uint64_t i = 0; i < (*source)->count(); ++i) {
+    Sample sample;
+    ASSERT_TRUE((*source)->read(i, sample).ok());
+    found.emplace_back((*source)->name(i).substr(folder.path().size() + 1), sample.label);
+  }
   EXPECT_EQ(found, (std::vector<std::pair<std::string, int64_t>>{{"a/x.webp", 0},
                                                                  {"a/z/9.jpeg", 0},
                                                                  {"b/1.PNG", 1},

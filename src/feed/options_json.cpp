@@ -23,6 +23,8 @@ constexpr Word<Mode> kModes[] = {{"exact", Mode::kExact}, {"scaled", Mode::kScal
 constexpr Word<Layout> kLayouts[] = {{"nchw", Layout::kNchw}, {"nhwc", Layout::kNhwc}};
 constexpr Word<Type> kTypes[] = {
     {"u8", Type::kU8}, {"f32", Type::kF32}, {"f16", Type::kF16}, {"bf16", Type::kBf16}};
+constexpr Word<Filter> kFilters[] = {{"bilinear", Filter::kBilinear},
+                                     {"bicubic", Filter::kBicubic}};
 constexpr Word<Augment::Kind> kKinds[] = {{"random_crop", Augment::Kind::kRandomCrop},
                                           {"center_crop", Augment::Kind::kCenterCrop},
                                           {"stretch", Augment::Kind::kStretch}};
@@ -54,6 +56,11 @@ bool take(const Json& json, Number& out) {
   }
   out = json.get<Number>();
   return true;
+}
+
+bool take(const Json& json, std::string& out) {
+  if (json.is_string()) out = json.get<std::string>();
+  return json.is_string();
 }
 
 template <class Number, size_t n>
@@ -88,6 +95,19 @@ bool set(LoaderOptions& options, std::string_view name, const Json& json, bool& 
   if (name == "ratio") return take(json, augment.ratio);
   if (name == "flip") return take(json, augment.flip);
   if (name == "resize") return take(json, augment.shorter);
+  if (name == "interpolation") return take(json, kFilters, augment.filter);
+  if (name == "brightness") return take(json, augment.brightness);
+  if (name == "contrast") return take(json, augment.contrast);
+  if (name == "saturation") return take(json, augment.saturation);
+  if (name == "hue") return take(json, augment.hue);
+  if (name == "orient") return take(json, options.orient);
+  if (name == "index") return take(json, options.index);
+  if (name == "index_mb") {
+    uint32_t megabytes = 0;
+    if (!take(json, megabytes)) return false;
+    options.index_bytes = uint64_t{megabytes} << 20;
+    return true;
+  }
   if (name == "size") {
     int both[2];
     if (take(json, both)) {

@@ -34,4 +34,10 @@ struct Verdict {
   bool ok() const { return outcome == Outcome::kOk; }
 };
 
+/// A sample, or an archive, that is not what it should be.
+struct BadSample {
+  std::string file;
+  Verdict verdict;
+};
+
 }  // namespace flatout::feed

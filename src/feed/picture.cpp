@@ -138,9 +138,8 @@ Verdict PictureDecoder::open(std::span<const uint8_t> data) {
   return {};
 }
 
-Verdict PictureDecoder::decode(const Rect& part, int denominator, bool whole, bool lenient,
-                               RowSink& rows) {
-  if (format_ == Format::kJpeg) return state_->jpeg.decode(part, denominator, whole, lenient, rows);
+Verdict PictureDecoder::decode(const Rect& part, const Decoding& how, RowSink& rows) {
+  if (format_ == Format::kJpeg) return state_->jpeg.decode(part, how, rows);
 
   const size_t stride = static_cast<size_t>(size_.width) * 4;
   const size_t bytes = stride * static_cast<size_t>(size_.height);
@@ -173,7 +172,7 @@ Verdict PictureDecoder::decode(const Rect& part, int denominator, bool whole, bo
     const VP8StatusCode code = WebPDecode(data_.data(), data_.size(), &config);
     if (code != VP8_STATUS_OK) verdict = {outcome_of_webp(code), "WebP data"};
   }
-  if (!verdict.ok() && !lenient) return verdict;
+  if (!verdict.ok() && !how.lenient) return verdict;
   rows.rows(pixels.data() + static_cast<size_t>(part.y) * stride + static_cast<size_t>(part.x) * 4,
             stride, part.height);
   return verdict;

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "feed/huffman.h"
 #include "feed/outcome.h"
 
 namespace flatout::feed {
@@ -34,9 +36,21 @@ struct Limits {
 class RowSink {
  public:
   virtual ~RowSink() = default;
+  /// What came so far is void: the rows come again, from the first.
+  virtual void restart() = 0;
   /// `count` rows of the part, RGBX, `stride` bytes apart, each with kRowSlack readable bytes
   /// behind it. The fourth byte of a pixel means nothing.
   virtual void rows(const uint8_t* first, size_t stride, int count) = 0;
+};
+
+/// How a part of a picture is decoded.
+struct Decoding {
+  int denominator = 1;   // of JPEG: 1, 2, 4 or 8; the part is in pixels of the picture so reduced
+  bool whole = false;    // look at everything up to the end, not only at what the part needs
+  bool lenient = false;  // damage does not end it: all rows come
+  bool stock = false;    // entropy decoding by libjpeg itself, which ours is checked against
+  std::span<const Checkpoint> checkpoints;   // of this very picture, where there are any
+  std::vector<Checkpoint>* found = nullptr;  // made those of the picture; empty: it can have none
 };
 
 /// Reads JPEG, PNG and WebP. One per thread; keeps its memory between pictures.
@@ -51,7 +65,7 @@ class PictureDecoder {
   /// The picture can be decoded at 1/denominator of its size.
   bool reducible() const { return format_ == Format::kJpeg; }
   /// As JpegDecoder::decode. Pixels are those of Pillow's convert("RGB").
-  Verdict decode(const Rect& part, int denominator, bool whole, bool lenient, RowSink& rows);
+  Verdict decode(const Rect& part, const Decoding& how, RowSink& rows);
 
  private:
   enum class Format : uint8_t { kNone, kJpeg, kPng, kWebp };

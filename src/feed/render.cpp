@@ -17,12 +17,12 @@ int reduction(const View& view) {
 }
 
 void make_axis(Axis& axis, int from, int length, int by, int full, int whole, int skip, int count,
-               bool mirror) {
+               bool mirror, Filter filter) {
   const double low = static_cast<double>(from) / by;
   const double high = static_cast<double>(from + length) / by;
   const int reduced = (full + by - 1) / by;
   axis.make(low, high, static_cast<int>(low), std::min(reduced, static_cast<int>(std::ceil(high))),
-            whole, skip, count, mirror);
+            whole, skip, count, mirror, filter);
 }
 
 // Pillow 13 resizes columns first where the height shrinks by more than twice what the width does
@@ -34,17 +34,25 @@ bool goes_down_first(const View& view) {
 
 }  // namespace
 
-void Renderer::Resizer::start(const Target& target, bool down_first) {
+void Renderer::Resizer::start(const Target& target, const Plan& plan) {
   target_ = target;
-  down_first_ = down_first;
-  const int pixels = down_first ? across.last - across.first : target.width;
+  plan_ = plan;
+  width_ = plan.transpose ? target.height : target.width;
+  height_ = plan.transpose ? target.width : target.height;
+  const int pixels = plan.down_first ? across.last - across.first : width_;
   row_bytes_ = static_cast<size_t>(pixels) * 4 + kRowSlack;
-  if (down_first) wide_.resize(row_bytes_);
-  next_source_ = down.first;
-  next_out_ = 0;
+  if (plan.down_first) wide_.resize(row_bytes_);
   ring_.resize(row_bytes_ * static_cast<size_t>(down.taps));
   taps_.resize(static_cast<size_t>(down.taps));
-  finished_.resize(static_cast<size_t>(target.width) * 4 + kRowSlack);
+  finished_.resize(static_cast<size_t>(width_) * 4 + kRowSlack);
+  if (plan.transpose || plan.colours.count > 0)
+    canvas_.resize(static_cast<size_t>(width_) * static_cast<size_t>(height_) * 4 + kRowSlack);
+  restart();
+}
+
+void Renderer::Resizer::restart() {
+  next_source_ = down.first;
+  next_out_ = 0;
 }
 
 void Renderer::Resizer::rows(const uint8_t* first, size_t stride, int count) {
@@ -54,45 +62,82 @@ void Renderer::Resizer::rows(const uint8_t* first, size_t stride, int count) {
   };
   for (int i = 0; i < count; ++i, ++next_source_) {
     const uint8_t* row = first + static_cast<size_t>(i) * stride;
-    if (down_first_) {
+    if (plan_.down_first) {
       std::memcpy(slot(next_source_), row, row_bytes_ - kRowSlack);
     } else {
-      resize_row(across, row, across.first, slot(next_source_), target_.width);
+      resize_row(across, row, across.first, slot(next_source_), width_);
     }
-    for (; next_out_ < target_.height; ++next_out_) {
+    for (; next_out_ < height_; ++next_out_) {
       const size_t out = static_cast<size_t>(next_out_);
       const int used = down.used[out];
       if (down.begin[out] + used - 1 > next_source_) break;
       const int even = used + used % 2;
       for (int k = 0; k < even; ++k)
         taps_[static_cast<size_t>(k)] = slot(down.begin[out] + std::min(k, used - 1));
-      if (down_first_) {
+      if (plan_.down_first) {
         combine_rows(taps_.data(), down.weight(next_out_), even, down.shift, wide_.data(),
                      across.last - across.first);
-        resize_row(across, wide_.data(), across.first, finished_.data(), target_.width);
+        resize_row(across, wide_.data(), across.first, finished_.data(), width_);
       } else {
         combine_rows(taps_.data(), down.weight(next_out_), even, down.shift, finished_.data(),
-                     target_.width);
+                     width_);
       }
-      write_row(target_, next_out_, finished_.data());
+      write(finished_.data());
     }
   }
   spent += MonotonicClock::now() - begin;
 }
 
-Verdict Renderer::render(const View& view, Mode mode, bool lenient, const Target& target) {
+// Row next_out_, to its place: in the target, or, where it is not as it has to be yet, on the
+// canvas.
+void Renderer::Resizer::write(const uint8_t* row) {
+  const int place = plan_.upward ? height_ - 1 - next_out_ : next_out_;
+  if (!plan_.transpose && plan_.colours.count == 0) return write_row(target_, place, row);
+  const size_t stride = static_cast<size_t>(target_.width) * 4;
+  if (plan_.transpose) {
+    uint8_t* column = canvas_.data() + static_cast<size_t>(place) * 4;
+    for (size_t y = 0; y < static_cast<size_t>(width_); ++y)
+      std::memcpy(column + y * stride, row + y * 4, 4);
+  } else {
+    std::memcpy(canvas_.data() + static_cast<size_t>(place) * stride, row, stride);
+  }
+  if (next_out_ + 1 < height_) return;
+  change_colours(plan_.colours, canvas_.data(),
+                 static_cast<size_t>(width_) * static_cast<size_t>(height_));
+  for (int y = 0; y < target_.height; ++y)
+    write_row(target_, y, canvas_.data() + static_cast<size_t>(y) * stride);
+}
+
+Verdict Renderer::open(std::span<const uint8_t> data, bool orient) {
+  turn_ = orient ? Turn(exif_orientation(data)) : Turn();
+  return decoder_.open(data);
+}
+
+Verdict Renderer::render(const View& view, Mode mode, const Target& target, Decoding how) {
   const TimePoint begin = MonotonicClock::now();
-  const int by = mode == Mode::kScaled && decoder_.reducible() ? reduction(view) : 1;
-  make_axis(resizer_.across, view.box.x, view.box.width, by, size().width, view.whole_width,
-            view.skip_x, target.width, view.flip);
-  make_axis(resizer_.down, view.box.y, view.box.height, by, size().height, view.whole_height,
-            view.skip_y, target.height, false);
-  resizer_.start(target, goes_down_first(view));
+  how.denominator = mode == Mode::kScaled && decoder_.reducible() ? reduction(view) : 1;
+  const int by = how.denominator;
+  // In the picture as it is stored: what is mirrored there is mirrored back on the way out.
+  const Size stored = decoder_.size();
+  const Rect box = turn_.stored(view.box, stored);
+  const Size whole = turn_.seen({view.whole_width, view.whole_height});
+  const Rect shown = turn_.stored({view.skip_x, view.skip_y, target.width, target.height}, whole);
+  const bool mirrored = turn_.mirrors_x() != (view.flip && !turn_.transposes());
+  Resizer::Plan plan;
+  plan.transpose = turn_.transposes();
+  plan.upward = turn_.mirrors_y() != (view.flip && turn_.transposes());
+  plan.colours = view.colours;
+  plan.down_first = goes_down_first(view) != turn_.transposes();
+  make_axis(resizer_.across, box.x, box.width, by, stored.width, whole.width, shown.x, shown.width,
+            mirrored, view.filter);
+  make_axis(resizer_.down, box.y, box.height, by, stored.height, whole.height, shown.y,
+            shown.height, false, view.filter);
+  resizer_.start(target, plan);
   resizer_.spent += MonotonicClock::now() - begin;
   const Axis& across = resizer_.across;
   const Axis& down = resizer_.down;
   const Rect part{across.first, down.first, across.last - across.first, down.last - down.first};
-  return decoder_.decode(part, by, false, lenient, resizer_);
+  return decoder_.decode(part, how, resizer_);
 }
 
 }  // namespace flatout::feed

@@ -19,6 +19,7 @@ using testing::make_pixels;
 class Collector : public RowSink {
  public:
   explicit Collector(int width) : width_(width) {}
+  void restart() override { pixels.clear(); }
   void rows(const uint8_t* first, size_t stride, int count) override {
     for (int y = 0; y < count; ++y) {
       for (int x = 0; x < width_; ++x) {
@@ -33,13 +34,21 @@ class Collector : public RowSink {
   int width_;
 };
 
-std::vector<uint8_t> decode(const std::vector<uint8_t>& data, Rect part, int by) {
+std::vector<uint8_t> decode(const std::vector<uint8_t>& data, Rect part, const Decoding& how) {
   PictureDecoder decoder;
   EXPECT_TRUE(decoder.open(data).ok());
   Collector rows(part.width);
-  const Verdict verdict = decoder.decode(part, by, false, false, rows);
+  const Verdict verdict = decoder.decode(part, how, rows);
   EXPECT_TRUE(verdict.ok()) << verdict.detail;
   return rows.pixels;
+}
+
+// By libjpeg alone.
+Decoding by_libjpeg(int by = 1) {
+  Decoding how;
+  how.denominator = by;
+  how.stock = true;
+  return how;
 }
 
 std::vector<uint8_t> cut(const std::vector<uint8_t>& whole, int width, Rect part) {
@@ -53,7 +62,7 @@ std::vector<uint8_t> cut(const std::vector<uint8_t>& whole, int width, Rect part
   return out;
 }
 
-TEST(Decode, PartsEqualTheWholeToTheBit) {
+TEST(Decode, PartsEqualLibjpegsWholeToTheBit) {
   std::mt19937 random(4);
   for (const auto& [h, v] : {std::pair{1, 1}, {2, 1}, {2, 2}, {1, 2}, {4, 1}, {4, 2}, {1, 4}}) {
     for (const bool progressive : {false, true}) {
@@ -63,24 +72,89 @@ TEST(Decode, PartsEqualTheWholeToTheBit) {
       kind.h = h;
       kind.v = v;
       kind.progressive = progressive;
+      kind.optimize = h == 1;
       kind.restart = h == 2 && v == 2 ? 5 : 0;
       const auto data = make_jpeg(kind);
+      Decoding how;
+      std::vector<Checkpoint> found;
+      how.found = &found;
+      decode(data, {0, 0, 1, 1}, how);
+      EXPECT_EQ(found.empty(), progressive);
+      how.found = nullptr;
       for (const int by : {1, 2, 4, 8}) {
         const int width = (kind.width + by - 1) / by, height = (kind.height + by - 1) / by;
-        const auto whole = decode(data, {0, 0, width, height}, by);
+        const auto whole = decode(data, {0, 0, width, height}, by_libjpeg(by));
+        how.denominator = by;
         for (int i = 0; i < 10; ++i) {
           Rect part;
           part.width = 1 + static_cast<int>(random() % static_cast<unsigned>(width));
           part.height = 1 + static_cast<int>(random() % static_cast<unsigned>(height));
           part.x = static_cast<int>(random() % static_cast<unsigned>(width - part.width + 1));
           part.y = static_cast<int>(random() % static_cast<unsigned>(height - part.height + 1));
-          ASSERT_EQ(decode(data, part, by), cut(whole, width, part))
-              << h << 'x' << v << (progressive ? " progressive" : "") << " 1/" << by << " at "
-              << part.x << ',' << part.y << ' ' << part.width << 'x' << part.height;
+          const auto expected = cut(whole, width, part);
+          for (const bool indexed : {false, true}) {
+            how.checkpoints =
+                indexed ? std::span<const Checkpoint>(found) : std::span<const Checkpoint>();
+            ASSERT_EQ(decode(data, part, how), expected)
+                << h << 'x' << v << (progressive ? " progressive" : "")
+                << (indexed ? " indexed" : "") << " 1/" << by << " at " << part.x << ',' << part.y
+                << ' ' << part.width << 'x' << part.height;
+          }
         }
       }
     }
   }
+}
+
+TEST(Decode, DamageIsJudgedAsByLibjpegAlone) {
+  std::mt19937 random(5);
+  JpegKind kind;
+  kind.restart = 7;
+  int damaged = 0;
+  for (int round = 0; round < 300; ++round) {
+    kind.restart = round % 2 == 0 ? 7 : 0;
+    auto data = make_jpeg(kind, static_cast<unsigned>(round % 4));
+    for (int i = 0; i < 3; ++i)
+      data[650 + random() % (data.size() - 660)] ^= static_cast<uint8_t>(1U << (random() % 8));
+    PictureDecoder own, stock;
+    if (!own.open(data).ok() || !stock.open(data).ok()) continue;
+    for (const bool lenient : {false, true}) {
+      Decoding how;
+      how.lenient = lenient;
+      std::vector<Checkpoint> found;
+      how.found = &found;
+      Collector a(kind.width), b(kind.width);
+      const Verdict ours = own.decode({0, 0, kind.width, kind.height}, how, a);
+      how.stock = true;
+      how.found = nullptr;
+      const Verdict theirs = stock.decode({0, 0, kind.width, kind.height}, how, b);
+      ASSERT_EQ(ours.outcome, theirs.outcome) << round << ours.detail << theirs.detail;
+      ASSERT_EQ(ours.detail, theirs.detail);
+      if (lenient || ours.ok()) {
+        ASSERT_EQ(a.pixels, b.pixels) << round;
+      }
+      if (!ours.ok()) {
+        ++damaged;
+        ASSERT_TRUE(found.empty());
+      }
+      if (!lenient && (!own.open(data).ok() || !stock.open(data).ok())) break;
+    }
+  }
+  EXPECT_GT(damaged, 100);
+}
+
+TEST(Decode, AnIndexOfAnotherPictureIsNoticed) {
+  const auto one = make_jpeg({}, 1), two = make_jpeg({}, 2);
+  std::vector<Checkpoint> found;
+  Decoding how;
+  how.found = &found;
+  decode(one, {0, 0, 1, 1}, how);
+  how.found = nullptr;
+  how.checkpoints = found;
+  const Rect part{40, 60, 90, 40};
+  EXPECT_EQ(decode(two, part, how), decode(two, part, by_libjpeg()));
+  for (Checkpoint& each : found) each.bit = 0xFFFFFFF0;
+  EXPECT_EQ(decode(two, part, how), decode(two, part, by_libjpeg()));
 }
 
 TEST(Axis, WeightsAddUpToOneAndStayInside) {
@@ -155,7 +229,7 @@ TEST(Render, MirrorsAndLayoutsHoldTheSamePixels) {
     std::vector<uint8_t> out(size_t{40} * 30 * 3 * type_bytes(type));
     const float zero[3] = {0, 0, 0}, one[3] = {1 / 255.0F, 1 / 255.0F, 1 / 255.0F};
     EXPECT_TRUE(renderer
-                    .render(view, Mode::kExact, false,
+                    .render(view, Mode::kExact,
                             {out.data(), type, layout, 40, 30, Normalize::from_mean_std(zero, one)})
                     .ok());
     return out;
@@ -187,12 +261,84 @@ TEST(Render, HalfSizeIsTakenOnlyWhereItSuffices) {
     view.whole_width = view.whole_height = size;
     std::vector<uint8_t> out(static_cast<size_t>(size) * static_cast<size_t>(size) * 3);
     EXPECT_TRUE(
-        renderer.render(view, mode, false, {out.data(), Type::kU8, Layout::kNhwc, size, size, {}})
-            .ok());
+        renderer.render(view, mode, {out.data(), Type::kU8, Layout::kNhwc, size, size, {}}).ok());
     return out;
   };
   EXPECT_EQ(render(101, Mode::kScaled), render(101, Mode::kExact));
   EXPECT_NE(render(100, Mode::kScaled), render(100, Mode::kExact));
+}
+
+// APP1 with one tag.
+std::vector<uint8_t> with_orientation(std::vector<uint8_t> jpeg, uint8_t orientation) {
+  const std::vector<uint8_t> segment = {
+      0xFF, 0xE1, 0, 34,   'E', 'x', 'i', 'f', 0, 0, 'M', 'M',         0, 42, 0, 0, 0, 8,
+      0,    1,    1, 0x12, 0,   3,   0,   0,   0, 1, 0,   orientation, 0, 0,  0, 0, 0, 0};
+  jpeg.insert(jpeg.begin() + 2, segment.begin(), segment.end());
+  return jpeg;
+}
+
+// What the eye sees at (x, y) of a picture stored as `stored` (width x height), by EXIF's table.
+Rect stored_place(int orientation, int x, int y, int width, int height) {
+  switch (orientation) {
+    case 2:
+      return {width - 1 - x, y, 1, 1};
+    case 3:
+      return {width - 1 - x, height - 1 - y, 1, 1};
+    case 4:
+      return {x, height - 1 - y, 1, 1};
+    case 5:
+      return {y, x, 1, 1};
+    case 6:
+      return {y, height - 1 - x, 1, 1};
+    case 7:
+      return {width - 1 - y, height - 1 - x, 1, 1};
+    case 8:
+      return {width - 1 - y, x, 1, 1};
+    default:
+      return {x, y, 1, 1};
+  }
+}
+
+TEST(Render, TurnsAPictureAsItsExifDataSay) {
+  JpegKind kind;
+  kind.width = 61;
+  kind.height = 40;
+  const auto plain = make_jpeg(kind);
+  const auto stored = decode(plain, {0, 0, 61, 40}, by_libjpeg());
+  for (uint8_t orientation = 1; orientation <= 8; ++orientation) {
+    for (const bool flip : {false, true}) {
+      Renderer renderer;
+      const auto data = with_orientation(plain, orientation);
+      ASSERT_TRUE(renderer.open(data, true).ok());
+      const Size size = renderer.size();
+      ASSERT_EQ(size.width, orientation >= 5 ? 40 : 61);
+      ASSERT_EQ(size.height, orientation >= 5 ? 61 : 40);
+      // A part at full size: each pixel is one of the stored picture.
+      View view;
+      view.box = {3, 7, 30, 20};
+      view.whole_width = 30;
+      view.whole_height = 20;
+      view.skip_x = 2;
+      view.skip_y = 1;
+      view.flip = flip;
+      constexpr int kWidth = 25, kHeight = 18;
+      std::vector<uint8_t> out(size_t{kWidth} * kHeight * 3);
+      ASSERT_TRUE(renderer
+                      .render(view, Mode::kExact,
+                              {out.data(), Type::kU8, Layout::kNhwc, kWidth, kHeight, {}})
+                      .ok());
+      for (int y = 0; y < kHeight; ++y) {
+        for (int x = 0; x < kWidth; ++x) {
+          const int seen_x = 3 + 2 + (flip ? kWidth - 1 - x : x);
+          const Rect at = stored_place(orientation, seen_x, 7 + 1 + y, 61, 40);
+          for (int c = 0; c < 3; ++c)
+            ASSERT_EQ(out[static_cast<size_t>((y * kWidth + x) * 3 + c)],
+                      stored[static_cast<size_t>((at.y * 61 + at.x) * 3 + c)])
+                << int{orientation} << (flip ? " mirrored" : "") << " at " << x << ',' << y;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

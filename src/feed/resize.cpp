@@ -11,12 +11,22 @@ namespace {
 
 uint8_t clamp8(int32_t value) { return static_cast<uint8_t>(std::clamp(value, 0, 255)); }
 
+double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
+
+// Keys's cubic convolution with a = -0.5, as Pillow's.
+double cubic(double x) {
+  x = std::abs(x);
+  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
+  return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
+}
+
 }  // namespace
 
 void Axis::make(double from, double to, int low, int high, int whole, int skip, int count,
-                bool mirror) {
+                bool mirror, Filter filter) {
   const double scale = (to - from) / whole;
-  const double support = std::max(scale, 1.0);  // half width of the triangle
+  const double stretch = std::max(scale, 1.0);  // where it shrinks, the filter widens
+  const double support = filter == Filter::kBicubic ? 2 * stretch : stretch;  // half its width
   const int most = static_cast<int>(std::ceil(support)) * 2 + 1;
   taps = (most + 3) / 4 * 4;
   begin.resize(static_cast<size_t>(count));
@@ -34,7 +44,8 @@ void Axis::make(double from, double to, int low, int high, int whole, int skip, 
     const int n = std::min(beyond - lowest, most);
     double sum = 0;
     for (int k = 0; k < n; ++k) {
-      weight[k] = std::max(0.0, 1.0 - std::abs((lowest + k - center + 0.5) / support));
+      const double x = (lowest + k - center + 0.5) / stretch;
+      weight[k] = filter == Filter::kBicubic ? cubic(x) : triangle(x);
       sum += weight[k];
     }
     for (int k = 0; k < n; ++k) {
@@ -48,8 +59,8 @@ void Axis::make(double from, double to, int low, int high, int whole, int skip, 
     last = std::max(last, lowest + n);
   }
   // As many bits as 16-bit weights and 32-bit sums allow. A weight of one itself is 32767 / 32768,
-  // which rounds to the same pixel.
-  shift = 15;
+  // which rounds to the same pixel; beside a negative one it can be larger than one.
+  shift = largest > 1 ? 14 : 15;
   while (shift < 22 && largest * (1 << (shift + 1)) < 32767) ++shift;
   weights.assign(static_cast<size_t>(count) * static_cast<size_t>(taps), 0);
   for (int i = 0; i < count; ++i) {

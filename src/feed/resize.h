@@ -1,5 +1,5 @@
-// Antialiased bilinear resize in integers, streamed: source rows go in from the top, finished rows
-// come out. Both passes round to 8 bits, as Pillow's Image.resize does, so that
+// Antialiased resize, bilinear or bicubic, in integers, streamed: source rows go in from the top,
+// finished rows come out. Both passes round to 8 bits, as Pillow's Image.resize does, so that
 // pictures equal Pillow's but for the last digit of its 22-bit weights (ours have 15 to 22).
 // Pixels are 4 bytes, RGBX: one load holds four of them.
 #pragma once
@@ -9,6 +9,8 @@
 #include <vector>
 
 namespace flatout::feed {
+
+enum class Filter : uint8_t { kBilinear, kBicubic };
 
 /// The weights of one axis. Output i is the sum over k of weight(i)[k] * source[begin[i] + k].
 struct Axis {
@@ -22,7 +24,8 @@ struct Axis {
 
   /// Weights of outputs [skip, skip + count) of the `whole` that the interval [from, to) of the
   /// source is resized to; samples outside [low, high) are not touched. `mirror` reverses outputs.
-  void make(double from, double to, int low, int high, int whole, int skip, int count, bool mirror);
+  void make(double from, double to, int low, int high, int whole, int skip, int count, bool mirror,
+            Filter filter = Filter::kBilinear);
   const int16_t* weight(int i) const { return weights.data() + size_t(i) * size_t(taps); }
   /// Bytes from a row's first pixel, source sample `origin`, to the first that output i looks at.
   size_t offset(int i, int origin) const { return size_t(begin[size_t(i)] - origin) * 4; }

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -12,29 +14,55 @@
 
 namespace flatout::feed {
 
+/// What was read. Its memory is used again by the next.
+struct Sample {
+  std::vector<uint8_t> bytes;
+  std::span<const uint8_t> picture;  // in `bytes`
+  int64_t label = 0;
+};
+
 class Source {
  public:
   virtual ~Source() = default;
   virtual uint64_t count() const = 0;
-  virtual int64_t label(uint64_t index) const = 0;
   /// For messages: the file, and where in it.
   virtual std::string name(uint64_t index) const = 0;
-  /// The picture's bytes, into `out`. Thread-safe. An Error is one of the machine (a file that is
-  /// gone); what is wrong with the sample itself is in the verdict.
-  virtual Result<Verdict> read(uint64_t index, std::vector<uint8_t>& out) const = 0;
+  /// Thread-safe. An Error is one of the machine (a file that is gone); what is wrong with the
+  /// sample itself is in the verdict.
+  virtual Result<Verdict> read(uint64_t index, Sample& out) const = 0;
+  /// This sample will be read soon: begins to bring it into the page cache. Thread-safe; may take
+  /// as long as opening its file does.
+  virtual void will_need(uint64_t) const {}
   /// Names of the labels, where they have any; label i is classes()[i].
   virtual const std::vector<std::string>& classes() const = 0;
+  /// Archives that are damaged: what follows the damage is no sample.
+  virtual const std::vector<BadSample>& damage() const = 0;
+  /// The file of a seek index that was made with the data; "" where there is none.
+  virtual std::string seek_index() const { return {}; }
 };
 
 /// Opens what `path` is: a folder of pictures (one folder for each class, sorted, as torchvision's
-/// ImageFolder; without such folders all have label 0), or one picture.
-/// Errors: kNotFound, kDenied, kBadInput (nothing in it), kIo.
+/// ImageFolder; without such folders all have label 0), a picture; a list of them (list_source.h);
+/// a tar or WebDataset shard, a TFRecord file, a file of `feed pack`; a folder of such, or a name
+/// with braces: train-{000..146}.tar. Errors: kNotFound, kDenied, kBadInput (nothing in it), kIo.
 Result<std::unique_ptr<Source>> open_source(const std::string& path);
+
+/// One file that is an archive, by its name or else its first bytes; null where it is none.
+/// Errors: kNotFound, kDenied, kIo.
+Result<std::unique_ptr<Source>> open_archive(const std::string& path);
 
 /// All files below `path` (or itself), sorted, without hidden ones; names relative to it.
 Result<std::vector<std::string>> list_files(const std::string& path);
 
 /// Reads a whole file of at most `limit` bytes; a longer one is cut at limit + 1.
 Status read_file(const std::string& path, uint64_t limit, std::vector<uint8_t>& out);
+
+/// torchvision's IMG_EXTENSIONS: an epoch has as many samples here as there. Those that are not
+/// read here are `unsupported` samples, not left out.
+bool has_picture_name(std::string_view name);
+
+/// "a{1,2}" and "a{08..11}" spelt out, several braces too; itself where there are none.
+/// Errors: kBadInput for more than a million names.
+Result<std::vector<std::string>> expand_braces(const std::string& pattern);
 
 }  // namespace flatout::feed

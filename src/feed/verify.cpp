@@ -1,12 +1,11 @@
 #include "feed/verify.h"
 
 #include <algorithm>
-#include <atomic>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <vector>
 
 #include "base/text.h"
+#include "feed/in_order.h"
 #include "feed/source.h"
 
 namespace flatout::feed {
@@ -15,6 +14,7 @@ namespace {
 class MeanColour : public RowSink {
  public:
   explicit MeanColour(Size size) : size_(size) {}
+  void restart() override { sum_ = {}; }
   void rows(const uint8_t* first, size_t stride, int count) override {
     for (int y = 0; y < count; ++y) {
       const uint8_t* pixel = first + static_cast<size_t>(y) * stride;
@@ -37,6 +37,30 @@ class MeanColour : public RowSink {
   std::array<uint64_t, 3> sum_{};
 };
 
+// All samples of an archive as one: its own damage, or else the first bad sample's, is its outcome.
+Status verify_archive(const Source& source, PictureDecoder& decoder, Verified& out) {
+  out.samples = source.count();
+  if (!source.damage().empty()) out.verdict = source.damage()[0].verdict;
+  Sample sample;
+  uint64_t pictures = 0;
+  for (uint64_t i = 0; i < source.count(); ++i) {
+    FLATOUT_TRY(Verdict verdict, source.read(i, sample));
+    if (verdict.ok()) {
+      const Verified one = verify_picture(decoder, sample.picture);
+      verdict = one.verdict;
+      if (source.count() == 1) out.size = one.size;
+      if (verdict.ok()) {
+        ++pictures;
+        for (size_t c = 0; c < 3; ++c) out.mean_rgb[c] += one.mean_rgb[c];
+      }
+    }
+    if (!verdict.ok() && out.verdict.ok())
+      out.verdict = {verdict.outcome, source.name(i) + ": " + verdict.detail};
+  }
+  for (double& mean : out.mean_rgb) mean /= static_cast<double>(std::max<uint64_t>(pictures, 1));
+  return {};
+}
+
 struct Slot {
   Verified verified;
   Status status;
@@ -50,7 +74,9 @@ Verified verify_picture(PictureDecoder& decoder, std::span<const uint8_t> data) 
   out.size = decoder.size();
   if (!out.verdict.ok()) return out;
   MeanColour mean(out.size);
-  out.verdict = decoder.decode({0, 0, out.size.width, out.size.height}, 1, true, false, mean);
+  Decoding how;
+  how.whole = true;
+  out.verdict = decoder.decode({0, 0, out.size.width, out.size.height}, how, mean);
   if (out.verdict.ok()) out.mean_rgb = mean.mean();
   return out;
 }
@@ -58,37 +84,39 @@ Verified verify_picture(PictureDecoder& decoder, std::span<const uint8_t> data) 
 Status verify(const std::string& path, int threads,
               const std::function<void(const Verified&)>& each) {
   FLATOUT_TRY(const std::vector<std::string> files, list_files(path));
-  const size_t workers = threads > 0 ? static_cast<size_t>(threads)
-                                     : std::max(1U, std::thread::hardware_concurrency());
-  constexpr size_t kBlock = 256;  // files whose results are held at a time
+  const size_t workers = workers_for(threads);
   const Limits limits;
-  std::vector<std::unique_ptr<PictureDecoder>> decoders;
-  for (size_t i = 0; i < workers; ++i) decoders.push_back(std::make_unique<PictureDecoder>(limits));
-  for (size_t begin = 0; begin < files.size(); begin += kBlock) {
-    const size_t end = std::min(files.size(), begin + kBlock);
-    std::vector<Slot> slots(end - begin);
-    std::atomic<size_t> next{begin};
-    const auto work = [&](PictureDecoder& decoder) {
-      std::vector<uint8_t> bytes;
-      for (size_t i = next++; i < end; i = next++) {
-        Slot& slot = slots[i - begin];
-        const std::string full = files[i].empty() ? path : path + "/" + files[i];
-        slot.status = read_file(full, limits.file_bytes, bytes);
-        if (slot.status.ok()) slot.verified = verify_picture(decoder, bytes);
-        slot.verified.file = files[i].empty() ? path : files[i];
-      }
-    };
-    std::vector<std::thread> running;
-    for (size_t i = 1; i < std::min(workers, slots.size()); ++i)
-      running.emplace_back(work, std::ref(*decoders[i]));
-    work(*decoders[0]);
-    for (std::thread& thread : running) thread.join();
-    for (const Slot& slot : slots) {
-      FLATOUT_TRY_STATUS(slot.status);
-      each(slot.verified);
+  struct Worker {
+    PictureDecoder decoder;
+    std::vector<uint8_t> bytes;
+  };
+  std::vector<Worker> own(workers);
+  const auto look = [&](const std::string& full, Worker& worker, Verified& out) -> Status {
+    const auto archive = open_archive(full);
+    if (!archive.ok() && archive.error().code == Code::kBadInput) {
+      out.samples = 0;
+      out.verdict = {Outcome::kCorrupt, archive.error().message};
+      return {};
     }
-  }
-  return {};
+    if (!archive.ok()) return archive.error();
+    if (*archive) return verify_archive(**archive, worker.decoder, out);
+    FLATOUT_TRY_STATUS(read_file(full, limits.file_bytes, worker.bytes));
+    out = verify_picture(worker.decoder, worker.bytes);
+    return {};
+  };
+  return in_order(
+      files.size(), workers,
+      [&](uint64_t i, size_t worker) {
+        Slot slot;
+        slot.status =
+            look(files[i].empty() ? path : path + "/" + files[i], own[worker], slot.verified);
+        slot.verified.file = files[i].empty() ? path : files[i];
+        return slot;
+      },
+      [&](const Slot& slot) -> Status {
+        if (slot.status.ok()) each(slot.verified);
+        return slot.status;
+      });
 }
 
 std::string verified_json(const Verified& verified) {

@@ -1,4 +1,5 @@
-// flatout feed verify: decodes every file of a data set whole and says what became of it.
+// flatout feed verify: decodes every file of a data set whole and says what became of it. An
+// archive is one file, whose outcome is that of its first flaw.
 #pragma once
 
 #include <array>
@@ -14,8 +15,9 @@ namespace flatout::feed {
 struct Verified {
   std::string file;
   Verdict verdict;
-  Size size;                         // 0 x 0 where the header cannot be read
-  std::array<double, 3> mean_rgb{};  // of the decoded picture, 0 to 255; only where ok
+  Size size;  // 0 x 0 where the header cannot be read; of an archive's only one
+  std::array<double, 3>
+      mean_rgb{};  // of the decoded picture, or the mean of several, 0 to 255; only where ok
   uint64_t samples = 1;
 };
 

@@ -15,6 +15,9 @@ using ThreadId = uint32_t;  // Run::threads
 
 enum class FrameKind : uint8_t { kPython, kNative };
 
+/// The innermost frame of a thread that has a core, but only waits for others at a PAUSE.
+inline constexpr std::string_view kSpinWaitFrame = "[spin-wait]";
+
 struct Frame {
   StringId function = 0;
   StringId file = 0;

@@ -89,7 +89,8 @@ struct Trace {
   };
   std::vector<Collective> collectives;  // by event
 
-  std::string file, format;  // "chrome", "tf1", "xplane", "perfetto", "nsight"
+  std::string file,
+      format;  // "chrome", "flatout" (a run folder's), "tf1", "xplane", "perfetto", "nsight"
   int64_t base_time_ns = 0;  // add for Unix time; 0: not known, or times are Unix time already
   int rank = -1, world_size = -1;
   std::map<int64_t, std::string> device_names;

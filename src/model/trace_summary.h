@@ -36,13 +36,34 @@ struct KernelStat {
   std::string name;
   int64_t sum = 0, max = 0, min = 0;
   uint64_t count = 0;
+  std::string owner;  // the operator that most of its time belongs to; empty: not known
+};
+
+/// An operator or a module, with the work of a device that it launched.
+struct OwnerStat {
+  std::string name;
+  int64_t time = 0;    // of the device
+  uint64_t count = 0;  // device events
+};
+/// Whose work a device did, in the window that is looked at closely.
+struct WorkOwners {
+  int64_t time = 0;                           // of the device, looked at
+  std::vector<OwnerStat> operators, modules;  // most time first
+};
+
+/// Launches by the call that made them.
+struct LaunchCall {
+  std::string name;
+  uint64_t count = 0, events = 0;  // calls, and what they started: a graph starts many
+  int64_t host = 0, delay = 0;
 };
 
 struct LaunchSummary {
   uint64_t count = 0;  // one per correlation id
   int64_t host = 0, device = 0, delay = 0;
   uint64_t shorter_than_launch = 0;
-  uint64_t late = 0;  // delay above 100 us
+  uint64_t late = 0;              // delay above 100 us
+  std::vector<LaunchCall> calls;  // most often first
 };
 
 struct CopySummary {
@@ -84,12 +105,16 @@ struct DeviceSummary {
   IdleBlame idle;
   int64_t sync_wait = 0;   // of host_wait: gaps that began while the host waited for this device
   int64_t short_wait = 0;  // of host_wait: gaps shorter than a millisecond, less sync_wait
+  int64_t collective_wait =
+      0;                // of host_wait: meanwhile a host thread was in a collective (gloo, MPI)
+  int64_t unknown = 0;  // of idle.other: what came next has no launch in the trace
   uint64_t gaps = 0;
   std::vector<StreamSummary> streams;
   LaunchSummary launch;
   std::vector<KernelStat> kernels;  // by total time
   std::vector<CopySummary> copies;
   HostUse host;  // what the launching thread did during host_wait
+  WorkOwners owners;
 };
 
 struct TraceStepSummary {
@@ -112,6 +137,41 @@ struct HostSummary {
   uint64_t feeds = 0;             // batches that were fed through Python (TensorFlow)
 };
 
+/// What a stretch of the critical path is.
+enum class PathPart : uint8_t {
+  kInput,  // a data loader was asked for a batch
+  kHost,   // other work of the host: operators, Python, calls of the runtime
+  kDelay,  // from a launch to its begin, from one kernel to the next, from an end to who waited for
+           // it
+  kCompute,
+  kCommunication,
+  kCopies,
+  kUnknown,  // the device was idle before work whose launch the trace lacks
+};
+inline constexpr size_t kPathParts = 7;
+
+/// The chain of work that a step's length follows from: each piece begins when the one before ends.
+struct CriticalPath {
+  std::string step;  // its name; empty: a window of a trace without steps
+  int64_t begin = 0, length = 0;
+  int64_t parts[kPathParts] = {};  // by PathPart; they add up to `length`
+
+  struct Piece {
+    PathPart part = PathPart::kHost;
+    std::string name;
+    int64_t time = 0;
+  };
+  std::vector<Piece> pieces;  // by name, longest first
+
+  /// How long the path would be if something took no time, everything else being as it was.
+  struct WhatIf {
+    PathPart part = PathPart::kHost;
+    std::string name;  // of one kernel; empty: all of the part
+    int64_t length = 0;
+  };
+  std::vector<WhatIf> what_if;  // the largest saving first
+};
+
 /// One device as HolisticTraceAnalysis counts it (timeline/trace_hta.h); ns.
 struct HtaSummary {
   int64_t device = 0;
@@ -124,6 +184,9 @@ struct TraceSummary {
   std::string file, format;
   int rank = -1, world_size = -1;
   uint64_t bytes = 0, events = 0, device_events = 0;
+  // Calls that start kernels or graphs (not while a graph is captured), and how many of them left
+  // nothing on a device: a recording with many such is incomplete, and its idle time may be work.
+  uint64_t launches = 0, unrecorded_launches = 0;
   int64_t begin = 0, end = 0;
   std::map<std::string, uint64_t> slices_by_category;
   std::vector<TraceStepSummary> steps;
@@ -138,7 +201,14 @@ struct TraceSummary {
     std::string name;
   };
   std::vector<Collective> collectives;
-  std::vector<HtaSummary> hta;  // only where it was asked for
+  std::vector<HtaSummary> hta;       // only where it was asked for
+  std::optional<CriticalPath> path;  // of the median step
+
+  /// Whether so much of the devices' work is missing that idle time means little. A few launches
+  /// near the end of a recording always have their work after it.
+  bool incomplete() const {
+    return unrecorded_launches > 10 && unrecorded_launches * 20 > launches;
+  }
 };
 
 /// A rank that others wait for.
@@ -148,9 +218,16 @@ struct Straggler {
   std::vector<int> waiting;  // the ranks that wait for it
 };
 
+/// What one rank waits in collectives for another that comes last; ns a step.
+struct RankWait {
+  int rank = -1, for_rank = -1;
+  int64_t time = 0;
+};
+
 /// Verdict on one trace, or on those of several ranks of one job.
 struct TraceDiagnosis : Diagnosis {
   std::vector<Straggler> stragglers;
+  std::vector<RankWait> waits;  // those of at least a hundredth of a step, longest first
 };
 
 }  // namespace flatout::model

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -244,11 +245,16 @@ class ForwardWork : Work<Real> {
     bool near = true;
     for (int64_t c = block.begin; c < block.end; ++c) {
       const double sum = Base::total(c, 0), square = Base::total(c, 1);
+      Real& shift = shift_[static_cast<size_t>(c)];
+      if (!std::isfinite(sum) && shape_.type != Type::kBf16) {  // whose sums of eight may overflow
+        moments.mean[c] = shift + sum;
+        moments.m2[c] = std::numeric_limits<double>::quiet_NaN();
+        continue;
+      }
       if (!std::isfinite(sum) || !std::isfinite(square)) {
         exact_moments(c, moments);
         continue;
       }
-      Real& shift = shift_[static_cast<size_t>(c)];
       const double beside = sum / moments.count;
       moments.mean[c] = shift + beside;
       moments.m2[c] = std::max(0.0, square - sum * beside);
@@ -261,8 +267,7 @@ class ForwardWork : Work<Real> {
     return near;
   }
 
-  // For data with infinities and NaNs, or whose squares overflow: one value after the other, in
-  // f64.
+  // For data whose squares overflow: one value after the other, in f64.
   void exact_moments(int64_t c, const Moments& moments) {
     const auto values = geometry_.per_channel();
     double sum = 0, square = 0;

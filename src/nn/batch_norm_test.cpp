@@ -195,6 +195,15 @@ TEST_F(EveryIsa, GivesWhatTheDefinitionSays) {
   }
 }
 
+// More channels than one block of rows has, in an odd number.
+TEST_F(EveryIsa, CutsWideRowsIntoBlocks) {
+  for (const Isa isa : isas()) {
+    SCOPED_TRACE(isa_name(isa));
+    set_isa(isa);
+    expect_as_defined({2, 265, 17, 17, Layout::kNhwc, Type::kF32, Type::kF32}, true, true);
+  }
+}
+
 TEST_F(EveryIsa, TakesParametersOfTheTypeOfTheData) {
   for (const Isa isa : isas()) {
     set_isa(isa);
@@ -345,6 +354,13 @@ TEST(BatchNorm, WorksInPlace) {
     ASSERT_TRUE(batch_norm_backward(shape, backward, {}).ok());
     EXPECT_TRUE(same_bits(in_place.dy, apart.dx, shape.type));
     EXPECT_TRUE(same_bits(in_place.d_residual, apart.d_residual, shape.type));
+    Step over(shape, 5);
+    over.run(true, true);
+    backward = over.backward(true, true);
+    backward.d_residual = over.dy.data();
+    ASSERT_TRUE(batch_norm_backward(shape, backward, {}).ok());
+    EXPECT_TRUE(same_bits(over.dy, apart.d_residual, shape.type));
+    EXPECT_TRUE(same_bits(over.dx, apart.dx, shape.type));
   }
 }
 
@@ -371,9 +387,10 @@ TEST(BatchNorm, BackwardThroughConstantStatisticsScalesOnly) {
   const Shape shape{2, 5, 3, 3, Layout::kNhwc, Type::kF32, Type::kF32};
   Step step(shape, 2);
   step.run(false, false);
-  Backward backward = step.backward(false, false);
+  Backward backward = step.backward(true, false);
   backward.batch_statistics = false;
   ASSERT_TRUE(batch_norm_backward(shape, backward, {}).ok());
+  EXPECT_TRUE(std::memcmp(step.d_residual.data(), step.dy.data(), 90 * sizeof(float)) == 0);
   const Expected want = expected(shape, step.inputs(false, false));
   each(shape, [&](int64_t c, int64_t i) {
     ASSERT_NEAR(step.dx.get(i),
@@ -387,7 +404,7 @@ TEST(BatchNorm, ReplicasInStagesEqualTheJointBatch) {
   const int64_t channels = 12, area = 6 * 6;
   const Shape whole{9, channels, 6, 6, Layout::kNchw, Type::kF32, Type::kF32};
   Step joint(whole, 4, 100, 3);
-  joint.run(false, true);
+  joint.run(true, true);
 
   const std::vector<int64_t> sizes = {4, 3, 2};
   std::vector<Step> replicas;
@@ -402,6 +419,7 @@ TEST(BatchNorm, ReplicasInStagesEqualTheJointBatch) {
     Step& replica = replicas.emplace_back(part, 4);
     for (int64_t i = 0; i < part.elements(); ++i) {
       replica.x.set(i, joint.x.get(begin * channels * area + i));
+      replica.residual.set(i, joint.residual.get(begin * channels * area + i));
       replica.dy.set(i, joint.dy.get(begin * channels * area + i));
     }
     for (int64_t c = 0; c < channels; ++c) {
@@ -422,10 +440,10 @@ TEST(BatchNorm, ReplicasInStagesEqualTheJointBatch) {
         batch_norm_finish(replica.shape, total, kEpsilon, replica.statistics(), replica.running())
             .ok());
     ASSERT_TRUE(
-        batch_norm_apply(replica.shape, replica.forward(false, true), replica.statistics(), {})
+        batch_norm_apply(replica.shape, replica.forward(true, true), replica.statistics(), {})
             .ok());
     std::vector<double> own_dz(size_t(channels), 0), own_dot(size_t(channels), 0);
-    ASSERT_TRUE(batch_norm_backward_sums(replica.shape, replica.backward(false, true), {},
+    ASSERT_TRUE(batch_norm_backward_sums(replica.shape, replica.backward(true, true), {},
                                          {own_dz.data(), own_dot.data()})
                     .ok());
     for (size_t c = 0; c < size_t(channels); ++c) {
@@ -435,13 +453,14 @@ TEST(BatchNorm, ReplicasInStagesEqualTheJointBatch) {
   }
   begin = 0;
   for (Step& replica : replicas) {
-    ASSERT_TRUE(batch_norm_backward_apply(replica.shape, replica.backward(false, true),
+    ASSERT_TRUE(batch_norm_backward_apply(replica.shape, replica.backward(true, true),
                                           {dz.data(), dot.data()}, total.count, {})
                     .ok());
     const int64_t first = begin * channels * area;
     for (int64_t i = 0; i < replica.shape.elements(); ++i) {
       ASSERT_NEAR(replica.y.get(i), joint.y.get(first + i), 1e-6);
       ASSERT_NEAR(replica.dx.get(i), joint.dx.get(first + i), 1e-6);
+      ASSERT_EQ(replica.d_residual.get(i), joint.d_residual.get(first + i));
     }
     for (int64_t c = 0; c < channels; ++c) {
       EXPECT_NEAR(replica.running_variance.get(c), joint.running_variance.get(c), 1e-6);

@@ -121,6 +121,19 @@ __device__ Unit locate(const Plan& plan, uint32_t unit) {
   }
 }
 
+// Channels whose values a thread keeps: one of a plane, the unit's of a row.
+template <bool rows>
+constexpr int kOwn = rows ? kWide : 1;
+
+// Of an array by channel, the values of the unit's channels.
+template <bool rows>
+__device__ void load_channels(const float* from, const Unit& unit, float (&values)[kOwn<rows>]) {
+#pragma unroll
+  for (int k = 0; k < kOwn<rows>; ++k) {
+    if (!rows || k < unit.count) values[k] = from[unit.channel + k];
+  }
+}
+
 // A thread's units of its split: begin, begin + step, ... below end.
 struct Range {
   uint32_t begin, end, step;
@@ -164,19 +177,15 @@ __global__ void guess_shift(Plan plan, const T* x, float* shift) {
 template <class T, bool rows, bool aligned, bool backward>
 __global__ void __launch_bounds__(kThreads)
     add_up(Plan plan, const T* x, const T* dy, const uint8_t* mask, Workspace work) {
-  constexpr int kOwn = rows ? kWide : 1;  // channels of a thread
-  double sum[kOwn] = {}, dot[kOwn] = {};
-  float shift[kOwn] = {};
+  constexpr int kChannels = kOwn<rows>;
+  double sum[kChannels] = {}, dot[kChannels] = {};
+  float shift[kChannels] = {};
   const Range units = units_of<rows>(plan, blockIdx.y);
   if (units.begin < units.end) {
-    const Unit first = locate<rows>(plan, units.begin);
-#pragma unroll
-    for (int k = 0; k < kOwn; ++k) {
-      if (k < first.count || !rows) shift[k] = work.shift[first.channel + k];
-    }
+    load_channels<rows>(work.shift, locate<rows>(plan, units.begin), shift);
   }
   for (uint32_t u = units.begin; u < units.end;) {
-    float part[kOwn] = {}, part_dot[kOwn] = {};
+    float part[kChannels] = {}, part_dot[kChannels] = {};
     for (int r = 0; r < (rows ? kRowsAtOnce : 1) && u < units.end; ++r, u += units.step) {
       const Unit unit = locate<rows>(plan, u);
       float xs[kWide], ys[kWide];
@@ -196,22 +205,22 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
 #pragma unroll
-    for (int k = 0; k < kOwn; ++k) {
+    for (int k = 0; k < kChannels; ++k) {
       sum[k] += part[k];
       dot[k] += part_dot[k];
     }
   }
 
-  __shared__ double shared[2][kThreads * kOwn];
+  __shared__ double shared[2][kThreads * kChannels];
 #pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-    shared[0][threadIdx.x * kOwn + k] = sum[k];
-    shared[1][threadIdx.x * kOwn + k] = dot[k];
+  for (int k = 0; k < kChannels; ++k) {
+    shared[0][threadIdx.x * kChannels + k] = sum[k];
+    shared[1][threadIdx.x * kChannels + k] = dot[k];
   }
   __syncthreads();
   // Value i of the block's first row of threads stands for a channel; those below add to it.
   const int width = rows ? plan.columns * kWide : 1;
-  for (int height = kThreads * kOwn / width / 2; height > 0; height /= 2) {
+  for (int height = kThreads * kChannels / width / 2; height > 0; height /= 2) {
     for (int i = threadIdx.x; i < height * width; i += kThreads) {
       shared[0][i] += shared[0][i + height * width];
       shared[1][i] += shared[1][i + height * width];
@@ -295,19 +304,14 @@ template <class T, bool rows, bool aligned>
 __global__ void __launch_bounds__(kThreads)
     normalize(Plan plan, const T* x, const T* residual, T* y, uint8_t* mask, bool relu,
               Workspace work) {
-  constexpr int kOwn = rows ? kWide : 1;
-  float shift[kOwn] = {}, scale[kOwn] = {}, offset[kOwn] = {};
+  float shift[kOwn<rows>] = {}, scale[kOwn<rows>] = {}, offset[kOwn<rows>] = {};
   const Range units = units_of<rows>(plan, plan.splits - 1 - blockIdx.y);
   for (uint32_t u = units.begin; u < units.end; u += units.step) {
     const Unit unit = locate<rows>(plan, u);
     if (u == units.begin) {
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) {
-        if (rows && k >= unit.count) continue;
-        shift[k] = work.shift[unit.channel + k];
-        scale[k] = work.scale[unit.channel + k];
-        offset[k] = work.offset[unit.channel + k];
-      }
+      load_channels<rows>(work.shift, unit, shift);
+      load_channels<rows>(work.scale, unit, scale);
+      load_channels<rows>(work.offset, unit, offset);
     }
     float xs[kWide], ys[kWide], rs[kWide];
     load<aligned>(x + unit.element, unit.count, xs);
@@ -365,20 +369,16 @@ template <class T, bool rows, bool aligned>
 __global__ void __launch_bounds__(kThreads)
     gradient(Plan plan, const T* x, const T* dy, const uint8_t* mask, T* dx, T* d_residual,
              Workspace work) {
-  constexpr int kOwn = rows ? kWide : 1;
-  float shift[kOwn] = {}, scale[kOwn] = {}, slope[kOwn] = {}, offset[kOwn] = {};
+  float shift[kOwn<rows>] = {}, scale[kOwn<rows>] = {}, slope[kOwn<rows>] = {},
+        offset[kOwn<rows>] = {};
   const Range units = units_of<rows>(plan, plan.splits - 1 - blockIdx.y);
   for (uint32_t u = units.begin; u < units.end; u += units.step) {
     const Unit unit = locate<rows>(plan, u);
     if (u == units.begin) {
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) {
-        if (rows && k >= unit.count) continue;
-        shift[k] = work.shift[unit.channel + k];
-        scale[k] = work.scale[unit.channel + k];
-        slope[k] = work.slope[unit.channel + k];
-        offset[k] = work.offset[unit.channel + k];
-      }
+      load_channels<rows>(work.shift, unit, shift);
+      load_channels<rows>(work.scale, unit, scale);
+      load_channels<rows>(work.slope, unit, slope);
+      load_channels<rows>(work.offset, unit, offset);
     }
     float xs[kWide], dz[kWide];
     load<aligned>(dy + unit.element, unit.count, dz);

@@ -2,9 +2,11 @@
 #define FLATOUT_NN_API __attribute__((visibility("default")))
 #include "flatout/nn.h"
 
+#include <new>
 #include <string>
 
 #include "nn/batch_norm.h"
+#include "nn/check.h"
 #include "nn/kernels.h"
 
 namespace {
@@ -40,12 +42,17 @@ int report(const Status& status) {
   return -1;
 }
 
-// 0 if function(shape, threads) does it.
+// 0 if function(shape, threads) does it. What a call allocates by itself is by channel: a wrong
+// shape may ask for more than there is.
 template <class Function>
 int call(const flatout_nn_shape* shape, const Function& function) {
   const auto read_shape = read(*shape);
   if (!read_shape.ok()) return report(read_shape.error());
-  return report(function(*read_shape, nn::Threads{shape->threads}));
+  try {
+    return report(function(*read_shape, nn::Threads{shape->threads}));
+  } catch (const std::bad_alloc&) {
+    return report(nn::bad_argument(*read_shape, "no memory for its statistics"));
+  }
 }
 
 nn::Forward read(const flatout_nn_forward& f) {
@@ -73,8 +80,7 @@ const char* flatout_nn_isa(void) { return nn::isa_name(nn::used_isa()).data(); }
 
 uint64_t flatout_nn_mask_bytes(const struct flatout_nn_shape* shape) {
   const auto known = read(*shape);
-  if (!known.ok() || known->n < 1 || known->c < 1 || known->h < 1 || known->w < 1) return 0;
-  return nn::mask_bytes(*known);
+  return known.ok() && nn::check_shape(*known).ok() ? nn::mask_bytes(*known) : 0;
 }
 
 int flatout_nn_batch_norm_training(const struct flatout_nn_shape* shape,

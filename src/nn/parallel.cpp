@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace flatout::nn {
@@ -13,16 +16,18 @@ namespace {
 // Threads that wait for a task. They are never joined: they live as long as the process.
 class Pool {
  public:
+  pid_t owner() const { return owner_; }
+
   void run(int count, void (*task)(void*), void* data) {
     // Whoever comes while another's task runs does his alone: a task may be run by any number.
     const std::unique_lock<std::mutex> alone(user_, std::try_to_lock);
     if (!alone.owns_lock()) return task(data);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      for (; threads_ < count - 1; ++threads_) std::thread([this] { serve(); }).detach();
+      start_threads(count - 1);
       task_ = task;
       data_ = data;
-      open_ = running_ = count - 1;
+      open_ = running_ = std::min(count - 1, threads_);
     }
     start_.notify_all();
     task(data);
@@ -33,6 +38,14 @@ class Pool {
   }
 
  private:
+  // Where the system allows no more threads, those that there are do the work.
+  void start_threads(int wanted) {
+    try {
+      for (; threads_ < wanted; ++threads_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+    }
+  }
+
   [[noreturn]] void serve() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
@@ -47,6 +60,7 @@ class Pool {
     }
   }
 
+  const pid_t owner_ = getpid();
   std::mutex user_, mutex_;
   std::condition_variable start_, done_;
   int threads_ = 0;
@@ -56,17 +70,17 @@ class Pool {
   void* data_ = nullptr;
 };
 
-// A child of fork() has none of its parent's threads, and a new pool.
+// A child of fork() has none of its parent's threads, and a new pool. No lock: another thread might
+// hold it while the child is made.
 Pool& pool() {
-  static std::mutex mutex;
-  static Pool* instance = nullptr;
-  static pid_t owner = 0;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (instance == nullptr || owner != getpid()) {
-    instance = new Pool;
-    owner = getpid();
+  static std::atomic<Pool*> instance{nullptr};
+  Pool* known = instance.load();
+  while (known == nullptr || known->owner() != getpid()) {
+    auto* const fresh = new Pool;
+    if (instance.compare_exchange_strong(known, fresh)) return *fresh;
+    delete fresh;
   }
-  return *instance;
+  return *known;
 }
 
 // The OpenMP run time of the process: its threads spin between two parallel regions, so that

@@ -1,6 +1,7 @@
 #include "nn/parallel.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,6 +46,32 @@ TEST(Parallel, AChildOfForkHasThreadsOfItsOwn) {
   if (child == 0) _exit(runs_each_once({3}) ? 0 : 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Parallel, WhereNoThreadCanBeStartedTheCallerDoesItAll) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer allows no threads after fork";
+#endif
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit none{0, 0};
+    // The limit does not hold for root.
+    const bool limited =
+        (geteuid() != 0 || setuid(65534) == 0) && setrlimit(RLIMIT_NPROC, &none) == 0;
+    if (!limited) _exit(2);
+    try {
+      std::thread([] {}).join();
+      _exit(2);
+    } catch (const std::system_error&) {
+    }
+    _exit(runs_each_once({3}) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) {
+    GTEST_SKIP() << "threads cannot be forbidden here";
+  }
   EXPECT_EQ(status, 0);
 }
 

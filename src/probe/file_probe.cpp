@@ -267,7 +267,7 @@ class FileProbe : public Probe {
   std::string buffer_;
   std::map<int32_t, Process> processes_;
   std::map<std::string, File> files_;  // by path
-  MountTypes mounts_;
+  MountsById mounts_;
   int facts_ = 0;
   MissingOnce denied_, hidden_;
 };

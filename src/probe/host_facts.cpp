@@ -186,15 +186,8 @@ class Teller {
     tell(key + ".fs", mount->type);
     tell(key + ".options", mount->options + "," + mount->super_options);
     tell(key + ".local", is_local_fs(mount->type) ? "yes" : "no");
-    // A partition's link ends in ".../vda/vda1", a whole disk's in ".../vda".
-    const auto link = root_.read_link("sys/dev/block/" + mount->device);
-    if (!link.ok()) return;
-    std::vector<std::string_view> parts = split(*link, '/');
-    if (parts.size() >= 2) {
-      const std::string whole(parts[parts.size() - 2]);
-      const bool partition = root_.exists("sys/block/" + whole);
-      tell(key + ".disk", partition ? whole : std::string(parts.back()));
-    }
+    const std::string disk = disk_of(root_, *mount);
+    if (!disk.empty()) tell(key + ".disk", disk);
   }
 
   // PyTorch names its shared memory after the process that made it: of those whose process is

@@ -56,17 +56,40 @@ bool is_local_fs(std::string_view type) {
   return std::find(kLocal.begin(), kLocal.end(), type) != kLocal.end();
 }
 
-std::string MountTypes::type_of(const fs::Root& root, int32_t pid, int64_t mount_id,
-                                TimePoint now) {
-  const auto known = types_.find(mount_id);
-  if (known != types_.end()) return known->second;
-  if (now < next_read_) return "";
+std::string disk_of(const fs::Root& root, const Mount& mount) {
+  auto link = root.read_link("sys/dev/block/" + mount.device);
+  // A file system over several devices has a number of its own; its source is one of them.
+  if (!link.ok() && mount.source.starts_with("/dev/")) {
+    link = root.read_link("sys/class/block/" + mount.source.substr(5));
+  }
+  if (!link.ok()) return "";
+  // A partition's link ends in ".../vda/vda1", a whole disk's in ".../vda".
+  const std::vector<std::string_view> parts = split(*link, '/');
+  const std::string last(parts.back());
+  if (parts.size() < 2) return last;
+  const std::string whole(parts[parts.size() - 2]);
+  return root.exists("sys/block/" + whole) ? whole : last;
+}
+
+const Mount* MountsById::find(const fs::Root& root, int32_t pid, int64_t mount_id, TimePoint now) {
+  const auto known = mounts_.find(mount_id);
+  if (known != mounts_.end()) return &known->second;
+  if (now < next_read_) return nullptr;
   next_read_ = now + std::chrono::seconds(30);
   const auto text = root.read("proc/" + std::to_string(pid) + "/mountinfo", 1 << 20);
-  if (!text.ok()) return "";
-  for (const Mount& mount : parse_mountinfo(*text)) types_[mount.id] = mount.type;
-  const auto found = types_.find(mount_id);
-  return found == types_.end() ? "" : found->second;
+  if (!text.ok()) return nullptr;
+  for (Mount& mount : parse_mountinfo(*text)) {
+    const int64_t id = mount.id;
+    mounts_.insert_or_assign(id, std::move(mount));
+  }
+  const auto found = mounts_.find(mount_id);
+  return found == mounts_.end() ? nullptr : &found->second;
+}
+
+std::string MountsById::type_of(const fs::Root& root, int32_t pid, int64_t mount_id,
+                                TimePoint now) {
+  const Mount* mount = find(root, pid, mount_id, now);
+  return mount == nullptr ? "" : mount->type;
 }
 
 }  // namespace flatout::probe

@@ -26,13 +26,20 @@ const Mount* mount_of(const std::vector<Mount>& mounts, std::string_view path);
 /// True for file systems whose files can be opened without waiting for another machine.
 bool is_local_fs(std::string_view type);
 
-/// Types of mounts by id, read again after 30 s.
-class MountTypes {
+/// The disk, as sys/block names it, that holds a mount's file system or a part of it: "sda" for one
+/// on sda1. "" where no single disk is known.
+std::string disk_of(const fs::Root& root, const Mount& mount);
+
+/// Mounts by id, read again after 30 s.
+class MountsById {
  public:
+  /// nullptr: not known, or not yet. Valid until the next call.
+  const Mount* find(const fs::Root& root, int32_t pid, int64_t mount_id, TimePoint now);
+  /// "" where it is not known.
   std::string type_of(const fs::Root& root, int32_t pid, int64_t mount_id, TimePoint now);
 
  private:
-  std::map<int64_t, std::string> types_;
+  std::map<int64_t, Mount> mounts_;
   TimePoint next_read_{};
 };
 

@@ -12,10 +12,12 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/bytes.h"
 #include "base/fs.h"
+#include "model/stack.h"
 #include "probe/remote_memory.h"
 
 namespace flatout::probe {
@@ -79,6 +81,24 @@ bool parse_sample(std::string_view payload, symbols::NativeRegisters& registers,
   if (!in.ok()) return false;
   stack.assign(bytes.substr(0, used));
   return true;
+}
+
+/// Whether there is a spin-wait loop's hint to the processor next to `pc`: PAUSE, or YIELD or ISB.
+bool spins_at(int32_t pid, uint64_t pc) {
+  constexpr uint64_t kAround = 16;
+  std::array<char, 2 * kAround> code{};
+  if (pc < kAround) return false;
+  const RemoteRange range{pc - kAround, static_cast<uint32_t>(code.size())};
+  const auto got = ProcessMemory(pid).read({&range, 1}, code.data());
+  if (!got.ok()) return false;
+  const std::string_view bytes(code.data(), *got);
+#if defined(__x86_64__)
+  return bytes.find("\xF3\x90") != std::string_view::npos;
+#elif defined(__aarch64__)
+  using std::string_view_literals::operator""sv;
+  return bytes.find("\x3F\x20\x03\xD5"sv) != std::string_view::npos ||
+         bytes.find("\xDF\x3F\x03\xD5"sv) != std::string_view::npos;
+#endif
 }
 
 }  // namespace
@@ -147,32 +167,36 @@ bool CpuSampler::take(symbols::NativeRegisters& registers, std::string& stack) {
   return !newest.empty() && parse_sample(newest, registers, stack);
 }
 
-AllocatorWatch::AllocatorWatch(int32_t pid) : pid_(pid) {
+PlaceWatch::PlaceWatch(int32_t pid) : pid_(pid) {
   const auto maps = fs::Root("/").read("proc/" + std::to_string(pid) + "/maps", kMaxMaps);
   if (maps.ok()) code_ = symbols::AllocatorCode::of(symbols::parse_maps(*maps));
 }
 
-bool AllocatorWatch::blocked(const SyscallInfo& call) {
+NativePlace PlaceWatch::blocked(const SyscallInfo& call) {
   ProcessMemory memory(pid_);
   buffer_.resize(kTopOfStack);
   const RemoteRange top{call.sp, static_cast<uint32_t>(buffer_.size())};
   const auto got = memory.read({&top, 1}, buffer_.data());
-  return got.ok() && code_.is_called_from(std::string_view(buffer_).substr(0, *got));
+  const bool inside = got.ok() && code_.is_called_from(std::string_view(buffer_).substr(0, *got));
+  return inside ? NativePlace::kAllocator : NativePlace::kElsewhere;
 }
 
-bool AllocatorWatch::running(int32_t tid) {
+NativePlace PlaceWatch::running(int32_t tid) {
   auto it = samplers_.find(tid);
   if (it == samplers_.end()) {
-    if (samplers_.size() >= kMaxSamplers) return false;
+    if (samplers_.size() >= kMaxSamplers) return NativePlace::kElsewhere;
     auto opened = CpuSampler::open(tid, kTopOfStack);
     it = samplers_.emplace(tid, Sampled{opened.ok() ? std::move(*opened) : nullptr}).first;
   }
-  if (it->second.sampler == nullptr) return false;
+  if (it->second.sampler == nullptr) return NativePlace::kElsewhere;
   symbols::NativeRegisters registers;
   if (it->second.sampler->take(registers, buffer_)) {
-    it->second.inside = code_.holds(registers.pc) || code_.is_called_from(buffer_);
+    const bool inside = code_.holds(registers.pc) || code_.is_called_from(buffer_);
+    it->second.place = inside                         ? NativePlace::kAllocator
+                       : spins_at(pid_, registers.pc) ? NativePlace::kSpinWait
+                                                      : NativePlace::kElsewhere;
   }
-  return it->second.inside;
+  return it->second.place;
 }
 
 /// Symbols are loaded at the first stack, and anew when many frames lie outside of what is known.
@@ -230,6 +254,7 @@ const std::vector<symbols::NativeFrame>& NativeStacks::running(int32_t tid) {
   }
   symbols::NativeRegisters registers;
   if (!it->second->take(registers, buffer_) || !ready()) return frames_;
+  if (spins_at(pid_, registers.pc)) frames_.push_back({std::string(model::kSpinWaitFrame), "", 0});
   fill(registers, buffer_);
   return frames_;
 }

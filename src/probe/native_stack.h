@@ -38,21 +38,24 @@ class CpuSampler {
   void* ring_;
 };
 
-/// Whether threads of a process are in its memory allocator, where their whole native stacks would
-/// cost too much.
-class AllocatorWatch {
- public:
-  explicit AllocatorWatch(int32_t pid);
+/// What a thread's native code is, as far as that is cheap to tell.
+enum class NativePlace : uint8_t { kElsewhere, kAllocator, kSpinWait };
 
-  bool blocked(const SyscallInfo& call);
+/// Whether threads of a process are in its memory allocator or spin, where their whole native
+/// stacks would cost too much.
+class PlaceWatch {
+ public:
+  explicit PlaceWatch(int32_t pid);
+
+  NativePlace blocked(const SyscallInfo& call);
   /// Of a thread that runs: by its newest sample, or as it was where there is no new one.
-  bool running(int32_t tid);
+  NativePlace running(int32_t tid);
   void forget(int32_t tid) { samplers_.erase(tid); }
 
  private:
   struct Sampled {
     std::unique_ptr<CpuSampler> sampler;  // nullptr: it can't be had
-    bool inside = false;
+    NativePlace place = NativePlace::kElsewhere;
   };
   int32_t pid_;
   symbols::AllocatorCode code_;

@@ -53,7 +53,7 @@ struct StackProbe::ThreadEntry {
   uint64_t native_pc = 0, native_sp = 0;  // of the stack, where it is a blocked native one
   bool native_tried = false;
   bool native_running = false;  // the stack is a sample of it running
-  bool in_malloc = false;
+  NativePlace place = NativePlace::kElsewhere;
   model::StackId stack = 0;
   ThreadState state = ThreadState::kUnknown;
   uint8_t flags = 0;
@@ -80,8 +80,8 @@ struct StackProbe::ProcessEntry {
   std::vector<AddressRange> gil;
   bool free_threaded = false;
   std::unordered_map<uint64_t, model::FrameId> frames;
-  std::unique_ptr<NativeStacks> native;       // of a process without Python
-  std::unique_ptr<AllocatorWatch> allocator;  // of one with Python
+  std::unique_ptr<NativeStacks> native;  // of a process without Python
+  std::unique_ptr<PlaceWatch> places;    // of one with Python
   TimePoint first_seen{};
 };
 
@@ -120,7 +120,7 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
     process.exe = job.exe;
     process.python.reset();
     process.native.reset();
-    process.allocator.reset();
+    process.places.reset();
     process.first_seen = now;
     process.hopeless = false;
     process.attempts = 0;
@@ -165,7 +165,7 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
   for (const ThreadEntry& thread : process.threads) {
     if (!thread.gone) continue;
     if (process.native != nullptr) process.native->forget(thread.tid);
-    if (process.allocator != nullptr) process.allocator->forget(thread.tid);
+    if (process.places != nullptr) process.places->forget(thread.tid);
   }
   if (std::erase_if(process.threads, [](const ThreadEntry& t) { return t.gone; }) != 0) {
     process.next_list = now;
@@ -376,7 +376,7 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
     thread.named = true;
   }
   thread.syscall = -1;
-  thread.in_malloc = false;
+  thread.place = NativePlace::kElsewhere;
   thread.flags &= static_cast<uint8_t>(~model::kIdleWorker);
   if (stat->state == 'R') {
     // Who waits for the interpreter's lock wakes every 5 ms to ask for it, and then may have to
@@ -396,9 +396,9 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
     }
     if (process.hopeless) {
       read_native(process, thread, std::nullopt, now, sink);
-    } else if (AllocatorWatch* allocator = watch_allocator(process, now)) {
+    } else if (PlaceWatch* places = watch_places(process, now)) {
       if (thread.state == ThreadState::kOnCpuNative || thread.state == ThreadState::kKernel)
-        thread.in_malloc = allocator->running(thread.tid);
+        thread.place = places->running(thread.tid);
     }
     return;
   }
@@ -422,17 +422,15 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
   if (call && process.hopeless) {
     read_native(process, thread, call, now, sink);
   } else if (call && thread.state == ThreadState::kLock) {
-    if (AllocatorWatch* allocator = watch_allocator(process, now))
-      thread.in_malloc = allocator->blocked(*call);
+    if (PlaceWatch* places = watch_places(process, now)) thread.place = places->blocked(*call);
   }
 }
 
 /// nullptr as long as the process is not known to be one of Python's, or starts.
-AllocatorWatch* StackProbe::watch_allocator(ProcessEntry& process, TimePoint now) {
+PlaceWatch* StackProbe::watch_places(ProcessEntry& process, TimePoint now) {
   if (process.python == nullptr || !wants_native(process, now)) return nullptr;
-  if (process.allocator == nullptr)
-    process.allocator = std::make_unique<AllocatorWatch>(process.pid);
-  return process.allocator.get();
+  if (process.places == nullptr) process.places = std::make_unique<PlaceWatch>(process.pid);
+  return process.places.get();
 }
 
 /// The native stack of a thread of a process without Python. `call`: where it is blocked; else it
@@ -488,9 +486,10 @@ void StackProbe::give(ThreadEntry& thread, TimePoint at, Nanos weight, model::Si
   reading.at = at;
   reading.thread = thread.id;
   reading.stack = thread.stack;
-  if (thread.in_malloc) {
-    reading.stack =
-        sink.stack(thread.stack, sink.frame("malloc", "", 0, model::FrameKind::kNative));
+  if (thread.place != NativePlace::kElsewhere) {
+    const std::string_view leaf =
+        thread.place == NativePlace::kAllocator ? "malloc" : model::kSpinWaitFrame;
+    reading.stack = sink.stack(thread.stack, sink.frame(leaf, "", 0, model::FrameKind::kNative));
   }
   reading.weight_us =
       static_cast<uint32_t>(std::clamp<int64_t>(weight.count() / 1000, 0, 0xFFFFFFFF));

@@ -22,7 +22,7 @@
 
 namespace flatout::probe {
 
-class AllocatorWatch;
+class PlaceWatch;
 
 class StackProbe {
  public:
@@ -59,7 +59,7 @@ class StackProbe {
   void read_python(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void join(ProcessEntry& process, model::Sink& sink);
   void read_state(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
-  AllocatorWatch* watch_allocator(ProcessEntry& process, TimePoint now);
+  PlaceWatch* watch_places(ProcessEntry& process, TimePoint now);
   bool wants_native(const ProcessEntry& process, TimePoint now) const;
   void read_native(ProcessEntry& process, ThreadEntry& thread,
                    const std::optional<SyscallInfo>& call, TimePoint now, model::Sink& sink);

@@ -8,13 +8,13 @@ namespace {
 bool always(const Situation&) { return true; }
 bool has_torch(const Situation& s) { return s.torch; }
 bool has_workers(const Situation& s) { return s.workers > 0; }
-bool has_spare_cores(const Situation& s) { return s.torch && s.workers > 0; }
+bool has_torch_workers(const Situation& s) { return s.torch && s.workers > 0; }
 bool wants_workers(const Situation& s) { return s.loader && s.workers < s.cores; }
 bool wants_more_workers(const Situation& s) { return s.loader && s.workers < 2 * s.cores; }
 bool has_gpu_loader(const Situation& s) { return s.loader && s.gpu; }
 bool has_allocator(const Situation& s) { return s.allocator; }
 bool has_arena_limit(const Situation& s) { return s.arenas; }
-bool is_pinned(const Situation& s) { return s.torch && s.online_cores > 1; }
+bool may_be_pinned(const Situation& s) { return s.torch && s.online_cores > 1; }
 bool may_weigh(const Situation& s) { return s.may_weigh; }
 
 const std::vector<Remedy>& rows() {
@@ -34,7 +34,7 @@ const std::vector<Remedy>& rows() {
        .what = "{spare} threads, the cores that loader workers leave",
        .effect = Effect::kEquivalent,
        .answers = {"cpu.oversubscribed", "cpu.throttled", "input.decode_cpu"},
-       .fits = has_spare_cores,
+       .fits = has_torch_workers,
        .environment = {{"OMP_NUM_THREADS", "{spare}"},
                        {"MKL_NUM_THREADS", "{spare}"},
                        {"OPENBLAS_NUM_THREADS", "{spare}"}},
@@ -98,7 +98,7 @@ const std::vector<Remedy>& rows() {
        .what = "all {online} cores allowed",
        .effect = Effect::kEquivalent,  // more threads: sums in another order
        .answers = {"cpu.affinity"},
-       .fits = is_pinned,
+       .fits = may_be_pinned,
        .agent = {{"affinity", ""}},
        .code = "os.sched_setaffinity(0, range({online}))"},
       {.id = "gc",

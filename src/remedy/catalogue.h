@@ -42,7 +42,6 @@ struct Situation {
   bool loader = false;   // there is a DataLoader
   bool torch = false;
   bool gpu = false;
-  bool pinned = false;     // to fewer cores than the machine has
   bool may_weigh = false;  // may raise priorities (root)
   bool allocator = false;  // libflatout_malloc.so can be preloaded
   bool arenas = false;     // MALLOC_ARENA_MAX is set

@@ -81,6 +81,16 @@ std::string quoted(const std::string& value) {
   return out + "'";
 }
 
+// For ENV in a Dockerfile, which is not read by a shell.
+std::string docker_quoted(const std::string& value) {
+  std::string out = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\' || c == '$') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
 bool is_variable(const std::string& name) {
   if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0])) != 0) return false;
   return std::all_of(name.begin(), name.end(),
@@ -192,7 +202,7 @@ std::vector<std::string> shell_lines(const Setting& setting) {
 std::vector<std::string> dockerfile_lines(const Setting& setting) {
   std::vector<std::string> out;
   for (const auto& [name, value] : environment_of(setting))
-    out.push_back("ENV " + name + "=" + value);
+    out.push_back("ENV " + name + "=" + docker_quoted(value));
   return out;
 }
 

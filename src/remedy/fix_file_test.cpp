@@ -68,10 +68,11 @@ TEST(FixFile, EveryRowIsCompleteAndTheTextNamesIt) {
   }
 }
 
-TEST(FixFile, ValuesAreQuotedForAShell) {
+TEST(FixFile, ValuesAreQuotedForAShellAndForADockerfile) {
   Setting setting;
-  setting.environment["A"] = "it's $HOME";
-  EXPECT_EQ(shell_lines(setting).front(), "export A='it'\\''s $HOME'");
+  setting.environment["A"] = "it's \"$HOME\"";
+  EXPECT_EQ(shell_lines(setting).front(), "export A='it'\\''s \"$HOME\"'");
+  EXPECT_EQ(dockerfile_lines(setting).front(), R"(ENV A="it's \"\$HOME\"")");
 }
 
 TEST(FixFile, ARunOfATrialComesBackAsItWas) {

@@ -8,7 +8,7 @@
 #include "report/html_page.h"
 #include "report/html_parts.h"
 #include "report/json_values.h"
-#include "report/words.h"
+#include "report/trace_words.h"
 
 namespace flatout::report {
 namespace {
@@ -20,20 +20,8 @@ constexpr size_t kMostName = 300;  // bytes
 constexpr size_t kMostKernelName = 160;
 constexpr size_t kMostRanks = 64;
 
-std::string time_text(int64_t ns) { return format_duration(Nanos(ns)); }
-std::string share(int64_t part, int64_t whole) {
-  return whole > 0 ? format_percent(static_cast<double>(part) / static_cast<double>(whole)) : "–";
-}
-
 std::string name_json(std::string_view s) {
   return script_text(escape_terminal(s.substr(0, kMostName)));
-}
-
-Nanos mean_step(const TraceSummary& t) {
-  if (t.steps.empty()) return Nanos(0);
-  int64_t sum = 0;
-  for (const TraceStepSummary& s : t.steps) sum += s.wall;
-  return Nanos(sum / static_cast<int64_t>(t.steps.size()));
 }
 
 std::string facts_html(const std::vector<TraceSummary>& traces) {
@@ -46,14 +34,15 @@ std::string facts_html(const std::vector<TraceSummary>& traces) {
   std::string out = fmt::format("<li>{} events</li><li>{}</li>", events,
                                 format_bytes(static_cast<double>(bytes)));
   if (steps > 0) {
-    out += fmt::format("<li>{} steps, {} each</li>", steps,
-                       time_text(mean_step(traces.front()).count()));
+    out += fmt::format("<li>{} steps, {} each</li>", steps, time_text(mean_step(traces.front())));
   }
   if (traces.size() > 1) out += fmt::format("<li>{} traces</li>", traces.size());
   for (const TraceSummary& t : traces) {
-    if (!t.damage.any()) continue;
+    if (!t.damage.any() && !t.incomplete()) continue;
     out += "<li class=\"bad\">incomplete: " +
-           html_text(t.damage.cut_off ? "the file is cut off" : "some events could not be read") +
+           html_text(t.incomplete()     ? unrecorded_text(t)
+                     : t.damage.cut_off ? "the file is cut off"
+                                        : "some events could not be read") +
            "</li>";
     break;
   }
@@ -71,14 +60,15 @@ std::string devices_html(const std::vector<TraceSummary>& traces) {
       rows += fmt::format(
           "<tr><td>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
           "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
-          "<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+          "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
           t.rank >= 0 && traces.size() > 1 ? fmt::format("rank {}, ", t.rank) : "",
           html_text(d.name.empty() ? fmt::format("device {}", d.device)
                                    : fmt::format("device {}, {}", d.device, d.name)),
-          time_text(times.span), share(times.compute, times.span),
-          share(times.exposed_communication(), times.span), share(times.exposed_copies, times.span),
-          share(d.idle.input_wait, times.span), share(d.idle.host_wait, times.span),
-          share(d.idle.kernel_wait, times.span), share(d.idle.other, times.span));
+          time_text(times.span), share_text(times.compute, times.span),
+          share_text(times.exposed_communication(), times.span),
+          share_text(times.exposed_copies, times.span), share_text(d.idle.input_wait, times.span),
+          share_text(d.idle.host_wait, times.span), share_text(d.idle.kernel_wait, times.span),
+          share_text(d.idle.other - d.unknown, times.span), share_text(d.unknown, times.span));
     }
   }
   if (rows.empty()) return "";
@@ -86,7 +76,8 @@ std::string devices_html(const std::vector<TraceSummary>& traces) {
          "<table><thead><tr><th>Device</th><th class=\"n\">Time</th><th class=\"n\">Compute</th>"
          "<th class=\"n\">Exposed communication</th><th class=\"n\">Exposed copies</th>"
          "<th class=\"n\">Idle: input</th><th class=\"n\">Idle: host</th>"
-         "<th class=\"n\">Idle: between kernels</th><th class=\"n\">Idle: unknown</th></tr></thead>"
+         "<th class=\"n\">Idle: between kernels</th><th class=\"n\">Idle: other work</th>"
+         "<th class=\"n\">Idle: unknown</th></tr></thead>"
          "<tbody>\n" +
          rows + "</tbody></table></div></section>\n";
 }
@@ -99,17 +90,57 @@ std::string kernels_html(const TraceSummary& t) {
     const KernelStat& k = d.kernels[i];
     rows += fmt::format(
         "<tr><td><code>{}</code></td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
-        "<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-        html_text(std::string_view(k.name).substr(0, kMostKernelName)), share(k.sum, d.times.span),
-        time_text(k.sum), k.count,
-        time_text(k.sum / static_cast<int64_t>(std::max<uint64_t>(k.count, 1))));
+        "<td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+        html_text(std::string_view(k.name).substr(0, kMostKernelName)),
+        share_text(k.sum, d.times.span), time_text(k.sum), k.count,
+        time_text(k.sum / static_cast<int64_t>(std::max<uint64_t>(k.count, 1))),
+        html_text(std::string_view(k.owner).substr(0, kMostKernelName)));
   }
   return fmt::format(
       "<section id=\"kernels\"><h2>Kernels and copies of device {}</h2>\n<div class=\"scroll\">"
       "<table><thead><tr><th>Name</th><th class=\"n\">Of its time</th><th class=\"n\">In all</th>"
-      "<th class=\"n\">Count</th><th class=\"n\">Mean</th></tr></thead><tbody>\n{}</tbody></table>"
+      "<th class=\"n\">Count</th><th "
+      "class=\"n\">Mean</th><th>Operator</th></tr></thead><tbody>\n{}</tbody></table>"
       "</div></section>\n",
       d.device, rows);
+}
+
+/// The chain that a step's length follows from, and what would be left of it.
+std::string path_html(const TraceSummary& t) {
+  if (!t.path) return "";
+  const CriticalPath& p = *t.path;
+  std::string parts, pieces, answers;
+  for (size_t i = 0; i < kPathParts; ++i) {
+    if (p.parts[i] * 200 < p.length) continue;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", label(static_cast<PathPart>(i)),
+                         share_text(p.parts[i], p.length));
+  }
+  for (const CriticalPath::Piece& piece : p.pieces) {
+    pieces += fmt::format(
+        "<tr><td><code>{}</code></td><td>{}</td><td class=\"n\">{}</td><td "
+        "class=\"n\">{}</td></tr>\n",
+        html_text(std::string_view(piece.name).substr(0, kMostKernelName)),
+        html_text(label(piece.part)), share_text(piece.time, p.length), time_text(piece.time));
+  }
+  for (const CriticalPath::WhatIf& w : p.what_if) {
+    answers += fmt::format("<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+                           html_text(what_if_text(w).substr(0, kMostKernelName)),
+                           time_text(w.length), share_text(p.length - w.length, p.length));
+  }
+  std::string out = fmt::format(
+      "<section id=\"path\"><h2>Critical path of {}: {}</h2>\n<p>{}</p>\n"
+      "<div class=\"scroll\"><table><thead><tr><th>Name</th><th>What</th><th class=\"n\">Of the "
+      "path</th>"
+      "<th class=\"n\">In all</th></tr></thead><tbody>\n{}</tbody></table></div>\n",
+      html_text(p.step.empty() ? "a window from the middle" : p.step), time_text(p.length),
+      html_text(parts), pieces);
+  if (!answers.empty()) {
+    out +=
+        "<div class=\"scroll\"><table><thead><tr><th>What if</th><th class=\"n\">Left</th>"
+        "<th class=\"n\">Saved</th></tr></thead><tbody>\n" +
+        answers + "</tbody></table></div>\n";
+  }
+  return out + "</section>\n";
 }
 
 /// The unit that a level's numbers are in: fine enough for what it shows.
@@ -202,9 +233,10 @@ std::string render_trace_html(const std::vector<TraceSummary>& traces,
   std::string subject = first.file;
   if (traces.size() > 1) subject += fmt::format(" and {} more", traces.size() - 1);
   std::string body = top_html(subject, facts_html(traces));
-  body += "<main class=\"wrap wide\">\n" + verdict_html(diagnosis, mean_step(first));
+  body += "<main class=\"wrap wide\">\n" + verdict_html(diagnosis, Nanos(mean_step(first)));
   body += devices_html(traces);
   body += kTimeline;
+  body += path_html(first);
   body += kernels_html(first);
   body +=
       "</main>\n<footer class=\"wrap muted\">Made by flatout from the trace; this file loads "

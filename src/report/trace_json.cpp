@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "report/json_values.h"
+#include "report/trace_words.h"
 
 namespace flatout::report {
 
@@ -14,6 +15,7 @@ using namespace model;  // NOLINT: the nouns of the whole room
 namespace {
 
 constexpr size_t kTopKernels = 15;
+constexpr size_t kMostWaits = 1000;
 
 Json us(int64_t ns) { return rounded(static_cast<double>(ns) / 1e3, 3); }
 Json percent(int64_t part, int64_t whole) {
@@ -59,7 +61,11 @@ Json device_value(const DeviceSummary& d) {
   add_times(out, d.times);
   out["gaps"] = idle_value(d.idle);
   out["gaps"]["input_wait_us"] = us(d.idle.input_wait);
+  // Of host_wait_us: these three; of other_us the last.
   out["gaps"]["sync_wait_us"] = us(d.sync_wait);
+  out["gaps"]["launch_bound_us"] = us(d.short_wait);
+  out["gaps"]["collective_wait_us"] = us(d.collective_wait);
+  out["gaps"]["unknown_us"] = us(d.unknown);
   out["n_gaps"] = d.gaps;
   out["streams"] = Json::object();
   for (const StreamSummary& s : d.streams) {
@@ -76,15 +82,25 @@ Json device_value(const DeviceSummary& d) {
                    {"delay_us", us(d.launch.delay)},
                    {"kernels_shorter_than_launch", d.launch.shorter_than_launch},
                    {"delay_gt_100us", d.launch.late}};
+  out["launch"]["calls"] = Json::array();
+  for (const LaunchCall& c : d.launch.calls) {
+    out["launch"]["calls"].push_back({{"name", to_utf8(c.name)},
+                                      {"n", c.count},
+                                      {"events", c.events},
+                                      {"cpu_us", us(c.host)},
+                                      {"delay_us", us(c.delay)}});
+  }
   out["top_kernels"] = Json::array();
   for (size_t i = 0; i < d.kernels.size() && i < kTopKernels; ++i) {
     const KernelStat& k = d.kernels[i];
-    out["top_kernels"].push_back({{"type", name_of(k.type)},
-                                  {"name", to_utf8(k.name)},
-                                  {"sum_us", us(k.sum)},
-                                  {"count", k.count},
-                                  {"max_us", us(k.max)},
-                                  {"min_us", us(k.min)}});
+    out["top_kernels"].push_back(
+        {{"type", name_of(k.type)},
+         {"name", to_utf8(k.name)},
+         {"sum_us", us(k.sum)},
+         {"count", k.count},
+         {"max_us", us(k.max)},
+         {"min_us", us(k.min)},
+         {"operator", k.owner.empty() ? Json(nullptr) : Json(to_utf8(k.owner))}});
   }
   out["copies"] = Json::array();
   for (const CopySummary& c : d.copies) {
@@ -97,9 +113,41 @@ Json device_value(const DeviceSummary& d) {
                            : Json(nullptr);
     out["copies"].push_back(std::move(copy));
   }
-  out["host_during_gaps"] = Json::array();
-  for (const HostBlame& h : d.host.slices)
-    out["host_during_gaps"].push_back({{"name", to_utf8(h.name)}, {"us", us(h.time)}});
+  const auto blames = [](const std::vector<HostBlame>& all) {
+    Json list = Json::array();
+    for (const HostBlame& h : all) list.push_back({{"name", to_utf8(h.name)}, {"us", us(h.time)}});
+    return list;
+  };
+  out["host_during_gaps"] = blames(d.host.slices);
+  out["lines_during_gaps"] = blames(d.host.lines);
+  const auto owners = [](const std::vector<OwnerStat>& all) {
+    Json list = Json::array();
+    for (const OwnerStat& o : all)
+      list.push_back({{"name", to_utf8(o.name)}, {"device_us", us(o.time)}, {"count", o.count}});
+    return list;
+  };
+  out["owners"] = {{"device_us", us(d.owners.time)},
+                   {"operators", owners(d.owners.operators)},
+                   {"modules", owners(d.owners.modules)}};
+  return out;
+}
+
+Json path_value(const CriticalPath& p) {
+  Json out = {{"step", p.step.empty() ? Json(nullptr) : Json(to_utf8(p.step))},
+              {"length_us", us(p.length)}};
+  for (size_t i = 0; i < kPathParts; ++i)
+    out["parts"][std::string(key_of(static_cast<PathPart>(i))) + "_us"] = us(p.parts[i]);
+  out["pieces"] = Json::array();
+  for (const CriticalPath::Piece& piece : p.pieces)
+    out["pieces"].push_back(
+        {{"part", key_of(piece.part)}, {"name", to_utf8(piece.name)}, {"us", us(piece.time)}});
+  out["what_if"] = Json::array();
+  for (const CriticalPath::WhatIf& w : p.what_if) {
+    out["what_if"].push_back({{"without", key_of(w.part)},
+                              {"kernel", w.name.empty() ? Json(nullptr) : Json(to_utf8(w.name))},
+                              {"length_us", us(w.length)},
+                              {"saved_us", us(p.length - w.length)}});
+  }
   return out;
 }
 
@@ -156,6 +204,10 @@ Json trace_value(const TraceSummary& t) {
                                         : Json(nullptr);
     hta["launches"] = h.launches;
   }
+  if (t.path) out["critical_path"] = path_value(*t.path);
+  out["launches"] = t.launches;
+  out["unrecorded_launches"] = t.unrecorded_launches;
+  out["incomplete"] = t.damage.cut_off || t.incomplete();
   out["damage"] = damage_value(t.damage);
   return out;
 }
@@ -174,6 +226,11 @@ std::string trace_summary_json(const std::vector<TraceSummary>& traces,
   for (const Straggler& s : diagnosis.stragglers)
     out["stragglers"].push_back(
         {{"rank", s.rank}, {"delay_us", us(s.delay)}, {"waiting", s.waiting}});
+  out["waits"] = Json::array();
+  for (size_t i = 0; i < diagnosis.waits.size() && i < kMostWaits; ++i) {
+    const RankWait& w = diagnosis.waits[i];
+    out["waits"].push_back({{"rank", w.rank}, {"for", w.for_rank}, {"us", us(w.time)}});
+  }
   out["traces"] = Json::object();
   for (const TraceSummary& t : traces) out["traces"][to_utf8(t.file)] = trace_value(t);
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -192,6 +249,7 @@ std::string trace_diff_json(const TraceDiff& diff) {
     for (const TraceChange& c : changes) {
       all.push_back({{"name", to_utf8(c.name)},
                      {"kind", c.kind},
+                     {"at", c.place.empty() ? Json(nullptr) : Json(to_utf8(c.place))},
                      {"a_us", us(c.a)},
                      {"b_us", us(c.b)},
                      {"count_a", c.count_a},

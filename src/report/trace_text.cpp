@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "report/trace_words.h"
 #include "report/words.h"
 
 namespace flatout::report {
@@ -15,11 +16,9 @@ namespace {
 
 constexpr size_t kKernels = 5;
 constexpr size_t kRows = 12;
-
-std::string time_text(int64_t ns) { return format_duration(Nanos(ns)); }
-std::string share(int64_t part, int64_t whole) {
-  return whole > 0 ? format_percent(static_cast<double>(part) / static_cast<double>(whole)) : "-";
-}
+constexpr size_t kOwners = 3;
+constexpr size_t kWaits = 6;
+constexpr size_t kPathPieces = 4;
 
 class Page {
  public:
@@ -84,7 +83,7 @@ void steps(Page& page, const TraceSummary& t) {
   page.row("steps", fmt::format("{}", walls.size()),
            fmt::format("median {}, longest {}", time_text(walls[walls.size() / 2]),
                        time_text(walls.back())));
-  page.row("input wait", share(input, sum), "of the steps' time");
+  page.row("input wait", share_text(input, sum), "of the steps' time");
 }
 
 void device(Page& page, const DeviceSummary& d) {
@@ -93,36 +92,75 @@ void device(Page& page, const DeviceSummary& d) {
   page.line({{fmt::format("  device {}", d.device), Paint::kBold},
              {d.name.empty() ? "" : "  " + page.clean(d.name), Paint::kDim},
              {fmt::format("  {}", time_text(t.span)), Paint::kDim}});
-  page.row("busy", share(t.busy, t.span),
-           fmt::format("compute {}, communication {}, copies {}", share(t.compute, t.span),
-                       share(t.communication, t.span), share(t.memory, t.span)));
-  page.row("idle", share(t.idle(), t.span),
-           fmt::format("input {}, host {}, between kernels {}, unknown {}",
-                       share(d.idle.input_wait, t.span), share(d.idle.host_wait, t.span),
-                       share(d.idle.kernel_wait, t.span), share(d.idle.other, t.span)));
+  page.row("busy", share_text(t.busy, t.span),
+           fmt::format("compute {}, communication {}, copies {}", share_text(t.compute, t.span),
+                       share_text(t.communication, t.span), share_text(t.memory, t.span)));
+  page.row(
+      "idle", share_text(t.idle(), t.span),
+      fmt::format("input {}, host {}, between kernels {}, other work {}, unknown {}",
+                  share_text(d.idle.input_wait, t.span), share_text(d.idle.host_wait, t.span),
+                  share_text(d.idle.kernel_wait, t.span),
+                  share_text(d.idle.other - d.unknown, t.span), share_text(d.unknown, t.span)));
+  if (d.idle.host_wait > 0) {
+    page.row("host wait", share_text(d.idle.host_wait, t.span),
+             fmt::format("launch-bound {}, synchronisation {}, in collectives {}",
+                         share_text(d.short_wait, t.span), share_text(d.sync_wait, t.span),
+                         share_text(d.collective_wait, t.span)));
+  }
   if (t.communication > 0) {
-    page.row(
-        "exposed comm.", share(t.exposed_communication(), t.span),
-        fmt::format("{} of the communication overlaps compute", share(t.overlap, t.communication)));
+    page.row("exposed comm.", share_text(t.exposed_communication(), t.span),
+             fmt::format("{} of the communication overlaps compute",
+                         share_text(t.overlap, t.communication)));
   }
   if (d.launch.count > 0) {
     page.row("launches", fmt::format("{}", d.launch.count),
              fmt::format("{} longer than what they launch",
-                         share(static_cast<int64_t>(d.launch.shorter_than_launch),
-                               static_cast<int64_t>(d.launch.count))));
+                         share_text(static_cast<int64_t>(d.launch.shorter_than_launch),
+                                    static_cast<int64_t>(d.launch.count))));
   }
   for (const HostBlame& h : d.host.slices) {
     if (h.time * 10 < d.host.time) break;
-    page.row("host meanwhile", share(h.time, d.host.time), h.name);
+    page.row("host meanwhile", share_text(h.time, d.host.time), h.name);
   }
   for (size_t i = 0; i < d.kernels.size() && i < kKernels; ++i) {
     const KernelStat& k = d.kernels[i];
-    page.row(i == 0 ? "kernels" : "", share(k.sum, t.span), fmt::format("{}x {}", k.count, k.name));
+    page.row(i == 0 ? "kernels" : "", share_text(k.sum, t.span),
+             fmt::format("{}x {}", k.count, k.name));
   }
+  const auto owners = [&](std::string_view label, const std::vector<OwnerStat>& all) {
+    for (size_t i = 0; i < all.size() && i < kOwners; ++i) {
+      page.row(i == 0 ? label : "", share_text(all[i].time, d.owners.time),
+               fmt::format("{}x {}", all[i].count, all[i].name));
+    }
+  };
+  owners("for operators", d.owners.operators);
+  owners("for modules", d.owners.modules);
 }
 
-void damage(Page& page, const TraceDamage& d) {
-  std::string text;
+// The chain that the step's length follows from, and what would be left of it.
+void path(Page& page, const CriticalPath& p) {
+  page.blank();
+  page.line(
+      {{"  critical path", Paint::kBold},
+       {fmt::format("  {}  {}", page.clean(p.step.empty() ? "of a window from the middle" : p.step),
+                    time_text(p.length)),
+        Paint::kDim}});
+  for (size_t i = 0; i < kPathParts; ++i) {
+    if (p.parts[i] * 100 < p.length) continue;
+    page.row("", share_text(p.parts[i], p.length), label(static_cast<PathPart>(i)));
+  }
+  size_t shown = 0;
+  for (const CriticalPath::Piece& piece : p.pieces) {
+    if (piece.time * 50 < p.length || ++shown > kPathPieces) break;
+    page.row(shown == 1 ? "most of it" : "", share_text(piece.time, p.length), piece.name);
+  }
+  for (const CriticalPath::WhatIf& w : p.what_if)
+    page.row("what if", time_text(w.length), what_if_text(w));
+}
+
+void damage(Page& page, const TraceSummary& t) {
+  const TraceDamage& d = t.damage;
+  std::string text = unrecorded_text(t);
   const auto say = [&](bool yes, std::string what) {
     if (yes) text += (text.empty() ? "" : "; ") + what;
   };
@@ -145,20 +183,21 @@ void trace(Page& page, const TraceSummary& t, bool all_devices) {
              {fmt::format("  {} events, {}{}", t.events, format_bytes(static_cast<double>(t.bytes)),
                           t.rank >= 0 ? fmt::format(", rank {}", t.rank) : ""),
               Paint::kDim}});
-  damage(page, t.damage);
+  damage(page, t);
   steps(page, t);
   if (t.devices.empty() && t.host.span > 0) {
-    page.row("operators", share(t.host.operators, t.host.span),
+    page.row("operators", share_text(t.host.operators, t.host.span),
              "of the time some thread is in one");
     for (const HostBlame& h : t.host.training.slices) {
       if (h.time * 10 < t.host.training.time) break;
-      page.row("otherwise", share(h.time, t.host.training.time), h.name);
+      page.row("otherwise", share_text(h.time, t.host.training.time), h.name);
     }
   }
   for (const DeviceSummary& d : t.devices) {
     device(page, d);
     if (!all_devices) break;
   }
+  if (t.path) path(page, *t.path);
 }
 
 // Of many ranks a line each.
@@ -172,12 +211,17 @@ void ranks(Page& page, const std::vector<TraceSummary>& traces, const TraceDiagn
     const DeviceTimes& d = t.devices[0].times;
     const bool late = std::any_of(diagnosis.stragglers.begin(), diagnosis.stragglers.end(),
                                   [&](const Straggler& s) { return s.rank == t.rank; });
-    page.line(
-        {{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", t.rank, time_text(d.span),
-                      share(d.busy, d.span), share(d.idle(), d.span),
-                      share(d.communication, d.span), share(d.exposed_communication(), d.span)),
-          late ? Paint::kWarn : Paint::kPlain},
-         {late ? "  others wait for it" : "", Paint::kWarn}});
+    page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", t.rank, time_text(d.span),
+                            share_text(d.busy, d.span), share_text(d.idle(), d.span),
+                            share_text(d.communication, d.span),
+                            share_text(d.exposed_communication(), d.span)),
+                late ? Paint::kWarn : Paint::kPlain},
+               {late ? "  others wait for it" : "", Paint::kWarn}});
+  }
+  for (size_t i = 0; i < diagnosis.waits.size() && i < kWaits; ++i) {
+    const RankWait& w = diagnosis.waits[i];
+    page.row(i == 0 ? "waiting a step" : "", time_text(w.time),
+             fmt::format("rank {} for rank {}", w.rank, w.for_rank));
   }
 }
 
@@ -190,7 +234,7 @@ std::string render_trace_summary(const std::vector<TraceSummary>& traces,
   if (traces.size() > 2) {
     ranks(page, traces, diagnosis);
     for (const TraceSummary& t : traces)
-      if (t.damage.any()) trace(page, t, false);
+      if (t.damage.any() || t.incomplete()) trace(page, t, false);
   } else {
     for (const TraceSummary& t : traces) trace(page, t, t.devices.size() <= 2);
   }
@@ -223,7 +267,8 @@ std::string render_trace_diff(const TraceDiff& diff, const TextOptions& options)
                  {fmt::format("  {:>9} {} {:>9}  {:<8} ", time_text(c.a),
                               options.unicode ? "→" : ">", time_text(c.b), c.kind),
                   Paint::kDim},
-                 {page.fit(fmt::format("{} ({}x, {}x)", c.name, c.count_a, c.count_b),
+                 {page.fit(fmt::format("{}{}{} ({}x, {}x)", c.name, c.place.empty() ? "" : " in ",
+                                       c.place, c.count_a, c.count_b),
                            page.options().width > 60 ? page.options().width - 46 : 20)}});
     }
   };

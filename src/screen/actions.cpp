@@ -1,6 +1,7 @@
 #include "screen/actions.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "base/text.h"
@@ -72,6 +74,31 @@ int set_one(const Command& command, int32_t tid) {
   return done == 0 ? 0 : errno;
 }
 
+// One file says the weight of a process's session, and the kernel lets nobody but root change it
+// twice within a tenth of a second: each session once. `done`: those that were set already.
+int set_autogroup(const fs::Root& root, const Command::Target& target, int nice,
+                  std::set<std::string>& done) {
+  if (start_of(root, target) != target.start_ticks) return ESRCH;
+  const std::string path = probe::proc_path(target.pid, "autogroup");
+  const auto group = root.read(path, 256);
+  std::string_view text = group.ok() ? std::string_view(*group) : "";
+  const std::string name(next_word(text));  // "/autogroup-17 nice 5"
+  if (name.empty()) return ENOTSUP;
+  if (!done.insert(name).second) return 0;
+  const int fd = ::open(root.full(path).c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return errno;
+  const std::string value = std::to_string(nice);
+  const int error = ::write(fd, value.data(), value.size()) < 0 ? errno : 0;
+  ::close(fd);
+  return error;
+}
+
+std::string reason(int error) {
+  if (error == ESRCH) return "has ended";
+  if (error == ENOTSUP) return "is in no autogroup (kernel.sched_autogroup_enabled)";
+  return std::strerror(error);
+}
+
 int set_all(const fs::Root& root, const Command& command, const Command::Target& target) {
   if (start_of(root, target) != target.start_ticks) return ESRCH;
   if (target.tid != target.pid) return set_one(command, target.tid);
@@ -91,15 +118,23 @@ int set_all(const fs::Root& root, const Command& command, const Command::Target&
 std::string act(const fs::Root& root, const Command& command) {
   size_t done = 0;
   std::string trouble;
+  std::set<std::string> autogroups;
+  const auto carry_out = [&](const Command::Target& target) {
+    switch (command.kind) {
+      case Command::Kind::kSignal:
+        return send_signal(root, target, command.value);
+      case Command::Kind::kAutogroup:
+        return set_autogroup(root, target, command.value, autogroups);
+      default:
+        return set_all(root, command, target);
+    }
+  };
   for (const Command::Target& target : command.targets) {
-    const int error = command.kind == Command::Kind::kSignal
-                          ? send_signal(root, target, command.value)
-                          : set_all(root, command, target);
+    const int error = carry_out(target);
     if (error == 0) {
       ++done;
     } else if (trouble.empty()) {
-      trouble = fmt::format("{} {}: {}", target.tid, target.name,
-                            error == ESRCH ? "has ended" : std::strerror(error));
+      trouble = fmt::format("{} {}: {}", target.tid, target.name, reason(error));
     }
   }
   const std::string whom = done == 1 ? "1 process" : fmt::format("{} processes", done);

@@ -38,20 +38,25 @@ std::string list_of(std::string_view status, std::string_view key) {
 DetailsReader::DetailsReader(fs::Root root, Redactor redact, TaskTable::Clock clock)
     : root_(std::move(root)), redact_(std::move(redact)), clock_(clock) {}
 
-std::shared_ptr<const Details> DetailsReader::look(int32_t pid, const Snapshot& snapshot) {
+std::shared_ptr<const Details> DetailsReader::look(int32_t pid, bool native,
+                                                   const Snapshot& snapshot) {
   const auto task = std::find_if(snapshot.task_list.begin(), snapshot.task_list.end(),
                                  [&](const Task& t) { return t.pid == pid && !t.is_thread(); });
   if (pid == 0 || task == snapshot.task_list.end()) {
     watch_.reset();
+    native_.reset();
     positions_.clear();
     return nullptr;
   }
   if (watch_ == nullptr || watch_->pid() != pid || start_ticks_ != task->start_ticks) {
     watch_.reset();
+    native_.reset();
     positions_.clear();
     start_ticks_ = task->start_ticks;
     watch_ = std::make_unique<FunctionWatch>(root_, pid);
   }
+  if (!native) native_.reset();
+  if (native && native_ == nullptr) native_ = std::make_unique<NativeWatch>(root_, pid);
   auto out = std::make_shared<Details>();
   out->pid = pid;
   out->command = split_words(root_.read(probe::proc_path(pid, "cmdline")).value_or(""));
@@ -69,7 +74,10 @@ std::shared_ptr<const Details> DetailsReader::look(int32_t pid, const Snapshot& 
   const std::string status = root_.read(probe::proc_path(pid, "status"), 16 << 10).value_or("");
   out->allowed_cores = list_of(status, "Cpus_allowed_list:");
   read_files(*out);
+  out->autogroup =
+      std::string(trim(root_.read(probe::proc_path(pid, "autogroup"), 256).value_or("")));
   out->python = watch_->take();
+  if (native_ != nullptr) out->native = native_->take();
   return out;
 }
 

@@ -1,5 +1,5 @@
 // What is shown of the chosen process alone: command line, environment, limits, open files, Python
-// functions.
+// and native functions.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,7 @@
 #include "base/fs.h"
 #include "probe/mount_table.h"
 #include "screen/functions.h"
+#include "screen/native_functions.h"
 #include "screen/snapshot.h"
 #include "screen/task_table.h"
 
@@ -25,8 +26,8 @@ class DetailsReader {
  public:
   DetailsReader(fs::Root root, Redactor redact, TaskTable::Clock clock);
   /// nullptr for pid 0 or where it has ended. Python functions are watched while the same pid is
-  /// asked for again and again.
-  std::shared_ptr<const Details> look(int32_t pid, const Snapshot& snapshot);
+  /// asked for, native ones while they are wanted.
+  std::shared_ptr<const Details> look(int32_t pid, bool native, const Snapshot& snapshot);
 
  private:
   struct Position {
@@ -41,8 +42,9 @@ class DetailsReader {
   TaskTable::Clock clock_;
   uint64_t start_ticks_ = 0;
   std::unique_ptr<FunctionWatch> watch_;
+  std::unique_ptr<NativeWatch> native_;
   std::map<int32_t, Position> positions_;  // of the chosen process, by descriptor
-  probe::MountTypes mounts_;
+  probe::MountsById mounts_;
 };
 
 }  // namespace flatout::screen

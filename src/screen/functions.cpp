@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/cpu_time.h"
 #include "base/text.h"
 #include "probe/proc_files.h"
 #include "probe/reading.h"
@@ -11,9 +10,6 @@
 namespace flatout::screen {
 namespace {
 
-constexpr Nanos kPeriod = std::chrono::milliseconds(20);
-constexpr int64_t kLeastPause = 19;  // times what a reading took: a twentieth of a core at most
-constexpr Nanos kRetry = std::chrono::seconds(2);
 constexpr size_t kMostFunctions = 200;
 constexpr size_t kMostThreads = 4096;
 
@@ -49,18 +45,10 @@ PythonProfile FunctionTable::take(size_t most) {
 }
 
 FunctionWatch::FunctionWatch(fs::Root root, int32_t pid)
-    : root_(std::move(root)), pid_(pid), files_(probe::FileBudget::from_limit()) {
-  thread_ = std::thread([this] { work(); });
-}
-
-FunctionWatch::~FunctionWatch() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
+    : root_(std::move(root)),
+      pid_(pid),
+      files_(probe::FileBudget::from_limit()),
+      thread_([this](Nanos weight) { return tick(weight); }) {}
 
 PythonProfile FunctionWatch::take() {
   const std::lock_guard lock(mutex_);
@@ -127,20 +115,10 @@ void FunctionWatch::read_once(Nanos weight) {
       });
 }
 
-void FunctionWatch::work() {
-  TimePoint last = MonotonicClock::now();
-  for (;;) {
-    Nanos pause = kRetry;
-    const Nanos cpu = thread_cpu();
-    if (reader_ || open()) {
-      const TimePoint now = MonotonicClock::now();
-      read_once(now - last);
-      last = now;
-      pause = std::max(kPeriod, (thread_cpu() - cpu) * kLeastPause);
-    }
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, pause, [&] { return stop_; })) return;
-  }
+bool FunctionWatch::tick(Nanos weight) {
+  if (!reader_ && !open()) return false;
+  read_once(weight);
+  return true;
 }
 
 }  // namespace flatout::screen

@@ -2,21 +2,21 @@
 // second, in a thread of its own, and never stopped (probe/python_reader.h).
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
+#include <memory>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "base/fs.h"
 #include "probe/python_reader.h"
 #include "probe/thread_files.h"
+#include "screen/sampling_thread.h"
 #include "screen/snapshot.h"
 
 namespace flatout::screen {
 
-/// Adds up readings. Separate from the thread that takes them, for tests.
+/// Adds up readings. Separate from the thread that takes them, for tests. Stacks of native code
+/// come in the same shape.
 class FunctionTable {
  public:
   /// One reading, which stands for `weight` of time. `runs(tid)`: whether that thread was runnable.
@@ -40,17 +40,14 @@ class FunctionTable {
 class FunctionWatch {
  public:
   FunctionWatch(fs::Root root, int32_t pid);
-  ~FunctionWatch();
-  FunctionWatch(const FunctionWatch&) = delete;
-  FunctionWatch& operator=(const FunctionWatch&) = delete;
 
   int32_t pid() const { return pid_; }
   /// What was seen since the last take().
   PythonProfile take();
 
  private:
-  void work();
   bool open();
+  bool tick(Nanos weight);
   void read_once(Nanos weight);
   bool runs(int32_t tid);
 
@@ -63,11 +60,10 @@ class FunctionWatch {
   std::unordered_map<int32_t, probe::ThreadFiles> threads_;
 
   std::mutex mutex_;  // of what follows
-  std::condition_variable changed_;
-  bool stop_ = false;
   FunctionTable table_;
   std::string version_, trouble_;
-  std::thread thread_;
+
+  SamplingThread thread_;  // uses all of the above
 };
 
 template <class Runs, class NameOf>

@@ -20,6 +20,7 @@ Look
 
 One process
   Enter             Python functions: own time, waiting, total, GIL
+  b                 functions of native code: what its busiest threads run
   l   e             open files with their read rate; environment
   Tab               the next of them: command line and limits are the last
   Esc               close
@@ -29,6 +30,7 @@ Do, each only after a y
   k F9              send a signal to what is tagged, else to what the cursor is on
   F7 F8  ] [        nice value down, up
   i   a             I/O priority; allowed cores
+  g                 share of its session among all (the autogroup's nice value)
 
 Time
   Z                 pause; go on

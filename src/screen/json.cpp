@@ -98,7 +98,8 @@ Json job(const Job& j) {
   return out;
 }
 
-Json task(const Task& t, UserNames& users) {
+Json task(const Task& t, const Snapshot& s, UserNames& users) {
+  const Disk* disk = s.disk_of(t);
   return {{"pid", t.pid},
           {"ppid", t.ppid},
           {"user", to_utf8(users.name(t.uid))},
@@ -112,6 +113,7 @@ Json task(const Task& t, UserNames& users) {
           {"virtual_bytes", t.virtual_bytes},
           {"read_bytes_per_s", rate(t.read_bytes_per_s)},
           {"write_bytes_per_s", rate(t.write_bytes_per_s)},
+          {"disk", disk == nullptr ? Json(nullptr) : Json(to_utf8(disk->name))},
           {"gpu_bytes", t.gpu_bytes},
           {"name", to_utf8(t.comm.data())},
           {"command", t.command == nullptr ? "" : to_utf8(*t.command)}};
@@ -139,7 +141,7 @@ std::string snapshot_json(const Snapshot& s, UserNames& users) {
   for (const Gpu& g : s.gpus) gpus.push_back(gpu(g));
   for (const Job& j : s.jobs) jobs.push_back(job(j));
   for (const Task& t : s.task_list) {
-    if (!t.is_thread()) processes.push_back(task(t, users));
+    if (!t.is_thread()) processes.push_back(task(t, s, users));
   }
   const Json out = {{"unix_s", static_cast<double>(s.unix_ns) * 1e-9},
                     {"interval_s", s.interval_s},

@@ -314,12 +314,12 @@ class Panels {
     return out;
   }
 
-  // Who reads and writes most, of all disks together.
-  std::string users_of_disks() const {
+  // Who reads and writes most on a disk; of those whose disk is not known for nullptr.
+  std::string users_of(const Disk* disk) const {
     const Task* reader = nullptr;
     const Task* writer = nullptr;
     for (const Task& task : s_.task_list) {
-      if (task.is_thread()) continue;
+      if (task.is_thread() || s_.disk_of(task) != disk) continue;
       if (task.read_bytes_per_s > (reader == nullptr ? 0 : reader->read_bytes_per_s))
         reader = &task;
       if (task.write_bytes_per_s > (writer == nullptr ? 0 : writer->write_bytes_per_s)) {
@@ -350,9 +350,10 @@ class Panels {
       line.add(disk.latency_s ? fmt::format("{:>7}", format_duration(nanos(*disk.latency_s * 1e9)))
                               : "      -");
       if (disk.in_flight > 0) line.add(fmt::format("queue {}", disk.in_flight));
-      if (i > 0) continue;
-      waiting(line, s_.io_waiting);
-      const std::string users = users_of_disks();
+      if (i == 0) waiting(line, s_.io_waiting);
+      std::string users = users_of(&disk);
+      const std::string others = i == 0 ? users_of(nullptr) : "";
+      if (!others.empty()) users += (users.empty() ? "some disk " : "; some disk ") + others;
       if (!users.empty()) line.rest(users, Style::kDim);
     }
   }

@@ -35,6 +35,7 @@ std::vector<ColumnLayout> columns_for(int width, bool gpus) {
     out.push_back({Column::kRead, 7, true});
     out.push_back({Column::kWrite, 8, true});
   }
+  if (width >= 130) out.push_back({Column::kDisk, 7, false});
   if (gpus && width >= 90) out.push_back({Column::kGpuMemory, 6, true});
   out.push_back({Column::kCommand, 0, false});
   return out;
@@ -184,6 +185,10 @@ class Renderer {
         return t.is_thread() ? "" : rate(t.read_bytes_per_s);
       case Column::kWrite:
         return t.is_thread() ? "" : rate(t.write_bytes_per_s);
+      case Column::kDisk: {
+        const Disk* disk = s.disk_of(t);
+        return disk == nullptr ? "" : disk->name;
+      }
       case Column::kGpuMemory:
         return t.gpu_bytes == 0 ? "" : short_bytes(static_cast<double>(t.gpu_bytes));
       case Column::kCommand:
@@ -262,10 +267,11 @@ class Renderer {
       Tab tab;
       const char* text;
     };
-    static constexpr Name kNames[] = {{Tab::kFunctions, "Functions"},
+    static constexpr Name kNames[] = {{Tab::kFunctions, "Python"},
+                                      {Tab::kNative, "Native"},
                                       {Tab::kFiles, "Files"},
                                       {Tab::kEnvironment, "Environment"},
-                                      {Tab::kProcess, "Command and limits"}};
+                                      {Tab::kProcess, "Command"}};
     canvas_.fill(0, y, width(), U' ', Style::kHeading);
     int x = 0;
     for (const Name& n : kNames) {
@@ -284,6 +290,9 @@ class Renderer {
     switch (session_.tab()) {
       case Tab::kFunctions:
         tell_functions(*d);
+        break;
+      case Tab::kNative:
+        tell_native(*d);
         break;
       case Tab::kFiles:
         tell_files(*d);
@@ -312,6 +321,7 @@ class Renderer {
     const PythonProfile& p = d.python;
     if (!p.trouble.empty()) {
       tell(p.trouble, Style::kDim);
+      tell("b shows the functions of its native code", Style::kDim);
       return;
     }
     tell(fmt::format("Python {}  GIL held {:.0f}% of the time  {} readings", p.version,
@@ -324,6 +334,26 @@ class Renderer {
       tell(fmt::format("{:6.1f} {:6.1f} {:6.1f} {:6.1f} {:9.2f} {:9.2f}  {} ({}:{})",
                        f.own_share * 100, f.waiting_share * 100, f.total_share * 100,
                        f.gil_share * 100, f.own_s, f.total_s, f.function, f.file, f.line));
+    }
+  }
+
+  void tell_native(const Details& d) {
+    const NativeProfile& p = d.native;
+    if (!p.trouble.empty()) tell(p.trouble, Style::kWarning);
+    if (p.readings == 0) {
+      tell("reading ...", Style::kDim);
+      return;
+    }
+    tell(fmt::format("{} of {} threads, those that use most CPU  {} readings", p.watched, p.threads,
+                     p.readings),
+         Style::kDim);
+    tell(fmt::format("{:>6} {:>6} {:>6} {:>9} {:>9}  {}", "OWN%", "WAIT%", "TOTAL%", "OWN s",
+                     "TOTAL s", "FUNCTION"),
+         Style::kBold);
+    for (const Function& f : p.functions) {
+      tell(fmt::format("{:6.1f} {:6.1f} {:6.1f} {:9.2f} {:9.2f}  {} ({})", f.own_share * 100,
+                       f.waiting_share * 100, f.total_share * 100, f.own_s, f.total_s, f.function,
+                       f.file));
     }
   }
 
@@ -364,6 +394,7 @@ class Renderer {
       rest = tail;
     }
     tell("allowed cores " + d.allowed_cores);
+    if (!d.autogroup.empty()) tell("autogroup " + d.autogroup);
     tell(fmt::format("{:<26}{:>21}{:>21}  {}", "LIMIT", "SOFT", "HARD", "UNIT"), Style::kBold);
     for (const Details::Limit& limit : d.limits) {
       tell(fmt::format("{:<26}{:>21}{:>21}  {}", limit.name, limit.soft, limit.hard, limit.unit));

@@ -135,10 +135,18 @@ TEST_F(RenderTest, PanesShowOneProcess) {
   details.python.gil_share = 0.6;
   details.python.functions = {{"__getitem__", "data.py", 41, 0.55, 0.05, 0.9, 0.5, 1.2, 3.4},
                               {"train", "train.py", 7, 0, 0, 1, 0, 0, 4}};
+  details.autogroup = "/autogroup-821 nice 5";
+  details.native.readings = 50;
+  details.native.threads = 40;
+  details.native.watched = 16;
+  details.native.functions = {{"sgemm_kernel", "libblas.so.3", 0, 3.2, 0, 3.2, 0, 6.4, 6.4},
+                              {"\x1b[2Jread", "libc.so.6", 0, 0, 0.95, 0.95, 0, 0, 1.9}};
   snapshot->details = std::make_shared<const Details>(details);
   session.add(snapshot);
   session.key(key::kEnter);
   expect_golden("screen", "functions_80x30.txt", picture(session, true));
+  session.key(key::kTab);
+  expect_golden("screen", "native_80x30.txt", picture(session, true));
   session.key(key::kTab);
   expect_golden("screen", "files_80x30.txt", picture(session, true));
   session.key(key::kTab);

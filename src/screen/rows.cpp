@@ -52,6 +52,8 @@ int order(const Task& a, const Task& b, Column column, UserNames& users) {
       return compare(b.read_bytes_per_s, a.read_bytes_per_s);
     case Column::kWrite:
       return compare(b.write_bytes_per_s, a.write_bytes_per_s);
+    case Column::kDisk:
+      return compare(b.disk, a.disk);  // those without a known one last
     case Column::kGpuMemory:
       return compare(b.gpu_bytes, a.gpu_bytes);
     case Column::kCommand: {
@@ -128,8 +130,8 @@ std::set<int32_t> family(const Snapshot& snapshot, int32_t root) {
 
 std::string_view heading(Column column) {
   static constexpr std::array<std::string_view, static_cast<size_t>(Column::kCount)> kNames = {
-      "PID",  "USER", "PRI",   "NI",     "VIRT",    "RES",    "S",
-      "CPU%", "MEM%", "TIME+", "READ/s", "WRITE/s", "GPUMEM", "Command"};
+      "PID",  "USER",  "PRI",    "NI",      "VIRT", "RES",    "S",      "CPU%",
+      "MEM%", "TIME+", "READ/s", "WRITE/s", "DISK", "GPUMEM", "Command"};
   return kNames[static_cast<size_t>(column)];
 }
 

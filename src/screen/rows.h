@@ -26,6 +26,7 @@ enum class Column : uint8_t {
   kTime,
   kRead,
   kWrite,
+  kDisk,
   kGpuMemory,
   kCommand,
   kCount

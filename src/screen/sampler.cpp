@@ -40,6 +40,7 @@ Sampler::Sampler(SamplerOptions options)
       root_(options_.root),
       tasks_(root_, options_.clock),
       jobs_(root_, options_.clock),
+      disk_users_(root_),
       details_(root_, options_.redact, options_.clock) {
   host_ = std::string(trim(root_.read("proc/sys/kernel/hostname", 256).value_or("")));
   if (!options_.nvml.empty()) nvml_.emplace(options_.nvml);
@@ -61,9 +62,10 @@ std::shared_ptr<const Snapshot> Sampler::look(const Wanted& wanted) {
   read_disks(*out);
   read_gpus(*out);
   tasks_.look(wanted.threads, *out);
+  disk_users_.look(*out);
   give_gpu_memory(*out);
   jobs_.look(*out);
-  out->details = details_.look(wanted.details_pid, *out);
+  out->details = details_.look(wanted.details_pid, wanted.native, *out);
   last_ = out->at;
   return out;
 }

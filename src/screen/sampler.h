@@ -14,6 +14,7 @@
 #include "probe/kernel_files.h"
 #include "probe/nvml_probe.h"
 #include "screen/details.h"
+#include "screen/disk_users.h"
 #include "screen/jobs.h"
 #include "screen/snapshot.h"
 #include "screen/task_table.h"
@@ -32,6 +33,8 @@ struct SamplerOptions {
 struct Wanted {
   bool threads = false;
   int32_t details_pid = 0;  // 0: of nobody
+  bool native = false;      // with its native functions
+  bool operator==(const Wanted&) const = default;
 };
 
 class Sampler {
@@ -57,6 +60,7 @@ class Sampler {
   fs::Root root_;
   TaskTable tasks_;
   Jobs jobs_;
+  DiskUsers disk_users_;
   DetailsReader details_;
   std::optional<probe::NvmlThread> nvml_;
   std::map<uint32_t, Gpu> gpus_;

@@ -64,6 +64,78 @@ TEST(Sampler, DisksWithoutTheirPartitions) {
   EXPECT_FALSE(s->disks[1].latency_s) << "no request, no latency";
 }
 
+TEST(Sampler, TrafficGoesToTheOnlyDiskThatIsUsed) {
+  FakeMachine machine;
+  const auto s = second_look(machine);
+  const Disk* disk = s->disk_of(*find(*s, FakeMachine::kReader));
+  ASSERT_NE(disk, nullptr);
+  EXPECT_EQ(disk->name, "nvme0n1");
+  EXPECT_EQ(s->disk_of(*find(*s, FakeMachine::kJob)), nullptr) << "it reads nothing";
+}
+
+// Two disks at work; where each process's files lie, and which of them move.
+class TwoDisks : public ::testing::Test {
+ protected:
+  static constexpr int32_t kReader = FakeMachine::kReader, kWorker = FakeMachine::kWorker;
+
+  TwoDisks() {
+    machine.tree.link("sys/dev/block/259:1", "../../devices/pci/nvme0/nvme0n1/nvme0n1p1");
+    machine.tree.link("sys/dev/block/8:0", "../../devices/pci/ata1/block/sda");
+    for (const int32_t pid : {kReader, kWorker}) {
+      machine.tree.write("proc/" + std::to_string(pid) + "/mountinfo",
+                         "30 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n"
+                         "31 30 8:0 / /data rw - xfs /dev/sda rw\n"
+                         "32 30 0:5 / /dev/shm rw - tmpfs tmpfs rw\n");
+    }
+  }
+  void file(int32_t pid, int fd, int mount, long position) {
+    const std::string dir = "proc/" + std::to_string(pid);
+    machine.tree.link(dir + "/fd/" + std::to_string(fd), "/some/file");
+    machine.tree.write(dir + "/fdinfo/" + std::to_string(fd), "pos:\t" + std::to_string(position) +
+                                                                  "\nflags:\t0100000\nmnt_id:\t" +
+                                                                  std::to_string(mount) + "\n");
+  }
+  // Both disks were used between the two looks.
+  std::shared_ptr<const Snapshot> look(Sampler& sampler) {
+    machine.between_looks();
+    std::string text = machine.tree.root().read("proc/diskstats").value_or("");
+    text.replace(text.find("sda 5"), 5, "sda " + std::to_string(9 + looks_++));
+    machine.tree.write("proc/diskstats", text);
+    return sampler.look({});
+  }
+  static std::string disk_of(const Snapshot& s, int32_t pid) {
+    const Disk* disk = s.disk_of(*find(s, pid));
+    return disk == nullptr ? "" : disk->name;
+  }
+
+  FakeMachine machine;
+  int looks_ = 0;
+};
+
+TEST_F(TwoDisks, AProcessUsesTheDiskOnWhichItsFilesLie) {
+  file(kWorker, 3, 31, 0);   // read by pread: it does not move
+  file(kWorker, 4, 32, 10);  // in memory
+  Sampler sampler(machine.options());
+  sampler.look({});
+  const auto s = look(sampler);
+  EXPECT_EQ(disk_of(*s, kWorker), "sda");
+  EXPECT_EQ(disk_of(*s, kReader), "") << "its files cannot be seen";
+}
+
+TEST_F(TwoDisks, OfSeveralTheOneWhoseFilesMove) {
+  file(kWorker, 1, 30, 500);  // its log
+  file(kWorker, 3, 31, 0);
+  Sampler sampler(machine.options());
+  sampler.look({});
+  EXPECT_EQ(disk_of(*look(sampler), kWorker), "") << "one of two, nothing tells which";
+  file(kWorker, 3, 31, 1 << 20);
+  const auto s = look(sampler);
+  EXPECT_EQ(disk_of(*s, kWorker), "sda");
+  file(kWorker, 1, 30, 600);
+  file(kWorker, 3, 31, 2 << 20);
+  EXPECT_EQ(disk_of(*look(sampler), kWorker), "") << "both move";
+}
+
 TEST(Sampler, ProcessesWithWhatTheyUsed) {
   FakeMachine machine;
   const auto s = second_look(machine);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "base/display_width.h"
@@ -46,9 +47,28 @@ constexpr Choice kIoPriorities[] = {
     {io_priority(1, 4), "realtime 4 (needs root)"},
 };
 
+// sched(7): an autogroup is a session's; its nice value weighs it against the others.
+constexpr Choice kAutogroups[] = {
+    {-10, "-10 ten times as much (root)"},
+    {-5, " -5 three times as much (root)"},
+    {0, "  0 as much as any other"},
+    {5, "  5 a third"},
+    {10, " 10 a tenth"},
+    {19, " 19 only what others leave"},
+};
+
 std::string name_of(int value, const Choice* begin, const Choice* end) {
   const Choice* found = std::find_if(begin, end, [&](const Choice& c) { return c.value == value; });
   return found == end ? std::to_string(value) : std::string(trim(found->text));
+}
+
+Menu menu_of(Menu::Kind kind, std::string title, std::span<const Choice> choices) {
+  Menu out{kind, std::move(title), {}, {}, 0};
+  for (const Choice& c : choices) {
+    out.items.emplace_back(c.text);
+    out.values.push_back(c.value);
+  }
+  return out;
 }
 
 std::string signal_name(int number) {
@@ -110,6 +130,7 @@ Wanted Session::wanted() const {
   out.threads = threads_;
   const Task* task = chosen();
   if (tab_ != Tab::kNone && task != nullptr) out.details_pid = task->pid;
+  out.native = tab_ == Tab::kNative;
   return out;
 }
 
@@ -247,6 +268,8 @@ std::string Session::question() const {
           name_of(pending_.value, std::begin(kIoPriorities), std::end(kIoPriorities)), whom);
     case Command::Kind::kCores:
       return fmt::format("Allow only {} cores to {}? y/n", pending_.cores.size(), whom);
+    case Command::Kind::kAutogroup:
+      return fmt::format("Set nice {} for the whole session of {}? y/n", pending_.value, whom);
     default:
       return "";
   }
@@ -378,6 +401,9 @@ bool Session::view_key(Key key) {
       break;
     case key::kEnter:
       open_tab(tab_ == Tab::kNone ? Tab::kFunctions : tab_);
+      break;
+    case 'b':
+      open_tab(Tab::kNative);
       break;
     case 'l':
       open_tab(Tab::kFiles);
@@ -514,6 +540,9 @@ bool Session::menu_opens(Key key) {
     case 'i':
       if (chosen() != nullptr) open_io_priorities();
       return true;
+    case 'g':
+      if (chosen() != nullptr) open_autogroups();
+      return true;
     case 'a':
       if (chosen() == nullptr) return true;
       targets_ = targets();
@@ -527,20 +556,17 @@ bool Session::menu_opens(Key key) {
 
 void Session::open_signals() {
   targets_ = targets();
-  menu_ = {Menu::Kind::kSignal, "Send signal", {}, {}, 0};
-  for (const Choice& c : kSignals) {
-    menu_.items.emplace_back(c.text);
-    menu_.values.push_back(c.value);
-  }
+  menu_ = menu_of(Menu::Kind::kSignal, "Send signal", kSignals);
 }
 
 void Session::open_io_priorities() {
   targets_ = targets();
-  menu_ = {Menu::Kind::kIoPriority, "I/O priority", {}, {}, 0};
-  for (const Choice& c : kIoPriorities) {
-    menu_.items.emplace_back(c.text);
-    menu_.values.push_back(c.value);
-  }
+  menu_ = menu_of(Menu::Kind::kIoPriority, "I/O priority", kIoPriorities);
+}
+
+void Session::open_autogroups() {
+  targets_ = targets();
+  menu_ = menu_of(Menu::Kind::kAutogroup, "Share of the session", kAutogroups);
 }
 
 void Session::open_sorts() {
@@ -636,6 +662,9 @@ Command Session::menu_done() {
       break;
     case Menu::Kind::kIoPriority:
       pending_ = {Command::Kind::kIoPriority, value, {}, targets_};
+      break;
+    case Menu::Kind::kAutogroup:
+      pending_ = {Command::Kind::kAutogroup, value, {}, targets_};
       break;
     case Menu::Kind::kSort:
       choice_.reversed = false;

@@ -30,25 +30,34 @@ enum class Panel : uint8_t { kCores, kMemory, kDisks, kGpus, kJobs, kCount };
 std::string_view name(Panel panel);
 
 /// The pane below the table, about the process with the cursor.
-enum class Tab : uint8_t { kNone, kFunctions, kFiles, kEnvironment, kProcess };
+enum class Tab : uint8_t { kNone, kFunctions, kNative, kFiles, kEnvironment, kProcess };
 
 /// Something to do to processes, or to the screen itself.
 struct Command {
-  enum class Kind : uint8_t { kNone, kQuit, kSignal, kNice, kIoPriority, kCores, kSave };
+  enum class Kind : uint8_t {
+    kNone,
+    kQuit,
+    kSignal,
+    kNice,
+    kIoPriority,
+    kCores,
+    kAutogroup,
+    kSave
+  };
   struct Target {
     int32_t pid = 0, tid = 0;  // of a process tid == pid
     uint64_t start_ticks = 0;  // of tid: it may be another's by now
     std::string name;
   };
   Kind kind = Kind::kNone;
-  int value = 0;  // signal; nice value; I/O priority as ioprio_set(2) takes it
+  int value = 0;  // signal; nice value, of an autogroup too; I/O priority as ioprio_set(2) takes it
   std::vector<int32_t> cores;
   std::vector<Target> targets;
 };
 
 /// A list to choose from.
 struct Menu {
-  enum class Kind : uint8_t { kNone, kSignal, kSort, kPanels, kIoPriority, kUser };
+  enum class Kind : uint8_t { kNone, kSignal, kSort, kPanels, kIoPriority, kAutogroup, kUser };
   Kind kind = Kind::kNone;
   std::string title;
   std::vector<std::string> items;
@@ -140,6 +149,7 @@ class Session {
   void open_sorts();
   void open_panels();
   void open_io_priorities();
+  void open_autogroups();
   void open_users();
   void ask_nice(int by);
 

@@ -30,6 +30,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     task.pid = task.tid = i;
     task.ppid = static_cast<int32_t>(data[4 + i % 4] % 9);
     task.command = command;
+    task.disk = static_cast<int16_t>(i - 2);  // among them none, and one that is not there
+    task.read_bytes_per_s = 1;
     std::memcpy(task.comm.data(), text.data(), std::min(text.size(), task.comm.size() - 1));
     snapshot->task_list.push_back(task);
   }
@@ -39,6 +41,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   details.environment = {{std::string(text), std::string(text)}};
   details.files.push_back({1, std::string(text), {}, {}, {}});
   details.python.functions.push_back({std::string(text), std::string(text), 1, 0, 0, 0, 0, 0, 0});
+  details.native = {std::string(text), 1, 2, 1, details.python.functions};
+  details.autogroup = text;
   snapshot->details = std::make_shared<const Details>(details);
 
   Session session(fs::Root("/nonexistent"), 0, 1);

@@ -181,6 +181,34 @@ TEST_F(SessionTest, CoresAreTypedAsTheKernelWritesThem) {
   EXPECT_EQ(session.question(), "");
 }
 
+TEST_F(SessionTest, AWholeSessionsShareNeedsTheMenuAndAYes) {
+  press("4101");
+  press("g");
+  ASSERT_EQ(session.menu().kind, Menu::Kind::kAutogroup);
+  session.key(key::kEnd);
+  EXPECT_EQ(session.key(key::kEnter).kind, Kind::kNone) << "not yet";
+  EXPECT_EQ(session.question(), "Set nice 19 for the whole session of 4101 pt_data_worker? y/n");
+  const Command command = press("y");
+  EXPECT_EQ(command.kind, Kind::kAutogroup);
+  EXPECT_EQ(command.value, 19);
+  ASSERT_EQ(command.targets.size(), 1u);
+  EXPECT_EQ(command.targets[0].pid, 4101);
+}
+
+TEST_F(SessionTest, NativeFunctionsAreReadOnlyWhileTheyAreShown) {
+  press("4101");
+  session.key(key::kEnter);
+  EXPECT_FALSE(session.wanted().native);
+  session.key(key::kTab);
+  EXPECT_EQ(session.tab(), Tab::kNative);
+  EXPECT_TRUE(session.wanted().native);
+  session.key(key::kTab);
+  EXPECT_FALSE(session.wanted().native);
+  press("b");
+  EXPECT_TRUE(session.wanted().native);
+  EXPECT_EQ(session.wanted().details_pid, 4101);
+}
+
 TEST_F(SessionTest, FollowingTheCursorGoesWithItsProcess) {
   press("N4102");
   press("F");

@@ -79,12 +79,14 @@ struct Job {
 
 /// A process, or a thread of one.
 struct Task {
+  static constexpr int16_t kNoDisk = -1;
   int32_t pid = 0, tid = 0, ppid = 0;  // of a process tid == pid
   uint32_t uid = 0, threads = 0;
   int32_t priority = 0, nice = 0, cpu = -1;
   char state = '?';
   bool kernel = false;
-  float cores = 0;                                      // CPU time per time
+  int16_t disk = kNoDisk;  // index into the snapshot's disks: where its traffic goes to
+  float cores = 0;         // CPU time per time
   float read_bytes_per_s = -1, write_bytes_per_s = -1;  // storage; < 0: not known
   uint64_t virtual_bytes = 0, rss_bytes = 0, gpu_bytes = 0;
   uint64_t cpu_ticks = 0, start_ticks = 0;
@@ -122,6 +124,14 @@ struct PythonProfile {
   std::vector<Function> functions;  // by total_share, then total_s
 };
 
+/// The native functions of the process's busiest threads, in the same units.
+struct NativeProfile {
+  std::string trouble;  // what cannot be read, or ""
+  uint64_t readings = 0;
+  uint32_t threads = 0, watched = 0;
+  std::vector<Function> functions;  // by total_share, then total_s; no lines, no GIL
+};
+
 /// What is shown of the chosen process alone.
 struct Details {
   int32_t pid = 0;
@@ -135,7 +145,9 @@ struct Details {
   std::vector<OpenFile> files;
   std::string files_trouble;
   std::string allowed_cores;  // "0-3,7"
+  std::string autogroup;      // "/autogroup-17 nice 5"; "" where the kernel has none
   PythonProfile python;
+  NativeProfile native;
 };
 
 struct Snapshot {
@@ -158,6 +170,12 @@ struct Snapshot {
   std::vector<Job> jobs;
   std::vector<Task> task_list;  // processes by pid, each followed by its threads
   std::shared_ptr<const Details> details;
+
+  /// The disk that a process's traffic goes to; nullptr where it is not known.
+  const Disk* disk_of(const Task& task) const {
+    const auto index = static_cast<size_t>(task.disk);
+    return task.disk >= 0 && index < disks.size() ? &disks[index] : nullptr;
+  }
 };
 
 }  // namespace flatout::screen

@@ -21,10 +21,6 @@ namespace {
 constexpr Nanos kFirstDelay = std::chrono::milliseconds(200);
 constexpr int kPlainPanels = 60;  // rows that panels may take where there is no screen's end
 
-bool same(const Wanted& a, const Wanted& b) {
-  return a.threads == b.threads && a.details_pid == b.details_pid;
-}
-
 // The thread that takes snapshots, so that keys never wait for a big machine's /proc.
 class Feed {
  public:
@@ -55,7 +51,7 @@ class Feed {
   /// What the next snapshot shall have; if that is new, it is taken at once.
   void want(const Wanted& wanted) {
     const std::lock_guard lock(mutex_);
-    if (same(wanted_, wanted)) return;
+    if (wanted_ == wanted) return;
     wanted_ = wanted;
     changed_.notify_all();
   }
@@ -76,7 +72,7 @@ class Feed {
       const uint64_t one = 1;
       (void)!::write(event_, &one, sizeof one);
       changed_.wait_for(lock, first ? kFirstDelay : delay_,
-                        [&] { return stop_ || !same(wanted, wanted_); });
+                        [&] { return stop_ || wanted != wanted_; });
       first = false;
       if (stop_) return;
     }

@@ -32,6 +32,8 @@ constexpr unsigned kUnacknowledgedMs = 20'000;    // a peer that has vanished
 constexpr size_t kThreadStack = size_t{1} << 20;  // a report is rendered on it
 constexpr size_t kEventBlock = 4096;
 constexpr int kBacklog = 128;
+// As GnuTLS writes it; nothing older is needed by any browser or Prometheus.
+constexpr char kTlsVersions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 
 // An address and its size, as the socket calls want them.
 struct Address {
@@ -141,7 +143,8 @@ bool is_loopback(const std::string& address) {
 
 class HttpServer::Impl {
  public:
-  Impl(Handler handler, const HttpLimits& limits) : handler_(std::move(handler)), limits_(limits) {}
+  Impl(Handler handler, const HttpLimits& limits, const std::optional<Tls>& tls)
+      : handler_(std::move(handler)), limits_(limits), tls_(tls) {}
 
   ~Impl() {
     {
@@ -155,9 +158,18 @@ class HttpServer::Impl {
 
   Status start(int listening) {
     port_ = port_of(listening);
+    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_THREAD_PER_CONNECTION;
+    std::vector<MHD_OptionItem> encryption;
+    if (tls_) {
+      flags |= MHD_USE_TLS;
+      encryption = {{MHD_OPTION_HTTPS_MEM_CERT, 0, tls_->certificate.data()},
+                    {MHD_OPTION_HTTPS_MEM_KEY, 0, tls_->key.data()},
+                    {MHD_OPTION_HTTPS_PRIORITIES, 0, const_cast<char*>(kTlsVersions)}};
+    }
+    encryption.push_back({MHD_OPTION_END, 0, nullptr});
     daemon_ =
-        MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_THREAD_PER_CONNECTION, 0, nullptr,
-                         nullptr, &Impl::on_request, this,                              //
+        MHD_start_daemon(flags, 0, nullptr, nullptr, &Impl::on_request, this,           //
+                         MHD_OPTION_ARRAY, encryption.data(),                           //
                          MHD_OPTION_LISTEN_SOCKET, listening,                           //
                          MHD_OPTION_CONNECTION_LIMIT, limits_.connections,              //
                          MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,                   //
@@ -170,7 +182,12 @@ class HttpServer::Impl {
                          MHD_OPTION_NOTIFY_COMPLETED, &Impl::on_completed, this, MHD_OPTION_END);
     if (daemon_ == nullptr) {
       ::close(listening);
-      return Error{Code::kIo, "cannot start the HTTP server", ""};
+      if (!tls_) return Error{Code::kIo, "cannot start the HTTP server", ""};
+      if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
+        return Error{Code::kUnsupported, "this libmicrohttpd was built without TLS", ""};
+      }
+      return Error{Code::kBadInput, "the certificate and the key are no pair",
+                   "PEM: the certificate with its chain, and its key without a passphrase"};
     }
     sweeper_ = std::thread([this] { sweep(); });
     return {};
@@ -356,6 +373,7 @@ class HttpServer::Impl {
 
   Handler handler_;
   HttpLimits limits_;
+  std::optional<Tls> tls_;
   MHD_Daemon* daemon_ = nullptr;
   uint16_t port_ = 0;
   std::atomic<unsigned> streams_ = 0;
@@ -372,9 +390,10 @@ uint16_t HttpServer::port() const { return impl_->port(); }
 unsigned HttpServer::event_streams() const { return impl_->event_streams(); }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address, uint16_t port,
-                                                      Handler handler, const HttpLimits& limits) {
+                                                      Handler handler, const HttpLimits& limits,
+                                                      const std::optional<Tls>& tls) {
   FLATOUT_TRY(const int listening, listen_on(address, port));
-  auto impl = std::make_unique<Impl>(std::move(handler), limits);
+  auto impl = std::make_unique<Impl>(std::move(handler), limits, tls);
   FLATOUT_TRY_STATUS(impl->start(listening));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

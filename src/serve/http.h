@@ -54,15 +54,21 @@ struct HttpLimits {
   Nanos heartbeat = std::chrono::seconds(10);    // of a quiet event stream
 };
 
+/// For HTTPS, as PEM: a certificate, with its chain, and its key. Without: plain HTTP.
+struct Tls {
+  std::string certificate, key;
+};
+
 /// Whether `address` is one of this machine's own loopback; only numbers are known.
 bool is_loopback(const std::string& address);
 
 class HttpServer {
  public:
   /// Listens on a numeric address; port 0: any that is free. Errors: kBadInput (no such address),
-  /// kDenied, kFull (the port is in use), kIo.
+  /// kDenied, kFull (the port is in use), kIo, kUnsupported (the library was built without TLS).
   static Result<std::unique_ptr<HttpServer>> start(const std::string& address, uint16_t port,
-                                                   Handler handler, const HttpLimits& limits = {});
+                                                   Handler handler, const HttpLimits& limits = {},
+                                                   const std::optional<Tls>& tls = std::nullopt);
   /// Ends all connections. Event streams must have ended, or be about to.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -330,6 +330,14 @@ TEST_F(HttpTest, SurvivesSpoiltRequests) {
   EXPECT_TRUE(ask(get("/7")).ends_with("xxxxxxx"));
 }
 
+TEST_F(HttpTest, WithoutAPairOfCertificateAndKeyThereIsNoServer) {
+  const auto started = HttpServer::start(
+      "127.0.0.1", 0, [](const Request&) { return Response(); }, {},
+      Tls{"-----BEGIN CERTIFICATE-----\nnone\n", "-----BEGIN PRIVATE KEY-----\nnone\n"});
+  ASSERT_FALSE(started.ok());
+  EXPECT_EQ(started.error().code, Code::kBadInput);
+}
+
 TEST(Loopback, IsKnownByItsNumbers) {
   for (const char* address : {"127.0.0.1", "127.255.0.3", "::1", "::ffff:127.0.0.1"}) {
     EXPECT_TRUE(is_loopback(address)) << address;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 
+#include "base/secret.h"
 #include "base/text.h"
 #include "report/live_html.h"
 
@@ -18,16 +19,6 @@ constexpr size_t kLeastToken = 16, kMostToken = 512;
 bool is_unreserved(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.' ||
          c == '~';
-}
-
-// Takes as long for a near miss as for a far one.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned differs = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    differs |= static_cast<unsigned char>(a[i]) ^
-               static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
-  }
-  return differs == 0;
 }
 
 std::string random_text() {
@@ -230,7 +221,8 @@ Response Site::respond(const Request& request) {
       out = text(303, "");
       out.headers.emplace_back("Location", is_own_path(path) ? std::string(path) : "/");
       out.headers.emplace_back(
-          "Set-Cookie", fmt::format("{}={}; Path=/; HttpOnly; SameSite=Lax", cookie_, session_));
+          "Set-Cookie", fmt::format("{}={}; Path=/; HttpOnly; SameSite=Lax{}", cookie_, session_,
+                                    options_.encrypted ? "; Secure" : ""));
     } else {
       out = route(request, path, query);
     }

@@ -14,6 +14,7 @@ struct SiteOptions {
   // Whoever has it may ask from anywhere. Empty: only who speaks to this machine by a loopback name
   // or number is answered, so that no name that another page's owner controls can lead here.
   std::string token;
+  bool encrypted = false;  // by TLS: the cookie is for such connections only
 };
 
 /// Letters, digits and -_.~, at least 16: such a token needs no escaping anywhere, and nobody

@@ -143,6 +143,10 @@ TEST_F(SiteTest, ALinkWithTheTokenGivesACookieAndLosesTheToken) {
   const std::string set = header(link, "Set-Cookie");
   EXPECT_EQ(set.find(kToken), std::string::npos);
   EXPECT_NE(set.find("HttpOnly"), std::string::npos);
+  EXPECT_EQ(set.find("Secure"), std::string::npos);
+  Site encrypted(store, {kToken, true});
+  EXPECT_TRUE(
+      header(encrypted.respond(get("/?token=" + kToken)), "Set-Cookie").ends_with("; Secure"));
   Request next = get("/run/train");
   next.headers.emplace_back("Cookie", "a=b; " + set.substr(0, set.find(';')) + "; c=d");
   EXPECT_EQ(site.respond(next).status, 200);

@@ -81,7 +81,12 @@ class Scanner {
       : window_(source, offset), sink_(sink), first_(offset) {}
 
   Result<ScanReport> run(ScanFrom from) {
-    FLATOUT_TRY_STATUS(from == ScanFrom::kStart ? outermost() : list());
+    if (from == ScanFrom::kStart) {
+      FLATOUT_TRY_STATUS(outermost());
+    } else {
+      FLATOUT_TRY_STATUS(list());
+      if (report_.complete) FLATOUT_TRY_STATUS(members());
+    }
     report_.bytes = window_.offset_of(window_.end()) - first_;
     return report_;
   }
@@ -120,8 +125,13 @@ class Scanner {
     }
     if (*window_.begin() != '{') return {};
     window_.use(window_.begin() + 1);
+    return members();
+  }
+
+  // What is left of the outermost object.
+  Status members() {
     for (;;) {
-      any = next_token();
+      auto any = next_token();
       if (!any.ok()) return any.error();
       if (!*any || *window_.begin() == '}') return {};
       if (*window_.begin() == ',') {

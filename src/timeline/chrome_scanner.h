@@ -48,7 +48,7 @@ struct ScanReport {
 
 enum class ScanFrom : uint8_t {
   kStart,   // of a file
-  kInList,  // the first byte of an event
+  kInList,  // the first byte of an event; what follows the list is read, too
 };
 
 /// Errors: what the source says, and kFull for a single value larger than 256 MiB.

@@ -51,24 +51,41 @@ void keep_longest(std::vector<T>& items, size_t budget) {
   });
 }
 
+void write_head(const Run& run, const Output& out) {
+  out("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"tool\":\"flatout\"");
+  for (const char* key : {"host.name", "command", "torch.version"}) {
+    const std::string_view fact = run.fact(key);
+    if (!fact.empty()) out(fmt::format(",{}:{}", json_string(key), json_string(fact)));
+  }
+  out("},\"traceEvents\":[");
+}
+constexpr std::string_view kTail = "\n]}\n";
+
+// One rank of several: on different machines equal pids are different processes, so each gets a
+// number of the trace's own.
+struct Place {
+  int32_t rank = 0;
+  TimePoint begin;              // of the trace, by the run's clock
+  int64_t* next_pid = nullptr;  // of the whole trace
+};
+
 class Exporter {
  public:
-  Exporter(const Run& run, const ChromeOptions& options, const Output& out)
-      : run_(run), options_(options), out_(out) {}
+  Exporter(const Run& run, const ChromeOptions& options, const Output& out,
+           const Place* place = nullptr)
+      : run_(run),
+        options_(options),
+        out_(out),
+        place_(place),
+        begin_(place == nullptr ? run.begin : place->begin),
+        first_(place == nullptr || *place->next_pid == 1) {}
 
   void write() {
-    out_("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"tool\":\"flatout\"");
-    for (const char* key : {"host.name", "command", "torch.version"}) {
-      const std::string_view fact = run_.fact(key);
-      if (!fact.empty()) out_(fmt::format(",{}:{}", json_string(key), json_string(fact)));
-    }
-    out_("},\"traceEvents\":[");
     names();
     steps();
     slices();
     states();
     counters();
-    out_("\n]}\n");
   }
 
  private:
@@ -80,7 +97,26 @@ class Exporter {
     StackId stack = 0;
   };
 
-  double us(TimePoint t) const { return static_cast<double>((t - run_.begin).count()) * 1e-3; }
+  // What began before the trace does begins with it.
+  double us(TimePoint t) const {
+    return static_cast<double>(std::max<int64_t>(0, (t - begin_).count())) * 1e-3;
+  }
+
+  int64_t shown_pid(int64_t pid) {
+    if (place_ == nullptr) return pid;
+    const auto [it, is_new] = pids_.try_emplace(pid, *place_->next_pid);
+    if (is_new) ++*place_->next_pid;
+    return it->second;
+  }
+
+  void name_process(int64_t pid, std::string_view name) {
+    std::string text(name);
+    if (place_ != nullptr) {
+      text = fmt::format("rank {}: {}", place_->rank, name);
+      if (pid < kStepsPid) text += fmt::format(" [{}]", pid);
+    }
+    metadata("process_name", {pid, 0}, text);
+  }
 
   void event(std::string_view json) {
     out_(first_ ? "\n" : ",\n");
@@ -90,15 +126,15 @@ class Exporter {
 
   void metadata(const char* what, Lane lane, std::string_view name) {
     event(fmt::format(R"({{"ph":"M","name":"{}","pid":{},"tid":{},"args":{{"name":{}}}}})", what,
-                      lane.pid, lane.tid, json_string(name)));
+                      shown_pid(lane.pid), lane.tid, json_string(name)));
   }
 
   // `args`: JSON object or empty.
   void complete(Lane lane, std::string_view quoted_name, TimePoint begin, TimePoint end,
                 std::string_view args) {
     std::string json =
-        fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":{})", lane.pid,
-                    lane.tid, us(begin), us(end) - us(begin), quoted_name);
+        fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":{})",
+                    shown_pid(lane.pid), lane.tid, us(begin), us(end) - us(begin), quoted_name);
     if (!args.empty()) json += fmt::format(",\"args\":{}", args);
     event(json + "}");
   }
@@ -109,13 +145,14 @@ class Exporter {
   }
 
   void names() {
-    metadata("process_name", {kStepsPid, 0}, "Steps");
+    name_process(kStepsPid, "Steps");
     metadata("thread_name", {kStepsPid, 1}, "step");
     metadata("thread_name", {kStepsPid, 2}, "part");
-    metadata("process_name", {kMachinePid, 0}, "Machine");
+    name_process(kMachinePid, "Machine");
+    // Steps first; those of the ranks by number.
     event(fmt::format(
-        R"({{"ph":"M","name":"process_sort_index","pid":{},"tid":0,"args":{{"sort_index":-2}}}})",
-        kStepsPid));
+        R"({{"ph":"M","name":"process_sort_index","pid":{},"tid":0,"args":{{"sort_index":{}}}}})",
+        shown_pid(kStepsPid), place_ == nullptr ? -2 : place_->rank - (1 << 30)));
     std::map<ProcessId, std::string> roles;
     for (const Slice& slice : run_.slices) {
       if (slice.kind == SliceKind::kWorker && slice.thread < run_.threads.size()) {
@@ -129,8 +166,8 @@ class Exporter {
       const Process& process = run_.processes[id];
       if (!process.in_job) continue;
       const auto role = roles.find(id);
-      metadata("process_name", {process.pid, 0},
-               role == roles.end() ? process.name : role->second + " (" + process.name + ")");
+      name_process(process.pid,
+                   role == roles.end() ? process.name : role->second + " (" + process.name + ")");
     }
   }
 
@@ -152,7 +189,7 @@ class Exporter {
                args + "}");
       event(fmt::format(
           R"({{"ph":"C","pid":{},"ts":{:.3f},"name":"step time","args":{{"ms":{:.3f}}}}})",
-          kStepsPid, us(step.begin), to_ms(step.length())));
+          shown_pid(kStepsPid), us(step.begin), to_ms(step.length())));
     }
     std::vector<PartPiece> parts;
     if (run_.steps.source != StepSource::kNone) parts = find_parts(run_);
@@ -170,8 +207,8 @@ class Exporter {
         if (++instants_ > options_.max_events / 16) continue;
         event(fmt::format(
             R"({{"ph":"i","s":"t","pid":{},"tid":{},"ts":{:.3f},"name":"{}","args":{{"value":{}}}}})",
-            pid_of(slice.thread), run_.threads[slice.thread].tid, us(slice.begin), name(slice.kind),
-            slice.value));
+            shown_pid(pid_of(slice.thread)), run_.threads[slice.thread].tid, us(slice.begin),
+            name(slice.kind), slice.value));
         continue;
       }
       events.push_back({slice.begin, slice.end, {}, slice.thread, &slice});
@@ -319,14 +356,17 @@ class Exporter {
         value = std::max(0.0, readings[i].value - before.value) * scale / seconds;
       }
       event(fmt::format(R"({{"ph":"C","pid":{},"ts":{:.3f},"name":{},"args":{{"value":{:.6g}}}}})",
-                        pid, us(readings[i].at), quoted, value));
+                        shown_pid(pid), us(readings[i].at), quoted, value));
     }
   }
 
   const Run& run_;
   const ChromeOptions& options_;
   const Output& out_;
-  bool first_ = true;
+  const Place* place_;
+  TimePoint begin_;
+  bool first_;
+  std::map<int64_t, int64_t> pids_;
   size_t instants_ = 0;
 };
 
@@ -373,15 +413,46 @@ class Gzip {
 std::string chrome_json(const Run& run, const ChromeOptions& options) {
   std::string text;
   const Output append = [&](std::string_view part) { text.append(part); };
+  write_head(run, append);
   Exporter(run, options, append).write();
+  append(kTail);
   return text;
 }
 
 Status write_chrome_trace(const Run& run, const std::string& path, const ChromeOptions& options) {
   Gzip gzip;
   const Output add = [&](std::string_view part) { gzip.add(part); };
+  write_head(run, add);
   Exporter(run, options, add).write();
+  add(kTail);
   return fs::write_atomically(path, gzip.finish());
+}
+
+struct MergedTrace::State {
+  TimePoint begin;
+  ChromeOptions options;
+  Gzip gzip;
+  int64_t next_pid = 1;
+};
+
+MergedTrace::MergedTrace(TimePoint begin, size_t ranks, const ChromeOptions& options)
+    : state_(std::make_unique<State>()) {
+  state_->begin = begin;
+  state_->options.max_events = options.max_events / std::max<size_t>(1, ranks);
+}
+
+MergedTrace::~MergedTrace() = default;
+
+void MergedTrace::add(const Run& run, int32_t rank, Nanos clock) {
+  const Output add = [&](std::string_view part) { state_->gzip.add(part); };
+  if (state_->next_pid == 1) write_head(run, add);
+  const Place place{rank, state_->begin - clock, &state_->next_pid};
+  Exporter(run, state_->options, add, &place).write();
+}
+
+Status MergedTrace::write(const std::string& path) {
+  state_->gzip.add(kTail);
+  return fs::write_atomically(path, state_->gzip.finish());
 }
 
 }  // namespace flatout::timeline

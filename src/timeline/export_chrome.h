@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "base/result.h"
@@ -18,5 +19,26 @@ std::string chrome_json(const model::Run& run, const ChromeOptions& options = {}
 /// chrome_json() gzipped to `path` by a temporary name and rename.
 Status write_chrome_trace(const model::Run& run, const std::string& path,
                           const ChromeOptions& options = {});
+
+/// The tracks of a job's ranks in one trace, on the first one's clock. Ranks are added one after
+/// another, so that one Run alone need be in memory.
+class MergedTrace {
+ public:
+  /// `begin`: from which the trace counts, by the first rank's clock. The events that
+  /// ChromeOptions allow are shared by `ranks`.
+  MergedTrace(TimePoint begin, size_t ranks, const ChromeOptions& options = {});
+  ~MergedTrace();
+  MergedTrace(const MergedTrace&) = delete;
+  MergedTrace& operator=(const MergedTrace&) = delete;
+
+  /// `clock`: what the run's own clock is behind the first rank's (model::Rank::clock).
+  void add(const model::Run& run, int32_t rank, Nanos clock);
+  /// Gzipped, by a temporary name and rename. Call once.
+  Status write(const std::string& path);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace flatout::timeline

@@ -127,5 +127,56 @@ TEST(WriteChromeTrace, IsTheSameTextGzipped) {
   std::filesystem::remove_all(folder);
 }
 
+// A gzipped file of JSON.
+json unpack(const std::string& path) {
+  gzFile file = ::gzopen(path.c_str(), "rb");
+  std::string text;
+  char buffer[1 << 16];
+  for (int got = 0; (got = ::gzread(file, buffer, sizeof buffer)) > 0;) text.append(buffer, got);
+  ::gzclose(file);
+  return json::parse(text);
+}
+
+TEST(MergedTrace, HasEachRanksTracksOnTheFirstOnesClock) {
+  const std::string path = ::testing::TempDir() + "/merged.json.gz";
+  // The second machine was started an hour later: its clock says less, its pids are the same.
+  constexpr Nanos kBehind = std::chrono::hours(1);
+  model::Run first = sample();
+  const auto shift = [&](TimePoint& t) { t += kBehind; };
+  shift(first.begin);
+  shift(first.end);
+  for (auto& slice : first.slices) shift(slice.begin), shift(slice.end);
+  for (auto& reading : first.readings) shift(reading.at);
+  for (auto& series : first.series) {
+    for (auto& reading : series.readings) shift(reading.at);
+  }
+  find_steps(first);
+  const model::Run second = sample();
+  MergedTrace trace(first.begin, 2);
+  trace.add(first, 0, Nanos(0));
+  trace.add(second, 7, kBehind);
+  ASSERT_TRUE(trace.write(path).ok());
+  const json document = unpack(path);
+  std::map<int64_t, std::string> processes;
+  std::map<std::string, std::vector<double>> steps;  // when "step 7" began, by process
+  for (const json& event : document["traceEvents"]) {
+    if (event["name"] == "process_name") {
+      const auto [it, fresh] = processes.emplace(event["pid"], event["args"]["name"]);
+      EXPECT_TRUE(fresh) << "two processes are one: " << it->second;
+    }
+    if (event.contains("ts")) {
+      EXPECT_GE(event["ts"].get<double>(), 0);
+    }
+  }
+  for (const json& event : document["traceEvents"]) {
+    if (event["name"] == "step 7") steps[processes[event["pid"]]].push_back(event["ts"]);
+  }
+  ASSERT_EQ(steps.size(), 2u);
+  ASSERT_EQ(steps["rank 0: Steps"].size(), 1u);
+  EXPECT_EQ(steps["rank 0: Steps"], steps["rank 7: Steps"]) << "they ran at the same time";
+  EXPECT_EQ(document["traceEvents"].size(),
+            2 * json::parse(chrome_json(sample()))["traceEvents"].size());
+}
+
 }  // namespace
 }  // namespace flatout::timeline

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/protobuf.h"
 #include "timeline/perfetto_fields.h"
-#include "timeline/protobuf.h"
 
 namespace flatout::timeline {
 

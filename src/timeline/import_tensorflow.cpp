@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "timeline/protobuf.h"
+#include "base/protobuf.h"
 
 namespace flatout::timeline {
 

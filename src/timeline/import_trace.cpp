@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 
 #include "base/text.h"
 #include "timeline/byte_source.h"
+#include "timeline/chrome_chunks.h"
+#include "timeline/import_nsight.h"
 #include "timeline/import_perfetto.h"
 #include "timeline/import_tensorflow.h"
 
@@ -37,21 +42,64 @@ class HeadSource : public ByteSource {
   size_t used_ = 0;
 };
 
-Result<Trace> import_chrome(ByteSource& source, const std::string& name,
-                            const TraceOptions& options) {
-  TraceBuilder builder(options);
-  FLATOUT_TRY(const ScanReport report, scan_chrome(source, builder));
+Result<Trace> finish_chrome(TraceBuilder& builder, const ScanReport& report,
+                            const ByteSource& source, const std::string& name) {
   if (!report.has_list) {
     return Error{Code::kBadInput, fmt::format("{} is JSON without a list of trace events", name),
                  "a trace has \"traceEvents\": export it in Chrome's format"};
   }
   Trace trace = builder.finish(report);
-  trace.format = "chrome";
+  if (trace.format.empty()) trace.format = "chrome";
   if (source.damaged()) {
     trace.damage.cut_off = true;
     trace.damage.text = "the gzip stream is damaged or ends early";
   }
   return trace;
+}
+
+Result<Trace> import_chrome(ByteSource& source, const std::string& name,
+                            const TraceOptions& options) {
+  TraceBuilder builder(options);
+  FLATOUT_TRY(const ScanReport report, scan_chrome(source, builder));
+  return finish_chrome(builder, report, source, name);
+}
+
+Trace finish_nsight(TraceBuilder& builder, const NsightDamage& damage, uint64_t bytes) {
+  ScanReport report;
+  report.bytes = bytes;
+  report.has_list = true;
+  report.complete = damage.empty();
+  Trace trace = builder.finish(report);
+  trace.format = "nsight";
+  trace.damage.text = damage;
+  return trace;
+}
+
+// Chrome JSON by several threads, Nsight Systems' database in place; nullopt: another way must be
+// gone.
+Result<std::optional<Trace>> import_file(const std::string& path, const std::string& name,
+                                         const TraceOptions& options) {
+  FLATOUT_TRY(const auto source, open_source(path));
+  std::string head(kHead, '\0');
+  FLATOUT_TRY(const size_t got, source->read(head.data(), head.size()));
+  head.resize(got);
+  if (looks_like_sqlite(head)) {
+    std::error_code failed;
+    const uint64_t bytes = std::filesystem::file_size(path, failed);
+    char first = 0;
+    FLATOUT_TRY(const auto plain, open_range(path, 0, 1));
+    FLATOUT_TRY(const size_t one, plain->read(&first, 1));
+    if (one != 1 || first != head[0]) return std::optional<Trace>();  // gzipped
+    TraceBuilder builder(options);
+    FLATOUT_TRY(const NsightDamage damage, import_nsight_file(path, builder));
+    return std::optional<Trace>(finish_nsight(builder, damage, failed ? 0 : bytes));
+  }
+  if (options.threads < 2 || !looks_like_chrome(head)) return std::optional<Trace>();
+  HeadSource whole(std::move(head), *source);
+  FLATOUT_TRY(auto chunks, import_chunks(whole, options, options.threads));
+  if (!chunks) return std::optional<Trace>();
+  FLATOUT_TRY(Trace trace, finish_chrome(chunks->builder, chunks->report, *source, name));
+  return std::optional<Trace>(std::move(trace));
 }
 
 Result<Trace> import_any(ByteSource& source, const std::string& name, const TraceOptions& options) {
@@ -83,7 +131,14 @@ Result<Trace> import_any(ByteSource& source, const std::string& name, const Trac
   for (const Format& format : kBinary) {
     if (binary == nullptr && format.looks_like_it(head)) binary = &format;
   }
+  const bool database = looks_like_sqlite(head);
   HeadSource whole(std::move(head), source);
+  if (database) {
+    FLATOUT_TRY(const std::string bytes, read_all(whole, kMostBinary));
+    TraceBuilder builder(options);
+    FLATOUT_TRY(const NsightDamage damage, import_nsight(bytes, builder));
+    return finish_nsight(builder, damage, bytes.size());
+  }
   if (chrome) return import_chrome(whole, name, options);
   if (binary != nullptr) {
     FLATOUT_TRY(const std::string bytes, read_all(whole, kMostBinary));
@@ -98,17 +153,22 @@ Result<Trace> import_any(ByteSource& source, const std::string& name, const Trac
     return trace;
   }
   return Error{Code::kBadInput, fmt::format("{} is no trace that flatout knows", name),
-               "known are Chrome and PyTorch JSON, TensorFlow timelines and XPlane, Perfetto"};
+               "known are Chrome and PyTorch JSON, TensorFlow timelines and XPlane, Perfetto, "
+               "Nsight Systems' "
+               "SQLite export (nsys export --type sqlite)"};
 }
 
 }  // namespace
 
 Result<Trace> import_trace(const std::string& path, const TraceOptions& options) {
-  FLATOUT_TRY(const auto source, open_source(path));
   const std::string name = escape_terminal(path);
-  FLATOUT_TRY(Trace trace, import_any(*source, name, options));
-  trace.file = path;
-  return trace;
+  FLATOUT_TRY(auto known, import_file(path, name, options));
+  if (!known) {
+    FLATOUT_TRY(const auto source, open_source(path));
+    FLATOUT_TRY(known, import_any(*source, name, options));
+  }
+  known->file = path;
+  return std::move(*known);
 }
 
 Result<Trace> import_trace_bytes(std::string_view bytes, const std::string& name,

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "timeline/chrome_chunks.h"
 #include "timeline/import_trace.h"
 #include "timeline/trace_analysis.h"
 #include "timeline/trace_convert.h"
@@ -25,8 +26,16 @@ void check(const model::Trace& trace) {
   for (const model::DeviceSummary& d : summary.devices) {
     const model::IdleBlame& idle = d.idle;
     FLATOUT_CHECK(d.times.busy <= d.times.span && d.times.compute <= d.times.busy);
+    FLATOUT_CHECK(d.unknown <= idle.other && d.short_wait + d.sync_wait <= idle.host_wait);
     FLATOUT_CHECK(idle.host_wait + idle.input_wait + idle.kernel_wait + idle.other ==
                   d.times.idle());
+  }
+  if (summary.path) {
+    int64_t sum = 0;
+    for (const int64_t part : summary.path->parts) sum += part;
+    FLATOUT_CHECK(sum == summary.path->length);
+    for (const auto& what_if : summary.path->what_if)
+      FLATOUT_CHECK(what_if.length <= summary.path->length);
   }
 }
 
@@ -42,6 +51,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FLATOUT_CHECK(timeline::write_chrome(*trace, *timeline::string_sink(out)).ok());
   auto again = timeline::import_trace_bytes(out);
   FLATOUT_CHECK(again.ok() && again->size() == trace->size() && !again->damage.any());
+  // What was written, read by several threads in pieces: the same, or left to one.
+  const auto source = timeline::memory_source(out);
+  auto pieces = timeline::import_chunks(*source, {}, 2, 200);
+  FLATOUT_CHECK(pieces.ok());
+  if (*pieces) {
+    const model::Trace joined = (*pieces)->builder.finish((*pieces)->report);
+    FLATOUT_CHECK(joined.size() == again->size());
+    for (size_t i = 0; i < joined.size(); ++i) {
+      const auto e = static_cast<model::EventId>(i);
+      FLATOUT_CHECK(joined.start[i] == again->start[i] && joined.name_of(e) == again->name_of(e));
+      FLATOUT_CHECK(joined.track[i] == again->track[i] && joined.kind[i] == again->kind[i]);
+    }
+  }
   out.clear();
   FLATOUT_CHECK(timeline::write_perfetto(*trace, *timeline::string_sink(out)).ok());
   if (trace->size() > 0) {

@@ -188,13 +188,15 @@ StepSummary summarise(std::span<const Step> steps, double samples_per_step) {
     summary.samples_per_s = samples_per_step / to_s(summary.mean);
   }
 
-  // Of the mean step, without the few shortest and longest: one hiccup of the machine must not
-  // change the picture.
-  const double low = quantile(lengths, 0.025), high = quantile(lengths, 0.975);
+  // Of the mean step, without a few that are longer than all others by far: one hiccup of the
+  // machine must not change the picture, while the first steps of many epochs belong to it.
+  const size_t few = std::max<size_t>(lengths.size() / 40, 1);
+  std::ranges::sort(lengths);
+  const double limit = lengths.size() > few ? 2 * lengths[lengths.size() - 1 - few] : lengths.back();
   Nanos total{};
   std::array<Nanos, kPartCount> parts{};
   for (const Step* step : judged) {
-    if (length_of(*step) < low || length_of(*step) > high) continue;
+    if (length_of(*step) > limit) continue;
     total += step->length();
     for (size_t p = 0; p < kPartCount; ++p) parts[p] += step->parts[p];
   }

@@ -73,6 +73,34 @@ TEST(Summary, BreakdownAddsUpToOne) {
   EXPECT_NEAR(summary.samples_per_s, 32 / 0.0125, 1e-6);
 }
 
+// The share of the input wait where `ms` are the steps and all beyond 5 ms of each is input.
+double input_share(const std::vector<double>& ms) {
+  std::vector<Step> steps = steps_of(ms);
+  for (Step& step : steps) {
+    step.part(model::Part::kForward) = std::chrono::milliseconds(5);
+    step.part(model::Part::kInputWait) = step.length() - std::chrono::milliseconds(5);
+  }
+  mark_warmup(steps);
+  return summarise(steps, 1).breakdown[static_cast<size_t>(model::Part::kInputWait)];
+}
+
+TEST(Summary, OneHiccupDoesNotChangeTheBreakdown) {
+  for (const size_t count : {20u, 100u, 1000u}) {
+    std::vector<double> ms(count, 10.0);
+    ms[count / 2] = 2000;
+    EXPECT_NEAR(input_share(ms), 0.5, 1e-9) << count;
+  }
+}
+
+TEST(Summary, TheFirstStepsOfManyEpochsBelongToTheBreakdown) {
+  std::vector<double> ms(121, 10.0);
+  Noise noise(4);
+  double all = 0;
+  for (size_t i = 12; i < ms.size(); i += 12) ms[i] = 180 + noise(20);
+  for (size_t i = 1; i < ms.size(); ++i) all += ms[i];
+  EXPECT_NEAR(input_share(ms), 1 - 120 * 5 / all, 1e-9);
+}
+
 TEST(SpeedChanges, ASlowDownAtStepHundredIsFound) {
   Noise noise(1);
   std::vector<double> ms;

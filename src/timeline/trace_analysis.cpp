@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "timeline/critical_path.h"
 #include "timeline/trace_gaps.h"
 #include "timeline/trace_host.h"
+#include "timeline/trace_launches.h"
+#include "timeline/trace_owners.h"
 
 namespace flatout::timeline {
 
@@ -29,7 +32,7 @@ bool with_host(std::string_view name) {
 DeviceSets sets_of(const TraceIndex& index, const DeviceEvents& events) {
   const Trace& trace = index.trace();
   DeviceSets sets;
-  for (const auto& [start, event] : events) {
+  for (const auto& [start, event, launch] : events) {
     const int64_t end = trace.end(event);
     sets.busy.add(start, end);
     const bool host_copy =
@@ -71,7 +74,7 @@ void add_kernels(const TraceIndex& index, const DeviceEvents& events, DeviceSumm
     KernelStat stat;
   };
   std::vector<Row> rows;
-  for (const auto& [start, event] : events) {
+  for (const auto& [start, event, launch] : events) {
     const KernelType type = index.type(event);
     const uint64_t key = uint64_t{trace.name[event]} << 2 | static_cast<uint64_t>(type);
     const auto [at, is_new] = known.try_emplace(key, rows.size());
@@ -91,29 +94,10 @@ void add_kernels(const TraceIndex& index, const DeviceEvents& events, DeviceSumm
   }
 }
 
-void add_launches(const TraceIndex& index, const DeviceEvents& events, LaunchSummary& out) {
-  const Trace& trace = index.trace();
-  // One per correlation id: the first device event of a launch that made several. Launches are
-  // events, so a bit each will do.
-  std::vector<bool> seen(trace.size());
-  for (const auto& [start, event] : events) {
-    const EventId launch = index.launch_of(event);
-    if (launch == kNoEvent || seen[launch]) continue;
-    seen[launch] = true;
-    const int64_t delay = std::max<int64_t>(0, start - trace.end(launch));
-    ++out.count;
-    out.host += trace.duration[launch];
-    out.device += trace.duration[event];
-    out.delay += delay;
-    if (trace.duration[event] < trace.duration[launch]) ++out.shorter_than_launch;
-    if (delay > 100'000) ++out.late;
-  }
-}
-
 void add_copies(const TraceIndex& index, const DeviceEvents& events, DeviceSummary& out) {
   const Trace& trace = index.trace();
   std::map<StringId, CopySummary> copies;
-  for (const auto& [start, event] : events) {
+  for (const auto& [start, event, launch] : events) {
     if (trace.kind[event] != EventKind::kMemcpy && trace.kind[event] != EventKind::kMemset)
       continue;
     CopySummary& copy = copies[trace.name[event]];
@@ -145,6 +129,7 @@ WaitsByThread blame_gaps(const TraceIndex& index, const DeviceEvents& events, De
     switch (gap.blame) {
       case GapBlame::kSync:
       case GapBlame::kHost:
+        out.collective_wait += overlap(index.collectives(), gap.begin, gap.end);
         out.idle.input_wait += gap.input;
         out.idle.host_wait += length - gap.input;
         host_waits[index.trace().track[gap.launch]].add(gap.begin, gap.end);
@@ -157,6 +142,9 @@ WaitsByThread blame_gaps(const TraceIndex& index, const DeviceEvents& events, De
       case GapBlame::kKernel:
         out.idle.kernel_wait += length;
         break;
+      case GapBlame::kUnknown:
+        out.unknown += length;
+        [[fallthrough]];
       case GapBlame::kOther:
         out.idle.other += length;
         break;
@@ -185,6 +173,7 @@ DeviceSummary summarize_device(const TraceIndex& index, int64_t device, const De
   out.streams = summarize_streams(index, events);
   add_launches(index, events, out.launch);
   add_kernels(index, events, out);
+  find_owners(index, window, events, out);
   add_copies(index, events, out);
   return out;
 }
@@ -263,13 +252,15 @@ TraceSummary summarize(const TraceIndex& index) {
     s.input_wait = overlap(index.input(), s.begin, s.begin + s.wall);
     out.steps.push_back(std::move(s));
   }
+  count_launches(index, out);
+  out.path = critical_path(index);
   const Window window = closer_look(index);
   const TrackId thread = training_thread(index);
   out.begin = window.begin;
   summarize_host(index, thread, window, out.host);
   for (const auto& [device, events] : index.devices()) {
     out.device_events += events.size();
-    for (const auto& [start, event] : events) {
+    for (const auto& [start, event, launch] : events) {
       if (index.type(event) == KernelType::kCommunication)
         out.collectives.push_back({start, trace.end(event), std::string(trace.name_of(event))});
     }

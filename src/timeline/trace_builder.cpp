@@ -4,6 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <functional>
+#include <map>
+
+#include <cxxabi.h>
 
 #include "base/text.h"
 #include "timeline/json_scan.h"
@@ -41,6 +46,7 @@ EventKind kind_of_category(std::string_view category) {
       {"Op", EventKind::kOp},
       {"python_function", EventKind::kPython},
       {"user_annotation", EventKind::kAnnotation},
+      {"nvtx", EventKind::kAnnotation},
       {"cuda_runtime", EventKind::kRuntime},
       {"cuda_driver", EventKind::kRuntime},
       {"Runtime", EventKind::kRuntime},
@@ -140,6 +146,19 @@ uint32_t TraceBuilder::narrow(uint64_t correlation) {
   return at->second;
 }
 
+// CUPTI names kernels as the linker does.
+StringId TraceBuilder::kernel_name(const ChromeEvent& e) {
+  if (!e.name.starts_with("_Z")) return name_of(e);
+  const auto [at, is_new] = demangled_.try_emplace(std::string(e.name), 0);
+  if (is_new) {
+    int status = 0;
+    char* const plain = abi::__cxa_demangle(at->first.c_str(), nullptr, nullptr, &status);
+    at->second = trace_.strings.intern(plain != nullptr ? std::string_view(plain) : e.name);
+    std::free(plain);
+  }
+  return at->second;
+}
+
 StringId TraceBuilder::name_of(const ChromeEvent& e) {
   return e.name_escaped ? trace_.strings.intern(scan::unescape(e.name))
                         : trace_.strings.intern(e.name);
@@ -154,6 +173,11 @@ void TraceBuilder::event(const ChromeEvent& e) {
       ++category_counts_[id];
       if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
       const EventKind kind = category_kinds_[id];
+      if (options_.steps_only && e.time_ns >= earliest_ &&
+          (on_device(kind) || e.name.find('#') == std::string_view::npos)) {
+        return;
+      }
+      earliest_ = std::min(earliest_, e.time_ns);
       if (on_device(kind)) {
         device_slice(e, id, kind);
       } else {
@@ -259,7 +283,7 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
     on_stream = parse_number<int64_t>(tid);
   }
   const int64_t duration = std::clamp<int64_t>(e.duration_ns, 0, kLatest);
-  trace_.push_back(e.time_ns, duration, name_of(e),
+  trace_.push_back(e.time_ns, duration, kernel_name(e),
                    stream(device.value_or(0), on_stream.value_or(0)), kind, category_id,
                    correlation, e.args.empty() ? 0 : e.args_offset());
   if (bytes && kind != EventKind::kKernel) trace_.copies.push_back({id, *bytes});
@@ -325,7 +349,22 @@ void TraceBuilder::end_slice(const ChromeEvent& e) {
   end(track(e.pid, e.tid), e.time_ns);
 }
 
+void TraceBuilder::name_process(std::string_view pid, std::string_view name) {
+  process_names_[std::string(pid)] = name;
+}
+
 void TraceBuilder::metadata(const ChromeEvent& e) {
+  if (e.name == "flatout_missing") {
+    // What our own recorder says of itself (agent/event_file.h).
+    scan::members(e.args, [&](std::string_view key, std::string_view value) {
+      if (key == "name" && trace_.damage.text.size() < 1000) {
+        trace_.damage.text += trace_.damage.text.empty() ? "" : "; ";
+        trace_.damage.text += scan::unescape(scan::unquoted(value));
+      }
+      return true;
+    });
+    return;
+  }
   const bool process = e.name == "process_name";
   if (!process && e.name != "thread_name") return;
   std::string name;
@@ -334,14 +373,19 @@ void TraceBuilder::metadata(const ChromeEvent& e) {
     return key != "name";
   });
   if (process) {
-    process_names_[std::string(e.pid)] = name;
+    name_process(e.pid, name);
   } else {
     trace_.tracks[track(e.pid, e.tid)].thread = name;
   }
 }
 
 void TraceBuilder::member(std::string_view key, std::string_view value) {
-  if (key == "baseTimeNanoseconds") {
+  if (key == "otherData") {
+    scan::members(value, [&](std::string_view name, std::string_view tool) {
+      if (name == "tool" && scan::unquoted(tool) == "flatout") trace_.format = "flatout";
+      return true;
+    });
+  } else if (key == "baseTimeNanoseconds") {
     trace_.base_time_ns = integer(value).value_or(0);
   } else if (key == "distributedInfo") {
     scan::members(value, [&](std::string_view name, std::string_view number) {
@@ -363,6 +407,75 @@ void TraceBuilder::member(std::string_view key, std::string_view value) {
       return true;
     });
   }
+}
+
+void TraceBuilder::append(const TraceBuilder& next) {
+  const Trace& from = next.trace_;
+  std::vector<StringId> names(from.strings.size());
+  for (StringId id = 0; id < names.size(); ++id)
+    names[id] = trace_.strings.intern(from.strings[id]);
+  std::vector<TrackId> tracks;
+  for (const TraceTrack& t : from.tracks) {
+    tracks.push_back(t.is_stream ? stream(t.device, t.stream) : track(t.pid, t.tid));
+    if (!t.thread.empty()) trace_.tracks[tracks.back()].thread = t.thread;
+  }
+  std::vector<uint16_t> categories;
+  for (size_t i = 0; i < from.categories.size(); ++i) {
+    categories.push_back(category(from.categories[i]));
+    category_counts_[categories.back()] += next.category_counts_[i];
+  }
+  std::unordered_map<uint32_t, uint32_t> correlations;
+  // In the order in which the piece met them, so that they get the numbers that one reader gives.
+  std::map<uint32_t, uint64_t, std::greater<>> large;
+  for (const auto& [wide, cell] : next.large_correlations_) large[cell] = wide;
+  for (const auto& [cell, wide] : large) correlations[cell] = narrow(wide);
+  const auto correlation = [&](uint32_t cell) {
+    if (correlations.empty()) return cell;
+    const auto at = correlations.find(cell);
+    return at != correlations.end() ? at->second : cell;
+  };
+
+  std::vector<EventId> moved;  // where each event came to; empty: all to the end, in order
+  const bool bounded = host_slices_ + next.host_slices_ > options_.host_slices;
+  const auto base = static_cast<EventId>(trace_.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (bounded) {
+      const EventKind counted = next.category_kinds_[from.category[i]];
+      const bool host = counted == EventKind::kOp || counted == EventKind::kPython;
+      const bool dropped =
+          host && ++host_slices_ > options_.host_slices && from.duration[i] < kLongSlice;
+      moved.push_back(dropped ? kNoEvent : static_cast<EventId>(trace_.size()));
+      if (dropped) {
+        ++trace_.damage.dropped;
+        continue;
+      }
+    }
+    trace_.push_back(from.start[i], from.duration[i], names[from.name[i]], tracks[from.track[i]],
+                     from.kind[i], categories[from.category[i]], correlation(from.correlation[i]),
+                     from.args[i]);
+  }
+  if (!bounded) host_slices_ += next.host_slices_;
+  const auto place = [&](EventId e) { return moved.empty() ? base + e : moved[e]; };
+  // Copies and collectives are on devices, which are always kept.
+  for (const Trace::Copy& copy : from.copies)
+    trace_.copies.push_back({place(copy.event), copy.bytes});
+  for (Trace::Collective c : from.collectives) {
+    c.event = place(c.event);
+    c.name = names[c.name];
+    c.group = names[c.group];
+    trace_.collectives.push_back(c);
+  }
+
+  for (const auto& [pid, name] : next.process_names_) process_names_[pid] = name;
+  for (const auto& [device, name] : from.device_names) trace_.device_names[device] = name;
+  if (from.base_time_ns != 0) trace_.base_time_ns = from.base_time_ns;
+  if (!from.format.empty()) trace_.format = from.format;
+  if (from.rank >= 0) trace_.rank = from.rank;
+  if (from.world_size >= 0) trace_.world_size = from.world_size;
+  if (!from.damage.text.empty()) trace_.damage.text = from.damage.text;
+  trace_.damage.bad_numbers += from.damage.bad_numbers;
+  trace_.damage.dropped += from.damage.dropped;
+  for (size_t phase = 0; phase < 256; ++phase) phase_counts_[phase] += next.phase_counts_[phase];
 }
 
 // Formats whose tracks say by their name what they are (TensorFlow's): "/device:GPU:0 stream:all

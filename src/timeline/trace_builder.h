@@ -20,6 +20,10 @@ struct TraceOptions {
   // annotations are always kept.
   uint64_t host_slices = 4'000'000;
   bool shapes = false;  // names of operators get their input shapes: "aten::mm [2, 3], [3, 4]"
+  // Nothing but ranges with a number ("ProfilerStep#3") and the earliest event: enough to find a
+  // window, in memory that does not grow with the trace.
+  bool steps_only = false;
+  unsigned threads = 1;  // that read one file of Chrome JSON; the result does not depend on it
 };
 
 /// A slice as importers of binary formats know it.
@@ -53,6 +57,13 @@ class TraceBuilder : public ChromeSink {
   model::TrackId track(std::string_view pid, std::string_view tid);
   model::TrackId stream(int64_t device, int64_t stream);
   uint16_t category(std::string_view name);
+  void name_process(std::string_view pid, std::string_view name);
+
+  /// Adds what another builder was given of the same file, after what is here already: as if this
+  /// one had been given it. Slices of begins and ends must not go from one to the other: see
+  /// has_begins_and_ends().
+  void append(const TraceBuilder& next);
+  bool has_begins_and_ends() const { return phase_counts_['B'] + phase_counts_['E'] > 0; }
 
   model::Trace& trace() { return trace_; }
   /// Closes what is open, sorts out which tracks are devices. Call once, at the end.
@@ -79,6 +90,7 @@ class TraceBuilder : public ChromeSink {
   void end_slice(const ChromeEvent& e);
   void classify_tracks();
   model::StringId name_of(const ChromeEvent& e);
+  model::StringId kernel_name(const ChromeEvent& e);
 
   TraceOptions options_;
   model::Trace trace_;
@@ -94,6 +106,8 @@ class TraceBuilder : public ChromeSink {
   std::unordered_map<uint64_t, uint32_t> large_correlations_;
   std::vector<std::vector<model::EventId>> open_;  // by track: slices begun and not ended
   uint64_t host_slices_ = 0, slices_added_ = 0;
+  int64_t earliest_ = INT64_MAX;
+  std::unordered_map<std::string, model::StringId> demangled_;  // names of kernels
   std::string buffer_;
   uint64_t phase_counts_[256] = {};
 };

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
+#include <tuple>
+#include <unordered_map>
 #include <vector>
 
+#include "timeline/trace_host.h"
 #include "timeline/trace_index.h"
 
 namespace flatout::timeline {
@@ -17,8 +19,9 @@ struct Total {
   int64_t time = 0;
   uint64_t count = 0;
 };
-// By kind and name. Ordered, so that equal differences come out in the same order everywhere.
-using Totals = std::map<std::pair<std::string_view, std::string>, Total>;
+// By kind, name and where it was called. Ordered, so that equal differences come out in the same
+// order everywhere.
+using Totals = std::map<std::tuple<std::string_view, std::string, std::string>, Total>;
 
 std::string_view kind_text(EventKind kind) {
   switch (kind) {
@@ -41,47 +44,101 @@ std::string_view kind_text(EventKind kind) {
 // "nn.Module: Conv2d_17" is counted with all that it calls.
 bool is_module(std::string_view name) { return name.starts_with("nn.Module: "); }
 
-Totals totals_of(const Trace& trace) {
+bool has_python(const Trace& trace) {
+  return std::find(trace.kind.begin(), trace.kind.end(), EventKind::kPython) != trace.kind.end();
+}
+
+/// The slices that say where in the program something is: modules, and lines of the user's own.
+class Places {
+ public:
+  explicit Places(const Trace& trace) : trace_(trace), known_(trace.strings.size(), -1) {}
+  bool is_place(EventId e) {
+    if (trace_.kind[e] != EventKind::kPython) return false;
+    signed char& known = known_[trace_.name[e]];
+    if (known < 0) {
+      Where where;
+      known = is_module(trace_.name_of(e)) || user_line(trace_.name_of(e), where) ? 1 : 0;
+    }
+    return known == 1;
+  }
+
+ private:
+  const Trace& trace_;
+  std::vector<signed char> known_;
+};
+
+/// `by_place`: operators and what they launch are told apart by the place that calls them.
+Totals totals_of(const Trace& trace, bool by_place) {
   struct Row {
     int64_t time = 0;
     uint64_t count = 0;
   };
-  // By name and kind first: a string per event would cost more than all the rest.
-  std::vector<Row> rows(trace.strings.size() * 16);
-  const auto row = [&](EventId e) -> Row& {
-    return rows[size_t{trace.name[e]} * 16 + static_cast<size_t>(trace.kind[e])];
+  struct Key {
+    StringId name, place;
+    EventKind kind;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    size_t operator()(const Key& k) const {
+      const uint64_t h = (uint64_t{k.name} << 32 | k.place) * 0x9E3779B97F4A7C15ull;
+      return static_cast<size_t>(h ^ (h >> 29) ^ static_cast<uint64_t>(k.kind));
+    }
+  };
+  // By number first: strings for each event would cost more than all the rest.
+  std::unordered_map<Key, Row, Hash> rows;
+  const auto add = [&](EventId e, StringId place, int64_t time, uint64_t count) {
+    Row& row = rows[{trace.name[e], place, trace.kind[e]}];
+    row.time += time;
+    row.count += count;
   };
   std::vector<std::vector<EventId>> by_track(trace.tracks.size());
   for (size_t i = 0; i < trace.size(); ++i) {
-    const auto e = static_cast<EventId>(i);
-    if (kind_text(trace.kind[i]).empty()) continue;
-    row(e).time += trace.duration[i];
-    ++row(e).count;
-    if (!on_device(trace.kind[i])) by_track[trace.track[i]].push_back(e);
+    if (!kind_text(trace.kind[i]).empty() && !on_device(trace.kind[i]))
+      by_track[trace.track[i]].push_back(static_cast<EventId>(i));
   }
   // Host slices without what they call.
+  Places places(trace);
+  std::vector<StringId> launched_at(by_place ? trace.size() : 0);
   for (auto& events : by_track) {
     std::sort(events.begin(), events.end(), [&](EventId a, EventId b) {
       return trace.start[a] != trace.start[b] ? trace.start[a] < trace.start[b]
                                               : trace.duration[a] > trace.duration[b];
     });
-    std::vector<EventId> open;
+    struct Open {
+      EventId event;
+      StringId place;  // that it was called from
+      StringId inner;  // that what it calls is called from
+    };
+    std::vector<Open> open;
     for (const EventId e : events) {
-      while (!open.empty() && trace.end(open.back()) <= trace.start[e]) open.pop_back();
-      if (!open.empty() && !is_module(trace.name_of(open.back())))
-        row(open.back()).time -= std::min(trace.end(e), trace.end(open.back())) - trace.start[e];
-      open.push_back(e);
+      while (!open.empty() && trace.end(open.back().event) <= trace.start[e]) open.pop_back();
+      const StringId place = open.empty() ? 0 : open.back().inner;
+      const bool tells =
+          by_place && (trace.kind[e] == EventKind::kOp || trace.kind[e] == EventKind::kRuntime);
+      if (!open.empty() && !is_module(trace.name_of(open.back().event))) {
+        const Open& outer = open.back();
+        add(outer.event, outer.place,
+            -(std::min(trace.end(e), trace.end(outer.event)) - trace.start[e]), 0);
+      }
+      add(e, tells ? place : 0, trace.duration[e], 1);
+      if (by_place && trace.kind[e] == EventKind::kRuntime) launched_at[e] = place;
+      open.push_back(
+          {e, tells ? place : 0, by_place && places.is_place(e) ? trace.name[e] : place});
+    }
+  }
+  const TraceIndex index(trace);
+  for (const auto& [device, events] : index.devices()) {
+    for (const auto& [start, e, launch] : events) {
+      add(e, by_place && launch != kNoEvent ? launched_at[launch] : 0, trace.duration[e], 1);
     }
   }
   Totals out;
-  for (StringId name = 0; name < trace.strings.size(); ++name) {
-    for (size_t kind = 0; kind < 16; ++kind) {
-      const Row& r = rows[size_t{name} * 16 + kind];
-      if (r.count == 0) continue;
-      const bool module = is_module(trace.strings[name]);
-      out[{module ? "module" : kind_text(static_cast<EventKind>(kind)),
-           std::string(trace.strings[name])}] = {r.time, r.count};
-    }
+  for (const auto& [key, row] : rows) {
+    const std::string_view name = trace.strings[key.name];
+    Total& total = out[{is_module(name) ? "module" : kind_text(key.kind), std::string(name),
+                        std::string(trace.strings[key.place])}];
+    total.time += row.time;
+    total.count += row.count;
   }
   return out;
 }
@@ -102,14 +159,14 @@ TraceDiff diff_traces(const Trace& a, const Trace& b) {
   out.file_b = b.file;
   steps_of(a, out.steps_a, out.step_a);
   steps_of(b, out.steps_b, out.step_b);
-  Totals of_a = totals_of(a);
-  std::map<std::pair<std::string_view, std::string>, TraceChange> changes;
-  for (const auto& [key, total] : of_a) {
+  const bool by_place = has_python(a) && has_python(b);
+  std::map<Totals::key_type, TraceChange> changes;
+  for (const auto& [key, total] : totals_of(a, by_place)) {
     TraceChange& c = changes[key];
     c.a = total.time;
     c.count_a = total.count;
   }
-  for (const auto& [key, total] : totals_of(b)) {
+  for (const auto& [key, total] : totals_of(b, by_place)) {
     TraceChange& c = changes[key];
     c.b = total.time;
     c.count_b = total.count;
@@ -117,8 +174,7 @@ TraceDiff diff_traces(const Trace& a, const Trace& b) {
   // Of traces with steps on both sides times are those of a step, for one may hold more of them.
   const bool by_step = out.steps_a > 0 && out.steps_b > 0;
   for (auto& [key, c] : changes) {
-    c.kind = key.first;
-    c.name = key.second;
+    std::tie(c.kind, c.name, c.place) = key;
     if (by_step) {
       c.a /= static_cast<int64_t>(out.steps_a);
       c.b /= static_cast<int64_t>(out.steps_b);

@@ -10,10 +10,11 @@
 namespace flatout::timeline {
 
 enum class GapBlame : uint8_t {
-  kSync,    // the host waited for this device when the gap began, and then launched what came next
-  kHost,    // what came next was launched only after the gap began
-  kKernel,  // short, and launched in time
-  kOther,   // a dependency, or a launch that the trace lacks
+  kSync,     // the host waited for this device when the gap began, and then launched what came next
+  kHost,     // what came next was launched only after the gap began
+  kKernel,   // short, and launched in time
+  kOther,    // launched in time: it waited for other work
+  kUnknown,  // the trace lacks its launch
 };
 
 struct DeviceGap {
@@ -31,9 +32,9 @@ void for_each_gap(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
   size_t sync = 0;  // calls that wait for the device, those begun before the gap
   int64_t end = trace.end(events.front().event);
   for (size_t i = 1; i < events.size(); ++i) {
-    const auto& [start, event] = events[i];
+    const auto& [start, event, launch] = events[i];
     if (start > end) {
-      DeviceGap gap{end, start, GapBlame::kOther, 0, index.launch_of(event)};
+      DeviceGap gap{end, start, GapBlame::kOther, 0, launch};
       if (gap.launch != model::kNoEvent && trace.start[gap.launch] > end) {
         while (sync < index.syncs().size() && trace.start[index.syncs()[sync]] <= end) ++sync;
         const bool waited = sync > 0 && trace.end(index.syncs()[sync - 1]) >= end;
@@ -41,6 +42,8 @@ void for_each_gap(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
         gap.input = overlap(index.input(), end, start);
       } else if (start - end < kShortGap) {
         gap.blame = GapBlame::kKernel;
+      } else if (gap.launch == model::kNoEvent) {
+        gap.blame = GapBlame::kUnknown;
       }
       f(gap);
     }

@@ -133,8 +133,7 @@ TrackId training_thread(const TraceIndex& index) {
   if (const TrackId found = best(); found != kNoEvent) return found;
   for (const auto& [device, events] : index.devices()) {
     for (const auto& e : events) {
-      const EventId launch = index.launch_of(e.event);
-      if (launch != kNoEvent) ++weight[trace.track[launch]];
+      if (e.launch != kNoEvent) ++weight[trace.track[e.launch]];
     }
   }
   if (const TrackId found = best(); found != kNoEvent) return found;

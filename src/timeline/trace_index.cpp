@@ -18,10 +18,35 @@ bool is_sync_call(std::string_view name) {
          name == "hipMemcpyWithStream" || name == "cudaEventSynchronize";
 }
 
-enum NameUse : uint8_t { kUnknown, kNothing, kStep, kOtherStep, kInput, kSyncCall, kFeed };
+enum NameUse : uint8_t {
+  kUnknown,
+  kNothing,
+  kStep,
+  kOtherStep,
+  kInput,
+  kSyncCall,
+  kFeed,
+  kCollective
+};
 
-NameUse use_of(std::string_view name) {
+// "step 12", "Iteration#3", "train_step": as people name the NVTX range of a step.
+bool names_step(std::string_view range) {
+  std::string word;
+  for (const char c : range.substr(0, 32)) {
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) word += static_cast<char>(c | ' ');
+  }
+  for (const std::string_view step :
+       {"step", "trainstep", "trainingstep", "iteration", "iter", "batch", "trainbatch"})
+    if (word == step) return true;
+  return false;
+}
+
+NameUse use_of(std::string_view name, std::string_view format) {
   if (name.starts_with("ProfilerStep")) return kStep;
+  if (format == "nsight" && names_step(name)) return kOtherStep;
+  // As export_chrome.h writes a run.
+  if (format == "flatout" && name.starts_with("step ")) return kStep;
+  if (format == "flatout" && name == "input_wait") return kInput;
   if (name.starts_with("enumerate(DataLoader)") || name.starts_with("IteratorGetNext"))
     return kInput;
   // TensorFlow's: where no ProfilerStep is there.
@@ -29,6 +54,8 @@ NameUse use_of(std::string_view name) {
        {"multi_step_on_iterator", "one_step_on_iterator", "train_function", "train", "StepMarker"})
     if (name == step) return kOtherStep;
   if (name.starts_with("PyFunc") || name == "_Arg") return kFeed;
+  if (name.starts_with("gloo:") || name.starts_with("mpi:") || name.starts_with("MPI_"))
+    return kCollective;
   return is_sync_call(name) ? kSyncCall : kNothing;
 }
 
@@ -49,12 +76,24 @@ KernelType kernel_type(std::string_view name, std::string_view category) {
   return KernelType::kCompute;
 }
 
+int64_t on_double_grid(int64_t ns) {
+  // From 2006 to 2041 doubles of microseconds lie 1/4 apart, those of nanoseconds 256; both are
+  // rounded to even.
+  constexpr int64_t kFirst = 1'152'921'504'606'846'976, kLast = 2'251'799'813'685'000'000;
+  if (ns < kFirst || ns > kLast) {
+    const auto us = static_cast<double>(static_cast<long double>(ns) / 1000);
+    return std::llround(us * 1000);
+  }
+  const auto nearest = [](int64_t value, int64_t unit) {
+    const int64_t below = value / unit, rest = value % unit * 2;
+    return rest > unit || (rest == unit && below % 2 != 0) ? below + 1 : below;
+  };
+  return nearest(nearest(ns * 4, 1000) * 250, 256) * 256;
+}
+
 void snap_epoch_times(Trace& trace) {
   if (!trace.epoch_times) return;
-  for (int64_t& start : trace.start) {
-    const auto us = static_cast<double>(static_cast<long double>(start) / 1000);
-    start = std::llround(us * 1000);
-  }
+  for (int64_t& start : trace.start) start = on_double_grid(start);
 }
 
 void TraceIndex::add_launch(uint32_t correlation, EventId event) {
@@ -89,7 +128,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
   std::vector<NameUse> uses(trace.strings.size(), kUnknown);
   const auto use = [&](EventId e) {
     NameUse& known = uses[trace.name[e]];
-    if (known == kUnknown) known = use_of(trace.name_of(e));
+    if (known == kUnknown) known = use_of(trace.name_of(e), trace.format);
     return known;
   };
   size_t launches = 0;
@@ -98,7 +137,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
   size_t slots = 16;
   while (slots < launches * 2) slots *= 2;
   launches_.resize(slots);
-  std::vector<Interval64> input;
+  std::vector<Interval64> input, collectives;
   std::vector<EventId> other_steps;
   std::vector<std::vector<DeviceEvent>*> device_of(trace.tracks.size());
   for (size_t i = 0; i < trace.size(); ++i) {
@@ -109,7 +148,7 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
       case EventKind::kMemset: {
         auto*& list = device_of[trace.track[i]];
         if (list == nullptr) list = &devices_[trace.tracks[trace.track[i]].device];
-        list->push_back({trace.start[i], e});
+        list->push_back({trace.start[i], e, kNoEvent});
         break;
       }
       case EventKind::kRuntime:
@@ -133,6 +172,9 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
           case kFeed:
             feeds_.push_back(e);
             break;
+          case kCollective:
+            collectives.push_back({trace.start[i], trace.end(e)});
+            break;
           default:
             break;
         }
@@ -142,8 +184,10 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
     }
   }
   input_ = unite(std::move(input));
+  collectives_ = unite(std::move(collectives));
   if (steps_.empty()) steps_ = std::move(other_steps);
   for (auto& [device, events] : devices_) {
+    for (DeviceEvent& e : events) e.launch = launch_of(e.event);
     const auto earlier = [](const DeviceEvent& a, const DeviceEvent& b) {
       return a.start != b.start ? a.start < b.start : a.event < b.event;
     };

@@ -21,6 +21,9 @@ model::KernelType kernel_type(std::string_view name, std::string_view category);
 /// our golden numbers too; whether two slices touch depends on it.
 void snap_epoch_times(model::Trace& trace);
 
+/// That grid: where microseconds since 1970 that are kept as a double come to lie in nanoseconds.
+int64_t on_double_grid(int64_t ns);
+
 class TraceIndex {
  public:
   explicit TraceIndex(const model::Trace& trace);
@@ -28,6 +31,7 @@ class TraceIndex {
   struct DeviceEvent {
     int64_t start = 0;
     model::EventId event = 0;
+    model::EventId launch = model::kNoEvent;  // kNoEvent where the trace lacks it
   };
   const model::Trace& trace() const { return trace_; }
   /// By device, each in order of their start.
@@ -43,6 +47,8 @@ class TraceIndex {
   const std::vector<model::EventId>& steps() const { return steps_; }
   /// Calls that wait for a device, in order of their start.
   const std::vector<model::EventId>& syncs() const { return syncs_; }
+  /// When some thread was in a collective of the host's: gloo's, MPI's.
+  const Intervals& collectives() const { return collectives_; }
   /// Operators that hand batches from Python to TensorFlow.
   const std::vector<model::EventId>& feeds() const { return feeds_; }
 
@@ -57,7 +63,7 @@ class TraceIndex {
   std::vector<uint64_t> launches_;  // open addressing: correlation << 32 | event
   std::vector<model::KernelType> types_;
   std::vector<bool> mem_categories_;
-  Intervals input_;
+  Intervals input_, collectives_;
   std::vector<model::EventId> steps_, syncs_, feeds_;
 };
 

@@ -19,14 +19,16 @@ using namespace model;  // NOLINT: the nouns of the whole room
 namespace {
 
 constexpr size_t kMostTracks = 48;
+constexpr size_t kReach = 256;        // events
 constexpr size_t kMostRows = 24;      // of a track
 constexpr int64_t kLongestBlock = 4;  // times the resolution
 constexpr size_t kPlaces = 5;         // of a kind
 constexpr int64_t kMargin = 4;        // a place is looked at with a quarter of it on either side
 
-constexpr std::array<std::string_view, 5> kIdleNames = {
-    "input wait", "waits for the host, which waited for the device", "waits for the host",
-    "between kernels", "unknown"};
+constexpr std::array<std::string_view, 6> kIdleNames = {
+    "input wait",           "waits for the host, which waited for the device",
+    "waits for the host",   "between kernels",
+    "waits for other work", "unknown: its launch was not recorded"};
 
 /// A slice as the tracks hand it out.
 struct Mark {
@@ -39,9 +41,12 @@ using Visit = std::function<bool(const Mark&)>;  // false: no more
 /// One track of the picture and what is on it, in order of the begins.
 struct Source {
   PictureTrack track;
-  const std::vector<TraceIndex::DeviceEvent>* device = nullptr;  // an idle track
-  std::vector<EventId> events;                                   // else
-  std::vector<uint8_t> rows;                                     // of these
+  std::vector<Mark> gaps;       // of an idle track; else empty
+  std::vector<EventId> events;  // of another
+  std::vector<uint8_t> rows;    // of these
+  std::vector<int64_t>
+      reach;  // by block of kReach events: the latest end of all until the block's last
+  bool idle() const { return track.kind == PictureTrack::Kind::kIdle; }
 };
 
 size_t idle_name(const DeviceGap& gap) {
@@ -65,6 +70,9 @@ void stack_up(const Trace& trace, Source& source) {
     // Deeper than what is drawn: in the last row, where it joins what is there.
     source.rows.push_back(static_cast<uint8_t>(std::min(row, kMostRows - 1)));
     if (row < kMostRows) ends[row] = trace.end(e);
+    if ((source.rows.size() - 1) % kReach == 0)
+      source.reach.push_back(source.reach.empty() ? INT64_MIN : source.reach.back());
+    source.reach.back() = std::max(source.reach.back(), trace.end(e));
   }
 }
 
@@ -146,9 +154,11 @@ void Painter::find_sources() {
       Source idle;
       idle.track = {PictureTrack::Kind::kIdle, fmt::format("device {}", device), "why it is idle",
                     0};
-      idle.device = &events->second;
-      for_each_gap(index_, events->second, [&](const DeviceGap&) { ++idle.track.slices; });
-      if (idle.track.slices > 0) sources_.push_back(std::move(idle));
+      for_each_gap(index_, events->second, [&](const DeviceGap& gap) {
+        idle.gaps.push_back({gap.begin, gap.end, static_cast<StringId>(idle_name(gap)), 0});
+      });
+      idle.track.slices = idle.gaps.size();
+      if (!idle.gaps.empty()) sources_.push_back(std::move(idle));
     }
     source.track = {t.is_stream ? PictureTrack::Kind::kStream : PictureTrack::Kind::kThread,
                     t.is_stream ? fmt::format("device {}", t.device) : t.process,
@@ -164,16 +174,17 @@ void Painter::find_sources() {
 
 /// What is in the level's window.
 void Painter::visit(const Source& source, const PictureLevel& level, const Visit& f) const {
-  bool more = true;
-  if (source.device != nullptr) {
-    for_each_gap(index_, *source.device, [&](const DeviceGap& gap) {
-      if (more && gap.end > level.begin && gap.begin < level.end)
-        more = f({gap.begin, gap.end, static_cast<StringId>(idle_name(gap)), 0});
-    });
-    return;
-  }
+  const auto gap = std::partition_point(source.gaps.begin(), source.gaps.end(),
+                                        [&](const Mark& m) { return m.end <= level.begin; });
+  for (auto g = gap; g != source.gaps.end() && g->begin < level.end; ++g)
+    if (!f(*g)) return;
+  // What lies before the window is passed over by blocks.
+  const auto block = std::partition_point(source.reach.begin(), source.reach.end(),
+                                          [&](int64_t end) { return end < level.begin; });
   const Trace& trace = index_.trace();
-  for (size_t i = 0; more && i < source.events.size(); ++i) {
+  bool more = true;
+  for (size_t i = static_cast<size_t>(block - source.reach.begin()) * kReach;
+       more && i < source.events.size(); ++i) {
     const EventId e = source.events[i];
     if (trace.start[e] >= level.end) break;
     if (trace.end(e) > level.begin || trace.start[e] >= level.begin)
@@ -182,11 +193,10 @@ void Painter::visit(const Source& source, const PictureLevel& level, const Visit
 }
 
 uint32_t Painter::name_of(const Source& source, StringId name) {
-  const uint64_t key = uint64_t{source.device != nullptr} << 32 | name;
+  const uint64_t key = uint64_t{source.idle()} << 32 | name;
   const auto [at, fresh] = names_.try_emplace(key, static_cast<uint32_t>(picture_.names.size()));
   if (fresh) {
-    picture_.names.emplace_back(source.device != nullptr ? kIdleNames[name]
-                                                         : index_.trace().strings[name]);
+    picture_.names.emplace_back(source.idle() ? kIdleNames[name] : index_.trace().strings[name]);
   }
   return at->second;
 }

@@ -44,10 +44,9 @@ std::vector<StreamSummary> summarize_streams(const TraceIndex& index,
                                              const std::vector<TraceIndex::DeviceEvent>& events) {
   const Trace& trace = index.trace();
   std::map<int64_t, Stream> streams;
-  for (const auto& [start, event] : events) {
+  for (const auto& [start, event, launch] : events) {
     const int64_t id = trace.track_of(event).stream;
     Stream& s = streams[id];
-    const EventId launch = index.launch_of(event);
     if (s.out.events == 0) {
       s.out.stream = id;
     } else if (start > s.end) {

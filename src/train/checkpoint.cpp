@@ -19,6 +19,7 @@ Metadata job_of(const TrainOptions& options) {
           {"optimizer", options.optimizer},
           {"batch", std::to_string(options.batch)},
           {"seed", std::to_string(options.seed)},
+          {"samples", std::to_string(options.samples)},
           {"plain", options.plain ? "true" : "false"}};
 }
 

@@ -16,8 +16,8 @@ constexpr int kValidationBatches = 8;
 /// Batches of room feed, grey where the model wants one channel.
 class FolderBatches : public Batches {
  public:
-  FolderBatches(std::unique_ptr<feed::Loader> loader, const View& view)
-      : loader_(std::move(loader)), view_(view) {}
+  FolderBatches(std::unique_ptr<feed::Loader> loader, const View& view, int64_t first)
+      : loader_(std::move(loader)), view_(view), index_(first) {}
 
   Result<Batch> next() override {
     const uint64_t begin = flatout_now();
@@ -50,7 +50,7 @@ class FolderBatches : public Batches {
  private:
   std::unique_ptr<feed::Loader> loader_;
   View view_;
-  int64_t index_ = 0;
+  int64_t index_;
 };
 
 /// Batches of a source as they are, in order.
@@ -152,7 +152,7 @@ Result<std::unique_ptr<Batches>> start_batches(DataSet& data, const TrainOptions
       FLATOUT_TRY_STATUS(loader->seek({batches.epoch, batches.position}));
     }
     return std::unique_ptr<Batches>(
-        std::make_unique<FolderBatches>(std::move(loader), batches.view));
+        std::make_unique<FolderBatches>(std::move(loader), batches.view, batches.first_step));
   }
   LoaderOptions loading;
   loading.threads = plan.loaders;

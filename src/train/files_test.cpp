@@ -94,7 +94,9 @@ TEST(TensorFile, DamagedBytesAreErrors) {
         R"({"a":{"dtype":"F16","shape":[2],"data_offsets":[0,8]}})",
         R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})",
         R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", R"({"a":7})", R"([])",
-        R"({"__metadata__":7})", R"({"a":{"dtype":"F32","shape":[2]}})"}) {
+        R"({"__metadata__":7})", R"({"a":{"dtype":"F32","shape":[2]}})",
+        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+        R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"}) {
     const auto file = with_header(header);
     ASSERT_FALSE(file.ok()) << header;
     EXPECT_EQ(file.error().code, Code::kBadInput);
@@ -150,6 +152,9 @@ TEST_F(CheckpointTest, IsRefusedByAnotherJobWhichIsTold) {
   const auto refused = resume_checkpoint(path(), other, *from);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("batch \"4\""), std::string::npos);
+  other = options_;
+  other.samples = 77;
+  EXPECT_FALSE(resume_checkpoint(path(), other, *from).ok());
   const auto ten = learner("sgd", 10);
   const Status shape = load_weights(path(), *ten);
   ASSERT_FALSE(shape.ok());

@@ -29,7 +29,8 @@ const std::vector<CauseInfo>& causes() {
       {Cause::kNone, "none", "nothing: a healthy job"},
       {Cause::kDecodeCpu, "input.decode_cpu",
        "samples are large pictures, decoded and scaled down"},
-      {Cause::kTooFewWorkers, "input.too_few_workers", "one loader thread where more would fit"},
+      {Cause::kTooFewWorkers, "input.too_few_workers",
+       "one loader thread waits for a distant store, a sample at a time"},
       {Cause::kSmallFiles, "input.small_files", "a sample is a folder of 768 tiny files"},
       {Cause::kRandomSeek, "input.random_seek",
        "an archive without index is scanned for each sample"},
@@ -115,7 +116,7 @@ Result<std::unique_ptr<Source>> make_source(Cause cause, const TrainOptions& opt
       return memory_source(options.seed, samples, factor * kSide, distinct);
     }
     case Cause::kTooFewWorkers:
-      return memory_source(options.seed, samples, 8 * kSide, 128);
+      return distant_source(options.seed, samples);
     case Cause::kWorkerSkew:
       return source_with_huge_samples(options.seed, samples);
     case Cause::kSmallFiles:

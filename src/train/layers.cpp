@@ -14,7 +14,7 @@ Status Relu<T>::forward(const Pass<T>& pass, const T* x, T* y) {
   const size_t size = this->in().count();
   pass.over_samples([&](int, int first, int last) {
     for (size_t i = static_cast<size_t>(first) * size; i < static_cast<size_t>(last) * size; ++i) {
-      y[i] = x[i] > 0 ? x[i] : T{0};
+      y[i] = x[i] <= 0 ? T{0} : x[i];  // a NaN stays
     }
   });
   return {};
@@ -26,7 +26,7 @@ Status Relu<T>::backward(const Pass<T>& pass, const T*, const T* y, T* dy, T* dx
   const size_t size = this->in().count();
   pass.over_samples([&](int, int first, int last) {
     for (size_t i = static_cast<size_t>(first) * size; i < static_cast<size_t>(last) * size; ++i) {
-      dx[i] = y[i] > 0 ? dy[i] : T{0};
+      dx[i] = y[i] <= 0 ? T{0} : dy[i];
     }
   });
   return {};
@@ -55,7 +55,7 @@ Status MaxPool<T>::forward(const Pass<T>& pass, const T* x, T* y) {
                              above[in.width + 2 * u + 1]};
           uint8_t best = 0;
           for (uint8_t k = 1; k < 4; ++k) {
-            if (four[k] > four[best]) best = k;
+            if (four[k] > four[best] || std::isnan(four[k])) best = k;
           }
           y[to] = four[best];
           which_[to] = best;

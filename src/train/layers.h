@@ -20,8 +20,8 @@ class Relu : public Layer<T> {
   Status backward(const Pass<T>& pass, const T* x, const T* y, T* dy, T* dx) override;
 };
 
-/// The largest of each 2 x 2 values, the first of equal ones; an odd last row or column is left
-/// out.
+/// The largest of each 2 x 2 values, the first of equal ones, NaN where there is one; an odd last
+/// row or column is left out.
 template <class T>
 class MaxPool : public Layer<T> {
  public:

@@ -182,6 +182,22 @@ TEST_P(ConvolutionCases, HaveTheGradientsOfF64InF32) {
 
 INSTANTIATE_TEST_SUITE_P(Layers, ConvolutionCases, ::testing::ValuesIn(kCases));
 
+// A NaN is to be seen in the loss, not to vanish on its way.
+TEST(Layers, ReluAndMaxPoolLetNansThrough) {
+  const float nan = std::nanf("");
+  for (int at = 0; at < 4; ++at) {
+    std::vector<float> x = {1, -2, 3, -4};
+    x[static_cast<size_t>(at)] = nan;
+    Bench<float> relu(1);
+    relu.make<Relu<float>>(Dims{1, 2, 2});
+    const std::vector<float> y = relu.forward(x);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(std::isnan(y[static_cast<size_t>(i)]), i == at);
+    Bench<float> pool(1);
+    pool.make<MaxPool<float>>(pool.plan, Dims{1, 2, 2});
+    EXPECT_TRUE(std::isnan(pool.forward(x)[0])) << at;
+  }
+}
+
 TEST(Layers, HaveTheGradientsOfFiniteDifferences) {
   {
     SCOPED_TRACE("dense");

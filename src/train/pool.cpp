@@ -22,14 +22,19 @@ Pool::~Pool() {
 }
 
 // Waiting as a spinning runtime does: the core is kept, nobody else gets it.
+static void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 __attribute__((noinline)) static void spin_until_changed(const std::atomic<uint64_t>& value,
                                                          uint64_t old) {
-  while (value.load(std::memory_order_acquire) == old) {
-  }
+  while (value.load(std::memory_order_acquire) == old) relax();
 }
 __attribute__((noinline)) static void spin_until_zero(const std::atomic<int>& value) {
-  while (value.load(std::memory_order_acquire) != 0) {
-  }
+  while (value.load(std::memory_order_acquire) != 0) relax();
 }
 
 bool Pool::wait_for_round(uint64_t last) {

@@ -124,15 +124,17 @@ Status Ranks::average(std::span<float> values) {
   const auto message = [](size_t r, std::span<float> at) {
     return Message{static_cast<int>(r), at.data(), at.size_bytes()};
   };
-  // Each rank sums its slice of all, then gives it to all.
+  // Each rank sums its slice of all, then gives it to all. Nobody is sent an empty one.
   const std::span<float> mine = slice(me);
   parts_.resize(mine.size() * size);
   std::vector<Message> sends;
   std::vector<Message> receives;
+  const auto add = [&](std::vector<Message>& to, size_t r, std::span<float> at) {
+    if (r != me && !at.empty()) to.push_back(message(r, at));
+  };
   for (size_t r = 0; r < size; ++r) {
-    if (r == me) continue;
-    sends.push_back(message(r, slice(r)));
-    receives.push_back(message(r, {parts_.data() + r * mine.size(), mine.size()}));
+    add(sends, r, slice(r));
+    add(receives, r, {parts_.data() + r * mine.size(), mine.size()});
   }
   FLATOUT_TRY_STATUS(transport_->exchange(sends, receives, patience_));
   std::copy(mine.begin(), mine.end(), parts_.begin() + static_cast<ptrdiff_t>(me * mine.size()));
@@ -144,9 +146,8 @@ Status Ranks::average(std::span<float> values) {
   sends.clear();
   receives.clear();
   for (size_t r = 0; r < size; ++r) {
-    if (r == me) continue;
-    sends.push_back(message(r, mine));
-    receives.push_back(message(r, slice(r)));
+    add(sends, r, mine);
+    add(receives, r, slice(r));
   }
   return transport_->exchange(sends, receives, patience_);
 }

@@ -143,6 +143,18 @@ TEST(Ranks, AverageTheSameBitsEverywhere) {
   }
 }
 
+TEST(Ranks, AverageFewerValuesThanThereAreRanks) {
+  with_ranks(3, 60s, [](int r, Result<std::unique_ptr<Ranks>> ranks) {
+    ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+    for (size_t count = 0; count < 6; ++count) {
+      std::vector<float> mine(count, static_cast<float>(r));
+      const Status status = (*ranks)->average(mine);
+      ASSERT_TRUE(status.ok()) << status.error().message;
+      EXPECT_EQ(mine, std::vector<float>(count, 1.0F));
+    }
+  });
+}
+
 TEST(Ranks, NameOneThatIsGone) {
   with_ranks(3, 60s, [](int r, Result<std::unique_ptr<Ranks>> ranks) {
     ASSERT_TRUE(ranks.ok());

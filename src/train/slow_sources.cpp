@@ -1,16 +1,22 @@
 // Ways to store a data set that make reading it slow: the causes input.small_files,
-// input.random_seek and cpu.process_churn. What is slow stands in functions of its own, so that a
-// stack names it.
+// input.random_seek, input.too_few_workers and cpu.process_churn. What is slow stands in functions
+// of its own, so that a stack names it.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <fstream>
+#include <mutex>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/fs.h"
@@ -136,6 +142,83 @@ class Archive : public Source {
   size_t count_;
 };
 
+// ---- input.too_few_workers ----
+
+/// Answers each request after the same time, as a store across a network does. A request is the
+/// socket on which the answer is awaited.
+class DistantStore {
+ public:
+  ~DistantStore() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    asked_.notify_one();
+    thread_.join();
+  }
+  void ask(int socket) {
+    {
+      const std::lock_guard lock(mutex_);
+      requests_.emplace_back(Clock::now() + kAway, socket);
+    }
+    asked_.notify_one();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::microseconds kAway{2500};
+
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      asked_.wait(lock, [this] { return stop_ || !requests_.empty(); });
+      if (stop_) return;
+      const auto [due, socket] = requests_.front();
+      requests_.pop_front();
+      lock.unlock();
+      std::this_thread::sleep_until(due);
+      const char answer = 'y';
+      (void)send(socket, &answer, 1, MSG_NOSIGNAL);
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable asked_;
+  std::deque<std::pair<Clock::time_point, int>> requests_;
+  bool stop_ = false;
+  std::thread thread_{[this] { serve(); }};
+};
+
+class DistantSource : public Source {
+ public:
+  explicit DistantSource(std::unique_ptr<Source> kept) : kept_(std::move(kept)) {}
+  Result<Image> read(size_t index) const override {
+    FLATOUT_TRY_STATUS(await_answer());
+    return kept_->read(index);
+  }
+
+ private:
+  __attribute__((noinline)) Status await_answer() const {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      return fs::error_from_errno(errno, "socketpair");
+    }
+    const FileDescriptor here(ends[0]), there(ends[1]);
+    store_.ask(there.get());
+    char answer = 0;
+    ssize_t size = -1;
+    do {
+      size = recv(here.get(), &answer, 1, 0);
+    } while (size < 0 && errno == EINTR);
+    if (size != 1) return fs::error_from_errno(errno, "the store");
+    return {};
+  }
+
+  std::unique_ptr<Source> kept_;
+  mutable DistantStore store_;
+};
+
 // ---- cpu.process_churn ----
 
 /// Reads a file through a shell and a command of its own.
@@ -218,6 +301,11 @@ Result<std::unique_ptr<Source>> archive_source(uint64_t seed, size_t count,
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return fs::error_from_errno(errno, path);
   return std::unique_ptr<Source>(std::make_unique<Archive>(fd, count));
+}
+
+Result<std::unique_ptr<Source>> distant_source(uint64_t seed, size_t count) {
+  return std::unique_ptr<Source>(
+      std::make_unique<DistantSource>(memory_source(seed, count, kSide, count)));
 }
 
 Result<std::unique_ptr<Source>> command_source(uint64_t seed, size_t count,

@@ -20,6 +20,10 @@ class Source {
 /// more that costs. Of `count` samples at most `distinct` differ.
 std::unique_ptr<Source> memory_source(uint64_t seed, size_t count, int side, size_t distinct);
 
+/// As memory_source() of size kSide, kept by a store that answers each request after 2.5 ms,
+/// however many it has at a time.
+Result<std::unique_ptr<Source>> distant_source(uint64_t seed, size_t count);
+
 /// As memory_source() of size kSide, but one sample in two hundred is a huge picture (3072 x 3072).
 std::unique_ptr<Source> source_with_huge_samples(uint64_t seed, size_t count);
 

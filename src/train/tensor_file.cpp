@@ -93,9 +93,14 @@ Result<TensorFile> decode_tensors(std::string_view bytes) {
   if (!header.is_object()) return bad("its header is no JSON object");
   const std::string_view data = reader.take(reader.left());
   TensorFile out;
+  size_t left = data.size();
   for (const auto& [name, entry] : header.items()) {
     if (name != "__metadata__") {
-      FLATOUT_TRY(out.arrays[name], array_of(entry, data));
+      FLATOUT_TRY(TensorFile::Array array, array_of(entry, data));
+      const size_t taken = array.values.size() * sizeof(float);
+      if (taken > left) return bad("its arrays overlap");
+      left -= taken;
+      out.arrays[name] = std::move(array);
       continue;
     }
     if (!entry.is_object()) return bad("its metadata are no JSON object");

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "base/clock.h"
@@ -93,8 +94,8 @@ Status save(const Job& job, const Progress& progress) {
 
 struct Outcome {
   std::vector<double> losses;
-  int64_t steps = 0;  // done in this run
-  double validation = 0;
+  int64_t steps = 0;                 // done in this run
+  std::optional<double> validation;  // after the last epoch that ended in it
   double seconds = 0, cpu_seconds = 0;
 };
 
@@ -145,14 +146,15 @@ __attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
     right += score.right;
     ++counted;
     if ((step + 1) % per_epoch == 0 || step + 1 == options.steps) {
-      FLATOUT_TRY(out.validation, validate(job));
+      if (!job.data.validation.empty()) {
+        FLATOUT_TRY(out.validation, validate(job));
+      }
       FLATOUT_TRY_STATUS(save(job, progress));
       if (talks) {
         const auto n = static_cast<double>(counted);
         fmt::print("epoch {:3}  loss {:.4f}  accuracy {:5.1f} %", step / per_epoch + 1, loss / n,
                    100.0 * static_cast<double>(right) / (n * options.batch));
-        if (!job.data.validation.empty())
-          fmt::print("  validation {:5.1f} %", 100 * out.validation);
+        if (out.validation) fmt::print("  validation {:5.1f} %", 100 * *out.validation);
         fmt::print("\n");
         std::fflush(stdout);
       }
@@ -160,6 +162,7 @@ __attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
       right = counted = 0;
     }
   }
+  if (counted > 0) FLATOUT_TRY_STATUS(save(job, progress));  // stopped within an epoch
   out.seconds = to_s(MonotonicClock::now() - start);
   out.cpu_seconds = cpu_seconds() - cpu_start;
   return out;
@@ -168,7 +171,7 @@ __attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
 void print_text(const Job& job, const Outcome& outcome) {
   fmt::print("{} steps in {:.1f} s, {:.1f} steps/s, ", outcome.steps, outcome.seconds,
              static_cast<double>(outcome.steps) / std::max(outcome.seconds, 1e-9));
-  if (!job.data.validation.empty()) fmt::print("validation {:.1f} %, ", 100 * outcome.validation);
+  if (outcome.validation) fmt::print("validation {:.1f} %, ", 100 * *outcome.validation);
   fmt::print("weights {:08x}\n", digest(job.learner));
 }
 
@@ -183,7 +186,7 @@ void print_json(const Job& job, const Outcome& outcome) {
   out["ranks"] = job.place.size;
   out["losses"] = outcome.losses;
   out["validation"] = nullptr;
-  if (!job.data.validation.empty()) out["validation"] = outcome.validation;
+  if (outcome.validation) out["validation"] = *outcome.validation;
   out["seconds"] = outcome.seconds;
   out["cpu_seconds"] = outcome.cpu_seconds;  // of this process
   out["samples_per_s"] = samples / std::max(outcome.seconds, 1e-9);
@@ -193,11 +196,13 @@ void print_json(const Job& job, const Outcome& outcome) {
 }
 
 /// What all ranks must agree upon: who differs would wait for messages that never come.
-uint64_t job_digest(const TrainOptions& options, const Progress& progress, Learner& learner) {
-  const std::string text = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {}", options.model, options.batch, options.steps,
-      options.seed, options.replicas, options.plain, options.optimizer, options.learning_rate,
-      options.momentum, options.weight_decay, options.sync_batch_norm, progress.step);
+uint64_t job_digest(const TrainOptions& options, const DataSet& data, const Progress& progress,
+                    Learner& learner) {
+  const std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", options.model, options.batch,
+                  options.steps, options.seed, data.samples, options.replicas, options.plain,
+                  options.optimizer, options.learning_rate, options.momentum, options.weight_decay,
+                  options.sync_batch_norm, progress.step);
   return std::hash<std::string>()(text) ^ digest(learner);
 }
 
@@ -208,7 +213,7 @@ Status check(const TrainOptions& options, const RankPlace& place) {
   if (options.steps < 1 || options.samples < 1 || options.samples > 1 << 20 || options.batch < 1 ||
       options.batch > 4096 || options.threads < 0 || options.threads > 1024 ||
       options.loaders < 0 || options.loaders > 256 || options.replicas < 1 ||
-      options.replicas > 256 || !(options.rank_timeout > 0)) {
+      options.replicas > 256 || !(options.rank_timeout > 0 && options.rank_timeout <= 1e6)) {
     return bad("steps, samples, batch, threads, loaders, replicas or rank-timeout out of range",
                "see flatout train --help");
   }
@@ -285,7 +290,7 @@ Status run(TrainOptions options, Cause cause) {
   if (!options.resume.empty()) {
     FLATOUT_TRY(progress, resume_checkpoint(options.resume, options, *learner));
   }
-  FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, progress, *learner),
+  FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, data, progress, *learner),
                                  nanos(options.rank_timeout * 1e9)));
   if (ranks != nullptr) mirrored->join(ranks.get());
 

@@ -21,7 +21,7 @@ struct TrainOptions {
   std::string data;    // lenet, resnet20: folder of a data set; else, or with a cause to inject:
                        // where temporary files go; "": generated data, $TMPDIR
   bool plain = false;  // samples in the order of the data set, not augmented
-  std::string checkpoint;  // a file for all state, saved after every epoch; "": none
+  std::string checkpoint;  // a file for all state, saved after every epoch and at the end; "": none
   std::string resume;      // a checkpoint to go on from, to the bit; "": none
   std::string weights;     // a safetensors file with the parameters to begin with; "": drawn
   // Of lenet and resnet20:

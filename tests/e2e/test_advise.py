@@ -1,10 +1,15 @@
 """flatout explain, check, cache, completion and manual, as a user and a script see them."""
 
+import ctypes
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -159,6 +164,60 @@ def test_cache_warms_and_drops_without_a_change(flatout: str, data: Path) -> Non
         assert path.read_bytes() == content and path.stat().st_mtime_ns == mtime
 
 
+def test_cache_warms_no_faster_than_it_is_told(flatout: str, data: Path) -> None:
+    if json.loads(run(flatout, "cache", "drop", "--sync", "--json", data).stdout)["after_bytes"]:
+        pytest.skip("lacks a file system that lets pages go")
+    began = time.monotonic()
+    warmed = json.loads(run(flatout, "cache", "warm", "--json", "--mb-per-s", 9, data).stdout)
+    took = time.monotonic() - began
+    if warmed["stopped"]:
+        pytest.skip("lacks free memory")
+    assert warmed["read_bytes"] / took <= 9.5e6  # a busy machine makes it slower, nothing faster
+
+
+def opened_in(folder: Path, command: list[str]) -> list[str]:
+    """The names of the files in a folder that were opened while a command ran, by inotify, each once, in order."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.inotify_init1(os.O_NONBLOCK)
+    watched = {}
+    for place in [folder, *(p for p in folder.rglob("*") if p.is_dir())]:
+        watched[libc.inotify_add_watch(fd, bytes(place), 0x20)] = place  # IN_OPEN
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names: dict[str, None] = {}
+    while select.select([fd], [], [], 0)[0]:
+        data = os.read(fd, 1 << 20)
+        at = 0
+        while at < len(data):
+            watch, length = (int.from_bytes(data[at + i : at + i + 4], sys.byteorder) for i in (0, 12))
+            name = data[at + 16 : at + 16 + length].rstrip(b"\0").decode()
+            if name and (watched[watch] / name).is_file():
+                names[str((watched[watch] / name).relative_to(folder))] = None
+            at += 16 + length
+    os.close(fd)
+    return list(names)
+
+
+def test_cache_warms_as_the_loader_will_read(flatout: str, tmp_path: Path) -> None:
+    Image = pytest.importorskip("PIL.Image", reason="lacks Pillow")
+    pytest.importorskip("numpy", reason="lacks NumPy")
+    library = Path(flatout).resolve().parent / "libflatout_feed.so"
+    if not library.exists():
+        pytest.skip("lacks libflatout_feed.so: make build")
+    folder = tmp_path / "pictures"
+    for i in range(12):  # a class for each, so that a label says which file it was
+        (folder / f"class{i:02}").mkdir(parents=True)
+        Image.new("RGB", (32, 32), (20 * i, 0, 0)).save(folder / f"class{i:02}" / "one.png")
+    script = "import sys\nfrom flatout import feed\nwith feed.Loader(sys.argv[1], 1, 16, seed=7, form='numpy') as loader:\n    print([int(y[0]) for x, y in loader])\n"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "python"), "FLATOUT_FEED_LIBRARY": str(library)}
+    read = json.loads(subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=True, env=env).stdout)
+    assert sorted(read) == list(range(12)) != read
+    warm = [flatout, "cache", "warm", "--json", str(folder)]
+    assert opened_in(folder, [*warm, "--order", "feed:7"]) == [f"class{i:02}/one.png" for i in read]
+    assert opened_in(folder, warm) == [f"class{i:02}/one.png" for i in range(12)]
+    assert "feed:SEED" in run(flatout, "cache", "warm", "--order", "feed:x", folder, code=2).stderr
+
+
 def test_cache_status_draws_a_map(flatout: str, data: Path) -> None:
     text = run(flatout, "cache", "status", data, env={**os.environ, "LC_ALL": "C", "NO_COLOR": "1"}).stdout
     assert "18.0 MB" in text or "MiB" in text
@@ -206,11 +265,70 @@ def test_bash_completes(flatout: str, tmp_path: Path) -> None:
     assert complete("flatout", "cache", "wa") == ["warm"]
     assert complete("flatout", "cache", "warm", "--mb") == ["--mb-per-s"]
     assert "--fail-on" in complete("flatout", "run", "--")
-    for shell in ("zsh", "fish"):
-        if shutil.which(shell):
-            out = tmp_path / shell
-            out.write_text(run(flatout, "completion", shell).stdout)
-            subprocess.run([shell, "-n", str(out)], check=True)
+
+
+def test_fish_completes(flatout: str, tmp_path: Path) -> None:
+    if not shutil.which("fish"):
+        pytest.skip("lacks fish: install the package fish")
+    (tmp_path / "flatout.fish").write_text(run(flatout, "completion", "fish").stdout)
+
+    def complete(line: str) -> list[str]:
+        done = subprocess.run(["fish", "--no-config", "-c", f"source {tmp_path}/flatout.fish; complete -C '{line}'"],
+                              capture_output=True, text=True, check=True, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
+        assert not done.stderr
+        return [row.split("\t")[0] for row in done.stdout.splitlines()]
+
+    assert complete("flatout exp") == ["explain"]
+    assert complete("flatout cache wa") == ["warm"]
+    assert complete("flatout cache warm --mb") == ["--mb-per-s"]
+    assert complete("flatout cache drop --mb") == []
+    assert "--fail-on" in complete("flatout run --")
+    (tmp_path / "data.log").write_text("")
+    assert "data.log" in complete("flatout explain da")
+
+
+class Shell:
+    """An interactive shell on a terminal of its own."""
+
+    def __init__(self, command: list[str], env: dict):
+        self.seen = ""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(command[0], command, env)
+
+    def type(self, text: str, until: str) -> str:
+        """What came after `text` was typed, up to `until`, a pattern."""
+        os.write(self.fd, text.encode())
+        seen, end = "", time.monotonic() + 60
+        while not re.search(until, seen) and time.monotonic() < end:
+            if select.select([self.fd], [], [], 0.2)[0]:
+                seen += os.read(self.fd, 65536).decode(errors="replace")
+        assert re.search(until, seen), (text, seen)
+        return seen
+
+    def close(self) -> None:
+        os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+
+def test_zsh_completes(flatout: str, tmp_path: Path) -> None:
+    if not shutil.which("zsh"):
+        pytest.skip("lacks zsh: install the package zsh")
+    (tmp_path / "_flatout").write_text(run(flatout, "completion", "zsh").stdout)
+    (tmp_path / "data.log").write_text("")
+    shell = Shell(["zsh", "-f", "-i"], {**os.environ, "HOME": str(tmp_path), "TERM": "dumb", "LC_ALL": "C.UTF-8"})
+    try:
+        shell.type(f"cd {tmp_path}; fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D; PS1='>'; print READY$((1))\n", "READY1")
+        # What stands before the cursor after a tab, made visible by a space and a comment.
+        for typed, becomes in (("flatout exp", "flatout explain "), ("flatout cache wa", "flatout cache warm "),
+                               ("flatout cache warm --mb", r"flatout cache warm --mb-per-s="),
+                               ("flatout run --fail", "flatout run --fail-on="), ("flatout explain dat", "flatout explain data.log "),
+                               ("flatout completion z", "flatout completion zsh ")):
+            shell.type(typed + "\t", re.escape(becomes[len(typed):]))
+            shell.type("\x15", "")  # the line is thrown away
+    finally:
+        shell.close()
 
 
 def test_pages_are_clean_roff(flatout: str, tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 import gc
 import io
+import itertools
 import json
 import os
 import pathlib
 import resource
+import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 from PIL import __version__ as PIL_VERSION
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -163,6 +166,51 @@ def test_center_crop_is_torchvisions_resize_and_centercrop(folder):
             assert np.abs(np.asarray(batch)[i].astype(int) - expected).max() <= 1, file
 
 
+def test_bicubic_is_pillows(folder):
+    with feed.Loader(folder, 30, 96, seed=2, interpolation="bicubic", flip=0, dtype="u8", layout="nhwc", form="batch") as loader:
+        batch = next(iter(loader))
+    files = sorted(folder.glob("*/*.jpg"))
+    for got, index, (x, y, w, h, _) in zip(np.asarray(batch), batch.indices, batch.views):
+        image = Image.open(files[index]).convert("RGB").crop((x, y, x + w, y + h))
+        assert np.abs(got.astype(int) - np.asarray(image.resize((96, 96), Image.BICUBIC))).max() <= 1, files[index]
+
+
+def adjusted(image, kind, factor):
+    """As torchvision's functional.adjust_* do it to a Pillow image."""
+    if kind == "hue":
+        h, s, v = image.convert("HSV").split()
+        turned = np.asarray(h, np.uint8) + np.uint8(int(factor * 255) % 256)
+        return Image.merge("HSV", (Image.fromarray(turned), s, v)).convert("RGB")
+    return {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}[kind](image).enhance(factor)
+
+
+@pytest.mark.parametrize("kind,factor", [("brightness", 0.4), ("brightness", 1.7), ("contrast", 0.3), ("contrast", 1.9), ("saturation", 0.2),
+                                         ("saturation", 2.5), ("saturation", 0.0), ("hue", 0.13), ("hue", -0.5), ("hue", -0.31)])
+def test_colours_are_changed_as_pillow_does(folder, kind, factor):
+    options = {"augment": "stretch", "shuffle": False, "dtype": "u8", "layout": "nhwc", "form": "numpy"}
+    with feed.Loader(folder, 30, 64, **options) as plain, feed.Loader(folder, 30, 64, **{kind: [factor, factor]}, **options) as changed:
+        for before, after in zip(next(iter(plain))[0], next(iter(changed))[0]):
+            assert (np.asarray(adjusted(Image.fromarray(before), kind, factor)) == after).all()
+
+
+def test_colours_change_in_an_order_that_is_drawn(folder):
+    factors = {"brightness": 1.5, "contrast": 0.5, "saturation": 0.3}
+    options = {"augment": "stretch", "shuffle": False, "dtype": "u8", "layout": "nhwc", "form": "numpy"}
+    seen = set()
+    with feed.Loader(folder, 30, 64, **options) as plain, feed.Loader(folder, 30, 64, **{k: [v, v] for k, v in factors.items()}, **options) as changed:
+        for before, after in zip(next(iter(plain))[0], next(iter(changed))[0]):
+            orders = []
+            for order in itertools.permutations(factors):
+                image = Image.fromarray(before)
+                for kind in order:
+                    image = adjusted(image, kind, factors[kind])
+                if (np.asarray(image) == after).all():
+                    orders.append(order)
+            assert orders
+            seen.add(orders[0])
+    assert len(seen) > 2
+
+
 def test_types_hold_the_same_values(folder):
     torch = pytest.importorskip("torch")
     values = {}
@@ -247,6 +295,10 @@ class Compose:
         self.transforms = transforms
 
 
+class ColorJitter:
+    brightness, contrast, saturation, hue = (0.6, 1.4), (0.6, 1.4), None, (-0.1, 0.1)
+
+
 class GaussianBlur:
     pass
 
@@ -254,10 +306,13 @@ class GaussianBlur:
 def test_transforms_become_options(folder):
     known = Compose([RandomResizedCrop(), RandomHorizontalFlip(), ToTensor(), Normalize()])
     assert feed.options_from_transforms(known) == {
-        "augment": "random_crop", "size": [64, 64], "scale": [0.2, 1.0], "ratio": [0.8, 1.25], "flip": 0.25, "dtype": "f32",
-        "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+        "augment": "random_crop", "size": [64, 64], "scale": [0.2, 1.0], "ratio": [0.8, 1.25], "interpolation": "bilinear", "flip": 0.25,
+        "dtype": "f32", "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
     with feed.Loader(folder, 4, transform=known, form="batch") as loader:
         assert next(iter(loader)).shape == (4, 3, 64, 64)
+    assert feed.options_from_transforms([RandomResizedCrop(), ColorJitter(), ToTensor()])["hue"] == [-0.1, 0.1]
+    with pytest.raises(ValueError, match="behind ToTensor"):
+        feed.options_from_transforms([RandomResizedCrop(), ToTensor(), ColorJitter()])
     with pytest.raises(ValueError, match="GaussianBlur"):
         feed.options_from_transforms([RandomResizedCrop(), GaussianBlur()])
 
@@ -304,6 +359,136 @@ def test_a_training_gets_the_same_curve_as_with_a_dataloader(folder):
         assert np.abs(got - losses(pillow)).max() < 2e-3
 
 
+# -- data sets that are no folders, and the seek index --
+
+
+def contents(path, **options):
+    """All samples of an epoch in the data set's order: pixels and labels."""
+    with feed.Loader(path, 8, 40, shuffle=False, seed=4, dtype="u8", form="numpy", **options) as loader:
+        batches = list(loader)
+        assert loader.report()["replaced"] == 0
+    return np.concatenate([b[0] for b in batches]), np.concatenate([b[1] for b in batches])
+
+
+@pytest.fixture(scope="module")
+def samples(folder):
+    """(name, bytes, label) in the folder's order."""
+    return [(path.name, path.read_bytes(), int(path.parent.name[-1])) for path in sorted(folder.glob("*/*.jpg"))]
+
+
+def same(a, b):
+    assert (a[0] == b[0]).all() and (a[1] == b[1]).all()
+
+
+def test_tar_shards_hold_what_the_folder_does(folder, samples, tmp_path):
+    expected = contents(folder)
+    for shard in range(3):
+        members = {}
+        for i, (name, data, label) in enumerate(samples[shard * 10:shard * 10 + 10]):
+            members[name] = data
+            members.update({name[:-3] + "cls": str(label).encode()} if i % 2 else {name[:-3] + "json": json.dumps({"label": label}).encode()})
+        (tmp_path / f"train-{shard:03}.tar").write_bytes(nasty.tar(members, (0, 1, 2)[shard]))
+    same(contents(tmp_path), expected)
+    same(contents(f"{tmp_path}/train-{{000..002}}.tar"), expected)
+
+
+def test_tfrecords_hold_what_the_folder_does(folder, samples, tmp_path):
+    for shard in range(2):
+        (tmp_path / f"train.tfrecord-{shard:05}-of-00002").write_bytes(
+            b"".join(nasty.record(nasty.example(data, label)) for _, data, label in samples[shard * 15:shard * 15 + 15]))
+    same(contents(tmp_path), contents(folder))
+
+
+def test_lists_hold_what_the_folder_does(folder, samples, tmp_path):
+    names = {str(path): label for path, (_, _, label) in zip(sorted(folder.glob("*/*.jpg")), samples)}
+    (tmp_path / "list.csv").write_text("".join(f"{name},{label}\n" for name, label in names.items()))
+    (tmp_path / "list.json").write_text(json.dumps(names))
+    same(contents(tmp_path / "list.csv"), contents(folder))
+    same(contents(tmp_path / "list.json"), contents(folder))
+
+
+def test_packed_data_hold_what_the_folder_does(folder, tmp_path):
+    done = subprocess.run([BIN, "feed", "pack", "--json", folder, "--output", tmp_path / "p.fpack"], capture_output=True, text=True, check=True)
+    out = json.loads(done.stdout)
+    assert out["samples"] == out["indexed"] == 30 and out["bad"] == []
+    assert (tmp_path / "p.fpack").stat().st_size == out["bytes"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.fpack", "p.fpack.seek"]
+    same(contents(tmp_path / "p.fpack"), contents(folder))
+    with feed.Loader(tmp_path / "p.fpack", 8) as loader:
+        assert loader.classes == ["class0", "class1", "class2"]
+    again = subprocess.run([BIN, "feed", "verify", "--json", tmp_path / "p.fpack"], capture_output=True, text=True, check=True)
+    line = json.loads(again.stdout)
+    assert line["outcome"] == "ok" and line["samples"] == 30
+    assert subprocess.run([BIN, "feed", "pack", folder], capture_output=True, check=False).returncode == 2
+
+
+def test_a_killed_pack_leaves_what_was_there(folder, tmp_path):
+    """A pipe among the pictures holds it up amid its work."""
+    picture = next(folder.glob("*/*.jpg"))
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "list.txt").write_text(f"{picture}\npipe.jpg\n")
+    out = tmp_path / "p.fpack"
+    out.write_bytes(b"before")
+    process = subprocess.Popen([BIN, "feed", "pack", tmp_path / "list.txt", "--output", out])
+    temporary = tmp_path / f"p.fpack.tmp{process.pid}"
+    while not temporary.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert out.read_bytes() == b"before" and not (tmp_path / "p.fpack.seek").exists()
+
+
+def test_the_seek_index_changes_no_bit(folder, tmp_path):
+    """Each epoch of a loader with an index, without one, with one from a file, and with a stale one: equal batches."""
+    pictures = tmp_path / "pictures"
+    shutil.copytree(folder, pictures)
+    index = tmp_path / "index"
+
+    def epochs(**options):
+        with feed.Loader(pictures, 8, 48, seed=6, form="numpy", **options) as loader:
+            return [np.concatenate([b[0] for b in loader]) for _ in range(3)]
+
+    expected = epochs(index="off")
+    for options in ({}, {"index": index}, {"index": index}, {"index": index, "threads": 1}, {"index_mb": 0}):
+        assert all((a == b).all() for a, b in zip(epochs(**options), expected)), options
+    assert index.stat().st_size > 30 * 100
+    a, b = sorted(pictures.glob("*/*.jpg"))[:2]
+    a.write_bytes(b.read_bytes())
+    assert all((x == y).all() for x, y in zip(epochs(index=index), epochs(index="off")))
+    index.write_bytes(b"something else")
+    with pytest.raises(feed.FeedError, match="no seek index"):
+        feed.Loader(pictures, index=index)
+    with pytest.raises(feed.FeedError, match="cannot write"):
+        feed.Loader(pictures, index=tmp_path / "no/where")
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_orientation_is_pillows_exif_transpose(tmp_path, form):
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        (tmp_path / f"{orientation}.{form.lower()}").write_bytes(encoded(photo(90, 60, 5), form, exif=exif, **({} if form == "PNG" else {"quality": 95})))
+    with feed.Loader(tmp_path, 8, (37, 45), augment="stretch", orient=True, dtype="u8", layout="nhwc", shuffle=False, form="numpy") as loader:
+        got = next(iter(loader))[0]
+    for i, path in enumerate(sorted(tmp_path.iterdir())):
+        upright = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+        assert np.abs(got[i].astype(int) - np.asarray(upright.resize((45, 37), Image.BILINEAR))).max() <= 1, path
+
+
+def test_the_example_in_cpp_reads_a_data_set(folder, tmp_path):
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    program = tmp_path / "read_pictures"
+    subprocess.run([compiler, "-std=c++17", f"-I{ROOT}/include", ROOT / "examples/read_pictures.cpp", LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}", "-o", program], check=True)
+    with feed.Loader(folder, 30, 224, shuffle=False, mean=[0, 0, 0], std=[1, 1, 1], form="numpy") as loader:
+        mean = next(iter(loader))[0].mean((0, 2, 3), dtype=np.float64)
+    done = subprocess.run([program, folder], capture_output=True, text=True, check=True)
+    assert done.stdout == f"30 pictures, mean {mean[0]:.4f} {mean[1]:.4f} {mean[2]:.4f}\n"
+    assert subprocess.run([program, tmp_path / "nowhere"], capture_output=True, check=False).returncode == 1
+
+
 # -- bad files --
 
 
@@ -332,6 +517,24 @@ def test_every_bad_file_is_told_as_what_it_is(bad):
             assert (line["height"], line["width"]) == image.shape[:2]
             if "png16" not in line["file"]:  # Pillow clips those
                 assert np.abs(np.array(line["mean_rgb"]) - image.mean((0, 1))).max() < 1.5, line
+
+
+def test_every_bad_archive_is_told_as_what_it_is(tmp_path):
+    cases = nasty.archives()
+    for name, (data, _, _) in cases.items():
+        (tmp_path / name).write_bytes(data)
+    done = subprocess.run([BIN, "feed", "verify", "--json", tmp_path], capture_output=True, text=True, check=True)
+    told = {line["file"]: (line["outcome"], line["samples"]) for line in map(json.loads, done.stdout.splitlines())}
+    assert told == {name: (outcome, count) for name, (_, outcome, count) in cases.items()}
+
+
+def test_a_damaged_archive_is_used_as_far_as_it_goes(tmp_path):
+    (tmp_path / "x.tar").write_bytes(nasty.archives()["garbled.tar"][0])
+    with feed.Loader(tmp_path, 1, 8) as loader:
+        assert loader.samples == 1
+        assert [(bad["file"], bad["outcome"]) for bad in loader.report()["bad"]] == [(str(tmp_path / "x.tar"), "corrupt")]
+    with pytest.raises(feed.FeedError, match="x.tar: corrupt"):
+        feed.Loader(tmp_path, 1, 8, on_bad="strict")
 
 
 def test_verify_can_fail_a_script(bad, folder):

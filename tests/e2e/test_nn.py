@@ -22,7 +22,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from flatout.nn import BatchNormAddReLU2d, _ops, fold, fuse  # noqa: E402
-from flatout.nn._library import Shape, library  # noqa: E402
+from flatout.nn._library import Forward, Shape, library  # noqa: E402
+from networks import Block  # noqa: E402
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 STEP = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float64: 1e-12}
@@ -99,6 +100,16 @@ def test_running_statistics_equal_pytorch():
         torch.testing.assert_close(ours(x), functional.relu(theirs(x)), atol=2e-6, rtol=2e-6)
 
 
+def test_running_statistics_stay_where_they_are_not_tracked():
+    theirs, ours = pair(4)
+    for norm in (theirs, ours):
+        norm.track_running_stats = False  # the buffers are there all the same
+    x = tensor(3, 4, 5, 5, mean=2.0)
+    torch.testing.assert_close(ours(x), functional.relu(theirs(x)), atol=2e-6, rtol=2e-6)
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[key], value), key
+
+
 def test_evaluation_has_gradients():
     theirs, ours = pair(8, torch.float64)
     x, residual, dy = (tensor(3, 8, 4, 4, dtype=torch.float64, seed=s) for s in (1, 2, 3))
@@ -168,6 +179,23 @@ def test_non_finite_values_behave_as_pytorchs(layout, value):
                 torch.testing.assert_close(g, w, atol=2e-5, rtol=2e-5, equal_nan=True)
 
 
+def test_gradients_of_gradients_are_refused_not_wrong():
+    _, ours = pair(3)
+    x = tensor(4, 3, 4, 4).requires_grad_()
+    for mode in (True, False):
+        ours.train(mode)
+        (dx,) = torch.autograd.grad(ours(x).square().sum(), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="gradients of gradients"):
+            dx.square().sum().backward()
+
+
+def test_a_gradient_without_its_mask_is_refused():
+    x = tensor(4, 3, 4, 4).requires_grad_()
+    y = torch.ops.flatout.batch_norm(x, None, None, None, None, None, 0.1, 1e-5, True, False)[0]
+    with pytest.raises(RuntimeError, match="keep_mask"):
+        y.sum().backward()
+
+
 def test_strides_of_any_kind_are_taken():
     theirs, ours = pair(6)
     wide = tensor(4, 12, 8, 8)
@@ -186,6 +214,8 @@ def test_what_the_kernels_do_not_take_goes_to_pytorch():
     torch.testing.assert_close(ours(x, gate), functional.relu(theirs(x) + gate))
     half = x.bfloat16()
     assert ours(half, x).dtype == torch.float32  # promoted
+    torch.testing.assert_close(ours(x, 2), functional.relu(theirs(x) + 2), atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(ours(input=x), functional.relu(theirs(input=x)), atol=2e-6, rtol=2e-6)
 
 
 def test_bad_input_is_named():
@@ -198,6 +228,14 @@ def test_bad_input_is_named():
         ours(torch.randn(2, 5, 4, 4))
     with pytest.raises(RuntimeError, match=r"x \[1, 6, 1, 1\] NCHW f32: training needs more than one value"):
         torch.ops.flatout.batch_norm(torch.randn(1, 6, 1, 1), None, None, None, None, None, 0.1, 1e-5, False, False)
+
+
+def test_shapes_beyond_memory_are_errors_of_the_library():
+    assert library().flatout_nn_mask_bytes(byref(Shape(2**32, 1, 2**32, 1, 0, 0, 0, 1))) == 0
+    values = torch.zeros(8, dtype=torch.float64)
+    forward = Forward(x=values.data_ptr(), y=values.data_ptr(), mean=values.data_ptr(), inverse_std=values.data_ptr())
+    assert library().flatout_nn_batch_norm_training(byref(Shape(2, 2**44, 1, 1, 0, 0, 0, 1)), byref(forward)) == -1
+    assert b"no memory" in library().flatout_nn_error()
 
 
 def test_the_mask_is_as_long_as_the_library_says():
@@ -220,30 +258,6 @@ def test_the_operators_hold_what_torch_library_asks():
 
 
 # ---- whole networks
-
-
-class Block(nn.Module):
-    """A residual block as torchvision writes it."""
-
-    def __init__(self, inputs, outputs, stride=1):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = None
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x):
-        identity = x
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        if self.downsample is not None:
-            identity = self.downsample(x)
-        out += identity
-        return self.relu(out)
 
 
 class Net(nn.Module):
@@ -340,17 +354,51 @@ class OnlyTraining(Block):
         return functional.dropout(out, 0.0, training=self.training)
 
 
+class Remembers(Block):
+    last = None
+
+    def forward(self, x):
+        self.last = x
+        return super().forward(x)
+
+
+class Collects(Block):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(x)
+        return super().forward(x)
+
+
+class Counts(Block):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count += 1
+        return super().forward(x)
+
+
 @pytest.mark.parametrize("block,reason", (
     (DataDependent, "cannot be traced"), (Masked, "makes tensors of its own"), (Twice, "calls it 2 times"),
-    (OnlyTraining, "differs between training and evaluation")), ids=lambda p: getattr(p, "__name__", None))
+    (OnlyTraining, "differs between training and evaluation"), (Remembers, "changes the module"), (Collects, "changes the module"),
+    (Counts, "changes the module")), ids=lambda p: getattr(p, "__name__", None))
 def test_what_cannot_be_fused_is_named_and_still_right(block, reason):
     model = net(block=block)
     before = copy.deepcopy(model)
     _, fused, not_fused = fuse(model)
     assert reason in not_fused["layer1.0.bn2"]
     assert fused["layer1.0.bn2"] == "norm" and fused["bn1"] == "norm + ReLU"
+    ours, theirs = model.layer1[0], before.layer1[0]
+    assert vars(ours).keys() == vars(theirs).keys()
     x = tensor(4, 3, 16, 16)
     torch.testing.assert_close(model(x), before(x), atol=1e-4, rtol=1e-4)
+    assert len(getattr(ours, "seen", [])) == len(getattr(theirs, "seen", []))
+    assert getattr(ours, "count", 0) == getattr(theirs, "count", 0)
+    assert type(getattr(ours, "last", None)) is type(getattr(theirs, "last", None))
 
 
 def test_norms_that_are_not_ours_to_take_are_left():
@@ -394,6 +442,56 @@ def test_an_addition_in_place_keeps_what_others_see():
     torch.testing.assert_close(model(x), before(x), atol=1e-5, rtol=1e-5)
 
 
+class WrittenBetween(nn.Module):
+    """What the norm or the addition reads is written to before the ReLU."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.bn, self.what = nn.BatchNorm2d(4), what
+
+    def forward(self, x):
+        x = x * 1
+        addend = x * 2
+        y = self.bn(x)
+        if self.what == "input":
+            x.mul_(3)
+            return functional.relu(y) + x
+        if self.what == "input before the addition":
+            x.mul_(3)
+            return functional.relu(y + addend) + x
+        y = y + addend
+        addend.mul_(5)
+        return functional.relu(y) + addend
+
+
+@pytest.mark.parametrize("what", ("input", "input before the addition", "addend"))
+def test_what_is_written_in_place_is_read_where_it_was(what):
+    model = WrittenBetween(what)
+    before = copy.deepcopy(model)
+    fuse(model)
+    x = tensor(4, 4, 5, 5)
+    torch.testing.assert_close(model(x), before(x), atol=1e-5, rtol=1e-5)
+
+
+def test_an_addition_in_place_to_an_argument_is_seen_by_the_caller():
+    class IntoArgument(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bn = nn.BatchNorm2d(4)
+
+        def forward(self, x, total):
+            total += self.bn(x)
+            return functional.relu(total)
+
+    model = IntoArgument()
+    before = copy.deepcopy(model)
+    fuse(model)
+    totals = [tensor(4, 4, 5, 5, seed=3) for _ in range(2)]
+    x = tensor(4, 4, 5, 5)
+    torch.testing.assert_close(model(x, totals[0]), before(x, totals[1]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*totals, atol=1e-5, rtol=1e-5)
+
+
 def test_torch_compile_takes_a_fused_model_in_one_graph():
     model = fuse(net()).model
     eager = copy.deepcopy(model)
@@ -415,6 +513,27 @@ def test_fold_takes_the_norms_out():
         left = [name for name, m in folded.named_modules() if isinstance(m, nn.BatchNorm2d)]
         assert left == ["head.0"]  # follows no convolution
         assert any(isinstance(m, nn.BatchNorm2d) for m in model.layer1.modules())
+
+
+def test_fold_keeps_what_is_called_by_name_or_added_twice():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+            self.conv2, self.bn2 = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            x = self.bn1(input=self.conv1(x)) + x.mean()
+            x = self.conv2(x)
+            return functional.relu(self.bn2(x) + x)
+
+    for fused in (False, True):
+        model = Odd()
+        model(tensor(4, 3, 5, 5, mean=1.0))
+        if fused:
+            fuse(model)
+        x = tensor(4, 3, 5, 5, seed=2)
+        torch.testing.assert_close(fold(model)(x), model.eval()(x), atol=1e-5, rtol=1e-5)
 
 
 def test_threads_give_the_same_bits():

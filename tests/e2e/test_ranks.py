@@ -6,9 +6,13 @@ does about twice the others' work is late on any machine.
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
+import re
+import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -125,6 +129,41 @@ def test_below_torchrun_rank_0_speaks_for_all(flatout, job_python, tmp_path):
     assert [r["own_ms"] for r in again["ranks"]] == [r["own_ms"] for r in found["ranks"]]
     assert json.loads((tmp_path / "job" / "findings.json").read_text()) == again
     assert 'id="ranks"' in (tmp_path / "job" / "report.html").read_text()
+    # And again from what was merged, and from rank 0's own folder: the report of all ranks.
+    for folder in (tmp_path / "job", first, tmp_path / "flatout-runs" / "latest"):
+        reported = report(flatout, folder)
+        assert reported["verdict"] == found["verdict"], folder
+        assert [r["own_ms"] for r in reported["ranks"]] == [r["own_ms"] for r in found["ranks"]], folder
+    assert "ranks" not in report(flatout, second), "another rank speaks for itself"
+    # One trace with the steps of both, which meet in their collectives: no rank is a step ahead.
+    steps = steps_in_trace(tmp_path / "job" / "trace.json.gz")
+    assert set(steps) == {0, 1}
+    common = sorted(set(steps[0]) & set(steps[1]))
+    assert len(common) > 100
+    assert all(steps[0][n][0] < steps[1][n][1] and steps[1][n][0] < steps[0][n][1] for n in common)
+
+
+def report(flatout: str, folder: Path) -> dict:
+    done = subprocess.run([flatout, "report", str(folder), "--format", "json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def steps_in_trace(path: Path) -> dict[int, dict[int, tuple[float, float]]]:
+    """For each rank its steps by number: when they began and ended, in milliseconds."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    ranks = {}
+    for event in events:
+        match = re.fullmatch(r"rank (\d+): Steps", str(event.get("args", {}).get("name", "")))
+        if event["ph"] == "M" and match:
+            ranks[event["pid"]] = int(match[1])
+    out: dict[int, dict[int, tuple[float, float]]] = {}
+    for event in events:
+        match = re.fullmatch(r"step (\d+)", event.get("name", ""))
+        if event["ph"] == "X" and match and event["pid"] in ranks:
+            begin = event["ts"] / 1e3
+            out.setdefault(ranks[event["pid"]], {})[int(match[1])] = (begin, begin + event["dur"] / 1e3)
+    return out
 
 
 def test_around_torchrun_all_ranks_are_in_one_recording(flatout, job_python, tmp_path):
@@ -134,6 +173,112 @@ def test_around_torchrun_all_ranks_are_in_one_recording(flatout, job_python, tmp
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
     assert [r["rank"] for r in found["ranks"]] == [0, 1]
     assert [r["steps"] for r in found["ranks"]] == [120, 120]
+
+
+# ---- machines without a common folder ----
+
+
+class Hosts:
+    """Where two ranks run: folders of their own, and as root network namespaces with names of their own, joined by a cable."""
+
+    def __init__(self, folder: Path, apart: bool):
+        self.folders = [folder / "node0", folder / "node1"]
+        for path in self.folders:
+            path.mkdir()
+        self.address, self.prefixes, self.extra = "127.0.0.1", [[], []], {}
+        self.spaces: list[str] = []
+        if not apart:
+            return
+        name = f"fo{os.getpid() % 100000}"
+        for command in ([["ip", "netns", "add", f"{name}n{i}"] for i in (0, 1)]
+                        + [["ip", "link", "add", f"{name}v0", "netns", f"{name}n0", "type", "veth", "peer", f"{name}v1", "netns", f"{name}n1"]]
+                        + [["ip", "-n", f"{name}n{i}", *words] for i in (0, 1) for words in
+                           (["addr", "add", f"10.213.77.{i + 1}/24", "dev", f"{name}v{i}"], ["link", "set", f"{name}v{i}", "up"], ["link", "set", "lo", "up"])]):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if command[1] == "netns" and done.returncode == 0:
+                self.spaces.append(command[3])
+            if done.returncode != 0:
+                self.close()
+                pytest.skip(f"lacks network namespaces: {' '.join(command)}: {done.stderr.strip()}")
+        self.address = "10.213.77.1"
+        self.prefixes = [["ip", "netns", "exec", f"{name}n{i}", "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"node{i}"] for i in (0, 1)]
+        self.extra = [{"GLOO_SOCKET_IFNAME": f"{name}v{i}"} for i in (0, 1)]
+
+    def start(self, rank: int, command: list[str], **env: str) -> subprocess.Popen:
+        extra = self.extra[rank] if self.extra else {}
+        own = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": self.address}
+        return subprocess.Popen([*self.prefixes[rank], *command], cwd=self.folders[rank], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env={**ENVIRONMENT, **own, **extra, **env})
+
+    def close(self) -> None:
+        for space in self.spaces:
+            subprocess.run(["ip", "netns", "del", space], capture_output=True)
+
+
+@pytest.fixture(params=["folders", "machines"])
+def hosts(request, tmp_path):
+    apart = request.param == "machines"
+    if apart and (os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None):
+        pytest.skip("lacks root, ip (iproute2) or unshare: no network namespaces")
+    made = Hosts(tmp_path, apart)
+    yield made
+    made.close()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def run_folders(host: Path) -> dict[int, Path]:
+    """The run folders that lie on a host, by rank."""
+    found = [p for p in (host / "flatout-runs").iterdir() if p.is_dir() and not p.is_symlink()]
+    return {json.loads((p / "rank.json").read_text())["rank"]: p for p in found}
+
+
+def test_ranks_that_see_no_common_folder_meet_over_tcp(flatout, job_python, hosts):
+    command = [flatout, "run", "--", job_python, str(JOB), "--cause", "decode"]
+    env = {"MASTER_PORT": str(free_port()), "FLATOUT_MEET": f"{hosts.address}:{free_port()}", "FLATOUT_MEET_TOKEN": "abcdefgh-0123456789"}
+    ranks = [hosts.start(rank, command, **env) for rank in (0, 1)]
+    said = [rank.communicate(timeout=300)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert list(run_folders(hosts.folders[1])) == [1]
+    here = run_folders(hosts.folders[0])
+    assert set(here) == {0, 1}, said
+    for name in ("events.bin", "series.bin", "rank.json"):
+        assert (here[1] / name).read_bytes() == (run_folders(hosts.folders[1])[1] / name).read_bytes()
+    found = json.loads((here[0] / "findings.json").read_text())
+    assert [r["rank"] for r in found["ranks"]] == [0, 1]
+    assert said[0].count("report.html") == 1 and "report.html" not in said[1]
+    skip_if_disturbed(found)
+    assert straggler(found)["title"].startswith("Rank 1 holds up the others")
+    if hosts.extra:
+        assert [r["host"] for r in found["ranks"]] == ["node0", "node1"]
+        # One machine's clock under two names: what aligns them by their collectives finds hardly anything.
+        assert abs(found["ranks"][1]["clock_ms"]) < found["job"]["step_ms"]
+
+
+def test_a_rank_with_another_token_is_left_out_and_goes_on(flatout, tmp_path):
+    nodes = [tmp_path / "node0", tmp_path / "node1"]
+    meet = f"127.0.0.1:{free_port()}"
+    jobs = []
+    for rank, (node, token) in enumerate(zip(nodes, ("abcdefgh-0123456789", "another-token-123456"))):
+        node.mkdir()
+        env = {**ENVIRONMENT, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "FLATOUT_MEET_TOKEN": token}
+        jobs.append(subprocess.Popen([flatout, "run", "--meet", meet, "--", "sh", "-c", f"sleep {2 - rank}; exit {7 * rank}"], cwd=node, env=env,
+                                     stderr=subprocess.PIPE, text=True))
+    said = [job.communicate(timeout=60)[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 7]
+    assert "did not take the recording" in said[1] and str(nodes[1]) in said[1]
+    assert list(run_folders(nodes[0])) == [0]
+
+
+def test_a_meeting_needs_a_place_and_a_token(flatout, tmp_path):
+    env = {**ENVIRONMENT, "RANK": "0", "WORLD_SIZE": "2"}
+    for words, told in ((["--meet", "nowhere"], "HOST:PORT"), (["--meet", "127.0.0.1:1"], "FLATOUT_MEET_TOKEN")):
+        done = subprocess.run([flatout, "run", *words, "--", "true"], capture_output=True, text=True, cwd=tmp_path, env=env)
+        assert done.returncode == 2 and told in done.stderr, done.stderr
 
 
 # ---- flatout merge ----

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -200,7 +203,7 @@ def test_metrics_are_what_the_peers_parsers_take(serve, live):
         assert "flatout_step_seconds" in names
         checked.append("prometheus_client")
     if not checked:
-        pytest.skip("lacks promtool (package prometheus) and prometheus_client")
+        pytest.skip("lacks promtool (package prometheus) and prometheus-client")
 
 
 def test_nothing_but_runs_can_be_read(serve, runs, tmp_path):
@@ -284,6 +287,66 @@ def test_listens_on_loopback_unless_told_and_never_elsewhere_without_a_token(fla
     assert server.status("/runs.json", Authorization="Bearer wrong-0123456789") == 401
     assert server.status("/runs.json", Authorization=f"Bearer {TOKEN}", Host="gpu-node:8610") == 200
     assert server.status("/healthz") == 200
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> tuple[Path, Path]:
+    """A certificate for localhost and its key, made by openssl."""
+    if shutil.which("openssl") is None:
+        pytest.skip("lacks openssl: install the package openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", cert],
+                   check=True, capture_output=True)
+    return cert, key
+
+
+def test_over_tls_pages_metrics_and_events_are_answered(serve, live, certificate, tmp_path):
+    cert, key = certificate
+    folder, job = live
+    wait_for(lambda: (folder / "20250103-live" / "series.bin").exists(), "the run folder")
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    server = serve(folder, "--tls-cert", cert, "--tls-key", key, "--token-file", token)
+    assert server.told["url"] == f"https://127.0.0.1:{server.port}/"
+    trusting = ssl.create_default_context(cafile=str(cert))
+
+    def ask(path: str, **headers: str):
+        url = f"https://localhost:{server.port}{path}"
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE, context=trusting)
+
+    assert ask("/healthz").read() == b"ok\n"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        ask("/metrics")
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    wait_for(lambda: metric(ask("/metrics", **bearer).read().decode(), "flatout_steps_total"), "steps")
+    with ask("/run/20250103-live/events", **bearer) as events:
+        seen = [int(re.search(rb'"revision":(\d+)', line).group(1)) for line in (events.readline() for _ in range(12)) if b"revision" in line]
+        assert len(seen) >= 2 and seen == sorted(seen)
+    # The cookie goes over encrypted connections only.
+    connection = http.client.HTTPSConnection("localhost", server.port, timeout=PATIENCE, context=trusting)
+    connection.request("GET", f"/?token={TOKEN}")
+    assert "; Secure" in connection.getresponse().getheader("Set-Cookie")
+    connection.close()
+    # Whoever does not know the certificate, or speaks no TLS, or none that is new enough, gets nothing.
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(f"https://localhost:{server.port}/healthz", timeout=PATIENCE, context=ssl.create_default_context())
+    assert b"200" not in server.raw("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    old = subprocess.run(["openssl", "s_client", "-connect", f"localhost:{server.port}", "-tls1_1"], input=b"", capture_output=True, timeout=PATIENCE)
+    assert old.returncode != 0 and b"Cipher is (NONE)" in old.stdout
+
+
+def test_tls_needs_a_pair_of_files(flatout, runs, certificate, tmp_path):
+    cert, key = certificate
+    (tmp_path / "other.pem").write_text("no PEM at all\n")
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", tmp_path / "stranger.pem"], check=True, capture_output=True)
+    for words, code, told in ((["--tls-cert", cert], 2, "--tls-key"), (["--tls-key", key], 2, "--tls-cert"),
+                              (["--tls-cert", cert, "--tls-key", tmp_path / "none"], 1, "none"),
+                              (["--tls-cert", tmp_path / "other.pem", "--tls-key", key], 1, "other.pem"),
+                              (["--tls-cert", cert, "--tls-key", tmp_path / "stranger.pem"], 2, "no pair")):
+        done = subprocess.run([flatout, "serve", str(runs), "--port", "0", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == code and told in done.stderr, (words, done.stderr)
 
 
 def test_another_name_for_this_machine_is_no_way_in(serve, runs):
@@ -382,9 +445,11 @@ def test_a_run_of_several_ranks_is_one_group(page, serve, runs, tmp_path):
     server = serve(folder)
     page.goto(server.url + "/")
     page.wait_for_selector("tr.ranks")
+    # The folders are read one after the other; the page shows each as soon as it is known.
+    until(page, "document.querySelector('tr.ranks').textContent.includes('3 ranks')")
     until(page, "document.querySelector('tr.ranks').textContent.includes('slowest: rank 1')")
     text = page.locator("tr.ranks").inner_text()
-    assert "3 ranks" in text and "slurm-77" in text and HOSTILE in text
+    assert "slurm-77" in text and HOSTILE in text
     assert page.locator("#rows tr.rank").count() == 3
     until(page, "document.querySelectorAll('#history .history rect').length === 2")
     assert page.locator("#rows .slowest").count() == 1
@@ -483,8 +548,98 @@ def test_the_examples_ask_for_metrics_that_there_are():
     subprocess.run(["bash", "-n", str(root / "examples/slurm.sbatch")], check=True)
 
 
-def test_the_kubernetes_example_is_well_formed():
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install pyyaml")
+def test_the_dashboard_is_one_that_grafana_can_load():
+    """What Grafana refuses or draws wrongly: ids and places that clash, sources and variables that are not there."""
+    board = json.loads((Path(__file__).resolve().parents[2] / "examples/grafana.json").read_text())
+    variables = {v["name"] for v in board["templating"]["list"]}
+    ids = [p["id"] for p in board["panels"]]
+    assert len(set(ids)) == len(ids) and all(isinstance(i, int) for i in ids)
+    assert isinstance(board["schemaVersion"], int) and len(board["uid"]) <= 40
+    taken = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        assert cells and not cells & taken, panel["title"]
+        taken |= cells
+        refs = [t["refId"] for t in panel["targets"]]
+        assert refs and len(set(refs)) == len(refs), panel["title"]
+        for source in [panel["datasource"], *(t["datasource"] for t in panel["targets"])]:
+            assert source == {"type": "prometheus", "uid": "${source}"}, panel["title"]
+        for target in panel["targets"]:
+            assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables | {"__rate_interval"}, panel["title"]
+
+
+def test_a_real_prometheus_scrapes_the_server_and_answers_the_dashboard(serve, live, tmp_path):
+    if shutil.which("prometheus") is None:
+        pytest.skip("lacks prometheus: install the package prometheus")
+    yaml = pytest.importorskip("yaml", reason="lacks PyYAML: pip install pyyaml")
     root = Path(__file__).resolve().parents[2]
-    kinds = [d["kind"] for d in yaml.safe_load_all((root / "examples/kubernetes.yaml").read_text())]
-    assert kinds == ["Secret", "Service", "Job"]
+    folder, _ = live
+    wait_for(lambda: (folder / "20250103-live" / "series.bin").exists(), "the run folder")
+    server = serve(folder)
+    wait_for(lambda: metric(server.get("/metrics"), "flatout_step_part_seconds_total"), "steps")
+    # The configuration is the documentation's.
+    text = (root / "docs/serve.md").read_text().split("    scrape_configs:\n")[1].split("\n\n")[0]
+    config = yaml.safe_load("scrape_configs:\n" + "\n".join(line[4:] for line in text.splitlines()))
+    job = config["scrape_configs"][0]
+    del job["authorization"]
+    job["static_configs"][0]["targets"] = [f"127.0.0.1:{server.port}"]
+    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    prometheus = subprocess.Popen(["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+                                   f"--web.listen-address=127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def query(expression: str) -> list:
+        words = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{words}", timeout=PATIENCE) as answer:
+            return json.loads(answer.read())["data"]["result"]
+
+    def answered(expression: str):
+        try:
+            return query(expression)
+        except OSError:
+            return None
+
+    try:
+        wait_for(lambda: answered("rate(flatout_steps_total[10s]) > 0"), "two scrapes")
+        assert query("up")[0]["value"][1] == "1"
+        board = json.loads((root / "examples/grafana.json").read_text())
+        empty = []
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                expression = target["expr"].replace("$__rate_interval", "10s").replace("$run", ".*").replace("$group", ".*")
+                if not query(expression):  # an error of the expression is an HTTP error
+                    empty.append(panel["title"])
+        # No GPU here, and no cause in this run.
+        assert all(re.search("GPU|[Gg]ain|[Ff]inding|[Cc]ause|throttle", title) for title in empty), empty
+        for expression in re.findall(r"\n    (?:rate\(|max by)(?:.|\n)*?(?=\n    #|\n\n)", (root / "docs/serve.md").read_text()):
+            assert query(" ".join(expression.replace("5m", "10s").split())), expression
+    finally:
+        prometheus.terminate()
+        prometheus.wait(PATIENCE)
+
+
+def test_the_kubernetes_example_is_well_formed():
+    yaml = pytest.importorskip("yaml", reason="lacks PyYAML: pip install pyyaml")
+    root = Path(__file__).resolve().parents[2]
+    documents = {d["kind"]: d for d in yaml.safe_load_all((root / "examples/kubernetes.yaml").read_text())}
+    assert list(documents) == ["Secret", "Service", "Job"]
+    pod = documents["Job"]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    # What refers to something refers to something that is there.
+    volumes = {v["name"]: v for v in pod["volumes"]}
+    assert {m["name"] for m in container["volumeMounts"]} == set(volumes)
+    assert volumes["token"]["secret"]["secretName"] == documents["Secret"]["metadata"]["name"]
+    assert pod["subdomain"] == documents["Service"]["metadata"]["name"]
+    assert documents["Service"]["spec"]["selector"]["job-name"] == documents["Job"]["metadata"]["name"]
+    named = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert container["livenessProbe"]["httpGet"]["port"] in named
+    annotations = documents["Job"]["spec"]["template"]["metadata"]["annotations"]
+    assert int(annotations["prometheus.io/port"]) in named.values()
+    world = next(e["value"] for e in container["env"] if e["name"] == "WORLD_SIZE")
+    assert int(world) == documents["Job"]["spec"]["completions"] == documents["Job"]["spec"]["parallelism"]
+    subprocess.run(["sh", "-n", "-c", container["command"][2]], check=True)

@@ -30,9 +30,43 @@ HOSTILE = (
 )
 
 
+# A C program: works in one function while its other thread waits in another.
+NATIVE = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+volatile double sink;
+__attribute__((noinline)) double hot_spot(double x) {
+  for (int i = 0; i < 1000000; i++) x = x * 1.0000001 + 1e-9;
+  return x;
+}
+__attribute__((noinline)) void *wait_here(void *arg) {
+  for (;;) pause();
+  return arg;
+}
+int main(void) {
+  pthread_t thread;
+  pthread_create(&thread, 0, wait_here, 0);
+  puts("ready");
+  fflush(stdout);
+  for (;;) sink = hot_spot(sink);
+}
+"""
+WRITES = (
+    "import os, sys\nfd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o600)\nprint('ready', flush=True)\n"
+    "while True:\n    os.pwrite(fd, b'x' * (1 << 20), 0)\n    os.fsync(fd)\n"
+)
+
+
 @contextlib.contextmanager
 def process(code, *arguments, ready=False):
-    child = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+    with running([sys.executable, "-c", code, *arguments], ready) as child:
+        yield child
+
+
+@contextlib.contextmanager
+def running(command, ready=False):
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         if ready:
             assert child.stdout.readline() == "ready\n"
@@ -115,6 +149,85 @@ def test_every_process_is_on_a_plain_screen(flatout):
     assert child.pid in shown
     assert before & after <= shown
     assert "\x1b" not in out
+
+
+# What two programs measure over the same five seconds differs by what lies between their starts: on a busy machine some rounds
+# differ by more, but a wrong figure differs in all.
+ROUNDS, SECONDS, WITHIN = 8, 5, 0.02
+
+
+def same_in_some_round(measure):
+    """measure() gives {figure: (ours, the peer's)}; all of them within 2 % in one of some rounds."""
+    seen = []
+    for _ in range(ROUNDS):
+        seen.append(measure())
+        if all(ours == pytest.approx(theirs, rel=WITHIN) for ours, theirs in seen[-1].values()):
+            return
+    raise AssertionError(seen)
+
+
+def beside(flatout, command):
+    """What flatout top saw, and what the command printed over the same time."""
+    peer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "LC_ALL": "C", "S_TIME_FORMAT": "ISO"})
+    ours = top_json(flatout, "--delay", str(SECONDS))
+    return ours, peer.communicate(timeout=PATIENCE_S)[0]
+
+
+def test_disks_are_as_iostat_has_them(flatout, tmp_path):
+    if shutil.which("iostat") is None:
+        pytest.skip("no iostat: install the package sysstat")
+
+    def measure():
+        ours, text = beside(flatout, ["iostat", "-d", "-x", "-y", "-o", "JSON", str(SECONDS), "1"])
+        theirs = {d["disk_device"]: d for d in json.loads(text)["sysstat"]["hosts"][0]["statistics"][0]["disk"]}
+        disk = max(ours["disks"], key=lambda d: d["write_bytes_per_s"], default=None)
+        if disk is None or disk["write_bytes_per_s"] < 100e3:
+            pytest.skip("no disk to be seen here that writes reach")
+        peer = theirs[disk["name"]]
+        requests = [(peer[f"{kind}/s"], peer[f"{kind}_await"]) for kind in "rw"]
+        return {
+            "busy": (disk["busy_ratio"], peer["util"] / 100),
+            "written": (disk["write_bytes_per_s"], peer["wkB/s"] * 1024),
+            "requests": (disk["requests_per_s"], sum(n for n, _ in requests)),
+            "latency": (disk["latency_s"], sum(n * ms for n, ms in requests) / sum(n for n, _ in requests) / 1e3),
+        }
+
+    with process(WRITES, str(tmp_path / "written"), ready=True):
+        same_in_some_round(measure)
+
+
+def test_processes_are_as_pidstat_has_them(flatout, tmp_path):
+    if shutil.which("pidstat") is None:
+        pytest.skip("no pidstat: install the package sysstat")
+    with process(SPIN) as spins, process(WRITES, str(tmp_path / "written"), ready=True) as writes:
+
+        def measure():
+            ours, text = beside(flatout, ["pidstat", "-h", "-u", "-r", "-d", "-p", f"{spins.pid},{writes.pid}", str(SECONDS), "1"])
+            heading = next(line for line in text.splitlines() if line.startswith("#")).lstrip("# ").split()
+            rows = [dict(zip(heading, line.split())) for line in text.splitlines() if line and line[0].isdigit()]
+            peer = {int(row["PID"]): row for row in rows}
+            spin, write = find(ours, spins.pid), find(ours, writes.pid)
+            out = {
+                "cpu": (spin["cpu_ratio"], float(peer[spins.pid]["%CPU"]) / 100),
+                "memory": (spin["rss_bytes"], int(peer[spins.pid]["RSS"]) * 1024),
+            }
+            if float(peer[writes.pid]["kB_wr/s"]) > 100:  # else what it writes reaches no disk
+                out["written"] = (write["write_bytes_per_s"], float(peer[writes.pid]["kB_wr/s"]) * 1024)
+            return out
+
+        same_in_some_round(measure)
+
+
+def test_a_process_and_the_disk_that_it_writes_to(flatout, tmp_path):
+    device = os.stat(tmp_path).st_dev
+    link = pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    if not link.exists():
+        pytest.skip("lacks a file system that lies on one disk")
+    path = link.resolve()
+    disk = path.parent.name if (path / "partition").exists() else path.name
+    with process(WRITES, str(tmp_path / "written"), ready=True) as child:
+        seen = wait_for(lambda: find(top_json(flatout, "--delay", "1"), child.pid)["disk"], "its disk")
+    assert seen == disk
 
 
 def processes():
@@ -246,6 +359,37 @@ def test_resize_tree_and_help_in_tmux(tmux):
         screen.wait("PAUSED")
 
 
+def click(screen, pattern):
+    """A click, as an xterm sends it, on what the pattern finds on the screen."""
+    screen.wait(pattern)
+    for y, line in enumerate(screen.screen().split("\n")):
+        if found := re.search(pattern, line):
+            for end in "Mm":  # pressed, released
+                screen.text(f"\x1b[<0;{found.start() + 1};{y + 1}{end}")
+            return
+    raise AssertionError(f"{pattern} has gone")
+
+
+def test_the_mouse_folds_sorts_and_chooses(tmux):
+    with process(HOLD, ready=True) as child:
+        screen = tmux(env={"TERM": "xterm-256color"})
+        screen.wait(r"^CPU .*\n +0\[")
+        click(screen, r"^CPU")
+        screen.wait(r"^CPU .*\nMem ")
+        click(screen, r"^CPU")
+        screen.wait(r"^CPU .*\n +0\[")
+        click(screen, r"PID(?= USER)")
+        screen.wait(r"Command\n +1 ")  # by number
+        click(screen, r"F5")
+        screen.wait("├─|└─")
+        screen.text("\x1b[<65;5;20M")  # the wheel
+        screen.wait("F1Help")
+        screen.text(str(child.pid))
+        click(screen, rf"(?<=^ ){child.pid}|^ *{child.pid}")
+        screen.keys("l")
+        screen.wait(rf"pid {child.pid}  Tab")
+
+
 def test_python_functions_of_the_process_at_the_cursor(tmux):
     with process(SPIN) as child:
         screen = tmux()
@@ -262,6 +406,53 @@ def test_python_functions_of_the_process_at_the_cursor(tmux):
         screen.keys("Tab")
         screen.keys("Tab")
         screen.wait("Max cpu time")
+
+
+def test_native_functions_of_the_process_at_the_cursor(tmux, tmp_path):
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "program.c").write_text(NATIVE)
+    subprocess.run(["cc", "-O1", "-pthread", "-o", "program", "program.c"], check=True, cwd=tmp_path)
+
+    def shares(screen, function):
+        return [float(x) for x in screen.wait(rf"^ *(\S+) +(\S+) +(\S+) +\S+ +\S+ +{function} \(").groups()]
+
+    with running([str(tmp_path / "program")], ready=True) as child:
+        screen = tmux(str(child.pid))
+        screen.wait(rf"^ *{child.pid} ")
+        screen.keys("b")
+        found = screen.wait("cannot sample|may not be read|hot_spot")
+        if found.group(0) != "hot_spot":
+            pytest.skip("lacks the right to sample running code, or to read stacks")
+        # 100 is one thread all of the time; of each what it does, and not what the other does.
+        # The first interval began before the first sample.
+        wait_for(lambda: shares(screen, "hot_spot")[0] > 50, "most of a thread's time")
+        own, waiting, total = shares(screen, "hot_spot")
+        assert waiting == 0 and total >= own
+        wait_for(lambda: shares(screen, "wait_here")[2] > 50, "most of the other's")
+        assert shares(screen, "wait_here")[0] == 0
+        screen.wait("2 of 2 threads")
+        screen.keys("Escape")
+        screen.wait_gone("hot_spot")
+
+
+def test_the_share_of_a_session_is_set_in_tmux(tmux):
+    code = "import os\nos.setsid()\n" + HOLD
+    with process(code, ready=True) as child:
+        group = pathlib.Path(f"/proc/{child.pid}/autogroup")
+        if not group.exists() or not group.read_text():
+            pytest.skip("lacks autogroups (kernel.sched_autogroup_enabled)")
+        screen = tmux(str(child.pid))
+        screen.wait(rf"^ *{child.pid} ")
+        screen.keys("g")
+        screen.wait("only what others leave")
+        screen.keys("End", "Enter")
+        screen.wait(rf"Set nice 19 for the whole session of {child.pid} python\S*\? y/n")
+        assert group.read_text().endswith("nice 0\n")
+        screen.keys("y")
+        wait_for(lambda: group.read_text().endswith("nice 19\n"), "the new share")
+        screen.keys("Enter", "Tab", "Tab", "Tab", "Tab")
+        screen.wait(r"autogroup /autogroup-\d+ nice 19")
 
 
 def test_what_was_seen_becomes_a_run_folder(flatout, tmux, tmp_path):
@@ -378,6 +569,41 @@ def test_no_colours_where_nobody_wants_them(raw):
     sober = raw(TERM="vt100")
     sober.wait(b"Help")
     assert not colour.search(sober.out)
+
+
+# How the three kinds of dichromats see linear RGB: Machado, Oliveira, Fernandes (2009), "A Physiologically-based Model for Simulation of
+# Color Vision Deficiency", severity 1.0.
+DICHROMATS = {
+    "none": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+
+
+def lab(index, seen):
+    """CIE L*a*b* of one of xterm's 256 colours (16 to 231: a cube of six levels) as somebody sees it."""
+    level = [0, 95, 135, 175, 215, 255]
+    n = index - 16
+    linear = [((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10 else c / 255 / 12.92 for c in (level[n // 36], level[n // 6 % 6], level[n % 6])]
+    r, g, b = (min(1, max(0, sum(m * c for m, c in zip(row, linear)))) for row in seen)
+    xyz = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505, 0.2126 * r + 0.7152 * g + 0.0722 * b, (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089
+    x, y, z = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def test_the_colours_of_a_bar_are_told_apart_by_the_colour_blind(raw):
+    with process(SPIN):
+        terminal = raw(width=120)
+        terminal.wait(b"Help")
+        wait_for(lambda: terminal.pump() or terminal.out.count(b"Command") > 0, "a frame")
+    used = {int(n) for n in re.findall(rb"38;5;(\d+)", terminal.out) if 16 <= int(n) < 232}
+    assert len(used) >= 3, "user, system, cache at least"
+    for who, seen in DICHROMATS.items():
+        for a in used:
+            for b in used - {a}:
+                difference = sum((x - y) ** 2 for x, y in zip(lab(a, seen), lab(b, seen))) ** 0.5
+                assert difference > 10, (who, a, b)  # 2.3 is what can just be seen
 
 
 def test_a_terminal_that_cannot_be_drawn_on_is_told(raw):

@@ -3,7 +3,10 @@
 import gzip
 import json
 import os
+import re
+import sqlite3
 import subprocess
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -230,3 +233,343 @@ def test_names_in_a_trace_cannot_run_as_code(flatout, browser, tmp_path):
 
 def test_a_page_needs_a_name(flatout):
     assert "no output is named" in run(flatout, "report", OWN / "torch_cpu/torch_cpu_python_bound.json.gz", code=2)
+
+
+# ---- causes that are built into a trace, and what only looks like them ----
+
+
+class Job:
+    """A training thread, its launches and a device, as PyTorch's profiler would have seen them; times in microseconds."""
+
+    def __init__(self) -> None:
+        self.events: list[dict] = []
+        self.now = 0.0
+        self.streams: dict[int, float] = {}
+        self.correlation = 0
+
+    def slice(self, category: str, name: str, begin: float, end: float, pid: int = 1, tid: int = 1, **args) -> None:
+        self.events.append({"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": round(begin, 3),
+                            "dur": round(end - begin, 3), "args": args})
+
+    def host(self, microseconds: float, name: str = "", category: str = "cpu_op") -> None:
+        if name:
+            self.slice(category, name, self.now, self.now + microseconds)
+        self.now += microseconds
+
+    def launch(self, name: str, length: float, stream: int = 7, host: float = 5, category: str = "kernel", after: float = 0, **args) -> float:
+        self.correlation += 1
+        call = "cudaMemcpyAsync" if category == "gpu_memcpy" else "cudaLaunchKernel"
+        self.slice("cuda_runtime", call, self.now, self.now + host, correlation=self.correlation)
+        begin = max(self.now + 8, self.streams.get(stream, 0) + 1, after)
+        self.streams[stream] = begin + length
+        self.slice(category, name, begin, begin + length, pid=0, tid=stream, device=0, stream=stream, correlation=self.correlation, **args)
+        self.now += host
+        return begin + length
+
+    def wait(self) -> None:
+        end = max([self.now, *self.streams.values()]) + 2
+        self.slice("cuda_runtime", "cudaDeviceSynchronize", self.now, end)
+        self.now = end
+
+    def write(self, path: Path) -> Path:
+        path.write_text(json.dumps({"traceEvents": self.events}))
+        return path
+
+
+def steps_of(path: Path, step, count: int = 12) -> Path:
+    """`step(job)` so many times, each in a ProfilerStep."""
+    job = Job()
+    for k in range(count):
+        begin = job.now
+        step(job)
+        job.slice("user_annotation", f"ProfilerStep#{k}", begin, job.now)
+    return job.write(path)
+
+
+def fine(job: Job) -> None:
+    for _ in range(20):
+        job.host(10, "aten::mm")
+        job.launch("gemm", 200)
+    job.wait()
+
+
+def launches_too_slowly(job: Job) -> None:
+    for _ in range(60):
+        job.host(30, "aten::add")
+        job.launch("tiny", 3)
+    job.wait()
+
+
+def reads_back(job: Job) -> None:
+    for _ in range(10):
+        job.host(10, "aten::mm")
+        job.launch("gemm", 200)
+        job.wait()
+        job.host(1500)
+
+
+def copies_pageable(job: Job) -> None:
+    job.launch("Memcpy HtoD (Pageable -> Device)", 3000, category="gpu_memcpy", bytes=30_000_000)
+    fine(job)
+
+
+def copies_pinned(job: Job) -> None:
+    job.launch("Memcpy HtoD (Pinned -> Device)", 3000, category="gpu_memcpy", bytes=30_000_000)
+    fine(job)
+
+
+def copies_beside(job: Job) -> None:
+    job.launch("Memcpy HtoD (Pinned -> Device)", 3000, stream=20, category="gpu_memcpy", bytes=30_000_000)
+    fine(job)
+
+
+def communicates_after(job: Job) -> None:
+    fine(job)
+    job.launch("ncclDevKernel_AllReduce_Sum_f32", 3000, stream=20)
+    job.wait()
+
+
+def communicates_beside(job: Job) -> None:
+    job.launch("ncclDevKernel_AllReduce_Sum_f32", 3000, stream=20)
+    fine(job)
+
+
+def norms(job: Job) -> None:
+    for _ in range(20):
+        job.launch("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>", 100)
+        job.launch("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", 60)
+        job.launch("void at::native::vectorized_elementwise_kernel<4, at::native::threshold_kernel_impl>", 60)
+        job.launch("gemm", 100)
+    job.wait()
+
+
+def fused_norms(job: Job) -> None:
+    for _ in range(20):
+        job.launch("void fused_batch_norm_add_relu", 20)
+        job.launch("gemm", 300)
+    job.wait()
+
+
+def convolves_on_the_host(job: Job) -> None:
+    for _ in range(20):
+        job.host(10, "aten::mm")
+        job.launch("gemm", 200)
+    job.host(12_000, "aten::mkldnn_convolution")
+
+
+def waits_for_workers(job: Job) -> None:
+    job.host(6000, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation")
+    fine(job)
+
+
+def waits_for_a_batch_while_the_device_works(job: Job) -> None:
+    for _ in range(20):
+        job.launch("gemm", 400)
+    job.host(6000, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation")
+    job.wait()
+
+
+def replays_a_graph(job: Job, recorded: bool) -> None:
+    job.correlation += 1
+    job.slice("cuda_runtime", "cudaGraphLaunch", job.now, job.now + 20, correlation=job.correlation)
+    if recorded:
+        for k in range(5):
+            begin = job.now + 30 + k * 800
+            job.slice("kernel", "in graph", begin, begin + 795, pid=0, tid=7, device=0, stream=7, correlation=job.correlation)
+    else:
+        # Now and then something else runs, which was recorded.
+        job.slice("cuda_runtime", "cudaLaunchKernel", job.now + 21, job.now + 25, correlation=job.correlation + 10_000)
+        for k in range(6):
+            job.slice("kernel", "other", job.now + 40 + k * 20, job.now + 42 + k * 20, pid=0, tid=7, device=0, stream=7,
+                      correlation=job.correlation + 10_000)
+    job.now += 4030
+
+
+@pytest.mark.parametrize("step, verdict", [
+    (fine, "healthy"),
+    (launches_too_slowly, "gpu.launch_bound"),
+    (reads_back, "gpu.sync"),
+    (copies_pageable, "input.h2d_sync"),
+    (copies_pinned, "gpu.no_overlap"),
+    (copies_beside, "healthy"),
+    (communicates_after, "dist.exposed_communication"),
+    (communicates_beside, "healthy"),
+    (norms, "gpu.unfused_norm"),
+    (fused_norms, "healthy"),
+    (convolves_on_the_host, "gpu.wrong_device"),
+    (waits_for_workers, "input.too_few_workers"),
+    (waits_for_a_batch_while_the_device_works, "healthy"),
+    (lambda job: replays_a_graph(job, True), "healthy"),
+    (lambda job: replays_a_graph(job, False), "none"),
+], ids=lambda value: value if isinstance(value, str) else value.__name__)
+def test_a_cause_that_was_built_in_is_found(flatout, tmp_path, step, verdict):
+    found = summary(flatout, steps_of(tmp_path / "trace.json", step))
+    assert found["verdict"] == verdict, found["headline"]
+
+
+def test_an_incomplete_recording_says_so(flatout, tmp_path):
+    file = steps_of(tmp_path / "trace.json", lambda job: replays_a_graph(job, False), count=30)
+    trace = next(iter(summary(flatout, file)["traces"].values()))
+    assert trace["incomplete"] and trace["unrecorded_launches"] == 30
+    assert "left nothing on a device" in run(flatout, "summary", file)
+
+
+def test_who_waits_for_whom_and_why(flatout, tmp_path):
+    files = [tmp_path / f"rank{rank}.json" for rank in range(4)]
+    for rank, file in enumerate(files):
+        rank_trace(file, rank, 1000)
+    found = summary(flatout, *files)
+    assert {(w["rank"], w["for"]) for w in found["waits"]} == {(0, 3), (1, 3), (2, 3)}
+    assert all(w["us"] == pytest.approx(1000, rel=0.15) for w in found["waits"])
+    assert "rank 0 for rank 3" in run(flatout, "summary", *files)
+
+
+def test_the_critical_path_and_what_would_be_left_of_it(flatout, tmp_path):
+    file = steps_of(tmp_path / "trace.json", communicates_after)
+    path = next(iter(summary(flatout, file)["traces"].values()))["critical_path"]
+    assert path["step"].startswith("ProfilerStep#")
+    assert sum(path["parts"].values()) == pytest.approx(path["length_us"], abs=0.01)
+    assert path["parts"]["communication_us"] == pytest.approx(3000)
+    without = next(w for w in path["what_if"] if w["without"] == "communication" and w["kernel"] is None)
+    assert without["saved_us"] == pytest.approx(3000, rel=0.01)
+    # The same job without the collective takes as long as was predicted.
+    path2 = next(iter(summary(flatout, steps_of(tmp_path / "other.json", fine))["traces"].values()))["critical_path"]
+    assert without["length_us"] == pytest.approx(path2["length_us"], rel=0.02)
+
+
+def test_each_unit_of_a_kernels_time_has_an_owner(flatout, tmp_path):
+    def step(job: Job) -> None:
+        for shape, length in (([8, 8], 100), ([64, 64], 400)):
+            begin = job.now
+            job.launch("gemm", length)
+            job.host(10)
+            job.slice("cpu_op", "aten::mm", begin - 1, job.now, **{"Input Dims": [shape, shape]})
+            job.host(5)
+        job.wait()
+
+    file = steps_of(tmp_path / "trace.json", step)
+    device = next(iter(summary(flatout, file)["traces"].values()))["devices"]["0"]
+    assert device["owners"]["operators"][0]["name"] == "aten::mm"
+    assert device["top_kernels"][0]["operator"] == "aten::mm"
+    by_shape = json.loads(run(flatout, "summary", "--shapes", "--json", file))
+    owners = next(iter(by_shape["traces"].values()))["devices"]["0"]["owners"]["operators"]
+    assert {o["name"]: o["device_us"] for o in owners} == {"aten::mm [[64, 64], [64, 64]]": 4800, "aten::mm [[8, 8], [8, 8]]": 1200}
+
+
+# ---- Nsight Systems ----
+
+
+def as_nsight(events: list[dict], path: Path) -> Path:
+    """The same recording as Nsight Systems' export has it; times since the trace's begin, in whole nanoseconds."""
+    db = sqlite3.connect(path)
+    db.executescript("""
+        CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER, streamId INTEGER,
+          correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, shortName INTEGER);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER,
+          globalPid INTEGER, bytes INTEGER, copyKind INTEGER, srcKind INTEGER, dstKind INTEGER);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER,
+          globalPid INTEGER, bytes INTEGER, memKind INTEGER);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER);
+        CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);
+    """)
+    names: dict[str, int] = {}
+    process = 7 << 24
+
+    def name_id(name: str) -> int:
+        if name not in names:
+            names[name] = len(names) + 1
+            db.execute("INSERT INTO StringIds VALUES (?, ?)", (names[name], name))
+        return names[name]
+
+    def whole(text) -> int:
+        return int((Decimal(str(text)) * 1000).to_integral_value())
+
+    copies = {"HtoD": 1, "DtoH": 2, "DtoD": 8}
+    kinds = {"Pageable": 0, "Pinned": 1, "Device": 2}
+    for e in events:
+        if e.get("ph") != "X":
+            continue
+        begin, args = whole(e["ts"]), e.get("args", {})
+        end = begin + whole(e.get("dur", 0))
+        device = (args.get("device", 0), args.get("stream", 0), args.get("correlation", 0))
+        category = e.get("cat")
+        if category == "kernel":
+            db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,1,?,?,?,?,?)", (begin, end, *device, process, name_id(e["name"]), name_id("k")))
+        elif category == "gpu_memcpy":
+            way, source, target = re.fullmatch(r"Memcpy (\w+) \((\w+) -> (\w+)\)", e["name"]).groups()
+            db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,?,?,?,?,?,?,?,?)",
+                       (begin, end, *device, process, args.get("bytes"), copies[way], kinds[source], kinds[target]))
+        elif category == "gpu_memset":
+            db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?,?,?,?,?,?,?,2)", (begin, end, *device, process, args.get("bytes")))
+        elif category in ("cuda_runtime", "cuda_driver"):
+            db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?)",
+                       (begin, end, process + int(e["tid"]) % (1 << 24), args.get("correlation", 0), name_id(e["name"] + "_v7000")))
+        elif category == "user_annotation":
+            db.execute("INSERT INTO NVTX_EVENTS VALUES (?,?,59,?,?,NULL)", (begin, end, e["name"], process + int(e["tid"]) % (1 << 24)))
+    db.commit()
+    db.close()
+    return path
+
+
+def same_devices(flatout: str, json_file: Path, database: Path) -> None:
+    a = next(iter(summary(flatout, json_file)["traces"].values()))
+    b = next(iter(summary(flatout, database)["traces"].values()))
+    assert b["format"] == "nsight"
+    assert b["steps"] == a["steps"]
+    for number, device in a["devices"].items():
+        other = b["devices"][number]
+        for key in ("span_us", "busy_us", "compute_us", "comm_us", "mem_us", "exposed_comm_us", "n_gaps", "gaps", "streams", "launch"):
+            assert other[key] == device[key], (number, key)
+
+
+@pytest.mark.parametrize("step", [fine, launches_too_slowly, reads_back, copies_pageable, communicates_after, norms, waits_for_workers])
+def test_nsight_systems_recording_gives_the_same_figures_and_verdict(flatout, tmp_path, step):
+    file = steps_of(tmp_path / "trace.json", step)
+    database = as_nsight(json.loads(file.read_text())["traceEvents"], tmp_path / "report.sqlite")
+    same_devices(flatout, file, database)
+    assert summary(flatout, database)["verdict"] == summary(flatout, file)["verdict"]
+
+
+def test_a_real_recording_has_the_same_figures_from_nsight_systems(flatout, tmp_path):
+    for name in ("hta_nccl_a100", "tl_eager_b200"):
+        source = third_party(f"{name}/rank0.json.gz")[0]
+        with gzip.open(source, "rt", errors="replace") as text:
+            events = json.load(text, parse_float=Decimal)["traceEvents"]
+        same_devices(flatout, source, as_nsight(events, tmp_path / f"{name}.sqlite"))
+
+
+def test_another_database_is_named_and_the_way_out_told(flatout, tmp_path):
+    db = sqlite3.connect(tmp_path / "x.sqlite")
+    db.execute("CREATE TABLE t (a)")
+    db.commit()
+    db.close()
+    assert "nsys export" in run(flatout, "summary", tmp_path / "x.sqlite", code=2)
+
+
+# ---- size ----
+
+
+def test_a_large_file_is_the_same_by_any_number_of_cores(flatout, tmp_path):
+    """Beyond some megabytes several threads read a file in pieces."""
+    file = steps_of(tmp_path / "trace.json", fine, count=900)
+    assert file.stat().st_size > 6_000_000
+    texts = set()
+    for command in ([], ["taskset", "-c", "0"]):
+        done = subprocess.run([*command, flatout, "trace", "summary", "--json", file], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        texts.add(done.stdout)
+    assert len(texts) == 1
+
+
+def test_a_slice_of_a_large_trace_needs_little_memory(flatout, tmp_path):
+    file = steps_of(tmp_path / "trace.json", fine, count=2500)
+    peaks = []
+    for source in (file, steps_of(tmp_path / "small.json", fine, count=20)):
+        process = subprocess.Popen([flatout, "trace", "slice", source, "--step", "3-4", "-o", tmp_path / "out.json"], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        assert status == 0
+        peaks.append(usage.ru_maxrss)
+    # Some threads' pieces, however large the file is: in columns alone it would take 20 MB more.
+    assert file.stat().st_size > 17_000_000
+    assert peaks[0] - peaks[1] < 40_000

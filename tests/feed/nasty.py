@@ -8,6 +8,7 @@ import pathlib
 import random
 import struct
 import sys
+import tarfile
 import zlib
 from typing import Dict, Tuple
 
@@ -181,10 +182,85 @@ def cases() -> Dict[str, Tuple[bytes, str]]:
     return out
 
 
+def crc32c(data: bytes) -> int:
+    """CRC-32C, bit by bit (RFC 3720, appendix B.4)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def record(data: bytes) -> bytes:
+    """One record of a TFRecord file."""
+    def masked(part):
+        crc = crc32c(part)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack("<Q", len(data))
+    return length + masked(length) + data + masked(data)
+
+
+def field(number: int, data: bytes) -> bytes:
+    """A field of protobuf's wire format with a length."""
+    out, n = bytes([number << 3 | 2]), len(data)
+    while n >= 0x80:
+        out += bytes([n & 0x7F | 0x80])
+        n >>= 7
+    return out + bytes([n]) + data
+
+
+def example(picture=None, label=None) -> bytes:
+    """A tf.train.Example; labels below 128."""
+    features = b""
+    if picture is not None:
+        features += field(1, field(1, b"image/encoded") + field(2, field(1, field(1, picture))))
+    if label is not None:
+        features += field(1, field(1, b"image/class/label") + field(2, field(3, b"\x0a\x01" + bytes([label]))))
+    return field(1, features)
+
+
+def tar(members, form=tarfile.USTAR_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def archives() -> Dict[str, Tuple[bytes, str, int]]:
+    """Archives, each with the outcome and the number of samples that verify has to tell."""
+    good, small = saved("JPEG", picture(40, 30)), saved("JPEG", picture(20, 20))
+    two = {"a.jpg": good, "a.cls": b"1", "b.jpg": small, "b.cls": b"2"}
+    whole = tar(two)
+    second = whole.index(b"b.jpg")
+    records = record(example(good, 1)) + record(example(small, 2))
+    first = len(record(example(good, 1)))
+    return {
+        "whole.tar": (whole, "ok", 2), "pax.tar": (tar(two, tarfile.PAX_FORMAT), "ok", 2), "gnu.tar": (tar(two, tarfile.GNU_FORMAT), "ok", 2),
+        "long.tar": (tar({"n" * 300 + ".jpg": good}, tarfile.PAX_FORMAT), "ok", 1), "cut.tar": (whole[:second + 700], "truncated", 2),
+        "cut_header.tar": (whole[:second + 100], "truncated", 1), "no_end.tar": (whole[:whole.rindex(b"b.cls") + 1024], "truncated", 2),
+        "garbled.tar": (patched(whole, second + 1, b"?"), "corrupt", 1), "text.tar": (b"no archive" * 100, "corrupt", 0), "empty.tar": (b"", "empty", 0),
+        "no_label.tar": (tar({**two, "c.jpg": good}), "missing_field", 3), "no_picture.tar": (tar({**two, "c.cls": b"3"}), "missing_field", 3),
+        "bad_picture.tar": (tar({**two, "c.jpg": b"no picture", "c.cls": b"3"}), "not_an_image", 3),
+        "empty_picture.tar": (tar({**two, "c.jpg": b"", "c.cls": b"3"}), "empty", 3),
+        "whole.tfrecord": (records, "ok", 2), "train-00000-of-00001": (records, "ok", 2), "cut.tfrecord": (records[:-100], "truncated", 2),
+        "cut_header.tfrecord": (records[:first + 5], "truncated", 1), "data.tfrecord": (patched(records, first // 2, b"\0\0\0\0"), "corrupt", 2),
+        "length.tfrecord": (patched(records, first, b"\xff"), "corrupt", 1), "no_example.tfrecord": (record(b"\xff\xff\xff"), "corrupt", 1),
+        "no_picture.tfrecord": (record(example(None, 1)), "missing_field", 1), "no_label.tfrecord": (record(example(good)), "missing_field", 1),
+        "bad_picture.tfrecord": (record(example(good[:-100], 1)), "truncated", 1), "empty.tfrecord": (b"", "empty", 0),
+        "packed.tfrecord": (b"\x1f\x8b\x08\0" + bytes(60), "unsupported", 0),
+        "huge.tfrecord": (struct.pack("<Q", 1 << 62) + record(b"")[8:], "corrupt", 0), "no.fpack": (b"FLTPACK1" + bytes(100), "corrupt", 0),
+    }
+
+
 def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (data, outcome) in cases().items():
+    for name, (data, outcome, *_) in {**cases(), **archives()}.items():
         (folder / name).write_bytes(data)
         print(name, outcome)
 

@@ -100,15 +100,20 @@ def _form_in_use() -> str:
 
 
 class Loader:
-    """Batches of pictures from a folder with one folder for each class, in an order and with augmentation that the seed alone decides.
+    """Batches of pictures, in an order and with augmentation that the seed alone decides.
 
-    path: the folder, as torchvision's ImageFolder takes it.
+    path: a folder with one folder for each class, as torchvision's ImageFolder takes it; a list of files and labels (text, CSV, JSON);
+        tar or WebDataset shards, TFRecord files or a file of `flatout feed pack`; a folder of such, or "train-{000..146}.tar".
     batch_size, size: samples in a batch; width and height of a sample (or a pair: height, width).
     transform: instead of the options from `size` on, a torchvision transform or list of them; one that is not known is a ValueError.
     augment: "random_crop" (torchvision's RandomResizedCrop with `scale` and `ratio`, then a mirror image with probability `flip`),
-        "center_crop" (Resize(`resize`), CenterCrop(`size`)) or "stretch" (Resize((size, size))); always antialiased bilinear.
+        "center_crop" (Resize(`resize`), CenterCrop(`size`)) or "stretch" (Resize((size, size))); always antialiased, interpolation
+        "bilinear" or "bicubic". brightness, contrast, saturation, hue: ranges of torchvision's ColorJitter, as (0.6, 1.4) or (-0.1, 0.1).
     dtype, layout: "f32", "f16", "bf16" (normalised by `mean` and `std`, of values 0 to 1) or "u8"; "nchw" or "nhwc".
     mode: "exact" (pixels as Pillow gives) or "scaled" (JPEG at reduced size, where that stays twice the target; for large photographs).
+    orient: True turns pictures as their EXIF data say; torchvision does not, and by default this does not.
+    index: the seek index, which lets later epochs decode only the part of a JPEG that is needed, to the same bits: "memory" (at most
+        `index_mb` megabytes, 64 by default), "off", or the name of a file in which it is kept from one run to the next.
     threads: 0 for one a core. rank, ranks: this process's share; by default from RANK and WORLD_SIZE.
     on_bad: "skip" (another sample takes a bad one's place, the same in every run), "strict" (FeedError), "lenient" (what can be decoded).
     form: "torch" and "numpy" give (images, labels), "batch" gives Batch objects; by default as the program's imports suggest.
@@ -124,7 +129,7 @@ class Loader:
         options: Dict[str, Any] = {"size": size}
         if transform is not None:
             options = options_from_transforms(transform)
-        options.update(more)
+        options.update({name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in more.items()})
         if rank is None and ranks is None:
             rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         options.update(batch=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, threads=threads, prefetch=prefetch,

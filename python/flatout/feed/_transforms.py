@@ -10,14 +10,22 @@ def _pair(size: Any) -> List[int]:
     return size * 2 if len(size) == 1 else size
 
 
-def _check_resize(transform: Any, name: str) -> None:
+def _filter_of_resize(transform: Any, name: str) -> str:
     mode = getattr(transform, "interpolation", "bilinear")
-    if str(getattr(mode, "value", mode)).lower() not in ("bilinear", "2"):
-        raise ValueError(f"{name} with interpolation {mode}: only bilinear is known")
+    filters = {"bilinear": "bilinear", "2": "bilinear", "bicubic": "bicubic", "3": "bicubic"}
+    found = filters.get(str(getattr(mode, "value", mode)).lower())
+    if found is None:
+        raise ValueError(f"{name} with interpolation {mode}: only bilinear and bicubic are known")
     if getattr(transform, "antialias", True) is False:
         raise ValueError(f"{name} with antialias=False: resizing is always antialiased here")
     if getattr(transform, "max_size", None) is not None:
         raise ValueError(f"{name} with max_size is not known")
+    return found
+
+
+def _colours(jitter: Any) -> Dict[str, List[float]]:
+    ranges = {name: getattr(jitter, name, None) for name in ("brightness", "contrast", "saturation", "hue")}
+    return {name: [float(v) for v in value] for name, value in ranges.items() if value is not None}
 
 
 def _flatten(transform: Any) -> List[Any]:
@@ -31,7 +39,7 @@ def _flatten(transform: Any) -> List[Any]:
 def options_from_transforms(transform: Any) -> Dict[str, Any]:
     """Loader options that do what a torchvision transform, or a list of them, does (v1 and v2).
 
-    Known are Compose, RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, ToTensor, PILToTensor, ToImage, ToPureTensor, ConvertImageDtype,
+    Known are Compose, RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, ColorJitter, ToTensor, PILToTensor, ToImage, ToPureTensor, ConvertImageDtype,
     ToDtype and Normalize. ValueError names the first that is not known, or that would give another result here.
     """
     options: Dict[str, Any] = {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0], "flip": 0.0, "dtype": "u8"}
@@ -39,15 +47,21 @@ def options_from_transforms(transform: Any) -> Dict[str, Any]:
     for step in _flatten(transform):
         name = type(step).__name__
         if name == "RandomResizedCrop":
-            _check_resize(step, name)
-            options.update(augment="random_crop", size=_pair(step.size), scale=list(step.scale), ratio=list(step.ratio))
+            options.update(augment="random_crop", size=_pair(step.size), scale=list(step.scale), ratio=list(step.ratio),
+                           interpolation=_filter_of_resize(step, name))
         elif name == "Resize":
-            _check_resize(step, name)
+            options["interpolation"] = _filter_of_resize(step, name)
             resize = step.size
         elif name == "CenterCrop":
             options.update(augment="center_crop", size=_pair(step.size))
         elif name == "RandomHorizontalFlip":
             options["flip"] = float(step.p)
+        elif name == "ColorJitter":
+            if "augment" not in options and resize is None:
+                raise ValueError("ColorJitter before the pictures have their size is not known")
+            if options["dtype"] != "u8":
+                raise ValueError("ColorJitter behind ToTensor is not known: colours are changed in 8 bits here")
+            options.update(_colours(step))
         elif name == "ToTensor":
             options["dtype"] = "f32"
         elif name in ("ConvertImageDtype", "ToDtype"):
@@ -62,7 +76,7 @@ def options_from_transforms(transform: Any) -> Dict[str, Any]:
             options.update(mean=[float(v) for v in step.mean], std=[float(v) for v in step.std])
         elif name not in ("PILToTensor", "ToImage", "ToPILImage", "ToPureTensor", "Identity"):
             raise ValueError(f"the transform {name} is not known; known are RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, "
-                             "ToTensor, ToDtype, Normalize and their like")
+                             "ColorJitter, ToTensor, ToDtype, Normalize and their like")
     if resize is not None and options.get("augment") == "center_crop":
         if not isinstance(resize, int) and len(list(resize)) > 1:
             raise ValueError("Resize to a height and a width before CenterCrop is not known")

@@ -6,7 +6,7 @@ other. What is found is rewritten in the graph of that one forward; the module k
 
 import copy
 import operator
-from typing import Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 from torch import fx
@@ -30,33 +30,79 @@ class Fusion(NamedTuple):
     """Name of each batch norm that was left as it is, or alone -> why."""
 
 
+class _Proxy(fx.Proxy):
+    """One to which `+=` is an addition in place, as it is to a tensor; torch.fx makes it a new value."""
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+
 class _Shallow(fx.Tracer):
     """Traces the module's own forward; its children are opaque."""
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         return True
 
 
+def _attributes(module: torch.nn.Module) -> Dict[str, Any]:
+    """What vars(module) holds now, so that a later look can tell what changed: containers by what is in them."""
+    return {name: copy.copy(value) if isinstance(value, (list, dict, set)) else value for name, value in vars(module).items()}
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(a[key] is b[key] for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(x is y for x, y in zip(a, b))
+    return a is b or isinstance(a, set) and a == b
+
+
 def _trace(module: torch.nn.Module) -> fx.Graph:
-    """The graph of module.forward. Raises ValueError with the reason where it has none."""
-    training, before = module.training, set(vars(module))
+    """The graph of module.forward. Raises ValueError with the reason where it has none; the module stays as it was."""
+    who = f"forward of {type(module).__name__}"
+    training, before = module.training, _attributes(module)
+    kept = {tensor: (tensor._version, tensor.detach().clone()) for tensor in module.buffers(recurse=False)}
     try:
         graphs = []
         for mode in (True, False):
             module.training = mode
             graphs.append(_Shallow().trace(module))
     except Exception as error:  # whatever the forward does with what is no tensor
-        raise ValueError(f"forward of {type(module).__name__} cannot be traced: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{who} cannot be traced: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
     finally:
         module.training = training
-        constants = [name for name in vars(module) if name not in before]  # where the tracer puts tensors that the forward makes
-        for name in constants:
-            delattr(module, name)
+        after = dict(vars(module))
+        constants = [name for name in after if name.startswith("_tensor_constant") and name not in before]  # tensors that the forward makes
+        changed = [name for name in {**before, **after} if name not in constants and not _same(before.get(name), after.get(name))]
+        for name in (*constants, *changed):
+            _restore(module, name, before, after)
+        written = [tensor for tensor, (version, _) in kept.items() if tensor._version != version]
+        with torch.no_grad():
+            for tensor in written:
+                tensor.copy_(kept[tensor][1])
+    if changed or written:
+        raise ValueError(f"{who} changes the module, which a trace would leave out")
     if constants:
-        raise ValueError(f"forward of {type(module).__name__} makes tensors of its own, which a trace would freeze")
+        raise ValueError(f"{who} makes tensors of its own, which a trace would freeze")
     if str(graphs[0]) != str(graphs[1]):
-        raise ValueError(f"forward of {type(module).__name__} differs between training and evaluation")
+        raise ValueError(f"{who} differs between training and evaluation")
     return graphs[0]
+
+
+def _restore(module: torch.nn.Module, name: str, before: Dict[str, Any], after: Dict[str, Any]) -> None:
+    """vars(module)[name] as it was; a container stays the same object."""
+    if name not in before:
+        del vars(module)[name]
+    elif isinstance(before[name], list) and isinstance(after.get(name), list):
+        after[name][:] = before[name]
+    elif isinstance(before[name], (dict, set)) and type(after.get(name)) is type(before[name]):
+        after[name].clear()
+        after[name].update(before[name])
+    else:
+        vars(module)[name] = before[name]
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:
@@ -77,7 +123,7 @@ def _is_relu(node: Optional[fx.Node], owner: torch.nn.Module) -> bool:
 
 
 def _addend(node: Optional[fx.Node], norm: fx.Node) -> Optional[fx.Node]:
-    """What `node` adds to `norm`; None if it is no addition of two tensors."""
+    """What `node` adds to `norm`; None if it is no addition of two tensors, or the norm cannot move down to it."""
     if node is None or len(node.args) != 2 or node.kwargs:
         return None
     if not (node.op == "call_function" and node.target in _ADDS or node.op == "call_method" and node.target in ("add", "add_")):
@@ -86,12 +132,10 @@ def _addend(node: Optional[fx.Node], norm: fx.Node) -> Optional[fx.Node]:
     other = right if left is norm else left
     if not isinstance(other, fx.Node) or other is norm:
         return None
-    in_place = node.target in (operator.iadd, "add_")
-    if in_place and left is other and len(other.users) > 1:
-        return None  # others would see the sum
+    if node.target in (operator.iadd, "add_") and left is other and (other.op != "call_module" or len(other.users) > 1):
+        return None  # others would see the sum: the caller, who has a view of it, who uses it
     # The norm moves down to the addition: nothing in between may change what it reads.
-    order = {n: i for i, n in enumerate(node.graph.nodes)}
-    if order[other] > order[norm] and any(len(i.users) > 1 for i in norm.all_input_nodes):
+    if norm.next is not node and any(len(i.users) > 1 for i in norm.all_input_nodes):
         return None
     return other
 
@@ -177,9 +221,9 @@ def _fuse_graph(owner, graph, own, prefix, fused, not_fused) -> bool:
         if addend is None and not with_relu:
             continue
         end = relu if with_relu else last
-        with graph.inserting_before(end):
-            arguments = call.args if addend is None else (*call.args, addend)
-            joint = graph.call_module(name, arguments, call.kwargs)
+        # Where the norm was, or where what is added is known to be what it was: the ReLU moves up, nobody else sees what it reads.
+        with graph.inserting_before(call if addend is None else last):
+            joint = graph.call_module(name, call.args, call.kwargs if addend is None else {**call.kwargs, "residual": addend})
         end.replace_all_uses_with(joint)
         for node in dict.fromkeys((end, last, call)):
             graph.erase_node(node)
@@ -209,8 +253,10 @@ def fold(model: torch.nn.Module) -> torch.nn.Module:
         called = [n.target for n in graph.nodes if n.op == "call_module"]
         changed = False
         for call in [n for n in graph.nodes if n.op == "call_module" and isinstance(children.get(n.target), _BatchNorm)]:
-            norm, before = children[call.target], call.args[0]
-            if not (isinstance(before, fx.Node) and before.op == "call_module" and _only_user(before) is call
+            norm = children[call.target]
+            before = call.args[0] if call.args else call.kwargs.get("input")
+            residual = call.args[1] if len(call.args) > 1 else call.kwargs.get("residual")
+            if not (isinstance(before, fx.Node) and before.op == "call_module" and _only_user(before) is call and residual is not before
                     and isinstance(children.get(before.target), _CONVOLUTIONS) and norm.running_mean is not None
                     and called.count(call.target) == called.count(before.target) == 1 and len(uses[norm]) == 1
                     and not _has_hooks(norm) and not _has_hooks(children[before.target])):
@@ -218,8 +264,8 @@ def fold(model: torch.nn.Module) -> torch.nn.Module:
             setattr(owner, before.target, fuse_conv_bn_eval(children[before.target], norm))
             result = before
             with graph.inserting_before(call):
-                if len(call.args) > 1:
-                    result = graph.call_function(operator.add, (before, call.args[1]))
+                if residual is not None:
+                    result = graph.call_function(operator.add, (before, residual))
                 if isinstance(norm, BatchNormAddReLU2d) and norm.relu:
                     result = graph.call_function(torch.relu, (result,))
             call.replace_all_uses_with(result)

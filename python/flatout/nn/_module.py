@@ -15,7 +15,7 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
     `residual` may be left out, `relu=False` leaves out the ReLU. x: [N, C, H, W], contiguous or channels_last, as the result is.
     Runs Flatout's kernels for float32, bfloat16, float16 and float64 on the CPU, and PyTorch's for all else: other devices, a residual
     of another type or a shape that broadcasts, autocast's mixtures. Statistics and sums are float64; for backward it keeps x and one
-    bit an element. Raises ValueError as BatchNorm2d does. Gradients of gradients are not defined.
+    bit an element. Raises ValueError as BatchNorm2d does. Gradients of gradients raise NotImplementedError.
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1, affine: bool = True,
@@ -31,9 +31,11 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
         return (all(t.device.type == "cpu" for t in (x, *parameters)) and all(_ops.supports(t.dtype) for t in (x, *parameters))
                 and all(p.shape[0] == x.shape[1] for p in parameters)  # else PyTorch says what is wrong
                 and x.numel() > 0
-                and (residual is None or (residual.shape, residual.dtype, residual.device) == (x.shape, x.dtype, x.device)))
+                and (residual is None or isinstance(residual, Tensor)
+                     and (residual.shape, residual.dtype, residual.device) == (x.shape, x.dtype, x.device)))
 
-    def forward(self, x: Tensor, residual: Optional[Tensor] = None) -> Tensor:
+    def forward(self, input: Tensor, residual: Optional[Tensor] = None) -> Tensor:  # `input` as BatchNorm2d calls it
+        x = input
         self._check_input_dim(x)
         if not self._is_ours(x, residual):
             y = super().forward(x)
@@ -48,7 +50,7 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
                                                           self.eps, self.relu, keep_mask)[0]
         if x.numel() == x.shape[1]:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
-        kept = self.training and self.running_mean is not None
+        kept = self.training and self.track_running_stats and self.running_mean is not None
         momentum = 0.0 if self.momentum is None else self.momentum
         if kept and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)

@@ -59,6 +59,12 @@ def _pointer(tensor):
     return None if tensor is None else tensor.data_ptr()
 
 
+def _row_pointers(statistics):
+    """Of mean and of 1 / sqrt(variance + eps); an index would make a tensor of each."""
+    first = statistics.data_ptr()
+    return first, first + 8 * statistics.shape[1]
+
+
 def _shape(x, parameters):
     n, c, h, w = x.shape
     return Shape(n, c, h, w, memory_format(x) is torch.channels_last, _TYPES[x.dtype], _TYPES[parameters], torch.get_num_threads())
@@ -91,7 +97,7 @@ def _batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, 
     statistics = x.new_empty((2, x.shape[1]), dtype=torch.float64)
     _call("flatout_nn_batch_norm_training", _shape(x, _parameter_type(weight, bias, *running)),
           Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y),
-                  _pointer(mask) if keep_mask else None, _pointer(statistics[0]), _pointer(statistics[1]),
+                  _pointer(mask) if keep_mask else None, *_row_pointers(statistics),
                   *map(_pointer, running), momentum, 1))
     return (y, mask, statistics, *(x.new_empty(0) if r is None else r.to(b.dtype) for b, r in zip(before, running)))
 
@@ -107,6 +113,8 @@ def _batch_norm_inference(x, residual, weight, bias, running_mean, running_var, 
 
 
 def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
+    if relu and mask.numel() != mask_bytes(x):
+        raise RuntimeError("the gradient of flatout::batch_norm with relu needs the mask of a forward with keep_mask=True")
     x, dy, weight = _dense(x, dy, weight)
     kind = _parameter_type(weight)
     dx = torch.empty_like(x)
@@ -114,8 +122,8 @@ def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics
     d_weight = x.new_empty(x.shape[1], dtype=kind)
     d_bias = torch.empty_like(d_weight)
     _call("flatout_nn_batch_norm_backward", _shape(x, kind),
-          Backward(_pointer(x), _pointer(dy), _pointer(weight), _pointer(mask) if relu else None, _pointer(statistics[0]),
-                   _pointer(statistics[1]), batch_statistics, _pointer(dx), _pointer(d_residual) if with_residual else None,
+          Backward(_pointer(x), _pointer(dy), _pointer(weight), _pointer(mask) if relu else None, *_row_pointers(statistics),
+                   batch_statistics, _pointer(dx), _pointer(d_residual) if with_residual else None,
                    _pointer(d_weight), _pointer(d_bias)))
     return dx, d_residual, d_weight, d_bias
 
@@ -175,5 +183,10 @@ def _backward_inference(ctx, dy, _):
     return (*_gradients(ctx, dy, x, weight, mask, statistics, False), *[None] * 5)
 
 
+def _second_backward(ctx, *_):
+    raise NotImplementedError("flatout.nn has no gradients of gradients: leave this batch norm to torch.nn.BatchNorm2d")
+
+
+torch.library.register_autograd("flatout::batch_norm_backward", _second_backward, lib=_lib)
 torch.library.register_autograd("flatout::batch_norm", _backward, setup_context=_setup, lib=_lib)
 torch.library.register_autograd("flatout::batch_norm_inference", _backward_inference, setup_context=_setup_inference, lib=_lib)

@@ -20,6 +20,7 @@ using model::ThreadState;
 struct Line {
   std::string function, file;
   uint32_t line = 1;
+  model::FrameKind kind = model::FrameKind::kPython;
 };
 
 /// What a thread does for a while.
@@ -201,8 +202,7 @@ class RunBuilder {
   model::StackId stack_of(const std::vector<Line>& lines) {
     model::StackId at = 0;
     for (const Line& l : lines) {
-      const model::Frame frame{string(l.function), string(l.file), l.line,
-                               model::FrameKind::kPython};
+      const model::Frame frame{string(l.function), string(l.file), l.line, l.kind};
       model::FrameId id = 0;
       for (size_t i = 1; i < run_.frames.size() && id == 0; ++i) {
         const model::Frame& f = run_.frames[i];

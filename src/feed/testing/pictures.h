@@ -25,6 +25,7 @@ struct JpegKind {
   bool grey = false;
   int restart = 0;  // MCUs between restart markers
   bool optimize = false;
+  bool noise = false;  // and nothing else
 };
 
 inline std::vector<uint8_t> make_pixels(int width, int height, int channels, unsigned seed) {
@@ -49,6 +50,10 @@ inline std::vector<uint8_t> make_pixels(int width, int height, int channels, uns
 inline std::vector<uint8_t> make_jpeg(const JpegKind& kind, unsigned seed = 1) {
   const int channels = kind.grey ? 1 : 3;
   std::vector<uint8_t> pixels = make_pixels(kind.width, kind.height, channels, seed);
+  if (kind.noise) {
+    std::mt19937 random(seed);
+    for (uint8_t& pixel : pixels) pixel = static_cast<uint8_t>(random() >> 24);
+  }
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);

@@ -42,8 +42,9 @@ class FakeMachine {
 
   void between_looks() {
     now_ += std::chrono::seconds(1);
-    counters(1);
-    processes(1);
+    ++seconds_;
+    counters(seconds_);
+    processes(seconds_);
   }
 
   probe::FakeTree tree;
@@ -151,6 +152,7 @@ class FakeMachine {
   }
 
   int cores_;
+  long seconds_ = 0;
   static inline TimePoint now_{};
 };
 

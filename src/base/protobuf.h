@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace flatout::timeline {
+namespace flatout {
 
 enum class Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
@@ -93,4 +93,4 @@ class ProtoReader {
   bool ok_ = true;
 };
 
-}  // namespace flatout::timeline
+}  // namespace flatout
