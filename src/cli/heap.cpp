@@ -162,13 +162,13 @@ int heap(const std::vector<std::string>& arguments) {
     return 125;
   }
   recorder::Options options;
-  options.command = settings->positional;
+  options.command = job_command(*settings, arguments);
   options.out = settings->out;
   options.status = false;
   options.stdout_to_stderr = settings->json;
   auto opened = recorder::Recorder::open(options);
   Status started = opened.ok() ? (*opened)->start() : Status(opened.error());
-  if (!started.ok()) return start_failed(started.error(), settings->positional);
+  if (!started.ok()) return start_failed(started.error(), options.command);
   recorder::Recorder& recorder = **opened;
   recorder.record([](model::Run&) { return recorder::StatusText{}; });
   model::Run& run = recorder.run();

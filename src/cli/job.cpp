@@ -1,7 +1,9 @@
 #include "cli/job.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -9,6 +11,22 @@
 #include "base/text.h"
 
 namespace flatout::cli {
+
+std::vector<std::string> job_command(const Settings& settings,
+                                     const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = settings.positional;
+  if (std::find(arguments.begin(), arguments.end(), "--") != arguments.end()) return command;
+  const std::string program = command[0];
+  struct stat info;
+  if (!program.ends_with(".py") || ::stat(program.c_str(), &info) != 0 || !S_ISREG(info.st_mode) ||
+      ::access(program.c_str(), X_OK) == 0) {
+    return command;
+  }
+  command.insert(command.begin(), "python3");
+  log_warning(
+      fmt::format("{} is not executable: running it with python3", escape_terminal(program)));
+  return command;
+}
 
 int job_code(int wait_status) {
   if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);

@@ -10,6 +10,11 @@
 
 namespace flatout::cli {
 
+/// The command that `arguments` name. `flatout run train.py`: where the interpreter was forgotten,
+/// and it is clear which one is meant, it is put in.
+std::vector<std::string> job_command(const Settings& settings,
+                                     const std::vector<std::string>& arguments);
+
 /// The exit code that gives back the job's own: 128 + N for signal N.
 int job_code(int wait_status);
 

@@ -78,19 +78,6 @@ bool another_rank_speaks() {
   return place.rank > 0 && place.world > 1;
 }
 
-// `flatout run train.py`: the interpreter was forgotten, and it is clear which one is meant.
-void add_interpreter(std::vector<std::string>& command) {
-  const std::string program = command[0];
-  struct stat info;
-  if (!program.ends_with(".py") || ::stat(program.c_str(), &info) != 0 || !S_ISREG(info.st_mode) ||
-      ::access(program.c_str(), X_OK) == 0) {
-    return;
-  }
-  command.insert(command.begin(), "python3");
-  log_warning(
-      fmt::format("{} is not executable: running it with python3", escape_terminal(program)));
-}
-
 void name_leftovers(recorder::Recorder& recorder) {
   const auto left = recorder.leftovers();
   if (left.empty()) return;
@@ -194,10 +181,7 @@ int run(const std::vector<std::string>& arguments) {
   int code = 0;
   auto settings = parse(kRun, arguments, code);
   if (!settings) return code;
-  std::vector<std::string> command = settings->positional;
-  if (std::find(arguments.begin(), arguments.end(), "--") == arguments.end()) {
-    add_interpreter(command);
-  }
+  const std::vector<std::string> command = job_command(*settings, arguments);
   recorder::Options options = options_of(*settings);
   if (!settings->with.empty()) {
     const auto setting = remedy::read_fix_file(settings->with);

@@ -4,40 +4,11 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "base/protobuf.h"
 #include "base/text.h"
 
 namespace flatout::heap {
 namespace {
-
-// A protobuf message in the making.
-class Message {
- public:
-  void number(uint32_t field, uint64_t value) {
-    if (value == 0) return;
-    varint(uint64_t{field} << 3);
-    varint(value);
-  }
-  void bytes(uint32_t field, std::string_view value) {
-    varint(uint64_t{field} << 3 | 2);
-    varint(value.size());
-    data_.append(value);
-  }
-  void message(uint32_t field, const Message& value) { bytes(field, value.data_); }
-  /// A packed repeated field.
-  void numbers(uint32_t field, const std::vector<uint64_t>& values) {
-    Message packed;
-    for (const uint64_t v : values) packed.varint(v);
-    bytes(field, packed.data_);
-  }
-  const std::string& data() const { return data_; }
-
- private:
-  void varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7) data_.push_back(static_cast<char>(value | 0x80));
-    data_.push_back(static_cast<char>(value));
-  }
-  std::string data_;
-};
 
 class Profile {
  public:
@@ -53,34 +24,34 @@ class Profile {
     const auto [known, fresh] = locations_.try_emplace(key, locations_.size() + 1);
     if (!fresh) return known->second;
     const uint64_t id = known->second;  // of the function, too: one each
-    Message function;
+    ProtoWriter function;
     function.number(1, id);
     function.number(2, string(to_utf8(f.function)));
     function.number(4, string(to_utf8(f.file)));
     out_.message(5, function);
-    Message line;
+    ProtoWriter line;
     line.number(1, id);
     line.number(2, f.line);
-    Message location;
+    ProtoWriter location;
     location.number(1, id);
     location.message(4, line);
     out_.message(4, location);
     return id;
   }
   void value_type(uint32_t field, const char* type, const char* unit) {
-    Message m;
+    ProtoWriter m;
     m.number(1, string(type));
     m.number(2, string(unit));
     out_.message(field, m);
   }
-  Message& out() { return out_; }
+  ProtoWriter& out() { return out_; }
   std::string finish() {
     for (const std::string* text : order_) out_.bytes(6, *text);
     return out_.data();
   }
 
  private:
-  Message out_;
+  ProtoWriter out_;
   std::unordered_map<std::string, uint64_t> strings_;
   std::vector<const std::string*> order_;
   std::map<std::tuple<std::string, std::string, uint32_t>, uint64_t> locations_;
@@ -100,7 +71,7 @@ std::string pprof_profile(const Record& record, symbols::NativeSymbols* symbols)
     std::vector<uint64_t> locations;
     for (const Frame& f : reader.frames(s)) locations.push_back(profile.location(f));
     if (locations.empty()) locations.push_back(profile.location({"(unknown code)", "", 0, false}));
-    Message sample;
+    ProtoWriter sample;
     sample.numbers(1, locations);
     sample.numbers(2, {s.live_count, s.live_bytes, s.peak_bytes, s.total_count, s.total_bytes});
     profile.out().message(2, sample);

@@ -34,7 +34,7 @@ void append_leaks(std::string& out, const std::vector<Site>& sites, const Report
   for (size_t i = 0; i < std::min(leaks.size(), options.lines); ++i) {
     const Site& s = *leaks[i];
     out += fmt::format("  {:>10}", "+" + bytes(s.growth->bytes));
-    if (s.bytes_per_step) out += fmt::format("  {} a step", bytes(*s.bytes_per_step));
+    if (s.bytes_per_step.value_or(0) > 0) out += fmt::format("  {} a step", bytes(*s.bytes_per_step));
     out += fmt::format("  {}\n", where(s.function, s.file, s.line));
     const size_t at = blamed_frame(s.stack);
     for (size_t k = at + 1; k < std::min(s.stack.size(), at + 1 + kCallers); ++k) {
@@ -132,8 +132,7 @@ std::string report_text(const std::vector<ProcessHeap>& heaps, const ReportOptio
 }
 
 std::string report_json(const std::vector<ProcessHeap>& heaps) {
-  ordered_json out;
-  if (!heaps.empty()) out = process_json(heaps.front());
+  ordered_json out = process_json(heaps.empty() ? ProcessHeap{} : heaps.front());
   out["processes"] = ordered_json::array();
   for (size_t i = 1; i < heaps.size(); ++i) out["processes"].push_back(process_json(heaps[i]));
   return out.dump(2) + "\n";

@@ -29,11 +29,16 @@ std::optional<double> per_step(const Record& record, const std::vector<uint64_t>
 }  // namespace
 
 bool is_library_file(std::string_view file) {
-  for (const std::string_view part : {"site-packages/", "dist-packages/", "/lib/python3", "/bits/",
-                                      "/ext/new_allocator", "sysdeps/", "/rustc/"}) {
+  for (const std::string_view part :
+       {"site-packages/", "dist-packages/", "/lib/python3", "/include/c++/", "sysdeps/", "/rustc/"}) {
     if (contains(file, part)) return true;
   }
-  return file.starts_with("<frozen ") || file.starts_with("/usr/");
+  // Not all of /usr: /usr/src/app is where containers have the program.
+  for (const std::string_view root : {"<frozen ", "/usr/include/", "/usr/lib", "/usr/local/include/",
+                                      "/usr/local/lib", "/usr/bin/"}) {
+    if (file.starts_with(root)) return true;
+  }
+  return false;
 }
 
 FrameReader::FrameReader(const Record& record, symbols::NativeSymbols* symbols)

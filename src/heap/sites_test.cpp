@@ -59,7 +59,7 @@ TEST(Sites, LibraryFilesAreNotTheUsers) {
                            "/venv/lib/python3.11/site-packages/torch/x.py", "/opt/lib/python3.12/re.py"}) {
     EXPECT_TRUE(is_library_file(file)) << file;
   }
-  for (const char* file : {"/job/train.py", "train.cpp", "<string>", "/home/usr/x.py"}) {
+  for (const char* file : {"/job/train.py", "train.cpp", "<string>", "/home/usr/x.py", "/usr/src/app/train.py"}) {
     EXPECT_FALSE(is_library_file(file)) << file;
   }
 }

@@ -7,9 +7,11 @@
 #include <cstring>
 
 // glibc 2.35: finds the object that holds an address without a lock.
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+#if defined(__GLIBC__)
+#if __GLIBC_PREREQ(2, 35)
 #define FLATOUT_HAS_FIND_OBJECT 1
 #pragma weak _dl_find_object
+#endif
 #endif
 
 namespace flatout::malloc {

@@ -1,5 +1,6 @@
 #include "malloc/profile.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,12 +84,13 @@ void settle(Stack& s) {
 }
 
 // Every g_gap samples. Where there is no room it leaves out every second one instead, and that is
-// true of it: the next is due when it would have been with the longer gap.
+// true of it: the next is due when it would have been with the longer gap. True when there are
+// twice as many samples as at the last true.
 bool mark_moment() {
   if (g_moments < kMoments) {
     g_moment_ns[g_moments++] = os_now_ns();
     g_until_moment = g_gap;
-    return false;
+    return g_gap == kFirstGap && g_moments < kMoments && (g_moments & (g_moments - 1)) == 0;
   }
   for_each_stack([](Stack& s) {
     settle(s);
@@ -213,7 +215,7 @@ Sample* take_sample(size_t bytes, double weight) {
   unsigned python = 0;
   const unsigned native = stack_here(frame, python);
   Sample* sample = nullptr;
-  bool halved = false;
+  bool doubled = false;
   {
     const LockHolder hold(g_lock);
     sample = g_unused;
@@ -238,9 +240,17 @@ Sample* take_sample(size_t bytes, double weight) {
       g_peak = g_live;
       ++g_peak_number;
     }
-    if (--g_until_moment == 0) halved = mark_moment();
+    if (--g_until_moment == 0) doubled = mark_moment();
   }
-  if (halved) dump_heap();
+  if (doubled) {
+    // The program called malloc: no place to be cancelled at, and none to find another errno.
+    const int saved = errno;
+    int cancelable = 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
+    dump_heap();
+    pthread_setcancelstate(cancelable, nullptr);
+    errno = saved;
+  }
   return sample;
 }
 

@@ -27,6 +27,7 @@ struct Interpreter {
   wire::PythonOffsets offsets;
 };
 Interpreter g_python;
+std::atomic<bool> g_has_python{false};  // g_python is complete, and stays as it is
 // The first stacks are read with care: the layout is known by the version alone, and somebody may
 // have built an interpreter of his own.
 std::atomic<int> g_doubt{64};
@@ -182,6 +183,8 @@ uint32_t add_place(const Frame& f, const void* file, const void* name) {
 const char* PythonPlace::function() const { return text + std::strlen(text) + 1; }
 
 void find_python() {
+  static std::atomic<bool> looked{false};
+  if (looked.exchange(true)) return;
   Interpreter found;
   const char* (*version)() = nullptr;
   const char *runtime = nullptr, *type_type = nullptr;
@@ -211,10 +214,11 @@ void find_python() {
     return;
   }
   g_python = found;
+  g_has_python.store(true, std::memory_order_release);
 }
 
 unsigned python_stack(uint32_t* ids, unsigned most) {
-  if (g_python.thread_state == nullptr) return 0;
+  if (!g_has_python.load(std::memory_order_acquire)) return 0;
   constexpr unsigned kMostFrames = 64;
   Frame frames[kMostFrames];
   const unsigned n = read_frames(frames, std::min(most, kMostFrames));

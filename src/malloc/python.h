@@ -18,8 +18,8 @@ struct PythonPlace {  // an instruction of a code object: lives for ever
   const char* function() const;
 };
 
-/// Looks for an interpreter in the process; when the library is loaded, before any thread. One that
-/// is loaded later by dlopen is not found.
+/// Looks for an interpreter in the process, the first time that it is called. One that is loaded
+/// later by dlopen is not found.
 void find_python();
 
 /// Ids of the places of this thread's Python frames, innermost first, at most `most`.

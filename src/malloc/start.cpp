@@ -48,17 +48,22 @@ bool is(const char* value, const char* what) {
 }
 
 #if FLATOUT_MALLOC_DEBUG
-void sample_from_now(uint64_t bytes) { debug::note_all(bytes != 0); }
+void sample_from_now(uint64_t bytes) {
+  find_python();
+  debug::note_all(bytes != 0);
+}
 
 void start_checks(const char* check, const char* abort, const char* quarantine) {
   debug::Settings settings;
   settings.check = !is(check, "0");
   settings.abort = !is(abort, "0");
+  if (settings.check) find_python();  // for the stacks of what is found
   if (quarantine != nullptr) settings.quarantine = std::strtoull(quarantine, nullptr, 10);
   debug::start(settings);
 }
 #else
 void sample_from_now(uint64_t bytes) {
+  if (bytes != 0) find_python();
   set_sample_interval(bytes);
   if (t_cache != &g_no_cache) start_sampling(t_cache);
 }
@@ -80,12 +85,8 @@ __attribute__((constructor)) void load() {
     std::strncpy(g_profile, set.malloc_profile, sizeof g_profile - 1);
   }
   if (set.malloc_heap != nullptr) set_heap_path(set.malloc_heap);
-  if (set.malloc_profile != nullptr || set.malloc_heap != nullptr || set.malloc_sample != nullptr) {
-    find_python();
-  }
   if (set.malloc_profile != nullptr || set.malloc_heap != nullptr) sample_from_now(512 << 10);
 #if FLATOUT_MALLOC_DEBUG
-  find_python();
   start_checks(set.malloc_check, set.malloc_abort, set.malloc_quarantine);
 #endif
   if (set.malloc_sample != nullptr) {
