@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "heap/report.h"
 #include "recorder/launch.h"
 #include "recorder/recorder.h"
+#include "report/flame.h"
 #include "timeline/byte_sink.h"
 
 namespace flatout::cli {
@@ -121,7 +123,7 @@ std::vector<uint64_t> step_ends(const model::Run& run) {
 
 // The process with the largest peak first.
 std::vector<heap::ProcessHeap> read_heaps(const Records& records, const model::Run& run,
-                                          std::string& pprof) {
+                                          heap::Profiles& profiles) {
   std::vector<heap::ProcessHeap> out;
   for (heap::Record& record : records.read()) out.push_back({std::move(record), {}, ""});
   std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
@@ -137,15 +139,37 @@ std::vector<heap::ProcessHeap> read_heaps(const Records& records, const model::R
     }
     if (i >= kMostNamed) continue;
     const bool stepped = training == 0 ? i == 0 : h.record.pid == training;
-    heap::look_up(h, stepped ? steps : std::vector<uint64_t>{}, i == 0 ? &pprof : nullptr);
+    heap::look_up(h, stepped ? steps : std::vector<uint64_t>{}, i == 0 ? &profiles : nullptr);
   }
   return out;
 }
 
-Status write_files(const std::string& folder, const std::string& json, const std::string& pprof) {
+/// The flame graph of the peak: who had how much of it.
+std::string heap_svg(const heap::ProcessHeap& heap, const std::vector<heap::TreeNode>& tree) {
+  std::vector<report::FlameNode> nodes;
+  for (const heap::TreeNode& t : tree) {
+    const auto peak = static_cast<double>(t.peak_bytes), live = static_cast<double>(t.live_bytes);
+    const double whole = static_cast<double>(tree[0].peak_bytes);
+    const double kept = peak > 0 ? std::min(1.0, live / peak) : 0;
+    nodes.push_back({t.name,
+                     fmt::format("{}{}{}: {} at the peak, {} of all; {} at the end", t.name,
+                                 t.file.empty() ? "" : ", ", t.file, format_bytes(peak),
+                                 format_percent(whole > 0 ? peak / whole : 0), format_bytes(live)),
+                     fmt::format("c{}", std::lround(5 * kept)), peak, t.children});
+  }
+  return report::flame_svg(
+      nodes, {fmt::format("Host memory of pid {}{} at its peak: {}", heap.record.pid,
+                          heap.command.empty() ? "" : " (" + heap.command + ")",
+                          format_bytes(static_cast<double>(heap.record.peak_bytes))),
+              "warm: still in use at the end; cool: freed by then.", "No allocation was seen."});
+}
+
+Status write_files(const std::string& folder, const heap::ProcessHeap& first,
+                   const std::string& json, const heap::Profiles& profiles) {
   FLATOUT_TRY_STATUS(fs::write_atomically(folder + "/heap.json", json));
+  FLATOUT_TRY_STATUS(fs::write_atomically(folder + "/heap.svg", heap_svg(first, profiles.tree)));
   FLATOUT_TRY(const auto sink, timeline::create_sink(folder + "/heap.pb.gz"));
-  sink->write(pprof);
+  sink->write(profiles.pprof);
   return sink->finish();
 }
 
@@ -179,8 +203,8 @@ int heap(const std::vector<std::string>& arguments) {
     if (!put.ok()) log_warning(put.error().message);
   }
 
-  std::string pprof;
-  const std::vector<heap::ProcessHeap> heaps = read_heaps(*records, run, pprof);
+  heap::Profiles profiles;
+  const std::vector<heap::ProcessHeap> heaps = read_heaps(*records, run, profiles);
   const std::string json = heap::report_json(heaps);
   if (heaps.empty()) {
     log_warning(
@@ -191,10 +215,11 @@ int heap(const std::vector<std::string>& arguments) {
     report.leaks = settings->leaks;
     if (!settings->quiet) std::fputs(heap::report_text(heaps, report).c_str(), stderr);
     if (recorder.on_disk()) {
-      const Status put = write_files(folder, json, pprof);
+      const Status put = write_files(folder, heaps.front(), json, profiles);
       if (!put.ok()) log_warning(put.error().message);
       if (put.ok() && !settings->quiet)
-        fmt::print(stderr, "\nFor pprof and speedscope: {}/heap.pb.gz\n", escape_terminal(folder));
+        fmt::print(stderr, "\nFlame graph: {0}/heap.svg; for pprof and speedscope: {0}/heap.pb.gz\n",
+                   escape_terminal(folder));
     }
   }
   if (settings->json || !settings->json_file.empty()) {

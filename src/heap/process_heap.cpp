@@ -4,11 +4,13 @@
 
 namespace flatout::heap {
 
-void look_up(ProcessHeap& heap, const std::vector<uint64_t>& step_ends_ns, std::string* pprof) {
+void look_up(ProcessHeap& heap, const std::vector<uint64_t>& step_ends_ns, Profiles* profiles) {
   const auto opened = symbols::NativeSymbols::open(heap.record.maps);
   symbols::NativeSymbols* const symbols = opened.ok() ? opened->get() : nullptr;
   heap.sites = find_sites(heap.record, symbols, step_ends_ns);
-  if (pprof != nullptr) *pprof = pprof_profile(heap.record, symbols);
+  if (profiles == nullptr) return;
+  profiles->pprof = pprof_profile(heap.record, symbols);
+  profiles->tree = heap_tree(heap.record, symbols);
 }
 
 }  // namespace flatout::heap

@@ -7,6 +7,7 @@
 
 #include "heap/record.h"
 #include "heap/sites.h"
+#include "heap/tree.h"
 
 namespace flatout::heap {
 
@@ -16,8 +17,14 @@ struct ProcessHeap {
   std::string command;
 };
 
+/// The same for other tools and for a picture.
+struct Profiles {
+  std::string pprof;  // heap/pprof.h
+  std::vector<TreeNode> tree;
+};
+
 /// Fills in the sites, by the symbols of the files that the process had mapped. `step_ends_ns`: of
-/// its steps, may be empty. `pprof`: nullptr, or where its profile goes (heap/pprof.h).
-void look_up(ProcessHeap& heap, const std::vector<uint64_t>& step_ends_ns, std::string* pprof);
+/// its steps, may be empty. `profiles`: nullptr where they are not wanted.
+void look_up(ProcessHeap& heap, const std::vector<uint64_t>& step_ends_ns, Profiles* profiles);
 
 }  // namespace flatout::heap

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -81,6 +82,15 @@ TEST(HeapRecord, HoldsPeakAndMomentsOfEachPlace) {
       live += kSizes[k];
       ++samples;
       after.push_back({model[0].live, model[1].live, model[2].live});
+      // A process that is killed leaves at least half: a record comes with every doubling.
+      if (samples == 8 || samples == 64 || samples == 300) {
+        uint64_t told = 0, ignored_peak = 0;
+        size_t ignored_moments = 0;
+        for (const auto& [size, line] : read_record(path, ignored_peak, ignored_moments)) {
+          told += line.samples;
+        }
+        EXPECT_GE(2 * told, samples);
+      }
       if (live > peak) {
         peak = live;
         for (Model& each : model) each.peak = each.live;

@@ -12,12 +12,14 @@ namespace flatout::symbols {
   return reinterpret_cast<uint64_t>(__builtin_return_address(0));
 }
 
-[[gnu::always_inline]] inline uint64_t native_symbols_inlined() {
-  return native_symbols_caller() + 0;  // CALL
+[[gnu::always_inline]] inline uint64_t native_symbols_inlined(uint32_t& line) {
+  line = __LINE__ + 1;
+  return native_symbols_caller();
 }
 
-[[gnu::noinline]] uint64_t native_symbols_outer() {
-  const uint64_t pc = native_symbols_inlined();  // INLINED
+[[gnu::noinline]] uint64_t native_symbols_outer(uint32_t& line, uint32_t& inlined_line) {
+  line = __LINE__ + 1;
+  const uint64_t pc = native_symbols_inlined(inlined_line);
   asm volatile("");
   return pc;
 }
@@ -32,14 +34,15 @@ std::unique_ptr<NativeSymbols> own_symbols() {
 TEST(NativeSymbols, PutsInWhatWasInlined) {
   const auto symbols = own_symbols();
   ASSERT_NE(symbols, nullptr);
-  const uint64_t pc = native_symbols_outer();
+  uint32_t line = 0, inlined_line = 0;
+  const uint64_t pc = native_symbols_outer(line, inlined_line);
   const auto frames = symbols->call_at(pc);
   EXPECT_NE(frames.back().function.find("native_symbols_outer"), std::string::npos);
   if (frames[0].line == 0) GTEST_SKIP() << "this program was built without debug information";
   ASSERT_EQ(frames.size(), 2u);
   EXPECT_NE(frames[0].function.find("native_symbols_inlined"), std::string::npos);
-  EXPECT_EQ(frames[0].line, 17u);
-  EXPECT_EQ(frames[1].line, 21u);
+  EXPECT_EQ(frames[0].line, inlined_line);
+  EXPECT_EQ(frames[1].line, line);
   for (const NativeFrame& frame : frames) {
     EXPECT_NE(frame.file.find("native_symbols_test.cpp"), std::string::npos) << frame.file;
   }

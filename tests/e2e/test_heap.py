@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,10 @@ def test_the_profile_for_pprof_says_the_same(flatout, tmp_path):
     assert kept == 1_000_000
     assert totals[1] == got["live_bytes"] and totals[2] == got["peak_bytes"]
     assert totals[4] == sum(s["allocated_bytes"] for s in got["sites"])
+    # And so does the flame graph, whose widths are shares of the peak.
+    frames = [f.attrib for f in xml.etree.ElementTree.parse(tmp_path / "run" / "heap.svg").iter("{http://www.w3.org/2000/svg}g")]
+    share = sum(float(f["data-w"]) for f in frames if f["data-n"].endswith(f"(exact.cpp:{line_of(source, '// KEPT')})"))
+    assert share == pytest.approx(1_000_000 / got["peak_bytes"], abs=0.001)
 
 
 def test_bad_usage_says_the_way_out(flatout):
