@@ -201,7 +201,7 @@ void* allocate_aligned(size_t alignment, size_t bytes) {
 void* reallocate(void* p, size_t bytes) {
   if (p == nullptr) return allocate(bytes);
   uintptr_t offset;
-  if (!in_range(p, offset)) return reallocate_foreign(p, bytes);
+  if (!in_range(p, offset)) return reallocate_foreign(p, bytes, allocate);
   if (bytes == 0) {
     deallocate(p);
     return nullptr;

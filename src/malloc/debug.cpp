@@ -344,7 +344,7 @@ void deallocate(void* p) {
 void* reallocate(void* p, size_t bytes) {
   uintptr_t offset;
   if (p == nullptr) return allocate(bytes);
-  if (!in_range(p, offset)) return reallocate_foreign(p, bytes);
+  if (!in_range(p, offset)) return reallocate_foreign(p, bytes, allocate);
   if (bytes == 0) {
     deallocate(p);
     return nullptr;

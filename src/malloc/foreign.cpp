@@ -127,7 +127,7 @@ size_t usable_size_foreign(const void* p) {
   return owner->usable_size(const_cast<void*>(p));
 }
 
-void* reallocate_foreign(void* p, size_t bytes) {
+void* reallocate_foreign(void* p, size_t bytes, void* (*allocate)(size_t)) {
   const Next* owner = owner_of(p);
   if (owner == nullptr || owner->usable_size == nullptr) {
     errno = EINVAL;
