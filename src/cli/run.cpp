@@ -181,7 +181,7 @@ int run(const std::vector<std::string>& arguments) {
   int code = 0;
   auto settings = parse(kRun, arguments, code);
   if (!settings) return code;
-  const std::vector<std::string> command = job_command(*settings, arguments);
+  std::vector<std::string> command = job_command(*settings, arguments);
   recorder::Options options = options_of(*settings);
   if (!settings->with.empty()) {
     const auto setting = remedy::read_fix_file(settings->with);

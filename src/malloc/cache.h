@@ -40,6 +40,8 @@ struct alignas(128) Cache {
   uint64_t sample_interval;  // mean bytes between samples of this thread
   uint64_t sampled_ns;       // when the last sample was
   uint64_t random;           // state of the sampler
+  // Of a class whose next block is a sample: the mean bytes between samples when that was decided.
+  uint64_t sample_due[kClasses];
   Span* queue;          // spans with remote frees
   SpanList empty;       // spans kept though nothing of them is in use
   uint32_t empty_pages;
@@ -58,9 +60,9 @@ void deallocate_slow(void* p);
 void span_event(Cache* cache, Span* s);  // countdown has come to 0
 
 // refill.cpp
-/// A block of the class; refills the fast list. nullptr without memory. With `sampled`, the block
-/// that is wanted is one to sample, and nothing was taken.
-void* refill(Cache* cache, unsigned size_class, bool* sampled);
+/// A block of the class; refills the fast list. nullptr without memory. With `sampled` not 0, the
+/// block that is wanted is one to sample, every so many bytes in the mean, and nothing was taken.
+void* refill(Cache* cache, unsigned size_class, uint64_t* sampled);
 /// Under cache->lock: the owner (or whoever acts for a dead one) takes in what others have freed.
 void drain_queue(Cache* cache);
 void release_span(Span* s);

@@ -197,9 +197,10 @@ void start_sampling(Cache* cache) {
       static_cast<int64_t>(-natural_log(uniform) * static_cast<double>(thinned)) + 1;
 }
 
-double sample_weight(const Cache* cache, size_t bytes) {
-  const auto interval = static_cast<double>(std::max<uint64_t>(1, cache->sample_interval));
-  return 1 / (1 - exp_minus(static_cast<double>(std::max<size_t>(bytes, 1)) / interval));
+double sample_weight(uint64_t interval, size_t bytes) {
+  const double share =
+      static_cast<double>(std::max<size_t>(bytes, 1)) / static_cast<double>(interval);
+  return 1 / (1 - exp_minus(share));
 }
 
 Stack* note_stack() {

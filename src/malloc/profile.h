@@ -46,8 +46,8 @@ uint64_t sample_interval();
 
 /// Sets the distance to the cache's first or next sample.
 void start_sampling(Cache* cache);
-/// How many blocks a sample of this size in this cache stands for.
-double sample_weight(const Cache* cache, size_t bytes);
+/// How many blocks a sample of this size stands for, of one every `interval` bytes in the mean.
+double sample_weight(uint64_t interval, size_t bytes);
 
 /// The stack of the caller, entered into the profile; nullptr without memory.
 Stack* note_stack();
