@@ -29,7 +29,8 @@ namespace {
 const Usage kHeap{
     "heap",
     "[options] -- COMMAND...",
-    "Runs a job and says which of its lines allocate host memory, and which never free it. The exit "
+    "Runs a job and says which of its lines allocate host memory, and which never free it. The "
+    "exit "
     "code is the job's own.",
     "  flatout heap -- python train.py              # live, peak and growth by file and line\n"
     "  flatout heap --leaks -- python train.py      # only what grows all the time\n"
@@ -53,7 +54,8 @@ class Records {
     std::string path =
         std::string(parent != nullptr && parent[0] == '/' ? parent : "/tmp") + "/flatout-XXXXXX";
     if (::mkdtemp(path.data()) == nullptr)
-      return fs::error_from_errno(errno, "cannot make a folder in " + path.substr(0, path.rfind('/')));
+      return fs::error_from_errno(errno,
+                                  "cannot make a folder in " + path.substr(0, path.rfind('/')));
     return Records(std::move(path));
   }
   ~Records() {
@@ -218,7 +220,8 @@ int heap(const std::vector<std::string>& arguments) {
       const Status put = write_files(folder, heaps.front(), json, profiles);
       if (!put.ok()) log_warning(put.error().message);
       if (put.ok() && !settings->quiet)
-        fmt::print(stderr, "\nFlame graph: {0}/heap.svg; for pprof and speedscope: {0}/heap.pb.gz\n",
+        fmt::print(stderr,
+                   "\nFlame graph: {0}/heap.svg; for pprof and speedscope: {0}/heap.pb.gz\n",
                    escape_terminal(folder));
     }
   }

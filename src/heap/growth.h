@@ -9,7 +9,7 @@
 namespace flatout::heap {
 
 struct Growth {
-  double bytes = 0;          // from the first quarter of the run to the last
+  double bytes = 0;             // from the first quarter of the run to the last
   double bytes_per_moment = 0;  // in the second half of it
 };
 

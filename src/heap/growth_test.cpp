@@ -40,8 +40,10 @@ TEST(SteadyGrowth, FindsALeakBelowTheUpsAndDownsOfSteps) {
 }
 
 TEST(SteadyGrowth, IsNotACacheThatIsFull) {
-  EXPECT_FALSE(steady_growth(moments([](size_t i) { return std::min(40.0, 5.0 * double(i)); }), kSample));
-  EXPECT_FALSE(steady_growth(moments([](size_t i) { return std::min(40.0, 3.0 * double(i)); }), kSample));
+  EXPECT_FALSE(
+      steady_growth(moments([](size_t i) { return std::min(40.0, 5.0 * double(i)); }), kSample));
+  EXPECT_FALSE(
+      steady_growth(moments([](size_t i) { return std::min(40.0, 3.0 * double(i)); }), kSample));
 }
 
 TEST(SteadyGrowth, IsNotALevelThatChances) {
@@ -55,7 +57,8 @@ TEST(SteadyGrowth, IsNotALevelThatChances) {
 }
 
 TEST(SteadyGrowth, IsNotWhatIsFreedAtTheEnd) {
-  EXPECT_FALSE(steady_growth(moments([](size_t i) { return i == 23 ? 0.0 : 3.0 * double(i); }), kSample));
+  EXPECT_FALSE(
+      steady_growth(moments([](size_t i) { return i == 23 ? 0.0 : 3.0 * double(i); }), kSample));
 }
 
 TEST(SteadyGrowth, NeedsEnoughToSay) {

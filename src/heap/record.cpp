@@ -57,7 +57,8 @@ void read_place(std::string_view line, Record& out) {
 Result<Record> parse_record(std::string_view text) {
   std::string_view line;
   if (!next_line(text, line) || line != "flatout-heap 1") {
-    return Error{Code::kBadInput, "this is no record of a heap", "flatout heap -- COMMAND makes one"};
+    return Error{Code::kBadInput, "this is no record of a heap",
+                 "flatout heap -- COMMAND makes one"};
   }
   Record out;
   while (next_line(text, line)) {

@@ -30,10 +30,10 @@ struct PythonPlace {
 struct RecordStack {
   // Estimates of bytes and blocks: in use now, ever, and in use at the process's peak.
   uint64_t live_bytes = 0, live_count = 0, total_bytes = 0, total_count = 0, peak_bytes = 0;
-  uint64_t samples = 0;              // that these are made of
-  std::vector<uint64_t> at_moment;   // live bytes; as many as Record::moments_ns
-  std::vector<uint64_t> native;      // return addresses, innermost first
-  std::vector<uint32_t> python;      // ids of Record::places, innermost first
+  uint64_t samples = 0;             // that these are made of
+  std::vector<uint64_t> at_moment;  // live bytes; as many as Record::moments_ns
+  std::vector<uint64_t> native;     // return addresses, innermost first
+  std::vector<uint32_t> python;     // ids of Record::places, innermost first
 };
 
 struct Record {

@@ -34,7 +34,8 @@ void append_leaks(std::string& out, const std::vector<Site>& sites, const Report
   for (size_t i = 0; i < std::min(leaks.size(), options.lines); ++i) {
     const Site& s = *leaks[i];
     out += fmt::format("  {:>10}", "+" + bytes(s.growth->bytes));
-    if (s.bytes_per_step.value_or(0) > 0) out += fmt::format("  {} a step", bytes(*s.bytes_per_step));
+    if (s.bytes_per_step.value_or(0) > 0)
+      out += fmt::format("  {} a step", bytes(*s.bytes_per_step));
     out += fmt::format("  {}\n", where(s.function, s.file, s.line));
     const size_t at = blamed_frame(s.stack);
     for (size_t k = at + 1; k < std::min(s.stack.size(), at + 1 + kCallers); ++k) {
@@ -68,8 +69,8 @@ ordered_json site_json(const Site& s) {
   const auto stack = [&] {
     ordered_json frames = ordered_json::array();
     for (const Frame& f : s.stack) {
-      frames.push_back({{"function", to_utf8(f.function)}, {"file", to_utf8(f.file)},
-                        {"line", f.line}});
+      frames.push_back(
+          {{"function", to_utf8(f.function)}, {"file", to_utf8(f.file)}, {"line", f.line}});
     }
     return frames;
   };
@@ -109,9 +110,9 @@ std::string report_text(const std::vector<ProcessHeap>& heaps, const ReportOptio
       "Host memory of pid {}{}: {} at its peak, {} at its end ({}).\n\n", first.record.pid,
       first.command.empty() ? "" : fmt::format(" ({})", escape_terminal(first.command)),
       bytes(first.record.peak_bytes), bytes(first.record.live_bytes),
-      first.record.exact() ? "every allocation counted"
-                           : fmt::format("estimated from a sample every {}",
-                                         bytes(first.record.interval)));
+      first.record.exact()
+          ? "every allocation counted"
+          : fmt::format("estimated from a sample every {}", bytes(first.record.interval)));
   append_leaks(out, first.sites, options);
   if (!options.leaks) append_peak(out, first.sites, options);
   if (heaps.size() > 1) out += "\nOther processes:\n";

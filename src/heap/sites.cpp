@@ -29,13 +29,13 @@ std::optional<double> per_step(const Record& record, const std::vector<uint64_t>
 }  // namespace
 
 bool is_library_file(std::string_view file) {
-  for (const std::string_view part :
-       {"site-packages/", "dist-packages/", "/lib/python3", "/include/c++/", "sysdeps/", "/rustc/"}) {
+  for (const std::string_view part : {"site-packages/", "dist-packages/", "/lib/python3",
+                                      "/include/c++/", "sysdeps/", "/rustc/"}) {
     if (contains(file, part)) return true;
   }
   // Not all of /usr: /usr/src/app is where containers have the program.
-  for (const std::string_view root : {"<frozen ", "/usr/include/", "/usr/lib", "/usr/local/include/",
-                                      "/usr/local/lib", "/usr/bin/"}) {
+  for (const std::string_view root : {"<frozen ", "/usr/include/", "/usr/lib",
+                                      "/usr/local/include/", "/usr/local/lib", "/usr/bin/"}) {
     if (file.starts_with(root)) return true;
   }
   return false;
@@ -78,8 +78,7 @@ std::vector<Frame> FrameReader::frames(const RecordStack& stack) {
 
 size_t blamed_frame(const std::vector<Frame>& frames) {
   const auto first = [&](auto wanted) {
-    return static_cast<size_t>(std::find_if(frames.begin(), frames.end(), wanted) -
-                               frames.begin());
+    return static_cast<size_t>(std::find_if(frames.begin(), frames.end(), wanted) - frames.begin());
   };
   // A Python program's line says more than that of an extension module that it calls.
   const size_t python = first([](const Frame& f) { return f.python; });

@@ -55,11 +55,13 @@ TEST(Sites, KnowTheLeakAndWhatAStepAdds) {
 }
 
 TEST(Sites, LibraryFilesAreNotTheUsers) {
-  for (const char* file : {"/usr/include/c++/12/bits/new_allocator.h", "<frozen importlib._bootstrap>",
-                           "/venv/lib/python3.11/site-packages/torch/x.py", "/opt/lib/python3.12/re.py"}) {
+  for (const char* file :
+       {"/usr/include/c++/12/bits/new_allocator.h", "<frozen importlib._bootstrap>",
+        "/venv/lib/python3.11/site-packages/torch/x.py", "/opt/lib/python3.12/re.py"}) {
     EXPECT_TRUE(is_library_file(file)) << file;
   }
-  for (const char* file : {"/job/train.py", "train.cpp", "<string>", "/home/usr/x.py", "/usr/src/app/train.py"}) {
+  for (const char* file :
+       {"/job/train.py", "train.cpp", "<string>", "/home/usr/x.py", "/usr/src/app/train.py"}) {
     EXPECT_FALSE(is_library_file(file)) << file;
   }
 }

@@ -31,9 +31,8 @@ void copy_large(const std::vector<TreeNode>& all, uint32_t root, uint64_t least,
     std::vector<uint32_t> children = all[from].children;
     std::erase_if(children, [&](uint32_t c) { return all[c].peak_bytes < least; });
     // Smallest first, as the last one is taken first.
-    std::stable_sort(children.begin(), children.end(), [&](uint32_t a, uint32_t b) {
-      return all[a].peak_bytes < all[b].peak_bytes;
-    });
+    std::stable_sort(children.begin(), children.end(),
+                     [&](uint32_t a, uint32_t b) { return all[a].peak_bytes < all[b].peak_bytes; });
     for (const uint32_t c : children) todo.emplace_back(c, id);
   }
 }

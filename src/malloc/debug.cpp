@@ -23,9 +23,9 @@
 namespace flatout::malloc::debug {
 namespace {
 
-constexpr size_t kTail = 16;                 // bytes of the red zone behind a block
-constexpr size_t kGuardFrom = size_t{64} << 10;  // blocks of this size have a guard page
-constexpr uint32_t kMostGuards = 8192;       // each costs two of the process's 65,000 mappings
+constexpr size_t kTail = 16;                      // bytes of the red zone behind a block
+constexpr size_t kGuardFrom = size_t{64} << 10;   // blocks of this size have a guard page
+constexpr uint32_t kMostGuards = 8192;            // each costs two of the process's 65,000 mappings
 constexpr size_t kMostWaiting = size_t{1} << 18;  // blocks in quarantine
 constexpr unsigned char kFresh = 0xcb, kFreed = 0xdf, kZone = 0xfd;
 constexpr uint64_t kLiveSeal = 0x6c6976652d626c6b, kFreedSeal = 0x66726565642d626c;
@@ -35,7 +35,7 @@ struct Header {
   uint64_t seal;  // its own address, mixed with what state the block is in
   size_t bytes;
   Stack *allocated, *freed;
-  char* base;  // of the allocator's block
+  char* base;   // of the allocator's block
   char* guard;  // the page that must not be touched; nullptr without
   Sample* sample;
   uint64_t front;  // the red zone before the block
@@ -80,7 +80,13 @@ void print_stack(Text& out, const char* title, const Stack* stack) {
   for (unsigned i = 0; i < stack->python; ++i) {
     const PythonPlace* p = python_place(static_cast<uint32_t>(stack->frame[stack->native + i]));
     if (p == nullptr) continue;
-    out.add("    ").add(p->file()).add(":").number(p->line).add(" in ").add(p->function()).add("\n");
+    out.add("    ")
+        .add(p->file())
+        .add(":")
+        .number(p->line)
+        .add(" in ")
+        .add(p->function())
+        .add("\n");
   }
   bool ours = true;  // the innermost frames are this library's
   for (unsigned i = 0; i < stack->native; ++i) {
@@ -169,7 +175,8 @@ void release(Header* h) {
   malloc::deallocate(h->base);
 }
 
-// What a block in quarantine takes of its limit: a guarded one keeps hardly more than its addresses.
+// What a block in quarantine takes of its limit: a guarded one keeps hardly more than its
+// addresses.
 uint64_t cost_of(Header* h) {
   return sizeof(Header) + (h->guard == nullptr ? h->bytes : os_page() + h->bytes / 64);
 }
@@ -269,8 +276,7 @@ Header* allocate_guarded(size_t alignment, size_t bytes) {
 
 Header* allocate_plain(size_t alignment, size_t bytes) {
   const size_t lead = round_up(sizeof(Header), alignment);
-  auto* const base =
-      static_cast<char*>(malloc::allocate_aligned(alignment, lead + bytes + kTail));
+  auto* const base = static_cast<char*>(malloc::allocate_aligned(alignment, lead + bytes + kTail));
   if (base == nullptr) return nullptr;
   auto* h = reinterpret_cast<Header*>(base + lead) - 1;
   h->base = base;

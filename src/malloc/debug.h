@@ -1,7 +1,8 @@
 // The debug build, libflatout_malloc_debug.so: the same allocator with a header before each block
-// and a red zone round it, patterns in fresh and freed memory, a guard page behind large blocks, and
-// a quarantine that freed blocks wait in. It names what it finds, with the stacks of who allocated
-// and freed the block, and aborts. `flatout heap --full` uses it to count every allocation.
+// and a red zone round it, patterns in fresh and freed memory, a guard page behind large blocks,
+// and a quarantine that freed blocks wait in. It names what it finds, with the stacks of who
+// allocated and freed the block, and aborts. `flatout heap --full` uses it to count every
+// allocation.
 #pragma once
 
 #include <cstddef>

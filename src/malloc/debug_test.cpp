@@ -47,7 +47,8 @@ TEST(DebugDeathTest, NamesADoubleFree) {
           v_free(p);
         },
         testing::KilledBySignal(SIGABRT),
-        "freed twice: 0x[0-9a-f]+, block of " + std::to_string(size) + " bytes.*freed at.*allocated at")
+        "freed twice: 0x[0-9a-f]+, block of " + std::to_string(size) +
+            " bytes.*freed at.*allocated at")
         << size;
   }
 }

@@ -9,7 +9,7 @@
 namespace flatout::malloc {
 
 struct FrameRule {
-  bool cfa_from_fp;    // the canonical frame address counts from the frame pointer, else the stack's
+  bool cfa_from_fp;  // the canonical frame address counts from the frame pointer, else the stack's
   int32_t cfa_offset;  // bytes
   int32_t fp_at;       // where the caller's frame pointer is saved, bytes from the CFA; 0: nowhere
   int32_t ra_at;       // where the return address is saved; 0: in the link register

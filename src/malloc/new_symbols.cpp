@@ -102,7 +102,9 @@ FLATOUT_EXPORT void* operator new[](size_t n, std::align_val_t a, const std::not
 
 FLATOUT_EXPORT void operator delete(void* p) noexcept { front::deallocate(p); }
 FLATOUT_EXPORT void operator delete[](void* p) noexcept { front::deallocate(p); }
-FLATOUT_EXPORT void operator delete(void* p, const std::nothrow_t&) noexcept { front::deallocate(p); }
+FLATOUT_EXPORT void operator delete(void* p, const std::nothrow_t&) noexcept {
+  front::deallocate(p);
+}
 FLATOUT_EXPORT void operator delete[](void* p, const std::nothrow_t&) noexcept {
   front::deallocate(p);
 }

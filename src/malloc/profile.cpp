@@ -20,8 +20,8 @@ namespace {
 
 constexpr unsigned kBuckets = 4096;
 constexpr int64_t kNever = INT64_MAX / 2;
-constexpr uint64_t kFirstGap = 8;         // samples between the first moments
-constexpr uint64_t kDense = 100'000;      // ns: samples that come faster are too many
+constexpr uint64_t kFirstGap = 8;     // samples between the first moments
+constexpr uint64_t kDense = 100'000;  // ns: samples that come faster are too many
 constexpr uint64_t kMostThinning = 16;
 
 std::atomic<uint64_t> g_interval{0};
@@ -54,8 +54,8 @@ Stack* find_stack(const uintptr_t* frame, unsigned native, unsigned python) {
     }
   }
   // Only as much as its frames need.
-  auto* s = static_cast<Stack*>(
-      g_arena.take(sizeof(Stack) - (kMaxFrames - frames) * sizeof(uintptr_t)));
+  auto* s =
+      static_cast<Stack*>(g_arena.take(sizeof(Stack) - (kMaxFrames - frames) * sizeof(uintptr_t)));
   if (s == nullptr) return nullptr;
   s->hash = h;
   s->native = static_cast<uint16_t>(native);
@@ -302,9 +302,7 @@ int dump_profile(const char* path) {
   return out.finish();
 }
 
-void set_heap_path(const char* path) {
-  std::strncpy(g_path, path, sizeof g_path - 1);
-}
+void set_heap_path(const char* path) { std::strncpy(g_path, path, sizeof g_path - 1); }
 
 int dump_heap() {
   if (g_path[0] == 0 || !any_sample()) return 0;

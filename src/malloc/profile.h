@@ -24,9 +24,9 @@ struct Stack {  // one place that allocates; lives for ever
   uint64_t live_samples, total_samples;
   // Estimates: each sample stands for 1 / (1 - exp(-size / interval)) blocks.
   double live_count, live_bytes, total_count, total_bytes;
-  double peak_bytes;        // at the last peak, if peak_seen is it
-  uint64_t peak_seen;       // number of the peak that peak_bytes is of
-  unsigned moments;         // of these in at_moment; it has not changed since
+  double peak_bytes;           // at the last peak, if peak_seen is it
+  uint64_t peak_seen;          // number of the peak that peak_bytes is of
+  unsigned moments;            // of these in at_moment; it has not changed since
   double at_moment[kMoments];  // live_bytes
   uintptr_t frame[kMaxFrames];
 };

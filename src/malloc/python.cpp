@@ -21,9 +21,9 @@ constexpr uint32_t kMostPlaces = 1 << 18;
 constexpr size_t kMostText = 1024;
 
 struct Interpreter {
-  void* (*thread_state)() = nullptr;            // PyGILState_GetThisThreadState
-  int (*line_of)(const void*, int) = nullptr;   // PyCode_Addr2Line: reads, and nothing else
-  const char* code_type = nullptr;              // PyCode_Type
+  void* (*thread_state)() = nullptr;           // PyGILState_GetThisThreadState
+  int (*line_of)(const void*, int) = nullptr;  // PyCode_Addr2Line: reads, and nothing else
+  const char* code_type = nullptr;             // PyCode_Type
   wire::PythonOffsets offsets;
 };
 Interpreter g_python;
@@ -55,8 +55,7 @@ bool symbol(const char* name, T& out) {
 bool readable(const void* p) {
   const auto at = reinterpret_cast<uintptr_t>(p);
   if (at < 65536 || at % sizeof(void*) != 0) return false;
-  return g_doubt.load(std::memory_order_relaxed) == 0 ||
-         (os_readable(at) && os_readable(at + 255));
+  return g_doubt.load(std::memory_order_relaxed) == 0 || (os_readable(at) && os_readable(at + 255));
 }
 
 struct Frame {
@@ -170,7 +169,12 @@ uint32_t add_place(const Frame& f, const void* file, const void* name) {
   }
   auto* place = static_cast<PythonPlace*>(g_arena.take(sizeof(PythonPlace) + size));
   if (place == nullptr) return 0;
-  *place = {g_buckets[bucket_of(f)], f.code, file,    name, f.at, g_count + 1,
+  *place = {g_buckets[bucket_of(f)],
+            f.code,
+            file,
+            name,
+            f.at,
+            g_count + 1,
             static_cast<uint32_t>(std::max(line, 0))};
   std::memcpy(place->text, text, size);
   g_buckets[bucket_of(f)] = place;

@@ -18,7 +18,7 @@ constexpr size_t kMaxBlock = 8192;
 constexpr uint64_t kTrustFor = 16;       // readings, until a code object is looked at again
 constexpr uint64_t kStackMargin = 1024;  // of the data stack beyond its top
 constexpr uint64_t kMaxChunk = 256 << 10;
-constexpr char kOwnedByGenerator = 1;       // _frameowner
+constexpr char kOwnedByGenerator = 1;  // _frameowner
 
 template <class T>
 T field(const char* block, uint32_t offset) {
@@ -312,7 +312,8 @@ bool PythonReader::read_string(uint64_t address, std::string& out) {
   if (size > head.size() || !snapshot_.copy_once(address, head.data(), size)) return false;
   const auto length = field<uint64_t>(head.data(), o.unicode_length);
   wire::UnicodeState state;
-  if (!wire::decode_unicode_state(field<uint32_t>(head.data(), o.unicode_state), o, state)) return false;
+  if (!wire::decode_unicode_state(field<uint32_t>(head.data(), o.unicode_state), o, state))
+    return false;
   if (length > (uint64_t{1} << 40)) return false;
   const size_t count = std::min<uint64_t>(length, kMaxText);
   out.clear();

@@ -42,8 +42,7 @@ std::vector<FlameNode> flame_nodes(const Profile& profile) {
         "{}{}{}: {} of all, {}; on a core {} of it", node.name, node.file.empty() ? "" : ", ",
         node.file, format_percent(share), format_duration(nanos(node.total_us * 1e3)),
         format_percent(node.total_us > 0 ? node.on_cpu_us / node.total_us : 0));
-    out.push_back(
-        {node.name, std::move(detail), node_class(node), node.total_us, node.children});
+    out.push_back({node.name, std::move(detail), node_class(node), node.total_us, node.children});
   }
   return out;
 }

@@ -64,7 +64,7 @@ CPP = """
       std::vector<double> values;
     };
     std::map<int, std::unique_ptr<Record>> cache;   // bounded
-    std::vector<Record*> forgotten;
+    std::vector<double*> forgotten;
 
     __attribute__((noinline)) void remember(int i) {
       auto r = std::make_unique<Record>();
@@ -72,8 +72,7 @@ CPP = """
       cache[i % 500] = std::move(r);
     }
     __attribute__((noinline)) void leak(int i) {
-      auto* r = new Record{std::string(), std::vector<double>(400, i)};  // LEAK
-      forgotten.push_back(r);
+      forgotten.push_back(new double[400]{double(i)});  // LEAK
     }
     int main() {
       for (int i = 0; i < 60000; ++i) {
