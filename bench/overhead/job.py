@@ -51,9 +51,9 @@ def main() -> None:
         around = lambda: traceml.trace_step(model)  # noqa: E731
     loader = DataLoader(Waves(), batch_size=opts.batch, num_workers=opts.workers,
                         prefetch_factor=4 if opts.workers else None)
-    times, batches = [], iter(loader)
+    begins, times, batches = [], [], iter(loader)
     for _ in range(opts.steps + 20):
-        begin = time.perf_counter_ns()
+        begin = time.monotonic_ns()
         with around():
             x = torch.relu(first(next(batches)))
             for _ in range(opts.rounds):
@@ -62,12 +62,13 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        times.append(time.perf_counter_ns() - begin)
+        times.append(time.monotonic_ns() - begin)
+        begins.append(begin)
     del batches  # the workers end here, and are counted below
     usage = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     with open(opts.times, "w") as file:
-        json.dump({"step_ns": times[20:], "cpu_s": sum(u.ru_utime + u.ru_stime for u in usage),
-                   "loss": float(loss)}, file)
+        json.dump({"begin_ns": begins[20:], "step_ns": times[20:], "cpu_s": sum(u.ru_utime + u.ru_stime for u in usage),
+                   "loss": loss.item()}, file)
 
 
 if __name__ == "__main__":

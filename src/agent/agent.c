@@ -4,7 +4,6 @@
  * moment leaves nothing locked: who cannot have it now loses its packet. */
 #include "agent/agent.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -63,6 +62,11 @@ FLATOUT_HOT static uint32_t this_thread(void) {
 
 /* ---- connecting ---- */
 
+/* Of the thread that owns the held slices (below): another may get its pthread_self() when it ends.
+ */
+static pthread_key_t held_key;
+FLATOUT_HOT_DATA static int held_key_made = 0;
+static void owner_ends(void* unused);
 static void forget_held(void);
 
 static void after_fork_in_child(void) {
@@ -88,6 +92,7 @@ static void settle(enum connection_state answer) {
 /* In STATE_CHANGING, which is ours. */
 static void connect_now(void) {
   process_id = (uint32_t)getpid();
+  clock_adjust();
   __atomic_store_n(&last_cost_ns, now_ns(), __ATOMIC_RELAXED);
   if (!connection_open(&connection, socket_name, agent_kind)) {
     set_state(STATE_OFF);
@@ -105,6 +110,7 @@ int flatout_agent_start(uint32_t kind) {
       strcpy(socket_name, name);
       agent_kind = kind;
       pthread_atfork(NULL, NULL, after_fork_in_child);
+      held_key_made = pthread_key_create(&held_key, owner_ends) == 0;
       connect_now();
     }
   } else if (change_state(STATE_FORKED, STATE_CHANGING)) {
@@ -205,6 +211,7 @@ FLATOUT_HOT static void housekeeping(struct flatout_ring* ring, uint64_t now) {
     change_state(STATE_READY, STATE_OFF); /* the ring stays mapped: others may be writing to it */
     return;
   }
+  clock_adjust();
   send_cost(ring);
 }
 
@@ -234,17 +241,28 @@ void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uin
 }
 
 /* The slices of the training thread wait here until its step ends: written one after the other they
- * cost a fraction of what each would by itself. The first thread that ends a step owns it for good,
- * so that it needs no lock. */
+ * cost a fraction of what each would by itself. The first thread that ends a step owns it as long
+ * as it lives, so that it needs no lock. */
 #define MOST_HELD 8u
 #define LONGEST_HELD_NS 50000000u
 FLATOUT_HOT_DATA static struct {
-  uint64_t owner; /* pthread_self(); 0: nobody yet */
+  uint64_t owner; /* pthread_self(); 0: nobody yet, or it has ended */
   uint32_t count;
-  uint32_t tid;                   /* that they were last sent for */
+  uint32_t tid;
   uint64_t hooks, sum_ns, max_ns; /* their cost, and of those before them in this step */
   struct flatout_slice slices[MOST_HELD];
 } held = {0};
+
+static void send_held(struct flatout_ring* ring);
+
+static void owner_ends(void* unused) {
+  (void)unused;
+  if (held.owner != flatout_thread_self()) return;
+  struct flatout_ring* ring = current_ring(FLATOUT_SLICE_GC);
+  if (ring != NULL) send_held(ring);
+  held.count = 0;
+  __atomic_store_n(&held.owner, 0, __ATOMIC_RELEASE);
+}
 
 static void forget_held(void) {
   held.owner = 0;
@@ -277,7 +295,6 @@ FLATOUT_HOT static void hold(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
   struct flatout_ring* ring = NULL;
   if (step_ends || held.count == MOST_HELD || end_ns - held.slices[0].begin_ns > LONGEST_HELD_NS) {
     ring = current_ring(kind);
-    held.tid = this_thread(); /* pthread_self() may be that of a thread which has ended */
     if (ring != NULL) send_held(ring);
     held.count = 0;
   }
@@ -294,7 +311,7 @@ FLATOUT_HOT static void hold(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
 
 FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
                                     uint64_t end_ns, int64_t value, int64_t value2) {
-  const uint64_t me = (uint64_t)pthread_self();
+  const uint64_t me = flatout_thread_self();
   if (__atomic_load_n(&held.owner, __ATOMIC_RELAXED) == me) {
     hold(kind, name_id, begin_ns, end_ns, value, value2);
     return;
@@ -307,9 +324,12 @@ FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t be
   flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
   housekeeping(ring, now);
   uint64_t nobody = 0;
-  if (kind == FLATOUT_SLICE_OPTIMIZER &&
-      __atomic_compare_exchange_n(&held.owner, &nobody, me, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+  if (kind == FLATOUT_SLICE_OPTIMIZER && held_key_made &&
+      __atomic_compare_exchange_n(&held.owner, &nobody, me, 0, __ATOMIC_ACQUIRE,
+                                  __ATOMIC_RELAXED)) {
     held.tid = this_thread();
+    pthread_setspecific(held_key, &held);
+  }
 }
 
 void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns,

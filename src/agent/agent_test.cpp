@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "agent/clock.h"
 #include "wire/ring.h"
 
 namespace {
@@ -288,6 +289,49 @@ TEST(Agent, LosesNothingOfManyThreadsAndForks) {
   for (const auto& [pid, total] : sum) {
     EXPECT_EQ(total, int64_t{kThreads} * kSlices * (kSlices + 1) / 2);
     EXPECT_EQ(count[pid], int64_t{kThreads} * kSlices);
+  }
+}
+
+// A thread that trains may end and another begin with the same pthread_self().
+TEST(Agent, HoldsTheSlicesOfOneTrainingThreadAfterTheOther) {
+  constexpr int kThreads = 6, kSteps = 5;
+  Recorder recorder;
+  const int status = recorder.run([&](const Agent& agent) {
+    ASSERT_EQ(start_and_wait(agent, FLATOUT_AGENT_PYTHON), 2);
+    for (int t = 0; t < kThreads; ++t) {
+      std::thread([&] {
+        const auto me = static_cast<int64_t>(gettid());
+        for (int i = 0; i < kSteps; ++i) {
+          agent.hook(FLATOUT_SLICE_FORWARD, 0, 1, 2, me, 0);
+          agent.hook(FLATOUT_SLICE_OPTIMIZER, 0, 3, 4, me, 0);
+        }
+        agent.hook(FLATOUT_SLICE_INPUT_WAIT, 0, 5, 6, me, 0);  // not followed by a step
+      }).join();
+    }
+  });
+  EXPECT_EQ(status, 0);
+  int slices = 0;
+  for (const Received& r : recorder.packets) {
+    if (r.header.type != FLATOUT_PACKET_SLICE) continue;
+    ++slices;
+    EXPECT_EQ(r.slice().value, static_cast<int64_t>(r.header.tid));
+  }
+  EXPECT_EQ(slices, kThreads * (2 * kSteps + 1));
+}
+
+TEST(Clock, IsTheKernels) {
+  clock_adjust();
+  for (int i = 0; i < 4; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+    clock_adjust();
+  }
+  // A slewed clock may run away by a few microseconds in that time, the wrong one by far more.
+  constexpr uint64_t kSlack = 50'000;
+  for (int i = 0; i < 200; ++i) {
+    const uint64_t before = kernel_ns(), ours = now_ns(), after = kernel_ns();
+    ASSERT_GE(ours + kSlack, before);
+    ASSERT_LE(ours, after + kSlack);
+    if (i % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
 

@@ -314,4 +314,5 @@ void* flatout_agent_python(uint64_t object_size) {
 void python_calls_after_fork(void) {
   loop.waiting = loop.loader_thread = loop.step_thread = loop.train_thread = 0;
   loop.is_worker = 0;
+  python_hooks_after_fork();
 }

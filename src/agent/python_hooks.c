@@ -3,7 +3,6 @@
 #include "agent/python_hooks.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 
 #include "agent/clock.h"
 #include "agent/python_calls.h"
@@ -41,9 +40,10 @@ FLATOUT_HOT_DATA static py_object *name_training = NULL, *idle_hook = NULL;
 FLATOUT_HOT_DATA static _Bool (*grad_mode)(void) = NULL; /* c10::GradMode::is_enabled() */
 static py_object* hook_type;
 
+/* Whether a thread is inside of a model that is called: of the training thread, and of any other.
+ */
+FLATOUT_HOT_DATA static int training_inside_model = 0;
 static __thread int inside_model;
-
-FLATOUT_HOT static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
 
 FLATOUT_HOT static py_object* call_with(py_object* function, const struct call* c) {
   if (c->args == NULL) return py.vectorcall(function, c->vector, c->flags, c->names);
@@ -159,7 +159,7 @@ FLATOUT_HOT static struct optimizer* optimizer_of(const py_object* object) {
 
 /* Of an optimizer. */
 FLATOUT_HOT static py_object* step(const struct hook* h, const struct call* c) {
-  const uint64_t me = this_thread();
+  const uint64_t me = flatout_thread_self();
   if (loop.step_thread == me) return call_original(h, c); /* one inside another */
   loop.step_thread = me;
   const uint64_t backwards = loop.backwards;
@@ -228,16 +228,22 @@ FLATOUT_HOT static int in_training(py_object* module) {
 
 /* Module.__call__ */
 FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c) {
-  if (inside_model != 0) return call_original(h, c);
-  inside_model = 1;
+  /* Thread-local storage is two more pages. */
+  int* const inside =
+      loop.train_thread == flatout_thread_self() ? &training_inside_model : &inside_model;
+  if (*inside != 0) return call_original(h, c);
+  *inside = 1;
   loop.waiting = 0;
+  const uint64_t asked = now_ns();
+  const int gradients = has_gradients(); /* now, when the job itself will need them next */
   const uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
-  inside_model = 0;
+  *inside = 0;
   if (result == NULL) return NULL;
   const uint64_t end = now_ns();
+  flatout_agent_cost(0, begin - asked, begin - asked, 0);
   uint32_t kind = FLATOUT_SLICE_FORWARD;
-  if (!has_gradients()) {
+  if (!gradients) {
     kind = FLATOUT_SLICE_VALIDATION;
   } else if (!in_training(argument(c, 0))) {
     /* Fine-tuning with frozen statistics also does this: then a backward follows. */
@@ -251,7 +257,7 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
 
 /* A wait between the end of a step and the next forward is for input. */
 FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct call* c) {
-  const uint64_t me = this_thread();
+  const uint64_t me = flatout_thread_self();
   if (loop.waiting == 0 || loop.train_thread != me || loop.loader_thread == me)
     return call_original(h, c);
   loop.loader_thread = me; /* what this one is made of is the same wait */
@@ -271,7 +277,7 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct 
 
 /* An iterator's __next__ */
 FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
-  const uint64_t me = this_thread();
+  const uint64_t me = flatout_thread_self();
   const uint64_t iterator = (uint64_t)(uintptr_t)argument(c, 0);
   if (loop.iterator != iterator) {
     loop.iterator = iterator;
@@ -287,6 +293,8 @@ FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
   if (ended) flatout_agent_slice(FLATOUT_SLICE_EPOCH, 0, end, end, (int64_t)++loop.epochs, 0);
   return batch;
 }
+
+void python_hooks_after_fork(void) { training_inside_model = inside_model = 0; }
 
 /* ---- the type: a callable that binds as a function does ---- */
 

@@ -21,5 +21,6 @@ struct python_callbacks {
 extern struct python_callbacks python_callbacks;
 /* Finds what PyTorch says of gradients in C, where Python's own way to it is long. */
 void python_hooks_find_torch(void);
+void python_hooks_after_fork(void);
 
 #endif /* FLATOUT_AGENT_PYTHON_HOOKS_H_ */

@@ -96,6 +96,22 @@ TEST(Diagnose, DecodingInTheTrainingThreadBesideAnIdleCoreIsTooFewWorkers) {
   EXPECT_NEAR(*d.findings.front().gain, 1.7, 0.15);
 }
 
+// Nothing is read: that a generator makes what the loop runs over says that it is input.
+TEST(Diagnose, BatchesComputedInAGeneratorAreInputUnlessItIsTheLoopItself) {
+  const Line generator{"batches", "/home/u/train.py", 30, model::FrameKind::kGenerator};
+  const Line plain{"prepare", "/home/u/train.py", 30};
+  const Line work{"logmel", "/home/u/train.py", 22}, model{"step", "/home/u/train.py", 50};
+  const auto verdict = [&](const std::vector<Line>& input, const std::vector<Line>& forward) {
+    RunBuilder b;
+    train(b, 60, 20, 10, {ThreadState::kOnCpuNative, input}, {ThreadState::kOnCpuNative, forward});
+    b.machine(2, 0).process_cpu(100, 1.0);
+    return diagnose(b.build()).verdict;
+  };
+  EXPECT_EQ(verdict({kMain, generator, work}, {kMain, model}), "input.decode_cpu");
+  EXPECT_EQ(verdict({kMain, plain, work}, {kMain, model}), "healthy");
+  EXPECT_EQ(verdict({generator, plain, work}, {generator, model}), "healthy");
+}
+
 TEST(Diagnose, WorkersThatKeepUpAreHealthy) {
   RunBuilder b;
   train(b, 60, 0.3, 20);
@@ -444,6 +460,32 @@ TEST(Diagnose, AJobWithoutProgressHangsUnlessItWorksOrEndedWell) {
     const Diagnosis d = diagnose(b.build(variant >= kWaitedAndEnded));
     const bool hangs = variant == kWaits || variant == kEndedWaiting;
     EXPECT_EQ(d.verdict, hangs ? "stall.hang" : "healthy") << variant;
+  }
+}
+
+TEST(Diagnose, AHangThatEndsByItselfIsOneUnlessSomebodyWorkedMeanwhile) {
+  for (const bool works : {false, true}) {
+    RunBuilder b;
+    const model::ThreadId other = b.thread(0, 101);
+    for (int i = 0; i < 60; ++i) {
+      if (i == 40) {
+        const TimePoint from = b.now();
+        b.step(
+            {{Part::kInputWait, 12'000, {ThreadState::kLock, {{"get", "/home/u/train.py", 50}}}}});
+        b.doing(other, from, b.now(), works ? kCompute : Doing{ThreadState::kLock, {kMain}});
+      } else {
+        b.step({{Part::kForward, 10, kCompute}}, i < 3);
+      }
+    }
+    const Diagnosis d = diagnose(b.build());
+    if (works) {
+      EXPECT_NE(d.verdict, "stall.hang");
+      continue;
+    }
+    ASSERT_EQ(d.verdict, "stall.hang");
+    EXPECT_FALSE(d.findings.front().ended_the_job);
+    EXPECT_EQ(d.findings.front().where->line, 50);
+    EXPECT_NEAR(d.findings.front().evidence.front().value, 12'000, 100);
   }
 }
 

@@ -30,6 +30,7 @@ constexpr double kHandles = 0.25;    // of that time on a core, from which passi
 // Reads per sample from which a sample is searched for rather than read.
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
+constexpr double kMadeInGenerator = 0.5;  // of the input wait
 constexpr double kMostOfIt = 0.7;    // of what faster decoding saves, that more workers save, too
 constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
@@ -38,6 +39,8 @@ constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
 // So rough that only more than twice as much is other work.
 constexpr double kSurelyMore = 2;
+// Time on a core that opening and reading a small file takes at most.
+constexpr double kFileSeconds = 0.5e-3;
 
 /// What the lines that do I/O spend, in seconds per batch.
 struct FileWork {
@@ -228,7 +231,8 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   const bool little = read.calls >= 0.8 * samples && read.bytes < kSmallFile * read.calls &&
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
-      files.lookups + files.blocked + files.kernel > kSurelyMore * known) {
+      files.lookups + files.blocked + files.kernel > kSurelyMore * known &&
+      files.kernel < kFileSeconds * read.calls) {
     take_cpu(out.front(), files.kernel + files.interpreter);
     const bool searched = read.calls > kSearched * samples && big_file_open(view);
     out.push_back({searched ? "input.random_seek" : "input.small_files",
@@ -478,14 +482,15 @@ BatchTimes batch_times(const RunView& view) {
   return out;
 }
 
-/// Work before the forward pass in a loop without a loader is input only if it brings data in.
+/// Work before the forward pass in a loop without a loader is input only if it brings data in, or
+/// is done in a generator that the loop runs over.
 bool is_input(const RunView& view, const BatchTimes& times) {
   if (view.loader().measured || view.loader().kind != LoaderKind::kSerial) return true;
   const double waits = times[Act::kRead] + times[Act::kMetadata] + times[Act::kNetwork] +
                        times[Act::kSeek] + times[Act::kChild] + times[Act::kPoll];
   if (waits > 0.1 * times.total) return true;
   const ReadWork read = read_work(view);
-  return read.calls >= 1 && read.bytes > 1024;
+  return (read.calls >= 1 && read.bytes > 1024) || view.in_generators() > kMadeInGenerator;
 }
 
 void detect_input(const RunView& view, Findings& findings) {

@@ -93,7 +93,7 @@ Inside look_inside(const RunView& view, const std::vector<const Slice*>& slices)
 void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) {
   const LoaderView& loader = view.loader();
   if (!loader.measured || loader.kind == LoaderKind::kSerial) return;
-  if (loader.fetches.size() < 16) return;
+  if (loader.fetches.size() < 16 || findings.has("stall.hang")) return;
   std::map<ThreadId, size_t> worker_of;
   std::vector<Batch> batches;
   std::map<size_t, std::vector<double>> by_worker;

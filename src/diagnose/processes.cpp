@@ -32,19 +32,28 @@ void detect_churn(const RunView& view, Findings& findings) {
   };
   const int64_t readings = view.readings(calls);
   if (readings < kFewReadings || findings.has("cpu.process_churn")) return;
+  // Who starts a process in every other step reads what it says from a pipe.
+  const double steps = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  const bool asks = view.increase(view.host(SignalId::kHostForks)).value_or(0) > 0.5 * steps;
   struct Line {
-    double all = 0, children = 0;
+    double all = 0, children = 0, pipes = 0;
+    bool is_for_children(bool asks) const {
+      return children > 0 && children + (asks ? pipes : 0) > kForChildren * all;
+    }
   };
   std::unordered_map<model::FrameId, Line> lines;
   for (const Cell& c : view.profile().cells()) {
     if (!ours(c)) continue;
     lines[c.user].all += c.seconds;
-    if (calls(c)) lines[c.user].children += c.seconds;
+    if (calls(c)) {
+      lines[c.user].children += c.seconds;
+    } else if (c.act == Act::kPoll) {
+      lines[c.user].pipes += c.seconds;
+    }
   }
   const auto starting = [&](const Cell& c) {
     if (!ours(c)) return false;
-    const Line& line = lines[c.user];
-    return calls(c) || (c.user != 0 && line.children > kForChildren * line.all);
+    return calls(c) || (c.user != 0 && lines[c.user].is_for_children(asks));
   };
   double cost = view.per_step(Role::kTrainer, starting);
   // After each fork, parent and child copy what they write to.

@@ -174,12 +174,11 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
   };
   std::vector<FrameFacts> facts(run.frames.size());
   bool python = false;
-  for (const model::Frame& f : run.frames)
-    python |= f.kind == FrameKind::kPython && f.function != 0;
+  for (const model::Frame& f : run.frames) python |= is_python(f.kind) && f.function != 0;
   for (size_t i = 1; i < run.frames.size(); ++i) {
     const model::Frame& f = run.frames[i];
     const std::string_view file = run.string(f.file), function = run.string(f.function);
-    if (f.kind == FrameKind::kPython) {
+    if (is_python(f.kind)) {
       facts[i] = {owner_of(file, project),
                   static_cast<uint16_t>(python_traits(function, file) | kHasPython)};
       continue;
@@ -206,10 +205,15 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
       node.done = true;
       if (frame < facts.size()) {
         // A forked process keeps the stack of the one that started it.
-        if ((facts[frame].traits & kInChild) != 0) node.traits = 0, node.user = node.package = 0;
+        if ((facts[frame].traits & kInChild) != 0)
+          node.traits = 0, node.user = node.package = node.generator = 0;
         node.traits |= facts[frame].traits;
         if (facts[frame].owner == Owner::kUser) node.user = frame;
         if (facts[frame].owner == Owner::kPackage) node.package = frame;
+        if (facts[frame].owner != Owner::kLibrary &&
+            run.frames[frame].kind == FrameKind::kGenerator) {
+          node.generator = frame;
+        }
       }
       above = node;
     }

@@ -47,12 +47,14 @@ class StackIndex {
   /// The innermost frame of an installed package that is not a well-known library: to blame where
   /// the user has no line of his own. 0 if there is none.
   model::FrameId package_frame(model::StackId stack) const { return at(stack).package; }
+  /// The innermost frame of a generator of the user's or a package's; 0 if there is none.
+  model::FrameId generator_frame(model::StackId stack) const { return at(stack).generator; }
   uint16_t traits(model::StackId stack) const { return at(stack).traits; }
   model::Where where(model::FrameId frame) const;
 
  private:
   struct Known {
-    model::FrameId user = 0, package = 0;
+    model::FrameId user = 0, package = 0, generator = 0;
     uint16_t traits = 0;
     bool done = false;
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/stats.h"
 #include "diagnose/cursor.h"
@@ -314,6 +315,36 @@ std::unordered_set<model::FrameId> RunView::writing_lines() const {
   return out;
 }
 
+namespace {
+
+/// Time of the training thread's input in each generator, but for those in which it trains as well:
+/// such a one is the loop itself.
+class GeneratorTimes {
+ public:
+  void add(const Run& run, model::FrameId frame, const Cell& cell) {
+    if (cell.part == Part::kInputWait) all_ += cell.seconds;
+    if (frame == 0) return;
+    Time& time = times_[{run.frames[frame].file, run.frames[frame].function}];
+    if (cell.part == Part::kInputWait) time.input += cell.seconds;
+    time.trains = time.trains || cell.part == Part::kForward || cell.part == Part::kBackward;
+  }
+  double share() const {
+    double inside = 0;
+    for (const auto& [function, time] : times_) inside += time.trains ? 0 : time.input;
+    return all_ > 0 ? inside / all_ : 0;
+  }
+
+ private:
+  struct Time {
+    double input = 0;
+    bool trains = false;
+  };
+  std::map<std::pair<model::StringId, model::StringId>, Time> times_;
+  double all_ = 0;
+};
+
+}  // namespace
+
 void RunView::sum_readings() {
   const std::unordered_set<model::FrameId> writing = writing_lines();
   Cursor<Part> parts;
@@ -331,6 +362,7 @@ void RunView::sum_readings() {
   size_t step = 0, window = 0;
   double trained = 0;
   std::unordered_map<ThreadId, double> pool_queue;
+  GeneratorTimes generators;
   for (const model::StackReading& r : run_.readings) {
     if (r.thread >= roles_.size()) continue;
     Cell cell;
@@ -360,6 +392,7 @@ void RunView::sum_readings() {
     cell.readings = 1;
     if (cell.role == Role::kTrainer) {
       trained += cell.seconds;
+      generators.add(run_, stacks_.generator_frame(r.stack), cell);
       python_ = python_ || (cell.traits & kHasPython) != 0;
     }
     if (cell.role == Role::kPool && cell.act == Act::kRunQueue) {
@@ -368,6 +401,7 @@ void RunView::sum_readings() {
     profile_.add(cell);
   }
   if (trained > 0) scale_ = seconds() / trained;
+  in_generators_ = generators.share();
   const auto queued = [](const Cell& c) { return c.act == Act::kRunQueue; };
   trainer_delay_ = per_step(Role::kTrainer, queued);
   trainer_delay_in_wait_ = trainer_in(Part::kInputWait, queued);

@@ -13,7 +13,13 @@ using FrameId = uint32_t;   // Run::frames
 using StackId = uint32_t;   // Run::stacks; 0: no stack could be read
 using ThreadId = uint32_t;  // Run::threads
 
-enum class FrameKind : uint8_t { kPython, kNative };
+enum class FrameKind : uint8_t {
+  kPython,
+  kNative,
+  kGenerator,  // Python's, of a generator or coroutine, where that can be told (3.11 and later)
+};
+
+inline bool is_python(FrameKind kind) { return kind != FrameKind::kNative; }
 
 /// The innermost frame of a thread that has a core, but only waits for others at a PAUSE.
 inline constexpr std::string_view kSpinWaitFrame = "[spin-wait]";

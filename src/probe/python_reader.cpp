@@ -215,10 +215,9 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
     if (!snapshot_.copy(frame, block.data(), frame_block_)) return false;
     const auto previous = field<uint64_t>(block.data(), o.frame_previous);
     if (previous == frame) return false;
-    // A generator that is just being entered or left: its link to the caller is not there.
-    if (previous == 0 && o.frame_owner != 0 && block[o.frame_owner] == kOwnedByGenerator) {
-      return false;
-    }
+    const bool generator = o.frame_owner != 0 && block[o.frame_owner] == kOwnedByGenerator;
+    // One that is just being entered or left: its link to the caller is not there.
+    if (generator && previous == 0) return false;
     // Frames of the interpreter itself, between Python and C: 3.12 and later.
     const bool shim = o.frame_owner != 0 && o.minor >= 12 &&
                       static_cast<uint8_t>(block[o.frame_owner]) >= wire::kOwnedByInterpreter;
@@ -232,7 +231,7 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
       if (outside()) code = find_code(address, true);
       if (code == nullptr || outside()) return false;
       const int line = at < 0 ? code->first_line : code->lines.line(at);
-      thread.frames.push_back({code->id, static_cast<uint32_t>(std::max(line, 0))});
+      thread.frames.push_back({code->id, static_cast<uint32_t>(std::max(line, 0)), generator});
     }
     frame = previous;
   }

@@ -24,6 +24,7 @@ namespace flatout::probe {
 struct PythonFrame {
   uint32_t code = 0;  // PythonReader::code()
   uint32_t line = 0;
+  bool generator = false;  // a generator's or coroutine's; false where that cannot be told
   bool operator==(const PythonFrame&) const = default;
 };
 

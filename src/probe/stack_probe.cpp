@@ -336,9 +336,9 @@ void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
       auto known = process.frames.find(key);
       if (known == process.frames.end()) {
         const PythonCode& code = process.python->code(frame.code);
-        known = process.frames
-                    .emplace(key, sink.frame(code.function, code.file, frame.line,
-                                             model::FrameKind::kPython))
+        const auto kind =
+            frame.generator ? model::FrameKind::kGenerator : model::FrameKind::kPython;
+        known = process.frames.emplace(key, sink.frame(code.function, code.file, frame.line, kind))
                     .first;
       }
       stack = sink.stack(stack, known->second);

@@ -107,12 +107,15 @@ TEST(Text, OfManyChangesOfSpeedTheLargestAreNamed) {
 }
 
 TEST(Text, ALongCppPlaceKeepsFileLineAndName) {
-  Diagnosis d = decode_diagnosis();
-  d.findings[0].where =
-      Where{"/home/somebody/projects/training/src/deep/inject.cpp", 175,
-            "job::(anonymous namespace)::use_fresh_buffers(std::vector<int> const&)"};
-  const std::string text = render_text(decode_bound_run(), d, screen());
-  EXPECT_NE(text.find("inject.cpp:175 in use_fresh_buffers\n"), std::string::npos) << text;
+  for (const char* function :
+       {"job::(anonymous namespace)::use_fresh_buffers(std::vector<int> const&)",
+        "job::use_fresh_buffers(job::(anonymous namespace)::Options const&)"}) {
+    Diagnosis d = decode_diagnosis();
+    d.findings[0].where =
+        Where{"/home/somebody/projects/training/src/deep/inject.cpp", 175, function};
+    const std::string text = render_text(decode_bound_run(), d, screen());
+    EXPECT_NE(text.find("inject.cpp:175 in use_fresh_buffers\n"), std::string::npos) << text;
+  }
 }
 
 TEST(Text, FitsOneScreenHoweverMuchThereIsToSay) {

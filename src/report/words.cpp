@@ -72,10 +72,12 @@ namespace {
 // "ns::(anonymous namespace)::f(std::string const&)" -> "f"
 std::string short_function(std::string_view name) {
   constexpr std::string_view kAnonymous = "(anonymous namespace)::";
-  if (const size_t at = name.rfind(kAnonymous); at != std::string_view::npos) {
-    name.remove_prefix(at + kAnonymous.size());
+  size_t open = name.find('(');
+  while (open != std::string_view::npos && name.substr(open).starts_with(kAnonymous)) {
+    name.remove_prefix(open + kAnonymous.size());
+    open = name.find('(');
   }
-  name = name.substr(0, name.find('('));
+  name = name.substr(0, open);
   if (name.find('<') == std::string_view::npos) {
     if (const size_t at = name.rfind("::"); at != std::string_view::npos)
       name.remove_prefix(at + 2);

@@ -222,8 +222,10 @@ bool RunDecoder::on_frame(ByteReader& reader) {
     ++counts_.refused;
     return true;
   }
-  run_.frames.push_back({intern(function), intern(file), in.line,
-                         in.kind == 1 ? FrameKind::kNative : FrameKind::kPython});
+  const FrameKind kind = in.kind <= static_cast<uint32_t>(FrameKind::kGenerator)
+                             ? static_cast<FrameKind>(in.kind)
+                             : FrameKind::kPython;
+  run_.frames.push_back({intern(function), intern(file), in.line, kind});
   return frames_.set(in.id, static_cast<uint32_t>(run_.frames.size() - 1));
 }
 

@@ -202,7 +202,7 @@ class Judge {
       if (is_input_library(file)) return Doing::kInput;
       if (is_logging(file)) return Doing::kOther;
       module = module || is_module_call(run_.string(frame.function), file);
-      if (frame.kind == FrameKind::kPython && is_library(file) && !is_framework(file)) {
+      if (is_python(frame.kind) && is_library(file) && !is_framework(file)) {
         library = true;
       }
     }

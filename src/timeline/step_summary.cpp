@@ -192,7 +192,8 @@ StepSummary summarise(std::span<const Step> steps, double samples_per_step) {
   // machine must not change the picture, while the first steps of many epochs belong to it.
   const size_t few = std::max<size_t>(lengths.size() / 40, 1);
   std::ranges::sort(lengths);
-  const double limit = lengths.size() > few ? 2 * lengths[lengths.size() - 1 - few] : lengths.back();
+  const double limit =
+      lengths.size() > few ? 2 * lengths[lengths.size() - 1 - few] : lengths.back();
   Nanos total{};
   std::array<Nanos, kPartCount> parts{};
   for (const Step* step : judged) {

@@ -173,7 +173,7 @@ struct flatout_thread {
 
 struct flatout_frame {
   uint32_t id, line;
-  uint32_t kind; /* 0 Python, 1 native */
+  uint32_t kind; /* 0 Python, 1 native, 2 Python of a generator or coroutine */
   uint32_t function_size, file_size, reserved;
 };
 

@@ -114,6 +114,18 @@ __attribute__((hot)) bool flatout_ring_write(struct flatout_ring* ring,
   return true;
 }
 
+/* By words, which compilers do not turn into a call of memcpy(): its page of libc is a cold one.
+ * `to` is aligned, as all in the ring. */
+static inline void copy_payload(unsigned char* to, const unsigned char* from, size_t size) {
+  size_t done = 0;
+  for (; size - done >= 8; done += 8) {
+    uint64_t word;
+    memcpy(&word, from + done, 8);
+    __atomic_store_n((uint64_t*)(void*)(to + done), word, __ATOMIC_RELAXED);
+  }
+  for (; done < size; ++done) __atomic_store_n(to + done, from[done], __ATOMIC_RELAXED);
+}
+
 __attribute__((hot)) bool flatout_ring_write_many(struct flatout_ring* ring,
                                                   const struct flatout_packet* header,
                                                   const void* payloads, size_t payload_size,
@@ -128,7 +140,7 @@ __attribute__((hot)) bool flatout_ring_write_many(struct flatout_ring* ring,
   const unsigned char* payload = (const unsigned char*)payloads;
   for (uint32_t i = 0; i < count; ++i, at += size, payload += payload_size) {
     memcpy(at + 8, (const unsigned char*)header + 8, sizeof *header - 8);
-    memcpy(at + sizeof *header, payload, payload_size);
+    copy_payload(at + sizeof *header, payload, payload_size);
     __atomic_store_n((uint64_t*)(void*)at, word, __ATOMIC_RELEASE);
   }
   return true;

@@ -71,6 +71,15 @@ def test_an_attribute_and_a_list_in_a_dict(flatout, job_python, tmp_path):
     assert len(growths(info)) == 2
 
 
+def test_tensors_whose_graph_is_never_let_go(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "graphs")
+    for name, mark, function in (("total", "GROWS total", "graphs"), ("watch.drift", "GROWS drift", "__call__")):
+        text = growth(info, name)
+        assert text.startswith("%s at %s: a graph of " % (name, place(mark, function))), text
+        assert int(text.split("a graph of ")[1].split()[0]) >= 16
+    assert len(growths(info)) == 2  # not the sum of what was detached, not the loss itself
+
+
 def test_a_global_and_a_cache_without_bound(flatout, job_python, tmp_path):
     info, _, _ = facts_of(flatout, job_python, tmp_path, "elsewhere")
     check(growth(info, "seen"), "seen", place("GROWS seen", "elsewhere"))
@@ -138,6 +147,10 @@ def main(values, table):
 if main:
     names |= {1}
 def short(): names.add(2)
+def mean(loss):
+    drift = zeros(drift_shape)
+    drift = mix(drift, loss)
+    self.best.lerp_(loss, 0.1)
 '''
 
 
@@ -149,6 +162,8 @@ def short(): names.add(2)
     ("DICT", "seen", "", False, False, "14 in main"),
     ("SET", "names", "", False, False, "19 in <module>"),
     ("SET", "names", "def short", False, False, "20 in short"),
+    ("GRAPH", "drift", "def mean", False, False, "23 in mean"),
+    ("GRAPH", "best", "", True, False, "24 in mean"),
     ("DEQUE", "seen", "", False, False, None),
     ("LIST", "nothing", "", False, False, None),
 ])

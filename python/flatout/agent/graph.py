@@ -1,4 +1,5 @@
-"""How many nodes the graph has that a backward pass goes through: `torch.graph_nodes`, now and then.
+"""How many nodes the graph has that a backward pass goes through: `torch.graph_nodes`, now and then;
+and how far back the graph of a tensor goes that the job keeps.
 
 A count that grows with the steps is a graph that is never let go. Nothing of the graph is held
 after a look; leaves (AccumulateGrad) are not counted.
@@ -12,6 +13,7 @@ _STEPS = (3, 10, 50)  # the steps in whose backward it looks; then
 _EVERY = 5000000000  # ns
 _MOST = 4096  # nodes
 _BUDGET = 300000  # ns of this thread's CPU time: what others take of the core cuts no look short
+_HOPS = 96  # from node to node, each time to the oldest that follows
 _Tensor = None
 _counted = [0, False]
 
@@ -61,3 +63,19 @@ def count_nodes(root, until):
         if len(nodes) >= _MOST or not len(seen) & 7 and thread_time_ns() > until:
             return len(nodes), False
     return len(nodes), True
+
+
+def reach(root):
+    """(number of `root`, the lowest number it leads to): nodes are numbered as operations make them."""
+    newest = oldest = root._sequence_nr()
+    node = root
+    for _ in range(_HOPS):
+        older = None
+        for following, _ in node.next_functions:
+            number = oldest if following is None else following._sequence_nr()
+            if number < oldest:
+                older, oldest = following, number
+        if older is None:
+            break
+        node = older
+    return newest, oldest

@@ -1,5 +1,5 @@
-"""Which container of the job keeps growing, where its memory does: a look every few seconds, at the end
-of a step, at what the user's own names lead to.
+"""Which container of the job keeps growing, or which tensor's graph, where its memory does: a look every
+few seconds, at the end of a step, at what the user's own names lead to.
 
 Of a container only its id, kind and length are kept: no look keeps anything of the job alive. Nothing
 of the user's own code is run: lengths and contents are asked of the builtin types themselves. Where it
@@ -13,13 +13,14 @@ import weakref
 from collections import deque
 from functools import _lru_cache_wrapper
 from itertools import islice
+from time import thread_time_ns
 from types import FunctionType, ModuleType, SimpleNamespace
 
-from . import core, descriptors, places
+from . import core, descriptors, graph, places
 from .core import cost, now, state
-from .mutations import DEQUE, DICT, LIST, SET
+from .mutations import DEQUE, DICT, GRAPH, LIST, SET
 
-TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(5, 10)
+TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(6, 11)
 _TIMES = (0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
 _EVERY = 30  # s
 _GROWTH = 256 << 10  # bytes from one of these times to the next, and
@@ -27,8 +28,7 @@ _OFTEN = 3  # times more than it did not: it keeps growing
 _FAST_GROWTH = 16 << 20  # bytes that tell so at once
 _SOON = 250000000  # ns to the next look after those; twice that after others
 _MOST_SOON = 12  # looks that come so soon
-_BUDGET = 300000  # ns of one look
-_LEAST = 150000  # ns of that are for what the roots lead to, whatever they took
+_BUDGET = 300000  # ns of one look; of CPU time for what the roots of a part lead to: what others take cuts no look short
 _OBJECTS = 2000  # of one look
 _LEVELS = 3
 _MOST_MODULES = 40
@@ -39,6 +39,8 @@ _FORGET = 3  # looks that saw it no longer, or no longer growing
 _MOST_SENT = 3
 _AGAIN = 10000000000  # ns between two times that all is sent
 _GRAPH = 1 << 20  # bytes that a graph of autograd counts as
+_OLD = 16  # steps from which the graph of a tensor goes back further than any step needs
+_MOST_GRAPHS = 8  # of a part of a look
 _NEVER = 1 << 62
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -63,13 +65,17 @@ class _Record:
         self.length = self.first = length
         self.steps = self.upto = steps  # at the first length, and at this one
         self.streak = self.idle = 0
-        self.bytes = self.graph = None  # of the item that came last, once it grew often enough
+        # Of the item that came last, once it grew often enough.
+        self.bytes, self.graph = (0, True) if self.kind == GRAPH else (None, None)
         self.name = self.place = None  # place: None as long as it is searched for
 
     def suspect(self):
-        return self.streak >= _SUSPECT_LOOKS and self.length - self.first >= _SUSPECT_ITEMS
+        return self.streak >= _SUSPECT_LOOKS and (
+            self.kind == GRAPH or self.length - self.first >= _SUSPECT_ITEMS)
 
     def weight(self):
+        if self.kind == GRAPH:
+            return self.length * _GRAPH
         return (self.length - self.first) * (max(self.bytes or 0, 8) + (_GRAPH if self.graph else 0))
 
 
@@ -83,13 +89,14 @@ class _State:
     growing = 0  # how many of them saw it grow, less those that did not
     sent_at = 0
     modules = 0  # how many of sys.modules, in order, are known or in _new_modules
+    numbered = None  # (number of a node of a graph, steps) when the first was seen
 
 
-_records = {}  # id of a container -> _Record
+_records = {}  # id of a container, or name of a tensor -> _Record
 _sent = {}  # number -> text
 _searches = []  # [(record, generator)]: lines that are still searched for
 _new_modules = []  # names that are not looked at yet
-_not_users = set()  # packages
+_not_users = {__name__.partition(".")[0]}  # packages: ours, to begin with
 _kinds = {}  # id of a class -> (weak reference, kind)
 _TENSORS = []  # classes that live as long as we do
 dull = set()  # ids of classes that hold nothing, and never go
@@ -111,7 +118,7 @@ def install(torch):
         kind_of(cls)
     warm = naming.Roots()
     warm.add_frame(sys._getframe())
-    visit(warm.objects + [[0], {0: 0}, naming], now() + _BUDGET)  # the first time takes longest
+    visit(warm.objects + [[0], {0: 0}, naming], thread_time_ns() + _BUDGET)  # the first time takes longest
     state.look_due = 0
     os.register_at_fork(after_in_child=_forget)
 
@@ -121,6 +128,7 @@ def _forget():
     _busy = threading.Lock()
     _State.part = 0
     _State.began = _State.looks = _State.steps = _State.sent_at = 0
+    _State.numbered = None
     descriptors.forget()
     for kept in (_records, _sent, _searches, _fetchers):
         kept.clear()
@@ -209,7 +217,7 @@ def _look(in_loop, begin):
     """One look, or as many of its parts as there is time for: the rest is for the steps that follow."""
     steps = state.steps if in_loop else _State.steps
     while True:
-        more = _look_at(in_loop, steps, begin)
+        more = _look_at(in_loop, steps)
         _State.part += 1
         if not more or now() > begin + _BUDGET // 2:
             break
@@ -220,11 +228,13 @@ def _look(in_loop, begin):
         _send([record for record, _ in suspects(_records)], begin)
 
 
-def _look_at(in_loop, steps, begin):
+def _look_at(in_loop, steps):
     """One part; whether there are more."""
     roots = naming.Roots()
     more = _find_roots(roots, in_loop)
-    objects, parents, found = visit(roots.objects, max(begin + _BUDGET, now() + _LEAST))
+    objects, parents, found, tensors = visit(roots.objects, thread_time_ns() + _BUDGET)
+    old = {naming.short(objects, parents, at, roots): (at, back) for at, back in _old_graphs(objects, tensors, steps)}
+    found += [(key, GRAPH, back) for key, (_, back) in old.items()]
     compare(_records, found, steps, _State.looks)
     if not any(r.suspect() and r.place is None for r in _records.values()):
         return more
@@ -233,13 +243,37 @@ def _look_at(in_loop, steps, begin):
         if record is not None and record.bytes is None and record.suspect():
             record.bytes, record.graph = naming.weigh(one, record.kind)
     for record, key in suspects(_records):
-        at = -1 if record.name else next((i for i, one in enumerate(objects) if id(one) == key), -1)
+        if record.name:
+            continue
+        if record.kind == GRAPH:
+            at = old[key][0] if key in old else -1
+        else:
+            at = next((i for i, one in enumerate(objects) if id(one) == key), -1)
         if at >= 0:
             text, hints, record.place = naming.name(objects, parents, at, roots, record.kind)
             record.name = text.replace(" at ", " ").replace(": ", ":")  # a key: these two part the fact
             if record.place is None:
                 _searches.append((record, naming.search(hints, list(_users.values()))))
     return more
+
+
+def _old_graphs(objects, tensors, steps):
+    """[(index, steps)] of the tensors whose graph goes back over many steps, and how many at least."""
+    if not tensors or not _TENSORS:
+        return []
+    old = []
+    with sys.modules["torch"]._C.DisableTorchFunction():  # the job may count calls
+        roots = [(at, objects[at].grad_fn) for at in tensors[:64]]
+    for at, root in [(at, root) for at, root in roots if hasattr(root, "_sequence_nr")][:_MOST_GRAPHS]:
+        newest, oldest = graph.reach(root)
+        if _State.numbered is None:
+            _State.numbered = newest, steps
+        first, since = _State.numbered
+        if newest > first and steps > since:
+            back = (newest - oldest) * (steps - since) // (newest - first)
+            if back >= _OLD:
+                old.append((at, back))
+    return old
 
 
 def _find_roots(roots, in_loop):
@@ -292,7 +326,7 @@ def kind_of(cls):
         return known[1]
     if len(_kinds) > 4096:
         _kinds.clear()
-    kind = _kind_of(cls)
+    kind = GRAPH if _TENSORS and cls is _TENSORS[0] else _kind_of(cls)
     if not kind and (not _flags(cls) & _HEAP or any(cls is t for t in _TENSORS)):
         dull.add(id(cls))
     # Those that are not made by a class statement never go, so that no other gets their id.
@@ -334,16 +368,17 @@ def _kind_of(cls):
 
 
 def visit(roots, until):
-    """Breadth first from `roots`: (objects, index of the parent of each, [(id, kind, length)]).
+    """Breadth first from `roots`, until this thread's CPU time: (objects, index of the parent of each, [(id, kind, length)], indices
+    of tensors).
 
     The lists hold references: they are to be gone when the look ends.
     """
     objects = list(roots)
     parents = [-1] * len(objects)
     levels = [0] * len(objects)
-    kinds, seen, found = {}, set(), []
+    kinds, seen, found, tensors = {}, set(), [], []
     for position, one in enumerate(objects):  # grows meanwhile
-        if not position & 3 and now() > until:
+        if not position & 7 and thread_time_ns() > until:
             break
         if id(one) in seen:
             continue
@@ -361,6 +396,9 @@ def visit(roots, until):
                 found.append((id(one), kind, length))
             if length > _MOST_INSIDE.get(kind, 0):
                 continue
+        elif kind == GRAPH:
+            tensors.append(position)
+            continue
         elif kind == CACHE:
             info = one.cache_info()
             if info.maxsize is None:
@@ -377,7 +415,7 @@ def visit(roots, until):
             objects.extend(inside)
             parents += [position] * len(inside)
             levels += [level] * len(inside)
-    return objects, parents, found
+    return objects, parents, found, tensors
 
 
 def _inside(one, kind):
@@ -409,12 +447,12 @@ def compare(records, found, steps, look):
             continue  # found by another name, perhaps a step later
         record.seen = look
         record.upto = steps
-        if length < record.length:  # emptied, or the id is another's by now
+        if length < record.length and kind != GRAPH:  # emptied, or the id is another's by now
             record.start(length, steps)
-        elif length > record.length:
+        elif length > record.length or kind == GRAPH:  # one that goes back so far is not let go
             record.streak += 1
             record.idle = 0
-            record.length = length
+            record.length = max(record.length, length)
         else:
             record.idle += 1
             if record.streak < _SUSPECT_LOOKS or record.idle >= _FORGET:
@@ -445,6 +483,9 @@ def _search(until):
 
 def tell(record):
     """NAME at FILE:LINE in FUNCTION: 340 items, 1.00 a step, 4096 bytes each, with its graph"""
+    if record.kind == GRAPH:
+        return "%s%s: a graph of %d steps or more" % (
+            record.name, " at " + record.place if record.place else "", record.length)
     return "%s%s: %d items, %.2f a step%s%s" % (
         record.name, " at " + record.place if record.place else "", record.length,
         (record.length - record.first) / max(1, record.upto - record.steps),

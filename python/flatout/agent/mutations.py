@@ -5,7 +5,7 @@ wait for the end of another step.
 """
 import re
 
-LIST, DICT, SET, DEQUE = range(1, 5)
+LIST, DICT, SET, DEQUE, GRAPH = range(1, 6)  # GRAPH: a tensor, by the operations that made it
 _MOST_BYTES = 400000  # of a source file
 _MOST_FILES = 64
 
@@ -18,6 +18,7 @@ _GROWS = {
     SET: _CALL % rb"add|update" + rb"|\s*\|=",
     DICT: _CALL % rb"update|setdefault|__setitem__" + rb"|\s*\|=|" + _SUBSCRIPT + rb"+(?:" + _ASSIGN
           + rb"|" + _CALL % rb"append|appendleft|extend|add|insert|update|setdefault" + rb")",
+    GRAPH: rb"\s*(?:[-+*/@]|//)?=(?!=)|" + _CALL % rb"\w+_",
 }
 _GROWS = {  # compiled now: that takes longer than a step may be held up
     (kind, deep): re.compile((_SUBSCRIPT + rb"+" if deep else rb"") + rb"(?:" + grows + rb")")
@@ -87,13 +88,22 @@ def _search(source, hint, inside):
         line = source[source.rfind(b"\n", 0, start) + 1:start]
         whole = source[after:after + 1] not in _WORDS and line[-1:] not in _WORDS
         if whole and b"#" not in line and (line.rstrip()[-1:] == b".") == hint.attribute:
-            if grows.match(source, after, end):
+            how = grows.match(source, after, end)
+            if how is not None and (hint.kind != GRAPH or _adds(source, name, how)):
                 return start
             if hint.kind == LIST and _PUSHES.search(line) and _PUSHED.match(source, after):
                 return start
         yield
         start = source.find(name, after, end)
     return None
+
+
+def _adds(source, name, how):
+    """Whether an assignment keeps what `name` was before: `x += y`, `x = x + y`, `x.add_(y)`."""
+    if how.group().lstrip() != b"=":
+        return True
+    line = source[how.end():how.end() + 400].partition(b"\n")[0]
+    return re.search(rb"\b" + re.escape(name) + rb"\b", line) is not None
 
 
 def _body(source, header, line):

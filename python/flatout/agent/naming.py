@@ -117,6 +117,11 @@ def name(objects, parents, at, roots, kind):
     return text, hints, None
 
 
+def short(objects, parents, at, roots):
+    """What objects[at] is called by the way on which it was found."""
+    return _clean(_way(objects, parents, at, roots).text)
+
+
 def search(hints, files):
     return mutations.find(hints, list(dict.fromkeys(files)))
 
