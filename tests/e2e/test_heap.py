@@ -103,14 +103,14 @@ PYTHON = """
 
     class Batch:
         def __init__(self, i):
-            self.values = [float(i + k) for k in range(200)]
+            self.values = [1000 + i + k for k in range(200)]  # not floats: CPython keeps freed ones for the next line that needs one
 
     history = []
     recent = collections.deque(maxlen=300)
 
     def step(i):
         recent.append(Batch(i))
-        history.append([float(i * k) for k in range(40)])  # LEAK
+        history.append([1000 + i + k for k in range(40)])  # LEAK
         return sum(len(b.values) for b in recent)
 
     for i in range(20000):
