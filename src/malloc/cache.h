@@ -40,10 +40,8 @@ struct alignas(128) Cache {
   uint64_t sample_interval;  // mean bytes between samples of this thread
   uint64_t sampled_ns;       // when the last sample was
   uint64_t random;           // state of the sampler
-  // Of a class whose next block is a sample: the mean bytes between samples when that was decided.
-  uint64_t sample_due[kClasses];
-  Span* queue;     // spans with remote frees
-  SpanList empty;  // spans kept though nothing of them is in use
+  Span* queue;               // spans with remote frees
+  SpanList empty;            // spans kept though nothing of them is in use
   uint32_t empty_pages;
   Cache* next;  // of all caches, never removed
   Cache* next_dead;

@@ -23,25 +23,19 @@ Block* block_at(const Span* s, uint32_t index) {
 }
 
 // How many of `blocks` may be handed out before one has to be sampled; 0: the next one has to be.
-// A sample that falls among them waits for its turn in this class (sample_due): it must not go to
+// A sample that falls among them waits for its turn in this span (sample_due): it must not go to
 // whichever class is refilled first, or classes would be sampled alike, whatever they take.
-uint32_t until_sample(Cache* cache, const Span* s, uint32_t blocks) {
+uint32_t until_sample(Cache* cache, Span* s, uint32_t blocks) {
   const int64_t bytes = s->block_bytes;
-  uint64_t& due = cache->sample_due[s->size_class];
-  if (__builtin_expect(due == 0 && int64_t{blocks} * bytes <= cache->sample_left, 1)) {
+  if (__builtin_expect(s->sample_due == 0 && int64_t{blocks} * bytes <= cache->sample_left, 1)) {
     cache->sample_left -= int64_t{blocks} * bytes;
     return blocks;
   }
-  if (due != 0) return 0;
+  if (s->sample_due != 0) return 0;
   const auto n = static_cast<uint32_t>(std::max<int64_t>(cache->sample_left, 0) / bytes);
-  due = cache->sample_interval;
+  s->sample_due = cache->sample_interval;
   start_sampling(cache);
   return n;
-}
-
-// The sample that the class owes, which it owes no more.
-uint64_t take_due(Cache* cache, const Span* s) {
-  return std::exchange(cache->sample_due[s->size_class], 0);
 }
 
 // Makes `n` new blocks from the span's untouched rest, in the order of their addresses.
@@ -65,7 +59,7 @@ Block* take_freed(Cache* cache, Span* s, uint64_t* sampled) {
   const uint32_t blocks = s->carved - s->countdown.load(std::memory_order_relaxed);
   const uint32_t n = until_sample(cache, s, blocks);
   if (n == 0) {
-    *sampled = take_due(cache, s);
+    *sampled = std::exchange(s->sample_due, 0);
     return nullptr;
   }
   Block* rest = nullptr;
@@ -92,7 +86,7 @@ Block* carve(Cache* cache, Span* s, uint64_t* sampled) {
   uint32_t n = std::min(std::max(bytes / s->block_bytes, least), s->capacity - s->carved);
   n = until_sample(cache, s, n);
   if (n == 0) {
-    *sampled = take_due(cache, s);
+    *sampled = std::exchange(s->sample_due, 0);
     return nullptr;
   }
   Block* const first = make_blocks(s, n, nullptr);
