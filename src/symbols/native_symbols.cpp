@@ -4,9 +4,11 @@
 #include <dwarf.h>
 #include <elfutils/libdwfl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <unordered_map>
 
 #include "symbols/debug_files.h"
 
@@ -36,19 +38,19 @@ uint64_t number_of(Dwarf_Die* die, unsigned kind) {
   return value;
 }
 
-}  // namespace
-
-NativeFrame describe(Dwfl* dwfl, uint64_t at) {
-  NativeFrame frame;
+// nullptr where nothing is loaded.
+Dwfl_Module* module_at(Dwfl* dwfl, uint64_t at) {
   Dwfl_Module* module = dwfl_addrmodule(dwfl, at);
-  if (module == nullptr) return frame;
+  if (module == nullptr) return nullptr;
   // libdwfl takes the last module for every address above it.
   GElf_Addr low = 0, high = 0;
   dwfl_module_info(module, nullptr, &low, &high, nullptr, nullptr, nullptr, nullptr);
-  if (at < low || at >= high) return frame;
-  GElf_Off offset = 0;
-  GElf_Sym symbol{};
-  const char* name = dwfl_module_addrinfo(module, at, &offset, &symbol, nullptr, nullptr, nullptr);
+  return at < low || at >= high ? nullptr : module;
+}
+
+// `name`: of the function, mangled; nullptr where it is not known.
+NativeFrame frame_at(Dwfl_Module* module, uint64_t at, const char* name) {
+  NativeFrame frame;
   if (name != nullptr) frame.function = demangle(name);
   const char* binary = nullptr;
   dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, &binary, nullptr);
@@ -69,14 +71,73 @@ NativeFrame describe(Dwfl* dwfl, uint64_t at) {
   return frame;
 }
 
+}  // namespace
+
+NativeFrame describe(Dwfl* dwfl, uint64_t at) {
+  Dwfl_Module* module = module_at(dwfl, at);
+  if (module == nullptr) return {};
+  GElf_Off offset = 0;
+  GElf_Sym symbol{};
+  return frame_at(module, at,
+                  dwfl_module_addrinfo(module, at, &offset, &symbol, nullptr, nullptr, nullptr));
+}
+
 struct NativeSymbols::State {
+  struct Function {
+    uint64_t begin, end;
+    const char* name;
+  };
+
   ~State() {
     if (dwfl != nullptr) dwfl_end(dwfl);
   }
+  NativeFrame describe(uint64_t at);
+  const std::vector<Function>& functions_of(Dwfl_Module* module);
+
+  // By address. libdwfl looks through all symbols each time, and PyTorch has half a million.
+  std::unordered_map<Dwfl_Module*, std::vector<Function>> functions;
   Dwfl_Callbacks callbacks{};
   char* debug_path = nullptr;
   Dwfl* dwfl = nullptr;
 };
+
+const std::vector<NativeSymbols::State::Function>& NativeSymbols::State::functions_of(
+    Dwfl_Module* module) {
+  const auto [known, fresh] = functions.try_emplace(module);
+  std::vector<Function>& table = known->second;
+  if (!fresh) return table;
+  const int count = dwfl_module_getsymtab(module);
+  for (int i = 0; i < count; ++i) {
+    GElf_Sym symbol{};
+    GElf_Addr value = 0;
+    const char* name =
+        dwfl_module_getsym_info(module, i, &symbol, &value, nullptr, nullptr, nullptr);
+    const unsigned type = GELF_ST_TYPE(symbol.st_info);
+    if (name == nullptr || name[0] == 0 || symbol.st_shndx == SHN_UNDEF ||
+        (type != STT_FUNC && type != STT_GNU_IFUNC && type != STT_NOTYPE)) {
+      continue;
+    }
+    table.push_back({value, value + symbol.st_size, name});
+  }
+  std::stable_sort(table.begin(), table.end(),
+                   [](const Function& a, const Function& b) { return a.begin < b.begin; });
+  return table;
+}
+
+NativeFrame NativeSymbols::State::describe(uint64_t at) {
+  Dwfl_Module* module = module_at(dwfl, at);
+  if (module == nullptr) return {};
+  const std::vector<Function>& table = functions_of(module);
+  auto f = std::upper_bound(table.begin(), table.end(), at,
+                            [](uint64_t a, const Function& b) { return a < b.begin; });
+  // A few back: aliases, and labels within a function, which have no size.
+  const char* name = nullptr;
+  for (int looked = 0; f != table.begin() && looked < 8 && name == nullptr; ++looked) {
+    --f;
+    if (at < f->end) name = f->name;
+  }
+  return frame_at(module, at, name);
+}
 
 NativeSymbols::NativeSymbols(std::unique_ptr<State> state) : state_(std::move(state)) {}
 NativeSymbols::~NativeSymbols() = default;
@@ -101,7 +162,7 @@ Result<std::unique_ptr<NativeSymbols>> NativeSymbols::open(std::string_view maps
 
 std::vector<NativeFrame> NativeSymbols::call_at(uint64_t pc) {
   const uint64_t at = pc - 1;
-  std::vector<NativeFrame> out{describe(state_->dwfl, at)};
+  std::vector<NativeFrame> out{state_->describe(at)};
   Dwarf_Addr bias = 0;
   Dwarf_Die* unit = dwfl_addrdie(state_->dwfl, at, &bias);
   Dwarf_Die* scopes = nullptr;
@@ -135,7 +196,7 @@ std::vector<NativeFrame> NativeSymbols::call_at(uint64_t pc) {
     out.push_back(std::move(caller));
   }
   std::free(scopes);
-  if (out.back().function.empty()) out.back().function = describe(state_->dwfl, at).function;
+  if (out.back().function.empty()) out.back().function = state_->describe(at).function;
   return out;
 }
 
