@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Batch norm (+ add + ReLU) on the CPU: flatout.nn against PyTorch and oneDNN, all in each round, one after the other.
+"""Batch norm (+ add + ReLU) on the CPU: flatout.nn against PyTorch and oneDNN, all in each round, in changing order.
 
     FLATOUT_NN_LIBRARY=build/release/libflatout_nn.so build/venv/bin/python bench/nn/compare.py [--csv bench/results/nn.csv]
 
-Rows are times of one call in ms, medians over the rounds; "share" is the least traffic (each tensor read or written once) over the
-time, in units of the machine's bandwidth: the fastest copy of as many bytes, measured in the same rounds. "ratio" is PyTorch's time
-over ours in the same round, its median and its quartiles. On a loaded machine `--cpu --threads 1` counts CPU time.
+Rows are times of one call in ms, medians over the rounds; "ratio" is PyTorch's time over ours in the same round, its median and the 95 %
+interval of that median (bootstrap); "cpu_ratio" the same of CPU seconds, which neighbours spoil less. PyTorch adds and rectifies in
+place, as torchvision's networks do; "torch_new_tensors" does not. "copy_gb_per_s" is the fastest copy of as many bytes as the call must
+move at least (each tensor read or written once), in the same rounds; "share" is the time of that copy over ours.
 
 glibc gives freed results of this size back to the kernel, so that every call faults its pages in anew, which can take longer than the
 call's own work. Here it keeps them, for all; `--trim` leaves it as it is by default.
@@ -14,10 +15,13 @@ call's own work. Here it keeps them, for all; `--trim` leaves it as it is by def
 import argparse
 import csv
 import ctypes
+import itertools
+import os
 import pathlib
 import statistics
 import sys
 import time
+from random import Random
 
 import torch
 from torch.nn import functional
@@ -46,9 +50,10 @@ class Case:
         self.bytes = self.x.numel() * self.x.element_size()
         self.blocked = self.x.to_mkldnn() if dtype is torch.float32 and layout == "nchw" else None
 
-    def step(self, function):
-        self.x.grad = self.residual.grad = None
-        function(self.x.requires_grad_(), self.residual.requires_grad_()).backward(self.dy)
+    def step(self, norm, function):
+        # Not backward(): it copies PyTorch's gradient of the residual, which is that of the sum, to have one for the .grad of each.
+        inputs = (self.x.requires_grad_(), self.residual.requires_grad_(), norm.weight, norm.bias)
+        torch.autograd.grad(function(*inputs[:2]), inputs, self.dy)
 
     def forward(self, function):
         with torch.no_grad():
@@ -60,7 +65,9 @@ class Case:
         out = {
             "forward": {"flatout": lambda: self.forward(self.ours_plain), "torch": lambda: self.forward(theirs)},
             "norm + add + ReLU, forward and backward": {
-                "flatout": lambda: self.step(self.ours), "torch": lambda: self.step(lambda x, r: functional.relu(theirs(x) + r))},
+                "flatout": lambda: self.step(self.ours, self.ours),
+                "torch": lambda: self.step(theirs, lambda x, r: functional.relu_(theirs(x).add_(r))),
+                "torch, new tensors": lambda: self.step(theirs, lambda x, r: functional.relu(theirs(x) + r))},
         }
         if self.blocked is not None:
             arguments = (theirs.weight.detach(), theirs.bias.detach(), theirs.running_mean, theirs.running_var, True, 0.1, 1e-5)
@@ -78,10 +85,18 @@ def keep_freed_memory():
     libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
-def seconds(call, clock):
-    begin = clock()
+def seconds(call):
+    """Wall and CPU seconds of one call."""
+    wall, cpu = time.perf_counter(), time.process_time()
     call()
-    return clock() - begin
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def interval(ratios, draws=1000):
+    """The median and the bounds between which 95 % of the medians of resampled rounds lie."""
+    random = Random(0)
+    medians = sorted(statistics.median(random.choices(ratios, k=len(ratios))) for _ in range(draws))
+    return statistics.median(ratios), medians[draws // 40], medians[-1 - draws // 40]
 
 
 def copies(count):
@@ -97,57 +112,57 @@ def copies(count):
     return out
 
 
-def measure(name, shape, layout, dtype, threads, rounds, clock, rows):
+def measure(name, shape, layout, dtype, threads, rounds, **columns):
+    """A row for each of the case's calls."""
     torch.set_num_threads(threads)
     case = Case(shape, layout, dtype)
     for what, peers in case.calls().items():
         moved = MOVED[what] * case.bytes
-        calls = {**peers, **copies(moved)}
-        times = {peer: [] for peer in calls}
-        for _ in range(3):
-            for call in calls.values():
-                call()
-        for _ in range(rounds):
-            for peer, call in calls.items():
-                times[peer].append(seconds(call, clock))
-        median = {peer: statistics.median(values) for peer, values in times.items()}
-        ratios = sorted(t / f for t, f in zip(times["torch"], times["flatout"]))
-        best = min(median[peer] for peer in calls if peer not in peers)
-        row = {"what": what, "size": name, "layout": layout, "dtype": str(dtype).split(".")[1], "threads": threads,
-               **{f"{peer}_ms": round(1e3 * median[peer], 3) for peer in ("flatout", "torch")},
-               "onednn_ms": round(1e3 * median["oneDNN"], 3) if "oneDNN" in median else "",
-               "ratio": round(statistics.median(ratios), 2), "ratio_low": round(ratios[len(ratios) // 4], 2),
-               "ratio_high": round(ratios[len(ratios) * 3 // 4], 2), "copy_gb_per_s": round(moved / best / 1e9, 1),
-               "share": round(best / median["flatout"], 2), "torch_share": round(best / median["torch"], 2)}
-        rows.append(row)
+        calls = list({**peers, **copies(moved)}.items())
+        times = {peer: [] for peer, _ in calls}
+        for i in range(rounds + 3):
+            for peer, call in calls if i % 2 == 0 else calls[::-1]:
+                taken = seconds(call)
+                if i >= 3:
+                    times[peer].append(taken)
+        wall = {peer: statistics.median(t[0] for t in taken) for peer, taken in times.items()}
+        ratio, low, high = interval([t[0] / f[0] for t, f in zip(times["torch"], times["flatout"])])
+        best = min(wall[peer] for peer, _ in calls if peer not in peers)
+        row = {"what": what, "size": name, "layout": layout, "dtype": str(dtype).split(".")[1], "threads": threads, **columns,
+               **{f"{peer}_ms": round(1e3 * wall[peer], 3) for peer in ("flatout", "torch")},
+               "torch_new_tensors_ms": round(1e3 * wall["torch, new tensors"], 3) if "torch, new tensors" in wall else "",
+               "onednn_ms": round(1e3 * wall["oneDNN"], 3) if "oneDNN" in wall else "",
+               "ratio": round(ratio, 2), "ratio_low": round(low, 2), "ratio_high": round(high, 2),
+               "cpu_ratio": round(statistics.median(t[1] / f[1] for t, f in zip(times["torch"], times["flatout"])), 2),
+               "copy_gb_per_s": round(moved / best / 1e9, 1), "share": round(best / wall["flatout"], 2),
+               "torch_share": round(best / wall["torch"], 2), "load": round(os.getloadavg()[0], 1)}
         print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+        yield row
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--runs", type=int, default=1, help="everything so many times, in new tensors")
     parser.add_argument("--csv")
     parser.add_argument("--sizes", nargs="*", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--types", nargs="*", default=["float32"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
-    parser.add_argument("--cpu", action="store_true", help="CPU time of the process instead of wall time: for a loaded machine, 1 thread")
     parser.add_argument("--trim", action="store_true", help="leave glibc's malloc as it is")
     options = parser.parse_args()
     if not options.trim:
         keep_freed_memory()
-    clock = time.process_time if options.cpu else time.perf_counter
-    print(f"torch {torch.__version__}, kernels: {library().flatout_nn_isa().decode()}, malloc {'trims' if options.trim else 'keeps'}")
-    rows = []
-    for threads in options.threads:
-        for dtype in options.types:
-            for name in options.sizes:
-                for layout in FORMATS:
-                    measure(name, SHAPES[name], layout, getattr(torch, dtype), threads, options.rounds, clock, rows)
-    if options.csv:
-        with open(options.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+    malloc = "trims" if options.trim else "keeps"
+    print(f"torch {torch.__version__}, kernels: {library().flatout_nn_isa().decode()}")
+    with open(options.csv or os.devnull, "w", newline="") as file:
+        writer = None
+        for run, threads, dtype, name, layout in itertools.product(range(options.runs), options.threads, options.types, options.sizes, FORMATS):
+            for row in measure(name, SHAPES[name], layout, getattr(torch, dtype), threads, options.rounds, malloc=malloc, run=run):
+                if writer is None:
+                    writer = csv.DictWriter(file, row)
+                    writer.writeheader()
+                writer.writerow(row)
+                file.flush()
 
 
 if __name__ == "__main__":

@@ -98,9 +98,11 @@ FLATOUT_NN_API int flatout_nn_batch_norm_finish(const struct flatout_nn_shape* s
                                                 const struct flatout_nn_forward* forward);
 FLATOUT_NN_API int flatout_nn_batch_norm_apply(const struct flatout_nn_shape* shape,
                                                const struct flatout_nn_forward* forward);
+/* The sums, and d_residual where it is wanted. */
 FLATOUT_NN_API int flatout_nn_batch_norm_backward_sums(const struct flatout_nn_shape* shape,
                                                        const struct flatout_nn_backward* backward,
                                                        double* dz, double* dz_xhat);
+/* dx, d_gamma and d_beta of the sums, which are over `count` values per channel. */
 FLATOUT_NN_API int flatout_nn_batch_norm_backward_apply(const struct flatout_nn_shape* shape,
                                                         const struct flatout_nn_backward* backward,
                                                         const double* dz, const double* dz_xhat,

@@ -20,11 +20,13 @@ const Usage kTrain{
     "  flatout train --model resnet20 --data cifar-10-batches-bin --checkpoint r20.safetensors\n"
     "  flatout train --model resnet20 --replicas 2 --sync-batch-norm   # mirrored data parallel\n"
     "  mpirun -n 4 flatout train --model lenet                  # or torchrun --no-python, or srun",
-    {"inject",       "model",         "data",       "steps",         "batch",
-     "samples",      "seed",          "plain",      "threads",       "loaders",
-     "optimizer",    "learning_rate", "momentum",   "weight_decay",  "checkpoint",
-     "resume",       "weights",       "replicas",   "device_memory", "sync_batch_norm",
-     "rank_timeout", "hang_seconds",  "neighbours", "seconds",       "quiet"},
+    {"inject",          "model",        "data",         "classes",
+     "steps",           "batch",        "samples",      "seed",
+     "plain",           "threads",      "loaders",      "optimizer",
+     "learning_rate",   "momentum",     "weight_decay", "checkpoint",
+     "resume",          "weights",      "replicas",     "device_memory",
+     "sync_batch_norm", "rank_timeout", "hang_seconds", "neighbours",
+     "seconds",         "quiet"},
     true};
 
 }  // namespace
@@ -42,6 +44,7 @@ int train(const std::vector<std::string>& arguments) {
   options.seed = static_cast<uint64_t>(settings->seed);
   options.model = settings->model;
   options.data = settings->data;
+  options.classes = static_cast<int>(settings->classes);
   options.plain = settings->plain;
   options.checkpoint = settings->checkpoint;
   options.resume = settings->resume;

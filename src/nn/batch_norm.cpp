@@ -1,6 +1,7 @@
 #include "nn/batch_norm.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -16,7 +17,7 @@ namespace flatout::nn {
 namespace {
 
 // Results so large would drive out of the caches what the next operation needs from them anyway.
-constexpr int64_t kStreamedSize = 8 << 20;
+constexpr int64_t kStreamedSize = 2 << 20;
 
 Status check_threads(const Shape& shape, const Threads& threads) {
   if (threads.count >= 1) return {};
@@ -123,20 +124,28 @@ class Work {
     return sum;
   }
 
-  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk): what
-  // was read last comes first again, while a cache has it. Blocks go to threads, or if there are
-  // too few, chunks.
+  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk,
+  // ahead): what was read last comes first again, while a cache has it. Blocks go to threads, or if
+  // there are too few, chunks. `ahead`: elements to the block that the thread takes next, so that
+  // the second pass, which writes, may fetch what the first will read.
   template <class Begin, class First, class Settle, class Second>
   void sweep(const Begin& begin, const First& first, const Settle& settle, const Second& second) {
-    const int64_t chunks = geometry_.chunks();
-    const bool by_block = geometry_.blocks() >= threads_.count;
+    const int64_t chunks = geometry_.chunks(), blocks = geometry_.blocks();
+    const bool by_block = blocks >= threads_.count;
     const Threads inner = by_block ? Threads{} : threads_;
-    parallel_for(by_block ? threads_ : Threads{}, geometry_.blocks(), [&](int64_t b) {
-      const Range block = geometry_.block(b);
-      begin(block);
-      parallel_for(inner, chunks, [&](int64_t k) { first(block, k); });
-      settle(block);
-      parallel_for(inner, chunks, [&](int64_t k) { second(block, chunks - 1 - k); });
+    std::atomic<int64_t> next{0};
+    parallel_for(by_block ? threads_ : Threads{}, threads_.count, [&](int64_t) {
+      for (int64_t b = next++; b < blocks;) {
+        const Range block = geometry_.block(b);
+        begin(block);
+        parallel_for(inner, chunks, [&](int64_t k) { first(block, k); });
+        settle(block);
+        // Near the end another thread may be free sooner.
+        const int64_t taken = blocks - next > threads_.count ? next++ : blocks;
+        const int64_t ahead = taken < blocks ? geometry_.apart(block, geometry_.block(taken)) : 0;
+        parallel_for(inner, chunks, [&](int64_t k) { second(block, chunks - 1 - k, ahead); });
+        b = taken < blocks ? taken : next++;
+      }
     });
   }
 
@@ -145,7 +154,7 @@ class Work {
   void each_part(const Pass& pass) {
     const int64_t chunks = geometry_.chunks();
     parallel_for(threads_, geometry_.blocks() * chunks,
-                 [&](int64_t i) { pass(geometry_.block(i / chunks), i % chunks); });
+                 [&](int64_t i) { pass(geometry_.block(i / chunks), i % chunks, 0); });
   }
 
   const Shape& shape_;
@@ -195,7 +204,7 @@ class ForwardWork : Work<Real> {
     };
     Base::sweep([this](Range block) { guess_shift(block); },
                 [this](Range block, int64_t k) { add_moments(block, k); }, settle,
-                [this](Range block, int64_t k) { normalize(block, k); });
+                [this](Range block, int64_t k, int64_t ahead) { normalize(block, k, ahead); });
   }
 
   /// Normalizes with mean(c) and inverse_std(c).
@@ -203,7 +212,7 @@ class ForwardWork : Work<Real> {
   void apply(const Mean& mean, const InverseStd& inverse_std) {
     prepare_normalize();
     for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, mean(c), inverse_std(c));
-    Base::each_part([this](Range block, int64_t k) { normalize(block, k); });
+    Base::each_part([this](Range block, int64_t k, int64_t ahead) { normalize(block, k, ahead); });
   }
 
  private:
@@ -300,13 +309,13 @@ class ForwardWork : Work<Real> {
                                    (mean - shift_[i]) * scale);
   }
 
-  void normalize(Range block, int64_t chunk) {
+  void normalize(Range block, int64_t chunk, int64_t ahead) {
     const Part part = geometry_.part(block, chunk);
     kernels_.normalize(part.tile, {advance(forward_.x, shape_.type, part.element),
                                    advance(forward_.residual, shape_.type, part.element),
                                    advance(forward_.y, shape_.type, part.element),
                                    forward_.mask == nullptr ? nullptr : forward_.mask + part.mask,
-                                   forward_.relu, stream_, shift_.data() + block.begin,
+                                   forward_.relu, stream_, ahead, shift_.data() + block.begin,
                                    scale_.data() + block.begin, offset_.data() + block.begin});
   }
 
@@ -334,14 +343,14 @@ class BackwardWork : Work<Real> {
   }
 
   void sums(const BackwardSums& sums) {
-    Base::make_sums();
+    prepare_sums();
     Base::sweep(
         kNothing, [this](Range block, int64_t k) { add_sums(block, k); },
         [&](Range block) { settle_sums(block, sums); }, kNothing);
   }
 
   void both(const BackwardSums& sums, double count) {
-    Base::make_sums();
+    prepare_sums();
     prepare_gradient();
     const auto settle = [&](Range block) {
       settle_sums(block, sums);
@@ -349,14 +358,14 @@ class BackwardWork : Work<Real> {
     };
     Base::sweep(
         kNothing, [this](Range block, int64_t k) { add_sums(block, k); }, settle,
-        [this](Range block, int64_t k) { gradient(block, k); });
+        [this](Range block, int64_t k, int64_t ahead) { gradient(block, k, ahead); });
   }
 
   /// sums null: mean and inverse_std are constants.
   void apply(const BackwardSums* sums, double count) {
     prepare_gradient();
     for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, sums, count);
-    Base::each_part([this](Range block, int64_t k) { gradient(block, k); });
+    Base::each_part([this](Range block, int64_t k, int64_t ahead) { gradient(block, k, ahead); });
   }
 
  private:
@@ -364,12 +373,22 @@ class BackwardWork : Work<Real> {
     return backward_.mask == nullptr ? nullptr : backward_.mask + part.mask;
   }
 
+  void prepare_sums() {
+    Base::make_sums();
+    stream_residual_ =
+        Base::may_stream(backward_.d_residual) && backward_.d_residual != backward_.dy;
+  }
+
+  // d_residual is written here, dx later: two results at once that go past the caches get into each
+  // other's way.
   void add_sums(Range block, int64_t chunk) {
     const Part part = geometry_.part(block, chunk);
-    kernels_.sums(part.tile, {advance(backward_.x, shape_.type, part.element),
-                              advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                              shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
-                              Base::sums(chunk, 1) + block.begin});
+    kernels_.sums(part.tile,
+                  {advance(backward_.x, shape_.type, part.element),
+                   advance(backward_.dy, shape_.type, part.element), mask_at(part),
+                   advance(backward_.d_residual, shape_.type, part.element), stream_residual_,
+                   shift_.data() + block.begin, Base::sums(chunk, 0) + block.begin,
+                   Base::sums(chunk, 1) + block.begin});
   }
 
   void settle_sums(Range block, const BackwardSums& sums) {
@@ -385,11 +404,7 @@ class BackwardWork : Work<Real> {
     scale_ = Base::reals();
     slope_ = Base::reals();
     offset_ = Base::reals();
-    // Two results at once that go past the caches get into each other's way.
-    const void* const only = backward_.d_residual == nullptr ? backward_.dx
-                             : backward_.dx == nullptr       ? backward_.d_residual
-                                                             : nullptr;
-    stream_ = Base::may_stream(only) && only != backward_.dy;
+    stream_ = Base::may_stream(backward_.dx) && backward_.dx != backward_.dy;
   }
 
   // dx = gamma * inverse_std * (dz - mean(dz) - xhat * mean(dz * xhat)).
@@ -405,19 +420,18 @@ class BackwardWork : Work<Real> {
         static_cast<Real>(-scale * sums->dz[c] / count - slope * (backward_.mean[c] - shift_[i]));
   }
 
-  void gradient(Range block, int64_t chunk) {
+  void gradient(Range block, int64_t chunk, int64_t ahead) {
     const Part part = geometry_.part(block, chunk);
     const void* x = backward_.batch_statistics ? backward_.x : nullptr;
     kernels_.gradient(part.tile, {advance(x, shape_.type, part.element),
                                   advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                                  advance(backward_.dx, shape_.type, part.element),
-                                  advance(backward_.d_residual, shape_.type, part.element), stream_,
+                                  advance(backward_.dx, shape_.type, part.element), stream_, ahead,
                                   shift_.data() + block.begin, scale_.data() + block.begin,
                                   slope_.data() + block.begin, offset_.data() + block.begin});
   }
 
   const Backward& backward_;
-  bool stream_ = false;
+  bool stream_ = false, stream_residual_ = false;
   std::vector<Real> shift_, scale_, slope_, offset_;
 };
 
@@ -449,10 +463,6 @@ void update_running(const Shape& shape, const Moments& moments, const Running& r
     update(running.mean, c, moments.mean[c]);
     update(running.variance, c, moments.m2[c] / count);
   }
-}
-
-bool wants_gradient(const Backward& backward) {
-  return backward.dx != nullptr || backward.d_residual != nullptr;
 }
 
 void put_parameter_gradients(const Shape& shape, const Backward& backward,
@@ -503,16 +513,16 @@ Status batch_norm_backward(const Shape& shape, const Backward& backward, const T
   FLATOUT_TRY_STATUS(check_threads(shape, threads));
   Doubles own(shape);
   const BackwardSums sums{own.a.data(), own.b.data()};
-  const bool wants_sums = backward.dgamma != nullptr || backward.dbeta != nullptr;
-  const bool wants_data = wants_gradient(backward);
+  const bool wants_sums =
+      backward.dgamma != nullptr || backward.dbeta != nullptr || backward.d_residual != nullptr;
   with_real(shape.type, [&](auto real) {
     BackwardWork<decltype(real)> work(shape, backward, threads);
-    if (wants_data && backward.batch_statistics) {
+    if (backward.dx != nullptr && backward.batch_statistics) {
       work.both(sums, static_cast<double>(shape.per_channel()));
       return;
     }
     if (wants_sums) work.sums(sums);
-    if (wants_data) work.apply(nullptr, 1);
+    if (backward.dx != nullptr) work.apply(nullptr, 1);
   });
   put_parameter_gradients(shape, backward, sums);
   return {};
@@ -591,7 +601,7 @@ Status batch_norm_backward_apply(const Shape& shape, const Backward& backward,
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz, "the sums' dz"));
   FLATOUT_TRY_STATUS(check_needed(shape, sums.dz_xhat, "the sums' dz_xhat"));
   FLATOUT_TRY_STATUS(check_count(shape, count));
-  if (wants_gradient(backward)) {
+  if (backward.dx != nullptr) {
     with_real(shape.type, [&](auto real) {
       BackwardWork<decltype(real)>(shape, backward, threads)
           .apply(backward.batch_statistics ? &sums : nullptr, count);

@@ -144,13 +144,13 @@ struct BackwardSums {
   double* dz_xhat = nullptr;  // of dz * (x - mean) * inverse_std
 };
 
-/// Fills `sums` from x, dy, mask, mean, inverse_std of `backward`.
+/// Fills `sums`, and d_residual where it is wanted, from x, dy, mask, mean, inverse_std of
+/// `backward`.
 Status batch_norm_backward_sums(const Shape& shape, const Backward& backward,
                                 const Threads& threads, const BackwardSums& sums);
 
-/// dx and d_residual from the sums over all replicas, which together have `count` values per
-/// channel. dgamma and dbeta, where wanted, are `sums` as given: pass what the optimizer should
-/// see.
+/// dx from the sums over all replicas, which together have `count` values per channel. dgamma and
+/// dbeta, where wanted, are `sums` as given: pass what the optimizer should see.
 Status batch_norm_backward_apply(const Shape& shape, const Backward& backward,
                                  const BackwardSums& sums, double count, const Threads& threads);
 

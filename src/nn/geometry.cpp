@@ -3,12 +3,10 @@
 namespace flatout::nn {
 namespace {
 
-constexpr int64_t kChunks = 16;        // at most
-constexpr int64_t kRowsOfChunk = 512;  // at least
-constexpr int64_t kRunBytes =
-    1024;  // of a row in a block, at least: shorter ones spoil prefetching
+constexpr int64_t kChunks = 16;           // at most
+constexpr int64_t kRowsOfChunk = 128;     // at least
 constexpr int64_t kPageBytes = 4096;      // of planes beside each other in a block, at least
-constexpr int64_t kBlockBytes = 1 << 19;  // of a block's tensors together: a core's own cache
+constexpr int64_t kBlockBytes = 1 << 20;  // of a block's tensors together: what a core may cache
 
 }  // namespace
 
@@ -23,12 +21,19 @@ Geometry::Geometry(const Shape& shape, int arrays, int threads)
   mask_stride_ = rows_ ? mask_run(channels_) : channels_ * mask_run(length_);
   chunk_ = std::max((outer_ + kChunks - 1) / kChunks, rows_ ? kRowsOfChunk : int64_t{1});
 
-  const int64_t least =
-      rows_ ? kRunBytes / size_ : std::max<int64_t>(kPageBytes / (length_ * size_), 1);
-  const int64_t fits = kBlockBytes / (outer_ * length_ * size_ * arrays) / least * least;
-  block_ = std::clamp(fits, least, std::max(least, channels_));
-  // Each thread has a block rather than all threads one after the other, if there are so many.
-  while (block_ > least && (channels_ + block_ - 1) / block_ < threads) block_ -= least;
+  // Rows are never cut: memory is slow to read, and slower to write, by parts of its pages, by more
+  // than a second pass out of the cache would save.
+  if (rows_) {
+    block_ = channels_;
+    return;
+  }
+  const int64_t least = std::max<int64_t>(kPageBytes / (length_ * size_), 1);
+  const int64_t fits =
+      std::max(kBlockBytes / (outer_ * length_ * size_ * arrays) / least * least, least);
+  // As many blocks for each thread.
+  const int64_t wanted = ((channels_ + fits - 1) / fits + threads - 1) / threads * threads;
+  const int64_t even = (channels_ + wanted - 1) / wanted;
+  block_ = (even + least - 1) / least * least;
 }
 
 Geometry::Part Geometry::part(Range channels, int64_t chunk) const {

@@ -30,6 +30,9 @@ constexpr int64_t kStreamBytes = 64;
 constexpr int64_t kSlack = 16;
 
 // Real is what the arithmetic is done in: double for f64, float for all other types.
+//
+// `ahead`: elements from what a pass reads to what will be read next, which is fetched into the
+// caches meanwhile; 0: nothing is.
 
 /// sum += sum of (x - shift), square += sum of (x - shift)^2.
 template <class Real>
@@ -49,31 +52,35 @@ struct NormalizePass {
   uint8_t* mask;
   bool relu;
   bool stream;  // y goes past the caches
+  int64_t ahead;
   const Real* shift;
   const Real* scale;
   const Real* offset;
 };
 
-/// dz = dy where the mask has a one; dz_sum += sum of dz, dot += sum of dz * (x - shift).
+/// d_residual = dz = dy where the mask has a one; dz_sum += sum of dz, dot += sum of dz * (x -
+/// shift).
 template <class Real>
 struct SumsPass {
   const void* x;
   const void* dy;
   const uint8_t* mask;
+  void* d_residual;  // may be null
+  bool stream;       // d_residual goes past the caches
   const Real* shift;
   double* dz_sum;
   double* dot;
 };
 
-/// d_residual = dz, dx = dz * scale + (x - shift) * slope + offset; without x: dx = dz * scale.
+/// dx = dz * scale + (x - shift) * slope + offset; without x: dx = dz * scale.
 template <class Real>
 struct GradientPass {
   const void* x;
   const void* dy;
   const uint8_t* mask;
   void* dx;
-  void* d_residual;
   bool stream;
+  int64_t ahead;
   const Real* shift;
   const Real* scale;
   const Real* slope;

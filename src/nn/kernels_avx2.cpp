@@ -33,11 +33,36 @@ struct Avx2 {
   }
 
   FLATOUT_SIMD Vec load(const float* from) { return _mm256_loadu_ps(from); }
-  FLATOUT_SIMD Vec load(const Bf16* from) {
-    const __m256i bits = _mm256_cvtepu16_epi32(load128(from));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
-  }
+  FLATOUT_SIMD Vec load(const Bf16* from) { return from_bf16(load128(from)); }
   FLATOUT_SIMD Vec load(const F16* from) { return _mm256_cvtph_ps(load128(from)); }
+
+  FLATOUT_SIMD Vec load_some(const float* from, int lanes) {
+    const __m256i each = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), each));
+  }
+  FLATOUT_SIMD Vec load_some(const Bf16* from, int lanes) {
+    return from_bf16(some128(from, lanes));
+  }
+  FLATOUT_SIMD Vec load_some(const F16* from, int lanes) {
+    return _mm256_cvtph_ps(some128(from, lanes));
+  }
+  // Not _mm256_maskstore_ps, which is microcode on AMD's processors.
+  FLATOUT_SIMD void store_some(float* to, Vec v, int lanes) {
+    __m128 left = _mm256_castps256_ps128(v);
+    if ((lanes & 4) != 0) {
+      _mm_storeu_ps(to, left);
+      left = _mm256_extractf128_ps(v, 1);
+      to += 4;
+    }
+    if ((lanes & 2) != 0) {
+      _mm_storel_pi(reinterpret_cast<__m64*>(to), left);
+      left = _mm_movehl_ps(left, left);
+      to += 2;
+    }
+    if ((lanes & 1) != 0) _mm_store_ss(to, left);
+  }
+  FLATOUT_SIMD void store_some(Bf16* to, Vec v, int lanes) { store128(to, bf16(v), lanes); }
+  FLATOUT_SIMD void store_some(F16* to, Vec v, int lanes) { store128(to, f16(v), lanes); }
 
   FLATOUT_SIMD void store(float* to, Vec v) { _mm256_storeu_ps(to, v); }
   FLATOUT_SIMD void store(Bf16* to, Vec v) {
@@ -77,11 +102,11 @@ struct Avx2 {
     return {_mm256_cvtps_pd(_mm256_castps256_ps128(v)),
             _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))};
   }
+  FLATOUT_SIMD Wide widen(const float* from) {
+    return {_mm256_cvtps_pd(_mm_loadu_ps(from)), _mm256_cvtps_pd(_mm_loadu_ps(from + 4))};
+  }
   FLATOUT_SIMD Wide wide_add(const Wide& a, const Wide& b) {
     return {_mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high)};
-  }
-  FLATOUT_SIMD Wide wide_sub(const Wide& a, const Wide& b) {
-    return {_mm256_sub_pd(a.low, b.low), _mm256_sub_pd(a.high, b.high)};
   }
   FLATOUT_SIMD Wide wide_fma(const Wide& a, const Wide& b, const Wide& c) {
     return {_mm256_fmadd_pd(a.low, b.low, c.low), _mm256_fmadd_pd(a.high, b.high, c.high)};
@@ -100,6 +125,39 @@ struct Avx2 {
   }
 
  private:
+  FLATOUT_SIMD Vec from_bf16(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  // The first `lanes` values of 16 bits, fewer than eight, and zeros; read from the end on.
+  template <class T>
+  FLATOUT_SIMD __m128i some128(const T* from, int lanes) {
+    __m128i out = _mm_setzero_si128();
+    if ((lanes & 1) != 0) out = _mm_insert_epi16(out, from[lanes - 1].bits, 0);
+    if ((lanes & 2) != 0) {
+      int32_t two;
+      std::memcpy(&two, from + (lanes & 4), sizeof(two));
+      out = _mm_insert_epi32(_mm_slli_si128(out, 4), two, 0);
+    }
+    if ((lanes & 4) != 0) {
+      out = _mm_unpacklo_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)), out);
+    }
+    return out;
+  }
+  template <class T>
+  FLATOUT_SIMD void store128(T* to, __m128i left, int lanes) {
+    if ((lanes & 4) != 0) {
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(to), left);
+      left = _mm_srli_si128(left, 8);
+      to += 4;
+    }
+    if ((lanes & 2) != 0) {
+      const int32_t two = _mm_cvtsi128_si32(left);
+      std::memcpy(to, &two, sizeof(two));
+      left = _mm_srli_si128(left, 4);
+      to += 2;
+    }
+    if ((lanes & 1) != 0) to->bits = static_cast<uint16_t>(_mm_extract_epi16(left, 0));
+  }
   FLATOUT_SIMD __m128i load128(const void* from) {
     return _mm_loadu_si128(static_cast<const __m128i*>(from));
   }

@@ -70,11 +70,11 @@ struct Avx512 {
     return {_mm512_cvtps_pd(_mm512_castps512_ps256(v)),
             _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))};
   }
+  FLATOUT_SIMD Wide widen(const float* from) {
+    return {_mm512_cvtps_pd(_mm256_loadu_ps(from)), _mm512_cvtps_pd(_mm256_loadu_ps(from + 8))};
+  }
   FLATOUT_SIMD Wide wide_add(const Wide& a, const Wide& b) {
     return {_mm512_add_pd(a.low, b.low), _mm512_add_pd(a.high, b.high)};
-  }
-  FLATOUT_SIMD Wide wide_sub(const Wide& a, const Wide& b) {
-    return {_mm512_sub_pd(a.low, b.low), _mm512_sub_pd(a.high, b.high)};
   }
   FLATOUT_SIMD Wide wide_fma(const Wide& a, const Wide& b, const Wide& c) {
     return {_mm512_fmadd_pd(a.low, b.low, c.low), _mm512_fmadd_pd(a.high, b.high, c.high)};

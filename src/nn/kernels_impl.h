@@ -3,9 +3,10 @@
 //
 //   Real, kLanes, kStreams
 //   Vec    kLanes Reals:  set load store stream_line add sub fma relu; passes keep (a bit a lane)
-//   Wide   as many doubles: widen wide_set load_wide store_wide wide_add wide_sub wide_fma wide_sum
+//   Wide   as many doubles: widen wide_set load_wide store_wide wide_add wide_fma wide_sum
 //
-// load, store and stream_line are overloaded by the type of the data.
+// load, store and stream_line are overloaded by the type of the data; widen takes a Vec, or values
+// in memory, which is quicker.
 //
 // Sums of f32 are f64 from the first addition; those of 16-bit data are f32 for kFold values, which
 // costs half as much and no digit that such data have. Squares are f32 for kFold values in either
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -37,11 +39,14 @@ struct Passes {
   using Vec = typename S::Vec;
   using Wide = typename S::Wide;
   static constexpr int kLanes = S::kLanes;
-  static constexpr int64_t kFold = 8;
+  static constexpr bool kExact = std::is_same_v<T, float>;  // sums in Real would cost digits
+  static constexpr int64_t kFold = kExact ? 8 : 16;
   // Values of a cache line: what is stored past the caches is stored by whole lines, one result
   // after the other, or else the buffers that gather them run out.
   static constexpr int64_t kLine = std::max<int64_t>(kStreamBytes / sizeof(T), kLanes);
-  static constexpr bool kExact = std::is_same_v<T, Real>;  // the data have all digits of Real
+  static constexpr int kLineVectors = kLine / kLanes;
+  // What a core reads in the time that memory takes to answer, and more.
+  static constexpr int64_t kAhead = 2048 / sizeof(T);
 
   template <class Pointer>
   static const T* in(Pointer pointer) {
@@ -50,9 +55,13 @@ struct Passes {
 
   // The first `lanes` values at `from`, and zeros.
   FLATOUT_SIMD Vec load_some(const T* from, int lanes) {
-    T values[kLanes] = {};
-    std::memcpy(values, from, static_cast<size_t>(lanes) * sizeof(T));
-    return S::load(values);
+    if constexpr (requires { S::load_some(from, lanes); }) {
+      return S::load_some(from, lanes);
+    } else {
+      T values[kLanes] = {};
+      std::memcpy(values, from, static_cast<size_t>(lanes) * sizeof(T));
+      return S::load(values);
+    }
   }
 
   template <bool whole>
@@ -64,29 +73,93 @@ struct Passes {
   // The vectors from `to` on; if not whole, the first `lanes` values of one.
   template <bool whole, bool stream, int vectors>
   FLATOUT_SIMD void store(T* to, const Vec* values, int lanes) {
-    if constexpr (!whole) {
+    if constexpr (!whole && requires { S::store_some(to, values[0], lanes); }) {
+      S::store_some(to, values[0], lanes);
+    } else if constexpr (!whole) {
       T some[kLanes];
       S::store(some, values[0]);
       std::memcpy(to, some, static_cast<size_t>(lanes) * sizeof(T));
-    } else if constexpr (stream && vectors == kLine / kLanes) {
-      S::stream_line(to, values);
+    } else if constexpr (stream && vectors % kLineVectors == 0) {
+      for (int v = 0; v < vectors; v += kLineVectors) S::stream_line(to + v * kLanes, values + v);
     } else {
       for (int v = 0; v < vectors; ++v) S::store(to + v * kLanes, values[v]);
     }
+  }
+
+  // A line, before it is needed.
+  static void fetch(const void* from, int64_t i) { __builtin_prefetch(in(from) + i, 0, 2); }
+  // The same of what is read for the last time: it is not to drive out of the caches what is not.
+  static void fetch_last(const void* from, int64_t i) {
+    constexpr int64_t kSoon = 1024 / sizeof(T);
+    __builtin_prefetch(in(from) + i + kSoon, 0, 0);
+  }
+
+  // Vectors that are summed up at once: whole lines, and two at least, since one sum alone would
+  // wait for itself.
+  static constexpr int kColumns = std::max(kLineVectors, 2);
+  static constexpr int64_t kAtOnce = int64_t{kColumns} * kLanes;
+
+  // Of planes summed up two vectors at a time.
+  static constexpr int64_t kBlock = 2 * kFold * kLanes;
+
+  // Lines that are read kAhead values after a block of the plane that begins at value j of image
+  // i's planes and has `left` values from there on: the processor itself does not know that planes
+  // go on in the next image.
+  static void fetch_planes(const void* from, const Tile& tile, int64_t i, int64_t j, int64_t left) {
+    const int64_t run = tile.channels * tile.length;
+    const int64_t at = i * tile.stride + j + kAhead + (j + kAhead < run ? 0 : tile.stride - run);
+    for (int64_t line = 0; line < std::min(kBlock, left); line += kLine) fetch(from, at + line);
+  }
+
+  // What is read two blocks of kFold rows later, in the order of memory: down the columns, as the
+  // sums go, the processor would not read ahead.
+  class RowsAhead {
+   public:
+    RowsAhead(const Tile& tile, int64_t row)
+        : tile_(tile), row_((row + 2 * kFold) * tile.stride), end_(row_ + tile.channels) {}
+
+    /// As many values as one row has of kColumns vectors.
+    void fetch(std::initializer_list<const void*> tensors) {
+      for (int64_t line = 0; line < kAtOnce; line += kLine) {
+        for (const void* from : tensors) Passes::fetch(from, row_ + at_);
+        at_ += kLine;
+        if (row_ + at_ >= end_) {
+          row_ += tile_.stride;
+          end_ += tile_.stride;
+          at_ = 0;
+        }
+      }
+    }
+
+   private:
+    const Tile& tile_;
+    int64_t row_, end_, at_ = 0;
+  };
+
+  // Wide of the values at `from`, of which `values` are the same.
+  template <bool whole>
+  FLATOUT_SIMD Wide widen(const T* from, Vec values) {
+    if constexpr (whole) return S::widen(from);
+    return S::widen(values);
+  }
+
+  template <bool whole>
+  static constexpr size_t bytes_of_bits(int lanes) {
+    return whole || kLanes == 8 ? kLanes / 8 : static_cast<size_t>(mask_run(lanes));
   }
 
   // A run's bits from its value j on, a multiple of 8.
   template <bool whole>
   FLATOUT_SIMD uint32_t load_bits(const uint8_t* run, int64_t j, int lanes) {
     uint32_t bits = 0;
-    std::memcpy(&bits, run + j / 8, whole ? kLanes / 8 : static_cast<size_t>(mask_run(lanes)));
+    std::memcpy(&bits, run + j / 8, bytes_of_bits<whole>(lanes));
     return bits;
   }
 
   template <bool whole>
   FLATOUT_SIMD void store_bits(uint8_t* run, int64_t j, uint32_t bits, int lanes) {
     if constexpr (!whole) bits &= (1U << lanes) - 1;
-    std::memcpy(run + j / 8, &bits, whole ? kLanes / 8 : static_cast<size_t>(mask_run(lanes)));
+    std::memcpy(run + j / 8, &bits, bytes_of_bits<whole>(lanes));
   }
 
   // ---- moments
@@ -97,10 +170,12 @@ struct Passes {
     Vec square;  // of (x - shift)^2, for up to kFold values
   };
 
-  FLATOUT_SIMD void add_moment(Vec x, Vec shift, Moments& m) {
+  template <bool whole>
+  FLATOUT_SIMD void add_moment(const T* from, int lanes, Vec shift, Moments& m) {
+    const Vec x = load<whole>(from, lanes);
     const Vec centered = S::sub(x, shift);
     if constexpr (kExact) {
-      m.sum = S::wide_add(m.sum, S::widen(x));
+      m.sum = S::wide_add(m.sum, widen<whole>(from, x));
     } else {
       m.part = S::add(m.part, centered);
     }
@@ -117,13 +192,14 @@ struct Passes {
         Moments even{S::wide_set(0), zero, zero}, odd = even;
         const int64_t vectors = tile.length / kLanes;
         for (int64_t v = 0; v < vectors;) {
+          fetch_planes(pass.x, tile, i, c * tile.length + v * kLanes, tile.length - v * kLanes);
           // Two at a time: one would wait for itself.
           const int64_t end = std::min(vectors, v + 2 * kFold);
           for (; v + 2 <= end; v += 2) {
-            add_moment(S::load(x + v * kLanes), shift, even);
-            add_moment(S::load(x + (v + 1) * kLanes), shift, odd);
+            add_moment<true>(x + v * kLanes, kLanes, shift, even);
+            add_moment<true>(x + (v + 1) * kLanes, kLanes, shift, odd);
           }
-          if (v < end) add_moment(S::load(x + v++ * kLanes), shift, even);
+          if (v < end) add_moment<true>(x + v++ * kLanes, kLanes, shift, even);
           square = S::wide_add(square, S::widen(S::add(even.square, odd.square)));
           even.square = odd.square = zero;
           if constexpr (!kExact) {
@@ -146,23 +222,26 @@ struct Passes {
     }
   }
 
+  // Columns c and beside it of the rows of a block, no more than kFold.
   template <bool whole, int vectors>
-  FLATOUT_SIMD void moments_of_columns(const T* x, int64_t stride, int64_t rows, int lanes,
-                                       const Real* shifts, double* sums, double* squares) {
+  FLATOUT_SIMD void moments_of_columns(const Tile& tile, const MomentsPass<Real>& pass, int64_t i,
+                                       int64_t rows, int64_t c, int lanes, RowsAhead& ahead) {
     Vec shift[vectors];
     Moments m[vectors];
     for (int v = 0; v < vectors; ++v) {
-      shift[v] = S::load(shifts + v * kLanes);
+      shift[v] = S::load(pass.shift + c + v * kLanes);
       m[v] = {S::wide_set(0), S::set(0), S::set(0)};
     }
-    for (int64_t i = 0; i < rows; ++i) {
+    const T* x = in(pass.x) + i * tile.stride + c;
+    for (int64_t row = 0; row < rows; ++row, x += tile.stride) {
+      ahead.fetch({pass.x});
       for (int v = 0; v < vectors; ++v) {
-        add_moment(load<whole>(x + i * stride + v * kLanes, lanes), shift[v], m[v]);
+        add_moment<whole>(x + v * kLanes, lanes, shift[v], m[v]);
       }
     }
     for (int v = 0; v < vectors; ++v) {
-      double* sum = sums + v * kLanes;
-      double* square = squares + v * kLanes;
+      double* sum = pass.sum + c + v * kLanes;
+      double* square = pass.square + c + v * kLanes;
       Wide part = S::widen(m[v].part);
       if constexpr (kExact) {
         part = S::wide_fma(S::wide_set(-static_cast<double>(rows)), S::widen(shift[v]), m[v].sum);
@@ -175,19 +254,17 @@ struct Passes {
   FLATOUT_TARGET static void moments_of_rows(const Tile& tile, const MomentsPass<Real>& pass) {
     for (int64_t i = 0; i < tile.outer; i += kFold) {
       const int64_t rows = std::min(kFold, tile.outer - i);
-      const T* x = in(pass.x) + i * tile.stride;
+      RowsAhead ahead(tile, i);
       int64_t c = 0;
-      for (; c + 2 * kLanes <= tile.channels; c += 2 * kLanes) {
-        moments_of_columns<true, 2>(x + c, tile.stride, rows, kLanes, pass.shift + c, pass.sum + c,
-                                    pass.square + c);
+      for (; c + kAtOnce <= tile.channels; c += kAtOnce) {
+        moments_of_columns<true, kColumns>(tile, pass, i, rows, c, kLanes, ahead);
       }
       for (; c + kLanes <= tile.channels; c += kLanes) {
-        moments_of_columns<true, 1>(x + c, tile.stride, rows, kLanes, pass.shift + c, pass.sum + c,
-                                    pass.square + c);
+        moments_of_columns<true, 1>(tile, pass, i, rows, c, kLanes, ahead);
       }
       if (c < tile.channels) {
-        moments_of_columns<false, 1>(x + c, tile.stride, rows, static_cast<int>(tile.channels - c),
-                                     pass.shift + c, pass.sum + c, pass.square + c);
+        moments_of_columns<false, 1>(tile, pass, i, rows, c, static_cast<int>(tile.channels - c),
+                                     ahead);
       }
     }
   }
@@ -216,7 +293,7 @@ struct Passes {
                                       int64_t j, int lanes, const Normalizer& plane) {
     Vec y[vectors];
     for (int v = 0; v < vectors; ++v) {
-      const int64_t i = j + v * kLanes;
+      const int64_t i = j + int64_t{v} * kLanes;
       const Normalizer k = rows ? normalizer<true>(pass, i) : plane;
       const Vec x = load<whole>(in(pass.x) + first + i, lanes);
       y[v] = S::fma(S::sub(x, k.shift), k.scale, k.offset);
@@ -242,7 +319,10 @@ struct Passes {
         const Normalizer k = normalizer<false>(pass, c);
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
-          normalize_vectors<flags, rows, true, kLine / kLanes>(pass, first, mask, j, kLanes, k);
+          if (pass.ahead != 0) fetch(pass.x, first + j + pass.ahead);
+          if constexpr (rows) fetch_last(pass.x, first + j);
+          if constexpr ((flags & kResidual) != 0) fetch_last(pass.residual, first + j);
+          normalize_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
           normalize_vectors<flags, rows, true, 1>(pass, first, mask, j, kLanes, k);
@@ -274,17 +354,19 @@ struct Passes {
   // ---- sums of backward
 
   struct Sums {
-    Wide dz, dot;           // if exact
+    Wide dz, dot;           // of dz * x if exact, else of dz * (x - shift)
     Vec dz_part, dot_part;  // for up to kFold values, if not
   };
 
   FLATOUT_SIMD Sums no_sums() { return {S::wide_set(0), S::wide_set(0), S::set(0), S::set(0)}; }
 
-  FLATOUT_SIMD void add_sums(Vec x, Vec dz, Vec shift, Sums& sums) {
-    if constexpr (kExact) {
+  template <bool whole>
+  FLATOUT_SIMD void add_sums(const T* from, int lanes, Vec dz, Vec shift, Sums& sums) {
+    const Vec x = load<whole>(from, lanes);
+    if constexpr (kExact) {  // products of two f32 have all their digits in f64
       const Wide wide = S::widen(dz);
       sums.dz = S::wide_add(sums.dz, wide);
-      sums.dot = S::wide_fma(wide, S::wide_sub(S::widen(x), S::widen(shift)), sums.dot);
+      sums.dot = S::wide_fma(wide, widen<whole>(from, x), sums.dot);
     } else {
       sums.dz_part = S::add(sums.dz_part, dz);
       sums.dot_part = S::fma(dz, S::sub(x, shift), sums.dot_part);
@@ -307,88 +389,140 @@ struct Passes {
     return gradient_in;
   }
 
-  template <bool masked>
+  enum SumsFlag { kSumsMasked = 1, kToResidual = 2, kSumsStream = 4, kSumsFlags = 8 };
+
+  // Adds up the vectors from value j on of the run that begins at `first` and at `mask`. Columns of
+  // rows have a shift and sums for each vector; a plane has one shift, and two sums that take
+  // turns.
+  template <int flags, bool rows, bool whole, int vectors>
+  FLATOUT_SIMD void sum_vectors(const SumsPass<Real>& pass, int64_t first, const uint8_t* mask,
+                                int64_t j, int lanes, const Vec* shift, Sums* sums) {
+    Vec dz[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t i = j + int64_t{v} * kLanes;
+      dz[v] = load_dz<whole, (flags & kSumsMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
+      add_sums<whole>(in(pass.x) + first + i, lanes, dz[v], shift[rows ? v : 0],
+                      sums[rows ? v : v % 2]);
+    }
+    if constexpr ((flags & kToResidual) != 0) {
+      store<whole, (flags & kSumsStream) != 0, vectors>(
+          static_cast<T*>(pass.d_residual) + first + j, dz, lanes);
+    }
+  }
+
+  template <int flags>
   FLATOUT_TARGET static void sums_of_planes(const Tile& tile, const SumsPass<Real>& pass) {
     for (int64_t i = 0; i < tile.outer; ++i) {
       for (int64_t c = 0; c < tile.channels; ++c) {
         const int64_t first = i * tile.stride + c * tile.length;
-        const T* x = in(pass.x) + first;
-        const T* dy = in(pass.dy) + first;
-        const uint8_t* mask =
-            masked ? pass.mask + i * tile.mask_stride + c * mask_run(tile.length) : nullptr;
+        const uint8_t* mask = (flags & kSumsMasked) == 0
+                                  ? nullptr
+                                  : pass.mask + i * tile.mask_stride + c * mask_run(tile.length);
         const Vec shift = S::set(pass.shift[c]);
-        Sums even = no_sums(), odd = no_sums();
-        const int64_t vectors = tile.length / kLanes;
-        for (int64_t v = 0; v < vectors;) {
-          const int64_t end = std::min(vectors, v + 2 * kFold);
-          for (; v + 2 <= end; v += 2) {
-            const int64_t j = v * kLanes;
-            add_sums(S::load(x + j), load_dz<true, masked>(dy, mask, j, kLanes), shift, even);
-            add_sums(S::load(x + j + kLanes), load_dz<true, masked>(dy, mask, j + kLanes, kLanes),
-                     shift, odd);
+        Sums sums[2] = {no_sums(), no_sums()};
+        int64_t j = 0;
+        while (j + kAtOnce <= tile.length) {
+          fetch_planes(pass.x, tile, i, c * tile.length + j, tile.length - j);
+          fetch_planes(pass.dy, tile, i, c * tile.length + j, tile.length - j);
+          const int64_t end = std::min(tile.length, j + kBlock);
+          for (; j + kAtOnce <= end; j += kAtOnce) {
+            sum_vectors<flags, false, true, kColumns>(pass, first, mask, j, kLanes, &shift, sums);
           }
-          if (v < end) {
-            const int64_t j = v++ * kLanes;
-            add_sums(S::load(x + j), load_dz<true, masked>(dy, mask, j, kLanes), shift, even);
-          }
-          fold(even);
-          fold(odd);
+          fold(sums[0]);
+          fold(sums[1]);
         }
-        const int64_t done = vectors * kLanes;
-        if (done < tile.length) {  // dz is zero in the lanes beyond
-          const int lanes = static_cast<int>(tile.length - done);
-          const Vec dz = load_dz<false, masked>(dy, mask, done, lanes);
-          add_sums(load_some(x + done, lanes), dz, shift, even);
-          fold(even);
+        for (; j + kLanes <= tile.length; j += kLanes) {
+          sum_vectors<flags, false, true, 1>(pass, first, mask, j, kLanes, &shift, sums);
         }
-        pass.dz_sum[c] += S::wide_sum(S::wide_add(even.dz, odd.dz));
-        pass.dot[c] += S::wide_sum(S::wide_add(even.dot, odd.dot));
+        if (j < tile.length) {  // dz is zero in the lanes beyond
+          sum_vectors<flags, false, false, 1>(pass, first, mask, j,
+                                              static_cast<int>(tile.length - j), &shift, sums);
+        }
+        fold(sums[0]);
+        const double dz = S::wide_sum(S::wide_add(sums[0].dz, sums[1].dz));
+        double dot = S::wide_sum(S::wide_add(sums[0].dot, sums[1].dot));
+        if constexpr (kExact) dot -= dz * pass.shift[c];
+        pass.dz_sum[c] += dz;
+        pass.dot[c] += dot;
       }
     }
   }
 
-  template <bool whole, bool masked>
-  FLATOUT_SIMD void sums_of_column(const Tile& tile, const SumsPass<Real>& pass, int64_t i,
-                                   int64_t rows, int64_t c, int lanes) {
-    const Vec shift = S::load(pass.shift + c);
-    Sums total = no_sums();
-    for (int64_t end = i + rows; i < end; ++i) {
-      const int64_t first = i * tile.stride;
-      const uint8_t* mask = masked ? pass.mask + i * tile.mask_stride : nullptr;
-      add_sums(load<whole>(in(pass.x) + first + c, lanes),
-               load_dz<whole, masked>(in(pass.dy) + first, mask, c, lanes), shift, total);
+  // As moments_of_columns().
+  template <int flags, bool whole, int vectors>
+  FLATOUT_SIMD void sums_of_columns(const Tile& tile, const SumsPass<Real>& pass, int64_t i,
+                                    int64_t rows, int64_t c, int lanes, RowsAhead& ahead) {
+    Vec shift[vectors];
+    Sums sums[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      shift[v] = S::load(pass.shift + c + v * kLanes);
+      sums[v] = no_sums();
     }
-    fold(total);
-    S::store_wide(pass.dz_sum + c, S::wide_add(S::load_wide(pass.dz_sum + c), total.dz));
-    S::store_wide(pass.dot + c, S::wide_add(S::load_wide(pass.dot + c), total.dot));
+    for (const int64_t end = i + rows; i < end; ++i) {
+      ahead.fetch({pass.x, pass.dy});
+      const uint8_t* mask = (flags & kSumsMasked) == 0 ? nullptr : pass.mask + i * tile.mask_stride;
+      sum_vectors<flags, true, whole, vectors>(pass, i * tile.stride, mask, c, lanes, shift, sums);
+    }
+    for (int v = 0; v < vectors; ++v) {
+      fold(sums[v]);
+      double* dz = pass.dz_sum + c + v * kLanes;
+      double* dot = pass.dot + c + v * kLanes;
+      if constexpr (kExact) {
+        const Wide minus_shift = S::widen(S::sub(S::set(0), shift[v]));
+        sums[v].dot = S::wide_fma(minus_shift, sums[v].dz, sums[v].dot);
+      }
+      S::store_wide(dz, S::wide_add(S::load_wide(dz), sums[v].dz));
+      S::store_wide(dot, S::wide_add(S::load_wide(dot), sums[v].dot));
+    }
   }
 
-  template <bool masked>
+  template <int flags>
   FLATOUT_TARGET static void sums_of_rows(const Tile& tile, const SumsPass<Real>& pass) {
     for (int64_t i = 0; i < tile.outer; i += kFold) {
       const int64_t rows = std::min(kFold, tile.outer - i);
+      RowsAhead ahead(tile, i);
       int64_t c = 0;
+      for (; c + kAtOnce <= tile.channels; c += kAtOnce) {
+        sums_of_columns<flags, true, kColumns>(tile, pass, i, rows, c, kLanes, ahead);
+      }
       for (; c + kLanes <= tile.channels; c += kLanes) {
-        sums_of_column<true, masked>(tile, pass, i, rows, c, kLanes);
+        sums_of_columns<flags, true, 1>(tile, pass, i, rows, c, kLanes, ahead);
       }
       if (c < tile.channels) {
-        sums_of_column<false, masked>(tile, pass, i, rows, c, static_cast<int>(tile.channels - c));
+        sums_of_columns<flags, false, 1>(tile, pass, i, rows, c,
+                                         static_cast<int>(tile.channels - c), ahead);
       }
     }
+  }
+
+  template <int flags, bool rows>
+  FLATOUT_TARGET static void sums_of_tile(const Tile& tile, const SumsPass<Real>& pass) {
+    if constexpr (rows) {
+      sums_of_rows<flags>(tile, pass);
+    } else {
+      sums_of_planes<flags>(tile, pass);
+    }
+    if constexpr ((flags & kSumsStream) != 0) S::fence();
+  }
+
+  template <bool rows, int... flags>
+  static void sums_by_flags(const Tile& tile, const SumsPass<Real>& pass,
+                            std::integer_sequence<int, flags...> /*all*/) {
+    using Function = void (*)(const Tile&, const SumsPass<Real>&);
+    static constexpr std::array<Function, kSumsFlags> kFunctions = {&sums_of_tile<flags, rows>...};
+    kFunctions[(pass.mask != nullptr ? kSumsMasked : 0) |
+               (pass.d_residual != nullptr ? kToResidual : 0) | (pass.stream ? kSumsStream : 0)](
+        tile, pass);
   }
 
   template <bool rows>
   static void sums(const Tile& tile, const SumsPass<Real>& pass) {
-    if constexpr (rows) {
-      pass.mask != nullptr ? sums_of_rows<true>(tile, pass) : sums_of_rows<false>(tile, pass);
-    } else {
-      pass.mask != nullptr ? sums_of_planes<true>(tile, pass) : sums_of_planes<false>(tile, pass);
-    }
+    sums_by_flags<rows>(tile, pass, std::make_integer_sequence<int, kSumsFlags>{});
   }
 
   // ---- gradient
 
-  enum GradientFlag { kMasked = 1, kCentered = 2, kToResidual = 4, kPast = 8, kGradientFlags = 16 };
+  enum GradientFlag { kMasked = 1, kCentered = 2, kGradientStream = 4, kGradientFlags = 8 };
 
   struct Slopes {
     Vec shift, scale, slope, offset;
@@ -409,26 +543,20 @@ struct Passes {
   FLATOUT_SIMD void gradient_vectors(const GradientPass<Real>& pass, int64_t first,
                                      const uint8_t* mask, int64_t j, int lanes,
                                      const Slopes& plane) {
-    constexpr bool stream = (flags & kPast) != 0;
-    Vec dz[vectors], dx[vectors];
+    Vec dx[vectors];
     for (int v = 0; v < vectors; ++v) {
-      const int64_t i = j + v * kLanes;
+      const int64_t i = j + int64_t{v} * kLanes;
       const Slopes k = rows ? slopes<true>(pass, i) : plane;
-      dz[v] = load_dz<whole, (flags & kMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
+      const Vec dz = load_dz<whole, (flags & kMasked) != 0>(in(pass.dy) + first, mask, i, lanes);
       if constexpr ((flags & kCentered) != 0) {
         const Vec centered = S::sub(load<whole>(in(pass.x) + first + i, lanes), k.shift);
-        dx[v] = S::fma(dz[v], k.scale, S::fma(centered, k.slope, k.offset));
+        dx[v] = S::fma(dz, k.scale, S::fma(centered, k.slope, k.offset));
       } else {
-        dx[v] = S::mul(dz[v], k.scale);
+        dx[v] = S::mul(dz, k.scale);
       }
     }
-    const int64_t at = first + j;
-    if (pass.dx != nullptr) {
-      store<whole, stream, vectors>(static_cast<T*>(pass.dx) + at, dx, lanes);
-    }
-    if constexpr ((flags & kToResidual) != 0) {
-      store<whole, stream, vectors>(static_cast<T*>(pass.d_residual) + at, dz, lanes);
-    }
+    store<whole, (flags & kGradientStream) != 0, vectors>(static_cast<T*>(pass.dx) + first + j, dx,
+                                                          lanes);
   }
 
   template <int flags, bool rows>
@@ -444,7 +572,15 @@ struct Passes {
         const Slopes k = slopes<false>(pass, c);
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
-          gradient_vectors<flags, rows, true, kLine / kLanes>(pass, first, mask, j, kLanes, k);
+          if (pass.ahead != 0) {
+            fetch(pass.dy, first + j + pass.ahead);
+            fetch(pass.x, first + j + pass.ahead);
+          }
+          if constexpr (rows) {
+            fetch_last(pass.dy, first + j);
+            if constexpr ((flags & kCentered) != 0) fetch_last(pass.x, first + j);
+          }
+          gradient_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
           gradient_vectors<flags, rows, true, 1>(pass, first, mask, j, kLanes, k);
@@ -455,7 +591,7 @@ struct Passes {
         }
       }
     }
-    if constexpr ((flags & kPast) != 0) S::fence();
+    if constexpr ((flags & kGradientStream) != 0) S::fence();
   }
 
   template <bool rows, int... flags>
@@ -465,8 +601,7 @@ struct Passes {
     static constexpr std::array<Function, kGradientFlags> kFunctions = {
         &gradient_of_tile<flags, rows>...};
     kFunctions[(pass.mask != nullptr ? kMasked : 0) | (pass.x != nullptr ? kCentered : 0) |
-               (pass.d_residual != nullptr ? kToResidual : 0) | (pass.stream ? kPast : 0)](tile,
-                                                                                           pass);
+               (pass.stream ? kGradientStream : 0)](tile, pass);
   }
 
   template <bool rows>

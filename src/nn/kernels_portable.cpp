@@ -77,11 +77,11 @@ struct Portable {
   FLATOUT_SIMD Wide widen(const Vec& v) {
     return each<double>([&](size_t i) { return v[i]; });
   }
+  FLATOUT_SIMD Wide widen(const R* from) {
+    return each<double>([&](size_t i) { return from[i]; });
+  }
   FLATOUT_SIMD Wide wide_add(const Wide& a, const Wide& b) {
     return each<double>([&](size_t i) { return a[i] + b[i]; });
-  }
-  FLATOUT_SIMD Wide wide_sub(const Wide& a, const Wide& b) {
-    return each<double>([&](size_t i) { return a[i] - b[i]; });
   }
   FLATOUT_SIMD Wide wide_fma(const Wide& a, const Wide& b, const Wide& c) {
     return each<double>([&](size_t i) { return a[i] * b[i] + c[i]; });

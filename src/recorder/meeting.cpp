@@ -145,15 +145,17 @@ class Incoming {
   explicit Incoming(const std::string& parent) : path_(parent + "/.arriving-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr) path_.clear();
   }
-  ~Incoming() {
-    std::error_code ignored;
-    if (!path_.empty()) stdfs::remove_all(path_, ignored);
-  }
+  ~Incoming() { remove(); }
   Incoming(const Incoming&) = delete;
   Incoming& operator=(const Incoming&) = delete;
 
   bool ok() const { return !path_.empty(); }
   const std::string& path() const { return path_; }
+  void remove() {
+    std::error_code ignored;
+    if (!path_.empty()) stdfs::remove_all(path_, ignored);
+    path_.clear();
+  }
   bool take(Line& from, const std::string& header, uint64_t most, std::string& name) {
     std::string_view text = header;
     name = next_word(text);
@@ -282,6 +284,7 @@ class Meeting::Impl {
         fs::Root(folder.path()).read("rank.json", kMostRankFile).value_or("");
     if (file != "rank.json" || !read_rank_file(folder.path()).place.is_rank()) return;
     if (have_already(parent_, rank_json)) {
+      folder.remove();  // who has the answer finds nothing half done
       line.send("have\n");
       return;
     }

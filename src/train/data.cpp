@@ -16,8 +16,8 @@ constexpr int kValidationBatches = 8;
 /// Batches of room feed, grey where the model wants one channel.
 class FolderBatches : public Batches {
  public:
-  FolderBatches(std::unique_ptr<feed::Loader> loader, const View& view, int64_t first)
-      : loader_(std::move(loader)), view_(view), index_(first) {}
+  FolderBatches(std::unique_ptr<feed::Loader> loader, const View& view, int classes, int64_t first)
+      : loader_(std::move(loader)), view_(view), classes_(classes), index_(first) {}
 
   Result<Batch> next() override {
     const uint64_t begin = flatout_now();
@@ -30,7 +30,15 @@ class FolderBatches : public Batches {
     out.index = index_++;
     out.epoch = made->after.epoch;
     out.position = made->after.position;
-    out.labels.assign(made->labels.begin(), made->labels.end());
+    for (const int64_t label : made->labels) {
+      if (label < 0 || label >= classes_) {
+        return Error{Code::kBadInput,
+                     "a picture's label is " + std::to_string(label) + "; there are " +
+                         std::to_string(classes_) + " classes, counted from 0",
+                     "--classes, larger than every label"};
+      }
+      out.labels.push_back(static_cast<int>(label));
+    }
     const auto* from = static_cast<const float*>(made->data);
     const size_t plane = static_cast<size_t>(view_.side) * static_cast<size_t>(view_.side);
     const auto count = static_cast<size_t>(made->count);
@@ -50,6 +58,7 @@ class FolderBatches : public Batches {
  private:
   std::unique_ptr<feed::Loader> loader_;
   View view_;
+  int classes_;
   int64_t index_;
 };
 
@@ -101,10 +110,12 @@ Result<DataSet> open_folder(const TrainOptions& options, const View& view) {
     out.classes = static_cast<int>(out.folder->classes().size());
     out.samples = static_cast<int64_t>(out.folder->count());
   }
+  out.classes = std::max(out.classes, options.classes);
   if (out.classes < 2) {
     return Error{Code::kBadInput,
                  escape_terminal(options.data) + " has fewer than two classes to tell apart",
-                 "a folder of pictures has a folder for each class"};
+                 "a folder of pictures has a folder for each class; of an archive --classes says "
+                 "how many there are"};
   }
   return out;
 }
@@ -151,8 +162,8 @@ Result<std::unique_ptr<Batches>> start_batches(DataSet& data, const TrainOptions
     if (batches.first_step > 0) {
       FLATOUT_TRY_STATUS(loader->seek({batches.epoch, batches.position}));
     }
-    return std::unique_ptr<Batches>(
-        std::make_unique<FolderBatches>(std::move(loader), batches.view, batches.first_step));
+    return std::unique_ptr<Batches>(std::make_unique<FolderBatches>(
+        std::move(loader), batches.view, data.classes, batches.first_step));
   }
   LoaderOptions loading;
   loading.threads = plan.loaders;

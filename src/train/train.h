@@ -20,6 +20,7 @@ struct TrainOptions {
   std::string model;
   std::string data;    // lenet, resnet20: folder of a data set; else, or with a cause to inject:
                        // where temporary files go; "": generated data, $TMPDIR
+  int classes = 0;     // of `data`, at least: archives do not say
   bool plain = false;  // samples in the order of the data set, not augmented
   std::string checkpoint;  // a file for all state, saved after every epoch and at the end; "": none
   std::string resume;      // a checkpoint to go on from, to the bit; "": none

@@ -20,6 +20,7 @@ from ctypes import byref  # noqa: E402
 
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from flatout.nn import BatchNormAddReLU2d, _ops, fold, fuse  # noqa: E402
 from flatout.nn._library import Forward, Shape, library  # noqa: E402
@@ -255,6 +256,35 @@ def test_the_operators_hold_what_torch_library_asks():
         torch.library.opcheck(torch.ops.flatout.batch_norm.default, (x, residual, weight, bias, mean, var, 0.1, 1e-5, True, True))
         torch.library.opcheck(torch.ops.flatout.batch_norm.default, (x, None, None, None, None, None, 0.1, 1e-5, False, False))
         torch.library.opcheck(torch.ops.flatout.batch_norm_inference.default, (x, residual, weight, bias, mean, var, 1e-5, True, True))
+
+
+class Seen(TorchDispatchMode):
+    """Which operators are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_whoever_looks_at_operators_sees_them_and_gets_the_same_bits(layout):
+    """The module calls its kernels itself, but where somebody looks."""
+    _, direct = pair(5)
+    watched = copy.deepcopy(direct)
+    x, residual, dy = (tensor(3, 5, 4, 4, layout=layout, seed=s) for s in (1, 2, 3))
+    for training in (True, False):
+        direct.train(training), watched.train(training)
+        want = step_of(direct, x, residual, dy, (direct.weight, direct.bias))
+        with Seen() as seen:
+            got = step_of(watched, x, residual, dy, (watched.weight, watched.bias))
+        assert {"flatout.batch_norm.default" if training else "flatout.batch_norm_inference.default",
+                "flatout.batch_norm_backward.default"} <= set(seen.names)
+        for a, b in zip((*want, direct.running_mean, direct.running_var), (*got, watched.running_mean, watched.running_var)):
+            assert torch.equal(a, b)
 
 
 # ---- whole networks

@@ -1,7 +1,9 @@
 """flatout train: losses against PyTorch on the same weights and data, exact resume, replicas, ranks."""
 
+import io
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -9,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tarfile
 import time
 
 import numpy as np
@@ -16,6 +19,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "feed"))
+
+import nasty  # noqa: E402
 from networks import LeNet, ResNet20  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -225,6 +231,28 @@ def test_a_folder_of_pictures_is_learnt_and_resumed(flatout, tmp_path):
     assert half["losses"] + rest["losses"] == whole["losses"]
     assert rest["weights"] == whole["weights"]
     assert train(flatout, "--model", "lenet", *options[2:], "--steps", 2)["steps"] == 2  # grey
+
+
+def test_archives_are_learnt_as_the_folder_is(flatout, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    files = sorted(jpeg_folder(tmp_path / "pictures").glob("*/*.jpg"))
+    with tarfile.open(tmp_path / "train.tar", "w") as tar:
+        for i, file in enumerate(files):
+            for name, data in ((f"{i:03}.jpg", file.read_bytes()), (f"{i:03}.cls", file.parent.name[-1:].encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    records = (nasty.record(nasty.example(file.read_bytes(), int(file.parent.name[-1]))) for file in files)
+    (tmp_path / "train.tfrecord").write_bytes(b"".join(records))
+    options = ["--model", "lenet", "--batch", 8, "--steps", 4, "--data"]
+    want = train(flatout, *options, tmp_path / "pictures")["losses"]
+    for archive in ("train.tar", "train.tfrecord"):
+        assert train(flatout, *options, tmp_path / archive, "--classes", 2)["losses"] == want
+        code, text = failed(flatout, *options, tmp_path / archive)
+        assert code == 2 and "--classes" in text
+    (tmp_path / "far.tfrecord").write_bytes(nasty.record(nasty.example(files[0].read_bytes(), 7)) * 8)
+    code, text = failed(flatout, *options, tmp_path / "far.tfrecord", "--classes", 7)
+    assert code == 2 and "label is 7" in text and "--classes" in text
 
 
 def test_replicas_with_synchronised_statistics_train_as_one_device(flatout):

@@ -26,40 +26,35 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, relu={self.relu}"
 
-    def _is_ours(self, x: Tensor, residual: Optional[Tensor]) -> bool:
-        parameters = [p for p in (self.weight, self.bias, self.running_mean, self.running_var) if p is not None]
-        return (all(t.device.type == "cpu" for t in (x, *parameters)) and all(_ops.supports(t.dtype) for t in (x, *parameters))
-                and all(p.shape[0] == x.shape[1] for p in parameters)  # else PyTorch says what is wrong
-                and x.numel() > 0
-                and (residual is None or isinstance(residual, Tensor)
-                     and (residual.shape, residual.dtype, residual.device) == (x.shape, x.dtype, x.device)))
-
     def forward(self, input: Tensor, residual: Optional[Tensor] = None) -> Tensor:  # `input` as BatchNorm2d calls it
         x = input
         self._check_input_dim(x)
-        if not self._is_ours(x, residual):
+        parameters = weight, bias, running_mean, running_var = self.weight, self.bias, self.running_mean, self.running_var
+        if not _is_ours(x, residual, parameters):
             y = super().forward(x)
             if residual is not None:
                 y = y + residual
             return functional.relu(y) if self.relu else y
 
-        wanted = [t for t in (x, residual, self.weight, self.bias) if t is not None]
-        keep_mask = self.relu and torch.is_grad_enabled() and any(t.requires_grad for t in wanted)
-        if not self.training and self.running_mean is not None:
-            return torch.ops.flatout.batch_norm_inference(x, residual, self.weight, self.bias, self.running_mean, self.running_var,
-                                                          self.eps, self.relu, keep_mask)[0]
+        if not self.training and running_mean is not None:
+            return _ops.infer(x, residual, *parameters, self.eps, self.relu)
         if x.numel() == x.shape[1]:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
-        kept = self.training and self.track_running_stats and self.running_mean is not None
+        kept = self.training and self.track_running_stats and running_mean is not None
         momentum = 0.0 if self.momentum is None else self.momentum
         if kept and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
-        y, _, _, mean, var = torch.ops.flatout.batch_norm(
-            x, residual, self.weight, self.bias, self.running_mean if kept else None, self.running_var if kept else None, momentum,
-            self.eps, self.relu, keep_mask)
-        if kept:
-            self.running_mean.copy_(mean)
-            self.running_var.copy_(var)
-        return y
+        return _ops.train(x, residual, weight, bias, running_mean if kept else None, running_var if kept else None, momentum, self.eps,
+                          self.relu)
+
+
+def _is_ours(x: Tensor, residual: Optional[Tensor], parameters) -> bool:
+    if not (x.is_cpu and _ops.supports(x.dtype) and x.numel() > 0):
+        return False
+    if residual is not None and not (isinstance(residual, Tensor) and residual.is_cpu and residual.dtype == x.dtype
+                                     and residual.shape == x.shape):
+        return False
+    channels = x.shape[1]  # else PyTorch says what is wrong
+    return all(p is None or p.is_cpu and _ops.supports(p.dtype) and p.shape[0] == channels for p in parameters)

@@ -1,6 +1,9 @@
 """Batch norm + add + ReLU as torch operators: torch.ops.flatout.batch_norm and its backward, for dense CPU tensors.
 
-They are functional (running statistics come back as new tensors), so that torch.compile and autograd may treat them as any other.
+`train` and `infer` are what modules call: the operators, or, where nobody looks at operators (no torch.compile, no dispatch mode, no
+transform of torch.func), their kernels without the dispatcher, which takes longer to call a function in Python than small tensors take.
+
+The operators are functional (running statistics come back as new tensors), so that torch.compile and autograd may treat them as any other.
 x, residual, dy: [N, C, H, W], contiguous or channels_last; other strides are copied. Statistics: [2, C] float64, mean and
 1 / sqrt(variance + eps). What the library does is described in flatout/nn.h.
 """
@@ -29,6 +32,18 @@ _lib.define(
 def supports(dtype: torch.dtype) -> bool:
     """Whether the operators take data and parameters of this type."""
     return dtype in _TYPES
+
+
+_transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _nobody_looks(*tensors) -> bool:
+    """Whether operators on these (None among them) would be seen by nobody but autograd."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or _transforms_are_active() or _dispatch_modes() > 0:
+        return False
+    return all(t is None or type(t) in _PLAIN for t in tensors)
 
 
 def memory_format(x: torch.Tensor) -> torch.memory_format:
@@ -65,9 +80,9 @@ def _row_pointers(statistics):
     return first, first + 8 * statistics.shape[1]
 
 
-def _shape(x, parameters):
+def _shape(x, layout, parameters):
     n, c, h, w = x.shape
-    return Shape(n, c, h, w, memory_format(x) is torch.channels_last, _TYPES[x.dtype], _TYPES[parameters], torch.get_num_threads())
+    return Shape(n, c, h, w, layout is torch.channels_last, _TYPES[x.dtype], _TYPES[parameters], torch.get_num_threads())
 
 
 def _call(name, shape, arguments):
@@ -75,57 +90,85 @@ def _call(name, shape, arguments):
         raise RuntimeError(library().flatout_nn_error().decode())
 
 
-def _dense(x, residual, *parameters):
-    """x and residual in one dense layout, parameters in one type."""
-    layout = memory_format(x)
-    x = x.contiguous(memory_format=layout)
-    if residual is not None:
-        residual = residual.contiguous(memory_format=layout)
-    kind = _parameter_type(*parameters)
-    return (x, residual, *(None if p is None else p.to(kind).contiguous() for p in parameters))
+def _dense(layout, *tensors):
+    """The tensors in this layout."""
+    return [None if t is None else t.contiguous(memory_format=layout) for t in tensors]
+
+
+def _alike(kind, *parameters):
+    """Parameters in one type, dense."""
+    return [None if p is None else (p if p.dtype == kind else p.to(kind)).contiguous() for p in parameters]
 
 
 def _empty_mask(x, wanted):
     return x.new_empty(mask_bytes(x) if wanted else 0, dtype=torch.uint8)
 
 
-def _batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
-    before = (running_mean, running_var)
-    x, residual, weight, bias, *running = _dense(x, residual, weight, bias, *(None if r is None else r.clone() for r in before))
+def _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
+    """y, mask (None unless it is kept), statistics. running_mean and running_var are updated."""
+    layout, kind = memory_format(x), _parameter_type(weight, bias, running_mean, running_var)
+    x, residual = _dense(layout, x, residual)
+    weight, bias, *running = _alike(kind, weight, bias, running_mean, running_var)
     y = torch.empty_like(x)
-    mask = _empty_mask(x, keep_mask)
+    mask = _empty_mask(x, True) if keep_mask else None
     statistics = x.new_empty((2, x.shape[1]), dtype=torch.float64)
-    _call("flatout_nn_batch_norm_training", _shape(x, _parameter_type(weight, bias, *running)),
-          Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y),
-                  _pointer(mask) if keep_mask else None, *_row_pointers(statistics),
-                  *map(_pointer, running), momentum, 1))
-    return (y, mask, statistics, *(x.new_empty(0) if r is None else r.to(b.dtype) for b, r in zip(before, running)))
+    _call("flatout_nn_batch_norm_training", _shape(x, layout, kind),
+          Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y), _pointer(mask),
+                  *_row_pointers(statistics), *map(_pointer, running), momentum, 1))
+    for kept, updated in zip((running_mean, running_var), running):
+        if updated is not kept:
+            kept.copy_(updated)
+    return y, mask, statistics
 
 
-def _batch_norm_inference(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask):
-    x, residual, weight, bias, running_mean, running_var = _dense(x, residual, weight, bias, running_mean, running_var)
+def _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask):
+    """y, mask (None unless it is kept)."""
+    layout, kind = memory_format(x), _parameter_type(weight, bias, running_mean, running_var)
+    x, residual = _dense(layout, x, residual)
+    weight, bias, running_mean, running_var = _alike(kind, weight, bias, running_mean, running_var)
     y = torch.empty_like(x)
-    mask = _empty_mask(x, keep_mask)
-    _call("flatout_nn_batch_norm_inference", _shape(x, running_mean.dtype),
-          Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y),
-                  _pointer(mask) if keep_mask else None, None, None, _pointer(running_mean), _pointer(running_var), 0, 1))
+    mask = _empty_mask(x, True) if keep_mask else None
+    _call("flatout_nn_batch_norm_inference", _shape(x, layout, kind),
+          Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y), _pointer(mask),
+                  None, None, _pointer(running_mean), _pointer(running_var), 0, 1))
     return y, mask
 
 
-def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
-    if relu and mask.numel() != mask_bytes(x):
+def _differentiate(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
+    """dx, d_residual (None unless it is wanted), d_weight, d_bias."""
+    if relu and (mask is None or mask.numel() != mask_bytes(x)):
         raise RuntimeError("the gradient of flatout::batch_norm with relu needs the mask of a forward with keep_mask=True")
-    x, dy, weight = _dense(x, dy, weight)
-    kind = _parameter_type(weight)
+    layout, kind = memory_format(x), _parameter_type(weight)
+    x, dy = _dense(layout, x, dy)
+    (weight,) = _alike(kind, weight)
     dx = torch.empty_like(x)
-    d_residual = torch.empty_like(x) if with_residual else x.new_empty(0)
+    d_residual = torch.empty_like(x) if with_residual else None
     d_weight = x.new_empty(x.shape[1], dtype=kind)
     d_bias = torch.empty_like(d_weight)
-    _call("flatout_nn_batch_norm_backward", _shape(x, kind),
+    _call("flatout_nn_batch_norm_backward", _shape(x, layout, kind),
           Backward(_pointer(x), _pointer(dy), _pointer(weight), _pointer(mask) if relu else None, *_row_pointers(statistics),
-                   batch_statistics, _pointer(dx), _pointer(d_residual) if with_residual else None,
-                   _pointer(d_weight), _pointer(d_bias)))
+                   batch_statistics, _pointer(dx), _pointer(d_residual), _pointer(d_weight), _pointer(d_bias)))
     return dx, d_residual, d_weight, d_bias
+
+
+def _or_empty(tensor, x):
+    return x.new_empty(0) if tensor is None else tensor
+
+
+def _batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
+    running = [None if r is None else r.clone() for r in (running_mean, running_var)]
+    y, mask, statistics = _train(x, residual, weight, bias, *running, momentum, eps, relu, keep_mask)
+    return (y, _empty_mask(x, False) if mask is None else mask, statistics, *(_or_empty(r, x) for r in running))
+
+
+def _batch_norm_inference(x, *arguments):
+    y, mask = _infer(x, *arguments)
+    return y, _empty_mask(x, False) if mask is None else mask
+
+
+def _batch_norm_backward(dy, x, *arguments):
+    dx, d_residual, d_weight, d_bias = _differentiate(dy, x, *arguments)
+    return dx, _or_empty(d_residual, x), d_weight, d_bias
 
 
 _lib.impl("batch_norm", _batch_norm, "CPU")
@@ -153,7 +196,9 @@ def _(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
 def _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics):
     """dx, d_residual, d_weight, d_bias; None where nobody asks."""
     _, wants_residual, wants_weight, wants_bias = ctx.needs_input_grad[:4]
-    dx, d_residual, d_weight, d_bias = torch.ops.flatout.batch_norm_backward(
+    # Where gradients of gradients are asked for, the operator says no.
+    direct = not torch.is_grad_enabled() and _nobody_looks(dy, x, weight, mask, statistics)
+    dx, d_residual, d_weight, d_bias = (_differentiate if direct else torch.ops.flatout.batch_norm_backward)(
         dy, x, weight, mask, statistics, ctx.relu, batch_statistics, wants_residual and ctx.relu)
     if not ctx.relu:
         d_residual = dy  # the sum's gradient is its addends'
@@ -190,3 +235,40 @@ def _second_backward(ctx, *_):
 torch.library.register_autograd("flatout::batch_norm_backward", _second_backward, lib=_lib)
 torch.library.register_autograd("flatout::batch_norm", _backward, setup_context=_setup, lib=_lib)
 torch.library.register_autograd("flatout::batch_norm_inference", _backward_inference, setup_context=_setup_inference, lib=_lib)
+
+
+class _Training(torch.autograd.Function):
+    """flatout::batch_norm for those who call its kernels themselves; updates the running statistics."""
+
+    @staticmethod
+    def forward(ctx, x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
+        y, mask, statistics = _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask)
+        ctx.relu = relu
+        ctx.save_for_backward(x, weight, _or_empty(mask, x), statistics)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        return _backward(ctx, dy)
+
+
+def train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu):
+    """relu(batch norm of x with its own statistics + residual); the running statistics, unless they are None, are updated in place."""
+    keep_mask = relu and torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
+    if _nobody_looks(x, residual, weight, bias, running_mean, running_var):
+        if torch.is_grad_enabled():
+            return _Training.apply(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask)
+        return _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, False)[0]
+    y, _, _, mean, var = torch.ops.flatout.batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask)
+    if running_mean is not None:
+        running_mean.copy_(mean)
+        running_var.copy_(var)
+    return y
+
+
+def infer(x, residual, weight, bias, running_mean, running_var, eps, relu):
+    """relu(batch norm of x with the running statistics + residual)."""
+    with_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
+    if not with_grad and _nobody_looks(x, residual, weight, bias, running_mean, running_var):
+        return _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, False)[0]
+    return torch.ops.flatout.batch_norm_inference(x, residual, weight, bias, running_mean, running_var, eps, relu, relu and with_grad)[0]
