@@ -137,35 +137,6 @@ def test_what_reaches_a_level_is_no_leak(flatout, tmp_path):
     assert got["peak_bytes"] > 0 and got["sites"]
 
 
-TORCH = """
-    import torch
-
-    torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    outputs = []
-    for i in range(400):
-        x = torch.randn(64, 256)
-        loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        outputs.append(torch.full((64, 1024), float(loss)))  # LEAK
-"""
-
-
-def test_a_leak_in_pytorch_is_named_with_what_a_step_adds(flatout, tmp_path, job_python):
-    if subprocess.run([job_python, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("lacks torch")
-    script = write(tmp_path, "train.py", TORCH)
-    got, _, text = heap(flatout, tmp_path, "--", job_python, script, env=OFTEN)
-    assert got["leaks"], text
-    leak = got["leaks"][0]
-    assert (Path(leak["file"]).name, leak["line"]) == ("train.py", line_of(script, "# LEAK")), text
-    assert leak["bytes_per_step"] == pytest.approx(256 << 10, rel=0.3)
-    assert "a step" in text
-
-
 EXACT = """
     #include <cstdlib>
     #include <cstring>
