@@ -1,4 +1,4 @@
-/* Prints one row of src/probe/python_offsets_table.inc: where CPython 3.8 to 3.12 keeps what a
+/* Prints one row of src/wire/python_offsets_table.inc: where CPython 3.8 to 3.12 keeps what a
  * reader of stacks needs. Compiled and run once per version, against that version's own public and
  * internal headers, by gen_python_offsets.sh. From 3.13 on the interpreter tells its offsets itself
  * (_Py_DebugOffsets). */

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Renews src/probe/python_offsets_table.inc from the headers of CPython 3.8 to 3.12.
-#   tools/gen_python_offsets.sh PYTHON... > src/probe/python_offsets_table.inc
+# Renews src/wire/python_offsets_table.inc from the headers of CPython 3.8 to 3.12.
+#   tools/gen_python_offsets.sh PYTHON... > src/wire/python_offsets_table.inc
 # PYTHON: one interpreter for each version (with its headers installed). Each row is made three times, as on
 # x86-64 and with the sizes of pthread_mutex_t on aarch64 (48) and musl (40), and must come out the same:
 # nothing that the reader uses lies behind a mutex.

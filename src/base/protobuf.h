@@ -1,10 +1,12 @@
-// Reads protobuf's wire format, field by field, without generated code. Any bytes are safe: what is
-// malformed ends the message and ok() says so.
+// Protobuf's wire format, field by field, without generated code. Any bytes are safe to read: what
+// is malformed ends the message and ok() says so.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace flatout {
 
@@ -91,6 +93,37 @@ class ProtoReader {
   uint64_t value_ = 0;
   std::string_view bytes_;
   bool ok_ = true;
+};
+
+/// A message in the making.
+class ProtoWriter {
+ public:
+  /// A varint field; 0 is what an absent one means, too.
+  void number(uint32_t field, uint64_t value) {
+    if (value == 0) return;
+    varint(uint64_t{field} << 3);
+    varint(value);
+  }
+  void bytes(uint32_t field, std::string_view value) {
+    varint(uint64_t{field} << 3 | static_cast<uint64_t>(Wire::kBytes));
+    varint(value.size());
+    data_.append(value);
+  }
+  void message(uint32_t field, const ProtoWriter& value) { bytes(field, value.data_); }
+  /// A packed repeated field of varints.
+  void numbers(uint32_t field, const std::vector<uint64_t>& values) {
+    ProtoWriter packed;
+    for (const uint64_t v : values) packed.varint(v);
+    bytes(field, packed.data_);
+  }
+  const std::string& data() const { return data_; }
+
+ private:
+  void varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) data_.push_back(static_cast<char>(value | 0x80));
+    data_.push_back(static_cast<char>(value));
+  }
+  std::string data_;
 };
 
 }  // namespace flatout

@@ -14,6 +14,7 @@ int compare(const std::vector<std::string>& arguments);
 int serve(const std::vector<std::string>& arguments);
 int merge(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
+int heap(const std::vector<std::string>& arguments);
 int devmem(const std::vector<std::string>& arguments);
 int top(const std::vector<std::string>& arguments);
 int trace(const std::vector<std::string>& arguments);

@@ -23,6 +23,7 @@ constexpr std::string_view kHelp =
   flatout report                        the last run's report again
   flatout compare OLD NEW               why yesterday was faster
   flatout trace summary trace.json.gz   what held a job up, from a profiler's trace
+  flatout heap --leaks -- python train.py   which lines never free their memory
   flatout devmem replay snapshot.pickle how much memory other allocators would take
   flatout feed bench train/             what a data set of pictures costs to read
   flatout check                         what will go wrong, before it starts
@@ -39,6 +40,7 @@ Commands:
   serve      a live page of runs and metrics for Prometheus over HTTP
   merge      one report of the run folders of a job's ranks
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
+  heap       host memory of a job by line: live, peak, what grows
   devmem     device memory: which allocator fits, and why it ran out
   feed       measure, check and pack a data set with Flatout's own input pipeline
   check      what on this machine will stop a job or hold it up
@@ -69,6 +71,7 @@ const Command kCommands[] = {
     {"check", check, {}},
     {"explain", explain, {}},
     {"cache", cache, {"status", "warm", "drop"}},
+    {"heap", heap, {}},
     {"devmem", devmem, {"replay", "explain"}},
     {"feed", feed, {"bench", "verify", "pack"}},
     {"train", train, {}},

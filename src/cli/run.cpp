@@ -13,6 +13,7 @@
 #include "base/number.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/job.h"
 #include "cli/meeting.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
@@ -67,11 +68,6 @@ constexpr double kMostSeconds = 1e9;  // 31 years: as nanoseconds it can be adde
 // Long enough for a few readings: the first may meet a stack that is just changing.
 constexpr Nanos kDumpTime = std::chrono::milliseconds(200);
 
-int job_code(int wait_status) {
-  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
-  return WEXITSTATUS(wait_status);
-}
-
 recorder::StatusText status_of(model::Run& run) {
   const model::Diagnosis so_far = judge(run);
   report::TextOptions options = report::options_for(STDERR_FILENO);
@@ -83,29 +79,6 @@ recorder::StatusText status_of(model::Run& run) {
 bool another_rank_speaks() {
   const recorder::RankPlace place = recorder::rank_place(recorder::current_environment());
   return place.rank > 0 && place.world > 1;
-}
-
-// `flatout run train.py`: the interpreter was forgotten, and it is clear which one is meant.
-void add_interpreter(std::vector<std::string>& command) {
-  const std::string program = command[0];
-  struct stat info;
-  if (!program.ends_with(".py") || ::stat(program.c_str(), &info) != 0 || !S_ISREG(info.st_mode) ||
-      ::access(program.c_str(), X_OK) == 0) {
-    return;
-  }
-  command.insert(command.begin(), "python3");
-  log_warning(
-      fmt::format("{} is not executable: running it with python3", escape_terminal(program)));
-}
-
-int start_failed(const Error& error, const std::vector<std::string>& command) {
-  std::string hint = error.hint;
-  if (error.code == Code::kDenied && hint.empty() && command[0].ends_with(".py")) {
-    hint = fmt::format("flatout run -- python {}", escape_terminal(command[0]));
-  }
-  log_error(error.message, hint);
-  if (error.code == Code::kNotFound) return 127;
-  return error.code == Code::kDenied ? 126 : 125;
 }
 
 void name_leftovers(recorder::Recorder& recorder) {
@@ -178,12 +151,7 @@ model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings
   }
   if (recorder.on_disk() && written.ok()) written = write_reports(folder, run, diagnosis);
   if (!written.ok()) log_warning(written.error().message);
-  if (!recorder.folder().parent.empty() && recorder.place().rank <= 0) {
-    const int32_t ranks = std::max(1, recorder.place().world);  // a folder of each is one run
-    recorder::prune_runs(recorder.folder().parent,
-                         saturate<size_t>(std::max(1.0, settings.keep_runs) * ranks),
-                         saturate<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
-  }
+  prune(recorder, settings);
   return diagnosis;
 }
 
@@ -216,10 +184,7 @@ int run(const std::vector<std::string>& arguments) {
   int code = 0;
   auto settings = parse(kRun, arguments, code);
   if (!settings) return code;
-  std::vector<std::string> command = settings->positional;
-  if (std::find(arguments.begin(), arguments.end(), "--") == arguments.end()) {
-    add_interpreter(command);
-  }
+  std::vector<std::string> command = job_command(*settings, arguments);
   recorder::Options options = options_of(*settings);
   if (!settings->with.empty()) {
     const auto setting = remedy::read_fix_file(settings->with);

@@ -41,19 +41,24 @@ uint32_t pages_for(size_t bytes) {
   return static_cast<uint32_t>(std::max<size_t>(1, (bytes + kPageBytes - 1) >> kPageShift));
 }
 
-void* large(size_t bytes, uint32_t align_pages, bool zero) {
+// `sampled`: 0, or the block is a sample, every so many bytes in the mean.
+void* large(size_t bytes, uint32_t align_pages, bool zero, uint64_t sampled = 0) {
   const uint32_t pages = pages_for(bytes);
   if (pages == 0 || (align_pages > 1 && (!range_start() || align_pages > g_range.most_align))) {
     return no_memory();
   }
   Cache* const cache = make_cache();
-  bool sampled = false;
   if (cache != nullptr) {
-    cache->sample_left -= static_cast<int64_t>(bytes);
-    sampled = cache->sample_left < 0;
+    if (sampled == 0) {
+      cache->sample_left -= static_cast<int64_t>(bytes);
+      if (cache->sample_left < 0) {
+        sampled = cache->sample_interval;
+        start_sampling(cache);
+      }
+    }
     if (align_pages == 1 && cache->parked.load(std::memory_order_relaxed) != nullptr) {
       Span* s = cache->parked.exchange(nullptr, std::memory_order_acquire);
-      if (s != nullptr && s->pages == pages && !sampled) {
+      if (s != nullptr && s->pages == pages && sampled == 0) {
         s->kind = Kind::kLarge;
         if (zero) std::memset(address_of(s), 0, bytes);
         return address_of(s);
@@ -68,16 +73,18 @@ void* large(size_t bytes, uint32_t align_pages, bool zero) {
              : g_page_heap.allocate_large(pages, align_pages);
   }
   if (s == nullptr) return no_memory();
-  if (sampled) {
-    s->requested = bytes;
-    take_sample(s, bytes);
-    start_sampling(cache);
-  }
+  if (sampled != 0) s->sample = take_sample(bytes, sample_weight(sampled, bytes));
   return address_of(s);
 }
 
+void forget_sample(Span* s) {
+  if (s->sample == nullptr) return;
+  drop_sample(s->sample);
+  s->sample = nullptr;
+}
+
 void free_large(Span* s) {
-  if (s->sample != nullptr) drop_sample(s);
+  forget_sample(s);
   Cache* const cache = t_cache;
   s->kind = Kind::kParked;
   if (cache != &g_no_cache) {
@@ -112,7 +119,7 @@ void* reallocate_by_move(Span* s, size_t bytes) {
   const bool move = g_moves.fetch_add(1, std::memory_order_relaxed) < kMostMoves;
   const bool moved = move && os_move(address_of(s), to, old);
   if (!moved) std::memcpy(to, address_of(s), old);
-  if (s->sample != nullptr) drop_sample(s);
+  forget_sample(s);
   s->kind = Kind::kHeld;
   g_page_heap.free_large(s, moved);
   return to;
@@ -130,13 +137,10 @@ __attribute__((noinline)) void* allocate_slow(size_t bytes) {
     cache = make_cache();
     if (cache == nullptr) return large(bytes, 1, false);  // the thread is at its end
   }
-  bool sampled = false;
+  uint64_t sampled = 0;
   void* p = refill(cache, class_of(bytes), &sampled);
   if (__builtin_expect(p != nullptr, 1)) return p;
-  if (sampled) {
-    cache->sample_left = -1;
-    return large(bytes, 1, false);
-  }
+  if (sampled != 0) return large(bytes, 1, false, sampled);
   if (purge() != 0) p = refill(cache, class_of(bytes), &sampled);
   return p != nullptr ? p : no_memory();
 }
@@ -196,7 +200,7 @@ void* allocate_aligned(size_t alignment, size_t bytes) {
 void* reallocate(void* p, size_t bytes) {
   if (p == nullptr) return allocate(bytes);
   uintptr_t offset;
-  if (!in_range(p, offset)) return reallocate_foreign(p, bytes);
+  if (!in_range(p, offset)) return reallocate_foreign(p, bytes, allocate);
   if (bytes == 0) {
     deallocate(p);
     return nullptr;

@@ -34,13 +34,14 @@ struct alignas(128) Cache {
   SpanList partial[kClasses];
   std::atomic<Span*> parked;  // a large block just freed; anyone may take it out
   Lock lock;
-  bool dead;            // its thread has ended: whoever holds the lock may act for it
-  uint8_t exit_rounds;  // destructors of thread-specific data may still allocate
-  int64_t sample_left;  // bytes until the next sample
-  uint64_t random;      // state of the sampler
-  uintptr_t stack_end;  // of the thread, for the sampler's unwinder
-  Span* queue;          // spans with remote frees
-  SpanList empty;       // spans kept though nothing of them is in use
+  bool dead;                 // its thread has ended: whoever holds the lock may act for it
+  uint8_t exit_rounds;       // destructors of thread-specific data may still allocate
+  int64_t sample_left;       // bytes until the next sample
+  uint64_t sample_interval;  // mean bytes between samples of this thread
+  uint64_t sampled_ns;       // when the last sample was
+  uint64_t random;           // state of the sampler
+  Span* queue;               // spans with remote frees
+  SpanList empty;            // spans kept though nothing of them is in use
   uint32_t empty_pages;
   Cache* next;  // of all caches, never removed
   Cache* next_dead;
@@ -57,9 +58,9 @@ void deallocate_slow(void* p);
 void span_event(Cache* cache, Span* s);  // countdown has come to 0
 
 // refill.cpp
-/// A block of the class; refills the fast list. nullptr without memory. With `sampled`, the block
-/// that is wanted is one to sample, and nothing was taken.
-void* refill(Cache* cache, unsigned size_class, bool* sampled);
+/// A block of the class; refills the fast list. nullptr without memory. With `sampled` not 0, the
+/// block that is wanted is one to sample, every so many bytes in the mean, and nothing was taken.
+void* refill(Cache* cache, unsigned size_class, uint64_t* sampled);
 /// Under cache->lock: the owner (or whoever acts for a dead one) takes in what others have freed.
 void drain_queue(Cache* cache);
 void release_span(Span* s);

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -84,21 +83,12 @@ const Next* next_allocator() {
   return &g_next;
 }
 
-bool readable(uintptr_t at) {
-  const int saved = errno;
-  const auto os_page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  unsigned char resident;
-  const bool mapped = ::mincore(reinterpret_cast<void*>(at & ~(os_page - 1)), 1, &resident) == 0;
-  errno = saved;
-  return mapped;
-}
-
 // glibc's layout of a block (its malloc.c, "malloc_chunk"): before it lie the size of the previous
 // block and its own, whose low bits say: 1 the previous is in use, 2 mapped by itself, 4 of another
 // arena than the main one.
 bool is_glibc_block(const void* p) {
   const auto at = reinterpret_cast<uintptr_t>(p);
-  if (at % (2 * sizeof(size_t)) != 0 || at < 65536 || !readable(at - 16)) return false;
+  if (at % (2 * sizeof(size_t)) != 0 || at < 65536 || !os_readable(at - 16)) return false;
   const auto* header = static_cast<const size_t*>(p) - 2;
   const size_t flags = header[1] & 7, size = header[1] & ~size_t{7};
   if (size < 32 || size % 16 != 0 || size > size_t{1} << 47) return false;
@@ -110,9 +100,9 @@ bool is_glibc_block(const void* p) {
   if ((flags & 4) != 0) {
     // A heap of another arena begins at a multiple of 64 MiB, with a pointer to its arena.
     const uintptr_t heap = at & ~((uintptr_t{64} << 20) - 1);
-    if (at - heap < 32 || !readable(heap)) return false;
+    if (at - heap < 32 || !os_readable(heap)) return false;
     const auto arena = *reinterpret_cast<const uintptr_t*>(heap);
-    return arena != 0 && arena % 8 == 0 && readable(arena);
+    return arena != 0 && arena % 8 == 0 && os_readable(arena);
   }
   // The main arena grows by brk.
   return at >= g_brk_start && at + size - 16 <= reinterpret_cast<uintptr_t>(sbrk(0));
@@ -137,7 +127,7 @@ size_t usable_size_foreign(const void* p) {
   return owner->usable_size(const_cast<void*>(p));
 }
 
-void* reallocate_foreign(void* p, size_t bytes) {
+void* reallocate_foreign(void* p, size_t bytes, void* (*allocate)(size_t)) {
   const Next* owner = owner_of(p);
   if (owner == nullptr || owner->usable_size == nullptr) {
     errno = EINVAL;

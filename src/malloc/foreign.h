@@ -8,8 +8,9 @@
 namespace flatout::malloc {
 
 void free_foreign(void* p);
-/// Moves the block to us. A pointer that no allocator knows: nullptr and EINVAL.
-void* reallocate_foreign(void* p, size_t bytes);
+/// Moves the block to one that `allocate` gives. A pointer that no allocator knows: nullptr and
+/// EINVAL.
+void* reallocate_foreign(void* p, size_t bytes, void* (*allocate)(size_t));
 size_t usable_size_foreign(const void* p);
 
 }  // namespace flatout::malloc

@@ -6,6 +6,7 @@
 #include "malloc/idle.h"
 #include "malloc/page_heap.h"
 #include "malloc/profile.h"
+#include "malloc/python.h"
 
 namespace flatout::malloc {
 namespace {
@@ -15,9 +16,11 @@ void before() {
   lock_caches();
   g_page_heap.lock();
   lock_profile();
+  lock_python();
 }
 
 void in_parent() {
+  unlock_python();
   unlock_profile();
   g_page_heap.unlock();
   unlock_caches();
@@ -25,6 +28,7 @@ void in_parent() {
 }
 
 void in_child() {
+  reset_python_lock();
   reset_profile_lock();
   g_page_heap.reset_lock();
   reset_cache_locks();

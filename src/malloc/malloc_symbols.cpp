@@ -9,6 +9,7 @@
 
 #include "malloc/allocator.h"
 #include "malloc/export.h"
+#include "malloc/front.h"
 #include "malloc/start.h"
 
 namespace fm = flatout::malloc;
@@ -23,17 +24,17 @@ size_t os_page() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 extern "C" {
 
-FLATOUT_EXPORT void* malloc(size_t bytes) { return fm::allocate(bytes); }
+FLATOUT_EXPORT void* malloc(size_t bytes) { return front::allocate(bytes); }
 
-FLATOUT_EXPORT void free(void* p) { fm::deallocate(p); }
+FLATOUT_EXPORT void free(void* p) { front::deallocate(p); }
 
-FLATOUT_EXPORT void cfree(void* p) { fm::deallocate(p); }
+FLATOUT_EXPORT void cfree(void* p) { front::deallocate(p); }
 
 FLATOUT_EXPORT void* calloc(size_t count, size_t bytes) {
-  return fm::allocate_zeroed(count, bytes);
+  return front::allocate_zeroed(count, bytes);
 }
 
-FLATOUT_EXPORT void* realloc(void* p, size_t bytes) { return fm::reallocate(p, bytes); }
+FLATOUT_EXPORT void* realloc(void* p, size_t bytes) { return front::reallocate(p, bytes); }
 
 FLATOUT_EXPORT void* reallocarray(void* p, size_t count, size_t bytes) {
   size_t total;
@@ -41,7 +42,7 @@ FLATOUT_EXPORT void* reallocarray(void* p, size_t count, size_t bytes) {
     errno = ENOMEM;
     return nullptr;
   }
-  return fm::reallocate(p, total);
+  return front::reallocate(p, total);
 }
 
 // As glibc: an alignment that is no power of two becomes the next one.
@@ -52,7 +53,7 @@ FLATOUT_EXPORT void* memalign(size_t alignment, size_t bytes) {
   }
   size_t power = 1;
   while (power < alignment) power *= 2;
-  return fm::allocate_aligned(power, bytes);
+  return front::allocate_aligned(power, bytes);
 }
 
 // glibc 2.36 takes any alignment here as well; later ones refuse what is no power of two.
@@ -61,20 +62,20 @@ FLATOUT_EXPORT void* aligned_alloc(size_t alignment, size_t bytes) {
     errno = EINVAL;
     return nullptr;
   }
-  return fm::allocate_aligned(alignment, bytes);
+  return front::allocate_aligned(alignment, bytes);
 }
 
 FLATOUT_EXPORT int posix_memalign(void** out, size_t alignment, size_t bytes) {
   if (alignment % sizeof(void*) != 0 || !power_of_two(alignment)) return EINVAL;
   const int saved = errno;
-  void* p = fm::allocate_aligned(alignment, bytes);
+  void* p = front::allocate_aligned(alignment, bytes);
   errno = saved;
   if (p == nullptr) return ENOMEM;
   *out = p;
   return 0;
 }
 
-FLATOUT_EXPORT void* valloc(size_t bytes) { return fm::allocate_aligned(os_page(), bytes); }
+FLATOUT_EXPORT void* valloc(size_t bytes) { return front::allocate_aligned(os_page(), bytes); }
 
 FLATOUT_EXPORT void* pvalloc(size_t bytes) {
   const size_t page = os_page();
@@ -82,16 +83,16 @@ FLATOUT_EXPORT void* pvalloc(size_t bytes) {
     errno = ENOMEM;
     return nullptr;
   }
-  return fm::allocate_aligned(page, std::max(page, (bytes + page - 1) / page * page));
+  return front::allocate_aligned(page, std::max(page, (bytes + page - 1) / page * page));
 }
 
-FLATOUT_EXPORT size_t malloc_usable_size(void* p) { return fm::usable_size(p); }
+FLATOUT_EXPORT size_t malloc_usable_size(void* p) { return front::usable_size(p); }
 
 // C23.
-FLATOUT_EXPORT void free_sized(void* p, size_t) { fm::deallocate(p); }
-FLATOUT_EXPORT void free_aligned_sized(void* p, size_t, size_t) { fm::deallocate(p); }
+FLATOUT_EXPORT void free_sized(void* p, size_t) { front::deallocate(p); }
+FLATOUT_EXPORT void free_aligned_sized(void* p, size_t, size_t) { front::deallocate(p); }
 
-FLATOUT_EXPORT int malloc_trim(size_t) { return fm::purge() != 0 ? 1 : 0; }
+FLATOUT_EXPORT int malloc_trim(size_t) { return front::purge() != 0 ? 1 : 0; }
 
 // There is nothing here that mallopt's parameters could set: accepted, so that programs go on.
 FLATOUT_EXPORT int mallopt(int, int) { return 1; }

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "malloc/allocator.h"
 #include "malloc/export.h"
+#include "malloc/front.h"
 #include "malloc/os.h"
 
 namespace fm = flatout::malloc;
@@ -51,27 +51,27 @@ bool handled() {
 
 // As malloc's promise, but new of less than 16 bytes is aligned for them only, too.
 inline void* new_or_throw(size_t bytes) {
-  void* p = fm::allocate(bytes);
+  void* p = front::allocate(bytes);
   while (__builtin_expect(p == nullptr, 0)) {
     if (!handled()) throw_bad_alloc();
-    p = fm::allocate(bytes);
+    p = front::allocate(bytes);
   }
   return p;
 }
 
 inline void* new_or_null(size_t bytes) {
-  void* p = fm::allocate(bytes);
+  void* p = front::allocate(bytes);
   while (__builtin_expect(p == nullptr, 0)) {
     if (!handled()) return nullptr;
-    p = fm::allocate(bytes);
+    p = front::allocate(bytes);
   }
   return p;
 }
 
 void* aligned_or_null(size_t bytes, std::align_val_t alignment) {
   const auto a = static_cast<size_t>(alignment);
-  void* p = fm::allocate_aligned(a, bytes);
-  while (p == nullptr && handled()) p = fm::allocate_aligned(a, bytes);
+  void* p = front::allocate_aligned(a, bytes);
+  while (p == nullptr && handled()) p = front::allocate_aligned(a, bytes);
   return p;
 }
 
@@ -100,25 +100,27 @@ FLATOUT_EXPORT void* operator new[](size_t n, std::align_val_t a, const std::not
   return aligned_or_null(n, a);
 }
 
-FLATOUT_EXPORT void operator delete(void* p) noexcept { fm::deallocate(p); }
-FLATOUT_EXPORT void operator delete[](void* p) noexcept { fm::deallocate(p); }
-FLATOUT_EXPORT void operator delete(void* p, const std::nothrow_t&) noexcept { fm::deallocate(p); }
-FLATOUT_EXPORT void operator delete[](void* p, const std::nothrow_t&) noexcept {
-  fm::deallocate(p);
+FLATOUT_EXPORT void operator delete(void* p) noexcept { front::deallocate(p); }
+FLATOUT_EXPORT void operator delete[](void* p) noexcept { front::deallocate(p); }
+FLATOUT_EXPORT void operator delete(void* p, const std::nothrow_t&) noexcept {
+  front::deallocate(p);
 }
-FLATOUT_EXPORT void operator delete(void* p, size_t) noexcept { fm::deallocate(p); }
-FLATOUT_EXPORT void operator delete[](void* p, size_t) noexcept { fm::deallocate(p); }
-FLATOUT_EXPORT void operator delete(void* p, std::align_val_t) noexcept { fm::deallocate(p); }
-FLATOUT_EXPORT void operator delete[](void* p, std::align_val_t) noexcept { fm::deallocate(p); }
+FLATOUT_EXPORT void operator delete[](void* p, const std::nothrow_t&) noexcept {
+  front::deallocate(p);
+}
+FLATOUT_EXPORT void operator delete(void* p, size_t) noexcept { front::deallocate(p); }
+FLATOUT_EXPORT void operator delete[](void* p, size_t) noexcept { front::deallocate(p); }
+FLATOUT_EXPORT void operator delete(void* p, std::align_val_t) noexcept { front::deallocate(p); }
+FLATOUT_EXPORT void operator delete[](void* p, std::align_val_t) noexcept { front::deallocate(p); }
 FLATOUT_EXPORT void operator delete(void* p, size_t, std::align_val_t) noexcept {
-  fm::deallocate(p);
+  front::deallocate(p);
 }
 FLATOUT_EXPORT void operator delete[](void* p, size_t, std::align_val_t) noexcept {
-  fm::deallocate(p);
+  front::deallocate(p);
 }
 FLATOUT_EXPORT void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept {
-  fm::deallocate(p);
+  front::deallocate(p);
 }
 FLATOUT_EXPORT void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept {
-  fm::deallocate(p);
+  front::deallocate(p);
 }

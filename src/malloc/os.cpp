@@ -67,6 +67,18 @@ bool os_move(void* from, void* to, size_t bytes) {
 #endif
 }
 
+bool os_protect(void* at, size_t bytes, bool accessible) {
+  const ErrnoKeeper keep;
+  return ::mprotect(at, bytes, accessible ? PROT_READ | PROT_WRITE : PROT_NONE) == 0;
+}
+
+bool os_readable(uintptr_t at) {
+  const ErrnoKeeper keep;
+  const auto os_page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  unsigned char resident;
+  return ::mincore(reinterpret_cast<void*>(at & ~(os_page - 1)), 1, &resident) == 0;
+}
+
 uint64_t os_now_ns() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);

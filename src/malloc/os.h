@@ -20,6 +20,11 @@ void os_advise_huge(void* at, size_t bytes);
 /// False if the kernel cannot, and then nothing has moved.
 bool os_move(void* from, void* to, size_t bytes);
 
+/// Makes a piece unreadable, or readable and writable again: false if the kernel refuses.
+bool os_protect(void* at, size_t bytes, bool accessible);
+/// Whether something is mapped at `at`.
+bool os_readable(uintptr_t at);
+
 uint64_t os_now_ns();                                    // CLOCK_MONOTONIC
 size_t os_address_limit();                               // RLIMIT_AS, SIZE_MAX if there is none
 void os_message(const char* text, const void* pointer);  // one line to standard error

@@ -1,65 +1,107 @@
 #include "malloc/profile.h"
 
-#include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
+#include <cstdio>
 #include <cstring>
 
+#include "malloc/arena.h"
 #include "malloc/cache.h"
 #include "malloc/os.h"
+#include "malloc/python.h"
 #include "malloc/text.h"
+#include "malloc/unwind.h"
 
 namespace flatout::malloc {
 namespace {
 
 constexpr unsigned kBuckets = 4096;
-constexpr size_t kChunk = 256 << 10;
 constexpr int64_t kNever = INT64_MAX / 2;
+constexpr uint64_t kFirstGap = 8;     // samples between the first moments
+constexpr uint64_t kDense = 100'000;  // ns: samples that come faster are too many
+constexpr uint64_t kMostThinning = 16;
 
 std::atomic<uint64_t> g_interval{0};
+constinit Lock g_dump_lock;  // before g_lock
 constinit Lock g_lock;
+constinit Arena g_arena;
 Stack* g_stacks[kBuckets];
 Sample* g_unused = nullptr;
-char* g_chunk = nullptr;
-size_t g_left = 0;
+char g_path[512];
 
-void* take_memory(size_t bytes) {
-  bytes = (bytes + 15) & ~size_t{15};
-  if (g_left < bytes) {
-    g_chunk = static_cast<char*>(os_map(kChunk));
-    g_left = g_chunk == nullptr ? 0 : kChunk;
-    if (g_chunk == nullptr) return nullptr;
-  }
-  void* out = g_chunk;
-  g_chunk += bytes;
-  g_left -= bytes;
-  return out;
-}
+// All under g_lock.
+double g_live = 0, g_peak = 0;  // bytes
+uint64_t g_peak_number = 0;     // a stack whose peak_seen is less has not changed since the peak
+uint64_t g_moment_ns[kMoments];
+unsigned g_moments = 0;
+uint64_t g_gap = kFirstGap, g_until_moment = kFirstGap;
 
-Stack* find_stack(const uintptr_t* pc, unsigned frames) {
+Stack* find_stack(const uintptr_t* frame, unsigned native, unsigned python) {
+  const unsigned frames = native + python;
   uint64_t hash = 0x9e3779b97f4a7c15u + frames;
-  for (unsigned i = 0; i < frames; ++i) hash = (hash ^ pc[i]) * 0xff51afd7ed558ccdu + (hash >> 29);
+  for (unsigned i = 0; i < frames; ++i) {
+    hash = (hash ^ frame[i]) * 0xff51afd7ed558ccdu + (hash >> 29);
+  }
   const auto h = static_cast<uint32_t>(hash >> 32);
   Stack*& bucket = g_stacks[h % kBuckets];
   for (Stack* s = bucket; s != nullptr; s = s->next) {
-    if (s->hash == h && s->frames == frames &&
-        std::memcmp(s->pc, pc, frames * sizeof(uintptr_t)) == 0) {
+    if (s->hash == h && s->native == native && s->python == python &&
+        std::memcmp(s->frame, frame, frames * sizeof(uintptr_t)) == 0) {
       return s;
     }
   }
   // Only as much as its frames need.
   auto* s =
-      static_cast<Stack*>(take_memory(sizeof(Stack) - (kMaxFrames - frames) * sizeof(uintptr_t)));
+      static_cast<Stack*>(g_arena.take(sizeof(Stack) - (kMaxFrames - frames) * sizeof(uintptr_t)));
   if (s == nullptr) return nullptr;
   s->hash = h;
-  s->frames = frames;
-  std::memcpy(s->pc, pc, frames * sizeof(uintptr_t));
+  s->native = static_cast<uint16_t>(native);
+  s->python = static_cast<uint16_t>(python);
+  std::memcpy(s->frame, frame, frames * sizeof(uintptr_t));
   s->next = bucket;
   bucket = s;
   return s;
+}
+
+template <typename Act>
+void for_each_stack(Act act) {
+  for (Stack* bucket : g_stacks) {
+    for (Stack* s = bucket; s != nullptr; s = s->next) act(*s);
+  }
+}
+
+// Before s changes, and before it is read: what it had at the peak and at the moments since its
+// last change is what it has now.
+void settle(Stack& s) {
+  if (s.peak_seen != g_peak_number) {
+    s.peak_bytes = s.live_bytes;
+    s.peak_seen = g_peak_number;
+  }
+  for (; s.moments < g_moments; ++s.moments) s.at_moment[s.moments] = s.live_bytes;
+}
+
+// Every g_gap samples. Where there is no room it leaves out every second one instead, and that is
+// true of it: the next is due when it would have been with the longer gap. True when there are
+// twice as many samples as at the last true.
+bool mark_moment() {
+  if (g_moments < kMoments) {
+    g_moment_ns[g_moments++] = os_now_ns();
+    g_until_moment = g_gap;
+    return g_gap == kFirstGap && g_moments < kMoments && (g_moments & (g_moments - 1)) == 0;
+  }
+  for_each_stack([](Stack& s) {
+    settle(s);
+    for (unsigned i = 0; i < kMoments / 2; ++i) s.at_moment[i] = s.at_moment[2 * i + 1];
+    s.moments = kMoments / 2;
+  });
+  for (unsigned i = 0; i < kMoments / 2; ++i) g_moment_ns[i] = g_moment_ns[2 * i + 1];
+  g_moments = kMoments / 2;
+  g_until_moment = g_gap;
+  g_gap *= 2;
+  return true;
 }
 
 uint64_t next_random(uint64_t& state) {  // xorshift64*
@@ -91,6 +133,42 @@ double exp_minus(double x) {
   return e;
 }
 
+uint64_t rounded(double value) { return value > 0 ? static_cast<uint64_t>(value + 0.5) : 0; }
+
+// `out` becomes `path` with the pid for %p: several processes of a job share the variable, and a
+// forked one must not write over its parent's.
+void expand_path(const char* path, char* out, size_t room) {
+  size_t n = 0;
+  for (; *path != 0 && n + 12 < room; ++path) {
+    if (path[0] != '%' || path[1] != 'p') {
+      out[n++] = *path;
+      continue;
+    }
+    char digits[12];
+    int count = 0;
+    for (auto pid = static_cast<unsigned>(::getpid()); pid != 0; pid /= 10) {
+      digits[count++] = static_cast<char>('0' + pid % 10);
+    }
+    while (count > 0) out[n++] = digits[--count];
+    ++path;
+  }
+  out[n] = 0;
+}
+
+bool any_sample() {
+  const LockHolder hold(g_lock);
+  return g_peak_number != 0;
+}
+
+unsigned stack_here(uintptr_t* frame, unsigned& python) {
+  // note_stack() and take_sample() come from any thread at any time: its end is looked up anew.
+  const unsigned native = unwind(frame, kMaxNative, find_stack_end());
+  uint32_t ids[kMaxPython];
+  python = python_stack(ids, kMaxPython);
+  std::copy(ids, ids + python, frame + native);
+  return native;
+}
+
 }  // namespace
 
 void set_sample_interval(uint64_t bytes) { g_interval.store(bytes, std::memory_order_relaxed); }
@@ -102,98 +180,189 @@ void start_sampling(Cache* cache) {
     cache->sample_left = kNever;
     return;
   }
+  const uint64_t now = os_now_ns();
   if (cache->random == 0) {
-    cache->random = (reinterpret_cast<uintptr_t>(cache) ^ os_now_ns() << 20) | 1;
+    cache->random = (reinterpret_cast<uintptr_t>(cache) ^ now << 20) | 1;
   }
-  cache->stack_end = find_stack_end();
+  // How much one sample stands for follows how fast they come; where each is wanted, each is taken.
+  const uint64_t past = now - cache->sampled_ns;
+  uint64_t thinned = std::max(cache->sample_interval, interval);
+  if (past < kDense && interval > 1) thinned = std::min(thinned * 2, interval * kMostThinning);
+  if (past > 4 * kDense) thinned = std::max(thinned / 2, interval);
+  cache->sample_interval = thinned;
+  cache->sampled_ns = now;
   const double uniform =
       static_cast<double>((next_random(cache->random) >> 11) + 1) * (1.0 / 9007199254740992.0);
   cache->sample_left =
-      static_cast<int64_t>(-natural_log(uniform) * static_cast<double>(interval)) + 1;
+      static_cast<int64_t>(-natural_log(uniform) * static_cast<double>(thinned)) + 1;
 }
 
-void take_sample(Span* s, size_t bytes) {
-  const double interval = static_cast<double>(std::max<uint64_t>(1, sample_interval()));
-  uintptr_t pc[kMaxFrames];
-  const unsigned frames = unwind(pc, kMaxFrames, t_cache->stack_end);
-  const double chance = 1 - exp_minus(static_cast<double>(std::max<size_t>(bytes, 1)) / interval);
+double sample_weight(uint64_t interval, size_t bytes) {
+  const double share =
+      static_cast<double>(std::max<size_t>(bytes, 1)) / static_cast<double>(interval);
+  return 1 / (1 - exp_minus(share));
+}
+
+Stack* note_stack() {
+  uintptr_t frame[kMaxFrames];
+  unsigned python = 0;
+  const unsigned native = stack_here(frame, python);
   const LockHolder hold(g_lock);
-  Sample* sample = g_unused;
-  if (sample != nullptr) {
-    g_unused = sample->next;
-  } else {
-    sample = static_cast<Sample*>(take_memory(sizeof(Sample)));
+  return find_stack(frame, native, python);
+}
+
+Sample* take_sample(size_t bytes, double weight) {
+  uintptr_t frame[kMaxFrames];
+  unsigned python = 0;
+  const unsigned native = stack_here(frame, python);
+  Sample* sample = nullptr;
+  bool doubled = false;
+  {
+    const LockHolder hold(g_lock);
+    sample = g_unused;
+    if (sample != nullptr) {
+      g_unused = sample->next;
+    } else {
+      sample = static_cast<Sample*>(g_arena.take(sizeof(Sample)));
+    }
+    Stack* stack = sample == nullptr ? nullptr : find_stack(frame, native, python);
+    if (stack == nullptr) return nullptr;
+    settle(*stack);
+    *sample = {stack, nullptr, bytes, weight};
+    const double estimate = weight * static_cast<double>(bytes);
+    stack->live_samples += 1;
+    stack->total_samples += 1;
+    stack->live_count += weight;
+    stack->live_bytes += estimate;
+    stack->total_count += weight;
+    stack->total_bytes += estimate;
+    g_live += estimate;
+    if (g_live > g_peak) {
+      g_peak = g_live;
+      ++g_peak_number;
+    }
+    if (--g_until_moment == 0) doubled = mark_moment();
   }
-  Stack* stack = sample == nullptr ? nullptr : find_stack(pc, frames);
-  if (stack == nullptr) return;  // no memory for it: one sample less
-  *sample = {stack, nullptr, bytes, 1 / chance};
-  const double estimate = sample->weight * static_cast<double>(bytes);
-  stack->live_count += 1;
-  stack->live_bytes += bytes;
-  stack->total_count += 1;
-  stack->total_bytes += bytes;
-  stack->live_count_estimate += sample->weight;
-  stack->live_bytes_estimate += estimate;
-  stack->total_count_estimate += sample->weight;
-  stack->total_bytes_estimate += estimate;
-  s->sample = sample;
+  if (doubled) {
+    // The program called malloc: no place to be cancelled at, and none to find another errno.
+    const int saved = errno;
+    int cancelable = 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
+    dump_heap();
+    pthread_setcancelstate(cancelable, nullptr);
+    errno = saved;
+  }
+  return sample;
 }
 
-void drop_sample(Span* s) {
+void drop_sample(Sample* sample) {
   const LockHolder hold(g_lock);
-  Sample* sample = s->sample;
-  s->sample = nullptr;
   Stack* stack = sample->stack;
-  stack->live_count -= 1;
-  stack->live_bytes -= sample->bytes;
-  stack->live_count_estimate -= sample->weight;
-  stack->live_bytes_estimate -= sample->weight * static_cast<double>(sample->bytes);
+  settle(*stack);
+  const double estimate = sample->weight * static_cast<double>(sample->bytes);
+  stack->live_samples -= 1;
+  // Sums of many numbers do not come back to zero by themselves.
+  stack->live_count = stack->live_samples == 0 ? 0 : stack->live_count - sample->weight;
+  stack->live_bytes = stack->live_samples == 0 ? 0 : stack->live_bytes - estimate;
+  g_live -= estimate;
   sample->next = g_unused;
   g_unused = sample;
 }
 
-void for_each_stack(void (*act)(const Stack&, void*), void* argument) {
-  const LockHolder hold(g_lock);
-  for (Stack* bucket : g_stacks) {
-    for (const Stack* s = bucket; s != nullptr; s = s->next) act(*s, argument);
-  }
-}
-
-// The text form of gperftools, which pprof and others read: counts of what is sampled, and the
-// interval to scale them by; then the process's map for the addresses.
+// The text form of gperftools, which pprof and others read. The counts are scaled already, which
+// an interval of 1 says; then the process's map for the addresses.
 int dump_profile(const char* path) {
-  Text out(path);
+  char name[512];
+  expand_path(path, name, sizeof name);
+  Text out(name);
   if (!out.ok()) return out.error();
-  struct Sums {
-    uint64_t live_count, live_bytes, total_count, total_bytes;
-  } sums{};
-  for_each_stack(
-      [](const Stack& s, void* p) {
-        auto& sum = *static_cast<Sums*>(p);
-        sum.live_count += s.live_count;
-        sum.live_bytes += s.live_bytes;
-        sum.total_count += s.total_count;
-        sum.total_bytes += s.total_bytes;
-      },
-      &sums);
-  out.add("heap profile: ").number(sums.live_count).add(": ").number(sums.live_bytes).add(" [");
-  out.number(sums.total_count).add(": ").number(sums.total_bytes).add("] @ heap_v2/");
-  out.number(std::max<uint64_t>(1, sample_interval())).add("\n");
-  for_each_stack(
-      [](const Stack& s, void* p) {
-        Text& text = *static_cast<Text*>(p);
-        text.number(s.live_count).add(": ").number(s.live_bytes).add(" [");
-        text.number(s.total_count).add(": ").number(s.total_bytes).add("] @");
-        for (unsigned i = 0; i < s.frames; ++i) text.add(" 0x").hex(s.pc[i]);
-        text.add("\n");
-      },
-      &out);
+  {
+    const LockHolder hold(g_lock);
+    double live_count = 0, live_bytes = 0, total_count = 0, total_bytes = 0;
+    for_each_stack([&](const Stack& s) {
+      live_count += s.live_count;
+      live_bytes += s.live_bytes;
+      total_count += s.total_count;
+      total_bytes += s.total_bytes;
+    });
+    const auto line = [&](double a, double b, double c, double d) {
+      out.number(rounded(a)).add(": ").number(rounded(b)).add(" [");
+      out.number(rounded(c)).add(": ").number(rounded(d)).add("] @");
+    };
+    out.add("heap profile: ");
+    line(live_count, live_bytes, total_count, total_bytes);
+    out.add(" heap_v2/1\n");
+    for_each_stack([&](const Stack& s) {
+      line(s.live_count, s.live_bytes, s.total_count, s.total_bytes);
+      for (unsigned i = 0; i < s.native; ++i) out.add(" 0x").hex(s.frame[i]);
+      out.add("\n");
+    });
+  }
   out.add("\nMAPPED_LIBRARIES:\n").file("/proc/self/maps");
   return out.finish();
 }
 
-void lock_profile() { g_lock.lock(); }
-void unlock_profile() { g_lock.unlock(); }
-void reset_profile_lock() { g_lock.reset(); }
+void set_heap_path(const char* path) { std::strncpy(g_path, path, sizeof g_path - 1); }
+
+int dump_heap() {
+  if (g_path[0] == 0 || !any_sample()) return 0;
+  char name[640];
+  expand_path(g_path, name, sizeof name - 8);
+  char temporary[648];
+  const LockHolder dumping(g_dump_lock);
+  std::strcpy(temporary, name);
+  std::strcat(temporary, ".tmp");
+  Text out(temporary);
+  if (!out.ok()) return out.error();
+  out.add("flatout-heap 1\npid ").number(static_cast<uint64_t>(::getpid()));
+  out.add("\ninterval ").number(sample_interval()).add("\n");
+  uint32_t last_place = 0;
+  {
+    const LockHolder hold(g_lock);
+    out.add("live ").number(rounded(g_live)).add("\npeak ").number(rounded(g_peak));
+    out.add("\nmoments");
+    for (unsigned i = 0; i < g_moments; ++i) out.add(" ").number(g_moment_ns[i]);
+    out.add("\n");
+    for_each_stack([&](Stack& s) {
+      if (s.total_samples == 0) return;
+      settle(s);
+      out.add("stack ").number(rounded(s.live_bytes)).add(" ").number(rounded(s.live_count));
+      out.add(" ").number(rounded(s.total_bytes)).add(" ").number(rounded(s.total_count));
+      out.add(" ").number(rounded(s.peak_bytes)).add(" ").number(s.total_samples).add(" :");
+      for (unsigned i = 0; i < s.moments; ++i) out.add(" ").number(rounded(s.at_moment[i]));
+      out.add(" @");
+      for (unsigned i = 0; i < s.native; ++i) out.add(" ").hex(s.frame[i]);
+      for (unsigned i = 0; i < s.python; ++i) {
+        const auto id = static_cast<uint32_t>(s.frame[s.native + i]);
+        out.add(" p").number(id);
+        last_place = std::max(last_place, id);
+      }
+      out.add("\n");
+    });
+  }
+  for (uint32_t id = 1; id <= last_place; ++id) {
+    const PythonPlace* place = python_place(id);
+    if (place == nullptr) continue;
+    out.add("python ").number(id).add("\t").number(place->line).add("\t").add(place->function());
+    out.add("\t").add(place->file()).add("\n");
+  }
+  out.add("maps\n").file("/proc/self/maps");
+  const int error = out.finish();
+  if (error == 0 && ::rename(temporary, name) != 0) return errno;
+  return error;
+}
+
+void lock_profile() {
+  g_dump_lock.lock();
+  g_lock.lock();
+}
+void unlock_profile() {
+  g_lock.unlock();
+  g_dump_lock.unlock();
+}
+void reset_profile_lock() {
+  g_lock.reset();
+  g_dump_lock.reset();
+}
 
 }  // namespace flatout::malloc

@@ -1,6 +1,9 @@
 // The heap profile: a Poisson sample by bytes of all allocations, with their stacks. Whether a
 // block is sampled is decided where fast lists are filled, so the fast paths know nothing of it; a
 // sampled block gets pages of its own, so freeing it needs no look-up either.
+//
+// Beside what is in use now, each stack knows what it had at the process's peak, and at up to 32
+// moments spread evenly over all sampling so far: by these a leak is told from a cache.
 #pragma once
 
 #include <atomic>
@@ -10,18 +13,22 @@
 namespace flatout::malloc {
 
 struct Cache;
-struct Span;
 
-constexpr unsigned kMaxFrames = 62;
+constexpr unsigned kMaxNative = 62, kMaxPython = 62, kMaxFrames = kMaxNative + kMaxPython;
+constexpr unsigned kMoments = 32;
 
 struct Stack {  // one place that allocates; lives for ever
   Stack* next;
-  uint32_t hash, frames;
-  // Of the sampled blocks: those in use, and all ever. Bytes are as asked for, unscaled.
-  uint64_t live_count, live_bytes, total_count, total_bytes;
-  // Each sample stands for 1 / (1 - exp(-size / interval)) blocks; these are the sums of that.
-  double live_count_estimate, live_bytes_estimate, total_count_estimate, total_bytes_estimate;
-  uintptr_t pc[kMaxFrames];
+  uint32_t hash;
+  uint16_t native, python;  // frames: return addresses, then ids of Python places
+  uint64_t live_samples, total_samples;
+  // Estimates: each sample stands for 1 / (1 - exp(-size / interval)) blocks.
+  double live_count, live_bytes, total_count, total_bytes;
+  double peak_bytes;           // at the last peak, if peak_seen is it
+  uint64_t peak_seen;          // number of the peak that peak_bytes is of
+  unsigned moments;            // of these in at_moment; it has not changed since
+  double at_moment[kMoments];  // live_bytes
+  uintptr_t frame[kMaxFrames];
 };
 
 struct Sample {
@@ -32,30 +39,32 @@ struct Sample {
 };
 
 /// Mean bytes between two samples; 0 turns sampling off for what comes. Threads that run notice at
-/// their next sample, at the latest.
+/// their next sample, at the latest. A thread that allocates very fast is sampled more seldom, so
+/// that sampling stays cheap; each sample then stands for more.
 void set_sample_interval(uint64_t bytes);
 uint64_t sample_interval();
 
 /// Sets the distance to the cache's first or next sample.
 void start_sampling(Cache* cache);
-/// Notes a block that was just allocated as a sample of its thread.
-void take_sample(Span* s, size_t bytes);
-void drop_sample(Span* s);
+/// How many blocks a sample of this size stands for, of one every `interval` bytes in the mean.
+double sample_weight(uint64_t interval, size_t bytes);
 
-/// Writes the profile as text (docs/malloc.md): 0, or an errno.
+/// The stack of the caller, entered into the profile; nullptr without memory.
+Stack* note_stack();
+/// Notes a block that was just allocated; nullptr without memory: one sample less.
+Sample* take_sample(size_t bytes, double weight);
+void drop_sample(Sample* sample);
+
+/// Where dump_heap() writes, %p being the pid; "" for nowhere. It is written now and then, too:
+/// a process that is killed leaves one that is at most half its allocations old.
+void set_heap_path(const char* path);
+/// Writes stacks, peak and moments for `flatout heap` (docs/malloc.md): 0, or an errno.
+int dump_heap();
+/// Writes the profile in the text form that pprof reads: 0, or an errno. `path` may have a %p.
 int dump_profile(const char* path);
-/// act(const Stack&) for every stack, under the profile's lock: act may not allocate.
-void for_each_stack(void (*act)(const Stack&, void*), void* argument);
 
 void lock_profile();
 void unlock_profile();
 void reset_profile_lock();
-
-/// Return addresses of the callers, innermost first, by frame pointers, within [here, stack_end).
-/// Never follows a pointer out of the thread's stack.
-unsigned unwind(uintptr_t* pc, unsigned most, uintptr_t stack_end);
-/// Where this thread's stack ends; 0 if that cannot be told without asking the C library to
-/// allocate.
-uintptr_t find_stack_end();
 
 }  // namespace flatout::malloc

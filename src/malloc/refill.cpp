@@ -1,10 +1,12 @@
 // Where the fast list of a size class gets its blocks: from what the owner freed in the current
 // span, from the current span's untouched rest, from other spans with free blocks, from a new span.
 #include <algorithm>
+#include <utility>
 
 #include "malloc/cache.h"
 #include "malloc/idle.h"
 #include "malloc/page_heap.h"
+#include "malloc/profile.h"
 
 namespace flatout::malloc {
 namespace {
@@ -21,15 +23,19 @@ Block* block_at(const Span* s, uint32_t index) {
 }
 
 // How many of `blocks` may be handed out before one has to be sampled; 0: the next one has to be.
-uint32_t until_sample(Cache* cache, const Span* s, uint32_t blocks) {
+// A sample that falls among them waits for its turn in this span (sample_due): it must not go to
+// whichever class is refilled first, or classes would be sampled alike, whatever they take.
+uint32_t until_sample(Cache* cache, Span* s, uint32_t blocks) {
   const int64_t bytes = s->block_bytes;
-  if (__builtin_expect(int64_t{blocks} * bytes < cache->sample_left, 1)) {
+  if (__builtin_expect(s->sample_due == 0 && int64_t{blocks} * bytes <= cache->sample_left, 1)) {
     cache->sample_left -= int64_t{blocks} * bytes;
     return blocks;
   }
+  if (s->sample_due != 0) return 0;
   const auto n = static_cast<uint32_t>(std::max<int64_t>(cache->sample_left, 0) / bytes);
-  cache->sample_left -= int64_t{n} * bytes;
-  return std::min(n, blocks);
+  s->sample_due = cache->sample_interval;
+  start_sampling(cache);
+  return n;
 }
 
 // Makes `n` new blocks from the span's untouched rest, in the order of their addresses.
@@ -48,12 +54,12 @@ Block* make_blocks(Span* s, uint32_t n, Block* then) {
 
 // The current span's freed blocks become the fast list. Only the owner does this and only for its
 // current span, which nobody else touches, so there is no lock.
-Block* take_freed(Cache* cache, Span* s, bool* sampled) {
+Block* take_freed(Cache* cache, Span* s, uint64_t* sampled) {
   Block* const first = s->local_free;
   const uint32_t blocks = s->carved - s->countdown.load(std::memory_order_relaxed);
   const uint32_t n = until_sample(cache, s, blocks);
   if (n == 0) {
-    *sampled = true;
+    *sampled = std::exchange(s->sample_due, 0);
     return nullptr;
   }
   Block* rest = nullptr;
@@ -74,13 +80,13 @@ Block* take_freed(Cache* cache, Span* s, bool* sampled) {
 }
 
 // Makes new blocks from the current span's untouched rest. As take_freed, without a lock.
-Block* carve(Cache* cache, Span* s, bool* sampled) {
+Block* carve(Cache* cache, Span* s, uint64_t* sampled) {
   const uint32_t least = s->block_bytes > 1024 ? 4 : 1;
   const uint32_t bytes = std::clamp(s->carved * s->block_bytes, kCarve, kMostCarve);
   uint32_t n = std::min(std::max(bytes / s->block_bytes, least), s->capacity - s->carved);
   n = until_sample(cache, s, n);
   if (n == 0) {
-    *sampled = true;
+    *sampled = std::exchange(s->sample_due, 0);
     return nullptr;
   }
   Block* const first = make_blocks(s, n, nullptr);
@@ -179,7 +185,7 @@ static Span* next_span(Cache* cache, unsigned c) {
   return s;
 }
 
-void* refill(Cache* cache, unsigned c, bool* sampled) {
+void* refill(Cache* cache, unsigned c, uint64_t* sampled) {
   Span* s = cache->current[c];
   if (s == nullptr || (s->local_free == nullptr && s->carved == s->capacity)) {
     s = next_span(cache, c);

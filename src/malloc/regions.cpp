@@ -114,6 +114,7 @@ Span* PageHeap::allocate_small(unsigned size_class) {
   s->capacity = static_cast<uint32_t>((size_t{pages} << kPageShift) / bytes);
   s->carved = 0;
   s->short_refills = 0;
+  s->sample_due = 0;
   s->trigger_at.store(0, std::memory_order_relaxed);
   s->countdown.store(0, std::memory_order_relaxed);
   s->local_free = nullptr;

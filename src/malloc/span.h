@@ -80,12 +80,12 @@ struct alignas(128) Span {
   bool queued;             // in the owner's list of spans with remote frees
   uint16_t remote_limit;   // blocks that another thread collects before it hands them over
   uint16_t short_refills;  // how often the fast list got all blocks, and they were few
+  uint64_t sample_due;     // 0, or its next block is a sample, every so many bytes in the mean
   // Other threads' line.
   alignas(64) std::atomic<uint64_t> remote;
   Span *next, *prev;              // of the owner's partial spans, or of a bin of free extents
   Span *queue_next, *queue_prev;  // of the owner's queue
   Sample* sample;                 // large: this block is in the heap profile
-  size_t requested;               // large and sampled: what the program asked for
   uint32_t dirty;                 // free: pages that may have memory behind them
 
   uint32_t in_use() const {

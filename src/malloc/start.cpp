@@ -11,10 +11,12 @@
 #define FLATOUT_MALLOC_API __attribute__((visibility("default")))
 #include "flatout/malloc.h"
 #include "malloc/allocator.h"
+#include "malloc/debug.h"
 #include "malloc/fork.h"
 #include "malloc/idle.h"
 #include "malloc/os.h"
 #include "malloc/profile.h"
+#include "malloc/python.h"
 #include "malloc/text.h"
 
 namespace flatout::malloc {
@@ -38,35 +40,37 @@ const char* variable(const char* option) {
   return ::getenv(name);
 }
 
-char g_profile[512];
+char g_profile[512];  // with %p for the pid: several processes of a job share the variable
 bool g_stats = false;
-
-// Copies the file's name, with the pid for %p: several processes of a job share the variable.
-void set_profile_path(const char* path) {
-  size_t n = 0;
-  for (; *path != 0 && n + 12 < sizeof g_profile; ++path) {
-    if (path[0] != '%' || path[1] != 'p') {
-      g_profile[n++] = *path;
-      continue;
-    }
-    char digits[12];
-    int count = 0;
-    for (auto pid = static_cast<unsigned>(::getpid()); pid != 0; pid /= 10) {
-      digits[count++] = static_cast<char>('0' + pid % 10);
-    }
-    while (count > 0) g_profile[n++] = digits[--count];
-    ++path;
-  }
-  g_profile[n] = 0;
-}
 
 bool is(const char* value, const char* what) {
   return value != nullptr && std::strcmp(value, what) == 0;
 }
 
+#if FLATOUT_MALLOC_DEBUG
 void sample_from_now(uint64_t bytes) {
+  find_python();
+  debug::note_all(bytes != 0);
+}
+
+void start_checks(const char* check, const char* abort, const char* quarantine) {
+  debug::Settings settings;
+  settings.check = !is(check, "0");
+  settings.abort = !is(abort, "0");
+  if (settings.check) find_python();  // for the stacks of what is found
+  if (quarantine != nullptr) settings.quarantine = std::strtoull(quarantine, nullptr, 10);
+  debug::start(settings);
+}
+#else
+void sample_from_now(uint64_t bytes) {
+  if (bytes != 0) find_python();
   set_sample_interval(bytes);
   if (t_cache != &g_no_cache) start_sampling(t_cache);
+}
+#endif
+
+void tell(int error, const char* what) {
+  if (error != 0) os_message(what, reinterpret_cast<void*>(static_cast<intptr_t>(error)));
 }
 
 __attribute__((constructor)) void load() {
@@ -78,9 +82,13 @@ __attribute__((constructor)) void load() {
   watch_forks();
   if (is(set.malloc_background, "0")) set_idle_thread(false);
   if (set.malloc_profile != nullptr) {
-    set_profile_path(set.malloc_profile);
-    sample_from_now(512 << 10);
+    std::strncpy(g_profile, set.malloc_profile, sizeof g_profile - 1);
   }
+  if (set.malloc_heap != nullptr) set_heap_path(set.malloc_heap);
+  if (set.malloc_profile != nullptr || set.malloc_heap != nullptr) sample_from_now(512 << 10);
+#if FLATOUT_MALLOC_DEBUG
+  start_checks(set.malloc_check, set.malloc_abort, set.malloc_quarantine);
+#endif
   if (set.malloc_sample != nullptr) {
     sample_from_now(std::strtoull(set.malloc_sample, nullptr, 10));
   }
@@ -88,13 +96,11 @@ __attribute__((constructor)) void load() {
 }
 
 __attribute__((destructor)) void unload() {
-  if (g_profile[0] != 0) {
-    const int error = dump_profile(g_profile);
-    if (error != 0) {
-      os_message("the heap profile could not be written, errno",
-                 reinterpret_cast<void*>(static_cast<intptr_t>(error)));
-    }
-  }
+  if (g_profile[0] != 0) tell(dump_profile(g_profile), "the heap profile was not written, errno");
+  tell(dump_heap(), "the record of the heap was not written, errno");
+#if FLATOUT_MALLOC_DEBUG
+  debug::finish();
+#endif
   if (g_stats) print_stats();
 }
 

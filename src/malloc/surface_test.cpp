@@ -361,24 +361,25 @@ __attribute__((noinline)) void* planted(size_t size) {
 
 TEST(Surface, TheHeapProfileNamesWhoAllocated) {
   flatout_malloc_set_sampling(64 << 10);
-  std::vector<void*> kept(200'000);
+  std::vector<void*> kept(1'000'000);
   for (void*& p : kept) p = planted(200);
-  for (int i = 0; i < 200'000; ++i) v_free(v_malloc(300));
+  for (int i = 0; i < 1'000'000; ++i) v_free(v_malloc(200));
   const std::string path = testing::TempDir() + "flatout_heap_" + std::to_string(getpid());
   EXPECT_EQ(flatout_malloc_heap_dump(path.c_str()), 0);
   flatout_malloc_set_sampling(0);
   FILE* f = fopen(path.c_str(), "r");
   ASSERT_NE(f, nullptr);
   unsigned long live_count = 0, live_bytes = 0, total_count = 0, total_bytes = 0;
-  ASSERT_EQ(fscanf(f, "heap profile: %lu: %lu [%lu: %lu] @ heap_v2/65536", &live_count, &live_bytes,
+  ASSERT_EQ(fscanf(f, "heap profile: %lu: %lu [%lu: %lu] @ heap_v2/1", &live_count, &live_bytes,
                    &total_count, &total_bytes),
             4);
   fclose(f);
   unlink(path.c_str());
-  // 40 MB in 64 KiB steps: about 610 samples; six standard deviations of room.
-  EXPECT_GT(live_count, 610u - 150);
-  EXPECT_LT(live_count, 610u + 150);
-  EXPECT_GT(total_count, live_count + 600);
+  // 200 MB in samples of at least 64 KiB and at most 1 MiB, as they come fast: six standard
+  // deviations of 190 are 44 %.
+  EXPECT_GT(live_count, 1'000'000u * 0.56);
+  EXPECT_LT(live_count, 1'000'000u * 1.44);
+  EXPECT_GT(total_count, live_count + 1'000'000u * 0.56);
   for (void* p : kept) v_free(p);
   EXPECT_EQ(flatout_malloc_heap_dump("/nonexistent/x"), ENOENT);
 }

@@ -19,8 +19,7 @@ constexpr size_t kMaxBlock = 8192;
 constexpr uint64_t kTrustFor = 16;       // readings, until a code object is looked at again
 constexpr uint64_t kStackMargin = 1024;  // of the data stack beyond its top
 constexpr uint64_t kMaxChunk = 256 << 10;
-constexpr char kOwnedByGenerator = 1;       // _frameowner
-constexpr uint8_t kOwnedByInterpreter = 3;  // _frameowner; 4 too in 3.14
+constexpr char kOwnedByGenerator = 1;  // _frameowner
 
 template <class T>
 T field(const char* block, uint32_t offset) {
@@ -29,41 +28,9 @@ T field(const char* block, uint32_t offset) {
   return value;
 }
 
-/// From 3.14 on a frame's code is a tagged reference.
-uint64_t untag(uint64_t reference) { return reference & ~uint64_t{7}; }
-
 void append_utf8(std::string& out, uint32_t c) {
-  if (c < 0x80) {
-    out.push_back(static_cast<char>(c));
-  } else if (c < 0x800) {
-    out.push_back(static_cast<char>(0xC0 | c >> 6));
-    out.push_back(static_cast<char>(0x80 | (c & 63)));
-  } else if (c < 0x10000) {
-    out.push_back(static_cast<char>(0xE0 | c >> 12));
-    out.push_back(static_cast<char>(0x80 | (c >> 6 & 63)));
-    out.push_back(static_cast<char>(0x80 | (c & 63)));
-  } else {
-    out.push_back(static_cast<char>(0xF0 | (c >> 18 & 7)));
-    out.push_back(static_cast<char>(0x80 | (c >> 12 & 63)));
-    out.push_back(static_cast<char>(0x80 | (c >> 6 & 63)));
-    out.push_back(static_cast<char>(0x80 | (c & 63)));
-  }
-}
-
-struct UnicodeState {
-  int kind = 0;  // bytes of a character
-  bool ascii = false;
-};
-
-/// The bit field of PyASCIIObject: interned, kind (3 bits), compact, ascii, ... `interned` has two
-/// bits, in 3.14 without GIL a byte. Bits above are not always zero.
-bool decode_unicode_state(uint32_t bits, const PythonOffsets& o, UnicodeState& out) {
-  bits >>= o.free_threaded && o.minor >= 14 ? 8 : 2;
-  const int kind = bits & 7;
-  const bool compact = (bits & 8) != 0;
-  if ((kind != 1 && kind != 2 && kind != 4) || !compact) return false;
-  out = {kind, (bits & 16) != 0};
-  return true;
+  char text[4];
+  out.append(text, wire::encode_utf8(c, text));
 }
 
 }  // namespace
@@ -254,9 +221,9 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
     if (generator && previous == 0) return false;
     // Frames of the interpreter itself, between Python and C: 3.12 and later.
     const bool shim = o.frame_owner != 0 && o.minor >= 12 &&
-                      static_cast<uint8_t>(block[o.frame_owner]) >= kOwnedByInterpreter;
+                      static_cast<uint8_t>(block[o.frame_owner]) >= wire::kOwnedByInterpreter;
     if (!shim) {
-      const uint64_t address = untag(field<uint64_t>(block.data(), o.frame_code));
+      const uint64_t address = wire::untag(field<uint64_t>(block.data(), o.frame_code));
       const KnownCode* code = find_code(address, false);
       if (code == nullptr) return false;
       const int64_t at = instruction(block.data(), address);
@@ -344,8 +311,9 @@ bool PythonReader::read_string(uint64_t address, std::string& out) {
   const size_t size = std::max(o.unicode_length + 8, o.unicode_state + 4);
   if (size > head.size() || !snapshot_.copy_once(address, head.data(), size)) return false;
   const auto length = field<uint64_t>(head.data(), o.unicode_length);
-  UnicodeState state;
-  if (!decode_unicode_state(field<uint32_t>(head.data(), o.unicode_state), o, state)) return false;
+  wire::UnicodeState state;
+  if (!wire::decode_unicode_state(field<uint32_t>(head.data(), o.unicode_state), o, state))
+    return false;
   if (length > (uint64_t{1} << 40)) return false;
   const size_t count = std::min<uint64_t>(length, kMaxText);
   out.clear();

@@ -1,7 +1,10 @@
 // The stacks of a run for people and other tools: SVG flame graph, folded stacks, speedscope.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "model/run.h"
 #include "report/profile.h"
@@ -12,6 +15,21 @@ namespace flatout::report {
 /// thread waited, and a last frame says for what. With a script inside for zoom and search; without
 /// scripts it still shows the whole.
 std::string flame_svg(const model::Run& run);
+
+/// One frame of a graph of anything that adds up.
+struct FlameNode {
+  std::string name;
+  std::string detail;  // for the tooltip
+  std::string css;     // class in page/flame.css; c0 (cool) to c5 (warm)
+  double size = 0;     // with all below
+  std::vector<uint32_t> children;
+};
+struct FlameText {
+  std::string head, hint;
+  std::string empty;  // what stands there where there is nothing
+};
+/// Such a graph as a self-contained SVG. Node 0 is the whole; the texts are not escaped yet.
+std::string flame_svg(const std::vector<FlameNode>& nodes, const FlameText& text);
 
 /// The same without script and style, for embedding into a page that has them.
 std::string flame_svg_fragment(const Profile& profile);

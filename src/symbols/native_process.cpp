@@ -1,13 +1,14 @@
 #include "symbols/native_process.h"
 
-#include <cxxabi.h>
 #include <dwarf.h>
 #include <elfutils/libdwfl.h>
 #include <errno.h>
 #include <sys/uio.h>
 
-#include <cstdlib>
 #include <cstring>
+
+#include "symbols/debug_files.h"
+#include "symbols/native_symbols.h"
 
 namespace flatout::symbols {
 namespace {
@@ -22,19 +23,6 @@ constexpr unsigned kReturnAddress = 16;
 constexpr unsigned kStackPointer = 31;
 constexpr unsigned kRegisters = 32;
 #endif
-
-std::string demangle(const char* name) {
-  int status = 0;
-  std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
-  return status == 0 && text != nullptr ? std::string(text.get()) : std::string(name);
-}
-
-/// Separate debug files are not looked for: that may ask the network (debuginfod).
-int no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*,
-                  GElf_Word, char**) {
-  return -1;
-}
 
 struct Sample {
   int32_t pid = 0;
@@ -156,32 +144,7 @@ const NativeFrame& NativeProcess::frame(uint64_t pc, bool caller) {
   const auto [known, fresh] = frames_.try_emplace(at);
   NativeFrame& frame = known->second;
   if (!fresh) return frame;
-  Dwfl_Module* module = dwfl_addrmodule(state_->dwfl, at);
-  if (module == nullptr) return frame;
-  // libdwfl takes the last module for every address above it.
-  GElf_Addr low = 0, high = 0;
-  dwfl_module_info(module, nullptr, &low, &high, nullptr, nullptr, nullptr, nullptr);
-  if (at < low || at >= high) return frame;
-  GElf_Off offset = 0;
-  GElf_Sym symbol{};
-  const char* name = dwfl_module_addrinfo(module, at, &offset, &symbol, nullptr, nullptr, nullptr);
-  if (name != nullptr) frame.function = demangle(name);
-  const char* binary = nullptr;
-  dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, &binary, nullptr);
-  Dwfl_Line* line = dwfl_module_getsrc(module, at);
-  int number = 0;
-  const char* source =
-      line == nullptr ? nullptr : dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
-  if (source != nullptr) {
-    frame.file = source;
-    frame.line = static_cast<uint32_t>(number > 0 ? number : 0);
-  } else if (binary != nullptr) {
-    frame.file = binary;
-  }
-  if (frame.function.empty() && binary != nullptr) {
-    const char* slash = std::strrchr(binary, '/');
-    frame.function = "[" + std::string(slash != nullptr ? slash + 1 : binary) + "]";
-  }
+  frame = describe(state_->dwfl, at);
   return frame;
 }
 

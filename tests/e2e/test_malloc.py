@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -181,3 +182,301 @@ def test_the_heap_profile_is_written_at_the_end(tmp_path):
     assert done.returncode == 0
     texts = [p.read_text() for p in tmp_path.glob("heap.*")]
     assert texts and all(t.startswith("heap profile: ") and "MAPPED_LIBRARIES:" in t for t in texts)
+
+
+def compiled(folder, source, *flags, name="program", compiler="g++"):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"lacks {compiler}")
+    path = folder / f"{name}.cpp"
+    path.write_text(textwrap.dedent(source))
+    out = folder / name
+    subprocess.run([compiler, "-std=c++17", "-O1", "-g", "-fno-builtin", "-pthread", str(path), "-o", str(out), *flags], check=True)
+    return out
+
+
+def test_clang_compiles_the_same(tmp_path):
+    clang = shutil.which("clang++") or shutil.which("clang++-14")
+    if clang is None:
+        pytest.skip("lacks clang")
+    source = tmp_path / "x.cpp"
+    source.write_text("#include <map>\n#include <regex>\nint main() { std::map<int, std::regex> m; return int(m.size()); }\n")
+    for library, name in ((None, "a.s"), (LIBRARY, "b.s")):
+        done = preloaded([clang, "-std=c++17", "-O1", "-S", str(source), "-o", str(tmp_path / name)], library)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.s").read_text() == (tmp_path / "b.s").read_text()
+
+
+def test_it_can_be_linked(tmp_path):
+    program = compiled(tmp_path, """
+        #include <flatout/malloc.h>
+        #include <cstdlib>
+        int main() {
+          flatout_malloc_stats s{};
+          void* p = std::malloc(1000);
+          const bool ours = flatout_malloc_get_stats(&s, sizeof s) == 0 && s.in_use_bytes > 0;
+          std::free(p);
+          return ours ? 0 : 1;
+        }
+    """, "-I", str(ROOT / "include"), str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}")
+    assert preloaded([str(program)], None).returncode == 0
+
+
+EARLY = """
+    #include <cstdlib>
+    #include <cstring>
+    static char* kept;
+    extern "C" char* from_library() { return kept; }
+    __attribute__((constructor(101))) static void first() { kept = strdup("made before main"); }
+    __attribute__((destructor(101))) static void last() {
+      // After the program's own destructors, and after those of what was loaded later.
+      for (int i = 1; i < 5000; ++i) std::free(std::malloc(i * 17));
+      std::free(kept);
+    }
+"""
+
+
+def test_constructors_before_and_destructors_after_may_allocate(tmp_path):
+    early = compiled(tmp_path, EARLY, "-shared", "-fPIC", name="libearly.so")
+    program = compiled(tmp_path, """
+        #include <cstdio>
+        #include <cstdlib>
+        #include <cstring>
+        #include <string>
+        #include <thread>
+        #include <vector>
+        extern "C" char* from_library();
+        struct Global {
+          std::vector<std::string> text{1000, std::string(100, 'x')};
+          ~Global() { text.push_back(std::string(100000, 'y')); }
+        } global;
+        struct Local {
+          std::string text = std::string(1000, 'z');
+          ~Local() { text += std::string(100000, 'w'); }
+        };
+        thread_local Local local;
+        int main() {
+          std::atexit([] { std::free(std::malloc(1 << 20)); });
+          for (int i = 0; i < 20; ++i) std::thread([] { local.text += 'v'; }).join();
+          std::puts(from_library());
+          return local.text.size() == 1000 ? 0 : 1;
+        }
+    """, str(early), f"-Wl,-rpath,{tmp_path}")
+    # Also where that library's constructors run before ours, and where it is loaded with the program.
+    for preload in (str(LIBRARY), f"{early}:{LIBRARY}", f"{LIBRARY}:{early}"):
+        done = preloaded([str(program)], preload)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "made before main\n", ""), preload
+
+
+def test_a_library_bound_to_itself_may_hand_over_the_c_librarys_memory(tmp_path):
+    """RTLD_DEEPBIND: its malloc is the C library's, and the program frees what it returns."""
+    compiled(tmp_path, """
+        #include <cstdlib>
+        #include <cstring>
+        extern "C" char* make(size_t size) {
+          auto* p = static_cast<char*>(std::malloc(size));
+          std::memset(p, 'm', size);
+          return p;
+        }
+    """, "-shared", "-fPIC", name="libdeep.so")
+    program = compiled(tmp_path, """
+        #include <dlfcn.h>
+        #include <malloc.h>
+        #include <cstdlib>
+        int main() {
+          void* library = dlopen("./libdeep.so", RTLD_NOW | RTLD_DEEPBIND);
+          if (library == nullptr) return 2;
+          auto make = reinterpret_cast<char* (*)(size_t)>(dlsym(library, "make"));
+          for (size_t size : {10, 1000, 100000, 10000000}) {
+            for (int i = 0; i < 100; ++i) {
+              char* p = make(size);
+              if (malloc_usable_size(p) < size) return 3;
+              if (i % 2 == 0) p = static_cast<char*>(std::realloc(p, size * 2));
+              if (p[size - 1] != 'm') return 4;
+              std::free(p);
+            }
+          }
+        }
+    """, "-ldl")
+    done = preloaded([str(program)], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_signals_interrupt_it_anywhere(tmp_path):
+    """Thousands of signals into threads that allocate: nothing breaks, errno stays, and none goes to a thread of ours."""
+    program = compiled(tmp_path, """
+        #include <pthread.h>
+        #include <signal.h>
+        #include <sys/time.h>
+        #include <unistd.h>
+        #include <atomic>
+        #include <cerrno>
+        #include <cstdlib>
+        #include <cstring>
+        #include <thread>
+        #include <vector>
+        std::atomic<int> seen{0}, ours{0};
+        void on_signal(int) {
+          char name[16] = {};
+          pthread_getname_np(pthread_self(), name, sizeof name);
+          if (std::strcmp(name, "flatout_malloc") == 0) ++ours;
+          ++seen;
+          errno = 77;  // a handler that does not keep it; the interrupted call must not read it
+        }
+        void work(std::atomic<bool>* stop, unsigned seed) {
+          std::vector<char*> kept(200);
+          for (unsigned i = seed; !*stop; ++i) {
+            char*& p = kept[i * 7 % kept.size()];
+            if (p != nullptr && p[0] != static_cast<char>(i * 7 % kept.size())) abort();
+            std::free(p);
+            const size_t size = i % 64 == 0 ? 3000000 : 1 + i * 37 % 5000;
+            p = static_cast<char*>(std::malloc(size));
+            p[0] = static_cast<char>(i * 7 % kept.size());
+            p[size - 1] = p[0];
+          }
+          for (char* p : kept) std::free(p);
+        }
+        int main() {
+          struct sigaction action {};
+          action.sa_handler = on_signal;
+          sigaction(SIGALRM, &action, nullptr);
+          std::atomic<bool> stop{false};
+          std::thread a(work, &stop, 1), b(work, &stop, 2);
+          // The thread that gives memory back exists from here on.
+          std::vector<char*> big;
+          for (int i = 0; i < 100; ++i) big.push_back(static_cast<char*>(std::memset(std::malloc(1 << 20), 1, 1 << 20)));
+          for (char* p : big) std::free(p);
+          itimerval often{{0, 300}, {0, 300}};
+          setitimer(ITIMER_REAL, &often, nullptr);
+          while (seen < 3000) std::free(std::malloc(100));
+          itimerval never{};
+          setitimer(ITIMER_REAL, &never, nullptr);
+          stop = true;
+          a.join();
+          b.join();
+          return ours == 0 ? 0 : 1;
+        }
+    """)
+    done = preloaded([str(program)])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_memory_every_call_says_so_and_the_process_goes_on(tmp_path):
+    program = compiled(tmp_path, """
+        #include <malloc.h>
+        #include <sys/resource.h>
+        #include <cerrno>
+        #include <cstdio>
+        #include <cstdlib>
+        #include <cstring>
+        #include <new>
+        #include <vector>
+        // Takes blocks until there are no more; they are touched, and freed again.
+        bool runs_out(size_t size) {
+          void* first = nullptr;
+          for (;;) {
+            errno = 0;
+            void** p = static_cast<void**>(std::malloc(size));
+            if (p == nullptr) break;
+            std::memset(p, 1, size < 4096 ? size : 4096);
+            *p = first;
+            first = p;
+          }
+          const bool right = errno == ENOMEM;
+          errno = 0;
+          const bool calloc_right = std::calloc(1, size) == nullptr && errno == ENOMEM;
+          void* other = nullptr;
+          const bool aligned_right = posix_memalign(&other, 64, size) == ENOMEM && other == nullptr;
+          bool threw = false;
+          try {
+            ::operator delete(::operator new(size));
+          } catch (const std::bad_alloc&) {
+            threw = true;
+          }
+          const bool grows = first != nullptr && std::realloc(first, size * 64) == nullptr && errno == ENOMEM;
+          while (first != nullptr) {
+            void* next = *static_cast<void**>(first);
+            std::free(first);
+            first = next;
+          }
+          std::printf("%zu: %d %d %d %d %d\\n", size, right, calloc_right, aligned_right, threw, grows);
+          return right && calloc_right && aligned_right && threw && grows;
+        }
+        int main() {
+          bool good = true;
+          for (int round = 0; round < 2; ++round) {
+            for (size_t size : {size_t{48}, size_t{4000}, size_t{60000}, size_t{3000000}}) good = runs_out(size) && good;
+          }
+          for (int i = 0; i < 100; ++i) std::free(std::malloc(1000000));
+          return good ? 0 : 1;
+        }
+    """)
+    for limit in (400_000, 2_000_000):  # KiB of addresses
+        done = preloaded(["sh", "-c", f"ulimit -v {limit}; exec {program}"])
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def test_a_process_that_sleeps_gives_memory_back(tmp_path):
+    program = compiled(tmp_path, """
+        #include <unistd.h>
+        #include <cstdio>
+        #include <cstdlib>
+        #include <cstring>
+        #include <vector>
+        long resident_kib() {
+          long pages = 0, resident = 0;
+          FILE* f = fopen("/proc/self/statm", "r");
+          if (fscanf(f, "%ld %ld", &pages, &resident) != 2) abort();
+          fclose(f);
+          return resident * 4;
+        }
+        int main() {
+          for (size_t size : {size_t{64}, size_t{1} << 20}) {
+            const long before = resident_kib();
+            std::vector<char*> p((size_t{200} << 20) / size);
+            const long list = static_cast<long>(p.size() * sizeof(char*) / 1024);
+            for (char*& q : p) memset(q = static_cast<char*>(malloc(size)), 1, size);
+            const long high = resident_kib();
+            if (high - before < 200 * 1024) return 2;
+            for (char* q : p) free(q);
+            int waited = 0;  // 2 s is the rule; a loaded machine may take longer
+            while (resident_kib() - before - list > (high - before) / 20 && ++waited < 200) usleep(100000);
+            if (waited == 200) return printf("%zu: %ld of %ld KiB\\n", size, resident_kib() - before, high - before), 1;
+          }
+        }
+    """)
+    done = preloaded([str(program)])
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_forked_child_writes_a_heap_profile_of_its_own(tmp_path):
+    done = preloaded([sys.executable, "-c", "import os, sys\nx = [bytes(1000) for _ in range(20000)]\n"
+                      "pid = os.fork()\nif pid == 0: sys.exit(0)\nos.waitpid(pid, 0)"], env={"FLATOUT_MALLOC_PROFILE": str(tmp_path / "heap.%p")})
+    assert done.returncode == 0
+    assert len(list(tmp_path.glob("heap.*"))) == 2
+
+
+def test_a_jvm_starts(tmp_path):
+    if shutil.which("java") is None:
+        pytest.skip("lacks java")
+    done = preloaded(["java", "-version"])
+    assert done.returncode == 0, done.stderr
+
+
+def test_redis_answers(tmp_path):
+    if shutil.which("redis-server") is None:
+        pytest.skip("lacks redis-server")
+    socket = tmp_path / "redis.sock"
+    env = {**os.environ, "LD_PRELOAD": str(LIBRARY)}
+    with subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)],
+                          env=env, stdout=subprocess.DEVNULL) as server:
+        try:
+            deadline = time.monotonic() + 60
+            while not socket.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            done = subprocess.run(["redis-benchmark", "-s", str(socket), "-n", "20000", "-q", "-t", "set,get,lpush,sadd,zadd"],
+                                  capture_output=True, text=True, timeout=120, check=False)
+            assert done.returncode == 0 and "SET" in done.stdout, done.stderr
+            assert server.poll() is None
+        finally:
+            server.terminate()
+        assert server.wait(30) == 0

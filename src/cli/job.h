@@ -1,0 +1,27 @@
+// What the commands that start a job share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/options.h"
+#include "recorder/recorder.h"
+
+namespace flatout::cli {
+
+/// The command that `arguments` name. `flatout run train.py`: where the interpreter was forgotten,
+/// and it is clear which one is meant, it is put in.
+std::vector<std::string> job_command(const Settings& settings,
+                                     const std::vector<std::string>& arguments);
+
+/// The exit code that gives back the job's own: 128 + N for signal N.
+int job_code(int wait_status);
+
+/// Says why the job did not start; returns 125, 126 or 127.
+int start_failed(const Error& error, const std::vector<std::string>& command);
+
+/// Removes older run folders beyond --keep-runs and --keep-mb.
+void prune(const recorder::Recorder& recorder, const Settings& settings);
+
+}  // namespace flatout::cli

@@ -1,0 +1,53 @@
+// What libflatout_malloc.so writes of a process's heap (malloc/profile.cpp, dump_heap()): a text of
+// one line an entry. Any input may be hostile: the process that wrote it is the user's.
+//
+//   flatout-heap 1
+//   pid 4121
+//   interval 524288                    bytes between samples in the mean; 0 and 1: every allocation
+//   live 1234567                       bytes now
+//   peak 2345678                       bytes at most
+//   moments 10 20 30                   CLOCK_MONOTONIC ns
+//   stack LIVE_BYTES LIVE_COUNT TOTAL_BYTES TOTAL_COUNT PEAK_BYTES SAMPLES : LIVE... @ PC... pID...
+//   python ID <tab> LINE <tab> FUNCTION <tab> FILE
+//   maps                               from here on /proc/PID/maps
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+
+namespace flatout::heap {
+
+struct PythonPlace {
+  std::string function, file;
+  uint32_t line = 0;
+};
+
+struct RecordStack {
+  // Estimates of bytes and blocks: in use now, ever, and in use at the process's peak.
+  uint64_t live_bytes = 0, live_count = 0, total_bytes = 0, total_count = 0, peak_bytes = 0;
+  uint64_t samples = 0;             // that these are made of
+  std::vector<uint64_t> at_moment;  // live bytes; as many as Record::moments_ns
+  std::vector<uint64_t> native;     // return addresses, innermost first
+  std::vector<uint32_t> python;     // ids of Record::places, innermost first
+};
+
+struct Record {
+  int32_t pid = 0;
+  uint64_t interval = 0, live_bytes = 0, peak_bytes = 0;
+  std::vector<uint64_t> moments_ns;
+  std::vector<RecordStack> stacks;
+  std::unordered_map<uint32_t, PythonPlace> places;
+  std::string maps;
+
+  bool exact() const { return interval <= 1; }
+};
+
+/// Errors: kBadInput. A record that is cut off gives what is whole.
+Result<Record> parse_record(std::string_view text);
+
+}  // namespace flatout::heap

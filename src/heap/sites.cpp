@@ -1,0 +1,144 @@
+#include "heap/sites.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace flatout::heap {
+namespace {
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// How much the value grows with each step, over the second half of the moments.
+std::optional<double> per_step(const Record& record, const std::vector<uint64_t>& at_moment,
+                               const std::vector<uint64_t>& step_ends_ns) {
+  std::vector<double> steps, bytes;
+  for (size_t i = at_moment.size() / 2; i < at_moment.size(); ++i) {
+    const auto done =
+        std::upper_bound(step_ends_ns.begin(), step_ends_ns.end(), record.moments_ns[i]);
+    steps.push_back(static_cast<double>(done - step_ends_ns.begin()));
+    bytes.push_back(static_cast<double>(at_moment[i]));
+  }
+  if (steps.empty() || steps.front() == steps.back()) return std::nullopt;
+  return slope(steps, bytes);
+}
+
+}  // namespace
+
+bool is_library_file(std::string_view file) {
+  for (const std::string_view part : {"site-packages/", "dist-packages/", "/lib/python3",
+                                      "/include/c++/", "sysdeps/", "/rustc/"}) {
+    if (contains(file, part)) return true;
+  }
+  // Not all of /usr: /usr/src/app is where containers have the program.
+  for (const std::string_view root : {"<frozen ", "/usr/include/", "/usr/lib",
+                                      "/usr/local/include/", "/usr/local/lib", "/usr/bin/"}) {
+    if (file.starts_with(root)) return true;
+  }
+  return false;
+}
+
+FrameReader::FrameReader(const Record& record, symbols::NativeSymbols* symbols)
+    : record_(record), symbols_(symbols), maps_(symbols::parse_maps(record.maps)) {}
+
+const FrameReader::Call& FrameReader::call_at(uint64_t pc) {
+  const auto [known, fresh] = calls_.try_emplace(pc);
+  Call& call = known->second;
+  if (!fresh) return call;
+  const symbols::Mapping* mapping = symbols::find_mapping(maps_, pc - 1);
+  const std::string_view binary = mapping == nullptr ? "" : base_name(mapping->path);
+  call.allocator = binary.starts_with("libflatout_malloc");
+  call.interpreter = binary.starts_with("libpython3") || binary.starts_with("python3");
+  if (symbols_ == nullptr || call.allocator) return call;
+  for (symbols::NativeFrame& f : symbols_->call_at(pc)) {
+    if (f.function.empty() && f.file.empty()) continue;
+    call.frames.push_back({std::move(f.function), std::move(f.file), f.line, false});
+  }
+  return call;
+}
+
+std::vector<Frame> FrameReader::frames(const RecordStack& stack) {
+  std::vector<Frame> out;
+  for (const uint64_t pc : stack.native) {
+    const Call& call = call_at(pc);
+    if (call.interpreter && !stack.python.empty()) break;
+    if (!call.allocator) out.insert(out.end(), call.frames.begin(), call.frames.end());
+  }
+  for (const uint32_t id : stack.python) {
+    const auto place = record_.places.find(id);
+    if (place == record_.places.end()) continue;
+    const PythonPlace& p = place->second;
+    out.push_back({p.function, p.file, p.line, true});
+  }
+  return out;
+}
+
+size_t blamed_frame(const std::vector<Frame>& frames) {
+  const auto first = [&](auto wanted) {
+    return static_cast<size_t>(std::find_if(frames.begin(), frames.end(), wanted) - frames.begin());
+  };
+  // A Python program's line says more than that of an extension module that it calls.
+  const size_t python = first([](const Frame& f) { return f.python; });
+  const size_t own = first([&](const Frame& f) {
+    return f.line > 0 && !is_library_file(f.file) && (f.python || python == frames.size());
+  });
+  if (own < frames.size()) return own;
+  return python < frames.size() ? python : 0;
+}
+
+std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbols,
+                             const std::vector<uint64_t>& step_ends_ns) {
+  FrameReader reader(record, symbols);
+  std::map<std::tuple<std::string, uint32_t, std::string>, Site> sites;
+  std::map<const Site*, uint64_t> largest;
+  for (const RecordStack& s : record.stacks) {
+    std::vector<Frame> frames = reader.frames(s);
+    const size_t at = blamed_frame(frames);
+    const Frame blamed = at < frames.size() ? frames[at] : Frame{};
+    Site& site = sites[{blamed.file, blamed.line, blamed.function}];
+    site.function = blamed.function;
+    site.file = blamed.file;
+    site.line = blamed.line;
+    site.live_bytes += s.live_bytes;
+    site.live_count += s.live_count;
+    site.total_bytes += s.total_bytes;
+    site.total_count += s.total_count;
+    site.peak_bytes += s.peak_bytes;
+    site.samples += s.samples;
+    site.at_moment.resize(record.moments_ns.size());
+    for (size_t i = 0; i < site.at_moment.size(); ++i) site.at_moment[i] += s.at_moment[i];
+    uint64_t& most = largest[&site];
+    if (site.stack.empty() || s.peak_bytes > most) {
+      most = s.peak_bytes;
+      site.stack = std::move(frames);
+    }
+  }
+  std::vector<Site> out;
+  for (auto& [key, site] : sites) {
+    const double sample = site.samples == 0 ? 0
+                                            : static_cast<double>(site.total_bytes) /
+                                                  static_cast<double>(site.samples);
+    site.growth = steady_growth(site.at_moment, sample);
+    site.bytes_per_step = per_step(record, site.at_moment, step_ends_ns);
+    out.push_back(std::move(site));
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Site& a, const Site& b) { return a.peak_bytes > b.peak_bytes; });
+  return out;
+}
+
+std::vector<const Site*> leaks_of(const std::vector<Site>& sites) {
+  std::vector<const Site*> out;
+  for (const Site& site : sites) {
+    if (site.growth) out.push_back(&site);
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Site* a, const Site* b) {
+    return a->growth->bytes > b->growth->bytes;
+  });
+  return out;
+}
+
+}  // namespace flatout::heap

@@ -1,0 +1,79 @@
+#include "heap/sites.h"
+
+#include <gtest/gtest.h>
+
+namespace flatout::heap {
+namespace {
+
+constexpr uint64_t kBlock = 1 << 20;
+
+// A Python job: `grows` at train.py:12 below torch's own code, `steady` at model.py:5.
+Record job() {
+  Record r;
+  r.interval = 512 << 10;
+  r.places = {{1, {"zeros", "/venv/lib/python3.11/site-packages/torch/_tensor.py", 99}},
+              {2, {"step", "/job/train.py", 12}},
+              {3, {"forward", "/job/model.py", 5}},
+              {4, {"main", "/job/train.py", 40}}};
+  RecordStack grows, steady;
+  grows.python = {1, 2, 4};
+  steady.python = {3, 2, 4};
+  for (uint64_t i = 0; i < 16; ++i) {
+    r.moments_ns.push_back(1000 * (i + 1));
+    grows.at_moment.push_back(2 * i * kBlock);
+    steady.at_moment.push_back(100 * kBlock);
+  }
+  grows.live_bytes = grows.peak_bytes = grows.total_bytes = 30 * kBlock;
+  grows.samples = 60;
+  steady.live_bytes = steady.peak_bytes = 100 * kBlock;
+  steady.total_bytes = 9000 * kBlock;
+  steady.samples = 9000;
+  r.stacks = {grows, steady};
+  return r;
+}
+
+TEST(Sites, NameTheUsersLine) {
+  const auto sites = find_sites(job(), nullptr, {});
+  ASSERT_EQ(sites.size(), 2u);
+  EXPECT_EQ(sites[0].file, "/job/model.py");
+  EXPECT_EQ(sites[1].file, "/job/train.py");
+  EXPECT_EQ(sites[1].line, 12u);
+  EXPECT_EQ(sites[1].function, "step");
+}
+
+TEST(Sites, KnowTheLeakAndWhatAStepAdds) {
+  // Two steps between moments.
+  std::vector<uint64_t> steps;
+  for (uint64_t i = 1; i <= 40; ++i) steps.push_back(500 * i - 100);
+  const auto sites = find_sites(job(), nullptr, steps);
+  const auto leaks = leaks_of(sites);
+  ASSERT_EQ(leaks.size(), 1u);
+  EXPECT_EQ(leaks[0]->line, 12u);
+  ASSERT_TRUE(leaks[0]->bytes_per_step);
+  EXPECT_NEAR(*leaks[0]->bytes_per_step, kBlock, 1);
+  EXPECT_FALSE(find_sites(job(), nullptr, {})[1].bytes_per_step);
+}
+
+TEST(Sites, LibraryFilesAreNotTheUsers) {
+  for (const char* file :
+       {"/usr/include/c++/12/bits/new_allocator.h", "<frozen importlib._bootstrap>",
+        "/venv/lib/python3.11/site-packages/torch/x.py", "/opt/lib/python3.12/re.py"}) {
+    EXPECT_TRUE(is_library_file(file)) << file;
+  }
+  for (const char* file :
+       {"/job/train.py", "train.cpp", "<string>", "/home/usr/x.py", "/usr/src/app/train.py"}) {
+    EXPECT_FALSE(is_library_file(file)) << file;
+  }
+}
+
+TEST(Sites, AStackWithoutAnyFrameIsStillCounted) {
+  Record r;
+  r.stacks.resize(1);
+  r.stacks[0].peak_bytes = 5;
+  const auto sites = find_sites(r, nullptr, {});
+  ASSERT_EQ(sites.size(), 1u);
+  EXPECT_EQ(sites[0].peak_bytes, 5u);
+}
+
+}  // namespace
+}  // namespace flatout::heap

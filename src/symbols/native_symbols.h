@@ -1,0 +1,36 @@
+// Functions, files and lines of native code by a process's memory map alone: the process may be
+// gone, as long as its files are there. Uses libdw (elfutils).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "symbols/native_process.h"
+
+struct Dwfl;
+
+namespace flatout::symbols {
+
+/// The function that covers `at`, by the symbols and line tables of its file; empty without one.
+NativeFrame describe(Dwfl* dwfl, uint64_t at);
+
+class NativeSymbols {
+ public:
+  /// `maps`: what /proc/PID/maps said. Errors: kBadInput, kIo.
+  static Result<std::unique_ptr<NativeSymbols>> open(std::string_view maps);
+  ~NativeSymbols();
+
+  /// The function that holds the call before the return address `pc`, and those it was inlined
+  /// into, innermost first. Never empty.
+  std::vector<NativeFrame> call_at(uint64_t pc);
+
+ private:
+  struct State;
+  explicit NativeSymbols(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace flatout::symbols
