@@ -10,10 +10,10 @@
 
 #include "agent/agent.h"
 
-#define LEAST_NS 20000000u    /* between two readings that give a ratio */
-#define GOOD_FOR 10           /* times as long as that it was made of */
-#define MOST_NS 10000000000u  /* and no longer */
-#define MOST_DEVIATION 100    /* a ratio that moves by more than a hundredth is another machine's */
+#define LEAST_NS 20000000u   /* between two readings that give a ratio */
+#define GOOD_FOR 10          /* times as long as that it was made of */
+#define MOST_NS 10000000000u /* and no longer */
+#define MOST_DEVIATION 100   /* a ratio that moves by more than a hundredth is another machine's */
 
 __attribute__((cold, noinline)) uint64_t kernel_ns(void) {
   struct timespec ts;
@@ -25,7 +25,8 @@ __attribute__((cold, noinline)) uint64_t kernel_ns(void) {
 
 __extension__ typedef unsigned __int128 agent_u128;
 
-/* The line that the counter's readings are put on; changed about once a second, under a sequence lock. */
+/* The line that the counter's readings are put on; changed about once a second, under a sequence
+ * lock. */
 FLATOUT_HOT_DATA __attribute__((aligned(64))) static struct agent_clock {
   uint32_t sequence; /* odd while it is changed; 0: the kernel is asked */
   uint64_t counter, ns;
@@ -54,8 +55,8 @@ static uint64_t last_counter, last_ns;
 /* The kernel uses it only where all cores count alike and at one rate. */
 static int kernel_trusts_counter(void) {
   char name[8] = {0};
-  const int fd =
-      open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+  const int fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource",
+                      O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
   const ssize_t n = read(fd, name, sizeof name - 1);
   close(fd);
