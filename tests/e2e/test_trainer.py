@@ -26,6 +26,9 @@ CAUSES = [
 ]
 VERDICTS = {"none": "healthy"}
 MORE = {"stall.hang": ["--hang-seconds", "9"]}  # without, it has to be ended from outside; tests/jobs has one
+SLOW = ("input.random_seek", "input.small_files", "input.too_few_workers", "mem.page_faults", "mem.allocator",
+        "cpu.oversubscribed")  # a step takes several times as long: half as many do
+MORE |= {cause: ["--steps", "150"] for cause in SLOW}
 
 
 @contextlib.contextmanager
