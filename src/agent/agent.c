@@ -11,9 +11,16 @@
 
 #include "agent/clock.h"
 #include "agent/connection.h"
+#include "agent/interruption.h"
 #include "agent/python_calls.h"
 #include "agent/strings.h"
 #include "wire/ring.h"
+
+/* Of what is hot (agent.h) all code lies in one page and all data in another: to find a page in a
+ * virtual machine takes as long as all that a hook does there. This file comes first. */
+__asm__(
+    ".pushsection .text.hot, \"ax\", @progbits\n .p2align 12\n .popsection\n"
+    ".pushsection flatout_hot, \"aw\", @progbits\n .p2align 11\n .popsection\n");
 
 #define WAIT_MS 200 /* for the recorder's answer; then packets are lost until it comes */
 #define COST_PERIOD_NS 1000000000u
@@ -51,7 +58,7 @@ static int change_state(int from, int to) {
 
 static void set_state(int to) { __atomic_store_n(&state, to, __ATOMIC_RELEASE); }
 
-FLATOUT_HOT static uint32_t this_thread(void) {
+static uint32_t this_thread(void) {
   const uint32_t now = __atomic_load_n(&generation, __ATOMIC_RELAXED);
   if (thread_generation != now) {
     thread_id = (uint32_t)syscall(SYS_gettid);
@@ -109,6 +116,7 @@ int flatout_agent_start(uint32_t kind) {
     } else {
       strcpy(socket_name, name);
       agent_kind = kind;
+      interruption_find();
       pthread_atfork(NULL, NULL, after_fork_in_child);
       held_key_made = pthread_key_create(&held_key, owner_ends) == 0;
       connect_now();
@@ -157,8 +165,8 @@ FLATOUT_HOT static struct flatout_packet header_of(uint16_t type, uint32_t tid, 
   return header;
 }
 
-FLATOUT_HOT static int send_packet(struct flatout_ring* ring, uint16_t type, const void* payload,
-                                   size_t size, const void* tail, size_t tail_size) {
+static int send_packet(struct flatout_ring* ring, uint16_t type, const void* payload, size_t size,
+                       const void* tail, size_t tail_size) {
   const struct flatout_packet header = header_of(type, this_thread(), now_ns());
   return flatout_ring_write(ring, &header, payload, size, tail, tail_size);
 }
@@ -172,9 +180,8 @@ static void send_string(struct flatout_ring* ring, uint32_t id) {
     strings_not_sent(id);
 }
 
-FLATOUT_HOT static void send_slice(struct flatout_ring* ring, uint32_t kind, uint32_t name,
-                                   uint64_t begin_ns, uint64_t end_ns, int64_t value,
-                                   int64_t value2) {
+static void send_slice(struct flatout_ring* ring, uint32_t kind, uint32_t name, uint64_t begin_ns,
+                       uint64_t end_ns, int64_t value, int64_t value2) {
   if (name != 0) send_string(ring, name);
   if (end_ns == 0) end_ns = now_ns();
   if (kind == FLATOUT_SLICE_STEP && begin_ns == 0) {
@@ -196,7 +203,9 @@ static void send_cost(struct flatout_ring* ring) {
       .hooks = __atomic_exchange_n(&cost.hooks, 0, __ATOMIC_RELAXED),
       .sum_ns = __atomic_exchange_n(&cost.sum_ns, 0, __ATOMIC_RELAXED),
       .max_ns = __atomic_exchange_n(&cost.max_ns, 0, __ATOMIC_RELAXED),
-      .steps = __atomic_exchange_n(&cost.steps, 0, __ATOMIC_RELAXED)};
+      .steps = __atomic_exchange_n(&cost.steps, 0, __ATOMIC_RELAXED),
+      .interrupted = __atomic_exchange_n(&cost.interrupted, 0, __ATOMIC_RELAXED),
+      .interrupted_ns = __atomic_exchange_n(&cost.interrupted_ns, 0, __ATOMIC_RELAXED)};
   if (payload.hooks != 0) send_packet(ring, FLATOUT_PACKET_COST, &payload, sizeof payload, NULL, 0);
 }
 
@@ -215,15 +224,42 @@ FLATOUT_HOT static void housekeeping(struct flatout_ring* ring, uint64_t now) {
   send_cost(ring);
 }
 
-FLATOUT_HOT void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns,
-                                    uint64_t steps) {
-  __atomic_fetch_add(&cost.hooks, hooks, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&cost.sum_ns, sum_ns, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&cost.steps, steps, __ATOMIC_RELAXED);
-  uint64_t most = __atomic_load_n(&cost.max_ns, __ATOMIC_RELAXED);
-  while (max_ns > most && !__atomic_compare_exchange_n(&cost.max_ns, &most, max_ns, 0,
-                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+FLATOUT_HOT static void add_cost(const struct flatout_cost* more) {
+  __atomic_fetch_add(&cost.hooks, more->hooks, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&cost.sum_ns, more->sum_ns, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&cost.steps, more->steps, __ATOMIC_RELAXED);
+  if (more->interrupted != 0) {
+    __atomic_fetch_add(&cost.interrupted, more->interrupted, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&cost.interrupted_ns, more->interrupted_ns, __ATOMIC_RELAXED);
   }
+  uint64_t most = __atomic_load_n(&cost.max_ns, __ATOMIC_RELAXED);
+  while (more->max_ns > most && !__atomic_compare_exchange_n(&cost.max_ns, &most, more->max_ns, 0,
+                                                             __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+/* Of one hook that took so long. */
+FLATOUT_HOT static void count_hook(struct flatout_cost* sum, uint64_t spent, int interrupted) {
+  ++sum->hooks;
+  if (interrupted) {
+    ++sum->interrupted;
+    sum->interrupted_ns += spent;
+    return;
+  }
+  sum->sum_ns += spent;
+  if (spent > sum->max_ns) sum->max_ns = spent;
+}
+
+void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns, uint64_t steps) {
+  const struct flatout_cost more = {
+      .hooks = hooks, .sum_ns = sum_ns, .max_ns = max_ns, .steps = steps};
+  add_cost(&more);
+}
+
+FLATOUT_HOT void agent_watched_cost(uint64_t spent_ns) {
+  struct flatout_cost one = {0};
+  count_hook(&one, spent_ns, interruption_seen());
+  add_cost(&one);
 }
 
 FLATOUT_HOT uint64_t flatout_agent_overhead(uint32_t kind, uint64_t ns) {
@@ -249,7 +285,7 @@ FLATOUT_HOT_DATA static struct {
   uint64_t owner; /* pthread_self(); 0: nobody yet, or it has ended */
   uint32_t count;
   uint32_t tid;
-  uint64_t hooks, sum_ns, max_ns; /* their cost, and of those before them in this step */
+  struct flatout_cost cost; /* theirs, and of those before them in this step */
   struct flatout_slice slices[MOST_HELD];
 } held = {0};
 
@@ -267,7 +303,7 @@ static void owner_ends(void* unused) {
 static void forget_held(void) {
   held.owner = 0;
   held.count = 0;
-  held.hooks = held.sum_ns = held.max_ns = 0;
+  held.cost = (struct flatout_cost){0};
 }
 
 FLATOUT_HOT static void send_held(struct flatout_ring* ring) {
@@ -283,7 +319,7 @@ FLATOUT_HOT static void send_held(struct flatout_ring* ring) {
 }
 
 FLATOUT_HOT static void hold(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
-                             int64_t value, int64_t value2) {
+                             int64_t value, int64_t value2, int watched) {
   held.slices[held.count++] =
       (struct flatout_slice){.begin_ns = begin_ns < end_ns ? begin_ns : end_ns,
                              .end_ns = end_ns,
@@ -300,28 +336,28 @@ FLATOUT_HOT static void hold(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
   }
   const uint64_t now = now_ns();
   const uint64_t spent = now - end_ns + flatout_agent_overhead(kind, 0);
-  ++held.hooks;
-  held.sum_ns += spent;
-  if (spent > held.max_ns) held.max_ns = spent;
+  count_hook(&held.cost, spent, watched && interruption_seen());
   if (ring == NULL) return;
-  flatout_agent_cost(held.hooks, held.sum_ns, held.max_ns, step_ends);
-  held.hooks = held.sum_ns = held.max_ns = 0;
+  held.cost.steps = step_ends;
+  add_cost(&held.cost);
+  held.cost = (struct flatout_cost){0};
   housekeeping(ring, now);
 }
 
-FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
-                                    uint64_t end_ns, int64_t value, int64_t value2) {
+FLATOUT_HOT static void hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
+                             int64_t value, int64_t value2, int watched) {
   const uint64_t me = flatout_thread_self();
   if (__atomic_load_n(&held.owner, __ATOMIC_RELAXED) == me) {
-    hold(kind, name_id, begin_ns, end_ns, value, value2);
+    hold(kind, name_id, begin_ns, end_ns, value, value2, watched);
     return;
   }
   struct flatout_ring* ring = current_ring(kind);
   if (ring == NULL) return;
   send_slice(ring, kind, name_id, begin_ns, end_ns, value, value2);
   const uint64_t now = now_ns();
-  const uint64_t spent = now - end_ns + flatout_agent_overhead(kind, 0);
-  flatout_agent_cost(1, spent, spent, kind == FLATOUT_SLICE_OPTIMIZER);
+  struct flatout_cost one = {.steps = kind == FLATOUT_SLICE_OPTIMIZER};
+  count_hook(&one, now - end_ns + flatout_agent_overhead(kind, 0), watched && interruption_seen());
+  add_cost(&one);
   housekeeping(ring, now);
   uint64_t nobody = 0;
   if (kind == FLATOUT_SLICE_OPTIMIZER && held_key_made &&
@@ -330,6 +366,16 @@ FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t be
     held.tid = this_thread();
     pthread_setspecific(held_key, &held);
   }
+}
+
+FLATOUT_HOT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
+                                    uint64_t end_ns, int64_t value, int64_t value2) {
+  hook(kind, name_id, begin_ns, end_ns, value, value2, 0);
+}
+
+FLATOUT_HOT void agent_watched_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
+                                    uint64_t end_ns, int64_t value, int64_t value2) {
+  hook(kind, name_id, begin_ns, end_ns, value, value2, 1);
 }
 
 void flatout_agent_mark(uint32_t kind, const char* name, uint64_t begin_ns, uint64_t end_ns,
@@ -365,6 +411,6 @@ void flatout_agent_info(const char* key, const char* value) {
 __attribute__((destructor)) static void at_exit(void) {
   if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != STATE_READY) return;
   send_held(connection.ring);
-  flatout_agent_cost(held.hooks, held.sum_ns, held.max_ns, 0);
+  add_cost(&held.cost);
   send_cost(connection.ring);
 }

@@ -17,7 +17,17 @@ extern "C" {
 /* What every hook runs and touches lies together: each page and line of ours that it needs was
  * pushed out of the caches by the job since the last one. */
 #define FLATOUT_HOT __attribute__((hot))
-#define FLATOUT_HOT_DATA __attribute__((section(".data.flatout_hot")))
+#define FLATOUT_HOT_DATA __attribute__((section("flatout_hot")))
+
+/* Of the section, by the linker. */
+extern char __start_flatout_hot[] __attribute__((visibility("hidden")));
+extern char __stop_flatout_hot[] __attribute__((visibility("hidden")));
+
+/* Fetches all of it at once, where each line by itself would be waited for when it is needed. */
+__attribute__((always_inline)) static inline void flatout_fetch_hot_data(void) {
+  for (const char* line = __start_flatout_hot; line < __stop_flatout_hot; line += 64)
+    __builtin_prefetch(line, 1);
+}
 
 /* Connects to $FLATOUT_SOCKET as this kind of agent (flatout_agent_kind). 1 if it is active;
  * calling it again only asks. */
@@ -37,9 +47,14 @@ FLATOUT_EXPORT void flatout_agent_slice(uint32_t kind, uint32_t name_id, uint64_
  * until this function returns (and what flatout_agent_overhead said) is counted as our cost. */
 FLATOUT_EXPORT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
                                        uint64_t end_ns, int64_t value, int64_t value2);
+/* The same where interruption_watch() came right before end_ns was taken. */
+void agent_watched_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
+                        int64_t value, int64_t value2);
 
 /* Time that a hook of this kind takes before begin_ns and after flatout_agent_hook; 0 only asks. */
 FLATOUT_EXPORT uint64_t flatout_agent_overhead(uint32_t kind, uint64_t ns);
+/* What a hook spent since interruption_watch() that sends nothing. */
+void agent_watched_cost(uint64_t spent_ns);
 /* Adds to the counted cost what hooks spent that sent nothing; sent with the next cost packet. */
 FLATOUT_EXPORT void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns,
                                        uint64_t steps);

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "agent/clock.h"
+#include "agent/interruption.h"
 #include "wire/ring.h"
 
 namespace {
@@ -432,6 +433,22 @@ TEST(Agent, ReportsWhatItCosts) {
   EXPECT_EQ(cost.hooks, 5u);
   EXPECT_EQ(cost.steps, 5u);
   EXPECT_GE(cost.sum_ns, cost.max_ns);
+}
+
+TEST(Interruption, IsSeenWhereTheProcessorWasTakenAndOnlyThere) {
+  interruption_find();
+  if (interruption_offset == 0) GTEST_SKIP() << "no rseq(2) here";
+  int seen = 0, unseen = 0;
+  for (int i = 0; i < 20; ++i) {
+    interruption_watch();
+    const timespec nap{0, 100000};
+    nanosleep(&nap, nullptr);
+    seen += interruption_seen();
+    interruption_watch();
+    unseen += interruption_seen() == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(seen, 20);
+  EXPECT_GT(unseen, 0);  // a busy machine may take it here, too, but not each time
 }
 
 TEST(Agent, LeavesTheJobsDescriptorsAlone) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/clock.h"
+#include "agent/interruption.h"
 #include "agent/python_api.h"
 #include "agent/python_hooks.h"
 #include "wire/messages.h"
@@ -48,7 +49,7 @@ static int is_int(py_object* object) {
   return type == py.long_type;
 }
 
-FLATOUT_HOT static void count_sample(struct samples* s, py_object* index) {
+static void count_sample(struct samples* s, py_object* index) {
   const uint64_t begin = s->upto;
   s->upto = now_ns();
   const uint64_t took = s->upto - begin;
@@ -63,7 +64,7 @@ FLATOUT_HOT static void count_sample(struct samples* s, py_object* index) {
   if (s->index == -1) py.PyErr_Clear(); /* larger than 64 bits */
 }
 
-FLATOUT_HOT static py_object* samples_get(py_object* object, py_object* index) {
+static py_object* samples_get(py_object* object, py_object* index) {
   struct samples* s = py_inside(object);
   py_object* sample = py.PyObject_GetItem(s->inner, index);
   if (sample != NULL) count_sample(s, index);
@@ -131,13 +132,14 @@ static py_object* iterator_of(py_object* self, py_object* const* a, ssize_t coun
 }
 
 /* A fetcher's fetch, of a tuple: (its samples, original). */
-FLATOUT_HOT static py_object* fetch(py_object* self, py_object* indices) {
+static py_object* fetch(py_object* self, py_object* indices) {
   struct samples* s = py_inside(py.PyTuple_GetItem(self, 0));
   s->count = s->sum = s->most = s->begin = 0;
   s->index = -1;
   const uint64_t begin = s->upto = now_ns();
   py_object* batch = py.PyObject_CallFunctionObjArgs(py.PyTuple_GetItem(self, 1), indices, NULL);
   if (batch == NULL) return NULL;
+  interruption_watch();
   const uint64_t end = now_ns();
   int64_t number = (int64_t)s->batches++;
   if (loop.is_worker != 0) number = loop.batch;
@@ -153,7 +155,7 @@ FLATOUT_HOT static py_object* fetch(py_object* self, py_object* indices) {
                         (int64_t)s->sum);
   const uint64_t clocks = s->count * loop.sample_cost;
   flatout_agent_cost(0, clocks, 0, 0);
-  flatout_agent_hook(FLATOUT_SLICE_FETCH, 0, begin, end, samples, number);
+  agent_watched_hook(FLATOUT_SLICE_FETCH, 0, begin, end, samples, number);
   return batch;
 }
 
@@ -186,14 +188,15 @@ static int64_t bytes_of(py_object* batch) {
 
 /* A fetcher's collate_fn, of the original. Few batches are asked for their size: that takes longer
  * than all the rest. */
-FLATOUT_HOT static py_object* collate(py_object* self, py_object* samples) {
+static py_object* collate(py_object* self, py_object* samples) {
   const uint64_t begin = now_ns();
   py_object* batch = py.PyObject_CallFunctionObjArgs(self, samples, NULL);
   if (batch == NULL) return NULL;
+  interruption_watch();
   const uint64_t end = now_ns();
   const uint64_t number = loop.collates++;
   const int64_t bytes = number < 8 || number % 16 == 0 ? bytes_of(batch) : 0;
-  flatout_agent_hook(FLATOUT_SLICE_COLLATE, 0, begin, end, bytes, 0);
+  agent_watched_hook(FLATOUT_SLICE_COLLATE, 0, begin, end, bytes, 0);
   if (py.PyErr_Occurred() == NULL) return batch;
   py.Py_DecRef(batch);
   return NULL;
@@ -222,7 +225,7 @@ static py_object* make_fetch(py_object* self, py_object* const* a, ssize_t count
 /* ---- the rest ---- */
 
 /* kind | name id << 32, begin, end (taken right after the job's code returned), value, value2 */
-FLATOUT_HOT static py_object* note(py_object* self, py_object* const* a, ssize_t count) {
+static py_object* note(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count < 3 || count > 5) return py_wrong_arguments();
   const uint64_t kind = py.PyLong_AsUnsignedLongLong(a[0]);
@@ -240,6 +243,7 @@ FLATOUT_HOT static py_object* note(py_object* self, py_object* const* a, ssize_t
 static py_object* collected(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count != 2) return py_wrong_arguments();
+  interruption_watch();
   const uint64_t now = now_ns();
   if (py.PyUnicode_CompareWithASCIIString(a[0], "start") == 0) {
     gc_began = now;
@@ -249,10 +253,9 @@ static py_object* collected(py_object* self, py_object* const* a, ssize_t count)
     const int64_t value = generation != NULL ? py.PyLong_AsLongLong(generation) : -1;
     const int64_t value2 = objects != NULL ? py.PyLong_AsLongLong(objects) : 0;
     py.PyErr_Clear();
-    flatout_agent_hook(FLATOUT_SLICE_GC, 0, gc_began, now, value, value2);
+    agent_watched_hook(FLATOUT_SLICE_GC, 0, gc_began, now, value, value2);
   } else {
-    const uint64_t spent = now_ns() - now + 2 * loop.sample_cost;
-    flatout_agent_cost(1, spent, spent, 0);
+    agent_watched_cost(now_ns() - now + 2 * loop.sample_cost);
   }
   return py_none();
 }

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include "agent/clock.h"
+#include "agent/interruption.h"
 #include "agent/python_calls.h"
 #include "wire/messages.h"
 
@@ -51,11 +52,17 @@ FLATOUT_HOT static py_object* call_with(py_object* function, const struct call* 
 }
 
 FLATOUT_HOT static py_object* call_original(const struct hook* h, const struct call* c) {
-  if (h->name == NULL) return call_with(h->original, c);
-  py_object* original = py.PyObject_GetAttr(h->original, h->name);
-  if (original == NULL) return NULL;
-  py_object* result = call_with(original, c);
-  py.Py_DecRef(original);
+  py_object* result = NULL;
+  if (h->name == NULL) {
+    result = call_with(h->original, c);
+  } else {
+    py_object* original = py.PyObject_GetAttr(h->original, h->name);
+    if (original == NULL) return NULL;
+    result = call_with(original, c);
+    py.Py_DecRef(original);
+  }
+  flatout_fetch_hot_data();
+  interruption_watch();
   return result;
 }
 
@@ -69,7 +76,7 @@ FLATOUT_HOT static py_object* argument(const struct call* c, size_t position) {
 }
 
 FLATOUT_HOT static void send(const struct hook* h, uint64_t begin, uint64_t end) {
-  flatout_agent_hook((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, end, 0, 0);
+  agent_watched_hook((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, end, 0, 0);
 }
 
 /* Calls one of ours. Only a signal handler of the job's can have raised in it: then false. */
@@ -176,7 +183,7 @@ FLATOUT_HOT static py_object* step(const struct hook* h, const struct call* c) {
   loop.waiting = 1;
   loop.train_thread = me;
   ++loop.steps;
-  flatout_agent_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
+  agent_watched_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
   if (loop.steps < loop.rare_step && end <= loop.look_due) return result;
   if (call_ours(python_callbacks.after_step)) return result;
   py.Py_DecRef(result);
@@ -192,7 +199,7 @@ static py_object* scaled(const struct hook* h, const struct call* c) {
   const uint64_t end = now_ns(); /* the scaler left this step out: it is one all the same */
   const struct optimizer* entry = optimizer_of(argument(c, 1));
   loop.waiting = 1;
-  flatout_agent_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
+  agent_watched_hook((uint32_t)h->kind, 0, begin, end, entry->number, entry->steps);
   return result;
 }
 
@@ -251,7 +258,7 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
   }
   ++loop.forwards;
-  flatout_agent_hook(kind, 0, begin, end, 0, 0);
+  agent_watched_hook(kind, 0, begin, end, 0, 0);
   return result;
 }
 
@@ -269,8 +276,7 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct 
   if (end - begin >= SHORTEST_WAIT) {
     send(h, begin, end);
   } else {
-    const uint64_t spent = now_ns() - end + flatout_agent_overhead((uint32_t)h->kind, 0);
-    flatout_agent_cost(1, spent, spent, 0);
+    agent_watched_cost(now_ns() - end + flatout_agent_overhead((uint32_t)h->kind, 0));
   }
   return result;
 }
@@ -300,12 +306,14 @@ void python_hooks_after_fork(void) { training_inside_model = inside_model = 0; }
 
 FLATOUT_HOT static py_object* hook_vectorcall(py_object* object, py_object* const* vector,
                                               size_t flags, py_object* names) {
+  flatout_fetch_hot_data();
   const struct hook* h = py_inside(object);
   const struct call c = {.vector = vector, .flags = flags, .names = names};
   return h->around(h, &c);
 }
 
-FLATOUT_HOT static py_object* hook_call(py_object* object, py_object* args, py_object* named) {
+static py_object* hook_call(py_object* object, py_object* args, py_object* named) {
+  flatout_fetch_hot_data();
   const struct hook* h = py_inside(object);
   const struct call c = {.args = args, .named = named};
   return h->around(h, &c);

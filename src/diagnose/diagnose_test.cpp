@@ -162,6 +162,25 @@ TEST(Diagnose, LookingUpFilesIsSmallFiles) {
   EXPECT_EQ(d.findings.size(), 1u);
 }
 
+// Between the two lies what a fault costs: here 2.5 us, as on a virtual machine that is short of cores.
+TEST(Diagnose, TheKernelsTimeBesideReadsIsThatOfFaultsWhereThereAreSoMany) {
+  for (const bool many : {false, true}) {
+    RunBuilder b;
+    train(b, 60, 20, 10);
+    workers(b, 2, 60, {ThreadState::kKernel, {kItem}});
+    b.machine(2, 0.1).process_cpu(100, 0.3).process_cpu(200, 0.1, 0.7).process_cpu(201, 0.1, 0.7);
+    const double seconds = b.wall_ns() * 1e-9;
+    for (const int64_t pid : {200, 201}) {
+      b.counter(SignalId::kProcReadCalls, b.process_entity(pid), 10e3 * seconds);
+      b.counter(SignalId::kProcReadChars, b.process_entity(pid), 40e6 * seconds);
+      b.counter(SignalId::kProcMinorFaults, b.process_entity(pid), (many ? 400e3 : 1e3) * seconds);
+    }
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(find(d, "input.small_files") != nullptr, !many);
+    EXPECT_EQ(find(d, "input.decode_cpu"), nullptr);
+  }
+}
+
 TEST(Diagnose, ScanningAnArchiveForEachSampleIsRandomSeek) {
   RunBuilder b;
   train(b, 60, 20, 10);

@@ -39,6 +39,11 @@ constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
 // So rough that only more than twice as much is other work.
 constexpr double kSurelyMore = 2;
+// A virtual machine that is short of cores takes several times as long for a fault: look-ups of
+// files are many times that.
+constexpr double kManyTimes = 5;
+// Share of the time on a core from which it is no detail of decoding.
+constexpr double kMuchKernel = 0.4;
 // Time on a core that opening and reading a small file takes at most.
 constexpr double kFileSeconds = 0.5e-3;
 
@@ -145,7 +150,7 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   // The kernel's time to hand out fresh memory, where it is most of all, has its own finding.
   const double kernel = times[Act::kKernel] + times[Act::kMemory];
   const bool faults =
-      2 * kernel > times.cpu() && kSurelyMore * read.faults * kFaultSeconds > kernel;
+      kernel > kMuchKernel * times.cpu() && kManyTimes * read.faults * kFaultSeconds > kernel;
   const double cpu = times.cpu() - (faults ? kernel : 0);
   // A producer that waits for a core because the others of its kind have them would not wait if
   // they had less to do.
@@ -231,7 +236,7 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   const bool little = read.calls >= 0.8 * samples && read.bytes < kSmallFile * read.calls &&
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
-      files.lookups + files.blocked + files.kernel > kSurelyMore * known &&
+      files.lookups + files.blocked + files.kernel > kManyTimes * known &&
       files.kernel < kFileSeconds * read.calls) {
     take_cpu(out.front(), files.kernel + files.interpreter);
     const bool searched = read.calls > kSearched * samples && big_file_open(view);

@@ -210,6 +210,8 @@ Json self_value(const Run& run) {
          {"hooks", number(s)},
          {"time_ns", number(run.find(SignalId::kAgentTime, s->entity))},
          {"longest_ns", longest ? maybe(longest->max(run.begin, run.end), 0) : Json(nullptr)},
+         {"interrupted", number(run.find(SignalId::kAgentInterrupted, s->entity))},
+         {"interrupted_ns", number(run.find(SignalId::kAgentInterruptedTime, s->entity))},
          {"dropped", number(run.find(SignalId::kAgentDropped, s->entity))}});
   }
   return out;

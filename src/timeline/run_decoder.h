@@ -56,11 +56,12 @@ class RunDecoder {
  private:
   // What is known about a process besides run_.processes, which this is parallel to.
   struct ProcessState {
-    std::vector<model::StringId> strings;        // by the agent's id
-    std::map<std::string, std::string> facts;    // from its agent
-    uint64_t trained = 0;                        // slices that only a training process has
-    double hooks = 0, hook_ns = 0, dropped = 0;  // the agent's totals
-    model::EntityId entity = model::kNoEntity;   // where the agent's own series go
+    std::vector<model::StringId> strings;      // by the agent's id
+    std::map<std::string, std::string> facts;  // from its agent
+    uint64_t trained = 0;                      // slices that only a training process has
+    double hooks = 0, hook_ns = 0, interrupted = 0, interrupted_ns = 0,
+           dropped = 0;                         // the agent's totals
+    model::EntityId entity = model::kNoEntity;  // where the agent's own series go
     bool placeholder = false;  // known from its agent only; the recorder has not told yet
   };
   // Maps ids of packets, which should be dense, to indices of ours.

@@ -91,10 +91,23 @@ bool RunDecoder::on_info(ProcessState& state, std::string_view payload) {
 }
 
 bool RunDecoder::on_cost(ProcessId process, TimePoint at, ByteReader& reader) {
-  const auto in = reader.get<flatout_cost>();
+  flatout_cost in{};
+  in.hooks = reader.get<uint64_t>();
+  in.sum_ns = reader.get<uint64_t>();
+  in.max_ns = reader.get<uint64_t>();
+  in.steps = reader.get<uint64_t>();
   if (!reader.ok()) return false;
+  if (reader.left() != 0) {
+    in.interrupted = reader.get<uint64_t>();
+    in.interrupted_ns = reader.get<uint64_t>();
+    if (!reader.ok()) return false;
+  }
   ProcessState& state = states_[process];
   const EntityId entity = process_entity(process);
+  state.interrupted += static_cast<double>(in.interrupted);
+  state.interrupted_ns += static_cast<double>(in.interrupted_ns);
+  add_reading(SignalId::kAgentInterrupted, entity, at, state.interrupted);
+  add_reading(SignalId::kAgentInterruptedTime, entity, at, state.interrupted_ns);
   state.hooks += static_cast<double>(in.hooks);
   state.hook_ns += static_cast<double>(in.sum_ns);
   add_reading(SignalId::kAgentHooks, entity, at, state.hooks);

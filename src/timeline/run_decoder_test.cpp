@@ -123,8 +123,8 @@ TEST(RunDecoder, TheEndOfTheCommandEndsTheRun) {
 
 TEST(RunDecoder, TheAgentsCostBecomesSeries) {
   Packets p;
-  p.add(FLATOUT_PACKET_COST, flatout_cost{10, 5000, 900, 5});
-  p.at(2'000'000'000).add(FLATOUT_PACKET_COST, flatout_cost{10, 4000, 700, 5});
+  p.add(FLATOUT_PACKET_COST, flatout_cost{10, 5000, 900, 5, 1, 4000000});
+  p.at(2'000'000'000).add(FLATOUT_PACKET_COST, flatout_cost{10, 4000, 700, 5, 2, 1000});
   p.add(FLATOUT_PACKET_DROPPED, flatout_counter{0, 0, 3});
   p.process(100, 1, FLATOUT_PROCESS_MAIN, "a");
   p.entity(0, static_cast<uint16_t>(EntityKind::kProcess), 100, "a");
@@ -135,6 +135,8 @@ TEST(RunDecoder, TheAgentsCostBecomesSeries) {
   const model::EntityId entity = run.entity(EntityKind::kProcess, 100);
   EXPECT_EQ(run.find(SignalId::kAgentTime, entity)->last(), 9000);
   EXPECT_EQ(run.find(SignalId::kAgentMax, entity)->last(), 700);
+  EXPECT_EQ(run.find(SignalId::kAgentInterrupted, entity)->last(), 3);
+  EXPECT_EQ(run.find(SignalId::kAgentInterruptedTime, entity)->last(), 4001000);
   EXPECT_EQ(run.find(SignalId::kAgentDropped, entity)->last(), 3);
   EXPECT_EQ(run.find(SignalId::kProcRss, entity)->last(),
             1e6);  // the recorder's entity is the same

@@ -112,26 +112,25 @@ void drop_weak(const std::vector<double>& v, std::vector<size_t>& splits) {
   }
 }
 
-// Up and down again at equal distances is a period (each epoch's start, a phase of each save), not
-// a change.
+// Up and down again at equal distances, and each time back to where it was, is a period (each
+// epoch's start, a phase of each save), not a change.
 bool alternates(const std::vector<double>& v, const std::vector<size_t>& splits) {
   if (splits.size() < 4) return false;
-  int turns = 0;
-  double last = 0;
-  for (size_t i = 0; i < splits.size(); ++i) {
+  std::vector<double> level;
+  for (size_t i = 0; i <= splits.size(); ++i) {
     const size_t from = i == 0 ? 0 : splits[i - 1];
-    const size_t to = i + 1 < splits.size() ? splits[i + 1] : v.size();
-    const double change = median(std::span(v).subspan(splits[i], to - splits[i])) -
-                          median(std::span(v).subspan(from, splits[i] - from));
-    turns += i > 0 && change * last < 0;
-    last = change;
+    const size_t to = i < splits.size() ? splits[i] : v.size();
+    level.push_back(median(std::span(v).subspan(from, to - from)));
+  }
+  for (size_t i = 2; i < level.size(); ++i) {
+    const double there = level[i - 1] - level[i - 2], back = level[i] - level[i - 1];
+    if (there * back >= 0 || std::fabs(there + back) > 0.5 * std::fabs(there)) return false;
   }
   std::vector<double> distance;
   for (size_t i = 2; i < splits.size(); ++i) {
     distance.push_back(static_cast<double>(splits[i] - splits[i - 2]));
   }
-  return turns + 1 >= static_cast<int>(splits.size()) &&
-         mad_sigma(distance) < 0.25 * median(distance);
+  return mad_sigma(distance) < 0.25 * median(distance);
 }
 
 std::vector<size_t> splits_of(const std::vector<double>& v) {

@@ -126,6 +126,9 @@ struct flatout_counter {
 
 struct flatout_cost { /* what the agent itself has cost since the last such packet */
   uint64_t hooks, sum_ns, max_ns, steps;
+  /* Older recordings end here. Hooks that the kernel took the processor from; the time that
+   * passed until they went on and ended is in neither sum nor maximum. */
+  uint64_t interrupted, interrupted_ns;
 };
 
 struct flatout_entity {

@@ -96,10 +96,9 @@ __attribute__((hot)) static unsigned char* reserve(struct flatout_ring* ring, ui
   return at;
 }
 
-__attribute__((hot)) bool flatout_ring_write(struct flatout_ring* ring,
-                                             const struct flatout_packet* header,
-                                             const void* payload, size_t payload_size,
-                                             const void* tail, size_t tail_size) {
+bool flatout_ring_write(struct flatout_ring* ring, const struct flatout_packet* header,
+                        const void* payload, size_t payload_size, const void* tail,
+                        size_t tail_size) {
   if (payload_size > FLATOUT_RING_MAX_PACKET || tail_size > FLATOUT_RING_MAX_PACKET)
     return drop(ring, 1);
   const uint64_t size = packet_size(payload_size + tail_size);

@@ -46,7 +46,8 @@ def mark(kind, name, begin, end, value, value2):
 
 
 def cost(hooks, sum_ns, max_ns, steps):
-    """Counts what a hook cost that sent nothing."""
+    """Counts what a hook cost that sent nothing. Of what may last a look's time, this thread's CPU
+    time: it may have to wait for a core, or for the interpreter."""
 
 
 def connect():

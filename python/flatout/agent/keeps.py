@@ -23,11 +23,12 @@ from .mutations import DEQUE, DICT, GRAPH, LIST, SET
 TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(6, 11)
 _TIMES = (0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
 _EVERY = 30  # s
-_GROWTH = 256 << 10  # bytes from one of these times to the next, and
+_GROWTH = 256 << 10  # bytes more than at any of the last few of these times, and
+_LAST = 4  # of them: what is freed and taken again is no growth
 _OFTEN = 3  # times more than it did not: it keeps growing
-_FAST_GROWTH = 16 << 20  # bytes that tell so at once
-_SOON = 250000000  # ns to the next look after those; twice that after others
-_MOST_SOON = 12  # looks that come so soon
+_FAST_GROWTH = 16 << 20  # bytes that count twice
+_SOON = 500000000  # ns to the next look after those; twice that after others
+_MOST_SOON = 8  # looks that come so soon
 _BUDGET = 300000  # ns of one look; of CPU time for what the roots of a part lead to: what others take cuts no look short
 _OBJECTS = 2000  # of one look
 _LEVELS = 3
@@ -85,7 +86,7 @@ class _State:
     part = 0  # of the look that is under way
     next = 0  # when the one after it is due
     steps = 0  # batches, in a loader's worker
-    resident = 0  # bytes, at the last of _TIMES
+    resident = []  # bytes, at the last few of _TIMES
     growing = 0  # how many of them saw it grow, less those that did not
     sent_at = 0
     modules = 0  # how many of sys.modules, in order, are known or in _new_modules
@@ -111,7 +112,7 @@ def install(torch):
 
     places.not_users(torch)
     places.hide_from_dynamo()
-    _find_modules(sys.modules, _NEVER)  # a step has no time for so many
+    find_modules()
     if "torch" in sys.modules:
         _TENSORS[:] = [sys.modules["torch"].Tensor, sys.modules["torch"].nn.Parameter]
     for cls in (int, float, str, bool, bytes, type(None), ModuleType, type(len), type(str.join), *_TENSORS):
@@ -153,14 +154,14 @@ def look(in_loop=True):
     """At the end of a step, or after a fetch: when state.look_due has passed."""
     if not _busy.acquire(False):
         return
-    begin = now()
+    begin, ran = now(), thread_time_ns()
     try:
         if core.is_off:
             state.look_due = _NEVER
         elif not _State.began:
             _State.began = begin
             state.look_due = _next(begin, 0)
-            _State.resident = _resident_bytes()
+            _State.resident = [_resident_bytes()]
         elif _searches:
             _search(begin + _BUDGET)
         elif _State.part:
@@ -179,7 +180,7 @@ def look(in_loop=True):
         core.info("agent.keeps_off", "%s: %s" % (type(error).__name__, error))
     finally:
         _busy.release()
-        spent = now() - begin
+        spent = thread_time_ns() - ran
         cost(1, spent, spent, 0)
 
 
@@ -187,20 +188,24 @@ def _growth():
     """Bytes since the last time, where the process keeps growing; else 0: there is nothing to find
     then, and a look costs as much as a hundred hooks."""
     resident = _resident_bytes()
-    grown, _State.resident = resident - _State.resident, resident
+    grown = resident - max(_State.resident)
+    _State.resident = _State.resident[1 - _LAST:] + [resident]
     if grown < _GROWTH:
         _State.growing = max(0, _State.growing - 1)
         return 0
-    _State.growing = min(_OFTEN, _State.growing + 1)
-    return grown if _State.growing == _OFTEN or grown >= _FAST_GROWTH else 0
+    _State.growing = min(_OFTEN, _State.growing + (2 if grown >= _FAST_GROWTH else 1))
+    return grown if _State.growing == _OFTEN else 0
 
 
 def _resident_bytes():
     try:
-        with open("/proc/self/statm", "rb", 0) as statm:
-            return int(statm.read(64).split()[1]) * _PAGE
+        statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # a file object takes longer
     except OSError:
         return 0
+    try:
+        return int(os.read(statm, 64).split()[1]) * _PAGE
+    finally:
+        os.close(statm)
 
 
 def _next(begin, grown):
@@ -301,10 +306,11 @@ def _find_roots(roots, in_loop):
 
 def _find_modules(modules, until):
     """The user's among those loaded: as many as there is time for, the rest another time."""
-    if not _new_modules and len(modules) != _State.modules:
-        names = list(modules)
-        _new_modules.extend(reversed(names[_State.modules if _State.modules < len(names) else 0:]))
-        _State.modules = len(names)
+    count = len(modules)
+    if not _new_modules and count != _State.modules:
+        # Only the names of the new ones: those of thousands lie in as many places.
+        _new_modules.extend(islice(_backwards(modules), count - _State.modules if _State.modules < count else count))
+        _State.modules = count
     while _new_modules and now() < until:
         name = _new_modules.pop()
         package = name.partition(".")[0]
@@ -317,6 +323,18 @@ def _find_modules(modules, until):
             _users[name] = path
         elif name == package and type(file) is str:  # else it may be a folder without __init__.py
             _not_users.add(name)
+
+
+def find_modules():
+    """All that are loaded by now: while a job is set up there is time for it."""
+    try:
+        _find_modules(sys.modules, _NEVER)
+    except RuntimeError:  # another thread imports
+        pass
+
+
+def _backwards(modules):
+    return reversed(modules) if type(modules) is dict else reversed(list(modules))
 
 
 def kind_of(cls):

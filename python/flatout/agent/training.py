@@ -1,4 +1,6 @@
 """backward, zero_grad and the optimizer's step: where a step ends, whatever drives the loop."""
+from time import thread_time_ns
+
 from . import core, graph, keeps
 from .core import BACKWARD, OPTIMIZER, ZERO_GRAD, cost, now, state
 
@@ -43,6 +45,7 @@ def _optimizer_init(init):
         from . import forward
 
         forward.optimizer_made(self)
+        keeps.find_modules()
 
     return __init__
 
@@ -66,10 +69,10 @@ def _after_step():
         _after_each()
     steps = state.steps
     if steps >= _due[0] or state.iterator != _due[1]:
-        begin = now()
+        ran = thread_time_ns()
         _due[:] = next((n for n in _SOME if n > steps), steps - steps % 200 + 200), state.iterator
         _now_and_then()
-        spent = now() - begin
+        spent = thread_time_ns() - ran
         cost(0, spent, spent, 0)
     if now() > state.look_due:
         keeps.look()
