@@ -32,6 +32,7 @@ TEST(LiteralScanner, FindsWhatAPlainSearchFinds) {
   };
   for (int round = 0; round < 50; ++round) {
     std::vector<std::string> literals;
+    literals.reserve(12);
     for (int i = 0; i < 12; ++i) literals.push_back(word(7 + random() % 4));
     std::sort(literals.begin(), literals.end());
     literals.erase(std::unique(literals.begin(), literals.end()), literals.end());
@@ -39,6 +40,7 @@ TEST(LiteralScanner, FindsWhatAPlainSearchFinds) {
     std::vector<LiteralScanner::Hit> hits;
     LiteralScanner(literals).scan(text, hits);
     std::vector<std::pair<uint64_t, uint32_t>> found;
+    found.reserve(hits.size());
     for (const auto& hit : hits) found.emplace_back(hit.end, hit.literal);
     EXPECT_TRUE(std::is_sorted(found.begin(), found.end(),
                                [](const auto& a, const auto& b) { return a.first < b.first; }));

@@ -472,8 +472,7 @@ std::vector<LogRule> make_rules() {
                     "Sending process * closing signal SIGTERM", "received signal 15 SIGTERM",
                     "Received Signals.SIGTERM death signal",
                     "process on * exited on signal 6 (Aborted)",
-                    "torch.multiprocessing.spawn.ProcessExitedException: process * terminated with "
-                    "exit code",
+                    "torch.multiprocessing.spawn.ProcessExitedException: process * terminated",
                     "subprocess.CalledProcessError: Command*returned non-zero exit status"},
        .text =
            "A process of the job failed, and the launcher ended the others. Its own output says "
@@ -832,8 +831,7 @@ std::vector<LogRule> make_rules() {
        .sure = 0.9,
        .look = Look::kCpu,
        .patterns = {"Illegal instruction", "Signals.SIGILL", "(SIGILL)", "signal SIGILL",
-                    "The TensorFlow library was compiled to use * instructions, but these aren't "
-                    "available"},
+                    "The TensorFlow library was compiled to use * instructions, but these aren't"},
        .unless = {"an illegal instruction was encountered", "DataLoader worker"},
        .text = "The program uses CPU instructions that this machine does not have (AVX, AVX2, "
                "AVX-512, FMA).",

@@ -406,7 +406,9 @@ class Reader {
     if (!root_.exists(packages + "/jaxlib/version.py")) return;
     Framework jax{"JAX", version_of(packages, "jaxlib"), "jax", ""};
     for (const std::string cuda : {"12", "13"}) {
-      if (root_.exists(packages + "/jax_cuda" + cuda + "_plugin")) jax.cuda = cuda;
+      const std::string plugin =
+          std::string(packages).append("/jax_cuda").append(cuda).append("_plugin");
+      if (root_.exists(plugin)) jax.cuda = cuda;
     }
     // Before there were plugins the version said it: "0.4.13+cuda12.cudnn89".
     if (const size_t at = jax.version.find("+cuda"); at != std::string::npos) {

@@ -32,8 +32,10 @@ __asm__(
 void interruption_find(void) {
   const ptrdiff_t* offset = (const ptrdiff_t*)dlsym(RTLD_DEFAULT, "__rseq_offset");
   const unsigned* size = (const unsigned*)dlsym(RTLD_DEFAULT, "__rseq_size");
-  /* Before 2.40 the size is that of the structure, later of its used part: both hold the pointer. */
-  if (offset != NULL && size != NULL && *size >= LEAST_SIZE) interruption_offset = *offset + POINTER_AT;
+  /* Before 2.40 the size is that of the structure, later of its used part: both hold the pointer.
+   */
+  if (offset != NULL && size != NULL && *size >= LEAST_SIZE)
+    interruption_offset = *offset + POINTER_AT;
 }
 
 #else

@@ -22,21 +22,22 @@ extern const struct interruption_sequence interruption_never_inside
 void interruption_find(void);
 
 #if defined(__x86_64__)
-static inline const struct interruption_sequence* volatile* interruption_slot(void) {
-  return (const struct interruption_sequence* volatile*)(uintptr_t)(flatout_thread_self() +
-                                                                    (uint64_t)interruption_offset);
+/* The address of the sequence that is announced; 0: none. */
+static inline volatile uint64_t* interruption_slot(void) {
+  return (volatile uint64_t*)(uintptr_t)(flatout_thread_self() + (uint64_t)interruption_offset);
 }
 
 /* From here on. */
 __attribute__((always_inline)) static inline void interruption_watch(void) {
-  if (interruption_offset != 0) *interruption_slot() = &interruption_never_inside;
+  if (interruption_offset != 0)
+    *interruption_slot() = (uint64_t)(uintptr_t)&interruption_never_inside;
 }
 
 /* Until here. */
 __attribute__((always_inline)) static inline int interruption_seen(void) {
   if (interruption_offset == 0) return 0;
-  const struct interruption_sequence* const left = *interruption_slot();
-  if (left == &interruption_never_inside) *interruption_slot() = 0;
+  const uint64_t left = *interruption_slot();
+  if (left == (uint64_t)(uintptr_t)&interruption_never_inside) *interruption_slot() = 0;
   return left == 0;
 }
 #else

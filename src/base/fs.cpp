@@ -92,7 +92,7 @@ Status write_atomically(const std::string& path, std::string_view data) {
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return error_from_errno(errno, "cannot write " + temporary);
-  if (const Status written = write_all(fd, data, temporary); !written.ok()) {
+  if (Status written = write_all(fd, data, temporary); !written.ok()) {
     ::close(fd);
     ::unlink(temporary.c_str());
     return written;

@@ -162,7 +162,8 @@ TEST(Diagnose, LookingUpFilesIsSmallFiles) {
   EXPECT_EQ(d.findings.size(), 1u);
 }
 
-// Between the two lies what a fault costs: here 2.5 us, as on a virtual machine that is short of cores.
+// Between the two lies what a fault costs: here 2.5 us, as on a virtual machine that is short of
+// cores.
 TEST(Diagnose, TheKernelsTimeBesideReadsIsThatOfFaultsWhereThereAreSoMany) {
   for (const bool many : {false, true}) {
     RunBuilder b;

@@ -179,6 +179,7 @@ StepSummary summarise(std::span<const Step> steps, double samples_per_step) {
     for (const Step& step : steps) judged.push_back(&step);
   }
   std::vector<double> lengths;
+  lengths.reserve(judged.size());
   for (const Step* step : judged) lengths.push_back(length_of(*step));
   summary.median = nanos(median(lengths));
   summary.mean = nanos(mean(lengths));

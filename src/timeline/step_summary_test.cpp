@@ -150,12 +150,7 @@ TEST(SpeedChanges, LevelsThatNeverComeBackAreNoPeriod) {
   Noise noise(6);
   std::vector<double> ms;
   for (int i = 0; i < 220; ++i) {
-    ms.push_back((i < 60    ? 30
-                  : i < 100 ? 19
-                  : i < 130 ? 120
-                  : i < 186 ? 73
-                            : 132) +
-                 noise(2));
+    ms.push_back((i < 60 ? 30 : i < 100 ? 19 : i < 130 ? 120 : i < 186 ? 73 : 132) + noise(2));
   }
   const auto changes = find_speed_changes(steps_of(ms));
   ASSERT_EQ(changes.size(), 4u);
