@@ -272,9 +272,8 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct 
   py_object* result = call_original(h, c);
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
-  if (result == NULL) return NULL;
   if (end - begin >= SHORTEST_WAIT) {
-    send(h, begin, end);
+    agent_watched_hook((uint32_t)h->kind, 0, begin, end, result == NULL, 0);
   } else {
     agent_watched_cost(now_ns() - end + flatout_agent_overhead((uint32_t)h->kind, 0));
   }

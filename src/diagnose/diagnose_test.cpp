@@ -461,9 +461,9 @@ TEST(Diagnose, TheCauseOfAChangeWithinTheRunIsNamedWithItsStep) {
 }
 
 TEST(Diagnose, AJobWithoutProgressHangsUnlessItWorksOrEndedWell) {
-  enum { kWaits, kWorks, kWaitedAndEnded, kEndedWaiting, kEndedWhileOthersWork };
+  enum { kWaits, kWorks, kWaitedAndEnded, kEndedWaiting, kEndedWhileOthersWork, kGaveUp };
   for (const int variant :
-       {kWaits, kWorks, kWaitedAndEnded, kEndedWaiting, kEndedWhileOthersWork}) {
+       {kWaits, kWorks, kWaitedAndEnded, kEndedWaiting, kEndedWhileOthersWork, kGaveUp}) {
     RunBuilder b;
     for (int i = 0; i < 30; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
     const TimePoint from = b.now();
@@ -472,13 +472,16 @@ TEST(Diagnose, AJobWithoutProgressHangsUnlessItWorksOrEndedWell) {
             variant == kWorks ? kCompute
                               : Doing{ThreadState::kLock, {{"recv", "/home/u/train.py", 50}}});
     if (variant == kEndedWhileOthersWork) b.doing(b.thread(0, 101), from, b.now(), kCompute);
-    if (variant == kWaitedAndEnded) {
+    if (variant == kGaveUp) {  // as kWaitedAndEnded, but what it waited for was the next batch
+      b.slice(b.trainer(), SliceKind::kInputWait, from + nanos(1e6), b.now(), 1);
+    }
+    if (variant == kWaitedAndEnded || variant == kGaveUp) {
       const TimePoint woken = b.now();
       b.pass(100);
       b.doing(b.trainer(), woken, b.now(), kCompute);
     }
     const Diagnosis d = diagnose(b.build(variant >= kWaitedAndEnded));
-    const bool hangs = variant == kWaits || variant == kEndedWaiting;
+    const bool hangs = variant == kWaits || variant == kEndedWaiting || variant == kGaveUp;
     EXPECT_EQ(d.verdict, hangs ? "stall.hang" : "healthy") << variant;
   }
 }
@@ -638,6 +641,7 @@ TEST(Diagnose, MemoryThatGrowsUntilTheEndLeaksAndACacheThatFillsDoesNot) {
     if (leak) {
       EXPECT_FALSE(d.findings.front().gain);
       EXPECT_NEAR(*d.findings.front().cost_bytes, 2e6, 0.2e6);
+      EXPECT_EQ(d.findings.front().remedies.back().id, "heap");  // nobody is seen to keep it
     }
   }
 }

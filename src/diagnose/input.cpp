@@ -31,8 +31,11 @@ constexpr double kHandles = 0.25;    // of that time on a core, from which passi
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
-constexpr double kMostOfIt = 0.7;    // of what faster decoding saves, that more workers save, too
-constexpr double kIoLine = 0.25;     // I/O in a line's time from which the line is about I/O
+constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
+constexpr double kIoLine = 0.25;   // I/O in a line's time from which the line is about I/O
+// Opening a small file and reading it takes less than this for each call of read, and most of it
+// in the interpreter: then less I/O shows.
+constexpr double kReadSeconds = 50e-6, kIoLineOfReads = 0.1;
 constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
 // work from look-ups of files.
@@ -56,7 +59,31 @@ struct FileWork {
   double all() const { return blocked + lookups + kernel + interpreter; }
 };
 
-FileWork file_work(const RunView& view, const BatchTimes& times) {
+/// Bytes and calls of read per batch, from wherever they came.
+struct ReadWork {
+  double bytes = 0, calls = 0, stored = 0, faults = 0;
+  bool small() const { return bytes < kSmallFile * calls; }
+  /// So many short ones leave no time for anything else.
+  bool are_all_of(double seconds) const { return small() && seconds < kReadSeconds * calls; }
+};
+
+ReadWork read_work(const RunView& view) {
+  const LoaderView& loader = view.loader();
+  ReadWork out;
+  if (loader.batches == 0) return out;
+  const auto ours = [&](model::ProcessId p) {
+    return loader.kind == LoaderKind::kProcesses ? view.is_producer_process(p)
+                                                 : p == view.trainer_process();
+  };
+  const double n = static_cast<double>(loader.batches);
+  out.faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
+  out.bytes = view.process_increase(SignalId::kProcReadChars, ours) / n;
+  out.calls = view.process_increase(SignalId::kProcReadCalls, ours) / n;
+  out.stored = view.process_increase(SignalId::kProcReadBytes, ours) / n;
+  return out;
+}
+
+FileWork file_work(const RunView& view, const BatchTimes& times, const ReadWork& read) {
   FileWork out;
   struct Line {
     double all = 0, io = 0;
@@ -75,10 +102,11 @@ FileWork file_work(const RunView& view, const BatchTimes& times) {
     }
   }
   if (seconds <= 0) return out;
+  const double least = read.are_all_of(times.total) ? kIoLineOfReads : kIoLine;
   const double scale = (times.total - times.collate - times.handover) / seconds;
   std::unordered_set<model::FrameId> busy;
   for (const auto& [frame, line] : lines) {
-    if (line.io > kIoLine * line.all && line.readings >= 2) busy.insert(frame);
+    if (line.io > least * line.all && line.readings >= 2) busy.insert(frame);
   }
   out.cells = [&view, busy = std::move(busy)](const Cell& c) {
     return makes_samples(view, c) &&
@@ -93,27 +121,6 @@ FileWork file_work(const RunView& view, const BatchTimes& times) {
      : c.act == Act::kKernel   ? out.kernel
                                : out.interpreter) += t;
   }
-  return out;
-}
-
-/// Bytes and calls of read per batch, from wherever they came.
-struct ReadWork {
-  double bytes = 0, calls = 0, stored = 0, faults = 0;
-};
-
-ReadWork read_work(const RunView& view) {
-  const LoaderView& loader = view.loader();
-  ReadWork out;
-  if (loader.batches == 0) return out;
-  const auto ours = [&](model::ProcessId p) {
-    return loader.kind == LoaderKind::kProcesses ? view.is_producer_process(p)
-                                                 : p == view.trainer_process();
-  };
-  const double n = static_cast<double>(loader.batches);
-  out.faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
-  out.bytes = view.process_increase(SignalId::kProcReadChars, ours) / n;
-  out.calls = view.process_increase(SignalId::kProcReadCalls, ours) / n;
-  out.stored = view.process_increase(SignalId::kProcReadBytes, ours) / n;
   return out;
 }
 
@@ -227,16 +234,17 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
         view.profile().seconds([&](const Cell& c) { return makes_samples(view, c); });
     if (all > 0) take_cpu(out.front(), times.total * inside / all * contended);
   }
-  const FileWork files = file_work(view, times);
+  const FileWork files = file_work(view, times, read);
   const double samples = std::max(loader.batch_samples, 1.0);
   const std::string storage = storage_cause(view);
   const bool from_storage = read.stored > 0.3 * read.bytes && files.blocked > 0;
   // Faults in fresh buffers and copies out of the page cache are kernel time without a file's cost.
   const double known = read.faults * kFaultSeconds + read.bytes * kReadByteSeconds;
-  const bool little = read.calls >= 0.8 * samples && read.bytes < kSmallFile * read.calls &&
+  const double surely = read.are_all_of(times.total) ? kSurelyMore : kManyTimes;
+  const bool little = read.calls >= 0.8 * samples && read.small() &&
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
-      files.lookups + files.blocked + files.kernel > kManyTimes * known &&
+      files.lookups + files.blocked + files.kernel > surely * known &&
       files.kernel < kFileSeconds * read.calls) {
     take_cpu(out.front(), files.kernel + files.interpreter);
     const bool searched = read.calls > kSearched * samples && big_file_open(view);

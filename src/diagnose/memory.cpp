@@ -146,6 +146,11 @@ void detect_leak(const RunView& view, Findings& findings) {
   remedy(f, "release",
          "Find what keeps each step's objects (lists of losses or outputs: detach "
          "them, or keep numbers).");
+  if (!keeps) {
+    remedy(f, "heap",
+           "Run it once under flatout heap --leaks -- COMMAND: it names the lines, C++ too, whose "
+           "memory only grows.");
+  }
 }
 
 void detect_pressure(const RunView& view, Findings& findings) {

@@ -492,6 +492,16 @@ Waits waits_in(const RunView& view, const Silence& silence) {
   return out;
 }
 
+/// Whether the training thread waited for a batch most of a silence, and it never came.
+bool waited_in_vain(const RunView& view, const Silence& silence) {
+  double seconds = 0;
+  for (const Slice& s : view.run().slices) {
+    if (s.kind != SliceKind::kInputWait || s.value != 1 || s.thread != view.trainer()) continue;
+    if (s.begin >= silence.begin) seconds += to_s(s.end - s.begin);
+  }
+  return seconds > 0.8 * silence.seconds();
+}
+
 /// Whether the job hung in a silence: nobody worked, and its training thread did not either.
 bool is_hang(const RunView& view, const Silence& silence, const Waits& waits) {
   const model::Run& run = view.run();
@@ -501,8 +511,10 @@ bool is_hang(const RunView& view, const Silence& silence, const Waits& waits) {
   const bool nobody_works = waits.others.working <= 0.05 * trainer.seconds;
   if (!silence.ends_the_run) return trainer.for_others >= 0.8 * trainer.seconds && nobody_works;
   // A job that ended well may have waited for something after its last step, and then ended. Not so
-  // where nobody worked and its training thread waited still: a time limit of the job's ended it.
+  // where nobody worked and its training thread waited still, or gave up waiting for a batch: a
+  // time limit of the job's ended it.
   if (!run.finished || run.wait_status != 0) return true;
+  if (nobody_works && waited_in_vain(view, silence)) return true;
   return waits.latest.at(view.trainer()) == Act::kLock &&
          trainer.at_locks >= 0.8 * trainer.seconds && nobody_works;
 }

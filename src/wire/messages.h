@@ -86,7 +86,8 @@ struct flatout_string {
 /* What an interval in the job was. Names for people: model/slice.h. */
 enum flatout_slice_kind {
   FLATOUT_SLICE_STEP = 1,       /* a whole step, marked by the job itself (marker.h) */
-  FLATOUT_SLICE_INPUT_WAIT = 2, /* the training thread waits for the next batch */
+  FLATOUT_SLICE_INPUT_WAIT = 2, /* the training thread waits for the next batch. value 1: in vain,
+                                 * it got an exception */
   FLATOUT_SLICE_FORWARD = 3,
   FLATOUT_SLICE_BACKWARD = 4,
   FLATOUT_SLICE_OPTIMIZER = 5, /* value: id of the optimizer object; value2: steps it has done */

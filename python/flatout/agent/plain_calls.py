@@ -136,15 +136,17 @@ def wait_for_input(kind, original):
             return original(*args, **kwargs)
         state.loader_thread = me
         begin = now()
+        in_vain = 1
         try:
             result = original(*args, **kwargs)
+            in_vain = 0
         finally:
             end = now()
             state.loader_thread = 0
-        if end - begin >= _SHORTEST_WAIT:
-            note(kind, begin, end)
-        else:
-            cost(1, now() - end, 0, 0)
+            if end - begin >= _SHORTEST_WAIT:
+                note(kind, begin, end, in_vain)
+            else:
+                cost(1, now() - end, 0, 0)
         return result
 
     return wait_for_input
