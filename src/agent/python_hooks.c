@@ -75,8 +75,8 @@ FLATOUT_HOT static py_object* argument(const struct call* c, size_t position) {
              : NULL;
 }
 
-FLATOUT_HOT static void send(const struct hook* h, uint64_t begin, uint64_t end) {
-  agent_watched_hook((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, end, 0, 0);
+FLATOUT_HOT static void send(const struct hook* h, uint64_t begin, uint64_t end, int64_t value) {
+  agent_watched_hook((uint32_t)h->kind, (uint32_t)(h->kind >> 32), begin, end, value, 0);
 }
 
 /* Calls one of ours. Only a signal handler of the job's can have raised in it: then false. */
@@ -120,7 +120,7 @@ FLATOUT_HOT static uint64_t begin_of(const struct hook* h) {
 FLATOUT_HOT static py_object* timed(const struct hook* h, const struct call* c) {
   const uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
-  if (result != NULL) send(h, begin, now_ns());
+  if (result != NULL) send(h, begin, now_ns(), 0);
   return result;
 }
 
@@ -140,7 +140,7 @@ FLATOUT_HOT static py_object* backward(const struct hook* h, const struct call* 
   const uint64_t end = now_ns();
   loop.last_backward = end;
   ++loop.backwards;
-  send(h, begin, end);
+  send(h, begin, end, 0);
   return result;
 }
 
@@ -273,7 +273,7 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct 
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
   if (end - begin >= SHORTEST_WAIT) {
-    agent_watched_hook((uint32_t)h->kind, 0, begin, end, result == NULL, 0);
+    send(h, begin, end, result == NULL);
   } else {
     agent_watched_cost(now_ns() - end + flatout_agent_overhead((uint32_t)h->kind, 0));
   }
@@ -294,7 +294,7 @@ FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
   const uint64_t end = now_ns();
   loop.loader_thread = 0;
   const int ended = batch == NULL && py.PyErr_ExceptionMatches(*py.stop_iteration) != 0;
-  if (batch != NULL || ended) send(h, begin, end);
+  if (batch != NULL || ended) send(h, begin, end, 0);
   if (ended) flatout_agent_slice(FLATOUT_SLICE_EPOCH, 0, end, end, (int64_t)++loop.epochs, 0);
   return batch;
 }

@@ -165,6 +165,7 @@ first.step()
 wait = core.INPUT_WAIT | name << 32
 assert calls.wait_for_input(wait, lambda: time.sleep(0.001) or 7)() == 7
 assert calls.wait_for_input(wait, add)(1) == 3  # too short to be told
+assert raises(ValueError, calls.wait_for_input(wait, lambda: time.sleep(0.001) or fail())) is error
 
 # ---- loaders ----
 
