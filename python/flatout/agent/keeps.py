@@ -21,9 +21,8 @@ from .core import cost, now, state
 from .mutations import DEQUE, DICT, GRAPH, LIST, SET
 
 TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(6, 11)
-_TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
+_TIMES = (0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
 _EVERY = 30  # s
-_WARM_UP = 4  # s, in which allocators and caches fill
 _GROWTH = 256 << 10  # bytes more than at any of the last few of these times, and
 _LAST = 4  # of them: what is freed and taken again is no growth
 _OFTEN = 3  # times more than it did not: it keeps growing
@@ -168,7 +167,7 @@ def look(in_loop=True):
         elif _State.part:
             _look(in_loop, begin)
         else:
-            grown = _growth(begin)
+            grown = _growth()
             _State.next = state.look_due = _next(begin, grown)
             descriptors.look()
             if grown:
@@ -185,7 +184,7 @@ def look(in_loop=True):
         cost(1, spent, spent, 0)
 
 
-def _growth(begin):
+def _growth():
     """Bytes since the last time, where the process keeps growing; else 0: there is nothing to find
     then, and a look costs as much as a hundred hooks."""
     resident = _resident_bytes()
@@ -195,8 +194,7 @@ def _growth(begin):
         _State.growing = max(0, _State.growing - 1)
         return 0
     _State.growing = min(_OFTEN, _State.growing + (2 if grown >= _FAST_GROWTH else 1))
-    warm = begin - _State.began >= _WARM_UP * 1000000000
-    return grown if warm and _State.growing == _OFTEN else 0
+    return grown if _State.growing == _OFTEN else 0
 
 
 def _resident_bytes():
