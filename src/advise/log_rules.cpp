@@ -9,6 +9,12 @@ using enum Role;
 // kind has a log in tests/logs that must be recognised, and one like it that must not.
 // The sureness is a judgement: 0.95 where the line itself names the cause, 0.6 where it is the
 // usual one of several. Advice begins with what helps most often.
+// Too long for a line of the table, where a literal in two pieces looks like a missing comma.
+constexpr const char* kExited =
+    "torch.multiprocessing.spawn.ProcessExitedException: process * terminated with exit code";
+constexpr const char* kCompiledFor =
+    "The TensorFlow library was compiled to use * instructions, but these aren't available";
+
 std::vector<LogRule> make_rules() {
   return {
       // --- device memory ---
@@ -471,8 +477,7 @@ std::vector<LogRule> make_rules() {
        .patterns = {"ChildFailedError", "failed (exitcode: 1)",
                     "Sending process * closing signal SIGTERM", "received signal 15 SIGTERM",
                     "Received Signals.SIGTERM death signal",
-                    "process on * exited on signal 6 (Aborted)",
-                    "torch.multiprocessing.spawn.ProcessExitedException: process * terminated",
+                    "process on * exited on signal 6 (Aborted)", kExited,
                     "subprocess.CalledProcessError: Command*returned non-zero exit status"},
        .text =
            "A process of the job failed, and the launcher ended the others. Its own output says "
@@ -831,7 +836,7 @@ std::vector<LogRule> make_rules() {
        .sure = 0.9,
        .look = Look::kCpu,
        .patterns = {"Illegal instruction", "Signals.SIGILL", "(SIGILL)", "signal SIGILL",
-                    "The TensorFlow library was compiled to use * instructions, but these aren't"},
+                    kCompiledFor},
        .unless = {"an illegal instruction was encountered", "DataLoader worker"},
        .text = "The program uses CPU instructions that this machine does not have (AVX, AVX2, "
                "AVX-512, FMA).",

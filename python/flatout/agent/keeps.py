@@ -185,7 +185,7 @@ def look(in_loop=True):
 
 
 def _growth():
-    """Bytes since the last time, where the process keeps growing; else 0: there is nothing to find
+    """Bytes beyond the last few times, where the process keeps growing; else 0: there is nothing to find
     then, and a look costs as much as a hundred hooks."""
     resident = _resident_bytes()
     grown = resident - max(_State.resident)
@@ -309,7 +309,7 @@ def _find_modules(modules, until):
     count = len(modules)
     if not _new_modules and count != _State.modules:
         # Only the names of the new ones: those of thousands lie in as many places.
-        _new_modules.extend(islice(_backwards(modules), count - _State.modules if _State.modules < count else count))
+        _new_modules.extend(islice(reversed(modules), count - _State.modules if _State.modules < count else count))
         _State.modules = count
     while _new_modules and now() < until:
         name = _new_modules.pop()
@@ -325,16 +325,13 @@ def _find_modules(modules, until):
             _not_users.add(name)
 
 
+@core.guarded
 def find_modules():
     """All that are loaded by now: while a job is set up there is time for it."""
     try:
         _find_modules(sys.modules, _NEVER)
     except RuntimeError:  # another thread imports
         pass
-
-
-def _backwards(modules):
-    return reversed(modules) if type(modules) is dict else reversed(list(modules))
 
 
 def kind_of(cls):
