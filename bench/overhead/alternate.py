@@ -5,8 +5,8 @@
 Runs that follow each other differ by more than one percent on a shared machine; half seconds that follow each
 other hardly do. So one `flatout run` gets SIGSTOP and SIGCONT in turn, and each pair of half seconds is compared:
 the length of a step, and the job's CPU time per step, all its threads and workers; median of the changes with
-a 95 % bootstrap interval. The A/A row is the same with no signal sent. The hooks in the job run on all the while: their cost is what the agent's own counters say, and it
-is added to what the signals show. Steps that a flip falls into belong to neither.
+a 95 % bootstrap interval. The A/A row is the same with no signal sent. The hooks in the job run on all the while:
+their cost is what the agent's own counters say, and it is added to what the signals show. Steps that a flip falls into belong to neither.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from bisect import bisect_left
 from pathlib import Path
 
-from overhead import HERE, RATE, ROOT, Job, agent_counters, calibrate, quiet_machine
+from overhead import HERE, RATE, ROOT, Job, agent_counters, bootstrap, calibrate, quiet_machine
 
 BLOCK_S = 0.5
 
@@ -86,9 +86,7 @@ def changes(begins: list[int], lengths: list[int], marks: list[tuple[int, bool, 
 
 
 def interval(found: list[float]) -> str:
-    rng = random.Random(0)
-    draws = sorted(statistics.median(rng.choices(found, k=len(found))) for _ in range(2000))
-    return f"{100 * statistics.median(found):+.2f} % [{100 * draws[50]:+.2f}, {100 * draws[1949]:+.2f}]"
+    return "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*(100 * value for value in bootstrap(found)))
 
 
 def measure(job: Job, flatout: str, seconds: float, stops: bool) -> tuple[list[float], list[float], dict, float]:

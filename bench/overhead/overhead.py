@@ -134,12 +134,16 @@ def calibrate(name: str, target_ms: float, workers: int, width: int, batch: int,
     return Job(name, target_ms, words, max(200, int(1e3 * seconds / got)))
 
 
+def bootstrap(values: List[float]) -> tuple:
+    """(median, low, high): its 95 % interval."""
+    rng = random.Random(0)
+    draws = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(2000))
+    return statistics.median(values), draws[50], draws[1949]
+
+
 def change(pairs: List[tuple], pick: Callable[[Measured], float], relative: bool = True) -> tuple:
     """Median change from plain to watched over the pairs, with a 95 % bootstrap interval."""
-    changes = [pick(b) / pick(a) - 1 if relative else pick(b) - pick(a) for a, b in pairs]
-    rng = random.Random(0)
-    draws = sorted(statistics.median(rng.choices(changes, k=len(changes))) for _ in range(2000))
-    return statistics.median(changes), draws[50], draws[1949]
+    return bootstrap([pick(b) / pick(a) - 1 if relative else pick(b) - pick(a) for a, b in pairs])
 
 
 def quiet_machine() -> str:
