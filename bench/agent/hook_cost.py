@@ -1,11 +1,13 @@
 """What the agent's hooks cost a step of a torch loop: by its own counters, and by blocks with and without.
 
     FLATOUT_BIN=build/release/flatout python bench/agent/hook_cost.py [--cases 'short;long, 2 workers'] [--rounds 3]
+    … --counters --builds build/release/flatout OTHER/build/release/flatout    the counters of builds, in turns
 
 Each case is a job of its own under `flatout run`. In the first half of it all hooks are in place, and
 its run.json says what the counters counted. In the second half blocks of steps with the hooks and
 blocks with the functions that they stand for alternate, and the CPU time of the training thread is
-compared: that also holds what no counter can see, such as the cache lines that hooks push out.
+compared: that also holds what no counter can see, such as the cache lines that hooks push out. With
+`--counters` there is no second half.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def without_us(hook):
     return hook
 
 
-def job(case: str, seconds: float, out: str) -> None:
+def job(case: str, seconds: float, counters: bool, out: str) -> None:
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, Dataset
@@ -83,6 +85,9 @@ def job(case: str, seconds: float, out: str) -> None:
     places = [(torch.autograd, "backward"), (torch.optim.Optimizer, "zero_grad"), (torch.optim.SGD, "step"),
               (Net, "__call__"), (iterator, "__next__")]
     done = steps(until_ns=time.monotonic_ns() + int(seconds * 1e9))
+    if counters:
+        Path(out).write_text(json.dumps({"steps": done}))
+        return
     hooks = [getattr(owner, name) for owner, name in places]
     bare = [without_us(hook) for hook in hooks]
     result = {"steps": done}
@@ -123,21 +128,24 @@ def main() -> None:
     parser.add_argument("--cases", default=";".join(CASES))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--counters", action="store_true", help="no blocks without hooks")
+    parser.add_argument("--builds", nargs="*", default=[os.environ.get("FLATOUT_BIN", "flatout")], help="to take in turns")
     opts = parser.parse_args()
     if opts.job:
-        job(opts.job, opts.seconds, opts.out)
+        job(opts.job, opts.seconds, opts.counters, opts.out)
         return
-    flatout = os.environ.get("FLATOUT_BIN", "flatout")
     print("case; step us (thread CPU); hooks a step; counted us a step; longest ms; with - without us a step (quartiles)")
     for case in opts.cases.split(";"):
-        for _ in range(opts.rounds):
+        for flatout in opts.builds * opts.rounds:
             with tempfile.TemporaryDirectory() as folder:
                 out = folder + "/result.json"
                 subprocess.run([flatout, "run", "--quiet", "--out", folder + "/run", "--", sys.executable, __file__,
-                                "--job", case, "--seconds", str(opts.seconds), "--out", out], check=True)
+                                "--job", case, "--seconds", str(opts.seconds), "--out", out, *["--counters"] * opts.counters], check=True)
                 result = json.loads(Path(out).read_text())
                 agents = json.loads(Path(folder + "/run/run.json").read_text())["self"]["agents"]
                 training = agents[0]  # the first that said Hello
+                if len(opts.builds) > 1:
+                    print(flatout, end=": ")
                 show(case, result, training, [a for a in agents if a is not training])
 
 

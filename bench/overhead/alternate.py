@@ -114,7 +114,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, {quiet_machine()}")
     for name, target, workers, width, batch in (("20 ms, 2 workers", 20, 2, 384, 64),
                                                 ("0.5 ms, no workers", 0.5, 0, 64, 16)):
-        job = calibrate(name, target, workers, width, batch, 1, sys.executable)
+        job = calibrate(name, target, workers, width, batch, 1)
         for row, stops in (("A/A", False), ("flatout", True)):
             found, cpu, agent, step = measure(job, flatout, opts.seconds, stops)
             print(f"{name:20} {row:8} {interval(found)} of {step:.2f} ms; CPU time {interval(cpu)}; {len(found)} pairs; hooks "

@@ -25,13 +25,13 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 RATE = 40  # stack readings a second, for every sampler
 
-Prefix = Callable[[Path], List[str]]
+Command = Callable[[Path, List[str]], List[str]]  # where the tool writes, the job's words -> what is started
 
 
 @dataclass
@@ -97,11 +97,25 @@ def agent_counters(run_folder: Path, steps: int) -> Dict[str, float]:
     }
 
 
-def run_once(job: Job, prefix: Optional[Prefix], python: str, extra: List[str]) -> Measured:
+def plain(_: Path, words: List[str]) -> List[str]:
+    return [sys.executable, *words]
+
+
+def after(*prefix: str) -> Command:
+    """The plain command after these words, with OUT for where the tool writes."""
+    return lambda out, words: [*(str(out) if word == "OUT" else word for word in prefix), *plain(out, words)]
+
+
+def by_traceml(python: str) -> Command:
+    """As its users start it, without the final summary's picture; the job calls its two functions."""
+    return lambda out, words: [str(Path(python).parent / "traceml"), "run", "--no-history", "--logs-dir", str(out), words[0],
+                               "--args", *words[1:], "--traceml"]
+
+
+def run_once(job: Job, command: Command) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         times, out = Path(folder) / "times.json", Path(folder) / "run"
-        words = [python, str(HERE / "job.py"), "--times", str(times), "--steps", str(job.steps), *job.words, *extra]
-        words = (prefix(out) if prefix else []) + words
+        words = command(out, [str(HERE / "job.py"), "--times", str(times), "--steps", str(job.steps), *job.words])
         begin = time.monotonic()
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, cwd=folder)
@@ -116,16 +130,16 @@ def run_once(job: Job, prefix: Optional[Prefix], python: str, extra: List[str]) 
         result = json.loads(times.read_text())
         steps = [ns / 1e6 for ns in result["step_ns"]]
         return Measured(statistics.median(steps), statistics.fmean(steps), result["cpu_s"], wall,
-                        max(0.0, usage.ru_utime + usage.ru_stime - result["cpu_s"]), rss if prefix else 0.0,
+                        max(0.0, usage.ru_utime + usage.ru_stime - result["cpu_s"]), 0.0 if command is plain else rss,
                         agent_counters(out, len(steps) + 20))
 
 
-def calibrate(name: str, target_ms: float, workers: int, width: int, batch: int, seconds: float, python: str) -> Job:
+def calibrate(name: str, target_ms: float, workers: int, width: int, batch: int, seconds: float) -> Job:
     """Chooses the number of rounds whose step takes about target_ms here; every later run uses the same."""
     rounds = 2
     for _ in range(4):
         words = ["--rounds", str(rounds), "--width", str(width), "--batch", str(batch), "--workers", str(workers)]
-        got = run_once(Job(name, target_ms, words, 60), None, python, []).median_ms
+        got = run_once(Job(name, target_ms, words, 60), plain).median_ms
         wanted = max(1, round(rounds * target_ms / got))
         if abs(got - target_ms) < 0.15 * target_ms or wanted == rounds:
             break
@@ -165,43 +179,32 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "overhead.csv")
     opts = parser.parse_args()
     flatout = os.environ.get("FLATOUT_BIN", str(ROOT / "build" / "release" / "flatout"))
-    python = sys.executable
-    spy = str(Path(python).parent / "py-spy")
-    record = [spy, "record", "--rate", str(RATE), "--format", "raw", "--subprocesses"]
-    tools: List[tuple] = [
-        ("plain again (A/A)", None, python, []),
-        ("flatout", lambda out: [flatout, "run", "--rate", str(RATE), "--quiet", "--out", str(out), "--"], python, []),
-        ("flatout, no agent",
-         lambda out: [flatout, "run", "--no-agent", "--rate", str(RATE), "--quiet", "--out", str(out), "--"], python, []),
-    ]
+    spy = str(Path(sys.executable).parent / "py-spy")
+    watch = [flatout, "run", "--rate", str(RATE), "--quiet", "--out", "OUT"]
+    record = [spy, "record", "--rate", str(RATE), "--format", "raw", "--subprocesses", "-o", "OUT"]
+    tools = {"plain again (A/A)": plain, "flatout": after(*watch, "--"), "flatout, no agent": after(*watch, "--no-agent", "--")}
     if os.path.exists(spy):
-        tools += [
-            ("py-spy --nonblocking", lambda out: [*record, "--nonblocking", "-o", str(out), "--"], python, []),
-            ("py-spy", lambda out: [*record, "-o", str(out), "--"], python, []),
-        ]
+        tools["py-spy --nonblocking"] = after(*record, "--nonblocking", "--")
+        tools["py-spy"] = after(*record, "--")
     if opts.traceml_python:
-        tools.append(("TraceML", None, opts.traceml_python, ["--traceml"]))
+        tools["TraceML"] = by_traceml(opts.traceml_python)
     if opts.only:
-        tools = [t for t in tools if any(t[0].startswith(o) for o in opts.only)]
+        tools = {name: command for name, command in tools.items() if any(name.startswith(o) for o in opts.only)}
     note = quiet_machine()
     machine = f"{os.cpu_count()} cores, Linux {platform.release()}, {note}"
     print(machine)
-    jobs = [calibrate("20 ms, 2 workers", 20, 2, 384, 64, opts.seconds, python),
-            calibrate("0.5 ms, no workers", 0.5, 0, 64, 16, opts.seconds, python)]
+    jobs = [calibrate("20 ms, 2 workers", 20, 2, 384, 64, opts.seconds),
+            calibrate("0.5 ms, no workers", 0.5, 0, 64, 16, opts.seconds)]
     rows = []
     for job in jobs:
-        for name, prefix, interpreter, extra in tools:
+        for name, command in tools.items():
             pairs = []
             try:
                 for i in range(opts.pairs):
-                    plain = lambda: run_once(job, None, python, [])  # noqa: E731
-                    watched = lambda: run_once(job, prefix, interpreter, extra)  # noqa: E731
                     if i % 2 == 0:
-                        a = plain()
-                        b = watched()
+                        a, b = run_once(job, plain), run_once(job, command)
                     else:
-                        b = watched()
-                        a = plain()
+                        b, a = run_once(job, command), run_once(job, plain)
                     pairs.append((a, b))
             except RuntimeError as error:
                 print(f"{job.name:20} {name:22} failed: {error}", flush=True)

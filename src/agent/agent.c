@@ -19,7 +19,8 @@
 /* Of what is hot (agent.h) all code lies in one page and all data in another: to find a page in a
  * virtual machine takes as long as all that a hook does there. This file comes first. */
 __asm__(
-    ".pushsection .text.hot, \"ax\", @progbits\n .p2align 12\n .popsection\n"
+    ".pushsection .text.hot, \"ax\", @progbits\n .p2align 12\n"
+    " .globl flatout_hot_code\n .hidden flatout_hot_code\nflatout_hot_code:\n .popsection\n"
     ".pushsection flatout_hot, \"aw\", @progbits\n .p2align 11\n .popsection\n");
 
 #define WAIT_MS 200 /* for the recorder's answer; then packets are lost until it comes */
@@ -250,7 +251,8 @@ FLATOUT_HOT static void count_hook(struct flatout_cost* sum, uint64_t spent, int
   if (spent > sum->max_ns) sum->max_ns = spent;
 }
 
-void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns, uint64_t steps) {
+FLATOUT_HOT void flatout_agent_cost(uint64_t hooks, uint64_t sum_ns, uint64_t max_ns,
+                                    uint64_t steps) {
   const struct flatout_cost more = {
       .hooks = hooks, .sum_ns = sum_ns, .max_ns = max_ns, .steps = steps};
   add_cost(&more);

@@ -21,7 +21,8 @@ FLATOUT_HOT_DATA __attribute__((aligned(64))) struct flatout_agent_loop flatout_
 FLATOUT_HOT_DATA static py_object* name_nbytes = NULL;
 static py_object *samples_type, *iterator_type;
 
-static __thread uint64_t gc_began;
+FLATOUT_HOT_DATA static uint64_t gc_began =
+    0; /* 0: none is under way; there is never more than one */
 
 /* Of an object of any type; 0 where it has none. A KeyboardInterrupt is left for the caller. */
 static int64_t number_of(py_object* object, py_object* attribute) {
@@ -239,24 +240,34 @@ static py_object* note(py_object* self, py_object* const* a, ssize_t count) {
   return py_none();
 }
 
-/* In gc.callbacks: phase, facts. */
-static py_object* collected(py_object* self, py_object* const* a, ssize_t count) {
+/* Either a long collection's end, or a start after an end that nobody told us of. */
+__attribute__((noinline)) static uint64_t collected_long(py_object* const* a, uint64_t now) {
+  if (py.PyUnicode_CompareWithASCIIString(a[0], "start") == 0) return now;
+  py_object* generation = py.PyDict_GetItemString(a[1], "generation");
+  py_object* objects = py.PyDict_GetItemString(a[1], "collected");
+  const int64_t value = generation != NULL ? py.PyLong_AsLongLong(generation) : -1;
+  const int64_t value2 = objects != NULL ? py.PyLong_AsLongLong(objects) : 0;
+  py.PyErr_Clear();
+  agent_watched_hook(FLATOUT_SLICE_GC, 0, gc_began, now, value, value2);
+  return 0;
+}
+
+/* In gc.callbacks: phase, facts. Starts and ends take turns, so those of a short collection, which
+ * are most, need not be asked which they are. */
+FLATOUT_HOT static py_object* collected(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
   if (count != 2) return py_wrong_arguments();
+  flatout_fetch_hot_code();
+  flatout_fetch_hot_data();
   interruption_watch();
   const uint64_t now = now_ns();
-  if (py.PyUnicode_CompareWithASCIIString(a[0], "start") == 0) {
-    gc_began = now;
-  } else if (gc_began != 0 && now - gc_began >= SHORTEST_GC) {
-    py_object* generation = py.PyDict_GetItemString(a[1], "generation");
-    py_object* objects = py.PyDict_GetItemString(a[1], "collected");
-    const int64_t value = generation != NULL ? py.PyLong_AsLongLong(generation) : -1;
-    const int64_t value2 = objects != NULL ? py.PyLong_AsLongLong(objects) : 0;
-    py.PyErr_Clear();
-    agent_watched_hook(FLATOUT_SLICE_GC, 0, gc_began, now, value, value2);
+  if (gc_began != 0 && now - gc_began >= SHORTEST_GC) {
+    gc_began = collected_long(a, now);
+    if (gc_began == 0) return py_none();
   } else {
-    agent_watched_cost(now_ns() - now + 2 * loop.sample_cost);
+    gc_began = gc_began == 0 ? now : 0;
   }
+  agent_watched_cost(now_ns() - now + 2 * loop.sample_cost);
   return py_none();
 }
 

@@ -61,6 +61,7 @@ FLATOUT_HOT static py_object* call_original(const struct hook* h, const struct c
     result = call_with(original, c);
     py.Py_DecRef(original);
   }
+  flatout_fetch_hot_code();
   flatout_fetch_hot_data();
   interruption_watch();
   return result;
