@@ -107,8 +107,8 @@ def after(*prefix: str) -> Command:
 
 
 def by_traceml(python: str) -> Command:
-    """As its users start it, without the final summary's picture; the job calls its two functions."""
-    return lambda out, words: [str(Path(python).parent / "traceml"), "run", "--no-history", "--logs-dir", str(out), words[0],
+    """As its users start it; the job calls its two functions."""
+    return lambda out, words: [str(Path(python).absolute().parent / "traceml"), "run", "--logs-dir", str(out), words[0],
                                "--args", *words[1:], "--traceml"]
 
 
