@@ -35,7 +35,7 @@ test-unit: # ctest: everything but the fuzzers
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE fuzz
 
 test-e2e: # pytest: the built program on real jobs, one at a time (the hooks in every shape of job: make test-agent)
-	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e --ignore=tests/e2e/test_agent.py -q -rs
+	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e -m 'not shapes' -q -rs
 
 test-agent: build ## the Python hooks in some fifty shapes of job, about 12 minutes
 	@tools/venv.sh $(VENV) tests/requirements.txt

@@ -118,7 +118,46 @@ FLATOUT_HOT static uint64_t begin_of(const struct hook* h) {
   return now_ns();
 }
 
+/* Models of many modules that the loop calls one by one: beyond the first few calls of a step they
+ * are one slice, from the first of them to the last. Of the training thread only. */
+#define FEW_FORWARDS 8u
+#define LONGEST_MERGED_NS 50000000u
+FLATOUT_HOT_DATA static struct {
+  uint64_t forwards; /* how many there had been when the step or its batch came */
+  uint64_t begin, end;
+  uint32_t kind; /* 0: nothing is merged */
+} merged = {0};
+
+static void send_merged(void) {
+  const uint64_t begin = now_ns();
+  flatout_agent_slice(merged.kind, 0, merged.begin, merged.end, 0, 0);
+  merged.kind = 0;
+  const uint64_t spent = now_ns() - begin;
+  flatout_agent_cost(0, spent, spent, 0);
+}
+
+/* When the job goes on to something else. */
+FLATOUT_HOT static void forwards_end(void) {
+  if (merged.kind != 0 && loop.train_thread == flatout_thread_self()) send_merged();
+}
+
+FLATOUT_HOT static void send_forward(uint32_t kind, uint64_t begin, uint64_t end) {
+  const int many =
+      loop.train_thread == flatout_thread_self() && loop.forwards - merged.forwards > FEW_FORWARDS;
+  if (merged.kind != 0 && (!many || merged.kind != kind || end - merged.begin > LONGEST_MERGED_NS))
+    send_merged();
+  if (!many) {
+    agent_watched_hook(kind, 0, begin, end, 0, 0);
+    return;
+  }
+  if (merged.kind == 0) merged.begin = begin;
+  merged.kind = kind;
+  merged.end = end;
+  agent_watched_cost(now_ns() - end + flatout_agent_overhead(kind, 0));
+}
+
 FLATOUT_HOT static py_object* timed(const struct hook* h, const struct call* c) {
+  forwards_end();
   const uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
   if (result != NULL) send(h, begin, now_ns(), 0);
@@ -127,6 +166,7 @@ FLATOUT_HOT static py_object* timed(const struct hook* h, const struct call* c) 
 
 FLATOUT_HOT static py_object* backward(const struct hook* h, const struct call* c) {
   loop.waiting = 0;
+  forwards_end();
   if (loop.eval_call != 0) loop.trains_in_eval_mode = 1;
   uint64_t begin = begin_of(h);
   if (python_callbacks.before_backward != NULL &&
@@ -170,6 +210,8 @@ FLATOUT_HOT static py_object* step(const struct hook* h, const struct call* c) {
   const uint64_t me = flatout_thread_self();
   if (loop.step_thread == me) return call_original(h, c); /* one inside another */
   loop.step_thread = me;
+  forwards_end();
+  merged.forwards = loop.forwards;
   const uint64_t backwards = loop.backwards;
   uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
@@ -259,7 +301,7 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
   }
   ++loop.forwards;
-  agent_watched_hook(kind, 0, begin, end, 0, 0);
+  send_forward(kind, begin, end);
   return result;
 }
 
@@ -269,6 +311,7 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct 
   if (loop.waiting == 0 || loop.train_thread != me || loop.loader_thread == me)
     return call_original(h, c);
   loop.loader_thread = me; /* what this one is made of is the same wait */
+  forwards_end();
   const uint64_t begin = begin_of(h);
   py_object* result = call_original(h, c);
   const uint64_t end = now_ns();
@@ -290,6 +333,8 @@ FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
     loop.rare_step = 0; /* its loader's facts are sent at the end of the step that it feeds */
   }
   loop.loader_thread = me;
+  forwards_end();
+  merged.forwards = loop.forwards;
   const uint64_t begin = begin_of(h);
   py_object* batch = call_original(h, c);
   const uint64_t end = now_ns();
@@ -300,7 +345,10 @@ FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
   return batch;
 }
 
-void python_hooks_after_fork(void) { training_inside_model = inside_model = 0; }
+void python_hooks_after_fork(void) {
+  training_inside_model = inside_model = 0;
+  merged.kind = 0;
+}
 
 /* ---- the type: a callable that binds as a function does ---- */
 

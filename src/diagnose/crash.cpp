@@ -6,9 +6,11 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
+#include "diagnose/last_stacks.h"
 
 namespace flatout::diagnose {
 
@@ -19,9 +21,8 @@ using model::SignalId;
 
 namespace {
 
-bool has(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
+// Processes of the job whose exit codes are told.
+constexpr size_t kChildrenSaid = 4;
 
 struct Killed {
   int signal = 0;
@@ -213,6 +214,37 @@ void add_memory_evidence(const RunView& view, const Grown& grown, Finding& f) {
   }
 }
 
+/// The code that the job ended with. 0: it ended well, still runs, or was interrupted by hand.
+int failure_code(const Run& run) {
+  if (!run.finished || run.wait_status < 0 || !WIFEXITED(run.wait_status)) return 0;
+  const int code = WEXITSTATUS(run.wait_status);
+  return code == 128 + SIGINT ? 0 : code;
+}
+
+/// A job that failed without an exception that the agent has seen: another language, sys.exit(), an
+/// interpreter without the agent.
+void add_exit_code(const RunView& view, int code, Findings& findings) {
+  const Run& run = view.run();
+  const char* name = code > 128 ? sigabbrev_np(code - 128) : nullptr;
+  Finding& f = findings.add_fatal(
+      name != nullptr ? "crash.signal" : "crash.exception",
+      name != nullptr ? fmt::format("The job ended with exit code {}: SIG{}", code, name)
+                      : fmt::format("The job ended with exit code {}", code),
+      0.9);
+  const auto steps = static_cast<int64_t>(run.steps.steps.size());
+  evidence(f, fmt::format("exit code {}, after {} steps", code, steps), code, "exit code",
+           "recorder", 1);
+  for (const model::Process& p : run.processes) {
+    if (f.evidence.size() > kChildrenSaid) break;
+    if (!p.in_job || p.main || !p.ended || p.wait_status < 0 || !WIFEXITED(p.wait_status)) continue;
+    if (const int child = WEXITSTATUS(p.wait_status); child != 0) {
+      evidence(f, fmt::format("pid {} ({}) ended with exit code {}", p.pid, p.name, child), child,
+               "exit code", "probe.processes", 1);
+    }
+  }
+  remedy(f, "log", "What it printed last says why; `flatout explain LOG` reads it.");
+}
+
 }  // namespace
 
 void detect_crash(const RunView& view, Findings& findings) {
@@ -224,7 +256,7 @@ void detect_crash(const RunView& view, Findings& findings) {
       run.finished && run.wait_status != 0 &&
       !(run.wait_status > 0 && WIFSIGNALED(run.wait_status) && WTERMSIG(run.wait_status) == SIGINT);
   const auto told = [&](std::string_view what) {
-    return has(message, what) || has(traceback, what);
+    return contains(message, what) || contains(traceback, what);
   };
   const std::optional<Killed> killed = first_killed(run);
   const bool worker_lost =
@@ -300,6 +332,7 @@ void detect_crash(const RunView& view, Findings& findings) {
     }
     evidence(f, fmt::format("by signal {}", killed->signal), killed->signal, "signal",
              "probe.processes", 1);
+    if (killed->process != nullptr) add_last_stacks(view, *killed->process, f);
     remedy(f, "stacks",
            "Look at the last stacks; a debugger or a core file shows the native ones.");
     return;
@@ -318,6 +351,10 @@ void detect_crash(const RunView& view, Findings& findings) {
     evidence(f, fmt::format("after {} steps", run.steps.steps.size()), steps, "steps", "timeline",
              static_cast<int64_t>(run.steps.steps.size()));
     remedy(f, "traceback", "See the traceback; it names the line.");
+    return;
+  }
+  if (const int code = failure_code(run); code != 0 && type != "KeyboardInterrupt") {
+    add_exit_code(view, code, findings);
   }
 }
 

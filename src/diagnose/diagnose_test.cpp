@@ -506,9 +506,17 @@ TEST(Diagnose, AHangThatEndsByItselfIsOneUnlessSomebodyWorkedMeanwhile) {
       continue;
     }
     ASSERT_EQ(d.verdict, "stall.hang");
-    EXPECT_FALSE(d.findings.front().ended_the_job);
-    EXPECT_EQ(d.findings.front().where->line, 50);
-    EXPECT_NEAR(d.findings.front().evidence.front().value, 12'000, 100);
+    const Finding& f = d.findings.front();
+    EXPECT_FALSE(f.ended_the_job);
+    EXPECT_EQ(f.where->line, 50);
+    EXPECT_NEAR(f.evidence.front().value, 12'000, 100);
+    // Every thread with its stack, the training thread's first.
+    ASSERT_EQ(f.evidence.size(), 5U);
+    EXPECT_EQ(f.evidence[3].text,
+              "the training thread, t of pid 100, waiting for a lock:\n"
+              "  get (/home/u/train.py:50)");
+    EXPECT_EQ(f.evidence[4].text,
+              "t of pid 100, waiting for a lock:\n  main (/home/u/train.py:10)");
   }
 }
 
@@ -525,6 +533,49 @@ TEST(Diagnose, AnExceptionIsAVerdictWithItsLine) {
   EXPECT_EQ(d.findings.front().where->file, "/home/u/data.py");
   EXPECT_EQ(d.findings.front().where->line, 17);
   EXPECT_TRUE(d.findings.front().ended_the_job);
+}
+
+TEST(Diagnose, AJobThatFailedWithoutAnExceptionIsAVerdictToo) {
+  for (const int code : {0, 7, 128 + SIGINT, 128 + SIGTERM}) {
+    RunBuilder b;
+    for (int i = 0; i < 40; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
+    b.worker(101);
+    model::Process& child = b.run().processes[1];
+    child.ended = true;
+    child.wait_status = 3 << 8;
+    const Diagnosis d = diagnose(b.build(true, code << 8));
+    if (code == 0 || code == 128 + SIGINT) {
+      EXPECT_EQ(d.verdict, "healthy") << code;
+      continue;
+    }
+    ASSERT_EQ(d.verdict, code == 7 ? "crash.exception" : "crash.signal") << code;
+    const Finding& f = d.findings.front();
+    EXPECT_TRUE(f.ended_the_job);
+    EXPECT_EQ(f.evidence[0].value, code);
+    EXPECT_EQ(f.evidence[1].text, "pid 101 (python) ended with exit code 3");
+  }
+}
+
+TEST(Diagnose, WhatAFunctionOfTheUsersIsCalledSaysNothing) {
+  // A data set that names its methods like a collate function, a loop that sleeps in a
+  // "save_checkpoint", and files in the home of somebody called rich.
+  RunBuilder decoder;
+  train(decoder, 60, 20, 10);
+  workers(decoder, 2, 60,
+          {ThreadState::kOnCpuNative, {kMain, {"collate_labels", "/home/u/data.py", 5}}});
+  decoder.machine(2, 0.05).process_cpu(100, 0.33).process_cpu(200, 0.8).process_cpu(201, 0.8);
+  const Diagnosis decodes = diagnose(decoder.build());
+  EXPECT_EQ(decodes.verdict, "input.decode_cpu");
+  EXPECT_EQ(decodes.findings.front().where->line, 5);
+
+  RunBuilder sleeper;
+  const Doing sleeps{ThreadState::kSleep, {kMain, {"save_checkpoint", "/home/rich/train.py", 30}}};
+  for (int i = 0; i < 60; ++i) {
+    sleeper.step({{Part::kForward, 10, kCompute}, {Part::kOther, 10, sleeps}}, i < 3);
+  }
+  const Diagnosis idles = diagnose(sleeper.build());
+  EXPECT_EQ(idles.verdict, "stall.idle_wait");
+  EXPECT_EQ(idles.findings.front().where->line, 30);
 }
 
 TEST(Diagnose, AFatalSignalIsBlamedOnTheLineThatItStruck) {

@@ -124,7 +124,7 @@ FileWork file_work(const RunView& view, const BatchTimes& times, const ReadWork&
   return out;
 }
 
-void add_common_evidence(const RunView& view, const BatchTimes& times, Finding& f) {
+void add_common_evidence(const RunView& view, Finding& f) {
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
   evidence(f, fmt::format("the step waits for input {} of its time", format_percent(wait / step)),
            wait / step, "ratio", "timeline", view.steps().count);
@@ -148,7 +148,6 @@ void add_common_evidence(const RunView& view, const BatchTimes& times, Finding& 
     evidence(f, fmt::format("the host has {} cores", format_number(view.cpu().cores)),
              view.cpu().cores, "cores", "probe.host");
   }
-  (void)times;
 }
 
 InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWork& read,
@@ -455,8 +454,11 @@ bool makes_batches(const RunView& view, const Cell& c) {
 }
 
 bool makes_samples(const RunView& view, const Cell& c) {
-  return makes_batches(view, c) && c.stage != Stage::kCollate && c.stage != Stage::kHandover &&
-         (c.traits & (kInCollate | kInQueue)) == 0;
+  // Where nobody measures the stages the stack tells them.
+  const bool collates =
+      view.loader().measured ? c.stage == Stage::kCollate : (c.traits & kInCollate) != 0;
+  return makes_batches(view, c) && !collates && c.stage != Stage::kHandover &&
+         (c.traits & kInQueue) == 0;
 }
 
 BatchTimes batch_times(const RunView& view) {
@@ -484,14 +486,6 @@ BatchTimes batch_times(const RunView& view) {
   }
   const double for_samples = std::max(0.0, out.total - out.collate - out.handover);
   for (double& t : out.act) t *= samples > 0 ? for_samples / samples : 0;
-  double user = 0, kernel = 0;
-  const auto ours = [&](model::ProcessId p) {
-    return loader.kind == LoaderKind::kProcesses ? view.is_producer_process(p)
-                                                 : p == view.trainer_process();
-  };
-  user = view.process_increase(SignalId::kProcCpuUser, ours);
-  kernel = view.process_increase(SignalId::kProcCpuSystem, ours);
-  if (user + kernel > 0) out.kernel_share = kernel / (user + kernel);
   return out;
 }
 
@@ -542,7 +536,7 @@ void detect_input(const RunView& view, Findings& findings) {
     if (f == nullptr) continue;
     first = false;
     f->where = view.where(cause.cells);
-    add_common_evidence(view, times, *f);
+    add_common_evidence(view, *f);
     if (cause.relief.uneven > 0) {
       const double taken = cause.relief.handling + cause.relief.uneven;
       evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),

@@ -15,7 +15,6 @@ struct BatchTimes {
   double collate = 0, handover = 0;
   double total = 0;
   int64_t readings = 0;
-  double kernel_share = 0;  // of the producers' CPU time
 
   double operator[](Act a) const { return act[static_cast<size_t>(a)]; }
   double cpu() const {

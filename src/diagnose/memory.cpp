@@ -304,6 +304,10 @@ void detect_compaction(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("{} of file-name caches", format_bytes(slab)), slab, "bytes",
              "probe.memory", 1);
   }
+  if (const Series* free = view.host(SignalId::kBuddyFree2M); free != nullptr && free->last()) {
+    evidence(*f, fmt::format("{} free pieces of 2 MiB are left", format_number(*free->last())),
+             *free->last(), "pieces", "probe.memory", 1);
+  }
   f->where = view.where(kernel);
   remedy(*f, "huge_pages", "Set transparent huge pages to madvise; drop what bloats the caches.");
 }

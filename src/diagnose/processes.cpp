@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -22,6 +25,10 @@ namespace {
 constexpr double kForChildren = 0.3;
 // What the kernel takes at most for the first write to an OS page after a fork.
 constexpr double kCopySeconds = 4e-6;
+
+// Of memory, /dev/shm or a GPU's memory: what left-overs hold at least to be to blame, and what is
+// left at most where the job lacks it.
+constexpr double kMuchHeld = 0.1, kLittleLeft = 0.15;
 
 void detect_churn(const RunView& view, Findings& findings) {
   const auto ours = [](const Cell& c) {
@@ -82,39 +89,119 @@ void detect_churn(const RunView& view, Findings& findings) {
   remedy(*f, "pool", "Call in process, or keep a pool of processes.");
 }
 
-void detect_zombies(const RunView& view, Findings& findings) {
+/// Live processes that look like left-overs of old runs, and what they hold together.
+struct LeftOvers {
+  std::string names;                    // "python (pid 4121, 2 h old), …"
+  double memory = 0, shm = 0, gpu = 0;  // bytes
+};
+
+LeftOvers left_overs(const RunView& view) {
   const model::Run& run = view.run();
-  const auto last = [&](SignalId id) {
-    const model::Series* s = view.host(id);
-    return s != nullptr ? s->last() : std::nullopt;
-  };
-  const auto total = last(SignalId::kMemTotal), available = last(SignalId::kMemAvailable);
-  const auto pids = last(SignalId::kHostPids), most = last(SignalId::kHostPidMax);
-  const auto unreaped = last(SignalId::kHostZombies);
-  const bool pids_short =
-      pids && most && unreaped && *pids > 0.8 * *most && *unreaped > 0.5 * *pids;
-  const bool memory_short = total && available && *available < 0.15 * *total;
-  double held = 0, shm = 0;
-  std::string names;
-  for (const model::Series* s : run.all(SignalId::kOtherOrphan)) {
+  LeftOvers out;
+  for (const Series* s : run.all(SignalId::kOtherOrphan)) {
     if (s->last().value_or(0) < 1 || s->entity >= run.entities.size()) continue;
     const model::Entity& e = run.entities[s->entity];
-    const model::Series* rss = view.series(SignalId::kOtherRss, s->entity);
-    const model::Series* own = view.series(SignalId::kOtherShm, s->entity);
-    held += rss != nullptr ? rss->last().value_or(0) : 0;
-    shm += own != nullptr ? own->last().value_or(0) : 0;
-    names +=
-        fmt::format("{}{} (pid {})", names.empty() ? "" : ", ", escape_terminal(e.name), e.key);
+    const auto last = [&](SignalId id) {
+      const Series* series = view.series(id, s->entity);
+      return series != nullptr ? series->last() : std::nullopt;
+    };
+    out.memory += last(SignalId::kOtherRss).value_or(0);
+    out.shm += last(SignalId::kOtherShm).value_or(0);
+    for (const Series* used : run.all(SignalId::kGpuProcessMem)) {
+      if (used->entity < run.entities.size() && run.entities[used->entity].key == e.key)
+        out.gpu += used->last().value_or(0);
+    }
+    std::string name = fmt::format("{} (pid {}", escape_terminal(e.name), e.key);
+    if (const auto age = last(SignalId::kOtherAge))
+      name += fmt::format(", {} old", format_duration(nanos(*age * 1e9)));
+    out.names += (out.names.empty() ? "" : ", ") + name + ")";
   }
-  // Tasks of a control group that run towards its limit because nobody reaps them.
-  const Series* reaped_late = nullptr;
-  double tasks = 0, most_tasks = 0;
-  for (const Series* limit : run.all(SignalId::kCgroupPidsMax)) {
+  return out;
+}
+
+/// The least that was free of what a gauge with a total measures; nullopt where it is not known or
+/// was enough.
+std::optional<double> short_of(const Series* free, const Series* total, double enough) {
+  if (free == nullptr || total == nullptr || free->empty() || !total->last()) return std::nullopt;
+  double least = free->readings.front().value;
+  for (const model::Reading& r : free->readings) least = std::min(least, r.value);
+  return least < enough * *total->last() ? std::optional(least) : std::nullopt;
+}
+
+void detect_left_overs(const RunView& view, Findings& findings) {
+  const model::Run& run = view.run();
+  const LeftOvers old = left_overs(view);
+  if (old.names.empty()) return;
+  struct Lack {
+    double held, left;
+    std::string_view of, source;
+  };
+  std::vector<Lack> lacks;
+  const auto is_much = [](double held, const Series* total) {
+    return held > kMuchHeld * total->last().value_or(0);
+  };
+  const Series* memory = view.host(SignalId::kMemTotal);
+  if (const auto left = short_of(view.host(SignalId::kMemAvailable), memory, kLittleLeft);
+      left && is_much(old.memory + old.shm, memory))
+    lacks.push_back({old.memory + old.shm, *left, "memory", "probe.memory"});
+  for (model::EntityId i = 0; i < run.entities.size(); ++i) {
+    const model::Entity& e = run.entities[i];
+    if (e.kind == model::EntityKind::kMount && e.name == "/dev/shm") {
+      const Series* total = view.series(SignalId::kMountTotal, i);
+      if (const auto left = short_of(view.series(SignalId::kMountFree, i), total, kLittleLeft);
+          left && is_much(old.shm, total))
+        lacks.push_back({old.shm, *left, "/dev/shm", "probe.mounts"});
+    }
+    if (e.kind == model::EntityKind::kGpu && old.gpu > 0) {
+      const Series* total = view.series(SignalId::kGpuMemTotal, i);
+      const Series* used = view.series(SignalId::kGpuMemUsed, i);
+      if (total == nullptr || used == nullptr || !total->last() || !used->last()) continue;
+      const double left = *total->last() - *used->last();
+      if (left < kLittleLeft * *total->last() && is_much(old.gpu, total))
+        lacks.push_back({old.gpu, left, "the GPU's memory", "probe.gpu"});
+    }
+  }
+  if (lacks.empty()) return;
+  Finding& f =
+      findings.add_outside("cpu.zombies", "Left-overs of old runs hold what the job lacks", 0.85);
+  for (const Lack& lack : lacks) {
+    f.cost_bytes = std::max(f.cost_bytes.value_or(0), lack.held);
+    evidence(f, fmt::format("{} hold {}", old.names, format_bytes(lack.held)), lack.held, "bytes",
+             "probe.neighbours", 1);
+    evidence(f, fmt::format("{} of {} are left", format_bytes(lack.left), lack.of), lack.left,
+             "bytes", std::string(lack.source), 1);
+  }
+  remedy(f, "clean_up", "End the left-over processes and remove what they hold.");
+}
+
+/// Ended processes of anybody's that nobody reaps, where the host runs out of pids.
+void detect_unreaped(const RunView& view, Findings& findings) {
+  const auto last = [&](SignalId id) {
+    const Series* s = view.host(id);
+    return s != nullptr ? s->last() : std::nullopt;
+  };
+  const auto pids = last(SignalId::kHostPids), most = last(SignalId::kHostPidMax);
+  const auto unreaped = last(SignalId::kHostZombies);
+  if (!pids || !most || !unreaped || *pids <= 0.8 * *most || *unreaped <= 0.5 * *pids) return;
+  Finding& f =
+      findings.add_outside("cpu.zombies", "Processes that nobody reaped use up the pids", 0.85);
+  evidence(f, fmt::format("{} processes were never reaped", format_number(*unreaped)), *unreaped,
+           "processes", "probe.host", 1);
+  evidence(f, fmt::format("{} tasks are alive", format_number(*pids)), *pids, "tasks", "probe.host",
+           1);
+  evidence(f, fmt::format("{} are allowed", format_number(*most)), *most, "tasks", "probe.host", 1);
+  remedy(f, "clean_up", "End the processes that should have reaped them.");
+}
+
+/// Tasks of a control group that run towards its limit because nobody reaps them.
+bool detect_unreaped_children(const RunView& view, Findings& findings) {
+  const Series* dead = view.host(SignalId::kHostZombies);
+  if (dead == nullptr) return false;
+  double unburied = 0;
+  for (const model::Reading& r : dead->readings) unburied = std::max(unburied, r.value);
+  for (const Series* limit : view.run().all(SignalId::kCgroupPidsMax)) {
     const Series* used = view.series(SignalId::kCgroupPids, limit->entity);
-    const Series* dead = view.host(SignalId::kHostZombies);
-    if (used == nullptr || dead == nullptr || used->readings.size() < 5 || !limit->last()) continue;
-    double unburied = 0;
-    for (const model::Reading& r : dead->readings) unburied = std::max(unburied, r.value);
+    if (used == nullptr || used->readings.size() < 5 || !limit->last()) continue;
     // The most there were: when the job ends they go with it.
     const auto peak = std::max_element(
         used->readings.begin(), used->readings.end(),
@@ -126,51 +213,28 @@ void detect_zombies(const RunView& view, Findings& findings) {
     const double grown = peak->value - mid.value;
     const double rate = peak->at > mid.at ? grown / to_s(peak->at - mid.at) : 0;
     const double left = *limit->last() - peak->value;
-    if (near || (grown >= 8 && left < 3600 * rate)) {
-      reaped_late = used;
-      tasks = peak->value;
-      most_tasks = *limit->last();
-    }
-  }
-  if (reaped_late != nullptr) {
+    if (!near && (grown < 8 || left >= 3600 * rate)) continue;
     Finding& f =
         findings.add_outside("cpu.zombies", "Processes that nobody reaps use up the limit", 0.85);
-    const auto n = static_cast<int64_t>(reaped_late->readings.size());
-    evidence(f, fmt::format("{} tasks were in the group", format_number(tasks)), tasks, "tasks",
-             "probe.cgroup", n);
-    evidence(f, fmt::format("{} are allowed", format_number(most_tasks)), most_tasks, "tasks",
-             "probe.cgroup", n);
-    f.where = setting_line(run, "forks.most_at");
+    const auto n = static_cast<int64_t>(used->readings.size());
+    evidence(f, fmt::format("{} tasks were in the group", format_number(peak->value)), peak->value,
+             "tasks", "probe.cgroup", n);
+    evidence(f, fmt::format("{} are allowed", format_number(*limit->last())), *limit->last(),
+             "tasks", "probe.cgroup", n);
+    f.where = setting_line(view.run(), "forks.most_at");
     remedy(f, "reap", "Wait for the children (subprocess.run, or poll() them).");
-    return;
+    return true;
   }
-  const bool memory_held = memory_short && total && held + shm > 0.1 * *total;
-  if (!memory_held && !pids_short) return;
-  Finding& f =
-      findings.add_outside("cpu.zombies", "Left-overs of old runs hold what the job lacks", 0.85);
-  if (memory_held) {
-    f.cost_bytes = held + shm;
-    evidence(f, fmt::format("{} hold {}", names, format_bytes(held + shm)), held + shm, "bytes",
-             "probe.neighbours", 1);
-    evidence(f, fmt::format("{} of memory are left", format_bytes(*available)), *available, "bytes",
-             "probe.memory", 1);
-  }
-  if (pids_short) {
-    evidence(f, fmt::format("{} processes were never reaped", format_number(*unreaped)), *unreaped,
-             "processes", "probe.host", 1);
-    evidence(f, fmt::format("{} tasks are alive", format_number(*pids)), *pids, "tasks",
-             "probe.host", 1);
-    evidence(f, fmt::format("{} are allowed", format_number(*most)), *most, "tasks", "probe.host",
-             1);
-  }
-  remedy(f, "clean_up", "End the left-over processes and remove what they hold.");
+  return false;
 }
 
 }  // namespace
 
 void detect_processes(const RunView& view, Findings& findings) {
   detect_churn(view, findings);
-  detect_zombies(view, findings);
+  if (detect_unreaped_children(view, findings)) return;
+  detect_left_overs(view, findings);
+  if (!findings.has("cpu.zombies")) detect_unreaped(view, findings);
 }
 
 }  // namespace flatout::diagnose

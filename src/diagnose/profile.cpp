@@ -123,6 +123,56 @@ bool on_cpu(Act act) {
          act == Act::kGc;
 }
 
+bool works(Act act) {
+  return act != Act::kIdle && act != Act::kLock && act != Act::kPoll && act != Act::kSleep &&
+         act != Act::kUnknown;
+}
+
+std::string_view words(Act act) {
+  switch (act) {
+    case Act::kPython:
+      return "in Python";
+    case Act::kNative:
+      return "in native code";
+    case Act::kKernel:
+      return "in the kernel";
+    case Act::kMemory:
+      return "mapping memory";
+    case Act::kRunQueue:
+      return "waiting for a core";
+    case Act::kGil:
+      return "waiting for the GIL";
+    case Act::kLock:
+      return "waiting for a lock";
+    case Act::kRead:
+      return "waiting for storage";
+    case Act::kMetadata:
+      return "looking up files";
+    case Act::kSeek:
+      return "seeking";
+    case Act::kWrite:
+      return "writing";
+    case Act::kSleep:
+      return "sleeping";
+    case Act::kPoll:
+      return "waiting for a pipe or process";
+    case Act::kNetwork:
+      return "waiting for a socket";
+    case Act::kChild:
+      return "waiting for a child";
+    case Act::kReclaim:
+      return "waiting for memory";
+    case Act::kGc:
+      return "collecting garbage";
+    case Act::kIdle:
+      return "idle";
+    case Act::kUnknown:
+    case Act::kCount:
+      break;
+  }
+  return "doing something unknown";
+}
+
 Act act_of(const model::StackReading& reading, uint16_t traits) {
   const CallKind call = kind_of(reading.syscall);
   const ThreadState state = reading.state;

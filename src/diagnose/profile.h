@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -49,6 +50,10 @@ enum class Act : uint8_t {
 };
 
 bool on_cpu(Act act);
+/// On a core or at what the job needs done; neither idle nor waiting for others.
+bool works(Act act);
+/// "waiting for a lock".
+std::string_view words(Act act);
 
 struct Cell {
   Role role{};

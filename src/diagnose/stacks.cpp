@@ -3,21 +3,21 @@
 #include <algorithm>
 #include <array>
 
+#include "base/contains.h"
+#include "model/source_files.h"
+
 namespace flatout::diagnose {
 namespace {
 
 using model::FrameKind;
 using model::Run;
 
-bool has(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 bool ends(std::string_view text, std::string_view tail) { return text.ends_with(tail); }
 
 template <size_t N>
 bool any_of(std::string_view text, const std::array<std::string_view, N>& parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](std::string_view p) { return has(text, p); });
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](std::string_view p) { return contains(text, p); });
 }
 
 // Folders of libraries that a training job is built on, wherever they were installed or built.
@@ -39,7 +39,8 @@ constexpr std::array<std::string_view, 14> kLibraryFolders = {"/torch/nn/",
 bool in_stdlib(std::string_view file) {
   const size_t at = file.find("/lib/python3");
   if (at != std::string_view::npos) return true;
-  return file.starts_with("/usr/lib/") || file.starts_with("/lib/") || has(file, "/lib64/python3");
+  return file.starts_with("/usr/lib/") || file.starts_with("/lib/") ||
+         contains(file, "/lib64/python3");
 }
 
 uint16_t python_traits(std::string_view function, std::string_view file) {
@@ -49,22 +50,25 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
       (base == "os.py" && (function == "popen" || function.starts_with("spawn")))) {
     traits |= kInSubprocess;
   }
-  if (ends(file, "_utils/collate.py") || has(function, "collate")) traits |= kInCollate;
-  if (has(file, "/multiprocessing/") || has(file, "/torch/multiprocessing/")) {
+  if (ends(file, "_utils/collate.py") ||
+      (contains(function, "collate") && model::is_installed(file))) {
+    traits |= kInCollate;
+  }
+  if (contains(file, "/multiprocessing/") || contains(file, "/torch/multiprocessing/")) {
     if (base == "queues.py" || base == "reductions.py" || base == "reduction.py") {
       traits |= kInQueue;
     }
     if (base == "process.py" && function == "start") traits |= kInSpawn;
     if (base == "process.py" && function == "_bootstrap") traits |= kInChild;
   }
-  if (base == "tarfile.py" &&
-      (function == "next" || function == "_load" || function == "open" ||
-       has(function, "getmember") || function == "fromtarfile" || has(function, "_proc_") ||
-       function == "__init__" || function == "_getmember" || function == "__iter__")) {
+  if (base == "tarfile.py" && (function == "next" || function == "_load" || function == "open" ||
+                               contains(function, "getmember") || function == "fromtarfile" ||
+                               contains(function, "_proc_") || function == "__init__" ||
+                               function == "_getmember" || function == "__iter__")) {
     traits |= kInArchive;
   }
-  if (base == "zipfile.py" || has(file, "/zipfile/")) {
-    if (has(function, "GetContents") || function == "seek" || has(function, "EndRec")) {
+  if (base == "zipfile.py" || contains(file, "/zipfile/")) {
+    if (contains(function, "GetContents") || function == "seek" || contains(function, "EndRec")) {
       traits |= kInArchive;
     }
   }
@@ -77,37 +81,41 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
       base == "fnmatch.py" ||
       (base == "os.py" && (function == "walk" || function == "listdir" || function == "scandir" ||
                            function == "_walk")) ||
-      ((base == "pathlib.py" || has(file, "/pathlib/")) &&
-       (function == "stat" || function == "exists" || has(function, "glob") ||
+      ((base == "pathlib.py" || contains(file, "/pathlib/")) &&
+       (function == "stat" || function == "exists" || contains(function, "glob") ||
         function.starts_with("is_") || function == "iterdir" || function == "resolve" ||
-        has(function, "_select")))) {
+        contains(function, "_select")))) {
     traits |= kInMetadata;
   }
-  if (has(file, "/logging/__init__.py") || has(file, "/logging/handlers.py") ||
-      has(file, "/tensorboard/") || has(file, "/tensorboardX/") || has(file, "/wandb/") ||
-      has(file, "/mlflow/") || has(file, "/tqdm/") || has(file, "/loguru/") ||
-      has(file, "/rich/") || ends(file, "torch/_tensor_str.py")) {
-    traits |= kInLogging;
-  }
-  if ((ends(file, "torch/serialization.py") && has(function, "save")) ||
-      (has(function, "savez") && has(file, "/numpy/")) || has(function, "save_checkpoint") ||
-      (has(file, "/safetensors/") && has(function, "save")) ||
+  if (model::in_logging_library(file) || ends(file, "torch/_tensor_str.py")) traits |= kInLogging;
+  if ((ends(file, "torch/serialization.py") && contains(function, "save")) ||
+      (contains(function, "savez") && contains(file, "/numpy/")) ||
+      (contains(function, "save_checkpoint") && model::is_installed(file)) ||
+      (model::in_package(file, "safetensors") && contains(function, "save")) ||
       (function == "write" && in_stdlib(file) &&
        (base == "gzip.py" || base == "bz2.py" || base == "lzma.py"))) {
     traits |= kInSave;
   }
   if (base == "distributed_c10d.py" || base == "_functional_collectives.py" ||
-      has(function, "broadcast_coalesced") ||
-      (has(file, "/torch/autograd/") &&
+      contains(function, "broadcast_coalesced") ||
+      (contains(file, "/torch/autograd/") &&
        (function == "backward" || function == "_engine_run_backward"))) {
     traits |= kInCollective;
   }
-  if (has(file, "/torch/utils/data/")) {
+  if (contains(file, "/torch/utils/data/")) {
     traits |= kInLoader;
     if (base == "worker.py" && function == "_worker_loop") traits |= kInWorkerLoop;
     if (base == "fetch.py") traits |= kInFetch;
   }
   return traits;
+}
+
+/// What PyTorch's fetcher calls is the data set's own method, a generator, or the collate function.
+bool is_collate_function(const Run& run, const model::Frame& caller, const model::Frame& callee) {
+  const std::string_view function = run.string(callee.function);
+  return ends(run.string(caller.file), "torch/utils/data/_utils/fetch.py") &&
+         run.string(caller.function) == "fetch" && callee.kind != FrameKind::kGenerator &&
+         function != "__getitem__" && function != "__getitems__" && !function.starts_with('<');
 }
 
 uint16_t native_traits(std::string_view function) {
@@ -139,7 +147,7 @@ std::string project_folder(const Run& run) {
     command = blank == std::string_view::npos ? std::string_view() : command.substr(blank + 1);
     if (!ends(word, ".py")) continue;
     const size_t slash = word.rfind('/');
-    if (slash == std::string_view::npos || !has(word, "-packages/")) return {};
+    if (slash == std::string_view::npos || !contains(word, "-packages/")) return {};
     return std::string(word.substr(0, slash + 1));
   }
   return {};
@@ -153,13 +161,13 @@ Owner owner_of(std::string_view file, std::string_view project) {
   if (file.front() == '<') {
     return file.starts_with("<ipython") || file == "<stdin>" ? Owner::kUser : Owner::kLibrary;
   }
-  const bool installed = has(file, "/site-packages/") || has(file, "/dist-packages/");
+  const bool installed = model::is_installed(file);
   if (any_of(file, kLibraryFolders)) {
     // A user's own folder may bear such a name; a library's lies in an installation or its root.
-    return installed || has(file, "/torch/") || has(file, "/agent/") ? Owner::kLibrary
-                                                                     : Owner::kUser;
+    return installed || contains(file, "/torch/") || contains(file, "/agent/") ? Owner::kLibrary
+                                                                               : Owner::kUser;
   }
-  if (installed) return has(file, "/torch/") ? Owner::kLibrary : Owner::kPackage;
+  if (installed) return contains(file, "/torch/") ? Owner::kLibrary : Owner::kPackage;
   return in_stdlib(file) ? Owner::kLibrary : Owner::kUser;
 }
 
@@ -185,7 +193,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     }
     // Native lines are to blame only in native jobs: under Python the Python line is the user's.
     const bool system = file.empty() || file.front() == '[' || file.starts_with("/usr/") ||
-                        file.starts_with("/lib") || has(file, ".so");
+                        file.starts_with("/lib") || contains(file, ".so");
     facts[i] = {system || python ? Owner::kLibrary : Owner::kUser, native_traits(function)};
   }
   std::vector<model::StackId> chain;
@@ -201,6 +209,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     for (size_t i = chain.size(); i-- > 0;) {
       Known& node = known_[chain[i]];
       const model::FrameId frame = run.stacks[chain[i]].frame;
+      const model::FrameId caller = run.stacks[run.stacks[chain[i]].parent].frame;
       node = above;
       node.done = true;
       if (frame < facts.size()) {
@@ -208,6 +217,9 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
         if ((facts[frame].traits & kInChild) != 0)
           node.traits = 0, node.user = node.package = node.generator = 0;
         node.traits |= facts[frame].traits;
+        if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
+            is_collate_function(run, run.frames[caller], run.frames[frame]))
+          node.traits |= kInCollate;
         if (facts[frame].owner == Owner::kUser) node.user = frame;
         if (facts[frame].owner == Owner::kPackage) node.package = frame;
         if (facts[frame].owner != Owner::kLibrary &&

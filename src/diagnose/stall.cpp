@@ -1,13 +1,8 @@
-// Steps that stand still: saving, logging, sleeping and polling, stalls that recur, and a job that
-// makes no step any more.
+// Steps that stand still: saving, logging, sleeping and polling, stalls that recur.
 #include <fmt/format.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
-#include <map>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -32,8 +27,6 @@ constexpr double kSaveBytes = 256 * 1024;
 constexpr double kWritingLine = 0.25;
 // Stalls of one kind are at least this part as long as the usual one of them.
 constexpr double kAlike = 0.4;
-constexpr double kHangMedians = 10;
-constexpr double kHangSeconds = 5;
 
 // Share of the training thread's time at locks in which another thread did something, from which it
 // is that which holds the lock.
@@ -41,11 +34,6 @@ constexpr double kHeldUp = 0.5;
 
 bool saving(const Cell& c) {
   return c.role == Role::kTrainer && (c.part == Part::kCheckpoint || (c.traits & kInSave) != 0);
-}
-
-bool works(Act act) {
-  return act != Act::kIdle && act != Act::kLock && act != Act::kPoll && act != Act::kSleep &&
-         act != Act::kUnknown;
 }
 
 bool waits_for_others(const Cell& c) {
@@ -390,201 +378,6 @@ void detect_periodic(const RunView& view, Findings& findings) {
   evidence(*f, fmt::format("the step then takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
            n);
   remedy(*f, "look", "Look at what the stacks show in those steps.");
-}
-
-namespace {
-
-/// A long time without a step.
-struct Silence {
-  TimePoint begin, end;
-  int64_t after = 0;  // the last step before it
-  bool ends_the_run = false;
-  bool for_input = false;  // as far as the parts of a step say
-  double seconds() const { return to_s(end - begin); }
-};
-
-/// What threads did in a silence, in seconds.
-struct Waiting {
-  double seconds = 0, working = 0, at_locks = 0, for_others = 0, for_input = 0;
-  std::map<model::FrameId, double> lines;
-
-  model::FrameId hottest() const {
-    model::FrameId best = 0;
-    double most = 0;
-    for (const auto& [frame, spent] : lines) {
-      if (frame != 0 && spent > most) {
-        most = spent;
-        best = frame;
-      }
-    }
-    return best;
-  }
-};
-
-struct Waits {
-  Waiting trainer, producers, others;  // producers are others, too
-  std::map<model::ThreadId, Act> latest;
-};
-
-/// The time since the last step; if that is none worth the name, the longest step by far.
-std::optional<Silence> longest_silence(const RunView& view) {
-  const model::Run& run = view.run();
-  const std::vector<Step>& steps = run.steps.steps;
-  if (steps.size() < 5 || view.steps().median <= 0) return std::nullopt;
-  const Step* longest = nullptr;
-  double second = 0;
-  for (const Step& s : steps) {
-    if (longest == nullptr || s.length() > longest->length()) {
-      if (longest != nullptr) second = to_s(longest->length());
-      longest = &s;
-    } else {
-      second = std::max(second, to_s(s.length()));
-    }
-  }
-  const auto is_one = [&](const Silence& s, double longest_other) {
-    return s.seconds() >= kHangSeconds && s.seconds() >= kHangMedians * view.steps().median &&
-           s.seconds() >= 3 * longest_other;
-  };
-  const Silence last{steps.back().end, run.end, steps.back().index, true, false};
-  if (is_one(last, to_s(longest->length()))) return last;
-  const Silence within{longest->begin, longest->end, longest->index - 1, false,
-                       longest->part(Part::kInputWait) > longest->length() / 2};
-  if (longest->judged() && is_one(within, second)) return within;
-  return std::nullopt;
-}
-
-/// Threads that were at one batch during most of a silence: known where it came to an end.
-std::unordered_set<model::ThreadId> makers_in(const RunView& view, const Silence& silence) {
-  std::unordered_set<model::ThreadId> out;
-  for (const Slice* s : view.loader().fetches) {
-    const auto common = std::min(s->end, silence.end) - std::max(s->begin, silence.begin);
-    if (to_s(common) > 0.5 * silence.seconds()) out.insert(s->thread);
-  }
-  return out;
-}
-
-Waits waits_in(const RunView& view, const Silence& silence) {
-  Waits out;
-  const std::unordered_set<model::ThreadId> makers = makers_in(view, silence);
-  for (const model::StackReading& r : view.run().readings) {
-    if (r.at < silence.begin || r.at >= silence.end) continue;
-    const uint16_t traits = view.stacks().traits(r.stack);
-    const Act act = act_of(r, traits);
-    out.latest[r.thread] = act;
-    const double seconds = r.weight_us * 1e-6;
-    if (r.thread != view.trainer()) {
-      if (works(act)) out.others.working += seconds;
-      if ((traits & kInFetch) != 0 || makers.contains(r.thread)) {
-        out.producers.lines[view.stacks().user_frame(r.stack)] += seconds;
-      }
-      continue;
-    }
-    Waiting& trainer = out.trainer;
-    if ((traits & kInLoader) != 0) trainer.for_input += seconds;
-    trainer.seconds += seconds;
-    if (on_cpu(act) || act == Act::kRunQueue || act == Act::kRead) trainer.working += seconds;
-    if (act == Act::kLock) trainer.at_locks += seconds;
-    // In a collective it waits for other ranks, of which this run knows nothing.
-    const bool here = (traits & kInCollective) == 0;
-    if (here && (act == Act::kLock || act == Act::kPoll)) trainer.for_others += seconds;
-    trainer.lines[view.stacks().user_frame(r.stack)] += seconds;
-  }
-  return out;
-}
-
-/// Whether the training thread waited for a batch most of a silence, and it never came.
-bool waited_in_vain(const RunView& view, const Silence& silence) {
-  double seconds = 0;
-  for (const Slice& s : view.run().slices) {
-    if (s.kind != SliceKind::kInputWait || s.value != 1 || s.thread != view.trainer()) continue;
-    if (s.begin >= silence.begin) seconds += to_s(s.end - s.begin);
-  }
-  return seconds > 0.8 * silence.seconds();
-}
-
-/// Whether the job hung in a silence: nobody worked, and its training thread did not either.
-bool is_hang(const RunView& view, const Silence& silence, const Waits& waits) {
-  const model::Run& run = view.run();
-  const Waiting& trainer = waits.trainer;
-  // It may be validating or saving: that is work.
-  if (trainer.seconds <= 0 || trainer.working > 0.2 * trainer.seconds) return false;
-  const bool nobody_works = waits.others.working <= 0.05 * trainer.seconds;
-  if (!silence.ends_the_run) return trainer.for_others >= 0.8 * trainer.seconds && nobody_works;
-  // A job that ended well may have waited for something after its last step, and then ended. Not so
-  // where nobody worked and its training thread waited still, or gave up waiting for a batch: a
-  // time limit of the job's ended it.
-  if (!run.finished || run.wait_status != 0) return true;
-  if (nobody_works && waited_in_vain(view, silence)) return true;
-  return waits.latest.at(view.trainer()) == Act::kLock &&
-         trainer.at_locks >= 0.8 * trainer.seconds && nobody_works;
-}
-
-/// A hung job is ended by a signal in the end: that was no crash.
-void forget_signal(const model::Run& run, Findings& findings) {
-  if (!run.finished || run.wait_status <= 0) return;
-  const int code = WIFSIGNALED(run.wait_status)         ? WTERMSIG(run.wait_status)
-                   : WEXITSTATUS(run.wait_status) > 128 ? WEXITSTATUS(run.wait_status) - 128
-                                                        : 0;
-  if (code == SIGTERM || code == SIGKILL || code == SIGHUP || code == SIGQUIT) {
-    findings.drop("crash.signal");
-  }
-}
-
-}  // namespace
-
-void detect_hang(const RunView& view, Findings& findings) {
-  const std::optional<Silence> silence = longest_silence(view);
-  if (!silence) return;
-  const Waits waits = waits_in(view, *silence);
-  if (!is_hang(view, *silence, waits)) return;
-  Finding* found = nullptr;
-  if (silence->ends_the_run) {
-    forget_signal(view.run(), findings);
-    found = &findings.add_fatal("stall.hang", "The job hangs: no step for a long time", 0.9);
-  } else {
-    found = findings.add("stall.hang", "The job hung for a long time and then went on", 0.9,
-                         silence->seconds() / static_cast<double>(view.steps().count));
-  }
-  if (found == nullptr) return;
-  Finding& f = *found;
-  // A batch that does not come hangs where it is made.
-  const Waiting& trainer = waits.trainer;
-  const bool for_input = trainer.for_input > 0.5 * trainer.seconds || silence->for_input;
-  model::FrameId hottest = for_input ? waits.producers.hottest() : model::FrameId{0};
-  if (hottest == 0) hottest = trainer.hottest();
-  if (hottest != 0) f.where = view.stacks().where(hottest);
-  evidence(f, fmt::format("no step for {}", ms(silence->seconds())), silence->seconds() * 1e3, "ms",
-           "timeline", 1);
-  evidence(f, fmt::format("a step usually takes {}", ms(view.steps().median)),
-           view.steps().median * 1e3, "ms", "timeline", view.steps().count);
-  evidence(f, fmt::format("the last one before was step {}", silence->after),
-           static_cast<double>(silence->after), "step", "timeline", 1);
-  static constexpr std::string_view kWords[] = {"in Python",
-                                                "in native code",
-                                                "in the kernel",
-                                                "mapping memory",
-                                                "waiting for a core",
-                                                "waiting for the GIL",
-                                                "waiting for a lock",
-                                                "waiting for storage",
-                                                "looking up files",
-                                                "seeking",
-                                                "writing",
-                                                "sleeping",
-                                                "waiting for a pipe or process",
-                                                "waiting for a socket",
-                                                "waiting for a child",
-                                                "waiting for memory",
-                                                "collecting garbage",
-                                                "idle",
-                                                "unknown"};
-  std::map<Act, int64_t> count;
-  for (const auto& [thread, act] : waits.latest) ++count[act];
-  for (const auto& [act, threads] : count) {
-    evidence(f, fmt::format("{} threads: {}", threads, kWords[static_cast<size_t>(act)]),
-             static_cast<double>(threads), "threads", "stacks", threads);
-  }
-  remedy(f, "stacks", "Look at all stacks (flatout report); add time-outs to what waits.");
 }
 
 }  // namespace flatout::diagnose

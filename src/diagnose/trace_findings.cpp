@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "diagnose/findings.h"
 
@@ -18,10 +19,6 @@ namespace {
 // Without steps a share of the time must be larger: nobody knows what belongs to training.
 constexpr double kBlind = 0.1;
 constexpr uint64_t kFewDeviceEvents = 50;
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 std::string percent_of(int64_t part, int64_t whole) {
   return format_percent(whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0);

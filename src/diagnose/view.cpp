@@ -42,7 +42,7 @@ uint64_t series_key(SignalId signal, model::EntityId entity) {
 }
 
 /// Whether a thread does something itself, rather than waiting for somebody.
-bool works(Act act) {
+bool waits_for_nobody(Act act) {
   return on_cpu(act) || act == Act::kRunQueue || act == Act::kGil || act == Act::kRead ||
          act == Act::kMetadata || act == Act::kSeek || act == Act::kSleep || act == Act::kNetwork ||
          act == Act::kChild || act == Act::kReclaim;
@@ -248,7 +248,7 @@ void RunView::find_silent_producers() {
     Activity& a = threads[r.thread];
     const double seconds = r.weight_us * 1e-6;
     a.seen += seconds;
-    if (!works(act_of(r, traits))) continue;
+    if (!waits_for_nobody(act_of(r, traits))) continue;
     a.all += seconds;
     if (waiting) a.in_wait += seconds;
   }
@@ -454,7 +454,7 @@ double RunView::trainer_in(Part part, const Profile::Filter& filter) const {
 
 double RunView::producer_delay_share() const {
   const auto working = [](const Cell& c) {
-    return c.role == Role::kProducer && (c.stage != Stage::kNone || works(c.act));
+    return c.role == Role::kProducer && (c.stage != Stage::kNone || waits_for_nobody(c.act));
   };
   const double all = profile_.seconds(working);
   if (all <= 0) return 0;

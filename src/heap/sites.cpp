@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/contains.h"
+
 namespace flatout::heap {
 namespace {
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 

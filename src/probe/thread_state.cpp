@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "base/contains.h"
 #include "base/text.h"
 
 namespace flatout::probe {
@@ -20,12 +21,10 @@ std::optional<uint64_t> parse_hex(std::string_view s) {
   return value;
 }
 
-bool has(std::string_view s, std::string_view part) { return s.find(part) != s.npos; }
-
 template <size_t N>
 bool has_any(std::string_view s, const std::string_view (&parts)[N]) {
   for (const std::string_view part : parts) {
-    if (has(s, part)) return true;
+    if (contains(s, part)) return true;
   }
   return false;
 }

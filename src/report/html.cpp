@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
+#include <string>
 #include <string_view>
 
 #include "base/text.h"
@@ -18,6 +20,17 @@ namespace {
 
 using model::Run;
 
+/// "2026-11-22 16:21 UTC"; "" where it is not known.
+std::string begin_text(const Run& run) {
+  const auto ns = parse_number<int64_t>(run.fact("run.begin_unix_ns"));
+  if (!ns) return "";
+  const auto seconds = static_cast<std::time_t>(*ns / 1'000'000'000);
+  std::tm utc{};
+  char text[32];
+  if (::gmtime_r(&seconds, &utc) == nullptr) return "";
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc)};
+}
+
 std::string header_html(const Run& run) {
   std::string facts;
   const auto add = [&](std::string_view text, std::string_view css = "") {
@@ -32,7 +45,7 @@ std::string header_html(const Run& run) {
   if (const std::string_view v = run.fact("python.version"); !v.empty()) {
     add("Python " + std::string(v));
   }
-  add(run.fact("begin.time"));
+  add(begin_text(run));
   return top_html(command_of(run), facts);
 }
 

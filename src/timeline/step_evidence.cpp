@@ -19,6 +19,9 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/contains.h"
+#include "model/source_files.h"
+
 namespace flatout::timeline {
 
 using namespace model;  // NOLINT: the nouns of the whole room
@@ -39,10 +42,6 @@ struct StackFacts {
   bool waits = false;  // its innermost frame is a wait of the standard library
 };
 
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 bool is_library(std::string_view file) {
   return contains(file, "site-packages/") || contains(file, "dist-packages/") ||
          contains(file, "/lib/python3") || file.starts_with("<frozen ");
@@ -57,11 +56,11 @@ bool is_framework(std::string_view file) {
   return false;
 }
 
-bool is_module_call(std::string_view function, std::string_view file) {
+bool is_module_call(std::string_view file) {
   return contains(file, "/torch/nn/") || contains(file, "/keras/src/layers/") ||
          contains(file, "/keras/layers/") || contains(file, "/mxnet/gluon/") ||
          contains(file, "/flax/") || contains(file, "/torch/_dynamo/") ||
-         contains(file, "/torch/compiler") || (function == "forward" && !is_library(file));
+         contains(file, "/torch/compiler");
 }
 
 // What prepares samples, even where it is built from modules of the framework.
@@ -76,12 +75,7 @@ bool is_input_library(std::string_view file) {
 }
 
 bool is_logging(std::string_view file) {
-  for (const std::string_view part :
-       {"/logging/__init__.py", "/logging/handlers.py", "/tensorboard/", "/tensorboardX/", "/tqdm/",
-        "/wandb/", "/mlflow/", "/torch/serialization.py", "/loguru/"}) {
-    if (contains(file, part)) return true;
-  }
-  return false;
+  return model::in_logging_library(file) || contains(file, "/torch/serialization.py");
 }
 
 bool is_wait(std::string_view file) {
@@ -201,7 +195,7 @@ class Judge {
       const std::string_view file = run_.string(frame.file);
       if (is_input_library(file)) return Doing::kInput;
       if (is_logging(file)) return Doing::kOther;
-      module = module || is_module_call(run_.string(frame.function), file);
+      module = module || is_module_call(file);
       if (is_python(frame.kind) && is_library(file) && !is_framework(file)) {
         library = true;
       }

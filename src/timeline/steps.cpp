@@ -45,6 +45,8 @@ double samples_per_step(const Run& run, std::span<const Slice> slices,
   return batch * (waits.empty() ? 1 : std::max(1.0, median(waits)));
 }
 
+constexpr const char* kStepsMissing = "steps";
+
 struct Found {
   StepSource source = StepSource::kNone;
   ThreadId thread = 0;
@@ -75,13 +77,29 @@ Found find(const Run& run) {
   return found;
 }
 
+// A job that trains is well into its steps by then.
+constexpr double kLongEnough = 15.0;
+
+/// Says why no cost is told per step.
+void tell_no_steps(Run& run) {
+  if (to_s(run.end - run.begin) < kLongEnough) return;
+  run.missing.push_back({kStepsMissing,
+                         "no hook or marker told any, and no loop was seen to come round at least "
+                         "three readings apart",
+                         "mark them (flatout/marker.h), or read stacks more often: --rate 200"});
+}
+
 }  // namespace
 
 void find_steps(Run& run) {
   join_successors(run);
   Found found = find(run);
   run.steps = {};
-  if (found.layout.steps.empty()) return;
+  std::erase_if(run.missing, [](const Missing& m) { return m.signal == kStepsMissing; });
+  if (found.layout.steps.empty()) {
+    tell_no_steps(run);
+    return;
+  }
   StepSet& set = run.steps;
   set.source = found.source;
   set.thread = found.thread;

@@ -317,6 +317,17 @@ TEST(FindSteps, ARunWithoutStepsHasNone) {
   EXPECT_TRUE(run.steps.steps.empty());
 }
 
+TEST(FindSteps, ALongRunWithoutStepsSaysWhyItHasNone) {
+  for (const double ms : {20'000.0, 2'000.0}) {
+    RunBuilder b;
+    b.idle(ms);
+    model::Run run = b.build();
+    find_steps(run);
+    find_steps(run);  // as a live run is read: it is said once
+    EXPECT_EQ(run.missing.size(), ms > 10'000 ? 1U : 0U);
+  }
+}
+
 TEST(FindSteps, PartsAddUpForAnySlices) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <unordered_map>
 
+#include "base/contains.h"
 #include "base/text.h"
 
 namespace flatout::timeline {
@@ -14,10 +15,6 @@ namespace {
 
 constexpr size_t kClosely = 60'000;  // slices
 constexpr size_t kMostNames = 12;
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 // A host slice as the sweep needs it.
 struct Frame {

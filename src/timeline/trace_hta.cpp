@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "timeline/trace_streams.h"
 
@@ -13,10 +14,6 @@ namespace flatout::timeline {
 using namespace model;  // NOLINT: the nouns of the whole room
 
 namespace {
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 enum class HtaType : uint8_t { kCompute, kCommunication, kOther };
 

@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/contains.h"
+
 namespace flatout::timeline {
 
 using namespace model;  // NOLINT: the nouns of the whole room
 
 namespace {
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 bool is_sync_call(std::string_view name) {
   return contains(name, "Synchronize") || name == "cudaMemcpy" || name == "hipMemcpy" ||

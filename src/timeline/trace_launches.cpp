@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <map>
 
+#include "base/contains.h"
+
 namespace flatout::timeline {
 
 using namespace model;  // NOLINT: the nouns of the whole room
 
 namespace {
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
 
 enum class CallUse : uint8_t { kUnknown, kNothing, kLaunch, kBeginCapture, kEndCapture };
 

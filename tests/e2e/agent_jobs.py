@@ -243,6 +243,22 @@ def feeder():
     train(iter(batches.get, None), epochs=1)
 
 
+def layers(count="12", steps="12"):
+    """The loop calls each layer itself."""
+    model = nn.ModuleList(nn.Linear(8, 8) for _ in range(int(count)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(int(steps)):
+        x = torch.randn(4, 8)
+        for layer in model:
+            x = torch.relu(layer(x))
+        optimizer.zero_grad()
+        loss = x.square().mean()
+        loss.backward()
+        optimizer.step()
+        say(loss)
+    digest(model)
+
+
 def loop():
     """No DataLoader: the loop makes the batches itself."""
     train([(torch.randn(8, 8), torch.arange(8) % 4) for _ in range(12)], epochs=1)

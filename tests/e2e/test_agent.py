@@ -122,12 +122,14 @@ def test_the_parts_of_a_step_follow_each_other():
     assert [s.value2 for s in r.of("optimizer")] == list(range(1, 17))
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_iterable_data_sets(workers):
     n = counts(both("stream", workers))
     assert n["optimizer"] == 8 and n["fetch"] == 8 + 4 and n["epoch"] == 4
 
 
+@pytest.mark.shapes
 def test_data_sets_that_fetch_a_batch_in_one_call():
     n = counts(both("pairs", "2"))
     assert n["optimizer"] == 8 and n["fetch"] == 8 + 4 and n["sample"] == 4
@@ -152,16 +154,33 @@ def test_two_optimizers_are_told_apart():
     assert counts(r)["backward"] == 16
 
 
+@pytest.mark.shapes
 def test_a_model_that_is_never_called_itself_has_its_parts_hooked():
     assert counts(both("lightning"))["forward"] >= 4
 
 
+def test_many_layers_called_one_by_one_are_few_slices():
+    r = both("layers", "12", "12")
+    by_step, forwards = [], []
+    for s in sorted(r.slices, key=lambda s: s.begin):
+        if s.kind == "forward":
+            forwards.append(s)
+        elif s.kind == "zero_grad":
+            assert all(f.end <= s.begin for f in forwards)
+            by_step.append(len(forwards))
+            forwards = []
+    assert len(by_step) == 12
+    assert by_step[-6:] == [8 + 1] * 6  # once the layers are found
+
+
+@pytest.mark.shapes
 def test_training_in_a_thread_is_that_threads():
     r = both("threaded")
     assert {s.tid for s in r.of("optimizer")} == {s.tid for s in r.of("backward")}
     assert {s.tid for s in r.of("optimizer")} != {main_thread(r)}
 
 
+@pytest.mark.shapes
 def test_batches_from_a_queue_are_input():
     r = both("feeder")
     waits = [s for s in r.of("input_wait") if s.name == "Queue.get"]
@@ -169,20 +188,24 @@ def test_batches_from_a_queue_are_input():
     assert {s.tid for s in waits} == {main_thread(r)}
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("job", ["compiled", "compiled_step"])
 def test_torch_compile_traces_as_without_us(job):
     n = counts(both(job))  # prints the number of graphs and of graph breaks, too
     assert n["optimizer"] == n["backward"] == 8
 
 
+@pytest.mark.shapes
 def test_tracing_by_fx_and_torchscript_is_as_without_us():
     both("traced")
 
 
+@pytest.mark.shapes
 def test_what_a_program_may_look_at_is_as_without_us():
     both("looks")
 
 
+@pytest.mark.shapes
 def test_ranks_and_their_collectives():
     r = both("ranks")
     ranks = {facts["dist.rank"]: pid for pid, facts in r.facts.items() if "dist.rank" in facts}
@@ -198,6 +221,7 @@ def test_ranks_and_their_collectives():
         assert waits and all(s.end in ends and s.begin < s.end for s in waits)
 
 
+@pytest.mark.shapes
 def test_saving(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -232,6 +256,7 @@ def test_an_exception_names_the_users_line(workers):
         assert [f["exception.line"] for f in in_worker] == [line_of("raise ValueError")]
 
 
+@pytest.mark.shapes
 def test_an_exception_outside_of_training_prints_as_without_us():
     plain, (r, done) = without_agent("raises_alone"), with_agent("raises_alone")
     assert done.stderr == plain.stderr
@@ -252,6 +277,7 @@ def run_python(arguments, cwd=None, listening=True, python=sys.executable, **mor
 SHOW = "import sys; print(sys.path, sys.argv, sys.flags)"
 
 
+@pytest.mark.shapes
 def test_a_process_without_a_framework_does_not_even_connect():
     r, done = run_python(["-c", SHOW])
     assert r.peers == []
@@ -276,12 +302,14 @@ def test_chains_the_sitecustomize_that_was_there(tmp_path):
     assert done.stderr.splitlines()[-1] == plain.stderr.splitlines()[-1]
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("flag", ["-S", "-I", "-E"])
 def test_where_python_ignores_the_environment_nothing_breaks(flag):
     r, done = run_python([flag, "-c", "print(1)"])
     assert (done.returncode, done.stdout, done.stderr, r.peers) == (0, b"1\n", b"", [])
 
 
+@pytest.mark.shapes
 def test_without_a_recorder_the_job_runs_as_ever():
     _, done = run_python([JOBS, "plain", "2"], listening=False)
     assert done.stdout == without_agent("plain", "2").stdout
@@ -316,6 +344,7 @@ def test_a_fault_of_ours_turns_the_agent_off_and_is_said_once(tmp_path):
 
 @pytest.mark.parametrize("name", ["python3.8", "python3.9", "python3.10", "python3.12", "python3.13",
                                   "python3.14"])
+@pytest.mark.shapes
 def test_other_pythons_start_with_it(name):
     import shutil
 
@@ -370,6 +399,7 @@ def tensorflow():
     return python
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("arguments, expected", [
     (["fit"], {"optimizer": 12, "validation": 4}),
     (["fit_generator"], {"optimizer": 6}),

@@ -19,7 +19,7 @@ from cases import CASES, Case
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-MOST_NOISE = 0.1  # of the cores, taken by others: with more of it the case's ground truth does not hold
+MOST_NOISE = 0.1  # of the cores, taken by others: from there on a neighbour may truly be what costs most
 CHANGE_SLACK = 8  # steps: what the loader had ready when the speed changed
 
 
@@ -106,7 +106,7 @@ def test_the_verdict_names_the_cause(case: Case, flatout: str, job_python: str, 
             print(f"{case.name}: {runs[-1]}; others took {outcome.noise:.0%} of the cores; {outcome.folder}")
         if good == 2 or bad == 2 or (good and not bad) or "FLATOUT_NO_RETRY" in os.environ:
             break
-    if runs[-1] and outcome.noise > MOST_NOISE:
+    if runs[-1] and outcome.noise > MOST_NOISE and outcome.ids[:1] == ["cpu.noisy_neighbour"]:
         pytest.skip(f"{case.name} lacks a quiet machine: others took {outcome.noise:.0%} of the cores")
     assert not runs[-1], f"{bad} of {len(runs)} runs were wrong, the last: {'; '.join(runs[-1])}"
     text = screen(flatout, outcome.folder)

@@ -7,13 +7,11 @@ several marked lines any of them is right. Nothing in a job says which finding i
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, FrozenSet, List, Optional, Tuple
 
 HERE = Path(__file__).resolve().parent
-GAINS = HERE / "gains.json"  # written by verify.py: name -> measured factor in steps per second
 
 Words = Tuple[str, ...]
 
@@ -49,13 +47,6 @@ class Case:
     @property
     def path(self) -> Path:
         return HERE / self.script
-
-    @property
-    def measured_gain(self) -> Optional[float]:
-        """Steps per second without the cause over those with it, from verify.py; None: not measured."""
-        if not GAINS.exists():
-            return None
-        return json.loads(GAINS.read_text()).get(self.name, {}).get("gain")
 
     @property
     def healthy(self) -> bool:

@@ -1,4 +1,4 @@
-"""Measures every job with its cause and with --fixed, without Flatout, and writes gains.json.
+"""Measures every job with its cause and with --fixed, without Flatout.
 
     python tests/jobs/verify.py [--rounds 3] [--seconds 3] [NAME…]
 
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import launch
-from cases import CASES, GAINS, Case
+from cases import CASES, Case
 
 
 def measure(case: Case, fixed: bool, extra: list[str]) -> tuple[float, float]:
@@ -35,7 +35,6 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     opts = parser.parse_args()
     extra = ["--seconds", opts.seconds] if opts.seconds else []
-    known = json.loads(GAINS.read_text()) if GAINS.exists() else {}
     for case in CASES:
         if opts.names and case.name not in opts.names:
             continue
@@ -46,11 +45,9 @@ def main() -> None:
         pairs = [(measure(case, False, extra), measure(case, True, extra)) for _ in range(opts.rounds)]
         slow, fast = (statistics.median(run[0] for run in runs) for runs in zip(*pairs))
         faults = statistics.median(run[0][1] for run in pairs)
-        known[case.name] = {"gain": round(slow / fast, 3), "cause_ms": round(1e3 * slow, 3), "fixed_ms": round(1e3 * fast, 3)}
         weak = "  too weak" if slow / fast < 1.3 else ""
         print(f"{case.name:26} {1e3 * slow:9.2f} ms {1e3 * fast:9.2f} ms  gain {slow / fast:5.2f}  "
               f"{faults:7.0f} faults a step{weak}", flush=True)
-        GAINS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,177 @@
+// Findings about memory, left-over processes, limits and the border to the device, each with a near
+// miss.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "diagnose/diagnose.h"
+#include "diagnose/testing/run_builder.h"
+
+namespace flatout::diagnose {
+namespace {
+
+using model::Diagnosis;
+using model::Finding;
+
+constexpr double kGiB = 1 << 30;
+const Doing kCompute{ThreadState::kOnCpuNative, {kMain}};
+const Line kFill{"fill", "/home/u/train.py", 77};
+
+bool has(const Diagnosis& d, std::string_view id) {
+  return std::any_of(d.findings.begin(), d.findings.end(),
+                     [&](const Finding& f) { return f.id == id; });
+}
+
+/// 60 steps of 10 ms of computing and `ms` of something else.
+RunBuilder steps_with(double ms, const Doing& what, Part part = Part::kOther) {
+  RunBuilder b;
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 10, kCompute}, {part, ms, what}}, i < 3);
+  }
+  return b;
+}
+
+TEST(Resources, WaitingForReclaimIsPressureIfALimitOrSwapIsBehindIt) {
+  for (const bool limited : {true, false}) {
+    RunBuilder b = steps_with(10, {ThreadState::kReclaim, {kMain, kFill}});
+    const model::EntityId group = b.entity(EntityKind::kCgroup, 0, "/");
+    if (limited) b.counter(SignalId::kCgroupMemMaxEvents, group, 400);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "mem.pressure"), limited);
+    if (!limited) continue;
+    const Finding& f = d.findings.front();
+    EXPECT_EQ(d.verdict, "mem.pressure");
+    EXPECT_NEAR(*f.cost_ms_per_step, 10, 0.5);
+    EXPECT_NEAR(*f.gain, 2, 0.1);
+    EXPECT_EQ(f.where->line, 77);
+  }
+}
+
+TEST(Resources, ALineThatDoesLittleButFaultIsPageFaultsIfFaultsSuffice) {
+  for (const double faults_a_step : {4000.0, 100.0}) {
+    RunBuilder b = steps_with(10, {ThreadState::kKernel, {kMain, kFill}});
+    b.counter(SignalId::kProcMinorFaults, b.process_entity(100), 60 * faults_a_step);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "mem.page_faults"), faults_a_step > 1000);
+    if (faults_a_step > 1000) {
+      EXPECT_EQ(d.findings.front().where->line, 77);
+    }
+  }
+}
+
+TEST(Resources, MappingThatWaitsIsCompactionOnlyWhereTheKernelCompacts) {
+  for (const double stalls : {600.0, 0.0}) {
+    RunBuilder b = steps_with(10, {ThreadState::kReclaim, {kMain, kFill}});
+    b.counter(SignalId::kVmCompactStall, b.host(), stalls)
+        .counter(SignalId::kVmDirectScan, b.host(), 10)
+        .gauge(SignalId::kBuddyFree2M, b.host(), 3);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "mem.compaction"), stalls > 0);
+    if (stalls == 0) continue;
+    EXPECT_EQ(d.verdict, "mem.compaction");
+    EXPECT_EQ(d.findings.front().where->line, 77);
+    EXPECT_FALSE(has(d, "mem.pressure"));
+  }
+}
+
+TEST(Resources, DescriptorsThatRunOutAreToldBeforeTheyDo) {
+  for (const double end : {900.0, 210.0}) {
+    RunBuilder b = steps_with(10, kCompute);
+    b.ramp(SignalId::kProcFds, b.process_entity(100), 200, end)
+        .gauge(SignalId::kProcFdLimit, b.process_entity(100), 1024);
+    EXPECT_EQ(has(diagnose(b.build()), "mem.fds"), end > 500);
+  }
+}
+
+struct Holds {
+  double memory = 0, shm = 0, gpu = 0;  // bytes, a left-over
+  bool orphan = true;
+  double free_memory = 8 * kGiB, free_shm = 1 * kGiB, gpu_used = 4 * kGiB;
+  bool found = false;
+};
+
+TEST(Resources, LeftOversAreToldWhereTheJobLacksWhatTheyHold) {
+  const Holds cases[] = {
+      {.memory = 6 * kGiB, .free_memory = 1 * kGiB, .found = true},
+      {.memory = 6 * kGiB},                                            // there is enough left
+      {.memory = 6 * kGiB, .orphan = false, .free_memory = 1 * kGiB},  // somebody's live job
+      {.memory = 0.1 * kGiB, .free_memory = 1 * kGiB},                 // others hold it
+      {.shm = 1 * kGiB, .free_shm = 0.1 * kGiB, .found = true},
+      {.shm = 1 * kGiB},
+      {.gpu = 10 * kGiB, .gpu_used = 15 * kGiB, .found = true},
+      {.gpu = 10 * kGiB, .gpu_used = 12 * kGiB},
+  };
+  for (const Holds& c : cases) {
+    RunBuilder b = steps_with(1, kCompute);
+    b.gauge(SignalId::kMemTotal, b.host(), 16 * kGiB)
+        .gauge(SignalId::kMemAvailable, b.host(), c.free_memory);
+    const model::EntityId old = b.entity(EntityKind::kOther, 4121, "python");
+    b.gauge(SignalId::kOtherOrphan, old, c.orphan ? 1 : 0)
+        .gauge(SignalId::kOtherRss, old, c.memory)
+        .gauge(SignalId::kOtherShm, old, c.shm)
+        .gauge(SignalId::kOtherAge, old, 7200);
+    const model::EntityId shm = b.entity(EntityKind::kMount, 0, "/dev/shm");
+    b.gauge(SignalId::kMountTotal, shm, 2 * kGiB).gauge(SignalId::kMountFree, shm, c.free_shm);
+    const model::EntityId gpu = b.entity(EntityKind::kGpu, 0, "GPU 0");
+    b.gauge(SignalId::kGpuMemTotal, gpu, 16 * kGiB).gauge(SignalId::kGpuMemUsed, gpu, c.gpu_used);
+    if (c.gpu > 0)
+      b.gauge(SignalId::kGpuProcessMem, b.entity(EntityKind::kGpuProcess, 4121, ""), c.gpu);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "cpu.zombies"), c.found) << c.memory << ' ' << c.shm << ' ' << c.gpu;
+    if (!c.found) continue;
+    const Finding& f = d.findings.front();
+    EXPECT_EQ(*f.cost_bytes, std::max({c.memory + c.shm, c.gpu}));
+    EXPECT_TRUE(f.evidence.front().text.starts_with("python (pid 4121, 2.00 h old) hold "))
+        << f.evidence.front().text;
+  }
+}
+
+TEST(Resources, UnreapedProcessesAreToldOnlyWherePidsRunOut) {
+  for (const double pids : {31000.0, 9000.0}) {
+    RunBuilder b = steps_with(1, kCompute);
+    b.gauge(SignalId::kHostPids, b.host(), pids)
+        .gauge(SignalId::kHostPidMax, b.host(), 32768)
+        .gauge(SignalId::kHostZombies, b.host(), 0.7 * pids);
+    EXPECT_EQ(has(diagnose(b.build()), "cpu.zombies"), pids > 30000);
+  }
+}
+
+TEST(Resources, CopiesThatBlockTheStepAreToldAndThoseInTheBackgroundAreNot) {
+  constexpr int64_t kPageable = 1, kBlocks = 2;
+  for (const int64_t how : {kPageable | kBlocks, int64_t{0}}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute}}, i < 3);
+      b.slice(b.trainer(), SliceKind::kH2d, b.now() - nanos(5e6), b.now(), 1 << 20, how);
+    }
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "input.h2d_sync"), how != 0);
+    if (how != 0) {
+      EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 5, 0.2);
+    }
+  }
+}
+
+TEST(Resources, FeedingThroughPythonIsToldByItsTime) {
+  for (const double ms : {4.0, 0.1}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute}}, i < 3);
+      b.slice(b.trainer(), SliceKind::kFeed, b.now() - nanos(ms * 1e6), b.now());
+    }
+    EXPECT_EQ(has(diagnose(b.build()), "input.feed_dict"), ms > 1);
+  }
+}
+
+TEST(Resources, AMaskIsToBlameOnlyWhereOtherCoresAreFree) {
+  for (const double idle : {3.0, 0.0}) {
+    RunBuilder b = steps_with(10, {ThreadState::kRunQueue, {kMain}});
+    b.machine(4, idle, 3 - idle).process_cpu(100, 1.0);
+    b.gauge(SignalId::kThreadAllowedCores, b.thread_entity(100), 1)
+        .counter(SignalId::kThreadRunDelay, b.thread_entity(100), 0.45 * b.wall_ns());
+    EXPECT_EQ(has(diagnose(b.build()), "cpu.affinity"), idle > 0);
+  }
+}
+
+}  // namespace
+}  // namespace flatout::diagnose

@@ -1,0 +1,35 @@
+#include "model/source_files.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/contains.h"
+
+namespace flatout::model {
+namespace {
+
+constexpr std::array<std::string_view, 7> kLoggers = {
+    "tensorboard", "tensorboardX", "wandb", "mlflow", "tqdm", "loguru", "rich"};
+constexpr std::string_view kPackages = "-packages/";
+
+}  // namespace
+
+bool is_installed(std::string_view file) {
+  return contains(file, "/site-packages/") || contains(file, "/dist-packages/");
+}
+
+bool in_package(std::string_view file, std::string_view package) {
+  const size_t at = file.rfind(kPackages);
+  if (at == std::string_view::npos) return false;
+  file.remove_prefix(at + kPackages.size());
+  return file.starts_with(package) && file.substr(package.size()).starts_with('/');
+}
+
+bool in_logging_library(std::string_view file) {
+  return contains(file, "/logging/__init__.py") || contains(file, "/logging/handlers.py") ||
+         contains(file, "/torch/utils/tensorboard/") ||
+         std::any_of(kLoggers.begin(), kLoggers.end(),
+                     [&](std::string_view name) { return in_package(file, name); });
+}
+
+}  // namespace flatout::model

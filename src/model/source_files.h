@@ -1,0 +1,15 @@
+// Whose a Python source file is, by where it lies.
+#pragma once
+
+#include <string_view>
+
+namespace flatout::model {
+
+/// Lies in an installation's site-packages or dist-packages.
+bool is_installed(std::string_view file);
+/// Part of an installed package with this name: ".../site-packages/tqdm/std.py" of "tqdm".
+bool in_package(std::string_view file, std::string_view package);
+/// Part of a library that prints, logs or reports the progress of training.
+bool in_logging_library(std::string_view file);
+
+}  // namespace flatout::model
