@@ -79,10 +79,11 @@ Found find(const Run& run) {
 
 // A job that trains is well into its steps by then.
 constexpr double kLongEnough = 15.0;
+constexpr size_t kManyReadings = 100;
 
 /// Says why no cost is told per step.
 void tell_no_steps(Run& run) {
-  if (to_s(run.end - run.begin) < kLongEnough) return;
+  if (run.readings.size() < kManyReadings || to_s(run.end - run.begin) < kLongEnough) return;
   run.missing.push_back({kStepsMissing,
                          "no hook or marker told any, and no loop was seen to come round at least "
                          "three readings apart",

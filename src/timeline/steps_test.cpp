@@ -320,7 +320,7 @@ TEST(FindSteps, ARunWithoutStepsHasNone) {
 TEST(FindSteps, ALongRunWithoutStepsSaysWhyItHasNone) {
   for (const double ms : {20'000.0, 2'000.0}) {
     RunBuilder b;
-    b.idle(ms);
+    b.during(ms, 0, ThreadState::kOnCpuNative);  // without a pattern
     model::Run run = b.build();
     find_steps(run);
     find_steps(run);  // as a live run is read: it is said once
