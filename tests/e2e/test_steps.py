@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -64,3 +65,37 @@ def test_repetition_tells_steps_where_no_hook_fits(flatout: str, job_python: str
     truth, found = record("numpy_loop", flatout, job_python, tmp_path)
     assert found["steps"]["count"] >= truth["steps"] // 2
     assert abs(found["steps"]["median_ms"] - truth["step_ms"]) < 0.25 * truth["step_ms"]
+
+
+UNMARKED = """
+#include <chrono>
+#include <cstdio>
+#include <poll.h>
+static volatile double sum = 0;
+__attribute__((noinline)) static void busy(double ms) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(ms);
+  while (std::chrono::steady_clock::now() < until) for (int i = 0; i < 1000; ++i) sum = sum + i;
+}
+__attribute__((noinline)) static void forward() { busy(60); }
+__attribute__((noinline)) static void backward() { busy(60); }
+__attribute__((noinline)) static void fetch() { poll(nullptr, 0, 60); }
+int main() {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 40; ++i) { fetch(); forward(); backward(); }
+  std::printf("%f", std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count() / 40);
+}
+"""
+
+
+def test_repetition_tells_steps_of_cpp_without_markers(flatout: str, tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("lacks g++")
+    (tmp_path / "job.cpp").write_text(UNMARKED)
+    subprocess.run(["g++", "-O1", "-g", "-o", "job", "job.cpp"], cwd=tmp_path, check=True)
+    done = subprocess.run([flatout, "run", "--quiet", "--out", "run", "--", "./job"], cwd=tmp_path, check=True, timeout=60,
+                          capture_output=True, text=True)
+    step_ms = float(done.stdout)
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert 20 <= found["steps"]["count"] <= 40
+    assert abs(found["steps"]["median_ms"] - step_ms) < 0.25 * step_ms
+    assert "stall.idle_wait" in [f["id"] for f in found["findings"]]
