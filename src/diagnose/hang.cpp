@@ -100,7 +100,7 @@ Waits waits_in(const RunView& view, const Silence& silence) {
     if (r.at < silence.begin || r.at >= silence.end) continue;
     const uint16_t traits = view.stacks().traits(r.stack);
     const Act act = act_of(r, traits);
-    out.latest[r.thread] = {act, r.stack};
+    see(view, r, out.latest[r.thread]);
     const double seconds = r.weight_us * 1e-6;
     if (r.thread != view.trainer()) {
       if (works(act)) out.others.working += seconds;

@@ -42,7 +42,7 @@ std::string group_text(const RunView& view, const Group& group) {
     ++shown;
     const model::Where where = view.stacks().where(run.stacks[at].frame);
     out += fmt::format("\n  {}", where.function.empty() ? "?" : where.function);
-    if (!where.file.empty()) out += fmt::format(" ({}:{})", where.file, where.line);
+    if (where.line > 0) out += fmt::format(" ({}:{})", where.file, where.line);
   }
   if (frames > shown) out += fmt::format("\n  and {} frames more", frames - shown);
   if (frames == 0) out += "\n  its stack could not be read";
@@ -50,6 +50,12 @@ std::string group_text(const RunView& view, const Group& group) {
 }
 
 }  // namespace
+
+void see(const RunView& view, model::StackReading reading, LastSeen& thread) {
+  if (reading.stack == 0 && thread.stack != 0) return;
+  reading.flags &= static_cast<uint8_t>(~model::kIdleWorker);
+  thread = {act_of(reading, view.stacks().traits(reading.stack)), reading.stack};
+}
 
 void add_last_stacks(const RunView& view, const std::map<model::ThreadId, LastSeen>& threads,
                      model::Finding& f) {
@@ -82,7 +88,7 @@ void add_last_stacks(const RunView& view, const model::Process& process, model::
   std::map<model::ThreadId, LastSeen> last;
   for (const model::StackReading& r : run.readings) {
     if (r.thread >= run.threads.size() || run.threads[r.thread].process != id) continue;
-    last[r.thread] = {act_of(r, view.stacks().traits(r.stack)), r.stack};
+    see(view, r, last[r.thread]);
   }
   add_last_stacks(view, last, f);
 }
