@@ -31,8 +31,8 @@ constexpr uint64_t kFewFiles = 4096;  // PyTorch's workers take two descriptors 
 constexpr uint64_t kSpareProcesses = 512;  // what a job with workers and thread pools starts
 constexpr uint64_t kLeastLocked = 64 * kMiB;
 constexpr uint64_t kLittleDisk = 512 * kMiB, kLowDisk = 5 * kGiB;  // checkpoints of a job
-constexpr uint64_t kShortJob = 24 * 3600;  // seconds on each core
-constexpr size_t kBiggest = 3;             // processes that are named
+constexpr double kShortJob = 86400;                                // seconds on each core
+constexpr size_t kBiggest = 3;                                     // processes that are named
 constexpr uint64_t kLeastReadAhead = 64 << 10;
 constexpr uint64_t kManyFiles = 10'000, kSmallFile = kMiB;
 constexpr double kIdleHugePages = 0.1;  // of memory, reserved and unused
@@ -102,11 +102,11 @@ void check_memory(const Machine& m, Found& found) {
   }
   if (m.memory_bytes && m.available_bytes &&
       share(*m.available_bytes, *m.memory_bytes) < kLittleMemory) {
-    found.fails("mem.pressure",
-                fmt::format("Only {} of {} of memory are available.{}",
-                            size_text(*m.available_bytes), size_text(*m.memory_bytes),
-                            biggest_text(m)),
-                "End what is not wanted any more, or take another machine.");
+    found.fails(
+        "mem.pressure",
+        fmt::format("Only {} of {} of memory are available.{}", size_text(*m.available_bytes),
+                    size_text(*m.memory_bytes), biggest_text(m)),
+        "End what is not wanted any more, or take another machine.");
   }
   if (m.swap_bytes && m.free_swap_bytes &&
       *m.swap_bytes - std::min(*m.swap_bytes, *m.free_swap_bytes) >= kMuchSwapped) {
@@ -202,25 +202,26 @@ void check_limits(const Machine& m, Found& found) {
                 "End what is left over, or raise the limit (docker run --pids-limit).");
   }
   if (m.processes.soft && !m.root && m.own_threads + kSpareProcesses > *m.processes.soft) {
-    found.fails("limit.processes",
-                fmt::format("A user may have {} processes and threads (ulimit -u), and you have {}.",
-                            *m.processes.soft, m.own_threads),
-                "ulimit -u, or limits.conf (nproc).");
+    found.fails(
+        "limit.processes",
+        fmt::format("A user may have {} processes and threads (ulimit -u), and you have {}.",
+                    *m.processes.soft, m.own_threads),
+        "ulimit -u, or limits.conf (nproc).");
   }
-  const auto cores = static_cast<uint64_t>(std::max(1, m.allowed_cores));
-  if (m.cpu_seconds.soft && *m.cpu_seconds.soft / cores < kShortJob) {
+  const int32_t cores = std::max(1, m.allowed_cores);
+  const auto cpu_seconds = static_cast<double>(m.cpu_seconds.soft.value_or(0));
+  if (m.cpu_seconds.soft && cpu_seconds / cores < kShortJob) {
     found.fails("limit.cpu_time",
                 fmt::format("A process is ended after {} of CPU time (ulimit -t); one that keeps "
                             "{} cores busy has used that after {}.",
-                            age_text(static_cast<double>(*m.cpu_seconds.soft)), cores,
-                            age_text(static_cast<double>(*m.cpu_seconds.soft / cores))),
+                            age_text(cpu_seconds), cores, age_text(cpu_seconds / cores)),
                 "ulimit -t unlimited; a login node's limit: start the job by the scheduler.");
   }
   if (m.file_size.soft && *m.file_size.soft < kLowDisk) {
-    const std::string text =
-        fmt::format("A process is ended where it writes beyond {} of a file (ulimit -f), as a "
-                    "checkpoint may be.",
-                    size_text(*m.file_size.soft));
+    const std::string text = fmt::format(
+        "A process is ended where it writes beyond {} of a file (ulimit -f), as a "
+        "checkpoint may be.",
+        size_text(*m.file_size.soft));
     if (*m.file_size.soft < kLittleDisk) {
       found.fails("limit.file_size", text, "ulimit -f unlimited");
     } else {
@@ -283,12 +284,11 @@ void check_storage(const Machine& m, Found& found) {
 }
 
 void check_place(const DataPlace& data, Found& found) {
-  const std::string of = fmt::format("({}{}{})", data.fs_type,
-                                     data.source.empty() ? "" : " from ", data.source);
+  const std::string of =
+      fmt::format("({}{}{})", data.fs_type, data.source.empty() ? "" : " from ", data.source);
   switch (data.place) {
     case probe::FsPlace::kNetwork:
-      found.warns("data.network",
-                  fmt::format("{} is on a network file system {}.", data.path, of),
+      found.warns("data.network", fmt::format("{} is on a network file system {}.", data.path, of),
                   "Copy it to a local disk before training, or read it as shards.");
       break;
     case probe::FsPlace::kHost:
@@ -345,6 +345,12 @@ void add_facts(const Machine& m, CheckUp& out) {
   const auto size = [](const std::optional<uint64_t>& value) {
     return value ? size_text(*value) : std::string();
   };
+  const auto library = [](const Framework& f, std::string_view package, std::string_view name) {
+    for (const Library& l : f.libraries) {
+      if (l.package.starts_with(package)) return std::string(name) + l.installed;
+    }
+    return std::string();
+  };
   fact("cores", fmt::format("{} of {}", m.allowed_cores, m.cores));
   if (m.cpu_quota) fact("cpu_quota_cores", format_number(*m.cpu_quota));
   fact("governor", m.governor);
@@ -375,8 +381,8 @@ void add_facts(const Machine& m, CheckUp& out) {
   }
   for (const Framework& f : m.frameworks) {
     fact(f.package.c_str(),
-         fmt::format("{}{}", f.version, f.cuda.empty() ? "" : ", CUDA " + f.cuda));
-    for (const Library& library : f.libraries) fact(library.package.c_str(), library.installed);
+         fmt::format("{}{}{}{}", f.version, f.cuda.empty() ? "" : ", CUDA " + f.cuda,
+                     library(f, "nvidia-cudnn", ", cuDNN "), library(f, "nvidia-nccl", ", NCCL ")));
   }
   for (const Disk& disk : m.disks) {
     fact(("disk_" + disk.name).c_str(),

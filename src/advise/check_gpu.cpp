@@ -157,10 +157,9 @@ void check_memory_of(const Machine& m, const Gpu& gpu, Found& found) {
   if (!r.mem_total_bytes || !r.mem_used_bytes) return;
   const double used = share(*r.mem_used_bytes, *r.mem_total_bytes);
   const std::string holders = holders_text(m, gpu);
-  const std::string text =
-      fmt::format("{} of GPU {}'s {} are taken{}; {}.", size_text(*r.mem_used_bytes), r.index,
-                  size_text(*r.mem_total_bytes), holders.empty() ? "" : " by " + holders,
-                  free_text(m, gpu));
+  const std::string text = fmt::format(
+      "{} of GPU {}'s {} are taken{}; {}.", size_text(*r.mem_used_bytes), r.index,
+      size_text(*r.mem_total_bytes), holders.empty() ? "" : " by " + holders, free_text(m, gpu));
   if (used >= kGpuTaken) {
     found.fails("gpu.memory_taken", text, "Wait, stop it, or take another GPU.");
   } else if (used >= kGpuInUse) {

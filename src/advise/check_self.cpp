@@ -64,6 +64,8 @@ class Report {
         fmt::format("CPython 3.{} to 3.{}, named by $VIRTUAL_ENV, $CONDA_PREFIX or $PATH.",
                     probe::kOldestPython, probe::kNewestPython));
     if (m_.python_minor > 0) fact("python", fmt::format("3.{}", m_.python_minor));
+    fact("readable_pythons",
+         fmt::format("3.{} to 3.{}", probe::kOldestPython, probe::kNewestPython));
     can("native_functions", access_.sampling_error.empty(), "self.perf",
         fmt::format("Native functions that run cannot be sampled, for flatout top (b) and run: "
                     "{}.",
@@ -78,7 +80,7 @@ class Report {
 
   void tell_gpus() {
     can("gpus", !m_.gpus.empty(), "self.gpu",
-        fmt::format("No GPU can be measured (NVML): {}.",
+        fmt::format("No GPU can be measured: {}.",
                     m_.gpu_error.empty() ? "none is there" : m_.gpu_error),
         "Needs an NVIDIA GPU with its driver; in a container start it with --gpus all.");
     fact("driver", m_.driver_version);
@@ -96,8 +98,8 @@ class Report {
         "Control groups cannot be seen: neither can limits of CPU, memory and processes.",
         "Mount /sys/fs/cgroup.");
     if (!some) return;
-    fact("cgroup", fmt::format("{}: {}", access_.cgroup_version,
-                               fmt::join(access_.controllers, " ")));
+    fact("cgroup",
+         fmt::format("{}: {}", access_.cgroup_version, fmt::join(access_.controllers, " ")));
     can("controllers", access_.missing_controllers.empty(), "self.controllers",
         fmt::format("This control group is not counted by: {}.",
                     fmt::join(access_.missing_controllers, ", ")),

@@ -288,8 +288,7 @@ class Reader {
     task.pid = stat.pid;
     task.parent = stat.ppid;
     task.name = stat.comm;
-    task.rss_bytes =
-        static_cast<uint64_t>(std::max<int64_t>(stat.rss_pages, 0)) * page_bytes();
+    task.rss_bytes = static_cast<uint64_t>(std::max<int64_t>(stat.rss_pages, 0)) * page_bytes();
     task.age_s = uptime - static_cast<double>(stat.start_ticks) * probe::tick_ns() * 1e-9;
     probe::LeftoverQuestion question;
     question.stat = stat;

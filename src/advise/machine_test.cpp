@@ -111,8 +111,8 @@ TEST_F(CheckTree, ReadsWhichCoresAreNearTheMemory) {
 TEST_F(CheckTree, FindsSharedMemoryOfTheDead) {
   const std::string megabytes(3 << 20, 'x');
   tree.task({.pid = 50, .ppid = 1});
-  tree.write("dev/shm/torch_50_1_0", megabytes);     // it lives
-  tree.write("dev/shm/torch_51_1_0", megabytes);     // it does not
+  tree.write("dev/shm/torch_50_1_0", megabytes);      // it lives
+  tree.write("dev/shm/torch_51_1_0", megabytes);      // it does not
   tree.write("dev/shm/somebody_52_else", megabytes);  // not PyTorch's
   const Machine m = read();
   EXPECT_EQ(m.shm_dead_files, 1u);

@@ -89,7 +89,7 @@ Python python_at(const fs::Root& root, const std::string& prefix, const std::str
 
 // Beneath which the python3 in this folder of $PATH has its packages.
 std::string prefix_of(const fs::Root& root, const std::string& bin, const char* pyenv_version) {
-  const std::string beside = parent(bin);
+  std::string beside = parent(bin);
   if (root.exists(beside + "/pyvenv.cfg")) return beside;
   if (bin.ends_with("/shims")) {  // pyenv: a script that looks up which one is chosen
     std::string version = pyenv_version == nullptr ? "" : pyenv_version;
@@ -194,8 +194,7 @@ class Packages {
   // tensorflow/python/platform/build_info.py: "OrderedDict([..., ('cuda_compute_capabilities',
   // ['sm_60', ..., 'compute_90']), ('cuda_version', '12.5.1'), ... ('is_cuda_build', True), ...])".
   std::optional<Framework> tensorflow() const {
-    const auto text =
-        root_.read(folder_ + "/tensorflow/python/platform/build_info.py", 64 << 10);
+    const auto text = root_.read(folder_ + "/tensorflow/python/platform/build_info.py", 64 << 10);
     if (!text.ok()) return std::nullopt;
     Framework out{"TensorFlow", "", "tensorflow", ""};
     for (const char* package : {"tensorflow", "tensorflow_cpu"}) {

@@ -163,7 +163,8 @@ TEST(Frameworks, PyTorchsLibraryTellsTheGpusItHasCodeFor) {
   tree.write(kPackages + "/torch/version.py", "__version__ = '2.4.0'\ncuda = '12.1'\n");
   using namespace std::string_literals;
   tree.write(kPackages + "/torch/lib/libtorch_python.so",
-             "\x7f""ELF junk\0sm_\0sm_80\0uses sm_70 and more\0"
+             "\x7f"
+             "ELF junk\0sm_\0sm_80\0uses sm_70 and more\0"
              "sm_50 sm_80 sm_90a compute_90\0sm_70 sm_x\0"s);
   EXPECT_EQ(read_at(tree, true)[0].targets, (Folders{"sm_50", "sm_80", "sm_90a", "compute_90"}));
   EXPECT_TRUE(read_at(tree, false)[0].targets.empty());
@@ -174,8 +175,7 @@ TEST(Frameworks, CuptiIsTheWheelsOrTheToolkits) {
   const std::vector<Python> pythons = {{11, {kPackages}}};
   EXPECT_EQ(find_cupti(tree.root(), pythons), "");
   tree.write("usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12", "");
-  EXPECT_EQ(find_cupti(tree.root(), pythons),
-            "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12");
+  EXPECT_EQ(find_cupti(tree.root(), pythons), "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12");
   tree.write(kPackages + "/nvidia/cu13/lib/libcupti.so.13", "");
   EXPECT_EQ(find_cupti(tree.root(), pythons), "/" + kPackages + "/nvidia/cu13/lib/libcupti.so.13");
 }

@@ -26,7 +26,7 @@ class CacheTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(dir); }
   std::string write(const std::string& name, uint64_t bytes) const {
-    const std::string path = dir + "/" + name;
+    std::string path = dir + "/" + name;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     const int fd = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
     const std::string data(bytes, 'x');

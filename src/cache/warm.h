@@ -14,7 +14,8 @@
 namespace flatout::cache {
 
 /// How much can be read before the kernel has to evict something: free memory less a reserve, and
-/// what the memory limits of all control groups that this process is in leave. nullopt where neither can be read.
+/// what the memory limits of all control groups that this process is in leave. nullopt where
+/// neither can be read.
 std::optional<uint64_t> room(const fs::Root& root);
 
 struct WarmOptions {

@@ -137,6 +137,7 @@ struct Folder {
 // The files themselves where they are few, in their order.
 std::vector<Folder> by_file(const std::vector<cache::CachedFile>& files) {
   std::vector<Folder> out;
+  out.reserve(files.size());
   for (const cache::CachedFile& f : files) out.push_back({f.path, 1, f.bytes, f.cached_bytes});
   return out;
 }
@@ -178,11 +179,11 @@ std::string status_text(const cache::DataSet& set, const std::optional<uint64_t>
   for (size_t i = 0; i < rows.size() && i < kRows; ++i) {
     const Folder& f = rows[i];
     const std::string count = few ? "" : fmt::format("{:>7} files  ", f.files);
-    out += fmt::format("  {:>6}  {:>10}  {}{}\n", format_percent(share(f.cached, f.bytes)),
-                       size_text(f.bytes), count,
-                       report::fit_end(report::clean(f.path, options),
-                                       std::max<size_t>(options.width, 60) - 22 - count.size(),
-                                       options.unicode));
+    out += fmt::format(
+        "  {:>6}  {:>10}  {}{}\n", format_percent(share(f.cached, f.bytes)), size_text(f.bytes),
+        count,
+        report::fit_end(report::clean(f.path, options),
+                        std::max<size_t>(options.width, 60) - 22 - count.size(), options.unicode));
   }
   if (rows.size() > kRows) out += fmt::format("  and {} more folders\n", rows.size() - kRows);
   return out;

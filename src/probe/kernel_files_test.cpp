@@ -126,17 +126,13 @@ TEST(MountTable, FindsTheMountOfAPath) {
 }
 
 TEST(MountTable, SaysWhereAFileSystemHasItsData) {
-  for (const auto& [type, place] : {std::pair{"ext4", FsPlace::kDisk},
-                                    std::pair{"ntfs3", FsPlace::kDisk},
-                                    std::pair{"tmpfs", FsPlace::kMemory},
-                                    std::pair{"overlay", FsPlace::kLayers},
-                                    std::pair{"virtiofs", FsPlace::kHost},
-                                    std::pair{"9p", FsPlace::kHost},
-                                    std::pair{"nfs4", FsPlace::kNetwork},
-                                    std::pair{"fuse.sshfs", FsPlace::kNetwork},
-                                    std::pair{"fuseblk", FsPlace::kProgram},
-                                    std::pair{"fuse.mergerfs", FsPlace::kProgram},
-                                    std::pair{"newfs", FsPlace::kUnknown}}) {
+  for (const auto& [type, place] :
+       {std::pair{"ext4", FsPlace::kDisk}, std::pair{"ntfs3", FsPlace::kDisk},
+        std::pair{"tmpfs", FsPlace::kMemory}, std::pair{"overlay", FsPlace::kLayers},
+        std::pair{"virtiofs", FsPlace::kHost}, std::pair{"9p", FsPlace::kHost},
+        std::pair{"nfs4", FsPlace::kNetwork}, std::pair{"fuse.sshfs", FsPlace::kNetwork},
+        std::pair{"fuseblk", FsPlace::kProgram}, std::pair{"fuse.mergerfs", FsPlace::kProgram},
+        std::pair{"newfs", FsPlace::kUnknown}}) {
     EXPECT_EQ(place_of_fs(type), place) << type;
     const bool local =
         place == FsPlace::kDisk || place == FsPlace::kMemory || place == FsPlace::kLayers;

@@ -131,7 +131,7 @@ std::string disk_of(const fs::Root& root, const Mount& mount) {
   if (!link.ok()) return "";
   // A partition's link ends in ".../vda/vda1", a whole disk's in ".../vda".
   const std::vector<std::string_view> parts = split(*link, '/');
-  const std::string last(parts.back());
+  std::string last(parts.back());
   if (parts.size() < 2) return last;
   const std::string whole(parts[parts.size() - 2]);
   return root.exists("sys/block/" + whole) ? whole : last;

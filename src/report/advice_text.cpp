@@ -63,7 +63,8 @@ std::string verdict_text(const CheckUp& check_up) {
   const size_t all = check_up.problems.size();
   if (check_up.about_flatout) {
     return all == 0 ? "All that Flatout measures can be measured here."
-                    : fmt::format("{} of what Flatout measures cannot be measured here.", all);
+                    : fmt::format("{} of the things that Flatout measures cannot be measured here.",
+                                  all);
   }
   if (all == 0) return "Nothing here will hold a job up.";
   const auto stops = std::count_if(check_up.problems.begin(), check_up.problems.end(),
@@ -114,7 +115,7 @@ std::string render_check_up(const CheckUp& check_up, const TextOptions& options)
     if (!p.hint.empty()) page.paragraph({"    try ", Paint::kGood}, p.hint);
   }
   if (!check_up.problems.empty()) page.blank();
-  page.paragraph(page.mark(!check_up.ok()                ? Paint::kBad
+  page.paragraph(page.mark(!check_up.ok()              ? Paint::kBad
                            : check_up.problems.empty() ? Paint::kGood
                                                        : Paint::kWarn),
                  verdict_text(check_up), Paint::kBold);

@@ -40,7 +40,7 @@ TEST(CheckText, WhatFlatoutCannotMeasureIsNoJobsTrouble) {
   check.about_flatout = true;
   check.problems.erase(check.problems.begin());
   const std::string gap = render_check_up(check, {});
-  EXPECT_TRUE(says(gap, "1 of what Flatout measures cannot be measured here.")) << gap;
+  EXPECT_TRUE(says(gap, "1 of the things that Flatout measures cannot be measured here.")) << gap;
   check.problems.clear();
   const std::string whole = render_check_up(check, {});
   EXPECT_TRUE(says(whole, "All that Flatout measures can be measured here.")) << whole;

@@ -63,7 +63,9 @@ inline const model::Problem* find(const model::CheckUp& found, std::string_view 
 struct MachineTree {
   MachineTree() {
     tree.write("sys/devices/system/cpu/online", "0-7\n");
-    tree.write("proc/self/status", "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nCpus_allowed_list:\t0-7\nMems_allowed_list:\t0\n");
+    tree.write(
+        "proc/self/status",
+        "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nCpus_allowed_list:\t0-7\nMems_allowed_list:\t0\n");
     tree.write("proc/self/stat", probe::FakeTree::stat_line({.pid = 100, .ppid = 1}));
     tree.write("proc/uptime", "100000.00 1.00\n");
     tree.write(

@@ -1,10 +1,10 @@
 /* A stand-in for libnvidia-ml.so.1, for machines without a GPU: answers from a script, the file
  * that $NVML_STAND_IN names. Lines "KEY VALUE" for the system and "INDEX KEY VALUE" for a device; a
  * key that the script lacks is "not supported". The script is read anew at each question, so a test
- * can change it. Keys: devices, driver, cuda, init (a return code); name, uuid, capability ("8.6"), util, mem_util,
- * mem_total, mem_used, clock_sm, clock_mem, clock_sm_max (MHz), power, power_limit (mW),
- * temperature, throttle, pcie_tx, pcie_rx (KB/s), ecc, error (a return code for every question),
- * process_N "PID BYTES" (BYTES -1: not available). */
+ * can change it. Keys: devices, driver, cuda, init (a return code); name, uuid, capability ("8.6"),
+ * util, mem_util, mem_total, mem_used, clock_sm, clock_mem, clock_sm_max (MHz), power, power_limit
+ * (mW), temperature, throttle, pcie_tx, pcie_rx (KB/s), ecc, error (a return code for every
+ * question), process_N "PID BYTES" (BYTES -1: not available). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
