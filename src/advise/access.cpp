@@ -27,6 +27,7 @@ class Reader {
   Access read() {
     out_.pressure = !line("proc/pressure/cpu").empty();
     out_.schedstat = !line("proc/self/schedstat").empty();
+    out_.calls = !line("proc/self/syscall").empty();
     out_.block_io = probe::accounts_block_io(root_);
     out_.autogroup = line("proc/sys/kernel/sched_autogroup_enabled") == "1";
     out_.ptrace_scope = parse_number<int64_t>(line("proc/sys/kernel/yama/ptrace_scope"));

@@ -14,6 +14,7 @@ struct Access {
   bool pressure = false;   // the kernel counts it
   bool schedstat = false;  // and how long threads run and wait for a core
   bool block_io = false;   // and how long they wait for storage
+  bool calls = false;      // and says in which call a thread is blocked
   bool autogroup = false;  // sessions share the cores
   std::optional<int64_t> ptrace_scope, perf_paranoid;
   std::string sampling_error;  // why code that runs cannot be sampled; empty: it can

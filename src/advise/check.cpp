@@ -375,7 +375,7 @@ void add_facts(const Machine& m, CheckUp& out) {
   for (const Gpu& gpu : m.gpus) {
     const std::string key = fmt::format("gpu{}", gpu.reading.index);
     fact(key.c_str(),
-         fmt::format("{}, of {} {}", gpu.facts.name,
+         fmt::format("{} of {}, {}", gpu.facts.name,
                      size_text(gpu.reading.mem_total_bytes.value_or(0)), free_text(m, gpu)));
     fact((key + "_held_by").c_str(), holders_text(m, gpu));
   }

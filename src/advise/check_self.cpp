@@ -55,6 +55,10 @@ class Report {
                     access_.ptrace_scope.value_or(0)),
         "Start the job with flatout run, run flatout as root, or sysctl "
         "kernel.yama.ptrace_scope=1.");
+    can("blocked_calls", access_.calls, "self.syscall",
+        "What blocked threads wait for cannot be seen (/proc/PID/syscall), nor their native "
+        "stacks.",
+        "Linux built with CONFIG_HAVE_ARCH_TRACEHOOK; a sandbox such as gVisor has no such file.");
     const bool known =
         m_.python_minor >= probe::kOldestPython && m_.python_minor <= probe::kNewestPython;
     can("python_stacks", known, "self.python",

@@ -14,6 +14,7 @@ class CheckSelf : public ::testing::Test, protected MachineTree {
   void SetUp() override {
     tree.write("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
     tree.write("proc/self/schedstat", "1 2 3\n");
+    tree.write("proc/self/syscall", "running\n");
     tree.write("proc/sys/kernel/task_delayacct", "1\n");
     tree.write("proc/sys/kernel/sched_autogroup_enabled", "1\n");
     tree.write("proc/sys/kernel/yama/ptrace_scope", "1\n");
@@ -58,6 +59,7 @@ TEST_F(CheckSelf, SaysWhatEachGapWouldTake) {
   for (const Gap& gap :
        {Gap{"self.pressure", "proc/pressure/cpu", nullptr},
         Gap{"self.schedstat", "proc/self/schedstat", nullptr},
+        Gap{"self.syscall", "proc/self/syscall", nullptr},
         Gap{"self.delay_accounting", "proc/sys/kernel/task_delayacct", "0\n"},
         Gap{"self.autogroup", "proc/sys/kernel/sched_autogroup_enabled", "0\n"},
         Gap{"self.ptrace", "proc/sys/kernel/yama/ptrace_scope", "2\n"},

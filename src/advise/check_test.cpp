@@ -243,7 +243,7 @@ TEST(Check, SaysHowMuchOfAGpuIsFreeAndWhoHasTheRest) {
   const model::CheckUp found = check_up(m);
   EXPECT_EQ(find(found, "gpu.memory_taken"), nullptr);
   std::map<std::string, std::string> facts(found.machine.begin(), found.machine.end());
-  EXPECT_EQ(facts["gpu0"], "Test, of 24.0 GiB 22.0 GiB are free, 21.0 GiB within a CUDA context");
+  EXPECT_EQ(facts["gpu0"], "Test of 24.0 GiB, 22.0 GiB are free, 21.0 GiB within a CUDA context");
   EXPECT_EQ(facts["gpu0_held_by"], "pid 50 python now.py 1.00 GiB, pid 60");
   EXPECT_EQ(facts["torch"], "2.4.0+cu124, CUDA 12.4, cuDNN 9.1.0.70");
 }
