@@ -268,7 +268,7 @@ void check_storage(const Machine& m, Found& found) {
                       disk.name),
           fmt::format("echo mq-deadline > /sys/block/{}/queue/scheduler, as root.", disk.name));
     }
-    if (!disk.rotational && disk.scheduler == "bfq") {
+    if (!disk.rotational && !disk.emulated && disk.scheduler == "bfq") {
       found.warns("disk.scheduler",
                   fmt::format("The I/O scheduler of the fast disk {} is bfq, which costs CPU time.",
                               disk.name),
@@ -386,7 +386,10 @@ void add_facts(const Machine& m, CheckUp& out) {
   }
   for (const Disk& disk : m.disks) {
     fact(("disk_" + disk.name).c_str(),
-         fmt::format("{}, {}, read-ahead {}", disk.rotational ? "rotating" : "solid state",
+         fmt::format("{}, {}, read-ahead {}",
+                     disk.emulated     ? "virtual"
+                     : disk.rotational ? "rotating"
+                                       : "solid state",
                      disk.scheduler, size_text(disk.read_ahead_bytes.value_or(0))));
   }
   for (const DataPlace& data : m.data) {

@@ -353,7 +353,8 @@ class Reader {
       disk.scheduler = open != std::string::npos && close != std::string::npos && open < close
                            ? schedulers.substr(open + 1, close - open - 1)
                            : schedulers;
-      disk.rotational = line(queue + "/rotational") == "1";
+      disk.emulated = name.starts_with("vd") || name.starts_with("xvd");
+      disk.rotational = !disk.emulated && line(queue + "/rotational") == "1";
       if (const auto kb = number(queue + "/read_ahead_kb")) disk.read_ahead_bytes = *kb * 1024;
       out_.disks.push_back(std::move(disk));
     }

@@ -47,6 +47,7 @@ struct Disk {
   std::string name, scheduler;
   bool rotational = false;
   std::optional<uint64_t> read_ahead_bytes;
+  bool emulated = false;  // of a virtual machine, whose kernel takes any for a rotating one
 };
 
 /// A folder with data, as far as its storage goes.

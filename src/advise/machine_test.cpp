@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "advise/testing/healthy_machine.h"
@@ -170,6 +171,10 @@ TEST_F(CheckTree, ReadsDisksAndTheInstalledFramework) {
   tree.write("sys/block/sda/queue/rotational", "1\n");
   tree.write("sys/block/sda/queue/read_ahead_kb", "128\n");
   tree.write("sys/block/loop0/queue/rotational", "1\n");
+  for (const char* name : {"vda", "xvdb"}) {  // a virtual machine's say so whatever they are
+    tree.write(std::string("sys/block/") + name + "/queue/rotational", "1\n");
+    tree.write(std::string("sys/block/") + name + "/queue/scheduler", "[none]\n");
+  }
   tree.write("opt/venv/lib/python3.11/site-packages/torch/version.py",
              "from typing import Optional\n__version__ = '2.4.0+cu121'\ndebug = False\n"
              "cuda: Optional[str] = '12.1'\ngit_version = 'abc'\nhip: Optional[str] = None\n");
@@ -177,13 +182,20 @@ TEST_F(CheckTree, ReadsDisksAndTheInstalledFramework) {
   options.pythons = {{12, {"nowhere"}}, {11, {"opt/venv/lib/python3.11/site-packages"}}};
   const Machine m = read(options);
   EXPECT_EQ(m.python_minor, 12);  // that would be started
-  ASSERT_EQ(m.disks.size(), 1u);
+  ASSERT_EQ(m.disks.size(), 3u);
   EXPECT_EQ(m.disks[0].scheduler, "none");
   EXPECT_TRUE(m.disks[0].rotational);
+  EXPECT_FALSE(m.disks[1].rotational || m.disks[2].rotational);
   ASSERT_EQ(m.frameworks.size(), 1u);
   EXPECT_EQ(m.frameworks[0].version, "2.4.0+cu121");
   EXPECT_EQ(m.frameworks[0].cuda, "12.1");
-  EXPECT_NE(find(check_up(m), "disk.scheduler"), nullptr);
+  const model::CheckUp found = check_up(m);
+  ASSERT_NE(find(found, "disk.scheduler"), nullptr);
+  EXPECT_EQ(find(found, "disk.scheduler")->text,
+            "The hard disk sda has no I/O scheduler: it seeks for each request.");
+  EXPECT_EQ(std::count_if(found.problems.begin(), found.problems.end(),
+                          [](const model::Problem& p) { return p.id == "disk.scheduler"; }),
+            1);
 }
 
 TEST_F(CheckTree, ReadsGpusByNvml) {

@@ -9,11 +9,14 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace flatout::advise;  // NOLINT: a fuzzer
   static const flatout::probe::FakeTree tree;
-  static const char* const kFiles[] = {
-      "venv/pyvenv.cfg",        "p/torch/version.py",
-      "p/torch-1.dist-info/METADATA", "p/cuda_toolkit-1.dist-info/METADATA",
-      "p/torch/lib/libtorch_python.so", "p/tensorflow/python/platform/build_info.py",
-      "p/jaxlib/version.py",    "p/nvidia_a-1.dist-info/METADATA"};
+  static const char* const kFiles[] = {"venv/pyvenv.cfg",
+                                       "p/torch/version.py",
+                                       "p/torch-1.dist-info/METADATA",
+                                       "p/cuda_toolkit-1.dist-info/METADATA",
+                                       "p/torch/lib/libtorch_python.so",
+                                       "p/tensorflow/python/platform/build_info.py",
+                                       "p/jaxlib/version.py",
+                                       "p/nvidia_a-1.dist-info/METADATA"};
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   for (const char* file : kFiles) tree.write(file, text);
   const auto pythons =
