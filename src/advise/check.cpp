@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "advise/found.h"
+#include "base/size_text.h"
 #include "base/text.h"
 
 namespace flatout::advise {
@@ -28,37 +30,18 @@ constexpr uint64_t kSmallShm =
 constexpr uint64_t kFewFiles = 4096;  // PyTorch's workers take two descriptors a tensor
 constexpr uint64_t kSpareProcesses = 512;  // what a job with workers and thread pools starts
 constexpr uint64_t kLeastLocked = 64 * kMiB;
-constexpr double kGpuInUse = 0.1, kGpuTaken = 0.5;
-constexpr uint64_t kLittleDisk = 512 * kMiB, kLowDisk = 5 * kGiB;
+constexpr uint64_t kLittleDisk = 512 * kMiB, kLowDisk = 5 * kGiB;  // checkpoints of a job
+constexpr double kShortJob = 86400;                                // seconds on each core
+constexpr size_t kBiggest = 3;                                     // processes that are named
 constexpr uint64_t kLeastReadAhead = 64 << 10;
 constexpr uint64_t kManyFiles = 10'000, kSmallFile = kMiB;
 constexpr double kIdleHugePages = 0.1;  // of memory, reserved and unused
-
-// NVML's reasons for lower clocks that are no one's wish: hardware, heat, power brake.
-constexpr uint64_t kSlowedDown = 0x8 | 0x20 | 0x40 | 0x80;
-
-std::string size_text(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
-
-double share(uint64_t part, uint64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
 
 std::string age_text(double seconds) {
   if (seconds < 3600) return fmt::format("{:.0f} minutes", seconds / 60);
   if (seconds < 48 * 3600.0) return fmt::format("{:.0f} hours", seconds / 3600);
   return fmt::format("{:.0f} days", seconds / 86400);
 }
-
-class Found {
- public:
-  void fails(std::string_view id, std::string text, std::string hint) {
-    problems.push_back({std::string(id), std::move(text), std::move(hint), true});
-  }
-  void warns(std::string_view id, std::string text, std::string hint) {
-    problems.push_back({std::string(id), std::move(text), std::move(hint), false});
-  }
-  std::vector<Problem> problems;
-};
 
 void check_cpu(const Machine& m, Found& found) {
   const int32_t usable = m.allowed_cores > 0 ? m.allowed_cores : m.cores;
@@ -94,21 +77,36 @@ void check_cpu(const Machine& m, Found& found) {
   }
 }
 
+// " Most is held by pid 7 python train.py (20.1 GiB), ...".
+std::string biggest_text(const Machine& m) {
+  std::string out;
+  for (size_t i = 0; i < m.tasks.size() && i < kBiggest; ++i) {
+    const Task& task = m.tasks[i];
+    out += fmt::format("{}pid {} {} ({})", i == 0 ? " Most is held by " : ", ", task.pid,
+                       task.command, size_text(task.rss_bytes));
+  }
+  return out.empty() ? out : out + ".";
+}
+
 void check_memory(const Machine& m, Found& found) {
-  if (m.memory_limit && m.memory_in_group &&
-      share(*m.memory_in_group, *m.memory_limit) >= kNearlyFull &&
-      m.page_cache_bytes.value_or(0) < *m.memory_limit / 4) {
-    found.fails("mem.limit",
-                fmt::format("{} of the {} that this control group may use are in use.",
-                            size_text(*m.memory_in_group), size_text(*m.memory_limit)),
-                "End what holds it, or raise the limit.");
+  if (m.memory_limit && m.memory_in_group) {
+    const uint64_t held =
+        *m.memory_in_group - std::min(*m.memory_in_group, m.cache_in_group.value_or(0));
+    if (share(held, *m.memory_limit) >= kNearlyFull) {
+      found.fails("mem.limit",
+                  fmt::format("{} of the {} that this control group may use are in use, besides "
+                              "page cache.{}",
+                              size_text(held), size_text(*m.memory_limit), biggest_text(m)),
+                  "End what holds it, or raise the limit.");
+    }
   }
   if (m.memory_bytes && m.available_bytes &&
       share(*m.available_bytes, *m.memory_bytes) < kLittleMemory) {
-    found.fails("mem.pressure",
-                fmt::format("Only {} of {} of memory are available.", size_text(*m.available_bytes),
-                            size_text(*m.memory_bytes)),
-                "End what holds it; flatout check lists the biggest processes.");
+    found.fails(
+        "mem.pressure",
+        fmt::format("Only {} of {} of memory are available.{}", size_text(*m.available_bytes),
+                    size_text(*m.memory_bytes), biggest_text(m)),
+        "End what is not wanted any more, or take another machine.");
   }
   if (m.swap_bytes && m.free_swap_bytes &&
       *m.swap_bytes - std::min(*m.swap_bytes, *m.free_swap_bytes) >= kMuchSwapped) {
@@ -136,7 +134,11 @@ void check_left_over(const Machine& m, Found& found) {
     std::string holds = size_text(task.rss_bytes) + " of memory";
     if (task.shm_bytes > 0)
       holds += fmt::format(", {} of shared memory", size_text(task.shm_bytes));
-    if (task.holds_gpu) holds += ", a GPU";
+    if (task.gpu_bytes) {
+      holds += fmt::format(", {} of GPU memory", size_text(*task.gpu_bytes));
+    } else if (task.holds_gpu) {
+      holds += ", a GPU";
+    }
     const std::string text =
         fmt::format("pid {} {} is left over from a run that ended: started {} ago, it holds {}.",
                     task.pid, task.command, age_text(task.age_s), holds);
@@ -199,11 +201,32 @@ void check_limits(const Machine& m, Found& found) {
                             *m.pids_limit, *m.pids_in_group),
                 "End what is left over, or raise the limit (docker run --pids-limit).");
   }
-  if (m.processes.soft && !m.root && m.threads + kSpareProcesses > *m.processes.soft) {
-    found.fails("limit.processes",
-                fmt::format("A user may have {} processes and threads (ulimit -u); {} run here.",
-                            *m.processes.soft, m.threads),
-                "ulimit -u, or limits.conf (nproc).");
+  if (m.processes.soft && !m.root && m.own_threads + kSpareProcesses > *m.processes.soft) {
+    found.fails(
+        "limit.processes",
+        fmt::format("A user may have {} processes and threads (ulimit -u), and you have {}.",
+                    *m.processes.soft, m.own_threads),
+        "ulimit -u, or limits.conf (nproc).");
+  }
+  const int32_t cores = std::max(1, m.allowed_cores);
+  const auto cpu_seconds = static_cast<double>(m.cpu_seconds.soft.value_or(0));
+  if (m.cpu_seconds.soft && cpu_seconds / cores < kShortJob) {
+    found.fails("limit.cpu_time",
+                fmt::format("A process is ended after {} of CPU time (ulimit -t); one that keeps "
+                            "{} cores busy has used that after {}.",
+                            age_text(cpu_seconds), cores, age_text(cpu_seconds / cores)),
+                "ulimit -t unlimited; a login node's limit: start the job by the scheduler.");
+  }
+  if (m.file_size.soft && *m.file_size.soft < kLowDisk) {
+    const std::string text = fmt::format(
+        "A process is ended where it writes beyond {} of a file (ulimit -f), as a "
+        "checkpoint may be.",
+        size_text(*m.file_size.soft));
+    if (*m.file_size.soft < kLittleDisk) {
+      found.fails("limit.file_size", text, "ulimit -f unlimited");
+    } else {
+      found.warns("limit.file_size", text, "ulimit -f unlimited");
+    }
   }
   if (m.infiniband && m.locked_memory.soft && *m.locked_memory.soft < kLeastLocked) {
     found.fails("limit.locked_memory",
@@ -219,127 +242,6 @@ void check_limits(const Machine& m, Found& found) {
                     size_text(*m.address_space.soft)),
         "ulimit -v unlimited");
   }
-}
-
-// What to do about an error of the driver (CUresult in cuda.h).
-std::string context_hint(int32_t code) {
-  switch (code) {
-    case 2:
-      return "Its memory is taken: gpu.memory_taken says by whom.";
-    case 46:
-    case 101:
-      return "In exclusive mode another process has it: nvidia-smi -q -d COMPUTE; nvidia-smi -c "
-             "DEFAULT, as root.";
-    case 802:
-      return "The fabric manager does not run: systemctl status nvidia-fabricmanager.";
-    case 803:
-      return "The driver's kernel module and library differ: reboot.";
-    default:
-      return "Look in dmesg for NVRM and Xid.";
-  }
-}
-
-void check_contexts(const Machine& m, Found& found) {
-  if (m.context_failure) {
-    found.fails("gpu.context",
-                fmt::format("No CUDA context can be created: {}.", m.context_failure->message),
-                m.context_failure->hint.empty() ? context_hint(0) : m.context_failure->hint);
-  }
-  for (const ContextTrial& trial : m.contexts) {
-    if (trial.code == 0) continue;
-    // By its id: CUDA may be shown fewer GPUs than there are.
-    int64_t index = trial.device;
-    for (const Gpu& gpu : m.gpus) {
-      if (!trial.uuid.empty() && gpu.facts.uuid == trial.uuid) index = gpu.reading.index;
-    }
-    found.fails("gpu.context",
-                fmt::format("On GPU {} no CUDA context can be created: {}.", index, trial.error),
-                context_hint(trial.code));
-  }
-}
-
-void check_frameworks(const Machine& m, Found& found) {
-  // Where one has CUDA, another without is meant to be so.
-  const bool none = std::all_of(m.frameworks.begin(), m.frameworks.end(),
-                                [](const Framework& f) { return f.cuda.empty(); });
-  // From CUDA 11 on a driver runs all minor versions of its major one.
-  const auto major = [](std::string_view version) {
-    return parse_number<int>(version.substr(0, version.find('.'))).value_or(0);
-  };
-  for (const Framework& f : m.frameworks) {
-    if (none) {
-      found.fails("gpu.cpu_only_build",
-                  fmt::format("The installed {} {} is a build without CUDA.", f.name, f.version),
-                  "Install the build for your CUDA version.");
-    }
-    if (major(m.cuda_version) > 0 && major(f.cuda) > major(m.cuda_version)) {
-      found.fails("gpu.driver_too_old",
-                  fmt::format("{} {} was built for CUDA {}, and the driver {} supports up to {}.",
-                              f.name, f.version, f.cuda, m.driver_version, m.cuda_version),
-                  "Update the driver, or install a build for the older CUDA.");
-    }
-  }
-}
-
-void check_gpus(const Machine& m, Found& found) {
-  const bool mismatch = m.gpu_error.find("mismatch") != std::string::npos ||
-                        (!m.driver_version.empty() && !m.kernel_module_version.empty() &&
-                         m.driver_version != m.kernel_module_version);
-  if (mismatch) {
-    found.fails(
-        "gpu.driver_mismatch",
-        fmt::format("The NVIDIA kernel module is {}, its library {}.", m.kernel_module_version,
-                    m.driver_version.empty() ? "of another version" : m.driver_version),
-        "Reboot, or reload the nvidia modules.");
-  } else if (!m.kernel_module_version.empty() && m.gpus.empty()) {
-    found.fails(
-        "gpu.unusable",
-        fmt::format("The NVIDIA kernel module is loaded, but no GPU can be used: {}.", m.gpu_error),
-        "In a container: start it with --gpus all. Else look in dmesg for NVRM.");
-  }
-  for (const Gpu& gpu : m.gpus) {
-    const auto& r = gpu.reading;
-    if (!r.error.empty()) {
-      found.fails("gpu.lost", fmt::format("GPU {} does not answer: {}.", r.index, r.error),
-                  "Reset it or reboot; look in dmesg for Xid.");
-      continue;
-    }
-    if (r.mem_total_bytes && r.mem_used_bytes) {
-      const double used = share(*r.mem_used_bytes, *r.mem_total_bytes);
-      std::string holders;
-      for (const probe::GpuProcess& p : r.processes) {
-        std::string name;
-        for (const Task& task : m.tasks) {
-          if (task.pid == p.pid) name = " " + task.command;
-        }
-        holders += fmt::format("{}pid {}{}{}", holders.empty() ? "" : ", ", p.pid, name,
-                               p.memory_bytes ? " " + size_text(*p.memory_bytes) : "");
-      }
-      const std::string text =
-          fmt::format("{} of GPU {}'s {} are taken{}.", size_text(*r.mem_used_bytes), r.index,
-                      size_text(*r.mem_total_bytes), holders.empty() ? "" : " by " + holders);
-      if (used >= kGpuTaken) {
-        found.fails("gpu.memory_taken", text, "Wait, stop it, or take another GPU.");
-      } else if (used >= kGpuInUse) {
-        found.warns("gpu.memory_taken", text, "A job that takes the whole card will not fit.");
-      }
-    }
-    if (r.throttle_reasons && (*r.throttle_reasons & kSlowedDown) != 0) {
-      found.warns("gpu.throttled",
-                  fmt::format("GPU {} is slowed down by heat or power{}.", r.index,
-                              r.temperature_c ? fmt::format(" ({:.0f} C)", *r.temperature_c) : ""),
-                  "Look at its cooling and its power supply.");
-    }
-    if (r.ecc_errors && *r.ecc_errors > 0) {
-      found.warns(
-          "gpu.memory_errors",
-          fmt::format("GPU {} has counted {} uncorrectable memory errors since it was reset.",
-                      r.index, *r.ecc_errors),
-          "Reset it; if they come again, replace it.");
-    }
-  }
-  check_contexts(m, found);
-  if (!m.gpus.empty()) check_frameworks(m, found);
 }
 
 void check_storage(const Machine& m, Found& found) {
@@ -366,7 +268,7 @@ void check_storage(const Machine& m, Found& found) {
                       disk.name),
           fmt::format("echo mq-deadline > /sys/block/{}/queue/scheduler, as root.", disk.name));
     }
-    if (!disk.rotational && disk.scheduler == "bfq") {
+    if (!disk.rotational && !disk.emulated && disk.scheduler == "bfq") {
       found.warns("disk.scheduler",
                   fmt::format("The I/O scheduler of the fast disk {} is bfq, which costs CPU time.",
                               disk.name),
@@ -381,14 +283,39 @@ void check_storage(const Machine& m, Found& found) {
   }
 }
 
+void check_place(const DataPlace& data, Found& found) {
+  const std::string of =
+      fmt::format("({}{}{})", data.fs_type, data.source.empty() ? "" : " from ", data.source);
+  switch (data.place) {
+    case probe::FsPlace::kNetwork:
+      found.warns("data.network", fmt::format("{} is on a network file system {}.", data.path, of),
+                  "Copy it to a local disk before training, or read it as shards.");
+      break;
+    case probe::FsPlace::kHost:
+      found.warns("data.shared_folder",
+                  fmt::format("{} is a folder of the host, lent to this virtual machine {}: each "
+                              "file that is opened asks the host.",
+                              data.path, of),
+                  "Copy it to a disk of the virtual machine, or read it as shards.");
+      break;
+    case probe::FsPlace::kProgram:
+      found.warns("data.fuse",
+                  fmt::format("{} comes through a program in user space {}: each call goes there "
+                              "and back.",
+                              data.path, of),
+                  "Copy it to a disk that the kernel mounts itself, or read it as shards.");
+      break;
+    case probe::FsPlace::kDisk:
+    case probe::FsPlace::kMemory:
+    case probe::FsPlace::kLayers:
+    case probe::FsPlace::kUnknown:
+      break;
+  }
+}
+
 void check_data(const Machine& m, Found& found) {
   for (const DataPlace& data : m.data) {
-    if (!data.local) {
-      found.warns("data.network",
-                  fmt::format("{} is on a network file system ({}{}{}).", data.path, data.fs_type,
-                              data.source.empty() ? "" : " from ", data.source),
-                  "Copy it to a local disk before training, or read it as shards.");
-    }
+    check_place(data, found);
     const uint64_t bytes = data.bytes.value_or(0);
     const bool small = data.files >= kManyFiles && bytes / data.files < kSmallFile;
     for (const Disk& disk : m.disks) {
@@ -418,6 +345,12 @@ void add_facts(const Machine& m, CheckUp& out) {
   const auto size = [](const std::optional<uint64_t>& value) {
     return value ? size_text(*value) : std::string();
   };
+  const auto library = [](const Framework& f, std::string_view package, std::string_view name) {
+    for (const Library& l : f.libraries) {
+      if (l.package.starts_with(package)) return std::string(name) + l.installed;
+    }
+    return std::string();
+  };
   fact("cores", fmt::format("{} of {}", m.allowed_cores, m.cores));
   if (m.cpu_quota) fact("cpu_quota_cores", format_number(*m.cpu_quota));
   fact("governor", m.governor);
@@ -440,26 +373,30 @@ void add_facts(const Machine& m, CheckUp& out) {
   fact("cuda_of_driver", m.cuda_version);
   if (m.gpus.empty()) fact("gpus", m.gpu_error.empty() ? "none" : "none: " + m.gpu_error);
   for (const Gpu& gpu : m.gpus) {
-    fact(fmt::format("gpu{}", gpu.reading.index).c_str(),
-         fmt::format("{}, {} of {} free", gpu.facts.name,
-                     size_text(gpu.reading.mem_total_bytes.value_or(0) -
-                               std::min(gpu.reading.mem_total_bytes.value_or(0),
-                                        gpu.reading.mem_used_bytes.value_or(0))),
-                     size_text(gpu.reading.mem_total_bytes.value_or(0))));
+    const std::string key = fmt::format("gpu{}", gpu.reading.index);
+    fact(key.c_str(),
+         fmt::format("{} of {}, {}", gpu.facts.name,
+                     size_text(gpu.reading.mem_total_bytes.value_or(0)), free_text(m, gpu)));
+    fact((key + "_held_by").c_str(), holders_text(m, gpu));
   }
   for (const Framework& f : m.frameworks) {
     fact(f.package.c_str(),
-         fmt::format("{}{}", f.version, f.cuda.empty() ? "" : ", CUDA " + f.cuda));
+         fmt::format("{}{}{}{}", f.version, f.cuda.empty() ? "" : ", CUDA " + f.cuda,
+                     library(f, "nvidia-cudnn", ", cuDNN "), library(f, "nvidia-nccl", ", NCCL ")));
   }
   for (const Disk& disk : m.disks) {
     fact(("disk_" + disk.name).c_str(),
-         fmt::format("{}, {}, read-ahead {}", disk.rotational ? "rotating" : "solid state",
+         fmt::format("{}, {}, read-ahead {}",
+                     disk.emulated     ? "virtual"
+                     : disk.rotational ? "rotating"
+                                       : "solid state",
                      disk.scheduler, size_text(disk.read_ahead_bytes.value_or(0))));
   }
   for (const DataPlace& data : m.data) {
     fact(("data " + data.path).c_str(),
-         fmt::format("{}{} in {} files on {}", data.sampled ? "at least " : "",
-                     size_text(data.bytes.value_or(0)), data.files, data.fs_type));
+         fmt::format("{}{} in {} files on {}{}", data.sampled ? "at least " : "",
+                     size_text(data.bytes.value_or(0)), data.files, data.fs_type,
+                     data.place == probe::FsPlace::kLayers ? ", layers of a container" : ""));
   }
 }
 
@@ -479,34 +416,6 @@ CheckUp check_up(const Machine& machine) {
   std::stable_partition(out.problems.begin(), out.problems.end(),
                         [](const Problem& p) { return p.fails; });
   add_facts(machine, out);
-  return out;
-}
-
-CheckUp check_self(const Machine& m) {
-  Found found;
-  CheckUp out;
-  const auto can = [&](const char* what, bool yes, std::string_view id, std::string text,
-                       std::string hint) {
-    out.machine.emplace_back(what, yes ? "yes" : "no");
-    if (!yes) found.warns(id, std::move(text), std::move(hint));
-  };
-  can("pressure", m.pressure, "self.pressure",
-      "The kernel does not count pressure: stalls for CPU, memory and I/O are told less exactly.",
-      "Linux 4.20 or later; where it is built in but off, boot with psi=1.");
-  const bool stacks = m.root || m.ptrace_scope.value_or(0) <= 1;
-  can("stacks_of_attached_jobs", stacks, "self.ptrace",
-      "Stacks of a running job cannot be read (kernel.yama.ptrace_scope).",
-      "Start the job with flatout run, run flatout as root, or sysctl kernel.yama.ptrace_scope=1.");
-  can("gpus", !m.gpus.empty(), "self.gpu",
-      fmt::format("No GPU can be measured: {}.",
-                  m.gpu_error.empty() ? "none is there" : m.gpu_error),
-      "Needs an NVIDIA GPU with its driver; in a container start it with --gpus all.");
-  can("control_groups", m.control_groups, "self.cgroup",
-      "Control groups cannot be seen: neither can limits of CPU, memory and processes.",
-      "Mount /sys/fs/cgroup.");
-  can("other_users_processes", m.root, "self.other_users",
-      "Files and memory maps of other users' processes cannot be seen.", "Run flatout as root.");
-  out.problems = std::move(found.problems);
   return out;
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "advise/oom_message.h"
-#include "base/text.h"
+#include "base/size_text.h"
 
 namespace flatout::advise {
 
@@ -16,8 +16,6 @@ namespace {
 constexpr uint64_t kWentOn = 2000;  // lines after the last error: the job did not end of it
 constexpr size_t kHolders = 5;
 constexpr size_t kAlso = 6;
-
-std::string size_text(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 // What decides: causes before generic ones before symptoms, and among equals the first.
 int rank_of(Role role) {

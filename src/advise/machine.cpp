@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <thread>
 
+#include "base/page_size.h"
 #include "base/text.h"
 #include "probe/cgroup_files.h"
 #include "probe/kernel_files.h"
@@ -48,7 +48,7 @@ class Reader {
     if (root_.is_real()) out_.work = space_of(".");
     const auto cards = root_.list("sys/class/infiniband");
     out_.infiniband = cards.ok() && !cards->empty();
-    read_frameworks();
+    read_pythons();
     return std::move(out_);
   }
 
@@ -92,10 +92,6 @@ class Reader {
       }
       break;
     }
-    const std::string paranoid = line("proc/sys/kernel/perf_event_paranoid");
-    out_.perf_paranoid = parse_number<int64_t>(paranoid);
-    out_.ptrace_scope = parse_number<double>(line("proc/sys/kernel/yama/ptrace_scope"));
-    out_.pressure = !line("proc/pressure/cpu").empty();
   }
 
   void read_nodes() {
@@ -120,31 +116,19 @@ class Reader {
     if (text.ok()) {
       out_.memory_bytes = probe::find_field(*text, "MemTotal");
       out_.available_bytes = probe::find_field(*text, "MemAvailable");
-      out_.page_cache_bytes = probe::find_field(*text, "Cached");
       out_.swap_bytes = probe::find_field(*text, "SwapTotal");
       out_.free_swap_bytes = probe::find_field(*text, "SwapFree");
-      out_.huge_pages = probe::find_field(*text, "HugePages_Total");
       out_.free_huge_pages = probe::find_field(*text, "HugePages_Free");
       out_.huge_page_bytes = probe::find_field(*text, "Hugepagesize");
     }
     const auto vmstat = root_.read("proc/vmstat");
     if (vmstat.ok()) out_.oom_kills = probe::find_pair(*vmstat, "oom_kill");
-    out_.swappiness = number("proc/sys/vm/swappiness");
-    out_.max_map_count = number("proc/sys/vm/max_map_count");
     out_.thp = line("sys/kernel/mm/transparent_hugepage/enabled");
   }
 
   void read_groups() {
-    int32_t self = static_cast<int32_t>(::getpid());
-    if (!root_.is_real()) {
-      const auto stat = root_.read("proc/self/stat", 4096);
-      const auto parsed = stat.ok() ? probe::parse_pid_stat(*stat) : std::nullopt;
-      if (!parsed) return;
-      self = parsed->pid;
-    }
-    const auto chains = probe::find_cgroups(root_, self);
+    const auto chains = probe::own_cgroups(root_);
     if (!chains.ok()) return;
-    out_.control_groups = !chains->empty();
     const auto chain_of = [&](const char* controller) -> const probe::CgroupChain* {
       const auto it = chains->find(controller);
       return it == chains->end() ? nullptr : &it->second;
@@ -165,6 +149,7 @@ class Reader {
         out_.memory_limit = limit;
         out_.memory_in_group =
             number(level.dir + (memory->v2 ? "/memory.current" : "/memory.usage_in_bytes"));
+        out_.cache_in_group = cache_of(level.dir, memory->v2);
         const auto events =
             root_.read(level.dir + (memory->v2 ? "/memory.events" : "/memory.oom_control"));
         if (events.ok()) out_.group_oom_kills = probe::find_pair(*events, "oom_kill");
@@ -180,13 +165,24 @@ class Reader {
     }
   }
 
+  // Page cache of a group and those beneath it, less shared memory and tmpfs, which stay.
+  std::optional<uint64_t> cache_of(const std::string& dir, bool v2) const {
+    const auto stat = root_.read(dir + "/memory.stat");
+    if (!stat.ok()) return std::nullopt;
+    const auto cache = probe::find_pair(*stat, v2 ? "file" : "total_cache");
+    const uint64_t kept = probe::find_pair(*stat, v2 ? "shmem" : "total_shmem").value_or(0);
+    return cache ? std::optional(*cache - std::min(*cache, kept)) : std::nullopt;
+  }
+
   void read_limits() {
     const auto text = root_.read("proc/self/limits", 16 << 10);
     if (!text.ok()) return;
     for (const auto& [name, limit] : {std::pair{"Max open files", &out_.open_files},
                                       std::pair{"Max processes", &out_.processes},
                                       std::pair{"Max locked memory", &out_.locked_memory},
-                                      std::pair{"Max address space", &out_.address_space}}) {
+                                      std::pair{"Max address space", &out_.address_space},
+                                      std::pair{"Max cpu time", &out_.cpu_seconds},
+                                      std::pair{"Max file size", &out_.file_size}}) {
       std::string_view rest = *text, row;
       while (next_line(rest, row)) {
         if (!row.starts_with(name)) continue;
@@ -243,13 +239,9 @@ class Reader {
   void read_tasks() {
     const std::map<int32_t, uint64_t> before = cpu_ticks();
     if (options_.watch_cpu) std::this_thread::sleep_for(kWatch);
-    std::set<int32_t> on_gpu;
-    for (const Gpu& gpu : out_.gpus) {
-      for (const probe::GpuProcess& p : gpu.reading.processes) on_gpu.insert(p.pid);
-    }
-    const double uptime =
-        parse_number<double>(line("proc/uptime").substr(0, line("proc/uptime").find(' ')))
-            .value_or(0);
+    const std::string up = line("proc/uptime");  // and how long the cores were idle
+    const double uptime = parse_number<double>(up.substr(0, up.find(' '))).value_or(0);
+    const auto own = uid_of("self");
     std::map<int32_t, uint64_t> zombies_of;
     const auto self = static_cast<int32_t>(::getpid());
     std::string text;
@@ -262,9 +254,11 @@ class Reader {
         ++zombies_of[stat->ppid];
         continue;
       }
-      out_.threads += static_cast<uint64_t>(std::max<int64_t>(stat->threads, 0));
+      if (own && uid_of(std::to_string(pid)) == own) {
+        out_.own_threads += static_cast<uint64_t>(std::max<int64_t>(stat->threads, 0));
+      }
       if (root_.is_real() && pid == self) continue;
-      add_task(*stat, on_gpu.contains(pid), stat->user_ticks + stat->system_ticks - ticks, uptime);
+      add_task(*stat, stat->user_ticks + stat->system_ticks - ticks, uptime);
     }
     for (const auto& [parent, count] : zombies_of) {
       if (count <= out_.zombies_of_parent) continue;
@@ -276,13 +270,25 @@ class Reader {
     if (out_.tasks.size() > kMaxTasks) out_.tasks.resize(kMaxTasks);
   }
 
-  void add_task(const probe::PidStat& stat, bool on_gpu, uint64_t ticks, double uptime) {
+  std::optional<uint32_t> uid_of(const std::string& process) const {
+    const auto status = root_.read("proc/" + process + "/status", 8192);
+    return status.ok() ? probe::parse_pid_status(*status).uid : std::nullopt;
+  }
+
+  void add_task(const probe::PidStat& stat, uint64_t ticks, double uptime) {
     Task task;
+    bool on_gpu = false;
+    for (const Gpu& gpu : out_.gpus) {
+      for (const probe::GpuProcess& p : gpu.reading.processes) {
+        if (p.pid != stat.pid) continue;
+        on_gpu = true;
+        if (p.memory_bytes) task.gpu_bytes = task.gpu_bytes.value_or(0) + *p.memory_bytes;
+      }
+    }
     task.pid = stat.pid;
     task.parent = stat.ppid;
     task.name = stat.comm;
-    task.rss_bytes =
-        static_cast<uint64_t>(std::max<int64_t>(stat.rss_pages, 0)) * probe::page_bytes();
+    task.rss_bytes = static_cast<uint64_t>(std::max<int64_t>(stat.rss_pages, 0)) * page_bytes();
     task.age_s = uptime - static_cast<double>(stat.start_ticks) * probe::tick_ns() * 1e-9;
     probe::LeftoverQuestion question;
     question.stat = stat;
@@ -347,87 +353,23 @@ class Reader {
       disk.scheduler = open != std::string::npos && close != std::string::npos && open < close
                            ? schedulers.substr(open + 1, close - open - 1)
                            : schedulers;
-      disk.rotational = line(queue + "/rotational") == "1";
+      disk.emulated = name.starts_with("vd") || name.starts_with("xvd");
+      disk.rotational = !disk.emulated && line(queue + "/rotational") == "1";
       if (const auto kb = number(queue + "/read_ahead_kb")) disk.read_ahead_bytes = *kb * 1024;
       out_.disks.push_back(std::move(disk));
     }
   }
 
-  // Of the first Python that has one of them.
-  void read_frameworks() {
-    for (const std::string& prefix : options_.python_prefixes) {
-      const auto versions = root_.list(prefix + "/lib");
-      for (const std::string& name : versions.value_or({})) {
-        if (!name.starts_with("python3")) continue;
-        std::string packages = prefix;
-        packages.append("/lib/").append(name).append("/site-packages");
-        read_torch(packages);
-        read_tensorflow(packages);
-        read_jax(packages);
-        if (!out_.frameworks.empty()) return;
+  void read_pythons() {
+    for (const Python& python : options_.pythons) {
+      if (out_.python_minor == 0) out_.python_minor = python.minor;
+      if (out_.frameworks.empty()) {
+        out_.frameworks = advise::read_frameworks(root_, python, !out_.gpus.empty());
       }
     }
-  }
-
-  // torch/version.py: "__version__ = '2.1.0+cu121'", "cuda: Optional[str] = '12.1'".
-  void read_torch(const std::string& packages) {
-    const auto text = root_.read(packages + "/torch/version.py", 16 << 10);
-    if (!text.ok()) return;
-    Framework torch{"PyTorch", "", "torch", ""};
-    std::string_view rest = *text, row;
-    while (next_line(rest, row)) {
-      const size_t open = row.find('\''), close = row.rfind('\'');
-      if (open == std::string_view::npos || close <= open) continue;
-      const std::string_view value = row.substr(open + 1, close - open - 1);
-      if (row.starts_with("__version__")) torch.version = value;
-      if (row.starts_with("cuda")) torch.cuda = value;
-    }
-    out_.frameworks.push_back(std::move(torch));
-  }
-
-  // tensorflow/python/platform/build_info.py: "OrderedDict([..., ('cuda_version', '12.5.1'), ...
-  // ('is_cuda_build', True), ...])".
-  void read_tensorflow(const std::string& packages) {
-    const auto text = root_.read(packages + "/tensorflow/python/platform/build_info.py", 64 << 10);
-    if (!text.ok()) return;
-    Framework tensorflow{"TensorFlow", version_of(packages, "tensorflow"), "tensorflow", ""};
-    if (tensorflow.version.empty()) tensorflow.version = version_of(packages, "tensorflow_cpu");
-    constexpr std::string_view kVersion = "'cuda_version', '";
-    const size_t at = text->find(kVersion);
-    if (at != std::string::npos && text->find("'is_cuda_build', True") != std::string::npos) {
-      const size_t from = at + kVersion.size();
-      tensorflow.cuda = text->substr(from, text->find('\'', from) - from);
-    }
-    out_.frameworks.push_back(std::move(tensorflow));
-  }
-
-  // The plugin for GPUs is a package named after CUDA's major version.
-  void read_jax(const std::string& packages) {
-    if (!root_.exists(packages + "/jaxlib/version.py")) return;
-    Framework jax{"JAX", version_of(packages, "jaxlib"), "jax", ""};
-    for (const std::string cuda : {"12", "13"}) {
-      const std::string plugin =
-          std::string(packages).append("/jax_cuda").append(cuda).append("_plugin");
-      if (root_.exists(plugin)) jax.cuda = cuda;
-    }
-    // Before there were plugins the version said it: "0.4.13+cuda12.cudnn89".
-    if (const size_t at = jax.version.find("+cuda"); at != std::string::npos) {
-      jax.cuda = jax.version.substr(at + 5, 2);
-    }
-    out_.frameworks.push_back(std::move(jax));
-  }
-
-  // By the name of its metadata's folder, "jaxlib-0.4.30.dist-info".
-  std::string version_of(const std::string& packages, std::string_view package) const {
-    constexpr std::string_view kEnd = ".dist-info";
-    const auto names = root_.list(packages);
-    for (const std::string& name : names.value_or({})) {
-      if (name.starts_with(package) && name.ends_with(kEnd) && name[package.size()] == '-') {
-        const size_t from = package.size() + 1;
-        return name.substr(from, name.size() - kEnd.size() - from);
-      }
-    }
-    return "";
+    if (!options_.access) return;
+    out_.access = read_access(root_);
+    out_.cupti = find_cupti(root_, options_.pythons);
   }
 
   void read_data(const std::string& path) {
@@ -443,10 +385,9 @@ class Reader {
     if (const probe::Mount* mount = probe::mount_of(mounts, inside)) {
       place.fs_type = mount->type;
       place.source = mount->source;
-      place.local = probe::is_local_fs(mount->type);
+      place.place = probe::place_of(*mount);
       place.disk = probe::disk_of(root_, *mount);
     }
-    place.space = space_of(full.string());
     measure(full, place);
     out_.data.push_back(std::move(place));
   }
@@ -483,25 +424,6 @@ class Reader {
 
 Machine read_machine(const fs::Root& root, const MachineOptions& options) {
   return Reader(root, options).read();
-}
-
-std::vector<std::string> python_prefixes() {
-  std::vector<std::string> out;
-  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (const char* value = std::getenv(name); value != nullptr && *value == '/') {
-      out.emplace_back(value + 1);
-    }
-  }
-  const char* path = std::getenv("PATH");
-  for (const std::string_view dir : split(path == nullptr ? "" : path, ':')) {
-    const std::filesystem::path bin(dir);
-    std::error_code error;
-    if (dir.starts_with('/') && std::filesystem::exists(bin / "python3", error)) {
-      out.push_back(bin.parent_path().string().substr(1));
-      break;
-    }
-  }
-  return out;
 }
 
 std::string holder_name(const fs::Root& root, int32_t pid) {

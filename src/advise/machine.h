@@ -7,8 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "advise/access.h"
 #include "advise/gpu_context.h"
+#include "advise/python_packages.h"
 #include "base/fs.h"
+#include "probe/mount_table.h"
 #include "probe/nvml.h"
 
 namespace flatout::advise {
@@ -23,6 +26,7 @@ struct Task {
   bool orphan = false;
   bool holds_gpu = false;
   uint64_t shm_bytes = 0;
+  std::optional<uint64_t> gpu_bytes = {};  // of all GPUs' memory, where NVML says so
 };
 
 struct Gpu {
@@ -43,23 +47,16 @@ struct Disk {
   std::string name, scheduler;
   bool rotational = false;
   std::optional<uint64_t> read_ahead_bytes;
+  bool emulated = false;  // of a virtual machine, whose kernel takes any for a rotating one
 };
 
 /// A folder with data, as far as its storage goes.
 struct DataPlace {
   std::string path, fs_type, source, disk;
-  bool local = true;
+  probe::FsPlace place = probe::FsPlace::kUnknown;
   std::optional<uint64_t> bytes;  // of its files; at least that much where `sampled`
   uint64_t files = 0;
   bool sampled = false;
-  std::optional<Space> space;
-};
-
-/// A framework as it is installed in the Python that would run.
-struct Framework {
-  std::string name, version;
-  std::string package;  // that Python imports: "torch"
-  std::string cuda;     // that it was built for: "12.8", or "12" alone; empty for a build without
 };
 
 struct Machine {
@@ -71,22 +68,21 @@ struct Machine {
   std::string governor, frequency_driver;  // of the first core that has them
   std::vector<std::string> cpu_flags;
 
-  std::optional<uint64_t> memory_bytes, available_bytes, page_cache_bytes, swap_bytes,
-      free_swap_bytes, huge_pages, free_huge_pages, huge_page_bytes;
-  bool control_groups = false;                            // can be seen
-  std::optional<uint64_t> memory_limit, memory_in_group;  // of the tightest control group
-  std::optional<uint64_t> group_oom_kills, oom_kills;     // of the group; since boot
-  std::optional<uint64_t> swappiness, max_map_count;
+  std::optional<uint64_t> memory_bytes, available_bytes, swap_bytes, free_swap_bytes,
+      free_huge_pages, huge_page_bytes;
+  // Of the tightest control group; `cache_in_group`: page cache, which goes where memory is wanted.
+  std::optional<uint64_t> memory_limit, memory_in_group, cache_in_group;
+  std::optional<uint64_t> group_oom_kills, oom_kills;  // of the group; since boot
   std::string thp;
 
   std::optional<uint64_t> pids_limit, pids_in_group;  // of the tightest group
-  uint64_t threads = 0;                               // of all processes that are visible
+  uint64_t own_threads = 0;                           // of this user's processes that are visible
   uint64_t zombies = 0;
   std::string zombies_parent;  // who has most of them: "pid 12 python"
   uint64_t zombies_of_parent = 0;
   std::vector<Task> tasks;  // those that hold much or are left over, biggest first
 
-  Limit open_files, processes, locked_memory, address_space;
+  Limit open_files, processes, locked_memory, address_space, cpu_seconds, file_size;
   std::optional<Space> shm;
   uint64_t shm_dead_bytes = 0, shm_dead_files = 0;  // of processes that are gone
 
@@ -101,25 +97,22 @@ struct Machine {
   std::optional<Space> work;  // of the working directory
   bool infiniband = false;
   std::vector<Framework> frameworks;
-  std::optional<double> ptrace_scope;
-  std::optional<int64_t> perf_paranoid;
-  bool pressure = false;  // the kernel counts pressure
+  int python_minor = 0;  // of the Python 3 that a shell would start; 0: none was found
   bool root = false;
+  std::optional<Access> access;  // where it was asked for
+  std::string cupti;             // its file, where access was asked for
 };
 
 struct MachineOptions {
   std::string nvml = "libnvidia-ml.so.1", cuda = "libcuda.so.1";
   bool try_contexts = false;      // create a CUDA context on each GPU, where NVML shows one
   std::vector<std::string> data;  // folders to look at
-  std::vector<std::string> python_prefixes;  // where a framework may be installed; first wins
-  bool watch_cpu = true;                     // look twice, 0.2 s apart, at who uses the CPU
+  std::vector<Python> pythons;    // the first that has a framework is the one that would run
+  bool watch_cpu = true;          // look twice, 0.2 s apart, at who uses the CPU
+  bool access = false;            // what Flatout itself may see
 };
 
 Machine read_machine(const fs::Root& root, const MachineOptions& options);
-
-/// Where the Python that a shell would start keeps its packages: $VIRTUAL_ENV, $CONDA_PREFIX,
-/// $PATH.
-std::vector<std::string> python_prefixes();
 
 /// "pid 4711 python train.py", as far as it can be seen.
 std::string holder_name(const fs::Root& root, int32_t pid);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/fs.h"
+#include "base/page_size.h"
 
 namespace flatout {
 namespace {
@@ -25,11 +26,6 @@ struct CachestatRange {
 struct Cachestat {
   uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
-
-uint64_t page_bytes() {
-  static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 }  // namespace
 

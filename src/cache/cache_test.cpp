@@ -10,6 +10,7 @@
 
 #include "cache/data_set.h"
 #include "cache/warm.h"
+#include "probe/testing/fake_tree.h"
 
 namespace flatout::cache {
 namespace {
@@ -25,7 +26,7 @@ class CacheTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(dir); }
   std::string write(const std::string& name, uint64_t bytes) const {
-    const std::string path = dir + "/" + name;
+    std::string path = dir + "/" + name;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     const int fd = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
     const std::string data(bytes, 'x');
@@ -110,27 +111,96 @@ TEST_F(CacheTest, TheMapShowsWhichPartIsCached) {
   for (size_t i = 4; i < 8; ++i) EXPECT_EQ(set.map[i], 1) << i;
 }
 
-TEST_F(CacheTest, RoomIsFreeMemoryLessAReserveWithinTheLimit) {
-  std::filesystem::create_directories(dir + "/proc/sys/vm");
-  std::filesystem::create_directories(dir + "/sys/fs/cgroup");
-  const auto put = [&](const std::string& name, const std::string& text) {
-    std::ofstream(dir + "/" + name) << text;
+TEST_F(CacheTest, DirtyPagesStayAndAreToldAndGoWithSync) {
+  if (!cold({write("probe", kMiB)})) GTEST_SKIP() << "lacks a file system that lets pages go";
+  const std::string fresh = dir + "/fresh";
+  const std::string data(32 * kMiB, 'x');
+  // The kernel may write all of it in time: once it did not is enough.
+  Dropped dropped;
+  for (int i = 0; i < 20 && dropped.stayed.empty(); ++i) {
+    std::ofstream(fresh, std::ios::binary | std::ios::trunc) << data;
+    dropped = drop({fresh}, false);
+  }
+  ASSERT_EQ(dropped.stayed.size(), 1u);
+  EXPECT_EQ(dropped.stayed[0].path, fresh);
+  EXPECT_EQ(dropped.stayed[0].cached_bytes, dropped.after_bytes);
+  const auto dirty = dropped.stayed[0].dirty_bytes;
+  if (dirty) {
+    EXPECT_GT(*dirty, 0u);
+  }
+  EXPECT_EQ(drop({fresh}, true).after_bytes, 0u);
+}
+
+TEST_F(CacheTest, ProgressGoesFromNothingToAll) {
+  const std::vector<std::string> files{write("1", 3 * kMiB), write("2", 5000)};
+  cold(files);
+  uint64_t last = 0;
+  WarmOptions options;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_EQ(total, 3 * kMiB + 5000);
+    EXPECT_GE(done, last);
+    last = done;
   };
-  EXPECT_FALSE(room(fs::Root(dir)));
-  put("proc/meminfo", "MemTotal: 10000000 kB\nMemFree: 4000000 kB\nMemAvailable: 9000000 kB\n");
-  EXPECT_EQ(room(fs::Root(dir)), (uint64_t{4000000} - 10000000 / 50) * 1024);
-  put("sys/fs/cgroup/memory.max", "1000000\n");
-  put("sys/fs/cgroup/memory.current", "900000\n");
-  EXPECT_EQ(room(fs::Root(dir)), 100000u);
-  put("sys/fs/cgroup/memory.max", "max\n");
-  EXPECT_GT(room(fs::Root(dir)), 1u << 30);
-  // What would let go of the whole machine's.
-  put("proc/sys/vm/drop_caches", "");
-  EXPECT_TRUE(drop_all(fs::Root(dir)).ok());
-  std::string text;
-  std::getline(std::ifstream(dir + "/proc/sys/vm/drop_caches"), text);
-  EXPECT_EQ(text, "1");
-  EXPECT_FALSE(drop_all(fs::Root(dir + "/nowhere")).ok());
+  warm(files, options);
+  EXPECT_EQ(last, 3 * kMiB + 5000);
+}
+
+class RoomTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    tree.write("proc/meminfo",
+               "MemTotal: 10000000 kB\nMemFree: 4000000 kB\nMemAvailable: 9000000 kB\n");
+  }
+  probe::FakeTree tree;
+};
+
+TEST_F(RoomTest, IsFreeMemoryLessAReserve) {
+  EXPECT_EQ(room(tree.root()), (uint64_t{4000000} - 10000000 / 50) * 1024);
+  tree.remove("proc/meminfo");
+  EXPECT_FALSE(room(tree.root()));
+}
+
+// A job of Slurm or systemd: the limit is its own group's or an ancestor's, not the root's.
+TEST_F(RoomTest, IsWhatTheTightestGroupLeaves) {
+  tree.write("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  tree.write("proc/self/cgroup", "0::/system.slice/job_7/step\n");
+  const std::string job = "sys/fs/cgroup/system.slice/job_7/";
+  tree.write(job + "memory.max", "1000000\n");
+  tree.write(job + "memory.high", "max\n");
+  tree.write(job + "memory.current", "900000\n");
+  tree.write(job + "step/memory.max", "max\n");
+  tree.write(job + "step/memory.current", "900000\n");
+  EXPECT_EQ(room(tree.root()), 100000u);
+  tree.write(job + "memory.high", "950000\n");  // there reclaim begins
+  EXPECT_EQ(room(tree.root()), 50000u);
+  tree.write(job + "step/memory.max", "800000\n");  // less than it uses
+  EXPECT_EQ(room(tree.root()), 0u);
+}
+
+TEST_F(RoomTest, IsWhatAGroupOfVersionOneLeaves) {
+  tree.write("proc/self/mountinfo",
+             "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  tree.write("proc/self/cgroup", "4:memory:/slurm/job_7\n");
+  tree.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  tree.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "5000000\n");
+  tree.write("sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes", "1000000\n");
+  tree.write("sys/fs/cgroup/memory/slurm/job_7/memory.usage_in_bytes", "400000\n");
+  EXPECT_EQ(room(tree.root()), 600000u);
+}
+
+TEST(DropAll, AsksTheKernelForCleanPages) {
+  probe::FakeTree tree;
+  EXPECT_FALSE(drop_all(tree.root()).ok());
+  tree.write("proc/sys/vm/drop_caches", "");
+  EXPECT_TRUE(drop_all(tree.root()).ok());
+  EXPECT_EQ(tree.root().read("proc/sys/vm/drop_caches").value_or(""), "1\n");
+}
+
+TEST(DropAll, CountsWhatCanGo) {
+  probe::FakeTree tree;
+  EXPECT_FALSE(machine_cache(tree.root()));
+  tree.write("proc/meminfo", "Buffers: 100 kB\nCached: 5000 kB\nShmem: 2000 kB\n");
+  EXPECT_EQ(machine_cache(tree.root()), uint64_t{3100} * 1024);
 }
 
 }  // namespace

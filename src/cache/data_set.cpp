@@ -1,7 +1,6 @@
 #include "cache/data_set.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 
 #include "base/fs.h"
 #include "base/page_residency.h"
+#include "base/page_size.h"
 
 namespace flatout::cache {
 namespace {
@@ -56,11 +56,6 @@ class Lister {
   std::vector<std::string> files_;
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
-
-uint64_t page_bytes() {
-  static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 // The parts of the map that a file covers, what is cached of each summed up in bytes. `whole`: all
 // of it is.

@@ -11,6 +11,8 @@
 #include "base/clock.h"
 #include "base/page_residency.h"
 #include "base/text.h"
+#include "probe/cgroup_files.h"
+#include "probe/proc_files.h"
 
 namespace flatout::cache {
 namespace {
@@ -21,29 +23,30 @@ constexpr uint64_t kLookAgain = 64 << 20;  // bytes after which the room is aske
 constexpr double kReserve = 0.02;
 constexpr uint64_t kLeastReserve = 64 << 20;
 
-std::optional<uint64_t> meminfo_bytes(std::string_view text, std::string_view key) {
-  std::string_view line;
-  while (next_line(text, line)) {
-    if (!line.starts_with(key)) continue;
-    line.remove_prefix(key.size());
-    const auto kb = parse_number<uint64_t>(next_word(line));
-    return kb ? std::optional<uint64_t>(*kb * 1024) : std::nullopt;
+// The least that any of this process's control groups has left. From memory.high on the kernel
+// reclaims, too.
+std::optional<uint64_t> left_in_groups(const fs::Root& root) {
+  const auto chains = probe::own_cgroups(root);
+  if (!chains.ok()) return std::nullopt;
+  const auto memory = chains->find("memory");
+  if (memory == chains->end()) return std::nullopt;
+  const bool v2 = memory->second.v2;
+  const std::vector<const char*> limits =
+      v2 ? std::vector{"/memory.max", "/memory.high"} : std::vector{"/memory.limit_in_bytes"};
+  std::optional<uint64_t> least;
+  for (const probe::CgroupDir& level : memory->second.levels) {
+    const auto text = root.read(level.dir + (v2 ? "/memory.current" : "/memory.usage_in_bytes"));
+    const auto used = text.ok() ? parse_number<uint64_t>(*text) : std::nullopt;
+    if (!used) continue;
+    for (const char* name : limits) {
+      const auto limit = root.read(level.dir + name);
+      const auto most = limit.ok() ? probe::parse_limit(*limit) : std::nullopt;
+      if (!most) continue;
+      const uint64_t left = *most - std::min(*most, *used);
+      least = std::min(least.value_or(left), left);
+    }
   }
-  return std::nullopt;
-}
-
-// Of the control group that this process sees as its root, v2 or v1.
-std::optional<uint64_t> left_in_group(const fs::Root& root) {
-  for (const auto& [limit, used] :
-       {std::pair{"sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"},
-        std::pair{"sys/fs/cgroup/memory/memory.limit_in_bytes",
-                  "sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
-    const auto most = root.read(limit), now = root.read(used);
-    if (!most.ok() || !now.ok()) continue;
-    const auto a = parse_number<uint64_t>(*most), b = parse_number<uint64_t>(*now);
-    if (a && b) return *a - std::min(*a, *b);
-  }
-  return std::nullopt;
+  return least;
 }
 
 // Others' reads go first.
@@ -130,10 +133,11 @@ class Warmer {
 }  // namespace
 
 std::optional<uint64_t> room(const fs::Root& root) {
-  std::optional<uint64_t> out = left_in_group(root);
+  std::optional<uint64_t> out = left_in_groups(root);
   const auto text = root.read("proc/meminfo");
   if (!text.ok()) return out;
-  const auto free = meminfo_bytes(*text, "MemFree:"), total = meminfo_bytes(*text, "MemTotal:");
+  const auto free = probe::find_field(*text, "MemFree"),
+             total = probe::find_field(*text, "MemTotal");
   if (!free || !total) return out;
   const uint64_t reserve =
       std::max(kLeastReserve, static_cast<uint64_t>(kReserve * static_cast<double>(*total)));
@@ -169,6 +173,17 @@ Dropped drop(const std::vector<std::string>& files, bool sync) {
     out.stayed.push_back({path, file->bytes(), after->cached, after->dirty});
   }
   return out;
+}
+
+std::optional<uint64_t> machine_cache(const fs::Root& root) {
+  const auto text = root.read("proc/meminfo");
+  if (!text.ok()) return std::nullopt;
+  const auto field = [&](const char* key) { return probe::find_field(*text, key); };
+  const auto cached = field("Cached");
+  if (!cached) return std::nullopt;
+  // Files in memory (tmpfs, shared memory) count as cached, and cannot be dropped.
+  const uint64_t all = *cached + field("Buffers").value_or(0);
+  return all - std::min(all, field("Shmem").value_or(0));
 }
 
 Status drop_all(const fs::Root& root) {

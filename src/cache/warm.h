@@ -14,7 +14,8 @@
 namespace flatout::cache {
 
 /// How much can be read before the kernel has to evict something: free memory less a reserve, and
-/// what the tightest memory limit leaves. nullopt where neither can be read.
+/// what the memory limits of all control groups that this process is in leave. nullopt where
+/// neither can be read.
 std::optional<uint64_t> room(const fs::Root& root);
 
 struct WarmOptions {
@@ -37,6 +38,9 @@ struct Dropped {
 };
 /// posix_fadvise: dirty and mapped pages stay. `sync`: has the kernel write dirty pages first.
 Dropped drop(const std::vector<std::string>& files, bool sync);
+
+/// What of the whole machine's memory is page cache. nullopt where it cannot be read.
+std::optional<uint64_t> machine_cache(const fs::Root& root);
 
 /// The page cache of the whole machine (/proc/sys/vm/drop_caches). Errors: kDenied without root.
 Status drop_all(const fs::Root& root);

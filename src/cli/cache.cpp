@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "cache/data_set.h"
 #include "cache/warm.h"
@@ -81,9 +82,8 @@ const Usage kDrop{
     100'000};
 
 constexpr size_t kMapRows = 4;
-constexpr size_t kFolders = 12;
+constexpr size_t kRows = 12;  // of folders or files
 
-std::string size_text(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 double share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 1 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -134,6 +134,14 @@ struct Folder {
   uint64_t files = 0, bytes = 0, cached = 0;
 };
 
+// The files themselves where they are few, in their order.
+std::vector<Folder> by_file(const std::vector<cache::CachedFile>& files) {
+  std::vector<Folder> out;
+  out.reserve(files.size());
+  for (const cache::CachedFile& f : files) out.push_back({f.path, 1, f.bytes, f.cached_bytes});
+  return out;
+}
+
 // By the folder that each file lies in, biggest first.
 std::vector<Folder> by_folder(const std::vector<cache::CachedFile>& files) {
   std::map<std::string, Folder> folders;
@@ -166,16 +174,18 @@ std::string status_text(const cache::DataSet& set, const std::optional<uint64_t>
                        size_text(rest), *room >= rest ? "fits" : "does not fit", size_text(*room));
   }
   if (!set.map.empty()) out += map_text(set.map, set.map.size() / kMapRows + 1, options.unicode);
-  const std::vector<Folder> folders = by_folder(set.files);
-  for (size_t i = 0; i < folders.size() && i < kFolders; ++i) {
-    const Folder& f = folders[i];
-    out += fmt::format("  {:>6}  {:>10}  {:>7} files  {}\n",
-                       format_percent(share(f.cached, f.bytes)), size_text(f.bytes), f.files,
-                       report::fit_end(report::clean(f.path, options),
-                                       std::max<size_t>(options.width, 60) - 36, options.unicode));
+  const bool few = set.files.size() <= kRows;
+  const std::vector<Folder> rows = few ? by_file(set.files) : by_folder(set.files);
+  for (size_t i = 0; i < rows.size() && i < kRows; ++i) {
+    const Folder& f = rows[i];
+    const std::string count = few ? "" : fmt::format("{:>7} files  ", f.files);
+    out += fmt::format(
+        "  {:>6}  {:>10}  {}{}\n", format_percent(share(f.cached, f.bytes)), size_text(f.bytes),
+        count,
+        report::fit_end(report::clean(f.path, options),
+                        std::max<size_t>(options.width, 60) - 22 - count.size(), options.unicode));
   }
-  if (folders.size() > kFolders)
-    out += fmt::format("  and {} more folders\n", folders.size() - kFolders);
+  if (rows.size() > kRows) out += fmt::format("  and {} more folders\n", rows.size() - kRows);
   return out;
 }
 
@@ -294,11 +304,29 @@ int warm(const std::vector<std::string>& arguments) {
 }
 
 int drop_machine(bool json) {
+  const fs::Root root;
+  const auto before = cache::machine_cache(root);
   log_warning(
-      "dropping the whole machine's page cache: every program on it reads from storage again");
-  const Status done = cache::drop_all(fs::Root());
+      fmt::format("dropping the whole machine's page cache{}: every program on it reads from "
+                  "storage again",
+                  before ? ", " + size_text(*before) : ""));
+  const Status done = cache::drop_all(root);
   if (!done.ok()) return fail(done.error());
-  return json ? print(dump({{"all", true}})) : 0;
+  const auto after = cache::machine_cache(root);
+  if (json) {
+    return print(dump({{"all", true},
+                       {"before_bytes", before ? Json(*before) : Json(nullptr)},
+                       {"after_bytes", after ? Json(*after) : Json(nullptr)}}));
+  }
+  if (!before || !after) return 0;
+  return print(fmt::format("{} let go, {} stayed\n", size_text(*before - std::min(*before, *after)),
+                           size_text(*after)));
+}
+
+// Without cachestat the kernel does not tell dirty pages from those in use.
+std::string_view why_stayed(const cache::CachedFile& file) {
+  if (!file.dirty_bytes) return "still to be written (--sync), mapped or being read";
+  return *file.dirty_bytes > 0 ? "still to be written (--sync)" : "in use: mapped or being read";
 }
 
 int drop(const std::vector<std::string>& arguments) {
@@ -330,12 +358,13 @@ int drop(const std::vector<std::string>& arguments) {
       fmt::format("{} let go, {} stayed\n",
                   size_text(done.before_bytes - std::min(done.before_bytes, done.after_bytes)),
                   size_text(done.after_bytes));
-  for (size_t i = 0; i < done.stayed.size() && i < kFolders; ++i) {
+  for (size_t i = 0; i < done.stayed.size() && i < kRows; ++i) {
     const cache::CachedFile& f = done.stayed[i];
-    const bool dirty = f.dirty_bytes.value_or(0) > 0;
-    text += fmt::format("  {:>10}  {}  {}\n", size_text(f.cached_bytes),
-                        dirty ? "still to be written (--sync)" : "in use: mapped or being read",
+    text += fmt::format("  {:>10}  {}  {}\n", size_text(f.cached_bytes), why_stayed(f),
                         escape_terminal(f.path));
+  }
+  if (done.stayed.size() > kRows) {
+    text += fmt::format("  and {} more files\n", done.stayed.size() - kRows);
   }
   return print(text);
 }

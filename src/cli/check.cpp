@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/log.h"
@@ -39,8 +40,9 @@ int check(const std::vector<std::string>& arguments) {
   const auto settings = parse(kCheck, arguments, code);
   if (!settings) return code;
   advise::MachineOptions options;
-  options.python_prefixes = advise::python_prefixes();
+  options.pythons = advise::find_pythons(fs::Root(), std::getenv);
   options.try_contexts = !settings->no_contexts && !settings->self;
+  options.access = settings->self;
   for (const std::string& path : settings->positional) {
     std::error_code error;
     const std::filesystem::path full = std::filesystem::canonical(path, error);

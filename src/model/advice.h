@@ -46,6 +46,7 @@ struct Problem {
 };
 
 struct CheckUp {
+  bool about_flatout = false;  // what it cannot measure here, not what a job will meet
   std::vector<Problem> problems;
   std::vector<std::pair<std::string, std::string>> machine;  // facts, in order: key, value
   bool ok() const {

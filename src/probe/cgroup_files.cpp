@@ -97,8 +97,11 @@ std::vector<CgroupMount> parse_cgroup_mounts(std::string_view mountinfo) {
   return out;
 }
 
-Result<std::map<std::string, CgroupChain>> find_cgroups(const fs::Root& root, int32_t pid) {
-  FLATOUT_TRY(const std::string groups, root.read("proc/" + std::to_string(pid) + "/cgroup"));
+namespace {
+
+Result<std::map<std::string, CgroupChain>> find_chains(const fs::Root& root,
+                                                       const std::string& process) {
+  FLATOUT_TRY(const std::string groups, root.read("proc/" + process + "/cgroup"));
   FLATOUT_TRY(const std::string mountinfo, root.read("proc/self/mountinfo", 4 << 20));
   const std::vector<CgroupMount> mounts = parse_cgroup_mounts(mountinfo);
   std::map<std::string, CgroupChain> out;
@@ -126,6 +129,16 @@ Result<std::map<std::string, CgroupChain>> find_cgroups(const fs::Root& root, in
     }
   }
   return out;
+}
+
+}  // namespace
+
+Result<std::map<std::string, CgroupChain>> find_cgroups(const fs::Root& root, int32_t pid) {
+  return find_chains(root, std::to_string(pid));
+}
+
+Result<std::map<std::string, CgroupChain>> own_cgroups(const fs::Root& root) {
+  return find_chains(root, "self");
 }
 
 std::optional<uint64_t> parse_limit(std::string_view text) {

@@ -45,6 +45,8 @@ struct CgroupChain {
 /// The chains by controller: "cpu", "cpuacct", "memory", "blkio" (v2: "io"), "pids"; for v2 all of
 /// them share one chain, which also has the name "unified".
 Result<std::map<std::string, CgroupChain>> find_cgroups(const fs::Root& root, int32_t pid);
+/// Of the process that asks.
+Result<std::map<std::string, CgroupChain>> own_cgroups(const fs::Root& root);
 
 /// "max" is no limit; so is v1's huge number. nullopt: no limit, or malformed.
 std::optional<uint64_t> parse_limit(std::string_view text);

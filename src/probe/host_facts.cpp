@@ -241,6 +241,20 @@ class HostFactsProbe : public Probe {
 
 }  // namespace
 
+bool accounts_block_io(const fs::Root& root) {
+  const auto accounting = root.read("proc/sys/kernel/task_delayacct", 256);
+  if (accounting.ok()) return trim(*accounting) == "1";
+  const auto release = root.read("proc/sys/kernel/osrelease", 256);
+  if (!release.ok()) return false;
+  const std::string_view version = *release;
+  const size_t dot = version.find('.');
+  const int major = parse_number<int>(version.substr(0, dot)).value_or(0);
+  const std::string_view rest = version.substr(std::min(version.size(), dot + 1));
+  const int minor =
+      parse_number<int>(rest.substr(0, rest.find_first_not_of("0123456789"))).value_or(0);
+  return major > 0 && (major < 5 || (major == 5 && minor < 14));
+}
+
 void tell_host_facts(const fs::Root& root, int32_t job_pid, model::Sink& sink) {
   Teller(root, job_pid, sink).tell_all();
 }

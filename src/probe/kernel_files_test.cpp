@@ -123,7 +123,28 @@ TEST(MountTable, FindsTheMountOfAPath) {
   EXPECT_EQ(mount_of(mounts, "/data set/x")->type, "tmpfs");
   EXPECT_EQ(mount_of(mounts, "/database")->type, "ext4");
   EXPECT_EQ(mount_of({}, "/"), nullptr);
-  EXPECT_FALSE(is_local_fs("nfs4"));
+}
+
+TEST(MountTable, SaysWhereAFileSystemHasItsData) {
+  for (const auto& [type, place] :
+       {std::pair{"ext4", FsPlace::kDisk}, std::pair{"ntfs3", FsPlace::kDisk},
+        std::pair{"tmpfs", FsPlace::kMemory}, std::pair{"overlay", FsPlace::kLayers},
+        std::pair{"virtiofs", FsPlace::kHost}, std::pair{"9p", FsPlace::kHost},
+        std::pair{"nfs4", FsPlace::kNetwork}, std::pair{"fuse.sshfs", FsPlace::kNetwork},
+        std::pair{"fuseblk", FsPlace::kProgram}, std::pair{"fuse.mergerfs", FsPlace::kProgram},
+        std::pair{"newfs", FsPlace::kUnknown}}) {
+    EXPECT_EQ(place_of_fs(type), place) << type;
+    const bool local =
+        place == FsPlace::kDisk || place == FsPlace::kMemory || place == FsPlace::kLayers;
+    EXPECT_EQ(is_local_fs(type), local) << type;
+  }
+  const auto mounts = parse_mountinfo(
+      "1 0 8:1 / /disk rw - newfs /dev/sda1 rw\n2 0 0:5 / /other rw - newfs server:/x rw\n"
+      "3 0 8:2 / /windows rw - fuseblk /dev/sda2 rw\n");
+  ASSERT_EQ(mounts.size(), 3u);
+  EXPECT_EQ(place_of(mounts[0]), FsPlace::kDisk);
+  EXPECT_EQ(place_of(mounts[1]), FsPlace::kUnknown);
+  EXPECT_EQ(place_of(mounts[2]), FsPlace::kProgram);
 }
 
 }  // namespace

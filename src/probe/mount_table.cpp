@@ -1,7 +1,7 @@
 #include "probe/mount_table.h"
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "base/text.h"
 
@@ -48,12 +48,78 @@ const Mount* mount_of(const std::vector<Mount>& mounts, std::string_view path) {
   return best;
 }
 
+FsPlace place_of_fs(std::string_view type) {
+  constexpr std::pair<std::string_view, FsPlace> kTypes[] = {
+      {"ext2", FsPlace::kDisk},
+      {"ext3", FsPlace::kDisk},
+      {"ext4", FsPlace::kDisk},
+      {"xfs", FsPlace::kDisk},
+      {"btrfs", FsPlace::kDisk},
+      {"bcachefs", FsPlace::kDisk},
+      {"zfs", FsPlace::kDisk},
+      {"f2fs", FsPlace::kDisk},
+      {"vfat", FsPlace::kDisk},
+      {"exfat", FsPlace::kDisk},
+      {"ntfs", FsPlace::kDisk},
+      {"ntfs3", FsPlace::kDisk},
+      {"hfsplus", FsPlace::kDisk},
+      {"iso9660", FsPlace::kDisk},
+      {"udf", FsPlace::kDisk},
+      {"squashfs", FsPlace::kDisk},
+      {"erofs", FsPlace::kDisk},
+      {"jfs", FsPlace::kDisk},
+      {"reiserfs", FsPlace::kDisk},
+      {"tmpfs", FsPlace::kMemory},
+      {"ramfs", FsPlace::kMemory},
+      {"rootfs", FsPlace::kMemory},
+      {"overlay", FsPlace::kLayers},
+      {"aufs", FsPlace::kLayers},
+      {"9p", FsPlace::kHost},
+      {"virtiofs", FsPlace::kHost},
+      {"vboxsf", FsPlace::kHost},
+      {"vmhgfs", FsPlace::kHost},
+      {"fuse.vmhgfs-fuse", FsPlace::kHost},
+      {"prl_fs", FsPlace::kHost},
+      {"nfs", FsPlace::kNetwork},
+      {"nfs4", FsPlace::kNetwork},
+      {"cifs", FsPlace::kNetwork},
+      {"smb3", FsPlace::kNetwork},
+      {"ceph", FsPlace::kNetwork},
+      {"lustre", FsPlace::kNetwork},
+      {"gpfs", FsPlace::kNetwork},
+      {"beegfs", FsPlace::kNetwork},
+      {"wekafs", FsPlace::kNetwork},
+      {"afs", FsPlace::kNetwork},
+      {"pvfs2", FsPlace::kNetwork},
+      {"ocfs2", FsPlace::kNetwork},
+      {"gfs2", FsPlace::kNetwork},
+      {"fuse.sshfs", FsPlace::kNetwork},
+      {"fuse.s3fs", FsPlace::kNetwork},
+      {"fuse.mountpoint-s3", FsPlace::kNetwork},
+      {"fuse.goofys", FsPlace::kNetwork},
+      {"fuse.gcsfuse", FsPlace::kNetwork},
+      {"fuse.blobfuse2", FsPlace::kNetwork},
+      {"fuse.rclone", FsPlace::kNetwork},
+      {"fuse.glusterfs", FsPlace::kNetwork},
+      {"fuse.ceph-fuse", FsPlace::kNetwork},
+  };
+  for (const auto& [name, place] : kTypes) {
+    if (name == type) return place;
+  }
+  const bool fuse = type == "fuse" || type == "fuseblk" || type.starts_with("fuse.");
+  return fuse ? FsPlace::kProgram : FsPlace::kUnknown;
+}
+
+FsPlace place_of(const Mount& mount) {
+  const FsPlace place = place_of_fs(mount.type);
+  // The kernel gives the major number 0 to what is on no block device.
+  const bool on_device = !mount.device.empty() && !mount.device.starts_with("0:");
+  return place == FsPlace::kUnknown && on_device ? FsPlace::kDisk : place;
+}
+
 bool is_local_fs(std::string_view type) {
-  constexpr std::array kLocal = {"ext2",  "ext3",     "ext4",  "xfs",     "btrfs",
-                                 "tmpfs", "overlay",  "zfs",   "f2fs",    "vfat",
-                                 "exfat", "squashfs", "erofs", "ramfs",   "rootfs",
-                                 "aufs",  "bcachefs", "jfs",   "reiserfs"};
-  return std::find(kLocal.begin(), kLocal.end(), type) != kLocal.end();
+  const FsPlace place = place_of_fs(type);
+  return place == FsPlace::kDisk || place == FsPlace::kMemory || place == FsPlace::kLayers;
 }
 
 std::string disk_of(const fs::Root& root, const Mount& mount) {
@@ -65,7 +131,7 @@ std::string disk_of(const fs::Root& root, const Mount& mount) {
   if (!link.ok()) return "";
   // A partition's link ends in ".../vda/vda1", a whole disk's in ".../vda".
   const std::vector<std::string_view> parts = split(*link, '/');
-  const std::string last(parts.back());
+  std::string last(parts.back());
   if (parts.size() < 2) return last;
   const std::string whole(parts[parts.size() - 2]);
   return root.exists("sys/block/" + whole) ? whole : last;

@@ -23,7 +23,21 @@ std::vector<Mount> parse_mountinfo(std::string_view text);
 /// The mount that holds `path`: the last one with the longest matching point; nullptr if none.
 const Mount* mount_of(const std::vector<Mount>& mounts, std::string_view path);
 
-/// True for file systems whose files can be opened without waiting for another machine.
+/// Where a file system has its data.
+enum class FsPlace : uint8_t {
+  kDisk,     // of this machine
+  kMemory,   // tmpfs
+  kLayers,   // a container's: overlay
+  kHost,     // a folder of the host, lent to this virtual machine or sandbox: virtiofs, 9p
+  kProgram,  // each call goes to a program (FUSE), wherever that has it from
+  kNetwork,
+  kUnknown
+};
+FsPlace place_of_fs(std::string_view type);
+/// The same; a type that is not known is on a disk where its device is one.
+FsPlace place_of(const Mount& mount);
+
+/// True for file systems whose files can be opened without waiting for a program or a machine.
 bool is_local_fs(std::string_view type);
 
 /// The disk, as sys/block names it, that holds a mount's file system or a part of it: "sda" for one

@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/fs.h"
+#include "base/page_size.h"
 #include "model/stack.h"
 #include "probe/remote_memory.h"
 
@@ -57,8 +58,6 @@ constexpr uint64_t register_mask() {
   for (const auto& r : kRegisters) mask |= uint64_t{1} << r.perf;
   return mask;
 }
-
-size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 /// A sample's payload, as the attributes in open() ask for it.
 bool parse_sample(std::string_view payload, symbols::NativeRegisters& registers,

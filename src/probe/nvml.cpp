@@ -47,6 +47,7 @@ struct Nvml::Api {
   Return (*get_device)(unsigned, Device*) = nullptr;
   Return (*get_name)(Device, char*, unsigned) = nullptr;
   Return (*get_uuid)(Device, char*, unsigned) = nullptr;
+  Return (*get_capability)(Device, int*, int*) = nullptr;
   Return (*get_driver)(char*, unsigned) = nullptr;
   Return (*get_cuda)(int*) = nullptr;
   Return (*get_utilization)(Device, Utilization*) = nullptr;
@@ -85,6 +86,7 @@ struct Nvml::Api {
     load(get_device, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"});
     load(get_name, {"nvmlDeviceGetName"});
     load(get_uuid, {"nvmlDeviceGetUUID"});
+    load(get_capability, {"nvmlDeviceGetCudaComputeCapability"});
     load(get_driver, {"nvmlSystemGetDriverVersion"});
     load(get_cuda, {"nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"});
     load(get_utilization, {"nvmlDeviceGetUtilizationRates"});
@@ -184,6 +186,10 @@ GpuFacts Nvml::facts(uint32_t index) const {
   }
   if (api_->get_uuid != nullptr && api_->get_uuid(device, text, sizeof text - 1) == kSuccess) {
     out.uuid = text;
+  }
+  if (api_->get_capability == nullptr ||
+      api_->get_capability(device, &out.compute_major, &out.compute_minor) != kSuccess) {
+    out.compute_major = out.compute_minor = 0;
   }
   return out;
 }

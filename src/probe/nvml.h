@@ -32,6 +32,7 @@ struct GpuReading {
 
 struct GpuFacts {
   std::string name, uuid;
+  int compute_major = 0, compute_minor = 0;  // its compute capability; 0: not told
 };
 
 class Nvml {

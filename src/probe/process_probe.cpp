@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/text.h"
+#include "probe/host_facts.h"
 #include "probe/job_cpu.h"
 #include "probe/job_tree.h"
 #include "probe/probes.h"
@@ -59,17 +60,7 @@ class ProcessProbe : public Probe {
     if (root_.read_into("proc/sys/vm/max_map_count", buffer_, 256).ok()) {
       map_limit_ = parse_number<uint64_t>(buffer_);
     }
-    // Linux 5.14 made delay accounting a switch, off by default; before it was always on, if built.
-    if (root_.read_into("proc/sys/kernel/task_delayacct", buffer_, 256).ok()) {
-      block_io_accounted_ = trim(buffer_) == "1";
-    } else if (root_.read_into("proc/sys/kernel/osrelease", buffer_, 256).ok()) {
-      const size_t dot = buffer_.find('.');
-      const int major = parse_number<int>(std::string_view(buffer_).substr(0, dot)).value_or(0);
-      std::string_view rest = std::string_view(buffer_).substr(std::min(buffer_.size(), dot + 1));
-      const size_t end = rest.find_first_not_of("0123456789");
-      const int minor = parse_number<int>(rest.substr(0, end)).value_or(0);
-      block_io_accounted_ = major > 0 && (major < 5 || (major == 5 && minor < 14));
-    }
+    block_io_accounted_ = accounts_block_io(root_);
   }
 
   void read_one(const JobProcess& process, TimePoint now, model::Sink& sink) {

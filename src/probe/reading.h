@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/page_size.h"
 #include "base/result.h"
 #include "model/sink.h"
 
@@ -43,10 +44,6 @@ inline model::EntityId process_entity(model::Sink& sink, int32_t pid) {
 inline double tick_ns() {
   static const double ns = 1e9 / static_cast<double>(sysconf(_SC_CLK_TCK));
   return ns;
-}
-inline uint64_t page_bytes() {
-  static const uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
 }
 
 inline std::string proc_path(int32_t pid, std::string_view leaf) {

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/text.h"
+#include "probe/mount_table.h"
 #include "recorder/redact.h"
 
 namespace flatout::recorder {
@@ -61,10 +62,8 @@ void tell_mounts(const fs::Root& root, int32_t pid, model::Sink& sink) {
   while (next_line(rest, line) && count < kMaxMounts) {
     const std::string_view device = next_word(line), point = next_word(line);
     const std::string_view type = next_word(line), options = next_word(line);
-    const bool storage = device.starts_with("/dev/") || type == "nfs" || type == "nfs4" ||
-                         type == "overlay" || type == "lustre" || type == "cifs" ||
-                         type == "tmpfs" || type == "zfs" || type.starts_with("fuse") ||
-                         type == "9p" || type == "virtiofs" || type == "ceph" || type == "gpfs";
+    const bool storage =
+        device.starts_with("/dev/") || probe::place_of_fs(type) != probe::FsPlace::kUnknown;
     if (!storage || point.starts_with("/sys") || point.starts_with("/run/")) continue;
     // Layers of an overlay are long and say nothing about speed.
     std::string shown;

@@ -35,7 +35,18 @@ class Page {
   std::string fit(std::string_view text, size_t width) const {
     return report::fit(clean(text, options_), width, options_.unicode);
   }
-  const char* bullet() const { return options_.unicode ? "● " : "* "; }
+  // A mark for each colour, so that the colour says nothing alone.
+  Span mark(Paint paint) const {
+    const bool unicode = options_.unicode;
+    switch (paint) {
+      case Paint::kBad:
+        return {unicode ? "✗ " : "X ", paint};
+      case Paint::kWarn:
+        return {unicode ? "▲ " : "! ", paint};
+      default:
+        return {unicode ? "✓ " : "+ ", paint};
+    }
+  }
   size_t width() const { return options_.width; }
   std::string take() { return std::move(text_); }
 
@@ -48,13 +59,26 @@ std::string_view sureness(double sure) {
   return sure >= 0.9 ? "sure" : sure >= 0.75 ? "likely" : "the usual cause, not certain";
 }
 
+std::string verdict_text(const CheckUp& check_up) {
+  const size_t all = check_up.problems.size();
+  if (check_up.about_flatout) {
+    return all == 0 ? "All that Flatout measures can be measured here."
+                    : fmt::format("{} of the things that Flatout measures cannot be measured here.",
+                                  all);
+  }
+  if (all == 0) return "Nothing here will hold a job up.";
+  const auto stops = std::count_if(check_up.problems.begin(), check_up.problems.end(),
+                                   [](const Problem& p) { return p.fails; });
+  return stops == 0 ? "Nothing here will stop a job."
+                    : fmt::format("{} of {} will stop a job: exit code 3.", stops, all);
+}
+
 }  // namespace
 
 std::string render_explanation(const Explanation& e, const TextOptions& options) {
   Page page(options);
   const bool known = e.kind != "unknown" && e.kind != "none";
-  page.paragraph({page.bullet(), e.kind == "none" ? Paint::kGood : Paint::kBad}, e.text,
-                 Paint::kBold);
+  page.paragraph(page.mark(e.kind == "none" ? Paint::kGood : Paint::kBad), e.text, Paint::kBold);
   if (known) {
     page.line({{"  " + e.kind + (e.finding.empty() ? "" : "  " + e.finding), Paint::kWarn},
                {fmt::format("  {} ({})", sureness(e.sure), format_percent(e.sure)), Paint::kDim}});
@@ -84,13 +108,17 @@ std::string render_explanation(const Explanation& e, const TextOptions& options)
 std::string render_check_up(const CheckUp& check_up, const TextOptions& options) {
   Page page(options);
   for (const Problem& p : check_up.problems) {
-    page.paragraph({page.bullet(), p.fails ? Paint::kBad : Paint::kWarn}, p.text, Paint::kBold);
-    page.line({{"  " + p.id, Paint::kWarn}});
+    page.paragraph(page.mark(p.fails ? Paint::kBad : Paint::kWarn), p.text, Paint::kBold);
+    Line id{{"  " + p.id, Paint::kWarn}};
+    if (p.fails) id.push_back({"  will stop a job", Paint::kBad});
+    page.line(id);
     if (!p.hint.empty()) page.paragraph({"    try ", Paint::kGood}, p.hint);
   }
-  if (check_up.problems.empty()) {
-    page.paragraph({page.bullet(), Paint::kGood}, "Nothing here will hold a job up.", Paint::kBold);
-  }
+  if (!check_up.problems.empty()) page.blank();
+  page.paragraph(page.mark(!check_up.ok()              ? Paint::kBad
+                           : check_up.problems.empty() ? Paint::kGood
+                                                       : Paint::kWarn),
+                 verdict_text(check_up), Paint::kBold);
   page.blank();
   for (const auto& [key, value] : check_up.machine) {
     page.line({{fmt::format("  {:<24}", key), Paint::kDim},

@@ -70,8 +70,10 @@ std::string to_ascii(std::string_view s) {
   return out;
 }
 
-// Okabe and Ito's colour-blind-safe palette in the 256 colours, in the order of model::Part.
+// Okabe and Ito's colour-blind-safe palette in the 256 colours; the parts in the order of
+// model::Part.
 constexpr std::array<int, 10> kPartColors = {208, 141, 75, 32, 36, 220, 168, 173, 245, 75};
+constexpr int kGoodColor = 36, kBadColor = 166, kWarnColor = 220, kAccentColor = 75;
 
 std::string sgr(const Span& span) {
   switch (span.paint) {
@@ -82,13 +84,13 @@ std::string sgr(const Span& span) {
     case Paint::kDim:
       return "\x1b[2m";
     case Paint::kGood:
-      return "\x1b[1;32m";
+      return fmt::format("\x1b[1;38;5;{}m", kGoodColor);
     case Paint::kBad:
-      return "\x1b[1;31m";
+      return fmt::format("\x1b[1;38;5;{}m", kBadColor);
     case Paint::kWarn:
-      return "\x1b[1;33m";
+      return fmt::format("\x1b[1;38;5;{}m", kWarnColor);
     case Paint::kAccent:
-      return "\x1b[36m";
+      return fmt::format("\x1b[38;5;{}m", kAccentColor);
     case Paint::kPart:
       return fmt::format("\x1b[38;5;{}m",
                          kPartColors[static_cast<size_t>(span.part) % kPartColors.size()]);

@@ -46,12 +46,11 @@ class Page {
 };
 
 void verdict(Page& page, const TraceDiagnosis& diagnosis) {
-  const bool well = diagnosis.findings.empty();
+  const bool well = diagnosis.findings.empty(), unicode = page.options().unicode;
+  const char* mark = well ? (unicode ? "✓ " : "+ ") : (unicode ? "▲ " : "! ");
   bool first = true;
   for (const std::string& text : wrap(page.clean(diagnosis.headline), page.options().width - 2)) {
-    page.line(
-        {{first ? (page.options().unicode ? "● " : "* ") : "  ", well ? Paint::kGood : Paint::kBad},
-         {text, Paint::kBold}});
+    page.line({{first ? mark : "  ", well ? Paint::kGood : Paint::kBad}, {text, Paint::kBold}});
     first = false;
   }
   for (const Finding& f : diagnosis.findings) {

@@ -47,8 +47,7 @@ bool TaskTable::read_stat(const std::string& path, Task& task) {
   task.threads = static_cast<uint32_t>(std::max<int64_t>(stat->threads, 0));
   task.kernel = stat->kernel_thread();
   task.virtual_bytes = stat->virtual_bytes;
-  task.rss_bytes =
-      static_cast<uint64_t>(std::max<int64_t>(stat->rss_pages, 0)) * probe::page_bytes();
+  task.rss_bytes = static_cast<uint64_t>(std::max<int64_t>(stat->rss_pages, 0)) * page_bytes();
   task.cpu_ticks = stat->user_ticks + stat->system_ticks;
   task.start_ticks = stat->start_ticks;
   const size_t size = std::min(stat->comm.size(), task.comm.size() - 1);

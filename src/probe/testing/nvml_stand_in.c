@@ -1,10 +1,10 @@
 /* A stand-in for libnvidia-ml.so.1, for machines without a GPU: answers from a script, the file
  * that $NVML_STAND_IN names. Lines "KEY VALUE" for the system and "INDEX KEY VALUE" for a device; a
  * key that the script lacks is "not supported". The script is read anew at each question, so a test
- * can change it. Keys: devices, driver, cuda, init (a return code); name, uuid, util, mem_util,
- * mem_total, mem_used, clock_sm, clock_mem, clock_sm_max (MHz), power, power_limit (mW),
- * temperature, throttle, pcie_tx, pcie_rx (KB/s), ecc, error (a return code for every question),
- * process_N "PID BYTES" (BYTES -1: not available). */
+ * can change it. Keys: devices, driver, cuda, init (a return code); name, uuid, capability ("8.6"),
+ * util, mem_util, mem_total, mem_used, clock_sm, clock_mem, clock_sm_max (MHz), power, power_limit
+ * (mW), temperature, throttle, pcie_tx, pcie_rx (KB/s), ecc, error (a return code for every
+ * question), process_N "PID BYTES" (BYTES -1: not available). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +71,11 @@ API int nvmlDeviceGetName(void* device, char* out, unsigned size) {
 }
 API int nvmlDeviceGetUUID(void* device, char* out, unsigned size) {
   return text_of((int)(size_t)device - 1, "uuid", out, size);
+}
+API int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
+  char text[64];
+  if (!look_up((int)(size_t)device - 1, "capability", text, sizeof text)) return kNotSupported;
+  return sscanf(text, "%d.%d", major, minor) == 2 ? kOk : kInvalid;
 }
 API int nvmlDeviceGetUtilizationRates(void* device, unsigned* out) {
   const int code = small(device, "util", &out[0]);
