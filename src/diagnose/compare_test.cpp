@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "diagnose/testing/run_builder.h"
 
 namespace flatout::diagnose {
@@ -67,6 +70,87 @@ TEST(Compare, FactsThatDifferAreToldWithoutAShare) {
   EXPECT_EQ(find(c, "kernel.release")->after, "6.5");
   EXPECT_FALSE(find(c, "kernel.release")->share_ms);
   EXPECT_EQ(find(c, "torch.version")->before, "");
+}
+
+/// Steps that compute for 10 ms and wait for input for so long.
+model::Run fed(double wait_ms) {
+  RunBuilder b;
+  for (int i = 0; i < 80; ++i) {
+    b.step({{Part::kInputWait, wait_ms + 0.2 * (i % 4), {ThreadState::kPoll, {kMain}}},
+            {Part::kForward, 10 + 0.1 * (i % 5), kCompute}},
+           i < 3);
+  }
+  return b.build();
+}
+
+TEST(Compare, ThePartThatGrewStandsFirstWithItsShareAndWhatBearsOnIt) {
+  model::Run before = fed(1), now = fed(21);
+  before.info["cwd.fs"] = "ext4";
+  now.info["cwd.fs"] = "nfs4";
+  before.info["dist.backend"] = "nccl";  // bears on no part that grew
+  now.info["dist.backend"] = "gloo";
+  const Comparison c = compare(before, now);
+  ASSERT_FALSE(c.parts.empty());
+  const model::PartChange& part = c.parts.front();
+  EXPECT_EQ(part.part, Part::kInputWait);
+  EXPECT_NEAR(part.new_ms - part.old_ms, 20, 0.5);
+  EXPECT_NEAR(part.share, 1, 0.05);
+  EXPECT_LT(part.moved_ms.low, 20.1);
+  EXPECT_GT(part.moved_ms.high, 19.9);
+  EXPECT_GT(part.moved_ms.low, 19);
+  EXPECT_LT(part.moved_ms.high, 21);
+  std::vector<std::string> reasons;
+  for (const model::Reason& r : part.reasons) reasons.push_back(r.what);
+  EXPECT_NE(std::find(reasons.begin(), reasons.end(), "cwd.fs"), reasons.end());
+  EXPECT_EQ(std::find(reasons.begin(), reasons.end(), "dist.backend"), reasons.end());
+  EXPECT_NE(find(c, "dist.backend"), nullptr);
+  EXPECT_LT(c.difference.low, 20.1);
+  EXPECT_GT(c.difference.high, 19.9);
+  EXPECT_NE(c.headline.find("all of it in input wait"), std::string::npos) << c.headline;
+}
+
+TEST(Compare, AFindingOfBothRunsIsAReasonWhereItCostsMore) {
+  const Comparison c = compare(trained(4, 0.9), trained(30, 0.9));
+  EXPECT_TRUE(c.appeared.empty());
+  ASSERT_FALSE(c.parts.empty() || c.parts.front().reasons.empty());
+  const model::Reason& why = c.parts.front().reasons.front();
+  EXPECT_TRUE(why.finding);
+  EXPECT_EQ(why.what, "cpu.noisy_neighbour");
+  ASSERT_EQ(c.findings.size(), 1u);
+  const model::FindingChange& f = c.findings.front();
+  ASSERT_TRUE(f.old_ms && f.new_ms);
+  EXPECT_LE(f.new_interval.low, *f.new_ms);
+  EXPECT_GE(f.new_interval.high, *f.new_ms);
+  EXPECT_LT(f.old_interval.high, f.new_interval.low);
+}
+
+TEST(Compare, WhatDiffersBetweenAnyTwoRunsIsNoChange) {
+  const char* const kAlways[] = {"job.autogroup",       "other.811.command",
+                                 "other.811.parent",    "pid.300.torch.num_threads",
+                                 "neighbours.at_start", "shm.bytes",
+                                 "shm.files",           "data.file.0.moves",
+                                 "data.file.0.path",    "growth.0",
+                                 "host.boot_id",        "run.begin_unix_ns",
+                                 "exit_code",           "gpu.0.uuid",
+                                 "env.SLURM_JOB_ID",    "env.MASTER_PORT",
+                                 "cgroup.cpu_path",     "flatout.version",
+                                 "a.fact.of.next.year", "clock.cpu_hz"};
+  model::Run before = trained(0, 0), now = trained(0, 0);
+  for (const char* key : kAlways) {
+    before.info[key] = "one";
+    now.info[key] = "two";
+  }
+  const Comparison c = compare(before, now);
+  for (const Change& change : c.changes) ADD_FAILURE() << change.what;
+  EXPECT_GE(c.other.size(), std::size(kAlways));
+}
+
+TEST(Compare, WhatAnOldRecordingCouldNotTellIsNoChange) {
+  model::Run before = trained(0, 0), now = trained(0, 0);
+  now.info["package.numpy"] = "2.1";
+  EXPECT_EQ(find(compare(before, now), "package.numpy"), nullptr);
+  before.info["package.pillow"] = now.info["package.pillow"] = "11";
+  EXPECT_NE(find(compare(before, now), "package.numpy"), nullptr);
 }
 
 TEST(Compare, TooFewStepsAreNotCompared) {
