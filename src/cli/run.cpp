@@ -19,6 +19,7 @@
 #include "cli/outputs.h"
 #include "cli/ranks.h"
 #include "cli/serve.h"
+#include "model/finding_ids.h"
 #include "recorder/launch.h"
 #include "recorder/rank_place.h"
 #include "recorder/recorder.h"
@@ -72,7 +73,8 @@ recorder::StatusText status_of(model::Run& run) {
   const model::Diagnosis so_far = judge(run);
   report::TextOptions options = report::options_for(STDERR_FILENO);
   options.width = options.width > 1 ? options.width - 1 : 1;  // never wraps
-  return {report::status_line(run, so_far, options), report::title_text(run, so_far)};
+  return {report::status_line(run, so_far, options), report::title_text(run, so_far),
+          so_far.verdict != "none" && run.steps.steps.size() >= 5, !so_far.findings.empty()};
 }
 
 /// Of the ranks that a launcher starts on one terminal the first one speaks, for all.
@@ -173,6 +175,23 @@ int dump(const model::Run& run, bool json) {
   return put.ok() ? 0 : 1;
 }
 
+/// Of a word that no finding has, which would never fire: what was meant.
+std::optional<std::string> unknown_finding(const std::string& wanted) {
+  const std::vector<std::string_view>& ids = model::finding_ids();
+  if (wanted.empty() || wanted == "any" || std::find(ids.begin(), ids.end(), wanted) != ids.end()) {
+    return std::nullopt;
+  }
+  const std::string_view meant = nearest(wanted, ids);
+  if (!meant.empty()) return fmt::format("did you mean {}?", meant);
+  // "cpu", "input.": the ids of the group.
+  const std::string group = wanted.substr(0, wanted.find('.')) + ".";
+  std::string all;
+  for (const std::string_view id : ids) {
+    if (id.starts_with(group)) all += fmt::format("{}{}", all.empty() ? "" : ", ", id);
+  }
+  return all.empty() ? "`any`, or an id of docs/findings: input.decode_cpu" : "one of " + all;
+}
+
 bool fails(const std::string& wanted, const model::Diagnosis& diagnosis) {
   return std::any_of(diagnosis.findings.begin(), diagnosis.findings.end(),
                      [&](const model::Finding& f) { return wanted == "any" || wanted == f.id; });
@@ -184,6 +203,11 @@ int run(const std::vector<std::string>& arguments) {
   int code = 0;
   auto settings = parse(kRun, arguments, code);
   if (!settings) return code;
+  if (const auto hint = unknown_finding(settings->fail_on)) {
+    return bad_usage(
+        fmt::format("--fail-on: no finding is called '{}'", escape_terminal(settings->fail_on)),
+        *hint);
+  }
   std::vector<std::string> command = job_command(*settings, arguments);
   recorder::Options options = options_of(*settings);
   if (!settings->with.empty()) {

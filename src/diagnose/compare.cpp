@@ -48,15 +48,26 @@ bool is_drawn_name(const Run& run) {
   return kind == "docker" || kind == "podman" || kind == "kubernetes";
 }
 
+/// Of two command lines the words from the first that differs on.
+void leave_out_common_start(std::string& a, std::string& b) {
+  size_t word = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()) && a[i] == b[i]; ++i) {
+    if (a[i] == ' ') word = i + 1;
+  }
+  if (word == 0) return;
+  for (std::string* text : {&a, &b}) *text = text->size() > word ? "... " + text->substr(word) : "";
+}
+
 void compare_facts(const Run& a, const Run& b, Comparison& out) {
   std::set<std::string> keys;
   for (const Run* run : {&a, &b}) {
     for (const auto& fact : run->info) keys.insert(fact.first);
   }
   for (const std::string& key : keys) {
-    const std::string before = shown(key, std::string(a.fact(key)));
-    const std::string now = shown(key, std::string(b.fact(key)));
+    std::string before = shown(key, std::string(a.fact(key)));
+    std::string now = shown(key, std::string(b.fact(key)));
     if (before == now) continue;
+    if (key == "command") leave_out_common_start(before, now);
     const bool measured = std::any_of(out.changes.begin(), out.changes.end(),
                                       [&](const Change& c) { return c.what == key; });
     if (measured) continue;
@@ -154,6 +165,18 @@ PartChange* part_for(Comparison& c, Parts bears_on) {
   return nullptr;
 }
 
+/// Causes overlap: their shares add up to no more than there is to explain.
+template <class List>
+double fit_shares(List& list, double difference) {
+  double sum = 0;
+  for (const auto& item : list) sum += item.share_ms.value_or(0);
+  if (sum == 0 || std::fabs(sum) <= std::fabs(difference)) return sum;
+  for (auto& item : list) {
+    if (item.share_ms) *item.share_ms *= difference / sum;
+  }
+  return difference;
+}
+
 /// Puts findings and changes beside the parts that they bear on: what was found and what was
 /// measured before what merely differs.
 void give_reasons(Comparison& c) {
@@ -176,6 +199,7 @@ void give_reasons(Comparison& c) {
                      [](const Reason& l, const Reason& r) {
                        return std::fabs(*l.share_ms) > std::fabs(*r.share_ms);
                      });
+    fit_shares(part.reasons, difference);
   }
   for (const Change& change : c.changes) {
     const auto kind = fact_kind(change.what);
@@ -231,16 +255,7 @@ void compare_steps(const RunView& a, const RunView& b, const StepTimes& x, const
 
   const double difference = out.new_median_ms - out.old_median_ms;
   out.changes = machine_changes(a, b, difference);
-  // Shares of causes that overlap add up to no more than there is to explain.
-  double shares = 0;
-  for (const Change& c : out.changes) shares += c.share_ms.value_or(0);
-  if (std::fabs(shares) > std::fabs(difference) && shares != 0) {
-    for (Change& c : out.changes) {
-      if (c.share_ms) *c.share_ms *= difference / shares;
-    }
-    shares = difference;
-  }
-  out.unexplained_ms = difference - shares;
+  out.unexplained_ms = difference - fit_shares(out.changes, difference);
 }
 
 }  // namespace

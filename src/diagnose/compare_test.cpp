@@ -145,6 +145,16 @@ TEST(Compare, WhatDiffersBetweenAnyTwoRunsIsNoChange) {
   EXPECT_GE(c.other.size(), std::size(kAlways));
 }
 
+TEST(Compare, OfCommandLinesOnlyWhatDiffersIsTold) {
+  model::Run before = trained(0, 0), now = trained(0, 0);
+  before.info["command"] = "python train.py --size 32 --fast";
+  now.info["command"] = "python train.py --size 320";
+  const Comparison c = compare(before, now);
+  ASSERT_NE(find(c, "command"), nullptr);
+  EXPECT_EQ(find(c, "command")->before, "... 32 --fast");
+  EXPECT_EQ(find(c, "command")->after, "... 320");
+}
+
 TEST(Compare, WhatAnOldRecordingCouldNotTellIsNoChange) {
   model::Run before = trained(0, 0), now = trained(0, 0);
   now.info["package.numpy"] = "2.1";

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "model/run.h"
 #include "recorder/agents.h"
+#include "recorder/code_facts.h"
 #include "recorder/event_loop.h"
 #include "recorder/exit_watch.h"
 #include "recorder/fault_file.h"
@@ -118,6 +119,7 @@ class Recorder {
   std::unique_ptr<SignalRelay> signals_;
   std::unique_ptr<AgentServer> agents_;
   FaultFile faults_;
+  CodeFacts code_{fs::Root("/")};
   std::unique_ptr<ExitWatch> exits_;
   std::unique_ptr<StatusTerminal> terminal_;
   std::unique_ptr<probe::JobTree> tree_;
@@ -128,7 +130,7 @@ class Recorder {
 
   int32_t job_ = 0;
   int wait_status_ = -1;
-  bool ended_ = false;
+  bool ended_ = false, code_told_ = false, verdict_told_ = false;
   TimePoint begin_{}, last_wake_{}, stopped_since_{};
   TimePoint last_stacks_{}, next_stacks_{}, next_tree_{}, next_drain_{}, next_self_{};
   TimePoint next_status_{}, next_text_{};

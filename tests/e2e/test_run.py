@@ -85,8 +85,16 @@ def test_a_job_that_never_started_leaves_no_run_folder(tmp_path):
                                   ["report", "--format", "nonsense", "."], ["compare", "one"], []])
 def test_bad_usage_is_2_with_a_way_out(tmp_path, args):
     done = flatout(*args, cwd=tmp_path)
-    assert done.returncode in (1, 2) if args[:1] == ["report"] else done.returncode == 2
+    assert done.returncode == 2
     assert b"flatout" in done.stderr
+
+
+@pytest.mark.parametrize("word, said", [("input.decode_cpus", b"did you mean input.decode_cpu?"), ("cpu", b"cpu.gc"), ("nonsense", b"docs/findings"),
+                                        ("healthy", b"any"), ("slower=5%", b"any")])
+def test_a_gate_that_could_never_fire_is_refused(tmp_path, word, said):
+    done = flatout("run", "--fail-on", word, "--", "touch", "ran", cwd=tmp_path)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_help_leads_with_examples(tmp_path):
