@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/live.h"
 #include "cli/meeting.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
@@ -42,8 +43,9 @@ const Usage kRun{
     "  flatout run --malloc -- python train.py            # with Flatout's allocator\n"
     "  flatout run --with fix.json -- python train.py     # with what flatout fix found\n"
     "  flatout run --no-agent -- ./train                  # from outside only\n"
+    "  flatout run --live -- python train.py              # and its processes below its output\n"
     "  flatout run --serve -- python train.py             # and watch it in a browser",
-    {"out", "fail_on", "quiet", "no_agent", "malloc", "with", "serve", "listen", "port",
+    {"out", "fail_on", "quiet", "live", "no_agent", "malloc", "with", "serve", "listen", "port",
      "token_file", "tls_cert", "tls_key", "meet", "rate", "keep_runs", "keep_mb", "verbose"},
     true,
     true,
@@ -242,6 +244,9 @@ int run(const std::vector<std::string>& arguments) {
     const auto place = recorder::rank_place(recorder::current_environment());
     if (place.rank == 0) host = MeetingProcess::start(*meeting);
   }
+  LiveSocket live;
+  if (settings->live && options.status) live = open_live();
+  options.status_fd = live.recorder;
   auto opened = recorder::Recorder::open(options);
   if (!opened.ok()) return start_failed({Code::kIo, opened.error().message, ""}, command);
   recorder::Recorder& recorder = **opened;
@@ -252,9 +257,11 @@ int run(const std::vector<std::string>& arguments) {
   if (host != nullptr && recorder.on_disk()) {
     host->open(std::filesystem::path(recorder.folder().path).parent_path());
   }
-  std::unique_ptr<ServeProcess> server;
-  if (settings->serve) server = ServeProcess::start(recorder.folder().path, *settings);
+  std::unique_ptr<HelperProcess> server, view;
+  if (settings->serve) server = serve_beside(recorder.folder().path, *settings);
+  if (live.recorder >= 0) view = start_live(live, recorder.job());
   recorder.record(status_of);
+  view.reset();  // the terminal is whole again for the verdict
   const model::Diagnosis diagnosis = conclude(recorder, *settings, meeting);
   if (settings->quiet) name_leftovers(recorder);  // else the report does
   code = job_code(recorder.wait_status());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -360,8 +361,12 @@ void Recorder::show_status(TimePoint now, const StatusMaker& make_status) {
     const Nanos rest = nanos(static_cast<double>(cost.count()) / kTextShare);
     next_text_ = now + std::max(kMinTextPeriod, early ? Nanos(0) : rest);
     terminal_->set_title(status_.title);
+    if (options_.status_fd >= 0) {
+      const std::string line = status_.line + "\n";
+      ::send(options_.status_fd, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
   }
-  if (status_.line.empty()) return;
+  if (status_.line.empty() || options_.status_fd >= 0) return;
   const bool verdict = status_.found || (status_.judged && !early);
   if (terminal_->is_silent(now)) {
     terminal_->draw(status_.line);

@@ -41,6 +41,7 @@ struct Options {
   bool allocator = false;  // run: preload libflatout_malloc.so into the job
   bool stdout_to_stderr = false;
   bool status = true;
+  int status_fd = -1;        // a socket for the status line, instead of the terminal
   bool stacks_only = false;  // no run folder, no other probes: for a look at the stacks
   double stacks_per_s = 40;
   Nanos limit{0};  // end after so long; 0: with the job
@@ -77,6 +78,8 @@ class Recorder {
   void record(const StatusMaker& make_status);
 
   model::Run& run() { return recording_.run(); }
+  /// The command's process.
+  int32_t job() const { return job_; }
   const RunFolder& folder() const { return folder_; }
   /// Which rank of a job of several this recording is of, if it is.
   const RankPlace& place() const { return place_; }
