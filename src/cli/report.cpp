@@ -138,7 +138,7 @@ int compare(const std::vector<std::string>& arguments) {
                      : report::render_comparison(comparison, report::options_for(STDOUT_FILENO));
   if (const Status put = write_text("", out); !put.ok()) return fail(put.error());
   // Slower for sure, and by more than is allowed: noise alone must not stop anybody's work.
-  return limit && comparison.verdict == "slower" && comparison.ratio > *limit ? 3 : 0;
+  return limit && comparison.verdict == "slower" && comparison.deciding_ratio() > *limit ? 3 : 0;
 }
 
 }  // namespace flatout::cli

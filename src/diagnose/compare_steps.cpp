@@ -39,18 +39,18 @@ double TypicalStep::in(Parts which) const {
   for (size_t p = 0; p < parts.size(); ++p) {
     if ((which & bit(static_cast<model::Part>(p))) != 0) sum += parts[p];
   }
-  return which == kAllParts || sum <= 0 ? median : sum;
+  return which == kAllParts || sum <= 0 ? mean : sum;
 }
 
 TypicalStep typical_step(const StepTimes& steps) {
   TypicalStep out;
+  if (steps.lengths.empty()) return out;
   out.median = median(steps.lengths);
-  double total = 0;
-  for (size_t i = 0; i < steps.lengths.size(); ++i) {
-    total += steps.lengths[i];
-    for (size_t p = 0; p < out.parts.size(); ++p) out.parts[p] += steps.parts[i][p];
+  out.mean = mean(steps.lengths);
+  for (const auto& parts : steps.parts) {
+    for (size_t p = 0; p < out.parts.size(); ++p) out.parts[p] += parts[p];
   }
-  for (double& part : out.parts) part = total > 0 ? part / total * out.median : 0;
+  for (double& part : out.parts) part /= static_cast<double>(steps.parts.size());
   return out;
 }
 

@@ -17,12 +17,15 @@ struct StepTimes {
 };
 StepTimes step_times(const RunView& view);
 
-/// A step as `compare` tells it: the median, and the parts of the mean step brought to the median's
-/// length, as the breakdown has them.
 struct TypicalStep {
-  double median = 0;
-  std::array<double, model::kPartCount> parts{};
-  /// Time in some parts; the whole step where they are all of them, or took no time.
+  double median = 0, mean = 0;
+  std::array<double, model::kPartCount> parts{};  // of the mean step
+  double length(bool by_mean) const { return by_mean ? mean : median; }
+  /// A part of the mean step, or of that brought to the median's length, as the breakdown has it.
+  double part(size_t p, bool by_mean) const {
+    return by_mean || mean <= 0 ? parts[p] : parts[p] * median / mean;
+  }
+  /// Mean time in some parts; the whole step where they are all of them, or took no time.
   double in(Parts which) const;
 };
 TypicalStep typical_step(const StepTimes& steps);
@@ -39,13 +42,13 @@ Interval interval_of(const std::vector<TypicalStep>& draws, Value value) {
   return {quantile(values, 0.025), quantile(values, 0.975)};
 }
 
-/// The same of the difference between two runs, which know nothing of each other.
+/// The same of two runs that know nothing of each other; `value` gets one of each.
 template <class Value>
-Interval difference_of(const std::vector<TypicalStep>& before, const std::vector<TypicalStep>& now,
-                       Value value) {
+Interval interval_of(const std::vector<TypicalStep>& before, const std::vector<TypicalStep>& now,
+                     Value value) {
   std::vector<double> values;
   for (size_t i = 0; i < before.size() && i < now.size(); ++i) {
-    values.push_back(value(now[i]) - value(before[i]));
+    values.push_back(value(before[i], now[i]));
   }
   return {quantile(values, 0.025), quantile(values, 0.975)};
 }

@@ -1,6 +1,7 @@
 #include "diagnose/compare.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <iterator>
@@ -145,6 +146,42 @@ TEST(Compare, WhatDiffersBetweenAnyTwoRunsIsNoChange) {
   EXPECT_GE(c.other.size(), std::size(kAlways));
 }
 
+/// Steps of 10 ms, of which every tenth saves for so long.
+model::Run saving(double save_ms) {
+  RunBuilder b;
+  for (int i = 0; i < 100; ++i) {
+    std::vector<RunBuilder::PartTime> parts = {{Part::kForward, 10 + 0.1 * (i % 5), kCompute}};
+    if (i % 10 == 9) {
+      parts.push_back({Part::kCheckpoint, save_ms, {ThreadState::kDisk, {kMain}, SYS_write}});
+    }
+    b.step(parts, i < 3);
+  }
+  return b.build();
+}
+
+TEST(Compare, WhatHappensEveryTenthStepIsSeenThoughTheMedianIsTheSame) {
+  const Comparison c = compare(saving(5), saving(105));
+  EXPECT_EQ(c.verdict, "slower");
+  EXPECT_TRUE(c.by_mean);
+  EXPECT_NEAR(c.ratio, 1, 0.02);
+  EXPECT_NEAR(c.difference_ms, 10, 0.5);
+  ASSERT_FALSE(c.parts.empty());
+  EXPECT_EQ(c.parts.front().part, Part::kCheckpoint);
+  EXPECT_NEAR(c.parts.front().share, 1, 0.05);
+  ASSERT_FALSE(c.parts.front().reasons.empty());
+  EXPECT_EQ(c.parts.front().reasons.front().what, "stall.checkpoint");
+  EXPECT_NE(c.headline.find("on average"), std::string::npos) << c.headline;
+}
+
+TEST(Compare, OneHiccupIsNoSlowDown) {
+  RunBuilder b;
+  for (int i = 0; i < 80; ++i) {
+    b.step({{Part::kForward, (i == 40 ? 1000.0 : 10.0) + 0.1 * (i % 5), kCompute}}, i < 3);
+  }
+  b.machine(2, 0.2, 0).process_cpu(100, 0.6);
+  EXPECT_EQ(compare(trained(0, 0), b.build()).verdict, "no_difference");
+}
+
 TEST(Compare, OfCommandLinesOnlyWhatDiffersIsTold) {
   model::Run before = trained(0, 0), now = trained(0, 0);
   before.info["command"] = "python train.py --size 32 --fast";
@@ -159,6 +196,11 @@ TEST(Compare, WhatAnOldRecordingCouldNotTellIsNoChange) {
   model::Run before = trained(0, 0), now = trained(0, 0);
   now.info["package.numpy"] = "2.1";
   EXPECT_EQ(find(compare(before, now), "package.numpy"), nullptr);
+  before.info["code.hash.a.py"] = now.info["code.hash.a.py"] = "12";
+  now.info["code.hash.b.py"] = "34";
+  EXPECT_EQ(find(compare(before, now), "code.hash.b.py"), nullptr);
+  before.info["code.hash.b.py"] = "56";
+  EXPECT_NE(find(compare(before, now), "code.hash.b.py"), nullptr);
   before.info["package.pillow"] = now.info["package.pillow"] = "11";
   EXPECT_NE(find(compare(before, now), "package.numpy"), nullptr);
 }

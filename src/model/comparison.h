@@ -29,7 +29,7 @@ struct Reason {
   std::optional<double> share_ms;
 };
 
-/// Time per step that went to one part, in the median step of each run.
+/// Time per step that went to one part, in the typical step of each run.
 struct PartChange {
   Part part{};
   double old_ms = 0, new_ms = 0;
@@ -52,15 +52,24 @@ struct Comparison {
   std::string headline;  // one sentence for people
   int64_t old_steps = 0, new_steps = 0;
   double old_median_ms = 0, new_median_ms = 0;
-  Interval old_interval{}, new_interval{}, difference{};  // of the medians and of new - old, 95 %
-  double ratio = 1;                                       // new / old step time: above 1 is slower
-  Interval ratio_interval{};                              // 95 %
-  std::vector<PartChange> parts;                          // what explains most first
-  std::vector<FindingChange> findings;                    // of either run
+  Interval old_interval{}, new_interval{};  // of the medians, 95 %
+  double ratio = 1;                         // new / old median: above 1 is slower
+  Interval ratio_interval{};                // 95 %
+  // The same of the means, which see what happens now and then, and are at the mercy of it.
+  double old_mean_ms = 0, new_mean_ms = 0;
+  double mean_ratio = 1;
+  Interval mean_ratio_interval{};
+  bool by_mean = false;  // they decided, and difference, parts and shares are of the mean step
+  double difference_ms = 0;
+  Interval difference{};                    // 95 %
+  std::vector<PartChange> parts;            // what explains most first
+  std::vector<FindingChange> findings;      // of either run
   std::vector<Finding> appeared, vanished;  // findings only in the new run, only in the old one
   std::vector<Change> changes;              // largest known share first, then the most telling
   std::vector<Change> other;                // facts that differ and explain nothing
-  double unexplained_ms = 0;                // of new_median - old_median, beyond all shares
+  double unexplained_ms = 0;                // of difference_ms, beyond all shares
+
+  double deciding_ratio() const { return by_mean ? mean_ratio : ratio; }
 };
 
 }  // namespace flatout::model

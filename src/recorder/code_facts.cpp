@@ -23,7 +23,7 @@ namespace stdfs = std::filesystem;
 constexpr size_t kMostFiles = 256, kMostBytes = 8 << 20, kMostEntries = 20'000;
 constexpr size_t kMostOfAFile = 4 << 20;
 constexpr int kMostLevels = 4;
-constexpr Nanos kMostTime = std::chrono::milliseconds(200);
+constexpr Nanos kMostTime = std::chrono::milliseconds(100);
 constexpr size_t kMostPackages = 512;
 
 bool is_file(const std::string& path, int64_t* bytes = nullptr) {

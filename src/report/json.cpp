@@ -344,10 +344,11 @@ void put_interval(Json& out, const std::string& name, const Interval& interval) 
   out[name + "_high_ms"] = rounded(interval.high, 4);
 }
 
-Json side_value(const std::string& name, int64_t steps, double median_ms,
+Json side_value(const std::string& name, int64_t steps, double median_ms, double mean_ms,
                 const Interval& interval) {
   Json out{{"name", to_utf8(name)}, {"steps", steps}, {"median_ms", rounded(median_ms, 4)}};
   put_interval(out, "median", interval);
+  out["mean_ms"] = rounded(mean_ms, 4);
   return out;
 }
 
@@ -393,13 +394,17 @@ Json comparison_value(const model::Comparison& c) {
   out["schema"] = 1;
   out["verdict"] = c.verdict;
   out["headline"] = to_utf8(c.headline);
-  out["old"] = side_value(c.old_name, c.old_steps, c.old_median_ms, c.old_interval);
-  out["new"] = side_value(c.new_name, c.new_steps, c.new_median_ms, c.new_interval);
-  out["difference_ms"] = rounded(c.new_median_ms - c.old_median_ms, 4);
+  out["old"] = side_value(c.old_name, c.old_steps, c.old_median_ms, c.old_mean_ms, c.old_interval);
+  out["new"] = side_value(c.new_name, c.new_steps, c.new_median_ms, c.new_mean_ms, c.new_interval);
+  out["by"] = c.by_mean ? "mean" : "median";
+  out["difference_ms"] = rounded(c.difference_ms, 4);
   put_interval(out, "difference", c.difference);
   out["ratio"] = rounded(c.ratio, 4);
   out["ratio_low"] = rounded(c.ratio_interval.low, 4);
   out["ratio_high"] = rounded(c.ratio_interval.high, 4);
+  out["mean_ratio"] = rounded(c.mean_ratio, 4);
+  out["mean_ratio_low"] = rounded(c.mean_ratio_interval.low, 4);
+  out["mean_ratio_high"] = rounded(c.mean_ratio_interval.high, 4);
   out["parts"] = Json::array();
   for (const model::PartChange& p : c.parts) out["parts"].push_back(part_value(p));
   out["findings"] = Json::array();

@@ -322,6 +322,12 @@ inline Comparison slower_comparison() {
   c.new_median_ms = 63.6;
   c.old_interval = {43.1, 43.9};
   c.new_interval = {63.0, 64.4};
+  c.by_mean = true;
+  c.old_mean_ms = 44.0;
+  c.new_mean_ms = 64.1;
+  c.mean_ratio = 1.457;
+  c.mean_ratio_interval = {1.43, 1.48};
+  c.difference_ms = 20.1;
   c.difference = {19.4, 21.0};
   c.ratio = 1.462;
   c.ratio_interval = {1.44, 1.49};

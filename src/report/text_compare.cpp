@@ -169,11 +169,15 @@ std::string render_comparison(const Comparison& c, const TextOptions& given) {
   side(out, "old", c.old_median_ms, c.old_interval, c.old_steps, c.old_name);
   side(out, "new", c.new_median_ms, c.new_interval, c.new_steps, c.new_name);
   if (c.verdict != "unknown") {
-    out.line(
-        {{"  ratio   ", Paint::kDim},
-         {fmt::format("{:.3f} new/old step time", c.ratio), paint},
-         {fmt::format("  (95 %: {:.3f} to {:.3f})", c.ratio_interval.low, c.ratio_interval.high),
-          Paint::kDim}});
+    const auto ratio = [&](std::string_view label, std::string_view of, double value,
+                           const Interval& interval) {
+      out.line(
+          {{fmt::format("  {:<8}", label), Paint::kDim},
+           {fmt::format("{:.3f} new/old {}", value, of), paint},
+           {fmt::format("  (95 %: {:.3f} to {:.3f})", interval.low, interval.high), Paint::kDim}});
+    };
+    ratio("ratio", "median", c.ratio, c.ratio_interval);
+    if (c.by_mean) ratio("", "mean", c.mean_ratio, c.mean_ratio_interval);
   }
   parts(out, c);
   changes(out, c);
