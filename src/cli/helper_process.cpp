@@ -18,6 +18,7 @@ constexpr int kPatienceMs = 4000;  // for it to end
 std::unique_ptr<HelperProcess> HelperProcess::start(std::vector<std::string> words, int input) {
   words.insert(words.begin(), "flatout");
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   const pid_t parent = ::getpid();

@@ -125,6 +125,32 @@ TEST(Compare, AFindingOfBothRunsIsAReasonWhereItCostsMore) {
   EXPECT_LT(f.old_interval.high, f.new_interval.low);
 }
 
+/// Steps of 10 ms at 1.98 GHz, as long as the GPU's clock makes them.
+model::Run at_clock(double hz) {
+  RunBuilder b;
+  for (int i = 0; i < 80; ++i) {
+    b.step({{Part::kForward, 10 * 1.98e9 / hz + 0.1 * (i % 5), kCompute}}, i < 3);
+  }
+  b.machine(2, 0.2, 0).process_cpu(100, 0.6);
+  b.gauge(SignalId::kGpuClockSm, b.entity(model::EntityKind::kGpu, 0, "H100"), hz);
+  return b.build();
+}
+
+TEST(Compare, AThrottledGpuClockIsTheReasonForLongerKernels) {
+  const Comparison c = compare(at_clock(1.98e9), at_clock(0.99e9));
+  const Change* clock = find(c, "gpu.clock_sm_hz");
+  ASSERT_NE(clock, nullptr);
+  EXPECT_EQ(clock->before, "1.98 GHz");
+  EXPECT_EQ(clock->after, "0.99 GHz");
+  ASSERT_TRUE(clock->share_ms);
+  EXPECT_NEAR(*clock->share_ms, 10, 0.5);
+  ASSERT_FALSE(c.parts.empty() || c.parts.front().reasons.empty());
+  EXPECT_EQ(c.parts.front().part, Part::kForward);
+  EXPECT_EQ(c.parts.front().reasons.front().what, "gpu.clock_sm_hz");
+  EXPECT_NE(c.headline.find("GPU clock: 0.99 GHz instead of 1.98 GHz"), std::string::npos)
+      << c.headline;
+}
+
 TEST(Compare, WhatDiffersBetweenAnyTwoRunsIsNoChange) {
   const char* const kAlways[] = {"job.autogroup",       "other.811.command",
                                  "other.811.parent",    "pid.300.torch.num_threads",
