@@ -58,12 +58,15 @@ golden: build ## renew the golden files; review the diff
 	@FLATOUT_RENEW_GOLDEN=1 ctest --test-dir $(BUILD) -R 'report\.|diagnose\.|screen\.' > /dev/null; git diff --stat tests/golden
 
 format: ## clang-format
+	@tools/setup.sh check
 	@tools/format.sh
 
 lint: build ## clang-tidy
+	@tools/setup.sh check
 	@tools/lint.sh $(BUILD)
 
-check: ## what CI holds: format, layers, docs, lint, tests
+check: ## everything that has to pass: format, layers, docs, lint, tests
+	@tools/setup.sh check
 	@tools/format.sh --check
 	@python3 tools/check_layers.py
 	@$(MAKE) --no-print-directory build

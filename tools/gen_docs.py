@@ -52,7 +52,7 @@ def options_page() -> str:
         for name, kind, default, text in OPTION.findall(table.read_text()):
             # What is loaded into the job is told by variables alone.
             flag = "" if table.parent.name in ("malloc", "agent", "devlimit") else f"`--{name.replace('_', '-')}`"
-            shown = unquote(default)
+            shown = unquote(default).strip("{}")
             lines.append(f"| {flag} | `FLATOUT_{name.upper()}` | {kind} | {f'`{shown}`' if shown else ''} | {unquote(text)} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

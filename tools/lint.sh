@@ -3,6 +3,10 @@
 set -euo pipefail
 cd "$(git -C "$(dirname "$0")" rev-parse --show-toplevel)"
 build=$1
+if ! command -v clang-tidy > /dev/null; then
+  echo "lint.sh: clang-tidy is not installed; tools/setup.sh check installs it" >&2
+  exit 2
+fi
 stamps="$build/lint"
 mkdir -p "$stamps"
 check_one() {
@@ -11,10 +15,11 @@ check_one() {
   # A header may have changed: the stamp holds the hash of the file and of all headers of ours.
   key=$(cat "$file" .clang-tidy $(git ls-files 'src/*.h' 'include/*.h') | sha256sum)
   [ "$key" = "$(cat "$stamp" 2> /dev/null)" ] && return 0
-  if clang-tidy -p "$3" --quiet --warnings-as-errors='*' "$file" 2> /dev/null; then
+  # It counts suppressed warnings on stderr each time: shown only where it fails.
+  if said=$(clang-tidy -p "$3" --quiet --warnings-as-errors='*' "$file" 2>&1); then
     echo "$key" > "$stamp"
   else
-    echo "lint: $file" >&2
+    printf 'lint: %s\n%s\n' "$file" "$said" >&2
     return 1
   fi
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing, and nothing that is there already.
-# usage: tools/setup.sh build [test] [fuzz]
+# usage: tools/setup.sh [build] [test] [fuzz] [check]
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev zlib1g-dev
@@ -9,6 +9,7 @@ build=(g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-d
 test=(libgtest-dev libbenchmark-dev python3 python3-venv python3-dev chromium tmux openmpi-bin
        sysstat zsh fish openssl)
 fuzz=(clang-14 libclang-rt-14-dev libgtest-dev libbenchmark-dev)
+check=(clang-format clang-tidy)
 
 # Ubuntu's chromium package only installs a snap, which has no place in a container: the browser
 # tests say there that they lack it.
@@ -20,6 +21,7 @@ for group in "$@"; do
     build) wanted+=("${build[@]}") ;;
     test) wanted+=("${test[@]}") ;;
     fuzz) wanted+=("${fuzz[@]}") ;;
+    check) wanted+=("${check[@]}") ;;
     *) echo "setup.sh: unknown group: $group" >&2; exit 2 ;;
   esac
 done

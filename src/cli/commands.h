@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace flatout::cli {
@@ -24,6 +25,10 @@ int explain(const std::vector<std::string>& arguments);
 int cache(const std::vector<std::string>& arguments);
 int completion(const std::vector<std::string>& arguments);
 int manual(const std::vector<std::string>& arguments);
+
+/// What `run --live` starts beside the recording; no command of the user's.
+inline constexpr std::string_view kLiveView = "live-view";
+int live_view(const std::vector<std::string>& arguments);
 
 /// All of it: picks the command, prints help and version.
 int main_program(const std::vector<std::string>& arguments);

@@ -36,11 +36,14 @@ std::string variable_of(std::string_view name) {
 }
 
 CLI::Option* bind(CLI::App& app, const std::string& flag_name, bool& value, const char* help) {
-  return app.add_flag(flag_name, value, help);
+  return app.add_flag(flag_name, value, help)->capture_default_str();
+}
+CLI::Option* bind(CLI::App& app, const std::string& flag_name, texts& value, const char* help) {
+  return app.add_option(flag_name, value, help)->allow_extra_args(false);  // begins empty
 }
 template <class T>
 CLI::Option* bind(CLI::App& app, const std::string& flag_name, T& value, const char* help) {
-  return app.add_option(flag_name, value, help);
+  return app.add_option(flag_name, value, help)->capture_default_str();
 }
 
 bool takes_value(std::string_view word) {
@@ -151,12 +154,12 @@ std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>
   CLI::App app(fmt::format("{}\n\nExamples:\n{}", usage.summary, usage.examples),
                fmt::format("flatout {}", usage.name));
   std::vector<std::string> flags = {"--help"};
-#define FLATOUT_OPTION(name, type, standard, help)                                             \
-  if (std::find(usage.options.begin(), usage.options.end(), #name) != usage.options.end()) {   \
-    flags.push_back(flag_of(#name));                                                           \
-    const std::string names =                                                                  \
-        std::string_view(#name) == "output" ? "-o,--output" : flag_of(#name);                  \
-    bind(app, names, settings.name, help)->envname(variable_of(#name))->capture_default_str(); \
+#define FLATOUT_OPTION(name, type, standard, help)                                           \
+  if (std::find(usage.options.begin(), usage.options.end(), #name) != usage.options.end()) { \
+    flags.push_back(flag_of(#name));                                                         \
+    const std::string names =                                                                \
+        std::string_view(#name) == "output" ? "-o,--output" : flag_of(#name);                \
+    bind(app, names, settings.name, help)->envname(variable_of(#name));                      \
   }
 #include "cli/options.def"
 #undef FLATOUT_OPTION

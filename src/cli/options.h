@@ -13,6 +13,7 @@ namespace flatout::cli {
 using flag = bool;
 using number = double;
 using text = std::string;
+using texts = std::vector<std::string>;
 
 struct Settings {
 #define FLATOUT_OPTION(name, type, standard, help) type name = standard;

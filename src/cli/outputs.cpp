@@ -6,39 +6,23 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/output.h"
-#include "report/json.h"
-#include "report/text.h"
-#include "timeline/steps.h"
-#if FLATOUT_HAS_DIAGNOSE_DIAGNOSE
+#include "base/text.h"
 #include "cli/ranks.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/ranks.h"
-#endif
-#if FLATOUT_HAS_REPORT_HTML
-#include "report/html.h"
-#endif
-#if FLATOUT_HAS_REPORT_FLAME
 #include "report/flame.h"
-#endif
-#if FLATOUT_HAS_TIMELINE_EXPORT_CHROME
+#include "report/html.h"
+#include "report/json.h"
+#include "report/text.h"
 #include "timeline/export_chrome.h"
-#endif
+#include "timeline/steps.h"
 
 namespace flatout::cli {
 
 model::Diagnosis judge(model::Run& run) {
-#if FLATOUT_HAS_TIMELINE_STEPS
   timeline::find_steps(run);
-#endif
-#if FLATOUT_HAS_DIAGNOSE_DIAGNOSE
   std::vector<model::Rank> ranks = ranks_of(run);
   return ranks.size() > 1 ? diagnose::diagnose_ranks(std::move(ranks)) : diagnose::diagnose(run);
-#else
-  model::Diagnosis none;
-  none.verdict = "none";
-  none.headline = "this build has no diagnosis";
-  return none;
-#endif
 }
 
 Status write_verdict(const std::string& folder, const model::Run& run,
@@ -50,35 +34,29 @@ Status write_verdict(const std::string& folder, const model::Run& run,
 
 Status write_reports(const std::string& folder, const model::Run& run,
                      const model::Diagnosis& diagnosis) {
-#if FLATOUT_HAS_REPORT_HTML
   FLATOUT_TRY_STATUS(
       fs::write_atomically(folder + "/report.html", report::render_html(run, diagnosis)));
-#endif
-#if FLATOUT_HAS_REPORT_FLAME
   FLATOUT_TRY_STATUS(fs::write_atomically(folder + "/stacks.folded", report::folded_stacks(run)));
-#endif
-#if FLATOUT_HAS_TIMELINE_EXPORT_CHROME
   FLATOUT_TRY_STATUS(timeline::write_chrome_trace(run, folder + "/trace.json.gz"));
-#endif
-  (void)folder;
-  (void)run;
-  (void)diagnosis;
   return {};
+}
+
+Status check_format(const std::string& format) {
+  for (const char* known : {"html", "json", "svg", "speedscope", "text"}) {
+    if (format == known) return {};
+  }
+  return Error{Code::kBadInput, fmt::format("there is no format '{}'", escape_terminal(format)),
+               "one of html, json, svg, speedscope, text"};
 }
 
 Result<std::string> render(const std::string& format, const model::Run& run,
                            const model::Diagnosis& diagnosis) {
-  if (format == "text") return report::render_text(run, diagnosis, report::options_for(1));
-  if (format == "json") return report::findings_json(run, diagnosis);
-#if FLATOUT_HAS_REPORT_HTML
+  FLATOUT_TRY_STATUS(check_format(format));
   if (format == "html") return report::render_html(run, diagnosis);
-#endif
-#if FLATOUT_HAS_REPORT_FLAME
+  if (format == "json") return report::findings_json(run, diagnosis);
   if (format == "svg") return report::flame_svg(run);
   if (format == "speedscope") return report::speedscope_json(run);
-#endif
-  return Error{Code::kBadInput, fmt::format("there is no format '{}'", format),
-               "one of html, json, svg, speedscope, text"};
+  return report::render_text(run, diagnosis, report::options_for(STDOUT_FILENO));
 }
 
 int fail(const Error& error) {

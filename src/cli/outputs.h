@@ -19,7 +19,9 @@ Status write_verdict(const std::string& folder, const model::Run& run,
 Status write_reports(const std::string& folder, const model::Run& run,
                      const model::Diagnosis& diagnosis);
 
-/// The report in one of the formats of `flatout report --format`. Errors: kBadInput.
+/// Errors: kBadInput, with the formats that there are.
+Status check_format(const std::string& format);
+/// The report in one of the formats of `flatout report --format`. Errors: as check_format().
 Result<std::string> render(const std::string& format, const model::Run& run,
                            const model::Diagnosis& diagnosis);
 

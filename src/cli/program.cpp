@@ -107,6 +107,7 @@ int main_program(const std::vector<std::string>& arguments) {
     fmt::print("flatout {}\n", FLATOUT_VERSION);
     return 0;
   }
+  if (first == kLiveView) return live_view({arguments.begin() + 1, arguments.end()});
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) {
     if (first == command.name) return command.function({arguments.begin() + 1, arguments.end()});

@@ -9,12 +9,10 @@
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "cli/ranks.h"
+#include "diagnose/compare.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "timeline/import_folder.h"
-#if FLATOUT_HAS_DIAGNOSE_COMPARE
-#include "diagnose/compare.h"
-#endif
 
 namespace flatout::cli {
 namespace {
@@ -92,6 +90,7 @@ int report(const std::vector<std::string>& arguments) {
       settings->positional.empty() ? "flatout-runs/latest" : settings->positional[0];
   std::string format = settings->format;
   if (format.empty()) format = settings->json ? "json" : "text";
+  if (const Status known = check_format(format); !known.ok()) return fail(known.error());
   const std::vector<std::string> parts = merged_from(folder);
   if (!parts.empty()) return report_merged(folder, parts, format, settings->output);
   auto run = read_run(folder);
@@ -127,7 +126,6 @@ int compare(const std::vector<std::string>& arguments) {
     return bad_usage(fmt::format("cannot read --fail-on {}", escape_terminal(settings->fail_on)),
                      "flatout compare OLD NEW --fail-on slower=5%");
   }
-#if FLATOUT_HAS_DIAGNOSE_COMPARE
   auto old_run = read_run(settings->positional[0]);
   if (!old_run.ok()) return fail(old_run.error());
   auto new_run = read_run(settings->positional[1]);
@@ -140,11 +138,7 @@ int compare(const std::vector<std::string>& arguments) {
                      : report::render_comparison(comparison, report::options_for(STDOUT_FILENO));
   if (const Status put = write_text("", out); !put.ok()) return fail(put.error());
   // Slower for sure, and by more than is allowed: noise alone must not stop anybody's work.
-  return limit && comparison.verdict == "slower" && comparison.ratio > *limit ? 3 : 0;
-#else
-  log_error("this build has no comparison");
-  return 1;
-#endif
+  return limit && comparison.verdict == "slower" && comparison.deciding_ratio() > *limit ? 3 : 0;
 }
 
 }  // namespace flatout::cli

@@ -14,11 +14,13 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/live.h"
 #include "cli/meeting.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "cli/ranks.h"
 #include "cli/serve.h"
+#include "model/finding_ids.h"
 #include "recorder/launch.h"
 #include "recorder/rank_place.h"
 #include "recorder/recorder.h"
@@ -41,8 +43,9 @@ const Usage kRun{
     "  flatout run --malloc -- python train.py            # with Flatout's allocator\n"
     "  flatout run --with fix.json -- python train.py     # with what flatout fix found\n"
     "  flatout run --no-agent -- ./train                  # from outside only\n"
+    "  flatout run --live -- python train.py              # and its processes below its output\n"
     "  flatout run --serve -- python train.py             # and watch it in a browser",
-    {"out", "fail_on", "quiet", "no_agent", "malloc", "with", "serve", "listen", "port",
+    {"out", "fail_on", "quiet", "live", "no_agent", "malloc", "with", "serve", "listen", "port",
      "token_file", "tls_cert", "tls_key", "meet", "rate", "keep_runs", "keep_mb", "verbose"},
     true,
     true,
@@ -72,7 +75,8 @@ recorder::StatusText status_of(model::Run& run) {
   const model::Diagnosis so_far = judge(run);
   report::TextOptions options = report::options_for(STDERR_FILENO);
   options.width = options.width > 1 ? options.width - 1 : 1;  // never wraps
-  return {report::status_line(run, so_far, options), report::title_text(run, so_far)};
+  return {report::status_line(run, so_far, options), report::title_text(run, so_far),
+          so_far.verdict != "none" && run.steps.steps.size() >= 5, !so_far.findings.empty()};
 }
 
 /// Of the ranks that a launcher starts on one terminal the first one speaks, for all.
@@ -173,6 +177,23 @@ int dump(const model::Run& run, bool json) {
   return put.ok() ? 0 : 1;
 }
 
+/// Of a word that no finding has, which would never fire: what was meant.
+std::optional<std::string> unknown_finding(const std::string& wanted) {
+  const std::vector<std::string_view>& ids = model::finding_ids();
+  if (wanted.empty() || wanted == "any" || std::find(ids.begin(), ids.end(), wanted) != ids.end()) {
+    return std::nullopt;
+  }
+  const std::string_view meant = nearest(wanted, ids);
+  if (!meant.empty()) return fmt::format("did you mean {}?", meant);
+  // "cpu", "input.": the ids of the group.
+  const std::string group = wanted.substr(0, wanted.find('.')) + ".";
+  std::string all;
+  for (const std::string_view id : ids) {
+    if (id.starts_with(group)) all += fmt::format("{}{}", all.empty() ? "" : ", ", id);
+  }
+  return all.empty() ? "`any`, or an id of docs/findings: input.decode_cpu" : "one of " + all;
+}
+
 bool fails(const std::string& wanted, const model::Diagnosis& diagnosis) {
   return std::any_of(diagnosis.findings.begin(), diagnosis.findings.end(),
                      [&](const model::Finding& f) { return wanted == "any" || wanted == f.id; });
@@ -184,6 +205,11 @@ int run(const std::vector<std::string>& arguments) {
   int code = 0;
   auto settings = parse(kRun, arguments, code);
   if (!settings) return code;
+  if (const auto hint = unknown_finding(settings->fail_on)) {
+    return bad_usage(
+        fmt::format("--fail-on: no finding is called '{}'", escape_terminal(settings->fail_on)),
+        *hint);
+  }
   std::vector<std::string> command = job_command(*settings, arguments);
   recorder::Options options = options_of(*settings);
   if (!settings->with.empty()) {
@@ -218,6 +244,9 @@ int run(const std::vector<std::string>& arguments) {
     const auto place = recorder::rank_place(recorder::current_environment());
     if (place.rank == 0) host = MeetingProcess::start(*meeting);
   }
+  LiveSocket live;
+  if (settings->live && options.status) live = open_live();
+  options.status_fd = live.recorder;
   auto opened = recorder::Recorder::open(options);
   if (!opened.ok()) return start_failed({Code::kIo, opened.error().message, ""}, command);
   recorder::Recorder& recorder = **opened;
@@ -228,9 +257,11 @@ int run(const std::vector<std::string>& arguments) {
   if (host != nullptr && recorder.on_disk()) {
     host->open(std::filesystem::path(recorder.folder().path).parent_path());
   }
-  std::unique_ptr<ServeProcess> server;
-  if (settings->serve) server = ServeProcess::start(recorder.folder().path, *settings);
+  std::unique_ptr<HelperProcess> server, view;
+  if (settings->serve) server = serve_beside(recorder.folder().path, *settings);
+  if (live.recorder >= 0) view = start_live(live, recorder.job());
   recorder.record(status_of);
+  view.reset();  // the terminal is whole again for the verdict
   const model::Diagnosis diagnosis = conclude(recorder, *settings, meeting);
   if (settings->quiet) name_leftovers(recorder);  // else the report does
   code = job_code(recorder.wait_status());

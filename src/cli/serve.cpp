@@ -1,17 +1,12 @@
 // flatout serve: runs in a browser and their metrics, over HTTP.
 #include "cli/serve.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,7 +51,6 @@ constexpr int kPortsToTry = 32;                              // from the usual o
 constexpr rlim_t kFiles = 1024;                              // clients and run folders
 constexpr int64_t kFreshSeconds = 10;                        // a file that is being written
 constexpr auto kFarewell = std::chrono::milliseconds(1500);  // for pages to fetch the end
-constexpr int kPatienceMs = 4000;                            // for the server to end
 constexpr size_t kMostPem = 1 << 20;
 
 class FollowedRun : public serve::RunSource {
@@ -256,63 +250,22 @@ int serve(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-std::unique_ptr<ServeProcess> ServeProcess::start(const std::string& folder,
-                                                  const Settings& settings) {
+std::unique_ptr<HelperProcess> serve_beside(const std::string& folder, const Settings& settings) {
   if (folder.empty()) {
     log_warning("--serve needs a run folder, and none could be written");
     return nullptr;
   }
-  std::vector<std::string> words = {"flatout",
-                                    "serve",
-                                    folder,
-                                    "--listen",
-                                    settings.listen,
-                                    "--port",
-                                    fmt::format("{:.0f}", settings.port)};
+  std::vector<std::string> words = {
+      "serve", folder, "--listen", settings.listen, "--port", fmt::format("{:.0f}", settings.port)};
   if (!settings.token_file.empty()) {
     words.insert(words.end(), {"--token-file", settings.token_file});
   }
   if (!settings.tls_cert.empty()) {
     words.insert(words.end(), {"--tls-cert", settings.tls_cert, "--tls-key", settings.tls_key});
   }
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) {
-    log_warning("cannot start the server of --serve");
-    return nullptr;
-  }
-  if (pid == 0) {
-    // Not in the job's process group: Ctrl-C is for the job.
-    ::setpgid(0, 0);
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) ::_exit(1);
-    sigset_t none;
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    const int nothing = ::open("/dev/null", O_RDONLY);
-    ::dup2(nothing, STDIN_FILENO);
-    ::dup2(STDERR_FILENO, STDOUT_FILENO);  // the job's standard output is its own
-    ::execv("/proc/self/exe", argv.data());
-    ::_exit(1);
-  }
-  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  return std::unique_ptr<ServeProcess>(new ServeProcess(pid, pidfd));
-}
-
-ServeProcess::~ServeProcess() {
-  // By its descriptor: the recorder may have reaped it, and its number may be another's by now.
-  if (pidfd_ < 0) return;  // an old kernel: it ends with this process
-  if (::syscall(SYS_pidfd_send_signal, pidfd_, SIGTERM, nullptr, 0) == 0) {
-    pollfd ended{pidfd_, POLLIN, 0};
-    if (::poll(&ended, 1, kPatienceMs) == 0) {
-      ::syscall(SYS_pidfd_send_signal, pidfd_, SIGKILL, nullptr, 0);
-    }
-    ::waitpid(pid_, nullptr, 0);
-  }
-  ::close(pidfd_);
+  auto helper = HelperProcess::start(std::move(words));
+  if (helper == nullptr) log_warning("cannot start the server of --serve");
+  return helper;
 }
 
 }  // namespace flatout::cli

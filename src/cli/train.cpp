@@ -18,6 +18,7 @@ const Usage kTrain{
     "  flatout train                                            # a healthy job\n"
     "  flatout train --inject list                              # the causes that can be built in\n"
     "  flatout run -- flatout train --inject input.decode_cpu   # see one found\n"
+    "  flatout run -- flatout train --inject input.collate --inject stall.logging   # or two\n"
     "  flatout train --model resnet20 --data cifar-10-batches-bin --checkpoint r20.safetensors\n"
     "  flatout train --model resnet20 --replicas 2 --sync-batch-norm   # mirrored data parallel\n"
     "  mpirun -n 4 flatout train --model lenet                  # or torchrun --no-python, or srun",

@@ -3,199 +3,102 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <set>
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "diagnose/compare_machine.h"
+#include "diagnose/compare_steps.h"
 #include "diagnose/diagnose.h"
-#include "diagnose/view.h"
+#include "diagnose/fact_kinds.h"
 
 namespace flatout::diagnose {
 
 using model::Change;
 using model::Comparison;
 using model::Finding;
+using model::FindingChange;
 using model::Part;
+using model::PartChange;
+using model::Reason;
 using model::Run;
-using model::Series;
-using model::SignalId;
 
 namespace {
 
-// Facts that differ between any two runs and explain nothing.
-bool is_noise(std::string_view key) {
-  static constexpr std::array<std::string_view, 14> kParts = {
-      "time",  "date", "pid",       "folder", "boot", "exit_code", "wait_status",
-      "begin", "end",  "exception", "run.",   "uuid", "id",        "seconds"};
-  const size_t dot = key.rfind('.');
-  const std::string_view last = dot == std::string_view::npos ? key : key.substr(dot + 1);
-  for (const std::string_view part : kParts) {
-    if (last == part || (part.ends_with('.') && key.starts_with(part))) return true;
+// A part that moved by less of the difference needs no reason.
+constexpr double kWorthAReason = 0.05;
+// A finding of both runs is a reason where its cost moved by more than this.
+constexpr double kMoved = 0.2;
+
+/// Whether the run tells any fact of a group: what an older recording could not tell is no change.
+bool tells(const Run& run, const std::string& group) {
+  const auto first = run.info.lower_bound(group);
+  return first != run.info.end() && first->first.starts_with(group);
+}
+
+std::string shown(const std::string& key, const std::string& value) {
+  const auto bytes = key.ends_with("_bytes") ? parse_number<double>(value) : std::nullopt;
+  return bytes ? format_bytes(*bytes) : value;
+}
+
+/// A file that only one run has was not seen in the other: nothing runs it there unless another
+/// file changed, too.
+bool is_unseen_file(const std::string& key, const std::string& before, const std::string& now) {
+  return key.starts_with("code.hash.") && (before.empty() || now.empty());
+}
+
+/// A container's host name is drawn anew each time.
+bool is_drawn_name(const Run& run) {
+  const std::string_view kind = run.fact("container.kind");
+  return kind == "docker" || kind == "podman" || kind == "kubernetes";
+}
+
+/// Of two command lines the words from the first that differs on.
+void leave_out_common_start(std::string& a, std::string& b) {
+  size_t word = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()) && a[i] == b[i]; ++i) {
+    if (a[i] == ' ') word = i + 1;
   }
-  return key.starts_with("exception") || key.starts_with("flatout.");
+  if (word == 0) return;
+  for (std::string* text : {&a, &b}) *text = text->size() > word ? "... " + text->substr(word) : "";
 }
 
-std::vector<double> lengths_ms(const RunView& view) {
-  std::vector<double> out;
-  for (const model::Step* s : view.steps().steady) out.push_back(to_ms(s->length()));
-  return out;
-}
-
-std::string number(double value, std::string_view unit) {
-  if (unit == "bytes") return format_bytes(value);
-  if (unit == "Hz") return fmt::format("{} GHz", format_number(value * 1e-9));
-  if (unit == "ratio") return format_percent(value);
-  return unit.empty() ? format_number(value) : fmt::format("{} {}", format_number(value), unit);
-}
-
-/// A quantity of both runs that counts as changed when it moved by more than noise.
-void measure(std::vector<Change>& out, std::string what, std::optional<double> before,
-             std::optional<double> now, std::string_view unit, double floor,
-             std::optional<double> share_ms) {
-  if (!before && !now) return;
-  const double a = before.value_or(0), b = now.value_or(0);
-  if (before && now &&
-      std::fabs(a - b) <= std::max(floor, 0.1 * std::max(std::fabs(a), std::fabs(b)))) {
-    return;
+void compare_facts(const Run& a, const Run& b, Comparison& out) {
+  std::set<std::string> keys;
+  for (const Run* run : {&a, &b}) {
+    for (const auto& fact : run->info) keys.insert(fact.first);
   }
-  if (std::max(std::fabs(a), std::fabs(b)) < floor) return;
-  Change change{std::move(what), before ? number(a, unit) : "", now ? number(b, unit) : "", {}};
-  if (share_ms && std::fabs(*share_ms) >= 0.01) change.share_ms = share_ms;
-  out.push_back(std::move(change));
-}
-
-std::optional<double> typical(const RunView& view, SignalId id) {
-  std::vector<double> values;
-  for (const Series* s : view.run().all(id)) {
-    for (const model::Reading& r : s->readings) values.push_back(r.value);
+  for (const std::string& key : keys) {
+    std::string before = shown(key, std::string(a.fact(key)));
+    std::string now = shown(key, std::string(b.fact(key)));
+    if (before == now) continue;
+    if (key == "command") leave_out_common_start(before, now);
+    const bool measured = std::any_of(out.changes.begin(), out.changes.end(),
+                                      [&](const Change& c) { return c.what == key; });
+    if (measured) continue;
+    const auto kind = fact_kind(key);
+    const bool explains =
+        kind && (kind->group.empty() || (tells(a, kind->group) && tells(b, kind->group))) &&
+        !is_unseen_file(key, before, now) &&
+        !(key == "host.name" && (is_drawn_name(a) || is_drawn_name(b)));
+    (explains ? out.changes : out.other).push_back({key, before, now, {}, {}});
   }
-  if (values.empty()) return std::nullopt;
-  return median(values);
 }
 
-std::optional<double> lowest(const RunView& view, SignalId id) {
-  std::optional<double> out;
-  for (const Series* s : view.run().all(id)) {
-    if (s->last() && (!out || *s->last() < *out)) out = s->last();
-  }
-  return out;
-}
-
-double waited_ms(const RunView& view) {
-  return 1e3 * (view.trainer_delay() - view.trainer_delay_in_wait() + view.pool_delay());
-}
-
-double stopped_ms(const RunView& view) {
-  const CpuView& cpu = view.cpu();
-  const double width = std::max(1.0, std::min(std::max(cpu.cores, 1.0), cpu.job + cpu.throttled));
-  return 1e3 * view.steps().mean * std::min(0.95, cpu.throttled / width);
-}
-
-double disk_ms(const RunView& view) {
-  const auto reads = [](const Cell& c) { return c.act == Act::kRead; };
-  double seconds = view.per_step(Role::kTrainer, reads);
-  if (view.loader().kind == LoaderKind::kProcesses || view.loader().kind == LoaderKind::kThreads) {
-    seconds += view.per_step(Role::kProducer, reads) / std::max(view.loader().workers, 1);
-  }
-  return 1e3 * seconds;
-}
-
-double compute_ms(const RunView& view) {
-  double seconds = 0;
-  for (const Part p : {Part::kForward, Part::kBackward, Part::kOptimizer, Part::kCompute}) {
-    seconds += view.steps().part(p);
-  }
-  return 1e3 * seconds;
-}
-
-void compare_machine(const RunView& a, const RunView& b, double difference,
-                     std::vector<Change>& out) {
-  // A share never exceeds the difference that it is to explain, and never points the other way.
-  const auto share = [&](double before, double now) -> std::optional<double> {
-    const double moved = now - before;
-    if (difference == 0 || moved * difference <= 0) return std::nullopt;
-    return std::copysign(std::min(std::fabs(moved), std::fabs(difference)), difference);
+void name_and_sort(std::vector<Change>& changes) {
+  const auto rank = [](const Change& c) {
+    const auto kind = fact_kind(c.what);
+    return kind ? kind->rank : SIZE_MAX;
   };
-  const double a_wait = waited_ms(a), b_wait = waited_ms(b);
-  measure(out, "others.cpu_cores", a.cpu().others, b.cpu().others, "cores", 0.1,
-          share(a_wait, b_wait));
-  if (!b.neighbours().empty() && b.neighbours().front().cores > 0.1) {
-    const Neighbour& worst = b.neighbours().front();
-    const bool known = std::any_of(
-        a.neighbours().begin(), a.neighbours().end(),
-        [&](const Neighbour& n) { return n.name == worst.name && n.cores > 0.5 * worst.cores; });
-    if (!known) {
-      out.push_back({"neighbour",
-                     "",
-                     fmt::format("{}: {} cores", worst.name, format_number(worst.cores)),
-                     {}});
-    }
+  for (Change& c : changes) {
+    const auto kind = fact_kind(c.what);
+    c.text = kind ? kind->text : c.what;
   }
-  measure(out, "cgroup.throttled", a.cpu().throttled, b.cpu().throttled, "s/s", 0.02,
-          share(stopped_ms(a), stopped_ms(b)));
-  measure(out, "cgroup.cpu_limit_cores", a.cpu().quota, b.cpu().quota, "cores", 0.01, {});
-  const auto cores = [](const RunView& v) {
-    return v.cpu().affinity > 0 ? std::optional<double>(v.cpu().affinity) : std::nullopt;
-  };
-  if (cores(a) && cores(b)) measure(out, "allowed_cores", cores(a), cores(b), "cores", 0.5, {});
-  const auto a_clock = typical(a, SignalId::kCpuFrequency),
-             b_clock = typical(b, SignalId::kCpuFrequency);
-  if (a_clock && b_clock && *b_clock > 0) {
-    measure(out, "cpu.frequency_hz", a_clock, b_clock, "Hz", 0.05 * *a_clock,
-            share(compute_ms(a), compute_ms(a) * *a_clock / *b_clock));
-  }
-  const auto g_clock = typical(a, SignalId::kGpuClockSm),
-             h_clock = typical(b, SignalId::kGpuClockSm);
-  if (g_clock && h_clock && *h_clock > 0) {
-    measure(out, "gpu.clock_sm_hz", g_clock, h_clock, "Hz", 0.05 * *g_clock,
-            share(compute_ms(a), compute_ms(a) * *g_clock / *h_clock));
-  }
-  const auto read_rate = [](const RunView& v) {
-    return v.process_increase(SignalId::kProcReadBytes, [](model::ProcessId) { return true; }) /
-           static_cast<double>(std::max<int64_t>(v.steps().count, 1));
-  };
-  measure(out, "storage.read_bytes_per_step", read_rate(a), read_rate(b), "bytes", 4096,
-          share(disk_ms(a), disk_ms(b)));
-  const auto cached = [](const RunView& v) -> std::optional<double> {
-    const auto size = typical(v, SignalId::kProcOpenDataBytes);
-    const auto in_cache = typical(v, SignalId::kProcOpenDataCached);
-    if (!size || !in_cache || *size <= 0) return std::nullopt;
-    return *in_cache / *size;
-  };
-  if (cached(a) && cached(b)) measure(out, "data.cached", cached(a), cached(b), "ratio", 0.05, {});
-  const auto gc = [](const RunView& v) {
-    return 1e3 * v.per_step(Role::kTrainer, [](const Cell& c) { return c.act == Act::kGc; });
-  };
-  measure(out, "gc", gc(a), gc(b), "ms", 0.5, share(gc(a), gc(b)));
-  const auto pressed = [](const RunView& v) {
-    return 1e3 * v.per_step(Role::kTrainer, [](const Cell& c) { return c.act == Act::kReclaim; });
-  };
-  measure(out, "memory.reclaim", pressed(a), pressed(b), "ms", 0.5, share(pressed(a), pressed(b)));
-  measure(out, "cgroup.mem_limit_bytes", lowest(a, SignalId::kCgroupMemLimit),
-          lowest(b, SignalId::kCgroupMemLimit), "bytes", 1, {});
-  measure(out, "cgroup.io_limit_read", lowest(a, SignalId::kCgroupIoLimitRead),
-          lowest(b, SignalId::kCgroupIoLimitRead), "bytes", 1, {});
-}
-
-void compare_facts(const Run& a, const Run& b, std::vector<Change>& out) {
-  auto before = a.info.begin(), now = b.info.begin();
-  const auto differs = [&](const std::string& key, const std::string& x, const std::string& y) {
-    if (!is_noise(key) && x != y) out.push_back({key, x, y, {}});
-  };
-  while (before != a.info.end() || now != b.info.end()) {
-    if (now == b.info.end() || (before != a.info.end() && before->first < now->first)) {
-      differs(before->first, before->second, "");
-      ++before;
-    } else if (before == a.info.end() || now->first < before->first) {
-      differs(now->first, "", now->second);
-      ++now;
-    } else {
-      differs(before->first, before->second, now->second);
-      ++before;
-      ++now;
-    }
-  }
+  std::stable_sort(changes.begin(), changes.end(), [&](const Change& l, const Change& r) {
+    const double x = std::fabs(l.share_ms.value_or(0)), y = std::fabs(r.share_ms.value_or(0));
+    return x != y ? x > y : rank(l) < rank(r);
+  });
 }
 
 const Finding* find(const std::vector<Finding>& all, const std::string& id) {
@@ -204,76 +107,197 @@ const Finding* find(const std::vector<Finding>& all, const std::string& id) {
   return it == all.end() ? nullptr : &*it;
 }
 
+/// The steps of both runs, and what resampling makes of them.
+struct Steps {
+  TypicalStep before, now;
+  std::vector<TypicalStep> before_draws, now_draws;
+};
+
+void compare_parts(const Steps& steps, Comparison& out) {
+  for (size_t p = 0; p < model::kPartCount; ++p) {
+    const double old_ms = steps.before.part(p, out.by_mean);
+    const double new_ms = steps.now.part(p, out.by_mean);
+    if (old_ms <= 0 && new_ms <= 0) continue;
+    PartChange part{static_cast<Part>(p), old_ms, new_ms, {}, 0, {}};
+    part.moved_ms = interval_of(steps.before_draws, steps.now_draws,
+                                [&](const TypicalStep& x, const TypicalStep& y) {
+                                  return y.part(p, out.by_mean) - x.part(p, out.by_mean);
+                                });
+    if (out.difference_ms != 0) part.share = (new_ms - old_ms) / out.difference_ms;
+    out.parts.push_back(std::move(part));
+  }
+  std::stable_sort(out.parts.begin(), out.parts.end(),
+                   [](const PartChange& l, const PartChange& r) { return l.share > r.share; });
+}
+
+/// What a finding costs is as uncertain as the time that it is a part of.
+Interval cost_interval(const Finding& f, const TypicalStep& step,
+                       const std::vector<TypicalStep>& draws) {
+  const Parts parts = parts_of_finding(f.id);
+  const double whole = step.in(parts);
+  if (!f.cost_ms_per_step || !(whole > 0)) return {};
+  return interval_of(
+      draws, [&](const TypicalStep& s) { return *f.cost_ms_per_step * s.in(parts) / whole; });
+}
+
+void compare_findings(const std::vector<Finding>& before, const std::vector<Finding>& now,
+                      const Steps& steps, Comparison& out) {
+  for (const Finding& f : now) {
+    FindingChange change{f.id, f.title, {}, f.cost_ms_per_step, {}, {}};
+    change.new_interval = cost_interval(f, steps.now, steps.now_draws);
+    if (const Finding* was = find(before, f.id)) {
+      change.old_ms = was->cost_ms_per_step;
+      change.old_interval = cost_interval(*was, steps.before, steps.before_draws);
+    } else {
+      out.appeared.push_back(f);
+    }
+    out.findings.push_back(std::move(change));
+  }
+  for (const Finding& f : before) {
+    if (find(now, f.id) != nullptr) continue;
+    out.vanished.push_back(f);
+    out.findings.push_back({f.id,
+                            f.title,
+                            f.cost_ms_per_step,
+                            {},
+                            cost_interval(f, steps.before, steps.before_draws),
+                            {}});
+  }
+}
+
+/// The part that explains most of the difference among those that a reason bears on.
+PartChange* part_for(Comparison& c, Parts bears_on) {
+  for (PartChange& p : c.parts) {
+    const bool sure = p.moved_ms.low > 0 || p.moved_ms.high < 0;
+    if (p.share >= kWorthAReason && sure && (bears_on & bit(p.part)) != 0) return &p;
+  }
+  return nullptr;
+}
+
+/// Causes overlap: their shares add up to no more than there is to explain.
+template <class List>
+double fit_shares(List& list, double difference) {
+  double sum = 0;
+  for (const auto& item : list) sum += item.share_ms.value_or(0);
+  if (sum == 0 || std::fabs(sum) <= std::fabs(difference)) return sum;
+  for (auto& item : list) {
+    if (item.share_ms) *item.share_ms *= difference / sum;
+  }
+  return difference;
+}
+
+/// Puts findings and changes beside the parts that they bear on: what was found and what was
+/// measured before what merely differs.
+void give_reasons(Comparison& c) {
+  const double difference = c.difference_ms;
+  for (const FindingChange& f : c.findings) {
+    const double old_ms = f.old_ms.value_or(0), new_ms = f.new_ms.value_or(0);
+    const double moved = new_ms - old_ms;
+    // It moved the way the steps did, and by more than it may move by itself.
+    if (moved * difference <= 0 || std::fabs(moved) <= kMoved * std::max(old_ms, new_ms)) continue;
+    const Parts parts = parts_of_finding(f.id);
+    PartChange* part = part_for(c, parts);
+    if (part == nullptr && parts != 0) part = part_for(c, kAllParts);
+    if (part == nullptr) continue;
+    const double share =
+        std::copysign(std::min(std::fabs(moved), std::fabs(difference)), difference);
+    part->reasons.push_back({true, f.id, f.title, share});
+  }
+  for (PartChange& part : c.parts) {
+    std::stable_sort(part.reasons.begin(), part.reasons.end(),
+                     [](const Reason& l, const Reason& r) {
+                       return std::fabs(*l.share_ms) > std::fabs(*r.share_ms);
+                     });
+    fit_shares(part.reasons, difference);
+  }
+  for (const Change& change : c.changes) {
+    const auto kind = fact_kind(change.what);
+    PartChange* part = kind ? part_for(c, kind->bears_on) : nullptr;
+    if (part == nullptr) continue;
+    const std::string text = fmt::format("{}: {} instead of {}", change.text,
+                                         change.after.empty() ? "none" : change.after,
+                                         change.before.empty() ? "none" : change.before);
+    part->reasons.push_back({false, change.what, text, change.share_ms});
+  }
+}
+
+std::string headline_of(const Comparison& c) {
+  if (c.verdict == "no_difference") {
+    return "No difference in speed that could be told from noise.";
+  }
+  const bool slower = c.verdict == "slower";
+  const auto words = [](double ms) { return format_duration(nanos(ms * 1e6)); };
+  std::string out =
+      fmt::format("Steps take {} {}{} ({} instead of {})", words(std::fabs(c.difference_ms)),
+                  slower ? "longer" : "less", c.by_mean ? " on average" : "",
+                  words(c.by_mean ? c.new_mean_ms : c.new_median_ms),
+                  words(c.by_mean ? c.old_mean_ms : c.old_median_ms));
+  if (c.parts.empty()) return out + ".";
+  const PartChange& part = c.parts.front();
+  std::string name(model::name(part.part));
+  std::replace(name.begin(), name.end(), '_', ' ');
+  out += fmt::format(", {} in {}",
+                     part.share > 0.95 ? "all of it" : format_percent(part.share) + " of it", name);
+  if (!part.reasons.empty()) {
+    const Reason& why = part.reasons.front();
+    out += why.finding && !slower ? "; less of: " : why.share_ms ? ": " : "; what differs: ";
+    out += why.text;
+  }
+  return out + ".";
+}
+
+bool is_without_one(const Interval& ratio) { return ratio.low > 1 || ratio.high < 1; }
+
+void compare_steps(const RunView& a, const RunView& b, const StepTimes& x, const StepTimes& y,
+                   Comparison& out) {
+  const Steps steps{typical_step(x), typical_step(y), resample(x, 1), resample(y, 2)};
+  const auto step_median = [](const TypicalStep& s) { return s.median; };
+  out.old_median_ms = steps.before.median;
+  out.new_median_ms = steps.now.median;
+  out.old_interval = interval_of(steps.before_draws, step_median);
+  out.new_interval = interval_of(steps.now_draws, step_median);
+  out.ratio = out.new_median_ms / out.old_median_ms;
+  out.ratio_interval = bootstrap_median_ratio(y.lengths, x.lengths, 0.95);
+  out.old_mean_ms = steps.before.mean;
+  out.new_mean_ms = steps.now.mean;
+  out.mean_ratio = out.new_mean_ms / out.old_mean_ms;
+  out.mean_ratio_interval =
+      interval_of(steps.before_draws, steps.now_draws,
+                  [](const TypicalStep& m, const TypicalStep& n) { return n.mean / m.mean; });
+  // Medians withstand a hiccup, but do not see what happens every tenth step: either may decide.
+  out.by_mean = is_without_one(out.mean_ratio_interval);
+  const Interval& ratio = out.by_mean ? out.mean_ratio_interval : out.ratio_interval;
+  out.verdict = !is_without_one(ratio) ? "no_difference" : ratio.low > 1 ? "slower" : "faster";
+  out.difference_ms = steps.now.length(out.by_mean) - steps.before.length(out.by_mean);
+  out.difference = interval_of(steps.before_draws, steps.now_draws,
+                               [&](const TypicalStep& m, const TypicalStep& n) {
+                                 return n.length(out.by_mean) - m.length(out.by_mean);
+                               });
+  compare_parts(steps, out);
+  compare_findings(diagnose(a.run()).findings, diagnose(b.run()).findings, steps, out);
+
+  out.changes = machine_changes(a, b, out.difference_ms);
+  out.unexplained_ms = out.difference_ms - fit_shares(out.changes, out.difference_ms);
+}
+
 }  // namespace
 
 Comparison compare(const Run& before, const Run& now) {
   Comparison out;
   const RunView a(before), b(now);
-  const std::vector<double> x = lengths_ms(a), y = lengths_ms(b);
-  out.old_steps = static_cast<int64_t>(x.size());
-  out.new_steps = static_cast<int64_t>(y.size());
-  compare_facts(before, now, out.changes);
-  if (x.size() < 5 || y.size() < 5) {
+  const StepTimes x = step_times(a), y = step_times(b);
+  out.old_steps = static_cast<int64_t>(x.lengths.size());
+  out.new_steps = static_cast<int64_t>(y.lengths.size());
+  const bool comparable = x.lengths.size() >= 5 && y.lengths.size() >= 5;
+  if (comparable) compare_steps(a, b, x, y, out);
+  compare_facts(before, now, out);
+  name_and_sort(out.changes);
+  if (!comparable) {
     out.headline = "Too few steps to compare.";
     return out;
   }
-  out.old_median_ms = median(x);
-  out.new_median_ms = median(y);
-  out.ratio = out.new_median_ms / out.old_median_ms;
-  out.ratio_interval = bootstrap_median_ratio(y, x, 0.95);
-  const double difference = out.new_median_ms - out.old_median_ms;
-  for (size_t p = 0; p < model::kPartCount; ++p) {
-    // Of the mean step, brought to the median's length as the breakdown is.
-    const auto part = [&](const RunView& v, double median_ms) {
-      return v.steps().mean > 0 ? v.steps().parts[p] / v.steps().mean * median_ms : 0;
-    };
-    const double old_ms = part(a, out.old_median_ms), new_ms = part(b, out.new_median_ms);
-    if (old_ms > 0 || new_ms > 0) out.parts.push_back({static_cast<Part>(p), old_ms, new_ms});
-  }
-  const model::Diagnosis old_findings = diagnose(before), new_findings = diagnose(now);
-  for (const Finding& f : new_findings.findings) {
-    if (find(old_findings.findings, f.id) == nullptr) out.appeared.push_back(f);
-  }
-  for (const Finding& f : old_findings.findings) {
-    if (find(new_findings.findings, f.id) == nullptr) out.vanished.push_back(f);
-  }
-  std::vector<Change> machine;
-  compare_machine(a, b, difference, machine);
-  // Shares of causes that overlap add up to no more than there is to explain.
-  double shares = 0;
-  for (const Change& c : machine) shares += c.share_ms.value_or(0);
-  if (std::fabs(shares) > std::fabs(difference) && shares != 0) {
-    for (Change& c : machine) {
-      if (c.share_ms) *c.share_ms *= difference / shares;
-    }
-    shares = difference;
-  }
-  out.unexplained_ms = difference - shares;
-  out.changes.insert(out.changes.begin(), machine.begin(), machine.end());
-  std::stable_sort(out.changes.begin(), out.changes.end(), [](const Change& l, const Change& r) {
-    return std::fabs(l.share_ms.value_or(0)) > std::fabs(r.share_ms.value_or(0));
-  });
-  if (out.ratio_interval.low > 1) {
-    out.verdict = "slower";
-  } else if (out.ratio_interval.high < 1) {
-    out.verdict = "faster";
-  } else {
-    out.verdict = "no_difference";
-  }
-  const double moved = std::fabs(difference);
-  if (out.verdict == "no_difference") {
-    out.headline = "No difference in speed that could be told from noise.";
-    return out;
-  }
-  out.headline = fmt::format(
-      "Steps take {} {} ({} instead of {})", format_duration(nanos(moved * 1e6)),
-      out.verdict == "slower" ? "longer" : "less", format_duration(nanos(out.new_median_ms * 1e6)),
-      format_duration(nanos(out.old_median_ms * 1e6)));
-  const std::vector<Finding>& why = out.verdict == "slower" ? out.appeared : out.vanished;
-  if (!why.empty()) {
-    out.headline += (out.verdict == "slower" ? ": " : "; no longer: ") + why.front().title;
-  }
-  out.headline += ".";
+  if (out.verdict != "no_difference") give_reasons(out);
+  out.headline = headline_of(out);
   return out;
 }
 

@@ -1,6 +1,10 @@
 #include "diagnose/compare.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <iterator>
 
 #include "diagnose/testing/run_builder.h"
 
@@ -67,6 +71,164 @@ TEST(Compare, FactsThatDifferAreToldWithoutAShare) {
   EXPECT_EQ(find(c, "kernel.release")->after, "6.5");
   EXPECT_FALSE(find(c, "kernel.release")->share_ms);
   EXPECT_EQ(find(c, "torch.version")->before, "");
+}
+
+/// Steps that compute for 10 ms and wait for input for so long.
+model::Run fed(double wait_ms) {
+  RunBuilder b;
+  for (int i = 0; i < 80; ++i) {
+    b.step({{Part::kInputWait, wait_ms + 0.2 * (i % 4), {ThreadState::kPoll, {kMain}}},
+            {Part::kForward, 10 + 0.1 * (i % 5), kCompute}},
+           i < 3);
+  }
+  return b.build();
+}
+
+TEST(Compare, ThePartThatGrewStandsFirstWithItsShareAndWhatBearsOnIt) {
+  model::Run before = fed(1), now = fed(21);
+  before.info["cwd.fs"] = "ext4";
+  now.info["cwd.fs"] = "nfs4";
+  before.info["dist.backend"] = "nccl";  // bears on no part that grew
+  now.info["dist.backend"] = "gloo";
+  const Comparison c = compare(before, now);
+  ASSERT_FALSE(c.parts.empty());
+  const model::PartChange& part = c.parts.front();
+  EXPECT_EQ(part.part, Part::kInputWait);
+  EXPECT_NEAR(part.new_ms - part.old_ms, 20, 0.5);
+  EXPECT_NEAR(part.share, 1, 0.05);
+  EXPECT_LT(part.moved_ms.low, 20.1);
+  EXPECT_GT(part.moved_ms.high, 19.9);
+  EXPECT_GT(part.moved_ms.low, 19);
+  EXPECT_LT(part.moved_ms.high, 21);
+  std::vector<std::string> reasons;
+  for (const model::Reason& r : part.reasons) reasons.push_back(r.what);
+  EXPECT_NE(std::find(reasons.begin(), reasons.end(), "cwd.fs"), reasons.end());
+  EXPECT_EQ(std::find(reasons.begin(), reasons.end(), "dist.backend"), reasons.end());
+  EXPECT_NE(find(c, "dist.backend"), nullptr);
+  EXPECT_LT(c.difference.low, 20.1);
+  EXPECT_GT(c.difference.high, 19.9);
+  EXPECT_NE(c.headline.find("all of it in input wait"), std::string::npos) << c.headline;
+}
+
+TEST(Compare, AFindingOfBothRunsIsAReasonWhereItCostsMore) {
+  const Comparison c = compare(trained(4, 0.9), trained(30, 0.9));
+  EXPECT_TRUE(c.appeared.empty());
+  ASSERT_FALSE(c.parts.empty() || c.parts.front().reasons.empty());
+  const model::Reason& why = c.parts.front().reasons.front();
+  EXPECT_TRUE(why.finding);
+  EXPECT_EQ(why.what, "cpu.noisy_neighbour");
+  ASSERT_EQ(c.findings.size(), 1u);
+  const model::FindingChange& f = c.findings.front();
+  ASSERT_TRUE(f.old_ms && f.new_ms);
+  EXPECT_LE(f.new_interval.low, *f.new_ms);
+  EXPECT_GE(f.new_interval.high, *f.new_ms);
+  EXPECT_LT(f.old_interval.high, f.new_interval.low);
+}
+
+/// Steps of 10 ms at 1.98 GHz, as long as the GPU's clock makes them.
+model::Run at_clock(double hz) {
+  RunBuilder b;
+  for (int i = 0; i < 80; ++i) {
+    b.step({{Part::kForward, 10 * 1.98e9 / hz + 0.1 * (i % 5), kCompute}}, i < 3);
+  }
+  b.machine(2, 0.2, 0).process_cpu(100, 0.6);
+  b.gauge(SignalId::kGpuClockSm, b.entity(model::EntityKind::kGpu, 0, "H100"), hz);
+  return b.build();
+}
+
+TEST(Compare, AThrottledGpuClockIsTheReasonForLongerKernels) {
+  const Comparison c = compare(at_clock(1.98e9), at_clock(0.99e9));
+  const Change* clock = find(c, "gpu.clock_sm_hz");
+  ASSERT_NE(clock, nullptr);
+  EXPECT_EQ(clock->before, "1.98 GHz");
+  EXPECT_EQ(clock->after, "0.99 GHz");
+  ASSERT_TRUE(clock->share_ms);
+  EXPECT_NEAR(*clock->share_ms, 10, 0.5);
+  ASSERT_FALSE(c.parts.empty() || c.parts.front().reasons.empty());
+  EXPECT_EQ(c.parts.front().part, Part::kForward);
+  EXPECT_EQ(c.parts.front().reasons.front().what, "gpu.clock_sm_hz");
+  EXPECT_NE(c.headline.find("GPU clock: 0.99 GHz instead of 1.98 GHz"), std::string::npos)
+      << c.headline;
+}
+
+TEST(Compare, WhatDiffersBetweenAnyTwoRunsIsNoChange) {
+  const char* const kAlways[] = {"job.autogroup",       "other.811.command",
+                                 "other.811.parent",    "pid.300.torch.num_threads",
+                                 "neighbours.at_start", "shm.bytes",
+                                 "shm.files",           "data.file.0.moves",
+                                 "data.file.0.path",    "growth.0",
+                                 "host.boot_id",        "run.begin_unix_ns",
+                                 "exit_code",           "gpu.0.uuid",
+                                 "env.SLURM_JOB_ID",    "env.MASTER_PORT",
+                                 "cgroup.cpu_path",     "flatout.version",
+                                 "a.fact.of.next.year", "clock.cpu_hz"};
+  model::Run before = trained(0, 0), now = trained(0, 0);
+  for (const char* key : kAlways) {
+    before.info[key] = "one";
+    now.info[key] = "two";
+  }
+  const Comparison c = compare(before, now);
+  for (const Change& change : c.changes) ADD_FAILURE() << change.what;
+  EXPECT_GE(c.other.size(), std::size(kAlways));
+}
+
+/// Steps of 10 ms, of which every tenth saves for so long.
+model::Run saving(double save_ms) {
+  RunBuilder b;
+  for (int i = 0; i < 100; ++i) {
+    std::vector<RunBuilder::PartTime> parts = {{Part::kForward, 10 + 0.1 * (i % 5), kCompute}};
+    if (i % 10 == 9) {
+      parts.push_back({Part::kCheckpoint, save_ms, {ThreadState::kDisk, {kMain}, SYS_write}});
+    }
+    b.step(parts, i < 3);
+  }
+  return b.build();
+}
+
+TEST(Compare, WhatHappensEveryTenthStepIsSeenThoughTheMedianIsTheSame) {
+  const Comparison c = compare(saving(5), saving(105));
+  EXPECT_EQ(c.verdict, "slower");
+  EXPECT_TRUE(c.by_mean);
+  EXPECT_NEAR(c.ratio, 1, 0.02);
+  EXPECT_NEAR(c.difference_ms, 10, 0.5);
+  ASSERT_FALSE(c.parts.empty());
+  EXPECT_EQ(c.parts.front().part, Part::kCheckpoint);
+  EXPECT_NEAR(c.parts.front().share, 1, 0.05);
+  ASSERT_FALSE(c.parts.front().reasons.empty());
+  EXPECT_EQ(c.parts.front().reasons.front().what, "stall.checkpoint");
+  EXPECT_NE(c.headline.find("on average"), std::string::npos) << c.headline;
+}
+
+TEST(Compare, OneHiccupIsNoSlowDown) {
+  RunBuilder b;
+  for (int i = 0; i < 80; ++i) {
+    b.step({{Part::kForward, (i == 40 ? 1000.0 : 10.0) + 0.1 * (i % 5), kCompute}}, i < 3);
+  }
+  b.machine(2, 0.2, 0).process_cpu(100, 0.6);
+  EXPECT_EQ(compare(trained(0, 0), b.build()).verdict, "no_difference");
+}
+
+TEST(Compare, OfCommandLinesOnlyWhatDiffersIsTold) {
+  model::Run before = trained(0, 0), now = trained(0, 0);
+  before.info["command"] = "python train.py --size 32 --fast";
+  now.info["command"] = "python train.py --size 320";
+  const Comparison c = compare(before, now);
+  ASSERT_NE(find(c, "command"), nullptr);
+  EXPECT_EQ(find(c, "command")->before, "... 32 --fast");
+  EXPECT_EQ(find(c, "command")->after, "... 320");
+}
+
+TEST(Compare, WhatAnOldRecordingCouldNotTellIsNoChange) {
+  model::Run before = trained(0, 0), now = trained(0, 0);
+  now.info["package.numpy"] = "2.1";
+  EXPECT_EQ(find(compare(before, now), "package.numpy"), nullptr);
+  before.info["code.hash.a.py"] = now.info["code.hash.a.py"] = "12";
+  now.info["code.hash.b.py"] = "34";
+  EXPECT_EQ(find(compare(before, now), "code.hash.b.py"), nullptr);
+  before.info["code.hash.b.py"] = "56";
+  EXPECT_NE(find(compare(before, now), "code.hash.b.py"), nullptr);
+  before.info["package.pillow"] = now.info["package.pillow"] = "11";
+  EXPECT_NE(find(compare(before, now), "package.numpy"), nullptr);
 }
 
 TEST(Compare, TooFewStepsAreNotCompared) {

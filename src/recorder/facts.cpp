@@ -1,12 +1,10 @@
 #include "recorder/facts.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "base/bytes.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "probe/mount_table.h"
 #include "recorder/redact.h"
@@ -99,24 +97,6 @@ void tell_git(const fs::Root& root, std::string folder, model::Sink& sink) {
   }
 }
 
-// The script: the first argument that is a file, checked by its contents.
-void tell_code(const fs::Root& root, const JobFacts& job, model::Sink& sink) {
-  for (size_t i = 1; i <= job.command.size(); ++i) {
-    // Arguments before the program: `./train` itself is the code only where nothing else is.
-    const std::string& word = i < job.command.size() ? job.command[i] : job.command[0];
-    if (word.empty() || word[0] == '-') continue;
-    const std::string path = word[0] == '/' ? word : job.cwd + "/" + word;
-    struct stat info;
-    if (::stat(root.full(path).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    const auto text = root.read(path, 4 << 20);
-    if (!text.ok()) continue;
-    sink.fact("code.file", redact_text(path));
-    sink.fact("code.bytes", std::to_string(info.st_size));
-    sink.fact("code.crc32", fmt::format("{:08x}", crc32(*text)));
-    return;
-  }
-}
-
 }  // namespace
 
 void tell_machine(const fs::Root& root, int32_t job_pid, model::Sink& sink) {
@@ -169,9 +149,28 @@ void tell_job(const fs::Root& root, const JobFacts& job, model::Sink& sink) {
   for (const auto& [name, value] : recordable_environment(job.environment)) {
     sink.fact("env." + name, value);
   }
-  if (job.cwd.empty()) return;
-  tell_code(root, job, sink);
-  tell_git(root, job.cwd, sink);
+  if (!job.cwd.empty()) tell_git(root, job.cwd, sink);
+}
+
+void tell_clocks(const model::Run& run, model::Sink& sink) {
+  const auto tell_median = [&](const std::string& key, model::SignalId signal, int64_t only) {
+    std::vector<double> values;
+    for (const model::Series* s : run.all(signal)) {
+      if (only >= 0 && run.entities[s->entity].key != only) continue;
+      for (const model::Reading& r : s->readings) values.push_back(r.value);
+    }
+    if (!values.empty()) sink.fact(key, fmt::format("{:.0f}", median(values)));
+  };
+  using model::SignalId;
+  tell_median("clock.cpu_hz", SignalId::kCpuFrequency, -1);
+  for (const model::Entity& gpu : run.entities) {
+    if (gpu.kind != model::EntityKind::kGpu) continue;
+    const std::string name = fmt::format("clock.gpu{}_", gpu.key);
+    tell_median(name + "sm_hz", SignalId::kGpuClockSm, gpu.key);
+    tell_median(name + "sm_max_hz", SignalId::kGpuClockSmMax, gpu.key);
+    tell_median(name + "mem_hz", SignalId::kGpuClockMem, gpu.key);
+    tell_median(name + "power_limit_w", SignalId::kGpuPowerLimit, gpu.key);
+  }
 }
 
 void tell_rank(const RankPlace& place, model::Sink& sink) {

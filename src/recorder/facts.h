@@ -1,5 +1,5 @@
-// What may explain a slow-down without a change of code, told once at the start: host, kernel,
-// driver, limits, mounts, the code itself. Keys: docs/run-folder.md.
+// What may explain a slow-down without a change of code: host, kernel, driver, limits, mounts,
+// clocks; the code itself is in code_facts.h. Keys: docs/run-folder.md.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/fs.h"
+#include "model/run.h"
 #include "model/sink.h"
 #include "recorder/rank_place.h"
 
@@ -20,8 +21,10 @@ struct JobFacts {
 
 /// host.*, kernel.*, cpu.*, driver.*, limit.*, mount.*
 void tell_machine(const fs::Root& root, int32_t job_pid, model::Sink& sink);
-/// command, cwd, env.*, code.*, git.*
+/// command, cwd, env.*, git.*
 void tell_job(const fs::Root& root, const JobFacts& job, model::Sink& sink);
+/// clock.*: what was usual, once the run is over.
+void tell_clocks(const model::Run& run, model::Sink& sink);
 /// rank, rank.*, launch.id
 void tell_rank(const RankPlace& place, model::Sink& sink);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ constexpr double kTextShare = 0.005;  // of one core, for making the status text
 constexpr uint64_t kFirstVerdictSteps = 30;
 constexpr Nanos kFirstVerdictAge = std::chrono::seconds(10);
 constexpr Nanos kEarly = std::chrono::seconds(60);
+constexpr Nanos kWarm = std::chrono::seconds(10);
 constexpr Nanos kPatience = std::chrono::milliseconds(100);
 constexpr Nanos kShortestGap = std::chrono::milliseconds(200);
 
@@ -200,6 +202,7 @@ void Recorder::tell_facts() {
   }
   tell_rank(rank_place(job.environment), sink_);
   tell_job(root, job, sink_);
+  if (!options_.stacks_only) code_.tell_program(job, sink_);
   tell_machine(root, job_, sink_);
 }
 
@@ -324,6 +327,11 @@ void Recorder::read_self(TimePoint now) {
     const double pages = parse_number<double>(next_word(rest)).value_or(0);
     sink_.reading(SignalId::kSelfRss, host, now, pages * static_cast<double>(::getpagesize()));
   }
+  // Also at the end; but a run that is killed is to tell what it ran, too.
+  if (!code_told_ && now - begin_ >= kWarm) {
+    code_told_ = true;
+    code_.tell_seen(run(), sink_);
+  }
   next_self_ = now + kSelfPeriod;
 }
 
@@ -341,7 +349,7 @@ void Recorder::pump(TimePoint now, bool all) {
 
 void Recorder::show_status(TimePoint now, const StatusMaker& make_status) {
   next_status_ = now + kStatusPeriod;
-  if (!terminal_->may_draw(now)) return;
+  if (!terminal_->may_write()) return;
   // The first verdict is not to wait for its turn; where no agent counts steps, that ends too.
   const bool early = agents_ != nullptr && now - begin_ < kEarly &&
                      agents_->steps() < kFirstVerdictSteps &&
@@ -352,8 +360,22 @@ void Recorder::show_status(TimePoint now, const StatusMaker& make_status) {
     const Nanos cost = own_cpu() - before;
     const Nanos rest = nanos(static_cast<double>(cost.count()) / kTextShare);
     next_text_ = now + std::max(kMinTextPeriod, early ? Nanos(0) : rest);
+    terminal_->set_title(status_.title);
+    if (options_.status_fd >= 0) {
+      const std::string line = status_.line + "\n";
+      ::send(options_.status_fd, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
   }
-  if (!status_.line.empty()) terminal_->draw(status_);
+  if (status_.line.empty() || options_.status_fd >= 0) return;
+  const bool verdict = status_.found || (status_.judged && !early);
+  if (terminal_->is_silent(now)) {
+    terminal_->draw(status_.line);
+  } else if (verdict && !verdict_told_) {
+    terminal_->insert_line(status_.line);
+  } else {
+    return;
+  }
+  verdict_told_ |= verdict;
 }
 
 void Recorder::finish() {
@@ -374,6 +396,9 @@ void Recorder::finish() {
   if (agents_ != nullptr) agents_->drain(now);
   for (const auto& probe : probes_) probe->read(now, sink_);
   read_self(now);
+  pump(now, true);
+  if (!options_.stacks_only) code_.tell_seen(run(), sink_);
+  tell_clocks(run(), sink_);
   sink_.fact("run.end_ns", std::to_string(to_ns(now)));
   if (const std::string text = faults_.text(); !text.empty()) sink_.fact("fault.stack", text);
   if (wait_status_ != -1) {

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "model/run.h"
 #include "recorder/agents.h"
+#include "recorder/code_facts.h"
 #include "recorder/event_loop.h"
 #include "recorder/exit_watch.h"
 #include "recorder/fault_file.h"
@@ -40,6 +41,7 @@ struct Options {
   bool allocator = false;  // run: preload libflatout_malloc.so into the job
   bool stdout_to_stderr = false;
   bool status = true;
+  int status_fd = -1;        // a socket for the status line, instead of the terminal
   bool stacks_only = false;  // no run folder, no other probes: for a look at the stacks
   double stacks_per_s = 40;
   Nanos limit{0};  // end after so long; 0: with the job
@@ -76,6 +78,8 @@ class Recorder {
   void record(const StatusMaker& make_status);
 
   model::Run& run() { return recording_.run(); }
+  /// The command's process.
+  int32_t job() const { return job_; }
   const RunFolder& folder() const { return folder_; }
   /// Which rank of a job of several this recording is of, if it is.
   const RankPlace& place() const { return place_; }
@@ -118,6 +122,7 @@ class Recorder {
   std::unique_ptr<SignalRelay> signals_;
   std::unique_ptr<AgentServer> agents_;
   FaultFile faults_;
+  CodeFacts code_{fs::Root("/")};
   std::unique_ptr<ExitWatch> exits_;
   std::unique_ptr<StatusTerminal> terminal_;
   std::unique_ptr<probe::JobTree> tree_;
@@ -128,7 +133,7 @@ class Recorder {
 
   int32_t job_ = 0;
   int wait_status_ = -1;
-  bool ended_ = false;
+  bool ended_ = false, code_told_ = false, verdict_told_ = false;
   TimePoint begin_{}, last_wake_{}, stopped_since_{};
   TimePoint last_stacks_{}, next_stacks_{}, next_tree_{}, next_drain_{}, next_self_{};
   TimePoint next_status_{}, next_text_{};

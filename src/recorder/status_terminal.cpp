@@ -71,7 +71,7 @@ bool StatusTerminal::watch_output() {
 
 StatusTerminal::~StatusTerminal() {
   hide();
-  if (titled_) write_out("\x1b[23;0t");  // the title that was there before
+  if (!title_.empty()) write_out("\x1b[23;0t");  // the title that was there before
   if (inotify_ >= 0) ::close(inotify_);
   ::close(terminal_);
 }
@@ -95,31 +95,47 @@ void StatusTerminal::job_wrote(TimePoint now) {
 
 bool StatusTerminal::ours_now() const { return ::tcgetpgrp(terminal_) == ::getpgrp(); }
 
-bool StatusTerminal::may_draw(TimePoint now) {
-  if (take_events()) job_wrote(now);
-  if (now - last_output_ < kSilence || !ours_now()) return false;
+bool StatusTerminal::may_write() const {
   termios mode{};
   // A pager, an editor or a debugger reads single keys: the screen is its own.
-  return ::tcgetattr(terminal_, &mode) == 0 && (mode.c_lflag & ICANON) != 0;
+  return ours_now() && ::tcgetattr(terminal_, &mode) == 0 && (mode.c_lflag & ICANON) != 0;
 }
 
-void StatusTerminal::draw(const StatusText& text) {
-  std::string out;
-  if (titles_ && !text.title.empty()) {
-    if (!titled_) out += "\x1b[22;0t";
-    titled_ = true;
-    out += "\x1b]2;" + text.title + "\x07";
-  }
+bool StatusTerminal::is_silent(TimePoint now) {
+  if (take_events()) job_wrote(now);
+  return now - last_output_ >= kSilence;
+}
+
+void StatusTerminal::set_title(const std::string& title) {
+  if (!titles_ || title.empty() || title == title_) return;
+  // The first one keeps the title that was there before.
+  write_out((title_.empty() ? "\x1b[22;0t" : "") + ("\x1b]2;" + title + "\x07"));
+  title_ = title;
+}
+
+void StatusTerminal::insert_line(const std::string& line) {
+  // A line further and back again makes room below, as in draw(). Then: remember the place, push
+  // the job's line down, write in its stead, and go down after it. One write: nothing comes
+  // between.
+  write_out(
+      "\x1b"
+      "D\x1bM\x1b"
+      "7\r\x1b[L" +
+      line +
+      "\x1b"
+      "8\x1b[B");
+}
+
+void StatusTerminal::draw(const std::string& line) {
   // A line further and back again: now there is a line below, also at the bottom of the screen.
   // Then: remember the place, write into that line, return.
-  out +=
+  write_out(
       "\x1b"
       "D\x1bM\x1b"
       "7\x1b[1E\x1b[2K" +
-      text.line +
+      line +
       "\x1b"
-      "8";
-  write_out(out);
+      "8");
   if (!shown_ && inotify_ >= 0) {
     shown_ = loop_
                  .add(inotify_, EPOLLIN,

@@ -1,4 +1,5 @@
-// The status line and the title on the user's terminal, drawn only while the job is silent there.
+// The status line on the user's terminal, drawn only while the job is silent there; its title; and
+// the first verdict, as one line above the job's own, where the job is never silent.
 //
 // The job writes to the terminal itself, so its output passes us by. inotify on the terminal's
 // file tells when it wrote: flatout writes through /dev/tty, another file, so its own writes do not
@@ -15,7 +16,8 @@
 namespace flatout::recorder {
 
 struct StatusText {
-  std::string line, title;  // safe for a terminal
+  std::string line, title;             // safe for a terminal
+  bool judged = false, found = false;  // there were enough steps to judge; a cause was found
 };
 
 class StatusTerminal {
@@ -26,10 +28,15 @@ class StatusTerminal {
   StatusTerminal(const StatusTerminal&) = delete;
   StatusTerminal& operator=(const StatusTerminal&) = delete;
 
-  /// Whether the job has been silent for long enough, we are in the foreground, and no full-screen
-  /// program holds the terminal. Call a few times a second.
-  bool may_draw(TimePoint now);
-  void draw(const StatusText& text);
+  /// Whether we are in the foreground, and no full-screen program holds the terminal.
+  bool may_write() const;
+  /// Whether the job has been silent for long enough for draw(). Call a few times a second.
+  bool is_silent(TimePoint now);
+  void draw(const std::string& line);
+  /// Goes to the terminal's frame and disturbs no output.
+  void set_title(const std::string& title);
+  /// Puts a line above the one that the job is writing, which goes on where it was.
+  void insert_line(const std::string& line);
   /// Removes the line; the title stays until the end.
   void hide();
 
@@ -46,7 +53,7 @@ class StatusTerminal {
   int inotify_ = -1;  // -1: the job's output goes elsewhere
   bool titles_ = true;
   bool shown_ = false;
-  bool titled_ = false;
+  std::string title_;
   TimePoint last_output_{};
 };
 

@@ -338,33 +338,81 @@ std::string run_json(const Run& run) {
   return document(out);
 }
 
+/// 95 % of `name`_ms.
+void put_interval(Json& out, const std::string& name, const Interval& interval) {
+  out[name + "_low_ms"] = rounded(interval.low, 4);
+  out[name + "_high_ms"] = rounded(interval.high, 4);
+}
+
+Json side_value(const std::string& name, int64_t steps, double median_ms, double mean_ms,
+                const Interval& interval) {
+  Json out{{"name", to_utf8(name)}, {"steps", steps}, {"median_ms", rounded(median_ms, 4)}};
+  put_interval(out, "median", interval);
+  out["mean_ms"] = rounded(mean_ms, 4);
+  return out;
+}
+
+Json part_value(const model::PartChange& p) {
+  Json out{{"part", name(p.part)},
+           {"old_ms", rounded(p.old_ms, 4)},
+           {"new_ms", rounded(p.new_ms, 4)},
+           {"difference_ms", rounded(p.new_ms - p.old_ms, 4)}};
+  put_interval(out, "difference", p.moved_ms);
+  out["share"] = rounded(p.share, 4);
+  out["reasons"] = Json::array();
+  for (const model::Reason& r : p.reasons) {
+    out["reasons"].push_back({{r.finding ? "finding" : "change", to_utf8(r.what)},
+                              {"text", to_utf8(r.text)},
+                              {"share_ms", maybe(r.share_ms, 4)}});
+  }
+  return out;
+}
+
+Json finding_change_value(const model::FindingChange& f) {
+  Json out{{"id", to_utf8(f.id)}, {"title", to_utf8(f.title)}};
+  out["old_ms"] = maybe(f.old_ms, 4);
+  if (f.old_ms) put_interval(out, "old", f.old_interval);
+  out["new_ms"] = maybe(f.new_ms, 4);
+  if (f.new_ms) put_interval(out, "new", f.new_interval);
+  return out;
+}
+
+Json changes_value(const std::vector<model::Change>& changes) {
+  Json out = Json::array();
+  for (const model::Change& change : changes) {
+    out.push_back({{"what", to_utf8(change.what)},
+                   {"text", to_utf8(change.text)},
+                   {"before", to_utf8(change.before)},
+                   {"after", to_utf8(change.after)},
+                   {"share_ms", maybe(change.share_ms, 4)}});
+  }
+  return out;
+}
+
 Json comparison_value(const model::Comparison& c) {
   Json out;
   out["schema"] = 1;
   out["verdict"] = c.verdict;
   out["headline"] = to_utf8(c.headline);
-  out["old"] = {{"name", to_utf8(c.old_name)},
-                {"steps", c.old_steps},
-                {"median_ms", rounded(c.old_median_ms, 4)}};
-  out["new"] = {{"name", to_utf8(c.new_name)},
-                {"steps", c.new_steps},
-                {"median_ms", rounded(c.new_median_ms, 4)}};
+  out["old"] = side_value(c.old_name, c.old_steps, c.old_median_ms, c.old_mean_ms, c.old_interval);
+  out["new"] = side_value(c.new_name, c.new_steps, c.new_median_ms, c.new_mean_ms, c.new_interval);
+  out["by"] = c.by_mean ? "mean" : "median";
+  out["difference_ms"] = rounded(c.difference_ms, 4);
+  put_interval(out, "difference", c.difference);
   out["ratio"] = rounded(c.ratio, 4);
   out["ratio_low"] = rounded(c.ratio_interval.low, 4);
   out["ratio_high"] = rounded(c.ratio_interval.high, 4);
+  out["mean_ratio"] = rounded(c.mean_ratio, 4);
+  out["mean_ratio_low"] = rounded(c.mean_ratio_interval.low, 4);
+  out["mean_ratio_high"] = rounded(c.mean_ratio_interval.high, 4);
   out["parts"] = Json::array();
-  for (const model::PartChange& p : c.parts) {
-    out["parts"].push_back({{"part", name(p.part)},
-                            {"old_ms", rounded(p.old_ms, 4)},
-                            {"new_ms", rounded(p.new_ms, 4)}});
+  for (const model::PartChange& p : c.parts) out["parts"].push_back(part_value(p));
+  out["findings"] = Json::array();
+  for (const model::FindingChange& f : c.findings) {
+    out["findings"].push_back(finding_change_value(f));
   }
-  out["changes"] = Json::array();
-  for (const model::Change& change : c.changes) {
-    out["changes"].push_back({{"what", to_utf8(change.what)},
-                              {"before", to_utf8(change.before)},
-                              {"after", to_utf8(change.after)},
-                              {"share_ms", maybe(change.share_ms, 4)}});
-  }
+  out["changes"] = changes_value(c.changes);
+  out["other"] = changes_value(c.other);
   out["unexplained_ms"] = rounded(c.unexplained_ms, 4);
   out["appeared"] = Json::array();
   for (const model::Finding& f : c.appeared) out["appeared"].push_back(finding_value(f));

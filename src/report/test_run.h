@@ -320,12 +320,48 @@ inline Comparison slower_comparison() {
   c.new_steps = 380;
   c.old_median_ms = 43.5;
   c.new_median_ms = 63.6;
+  c.old_interval = {43.1, 43.9};
+  c.new_interval = {63.0, 64.4};
+  c.by_mean = true;
+  c.old_mean_ms = 44.0;
+  c.new_mean_ms = 64.1;
+  c.mean_ratio = 1.457;
+  c.mean_ratio_interval = {1.43, 1.48};
+  c.difference_ms = 20.1;
+  c.difference = {19.4, 21.0};
   c.ratio = 1.462;
   c.ratio_interval = {1.44, 1.49};
-  c.parts = {{Part::kInputWait, 4.1, 23.9}, {Part::kForward, 15.0, 15.1}};
-  c.changes = {{"mem.cached_bytes", "31.2 GiB", "2.1 GiB", 18.2},
-               {"torch.version", "2.12.0", "2.13.0", std::nullopt},
-               {"limit.memory", "", "4 GiB", std::nullopt}};
+  c.changes = {{"data.cached", "100 %", "3 %", 18.2, "data in the page cache"},
+               {"data.fs", "ext4", "nfs4", std::nullopt, "file system of the data"},
+               {"torch.version", "2.12.0", "2.13.0", std::nullopt, "PyTorch"},
+               {"limit.memory", "", "4 GiB", std::nullopt, "limit on memory"}};
+  for (int i = 0; i < 8; ++i) {
+    const std::string package = "lib" + std::to_string(i);
+    c.changes.push_back({"package." + package, "1", "2", std::nullopt, "package " + package});
+  }
+  c.other = {{"host.boot_id", "a1", "b2", std::nullopt, ""}};
+  c.parts = {{Part::kInputWait,
+              4.1,
+              23.9,
+              {19.0, 20.6},
+              0.985,
+              {{true, "input.decode_cpu", "Decoding images bounds the loader", 19.0},
+               {false, "data.cached", "data in the page cache: 3 % instead of 100 %", 18.2},
+               {false, "data.fs", "file system of the data: nfs4 instead of ext4", std::nullopt},
+               {false, "limit.memory", "limit on memory: 4 GiB instead of none", std::nullopt}}},
+             {Part::kForward, 15.0, 15.1, {-0.2, 0.4}, 0.005, {}}};
+  c.findings = {{"input.decode_cpu",
+                 "Decoding images bounds the loader",
+                 std::nullopt,
+                 19.0,
+                 {},
+                 {18.4, 19.7}},
+                {"stall.checkpoint",
+                 "Saving a checkpoint blocks every 50th step",
+                 6.0,
+                 std::nullopt,
+                 {5.0, 7.1},
+                 {}}};
   c.unexplained_ms = 1.9;
   c.appeared = {decode_diagnosis().findings[0]};
   c.vanished = {decode_diagnosis().findings[1]};

@@ -12,6 +12,8 @@ namespace {
 
 using model::Comparison;
 
+constexpr size_t kMostReasons = 3, kMostChanges = 8;  // on one screen; --json has all
+
 std::string ms(double value) { return format_duration(nanos(value * 1e6)); }
 std::string signed_ms(double value) {
   return (value < 0 ? "-" : "+") + format_duration(nanos(std::fabs(value) * 1e6));
@@ -55,6 +57,94 @@ void findings(Out& out, std::string_view label, const std::vector<model::Finding
   }
 }
 
+void more(Out& out, size_t all, size_t shown) {
+  if (all > shown) {
+    out.line({{fmt::format("              {} more in --json", all - shown), Paint::kDim}});
+  }
+}
+
+void side(Out& out, std::string_view label, double median_ms, const Interval& interval,
+          int64_t steps, const std::string& name) {
+  std::string numbers = fmt::format("{:>8}  {:>6} steps  ", ms(median_ms), steps);
+  if (interval.high > 0) {
+    numbers += fmt::format("(95 %: {} to {})  ", ms(interval.low), ms(interval.high));
+  }
+  Line line{{fmt::format("  {:<8}", label), Paint::kDim}, {numbers}};
+  const size_t used = display_width(line);
+  if (used + 10 < out.options().width) {
+    line.push_back(
+        {fit_end(out.clean(name), out.options().width - used, out.options().unicode), Paint::kDim});
+  }
+  out.line(line);
+}
+
+/// What went where, and why.
+void parts(Out& out, const Comparison& c) {
+  const char* arrow = out.options().unicode ? "→" : "->";
+  bool titled = false;
+  for (const model::PartChange& p : c.parts) {
+    const double difference = p.new_ms - p.old_ms;
+    if (std::fabs(difference) < 0.005 * std::max(c.old_median_ms, c.new_median_ms)) continue;
+    if (!titled) {
+      out.blank();
+      out.line({{"  where the time went", Paint::kBold}});
+      titled = true;
+    }
+    std::string numbers = fmt::format("  {} {} {}", ms(p.old_ms), arrow, ms(p.new_ms));
+    if (p.moved_ms.low != p.moved_ms.high) {
+      numbers +=
+          fmt::format("  (95 %: {} to {})", signed_ms(p.moved_ms.low), signed_ms(p.moved_ms.high));
+    }
+    out.line({{fmt::format("  {:>10}  ", signed_ms(difference)),
+               difference > 0 ? Paint::kWarn : Paint::kGood},
+              {std::string(label(p.part))},
+              {out.fit(numbers, out.options().width - 14 - label(p.part).size()), Paint::kDim}});
+    for (size_t i = 0; i < p.reasons.size() && i < kMostReasons; ++i) {
+      const model::Reason& r = p.reasons[i];
+      const std::string share = r.share_ms ? signed_ms(*r.share_ms) + "  " : "";
+      out.line({{"              "},
+                {share, Paint::kWarn},
+                {out.fit(out.clean(r.text), out.options().width - 14 - display_width(share)),
+                 r.finding ? Paint::kBold : Paint::kAccent}});
+    }
+    more(out, p.reasons.size(), kMostReasons);
+  }
+}
+
+bool is_a_reason(const Comparison& c, const model::Change& change) {
+  for (const model::PartChange& p : c.parts) {
+    for (const model::Reason& r : p.reasons) {
+      if (!r.finding && r.what == change.what) return true;
+    }
+  }
+  return false;
+}
+
+/// What changed besides the reasons.
+void changes(Out& out, const Comparison& c) {
+  const std::string arrow = out.options().unicode ? " → " : " -> ";
+  size_t all = 0;
+  for (const model::Change& change : c.changes) {
+    if (is_a_reason(c, change)) continue;
+    if (all++ == 0) {
+      out.blank();
+      out.line({{"  what changed", Paint::kBold}});
+    }
+    if (all > kMostChanges) continue;
+    const std::string share = change.share_ms ? signed_ms(*change.share_ms) : "";
+    const std::string before = change.before.empty() ? "(none)" : out.clean(change.before);
+    const std::string after = change.after.empty() ? "(none)" : out.clean(change.after);
+    Line line{{fmt::format("  {:>10}  ", share), change.share_ms ? Paint::kWarn : Paint::kDim},
+              {out.clean(change.text.empty() ? change.what : change.text) + "  "}};
+    const size_t used = display_width(line);
+    const size_t room = out.options().width > used + 20 ? out.options().width - used : 20;
+    const size_t half = (room - 4) / 2;
+    line.push_back({out.fit(before, half) + arrow + out.fit(after, half), Paint::kAccent});
+    out.line(line);
+  }
+  more(out, all, kMostChanges);
+}
+
 }  // namespace
 
 std::string render_comparison(const Comparison& c, const TextOptions& given) {
@@ -76,55 +166,21 @@ std::string render_comparison(const Comparison& c, const TextOptions& given) {
     first = false;
   }
   out.blank();
-  out.line({{"  old     ", Paint::kDim},
-            {fmt::format("{:>8}  {:>6} steps  ", ms(c.old_median_ms), c.old_steps)},
-            {fit_end(out.clean(c.old_name), options.width - 36, options.unicode), Paint::kDim}});
-  out.line({{"  new     ", Paint::kDim},
-            {fmt::format("{:>8}  {:>6} steps  ", ms(c.new_median_ms), c.new_steps)},
-            {fit_end(out.clean(c.new_name), options.width - 36, options.unicode), Paint::kDim}});
+  side(out, "old", c.old_median_ms, c.old_interval, c.old_steps, c.old_name);
+  side(out, "new", c.new_median_ms, c.new_interval, c.new_steps, c.new_name);
   if (c.verdict != "unknown") {
-    out.line(
-        {{"  ratio   ", Paint::kDim},
-         {fmt::format("{:.3f} new/old step time", c.ratio), paint},
-         {fmt::format("  (95 %: {:.3f} to {:.3f})", c.ratio_interval.low, c.ratio_interval.high),
-          Paint::kDim}});
+    const auto ratio = [&](std::string_view label, std::string_view of, double value,
+                           const Interval& interval) {
+      out.line(
+          {{fmt::format("  {:<8}", label), Paint::kDim},
+           {fmt::format("{:.3f} new/old {}", value, of), paint},
+           {fmt::format("  (95 %: {:.3f} to {:.3f})", interval.low, interval.high), Paint::kDim}});
+    };
+    ratio("ratio", "median", c.ratio, c.ratio_interval);
+    if (c.by_mean) ratio("", "mean", c.mean_ratio, c.mean_ratio_interval);
   }
-  if (!c.changes.empty()) {
-    out.blank();
-    out.line({{"  what changed", Paint::kBold}});
-    for (const model::Change& change : c.changes) {
-      const std::string share = change.share_ms ? signed_ms(*change.share_ms) : "";
-      const std::string before = change.before.empty() ? "(none)" : out.clean(change.before);
-      const std::string after = change.after.empty() ? "(none)" : out.clean(change.after);
-      Line line{{fmt::format("  {:>10}  ", share), change.share_ms ? Paint::kWarn : Paint::kDim},
-                {out.clean(change.what) + "  "}};
-      const size_t used = display_width(line);
-      const size_t room = options.width > used + 20 ? options.width - used : 20;
-      const char* arrow = options.unicode ? " → " : " -> ";
-      const size_t half = (room - 4) / 2;
-      line.push_back({out.fit(before, half) + arrow + out.fit(after, half), Paint::kAccent});
-      out.line(line);
-    }
-    if (std::fabs(c.unexplained_ms) > 0 && (slower || faster)) {
-      out.line({{fmt::format("  {:>10}  ", signed_ms(c.unexplained_ms)), Paint::kDim},
-                {"not explained by these"}});
-    }
-  }
-  bool titled = false;
-  for (const model::PartChange& p : c.parts) {
-    const double difference = p.new_ms - p.old_ms;
-    if (std::fabs(difference) < 0.005 * std::max(c.old_median_ms, c.new_median_ms)) continue;
-    if (!titled) {
-      out.blank();
-      out.line({{"  where the time went", Paint::kBold}});
-      titled = true;
-    }
-    out.line({{fmt::format("  {:>10}  ", signed_ms(difference)),
-               difference > 0 ? Paint::kWarn : Paint::kGood},
-              {std::string(label(p.part))},
-              {fmt::format("  {} {} {}", ms(p.old_ms), options.unicode ? "→" : "->", ms(p.new_ms)),
-               Paint::kDim}});
-  }
+  parts(out, c);
+  changes(out, c);
   if (!c.appeared.empty() || !c.vanished.empty()) out.blank();
   findings(out, "new", c.appeared, Paint::kWarn);
   findings(out, "gone", c.vanished, Paint::kGood);

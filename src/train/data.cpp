@@ -122,14 +122,14 @@ Result<DataSet> open_folder(const TrainOptions& options, const View& view) {
 
 }  // namespace
 
-Result<DataSet> open_data(const TrainOptions& options, Cause cause, int cores, const View& view,
-                          std::unique_ptr<TemporaryFolder>& temporary) {
+Result<DataSet> open_data(const TrainOptions& options, const Causes& causes, int cores,
+                          const View& view, std::unique_ptr<TemporaryFolder>& temporary) {
   // With a cause to inject, --data is where its temporary files go.
-  if (!options.data.empty() && cause == Cause::kNone && is_layered(options.model)) {
+  if (!options.data.empty() && causes.none() && is_layered(options.model)) {
     return open_folder(options, view);
   }
   DataSet out;
-  FLATOUT_TRY(out.source, make_source(cause, options, cores, temporary));
+  FLATOUT_TRY(out.source, make_source(causes, options, cores, temporary));
   out.samples = options.samples;
   FLATOUT_TRY(out.validation, validation_of(Drawn(options.seed + 1000),
                                             static_cast<size_t>(kValidationBatches * options.batch),

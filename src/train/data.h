@@ -23,8 +23,8 @@ struct DataSet {
 
 /// Opens what `options` ask for, for a model that wants `view`; `temporary` is made where a cause
 /// needs files. Errors: of the files; kBadInput.
-Result<DataSet> open_data(const TrainOptions& options, Cause cause, int cores, const View& view,
-                          std::unique_ptr<TemporaryFolder>& temporary);
+Result<DataSet> open_data(const TrainOptions& options, const Causes& causes, int cores,
+                          const View& view, std::unique_ptr<TemporaryFolder>& temporary);
 
 /// Where batches begin, and which share of each is this rank's.
 struct BatchOptions {

@@ -14,10 +14,12 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <thread>
 
 #include "base/fs.h"
+#include "base/text.h"
 #include "flatout/marker.h"
 
 namespace flatout::train {
@@ -55,12 +57,35 @@ const std::vector<CauseInfo>& causes() {
   return kCauses;
 }
 
-Result<Cause> parse_cause(std::string_view id) {
-  for (const CauseInfo& c : causes()) {
-    if (c.id == id) return c.cause;
+namespace {
+
+// Each makes the data set its own.
+constexpr Cause kOfTheData[] = {Cause::kDecodeCpu,  Cause::kTooFewWorkers, Cause::kWorkerSkew,
+                                Cause::kSmallFiles, Cause::kRandomSeek,    Cause::kProcessChurn};
+
+}  // namespace
+
+Result<Causes> parse_causes(const std::vector<std::string>& ids) {
+  Causes out;
+  std::string_view of_the_data;
+  for (const std::string& id : ids) {
+    const auto known = std::find_if(causes().begin(), causes().end(),
+                                    [&](const CauseInfo& c) { return c.id == id; });
+    if (known == causes().end()) {
+      return Error{Code::kBadInput, fmt::format("unknown cause \"{}\"", escape_terminal(id)),
+                   "flatout train --inject list shows those that there are"};
+    }
+    const bool data = std::find(std::begin(kOfTheData), std::end(kOfTheData), known->cause) !=
+                      std::end(kOfTheData);
+    if (data && !of_the_data.empty() && of_the_data != known->id) {
+      return Error{Code::kBadInput,
+                   fmt::format("{} and {} both change the data set", of_the_data, known->id),
+                   "leave one of them out"};
+    }
+    if (data) of_the_data = known->id;
+    out.add(known->cause);
   }
-  return Error{Code::kBadInput, fmt::format("unknown cause \"{}\"", id),
-               "flatout train --inject list shows those that there are"};
+  return out;
 }
 
 std::string cause_list() {
@@ -69,65 +94,53 @@ std::string cause_list() {
   return out;
 }
 
-Plan make_plan(Cause cause, const TrainOptions& options, int cores) {
+Plan make_plan(const Causes& causes, const TrainOptions& options, int cores) {
   Plan plan;
   // The demo's job leaves half of the cores to its loaders; the layered models compute more.
   plan.threads = is_layered(options.model) ? std::clamp(cores, 1, 64) : std::clamp(cores / 2, 1, 8);
   plan.loaders = std::clamp(cores, 1, 4);
-  switch (cause) {
-    case Cause::kDecodeCpu:
-      plan.loaders = std::clamp(cores, 1, 64);
-      break;
-    case Cause::kTooFewWorkers:
-      plan.loaders = 1;
-      break;
-    case Cause::kCollate:
-      plan.collate = Collate::kConcatenation;
-      break;
-    case Cause::kOversubscribed:
-      plan.threads = std::clamp(8 * cores, 8, 128);
-      plan.spin = true;
-      break;
-    case Cause::kAffinity:  // needs more than the one core that is left
-    case Cause::kAllocator:
-      plan.threads = std::clamp(cores, 2, 16);
-      break;
-    default:
-      break;
+  if (causes.has(Cause::kDecodeCpu)) plan.loaders = std::clamp(cores, 1, 64);
+  if (causes.has(Cause::kTooFewWorkers)) plan.loaders = 1;
+  if (causes.has(Cause::kCollate)) plan.collate = Collate::kConcatenation;
+  // Pinned, it needs more than the one core that is left.
+  if (causes.has(Cause::kAffinity) || causes.has(Cause::kAllocator)) {
+    plan.threads = std::clamp(cores, 2, 16);
+  }
+  if (causes.has(Cause::kOversubscribed)) {
+    plan.threads = std::clamp(8 * cores, 8, 128);
+    plan.spin = true;
   }
   if (options.threads > 0) plan.threads = options.threads;
   if (options.loaders > 0) plan.loaders = options.loaders;
   return plan;
 }
 
-Result<std::unique_ptr<Source>> make_source(Cause cause, const TrainOptions& options, int cores,
-                                            std::unique_ptr<TemporaryFolder>& folder) {
+Result<std::unique_ptr<Source>> make_source(const Causes& causes, const TrainOptions& options,
+                                            int cores, std::unique_ptr<TemporaryFolder>& folder) {
   const auto samples = static_cast<size_t>(options.samples);
-  const bool files =
-      cause == Cause::kSmallFiles || cause == Cause::kRandomSeek || cause == Cause::kProcessChurn;
+  const bool files = causes.has(Cause::kSmallFiles) || causes.has(Cause::kRandomSeek) ||
+                     causes.has(Cause::kProcessChurn);
   if (files && folder == nullptr) {
     FLATOUT_TRY(folder, TemporaryFolder::make(options.data));
   }
-  switch (cause) {
-    case Cause::kDecodeCpu: {
-      // Decoding costs side * side; with more cores there are more loader threads to keep busy.
-      const int factor = std::clamp(static_cast<int>(12 * std::sqrt(cores / 2.0)), 12, 64);
-      const size_t distinct = static_cast<size_t>(std::max(8, 48 * 144 / (factor * factor)));
-      return memory_source(options.seed, samples, factor * kSide, distinct);
-    }
-    case Cause::kTooFewWorkers:
-      return distant_source(options.seed, samples);
-    case Cause::kWorkerSkew:
-      return source_with_huge_samples(options.seed, samples);
-    case Cause::kSmallFiles:
-      return small_files_source(options.seed, samples, folder->path());
-    case Cause::kRandomSeek:
-      return archive_source(options.seed, 4 * samples, folder->path());
-    case Cause::kProcessChurn:
-      return command_source(options.seed, samples, folder->path());
-    default:
-      return memory_source(options.seed, samples, kSide, samples);
+  if (causes.has(Cause::kDecodeCpu)) {
+    // Decoding costs side * side; with more cores there are more loader threads to keep busy.
+    const int factor = std::clamp(static_cast<int>(12 * std::sqrt(cores / 2.0)), 12, 64);
+    const size_t distinct = static_cast<size_t>(std::max(8, 48 * 144 / (factor * factor)));
+    return memory_source(options.seed, samples, factor * kSide, distinct);
   }
+  if (causes.has(Cause::kTooFewWorkers)) return distant_source(options.seed, samples);
+  if (causes.has(Cause::kWorkerSkew)) return source_with_huge_samples(options.seed, samples);
+  if (causes.has(Cause::kSmallFiles)) {
+    return small_files_source(options.seed, samples, folder->path());
+  }
+  if (causes.has(Cause::kRandomSeek)) {
+    return archive_source(options.seed, 4 * samples, folder->path());
+  }
+  if (causes.has(Cause::kProcessChurn)) {
+    return command_source(options.seed, samples, folder->path());
+  }
+  return memory_source(options.seed, samples, kSide, samples);
 }
 
 // ---- what happens while training goes on ----
@@ -248,7 +261,7 @@ void hold_lock(double seconds) {
 
 FLATOUT_NOINLINE void write_out_of_bounds(int64_t batch) {
   volatile int64_t* volatile nowhere = nullptr;  // which the compiler is not to know
-  nowhere[batch] = batch;
+  nowhere[batch] = batch;  // NOLINT(clang-analyzer-core.NullDereference): this is the cause
 }
 
 FLATOUT_NOINLINE void throw_error(int64_t batch) {
@@ -276,10 +289,19 @@ constexpr int64_t kFailingBatch = 40;
 
 }  // namespace
 
-Result<std::unique_ptr<Injection>> Injection::make(Cause cause, const TrainOptions& options,
+Result<std::unique_ptr<Injection>> Injection::make(const Causes& causes,
+                                                   const TrainOptions& options,
                                                    std::unique_ptr<TemporaryFolder>& folder) {
-  std::unique_ptr<Injection> out(new Injection(cause));
-  out->hang_seconds_ = options.hang_seconds;
+  std::unique_ptr<Injection> out(new Injection(causes));
+  for (const CauseInfo& c : flatout::train::causes()) {
+    if (!causes.has(c.cause)) continue;
+    FLATOUT_TRY_STATUS(out->start(c.cause, options, folder));
+  }
+  return out;
+}
+
+Status Injection::start(Cause cause, const TrainOptions& options,
+                        std::unique_ptr<TemporaryFolder>& folder) {
   switch (cause) {
     case Cause::kNoisyNeighbour:
       // Whatever we start ourselves belongs to the job, also a daemon.
@@ -288,33 +310,30 @@ Result<std::unique_ptr<Injection>> Injection::make(Cause cause, const TrainOptio
                      "a neighbour must not be started by the job itself; first run, outside of it: "
                      "flatout train --neighbours 4 &"};
       }
-      break;
+      return {};
     case Cause::kAffinity:
-      FLATOUT_TRY_STATUS(pin_to_one_core());
-      break;
+      return pin_to_one_core();
     case Cause::kPageFaults:
       mallopt(M_MMAP_THRESHOLD, 128 << 10);  // set by hand it no longer adapts
-      break;
+      return {};
     case Cause::kAllocator:
       mallopt(M_ARENA_MAX, 1);
-      break;
+      return {};
     case Cause::kIdleWait:
-      out->acknowledger_ = std::make_unique<Acknowledger>();
-      break;
+      acknowledger_ = std::make_unique<Acknowledger>();
+      return {};
     case Cause::kHang:
       hold_lock(options.hang_seconds);
-      break;
+      return {};
     case Cause::kCheckpoint:
     case Cause::kLogging:
       if (folder == nullptr) {
         FLATOUT_TRY(folder, TemporaryFolder::make(options.data));
       }
-      FLATOUT_TRY_STATUS(out->open_files(folder->path()));
-      break;
+      return log_ >= 0 ? Status() : open_files(folder->path());
     default:
-      break;
+      return {};
   }
-  return out;
 }
 
 Status Injection::open_files(const std::string& folder) {
@@ -325,44 +344,34 @@ Status Injection::open_files(const std::string& folder) {
   return {};
 }
 
-Injection::Injection(Cause cause) : cause_(cause) {}
+Injection::Injection(const Causes& causes) : causes_(causes) {}
 
 Injection::~Injection() {
   if (log_ >= 0) close(log_);
 }
 
 void Injection::in_forward(Pool& pool) {
-  if (cause_ == Cause::kPageFaults) use_fresh_buffers();
-  if (cause_ == Cause::kAllocator) {
+  if (causes_.has(Cause::kPageFaults)) use_fresh_buffers();
+  if (causes_.has(Cause::kAllocator)) {
     pool.run(pool.threads(), [](int) { churn_small_blocks(); });
   }
 }
 
 void Injection::after_step(int64_t step, const Batch& batch, double loss) {
-  switch (cause_) {
-    case Cause::kLeak:
-      keep_history(batch, kept_);
-      break;
-    case Cause::kCheckpoint:
-      if (step % 10 == 9) save_checkpoint(checkpoint_);
-      break;
-    case Cause::kLogging:
-      write_log(log_, step, loss);
-      break;
-    case Cause::kIdleWait:
-      acknowledger_->ask(step + 1);
-      wait_by_polling(acknowledger_->answered, step + 1);
-      break;
-    default:
-      break;
+  if (causes_.has(Cause::kLeak)) keep_history(batch, kept_);
+  if (causes_.has(Cause::kCheckpoint) && step % 10 == 9) save_checkpoint(checkpoint_);
+  if (causes_.has(Cause::kLogging)) write_log(log_, step, loss);
+  if (causes_.has(Cause::kIdleWait)) {
+    acknowledger_->ask(step + 1);
+    wait_by_polling(acknowledger_->answered, step + 1);
   }
 }
 
 void Injection::before_batch(int64_t batch) {
   if (batch != kFailingBatch) return;
-  if (cause_ == Cause::kHang) wait_for_held_lock();
-  if (cause_ == Cause::kSignal) write_out_of_bounds(batch);
-  if (cause_ == Cause::kException) throw_error(batch);
+  if (causes_.has(Cause::kHang)) wait_for_held_lock();
+  if (causes_.has(Cause::kSignal)) write_out_of_bounds(batch);
+  if (causes_.has(Cause::kException)) throw_error(batch);
 }
 
 }  // namespace flatout::train

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44,27 +45,45 @@ struct CauseInfo {
   std::string_view text;  // what is done
 };
 const std::vector<CauseInfo>& causes();
-/// Errors: kBadInput, naming what is known.
-Result<Cause> parse_cause(std::string_view id);
+/// Several at once.
+class Causes {
+ public:
+  Causes() = default;
+  Causes(std::initializer_list<Cause> causes) {
+    for (const Cause c : causes) add(c);
+  }
+  void add(Cause cause) {
+    if (cause != Cause::kNone) bits_ |= bit(cause);
+  }
+  bool has(Cause cause) const { return (bits_ & bit(cause)) != 0; }
+  bool none() const { return bits_ == 0; }
 
-/// How the trainer is set up under a cause.
+ private:
+  static uint32_t bit(Cause cause) { return uint32_t{1} << static_cast<uint32_t>(cause); }
+  uint32_t bits_ = 0;
+};
+/// Errors: kBadInput: an unknown one, naming what is known; two that each need the data set to be
+/// theirs.
+Result<Causes> parse_causes(const std::vector<std::string>& ids);
+
+/// How the trainer is set up under these causes.
 struct Plan {
   int threads = 1;
   int loaders = 2;
   bool spin = false;
   Collate collate = Collate::kOnce;
 };
-Plan make_plan(Cause cause, const TrainOptions& options, int cores);
+Plan make_plan(const Causes& causes, const TrainOptions& options, int cores);
 
-/// The data set under a cause; `folder` is made when files are needed.
-Result<std::unique_ptr<Source>> make_source(Cause cause, const TrainOptions& options, int cores,
-                                            std::unique_ptr<TemporaryFolder>& folder);
+/// The data set under these causes; `folder` is made when files are needed.
+Result<std::unique_ptr<Source>> make_source(const Causes& causes, const TrainOptions& options,
+                                            int cores, std::unique_ptr<TemporaryFolder>& folder);
 
-/// What a cause does while training goes on.
+/// What causes do while training goes on.
 class Injection {
  public:
-  /// Errors: the cause cannot be had here (its message says why).
-  static Result<std::unique_ptr<Injection>> make(Cause cause, const TrainOptions& options,
+  /// Errors: a cause cannot be had here (its message says why).
+  static Result<std::unique_ptr<Injection>> make(const Causes& causes, const TrainOptions& options,
                                                  std::unique_ptr<TemporaryFolder>& folder);
   ~Injection();
 
@@ -73,12 +92,12 @@ class Injection {
   void before_batch(int64_t batch);                                // in a loader thread
 
  private:
-  explicit Injection(Cause cause);
+  explicit Injection(const Causes& causes);
+  Status start(Cause cause, const TrainOptions& options, std::unique_ptr<TemporaryFolder>& folder);
   Status open_files(const std::string& folder);
 
   struct Acknowledger;
-  Cause cause_;
-  double hang_seconds_ = 0;
+  Causes causes_;
   std::vector<std::vector<float>> kept_;
   std::unique_ptr<Acknowledger> acknowledger_;
   std::string checkpoint_;

@@ -261,7 +261,7 @@ Result<std::unique_ptr<Learner>> make_learner(const TrainOptions& options, const
   return std::unique_ptr<Learner>(std::move(made));
 }
 
-Status run(TrainOptions options, Cause cause) {
+Status run(TrainOptions options, const Causes& causes) {
   FLATOUT_TRY(const RankPlace place,
               find_rank_place([](const char* name) -> const char* { return getenv(name); }));
   if (options.model.empty()) {
@@ -277,9 +277,9 @@ Status run(TrainOptions options, Cause cause) {
     view = {info->channels, info->side, !options.plain};
   }
   std::unique_ptr<TemporaryFolder> folder;
-  FLATOUT_TRY(const std::unique_ptr<Injection> injection, Injection::make(cause, options, folder));
-  FLATOUT_TRY(DataSet data, open_data(options, cause, cores, view, folder));
-  const Plan plan = make_plan(cause, options, cores);
+  FLATOUT_TRY(const std::unique_ptr<Injection> injection, Injection::make(causes, options, folder));
+  FLATOUT_TRY(DataSet data, open_data(options, causes, cores, view, folder));
+  const Plan plan = make_plan(causes, options, cores);
 
   std::unique_ptr<Ranks> ranks;  // outlives the learner, whose thread speaks to them
   Mirrored* mirrored = nullptr;  // the learner, where it is one
@@ -338,19 +338,19 @@ void install_terminate_handler() {
 bool is_layered(std::string_view model) { return find_model(model) != nullptr; }
 
 int train_main(const TrainOptions& options) {
-  if (options.inject == "list") {
+  if (std::find(options.inject.begin(), options.inject.end(), "list") != options.inject.end()) {
     fmt::print("{}", cause_list());
     return 0;
   }
   if (options.neighbours > 0) return run_neighbours(options.neighbours, options.seconds);
-  const Result<Cause> cause = parse_cause(options.inject);
-  if (!cause.ok()) {
-    log_error(cause.error().message, cause.error().hint);
+  const Result<Causes> causes = parse_causes(options.inject);
+  if (!causes.ok()) {
+    log_error(causes.error().message, causes.error().hint);
     return 2;
   }
   stop_at_signals();
   install_terminate_handler();
-  const Status status = run(options, *cause);
+  const Status status = run(options, *causes);
   if (!status.ok()) {
     log_error(status.error().message, status.error().hint);
     return status.error().code == Code::kBadInput ? 2 : 1;

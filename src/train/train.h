@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace flatout::train {
 
@@ -35,10 +36,10 @@ struct TrainOptions {
   bool sync_batch_norm = false;
   double rank_timeout = 60;  // seconds that a rank may keep others waiting
 
-  std::string inject = "none";  // a cause of cause_list(), "none", or "list"
-  double hang_seconds = 0;      // of stall.hang: go on after that; 0: never
-  bool quiet = false;           // only the last line
-  bool json = false;            // one document with every step's loss instead of text
+  std::vector<std::string> inject;  // causes of cause_list(); or "list" alone
+  double hang_seconds = 0;          // of stall.hang: go on after that; 0: never
+  bool quiet = false;               // only the last line
+  bool json = false;                // one document with every step's loss instead of text
   // Instead of training: so many busy processes until this one is ended or the time is up.
   int neighbours = 0;
   double seconds = 60;

@@ -186,14 +186,29 @@ TEST(Sources, LeaveNoFilesBehind) {
 
 TEST(Train, KnowsItsCauses) {
   EXPECT_GE(causes().size(), 13u);
-  EXPECT_EQ(parse_cause("input.decode_cpu").value(), Cause::kDecodeCpu);
-  EXPECT_EQ(parse_cause("nonsense").error().code, Code::kBadInput);
+  EXPECT_TRUE(parse_causes({"input.decode_cpu"}).value().has(Cause::kDecodeCpu));
+  EXPECT_TRUE(parse_causes({"none"}).value().none());
+  EXPECT_EQ(parse_causes({"nonsense"}).error().code, Code::kBadInput);
   EXPECT_NE(cause_list().find("stall.hang"), std::string::npos);
+}
+
+TEST(Train, TakesSeveralCausesThatDoNotExcludeEachOther) {
+  const auto both = parse_causes({"input.collate", "stall.logging", "input.small_files"});
+  ASSERT_TRUE(both.ok());
+  for (const Cause c : {Cause::kCollate, Cause::kLogging, Cause::kSmallFiles}) {
+    EXPECT_TRUE(both->has(c));
+  }
+  EXPECT_FALSE(both->has(Cause::kLeak));
+  EXPECT_EQ(make_plan(*both, {}, 2).collate, Collate::kConcatenation);
+  const auto excluded = parse_causes({"input.small_files", "input.decode_cpu"});
+  ASSERT_FALSE(excluded.ok());
+  EXPECT_EQ(excluded.error().code, Code::kBadInput);
+  EXPECT_TRUE(parse_causes({"input.small_files", "input.small_files"}).ok());
 }
 
 TEST(Train, RefusesBadOptions) {
   TrainOptions options;
-  options.inject = "nonsense";
+  options.inject = {"nonsense"};
   EXPECT_EQ(train_main(options), 2);
   options = {};
   options.batch = 0;
@@ -203,7 +218,7 @@ TEST(Train, RefusesBadOptions) {
 TEST(Train, ANeighbourMustComeFromOutside) {
   if (neighbours_are_running()) GTEST_SKIP() << "neighbours run on this machine";
   TrainOptions options;
-  options.inject = "cpu.noisy_neighbour";
+  options.inject = {"cpu.noisy_neighbour"};
   EXPECT_EQ(train_main(options), 1);
 }
 
@@ -225,7 +240,7 @@ class EveryCause : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryCause, TrainsAFewStepsOrEndsAsItShould) {
   TrainOptions options;
-  options.inject = GetParam();
+  options.inject = {GetParam()};
   options.steps = 2;
   options.batch = 2;
   options.samples = 16;
@@ -245,10 +260,10 @@ TEST(Train, CrashesAsInjected) {
   options.steps = 60;
   options.batch = 1;
   options.samples = 16;
-  options.inject = "crash.signal";
+  options.inject = {"crash.signal"};
   int status = status_of(options);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
-  options.inject = "crash.exception";
+  options.inject = {"crash.exception"};
   status = status_of(options);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << status;
 }

@@ -85,8 +85,16 @@ def test_a_job_that_never_started_leaves_no_run_folder(tmp_path):
                                   ["report", "--format", "nonsense", "."], ["compare", "one"], []])
 def test_bad_usage_is_2_with_a_way_out(tmp_path, args):
     done = flatout(*args, cwd=tmp_path)
-    assert done.returncode in (1, 2) if args[:1] == ["report"] else done.returncode == 2
+    assert done.returncode == 2
     assert b"flatout" in done.stderr
+
+
+@pytest.mark.parametrize("word, said", [("input.decode_cpus", b"did you mean input.decode_cpu?"), ("cpu", b"cpu.gc"), ("nonsense", b"docs/findings"),
+                                        ("healthy", b"any"), ("slower=5%", b"any")])
+def test_a_gate_that_could_never_fire_is_refused(tmp_path, word, said):
+    done = flatout("run", "--fail-on", word, "--", "touch", "ran", cwd=tmp_path)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_help_leads_with_examples(tmp_path):
@@ -362,6 +370,32 @@ def test_the_first_verdict_comes_while_the_job_trains(tmp_path, job_python, paus
     shown, code = on_terminal(tmp_path, [BIN, "run", "--", job_python, "train.py"], talk)
     assert code == 0 and b"stall.idle_wait" in shown
     assert first <= seen[0] <= last + max(1, 2 / (2 * pause)), seen
+
+
+# Title; a line above the job's (its text in the group); the line in silence and its end.
+OURS = re.compile(rb"\x1b\[2[23];0t|\x1b\]2;[^\x07]*\x07|\x1bD\x1bM\x1b7\r\x1b\[L(.*?)\x1b8\x1b\[B"
+                  rb"|(?:\x1bD\x1bM)?\x1b7\x1b\[1E\x1b\[2K.*?\x1b8|\x1b\[J")
+
+
+def test_a_job_that_prints_every_step_gets_title_and_first_verdict(tmp_path, job_python):
+    """Both stand between its lines, which are all there, and nothing of it comes twice."""
+    script = SLEEPY_LOADER.replace("PAUSE", "0.05").replace("    with open", '    print("step", number + 1, end=" ", flush=True)\n    print("done", flush=True)\n    with open')
+    (tmp_path / "train.py").write_text(script)
+
+    def talk(pid, master, read):
+        assert read(b"\x1b[L", 40), "one line with the first verdict"
+        assert read(b"stall.idle_wait", 20)
+        time.sleep(3)  # no second one
+        (tmp_path / "enough").touch()
+
+    shown, code = on_terminal(tmp_path, [BIN, "run", "--", job_python, "train.py"], talk)
+    assert code == 0
+    verdicts = [m[1] for m in OURS.finditer(shown) if m[1] is not None]
+    assert len(verdicts) == 1 and b"stall.idle_wait" in verdicts[0], verdicts
+    assert re.search(rb"\x1b\]2;[^\x07]*steps/s[^\x07]*\x07", shown), "the title tells the speed"
+    steps = int((tmp_path / "steps").read_text())
+    job = b"".join(b"step %d done\r\n" % i for i in range(1, steps + 1))
+    assert job in OURS.sub(b"", shown)
 
 
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"TERM": ""}])
