@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "advise/size_text.h"
 #include "base/text.h"
 
 namespace flatout::advise {
@@ -36,8 +37,6 @@ constexpr double kIdleHugePages = 0.1;  // of memory, reserved and unused
 
 // NVML's reasons for lower clocks that are no one's wish: hardware, heat, power brake.
 constexpr uint64_t kSlowedDown = 0x8 | 0x20 | 0x40 | 0x80;
-
-std::string size_text(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 double share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);

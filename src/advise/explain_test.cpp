@@ -107,6 +107,12 @@ const std::string kOom =
 const std::string kUnknown =
     "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nWidgetFault: bent\n";
 
+std::string repeated(const std::string& line, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += line;
+  return out;
+}
+
 std::string progress(int lines) {
   std::string out;
   for (int i = 0; i < lines; ++i) out += "step " + std::to_string(i) + " loss 0.5\n";
@@ -126,8 +132,33 @@ TEST(Explain, WhatOnlyFollowsLeavesTheCauseToAnEarlierEpisode) {
   const std::string timeout =
       "[rank0]:[E ProcessGroupNCCL.cpp:563] [Rank 0] Watchdog caught collective operation "
       "timeout\n";
-  EXPECT_EQ(explain_text(kOom + progress(5000) + timeout).kind, "cuda_out_of_memory");
+  EXPECT_EQ(explain_text(kOom + repeated("rank 0 waits\n", 5000) + timeout).kind,
+            "cuda_out_of_memory");
+  EXPECT_EQ(explain_text(kOom + progress(10) + timeout).kind, "cuda_out_of_memory");
   EXPECT_EQ(explain_text(progress(10) + timeout).kind, "nccl_timeout");
+  // Who trains on for thousands of steps did not end of it.
+  EXPECT_EQ(explain_text(kOom + progress(5000) + timeout).kind, "nccl_timeout");
+}
+
+TEST(Explain, ATrainingThatGoesOnHasNoFailure) {
+  EXPECT_EQ(explain_text(kOom + progress(300)).kind, "none");
+  EXPECT_EQ(explain_text(kUnknown + progress(300)).kind, "none");
+  EXPECT_EQ(explain_text(kUnknown + progress(300)).seen.size(), 0u);
+  // A few steps may be those of other ranks.
+  const model::Explanation few = explain_text(kOom + progress(3));
+  EXPECT_EQ(few.kind, "cuda_out_of_memory");
+  EXPECT_LT(few.sure, 0.5);
+  EXPECT_EQ(explain_text(kUnknown + progress(3)).kind, "unknown");
+  // tqdm closes its bar, and Weights & Biases sums up, when an exception ends the job.
+  const std::string closing =
+      "  3%|2         | 12/400 [00:10<05:00,  1.20it/s]\n"
+      "wandb: Run summary:\nwandb: train/loss 0.25\nwandb: epoch 3\n";
+  EXPECT_EQ(explain_text(kOom + closing).sure, explain_text(kOom).sure);
+  std::string bars;
+  for (int i = 0; i < 100; ++i) {
+    bars += "\r 12%|#2        | " + std::to_string(i) + "/400 [00:10<05:00,  1.20it/s]";
+  }
+  EXPECT_LT(explain_text(kOom + bars + "\n").sure, explain_text(kOom).sure);
 }
 
 TEST(Explain, SaysTheLineAndABatchThatMayFit) {
