@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -93,6 +94,23 @@ TEST(Explain, EachRuleHasALogAndANearMiss) {
     EXPECT_TRUE(rule.sure > 0 && rule.sure < 1) << kind;
   }
   EXPECT_GE(kinds.size(), 40u);
+}
+
+TEST(Explain, EachPatternIsOfALogThatIsKnownByItsKind) {
+  const std::vector<LogCase> cases = read_cases();
+  for (const LogRule& rule : log_rules()) {
+    for (const std::string_view pattern : rule.patterns) {
+      const bool seen = std::any_of(cases.begin(), cases.end(), [&](const LogCase& c) {
+        if (!c.near.empty() || c.kind != rule.kind) return false;
+        std::string_view rest = c.text, line;
+        while (next_line(rest, line)) {
+          if (matches(pattern, line)) return true;
+        }
+        return false;
+      });
+      EXPECT_TRUE(seen) << rule.kind << ": no log has '" << pattern << "'";
+    }
+  }
 }
 
 const std::string kOom =
