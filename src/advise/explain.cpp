@@ -14,8 +14,10 @@ using model::Explanation;
 
 namespace {
 
-constexpr uint64_t kWentOn = 2000;    // lines after the last error: the job did not end of it
-constexpr uint64_t kOtherRanks = 50;  // lines that others may print before they stop, too
+constexpr uint64_t kWentOn = 2000;  // lines after the last error: the job did not end of it
+// Lines of training that a failed job may print behind its traceback: other ranks, before they
+// stop, too, and a standard output of 8 KiB that is only flushed at the exit.
+constexpr uint64_t kAfterTheEnd = 200;
 constexpr size_t kAlso = 6;
 constexpr double kDoubt = 0.85;  // where another line may be the true cause
 
@@ -116,7 +118,8 @@ class Answer {
 
   Explanation make() {
     const std::optional<Pick> pick = decisive();
-    const bool survived = pick && log_.went_on && (!pick->ended || after() > kOtherRanks);
+    const bool survived =
+        pick && log_.went_on && (!pick->ended || log_.ended_well || after() > kAfterTheEnd);
     if (pick && !survived) {
       if (pick->event != nullptr) {
         tell(*pick);

@@ -25,8 +25,10 @@ std::string advice_of(const model::Explanation& e, std::string_view id) {
 std::string torch_oom(double wanted, double allocated, double free) {
   return fmt::format(
       "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {:.2f} GiB. GPU 0 has a total "
-      "capacity of 24.00 GiB of which {:.2f} GiB is free. Including non-PyTorch memory, this process "
-      "has {:.2f} GiB memory in use. Of the allocated memory {:.2f} GiB is allocated by PyTorch, and "
+      "capacity of 24.00 GiB of which {:.2f} GiB is free. Including non-PyTorch memory, this "
+      "process "
+      "has {:.2f} GiB memory in use. Of the allocated memory {:.2f} GiB is allocated by PyTorch, "
+      "and "
       "0.00 GiB is reserved by PyTorch but unallocated.\n",
       wanted, free, 24.0 - free, allocated);
 }
@@ -39,13 +41,17 @@ TEST(ExplainFigures, TheBatchIsHalvedUntilTheMessagesFiguresFit) {
   // 24 GiB needed, 23.5 there: half is the next to try.
   EXPECT_NE(batch(1, 23, 0.5).find("32 instead of the 64"), std::string::npos) << batch(1, 23, 0.5);
   // 60 GiB at once on top of 3: 23.5 of 63 is less than half, so a quarter.
-  EXPECT_NE(batch(60, 3, 20.5).find("16 instead of the 64"), std::string::npos) << batch(60, 3, 20.5);
+  EXPECT_NE(batch(60, 3, 20.5).find("16 instead of the 64"), std::string::npos)
+      << batch(60, 3, 20.5);
   EXPECT_NE(batch(60, 3, 20.5).find("over 4 batches"), std::string::npos);
   // It says what that rests on.
-  EXPECT_NE(batch(60, 3, 20.5).find("needed 63.0 GiB at once"), std::string::npos) << batch(60, 3, 20.5);
-  EXPECT_NE(batch(60, 3, 20.5).find("could have 23.5 GiB"), std::string::npos) << batch(60, 3, 20.5);
+  EXPECT_NE(batch(60, 3, 20.5).find("needed 63.0 GiB at once"), std::string::npos)
+      << batch(60, 3, 20.5);
+  EXPECT_NE(batch(60, 3, 20.5).find("could have 23.5 GiB"), std::string::npos)
+      << batch(60, 3, 20.5);
   // Not even one sample fits.
-  EXPECT_NE(batch(9000, 3, 20.5).find("not even a batch of 1"), std::string::npos) << batch(9000, 3, 20.5);
+  EXPECT_NE(batch(9000, 3, 20.5).find("not even a batch of 1"), std::string::npos)
+      << batch(9000, 3, 20.5);
 }
 
 TEST(ExplainFigures, WithoutABatchInTheLogTheShareIsSaid) {
@@ -67,7 +73,8 @@ TEST(ExplainFigures, ABatchOfOneCannotBeHalved) {
 TEST(ExplainFigures, TensorFlowsShapeNamesTheBatch) {
   const std::string oom =
       "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor "
-      "with shape[96,256,112,112] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by "
+      "with shape[96,256,112,112] and type float on /job:localhost/replica:0/task:0/device:GPU:0 "
+      "by "
       "allocator GPU_0_bfc\n";
   const std::string guessed = advice_of(explain_text(oom), "batch_size");
   EXPECT_NE(guessed.find("48 if it is 96 now"), std::string::npos) << guessed;
@@ -76,8 +83,9 @@ TEST(ExplainFigures, TensorFlowsShapeNamesTheBatch) {
   EXPECT_NE(named.find("16 instead of the 32"), std::string::npos) << named;
   // A vector has no batch.
   const std::string vector = advice_of(
-      explain_text("tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when "
-                   "allocating tensor with shape[9600000] on /device:GPU:0 by allocator GPU_0_bfc\n"),
+      explain_text(
+          "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when "
+          "allocating tensor with shape[9600000] on /device:GPU:0 by allocator GPU_0_bfc\n"),
       "batch_size");
   EXPECT_EQ(vector.find("9600000"), std::string::npos) << vector;
   EXPECT_NE(vector.find("1/2 of it"), std::string::npos) << vector;

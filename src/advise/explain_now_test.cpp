@@ -36,18 +36,18 @@ Gpu gpu(uint32_t index, uint64_t used, std::vector<probe::GpuProcess> processes)
 }
 
 TEST(ExplainNow, SaysTheDriverOrWhyNoneCanBeSeen) {
-  const std::string_view log = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).\n";
+  const std::string_view log =
+      "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).\n";
   Machine machine;
   machine.driver_version = "535.54.03";
   machine.cuda_version = "12.2";
   machine.kernel_module_version = "535.54.03";
   EXPECT_EQ(explain_on(machine, log).now,
-              (Lines{"The driver here is 535.54.03, which supports CUDA up to 12.2."}));
+            (Lines{"The driver here is 535.54.03, which supports CUDA up to 12.2."}));
   machine.driver_version.clear();
   machine.gpu_error = "libnvidia-ml.so.1 is not there";
-  EXPECT_EQ(explain_on(machine, log).now,
-              (Lines{"Here now: libnvidia-ml.so.1 is not there.",
-                          "The kernel module loaded is 535.54.03."}));
+  EXPECT_EQ(explain_on(machine, log).now, (Lines{"Here now: libnvidia-ml.so.1 is not there.",
+                                                 "The kernel module loaded is 535.54.03."}));
   EXPECT_EQ(explain_on({}, log).now, Lines());
 }
 
@@ -62,7 +62,7 @@ TEST(ExplainNow, SaysTheMemoryItsLimitAndWhoUsesIt) {
   machine.tasks = {task(11, "python train.py", 9 * kGiB), task(12, "python old.py", 2 * kGiB)};
   const model::Explanation calm = explain_on(machine, log);
   EXPECT_EQ(calm.now, (Lines{"The control group here may use 16.0 GiB, and uses 12.0 GiB.",
-                                    "40.0 GiB of this machine's 64.0 GiB are available now."}));
+                             "40.0 GiB of this machine's 64.0 GiB are available now."}));
   EXPECT_EQ(calm.sure, alone);
   ASSERT_EQ(calm.holders.size(), 2u);
   EXPECT_EQ(calm.holders[0].what, "pid 11 python train.py");
@@ -70,8 +70,7 @@ TEST(ExplainNow, SaysTheMemoryItsLimitAndWhoUsesIt) {
   // A kernel that has killed for memory makes it likely that it did so here.
   machine.group_oom_kills = 1;
   const model::Explanation killed = explain_on(machine, log);
-  EXPECT_EQ(killed.now.back(),
-            "The kernel has killed 1 process for memory here since it started.");
+  EXPECT_EQ(killed.now.back(), "The kernel has killed 1 process for memory here since it started.");
   EXPECT_GT(killed.sure, alone);
   machine.oom_kills = 3;
   EXPECT_EQ(explain_on(machine, log).now.back(),
@@ -107,15 +106,14 @@ TEST(ExplainNow, SaysTheLimitsThatBearOnTheFailure) {
   machine.open_files = {.soft = 1024, .hard = 1048576};
   machine.locked_memory = {.soft = 65536, .hard = std::nullopt};
   EXPECT_EQ(explain_on(machine, "OSError: [Errno 24] Too many open files: '/d/1.jpg'\n").now,
-              (Lines{"Allowed here: 1024 open files a process; up to 1048576 on request."}));
-  EXPECT_EQ(
-      explain_on(machine,
-                 "a:1:2 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n")
-          .now,
-      (Lines{"Allowed here: 65536 bytes of locked memory; up to unlimited on request."}));
+            (Lines{"Allowed here: 1024 open files a process; up to 1048576 on request."}));
+  EXPECT_EQ(explain_on(machine,
+                       "a:1:2 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_reg_mr failed with error "
+                       "Cannot allocate memory\n")
+                .now,
+            (Lines{"Allowed here: 65536 bytes of locked memory; up to unlimited on request."}));
   // Without a limit there is nothing to say.
-  EXPECT_EQ(explain_on({}, "OSError: [Errno 24] Too many open files: '/d/1.jpg'\n").now,
-              Lines());
+  EXPECT_EQ(explain_on({}, "OSError: [Errno 24] Too many open files: '/d/1.jpg'\n").now, Lines());
 }
 
 TEST(ExplainNow, SaysHowManyProcessesMayBeAndWhoseZombiesCount) {
@@ -128,9 +126,9 @@ TEST(ExplainNow, SaysHowManyProcessesMayBeAndWhoseZombiesCount) {
   machine.zombies_of_parent = 299;
   machine.zombies_parent = "pid 7 python";
   EXPECT_EQ(explain_on(machine, log).now,
-              (Lines{"The control group here may have 512 processes and threads, and has 511.",
-                          "Allowed here: 4096 processes and threads of this user; up to 4096 on request.",
-                          "300 zombies are here, 299 of them of pid 7 python."}));
+            (Lines{"The control group here may have 512 processes and threads, and has 511.",
+                   "Allowed here: 4096 processes and threads of this user; up to 4096 on request.",
+                   "300 zombies are here, 299 of them of pid 7 python."}));
   EXPECT_EQ(explain_on({}, log).now, Lines());
 }
 
@@ -138,11 +136,10 @@ TEST(ExplainNow, SaysWhichInstructionsTheCpuLacks) {
   const std::string_view log = "Illegal instruction (core dumped)\n";
   Machine machine;
   machine.cpu_flags = {"sse4_2", "avx"};
-  EXPECT_EQ(explain_on(machine, log).now,
-              (Lines{"This machine's CPU lacks avx2, fma, avx512f."}));
+  EXPECT_EQ(explain_on(machine, log).now, (Lines{"This machine's CPU lacks avx2, fma, avx512f."}));
   machine.cpu_flags = {"avx", "avx2", "fma", "avx512f"};
   EXPECT_EQ(explain_on(machine, log).now,
-              (Lines{"This machine's CPU has AVX, AVX2, FMA and AVX-512."}));
+            (Lines{"This machine's CPU has AVX, AVX2, FMA and AVX-512."}));
   EXPECT_EQ(explain_on({}, log).now, Lines());
 }
 
@@ -165,9 +162,11 @@ TEST(ExplainNow, AdviceNamesWhoHoldsMost) {
 TEST(ExplainNow, AProcessThatTheLogNamesIsNamed) {
   const model::Explanation e = explain_on(
       {},
-      "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+      "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
+      "total "
       "capacity of 23.69 GiB of which 1.05 GiB is free. Process 12345 has 19.80 GiB memory in use. "
-      "Including non-PyTorch memory, this process has 2.60 GiB memory in use. Of the allocated memory "
+      "Including non-PyTorch memory, this process has 2.60 GiB memory in use. Of the allocated "
+      "memory "
       "2.10 GiB is allocated by PyTorch, and 11.12 MiB is reserved by PyTorch but unallocated.\n");
   EXPECT_EQ(e.finding, "gpu.memory_taken");
   EXPECT_EQ(e.advice[0].text,

@@ -167,6 +167,7 @@ TEST(Explain, ATrainingThatGoesOnHasNoFailure) {
   EXPECT_EQ(few.kind, "cuda_out_of_memory");
   EXPECT_LT(few.sure, 0.5);
   EXPECT_EQ(explain_text(kUnknown + progress(3)).kind, "unknown");
+  EXPECT_EQ(explain_text(kOom + progress(3) + "Training complete\n").kind, "none");
   // tqdm closes its bar, and Weights & Biases sums up, when an exception ends the job.
   const std::string closing =
       "  3%|2         | 12/400 [00:10<05:00,  1.20it/s]\n"

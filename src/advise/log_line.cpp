@@ -160,11 +160,9 @@ Progress progress_of(std::string_view line) {
       "ompleted successfully", "inished successfully"};
   constexpr std::string_view kSaved[] = {"saved", "Saved", "Saving"};
   constexpr std::string_view kModels[] = {"heckpoint", "odel", "eights", ".pt", ".ckpt", "epoch"};
-  if (has_any(line, kEndedWell) || (has_any(line, kSaved) && has_any(line, kModels)) ||
-      has_counter(line)) {
-    return Progress::kStep;
-  }
-  return Progress::kNone;
+  if (has_any(line, kEndedWell)) return Progress::kEnd;
+  const bool saved = has_any(line, kSaved) && has_any(line, kModels);
+  return saved || has_counter(line) ? Progress::kStep : Progress::kNone;
 }
 
 }  // namespace flatout::advise

@@ -29,6 +29,7 @@ enum class Progress {
   kNone,
   kBar,  // tqdm's, which prints its bar once more when an exception ends it
   kStep,
+  kEnd,  // of a job that did what it was to do
 };
 
 /// A line as only a job writes that goes on, or that ended well.

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <map>
 
-#include "advise/log_line.h"
 #include "base/fs.h"
 #include "base/text.h"
 
@@ -272,9 +271,12 @@ bool LogReader::is_harmless(std::string_view line, size_t at) const {
          is_quoted(line) || is_mere_warning(line, at);
 }
 
-// Whether the lines before `from` and after the last sign of an error show that training went on.
-bool LogReader::went_on(std::string_view block, size_t from) const {
-  if (sign_ == 0 || line_ <= sign_ + 1) return false;
+// The best of the lines before `from` and after the last sign of an error; from `enough` on it is
+// not looked for better.
+Progress LogReader::progress_since_sign(std::string_view block, size_t from,
+                                        Progress enough) const {
+  Progress best = Progress::kNone;
+  if (sign_ == 0 || line_ <= sign_ + 1) return best;
   uint64_t lines = line_ - sign_ - 1;
   size_t room = kLookBack;
   std::string_view last_bar;
@@ -289,23 +291,20 @@ bool LogReader::went_on(std::string_view block, size_t from) const {
       const std::string_view line = text.substr(begin);
       text = text.substr(0, begin);
       if (!text.ends_with('\r')) --lines;
-      switch (progress_of(line)) {
-        case Progress::kNone:
-          break;
-        case Progress::kBar:
-          if (line != last_bar && ++bars > kFewBars) return true;
-          last_bar = line;
-          break;
-        case Progress::kStep:
-          return true;
+      Progress progress = progress_of(line);
+      if (progress == Progress::kBar) {
+        if (line != last_bar && ++bars > kFewBars) progress = Progress::kStep;
+        last_bar = line;
       }
+      best = std::max(best, progress);
+      if (best >= enough) return best;
     }
   }
-  return false;
+  return best;
 }
 
 void LogReader::on_sign(std::string_view block, size_t from) {
-  if (went_on(block, from)) {
+  if (progress_since_sign(block, from, Progress::kStep) >= Progress::kStep) {
     settle();
     trained_ = true;
     trained_long_ |= line_ > sign_ + kOtherRanks;
@@ -474,7 +473,9 @@ void LogReader::read_traceback_line(std::string_view line, uint64_t number) {
 LogReading LogReader::finish() {
   settle();
   out_.lines = line_ - 1;
-  out_.went_on = went_on({}, 0);
+  const Progress last = progress_since_sign({}, 0, Progress::kEnd);
+  out_.went_on = last >= Progress::kStep;
+  out_.ended_well = last == Progress::kEnd;
   return std::move(out_);
 }
 

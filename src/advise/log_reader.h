@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "advise/literal_scanner.h"
+#include "advise/log_line.h"
 #include "advise/log_rules.h"
 #include "base/result.h"
 #include "model/advice.h"
@@ -52,6 +53,7 @@ struct LogReading {
   std::vector<LogEvent> mentions;         // the first of each rule that was only mentioned
   std::vector<model::SeenLine> suspects;  // look like an error; the first two and the last two
   bool went_on = false;                   // with its training, after all of these
+  bool ended_well = false;                // after all of these, as the log says
   std::optional<uint64_t> batch_size;     // that the log names
   std::optional<uint64_t> memory_limit;   // of the control group that ran out, as the kernel says
   std::optional<uint64_t> killed_bytes;   // resident memory of what the kernel killed
@@ -89,7 +91,7 @@ class LogReader {
   void note_batch_size(std::string_view after);
   void settle();
   void on_sign(std::string_view block, size_t from);
-  bool went_on(std::string_view block, size_t from) const;
+  Progress progress_since_sign(std::string_view block, size_t from, Progress enough) const;
   bool in_message() const {
     return exception_.reach > 0 && line_ <= exception_.line.number + exception_.reach;
   }
