@@ -69,11 +69,10 @@ bool is_generic(const LogEvent* event) {
 
 // An exception of the framework's native part, which may have said more before.
 bool is_native(const UnknownException& exception) {
-  constexpr std::string_view kWords[] = {"errors_impl.", "XlaRuntimeError", "CUDA",
-                                         "cuda",         "cuDNN",           "NCCL"};
-  return std::any_of(std::begin(kWords), std::end(kWords), [&](std::string_view word) {
-    return exception.line.text.find(word) != std::string::npos;
-  });
+  const std::string_view text = exception.line.text;
+  const auto has = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
+  return has("errors_impl.") || has("XlaRuntimeError") ||
+         (text.starts_with("RuntimeError") && (has("CUDA") || has("cuDNN") || has("NCCL")));
 }
 
 // What an episode comes to: one of `event` and `unknown`, or both where the exception came first

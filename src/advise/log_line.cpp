@@ -138,11 +138,11 @@ bool is_logged_error(std::string_view line) {
   return has_level(head, "ERROR") || has_level(head, "CRITICAL");
 }
 
-bool is_got_over(std::string_view line) {
-  constexpr std::string_view kWords[] = {"etrying",   "will retry", "kipping",
-                                         "kipped",    "gnoring",    "alling back",
-                                         "succeeded", "ecovered",   "gnored"};
-  return has_any(line, kWords);
+bool is_got_over(std::string_view line, size_t at) {
+  constexpr std::string_view kDone[] = {"etrying", "will retry",  "kipping",   "kipped",  "gnoring",
+                                        "gnored",  "alling back", "succeeded", "ecovered"};
+  constexpr std::string_view kMight[] = {"f you ", " avoid ", "n case of "};
+  return has_any(line, kDone) || has_any(line.substr(0, at), kMight);
 }
 
 Progress progress_of(std::string_view line) {

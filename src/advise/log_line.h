@@ -22,8 +22,9 @@ bool is_mere_warning(std::string_view line, size_t at);
 /// A program's logger wrote it as an error: what it tells was caught.
 bool is_logged_error(std::string_view line);
 
-/// It says itself that the job got over it: retried, skipped, ignored.
-bool is_got_over(std::string_view line);
+/// It says itself that the job got over what begins at `at` (retried, skipped, ignored), or that
+/// this only might happen.
+bool is_got_over(std::string_view line, size_t at);
 
 enum class Progress {
   kNone,

@@ -138,10 +138,10 @@ bool same_shape(std::string_view a, std::string_view b) {
          });
 }
 
-// A place in the program, its source, or the frame that rich draws around both.
+// A place in the program, its source, IPython's arrow at it, or the frame that rich draws around.
 bool is_frame(std::string_view line) {
-  return line.starts_with(' ') || line.starts_with('\t') || line.starts_with("\u2502") ||
-         line.starts_with("\u256d") || line.starts_with("\u2570");
+  return line.starts_with(' ') || line.starts_with("---") || line.starts_with('\t') ||
+         line.starts_with("\u2502") || line.starts_with("\u256d") || line.starts_with("\u2570");
 }
 
 std::string shown(std::string_view line) { return std::string(trim(line).substr(0, kShownLine)); }
@@ -261,7 +261,7 @@ std::optional<Weight> LogReader::weight_of(const LogRule& rule, std::string_view
   if (is_mere_warning(line, at)) return rule.warned ? Weight::kSaid : Weight::kMentioned;
   if (rule.death) return Weight::kEnded;
   if (in_message() && !is_logged_error(line)) return exception_.weight;
-  if (is_got_over(line)) return Weight::kMentioned;
+  if (is_got_over(line, at)) return Weight::kMentioned;
   return is_exception(without_rank(line)) ? Weight::kEnded : Weight::kSaid;
 }
 
@@ -403,7 +403,8 @@ void LogReader::begin_traceback(std::string_view line, std::string_view block, s
   const size_t at = line.find("Traceback (most");
   prefix_ = line.substr(0, at);
   const bool within = prefix_.ends_with("Original ");
-  if (within || trim(prefix_).empty()) prefix_.clear();
+  // IPython writes the exception's name before it.
+  if (within || trim(prefix_).empty() || is_exception(trim(prefix_))) prefix_.clear();
   // One within another is how a worker's error arrives. The inner one decides.
   if (!within && !linked_) {
     chain_is_known_ = false;
