@@ -19,7 +19,7 @@ constexpr uint64_t kGiB = 1 << 30;
 
 struct LogCase {
   std::string file, near;  // the rule that must not be seen, for a near miss
-  std::string kind, finding, text;
+  std::string kind, finding, source, text;
 };
 
 // The format: tests/logs/README.md.
@@ -46,6 +46,7 @@ std::vector<LogCase> read_cases() {
         next.kind = first;
         words >> next.finding;
         if (next.finding == "-") next.finding.clear();
+        std::getline(words >> std::ws, next.source);
       }
       out.push_back(std::move(next));
     }
@@ -69,6 +70,7 @@ TEST(Explain, KnowsEachLogAndNoNearMiss) {
     EXPECT_EQ(e.kind, c.kind) << what << e.text;
     if (c.near.empty()) {
       EXPECT_EQ(e.finding, c.finding) << what;
+      EXPECT_FALSE(c.source.empty()) << what;
     } else {
       EXPECT_NE(e.kind, c.near) << what;
     }

@@ -77,9 +77,10 @@ TEST(LogLine, KnowsProgress) {
   }
   EXPECT_EQ(progress_of(" 12%|#2   | 48/400 [00:10<05:00,  1.20it/s, loss=0.5]"), Progress::kBar);
   for (const char* line :
-       {"", "wandb: train/loss 0.25", "    loss = 0.5 * x", "timestep 5", "loss is bad", "epochs: 10",
-        "slurmstepd: error: *** STEP 812.0 ON n07 CANCELLED AT 2024 ***", "batch_size=64",
-        "../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss: block: [0,0,0]", "saved you a seat",
+       {"", "wandb: train/loss 0.25", "    loss = 0.5 * x", "timestep 5", "loss is bad",
+        "epochs: 10", "slurmstepd: error: *** STEP 812.0 ON n07 CANCELLED AT 2024 ***",
+        "batch_size=64", "../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss: block: [0,0,0]",
+        "saved you a seat",
         "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."}) {
     EXPECT_EQ(progress_of(line), Progress::kNone) << line;
   }
