@@ -12,9 +12,9 @@ namespace {
 
 using model::Explanation;
 
-void set_advice(Explanation& answer, std::string_view id, std::string text) {
+void set_advice(Explanation& answer, std::string_view id, const std::string& text) {
   for (model::Suggestion& advice : answer.advice) {
-    if (advice.id == id) advice.text = std::move(text);
+    if (advice.id == id) advice.text = text;
   }
 }
 
@@ -71,7 +71,7 @@ void suggest_batch(std::optional<uint64_t> batch, const std::optional<Need>& nee
   } else {
     text += " That halves the activations, not the weights or the optimizer's state.";
   }
-  set_advice(answer, "batch_size", std::move(text));
+  set_advice(answer, "batch_size", text);
 }
 
 // PyTorch's message: who held the memory when it ran out.

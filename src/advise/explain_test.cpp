@@ -236,6 +236,22 @@ TEST(Explain, ALogInPiecesIsTheSameLog) {
   }
 }
 
+TEST(Explain, EachLogInPiecesOfALineIsTheSameLog) {
+  const std::string before = progress(40);
+  for (const LogCase& c : read_cases()) {
+    const std::string log = before + c.text + progress(2) + c.text;
+    const model::Explanation whole = explain_text(log);
+    LogReader reader;
+    std::string_view rest = log, line;
+    while (next_line(rest, line)) reader.feed(std::string(line) + "\n");
+    const model::Explanation e = explain(reader.finish(), {});
+    EXPECT_EQ(e.kind, whole.kind) << log;
+    EXPECT_EQ(e.sure, whole.sure) << log;
+    EXPECT_EQ(e.seen.empty() ? 0 : e.seen[0].number, whole.seen.empty() ? 0 : whole.seen[0].number)
+        << log;
+  }
+}
+
 Machine one_gpu(uint64_t used, std::vector<probe::GpuProcess> processes) {
   Machine m;
   Gpu gpu;

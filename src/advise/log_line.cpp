@@ -63,11 +63,8 @@ bool has_counter(std::string_view line) {
   constexpr std::string_view kWords[] = {"epoch", "step",     "iteration", "iter",
                                          "loss",  "accuracy", "acc",       "batch"};
   for (size_t at = 0; at < line.size(); ++at) {
-    const char first = lower(line[at]);
-    if (first != 'e' && first != 's' && first != 'i' && first != 'l' && first != 'a' &&
-        first != 'b') {
-      continue;
-    }
+    constexpr std::string_view kFirst = "esilab";
+    if (kFirst.find(lower(line[at])) == std::string_view::npos) continue;
     if (at > 0 && (is_letter(line[at - 1]) || line[at - 1] == '.')) continue;
     for (const std::string_view word : kWords) {
       if (line.size() - at <= word.size() ||
