@@ -102,7 +102,7 @@ bool is_exception(std::string_view line) {
 std::string_view without_rank(std::string_view line) {
   if (!line.starts_with("[rank") && !line.starts_with("[default")) return line;
   const size_t end = line.find("]:");
-  if (end == std::string_view::npos || end > 16) return line;
+  if (end > 16) return line;
   line.remove_prefix(end + 2);
   if (line.starts_with(' ')) line.remove_prefix(1);
   return line;
