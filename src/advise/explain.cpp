@@ -4,8 +4,14 @@
 
 #include <algorithm>
 
+<<<<<<< HEAD
 #include "advise/oom_message.h"
 #include "base/size_text.h"
+=======
+#include "advise/explain_figures.h"
+#include "advise/explain_now.h"
+#include "advise/size_text.h"
+>>>>>>> 9bb9de9544cd711d0cc75693aa70fae0e6651ce5
 
 namespace flatout::advise {
 
@@ -14,8 +20,14 @@ using model::Explanation;
 namespace {
 
 constexpr uint64_t kWentOn = 2000;  // lines after the last error: the job did not end of it
-constexpr size_t kHolders = 5;
+// Lines of training that a failed job may print behind its traceback: other ranks, before they
+// stop, too, and a standard output of 8 KiB that is only flushed at the exit.
+constexpr uint64_t kAfterTheEnd = 200;
 constexpr size_t kAlso = 6;
+<<<<<<< HEAD
+=======
+constexpr double kDoubt = 0.85;  // where another line may be the true cause
+>>>>>>> 9bb9de9544cd711d0cc75693aa70fae0e6651ce5
 
 // What decides: causes before generic ones before symptoms, and among equals the first.
 int rank_of(Role role) {
@@ -32,9 +44,10 @@ int rank_of(Role role) {
   return 3;
 }
 
-const LogEvent* best_of(const std::vector<LogEvent>& events) {
+const LogEvent* best_of(const std::vector<LogEvent>& events, Weight weight) {
   const LogEvent* best = nullptr;
   for (const LogEvent& event : events) {
+    if (event.weight != weight) continue;
     if (best == nullptr) {
       best = &event;
       continue;
@@ -48,8 +61,59 @@ const LogEvent* best_of(const std::vector<LogEvent>& events) {
   return best;
 }
 
-bool explains(const LogEvent* event) {
-  return event != nullptr && rank_of(event->rule->role) <= rank_of(Role::kGeneric);
+const UnknownException* first_of(const std::vector<UnknownException>& unknown, Weight weight) {
+  const auto found =
+      std::find_if(unknown.begin(), unknown.end(),
+                   [&](const UnknownException& exception) { return exception.weight == weight; });
+  return found == unknown.end() ? nullptr : &*found;
+}
+
+bool is_cause(const LogEvent* event) {
+  return event != nullptr && event->rule->role == Role::kCause;
+}
+bool is_generic(const LogEvent* event) {
+  return event != nullptr && event->rule->role == Role::kGeneric;
+}
+
+// An exception of the framework's native part, which may have said more before.
+bool is_native(const UnknownException& exception) {
+  const std::string_view text = exception.line.text;
+  const auto has = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
+  return has("errors_impl.") || has("XlaRuntimeError") ||
+         (text.starts_with("RuntimeError") && (has("CUDA") || has("cuDNN") || has("NCCL")));
+}
+
+// What an episode comes to: one of `event` and `unknown`, or both where the exception came first
+// and may be the true cause.
+struct Pick {
+  const Episode* episode = nullptr;
+  const LogEvent* event = nullptr;
+  const UnknownException* unknown = nullptr;
+  bool ended = false;  // it ended a process
+
+  bool is_root() const { return unknown != nullptr || is_cause(event); }
+};
+
+// What ended a process comes before what was only said, and a cause before what follows from it.
+Pick pick_of(const Episode& episode) {
+  const LogEvent* ended = best_of(episode.events, Weight::kEnded);
+  const LogEvent* said = best_of(episode.events, Weight::kSaid);
+  const UnknownException* unknown = first_of(episode.unknown, Weight::kEnded);
+  const bool unknown_first =
+      unknown != nullptr && (ended == nullptr || unknown->line.number < ended->line.number);
+  if (is_cause(ended)) return {&episode, ended, unknown_first ? unknown : nullptr, true};
+  if (unknown != nullptr && (unknown_first || !is_generic(ended))) {
+    // A death or a cancellation after an exception follows from it, and so do symptoms.
+    if (is_cause(said) && is_native(*unknown)) return {&episode, said, unknown, true};
+    return {&episode, nullptr, unknown, true};
+  }
+  if (is_cause(said)) return {&episode, said, nullptr, ended != nullptr};
+  if (is_generic(ended)) return {&episode, ended, nullptr, true};
+  if (const UnknownException* caught = first_of(episode.unknown, Weight::kSaid)) {
+    return {&episode, nullptr, caught, false};
+  }
+  if (is_generic(said) || ended == nullptr) return {&episode, said, nullptr, false};
+  return {&episode, ended, nullptr, true};
 }
 
 class Answer {
@@ -60,36 +124,57 @@ class Answer {
   }
 
   Explanation make() {
-    if (const Episode* episode = decisive()) {
-      const LogEvent* event = best_of(episode->events);
-      const model::SeenLine* unknown =
-          episode->unknown.empty() ? nullptr : &episode->unknown.front();
-      // An exception that no rule knows comes before what merely follows from a failure.
-      if (explains(event) || unknown == nullptr) {
-        tell(*event, *episode);
+    const std::optional<Pick> pick = decisive();
+    const bool survived =
+        pick && log_.went_on && (!pick->ended || log_.ended_well || after() > kAfterTheEnd);
+    if (pick && !survived) {
+      if (pick->event != nullptr) {
+        tell(*pick);
       } else {
-        tell_unknown(*episode);
+        tell_unknown(*pick);
       }
-    } else if (!log_.suspects.empty() && !strong_notice()) {
+      if (log_.went_on) doubt_since_it_went_on();
+    } else if (!log_.suspects.empty() && !log_.went_on && !strong_notice()) {
       tell_suspects();
     } else if (!log_.notices.empty()) {
       tell_notice();
-    } else if (!log_.suspects.empty()) {
+    } else if (!log_.suspects.empty() && !log_.went_on) {
       tell_suspects();
     } else {
       out_.text = fmt::format("No sign of a failure in {} lines.", log_.lines);
+      if (survived) out_.text += " There are errors, but the training went on after the last.";
     }
+    name_holder();
     tell_also();
     return std::move(out_);
   }
 
  private:
-  // The last episode that explains anything; what only follows from elsewhere comes last.
-  const Episode* decisive() const {
+  uint64_t after() const { return log_.lines - log_.episodes.back().last_line; }
+
+  // The last episode with a cause; what only follows from one may stand far behind it. Where the
+  // job trained on for long, what was before did not end it.
+  std::optional<Pick> decisive() const {
+    std::optional<Pick> generic, symptom;
     for (auto it = log_.episodes.rbegin(); it != log_.episodes.rend(); ++it) {
-      if (explains(best_of(it->events)) || !it->unknown.empty()) return &*it;
+      const Pick pick = pick_of(*it);
+      if (pick.is_root() && (pick.ended || !generic)) return doubted(pick, it);
+      if (is_generic(pick.event)) {
+        if (!generic) generic = pick;
+      } else {
+        symptom = pick;
+      }
+      if (it->anew) break;
     }
-    return log_.episodes.empty() ? nullptr : &log_.episodes.front();
+    return generic ? generic : symptom;
+  }
+
+  // An exception shortly before it, as of another rank, may be the true cause.
+  Pick doubted(Pick pick, std::deque<Episode>::const_reverse_iterator it) const {
+    while (pick.unknown == nullptr && !it->anew && ++it != log_.episodes.rend()) {
+      pick.unknown = first_of(it->unknown, Weight::kEnded);
+    }
+    return pick;
   }
 
   // A notice explains suspicious lines only where they are its own.
@@ -111,33 +196,34 @@ class Answer {
     out_.seen.push_back(event.line);
   }
 
-  void tell(const LogEvent& event, const Episode& episode) {
-    take(event);
-    if (event.rule->kind == "cuda_out_of_memory") refine_oom(event.line.text);
-    if (!episode.unknown.empty() && episode.unknown.front().number < event.line.number) {
-      // An error before it that no rule knows may be the true one.
-      out_.sure *= 0.85;
-      out_.seen.push_back(episode.unknown.front());
+  void tell(const Pick& pick) {
+    take(*pick.event);
+    add_figures(log_, *pick.event, out_);
+    if (pick.unknown != nullptr) {
+      out_.sure *= kDoubt;
+      out_.seen.push_back(pick.unknown->line);
     }
-    if (log_.lines > episode.last_line + kWentOn) {
+    if (after() > kWentOn) {
       out_.sure *= 0.8;
-      out_.text +=
-          fmt::format(" The log goes on for {} lines after it.", log_.lines - episode.last_line);
+      out_.text += fmt::format(" The log goes on for {} lines after it.", after());
     }
-    look(event.rule->look);
+    look_at_machine(pick.event->rule->look, machine_, out_);
   }
 
   void tell_notice() {
     take(log_.notices.front());
-    look(log_.notices.front().rule->look);
+    look_at_machine(log_.notices.front().rule->look, machine_, out_);
   }
 
-  void tell_unknown(const Episode& episode) {
+  void tell_unknown(const Pick& pick) {
     out_.kind = "unknown";
     out_.text = fmt::format("Not known: line {} raises {}, and no rule explains it.",
-                            episode.unknown.front().number,
-                            std::string_view(episode.unknown.front().text).substr(0, 200));
-    out_.seen = episode.unknown;
+                            pick.unknown->line.number,
+                            std::string_view(pick.unknown->line.text).substr(0, 200));
+    out_.seen.push_back(pick.unknown->line);
+    for (const UnknownException& other : pick.episode->unknown) {
+      if (&other != pick.unknown) out_.seen.push_back(other.line);
+    }
     out_.advice.push_back(
         {"traceback", "The traceback above that line names the place in the program."});
   }
@@ -146,6 +232,24 @@ class Answer {
     out_.kind = "unknown";
     out_.text = "Not known: there are lines that look like an error, and no rule explains them.";
     out_.seen = log_.suspects;
+  }
+
+  void doubt_since_it_went_on() {
+    out_.sure *= 0.5;
+    out_.text += " The log goes on with training after it, so the job may have got over it.";
+  }
+
+  // "Stop what holds the memory" names who does.
+  void name_holder() {
+    const auto most = std::max_element(
+        out_.holders.begin(), out_.holders.end(),
+        [](const auto& a, const auto& b) { return a.bytes.value_or(0) < b.bytes.value_or(0); });
+    if (most == out_.holders.end()) return;
+    for (model::Suggestion& advice : out_.advice) {
+      if (advice.id != "stop_holder") continue;
+      advice.text = fmt::format("Stop {}, which holds {}, or take another device.", most->what,
+                                size_text(most->bytes.value_or(0)));
+    }
   }
 
   void tell_also() {
@@ -161,214 +265,7 @@ class Answer {
       for (const LogEvent& event : episode.events) add(event);
     }
     for (const LogEvent& event : log_.notices) add(event);
-  }
-
-  // The message has figures: who held the memory when it ran out.
-  void refine_oom(std::string_view line) {
-    const auto message = parse_oom_message(line);
-    if (!message) return;
-    if (message->wanted) {
-      out_.text = fmt::format("PyTorch's allocator asked for {}", size_text(*message->wanted));
-      if (message->total && message->free) {
-        out_.text += fmt::format(" and {} of the device's {} were free", size_text(*message->free),
-                                 size_text(*message->total));
-      }
-      out_.text += ".";
-    }
-    const uint64_t others = message->held_by_others().value_or(0);
-    switch (cause_of(*message)) {
-      case OomCause::kTaken:
-        out_.finding = "gpu.memory_taken";
-        out_.text += fmt::format(" Other processes held {}: without them it would have fitted.",
-                                 size_text(others));
-        out_.advice.insert(out_.advice.begin(),
-                           {"stop_holder", "Stop what else is on the device, or take another."});
-        for (const OomMessage::Other& other : message->others) {
-          out_.holders.push_back({fmt::format("pid {} (as the log says)", other.pid), other.bytes});
-        }
-        break;
-      case OomCause::kFragmented:
-        out_.finding = "gpu.oom_fragmented";
-        out_.sure = 0.85;
-        out_.text += fmt::format(
-            " PyTorch itself held {} that no tensor used, in pieces that are too small.",
-            size_text(*message->unallocated));
-        out_.advice.insert(
-            out_.advice.begin(),
-            {"expandable_segments", "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."});
-        break;
-      case OomCause::kTooBig:
-        if (message->allocated && message->total) {
-          out_.text +=
-              fmt::format(" The job's own tensors took {}.", size_text(*message->allocated));
-        }
-        if (!message->total) out_.sure = 0.8;
-        break;
-    }
-    suggest_batch();
-  }
-
-  void suggest_batch() {
-    if (!log_.batch_size || *log_.batch_size < 2 || out_.finding != "gpu.oom_too_big") return;
-    out_.advice.front().text = fmt::format(
-        "Use a smaller batch: {} instead of the {} that the log names, and accumulate "
-        "gradients over {} batches.",
-        *log_.batch_size / 2, *log_.batch_size, 2);
-  }
-
-  void look(Look what) {
-    switch (what) {
-      case Look::kNothing:
-        break;
-      case Look::kGpuMemory:
-        look_at_gpus();
-        break;
-      case Look::kDriver:
-        look_at_driver();
-        break;
-      case Look::kHostMemory:
-        look_at_memory();
-        break;
-      case Look::kShm:
-        look_at_shm();
-        break;
-      case Look::kOpenFiles:
-        now_limit("open files a process", machine_.open_files);
-        break;
-      case Look::kProcesses:
-        look_at_processes();
-        break;
-      case Look::kLockedMemory:
-        now_limit("bytes of locked memory", machine_.locked_memory);
-        break;
-      case Look::kCpu:
-        look_at_cpu();
-        break;
-    }
-  }
-
-  void now(std::string text) { out_.now.push_back(std::move(text)); }
-
-  void look_at_gpus() {
-    if (machine_.gpus.empty()) {
-      now(fmt::format("No GPU can be seen here now ({}), so who holds its memory cannot be said.",
-                      machine_.gpu_error.empty() ? "none is there" : machine_.gpu_error));
-      return;
-    }
-    bool much_held = false, all_free = true;
-    for (const Gpu& gpu : machine_.gpus) {
-      const auto& reading = gpu.reading;
-      if (!reading.mem_total_bytes || !reading.mem_used_bytes) continue;
-      const double share = static_cast<double>(*reading.mem_used_bytes) /
-                           std::max(1.0, static_cast<double>(*reading.mem_total_bytes));
-      much_held |= share >= 0.5;
-      all_free &= share < 0.1;
-      now(fmt::format("GPU {} now has {} of {} free.", reading.index,
-                      size_text(*reading.mem_total_bytes - *reading.mem_used_bytes),
-                      size_text(*reading.mem_total_bytes)));
-      for (const probe::GpuProcess& p : reading.processes) {
-        out_.holders.push_back(
-            {fmt::format("{} on GPU {}", task_name(p.pid), reading.index), p.memory_bytes});
-      }
-    }
-    if (out_.finding != "gpu.memory_taken") return;
-    if (much_held && !out_.holders.empty()) out_.sure = std::max(out_.sure, 0.85);
-    if (all_free) {
-      now("The memory is free now: who held it then is gone, or it was the job itself.");
-      out_.sure = std::min(out_.sure, 0.6);
-    }
-  }
-
-  std::string task_name(int32_t pid) const {
-    for (const Task& task : machine_.tasks) {
-      if (task.pid == pid) return fmt::format("pid {} {}", pid, task.command);
-    }
-    return fmt::format("pid {} (of another container or user)", pid);
-  }
-
-  void look_at_driver() {
-    if (!machine_.driver_version.empty()) {
-      now(fmt::format("The driver here is {}, which supports CUDA up to {}.",
-                      machine_.driver_version, machine_.cuda_version));
-    } else if (!machine_.gpu_error.empty()) {
-      now(fmt::format("Here now: {}.", machine_.gpu_error));
-    }
-    if (machine_.driver_version.empty() && !machine_.kernel_module_version.empty()) {
-      now(fmt::format("The kernel module loaded is {}.", machine_.kernel_module_version));
-    }
-  }
-
-  void look_at_memory() {
-    if (machine_.memory_limit) {
-      now(fmt::format("The control group here may use {}, and uses {}.",
-                      size_text(*machine_.memory_limit),
-                      size_text(machine_.memory_in_group.value_or(0))));
-    }
-    if (machine_.memory_bytes && machine_.available_bytes) {
-      now(fmt::format("{} of this machine's {} are available now.",
-                      size_text(*machine_.available_bytes), size_text(*machine_.memory_bytes)));
-    }
-    const uint64_t kills =
-        std::max(machine_.group_oom_kills.value_or(0), machine_.oom_kills.value_or(0));
-    if (kills > 0) {
-      now(fmt::format("The kernel has killed {} process{} for memory here since it started.", kills,
-                      kills == 1 ? "" : "es"));
-      if (out_.finding == "mem.killed") out_.sure = std::max(out_.sure, 0.85);
-    }
-    for (const Task& task : machine_.tasks) {
-      if (out_.holders.size() >= kHolders) break;
-      out_.holders.push_back({fmt::format("pid {} {}", task.pid, task.command), task.rss_bytes});
-    }
-  }
-
-  void look_at_shm() {
-    if (machine_.shm) {
-      now(fmt::format("/dev/shm here has {}, {} of it free.", size_text(machine_.shm->total_bytes),
-                      size_text(machine_.shm->free_bytes)));
-    }
-    if (machine_.shm_dead_bytes > 0) {
-      out_.holders.push_back(
-          {fmt::format("{} files in /dev/shm of processes that are gone", machine_.shm_dead_files),
-           machine_.shm_dead_bytes});
-    }
-    for (const Task& task : machine_.tasks) {
-      if (task.shm_bytes < (64u << 20) || out_.holders.size() >= kHolders) continue;
-      out_.holders.push_back({fmt::format("pid {} {}", task.pid, task.command), task.shm_bytes});
-    }
-  }
-
-  void now_limit(std::string_view what, const Limit& limit) {
-    if (!limit.soft && !limit.hard) return;
-    const auto text = [](const std::optional<uint64_t>& value) {
-      return value ? std::to_string(*value) : std::string("unlimited");
-    };
-    now(fmt::format("Allowed here: {} {}; up to {} on request.", text(limit.soft), what,
-                    text(limit.hard)));
-  }
-
-  void look_at_processes() {
-    if (machine_.pids_limit) {
-      now(fmt::format("The control group here may have {} processes and threads, and has {}.",
-                      *machine_.pids_limit, machine_.pids_in_group.value_or(0)));
-    }
-    now_limit("processes and threads of this user", machine_.processes);
-    if (machine_.zombies > 0) {
-      now(fmt::format("{} zombies are here, {} of them of {}.", machine_.zombies,
-                      machine_.zombies_of_parent, machine_.zombies_parent));
-    }
-  }
-
-  void look_at_cpu() {
-    if (machine_.cpu_flags.empty()) return;
-    std::string missing;
-    for (const char* flag : {"avx", "avx2", "fma", "avx512f"}) {
-      const auto& flags = machine_.cpu_flags;
-      if (std::find(flags.begin(), flags.end(), flag) == flags.end()) {
-        missing += missing.empty() ? flag : fmt::format(", {}", flag);
-      }
-    }
-    now(missing.empty() ? "This machine's CPU has AVX, AVX2, FMA and AVX-512."
-                        : fmt::format("This machine's CPU lacks {}.", missing));
+    for (const LogEvent& event : log_.mentions) add(event);
   }
 
   const LogReading& log_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -18,7 +19,7 @@ constexpr uint64_t kGiB = 1 << 30;
 
 struct LogCase {
   std::string file, near;  // the rule that must not be seen, for a near miss
-  std::string kind, finding, text;
+  std::string kind, finding, source, text;
 };
 
 // The format: tests/logs/README.md.
@@ -45,6 +46,7 @@ std::vector<LogCase> read_cases() {
         next.kind = first;
         words >> next.finding;
         if (next.finding == "-") next.finding.clear();
+        std::getline(words >> std::ws, next.source);
       }
       out.push_back(std::move(next));
     }
@@ -68,6 +70,7 @@ TEST(Explain, KnowsEachLogAndNoNearMiss) {
     EXPECT_EQ(e.kind, c.kind) << what << e.text;
     if (c.near.empty()) {
       EXPECT_EQ(e.finding, c.finding) << what;
+      EXPECT_FALSE(c.source.empty()) << what;
     } else {
       EXPECT_NE(e.kind, c.near) << what;
     }
@@ -95,6 +98,23 @@ TEST(Explain, EachRuleHasALogAndANearMiss) {
   EXPECT_GE(kinds.size(), 40u);
 }
 
+TEST(Explain, EachPatternIsOfALogThatIsKnownByItsKind) {
+  const std::vector<LogCase> cases = read_cases();
+  for (const LogRule& rule : log_rules()) {
+    for (const std::string_view pattern : rule.patterns) {
+      const bool seen = std::any_of(cases.begin(), cases.end(), [&](const LogCase& c) {
+        if (!c.near.empty() || c.kind != rule.kind) return false;
+        std::string_view rest = c.text, line;
+        while (next_line(rest, line)) {
+          if (matches(pattern, line)) return true;
+        }
+        return false;
+      });
+      EXPECT_TRUE(seen) << rule.kind << ": no log has '" << pattern << "'";
+    }
+  }
+}
+
 const std::string kOom =
     "Traceback (most recent call last):\n"
     "  File \"train.py\", line 9, in <module>\n"
@@ -106,6 +126,12 @@ const std::string kOom =
     "is reserved by PyTorch but unallocated.\n";
 const std::string kUnknown =
     "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\nWidgetFault: bent\n";
+
+std::string repeated(const std::string& line, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += line;
+  return out;
+}
 
 std::string progress(int lines) {
   std::string out;
@@ -126,8 +152,34 @@ TEST(Explain, WhatOnlyFollowsLeavesTheCauseToAnEarlierEpisode) {
   const std::string timeout =
       "[rank0]:[E ProcessGroupNCCL.cpp:563] [Rank 0] Watchdog caught collective operation "
       "timeout\n";
-  EXPECT_EQ(explain_text(kOom + progress(5000) + timeout).kind, "cuda_out_of_memory");
+  EXPECT_EQ(explain_text(kOom + repeated("rank 0 waits\n", 5000) + timeout).kind,
+            "cuda_out_of_memory");
+  EXPECT_EQ(explain_text(kOom + progress(10) + timeout).kind, "cuda_out_of_memory");
   EXPECT_EQ(explain_text(progress(10) + timeout).kind, "nccl_timeout");
+  // Who trains on for thousands of steps did not end of it.
+  EXPECT_EQ(explain_text(kOom + progress(5000) + timeout).kind, "nccl_timeout");
+}
+
+TEST(Explain, ATrainingThatGoesOnHasNoFailure) {
+  EXPECT_EQ(explain_text(kOom + progress(300)).kind, "none");
+  EXPECT_EQ(explain_text(kUnknown + progress(300)).kind, "none");
+  EXPECT_EQ(explain_text(kUnknown + progress(300)).seen.size(), 0u);
+  // A few steps may be those of other ranks.
+  const model::Explanation few = explain_text(kOom + progress(3));
+  EXPECT_EQ(few.kind, "cuda_out_of_memory");
+  EXPECT_LT(few.sure, 0.5);
+  EXPECT_EQ(explain_text(kUnknown + progress(3)).kind, "unknown");
+  EXPECT_EQ(explain_text(kOom + progress(3) + "Training complete\n").kind, "none");
+  // tqdm closes its bar, and Weights & Biases sums up, when an exception ends the job.
+  const std::string closing =
+      "  3%|2         | 12/400 [00:10<05:00,  1.20it/s]\n"
+      "wandb: Run summary:\nwandb: train/loss 0.25\nwandb: epoch 3\n";
+  EXPECT_EQ(explain_text(kOom + closing).sure, explain_text(kOom).sure);
+  std::string bars;
+  for (int i = 0; i < 100; ++i) {
+    bars += "\r 12%|#2        | " + std::to_string(i) + "/400 [00:10<05:00,  1.20it/s]";
+  }
+  EXPECT_LT(explain_text(kOom + bars + "\n").sure, explain_text(kOom).sure);
 }
 
 TEST(Explain, SaysTheLineAndABatchThatMayFit) {
@@ -181,6 +233,22 @@ TEST(Explain, ALogInPiecesIsTheSameLog) {
     ASSERT_EQ(e.seen.size(), whole.seen.size()) << lines;
     EXPECT_EQ(e.seen[0].number, whole.seen[0].number) << lines;
     EXPECT_EQ(e.lines, whole.lines) << lines;
+  }
+}
+
+TEST(Explain, EachLogInPiecesOfALineIsTheSameLog) {
+  const std::string before = progress(40);
+  for (const LogCase& c : read_cases()) {
+    const std::string log = before + c.text + progress(2) + c.text;
+    const model::Explanation whole = explain_text(log);
+    LogReader reader;
+    std::string_view rest = log, line;
+    while (next_line(rest, line)) reader.feed(std::string(line) + "\n");
+    const model::Explanation e = explain(reader.finish(), {});
+    EXPECT_EQ(e.kind, whole.kind) << log;
+    EXPECT_EQ(e.sure, whole.sure) << log;
+    EXPECT_EQ(e.seen.empty() ? 0 : e.seen[0].number, whole.seen.empty() ? 0 : whole.seen[0].number)
+        << log;
   }
 }
 

@@ -19,12 +19,25 @@ constexpr size_t kLineWindow = 8 << 10;  // of a line, to either side of what wa
 constexpr size_t kShownLine = 1000;      // bytes
 constexpr uint64_t kQuietLines = 200;    // so many without an error: the job got over it
 constexpr uint64_t kMessageLines = 8;    // of an exception, in which a rule may know it
+constexpr uint64_t kGraphLines = 300;    // of TensorFlow's, that lists the nodes before it says why
+constexpr size_t kLookBack = 8 << 10;    // for signs that the training went on
+constexpr int kFewBars = 2;              // that tqdm prints while an exception closes it
+constexpr uint64_t kOtherRanks = 50;     // lines that other ranks may print before they stop, too
 constexpr size_t kMaxEpisodes = 64;
 constexpr size_t kMaxUnknown = 4;     // an episode
 constexpr int kMaxStrangeLines = 60;  // in an interleaved traceback
 
 // What a literal means by itself, beside the rules.
-enum Structure : uint8_t { kNone, kTraceback, kHandling, kDirectCause, kSuspect, kBatch };
+enum Structure : uint8_t {
+  kNone,
+  kTraceback,
+  kHandling,
+  kDirectCause,
+  kSuspect,
+  kBatch,
+  kGroupLimit,
+  kResident,
+};
 
 struct Marker {
   std::string_view text;
@@ -54,6 +67,8 @@ constexpr Marker kMarkers[] = {
     {"batch-size", kBatch},
     {"Batch size", kBatch},
     {"batch size", kBatch},
+    {"memory: usage ", kGroupLimit},
+    {"anon-rss:", kResident},
 };
 
 // What to look for, made once from the table of rules.
@@ -109,11 +124,12 @@ constexpr std::string_view kCarriers[] = {"ProcessRaisedException",
                                           "BdbQuit",
                                           "HydraException"};
 
+// Tracebacks of what Python only reports.
+constexpr std::string_view kReported[] = {"Exception ignored in", "--- Logging error ---",
+                                          "Error in atexit", "was never retrieved"};
+
 bool is_line_end(char c) { return c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_name(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '.';
-}
 
 // What stands before a traceback on each of its lines may hold a time or a counter.
 bool same_shape(std::string_view a, std::string_view b) {
@@ -122,35 +138,35 @@ bool same_shape(std::string_view a, std::string_view b) {
          });
 }
 
-// "ValueError: too big", "torch.cuda.OutOfMemoryError: ...", "AssertionError", "queue.Empty".
-bool is_exception(std::string_view line) {
-  const size_t end = std::find_if_not(line.begin(), line.end(), is_name) - line.begin();
-  if (end == 0 || is_digit(line[0]) || line[0] == '.') return false;
-  const std::string_view rest = line.substr(end);
-  if (!rest.empty() && !rest.starts_with(": ") && rest != ":") return false;
-  const std::string_view name = line.substr(0, end);
-  const std::string_view last = name.substr(name.rfind('.') + 1);
-  if (last.empty()) return false;
-  const bool dotted = last.size() != name.size();
-  const bool upper = last[0] >= 'A' && last[0] <= 'Z';
-  const bool ends = last.ends_with("rror") || last.ends_with("timeout") || last.ends_with("xit");
-  return (upper && (dotted || last.size() > 4)) || ends;
+// A place in the program, its source, IPython's arrow at it, or the frame that rich draws around.
+bool is_frame(std::string_view line) {
+  return line.starts_with(' ') || line.starts_with("---") || line.starts_with('\t') ||
+         line.starts_with("\u2502") || line.starts_with("\u256d") || line.starts_with("\u2570");
 }
 
 std::string shown(std::string_view line) { return std::string(trim(line).substr(0, kShownLine)); }
-
-// What says of itself that it is no error.
-bool is_harmless(std::string_view line) {
-  constexpr std::string_view kWords[] = {"WARN", "Warning", "INFO", ": W ", ": I ", "dlerror"};
-  return std::any_of(std::begin(kWords), std::end(kWords), [&](std::string_view word) {
-    return line.find(word) != std::string_view::npos;
-  });
-}
 
 // "mean squared error: 0.12" and "errors: 0 " are figures.
 bool is_figure(std::string_view after) {
   while (after.starts_with(' ')) after.remove_prefix(1);
   return after.empty() ? false : is_digit(after[0]) || after[0] == '-' || after.starts_with("nan");
+}
+
+// "16777216kB" at the begin of `text`.
+std::optional<uint64_t> kernel_kb(std::string_view text) {
+  const size_t unit = text.find("kB");
+  if (unit == std::string_view::npos) return std::nullopt;
+  const auto kb = parse_number<uint64_t>(text.substr(0, unit));
+  if (!kb || *kb > (uint64_t{1} << 50)) return std::nullopt;
+  return *kb << 10;
+}
+
+// The text before `pattern`'s first part, as far as it goes in `line`.
+size_t begin_of(std::string_view pattern, std::string_view line) {
+  if (pattern.starts_with('\n')) return 0;
+  pattern = pattern.substr(0, pattern.find('*'));
+  if (pattern.ends_with('\n')) pattern.remove_suffix(1);
+  return std::min(line.find(pattern), line.size());
 }
 
 }  // namespace
@@ -170,6 +186,8 @@ void LogReader::feed(std::string_view block) {
   read_tracebacks(block, block.size());
   count_lines(block, block.size());
   out_.bytes += block.size();
+  before_ += block.substr(block.size() - std::min(block.size(), kLookBack));
+  before_.erase(0, before_.size() - std::min(before_.size(), kLookBack));
 }
 
 void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end) {
@@ -180,92 +198,184 @@ void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end)
   const std::string_view line = block.substr(from, to - from);
   read_tracebacks(block, to < block.size() && block[to] == '\r' ? to + 1 : to);
   count_lines(block, from);
-  if (pending_.set && line_ > pending_.line.number + kMessageLines) settle_pending();
+  if (!in_message()) settle();
+  const std::string_view after = block.substr(end, to - end);
   switch (patterns().structure[literal]) {
-    case kTraceback: {
-      // One within another: how a worker's error arrives. The inner one decides.
-      in_traceback_ = true;
-      prefix_ = line.substr(0, line.find("Traceback (most"));
-      if (const size_t text = prefix_.find_last_not_of(' ');
-          prefix_.ends_with("Original ") || text == std::string::npos) {
-        prefix_.clear();
-      }
-      traceback_at_ = to;
-      while (traceback_at_ < block.size() && block[traceback_at_] != '\n') ++traceback_at_;
-      traceback_at_ = std::min(traceback_at_ + 1, block.size());
-      traceback_line_ = line_ + 1;
-      strange_lines_ = 0;
+    case kTraceback:
+      begin_traceback(line, block, from, to);
       break;
-    }
     case kHandling:
+      begin_chain(false);
+      break;
     case kDirectCause:
-      if (pending_.set) {
-        chain_ = pending_;
-        chain_is_cause_ = patterns().structure[literal] == kDirectCause;
-        pending_.set = false;
-      }
+      begin_chain(true);
       break;
     case kSuspect:
-      if (!is_figure(block.substr(end, std::min<size_t>(8, to - end))) && !is_harmless(line)) {
+      if (!is_figure(after.substr(0, 8)) && !is_harmless(line, end - from)) {
+        on_sign(block, from);
         note_suspect(line);
       }
       break;
     case kBatch:
-      note_batch_size(block.substr(end, to - end));
+      note_batch_size(after);
+      break;
+    case kGroupLimit:
+      if (const size_t limit = after.find("limit "); limit != std::string_view::npos) {
+        out_.memory_limit = kernel_kb(after.substr(limit + 6));
+      }
+      break;
+    case kResident:
+      // The kernel's reaper prints it once more when the memory is gone.
+      if (const auto bytes = kernel_kb(after); bytes && *bytes > 0) out_.killed_bytes = bytes;
       break;
     default:
       break;
   }
-  on_rules(literal, line);
+  on_rules(literal, line, block, from);
 }
 
-void LogReader::on_rules(uint32_t literal, std::string_view line) {
+void LogReader::on_rules(uint32_t literal, std::string_view line, std::string_view block,
+                         size_t from) {
   for (const Patterns::Use& use : patterns().uses[literal]) {
+    const LogRule& rule = *use.rule;
     if (!matches(use.pattern, line)) continue;
-    const bool excluded =
-        std::any_of(use.rule->unless.begin(), use.rule->unless.end(),
-                    [&](std::string_view pattern) { return matches(pattern, line); });
-    if (!excluded) note(*use.rule, line);
+    if (std::any_of(rule.unless.begin(), rule.unless.end(),
+                    [&](std::string_view pattern) { return matches(pattern, line); })) {
+      continue;
+    }
+    const auto weight = weight_of(rule, line, begin_of(use.pattern, line));
+    if (!weight) continue;
+    if (*weight != Weight::kMentioned && rule.role != Role::kNotice) {
+      if (!in_message() || rule.death) on_sign(block, from);
+      sign_ = std::max(sign_, line_);
+    }
+    note(rule, line, *weight);
   }
 }
 
+// nullopt: the line only shows the words.
+std::optional<Weight> LogReader::weight_of(const LogRule& rule, std::string_view line,
+                                           size_t at) const {
+  if (line_ == frame_line_ || is_quoted(line)) return std::nullopt;
+  if (in_message() && line_ == exception_.line.number) return exception_.weight;
+  if (is_mere_warning(line, at)) return rule.warned ? Weight::kSaid : Weight::kMentioned;
+  if (rule.death) return Weight::kEnded;
+  if (in_message() && !is_logged_error(line)) return exception_.weight;
+  if (is_got_over(line, at)) return Weight::kMentioned;
+  return is_exception(without_rank(line)) ? Weight::kEnded : Weight::kSaid;
+}
+
+// Looks like an error, and is none.
+bool LogReader::is_harmless(std::string_view line, size_t at) const {
+  return line_ == frame_line_ || (in_message() && exception_.weight == Weight::kMentioned) ||
+         is_quoted(line) || is_mere_warning(line, at);
+}
+
+// The best of the lines before `from` and after the last sign of an error; from `enough` on it is
+// not looked for better.
+Progress LogReader::progress_since_sign(std::string_view block, size_t from,
+                                        Progress enough) const {
+  Progress best = Progress::kNone;
+  if (sign_ == 0 || line_ <= sign_ + 1) return best;
+  uint64_t lines = line_ - sign_ - 1;
+  size_t room = kLookBack;
+  std::string_view last_bar;
+  int bars = 0;
+  for (std::string_view text : {block.substr(0, from), std::string_view(before_)}) {
+    text = text.substr(text.size() - std::min(text.size(), room));
+    room -= text.size();
+    while (!text.empty() && lines > 0) {
+      if (text.ends_with('\n')) text.remove_suffix(1);
+      if (text.ends_with('\r')) text.remove_suffix(1);
+      const size_t begin = text.find_last_of("\r\n") + 1;
+      const std::string_view line = text.substr(begin);
+      text = text.substr(0, begin);
+      if (!text.ends_with('\r')) --lines;
+      Progress progress = progress_of(line);
+      if (progress == Progress::kBar) {
+        if (line != last_bar && ++bars > kFewBars) progress = Progress::kStep;
+        last_bar = line;
+      }
+      best = std::max(best, progress);
+      if (best >= enough) return best;
+    }
+  }
+  return best;
+}
+
+void LogReader::on_sign(std::string_view block, size_t from) {
+  if (progress_since_sign(block, from, Progress::kStep) >= Progress::kStep) {
+    settle();
+    trained_ = true;
+    trained_long_ |= line_ > sign_ + kOtherRanks;
+  }
+  sign_ = std::max(sign_, line_);
+}
+
 Episode& LogReader::episode_at(uint64_t line) {
-  if (out_.episodes.empty() || line > out_.episodes.back().last_line + kQuietLines) {
+  if (out_.episodes.empty() || trained_ || line > out_.episodes.back().last_line + kQuietLines) {
     // Of very many the first stays, in case that nothing later explains anything.
     if (out_.episodes.size() >= kMaxEpisodes) out_.episodes.erase(out_.episodes.begin() + 1);
-    out_.episodes.emplace_back();
+    out_.episodes.emplace_back().anew = trained_long_;
+    trained_ = trained_long_ = false;
   }
   Episode& last = out_.episodes.back();
   last.last_line = std::max(last.last_line, line);
   return last;
 }
 
-void LogReader::note(const LogRule& rule, std::string_view line) {
+void LogReader::note(const LogRule& rule, std::string_view line, Weight weight) {
   const bool notice = rule.role == Role::kNotice;
-  // The exception that this line belongs to is known. What follows from a failure elsewhere says
-  // nothing about one that was printed before it.
-  const uint64_t reach = rule.role == Role::kSymptom ? 0 : kMessageLines;
-  if (!notice && pending_.set && line_ <= pending_.line.number + reach) {
-    pending_.set = chain_.set = false;
+  const bool mention = weight == Weight::kMentioned;
+  if (!notice && !mention && !rule.death && in_message()) {
+    // The exception that this line belongs to is known. What follows from a failure elsewhere says
+    // nothing about one that was printed before it.
+    if (rule.role != Role::kSymptom || line_ == exception_.line.number) {
+      exception_.open = chain_.open = false;
+    }
+    if (exception_.known == nullptr) exception_.known = &rule;
   }
-  std::vector<LogEvent>& events = notice ? out_.notices : episode_at(line_).events;
-  for (const LogEvent& event : events) {
-    if (event.rule == &rule) return;
+  std::vector<LogEvent>& events = notice    ? out_.notices
+                                  : mention ? out_.mentions
+                                            : episode_at(line_).events;
+  const auto old = std::find_if(events.begin(), events.end(),
+                                [&](const LogEvent& event) { return event.rule == &rule; });
+  if (old != events.end()) {
+    if (old->weight >= weight) return;
+    events.erase(old);
   }
-  events.push_back({&rule, {line_, shown(line)}});
+  events.push_back({&rule, {line_, shown(line)}, weight});
 }
 
-void LogReader::note_unknown(const model::SeenLine& line) {
-  std::vector<model::SeenLine>& unknown = episode_at(line.number).unknown;
+void LogReader::note_unknown(const UnknownException& exception) {
+  std::vector<UnknownException>& unknown = episode_at(exception.line.number).unknown;
   if (unknown.size() >= kMaxUnknown) unknown.pop_back();
-  unknown.push_back(line);
+  unknown.push_back(exception);
 }
 
-void LogReader::settle_pending() {
-  if (!pending_.set) return;
+void LogReader::settle() {
+  if (!exception_.open) return;
   // Of a chain the cause is told; where handling one error failed, what it failed with.
-  note_unknown(chain_.set && chain_is_cause_ ? chain_.line : pending_.line);
-  pending_.set = chain_.set = false;
+  const Exception& told = chain_.open && chain_is_cause_ ? chain_ : exception_;
+  note_unknown({told.line, told.weight});
+  exception_.open = chain_.open = false;
+}
+
+void LogReader::begin_chain(bool direct_cause) {
+  linked_ = true;
+  if (exception_.open) {
+    if (!direct_cause || !chain_.open || !chain_is_cause_) chain_ = exception_;
+    chain_is_cause_ = direct_cause;
+    exception_.open = false;
+  } else if (const LogRule* known = exception_.known) {
+    if (direct_cause || !known->tried) {
+      chain_is_known_ = true;
+    } else if (!out_.episodes.empty()) {
+      for (LogEvent& event : out_.episodes.back().events) {
+        if (event.rule == known) event.weight = Weight::kSaid;
+      }
+    }
+  }
 }
 
 void LogReader::note_suspect(std::string_view line) {
@@ -288,6 +398,37 @@ void LogReader::note_batch_size(std::string_view after) {
   if (value && *value > 0 && *value < 1'000'000 && !decimal) out_.batch_size = value;
 }
 
+void LogReader::begin_traceback(std::string_view line, std::string_view block, size_t from,
+                                size_t to) {
+  const size_t at = line.find("Traceback (most");
+  prefix_ = line.substr(0, at);
+  const bool within = prefix_.ends_with("Original ");
+  // IPython writes the exception's name before it.
+  if (within || trim(prefix_).empty() || is_exception(trim(prefix_))) prefix_.clear();
+  // One within another is how a worker's error arrives. The inner one decides.
+  if (!within && !linked_) {
+    chain_is_known_ = false;
+    std::string_view last = from > 0 ? block.substr(0, from) : std::string_view(before_);
+    while (!last.empty() && is_line_end(last.back())) last.remove_suffix(1);
+    last = last.substr(last.find_last_of("\r\n") + 1);
+    traceback_weight_ = Weight::kEnded;
+    if (is_mere_warning(line, at) || is_logged_error(line) || is_logged_error(last)) {
+      traceback_weight_ = Weight::kSaid;
+    }
+    if (std::any_of(std::begin(kReported), std::end(kReported), [&](std::string_view words) {
+          return last.find(words) != std::string_view::npos;
+        })) {
+      traceback_weight_ = Weight::kMentioned;
+    }
+  }
+  linked_ = false;
+  if (traceback_weight_ != Weight::kMentioned) on_sign(block, from);
+  in_traceback_ = true;
+  traceback_at_ = std::min(block.find('\n', to), block.size() - 1) + 1;
+  traceback_line_ = line_ + 1;
+  strange_lines_ = 0;
+}
+
 // The lines of an open traceback up to `until`.
 void LogReader::read_tracebacks(std::string_view block, size_t until) {
   while (in_traceback_ && traceback_at_ < until) {
@@ -306,22 +447,36 @@ void LogReader::read_traceback_line(std::string_view line, uint64_t number) {
       same_shape(line.substr(0, prefix_.size()), prefix_)) {
     line.remove_prefix(prefix_.size());
   }
-  if (line.empty() || line[0] == ' ' || line[0] == '\t') return;
+  if (line.empty()) return;
+  if (is_frame(line)) {
+    frame_line_ = number;
+    return;
+  }
   if (!is_exception(line)) {
     if (++strange_lines_ > kMaxStrangeLines) in_traceback_ = false;
     return;
   }
   in_traceback_ = false;
-  for (const std::string_view carrier : kCarriers) {
-    if (line.find(carrier) != std::string_view::npos) return;
-  }
-  settle_pending();
-  pending_ = {{number, shown(line)}, true};
+  const bool carrier = std::any_of(
+      std::begin(kCarriers), std::end(kCarriers),
+      [&](std::string_view words) { return line.find(words) != std::string_view::npos; });
+  if (carrier) return;
+  settle();
+  const bool graph = line.ends_with("Graph execution error:");
+  exception_ = {{number, shown(line)},
+                traceback_weight_,
+                graph ? kGraphLines : kMessageLines,
+                traceback_weight_ != Weight::kMentioned && !chain_is_known_,
+                nullptr};
+  if (traceback_weight_ != Weight::kMentioned) sign_ = std::max(sign_, number);
 }
 
 LogReading LogReader::finish() {
-  settle_pending();
+  settle();
   out_.lines = line_ - 1;
+  const Progress last = progress_since_sign({}, 0, Progress::kEnd);
+  out_.went_on = last >= Progress::kStep;
+  out_.ended_well = last == Progress::kEnd;
   return std::move(out_);
 }
 

@@ -11,32 +11,52 @@
 #include <vector>
 
 #include "advise/literal_scanner.h"
+#include "advise/log_line.h"
 #include "advise/log_rules.h"
 #include "base/result.h"
 #include "model/advice.h"
 
 namespace flatout::advise {
 
+/// How much a line says about the end of the job.
+enum class Weight {
+  kMentioned,  // as a warning or less, or as something that was got over
+  kSaid,       // as an error or without a level, or by an exception that was caught and logged
+  kEnded,      // an exception that nothing caught, or the death of a process
+};
+
 /// A line that a rule matched.
 struct LogEvent {
   const LogRule* rule = nullptr;
   model::SeenLine line;
+  Weight weight = Weight::kSaid;
 };
 
-/// Errors that stand together: between two episodes a job wrote many lines without one, so it got
-/// over the earlier.
+/// An exception that no rule knows.
+struct UnknownException {
+  model::SeenLine line;
+  Weight weight = Weight::kEnded;
+};
+
+/// Errors that stand together: before the next episode the job wrote many lines without one, or
+/// went on with its training.
 struct Episode {
-  std::vector<LogEvent> events;  // the first of each rule, in the log's order
-  std::vector<model::SeenLine>
-      unknown;  // exceptions that no rule knows; the first few and the last
+  std::vector<LogEvent> events;  // the first of each rule with its greatest weight, in order
+  std::vector<UnknownException> unknown;  // the first few and the last
   uint64_t last_line = 0;
+  bool anew = false;  // the job trained on for long before it: what was before did not end it
 };
 
 struct LogReading {
   std::deque<Episode> episodes;
   std::vector<LogEvent> notices;          // the first of each rule that ends no job
+  std::vector<LogEvent> mentions;         // the first of each rule that was only mentioned
   std::vector<model::SeenLine> suspects;  // look like an error; the first two and the last two
+  bool went_on = false;                   // with its training, after all of these
+  bool ended_well = false;                // after all of these, as the log says
   std::optional<uint64_t> batch_size;     // that the log names
+  std::optional<uint64_t> memory_limit;   // of the control group that ran out, as the kernel says
+  std::optional<uint64_t> killed_bytes;   // resident memory of what the kernel killed
   uint64_t lines = 0, bytes = 0;
 };
 
@@ -48,39 +68,59 @@ class LogReader {
   LogReading finish();
 
  private:
-  struct Pending {
+  // The last exception that was read, and whether a rule knows it or the lines behind it.
+  struct Exception {
     model::SeenLine line;
-    bool set = false;
+    Weight weight = Weight::kEnded;
+    uint64_t reach = 0;  // lines of its message in which a rule may know it
+    bool open = false;   // no rule does so far
+    const LogRule* known = nullptr;
   };
 
   void on_literal(uint32_t literal, std::string_view block, size_t end);
-  void on_rules(uint32_t literal, std::string_view line);
+  void on_rules(uint32_t literal, std::string_view line, std::string_view block, size_t from);
+  void begin_traceback(std::string_view line, std::string_view block, size_t from, size_t to);
   void read_tracebacks(std::string_view block, size_t until);
   void read_traceback_line(std::string_view line, uint64_t number);
-  void note(const LogRule& rule, std::string_view line);
-  void note_unknown(const model::SeenLine& line);
+  void begin_chain(bool direct_cause);
+  std::optional<Weight> weight_of(const LogRule& rule, std::string_view line, size_t at) const;
+  bool is_harmless(std::string_view line, size_t at) const;
+  void note(const LogRule& rule, std::string_view line, Weight weight);
+  void note_unknown(const UnknownException& unknown);
   void note_suspect(std::string_view line);
-  void note_batch_size(std::string_view line);
-  void settle_pending();
+  void note_batch_size(std::string_view after);
+  void settle();
+  void on_sign(std::string_view block, size_t from);
+  Progress progress_since_sign(std::string_view block, size_t from, Progress enough) const;
+  bool in_message() const {
+    return exception_.reach > 0 && line_ <= exception_.line.number + exception_.reach;
+  }
   Episode& episode_at(uint64_t line);
   void count_lines(std::string_view block, size_t until);
 
   std::vector<LiteralScanner::Hit> hits_;
 
   LogReading out_;
-  uint64_t line_ = 1;   // of counted_
-  size_t counted_ = 0;  // in the block
+  uint64_t line_ = 1;          // of counted_
+  size_t counted_ = 0;         // in the block
+  std::string before_;         // the end of what was read before the block
+  uint64_t sign_ = 0;          // the last line that looks like an error
+  bool trained_ = false;       // training went on since the last episode,
+  bool trained_long_ = false;  // longer than other ranks do when one fails
   // An open traceback: its lines are indented behind the prefix that its first line has.
   bool in_traceback_ = false;
+  Weight traceback_weight_ = Weight::kEnded;
   std::string prefix_;
   size_t traceback_at_ = 0;  // next line of it, in the block
   uint64_t traceback_line_ = 0;
+  uint64_t frame_line_ = 0;  // the last that shows a place in the program, or its source
   int strange_lines_ = 0;
-  // The last exception, until it is clear that no rule matches it or the lines behind it.
-  Pending pending_;
-  // An exception in whose handling another one came up.
-  Pending chain_;
+  Exception exception_;
+  // One in whose handling another came up.
+  Exception chain_;
   bool chain_is_cause_ = false;
+  bool chain_is_known_ = false;
+  bool linked_ = false;  // the next traceback belongs to the chain
 };
 
 /// Reads a file, or standard input where `path` is empty or "-". Errors: kNotFound, kDenied, kIo.

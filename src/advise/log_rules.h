@@ -10,7 +10,7 @@ namespace flatout::advise {
 
 enum class Role {
   kCause,    // explains the failure by itself
-  kGeneric,  // explains it unless something more specific is there ("Killed", "Aborted")
+  kGeneric,  // explains it unless something more specific is there ("Killed", "cuBLAS failed")
   kSymptom,  // follows from another process's failure: the first one in the log is the cause
   kNotice,   // does not end a job by itself, and is told only where nothing else is there
 };
@@ -33,6 +33,12 @@ struct LogRule {
   std::string_view finding;  // an id of docs/findings, or empty
   Role role = Role::kCause;
   double sure = 0;  // how often this is the cause where such a line is in a log
+  // The line is of the kernel, a shell, a scheduler or a launcher, and tells of a process's end.
+  bool death = false;
+  // Frameworks only warn of it, and fail later by another name: counts in a warning, too.
+  bool warned = false;
+  // Programs try it and go on another way: what then fails counts, not this.
+  bool tried = false;
   Look look = Look::kNothing;
   // Any of these on one line; '*' stands for anything within the line, '\n' at either end for the
   // line's begin or end.
