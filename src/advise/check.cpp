@@ -5,12 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-<<<<<<< HEAD
 #include "advise/found.h"
 #include "base/size_text.h"
-=======
-#include "advise/size_text.h"
->>>>>>> 9bb9de9544cd711d0cc75693aa70fae0e6651ce5
 #include "base/text.h"
 
 namespace flatout::advise {
@@ -41,16 +37,6 @@ constexpr uint64_t kLeastReadAhead = 64 << 10;
 constexpr uint64_t kManyFiles = 10'000, kSmallFile = kMiB;
 constexpr double kIdleHugePages = 0.1;  // of memory, reserved and unused
 
-<<<<<<< HEAD
-=======
-// NVML's reasons for lower clocks that are no one's wish: hardware, heat, power brake.
-constexpr uint64_t kSlowedDown = 0x8 | 0x20 | 0x40 | 0x80;
-
-double share(uint64_t part, uint64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
->>>>>>> 9bb9de9544cd711d0cc75693aa70fae0e6651ce5
 std::string age_text(double seconds) {
   if (seconds < 3600) return fmt::format("{:.0f} minutes", seconds / 60);
   if (seconds < 48 * 3600.0) return fmt::format("{:.0f} hours", seconds / 3600);

@@ -4,14 +4,9 @@
 
 #include <algorithm>
 
-<<<<<<< HEAD
-#include "advise/oom_message.h"
-#include "base/size_text.h"
-=======
 #include "advise/explain_figures.h"
 #include "advise/explain_now.h"
-#include "advise/size_text.h"
->>>>>>> 9bb9de9544cd711d0cc75693aa70fae0e6651ce5
+#include "base/size_text.h"
 
 namespace flatout::advise {
 
@@ -24,10 +19,7 @@ constexpr uint64_t kWentOn = 2000;  // lines after the last error: the job did n
 // stop, too, and a standard output of 8 KiB that is only flushed at the exit.
 constexpr uint64_t kAfterTheEnd = 200;
 constexpr size_t kAlso = 6;
-<<<<<<< HEAD
-=======
 constexpr double kDoubt = 0.85;  // where another line may be the true cause
->>>>>>> 9bb9de9544cd711d0cc75693aa70fae0e6651ce5
 
 // What decides: causes before generic ones before symptoms, and among equals the first.
 int rank_of(Role role) {

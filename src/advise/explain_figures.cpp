@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "advise/oom_message.h"
-#include "advise/size_text.h"
+#include "base/size_text.h"
 
 namespace flatout::advise {
 namespace {

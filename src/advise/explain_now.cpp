@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "advise/size_text.h"
+#include "base/size_text.h"
 
 namespace flatout::advise {
 namespace {
