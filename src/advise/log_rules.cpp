@@ -261,11 +261,10 @@ std::vector<LogRule> make_rules() {
        .role = kNotice,
        .sure = 0.85,
        .look = Look::kDriver,
-       .patterns = {"Could not load dynamic library 'libcu", "Cannot dlopen some GPU libraries",
+       .patterns = {"Cannot dlopen some GPU libraries",
                     "Could not find cuda drivers on your machine, GPU will not be used",
                     "failed call to cuInit: CUDA_ERROR_NO_DEVICE",
                     "failed call to cuInit: UNKNOWN ERROR (303)"},
-       .unless = {"libcudart.so*Ignore above cudart dlerror"},
        .text = "TensorFlow found no usable GPU and trains on the CPU.",
        .advice = {{"libraries",
                    "Install the CUDA and cuDNN versions of that release (pip install "
@@ -843,11 +842,12 @@ std::vector<LogRule> make_rules() {
        .patterns = {"No space left on device", "Disk quota exceeded", "disk quota exceeded",
                     "PytorchStreamWriter failed writing file"},
        .unless = {"/dev/shm", "</torch_", "torch_shm", "inotify", "nccl-", "'/psm_", "semget"},
-       .text = "A file could not be written: the file system is full (or out of inodes), or the "
-               "quota is used up.",
+       .text =
+           "A file, or a lock between processes in /dev/shm, could not be made or written: that "
+           "file system is full (or out of inodes), or the quota is used up.",
        .advice = {{"space",
-                   "See df -h and df -i; keep fewer checkpoints, set TMPDIR to a bigger "
-                   "disk."}}},
+                   "See df -h (/dev/shm, too) and df -i; keep fewer checkpoints, set TMPDIR to a "
+                   "bigger disk."}}},
       {.kind = "file_system_failed",
        .finding = "",
        .role = kGeneric,
@@ -1040,7 +1040,8 @@ std::vector<LogRule> make_rules() {
        .role = kNotice,
        .sure = 0.7,
        .patterns = {"reducing loss scale to 0.0\n", "loss: nan", "loss=nan", "loss nan",
-                    "'loss': nan", "'loss': 'nan'", "Loss: nan", "loss = nan", "\"loss\": NaN"},
+                    "'loss': nan", "'loss': 'nan'", "Loss: nan", "Loss nan", "loss = nan",
+                    "\"loss\": NaN"},
        .unless = {"nansum", "nanmean"},
        .text = "The loss is NaN: the training goes on, but learns nothing any more.",
        .advice = {{"finite",
@@ -1106,13 +1107,23 @@ std::vector<LogRule> make_rules() {
                     "Invalid magic number; corrupt file", "image file is truncated",
                     "cannot identify image file", "corrupted record at",
                     "Invalid JPEG data or crop window", "UnpicklingError: invalid load key",
-                    "EOFError: Ran out of input", "zipfile.BadZipFile",
-                    "Error while deserializing header", "truncated record at",
+                    "zipfile.BadZipFile", "Error while deserializing header", "truncated record at",
                     "OSError: Truncated File Read", "gzip.BadGzipFile"},
        .text = "A file of the data set or a checkpoint is damaged or was cut off.",
        .advice = {{"verify",
                    "Fetch or save it again; a checkpoint is cut off when its job was killed "
                    "or the disk was full."}}},
+      {.kind = "pickle_cut_off",
+       .finding = "crash.exception",
+       .role = kGeneric,
+       .sure = 0.7,
+       .patterns = {"EOFError: Ran out of input"},
+       .text =
+           "What was to be unpickled was empty or cut off: a file, or what a process that failed "
+           "meanwhile was to hand to the one it started.",
+       .advice = {{"verify",
+                   "Look at the file's size; where processes are spawned, at the error of the one "
+                   "that starts them."}}},
       {.kind = "autograd_misuse",
        .finding = "crash.exception",
        .sure = 0.95,
