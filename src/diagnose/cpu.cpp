@@ -28,6 +28,9 @@ constexpr double kMuchStolen = 0.3;
 constexpr double kTinyOps = 0.14, kSure = 1.28;
 // Interpreter time in the forward pass below which its operations are not to blame.
 constexpr double kPythonShare = 0.25;
+// Interpreter time in the forward pass, at most, below which a library's own loop starts its
+// operations (nn.GRU): nothing in Python makes them tiny.
+constexpr double kLibrarysLoop = 0.1, kEnoughReadings = 30;
 // Operations of the autograd graph that take less than this on average, forward and back, are
 // mostly dispatch: launching one takes some 5 us each way.
 constexpr double kTinyOp = 40e-6;
@@ -272,9 +275,13 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     double readings = 0, python = 0;
     bool tiny() const {
       if (readings <= 0) return false;
-      const double share = python / readings;
-      return share - kSure * std::sqrt(share * (1 - share) / readings) > kTinyOps;
+      return share() - kSure * error() > kTinyOps;
     }
+    bool in_library() const {
+      return readings >= kEnoughReadings && share() + kSure * error() < kLibrarysLoop;
+    }
+    double share() const { return python / readings; }
+    double error() const { return std::sqrt(share() * (1 - share()) / readings); }
   };
   std::unordered_map<uint64_t, Place> places;
   const auto line_of = [](const Cell& c) { return uint64_t{c.user}; };
@@ -285,8 +292,13 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const auto runs = [&](const Cell& c) {
     return computing(c) && (c.act == Act::kPython || c.act == Act::kNative);
   };
+  Place forward_place;
   for (const Cell& c : view.profile().cells()) {
     if (!runs(c)) continue;
+    if (c.part != Part::kBackward) {
+      forward_place.readings += static_cast<double>(c.readings);
+      if (c.act == Act::kPython) forward_place.python += static_cast<double>(c.readings);
+    }
     for (const uint64_t key : {line_of(c), function_of(c)}) {
       places[key].readings += static_cast<double>(c.readings);
       if (c.act == Act::kPython) places[key].python += static_cast<double>(c.readings);
@@ -317,8 +329,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double ops = parse_number<double>(nodes).value_or(0);
   const bool by_lines =
       readings >= kFewReadings && python >= kPythonShare * std::max(forward, in_lines);
-  const bool by_ops =
-      ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
+  const bool by_ops = ops >= kManyOps && forward + backward > 0 &&
+                      forward + backward < kTinyOp * ops && !forward_place.in_library();
   if (!by_lines && !by_ops) return;
   if (by_ops && forward + backward > overhead) {
     overhead = forward + backward;

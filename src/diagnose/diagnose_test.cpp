@@ -302,6 +302,22 @@ TEST(Diagnose, TinyOperationsInALoopArePythonBoundAndBigOnesAreNot) {
   }
 }
 
+TEST(Diagnose, TinyOperationsThatALibrarysOwnLoopStartsAreNotPythonsDoing) {
+  for (const bool library : {false, true}) {
+    RunBuilder b;
+    b.run().info["torch.graph_nodes"] = "500";
+    const Doing python{ThreadState::kOnCpuPython, {kMain}};
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 1, library ? kCompute : python},
+              {Part::kForward, 3, kCompute},
+              {Part::kBackward, 6, kCompute}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    EXPECT_EQ(diagnose(b.build()).verdict, library ? "healthy" : "cpu.python_bound");
+  }
+}
+
 TEST(Diagnose, CollectorPausesAndChildProcessesAreNamed) {
   RunBuilder b;
   for (int i = 0; i < 60; ++i) {

@@ -10,7 +10,9 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/contains.h"
 #include "base/text.h"
+#include "model/source_files.h"
 #include "recorder/launch.h"
 #include "recorder/redact.h"
 
@@ -36,10 +38,9 @@ bool is_file(const std::string& path, int64_t* bytes = nullptr) {
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 /// Of Python itself, or installed by pip: told by its version.
-bool is_installed(std::string_view file) {
-  const auto has = [&](std::string_view part) { return file.find(part) != std::string_view::npos; };
-  return has("/site-packages/") || has("/dist-packages/") || has("/lib/python3") ||
-         has("/flatout/agent/");
+bool is_others(std::string_view file) {
+  return model::is_installed(file) || contains(file, "/lib/python3") ||
+         contains(file, "/flatout/agent/");
 }
 
 struct Program {
@@ -59,7 +60,7 @@ Program find_module(const fs::Root& root, const JobFacts& job, const std::string
   for (const std::string& place : places) {
     for (const char* end : {".py", "/__main__.py"}) {
       const std::string file = fmt::format("{}/{}{}", place, path, end);
-      if (!is_file(root.full(file)) || is_installed(file)) continue;
+      if (!is_file(root.full(file)) || is_others(file)) continue;
       const bool in_package = path.find('/') != std::string::npos || end[0] == '/';
       return {file, in_package ? place + "/" + path.substr(0, path.find('/')) : place};
     }
@@ -154,7 +155,7 @@ void CodeFacts::tell_seen(const model::Run& run, model::Sink& sink) {
       const size_t at = file.find(folder);
       if (at != std::string::npos) tell_packages(file.substr(0, at + folder.size() - 1), sink);
     }
-    if (file.starts_with('/') && file.ends_with(".py") && !is_installed(file)) {
+    if (file.starts_with('/') && file.ends_with(".py") && !is_others(file)) {
       tell_file(file, file, sink);
     }
   }

@@ -1,6 +1,7 @@
 """Which container grows, and who changed a setting: what the agent says of both in real jobs."""
 import json
 import os
+import re
 import pathlib
 import subprocess
 import sys
@@ -28,13 +29,13 @@ def facts_of(flatout, python, folder, job):
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     info = json.loads((folder / "run" / "run.json").read_text())["facts"]
-    assert not any("agent." in key for key in info), info
+    assert not any(key.startswith("agent.") for key in info), info
     env = {k: v for k, v in os.environ.items() if not k.startswith("FLATOUT_")}
     return info, done, env
 
 
 def growths(info):
-    return sorted(v for k, v in info.items() if "growth." in k and v)
+    return sorted(v for k, v in info.items() if re.search(r"(^|\.)growth\.\d+$", k) and v)
 
 
 def growth(info, name):

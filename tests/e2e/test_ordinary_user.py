@@ -62,7 +62,7 @@ def confined(tmp_path, flatout, job_python):
 
 def test_the_cause_is_found_and_what_was_missed_is_said(confined, flatout, job_python):
     words, home = confined
-    job = [job_python, str(JOBS / "segment.py"), "--steps", "200"]
+    job = [job_python, str(JOBS / "pets_classifier.py")]
     done = subprocess.run([*words, flatout, "run", "--out", "run", "--", *job], cwd=home, capture_output=True, text=True,
                           timeout=180, env={**os.environ, "HOME": str(home), "TMPDIR": str(home)})
     assert done.returncode == 0, done.stderr
