@@ -1,8 +1,8 @@
 """Which container grows, and who changed a setting: what the agent says of both in real jobs."""
 import json
 import os
-import re
 import pathlib
+import re
 import subprocess
 import sys
 
