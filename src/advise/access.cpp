@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "advise/first_line.h"
 #include "base/text.h"
 #include "probe/cgroup_files.h"
 #include "probe/host_facts.h"
@@ -39,11 +40,7 @@ class Reader {
   }
 
  private:
-  std::string line(std::string_view path) const {
-    const auto text = root_.read(path, 4096);
-    if (!text.ok()) return "";
-    return std::string(trim(std::string_view(*text).substr(0, text->find('\n'))));
-  }
+  std::string line(std::string_view path) const { return first_line(root_, path); }
 
   // Here it is tried: a container may forbid what the kernel would allow.
   std::string sampling_error() const {

@@ -11,6 +11,7 @@
 #include <map>
 #include <thread>
 
+#include "advise/first_line.h"
 #include "base/page_size.h"
 #include "base/text.h"
 #include "probe/cgroup_files.h"
@@ -53,11 +54,7 @@ class Reader {
   }
 
  private:
-  std::string line(std::string_view path) const {
-    const auto text = root_.read(path, 4096);
-    if (!text.ok()) return "";
-    return std::string(trim(std::string_view(*text).substr(0, text->find('\n'))));
-  }
+  std::string line(std::string_view path) const { return first_line(root_, path); }
   std::optional<uint64_t> number(std::string_view path) const {
     return parse_number<uint64_t>(line(path));
   }
