@@ -6,6 +6,7 @@
 #include <csignal>
 #include <map>
 #include <optional>
+#include <span>
 #include <unordered_set>
 
 #include "diagnose/findings.h"
@@ -61,11 +62,11 @@ std::optional<Silence> longest_silence(const RunView& view) {
   const model::Run& run = view.run();
   const std::vector<Step>& steps = run.steps.steps;
   if (steps.size() < 5 || view.steps().median <= 0) return std::nullopt;
-  const Step* longest = nullptr;
+  const Step* longest = &steps.front();
   double second = 0;
-  for (const Step& s : steps) {
-    if (longest == nullptr || s.length() > longest->length()) {
-      if (longest != nullptr) second = to_s(longest->length());
+  for (const Step& s : std::span(steps).subspan(1)) {
+    if (s.length() > longest->length()) {
+      second = to_s(longest->length());
       longest = &s;
     } else {
       second = std::max(second, to_s(s.length()));

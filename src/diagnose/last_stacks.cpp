@@ -68,6 +68,7 @@ void add_last_stacks(const RunView& view, const std::map<model::ThreadId, LastSe
     group.training |= thread == view.trainer();
   }
   std::vector<const Group*> order;
+  order.reserve(groups.size());
   for (const auto& [key, group] : groups) order.push_back(&group);
   std::stable_sort(order.begin(), order.end(), [](const Group* a, const Group* b) {
     const auto rank = [](const Group& g) {
