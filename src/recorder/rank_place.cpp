@@ -184,7 +184,7 @@ std::vector<std::string> folders_of_launch(const std::string& folder) {
   if (!names.ok()) return {};
   std::map<int32_t, std::pair<int64_t, std::string>> found;
   for (const std::string& name : *names) {
-    if (name == "latest") continue;
+    if (name == "latest" || name.starts_with('.')) continue;  // or only arrives
     const std::string path = parent + "/" + name;
     const RankFile other = read_rank_file(path);
     if (!other.place.is_rank() || !same_launch(mine, other)) continue;

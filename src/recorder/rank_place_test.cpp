@@ -106,6 +106,7 @@ TEST_F(LaunchOfRanks, FindsItsRanksAndNoOthers) {
   rank("before-r1", 1, 9, 900);        // another launcher, same names
   rank("other-r1", 1, 10, 1001, "1");  // another job
   rank("a-r1-again", 1, 10, 1050);     // the rank was started again
+  rank(".arriving-x", 2, 10, 1001);    // brought over the network, not all of it yet
   const std::vector<std::string> expected{root_ / "a-r0", root_ / "a-r1-again"};
   EXPECT_EQ(folders_of_launch(root_ / "a-r0"), expected);
 }
