@@ -46,7 +46,7 @@ TEST(Pythons, AVirtualEnvironmentComesFirstAndAlone) {
   tree.write("usr/bin/python3.12", "");
   tree.write("work/venv/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n");
   const std::map<std::string, std::string> environment = {
-      {"VIRTUAL_ENV", "/work/venv"}, {"PATH", "/work/venv/bin:/usr/bin"}, {"HOME", "/root"}};
+      {"VIRTUAL_ENV", "/srv/venv"}, {"PATH", "/srv/venv/bin:/usr/bin"}, {"HOME", "/root"}};
   const auto found = find_by(tree, environment);
   ASSERT_EQ(found.size(), 2u);  // by its own variable and by $PATH
   for (const Python& python : found) {
