@@ -42,19 +42,19 @@ TEST(Pythons, DebiansOwnHasThreeFolders) {
 
 TEST(Pythons, AVirtualEnvironmentComesFirstAndAlone) {
   FakeTree tree;
-  tree.link("work/venv/bin/python3", "../../../usr/bin/python3.12");
+  tree.link("srv/venv/bin/python3", "../../../usr/bin/python3.12");
   tree.write("usr/bin/python3.12", "");
-  tree.write("work/venv/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n");
+  tree.write("srv/venv/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n");
   const std::map<std::string, std::string> environment = {
       {"VIRTUAL_ENV", "/srv/venv"}, {"PATH", "/srv/venv/bin:/usr/bin"}, {"HOME", "/root"}};
   const auto found = find_by(tree, environment);
   ASSERT_EQ(found.size(), 2u);  // by its own variable and by $PATH
   for (const Python& python : found) {
     EXPECT_EQ(python.minor, 12);
-    EXPECT_EQ(python.folders, (Folders{"work/venv/lib/python3.12/site-packages",
-                                       "work/venv/lib64/python3.12/site-packages"}));
+    EXPECT_EQ(python.folders, (Folders{"srv/venv/lib/python3.12/site-packages",
+                                       "srv/venv/lib64/python3.12/site-packages"}));
   }
-  tree.write("work/venv/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = true\n");
+  tree.write("srv/venv/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = true\n");
   const Folders with_system = find_by(tree, environment)[0].folders;
   ASSERT_EQ(with_system.size(), 7u);
   EXPECT_EQ(with_system[2], "root/.local/lib/python3.12/site-packages");
