@@ -28,9 +28,9 @@ constexpr double kMuchStolen = 0.3;
 constexpr double kTinyOps = 0.14, kSure = 1.28;
 // Interpreter time in the forward pass below which its operations are not to blame.
 constexpr double kPythonShare = 0.25;
-// Interpreter time in the forward pass, at most, below which a library's own loop starts its
-// operations (nn.GRU): nothing in Python makes them tiny.
-constexpr double kLibrarysLoop = 0.1, kEnoughReadings = 30;
+// Interpreter time in the forward pass up to which a library's own loop may start its operations
+// (nn.GRU), so that nothing in Python makes them tiny.
+constexpr double kLibrarysLoop = 0.1;
 // Operations of the autograd graph that take less than this on average, forward and back, are
 // mostly dispatch: launching one takes some 5 us each way.
 constexpr double kTinyOp = 40e-6;
@@ -277,8 +277,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
       if (readings <= 0) return false;
       return share() - kSure * error() > kTinyOps;
     }
-    bool in_library() const {
-      return readings >= kEnoughReadings && share() + kSure * error() < kLibrarysLoop;
+    bool started_by_python() const {
+      return readings > 0 && share() - kSure * error() > kLibrarysLoop;
     }
     double share() const { return python / readings; }
     double error() const { return std::sqrt(share() * (1 - share()) / readings); }
@@ -330,7 +330,7 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const bool by_lines =
       readings >= kFewReadings && python >= kPythonShare * std::max(forward, in_lines);
   const bool by_ops = ops >= kManyOps && forward + backward > 0 &&
-                      forward + backward < kTinyOp * ops && !forward_place.in_library();
+                      forward + backward < kTinyOp * ops && forward_place.started_by_python();
   if (!by_lines && !by_ops) return;
   if (by_ops && forward + backward > overhead) {
     overhead = forward + backward;

@@ -303,18 +303,21 @@ TEST(Diagnose, TinyOperationsInALoopArePythonBoundAndBigOnesAreNot) {
 }
 
 TEST(Diagnose, TinyOperationsThatALibrarysOwnLoopStartsAreNotPythonsDoing) {
-  for (const bool library : {false, true}) {
-    RunBuilder b;
-    b.run().info["torch.graph_nodes"] = "500";
-    const Doing python{ThreadState::kOnCpuPython, {kMain}};
-    for (int i = 0; i < 60; ++i) {
-      b.step({{Part::kForward, 1, library ? kCompute : python},
-              {Part::kForward, 3, kCompute},
-              {Part::kBackward, 6, kCompute}},
-             i < 3);
+  for (const int steps : {8, 60}) {
+    for (const bool library : {false, true}) {
+      RunBuilder b;
+      b.run().info["torch.graph_nodes"] = "500";
+      const Doing python{ThreadState::kOnCpuPython, {kMain}};
+      for (int i = 0; i < steps; ++i) {
+        b.step({{Part::kForward, 1, library ? kCompute : python},
+                {Part::kForward, 3, kCompute},
+                {Part::kBackward, 6, kCompute}},
+               i < 3);
+      }
+      b.machine(2, 1).process_cpu(100, 1);
+      const Diagnosis d = diagnose(b.build());
+      EXPECT_EQ(d.verdict, library ? "healthy" : "cpu.python_bound") << steps << " steps";
     }
-    b.machine(2, 1).process_cpu(100, 1);
-    EXPECT_EQ(diagnose(b.build()).verdict, library ? "healthy" : "cpu.python_bound");
   }
 }
 
@@ -427,6 +430,35 @@ TEST(Diagnose, AStallBetweenStepsThatOthersMadeALittleLongerIsPeriodicAllTheSame
   }
   b.machine(2, 1).process_cpu(100, 1);
   EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
+}
+
+TEST(Diagnose, FewLongStepsThatComeAtOddsAreNoPeriod) {
+  for (const bool exact : {true, false}) {
+    RunBuilder b;
+    const std::vector<int> at = exact ? std::vector{27, 57, 87, 117} : std::vector{27, 56, 87, 118};
+    for (int i = 0; i < 130; ++i) {
+      const bool is_long = std::find(at.begin(), at.end(), i) != at.end();
+      b.step({{Part::kForward, is_long ? 60.0 : 10.0, kCompute}}, i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    EXPECT_EQ(diagnose(b.build()).verdict, exact ? "stall.periodic" : "healthy");
+  }
+}
+
+TEST(Diagnose, StepsThatWaitForACoreAreNoStallThatRecurs) {
+  RunBuilder b;
+  model::Series delay{SignalId::kThreadRunDelay, b.thread_entity(100), {{b.now(), 0}}};
+  double waited = 0;
+  for (int i = 0; i < 100; ++i) {
+    const bool is_long = i % 10 == 7;
+    b.step({{Part::kForward, is_long ? 22.0 : 10.0, kCompute}}, i < 3);
+    waited += is_long ? 9e6 : 0;
+    delay.readings.push_back({b.now(), waited});
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
+  b.run().series.push_back(delay);
+  EXPECT_NE(diagnose(b.build()).verdict, "stall.periodic");
 }
 
 TEST(Diagnose, AGeneratorThatTrainsEveryThirdStepIsNoStall) {

@@ -1,4 +1,4 @@
-// Steps that stand still: saving, logging, sleeping and polling, stalls that recur.
+// Steps that stand still: saving, logging, sleeping and polling.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,9 +25,6 @@ namespace {
 constexpr double kSaveBytes = 256 * 1024;
 // Share of a line's time in writing calls from which the line is there to write.
 constexpr double kWritingLine = 0.25;
-// Stalls of one kind are at least this part as long as the usual one of them.
-constexpr double kAlike = 0.4;
-
 // Share of the training thread's time at locks in which another thread did something, from which it
 // is that which holds the lock.
 constexpr double kHeldUp = 0.5;
@@ -276,30 +273,6 @@ void detect_waits(const RunView& view, Findings& findings) {
   remedy(*f, "event", "Find what it waits for; hand results over as soon as they are there.");
 }
 
-/// Whether these steps (their indices, ascending) are longer by design: a generator that trains
-/// once in so many steps of its critic has an optimizer of its own.
-bool has_more_to_do(const RunView& view, const std::vector<int64_t>& indices) {
-  std::vector<const Slice*> work;
-  for (const Slice& s : view.run().slices) {
-    const bool trains = s.kind == SliceKind::kOptimizer || s.kind == SliceKind::kBackward;
-    if (s.thread == view.trainer() && trains) work.push_back(&s);
-  }
-  std::sort(work.begin(), work.end(),
-            [](const Slice* a, const Slice* b) { return a->end < b->end; });
-  double in_long = 0, in_others = 0;
-  size_t at = 0;
-  for (const Step* step : view.steps().steady) {
-    while (at < work.size() && work[at]->end <= step->begin) ++at;
-    double count = 0;
-    for (; at < work.size() && work[at]->end <= step->end; ++at) ++count;
-    const bool is_long = std::binary_search(indices.begin(), indices.end(), step->index);
-    (is_long ? in_long : in_others) += count;
-  }
-  const double n = static_cast<double>(indices.size());
-  const double others = static_cast<double>(view.steps().steady.size()) - n;
-  return others > 0 && in_long / n > 1.5 * in_others / others;
-}
-
 }  // namespace
 
 void detect_stalls(const RunView& view, Findings& findings) {
@@ -313,71 +286,6 @@ void detect_stalls(const RunView& view, Findings& findings) {
   detect_logging(view, writes, elsewhere, findings);
   detect_idle(view, findings);
   detect_waits(view, findings);
-}
-
-void detect_periodic(const RunView& view, Findings& findings) {
-  if (!view.has_steps() || view.steps().count < 20) return;
-  const StepsView& steps = view.steps();
-  // What is left of each step beyond the usual one, without the parts that have a name.
-  struct Long {
-    int64_t index;
-    double extra;
-  };
-  std::vector<Long> longs;
-  double all = 0, named = 0;
-  for (const Step* s : steps.steady) {
-    const double extra = to_s(s->length()) - steps.median;
-    if (extra < 0.5 * steps.median) continue;
-    all += extra;
-    longs.push_back({s->index, extra});
-  }
-  // Steps that something else made a little longer lie between: what counts are those like the one
-  // that half of the lost time lies in longer steps than.
-  std::sort(longs.begin(), longs.end(),
-            [](const Long& a, const Long& b) { return a.extra > b.extra; });
-  double least = 0, longer = 0;
-  for (const Long& one : longs) {
-    longer += one.extra;
-    least = kAlike * one.extra;
-    if (longer >= 0.5 * all) break;
-  }
-  std::vector<int64_t> at;
-  double excess = 0;
-  for (const Long& one : longs) {
-    if (one.extra < least) continue;
-    excess += one.extra;
-    at.push_back(one.index);
-  }
-  if (at.size() < 4) return;
-  std::sort(at.begin(), at.end());
-  if (has_more_to_do(view, at)) return;
-  for (const Finding& f : findings.all()) {
-    named += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
-  }
-  if (named > 0.5 * excess) return;
-  std::vector<double> gaps;
-  for (size_t i = 1; i < at.size(); ++i) gaps.push_back(static_cast<double>(at[i] - at[i - 1]));
-  const double period = median(gaps);
-  if (period < 2) return;
-  const double regular = static_cast<double>(std::count_if(
-                             gaps.begin(), gaps.end(),
-                             [&](double g) {
-                               const double turns = std::max(1.0, std::round(g / period));
-                               return std::fabs(g - turns * period) <= std::max(0.5, 0.1 * period);
-                             })) /
-                         static_cast<double>(gaps.size());
-  if (regular < 0.75) return;
-  Finding* f = findings.add("stall.periodic", "A stall recurs every few steps", 0.7,
-                            (excess - named) / static_cast<double>(steps.count));
-  if (f == nullptr) return;
-  f->where = view.where([](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; });
-  const auto n = static_cast<int64_t>(at.size());
-  evidence(*f, fmt::format("every {} steps", format_number(period)), period, "steps", "timeline",
-           n);
-  const double each = excess / static_cast<double>(n);
-  evidence(*f, fmt::format("the step then takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
-           n);
-  remedy(*f, "look", "Look at what the stacks show in those steps.");
 }
 
 }  // namespace flatout::diagnose

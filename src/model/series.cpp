@@ -41,6 +41,14 @@ std::optional<double> Series::increase(TimePoint from, TimePoint to) const {
   return sum + std::max(0.0, *at(to) - previous);
 }
 
+std::optional<double> Series::most_increase(TimePoint from, TimePoint to) const {
+  const auto after = first_at_or_after(readings, to);
+  auto before = first_at_or_after(readings, from);
+  if (before == readings.begin() || after == readings.end()) return std::nullopt;
+  --before;
+  return increase(before->at, after->at);
+}
+
 std::vector<double> Series::values(TimePoint from, TimePoint to) const {
   std::vector<double> out;
   for (auto it = first_at_or_after(readings, from); it != readings.end() && it->at <= to; ++it) {

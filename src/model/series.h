@@ -38,6 +38,9 @@ struct Series {
   /// Increase of a counter within [from, to], interpolated, restarts of the counter tolerated.
   /// nullopt unless at least two readings overlap the window.
   std::optional<double> increase(TimePoint from, TimePoint to) const;
+  /// The most that a counter can have grown within [from, to]: from the last reading before to the
+  /// first one after. nullopt unless there are both.
+  std::optional<double> most_increase(TimePoint from, TimePoint to) const;
   /// Values within [from, to].
   std::vector<double> values(TimePoint from, TimePoint to) const;
   std::optional<double> max(TimePoint from, TimePoint to) const;

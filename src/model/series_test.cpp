@@ -9,6 +9,17 @@ Series counter(std::vector<Reading> readings) {
   return Series{SignalId::kProcMinorFaults, 0, std::move(readings)};
 }
 
+TEST(Series, TheMostThatACounterGrewWithinAWindowIsBetweenTheReadingsAroundIt) {
+  const Series s = counter({{time_point_ns(0), 0},
+                            {time_point_ns(100), 10},
+                            {time_point_ns(200), 30},
+                            {time_point_ns(300), 31}});
+  EXPECT_DOUBLE_EQ(*s.most_increase(time_point_ns(120), time_point_ns(150)), 20);
+  EXPECT_DOUBLE_EQ(*s.most_increase(time_point_ns(50), time_point_ns(150)), 30);
+  EXPECT_FALSE(s.most_increase(time_point_ns(0), time_point_ns(150)));
+  EXPECT_FALSE(s.most_increase(time_point_ns(250), time_point_ns(301)));
+}
+
 TEST(Series, IncreaseOfACounterIsInterpolatedAtBothEnds) {
   const Series s =
       counter({{time_point_ns(0), 0}, {time_point_ns(100), 10}, {time_point_ns(200), 30}});

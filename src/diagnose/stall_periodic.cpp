@@ -1,0 +1,159 @@
+// Stalls that recur every so many steps, of which nothing else tells the cause.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/stats.h"
+#include "base/text.h"
+#include "diagnose/findings.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Series;
+using model::SignalId;
+using model::Slice;
+using model::SliceKind;
+using model::Step;
+
+namespace {
+
+// Stalls of one kind are at least this part as long as the usual one of them.
+constexpr double kAlike = 0.4;
+// Steps that stall this often by chance are no period.
+constexpr double kByChance = 0.02;
+
+struct Long {
+  const Step* step = nullptr;
+  double extra = 0;  // seconds beyond the usual step
+};
+
+/// Steps far longer than usual, by index. Steps that something else made a little longer lie
+/// between: what counts are those like the one that half of the lost time lies in longer steps
+/// than.
+std::vector<Long> long_steps(const StepsView& steps) {
+  std::vector<Long> longs;
+  double all = 0;
+  for (const Step* s : steps.steady) {
+    const double extra = to_s(s->length()) - steps.median;
+    if (extra < 0.5 * steps.median) continue;
+    all += extra;
+    longs.push_back({s, extra});
+  }
+  std::sort(longs.begin(), longs.end(),
+            [](const Long& a, const Long& b) { return a.extra > b.extra; });
+  double least = 0, longer = 0;
+  for (const Long& one : longs) {
+    longer += one.extra;
+    least = kAlike * one.extra;
+    if (longer >= 0.5 * all) break;
+  }
+  std::erase_if(longs, [&](const Long& one) { return one.extra < least; });
+  std::sort(longs.begin(), longs.end(),
+            [](const Long& a, const Long& b) { return a.step->index < b.step->index; });
+  return longs;
+}
+
+/// Whether these steps are longer by design: a generator that trains once in so many steps of its
+/// critic has an optimizer of its own.
+bool has_more_to_do(const RunView& view, const std::vector<Long>& longs) {
+  std::vector<const Slice*> work;
+  for (const Slice& s : view.run().slices) {
+    const bool trains = s.kind == SliceKind::kOptimizer || s.kind == SliceKind::kBackward;
+    if (s.thread == view.trainer() && trains) work.push_back(&s);
+  }
+  std::sort(work.begin(), work.end(),
+            [](const Slice* a, const Slice* b) { return a->end < b->end; });
+  double in_long = 0, in_others = 0;
+  size_t at = 0, next = 0;
+  for (const Step* step : view.steps().steady) {
+    while (at < work.size() && work[at]->end <= step->begin) ++at;
+    double count = 0;
+    for (; at < work.size() && work[at]->end <= step->end; ++at) ++count;
+    const bool is_long = next < longs.size() && longs[next].step == step;
+    if (is_long) ++next;
+    (is_long ? in_long : in_others) += count;
+  }
+  const double n = static_cast<double>(longs.size());
+  const double others = static_cast<double>(view.steps().steady.size()) - n;
+  return others > 0 && in_long / n > 1.5 * in_others / others;
+}
+
+/// Of what the long steps take beyond the usual, the time in which the training thread wanted a
+/// core and had none: whoever takes the cores has a finding of its own.
+double waited_for_cores(const RunView& view, const std::vector<Long>& longs) {
+  const Series* delay = view.thread(SignalId::kThreadRunDelay, view.trainer());
+  if (delay == nullptr) return 0;
+  double waited = 0;
+  for (const Long& one : longs) {
+    const auto most = delay->most_increase(one.step->begin, one.step->end);
+    if (most) waited += std::min(one.extra, *most * 1e-9);
+  }
+  return waited;
+}
+
+/// P(at least k of n) where each happens with probability p.
+double at_least(int64_t k, int64_t n, double p) {
+  double sum = 0, term = std::pow(1 - p, static_cast<double>(n));
+  for (int64_t i = 0; i <= n; ++i) {
+    if (i >= k) sum += term;
+    term *= static_cast<double>(n - i) / static_cast<double>(i + 1) * p / (1 - p);
+  }
+  return sum;
+}
+
+/// The number of steps from one of these to the next; 0 where they come at odds.
+double period_of(const std::vector<Long>& longs) {
+  std::vector<double> gaps;
+  for (size_t i = 1; i < longs.size(); ++i) {
+    gaps.push_back(static_cast<double>(longs[i].step->index - longs[i - 1].step->index));
+  }
+  const double period = median(gaps);
+  if (period < 2) return 0;
+  int64_t regular = 0;
+  double off = 0;
+  for (const double gap : gaps) {
+    const double turns = std::max(1.0, std::round(gap / period));
+    const double by = std::fabs(gap - turns * period);
+    if (by > std::max(0.5, 0.1 * period)) continue;
+    ++regular;
+    off = std::max(off, by);
+  }
+  const auto n = static_cast<int64_t>(gaps.size());
+  if (static_cast<double>(regular) < 0.75 * static_cast<double>(n)) return 0;
+  // The gap that the period was taken from fits whatever it is.
+  const double chance = std::min(0.9, (2 * std::floor(off) + 1) / period);
+  return at_least(regular - 1, n - 1, chance) < kByChance ? period : 0;
+}
+
+}  // namespace
+
+void detect_periodic(const RunView& view, Findings& findings) {
+  if (!view.has_steps() || view.steps().count < 20) return;
+  const StepsView& steps = view.steps();
+  const std::vector<Long> longs = long_steps(steps);
+  if (longs.size() < 4 || has_more_to_do(view, longs)) return;
+  double excess = 0, named = 0;
+  for (const Long& one : longs) excess += one.extra;
+  for (const Finding& f : findings.all()) {
+    named += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
+  }
+  named = std::max(named, waited_for_cores(view, longs));
+  if (named > 0.5 * excess) return;
+  const double period = period_of(longs);
+  if (period == 0) return;
+  Finding* f = findings.add("stall.periodic", "A stall recurs every few steps", 0.7,
+                            (excess - named) / static_cast<double>(steps.count));
+  if (f == nullptr) return;
+  f->where = view.where([](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; });
+  const auto n = static_cast<int64_t>(longs.size());
+  evidence(*f, fmt::format("every {} steps", format_number(period)), period, "steps", "timeline",
+           n);
+  const double each = excess / static_cast<double>(n);
+  evidence(*f, fmt::format("the step then takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
+           n);
+  remedy(*f, "look", "Look at what the stacks show in those steps.");
+}
+
+}  // namespace flatout::diagnose
