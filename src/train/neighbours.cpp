@@ -71,6 +71,7 @@ int run_neighbours(int count, double seconds) {
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       prctl(PR_SET_NAME, "neighbour");
+      setsid();  // the kernel shares cores among sessions: these are as many users
       if (getppid() == parent) keep_a_core_busy(until);
       _exit(0);
     }
