@@ -21,8 +21,8 @@ FLATOUT_HOT_DATA __attribute__((aligned(64))) struct flatout_agent_loop flatout_
 FLATOUT_HOT_DATA static py_object* name_nbytes = NULL;
 static py_object *samples_type, *iterator_type;
 
-FLATOUT_HOT_DATA static uint64_t gc_began =
-    0; /* 0: none is under way; there is never more than one */
+/* 0: none is under way; there is never more than one. */
+FLATOUT_HOT_DATA static uint64_t gc_began = 0;
 
 /* Of an object of any type; 0 where it has none. A KeyboardInterrupt is left for the caller. */
 static int64_t number_of(py_object* object, py_object* attribute) {

@@ -141,9 +141,9 @@ FLATOUT_HOT static void forwards_end(void) {
   if (merged.kind != 0 && loop.train_thread == flatout_thread_self()) send_merged();
 }
 
-FLATOUT_HOT static void send_forward(uint32_t kind, uint64_t begin, uint64_t end) {
-  const int many =
-      loop.train_thread == flatout_thread_self() && loop.forwards - merged.forwards > FEW_FORWARDS;
+FLATOUT_HOT static void send_forward(uint32_t kind, int in_training_thread, uint64_t begin,
+                                     uint64_t end) {
+  const int many = in_training_thread && loop.forwards - merged.forwards > FEW_FORWARDS;
   if (merged.kind != 0 && (!many || merged.kind != kind || end - merged.begin > LONGEST_MERGED_NS))
     send_merged();
   if (!many) {
@@ -301,7 +301,7 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
   }
   ++loop.forwards;
-  send_forward(kind, begin, end);
+  send_forward(kind, inside == &training_inside_model, begin, end);
   return result;
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "base/stats.h"
 #include "base/text.h"
@@ -87,18 +89,16 @@ void compare_facts(const Run& a, const Run& b, Comparison& out) {
 }
 
 void name_and_sort(std::vector<Change>& changes) {
-  const auto rank = [](const Change& c) {
-    const auto kind = fact_kind(c.what);
-    return kind ? kind->rank : SIZE_MAX;
-  };
+  std::vector<std::pair<std::tuple<double, size_t>, Change>> ranked;
   for (Change& c : changes) {
     const auto kind = fact_kind(c.what);
     c.text = kind ? kind->text : c.what;
+    const double share = std::fabs(c.share_ms.value_or(0));
+    ranked.emplace_back(std::tuple(-share, kind ? kind->rank : SIZE_MAX), std::move(c));
   }
-  std::stable_sort(changes.begin(), changes.end(), [&](const Change& l, const Change& r) {
-    const double x = std::fabs(l.share_ms.value_or(0)), y = std::fabs(r.share_ms.value_or(0));
-    return x != y ? x > y : rank(l) < rank(r);
-  });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& l, const auto& r) { return l.first < r.first; });
+  for (size_t i = 0; i < ranked.size(); ++i) changes[i] = std::move(ranked[i].second);
 }
 
 const Finding* find(const std::vector<Finding>& all, const std::string& id) {

@@ -9,6 +9,7 @@
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "diagnose/room.h"
 
 namespace flatout::diagnose {
 
@@ -50,14 +51,6 @@ std::optional<double> typical(const RunView& view, SignalId id) {
   }
   if (values.empty()) return std::nullopt;
   return median(values);
-}
-
-std::optional<double> lowest(const RunView& view, SignalId id) {
-  std::optional<double> out;
-  for (const Series* s : view.run().all(id)) {
-    if (s->last() && (!out || *s->last() < *out)) out = s->last();
-  }
-  return out;
 }
 
 double waited_ms(const RunView& view) {
@@ -169,10 +162,10 @@ std::vector<Change> machine_changes(const RunView& a, const RunView& b, double d
     return 1e3 * v.per_step(Role::kTrainer, [](const Cell& c) { return c.act == Act::kReclaim; });
   };
   measure(out, "memory.reclaim", pressed(a), pressed(b), "ms", 0.5, share(pressed(a), pressed(b)));
-  measure(out, "cgroup.mem_limit_bytes", lowest(a, SignalId::kCgroupMemLimit),
-          lowest(b, SignalId::kCgroupMemLimit), "bytes", 1, {});
-  measure(out, "cgroup.io_limit_read", lowest(a, SignalId::kCgroupIoLimitRead),
-          lowest(b, SignalId::kCgroupIoLimitRead), "bytes", 1, {});
+  measure(out, "cgroup.mem_limit_bytes", lowest_limit(a.run(), SignalId::kCgroupMemLimit),
+          lowest_limit(b.run(), SignalId::kCgroupMemLimit), "bytes", 1, {});
+  measure(out, "cgroup.io_limit_read", lowest_limit(a.run(), SignalId::kCgroupIoLimitRead),
+          lowest_limit(b.run(), SignalId::kCgroupIoLimitRead), "bytes", 1, {});
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
 #include "diagnose/last_stacks.h"
+#include "diagnose/room.h"
 
 namespace flatout::diagnose {
 
@@ -126,28 +127,11 @@ std::optional<model::Where> last_line(const RunView& view, const model::Process&
   return std::nullopt;
 }
 
-/// The fullest that /dev/shm was: free and total bytes.
-std::optional<std::pair<double, double>> shm_room(const RunView& view) {
-  const Run& run = view.run();
-  for (model::EntityId i = 0; i < run.entities.size(); ++i) {
-    if (run.entities[i].kind != model::EntityKind::kMount || run.entities[i].name != "/dev/shm") {
-      continue;
-    }
-    const Series* free = view.series(SignalId::kMountFree, i);
-    const Series* total = view.series(SignalId::kMountTotal, i);
-    if (free == nullptr || total == nullptr || free->empty() || !total->last()) continue;
-    double least = free->readings.front().value;
-    for (const model::Reading& r : free->readings) least = std::min(least, r.value);
-    return std::pair{least, *total->last()};
-  }
-  return std::nullopt;
-}
-
 void add_shm_evidence(const RunView& view, Finding& f) {
   if (const auto room = shm_room(view)) {
-    evidence(f, fmt::format("{} were left in /dev/shm at the least", format_bytes(room->first)),
-             room->first, "bytes", "probe.mounts", 1);
-    evidence(f, fmt::format("it holds {}", format_bytes(room->second)), room->second, "bytes",
+    evidence(f, fmt::format("{} were left in /dev/shm at the least", format_bytes(room->least)),
+             room->least, "bytes", "probe.mounts", 1);
+    evidence(f, fmt::format("it holds {}", format_bytes(room->total)), room->total, "bytes",
              "probe.mounts", 1);
   }
   if (view.loader().batch_bytes > 0) {
@@ -188,13 +172,9 @@ Grown grown_most(const RunView& view) {
 
 void add_memory_evidence(const RunView& view, const Grown& grown, Finding& f) {
   const Run& run = view.run();
-  std::optional<double> lowest;
-  for (const Series* s : run.all(SignalId::kCgroupMemLimit)) {
-    if (s->last() && (!lowest || *s->last() < *lowest)) lowest = s->last();
-  }
-  if (lowest) {
-    evidence(f, fmt::format("the control group may use {}", format_bytes(*lowest)), *lowest,
-             "bytes", "probe.cgroup", 1);
+  if (const auto limit = lowest_limit(run, SignalId::kCgroupMemLimit)) {
+    evidence(f, fmt::format("the control group may use {}", format_bytes(*limit)), *limit, "bytes",
+             "probe.cgroup", 1);
     remedy(f, "limit", "Raise the memory limit, or use less: smaller batches, fewer workers.");
   } else {
     remedy(f, "footprint", "Use less memory: smaller batches, fewer workers.");
@@ -238,8 +218,9 @@ void add_exit_code(const RunView& view, int code, Findings& findings) {
     if (f.evidence.size() > kChildrenSaid) break;
     if (!p.in_job || p.main || !p.ended || p.wait_status < 0 || !WIFEXITED(p.wait_status)) continue;
     if (const int child = WEXITSTATUS(p.wait_status); child != 0) {
-      evidence(f, fmt::format("pid {} ({}) ended with exit code {}", p.pid, p.name, child), child,
-               "exit code", "probe.processes", 1);
+      evidence(f, fmt::format("pid {} ({}) ended with exit code {}", p.pid,
+                              escape_terminal(p.name), child),
+               child, "exit code", "probe.processes", 1);
     }
   }
   remedy(f, "log", "What it printed last says why; `flatout explain LOG` reads it.");
@@ -291,8 +272,8 @@ void detect_crash(const RunView& view, Findings& findings) {
                         told("unable to write to file </torch_") ||
                         told("unable to resize file </torch_");
   const auto room = shm_room(view);
-  const bool shm_full = room && room->second > 0 &&
-                        room->first < std::max(0.02 * room->second, view.loader().batch_bytes);
+  const bool shm_full = room && room->total > 0 &&
+                        room->least < std::max(0.02 * room->total, view.loader().batch_bytes);
   if (failed && (shm_said || (killed_counts && killed->signal == SIGBUS && shm_full))) {
     Finding& f = findings.add_fatal("mem.shm", "/dev/shm is too small for the workers' batches",
                                     shm_full ? 0.97 : 0.85);

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "diagnose/input.h"
+#include "diagnose/room.h"
 
 namespace flatout::diagnose {
 
@@ -28,14 +29,6 @@ constexpr double kOsPage = 4096;
 
 double job_reads(const RunView& view) {
   return view.process_increase(SignalId::kProcReadBytes, [](model::ProcessId) { return true; });
-}
-
-std::optional<double> limit(const RunView& view, SignalId signal) {
-  std::optional<double> lowest;
-  for (const Series* s : view.run().all(signal)) {
-    if (s->last() && *s->last() > 0 && (!lowest || *s->last() < *lowest)) lowest = s->last();
-  }
-  return lowest;
 }
 
 struct Requests {
@@ -188,9 +181,9 @@ std::string storage_cause(const RunView& view) {
   const double wall = view.seconds();
   const double read = job_reads(view);
   if (wall > 0) {
-    const auto bytes = limit(view, SignalId::kCgroupIoLimitRead);
+    const auto bytes = lowest_limit(view.run(), SignalId::kCgroupIoLimitRead);
     if (bytes && read / wall > kAtLimit * *bytes) return "input.disk_throttled";
-    const auto ops = limit(view, SignalId::kCgroupIoLimitReadOps);
+    const auto ops = lowest_limit(view.run(), SignalId::kCgroupIoLimitReadOps);
     if (ops && requests(view).count / wall > kAtLimit * *ops) return "input.disk_throttled";
   }
   // Files so small that each costs its look-up: that they are cold makes it only worse.
@@ -214,7 +207,7 @@ void storage_evidence(const RunView& view, Finding& f) {
     evidence(f, fmt::format("a read fetched {} on average", format_bytes(r.bytes / r.count)),
              r.bytes / r.count, "bytes", "probe.disks", static_cast<int64_t>(r.count));
   }
-  if (const auto cap = limit(view, SignalId::kCgroupIoLimitRead)) {
+  if (const auto cap = lowest_limit(view.run(), SignalId::kCgroupIoLimitRead)) {
     evidence(f, fmt::format("a limit allows {}/s", format_bytes(*cap)), *cap, "bytes/s",
              "probe.cgroup", 1);
   }

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/text.h"
 #include "diagnose/findings.h"
 
 namespace flatout::diagnose {
@@ -25,7 +26,7 @@ struct Group {
 std::string thread_text(const model::Run& run, model::ThreadId id) {
   const model::Thread& t = run.threads[id];
   const int64_t pid = t.process < run.processes.size() ? run.processes[t.process].pid : 0;
-  return fmt::format("{} of pid {}", t.name.empty() ? fmt::format("thread {}", t.tid) : t.name,
+  return fmt::format("{} of pid {}", t.name.empty() ? fmt::format("thread {}", t.tid) : escape_terminal(t.name),
                      pid);
 }
 
@@ -41,8 +42,8 @@ std::string group_text(const RunView& view, const Group& group) {
     if (++frames > kMostFrames) continue;
     ++shown;
     const model::Where where = view.stacks().where(run.stacks[at].frame);
-    out += fmt::format("\n  {}", where.function.empty() ? "?" : where.function);
-    if (where.line > 0) out += fmt::format(" ({}:{})", where.file, where.line);
+    out += fmt::format("\n  {}", where.function.empty() ? "?" : escape_terminal(where.function));
+    if (where.line > 0) out += fmt::format(" ({}:{})", escape_terminal(where.file), where.line);
   }
   if (frames > shown) out += fmt::format("\n  and {} frames more", frames - shown);
   if (frames == 0) out += "\n  its stack could not be read";

@@ -39,8 +39,7 @@ constexpr double kEven = 0.5;
 
 /// Memory that the job may still take: of the control group and of the host, the lesser.
 std::optional<double> memory_left(const RunView& view) {
-  std::optional<double> left;
-  if (const Series* s = view.host(SignalId::kMemAvailable)) left = s->last();
+  std::optional<double> left = view.host_last(SignalId::kMemAvailable);
   for (const Series* limit : view.run().all(SignalId::kCgroupMemLimit)) {
     const Series* usage = view.series(SignalId::kCgroupMemUsage, limit->entity);
     const Series* file = view.series(SignalId::kCgroupMemFile, limit->entity);
@@ -282,11 +281,8 @@ void detect_page_faults(const RunView& view, Findings& findings) {
 void detect_compaction(const RunView& view, Findings& findings) {
   const double wall = view.seconds();
   const double stalls = view.increase(view.host(SignalId::kVmCompactStall)).value_or(0) / wall;
-  const auto last = [&](SignalId id) {
-    const Series* series = view.host(id);
-    return series != nullptr ? series->last().value_or(0) : 0;
-  };
-  const double slab = last(SignalId::kMemSlabReclaimable), total = last(SignalId::kMemTotal);
+  const double slab = view.host_last(SignalId::kMemSlabReclaimable).value_or(0);
+  const double total = view.host_last(SignalId::kMemTotal).value_or(0);
   const bool bloated = slab > 0 && total > 0 && slab > 0.3 * total;
   const double scans = view.increase(view.host(SignalId::kVmDirectScan)).value_or(0) / wall;
   if (stalls < 5 && !(bloated && scans > 100)) return;
@@ -304,9 +300,9 @@ void detect_compaction(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("{} of file-name caches", format_bytes(slab)), slab, "bytes",
              "probe.memory", 1);
   }
-  if (const Series* free = view.host(SignalId::kBuddyFree2M); free != nullptr && free->last()) {
-    evidence(*f, fmt::format("{} free pieces of 2 MiB are left", format_number(*free->last())),
-             *free->last(), "pieces", "probe.memory", 1);
+  if (const auto free = view.host_last(SignalId::kBuddyFree2M)) {
+    evidence(*f, fmt::format("{} free pieces of 2 MiB are left", format_number(*free)), *free,
+             "pieces", "probe.memory", 1);
   }
   f->where = view.where(kernel);
   remedy(*f, "huge_pages", "Set transparent huge pages to madvise; drop what bloats the caches.");

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
+#include "diagnose/room.h"
 
 namespace flatout::diagnose {
 
@@ -119,13 +120,10 @@ LeftOvers left_overs(const RunView& view) {
   return out;
 }
 
-/// The least that was free of what a gauge with a total measures; nullopt where it is not known or
-/// was enough.
-std::optional<double> short_of(const Series* free, const Series* total, double enough) {
-  if (free == nullptr || total == nullptr || free->empty() || !total->last()) return std::nullopt;
-  double least = free->readings.front().value;
-  for (const model::Reading& r : free->readings) least = std::min(least, r.value);
-  return least < enough * *total->last() ? std::optional(least) : std::nullopt;
+/// The least that was free, where that was too little.
+std::optional<double> little_left(const std::optional<Room>& room) {
+  if (!room || room->least >= kLittleLeft * room->total) return std::nullopt;
+  return room->least;
 }
 
 void detect_left_overs(const RunView& view, Findings& findings) {
@@ -137,29 +135,21 @@ void detect_left_overs(const RunView& view, Findings& findings) {
     std::string_view of, source;
   };
   std::vector<Lack> lacks;
-  const auto is_much = [](double held, const Series* total) {
-    return held > kMuchHeld * total->last().value_or(0);
-  };
-  const Series* memory = view.host(SignalId::kMemTotal);
-  if (const auto left = short_of(view.host(SignalId::kMemAvailable), memory, kLittleLeft);
-      left && is_much(old.memory + old.shm, memory))
+  const auto memory = room(view.host(SignalId::kMemAvailable), view.host(SignalId::kMemTotal));
+  if (const auto left = little_left(memory);
+      left && old.memory + old.shm > kMuchHeld * memory->total)
     lacks.push_back({old.memory + old.shm, *left, "memory", "probe.memory"});
+  const auto shm = shm_room(view);
+  if (const auto left = little_left(shm); left && old.shm > kMuchHeld * shm->total)
+    lacks.push_back({old.shm, *left, "/dev/shm", "probe.mounts"});
   for (model::EntityId i = 0; i < run.entities.size(); ++i) {
-    const model::Entity& e = run.entities[i];
-    if (e.kind == model::EntityKind::kMount && e.name == "/dev/shm") {
-      const Series* total = view.series(SignalId::kMountTotal, i);
-      if (const auto left = short_of(view.series(SignalId::kMountFree, i), total, kLittleLeft);
-          left && is_much(old.shm, total))
-        lacks.push_back({old.shm, *left, "/dev/shm", "probe.mounts"});
-    }
-    if (e.kind == model::EntityKind::kGpu && old.gpu > 0) {
-      const Series* total = view.series(SignalId::kGpuMemTotal, i);
-      const Series* used = view.series(SignalId::kGpuMemUsed, i);
-      if (total == nullptr || used == nullptr || !total->last() || !used->last()) continue;
-      const double left = *total->last() - *used->last();
-      if (left < kLittleLeft * *total->last() && is_much(old.gpu, total))
-        lacks.push_back({old.gpu, left, "the GPU's memory", "probe.gpu"});
-    }
+    if (run.entities[i].kind != model::EntityKind::kGpu || old.gpu <= 0) continue;
+    const Series* total = view.series(SignalId::kGpuMemTotal, i);
+    const Series* used = view.series(SignalId::kGpuMemUsed, i);
+    if (total == nullptr || used == nullptr || !total->last() || !used->last()) continue;
+    const double left = *total->last() - *used->last();
+    if (left < kLittleLeft * *total->last() && old.gpu > kMuchHeld * *total->last())
+      lacks.push_back({old.gpu, left, "the GPU's memory", "probe.gpu"});
   }
   if (lacks.empty()) return;
   Finding& f =
@@ -176,12 +166,9 @@ void detect_left_overs(const RunView& view, Findings& findings) {
 
 /// Ended processes of anybody's that nobody reaps, where the host runs out of pids.
 void detect_unreaped(const RunView& view, Findings& findings) {
-  const auto last = [&](SignalId id) {
-    const Series* s = view.host(id);
-    return s != nullptr ? s->last() : std::nullopt;
-  };
-  const auto pids = last(SignalId::kHostPids), most = last(SignalId::kHostPidMax);
-  const auto unreaped = last(SignalId::kHostZombies);
+  const auto pids = view.host_last(SignalId::kHostPids);
+  const auto most = view.host_last(SignalId::kHostPidMax);
+  const auto unreaped = view.host_last(SignalId::kHostZombies);
   if (!pids || !most || !unreaped || *pids <= 0.8 * *most || *unreaped <= 0.5 * *pids) return;
   Finding& f =
       findings.add_outside("cpu.zombies", "Processes that nobody reaped use up the pids", 0.85);

@@ -6,6 +6,7 @@
 
 #include "base/stats.h"
 #include "diagnose/cursor.h"
+#include "diagnose/room.h"
 
 namespace flatout::diagnose {
 namespace {
@@ -475,6 +476,11 @@ const model::Series* RunView::series(SignalId signal, model::EntityId entity) co
 
 const model::Series* RunView::host(SignalId signal) const { return run_.find(signal); }
 
+std::optional<double> RunView::host_last(SignalId signal) const {
+  const model::Series* s = host(signal);
+  return s == nullptr ? std::nullopt : s->last();
+}
+
 const model::Series* RunView::process(SignalId signal, model::ProcessId process) const {
   if (process >= run_.processes.size()) return nullptr;
   const auto it = process_entities_.find(run_.processes[process].pid);
@@ -515,11 +521,7 @@ void RunView::find_cpu() {
   const double wall = seconds();
   if (wall <= 0) return;
   const auto rate = [&](SignalId signal) { return increase(host(signal)).value_or(0) / wall; };
-  const auto gauge = [&](SignalId signal) {
-    const model::Series* s = host(signal);
-    return s == nullptr ? std::optional<double>() : s->last();
-  };
-  cpu_.cores = gauge(SignalId::kHostCores).value_or(0);
+  cpu_.cores = host_last(SignalId::kHostCores).value_or(0);
   cpu_.idle_known = increase(host(SignalId::kHostCpuIdle)).has_value();
   cpu_.idle = (rate(SignalId::kHostCpuIdle) + rate(SignalId::kHostCpuIowait)) * 1e-9;
   if (cpu_.cores <= 0 && cpu_.idle_known) {
@@ -560,11 +562,9 @@ void RunView::find_cpu() {
              all != nullptr && all->last()) {
     cpu_.affinity = *all->last();
   }
-  for (const model::Series* s : run_.all(SignalId::kCgroupCpuLimit)) {
-    if (s->last() && (!cpu_.quota || *s->last() < *cpu_.quota)) cpu_.quota = s->last();
-  }
+  cpu_.quota = lowest_limit(run_, SignalId::kCgroupCpuLimit);
   if (cpu_.affinity > 0 && cpu_.usable > 0) cpu_.usable = std::min(cpu_.usable, cpu_.affinity);
-  if (cpu_.quota && *cpu_.quota > 0 && cpu_.usable > 0) {
+  if (cpu_.quota && cpu_.usable > 0) {
     cpu_.usable = std::min(cpu_.usable, *cpu_.quota);
   }
   // A quota stands at one level of the hierarchy; take the level that stops most.

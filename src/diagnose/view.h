@@ -128,6 +128,7 @@ class RunView {
 
   const model::Series* series(model::SignalId signal, model::EntityId entity) const;
   const model::Series* host(model::SignalId signal) const;
+  std::optional<double> host_last(model::SignalId signal) const;
   const model::Series* process(model::SignalId signal, model::ProcessId process) const;
   const model::Series* thread(model::SignalId signal, model::ThreadId thread) const;
   /// Increase of a counter within the steady time; nullopt where it was not measured.

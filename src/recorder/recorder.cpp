@@ -12,6 +12,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "base/page_size.h"
 #include "base/text.h"
 #include "probe/job_tree.h"
 #include "probe/probe.h"
@@ -325,7 +326,7 @@ void Recorder::read_self(TimePoint now) {
     std::string_view rest = *text;
     next_word(rest);
     const double pages = parse_number<double>(next_word(rest)).value_or(0);
-    sink_.reading(SignalId::kSelfRss, host, now, pages * static_cast<double>(::getpagesize()));
+    sink_.reading(SignalId::kSelfRss, host, now, pages * static_cast<double>(page_bytes()));
   }
   // Also at the end; but a run that is killed is to tell what it ran, too.
   if (!code_told_ && now - begin_ >= kWarm) {
