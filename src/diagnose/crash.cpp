@@ -218,9 +218,10 @@ void add_exit_code(const RunView& view, int code, Findings& findings) {
     if (f.evidence.size() > kChildrenSaid) break;
     if (!p.in_job || p.main || !p.ended || p.wait_status < 0 || !WIFEXITED(p.wait_status)) continue;
     if (const int child = WEXITSTATUS(p.wait_status); child != 0) {
-      evidence(f, fmt::format("pid {} ({}) ended with exit code {}", p.pid,
-                              escape_terminal(p.name), child),
-               child, "exit code", "probe.processes", 1);
+      evidence(
+          f,
+          fmt::format("pid {} ({}) ended with exit code {}", p.pid, escape_terminal(p.name), child),
+          child, "exit code", "probe.processes", 1);
     }
   }
   remedy(f, "log", "What it printed last says why; `flatout explain LOG` reads it.");

@@ -26,7 +26,8 @@ struct Group {
 std::string thread_text(const model::Run& run, model::ThreadId id) {
   const model::Thread& t = run.threads[id];
   const int64_t pid = t.process < run.processes.size() ? run.processes[t.process].pid : 0;
-  return fmt::format("{} of pid {}", t.name.empty() ? fmt::format("thread {}", t.tid) : escape_terminal(t.name),
+  return fmt::format("{} of pid {}",
+                     t.name.empty() ? fmt::format("thread {}", t.tid) : escape_terminal(t.name),
                      pid);
 }
 
