@@ -14,6 +14,7 @@ bool wants_more_workers(const Situation& s) { return s.loader && s.workers < 2 *
 bool has_gpu_loader(const Situation& s) { return s.loader && s.gpu; }
 bool has_allocator(const Situation& s) { return s.allocator; }
 bool has_arena_limit(const Situation& s) { return s.arenas; }
+bool reads_pictures(const Situation& s) { return s.pictures; }
 bool may_be_pinned(const Situation& s) { return s.torch && s.online_cores > 1; }
 bool may_weigh(const Situation& s) { return s.may_weigh; }
 
@@ -40,6 +41,15 @@ const std::vector<Remedy>& rows() {
                        {"OPENBLAS_NUM_THREADS", "{spare}"}},
        .agent = {{"threads", "{spare}"}},
        .code = "torch.set_num_threads({spare})"},
+      {.id = "feed",
+       .what = "flatout.feed in place of the DataLoader over pictures",
+       .effect = Effect::kEquivalent,  // other random draws
+       .answers = {"input.decode_cpu", "input.too_few_workers", "input.collate", "input.small_files",
+                   "input.worker_skew", "input.worker_restart"},
+       .fits = reads_pictures,
+       .agent = {{"feed", ""}},
+       .code = "flatout.feed.Loader(FOLDER, batch_size, transform=transform)  # for DataLoader",
+       .risk = "crops, flips and the order of samples are drawn otherwise"},
       {.id = "scaled_decode",
        .what = "JPEG files decoded near the size that is needed",
        .effect = Effect::kEquivalent,  // pixels of another filter

@@ -45,6 +45,7 @@ struct Situation {
   bool may_weigh = false;  // may raise priorities (root)
   bool allocator = false;  // libflatout_malloc.so can be preloaded
   bool arenas = false;     // MALLOC_ARENA_MAX is set
+  bool pictures = false;   // torchvision reads folders of pictures, and libflatout_feed.so is here
 };
 
 struct Remedy {

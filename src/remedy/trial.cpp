@@ -78,6 +78,8 @@ Situation situation_of(const model::Run& run, const diagnose::RunView& view) {
   out.may_weigh = ::geteuid() == 0;
   out.allocator = !recorder::find_agent().allocator.empty();
   out.arenas = ::getenv("MALLOC_ARENA_MAX") != nullptr;
+  out.pictures = run.fact("loader.dataset_items") == "torchvision.datasets.folder" &&
+                 !recorder::find_agent().feed.empty();
   return out;
 }
 

@@ -55,7 +55,8 @@ std::string to_json(const TrialRun& run) {
               {"gpu", s.gpu},
               {"may_weigh", s.may_weigh},
               {"allocator", s.allocator},
-              {"arenas", s.arenas}};
+              {"arenas", s.arenas},
+              {"pictures", s.pictures}};
   for (const model::Finding& finding : run.findings) out["findings"].push_back(of(finding));
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -89,6 +90,7 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     s.may_weigh = json.at("may_weigh");
     s.allocator = json.at("allocator");
     s.arenas = json.at("arenas");
+    s.pictures = json.at("pictures");
     return out;
   } catch (const Json::exception& error) {
     return Error{Code::kBadInput, std::string("the result of a trial is damaged: ") + error.what(),

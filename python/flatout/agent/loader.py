@@ -66,7 +66,15 @@ def _describe(torch, loader):
     facts["multiprocessing_context"] = context.get_start_method(allow_none=True)
     facts["sharing_strategy"] = torch.multiprocessing.get_sharing_strategy()
     facts["dataset_class"] = type(loader.dataset).__name__
+    facts["dataset_items"] = getattr(getattr(type(_whole(loader.dataset)), "__getitem__", None), "__module__", None)
     return facts
+
+
+def _whole(dataset):
+    """The data set that Subsets are parts of."""
+    while type(dataset).__module__ == "torch.utils.data.dataset" and hasattr(dataset, "indices"):
+        dataset = dataset.dataset
+    return dataset
 
 
 def _send_facts(torch):

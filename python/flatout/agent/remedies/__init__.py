@@ -22,6 +22,8 @@ def start(watch, wanted):
               if k in values}
     if loader:
         watch.tell("torch.utils.data.dataloader", lambda module: _loader(module, loader))
+    if "feed" in values:
+        watch.tell("torch.utils.data.dataloader", _pictures)
     if "threads" in values:
         watch.tell("torch", lambda torch: _threads(torch, int(values["threads"])))
     if "affinity" in values:
@@ -109,6 +111,12 @@ def _loader_changes(given, wanted):
         given["pin_memory"] = True
         changed.append("pin_memory")
     return changed
+
+
+def _pictures(dataloader):
+    from . import pictures
+
+    pictures.install(dataloader, applied)
 
 
 # ---- threads and cores ----
