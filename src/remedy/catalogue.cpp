@@ -44,8 +44,8 @@ const std::vector<Remedy>& rows() {
       {.id = "feed",
        .what = "flatout.feed in place of the DataLoader over pictures",
        .effect = Effect::kEquivalent,  // other random draws
-       .answers = {"input.decode_cpu", "input.too_few_workers", "input.collate", "input.small_files",
-                   "input.worker_skew", "input.worker_restart"},
+       .answers = {"input.decode_cpu", "input.too_few_workers", "input.collate",
+                   "input.small_files", "input.worker_skew", "input.worker_restart"},
        .fits = reads_pictures,
        .agent = {{"feed", ""}},
        .code = "flatout.feed.Loader(FOLDER, batch_size, transform=transform)  # for DataLoader",
