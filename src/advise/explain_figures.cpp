@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "advise/oom_message.h"
+#include "base/contains.h"
 #include "base/size_text.h"
 
 namespace flatout::advise {
@@ -108,7 +109,8 @@ void torch_figures(const LogReading& log, std::string_view line, Explanation& ou
                       size_text(*message->unallocated));
       out.advice.insert(
           out.advice.begin(),
-          {"expandable_segments", "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."});
+          {"expandable_segments",
+           "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PyTorch 2.1 and later)."});
       break;
     case OomCause::kTooBig:
       if (message->allocated && message->total) {
@@ -171,6 +173,12 @@ void add_figures(const LogReading& log, const LogEvent& event, Explanation& answ
   const std::string_view kind = event.rule->kind, line = event.line.text;
   if (kind == "cuda_out_of_memory") torch_figures(log, line, answer);
   if (kind == "tensorflow_out_of_memory") tensorflow_figures(log, line, answer);
+  if (kind == "segmentation_fault" && contains(line, "Fatal Python error")) {
+    set_advice(
+        answer, "stacks",
+        "The stacks below that line are of that moment: the innermost line of the thread that "
+        "is called current names the extension to update or reinstall.");
+  }
   if (kind == "cudnn_no_algorithm") suggest_batch(log.batch_size, std::nullopt, answer);
   if (answer.finding == "mem.killed") killed_figures(log, line, answer);
 }

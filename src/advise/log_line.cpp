@@ -82,6 +82,16 @@ bool has_counter(std::string_view line) {
   return false;
 }
 
+// "  Warning  Evicted  4m  kubelet  ...": a column of `kubectl describe` and `kubectl get events`,
+// where whatever goes wrong is a warning.
+bool is_kubernetes_event(std::string_view line) {
+  constexpr std::string_view kKind = "Warning  ";
+  const size_t kind = line.find(kKind);
+  if (kind == std::string_view::npos || (kind > 0 && line[kind - 1] != ' ')) return false;
+  const std::string_view reason = trim(line.substr(kind + kKind.size()));
+  return !reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z';
+}
+
 }  // namespace
 
 bool is_exception(std::string_view line) {
@@ -119,6 +129,7 @@ bool is_quoted(std::string_view line) {
 }
 
 bool is_mere_warning(std::string_view line, size_t at) {
+  if (is_kubernetes_event(line)) return false;
   const std::string_view head = line.substr(0, at);
   constexpr std::string_view kLevels[] = {"WARNING", "WARN", "INFO", "DEBUG", "NOTICE"};
   constexpr std::string_view kWords[] = {"Warning",    "warning:",  "[info",       "[warn",

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <map>
 
+#include "base/contains.h"
 #include "base/fs.h"
 #include "base/text.h"
 
@@ -37,6 +38,8 @@ enum Structure : uint8_t {
   kBatch,
   kGroupLimit,
   kResident,
+  kHostNode,
+  kScheduled,
 };
 
 struct Marker {
@@ -69,6 +72,9 @@ constexpr Marker kMarkers[] = {
     {"batch size", kBatch},
     {"memory: usage ", kGroupLimit},
     {"anon-rss:", kResident},
+    {"Successfully assigned ", kScheduled},
+    {"/cpu:0\"", kHostNode},
+    {"/device:CPU:0\"", kHostNode},
 };
 
 // What to look for, made once from the table of rules.
@@ -161,6 +167,12 @@ std::optional<uint64_t> kernel_kb(std::string_view text) {
   return *kb << 10;
 }
 
+const LogRule& rule_of(std::string_view kind) {
+  const std::vector<LogRule>& rules = log_rules();
+  return *std::find_if(rules.begin(), rules.end(),
+                       [&](const LogRule& rule) { return rule.kind == kind; });
+}
+
 // The text before `pattern`'s first part, as far as it goes in `line`.
 size_t begin_of(std::string_view pattern, std::string_view line) {
   if (pattern.starts_with('\n')) return 0;
@@ -227,6 +239,12 @@ void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end)
     case kResident:
       // The kernel's reaper prints it once more when the memory is gone.
       if (const auto bytes = kernel_kb(after); bytes && *bytes > 0) out_.killed_bytes = bytes;
+      break;
+    case kHostNode:
+      if (contains(line, "_device=")) on_host_node();
+      break;
+    case kScheduled:
+      on_scheduled();
       break;
     default:
       break;
@@ -351,6 +369,26 @@ void LogReader::note_unknown(const UnknownException& exception) {
   std::vector<UnknownException>& unknown = episode_at(exception.line.number).unknown;
   if (unknown.size() >= kMaxUnknown) unknown.pop_back();
   unknown.push_back(exception);
+}
+
+// TensorFlow names the node, with its device, behind the message.
+void LogReader::on_host_node() {
+  if (out_.episodes.empty()) return;
+  for (LogEvent& event : out_.episodes.back().events) {
+    if (event.rule->kind != "tensorflow_out_of_memory") continue;
+    if (line_ <= event.line.number + kMessageLines) event.rule = &rule_of("host_out_of_memory");
+  }
+}
+
+// Kubernetes found a node after all.
+void LogReader::on_scheduled() {
+  for (Episode& episode : out_.episodes) {
+    for (LogEvent& event : episode.events) {
+      if (event.rule->kind == "unschedulable") out_.mentions.push_back(event);
+    }
+    std::erase_if(episode.events,
+                  [](const LogEvent& event) { return event.rule->kind == "unschedulable"; });
+  }
 }
 
 void LogReader::settle() {

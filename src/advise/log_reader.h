@@ -89,6 +89,8 @@ class LogReader {
   void note_unknown(const UnknownException& unknown);
   void note_suspect(std::string_view line);
   void note_batch_size(std::string_view after);
+  void on_host_node();
+  void on_scheduled();
   void settle();
   void on_sign(std::string_view block, size_t from);
   Progress progress_since_sign(std::string_view block, size_t from, Progress enough) const;
