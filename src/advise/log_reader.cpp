@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <map>
 
 #include "base/contains.h"
@@ -382,13 +383,15 @@ void LogReader::on_host_node() {
 
 // Kubernetes found a node after all.
 void LogReader::on_scheduled() {
+  const auto waited = [](const LogEvent& event) { return event.rule->kind == "unschedulable"; };
   for (Episode& episode : out_.episodes) {
-    for (LogEvent& event : episode.events) {
-      if (event.rule->kind == "unschedulable") out_.mentions.push_back(event);
-    }
-    std::erase_if(episode.events,
-                  [](const LogEvent& event) { return event.rule->kind == "unschedulable"; });
+    std::copy_if(episode.events.begin(), episode.events.end(), std::back_inserter(out_.mentions),
+                 waited);
+    std::erase_if(episode.events, waited);
   }
+  std::erase_if(out_.episodes, [](const Episode& episode) {
+    return episode.events.empty() && episode.unknown.empty();
+  });
 }
 
 void LogReader::settle() {
