@@ -200,7 +200,7 @@ TEST(Diagnose, ReadingTheSameFileAgainForEachSampleIsRandomSeekAndOneOfItsOwnIsD
     const double batches = 60;
     for (const model::ThreadId t : workers(b, 2, 60, kDecode)) {
       for (TimePoint at = b.run().begin; at < b.now(); at += Nanos(60'000'000))
-        b.slice(t, SliceKind::kCollate, at, at + Nanos(1000), 16 * 512);
+        b.slice(t, SliceKind::kCollate, at, at + Nanos(1000), int64_t{16} * 512);
     }
     b.machine(2, 0.05).process_cpu(100, 0.33).process_cpu(200, 0.8).process_cpu(201, 0.8);
     for (const int32_t pid : {200, 201}) {
@@ -690,6 +690,7 @@ TEST(Diagnose, ThreadsThatSpinInUserSpaceDoNoWork) {
   for (const bool spins : {true, false}) {
     RunBuilder b;
     std::vector<model::ThreadId> pool;
+    pool.reserve(7);
     for (int i = 0; i < 7; ++i) pool.push_back(b.thread(0, 101 + i));
     const TimePoint from = b.now();
     for (int i = 0; i < 60; ++i) {
