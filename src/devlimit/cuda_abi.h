@@ -93,10 +93,7 @@ struct CUarrayMapInfo {
   int resourceType;
   Opaque resource;
   int subresourceType;
-  struct {
-    unsigned level, layer;
-    unsigned offset[3], extent[3];
-  } subresource;
+  uint64_t subresource[4];
   int memOperationType;
   int memHandleType;
   uint64_t memHandle;

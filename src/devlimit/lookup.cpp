@@ -11,8 +11,10 @@
 // The functions by name only; their types are where they are defined.
 namespace hooks {
 #define FLATOUT_HOOK(name, symbol, since, per_thread) extern "C" void symbol();
+#define FLATOUT_NVML_HOOK(symbol) extern "C" void symbol();
 #include "devlimit/hooks.def"
 #undef FLATOUT_HOOK
+#undef FLATOUT_NVML_HOOK
 }  // namespace hooks
 
 namespace flatout::devlimit {
@@ -26,10 +28,12 @@ struct Hook {
   void (*function)();
 };
 #define FLATOUT_HOOK(name, symbol, since, per_thread) {#name, #symbol, since, per_thread != 0, hooks::symbol},
+#define FLATOUT_NVML_HOOK(symbol) {"", #symbol, 0, false, hooks::symbol},
 constexpr Hook kHooks[] = {
 #include "devlimit/hooks.def"
 };
 #undef FLATOUT_HOOK
+#undef FLATOUT_NVML_HOOK
 
 bool is_nvml(const char* symbol) { return symbol[0] == 'n'; }
 
@@ -82,7 +86,7 @@ const Hook* hook_of_name(const char* name, int version, uint64_t flags) {
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   const Hook* best = nullptr;
   for (const Hook& hook : kHooks) {
-    if (hook.since == 0 || hook.since > version || strcmp(hook.name, name) != 0) continue;
+    if (hook.since > version || strcmp(hook.name, name) != 0) continue;
     if (hook.per_thread && !per_thread) continue;
     if (real_symbol(hook.symbol) == nullptr) continue;  // newer than the driver
     if (best == nullptr || best->since <= hook.since) best = &hook;

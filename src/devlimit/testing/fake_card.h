@@ -25,7 +25,7 @@ struct Process {
 struct Card {
   std::atomic<uint64_t> used[kCards], peak[kCards];
   std::atomic<uint64_t> refused;      // requests that a stress job was refused
-  std::atomic<uint64_t> next_handle;  // for what is passed between processes
+  std::atomic<int> ready;             // stress jobs that have their context
   Process processes[64];
 
   Process& process(int pid) {
