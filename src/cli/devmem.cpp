@@ -15,11 +15,12 @@ namespace flatout::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    R"(flatout devmem says how much device memory a job needs under which allocator, and why it ran out.
+    R"(flatout devmem says how much device memory a job needs under which allocator and why it ran out, and limits it.
 
   flatout devmem replay snapshot.pickle        peak and smallest card: TensorFlow's, PyTorch's and Flatout's allocators
   flatout devmem replay --card 24GiB *.jsonl.gz   would it fit there?
   flatout devmem explain train.log             why it ran out, who holds what, and what would help
+  flatout devmem limit 8GiB -- python train.py a hard limit for any CUDA program
 
 Read are PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), traces of torch.profiler with
 profile_memory=True, and Flatout's own JSON lines; plain or gzipped. Each command has --help.
@@ -138,11 +139,12 @@ int devmem(const std::vector<std::string>& arguments) {
   const std::string& what = arguments[0];
   if (what == "replay") return replay(rest);
   if (what == "explain") return explain_memory(rest);
+  if (what == "limit") return devmem_limit(rest);
   if (what == "--help" || what == "-h" || what == "help") {
     fmt::print("{}", kHelp);
     return 0;
   }
-  const std::string_view meant = nearest(what, {"replay", "explain"});
+  const std::string_view meant = nearest(what, {"replay", "explain", "limit"});
   return bad_usage(fmt::format("there is no command 'devmem {}'", escape_terminal(what)),
                    meant.empty() ? "flatout devmem --help"
                                  : fmt::format("did you mean flatout devmem {}?", meant));

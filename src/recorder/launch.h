@@ -50,6 +50,7 @@ struct AgentPaths {
   std::string library;    // libflatout_agent.so
   std::string inject;     // folder of sitecustomize.py
   std::string allocator;  // libflatout_malloc.so
+  std::string limiter;    // libflatout_devlimit.so
 };
 /// Looks beside the program (build tree) and in ../lib/flatout (installed).
 AgentPaths find_agent();
