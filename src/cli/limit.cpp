@@ -32,7 +32,8 @@ namespace {
 const Usage kLimit{
     "devmem limit",
     "SIZE|FRACTION|0=SIZE,1=SIZE -- COMMAND...",
-    "Runs a job that gets no more device memory than that: on each device by itself, and all of its "
+    "Runs a job that gets no more device memory than that: on each device by itself, and all of "
+    "its "
     "processes together. What it sees as the card's memory is the limit; at the limit it gets the "
     "error that a full card gives. The exit code is the job's own.",
     "  flatout devmem limit 8GiB -- python train.py\n"
@@ -64,7 +65,8 @@ Result<std::string> read_value(std::string_view text) {
                  fmt::format("'{}' is neither a size nor a fraction", escape_terminal(text)),
                  "as 8GiB, 0.5 or 50%"};
   if (*bytes < devmem::kPageBytes)
-    return Error{Code::kBadInput, fmt::format("{} bytes are less than a card gives at a time", *bytes),
+    return Error{Code::kBadInput,
+                 fmt::format("{} bytes are less than a card gives at a time", *bytes),
                  "with a unit, as 8GiB"};
   return std::to_string(*bytes);
 }
@@ -84,7 +86,8 @@ Result<std::string> read_limits(std::string_view text) {
       const auto device = parse_number<int>(part.substr(0, equals));
       if (!device || *device < 0 || !devices.insert(*device).second)
         return Error{Code::kBadInput,
-                     fmt::format("'{}' names no device, or one that was named before", escape_terminal(part)),
+                     fmt::format("'{}' names no device, or one that was named before",
+                                 escape_terminal(part)),
                      "devices as the job numbers them: 0=8GiB,1=4GiB"};
       value = part.substr(equals + 1);
       out += fmt::format("{}=", *device);
@@ -95,7 +98,8 @@ Result<std::string> read_limits(std::string_view text) {
     out += read;
   }
   if (plain > 1 || (plain == 1 && !devices.empty()))
-    return Error{Code::kBadInput, fmt::format("'{}' says twice what a device may take", escape_terminal(text)),
+    return Error{Code::kBadInput,
+                 fmt::format("'{}' says twice what a device may take", escape_terminal(text)),
                  "one size for every device, or 0=SIZE,1=SIZE"};
   return out;
 }
@@ -109,7 +113,8 @@ std::string find_program(const std::string& name) {
     const size_t end = std::min(rest.find(':'), rest.size());
     const std::string file = std::string(end > 0 ? rest.substr(0, end) : ".") + "/" + name;
     struct stat s;
-    if (::access(file.c_str(), X_OK) == 0 && ::stat(file.c_str(), &s) == 0 && S_ISREG(s.st_mode)) return file;
+    if (::access(file.c_str(), X_OK) == 0 && ::stat(file.c_str(), &s) == 0 && S_ISREG(s.st_mode))
+      return file;
     if (end == rest.size()) return "";
     rest.remove_prefix(end + 1);
   }
@@ -120,11 +125,14 @@ std::string find_program(const std::string& name) {
 // kUnsupported.
 Status check_program(const std::string& command) {
   const std::string file = find_program(command);
-  const auto bytes = fs::Root("/").read(file.starts_with('/') ? file.substr(1) : "proc/self/cwd/" + file, 1 << 16);
-  if (!bytes.ok() || bytes->size() < sizeof(Elf64_Ehdr) || std::memcmp(bytes->data(), ELFMAG, SELFMAG) != 0)
+  const auto bytes =
+      fs::Root("/").read(file.starts_with('/') ? file.substr(1) : "proc/self/cwd/" + file, 1 << 16);
+  if (!bytes.ok() || bytes->size() < sizeof(Elf64_Ehdr) ||
+      std::memcmp(bytes->data(), ELFMAG, SELFMAG) != 0)
     return {};  // scripts, and whatever starting it will complain about
   const auto cannot = [&](std::string_view why) {
-    return Error{Code::kUnsupported, fmt::format("{} {}: the limit would not hold", escape_terminal(file), why),
+    return Error{Code::kUnsupported,
+                 fmt::format("{} {}: the limit would not hold", escape_terminal(file), why),
                  "start a dynamically linked 64-bit program"};
   };
   if ((*bytes)[EI_CLASS] != ELFCLASS64) return cannot("is no 64-bit program");
@@ -151,10 +159,13 @@ class SharedFile {
     int fd = ::mkostemp(path.data(), O_CLOEXEC);
     if (fd < 0) {
       const char* const folder = ::getenv("TMPDIR");
-      path = std::string(folder != nullptr && folder[0] == '/' ? folder : "/tmp") + "/flatout-devlimit-XXXXXX";
+      path = std::string(folder != nullptr && folder[0] == '/' ? folder : "/tmp") +
+             "/flatout-devlimit-XXXXXX";
       fd = ::mkostemp(path.data(), O_CLOEXEC);
     }
-    if (fd < 0) return fs::error_from_errno(errno, "cannot make a file in /dev/shm or " + path.substr(0, path.rfind('/')));
+    if (fd < 0)
+      return fs::error_from_errno(
+          errno, "cannot make a file in /dev/shm or " + path.substr(0, path.rfind('/')));
     ::close(fd);
     return SharedFile(std::move(path));
   }
@@ -218,19 +229,24 @@ int devmem_limit(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   std::vector<std::string> command(settings->positional.begin() + 1, settings->positional.end());
   if (command[0] == "--") command.erase(command.begin());
-  if (command.empty()) return bad_usage("there is no command to run", "flatout devmem limit 8GiB -- COMMAND...");
+  if (command.empty())
+    return bad_usage("there is no command to run", "flatout devmem limit 8GiB -- COMMAND...");
   const auto limits = read_limits(settings->positional[0]);
   if (!limits.ok()) return bad_usage(limits.error().message, limits.error().hint);
-  if (const char* outer = ::getenv("FLATOUT_DEVLIMIT_SHARED"); outer != nullptr && ::access(outer, F_OK) == 0)
-    return bad_usage("this runs under `flatout devmem limit` already, and one limit knows nothing of another",
-                     "set the smaller one outside");
+  if (const char* outer = ::getenv("FLATOUT_DEVLIMIT_SHARED");
+      outer != nullptr && ::access(outer, F_OK) == 0)
+    return bad_usage(
+        "this runs under `flatout devmem limit` already, and one limit knows nothing of another",
+        "set the smaller one outside");
   const std::string library = recorder::find_agent().limiter;
   if (library.empty()) {
-    log_error("libflatout_devlimit.so is not beside flatout", "install it again; it is built for x86-64 only");
+    log_error("libflatout_devlimit.so is not beside flatout",
+              "install it again; it is built for x86-64 only");
     return 125;
   }
   if (library.find_first_of(": ") != std::string::npos) {
-    log_error("LD_PRELOAD cannot name a path with a blank or a colon: " + library, "install flatout elsewhere");
+    log_error("LD_PRELOAD cannot name a path with a blank or a colon: " + library,
+              "install flatout elsewhere");
     return 125;
   }
   if (const Status able = check_program(command[0]); !able.ok()) {

@@ -9,8 +9,8 @@
 
 namespace ours = flatout::devlimit;
 
-#define FLATOUT_SAME(type, member)                                                    \
-  static_assert(offsetof(ours::type, member) == offsetof(::type, member) &&           \
+#define FLATOUT_SAME(type, member)                                          \
+  static_assert(offsetof(ours::type, member) == offsetof(::type, member) && \
                 sizeof(ours::type) == sizeof(::type))
 
 FLATOUT_SAME(CUuuid, bytes);
@@ -29,7 +29,8 @@ FLATOUT_SAME(CUarrayMapInfo, memOperationType);
 FLATOUT_SAME(CUarrayMapInfo, memHandle);
 
 static_assert(int{ours::CU_MEM_LOCATION_TYPE_DEVICE} == int{::CU_MEM_LOCATION_TYPE_DEVICE});
-static_assert(int{ours::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT} == int{::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT});
+static_assert(int{ours::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT} ==
+              int{::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT});
 static_assert(int{ours::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT} ==
               int{::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT});
 static_assert(int{ours::CU_GRAPH_NODE_TYPE_GRAPH} == int{::CU_GRAPH_NODE_TYPE_GRAPH});

@@ -31,7 +31,8 @@ uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
   if ((array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) return 0;
   // 2^24 elements are far beyond what the driver takes in one direction; it refuses them itself.
   constexpr uint64_t kMost = uint64_t{1} << 24;
-  if (array.Width > kMost || array.Height > kMost || array.Depth > kMost || levels > 64) return UINT64_MAX;
+  if (array.Width > kMost || array.Height > kMost || array.Depth > kMost || levels > 64)
+    return UINT64_MAX;
   constexpr uint64_t kPage = 64 << 10;
   uint64_t width = array.Width, height = array.Height, depth = array.Depth, sum = 0;
   for (unsigned level = 0; level < (levels > 0 ? levels : 1); ++level) {

@@ -135,8 +135,10 @@ int row_of(CUdevice ordinal) {
   const int known = g_row[ordinal].load(std::memory_order_acquire);
   if (known != 0) return known - 1;
   size_t total = 0;
-  if (FLATOUT_REAL(cuDeviceTotalMem_v2, cuDeviceTotalMem_v2, &total, ordinal) != CUDA_SUCCESS) return -1;
-  const int row = new_row(uuid_of_ordinal(ordinal), limit_of(::getenv("FLATOUT_DEVLIMIT"), ordinal, total));
+  if (FLATOUT_REAL(cuDeviceTotalMem_v2, cuDeviceTotalMem_v2, &total, ordinal) != CUDA_SUCCESS)
+    return -1;
+  const int row =
+      new_row(uuid_of_ordinal(ordinal), limit_of(::getenv("FLATOUT_DEVLIMIT"), ordinal, total));
   if (row < 0) return -1;
   g_ordinal[row].store(ordinal + 1);
   g_row[ordinal].store(row + 1, std::memory_order_release);

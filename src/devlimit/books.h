@@ -49,7 +49,7 @@ struct Physical {
   uint64_t bytes = 0;
   uint32_t handles = 0, maps = 0;
   int device = -1;
-  bool grows = false;  // imported: how large it is shows only when it is mapped
+  bool grows = false;        // imported: how large it is shows only when it is mapped
   Physical* next = nullptr;  // of unused ones
 };
 
@@ -63,7 +63,7 @@ struct Books {
   Table table;
   Pool pools[kMostPools];
   GraphMemory graphs[kMostDevices];
-  uint64_t devices_with_graphs = 0;  // a bit for each row
+  uint64_t devices_with_graphs = 0;      // a bit for each row
   uint64_t overhead[kMostDevices] = {};  // charged for contexts, modules and the like
   Physical* unused = nullptr;
 };

@@ -24,8 +24,8 @@ CUresult take(int row, uint64_t bytes, Kind kind, Made* made, Call call) {
   return result;
 }
 
-// `call` gives back what `key` names. It is forgotten before, since the driver may hand out the same
-// address to another thread at once, and remembered again if the call fails.
+// `call` gives back what `key` names. It is forgotten before, since the driver may hand out the
+// same address to another thread at once, and remembered again if the call fails.
 template <class Call>
 CUresult release(Kind kind, uint64_t key, Call call) {
   Entry entry;

@@ -91,7 +91,8 @@ uint64_t context_guess(int row) {
   const uint64_t known = ledger()->context_bytes(row).load();
   if (known > 0) return known;
   const uint64_t room = ledger()->room(row);
-  return measurable(row) || room >= kContextBytes ? (room < kContextBytes ? room : kContextBytes) : kContextBytes;
+  return measurable(row) || room >= kContextBytes ? (room < kContextBytes ? room : kContextBytes)
+                                                  : kContextBytes;
 }
 
 template <class Call, class Handle, class Object, class Undo>
@@ -168,40 +169,45 @@ CUresult leave_primary_for_good(CUdevice device, Call call) {
 // Of modules and libraries.
 uint64_t file_bytes(const char* name) {
   struct stat s;
-  return name != nullptr && ::stat(name, &s) == 0 ? loaded_bytes(static_cast<uint64_t>(s.st_size)) : 0;
+  return name != nullptr && ::stat(name, &s) == 0 ? loaded_bytes(static_cast<uint64_t>(s.st_size))
+                                                  : 0;
 }
 
 }  // namespace
 
 extern "C" {
 
-#define FLATOUT_CONTEXT(symbol, parameters, ...)                                            \
-  FLATOUT_EXPORT CUresult symbol parameters {                                               \
-    const Outermost outermost;                                                              \
-    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, __VA_ARGS__); };            \
-    if (!outermost) return call();                                                          \
-    return make_context(device, call, [&] { return key(*context); }, [] { return nullptr; }, \
-                        [&] { FLATOUT_REAL(cuCtxDestroy_v2, cuCtxDestroy_v2, *context); }); \
+#define FLATOUT_CONTEXT(symbol, parameters, ...)                                 \
+  FLATOUT_EXPORT CUresult symbol parameters {                                    \
+    const Outermost outermost;                                                   \
+    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, __VA_ARGS__); }; \
+    if (!outermost) return call();                                               \
+    return make_context(                                                         \
+        device, call, [&] { return key(*context); }, [] { return nullptr; },     \
+        [&] { FLATOUT_REAL(cuCtxDestroy_v2, cuCtxDestroy_v2, *context); });      \
   }
 
-FLATOUT_CONTEXT(cuCtxCreate, (Opaque * context, unsigned flags, CUdevice device), context, flags, device)
-FLATOUT_CONTEXT(cuCtxCreate_v2, (Opaque * context, unsigned flags, CUdevice device), context, flags, device)
-FLATOUT_CONTEXT(cuCtxCreate_v3, (Opaque * context, void* affinity, int count, unsigned flags, CUdevice device),
+FLATOUT_CONTEXT(cuCtxCreate, (Opaque * context, unsigned flags, CUdevice device), context, flags,
+                device)
+FLATOUT_CONTEXT(cuCtxCreate_v2, (Opaque * context, unsigned flags, CUdevice device), context, flags,
+                device)
+FLATOUT_CONTEXT(cuCtxCreate_v3,
+                (Opaque * context, void* affinity, int count, unsigned flags, CUdevice device),
                 context, affinity, count, flags, device)
-FLATOUT_CONTEXT(cuCtxCreate_v4, (Opaque * context, void* params, unsigned flags, CUdevice device), context,
-                params, flags, device)
+FLATOUT_CONTEXT(cuCtxCreate_v4, (Opaque * context, void* params, unsigned flags, CUdevice device),
+                context, params, flags, device)
 
-#define FLATOUT_UNMAKE(symbol)                                                                  \
-  FLATOUT_EXPORT CUresult symbol(Opaque handle) {                                               \
-    const Outermost outermost;                                                                  \
-    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, handle); };                     \
-    return outermost ? unmake(key(handle), call) : call();                                      \
+#define FLATOUT_UNMAKE(symbol)                                              \
+  FLATOUT_EXPORT CUresult symbol(Opaque handle) {                           \
+    const Outermost outermost;                                              \
+    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, handle); }; \
+    return outermost ? unmake(key(handle), call) : call();                  \
   }
 
-#define FLATOUT_DESTROY(symbol)                                                             \
-  FLATOUT_EXPORT CUresult symbol(Opaque context) {                                          \
-    const Outermost outermost;                                                              \
-    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, context); };                \
+#define FLATOUT_DESTROY(symbol)                                                                    \
+  FLATOUT_EXPORT CUresult symbol(Opaque context) {                                                 \
+    const Outermost outermost;                                                                     \
+    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, context); };                       \
     return outermost ? end_context(context, key(context), row_of_context(context), call) : call(); \
   }
 
@@ -220,7 +226,9 @@ FLATOUT_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 
 FLATOUT_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, device); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, device);
+  };
   return outermost ? leave_primary(device, call) : call();
 }
 
@@ -230,10 +238,13 @@ FLATOUT_EXPORT CUresult cuDevicePrimaryCtxRetain(Opaque* context, CUdevice devic
     return FLATOUT_REAL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, context, device);
   };
   if (!outermost || primary_active(device)) return call();
-  return make_context(device, call, [&] { return primary_key(device); }, [&] { return *context; }, [&] {
-    if (FLATOUT_REAL(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease_v2, device) == CUDA_ERROR_NOT_FOUND)
-      FLATOUT_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, device);
-  });
+  return make_context(
+      device, call, [&] { return primary_key(device); }, [&] { return *context; },
+      [&] {
+        if (FLATOUT_REAL(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease_v2, device) ==
+            CUDA_ERROR_NOT_FOUND)
+          FLATOUT_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, device);
+      });
 }
 
 FLATOUT_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
@@ -246,34 +257,38 @@ FLATOUT_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 
 FLATOUT_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, device); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, device);
+  };
   return outermost ? leave_primary_for_good(device, call) : call();
 }
 
-#define FLATOUT_LOAD(symbol, unload, parameters, guess, ...)                                      \
-  FLATOUT_EXPORT CUresult symbol parameters {                                                     \
-    const Outermost outermost;                                                                    \
-    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, __VA_ARGS__); };                  \
-    if (!outermost) return call();                                                                \
-    return make(row_of_current(), guess, call, [&] { return key(*made); }, [] { return nullptr; }, \
-                [&] { FLATOUT_REAL(unload, unload, *made); });                                    \
+#define FLATOUT_LOAD(symbol, unload, parameters, guess, ...)                               \
+  FLATOUT_EXPORT CUresult symbol parameters {                                              \
+    const Outermost outermost;                                                             \
+    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, __VA_ARGS__); };           \
+    if (!outermost) return call();                                                         \
+    return make(                                                                           \
+        row_of_current(), guess, call, [&] { return key(*made); }, [] { return nullptr; }, \
+        [&] { FLATOUT_REAL(unload, unload, *made); });                                     \
   }
 
-FLATOUT_LOAD(cuModuleLoad, cuModuleUnload, (Opaque * made, const char* name), file_bytes(name), made, name)
-FLATOUT_LOAD(cuModuleLoadData, cuModuleUnload, (Opaque * made, const void* image), image_bytes(image), made,
-             image)
+FLATOUT_LOAD(cuModuleLoad, cuModuleUnload, (Opaque * made, const char* name), file_bytes(name),
+             made, name)
+FLATOUT_LOAD(cuModuleLoadData, cuModuleUnload, (Opaque * made, const void* image),
+             image_bytes(image), made, image)
 FLATOUT_LOAD(cuModuleLoadDataEx, cuModuleUnload,
              (Opaque * made, const void* image, unsigned count, int* options, void** values),
              image_bytes(image), made, image, count, options, values)
-FLATOUT_LOAD(cuModuleLoadFatBinary, cuModuleUnload, (Opaque * made, const void* image), image_bytes(image),
-             made, image)
+FLATOUT_LOAD(cuModuleLoadFatBinary, cuModuleUnload, (Opaque * made, const void* image),
+             image_bytes(image), made, image)
 FLATOUT_LOAD(cuLibraryLoadData, cuLibraryUnload,
-             (Opaque * made, const void* image, int* jit, void** jit_values, unsigned jit_count, int* options,
-              void** values, unsigned count),
+             (Opaque * made, const void* image, int* jit, void** jit_values, unsigned jit_count,
+              int* options, void** values, unsigned count),
              image_bytes(image), made, image, jit, jit_values, jit_count, options, values, count)
 FLATOUT_LOAD(cuLibraryLoadFromFile, cuLibraryUnload,
-             (Opaque * made, const char* name, int* jit, void** jit_values, unsigned jit_count, int* options,
-              void** values, unsigned count),
+             (Opaque * made, const char* name, int* jit, void** jit_values, unsigned jit_count,
+              int* options, void** values, unsigned count),
              file_bytes(name), made, name, jit, jit_values, jit_count, options, values, count)
 
 // The heap of device-side malloc is as large as one asks; what stacks and the other limits take

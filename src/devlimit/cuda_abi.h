@@ -1,6 +1,6 @@
-// The part of the CUDA driver's and NVML's binary interface that the interposer needs, declared here
-// so that it builds without CUDA. abi_test.cpp holds the layouts to NVIDIA's headers where they are
-// installed. Names of functions and constants are NVIDIA's, so that they can be looked up.
+// The part of the CUDA driver's and NVML's binary interface that the interposer needs, declared
+// here so that it builds without CUDA. abi_test.cpp holds the layouts to NVIDIA's headers where
+// they are installed. Names of functions and constants are NVIDIA's, so that they can be looked up.
 #pragma once
 
 #include <cstddef>

@@ -30,7 +30,9 @@ class Devlimit : public testing::Test {
     EXPECT_LE(fake::card().peak[0], kLimit);
     EXPECT_LE(fake::card().peak[1], kLimit / 2);
   }
-  static CUresult allocate(CUdeviceptr* address, size_t bytes) { return cuda("cuMemAlloc_v2", address, bytes); }
+  static CUresult allocate(CUdeviceptr* address, size_t bytes) {
+    return cuda("cuMemAlloc_v2", address, bytes);
+  }
   static CUresult free_it(CUdeviceptr address) { return cuda("cuMemFree_v2", address); }
   /// Free under the limit, as programs are told.
   static uint64_t room() {
@@ -100,10 +102,12 @@ TEST_F(Devlimit, PitchedMemoryCountsOnceThoughTheDriverCallsItself) {
   CUdeviceptr address = 0;
   size_t pitch = 0;
   const uint64_t before = room();
-  ASSERT_EQ(cuda("cuMemAllocPitch_v2", &address, &pitch, size_t{1000}, size_t{1000}, 4u), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemAllocPitch_v2", &address, &pitch, size_t{1000}, size_t{1000}, 4u),
+            CUDA_SUCCESS);
   EXPECT_EQ(pitch, 1024u);
   EXPECT_EQ(room(), before - 1024 * 1000);
-  EXPECT_EQ(cuda("cuMemAllocPitch_v2", &address, &pitch, size_t{1} << 20, size_t{1} << 10, 4u), kFull);
+  EXPECT_EQ(cuda("cuMemAllocPitch_v2", &address, &pitch, size_t{1} << 20, size_t{1} << 10, 4u),
+            kFull);
   ASSERT_EQ(free_it(address), CUDA_SUCCESS);
   EXPECT_EQ(room(), before);
 }
@@ -129,7 +133,8 @@ TEST_F(Devlimit, MemoryThatIsReleasedAndStillMappedStaysCharged) {
   std::vector<CUdeviceptr> mapped;
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr range = 0;
-  ASSERT_EQ(cuda("cuMemAddressReserve", &range, bytes * 4, size_t{0}, CUdeviceptr{0}, 0ull), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemAddressReserve", &range, bytes * 4, size_t{0}, CUdeviceptr{0}, 0ull),
+            CUDA_SUCCESS);
   for (int i = 0; i < 2; ++i) {
     ASSERT_EQ(cuda("cuMemCreate", &handle, bytes, &prop, 0ull), CUDA_SUCCESS);
     ASSERT_EQ(cuda("cuMemMap", range + i * bytes, bytes, size_t{0}, handle, 0ull), CUDA_SUCCESS);
@@ -139,7 +144,9 @@ TEST_F(Devlimit, MemoryThatIsReleasedAndStillMappedStaysCharged) {
   EXPECT_EQ(cuda("cuMemCreate", &handle, bytes, &prop, 0ull), kFull);
   // A handle from the mapping keeps the memory when the mapping goes.
   CUmemGenericAllocationHandle kept = 0;
-  ASSERT_EQ(cuda("cuMemRetainAllocationHandle", &kept, reinterpret_cast<void*>(range + bytes + 4096)), CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuda("cuMemRetainAllocationHandle", &kept, reinterpret_cast<void*>(range + bytes + 4096)),
+      CUDA_SUCCESS);
   ASSERT_EQ(cuda("cuMemUnmap", range, 2 * bytes), CUDA_SUCCESS);  // both in one call
   EXPECT_EQ(room(), before - bytes);
   EXPECT_EQ(taken(), fake::kContextBytes + bytes);
@@ -156,7 +163,8 @@ TEST_F(Devlimit, OneHandleMappedTwiceCountsOnceAndManyMappingsGoInOneCall) {
   const uint64_t before = room();
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr range = 0;
-  ASSERT_EQ(cuda("cuMemAddressReserve", &range, page * 100, size_t{0}, CUdeviceptr{0}, 0ull), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemAddressReserve", &range, page * 100, size_t{0}, CUdeviceptr{0}, 0ull),
+            CUDA_SUCCESS);
   ASSERT_EQ(cuda("cuMemCreate", &handle, page, &prop, 0ull), CUDA_SUCCESS);
   for (size_t i = 0; i < 100; ++i)
     ASSERT_EQ(cuda("cuMemMap", range + i * page, page, size_t{0}, handle, 0ull), CUDA_SUCCESS);
@@ -181,7 +189,8 @@ TEST_F(Devlimit, ExplicitPoolsCountWhatTheyReserve) {
   EXPECT_EQ(blocks.size(), 960u / 10);
   EXPECT_LE(taken(), kLimit);
   EXPECT_EQ(room(), kLimit - taken());
-  for (const CUdeviceptr block : blocks) ASSERT_EQ(cuda("cuMemFreeAsync", block, stream), CUDA_SUCCESS);
+  for (const CUdeviceptr block : blocks)
+    ASSERT_EQ(cuda("cuMemFreeAsync", block, stream), CUDA_SUCCESS);
   // The pool keeps it, so it stays charged, until somebody else needs it.
   EXPECT_EQ(room(), 0u);
   ASSERT_EQ(allocate(&address, 500 * kMiB), CUDA_SUCCESS);
@@ -197,7 +206,8 @@ TEST_F(Devlimit, ADestroyedPoolIsChargedUntilItsLastBlockIsFree) {
   CUdeviceptr address = 0;
   const uint64_t before = room();
   ASSERT_EQ(cuda("cuMemPoolCreate", &pool, &props), CUDA_SUCCESS);
-  ASSERT_EQ(cuda("cuMemAllocFromPoolAsync", &address, size_t{40 * kMiB}, pool, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemAllocFromPoolAsync", &address, size_t{40 * kMiB}, pool, stream),
+            CUDA_SUCCESS);
   ASSERT_EQ(cuda("cuMemPoolDestroy", pool), CUDA_SUCCESS);
   EXPECT_EQ(room(), before - 64 * kMiB);
   ASSERT_EQ(free_it(address), CUDA_SUCCESS);
@@ -227,7 +237,8 @@ TEST_F(Devlimit, AHostPoolIsNotTheCards) {
   const Opaque stream = nullptr;
   CUdeviceptr address = 0;
   ASSERT_EQ(cuda("cuMemPoolCreate", &pool, &props), CUDA_SUCCESS);
-  EXPECT_EQ(cuda("cuMemAllocFromPoolAsync", &address, size_t{4 * kLimit}, pool, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuda("cuMemAllocFromPoolAsync", &address, size_t{4 * kLimit}, pool, stream),
+            CUDA_SUCCESS);
   EXPECT_EQ(room(), kLimit - fake::kContextBytes);
 }
 
@@ -307,8 +318,11 @@ TEST_F(Devlimit, MemoryOfOthersCountsWhereItIsOpened) {
 
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr range = 0;
-  ASSERT_EQ(cuda("cuMemAddressReserve", &range, size_t{4 * kLimit}, size_t{0}, CUdeviceptr{0}, 0ull), CUDA_SUCCESS);
-  ASSERT_EQ(cuda("cuMemImportFromShareableHandle", &handle, reinterpret_cast<void*>(kLimit), 1), CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuda("cuMemAddressReserve", &range, size_t{4 * kLimit}, size_t{0}, CUdeviceptr{0}, 0ull),
+      CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemImportFromShareableHandle", &handle, reinterpret_cast<void*>(kLimit), 1),
+            CUDA_SUCCESS);
   EXPECT_EQ(cuda("cuMemMap", range, size_t{kLimit}, size_t{0}, handle, 0ull), kFull);
   ASSERT_EQ(cuda("cuMemMap", range, size_t{512 * kMiB}, size_t{0}, handle, 0ull), CUDA_SUCCESS);
   EXPECT_EQ(room(), before - 512 * kMiB);
@@ -355,14 +369,16 @@ TEST_F(Devlimit, ModulesLibrariesAndTheDevicesHeapCount) {
   ASSERT_EQ(cuda("cuModuleLoadData", &module, image), CUDA_SUCCESS);
   int* const no_options = nullptr;
   void** const no_values = nullptr;
-  ASSERT_EQ(cuda("cuLibraryLoadData", &library, image, no_options, no_values, 0u, no_options, no_values, 0u),
+  ASSERT_EQ(cuda("cuLibraryLoadData", &library, image, no_options, no_values, 0u, no_options,
+                 no_values, 0u),
             CUDA_SUCCESS);
   EXPECT_EQ(room(), before - 2 * fake::kModuleBytes);
   ASSERT_EQ(cuda("cuModuleUnload", module), CUDA_SUCCESS);
   EXPECT_EQ(room(), before - fake::kModuleBytes);
   const uint64_t heap = 8 * kMiB;
   EXPECT_EQ(cuda("cuCtxSetLimit", int{CU_LIMIT_MALLOC_HEAP_SIZE}, size_t{2 * kLimit}), kFull);
-  ASSERT_EQ(cuda("cuCtxSetLimit", int{CU_LIMIT_MALLOC_HEAP_SIZE}, size_t{heap + 100 * kMiB}), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuCtxSetLimit", int{CU_LIMIT_MALLOC_HEAP_SIZE}, size_t{heap + 100 * kMiB}),
+            CUDA_SUCCESS);
   EXPECT_EQ(room(), before - fake::kModuleBytes - 100 * kMiB);
   CUdeviceptr address = 0;
   ASSERT_EQ(allocate(&address, room()), CUDA_SUCCESS);
@@ -408,7 +424,8 @@ TEST_F(Devlimit, TheLimitIsWhatTheCardSeemsToHave) {
   for (unsigned i = 0; i < 2; ++i) {
     ASSERT_EQ(call_in(nvml_library(), "nvmlDeviceGetHandleByIndex_v2", i, &device), NVML_SUCCESS);
     ASSERT_EQ(call_in(nvml_library(), "nvmlDeviceGetMemoryInfo", device, &memory), NVML_SUCCESS);
-    ASSERT_EQ(call_in(nvml_library(), "nvmlDeviceGetMemoryInfo_v2", device, &memory2), NVML_SUCCESS);
+    ASSERT_EQ(call_in(nvml_library(), "nvmlDeviceGetMemoryInfo_v2", device, &memory2),
+              NVML_SUCCESS);
     EXPECT_EQ(memory.total, kLimit >> i);
     EXPECT_EQ(memory.used, i == 0 ? fake::kContextBytes + 100 * kMiB : 0);
     EXPECT_EQ(memory.free, memory.total - memory.used) << "never wraps round";

@@ -33,7 +33,8 @@ uint64_t key_of(Opaque graph, int row) {
 void count_nodes(Opaque graph, Needs& needs, int depth) {
   constexpr int kDeepest = 32;
   size_t count = 0;
-  if (depth > kDeepest || FLATOUT_REAL(cuGraphGetNodes, cuGraphGetNodes, graph, nullptr, &count) != CUDA_SUCCESS ||
+  if (depth > kDeepest ||
+      FLATOUT_REAL(cuGraphGetNodes, cuGraphGetNodes, graph, nullptr, &count) != CUDA_SUCCESS ||
       count == 0)
     return;
   Pages<Opaque> nodes(count);
@@ -41,23 +42,27 @@ void count_nodes(Opaque graph, Needs& needs, int depth) {
     needs.unknown = true;
     return;
   }
-  if (FLATOUT_REAL(cuGraphGetNodes, cuGraphGetNodes, graph, nodes.data(), &count) != CUDA_SUCCESS) return;
+  if (FLATOUT_REAL(cuGraphGetNodes, cuGraphGetNodes, graph, nodes.data(), &count) != CUDA_SUCCESS)
+    return;
   for (size_t i = 0; i < count; ++i) {
     Opaque const node = nodes.data()[i];
     int type = -1;
     FLATOUT_REAL(cuGraphNodeGetType, cuGraphNodeGetType, node, &type);
     Opaque child = nullptr;
     if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
-        FLATOUT_REAL(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS)
+        FLATOUT_REAL(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, node, &child) ==
+            CUDA_SUCCESS)
       count_nodes(child, needs, depth + 1);
     if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) continue;
     CUDA_MEM_ALLOC_NODE_PARAMS params = {};
-    if (FLATOUT_REAL(cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams, node, &params) != CUDA_SUCCESS)
+    if (FLATOUT_REAL(cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams, node, &params) !=
+        CUDA_SUCCESS)
       continue;
     const int row = row_of(params.poolProps.location.id);
     if (row < 0) continue;
     const uint64_t most = UINT64_MAX - kPage - needs.bytes[row];
-    needs.bytes[row] += params.bytesize > most ? most : (params.bytesize + kPage - 1) / kPage * kPage;
+    needs.bytes[row] +=
+        params.bytesize > most ? most : (params.bytesize + kPage - 1) / kPage * kPage;
   }
 }
 
@@ -180,62 +185,73 @@ void trim_graphs(int row) {
 
 extern "C" {
 
-FLATOUT_EXPORT CUresult cuGraphInstantiate(Opaque* made, Opaque graph, Opaque* error, char* log, size_t size) {
+FLATOUT_EXPORT CUresult cuGraphInstantiate(Opaque* made, Opaque graph, Opaque* error, char* log,
+                                           size_t size) {
   const Outermost outermost;
   return instantiate(bool(outermost), made, graph, [&] {
     return FLATOUT_REAL(cuGraphInstantiate, cuGraphInstantiate, made, graph, error, log, size);
   });
 }
 
-FLATOUT_EXPORT CUresult cuGraphInstantiate_v2(Opaque* made, Opaque graph, Opaque* error, char* log, size_t size) {
+FLATOUT_EXPORT CUresult cuGraphInstantiate_v2(Opaque* made, Opaque graph, Opaque* error, char* log,
+                                              size_t size) {
   const Outermost outermost;
   return instantiate(bool(outermost), made, graph, [&] {
-    return FLATOUT_REAL(cuGraphInstantiate_v2, cuGraphInstantiate_v2, made, graph, error, log, size);
+    return FLATOUT_REAL(cuGraphInstantiate_v2, cuGraphInstantiate_v2, made, graph, error, log,
+                        size);
   });
 }
 
-FLATOUT_EXPORT CUresult cuGraphInstantiateWithFlags(Opaque* made, Opaque graph, unsigned long long flags) {
+FLATOUT_EXPORT CUresult cuGraphInstantiateWithFlags(Opaque* made, Opaque graph,
+                                                    unsigned long long flags) {
   const Outermost outermost;
   return instantiate(bool(outermost), made, graph, [&] {
-    return FLATOUT_REAL(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, made, graph, flags);
+    return FLATOUT_REAL(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, made, graph,
+                        flags);
   });
 }
 
 FLATOUT_EXPORT CUresult cuGraphInstantiateWithParams(Opaque* made, Opaque graph, void* params) {
   const Outermost outermost;
   return instantiate(bool(outermost), made, graph, [&] {
-    return FLATOUT_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, made, graph, params);
+    return FLATOUT_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, made, graph,
+                        params);
   });
 }
 
-FLATOUT_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(Opaque* made, Opaque graph, void* params) {
+FLATOUT_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(Opaque* made, Opaque graph,
+                                                          void* params) {
   const Outermost outermost;
   return instantiate(bool(outermost), made, graph, [&] {
-    return FLATOUT_REAL(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithParams_ptsz, made, graph,
-                        params);
+    return FLATOUT_REAL(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithParams_ptsz, made,
+                        graph, params);
   });
 }
 
 FLATOUT_EXPORT CUresult cuGraphUpload(Opaque graph, Opaque stream) {
   const Outermost outermost;
-  return launch(bool(outermost), graph, [&] { return FLATOUT_REAL(cuGraphUpload, cuGraphUpload, graph, stream); });
+  return launch(bool(outermost), graph,
+                [&] { return FLATOUT_REAL(cuGraphUpload, cuGraphUpload, graph, stream); });
 }
 
 FLATOUT_EXPORT CUresult cuGraphUpload_ptsz(Opaque graph, Opaque stream) {
   const Outermost outermost;
-  return launch(bool(outermost), graph,
-                [&] { return FLATOUT_REAL(cuGraphUpload_ptsz, cuGraphUpload_ptsz, graph, stream); });
+  return launch(bool(outermost), graph, [&] {
+    return FLATOUT_REAL(cuGraphUpload_ptsz, cuGraphUpload_ptsz, graph, stream);
+  });
 }
 
 FLATOUT_EXPORT CUresult cuGraphLaunch(Opaque graph, Opaque stream) {
   const Outermost outermost;
-  return launch(bool(outermost), graph, [&] { return FLATOUT_REAL(cuGraphLaunch, cuGraphLaunch, graph, stream); });
+  return launch(bool(outermost), graph,
+                [&] { return FLATOUT_REAL(cuGraphLaunch, cuGraphLaunch, graph, stream); });
 }
 
 FLATOUT_EXPORT CUresult cuGraphLaunch_ptsz(Opaque graph, Opaque stream) {
   const Outermost outermost;
-  return launch(bool(outermost), graph,
-                [&] { return FLATOUT_REAL(cuGraphLaunch_ptsz, cuGraphLaunch_ptsz, graph, stream); });
+  return launch(bool(outermost), graph, [&] {
+    return FLATOUT_REAL(cuGraphLaunch_ptsz, cuGraphLaunch_ptsz, graph, stream);
+  });
 }
 
 FLATOUT_EXPORT CUresult cuGraphExecDestroy(Opaque graph) {
@@ -243,7 +259,8 @@ FLATOUT_EXPORT CUresult cuGraphExecDestroy(Opaque graph) {
   if (outermost) {
     const Locked lock;
     for (int row = 0; row < kMostDevices; ++row)
-      if ((books().devices_with_graphs >> row & 1) != 0) books().table.take(Kind::kGraph, key_of(graph, row));
+      if ((books().devices_with_graphs >> row & 1) != 0)
+        books().table.take(Kind::kGraph, key_of(graph, row));
   }
   return FLATOUT_REAL(cuGraphExecDestroy, cuGraphExecDestroy, graph);
 }

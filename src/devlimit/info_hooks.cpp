@@ -44,7 +44,8 @@ struct Shown {
 Shown shown_of(Opaque device, uint64_t total) {
   char text[96] = {};
   CUuuid uuid = {};
-  if (FLATOUT_REAL(nvmlDeviceGetUUID, nvmlDeviceGetUUID, device, text, sizeof text) != NVML_SUCCESS ||
+  if (FLATOUT_REAL(nvmlDeviceGetUUID, nvmlDeviceGetUUID, device, text, sizeof text) !=
+          NVML_SUCCESS ||
       !parse_uuid(text, uuid))
     return {};
   uint64_t limit = 0, used = 0;
@@ -89,7 +90,8 @@ FLATOUT_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 
 FLATOUT_EXPORT nvmlReturn nvmlDeviceGetMemoryInfo(Opaque device, nvmlMemory* out) {
   const Outermost outermost;
-  const nvmlReturn result = FLATOUT_REAL(nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo, device, out);
+  const nvmlReturn result =
+      FLATOUT_REAL(nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo, device, out);
   if (!outermost || result != NVML_SUCCESS) return result;
   const Shown shown = shown_of(device, out->total);
   if (shown.limited) *out = {shown.total, shown.total - shown.used, shown.used};

@@ -27,7 +27,8 @@ struct Hook {
   bool per_thread;
   void (*function)();
 };
-#define FLATOUT_HOOK(name, symbol, since, per_thread) {#name, #symbol, since, per_thread != 0, hooks::symbol},
+#define FLATOUT_HOOK(name, symbol, since, per_thread) \
+  {#name, #symbol, since, per_thread != 0, hooks::symbol},
 #define FLATOUT_NVML_HOOK(symbol) {"", #symbol, 0, false, hooks::symbol},
 constexpr Hook kHooks[] = {
 #include "devlimit/hooks.def"
@@ -67,7 +68,8 @@ void* library_of(const char* symbol) {
   std::atomic<void*>& handle = is_nvml(symbol) ? nvml : cuda;
   void* found = handle.load(std::memory_order_acquire);
   if (found == nullptr) {
-    found = ::dlopen(is_nvml(symbol) ? "libnvidia-ml.so.1" : "libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    found =
+        ::dlopen(is_nvml(symbol) ? "libnvidia-ml.so.1" : "libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     handle.store(found, std::memory_order_release);
   }
   return found;
@@ -105,7 +107,8 @@ void* real_symbol(const char* symbol) {
 /// Ours in place of what the real dlsym would give; null: it is to answer itself. Called by the
 /// trampoline below, which leaves the caller's return address where dlsym looks for it
 /// (RTLD_NEXT depends on who asks).
-extern "C" __attribute__((visibility("hidden"))) void* flatout_dlsym(void* handle, const char* name) {
+extern "C" __attribute__((visibility("hidden"))) void* flatout_dlsym(void* handle,
+                                                                     const char* name) {
   const Dlsym look_up = real_dlsym();
   const Hook* const hook = name != nullptr ? hook_of_symbol(name) : nullptr;
   if (hook == nullptr || look_up == nullptr) return nullptr;

@@ -13,7 +13,8 @@ namespace flatout::devlimit {
 extern "C" {
 nvmlReturn nvmlInit_v2(void);
 nvmlReturn nvmlDeviceGetHandleByUUID(const char* uuid, Opaque* device);
-nvmlReturn nvmlDeviceGetComputeRunningProcesses(Opaque device, unsigned* count, nvmlProcessInfo* out);
+nvmlReturn nvmlDeviceGetComputeRunningProcesses(Opaque device, unsigned* count,
+                                                nvmlProcessInfo* out);
 }
 
 namespace {
@@ -41,18 +42,20 @@ uint64_t own_bytes(const CUuuid& uuid) {
     n += snprintf(name + n, sizeof name - static_cast<size_t>(n), "%s%02x",
                   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid.bytes[i]);
   Opaque device = nullptr;
-  if (FLATOUT_REAL(nvmlDeviceGetHandleByUUID, nvmlDeviceGetHandleByUUID, name, &device) != NVML_SUCCESS)
+  if (FLATOUT_REAL(nvmlDeviceGetHandleByUUID, nvmlDeviceGetHandleByUUID, name, &device) !=
+      NVML_SUCCESS)
     return kUnknown;
   constexpr unsigned kMost = 1024;
   static nvmlProcessInfo list[kMost];
   static std::atomic_flag busy = ATOMIC_FLAG_INIT;
-  if (busy.test_and_set(std::memory_order_acquire)) return kUnknown;  // another thread asks right now
+  if (busy.test_and_set(std::memory_order_acquire))
+    return kUnknown;  // another thread asks right now
   unsigned count = kMost;
   nvmlReturn got = FLATOUT_REAL(nvmlDeviceGetComputeRunningProcesses,
                                 nvmlDeviceGetComputeRunningProcesses_v3, device, &count, list);
   if (got == CUDA_ERROR_NOT_FOUND) {
-    got = FLATOUT_REAL(nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetComputeRunningProcesses_v2,
-                       device, &count, list);
+    got = FLATOUT_REAL(nvmlDeviceGetComputeRunningProcesses,
+                       nvmlDeviceGetComputeRunningProcesses_v2, device, &count, list);
   }
   uint64_t bytes = kUnknown;
   const auto me = static_cast<unsigned>(::getpid());

@@ -43,7 +43,8 @@ FLATOUT_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
                                            size_t height, unsigned element) {
   const Outermost outermost;
   const auto call = [&] {
-    return FLATOUT_REAL(cuMemAllocPitch_v2, cuMemAllocPitch_v2, address, pitch, width, height, element);
+    return FLATOUT_REAL(cuMemAllocPitch_v2, cuMemAllocPitch_v2, address, pitch, width, height,
+                        element);
   };
   const int row = outermost ? row_of_current() : -1;
   if (row < 0 || width == 0 || height == 0) return call();
@@ -51,10 +52,13 @@ FLATOUT_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
   constexpr uint64_t kCoarsest = 512;
   constexpr int kPitchAlignment = 51;  // CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT
   int alignment = 0;
-  FLATOUT_REAL(cuDeviceGetAttribute, cuDeviceGetAttribute, &alignment, kPitchAlignment, ordinal_of(row));
-  const uint64_t unit = static_cast<uint64_t>(alignment) > kCoarsest ? static_cast<uint64_t>(alignment) : kCoarsest;
+  FLATOUT_REAL(cuDeviceGetAttribute, cuDeviceGetAttribute, &alignment, kPitchAlignment,
+               ordinal_of(row));
+  const uint64_t unit =
+      static_cast<uint64_t>(alignment) > kCoarsest ? static_cast<uint64_t>(alignment) : kCoarsest;
   uint64_t guess = 0;
-  if (__builtin_mul_overflow((width + unit - 1) / unit * unit, height, &guess) || !charge(row, guess))
+  if (__builtin_mul_overflow((width + unit - 1) / unit * unit, height, &guess) ||
+      !charge(row, guess))
     return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {
@@ -85,16 +89,21 @@ FLATOUT_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
 
 FLATOUT_EXPORT CUresult cuArrayCreate_v2(Opaque* array, const CUDA_ARRAY_DESCRIPTOR* descriptor) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuArrayCreate_v2, cuArrayCreate_v2, array, descriptor); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuArrayCreate_v2, cuArrayCreate_v2, array, descriptor);
+  };
   if (!outermost || descriptor == nullptr) return call();
   const CUDA_ARRAY_DESCRIPTOR& d = *descriptor;
   return take(row_of_current(), array_bytes({d.Width, d.Height, 0, d.Format, d.NumChannels, 0}, 1),
               Kind::kArray, array, call);
 }
 
-FLATOUT_EXPORT CUresult cuArray3DCreate_v2(Opaque* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
+FLATOUT_EXPORT CUresult cuArray3DCreate_v2(Opaque* array,
+                                           const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuArray3DCreate_v2, cuArray3DCreate_v2, array, descriptor); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuArray3DCreate_v2, cuArray3DCreate_v2, array, descriptor);
+  };
   if (!outermost || descriptor == nullptr) return call();
   return take(row_of_current(), array_bytes(*descriptor, 1), Kind::kArray, array, call);
 }
@@ -105,7 +114,8 @@ FLATOUT_EXPORT CUresult cuArrayDestroy(Opaque array) {
   return outermost ? release(Kind::kArray, key(array), call) : call();
 }
 
-FLATOUT_EXPORT CUresult cuMipmappedArrayCreate(Opaque* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
+FLATOUT_EXPORT CUresult cuMipmappedArrayCreate(Opaque* array,
+                                               const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
                                                unsigned levels) {
   const Outermost outermost;
   const auto call = [&] {
@@ -117,7 +127,9 @@ FLATOUT_EXPORT CUresult cuMipmappedArrayCreate(Opaque* array, const CUDA_ARRAY3D
 
 FLATOUT_EXPORT CUresult cuMipmappedArrayDestroy(Opaque array) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, array); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, array);
+  };
   return outermost ? release(Kind::kArray, key(array), call) : call();
 }
 
@@ -138,11 +150,12 @@ CUresult charge_opened(CUresult result, CUdeviceptr address, Close close) {
   const int row = row_of_current();
   CUdeviceptr base = 0;
   size_t bytes = 0;
-  if (row < 0 || FLATOUT_REAL(cuMemGetAddressRange_v2, cuMemGetAddressRange_v2, &base, &bytes, address) !=
-                     CUDA_SUCCESS)
+  if (row < 0 || FLATOUT_REAL(cuMemGetAddressRange_v2, cuMemGetAddressRange_v2, &base, &bytes,
+                              address) != CUDA_SUCCESS)
     return result;
   {
-    // Opened twice in a context, memory comes at one address and is counted once, by the driver too.
+    // Opened twice in a context, memory comes at one address and is counted once, by the driver
+    // too.
     const Locked lock;
     if (books().table.find(Kind::kMemory, address) != nullptr) return result;
   }
@@ -160,14 +173,17 @@ CUresult charge_opened(CUresult result, CUdeviceptr address, Close close) {
 
 extern "C" {
 
-FLATOUT_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+FLATOUT_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle,
+                                           unsigned flags) {
   const Outermost outermost;
-  const CUresult result = FLATOUT_REAL(cuIpcOpenMemHandle, cuIpcOpenMemHandle, address, handle, flags);
+  const CUresult result =
+      FLATOUT_REAL(cuIpcOpenMemHandle, cuIpcOpenMemHandle, address, handle, flags);
   const auto close = [&] { FLATOUT_REAL(cuIpcCloseMemHandle, cuIpcCloseMemHandle, *address); };
   return outermost ? charge_opened(result, *address, close) : result;
 }
 
-FLATOUT_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+FLATOUT_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle,
+                                              unsigned flags) {
   const Outermost outermost;
   const CUresult result =
       FLATOUT_REAL(cuIpcOpenMemHandle_v2, cuIpcOpenMemHandle_v2, address, handle, flags);
@@ -183,16 +199,21 @@ FLATOUT_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr* address, Opaque pool
   return outermost ? charge_opened(result, *address, close) : result;
 }
 
-FLATOUT_EXPORT CUresult cuImportExternalMemory(Opaque* memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* what) {
+FLATOUT_EXPORT CUresult cuImportExternalMemory(Opaque* memory,
+                                               const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* what) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuImportExternalMemory, cuImportExternalMemory, memory, what); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuImportExternalMemory, cuImportExternalMemory, memory, what);
+  };
   if (!outermost || what == nullptr) return call();
   return take(row_of_current(), what->size, Kind::kExternal, memory, call);
 }
 
 FLATOUT_EXPORT CUresult cuDestroyExternalMemory(Opaque memory) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuDestroyExternalMemory, cuDestroyExternalMemory, memory); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuDestroyExternalMemory, cuDestroyExternalMemory, memory);
+  };
   return outermost ? release(Kind::kExternal, key(memory), call) : call();
 }
 

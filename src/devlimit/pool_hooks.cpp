@@ -48,8 +48,8 @@ bool true_up(Pool& pool) {
   if (pool.destroyed) {
     reserved = pool.live > 0 ? pool.charged : 0;  // all of it goes with the last block
   } else if (FLATOUT_REAL(cuMemPoolGetAttribute, cuMemPoolGetAttribute,
-                          reinterpret_cast<Opaque>(pool.handle), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-                          &reserved) != CUDA_SUCCESS) {
+                          reinterpret_cast<Opaque>(pool.handle),
+                          CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS) {
     return true;
   }
   const uint64_t held = reserved > pool.live ? reserved : pool.live;
@@ -67,7 +67,8 @@ bool true_up(Pool& pool) {
 }
 
 template <class Call, class Undo>
-CUresult take_pooled(Opaque handle, int row, CUdeviceptr* address, uint64_t bytes, Call call, Undo undo) {
+CUresult take_pooled(Opaque handle, int row, CUdeviceptr* address, uint64_t bytes, Call call,
+                     Undo undo) {
   Pool* pool = nullptr;
   uint64_t growth = 0;
   {
@@ -129,8 +130,8 @@ CUresult allocate_async(CUdeviceptr* address, uint64_t bytes, Opaque stream, Cal
 
 // Only pools that cuMemPoolCreate made in host memory are not the card's.
 template <class Call, class Undo>
-CUresult allocate_from_pool(CUdeviceptr* address, uint64_t bytes, Opaque pool, Opaque stream, Call call,
-                            Undo undo) {
+CUresult allocate_from_pool(CUdeviceptr* address, uint64_t bytes, Opaque pool, Opaque stream,
+                            Call call, Undo undo) {
   if (capturing(stream)) return call();
   int row = -1;
   {
@@ -186,7 +187,9 @@ extern "C" {
 
 FLATOUT_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, Opaque stream) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuMemAllocAsync, cuMemAllocAsync, address, bytes, stream); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemAllocAsync, cuMemAllocAsync, address, bytes, stream);
+  };
   const auto undo = [&] { FLATOUT_REAL(cuMemFreeAsync, cuMemFreeAsync, *address, stream); };
   return outermost ? allocate_async(address, bytes, stream, call, undo) : call();
 }
@@ -196,27 +199,33 @@ FLATOUT_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes,
   const auto call = [&] {
     return FLATOUT_REAL(cuMemAllocAsync_ptsz, cuMemAllocAsync_ptsz, address, bytes, stream);
   };
-  const auto undo = [&] { FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, *address, stream); };
+  const auto undo = [&] {
+    FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, *address, stream);
+  };
   return outermost ? allocate_async(address, bytes, stream, call, undo) : call();
 }
 
-FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool, Opaque stream) {
+FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool,
+                                                Opaque stream) {
   const Outermost outermost;
   const auto call = [&] {
-    return FLATOUT_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, address, bytes, pool, stream);
+    return FLATOUT_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, address, bytes, pool,
+                        stream);
   };
   const auto undo = [&] { FLATOUT_REAL(cuMemFreeAsync, cuMemFreeAsync, *address, stream); };
   return outermost ? allocate_from_pool(address, bytes, pool, stream, call, undo) : call();
 }
 
-FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, Opaque pool,
-                                                     Opaque stream) {
+FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
+                                                     Opaque pool, Opaque stream) {
   const Outermost outermost;
   const auto call = [&] {
-    return FLATOUT_REAL(cuMemAllocFromPoolAsync_ptsz, cuMemAllocFromPoolAsync_ptsz, address, bytes, pool,
-                        stream);
+    return FLATOUT_REAL(cuMemAllocFromPoolAsync_ptsz, cuMemAllocFromPoolAsync_ptsz, address, bytes,
+                        pool, stream);
   };
-  const auto undo = [&] { FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, *address, stream); };
+  const auto undo = [&] {
+    FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, *address, stream);
+  };
   return outermost ? allocate_from_pool(address, bytes, pool, stream, call, undo) : call();
 }
 
@@ -228,7 +237,9 @@ FLATOUT_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, Opaque stream) {
 
 FLATOUT_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque stream) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, address, stream); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, address, stream);
+  };
   return outermost ? free_async(address, call) : call();
 }
 

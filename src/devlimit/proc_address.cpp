@@ -15,15 +15,16 @@ void replace(const char* name, void** function, int version, uint64_t flags) {
 
 extern "C" FLATOUT_EXPORT CUresult cuGetProcAddress(const char* name, void** function, int version,
                                                     uint64_t flags) {
-  const CUresult result = FLATOUT_REAL(cuGetProcAddress, cuGetProcAddress, name, function, version, flags);
+  const CUresult result =
+      FLATOUT_REAL(cuGetProcAddress, cuGetProcAddress, name, function, version, flags);
   if (result == CUDA_SUCCESS) replace(name, function, version, flags);
   return result;
 }
 
-extern "C" FLATOUT_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function, int version,
-                                                       uint64_t flags, int* status) {
-  const CUresult result =
-      FLATOUT_REAL(cuGetProcAddress_v2, cuGetProcAddress_v2, name, function, version, flags, status);
+extern "C" FLATOUT_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function,
+                                                       int version, uint64_t flags, int* status) {
+  const CUresult result = FLATOUT_REAL(cuGetProcAddress_v2, cuGetProcAddress_v2, name, function,
+                                       version, flags, status);
   if (result == CUDA_SUCCESS) replace(name, function, version, flags);
   return result;
 }

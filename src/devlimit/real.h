@@ -36,9 +36,9 @@ class Real {
 
 /// The real function `symbol` with the signature of `like`, called; 500 (CUDA_ERROR_NOT_FOUND)
 /// where the driver has no such function.
-#define FLATOUT_REAL(like, symbol, ...)                                             \
-  ([&]() -> int {                                                                   \
+#define FLATOUT_REAL(like, symbol, ...)                                                \
+  ([&]() -> int {                                                                      \
     static constinit ::flatout::devlimit::Real<decltype(like)> real_##symbol(#symbol); \
-    auto* const flatout_real = real_##symbol.get();                                 \
-    return flatout_real != nullptr ? flatout_real(__VA_ARGS__) : 500;                       \
+    auto* const flatout_real = real_##symbol.get();                                    \
+    return flatout_real != nullptr ? flatout_real(__VA_ARGS__) : 500;                  \
   }())

@@ -113,7 +113,8 @@ TEST_F(SharedLimit, WithoutAMeasurementContextsAreGuessed) {
   const Job job = start("info", true);
   wait_for(job.pid);
   ::unsetenv("FAKE_NO_PROCESSES");
-  EXPECT_EQ(job.says, "1073741824 " + std::to_string(724 * kMiB) + " 1073741824 " + std::to_string(300 * kMiB));
+  EXPECT_EQ(job.says, "1073741824 " + std::to_string(724 * kMiB) + " 1073741824 " +
+                          std::to_string(300 * kMiB));
 }
 
 TEST(DevlimitLedger, TwoRacersNeverBothFailNorBothPass) {
@@ -181,7 +182,8 @@ TEST(DevlimitSizes, ArraysAndImagesAreNotUnderrated) {
   EXPECT_EQ(array_bytes({1, 0, 0, 0x01, 1, 0}, 1), 64u << 10);
   EXPECT_EQ(array_bytes({1024, 1024, 6, 0x20, 1, 0x04}, 1), 24 * kMiB);
   EXPECT_EQ(array_bytes({1024, 1024, 0, 0x20, 1, CUDA_ARRAY3D_SPARSE}, 1), 0u);
-  EXPECT_GE(array_bytes({512, 512, 0, 0x95, 4, 0}, 1), 512u * 512u) << "a format by a name of its own";
+  EXPECT_GE(array_bytes({512, 512, 0, 0x95, 4, 0}, 1), 512u * 512u)
+      << "a format by a name of its own";
   EXPECT_EQ(image_bytes(nullptr), 0u);
   EXPECT_EQ(image_bytes(".version 8.0"), 2 * kMiB);
 }

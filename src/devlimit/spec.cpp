@@ -23,7 +23,8 @@ uint64_t value_of(const char* text, const char* end, uint64_t total) {
   static const char kUnits[] = "KMGT";
   const char* const unit = strchr(kUnits, *after);
   if (left == 0 || unit == nullptr || *after == 0) return UINT64_MAX;
-  if (left != 1 && !(left == 2 && after[1] == 'B') && !(left == 3 && memcmp(after + 1, "iB", 2) == 0))
+  if (left != 1 && !(left == 2 && after[1] == 'B') &&
+      !(left == 3 && memcmp(after + 1, "iB", 2) == 0))
     return UINT64_MAX;
   const double bytes = number * static_cast<double>(uint64_t{1} << (10 * (unit - kUnits + 1)));
   return bytes < 1e18 ? static_cast<uint64_t>(bytes) : UINT64_MAX;
@@ -36,13 +37,15 @@ uint64_t limit_of(const char* text, int device, uint64_t total) {
   for (const char* at = text; *at != 0;) {
     const char* const comma = strchr(at, ',');
     const char* const end = comma != nullptr ? comma : at + strlen(at);
-    const auto* const equals = static_cast<const char*>(memchr(at, '=', static_cast<size_t>(end - at)));
+    const auto* const equals =
+        static_cast<const char*>(memchr(at, '=', static_cast<size_t>(end - at)));
     char* after = nullptr;
     const bool named = equals == nullptr || (strtol(at, &after, 10) == device && after == equals);
     if (named) {
       const uint64_t value = value_of(equals != nullptr ? equals + 1 : at, end, total);
       if (value != UINT64_MAX) return value;
-      say("FLATOUT_DEVLIMIT=%s is no size, fraction or list of devices: no device memory is given", text);
+      say("FLATOUT_DEVLIMIT=%s is no size, fraction or list of devices: no device memory is given",
+          text);
       return 0;
     }
     at = comma != nullptr ? comma + 1 : end;

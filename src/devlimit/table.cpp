@@ -28,7 +28,9 @@ Entry* Table::slot_of(Kind kind, uint64_t key) {
 }
 
 bool Table::grow() {
-  const uint64_t capacity = capacity_ == 0 ? 1024 : live_ * 4 > capacity_ ? capacity_ * 2 : capacity_;
+  const uint64_t capacity = capacity_ == 0          ? 1024
+                            : live_ * 4 > capacity_ ? capacity_ * 2
+                                                    : capacity_;
   Entry* const old = entries_;
   const uint64_t old_capacity = capacity_;
   Entry* const fresh = entries_from_system(capacity);

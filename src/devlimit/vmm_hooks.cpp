@@ -96,9 +96,12 @@ CUresult map_arrays(const CUarrayMapInfo* list, unsigned count, Call call) {
 extern "C" {
 
 FLATOUT_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
-                                    const CUmemAllocationProp* properties, unsigned long long flags) {
+                                    const CUmemAllocationProp* properties,
+                                    unsigned long long flags) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuMemCreate, cuMemCreate, handle, bytes, properties, flags); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemCreate, cuMemCreate, handle, bytes, properties, flags);
+  };
   const bool on_device =
       properties != nullptr && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   const int row = outermost && on_device ? row_of(properties->location.id) : -1;
@@ -114,15 +117,16 @@ FLATOUT_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t
   return result;
 }
 
-FLATOUT_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
-                                                       int type) {
+FLATOUT_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+                                                       void* os_handle, int type) {
   const Outermost outermost;
-  const CUresult result =
-      FLATOUT_REAL(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, handle, os_handle, type);
+  const CUresult result = FLATOUT_REAL(cuMemImportFromShareableHandle,
+                                       cuMemImportFromShareableHandle, handle, os_handle, type);
   if (!outermost || result != CUDA_SUCCESS) return result;
   CUmemAllocationProp properties = {};
-  const bool known = FLATOUT_REAL(cuMemGetAllocationPropertiesFromHandle,
-                                  cuMemGetAllocationPropertiesFromHandle, &properties, *handle) == CUDA_SUCCESS;
+  const bool known =
+      FLATOUT_REAL(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle,
+                   &properties, *handle) == CUDA_SUCCESS;
   if (known && properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return result;
   const int row = known ? row_of(properties.location.id) : row_of_current();
   const Locked lock;
@@ -134,7 +138,8 @@ FLATOUT_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHan
   return result;
 }
 
-FLATOUT_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+FLATOUT_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
+                                                    void* address) {
   const Outermost outermost;
   const CUresult result =
       FLATOUT_REAL(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, handle, address);
@@ -185,7 +190,9 @@ FLATOUT_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 FLATOUT_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const Outermost outermost;
-  const auto call = [&] { return FLATOUT_REAL(cuMemMap, cuMemMap, address, bytes, offset, handle, flags); };
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemMap, cuMemMap, address, bytes, offset, handle, flags);
+  };
   if (!outermost) return call();
   Physical* physical = nullptr;
   uint64_t more = 0;
@@ -194,7 +201,8 @@ FLATOUT_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offse
     physical = physical_of(handle);
     if (physical != nullptr) {
       ++physical->maps;  // so that it cannot go meanwhile
-      if (physical->grows && offset + bytes > physical->bytes) more = offset + bytes - physical->bytes;
+      if (physical->grows && offset + bytes > physical->bytes)
+        more = offset + bytes - physical->bytes;
     }
   }
   if (physical == nullptr) return call();
@@ -257,7 +265,8 @@ FLATOUT_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count,
   });
 }
 
-FLATOUT_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned count, Opaque stream) {
+FLATOUT_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned count,
+                                                Opaque stream) {
   const Outermost outermost;
   return map_arrays(outermost ? list : nullptr, count, [&] {
     return FLATOUT_REAL(cuMemMapArrayAsync_ptsz, cuMemMapArrayAsync_ptsz, list, count, stream);

@@ -24,8 +24,8 @@ struct Process {
 
 struct Card {
   std::atomic<uint64_t> used[kCards], peak[kCards];
-  std::atomic<uint64_t> refused;      // requests that a stress job was refused
-  std::atomic<int> ready;             // stress jobs that have their context
+  std::atomic<uint64_t> refused;  // requests that a stress job was refused
+  std::atomic<int> ready;         // stress jobs that have their context
   Process processes[64];
 
   Process& process(int pid) {
@@ -40,7 +40,8 @@ struct Card {
     do {
       if (bytes > kCapacity - now) return false;
     } while (!used[card].compare_exchange_weak(now, now + bytes));
-    for (uint64_t most = peak[card].load(); most < now + bytes && !peak[card].compare_exchange_weak(most, now + bytes);) {
+    for (uint64_t most = peak[card].load();
+         most < now + bytes && !peak[card].compare_exchange_weak(most, now + bytes);) {
     }
     process(::getpid()).used[card] += bytes;
     return true;

@@ -1,6 +1,7 @@
-// A stand-in for libcuda.so.1 that hands out addresses and counts what lies behind them, as the real
-// one does where that matters to a limit: contexts and modules take memory, pools grow by 32 MiB and
-// keep it, memory from cuMemCreate lives until the last mapping is gone, graphs reserve at launch.
+// A stand-in for libcuda.so.1 that hands out addresses and counts what lies behind them, as the
+// real one does where that matters to a limit: contexts and modules take memory, pools grow by 32
+// MiB and keep it, memory from cuMemCreate lives until the last mapping is gone, graphs reserve at
+// launch.
 #include <dlfcn.h>
 #include <string.h>
 
@@ -105,7 +106,8 @@ CUresult from_pool(CUdeviceptr* address, size_t bytes, PoolState* pool) {
   const std::lock_guard lock(g_lock);
   if (pool->destroyed) return CUDA_ERROR_INVALID_VALUE;
   if (!pool->host && pool->live + bytes > pool->reserved) {
-    const uint64_t more = (pool->live + bytes - pool->reserved + 32 * kMiB - 1) / (32 * kMiB) * (32 * kMiB);
+    const uint64_t more =
+        (pool->live + bytes - pool->reserved + 32 * kMiB - 1) / (32 * kMiB) * (32 * kMiB);
     if (!card().take(pool->device, more)) return CUDA_ERROR_OUT_OF_MEMORY;
     pool->reserved += more;
   }
@@ -254,8 +256,12 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxCreate_v2(Opaque* made, unsigned, CUdevice device) { return new_context(made, device); }
-CUresult cuCtxCreate_v4(Opaque* made, void*, unsigned, CUdevice device) { return new_context(made, device); }
+CUresult cuCtxCreate_v2(Opaque* made, unsigned, CUdevice device) {
+  return new_context(made, device);
+}
+CUresult cuCtxCreate_v4(Opaque* made, void*, unsigned, CUdevice device) {
+  return new_context(made, device);
+}
 CUresult cuCtxDestroy_v2(Opaque context) {
   const std::lock_guard lock(g_lock);
   if (current() == context) t_contexts.pop_back();
@@ -343,7 +349,8 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned) {
   return new_block(address, bytes);
 }
 // By its own exported name: an interposer is called from within.
-CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned) {
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                            unsigned) {
   *pitch = (width + 511) / 512 * 512;
   return cuMemAlloc_v2(address, *pitch * height);
 }
@@ -357,11 +364,12 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
   return CUDA_SUCCESS;
 }
 CUresult cuArrayCreate_v2(Opaque* made, const CUDA_ARRAY_DESCRIPTOR* d) {
-  return new_array(made, (d->Width * 4 * d->NumChannels + 63) / 64 * 64 * ((d->Height + 7) / 8 * 8));
+  return new_array(made,
+                   (d->Width * 4 * d->NumChannels + 63) / 64 * 64 * ((d->Height + 7) / 8 * 8));
 }
 CUresult cuArray3DCreate_v2(Opaque* made, const CUDA_ARRAY3D_DESCRIPTOR* d) {
-  return new_array(made, (d->Width * 4 * d->NumChannels + 63) / 64 * 64 * ((d->Height + 7) / 8 * 8) *
-                             std::max<size_t>(d->Depth, 1));
+  return new_array(made, (d->Width * 4 * d->NumChannels + 63) / 64 * 64 *
+                             ((d->Height + 7) / 8 * 8) * std::max<size_t>(d->Depth, 1));
 }
 CUresult cuMipmappedArrayCreate(Opaque* made, const CUDA_ARRAY3D_DESCRIPTOR* d, unsigned levels) {
   uint64_t bytes = 0;
@@ -393,15 +401,16 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
 }
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) { return free_block(address); }
 
-CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr,
+                             unsigned long long) {
   const std::lock_guard lock(g_lock);
   *address = new_address(bytes);
   return CUDA_SUCCESS;
 }
 CUresult cuMemAddressFree(CUdeviceptr, size_t) { return CUDA_SUCCESS; }
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const void*, size_t) { return CUDA_SUCCESS; }
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* prop,
-                     unsigned long long) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                     const CUmemAllocationProp* prop, unsigned long long) {
   const std::lock_guard lock(g_lock);
   if (bytes == 0 || bytes % (2 * kMiB) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!card().take(prop->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -435,14 +444,16 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, int) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        int) {
   const std::lock_guard lock(g_lock);
   while (g_handles.contains(g_next_handle)) ++g_next_handle;
   *handle = g_next_handle;
   g_handles[*handle] = new PhysicalState{0, reinterpret_cast<uint64_t>(os_handle), 1, 0, true};
   return CUDA_SUCCESS;
 }
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                CUmemGenericAllocationHandle handle) {
   const std::lock_guard lock(g_lock);
   const auto it = g_handles.find(handle);
   if (it == g_handles.end()) return kInvalidHandle;
@@ -496,7 +507,9 @@ CUresult cuDeviceGetDefaultMemPool(Opaque* pool, CUdevice device) {
   *pool = &g_default_pools[device];
   return CUDA_SUCCESS;
 }
-CUresult cuDeviceGetMemPool(Opaque* pool, CUdevice device) { return cuDeviceGetDefaultMemPool(pool, device); }
+CUresult cuDeviceGetMemPool(Opaque* pool, CUdevice device) {
+  return cuDeviceGetDefaultMemPool(pool, device);
+}
 CUresult cuMemPoolCreate(Opaque* pool, const CUmemPoolProps* props) {
   *pool = new PoolState{props->location.id, props->location.type != CU_MEM_LOCATION_TYPE_DEVICE};
   return CUDA_SUCCESS;
@@ -534,7 +547,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool
   auto* const s = static_cast<Stream*>(stream);
   if (s != nullptr && s->capture != nullptr) {
     CUDA_MEM_ALLOC_NODE_PARAMS params = {};
-    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, static_cast<PoolState*>(pool)->device};
+    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE,
+                                 static_cast<PoolState*>(pool)->device};
     params.bytesize = bytes;
     Opaque node = nullptr;
     const CUresult result = cuGraphAddMemAllocNode(&node, s->capture, nullptr, 0, &params);
@@ -609,19 +623,22 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int, void* value) {
 
 CUresult cuModuleLoadData(Opaque* made, const void*) { return load(made); }
 CUresult cuModuleUnload(Opaque made) { return unload(made); }
-CUresult cuLibraryLoadData(Opaque* made, const void*, int*, void**, unsigned, int*, void**, unsigned) {
+CUresult cuLibraryLoadData(Opaque* made, const void*, int*, void**, unsigned, int*, void**,
+                           unsigned) {
   return load(made);
 }
 CUresult cuLibraryUnload(Opaque made) { return unload(made); }
 
-CUresult cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags, int* status) {
+CUresult cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags,
+                             int* status) {
   static void* const self = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   *function = nullptr;
   // The newest first, but for the functions whose first version is asked for.
   std::vector<std::string> suffixes = {"_v4", "_v2", ""};
   if (version < 12050) suffixes.erase(suffixes.begin());
   if (version < 3020) suffixes = {""};
-  if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) suffixes.insert(suffixes.begin(), "_ptsz");
+  if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0)
+    suffixes.insert(suffixes.begin(), "_ptsz");
   // The driver's own table, past any interposed dlsym.
   using Dlsym = void* (*)(void*, const char*);
   static const auto look_up = reinterpret_cast<Dlsym>(::dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5"));

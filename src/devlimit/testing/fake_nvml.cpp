@@ -14,8 +14,8 @@ int number(Opaque device) { return static_cast<int>(reinterpret_cast<intptr_t>(d
 void name_of(int card, char* out, size_t size) {
   int n = snprintf(out, size, "GPU-");
   for (int i = 0; i < 16; ++i)
-    n += snprintf(out + n, size - static_cast<size_t>(n), "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                  0x10 + card);
+    n += snprintf(out + n, size - static_cast<size_t>(n), "%s%02x",
+                  i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", 0x10 + card);
 }
 
 }  // namespace
@@ -53,7 +53,8 @@ nvmlReturn nvmlDeviceGetMemoryInfo_v2(Opaque device, nvmlMemory_v2* out) {
   *out = {out->version, fake::kCapacity, 0, fake::kCapacity - used, used};
   return NVML_SUCCESS;
 }
-nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(Opaque device, unsigned* count, nvmlProcessInfo* out) {
+nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(Opaque device, unsigned* count,
+                                                   nvmlProcessInfo* out) {
   if (::getenv("FAKE_NO_PROCESSES") != nullptr) {  // as in a container
     *count = 0;
     return NVML_SUCCESS;

@@ -1,8 +1,10 @@
 // A job for tests of the limit across processes, by what its first word says:
-//   stress OPERATIONS THREADS JOBS   once so many jobs have their context, takes and frees memory in
+//   stress OPERATIONS THREADS JOBS   once so many jobs have their context, takes and frees memory
+//   in
 //                                    every way; all of it is free at the end
-//   hold BYTES                  takes so much, says "held", and waits to be killed; "refused" if not
-//   info                        what CUDA and NVML say of device 0: "TOTAL FREE NVML_TOTAL NVML_USED"
+//   hold BYTES                  takes so much, says "held", and waits to be killed; "refused" if
+//   not info                        what CUDA and NVML say of device 0: "TOTAL FREE NVML_TOTAL
+//   NVML_USED"
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -42,7 +44,8 @@ bool take(int how, size_t bytes, Opaque pool, Held& out) {
   CUresult result = CUDA_SUCCESS;
   if (how == 0) result = cuda("cuMemAlloc_v2", &address, bytes);
   if (how == 1) result = cuda("cuMemAllocManaged", &address, bytes, 1u);
-  if (how == 2) result = cuda("cuMemAllocPitch_v2", &address, &pitch, size_t{1000}, bytes / 1024 + 1, 4u);
+  if (how == 2)
+    result = cuda("cuMemAllocPitch_v2", &address, &pitch, size_t{1000}, bytes / 1024 + 1, 4u);
   if (how == 3) result = cuda("cuMemAllocAsync", &address, bytes, stream);
   if (how == 4) result = cuda("cuMemAllocFromPoolAsync", &address, bytes, pool, stream);
   if (how == 5) {
@@ -109,7 +112,8 @@ int stress(int operations, int threads, int jobs) {
   cuda("cuMemPoolCreate", &pool, &props);
   std::vector<std::thread> all;
   for (int t = 0; t < threads; ++t)
-    all.emplace_back(stress_thread, operations, static_cast<uint64_t>(::getpid()) * 100 + static_cast<uint64_t>(t), pool);
+    all.emplace_back(stress_thread, operations,
+                     static_cast<uint64_t>(::getpid()) * 100 + static_cast<uint64_t>(t), pool);
   for (std::thread& thread : all) thread.join();
   cuda("cuMemPoolDestroy", pool);
   cuda("cuDeviceGetDefaultMemPool", &default_pool, CUdevice{0});
