@@ -23,7 +23,8 @@ constexpr std::string_view kHelp =
   flatout devmem limit 8GiB -- python train.py a hard limit for any CUDA program
 
 Read are PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), traces of torch.profiler with
-profile_memory=True, and Flatout's own JSON lines; plain or gzipped. Each command has --help.
+profile_memory=True, logs of RMM, the dumps that TensorFlow writes when memory runs out, and Flatout's
+own JSON lines; plain or gzipped. Each command has --help.
 )";
 
 const Usage kReplay{
@@ -67,7 +68,7 @@ Result<std::string> read_file(const std::string& path) {
 // The file's last name without what says how it is packed.
 std::string name_of(std::string_view path) {
   path = path.substr(path.rfind('/') + 1);
-  for (const std::string_view end : {".gz", ".jsonl", ".json", ".pickle", ".pkl"})
+  for (const std::string_view end : {".gz", ".jsonl", ".json", ".pickle", ".pkl", ".csv"})
     if (path.ends_with(end) && path.size() > end.size()) path.remove_suffix(end.size());
   return std::string(path);
 }

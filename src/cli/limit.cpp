@@ -111,7 +111,7 @@ std::string find_program(const std::string& name) {
   std::string_view rest = path != nullptr ? path : "/usr/bin:/bin";
   while (true) {
     const size_t end = std::min(rest.find(':'), rest.size());
-    const std::string file = std::string(end > 0 ? rest.substr(0, end) : ".") + "/" + name;
+    std::string file = std::string(end > 0 ? rest.substr(0, end) : ".") + "/" + name;
     struct stat s;
     if (::access(file.c_str(), X_OK) == 0 && ::stat(file.c_str(), &s) == 0 && S_ISREG(s.st_mode))
       return file;

@@ -105,7 +105,7 @@ TEST_F(Devlimit, PitchedMemoryCountsOnceThoughTheDriverCallsItself) {
   ASSERT_EQ(cuda("cuMemAllocPitch_v2", &address, &pitch, size_t{1000}, size_t{1000}, 4u),
             CUDA_SUCCESS);
   EXPECT_EQ(pitch, 1024u);
-  EXPECT_EQ(room(), before - 1024 * 1000);
+  EXPECT_EQ(room(), before - 1024000);
   EXPECT_EQ(cuda("cuMemAllocPitch_v2", &address, &pitch, size_t{1} << 20, size_t{1} << 10, 4u),
             kFull);
   ASSERT_EQ(free_it(address), CUDA_SUCCESS);
@@ -470,6 +470,7 @@ TEST_F(Devlimit, OfTwoRacersForTheLastBytesExactlyOneGetsThem) {
     std::atomic<int> won{0}, ready{0};
     CUdeviceptr got[2] = {};
     std::vector<std::thread> racers;
+    racers.reserve(2);
     for (int i = 0; i < 2; ++i) {
       racers.emplace_back([&, i] {
         cuda("cuCtxSetCurrent", context_);

@@ -28,7 +28,7 @@ struct Hook {
   void (*function)();
 };
 #define FLATOUT_HOOK(name, symbol, since, per_thread) \
-  {#name, #symbol, since, per_thread != 0, hooks::symbol},
+  {#name, #symbol, since, (per_thread) != 0, hooks::symbol},
 #define FLATOUT_NVML_HOOK(symbol) {"", #symbol, 0, false, hooks::symbol},
 constexpr Hook kHooks[] = {
 #include "devlimit/hooks.def"

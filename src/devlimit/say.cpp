@@ -19,6 +19,7 @@ void say(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
   int n = snprintf(text, sizeof text, "flatout: warning: ");
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): va_start has just begun it
   n += vsnprintf(text + n, sizeof text - static_cast<size_t>(n) - 1, format, arguments);
   va_end(arguments);
   if (n > static_cast<int>(sizeof text) - 2) n = static_cast<int>(sizeof text) - 2;

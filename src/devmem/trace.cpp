@@ -32,18 +32,32 @@ void TraceBuilder::mark() {
   ++trace_.steps;
 }
 
+namespace {
+
+Result<std::vector<Trace>> only(Result<Trace> trace) {
+  if (!trace.ok()) return trace.error();
+  std::vector<Trace> one;
+  one.push_back(std::move(*trace));
+  return one;
+}
+
+}  // namespace
+
 Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view name) {
   const std::string_view head = trim(bytes.substr(0, 4096));
   if (head.empty()) return Error{Code::kBadInput, "the file is empty", ""};
-  if (head.front() == '{' || head.front() == '[') {
+  // A log's lines may start with [2023-10-02 ...].
+  const size_t second = head.find_first_not_of(" \t\r\n", 1);
+  const char next = second == head.npos ? ']' : head[second];
+  if (head.front() == '{' || (head.front() == '[' && (next == '{' || next == ']'))) {
     const std::string_view line = head.substr(0, head.find('\n'));
     if (head.front() == '[' || line.find("\"op\"") == std::string_view::npos)
       return read_profiler_trace(bytes, name);
-    FLATOUT_TRY(Trace trace, read_json_lines(bytes, name));
-    std::vector<Trace> one;
-    one.push_back(std::move(trace));
-    return one;
+    return only(read_json_lines(bytes, name));
   }
+  if (head.starts_with("Thread,Time,Action,")) return only(read_rmm_log(trim(bytes), name));
+  if (head.front() != '\x80' && has_bfc_dump(bytes))
+    return read_bfc_dumps(bytes, name);  // no pickle
   return read_snapshot(bytes, name);
 }
 

@@ -31,15 +31,21 @@ struct Trace {
 };
 
 /// Reads a file's bytes, known by their content: our JSON lines, a PyTorch memory snapshot
-/// (pickle), or a torch.profiler trace with memory events (Chrome JSON). A trace for each device
-/// that did anything; they are named `name`, with the device where there are several. Errors:
-/// kBadInput.
+/// (pickle), a torch.profiler trace with memory events (Chrome JSON), a log of RMM (CSV), or a
+/// job's log with dumps of TensorFlow's arena. A trace for each device that did anything, and for
+/// each dump; they are named `name`, with the device where there are several. Errors: kBadInput.
 Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view name);
 
 /// The readers for each format; read_traces() picks one.
 Result<Trace> read_json_lines(std::string_view bytes, std::string_view name);
 Result<std::vector<Trace>> read_profiler_trace(std::string_view bytes, std::string_view name);
 Result<std::vector<Trace>> read_snapshot(std::string_view bytes, std::string_view name);
+Result<Trace> read_rmm_log(std::string_view bytes, std::string_view name);
+/// A trace for each dump in a job's log: the chunks in use, as TensorFlow rounded them, and then
+/// the request that did not fit.
+Result<std::vector<Trace>> read_bfc_dumps(std::string_view bytes, std::string_view name);
+/// Whether there is one.
+bool has_bfc_dump(std::string_view bytes);
 
 /// Builds a trace from records that name blocks by a key: an address, an id.
 class TraceBuilder {
