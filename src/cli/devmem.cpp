@@ -7,8 +7,10 @@
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "devmem/explain.h"
+#include "devmem/history.h"
 #include "devmem/replay.h"
 #include "devmem/trace.h"
+#include "report/memory_html.h"
 #include "timeline/byte_source.h"
 
 namespace flatout::cli {
@@ -33,8 +35,9 @@ const Usage kReplay{
     "Replays a job's requests for device memory under every allocator policy.",
     "  flatout devmem replay snapshot.pickle\n"
     "  flatout devmem replay --card 24GiB snapshot.pickle    # would it fit there?\n"
+    "  flatout devmem replay --html memory.html snapshot.pickle   # who held what when\n"
     "  flatout devmem replay trace.jsonl.gz --json           # every figure, for scripts",
-    {"card", "verbose"},
+    {"card", "html", "verbose"},
     true,
     false,
     false,
@@ -99,6 +102,7 @@ int replay(const std::vector<std::string>& arguments) {
     options.card = *card;
   }
   std::vector<devmem::Replay> replays;
+  std::vector<model::MemoryHistory> histories;
   for (const std::string& file : settings->positional) {
     const auto traces = read_traces(file);
     if (!traces.ok()) return fail(traces.error(), file);
@@ -108,7 +112,12 @@ int replay(const std::vector<std::string>& arguments) {
             fmt::format("{}: {} records fit nowhere (no such block, or no bytes) and are skipped",
                         escape_terminal(file), trace.skipped));
       for (devmem::Replay& r : devmem::replay_all(trace, options)) replays.push_back(std::move(r));
+      if (!settings->html.empty()) histories.push_back(devmem::memory_history(trace, options.card));
     }
+  }
+  if (!histories.empty()) {
+    const Status drawn = write_text(settings->html, report::render_memory_html(histories));
+    if (!drawn.ok()) return fail(drawn.error(), settings->html);
   }
   const Status put =
       write_text("", settings->json ? devmem::replay_json(replays) : devmem::replay_table(replays));

@@ -66,10 +66,15 @@ Result<Trace> read_rmm_log(std::string_view bytes, std::string_view name) {
     line = trim(line);
     if (line.empty()) continue;
     const auto fields = split(line, ',');
-    if (fields.size() < fields_needed) return bad_line(number, "it has too few fields, or is cut off");
+    if (fields.size() < fields_needed)
+      return bad_line(number, "it has too few fields, or is cut off");
     const std::string_view action = trim(fields[columns.action]);
     // A request that failed is tried again, or ends the job; it holds nothing.
-    if (action == "allocate failure") continue;
+    if (action == "allocate failure") {
+      builder.refuse(
+          std::min(parse_number<uint64_t>(fields[columns.size]).value_or(0), kMostBytes));
+      continue;
+    }
     const auto pointer = parse_address(fields[columns.pointer]);
     if (!pointer) return bad_line(number, "its pointer is no address");
     if (action == "free" || action == "deallocate") {
@@ -99,7 +104,10 @@ Result<std::vector<Trace>> read_bfc_dumps(std::string_view bytes, std::string_vi
   std::string_view allocator, next_allocator;
   const auto end_dump = [&] {
     if (chunks == 0) return;
-    if (request > 0) builder.allocate(UINT64_MAX, request, 0);
+    if (request > 0) {
+      builder.refuse(request);
+      builder.allocate(UINT64_MAX, request, 0, "the request that was refused");
+    }
     builder.rename(fmt::format("{}{}{}", name, allocator.empty() ? "" : ", ", allocator));
     out.push_back(builder.take());
     builder = TraceBuilder(name);
@@ -125,7 +133,8 @@ Result<std::vector<Trace>> read_bfc_dumps(std::string_view bytes, std::string_vi
     }
   }
   end_dump();
-  if (out.empty()) return Error{Code::kBadInput, "its dump of TensorFlow's arena shows no chunks", ""};
+  if (out.empty())
+    return Error{Code::kBadInput, "its dump of TensorFlow's arena shows no chunks", ""};
   return out;
 }
 

@@ -8,16 +8,18 @@
 #include <unordered_map>
 
 #include "devmem/pickle.h"
+#include "devmem/python_line.h"
 #include "devmem/trace.h"
 
 namespace flatout::devmem {
 namespace {
 
 struct Event {
-  enum Kind { kAllocate, kFree } kind;
+  enum Kind { kAllocate, kFree, kRefuse } kind;
   Address address;
   Bytes size;
   Stream stream;
+  std::string site;  // of kAllocate and kRefuse
 };
 
 struct Device {
@@ -87,8 +89,9 @@ class Reader {
       next = at + static_cast<Bytes>(*size);
       if (!pickle_.text(block, "state").starts_with("active")) continue;
       if (requested && !believable(requested)) return hostile("a block has no size");
-      devices[d].active_at_end.push_back(
-          {Event::kAllocate, at, static_cast<Bytes>(requested.value_or(*size)), stream});
+      devices[d].active_at_end.push_back({Event::kAllocate, at,
+                                          static_cast<Bytes>(requested.value_or(*size)), stream,
+                                          python_line(pickle_, block)});
     }
     return {};
   }
@@ -97,13 +100,19 @@ class Reader {
     if (!spend()) return hostile("its lists refer to themselves");
     const std::string_view action = pickle_.text(event, "action");
     if (action.empty()) return hostile("an event has no action");
+    if (action == "oom" && believable(pickle_.integer(event, "size"))) {
+      device.events.push_back({Event::kRefuse, 0,
+                               static_cast<Bytes>(*pickle_.integer(event, "size")), 0,
+                               python_line(pickle_, event)});
+    }
     if (action != "alloc" && action != "free_completed") return {};
     const auto address = pickle_.integer(event, "addr");
     const auto size = pickle_.integer(event, "size");
     if (!address || !believable(size)) return hostile("an event has no address or size");
     device.events.push_back({action == "alloc" ? Event::kAllocate : Event::kFree,
                              static_cast<Address>(*address), static_cast<Bytes>(*size),
-                             static_cast<Stream>(pickle_.integer(event, "stream").value_or(0))});
+                             static_cast<Stream>(pickle_.integer(event, "stream").value_or(0)),
+                             action == "alloc" ? python_line(pickle_, event) : std::string()});
     return {};
   }
 
@@ -117,6 +126,7 @@ Trace to_trace(const Device& device, const std::string& name) {
   std::vector<Event> before;
   std::unordered_map<Address, bool> seen;  // live or not, since the trace began
   for (const Event& e : device.events) {
+    if (e.kind == Event::kRefuse) continue;
     const bool known = seen.contains(e.address);
     if (e.kind == Event::kFree && !known) before.push_back(e);
     seen[e.address] = e.kind == Event::kAllocate;
@@ -127,10 +137,12 @@ Trace to_trace(const Device& device, const std::string& name) {
                    [](const Event& a, const Event& b) { return a.address < b.address; });
 
   TraceBuilder builder(name);
-  for (const Event& e : before) builder.allocate(e.address, e.size, e.stream);
+  for (const Event& e : before) builder.allocate(e.address, e.size, e.stream, e.site);
   for (const Event& e : device.events) {
     if (e.kind == Event::kAllocate) {
-      builder.allocate(e.address, e.size, e.stream);
+      builder.allocate(e.address, e.size, e.stream, e.site);
+    } else if (e.kind == Event::kRefuse) {
+      builder.refuse(e.size, e.site);
     } else {
       builder.free(e.address);
     }

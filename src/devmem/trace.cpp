@@ -6,11 +6,23 @@
 
 namespace flatout::devmem {
 
-void TraceBuilder::allocate(uint64_t key, Bytes size, Stream stream) {
+uint32_t TraceBuilder::number_of_site(std::string_view site) {
+  if (site.empty()) return 0;
+  const auto [it, is_new] = sites_.try_emplace(std::string(site), trace_.sites.size());
+  if (is_new) trace_.sites.emplace_back(site);
+  return it->second;
+}
+
+void TraceBuilder::refuse(Bytes size, std::string_view site) {
+  trace_.failures.push_back({trace_.ops.size(), size, std::string(site)});
+}
+
+void TraceBuilder::allocate(uint64_t key, Bytes size, Stream stream, std::string_view site) {
   if (is_live(key)) free(key);
   if (size == 0 || size > kMostBytes - live_bytes_) return skip();
   live_.emplace(key, Block{trace_.blocks, size});
   trace_.ops.push_back({Op::kAllocate, trace_.blocks++, size, stream});
+  trace_.site_of.push_back(number_of_site(site));
   live_bytes_ += size;
   trace_.peak_live = std::max(trace_.peak_live, live_bytes_);
 }
