@@ -79,6 +79,7 @@ TEST_F(SharedLimit, SixtyFourThreadsInEightProcessesNeverPassIt) {
   constexpr uint64_t kLimit = 3072 * kMiB;
   ::setenv("FLATOUT_DEVLIMIT", "3GiB", 1);
   std::vector<pid_t> pids;
+  pids.reserve(8);
   for (int i = 0; i < 8; ++i) pids.push_back(start("stress 400 8 8", false).pid);
   for (const pid_t pid : pids) EXPECT_EQ(wait_for(pid), 0);
   EXPECT_LE(fake::card().peak[0], kLimit);

@@ -46,7 +46,9 @@ model::MemoryHistory memory_history(const Trace& trace, Bytes card, size_t most_
   out.card = card;
   out.operations = trace.ops.size();
   const size_t columns = std::max<size_t>(1, std::min(most_columns, trace.ops.size()));
-  const auto column_of = [&](size_t op) { return std::min(op * columns / std::max<size_t>(1, trace.ops.size()), columns - 1); };
+  const auto column_of = [&](size_t op) {
+    return std::min(op * columns / std::max<size_t>(1, trace.ops.size()), columns - 1);
+  };
 
   // First who is worth a band of its own: the largest at the peak, then by their own peaks.
   Sites sites(trace);
@@ -72,7 +74,8 @@ model::MemoryHistory memory_history(const Trace& trace, Bytes card, size_t most_
   for (size_t band = 0; band < own_bands; ++band) {
     const size_t site = order[band];
     band_of[site] = band;
-    out.bands.push_back({label_of(trace, site), std::vector<uint64_t>(columns, 0), at_peak[site], own_peak[site]});
+    out.bands.push_back(
+        {label_of(trace, site), std::vector<uint64_t>(columns, 0), at_peak[site], own_peak[site]});
   }
   if (own_bands < order.size()) {
     out.bands.push_back({"all others", std::vector<uint64_t>(columns, 0), 0, 0});
@@ -94,7 +97,8 @@ model::MemoryHistory memory_history(const Trace& trace, Bytes card, size_t most_
     };
     look();
     for (; i < trace.ops.size() && column_of(i) == column; ++i) {
-      for (; next_failure < trace.failures.size() && trace.failures[next_failure].op <= i; ++next_failure) {
+      for (; next_failure < trace.failures.size() && trace.failures[next_failure].op <= i;
+           ++next_failure) {
         const Trace::Failure& f = trace.failures[next_failure];
         out.failures.push_back({column, f.size, again.total(), f.site});
       }

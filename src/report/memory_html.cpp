@@ -38,23 +38,28 @@ class Scale {
 };
 
 // Each column is a flat piece: memory is taken and given in steps.
-std::string area(const Scale& scale, const std::vector<uint64_t>& below, const std::vector<uint64_t>& above) {
+std::string area(const Scale& scale, const std::vector<uint64_t>& below,
+                 const std::vector<uint64_t>& above) {
   std::string path = "M";
   for (size_t c = 0; c < scale.columns(); ++c)
-    path += fmt::format("{:.1f} {:.1f} {:.1f} {:.1f} ", scale.x(c), scale.y(above[c]), scale.x(c + 1), scale.y(above[c]));
+    path += fmt::format("{:.1f} {:.1f} {:.1f} {:.1f} ", scale.x(c), scale.y(above[c]),
+                        scale.x(c + 1), scale.y(above[c]));
   for (size_t c = scale.columns(); c-- > 0;)
-    path += fmt::format("{:.1f} {:.1f} {:.1f} {:.1f} ", scale.x(c + 1), scale.y(below[c]), scale.x(c), scale.y(below[c]));
+    path += fmt::format("{:.1f} {:.1f} {:.1f} {:.1f} ", scale.x(c + 1), scale.y(below[c]),
+                        scale.x(c), scale.y(below[c]));
   return path + "Z";
 }
 
 std::string upright(double x, std::string_view css, std::string_view title) {
-  return fmt::format("<g><title>{}</title><line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"0\" y2=\"{}\" class=\"{}\"/></g>\n",
-                     title, x, x, kHeight, css);
+  return fmt::format(
+      "<g><title>{}</title><line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"0\" y2=\"{}\" "
+      "class=\"{}\"/></g>\n",
+      title, x, x, kHeight, css);
 }
 
 std::string failure_text(const MemoryFailure& f) {
-  return fmt::format("{} more were refused when {} were live{}{}", bytes_text(f.bytes), bytes_text(f.live),
-                     f.label.empty() ? "" : ", at ", html_text(f.label));
+  return fmt::format("{} more were refused when {} were live{}{}", bytes_text(f.bytes),
+                     bytes_text(f.live), f.label.empty() ? "" : ", at ", html_text(f.label));
 }
 
 std::string picture(const MemoryHistory& h) {
@@ -67,51 +72,63 @@ std::string picture(const MemoryHistory& h) {
   for (size_t band = 0; band < h.bands.size(); ++band) {
     std::vector<uint64_t> above = below;
     for (size_t c = 0; c < above.size(); ++c) above[c] += h.bands[band].bytes[c];
-    out += fmt::format("<g><title>{}: {} at the peak</title><path class=\"band{}\" d=\"{}\"/></g>\n",
-                       html_text(h.bands[band].label), bytes_text(h.bands[band].at_peak), band % kColours,
-                       area(scale, below, above));
+    out +=
+        fmt::format("<g><title>{}: {} at the peak</title><path class=\"band{}\" d=\"{}\"/></g>\n",
+                    html_text(h.bands[band].label), bytes_text(h.bands[band].at_peak),
+                    band % kColours, area(scale, below, above));
     below = std::move(above);
   }
   // Lines closer than some pixels would be a wall.
   if (h.steps.size() <= 100)
     for (const size_t step : h.steps) out += upright(scale.x(step), "step", "a step begins");
-  out += upright(scale.x(h.peak_column) + 0.5, "peak", fmt::format("the peak: {}", bytes_text(h.peak)));
+  out += upright(scale.x(h.peak_column) + 0.5, "peak",
+                 fmt::format("the peak: {}", bytes_text(h.peak)));
   if (h.card > 0)
-    out += fmt::format("<g><title>the card's {}</title><line x1=\"0\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" "
-                       "class=\"card\"/></g>\n",
-                       bytes_text(h.card), kWidth, scale.y(h.card), scale.y(h.card));
+    out += fmt::format(
+        "<g><title>the card's {}</title><line x1=\"0\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" "
+        "class=\"card\"/></g>\n",
+        bytes_text(h.card), kWidth, scale.y(h.card), scale.y(h.card));
   if (h.beyond_the_card)
     out += upright(scale.x(*h.beyond_the_card), "failure", "more is live than the card has");
-  for (const MemoryFailure& f : h.failures) out += upright(scale.x(f.column) + 0.5, "failure", failure_text(f));
+  for (const MemoryFailure& f : h.failures)
+    out += upright(scale.x(f.column) + 0.5, "failure", failure_text(f));
   return out + "</svg>\n";
 }
 
 std::string moments(const MemoryHistory& h) {
-  std::string out = fmt::format("<li>{} operations, from left to right</li><li>at most <b>{}</b> live at a time</li>",
-                                h.operations, bytes_text(h.peak));
+  std::string out = fmt::format(
+      "<li>{} operations, from left to right</li><li>at most <b>{}</b> live at a time</li>",
+      h.operations, bytes_text(h.peak));
   if (h.card > 0)
-    out += fmt::format("<li>{}</li>", h.beyond_the_card
-                                          ? fmt::format("<b class=\"bad\">more than a card of {} has</b>: no allocator fits",
-                                                        bytes_text(h.card))
-                                          : fmt::format("a card of {} has as much", bytes_text(h.card)));
+    out += fmt::format(
+        "<li>{}</li>",
+        h.beyond_the_card
+            ? fmt::format("<b class=\"bad\">more than a card of {} has</b>: no allocator fits",
+                          bytes_text(h.card))
+            : fmt::format("a card of {} has as much", bytes_text(h.card)));
   for (size_t i = 0; i < std::min(h.failures.size(), kMostFailures); ++i)
     out += fmt::format("<li class=\"bad\">{}</li>", failure_text(h.failures[i]));
   if (h.failures.size() > kMostFailures)
-    out += fmt::format("<li class=\"bad\">and {} more refusals</li>", h.failures.size() - kMostFailures);
+    out += fmt::format("<li class=\"bad\">and {} more refusals</li>",
+                       h.failures.size() - kMostFailures);
   return out;
 }
 
 std::string table(const MemoryHistory& h) {
   std::string out =
-      "<table><thead><tr><th></th><th>who asked</th><th>at the peak</th><th>of it</th><th>its own peak"
+      "<table><thead><tr><th></th><th>who asked</th><th>at the peak</th><th>of it</th><th>its own "
+      "peak"
       "</th></tr></thead><tbody>\n";
   for (size_t band = 0; band < h.bands.size(); ++band) {
     const model::MemoryBand& b = h.bands[band];
-    const double share = h.peak > 0 ? static_cast<double>(b.at_peak) / static_cast<double>(h.peak) : 0;
+    const double share =
+        h.peak > 0 ? static_cast<double>(b.at_peak) / static_cast<double>(h.peak) : 0;
     out += fmt::format(
-        "<tr><td><svg class=\"key\" viewBox=\"0 0 1 1\"><rect class=\"band{}\" width=\"1\" height=\"1\"/></svg></td>"
+        "<tr><td><svg class=\"key\" viewBox=\"0 0 1 1\"><rect class=\"band{}\" width=\"1\" "
+        "height=\"1\"/></svg></td>"
         "<td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-        band % kColours, html_text(b.label), bytes_text(b.at_peak), format_percent(share), bytes_text(b.peak));
+        band % kColours, html_text(b.label), bytes_text(b.at_peak), format_percent(share),
+        bytes_text(b.peak));
   }
   return out + "</tbody></table>\n";
 }
@@ -121,11 +138,13 @@ std::string table(const MemoryHistory& h) {
 std::string render_memory_html(const std::vector<MemoryHistory>& histories) {
   std::string body = "<main class=\"wrap wide\">\n";
   for (const MemoryHistory& h : histories) {
-    body += fmt::format("<section><h2>{}</h2>\n<ul class=\"moments\">{}</ul>\n", html_text(h.name), moments(h));
+    body += fmt::format("<section><h2>{}</h2>\n<ul class=\"moments\">{}</ul>\n", html_text(h.name),
+                        moments(h));
     body += picture(h) + table(h) + "</section>\n";
   }
   body +=
-      "</main>\n<footer class=\"wrap muted\">Made by flatout; live memory as it was asked for, before any allocator's "
+      "</main>\n<footer class=\"wrap muted\">Made by flatout; live memory as it was asked for, "
+      "before any allocator's "
       "rounding. This file loads nothing and sends nothing.</footer>\n";
   return make_page(fmt::format("{}: device memory", histories.front().name),
                    {asset_page_css(), asset_memory_css()}, {}, body)

@@ -111,6 +111,7 @@ int stress(int operations, int threads, int jobs) {
   Opaque pool = nullptr, default_pool = nullptr;
   cuda("cuMemPoolCreate", &pool, &props);
   std::vector<std::thread> all;
+  all.reserve(static_cast<size_t>(threads));
   for (int t = 0; t < threads; ++t)
     all.emplace_back(stress_thread, operations,
                      static_cast<uint64_t>(::getpid()) * 100 + static_cast<uint64_t>(t), pool);
