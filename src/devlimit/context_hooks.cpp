@@ -87,12 +87,8 @@ CUresult unmake(uint64_t handle, Call call) {
 }
 
 uint64_t context_guess(int row) {
-  if (row < 0) return 0;
-  const uint64_t known = ledger()->context_bytes(row).load();
-  if (known > 0) return known;
-  const uint64_t room = ledger()->room(row);
-  return measurable(row) || room >= kContextBytes ? (room < kContextBytes ? room : kContextBytes)
-                                                  : kContextBytes;
+  const uint64_t known = row >= 0 ? ledger()->context_bytes(row).load() : 0;
+  return known > 0 ? known : kContextBytes;
 }
 
 template <class Call, class Handle, class Object, class Undo>

@@ -19,13 +19,15 @@ TEST(MemoryHtml, ShowsBandsThePeakAndWhatWasRefusedAndEscapesNames) {
   EXPECT_EQ(page.find("<script>alert"), std::string::npos);
   EXPECT_EQ(page.find("3 <b>"), std::string::npos);
   EXPECT_NE(page.find("class=\"band1\""), std::string::npos);
-  EXPECT_NE(page.find("4.00 KiB more were refused when 90 B were live, at train.py:9 step"), std::string::npos);
+  EXPECT_NE(page.find("4.00 KiB more were refused when 90 B were live, at train.py:9 step"),
+            std::string::npos);
   EXPECT_NE(page.find("no allocator fits"), std::string::npos);
   EXPECT_EQ(page.find("http"), page.find("http-equiv")) << "it loads nothing";
 }
 
 TEST(MemoryHtml, AHistoryOfNothingIsAPage) {
-  EXPECT_NE(render_memory_html({model::MemoryHistory{}}).find("<svg class=\"memory\""), std::string::npos);
+  EXPECT_NE(render_memory_html({model::MemoryHistory{}}).find("<svg class=\"memory\""),
+            std::string::npos);
 }
 
 }  // namespace
