@@ -175,6 +175,7 @@ Result<std::vector<Trace>> read_snapshot(std::string_view bytes, std::string_vie
   std::vector<size_t> used;
   for (size_t d = 0; d < devices.size(); ++d)
     if (!devices[d].events.empty() || !devices[d].active_at_end.empty()) used.push_back(d);
+  traces.reserve(used.size());
   for (const size_t d : used) {
     traces.push_back(
         to_trace(devices[d], reader.sites(),
