@@ -17,6 +17,7 @@ int merge(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int heap(const std::vector<std::string>& arguments);
 int devmem(const std::vector<std::string>& arguments);
+int devmem_limit(const std::vector<std::string>& arguments);
 int top(const std::vector<std::string>& arguments);
 int trace(const std::vector<std::string>& arguments);
 int feed(const std::vector<std::string>& arguments);

@@ -7,22 +7,26 @@
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "devmem/explain.h"
+#include "devmem/history.h"
 #include "devmem/replay.h"
 #include "devmem/trace.h"
+#include "report/memory_html.h"
 #include "timeline/byte_source.h"
 
 namespace flatout::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    R"(flatout devmem says how much device memory a job needs under which allocator, and why it ran out.
+    R"(flatout devmem says how much device memory a job needs under which allocator and why it ran out, and limits it.
 
   flatout devmem replay snapshot.pickle        peak and smallest card: TensorFlow's, PyTorch's and Flatout's allocators
   flatout devmem replay --card 24GiB *.jsonl.gz   would it fit there?
   flatout devmem explain train.log             why it ran out, who holds what, and what would help
+  flatout devmem limit 8GiB -- python train.py a hard limit for any CUDA program
 
 Read are PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), traces of torch.profiler with
-profile_memory=True, and Flatout's own JSON lines; plain or gzipped. Each command has --help.
+profile_memory=True, logs of RMM, the dumps that TensorFlow writes when memory runs out, and Flatout's
+own JSON lines; plain or gzipped. Each command has --help.
 )";
 
 const Usage kReplay{
@@ -31,8 +35,9 @@ const Usage kReplay{
     "Replays a job's requests for device memory under every allocator policy.",
     "  flatout devmem replay snapshot.pickle\n"
     "  flatout devmem replay --card 24GiB snapshot.pickle    # would it fit there?\n"
+    "  flatout devmem replay --html memory.html snapshot.pickle   # who held what when\n"
     "  flatout devmem replay trace.jsonl.gz --json           # every figure, for scripts",
-    {"card", "verbose"},
+    {"card", "html", "verbose"},
     true,
     false,
     false,
@@ -66,7 +71,7 @@ Result<std::string> read_file(const std::string& path) {
 // The file's last name without what says how it is packed.
 std::string name_of(std::string_view path) {
   path = path.substr(path.rfind('/') + 1);
-  for (const std::string_view end : {".gz", ".jsonl", ".json", ".pickle", ".pkl"})
+  for (const std::string_view end : {".gz", ".jsonl", ".json", ".pickle", ".pkl", ".csv"})
     if (path.ends_with(end) && path.size() > end.size()) path.remove_suffix(end.size());
   return std::string(path);
 }
@@ -97,6 +102,7 @@ int replay(const std::vector<std::string>& arguments) {
     options.card = *card;
   }
   std::vector<devmem::Replay> replays;
+  std::vector<model::MemoryHistory> histories;
   for (const std::string& file : settings->positional) {
     const auto traces = read_traces(file);
     if (!traces.ok()) return fail(traces.error(), file);
@@ -106,7 +112,12 @@ int replay(const std::vector<std::string>& arguments) {
             fmt::format("{}: {} records fit nowhere (no such block, or no bytes) and are skipped",
                         escape_terminal(file), trace.skipped));
       for (devmem::Replay& r : devmem::replay_all(trace, options)) replays.push_back(std::move(r));
+      if (!settings->html.empty()) histories.push_back(devmem::memory_history(trace, options.card));
     }
+  }
+  if (!histories.empty()) {
+    const Status drawn = write_text(settings->html, report::render_memory_html(histories));
+    if (!drawn.ok()) return fail(drawn.error(), settings->html);
   }
   const Status put =
       write_text("", settings->json ? devmem::replay_json(replays) : devmem::replay_table(replays));
@@ -138,11 +149,12 @@ int devmem(const std::vector<std::string>& arguments) {
   const std::string& what = arguments[0];
   if (what == "replay") return replay(rest);
   if (what == "explain") return explain_memory(rest);
+  if (what == "limit") return devmem_limit(rest);
   if (what == "--help" || what == "-h" || what == "help") {
     fmt::print("{}", kHelp);
     return 0;
   }
-  const std::string_view meant = nearest(what, {"replay", "explain"});
+  const std::string_view meant = nearest(what, {"replay", "explain", "limit"});
   return bad_usage(fmt::format("there is no command 'devmem {}'", escape_terminal(what)),
                    meant.empty() ? "flatout devmem --help"
                                  : fmt::format("did you mean flatout devmem {}?", meant));

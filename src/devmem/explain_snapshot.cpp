@@ -8,31 +8,12 @@
 #include "base/text.h"
 #include "devmem/explain_torch.h"
 #include "devmem/pickle.h"
+#include "devmem/python_line.h"
 
 namespace flatout::devmem {
 namespace {
 
 constexpr size_t kTopLines = 5;
-
-// The innermost Python line: the frames begin with those of PyTorch's own C++.
-std::string line_of(const Pickle& pickle, const Pickle::Value& block) {
-  const auto* frames = pickle.list(block, "frames");
-  if (!frames) return "";
-  std::string library;
-  for (size_t i = 0; i < std::min<size_t>(frames->size(), 200); ++i) {
-    const Pickle::Value& frame = pickle.at((*frames)[i]);
-    const std::string_view file = pickle.text(frame, "filename");
-    if (!file.ends_with(".py")) continue;
-    const auto number = pickle.integer(frame, "line");
-    std::string line =
-        fmt::format("{}:{} {}", file, number.value_or(0), pickle.text(frame, "name"));
-    const bool is_library =
-        file.find("site-packages/") != file.npos || file.find("/torch/") != file.npos;
-    if (!is_library) return line;
-    if (library.empty()) library = std::move(line);
-  }
-  return library;
-}
 
 Bytes bytes_of(std::optional<int64_t> value) {
   return value && *value > 0 ? static_cast<Bytes>(*value) : 0;
@@ -93,7 +74,7 @@ class Reader {
     const Bytes size = bytes_of(pickle_.integer(block, "size"));
     if (pickle_.text(block, "state").starts_with("active")) {
       figures.allocated += size;
-      const std::string line = line_of(pickle_, block);
+      const std::string line = python_line(pickle_, block);
       by_line[line.empty() ? "older than the recording, or without a line" : line] += size;
     } else {
       figures.cached += size;

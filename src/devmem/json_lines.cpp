@@ -46,7 +46,10 @@ Result<Trace> read_json_lines(std::string_view bytes, std::string_view name) {
       if (object.contains("stream") && !whole_number(object, "stream", stream))
         return bad_line(number, "its \"stream\" is no whole number");
       if (builder.is_live(id)) return bad_line(number, fmt::format("id {} is live already", id));
-      builder.allocate(id, size, stream);
+      const auto site = object.find("site");
+      const bool named = site != object.end() && site->is_string();
+      builder.allocate(id, size, stream,
+                       named ? site->get_ref<const std::string&>() : std::string());
     } else if (kind == "f") {
       if (!whole_number(object, "id", id)) return bad_line(number, "it has no whole \"id\"");
       builder.free(id);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "devmem/explain.h"
+#include "devmem/history.h"
 #include "devmem/trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -28,7 +29,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         state[op.block] = 2;
       }
     }
-    FLATOUT_CHECK(next == trace.blocks);
+    FLATOUT_CHECK(next == trace.blocks && trace.site_of.size() == trace.blocks);
+    const model::MemoryHistory history = devmem::memory_history(trace, 1000, 20, 4);
+    FLATOUT_CHECK(history.peak == trace.peak_live);
   }
   return 0;
 }

@@ -8,16 +8,18 @@
 #include <unordered_map>
 
 #include "devmem/pickle.h"
+#include "devmem/python_line.h"
 #include "devmem/trace.h"
 
 namespace flatout::devmem {
 namespace {
 
 struct Event {
-  enum Kind { kAllocate, kFree } kind;
+  enum Kind { kAllocate, kFree, kRefuse } kind;
   Address address;
   Bytes size;
   Stream stream;
+  uint32_t site = 0;  // of kAllocate and kRefuse
 };
 
 struct Device {
@@ -54,6 +56,8 @@ class Reader {
     return {};
   }
 
+  const std::vector<std::string>& sites() const { return sites_; }
+
  private:
   static constexpr size_t kMostDevices = 1024;
 
@@ -87,8 +91,9 @@ class Reader {
       next = at + static_cast<Bytes>(*size);
       if (!pickle_.text(block, "state").starts_with("active")) continue;
       if (requested && !believable(requested)) return hostile("a block has no size");
-      devices[d].active_at_end.push_back(
-          {Event::kAllocate, at, static_cast<Bytes>(requested.value_or(*size)), stream});
+      devices[d].active_at_end.push_back({Event::kAllocate, at,
+                                          static_cast<Bytes>(requested.value_or(*size)), stream,
+                                          site_of(block)});
     }
     return {};
   }
@@ -97,26 +102,45 @@ class Reader {
     if (!spend()) return hostile("its lists refer to themselves");
     const std::string_view action = pickle_.text(event, "action");
     if (action.empty()) return hostile("an event has no action");
+    if (action == "oom" && believable(pickle_.integer(event, "size"))) {
+      device.events.push_back({Event::kRefuse, 0,
+                               static_cast<Bytes>(*pickle_.integer(event, "size")), 0,
+                               site_of(event)});
+    }
     if (action != "alloc" && action != "free_completed") return {};
     const auto address = pickle_.integer(event, "addr");
     const auto size = pickle_.integer(event, "size");
     if (!address || !believable(size)) return hostile("an event has no address or size");
     device.events.push_back({action == "alloc" ? Event::kAllocate : Event::kFree,
                              static_cast<Address>(*address), static_cast<Bytes>(*size),
-                             static_cast<Stream>(pickle_.integer(event, "stream").value_or(0))});
+                             static_cast<Stream>(pickle_.integer(event, "stream").value_or(0)),
+                             action == "alloc" ? site_of(event) : 0});
     return {};
+  }
+
+  // Events share their lists of frames, so that each list is looked at once.
+  uint32_t site_of(const Pickle::Value& record) {
+    const auto* frames = pickle_.list(record, "frames");
+    if (frames == nullptr) return 0;
+    const auto [it, is_new] = site_of_frames_.try_emplace(frames, sites_.size());
+    if (is_new) sites_.push_back(python_line(pickle_, record));
+    return it->second;
   }
 
   const Pickle& pickle_;
   size_t left_;
+  std::vector<std::string> sites_ = {""};
+  std::unordered_map<const void*, uint32_t> site_of_frames_;
 };
 
-Trace to_trace(const Device& device, const std::string& name) {
+Trace to_trace(const Device& device, const std::vector<std::string>& sites,
+               const std::string& name) {
   // What is freed without having been allocated, or is live at the end without that, was there
   // before.
   std::vector<Event> before;
   std::unordered_map<Address, bool> seen;  // live or not, since the trace began
   for (const Event& e : device.events) {
+    if (e.kind == Event::kRefuse) continue;
     const bool known = seen.contains(e.address);
     if (e.kind == Event::kFree && !known) before.push_back(e);
     seen[e.address] = e.kind == Event::kAllocate;
@@ -127,10 +151,12 @@ Trace to_trace(const Device& device, const std::string& name) {
                    [](const Event& a, const Event& b) { return a.address < b.address; });
 
   TraceBuilder builder(name);
-  for (const Event& e : before) builder.allocate(e.address, e.size, e.stream);
+  for (const Event& e : before) builder.allocate(e.address, e.size, e.stream, sites[e.site]);
   for (const Event& e : device.events) {
     if (e.kind == Event::kAllocate) {
-      builder.allocate(e.address, e.size, e.stream);
+      builder.allocate(e.address, e.size, e.stream, sites[e.site]);
+    } else if (e.kind == Event::kRefuse) {
+      builder.refuse(e.size, sites[e.site]);
     } else {
       builder.free(e.address);
     }
@@ -143,14 +169,17 @@ Trace to_trace(const Device& device, const std::string& name) {
 Result<std::vector<Trace>> read_snapshot(std::string_view bytes, std::string_view name) {
   FLATOUT_TRY(const Pickle pickle, Pickle::read(bytes));
   std::vector<Device> devices;
-  FLATOUT_TRY_STATUS(Reader(pickle, bytes.size()).read(devices));
+  Reader reader(pickle, bytes.size());
+  FLATOUT_TRY_STATUS(reader.read(devices));
   std::vector<Trace> traces;
   std::vector<size_t> used;
   for (size_t d = 0; d < devices.size(); ++d)
     if (!devices[d].events.empty() || !devices[d].active_at_end.empty()) used.push_back(d);
+  traces.reserve(used.size());
   for (const size_t d : used) {
     traces.push_back(
-        to_trace(devices[d], used.size() == 1 ? std::string(name) : fmt::format("{}:{}", name, d)));
+        to_trace(devices[d], reader.sites(),
+                 used.size() == 1 ? std::string(name) : fmt::format("{}:{}", name, d)));
   }
   if (traces.empty()) return Error{Code::kBadInput, "the memory snapshot holds no blocks", ""};
   return traces;

@@ -6,11 +6,23 @@
 
 namespace flatout::devmem {
 
-void TraceBuilder::allocate(uint64_t key, Bytes size, Stream stream) {
+uint32_t TraceBuilder::number_of_site(std::string_view site) {
+  if (site.empty()) return 0;
+  const auto [it, is_new] = sites_.try_emplace(std::string(site), trace_.sites.size());
+  if (is_new) trace_.sites.emplace_back(site);
+  return it->second;
+}
+
+void TraceBuilder::refuse(Bytes size, std::string_view site) {
+  trace_.failures.push_back({trace_.ops.size(), size, std::string(site)});
+}
+
+void TraceBuilder::allocate(uint64_t key, Bytes size, Stream stream, std::string_view site) {
   if (is_live(key)) free(key);
   if (size == 0 || size > kMostBytes - live_bytes_) return skip();
   live_.emplace(key, Block{trace_.blocks, size});
   trace_.ops.push_back({Op::kAllocate, trace_.blocks++, size, stream});
+  trace_.site_of.push_back(number_of_site(site));
   live_bytes_ += size;
   trace_.peak_live = std::max(trace_.peak_live, live_bytes_);
 }
@@ -32,18 +44,32 @@ void TraceBuilder::mark() {
   ++trace_.steps;
 }
 
+namespace {
+
+Result<std::vector<Trace>> only(Result<Trace> trace) {
+  if (!trace.ok()) return trace.error();
+  std::vector<Trace> one;
+  one.push_back(std::move(*trace));
+  return one;
+}
+
+}  // namespace
+
 Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view name) {
   const std::string_view head = trim(bytes.substr(0, 4096));
   if (head.empty()) return Error{Code::kBadInput, "the file is empty", ""};
-  if (head.front() == '{' || head.front() == '[') {
+  // A log's lines may start with [2023-10-02 ...].
+  const size_t second = head.find_first_not_of(" \t\r\n", 1);
+  const char next = second == head.npos ? ']' : head[second];
+  if (head.front() == '{' || (head.front() == '[' && (next == '{' || next == ']'))) {
     const std::string_view line = head.substr(0, head.find('\n'));
     if (head.front() == '[' || line.find("\"op\"") == std::string_view::npos)
       return read_profiler_trace(bytes, name);
-    FLATOUT_TRY(Trace trace, read_json_lines(bytes, name));
-    std::vector<Trace> one;
-    one.push_back(std::move(trace));
-    return one;
+    return only(read_json_lines(bytes, name));
   }
+  if (head.starts_with("Thread,Time,Action,")) return only(read_rmm_log(trim(bytes), name));
+  if (head.front() != '\x80' && has_bfc_dump(bytes))
+    return read_bfc_dumps(bytes, name);  // no pickle
   return read_snapshot(bytes, name);
 }
 

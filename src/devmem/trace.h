@@ -28,18 +28,35 @@ struct Trace {
   uint64_t steps = 0;
   uint64_t skipped = 0;  // records that do not fit: a free of nothing, size 0 or beyond belief
   Bytes peak_live = 0;   // as requested
+
+  std::vector<std::string> sites = {""};  // who asked; the first: not known
+  std::vector<uint32_t> site_of;          // by block
+
+  /// A request that was refused when the trace was recorded, before the operation `op`.
+  struct Failure {
+    size_t op = 0;
+    Bytes size = 0;
+    std::string site;
+  };
+  std::vector<Failure> failures;
 };
 
 /// Reads a file's bytes, known by their content: our JSON lines, a PyTorch memory snapshot
-/// (pickle), or a torch.profiler trace with memory events (Chrome JSON). A trace for each device
-/// that did anything; they are named `name`, with the device where there are several. Errors:
-/// kBadInput.
+/// (pickle), a torch.profiler trace with memory events (Chrome JSON), a log of RMM (CSV), or a
+/// job's log with dumps of TensorFlow's arena. A trace for each device that did anything, and for
+/// each dump; they are named `name`, with the device where there are several. Errors: kBadInput.
 Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view name);
 
 /// The readers for each format; read_traces() picks one.
 Result<Trace> read_json_lines(std::string_view bytes, std::string_view name);
 Result<std::vector<Trace>> read_profiler_trace(std::string_view bytes, std::string_view name);
 Result<std::vector<Trace>> read_snapshot(std::string_view bytes, std::string_view name);
+Result<Trace> read_rmm_log(std::string_view bytes, std::string_view name);
+/// A trace for each dump in a job's log: the chunks in use, as TensorFlow rounded them, and then
+/// the request that did not fit.
+Result<std::vector<Trace>> read_bfc_dumps(std::string_view bytes, std::string_view name);
+/// Whether there is one.
+bool has_bfc_dump(std::string_view bytes);
 
 /// Builds a trace from records that name blocks by a key: an address, an id.
 class TraceBuilder {
@@ -47,7 +64,9 @@ class TraceBuilder {
   explicit TraceBuilder(std::string_view name) { trace_.name = name; }
 
   /// A live block of that key was freed unseen: it is freed first.
-  void allocate(uint64_t key, Bytes size, Stream stream);
+  void allocate(uint64_t key, Bytes size, Stream stream, std::string_view site = {});
+  /// Such a request was refused now.
+  void refuse(Bytes size, std::string_view site = {});
   /// False, and counted as skipped, if no such block is live.
   bool free(uint64_t key);
   void mark();
@@ -63,6 +82,8 @@ class TraceBuilder {
     Bytes size;
   };
   Trace trace_;
+  uint32_t number_of_site(std::string_view site);
+  std::unordered_map<std::string, uint32_t> sites_;
   std::unordered_map<uint64_t, Block> live_;
   Bytes live_bytes_ = 0;
 };

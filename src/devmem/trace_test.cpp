@@ -48,6 +48,66 @@ TEST(JsonLines, WhatIsWrongIsNamedByItsLine) {
   EXPECT_NE(message("").find("empty"), std::string::npos);
 }
 
+TEST(RmmLog, ItsRequestsAreReadAndFailuresHoldNothing) {
+  const auto traces = read_traces(
+      "Thread,Time,Action,Pointer,Size,Stream\n"
+      "1403,09:14:05.311042,allocate,0x7f8a40000000,1024,0x0\n"
+      "1403,09:14:05.311050,allocate,0x7f8a40000400,2048,0x55d0\r\n"
+      "1403,09:14:05.311060,allocate failure,(nil),99999999999,0x0\n"
+      "1403,09:14:05.311070,free,0x7f8a40000000,1024,0x0\n"
+      "1403,09:14:05.311080,allocate,0x7f8a40000000,512,0x0\n"
+      "1403,09:14:05.311090,deallocate,0x7f8a40000000,512,0x0\n",
+      "rmm");
+  ASSERT_TRUE(traces.ok()) << traces.error().message;
+  const Trace& trace = traces->at(0);
+  EXPECT_EQ(trace.blocks, 3u);
+  EXPECT_EQ(trace.peak_live, 3072u);
+  EXPECT_EQ(trace.skipped, 0u);
+  EXPECT_EQ(trace.ops[1].stream, 0x55d0u);
+}
+
+TEST(RmmLog, WhatIsWrongIsNamedByItsLine) {
+  const auto message = [](std::string_view line) {
+    const auto traces =
+        read_traces("Thread,Time,Action,Pointer,Size,Stream\n" + std::string(line), "x");
+    return traces.ok() ? std::string("read") : traces.error().message;
+  };
+  EXPECT_EQ(message(""), "read");
+  EXPECT_NE(message("1,t,allocate,0x1").find("line 2: it has too few fields"), std::string::npos);
+  EXPECT_NE(message("1,t,allocate,zz,5,0x0").find("pointer"), std::string::npos);
+  EXPECT_NE(message("1,t,allocate,0x1,-5,0x0").find("size"), std::string::npos);
+  EXPECT_NE(message("1,t,grow,0x1,5,0x0").find("'grow'"), std::string::npos);
+  const auto columns = read_traces("Thread,Time,Action,Where\n", "x");
+  ASSERT_FALSE(columns.ok());
+  EXPECT_NE(columns.error().message.find("Pointer"), std::string::npos);
+}
+
+TEST(BfcDump, ChunksInUseAndTheRequestThatDidNotFit) {
+  const std::string line =
+      "2023-10-02 16:36:14.403559: I tensorflow/tsl/framework/bfc_allocator.cc:1095] ";
+  const std::string log =
+      "epoch 1\n" + line +
+      "Allocator (GPU_0_bfc) ran out of memory trying to allocate 585.94MiB (rounded to "
+      "614400000)requested by op _EagerConst\n" +
+      line + "BFCAllocator dump for GPU_0_bfc\n" + line + "Bin (256): \tTotal Chunks: 2\n" + line +
+      "Next region of size 3502964736\n" + line + "InUse at 7f1c8a000000 of size 1280 next 1\n" +
+      line + "InUse at 7f1c8a000500 of size 655360 next 2\n" + line +
+      "Free  at 7f1c8a0c8500 of size 291372032 next 40011\n" +
+      // A second one, as TensorFlow 1 wrote it, with no request named.
+      line + "Bin (256): \tTotal Chunks: 1\n" + line +
+      "InUse at 00000007A1176200 next 484 of size 1024\n";
+  const auto traces = read_traces(log, "train.log");
+  ASSERT_TRUE(traces.ok()) << traces.error().message;
+  ASSERT_EQ(traces->size(), 2u);
+  EXPECT_EQ(traces->at(0).name, "train.log, GPU_0_bfc");
+  EXPECT_EQ(traces->at(0).blocks, 3u);
+  EXPECT_EQ(traces->at(0).peak_live, 1280u + 655360u + 614400000u);
+  EXPECT_EQ(traces->at(1).peak_live, 1024u);
+  const auto cut = read_traces(line + "InUse at 7f1c8a000500 of si", "x");
+  ASSERT_FALSE(cut.ok());
+  EXPECT_NE(cut.error().message.find("line 1"), std::string::npos);
+}
+
 TEST(Snapshot, EveryProtocolGivesTheSameJob) {
   for (const char* name : {"snapshot_protocol0", "snapshot_protocol2", "snapshot_protocol4"}) {
     const auto traces = read_traces(corpus(name), "s");

@@ -263,6 +263,7 @@ Setting setting_of(const Remedy& remedy, const Situation& situation) {
 std::vector<Candidate> candidates(const std::vector<model::Finding>& findings,
                                   const Situation& situation, bool allow_changing) {
   std::vector<const model::Finding*> ranked;
+  ranked.reserve(findings.size());
   for (const model::Finding& finding : findings) ranked.push_back(&finding);
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto* a, const auto* b) {
     return a->gain.value_or(1) > b->gain.value_or(1);

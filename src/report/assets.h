@@ -15,6 +15,7 @@ Asset asset_flame_css();
 Asset asset_flame_js();
 Asset asset_lanes_js();
 Asset asset_live_js();
+Asset asset_memory_css();
 Asset asset_page_css();
 Asset asset_page_js();
 Asset asset_runs_css();

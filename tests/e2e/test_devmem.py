@@ -108,3 +108,20 @@ def test_a_snapshot_with_a_failure_is_explained_by_its_holes(flatout, tmp_path):
     found = json.loads(run(flatout, "explain", "--json", file))
     assert found["kind"] == "torch_oom_fragmented" and found["finding"] == "gpu.oom_fragmented"
     assert {"what": "model.py:17 forward", "bytes": 4 * gib} in found["holders"]
+
+
+def test_the_picture_names_lines_and_the_moment_of_failure(flatout, tmp_path):
+    def event(action: str, address: int, size: int, line: int) -> dict:
+        frames = [{"name": "alloc", "filename": "alloc.cpp", "line": 1}, {"name": "forward", "filename": "model.py", "line": line}]
+        return {"action": action, "addr": address, "size": size, "stream": 0, "frames": frames}
+
+    mib = 1 << 20
+    events = [event("alloc", i * 100 * mib, 100 * mib, 17 + i % 2) for i in range(8)] + [event("oom", 0, 512 * mib, 30)]
+    file = tmp_path / "s.pickle"
+    file.write_bytes(pickle.dumps({"segments": [], "device_traces": [events]}))
+    page = tmp_path / "memory.html"
+    run(flatout, "replay", "--card", "700MiB", "--html", page, file)
+    text = page.read_text()
+    for said in ("model.py:17 forward", "model.py:18 forward", "512 MiB more were refused when 800 MiB were live, at model.py:30 forward", "no allocator fits"):
+        assert said in text
+    assert "/no/such" in run(flatout, "replay", "--html", "/no/such/memory.html", file, code=1)

@@ -1,0 +1,265 @@
+// flatout devmem limit: a job under a limit on device memory. The work is done in the job, by
+// libflatout_devlimit.so; this starts it, keeps the file that its processes share, and waits.
+#include <elf.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/number.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/job.h"
+#include "cli/options.h"
+#include "devmem/driver.h"
+#include "recorder/event_loop.h"
+#include "recorder/launch.h"
+#include "recorder/signals.h"
+
+namespace flatout::cli {
+namespace {
+
+const Usage kLimit{
+    "devmem limit",
+    "SIZE|FRACTION|0=SIZE,1=SIZE -- COMMAND...",
+    "Runs a job that gets no more device memory than that: on each device by itself, and all of "
+    "its "
+    "processes together. What it sees as the card's memory is the limit; at the limit it gets the "
+    "error that a full card gives. The exit code is the job's own.",
+    "  flatout devmem limit 8GiB -- python train.py\n"
+    "  flatout devmem limit 0.5 -- python train.py           # half of each card\n"
+    "  flatout devmem limit 0=8GiB,1=25% -- python train.py  # by device; others have no limit",
+    {"verbose"},
+    false,
+    false,
+    true,
+    2,
+    1'000'000};
+
+// One value as the library reads it: bytes, or a fraction. Errors: kBadInput.
+Result<std::string> read_value(std::string_view text) {
+  const bool percent = text.ends_with('%');
+  if (percent || text.find_first_not_of("0123456789.") == text.npos) {
+    const auto number = parse_number<double>(percent ? text.substr(0, text.size() - 1) : text);
+    const bool fraction = percent || text.find('.') != text.npos;
+    if (number && fraction) {
+      const double ratio = percent ? *number / 100 : *number;
+      if (ratio > 0 && ratio <= 1) return fmt::format("{:.9f}", ratio);
+      return Error{Code::kBadInput, fmt::format("'{}' is no part of a card", escape_terminal(text)),
+                   "above 0 and at most 1 or 100%, as 0.5 or 50%"};
+    }
+  }
+  const auto bytes = parse_bytes(text);
+  if (!bytes)
+    return Error{Code::kBadInput,
+                 fmt::format("'{}' is neither a size nor a fraction", escape_terminal(text)),
+                 "as 8GiB, 0.5 or 50%"};
+  if (*bytes < devmem::kPageBytes)
+    return Error{Code::kBadInput,
+                 fmt::format("{} bytes are less than a card gives at a time", *bytes),
+                 "with a unit, as 8GiB"};
+  return std::to_string(*bytes);
+}
+
+// "8GiB" or "0=8GiB,1=0.5", checked, as FLATOUT_DEVLIMIT. Errors: kBadInput.
+Result<std::string> read_limits(std::string_view text) {
+  std::string out;
+  std::set<int> devices;
+  size_t plain = 0;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string_view part = text.substr(at, end - at);
+    at = end + 1;
+    if (!out.empty()) out += ',';
+    std::string_view value = part;
+    if (const size_t equals = part.find('='); equals != part.npos) {
+      const auto device = parse_number<int>(part.substr(0, equals));
+      if (!device || *device < 0 || !devices.insert(*device).second)
+        return Error{Code::kBadInput,
+                     fmt::format("'{}' names no device, or one that was named before",
+                                 escape_terminal(part)),
+                     "devices as the job numbers them: 0=8GiB,1=4GiB"};
+      value = part.substr(equals + 1);
+      out += fmt::format("{}=", *device);
+    } else {
+      ++plain;
+    }
+    FLATOUT_TRY(const std::string read, read_value(value));
+    out += read;
+  }
+  if (plain > 1 || (plain == 1 && !devices.empty()))
+    return Error{Code::kBadInput,
+                 fmt::format("'{}' says twice what a device may take", escape_terminal(text)),
+                 "one size for every device, or 0=SIZE,1=SIZE"};
+  return out;
+}
+
+// The file that a shell would run; "" if there is none.
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* const path = ::getenv("PATH");
+  std::string_view rest = path != nullptr ? path : "/usr/bin:/bin";
+  while (true) {
+    const size_t end = std::min(rest.find(':'), rest.size());
+    std::string file = std::string(end > 0 ? rest.substr(0, end) : ".") + "/" + name;
+    struct stat s;
+    if (::access(file.c_str(), X_OK) == 0 && ::stat(file.c_str(), &s) == 0 && S_ISREG(s.st_mode))
+      return file;
+    if (end == rest.size()) return "";
+    rest.remove_prefix(end + 1);
+  }
+}
+
+// A program that is linked statically, or runs with another user's rights, does not load what
+// LD_PRELOAD names. Only the command itself can be looked at, not what it starts. Errors:
+// kUnsupported.
+Status check_program(const std::string& command) {
+  const std::string file = find_program(command);
+  const auto bytes =
+      fs::Root("/").read(file.starts_with('/') ? file.substr(1) : "proc/self/cwd/" + file, 1 << 16);
+  if (!bytes.ok() || bytes->size() < sizeof(Elf64_Ehdr) ||
+      std::memcmp(bytes->data(), ELFMAG, SELFMAG) != 0)
+    return {};  // scripts, and whatever starting it will complain about
+  const auto cannot = [&](std::string_view why) {
+    return Error{Code::kUnsupported,
+                 fmt::format("{} {}: the limit would not hold", escape_terminal(file), why),
+                 "start a dynamically linked 64-bit program"};
+  };
+  if ((*bytes)[EI_CLASS] != ELFCLASS64) return cannot("is no 64-bit program");
+  struct stat s;
+  if (::stat(file.c_str(), &s) == 0 && (s.st_mode & (S_ISUID | S_ISGID)) != 0)
+    return cannot("runs with another user's rights");
+  Elf64_Ehdr header;
+  std::memcpy(&header, bytes->data(), sizeof header);
+  for (size_t i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    const size_t at = header.e_phoff + i * sizeof segment;
+    if (at > bytes->size() - sizeof segment) return {};
+    std::memcpy(&segment, bytes->data() + at, sizeof segment);
+    if (segment.p_type == PT_INTERP) return {};
+  }
+  return cannot("is linked statically");
+}
+
+// The file that the job's processes count in, gone with this.
+class SharedFile {
+ public:
+  static Result<SharedFile> open() {
+    std::string path = "/dev/shm/flatout-devlimit-XXXXXX";
+    int fd = ::mkostemp(path.data(), O_CLOEXEC);
+    if (fd < 0) {
+      const char* const folder = ::getenv("TMPDIR");
+      path = std::string(folder != nullptr && folder[0] == '/' ? folder : "/tmp") +
+             "/flatout-devlimit-XXXXXX";
+      fd = ::mkostemp(path.data(), O_CLOEXEC);
+    }
+    if (fd < 0)
+      return fs::error_from_errno(
+          errno, "cannot make a file in /dev/shm or " + path.substr(0, path.rfind('/')));
+    ::close(fd);
+    return SharedFile(std::move(path));
+  }
+  ~SharedFile() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  SharedFile(SharedFile&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
+  SharedFile& operator=(SharedFile&&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit SharedFile(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+// Starts it and passes signals on until it ends; the exit code is its own.
+int run_job(const std::vector<std::string>& command, std::vector<std::string> environment) {
+  auto loop = recorder::EventLoop::open();
+  if (!loop.ok()) return start_failed(loop.error(), command);
+  int32_t job = 0;
+  int status = 0;
+  bool ended = false;
+  recorder::SignalRelay* relay = nullptr;
+  recorder::SignalHandlers handlers;
+  handlers.before_stop = [] {};
+  handlers.continued = [] {};
+  handlers.asked_to_end = [](int) {};
+  handlers.child = [&] {
+    int how = 0;
+    while (true) {
+      const pid_t pid = ::waitpid(-1, &how, WNOHANG);
+      if (pid <= 0) return;
+      if (pid != job) continue;
+      relay->set_job(0);
+      status = how;
+      ended = true;
+    }
+  };
+  auto signals = recorder::SignalRelay::open(*loop, true, handlers);
+  if (!signals.ok()) return start_failed(signals.error(), command);
+  relay = signals->get();
+  const auto started = recorder::start_job({command, std::move(environment)}, relay->inherited());
+  if (!started.ok()) return start_failed(started.error(), command);
+  job = *started;
+  relay->set_job(job);
+  handlers.child();  // it may have ended before its number was known
+  while (!ended) {
+    loop->wait(relay->deadline());
+    relay->tick(MonotonicClock::now());
+  }
+  return job_code(status);
+}
+
+}  // namespace
+
+int devmem_limit(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kLimit, arguments, code);
+  if (!settings) return code;
+  std::vector<std::string> command(settings->positional.begin() + 1, settings->positional.end());
+  if (command[0] == "--") command.erase(command.begin());
+  if (command.empty())
+    return bad_usage("there is no command to run", "flatout devmem limit 8GiB -- COMMAND...");
+  const auto limits = read_limits(settings->positional[0]);
+  if (!limits.ok()) return bad_usage(limits.error().message, limits.error().hint);
+  if (const char* outer = ::getenv("FLATOUT_DEVLIMIT_SHARED");
+      outer != nullptr && ::access(outer, F_OK) == 0)
+    return bad_usage(
+        "this runs under `flatout devmem limit` already, and one limit knows nothing of another",
+        "set the smaller one outside");
+  const std::string library = recorder::find_agent().limiter;
+  if (library.empty()) {
+    log_error("libflatout_devlimit.so is not beside flatout",
+              "install it again; it is built for x86-64 only");
+    return 125;
+  }
+  if (library.find_first_of(": ") != std::string::npos) {
+    log_error("LD_PRELOAD cannot name a path with a blank or a colon: " + library,
+              "install flatout elsewhere");
+    return 125;
+  }
+  if (const Status able = check_program(command[0]); !able.ok()) {
+    log_error(able.error().message, able.error().hint);
+    return 125;
+  }
+  const auto shared = SharedFile::open();
+  if (!shared.ok()) return start_failed(shared.error(), command);
+  std::vector<std::string> environment = recorder::current_environment();
+  recorder::add_preload(environment, library);
+  recorder::set_variable(environment, "FLATOUT_DEVLIMIT", *limits);
+  recorder::set_variable(environment, "FLATOUT_DEVLIMIT_SHARED", shared->path());
+  return run_job(command, std::move(environment));
+}
+
+}  // namespace flatout::cli

@@ -1,0 +1,47 @@
+// Driver calls that take memory and give it back, with what they take charged.
+#pragma once
+
+#include "devlimit/books.h"
+
+namespace flatout::devlimit {
+
+inline uint64_t key(CUdeviceptr address) { return address; }
+inline uint64_t key(Opaque handle) { return reinterpret_cast<uint64_t>(handle); }
+
+// `call` takes `bytes` of the device: charged before, given back if it fails. `made` is the address
+// or handle that the call stores.
+template <class Made, class Call>
+CUresult take(int row, uint64_t bytes, Kind kind, Made* made, Call call) {
+  if (!charge(row, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS || row < 0) {
+    give_back(row, bytes);
+    return result;
+  }
+  Opaque const context = current_context();
+  const Locked lock;
+  books().table.put({key(*made), kind, row, bytes, context});
+  return result;
+}
+
+// `call` gives back what `key` names. It is forgotten before, since the driver may hand out the
+// same address to another thread at once, and remembered again if the call fails.
+template <class Call>
+CUresult release(Kind kind, uint64_t key, Call call) {
+  Entry entry;
+  {
+    const Locked lock;
+    entry = books().table.take(kind, key);
+  }
+  const CUresult result = call();
+  if (entry.kind == Kind::kNone) return result;
+  if (result == CUDA_SUCCESS) {
+    give_back(entry.device, entry.bytes);
+  } else {
+    const Locked lock;
+    books().table.put(entry);
+  }
+  return result;
+}
+
+}  // namespace flatout::devlimit

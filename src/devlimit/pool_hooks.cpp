@@ -1,0 +1,292 @@
+// cuMemAllocAsync and pools. A pool grows by more than was asked for and keeps what was freed, so
+// what is charged follows what the driver says is reserved, and before each request the most by
+// which the pool could grow for it.
+#include "devlimit/charged_call.h"
+#include "devlimit/export.h"
+#include "devlimit/pools.h"
+
+namespace flatout::devlimit {
+
+extern "C" {
+CUresult cuMemPoolGetAttribute(Opaque pool, int attribute, void* value);
+CUresult cuDeviceGetMemPool(Opaque* pool, CUdevice device);
+CUresult cuStreamIsCapturing(Opaque stream, int* status);
+CUresult cuMemPoolTrimTo(Opaque pool, size_t keep);
+CUresult cuMemFreeAsync(CUdeviceptr address, Opaque stream);
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque stream);
+}
+
+namespace {
+
+constexpr uint64_t kPoolGrain = uint64_t{32} << 20;  // by which pools grow
+
+// Under Locked. nullptr: too many pools.
+Pool* pool_of(Opaque handle, int row) {
+  Pool* unused = nullptr;
+  for (Pool& pool : books().pools) {
+    if (pool.handle == key(handle) && !pool.destroyed) return &pool;
+    if (pool.handle == 0 && unused == nullptr) unused = &pool;
+  }
+  if (unused != nullptr) {
+    *unused = {};
+    unused->handle = key(handle);
+    unused->device = row;
+  }
+  return unused;
+}
+
+Pool* known_pool(Opaque handle) {
+  for (Pool& pool : books().pools)
+    if (pool.handle == key(handle) && !pool.destroyed) return &pool;
+  return nullptr;
+}
+
+// Under Locked: what is charged comes to what the pool holds. False: it holds more, and there is no
+// room for that.
+bool true_up(Pool& pool) {
+  uint64_t reserved = 0;
+  if (pool.destroyed) {
+    reserved = pool.live > 0 ? pool.charged : 0;  // all of it goes with the last block
+  } else if (FLATOUT_REAL(cuMemPoolGetAttribute, cuMemPoolGetAttribute,
+                          reinterpret_cast<Opaque>(pool.handle),
+                          CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS) {
+    return true;
+  }
+  const uint64_t held = reserved > pool.live ? reserved : pool.live;
+  bool ok = true;
+  if (held > pool.charged) {
+    ok = ledger()->charge(pool.device, held - pool.charged);
+    if (!ok) ledger()->charge_anyway(pool.device, held - pool.charged);
+    pool.charged = held;
+  } else if (pool.pending == 0) {
+    give_back(pool.device, pool.charged - held);
+    pool.charged = held;
+  }
+  if (pool.destroyed && pool.live == 0 && pool.pending == 0) pool = {};
+  return ok;
+}
+
+template <class Call, class Undo>
+CUresult take_pooled(Opaque handle, int row, CUdeviceptr* address, uint64_t bytes, Call call,
+                     Undo undo) {
+  Pool* pool = nullptr;
+  uint64_t growth = 0;
+  {
+    const Locked lock;
+    pool = pool_of(handle, row);
+    if (pool == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    row = pool->device;
+    const uint64_t busy = pool->live + pool->pending;
+    const uint64_t idle = pool->charged > busy ? pool->charged - busy : 0;
+    if (bytes > idle) growth = (bytes - idle + kPoolGrain - 1) / kPoolGrain * kPoolGrain;
+    if (bytes > UINT64_MAX - kPoolGrain) growth = bytes;
+    pool->pending += bytes;
+  }
+  if (!charge(row, growth)) {
+    const Locked lock;
+    pool->pending -= bytes;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  {
+    const Locked lock;
+    pool->charged += growth;
+  }
+  const CUresult result = call();
+  bool fits = true;
+  {
+    const Locked lock;
+    pool->pending -= bytes;
+    if (result == CUDA_SUCCESS) pool->live += bytes;
+    fits = true_up(*pool);
+    if (result == CUDA_SUCCESS && fits) {
+      ++pool->blocks;
+      books().table.put({*address, Kind::kPooled, row, bytes, pool});
+    } else if (result == CUDA_SUCCESS) {
+      pool->live -= bytes;
+    }
+  }
+  if (result != CUDA_SUCCESS || fits) return result;
+  undo();
+  relieve(row);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool capturing(Opaque stream) {
+  int status = 0;
+  return FLATOUT_REAL(cuStreamIsCapturing, cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS &&
+         status != 0;
+}
+
+// What is captured becomes a node of a graph, which is charged when the graph is made to run.
+template <class Call, class Undo>
+CUresult allocate_async(CUdeviceptr* address, uint64_t bytes, Opaque stream, Call call, Undo undo) {
+  const int row = capturing(stream) ? -1 : row_of_stream(stream);
+  Opaque pool = nullptr;
+  if (row < 0 ||
+      FLATOUT_REAL(cuDeviceGetMemPool, cuDeviceGetMemPool, &pool, ordinal_of(row)) != CUDA_SUCCESS)
+    return call();
+  return take_pooled(pool, row, address, bytes, call, undo);
+}
+
+// Only pools that cuMemPoolCreate made in host memory are not the card's.
+template <class Call, class Undo>
+CUresult allocate_from_pool(CUdeviceptr* address, uint64_t bytes, Opaque pool, Opaque stream,
+                            Call call, Undo undo) {
+  if (capturing(stream)) return call();
+  int row = -1;
+  {
+    const Locked lock;
+    if (const Pool* const known = known_pool(pool)) row = known->device;
+    if (row == kMostDevices) return call();  // of the host
+  }
+  if (row < 0) row = row_of_stream(stream);
+  return row < 0 ? call() : take_pooled(pool, row, address, bytes, call, undo);
+}
+
+template <class Call>
+CUresult free_async(CUdeviceptr address, Call call) {
+  CUresult result = CUDA_SUCCESS;
+  return free_pooled(address, call, result) ? result : release(Kind::kMemory, address, call);
+}
+
+}  // namespace
+
+Pooled forget_pooled(CUdeviceptr address) {
+  const Locked lock;
+  const Entry entry = books().table.take(Kind::kPooled, address);
+  if (entry.kind == Kind::kNone) return {};
+  return {static_cast<Pool*>(entry.object), entry};
+}
+
+void end_free(const Pooled& block, bool freed) {
+  const Locked lock;
+  if (!freed) {
+    books().table.put(block.entry);
+    return;
+  }
+  block.pool->live -= block.entry.bytes;
+  --block.pool->blocks;
+  true_up(*block.pool);
+}
+
+void trim_pools(int row) {
+  for (Pool& pool : books().pools) {
+    Opaque handle = nullptr;
+    {
+      const Locked lock;
+      if (pool.handle == 0 || pool.destroyed || pool.device != row) continue;
+      handle = reinterpret_cast<Opaque>(pool.handle);
+    }
+    FLATOUT_REAL(cuMemPoolTrimTo, cuMemPoolTrimTo, handle, 0);
+    const Locked lock;
+    if (pool.handle == key(handle) && !pool.destroyed) true_up(pool);
+  }
+}
+
+extern "C" {
+
+FLATOUT_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, Opaque stream) {
+  const Outermost outermost;
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemAllocAsync, cuMemAllocAsync, address, bytes, stream);
+  };
+  const auto undo = [&] { FLATOUT_REAL(cuMemFreeAsync, cuMemFreeAsync, *address, stream); };
+  return outermost ? allocate_async(address, bytes, stream, call, undo) : call();
+}
+
+FLATOUT_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, Opaque stream) {
+  const Outermost outermost;
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemAllocAsync_ptsz, cuMemAllocAsync_ptsz, address, bytes, stream);
+  };
+  const auto undo = [&] {
+    FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, *address, stream);
+  };
+  return outermost ? allocate_async(address, bytes, stream, call, undo) : call();
+}
+
+FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool,
+                                                Opaque stream) {
+  const Outermost outermost;
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, address, bytes, pool,
+                        stream);
+  };
+  const auto undo = [&] { FLATOUT_REAL(cuMemFreeAsync, cuMemFreeAsync, *address, stream); };
+  return outermost ? allocate_from_pool(address, bytes, pool, stream, call, undo) : call();
+}
+
+FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
+                                                     Opaque pool, Opaque stream) {
+  const Outermost outermost;
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemAllocFromPoolAsync_ptsz, cuMemAllocFromPoolAsync_ptsz, address, bytes,
+                        pool, stream);
+  };
+  const auto undo = [&] {
+    FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, *address, stream);
+  };
+  return outermost ? allocate_from_pool(address, bytes, pool, stream, call, undo) : call();
+}
+
+FLATOUT_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, Opaque stream) {
+  const Outermost outermost;
+  const auto call = [&] { return FLATOUT_REAL(cuMemFreeAsync, cuMemFreeAsync, address, stream); };
+  return outermost ? free_async(address, call) : call();
+}
+
+FLATOUT_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque stream) {
+  const Outermost outermost;
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, address, stream);
+  };
+  return outermost ? free_async(address, call) : call();
+}
+
+FLATOUT_EXPORT CUresult cuMemPoolCreate(Opaque* pool, const CUmemPoolProps* properties) {
+  const Outermost outermost;
+  const CUresult result = FLATOUT_REAL(cuMemPoolCreate, cuMemPoolCreate, pool, properties);
+  if (!outermost || result != CUDA_SUCCESS || properties == nullptr) return result;
+  const CUmemLocation& location = properties->location;
+  constexpr int kNoPlace = 0;  // managed memory's pools may have none: the current device's
+  int row = kMostDevices;      // the host's
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) row = row_of(location.id);
+  if (location.type == kNoPlace) row = row_of_current();
+  const Locked lock;
+  if (row >= 0) pool_of(*pool, row);
+  return result;
+}
+
+FLATOUT_EXPORT CUresult cuMemPoolDestroy(Opaque handle) {
+  const Outermost outermost;
+  Pool* pool = nullptr;
+  if (outermost) {
+    const Locked lock;
+    pool = known_pool(handle);
+    if (pool != nullptr) pool->destroyed = true;  // its handle may be given again at once
+  }
+  const CUresult result = FLATOUT_REAL(cuMemPoolDestroy, cuMemPoolDestroy, handle);
+  if (pool == nullptr) return result;
+  const Locked lock;
+  if (result != CUDA_SUCCESS) {
+    pool->destroyed = false;
+  } else if (pool->device == kMostDevices) {
+    *pool = {};
+  } else {
+    true_up(*pool);
+  }
+  return result;
+}
+
+FLATOUT_EXPORT CUresult cuMemPoolTrimTo(Opaque handle, size_t keep) {
+  const Outermost outermost;
+  const CUresult result = FLATOUT_REAL(cuMemPoolTrimTo, cuMemPoolTrimTo, handle, keep);
+  if (!outermost) return result;
+  const Locked lock;
+  Pool* const pool = known_pool(handle);
+  if (pool != nullptr && pool->device != kMostDevices) true_up(*pool);
+  return result;
+}
+
+}  // extern "C"
+}  // namespace flatout::devlimit

@@ -1,0 +1,56 @@
+#include "devlimit/spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "devlimit/say.h"
+
+namespace flatout::devlimit {
+namespace {
+
+// One value; `end` is where it must end. UINT64_MAX: it is none.
+uint64_t value_of(const char* text, const char* end, uint64_t total) {
+  char* after = nullptr;
+  const double number = strtod(text, &after);
+  if (after == text || after > end || !(number >= 0)) return UINT64_MAX;
+  const bool fraction = memchr(text, '.', static_cast<size_t>(after - text)) != nullptr;
+  const auto left = static_cast<size_t>(end - after);
+  if (left == 1 && *after == '%' && number <= 100)
+    return static_cast<uint64_t>(static_cast<double>(total) * number / 100);
+  if (left == 0 && fraction && number <= 1)
+    return static_cast<uint64_t>(static_cast<double>(total) * number);
+  if (left == 0 && !fraction) return strtoull(text, nullptr, 10);
+  static const char kUnits[] = "KMGT";
+  const char* const unit = strchr(kUnits, *after);
+  if (left == 0 || unit == nullptr || *after == 0) return UINT64_MAX;
+  if (left != 1 && !(left == 2 && after[1] == 'B') &&
+      !(left == 3 && memcmp(after + 1, "iB", 2) == 0))
+    return UINT64_MAX;
+  const double bytes = number * static_cast<double>(uint64_t{1} << (10 * (unit - kUnits + 1)));
+  return bytes < 1e18 ? static_cast<uint64_t>(bytes) : UINT64_MAX;
+}
+
+}  // namespace
+
+uint64_t limit_of(const char* text, int device, uint64_t total) {
+  if (text == nullptr) return UINT64_MAX;
+  for (const char* at = text; *at != 0;) {
+    const char* const comma = strchr(at, ',');
+    const char* const end = comma != nullptr ? comma : at + strlen(at);
+    const auto* const equals =
+        static_cast<const char*>(memchr(at, '=', static_cast<size_t>(end - at)));
+    char* after = nullptr;
+    const bool named = equals == nullptr || (strtol(at, &after, 10) == device && after == equals);
+    if (named) {
+      const uint64_t value = value_of(equals != nullptr ? equals + 1 : at, end, total);
+      if (value != UINT64_MAX) return value;
+      say("FLATOUT_DEVLIMIT=%s is no size, fraction or list of devices: no device memory is given",
+          text);
+      return 0;
+    }
+    at = comma != nullptr ? comma + 1 : end;
+  }
+  return UINT64_MAX;
+}
+
+}  // namespace flatout::devlimit

@@ -1,0 +1,656 @@
+// A stand-in for libcuda.so.1 that hands out addresses and counts what lies behind them, as the
+// real one does where that matters to a limit: contexts and modules take memory, pools grow by 32
+// MiB and keep it, memory from cuMemCreate lives until the last mapping is gone, graphs reserve at
+// launch.
+#include <dlfcn.h>
+#include <string.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "devlimit/cuda_abi.h"
+#include "devlimit/testing/fake_card.h"
+
+using namespace flatout::devlimit;
+using fake::card;
+using fake::kMiB;
+
+namespace {
+
+constexpr CUresult kNoContext = 201, kInvalidHandle = 400;
+
+struct Context {
+  int device = 0;
+  size_t heap = 8 * kMiB;
+  bool primary = false;
+  uint64_t modules = 0;
+};
+struct Node {
+  int type = 0;
+  CUDA_MEM_ALLOC_NODE_PARAMS params = {};
+  struct Graph* child = nullptr;
+};
+struct Graph {
+  std::vector<std::unique_ptr<Node>> nodes;
+};
+struct Stream {
+  Context* context = nullptr;
+  Graph* capture = nullptr;
+};
+struct Exec {
+  int device = 0;
+  uint64_t bytes = 0;
+  bool backed = false;
+};
+struct PoolState {
+  int device = 0;
+  bool host = false, destroyed = false;
+  uint64_t live = 0, reserved = 0;
+};
+struct PhysicalState {
+  int device = 0;
+  uint64_t bytes = 0;
+  int handles = 0, maps = 0;
+  bool imported = false;
+};
+struct Block {
+  int device = 0;
+  uint64_t bytes = 0;
+  Context* context = nullptr;
+  PoolState* pool = nullptr;
+  bool foreign = false;
+};
+struct Array {
+  int device = 0;
+  uint64_t bytes = 0;
+};
+
+std::mutex g_lock;
+std::map<CUdeviceptr, Block> g_blocks;
+std::map<uint64_t, PhysicalState*> g_handles;
+std::map<CUdeviceptr, std::pair<PhysicalState*, size_t>> g_mappings;
+PoolState g_default_pools[fake::kCards] = {{0}, {1}};
+Context g_primary[fake::kCards];
+int g_retained[fake::kCards] = {};
+std::set<Exec*> g_execs;
+uint64_t g_graph_reserved[fake::kCards] = {};
+CUdeviceptr g_next = CUdeviceptr{1} << 40;
+uint64_t g_next_handle = 1;
+thread_local std::vector<Context*> t_contexts;
+
+Context* current() { return t_contexts.empty() ? nullptr : t_contexts.back(); }
+
+CUdeviceptr new_address(size_t bytes) {
+  const CUdeviceptr out = g_next;
+  g_next += (bytes + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB);
+  return out;
+}
+
+// Under the lock.
+CUresult new_block(CUdeviceptr* address, size_t bytes, PoolState* pool = nullptr) {
+  Context* const context = current();
+  if (context == nullptr) return kNoContext;
+  if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const int device = pool != nullptr ? pool->device : context->device;
+  if (pool == nullptr && !card().take(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = new_address(bytes);
+  g_blocks[*address] = {device, bytes, context, pool};
+  return CUDA_SUCCESS;
+}
+
+CUresult from_pool(CUdeviceptr* address, size_t bytes, PoolState* pool) {
+  const std::lock_guard lock(g_lock);
+  if (pool->destroyed) return CUDA_ERROR_INVALID_VALUE;
+  if (!pool->host && pool->live + bytes > pool->reserved) {
+    const uint64_t more =
+        (pool->live + bytes - pool->reserved + 32 * kMiB - 1) / (32 * kMiB) * (32 * kMiB);
+    if (!card().take(pool->device, more)) return CUDA_ERROR_OUT_OF_MEMORY;
+    pool->reserved += more;
+  }
+  pool->live += bytes;
+  return new_block(address, bytes, pool);
+}
+
+void trim(PoolState* pool, uint64_t keep) {
+  const uint64_t least = (pool->live + 32 * kMiB - 1) / (32 * kMiB) * (32 * kMiB);
+  const uint64_t target = std::max(least, keep);
+  if (pool->host || target >= pool->reserved) return;
+  card().give(pool->device, pool->reserved - target);
+  pool->reserved = target;
+}
+
+void drop(PhysicalState* physical) {
+  if (physical->handles > 0 || physical->maps > 0) return;
+  if (!physical->imported) card().give(physical->device, physical->bytes);
+  delete physical;
+}
+
+uint64_t alloc_bytes(const Graph& graph, int& device) {
+  uint64_t bytes = 0;
+  for (const auto& node : graph.nodes) {
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+      bytes += (node->params.bytesize + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB);
+      device = node->params.poolProps.location.id;
+    }
+    if (node->child != nullptr) bytes += alloc_bytes(*node->child, device);
+  }
+  return bytes;
+}
+
+CUresult back(Exec* exec) {
+  const std::lock_guard lock(g_lock);
+  if (exec->backed) return CUDA_SUCCESS;
+  if (!card().take(exec->device, exec->bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  g_graph_reserved[exec->device] += exec->bytes;
+  exec->backed = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult new_exec(Opaque* made, Opaque graph) {
+  const std::lock_guard lock(g_lock);
+  auto* const exec = new Exec;
+  exec->bytes = alloc_bytes(*static_cast<Graph*>(graph), exec->device);
+  g_execs.insert(exec);
+  *made = exec;
+  return CUDA_SUCCESS;
+}
+
+CUresult load(Opaque* made) {
+  const std::lock_guard lock(g_lock);
+  Context* const context = current();
+  if (context == nullptr) return kNoContext;
+  if (!card().take(context->device, fake::kModuleBytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  ++context->modules;
+  *made = new Array{context->device, fake::kModuleBytes};
+  return CUDA_SUCCESS;
+}
+
+CUresult unload(Opaque made) {
+  const std::lock_guard lock(g_lock);
+  auto* const module = static_cast<Array*>(made);
+  card().give(module->device, module->bytes);
+  delete module;
+  return CUDA_SUCCESS;
+}
+
+void end(Context* context) {
+  for (auto it = g_blocks.begin(); it != g_blocks.end();) {
+    const Block& block = it->second;
+    if (block.context != context || block.pool != nullptr) {
+      ++it;
+      continue;
+    }
+    if (!block.foreign) card().give(block.device, block.bytes);
+    it = g_blocks.erase(it);
+  }
+  card().give(context->device, fake::kContextBytes + context->heap - 8 * kMiB);
+}
+
+CUresult new_context(Opaque* made, CUdevice device) {
+  const std::lock_guard lock(g_lock);
+  if (!card().take(device, fake::kContextBytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto* const context = new Context;
+  context->device = device;
+  *made = context;
+  t_contexts.push_back(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult free_block(CUdeviceptr address) {
+  const std::lock_guard lock(g_lock);
+  const auto it = g_blocks.find(address);
+  if (it == g_blocks.end()) return CUDA_ERROR_INVALID_VALUE;
+  const Block& block = it->second;
+  if (block.pool != nullptr) {
+    block.pool->live -= block.bytes;
+    if (block.pool->destroyed && block.pool->live == 0) trim(block.pool, 0);
+  } else if (!block.foreign) {
+    card().give(block.device, block.bytes);
+  }
+  g_blocks.erase(it);
+  return CUDA_SUCCESS;
+}
+
+CUresult new_array(Opaque* made, uint64_t bytes) {
+  const std::lock_guard lock(g_lock);
+  Context* const context = current();
+  if (context == nullptr) return kNoContext;
+  if (!card().take(context->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  *made = new Array{context->device, bytes};
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int* count) {
+  *count = fake::kCards;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < fake::kCards ? CUDA_SUCCESS : 101;
+}
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  memset(uuid, 0x10 + device, sizeof *uuid);
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
+  *bytes = fake::kCapacity;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int* value, int, CUdevice) {
+  *value = 32;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
+  if (current() == nullptr) return kNoContext;
+  *total = fake::kCapacity;
+  *free_bytes = fake::kCapacity - card().used[current()->device];
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v2(Opaque* made, unsigned, CUdevice device) {
+  return new_context(made, device);
+}
+CUresult cuCtxCreate_v4(Opaque* made, void*, unsigned, CUdevice device) {
+  return new_context(made, device);
+}
+CUresult cuCtxDestroy_v2(Opaque context) {
+  const std::lock_guard lock(g_lock);
+  if (current() == context) t_contexts.pop_back();
+  end(static_cast<Context*>(context));
+  delete static_cast<Context*>(context);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(Opaque* context) {
+  *context = current();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(Opaque context) {
+  t_contexts.assign(context != nullptr ? 1 : 0, static_cast<Context*>(context));
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent_v2(Opaque context) {
+  t_contexts.push_back(static_cast<Context*>(context));
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPopCurrent_v2(Opaque* context) {
+  *context = current();
+  t_contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevice(CUdevice* device) {
+  if (current() == nullptr) return kNoContext;
+  *device = current()->device;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(Opaque* context, CUdevice device) {
+  const std::lock_guard lock(g_lock);
+  if (g_retained[device] == 0) {
+    if (!card().take(device, fake::kContextBytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    g_primary[device] = {device, 8 * kMiB, true};
+  }
+  ++g_retained[device];
+  *context = &g_primary[device];
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  const std::lock_guard lock(g_lock);
+  if (g_retained[device] == 0) return kNoContext;
+  if (--g_retained[device] == 0) end(&g_primary[device]);
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  const std::lock_guard lock(g_lock);
+  if (g_retained[device] > 0) end(&g_primary[device]);
+  g_retained[device] = 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned*, int* active) {
+  *active = g_retained[device] > 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetLimit(size_t* value, int limit) {
+  if (current() == nullptr) return kNoContext;
+  *value = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? current()->heap : 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetLimit(int limit, size_t value) {
+  const std::lock_guard lock(g_lock);
+  Context* const context = current();
+  if (context == nullptr) return kNoContext;
+  if (limit != CU_LIMIT_MALLOC_HEAP_SIZE) return CUDA_SUCCESS;
+  if (value > context->heap && !card().take(context->device, value - context->heap))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (value < context->heap) card().give(context->device, context->heap - value);
+  context->heap = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  const std::lock_guard lock(g_lock);
+  return new_block(address, bytes);
+}
+CUresult cuMemAlloc(unsigned* address, unsigned bytes) {
+  CUdeviceptr wide = 0;
+  const CUresult result = cuMemAlloc_v2(&wide, bytes);
+  *address = static_cast<unsigned>(wide);
+  return result;
+}
+CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned) {
+  const std::lock_guard lock(g_lock);
+  return new_block(address, bytes);
+}
+// By its own exported name: an interposer is called from within.
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                            unsigned) {
+  *pitch = (width + 511) / 512 * 512;
+  return cuMemAlloc_v2(address, *pitch * height);
+}
+CUresult cuMemFree_v2(CUdeviceptr address) { return free_block(address); }
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  const std::lock_guard lock(g_lock);
+  const auto it = g_blocks.find(address);
+  if (it == g_blocks.end()) return CUDA_ERROR_NOT_FOUND;
+  *base = address;
+  *bytes = it->second.bytes;
+  return CUDA_SUCCESS;
+}
+CUresult cuArrayCreate_v2(Opaque* made, const CUDA_ARRAY_DESCRIPTOR* d) {
+  return new_array(made,
+                   (d->Width * 4 * d->NumChannels + 63) / 64 * 64 * ((d->Height + 7) / 8 * 8));
+}
+CUresult cuArray3DCreate_v2(Opaque* made, const CUDA_ARRAY3D_DESCRIPTOR* d) {
+  return new_array(made, (d->Width * 4 * d->NumChannels + 63) / 64 * 64 *
+                             ((d->Height + 7) / 8 * 8) * std::max<size_t>(d->Depth, 1));
+}
+CUresult cuMipmappedArrayCreate(Opaque* made, const CUDA_ARRAY3D_DESCRIPTOR* d, unsigned levels) {
+  uint64_t bytes = 0;
+  for (unsigned level = 0; level < levels; ++level)
+    bytes += (std::max<size_t>(d->Width >> level, 1) * 4 * d->NumChannels + 63) / 64 * 64 *
+             ((std::max<size_t>(d->Height >> level, 1) + 7) / 8 * 8);
+  return new_array(made, bytes);
+}
+CUresult cuArrayDestroy(Opaque array) { return unload(array); }
+CUresult cuMipmappedArrayDestroy(Opaque array) { return unload(array); }
+CUresult cuImportExternalMemory(Opaque* made, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* what) {
+  return new_array(made, what->size);
+}
+CUresult cuDestroyExternalMemory(Opaque memory) { return unload(memory); }
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  const CUresult result = cuMemGetAddressRange_v2(&base, &bytes, address);
+  memcpy(handle->reserved, &bytes, sizeof bytes);
+  return result;
+}
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
+  const std::lock_guard lock(g_lock);
+  size_t bytes = 0;
+  memcpy(&bytes, handle.reserved, sizeof bytes);
+  *address = new_address(bytes);
+  g_blocks[*address] = {current()->device, bytes, current(), nullptr, true};
+  return CUDA_SUCCESS;
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) { return free_block(address); }
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr,
+                             unsigned long long) {
+  const std::lock_guard lock(g_lock);
+  *address = new_address(bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAddressFree(CUdeviceptr, size_t) { return CUDA_SUCCESS; }
+CUresult cuMemSetAccess(CUdeviceptr, size_t, const void*, size_t) { return CUDA_SUCCESS; }
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                     const CUmemAllocationProp* prop, unsigned long long) {
+  const std::lock_guard lock(g_lock);
+  if (bytes == 0 || bytes % (2 * kMiB) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!card().take(prop->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  *handle = g_next_handle++;
+  g_handles[*handle] = new PhysicalState{prop->location.id, bytes, 1, 0};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  const std::lock_guard lock(g_lock);
+  const auto it = g_handles.find(handle);
+  if (it == g_handles.end()) return kInvalidHandle;
+  PhysicalState* const physical = it->second;
+  --physical->handles;
+  // The number is used again at once, as drivers do.
+  g_next_handle = handle;
+  while (g_handles.contains(g_next_handle) && g_next_handle != handle) ++g_next_handle;
+  g_handles.erase(it);
+  while (g_handles.contains(g_next_handle)) ++g_next_handle;
+  drop(physical);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  const std::lock_guard lock(g_lock);
+  for (const auto& [at, mapping] : g_mappings) {
+    if (reinterpret_cast<uint64_t>(address) - at >= mapping.second) continue;
+    ++mapping.first->handles;
+    while (g_handles.contains(g_next_handle)) ++g_next_handle;
+    *handle = g_next_handle;
+    g_handles[*handle] = mapping.first;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        int) {
+  const std::lock_guard lock(g_lock);
+  while (g_handles.contains(g_next_handle)) ++g_next_handle;
+  *handle = g_next_handle;
+  g_handles[*handle] = new PhysicalState{0, reinterpret_cast<uint64_t>(os_handle), 1, 0, true};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                CUmemGenericAllocationHandle handle) {
+  const std::lock_guard lock(g_lock);
+  const auto it = g_handles.find(handle);
+  if (it == g_handles.end()) return kInvalidHandle;
+  *prop = {1, 0, {CU_MEM_LOCATION_TYPE_DEVICE, it->second->device}, nullptr, {}};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
+  const std::lock_guard lock(g_lock);
+  const auto it = g_handles.find(handle);
+  if (it == g_handles.end()) return kInvalidHandle;
+  ++it->second->maps;
+  g_mappings[address] = {it->second, bytes};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  const std::lock_guard lock(g_lock);
+  auto it = g_mappings.lower_bound(address);
+  if (it == g_mappings.end() || it->first != address) return CUDA_ERROR_INVALID_VALUE;
+  while (it != g_mappings.end() && it->first < address + bytes) {
+    PhysicalState* const physical = it->second.first;
+    --physical->maps;
+    it = g_mappings.erase(it);
+    drop(physical);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(Opaque* stream, unsigned) {
+  *stream = new Stream{current()};
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetCtx(Opaque stream, Opaque* context) {
+  *context = static_cast<Stream*>(stream)->context;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamIsCapturing(Opaque stream, int* status) {
+  *status = stream != nullptr && static_cast<Stream*>(stream)->capture != nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamBeginCapture_v2(Opaque stream, int) {
+  static_cast<Stream*>(stream)->capture = new Graph;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(Opaque stream, Opaque* graph) {
+  *graph = static_cast<Stream*>(stream)->capture;
+  static_cast<Stream*>(stream)->capture = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetDefaultMemPool(Opaque* pool, CUdevice device) {
+  *pool = &g_default_pools[device];
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetMemPool(Opaque* pool, CUdevice device) {
+  return cuDeviceGetDefaultMemPool(pool, device);
+}
+CUresult cuMemPoolCreate(Opaque* pool, const CUmemPoolProps* props) {
+  *pool = new PoolState{props->location.id, props->location.type != CU_MEM_LOCATION_TYPE_DEVICE};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemPoolDestroy(Opaque pool) {
+  const std::lock_guard lock(g_lock);
+  auto* const state = static_cast<PoolState*>(pool);  // kept, so that its number is not used again
+  state->destroyed = true;
+  trim(state, 0);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemPoolTrimTo(Opaque pool, size_t keep) {
+  const std::lock_guard lock(g_lock);
+  trim(static_cast<PoolState*>(pool), keep);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemPoolGetAttribute(Opaque pool, int attribute, void* value) {
+  const std::lock_guard lock(g_lock);
+  if (attribute != CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
+  *static_cast<uint64_t*>(value) = static_cast<PoolState*>(pool)->reserved;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphAddMemAllocNode(Opaque* node, Opaque graph, const Opaque*, size_t,
+                                CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  const std::lock_guard lock(g_lock);
+  auto made = std::make_unique<Node>();
+  made->type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+  params->dptr = new_address(params->bytesize);
+  made->params = *params;
+  *node = made.get();
+  static_cast<Graph*>(graph)->nodes.push_back(std::move(made));
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool, Opaque stream) {
+  auto* const s = static_cast<Stream*>(stream);
+  if (s != nullptr && s->capture != nullptr) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {};
+    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE,
+                                 static_cast<PoolState*>(pool)->device};
+    params.bytesize = bytes;
+    Opaque node = nullptr;
+    const CUresult result = cuGraphAddMemAllocNode(&node, s->capture, nullptr, 0, &params);
+    *address = params.dptr;
+    return result;
+  }
+  return from_pool(address, bytes, static_cast<PoolState*>(pool));
+}
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, Opaque stream) {
+  if (current() == nullptr) return kNoContext;
+  return cuMemAllocFromPoolAsync(address, bytes, &g_default_pools[current()->device], stream);
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, Opaque stream) {
+  return cuMemAllocAsync(address, bytes, stream);
+}
+CUresult cuMemFreeAsync(CUdeviceptr address, Opaque) { return free_block(address); }
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque) { return free_block(address); }
+
+CUresult cuGraphCreate(Opaque* graph, unsigned) {
+  *graph = new Graph;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphAddChildGraphNode(Opaque* node, Opaque graph, const Opaque*, size_t, Opaque child) {
+  auto made = std::make_unique<Node>();
+  made->type = CU_GRAPH_NODE_TYPE_GRAPH;
+  made->child = static_cast<Graph*>(child);
+  *node = made.get();
+  static_cast<Graph*>(graph)->nodes.push_back(std::move(made));
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphGetNodes(Opaque graph, Opaque* nodes, size_t* count) {
+  const auto& all = static_cast<Graph*>(graph)->nodes;
+  for (size_t i = 0; nodes != nullptr && i < *count && i < all.size(); ++i) nodes[i] = all[i].get();
+  *count = all.size();
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphNodeGetType(Opaque node, int* type) {
+  *type = static_cast<Node*>(node)->type;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphChildGraphNodeGetGraph(Opaque node, Opaque* graph) {
+  *graph = static_cast<Node*>(node)->child;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphMemAllocNodeGetParams(Opaque node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  *params = static_cast<Node*>(node)->params;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiateWithFlags(Opaque* made, Opaque graph, unsigned long long) {
+  return new_exec(made, graph);
+}
+CUresult cuGraphLaunch(Opaque exec, Opaque) { return back(static_cast<Exec*>(exec)); }
+CUresult cuGraphUpload(Opaque exec, Opaque) { return back(static_cast<Exec*>(exec)); }
+CUresult cuGraphExecDestroy(Opaque exec) {
+  const std::lock_guard lock(g_lock);
+  g_execs.erase(static_cast<Exec*>(exec));  // what it reserved stays until a trim
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+  const std::lock_guard lock(g_lock);
+  card().give(device, g_graph_reserved[device]);
+  g_graph_reserved[device] = 0;
+  for (Exec* exec : g_execs)
+    if (exec->device == device) exec->backed = false;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int, void* value) {
+  const std::lock_guard lock(g_lock);
+  *static_cast<uint64_t*>(value) = g_graph_reserved[device];
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(Opaque* made, const void*) { return load(made); }
+CUresult cuModuleUnload(Opaque made) { return unload(made); }
+CUresult cuLibraryLoadData(Opaque* made, const void*, int*, void**, unsigned, int*, void**,
+                           unsigned) {
+  return load(made);
+}
+CUresult cuLibraryUnload(Opaque made) { return unload(made); }
+
+CUresult cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags,
+                             int* status) {
+  static void* const self = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  *function = nullptr;
+  // The newest first, but for the functions whose first version is asked for.
+  std::vector<std::string> suffixes = {"_v4", "_v2", ""};
+  if (version < 12050) suffixes.erase(suffixes.begin());
+  if (version < 3020) suffixes = {""};
+  if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0)
+    suffixes.insert(suffixes.begin(), "_ptsz");
+  // The driver's own table, past any interposed dlsym.
+  using Dlsym = void* (*)(void*, const char*);
+  static const auto look_up = reinterpret_cast<Dlsym>(::dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5"));
+  for (const std::string& suffix : suffixes) {
+    *function = look_up(self, (name + suffix).c_str());
+    if (*function != nullptr) break;
+  }
+  if (status != nullptr) *status = *function == nullptr;
+  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuGetProcAddress(const char* name, void** function, int version, uint64_t flags) {
+  return cuGetProcAddress_v2(name, function, version, flags, nullptr);
+}
+
+}  // extern "C"

@@ -1,0 +1,70 @@
+// A stand-in for libnvidia-ml.so.1 over the same card as fake_cuda.cpp.
+#include <stdio.h>
+#include <string.h>
+
+#include "devlimit/cuda_abi.h"
+#include "devlimit/testing/fake_card.h"
+
+using namespace flatout::devlimit;
+
+namespace {
+
+int number(Opaque device) { return static_cast<int>(reinterpret_cast<intptr_t>(device)) - 1; }
+
+void name_of(int card, char* out, size_t size) {
+  int n = snprintf(out, size, "GPU-");
+  for (int i = 0; i < 16; ++i)
+    n += snprintf(out + n, size - static_cast<size_t>(n), "%s%02x",
+                  i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", 0x10 + card);
+}
+
+}  // namespace
+
+extern "C" {
+
+nvmlReturn nvmlInit_v2() { return NVML_SUCCESS; }
+nvmlReturn nvmlDeviceGetHandleByIndex_v2(unsigned index, Opaque* device) {
+  *device = reinterpret_cast<Opaque>(static_cast<intptr_t>(index) + 1);
+  return NVML_SUCCESS;
+}
+nvmlReturn nvmlDeviceGetIndex(Opaque device, unsigned* index) {
+  *index = static_cast<unsigned>(number(device));
+  return NVML_SUCCESS;
+}
+nvmlReturn nvmlDeviceGetUUID(Opaque device, char* uuid, unsigned size) {
+  name_of(number(device), uuid, size);
+  return NVML_SUCCESS;
+}
+nvmlReturn nvmlDeviceGetHandleByUUID(const char* uuid, Opaque* device) {
+  for (unsigned i = 0; i < fake::kCards; ++i) {
+    char name[96];
+    name_of(static_cast<int>(i), name, sizeof name);
+    if (strcmp(name, uuid) == 0) return nvmlDeviceGetHandleByIndex_v2(i, device);
+  }
+  return NVML_ERROR_NOT_FOUND;
+}
+nvmlReturn nvmlDeviceGetMemoryInfo(Opaque device, nvmlMemory* out) {
+  const uint64_t used = fake::card().used[number(device)];
+  *out = {fake::kCapacity, fake::kCapacity - used, used};
+  return NVML_SUCCESS;
+}
+nvmlReturn nvmlDeviceGetMemoryInfo_v2(Opaque device, nvmlMemory_v2* out) {
+  const uint64_t used = fake::card().used[number(device)];
+  *out = {out->version, fake::kCapacity, 0, fake::kCapacity - used, used};
+  return NVML_SUCCESS;
+}
+nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(Opaque device, unsigned* count,
+                                                   nvmlProcessInfo* out) {
+  if (::getenv("FAKE_NO_PROCESSES") != nullptr) {  // as in a container
+    *count = 0;
+    return NVML_SUCCESS;
+  }
+  unsigned n = 0;
+  for (const fake::Process& p : fake::card().processes)
+    if (p.pid != 0 && n < *count)
+      out[n++] = {static_cast<unsigned>(p.pid), p.used[number(device)], 0, 0};
+  *count = n;
+  return NVML_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,32 @@
+#include "devmem/python_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace flatout::devmem {
+
+// The frames begin with those of PyTorch's own C++.
+std::string python_line(const Pickle& pickle, const Pickle::Value& record) {
+  const auto* frames = pickle.list(record, "frames");
+  if (!frames) return "";
+  std::string library;
+  for (size_t i = 0; i < std::min<size_t>(frames->size(), 200); ++i) {
+    const Pickle::Value& frame = pickle.at((*frames)[i]);
+    // Names of a damaged file may be as long as it is.
+    constexpr size_t kLongest = 400;
+    std::string_view file = pickle.text(frame, "filename");
+    file = file.substr(file.size() - std::min(file.size(), kLongest));
+    if (!file.ends_with(".py")) continue;
+    const auto number = pickle.integer(frame, "line");
+    std::string line = fmt::format("{}:{} {}", file, number.value_or(0),
+                                   pickle.text(frame, "name").substr(0, kLongest));
+    const bool is_library =
+        file.find("site-packages/") != file.npos || file.find("/torch/") != file.npos;
+    if (!is_library) return line;
+    if (library.empty()) library = std::move(line);
+  }
+  return library;
+}
+
+}  // namespace flatout::devmem

@@ -1,0 +1,95 @@
+"""flatout devmem limit, on a stand-in for libcuda that the build makes: what a job sees, what its processes share, and the exit codes."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def limit(flatout, tmp_path):
+    """Starts `flatout devmem limit WORDS` with the stand-in driver in place; gives the process."""
+    built = Path(flatout).resolve().parent / "src" / "devlimit"
+    if not (built / "devlimit_job").exists() or not (built / "fake" / "libcuda.so.1").exists():
+        pytest.skip("lacks devlimit_job and the stand-in libcuda beside the program: build all targets")
+    env = {**os.environ, "LD_LIBRARY_PATH": str(built / "fake"), "FAKE_CARD": str(tmp_path / "card"), "JOB": str(built / "devlimit_job")}
+
+    def start(*words, **more) -> subprocess.Popen:
+        return subprocess.Popen([flatout, "devmem", "limit", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+    return start
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("size, total", [("512MiB", 512 * MIB), ("25%", 4096 * MIB), ("0.5", 8192 * MIB), ("0=1GiB,1=2GiB", 1024 * MIB)])
+def test_the_limit_is_what_cuda_and_nvml_show(limit, size, total):
+    code, out, err = finish(limit(size, "--", "sh", "-c", "exec $JOB info"))
+    assert code == 0, err
+    shown, free, nvml_total, nvml_used = map(int, out.split())
+    assert shown == nvml_total == total
+    assert total - free == nvml_used > 0
+
+
+def test_the_processes_of_a_job_share_it_and_give_back_when_they_are_killed(limit):
+    script = """
+$JOB hold 600000000 > "$FAKE_CARD.first" & first=$!
+while ! [ -s "$FAKE_CARD.first" ]; do sleep 0.05; done
+$JOB hold 600000000            # the second does not fit
+kill -9 $first; wait $first
+$JOB hold 600000000 > "$FAKE_CARD.third" & third=$!
+while ! [ -s "$FAKE_CARD.third" ]; do sleep 0.05; done
+cat "$FAKE_CARD.third"; kill -9 $third
+"""
+    code, out, err = finish(limit("1GiB", "--", "sh", "-c", script))
+    assert out.split() == ["refused", "held"], err
+    assert "passes the limit of 1073741824 on device 0" in err
+
+
+def test_what_is_shared_is_private_and_gone_at_the_end(limit):
+    code, out, _ = finish(limit("1GiB", "--", "sh", "-c", 'stat -c "%a %n" $FLATOUT_DEVLIMIT_SHARED'))
+    mode, path = out.split()
+    assert code == 0 and mode == "600" and not Path(path).exists()
+
+
+def test_the_exit_code_is_the_jobs_own_and_signals_reach_it(limit):
+    assert finish(limit("1GiB", "--", "sh", "-c", "exit 7"))[0] == 7
+    assert finish(limit("1GiB", "--", "sh", "-c", "kill -9 $$"))[0] == 137
+    assert finish(limit("1GiB", "--", "/no/such/program"))[0] == 127
+    asked = limit("1GiB", "--", "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done", start_new_session=True)
+    assert asked.stdout.readline() == "ready\n"
+    asked.send_signal(signal.SIGTERM)
+    assert finish(asked)[0] == 9
+
+
+@pytest.mark.parametrize("size, says", [("lots", "neither a size"), ("3", "less than a card"), ("1.5", "no part"), ("1GiB,2GiB", "twice"), ("0=1GiB,0=2GiB", "named before")])
+def test_a_bad_limit_is_named(limit, size, says):
+    code, _, err = finish(limit(size, "--", "true"))
+    assert code == 2 and says in err
+
+
+def test_what_a_preload_cannot_hold_is_refused(limit, tmp_path):
+    source = tmp_path / "s.c"
+    source.write_text("int main(void) { return 0; }\n")
+    if subprocess.run(["cc", "-static", "-o", tmp_path / "s", source], capture_output=True).returncode != 0:
+        pytest.skip("no compiler, or no static C library")
+    code, _, err = finish(limit("1GiB", "--", str(tmp_path / "s")))
+    assert code == 125 and "linked statically" in err
+
+
+def test_a_limit_within_a_limit_is_refused(limit, flatout):
+    code, _, err = finish(limit("1GiB", "--", flatout, "devmem", "limit", "2GiB", "--", "true"))
+    assert code == 2 and "already" in err
+
+
+def test_a_job_without_cuda_runs_as_ever(limit, job_python):
+    words = "import ctypes, ctypes.util, sqlite3, ssl; print(ctypes.CDLL(None).getpid() > 0)"
+    code, out, err = finish(limit("1GiB", "--", job_python, "-c", words))
+    assert (code, out, err) == (0, "True\n", "")
