@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "advise/found.h"
+#include "base/contains.h"
 #include "base/size_text.h"
 #include "base/text.h"
 
@@ -114,7 +115,7 @@ void check_memory(const Machine& m, Found& found) {
                 fmt::format("{} are swapped out.", size_text(*m.swap_bytes - *m.free_swap_bytes)),
                 "Memory was short before; what was swapped out is slow when it is used again.");
   }
-  if (m.thp.find("[never]") != std::string::npos) {
+  if (contains(m.thp, "[never]")) {
     found.warns("mem.huge_pages",
                 "Transparent huge pages are off: big buffers cost more page faults.",
                 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root.");

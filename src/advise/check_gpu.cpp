@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "advise/found.h"
+#include "base/contains.h"
 #include "base/size_text.h"
 #include "base/text.h"
 
@@ -135,7 +136,7 @@ void check_frameworks(const Machine& m, Found& found) {
 }
 
 void check_driver(const Machine& m, Found& found) {
-  const bool mismatch = m.gpu_error.find("mismatch") != std::string::npos ||
+  const bool mismatch = contains(m.gpu_error, "mismatch") ||
                         (!m.driver_version.empty() && !m.kernel_module_version.empty() &&
                          m.driver_version != m.kernel_module_version);
   if (mismatch) {

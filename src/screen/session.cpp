@@ -11,6 +11,7 @@
 #include "base/display_width.h"
 #include "base/text.h"
 #include "probe/proc_files.h"
+#include "screen/canvas.h"
 
 namespace flatout::screen {
 namespace {
@@ -77,21 +78,6 @@ std::string signal_name(int number) {
   text = whole;
   next_word(text);
   return std::string(next_word(text));
-}
-
-std::string to_text(Key c) {
-  std::string out;
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0 | (c >> 6));
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  } else {
-    out += static_cast<char>(0xE0 | (c >> 12));
-    out += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  }
-  return out;
 }
 
 }  // namespace
@@ -715,7 +701,7 @@ void Session::input_key(Key key) {
     }
     if (!typed_.empty()) typed_.pop_back();
   } else if (key >= 0x20 && key != 0x7F && key < 0x10000 && typed_.size() < 256) {
-    typed_ += to_text(key);
+    append_utf8(typed_, key);
   } else if (key == key::f(3) && input_ == Input::kSearch) {
     search(true, true);
     return;
