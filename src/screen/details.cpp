@@ -33,6 +33,15 @@ std::string list_of(std::string_view status, std::string_view key) {
   return "";
 }
 
+// O_RDONLY, O_WRONLY and O_RDWR are 0, 1 and 2, written in octal.
+void set_access(std::string_view info, OpenFile& file) {
+  const std::string flags = list_of(info, "flags:");
+  if (flags.empty()) return;
+  const int access = (flags.back() - '0') & 3;
+  file.reads = access != 1;
+  file.writes = access != 0;
+}
+
 }  // namespace
 
 DetailsReader::DetailsReader(fs::Root root, Redactor redact, TaskTable::Clock clock)
@@ -100,6 +109,7 @@ void DetailsReader::read_files(Details& out) {
     const auto info = root_.read(probe::proc_path(out.pid, "fdinfo/" + name), 1024);
     if (info.ok() && file.path.starts_with('/')) {
       file.position = probe::parse_fd_position(*info);
+      set_access(*info, file);
       const auto mount = probe::find_field(*info, "mnt_id");
       const TimePoint now = clock_();
       const std::string type =

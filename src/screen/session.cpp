@@ -117,6 +117,7 @@ Wanted Session::wanted() const {
   const Task* task = chosen();
   if (tab_ != Tab::kNone && task != nullptr) out.details_pid = task->pid;
   out.native = tab_ == Tab::kNative;
+  if (task != nullptr) out.group_pid = task->pid;
   return out;
 }
 
