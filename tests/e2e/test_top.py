@@ -364,6 +364,44 @@ def test_the_share_of_a_session_is_set_in_tmux(tmux):
         screen.wait(r"autogroup /autogroup-\d+ nice 19")
 
 
+def test_priorities_and_cores_are_set_in_tmux(tmux):
+    with process(HOLD, ready=True) as child:
+        screen = tmux(str(child.pid))
+        screen.wait(rf"^ *{child.pid} ")
+        screen.keys("F8")
+        screen.wait(rf"Set the nice value to 1 for {child.pid} python")
+        screen.keys("F8")
+        screen.wait(rf"Set the nice value to 2 for {child.pid} python")
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == 0
+        screen.keys("y")
+        wait_for(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == 2, "the nice value")
+        screen.wait(rf"^ *{child.pid} \S+ +22 +2 ")
+        screen.keys("i")
+        screen.wait("idle: when nobody else reads")
+        screen.keys("Down", "Down", "Down", "Enter")
+        screen.wait(r"best effort 4 \(usual\)")
+        screen.keys("n")
+        screen.wait("nothing was done")
+        screen.keys("i", "End", "Up", "Enter")
+        screen.wait("Set the I/O priority .idle")
+        screen.keys("y")
+        if shutil.which("ionice"):
+            asked = ["ionice", "-p", str(child.pid)]
+            wait_for(lambda: subprocess.run(asked, capture_output=True, text=True).stdout.strip() == "idle", "the I/O priority")
+        core = min(os.sched_getaffinity(child.pid))
+        screen.keys("a")
+        screen.text(f"{core}")
+        screen.keys("Enter")
+        screen.wait(rf"Allow only 1 cores to {child.pid} python")
+        screen.keys("y")
+        wait_for(lambda: os.sched_getaffinity(child.pid) == {core}, "the cores")
+        # Back in time and forth; the newest comes again by itself.
+        screen.keys("{", "{")
+        screen.wait(r"PAUSED [1-9]\d* s ago|PAUSED 0 s ago")
+        screen.keys("Z")
+        screen.wait_gone("PAUSED")
+
+
 def test_what_was_seen_becomes_a_run_folder(flatout, tmux, tmp_path):
     with process(SPIN) as child:
         screen = tmux(str(child.pid), width=200)
