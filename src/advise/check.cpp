@@ -106,11 +106,11 @@ void check_memory(const Machine& m, Found& found) {
   if (m.memory_limit && m.memory_in_group) {
     const uint64_t held = held_in_group(m);
     if (share(held, *m.memory_limit) >= kNearlyFull) {
-      found.fails("mem.limit",
-                  fmt::format("{} of the {} that {} may use are in use, besides page cache.{}",
-                              size_text(held), size_text(*m.memory_limit), group_text(m),
-                              biggest_text(m)),
-                  "End what holds it, or raise the limit.");
+      found.fails(
+          "mem.limit",
+          fmt::format("{} of the {} that {} may use are in use, besides page cache.{}",
+                      size_text(held), size_text(*m.memory_limit), group_text(m), biggest_text(m)),
+          "End what holds it, or raise the limit.");
     }
   }
   if (m.memory_bytes && m.available_bytes &&
@@ -339,7 +339,8 @@ void check_data(const Machine& m, Found& found) {
                   "Pack them into shards (tar, records), or move them to an SSD.");
     }
     uint64_t room = m.available_bytes.value_or(0);
-    if (m.memory_limit) room = std::min(room, *m.memory_limit - std::min(*m.memory_limit, held_in_group(m)));
+    if (m.memory_limit)
+      room = std::min(room, *m.memory_limit - std::min(*m.memory_limit, held_in_group(m)));
     if (room > 0 && bytes > room) {
       found.warns("data.cache",
                   fmt::format("{} has {}{}, and the page cache at most {}: it is read from storage "
@@ -388,10 +389,10 @@ void add_facts(const Machine& m, CheckUp& out) {
   for (const Gpu& gpu : m.gpus) {
     const std::string key = fmt::format("gpu{}", gpu.reading.index);
     const bool known = gpu.reading.mem_total_bytes && gpu.reading.mem_used_bytes;
-    fact(key.c_str(), known ? fmt::format("{} of {}, {}", gpu.facts.name,
-                                          size_text(*gpu.reading.mem_total_bytes),
-                                          free_text(m, gpu))
-                            : gpu.facts.name + ", which does not tell its memory");
+    fact(key.c_str(), known
+                          ? fmt::format("{} of {}, {}", gpu.facts.name,
+                                        size_text(*gpu.reading.mem_total_bytes), free_text(m, gpu))
+                          : gpu.facts.name + ", which does not tell its memory");
     fact((key + "_held_by").c_str(), holders_text(m, gpu));
     for (const probe::MigInstance& part : gpu.reading.instances) {
       const std::string holders = holders_text(m, gpu, &part);

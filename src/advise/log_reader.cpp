@@ -457,9 +457,8 @@ void LogReader::read_traceback_line(std::string_view line, uint64_t number) {
     return;
   }
   in_traceback_ = false;
-  const bool carrier =
-      std::any_of(std::begin(kCarriers), std::end(kCarriers),
-                  [&](std::string_view words) { return contains(line, words); });
+  const bool carrier = std::any_of(std::begin(kCarriers), std::end(kCarriers),
+                                   [&](std::string_view words) { return contains(line, words); });
   if (carrier) return;
   settle();
   const bool graph = line.ends_with("Graph execution error:");

@@ -335,9 +335,9 @@ std::string fish(const std::vector<Usage>& usages) {
                        fish_text(summary));
     const std::string parts = parts_of(usages, command);
     if (parts.empty()) continue;
-    out += fmt::format(
-        "complete -c flatout -f -n '__flatout_is {}; and __flatout_words 2' -a '{}'\n", command,
-        parts);
+    out +=
+        fmt::format("complete -c flatout -f -n '__flatout_is {}; and __flatout_words 2' -a '{}'\n",
+                    command, parts);
   }
   for (const Usage& usage : usages) add_fish_command(out, usage);
   return out;

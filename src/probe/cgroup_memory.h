@@ -1,5 +1,6 @@
 // How much memory the control groups of a process leave it: each level of the tree has a limit of
-// its own, and the level with the least room decides, which need not be the one with the lowest limit.
+// its own, and the level with the least room decides, which need not be the one with the lowest
+// limit.
 #pragma once
 
 #include <cstdint>

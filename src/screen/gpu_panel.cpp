@@ -20,9 +20,7 @@ constexpr int kCurveLabel = 5;  // columns of "util " beside a curve
 enum class Detail : uint8_t { kFigures, kInstances, kHolders, kCurves };
 
 // The line with the holders stands below the parts of a divided GPU, which name their own.
-bool has_holders(const Gpu& gpu) {
-  return gpu.now.instances.empty() && !gpu.now.processes.empty();
-}
+bool has_holders(const Gpu& gpu) { return gpu.now.instances.empty() && !gpu.now.processes.empty(); }
 
 int lines_of(const Gpu& gpu, Detail detail) {
   if (!gpu.now.error.empty()) return 1;
@@ -88,8 +86,7 @@ class GpuPanel {
       y += height;
     }
     if (shown < s_.gpus.size()) {
-      canvas_.put_right(canvas_.width(), end - 1,
-                        fmt::format(" +{} more", s_.gpus.size() - shown));
+      canvas_.put_right(canvas_.width(), end - 1, fmt::format(" +{} more", s_.gpus.size() - shown));
     }
   }
 
@@ -98,8 +95,7 @@ class GpuPanel {
 
   void draw_gpu(int y, const Gpu& gpu, Detail detail) {
     // Where there is no room below, the curves stand at the right.
-    const int beside =
-        detail < Detail::kCurves && width() >= 120 ? std::min(60, width() / 4) : 0;
+    const int beside = detail < Detail::kCurves && width() >= 120 ? std::min(60, width() / 4) : 0;
     const uint32_t index = gpu.now.index;
     const auto util = [index](const Snapshot& s) -> std::optional<double> {
       const Gpu* one = find(s, index);
@@ -107,7 +103,8 @@ class GpuPanel {
     };
     const auto memory = [index](const Snapshot& s) -> std::optional<double> {
       const Gpu* one = find(s, index);
-      return one == nullptr ? std::nullopt : share(one->now.mem_used_bytes, one->now.mem_total_bytes);
+      return one == nullptr ? std::nullopt
+                            : share(one->now.mem_used_bytes, one->now.mem_total_bytes);
     };
     draw_figures(y, gpu, width() - beside, detail);
     if (!gpu.now.error.empty()) return;

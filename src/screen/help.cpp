@@ -34,7 +34,7 @@ Do, each only after a y
 
 Time
   Z                 pause; go on
-  { }               back and forth through the last ten minutes (Shift-Left, Shift-Right)
+  { }   ( )         back and forth through the last ten minutes: a look; a minute
   S                 save them as a run folder
 
   q F10             quit

@@ -233,8 +233,8 @@ class Panels {
     const Memory& m = s_.memory;
     const uint64_t used = m.group_used.value_or(0);
     const uint64_t held = used - std::min(used, m.group_cache.value_or(0));
-    const bool full = m.group_limit && static_cast<double>(held) >=
-                                           0.9 * static_cast<double>(*m.group_limit);
+    const bool full =
+        m.group_limit && static_cast<double>(held) >= 0.9 * static_cast<double>(*m.group_limit);
     line.add(fmt::format("control group{} {}/{}",
                          m.group_pid == 0 ? "" : fmt::format(" of {}", m.group_pid),
                          bytes(m.group_used), m.group_limit ? bytes(*m.group_limit) : "no limit"),

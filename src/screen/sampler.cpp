@@ -126,8 +126,8 @@ void Sampler::read_group(int32_t pid, Snapshot& out) {
   if (out.at >= next_groups_ || groups_pid_ != whose) {
     next_groups_ = out.at + kGroupPeriod;
     groups_pid_ = whose;
-    groups_ = probe::find_cgroups(root_, whose)
-                  .value_or(std::map<std::string, probe::CgroupChain>{});
+    groups_ =
+        probe::find_cgroups(root_, whose).value_or(std::map<std::string, probe::CgroupChain>{});
   }
   const auto chain = groups_.find("memory");
   if (chain == groups_.end()) return;

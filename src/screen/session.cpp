@@ -196,14 +196,14 @@ void Session::open_tab(Tab tab) {
   tab_top_ = 0;
 }
 
-void Session::to_time(int64_t steps) {
+void Session::to_time(int64_t steps, Nanos by) {
   const auto& all = history_.all();
   if (all.empty() || !shown_) return;
-  const auto at = std::lower_bound(all.begin(), all.end(), shown_->at,
+  const auto at = std::lower_bound(all.begin(), all.end(), shown_->at + by,
                                    [](const auto& s, TimePoint t) { return s->at < t; });
   const int64_t last = static_cast<int64_t>(all.size()) - 1;
   const int64_t to = std::clamp<int64_t>((at - all.begin()) + steps, 0, last);
-  paused_ = steps < 0 || to < last;
+  paused_ = steps < 0 || by < Nanos{} || to < last;
   shown_ = all[static_cast<size_t>(to)];
   refresh();
 }
@@ -254,7 +254,9 @@ std::string Session::question() const {
           "Set the I/O priority \"{}\" for {}? y/n",
           name_of(pending_.value, std::begin(kIoPriorities), std::end(kIoPriorities)), whom);
     case Command::Kind::kCores:
-      return fmt::format("Allow only {} cores to {}? y/n", pending_.cores.size(), whom);
+      return pending_.cores.size() == 1
+                 ? fmt::format("Allow only core {} to {}? y/n", pending_.cores[0], whom)
+                 : fmt::format("Allow only {} cores to {}? y/n", pending_.cores.size(), whom);
     case Command::Kind::kAutogroup:
       return fmt::format("Set nice {} for the whole session of {}? y/n", pending_.value, whom);
     default:
@@ -476,6 +478,12 @@ bool Session::time_key(Key key) {
     case '}':
     case key::kShiftRight:
       to_time(1);
+      return true;
+    case '(':
+      to_time(0, -std::chrono::minutes(1));
+      return true;
+    case ')':
+      to_time(0, std::chrono::minutes(1));
       return true;
     default:
       return false;

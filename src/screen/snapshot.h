@@ -103,8 +103,8 @@ struct OpenFile {
   int32_t fd = 0;
   std::string path;
   std::optional<int64_t> position;
-  std::optional<uint64_t> bytes;      // of a regular file
-  std::optional<double> bytes_per_s;  // by which its position moved on
+  std::optional<uint64_t> bytes;       // of a regular file
+  std::optional<double> bytes_per_s;   // by which its position moved on
   bool reads = false, writes = false;  // what it was opened for
 };
 

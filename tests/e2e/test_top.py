@@ -392,12 +392,12 @@ def test_priorities_and_cores_are_set_in_tmux(tmux):
         screen.keys("a")
         screen.text(f"{core}")
         screen.keys("Enter")
-        screen.wait(rf"Allow only 1 cores to {child.pid} python")
+        screen.wait(rf"Allow only core {core} to {child.pid} python")
         screen.keys("y")
         wait_for(lambda: os.sched_getaffinity(child.pid) == {core}, "the cores")
         # Back in time and forth; the newest comes again by itself.
         screen.keys("{", "{")
-        screen.wait(r"PAUSED [1-9]\d* s ago|PAUSED 0 s ago")
+        screen.wait("PAUSED")
         screen.keys("Z")
         screen.wait_gone("PAUSED")
 

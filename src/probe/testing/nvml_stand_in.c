@@ -13,7 +13,15 @@
 
 #include "probe/testing/stand_in_script.h"
 
-enum { kOk = 0, kInvalid = 2, kNotSupported = 3, kNotFound = 6, kInsufficient = 7, kNoDriver = 9, kLost = 15 };
+enum {
+  kOk = 0,
+  kInvalid = 2,
+  kNotSupported = 3,
+  kNotFound = 6,
+  kInsufficient = 7,
+  kNoDriver = 9,
+  kLost = 15
+};
 
 #define API __attribute__((visibility("default")))
 
