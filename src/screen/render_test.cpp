@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "base/testing/golden.h"
+#include "base/text.h"
+#include "screen/help.h"
 #include "screen/panels.h"
 #include "screen/testing/fake_machine.h"
 
@@ -286,6 +288,11 @@ TEST_F(RenderTest, JobsThatDoNotAllFitAreCounted) {
     const std::string text = render(session, true).canvas.text();
     EXPECT_EQ(text.find("+-"), std::string::npos) << height;
   }
+}
+
+TEST(Help, FitsOnTheNarrowestScreen) {
+  std::string_view rest = help_text(), line;
+  while (next_line(rest, line)) EXPECT_LE(line.size(), 80u) << line;
 }
 
 TEST(ShortBytes, HasThreeDigitsAndIsNeverOffByMoreThanAHundredth) {
