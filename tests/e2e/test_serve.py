@@ -12,13 +12,12 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
-from serving import JOB, PATIENCE, Server, live, metric, runs, serve, wait_for  # noqa: F401
+from serving import PATIENCE, live, metric, runs, serve, wait_for  # noqa: F401
 
 TOKEN = "abcdefgh-0123456789"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>&amp;"

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from serving import JOB, PATIENCE, Server, live, metric, runs, serve, wait_for  # noqa: F401
+from serving import JOB, PATIENCE, Server, live, metric, serve, wait_for  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,9 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import termios
-import time
 import uuid
 
 import pytest
