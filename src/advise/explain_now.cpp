@@ -59,8 +59,7 @@ class Now {
     const auto look = [&](const std::string& what, const std::optional<uint64_t>& used,
                           const std::optional<uint64_t>& total) {
       if (!used || !total || *used > *total) return;
-      const double taken =
-          static_cast<double>(*used) / std::max(1.0, static_cast<double>(*total));
+      const double taken = static_cast<double>(*used) / std::max(1.0, static_cast<double>(*total));
       known = true;
       much_held |= taken >= 0.5;
       all_free &= taken < 0.1;

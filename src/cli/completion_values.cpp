@@ -15,6 +15,7 @@ using Kind = Values::Kind;
 template <class List, class Text>
 std::vector<std::string> texts_of(const List& list, Text text) {
   std::vector<std::string> out;
+  out.reserve(std::size(list));
   for (const auto& one : list) out.emplace_back(text(one));
   return out;
 }

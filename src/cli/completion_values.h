@@ -2,6 +2,7 @@
 // tables where it knows the list.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -131,7 +131,9 @@ void Sampler::read_group(int32_t pid, Snapshot& out) {
   }
   const auto chain = groups_.find("memory");
   if (chain == groups_.end()) return;
-  if (const auto group = probe::tightest_memory(root_, chain->second)) {
+  const auto group = probe::tightest_memory(root_, chain->second);
+  // The root group without a limit is the machine itself, which has its own figures.
+  if (group && (group->limit || group->path != "/")) {
     out.memory.group_limit = group->limit;
     out.memory.group_used = group->used;
     out.memory.group_cache = group->cache;
