@@ -1,5 +1,6 @@
 #include "screen/details.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -101,7 +102,8 @@ void DetailsReader::read_files(Details& out) {
   for (const std::string& name : *names) {
     if (out.files.size() == kMaxFiles) break;
     const auto fd = parse_number<int32_t>(name);
-    const auto target = root_.read_link(dir + "/" + name);
+    const std::string link = fmt::format("{}/{}", dir, name);
+    const auto target = root_.read_link(link);
     if (!fd || !target.ok()) continue;
     OpenFile file;
     file.fd = *fd;
@@ -116,7 +118,7 @@ void DetailsReader::read_files(Details& out) {
           mount ? mounts_.type_of(root_, out.pid, static_cast<int64_t>(*mount), now) : "";
       // Asking for a file's size may wait for a server; of a local one it does not.
       struct stat st {};
-      if (probe::is_local_fs(type) && ::stat(root_.full(dir + "/" + name).c_str(), &st) == 0 &&
+      if (probe::is_local_fs(type) && ::stat(root_.full(link).c_str(), &st) == 0 &&
           S_ISREG(st.st_mode)) {
         file.bytes = static_cast<uint64_t>(st.st_size);
       }
