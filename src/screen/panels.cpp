@@ -377,7 +377,7 @@ std::string short_bytes(double bytes) {
 std::string cpu_time(uint64_t ticks, double tick_ns) {
   const auto hundredths = static_cast<uint64_t>(static_cast<double>(ticks) * tick_ns * 1e-7);
   const uint64_t minutes = hundredths / 6000;
-  if (minutes >= 60 * 1000) return fmt::format("{}d{:02}h", minutes / 1440, minutes / 60 % 24);
+  if (minutes >= 60'000) return fmt::format("{}d{:02}h", minutes / 1440, minutes / 60 % 24);
   if (minutes >= 60) return fmt::format("{}h{:02}m", minutes / 60, minutes % 60);
   return fmt::format("{}:{:02}.{:02}", minutes, hundredths / 100 % 60, hundredths % 100);
 }
