@@ -380,7 +380,7 @@ class Renderer {
   void tell_environment(const Details& d) {
     if (!d.environment_trouble.empty()) tell(d.environment_trouble, Style::kDim);
     if (d.environment.empty()) tell("nothing that bears on training", Style::kDim);
-    for (const auto& [name, value] : d.environment) tell(name + "=" + value);
+    for (const auto& [name, value] : d.environment) tell(fmt::format("{}={}", name, value));
   }
 
   void tell_process(const Details& d) {
