@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "advise/found.h"
+#include "base/contains.h"
 #include "base/size_text.h"
 #include "base/text.h"
 
@@ -77,6 +78,12 @@ void check_cpu(const Machine& m, Found& found) {
   }
 }
 
+// Besides page cache.
+uint64_t held_in_group(const Machine& m) {
+  const uint64_t used = m.memory_in_group.value_or(0);
+  return used - std::min(used, m.cache_in_group.value_or(0));
+}
+
 // " Most is held by pid 7 python train.py (20.1 GiB), ...".
 std::string biggest_text(const Machine& m) {
   std::string out;
@@ -88,16 +95,22 @@ std::string biggest_text(const Machine& m) {
   return out.empty() ? out : out + ".";
 }
 
+// Which group has the limit: the job's own, or one above it that others are in, too.
+std::string group_text(const Machine& m) {
+  return m.memory_group.empty() || m.memory_group == "/"
+             ? "this control group"
+             : fmt::format("the control group {}", escape_terminal(m.memory_group));
+}
+
 void check_memory(const Machine& m, Found& found) {
   if (m.memory_limit && m.memory_in_group) {
-    const uint64_t held =
-        *m.memory_in_group - std::min(*m.memory_in_group, m.cache_in_group.value_or(0));
+    const uint64_t held = held_in_group(m);
     if (share(held, *m.memory_limit) >= kNearlyFull) {
-      found.fails("mem.limit",
-                  fmt::format("{} of the {} that this control group may use are in use, besides "
-                              "page cache.{}",
-                              size_text(held), size_text(*m.memory_limit), biggest_text(m)),
-                  "End what holds it, or raise the limit.");
+      found.fails(
+          "mem.limit",
+          fmt::format("{} of the {} that {} may use are in use, besides page cache.{}",
+                      size_text(held), size_text(*m.memory_limit), group_text(m), biggest_text(m)),
+          "End what holds it, or raise the limit.");
     }
   }
   if (m.memory_bytes && m.available_bytes &&
@@ -114,7 +127,7 @@ void check_memory(const Machine& m, Found& found) {
                 fmt::format("{} are swapped out.", size_text(*m.swap_bytes - *m.free_swap_bytes)),
                 "Memory was short before; what was swapped out is slow when it is used again.");
   }
-  if (m.thp.find("[never]") != std::string::npos) {
+  if (contains(m.thp, "[never]")) {
     found.warns("mem.huge_pages",
                 "Transparent huge pages are off: big buffers cost more page faults.",
                 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root.");
@@ -326,7 +339,8 @@ void check_data(const Machine& m, Found& found) {
                   "Pack them into shards (tar, records), or move them to an SSD.");
     }
     uint64_t room = m.available_bytes.value_or(0);
-    if (m.memory_limit) room = std::min(room, *m.memory_limit);
+    if (m.memory_limit)
+      room = std::min(room, *m.memory_limit - std::min(*m.memory_limit, held_in_group(m)));
     if (room > 0 && bytes > room) {
       found.warns("data.cache",
                   fmt::format("{} has {}{}, and the page cache at most {}: it is read from storage "
@@ -374,10 +388,20 @@ void add_facts(const Machine& m, CheckUp& out) {
   if (m.gpus.empty()) fact("gpus", m.gpu_error.empty() ? "none" : "none: " + m.gpu_error);
   for (const Gpu& gpu : m.gpus) {
     const std::string key = fmt::format("gpu{}", gpu.reading.index);
-    fact(key.c_str(),
-         fmt::format("{} of {}, {}", gpu.facts.name,
-                     size_text(gpu.reading.mem_total_bytes.value_or(0)), free_text(m, gpu)));
+    const bool known = gpu.reading.mem_total_bytes && gpu.reading.mem_used_bytes;
+    fact(key.c_str(), known
+                          ? fmt::format("{} of {}, {}", gpu.facts.name,
+                                        size_text(*gpu.reading.mem_total_bytes), free_text(m, gpu))
+                          : gpu.facts.name + ", which does not tell its memory");
     fact((key + "_held_by").c_str(), holders_text(m, gpu));
+    for (const probe::MigInstance& part : gpu.reading.instances) {
+      const std::string holders = holders_text(m, gpu, &part);
+      fact(fmt::format("{}_mig_{}.{}", key, part.gpu_instance, part.compute_instance).c_str(),
+           fmt::format("{}, {} of {} taken{}", part.profile,
+                       part.mem_used_bytes ? size_text(*part.mem_used_bytes) : "?",
+                       part.mem_total_bytes ? size_text(*part.mem_total_bytes) : "?",
+                       holders.empty() ? "" : " by " + holders));
+    }
   }
   for (const Framework& f : m.frameworks) {
     fact(f.package.c_str(),

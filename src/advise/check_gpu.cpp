@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "advise/found.h"
+#include "base/contains.h"
 #include "base/size_text.h"
 #include "base/text.h"
 
@@ -135,7 +136,7 @@ void check_frameworks(const Machine& m, Found& found) {
 }
 
 void check_driver(const Machine& m, Found& found) {
-  const bool mismatch = m.gpu_error.find("mismatch") != std::string::npos ||
+  const bool mismatch = contains(m.gpu_error, "mismatch") ||
                         (!m.driver_version.empty() && !m.kernel_module_version.empty() &&
                          m.driver_version != m.kernel_module_version);
   if (mismatch) {
@@ -152,8 +153,29 @@ void check_driver(const Machine& m, Found& found) {
   }
 }
 
+// A job gets one part of a divided GPU: it is in the way of nothing while one of them is free.
+void check_instances(const Machine& m, const Gpu& gpu, Found& found) {
+  std::string taken;
+  for (const probe::MigInstance& part : gpu.reading.instances) {
+    if (!part.mem_total_bytes || !part.mem_used_bytes) return;
+    if (share(*part.mem_used_bytes, *part.mem_total_bytes) < kGpuTaken) return;
+    const std::string holders = holders_text(m, gpu, &part);
+    taken += fmt::format("{}{} of the {} of {}{}", taken.empty() ? "" : ", ",
+                         size_text(*part.mem_used_bytes), size_text(*part.mem_total_bytes),
+                         part.profile, holders.empty() ? "" : " by " + holders);
+  }
+  found.fails("gpu.memory_taken",
+              fmt::format("All parts of GPU {}, which is divided (MIG), are taken: {}.",
+                          gpu.reading.index, taken),
+              "Wait, stop it, or take another GPU.");
+}
+
 void check_memory_of(const Machine& m, const Gpu& gpu, Found& found) {
   const auto& r = gpu.reading;
+  if (!r.instances.empty()) {
+    check_instances(m, gpu, found);
+    return;
+  }
   if (!r.mem_total_bytes || !r.mem_used_bytes) return;
   const double used = share(*r.mem_used_bytes, *r.mem_total_bytes);
   const std::string holders = holders_text(m, gpu);
@@ -181,9 +203,10 @@ std::string free_text(const Machine& m, const Gpu& gpu) {
   return out;
 }
 
-std::string holders_text(const Machine& m, const Gpu& gpu) {
+std::string holders_text(const Machine& m, const Gpu& gpu, const probe::MigInstance* part) {
   std::string out;
   for (const probe::GpuProcess& p : gpu.reading.processes) {
+    if (part != nullptr && !part->has(p)) continue;
     std::string name;
     for (const Task& task : m.tasks) {
       if (task.pid == p.pid) name = " " + task.command;

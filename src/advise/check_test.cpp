@@ -18,6 +18,13 @@ struct Rule {
   std::function<void(Machine&)> near;   // and what only looks like it
 };
 
+// The GPU in two parts of 10 and 20 GiB, with so much taken of each.
+void divide(Machine& m, uint64_t first, uint64_t second) {
+  m.gpus[0].reading.mem_used_bytes = first + second;
+  m.gpus[0].reading.instances = {{9, 0, "1g.10gb", first, 10 * kGiB},
+                                 {5, 0, "2g.20gb", second, 20 * kGiB}};
+}
+
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {"cpu.throttled", false, [](Machine& m) { m.cpu_quota = 2; },
@@ -116,6 +123,8 @@ const std::vector<Rule>& rules() {
        [](Machine& m) { m.gpus[0].reading.mem_used_bytes = 2 * kGiB; }},
       {"gpu.memory_taken", false, [](Machine& m) { m.gpus[0].reading.mem_used_bytes = 3 * kGiB; },
        [](Machine& m) { m.gpus[0].reading.mem_total_bytes.reset(); }},  // not known
+      {"gpu.memory_taken", true, [](Machine& m) { divide(m, 9 * kGiB, 19 * kGiB); },
+       [](Machine& m) { divide(m, 9 * kGiB, kGiB); }},  // one part is free
       {"gpu.throttled", false, [](Machine& m) { m.gpus[0].reading.throttle_reasons = 0x40; },
        [](Machine& m) { m.gpus[0].reading.throttle_reasons = 0x4; }},  // the power cap at work
       {"gpu.context", true,

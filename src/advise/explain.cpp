@@ -6,6 +6,7 @@
 
 #include "advise/explain_figures.h"
 #include "advise/explain_now.h"
+#include "base/contains.h"
 #include "base/size_text.h"
 
 namespace flatout::advise {
@@ -70,9 +71,9 @@ bool is_generic(const LogEvent* event) {
 // An exception of the framework's native part, which may have said more before.
 bool is_native(const UnknownException& exception) {
   const std::string_view text = exception.line.text;
-  const auto has = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
-  return has("errors_impl.") || has("XlaRuntimeError") ||
-         (text.starts_with("RuntimeError") && (has("CUDA") || has("cuDNN") || has("NCCL")));
+  return contains(text, "errors_impl.") || contains(text, "XlaRuntimeError") ||
+         (text.starts_with("RuntimeError") &&
+          (contains(text, "CUDA") || contains(text, "cuDNN") || contains(text, "NCCL")));
 }
 
 // What an episode comes to: one of `event` and `unknown`, or both where the exception came first

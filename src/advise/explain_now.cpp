@@ -55,17 +55,27 @@ class Now {
                       machine_.gpu_error.empty() ? "none is there" : machine_.gpu_error));
       return;
     }
-    bool much_held = false, all_free = true;
+    bool known = false, much_held = false, all_free = true;
+    const auto look = [&](const std::string& what, const std::optional<uint64_t>& used,
+                          const std::optional<uint64_t>& total) {
+      if (!used || !total || *used > *total) return;
+      const double taken = static_cast<double>(*used) / std::max(1.0, static_cast<double>(*total));
+      known = true;
+      much_held |= taken >= 0.5;
+      all_free &= taken < 0.1;
+      now(fmt::format("{} now has {} of {} free.", what, size_text(*total - *used),
+                      size_text(*total)));
+    };
     for (const Gpu& gpu : machine_.gpus) {
       const auto& reading = gpu.reading;
-      if (!reading.mem_total_bytes || !reading.mem_used_bytes) continue;
-      const double share = static_cast<double>(*reading.mem_used_bytes) /
-                           std::max(1.0, static_cast<double>(*reading.mem_total_bytes));
-      much_held |= share >= 0.5;
-      all_free &= share < 0.1;
-      now(fmt::format("GPU {} now has {} of {} free.", reading.index,
-                      size_text(*reading.mem_total_bytes - *reading.mem_used_bytes),
-                      size_text(*reading.mem_total_bytes)));
+      const std::string name = fmt::format("GPU {}", reading.index);
+      // A job has one part of a divided GPU (MIG), whose memory is the one that it can run out of.
+      for (const probe::MigInstance& part : reading.instances) {
+        look(fmt::format("{}'s part {}.{} ({})", name, part.gpu_instance, part.compute_instance,
+                         part.profile),
+             part.mem_used_bytes, part.mem_total_bytes);
+      }
+      if (reading.instances.empty()) look(name, reading.mem_used_bytes, reading.mem_total_bytes);
       for (const probe::GpuProcess& p : reading.processes) {
         out_.holders.push_back(
             {fmt::format("{} on GPU {}", task_name(p.pid), reading.index), p.memory_bytes});
@@ -73,7 +83,7 @@ class Now {
     }
     if (out_.finding != "gpu.memory_taken") return;
     if (much_held && !out_.holders.empty()) out_.sure = std::max(out_.sure, 0.85);
-    if (all_free) {
+    if (known && all_free) {
       now("The memory is free now: who held it then is gone, or it was the job itself.");
       out_.sure = std::min(out_.sure, 0.6);
     }

@@ -51,6 +51,24 @@ TEST(ExplainNow, SaysTheDriverOrWhyNoneCanBeSeen) {
   EXPECT_EQ(explain_on({}, log).now, Lines());
 }
 
+TEST(ExplainNow, OfADividedGpuThePartsCount) {
+  const std::string_view log = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED\n";
+  Machine machine;
+  machine.gpus = {gpu(0, 5 * kGiB, {{70, 4 * kGiB, 9, 0}})};
+  machine.gpus[0].reading.instances = {{9, 0, "1g.5gb", 4 * kGiB, 5 * kGiB},
+                                       {5, 0, "2g.10gb", kGiB, 10 * kGiB},
+                                       {6, 0, "1g.5gb", {}, {}}};  // the driver does not tell
+  const model::Explanation e = explain_on(machine, log);
+  EXPECT_EQ(e.now, (Lines{"GPU 0's part 9.0 (1g.5gb) now has 1.00 GiB of 5.00 GiB free.",
+                          "GPU 0's part 5.0 (2g.10gb) now has 9.00 GiB of 10.0 GiB free."}));
+  ASSERT_EQ(e.holders.size(), 1u);
+  EXPECT_EQ(e.holders[0].what, "pid 70 (of another container or user) on GPU 0");
+  // Of a GPU that tells nothing it is not said to be free.
+  machine.gpus = {gpu(0, 0, {})};
+  machine.gpus[0].reading.mem_used_bytes.reset();
+  EXPECT_EQ(explain_on(machine, log).now, Lines());
+}
+
 TEST(ExplainNow, SaysTheMemoryItsLimitAndWhoUsesIt) {
   const std::string_view log = "Killed\n";
   const double alone = explain_on({}, log).sure;

@@ -31,6 +31,7 @@ void check_gpus(const Machine& machine, Found& found);
 /// What the driver counts as free of a GPU, and what CUDA did within a context of its own.
 std::string free_text(const Machine& machine, const Gpu& gpu);
 /// "pid 50 python train.py 800 MiB, ..."; empty where nobody is seen.
-std::string holders_text(const Machine& machine, const Gpu& gpu);
+std::string holders_text(const Machine& machine, const Gpu& gpu,
+                         const probe::MigInstance* part = nullptr);
 
 }  // namespace flatout::advise

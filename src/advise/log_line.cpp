@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/contains.h"
 #include "base/text.h"
 
 namespace flatout::advise {
@@ -16,9 +17,8 @@ char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 
 template <size_t N>
 bool has_any(std::string_view line, const std::string_view (&words)[N]) {
-  return std::any_of(std::begin(words), std::end(words), [&](std::string_view word) {
-    return line.find(word) != std::string_view::npos;
-  });
+  return std::any_of(std::begin(words), std::end(words),
+                     [&](std::string_view word) { return contains(line, word); });
 }
 
 // `word` as a word of its own; NCCL_DEBUG=INFO is a setting.
@@ -55,7 +55,7 @@ bool has_glog_level(std::string_view head) {
 
 bool is_bar(std::string_view line) {
   constexpr std::string_view kRates[] = {"it/s", "s/it"};
-  return line.find('|') != std::string_view::npos && has_any(line, kRates);
+  return contains(line, "|") && has_any(line, kRates);
 }
 
 // "Epoch: [3]", "step 12", "loss=0.5": a word of training and a number behind it.

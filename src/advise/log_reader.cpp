@@ -456,9 +456,8 @@ void LogReader::begin_traceback(std::string_view line, std::string_view block, s
     if (is_mere_warning(line, at) || is_logged_error(line) || is_logged_error(last)) {
       traceback_weight_ = Weight::kSaid;
     }
-    if (std::any_of(std::begin(kReported), std::end(kReported), [&](std::string_view words) {
-          return last.find(words) != std::string_view::npos;
-        })) {
+    if (std::any_of(std::begin(kReported), std::end(kReported),
+                    [&](std::string_view words) { return contains(last, words); })) {
       traceback_weight_ = Weight::kMentioned;
     }
   }
@@ -498,9 +497,8 @@ void LogReader::read_traceback_line(std::string_view line, uint64_t number) {
     return;
   }
   in_traceback_ = false;
-  const bool carrier = std::any_of(
-      std::begin(kCarriers), std::end(kCarriers),
-      [&](std::string_view words) { return line.find(words) != std::string_view::npos; });
+  const bool carrier = std::any_of(std::begin(kCarriers), std::end(kCarriers),
+                                   [&](std::string_view words) { return contains(line, words); });
   if (carrier) return;
   settle();
   const bool graph = line.ends_with("Graph execution error:");

@@ -15,6 +15,7 @@
 #include "base/page_size.h"
 #include "base/text.h"
 #include "probe/cgroup_files.h"
+#include "probe/cgroup_memory.h"
 #include "probe/kernel_files.h"
 #include "probe/leftover.h"
 #include "probe/mount_table.h"
@@ -138,37 +139,34 @@ class Reader {
         if (quota && (!out_.cpu_quota || *quota < *out_.cpu_quota)) out_.cpu_quota = quota;
       }
     }
-    if (const auto* memory = chain_of("memory")) {
-      for (const probe::CgroupDir& level : memory->levels) {
-        const auto limit = probe::parse_limit(
-            line(level.dir + (memory->v2 ? "/memory.max" : "/memory.limit_in_bytes")));
-        if (!limit || (out_.memory_limit && *limit >= *out_.memory_limit)) continue;
-        out_.memory_limit = limit;
-        out_.memory_in_group =
-            number(level.dir + (memory->v2 ? "/memory.current" : "/memory.usage_in_bytes"));
-        out_.cache_in_group = cache_of(level.dir, memory->v2);
-        const auto events =
-            root_.read(level.dir + (memory->v2 ? "/memory.events" : "/memory.oom_control"));
-        if (events.ok()) out_.group_oom_kills = probe::find_pair(*events, "oom_kill");
-      }
-    }
-    if (const auto* pids = chain_of("pids")) {
-      for (const probe::CgroupDir& level : pids->levels) {
-        const auto limit = probe::parse_limit(line(level.dir + "/pids.max"));
-        if (!limit || (out_.pids_limit && *limit >= *out_.pids_limit)) continue;
-        out_.pids_limit = limit;
-        out_.pids_in_group = number(level.dir + "/pids.current");
-      }
-    }
+    if (const auto* memory = chain_of("memory")) read_group_memory(*memory);
+    if (const auto* pids = chain_of("pids")) read_group_pids(*pids);
   }
 
-  // Page cache of a group and those beneath it, less shared memory and tmpfs, which stay.
-  std::optional<uint64_t> cache_of(const std::string& dir, bool v2) const {
-    const auto stat = root_.read(dir + "/memory.stat");
-    if (!stat.ok()) return std::nullopt;
-    const auto cache = probe::find_pair(*stat, v2 ? "file" : "total_cache");
-    const uint64_t kept = probe::find_pair(*stat, v2 ? "shmem" : "total_shmem").value_or(0);
-    return cache ? std::optional(*cache - std::min(*cache, kept)) : std::nullopt;
+  void read_group_memory(const probe::CgroupChain& chain) {
+    const auto group = probe::tightest_memory(root_, chain);
+    if (!group || !group->limit) return;
+    out_.memory_group = group->path;
+    out_.memory_limit = group->limit;
+    out_.memory_in_group = group->used;
+    out_.cache_in_group = group->cache;
+    const auto events =
+        root_.read(group->dir + (chain.v2 ? "/memory.events" : "/memory.oom_control"));
+    if (events.ok()) out_.group_oom_kills = probe::find_pair(*events, "oom_kill");
+  }
+
+  void read_group_pids(const probe::CgroupChain& chain) {
+    std::optional<uint64_t> least_room;
+    for (const probe::CgroupDir& level : chain.levels) {
+      const auto limit = probe::parse_limit(line(level.dir + "/pids.max"));
+      if (!limit) continue;
+      const auto used = number(level.dir + "/pids.current");
+      const uint64_t room = *limit - std::min(*limit, used.value_or(0));
+      if (least_room && room >= *least_room) continue;
+      least_room = room;
+      out_.pids_limit = limit;
+      out_.pids_in_group = used;
+    }
   }
 
   void read_limits() {

@@ -70,12 +70,14 @@ struct Machine {
 
   std::optional<uint64_t> memory_bytes, available_bytes, swap_bytes, free_swap_bytes,
       free_huge_pages, huge_page_bytes;
-  // Of the tightest control group; `cache_in_group`: page cache, which goes where memory is wanted.
+  // Of the control group that leaves the least room, at whatever level of the tree;
+  // `cache_in_group`: page cache, which goes where memory is wanted.
+  std::string memory_group;  // its path
   std::optional<uint64_t> memory_limit, memory_in_group, cache_in_group;
   std::optional<uint64_t> group_oom_kills, oom_kills;  // of the group; since boot
   std::string thp;
 
-  std::optional<uint64_t> pids_limit, pids_in_group;  // of the tightest group
+  std::optional<uint64_t> pids_limit, pids_in_group;  // as for memory
   uint64_t own_threads = 0;                           // of this user's processes that are visible
   uint64_t zombies = 0;
   std::string zombies_parent;  // who has most of them: "pid 12 python"

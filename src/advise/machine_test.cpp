@@ -68,6 +68,57 @@ TEST_F(CheckTree, ReadsPageCacheOfAGroupOfVersionOne) {
   EXPECT_EQ(find(check_up(m), "mem.limit"), nullptr);
 }
 
+TEST_F(CheckTree, AGroupAboveThatIsFullCountsMoreThanALowerLimitWithRoom) {
+  tree.write("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  tree.write("proc/self/cgroup", "0::/team/user/job\n");
+  const std::string team = "sys/fs/cgroup/team/";
+  tree.write(team + "user/job/memory.max", "8000000000\n");
+  tree.write(team + "user/job/memory.current", "1000000000\n");
+  tree.write(team + "user/job/pids.max", "500\n");
+  tree.write(team + "user/job/pids.current", "10\n");
+  tree.write(team + "user/memory.max", "max\n");
+  tree.write(team + "user/memory.current", "1000000000\n");
+  tree.write(team + "memory.max", "20000000000\n");
+  tree.write(team + "memory.current", "19900000000\n");
+  tree.write(team + "memory.stat", "anon 19000000000\nfile 100000000\nshmem 0\n");
+  tree.write(team + "pids.max", "4000\n");
+  tree.write(team + "pids.current", "3990\n");
+  const Machine m = read();
+  EXPECT_EQ(m.memory_group, "/team");
+  EXPECT_EQ(m.memory_limit, 20000000000u);
+  EXPECT_EQ(m.pids_limit, 4000u);
+  const model::CheckUp found = check_up(m);
+  ASSERT_NE(find(found, "mem.limit"), nullptr);
+  EXPECT_NE(find(found, "mem.limit")->text.find("control group /team may use"), std::string::npos);
+  EXPECT_NE(find(found, "limit.pids"), nullptr);
+  // Full of page cache it leaves room, and the job's own limit is the one that counts.
+  tree.write(team + "memory.stat", "anon 4000000000\nfile 15900000000\nshmem 0\n");
+  const Machine cached = read();
+  EXPECT_EQ(cached.memory_group, "/team/user/job");
+  EXPECT_EQ(cached.memory_limit, 8000000000u);
+  EXPECT_EQ(find(check_up(cached), "mem.limit"), nullptr);
+}
+
+TEST_F(CheckTree, OfVersionOneTheLowestOfAllLevelsCountsEvenOneThatIsNotToBeSeen) {
+  tree.write("proc/self/mountinfo",
+             "30 20 0:26 /docker/a /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  tree.write("proc/self/cgroup", "4:memory:/docker/a/job\n");
+  const std::string dir = "sys/fs/cgroup/memory/";
+  tree.write(dir + "memory.limit_in_bytes", "6000000000\n");
+  tree.write(dir + "memory.usage_in_bytes", "2000000000\n");
+  tree.write(dir + "job/memory.limit_in_bytes", "9223372036854771712\n");
+  tree.write(dir + "job/memory.usage_in_bytes", "1000000000\n");
+  tree.write(dir + "job/memory.stat", "hierarchical_memory_limit 6000000000\n");
+  EXPECT_EQ(read().memory_limit, 6000000000u);
+  EXPECT_EQ(find(check_up(read()), "mem.limit"), nullptr);
+  // The host's limit for all containers together, above the mounted root.
+  tree.write(dir + "job/memory.stat", "hierarchical_memory_limit 2100000000\n");
+  const Machine m = read();
+  EXPECT_EQ(m.memory_limit, 2100000000u);
+  EXPECT_EQ(m.memory_in_group, 2000000000u) << "what is used in here, at least";
+  EXPECT_NE(find(check_up(m), "mem.limit"), nullptr);
+}
+
 TEST_F(CheckTree, CountsTheThreadsOfThisUserOnly) {
   for (int pid = 200; pid < 204; ++pid) {
     tree.task({.pid = pid, .ppid = 1});  // three threads each, of root

@@ -89,7 +89,8 @@ size_t distance(std::string_view a, std::string_view b) {
 
 const std::vector<OptionRow>& option_rows() {
   static const std::vector<OptionRow> rows = {
-#define FLATOUT_OPTION(name, type, standard, help) {#name, kTakesValue<type>, help},
+#define FLATOUT_OPTION(name, type, standard, help) \
+  {#name, kTakesValue<type>, std::is_same_v<type, number>, std::is_same_v<type, texts>, help},
 #include "cli/options.def"
 #undef FLATOUT_OPTION
   };
@@ -99,6 +100,23 @@ const std::vector<OptionRow>& option_rows() {
 std::string flag_of(std::string_view name) {
   std::string out = "--" + std::string(name);
   std::replace(out.begin(), out.end(), '_', '-');
+  return out;
+}
+
+std::vector<Flag> flags_of(const Usage& usage) {
+  std::vector<Flag> out;
+  for (const OptionRow& row : option_rows()) {
+    if (std::find(usage.options.begin(), usage.options.end(), row.name) == usage.options.end()) {
+      continue;
+    }
+    out.push_back({row.name, flag_of(row.name), row.takes_value, row.is_number, row.repeats,
+                   std::string(row.text)});
+  }
+  if (usage.json) {
+    out.push_back(
+        {"json", "--json", false, false, false, "print one JSON document on standard output"});
+  }
+  out.push_back({"help", "--help", false, false, false, "show examples and options"});
   return out;
 }
 

@@ -41,11 +41,22 @@ struct Usage {
 struct OptionRow {
   std::string_view name;  // "fail_on"
   bool takes_value;
+  bool is_number;
+  bool repeats;  // may be given several times
   std::string_view text;
 };
 const std::vector<OptionRow>& option_rows();
 /// "--fail-on" for "fail_on".
 std::string flag_of(std::string_view name);
+
+/// An option of one command, as its parser has it.
+struct Flag {
+  std::string_view name;  // "fail_on"; "json" and "help" are no rows of options.def
+  std::string flag;       // "--fail-on"
+  bool takes_value = false, is_number = false, repeats = false;
+  std::string text;
+};
+std::vector<Flag> flags_of(const Usage& usage);
 
 /// From now on parse() only adds its usage to `into` and gives nullopt; nullptr ends that. A
 /// command tells how it is called nowhere else, so completion and manual cannot differ from it.

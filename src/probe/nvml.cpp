@@ -12,6 +12,9 @@ constexpr unsigned kClockSm = 1, kClockMem = 2;
 constexpr unsigned kPcieTx = 0, kPcieRx = 1;
 constexpr unsigned kTemperatureGpu = 0;
 constexpr unsigned kEccUncorrected = 1, kEccVolatile = 0;
+constexpr unsigned kMigEnabled = 1;
+constexpr unsigned kNoInstance = ~0U;
+constexpr unsigned kMaxInstances = 64;
 constexpr unsigned long long kNotAvailable = ~0ULL;
 constexpr unsigned kMaxDevices = 64;
 constexpr unsigned kMaxProcesses = 1024;
@@ -32,6 +35,21 @@ struct ProcessV2 {  // also of the _v3 functions
   unsigned long long memory;
   unsigned gpu_instance, compute_instance;
 };
+
+std::optional<uint32_t> instance_of(unsigned id) {
+  return id == kNoInstance ? std::nullopt : std::optional<uint32_t>(id);
+}
+void set_instances(GpuProcess&, const ProcessV1&) {}
+void set_instances(GpuProcess& out, const ProcessV2& process) {
+  out.gpu_instance = instance_of(process.gpu_instance);
+  out.compute_instance = instance_of(process.compute_instance);
+}
+
+// "NVIDIA H100 80GB HBM3 MIG 1g.10gb": what follows MIG.
+std::string profile_of(std::string_view name) {
+  const size_t at = name.rfind("MIG ");
+  return std::string(at == std::string_view::npos ? name : name.substr(at + 4));
+}
 
 }  // namespace
 
@@ -63,6 +81,11 @@ struct Nvml::Api {
   Return (*get_compute_v2)(Device, unsigned*, ProcessV2*) = nullptr;
   Return (*get_compute_v1)(Device, unsigned*, ProcessV1*) = nullptr;
   Return (*get_graphics_v2)(Device, unsigned*, ProcessV2*) = nullptr;
+  Return (*get_mig_mode)(Device, unsigned*, unsigned*) = nullptr;
+  Return (*get_mig_count)(Device, unsigned*) = nullptr;
+  Return (*get_mig_device)(Device, unsigned, Device*) = nullptr;
+  Return (*get_gpu_instance)(Device, unsigned*) = nullptr;
+  Return (*get_compute_instance)(Device, unsigned*) = nullptr;
 
   ~Api() {
     if (initialised && shutdown != nullptr) shutdown();
@@ -105,6 +128,11 @@ struct Nvml::Api {
     load(get_compute_v1, {"nvmlDeviceGetComputeRunningProcesses"});
     load(get_graphics_v2,
          {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"});
+    load(get_mig_mode, {"nvmlDeviceGetMigMode"});
+    load(get_mig_count, {"nvmlDeviceGetMaxMigDeviceCount"});
+    load(get_mig_device, {"nvmlDeviceGetMigDeviceHandleByIndex"});
+    load(get_gpu_instance, {"nvmlDeviceGetGpuInstanceId"});
+    load(get_compute_instance, {"nvmlDeviceGetComputeInstanceId"});
   }
 
   std::string explain(Return code) const {
@@ -135,11 +163,55 @@ struct Nvml::Api {
     }
     if (code != kSuccess) return;
     for (size_t i = 0; i < count && i < found.size(); ++i) {
-      GpuProcess process{static_cast<int32_t>(found[i].pid), std::nullopt};
+      GpuProcess process;
+      process.pid = static_cast<int32_t>(found[i].pid);
       if (found[i].memory != kNotAvailable) process.memory_bytes = found[i].memory;
-      bool known = false;  // a process may both compute and draw
-      for (const GpuProcess& other : out.processes) known |= other.pid == process.pid;
+      set_instances(process, found[i]);
+      bool known = false;  // a process may both compute and draw, and CUDA uses one instance only
+      for (GpuProcess& other : out.processes) {
+        if (other.pid != process.pid) continue;
+        known = true;
+        if (other.gpu_instance) continue;
+        other.gpu_instance = process.gpu_instance;
+        other.compute_instance = process.compute_instance;
+      }
       if (!known) out.processes.push_back(process);
+    }
+  }
+
+  void list_processes(GpuReading& out, Device device) const {
+    if (get_compute_v2 != nullptr) {
+      list(out, get_compute_v2, device);
+    } else if (get_compute_v1 != nullptr) {
+      list(out, get_compute_v1, device);
+    }
+    if (get_graphics_v2 != nullptr) list(out, get_graphics_v2, device);
+  }
+
+  // The parts of a divided GPU. Their numbers have gaps, and may change at any time.
+  void list_instances(GpuReading& out, Device device) const {
+    unsigned mode = 0, pending = 0;
+    if (get_mig_mode == nullptr || get_mig_device == nullptr ||
+        get_mig_mode(device, &mode, &pending) != kSuccess || mode != kMigEnabled) {
+      return;
+    }
+    const unsigned count = ask<unsigned>(out, get_mig_count, device).value_or(0);
+    for (unsigned i = 0; i < count && i < kMaxInstances; ++i) {
+      Device part = nullptr;
+      if (get_mig_device(device, i, &part) != kSuccess || part == nullptr) continue;
+      MigInstance& instance = out.instances.emplace_back();
+      instance.gpu_instance = ask<unsigned>(out, get_gpu_instance, part).value_or(i);
+      instance.compute_instance = ask<unsigned>(out, get_compute_instance, part).value_or(0);
+      char text[128] = {};
+      if (get_name != nullptr && get_name(part, text, sizeof text - 1) == kSuccess) {
+        instance.profile = profile_of(text);
+      }
+      if (const auto memory = ask<Memory>(out, get_memory, part)) {
+        instance.mem_used_bytes = memory->used;
+        instance.mem_total_bytes = memory->total;
+      }
+      // The GPU itself names the processes of all its instances to root only.
+      list_processes(out, part);
     }
   }
 };
@@ -245,12 +317,8 @@ GpuReading Nvml::read(uint32_t index, bool pcie) const {
     out.pcie_tx_bytes_per_s = scaled(api.ask<unsigned>(out, api.get_pcie, device, kPcieTx), 1e3);
     out.pcie_rx_bytes_per_s = scaled(api.ask<unsigned>(out, api.get_pcie, device, kPcieRx), 1e3);
   }
-  if (api.get_compute_v2 != nullptr) {
-    api.list(out, api.get_compute_v2, device);
-  } else if (api.get_compute_v1 != nullptr) {
-    api.list(out, api.get_compute_v1, device);
-  }
-  if (api.get_graphics_v2 != nullptr) api.list(out, api.get_graphics_v2, device);
+  api.list_processes(out, device);
+  api.list_instances(out, device);
   return out;
 }
 

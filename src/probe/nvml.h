@@ -15,6 +15,19 @@ namespace flatout::probe {
 struct GpuProcess {
   int32_t pid = 0;  // as the driver names it: of the host, also within a container
   std::optional<uint64_t> memory_bytes;
+  std::optional<uint32_t> gpu_instance, compute_instance;  // where the GPU is divided (MIG)
+};
+
+/// A part of a GPU that is divided (MIG): a compute instance within a GPU instance, which has the
+/// memory. The driver tells neither its utilisation nor its clocks.
+struct MigInstance {
+  uint32_t gpu_instance = 0, compute_instance = 0;
+  std::string profile;  // "1g.10gb"
+  std::optional<uint64_t> mem_used_bytes, mem_total_bytes;
+
+  bool has(const GpuProcess& process) const {
+    return process.gpu_instance == gpu_instance && process.compute_instance == compute_instance;
+  }
 };
 
 /// One look at one GPU. What the device or driver cannot tell stays unset.
@@ -26,7 +39,8 @@ struct GpuReading {
   std::optional<double> power_w, power_limit_w, temperature_c;
   std::optional<uint64_t> throttle_reasons, ecc_errors;
   std::optional<double> pcie_tx_bytes_per_s, pcie_rx_bytes_per_s;
-  std::vector<GpuProcess> processes;
+  std::vector<GpuProcess> processes;   // those of its instances, too
+  std::vector<MigInstance> instances;  // empty where it is not divided
   std::string error;  // why the device does not answer any more ("GPU is lost"), else empty
 };
 

@@ -1,5 +1,7 @@
 #include "probe/nvml_probe.h"
 
+#include <fmt/format.h>
+
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -125,6 +127,13 @@ class NvmlProbe : public Probe {
         const std::string key = "gpu." + std::to_string(i);
         sink.fact(key + ".name", news.facts[i].name);
         sink.fact(key + ".uuid", news.facts[i].uuid);
+      }
+      for (const NvmlThread::Timed& timed : news.readings) {
+        for (const MigInstance& part : timed.gpu.instances) {
+          sink.fact(fmt::format("gpu.{}.mig.{}.{}", timed.gpu.index, part.gpu_instance,
+                                part.compute_instance),
+                    part.profile);
+        }
       }
     }
     for (const NvmlThread::Timed& timed : news.readings) {

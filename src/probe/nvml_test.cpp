@@ -91,6 +91,42 @@ TEST_F(NvmlTest, LeavesUnsetWhatTheDeviceCannotTell) {
   EXPECT_TRUE(sink.missing_signals.contains("gpu.util_ratio"));
 }
 
+constexpr const char* kDivided =
+    "devices 1\n0 name NVIDIA H100 80GB HBM3\n0 mig 1\n0 mem_total 80000\n0 mem_used 700\n"
+    "0 process_0 4711 500\n"
+    "100 name NVIDIA H100 80GB HBM3 MIG 1g.10gb\n100 gpu_instance 9\n100 compute_instance 0\n"
+    "100 mem_total 10000\n100 mem_used 600\n100 process_0 4711 500\n"
+    // The number 1 is a gap.
+    "102 name NVIDIA H100 80GB HBM3 MIG 3g.40gb\n102 gpu_instance 2\n102 compute_instance 0\n"
+    "102 process_0 4800 -1\n";
+
+TEST_F(NvmlTest, ListsTheInstancesOfADividedGpuWithTheirProcesses) {
+  script(kDivided);
+  const auto nvml = Nvml::open(kLibrary);
+  ASSERT_TRUE(nvml.ok());
+  const GpuReading gpu = (*nvml)->read(0, false);
+  EXPECT_FALSE(gpu.util_ratio);
+  ASSERT_EQ(gpu.instances.size(), 2u);
+  EXPECT_EQ(gpu.instances[0].gpu_instance, 9u);
+  EXPECT_EQ(gpu.instances[0].profile, "1g.10gb");
+  EXPECT_EQ(gpu.instances[0].mem_used_bytes, 600u);
+  EXPECT_EQ(gpu.instances[1].profile, "3g.40gb");
+  EXPECT_FALSE(gpu.instances[1].mem_used_bytes) << "not told is not zero";
+  ASSERT_EQ(gpu.processes.size(), 2u) << "one that the GPU names, too, is there once";
+  EXPECT_EQ(gpu.processes[0].pid, 4711);
+  EXPECT_TRUE(gpu.instances[0].has(gpu.processes[0]));
+  EXPECT_FALSE(gpu.instances[1].has(gpu.processes[0]));
+  EXPECT_TRUE(gpu.instances[1].has(gpu.processes[1]));
+  EXPECT_FALSE(gpu.processes[1].memory_bytes);
+}
+
+TEST_F(NvmlTest, AGpuThatCouldBeDividedButIsNotHasNoInstances) {
+  script("devices 1\n0 mig 0\n0 util 1\n0 mem_util 1\n100 gpu_instance 9\n");
+  const auto nvml = Nvml::open(kLibrary);
+  ASSERT_TRUE(nvml.ok());
+  EXPECT_TRUE((*nvml)->read(0, false).instances.empty());
+}
+
 TEST_F(NvmlTest, ListsMoreProcessesThanTheFirstGuess) {
   std::string text = "devices 1\n0 util 1\n0 mem_util 1\n";
   for (int i = 0; i < 100; ++i) {

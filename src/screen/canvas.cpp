@@ -8,6 +8,12 @@
 namespace flatout::screen {
 namespace {
 
+bool is_plain(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
+}
+
+}  // namespace
+
 void append_utf8(std::string& out, char32_t c) {
   const auto byte = [&](char32_t value) { out += static_cast<char>(value); };
   if (c < 0x80) {
@@ -26,12 +32,6 @@ void append_utf8(std::string& out, char32_t c) {
     byte(0x80 | (c & 0x3F));
   }
 }
-
-bool is_plain(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
-}
-
-}  // namespace
 
 Canvas::Canvas(int width, int height, bool unicode)
     : width_(std::max(width, 1)), height_(std::max(height, 1)), unicode_(unicode) {

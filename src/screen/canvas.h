@@ -42,6 +42,9 @@ struct Cell {
   bool operator==(const Cell&) const = default;
 };
 
+/// Appends a character as UTF-8.
+void append_utf8(std::string& out, char32_t c);
+
 class Canvas {
  public:
   /// `unicode`: without it all beyond ASCII becomes '?'.

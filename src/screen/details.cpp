@@ -1,5 +1,6 @@
 #include "screen/details.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -31,6 +32,15 @@ std::string list_of(std::string_view status, std::string_view key) {
     if (line.starts_with(key)) return std::string(trim(line.substr(key.size())));
   }
   return "";
+}
+
+// O_RDONLY, O_WRONLY and O_RDWR are 0, 1 and 2, written in octal.
+void set_access(std::string_view info, OpenFile& file) {
+  const std::string flags = list_of(info, "flags:");
+  if (flags.empty()) return;
+  const int access = (flags.back() - '0') & 3;
+  file.reads = access != 1;
+  file.writes = access != 0;
 }
 
 }  // namespace
@@ -92,7 +102,8 @@ void DetailsReader::read_files(Details& out) {
   for (const std::string& name : *names) {
     if (out.files.size() == kMaxFiles) break;
     const auto fd = parse_number<int32_t>(name);
-    const auto target = root_.read_link(dir + "/" + name);
+    const std::string link = fmt::format("{}/{}", dir, name);
+    const auto target = root_.read_link(link);
     if (!fd || !target.ok()) continue;
     OpenFile file;
     file.fd = *fd;
@@ -100,13 +111,14 @@ void DetailsReader::read_files(Details& out) {
     const auto info = root_.read(probe::proc_path(out.pid, "fdinfo/" + name), 1024);
     if (info.ok() && file.path.starts_with('/')) {
       file.position = probe::parse_fd_position(*info);
+      set_access(*info, file);
       const auto mount = probe::find_field(*info, "mnt_id");
       const TimePoint now = clock_();
       const std::string type =
           mount ? mounts_.type_of(root_, out.pid, static_cast<int64_t>(*mount), now) : "";
       // Asking for a file's size may wait for a server; of a local one it does not.
       struct stat st {};
-      if (probe::is_local_fs(type) && ::stat(root_.full(dir + "/" + name).c_str(), &st) == 0 &&
+      if (probe::is_local_fs(type) && ::stat(root_.full(link).c_str(), &st) == 0 &&
           S_ISREG(st.st_mode)) {
         file.bytes = static_cast<uint64_t>(st.st_size);
       }

@@ -10,6 +10,10 @@ size_t bytes_of(const Snapshot& s) {
   size_t bytes = sizeof(Snapshot) + s.task_list.capacity() * sizeof(Task) +
                  s.cores.size() * sizeof(Core) + s.disks.size() * sizeof(Disk) +
                  s.gpus.size() * sizeof(Gpu) + s.jobs.size() * sizeof(Job);
+  for (const Gpu& gpu : s.gpus) {
+    bytes += gpu.now.processes.size() * sizeof(probe::GpuProcess) +
+             gpu.now.instances.size() * sizeof(probe::MigInstance);
+  }
   if (s.details) {
     bytes += s.details->files.size() * (sizeof(OpenFile) + 64) +
              s.details->python.functions.size() * (sizeof(Function) + 64) +

@@ -49,14 +49,26 @@ Json memory(const Memory& m) {
           {"huge_page_bytes", m.huge_page_bytes},
           {"transparent_huge_bytes", m.transparent_huge},
           {"cgroup_limit_bytes", or_null(m.group_limit)},
-          {"cgroup_used_bytes", or_null(m.group_used)}};
+          {"cgroup_used_bytes", or_null(m.group_used)},
+          {"cgroup_cache_bytes", or_null(m.group_cache)}};
 }
 
 Json gpu(const Gpu& g) {
   const probe::GpuReading& now = g.now;
   Json processes = Json::array();
   for (const probe::GpuProcess& p : now.processes) {
-    processes.push_back({{"pid", p.pid}, {"memory_bytes", or_null(p.memory_bytes)}});
+    processes.push_back({{"pid", p.pid},
+                         {"memory_bytes", or_null(p.memory_bytes)},
+                         {"gpu_instance", or_null(p.gpu_instance)},
+                         {"compute_instance", or_null(p.compute_instance)}});
+  }
+  Json instances = Json::array();
+  for (const probe::MigInstance& part : now.instances) {
+    instances.push_back({{"gpu_instance", part.gpu_instance},
+                         {"compute_instance", part.compute_instance},
+                         {"profile", to_utf8(part.profile)},
+                         {"mem_used_bytes", or_null(part.mem_used_bytes)},
+                         {"mem_total_bytes", or_null(part.mem_total_bytes)}});
   }
   return {{"index", now.index},
           {"name", to_utf8(g.name)},
@@ -74,7 +86,8 @@ Json gpu(const Gpu& g) {
           {"pcie_tx_bytes_per_s", or_null(now.pcie_tx_bytes_per_s)},
           {"pcie_rx_bytes_per_s", or_null(now.pcie_rx_bytes_per_s)},
           {"ecc_errors", or_null(now.ecc_errors)},
-          {"processes", processes}};
+          {"processes", processes},
+          {"mig_instances", instances}};
 }
 
 Json job(const Job& j) {

@@ -48,26 +48,6 @@ std::string_view look_of(Style style) {
   }
 }
 
-void put_utf8(std::string& out, char32_t c) {
-  const auto byte = [&](uint32_t b) { out.push_back(static_cast<char>(b)); };
-  const auto u = static_cast<uint32_t>(c);
-  if (u < 0x80) {
-    byte(u);
-  } else if (u < 0x800) {
-    byte(0xC0 | u >> 6);
-    byte(0x80 | (u & 0x3F));
-  } else if (u < 0x10000) {
-    byte(0xE0 | u >> 12);
-    byte(0x80 | (u >> 6 & 0x3F));
-    byte(0x80 | (u & 0x3F));
-  } else {
-    byte(0xF0 | u >> 18);
-    byte(0x80 | (u >> 12 & 0x3F));
-    byte(0x80 | (u >> 6 & 0x3F));
-    byte(0x80 | (u & 0x3F));
-  }
-}
-
 class LiveView {
  public:
   LiveView(const LiveOptions& options, int terminal)
@@ -201,7 +181,7 @@ std::string live_line(const Canvas& canvas, int y) {
       out += "\x1b[0m";
       out += look;
     }
-    put_utf8(out, cell.character);
+    append_utf8(out, cell.character);
   }
   return look.empty() ? out : out + "\x1b[0m";
 }

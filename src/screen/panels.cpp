@@ -10,78 +10,13 @@
 
 #include "base/text.h"
 #include "model/step.h"
+#include "screen/gpu_panel.h"
+#include "screen/panel_parts.h"
 
 namespace flatout::screen {
 namespace {
 
-constexpr int kLabel = 5;  // columns of a panel's name
-constexpr std::string_view kLevels[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-constexpr std::string_view kPlainLevels[] = {"_", ".", "-", "=", "+", "*", "#", "@"};
-
-std::string percent(double ratio) { return fmt::format("{:.1f}%", ratio * 100); }
-std::string percent(const std::optional<double>& ratio) { return ratio ? percent(*ratio) : "-"; }
-std::string bytes(uint64_t value) { return short_bytes(static_cast<double>(value)); }
-
-struct BarPart {
-  double share;
-  Style style;
-  char plain;  // tells the parts apart where there are no colours
-};
-
-// "[|||||::    text]" between two columns.
-void draw_bar(Canvas& canvas, int x, int y, int end, std::initializer_list<BarPart> parts,
-              std::string_view text) {
-  const int width = end - x - 2;
-  if (width < 4) return;
-  canvas.put(x, y, "[", Style::kBold);
-  canvas.put(end - 1, y, "]", Style::kBold);
-  double sum = 0;
-  int from = 0;
-  for (const BarPart& part : parts) {
-    sum += std::clamp(part.share, 0.0, 1.0);
-    const int to = std::min(width, static_cast<int>(std::lround(sum * width)));
-    canvas.fill(x + 1 + from, y, to - from, static_cast<char32_t>(part.plain), part.style);
-    from = std::max(from, to);
-  }
-  // The figure stands over the bar's end; where the bar is below it, in the bar's colour.
-  const int at = end - 1 - static_cast<int>(text.size());
-  for (size_t i = 0; i < text.size() && at > x; ++i) {
-    const int column = at + static_cast<int>(i);
-    const Style style = canvas.at(column, y).style;
-    canvas.put(column, y, text.substr(i, 1), style == Style::kPlain ? Style::kDim : style,
-               column + 1);
-  }
-}
-
-void draw_level(Canvas& canvas, int x, int y, double share, Style style) {
-  const auto level = static_cast<size_t>(std::clamp(std::lround(share * 7), 0L, 7L));
-  canvas.put_either(x, y, kLevels[level], kPlainLevels[level], style);
-}
-
-// Pieces of text on one line, as many as fit.
-class Line {
- public:
-  Line(Canvas& canvas, int x, int y, int end) : canvas_(canvas), x_(x), y_(y), end_(end) {}
-  /// False where it does not fit any more.
-  bool add(std::string_view text, Style style = Style::kPlain) {
-    const int gap = first_ ? 0 : 2;
-    if (x_ + gap + static_cast<int>(text.size()) > end_) return false;
-    x_ = canvas_.put(x_ + gap, y_, text, style, end_);
-    first_ = false;
-    return true;
-  }
-  /// What may be cut off: the last thing on the line.
-  void rest(std::string_view text, Style style = Style::kPlain) {
-    x_ = canvas_.put(x_ + (first_ ? 0 : 2), y_, text, style, end_);
-    first_ = false;
-  }
-  int x() const { return x_; }
-
- private:
-  Canvas& canvas_;
-  int x_, y_, end_;
-  bool first_ = true;
-};
+constexpr int kLabel = kPanelLabel;
 
 class Panels {
  public:
@@ -100,7 +35,7 @@ class Panels {
     want(Panel::kCores, core_lines(room));
     want(Panel::kMemory, 2);
     want(Panel::kDisks, static_cast<int>(std::min<size_t>(busy_disks().size(), 8)));
-    want(Panel::kGpus, gpu_lines(room));
+    want(Panel::kGpus, gpu_panel_lines(s_, room));
     want(Panel::kJobs, static_cast<int>(std::min<size_t>(s_.jobs.size() * 2, 12)));
     // Too little room: the panel with the most lines gives one, until it fits; then the last goes.
     const auto total = [&] {
@@ -180,7 +115,7 @@ class Panels {
         draw_disks(y, lines);
         break;
       case Panel::kGpus:
-        draw_gpus(y, lines);
+        draw_gpu_panel(canvas_, s_, session_.history(), y, lines);
         break;
       case Panel::kJobs:
         draw_jobs(y, lines);
@@ -279,13 +214,7 @@ class Panels {
     }
     if (lines < 2) return;
     Line line(canvas_, kLabel, y + 1, width());
-    if (m.group_limit) {
-      const double share = static_cast<double>(m.group_used.value_or(0)) /
-                           std::max<double>(1, static_cast<double>(*m.group_limit));
-      line.add(fmt::format("control group {}/{}", m.group_used ? bytes(*m.group_used) : "-",
-                           bytes(*m.group_limit)),
-               share >= 0.9 ? Style::kWarning : Style::kPlain);
-    }
+    if (m.group_limit || m.group_used) draw_group(line);
     line.add("cache " + bytes(m.cache()));
     line.add("avail " + bytes(m.available));
     line.add("dirty " + bytes(m.dirty));
@@ -297,6 +226,19 @@ class Panels {
     }
     line.add("THP " + bytes(m.transparent_huge));
     line.add("shared " + bytes(m.shmem));
+  }
+
+  // Page cache goes where memory is wanted: only what is held besides it makes a group full.
+  void draw_group(Line& line) {
+    const Memory& m = s_.memory;
+    const uint64_t used = m.group_used.value_or(0);
+    const uint64_t held = used - std::min(used, m.group_cache.value_or(0));
+    const bool full =
+        m.group_limit && static_cast<double>(held) >= 0.9 * static_cast<double>(*m.group_limit);
+    line.add(fmt::format("control group{} {}/{}",
+                         m.group_pid == 0 ? "" : fmt::format(" of {}", m.group_pid),
+                         bytes(m.group_used), m.group_limit ? bytes(*m.group_limit) : "no limit"),
+             full ? Style::kWarning : Style::kPlain);
   }
 
   // ---- disks ----
@@ -355,102 +297,6 @@ class Panels {
       const std::string others = i == 0 ? users_of(nullptr) : "";
       if (!others.empty()) users += (users.empty() ? "some disk " : "; some disk ") + others;
       if (!users.empty()) line.rest(users, Style::kDim);
-    }
-  }
-
-  // ---- GPUs ----
-
-  static std::string throttle(uint64_t bits) {
-    // nvml.h, nvmlClocksEventReasons.
-    struct Reason {
-      uint64_t bits;
-      const char* text;
-    };
-    static constexpr Reason kReasons[] = {
-        {0x4, "power"}, {0x20 | 0x40, "heat"}, {0x80, "power brake"}, {0x8, "hardware"}};
-    std::string out;
-    for (const Reason& reason : kReasons) {
-      if ((bits & reason.bits) != 0) out += (out.empty() ? "" : ",") + std::string(reason.text);
-    }
-    return out;
-  }
-
-  // A line for each, and where there is room for all of them a curve below it.
-  static constexpr int kCurveRows = 4;
-  int gpu_lines(int room) const {
-    const auto count = static_cast<int>(std::min<size_t>(s_.gpus.size(), 16));
-    return count * (1 + kCurveRows) <= room / 2 ? count * (1 + kCurveRows) : count;
-  }
-
-  void draw_gpus(int y, int lines) {
-    const auto count = static_cast<int>(s_.gpus.size());
-    const int each = std::max(1, lines / count);
-    const int shown = std::min(count, lines / each);
-    for (int i = 0; i < shown; ++i) {
-      const Gpu& gpu = s_.gpus[static_cast<size_t>(i)];
-      // Where there is no room below, the curve stands at the right.
-      const int beside = each == 1 && width() >= 120 ? std::min(40, width() / 5) : 0;
-      draw_gpu(y + i * each, gpu, beside);
-      if (each > 1) {
-        draw_curve(y + i * each + 1, each - 1, kLabel, width() - kLabel, gpu.now.index);
-      } else if (beside > 0) {
-        draw_curve(y + i, 1, width() - beside, beside, gpu.now.index);
-      }
-    }
-    if (count > shown) {
-      canvas_.put_right(width(), y + lines - 1, fmt::format(" +{} more", count - shown));
-    }
-  }
-
-  void draw_gpu(int y, const Gpu& gpu, int curve) {
-    const probe::GpuReading& now = gpu.now;
-    Line line(canvas_, kLabel, y, width() - curve);
-    line.add(fmt::format("{:>2}", now.index), Style::kDim);
-    if (!now.error.empty()) {
-      line.rest(now.error, Style::kWarning);
-      return;
-    }
-    line.add(fmt::format("{:>6}", percent(now.util_ratio)), Style::kBold);
-    line.add(fmt::format("{:>5}/{}", now.mem_used_bytes ? bytes(*now.mem_used_bytes) : "-",
-                         now.mem_total_bytes ? bytes(*now.mem_total_bytes) : "-"));
-    const auto whole = [](const std::optional<double>& value, double unit) {
-      return value ? fmt::format("{:.0f}", *value * unit) : "-";
-    };
-    if (now.clock_sm_hz) line.add(whole(now.clock_sm_hz, 1e-6) + "MHz");
-    if (now.power_w) {
-      line.add(fmt::format("{}/{}W", whole(now.power_w, 1), whole(now.power_limit_w, 1)));
-    }
-    if (now.temperature_c) line.add(whole(now.temperature_c, 1) + "C");
-    const std::string slowed = throttle(now.throttle_reasons.value_or(0));
-    if (!slowed.empty()) line.add("slowed by " + slowed, Style::kWarning);
-    if (now.pcie_rx_bytes_per_s || now.pcie_tx_bytes_per_s) {
-      line.add(fmt::format("PCIe in {}/s out {}/s",
-                           short_bytes(now.pcie_rx_bytes_per_s.value_or(0)),
-                           short_bytes(now.pcie_tx_bytes_per_s.value_or(0))));
-    }
-    if (now.ecc_errors.value_or(0) > 0) {
-      line.add(fmt::format("ECC errors {}", *now.ecc_errors), Style::kWarning);
-    }
-    line.rest(gpu.name, Style::kDim);
-  }
-
-  // Utilisation over the snapshots until the shown one, the newest at the right.
-  void draw_curve(int y, int rows, int x, int columns, uint32_t index) {
-    const auto& all = session_.history().all();
-    int column = x + columns - 1;
-    for (auto it = all.rbegin(); it != all.rend() && column > x; ++it) {
-      if ((*it)->at > s_.at) continue;
-      for (const Gpu& gpu : (*it)->gpus) {
-        if (gpu.now.index != index || !gpu.now.util_ratio) continue;
-        const double height = *gpu.now.util_ratio * rows;  // in rows
-        for (int row = 0; row < rows; ++row) {
-          const double part = height - row;
-          if (part > 0 || row == 0) {
-            draw_level(canvas_, column, y + rows - 1 - row, std::min(part, 1.0), Style::kCurve);
-          }
-        }
-      }
-      --column;
     }
   }
 
@@ -531,7 +377,7 @@ std::string short_bytes(double bytes) {
 std::string cpu_time(uint64_t ticks, double tick_ns) {
   const auto hundredths = static_cast<uint64_t>(static_cast<double>(ticks) * tick_ns * 1e-7);
   const uint64_t minutes = hundredths / 6000;
-  if (minutes >= 60 * 1000) return fmt::format("{}d{:02}h", minutes / 1440, minutes / 60 % 24);
+  if (minutes >= 60'000) return fmt::format("{}d{:02}h", minutes / 1440, minutes / 60 % 24);
   if (minutes >= 60) return fmt::format("{}h{:02}m", minutes / 60, minutes % 60);
   return fmt::format("{}:{:02}.{:02}", minutes, hundredths / 100 % 60, hundredths % 100);
 }

@@ -362,21 +362,25 @@ class Renderer {
       tell(d.files_trouble, Style::kDim);
       return;
     }
-    tell(fmt::format("{:>5} {:>9} {:>7} {:>7}  {}", "FD", "READ/s", "AT", "SIZE", "FILE"),
+    tell(fmt::format("{:>5} {:>7} {:>8} {:>7} {:>7}  {}", "FD", "READ/s", "WRITE/s", "AT", "SIZE",
+                     "FILE"),
          Style::kBold);
     const auto amount = [](const auto& value) {
       return value ? short_bytes(static_cast<double>(*value)) : std::string("-");
     };
     for (const OpenFile& f : d.files) {
-      tell(fmt::format("{:>5} {:>9} {:>7} {:>7}  {}", f.fd, amount(f.bytes_per_s),
-                       amount(f.position), amount(f.bytes), f.path));
+      // Of a file that is open for both, nothing tells by which of them its position moved on.
+      const bool both = f.reads && f.writes && f.bytes_per_s.value_or(0) > 0;
+      const std::string moved = (both ? "<=" : "") + amount(f.bytes_per_s);
+      tell(fmt::format("{:>5} {:>7} {:>8} {:>7} {:>7}  {}", f.fd, f.reads ? moved : "-",
+                       f.writes ? moved : "-", amount(f.position), amount(f.bytes), f.path));
     }
   }
 
   void tell_environment(const Details& d) {
     if (!d.environment_trouble.empty()) tell(d.environment_trouble, Style::kDim);
     if (d.environment.empty()) tell("nothing that bears on training", Style::kDim);
-    for (const auto& [name, value] : d.environment) tell(name + "=" + value);
+    for (const auto& [name, value] : d.environment) tell(fmt::format("{}={}", name, value));
   }
 
   void tell_process(const Details& d) {

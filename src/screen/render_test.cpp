@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "base/testing/golden.h"
+#include "base/text.h"
+#include "screen/help.h"
 #include "screen/panels.h"
 #include "screen/testing/fake_machine.h"
 
@@ -79,6 +81,16 @@ TEST_F(RenderTest, MenusPromptsAndHelp) {
   expect_golden("screen", "help_80x24.txt", picture(session, true));
 }
 
+// Divided: two parts with a process each, one of them not to be seen from here, and a free one.
+constexpr const char* kDividedGpu =
+    "7 mig 1\n7 temperature 40\n"
+    "170 name NVIDIA H100 80GB HBM3 MIG 1g.10gb\n170 gpu_instance 9\n170 compute_instance 0\n"
+    "170 mem_total 10737418240\n170 mem_used 5368709120\n170 process_0 4102 5000000000\n"
+    "171 name NVIDIA H100 80GB HBM3 MIG 1g.10gb\n171 gpu_instance 10\n171 compute_instance 0\n"
+    "171 mem_total 10737418240\n171 mem_used 9663676416\n171 process_0 70001 9600000000\n"
+    "173 name NVIDIA H100 80GB HBM3 MIG 3g.40gb\n173 gpu_instance 2\n173 compute_instance 0\n"
+    "173 mem_total 42949672960\n173 mem_used 13631488\n";
+
 TEST_F(RenderTest, EightGpusAt200By60) {
   const std::string library = FLATOUT_BUILD_DIR "/nvml_stand_in/libnvidia-ml.so.1";
   FakeMachine machine(96);
@@ -92,12 +104,20 @@ TEST_F(RenderTest, EightGpusAt200By60) {
     }
     script += n + " mem_total 85899345920\n" + n + " mem_used " +
               std::to_string(85899345920 / 8 * (i + 1)) + "\n";
-    if (i == 7) continue;  // a MIG instance: neither utilisation nor clocks
+    if (i == 5) continue;  // a driver that tells neither utilisation nor clocks
+    if (i == 7) {
+      script += kDividedGpu;
+      continue;
+    }
     script += n + " util " + std::to_string(12 * i) + "\n" + n + " mem_util 5\n" + n +
               " clock_sm 1980\n" + n + " clock_sm_max 1980\n" + n + " power 612000\n" + n +
               " power_limit 700000\n" + n + " temperature 61\n" + n + " pcie_tx 1200000\n" + n +
               " pcie_rx 22000\n" + n + " throttle " + (i == 3 ? "68" : "0") + "\n";
-    if (i == 0) script += n + " process_0 4100 9000000000\n";
+    if (i == 0) {  // of another container; of a driver that tells no memory
+      script += "0 process_0 4100 9000000000\n0 process_1 70000 1000000000\n";
+      script += "0 process_2 4102 -1\n";
+    }
+    if (i == 1) script += "1 process_0 4101 21000000000\n";
   }
   machine.tree.write("script", script);
   ::setenv("NVML_STAND_IN", machine.tree.root().full("script").c_str(), 1);
@@ -111,7 +131,30 @@ TEST_F(RenderTest, EightGpusAt200By60) {
   machine.between_looks();
   look(sampler, session);
   expect_golden("screen", "gpus_200x60.txt", picture(session, true));
+  session.resize(80, 24);  // no room for more than their figures
+  expect_golden("screen", "gpus_80x24.txt", picture(session, true));
   ::unsetenv("NVML_STAND_IN");
+}
+
+TEST_F(RenderTest, CurvesOfUtilisationAndMemoryStandSideBySide) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(120, 50);
+  for (int i = 0; i < 60; ++i) {
+    machine.between_looks();
+    auto snapshot = std::make_shared<Snapshot>(*at_noon(sampler.look({})));
+    Gpu gpu;
+    gpu.name = "NVIDIA RTX A6000";
+    gpu.now.util_ratio = (i % 20) * 0.05;
+    gpu.now.mem_used_bytes = uint64_t{1} << 30 << (i / 15);
+    gpu.now.mem_total_bytes = uint64_t{16} << 30;
+    gpu.now.processes = {{FakeMachine::kJob, 1 << 30, {}, {}}};
+    if (i == 30) gpu.now.mem_used_bytes.reset();  // not told: a gap, not zero
+    snapshot->gpus = {gpu};
+    session.add(snapshot);
+  }
+  expect_golden("screen", "gpu_curves_120x50.txt", picture(session, true));
 }
 
 TEST_F(RenderTest, PanesShowOneProcess) {
@@ -127,7 +170,9 @@ TEST_F(RenderTest, PanesShowOneProcess) {
   details.command = {"/usr/bin/python3", "train.py", "--name", "\x1b[2J"};
   details.environment = {{"OMP_NUM_THREADS", "4"}, {"LD_PRELOAD", "\x1b]0;x\x07"}};
   details.limits = {{"Max open files", "1024", "1048576", "files"}};
-  details.files = {{3, "/data/train.bin", 1 << 20, uint64_t{1} << 30, 5e6},
+  details.files = {{3, "/data/train.bin", 1 << 20, uint64_t{1} << 30, 5e6, true, false},
+                   {5, "/logs/train.log", 1 << 10, uint64_t{1} << 10, 300, false, true},
+                   {6, "/data/index.db", 1 << 20, uint64_t{1} << 30, 4e3, true, true},
                    {4, "socket:[12]", std::nullopt, std::nullopt, std::nullopt}};
   details.allowed_cores = "0-7";
   details.python.version = "3.11";
@@ -180,6 +225,31 @@ TEST_F(RenderTest, JobsThatFlatoutRecordsSayHowTheyFare) {
   expect_golden("screen", "folded_120x30.txt", picture(session, true));
 }
 
+TEST_F(RenderTest, TheMemoryPanelHasTheControlGroupOfTheProcessAtTheCursor) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  session.resize(80, 24);
+  auto snapshot = std::make_shared<Snapshot>(*at_noon(sampler.look({})));
+  snapshot->memory.group_pid = FakeMachine::kJob;
+  snapshot->memory.group_used = uint64_t{15} << 29;
+  session.add(snapshot);
+  EXPECT_NE(render(session, true).canvas.text().find("control group of 4100 7.50G/no limit"),
+            std::string::npos);
+  auto limited = std::make_shared<Snapshot>(*snapshot);
+  limited->memory.group_limit = uint64_t{8} << 30;
+  session.add(limited);
+  const Canvas full = render(session, true).canvas;
+  const int line = 6;
+  EXPECT_NE(full.text().find("control group of 4100 7.50G/8.00G"), std::string::npos);
+  EXPECT_EQ(full.at(6, line).style, Style::kWarning);
+  // Most of it page cache: it is not full.
+  auto cached = std::make_shared<Snapshot>(*limited);
+  cached->memory.group_cache = uint64_t{4} << 30;
+  session.add(cached);
+  EXPECT_EQ(render(session, true).canvas.at(6, line).style, Style::kPlain);
+}
+
 TEST_F(RenderTest, AnyOtherSizeIsDrawnAsFarAsItGoes) {
   FakeMachine machine(300);
   Sampler sampler(machine.options());
@@ -218,6 +288,11 @@ TEST_F(RenderTest, JobsThatDoNotAllFitAreCounted) {
     const std::string text = render(session, true).canvas.text();
     EXPECT_EQ(text.find("+-"), std::string::npos) << height;
   }
+}
+
+TEST(Help, FitsOnTheNarrowestScreen) {
+  std::string_view rest = help_text(), line;
+  while (next_line(rest, line)) EXPECT_LE(line.size(), 80u) << line;
 }
 
 TEST(ShortBytes, HasThreeDigitsAndIsNeverOffByMoreThanAHundredth) {

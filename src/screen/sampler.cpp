@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "probe/cgroup_memory.h"
 #include "probe/proc_files.h"
 #include "probe/reading.h"
 
@@ -55,7 +56,7 @@ std::shared_ptr<const Snapshot> Sampler::look(const Wanted& wanted) {
   read_cores(*out);
   read_load(*out);
   read_memory(*out);
-  read_group(*out);
+  read_group(wanted.group_pid, *out);
   out->cpu_waiting = read_pressure("cpu", *out);
   out->io_waiting = read_pressure("io", *out);
   out->memory_waiting = read_pressure("memory", *out);
@@ -118,25 +119,24 @@ void Sampler::read_memory(Snapshot& out) {
   }
 }
 
-void Sampler::read_group(Snapshot& out) {
-  if (options_.self_pid == 0) return;
-  if (out.at >= next_groups_) {
+void Sampler::read_group(int32_t pid, Snapshot& out) {
+  const int32_t whose = pid != 0 ? pid : options_.self_pid;
+  if (whose == 0) return;
+  out.memory.group_pid = pid;
+  if (out.at >= next_groups_ || groups_pid_ != whose) {
     next_groups_ = out.at + kGroupPeriod;
-    groups_ = probe::find_cgroups(root_, options_.self_pid)
-                  .value_or(std::map<std::string, probe::CgroupChain>{});
+    groups_pid_ = whose;
+    groups_ =
+        probe::find_cgroups(root_, whose).value_or(std::map<std::string, probe::CgroupChain>{});
   }
   const auto chain = groups_.find("memory");
   if (chain == groups_.end()) return;
-  const bool v2 = chain->second.v2;
-  for (const probe::CgroupDir& level : chain->second.levels) {
-    const std::string limit = level.dir + (v2 ? "/memory.max" : "/memory.limit_in_bytes");
-    if (!root_.read_into(limit, buffer_, 256).ok()) continue;
-    const auto bytes = probe::parse_limit(buffer_);
-    if (!bytes || (out.memory.group_limit && *bytes >= *out.memory.group_limit)) continue;
-    out.memory.group_limit = bytes;
-    const std::string used = level.dir + (v2 ? "/memory.current" : "/memory.usage_in_bytes");
-    out.memory.group_used =
-        root_.read_into(used, buffer_, 256).ok() ? parse_number<uint64_t>(buffer_) : std::nullopt;
+  const auto group = probe::tightest_memory(root_, chain->second);
+  // The root group without a limit is the machine itself, which has its own figures.
+  if (group && (group->limit || group->path != "/")) {
+    out.memory.group_limit = group->limit;
+    out.memory.group_used = group->used;
+    out.memory.group_cache = group->cache;
   }
 }
 

@@ -34,7 +34,11 @@ struct Wanted {
   bool threads = false;
   int32_t details_pid = 0;  // 0: of nobody
   bool native = false;      // with its native functions
-  bool operator==(const Wanted&) const = default;
+  int32_t group_pid = 0;    // whose control group's memory is shown; 0: flatout's own
+  /// Whether that is worth a look before its time: a group of memory is not.
+  bool differs(const Wanted& other) const {
+    return threads != other.threads || details_pid != other.details_pid || native != other.native;
+  }
 };
 
 class Sampler {
@@ -49,7 +53,7 @@ class Sampler {
   void read_cores(Snapshot& out);
   void read_load(Snapshot& out);
   void read_memory(Snapshot& out);
-  void read_group(Snapshot& out);
+  void read_group(int32_t pid, Snapshot& out);
   Waiting read_pressure(const char* kind, const Snapshot& out);
   void read_disks(Snapshot& out);
   void read_gpus(Snapshot& out);
@@ -75,6 +79,7 @@ class Sampler {
   };
   std::map<uint64_t, DiskTotals> disks_;  // by makedev
   std::map<std::string, probe::CgroupChain> groups_;
+  int32_t groups_pid_ = 0;
   TimePoint next_groups_{};
 };
 

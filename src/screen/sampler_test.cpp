@@ -199,6 +199,70 @@ TEST(Sampler, FindsTheJobByItsLibrariesAndCountsWhatDescendsFromIt) {
   EXPECT_FALSE(job.steps_per_s);
 }
 
+// A control group of version 2 for a process, and one above it.
+void give_group(FakeMachine& machine, int32_t pid) {
+  machine.tree.write("proc/self/mountinfo",
+                     "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  machine.tree.write("proc/" + std::to_string(pid) + "/cgroup", "0::/team/job\n");
+  machine.tree.write("sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
+  machine.tree.write("sys/fs/cgroup/team/memory.max", "8589934592\n");
+  machine.tree.write("sys/fs/cgroup/team/memory.current", "8500000000\n");
+  machine.tree.write("sys/fs/cgroup/team/memory.stat", "anon 8400000000\nfile 100000000\n");
+  machine.tree.write("sys/fs/cgroup/team/job/memory.max", "max\n");
+  machine.tree.write("sys/fs/cgroup/team/job/memory.current", "3221225472\n");
+}
+
+TEST(Sampler, MemoryOfTheControlGroupOfTheProcessThatIsAskedFor) {
+  FakeMachine machine;
+  give_group(machine, FakeMachine::kJob);
+  Sampler sampler(machine.options());
+  EXPECT_FALSE(sampler.look({})->memory.group_used);
+  auto s = sampler.look({.group_pid = FakeMachine::kJob});
+  EXPECT_EQ(s->memory.group_pid, FakeMachine::kJob);
+  EXPECT_EQ(s->memory.group_limit, uint64_t{8} << 30) << "the level above has the limit";
+  EXPECT_EQ(s->memory.group_used, 8500000000u);
+  EXPECT_EQ(s->memory.group_cache, 100000000u);
+  machine.tree.write("sys/fs/cgroup/team/memory.max", "max\n");
+  s = sampler.look({.group_pid = FakeMachine::kJob});
+  EXPECT_FALSE(s->memory.group_limit);
+  EXPECT_EQ(s->memory.group_used, uint64_t{3} << 30) << "without a limit its own";
+  s = sampler.look({.group_pid = FakeMachine::kReader});
+  EXPECT_FALSE(s->memory.group_used) << "nobody's figures but its own";
+}
+
+TEST(Sampler, FilesAreReadAtTheRateByWhichTheirPositionsMove) {
+  FakeMachine machine;
+  const std::string dir = "proc/" + std::to_string(FakeMachine::kWorker);
+  const auto file = [&](int fd, const std::string& flags, long position) {
+    machine.tree.link(dir + "/fd/" + std::to_string(fd), "/data/" + std::to_string(fd));
+    machine.tree.write(dir + "/fdinfo/" + std::to_string(fd),
+                       "pos:\t" + std::to_string(position) + "\nflags:\t" + flags + "\n");
+  };
+  file(3, "0100000", 1000);
+  file(4, "02102001", 50);
+  file(5, "0100002", 9000);
+  Sampler sampler(machine.options());
+  const Wanted wanted{.details_pid = FakeMachine::kWorker};
+  const auto first = sampler.look(wanted);
+  ASSERT_NE(first->details, nullptr);
+  ASSERT_EQ(first->details->files.size(), 3u);
+  EXPECT_FALSE(first->details->files[0].bytes_per_s) << "not known after one look";
+  machine.between_looks();
+  file(3, "0100000", 1000 + (7 << 20));
+  file(4, "02102001", 150);
+  file(5, "0100002", 10);  // back to the begin
+  const auto second = sampler.look(wanted)->details;
+  ASSERT_EQ(second->files.size(), 3u);
+  const OpenFile& fastest = second->files[0];
+  EXPECT_EQ(fastest.fd, 3);
+  EXPECT_DOUBLE_EQ(fastest.bytes_per_s.value(), 7 << 20);
+  EXPECT_TRUE(fastest.reads && !fastest.writes);
+  EXPECT_DOUBLE_EQ(second->files[1].bytes_per_s.value(), 100);
+  EXPECT_TRUE(second->files[1].writes && !second->files[1].reads) << "a log is not read";
+  EXPECT_EQ(second->files[2].bytes_per_s, 0);
+  EXPECT_TRUE(second->files[2].writes && second->files[2].reads);
+}
+
 TEST(Sampler, NothingThereIsNothingSeen) {
   const probe::FakeTree empty;
   SamplerOptions options;

@@ -11,6 +11,7 @@
 #include "base/display_width.h"
 #include "base/text.h"
 #include "probe/proc_files.h"
+#include "screen/canvas.h"
 
 namespace flatout::screen {
 namespace {
@@ -79,21 +80,6 @@ std::string signal_name(int number) {
   return std::string(next_word(text));
 }
 
-std::string to_text(Key c) {
-  std::string out;
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0 | (c >> 6));
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  } else {
-    out += static_cast<char>(0xE0 | (c >> 12));
-    out += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
-    out += static_cast<char>(0x80 | (c & 0x3F));
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string_view name(Panel panel) {
@@ -131,6 +117,7 @@ Wanted Session::wanted() const {
   const Task* task = chosen();
   if (tab_ != Tab::kNone && task != nullptr) out.details_pid = task->pid;
   out.native = tab_ == Tab::kNative;
+  if (task != nullptr) out.group_pid = task->pid;
   return out;
 }
 
@@ -209,14 +196,14 @@ void Session::open_tab(Tab tab) {
   tab_top_ = 0;
 }
 
-void Session::to_time(int64_t steps) {
+void Session::to_time(int64_t steps, Nanos by) {
   const auto& all = history_.all();
   if (all.empty() || !shown_) return;
-  const auto at = std::lower_bound(all.begin(), all.end(), shown_->at,
+  const auto at = std::lower_bound(all.begin(), all.end(), shown_->at + by,
                                    [](const auto& s, TimePoint t) { return s->at < t; });
   const int64_t last = static_cast<int64_t>(all.size()) - 1;
   const int64_t to = std::clamp<int64_t>((at - all.begin()) + steps, 0, last);
-  paused_ = steps < 0 || to < last;
+  paused_ = steps < 0 || by < Nanos{} || to < last;
   shown_ = all[static_cast<size_t>(to)];
   refresh();
 }
@@ -267,7 +254,9 @@ std::string Session::question() const {
           "Set the I/O priority \"{}\" for {}? y/n",
           name_of(pending_.value, std::begin(kIoPriorities), std::end(kIoPriorities)), whom);
     case Command::Kind::kCores:
-      return fmt::format("Allow only {} cores to {}? y/n", pending_.cores.size(), whom);
+      return pending_.cores.size() == 1
+                 ? fmt::format("Allow only core {} to {}? y/n", pending_.cores[0], whom)
+                 : fmt::format("Allow only {} cores to {}? y/n", pending_.cores.size(), whom);
     case Command::Kind::kAutogroup:
       return fmt::format("Set nice {} for the whole session of {}? y/n", pending_.value, whom);
     default:
@@ -489,6 +478,12 @@ bool Session::time_key(Key key) {
     case '}':
     case key::kShiftRight:
       to_time(1);
+      return true;
+    case '(':
+      to_time(0, -std::chrono::minutes(1));
+      return true;
+    case ')':
+      to_time(0, std::chrono::minutes(1));
       return true;
     default:
       return false;
@@ -715,7 +710,7 @@ void Session::input_key(Key key) {
     }
     if (!typed_.empty()) typed_.pop_back();
   } else if (key >= 0x20 && key != 0x7F && key < 0x10000 && typed_.size() < 256) {
-    typed_ += to_text(key);
+    append_utf8(typed_, key);
   } else if (key == key::f(3) && input_ == Input::kSearch) {
     search(true, true);
     return;

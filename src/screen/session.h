@@ -125,7 +125,8 @@ class Session {
   void refresh();
   void keep_cursor_visible();
   void move(int64_t by);
-  void to_time(int64_t steps);
+  /// So many snapshots, or so much time, on from the shown one.
+  void to_time(int64_t steps, Nanos by = {});
   const Task* chosen() const;
   std::vector<Command::Target> targets() const;
   void sort_by(Column column);

@@ -237,6 +237,31 @@ TEST_F(SessionTest, PausedItStaysAndGoesThroughThePast) {
   EXPECT_FALSE(session.paused()) << "the newest goes on";
 }
 
+TEST_F(SessionTest, GoesThroughThePastByTheMinute) {
+  for (int i = 0; i < 150; ++i) {
+    machine.between_looks();
+    look();
+  }
+  press("((");
+  EXPECT_DOUBLE_EQ(session.behind_s(), 120);
+  press(")}");
+  EXPECT_DOUBLE_EQ(session.behind_s(), 59);
+  EXPECT_TRUE(session.paused());
+  press(")");
+  EXPECT_DOUBLE_EQ(session.behind_s(), 0);
+  EXPECT_FALSE(session.paused());
+  press("((((");
+  EXPECT_DOUBLE_EQ(session.behind_s(), 151) << "the oldest";
+}
+
+TEST_F(SessionTest, TheProcessAtTheCursorIsTheOneWhoseControlGroupIsAskedFor) {
+  const Wanted before = session.wanted();
+  EXPECT_EQ(before.group_pid, session.rows()[0].task->pid);
+  session.key(key::kDown);
+  EXPECT_EQ(session.wanted().group_pid, session.rows()[1].task->pid);
+  EXPECT_FALSE(session.wanted().differs(before)) << "no look before its time for that";
+}
+
 TEST_F(SessionTest, APaneAsksForDetailsOfTheProcessAtTheCursor) {
   EXPECT_EQ(session.wanted().details_pid, 0);
   press("4101");

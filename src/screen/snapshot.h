@@ -33,7 +33,10 @@ struct Memory {
   uint64_t slab_reclaimable = 0, dirty = 0, writeback = 0;
   uint64_t swap_total = 0, swap_free = 0;
   uint64_t huge_pages = 0, huge_free = 0, huge_page_bytes = 0, transparent_huge = 0;
-  std::optional<uint64_t> group_limit, group_used;  // of the tightest control group
+  // Of the control group that leaves `group_pid` the least room, at whatever level; without any
+  // limit: of its own group.
+  int32_t group_pid = 0;  // 0: of flatout itself
+  std::optional<uint64_t> group_limit, group_used, group_cache;
 
   /// Page cache that can be given up: what free(1) calls buff/cache, less shared memory.
   uint64_t cache() const {
@@ -100,8 +103,9 @@ struct OpenFile {
   int32_t fd = 0;
   std::string path;
   std::optional<int64_t> position;
-  std::optional<uint64_t> bytes;      // of a regular file
-  std::optional<double> bytes_per_s;  // by which its position moved on
+  std::optional<uint64_t> bytes;       // of a regular file
+  std::optional<double> bytes_per_s;   // by which its position moved on
+  bool reads = false, writes = false;  // what it was opened for
 };
 
 /// A Python function as readings of the process's stacks saw it. Shares are of the last interval's

@@ -48,12 +48,12 @@ class Feed {
     const std::lock_guard lock(mutex_);
     return std::move(latest_);
   }
-  /// What the next snapshot shall have; if that is new, it is taken at once.
+  /// What the next snapshot shall have; if that is worth it, it is taken at once.
   void want(const Wanted& wanted) {
     const std::lock_guard lock(mutex_);
-    if (wanted_ == wanted) return;
+    const bool soon = wanted_.differs(wanted);
     wanted_ = wanted;
-    changed_.notify_all();
+    if (soon) changed_.notify_all();
   }
 
  private:
@@ -72,7 +72,7 @@ class Feed {
       const uint64_t one = 1;
       (void)!::write(event_, &one, sizeof one);
       changed_.wait_for(lock, first ? kFirstDelay : delay_,
-                        [&] { return stop_ || wanted != wanted_; });
+                        [&] { return stop_ || wanted.differs(wanted_); });
       first = false;
       if (stop_) return;
     }

@@ -1,9 +1,8 @@
-"""flatout explain, check, cache, completion and manual, as a user and a script see them."""
+"""flatout explain, check and cache, as a user and a script see them."""
 
 import ctypes
 import json
 import os
-import pty
 import re
 import resource
 import select
@@ -311,111 +310,6 @@ def test_dropping_the_whole_machines_cache_says_what_that_costs(flatout: str, tm
     told = re.search(r"page cache, ([\d.]+) ([KMGT])iB: every program", done.stderr)
     assert told, done.stderr
     assert float(told[1]) * 1024 ** ("KMGT".index(told[2]) + 1) == pytest.approx(answer["before_bytes"], rel=0.01)
-
-
-COMMANDS = ["run", "attach", "report", "compare", "trace", "check", "explain", "cache", "train"]
-
-
-def help_options(flatout: str, *words: str) -> set[str]:
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", run(flatout, *words, "--help").stdout.split("Options:")[-1])) - {"--json-file"}
-
-
-def test_completion_and_pages_are_in_step_with_the_options(flatout: str, tmp_path: Path) -> None:
-    run(flatout, "manual", tmp_path)
-    shells = {shell: run(flatout, "completion", shell).stdout for shell in ("bash", "zsh", "fish")}
-    listed = run(flatout, "--help").stdout
-    for command in COMMANDS:
-        assert f"\n  {command} " in listed
-    for words in [(c,) for c in COMMANDS if c not in ("trace", "cache")] + [("cache", "warm"), ("cache", "drop"), ("trace", "slice")]:
-        page = (tmp_path / f"flatout-{'-'.join(words)}.1").read_text().replace("\\-", "-")
-        bash = next(line for line in shells["bash"].splitlines() if re.match(rf" *'?{' '.join(words)}'?\) words=", line))
-        for option in help_options(flatout, *words):
-            assert option in page, (words, option)
-            assert option in bash, (words, option)
-            assert f"'{option}" in shells["zsh"], (words, option)
-            assert re.search(rf"-n '__fish_seen_subcommand_from {words[0]}.*-l {option[2:]} ", shells["fish"]), (words, option)
-    assert run(flatout, "completion", "tcsh", code=2).stderr
-
-
-def test_bash_completes(flatout: str, tmp_path: Path) -> None:
-    script = tmp_path / "complete.bash"
-    script.write_text(run(flatout, "completion", "bash").stdout)
-
-    def complete(*words: str) -> list[str]:
-        line = " ".join(f"'{w}'" for w in words)
-        done = subprocess.run(
-            ["bash", "-c", f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _flatout; printf '%s\\n' \"${{COMPREPLY[@]}}\""],
-            capture_output=True, text=True, check=True)
-        return done.stdout.split()
-
-    assert complete("flatout", "exp") == ["explain"]
-    assert complete("flatout", "cache", "wa") == ["warm"]
-    assert complete("flatout", "cache", "warm", "--mb") == ["--mb-per-s"]
-    assert "--fail-on" in complete("flatout", "run", "--")
-
-
-def test_fish_completes(flatout: str, tmp_path: Path) -> None:
-    if not shutil.which("fish"):
-        pytest.skip("lacks fish: install the package fish")
-    (tmp_path / "flatout.fish").write_text(run(flatout, "completion", "fish").stdout)
-
-    def complete(line: str) -> list[str]:
-        done = subprocess.run(["fish", "--no-config", "-c", f"source {tmp_path}/flatout.fish; complete -C '{line}'"],
-                              capture_output=True, text=True, check=True, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
-        assert not done.stderr
-        return [row.split("\t")[0] for row in done.stdout.splitlines()]
-
-    assert complete("flatout exp") == ["explain"]
-    assert complete("flatout cache wa") == ["warm"]
-    assert complete("flatout cache warm --mb") == ["--mb-per-s"]
-    assert complete("flatout cache drop --mb") == []
-    assert "--fail-on" in complete("flatout run --")
-    (tmp_path / "data.log").write_text("")
-    assert "data.log" in complete("flatout explain da")
-
-
-class Shell:
-    """An interactive shell on a terminal of its own."""
-
-    def __init__(self, command: list[str], env: dict):
-        self.seen = ""
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execvpe(command[0], command, env)
-
-    def type(self, text: str, until: str) -> str:
-        """What came after `text` was typed, up to `until`, a pattern."""
-        os.write(self.fd, text.encode())
-        seen, end = "", time.monotonic() + 60
-        while not re.search(until, seen) and time.monotonic() < end:
-            if select.select([self.fd], [], [], 0.2)[0]:
-                seen += os.read(self.fd, 65536).decode(errors="replace")
-        assert re.search(until, seen), (text, seen)
-        return seen
-
-    def close(self) -> None:
-        os.kill(self.pid, 9)
-        os.waitpid(self.pid, 0)
-        os.close(self.fd)
-
-
-def test_zsh_completes(flatout: str, tmp_path: Path) -> None:
-    if not shutil.which("zsh"):
-        pytest.skip("lacks zsh: install the package zsh")
-    (tmp_path / "_flatout").write_text(run(flatout, "completion", "zsh").stdout)
-    (tmp_path / "data.log").write_text("")
-    shell = Shell(["zsh", "-f", "-i"], {**os.environ, "HOME": str(tmp_path), "TERM": "dumb", "LC_ALL": "C.UTF-8"})
-    try:
-        shell.type(f"cd {tmp_path}; fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D; PS1='>'; print READY$((1))\n", "READY1")
-        # What stands before the cursor after a tab, made visible by a space and a comment.
-        for typed, becomes in (("flatout exp", "flatout explain "), ("flatout cache wa", "flatout cache warm "),
-                               ("flatout cache warm --mb", r"flatout cache warm --mb-per-s="),
-                               ("flatout run --fail", "flatout run --fail-on="), ("flatout explain dat", "flatout explain data.log "),
-                               ("flatout completion z", "flatout completion zsh ")):
-            shell.type(typed + "\t", re.escape(becomes[len(typed):]))
-            shell.type("\x15", "")  # the line is thrown away
-    finally:
-        shell.close()
 
 
 def test_pages_are_clean_roff(flatout: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from test_top import Tmux
+from screens import Tmux
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux: install the package tmux")]
 

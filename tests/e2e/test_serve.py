@@ -12,106 +12,15 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from pathlib import Path
 
 import pytest
+from serving import PATIENCE, live, metric, runs, serve, wait_for  # noqa: F401
 
-JOB = ["train", "--threads", "1", "--loaders", "1", "--quiet"]
 TOKEN = "abcdefgh-0123456789"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>&amp;"
-PATIENCE = 60
-
-
-def wait_for(condition, what: str):
-    """The first true value of condition(); fails where none comes."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if value := condition():
-            return value
-        time.sleep(0.1)
-    pytest.fail(f"waited in vain for {what}")
-
-
-class Server:
-    def __init__(self, flatout: str, *words: str):
-        self.process = subprocess.Popen([flatout, "serve", *map(str, words), "--port", "0", "--json"], stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        assert line, self.process.stderr.read()
-        self.told = json.loads(line)
-        self.port = self.told["port"]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def get(self, path: str, **headers: str) -> str:
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=PATIENCE) as answer:
-            return answer.read().decode()
-
-    def status(self, path: str, **headers: str) -> int:
-        try:
-            self.get(path, **headers)
-            return 200
-        except urllib.error.HTTPError as error:
-            return error.code
-
-    def raw(self, text: str) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as s:
-            s.sendall(text.encode())
-            out = b""
-            while part := s.recv(65536):
-                out += part
-            return out
-
-    def runs(self) -> list[dict]:
-        return json.loads(self.get("/runs.json"))["runs"]
-
-    def memory(self, key: str = "VmHWM") -> int:
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(rf"{key}:\s+(\d+) kB", text).group(1)) << 10
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def runs(flatout, tmp_path_factory) -> Path:
-    """A folder with two runs: one healthy, one that waits for its loader."""
-    folder = tmp_path_factory.mktemp("runs")
-    for name, inject in (("20250101-first", "none"), ("20250102-second", "input.decode_cpu")):
-        subprocess.run([flatout, "run", "--quiet", "--out", str(folder / name), "--", flatout, *JOB, "--steps", "40",
-                        "--inject", inject], check=True, timeout=300)
-    return folder
-
-
-@pytest.fixture
-def serve(flatout):
-    started = []
-
-    def start(*words) -> Server:
-        started.append(Server(flatout, *words))
-        return started[-1]
-
-    yield start
-    for server in started:
-        if server.process.poll() is None:
-            assert server.end() == 0
-        server.process.stdout.close()
-        server.process.stderr.close()
-
-
-@pytest.fixture
-def live(flatout, tmp_path):
-    """A folder with a run that goes on until the test ends, or ends it."""
-    folder = tmp_path / "runs"
-    job = subprocess.Popen([flatout, "run", "--quiet", "--out", str(folder / "20250103-live"), "--", flatout, *JOB, "--steps", "10000000"])
-    yield folder, job
-    if job.poll() is None:
-        job.terminate()
-    job.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -131,16 +40,6 @@ def page(browser, serve):  # closed before the server ends
 def until(page, what: str) -> None:
     """Waits for an expression to be true; the pages' policy forbids Playwright's own way, which evaluates text in them."""
     wait_for(lambda: page.evaluate(what), what)
-
-
-def metric(text: str, name: str, **labels: str) -> list[float]:
-    """The values of the samples of that name with those labels."""
-    out = []
-    for line in text.splitlines():
-        match = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
-        if match and match[1] == name and all(f'{k}="{v}"' in (match[2] or "") for k, v in labels.items()):
-            out.append(float(match[3]))
-    return out
 
 
 def test_lists_the_runs_with_what_their_files_say(serve, runs):
@@ -177,33 +76,6 @@ def test_counters_of_a_live_run_grow_and_agree_with_its_end(serve, flatout, live
     assert metric(text, "flatout_steps_total")[0] >= more
     assert metric(text, "flatout_steps_total")[0] == pytest.approx(found["steps"]["count"], abs=2)
     assert metric(text, "flatout_run_exit_code") == [128 + signal.SIGTERM]
-
-
-def test_metrics_are_what_the_peers_parsers_take(serve, live):
-    folder, _ = live
-    wait_for(lambda: (folder / "20250103-live" / "series.bin").exists(), "the run folder")
-    server = serve(folder)
-    wait_for(lambda: metric(server.get("/metrics"), "flatout_step_seconds_count"), "steps")
-    plain = server.get("/metrics")
-    opened = server.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
-    checked = []
-    if promtool := shutil.which("promtool"):
-        done = subprocess.run([promtool, "check", "metrics"], input=plain, text=True, capture_output=True, timeout=PATIENCE)
-        assert done.returncode == 0, done.stderr + done.stdout
-        assert done.stdout + done.stderr == ""
-        checked.append("promtool")
-    try:
-        from prometheus_client import openmetrics, parser
-        import prometheus_client.openmetrics.parser  # noqa: F401
-    except ImportError:
-        pass
-    else:
-        names = {f.name for f in parser.text_string_to_metric_families(plain)}
-        assert {f.name for f in openmetrics.parser.text_string_to_metric_families(opened)} >= {"flatout_step_seconds", "flatout_steps", "flatout_run"}
-        assert "flatout_step_seconds" in names
-        checked.append("prometheus_client")
-    if not checked:
-        pytest.skip("lacks promtool (package prometheus) and prometheus-client")
 
 
 def test_nothing_but_runs_can_be_read(serve, runs, tmp_path):
@@ -534,93 +406,6 @@ def test_bad_usage_is_told(flatout, runs, tmp_path):
                               (["--token-file", str(tmp_path / "none"), str(runs)], 1, "token"), (["--listen", "name", str(runs)], 2, "token")):
         done = subprocess.run([flatout, "serve", *words], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
         assert done.returncode == code and told in done.stderr, (words, done.stderr)
-
-
-def test_the_examples_ask_for_metrics_that_there_are():
-    root = Path(__file__).resolve().parents[2]
-    documented = set(re.findall(r"^\| `(\w+)`", (root / "docs/metrics.md").read_text(), re.M))
-    documented |= {name + suffix for name in documented for suffix in ("_bucket", "_sum", "_count") if name == "flatout_step_seconds"}
-    board = json.loads((root / "examples/grafana.json").read_text())
-    asked = [t["expr"] for p in board["panels"] for t in p["targets"]] + [v["query"]["query"] for v in board["templating"]["list"][1:]]
-    asked.append((root / "docs/serve.md").read_text().split("## Prometheus")[1].split("## Who")[0])
-    used = {name for text in asked for name in re.findall(r"\bflatout_\w+", text)}
-    assert len(used) > 10 and used <= documented
-    subprocess.run(["bash", "-n", str(root / "examples/slurm.sbatch")], check=True)
-
-
-def test_the_dashboard_is_one_that_grafana_can_load():
-    """What Grafana refuses or draws wrongly: ids and places that clash, sources and variables that are not there."""
-    board = json.loads((Path(__file__).resolve().parents[2] / "examples/grafana.json").read_text())
-    variables = {v["name"] for v in board["templating"]["list"]}
-    ids = [p["id"] for p in board["panels"]]
-    assert len(set(ids)) == len(ids) and all(isinstance(i, int) for i in ids)
-    assert isinstance(board["schemaVersion"], int) and len(board["uid"]) <= 40
-    taken = set()
-    for panel in board["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24, panel["title"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
-        assert cells and not cells & taken, panel["title"]
-        taken |= cells
-        refs = [t["refId"] for t in panel["targets"]]
-        assert refs and len(set(refs)) == len(refs), panel["title"]
-        for source in [panel["datasource"], *(t["datasource"] for t in panel["targets"])]:
-            assert source == {"type": "prometheus", "uid": "${source}"}, panel["title"]
-        for target in panel["targets"]:
-            assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables | {"__rate_interval"}, panel["title"]
-
-
-def test_a_real_prometheus_scrapes_the_server_and_answers_the_dashboard(serve, live, tmp_path):
-    if shutil.which("prometheus") is None:
-        pytest.skip("lacks prometheus: install the package prometheus")
-    yaml = pytest.importorskip("yaml", reason="lacks PyYAML: pip install pyyaml")
-    root = Path(__file__).resolve().parents[2]
-    folder, _ = live
-    wait_for(lambda: (folder / "20250103-live" / "series.bin").exists(), "the run folder")
-    server = serve(folder)
-    wait_for(lambda: metric(server.get("/metrics"), "flatout_step_part_seconds_total"), "steps")
-    # The configuration is the documentation's.
-    text = (root / "docs/serve.md").read_text().split("    scrape_configs:\n")[1].split("\n\n")[0]
-    config = yaml.safe_load("scrape_configs:\n" + "\n".join(line[4:] for line in text.splitlines()))
-    job = config["scrape_configs"][0]
-    del job["authorization"]
-    job["static_configs"][0]["targets"] = [f"127.0.0.1:{server.port}"]
-    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    prometheus = subprocess.Popen(["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
-                                   f"--web.listen-address=127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def query(expression: str) -> list:
-        words = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{words}", timeout=PATIENCE) as answer:
-            return json.loads(answer.read())["data"]["result"]
-
-    def answered(expression: str):
-        try:
-            return query(expression)
-        except OSError:
-            return None
-
-    try:
-        wait_for(lambda: answered("rate(flatout_steps_total[10s]) > 0"), "two scrapes")
-        assert query("up")[0]["value"][1] == "1"
-        board = json.loads((root / "examples/grafana.json").read_text())
-        empty = []
-        for panel in board["panels"]:
-            for target in panel["targets"]:
-                expression = target["expr"].replace("$__rate_interval", "10s").replace("$run", ".*").replace("$group", ".*")
-                if not query(expression):  # an error of the expression is an HTTP error
-                    empty.append(panel["title"])
-        # No GPU here, and no cause in this run.
-        assert all(re.search("GPU|[Gg]ain|[Ff]inding|[Cc]ause|throttle", title) for title in empty), empty
-        for expression in re.findall(r"\n    (?:rate\(|max by)(?:.|\n)*?(?=\n    #|\n\n)", (root / "docs/serve.md").read_text()):
-            assert query(" ".join(expression.replace("5m", "10s").split())), expression
-    finally:
-        prometheus.terminate()
-        prometheus.wait(PATIENCE)
 
 
 def test_the_kubernetes_example_is_well_formed():

@@ -12,16 +12,12 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import termios
-import time
 import uuid
 
 import pytest
 from colours import assert_told_apart
-
-# How long something may take to appear. No test fails by being slow before that.
-PATIENCE_S = 60
+from screens import PATIENCE_S, click, process, running, tmux, wait_for  # noqa: F401
 
 SPIN = "def spin_here():\n    while True:\n        sum(range(1000))\nspin_here()\n"
 HOLD = "import time\nx = bytearray(b'x') * (150 << 20)\nprint('ready', flush=True)\ntime.sleep(600)\n"
@@ -57,35 +53,6 @@ WRITES = (
     "import os, sys\nfd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY, 0o600)\nprint('ready', flush=True)\n"
     "while True:\n    os.pwrite(fd, b'x' * (1 << 20), 0)\n    os.fsync(fd)\n"
 )
-
-
-@contextlib.contextmanager
-def process(code, *arguments, ready=False):
-    with running([sys.executable, "-c", code, *arguments], ready) as child:
-        yield child
-
-
-@contextlib.contextmanager
-def running(command, ready=False):
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        if ready:
-            assert child.stdout.readline() == "ready\n"
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-
-
-def wait_for(look, what):
-    """What `look` gives as soon as it gives something."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not seen within {PATIENCE_S} s: {what}")
 
 
 def top_json(flatout, *options):
@@ -271,56 +238,6 @@ def test_a_recorded_job_says_how_it_fares(flatout, tmp_path):
 # ---- the screen, in tmux ----
 
 
-class Tmux:
-    def __init__(self, command, width=100, height=30, env=None):
-        self.socket = f"flatout-{uuid.uuid4().hex[:8]}"
-        settings = [f"{k}={v}" for k, v in (env or {}).items()]
-        self.run("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), "env", *settings, *command)
-
-    def run(self, *words):
-        return subprocess.run(["tmux", "-L", self.socket, *words], check=True, capture_output=True, text=True).stdout
-
-    def keys(self, *keys):
-        self.run("send-keys", *keys)
-
-    def text(self, *keys):
-        self.run("send-keys", "-l", *keys)
-
-    def screen(self):
-        return self.run("capture-pane", "-p")
-
-    def wait(self, pattern):
-        def look():
-            return re.search(pattern, self.screen(), re.M)
-
-        try:
-            return wait_for(look, pattern)
-        except AssertionError as e:
-            raise AssertionError(f"{e}\n{self.screen()}") from None
-
-    def wait_gone(self, pattern):
-        wait_for(lambda: not re.search(pattern, self.screen(), re.M), f"no {pattern}")
-
-    def close(self):
-        subprocess.run(["tmux", "-L", self.socket, "kill-server"], capture_output=True)
-
-
-@pytest.fixture
-def tmux(flatout, tmp_path):
-    if shutil.which("tmux") is None:
-        pytest.skip("no tmux: install the package tmux")
-    opened = []
-
-    def start(*options, **more):
-        env = {"LC_ALL": "C.UTF-8", "XDG_STATE_HOME": str(tmp_path), **more.pop("env", {})}
-        opened.append(Tmux([flatout, "top", "--delay", "0.3", *options], env=env, **more))
-        return opened[-1]
-
-    yield start
-    for one in opened:
-        one.close()
-
-
 def test_filter_and_kill_in_tmux(tmux):
     mark = f"mark{uuid.uuid4().hex[:6]}"
     with process(HOLD, mark, ready=True) as child, process(HOLD, "other" + mark[4:], ready=True) as other:
@@ -358,17 +275,6 @@ def test_resize_tree_and_help_in_tmux(tmux):
         screen.wait("WRITE/s")
         screen.keys("Z")
         screen.wait("PAUSED")
-
-
-def click(screen, pattern):
-    """A click, as an xterm sends it, on what the pattern finds on the screen."""
-    screen.wait(pattern)
-    for y, line in enumerate(screen.screen().split("\n")):
-        if found := re.search(pattern, line):
-            for end in "Mm":  # pressed, released
-                screen.text(f"\x1b[<0;{found.start() + 1};{y + 1}{end}")
-            return
-    raise AssertionError(f"{pattern} has gone")
 
 
 def test_the_mouse_folds_sorts_and_chooses(tmux):
@@ -454,6 +360,44 @@ def test_the_share_of_a_session_is_set_in_tmux(tmux):
         wait_for(lambda: group.read_text().endswith("nice 19\n"), "the new share")
         screen.keys("Enter", "Tab", "Tab", "Tab", "Tab")
         screen.wait(r"autogroup /autogroup-\d+ nice 19")
+
+
+def test_priorities_and_cores_are_set_in_tmux(tmux):
+    with process(HOLD, ready=True) as child:
+        screen = tmux(str(child.pid))
+        screen.wait(rf"^ *{child.pid} ")
+        screen.keys("F8")
+        screen.wait(rf"Set the nice value to 1 for {child.pid} python")
+        screen.keys("F8")
+        screen.wait(rf"Set the nice value to 2 for {child.pid} python")
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == 0
+        screen.keys("y")
+        wait_for(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == 2, "the nice value")
+        screen.wait(rf"^ *{child.pid} \S+ +22 +2 ")
+        screen.keys("i")
+        screen.wait("idle: when nobody else reads")
+        screen.keys("Down", "Down", "Down", "Enter")
+        screen.wait(r"best effort 4 \(usual\)")
+        screen.keys("n")
+        screen.wait("nothing was done")
+        screen.keys("i", "End", "Up", "Enter")
+        screen.wait("Set the I/O priority .idle")
+        screen.keys("y")
+        if shutil.which("ionice"):
+            asked = ["ionice", "-p", str(child.pid)]
+            wait_for(lambda: subprocess.run(asked, capture_output=True, text=True).stdout.strip() == "idle", "the I/O priority")
+        core = min(os.sched_getaffinity(child.pid))
+        screen.keys("a")
+        screen.text(f"{core}")
+        screen.keys("Enter")
+        screen.wait(rf"Allow only core {core} to {child.pid} python")
+        screen.keys("y")
+        wait_for(lambda: os.sched_getaffinity(child.pid) == {core}, "the cores")
+        # Back in time and forth; the newest comes again by itself.
+        screen.keys("{", "{")
+        screen.wait("PAUSED")
+        screen.keys("Z")
+        screen.wait_gone("PAUSED")
 
 
 def test_what_was_seen_becomes_a_run_folder(flatout, tmux, tmp_path):

@@ -4,14 +4,24 @@
  * can change it. Keys: devices, driver, cuda, init (a return code); name, uuid, capability ("8.6"),
  * util, mem_util, mem_total, mem_used, clock_sm, clock_mem, clock_sm_max (MHz), power, power_limit
  * (mW), temperature, throttle, pcie_tx, pcie_rx (KB/s), ecc, error (a return code for every
- * question), process_N "PID BYTES" (BYTES -1: not available). */
+ * question), process_N "PID BYTES" (BYTES -1: not available). A device with "mig 1" is divided: its
+ * instances are the devices 100 + 10 * INDEX and on, each with gpu_instance, compute_instance and
+ * what else it shall tell. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "probe/testing/stand_in_script.h"
 
-enum { kOk = 0, kInvalid = 2, kNotSupported = 3, kInsufficient = 7, kNoDriver = 9, kLost = 15 };
+enum {
+  kOk = 0,
+  kInvalid = 2,
+  kNotSupported = 3,
+  kNotFound = 6,
+  kInsufficient = 7,
+  kNoDriver = 9,
+  kLost = 15
+};
 
 #define API __attribute__((visibility("default")))
 
@@ -113,6 +123,30 @@ API int nvmlDeviceGetTotalEccErrors(void* device, unsigned type, unsigned counte
   return type == 1 && counter == 0 ? number((int)(size_t)device - 1, "ecc", out) : kNotSupported;
 }
 
+API int nvmlDeviceGetMigMode(void* device, unsigned* current, unsigned* pending) {
+  const int code = small(device, "mig", current);
+  if (code == kOk) *pending = *current;
+  return code;
+}
+API int nvmlDeviceGetMaxMigDeviceCount(void* device, unsigned* count) {
+  (void)device;
+  *count = 7;
+  return kOk;
+}
+API int nvmlDeviceGetMigDeviceHandleByIndex(void* device, unsigned index, void** out) {
+  const int part = 100 + 10 * ((int)(size_t)device - 1) + (int)index;
+  char text[64];
+  if (!look_up(part, "gpu_instance", text, sizeof text)) return kNotFound;
+  *out = (void*)(size_t)(part + 1);
+  return kOk;
+}
+API int nvmlDeviceGetGpuInstanceId(void* device, unsigned* out) {
+  return small(device, "gpu_instance", out);
+}
+API int nvmlDeviceGetComputeInstanceId(void* device, unsigned* out) {
+  return small(device, "compute_instance", out);
+}
+
 struct process {
   unsigned pid;
   unsigned long long memory;
@@ -134,6 +168,8 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count,
     out[have].pid = pid;
     out[have].memory = (unsigned long long)bytes;
     out[have].gpu_instance = out[have].compute_instance = 0xFFFFFFFF;
+    small(device, "gpu_instance", &out[have].gpu_instance);
+    small(device, "compute_instance", &out[have].compute_instance);
   }
   const int code = have > *count ? kInsufficient : kOk;
   *count = have;
