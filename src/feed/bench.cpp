@@ -68,9 +68,8 @@ Result<BenchResult> run_bench(const std::string& path, const LoaderOptions& opti
   result.peak_pss_mb = std::max(result.peak_pss_mb, pss_mb());
   result.report = loader->report();
   const double n = static_cast<double>(std::max<uint64_t>(result.report.samples, 1));
-  result.stages = {{"read", to_ms(result.report.read) / n},
-                   {"decode", to_ms(result.report.decode) / n},
-                   {"resize", to_ms(result.report.resize) / n}};
+  for (const auto& [name, cpu] : result.report.stages())
+    result.stages.push_back({std::string(name), to_ms(cpu) / n});
   return result;
 }
 

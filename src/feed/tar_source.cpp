@@ -103,8 +103,9 @@ class TarSource : public Source {
     return shards_.path(rows_[index].shard) + "/" + member_name(index);
   }
   Result<Verdict> read(uint64_t index, Sample& out) const override;
-  void will_need(uint64_t index) const override {
-    shards_.will_need(rows_[index].shard, rows_[index].offset, rows_[index].bytes);
+  bool extent(uint64_t index, Extent& out) const override {
+    out = {shards_.path(rows_[index].shard), rows_[index].offset, rows_[index].bytes};
+    return true;
   }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<BadSample>& damage() const override { return damage_; }
