@@ -41,10 +41,10 @@ void transform(const Affine& m, uint8_t* rgbx, int width, int height,
       if (from_x < 0 || from_x >= width || from_y < 0 || from_y >= height) {
         std::memset(out, 0, 4);
       } else {
-        std::memcpy(out,
-                    scratch.data() +
-                        offset_of(static_cast<int>(from_x), static_cast<int>(from_y), width),
-                    4);
+        std::memcpy(
+            out,
+            scratch.data() + offset_of(static_cast<int>(from_x), static_cast<int>(from_y), width),
+            4);
       }
     }
   }

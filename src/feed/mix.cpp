@@ -49,8 +49,7 @@ void blend_into(void* into, const void* other, size_t values, float weight, cons
 
 void blend_samples(Type type, void* into, const void* other, size_t bytes, float weight) {
   const auto itself = [](float v) { return v; };
-  if (type == Type::kF32)
-    return blend_into<float>(into, other, bytes / 4, weight, itself, itself);
+  if (type == Type::kF32) return blend_into<float>(into, other, bytes / 4, weight, itself, itself);
   if (type == Type::kF16)
     return blend_into<uint16_t>(
         into, other, bytes / 2, weight, [](uint16_t v) { return from_f16(v); },

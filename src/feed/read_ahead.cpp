@@ -14,7 +14,7 @@
 namespace flatout::feed {
 namespace {
 
-constexpr unsigned kInFlight = 32;        // of a ring
+constexpr unsigned kInFlight = 32;          // of a ring
 constexpr size_t kChunk = size_t{1} << 18;  // bytes of one read
 
 template <class F>

@@ -1,6 +1,6 @@
-// Has samples that will be read soon brought into the page cache, many at a time: by one thread with
-// io_uring, or, where that is not allowed, by as many threads as the pace needs. Nothing runs until
-// something is wanted.
+// Has samples that will be read soon brought into the page cache, many at a time: by one thread
+// with io_uring, or, where that is not allowed, by as many threads as the pace needs. Nothing runs
+// until something is wanted.
 #pragma once
 
 #include <condition_variable>

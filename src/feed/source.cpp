@@ -196,6 +196,22 @@ Result<std::vector<std::string>> list_files(const std::string& path) {
   return found;
 }
 
+Result<std::vector<std::string>> list_tars(const std::string& path) {
+  std::error_code ignored;
+  std::vector<std::string> paths{path};
+  if (!std::filesystem::exists(path, ignored)) {
+    FLATOUT_TRY(paths, expand_braces(path));
+  }
+  if (paths.size() == 1 && std::filesystem::is_directory(path, ignored)) {
+    FLATOUT_TRY(paths, list_files(path));
+    std::erase_if(paths, [](const std::string& file) { return kind_of_name(file) != Kind::kTar; });
+    for (std::string& file : paths) file.insert(0, path + "/");
+  }
+  if (!paths.empty()) return paths;
+  return Error{Code::kBadInput, "no .tar files in " + escape_terminal(path),
+               "name a tar file, a folder of them, or train-{000..146}.tar"};
+}
+
 Result<std::unique_ptr<Source>> open_archive(const std::string& path) {
   Kind kind = kind_of_name(path);
   if (kind == Kind::kOther) {

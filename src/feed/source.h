@@ -57,6 +57,9 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path);
 /// Errors: kNotFound, kDenied, kIo.
 Result<std::unique_ptr<Source>> open_archive(const std::string& path);
 
+/// The tar files that open_source would open. Errors: kNotFound, kBadInput (there are none).
+Result<std::vector<std::string>> list_tars(const std::string& path);
+
 /// All files below `path` (or itself), sorted, without hidden ones; names relative to it.
 Result<std::vector<std::string>> list_files(const std::string& path);
 

@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "feed/picture.h"
+#include "feed/tar_index.h"
 
 namespace flatout::feed {
 namespace {
@@ -190,9 +191,13 @@ Status TarSource::index() {
   for (size_t shard = 0; shard < shards_.count(); ++shard) {
     FLATOUT_TRY(const DataFile file, shards_.file(shard));
     Status status;
-    FLATOUT_TRY(Verdict verdict, walk_tar(file, [&](const TarMember& member) {
-                  if (status.ok()) status = add(shard, file, member);
-                }));
+    const auto each = [&](const TarMember& member) {
+      if (status.ok()) status = add(shard, file, member);
+    };
+    // The table beside it where there is one that fits; else the archive itself tells.
+    auto walked = walk_tar_index(shards_.path(shard), file, each);
+    if (!walked.ok()) walked = walk_tar(file, each);
+    FLATOUT_TRY(Verdict verdict, std::move(walked));
     FLATOUT_TRY_STATUS(status);
     key_.clear();
     if (!verdict.ok()) damage_.push_back({shards_.path(shard), std::move(verdict)});
