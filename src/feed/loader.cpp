@@ -123,7 +123,6 @@ struct Loader::InFlight {
   int done = 0;
   int failed_slot = -1;
   Status failure;
-  int64_t number = 0;  // of the batches that were opened since the start
 };
 
 struct Loader::Worker {
@@ -135,17 +134,20 @@ struct Loader::Worker {
   Report report;  // of the sample at hand; added to the loader's under its lock
   std::vector<uint8_t> scratch;
 
-  // The batch that this thread works at, for the timeline: one slice for its part of it.
+  // For the timeline: a slice for each time that this thread alone has made as many samples as a
+  // batch holds. So slices side by side tell what all threads make together, though each batch is
+  // made by several of them. One is cut short where the thread waits for room.
   uint64_t slice_begin = 0;
-  int64_t slice_batch = -1;
-  int64_t slice_samples = 0;
-  void works_at(int64_t batch, int64_t samples) {
-    if (batch == slice_batch) return;
-    if (slice_batch >= 0)
-      flatout_slice_values(FLATOUT_FETCH, nullptr, slice_begin, slice_samples, slice_batch);
-    slice_begin = flatout_now();
-    slice_batch = batch;
-    slice_samples = samples;
+  int made = 0;
+  void begin_sample() {
+    if (made == 0) slice_begin = flatout_now();
+  }
+  void end_slice(int batch) {
+    if (made > 0) flatout_slice_values(FLATOUT_FETCH, nullptr, slice_begin, batch, -1);
+    made = 0;
+  }
+  void end_sample(int batch) {
+    if (++made == batch) end_slice(batch);
   }
 };
 
@@ -262,7 +264,6 @@ void Loader::open_batch() {
   const uint64_t taken = enter_.position + (batch.first + each) * options_.ranks;
   batch.after = {enter_.epoch, std::min(taken, order_.count())};
   ++opened_;
-  flight->number = static_cast<int64_t>(given_++);
   flight_.push_back(std::move(flight));
   if (read_ns_.load(std::memory_order_relaxed) > kSlowReadNs) announce(*flight_.back());
 }
@@ -303,12 +304,12 @@ void Loader::work(int number) {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (!stop_ && !has_work(number)) {
-      worker.works_at(-1, 0);
+      worker.end_slice(options_.batch);
       const TimePoint begin = MonotonicClock::now();
       wanted_.wait(lock, [&] { return stop_ || has_work(number); });
       if (number < active_) report_.held_up += MonotonicClock::now() - begin;
     }
-    if (stop_) return worker.works_at(-1, 0);
+    if (stop_) return;
     if (flight_.empty() || flight_.back()->assigned >= flight_.back()->batch->count) open_batch();
     InFlight& flight = *flight_.back();
     if (flight.assigned >= flight.batch->count) {  // there was no memory for it
@@ -319,8 +320,9 @@ void Loader::work(int number) {
     Batch& batch = *flight.batch;
     const uint64_t position = flight.shard.position(batch.first + static_cast<uint64_t>(slot));
     lock.unlock();
-    worker.works_at(flight.number, batch.count);
+    worker.begin_sample();
     const Status status = make_sample(worker, batch, slot, position);
+    worker.end_sample(options_.batch);
     lock.lock();
     if (!status.ok() && (flight.failed_slot < 0 || slot < flight.failed_slot)) {
       flight.failure = status;

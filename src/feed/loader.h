@@ -190,7 +190,6 @@ class Loader {
   int active_ = 0;  // of them; the others wait
   ThreadTuner tuner_;
   TimePoint asked_{};  // when the batch that next() will give was first waited for
-  uint64_t given_ = 0;
   Report report_;
 };
 
