@@ -35,8 +35,9 @@ const Usage kBench{
     "PATH [options]",
     "Runs a data set through random-resized-crop, flip and normalise, and says what it costs.",
     "  flatout feed bench train/\n"
-    "  flatout feed bench --json --size 224 --batch 64 --threads 2 --epochs 2 train/",
-    {"size", "batch", "threads", "epochs", "mode", "seed", "verbose"},
+    "  flatout feed bench --json --size 224 --batch 64 --threads 2 --epochs 2 train/\n"
+    "  flatout feed bench --python python3 train/    # and what torch's DataLoader gives",
+    {"size", "batch", "threads", "epochs", "mode", "seed", "python", "verbose"},
     true,
     false,
     false,
@@ -108,9 +109,15 @@ int bench(const std::vector<std::string>& arguments) {
                      "--mode exact or --mode scaled");
   options.mode = settings->mode == "scaled" ? feed::Mode::kScaled : feed::Mode::kExact;
   if (settings->epochs < 1) return bad_usage("an epoch at least is needed", "--epochs 2");
-  const auto result =
-      feed::run_bench(settings->positional[0], options, saturate<int>(settings->epochs));
+  auto result = feed::run_bench(settings->positional[0], options, saturate<int>(settings->epochs));
   if (!result.ok()) return fail(result.error());
+  if (!settings->python.empty()) {
+    const int workers = options.threads > 0 ? options.threads : result->processors;
+    auto dataloader = feed::run_dataloader(settings->python, settings->positional[0],
+                                           options.augment.width, options.batch, workers);
+    if (!dataloader.ok()) return fail(dataloader.error());
+    result->dataloader = std::move(*dataloader);
+  }
   const Status put =
       write_text("", settings->json ? feed::bench_json(*result) : feed::bench_text(*result));
   return put.ok() ? 0 : fail(put.error());

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "base/processors.h"
 #include "base/text.h"
 #include "flatout/marker.h"
 
@@ -24,13 +24,6 @@ constexpr size_t kBadKept = 100;
 // better begun ahead.
 constexpr int64_t kSlowReadNs = 1'000'000;
 constexpr int kReplacements = 64;  // tried before a batch fails: more than a broken data set needs
-
-int allowed_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 Nanos thread_cpu() {
   timespec ts{};
@@ -177,7 +170,7 @@ Loader::Loader(std::unique_ptr<Source> source, const LoaderOptions& options, Sam
       normalize_(Normalize::from_mean_std(options.mean, options.std)),
       pool_(std::make_shared<Pool>()),
       ahead_(*source_),
-      tuner_(allowed_processors()) {
+      tuner_(static_cast<int>(allowed_processors())) {
   pool_->bytes = target().bytes() * static_cast<size_t>(options.batch);
   pool_->most = options.batch;
   pool_->keep = static_cast<size_t>(options.prefetch) + 2;
