@@ -70,17 +70,18 @@ const Usage kPack{
     1,
     1};
 
-const Usage kIndex{"feed index",
-                   "PATH [options]",
-                   "Writes the table of each tar shard beside it, so that a loader opens it at once.",
-                   "  flatout feed index shards/\n"
-                   "  flatout feed index 'shards/train-{000..146}.tar'",
-                   {"verbose"},
-                   true,
-                   false,
-                   false,
-                   1,
-                   1};
+const Usage kIndex{
+    "feed index",
+    "PATH [options]",
+    "Writes the table of each tar shard beside it, so that a loader opens it at once.",
+    "  flatout feed index shards/\n"
+    "  flatout feed index 'shards/train-{000..146}.tar'",
+    {"verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
 
 // True where it is one of verify's and pack's.
 bool is_fail_on(const std::string& fail_on) { return fail_on.empty() || fail_on == "any"; }

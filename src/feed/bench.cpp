@@ -122,8 +122,7 @@ std::string bench_text(const BenchResult& result) {
     out += fmt::format("{:<8} {:.3f} CPU ms/image\n", stage.name, stage.cpu_ms_per_image);
   if (result.peak_pss_mb > 0)
     out += fmt::format("memory   {:.0f} MB at most\n", result.peak_pss_mb);
-  out += fmt::format("limit    {:.0f} images/s: what {} do at most\n",
-                     result.limit_images_per_s,
+  out += fmt::format("limit    {:.0f} images/s: what {} do at most\n", result.limit_images_per_s,
                      result.processors == 1 ? std::string("1 processor can")
                                             : fmt::format("{} processors can", result.processors));
   if (result.dataloader) {

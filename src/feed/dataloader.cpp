@@ -73,7 +73,12 @@ Result<DataLoaderBench> run_dataloader(const std::string& python, const std::str
                                        int batch, int workers) {
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) != 0) return Error{Code::kIo, "no pipe could be made", ""};
-  std::string words[] = {python, "-c", kScript, path, std::to_string(size), std::to_string(batch),
+  std::string words[] = {python,
+                         "-c",
+                         kScript,
+                         path,
+                         std::to_string(size),
+                         std::to_string(batch),
                          std::to_string(workers)};
   std::array<char*, std::size(words) + 1> arguments{};
   for (size_t i = 0; i < std::size(words); ++i) arguments[i] = words[i].data();

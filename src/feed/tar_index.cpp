@@ -19,8 +19,9 @@ struct Header {
   uint64_t archive_bytes;
   uint64_t members;
   uint64_t names_bytes;
-  uint32_t first_crc32;  // of the archive's headers of its first and its last member: an archive that
-  uint32_t last_crc32;   // was written anew has other times in them
+  uint32_t
+      first_crc32;  // of the archive's headers of its first and its last member: an archive that
+  uint32_t last_crc32;  // was written anew has other times in them
   uint32_t outcome;
   uint32_t crc32;  // of all behind this
 };
@@ -82,7 +83,8 @@ Result<Verdict> walk_tar_index(const std::string& tar, const DataFile& file,
   };
   const std::string_view bytes = map->bytes();
   Header header{};
-  if (bytes.size() < sizeof header || !bytes.starts_with(kMagic)) return bad("is no index of a tar");
+  if (bytes.size() < sizeof header || !bytes.starts_with(kMagic))
+    return bad("is no index of a tar");
   std::memcpy(&header, bytes.data(), sizeof header);
   const std::string_view body = bytes.substr(sizeof header);
   if (header.members > body.size() / sizeof(Row) ||

@@ -1,11 +1,13 @@
 """RandAugment against Pillow, mixup and cutmix against NumPy, stages of one's own, and the shuffle with a buffer."""
 
+import gzip
 import json
 import math
 import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 
 import numpy as np
 import pytest
@@ -243,3 +245,56 @@ def test_the_report_has_stages_and_waits(folder):
     assert [stage["name"] for stage in report["stages"]] == ["read", "decode", "resize", "finish"]
     assert all(stage["cpu_ms_per_image"] > 0 for stage in report["stages"])
     assert report["waited_ms"] > 0 and report["held_up_ms"] >= 0 and report["threads"] >= 1
+
+
+def test_the_table_of_a_tar_gives_the_same_batches(folder, tmp_path):
+    for number in range(2):
+        with tarfile.open(tmp_path / f"s-{number}.tar", "w") as tar:
+            for path in sorted(folder.glob("*/*.png"))[number::2]:
+                tar.add(path, f"{path.parent.name}/{path.name}")
+
+    def contents():
+        with feed.Loader(tmp_path, 8, 32, form="numpy", seed=2) as loader:
+            return [(pictures.tobytes(), labels.tolist()) for pictures, labels in loader], loader.classes
+
+    expected = contents()
+    done = subprocess.run([BIN, "feed", "index", "--json", tmp_path], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"archives": 2, "members": 24, "bad": []}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s-0.tar", "s-0.tar.index", "s-1.tar", "s-1.tar.index"]
+    assert contents() == expected
+    (tmp_path / "s-0.tar.index").write_bytes((tmp_path / "s-0.tar.index").read_bytes()[:-100])
+    assert contents() == expected
+    assert subprocess.run([BIN, "feed", "index", folder], capture_output=True, check=False).returncode == 2
+
+
+def test_the_doctor_sees_what_the_pipeline_does(folder, tmp_path):
+    """A run of a Python job: its waits for input, and what the threads make, are on the timeline."""
+    if not (BIN.parent / "libflatout_agent.so").exists():
+        pytest.skip("libflatout_agent.so is not built")
+    program = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "python")!r})
+from flatout import feed
+loader = feed.Loader({str(folder)!r}, 8, 64, form="batch", threads=2)
+for _ in range(20):
+    for batch in loader:
+        pass
+"""
+    subprocess.run([BIN, "run", "--quiet", "--out", tmp_path / "run", "--", sys.executable, "-c", program], check=True, timeout=120)
+    with gzip.open(tmp_path / "run/trace.json.gz") as file:
+        trace = json.load(file)
+    slices = [event for event in (trace["traceEvents"] if isinstance(trace, dict) else trace) if event.get("ph") == "X"]
+    fetches = [event for event in slices if event["name"] == "fetch"]
+    # Tracks that the doctor made itself are of no process.
+    waits = [event for event in slices if event["name"] == "input_wait" and event["pid"] == fetches[0]["pid"]]
+    # The first may come before the recorder listens.
+    assert 50 <= len(waits) <= 60 and len({event["tid"] for event in waits}) == 1
+    assert len(fetches) >= 40 and not {event["tid"] for event in fetches} & {event["tid"] for event in waits}
+
+
+def test_bench_tells_the_limit_and_who_cannot_be_measured(folder):
+    done = subprocess.run([BIN, "feed", "bench", "--json", "--size", "32", "--batch", "8", "--epochs", "1", folder], capture_output=True, text=True, check=True)
+    out = json.loads(done.stdout)
+    assert out["processors"] >= 1 and out["limit_images_per_s"] > 0 and out["dataloader"] is None
+    done = subprocess.run([BIN, "feed", "bench", "--size", "32", "--epochs", "1", "--python", "no-such-python", folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "no-such-python" in done.stderr
