@@ -192,6 +192,7 @@ void Loader::start(Place place) {
   opened_ = 0;
   announced_ = 0;
   place_ = place;
+  asked_ = {};
   active_ = options_.threads > 0 ? options_.threads : tuner_.threads();
   for (int i = 0; i < active_; ++i) add_thread();
 }

@@ -234,6 +234,8 @@ def test_a_buffered_shuffle_reads_runs_and_goes_on_to_the_bit(folder):
         list(running)
         other.load_state_dict(state)
         assert [i for batch in other for i in batch.indices] == epochs[0][4:]
+        with feed.Loader(folder, 4, 16, seed=3, form="batch") as all_of_it, pytest.raises(ValueError, match="buffer"):
+            all_of_it.load_state_dict(state)
     with pytest.raises(feed.FeedError, match="one run of neighbours or more"):
         feed.Loader(folder, 4, 16, shuffle_buffer=8)
 

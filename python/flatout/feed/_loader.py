@@ -177,6 +177,7 @@ class Loader:
         self.batch_size = batch_size
         self._form = form
         self._seed = seed
+        self._window = [options.get("shuffle_buffer", 0), options.get("shuffle_run", 256)] if options.get("shuffle_buffer") else None
         self._resumed = False
         self._stage = None if stage is None else stage_function(stage)  # kept: C calls it
         self._handle = library().flatout_feed_open_with_stage(os.fsencode(path), json.dumps(options).encode(),
@@ -241,12 +242,13 @@ class Loader:
         if library().flatout_feed_set_place(self._handle, place) != 0:
             raise _error()
 
-    def state_dict(self) -> Dict[str, int]:
+    def state_dict(self) -> Dict[str, Any]:
         """Where to go on, exact to the bit, with any number of threads and ranks that take equally many samples."""
         place = library().flatout_feed_get_place(self._handle)
-        return {"version": 1, "epoch": place.epoch, "position": place.position, "seed": self._seed, "samples": self.samples}
+        state = {"version": 1, "epoch": place.epoch, "position": place.position, "seed": self._seed, "samples": self.samples}
+        return {**state, "shuffle_buffer": self._window} if self._window else state
 
-    def load_state_dict(self, state: Dict[str, int]) -> None:
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes to where state_dict() was called; the next `for` loop takes the rest of that epoch. ValueError: of another data set or seed."""
         if state.get("version") != 1:
             raise ValueError(f"the state is of version {state.get('version')}, which this Flatout does not know")
@@ -254,6 +256,8 @@ class Loader:
             raise ValueError(f"the state was saved with {state['samples']} samples, this data set has {self.samples}")
         if state["seed"] != self._seed:
             raise ValueError(f"the state was saved with seed {state['seed']}, this loader has {self._seed}")
+        if state.get("shuffle_buffer") != self._window:
+            raise ValueError(f"the state was saved with a shuffle's buffer and run of {state.get('shuffle_buffer')}, this loader has {self._window}")
         self._seek(Place(state["epoch"], state["position"]))
         self._resumed = True
 
