@@ -20,7 +20,8 @@ void brightness(float factor, uint8_t* rgbx, size_t pixels) {
 void contrast(float factor, uint8_t* rgbx, size_t pixels) {
   uint64_t sum = 0;
   for (size_t i = 0; i < pixels; ++i) sum += static_cast<uint64_t>(grey_of(rgbx + i * 4));
-  const int mean = static_cast<int>(static_cast<double>(sum) / static_cast<double>(pixels) + 0.5);
+  const int mean =
+      static_cast<int>(std::lround(static_cast<double>(sum) / static_cast<double>(pixels)));
   std::array<uint8_t, 256> table{};
   for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = blend(mean, i, factor);
   for (size_t i = 0; i < pixels * 4; ++i) rgbx[i] = table[rgbx[i]];
