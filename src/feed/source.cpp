@@ -158,7 +158,11 @@ Result<std::vector<std::string>> expand_braces(const std::string& pattern) {
                  "name the folder"};
   std::vector<std::string> out;
   for (const std::string& choice : choices) {
-    for (const std::string& tail : tails) out.push_back(pattern.substr(0, open) + choice + tail);
+    for (const std::string& tail : tails) {
+      std::string& name = out.emplace_back(pattern, 0, open);
+      name += choice;
+      name += tail;
+    }
   }
   return out;
 }
