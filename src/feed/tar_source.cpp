@@ -198,7 +198,7 @@ Status TarSource::index() {
     auto walked = walk_tar_index(shards_.path(shard), file, each);
     if (!walked.ok()) walked = walk_tar(file, each);
     FLATOUT_TRY(Verdict verdict, std::move(walked));
-    FLATOUT_TRY_STATUS(status);
+    if (!status.ok()) return status.error();
     key_.clear();
     if (!verdict.ok()) damage_.push_back({shards_.path(shard), std::move(verdict)});
   }
@@ -291,7 +291,7 @@ Result<Verdict> walk_tar(const DataFile& file, const std::function<void(const Ta
         std::string name = text_field(block, 0, 100);
         const std::string prefix =
             std::memcmp(block.data() + 257, "ustar\0", 6) == 0 ? text_field(block, 345, 155) : "";
-        if (!prefix.empty()) name = prefix + "/" + name;
+        if (!prefix.empty()) name = fmt::format("{}/{}", prefix, name);
         if (!long_name.empty()) name = long_name;
         each({std::move(name), first, there});
       }
