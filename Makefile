@@ -53,6 +53,8 @@ bench-feed: build ## flatout.feed against other input pipelines, on photographs 
 	@tools/venv.sh build/peers bench/feed/requirements.txt
 	@build/peers/bin/python bench/feed/photos.py build/photos
 	@build/peers/bin/python bench/feed/compare.py build/photos
+	@build/peers/bin/python bench/feed/photos.py build/photos-large --count 64 --width 4000 --height 3000
+	@build/peers/bin/python bench/feed/compare.py build/photos-large --batch 16 --peers flatout,flatout_scaled,dali,dali_no_antialias,tf_data,pillow,pillow_draft,simplejpeg_scaled
 
 golden: build ## renew the golden files; review the diff
 	@FLATOUT_RENEW_GOLDEN=1 ctest --test-dir $(BUILD) -R 'report\.|diagnose\.|screen\.' > /dev/null; git diff --stat tests/golden

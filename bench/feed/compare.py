@@ -5,7 +5,7 @@ and one measured; CPU seconds count the whole process tree. Beside them: the fir
 the process to the first batch, and memory (PSS) at the end. Peers that are not installed are left out, and said so. The `loop_` ones train a
 small PyTorch network on the batches.
 
-    python bench/feed/compare.py FOLDER [--rounds 3] [--threads 2] [--batch 64] [--csv bench/results/feed.csv]
+    python bench/feed/compare.py FOLDER [--rounds 5] [--threads 2] [--batch 64] [--csv bench/results/feed.csv]
 """
 
 import argparse
@@ -163,6 +163,48 @@ def pillow(folder, threads, batch):
         transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]))
 
 
+def pillow_draft(folder, threads, batch):
+    """JPEG at reduced size, as Pillow's draft mode offers, where that stays at least the target's size."""
+    from PIL import Image
+    from torchvision import transforms
+
+    def load(path):
+        image = Image.open(path)
+        image.draft("RGB", (224, 224))
+        return image.convert("RGB")
+
+    return torch_loader(folder, batch, load, transforms.Compose([
+        transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]))
+
+
+def simplejpeg_scaled(folder, threads, batch):
+    """Scaled decode of the whole, then OpenCV's area average."""
+    import cv2
+    import numpy as np
+    import simplejpeg
+    import torch
+    from torchvision.transforms import RandomResizedCrop
+
+    cv2.setNumThreads(1)
+    mean, std = np.float32(MEAN) * 255, np.float32(STD) * 255
+
+    def load(path):
+        with open(path, "rb") as file:
+            data = file.read()
+        height, width = simplejpeg.decode_jpeg_header(data)[:2]
+        # The crop is drawn first: it says how small the decoded picture may be.
+        y, x, h, w = RandomResizedCrop.get_params(torch.empty(1, height, width), (0.08, 1.0), (3 / 4, 4 / 3))
+        by = max(1, min(h, w) // 224)
+        image = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, min_height=-(-height // by), min_width=-(-width // by))
+        f = image.shape[0] / height
+        part = image[int(y * f):int((y + h) * f), int(x * f):int((x + w) * f)]
+        out = cv2.resize(part, (224, 224), interpolation=cv2.INTER_AREA)
+        out = out[:, ::-1] if torch.rand(()) < 0.5 else out
+        return torch.from_numpy(np.ascontiguousarray(((out - mean) / std).transpose(2, 0, 1), np.float32))
+
+    return torch_loader(folder, batch, load, None)
+
+
 def torchvision_v2(folder, threads, batch):
     import torch
     from torchvision.io import ImageReadMode, decode_image
@@ -172,7 +214,7 @@ def torchvision_v2(folder, threads, batch):
         v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]))
 
 
-PEERS = {f.__name__: f for f in (flatout, flatout_no_index, flatout_scaled, dali, dali_no_antialias, tf_data, torchvision_v2, pillow, loop_flatout, loop_dali)}
+PEERS = {f.__name__: f for f in (flatout, flatout_no_index, flatout_scaled, dali, dali_no_antialias, tf_data, torchvision_v2, pillow, pillow_draft, simplejpeg_scaled, loop_flatout, loop_dali)}
 
 
 def pss_mb() -> float:
@@ -198,7 +240,7 @@ def measure(name, folder, threads, batch, started):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--peers", default=",".join(PEERS))
@@ -223,13 +265,16 @@ def main() -> None:
                          "first_batch_s": round(cold, 3), "pss_mb": round(pss, 1)})
             print(rows[-1])
             sys.stdout.flush()
+    columns = ("cpu_ms_per_image", "first_epoch_cpu_ms", "images_per_s", "first_batch_s", "pss_mb")
     middle = {}
     for name in options.peers.split(","):
-        values = sorted(r["cpu_ms_per_image"] for r in rows if r["peer"] == name)
-        if values:
-            middle[name] = values[len(values) // 2]
-    for name, value in middle.items():
-        print(f"{name:20} {value:8.3f} CPU ms/image" + (f"   flatout / it: {middle['flatout'] / value:.2f}" if "flatout" in middle else ""))
+        mine = [r for r in rows if r["peer"] == name]
+        if mine:
+            middle[name] = {c: sorted(r[c] for r in mine)[len(mine) // 2] for c in columns}
+    print(f"{'medians':20} CPU ms/image  first epoch  images/s  first batch s  PSS MB  flatout / it")
+    for name, m in middle.items():
+        ratio = f"{middle['flatout']['cpu_ms_per_image'] / m['cpu_ms_per_image']:12.2f}" if "flatout" in middle else ""
+        print(f"{name:20} {m['cpu_ms_per_image']:12.3f} {m['first_epoch_cpu_ms']:12.3f} {m['images_per_s']:9.0f} {m['first_batch_s']:14.2f} {m['pss_mb']:7.0f} {ratio}")
     if options.csv:
         with open(options.csv, "w", newline="") as out:
             writer = csv.DictWriter(out, rows[0].keys())

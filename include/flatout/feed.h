@@ -17,9 +17,12 @@
  *   augment "random_crop" (scale [0.08, 1], ratio [3/4, 4/3], flip 0.5), "center_crop" (resize
  * 256), "stretch",
  *   interpolation "bilinear" ("bicubic"), brightness [1, 1], contrast [1, 1], saturation [1, 1],
- * hue [0, 0] (ranges that factors of colour jitter are drawn from), orient false (true: turn
- * pictures as their EXIF data say), index "memory" (the seek index: "off", or a file that keeps
- * it), index_mb 64 (that it may take in memory).
+ * hue [0, 0] (ranges that factors of colour jitter are drawn from), randaugment [0, 9] (operations,
+ * magnitude of 0 to 30), mixup 0, cutmix 0 (the alpha of each; 0: none), shuffle_buffer 0 (samples
+ * that are shuffled among themselves; 0: all of the epoch) and shuffle_run 256 (neighbours that
+ * stay together in the stream that the buffer is filled from), orient false (true: turn pictures as
+ * their EXIF data say), index "memory" (the seek index: "off", or a file that keeps it), index_mb
+ * 64 (that it may take in memory).
  *
  * path: a folder of pictures, with a folder for each class; a list of files and labels (text, CSV
  * or JSON); tar or WebDataset shards, TFRecord files, a file of `flatout feed pack`; a folder of
@@ -58,6 +61,8 @@ struct flatout_feed_batch {
   int32_t count;
   int32_t type; /* 0 u8, 1 f32, 2 f16, 3 bf16 */
   uint32_t epoch;
+  float weight;      /* of labels where samples were mixed, else 1; the rest is that of partners */
+  int64_t* partners; /* [count], labels of the samples that were mixed in */
 };
 
 /* Where a feed goes on: samples of the epoch that all ranks together have taken. */
@@ -73,6 +78,27 @@ FLATOUT_FEED_API const char* flatout_feed_error(void);
 FLATOUT_FEED_API flatout_feed* flatout_feed_open(const char* path, const char* options_json);
 FLATOUT_FEED_API void flatout_feed_close(flatout_feed* feed);
 
+/* A sample on its way: cut, resized and distorted, not normalised yet. */
+struct flatout_feed_sample {
+  uint8_t* pixels; /* [height, width, 4]: red, green, blue, and a byte that means nothing */
+  int32_t height;
+  int32_t width;
+  int64_t label; /* may be changed */
+  int64_t index; /* number of the sample in the data set */
+  uint32_t epoch;
+  uint64_t random; /* of (seed, epoch, index): for what the stage draws */
+  char error[256]; /* where it fails: why */
+};
+/* A stage of your own between the augmentation and the batch. 0, or anything else to fail the
+ * batch. Called by several threads at a time. */
+typedef int (*flatout_feed_stage)(void* context, struct flatout_feed_sample* sample);
+
+/* As flatout_feed_open, with a stage; `context` has to live until the feed is closed. */
+FLATOUT_FEED_API flatout_feed* flatout_feed_open_with_stage(const char* path,
+                                                            const char* options_json,
+                                                            flatout_feed_stage stage,
+                                                            void* context);
+
 /* 1 once flatout_feed_next would not wait, 0 after so many milliseconds. */
 FLATOUT_FEED_API int flatout_feed_wait(flatout_feed* feed, int milliseconds);
 /* FLATOUT_FEED_BATCH, _END or _ERROR. The batch is the caller's until it is released. */
@@ -87,7 +113,9 @@ FLATOUT_FEED_API struct flatout_feed_place flatout_feed_get_place(const flatout_
 FLATOUT_FEED_API int flatout_feed_set_place(flatout_feed* feed, struct flatout_feed_place place);
 
 /* JSON: {"classes": [...], "samples", "replaced", "outcomes": {...}, "bad": [{"file", "outcome",
- * "detail"}], "options": {...}}. Valid until this thread's next call. */
+ * "detail"}], "threads", "stages": [{"name", "cpu_ms_per_image"}], "waited_ms" (that
+ * flatout_feed_next waited), "held_up_ms" (that threads waited for room), "read_ahead": {"way",
+ * "threads", "samples"}}. Valid until this thread's next call. */
 FLATOUT_FEED_API const char* flatout_feed_report(const flatout_feed* feed);
 
 /* A DLManagedTensor (DLPack 0.8) of the batch's data, which keeps the batch alive until its deleter

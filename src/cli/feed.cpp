@@ -12,6 +12,7 @@
 #include "cli/outputs.h"
 #include "feed/bench.h"
 #include "feed/pack.h"
+#include "feed/tar_index.h"
 #include "feed/verify.h"
 
 namespace flatout::cli {
@@ -24,6 +25,7 @@ constexpr std::string_view kHelp =
   flatout feed bench --mode scaled train/   with JPEG decoded at reduced size where that is enough
   flatout feed verify train/                which files are damaged, and how
   flatout feed pack train/ --output train.fpack    all of it in one file, with a seek index
+  flatout feed index shards/                tables of tar shards, so that they open at once
 
 In a training script: flatout.feed.Loader (docs/feed.md). Each command has --help.
 )";
@@ -33,8 +35,9 @@ const Usage kBench{
     "PATH [options]",
     "Runs a data set through random-resized-crop, flip and normalise, and says what it costs.",
     "  flatout feed bench train/\n"
-    "  flatout feed bench --json --size 224 --batch 64 --threads 2 --epochs 2 train/",
-    {"size", "batch", "threads", "epochs", "mode", "seed", "verbose"},
+    "  flatout feed bench --json --size 224 --batch 64 --threads 2 --epochs 2 train/\n"
+    "  flatout feed bench --python python3 train/    # and what torch's DataLoader gives",
+    {"size", "batch", "threads", "epochs", "mode", "seed", "python", "verbose"},
     true,
     false,
     false,
@@ -61,6 +64,19 @@ const Usage kPack{
     "  flatout feed pack train/ --output train.fpack\n"
     "  flatout feed pack 'shards/train-{000..146}.tar' --output train.fpack",
     {"output", "threads", "fail_on", "verbose"},
+    true,
+    false,
+    false,
+    1,
+    1};
+
+const Usage kIndex{
+    "feed index",
+    "PATH [options]",
+    "Writes the table of each tar shard beside it, so that a loader opens it at once.",
+    "  flatout feed index shards/\n"
+    "  flatout feed index 'shards/train-{000..146}.tar'",
+    {"verbose"},
     true,
     false,
     false,
@@ -94,9 +110,15 @@ int bench(const std::vector<std::string>& arguments) {
                      "--mode exact or --mode scaled");
   options.mode = settings->mode == "scaled" ? feed::Mode::kScaled : feed::Mode::kExact;
   if (settings->epochs < 1) return bad_usage("an epoch at least is needed", "--epochs 2");
-  const auto result =
-      feed::run_bench(settings->positional[0], options, saturate<int>(settings->epochs));
+  auto result = feed::run_bench(settings->positional[0], options, saturate<int>(settings->epochs));
   if (!result.ok()) return fail(result.error());
+  if (!settings->python.empty()) {
+    const int workers = options.threads > 0 ? options.threads : result->processors;
+    auto dataloader = feed::run_dataloader(settings->python, settings->positional[0],
+                                           options.augment.width, options.batch, workers);
+    if (!dataloader.ok()) return fail(dataloader.error());
+    result->dataloader = std::move(*dataloader);
+  }
   const Status put =
       write_text("", settings->json ? feed::bench_json(*result) : feed::bench_text(*result));
   return put.ok() ? 0 : fail(put.error());
@@ -156,6 +178,34 @@ int pack(const std::vector<std::string>& arguments) {
   return failed ? 3 : 0;
 }
 
+int index(const std::vector<std::string>& arguments) {
+  int code = 0;
+  const auto settings = parse(kIndex, arguments, code);
+  if (!settings) return code;
+  const auto tars = feed::list_tars(settings->positional[0]);
+  if (!tars.ok()) return fail(tars.error());
+  uint64_t members = 0;
+  nlohmann::ordered_json bad = nlohmann::ordered_json::array();
+  for (const std::string& tar : *tars) {
+    const auto written = feed::write_tar_index(tar);
+    if (!written.ok()) return fail(written.error());
+    members += written->members;
+    if (written->verdict.ok()) continue;
+    bad.push_back({{"file", to_utf8(tar)},
+                   {"outcome", std::string(feed::outcome_name(written->verdict.outcome))},
+                   {"detail", to_utf8(written->verdict.detail)}});
+    if (!settings->json) print_bad({tar, written->verdict});
+  }
+  if (settings->json) {
+    const nlohmann::ordered_json out = {
+        {"archives", tars->size()}, {"members", members}, {"bad", std::move(bad)}};
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    fmt::print("{} archives with {} members\n", tars->size(), members);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int feed(const std::vector<std::string>& arguments) {
@@ -165,6 +215,7 @@ int feed(const std::vector<std::string>& arguments) {
   if (first == "bench") return bench(rest);
   if (first == "verify") return verify(rest);
   if (first == "pack") return pack(rest);
+  if (first == "index") return index(rest);
   if (first == "--help" || first == "-h") {
     fmt::print("{}", kHelp);
     return 0;

@@ -73,7 +73,7 @@ const Command kCommands[] = {
     {"cache", cache, {"status", "warm", "drop"}},
     {"heap", heap, {}},
     {"devmem", devmem, {"replay", "explain", "limit"}},
-    {"feed", feed, {"bench", "verify", "pack"}},
+    {"feed", feed, {"bench", "verify", "pack", "index"}},
     {"train", train, {}},
     {"completion", completion, {}},
     {"manual", manual, {}},

@@ -55,6 +55,20 @@ ColourChange random_colours(const Augment& augment, SampleRandom& random) {
   return change;
 }
 
+// As torchvision's RandAugment: each operation is any of them, and may come again.
+Distortions random_distortions(const Augment& augment, SampleRandom& random) {
+  Distortions out;
+  for (; out.count < augment.rand_operations; ++out.count) {
+    Distortion& step = out.steps[static_cast<size_t>(out.count)];
+    step.kind = static_cast<Distortion::Kind>(random.below(Distortion::kKinds));
+    bool has_sign = false;
+    step.amount = distortion_strength(step.kind, augment.rand_magnitude, augment.width,
+                                      augment.height, has_sign);
+    if (has_sign && random.below(2) == 1) step.amount = -step.amount;
+  }
+  return out;
+}
+
 }  // namespace
 
 View choose_view(const Augment& augment, Size size, SampleRandom& random) {
@@ -84,6 +98,7 @@ View choose_view(const Augment& augment, Size size, SampleRandom& random) {
   view.flip = augment.flip > 0 && random.uniform() < augment.flip;
   view.filter = augment.filter;
   view.colours = random_colours(augment, random);
+  view.distortions = random_distortions(augment, random);
   return view;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "feed/colours.h"
+#include "feed/distort.h"
 #include "feed/philox.h"
 #include "feed/picture.h"
 #include "feed/resize.h"
@@ -28,6 +29,9 @@ struct Augment {
   double contrast[2] = {1, 1};
   double saturation[2] = {1, 1};
   double hue[2] = {0, 0};
+  // RandAugment: so many operations, of this strength (0 to 30).
+  int rand_operations = 0;
+  int rand_magnitude = 9;
 };
 
 /// `box` of the source is resized to whole_width x whole_height; the sample is the part of that
@@ -41,6 +45,7 @@ struct View {
   bool flip = false;
   Filter filter = Filter::kBilinear;
   ColourChange colours;
+  Distortions distortions;
 };
 
 View choose_view(const Augment& augment, Size size, SampleRandom& random);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fs.h"
+#include "base/processors.h"
 #include "base/text.h"
 
 namespace flatout::feed {
@@ -67,10 +68,12 @@ Result<BenchResult> run_bench(const std::string& path, const LoaderOptions& opti
   }
   result.peak_pss_mb = std::max(result.peak_pss_mb, pss_mb());
   result.report = loader->report();
+  result.processors = static_cast<int>(allowed_processors());
+  const double last_ms = result.epochs.back().cpu_ms_per_image;
+  if (last_ms > 0) result.limit_images_per_s = result.processors * 1000 / last_ms;
   const double n = static_cast<double>(std::max<uint64_t>(result.report.samples, 1));
-  result.stages = {{"read", to_ms(result.report.read) / n},
-                   {"decode", to_ms(result.report.decode) / n},
-                   {"resize", to_ms(result.report.resize) / n}};
+  for (const auto& [name, cpu] : result.report.stages())
+    result.stages.push_back({std::string(name), to_ms(cpu) / n});
   return result;
 }
 
@@ -87,6 +90,18 @@ std::string bench_json(const BenchResult& result) {
   out["stages"] = nlohmann::ordered_json::array();
   for (const BenchStage& stage : result.stages)
     out["stages"].push_back({{"name", stage.name}, {"cpu_ms_per_image", stage.cpu_ms_per_image}});
+  out["processors"] = result.processors;
+  out["limit_images_per_s"] = result.limit_images_per_s;
+  if (result.dataloader) {
+    const DataLoaderBench& d = *result.dataloader;
+    out["dataloader"] = {{"images", d.images},
+                         {"workers", d.workers},
+                         {"images_per_s", d.images_per_s},
+                         {"cpu_ms_per_image", d.cpu_ms_per_image},
+                         {"versions", d.versions}};
+  } else {
+    out["dataloader"] = nullptr;
+  }
   out["outcomes"] = nlohmann::ordered_json::object();
   for (int i = 0; i < kOutcomes; ++i) {
     const uint64_t count = result.report.outcomes[static_cast<size_t>(i)];
@@ -107,6 +122,14 @@ std::string bench_text(const BenchResult& result) {
     out += fmt::format("{:<8} {:.3f} CPU ms/image\n", stage.name, stage.cpu_ms_per_image);
   if (result.peak_pss_mb > 0)
     out += fmt::format("memory   {:.0f} MB at most\n", result.peak_pss_mb);
+  out += fmt::format("limit    {:.0f} images/s: what {} do at most\n", result.limit_images_per_s,
+                     result.processors == 1 ? std::string("1 processor can")
+                                            : fmt::format("{} processors can", result.processors));
+  if (result.dataloader) {
+    const DataLoaderBench& d = *result.dataloader;
+    out += fmt::format("\nDataLoader, {} workers ({}): {:.0f} images/s, {:.3f} CPU ms/image\n",
+                       d.workers, escape_terminal(d.versions), d.images_per_s, d.cpu_ms_per_image);
+  }
   if (result.report.replaced > 0 || !result.report.bad.empty()) {
     out += fmt::format("\n{} samples were bad, and {} replaced:\n",
                        result.report.samples + result.report.replaced - result.report.outcomes[0],

@@ -1,10 +1,12 @@
 // flatout feed bench: what a data set costs through the pipeline, on this machine.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "feed/dataloader.h"
 #include "feed/loader.h"
 
 namespace flatout::feed {
@@ -26,6 +28,10 @@ struct BenchResult {
   double peak_pss_mb = 0;  // 0 where the kernel does not tell
   std::vector<BenchStage> stages;
   Report report;
+  int processors = 1;  // that this process may use
+  /// What they could do if they did nothing else, by the last epoch's CPU time.
+  double limit_images_per_s = 0;
+  std::optional<DataLoaderBench> dataloader;
 };
 
 /// Runs so many epochs. Errors: those of open_source and Loader.

@@ -11,12 +11,6 @@ int grey_of(const uint8_t* pixel) {
   return (pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16;
 }
 
-// Pillow's Image.blend: from `base` towards, and beyond, `value`; fractions are cut off.
-uint8_t blend(int base, int value, float factor) {
-  const float mixed = static_cast<float>(base) + factor * static_cast<float>(value - base);
-  return static_cast<uint8_t>(std::clamp(mixed, 0.0F, 255.0F));
-}
-
 void brightness(float factor, uint8_t* rgbx, size_t pixels) {
   std::array<uint8_t, 256> table{};
   for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = blend(0, i, factor);
@@ -26,7 +20,8 @@ void brightness(float factor, uint8_t* rgbx, size_t pixels) {
 void contrast(float factor, uint8_t* rgbx, size_t pixels) {
   uint64_t sum = 0;
   for (size_t i = 0; i < pixels; ++i) sum += static_cast<uint64_t>(grey_of(rgbx + i * 4));
-  const int mean = static_cast<int>(static_cast<double>(sum) / static_cast<double>(pixels) + 0.5);
+  const int mean =
+      static_cast<int>(std::lround(static_cast<double>(sum) / static_cast<double>(pixels)));
   std::array<uint8_t, 256> table{};
   for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = blend(mean, i, factor);
   for (size_t i = 0; i < pixels * 4; ++i) rgbx[i] = table[rgbx[i]];

@@ -2,6 +2,7 @@
 // saturation and hue, each by a factor, one after the other.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,12 @@ struct ColourChange {
   std::array<Step, 4> steps{};
   int count = 0;
 };
+
+/// Pillow's Image.blend: from `base` towards, and beyond, `value`; fractions are cut off.
+inline uint8_t blend(int base, int value, float factor) {
+  const float mixed = static_cast<float>(base) + factor * static_cast<float>(value - base);
+  return static_cast<uint8_t>(std::clamp(mixed, 0.0F, 255.0F));
+}
 
 /// On `pixels` pixels, RGBX, 8 bits.
 void change_colours(const ColourChange& change, uint8_t* rgbx, size_t pixels);

@@ -2,6 +2,8 @@
 #define FLATOUT_FEED_API __attribute__((visibility("default")))
 #include "flatout/feed.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 
 #include "feed/dlpack.h"
@@ -28,6 +30,18 @@ void drop(Shared* shared) {
   if (shared->users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete shared;
 }
 
+Status call(flatout_feed_stage stage, void* context, feed::StageSample& sample) {
+  flatout_feed_sample seen{sample.rgbx,  sample.height, sample.width,  sample.label,
+                           sample.index, sample.epoch,  sample.random, {}};
+  const int code = stage(context, &seen);
+  sample.label = seen.label;
+  if (code == 0) return {};
+  seen.error[sizeof seen.error - 1] = 0;
+  return Error{Code::kBadInput,
+               seen.error[0] != 0 ? std::string(seen.error) : fmt::format("it returned {}", code),
+               ""};
+}
+
 struct Tensor {
   DLManagedTensor managed{};
   Shared* shared = nullptr;
@@ -44,12 +58,20 @@ extern "C" {
 const char* flatout_feed_error(void) { return last_error.c_str(); }
 
 flatout_feed* flatout_feed_open(const char* path, const char* options_json) {
+  return flatout_feed_open_with_stage(path, options_json, nullptr, nullptr);
+}
+
+flatout_feed* flatout_feed_open_with_stage(const char* path, const char* options_json,
+                                           flatout_feed_stage stage, void* context) {
   last_error.clear();
   const auto options = feed::parse_options(options_json == nullptr ? "" : options_json);
   if (!options.ok()) return note(options.error()), nullptr;
   auto source = feed::open_source(path);
   if (!source.ok()) return note(source.error()), nullptr;
-  auto loader = feed::Loader::open(std::move(*source), *options);
+  feed::SampleStage own;
+  if (stage != nullptr)
+    own = [stage, context](feed::StageSample& sample) { return call(stage, context, sample); };
+  auto loader = feed::Loader::open(std::move(*source), *options, std::move(own));
   if (!loader.ok()) return note(loader.error()), nullptr;
   return new flatout_feed{std::move(*loader)};
 }
@@ -85,6 +107,8 @@ int flatout_feed_next(flatout_feed* feed, struct flatout_feed_batch** out) {
   shared->count = batch.count;
   shared->type = static_cast<int32_t>(options.type);
   shared->epoch = batch.epoch;
+  shared->weight = batch.mix.weight;
+  shared->partners = batch.partners.data();
   *out = shared;
   return FLATOUT_FEED_BATCH;
 }

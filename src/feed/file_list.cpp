@@ -155,8 +155,9 @@ Result<Verdict> FileList::read(uint64_t index, Sample& out) const {
   return Verdict{};
 }
 
-void FileList::will_need(uint64_t index) const {
-  if (const auto file = DataFile::open(name(index)); file.ok()) file->will_need(0, file->bytes());
+bool FileList::extent(uint64_t index, Extent& out) const {
+  out = {name(index)};
+  return true;
 }
 
 Result<std::unique_ptr<Source>> parse_list(std::string_view text, const std::string& root) {

@@ -22,7 +22,7 @@ class FileList : public Source {
   uint64_t count() const override { return begin_.size(); }
   std::string name(uint64_t index) const override;
   Result<Verdict> read(uint64_t index, Sample& out) const override;
-  void will_need(uint64_t index) const override;
+  bool extent(uint64_t index, Extent& out) const override;
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<BadSample>& damage() const override { return damage_; }
 

@@ -96,11 +96,6 @@ Status Shards::read(size_t shard, uint64_t offset, uint64_t bytes,
   return {};
 }
 
-void Shards::will_need(size_t shard, uint64_t offset, uint64_t bytes) const {
-  if (!kept_.empty()) return kept_[shard].will_need(offset, bytes);
-  if (const auto opened = file(shard); opened.ok()) opened->will_need(offset, bytes);
-}
-
 Result<std::unique_ptr<MappedFile>> MappedFile::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return error_of("read", path);

@@ -43,7 +43,6 @@ class Shards {
   const std::string& path(size_t shard) const { return paths_[shard]; }
   /// `bytes` from `offset` on, or what there is of them.
   Status read(size_t shard, uint64_t offset, uint64_t bytes, std::vector<uint8_t>& out) const;
-  void will_need(size_t shard, uint64_t offset, uint64_t bytes) const;
   Result<DataFile> file(size_t shard) const { return DataFile::open(paths_[shard]); }
 
  private:

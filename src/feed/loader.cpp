@@ -2,35 +2,28 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
+#include "base/processors.h"
 #include "base/text.h"
+#include "flatout/marker.h"
 
 namespace flatout::feed {
 namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kBadKept = 100;
-// A read from the page cache takes some 20 us; one that takes this long waits for storage, and more
-// of them at a time are better.
+// A read from the page cache takes some 20 us; one that takes this long waits for storage, and is
+// better begun ahead.
 constexpr int64_t kSlowReadNs = 1'000'000;
-constexpr int kReaders = 16;
 constexpr int kReplacements = 64;  // tried before a batch fails: more than a broken data set needs
-
-int allowed_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 Nanos thread_cpu() {
   timespec ts{};
@@ -44,14 +37,19 @@ class StageClock {
  public:
   StageClock() : cpu_(thread_cpu()), wall_(MonotonicClock::now()) {}
   Nanos wall() const { return MonotonicClock::now() - wall_; }
-  void divide(Nanos read, Nanos resize, Report& into) const {
+  void divide(Nanos read, const Renderer::Spent& spent, Report& into) const {
     const double cpu = static_cast<double>((thread_cpu() - cpu_).count());
     const double all = std::max(1.0, static_cast<double>(wall().count()));
-    const Nanos read_cpu = nanos(cpu * static_cast<double>(read.count()) / all);
-    const Nanos resize_cpu = nanos(cpu * static_cast<double>(resize.count()) / all);
-    into.read += read_cpu;
-    into.resize += resize_cpu;
-    into.decode += nanos(cpu) - read_cpu - resize_cpu;
+    Nanos rest = nanos(cpu);
+    const auto add = [&](Nanos part, Nanos& to) {
+      const Nanos its = nanos(cpu * static_cast<double>(part.count()) / all);
+      to += its;
+      rest -= its;
+    };
+    add(read, into.read);
+    add(spent.resize, into.resize);
+    add(spent.finish, into.finish);
+    into.decode += rest;
   }
 
  private:
@@ -74,49 +72,12 @@ bool can_be_indexed(std::span<const uint8_t> picture) {
 
 }  // namespace
 
-Status LoaderOptions::check() const {
-  const auto bad = [](std::string message, std::string hint) {
-    return Error{Code::kBadInput, std::move(message), std::move(hint)};
-  };
-  if (batch < 1 || batch > 65536) return bad("a batch holds 1 to 65536 samples", "batch=64");
-  if (threads < 0 || threads > 1024)
-    return bad("there can be 1 to 1024 threads", "threads=0 asks for one each core");
-  if (prefetch < 1 || prefetch > 1024)
-    return bad("1 to 1024 batches can be made ahead", "prefetch=2");
-  if (augment.width < 1 || augment.width > 16384 || augment.height < 1 || augment.height > 16384)
-    return bad("a sample is 1 to 16384 pixels wide and high", "size=224");
-  if (ranks < 1 || rank >= ranks)
-    return bad(fmt::format("there is no rank {} of {}", rank, ranks), "0 <= rank < ranks");
-  if (!(augment.area[0] > 0 && augment.area[0] <= augment.area[1] && augment.area[1] <= 1))
-    return bad("the area of a random part is within (0, 1], the smaller first", "scale=(0.08, 1)");
-  if (!(augment.ratio[0] > 0 && augment.ratio[0] <= augment.ratio[1] &&
-        std::isfinite(augment.ratio[1])))
-    return bad("the ratio of a random part is above 0, the smaller first", "ratio=(3/4, 4/3)");
-  if (index.empty())
-    return bad("the seek index has no name", "index='memory', index='off' or a file for it");
-  if (!(augment.flip >= 0 && augment.flip <= 1)) return bad("flip is a probability", "flip=0.5");
-  for (const auto* range : {augment.brightness, augment.contrast, augment.saturation}) {
-    if (!(range[0] >= 0 && range[0] <= range[1] && range[1] <= 1000))
-      return bad("factors of colours are at least 0, the smaller first", "brightness=(0.6, 1.4)");
-  }
-  if (!(augment.hue[0] >= -0.5 && augment.hue[0] <= augment.hue[1] && augment.hue[1] <= 0.5))
-    return bad("hue is turned by -0.5 to 0.5, the smaller first", "hue=(-0.1, 0.1)");
-  if (augment.kind == Augment::Kind::kCenterCrop &&
-      augment.shorter < std::max(augment.width, augment.height))
-    return bad(fmt::format("the middle {} x {} does not fit a side of {}", augment.width,
-                           augment.height, augment.shorter),
-               "make resize at least as large as size");
-  for (const float s : std) {
-    if (!(s > 0)) return bad("std has to be above 0", "std=(1, 1, 1) leaves values as they are");
-  }
-  return {};
-}
-
 Batch::Batch(size_t bytes, int most)
     : data(std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment)) {
   const size_t n = static_cast<size_t>(most);
   labels.resize(n);
   indices.resize(n);
+  partners.resize(n);
   views.resize(n);
 }
 Batch::~Batch() { std::free(data); }
@@ -162,13 +123,31 @@ struct Loader::Worker {
   Renderer renderer;
   Sample sample;
   std::vector<Checkpoint> found;  // in the picture at hand
-  Report report;                  // of the sample at hand; added to the loader's under its lock
+  Nanos read_wall{0}, rest_wall{0};
+  Report report;  // of the sample at hand; added to the loader's under its lock
+  std::vector<uint8_t> scratch;
+
+  // For the timeline: a slice for each time that this thread alone has made as many samples as a
+  // batch holds. So slices side by side tell what all threads make together, though each batch is
+  // made by several of them. One is cut short where the thread waits for room.
+  uint64_t slice_begin = 0;
+  int made = 0;
+  void begin_sample() {
+    if (made == 0) slice_begin = flatout_now();
+  }
+  void end_slice(int batch) {
+    if (made > 0) flatout_slice_values(FLATOUT_FETCH, nullptr, slice_begin, batch, -1);
+    made = 0;
+  }
+  void end_sample(int batch) {
+    if (++made == batch) end_slice(batch);
+  }
 };
 
 Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
-                                             const LoaderOptions& options) {
+                                             const LoaderOptions& options, SampleStage stage) {
   FLATOUT_TRY_STATUS(options.check());
-  std::unique_ptr<Loader> loader(new Loader(std::move(source), options));
+  std::unique_ptr<Loader> loader(new Loader(std::move(source), options, std::move(stage)));
   if (loader->batches_per_epoch() == 0)
     return Error{Code::kBadInput,
                  fmt::format("{} samples do not fill a batch of {}", loader->source_->count(),
@@ -183,52 +162,62 @@ Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
   return loader;
 }
 
-Loader::Loader(std::unique_ptr<Source> source, const LoaderOptions& options)
+Loader::Loader(std::unique_ptr<Source> source, const LoaderOptions& options, SampleStage stage)
     : source_(std::move(source)),
+      stage_(std::move(stage)),
       options_(options),
-      order_(source_->count(), options.seed, options.shuffle),
+      order_(source_->count(), options.seed, options.shuffle, options.window),
       normalize_(Normalize::from_mean_std(options.mean, options.std)),
-      pool_(std::make_shared<Pool>()) {
-  if (options_.threads == 0) options_.threads = allowed_processors();
-  const size_t picture = static_cast<size_t>(options.augment.width) *
-                         static_cast<size_t>(options.augment.height) * 3 * type_bytes(options.type);
-  pool_->bytes = picture * static_cast<size_t>(options.batch);
+      pool_(std::make_shared<Pool>()),
+      ahead_(*source_),
+      tuner_(static_cast<int>(allowed_processors())) {
+  pool_->bytes = target().bytes() * static_cast<size_t>(options.batch);
   pool_->most = options.batch;
   pool_->keep = static_cast<size_t>(options.prefetch) + 2;
 }
 
 Loader::~Loader() { stop(); }
 
+Target Loader::target() const {
+  return {
+      nullptr,   options_.type, options_.layout, options_.augment.width, options_.augment.height,
+      normalize_};
+}
+
 void Loader::start(Place place) {
+  const std::lock_guard lock(mutex_);
   stop_ = false;
   process_ = ::getpid();
   enter_ = place;
   opened_ = 0;
+  announced_ = 0;
   place_ = place;
+  asked_ = {};
+  active_ = options_.threads > 0 ? options_.threads : tuner_.threads();
+  for (int i = 0; i < active_; ++i) add_thread();
+}
+
+// Under the lock.
+void Loader::add_thread() {
   // Signals are for the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (int i = 0; i < options_.threads; ++i) {
-    threads_.emplace_back([this] { work(); });
-    pthread_setname_np(threads_.back().native_handle(), "flatout-feed");
-  }
+  threads_.emplace_back([this, number = static_cast<int>(threads_.size())] { work(number); });
+  pthread_setname_np(threads_.back().native_handle(), "flatout-feed");
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Loader::stop() {
   {
     const std::lock_guard lock(mutex_);
-    stop_ = true;
+    stop_ = true;  // from now on no thread is added
   }
   wanted_.notify_all();
-  announced_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  for (std::thread& thread : readers_) thread.join();
+  ahead_.stop();
   threads_.clear();
-  readers_.clear();
   flight_.clear();
-  ahead_.clear();
 }
 
 Shard Loader::shard(uint64_t first) const {
@@ -248,6 +237,7 @@ void Loader::open_batch() {
   while (opened_ == batches_of(shard(enter_.position), options_.batch)) {
     enter_ = {enter_.epoch + 1, 0};
     opened_ = 0;
+    announced_ = 0;
   }
   auto flight = std::make_unique<InFlight>();
   flight->shard = shard(enter_.position);
@@ -261,6 +251,7 @@ void Loader::open_batch() {
   }
   Batch& batch = *flight->batch;
   const uint64_t each = static_cast<uint64_t>(options_.batch);
+  batch.mix = {};
   batch.epoch = enter_.epoch;
   batch.first = opened_ * each;
   batch.count = static_cast<int>(std::min(each, flight->shard.size() - batch.first));
@@ -271,42 +262,47 @@ void Loader::open_batch() {
   if (read_ns_.load(std::memory_order_relaxed) > kSlowReadNs) announce(*flight_.back());
 }
 
-// Has a batch's samples brought in. Under the lock, by one of the threads that stop() waits for
-// first.
+// Has what follows brought in. Under the lock.
 void Loader::announce(const InFlight& flight) {
   const Batch& batch = *flight.batch;
-  for (int slot = 0; slot < batch.count; ++slot) {
-    const uint64_t position = flight.shard.position(batch.first + static_cast<uint64_t>(slot));
-    ahead_.push_back(order_.index(batch.epoch, position));
+  std::vector<uint64_t> samples;
+  const uint64_t each = static_cast<uint64_t>(options_.batch);
+  if (order_.window().samples > 0 && options_.shuffle && options_.ranks == 1) {
+    // In the order of storage, up to a window ahead of the batch's end.
+    const uint64_t wide = order_.window().samples;
+    const uint64_t begin = flight.shard.position(batch.first);
+    const uint64_t end = std::min(order_.count(), begin + each + wide);
+    announced_ = std::max(announced_, begin / wide * wide);
+    for (; announced_ < end; ++announced_)
+      samples.push_back(order_.stream(batch.epoch, announced_));
+  } else {
+    // This batch and those behind it that are made ahead.
+    const uint64_t ahead = each * static_cast<uint64_t>(options_.prefetch);
+    const uint64_t end = std::min(flight.shard.size(), batch.first + each + ahead);
+    announced_ = std::max(announced_, batch.first);
+    for (; announced_ < end; ++announced_)
+      samples.push_back(order_.index(batch.epoch, flight.shard.position(announced_)));
   }
-  while (readers_.size() < kReaders) {
-    readers_.emplace_back([this] { read_ahead(); });
-    pthread_setname_np(readers_.back().native_handle(), "flatout-read");
-  }
-  announced_.notify_all();
+  ahead_.want(samples);
 }
 
-void Loader::read_ahead() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    announced_.wait(lock, [this] { return stop_ || !ahead_.empty(); });
-    if (stop_) return;
-    const uint64_t index = ahead_.front();
-    ahead_.pop_front();
-    lock.unlock();
-    source_->will_need(index);
-    lock.lock();
-  }
+// Under the lock.
+bool Loader::has_work(int number) const {
+  if (number >= active_) return false;
+  return flight_.size() < static_cast<size_t>(options_.prefetch) ||
+         flight_.back()->assigned < flight_.back()->batch->count;
 }
 
-void Loader::work() {
+void Loader::work(int number) {
   Worker worker(options_.limits);
   std::unique_lock lock(mutex_);
   for (;;) {
-    wanted_.wait(lock, [this] {
-      return stop_ || flight_.size() < static_cast<size_t>(options_.prefetch) ||
-             flight_.back()->assigned < flight_.back()->batch->count;
-    });
+    if (!stop_ && !has_work(number)) {
+      worker.end_slice(options_.batch);
+      const TimePoint begin = MonotonicClock::now();
+      wanted_.wait(lock, [&] { return stop_ || has_work(number); });
+      if (number < active_) report_.held_up += MonotonicClock::now() - begin;
+    }
     if (stop_) return;
     if (flight_.empty() || flight_.back()->assigned >= flight_.back()->batch->count) open_batch();
     InFlight& flight = *flight_.back();
@@ -315,28 +311,60 @@ void Loader::work() {
       continue;
     }
     const int slot = flight.assigned++;
-    const uint64_t position =
-        flight.shard.position(flight.batch->first + static_cast<uint64_t>(slot));
+    Batch& batch = *flight.batch;
+    const uint64_t position = flight.shard.position(batch.first + static_cast<uint64_t>(slot));
     lock.unlock();
-    const Status status = make_sample(worker, *flight.batch, slot, position);
+    worker.begin_sample();
+    const Status status = make_sample(worker, batch, slot, position);
+    worker.end_sample(options_.batch);
     lock.lock();
     if (!status.ok() && (flight.failed_slot < 0 || slot < flight.failed_slot)) {
       flight.failure = status;
       flight.failed_slot = slot;
     }
-    Report& report = worker.report;
-    report_.samples += report.samples;
-    report_.replaced += report.replaced;
-    report_.read += report.read;
-    report_.decode += report.decode;
-    report_.resize += report.resize;
-    for (size_t i = 0; i < kOutcomes; ++i) report_.outcomes[i] += report.outcomes[i];
-    for (BadSample& bad : report.bad) {
-      if (report_.bad.size() < kBadKept) report_.bad.push_back(std::move(bad));
+    if (flight.done + 1 == batch.count && options_.mix.any() && flight.failure.ok()) {
+      lock.unlock();  // nobody else works at this batch any more
+      mix(worker, flight);
+      lock.lock();
     }
-    report = {};
-    if (++flight.done == flight.batch->count) ready_.notify_all();
+    account(worker);
+    if (++flight.done == batch.count) ready_.notify_all();
   }
+}
+
+// Under the lock.
+void Loader::account(Worker& worker) {
+  Report& report = worker.report;
+  report_.samples += report.samples;
+  report_.replaced += report.replaced;
+  report_.read += report.read;
+  report_.decode += report.decode;
+  report_.resize += report.resize;
+  report_.finish += report.finish;
+  for (size_t i = 0; i < kOutcomes; ++i) report_.outcomes[i] += report.outcomes[i];
+  for (BadSample& bad : report.bad) {
+    if (report_.bad.size() < kBadKept) report_.bad.push_back(std::move(bad));
+  }
+  report = {};
+  tuner_.took(worker.read_wall, worker.rest_wall);
+  worker.read_wall = worker.rest_wall = {};
+  if (options_.threads > 0 || stop_ || tuner_.threads() == active_) return;
+  active_ = tuner_.threads();
+  while (threads_.size() < static_cast<size_t>(active_)) add_thread();
+  wanted_.notify_all();
+}
+
+// Mixes a batch whose samples are all there.
+void Loader::mix(Worker& worker, InFlight& flight) {
+  const Nanos begin = thread_cpu();
+  Batch& batch = *flight.batch;
+  SampleRandom random(options_.seed, batch.epoch, flight.shard.position(batch.first),
+                      Purpose::kMix);
+  batch.mix = choose_mix(options_.mix, options_.augment.width, options_.augment.height, random);
+  mix_batch(batch.mix, target(), batch.data, batch.count, worker.scratch);
+  for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i)
+    batch.partners[i] = batch.labels[i > 0 ? i - 1 : static_cast<size_t>(batch.count) - 1];
+  worker.report.finish += thread_cpu() - begin;
 }
 
 Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t position) {
@@ -362,7 +390,7 @@ Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t posi
 Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool& usable) {
   const StageClock clock;
   Renderer& renderer = worker.renderer;
-  const Nanos resize_before = renderer.resize_time();
+  const Renderer::Spent before = renderer.spent();
   FLATOUT_TRY(Verdict verdict, source_->read(index, worker.sample));
   const std::span<const uint8_t> picture = worker.sample.picture;
   const Nanos read = clock.wall();
@@ -374,10 +402,8 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
   if (verdict.ok()) {
     SampleRandom random(options_.seed, batch.epoch, index, Purpose::kAugment);
     const View view = choose_view(options_.augment, renderer.size(), random);
-    Target target{
-        nullptr,   options_.type, options_.layout, options_.augment.width, options_.augment.height,
-        normalize_};
-    target.data = static_cast<uint8_t*>(batch.data) + at * target.bytes();
+    Target place = target();
+    place.data = static_cast<uint8_t*>(batch.data) + at * place.bytes();
     Decoding how;
     how.lenient = options_.policy == Policy::kLenient;
     const bool indexed = index_ != nullptr && can_be_indexed(picture);
@@ -385,16 +411,40 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
     const SeekIndex::Found known = indexed ? index_->find(index, mark) : SeekIndex::Found{};
     how.checkpoints = known.checkpoints;
     if (known.wanted) how.found = &worker.found;
-    verdict = renderer.render(view, options_.mode, target, how);
+    Status staged;
+    PictureStage stage;
+    if (stage_) {
+      stage = [&](uint8_t* rgbx, int width, int height) {
+        SampleRandom own(options_.seed, batch.epoch, index, Purpose::kStage);
+        const uint64_t high = own.next();
+        StageSample sample{rgbx,
+                           width,
+                           height,
+                           worker.sample.label,
+                           static_cast<int64_t>(index),
+                           batch.epoch,
+                           high << 32 | own.next()};
+        staged = stage_(sample);
+        worker.sample.label = sample.label;
+      };
+    }
+    verdict = renderer.render(view, options_.mode, place, how, stage);
+    if (!staged.ok())
+      return Error{staged.error().code,
+                   fmt::format("the stage failed at {}: {}", escape_terminal(source_->name(index)),
+                               staged.error().message),
+                   staged.error().hint};
     if (known.wanted && verdict.ok()) index_->put(index, mark, worker.found);
     usable = verdict.ok() || (how.lenient && renderer.complete());
     batch.views[at] = {view.box.x, view.box.y, view.box.width, view.box.height, view.flip};
   }
-  batch.labels[at] = worker.sample.label;
+  batch.labels[at] = batch.partners[at] = worker.sample.label;
   batch.indices[at] = static_cast<int64_t>(index);
   ++worker.report.outcomes[static_cast<size_t>(verdict.outcome)];
   if (!verdict.ok()) worker.report.bad.push_back({source_->name(index), std::move(verdict)});
-  clock.divide(read, renderer.resize_time() - resize_before, worker.report);
+  clock.divide(read, renderer.spent() - before, worker.report);
+  worker.read_wall += read;
+  worker.rest_wall += clock.wall() - read;
   return {};
 }
 
@@ -424,6 +474,7 @@ Status Loader::save_index() {
 
 bool Loader::wait(Nanos most) {
   std::unique_lock lock(mutex_);
+  if (asked_ == TimePoint()) asked_ = MonotonicClock::now();
   return ready_.wait_for(lock, most, [this] { return front_is_done(); });
 }
 
@@ -439,7 +490,10 @@ Result<std::shared_ptr<Batch>> Loader::next() {
                  "a loader cannot be used in a process forked from the one that opened it",
                  "open it in the process that uses it; it needs no worker processes"};
   std::unique_lock lock(mutex_);
+  if (asked_ == TimePoint()) asked_ = MonotonicClock::now();
   ready_.wait(lock, [this] { return front_is_done(); });
+  const TimePoint asked = std::exchange(asked_, TimePoint());
+  report_.waited += MonotonicClock::now() - asked;
   if (flight_.front()->batch->epoch > place_.epoch) {
     place_ = {place_.epoch + 1, 0};
     lock.unlock();
@@ -451,6 +505,8 @@ Result<std::shared_ptr<Batch>> Loader::next() {
   place_ = flight->batch->after;
   lock.unlock();
   wanted_.notify_all();
+  flatout_slice(FLATOUT_INPUT_WAIT, nullptr,
+                static_cast<uint64_t>(asked.time_since_epoch().count()));
   if (!flight->failure.ok()) return flight->failure.error();
   return flight->batch;
 }
@@ -474,7 +530,10 @@ Status Loader::seek(Place place) {
 
 Report Loader::report() const {
   const std::lock_guard lock(mutex_);
-  return report_;
+  Report out = report_;
+  out.threads = active_;
+  out.ahead = ahead_.state();
+  return out;
 }
 
 }  // namespace flatout::feed

@@ -1,6 +1,6 @@
 // The pipeline: threads that read, decode, augment and write samples straight into batches, a few
 // batches ahead of the one who takes them, across the end of an epoch too. Where storage is slow,
-// other threads have each batch's samples brought into the page cache as it begins.
+// what comes next is brought into the page cache meanwhile.
 #pragma once
 
 #include <sys/types.h>
@@ -9,18 +9,23 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "feed/augment.h"
+#include "feed/mix.h"
 #include "feed/order.h"
+#include "feed/read_ahead.h"
 #include "feed/render.h"
 #include "feed/seek_index.h"
 #include "feed/source.h"
+#include "feed/thread_tuner.h"
 
 namespace flatout::feed {
 
@@ -33,16 +38,18 @@ enum class Policy : uint8_t {
 
 struct LoaderOptions {
   int batch = 64;
-  int threads = 0;   // 0: one for each processor that this process may use
+  int threads = 0;   // 0: one for each processor, and more while reads keep them waiting
   int prefetch = 2;  // batches that are made ahead
   uint64_t seed = 0;
   bool shuffle = true;
+  Window window;  // of the shuffle; none: the whole epoch
   bool drop_last = false;
   uint32_t rank = 0;
   uint32_t ranks = 1;
   Policy policy = Policy::kSkip;
   Mode mode = Mode::kExact;
   Augment augment;
+  MixOptions mix;
   Type type = Type::kF32;
   Layout layout = Layout::kNchw;
   float mean[3] = {0.485F, 0.456F, 0.406F};  // of ImageNet; for all types but u8
@@ -62,6 +69,20 @@ struct Place {
   uint64_t position = 0;  // samples of the epoch that all ranks together have taken
 };
 
+/// A sample on its way: cut, resized and distorted, not normalised yet.
+struct StageSample {
+  uint8_t* rgbx = nullptr;  // [height, width, 4], the fourth byte means nothing
+  int width = 0;
+  int height = 0;
+  int64_t label = 0;  // may be changed
+  int64_t index = 0;  // in the source
+  uint32_t epoch = 0;
+  uint64_t random = 0;  // of (seed, epoch, index): for what the stage draws
+};
+/// A stage of one's own. Called by several threads at a time, once for each sample that is used. An
+/// Error fails the batch.
+using SampleStage = std::function<Status(StageSample&)>;
+
 /// A batch, its memory included. `data`: [count, 3, height, width] or [count, height, width, 3].
 struct Batch {
   Batch(size_t bytes, int most);
@@ -75,7 +96,9 @@ struct Batch {
   uint64_t first = 0;  // this rank's number of its first sample in the epoch
   Place after;         // where to go on once it is used
   std::vector<int64_t> labels;
-  std::vector<int64_t> indices;               // in the source
+  std::vector<int64_t> indices;   // in the source
+  std::vector<int64_t> partners;  // labels of what was mixed in; as labels where none was
+  Mix mix;
   std::vector<std::array<int32_t, 5>> views;  // of the source: x, y, width, height, flipped
 };
 
@@ -83,14 +106,23 @@ struct Report {
   uint64_t samples = 0;
   uint64_t replaced = 0;
   std::array<uint64_t, kOutcomes> outcomes{};
-  std::vector<BadSample> bad;           // the first hundred
-  Nanos read{0}, decode{0}, resize{0};  // CPU time of all threads
+  std::vector<BadSample> bad;                      // the first hundred
+  Nanos read{0}, decode{0}, resize{0}, finish{0};  // CPU time of all threads
+  Nanos waited{0};   // that next() waited for batches: the pipeline was too slow
+  Nanos held_up{0};  // that threads waited for room: the pipeline was too fast
+  int threads = 0;   // that decode, now
+  ReadAhead::State ahead;
+
+  /// Each stage's name and CPU time.
+  std::array<std::pair<std::string_view, Nanos>, 4> stages() const {
+    return {{{"read", read}, {"decode", decode}, {"resize", resize}, {"finish", finish}}};
+  }
 };
 
 class Loader {
  public:
   static Result<std::unique_ptr<Loader>> open(std::unique_ptr<Source> source,
-                                              const LoaderOptions& options);
+                                              const LoaderOptions& options, SampleStage stage = {});
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -116,13 +148,17 @@ class Loader {
   struct Pool;
   struct Worker;
 
-  Loader(std::unique_ptr<Source> source, const LoaderOptions& options);
+  Loader(std::unique_ptr<Source> source, const LoaderOptions& options, SampleStage stage);
   void start(Place place);
   void stop();
-  void work();
-  void read_ahead();
+  void work(int number);
   void open_batch();
+  void add_thread();
   void announce(const InFlight& flight);
+  bool has_work(int number) const;
+  void account(Worker& worker);
+  void mix(Worker& worker, InFlight& flight);
+  Target target() const;
   bool front_is_done() const;
   Shard shard(uint64_t first) const;
   Status make_sample(Worker& worker, Batch& batch, int slot, uint64_t position);
@@ -131,6 +167,7 @@ class Loader {
   Status save_index();
 
   std::unique_ptr<Source> source_;
+  SampleStage stage_;
   std::unique_ptr<SeekIndex> index_;  // null: there is none
   LoaderOptions options_;
   Order order_;
@@ -138,11 +175,11 @@ class Loader {
   std::shared_ptr<Pool> pool_;
 
   mutable std::mutex mutex_;
-  std::condition_variable wanted_;     // by workers: room for a batch, or the end
-  std::condition_variable ready_;      // by next(): a sample is done
-  std::condition_variable announced_;  // by the threads that read ahead
-  std::deque<uint64_t> ahead_;         // samples that they are to bring in
-  std::atomic<int64_t> read_ns_{0};    // what reading a sample takes of late
+  std::condition_variable wanted_;  // by workers: room for a batch, or the end
+  std::condition_variable ready_;   // by next(): a sample is done
+  ReadAhead ahead_;
+  uint64_t announced_ = 0;           // of the epoch, from where it was entered
+  std::atomic<int64_t> read_ns_{0};  // what reading a sample takes of late
   std::deque<std::unique_ptr<InFlight>> flight_;
   Place enter_;          // where the epoch being opened was entered
   uint64_t opened_ = 0;  // batches of it that have been opened
@@ -150,7 +187,9 @@ class Loader {
   bool stop_ = false;
   pid_t process_ = 0;
   std::vector<std::thread> threads_;
-  std::vector<std::thread> readers_;  // none until reading is slow
+  int active_ = 0;  // of them; the others wait
+  ThreadTuner tuner_;
+  TimePoint asked_{};  // when the batch that next() will give was first waited for
   Report report_;
 };
 

@@ -248,9 +248,10 @@ class SlowSource : public Source {
     out.picture = out.bytes;
     return Verdict{};
   }
-  void will_need(uint64_t index) const override {
+  bool extent(uint64_t index, Extent&) const override {
     const std::lock_guard lock(mutex);
     announced.insert(index);
+    return false;
   }
   const std::vector<std::string>& classes() const override { return none; }
   const std::vector<BadSample>& damage() const override { return whole; }
@@ -274,6 +275,58 @@ TEST(Loader, AnnouncesSamplesWhereReadingIsSlow) {
   EXPECT_EQ(seen.size(), 40U);
   const std::lock_guard lock(slow.mutex);
   EXPECT_GT(slow.announced.size(), 0U);
+}
+
+TEST(Loader, ReadsAheadInTheOrderOfStorageWhereTheShuffleHasABuffer) {
+  auto source = std::make_unique<SlowSource>();
+  const SlowSource& slow = *source;
+  LoaderOptions options = small();
+  options.window = {16, 8};
+  auto loader = Loader::open(std::move(source), options);
+  ASSERT_TRUE(loader.ok());
+  std::multiset<int64_t> seen;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const Taken taken = rest_of_epoch(**loader);
+    seen.insert(taken.indices.begin(), taken.indices.end());
+  }
+  for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(seen.count(i), 2U);
+  const std::lock_guard lock(slow.mutex);
+  EXPECT_GT(slow.announced.size(), 0U);
+}
+
+TEST(Loader, HasMoreThreadsWhileReadsKeepThemWaiting) {
+  LoaderOptions options = small(0);
+  auto loader = Loader::open(std::make_unique<SlowSource>(), options);
+  ASSERT_TRUE(loader.ok());
+  const int at_first = (*loader)->report().threads;
+  for (int epoch = 0; epoch < 3; ++epoch) rest_of_epoch(**loader);
+  EXPECT_GT((*loader)->report().threads, at_first);
+}
+
+TEST(Loader, CallsAStageOnceForEachSampleAndFailsWithIt) {
+  const TemporaryFolder folder;
+  write_set(folder, 12);
+  std::mutex mutex;
+  std::multiset<int64_t> called;
+  const SampleStage stage = [&](StageSample& sample) -> Status {
+    const std::lock_guard lock(mutex);
+    called.insert(sample.index);
+    sample.label = 100 + sample.index;
+    if (sample.epoch == 1) return Error{Code::kBadInput, "enough", ""};
+    return {};
+  };
+  auto source = open_source(folder.path());
+  auto loader = Loader::open(std::move(*source), small(), stage);
+  ASSERT_TRUE(loader.ok());
+  const Taken taken = rest_of_epoch(**loader);
+  for (size_t i = 0; i < taken.indices.size(); ++i) {
+    EXPECT_EQ(taken.labels[i], 100 + taken.indices[i]);
+    const std::lock_guard lock(mutex);
+    EXPECT_GE(called.count(taken.indices[i]), 1U);
+  }
+  const auto failed = (*loader)->next();
+  ASSERT_FALSE(failed.ok());
+  EXPECT_NE(failed.error().message.find("enough"), std::string::npos);
 }
 
 TEST(Source, HasTheLabelsAndTheOrderOfImageFolder) {

@@ -100,6 +100,17 @@ bool set(LoaderOptions& options, std::string_view name, const Json& json, bool& 
   if (name == "contrast") return take(json, augment.contrast);
   if (name == "saturation") return take(json, augment.saturation);
   if (name == "hue") return take(json, augment.hue);
+  if (name == "randaugment") {
+    int both[2];
+    if (!take(json, both)) return false;
+    augment.rand_operations = both[0];
+    augment.rand_magnitude = both[1];
+    return true;
+  }
+  if (name == "mixup") return take(json, options.mix.mixup);
+  if (name == "cutmix") return take(json, options.mix.cutmix);
+  if (name == "shuffle_buffer") return take(json, options.window.samples);
+  if (name == "shuffle_run") return take(json, options.window.run);
   if (name == "orient") return take(json, options.orient);
   if (name == "index") return take(json, options.index);
   if (name == "index_mb") {
@@ -164,7 +175,16 @@ std::string report_json(const Loader& loader) {
     out["bad"].push_back({{"file", to_utf8(bad.file)},
                           {"outcome", std::string(outcome_name(bad.verdict.outcome))},
                           {"detail", to_utf8(bad.verdict.detail)}});
-  out["threads"] = loader.options().threads;
+  out["threads"] = report.threads;
+  const double n = static_cast<double>(std::max<uint64_t>(report.samples, 1));
+  out["stages"] = Json::array();
+  for (const auto& [name, cpu] : report.stages())
+    out["stages"].push_back({{"name", std::string(name)}, {"cpu_ms_per_image", to_ms(cpu) / n}});
+  out["waited_ms"] = to_ms(report.waited);
+  out["held_up_ms"] = to_ms(report.held_up);
+  out["read_ahead"] = {{"way", std::string(report.ahead.way)},
+                       {"threads", report.ahead.threads},
+                       {"samples", report.ahead.done}};
   return out.dump();
 }
 

@@ -6,19 +6,31 @@
 
 namespace flatout::feed {
 
+/// Where storage is too slow for an order that goes anywhere: what a shuffle of shards with a
+/// buffer does, as a bijection. The data set is cut into runs of neighbours; the runs come in a
+/// random order, and each `samples` of that stream are shuffled among themselves.
+struct Window {
+  uint64_t samples = 0;  // 0: none, the whole epoch is shuffled
+  uint64_t run = 256;
+};
+
 class Order {
  public:
-  Order(uint64_t count, uint64_t seed, bool shuffle);
+  Order(uint64_t count, uint64_t seed, bool shuffle, Window window = {});
 
   /// The index of the sample at `position` (< count) of the epoch. Each index comes exactly once.
   uint64_t index(uint32_t epoch, uint64_t position) const;
   uint64_t count() const { return count_; }
+  /// With a window: the index at `position` of the stream that the windows are cut from, which is
+  /// the order to read ahead in.
+  uint64_t stream(uint32_t epoch, uint64_t position) const;
+  const Window& window() const { return window_; }
 
  private:
   uint64_t count_;
   uint64_t seed_;
   bool shuffle_;
-  unsigned half_bits_;
+  Window window_;
 };
 
 /// One rank's part of an epoch: from `first` on, every `ranks`-th position. All ranks get equally

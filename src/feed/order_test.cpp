@@ -44,6 +44,27 @@ TEST(Order, DiffersBetweenEpochsAndSeeds) {
   EXPECT_LT(same_seed, 10);
 }
 
+TEST(Order, WithABufferTakesRunsOfNeighboursAndEachIndexOnce) {
+  for (const uint64_t count : {1, 7, 64, 100, 1000, 1003}) {
+    const Order order(count, 3, true, {64, 16});
+    std::set<uint64_t> seen, read;
+    for (uint64_t i = 0; i < count; ++i) {
+      seen.insert(order.index(2, i));
+      read.insert(order.stream(2, i));
+      // Neighbours in storage follow each other, but at the beginning of a run.
+      EXPECT_TRUE(i % 16 == 0 || order.stream(2, i) == order.stream(2, i - 1) + 1);
+    }
+    EXPECT_EQ(seen.size(), count);
+    EXPECT_EQ(*seen.rbegin(), count - 1);
+    EXPECT_EQ(read, seen);
+    for (uint64_t window = 0; window + 64 <= count; window += 64) {
+      std::set<uint64_t> runs;
+      for (uint64_t i = window; i < window + 64; ++i) runs.insert(order.index(2, i) / 16);
+      EXPECT_EQ(runs.size(), 4U);
+    }
+  }
+}
+
 // Each place gets each index about equally often: chi-square with 9 degrees of freedom, whose
 // 99.99th percentile is 33.7. The seed is fixed, so this holds always or never.
 TEST(Order, SpreadsEvenlyOverPlaces) {

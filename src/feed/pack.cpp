@@ -112,9 +112,10 @@ class PackSource : public Source {
       return Verdict{Outcome::kCorrupt, "the sample's checksum is wrong"};
     return Verdict{};
   }
-  void will_need(uint64_t index) const override {
+  bool extent(uint64_t index, Extent& out) const override {
     const Row place = row(index);
-    file_.will_need(place.offset, place.bytes);
+    out = {path_, place.offset, place.bytes};
+    return true;
   }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<BadSample>& damage() const override { return damage_; }

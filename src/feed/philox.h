@@ -24,7 +24,7 @@ constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
 }
 
 /// What a block of random numbers is for: no two uses share a counter.
-enum class Purpose : uint32_t { kOrder, kAugment, kReplace };
+enum class Purpose : uint32_t { kOrder, kAugment, kReplace, kWindow, kRuns, kMix, kStage };
 
 /// The random numbers of one sample in one epoch, in the order in which they are asked for.
 class SampleRandom {

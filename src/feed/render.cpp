@@ -45,7 +45,7 @@ void Renderer::Resizer::start(const Target& target, const Plan& plan) {
   ring_.resize(row_bytes_ * static_cast<size_t>(down.taps));
   taps_.resize(static_cast<size_t>(down.taps));
   finished_.resize(static_cast<size_t>(width_) * 4 + kRowSlack);
-  if (plan.transpose || plan.colours.count > 0)
+  if (plan.on_canvas)
     canvas_.resize(static_cast<size_t>(width_) * static_cast<size_t>(height_) * 4 + kRowSlack);
   restart();
 }
@@ -85,14 +85,14 @@ void Renderer::Resizer::rows(const uint8_t* first, size_t stride, int count) {
       write(finished_.data());
     }
   }
-  spent += MonotonicClock::now() - begin;
+  spent.resize += MonotonicClock::now() - begin;
 }
 
 // Row next_out_, to its place: in the target, or, where it is not as it has to be yet, on the
 // canvas.
 void Renderer::Resizer::write(const uint8_t* row) {
   const int place = plan_.upward ? height_ - 1 - next_out_ : next_out_;
-  if (!plan_.transpose && plan_.colours.count == 0) return write_row(target_, place, row);
+  if (!plan_.on_canvas) return write_row(target_, place, row);
   const size_t stride = static_cast<size_t>(target_.width) * 4;
   if (plan_.transpose) {
     uint8_t* column = canvas_.data() + static_cast<size_t>(place) * 4;
@@ -101,11 +101,19 @@ void Renderer::Resizer::write(const uint8_t* row) {
   } else {
     std::memcpy(canvas_.data() + static_cast<size_t>(place) * stride, row, stride);
   }
-  if (next_out_ + 1 < height_) return;
-  change_colours(plan_.colours, canvas_.data(),
+}
+
+void Renderer::Resizer::finish(const View& view, const PictureStage& stage) {
+  if (!plan_.on_canvas || !complete()) return;
+  const TimePoint begin = MonotonicClock::now();
+  change_colours(view.colours, canvas_.data(),
                  static_cast<size_t>(width_) * static_cast<size_t>(height_));
+  distort(view.distortions, canvas_.data(), target_.width, target_.height, scratch_);
+  if (stage) stage(canvas_.data(), target_.width, target_.height);
   for (int y = 0; y < target_.height; ++y)
-    write_row(target_, y, canvas_.data() + static_cast<size_t>(y) * stride);
+    write_row(target_, y,
+              canvas_.data() + static_cast<size_t>(y) * static_cast<size_t>(target_.width) * 4);
+  spent.finish += MonotonicClock::now() - begin;
 }
 
 Verdict Renderer::open(std::span<const uint8_t> data, bool orient) {
@@ -113,7 +121,8 @@ Verdict Renderer::open(std::span<const uint8_t> data, bool orient) {
   return decoder_.open(data);
 }
 
-Verdict Renderer::render(const View& view, Mode mode, const Target& target, Decoding how) {
+Verdict Renderer::render(const View& view, Mode mode, const Target& target, Decoding how,
+                         const PictureStage& stage) {
   const TimePoint begin = MonotonicClock::now();
   how.denominator = mode == Mode::kScaled && decoder_.reducible() ? reduction(view) : 1;
   const int by = how.denominator;
@@ -126,18 +135,21 @@ Verdict Renderer::render(const View& view, Mode mode, const Target& target, Deco
   Resizer::Plan plan;
   plan.transpose = turn_.transposes();
   plan.upward = turn_.mirrors_y() != (view.flip && turn_.transposes());
-  plan.colours = view.colours;
+  plan.on_canvas =
+      plan.transpose || view.colours.count > 0 || view.distortions.count > 0 || stage != nullptr;
   plan.down_first = goes_down_first(view) != turn_.transposes();
   make_axis(resizer_.across, box.x, box.width, by, stored.width, whole.width, shown.x, shown.width,
             mirrored, view.filter);
   make_axis(resizer_.down, box.y, box.height, by, stored.height, whole.height, shown.y,
             shown.height, false, view.filter);
   resizer_.start(target, plan);
-  resizer_.spent += MonotonicClock::now() - begin;
+  resizer_.spent.resize += MonotonicClock::now() - begin;
   const Axis& across = resizer_.across;
   const Axis& down = resizer_.down;
   const Rect part{across.first, down.first, across.last - across.first, down.last - down.first};
-  return decoder_.decode(part, how, resizer_);
+  Verdict verdict = decoder_.decode(part, how, resizer_);
+  if (verdict.ok() || how.lenient) resizer_.finish(view, stage);
+  return verdict;
 }
 
 }  // namespace flatout::feed

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,9 @@ enum class Mode : uint8_t {
   kScaled,  // JPEG at 1/2, 1/4 or 1/8, while both sides stay at least twice the target's
 };
 
+/// A stage of one's own: the finished picture, RGBX of the target's size, before it is normalised.
+using PictureStage = std::function<void(uint8_t* rgbx, int width, int height)>;
+
 /// One per thread.
 class Renderer {
  public:
@@ -30,12 +34,21 @@ class Renderer {
   Verdict open(std::span<const uint8_t> data, bool orient = false);
   Size size() const { return turn_.seen(decoder_.size()); }
   /// Renders the opened picture. Where the verdict is not ok and how.lenient was not asked for, the
-  /// target holds anything. how.denominator follows from the mode.
-  Verdict render(const View& view, Mode mode, const Target& target, Decoding how = {});
+  /// target holds anything. how.denominator follows from the mode. `stage` is called once where all
+  /// rows are there, after colours and distortions.
+  Verdict render(const View& view, Mode mode, const Target& target, Decoding how = {},
+                 const PictureStage& stage = {});
   /// All rows of the last picture were written, though some may be of damaged data.
   bool complete() const { return resizer_.complete(); }
-  /// Time in resizing and writing since the renderer was made; the rest of render() is decoding.
-  Nanos resize_time() const { return resizer_.spent; }
+  /// Wall time since the renderer was made in resizing and writing, and in what is done to a
+  /// picture that is complete; the rest of render() is decoding.
+  struct Spent {
+    Nanos resize{0}, finish{0};
+    Spent operator-(const Spent& before) const {
+      return {resize - before.resize, finish - before.finish};
+    }
+  };
+  const Spent& spent() const { return resizer_.spent; }
 
  private:
   class Resizer : public RowSink {
@@ -44,16 +57,18 @@ class Renderer {
       bool down_first = false;  // columns are resized before rows
       bool upward = false;      // the first row is the target's last
       bool transpose = false;   // rows become the target's columns
-      ColourChange colours;
+      bool on_canvas = false;   // there is something to do when all rows are there
     };
     void start(const Target& target, const Plan& plan);
     void restart() override;
     void rows(const uint8_t* first, size_t stride, int count) override;
     bool complete() const { return next_out_ == height_; }
+    /// Does to the complete picture what is left to do, where plan.on_canvas says that there is.
+    void finish(const View& view, const PictureStage& stage);
 
     Axis across;
     Axis down;
-    Nanos spent{0};
+    Spent spent;
 
    private:
     void write(const uint8_t* row);
@@ -69,6 +84,7 @@ class Renderer {
     std::vector<const uint8_t*> taps_;
     std::vector<uint8_t> finished_;
     std::vector<uint8_t> canvas_;  // the target's rows before they are all there
+    std::vector<uint8_t> scratch_;
   };
 
   PictureDecoder decoder_;

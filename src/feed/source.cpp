@@ -158,7 +158,11 @@ Result<std::vector<std::string>> expand_braces(const std::string& pattern) {
                  "name the folder"};
   std::vector<std::string> out;
   for (const std::string& choice : choices) {
-    for (const std::string& tail : tails) out.push_back(pattern.substr(0, open) + choice + tail);
+    for (const std::string& tail : tails) {
+      std::string& name = out.emplace_back(pattern, 0, open);
+      name += choice;
+      name += tail;
+    }
   }
   return out;
 }
@@ -194,6 +198,22 @@ Result<std::vector<std::string>> list_files(const std::string& path) {
   if (error) return fs::error_from_errno(error.value(), "cannot list " + escape_terminal(path));
   std::sort(found.begin(), found.end());
   return found;
+}
+
+Result<std::vector<std::string>> list_tars(const std::string& path) {
+  std::error_code ignored;
+  std::vector<std::string> paths{path};
+  if (!std::filesystem::exists(path, ignored)) {
+    FLATOUT_TRY(paths, expand_braces(path));
+  }
+  if (paths.size() == 1 && std::filesystem::is_directory(path, ignored)) {
+    FLATOUT_TRY(paths, list_files(path));
+    std::erase_if(paths, [](const std::string& file) { return kind_of_name(file) != Kind::kTar; });
+    for (std::string& file : paths) file.insert(0, path + "/");
+  }
+  if (!paths.empty()) return paths;
+  return Error{Code::kBadInput, "no .tar files in " + escape_terminal(path),
+               "name a tar file, a folder of them, or train-{000..146}.tar"};
 }
 
 Result<std::unique_ptr<Source>> open_archive(const std::string& path) {

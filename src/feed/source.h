@@ -21,6 +21,13 @@ struct Sample {
   int64_t label = 0;
 };
 
+/// Where the bytes of a sample lie.
+struct Extent {
+  std::string path;
+  uint64_t offset = 0;
+  uint64_t bytes = UINT64_MAX;  // or to the file's end
+};
+
 class Source {
  public:
   virtual ~Source() = default;
@@ -30,9 +37,8 @@ class Source {
   /// Thread-safe. An Error is one of the machine (a file that is gone); what is wrong with the
   /// sample itself is in the verdict.
   virtual Result<Verdict> read(uint64_t index, Sample& out) const = 0;
-  /// This sample will be read soon: begins to bring it into the page cache. Thread-safe; may take
-  /// as long as opening its file does.
-  virtual void will_need(uint64_t) const {}
+  /// False where the sample does not lie in one file. Thread-safe and quick.
+  virtual bool extent(uint64_t, Extent&) const { return false; }
   /// Names of the labels, where they have any; label i is classes()[i].
   virtual const std::vector<std::string>& classes() const = 0;
   /// Archives that are damaged: what follows the damage is no sample.
@@ -50,6 +56,9 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path);
 /// One file that is an archive, by its name or else its first bytes; null where it is none.
 /// Errors: kNotFound, kDenied, kIo.
 Result<std::unique_ptr<Source>> open_archive(const std::string& path);
+
+/// The tar files that open_source would open. Errors: kNotFound, kBadInput (there are none).
+Result<std::vector<std::string>> list_tars(const std::string& path);
 
 /// All files below `path` (or itself), sorted, without hidden ones; names relative to it.
 Result<std::vector<std::string>> list_files(const std::string& path);

@@ -10,6 +10,7 @@
 #include "feed/pack.h"
 #include "feed/picture.h"
 #include "feed/seek_index.h"
+#include "feed/tar_index.h"
 #include "feed/testing/archives.h"
 #include "feed/testing/pictures.h"
 #include "feed/verify.h"
@@ -107,6 +108,75 @@ TEST(TarSource, TakesFoldersAsClassesWhereNothingElseTells) {
                                                  {"2", 0, Outcome::kOk},
                                                  {"3", 1, Outcome::kOk},
                                                  {"4", 1, Outcome::kOk}}));
+}
+
+TEST(TarIndex, GivesTheSameSamplesAndIsLeftAsideWhereItDoesNotFit) {
+  const TemporaryFolder folder;
+  std::vector<uint8_t> tar, other;
+  for (int i = 0; i < 40; ++i) {
+    const std::string name = "a/" + std::to_string(1000 + i);
+    add_member(tar, name + ".jpg", "picture " + std::to_string(i));
+    add_member(tar, name + ".cls", std::to_string(i % 7));
+    const std::string changed = i == 0 ? "b" + name.substr(1) : name;
+    add_member(other, changed + ".jpg", "pixture " + std::to_string(i));
+    add_member(other, changed + ".cls", std::to_string(i % 5));
+  }
+  end_tar(tar);
+  end_tar(other);
+  folder.write("x.tar", tar);
+  const std::string path = folder.path() + "/x.tar";
+  const auto expected = all_of(*open(path));
+  const auto indexed = write_tar_index(path);
+  ASSERT_TRUE(indexed.ok());
+  EXPECT_EQ(indexed->members, 80U);
+  EXPECT_TRUE(indexed->verdict.ok());
+  std::vector<uint8_t> table;
+  ASSERT_TRUE(read_file(path + ".index", 1 << 20, table).ok());
+
+  uint64_t told = 0;
+  const auto count = [&](const TarMember&) { ++told; };
+  const auto file = DataFile::open(path);
+  ASSERT_TRUE(walk_tar_index(path, *file, count).ok());
+  EXPECT_EQ(told, 80U);
+  EXPECT_EQ(all_of(*open(path)), expected);
+
+  // Damaged anywhere, or cut anywhere: nothing is told, and the archive itself is read.
+  for (size_t at = 0; at < table.size(); at += 37) {
+    std::vector<uint8_t> damaged = table;
+    damaged[at] ^= 0x10;
+    folder.write("x.tar.index", damaged);
+    told = 0;
+    EXPECT_FALSE(walk_tar_index(path, *file, count).ok()) << at;
+    EXPECT_EQ(told, 0U);
+    damaged = table;
+    damaged.resize(at);
+    folder.write("x.tar.index", damaged);
+    EXPECT_FALSE(walk_tar_index(path, *file, count).ok()) << at;
+  }
+  EXPECT_EQ(all_of(*open(path)), expected);
+
+  // Another archive of the same size.
+  folder.write("x.tar.index", table);
+  ASSERT_EQ(other.size(), tar.size());
+  folder.write("x.tar", other);
+  EXPECT_FALSE(walk_tar_index(path, *DataFile::open(path), count).ok());
+  EXPECT_NE(all_of(*open(path)), expected);
+}
+
+TEST(TarIndex, TellsTheDamageOfItsArchive) {
+  const TemporaryFolder folder;
+  std::vector<uint8_t> tar;
+  add_member(tar, "1.jpg", "first");
+  add_member(tar, "2.jpg", std::string(2000, 'x'));
+  tar.resize(tar.size() - 1200);
+  folder.write("x.tar", tar);
+  const auto before = open(folder.path() + "/x.tar");
+  ASSERT_TRUE(write_tar_index(folder.path() + "/x.tar").ok());
+  const auto after = open(folder.path() + "/x.tar");
+  EXPECT_EQ(all_of(*after), all_of(*before));
+  ASSERT_EQ(after->damage().size(), 1U);
+  EXPECT_EQ(after->damage()[0].verdict.outcome, Outcome::kTruncated);
+  EXPECT_EQ(after->damage()[0].verdict.detail, before->damage()[0].verdict.detail);
 }
 
 TEST(TarSource, ReadsLongNamesOfBothKinds) {

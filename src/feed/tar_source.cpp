@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "feed/picture.h"
+#include "feed/tar_index.h"
 
 namespace flatout::feed {
 namespace {
@@ -103,8 +104,9 @@ class TarSource : public Source {
     return shards_.path(rows_[index].shard) + "/" + member_name(index);
   }
   Result<Verdict> read(uint64_t index, Sample& out) const override;
-  void will_need(uint64_t index) const override {
-    shards_.will_need(rows_[index].shard, rows_[index].offset, rows_[index].bytes);
+  bool extent(uint64_t index, Extent& out) const override {
+    out = {shards_.path(rows_[index].shard), rows_[index].offset, rows_[index].bytes};
+    return true;
   }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<BadSample>& damage() const override { return damage_; }
@@ -189,10 +191,14 @@ Status TarSource::index() {
   for (size_t shard = 0; shard < shards_.count(); ++shard) {
     FLATOUT_TRY(const DataFile file, shards_.file(shard));
     Status status;
-    FLATOUT_TRY(Verdict verdict, walk_tar(file, [&](const TarMember& member) {
-                  if (status.ok()) status = add(shard, file, member);
-                }));
-    FLATOUT_TRY_STATUS(status);
+    const auto each = [&](const TarMember& member) {
+      if (status.ok()) status = add(shard, file, member);
+    };
+    // The table beside it where there is one that fits; else the archive itself tells.
+    auto walked = walk_tar_index(shards_.path(shard), file, each);
+    if (!walked.ok()) walked = walk_tar(file, each);
+    FLATOUT_TRY(Verdict verdict, std::move(walked));
+    if (!status.ok()) return status.error();
     key_.clear();
     if (!verdict.ok()) damage_.push_back({shards_.path(shard), std::move(verdict)});
   }
@@ -285,7 +291,7 @@ Result<Verdict> walk_tar(const DataFile& file, const std::function<void(const Ta
         std::string name = text_field(block, 0, 100);
         const std::string prefix =
             std::memcmp(block.data() + 257, "ustar\0", 6) == 0 ? text_field(block, 345, 155) : "";
-        if (!prefix.empty()) name = prefix + "/" + name;
+        if (!prefix.empty()) name = fmt::format("{}/{}", prefix, name);
         if (!long_name.empty()) name = long_name;
         each({std::move(name), first, there});
       }

@@ -100,8 +100,9 @@ class TfrecordSource : public Source {
     return fmt::format("{}, record {}", shards_.path(shard), index - first_[shard]);
   }
   Result<Verdict> read(uint64_t index, Sample& out) const override;
-  void will_need(uint64_t index) const override {
-    shards_.will_need(rows_[index].shard, rows_[index].offset, rows_[index].bytes);
+  bool extent(uint64_t index, Extent& out) const override {
+    out = {shards_.path(rows_[index].shard), rows_[index].offset, rows_[index].bytes};
+    return true;
   }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<BadSample>& damage() const override { return damage_; }

@@ -576,5 +576,5 @@ def test_bench_prints_what_scripts_read(folder):
     for epoch in out["epochs"]:
         assert epoch["images_per_s"] > 0 and epoch["cpu_ms_per_image"] > 0 and epoch["first_batch_ms"] >= 0
     assert out["peak_pss_mb"] > 0
-    assert {s["name"] for s in out["stages"]} == {"read", "decode", "resize"}
+    assert {s["name"] for s in out["stages"]} == {"read", "decode", "resize", "finish"}
     assert subprocess.run([BIN, "feed", "bench", "--mode", "fast", folder], capture_output=True, check=False).returncode == 2

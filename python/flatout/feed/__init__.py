@@ -11,6 +11,7 @@ torch tensors where the program uses torch, NumPy arrays where it uses NumPy, an
 """
 
 from ._loader import Batch, FeedError, Loader, decode
+from ._stage import Sample
 from ._transforms import options_from_transforms
 
-__all__ = ["Batch", "FeedError", "Loader", "decode", "options_from_transforms"]
+__all__ = ["Batch", "FeedError", "Loader", "Sample", "decode", "options_from_transforms"]

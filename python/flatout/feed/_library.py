@@ -2,14 +2,15 @@
 
 import ctypes
 import functools
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 from .._library import find
 
 
 class BatchStruct(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("labels", POINTER(c_int64)), ("indices", POINTER(c_int64)), ("views", POINTER(c_int32)),
-                ("shape", c_int64 * 4), ("count", c_int32), ("type", c_int32), ("epoch", c_uint32)]
+                ("shape", c_int64 * 4), ("count", c_int32), ("type", c_int32), ("epoch", c_uint32),
+                ("weight", c_float), ("partners", POINTER(c_int64))]
 
 
 class Place(ctypes.Structure):
@@ -23,6 +24,7 @@ def library() -> ctypes.CDLL:
     for name, result, arguments in (
             ("flatout_feed_error", c_char_p, []),
             ("flatout_feed_open", c_void_p, [c_char_p, c_char_p]),
+            ("flatout_feed_open_with_stage", c_void_p, [c_char_p, c_char_p, c_void_p, c_void_p]),
             ("flatout_feed_close", None, [c_void_p]),
             ("flatout_feed_wait", c_int, [c_void_p, c_int]),
             ("flatout_feed_next", c_int, [c_void_p, POINTER(POINTER(BatchStruct))]),

@@ -1,13 +1,16 @@
 """The Loader and its batches."""
 
+import atexit
 import ctypes
 import json
 import os
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _dlpack
 from ._library import BatchStruct, Place, library
+from ._stage import Sample, stage_function
 from ._transforms import options_from_transforms
 
 _TYPES = ("u8", "f32", "f16", "bf16")
@@ -43,6 +46,10 @@ class Batch:
         flat = content.views[:n * 5]
         self.views: List[Tuple[int, ...]] = [tuple(flat[i:i + 5]) for i in range(0, n * 5, 5)]
         """Of each sample x, y, width and height of the part shown, and 1 where it is mirrored."""
+        self.weight: float = content.weight
+        """Of `labels`, where samples were mixed; the rest is that of `partners`."""
+        self.partners: List[int] = content.partners[:n]
+        """Labels of the samples that mixup or cutmix put in."""
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -74,21 +81,46 @@ class Batch:
         return view
 
 
-def _as_batch(batch: Batch):
+def _as_batch(batch: Batch, classes: int):
     return batch
 
 
-def _as_torch(batch: Batch):
+def _shares(batch: Batch, classes: int) -> List[List[float]]:
+    """Each sample's share of each class, [samples, classes]."""
+    rows = []
+    for own, other in zip(batch.labels, batch.partners):
+        if not (0 <= own < classes and 0 <= other < classes):
+            raise FeedError(f"a label is {own if not 0 <= own < classes else other}, which is none of {classes} classes; num_classes says how many there are")
+        row = [0.0] * classes
+        row[own] += batch.weight
+        row[other] += 1 - batch.weight
+        rows.append(row)
+    return rows
+
+
+def _as_torch(batch: Batch, classes: int):
     import torch
     from torch.utils.dlpack import from_dlpack
 
-    return from_dlpack(batch.__dlpack__()), torch.tensor(batch.labels, dtype=torch.int64)
+    labels = torch.tensor(_shares(batch, classes), dtype=torch.float32) if classes else torch.tensor(batch.labels, dtype=torch.int64)
+    return from_dlpack(batch.__dlpack__()), labels
 
 
-def _as_numpy(batch: Batch):
+def _as_numpy(batch: Batch, classes: int):
     import numpy
 
-    return numpy.asarray(batch), numpy.asarray(batch.labels, dtype=numpy.int64)
+    labels = numpy.asarray(_shares(batch, classes), dtype=numpy.float32) if classes else numpy.asarray(batch.labels, dtype=numpy.int64)
+    return numpy.asarray(batch), labels
+
+
+_with_stages: "weakref.WeakSet[Loader]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_before_the_interpreter_ends() -> None:
+    """The pipeline's threads must not call a stage in an interpreter that is gone."""
+    for loader in list(_with_stages):
+        loader.close()
 
 
 _FORMS = {"torch": _as_torch, "numpy": _as_numpy, "batch": _as_batch}
@@ -109,6 +141,13 @@ class Loader:
     augment: "random_crop" (torchvision's RandomResizedCrop with `scale` and `ratio`, then a mirror image with probability `flip`),
         "center_crop" (Resize(`resize`), CenterCrop(`size`)) or "stretch" (Resize((size, size))); always antialiased, interpolation
         "bilinear" or "bicubic". brightness, contrast, saturation, hue: ranges of torchvision's ColorJitter, as (0.6, 1.4) or (-0.1, 0.1).
+    randaugment: (operations, magnitude of 0 to 30) of torchvision's RandAugment, as (2, 9).
+    mixup, cutmix: alpha of torchvision's MixUp and CutMix, 0 for none; with both, each batch has one or the other. Labels are then float32
+        [N, num_classes], each sample's share of each class; num_classes is by default the number of the data set's classes.
+    stage: a function of a Sample that changes its pixels or its label in place before they are normalised. The pipeline's threads call it,
+        one at a time as the GIL has it; what it raises is a FeedError of that batch.
+    shuffle_buffer, shuffle_run: instead of shuffling the whole epoch, so many samples (8192, say) are shuffled among themselves, of a stream
+        of runs of neighbours in a random order: for storage that is slow unless it is read in order. As exact, and as quick to resume.
     dtype, layout: "f32", "f16", "bf16" (normalised by `mean` and `std`, of values 0 to 1) or "u8"; "nchw" or "nhwc".
     mode: "exact" (pixels as Pillow gives) or "scaled" (JPEG at reduced size, where that stays twice the target; for large photographs).
     orient: True turns pictures as their EXIF data say; torchvision does not, and by default this does not.
@@ -123,7 +162,8 @@ class Loader:
 
     def __init__(self, path, batch_size: int = 64, size: Union[int, Sequence[int]] = 224, *, transform: Any = None, shuffle: bool = True,
                  seed: int = 0, drop_last: bool = False, threads: int = 0, prefetch: int = 2, rank: Optional[int] = None,
-                 ranks: Optional[int] = None, on_bad: str = "skip", mode: str = "exact", form: Optional[str] = None, **more: Any):
+                 ranks: Optional[int] = None, on_bad: str = "skip", mode: str = "exact", form: Optional[str] = None,
+                 stage: Optional[Callable[[Sample], None]] = None, num_classes: Optional[int] = None, **more: Any):
         if form is not None and form not in _FORMS:
             raise ValueError(f"form is {form!r}; there are {', '.join(sorted(_FORMS))}")
         options: Dict[str, Any] = {"size": size}
@@ -137,10 +177,21 @@ class Loader:
         self.batch_size = batch_size
         self._form = form
         self._seed = seed
+        self._window = [options.get("shuffle_buffer", 0), options.get("shuffle_run", 256)] if options.get("shuffle_buffer") else None
         self._resumed = False
-        self._handle = library().flatout_feed_open(os.fsencode(path), json.dumps(options).encode())
+        self._stage = None if stage is None else stage_function(stage)  # kept: C calls it
+        self._handle = library().flatout_feed_open_with_stage(os.fsencode(path), json.dumps(options).encode(),
+                                                              ctypes.cast(self._stage, ctypes.c_void_p) if self._stage else None, None)
         if not self._handle:
             raise _error()
+        if stage is not None:
+            _with_stages.add(self)
+        self._classes = 0  # of soft labels; 0: labels are numbers
+        if options.get("mixup") or options.get("cutmix"):
+            self._classes = num_classes or len(self.classes)
+            if self._classes == 0:
+                self.close()
+                raise ValueError("mixup and cutmix need to know how many classes there are, which this data set does not tell: num_classes=1000")
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -185,18 +236,19 @@ class Loader:
                 raise _error()
             if got == 0:
                 return
-            yield form(Batch(ctypes.cast(struct, ctypes.POINTER(BatchStruct))))
+            yield form(Batch(ctypes.cast(struct, ctypes.POINTER(BatchStruct))), self._classes)
 
     def _seek(self, place: Place) -> None:
         if library().flatout_feed_set_place(self._handle, place) != 0:
             raise _error()
 
-    def state_dict(self) -> Dict[str, int]:
+    def state_dict(self) -> Dict[str, Any]:
         """Where to go on, exact to the bit, with any number of threads and ranks that take equally many samples."""
         place = library().flatout_feed_get_place(self._handle)
-        return {"version": 1, "epoch": place.epoch, "position": place.position, "seed": self._seed, "samples": self.samples}
+        state = {"version": 1, "epoch": place.epoch, "position": place.position, "seed": self._seed, "samples": self.samples}
+        return {**state, "shuffle_buffer": self._window} if self._window else state
 
-    def load_state_dict(self, state: Dict[str, int]) -> None:
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes to where state_dict() was called; the next `for` loop takes the rest of that epoch. ValueError: of another data set or seed."""
         if state.get("version") != 1:
             raise ValueError(f"the state is of version {state.get('version')}, which this Flatout does not know")
@@ -204,6 +256,8 @@ class Loader:
             raise ValueError(f"the state was saved with {state['samples']} samples, this data set has {self.samples}")
         if state["seed"] != self._seed:
             raise ValueError(f"the state was saved with seed {state['seed']}, this loader has {self._seed}")
+        if state.get("shuffle_buffer") != self._window:
+            raise ValueError(f"the state was saved with a shuffle's buffer and run of {state.get('shuffle_buffer')}, this loader has {self._window}")
         self._seek(Place(state["epoch"], state["position"]))
         self._resumed = True
 

@@ -28,6 +28,22 @@ def _colours(jitter: Any) -> Dict[str, List[float]]:
     return {name: [float(v) for v in value] for name, value in ranges.items() if value is not None}
 
 
+def _rand_augment(step: Any, has_size: bool, dtype: str) -> List[int]:
+    if not has_size:
+        raise ValueError("RandAugment before the pictures have their size is not known")
+    if dtype != "u8":
+        raise ValueError("RandAugment behind ToTensor is not known: it changes 8 bits here")
+    if step.num_magnitude_bins != 31:
+        raise ValueError(f"RandAugment with {step.num_magnitude_bins} magnitudes is not known: there are 31 here")
+    mode = getattr(step.interpolation, "value", step.interpolation)
+    if str(mode).lower() not in ("nearest", "0"):
+        raise ValueError(f"RandAugment with interpolation {mode}: only nearest is known")
+    fill = step.fill
+    if fill is not None and any(value != 0 for value in (fill.values() if isinstance(fill, dict) else fill if isinstance(fill, (list, tuple)) else [fill]) if value is not None):
+        raise ValueError("RandAugment with a fill is not known: what lies outside is black here")
+    return [step.num_ops, step.magnitude]
+
+
 def _flatten(transform: Any) -> List[Any]:
     if isinstance(transform, (list, tuple)):
         return [inner for outer in transform for inner in _flatten(outer)]
@@ -39,7 +55,7 @@ def _flatten(transform: Any) -> List[Any]:
 def options_from_transforms(transform: Any) -> Dict[str, Any]:
     """Loader options that do what a torchvision transform, or a list of them, does (v1 and v2).
 
-    Known are Compose, RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, ColorJitter, ToTensor, PILToTensor, ToImage, ToPureTensor, ConvertImageDtype,
+    Known are Compose, RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, ColorJitter, RandAugment, ToTensor, PILToTensor, ToImage, ToPureTensor, ConvertImageDtype,
     ToDtype and Normalize. ValueError names the first that is not known, or that would give another result here.
     """
     options: Dict[str, Any] = {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0], "flip": 0.0, "dtype": "u8"}
@@ -57,11 +73,15 @@ def options_from_transforms(transform: Any) -> Dict[str, Any]:
         elif name == "RandomHorizontalFlip":
             options["flip"] = float(step.p)
         elif name == "ColorJitter":
+            if "randaugment" in options:
+                raise ValueError("ColorJitter behind RandAugment is not known: colours change before it here")
             if "augment" not in options and resize is None:
                 raise ValueError("ColorJitter before the pictures have their size is not known")
             if options["dtype"] != "u8":
                 raise ValueError("ColorJitter behind ToTensor is not known: colours are changed in 8 bits here")
             options.update(_colours(step))
+        elif name == "RandAugment":
+            options["randaugment"] = _rand_augment(step, "augment" in options or resize is not None, options["dtype"])
         elif name == "ToTensor":
             options["dtype"] = "f32"
         elif name in ("ConvertImageDtype", "ToDtype"):
@@ -76,7 +96,7 @@ def options_from_transforms(transform: Any) -> Dict[str, Any]:
             options.update(mean=[float(v) for v in step.mean], std=[float(v) for v in step.std])
         elif name not in ("PILToTensor", "ToImage", "ToPILImage", "ToPureTensor", "Identity"):
             raise ValueError(f"the transform {name} is not known; known are RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, "
-                             "ColorJitter, ToTensor, ToDtype, Normalize and their like")
+                             "ColorJitter, RandAugment, ToTensor, ToDtype, Normalize and their like")
     if resize is not None and options.get("augment") == "center_crop":
         if not isinstance(resize, int) and len(list(resize)) > 1:
             raise ValueError("Resize to a height and a width before CenterCrop is not known")

@@ -1,0 +1,63 @@
+"""A stage of the program's own, in Python, between the augmentation and the batch."""
+
+import ctypes
+import traceback
+from ctypes import POINTER, c_char, c_int, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Any, Callable
+
+
+class SampleStruct(ctypes.Structure):
+    _fields_ = [("pixels", POINTER(c_uint8)), ("height", c_int32), ("width", c_int32), ("label", c_int64), ("index", c_int64), ("epoch", c_uint32),
+                ("random", c_uint64), ("error", c_char * 256)]
+
+
+StageFunction = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(SampleStruct))
+
+
+class Sample:
+    """A picture on its way into the batch, 8 bits, not normalised yet. Valid until the stage returns."""
+
+    def __init__(self, struct: SampleStruct):
+        self._struct = struct
+        self.index: int = struct.index
+        """Number of the sample in the data set."""
+        self.epoch: int = struct.epoch
+        self.random: int = struct.random
+        """64 random bits of (seed, epoch, index): a stage that draws from these alone gives the same bits in every run."""
+
+    @property
+    def label(self) -> int:
+        return self._struct.label
+
+    @label.setter
+    def label(self, value: int) -> None:
+        self._struct.label = value
+
+    @property
+    def rgbx(self) -> memoryview:
+        """The picture's own memory, [height, width, 4]: red, green, blue, and a byte that means nothing. Change it in place."""
+        height, width = self._struct.height, self._struct.width
+        flat = (c_uint8 * (height * width * 4)).from_address(ctypes.addressof(self._struct.pixels.contents))
+        return memoryview(flat).cast("B").cast("B", (height, width, 4))
+
+    @property
+    def pixels(self) -> Any:
+        """The same as a NumPy array, uint8 [height, width, 3]. Change it in place: `sample.pixels[:] = ...`."""
+        import numpy
+
+        return numpy.asarray(self.rgbx)[..., :3]
+
+
+def stage_function(stage: Callable[[Sample], None]):
+    """`stage` as C calls it: what it raises fails the batch, and its last line is in the message."""
+
+    def call(_, struct) -> int:
+        try:
+            stage(Sample(struct.contents))
+        except BaseException as error:  # nothing can be raised through C; the batch fails instead
+            text = traceback.format_exception_only(type(error), error)[-1].strip()
+            struct.contents.error = text.encode("utf-8", "replace")[:255]
+            return 1
+        return 0
+
+    return StageFunction(call)
