@@ -106,8 +106,7 @@ bool spins_at(int32_t pid, uint64_t pc) {
 
 }  // namespace
 
-Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid, uint32_t stack_bytes,
-                                                     When when) {
+Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid, uint32_t stack_bytes, When when) {
   perf_event_attr attr{};
   attr.size = sizeof attr;
   attr.type = PERF_TYPE_SOFTWARE;
@@ -154,13 +153,19 @@ CpuSampler::~CpuSampler() {
 
 bool CpuSampler::ask() {
   auto* header = static_cast<perf_event_mmap_page*>(ring_);
-  header->data_tail = __atomic_load_n(&header->data_head, __ATOMIC_ACQUIRE);  // an old sample
-  if (ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1) != 0) return false;
+  const auto head = [&] { return __atomic_load_n(&header->data_head, __ATOMIC_ACQUIRE); };
   pollfd ready{fd_, POLLIN, 0};
+  if (head() != header->data_tail) {  // it came after the last ask() had given up
+    header->data_tail = head();
+    poll(&ready, 1, 0);
+    asked_ = false;
+  }
+  // Each of these adds one sample; what was asked for and did not come is still to come.
+  if (!asked_ && ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1) != 0) return false;
   const timespec most{0, kMostWaitNs};
-  const bool came = ppoll(&ready, 1, &most, nullptr) == 1 && (ready.revents & POLLIN) != 0;
-  if (!came) ioctl(fd_, PERF_EVENT_IOC_DISABLE, 0);
-  return came;
+  ppoll(&ready, 1, &most, nullptr);
+  asked_ = head() == header->data_tail;
+  return !asked_;
 }
 
 bool CpuSampler::take(symbols::NativeRegisters& registers, std::string& stack) {

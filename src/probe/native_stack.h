@@ -44,6 +44,7 @@ class CpuSampler {
   CpuSampler(int fd, void* ring) : fd_(fd), ring_(ring) {}
   int fd_;
   void* ring_;
+  bool asked_ = false;  // by ask(), and no sample came
 };
 
 /// What a thread's native code is, as far as that is cheap to tell.

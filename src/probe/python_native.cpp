@@ -14,9 +14,10 @@ constexpr size_t kMaxFiles = 32;  // each is kept open
 constexpr size_t kMaxPlaces = 8192;
 constexpr size_t kMaxDepth = 96;
 constexpr size_t kMaxSamplers = 4;
+constexpr Nanos kRenewAfter = std::chrono::seconds(2);
 constexpr size_t kMaxName = 200;
-constexpr uint32_t kBlockedBytes = 8192;    // of a stack that stands still, read at first
-constexpr uint32_t kSampledBytes = 24576;   // PyTorch's are some 40 frames deep
+constexpr uint32_t kBlockedBytes = 8192;   // of a stack that stands still, read at first
+constexpr uint32_t kSampledBytes = 24576;  // PyTorch's are some 40 frames deep
 
 /// Without parameters, and cut: names of templates run to thousands of characters.
 std::string shorten(std::string name) {
@@ -46,8 +47,8 @@ FunctionNames::Answer FunctionNames::name(int32_t pid, const symbols::Mapping& m
     if (loaded_now_ && !all_) return Answer::kLater;
     loaded_now_ = true;
     const Nanos begin = thread_cpu();
-    auto elf = symbols::ElfFile::open(
-        root_.full("proc/" + std::to_string(pid) + "/root" + mapping.path));
+    auto elf =
+        symbols::ElfFile::open(root_.full("proc/" + std::to_string(pid) + "/root" + mapping.path));
     std::unique_ptr<File> file;
     if (elf.ok()) {
       auto starts = elf->functions();
@@ -70,13 +71,15 @@ PythonNativeStacks::PythonNativeStacks(fs::Root root, int32_t pid, uint64_t runt
                                        FunctionNames& names)
     : root_(std::move(root)), pid_(pid), runtime_(runtime), names_(names) {}
 
-/// Reads the memory map at the first stack, and anew when many addresses lie outside of it.
+/// Reads the memory map at the first stack, and again where code lies outside of it: half of the
+/// libraries may be loaded later.
 bool PythonNativeStacks::ready() {
-  if (process_ != nullptr && unknown_ < renew_after_) return true;
-  if (process_ == nullptr && tried_) return false;
-  if (tried_) renew_after_ *= 2;
-  tried_ = true;
-  unknown_ = 0;
+  const TimePoint now = MonotonicClock::now();
+  if (read_at_ != TimePoint{} && (!stale_ || now - read_at_ < kRenewAfter)) {
+    return process_ != nullptr;
+  }
+  read_at_ = now;
+  stale_ = true;  // unless it can be read
   process_.reset();
   places_.clear();
   const auto text = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
@@ -88,8 +91,10 @@ bool PythonNativeStacks::ready() {
   while (!interpreter->is_file() && interpreter != maps_.data()) --interpreter;
   interpreter_ = {interpreter->device, interpreter->inode};
   auto opened = symbols::NativeProcess::open(pid_);
-  if (opened.ok()) process_ = std::move(*opened);
-  return process_ != nullptr;
+  if (!opened.ok()) return false;
+  process_ = std::move(*opened);
+  stale_ = false;
+  return true;
 }
 
 /// nullptr: not yet, its names are still to be read.
@@ -120,18 +125,17 @@ const PythonNativeStacks::Place* PythonNativeStacks::place_at(uint64_t pc, bool 
 
 void PythonNativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
   const auto pcs = process_->unwind(registers, stack, kMaxDepth);
-  waits_for_names_ = false;
   std::vector<bool> interpreter;
   bool reached = false;
   for (size_t i = 0; i < pcs.size() && !reached; i++) {
     const Place* place = place_at(pcs[i], i != 0);
-    if (place == nullptr) {
-      waits_for_names_ = true;
+    if (place == nullptr || !place->known) {
+      stale_ = stale_ || place != nullptr;
       frames_.clear();
       return;
     }
-    if (!place->known && i == 0) unknown_++;
-    // By the name of its loop; where it has none, an extension ends where the interpreter called it.
+    // By the name of its loop; where it has none, an extension ends where the interpreter called
+    // it.
     reached = place->evaluates;
     if (reached) break;
     frames_.push_back(place->frame);
@@ -145,11 +149,13 @@ void PythonNativeStacks::fill(const symbols::NativeRegisters& registers, std::st
   }
   while (count > 0 && interpreter[count - 1]) count--;  // how it calls is of no interest
   frames_.resize(count);
+  certain_ = true;
   if (!reached && count > 0) frames_.push_back({std::string(kLostFrames), "", 0});
 }
 
 const std::vector<symbols::NativeFrame>& PythonNativeStacks::blocked(const SyscallInfo& call) {
   frames_.clear();
+  certain_ = false;
   if (!ready()) return frames_;
   ProcessMemory memory(pid_);
   buffer_.resize(kBlockedBytes);
@@ -177,6 +183,7 @@ bool PythonNativeStacks::sample(int32_t tid) {
 
 const std::vector<symbols::NativeFrame>& PythonNativeStacks::sampled() {
   frames_.clear();
+  certain_ = false;
   fill(registers_, buffer_);
   return frames_;
 }

@@ -67,8 +67,9 @@ class PythonNativeStacks {
   /// Takes a sample of a thread that runs; false if it could not be had.
   bool sample(int32_t tid);
   const std::vector<symbols::NativeFrame>& sampled();
-  /// The last stack was left out, as names of its functions are still to be read.
-  bool waits_for_names() const { return waits_for_names_; }
+  /// Whether the last stack could be followed and named. Where it could and has no frames, the
+  /// thread is in the interpreter itself.
+  bool certain() const { return certain_; }
   void forget(int32_t tid) { samplers_.erase(tid); }
   /// Why running threads can't be sampled; ok() where they can.
   const Status& trouble() const { return trouble_; }
@@ -91,9 +92,9 @@ class PythonNativeStacks {
   std::unique_ptr<symbols::NativeProcess> process_;
   std::vector<symbols::Mapping> maps_;
   std::pair<uint64_t, uint64_t> interpreter_{};  // device and inode of its file
-  bool tried_ = false;
-  bool waits_for_names_ = false;
-  int unknown_ = 0, renew_after_ = 50;  // addresses in no mapping: libraries were loaded since
+  bool certain_ = false;
+  TimePoint read_at_{};                         // the memory map
+  bool stale_ = false;                          // code was seen that is in no mapping
   std::unordered_map<uint64_t, Place> places_;  // by address
   std::map<int32_t, std::unique_ptr<CpuSampler>> samplers_;
   Status trouble_;

@@ -30,8 +30,8 @@ class Waiting {
   Waiting& operator=(const Waiting&) = delete;
   /// nullopt as long as it does not wait.
   std::optional<SyscallInfo> call() const {
-    const auto text = fs::Root("/").read(
-        "proc/self/task/" + std::to_string(tid_.load()) + "/syscall", 1024);
+    const auto text =
+        fs::Root("/").read("proc/self/task/" + std::to_string(tid_.load()) + "/syscall", 1024);
     auto call = text.ok() ? parse_syscall(*text) : std::nullopt;
     return call && call->number == SYS_futex ? call : std::nullopt;
   }

@@ -85,8 +85,8 @@ struct StackProbe::ProcessEntry {
   std::vector<AddressRange> gil;
   bool free_threaded = false;
   std::unordered_map<uint64_t, model::FrameId> frames;
-  std::unique_ptr<NativeStacks> native;  // of a process without Python
-  std::unique_ptr<PlaceWatch> places;    // of one with Python
+  std::unique_ptr<NativeStacks> native;       // of a process without Python
+  std::unique_ptr<PlaceWatch> places;         // of one with Python
   std::unique_ptr<PythonNativeStacks> under;  // the same
   TimePoint first_seen{};
 };
@@ -535,12 +535,11 @@ bool StackProbe::has_same_frames(ProcessEntry& process, const ThreadEntry& threa
 void StackProbe::read_under_python(ProcessEntry& process, ThreadEntry& thread,
                                    const std::optional<SyscallInfo>& call, TimePoint now,
                                    model::Sink& sink) {
-  constexpr int kBarren = 4;
+  constexpr int kBarren = 8;
   if (!may_look_under(process, thread) || !wants_native(process, now)) return;
   // A thread that is in the interpreter all the time is asked less often.
-  if (!once_ && thread.barren >= kBarren && (ticks_ + static_cast<uint64_t>(thread.tid)) % 8 != 0) {
-    return;
-  }
+  const bool turn = (ticks_ + static_cast<uint64_t>(thread.tid)) % 4 == 0;
+  if (!once_ && !call && thread.barren >= kBarren && !turn) return;
   if (process.under == nullptr) {
     process.under = std::make_unique<PythonNativeStacks>(scope_.root, process.pid,
                                                          process.python->runtime(), names_);
@@ -560,8 +559,10 @@ void StackProbe::read_under_python(ProcessEntry& process, ThreadEntry& thread,
                                                        model::FrameKind::kUnderPython));
     }
   }
-  thread.native_tried = thread.native_tried || !process.under->waits_for_names();
-  thread.barren = thread.deep != 0 ? 0 : std::min(thread.barren + 1, kBarren);
+  if (frames != nullptr && process.under->certain()) {
+    thread.native_tried = true;
+    if (!call) thread.barren = frames->empty() ? std::min(thread.barren + 1, kBarren) : 0;
+  }
   if (const Status& trouble = process.under->trouble(); !trouble.ok()) {
     sink.missing({"stacks.native", trouble.error().message, trouble.error().hint});
   }

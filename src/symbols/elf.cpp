@@ -16,9 +16,9 @@
 namespace flatout::symbols {
 namespace {
 
-constexpr size_t kMaxHeaders = 4096;        // program or section headers that are looked at
-constexpr size_t kMaxNames = 1 << 20;       // bytes of section names
-constexpr uint64_t kMaxSymbols = 20 << 20;  // symbols that are looked at, in all tables
+constexpr size_t kMaxHeaders = 4096;         // program or section headers that are looked at
+constexpr size_t kMaxNames = 1 << 20;        // bytes of section names
+constexpr uint64_t kMaxSymbols = 20 << 20;   // symbols that are looked at, in all tables
 constexpr uint64_t kMaxFunctions = 4 << 20;  // symbols of which functions() keeps starts
 constexpr int kMaxTables = 8;
 constexpr size_t kMaxName = 4096;
@@ -241,7 +241,7 @@ std::vector<ElfFile::FunctionStart> ElfFile::functions() const {
 
 std::optional<ElfFile::Symbol> ElfFile::function_at(const std::vector<FunctionStart>& starts,
                                                     uint64_t vaddr) const {
-  constexpr int kAliases = 8;      // of a function, and functions within another
+  constexpr int kAliases = 8;       // of a function, and functions within another
   constexpr uint64_t kNear = 4096;  // assembly often has no size
   const Section* table = function_symbols();
   if (table == nullptr) return std::nullopt;
@@ -249,8 +249,8 @@ std::optional<ElfFile::Symbol> ElfFile::function_at(const std::vector<FunctionSt
                              [](uint64_t a, const FunctionStart& b) { return a < b.vaddr; });
   for (int looked = 0; at != starts.begin() && looked < kAliases; ++looked) {
     --at;
-    const std::string bytes = source_->read(
-        table->offset + uint64_t{at->symbol} * sizeof(Elf64_Sym), sizeof(Elf64_Sym));
+    const std::string bytes =
+        source_->read(table->offset + uint64_t{at->symbol} * sizeof(Elf64_Sym), sizeof(Elf64_Sym));
     ByteReader symbol(bytes);
     const auto s = symbol.get<Elf64_Sym>();
     if (!symbol.ok() || s.st_value != at->vaddr) return std::nullopt;  // the file was replaced

@@ -107,8 +107,7 @@ class Totals : public model::Sink {
   model::FrameId frame(std::string_view function, std::string_view file, uint32_t line,
                        model::FrameKind kind) override {
     frames_.push_back(std::string(function) + " (" + std::string(file) + ":" +
-                      std::to_string(line) + ")" +
-                      (model::is_python(kind) ? "" : " native"));
+                      std::to_string(line) + ")" + (model::is_python(kind) ? "" : " native"));
     return static_cast<model::FrameId>(frames_.size() - 1);
   }
   model::StackId stack(model::StackId parent, model::FrameId frame) override {
