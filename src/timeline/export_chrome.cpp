@@ -288,6 +288,7 @@ class Exporter {
   }
 
   std::string frame_args(StackId stack) const {
+    if (stack >= run_.stacks.size()) return "";
     // The line in Python: what it called is known in some of the readings only.
     const auto at = [this](StackId s) { return run_.frames[run_.stacks[s].frame]; };
     while (stack != 0 && at(stack).kind == FrameKind::kUnderPython) {
