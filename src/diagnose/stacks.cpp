@@ -191,6 +191,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
                   static_cast<uint16_t>(python_traits(function, file) | kHasPython)};
       continue;
     }
+    if (f.kind == FrameKind::kUnderPython) continue;  // no traits, and a library's
     // Native lines are to blame only in native jobs: under Python the Python line is the user's.
     const bool system = file.empty() || file.front() == '[' || file.starts_with("/usr/") ||
                         file.starts_with("/lib") || contains(file, ".so");

@@ -16,10 +16,14 @@ using ThreadId = uint32_t;  // Run::threads
 enum class FrameKind : uint8_t {
   kPython,
   kNative,
-  kGenerator,  // Python's, of a generator or coroutine, where that can be told (3.11 and later)
+  kGenerator,    // Python's, of a generator or coroutine, where that can be told (3.11 and later)
+  kUnderPython,  // native code that a Python frame called; seen in some of the readings only, so it
+                 // is shown, and nothing is concluded from it
 };
 
-inline bool is_python(FrameKind kind) { return kind != FrameKind::kNative; }
+inline bool is_python(FrameKind kind) {
+  return kind == FrameKind::kPython || kind == FrameKind::kGenerator;
+}
 
 /// The innermost frame of a thread that has a core, but only waits for others at a PAUSE.
 inline constexpr std::string_view kSpinWaitFrame = "[spin-wait]";

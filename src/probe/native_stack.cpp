@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <linux/perf_event.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -25,12 +26,15 @@ namespace flatout::probe {
 namespace {
 
 constexpr size_t kStackBytes = 8192;
-constexpr size_t kRingPages = 8;       // data; holds three samples
+constexpr size_t kMaxStackBytes = 24576;
+constexpr size_t kRingPages = 8;  // data; holds one sample of the largest stack, three usual ones
 constexpr uint32_t kTopOfStack = 192;  // bytes; what a lock or a call of the kernel's leaves there
 constexpr size_t kMaxMaps = 4 << 20;
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxSamplers = 16;
 constexpr uint64_t kSamplesPerSecond = 49;
+constexpr uint64_t kSoonNs = 20'000;     // of CPU time, from ask() to the sample
+constexpr long kMostWaitNs = 1'000'000;  // in ask()
 constexpr int kRenewAfter = 50;
 
 #if defined(__x86_64__)
@@ -74,7 +78,7 @@ bool parse_sample(std::string_view payload, symbols::NativeRegisters& registers,
     }
   }
   const auto size = in.get<uint64_t>();
-  if (size > kStackBytes) return false;
+  if (size > kMaxStackBytes) return false;
   const std::string_view bytes = in.take(size);
   const uint64_t used = size != 0 ? in.get<uint64_t>() : 0;
   if (!in.ok()) return false;
@@ -102,13 +106,19 @@ bool spins_at(int32_t pid, uint64_t pc) {
 
 }  // namespace
 
-Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid, uint32_t stack_bytes) {
+Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid, uint32_t stack_bytes, When when) {
   perf_event_attr attr{};
   attr.size = sizeof attr;
   attr.type = PERF_TYPE_SOFTWARE;
   attr.config = PERF_COUNT_SW_TASK_CLOCK;
-  attr.freq = 1;
-  attr.sample_freq = kSamplesPerSecond;
+  if (when == kAlways) {
+    attr.freq = 1;
+    attr.sample_freq = kSamplesPerSecond;
+  } else {
+    attr.disabled = 1;
+    attr.sample_period = kSoonNs;
+    attr.wakeup_events = 1;
+  }
   attr.sample_type = PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER;
   attr.sample_regs_user = register_mask();
   attr.sample_stack_user = stack_bytes;
@@ -139,6 +149,23 @@ Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid, uint32_t stack
 CpuSampler::~CpuSampler() {
   munmap(ring_, (1 + kRingPages) * page_bytes());
   close(fd_);
+}
+
+bool CpuSampler::ask() {
+  auto* header = static_cast<perf_event_mmap_page*>(ring_);
+  const auto head = [&] { return __atomic_load_n(&header->data_head, __ATOMIC_ACQUIRE); };
+  pollfd ready{fd_, POLLIN, 0};
+  if (head() != header->data_tail) {  // it came after the last ask() had given up
+    header->data_tail = head();
+    poll(&ready, 1, 0);
+    asked_ = false;
+  }
+  // Each of these adds one sample; what was asked for and did not come is still to come.
+  if (!asked_ && ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1) != 0) return false;
+  const timespec most{0, kMostWaitNs};
+  ppoll(&ready, 1, &most, nullptr);
+  asked_ = head() == header->data_tail;
+  return !asked_;
 }
 
 bool CpuSampler::take(symbols::NativeRegisters& registers, std::string& stack) {

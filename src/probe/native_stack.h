@@ -20,15 +20,23 @@
 
 namespace flatout::probe {
 
-/// Samples one thread's registers and stack while it is on a core, some 50 times a second of CPU.
+/// Samples one thread's registers and stack while it is on a core.
 class CpuSampler {
  public:
+  enum When : uint8_t {
+    kAlways,    // some 50 times a second of CPU
+    kOnDemand,  // when ask() is called
+  };
   /// `stack_bytes` of its stack come with each sample. Errors: kDenied, kGone, kUnsupported.
-  static Result<std::unique_ptr<CpuSampler>> open(int32_t tid, uint32_t stack_bytes);
+  static Result<std::unique_ptr<CpuSampler>> open(int32_t tid, uint32_t stack_bytes,
+                                                  When when = kAlways);
   ~CpuSampler();
   CpuSampler(const CpuSampler&) = delete;
   CpuSampler& operator=(const CpuSampler&) = delete;
 
+  /// Asks for a sample and waits for it: some 20 us of the thread's CPU time, or at most a
+  /// millisecond if it has no core. False if none came.
+  bool ask();
   /// The newest sample since the last call; false if there is none.
   bool take(symbols::NativeRegisters& registers, std::string& stack);
 
@@ -36,6 +44,7 @@ class CpuSampler {
   CpuSampler(int fd, void* ring) : fd_(fd), ring_(ring) {}
   int fd_;
   void* ring_;
+  bool asked_ = false;  // by ask(), and no sample came
 };
 
 /// What a thread's native code is, as far as that is cheap to tell.

@@ -67,6 +67,7 @@ class PythonReader {
 
   const PythonCode& code(uint32_t id) const { return codes_[id]; }
   int minor() const { return offsets_.minor; }
+  uint64_t runtime() const { return place_.runtime; }
   bool free_threaded() const { return offsets_.free_threaded; }
   uint64_t system_calls() const { return snapshot_.calls(); }
 

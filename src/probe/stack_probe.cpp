@@ -24,6 +24,9 @@ constexpr int kOpensPerTick = 3;
 constexpr int kNativesPerTick = 8;
 constexpr Nanos kNativeAfter = seconds(1);  // a process's age before its symbols are read
 constexpr int kMaxFailures = 8;  // Python readings in a row, before the process is looked at anew
+constexpr size_t kMostUnderPython = 2;  // processes: each has some 18 MB of unwind tables resident
+constexpr double kNativeShare = 0.003;  // of a core, for native code under Python
+constexpr double kNativeBurstNs = 30e6;
 constexpr AddressRange kGilSize{0, 256};  // struct _gil_runtime_state: 208 to 232 bytes
 
 bool sleeping(char state) { return state == 'S' || state == 'D' || state == 'T' || state == 't'; }
@@ -55,6 +58,8 @@ struct StackProbe::ThreadEntry {
   bool native_running = false;  // the stack is a sample of it running
   NativePlace place = NativePlace::kElsewhere;
   model::StackId stack = 0;
+  model::StackId deep = 0;  // the same with the native code under it; 0: not known in this reading
+  int barren = 0;           // samples in a row without native code
   ThreadState state = ThreadState::kUnknown;
   uint8_t flags = 0;
   int16_t syscall = -1;
@@ -80,12 +85,18 @@ struct StackProbe::ProcessEntry {
   std::vector<AddressRange> gil;
   bool free_threaded = false;
   std::unordered_map<uint64_t, model::FrameId> frames;
-  std::unique_ptr<NativeStacks> native;  // of a process without Python
-  std::unique_ptr<PlaceWatch> places;    // of one with Python
+  std::unique_ptr<NativeStacks> native;       // of a process without Python
+  std::unique_ptr<PlaceWatch> places;         // of one with Python
+  std::unique_ptr<PythonNativeStacks> under;  // the same
   TimePoint first_seen{};
 };
 
-StackProbe::StackProbe(const Scope& scope) : scope_(scope), files_(FileBudget::from_limit()) {}
+StackProbe::StackProbe(const Scope& scope, bool once)
+    : scope_(scope),
+      once_(once),
+      files_(FileBudget::from_limit()),
+      names_(scope.root, once),
+      native_credit_ns_(kNativeBurstNs) {}
 StackProbe::~StackProbe() = default;
 
 void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
@@ -95,6 +106,9 @@ void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
   budget_ = kMaxLooked;
   opens_left_ = kOpensPerTick;
   natives_left_ = kNativesPerTick;
+  native_credit_ns_ = std::min(
+      kNativeBurstNs, native_credit_ns_ + static_cast<double>(weight.count()) * kNativeShare);
+  names_.start_tick();
   for (auto& [pid, process] : processes_) process->seen = false;
   // Each tick starts at another process, so that the budget reaches all of them in turn.
   const auto& jobs = scope_.job->processes();
@@ -105,7 +119,7 @@ void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
       process = std::make_unique<ProcessEntry>();
       process->pid = job.pid;
       process->start_ticks = job.start_time_ticks;
-      process->first_seen = now;
+      process->first_seen = once_ ? job.start : now;
     }
     process->seen = true;
     tick_process(job, *process, now, weight, sink);
@@ -121,6 +135,7 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
     process.python.reset();
     process.native.reset();
     process.places.reset();
+    process.under.reset();
     process.first_seen = now;
     process.hopeless = false;
     process.attempts = 0;
@@ -166,6 +181,7 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
     if (!thread.gone) continue;
     if (process.native != nullptr) process.native->forget(thread.tid);
     if (process.places != nullptr) process.places->forget(thread.tid);
+    if (process.under != nullptr) process.under->forget(thread.tid);
   }
   if (std::erase_if(process.threads, [](const ThreadEntry& t) { return t.gone; }) != 0) {
     process.next_list = now;
@@ -204,6 +220,18 @@ bool StackProbe::wants_native(const ProcessEntry& process, TimePoint now) const 
   return scope_.root.is_real() && now - process.first_seen >= kNativeAfter;
 }
 
+/// Whether the native code under a thread's Python frames may be read in this tick.
+bool StackProbe::may_look_under(const ProcessEntry& process, const ThreadEntry& thread) const {
+  if (process.python == nullptr || thread.frames.empty()) return false;
+  if (once_) return true;
+  if (native_credit_ns_ <= 0) return false;
+  if (process.under != nullptr) return true;
+  const auto count = std::count_if(processes_.begin(), processes_.end(), [](const auto& entry) {
+    return entry.second->under != nullptr;
+  });
+  return static_cast<size_t>(count) < kMostUnderPython;
+}
+
 /// True if the thread may have done something since it was last read.
 bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now) {
   // Idle pools are looked at every so often only.
@@ -227,7 +255,8 @@ bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now)
   const bool same = thread.has_schedstat && on_cpu == thread.on_cpu && delay == thread.delay &&
                     slices == thread.slices;
   // A thread that sleeps since before its process's symbols were read has no stack yet.
-  const bool due = process.hopeless && !thread.native_tried && wants_native(process, now);
+  const bool due = (process.hopeless || may_look_under(process, thread)) && !thread.native_tried &&
+                   wants_native(process, now);
   thread.changed = !same || !sleeping(thread.letter) || due;
   thread.ran = Nanos(static_cast<int64_t>(on_cpu - thread.on_cpu));
   thread.window = now - thread.looked;
@@ -254,7 +283,7 @@ void StackProbe::open_python(const JobProcess& job, ProcessEntry& process, TimeP
     process.frames.clear();
     for (ThreadEntry& thread : process.threads) {
       thread.frames.clear();
-      thread.stack = 0;
+      thread.stack = thread.deep = 0;
     }
     return;
   }
@@ -322,7 +351,7 @@ void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
       cost_.torn++;
       if (thread.changed) {
         thread.frames.clear();
-        thread.stack = 0;
+        thread.stack = thread.deep = 0;
       }
       continue;
     }
@@ -344,6 +373,7 @@ void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
       stack = sink.stack(stack, known->second);
     }
     thread.stack = stack;
+    thread.deep = 0;
   }
 }
 
@@ -377,6 +407,7 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
   }
   thread.syscall = -1;
   thread.place = NativePlace::kElsewhere;
+  thread.deep = 0;
   thread.flags &= static_cast<uint8_t>(~model::kIdleWorker);
   if (stat->state == 'R') {
     // Who waits for the interpreter's lock wakes every 5 ms to ask for it, and then may have to
@@ -399,6 +430,9 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
     } else if (PlaceWatch* places = watch_places(process, now)) {
       if (thread.state == ThreadState::kOnCpuNative || thread.state == ThreadState::kKernel)
         thread.place = places->running(thread.tid);
+      if (thread.state != ThreadState::kRunQueue) {
+        read_under_python(process, thread, std::nullopt, now, sink);
+      }
     }
     return;
   }
@@ -421,8 +455,13 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
   if (call) thread.syscall = static_cast<int16_t>(std::min(call->number, 0x7FFF));
   if (call && process.hopeless) {
     read_native(process, thread, call, now, sink);
-  } else if (call && thread.state == ThreadState::kLock) {
+    return;
+  }
+  if (call && thread.state == ThreadState::kLock) {
     if (PlaceWatch* places = watch_places(process, now)) thread.place = places->blocked(*call);
+  }
+  if (call && thread.state != ThreadState::kGilWait) {
+    read_under_python(process, thread, call, now, sink);
   }
 }
 
@@ -468,6 +507,71 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   }
 }
 
+/// Whether a blocked thread has not run since it was looked at.
+bool StackProbe::stood_still(const ProcessEntry& process, ThreadEntry& thread) {
+  std::array<char, 1024> buffer;
+  const auto text = thread.files.read(scope_.root, process.pid, thread.tid, ThreadFiles::kSchedstat,
+                                      buffer, files_);
+  if (!text.ok() || !thread.has_schedstat) return false;
+  std::string_view rest = *text;
+  const auto on_cpu = parse_number<uint64_t>(next_word(rest));
+  next_word(rest);
+  const auto slices = parse_number<uint64_t>(trim(rest));
+  return on_cpu == thread.on_cpu && slices == thread.slices;
+}
+
+/// Whether a thread is at the Python line where it was.
+bool StackProbe::has_same_frames(ProcessEntry& process, const ThreadEntry& thread) {
+  tids_.clear();
+  for (const ThreadEntry& t : process.threads) tids_.push_back(t.inner_tid);
+  if (!process.python->read(check_, tids_).ok()) return false;
+  const auto it = std::find_if(check_.threads.begin(), check_.threads.end(),
+                               [&](const PythonThread& t) { return t.tid == thread.inner_tid; });
+  return it != check_.threads.end() && !it->torn && it->frames == thread.frames;
+}
+
+/// The native code under the innermost Python frame of a thread, where it is certain that the two
+/// belong together. `call`: where it is blocked; else it runs.
+void StackProbe::read_under_python(ProcessEntry& process, ThreadEntry& thread,
+                                   const std::optional<SyscallInfo>& call, TimePoint now,
+                                   model::Sink& sink) {
+  constexpr int kBarren = 8;
+  if (!may_look_under(process, thread) || !wants_native(process, now)) return;
+  // A thread that is in the interpreter all the time is asked less often.
+  const bool turn = (ticks_ + static_cast<uint64_t>(thread.tid)) % 4 == 0;
+  if (!once_ && !call && thread.barren >= kBarren && !turn) return;
+  if (process.under == nullptr) {
+    process.under = std::make_unique<PythonNativeStacks>(scope_.root, process.pid,
+                                                         process.python->runtime(), names_);
+  }
+  const Nanos begin = thread_cpu(), names_before = names_.spent();
+  const std::vector<symbols::NativeFrame>* frames = nullptr;
+  if (call) {
+    frames = &process.under->blocked(*call);
+    if (!frames->empty() && !stood_still(process, thread)) frames = nullptr;
+  } else if (process.under->sample(thread.tid) && has_same_frames(process, thread)) {
+    frames = &process.under->sampled();
+  }
+  if (frames != nullptr && !frames->empty()) {
+    thread.deep = thread.stack;
+    for (size_t i = frames->size(); i-- > 0;) {
+      thread.deep = sink.stack(thread.deep, sink.frame((*frames)[i].function, (*frames)[i].file, 0,
+                                                       model::FrameKind::kUnderPython));
+    }
+  }
+  if (frames != nullptr && process.under->certain()) {
+    thread.native_tried = true;
+    if (!call) thread.barren = frames->empty() ? std::min(thread.barren + 1, kBarren) : 0;
+  }
+  if (const Status& trouble = process.under->trouble(); !trouble.ok()) {
+    sink.missing({"stacks.native", trouble.error().message, trouble.error().hint});
+  }
+  // The tables of names are read once and are not charged: else there would be nothing for long.
+  const Nanos spent = thread_cpu() - begin;
+  native_credit_ns_ -= static_cast<double>((spent - (names_.spent() - names_before)).count());
+  cost_.native += spent;
+}
+
 void StackProbe::deliver(ProcessEntry& process, ThreadEntry& thread, TimePoint now,
                          model::Sink& sink) {
   if (thread.gone || !thread.named) return;
@@ -485,11 +589,11 @@ void StackProbe::give(ThreadEntry& thread, TimePoint at, Nanos weight, model::Si
   model::StackReading reading;
   reading.at = at;
   reading.thread = thread.id;
-  reading.stack = thread.stack;
+  reading.stack = thread.deep != 0 ? thread.deep : thread.stack;
   if (thread.place != NativePlace::kElsewhere) {
     const std::string_view leaf =
         thread.place == NativePlace::kAllocator ? "malloc" : model::kSpinWaitFrame;
-    reading.stack = sink.stack(thread.stack, sink.frame(leaf, "", 0, model::FrameKind::kNative));
+    reading.stack = sink.stack(reading.stack, sink.frame(leaf, "", 0, model::FrameKind::kNative));
   }
   reading.weight_us =
       static_cast<uint32_t>(std::clamp<int64_t>(weight.count() / 1000, 0, 0xFFFFFFFF));

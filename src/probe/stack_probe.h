@@ -16,6 +16,7 @@
 #include "probe/job_tree.h"
 #include "probe/native_stack.h"
 #include "probe/probe.h"
+#include "probe/python_native.h"
 #include "probe/python_reader.h"
 #include "probe/thread_files.h"
 #include "probe/thread_state.h"
@@ -28,6 +29,7 @@ class StackProbe {
  public:
   struct Cost {
     Nanos cpu{};            // our own CPU time
+    Nanos native{};         // of it, for native code under Python
     uint32_t threads = 0;   // threads of the job
     uint32_t looked = 0;    // of these, looked at
     uint32_t read = 0;      // of these, found changed and read
@@ -36,7 +38,8 @@ class StackProbe {
     uint32_t readings = 0;  // delivered
   };
 
-  explicit StackProbe(const Scope& scope);
+  /// `once`: for a single look, in which cost does not matter: native code of all threads.
+  explicit StackProbe(const Scope& scope, bool once = false);
   ~StackProbe();
   StackProbe(const StackProbe&) = delete;
   StackProbe& operator=(const StackProbe&) = delete;
@@ -63,10 +66,16 @@ class StackProbe {
   bool wants_native(const ProcessEntry& process, TimePoint now) const;
   void read_native(ProcessEntry& process, ThreadEntry& thread,
                    const std::optional<SyscallInfo>& call, TimePoint now, model::Sink& sink);
+  bool may_look_under(const ProcessEntry& process, const ThreadEntry& thread) const;
+  void read_under_python(ProcessEntry& process, ThreadEntry& thread,
+                         const std::optional<SyscallInfo>& call, TimePoint now, model::Sink& sink);
+  bool stood_still(const ProcessEntry& process, ThreadEntry& thread);
+  bool has_same_frames(ProcessEntry& process, const ThreadEntry& thread);
   void deliver(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
   void give(ThreadEntry& thread, TimePoint at, Nanos weight, model::Sink& sink);
 
   Scope scope_;
+  bool once_;
   FileBudget files_;
   PythonFinder finder_;
   std::unordered_map<int32_t, std::unique_ptr<ProcessEntry>> processes_;
@@ -76,6 +85,9 @@ class StackProbe {
   uint32_t budget_ = 0;   // threads that may still be looked at in this tick
   int opens_left_ = 0;    // processes whose maps may still be read in this tick
   int natives_left_ = 0;  // native stacks that may still be unwound in this tick
+  FunctionNames names_;
+  PythonReading check_;          // read again, after a sample
+  double native_credit_ns_ = 0;  // that may be spent on native code under Python
   Cost cost_;
 };
 

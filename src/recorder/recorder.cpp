@@ -173,7 +173,7 @@ void Recorder::watch_job() {
   const int32_t launcher = place_.world > 1 ? ::getppid() : 0;
   const probe::Scope scope{fs::Root("/"), ::getpid(), tree_.get(), launcher};
   if (!options_.stacks_only) probes_ = probe::make_probes(scope);
-  stacks_ = std::make_unique<probe::StackProbe>(scope);
+  stacks_ = std::make_unique<probe::StackProbe>(scope, options_.stacks_only);
   probe_due_.assign(probes_.size(), TimePoint{});
   last_stacks_ = MonotonicClock::now();
   if (options_.status) terminal_ = StatusTerminal::open(*loop_);
@@ -312,7 +312,8 @@ void Recorder::read_probes(TimePoint now) {
 void Recorder::read_stacks(TimePoint now) {
   const Nanos before = own_cpu();
   stacks_->tick(now, now - last_stacks_, sink_);
-  pace_.took(own_cpu() - before, now - begin_);
+  // Native code under Python has a budget of its own.
+  pace_.took(own_cpu() - before - stacks_->last_cost().native, now - begin_);
   last_stacks_ = now;
   next_stacks_ = now + pace_.next();
 }

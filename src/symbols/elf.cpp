@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "base/bytes.h"
 #include "base/fs.h"
@@ -15,9 +16,10 @@
 namespace flatout::symbols {
 namespace {
 
-constexpr size_t kMaxHeaders = 4096;        // program or section headers that are looked at
-constexpr size_t kMaxNames = 1 << 20;       // bytes of section names
-constexpr uint64_t kMaxSymbols = 20 << 20;  // symbols that are looked at, in all tables
+constexpr size_t kMaxHeaders = 4096;         // program or section headers that are looked at
+constexpr size_t kMaxNames = 1 << 20;        // bytes of section names
+constexpr uint64_t kMaxSymbols = 20 << 20;   // symbols that are looked at, in all tables
+constexpr uint64_t kMaxFunctions = 4 << 20;  // symbols of which functions() keeps starts
 constexpr int kMaxTables = 8;
 constexpr size_t kMaxName = 4096;
 constexpr size_t kBlock = 4096;  // symbols read at a time
@@ -201,6 +203,64 @@ std::optional<ElfFile::Symbol> ElfFile::covering(uint64_t vaddr) const {
   const std::string name = source_->read(best_names->offset + best.st_name, kMaxName);
   if (best.st_name >= best_names->size) return {};
   return Symbol{c_string(name, 0), best.st_value, best.st_size};
+}
+
+const ElfFile::Section* ElfFile::function_symbols() const {
+  for (const uint32_t type : {uint32_t{SHT_SYMTAB}, uint32_t{SHT_DYNSYM}}) {
+    for (const Section& s : sections_) {
+      if (s.type == type && s.link < sections_.size()) return &s;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<ElfFile::FunctionStart> ElfFile::functions() const {
+  std::vector<FunctionStart> starts;
+  const Section* table = function_symbols();
+  if (table == nullptr) return starts;
+  const uint64_t count = std::min<uint64_t>(table->size / sizeof(Elf64_Sym), kMaxFunctions);
+  for (uint64_t i = 0; i < count;) {
+    const std::string block =
+        source_->read(table->offset + i * sizeof(Elf64_Sym),
+                      std::min<uint64_t>(kBlock, count - i) * sizeof(Elf64_Sym));
+    if (block.size() < sizeof(Elf64_Sym)) break;
+    ByteReader symbols(block);
+    for (; symbols.left() >= sizeof(Elf64_Sym); i++) {
+      const auto s = symbols.get<Elf64_Sym>();
+      const unsigned type = ELF64_ST_TYPE(s.st_info);
+      if ((type != STT_FUNC && type != STT_GNU_IFUNC) || s.st_shndx == SHN_UNDEF) continue;
+      if (s.st_value == 0 || s.st_value > UINT32_MAX) continue;
+      starts.push_back({static_cast<uint32_t>(s.st_value), static_cast<uint32_t>(i)});
+    }
+  }
+  std::sort(starts.begin(), starts.end(), [](const FunctionStart& a, const FunctionStart& b) {
+    return std::tie(a.vaddr, a.symbol) < std::tie(b.vaddr, b.symbol);
+  });
+  return starts;
+}
+
+std::optional<ElfFile::Symbol> ElfFile::function_at(const std::vector<FunctionStart>& starts,
+                                                    uint64_t vaddr) const {
+  constexpr int kAliases = 8;       // of a function, and functions within another
+  constexpr uint64_t kNear = 4096;  // assembly often has no size
+  const Section* table = function_symbols();
+  if (table == nullptr) return std::nullopt;
+  auto at = std::upper_bound(starts.begin(), starts.end(), vaddr,
+                             [](uint64_t a, const FunctionStart& b) { return a < b.vaddr; });
+  for (int looked = 0; at != starts.begin() && looked < kAliases; ++looked) {
+    --at;
+    const std::string bytes =
+        source_->read(table->offset + uint64_t{at->symbol} * sizeof(Elf64_Sym), sizeof(Elf64_Sym));
+    ByteReader symbol(bytes);
+    const auto s = symbol.get<Elf64_Sym>();
+    if (!symbol.ok() || s.st_value != at->vaddr) return std::nullopt;  // the file was replaced
+    if (vaddr - s.st_value >= (s.st_size != 0 ? s.st_size : kNear)) continue;
+    const Section& names = sections_[table->link];
+    if (s.st_name >= names.size) continue;
+    return Symbol{c_string(source_->read(names.offset + s.st_name, kMaxName), 0), s.st_value,
+                  s.st_size};
+  }
+  return std::nullopt;
 }
 
 std::optional<uint64_t> ElfFile::end_before(uint64_t vaddr) const {

@@ -10,6 +10,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!file.ok()) return 0;
   (void)file->find("_PyRuntime");
   (void)file->find("");
+  const auto functions = file->functions();
+  for (size_t i = 0; i < functions.size() && i < 8; i++) {
+    (void)file->function_at(functions, functions[i].vaddr);
+  }
   for (const auto& segment : file->segments()) {
     (void)file->covering(segment.vaddr);
     (void)file->bytes_at(segment.vaddr, 64);

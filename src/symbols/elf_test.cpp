@@ -45,6 +45,20 @@ TEST(Elf, FindsSymbolsOfThisProgramWhereTheyAre) {
   EXPECT_EQ(covering->name, "flatout_elf_test_function");
 }
 
+TEST(Elf, FindsAFunctionByItsTableOfFunctions) {
+  const auto file = ElfFile::open("/proc/self/exe");
+  ASSERT_TRUE(file.ok());
+  const auto function = file->find("flatout_elf_test_function");
+  ASSERT_TRUE(function);
+  const auto starts = file->functions();
+  const auto found = file->function_at(starts, function->value + 1);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, "flatout_elf_test_function");
+  EXPECT_EQ(found->value, function->value);
+  EXPECT_FALSE(file->function_at(starts, 1));
+  EXPECT_FALSE(file->function_at({}, function->value));
+}
+
 TEST(Elf, ReadsBytesAtAVirtualAddress) {
   const auto file = ElfFile::open("/proc/self/exe");
   ASSERT_TRUE(file.ok());
@@ -81,6 +95,7 @@ TEST(Elf, StandsAFileThatIsCutOffAnywhere) {
     if (!file.ok()) continue;
     (void)file->find("flatout_elf_test_function");
     (void)file->covering(0x5000);
+    (void)file->function_at(file->functions(), 0x5000);
   }
 }
 
@@ -105,6 +120,7 @@ TEST(Elf, StandsHeadersThatPointOutside) {
   ASSERT_TRUE(file.ok());
   EXPECT_FALSE(file->find("x"));
   EXPECT_FALSE(file->covering(64));
+  EXPECT_TRUE(file->functions().size() < 64);
 }
 
 }  // namespace

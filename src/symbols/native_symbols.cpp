@@ -13,14 +13,14 @@
 #include "symbols/debug_files.h"
 
 namespace flatout::symbols {
-namespace {
-
 std::string demangle(const char* name) {
   int status = 0;
   std::unique_ptr<char, decltype(&std::free)> text(
       abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
   return status == 0 && text != nullptr ? std::string(text.get()) : std::string(name);
 }
+
+namespace {
 
 std::string name_of(Dwarf_Die* die) {
   Dwarf_Attribute attribute;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,8 @@ struct Dwfl;
 
 namespace flatout::symbols {
 
+/// A symbol's name as C++ writes it; as it is where it is not mangled.
+std::string demangle(const char* name);
 /// The function that covers `at`, by the symbols and line tables of its file; empty without one.
 NativeFrame describe(Dwfl* dwfl, uint64_t at);
 

@@ -288,10 +288,14 @@ class Exporter {
   }
 
   std::string frame_args(StackId stack) const {
-    if (stack == 0 || stack >= run_.stacks.size()) return "";
-    const FrameId id = run_.stacks[stack].frame;
-    if (id >= run_.frames.size()) return "";
-    const Frame& frame = run_.frames[id];
+    if (stack >= run_.stacks.size()) return "";
+    // The line in Python: what it called is known in some of the readings only.
+    const auto at = [this](StackId s) { return run_.frames[run_.stacks[s].frame]; };
+    while (stack != 0 && at(stack).kind == FrameKind::kUnderPython) {
+      stack = run_.stacks[stack].parent;
+    }
+    if (stack == 0) return "";
+    const Frame frame = at(stack);
     return fmt::format("{{\"at\":{}}}",
                        json_string(fmt::format("{} ({}:{})", run_.string(frame.function),
                                                run_.string(frame.file), frame.line)));

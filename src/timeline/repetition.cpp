@@ -52,7 +52,8 @@ std::optional<ThreadId> choose_thread(const Run& run) {
 std::vector<FrameId> path_of(const Run& run, StackId stack) {
   std::vector<FrameId> path;
   for (; stack != 0 && stack < run.stacks.size(); stack = run.stacks[stack].parent) {
-    path.push_back(run.stacks[stack].frame);
+    const FrameId frame = run.stacks[stack].frame;
+    if (run.frames[frame].kind != FrameKind::kUnderPython) path.push_back(frame);
   }
   std::ranges::reverse(path);
   return path;

@@ -222,7 +222,7 @@ bool RunDecoder::on_frame(ByteReader& reader) {
     ++counts_.refused;
     return true;
   }
-  const FrameKind kind = in.kind <= static_cast<uint32_t>(FrameKind::kGenerator)
+  const FrameKind kind = in.kind <= static_cast<uint32_t>(FrameKind::kUnderPython)
                              ? static_cast<FrameKind>(in.kind)
                              : FrameKind::kPython;
   run_.frames.push_back({intern(function), intern(file), in.line, kind});

@@ -123,7 +123,8 @@ class Judge {
     StackFacts& f = it->second;
     if (!is_new) return f;
     for (StackId at = id; at != 0 && at < run_.stacks.size(); at = run_.stacks[at].parent) {
-      f.path.push_back(run_.stacks[at].frame);
+      const FrameId frame = run_.stacks[at].frame;
+      if (run_.frames[frame].kind != FrameKind::kUnderPython) f.path.push_back(frame);
     }
     std::ranges::reverse(f.path);
     return f;

@@ -177,7 +177,7 @@ struct flatout_thread {
 
 struct flatout_frame {
   uint32_t id, line;
-  uint32_t kind; /* 0 Python, 1 native, 2 Python of a generator or coroutine */
+  uint32_t kind; /* as model/stack.h, FrameKind */
   uint32_t function_size, file_size, reserved;
 };
 

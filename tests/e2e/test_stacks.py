@@ -286,3 +286,79 @@ def test_a_native_job_shows_its_functions_and_lines(tmp_path):
     if "stacks.native" in result["missing"]:
         pytest.skip("running code can't be sampled here: " + result["missing"]["stacks.native"]["reason"])
     assert any("train_step" in s and "job.cpp:" in s and s.count("train_step(") == 1 for s in stacks[str(target.pid)])
+
+
+UNDER_PYTHON = r"""
+#include <semaphore.h>
+__attribute__((noinline)) int flatout_spin_inner(volatile int *on) {
+  int n = 0;
+  while (*on) n++;
+  return n;
+}
+__attribute__((noinline)) int flatout_spin_outer(volatile int *on) { return flatout_spin_inner(on) + 1; }
+__attribute__((noinline)) int flatout_wait_inner(sem_t *never) { return sem_wait(never) + 1; }
+__attribute__((noinline)) int flatout_wait_outer(void) {
+  sem_t never;
+  sem_init(&never, 0, 0);
+  return flatout_wait_inner(&never) + 1;
+}
+"""
+
+CALLS_NATIVE = r"""
+import ctypes, sys, threading
+native = ctypes.CDLL(sys.argv[1])
+on = ctypes.c_int(1)
+def waits():
+    native.flatout_wait_outer()
+def spins():
+    native.flatout_spin_outer(ctypes.byref(on))
+threading.Thread(target=waits, daemon=True).start()
+print("ready", flush=True)
+spins()
+"""
+
+
+@pytest.fixture(scope="module")
+def native_library(tmp_path_factory):
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("native")
+    source, library = folder / "native.c", folder / "native.so"
+    source.write_text(UNDER_PYTHON)
+    subprocess.run([compiler, "-O1", "-fno-optimize-sibling-calls", "-shared", "-fPIC", source, "-o", library,
+                    "-pthread"], check=True)
+    return str(library)
+
+
+def in_order(names, stack):
+    """Whether the functions occur one after the other, outermost first."""
+    at = -1
+    for name in names:
+        at = stack.find(name, at + 1)
+        if at < 0:
+            return False
+    return True
+
+
+def test_native_code_stands_under_the_python_line_that_called_it(python, native_library):
+    if subprocess.run([python, "-c", "import ctypes"], capture_output=True).returncode != 0:
+        pytest.skip(f"{python} has no ctypes")
+    waiting = ["waits (<string>:6)", "flatout_wait_outer", "flatout_wait_inner"]
+    spinning = ["spins (<string>:8)", "flatout_spin_outer", "flatout_spin_inner"]
+    stacks, sampled, deadline = set(), True, time.monotonic() + 60
+    with Target(python, CALLS_NATIVE, native_library) as target:
+        # On a busy machine the thread that runs may have no core whenever a sample is asked for.
+        while time.monotonic() < deadline:
+            result = dump(target.pid, "--states", "1.5", "--interval-us", "20000")
+            stacks |= {s for t in result["threads"].values() if t["pid"] == target.pid for s in t["stacks"]}
+            sampled = "stacks.native" not in result["missing"]
+            wanted = [waiting, spinning] if sampled else [waiting]
+            if all(any(in_order(names, s) for s in stacks) for names in wanted):
+                break
+    assert any(in_order(waiting, s) for s in stacks), stacks
+    # What the interpreter does to call it is left out.
+    assert not any("_PyEval" in s or "PyObject_" in s for s in stacks), stacks
+    if not sampled:
+        pytest.skip("running code can't be sampled here: " + result["missing"]["stacks.native"]["reason"])
+    assert any(in_order(spinning, s) for s in stacks), stacks

@@ -107,8 +107,7 @@ class Totals : public model::Sink {
   model::FrameId frame(std::string_view function, std::string_view file, uint32_t line,
                        model::FrameKind kind) override {
     frames_.push_back(std::string(function) + " (" + std::string(file) + ":" +
-                      std::to_string(line) + ")" +
-                      (kind == model::FrameKind::kNative ? " native" : ""));
+                      std::to_string(line) + ")" + (model::is_python(kind) ? "" : " native"));
     return static_cast<model::FrameId>(frames_.size() - 1);
   }
   model::StackId stack(model::StackId parent, model::FrameId frame) override {
@@ -162,7 +161,7 @@ int states(int32_t pid, double seconds, int interval_us) {
   Totals totals;
   TimePoint last = MonotonicClock::now();
   const TimePoint end = last + nanos(seconds * 1e9);
-  Nanos cpu{};
+  Nanos cpu{}, native{};
   int ticks = 0;
   while (last < end) {
     usleep(static_cast<useconds_t>(interval_us));
@@ -171,12 +170,14 @@ int states(int32_t pid, double seconds, int interval_us) {
     if (job.processes().empty()) break;
     probe.tick(now, now - last, totals);
     cpu += probe.last_cost().cpu;
+    native += probe.last_cost().native;
     ticks++;
     last = now;
   }
   json out = totals.result();
   out["ticks"] = ticks;
   out["cpu_us_per_tick"] = ticks != 0 ? static_cast<double>(cpu.count()) / 1e3 / ticks : 0.0;
+  out["native_ms"] = static_cast<double>(native.count()) / 1e6;
   std::printf("%s\n", out.dump(1).c_str());
   return 0;
 }

@@ -1,0 +1,191 @@
+#include "probe/python_native.h"
+
+#include <algorithm>
+
+#include "base/cpu_time.h"
+#include "probe/remote_memory.h"
+#include "symbols/native_symbols.h"
+
+namespace flatout::probe {
+namespace {
+
+constexpr size_t kMaxMaps = 4 << 20;
+constexpr size_t kMaxFiles = 32;  // each is kept open
+constexpr size_t kMaxPlaces = 8192;
+constexpr size_t kMaxDepth = 96;
+constexpr size_t kMaxSamplers = 4;
+constexpr Nanos kRenewAfter = std::chrono::seconds(2);
+constexpr size_t kMaxName = 200;
+constexpr uint32_t kBlockedBytes = 8192;   // of a stack that stands still, read at first
+constexpr uint32_t kSampledBytes = 24576;  // PyTorch's are some 40 frames deep
+
+/// Without parameters, and cut: names of templates run to thousands of characters.
+std::string shorten(std::string name) {
+  if (const size_t close = name.rfind(')'); close != std::string::npos) {
+    int depth = 0;
+    for (size_t i = close + 1; i-- > 0;) {
+      depth += name[i] == ')' ? 1 : name[i] == '(' ? -1 : 0;
+      if (depth > 0) continue;
+      if (i > 0) name.resize(i);
+      break;
+    }
+  }
+  if (name.size() > kMaxName) name.replace(kMaxName - 3, std::string::npos, "...");
+  return name;
+}
+
+std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+}  // namespace
+
+FunctionNames::Answer FunctionNames::name(int32_t pid, const symbols::Mapping& mapping,
+                                          uint64_t address, std::string& out) {
+  const auto key = std::make_pair(mapping.device, mapping.inode);
+  auto known = files_.find(key);
+  if (known == files_.end()) {
+    if (files_.size() >= kMaxFiles) return Answer::kNone;
+    if (loaded_now_ && !all_) return Answer::kLater;
+    loaded_now_ = true;
+    const Nanos begin = thread_cpu();
+    auto elf =
+        symbols::ElfFile::open(root_.full("proc/" + std::to_string(pid) + "/root" + mapping.path));
+    std::unique_ptr<File> file;
+    if (elf.ok()) {
+      auto starts = elf->functions();
+      file = std::make_unique<File>(File{std::move(*elf), std::move(starts)});
+    }
+    known = files_.emplace(key, std::move(file)).first;
+    spent_ += thread_cpu() - begin;
+  }
+  if (known->second == nullptr) return Answer::kNone;
+  const File& file = *known->second;
+  const auto bias = file.elf.bias(mapping.begin, mapping.offset);
+  if (!bias) return Answer::kNone;
+  const auto function = file.elf.function_at(file.starts, address - *bias);
+  if (!function || function->name.empty()) return Answer::kNone;
+  out = shorten(symbols::demangle(function->name.c_str()));
+  return Answer::kName;
+}
+
+PythonNativeStacks::PythonNativeStacks(fs::Root root, int32_t pid, uint64_t runtime,
+                                       FunctionNames& names)
+    : root_(std::move(root)), pid_(pid), runtime_(runtime), names_(names) {}
+
+/// Reads the memory map at the first stack, and again where code lies outside of it: half of the
+/// libraries may be loaded later.
+bool PythonNativeStacks::ready() {
+  const TimePoint now = MonotonicClock::now();
+  if (read_at_ != TimePoint{} && (!stale_ || now - read_at_ < kRenewAfter)) {
+    return process_ != nullptr;
+  }
+  read_at_ = now;
+  stale_ = true;  // unless it can be read
+  process_.reset();
+  places_.clear();
+  const auto text = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
+  if (!text.ok()) return false;
+  maps_ = symbols::parse_maps(*text);
+  const symbols::Mapping* interpreter = symbols::find_mapping(maps_, runtime_);
+  if (interpreter == nullptr) return false;
+  // Data that begins as zeros is mapped behind its file, without a name.
+  while (!interpreter->is_file() && interpreter != maps_.data()) --interpreter;
+  interpreter_ = {interpreter->device, interpreter->inode};
+  auto opened = symbols::NativeProcess::open(pid_);
+  if (!opened.ok()) return false;
+  process_ = std::move(*opened);
+  stale_ = false;
+  return true;
+}
+
+/// nullptr: not yet, its names are still to be read.
+const PythonNativeStacks::Place* PythonNativeStacks::place_at(uint64_t pc, bool caller) {
+  // A caller's address is where it goes on: the call lies before it.
+  const uint64_t at = caller ? pc - 1 : pc;
+  if (const auto known = places_.find(at); known != places_.end()) return &known->second;
+  Place place;
+  if (const symbols::Mapping* m = symbols::find_mapping(maps_, at); m != nullptr) {
+    place.known = true;
+    place.interpreter = std::make_pair(m->device, m->inode) == interpreter_;
+    if (m->is_file()) {
+      place.frame.file = m->path;
+      const auto answer = names_.name(pid_, *m, at, place.frame.function);
+      if (answer == FunctionNames::Answer::kLater) return nullptr;
+      if (answer == FunctionNames::Answer::kNone) {
+        place.frame.function = "[" + std::string(base_name(m->path)) + "]";
+      }
+    } else {
+      place.frame.function = m->path.empty() ? "[code made at run time]" : m->path;
+    }
+    place.evaluates =
+        place.interpreter && place.frame.function.starts_with("_PyEval_EvalFrameDefault");
+  }
+  if (places_.size() >= kMaxPlaces) places_.clear();
+  return &places_.emplace(at, std::move(place)).first->second;
+}
+
+void PythonNativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
+  const auto pcs = process_->unwind(registers, stack, kMaxDepth);
+  std::vector<bool> interpreter;
+  bool reached = false;
+  for (size_t i = 0; i < pcs.size() && !reached; i++) {
+    const Place* place = place_at(pcs[i], i != 0);
+    if (place == nullptr || !place->known) {
+      stale_ = stale_ || place != nullptr;
+      frames_.clear();
+      return;
+    }
+    // By the name of its loop; where it has none, an extension ends where the interpreter called
+    // it.
+    reached = place->evaluates;
+    if (reached) break;
+    frames_.push_back(place->frame);
+    interpreter.push_back(place->interpreter);
+  }
+  size_t count = frames_.size();
+  for (size_t i = 1; i < count && !reached; i++) {
+    if (!interpreter[i] || interpreter[i - 1]) continue;
+    reached = true;
+    count = i;
+  }
+  while (count > 0 && interpreter[count - 1]) count--;  // how it calls is of no interest
+  frames_.resize(count);
+  certain_ = true;
+  if (!reached && count > 0) frames_.push_back({std::string(kLostFrames), "", 0});
+}
+
+const std::vector<symbols::NativeFrame>& PythonNativeStacks::blocked(const SyscallInfo& call) {
+  frames_.clear();
+  certain_ = false;
+  if (!ready()) return frames_;
+  ProcessMemory memory(pid_);
+  buffer_.resize(kBlockedBytes);
+  const RemoteRange whole{call.sp, kBlockedBytes};
+  const auto got = memory.read({&whole, 1}, buffer_.data());
+  fill(symbols::NativeRegisters::blocked(call.pc, call.sp),
+       std::string_view(buffer_).substr(0, got.ok() ? *got : 0));
+  return frames_;
+}
+
+bool PythonNativeStacks::sample(int32_t tid) {
+  if (!trouble_.ok() || !ready()) return false;
+  auto it = samplers_.find(tid);
+  if (it == samplers_.end()) {
+    if (samplers_.size() >= kMaxSamplers) samplers_.erase(samplers_.begin());
+    auto opened = CpuSampler::open(tid, kSampledBytes, CpuSampler::kOnDemand);
+    if (!opened.ok()) {
+      if (opened.error().code != Code::kGone) trouble_ = opened.error();
+      return false;
+    }
+    it = samplers_.emplace(tid, std::move(*opened)).first;
+  }
+  return it->second->ask() && it->second->take(registers_, buffer_);
+}
+
+const std::vector<symbols::NativeFrame>& PythonNativeStacks::sampled() {
+  frames_.clear();
+  certain_ = false;
+  fill(registers_, buffer_);
+  return frames_;
+}
+
+}  // namespace flatout::probe
