@@ -5,6 +5,7 @@
 
 #define SHORT_NS 1000000u /* a wait for a launch that is shorter is one of many */
 #define MOST_BACK 64u     /* calls before a launch that are looked at */
+#define ROUND_TRIP_BYTES 65536u /* less than that is a loss or a count, no data to work on */
 
 /* ---- names ---- */
 
@@ -138,8 +139,9 @@ static enum flatout_idle_cause cause_of(const struct device_window* w, const str
   const struct device_call* const launch = call_of(w, next->correlation);
   if (launch == NULL || launch->end <= idle_since) return FLATOUT_IDLE_DEPENDENCY;
   if (host_waited(w, launch, idle_since)) {
-    return last->use == USE_TO_HOST && next->use == USE_FROM_HOST ? FLATOUT_IDLE_ROUND_TRIP
-                                                                  : FLATOUT_IDLE_SYNC;
+    const int round_trip = last->use == USE_TO_HOST && last->bytes >= ROUND_TRIP_BYTES &&
+                           next->use == USE_FROM_HOST && next->bytes >= ROUND_TRIP_BYTES;
+    return round_trip ? FLATOUT_IDLE_ROUND_TRIP : FLATOUT_IDLE_SYNC;
   }
   return next->start - idle_since < SHORT_NS ? FLATOUT_IDLE_LAUNCH : FLATOUT_IDLE_HOST;
 }

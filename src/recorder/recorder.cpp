@@ -112,6 +112,7 @@ Status Recorder::start_command() {
     } else {
       set_variable(environment, "FLATOUT_SOCKET", agents_->name());
       set_variable(environment, "FLATOUT_AGENT", paths.library);
+      watch_cuda(environment, paths.library);
       if (!faults_.path().empty()) set_variable(environment, "FLATOUT_FAULTS", faults_.path());
       if (!paths.inject.empty()) {
         const std::string before = variable(environment, "PYTHONPATH");
@@ -153,6 +154,17 @@ Status Recorder::start_command() {
   signals_->set_job(job_);
   if (place_.rank <= 0) publish(folder_);
   return {};
+}
+
+void Recorder::watch_cuda(std::vector<std::string>& environment, const std::string& agent) {
+  constexpr const char* kInjection = "CUDA_INJECTION64_PATH";
+  const std::string taken = variable(environment, kInjection);
+  if (taken.empty() || taken == "none") {
+    set_variable(environment, kInjection, agent);
+  } else if (taken != agent) {
+    sink_.missing({"gpu.device_time", fmt::format("{} names {} already", kInjection, taken),
+                   "leave that tool out to see what the device waits for"});
+  }
 }
 
 void Recorder::watch_job() {
