@@ -46,7 +46,9 @@ static uint8_t use_of_call[2][MOST_CALLS];  /* enum call_use, of driver and runt
 static uint8_t blocking[2][MOST_CALLS];     /* of a copy */
 static const char* name_of_call[2][MOST_CALLS];
 
-/* Of this thread: what it was in when a call within a call began. */
+static int (*ask_memory)(size_t*, size_t*); /* cuMemGetInfo */
+
+/* Of this thread: how many of the watched calls it is in. */
 static __thread uint32_t depth;
 
 /* ---- records of a window ---- */
@@ -185,9 +187,14 @@ static int is_fatal(int result) {
   }
 }
 
-static void tell_failure(const char* key, int result, const char* name, uint64_t bytes) {
-  char value[192];
-  snprintf(value, sizeof value, "%d %s %" PRIu64 " %" PRIu64, result, name, bytes, now_ns());
+/* "2 cuMemAlloc_v2 8589934592 ...": the result, the call, the bytes that it asked for, when, and
+ * what the context's device had free and in all then; 0 0 where that is not known. */
+static void tell_failure(const char* key, int result, const char* name, uint64_t bytes, int memory) {
+  size_t left = 0, total = 0;
+  char value[256];
+  if (memory && ask_memory != NULL && ask_memory(&left, &total) != 0) left = total = 0;
+  snprintf(value, sizeof value, "%d %s %" PRIu64 " %" PRIu64 " %zu %zu", result, name, bytes,
+           now_ns(), left, total);
   flatout_agent_info(key, value);
 }
 
@@ -198,9 +205,9 @@ static void on_result(const struct cupti_callback_data* data) {
   memcpy(&result, data->result, sizeof result);
   if (result == ERROR_OUT_OF_MEMORY) {
     tell_failure("cuda.out_of_memory", result, data->function,
-                 asked_bytes(data->function, data->params));
+                 asked_bytes(data->function, data->params), 1);
   } else if (is_fatal(result) && !__atomic_exchange_n(&told_error, 1, __ATOMIC_RELAXED)) {
-    tell_failure("cuda.error", result, data->function, 0);
+    tell_failure("cuda.error", result, data->function, 0, 0);
   }
 }
 
@@ -348,6 +355,12 @@ static int reserve(void) {
   return 1;
 }
 
+static void find_memory_call(void) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  void* const symbol = driver != NULL ? dlsym(driver, "cuMemGetInfo_v2") : NULL;
+  memcpy(&ask_memory, &symbol, sizeof ask_memory);
+}
+
 /* Ids of calls differ between versions: they are found by their names. */
 static void learn_calls(void) {
   for (int runtime = 0; runtime < 2; ++runtime) {
@@ -405,6 +418,7 @@ void cupti_live_start(void) {
     return;
   }
   if (cupti.thread_ids != NULL) cupti.thread_ids(CUPTI_SYSTEM_THREAD_IDS);
+  find_memory_call();
   learn_calls();
   watch_calls();
   process = getpid();

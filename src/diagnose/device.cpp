@@ -161,7 +161,7 @@ class DeviceDetector {
   void small_batch() {
     if (use_->sum.kernel_sum.count() <= 0 || busy() < kBusy) return;
     const double filled = to_s(use_->sum.filled) / to_s(use_->sum.kernel_sum);
-    const auto memory = device_memory(view_, use_->sum.process);
+    const auto memory = device_memory(view_, use_->sum.process, use_->sum.end);
     if (filled > kNarrow || !memory || memory->free() < kMemoryFree * memory->total) return;
     const double larger =
         std::min({1 / std::max(filled, 1e-3), memory->total / memory->used, kLargestBatch});

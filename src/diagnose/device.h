@@ -8,7 +8,7 @@
 
 namespace flatout::diagnose {
 
-/// Memory of a device when last seen, in bytes.
+/// Memory of a device at a time, in bytes.
 struct DeviceMemory {
   double total = 0, used = 0;
   double job = 0, others = 0;  // of that, by processes of the job, by others; as far as told
@@ -22,6 +22,7 @@ struct DeviceMemory {
 /// The one GPU of the machine, else the one on which the process holds memory; kNoEntity where that
 /// is not known: CUDA's numbers are not NVML's.
 model::EntityId device_of(const RunView& view, model::ProcessId process);
-std::optional<DeviceMemory> device_memory(const RunView& view, model::ProcessId process);
+std::optional<DeviceMemory> device_memory(const RunView& view, model::ProcessId process,
+                                          TimePoint at);
 
 }  // namespace flatout::diagnose

@@ -22,15 +22,17 @@ namespace {
 
 // A job whose allocation fails may free and try again: only a failure right before its end ended it.
 constexpr double kLast = 10;              // seconds
+constexpr Nanos kGone = std::chrono::seconds(2);  // without a reading
 constexpr double kMuchTaken = 0.05;       // of the memory, by others, from which that is worth a word
 constexpr double kMuchUnknown = 0.25;     // the same where it is not known how much was asked for
 
-/// What the agent tells of a failed call: "2 cuMemAlloc_v2 8589934592 123456789".
+/// What the agent tells of a failed call: "2 cuMemAlloc_v2 8589934592 123456789 4294967296 ...".
 struct Failure {
   int code = 0;
   std::string call;
   double bytes = 0;
-  int64_t at_ns = 0;
+  TimePoint at{};
+  double left = 0, total = 0;  // of the device's memory then; 0 where it is not known
 };
 
 std::optional<Failure> failure(const Run& run, const std::string& key) {
@@ -40,12 +42,14 @@ std::optional<Failure> failure(const Run& run, const std::string& key) {
   out.code = parse_number<int>(next_word(text)).value_or(0);
   out.call = next_word(text);
   out.bytes = parse_number<double>(next_word(text)).value_or(0);
-  out.at_ns = parse_number<int64_t>(next_word(text)).value_or(0);
+  out.at = time_point_ns(parse_number<int64_t>(next_word(text)).value_or(0));
+  out.left = parse_number<double>(next_word(text)).value_or(0);
+  out.total = parse_number<double>(next_word(text)).value_or(0);
   return out;
 }
 
 bool is_last(const Run& run, const Failure& f) {
-  return to_s(run.end - time_point_ns(f.at_ns)) < kLast;
+  return to_s(run.end - f.at) < kLast;
 }
 
 struct Kind {
@@ -75,7 +79,11 @@ void advise(Finding& f) {
 }
 
 void add_out_of_memory(const RunView& view, const Failure& call, Findings& findings) {
-  const auto memory = device_memory(view, view.trainer_process());
+  auto memory = device_memory(view, view.trainer_process(), call.at);
+  if (memory && call.total > 0) {
+    memory->total = call.total;
+    memory->used = call.total - call.left;
+  }
   const Kind kind = out_of_memory_kind(memory, call.bytes);
   Finding& f = findings.add_fatal(kind.id, std::string(kind.title), memory && call.bytes > 0 ? 0.9 : 0.6);
   if (call.bytes > 0) {
@@ -183,30 +191,31 @@ EntityId device_of(const RunView& view, model::ProcessId process) {
   return count == 1 ? only : held;
 }
 
-std::optional<DeviceMemory> device_memory(const RunView& view, model::ProcessId process) {
+std::optional<DeviceMemory> device_memory(const RunView& view, model::ProcessId process,
+                                          TimePoint at) {
   const Run& run = view.run();
   const EntityId gpu = device_of(view, process);
   const model::Series* total = view.series(SignalId::kGpuMemTotal, gpu);
   const model::Series* used = view.series(SignalId::kGpuMemUsed, gpu);
-  if (total == nullptr || used == nullptr || !total->last() || !used->last()) return std::nullopt;
+  if (total == nullptr || used == nullptr || !total->at(at) || !used->at(at)) return std::nullopt;
   DeviceMemory out;
-  out.total = *total->last();
-  out.used = std::max(1.0, *used->last());
+  out.total = *total->at(at);
+  out.used = std::max(1.0, *used->at(at));
   out.readings = static_cast<int64_t>(used->readings.size());
   double most = 0;
   for (EntityId i = 0; i < run.entities.size(); ++i) {
     const model::Entity& e = run.entities[i];
     if (e.kind != EntityKind::kGpuProcess || e.parent != gpu) continue;
     const model::Series* held = view.series(SignalId::kGpuProcessMem, i);
-    if (held == nullptr || !held->last()) continue;
-    const double bytes = *held->last();
+    if (held == nullptr || !held->at(at)) continue;
+    const double bytes = *held->at(at);
     const auto of_job = [&](const model::Process& p) { return p.in_job && p.pid == e.key; };
     if (std::any_of(run.processes.begin(), run.processes.end(), of_job)) {
       out.job += bytes;
       continue;
     }
     // One that has ended since is told no more.
-    if (used->readings.back().at - held->readings.back().at > std::chrono::seconds(2)) continue;
+    if (std::min(at, used->readings.back().at) - held->readings.back().at > kGone) continue;
     out.others += bytes;
     if (bytes <= most) continue;
     most = bytes;

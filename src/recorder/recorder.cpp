@@ -406,7 +406,10 @@ void Recorder::finish() {
     now = MonotonicClock::now();
   }
   if (agents_ != nullptr) agents_->drain(now);
-  for (const auto& probe : probes_) probe->read(now, sink_);
+  const bool failed = wait_status_ != -1 && wait_status_ != 0;
+  for (const auto& probe : probes_) {
+    failed ? probe->read_after_failure(now, sink_) : probe->read(now, sink_);
+  }
   read_self(now);
   pump(now, true);
   if (!options_.stacks_only) code_.tell_seen(run(), sink_);

@@ -43,7 +43,7 @@ void check(CUresult code, const char* what) {
 
 /// What a framework does on the host for an operation, or a job's own work there.
 void work_for(uint64_t ns) {
-  for (const uint64_t until = flatout_now() + ns; flatout_now() < until;) {
+  for (const uint64_t until = flatout_now() + ns; flatout_now() < until;) {  // CAUSE work
   }
 }
 
@@ -184,7 +184,7 @@ class Job {
     d_.launch_many(20, "gemm", 400 * kUs);
     check(cuStreamSynchronize(d_.compute), "cuStreamSynchronize");
   }
-  void one_more(uint64_t bytes) { d_.allocate(bytes); }  // CAUSE memory
+  void one_more(uint64_t bytes) { d_.allocate(bytes); }
   void fill(uint64_t bytes) { d_.allocate(bytes); }
   void pieces() {
     size_t left = 0, total = 0;
@@ -198,7 +198,7 @@ class Job {
   void many_small(uint64_t length) {
     for (int i = 0; i < 150; ++i) {
       work_for(20 * kUs);
-      d_.launch("gemm", length);  // CAUSE launch
+      d_.launch("gemm", length);
     }
   }
   void log_loss() {
@@ -210,7 +210,7 @@ class Job {
   void normalise_on_host() {
     check(cuStreamSynchronize(d_.compute), "cuStreamSynchronize");
     check(cuMemcpyDtoH_v2(pinned_, weights_, kMiB), "cuMemcpyDtoH");
-    work_for(4 * kMs);  // CAUSE round_trip
+    work_for(4 * kMs);
     check(cuMemcpyHtoDAsync_v2(weights_, pinned_, kMiB, d_.compute), "cuMemcpyHtoDAsync");
   }
 
