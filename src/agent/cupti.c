@@ -1,7 +1,7 @@
 /* Records what CUDA does through CUPTI: loaded by the driver where CUDA_INJECTION64_PATH names this
- * library and FLATOUT_CUDA_TRACE a file to write; where it names none, what a recorder wants to know
- * is told live (cupti_live.h). Buffers are turned into events in CUPTI's own thread, never in the
- * job's.
+ * library and FLATOUT_CUDA_TRACE a file to write; where it names none, what a recorder wants to
+ * know is told live (cupti_live.h). Buffers are turned into events in CUPTI's own thread, never in
+ * the job's.
  *
  * The order matters: subscribe before anything else (the library does not guard activity calls),
  * clock and callbacks before any kind is enabled. */
@@ -57,8 +57,8 @@ static const char* name_of_call(const struct cupti_event* e, char* to, size_t si
                          ? __atomic_load_n(&names[runtime][e->function], __ATOMIC_RELAXED)
                          : NULL;
   if (name == NULL) {
-    if (cupti.callback_name(runtime ? CUPTI_RUNTIME_DOMAIN : CUPTI_DRIVER_DOMAIN, e->function, &name) !=
-            CUPTI_OK ||
+    if (cupti.callback_name(runtime ? CUPTI_RUNTIME_DOMAIN : CUPTI_DRIVER_DOMAIN, e->function,
+                            &name) != CUPTI_OK ||
         name == NULL)
       return runtime ? "cuda runtime call" : "cuda driver call";
     if (e->function < MOST_NAMES)

@@ -1,5 +1,5 @@
-/* CUPTI, found by dlsym: the copy that the process has already (the framework's wheel brings it), else
- * the system's. There is one subscriber in a process; where another tool is it, it is named.
+/* CUPTI, found by dlsym: the copy that the process has already (the framework's wheel brings it),
+ * else the system's. There is one subscriber in a process; where another tool is it, it is named.
  * Constants and layouts as in NVIDIA's public cupti_callbacks.h and cupti_result.h. */
 #ifndef FLATOUT_AGENT_CUPTI_LIBRARY_H_
 #define FLATOUT_AGENT_CUPTI_LIBRARY_H_

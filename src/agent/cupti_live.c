@@ -23,11 +23,12 @@
 #define FIRST_PAUSE_NS (100 * MS)
 #define FIRST_WINDOW_NS (1000 * MS)
 #define WINDOW_NS (2000 * MS)
-#define ENOUGH_RECORDS 12000u /* a window that has so many ends: the busier the job, the shorter */
+#define ENOUGH_RECORDS 12000u /* a window that has so many ends: the busier the job, the shorter \
+                               */
 #define LOOK_NS (20 * MS)
-#define PAUSE_WINDOWS 3u      /* the pause after a window, in windows; after the first ones 1 */
+#define PAUSE_WINDOWS 3u /* the pause after a window, in windows; after the first ones 1 */
 #define FIRST_WINDOWS 3u
-#define MOST_IDLE 256u        /* slices of idle times from one window */
+#define MOST_IDLE 256u /* slices of idle times from one window */
 #define SHORTEST_WAIT_NS 5000u
 #define BUFFERS 16u
 #define BUFFER_BYTES (1u << 20)
@@ -42,8 +43,8 @@ static pid_t process;
 static pthread_t worker;
 static int running; /* the worker is to go on */
 
-static uint8_t use_of_call[2][MOST_CALLS];  /* enum call_use, of driver and runtime */
-static uint8_t blocking[2][MOST_CALLS];     /* of a copy */
+static uint8_t use_of_call[2][MOST_CALLS]; /* enum call_use, of driver and runtime */
+static uint8_t blocking[2][MOST_CALLS];    /* of a copy */
 static const char* name_of_call[2][MOST_CALLS];
 
 static int (*ask_memory)(size_t*, size_t*); /* cuMemGetInfo */
@@ -189,7 +190,8 @@ static int is_fatal(int result) {
 
 /* "2 cuMemAlloc_v2 8589934592 ...": the result, the call, the bytes that it asked for, when, and
  * what the context's device had free and in all then; 0 0 where that is not known. */
-static void tell_failure(const char* key, int result, const char* name, uint64_t bytes, int memory) {
+static void tell_failure(const char* key, int result, const char* name, uint64_t bytes,
+                         int memory) {
   size_t left = 0, total = 0;
   char value[256];
   if (memory && ask_memory != NULL && ask_memory(&left, &total) != 0) left = total = 0;
@@ -229,7 +231,9 @@ static void on_call(void* user, uint32_t domain, uint32_t id, const void* info) 
   const uint64_t end = now_ns();
   if (use == CALL_ALLOCATE || end - begin < SHORTEST_WAIT_NS) return;
   const char* const name = name_of_call[runtime][id];
-  flatout_agent_slice(FLATOUT_SLICE_SYNC, flatout_agent_intern(name), begin, end, 0, 0);
+  const int to_device = use == CALL_COPY && strstr(name, "HtoD") != NULL;
+  flatout_agent_slice(to_device ? FLATOUT_SLICE_H2D : FLATOUT_SLICE_SYNC,
+                      flatout_agent_intern(name), begin, end, 0, 0);
   const uint64_t spent = now_ns() - end;
   flatout_agent_cost(1, spent, spent, 0);
 }

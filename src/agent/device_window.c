@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHORT_NS 1000000u /* a wait for a launch that is shorter is one of many */
-#define MOST_BACK 64u     /* calls before a launch that are looked at */
+#define SHORT_NS 1000000u       /* a wait for a launch that is shorter is one of many */
+#define MOST_BACK 64u           /* calls before a launch that are looked at */
 #define ROUND_TRIP_BYTES 65536u /* less than that is a loss or a count, no data to work on */
 
 /* ---- names ---- */
@@ -164,7 +164,8 @@ static int edge_kind(const struct device_op* op) {
   }
 }
 
-static void add_running(const uint32_t running[EDGES], uint64_t length, struct flatout_device* out) {
+static void add_running(const uint32_t running[EDGES], uint64_t length,
+                        struct flatout_device* out) {
   const int kernel = running[EDGE_KERNEL] > 0, collective = running[EDGE_COLLECTIVE] > 0;
   const int host = running[EDGE_HOST_COPY] + running[EDGE_PAGEABLE] > 0;
   const int copy = host || running[EDGE_COPY] > 0;

@@ -55,8 +55,8 @@ struct device_call {
 };
 
 struct device_window {
-  uint64_t begin, end;   /* of what was recorded; lost records bring the end forward */
-  uint64_t lost;         /* records */
+  uint64_t begin, end; /* of what was recorded; lost records bring the end forward */
+  uint64_t lost;       /* records */
   uint32_t ops, calls;
   struct device_op op[DEVICE_WINDOW_OPS];
   struct device_call call[DEVICE_WINDOW_CALLS];

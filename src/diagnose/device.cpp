@@ -37,8 +37,7 @@ class DeviceDetector {
   DeviceDetector(const RunView& view, Findings& findings) : view_(view), findings_(findings) {
     step_ = view.has_steps() ? view.steps().mean : 1.0;
     for (const DeviceUse& use : view.run().devices) {
-      const bool enough =
-          to_s(use.recorded) >= kEnoughSeconds && use.sum.kernels >= kFewKernels;
+      const bool enough = to_s(use.recorded) >= kEnoughSeconds && use.sum.kernels >= kFewKernels;
       if (enough && (use_ == nullptr || use.recorded > use_->recorded)) use_ = &use;
     }
   }
@@ -64,12 +63,14 @@ class DeviceDetector {
   }
 
   void sync() {
-    // Without the waits the host runs ahead: then the longer of its own work and the device's counts.
+    // Without the waits the host runs ahead: then the longer of its own work and the device's
+    // counts.
     const double host = 1 - view_.steps().part(Part::kSync) / step_;
     const double left = view_.has_steps() ? 1 - std::max(busy(), std::max(host, 0.0)) : 1;
     const double idle = use_->idle(IdleCause::kSync);
-    Finding* f = findings_.add("gpu.sync", "The host waits for the device, then the device for the host",
-                               0.9, std::min(idle, left) * step_);
+    Finding* f =
+        findings_.add("gpu.sync", "The host waits for the device, then the device for the host",
+                      0.9, std::min(idle, left) * step_);
     if (f == nullptr) return;
     f->where = view_.where([](const Cell& c) {
       return c.role == Role::kTrainer && c.part == Part::kSync && !on_cpu(c.act);
@@ -82,14 +83,15 @@ class DeviceDetector {
 
   void launches() {
     const double idle = use_->idle(IdleCause::kLaunch);
-    Finding* f = findings_.add("gpu.launch_bound", "The host cannot launch kernels fast enough", 0.9,
-                               idle * step_);
+    Finding* f = findings_.add("gpu.launch_bound", "The host cannot launch kernels fast enough",
+                               0.9, idle * step_);
     if (f == nullptr) return;
     f->where = view_.where([](const Cell& c) {
       return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kSync &&
              c.part != Part::kInputWait;
     });
-    show_share(*f, idle, "of the time the device waits for the next launch, less than 1 ms each time");
+    show_share(*f, idle,
+               "of the time the device waits for the next launch, less than 1 ms each time");
     const double kernel = to_s(use_->sum.kernel_sum) / static_cast<double>(use_->sum.kernels);
     evidence(*f, fmt::format("a kernel takes {} on average", ms(kernel)), kernel * 1e6, "us",
              "agent.cuda", static_cast<int64_t>(use_->sum.kernels));
@@ -104,14 +106,16 @@ class DeviceDetector {
 
   void round_trips() {
     const double idle = use_->idle(IdleCause::kRoundTrip);
-    Finding* f = findings_.add("gpu.wrong_device", "A part of the step runs on the CPU while the device waits",
-                               0.8, idle * step_);
+    Finding* f = findings_.add("gpu.wrong_device",
+                               "A part of the step runs on the CPU while the device waits", 0.8,
+                               idle * step_);
     if (f == nullptr) return;
     f->where = view_.where([](const Cell& c) {
       return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kSync &&
              c.part != Part::kInputWait;
     });
-    show_share(*f, idle, "of the time the device is idle between a copy to the host and one from it");
+    show_share(*f, idle,
+               "of the time the device is idle between a copy to the host and one from it");
     remedy(*f, "device", "Move the module and its inputs to the device.");
   }
 
@@ -125,16 +129,15 @@ class DeviceDetector {
                                0.9, exposed * step_);
     if (f == nullptr) return;
     if (pageable) {
-      f->where = view_.where([](const Cell& c) {
-        return c.role == Role::kTrainer && !on_cpu(c.act) &&
-               (c.part == Part::kSync || c.part == Part::kH2d);
-      });
+      f->where = view_.where(
+          [](const Cell& c) { return c.role == Role::kTrainer && c.part == Part::kH2d; });
     }
     show_share(*f, exposed, "of the time only copies between host and device run");
-    const double bytes = static_cast<double>(use_->sum.copy_bytes) /
-                         std::max(to_s(use_->recorded) / step_, 1e-9);
-    evidence(*f, fmt::format("{} are copied a {}", format_bytes(bytes),
-                             view_.has_steps() ? "step" : "second"),
+    const double bytes =
+        static_cast<double>(use_->sum.copy_bytes) / std::max(to_s(use_->recorded) / step_, 1e-9);
+    evidence(*f,
+             fmt::format("{} are copied a {}", format_bytes(bytes),
+                         view_.has_steps() ? "step" : "second"),
              bytes, "bytes", "agent.cuda", static_cast<int64_t>(use_->sum.copy_count));
     if (pageable) {
       remedy(*f, "pin_memory", "Use pin_memory=True and copy with non_blocking=True.");
@@ -147,10 +150,11 @@ class DeviceDetector {
     const double all = to_s(use_->sum.kernel_sum), norm = to_s(use_->sum.norm_sum);
     const double follow = to_s(use_->sum.follow_sum);
     if (norm < kNormShare * all || all <= 0) return;
-    // What follows disappears into the norm's own pass; a fused norm reads once less of three times.
+    // What follows disappears into the norm's own pass; a fused norm reads once less of three
+    // times.
     const double saved = (follow + norm / 3) / all * use_->share(use_->sum.compute);
-    Finding* f = findings_.add("gpu.unfused_norm", "Batch norm, add and ReLU run as many kernels", 0.6,
-                               saved * step_);
+    Finding* f = findings_.add("gpu.unfused_norm", "Batch norm, add and ReLU run as many kernels",
+                               0.6, saved * step_);
     if (f == nullptr) return;
     show_share(*f, norm / all, "of the kernels' time is batch norm");
     show_share(*f, follow / all, "is adding and ReLU in kernels of their own");
@@ -179,8 +183,8 @@ class DeviceDetector {
   // Where the agent has no windows, NVML's utilisation stands for the busy time.
   void throttled() {
     const model::Run& run = view_.run();
-    const model::EntityId gpu = device_of(view_, use_ != nullptr ? use_->sum.process
-                                                                 : view_.trainer_process());
+    const model::EntityId gpu =
+        device_of(view_, use_ != nullptr ? use_->sum.process : view_.trainer_process());
     const model::Series* bits = view_.series(SignalId::kGpuThrottle, gpu);
     const model::Series* clock = view_.series(SignalId::kGpuClockSm, gpu);
     const model::Series* highest = view_.series(SignalId::kGpuClockSmMax, gpu);
@@ -219,8 +223,9 @@ class DeviceDetector {
       evidence(*f, fmt::format("it reaches {:.0f} degrees Celsius", degrees), degrees, "C",
                "probe.nvml", static_cast<int64_t>(heat->readings.size()));
     }
-    remedy(*f, "cooling", power ? "Raise the power limit (nvidia-smi -pl), or share its budget less."
-                                : "Cooling: air flow, fans, fewer hot neighbours.");
+    remedy(*f, "cooling",
+           power ? "Raise the power limit (nvidia-smi -pl), or share its budget less."
+                 : "Cooling: air flow, fans, fewer hot neighbours.");
   }
 
   double utilisation(model::EntityId gpu) const {

@@ -20,11 +20,12 @@ using model::SignalId;
 
 namespace {
 
-// A job whose allocation fails may free and try again: only a failure right before its end ended it.
-constexpr double kLast = 10;              // seconds
+// A job whose allocation fails may free and try again: only a failure right before its end ended
+// it.
+constexpr double kLast = 10;                      // seconds
 constexpr Nanos kGone = std::chrono::seconds(2);  // without a reading
-constexpr double kMuchTaken = 0.05;       // of the memory, by others, from which that is worth a word
-constexpr double kMuchUnknown = 0.25;     // the same where it is not known how much was asked for
+constexpr double kMuchTaken = 0.05;    // of the memory, by others, from which that is worth a word
+constexpr double kMuchUnknown = 0.25;  // the same where it is not known how much was asked for
 
 /// What the agent tells of a failed call: "2 cuMemAlloc_v2 8589934592 123456789 4294967296 ...".
 struct Failure {
@@ -48,9 +49,7 @@ std::optional<Failure> failure(const Run& run, const std::string& key) {
   return out;
 }
 
-bool is_last(const Run& run, const Failure& f) {
-  return to_s(run.end - f.at) < kLast;
-}
+bool is_last(const Run& run, const Failure& f) { return to_s(run.end - f.at) < kLast; }
 
 struct Kind {
   std::string_view id, title;
@@ -58,7 +57,8 @@ struct Kind {
 
 Kind out_of_memory_kind(const std::optional<DeviceMemory>& memory, double asked) {
   constexpr Kind kTaken{"gpu.memory_taken", "Another process holds the device's memory"};
-  constexpr Kind kPieces{"gpu.oom_fragmented", "The device's memory is free in pieces that are too small"};
+  constexpr Kind kPieces{"gpu.oom_fragmented",
+                         "The device's memory is free in pieces that are too small"};
   constexpr Kind kTooBig{"gpu.oom_too_big", "The job does not fit into the device's memory"};
   if (!memory) return kTooBig;
   if (asked <= 0) return memory->others > kMuchUnknown * memory->total ? kTaken : kTooBig;
@@ -72,7 +72,8 @@ void advise(Finding& f) {
     remedy(f, "stop", "End that process, or wait for it; let it take memory as it needs it.");
   } else if (f.id == "gpu.oom_fragmented") {
     remedy(f, "expandable_segments",
-           "Allocate what is big first and keep it; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.");
+           "Allocate what is big first and keep it; "
+           "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.");
   } else {
     remedy(f, "batch", "A smaller batch, checkpointed activations, lower precision.");
   }
@@ -85,10 +86,12 @@ void add_out_of_memory(const RunView& view, const Failure& call, Findings& findi
     memory->used = call.total - call.left;
   }
   const Kind kind = out_of_memory_kind(memory, call.bytes);
-  Finding& f = findings.add_fatal(kind.id, std::string(kind.title), memory && call.bytes > 0 ? 0.9 : 0.6);
+  Finding& f =
+      findings.add_fatal(kind.id, std::string(kind.title), memory && call.bytes > 0 ? 0.9 : 0.6);
   if (call.bytes > 0) {
     f.cost_bytes = call.bytes;
-    evidence(f, fmt::format("{} asked for {}", escape_terminal(call.call), format_bytes(call.bytes)),
+    evidence(f,
+             fmt::format("{} asked for {}", escape_terminal(call.call), format_bytes(call.bytes)),
              call.bytes, "bytes", "agent.cuda", 1);
   }
   if (memory) {
@@ -112,8 +115,9 @@ void add_out_of_memory(const RunView& view, const Failure& call, Findings& findi
 /// A framework's own message has the figures of its allocator, too.
 bool add_by_message(const RunView& view, Findings& findings) {
   const Run& run = view.run();
-  const std::string text = fmt::format("{}: {}\n{}", run.fact("exception.type"),
-                                       run.fact("exception.message"), run.fact("exception.traceback"));
+  const std::string text =
+      fmt::format("{}: {}\n{}", run.fact("exception.type"), run.fact("exception.message"),
+                  run.fact("exception.traceback"));
   if (!contains(text, "out of memory")) return false;
   const devmem::Explanation why = devmem::explain_text(text);
   constexpr std::array<std::string_view, 3> kIds = {"gpu.memory_taken", "gpu.oom_fragmented",
@@ -121,11 +125,12 @@ bool add_by_message(const RunView& view, Findings& findings) {
   const auto id = std::find(kIds.begin(), kIds.end(), why.finding);
   if (id == kIds.end()) return false;
   Finding& f = findings.add_fatal(*id, "The device's memory ran out", why.sure);
-  evidence(f, escape_terminal(std::string_view(why.text).substr(0, 300)), 0, "", "agent.exception", 1);
+  evidence(f, escape_terminal(std::string_view(why.text).substr(0, 300)), 0, "", "agent.exception",
+           1);
   for (const devmem::Holder& holder : why.holders) {
     const auto bytes = static_cast<double>(holder.bytes);
-    evidence(f, fmt::format("{} {}", format_bytes(bytes), escape_terminal(holder.what)), bytes, "bytes",
-             "agent.exception", 1);
+    evidence(f, fmt::format("{} {}", format_bytes(bytes), escape_terminal(holder.what)), bytes,
+             "bytes", "agent.exception", 1);
   }
   if (!run.fact("exception.file").empty()) {
     f.where = model::Where{std::string(run.fact("exception.file")),
@@ -147,26 +152,28 @@ bool add_lost(const RunView& view, Findings& findings) {
     const int64_t number = run.entities[i].key;
     const std::string_view said = run.fact(fmt::format("gpu.{}.error", number));
     const model::Series* ecc = view.series(SignalId::kGpuEccErrors, i);
-    const double broken =
-        ecc == nullptr ? 0 : ecc->increase(run.begin, run.end).value_or(0);
+    const double broken = ecc == nullptr ? 0 : ecc->increase(run.begin, run.end).value_or(0);
     const bool hardware = call && (is_hardware(call->code) || (broken > 0 && is_last(run, *call)));
     if (said.empty() && !hardware) continue;
     Finding& f = findings.add_fatal(
-        "gpu.lost", fmt::format("GPU {} {}", number, said.empty() ? "reported an error" : "was lost"), 0.9);
+        "gpu.lost",
+        fmt::format("GPU {} {}", number, said.empty() ? "reported an error" : "was lost"), 0.9);
     if (!said.empty()) {
-      evidence(f, fmt::format("the driver says: {}", escape_terminal(said)), static_cast<double>(number),
-               "gpu", "probe.nvml", 1);
+      evidence(f, fmt::format("the driver says: {}", escape_terminal(said)),
+               static_cast<double>(number), "gpu", "probe.nvml", 1);
     }
     if (call) {
       evidence(f, fmt::format("{} returned error {}", escape_terminal(call->call), call->code),
                call->code, "error", "agent.cuda", 1);
     }
     if (broken > 0) {
-      evidence(f, fmt::format("{} memory errors that could not be corrected", format_number(broken)),
+      evidence(f,
+               fmt::format("{} memory errors that could not be corrected", format_number(broken)),
                broken, "errors", "probe.nvml", 1);
     }
-    remedy(f, "reset", "See dmesg for NVRM's Xid; reset the device or restart the machine, and if it comes "
-                       "back have the card looked at.");
+    remedy(f, "reset",
+           "See dmesg for NVRM's Xid; reset the device or restart the machine, and if it comes "
+           "back have the card looked at.");
     return true;
   }
   return false;

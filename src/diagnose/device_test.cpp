@@ -26,7 +26,8 @@ class DeviceRun {
  public:
   DeviceRun() {
     for (int i = 0; i < 60; ++i) {
-      b_.step({{Part::kForward, 4, kCompute}, {Part::kSync, 6, {ThreadState::kPoll, {kMain}}}}, i < 3);
+      b_.step({{Part::kForward, 4, kCompute}, {Part::kSync, 6, {ThreadState::kPoll, {kMain}}}},
+              i < 3);
     }
     use_.recorded = nanos(1e9);
     use_.windows = 2;
@@ -65,8 +66,9 @@ class DeviceRun {
   /// A call that failed so many seconds before the job's end.
   DeviceRun& out_of_memory(double bytes, double before = 0) {
     const int64_t at = to_ns(b_.now()) - static_cast<int64_t>(before * 1e9);
-    return fact("cuda.out_of_memory", "2 cuMemAlloc_v2 " + std::to_string(static_cast<int64_t>(bytes)) +
-                                          " " + std::to_string(at) + " 0 0");
+    return fact("cuda.out_of_memory", "2 cuMemAlloc_v2 " +
+                                          std::to_string(static_cast<int64_t>(bytes)) + " " +
+                                          std::to_string(at) + " 0 0");
   }
   model::DeviceUse& use() { return use_; }
   Diagnosis diagnose(int wait_status = 0) {
@@ -106,7 +108,8 @@ TEST(Device, ShortWaitsForLaunchesAreLaunchBound) {
   const Diagnosis d = DeviceRun().idle(IdleCause::kLaunch, 0.5).diagnose();
   ASSERT_NE(find(d, "gpu.launch_bound"), nullptr);
   EXPECT_NEAR(*find(d, "gpu.launch_bound")->gain, 2, 0.02);
-  EXPECT_EQ(find(DeviceRun().idle(IdleCause::kDependency, 0.5).diagnose(), "gpu.launch_bound"), nullptr);
+  EXPECT_EQ(find(DeviceRun().idle(IdleCause::kDependency, 0.5).diagnose(), "gpu.launch_bound"),
+            nullptr);
 }
 
 TEST(Device, TooLittleRecordedIsNotJudged) {
@@ -182,10 +185,11 @@ TEST(Device, ALostDeviceIsNotTheJobsOwnBug) {
 TEST(Device, AFrameworksOwnMessageIsExplained) {
   DeviceRun r;
   r.fact("exception.type", "OutOfMemoryError");
-  r.fact("exception.message",
-         "CUDA out of memory. Tried to allocate 40.00 GiB. GPU 0 has a total capacity of 23.99 GiB of "
-         "which 10.00 GiB is free. Of the allocated memory 10.00 GiB is allocated by PyTorch, and "
-         "100.00 MiB is reserved by PyTorch but unallocated.");
+  r.fact(
+      "exception.message",
+      "CUDA out of memory. Tried to allocate 40.00 GiB. GPU 0 has a total capacity of 23.99 GiB of "
+      "which 10.00 GiB is free. Of the allocated memory 10.00 GiB is allocated by PyTorch, and "
+      "100.00 MiB is reserved by PyTorch but unallocated.");
   EXPECT_EQ(r.diagnose(kFailed).verdict, "gpu.oom_too_big");
 }
 

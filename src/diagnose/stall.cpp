@@ -229,8 +229,7 @@ void detect_idle(const RunView& view, Findings& findings) {
   const auto idle = [](const Cell& c) {
     // Waiting for a device that works is no idle time.
     return c.role == Role::kTrainer && c.act == Act::kSleep && c.part != Part::kSync &&
-           !saving(c) &&
-           (c.traits & (kInLogging | kInSubprocess)) == 0;
+           !saving(c) && (c.traits & (kInLogging | kInSubprocess)) == 0;
   };
   const int64_t readings = view.readings(idle);
   if (readings < kFewReadings) return;

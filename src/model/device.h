@@ -32,8 +32,8 @@ struct DeviceWindow {
 
 /// All windows of one device of the training process together.
 struct DeviceUse {
-  DeviceWindow sum;   // of all; begin of the first, end of the last
-  Nanos recorded{};   // their lengths
+  DeviceWindow sum;  // of all; begin of the first, end of the last
+  Nanos recorded{};  // their lengths
   int64_t windows = 0;
 
   /// Share of the recorded time.

@@ -302,9 +302,12 @@ void steps(Writer& w, const Run& run) {
 // "GPU 0 works 62 % of the time; 30 % it waits for input, 8 % for launches"
 void devices(Writer& w, const Run& run) {
   constexpr double kShown = 0.01;
-  constexpr std::array<const char*, model::kIdleCauses> kFor = {
-      "the host",        "launches",           "a host that waits for it", "data to go to the host and back",
-      "its own streams", "the next batch"};
+  constexpr std::array<const char*, model::kIdleCauses> kFor = {"the host",
+                                                                "launches",
+                                                                "a host that waits for it",
+                                                                "data to go to the host and back",
+                                                                "its own streams",
+                                                                "the next batch"};
   for (const model::DeviceUse& use : run.devices) {
     std::string text = fmt::format("GPU {} works {} of the time", use.sum.device,
                                    format_percent(use.share(use.sum.busy)));

@@ -49,7 +49,8 @@ void find_device_use(Run& run, std::span<const PartPiece> pieces) {
   run.devices.clear();
   std::erase_if(run.missing, [](const Missing& m) { return m.signal == kDeviceTime; });
   if (const std::string_view state = run.fact("cuda.live"); !state.empty() && state != "on") {
-    run.missing.push_back({kDeviceTime, "what the GPU waits for is not known: " + std::string(state),
+    run.missing.push_back({kDeviceTime,
+                           "what the GPU waits for is not known: " + std::string(state),
                            "leave CUPTI to flatout for a run, or record a trace: flatout trace"});
   }
   if (run.device_windows.empty()) return;

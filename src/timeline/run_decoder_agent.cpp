@@ -132,7 +132,9 @@ bool RunDecoder::on_device(ProcessId process, const flatout_packet& header, Byte
   if (out.length() > kMaxLength) return false;
   // Nothing of it is longer than the window, or, of what runs side by side, than all of a device.
   const auto length = static_cast<uint64_t>(out.length().count());
-  const auto within = [&](uint64_t ns) { return Nanos(static_cast<int64_t>(std::min(ns, length))); };
+  const auto within = [&](uint64_t ns) {
+    return Nanos(static_cast<int64_t>(std::min(ns, length)));
+  };
   const auto summed = [&](uint64_t ns) {
     return Nanos(static_cast<int64_t>(std::min(ns, length * kMostAtOnce)));
   };

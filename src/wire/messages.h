@@ -156,10 +156,10 @@ struct flatout_device {
   uint64_t exposed_copies;                 /* a copy between host and device and no kernel */
   uint64_t exposed_pageable;               /* of that, memory of the host that is not pinned */
   uint64_t idle[FLATOUT_IDLE_CAUSES];
-  uint64_t kernel_sum;            /* of kernels' lengths, collectives left out */
-  uint64_t filled;                /* of that, times the share of the device that a kernel's threads fill */
-  uint64_t norm_sum, follow_sum;  /* batch norm; adding and activations in kernels of their own */
-  uint64_t launch_sum;            /* of launching calls' lengths */
+  uint64_t kernel_sum; /* of kernels' lengths, collectives left out */
+  uint64_t filled;     /* of that, times the share of the device that a kernel's threads fill */
+  uint64_t norm_sum, follow_sum; /* batch norm; adding and activations in kernels of their own */
+  uint64_t launch_sum;           /* of launching calls' lengths */
   uint32_t launches, copy_count;
   uint64_t copy_bytes; /* between host and device */
   uint64_t lost;       /* records that were not kept: the window ends where they begin */

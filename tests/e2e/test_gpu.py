@@ -36,7 +36,7 @@ def line_of(cause: str) -> int:
     return next(i for i, text in enumerate(SOURCE.read_text().splitlines(), 1) if text.endswith(f"// CAUSE {cause}"))
 
 
-def run(flatout: str, sim: Path, folder: Path, cause: str, seconds: float = 3, card: dict | None = None, **env: str) -> dict:
+def run(flatout: str, sim: Path, folder: Path, cause: str, seconds: float = 2, card: dict | None = None, **env: str) -> dict:
     """`flatout run -- gpu_train CAUSE` on a card that is described so; what it found, with "code" and "said"."""
     script = folder / "card"
     lines = ["devices 1", "driver 580.00", "cuda 13000", *(f"0 {key} {value}" for key, value in {**CARD, **(card or {})}.items())]
@@ -82,7 +82,7 @@ ALIKE = [("launch_hidden", {}), ("sync_once", {}), ("overlap", {}), ("narrow_few
 
 @pytest.mark.parametrize("cause, card", ALIKE, ids=[cause for cause, _ in ALIKE])
 def test_what_only_looks_like_it_is_not(flatout, sim, tmp_path, cause, card):
-    found = run(flatout, sim, tmp_path, cause, 2, card)
+    found = run(flatout, sim, tmp_path, cause, 1.5, card)
     assert found["code"] == 0, found["said"]
     assert not [name for name in ids(found) if name.startswith("gpu.") or name == "input.h2d_sync"], (ids(found), found["devices"])
     assert found["devices"][0]["busy"] > 0.8, found["devices"]

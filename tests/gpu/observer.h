@@ -5,14 +5,14 @@
 #include <stdint.h>
 
 /* Callback ids of the simulated driver; those of the real one are others, and differ by version. */
-#define SIM_CALLS(X)       \
-  X(cuCtxSynchronize)      \
-  X(cuLaunchKernel)        \
-  X(cuStreamSynchronize)   \
-  X(cuEventSynchronize)    \
-  X(cuMemAlloc_v2)         \
-  X(cuMemcpyHtoD_v2)       \
-  X(cuMemcpyDtoH_v2)       \
+#define SIM_CALLS(X)     \
+  X(cuCtxSynchronize)    \
+  X(cuLaunchKernel)      \
+  X(cuStreamSynchronize) \
+  X(cuEventSynchronize)  \
+  X(cuMemAlloc_v2)       \
+  X(cuMemcpyHtoD_v2)     \
+  X(cuMemcpyDtoH_v2)     \
   X(cuMemcpyHtoDAsync_v2)
 enum sim_call_id {
   SIM_CALL_NONE,

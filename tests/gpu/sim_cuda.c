@@ -1,8 +1,8 @@
-/* A simulated device behind libcuda.so.1, for tests without a GPU. Work on it takes the time that it
- * is told to take: a kernel's first parameter is its length in nanoseconds at full clock (the real
- * kernels of train.cpp spin that long), copies go at fixed rates. Kernels run one after the other,
- * copies in each direction too, side by side with kernels; streams keep their order. Nothing is
- * computed and no thread runs: when an operation is launched, its begin and end are known.
+/* A simulated device behind libcuda.so.1, for tests without a GPU. Work on it takes the time that
+ * it is told to take: a kernel's first parameter is its length in nanoseconds at full clock (the
+ * real kernels of train.cpp spin that long), copies go at fixed rates. Kernels run one after the
+ * other, copies in each direction too, side by side with kernels; streams keep their order. Nothing
+ * is computed and no thread runs: when an operation is launched, its begin and end are known.
  *
  * The device is described by the script that also NVML's stand-in plays ($NVML_STAND_IN, see
  * src/probe/testing/nvml_stand_in.c), of device 0: mem_total, clock_sm, clock_sm_max, process_1 and
@@ -22,7 +22,14 @@
 #include "probe/testing/stand_in_script.h"
 
 #define API __attribute__((visibility("default")))
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NOT_FOUND = 500, UNKNOWN = 999 };
+enum {
+  OK = 0,
+  INVALID = 1,
+  OUT_OF_MEMORY = 2,
+  NOT_INITIALIZED = 3,
+  NOT_FOUND = 500,
+  UNKNOWN = 999
+};
 
 #define LAUNCH_NS 4000u /* what the driver itself takes for a call */
 #define LATENCY_NS 2000u
@@ -119,9 +126,7 @@ static uint64_t held_by_others(void) {
 
 /* ---- memory: addresses, first fit ---- */
 
-static struct {
-  uint64_t at, bytes;
-} blocks[MOST_BLOCKS];
+static struct { uint64_t at, bytes; } blocks[MOST_BLOCKS];
 static size_t block_count;
 
 static uint64_t held(void) {
@@ -193,7 +198,8 @@ static struct sim_stream* stream_of(CUstream stream) {
 }
 
 /* Gives an operation to the device: when it begins and ends there. */
-static void schedule(struct sim_op* op, struct sim_stream* stream, uint64_t* engine, uint64_t length) {
+static void schedule(struct sim_op* op, struct sim_stream* stream, uint64_t* engine,
+                     uint64_t length) {
   op->start = later(now_ns() + LATENCY_NS, later(stream->free_at, *engine));
   op->end = op->start + length;
   op->stream = stream->number;
@@ -270,7 +276,8 @@ API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
 API CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   (void)module;
   for (size_t i = 0; i < MOST_FUNCTIONS; ++i) {
-    if (functions[i].name[0] == 0) snprintf(functions[i].name, sizeof functions[i].name, "%s", name);
+    if (functions[i].name[0] == 0)
+      snprintf(functions[i].name, sizeof functions[i].name, "%s", name);
     if (strcmp(functions[i].name, name) != 0) continue;
     *function = &functions[i];
     return OK;

@@ -1,7 +1,7 @@
-/* CUPTI for the simulated device (sim_cuda.c): activity records of the kinds that are enabled, in the
- * layouts of agent/cupti_records.h with some bytes more, as a newer version's would be, and callbacks
- * of the driver's calls. An operation's record comes once it has ended. $SIM_CUPTI: "taken" has
- * another subscriber already. */
+/* CUPTI for the simulated device (sim_cuda.c): activity records of the kinds that are enabled, in
+ * the layouts of agent/cupti_records.h with some bytes more, as a newer version's would be, and
+ * callbacks of the driver's calls. An operation's record comes once it has ended. $SIM_CUPTI:
+ * "taken" has another subscriber already. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -147,7 +147,8 @@ API int cuptiUnsubscribe(void* handle) {
   return OK;
 }
 API int cuptiEnableCallback(uint32_t enable, void* handle, uint32_t domain, uint32_t id) {
-  if (handle != &subscriber || domain != CUPTI_DRIVER_DOMAIN || id >= SIM_CALL_COUNT) return INVALID;
+  if (handle != &subscriber || domain != CUPTI_DRIVER_DOMAIN || id >= SIM_CALL_COUNT)
+    return INVALID;
   watched[id] = enable != 0;
   return OK;
 }
@@ -156,14 +157,17 @@ API int cuptiGetCallbackName(uint32_t domain, uint32_t id, const char** name) {
   *name = names[id];
   return OK;
 }
-API int cuptiSetThreadIdType(uint32_t type) { return type == CUPTI_SYSTEM_THREAD_IDS ? OK : INVALID; }
+API int cuptiSetThreadIdType(uint32_t type) {
+  return type == CUPTI_SYSTEM_THREAD_IDS ? OK : INVALID;
+}
 API int cuptiActivityRegisterTimestampCallback(uint64_t (*clock)(void)) {
   if (subscriber == NULL) return NOT_SUBSCRIBED;
   read_clock = clock; /* the simulated device has that clock already */
   return OK;
 }
 API int cuptiActivityRegisterCallbacks(void (*requested)(uint8_t**, size_t*, size_t*),
-                                       void (*completed)(void*, uint32_t, uint8_t*, size_t, size_t)) {
+                                       void (*completed)(void*, uint32_t, uint8_t*, size_t,
+                                                         size_t)) {
   if (subscriber == NULL) return NOT_SUBSCRIBED;
   request = requested;
   complete = completed;

@@ -1,7 +1,7 @@
 // A small training job on the driver API, which has one cause of slowness or failure, or one that
-// only looks like it: train CAUSE SECONDS. Its kernels spin for as long as they are told, so that it
-// takes the same time on a simulated device (sim_cuda.c) and on a real one. Lines that a finding has
-// to name end with the comment CAUSE and the cause's name.
+// only looks like it: train CAUSE SECONDS. Its kernels spin for as long as they are told, so that
+// it takes the same time on a simulated device (sim_cuda.c) and on a real one. Lines that a finding
+// has to name end with the comment CAUSE and the cause's name.
 #include <flatout/marker.h>
 
 #include <cstdio>
@@ -74,7 +74,8 @@ class Device {
       check(cuModuleGetFunction(&function, module_, name), "cuModuleGetFunction");
     }
     void* params[] = {&ns};
-    check(cuLaunchKernel(function, size.blocks, 1, 1, size.threads, 1, 1, 0, compute, params, nullptr),
+    check(cuLaunchKernel(function, size.blocks, 1, 1, size.threads, 1, 1, 0, compute, params,
+                         nullptr),
           "cuLaunchKernel");
   }
   void launch_many(int count, const char* name, uint64_t ns, Size size = {}) {
