@@ -32,6 +32,12 @@ constexpr uint64_t kThrottled = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 constexpr uint64_t kByPower = 0x4 | 0x80;
 constexpr double kOften = 0.5;  // of the readings
 
+/// What the training thread does while the device waits for it.
+bool works_on_host(const Cell& c) {
+  return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kSync &&
+         c.part != Part::kInputWait;
+}
+
 class DeviceDetector {
  public:
   DeviceDetector(const RunView& view, Findings& findings) : view_(view), findings_(findings) {
@@ -73,7 +79,7 @@ class DeviceDetector {
                       0.9, std::min(idle, left) * step_);
     if (f == nullptr) return;
     f->where = view_.where([](const Cell& c) {
-      return c.role == Role::kTrainer && c.part == Part::kSync && !on_cpu(c.act);
+      return c.role == Role::kTrainer && c.part == Part::kSync && c.act != Act::kRunQueue;
     });
     show_share(*f, idle, "of the time the device is idle after the host waited for it");
     show_share(*f, busy(), "of the time it works");
@@ -86,10 +92,7 @@ class DeviceDetector {
     Finding* f = findings_.add("gpu.launch_bound", "The host cannot launch kernels fast enough",
                                0.9, idle * step_);
     if (f == nullptr) return;
-    f->where = view_.where([](const Cell& c) {
-      return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kSync &&
-             c.part != Part::kInputWait;
-    });
+    f->where = view_.where(works_on_host);
     show_share(*f, idle,
                "of the time the device waits for the next launch, less than 1 ms each time");
     const double kernel = to_s(use_->sum.kernel_sum) / static_cast<double>(use_->sum.kernels);
@@ -110,10 +113,7 @@ class DeviceDetector {
                                "A part of the step runs on the CPU while the device waits", 0.8,
                                idle * step_);
     if (f == nullptr) return;
-    f->where = view_.where([](const Cell& c) {
-      return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kSync &&
-             c.part != Part::kInputWait;
-    });
+    f->where = view_.where(works_on_host);
     show_share(*f, idle,
                "of the time the device is idle between a copy to the host and one from it");
     remedy(*f, "device", "Move the module and its inputs to the device.");

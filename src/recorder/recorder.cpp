@@ -159,7 +159,7 @@ Status Recorder::start_command() {
 void Recorder::watch_cuda(std::vector<std::string>& environment, const std::string& agent) {
   constexpr const char* kInjection = "CUDA_INJECTION64_PATH";
   const std::string taken = variable(environment, kInjection);
-  if (taken.empty() || taken == "none") {
+  if (taken.empty()) {
     set_variable(environment, kInjection, agent);
   } else if (taken != agent) {
     sink_.missing({"gpu.device_time", fmt::format("{} names {} already", kInjection, taken),

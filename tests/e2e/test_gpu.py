@@ -71,7 +71,8 @@ def test_what_slows_the_device_down_is_named(flatout, sim, tmp_path, cause, card
     # Where other programs take the cores, that is a true finding beside it.
     first = next(f for f in ids(found) if f != "cpu.noisy_neighbour")
     assert first == name, (ids(found), found["devices"])
-    if line is not None:
+    # Readings of a thread that stands in line for a core blur what it did when.
+    if line is not None and "cpu.noisy_neighbour" not in ids(found):
         assert finding(found, name)["where"]["line"] == line_of(line)
 
 
