@@ -10,7 +10,6 @@
 namespace flatout::diagnose {
 
 using model::DeviceUse;
-using model::EntityKind;
 using model::Finding;
 using model::IdleCause;
 using model::Part;
