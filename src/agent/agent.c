@@ -403,6 +403,11 @@ void flatout_agent_count(const char* name, double value) {
   send_packet(ring, FLATOUT_PACKET_COUNTER, &counter, sizeof counter, NULL, 0);
 }
 
+void agent_send_device(const struct flatout_device* window) {
+  struct flatout_ring* ring = current_ring(0);
+  if (ring != NULL) send_packet(ring, FLATOUT_PACKET_DEVICE, window, sizeof *window, NULL, 0);
+}
+
 void flatout_agent_info(const char* key, const char* value) {
   struct flatout_ring* ring = current_ring(0);
   if (ring == NULL || key == NULL || value == NULL) return;

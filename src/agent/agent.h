@@ -73,6 +73,10 @@ FLATOUT_EXPORT void flatout_agent_mark(uint32_t kind, const char* name, uint64_t
                                        uint64_t end_ns, int64_t value, int64_t value2);
 FLATOUT_EXPORT void flatout_agent_count(const char* name, double value);
 
+/* What a device did in a window (wire/messages.h). */
+struct flatout_device;
+void agent_send_device(const struct flatout_device* window);
+
 /* A fact about this process; a later one with the same key replaces it. */
 FLATOUT_EXPORT void flatout_agent_info(const char* key, const char* value);
 

@@ -1,12 +1,10 @@
 /* Records what CUDA does through CUPTI: loaded by the driver where CUDA_INJECTION64_PATH names this
- * library and FLATOUT_CUDA_TRACE a file to write. CUPTI is the one that the process has already
- * (the framework's wheel brings it), else the system's; all of it is found by dlsym. There is one
- * subscriber in a process: where another tool is it, it is named, and nothing is recorded. Buffers
- * are turned into events in CUPTI's own thread, never in the job's.
+ * library and FLATOUT_CUDA_TRACE a file to write; where it names none, what a recorder wants to
+ * know is told live (cupti_live.h). Buffers are turned into events in CUPTI's own thread, never in
+ * the job's.
  *
  * The order matters: subscribe before anything else (the library does not guard activity calls),
  * clock and callbacks before any kind is enabled. */
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,44 +13,16 @@
 
 #include "agent/agent.h"
 #include "agent/clock.h"
+#include "agent/cupti_library.h"
+#include "agent/cupti_live.h"
 #include "agent/cupti_records.h"
 #include "agent/event_file.h"
 
-#define SUCCESS 0
-#define TAKEN 39    /* CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED */
-#define CUDA_12 18u /* CUPTI_API_VERSION of CUDA 12.0 */
-#define DRIVER_DOMAIN 2
-#define RUNTIME_DOMAIN 3
-#define SYSTEM_THREAD_IDS 1
 #define BUFFER_BYTES (4u << 20)
 #define FLUSH_MS 500
 #define MOST_NAMES 2048u /* of calls */
 
-struct subscriber_params { /* CUpti_SubscriberParams, CUPTI 13 */
-  size_t size;
-  const char* name;
-  char* other;
-  size_t other_size;
-};
-
-static struct {
-  int (*get_version)(uint32_t*);
-  int (*subscribe)(void**, void (*)(void*, uint32_t, uint32_t, const void*), void*);
-  int (*subscribe_v2)(void**, void (*)(void*, uint32_t, uint32_t, const void*), void*,
-                      struct subscriber_params*);
-  int (*unsubscribe)(void*);
-  int (*register_callbacks)(void (*)(uint8_t**, size_t*, size_t*),
-                            void (*)(void*, uint32_t, uint8_t*, size_t, size_t));
-  int (*register_clock)(uint64_t (*)(void));
-  int (*enable)(uint32_t);
-  int (*disable)(uint32_t);
-  int (*flush_all)(uint32_t);
-  int (*flush_period)(uint32_t);
-  int (*next_record)(uint8_t*, size_t, void**);
-  int (*dropped)(void*, uint32_t, size_t*);
-  int (*callback_name)(uint32_t, uint32_t, const char**);
-  int (*thread_ids)(uint32_t);
-} cupti;
+static struct cupti_api cupti;
 
 static const uint32_t kinds[] = {
     CUPTI_KIND_CONCURRENT_KERNEL, CUPTI_KIND_MEMCPY, CUPTI_KIND_MEMCPY2,        CUPTI_KIND_MEMSET,
@@ -62,38 +32,6 @@ static pid_t subscribed_in; /* this process */
 static size_t dropped_records;
 static const char*
     names[2][MOST_NAMES]; /* of the driver's and the runtime's calls, once they were asked for */
-
-/* ---- the library ---- */
-
-static int find(void* library, const char* name, void* slot) {
-  void* const found = dlsym(library, name);
-  memcpy(slot, &found, sizeof found); /* a function: POSIX says so, ISO C needs this detour */
-  return found != NULL;
-}
-
-static int load(void) {
-  static const char* const files[] = {"libcupti.so.13", "libcupti.so.12", "libcupti.so"};
-  void* library = NULL;
-  for (int loaded = 1; loaded >= 0 && library == NULL; --loaded) {
-    for (size_t i = 0; i < sizeof files / sizeof files[0] && library == NULL; ++i)
-      library = dlopen(files[i], RTLD_NOW | (loaded ? RTLD_NOLOAD : 0));
-  }
-  if (library == NULL) return 0;
-  find(library, "cuptiSubscribe_v2", &cupti.subscribe_v2); /* from CUPTI 13 on */
-  find(library, "cuptiActivityFlushPeriod", &cupti.flush_period);
-  find(library, "cuptiSetThreadIdType", &cupti.thread_ids);
-  return find(library, "cuptiGetVersion", &cupti.get_version) &&
-         find(library, "cuptiSubscribe", &cupti.subscribe) &&
-         find(library, "cuptiUnsubscribe", &cupti.unsubscribe) &&
-         find(library, "cuptiActivityRegisterCallbacks", &cupti.register_callbacks) &&
-         find(library, "cuptiActivityRegisterTimestampCallback", &cupti.register_clock) &&
-         find(library, "cuptiActivityEnable", &cupti.enable) &&
-         find(library, "cuptiActivityDisable", &cupti.disable) &&
-         find(library, "cuptiActivityFlushAll", &cupti.flush_all) &&
-         find(library, "cuptiActivityGetNextRecord", &cupti.next_record) &&
-         find(library, "cuptiActivityGetNumDroppedRecords", &cupti.dropped) &&
-         find(library, "cuptiGetCallbackName", &cupti.callback_name);
-}
 
 /* ---- callbacks, in CUPTI's threads ---- */
 
@@ -119,16 +57,14 @@ static const char* name_of_call(const struct cupti_event* e, char* to, size_t si
                          ? __atomic_load_n(&names[runtime][e->function], __ATOMIC_RELAXED)
                          : NULL;
   if (name == NULL) {
-    if (cupti.callback_name(runtime ? RUNTIME_DOMAIN : DRIVER_DOMAIN, e->function, &name) !=
-            SUCCESS ||
+    if (cupti.callback_name(runtime ? CUPTI_RUNTIME_DOMAIN : CUPTI_DRIVER_DOMAIN, e->function,
+                            &name) != CUPTI_OK ||
         name == NULL)
       return runtime ? "cuda runtime call" : "cuda driver call";
     if (e->function < MOST_NAMES)
       __atomic_store_n(&names[runtime][e->function], name, __ATOMIC_RELAXED);
   }
-  snprintf(to, size, "%s", name);
-  char* const version = strstr(to, "_v");
-  if (version != NULL && version[2] >= '0' && version[2] <= '9') *version = 0;
+  cupti_plain_name(name, to, size);
   return to;
 }
 
@@ -177,13 +113,13 @@ static void take_buffer(void* context, uint32_t stream, uint8_t* buffer, size_t 
                         size_t valid) {
   (void)size;
   void* record = NULL;
-  while (valid > 0 && cupti.next_record(buffer, valid, &record) == SUCCESS) {
+  while (valid > 0 && cupti.next_record(buffer, valid, &record) == CUPTI_OK) {
     struct cupti_event event;
     const size_t left = valid - (size_t)((uint8_t*)record - buffer);
     if (cupti_read_record(record, left, &event)) write_event(&event);
   }
   size_t lost = 0;
-  if (cupti.dropped(context, stream, &lost) == SUCCESS && lost > 0)
+  if (cupti.dropped(context, stream, &lost) == CUPTI_OK && lost > 0)
     __atomic_fetch_add(&dropped_records, lost, __ATOMIC_RELAXED);
   free(buffer);
 }
@@ -194,26 +130,6 @@ static void refuse(const char* why) {
   event_file_missing(why);
   flatout_agent_info("cuda.trace", why);
   fprintf(stderr, "flatout: warning: the CUDA trace stays empty: %s\n", why);
-}
-
-static int subscribe(void) {
-  char other[128] = "", why[256];
-  int result;
-  if (cupti.subscribe_v2 != NULL) {
-    struct subscriber_params params = {sizeof params, "flatout", other, sizeof other};
-    result = cupti.subscribe_v2(&subscriber, ignore, NULL, &params);
-  } else {
-    result = cupti.subscribe(&subscriber, ignore, NULL);
-  }
-  if (result == SUCCESS) return 1;
-  if (result == TAKEN) {
-    snprintf(why, sizeof why, "%s has CUPTI, which serves one tool at a time (error 39)",
-             other[0] != 0 ? other : "another tool (the framework's profiler, Nsight, a debugger)");
-  } else {
-    snprintf(why, sizeof why, "CUPTI refuses a subscriber (error %d)", result);
-  }
-  refuse(why);
-  return 0;
 }
 
 static void stop(void) {
@@ -231,33 +147,25 @@ static void stop(void) {
   subscriber = NULL;
 }
 
-/* The driver calls this in cuInit. 1: all is well; the job goes on either way. */
-FLATOUT_EXPORT int InitializeInjection(void) {
-  static int called;
-  if (__atomic_exchange_n(&called, 1, __ATOMIC_ACQ_REL) || !event_file_open()) return 1;
-  uint32_t version = 0;
-  if (!load()) {
-    refuse("no libcupti.so of CUDA 12 or 13 was found");
-    return 1;
+static void start_trace(void) {
+  const char* const why = cupti_open(&cupti, &subscriber, ignore);
+  if (why != NULL) {
+    refuse(why);
+    return;
   }
-  if (cupti.get_version(&version) != SUCCESS || version < CUDA_12) {
-    refuse("this CUPTI is older than CUDA 12's: its records are others");
-    return 1;
-  }
-  if (!subscribe()) return 1;
-  int fine = cupti.register_clock(read_clock) == SUCCESS;
-  fine = cupti.register_callbacks(give_buffer, take_buffer) == SUCCESS && fine;
+  int fine = cupti.register_clock(read_clock) == CUPTI_OK;
+  fine = cupti.register_callbacks(give_buffer, take_buffer) == CUPTI_OK && fine;
   if (!fine) {
     refuse("CUPTI takes no callbacks");
     cupti.unsubscribe(subscriber);
     subscriber = NULL;
-    return 1;
+    return;
   }
-  if (cupti.thread_ids != NULL) cupti.thread_ids(SYSTEM_THREAD_IDS);
+  if (cupti.thread_ids != NULL) cupti.thread_ids(CUPTI_SYSTEM_THREAD_IDS);
   if (cupti.flush_period != NULL) cupti.flush_period(FLUSH_MS);
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
     const int result = cupti.enable(kinds[i]);
-    if (result == SUCCESS) continue;
+    if (result == CUPTI_OK) continue;
     char text[96];
     snprintf(text, sizeof text, "CUPTI does not record activity kind %u (error %d)", kinds[i],
              result);
@@ -265,5 +173,16 @@ FLATOUT_EXPORT int InitializeInjection(void) {
   }
   subscribed_in = getpid();
   atexit(stop);
+}
+
+/* The driver calls this in cuInit. 1: all is well; the job goes on either way. */
+FLATOUT_EXPORT int InitializeInjection(void) {
+  static int called;
+  if (__atomic_exchange_n(&called, 1, __ATOMIC_ACQ_REL)) return 1;
+  if (event_file_open()) {
+    start_trace();
+  } else {
+    cupti_live_start();
+  }
   return 1;
 }

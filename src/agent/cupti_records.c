@@ -20,6 +20,10 @@
   out->source_kind = r.source_kind; \
   out->target_kind = r.target_kind;
 
+static uint64_t saturated(uint64_t a, uint64_t b) {
+  return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
+}
+
 int cupti_read_record(const void* record, size_t size, struct cupti_event* out) {
   memset(out, 0, sizeof *out);
   if (size < sizeof out->kind) return 0;
@@ -30,6 +34,12 @@ int cupti_read_record(const void* record, size_t size, struct cupti_event* out) 
       out->device = r.device;
       out->stream = r.stream;
       out->name = r.name;
+      out->threads = 1;
+      for (int i = 0; i < 3; ++i) {
+        const uint64_t grid = r.grid[i] > 0 ? (uint64_t)r.grid[i] : 1;
+        const uint64_t block = r.block[i] > 0 && r.block[i] <= 1024 ? (uint64_t)r.block[i] : 1;
+        out->threads = saturated(saturated(out->threads, grid), block);
+      }
       return 1;
     }
     case CUPTI_KIND_MEMCPY: {

@@ -88,7 +88,7 @@ EXPORT int cuptiActivityFlushPeriod(uint32_t time) {
 }
 EXPORT int cuptiSetThreadIdType(uint32_t type) { return type == 1 ? 0 : 1; }
 EXPORT int cuptiGetCallbackName(uint32_t domain, uint32_t id, const char** name) {
-  if (domain != 3 || id != 211) return 1;
+  if (domain != 2 || id != 211) return 1;
   *name = "cudaLaunchKernel_v7000";
   return 0;
 }

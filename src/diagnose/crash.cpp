@@ -298,6 +298,7 @@ void detect_crash(const RunView& view, Findings& findings) {
            "torch.multiprocessing.set_sharing_strategy('file_system').");
     return;
   }
+  if (failed && detect_device_end(view, findings)) return;
   if (killed_counts) {
     const char* name = sigabbrev_np(killed->signal);
     const bool worker = killed->process != nullptr && !killed->process->main;

@@ -61,6 +61,9 @@ void detect_processes(const RunView& view, Findings& findings);
 void detect_allocator(const RunView& view, Findings& findings);
 void detect_memory(const RunView& view, Findings& findings);
 void detect_stalls(const RunView& view, Findings& findings);
+void detect_device(const RunView& view, Findings& findings);
+/// Whether the device ended the job, which is then told: no memory left, or lost.
+bool detect_device_end(const RunView& view, Findings& findings);
 void detect_hang(const RunView& view, Findings& findings);
 void detect_stolen(const RunView& view, Findings& findings);    // where nothing else was found
 void detect_periodic(const RunView& view, Findings& findings);  // last: what others left unnamed

@@ -194,7 +194,8 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     if (f.kind == FrameKind::kUnderPython) continue;  // no traits, and a library's
     // Native lines are to blame only in native jobs: under Python the Python line is the user's.
     const bool system = file.empty() || file.front() == '[' || file.starts_with("/usr/") ||
-                        file.starts_with("/lib") || contains(file, ".so");
+                        file.starts_with("/lib") || contains(file, ".so") ||
+                        ends(file, "flatout/marker.h");  // ours, wherever the job has it
     facts[i] = {system || python ? Owner::kLibrary : Owner::kUser, native_traits(function)};
   }
   std::vector<model::StackId> chain;

@@ -224,7 +224,9 @@ void detect_logging(const RunView& view, const Writes& own_writes, const SavePla
 void detect_idle(const RunView& view, Findings& findings) {
   if (findings.has("stall.idle_wait")) return;
   const auto idle = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.act == Act::kSleep && !saving(c) &&
+    // Waiting for a device that works is no idle time.
+    const bool device = c.part == Part::kSync || c.part == Part::kH2d;
+    return c.role == Role::kTrainer && c.act == Act::kSleep && !device && !saving(c) &&
            (c.traits & (kInLogging | kInSubprocess)) == 0;
   };
   const int64_t readings = view.readings(idle);

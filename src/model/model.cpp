@@ -23,12 +23,19 @@ std::string_view name(RankState state) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
+std::string_view name(IdleCause cause) {
+  static constexpr std::array<std::string_view, kIdleCauses> kNames = {
+      "host", "launch", "sync", "round_trip", "dependency", "input"};
+  const size_t index = static_cast<size_t>(cause);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
 std::string_view name(SliceKind kind) {
-  static constexpr std::array<std::string_view, 23> kNames = {
+  static constexpr std::array<std::string_view, 24> kNames = {
       "unknown",      "step",      "input_wait",    "forward",    "backward", "optimizer",
       "h2d",          "sync",      "communication", "checkpoint", "gc",       "validation",
       "loader_start", "fetch",     "sample",        "collate",    "handover", "worker",
-      "logging",      "zero_grad", "phase",         "epoch",      "feed"};
+      "logging",      "zero_grad", "phase",         "epoch",      "feed",     "device_idle"};
   const size_t index = static_cast<size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown";
 }
@@ -72,6 +79,7 @@ Part part_of(SliceKind kind) {
     case SliceKind::kWorker:
     case SliceKind::kPhase:
     case SliceKind::kEpoch:
+    case SliceKind::kDeviceIdle:
       return Part::kCount;
     case SliceKind::kLogging:
       break;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "model/device.h"
 #include "model/series.h"
 #include "model/slice.h"
 #include "model/stack.h"
@@ -74,7 +75,10 @@ struct Run {
   std::vector<Gap> gaps;
   std::vector<Missing> missing;
 
-  StepSet steps;  // filled in by timeline
+  std::vector<DeviceWindow> device_windows;  // by end
+
+  StepSet steps;                   // filled in by timeline
+  std::vector<DeviceUse> devices;  // the same; of the training process, by number
 
   std::string_view string(StringId id) const {
     return id < strings.size() ? strings[id] : strings[0];

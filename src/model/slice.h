@@ -33,6 +33,7 @@ enum class SliceKind : uint32_t {
   kPhase = 20,
   kEpoch = 21,
   kFeed = 22,
+  kDeviceIdle = 23,
 };
 std::string_view name(SliceKind kind);
 

@@ -28,6 +28,8 @@ struct NvmlThread::Shared {
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false, ended = false;
+  bool asked = false;   // not to wait until the next round is due
+  uint64_t rounds = 0;  // that are done
   News news;
 };
 
@@ -51,8 +53,10 @@ void NvmlThread::look_after(const std::shared_ptr<Shared>& shared, const std::st
       for (Timed& timed : fresh) {
         if (news.readings.size() < kMaxWaiting) news.readings.push_back(std::move(timed));
       }
+      shared->asked = false;
+      ++shared->rounds;
       shared->changed.notify_all();
-      shared->changed.wait_for(lock, kPeriod, [&] { return shared->stop; });
+      shared->changed.wait_for(lock, kPeriod, [&] { return shared->stop || shared->asked; });
     }
   }
   lock.unlock();
@@ -75,6 +79,20 @@ NvmlThread::~NvmlThread() {
     thread_.join();
   } else {
     thread_.detach();  // it hangs in the driver; it owns all that it uses
+  }
+}
+
+void NvmlThread::ask_now() {
+  std::unique_lock lock(shared_->mutex);
+  // The round that goes on now may have begun before what is asked about.
+  const uint64_t enough = shared_->rounds + 2;
+  const TimePoint until = MonotonicClock::now() + kPatience;
+  while (shared_->rounds < enough && !shared_->ended && MonotonicClock::now() < until) {
+    shared_->asked = true;
+    shared_->changed.notify_all();
+    const uint64_t before = shared_->rounds;
+    shared_->changed.wait_until(lock, until,
+                                [&] { return shared_->rounds != before || shared_->ended; });
   }
 }
 
@@ -107,6 +125,11 @@ class NvmlProbe : public Probe {
   const char* name() const override { return "nvml"; }
   Nanos period() const override {
     return given_up_ ? Nanos(std::chrono::hours(1)) : Nanos(milliseconds(500));
+  }
+
+  void read_after_failure(TimePoint now, model::Sink& sink) override {
+    if (thread_) thread_->ask_now();
+    read(now, sink);
   }
 
   void read(TimePoint, model::Sink& sink) override {

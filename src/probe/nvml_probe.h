@@ -35,6 +35,8 @@ class NvmlThread {
   NvmlThread& operator=(const NvmlThread&) = delete;
 
   News take();
+  /// Has all devices asked anew, and waits for that, but not for long.
+  void ask_now();
 
  private:
   struct Shared;

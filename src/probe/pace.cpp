@@ -34,6 +34,9 @@ class Paced : public Probe {
     probe_->read(now, sink);
     credit_ns_ -= cpu_ns() - before;
   }
+  void read_after_failure(TimePoint now, model::Sink& sink) override {
+    probe_->read_after_failure(now, sink);
+  }
 
  private:
   static constexpr Nanos kLongest = std::chrono::seconds(30);

@@ -33,6 +33,8 @@ class Probe {
   /// Time from one read() to the next; may change after each read().
   virtual Nanos period() const = 0;
   virtual void read(TimePoint now, model::Sink& sink) = 0;
+  /// The last time, of a job that failed: may wait a moment for news of what made it fail.
+  virtual void read_after_failure(TimePoint now, model::Sink& sink) { read(now, sink); }
 };
 
 /// All probes of the operating system and NVML, each paced: where a reading costs more than its

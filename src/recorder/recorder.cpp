@@ -113,6 +113,7 @@ Status Recorder::start_command() {
     } else {
       set_variable(environment, "FLATOUT_SOCKET", agents_->name());
       set_variable(environment, "FLATOUT_AGENT", paths.library);
+      watch_cuda(environment, paths.library);
       if (!faults_.path().empty()) set_variable(environment, "FLATOUT_FAULTS", faults_.path());
       if (!paths.inject.empty()) {
         const std::string before = variable(environment, "PYTHONPATH");
@@ -154,6 +155,17 @@ Status Recorder::start_command() {
   signals_->set_job(job_);
   if (place_.rank <= 0) publish(folder_);
   return {};
+}
+
+void Recorder::watch_cuda(std::vector<std::string>& environment, const std::string& agent) {
+  constexpr const char* kInjection = "CUDA_INJECTION64_PATH";
+  const std::string taken = variable(environment, kInjection);
+  if (taken.empty()) {
+    set_variable(environment, kInjection, agent);
+  } else if (taken != agent) {
+    sink_.missing({"gpu.device_time", fmt::format("{} names {} already", kInjection, taken),
+                   "leave that tool out to see what the device waits for"});
+  }
 }
 
 void Recorder::watch_job() {
@@ -396,7 +408,10 @@ void Recorder::finish() {
     now = MonotonicClock::now();
   }
   if (agents_ != nullptr) agents_->drain(now);
-  for (const auto& probe : probes_) probe->read(now, sink_);
+  const bool failed = wait_status_ != -1 && wait_status_ != 0;
+  for (const auto& probe : probes_) {
+    failed ? probe->read_after_failure(now, sink_) : probe->read(now, sink_);
+  }
   read_self(now);
   pump(now, true);
   if (!options_.stacks_only) code_.tell_seen(run(), sink_);

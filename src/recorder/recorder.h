@@ -94,6 +94,7 @@ class Recorder {
   explicit Recorder(Options options);
   Status start_command();
   Status start_attach();
+  void watch_cuda(std::vector<std::string>& environment, const std::string& agent);
   void watch_job();
   void tell_facts();
   void on_child();

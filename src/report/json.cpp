@@ -109,6 +109,28 @@ std::string document(const Json& json) {
 
 Json ms(Nanos d) { return rounded(to_ms(d), 4); }
 
+/// What each device of the training process did while it was recorded, in shares of that time.
+Json devices_value(const Run& run) {
+  Json out = Json::array();
+  for (const model::DeviceUse& use : run.devices) {
+    Json idle = Json::object();
+    for (size_t i = 0; i < model::kIdleCauses; ++i) {
+      const auto cause = static_cast<model::IdleCause>(i);
+      idle[std::string(name(cause))] = rounded(use.idle(cause), 4);
+    }
+    out.push_back({{"device", use.sum.device},
+                   {"recorded_s", rounded(to_s(use.recorded), 3)},
+                   {"busy", rounded(use.share(use.sum.busy), 4)},
+                   {"compute", rounded(use.share(use.sum.compute), 4)},
+                   {"exposed_copies", rounded(use.share(use.sum.exposed_copies), 4)},
+                   {"exposed_communication", rounded(use.share(use.sum.exposed_communication), 4)},
+                   {"idle", std::move(idle)},
+                   {"kernels", use.sum.kernels},
+                   {"lost_records", use.sum.lost}});
+  }
+  return out;
+}
+
 Json steps_value(const Run& run) {
   const model::StepSummary& s = run.steps.summary;
   Json out;
@@ -307,6 +329,7 @@ std::string findings_json(const Run& run, const model::Diagnosis& diagnosis) {
   out["headline"] = to_utf8(diagnosis.headline);
   out["speed_changes"] = speed_changes_value(run);
   out["drift"] = drift_value(run);
+  out["devices"] = devices_value(run);
   if (diagnosis.ranks != nullptr) add_ranks(*diagnosis.ranks, out);
   return document(out);
 }

@@ -299,6 +299,29 @@ void steps(Writer& w, const Run& run) {
   }
 }
 
+// "GPU 0 works 62 % of the time; 30 % it waits for input, 8 % for launches"
+void devices(Writer& w, const Run& run) {
+  constexpr double kShown = 0.01;
+  constexpr std::array<const char*, model::kIdleCauses> kFor = {"the host",
+                                                                "launches",
+                                                                "a host that waits for it",
+                                                                "data to go to the host and back",
+                                                                "its own streams",
+                                                                "the next batch"};
+  for (const model::DeviceUse& use : run.devices) {
+    std::string text = fmt::format("GPU {} works {} of the time", use.sum.device,
+                                   format_percent(use.share(use.sum.busy)));
+    std::string_view between = "; it waits ";
+    for (size_t i = 0; i < model::kIdleCauses; ++i) {
+      const double share = use.idle(static_cast<model::IdleCause>(i));
+      if (share < kShown) continue;
+      text += fmt::format("{}{} for {}", between, format_percent(share), kFor[i]);
+      between = ", ";
+    }
+    w.add(6, w.labelled("device", text, Paint::kPlain, 3));
+  }
+}
+
 void ranks(Writer& w, const model::RankReport& report) {
   std::string text = fmt::format("{} recorded", report.ranks.size());
   if (!report.absent.empty()) text += fmt::format(", {} not", report.absent.size());
@@ -364,6 +387,7 @@ std::string render_text(const Run& run, const Diagnosis& diagnosis, const TextOp
     other_findings(w, diagnosis);
   }
   steps(w, run);
+  devices(w, run);
   if (diagnosis.ranks != nullptr) ranks(w, *diagnosis.ranks);
   notes(w, run);
   return w.str();

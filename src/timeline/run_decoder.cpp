@@ -78,6 +78,8 @@ bool RunDecoder::agent_packet(const flatout_packet& header, std::string_view pay
       return on_info(states_[process], payload);
     case FLATOUT_PACKET_COST:
       return on_cost(process, at, reader);
+    case FLATOUT_PACKET_DEVICE:
+      return on_device(process, header, reader);
     default:
       return on_dropped(process, at, reader);
   }

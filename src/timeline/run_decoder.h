@@ -20,7 +20,7 @@ namespace flatout::timeline {
 
 /// Types that an agent may send. What else it writes into its ring must not be passed on.
 constexpr bool is_agent_packet(uint16_t type) {
-  return type >= FLATOUT_PACKET_STRING && type <= FLATOUT_PACKET_DROPPED;
+  return type >= FLATOUT_PACKET_STRING && type <= FLATOUT_PACKET_DEVICE;
 }
 
 struct DecoderCounts {
@@ -84,6 +84,7 @@ class RunDecoder {
   bool on_counter(model::ProcessId process, TimePoint at, ByteReader& reader);
   bool on_info(ProcessState& state, std::string_view payload);
   bool on_cost(model::ProcessId process, TimePoint at, ByteReader& reader);
+  bool on_device(model::ProcessId process, const flatout_packet& header, ByteReader& reader);
   bool on_dropped(model::ProcessId process, TimePoint at, ByteReader& reader);
   bool on_entity(ByteReader& reader);
   bool on_readings(TimePoint at, ByteReader& reader);

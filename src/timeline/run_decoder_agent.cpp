@@ -1,4 +1,6 @@
 // RunDecoder: the packets of agents, which come from the job: hostile.
+#include <algorithm>
+
 #include "timeline/decoder_limits.h"
 #include "timeline/run_decoder.h"
 
@@ -7,6 +9,9 @@ namespace flatout::timeline {
 using namespace model;  // NOLINT: the nouns of the whole room
 
 namespace {
+
+constexpr uint64_t kMostAtOnce = 128;       // kernels that a device runs side by side
+constexpr size_t kMaxDeviceWindows = 4096;  // about five hours
 
 // Only these kinds tell a process that trains; everything else happens elsewhere too.
 bool trains(SliceKind kind) { return kind == SliceKind::kStep || kind == SliceKind::kOptimizer; }
@@ -37,7 +42,7 @@ bool RunDecoder::on_slice(ProcessId process, const flatout_packet& header, ByteR
   slice.end = time_of(in.end_ns);
   if (slice.length() > kMaxLength) return false;
   slice.kind = static_cast<SliceKind>(in.kind);
-  if (in.kind == 0 || in.kind > static_cast<uint32_t>(SliceKind::kFeed)) {
+  if (in.kind == 0 || in.kind > static_cast<uint32_t>(SliceKind::kDeviceIdle)) {
     ++counts_.unknown;
     return true;
   }
@@ -113,6 +118,54 @@ bool RunDecoder::on_cost(ProcessId process, TimePoint at, ByteReader& reader) {
   add_reading(SignalId::kAgentHooks, entity, at, state.hooks);
   add_reading(SignalId::kAgentTime, entity, at, state.hook_ns);
   add_reading(SignalId::kAgentMax, entity, at, static_cast<double>(in.max_ns));
+  return true;
+}
+
+bool RunDecoder::on_device(ProcessId process, const flatout_packet& header, ByteReader& reader) {
+  const auto in = reader.get<flatout_device>();
+  if (!reader.ok() || in.begin_ns >= in.end_ns || in.end_ns > header.time_ns + 1'000'000'000) {
+    return false;
+  }
+  DeviceWindow out;
+  out.begin = time_of(in.begin_ns);
+  out.end = time_of(in.end_ns);
+  if (out.length() > kMaxLength) return false;
+  // Nothing of it is longer than the window, or, of what runs side by side, than all of a device.
+  const auto length = static_cast<uint64_t>(out.length().count());
+  const auto within = [&](uint64_t ns) {
+    return Nanos(static_cast<int64_t>(std::min(ns, length)));
+  };
+  const auto summed = [&](uint64_t ns) {
+    return Nanos(static_cast<int64_t>(std::min(ns, length * kMostAtOnce)));
+  };
+  out.process = process;
+  out.device = in.device;
+  out.busy = within(in.busy);
+  out.compute = within(in.compute);
+  out.communication = within(in.communication);
+  out.copies = within(in.copies);
+  out.exposed_communication = within(in.exposed_communication);
+  out.exposed_copies = within(in.exposed_copies);
+  out.exposed_pageable = within(in.exposed_pageable);
+  for (size_t i = 0; i < FLATOUT_IDLE_CAUSES; ++i) out.idle[i] = within(in.idle[i]);
+  out.kernel_sum = summed(in.kernel_sum);
+  out.filled = summed(in.filled);
+  out.norm_sum = summed(in.norm_sum);
+  out.follow_sum = summed(in.follow_sum);
+  out.launch_sum = summed(in.launch_sum);
+  out.kernels = in.kernels;
+  out.launches = in.launches;
+  out.copy_count = in.copy_count;
+  out.copy_bytes = in.copy_bytes;
+  out.lost = in.lost;
+  auto& windows = run_.device_windows;
+  if (windows.size() >= kMaxDeviceWindows) {
+    // Half of them say as much: the even ones go.
+    size_t kept = 0;
+    for (size_t i = 1; i < windows.size(); i += 2) windows[kept++] = windows[i];
+    windows.resize(kept);
+  }
+  windows.push_back(out);
   return true;
 }
 

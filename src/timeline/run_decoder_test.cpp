@@ -143,6 +143,54 @@ TEST(RunDecoder, TheAgentsCostBecomesSeries) {
   EXPECT_EQ(decoder.counts().dropped, 3u);
 }
 
+flatout_device device_window(uint64_t begin_ms, uint64_t end_ms) {
+  flatout_device d{};
+  d.begin_ns = begin_ms * 1'000'000;
+  d.end_ns = end_ms * 1'000'000;
+  d.busy = d.compute = 60'000'000;
+  d.idle[FLATOUT_IDLE_SYNC] = 40'000'000;
+  d.kernels = 7;
+  return d;
+}
+
+TEST(RunDecoder, WindowsOfADeviceAddUpAndItsWaitForInputIsTold) {
+  Packets p;
+  p.process(100, 1, FLATOUT_PROCESS_MAIN, "a");
+  for (int64_t i = 0; i < 10; ++i) {
+    const uint64_t t = 1'000'000'000 + static_cast<uint64_t>(i) * 100'000'000;
+    p.slice(FLATOUT_SLICE_INPUT_WAIT, t, t + 30'000'000);
+    p.slice(FLATOUT_SLICE_STEP, 0, t + 100'000'000, i);
+  }
+  p.at(2'000'000'000).add(FLATOUT_PACKET_DEVICE, device_window(1000, 1100));
+  p.add(FLATOUT_PACKET_DEVICE, device_window(1500, 1600));
+  // It was idle for longer than the job waited for input.
+  p.slice(FLATOUT_SLICE_DEVICE_IDLE, 1'500'000'000, 1'540'000'000, 0, FLATOUT_IDLE_SYNC);
+  RunDecoder decoder;
+  decoder.feed(p.bytes);
+  find_steps(decoder.run());
+  ASSERT_EQ(decoder.run().devices.size(), 1u);
+  const model::DeviceUse& use = decoder.run().devices[0];
+  EXPECT_EQ(use.windows, 2);
+  EXPECT_EQ(use.sum.kernels, 14u);
+  EXPECT_DOUBLE_EQ(use.share(use.sum.busy), 0.6);
+  EXPECT_NEAR(use.idle(model::IdleCause::kInput), 0.15, 1e-9);
+  EXPECT_NEAR(use.idle(model::IdleCause::kSync), 0.25, 1e-9);
+}
+
+TEST(RunDecoder, AWindowOfADeviceThatMakesNoSenseIsRefusedOrCut) {
+  Packets p;
+  p.add(FLATOUT_PACKET_DEVICE, device_window(900, 900));
+  p.add(FLATOUT_PACKET_DEVICE, device_window(900, 90'000));  // of the future
+  flatout_device d = device_window(900, 950);
+  d.busy = d.kernel_sum = UINT64_MAX;
+  p.add(FLATOUT_PACKET_DEVICE, d).add(FLATOUT_PACKET_DEVICE, uint64_t{1});
+  RunDecoder decoder;
+  decoder.feed(p.bytes);
+  EXPECT_EQ(decoder.counts().malformed, 3u);
+  ASSERT_EQ(decoder.run().device_windows.size(), 1u);
+  EXPECT_EQ(decoder.run().device_windows[0].busy, decoder.run().device_windows[0].length());
+}
+
 TEST(RunDecoder, CountersOfTheJobHaveTheirName) {
   Packets p;
   p.string(4, "loss").add(FLATOUT_PACKET_COUNTER, flatout_counter{4, 0, 0.5});

@@ -42,6 +42,7 @@ size_t RunDecoder::memory() const {
   size_t sum = event_bytes() + series_bytes() + string_bytes_ + 2 * fact_bytes_;
   sum += bytes_of(run_.frames) + bytes_of(run_.stacks) + bytes_of(run_.gaps);
   sum += entities_.memory() + threads_.memory() + frames_.memory() + stacks_.memory();
+  sum += run_.device_windows.size() * sizeof(DeviceWindow);
   sum += run_.processes.size() * (sizeof(Process) + sizeof(ProcessState) + 256);
   sum += run_.threads.size() * (sizeof(Thread) + 64);
   sum += run_.entities.size() * (sizeof(Entity) + 32);
@@ -208,6 +209,9 @@ void RunDecoder::forget_processes() {
   threads_.renumber(new_thread);
   std::erase_if(pids_, [&](const auto& entry) { return new_process[entry.second] == kNone; });
   for (auto& [pid, id] : pids_) id = new_process[id];
+  std::erase_if(run_.device_windows,
+                [&](const DeviceWindow& w) { return new_process[w.process] == kNone; });
+  for (DeviceWindow& w : run_.device_windows) w.process = new_process[w.process];
   thread_ids_.clear();
   for (ThreadId id = 0; id < run_.threads.size(); ++id) {
     const Thread& thread = run_.threads[id];

@@ -4,6 +4,7 @@
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "timeline/device_use.h"
 #include "timeline/repetition.h"
 #include "timeline/step_ends.h"
 #include "timeline/step_layout.h"
@@ -99,6 +100,7 @@ void find_steps(Run& run) {
   std::erase_if(run.missing, [](const Missing& m) { return m.signal == kStepsMissing; });
   if (found.layout.steps.empty()) {
     tell_no_steps(run);
+    find_device_use(run, {});
     return;
   }
   StepSet& set = run.steps;
@@ -109,6 +111,7 @@ void find_steps(Run& run) {
   set.summary = summarise(set.steps, samples_per_step(run, found.slices, set.steps));
   set.drift = find_drift(set.steps);
   if (!set.drift) set.changes = find_speed_changes(set.steps);
+  find_device_use(run, found.layout.pieces);
 }
 
 std::vector<PartPiece> find_parts(const Run& run) { return find(run).layout.pieces; }

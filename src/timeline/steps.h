@@ -7,9 +7,9 @@
 
 namespace flatout::timeline {
 
-/// Fills in run.steps: from markers, else from hooks, else from what repeats in the training
-/// thread's stacks. It says what happened, not what it means. Leaves an empty StepSet where no
-/// steps can be told. Pure but for run.steps; may be called again as the run grows.
+/// Fills in run.steps and run.devices: from markers, else from hooks, else from what repeats in the
+/// training thread's stacks. It says what happened, not what it means. Leaves an empty StepSet
+/// where no steps can be told. Pure but for run.steps; may be called again as the run grows.
 void find_steps(model::Run& run);
 
 /// A piece of a step, for drawing. Where only readings tell the parts apart, their order within the

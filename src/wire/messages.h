@@ -64,6 +64,7 @@ enum flatout_packet_type {
   FLATOUT_PACKET_INFO = 4,    /* "key\0value": versions, loader settings, traceback, ... */
   FLATOUT_PACKET_COST = 5,    /* flatout_cost */
   FLATOUT_PACKET_DROPPED = 6, /* flatout_counter: packets lost since the last one */
+  FLATOUT_PACKET_DEVICE = 7,  /* flatout_device; who does not know it skips it */
   /* from the recorder; ids are per file */
   FLATOUT_PACKET_ENTITY = 32,         /* flatout_entity, name */
   FLATOUT_PACKET_READINGS = 33,       /* flatout_readings, then count x flatout_reading */
@@ -110,6 +111,8 @@ enum flatout_slice_kind {
   FLATOUT_SLICE_PHASE = 20, /* a phase of the user's own name */
   FLATOUT_SLICE_EPOCH = 21, /* a loader's iterator is exhausted or started. value: epoch count */
   FLATOUT_SLICE_FEED = 22,  /* Python data enters TensorFlow (feed_dict, py_function, numpy) */
+  FLATOUT_SLICE_DEVICE_IDLE = 23, /* a device had nothing to do, for long. value: its index;
+                                     value2: flatout_idle_cause */
 };
 
 struct flatout_slice {
@@ -130,6 +133,36 @@ struct flatout_cost { /* what the agent itself has cost since the last such pack
   /* Older recordings end here. Hooks that the kernel took the processor from; the time that
    * passed until they went on and ended is in neither sum nor maximum. */
   uint64_t interrupted, interrupted_ns;
+};
+
+/* What a device that had nothing to do waited for. */
+enum flatout_idle_cause {
+  FLATOUT_IDLE_HOST = 0,       /* the host had not launched anything, for 1 ms or longer */
+  FLATOUT_IDLE_LAUNCH = 1,     /* the same, for less than 1 ms */
+  FLATOUT_IDLE_SYNC = 2,       /* the host waited for the device, and only then launched */
+  FLATOUT_IDLE_ROUND_TRIP = 3, /* data went to the host and came back from it */
+  FLATOUT_IDLE_DEPENDENCY = 4, /* launched in time; an event, a copy, the launch's own latency */
+  FLATOUT_IDLE_CAUSES = 5,
+};
+
+/* What a device did in a window that was recorded. Times in ns. */
+struct flatout_device {
+  uint64_t begin_ns, end_ns;
+  uint32_t device;  /* as CUDA counts in this process */
+  uint32_t kernels; /* graphs count as one */
+  uint64_t busy;    /* anything ran; with what follows up to `idle` no more than end - begin */
+  uint64_t compute, communication, copies; /* a kernel, a collective, a copy or fill ran */
+  uint64_t exposed_communication;          /* a collective and no other kernel */
+  uint64_t exposed_copies;                 /* a copy between host and device and no kernel */
+  uint64_t exposed_pageable;               /* of that, memory of the host that is not pinned */
+  uint64_t idle[FLATOUT_IDLE_CAUSES];
+  uint64_t kernel_sum; /* of kernels' lengths, collectives left out */
+  uint64_t filled;     /* of that, times the share of the device that a kernel's threads fill */
+  uint64_t norm_sum, follow_sum; /* batch norm; adding and activations in kernels of their own */
+  uint64_t launch_sum;           /* of launching calls' lengths */
+  uint32_t launches, copy_count;
+  uint64_t copy_bytes; /* between host and device */
+  uint64_t lost;       /* records that were not kept: the window ends where they begin */
 };
 
 struct flatout_entity {

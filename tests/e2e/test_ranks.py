@@ -67,6 +67,15 @@ def test_the_late_rank_and_its_own_cause_are_named(flatout, job_python, tmp_path
     assert late["where"]["line"] == line_of("decode"), late
 
 
+def test_a_rank_that_sleeps_is_named_with_that_cause(flatout, job_python, tmp_path):
+    # The other causes: bench/ranks/causes.py.
+    found = run(flatout, job_python, tmp_path / "run", "--cause", "sleep")
+    assert found["code"] == 0, found["said"]
+    skip_if_disturbed(found)
+    assert [(r["rank"], r["cause"]) for r in found["ranks"] if r["late"]] == [(1, "stall.idle_wait")], found["ranks"]
+    assert straggler(found)["where"]["line"] == line_of("sleep")
+
+
 def test_balanced_ranks_have_no_straggler(flatout, job_python, tmp_path):
     found = run(flatout, job_python, tmp_path / "run")
     assert found["code"] == 0, found["said"]

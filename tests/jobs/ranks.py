@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-CAUSES = ("none", "decode", "stop", "kill", "fewer")
+CAUSES = ("none", "decode", "quota", "neighbour", "faults", "sleep", "stop", "kill", "fewer")
 BAD_RANK = 1
 BREAKS_AT = 40  # step
 
@@ -53,6 +53,8 @@ def state(pid: int) -> str:
 
 
 def train(opts: argparse.Namespace) -> None:
+    import mmap
+
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -62,6 +64,14 @@ def train(opts: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     cause = opts.cause if rank == BAD_RANK else "none"
+    if cause == "quota":
+        # A control group (v1) that whoever started the job has made.
+        with open(os.environ["RANKS_GROUP"] + "/cgroup.procs", "w") as group:
+            group.write(str(os.getpid()))
+    if opts.cause == "neighbour":
+        # Each rank on a core of its own; on the bad one's another program runs.
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
     class Samples(torch.utils.data.Dataset):
         def __len__(self):
@@ -78,6 +88,7 @@ def train(opts: argparse.Namespace) -> None:
         nn.Sequential(nn.Linear(256, 256), nn.ReLU(), *[nn.Linear(256, 256) for _ in range(2)]))
     sgd = torch.optim.SGD(model.parameters(), lr=1e-6)
     steps = opts.steps - 20 if cause == "fewer" else opts.steps
+    zeros = bytes(8 << 20)
     begun = time.monotonic()
     for step, x in enumerate(loader):
         if step == steps:
@@ -86,6 +97,12 @@ def train(opts: argparse.Namespace) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         if step == BREAKS_AT and cause == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if cause == "faults":
+            for _ in range(4):
+                with mmap.mmap(-1, 8 << 20) as scratch:
+                    scratch.write(zeros)  # CAUSE faults
+        if cause == "sleep":
+            time.sleep(0.02)  # CAUSE sleep
         x = x.repeat(opts.width, 1)
         loss = (model(x) - x).square().mean()
         sgd.zero_grad()

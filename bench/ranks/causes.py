@@ -1,0 +1,109 @@
+"""One rank slowed by each of five causes, and balanced ranks: is the rank named, and its own cause?
+
+    FLATOUT_BIN=build/release/flatout build/venv/bin/python bench/ranks/causes.py --runs 20
+
+Real gloo ranks of tests/jobs/ranks.py on this machine, rank 1 the slow one; a machine that does nothing else is
+needed, or `cpu.noisy_neighbour` is a true finding in every run. `quota` needs root and a writable cgroup v1.
+Writes bench/results/rank_causes.csv: for each cause how many runs named rank 1, its cause, another rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "jobs"))
+import groups  # noqa: E402
+
+JOB = ROOT / "tests" / "jobs" / "ranks.py"
+RESULTS = ROOT / "bench" / "results" / "rank_causes.csv"
+# What a person would accept as exact.
+EXPECTED = {
+    "none": set(),
+    "decode": {"input.decode_cpu", "input.too_few_workers"},
+    "neighbour": {"cpu.noisy_neighbour"},
+    "quota": {"cpu.throttled"},
+    "faults": {"mem.page_faults"},
+    "sleep": {"stall.idle_wait"},
+}
+
+
+@contextlib.contextmanager
+def quota():
+    """A group whose processes get a third of a core."""
+    folder = Path(f"/sys/fs/cgroup/cpu/ranks-{os.getpid()}")
+    folder.mkdir()
+    try:
+        (folder / "cpu.cfs_quota_us").write_text("33000")
+        yield {"RANKS_GROUP": str(folder)}
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+@contextlib.contextmanager
+def neighbour():
+    """A busy program on the second core, in a session of its own."""
+    core = sorted(os.sched_getaffinity(0))[1]
+    spin = subprocess.Popen(["taskset", "-c", str(core), sys.executable, str(JOB.parent / "spin.py"), "1"], start_new_session=True)
+    try:
+        yield {}
+    finally:
+        spin.kill()
+        spin.wait()
+
+
+def once(flatout: str, cause: str, ranks: int, steps: int) -> dict:
+    """What one run found."""
+    around = {"quota": quota, "neighbour": neighbour}.get(cause, contextlib.nullcontext)
+    with tempfile.TemporaryDirectory() as folder, around() as more:
+        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+        words = [flatout, "run", "--out", f"{folder}/run", "--", sys.executable, str(JOB), "--cause", cause, "--ranks", str(ranks),
+                 "--steps", str(steps)]
+        subprocess.run(words, env={**environment, **(more or {})}, cwd=folder, capture_output=True, check=True, timeout=600)
+        return json.loads(Path(folder, "run", "findings.json").read_text())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--causes", nargs="*", choices=EXPECTED, default=list(EXPECTED))
+    opts = parser.parse_args()
+    flatout = os.environ.get("FLATOUT_BIN", str(ROOT / "build" / "release" / "flatout"))
+    rows = []
+    for cause in opts.causes:
+        lack = groups.lacks("cgroup1:cpu") if cause == "quota" else groups.lacks("tool:taskset") if cause == "neighbour" else None
+        if lack:
+            print(f"{cause}: skipped, lacks {lack}")
+            continue
+        row = {"cause": cause, "ranks": opts.ranks, "runs": opts.runs, "rank_named": 0, "cause_named": 0, "other_named": 0, "said": {}}
+        for _ in range(opts.runs):
+            found = once(flatout, cause, opts.ranks, opts.steps)
+            late = [r for r in found["ranks"] if r["late"]]
+            row["rank_named"] += [r["rank"] for r in late] == [1]
+            row["other_named"] += any(r["rank"] != 1 for r in late)
+            row["cause_named"] += any(r["rank"] == 1 and r["cause"] in EXPECTED[cause] for r in late)
+            said = ",".join(f"{r['rank']}:{r['cause'] or '-'}" for r in late) or "none"
+            row["said"][said] = row["said"].get(said, 0) + 1
+        row["said"] = " ".join(f"{k} x{v}" for k, v in sorted(row["said"].items()))
+        rows.append(row)
+        print(row, flush=True)
+    with open(RESULTS, "w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
