@@ -403,12 +403,7 @@ static int start_worker(void) {
 }
 
 void cupti_live_start(void) {
-  const char* const wanted = getenv("FLATOUT_CUPTI");
   if (!flatout_agent_start(FLATOUT_AGENT_NATIVE)) return;
-  if (wanted != NULL && strcmp(wanted, "0") == 0) {
-    tell_state("turned off by FLATOUT_CUPTI=0");
-    return;
-  }
   const char* const why = cupti_open(&cupti, &subscriber, on_call);
   if (why != NULL) {
     tell_state(why);

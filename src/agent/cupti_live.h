@@ -6,7 +6,7 @@
 #ifndef FLATOUT_AGENT_CUPTI_LIVE_H_
 #define FLATOUT_AGENT_CUPTI_LIVE_H_
 
-/* Where a recorder listens and $FLATOUT_CUPTI is not 0. Called once, within cuInit. */
+/* Where a recorder listens. Called once, within cuInit, under `flatout run --cupti`. */
 void cupti_live_start(void);
 
 #endif /* FLATOUT_AGENT_CUPTI_LIVE_H_ */

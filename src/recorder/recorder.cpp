@@ -113,7 +113,7 @@ Status Recorder::start_command() {
     } else {
       set_variable(environment, "FLATOUT_SOCKET", agents_->name());
       set_variable(environment, "FLATOUT_AGENT", paths.library);
-      watch_cuda(environment, paths.library);
+      if (options_.cupti) watch_cuda(environment, paths.library);
       if (!faults_.path().empty()) set_variable(environment, "FLATOUT_FAULTS", faults_.path());
       if (!paths.inject.empty()) {
         const std::string before = variable(environment, "PYTHONPATH");
