@@ -226,6 +226,27 @@ TEST(Diagnose, AWorkerThatSleepsIsIdleWaitAndNotDecode) {
   EXPECT_EQ(diagnose(b.build()).verdict, "stall.idle_wait");
 }
 
+// A loader in the training thread takes 1 ms for a batch, the loop 19 more before the forward pass.
+TEST(Diagnose, WhatTheLoopDoesToABatchBeforeTheForwardPassIsPartOfMakingIt) {
+  const Doing in_loop{ThreadState::kOnCpuNative, {kMain}};
+  for (const bool sleeps : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 20, 20,
+          sleeps ? Doing{ThreadState::kSleep, {kMain}, SYS_clock_nanosleep} : in_loop);
+    for (const model::Step& s : b.run().steps.steps) {
+      b.slice(b.trainer(), SliceKind::kFetch, s.begin, s.begin + nanos(1e6), 16);
+    }
+    b.machine(2, 1.0).process_cpu(100, sleeps ? 0.5 : 1.0);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, sleeps ? "stall.idle_wait" : "input.too_few_workers");
+    const Finding& f = d.findings.front();
+    EXPECT_EQ(f.where->line, kMain.line);
+    EXPECT_NEAR(*f.gain, 2.0, 0.3);
+    const bool moves = f.remedies.front().text.starts_with("Move what this line does");
+    EXPECT_EQ(moves, !sleeps);
+  }
+}
+
 TEST(Diagnose, AFewHeavySamplesAreSkewAndNotDecode) {
   RunBuilder b;
   // Every 12th step waits for one batch of 200 ms; all others come in time.

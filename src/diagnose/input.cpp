@@ -315,7 +315,8 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   }
   if (times[Act::kSleep] > 0) {
     out.push_back({"stall.idle_wait",
-                   "The loader sleeps while nothing works",
+                   times.mostly_in_loop() ? "The training loop sleeps while nothing works"
+                                          : "The loader sleeps while nothing works",
                    {.fetch = times[Act::kSleep]},
                    times[Act::kSleep],
                    act_is(Act::kSleep)});
@@ -404,15 +405,18 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   return out;
 }
 
-void add_remedies(Finding& f, const RunView& view) {
+void add_remedies(Finding& f, const RunView& view, const BatchTimes& times) {
   if (f.id == "input.decode_cpu") {
     remedy(f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
     remedy(f, "preprocess", "Store the samples decoded and resized.");
   } else if (f.id == "input.too_few_workers") {
     remedy(f, "num_workers",
-           view.loader().kind == LoaderKind::kSerial
-               ? "Give the DataLoader workers of its own (num_workers above 0)."
-               : "Raise num_workers, the cores and the data source can serve more.");
+           view.loader().kind != LoaderKind::kSerial
+               ? "Raise num_workers, the cores and the data source can serve more."
+           : times.mostly_in_loop()
+               ? "Move what this line does into the dataset and give the DataLoader workers of its "
+                 "own (num_workers above 0)."
+               : "Give the DataLoader workers of its own (num_workers above 0).");
     remedy(f, "prefetch_factor", "Raise prefetch_factor where batches take uneven time.");
   } else if (f.id == "input.small_files") {
     remedy(f, "shards", "Pack the files into shards (tar or records) that are read in one piece.");
@@ -477,6 +481,14 @@ BatchTimes batch_times(const RunView& view) {
     out.act[static_cast<size_t>(c.act)] += c.seconds;
   }
   out.total = loader.fetch;
+  if (loader.kind == LoaderKind::kSerial && loader.measured && loader.batches > 0) {
+    // What the loop itself does to a batch before the forward pass is part of making it.
+    const double waited = view.steps().part(Part::kInputWait) *
+                          static_cast<double>(view.steps().count) /
+                          static_cast<double>(loader.batches);
+    out.in_loop = std::max(0.0, waited - loader.fetch);
+    out.total += out.in_loop;
+  }
   if (all <= 0) return out;
   if (loader.measured) {
     out.collate = loader.collate;
@@ -537,6 +549,10 @@ void detect_input(const RunView& view, Findings& findings) {
     first = false;
     f->where = view.where(cause.cells);
     add_common_evidence(view, *f);
+    if (times.mostly_in_loop()) {
+      evidence(*f, fmt::format("the loop spends {} on it before the forward pass", ms(times.in_loop)),
+               times.in_loop * 1e3, "ms", "timeline", view.steps().count);
+    }
     if (cause.relief.uneven > 0) {
       const double taken = cause.relief.handling + cause.relief.uneven;
       evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),
@@ -550,7 +566,7 @@ void detect_input(const RunView& view, Findings& findings) {
         cause.id == "input.random_seek") {
       storage_evidence(view, *f);
     }
-    add_remedies(*f, view);
+    add_remedies(*f, view, times);
   }
 }
 

@@ -14,8 +14,10 @@ struct BatchTimes {
   std::array<double, static_cast<size_t>(Act::kCount)> act{};
   double collate = 0, handover = 0;
   double total = 0;
+  double in_loop = 0;  // part of it: after a loader in the training thread has handed a batch out
   int64_t readings = 0;
 
+  bool mostly_in_loop() const { return in_loop > 0.5 * total; }
   double operator[](Act a) const { return act[static_cast<size_t>(a)]; }
   double cpu() const {
     return (*this)[Act::kPython] + (*this)[Act::kNative] + (*this)[Act::kKernel] +

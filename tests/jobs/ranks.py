@@ -8,6 +8,7 @@ ended from outside, as an impatient user would.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import socket
@@ -125,6 +126,9 @@ def main() -> int:
     if "RANK" not in os.environ:
         return launch(opts)
     train(opts)
+    # What still holds gradients must go while there is an interpreter: a thread of gloo that lets go of
+    # the last one during the interpreter's end aborts the process.
+    gc.collect()
     return 0
 
 
