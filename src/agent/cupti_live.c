@@ -23,8 +23,9 @@
 #define FIRST_PAUSE_NS (100 * MS)
 #define FIRST_WINDOW_NS (1000 * MS)
 #define WINDOW_NS (2000 * MS)
-#define ENOUGH_RECORDS 12000u /* a window that has so many ends: the busier the job, the shorter \
-                               */
+#define ENOUGH_RECORDS                                                      \
+  12000u /* a window that has so many ends: the busier the job, the shorter \
+          */
 #define LOOK_NS (20 * MS)
 #define PAUSE_WINDOWS 3u /* the pause after a window, in windows; after the first ones 1 */
 #define FIRST_WINDOWS 3u

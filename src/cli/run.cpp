@@ -46,8 +46,9 @@ const Usage kRun{
     "  flatout run --no-agent -- ./train                  # from outside only\n"
     "  flatout run --live -- python train.py              # and its processes below its output\n"
     "  flatout run --serve -- python train.py             # and watch it in a browser",
-    {"out", "fail_on", "quiet", "live", "no_agent", "cupti", "malloc", "with", "serve", "listen", "port",
-     "token_file", "tls_cert", "tls_key", "meet", "rate", "keep_runs", "keep_mb", "verbose"},
+    {"out", "fail_on", "quiet", "live", "no_agent", "cupti", "malloc", "with", "serve", "listen",
+     "port", "token_file", "tls_cert", "tls_key", "meet", "rate", "keep_runs", "keep_mb",
+     "verbose"},
     true,
     true,
     true,

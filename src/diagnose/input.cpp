@@ -550,7 +550,8 @@ void detect_input(const RunView& view, Findings& findings) {
     f->where = view.where(cause.cells);
     add_common_evidence(view, *f);
     if (times.mostly_in_loop()) {
-      evidence(*f, fmt::format("the loop spends {} on it before the forward pass", ms(times.in_loop)),
+      evidence(*f,
+               fmt::format("the loop spends {} on it before the forward pass", ms(times.in_loop)),
                times.in_loop * 1e3, "ms", "timeline", view.steps().count);
     }
     if (cause.relief.uneven > 0) {
