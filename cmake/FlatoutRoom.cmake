@@ -49,8 +49,12 @@ function(flatout_room name)
       add_executable(${name}_${fuzzer} ${file})
       target_link_libraries(${name}_${fuzzer} PRIVATE ${room} ${ARG_LIBS} -fsanitize=fuzzer)
       file(GLOB corpus ${PROJECT_SOURCE_DIR}/tests/corpus/${fuzzer})
+      # What it finds goes into the first folder.
+      set(finds ${CMAKE_CURRENT_BINARY_DIR}/${fuzzer}_finds)
+      file(MAKE_DIRECTORY ${finds})
       add_test(NAME ${name}.${fuzzer}
-               COMMAND ${name}_${fuzzer} -max_total_time=20 -rss_limit_mb=2048 -timeout=10 ${corpus})
+               COMMAND ${name}_${fuzzer} -max_total_time=20 -rss_limit_mb=2048 -timeout=10
+                       ${finds} ${corpus})
       set_tests_properties(${name}.${fuzzer} PROPERTIES LABELS fuzz)
     endforeach()
   endif()

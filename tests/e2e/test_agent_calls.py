@@ -1,13 +1,13 @@
 """What the Python agent's hooks are made of, in the Pythons there are, and as a job's only path."""
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import interpreters
 import receiver
 import test_agent
 
@@ -16,15 +16,15 @@ CALLS = str(HERE / "agent_calls.py")
 AGENT = test_agent.AGENT
 pytestmark = pytest.mark.skipif(AGENT is None, reason="libflatout_agent.so is not built")
 
-NAMES = ["this"] + ["python3.%d%s" % (n, t) for n in range(8, 15) for t in ("", "t") if n > 12 or not t]
+NAMES = ["this"] + ["3.%d%s" % (n, t) for n in range(8, 15) for t in ("", "t") if n > 12 or not t]
 
 
 @pytest.mark.parametrize("calls", ["builtin", "plain"])
 @pytest.mark.parametrize("name", NAMES)
 def test_calls_do_as_what_they_stand_for(name, calls):
-    python = sys.executable if name == "this" else shutil.which(name)
-    if python is None or subprocess.run([python, "-c", "1"], capture_output=True).returncode != 0:
-        pytest.skip("no %s here" % name)
+    python = sys.executable if name == "this" else interpreters.path_of(name)
+    if python is None:
+        pytest.skip("no CPython %s here" % name)
     r, done = receiver.run([python, CALLS, calls], AGENT, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == b"ok\n" and r.dropped() == 0

@@ -172,15 +172,20 @@ def test_nothing_that_is_missing_is_delivered_as_zero(loaded):
 def test_a_neighbour_and_a_left_over_are_told():
     with tempfile.TemporaryDirectory() as folder:
         orphan = Path(folder) / "old_run.py"
-        orphan.write_text("import time\nblock = bytearray(b'x') * (96 << 20)\ntime.sleep(60)\n")
+        ready = Path(folder) / "ready"
+        orphan.write_text(
+            "import pathlib, sys, time\nblock = bytearray(b'x') * (96 << 20)\n"
+            "pathlib.Path(sys.argv[1]).touch()\ntime.sleep(60)\n"
+        )
         # Its parent and the leader of its session end at once.
         launch = subprocess.run(
             [
                 sys.executable,
                 "-c",
                 "import subprocess, sys; null = subprocess.DEVNULL; print(subprocess.Popen("
-                "[sys.executable, sys.argv[1]], stdin=null, stdout=null, stderr=null).pid)",
+                "[sys.executable, *sys.argv[1:]], stdin=null, stdout=null, stderr=null).pid)",
                 str(orphan),
+                str(ready),
             ],
             start_new_session=True,
             capture_output=True,
@@ -188,6 +193,9 @@ def test_a_neighbour_and_a_left_over_are_told():
             check=True,
         )
         left_over = int(launch.stdout)
+        deadline = time.monotonic() + 30
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
         burn = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
         try:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import interpreters
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -63,25 +64,7 @@ exec(compile("def made():\n    recurse(3)\nmade()\n", "<made>", "exec"))
 """
 
 
-def pythons():
-    """name -> path of an interpreter, as "3.8" -> ..."""
-    found = {}
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv")) / "versions"
-    if pyenv.is_dir():
-        folders += [str(v / "bin") for v in sorted(pyenv.iterdir())]
-    for version in VERSIONS:
-        for folder in folders:
-            path = pathlib.Path(folder) / f"python{version}"
-            if path.exists() and os.access(path, os.X_OK):
-                check = subprocess.run([path, "-c", "import threading"], capture_output=True)
-                if check.returncode == 0:
-                    found[version] = str(path)
-                    break
-    return found
-
-
-PYTHONS = pythons()
+PYTHONS = interpreters.found(VERSIONS)
 
 
 def stack_dump():
