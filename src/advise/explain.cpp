@@ -20,7 +20,8 @@ constexpr uint64_t kWentOn = 2000;  // lines after the last error: the job did n
 // stop, too, and a standard output of 8 KiB that is only flushed at the exit.
 constexpr uint64_t kAfterTheEnd = 200;
 constexpr size_t kAlso = 6;
-constexpr double kDoubt = 0.85;  // where another line may be the true cause
+constexpr double kDoubt = 0.85;      // where another line may be the true cause
+constexpr double kConfirmed = 0.85;  // where two lines point to it
 
 // What decides: causes before generic ones before symptoms, and among equals the first.
 int rank_of(Role role) {
@@ -68,10 +69,12 @@ bool is_generic(const LogEvent* event) {
   return event != nullptr && event->rule->role == Role::kGeneric;
 }
 
-// An exception of the framework's native part, which may have said more before.
-bool is_native(const UnknownException& exception) {
+// An exception of the framework's native part, or for a command that failed: either may have said
+// more before.
+bool says_little(const UnknownException& exception) {
   const std::string_view text = exception.line.text;
-  return contains(text, "errors_impl.") || contains(text, "XlaRuntimeError") ||
+  return contains(text, "CalledProcessError: Command") || contains(text, "errors_impl.") ||
+         contains(text, "XlaRuntimeError") ||
          (text.starts_with("RuntimeError") &&
           (contains(text, "CUDA") || contains(text, "cuDNN") || contains(text, "NCCL")));
 }
@@ -97,7 +100,7 @@ Pick pick_of(const Episode& episode) {
   if (is_cause(ended)) return {&episode, ended, unknown_first ? unknown : nullptr, true};
   if (unknown != nullptr && (unknown_first || !is_generic(ended))) {
     // A death or a cancellation after an exception follows from it, and so do symptoms.
-    if (is_cause(said) && is_native(*unknown)) return {&episode, said, unknown, true};
+    if (is_cause(said) && says_little(*unknown)) return {&episode, said, unknown, true};
     return {&episode, nullptr, unknown, true};
   }
   if (is_cause(said)) return {&episode, said, nullptr, ended != nullptr};
@@ -106,7 +109,9 @@ Pick pick_of(const Episode& episode) {
     return {&episode, nullptr, caught, false};
   }
   if (is_generic(said) || ended == nullptr) return {&episode, said, nullptr, false};
-  return {&episode, ended, nullptr, true};
+  // Both follow from another process's failure: the first is nearer to it.
+  const bool said_first = said != nullptr && said->line.number < ended->line.number;
+  return {&episode, said_first ? said : ended, nullptr, true};
 }
 
 class Answer {
@@ -136,6 +141,7 @@ class Answer {
     } else {
       out_.text = fmt::format("No sign of a failure in {} lines.", log_.lines);
       if (survived) out_.text += " There are errors, but the training went on after the last.";
+      tell_end();
     }
     name_holder();
     tell_also();
@@ -189,9 +195,24 @@ class Answer {
     out_.seen.push_back(event.line);
   }
 
+  const LogEvent* confirmation(const LogRule& rule) const {
+    const auto found =
+        std::find_if(log_.mentions.begin(), log_.mentions.end(), [&](const LogEvent& mention) {
+          return !rule.confirmed_by.empty() && mention.rule->kind == rule.confirmed_by;
+        });
+    return found == log_.mentions.end() ? nullptr : &*found;
+  }
+
   void tell(const Pick& pick) {
     take(*pick.event);
     add_figures(log_, *pick.event, out_);
+    if (const LogEvent* behind = confirmation(*pick.event->rule)) {
+      const model::SeenLine first = out_.seen.front();
+      out_.seen.clear();
+      take(*behind);
+      out_.sure = std::max(out_.sure, kConfirmed);
+      out_.seen.insert(out_.seen.begin(), first);
+    }
     if (pick.unknown != nullptr) {
       out_.sure *= kDoubt;
       out_.seen.push_back(pick.unknown->line);
@@ -201,6 +222,16 @@ class Answer {
       out_.text += fmt::format(" The log goes on for {} lines after it.", after());
     }
     look_at_machine(pick.event->rule->look, machine_, out_);
+  }
+
+  // What is killed from outside, or hangs, leaves no word.
+  void tell_end() {
+    if (log_.ended_well || log_.lines == 0) return;
+    if (log_.cut_off) {
+      out_.text += " The last line is cut off: the job still runs, or was killed from outside.";
+    } else {
+      out_.text += " It does not say that it ended well, either.";
+    }
   }
 
   void tell_notice() {

@@ -123,7 +123,8 @@ class Now {
     if (kills > 0) {
       now(fmt::format("The kernel has killed {} process{} for memory here since it started.", kills,
                       kills == 1 ? "" : "es"));
-      if (out_.finding == "mem.killed") out_.sure = std::max(out_.sure, 0.85);
+      // Of whatever it was, some time ago.
+      if (out_.finding == "mem.killed") out_.sure = std::max(out_.sure, 0.7);
     }
     for (const Task& task : machine_.tasks) {
       if (out_.holders.size() >= kHolders) break;

@@ -297,5 +297,21 @@ TEST(OomMessage, ReadsAllAgesOfTheMessage) {
   EXPECT_FALSE(parse_oom_message("all is well"));
 }
 
+TEST(Explain, WithoutAFailureItSaysWhetherTheLogEndsWell) {
+  const auto text_of = [](std::string_view log, bool cut_off) {
+    LogReader reader;
+    reader.feed(log);
+    LogReading reading = reader.finish();
+    reading.cut_off = cut_off;
+    return explain(reading, {}).text;
+  };
+  EXPECT_EQ(text_of("epoch 1 loss 0.5\nTraining complete\n", true),
+            "No sign of a failure in 2 lines.");
+  EXPECT_TRUE(
+      text_of("epoch 1 loss 0.5\n", false).ends_with("does not say that it ended well, either."));
+  EXPECT_TRUE(
+      text_of("epoch 1 loss 0.5\nepoch 2 lo\n", true).ends_with("was killed from outside."));
+}
+
 }  // namespace
 }  // namespace flatout::advise

@@ -163,9 +163,9 @@ Progress progress_of(std::string_view line) {
     return Progress::kNone;
   }
   constexpr std::string_view kEndedWell[] = {
-      "exit code 0",           "exit code: 0",        "exited with code 0", "exit status 0",
-      "raining complete",      "raining finished",    "raining done",       "inished training",
-      "ompleted successfully", "inished successfully"};
+      "exit code 0",           "exit code: 0",         "exited with code 0", "exit status 0",
+      "raining complete",      "raining finished",     "raining done",       "inished training",
+      "ompleted successfully", "inished successfully", "'train_runtime': "};
   constexpr std::string_view kSaved[] = {"saved", "Saved", "Saving"};
   constexpr std::string_view kModels[] = {"heckpoint", "odel", "eights", ".pt", ".ckpt", "epoch"};
   if (has_any(line, kEndedWell)) return Progress::kEnd;

@@ -67,6 +67,8 @@ constexpr Marker kMarkers[] = {
     {"core dumped", kSuspect},
     {"Exception: ", kSuspect},
     {"panic: ", kSuspect},
+    {"make: *** [", kSuspect},
+    {"Error from server", kSuspect},
     {"batch_size", kBatch},
     {"batch-size", kBatch},
     {"Batch size", kBatch},
@@ -127,6 +129,7 @@ constexpr std::string_view kCarriers[] = {"ProcessRaisedException",
                                           "in replica ",
                                           "in pin memory thread",
                                           "RayTaskError",
+                                          "TrainingFailedError",
                                           "SystemExit",
                                           "BdbQuit",
                                           "HydraException"};
@@ -295,7 +298,7 @@ bool LogReader::is_harmless(std::string_view line, size_t at) const {
 Progress LogReader::progress_since_sign(std::string_view block, size_t from,
                                         Progress enough) const {
   Progress best = Progress::kNone;
-  if (sign_ == 0 || line_ <= sign_ + 1) return best;
+  if (line_ <= sign_ + 1) return best;
   uint64_t lines = line_ - sign_ - 1;
   size_t room = kLookBack;
   std::string_view last_bar;
@@ -323,7 +326,7 @@ Progress LogReader::progress_since_sign(std::string_view block, size_t from,
 }
 
 void LogReader::on_sign(std::string_view block, size_t from) {
-  if (progress_since_sign(block, from, Progress::kStep) >= Progress::kStep) {
+  if (sign_ > 0 && progress_since_sign(block, from, Progress::kStep) >= Progress::kStep) {
     settle();
     trained_ = true;
     trained_long_ |= line_ > sign_ + kOtherRanks;
@@ -514,7 +517,7 @@ LogReading LogReader::finish() {
   settle();
   out_.lines = line_ - 1;
   const Progress last = progress_since_sign({}, 0, Progress::kEnd);
-  out_.went_on = last >= Progress::kStep;
+  out_.went_on = sign_ > 0 && last >= Progress::kStep;
   out_.ended_well = last == Progress::kEnd;
   return std::move(out_);
 }
@@ -527,6 +530,7 @@ Result<LogReading> read_log(const std::string& path) {
   LogReader reader;
   std::string buffer;
   size_t held = 0;
+  bool cut_off = false;
   Status status;
   while (true) {
     buffer.resize(std::max(held + kBlock, buffer.size()));
@@ -541,7 +545,8 @@ Result<LogReading> read_log(const std::string& path) {
     if (got == 0) {
       if (size > 0) {
         buffer.resize(size);
-        if (buffer.back() != '\n') buffer += '\n';
+        cut_off = buffer.back() != '\n';
+        if (cut_off) buffer += '\n';
         reader.feed(buffer);
       }
       break;
@@ -561,7 +566,9 @@ Result<LogReading> read_log(const std::string& path) {
   }
   if (!standard) ::close(fd);
   if (!status.ok()) return status.error();
-  return reader.finish();
+  LogReading out = reader.finish();
+  out.cut_off = cut_off;
+  return out;
 }
 
 }  // namespace flatout::advise

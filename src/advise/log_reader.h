@@ -54,6 +54,7 @@ struct LogReading {
   std::vector<model::SeenLine> suspects;  // look like an error; the first two and the last two
   bool went_on = false;                   // with its training, after all of these
   bool ended_well = false;                // after all of these, as the log says
+  bool cut_off = false;                   // in the middle of its last line
   std::optional<uint64_t> batch_size;     // that the log names
   std::optional<uint64_t> memory_limit;   // of the control group that ran out, as the kernel says
   std::optional<uint64_t> killed_bytes;   // resident memory of what the kernel killed

@@ -71,6 +71,7 @@ std::vector<LogRule> make_rules() {
        .role = kGeneric,
        .sure = 0.7,
        .look = Look::kGpuMemory,
+       .confirmed_by = "cuda_context_out_of_memory",
        .patterns = {"Blas * launch failed",
                     "Attempting to perform BLAS operation using StreamExecutor without BLAS "
                     "support"},
@@ -85,6 +86,7 @@ std::vector<LogRule> make_rules() {
        .role = kGeneric,
        .sure = 0.6,
        .look = Look::kGpuMemory,
+       .confirmed_by = "cuda_context_out_of_memory",
        .patterns = {"CUBLAS_STATUS_NOT_INITIALIZED", "CUBLAS_STATUS_ALLOC_FAILED"},
        .text = "cuBLAS could not start, mostly since it found no device memory for itself: another "
                "process holds it, or the framework took all of it before. Where the memory is "
@@ -116,6 +118,7 @@ std::vector<LogRule> make_rules() {
        .role = kGeneric,
        .sure = 0.6,
        .look = Look::kGpuMemory,
+       .confirmed_by = "cuda_context_out_of_memory",
        .patterns = {"CUDNN_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_ALLOC_FAILED",
                     "ould not create cudnn handle", "probably because cuDNN failed to initialize"},
        .text = "cuDNN could not start, mostly since it found no device memory for itself: another "
@@ -129,6 +132,7 @@ std::vector<LogRule> make_rules() {
        .role = kGeneric,
        .sure = 0.7,
        .look = Look::kDriver,
+       .confirmed_by = "cuda_context_out_of_memory",
        .patterns = {"DNN library is not found", "No DNN in stream executor",
                     "Fail to find the dnn implementation"},
        .text =
@@ -415,15 +419,23 @@ std::vector<LogRule> make_rules() {
        .patterns = {"NCCL WARN*onnect*Connection refused", "NCCL WARN*onnect*Connection timed out",
                     "NCCL WARN*onnect*No route to host",
                     "NCCL WARN Bootstrap : no socket interface found",
-                    "NCCL WARN*No interface found", "NCCL WARN*ibv_* failed",
-                    "NCCL WARN NET/IB*Got async event : port error",
-                    "NCCL WARN NET/IB*Got completion*status=12",
-                    "NCCL WARN NET/IB*Got completion*with error 12"},
+                    "NCCL WARN*No interface found", "NCCL WARN*ibv_* failed"},
        .unless = {"Cannot allocate memory"},
        .text = "NCCL could not reach another rank over the network.",
        .advice = {{"interface",
                    "Name the interface that joins the nodes (NCCL_SOCKET_IFNAME, NCCL_IB_HCA), "
                    "and open the ports between them."}}},
+      {.kind = "infiniband_failed",
+       .finding = "",
+       .sure = 0.75,
+       .patterns = {"NET/IB*Got async event : port error", "NET/IB*Got completion*status=12",
+                    "NET/IB*Got completion*with error 12"},
+       .text = "What was sent to another rank over InfiniBand (RoCE) got no answer: a link, an "
+               "adapter or a switch failed, or that rank's process had ended before.",
+       .advice = {{"peer", "Look whether the rank at the address in the line failed first."},
+                  {"fabric",
+                   "If not, look at the ports of both nodes (ibstat, perfquery); NCCL_IB_TIMEOUT "
+                   "bridges short interruptions."}}},
       {.kind = "locked_memory",
        .finding = "",
        .sure = 0.85,
@@ -701,7 +713,7 @@ std::vector<LogRule> make_rules() {
        .sure = 0.95,
        .patterns = {"Can't pickle local object", "Can't pickle <", "Can't get local object",
                     "AttributeError: Can't get attribute*on <module '__main__'",
-                    "TypeError: cannot pickle '"},
+                    "TypeError: cannot pickle '", "objects cannot be pickled"},
        .text =
            "Something that goes to another process cannot be pickled: a lambda, a local function, "
            "an open file or lock.",
@@ -894,7 +906,8 @@ std::vector<LogRule> make_rules() {
        .patterns = {"\nKilled\n", "line *: * Killed * ", "  Killed  ",
                     "died with <Signals.SIGKILL: 9>", "exit code 137", "exited with code 137",
                     "exit status 137", "zsh: killed", "Exit Code:*137",
-                    "terminated by signal SIGKILL", "srun: error: *: Killed\n"},
+                    "terminated by signal SIGKILL", "srun: error: *: Killed\n",
+                    "exits with return code = -9"},
        .text = "A process was killed (SIGKILL), mostly by the kernel since the host's or the "
                "container's memory ran out; a person or a scheduler can do the same.",
        .advice = {{"dmesg", "Look in dmesg for oom-kill."},
@@ -931,6 +944,7 @@ std::vector<LogRule> make_rules() {
        .finding = "",
        .role = kGeneric,
        .sure = 0.7,
+       .confirmed_by = "disk_full",
        .patterns = {"PytorchStreamWriter failed writing file", "unexpected pos * vs "},
        .text =
            "A checkpoint could not be written to its end, mostly since the file system is full, "
@@ -1095,11 +1109,20 @@ std::vector<LogRule> make_rules() {
        .advice = {{"compiler",
                    "Look for the first 'error:' of the compiler; mostly its version, nvcc's or "
                    "PyTorch's do not fit each other."}}},
+      {.kind = "python_headers_missing",
+       .finding = "",
+       .sure = 0.95,
+       .patterns = {"Python.h: No such file or directory", "'Python.h' file not found"},
+       .text = "A C extension is compiled at run time (torch.compile, Triton), and the headers of "
+               "this Python are not there.",
+       .advice = {{"headers",
+                   "Install them (python3-dev on Debian and Ubuntu, python3-devel on Fedora), or "
+                   "use a Python that has them, as conda's does."}}},
       {.kind = "compiler_missing",
        .finding = "",
        .sure = 0.9,
        .patterns = {"No such file or directory: '*nvcc'",
-                    "CUDA_HOME environment variable is not set",
+                    "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist",
                     "libdevice not found at ./libdevice", "nvcc: not found", "nvcc': No such file",
                     "Ninja is required to load C++ extensions"},
        .text = "A part of the CUDA toolkit or of the build tools that is needed at run time is not "

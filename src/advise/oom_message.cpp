@@ -68,6 +68,8 @@ std::optional<OomMessage> parse_oom_message(std::string_view line) {
   OomMessage out;
   out.wanted = size_after(line, "Tried to allocate ");
   out.total = size_after(line, "total capacity of ");
+  // As PyTorch 2.1 spells it.
+  if (!out.total) out.total = size_after(line, "total capacty of ");
   if (!out.total) out.total = size_before(line, " total capacity");
   out.free = size_before(line, " is free");
   if (!out.free) out.free = size_before(line, " free");
