@@ -41,7 +41,7 @@ Commands:
   merge      one report of the run folders of a job's ranks
   trace      analysis of traces from PyTorch, TensorFlow, Chrome, Perfetto
   heap       host memory of a job by line: live, peak, what grows
-  devmem     device memory: which allocator fits, why it ran out, a limit
+  devmem     device memory: which allocator and batch fit, why it ran out, a limit
   feed       measure, check and pack a data set with Flatout's own input pipeline
   check      what on this machine will stop a job or hold it up
   cache      the page cache of a data set: status, warm, drop
@@ -72,7 +72,7 @@ const Command kCommands[] = {
     {"explain", explain, {}},
     {"cache", cache, {"status", "warm", "drop"}},
     {"heap", heap, {}},
-    {"devmem", devmem, {"replay", "explain", "limit"}},
+    {"devmem", devmem, {"replay", "batch", "explain", "limit"}},
     {"feed", feed, {"bench", "verify", "pack", "index"}},
     {"train", train, {}},
     {"completion", completion, {}},

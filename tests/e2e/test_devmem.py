@@ -125,3 +125,43 @@ def test_the_picture_names_lines_and_the_moment_of_failure(flatout, tmp_path):
     for said in ("model.py:17 forward", "model.py:18 forward", "512 MiB more were refused when 800 MiB were live, at model.py:30 forward", "no allocator fits"):
         assert said in text
     assert "/no/such" in run(flatout, "replay", "--html", "/no/such/memory.html", file, code=1)
+
+
+def steps_with(batch: int, tmp_path: Path) -> Path:
+    """Three training steps of a made-up model as JSON lines: 40 MiB of weights, and for each sample three activations."""
+    lines, key = [{"op": "a", "id": 0, "size": 40 << 20}], 0
+    for _ in range(3):
+        lines.append({"op": "mark"})
+        ids = [key := key + 1 for _ in range(3)]
+        lines += [{"op": "a", "id": i, "size": size * batch} for i, size in zip(ids, (1_000_001, 700_000, 350_000))]
+        lines += [{"op": "f", "id": i} for i in reversed(ids)]
+    path = tmp_path / f"batch{batch}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_the_largest_batch_fits_and_the_next_one_does_not(flatout, tmp_path):
+    words = [f"{b}={steps_with(b, tmp_path)}" for b in (8, 16)]
+    found = json.loads(run(flatout, "batch", "--card", "1GiB", "--beside", "200MiB", "--json", *words))
+    assert found["basis"] == "each_request" and found["from"] == [8, 16]
+    assert found["per_sample_bytes"] == pytest.approx(2_050_001, abs=2)
+    for row in found["policies"]:
+        at = [replay(flatout, steps_with(row["largest_batch"] + more, tmp_path), "--card", "824MiB") for more in (0, 1)]
+        assert [r[row["policy"]]["failed"] for r in at] == [False, True], row
+    alone = json.loads(run(flatout, "batch", "--card", "1GiB", "--json", words[0]))
+    assert alone["basis"] == "one_run" and 8 <= alone["policies"][0]["largest_batch"]
+
+
+@pytest.mark.parametrize("words, said", [
+    (["8=FILE"], "needs the size of the card"),
+    (["--card", "1GiB", "FILE"], "BATCH=FILE"),
+    (["--card", "1GiB", "0=FILE"], "of which batch size"),
+    (["--card", "1GiB", "8=FILE", "8=FILE"], "both files are of batch 8"),
+    (["--card", "1GiB", "--beside", "2GiB", "8=FILE"], "leaves nothing of the card"),
+    (["--card", "1GiB", "8=/nowhere"], "/nowhere"),
+])  # fmt: skip
+def test_a_batch_that_is_asked_wrongly_gets_an_answer_that_helps(flatout, tmp_path, words, said):
+    file = str(steps_with(8, tmp_path))
+    done = subprocess.run([flatout, "devmem", "batch", *(w.replace("FILE", file) if "=FILE" in w or w == "FILE" else w for w in words)],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2) and said in done.stderr, done.stderr
