@@ -16,11 +16,11 @@ namespace {
 
 // Whether both asked for the same things in the same order, whatever their sizes.
 bool alike(const Trace& a, const Trace& b) {
-  return a.blocks == b.blocks &&
-         std::equal(a.ops.begin(), a.ops.end(), b.ops.begin(), b.ops.end(),
-                    [](const Op& x, const Op& y) {
-                      return x.kind == y.kind && x.block == y.block && x.stream == y.stream;
-                    });
+  return a.blocks == b.blocks && std::equal(a.ops.begin(), a.ops.end(), b.ops.begin(), b.ops.end(),
+                                            [](const Op& x, const Op& y) {
+                                              return x.kind == y.kind && x.block == y.block &&
+                                                     x.stream == y.stream;
+                                            });
 }
 
 // On the straight line through (x1, y1) and (x2, y2), rounded up and no less than 0.
@@ -101,8 +101,8 @@ Result<BatchModel> BatchModel::make(BatchRun one, BatchRun other) {
   BatchModel out;
   out.small_ = std::move(one);
   out.large_ = std::move(other);
-  out.basis_ = alike(out.small_.trace, out.large_.trace) ? BatchBasis::kEachRequest
-                                                         : BatchBasis::kPeaks;
+  out.basis_ =
+      alike(out.small_.trace, out.large_.trace) ? BatchBasis::kEachRequest : BatchBasis::kPeaks;
   return out;
 }
 
@@ -170,21 +170,17 @@ BatchAnswer largest_batches(const BatchModel& model, Bytes card, Bytes beside,
   return out;
 }
 
-std::string batch_json(const BatchAnswer& answer) {
+nlohmann::ordered_json batch_json(const BatchAnswer& answer) {
   nlohmann::ordered_json policies = nlohmann::ordered_json::array();
   for (const BatchAnswer::Row& row : answer.rows) {
     policies.push_back({{"policy", row.policy},
                         {"largest_batch", row.largest ? nlohmann::ordered_json(*row.largest)
                                                       : nlohmann::ordered_json(nullptr)}});
   }
-  const nlohmann::ordered_json out = {{"from", answer.from},
-                                      {"basis", name_of(answer.basis)},
-                                      {"card_bytes", answer.card},
-                                      {"beside_bytes", answer.beside},
-                                      {"fixed_bytes", answer.fixed},
-                                      {"per_sample_bytes", answer.per_sample},
-                                      {"policies", policies}};
-  return out.dump(1) + "\n";
+  return {{"from", answer.from},         {"basis", name_of(answer.basis)},
+          {"card_bytes", answer.card},   {"beside_bytes", answer.beside},
+          {"fixed_bytes", answer.fixed}, {"per_sample_bytes", answer.per_sample},
+          {"policies", policies}};
 }
 
 std::string batch_text(const BatchAnswer& answer) {
@@ -203,13 +199,15 @@ std::string batch_text(const BatchAnswer& answer) {
     case BatchBasis::kEachRequest:
       break;
     case BatchBasis::kPeaks:
-      out += "\nThe two runs did not ask for the same things in the same order, so this rests on "
-             "their peaks alone.\n";
+      out +=
+          "\nThe two runs did not ask for the same things in the same order, so this rests on "
+          "their peaks alone.\n";
       break;
     case BatchBasis::kOneRun:
-      out += "\nFrom one run: what lives on from step to step is taken for fixed and all else for "
-             "growing with the batch.\nGradients that each step frees do not, so more may fit; a "
-             "second file with another batch says it exactly.\n";
+      out +=
+          "\nFrom one run: what lives on from step to step is taken for fixed and all else for "
+          "growing with the batch.\nGradients that each step frees do not, so more may fit; a "
+          "second file with another batch says it exactly.\n";
       break;
   }
   return out;

@@ -3,6 +3,7 @@
 // fragmentation count.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,8 +34,8 @@ class BatchModel {
   BatchBasis basis() const { return basis_; }
   /// The most that is live at a time with such a batch, as requested; of kPeaks by a straight line.
   Bytes peak_live(uint64_t batch) const;
-  /// The largest that fits on `card` under `policy`, one of policy_names(); 0 if none does; nullopt:
-  /// kMostSamples do, too.
+  /// The largest that fits on `card` under `policy`, one of policy_names(); 0 if none does;
+  /// nullopt: kMostSamples do, too.
   std::optional<uint64_t> largest(std::string_view policy, Bytes card) const;
 
   static constexpr uint64_t kMostSamples = uint64_t{1} << 24;
@@ -65,7 +66,7 @@ BatchAnswer largest_batches(const BatchModel& model, Bytes card, Bytes beside,
                             std::vector<uint64_t> from);
 
 /// For scripts and for people, as in docs/devmem.md.
-std::string batch_json(const BatchAnswer& answer);
+nlohmann::ordered_json batch_json(const BatchAnswer& answer);
 std::string batch_text(const BatchAnswer& answer);
 
 }  // namespace flatout::devmem

@@ -153,7 +153,8 @@ def test_the_largest_batch_fits_and_the_next_one_does_not(flatout, tmp_path):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["8=FILE"], "needs the size of the card"),
+    (["8=FILE"], "size of the card is needed"),
+    (["8=FOLDER"], "is not a run folder"),
     (["--card", "1GiB", "FILE"], "BATCH=FILE"),
     (["--card", "1GiB", "0=FILE"], "of which batch size"),
     (["--card", "1GiB", "8=FILE", "8=FILE"], "both files are of batch 8"),
@@ -162,6 +163,23 @@ def test_the_largest_batch_fits_and_the_next_one_does_not(flatout, tmp_path):
 ])  # fmt: skip
 def test_a_batch_that_is_asked_wrongly_gets_an_answer_that_helps(flatout, tmp_path, words, said):
     file = str(steps_with(8, tmp_path))
-    done = subprocess.run([flatout, "devmem", "batch", *(w.replace("FILE", file) if "=FILE" in w or w == "FILE" else w for w in words)],
+    done = subprocess.run([flatout, "devmem", "batch", *(w.replace("FILE", file).replace("FOLDER", str(tmp_path)) for w in words)],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode in (1, 2) and said in done.stderr, done.stderr
+
+
+def test_how_a_step_grows_with_the_batch(flatout, tmp_path):
+    words = []
+    for batch in (8, 32):
+        done = subprocess.run([flatout, "run", "--quiet", "--out", tmp_path / str(batch), "--", flatout, "train", "--batch", str(batch), "--steps", "60"],
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        words.append(f"{batch}={tmp_path / str(batch)}")
+    found = json.loads(run(flatout, "batch", "--json", *words))["time"]
+    assert [p["batch"] for p in found["points"]] == [8, 32]
+    # Two points lie on their line, unless a part would be less than nothing.
+    if found["fixed_ms"] > 0 and found["per_sample_ms"] > 0:
+        for p in found["points"]:
+            assert found["fixed_ms"] + p["batch"] * found["per_sample_ms"] == pytest.approx(p["step_ms"], rel=1e-6)
+    assert "samples/s" in run(flatout, "batch", *words)
+    assert "one batch size" in run(flatout, "batch", words[0], words[0], code=2)

@@ -1,0 +1,42 @@
+#include "cli/memory_file.h"
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "timeline/byte_source.h"
+
+namespace flatout::cli {
+namespace {
+
+// Longer files are beyond what is worth holding in memory.
+constexpr size_t kMostFileBytes = size_t{8} << 30;
+
+// The file's last name without what says how it is packed.
+std::string name_of(std::string_view path) {
+  path = path.substr(path.rfind('/') + 1);
+  for (const std::string_view end : {".gz", ".jsonl", ".json", ".pickle", ".pkl", ".csv"})
+    if (path.ends_with(end) && path.size() > end.size()) path.remove_suffix(end.size());
+  return std::string(path);
+}
+
+}  // namespace
+
+Result<std::string> read_memory_file(const std::string& path) {
+  FLATOUT_TRY(const auto source, timeline::open_source(path));
+  FLATOUT_TRY(std::string bytes, timeline::read_all(*source, kMostFileBytes));
+  if (source->damaged()) return Error{Code::kBadInput, "its gzip stream is cut off or damaged", ""};
+  return bytes;
+}
+
+Result<std::vector<devmem::Trace>> read_memory_traces(const std::string& path) {
+  FLATOUT_TRY(const std::string bytes, read_memory_file(path));
+  return devmem::read_traces(bytes, name_of(path));
+}
+
+Error with_path(Error error, const std::string& path) {
+  if (error.message.find(path) == std::string::npos)
+    error.message = fmt::format("{}: {}", escape_terminal(path), error.message);
+  return error;
+}
+
+}  // namespace flatout::cli
