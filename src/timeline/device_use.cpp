@@ -73,10 +73,18 @@ void find_device_use(Run& run, std::span<const PartPiece> pieces) {
     if (of == devices.end() || s.value2 < 0 || s.value2 >= static_cast<int64_t>(IdleCause::kInput))
       continue;
     auto& idle = of->second.sum.idle;
-    Nanos& as_told = idle[static_cast<size_t>(s.value2)];
-    const Nanos input = std::min(as_told, input_within(pieces, s.begin, s.end));
-    as_told -= input;
-    idle[static_cast<size_t>(IdleCause::kInput)] += input;
+    const auto cause = static_cast<IdleCause>(s.value2);
+    const auto move = [&](Nanos time, IdleCause to) {
+      Nanos& as_told = idle[static_cast<size_t>(cause)];
+      const Nanos moved = std::min(as_told, time);
+      as_told -= moved;
+      idle[static_cast<size_t>(to)] += moved;
+    };
+    const Nanos input = input_within(pieces, s.begin, s.end);
+    move(input, IdleCause::kInput);
+    // What came from the host then was the next batch, not what had gone there.
+    if (cause == IdleCause::kRoundTrip && input.count() > 0)
+      move(s.length() - input, IdleCause::kSync);
   }
   for (auto& [number, use] : devices) run.devices.push_back(use);
 }
