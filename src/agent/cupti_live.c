@@ -19,14 +19,14 @@
 #include "agent/cupti_records.h"
 #include "agent/device_window.h"
 
-#define MS 1000000u
+#define MS UINT64_C(1000000)
 #define FIRST_PAUSE_NS (100 * MS)
 #define FIRST_WINDOW_NS (1000 * MS)
 #define WINDOW_NS (2000 * MS)
 /* A window that has so many ends: the busier the job, the shorter. */
 #define ENOUGH_RECORDS 12000u
 #define LOOK_NS (20 * MS)
-#define LAST_WAIT_S 1 /* for the worker, when the job ends */
+#define LAST_WAIT_S 1    /* for the worker, when the job ends */
 #define PAUSE_WINDOWS 3u /* the pause after a window, in windows; after the first ones 1 */
 #define FIRST_WINDOWS 3u
 #define MOST_IDLE 256u /* slices of idle times from one window */
@@ -157,10 +157,13 @@ static void take_buffer(void* context, uint32_t stream, uint8_t* buffer, size_t 
 static uint64_t asked_bytes(const char* name, const void* params) {
   /* generated_cuda_meta.h, generated_cuda_runtime_api_meta.h: where the result goes, then the size.
    * A pitched allocation has its width there. */
-  static const char* const plain[] = {
-      "cuMemAlloc",      "cuMemCreate",     "cudaMalloc",
-      "cuMemAllocAsync", "cudaMallocAsync", "cuMemAllocFromPoolAsync",
-      "cudaMallocFromPoolAsync"};
+  static const char* const plain[] = {"cuMemAlloc",
+                                      "cuMemCreate",
+                                      "cudaMalloc",
+                                      "cuMemAllocAsync",
+                                      "cudaMallocAsync",
+                                      "cuMemAllocFromPoolAsync",
+                                      "cudaMallocFromPoolAsync"};
   char short_name[96];
   cupti_plain_name(name, short_name, sizeof short_name);
   char* const mode = strstr(short_name, "_pt"); /* _ptsz, _ptds: another default stream */
@@ -299,8 +302,9 @@ static void tell_idle(void* context, uint32_t device, enum flatout_idle_cause ca
     flatout_agent_slice(FLATOUT_SLICE_DEVICE_IDLE, 0, begin, end, device, cause);
 }
 
-static const uint32_t kinds[] = {CUPTI_KIND_MEMCPY,  CUPTI_KIND_MEMCPY2, CUPTI_KIND_MEMSET,
-                                 CUPTI_KIND_RUNTIME, CUPTI_KIND_DRIVER,  CUPTI_KIND_CONCURRENT_KERNEL};
+static const uint32_t kinds[] = {CUPTI_KIND_MEMCPY, CUPTI_KIND_MEMCPY2,
+                                 CUPTI_KIND_MEMSET, CUPTI_KIND_RUNTIME,
+                                 CUPTI_KIND_DRIVER, CUPTI_KIND_CONCURRENT_KERNEL};
 
 /* "on", or why nothing is told; each state once, as it changes. */
 static void tell_state(const char* state) {

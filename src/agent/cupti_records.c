@@ -39,7 +39,8 @@ int cupti_read_record(const void* record, size_t size, struct cupti_event* out) 
       out->blocks = out->block_threads = 1;
       for (int i = 0; i < 3; ++i) {
         if (r.grid[i] > 0) out->blocks = saturated(out->blocks, (uint64_t)r.grid[i]);
-        if (r.block[i] > 0 && r.block[i] <= MOST_OF_BLOCK) out->block_threads *= (uint32_t)r.block[i];
+        if (r.block[i] > 0 && r.block[i] <= MOST_OF_BLOCK)
+          out->block_threads *= (uint32_t)r.block[i];
       }
       if (out->block_threads > MOST_OF_BLOCK) out->block_threads = MOST_OF_BLOCK;
       out->registers = r.registers;

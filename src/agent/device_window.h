@@ -42,8 +42,8 @@ enum call_use call_use_of(const char* name);
 /* Whether a copying call of that name waits by its contract: it is no *Async. */
 int call_blocks(const char* name);
 
-/* What a device has: multiprocessors, and of each threads, registers, bytes of shared memory. 0: not
- * known. */
+/* What a device has: multiprocessors, and of each threads, registers, bytes of shared memory. 0:
+ * not known. */
 struct device_size {
   uint32_t multiprocessors, threads, registers, shared;
 };

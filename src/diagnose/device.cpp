@@ -29,7 +29,7 @@ constexpr double kNormShare = 0.2;  // of the kernels' time
 // limits of hardware and driver, power brake.
 constexpr uint64_t kThrottled = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 constexpr uint64_t kByPower = 0x4 | 0x80, kByHeat = 0x20 | 0x40;  // hardware slowdown: either
-constexpr double kOften = 0.5;  // of the readings
+constexpr double kOften = 0.5;                                    // of the readings
 
 /// What the training thread does while the device waits for it.
 bool works_on_host(const Cell& c) {
