@@ -266,7 +266,7 @@ static void pause_for(uint64_t ns) {
 }
 
 static void learn_devices(void) {
-  /* CUdevice_attribute; the latter of a multiprocessor */
+  /* CUdevice_attribute; the last three of a multiprocessor */
   enum { MULTIPROCESSORS = 16, THREADS = 39, SHARED = 81, REGISTERS = 82 };
   int (*count)(int*) = NULL;
   int (*attribute)(int*, int, int) = NULL;
@@ -302,9 +302,9 @@ static void tell_idle(void* context, uint32_t device, enum flatout_idle_cause ca
     flatout_agent_slice(FLATOUT_SLICE_DEVICE_IDLE, 0, begin, end, device, cause);
 }
 
-static const uint32_t kinds[] = {CUPTI_KIND_MEMCPY, CUPTI_KIND_MEMCPY2,
-                                 CUPTI_KIND_MEMSET, CUPTI_KIND_RUNTIME,
-                                 CUPTI_KIND_DRIVER, CUPTI_KIND_CONCURRENT_KERNEL};
+static const uint32_t kinds[] = {CUPTI_KIND_CONCURRENT_KERNEL, CUPTI_KIND_MEMCPY,
+                                 CUPTI_KIND_MEMCPY2,           CUPTI_KIND_MEMSET,
+                                 CUPTI_KIND_RUNTIME,           CUPTI_KIND_DRIVER};
 
 /* "on", or why nothing is told; each state once, as it changes. */
 static void tell_state(const char* state) {
@@ -333,13 +333,13 @@ static void send_window(uint64_t end) {
 /* Whether kernels are recorded: without them a device that works looks idle. */
 static int enable_kinds(void) {
   static char why[64];
-  const int result = cupti.enable(CUPTI_KIND_CONCURRENT_KERNEL);
+  const int result = cupti.enable(kinds[0]);
   if (result != CUPTI_OK) {
     snprintf(why, sizeof why, "CUPTI records no kernels (error %d)", result);
     tell_state(why);
     return 0;
   }
-  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) cupti.enable(kinds[i]);
+  for (size_t i = 1; i < sizeof kinds / sizeof kinds[0]; ++i) cupti.enable(kinds[i]);
   return 1;
 }
 
