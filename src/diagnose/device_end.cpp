@@ -52,16 +52,12 @@ std::optional<Failure> failure(const Run& run, const std::string& key) {
 
 bool is_last(const Run& run, const Failure& f) { return to_s(run.end - f.at) < kLast; }
 
-std::string exception_text(const Run& run) {
-  return fmt::format("{}: {}\n{}", run.fact("exception.type"), run.fact("exception.message"),
-                     run.fact("exception.traceback"));
-}
-
 /// Whether what the job raised may come of a lack of device memory. Libraries name it by codes of
 /// their own: CUBLAS_STATUS_ALLOC_FAILED, RESOURCE_EXHAUSTED, an internal error of cuDNN.
 bool may_be_memory(const Run& run) {
   if (run.fact("exception.type").empty()) return true;  // another language: nothing is known
-  std::string text = exception_text(run);
+  std::string text =
+      fmt::format("{}: {}", run.fact("exception.type"), run.fact("exception.message"));
   std::transform(text.begin(), text.end(), text.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   constexpr std::array<std::string_view, 8> kWords = {"memory", "alloc",  "oom",  "exhausted",
@@ -134,7 +130,9 @@ void add_out_of_memory(const RunView& view, const Failure& call, Findings& findi
 /// A framework's own message has the figures of its allocator, too.
 bool add_by_message(const RunView& view, Findings& findings) {
   const Run& run = view.run();
-  const std::string text = exception_text(run);
+  const std::string text =
+      fmt::format("{}: {}\n{}", run.fact("exception.type"), run.fact("exception.message"),
+                  run.fact("exception.traceback"));
   if (!contains(text, "out of memory")) return false;
   const devmem::Explanation why = devmem::explain_text(text);
   constexpr std::array<std::string_view, 3> kIds = {"gpu.memory_taken", "gpu.oom_fragmented",

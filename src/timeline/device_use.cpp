@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
 namespace flatout::timeline {
 
@@ -43,6 +44,17 @@ Nanos input_within(std::span<const PartPiece> pieces, TimePoint begin, TimePoint
   return out;
 }
 
+// Where the training thread took its batches, in order.
+std::vector<PartPiece> input_waits(const Run& run) {
+  std::vector<PartPiece> out;
+  for (const Slice& s : run.slices) {
+    if (s.kind == SliceKind::kInputWait && s.thread == run.steps.thread)
+      out.push_back({s.begin, s.end, Part::kInputWait});
+  }
+  std::ranges::sort(out, {}, &PartPiece::end);
+  return out;
+}
+
 }  // namespace
 
 void find_device_use(Run& run, std::span<const PartPiece> pieces) {
@@ -58,6 +70,7 @@ void find_device_use(Run& run, std::span<const PartPiece> pieces) {
   if (run.steps.source != StepSource::kNone && run.steps.thread < run.threads.size()) {
     training = run.threads[run.steps.thread].process;
   }
+  const std::vector<PartPiece> batches = input_waits(run);
   std::map<uint32_t, DeviceUse> devices;
   for (const DeviceWindow& w : run.device_windows) {
     if (training != kNone && w.process != training) continue;
@@ -82,8 +95,8 @@ void find_device_use(Run& run, std::span<const PartPiece> pieces) {
     };
     const Nanos input = input_within(pieces, s.begin, s.end);
     move(input, IdleCause::kInput);
-    // What came from the host then was the next batch, not what had gone there.
-    if (cause == IdleCause::kRoundTrip && input.count() > 0)
+    // Where a batch was taken meanwhile, that came from the host then, not what had gone there.
+    if (cause == IdleCause::kRoundTrip && input_within(batches, s.begin, s.end).count() > 0)
       move(s.length() - input, IdleCause::kSync);
   }
   for (auto& [number, use] : devices) run.devices.push_back(use);
