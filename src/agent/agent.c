@@ -405,7 +405,9 @@ void flatout_agent_count(const char* name, double value) {
 
 void agent_send_device(const struct flatout_device* window) {
   struct flatout_ring* ring = current_ring(0);
-  if (ring != NULL) send_packet(ring, FLATOUT_PACKET_DEVICE, window, sizeof *window, NULL, 0);
+  if (ring == NULL) return;
+  send_packet(ring, FLATOUT_PACKET_DEVICE, window, sizeof *window, NULL, 0);
+  housekeeping(ring, now_ns());
 }
 
 void flatout_agent_info(const char* key, const char* value) {

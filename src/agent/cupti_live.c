@@ -19,14 +19,14 @@
 #include "agent/cupti_records.h"
 #include "agent/device_window.h"
 
-#define MS 1000000u
+#define MS UINT64_C(1000000)
 #define FIRST_PAUSE_NS (100 * MS)
 #define FIRST_WINDOW_NS (1000 * MS)
 #define WINDOW_NS (2000 * MS)
-#define ENOUGH_RECORDS                                                      \
-  12000u /* a window that has so many ends: the busier the job, the shorter \
-          */
+/* A window that has so many ends: the busier the job, the shorter. */
+#define ENOUGH_RECORDS 12000u
 #define LOOK_NS (20 * MS)
+#define LAST_WAIT_S 1    /* for the worker, when the job ends */
 #define PAUSE_WINDOWS 3u /* the pause after a window, in windows; after the first ones 1 */
 #define FIRST_WINDOWS 3u
 #define MOST_IDLE 256u /* slices of idle times from one window */
@@ -60,7 +60,7 @@ static pthread_mutex_t window_lock = PTHREAD_MUTEX_INITIALIZER; /* CUPTI has thr
 static uint8_t* buffers;
 static int buffer_used[BUFFERS];
 static uint64_t dropped_records, taken_records;
-static float device_threads[DEVICE_WINDOW_DEVICES]; /* that a device runs at once; 0: not known */
+static struct device_size device_sizes[DEVICE_WINDOW_DEVICES];
 
 static struct {
   const char* name;
@@ -112,8 +112,9 @@ static void take_op(const struct cupti_event* e) {
                          .filled = 1};
   if (e->kind == CUPTI_KIND_CONCURRENT_KERNEL) {
     op.use = (uint8_t)use_of_kernel(e->name);
-    const float threads = e->device < DEVICE_WINDOW_DEVICES ? device_threads[e->device] : 0;
-    if (threads > 0 && (float)e->threads < threads) op.filled = (float)e->threads / threads;
+    const struct kernel_size size = {e->blocks, e->block_threads, e->registers, e->shared};
+    if (e->device < DEVICE_WINDOW_DEVICES)
+      op.filled = device_share_of(&device_sizes[e->device], &size);
   } else if (e->kind == CUPTI_KIND_GRAPH_TRACE) {
     op.use = USE_COMPUTE;
   } else if (e->kind == CUPTI_KIND_MEMCPY) {
@@ -129,7 +130,8 @@ static void take_op(const struct cupti_event* e) {
 static void take_buffer(void* context, uint32_t stream, uint8_t* buffer, size_t size,
                         size_t valid) {
   (void)size;
-  if (buffer == NULL) return;
+  /* Another's: who else in the process takes activity records has replaced our callbacks. */
+  if (buffer < buffers || buffer >= buffers + (size_t)BUFFERS * BUFFER_BYTES) return;
   void* record = NULL;
   pthread_mutex_lock(&window_lock);
   while (valid > 0 && cupti.next_record(buffer, valid, &record) == CUPTI_OK) {
@@ -155,8 +157,13 @@ static void take_buffer(void* context, uint32_t stream, uint8_t* buffer, size_t 
 static uint64_t asked_bytes(const char* name, const void* params) {
   /* generated_cuda_meta.h, generated_cuda_runtime_api_meta.h: where the result goes, then the size.
    * A pitched allocation has its width there. */
-  static const char* const plain[] = {"cuMemAlloc", "cuMemCreate", "cudaMalloc", "cuMemAllocAsync",
-                                      "cudaMallocAsync"};
+  static const char* const plain[] = {"cuMemAlloc",
+                                      "cuMemCreate",
+                                      "cudaMalloc",
+                                      "cuMemAllocAsync",
+                                      "cudaMallocAsync",
+                                      "cuMemAllocFromPoolAsync",
+                                      "cudaMallocFromPoolAsync"};
   char short_name[96];
   cupti_plain_name(name, short_name, sizeof short_name);
   char* const mode = strstr(short_name, "_pt"); /* _ptsz, _ptds: another default stream */
@@ -247,7 +254,10 @@ static void rest(uint64_t ns) {
   }
 }
 
-static int goes_on(void) { return __atomic_load_n(&running, __ATOMIC_ACQUIRE); }
+/* Until the job ends, or nobody listens any more. */
+static int goes_on(void) {
+  return __atomic_load_n(&running, __ATOMIC_ACQUIRE) && flatout_agent_active();
+}
 
 /* In small pieces, so that the job's end does not wait for it. */
 static void pause_for(uint64_t ns) {
@@ -256,7 +266,8 @@ static void pause_for(uint64_t ns) {
 }
 
 static void learn_devices(void) {
-  enum { MULTIPROCESSORS = 16, THREADS_OF_ONE = 39 }; /* CUdevice_attribute */
+  /* CUdevice_attribute; the last three of a multiprocessor */
+  enum { MULTIPROCESSORS = 16, THREADS = 39, SHARED = 81, REGISTERS = 82 };
   int (*count)(int*) = NULL;
   int (*attribute)(int*, int, int) = NULL;
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -268,10 +279,15 @@ static void learn_devices(void) {
   int devices = 0;
   if (count == NULL || attribute == NULL || count(&devices) != 0) return;
   for (int i = 0; i < devices && i < (int)DEVICE_WINDOW_DEVICES; ++i) {
-    int multiprocessors = 0, threads = 0;
-    if (attribute(&multiprocessors, MULTIPROCESSORS, i) == 0 &&
-        attribute(&threads, THREADS_OF_ONE, i) == 0)
-      device_threads[i] = (float)multiprocessors * (float)threads;
+    static const int wanted[] = {MULTIPROCESSORS, THREADS, REGISTERS, SHARED};
+    int value[] = {0, 0, 0, 0};
+    for (size_t k = 0; k < sizeof wanted / sizeof wanted[0]; ++k)
+      if (attribute(&value[k], wanted[k], i) != 0 || value[k] < 0) value[k] = 0;
+    const struct device_size size = {(uint32_t)value[0], (uint32_t)value[1], (uint32_t)value[2],
+                                     (uint32_t)value[3]};
+    pthread_mutex_lock(&window_lock);
+    device_sizes[i] = size;
+    pthread_mutex_unlock(&window_lock);
   }
 }
 
@@ -290,24 +306,49 @@ static const uint32_t kinds[] = {CUPTI_KIND_CONCURRENT_KERNEL, CUPTI_KIND_MEMCPY
                                  CUPTI_KIND_MEMCPY2,           CUPTI_KIND_MEMSET,
                                  CUPTI_KIND_RUNTIME,           CUPTI_KIND_DRIVER};
 
+/* "on", or why nothing is told; each state once, as it changes. */
+static void tell_state(const char* state) {
+  static const char* told;
+  if (told != NULL && strcmp(told, state) == 0) return;
+  told = state;
+  flatout_agent_info("cuda.live", state);
+}
+
 static void send_window(uint64_t end) {
   static struct flatout_device devices[DEVICE_WINDOW_DEVICES];
+  static int any_sent;
   struct idle_times times = {0};
   pthread_mutex_lock(&window_lock);
-  window->lost += dropped_records;
+  device_window_miss(window, dropped_records);
   dropped_records = 0;
+  const int has_holes = window->has_holes;
   const size_t count = device_window_read(window, end, devices, tell_idle, &times);
   device_window_clear(window, UINT64_MAX); /* what is late belongs to none */
   pthread_mutex_unlock(&window_lock);
   for (size_t i = 0; i < count; ++i) agent_send_device(&devices[i]);
+  any_sent = any_sent || count > 0;
+  if (any_sent || has_holes) tell_state(any_sent ? "on" : "CUPTI drops records of this job");
 }
 
-/* The time that it took. */
+/* Whether kernels are recorded: without them a device that works looks idle. */
+static int enable_kinds(void) {
+  static char why[64];
+  const int result = cupti.enable(kinds[0]);
+  if (result != CUPTI_OK) {
+    snprintf(why, sizeof why, "CUPTI records no kernels (error %d)", result);
+    tell_state(why);
+    return 0;
+  }
+  for (size_t i = 1; i < sizeof kinds / sizeof kinds[0]; ++i) cupti.enable(kinds[i]);
+  return 1;
+}
+
+/* The time that it took, or would have. */
 static uint64_t record_window(uint64_t longest) {
   pthread_mutex_lock(&window_lock);
   taken_records = 0;
   pthread_mutex_unlock(&window_lock);
-  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) cupti.enable(kinds[i]);
+  if (!enable_kinds()) return longest;
   const uint64_t begin = now_ns();
   pthread_mutex_lock(&window_lock);
   device_window_clear(window, begin);
@@ -332,20 +373,28 @@ static void* work(void* unused) {
   prctl(PR_SET_NAME, "flatout-cuda");
   pause_for(FIRST_PAUSE_NS);
   for (uint32_t n = 0; goes_on(); ++n) {
-    if (device_threads[0] == 0) learn_devices(); /* the driver may still be starting at first */
+    if (device_sizes[0].threads == 0) learn_devices(); /* the driver may still start at first */
     const uint64_t took = record_window(n == 0 ? FIRST_WINDOW_NS : WINDOW_NS);
     pause_for(took * (n < FIRST_WINDOWS ? 1 : PAUSE_WINDOWS));
   }
   return NULL;
 }
 
+static void let_go(void) {
+  cupti.unsubscribe(subscriber);
+  subscriber = NULL;
+}
+
 static void stop(void) {
   /* A child that a fork left behind has neither the worker nor, maybe, CUPTI's locks. */
   if (subscriber == NULL || process != getpid()) return;
   __atomic_store_n(&running, 0, __ATOMIC_RELEASE);
-  pthread_join(worker, NULL);
-  cupti.unsubscribe(subscriber);
-  subscriber = NULL;
+  /* CUPTI may wait for a device that hangs: the job's end does not wait for that. */
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += LAST_WAIT_S;
+  if (pthread_timedjoin_np(worker, NULL, &until) != 0) return;
+  let_go();
 }
 
 /* ---- start ---- */
@@ -391,8 +440,6 @@ static void watch_calls(void) {
   }
 }
 
-static void tell_state(const char* state) { flatout_agent_info("cuda.live", state); }
-
 static int start_worker(void) {
   sigset_t all, before;
   sigfillset(&all);
@@ -412,8 +459,7 @@ void cupti_live_start(void) {
   }
   if (!reserve() || cupti.register_clock(now_ns) != CUPTI_OK ||
       cupti.register_callbacks(give_buffer, take_buffer) != CUPTI_OK) {
-    cupti.unsubscribe(subscriber);
-    subscriber = NULL;
+    let_go();
     tell_state("CUPTI takes no callbacks");
     return;
   }
@@ -422,10 +468,11 @@ void cupti_live_start(void) {
   learn_calls();
   watch_calls();
   process = getpid();
+  tell_state("on");
   if (!start_worker()) {
+    let_go();
     tell_state("no thread could be started for it");
     return;
   }
-  tell_state("on");
   atexit(stop);
 }

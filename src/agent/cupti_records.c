@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#define MOST_OF_BLOCK 1024 /* threads, of any device */
+
 /* Copied before it is read: a buffer's records are aligned to 8 bytes, but any bytes may come. */
 #define READ(type)                              \
   struct type r;                                \
@@ -34,12 +36,16 @@ int cupti_read_record(const void* record, size_t size, struct cupti_event* out) 
       out->device = r.device;
       out->stream = r.stream;
       out->name = r.name;
-      out->threads = 1;
+      out->blocks = out->block_threads = 1;
       for (int i = 0; i < 3; ++i) {
-        const uint64_t grid = r.grid[i] > 0 ? (uint64_t)r.grid[i] : 1;
-        const uint64_t block = r.block[i] > 0 && r.block[i] <= 1024 ? (uint64_t)r.block[i] : 1;
-        out->threads = saturated(saturated(out->threads, grid), block);
+        if (r.grid[i] > 0) out->blocks = saturated(out->blocks, (uint64_t)r.grid[i]);
+        if (r.block[i] > 0 && r.block[i] <= MOST_OF_BLOCK)
+          out->block_threads *= (uint32_t)r.block[i];
       }
+      if (out->block_threads > MOST_OF_BLOCK) out->block_threads = MOST_OF_BLOCK;
+      out->registers = r.registers;
+      if (r.static_shared > 0) out->shared = (uint32_t)r.static_shared;
+      if (r.dynamic_shared > 0) out->shared += (uint32_t)r.dynamic_shared;
       return 1;
     }
     case CUPTI_KIND_MEMCPY: {

@@ -92,7 +92,8 @@ struct cupti_event {
   uint64_t bytes;                              /* of a copy or fill */
   uint8_t copy_kind, source_kind, target_kind; /* of a copy; a fill has the last alone */
   uint32_t graph;                              /* of a graph */
-  uint64_t threads;                            /* of a kernel: of all its blocks */
+  uint64_t blocks;                             /* of a kernel, with what each of them takes */
+  uint32_t block_threads, registers, shared;   /* registers: of a thread; shared: bytes */
   const char* name;                            /* of a kernel, in the job's memory; may be NULL */
 };
 

@@ -42,10 +42,25 @@ enum call_use call_use_of(const char* name) {
     return strstr(rest, "HostFunc") != NULL ? CALL_NONE : CALL_LAUNCH;
   }
   if (begins(rest, "Memcpy") || begins(rest, "Memset")) return CALL_COPY;
+  if (strstr(rest, "Host") != NULL) return CALL_NONE; /* pinned memory is none of the device's */
   /* Not what asks, frees or maps. */
   if (begins(rest, "MemAlloc") || begins(rest, "MemCreate") || begins(rest, "Malloc"))
     return CALL_ALLOCATE;
   return CALL_NONE;
+}
+
+float device_share_of(const struct device_size* device, const struct kernel_size* kernel) {
+  if (device->multiprocessors == 0 || device->threads == 0) return 1;
+  const uint64_t block = kernel->block_threads > 0 ? kernel->block_threads : 1;
+  /* How many of its blocks a multiprocessor holds: whatever runs out first limits them. */
+  uint64_t most = device->threads / block;
+  const uint64_t registers = block * kernel->registers;
+  if (device->registers > 0 && registers > 0 && device->registers / registers < most)
+    most = device->registers / registers;
+  if (device->shared > 0 && kernel->shared > 0 && device->shared / kernel->shared < most)
+    most = device->shared / kernel->shared;
+  const uint64_t room = (most > 0 ? most : 1) * device->multiprocessors;
+  return kernel->blocks < room ? (float)kernel->blocks / (float)room : 1;
 }
 
 int call_blocks(const char* name) {
@@ -59,7 +74,13 @@ void device_window_clear(struct device_window* w, uint64_t begin) {
   w->begin = begin;
   w->end = UINT64_MAX;
   w->lost = 0;
+  w->has_holes = 0;
   w->ops = w->calls = 0;
+}
+
+void device_window_miss(struct device_window* w, uint64_t records) {
+  w->lost += records;
+  w->has_holes = w->has_holes || records > 0;
 }
 
 static void lose(struct device_window* w, uint64_t start) {
@@ -293,6 +314,7 @@ static void sort_records(struct device_window* w) {
 
 size_t device_window_read(struct device_window* w, uint64_t end, struct flatout_device* out,
                           device_idle_sink sink, void* context) {
+  if (w->has_holes) return 0;
   if (w->end < end) end = w->end;
   sort_records(w);
   const int pending = is_pending(w, end);

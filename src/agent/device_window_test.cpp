@@ -48,6 +48,10 @@ class Recorded {
     ++correlation_;
     return call(CALL_LAUNCH, start, end);
   }
+  Recorded& miss(uint64_t records) {
+    device_window_miss(window_.get(), records);
+    return *this;
+  }
   size_t read(uint64_t end) {
     idle.clear();
     return device_window_read(window_.get(), end * kUs, out, &Recorded::take, this);
@@ -80,7 +84,10 @@ TEST(DeviceWindow, CallsAreKnownByTheirNames) {
   EXPECT_EQ(call_use_of("cuStreamSynchronize_ptsz"), CALL_SYNC);
   EXPECT_EQ(call_use_of("cuMemAlloc_v2"), CALL_ALLOCATE);
   EXPECT_EQ(call_use_of("cudaMallocAsync"), CALL_ALLOCATE);
+  EXPECT_EQ(call_use_of("cuMemAllocFromPoolAsync_ptsz"), CALL_ALLOCATE);
   EXPECT_EQ(call_use_of("cuMemFree_v2"), CALL_NONE);
+  EXPECT_EQ(call_use_of("cuMemAllocHost_v2"), CALL_NONE);  // pinned memory
+  EXPECT_EQ(call_use_of("cudaMallocHost"), CALL_NONE);
   EXPECT_TRUE(call_blocks("cuMemcpyDtoH_v2"));
   EXPECT_FALSE(call_blocks("cudaMemcpyAsync"));
   EXPECT_EQ(device_use_of_kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), USE_COLLECTIVE);
@@ -199,6 +206,28 @@ TEST(DeviceWindow, FilledIsWeightedByTime) {
   ASSERT_EQ(r.read(100), 1u);
   EXPECT_NEAR(static_cast<double>(r.out[0].filled) / static_cast<double>(r.out[0].kernel_sum), 0.19,
               0.001);
+}
+
+TEST(DeviceWindow, AKernelFillsWhatItsBlocksLeaveNoRoomIn) {
+  const device_size h100{132, 2048, 65536, 233472};
+  const auto share = [&](uint64_t blocks, uint32_t threads, uint32_t registers, uint32_t shared) {
+    const kernel_size kernel{blocks, threads, registers, shared};
+    return device_share_of(&h100, &kernel);
+  };
+  EXPECT_EQ(share(132, 384, 168, 0), 1);       // no second block has registers
+  EXPECT_EQ(share(132, 128, 32, 200'000), 1);  // nor shared memory
+  EXPECT_NEAR(share(132, 128, 32, 0), 1.0 / 16, 1e-6);
+  EXPECT_EQ(share(100'000, 256, 32, 0), 1);
+  EXPECT_EQ(share(132, 4096, 255, 400'000), 1);  // what should not fit fits once
+  const device_size unknown{};
+  const kernel_size one{1, 32, 16, 0};
+  EXPECT_EQ(device_share_of(&unknown, &one), 1);
+}
+
+TEST(DeviceWindow, SaysNothingWhereRecordsAreMissing) {
+  Recorded r;
+  r.op(USE_COMPUTE, 0, 10, 0, 0).op(USE_COMPUTE, 90, 100, 0, 0).miss(3);
+  EXPECT_EQ(r.read(100), 0u);
 }
 
 TEST(DeviceWindow, MoreThanItHoldsShortensIt) {

@@ -143,7 +143,11 @@ FLATOUT_HOT static void forwards_end(void) {
 
 FLATOUT_HOT static void send_forward(uint32_t kind, int in_training_thread, uint64_t begin,
                                      uint64_t end) {
-  const int many = in_training_thread && loop.forwards - merged.forwards > FEW_FORWARDS;
+  if (!in_training_thread) { /* what is merged is the training thread's to send */
+    agent_watched_hook(kind, 0, begin, end, 0, 0);
+    return;
+  }
+  const int many = loop.forwards - merged.forwards > FEW_FORWARDS;
   if (merged.kind != 0 && (!many || merged.kind != kind || end - merged.begin > LONGEST_MERGED_NS))
     send_merged();
   if (!many) {

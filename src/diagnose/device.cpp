@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kEnoughSeconds = 0.3;  // recorded, of the device
 constexpr uint64_t kFewKernels = 20;
-constexpr double kNarrow = 0.25;     // share of the device's threads that kernels have
+constexpr double kNarrow = 0.25;     // share of the device that kernels fill
 constexpr double kBusy = 0.5;        // below that the device waits, whatever it runs
 constexpr double kMemoryFree = 0.5;  // for a larger batch
 // A batch so many times as large is promised at most: other limits come into play.
@@ -28,8 +28,8 @@ constexpr double kNormShare = 0.2;  // of the kernels' time
 // NVML's reasons for a lower clock that are not the user's choice: power cap, slowdown and thermal
 // limits of hardware and driver, power brake.
 constexpr uint64_t kThrottled = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
-constexpr uint64_t kByPower = 0x4 | 0x80;
-constexpr double kOften = 0.5;  // of the readings
+constexpr uint64_t kByPower = 0x4 | 0x80, kByHeat = 0x20 | 0x40;  // hardware slowdown: either
+constexpr double kOften = 0.5;                                    // of the readings
 
 /// What the training thread does while the device waits for it.
 bool works_on_host(const Cell& c) {
@@ -172,7 +172,7 @@ class DeviceDetector {
     Finding* f = findings_.add("gpu.small_batch", "Kernels are too small to fill the device", 0.7,
                                saved * step_);
     if (f == nullptr) return;
-    show_share(*f, filled, "of the threads that the device can run have the kernels, on average");
+    show_share(*f, filled, "of what the device holds at once have the kernels, on average");
     show_share(*f, busy(), "of the time it is busy, which says nothing about how much of it");
     evidence(*f, fmt::format("{} of its memory are free", format_bytes(memory->free())),
              memory->free(), "bytes", "probe.nvml", memory->readings);
@@ -206,10 +206,11 @@ class DeviceDetector {
     const double usual = free > 0 ? free : *highest->last(), hz = sum / low;
     if (usual <= 0 || hz >= usual) return;
     const double works = use_ != nullptr ? use_->share(use_->sum.compute) : utilisation(gpu);
-    const bool power = (seen & ~kByPower) == 0;
+    const bool hot = (seen & kByHeat) != 0, power = !hot && (seen & kByPower) != 0;
     Finding* f = findings_.add("gpu.throttled",
                                power ? "The device's clock is lowered to keep its power limit"
-                                     : "The device's clock is lowered because it is too hot",
+                               : hot ? "The device's clock is lowered because it is too hot"
+                                     : "The device's clock is lowered by its hardware",
                                0.75, works * (1 - hz / usual) * low / count * step_);
     if (f == nullptr) return;
     evidence(*f, fmt::format("the multiprocessors run at {:.0f} MHz", hz * 1e-6), hz, "Hz",
@@ -224,7 +225,8 @@ class DeviceDetector {
     }
     remedy(*f, "cooling",
            power ? "Raise the power limit (nvidia-smi -pl), or share its budget less."
-                 : "Cooling: air flow, fans, fewer hot neighbours.");
+           : hot ? "Cooling: air flow, fans, fewer hot neighbours."
+                 : "Look at its power supply and cooling; nvidia-smi -q -d PERFORMANCE says more.");
   }
 
   double utilisation(model::EntityId gpu) const {

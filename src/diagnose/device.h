@@ -19,8 +19,8 @@ struct DeviceMemory {
   double free() const { return total - used; }
 };
 
-/// The one GPU of the machine, else the one on which the process holds memory; kNoEntity where that
-/// is not known: CUDA's numbers are not NVML's.
+/// The one GPU of the machine, else the one on which the process holds most memory; kNoEntity where
+/// that is not known: CUDA's numbers are not NVML's.
 model::EntityId device_of(const RunView& view, model::ProcessId process);
 std::optional<DeviceMemory> device_memory(const RunView& view, model::ProcessId process,
                                           TimePoint at);

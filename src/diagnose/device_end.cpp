@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "base/contains.h"
 #include "base/text.h"
@@ -50,6 +51,20 @@ std::optional<Failure> failure(const Run& run, const std::string& key) {
 }
 
 bool is_last(const Run& run, const Failure& f) { return to_s(run.end - f.at) < kLast; }
+
+/// Whether what the job raised may come of a lack of device memory. Libraries name it by codes of
+/// their own: CUBLAS_STATUS_ALLOC_FAILED, RESOURCE_EXHAUSTED, an internal error of cuDNN.
+bool may_be_memory(const Run& run) {
+  if (run.fact("exception.type").empty()) return true;  // another language: nothing is known
+  std::string text =
+      fmt::format("{}: {}", run.fact("exception.type"), run.fact("exception.message"));
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  constexpr std::array<std::string_view, 8> kWords = {"memory", "alloc",  "oom",  "exhausted",
+                                                      "cuda",   "cublas", "nccl", "cudnn"};
+  return std::any_of(kWords.begin(), kWords.end(),
+                     [&](std::string_view word) { return contains(text, word); });
+}
 
 struct Kind {
   std::string_view id, title;
@@ -141,20 +156,41 @@ bool add_by_message(const RunView& view, Findings& findings) {
   return true;
 }
 
-/// Errors of the hardware itself; others (an illegal address, a failed launch) are the job's own.
-bool is_hardware(int code) { return code == 46 || code == 214 || code == 220 || code == 226; }
+/// Errors of the hardware itself; others (an illegal address, a failed launch) are the job's own,
+/// or say nothing of it (46: also a device that is another process's alone).
+bool is_hardware(int code) { return code == 214 || code == 220 || code == 226; }
+
+/// The GPUs on which processes of the job hold memory; empty where that is not known.
+std::set<EntityId> used_by_job(const Run& run) {
+  std::set<int64_t> pids;
+  for (const model::Process& p : run.processes) {
+    if (p.in_job) pids.insert(p.pid);
+  }
+  std::set<EntityId> out;
+  for (const model::Entity& e : run.entities) {
+    if (e.kind == EntityKind::kGpuProcess && pids.contains(e.key)) out.insert(e.parent);
+  }
+  return out;
+}
 
 bool add_lost(const RunView& view, Findings& findings) {
   const Run& run = view.run();
   const auto call = failure(run, "cuda.error");
+  const EntityId own = device_of(view, view.trainer_process());
+  const std::set<EntityId> used = used_by_job(run);
   for (EntityId i = 0; i < run.entities.size(); ++i) {
     if (run.entities[i].kind != EntityKind::kGpu) continue;
     const int64_t number = run.entities[i].key;
     const std::string_view said = run.fact(fmt::format("gpu.{}.error", number));
     const model::Series* ecc = view.series(SignalId::kGpuEccErrors, i);
     const double broken = ecc == nullptr ? 0 : ecc->increase(run.begin, run.end).value_or(0);
+    // Of several GPUs it may not be known which ones the job used: then it was one that worked when
+    // the run began, and whose end made a call of the job fail.
+    const bool ended = call && is_last(run, *call) && view.series(SignalId::kGpuMemTotal, i);
+    if (i != own && !used.contains(i) && !(used.empty() && ended)) continue;
     const bool hardware = call && (is_hardware(call->code) || (broken > 0 && is_last(run, *call)));
-    if (said.empty() && !hardware) continue;
+    const bool this_one = i == own || broken > 0;  // a call does not name its device
+    if (said.empty() && !(hardware && this_one)) continue;
     Finding& f = findings.add_fatal(
         "gpu.lost",
         fmt::format("GPU {} {}", number, said.empty() ? "reported an error" : "was lost"), 0.9);
@@ -185,15 +221,19 @@ EntityId device_of(const RunView& view, model::ProcessId process) {
   const Run& run = view.run();
   EntityId only = model::kNoEntity, held = model::kNoEntity;
   int count = 0;
+  double most = -1;
   const int64_t pid = process < run.processes.size() ? run.processes[process].pid : -1;
   for (EntityId i = 0; i < run.entities.size(); ++i) {
     if (run.entities[i].kind == EntityKind::kGpu) {
       only = i;
       ++count;
     }
-    if (run.entities[i].kind == EntityKind::kGpuProcess && run.entities[i].key == pid) {
-      held = run.entities[i].parent;
-    }
+    if (run.entities[i].kind != EntityKind::kGpuProcess || run.entities[i].key != pid) continue;
+    const model::Series* memory = view.series(SignalId::kGpuProcessMem, i);
+    const double bytes = memory == nullptr ? 0 : memory->last().value_or(0);
+    if (bytes <= most) continue;
+    most = bytes;
+    held = run.entities[i].parent;
   }
   return count == 1 ? only : held;
 }
@@ -238,7 +278,7 @@ bool detect_device_end(const RunView& view, Findings& findings) {
   if (add_lost(view, findings)) return true;
   if (!run.fact("exception.type").empty() && add_by_message(view, findings)) return true;
   const auto call = failure(run, "cuda.out_of_memory");
-  if (!call || !is_last(run, *call)) return false;
+  if (!call || !is_last(run, *call) || !may_be_memory(run)) return false;
   add_out_of_memory(view, *call, findings);
   return true;
 }

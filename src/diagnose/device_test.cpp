@@ -14,6 +14,7 @@ using model::Finding;
 using model::IdleCause;
 
 constexpr double kGiB = 1 << 30;
+constexpr int64_t kJobPid = 100;  // RunBuilder's
 const Doing kCompute{ThreadState::kOnCpuNative, {kMain}};
 
 const Finding* find(const Diagnosis& d, std::string_view id) {
@@ -55,6 +56,16 @@ class DeviceRun {
     b_.gauge(SignalId::kGpuProcessMem, id, bytes);
     return *this;
   }
+  /// Another GPU, on which the job holds so much.
+  DeviceRun& second_gpu(double bytes = 0) {
+    const auto second = b_.entity(EntityKind::kGpu, 1, "card");
+    b_.gauge(SignalId::kGpuMemTotal, second, 64 * kGiB);
+    if (bytes <= 0) return *this;
+    b_.run().entities.push_back({EntityKind::kGpuProcess, kJobPid, second, "gpu1"});
+    const auto id = static_cast<model::EntityId>(b_.run().entities.size() - 1);
+    b_.gauge(SignalId::kGpuProcessMem, id, bytes);
+    return *this;
+  }
   DeviceRun& gauge(SignalId signal, double value) {
     b_.gauge(signal, gpu_, value);
     return *this;
@@ -70,6 +81,7 @@ class DeviceRun {
                                           std::to_string(static_cast<int64_t>(bytes)) + " " +
                                           std::to_string(at) + " 0 0");
   }
+  int64_t end_ns() const { return to_ns(b_.now()); }
   model::DeviceUse& use() { return use_; }
   Diagnosis diagnose(int wait_status = 0) {
     model::Run run = b_.build(true, wait_status);
@@ -154,6 +166,8 @@ TEST(Device, ALowClockCountsOnlyWhereItWasLowered) {
   EXPECT_NEAR(*hot.findings[0].gain, 2, 0.05);
   EXPECT_NE(hot.findings[0].title.find("hot"), std::string::npos);
   EXPECT_NE(with(0x4).findings.at(0).title.find("power"), std::string::npos);
+  EXPECT_NE(with(0x88).findings.at(0).title.find("power"), std::string::npos);  // its brake
+  EXPECT_NE(with(0x48).findings.at(0).title.find("hot"), std::string::npos);
   EXPECT_EQ(with(0x2).verdict, "healthy");  // the user's own choice
 }
 
@@ -171,6 +185,37 @@ TEST(Device, OutOfMemoryIsToldByWhatWasFreeAndWhoHeldTheRest) {
   EXPECT_EQ(verdict(30, 0, 8, 60), "crash.exception");  // it went on after that
 }
 
+TEST(Device, AnotherExceptionSoonAfterAFailedAllocationIsItsOwn) {
+  const auto verdict = [](const std::string& message) {
+    DeviceRun r;
+    r.memory(64 * kGiB, 60 * kGiB).out_of_memory(8 * kGiB, 2);
+    r.fact("exception.type", "RuntimeError").fact("exception.message", message);
+    return r.diagnose(kFailed).verdict;
+  };
+  EXPECT_EQ(verdict("bad label 17"), "crash.exception");
+  EXPECT_EQ(verdict("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), "gpu.oom_too_big");
+}
+
+TEST(Device, OnlyADeviceOfTheJobIsToBlameForItsEnd) {
+  const auto verdict = [](double held, const std::string& call) {
+    DeviceRun r;
+    r.second_gpu(held).fact("gpu.0.error", "GPU is lost");  // which never answered
+    if (!call.empty()) r.fact("cuda.error", call + std::to_string(r.end_ns()));
+    return r.diagnose(kFailed).verdict;
+  };
+  EXPECT_EQ(verdict(0, ""), "crash.exception");
+  EXPECT_EQ(verdict(0, "700 cuCtxSynchronize 0 "), "crash.exception");
+  EXPECT_EQ(verdict(kGiB, "700 cuCtxSynchronize 0 "), "crash.exception");
+  const Diagnosis d = [] {
+    DeviceRun r;
+    r.second_gpu().fact("gpu.1.error", "GPU is lost");
+    return r.fact("cuda.error", "999 cuCtxSynchronize 0 " + std::to_string(r.end_ns()))
+        .diagnose(kFailed);
+  }();
+  EXPECT_EQ(d.verdict, "gpu.lost");
+  EXPECT_EQ(d.findings.at(0).title, "GPU 1 was lost");
+}
+
 TEST(Device, ALostDeviceIsNotTheJobsOwnBug) {
   const auto verdict = [](const std::string& error, const std::string& call) {
     DeviceRun r;
@@ -180,6 +225,7 @@ TEST(Device, ALostDeviceIsNotTheJobsOwnBug) {
   EXPECT_EQ(verdict("GPU is lost", "999 cuCtxSynchronize 0 0 0 0"), "gpu.lost");
   EXPECT_EQ(verdict("", "214 cuCtxSynchronize 0 0 0 0"), "gpu.lost");  // ECC
   EXPECT_EQ(verdict("", "700 cuCtxSynchronize 0 0 0 0"), "crash.exception");
+  EXPECT_EQ(verdict("", "46 cuCtxSynchronize 0 0 0 0"), "crash.exception");  // it is another's
 }
 
 TEST(Device, AFrameworksOwnMessageIsExplained) {

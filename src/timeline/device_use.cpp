@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
 namespace flatout::timeline {
 
@@ -43,6 +44,17 @@ Nanos input_within(std::span<const PartPiece> pieces, TimePoint begin, TimePoint
   return out;
 }
 
+// Where the training thread took its batches, in order.
+std::vector<PartPiece> input_waits(const Run& run) {
+  std::vector<PartPiece> out;
+  for (const Slice& s : run.slices) {
+    if (s.kind == SliceKind::kInputWait && s.thread == run.steps.thread)
+      out.push_back({s.begin, s.end, Part::kInputWait});
+  }
+  std::ranges::sort(out, {}, &PartPiece::end);
+  return out;
+}
+
 }  // namespace
 
 void find_device_use(Run& run, std::span<const PartPiece> pieces) {
@@ -58,6 +70,7 @@ void find_device_use(Run& run, std::span<const PartPiece> pieces) {
   if (run.steps.source != StepSource::kNone && run.steps.thread < run.threads.size()) {
     training = run.threads[run.steps.thread].process;
   }
+  const std::vector<PartPiece> batches = input_waits(run);
   std::map<uint32_t, DeviceUse> devices;
   for (const DeviceWindow& w : run.device_windows) {
     if (training != kNone && w.process != training) continue;
@@ -73,10 +86,18 @@ void find_device_use(Run& run, std::span<const PartPiece> pieces) {
     if (of == devices.end() || s.value2 < 0 || s.value2 >= static_cast<int64_t>(IdleCause::kInput))
       continue;
     auto& idle = of->second.sum.idle;
-    Nanos& as_told = idle[static_cast<size_t>(s.value2)];
-    const Nanos input = std::min(as_told, input_within(pieces, s.begin, s.end));
-    as_told -= input;
-    idle[static_cast<size_t>(IdleCause::kInput)] += input;
+    const auto cause = static_cast<IdleCause>(s.value2);
+    const auto move = [&](Nanos time, IdleCause to) {
+      Nanos& as_told = idle[static_cast<size_t>(cause)];
+      const Nanos moved = std::min(as_told, time);
+      as_told -= moved;
+      idle[static_cast<size_t>(to)] += moved;
+    };
+    const Nanos input = input_within(pieces, s.begin, s.end);
+    move(input, IdleCause::kInput);
+    // Where a batch was taken meanwhile, that came from the host then, not what had gone there.
+    if (cause == IdleCause::kRoundTrip && input_within(batches, s.begin, s.end).count() > 0)
+      move(s.length() - input, IdleCause::kSync);
   }
   for (auto& [number, use] : devices) run.devices.push_back(use);
 }

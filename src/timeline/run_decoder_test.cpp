@@ -177,6 +177,30 @@ TEST(RunDecoder, WindowsOfADeviceAddUpAndItsWaitForInputIsTold) {
   EXPECT_NEAR(use.idle(model::IdleCause::kSync), 0.25, 1e-9);
 }
 
+TEST(RunDecoder, ResultsToTheHostAndThenTheNextBatchAreNoRoundTrip) {
+  for (const bool takes_batch : {true, false}) {
+    Packets p;
+    p.process(100, 1, FLATOUT_PROCESS_MAIN, "a");
+    for (int64_t i = 0; i < 10; ++i) {
+      const uint64_t t = 1'000'000'000 + static_cast<uint64_t>(i) * 100'000'000;
+      if (takes_batch) p.slice(FLATOUT_SLICE_INPUT_WAIT, t, t + 1'000'000);
+      p.slice(FLATOUT_SLICE_STEP, 0, t + 100'000'000, i);
+    }
+    flatout_device d = device_window(1000, 1100);
+    d.idle[FLATOUT_IDLE_SYNC] = 0;
+    d.idle[FLATOUT_IDLE_ROUND_TRIP] = 40'000'000;
+    p.at(2'000'000'000).add(FLATOUT_PACKET_DEVICE, d);
+    p.slice(FLATOUT_SLICE_DEVICE_IDLE, 1'080'000'000, 1'120'000'000, 0, FLATOUT_IDLE_ROUND_TRIP);
+    RunDecoder decoder;
+    decoder.feed(p.bytes);
+    find_steps(decoder.run());
+    ASSERT_EQ(decoder.run().devices.size(), 1u);
+    const model::DeviceUse& use = decoder.run().devices[0];
+    EXPECT_NEAR(use.idle(model::IdleCause::kRoundTrip), takes_batch ? 0 : 0.4, 1e-9);
+    EXPECT_NEAR(use.idle(model::IdleCause::kSync), takes_batch ? 0.39 : 0, 1e-9);
+  }
+}
+
 TEST(RunDecoder, AWindowOfADeviceThatMakesNoSenseIsRefusedOrCut) {
   Packets p;
   p.add(FLATOUT_PACKET_DEVICE, device_window(900, 900));

@@ -31,9 +31,9 @@ PICTURES = """
 
 # Notes what a loop over each loader got, in three epochs.
 LOOPS = """
-    import json, sys
+    import json, os, pickle, sys
     import torch
-    from torch.utils.data import DataLoader, Subset
+    from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Subset
     from torch.utils.data.distributed import DistributedSampler
     from torchvision import datasets, transforms as t
 
@@ -58,11 +58,22 @@ LOOPS = """
         "own": DataLoader(Own("photos", fixed), batch_size=8),
         "twice": DataLoader(photos, batch_size=8, sampler=torch.utils.data.RandomSampler(photos, replacement=True)),
         "target": DataLoader(datasets.ImageFolder("photos", fixed, target_transform=float), batch_size=8),
+        "given": DataLoader(photos, batch_sampler=BatchSampler(SequentialSampler(range(9)), 4, False)),
     }
     got = {}
     for name, loader in loaders.items():
         got[name] = [list(loader) for epoch in range(3)]
         assert all(len(epoch) == len(loader) for epoch in got[name]), name
+    # What has a feed by now may be looped over twice at a time, by a child of a fork, and by who unpickles it.
+    used = loaders["in_order"]
+    got["at_once"] = [[first for first, _ in zip(used, used)], [second for _, second in zip(used, used)]]
+    got["pickled"] = [list(pickle.loads(pickle.dumps(used)))]
+    child = os.fork()
+    if child == 0:
+        whole = len(list(used)) == len(used)
+        vars(used).pop("_flatout_feed", None)  # as at the interpreter's end
+        os._exit(0 if whole else 1)
+    assert os.waitpid(child, 0)[1] == 0
     torch.save({"got": got, "feeds": [n for n, l in loaders.items() if hasattr(l, "_flatout_feed")]}, sys.argv[1])
 """
 
@@ -119,12 +130,12 @@ def both(job_python: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 def test_only_loaders_that_are_known_throughout_are_replaced(both) -> None:
     plain, fed = both
     assert fed["feeds"] == ["in_order", "workers", "shuffled", "part", "rank0", "rank1"]
-    for name in ("own", "target"):
+    for name in ("own", "target", "given"):
         for before, now in zip(sum(plain[name], []), sum(fed["got"][name], [])):
             assert all((a == b).all() for a, b in zip(before, now)), name
 
 
-@pytest.mark.parametrize("name", ["in_order", "workers", "part"])
+@pytest.mark.parametrize("name", ["in_order", "workers", "part", "at_once", "pickled"])
 def test_pictures_and_labels_are_torchvisions(both, name: str) -> None:
     plain, fed = both
     for before, now in zip(sum(plain[name], []), sum(fed["got"][name], [])):

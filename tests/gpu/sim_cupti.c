@@ -1,7 +1,8 @@
 /* CUPTI for the simulated device (sim_cuda.c): activity records of the kinds that are enabled, in
  * the layouts of agent/cupti_records.h with some bytes more, as a newer version's would be, and
  * callbacks of the driver's calls. An operation's record comes once it has ended. $SIM_CUPTI:
- * "taken" has another subscriber already. */
+ * "taken" has another subscriber already, "refuses" records no kernels, "drops" loses records,
+ * "hangs" never comes back from disabling a kind. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "observer.h"
 
 #define API __attribute__((visibility("default")))
-enum { OK = 0, INVALID = 1, NO_MORE_RECORDS = 12, NOT_SUBSCRIBED = 15, TAKEN = 39 };
+enum { OK = 0, INVALID = 1, NO_MORE_RECORDS = 12, NOT_SUBSCRIBED = 15, NO_RIGHTS = 35, TAKEN = 39 };
 #define EXTRA 24u /* bytes that a record has more */
 #define KINDS 64
 #define MOST_RUNNING 65536u
@@ -51,6 +52,11 @@ static size_t size_of(uint32_t kind) {
                        : kind == CUPTI_KIND_MEMCPY          ? sizeof(struct cupti_memcpy)
                                                             : sizeof(struct cupti_call);
   return (plain + EXTRA + 7) / 8 * 8;
+}
+
+static int mode(const char* name) {
+  const char* const set = getenv("SIM_CUPTI");
+  return set != NULL && strcmp(set, name) == 0;
 }
 
 static void add(uint32_t kind, uint64_t end, const void* record, size_t size) {
@@ -128,8 +134,7 @@ API int cuptiGetVersion(uint32_t* version) {
 }
 API int cuptiSubscribe(void** handle, cupti_callback callback, void* data) {
   static const struct sim_observer observer = {on_call_begins, on_call_ends, on_op};
-  const char* const mode = getenv("SIM_CUPTI");
-  if (subscriber != NULL || (mode != NULL && strcmp(mode, "taken") == 0)) return TAKEN;
+  if (subscriber != NULL || mode("taken")) return TAKEN;
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   void* const symbol = driver != NULL ? dlsym(driver, "sim_cuda_observe") : NULL;
   if (symbol == NULL) return INVALID;
@@ -176,10 +181,12 @@ API int cuptiActivityRegisterCallbacks(void (*requested)(uint8_t**, size_t*, siz
 API int cuptiActivityEnable(uint32_t kind) {
   if (subscriber == NULL || request == NULL || read_clock == NULL) return NOT_SUBSCRIBED;
   if (kind >= KINDS) return INVALID;
+  if (kind == CUPTI_KIND_CONCURRENT_KERNEL && mode("refuses")) return NO_RIGHTS;
   enabled[kind] = 1;
   return OK;
 }
 API int cuptiActivityDisable(uint32_t kind) {
+  while (mode("hangs")) pause();
   if (kind >= KINDS) return INVALID;
   enabled[kind] = 0;
   return OK;
@@ -188,7 +195,7 @@ API int cuptiActivityGetNumDroppedRecords(void* context, uint32_t stream, size_t
   (void)context;
   (void)stream;
   pthread_mutex_lock(&lock);
-  *dropped = lost;
+  *dropped = mode("drops") ? 1 : lost;
   lost = 0;
   pthread_mutex_unlock(&lock);
   return OK;

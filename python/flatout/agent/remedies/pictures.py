@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import weakref
 
 _FORMATS = (".jpg", ".jpeg", ".png", ".webp")
 
@@ -16,58 +17,92 @@ class NotKnown(Exception):
     """Why a loader stays as it is."""
 
 
+class _Opened:
+    """The feed that stands for a loader: one loop at a time, in the process whose threads it has. Pickled with the loader it is nothing."""
+
+    def __init__(self, plan, feed):
+        self.plan, self.feed, self.process = plan, feed, os.getpid()
+        self.user = None  # a weak reference to the iterator that is not at its end
+        _opened.add(self)
+
+    def is_free(self):
+        return self.process == os.getpid() and (self.user is None or self.user() is None)
+
+    def __reduce__(self):
+        return dict, ()
+
+
+_opened = weakref.WeakSet()
+
+
+def _leave_to_the_parent():
+    """In a child after fork: to close a feed there would be to wait for threads that are not there."""
+    for opened in list(_opened):
+        opened.feed._handle = None
+
+
 def install(dataloader, applied):
     """Hooks torch.utils.data.dataloader."""
 
     class FeedIter(dataloader._BaseDataLoaderIter):
         """An epoch from a flatout.feed Loader, with the face of PyTorch's own iterators."""
 
-        def __init__(self, loader, feed):
+        def __init__(self, loader, opened):
             super().__init__(loader)
-            self._feed = feed
+            self._opened = opened
             self._start(loader)
 
         def _start(self, loader):
+            self._opened.user = weakref.ref(self)
             sampler = loader.sampler
             if hasattr(sampler, "set_epoch"):
-                self._feed.set_epoch(sampler.epoch)
-            self._batches = iter(self._feed)
+                self._opened.feed.set_epoch(sampler.epoch)
+            self._batches = iter(self._opened.feed)
 
         def _reset(self, loader, first_iter=False):
             super()._reset(loader, first_iter)
             self._start(loader)
 
         def _next_data(self):
-            batch = list(next(self._batches))
+            try:
+                batch = list(next(self._batches))
+            except StopIteration:
+                self._opened.user = None
+                raise
             if self._pin_memory:
                 batch = [tensor.pin_memory() for tensor in batch]
             return batch
 
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
     original = dataloader.DataLoader._get_iterator
 
     def _get_iterator(self):
         try:
-            feed = _feed_for(self, dataloader)
-        except NotKnown:
+            opened = _feed_for(self, dataloader)
+        except Exception:  # NotKnown, or a PyTorch or a data set of which we know less than we think
             return original(self)
         applied("feed")
-        return FeedIter(self, feed)
+        return FeedIter(self, opened)
 
     dataloader.DataLoader._get_iterator = _get_iterator
 
 
 def _feed_for(loader, dataloader):
-    """The flatout.feed Loader that does what `loader` does; the one of the last epoch where that is still so."""
+    """What does as `loader` does, opened; that of the last epoch where it still does."""
     plan = _plan(loader, dataloader)
     known = getattr(loader, "_flatout_feed", None)
-    if known is not None and known[0] == plan:
-        return known[1]
+    if isinstance(known, _Opened):
+        if not known.is_free():
+            raise NotKnown("it is in use")
+        if known.plan == plan:
+            return known
     feed = _open(plan)
     if len(feed) != len(loader):
         feed.close()
         raise NotKnown("the number of batches")
-    object.__setattr__(loader, "_flatout_feed", (plan, feed))
-    return feed
+    opened = _Opened(plan, feed)
+    object.__setattr__(loader, "_flatout_feed", opened)
+    return opened
 
 
 def _plan(loader, dataloader):
@@ -76,6 +111,8 @@ def _plan(loader, dataloader):
     data = torch.utils.data
     if loader._dataset_kind != dataloader._DatasetKind.Map or type(loader.batch_sampler) is not data.BatchSampler:
         raise NotKnown("batches that are made in another way")
+    if loader.batch_size is None or loader.batch_sampler.sampler is not loader.sampler:
+        raise NotKnown("a batch sampler of the job's own")
     if loader.collate_fn is not data.default_collate:
         raise NotKnown("the collate function")
     rank, ranks, shuffle = _order(loader.sampler, loader.dataset, data)
