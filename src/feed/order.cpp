@@ -64,8 +64,7 @@ uint64_t Shard::size() const {
 }
 
 uint64_t Shard::position(uint64_t k) const {
-  const uint64_t left = count - first;
-  return first + (k * ranks + rank) % left;
+  return (first + k * ranks + rank) % count;
 }
 
 }  // namespace flatout::feed

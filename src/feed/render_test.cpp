@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
+#include "base/bytes.h"
 #include "feed/simd.h"
 #include "feed/testing/pictures.h"
 
@@ -33,6 +35,40 @@ class Collector : public RowSink {
  private:
   int width_;
 };
+
+View centre_view(int shorter, Size size) {
+  Augment augment;
+  augment.kind = Augment::Kind::kCenterCrop;
+  augment.shorter = shorter;
+  SampleRandom random(1, 0, 0, Purpose::kAugment);
+  return choose_view(augment, size, random);
+}
+
+TEST(Augment, ResizesTheLongerSideAsTorchvisionRounds) {
+  EXPECT_EQ(centre_view(232, {217, 203}).whole_width, 248);
+  EXPECT_EQ(centre_view(224, {392, 427}).whole_height, 244);
+  EXPECT_EQ(centre_view(256, {500, 375}).whole_width, 341);
+  EXPECT_GT(centre_view(16384, {1'000'000, 1}).whole_width, 1'000'000) << "no overflow";
+}
+
+// A signature, and a header with its checksum.
+std::vector<uint8_t> png_start(uint32_t width, uint32_t height) {
+  std::string header = "IHDR";
+  for (const uint32_t side : {width, height})
+    for (const int shift : {24, 16, 8, 0}) header += static_cast<char>(side >> shift & 0xFF);
+  header += std::string("\x08\x02\0\0\0", 5);
+  const uint32_t sum = crc32(header);
+  for (const int shift : {24, 16, 8, 0}) header += static_cast<char>(sum >> shift & 0xFF);
+  const std::string all = "\x89PNG\r\n\x1A\n" + std::string("\0\0\0\x0D", 4) + header;
+  return {all.begin(), all.end()};
+}
+
+TEST(Picture, WithASideThatNeedsAMillionWeightsIsTooLarge) {
+  PictureDecoder decoder;
+  EXPECT_TRUE(decoder.open(png_start(1'000'000, 1)).ok());
+  EXPECT_EQ(decoder.open(png_start(1'000'001, 1)).outcome, Outcome::kTooLarge);
+  EXPECT_EQ(decoder.open(png_start(1, 80'000'000)).outcome, Outcome::kTooLarge);
+}
 
 std::vector<uint8_t> decode(const std::vector<uint8_t>& data, Rect part, const Decoding& how) {
   PictureDecoder decoder;
