@@ -166,7 +166,8 @@ class SharedFile {
       if (fd < 0) continue;
       // The library counts in less (devlimit/ledger.h); what is not taken now may be gone later.
       constexpr off_t kBytes = 1 << 20;
-      const bool has_room = ::fallocate(fd, 0, 0, kBytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
+      const bool has_room =
+          ::fallocate(fd, 0, 0, kBytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
       err = errno;
       ::close(fd);
       if (has_room) return SharedFile(std::move(path));

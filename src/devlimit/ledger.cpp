@@ -15,7 +15,7 @@
 namespace flatout::devlimit {
 namespace {
 
-std::atomic<int> g_mine{-1};  // this process's row; -1: none yet
+std::atomic<int> g_mine{-1};   // this process's row; -1: none yet
 std::atomic<int> g_finder{0};  // the process whose thread looks for a row
 
 struct Birth {
@@ -56,8 +56,8 @@ uint64_t pid_space() {
   return ::stat("/proc/self/ns/pid", &s) == 0 ? s.st_ino : 1;
 }
 
-// A hole in a file on a full tmpfs, as /dev/shm of a container may be, would be a SIGBUS in the job.
-// What has its size and its blocks already does not change, so all may do it.
+// A hole in a file on a full tmpfs, as /dev/shm of a container may be, would be a SIGBUS in the
+// job. What has its size and its blocks already does not change, so all may do it.
 bool reserve(int fd, size_t bytes) {
   if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0) return true;
   return (errno == EOPNOTSUPP || errno == ENOSYS) &&

@@ -177,7 +177,8 @@ TEST(DevlimitSpec, SizesFractionsAndDevices) {
   EXPECT_EQ(limit_of("0=4K,1=0.5", 1, kTotal), 500u);
   EXPECT_EQ(limit_of("0=4K,1=0.5", 2, kTotal), kNone);
   EXPECT_EQ(limit_of(nullptr, 0, kTotal), kNone);
-  for (const char* bad : {"lots", "4X", "1.5", "200%", "-1", "4Kx", "0=", ".", "1.2.3", "1e3", "0x10"})
+  for (const char* bad :
+       {"lots", "4X", "1.5", "200%", "-1", "4Kx", "0=", ".", "1.2.3", "1e3", "0x10"})
     EXPECT_EQ(limit_of(bad, 0, kTotal), 0u) << bad;
 }
 

@@ -8,8 +8,8 @@
 namespace flatout::devlimit {
 namespace {
 
-// Digits with a point among them or not, as 12, 1.5 or .5; `at` goes behind them. strtod takes for a
-// point what the program's locale has for one. Negative: it is no number.
+// Digits with a point among them or not, as 12, 1.5 or .5; `at` goes behind them. strtod takes for
+// a point what the program's locale has for one. Negative: it is no number.
 double take_number(const char*& at, bool& fraction) {
   double digits = 0, scale = 1;
   bool any = false;

@@ -138,8 +138,7 @@ std::string bench_text(const BenchResult& result) {
                        result.report.replaced);
     for (const BadSample& bad : result.report.bad)
       out += fmt::format("  {}: {} ({})\n", escape_terminal(bad.file),
-                         outcome_name(bad.verdict.outcome),
-                         escape_terminal(bad.verdict.detail));
+                         outcome_name(bad.verdict.outcome), escape_terminal(bad.verdict.detail));
   }
   return out;
 }

@@ -60,7 +60,7 @@ Error unusable(const BadSample& bad) {
   return {
       Code::kBadInput,
       fmt::format("{}: {} ({})", escape_terminal(bad.file), outcome_name(bad.verdict.outcome),
-                  bad.verdict.detail),
+                  escape_terminal(bad.verdict.detail)),
       "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
 }
 
