@@ -24,8 +24,8 @@ class Collector : public RowSink {
   void restart() override { pixels.clear(); }
   void rows(const uint8_t* first, size_t stride, int count) override {
     for (int y = 0; y < count; ++y) {
-      for (int x = 0; x < width_; ++x) {
-        const uint8_t* pixel = first + static_cast<size_t>(y) * stride + x * 4;
+      const uint8_t* pixel = first + static_cast<size_t>(y) * stride;
+      for (int x = 0; x < width_; ++x, pixel += 4) {
         pixels.insert(pixels.end(), pixel, pixel + 3);
       }
     }
@@ -231,10 +231,12 @@ TEST(Simd, EqualsPlainLoopsToTheBit) {
     }
 
     std::vector<const uint8_t*> rows;
-    std::vector<std::vector<uint8_t>> memory;
-    for (int k = 0; k < axis.taps; ++k)
-      memory.push_back(make_pixels(out + kRowSlack, 1, 4, static_cast<unsigned>(round * 100 + k)));
-    for (const auto& row : memory) rows.push_back(row.data());
+    std::vector<std::vector<uint8_t>> memory(static_cast<size_t>(axis.taps));
+    for (auto& row : memory) {
+      row = make_pixels(out + kRowSlack, 1, 4,
+                        static_cast<unsigned>(round * 100) + static_cast<unsigned>(rows.size()));
+      rows.push_back(row.data());
+    }
     combine_rows_avx2(rows.data(), axis.weight(0), axis.taps, axis.shift, fast.data(), out);
     combine_rows_portable(rows.data(), axis.weight(0), axis.taps, axis.shift, plain.data(), out);
     fast.resize(static_cast<size_t>(out) * 4);
@@ -244,8 +246,9 @@ TEST(Simd, EqualsPlainLoopsToTheBit) {
     const float mean[3] = {0.485F, 0.456F, 0.406F}, std[3] = {0.229F, 0.224F, 0.225F};
     const Normalize normalize = Normalize::from_mean_std(mean, std);
     std::vector<float> a(static_cast<size_t>(out) * 3), b(a.size());
-    float* const fast_planes[3] = {a.data(), a.data() + out, a.data() + 2 * out};
-    float* const plain_planes[3] = {b.data(), b.data() + out, b.data() + 2 * out};
+    const size_t plane = static_cast<size_t>(out);
+    float* const fast_planes[3] = {a.data(), a.data() + plane, a.data() + 2 * plane};
+    float* const plain_planes[3] = {b.data(), b.data() + plane, b.data() + 2 * plane};
     write_planes_f32_avx2(source.data(), std::min(out, length), normalize, fast_planes);
     write_planes_f32_portable(source.data(), std::min(out, length), normalize, plain_planes);
     ASSERT_EQ(a, b);
