@@ -11,18 +11,19 @@
  *
  * Options are one JSON object; each has a default:
  *   batch 64, size 224 or [height, width], threads 0 (one a core), prefetch 2 (batches), seed 0,
- * shuffle true, drop_last false, rank 0, ranks 1, on_bad "skip" ("strict", "lenient"), mode "exact"
- * ("scaled"), dtype "f32"
- *   ("u8", "f16", "bf16"), layout "nchw" ("nhwc"), mean [r, g, b], std [r, g, b],
+ *   shuffle true, drop_last false, rank 0, ranks 1, on_bad "skip" ("strict", "lenient"),
+ *   mode "exact" ("scaled"), dtype "f32" ("u8", "f16", "bf16"), layout "nchw" ("nhwc"),
+ *   mean [r, g, b], std [r, g, b],
  *   augment "random_crop" (scale [0.08, 1], ratio [3/4, 4/3], flip 0.5), "center_crop" (resize
- * 256), "stretch",
- *   interpolation "bilinear" ("bicubic"), brightness [1, 1], contrast [1, 1], saturation [1, 1],
- * hue [0, 0] (ranges that factors of colour jitter are drawn from), randaugment [0, 9] (operations,
- * magnitude of 0 to 30), mixup 0, cutmix 0 (the alpha of each; 0: none), shuffle_buffer 0 (samples
- * that are shuffled among themselves; 0: all of the epoch) and shuffle_run 256 (neighbours that
- * stay together in the stream that the buffer is filled from), orient false (true: turn pictures as
- * their EXIF data say), index "memory" (the seek index: "off", or a file that keeps it), index_mb
- * 64 (that it may take in memory).
+ *   256), "stretch"; interpolation "bilinear" ("bicubic"),
+ *   brightness [1, 1], contrast [1, 1], saturation [1, 1], hue [0, 0] (ranges that factors of
+ *   colour jitter are drawn from), randaugment [0, 9] (operations, magnitude of 0 to 30),
+ *   mixup 0, cutmix 0 (the alpha of each; 0: none),
+ *   shuffle_buffer 0 (samples that are shuffled among themselves; 0: all of the epoch) and
+ *   shuffle_run 256 (neighbours that stay together in the stream that the buffer is filled from),
+ *   orient false (true: turn pictures as their EXIF data say),
+ *   index "memory" (the seek index: "off", or a file that keeps it), index_mb 64 (that it may take
+ *   in memory).
  *
  * path: a folder of pictures, with a folder for each class; a list of files and labels (text, CSV
  * or JSON); tar or WebDataset shards, TFRecord files, a file of `flatout feed pack`; a folder of

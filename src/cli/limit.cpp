@@ -154,20 +154,26 @@ Status check_program(const std::string& command) {
 // The file that the job's processes count in, gone with this.
 class SharedFile {
  public:
+  /// In /dev/shm, or, where there is no room (containers have little there), where TMPDIR says.
   static Result<SharedFile> open() {
-    std::string path = "/dev/shm/flatout-devlimit-XXXXXX";
-    int fd = ::mkostemp(path.data(), O_CLOEXEC);
-    if (fd < 0) {
-      const char* const folder = ::getenv("TMPDIR");
-      path = std::string(folder != nullptr && folder[0] == '/' ? folder : "/tmp") +
-             "/flatout-devlimit-XXXXXX";
-      fd = ::mkostemp(path.data(), O_CLOEXEC);
+    const char* const variable = ::getenv("TMPDIR");
+    const std::string folder = variable != nullptr && variable[0] == '/' ? variable : "/tmp";
+    int err = 0;
+    for (const std::string& place : {std::string("/dev/shm"), folder}) {
+      std::string path = place + "/flatout-devlimit-XXXXXX";
+      const int fd = ::mkostemp(path.data(), O_CLOEXEC);
+      err = errno;
+      if (fd < 0) continue;
+      // The library counts in less (devlimit/ledger.h); what is not taken now may be gone later.
+      constexpr off_t kBytes = 1 << 20;
+      const bool has_room =
+          ::fallocate(fd, 0, 0, kBytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
+      err = errno;
+      ::close(fd);
+      if (has_room) return SharedFile(std::move(path));
+      ::unlink(path.c_str());
     }
-    if (fd < 0)
-      return fs::error_from_errno(
-          errno, "cannot make a file in /dev/shm or " + path.substr(0, path.rfind('/')));
-    ::close(fd);
-    return SharedFile(std::move(path));
+    return fs::error_from_errno(err, "cannot make a file in /dev/shm or " + folder);
   }
   ~SharedFile() {
     if (!path_.empty()) ::unlink(path_.c_str());

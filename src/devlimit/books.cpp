@@ -45,6 +45,7 @@ void in_parent() { pthread_mutex_unlock(&g_lock); }
 void in_child() {
   g_lock = PTHREAD_MUTEX_INITIALIZER;
   memset(static_cast<void*>(&g_books), 0, sizeof g_books);
+  for (GraphMemory& memory : g_books.graphs) memory.round = 1;
   g_ended.store(g_started.load());
   if (Ledger* const open = g_ledger.load()) open->forked();
 }
@@ -206,13 +207,20 @@ bool settle_overhead(int row, bool may_shrink) {
   if (row < 0) return true;
   Ledger* const all = ledger();
   const uint64_t ended = g_ended.load(), started = g_started.load();
+  const auto counted_now = [&] { return all->own(row) - g_books.overhead[row]; };  // under Locked
+  uint64_t before = 0;
+  {
+    const Locked lock;
+    before = counted_now();
+  }
   const uint64_t measured = own_bytes(uuid_of(row));
   if (measured == kUnknown) return true;
   // 1: the call that asks.
   const bool alone = started - ended == 1 && g_started.load() == started;
   const Locked lock;
   uint64_t& overhead = g_books.overhead[row];
-  const uint64_t counted = all->own(row) - overhead;
+  // What another thread gave back meanwhile may have been measured still: it is no overhead.
+  const uint64_t after = counted_now(), counted = before > after ? before : after;
   const uint64_t now = measured > counted ? measured - counted : 0;
   if (now > overhead) {
     const uint64_t more = now - overhead;

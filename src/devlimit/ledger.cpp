@@ -15,7 +15,8 @@
 namespace flatout::devlimit {
 namespace {
 
-std::atomic<int> g_mine{-1};  // this process's row; -1: none yet
+std::atomic<int> g_mine{-1};   // this process's row; -1: none yet
+std::atomic<int> g_finder{0};  // the process whose thread looks for a row
 
 struct Birth {
   bool dead = false;
@@ -55,15 +56,22 @@ uint64_t pid_space() {
   return ::stat("/proc/self/ns/pid", &s) == 0 ? s.st_ino : 1;
 }
 
+// A hole in a file on a full tmpfs, as /dev/shm of a container may be, would be a SIGBUS in the
+// job. What has its size and its blocks already does not change, so all may do it.
+bool reserve(int fd, size_t bytes) {
+  if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0) return true;
+  return (errno == EOPNOTSUPP || errno == ENOSYS) &&
+         ::ftruncate(fd, static_cast<off_t>(bytes)) == 0;
+}
+
 }  // namespace
 
 Ledger* Ledger::open(const char* path) {
   int fd = -1;
   if (path != nullptr) {
     fd = ::open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    // Growing a file that has its size already changes nothing, so all may do it.
-    if (fd < 0 || ::ftruncate(fd, sizeof(Ledger)) != 0) {
-      say("cannot open %s (%s): the limit holds for each process by itself", path, strerror(errno));
+    if (fd < 0 || !reserve(fd, sizeof(Ledger))) {
+      say("cannot use %s (%s): the limit holds for each process by itself", path, strerror(errno));
       if (fd >= 0) ::close(fd);
       fd = -1;
     }
@@ -97,21 +105,21 @@ Ledger::Process* Ledger::mine() {
   int index = g_mine.load(std::memory_order_acquire);
   if (index >= 0) return &processes_[index];
   // One thread finds a row; the others wait for it. This happens once in a process.
-  static std::atomic<int> owner{0};
   const int me = static_cast<int>(::getpid());
-  int nobody = owner.load();
+  int nobody = g_finder.load();
   while (true) {
-    if (nobody != me && owner.compare_exchange_strong(nobody, me)) break;  // a fork's child, too
+    if (nobody != me && g_finder.compare_exchange_strong(nobody, me)) break;
     if ((index = g_mine.load(std::memory_order_acquire)) >= 0) return &processes_[index];
     if (index == -2) return nullptr;
     ::usleep(50);
-    nobody = owner.load();
+    nobody = g_finder.load();
   }
   const uint64_t pid = static_cast<uint64_t>(me), space = pid_space();
   const uint64_t started = birth_of(pid).started;
   // What this process held before it executed another program is gone.
   for (Process& p : processes_)
-    if (p.pid.load() == pid && p.started.load() == started && p.space.load() == space) take_all(p);
+    if (p.pid.load() == pid && p.started.load() == started && p.space.load() == space)
+      take_all(p, pid);
   for (int round = 0; round < 2; ++round, reclaim()) {
     for (int i = 0; i < kMostProcesses; ++i) {
       uint64_t unused = 0;
@@ -170,9 +178,8 @@ uint64_t Ledger::own(int device) const {
   return index < 0 ? 0 : processes_[index].used[device].load();
 }
 
-void Ledger::take_all(Process& process) {
-  uint64_t pid = process.pid.load();
-  if (pid == 0 || pid == kReclaiming) return;
+// Of that process alone: another may have emptied the row meanwhile, and a third have it now.
+void Ledger::take_all(Process& process, uint64_t pid) {
   if (!process.pid.compare_exchange_strong(pid, kReclaiming)) return;
   for (int d = 0; d < kMostDevices; ++d) {
     const uint64_t bytes = process.used[d].exchange(0);
@@ -188,7 +195,7 @@ bool Ledger::empty_if_dead(Process& process, uint64_t space) {
   if (pid == 0 || pid == kReclaiming || started == 0 || process.space.load() != space) return false;
   const Birth birth = birth_of(pid);
   if (!birth.dead && (birth.started == 0 || birth.started == started)) return false;
-  take_all(process);
+  take_all(process, pid);
   return true;
 }
 
@@ -199,6 +206,9 @@ bool Ledger::reclaim() {
   return any;
 }
 
-void Ledger::forked() { g_mine.store(-1, std::memory_order_release); }
+void Ledger::forked() {
+  g_finder.store(0);
+  g_mine.store(-1, std::memory_order_release);
+}
 
 }  // namespace flatout::devlimit

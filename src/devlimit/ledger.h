@@ -19,8 +19,8 @@ inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
 class Ledger {
  public:
-  /// The file at `path` (shared with others), or memory of this process where path is null or
-  /// cannot be opened. nullptr: there is not even memory.
+  /// The file at `path` (shared with others), or memory of this process where path is null, or
+  /// cannot be opened or has no room on its disk. nullptr: there is not even memory.
   static Ledger* open(const char* path);
 
   /// The device's row, by what names the card (not 0); `limit` counts where the row is new. -1: the
@@ -62,7 +62,7 @@ class Ledger {
 
   Process* mine();
   bool empty_if_dead(Process& process, uint64_t space);
-  void take_all(Process& process);
+  void take_all(Process& process, uint64_t pid);
   bool charge_once(int device, uint64_t bytes);
 
   Device devices_[kMostDevices];

@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -137,6 +138,16 @@ TEST(DevlimitLedger, TwoRacersNeverBothFailNorBothPass) {
   }
 }
 
+TEST(DevlimitLedger, TakesItsRoomAtOnceSoThatAFullDiskIsNoSignalLater) {
+  const std::string path = temporary_file("ledger");
+  ASSERT_NE(Ledger::open(path.c_str()), nullptr);
+  struct stat s {};
+  ASSERT_EQ(::stat(path.c_str(), &s), 0);
+  ::unlink(path.c_str());
+  EXPECT_GE(static_cast<size_t>(s.st_size), sizeof(Ledger));
+  EXPECT_GE(static_cast<size_t>(s.st_blocks) * 512, sizeof(Ledger));
+}
+
 TEST(DevlimitLedger, RowsGoByTheCardAndTheFirstLimitCounts) {
   Ledger* const ledger = Ledger::open(nullptr);
   EXPECT_EQ(ledger->find(5), -1);
@@ -158,12 +169,16 @@ TEST(DevlimitSpec, SizesFractionsAndDevices) {
   EXPECT_EQ(limit_of("512M", 0, kTotal), uint64_t{512} << 20);
   EXPECT_EQ(limit_of("4096", 0, kTotal), 4096u);
   EXPECT_EQ(limit_of("0.25", 0, kTotal), 250u);
+  EXPECT_EQ(limit_of("0.500000000", 0, kTotal), 500u);
+  EXPECT_EQ(limit_of(".5", 0, kTotal), 500u);
+  EXPECT_EQ(limit_of("12.5%", 0, kTotal), 125u);
   EXPECT_EQ(limit_of("50%", 0, kTotal), 500u);
   EXPECT_EQ(limit_of("0=4K,1=0.5", 0, kTotal), 4096u);
   EXPECT_EQ(limit_of("0=4K,1=0.5", 1, kTotal), 500u);
   EXPECT_EQ(limit_of("0=4K,1=0.5", 2, kTotal), kNone);
   EXPECT_EQ(limit_of(nullptr, 0, kTotal), kNone);
-  for (const char* bad : {"lots", "4X", "1.5", "200%", "-1", "4Kx", "0="})
+  for (const char* bad :
+       {"lots", "4X", "1.5", "200%", "-1", "4Kx", "0=", ".", "1.2.3", "1e3", "0x10"})
     EXPECT_EQ(limit_of(bad, 0, kTotal), 0u) << bad;
 }
 

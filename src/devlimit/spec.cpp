@@ -8,12 +8,30 @@
 namespace flatout::devlimit {
 namespace {
 
+// Digits with a point among them or not, as 12, 1.5 or .5; `at` goes behind them. strtod takes for
+// a point what the program's locale has for one. Negative: it is no number.
+double take_number(const char*& at, bool& fraction) {
+  double digits = 0, scale = 1;
+  bool any = false;
+  for (fraction = false;; ++at) {
+    if (*at == '.' && !fraction) {
+      fraction = true;
+    } else if (*at >= '0' && *at <= '9') {
+      any = true;
+      digits = digits * 10 + (*at - '0');
+      if (fraction) scale *= 10;
+    } else {
+      return any ? digits / scale : -1;
+    }
+  }
+}
+
 // One value; `end` is where it must end. UINT64_MAX: it is none.
 uint64_t value_of(const char* text, const char* end, uint64_t total) {
-  char* after = nullptr;
-  const double number = strtod(text, &after);
-  if (after == text || after > end || !(number >= 0)) return UINT64_MAX;
-  const bool fraction = memchr(text, '.', static_cast<size_t>(after - text)) != nullptr;
+  const char* after = text;
+  bool fraction = false;
+  const double number = take_number(after, fraction);
+  if (after > end || !(number >= 0)) return UINT64_MAX;
   const auto left = static_cast<size_t>(end - after);
   if (left == 1 && *after == '%' && number <= 100)
     return static_cast<uint64_t>(static_cast<double>(total) * number / 100);

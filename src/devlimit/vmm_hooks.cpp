@@ -178,6 +178,9 @@ FLATOUT_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     const Locked lock;
     if (result == CUDA_SUCCESS) {
       --physical->handles;
+      // Of two threads that released one handle at a time neither was the last when it began.
+      const bool gone = physical->handles == 0 && !last && physical_of(handle) == physical;
+      if (gone) books().table.take(Kind::kPhysical, handle);
       freed = drop_if_unheld(physical);
     } else if (last) {
       books().table.put({handle, Kind::kPhysical, physical->device, 0, physical});

@@ -6,29 +6,30 @@
 namespace flatout::devmem {
 namespace {
 
-// Live bytes of each site, op by op.
-class Sites {
+// Live bytes op by op, of each group of sites.
+class Live {
  public:
-  explicit Sites(const Trace& trace)
-      : trace_(trace), live_(trace.sites.size(), 0), sizes_(trace.blocks, 0) {}
+  Live(const Trace& trace, const std::vector<size_t>& group_of_site, size_t groups)
+      : trace_(trace), group_of_(group_of_site), live_(groups, 0), sizes_(trace.blocks, 0) {}
 
   void apply(const Op& op) {
     if (op.kind == Op::kMark) return;
-    Bytes& site = live_[trace_.site_of[op.block]];
+    Bytes& group = live_[group_of_[trace_.site_of[op.block]]];
     if (op.kind == Op::kAllocate) {
       sizes_[op.block] = op.size;
-      site += op.size;
+      group += op.size;
       total_ += op.size;
     } else {
-      site -= sizes_[op.block];
+      group -= sizes_[op.block];
       total_ -= sizes_[op.block];
     }
   }
-  const std::vector<Bytes>& live() const { return live_; }
+  const std::vector<Bytes>& groups() const { return live_; }
   Bytes total() const { return total_; }
 
  private:
   const Trace& trace_;
+  const std::vector<size_t>& group_of_;
   std::vector<Bytes> live_, sizes_;
   Bytes total_ = 0;
 };
@@ -50,21 +51,27 @@ model::MemoryHistory memory_history(const Trace& trace, Bytes card, size_t most_
     return std::min(op * columns / std::max<size_t>(1, trace.ops.size()), columns - 1);
   };
 
-  // First who is worth a band of its own: the largest at the peak, then by their own peaks.
-  Sites sites(trace);
-  std::vector<Bytes> at_peak(trace.sites.size(), 0), own_peak(trace.sites.size(), 0);
+  // First who is worth a band of its own: the largest at the peak, then by their own peaks. There
+  // may be as many sites as operations, so that nothing is done for all of them at each.
+  std::vector<size_t> order(trace.sites.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const std::vector<size_t> itself = order;
+  Live sites(trace, itself, itself.size());
+  std::vector<Bytes> own_peak(trace.sites.size(), 0);
+  size_t peak_end = 0;  // behind the operation that made it
   for (size_t i = 0; i < trace.ops.size(); ++i) {
     sites.apply(trace.ops[i]);
     if (trace.ops[i].kind != Op::kAllocate) continue;
     const uint32_t site = trace.site_of[trace.ops[i].block];
-    own_peak[site] = std::max(own_peak[site], sites.live()[site]);
+    own_peak[site] = std::max(own_peak[site], sites.groups()[site]);
     if (sites.total() <= out.peak) continue;
     out.peak = sites.total();
     out.peak_column = column_of(i);
-    at_peak = sites.live();
+    peak_end = i + 1;
   }
-  std::vector<size_t> order(trace.sites.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  Live until_peak(trace, itself, itself.size());
+  for (size_t i = 0; i < peak_end; ++i) until_peak.apply(trace.ops[i]);
+  const std::vector<Bytes>& at_peak = until_peak.groups();
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return at_peak[a] != at_peak[b] ? at_peak[a] > at_peak[b] : own_peak[a] > own_peak[b];
   });
@@ -83,7 +90,7 @@ model::MemoryHistory memory_history(const Trace& trace, Bytes card, size_t most_
   }
 
   // Then a column at a time: the moment in it when most was live, which may be its beginning.
-  Sites again(trace);
+  Live again(trace, band_of, out.bands.size() + 1);  // + 1: of sites that never had anything
   size_t next_failure = 0;
   for (size_t i = 0, column = 0; column < columns; ++column) {
     Bytes most = 0;
@@ -92,8 +99,8 @@ model::MemoryHistory memory_history(const Trace& trace, Bytes card, size_t most_
       if (!first && again.total() <= most) return;
       first = false;
       most = again.total();
-      for (model::MemoryBand& band : out.bands) band.bytes[column] = 0;
-      for (const size_t site : order) out.bands[band_of[site]].bytes[column] += again.live()[site];
+      for (size_t band = 0; band < out.bands.size(); ++band)
+        out.bands[band].bytes[column] = again.groups()[band];
     };
     look();
     for (; i < trace.ops.size() && column_of(i) == column; ++i) {

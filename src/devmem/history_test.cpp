@@ -54,6 +54,16 @@ TEST(MemoryHistory, FewColumnsKeepThePeakAndManySitesShareABand) {
   EXPECT_GT(column_sum(h, *h.beyond_the_card), 1200u);
 }
 
+// If something were done for each site at each operation, this would take an hour.
+TEST(MemoryHistory, AsManySitesAsOperationsAreNoMoreWork) {
+  TraceBuilder builder("net");
+  constexpr uint64_t kSites = 200'000;
+  for (uint64_t i = 0; i < kSites; ++i) builder.allocate(i, 10, 0, "line " + std::to_string(i));
+  const model::MemoryHistory h = memory_history(builder.take());
+  EXPECT_EQ(h.peak, kSites * 10);
+  EXPECT_EQ(column_sum(h, h.peak_column), h.peak);
+}
+
 TEST(MemoryHistory, ATraceOfNothingIsDrawn) {
   const model::MemoryHistory h = memory_history(Trace{});
   EXPECT_EQ(h.peak, 0u);

@@ -82,9 +82,11 @@ View choose_view(const Augment& augment, Size size, SampleRandom& random) {
       break;
     case Augment::Kind::kCenterCrop: {
       const bool wide = size.width > size.height;
-      const double longer = wide ? static_cast<double>(size.width) / size.height
-                                 : static_cast<double>(size.height) / size.width;
-      const int stretched = static_cast<int>(augment.shorter * longer);
+      const double longer = std::max(size.width, size.height);
+      const double shorter = std::min(size.width, size.height);
+      // The product first, as torchvision: 232 * 217 / 203 is 248.
+      constexpr double kMost = 1 << 30;
+      const int stretched = static_cast<int>(std::min(augment.shorter * longer / shorter, kMost));
       view.whole_width = wide ? stretched : augment.shorter;
       view.whole_height = wide ? augment.shorter : stretched;
       // Halves to even, as Python's round().

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/fs.h"
 #include "base/processors.h"
@@ -131,12 +132,13 @@ std::string bench_text(const BenchResult& result) {
                        d.workers, escape_terminal(d.versions), d.images_per_s, d.cpu_ms_per_image);
   }
   if (result.report.replaced > 0 || !result.report.bad.empty()) {
+    const auto& outcomes = result.report.outcomes;
     out += fmt::format("\n{} samples were bad, and {} replaced:\n",
-                       result.report.samples + result.report.replaced - result.report.outcomes[0],
+                       std::accumulate(outcomes.begin() + 1, outcomes.end(), uint64_t{0}),
                        result.report.replaced);
     for (const BadSample& bad : result.report.bad)
       out += fmt::format("  {}: {} ({})\n", escape_terminal(bad.file),
-                         outcome_name(bad.verdict.outcome), bad.verdict.detail);
+                         outcome_name(bad.verdict.outcome), escape_terminal(bad.verdict.detail));
   }
   return out;
 }

@@ -76,7 +76,13 @@ flatout_feed* flatout_feed_open_with_stage(const char* path, const char* options
   return new flatout_feed{std::move(*loader)};
 }
 
-void flatout_feed_close(flatout_feed* feed) { delete feed; }
+void flatout_feed_close(flatout_feed* feed) {
+  if (feed == nullptr) return;
+  // In a forked process there are no threads to wait for, and its locks may be held for ever: it is
+  // left as it is.
+  if (!feed->loader->is_of_this_process()) return;
+  delete feed;
+}
 
 int flatout_feed_wait(flatout_feed* feed, int milliseconds) {
   return feed->loader->wait(std::chrono::milliseconds(milliseconds)) ? 1 : 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "feed/start_thread.h"
 
 namespace flatout::feed {
 
@@ -24,8 +25,9 @@ Status in_order(uint64_t count, size_t workers, const Make& make, const Take& ta
       for (uint64_t i = next++; i < end; i = next++) made[i - begin] = make(i, worker);
     };
     std::vector<std::thread> running;
+    // Where there can be fewer, those do it.
     for (size_t i = 1; i < std::min<uint64_t>(workers, made.size()); ++i)
-      running.emplace_back(work, i);
+      if (!start_thread(running, "flatout-feed", [&work, i] { work(i); })) break;
     work(0);
     for (std::thread& thread : running) thread.join();
     for (Made& each : made) FLATOUT_TRY_STATUS(take(std::move(each)));

@@ -1,18 +1,17 @@
 #include "feed/loader.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 #include <new>
 #include <utility>
 
 #include "base/processors.h"
 #include "base/text.h"
+#include "feed/start_thread.h"
 #include "flatout/marker.h"
 
 namespace flatout::feed {
@@ -61,8 +60,19 @@ Error unusable(const BadSample& bad) {
   return {
       Code::kBadInput,
       fmt::format("{}: {} ({})", escape_terminal(bad.file), outcome_name(bad.verdict.outcome),
-                  bad.verdict.detail),
+                  escape_terminal(bad.verdict.detail)),
       "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
+}
+
+Error forked() {
+  return {Code::kUnsupported,
+          "a loader cannot be used in a process forked from the one that opened it",
+          "open it in the process that uses it; it needs no worker processes"};
+}
+
+Error no_threads() {
+  return {Code::kFull, "the system allows no more threads",
+          "raise `ulimit -u`, or the container's limit of processes"};
 }
 
 // Only JPEG has scans to be indexed.
@@ -158,7 +168,7 @@ Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
   loader->report_.bad.assign(damage.begin(), damage.begin() + static_cast<std::ptrdiff_t>(std::min(
                                                                   damage.size(), kBadKept)));
   FLATOUT_TRY_STATUS(loader->open_index());
-  loader->start({});
+  FLATOUT_TRY_STATUS(loader->start({}));
   return loader;
 }
 
@@ -184,7 +194,7 @@ Target Loader::target() const {
       normalize_};
 }
 
-void Loader::start(Place place) {
+Status Loader::start(Place place) {
   const std::lock_guard lock(mutex_);
   stop_ = false;
   process_ = ::getpid();
@@ -193,19 +203,15 @@ void Loader::start(Place place) {
   announced_ = 0;
   place_ = place;
   asked_ = {};
-  active_ = options_.threads > 0 ? options_.threads : tuner_.threads();
-  for (int i = 0; i < active_; ++i) add_thread();
+  const int wanted = options_.threads > 0 ? options_.threads : tuner_.threads();
+  for (active_ = 0; active_ < wanted && add_thread();) ++active_;  // or as many as there can be
+  return active_ > 0 ? Status() : no_threads();
 }
 
 // Under the lock.
-void Loader::add_thread() {
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  threads_.emplace_back([this, number = static_cast<int>(threads_.size())] { work(number); });
-  pthread_setname_np(threads_.back().native_handle(), "flatout-feed");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+bool Loader::add_thread() {
+  return start_thread(threads_, "flatout-feed",
+                      [this, number = static_cast<int>(threads_.size())] { work(number); });
 }
 
 void Loader::stop() {
@@ -242,19 +248,19 @@ void Loader::open_batch() {
   auto flight = std::make_unique<InFlight>();
   flight->shard = shard(enter_.position);
   flight->batch = Pool::take(pool_);
-  if (!flight->batch) {
-    flight->batch = std::make_shared<Batch>(0, 1);
-    flight->failure = Error{Code::kFull, "no memory for a batch", "a smaller batch or size"};
-    flight->failed_slot = 0;
-    flight->assigned = flight->done = 1;
-    flight->batch->count = 1;
-  }
+  const bool has_memory = flight->batch != nullptr;
+  if (!has_memory) flight->batch = std::make_shared<Batch>(0, 1);
   Batch& batch = *flight->batch;
   const uint64_t each = static_cast<uint64_t>(options_.batch);
   batch.mix = {};
   batch.epoch = enter_.epoch;
   batch.first = opened_ * each;
   batch.count = static_cast<int>(std::min(each, flight->shard.size() - batch.first));
+  if (!has_memory) {  // there is nothing for a thread to do
+    flight->failure = Error{Code::kFull, "no memory for a batch", "a smaller batch or size"};
+    flight->failed_slot = 0;
+    flight->assigned = flight->done = batch.count = 1;
+  }
   const uint64_t taken = enter_.position + (batch.first + each) * options_.ranks;
   batch.after = {enter_.epoch, std::min(taken, order_.count())};
   ++opened_;
@@ -350,7 +356,9 @@ void Loader::account(Worker& worker) {
   worker.read_wall = worker.rest_wall = {};
   if (options_.threads > 0 || stop_ || tuner_.threads() == active_) return;
   active_ = tuner_.threads();
-  while (threads_.size() < static_cast<size_t>(active_)) add_thread();
+  while (threads_.size() < static_cast<size_t>(active_)) {
+    if (!add_thread()) active_ = static_cast<int>(threads_.size());
+  }
   wanted_.notify_all();
 }
 
@@ -472,26 +480,28 @@ Status Loader::save_index() {
   return index_->save(options_.index);
 }
 
+bool Loader::is_of_this_process() const { return ::getpid() == process_; }
+
 bool Loader::wait(Nanos most) {
+  if (!is_of_this_process()) return true;  // next() says so
   std::unique_lock lock(mutex_);
   if (asked_ == TimePoint()) asked_ = MonotonicClock::now();
   return ready_.wait_for(lock, most, [this] { return front_is_done(); });
 }
 
+// True, too, where nothing will ever be done.
 bool Loader::front_is_done() const {
-  if (flight_.empty()) return false;
+  if (flight_.empty()) return threads_.empty();
   const InFlight& front = *flight_.front();
   return front.batch->epoch > place_.epoch || front.done == front.batch->count;
 }
 
 Result<std::shared_ptr<Batch>> Loader::next() {
-  if (::getpid() != process_)
-    return Error{Code::kUnsupported,
-                 "a loader cannot be used in a process forked from the one that opened it",
-                 "open it in the process that uses it; it needs no worker processes"};
+  if (!is_of_this_process()) return forked();
   std::unique_lock lock(mutex_);
   if (asked_ == TimePoint()) asked_ = MonotonicClock::now();
   ready_.wait(lock, [this] { return front_is_done(); });
+  if (flight_.empty()) return no_threads();
   const TimePoint asked = std::exchange(asked_, TimePoint());
   report_.waited += MonotonicClock::now() - asked;
   if (flight_.front()->batch->epoch > place_.epoch) {
@@ -523,9 +533,9 @@ Status Loader::seek(Place place) {
         Code::kBadInput,
         fmt::format("the state is {} samples into an epoch of {}", place.position, order_.count()),
         "it was saved with another data set"};
+  if (!is_of_this_process()) return forked();
   stop();
-  start(place);
-  return {};
+  return start(place);
 }
 
 Report Loader::report() const {

@@ -137,6 +137,8 @@ class Loader {
   Place place() const;
   /// Goes there; what was made ahead is dropped.
   Status seek(Place place);
+  /// Not one that was forked from it: there are no threads in that.
+  bool is_of_this_process() const;
 
   uint64_t batches_per_epoch() const;
   const Source& source() const { return *source_; }
@@ -149,11 +151,11 @@ class Loader {
   struct Worker;
 
   Loader(std::unique_ptr<Source> source, const LoaderOptions& options, SampleStage stage);
-  void start(Place place);
+  Status start(Place place);
   void stop();
   void work(int number);
   void open_batch();
-  void add_thread();
+  bool add_thread();
   void announce(const InFlight& flight);
   bool has_work(int number) const;
   void account(Worker& worker);

@@ -39,6 +39,8 @@ Status LoaderOptions::check() const {
     return bad(fmt::format("the middle {} x {} does not fit a side of {}", augment.width,
                            augment.height, augment.shorter),
                "make resize at least as large as size");
+  if (augment.kind == Augment::Kind::kCenterCrop && augment.shorter > 16384)
+    return bad("the shorter side is resized to 16384 pixels at most", "resize=256");
   if (augment.rand_operations < 0 || augment.rand_operations > kMostDistortions ||
       augment.rand_magnitude < 0 || augment.rand_magnitude > 30)
     return bad(fmt::format("RandAugment is 0 to {} operations of a magnitude of 0 to 30",

@@ -303,6 +303,26 @@ TEST(Loader, HasMoreThreadsWhileReadsKeepThemWaiting) {
   EXPECT_GT((*loader)->report().threads, at_first);
 }
 
+TEST(Loader, TellsThatThereIsNoMemoryForABatch) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "lacks an allocator that says no";
+#endif
+  const TemporaryFolder folder;
+  write_set(folder, 12);
+  LoaderOptions options = small();
+  options.batch = 65536;
+  options.augment.width = options.augment.height = 16384;  // 211 TB: beyond all addresses
+  const auto loader = open(folder, options);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const auto batch = loader->next();
+    ASSERT_FALSE(batch.ok());
+    EXPECT_EQ(batch.error().code, Code::kFull);
+    const auto end = loader->next();
+    ASSERT_TRUE(end.ok());
+    EXPECT_EQ(*end, nullptr);
+  }
+}
+
 TEST(Loader, CallsAStageOnceForEachSampleAndFailsWithIt) {
   const TemporaryFolder folder;
   write_set(folder, 12);

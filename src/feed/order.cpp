@@ -63,9 +63,6 @@ uint64_t Shard::size() const {
   return drop_last ? left / ranks : (left + ranks - 1) / ranks;
 }
 
-uint64_t Shard::position(uint64_t k) const {
-  const uint64_t left = count - first;
-  return first + (k * ranks + rank) % left;
-}
+uint64_t Shard::position(uint64_t k) const { return (first + k * ranks + rank) % count; }
 
 }  // namespace flatout::feed

@@ -34,7 +34,8 @@ class Order {
 };
 
 /// One rank's part of an epoch: from `first` on, every `ranks`-th position. All ranks get equally
-/// many; without `drop_last` the first positions of the rest fill the last round up.
+/// many; without `drop_last` the epoch's first positions fill the last round up, the same ones
+/// wherever it is entered.
 struct Shard {
   uint64_t count = 0;  // positions of the whole epoch
   uint64_t first = 0;  // where the epoch is entered: 0, or where the state was saved

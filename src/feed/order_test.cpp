@@ -89,9 +89,21 @@ TEST(Shard, OfAllRanksTogetherCoverTheRestOfTheEpoch) {
         for (uint64_t k = 0; k < shard.size(); ++k) seen.insert(shard.position(k));
       }
       for (uint64_t p = first; p < 23; ++p) EXPECT_GE(seen.count(p), 1U);
-      EXPECT_EQ(seen.size(), (23 - first + ranks - 1) / ranks * ranks);
-      for (const uint64_t p : seen) EXPECT_TRUE(p >= first && p < 23);
+      // As many for each, and no rank could have one fewer.
+      EXPECT_EQ(seen.size(), Shard({23, first, 0, ranks, false}).size() * ranks);
+      EXPECT_GE(seen.size(), 23 - first);
+      EXPECT_LT(seen.size(), 23 - first + ranks);
+      EXPECT_LT(*seen.rbegin(), 23U);
     }
+  }
+}
+
+TEST(Shard, OfARestGoesOnAsTheWholeWouldHave) {
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    const Shard whole{23, 0, rank, 4, false}, rest{23, 12, rank, 4, false};
+    ASSERT_EQ(rest.size() + 3, whole.size());
+    for (uint64_t k = 0; k < rest.size(); ++k)
+      EXPECT_EQ(rest.position(k), whole.position(k + 3)) << rank;
   }
 }
 

@@ -164,7 +164,7 @@ Result<PackResult> pack(const Source& source, const std::string& path, int threa
         result.indexed += packed.checkpoints.empty() ? 0 : 1;
         return seek->append(fingerprint(packed.picture), packed.checkpoints);
       });
-  FLATOUT_TRY_STATUS(packed_all);
+  if (!packed_all.ok()) return packed_all.error();
   nlohmann::json classes = nlohmann::json::array();
   for (const std::string& name : source.classes()) classes.push_back(to_utf8(name));
   Header header{};

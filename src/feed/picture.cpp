@@ -133,7 +133,8 @@ Verdict PictureDecoder::open(std::span<const uint8_t> data) {
     return {Outcome::kNotAnImage, "no known format"};
   }
   const uint64_t pixels = static_cast<uint64_t>(size_.width) * static_cast<uint64_t>(size_.height);
-  if (pixels > limits_.pixels || pixels * 4 > limits_.buffer_bytes)
+  if (pixels > limits_.pixels || pixels * 4 > limits_.buffer_bytes ||
+      std::max(size_.width, size_.height) > limits_.side)
     return {Outcome::kTooLarge, std::to_string(size_.width) + " x " + std::to_string(size_.height)};
   return {};
 }

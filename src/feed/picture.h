@@ -28,6 +28,9 @@ struct Rect {
 struct Limits {
   uint64_t pixels = 178'956'970;         // as Pillow's bound against decompression bombs
   uint64_t buffer_bytes = 320ULL << 20;  // where a picture has to be held whole
+  // Of its longer side. A filter that shrinks that far has as many weights; no format but PNG gets
+  // beyond 65535.
+  int side = 1'000'000;
   uint64_t file_bytes = 512ULL << 20;
   int scans = 500;  // of a progressive JPEG
 };

@@ -1,33 +1,21 @@
 #include "feed/read_ahead.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 
 #include "feed/files.h"
 #include "feed/ring.h"
+#include "feed/start_thread.h"
 
 namespace flatout::feed {
 namespace {
 
 constexpr unsigned kInFlight = 32;          // of a ring
 constexpr size_t kChunk = size_t{1} << 18;  // bytes of one read
-
-template <class F>
-std::thread start_thread(const F& work) {
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(work);
-  pthread_setname_np(thread.native_handle(), "flatout-read");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
+constexpr const char* kThreadName = "flatout-read";
 
 }  // namespace
 
@@ -40,7 +28,8 @@ void ReadAhead::want(std::span<const uint64_t> samples) {
   queue_.insert(queue_.end(), samples.begin(), samples.end());
   if (threads_.empty()) {
     // What a sample takes is not known yet: one thread is enough for a ring, and for a beginning.
-    threads_.push_back(start_thread([this] { by_ring(); }));
+    // Where there can be none, nothing is read ahead.
+    if (!start_thread(threads_, kThreadName, [this] { by_ring(); })) queue_.clear();
   } else if (running_ == "threads") {
     add_threads();
   }
@@ -52,8 +41,9 @@ void ReadAhead::add_threads() {
   const double elapsed = std::max(1e-3, to_s(MonotonicClock::now() - since_));
   const double needed = std::ceil(static_cast<double>(asked_) / elapsed * took_s_) + 1;
   const size_t most = static_cast<size_t>(std::min<double>(needed, kMostThreads));
-  while (threads_.size() < std::min(most, queue_.size()))
-    threads_.push_back(start_thread([this] { by_threads(); }));
+  while (threads_.size() < std::min(most, queue_.size()) &&
+         start_thread(threads_, kThreadName, [this] { by_threads(); }))
+    continue;
 }
 
 void ReadAhead::stop() {

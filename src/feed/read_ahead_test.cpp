@@ -2,12 +2,15 @@
 #include "feed/read_ahead.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <numeric>
 
 #include "feed/files.h"
 #include "feed/ring.h"
+#include "feed/start_thread.h"
 #include "feed/testing/pictures.h"
 #include "feed/thread_tuner.h"
 
@@ -89,6 +92,26 @@ TEST_P(ReadAheadOf, BringsInWhatIsWantedAndEndsAmidIt) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, ReadAheadOf,
                          ::testing::Values(ReadAhead::Way::kBest, ReadAhead::Way::kThreads));
+
+// In a child, as its addresses are taken: each thread needs some for its stack.
+TEST(StartThreadDeathTest, SaysWhenTheSystemAllowsNoMore) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "lacks a limit on addresses";
+#endif
+  EXPECT_EXIT(
+      {
+        constexpr size_t kMany = 4096;
+        std::vector<std::thread> threads;
+        threads.reserve(kMany);
+        rlimit limit{};
+        ::getrlimit(RLIMIT_AS, &limit);
+        limit.rlim_cur = size_t{1} << 30;
+        ::setrlimit(RLIMIT_AS, &limit);
+        while (threads.size() < kMany && start_thread(threads, "test", [] { ::pause(); })) continue;
+        ::_exit(!threads.empty() && threads.size() < kMany ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
 
 int threads_after(ThreadTuner& tuner, Nanos read, Nanos rest) {
   for (int i = 0; i < 2000; ++i) tuner.took(read, rest);

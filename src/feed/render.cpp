@@ -9,8 +9,8 @@ namespace {
 
 int reduction(const View& view) {
   for (const int by : {8, 4, 2}) {
-    if (view.box.width >= 2 * by * view.whole_width &&
-        view.box.height >= 2 * by * view.whole_height)
+    if (view.box.width >= int64_t{2} * by * view.whole_width &&
+        view.box.height >= int64_t{2} * by * view.whole_height)
       return by;
   }
   return 1;

@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
+#include "base/bytes.h"
 #include "feed/simd.h"
 #include "feed/testing/pictures.h"
 
@@ -22,8 +24,8 @@ class Collector : public RowSink {
   void restart() override { pixels.clear(); }
   void rows(const uint8_t* first, size_t stride, int count) override {
     for (int y = 0; y < count; ++y) {
-      for (int x = 0; x < width_; ++x) {
-        const uint8_t* pixel = first + static_cast<size_t>(y) * stride + x * 4;
+      const uint8_t* pixel = first + static_cast<size_t>(y) * stride;
+      for (int x = 0; x < width_; ++x, pixel += 4) {
         pixels.insert(pixels.end(), pixel, pixel + 3);
       }
     }
@@ -33,6 +35,40 @@ class Collector : public RowSink {
  private:
   int width_;
 };
+
+View centre_view(int shorter, Size size) {
+  Augment augment;
+  augment.kind = Augment::Kind::kCenterCrop;
+  augment.shorter = shorter;
+  SampleRandom random(1, 0, 0, Purpose::kAugment);
+  return choose_view(augment, size, random);
+}
+
+TEST(Augment, ResizesTheLongerSideAsTorchvisionRounds) {
+  EXPECT_EQ(centre_view(232, {217, 203}).whole_width, 248);
+  EXPECT_EQ(centre_view(224, {392, 427}).whole_height, 244);
+  EXPECT_EQ(centre_view(256, {500, 375}).whole_width, 341);
+  EXPECT_GT(centre_view(16384, {1'000'000, 1}).whole_width, 1'000'000) << "no overflow";
+}
+
+// A signature, and a header with its checksum.
+std::vector<uint8_t> png_start(uint32_t width, uint32_t height) {
+  std::string header = "IHDR";
+  for (const uint32_t side : {width, height})
+    for (const int shift : {24, 16, 8, 0}) header += static_cast<char>(side >> shift & 0xFF);
+  header += std::string("\x08\x02\0\0\0", 5);
+  const uint32_t sum = crc32(header);
+  for (const int shift : {24, 16, 8, 0}) header += static_cast<char>(sum >> shift & 0xFF);
+  const std::string all = "\x89PNG\r\n\x1A\n" + std::string("\0\0\0\x0D", 4) + header;
+  return {all.begin(), all.end()};
+}
+
+TEST(Picture, WithASideThatNeedsAMillionWeightsIsTooLarge) {
+  PictureDecoder decoder;
+  EXPECT_TRUE(decoder.open(png_start(1'000'000, 1)).ok());
+  EXPECT_EQ(decoder.open(png_start(1'000'001, 1)).outcome, Outcome::kTooLarge);
+  EXPECT_EQ(decoder.open(png_start(1, 80'000'000)).outcome, Outcome::kTooLarge);
+}
 
 std::vector<uint8_t> decode(const std::vector<uint8_t>& data, Rect part, const Decoding& how) {
   PictureDecoder decoder;
@@ -195,10 +231,12 @@ TEST(Simd, EqualsPlainLoopsToTheBit) {
     }
 
     std::vector<const uint8_t*> rows;
-    std::vector<std::vector<uint8_t>> memory;
-    for (int k = 0; k < axis.taps; ++k)
-      memory.push_back(make_pixels(out + kRowSlack, 1, 4, static_cast<unsigned>(round * 100 + k)));
-    for (const auto& row : memory) rows.push_back(row.data());
+    std::vector<std::vector<uint8_t>> memory(static_cast<size_t>(axis.taps));
+    for (auto& row : memory) {
+      row = make_pixels(out + kRowSlack, 1, 4,
+                        static_cast<unsigned>(round * 100) + static_cast<unsigned>(rows.size()));
+      rows.push_back(row.data());
+    }
     combine_rows_avx2(rows.data(), axis.weight(0), axis.taps, axis.shift, fast.data(), out);
     combine_rows_portable(rows.data(), axis.weight(0), axis.taps, axis.shift, plain.data(), out);
     fast.resize(static_cast<size_t>(out) * 4);
@@ -208,8 +246,9 @@ TEST(Simd, EqualsPlainLoopsToTheBit) {
     const float mean[3] = {0.485F, 0.456F, 0.406F}, std[3] = {0.229F, 0.224F, 0.225F};
     const Normalize normalize = Normalize::from_mean_std(mean, std);
     std::vector<float> a(static_cast<size_t>(out) * 3), b(a.size());
-    float* const fast_planes[3] = {a.data(), a.data() + out, a.data() + 2 * out};
-    float* const plain_planes[3] = {b.data(), b.data() + out, b.data() + 2 * out};
+    const size_t plane = static_cast<size_t>(out);
+    float* const fast_planes[3] = {a.data(), a.data() + plane, a.data() + 2 * plane};
+    float* const plain_planes[3] = {b.data(), b.data() + plane, b.data() + 2 * plane};
     write_planes_f32_avx2(source.data(), std::min(out, length), normalize, fast_planes);
     write_planes_f32_portable(source.data(), std::min(out, length), normalize, plain_planes);
     ASSERT_EQ(a, b);

@@ -68,11 +68,12 @@ Result<std::unique_ptr<Ring>> Ring::open(unsigned entries) {
   auto memory = std::make_unique<Memory>();
   io_uring_params& p = memory->params;
   memory->fd = static_cast<int>(::syscall(SYS_io_uring_setup, entries, &p));
-  if (memory->fd < 0) {
+  const auto forbidden = [] {
     return Error{Code::kUnsupported,
                  std::string("io_uring is not allowed here: ") + std::strerror(errno),
                  "files are read by threads instead"};
-  }
+  };
+  if (memory->fd < 0) return forbidden();
   // Reads into plain buffers (5.6) came with this flag or before it (5.5, 5.4: the two before).
   if ((p.features & IORING_FEAT_RW_CUR_POS) == 0 ||
       !memory->submissions.map(memory->fd, IORING_OFF_SQ_RING,
@@ -82,6 +83,8 @@ Result<std::unique_ptr<Ring>> Ring::open(unsigned entries) {
                                p.cq_off.cqes + p.cq_entries * sizeof(io_uring_cqe)))
     return Error{Code::kUnsupported, "this kernel's io_uring is too old",
                  "files are read by threads instead"};
+  // What forbids one call may let the other pass.
+  if (::syscall(SYS_io_uring_enter, memory->fd, 0, 0, 0, nullptr, 0) < 0) return forbidden();
   return std::unique_ptr<Ring>(new Ring(std::move(memory)));
 }
 

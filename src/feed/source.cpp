@@ -260,10 +260,11 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path) {
   if (!source || source->count() == 0) {
     if (source && !source->damage().empty()) {
       const BadSample& bad = source->damage()[0];
-      return Error{Code::kBadInput,
-                   fmt::format("nothing can be read of {}: {} ({})", escape_terminal(bad.file),
-                               outcome_name(bad.verdict.outcome), bad.verdict.detail),
-                   "fetch it again"};
+      return Error{
+          Code::kBadInput,
+          fmt::format("nothing can be read of {}: {} ({})", escape_terminal(bad.file),
+                      outcome_name(bad.verdict.outcome), escape_terminal(bad.verdict.detail)),
+          "fetch it again"};
     }
     return Error{Code::kBadInput, "no pictures in " + escape_terminal(path),
                  "expected are .jpg, .png and .webp files, in one folder for each class, or .tar, "

@@ -19,9 +19,10 @@ struct Header {
   uint64_t archive_bytes;
   uint64_t members;
   uint64_t names_bytes;
-  uint32_t
-      first_crc32;  // of the archive's headers of its first and its last member: an archive that
-  uint32_t last_crc32;  // was written anew has other times in them
+  // Of the archive's headers of its first and its last member: an archive that was written anew has
+  // other times in them.
+  uint32_t first_crc32;
+  uint32_t last_crc32;
   uint32_t outcome;
   uint32_t crc32;  // of all behind this
 };

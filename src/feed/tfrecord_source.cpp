@@ -208,7 +208,7 @@ Result<Verdict> walk_tfrecords(const DataFile& file,
     TfRecord record;
     record.offset = at + header.size();
     record.bytes = load<uint64_t>(header.data());
-    const uint64_t left = file.bytes() - record.offset;
+    const uint64_t left = file.bytes() - std::min(record.offset, file.bytes());  // it may grow
     if (left < 4 || record.bytes > left - 4) {
       record.bytes = std::min(record.bytes, left);
       record.whole = false;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/text.h"
 #include "report/html_page.h"
@@ -90,8 +91,13 @@ std::string picture(const MemoryHistory& h) {
         bytes_text(h.card), kWidth, scale.y(h.card), scale.y(h.card));
   if (h.beyond_the_card)
     out += upright(scale.x(*h.beyond_the_card), "failure", "more is live than the card has");
-  for (const MemoryFailure& f : h.failures)
+  // One line for those of a column: there may be millions.
+  std::optional<size_t> before;
+  for (const MemoryFailure& f : h.failures) {
+    if (f.column == before) continue;
+    before = f.column;
     out += upright(scale.x(f.column) + 0.5, "failure", failure_text(f));
+  }
   return out + "</svg>\n";
 }
 

@@ -25,6 +25,16 @@ TEST(MemoryHtml, ShowsBandsThePeakAndWhatWasRefusedAndEscapesNames) {
   EXPECT_EQ(page.find("http"), page.find("http-equiv")) << "it loads nothing";
 }
 
+TEST(MemoryHtml, ManyRefusalsAtATimeAreOneLine) {
+  model::MemoryHistory h;
+  h.failures.assign(1000, {0, 4096, 90, "train.py:9 step"});
+  h.failures.push_back({1, 4096, 90, "train.py:10 step"});
+  const std::string page = render_memory_html({h});
+  size_t lines = 0;
+  for (size_t at = 0; (at = page.find("class=\"failure\"", at)) != page.npos; ++at) ++lines;
+  EXPECT_EQ(lines, 2u);
+}
+
 TEST(MemoryHtml, AHistoryOfNothingIsAPage) {
   EXPECT_NE(render_memory_html({model::MemoryHistory{}}).find("<svg class=\"memory\""),
             std::string::npos);

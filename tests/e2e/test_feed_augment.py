@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import tarfile
+import threading
 
 import numpy as np
 import pytest
@@ -107,6 +108,10 @@ class Resize:
         value = "bilinear"
 
 
+class CenterCrop:
+    size = 40
+
+
 class ToTensor:
     pass
 
@@ -119,6 +124,10 @@ def test_a_randaugment_in_a_list_of_transforms_is_known():
     filled.fill = [128, 128, 128]
     with pytest.raises(ValueError, match="fill"):
         feed.options_from_transforms([Resize(), filled, ToTensor()])
+    with pytest.raises(ValueError, match="RandAugment twice"):
+        feed.options_from_transforms([Resize(), RandAugment(), RandAugment(), ToTensor()])
+    with pytest.raises(ValueError, match="CenterCrop behind RandAugment"):
+        feed.options_from_transforms([Resize(), RandAugment(), CenterCrop(), ToTensor()])
 
 
 def pairs(folder, **options):
@@ -217,6 +226,78 @@ print("out")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "out\n" and done.stderr == ""
+
+
+def run(program):
+    head = f"""
+import gc, os, sys, threading
+sys.path.insert(0, {str(ROOT / "python")!r})
+from flatout import feed
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", head + program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_a_forked_child_is_told_that_it_has_no_loader_and_ends(folder):
+    assert run(f"""
+loader = feed.Loader({str(folder)!r}, 4, 32, form="batch")
+batches = iter(loader)
+next(batches)
+child = os.fork()
+if child == 0:
+    for taken in range(1000):
+        try:
+            next(batches)
+        except feed.FeedError as error:
+            print("forked" in str(error), taken)
+            break
+    sys.exit()  # which ends the loader, or tries to
+assert os.waitpid(child, 0)[1] == 0
+print(len(next(batches)))
+""") == "True 0\n4\n"
+
+
+def test_a_loader_that_its_own_threads_collect_is_closed(folder):
+    assert run(f"""
+dropped, collected = threading.Event(), threading.Event()
+def stage(sample):
+    if dropped.is_set():
+        gc.collect()
+        collected.set()
+class Trainer:
+    pass
+gc.disable()
+trainer = Trainer()
+trainer.cycle = trainer
+trainer.loader = feed.Loader({str(folder)!r}, 4, 32, stage=stage, form="batch", threads=1, prefetch=1000)
+del trainer
+dropped.set()
+print(collected.wait(30))
+""") == "True\n"
+
+
+def test_a_closed_loader_says_so(folder):
+    loader = feed.Loader(folder, 8, 32, form="batch")
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    loader.close()
+    for use in (lambda: next(batches), lambda: iter(loader), lambda: len(loader), loader.report, loader.state_dict, lambda: loader.set_epoch(1)):
+        with pytest.raises(feed.FeedError, match="is closed"):
+            use()
+
+    opened = threading.Event()
+
+    def stage(sample):
+        opened.wait(30)
+        own.close()
+
+    with feed.Loader(folder, 8, 32, form="batch", stage=stage) as own:
+        opened.set()
+        with pytest.raises(feed.FeedError, match="cannot close its own loader"):
+            list(own)
 
 
 def test_a_buffered_shuffle_reads_runs_and_goes_on_to_the_bit(folder):

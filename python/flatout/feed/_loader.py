@@ -5,12 +5,13 @@ import ctypes
 import json
 import os
 import sys
+import threading
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _dlpack
 from ._library import BatchStruct, Place, library
-from ._stage import Sample, stage_function
+from ._stage import Sample, running_stage, stage_function
 from ._transforms import options_from_transforms
 
 _TYPES = ("u8", "f32", "f16", "bf16")
@@ -179,6 +180,7 @@ class Loader:
         self._seed = seed
         self._window = [options.get("shuffle_buffer", 0), options.get("shuffle_run", 256)] if options.get("shuffle_buffer") else None
         self._resumed = False
+        self._own_stage = stage
         self._stage = None if stage is None else stage_function(stage)  # kept: C calls it
         self._handle = library().flatout_feed_open_with_stage(os.fsencode(path), json.dumps(options).encode(),
                                                               ctypes.cast(self._stage, ctypes.c_void_p) if self._stage else None, None)
@@ -193,14 +195,19 @@ class Loader:
                 self.close()
                 raise ValueError("mixup and cutmix need to know how many classes there are, which this data set does not tell: num_classes=1000")
 
+    def _feed(self) -> int:
+        if not self._handle:
+            raise FeedError("the loader is closed; open another one")
+        return self._handle
+
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        return library().flatout_feed_batches(self._handle)
+        return library().flatout_feed_batches(self._feed())
 
     @property
     def samples(self) -> int:
         """Samples of the data set."""
-        return library().flatout_feed_samples(self._handle)
+        return library().flatout_feed_samples(self._feed())
 
     @property
     def classes(self) -> List[str]:
@@ -208,17 +215,17 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        return library().flatout_feed_get_place(self._handle).epoch
+        return library().flatout_feed_get_place(self._feed()).epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the beginning of an epoch."""
-        place = library().flatout_feed_get_place(self._handle)
+        place = library().flatout_feed_get_place(self._feed())
         if (place.epoch, place.position) != (epoch, 0):
             self._seek(Place(epoch, 0))
 
     def __iter__(self) -> Iterator:
         """The rest of the epoch after load_state_dict, else a whole one: what a loop left by `break` did not take is dropped."""
-        place = library().flatout_feed_get_place(self._handle)
+        place = library().flatout_feed_get_place(self._feed())
         if place.position > 0 and not self._resumed:
             self._seek(Place(place.epoch + 1, 0))
         self._resumed = False
@@ -229,9 +236,9 @@ class Loader:
         struct = ctypes.POINTER(BatchStruct)()
         while True:
             # In short waits, so that Ctrl-C is heard.
-            while not lib.flatout_feed_wait(self._handle, 100):
+            while not lib.flatout_feed_wait(self._feed(), 100):
                 pass
-            got = lib.flatout_feed_next(self._handle, ctypes.byref(struct))
+            got = lib.flatout_feed_next(self._feed(), ctypes.byref(struct))
             if got < 0:
                 raise _error()
             if got == 0:
@@ -239,12 +246,12 @@ class Loader:
             yield form(Batch(ctypes.cast(struct, ctypes.POINTER(BatchStruct))), self._classes)
 
     def _seek(self, place: Place) -> None:
-        if library().flatout_feed_set_place(self._handle, place) != 0:
+        if library().flatout_feed_set_place(self._feed(), place) != 0:
             raise _error()
 
     def state_dict(self) -> Dict[str, Any]:
         """Where to go on, exact to the bit, with any number of threads and ranks that take equally many samples."""
-        place = library().flatout_feed_get_place(self._handle)
+        place = library().flatout_feed_get_place(self._feed())
         state = {"version": 1, "epoch": place.epoch, "position": place.position, "seed": self._seed, "samples": self.samples}
         return {**state, "shuffle_buffer": self._window} if self._window else state
 
@@ -263,11 +270,13 @@ class Loader:
 
     def report(self) -> Dict[str, Any]:
         """Counts of samples by outcome since the start, how many were replaced, and the first hundred bad ones."""
-        return json.loads(library().flatout_feed_report(self._handle))
+        return json.loads(library().flatout_feed_report(self._feed()))
 
     def close(self) -> None:
         """Stops the threads. Batches that are still held stay valid."""
-        handle, self._handle = getattr(self, "_handle", None), None
+        if self._own_stage is not None and running_stage() is self._own_stage:
+            raise FeedError("a stage cannot close its own loader: its thread would wait for itself")
+        handle, self._handle = self._handle, None
         if handle:
             library().flatout_feed_close(handle)
 
@@ -277,7 +286,15 @@ class Loader:
     def __exit__(self, *_) -> None:
         self.close()
 
-    __del__ = close
+    def __del__(self) -> None:
+        if not getattr(self, "_handle", None):
+            return
+        if running_stage() is None:
+            return self.close()
+        # Python collects garbage in whatever thread runs. One of the pipeline's cannot wait for itself, so another one does;
+        # it holds the stage until nothing calls it any more.
+        handle, self._handle = self._handle, None
+        threading.Thread(target=lambda stage: library().flatout_feed_close(handle), args=(self._stage,)).start()
 
 
 def decode(data: bytes, height: int, width: int, box: Optional[Tuple[int, int, int, int]] = None, mode: str = "exact") -> bytearray:

@@ -1,9 +1,10 @@
 """A stage of the program's own, in Python, between the augmentation and the batch."""
 
 import ctypes
+import threading
 import traceback
 from ctypes import POINTER, c_char, c_int, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 
 class SampleStruct(ctypes.Structure):
@@ -48,16 +49,27 @@ class Sample:
         return numpy.asarray(self.rgbx)[..., :3]
 
 
+_this_thread = threading.local()
+
+
+def running_stage() -> Optional[Callable[[Sample], None]]:
+    """The stage that this thread, one of a pipeline, is in."""
+    return getattr(_this_thread, "stage", None)
+
+
 def stage_function(stage: Callable[[Sample], None]):
     """`stage` as C calls it: what it raises fails the batch, and its last line is in the message."""
 
     def call(_, struct) -> int:
+        _this_thread.stage = stage
         try:
             stage(Sample(struct.contents))
         except BaseException as error:  # nothing can be raised through C; the batch fails instead
             text = traceback.format_exception_only(type(error), error)[-1].strip()
             struct.contents.error = text.encode("utf-8", "replace")[:255]
             return 1
+        finally:
+            _this_thread.stage = None
         return 0
 
     return StageFunction(call)

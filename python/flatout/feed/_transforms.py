@@ -60,8 +60,12 @@ def options_from_transforms(transform: Any) -> Dict[str, Any]:
     """
     options: Dict[str, Any] = {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0], "flip": 0.0, "dtype": "u8"}
     resize = None
+    seen = set()
     for step in _flatten(transform):
         name = type(step).__name__
+        if name in seen and name in ("RandomResizedCrop", "Resize", "CenterCrop", "RandomHorizontalFlip", "ColorJitter", "RandAugment", "Normalize"):
+            raise ValueError(f"{name} twice is not known")
+        seen.add(name)
         if name == "RandomResizedCrop":
             options.update(augment="random_crop", size=_pair(step.size), scale=list(step.scale), ratio=list(step.ratio),
                            interpolation=_filter_of_resize(step, name))
@@ -69,6 +73,9 @@ def options_from_transforms(transform: Any) -> Dict[str, Any]:
             options["interpolation"] = _filter_of_resize(step, name)
             resize = step.size
         elif name == "CenterCrop":
+            for before in ("ColorJitter", "RandAugment"):
+                if before in seen:
+                    raise ValueError(f"CenterCrop behind {before} is not known: pictures have their size before it here")
             options.update(augment="center_crop", size=_pair(step.size))
         elif name == "RandomHorizontalFlip":
             options["flip"] = float(step.p)
