@@ -213,6 +213,24 @@ TEST(Explain, LineEndsAndPrefixesMakeNoDifference) {
   EXPECT_EQ(explain_text(progress(5) + "mean squared error: 0.12\n").kind, "none");
 }
 
+TEST(Explain, EachLogIsTheSameAsATerminalWritesIt) {
+  for (const LogCase& c : read_cases()) {
+    std::string log;
+    std::string_view rest = c.text, line;
+    while (next_line(rest, line)) log += std::string(line) + "\r\n";
+    EXPECT_EQ(explain_text(log).kind, c.kind) << c.text;
+  }
+}
+
+// Each hit looks at some kilobytes around it: without a bound this takes minutes.
+TEST(Explain, ALineOfMegabytesIsReadInTheTimeOfMegabytes) {
+  const std::string line = repeated("RuntimeError: CUDA Error: ", 60'000);
+  const model::Explanation e =
+      explain_text("Traceback (most recent call last):\n" + line + "\n" + line + kOom);
+  EXPECT_EQ(e.kind, "cuda_out_of_memory");
+  EXPECT_EQ(e.lines, 5u);
+}
+
 TEST(Explain, ALogInPiecesIsTheSameLog) {
   const std::string log = progress(400) + kUnknown + progress(300) + kOom + progress(10);
   const model::Explanation whole = explain_text(log);

@@ -26,8 +26,9 @@ constexpr size_t kLookBack = 8 << 10;    // for signs that the training went on
 constexpr int kFewBars = 2;              // that tqdm prints while an exception closes it
 constexpr uint64_t kOtherRanks = 50;     // lines that other ranks may print before they stop, too
 constexpr size_t kMaxEpisodes = 64;
-constexpr size_t kMaxUnknown = 4;     // an episode
-constexpr int kMaxStrangeLines = 60;  // in an interleaved traceback
+constexpr size_t kMaxUnknown = 4;      // an episode
+constexpr int kMaxStrangeLines = 60;   // in an interleaved traceback
+constexpr uint32_t kMostOnALine = 32;  // times that the same words are looked at
 
 // What a literal means by itself, beside the rules.
 enum Structure : uint8_t {
@@ -89,12 +90,16 @@ struct Patterns {
   std::vector<std::string> literals;
   std::vector<std::vector<Use>> uses;  // by literal
   std::vector<Structure> structure;    // by literal
-  std::map<std::string_view, uint32_t> known;
+  std::map<std::string, uint32_t, std::less<>> known;
 
   Patterns() {
     for (const LogRule& rule : log_rules()) {
       for (const std::string_view pattern : rule.patterns) {
-        uses[literal_of(longest_part(pattern))].push_back({&rule, pattern});
+        std::string part(longest_part(pattern));
+        uses[literal_of(part)].push_back({&rule, pattern});
+        if (!part.ends_with('\n')) continue;
+        part.back() = '\r';  // as a terminal ends lines
+        uses[literal_of(part)].push_back({&rule, pattern});
       }
     }
     for (const Marker& marker : kMarkers) structure[literal_of(marker.text)] = marker.structure;
@@ -207,13 +212,17 @@ void LogReader::feed(std::string_view block) {
 }
 
 void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end) {
-  if (block[end - 1] == '\n') --end;
+  if (is_line_end(block[end - 1])) --end;
+  count_lines(block, end);
+  if (looked_at_.empty()) looked_at_.resize(patterns().literals.size());
+  LookedAt& looked_at = looked_at_[literal];
+  if (looked_at.line != line_) looked_at = {line_, 0};
+  if (++looked_at.times > kMostOnALine) return;
   size_t from = end, to = end;
   while (from > 0 && end - from < kLineWindow && !is_line_end(block[from - 1])) --from;
   while (to < block.size() && to - end < kLineWindow && !is_line_end(block[to])) ++to;
   const std::string_view line = block.substr(from, to - from);
   read_tracebacks(block, to < block.size() && block[to] == '\r' ? to + 1 : to);
-  count_lines(block, from);
   if (!in_message()) settle();
   const std::string_view after = block.substr(end, to - end);
   switch (patterns().structure[literal]) {

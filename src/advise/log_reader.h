@@ -102,6 +102,11 @@ class LogReader {
   void count_lines(std::string_view block, size_t until);
 
   std::vector<LiteralScanner::Hit> hits_;
+  struct LookedAt {
+    uint64_t line = 0;
+    uint32_t times = 0;
+  };
+  std::vector<LookedAt> looked_at_;  // by literal
 
   LogReading out_;
   uint64_t line_ = 1;          // of counted_

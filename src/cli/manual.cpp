@@ -64,8 +64,8 @@ std::string page_of(const Usage& usage) {
   out += fmt::format(".SH SYNOPSIS\n.B flatout {}\n{}\n", roff(usage.name), roff(usage.synopsis));
   out += fmt::format(".SH DESCRIPTION\n{}\n.SH OPTIONS\n", roff(usage.summary));
   for (const Flag& flag : flags_of(usage)) {
-    out += fmt::format(".TP\n.B {}{}\n{}\n", roff(flag.flag),
-                       flag.takes_value ? " \\fIVALUE\\fR" : "", roff(flag.text));
+    out += fmt::format(".TP\n.B {}{}{}\n{}\n", flag.name == "output" ? "\\-o, " : "",
+                       roff(flag.flag), flag.takes_value ? " \\fIVALUE\\fR" : "", roff(flag.text));
   }
   out += fmt::format(".SH EXAMPLES\n.nf\n{}\n.fi\n", roff(usage.examples));
   out += ".SH SEE ALSO\n.BR flatout (1)\n";

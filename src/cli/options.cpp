@@ -70,6 +70,13 @@ std::vector<std::string> cut_command(std::vector<std::string>& arguments) {
   return {};
 }
 
+const char* json_text(const Usage& usage) {
+  return usage.json_to_file
+             ? "print the result as JSON on standard output (the job's own goes to standard "
+               "error); --json=FILE writes it there and leaves the job's alone"
+             : "print one JSON document on standard output";
+}
+
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -112,10 +119,7 @@ std::vector<Flag> flags_of(const Usage& usage) {
     out.push_back({row.name, flag_of(row.name), row.takes_value, row.is_number, row.repeats,
                    std::string(row.text)});
   }
-  if (usage.json) {
-    out.push_back(
-        {"json", "--json", false, false, false, "print one JSON document on standard output"});
-  }
+  if (usage.json) out.push_back({"json", "--json", false, false, false, json_text(usage)});
   out.push_back({"help", "--help", false, false, false, "show examples and options"});
   return out;
 }
@@ -188,12 +192,7 @@ std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>
       if (word == "--") break;
       if (word.starts_with("--json=")) word.replace(0, 7, "--json-file=");
     }
-    app.add_flag(
-        "--json", settings.json,
-        usage.json_to_file
-            ? "print the result as JSON on standard output (the job's own goes to standard "
-              "error); --json=FILE writes it there and leaves the job's alone"
-            : "print one JSON document on standard output");
+    app.add_flag("--json", settings.json, json_text(usage));
     app.add_option("--json-file", settings.json_file)->group("");
   }
   if (!usage.takes_command && usage.max_positional > 0) {

@@ -229,6 +229,9 @@ int run(const std::vector<std::string>& arguments) {
                   remedy::agent_words(*setting) + ")");
     }
   }
+  if (settings->no_agent && settings->cupti) {
+    log_warning("--no-agent: nothing is loaded into the job, so --cupti records nothing");
+  }
   options.command = command;
   options.stdout_to_stderr = settings->json;
   if (another_rank_speaks()) {

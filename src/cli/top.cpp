@@ -112,7 +112,7 @@ int top(const std::vector<std::string>& arguments) {
   if (settings->json) {
     const auto snapshot = screen::look_twice(options);
     screen::UserNames users{fs::Root()};
-    const Status put = write_text("", screen::snapshot_json(*snapshot, users));
+    const Status put = write_text("", screen::snapshot_json(*snapshot, users, options.pid));
     return put.ok() ? 0 : fail(put.error());
   }
   if (settings->once || ::isatty(STDOUT_FILENO) != 1) return show_once(options);

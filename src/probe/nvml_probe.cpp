@@ -50,8 +50,10 @@ void NvmlThread::look_after(const std::shared_ptr<Shared>& shared, const std::st
         fresh.push_back({MonotonicClock::now(), (*nvml)->read(i, round % kPcieEvery == 0)});
       }
       lock.lock();
-      for (Timed& timed : fresh) {
-        if (news.readings.size() < kMaxWaiting) news.readings.push_back(std::move(timed));
+      for (Timed& timed : fresh) news.readings.push_back(std::move(timed));
+      if (news.readings.size() > kMaxWaiting) {  // the newest are of use
+        const auto beyond = static_cast<std::ptrdiff_t>(news.readings.size() - kMaxWaiting);
+        news.readings.erase(news.readings.begin(), news.readings.begin() + beyond);
       }
       shared->asked = false;
       ++shared->rounds;

@@ -121,7 +121,7 @@ std::string render_check_up(const CheckUp& check_up, const TextOptions& options)
                  verdict_text(check_up), Paint::kBold);
   page.blank();
   for (const auto& [key, value] : check_up.machine) {
-    page.line({{fmt::format("  {:<24}", key), Paint::kDim},
+    page.line({{fmt::format("  {:<24}", clean(key, options)), Paint::kDim},
                {page.fit(value, page.width() - std::min<size_t>(26, page.width()))}});
   }
   return page.take();

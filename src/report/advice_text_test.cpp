@@ -26,6 +26,14 @@ TEST(CheckText, SaysInWordsWhatEndsAJob) {
   testing::expect_golden("check_ascii.txt", render_check_up(some(), ascii));
 }
 
+TEST(CheckText, NoPathReachesTheTerminalUnescaped) {
+  model::CheckUp check = some();
+  check.machine.emplace_back("data /x\x1b]0;evil\x07", "on \x1b[2J");
+  const std::string text = render_check_up(check, {});
+  EXPECT_EQ(text.find("\x1b]"), std::string::npos) << text;
+  EXPECT_EQ(text.find('\x07'), std::string::npos) << text;
+}
+
 TEST(CheckText, SaysWhatTheExitCodeIs) {
   model::CheckUp check = some();
   EXPECT_TRUE(says(render_check_up(check, {}), "1 of 2 will stop a job: exit code 3."));

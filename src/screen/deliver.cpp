@@ -19,18 +19,21 @@ class Deliverer {
   Deliverer(int32_t job, model::Sink& sink) : job_(job), sink_(sink) {}
 
   void add(const Snapshot& s) {
+    // A history that was thinned: the snapshot stands for those before it that went, too.
+    window_s_ = last_ == TimePoint{} ? s.interval_s : to_s(s.at - last_);
+    last_ = s.at;
     const probe::Deliver host(sink_, probe::host_entity(sink_), s.at);
     add_host(s, host);
     for (const Core& core : s.cores) {
       const auto entity = sink_.entity(EntityKind::kCpu, core.cpu, "", model::kNoEntity);
-      count(SignalId::kCpuBusy, entity, s.at, (core.busy() - core.steal) * s.interval_s * 1e9);
+      count(SignalId::kCpuBusy, entity, s.at, (core.busy() - core.steal) * window_s_ * 1e9);
     }
     int64_t number = 0;
     for (const Disk& disk : s.disks) {
       const auto entity = sink_.entity(EntityKind::kDisk, number++, disk.name, model::kNoEntity);
-      count(SignalId::kDiskReadBytes, entity, s.at, disk.read_bytes_per_s * s.interval_s);
-      count(SignalId::kDiskWriteBytes, entity, s.at, disk.write_bytes_per_s * s.interval_s);
-      count(SignalId::kDiskBusy, entity, s.at, disk.busy * s.interval_s * 1e9);
+      count(SignalId::kDiskReadBytes, entity, s.at, disk.read_bytes_per_s * window_s_);
+      count(SignalId::kDiskWriteBytes, entity, s.at, disk.write_bytes_per_s * window_s_);
+      count(SignalId::kDiskBusy, entity, s.at, disk.busy * window_s_ * 1e9);
       sink_.reading(SignalId::kDiskQueue, entity, s.at, static_cast<double>(disk.in_flight));
     }
     for (const Gpu& gpu : s.gpus) probe::deliver_gpu(gpu.now, {gpu.name, ""}, s.at, sink_);
@@ -40,13 +43,13 @@ class Deliverer {
  private:
   void add_host(const Snapshot& s, const probe::Deliver& host) {
     const auto entity = probe::host_entity(sink_);
-    const double all_ns = s.interval_s * 1e9 * static_cast<double>(s.cores.size());
+    const double all_ns = window_s_ * 1e9 * static_cast<double>(s.cores.size());
     count(SignalId::kHostCpuBusy, entity, s.at, (s.all.user + s.all.system) * all_ns);
     count(SignalId::kHostCpuIowait, entity, s.at, s.all.iowait * all_ns);
     count(SignalId::kHostCpuSteal, entity, s.at, s.all.steal * all_ns);
     count(SignalId::kHostCpuIdle, entity, s.at, (1 - s.all.busy() - s.all.iowait) * all_ns);
     const auto waited = [&](SignalId signal, const std::optional<double>& share) {
-      if (share) count(signal, entity, s.at, *share * s.interval_s * 1e9);
+      if (share) count(signal, entity, s.at, *share * window_s_ * 1e9);
     };
     waited(SignalId::kPsiCpuSome, s.cpu_waiting.some);
     waited(SignalId::kPsiIoSome, s.io_waiting.some);
@@ -85,15 +88,15 @@ class Deliverer {
       tell(s, t, in_job);
       const auto entity = sink_.entity(in_job ? EntityKind::kProcess : EntityKind::kOther, t.pid,
                                        "", model::kNoEntity);
-      const double cpu_ns = static_cast<double>(t.cores) * s.interval_s * 1e9;
+      const double cpu_ns = static_cast<double>(t.cores) * window_s_ * 1e9;
       count(in_job ? SignalId::kProcCpuUser : SignalId::kOtherCpu, entity, s.at, cpu_ns);
       sink_.reading(in_job ? SignalId::kProcRss : SignalId::kOtherRss, entity, s.at,
                     static_cast<double>(t.rss_bytes));
       if (t.read_bytes_per_s >= 0) {
         count(in_job ? SignalId::kProcReadBytes : SignalId::kOtherReadBytes, entity, s.at,
-              static_cast<double>(t.read_bytes_per_s) * s.interval_s);
+              static_cast<double>(t.read_bytes_per_s) * window_s_);
         count(in_job ? SignalId::kProcWriteBytes : SignalId::kOtherWriteBytes, entity, s.at,
-              static_cast<double>(t.write_bytes_per_s) * s.interval_s);
+              static_cast<double>(t.write_bytes_per_s) * window_s_);
       }
     }
   }
@@ -120,6 +123,8 @@ class Deliverer {
 
   int32_t job_;
   model::Sink& sink_;
+  TimePoint last_{};
+  double window_s_ = 0;  // that the snapshot's means stand for
   std::map<std::pair<SignalId, model::EntityId>, double> totals_;
   std::set<std::pair<int32_t, uint64_t>> told_;
 };

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "model/step.h"
 #include "probe/reading.h"
+#include "screen/rows.h"
 
 namespace flatout::screen {
 namespace {
@@ -134,7 +135,7 @@ Json task(const Task& t, const Snapshot& s, UserNames& users) {
 
 }  // namespace
 
-std::string snapshot_json(const Snapshot& s, UserNames& users) {
+std::string snapshot_json(const Snapshot& s, UserNames& users, int32_t only_pid) {
   Json cores = Json::array(), disks = Json::array(), gpus = Json::array(), jobs = Json::array(),
        processes = Json::array();
   for (const Core& c : s.cores) {
@@ -153,8 +154,12 @@ std::string snapshot_json(const Snapshot& s, UserNames& users) {
   }
   for (const Gpu& g : s.gpus) gpus.push_back(gpu(g));
   for (const Job& j : s.jobs) jobs.push_back(job(j));
-  for (const Task& t : s.task_list) {
-    if (!t.is_thread()) processes.push_back(task(t, s, users));
+  RowChoice choice;
+  choice.sort = Column::kPid;
+  choice.kernel = true;
+  choice.root = only_pid;
+  for (const Row& row : choose_rows(s, choice, users)) {
+    if (!row.task->is_thread()) processes.push_back(task(*row.task, s, users));
   }
   const Json out = {{"unix_s", static_cast<double>(s.unix_ns) * 1e-9},
                     {"interval_s", s.interval_s},

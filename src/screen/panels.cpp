@@ -133,9 +133,9 @@ class Panels {
     const int cores = static_cast<int>(s_.cores.size());
     return (cores + bar_columns() - 1) / bar_columns();
   }
+  int strip_columns() const { return std::max(1, width() - kLabel); }
   int strip_lines() const {
-    const int room = std::max(1, width() - kLabel);
-    return (static_cast<int>(s_.cores.size()) + room - 1) / room;
+    return (static_cast<int>(s_.cores.size()) + strip_columns() - 1) / strip_columns();
   }
   int core_lines(int room) const {
     if (s_.cores.empty()) return 0;
@@ -185,12 +185,12 @@ class Panels {
       }
       return;
     }
-    const int room = width() - kLabel;
+    const int columns = strip_columns();
     for (size_t i = 0; i < count; ++i) {
-      const int at = y + 1 + static_cast<int>(i) / room;
+      const int at = y + 1 + static_cast<int>(i) / columns;
       if (at > y + rows) break;
       const Core& core = s_.cores[i];
-      draw_level(canvas_, kLabel + static_cast<int>(i) % room, at, core.busy(),
+      draw_level(canvas_, kLabel + static_cast<int>(i) % columns, at, core.busy(),
                  core.system > core.user ? Style::kSystem : Style::kUser);
     }
   }

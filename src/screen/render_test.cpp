@@ -258,7 +258,7 @@ TEST_F(RenderTest, AnyOtherSizeIsDrawnAsFarAsItGoes) {
   machine.between_looks();
   look(sampler, session);
   session.key(key::kEnter);
-  for (const int width : {1, 2, 7, 20, 79, 500}) {
+  for (const int width : {1, 2, 4, 5, 6, 7, 20, 79, 500}) {
     for (const int height : {1, 2, 3, 5, 9, 23, 200}) {
       session.resize(width, height);
       const Frame frame = render(session, true);

@@ -1,5 +1,6 @@
 #include "screen/sampler.h"
 
+#include <fmt/format.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@ namespace {
 
 constexpr Nanos kGroupPeriod = std::chrono::seconds(10);
 constexpr size_t kMaxDisks = 256;
+constexpr Nanos kGpuPatience = std::chrono::seconds(10);  // it answers twice a second
 
 uint64_t increase(uint64_t before, uint64_t after) { return after > before ? after - before : 0; }
 
@@ -211,7 +213,8 @@ void Sampler::read_gpus(Snapshot& out) {
   const probe::NvmlThread::News news = nvml_->take();
   if (news.failed) out.gpu_trouble = probe::missing_gpu(root_, *news.failed).reason;
   for (const probe::NvmlThread::Timed& timed : news.readings) {
-    Gpu& gpu = gpus_[timed.gpu.index];
+    auto& [gpu, at] = gpus_[timed.gpu.index];
+    at = out.at;
     gpu.name = news.facts[timed.gpu.index].name;
     probe::GpuReading fresh = timed.gpu;
     if (!fresh.pcie_tx_bytes_per_s) {  // measured less often
@@ -220,7 +223,15 @@ void Sampler::read_gpus(Snapshot& out) {
     }
     gpu.now = std::move(fresh);
   }
-  for (const auto& [index, gpu] : gpus_) out.gpus.push_back(gpu);
+  for (const auto& [index, last] : gpus_) {
+    Gpu& shown = out.gpus.emplace_back(last.gpu);
+    if (out.at - last.at <= kGpuPatience) continue;
+    // Where a device hangs, so does the driver: old figures would look like new ones.
+    shown.now = {};
+    shown.now.index = index;
+    shown.now.error =
+        fmt::format("no answer from the driver for {}", format_duration(out.at - last.at));
+  }
 }
 
 void Sampler::give_gpu_memory(Snapshot& out) const {

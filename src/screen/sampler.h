@@ -67,7 +67,11 @@ class Sampler {
   DiskUsers disk_users_;
   DetailsReader details_;
   std::optional<probe::NvmlThread> nvml_;
-  std::map<uint32_t, Gpu> gpus_;
+  struct LastGpu {
+    Gpu gpu;
+    TimePoint at{};  // when its driver answered last
+  };
+  std::map<uint32_t, LastGpu> gpus_;
   std::string buffer_, host_;
   TimePoint last_{};
   probe::KernelStat stat_;

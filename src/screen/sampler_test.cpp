@@ -164,6 +164,21 @@ TEST(Sampler, ThreadsWhereTheyAreAskedFor) {
   EXPECT_EQ(std::string(thread->comm.data()), "OMP");
 }
 
+TEST(Sampler, ABurstAfterIdleLooksIsOfTheLastIntervalAlone) {
+  FakeMachine machine;
+  const int32_t pid = 4000;  // uses no CPU, so its traffic is not read at each look
+  Sampler sampler(machine.options());
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_LE(find(*sampler.look({}), pid)->read_bytes_per_s, 0);
+    machine.between_looks();
+  }
+  machine.tree.task({.pid = pid, .name = "bash", .user = 200, .start = 1000 + pid});
+  machine.tree.write(
+      "proc/4000/io",
+      "rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: 104857600\nwrite_bytes: 0\n");
+  EXPECT_NEAR(find(*sampler.look({}), pid)->read_bytes_per_s, 100 << 20, 1);
+}
+
 TEST(Sampler, TrafficThatMayNotBeReadIsNotZero) {
   FakeMachine machine;
   machine.tree.forbid("proc/900/io");
@@ -261,6 +276,28 @@ TEST(Sampler, FilesAreReadAtTheRateByWhichTheirPositionsMove) {
   EXPECT_TRUE(second->files[1].writes && !second->files[1].reads) << "a log is not read";
   EXPECT_EQ(second->files[2].bytes_per_s, 0);
   EXPECT_TRUE(second->files[2].writes && second->files[2].reads);
+}
+
+TEST(Sampler, AGpuThatDoesNotAnswerIsNotShownAsItWas) {
+  FakeMachine machine;
+  machine.tree.write(
+      "script", "devices 1\ndriver 570.10\ncuda 12080\n0 name Card\n0 util 87\n0 mem_util 5\n");
+  ::setenv("NVML_STAND_IN", machine.tree.root().full("script").c_str(), 1);
+  SamplerOptions options = machine.options();
+  options.nvml = FLATOUT_BUILD_DIR "/nvml_stand_in/libnvidia-ml.so.1";
+  Sampler sampler(options);
+  std::shared_ptr<const Snapshot> s = sampler.look({});
+  while (s->gpus.empty()) s = sampler.look({});  // from NVML's own thread
+  EXPECT_EQ(s->gpus[0].now.util_ratio, 0.87);
+  // The machine's clock goes on, and NVML's thread hardly.
+  while (s->gpus[0].now.error.empty()) {
+    for (int i = 0; i < 11; ++i) machine.between_looks();
+    s = sampler.look({});
+  }
+  EXPECT_TRUE(s->gpus[0].now.error.starts_with("no answer from the driver for "));
+  EXPECT_FALSE(s->gpus[0].now.util_ratio);
+  EXPECT_EQ(s->gpus[0].name, "Card");
+  ::unsetenv("NVML_STAND_IN");
 }
 
 TEST(Sampler, NothingThereIsNothingSeen) {

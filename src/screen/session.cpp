@@ -98,6 +98,7 @@ void Session::add(std::shared_ptr<const Snapshot> snapshot) {
   history_.add(snapshot);
   if (paused_) return;
   shown_ = std::move(snapshot);
+  forget_ended();
   refresh();
 }
 
@@ -130,14 +131,29 @@ const Task* Session::chosen() const {
   return cursor_ < rows_.size() ? rows_[cursor_].task : nullptr;
 }
 
+bool Session::is_chosen(const Task& task) const {
+  return task.tid == chosen_tid_ && task.start_ticks == chosen_start_;
+}
+
+// What is not there any more is not meant any more, nor who has got its number since.
+void Session::forget_ended() {
+  std::map<int32_t, uint64_t> left;
+  if (!tagged_.empty()) {
+    for (const Task& task : shown_->task_list) {
+      if (tagged(task)) left.emplace(task.tid, task.start_ticks);
+    }
+  }
+  tagged_ = std::move(left);
+}
+
 void Session::refresh() {
   if (!shown_) return;
   rows_ = choose_rows(*shown_, choice_, users_);
   // Following, or with a pane about it, the cursor goes with its process; else it stays where it is
   // on the screen.
   if (follow_ || tab_ != Tab::kNone) {
-    const auto found = std::find_if(rows_.begin(), rows_.end(),
-                                    [&](const Row& r) { return r.task->tid == chosen_tid_; });
+    const auto found =
+        std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return is_chosen(*r.task); });
     if (found == rows_.end()) {
       if (chosen_tid_ != 0) say(fmt::format("{} is not shown any more", chosen_tid_));
       follow_ = false;
@@ -147,7 +163,10 @@ void Session::refresh() {
     }
   }
   if (cursor_ >= rows_.size()) cursor_ = rows_.empty() ? 0 : rows_.size() - 1;
-  if (const Task* task = chosen()) chosen_tid_ = task->tid;
+  if (const Task* task = chosen()) {
+    chosen_tid_ = task->tid;
+    chosen_start_ = task->start_ticks;
+  }
   keep_cursor_visible();
 }
 
@@ -162,8 +181,9 @@ void Session::move(int64_t by) {
   const int64_t last = rows_.empty() ? 0 : static_cast<int64_t>(rows_.size()) - 1;
   cursor_ = static_cast<size_t>(std::clamp<int64_t>(static_cast<int64_t>(cursor_) + by, 0, last));
   if (const Task* task = chosen()) {
-    if (task->tid != chosen_tid_) tab_top_ = 0;
+    if (!is_chosen(*task)) tab_top_ = 0;
     chosen_tid_ = task->tid;
+    chosen_start_ = task->start_ticks;
   }
   keep_cursor_visible();
 }
@@ -219,7 +239,7 @@ std::vector<Command::Target> Session::targets() const {
     return out;
   }
   for (const Task& task : shown_->task_list) {
-    if (tagged_.contains(task.tid)) add(task);
+    if (tagged(task)) add(task);
   }
   return out;
 }
@@ -446,7 +466,11 @@ bool Session::tag_key(Key key) {
   }
   if (task == nullptr || (key != ' ' && key != 'c')) return false;
   if (key == ' ') {
-    if (!tagged_.erase(task->tid)) tagged_.insert(task->tid);
+    if (tagged(*task)) {
+      tagged_.erase(task->tid);
+    } else {
+      tagged_[task->tid] = task->start_ticks;
+    }
     move(1);
     return true;
   }
@@ -458,7 +482,11 @@ bool Session::tag_key(Key key) {
       if (!other.is_thread() && family.contains(other.ppid)) family.insert(other.pid);
     }
   }
-  tagged_.insert(family.begin(), family.end());
+  for (const Task& member : shown_->task_list) {
+    if (!member.is_thread() && family.contains(member.pid)) {
+      tagged_[member.tid] = member.start_ticks;
+    }
+  }
   return true;
 }
 
@@ -583,7 +611,7 @@ void Session::open_panels() {
 }
 
 void Session::open_users() {
-  menu_ = {Menu::Kind::kUser, "Show user", {"all"}, {-1}, 0};
+  menu_ = {Menu::Kind::kUser, "Show user", {"all"}, {0}, 0};
   std::set<uint32_t> uids;
   if (shown_) {
     for (const Task& task : shown_->task_list) uids.insert(task.uid);
@@ -621,6 +649,7 @@ Command Session::menu_key(Key key) {
     case 'q':
     case key::f(10):
       menu_ = {};
+      digits_.clear();
       return {};
     default:
       // By its number, as signals are known by: 9.
@@ -644,6 +673,7 @@ Command Session::menu_done() {
   if (menu_.chosen >= menu_.values.size()) return {};
   const int value = menu_.values[menu_.chosen];
   const Menu::Kind kind = menu_.kind;
+  const bool first = menu_.chosen == 0;
   if (kind == Menu::Kind::kPanels) {
     fold(static_cast<Panel>(value));
     open_panels();  // stays open: several may be chosen
@@ -667,8 +697,7 @@ Command Session::menu_done() {
       refresh();
       break;
     case Menu::Kind::kUser:
-      choice_.user =
-          value < 0 ? std::nullopt : std::optional<uint32_t>(static_cast<uint32_t>(value));
+      choice_.user = first ? std::nullopt : std::optional<uint32_t>(static_cast<uint32_t>(value));
       refresh();
       break;
     default:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -96,7 +97,10 @@ class Session {
   int width() const { return width_; }
   int height() const { return height_; }
   bool folded(Panel panel) const { return folded_.contains(panel); }
-  bool tagged(const Task& task) const { return tagged_.contains(task.tid); }
+  bool tagged(const Task& task) const {
+    const auto tag = tagged_.find(task.tid);
+    return tag != tagged_.end() && tag->second == task.start_ticks;
+  }
   size_t tags() const { return tagged_.size(); }
   size_t cursor() const { return cursor_; }
   size_t top() const { return top_; }
@@ -123,11 +127,13 @@ class Session {
 
  private:
   void refresh();
+  void forget_ended();
   void keep_cursor_visible();
   void move(int64_t by);
   /// So many snapshots, or so much time, on from the shown one.
   void to_time(int64_t steps, Nanos by = {});
   const Task* chosen() const;
+  bool is_chosen(const Task& task) const;
   std::vector<Command::Target> targets() const;
   void sort_by(Column column);
   void open_tab(Tab tab);
@@ -166,10 +172,11 @@ class Session {
 
   size_t cursor_ = 0, top_ = 0;
   int32_t chosen_tid_ = 0;
+  uint64_t chosen_start_ = 0;  // its number may be another's by now
   bool follow_ = false;
   int shift_ = 0;  // columns by which command lines are shifted
   bool threads_ = false, whole_command_ = false;
-  std::set<int32_t> tagged_;
+  std::map<int32_t, uint64_t> tagged_;  // start_ticks by tid
   std::set<Panel> folded_;
   Tab tab_ = Tab::kNone;
   size_t tab_top_ = 0;

@@ -157,6 +157,54 @@ TEST_F(SessionTest, TaggedProcessesAreMeantTogether) {
   EXPECT_EQ(session.tags(), 0u);
 }
 
+TEST_F(SessionTest, WhatHasEndedIsNotTaggedNorWhoHasItsNumberNow) {
+  for (const char* pid : {"4101", "4102", "900"}) press(std::string(pid) + " ");
+  machine.tree.remove("proc/4101");
+  machine.tree.task({.pid = 4102, .name = "other", .start = 777777});
+  look();
+  EXPECT_EQ(session.tags(), 1u);
+  press("k");
+  session.key(key::kEnter);
+  const Command command = press("y");
+  ASSERT_EQ(command.targets.size(), 1u);
+  EXPECT_EQ(command.targets[0].pid, 900);
+  // Nobody is tagged any more: the one at the cursor is meant.
+  machine.tree.remove("proc/900");
+  look();
+  press("4000k");
+  session.key(key::kEnter);
+  EXPECT_EQ(session.question(), "Send SIGTERM to 4000 bash? y/n");
+}
+
+TEST_F(SessionTest, FollowingEndsWhereTheNumberIsAnothersNow) {
+  press("N4102");
+  press("F");
+  machine.tree.task({.pid = 4102, .name = "other", .start = 777777});
+  look();
+  EXPECT_FALSE(session.follows());
+  EXPECT_EQ(session.message(), "4102 is not shown any more");
+}
+
+TEST_F(SessionTest, AUserWithAnyNumberIsChosenAlone) {
+  machine.tree.write("proc/900/status", "Uid:\t0\t4294967294\t0\t0\n");
+  for (int i = 0; i < 16; ++i) look();  // whose it is is read now and then
+  press("u");
+  session.key(key::kEnd);
+  session.key(key::kEnter);
+  EXPECT_EQ(tids(), (Tids{900}));
+  press("u");
+  session.key(key::kHome);
+  session.key(key::kEnter);
+  EXPECT_EQ(tids().size(), 8u);
+}
+
+TEST_F(SessionTest, DigitsOfAMenuAreNotThoseOfAProcess) {
+  press("k9");
+  session.key(key::kEscape);
+  press("1");
+  EXPECT_EQ(at_cursor(), 1);
+}
+
 TEST_F(SessionTest, NiceValuesAddUpBeforeTheYes) {
   press("4101");
   session.key(key::f(8));

@@ -77,9 +77,13 @@ void TaskTable::read_process(int32_t pid, bool threads, Snapshot& out) {
   const bool due = (looks_ + static_cast<uint64_t>(pid)) % kRarely == 0;
   if (due || known.command == nullptr || known.comm != task.comm) read_identity(known, task);
   const uint64_t ticks_before = known.usage.cpu_ticks;
+  const TimePoint looked_at = known.usage.at;
   task.cores = cores_since(known.usage, task);
   const bool moves = !known.io_denied && (known.read_rate != 0 || known.write_rate != 0);
-  if (!task.kernel && (due || moves || task.cpu_ticks != ticks_before || task.state == 'D')) {
+  const bool ran = task.cpu_ticks != ticks_before || task.state == 'D';
+  if (!task.kernel && (due || moves || ran)) {
+    // Who did not run until the look before moved nothing until then.
+    if (ran && known.io_at != TimePoint{}) known.io_at = std::max(known.io_at, looked_at);
     read_io(known, task);
   }
   task.read_bytes_per_s = known.read_rate;

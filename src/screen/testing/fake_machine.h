@@ -64,10 +64,10 @@ class FakeMachine {
       stat += "cpu" + std::to_string(i) + " " + std::to_string(1000 + user) + " 0 " +
               std::to_string(500 + system) + " " + std::to_string(9000 + idle) + " 0 0 0 0 0 0\n";
     }
-    tree.write("proc/stat", "cpu  " + std::to_string(1000 * cores_ + all_user) + " 0 " +
-                                std::to_string(500 * cores_ + all_system) + " " +
-                                std::to_string(9000 * cores_ + all_idle) + " 0 0 0 0 0 0\n" + stat +
-                                "ctxt 1\nprocesses 1\nprocs_running 11\nprocs_blocked 2\n");
+    tree.write("proc/stat", "cpu  " + std::to_string(1000L * cores_ + all_user) + " 0 " +
+                                std::to_string(500L * cores_ + all_system) + " " +
+                                std::to_string(9000L * cores_ + all_idle) + " 0 0 0 0 0 0\n" +
+                                stat + "ctxt 1\nprocesses 1\nprocs_running 11\nprocs_blocked 2\n");
     const auto pressure = [&](const char* kind, long some_us, long full_us) {
       tree.write(std::string("proc/pressure/") + kind,
                  "some avg10=0.00 avg60=0.00 avg300=0.00 total=" + std::to_string(t * some_us) +
