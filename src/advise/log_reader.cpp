@@ -539,7 +539,7 @@ Result<LogReading> read_log(const std::string& path) {
   LogReader reader;
   std::string buffer;
   size_t held = 0;
-  bool cut_off = false;
+  bool cut_off = false, fresh = true;
   Status status;
   while (true) {
     buffer.resize(std::max(held + kBlock, buffer.size()));
@@ -551,6 +551,10 @@ Result<LogReading> read_log(const std::string& path) {
     }
     const size_t size = held + static_cast<size_t>(got);
     const std::string_view text(buffer.data(), size);
+    if (fresh && text.starts_with("\x1f\x8b")) {
+      status = Error{Code::kBadInput, name + " is compressed", "zcat FILE | flatout explain"};
+      break;
+    }
     if (got == 0) {
       if (size > 0) {
         buffer.resize(size);
@@ -568,6 +572,7 @@ Result<LogReading> read_log(const std::string& path) {
     }
     const size_t feed = text.rfind('\n');
     const size_t whole = feed == std::string_view::npos ? size : feed + 1;
+    fresh = false;
     reader.feed(text.substr(0, whole));
     held = size - whole;
     std::copy(buffer.begin() + static_cast<std::ptrdiff_t>(whole),
