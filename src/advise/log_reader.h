@@ -131,8 +131,8 @@ class LogReader {
   bool linked_ = false;  // the next traceback belongs to the chain
 };
 
-/// Reads a file, or standard input where `path` is empty or "-". Errors: kNotFound, kDenied, kIo, kBadInput
-/// (compressed).
+/// Reads a file, or standard input where `path` is empty or "-". Errors: kNotFound, kDenied, kIo,
+/// kBadInput (compressed).
 Result<LogReading> read_log(const std::string& path);
 
 }  // namespace flatout::advise

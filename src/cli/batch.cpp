@@ -81,7 +81,8 @@ Result<BatchPoint> read_times(const Word& word) {
   return point;
 }
 
-Result<devmem::BatchAnswer> memory_answer(const std::vector<Word>& words, const Settings& settings) {
+Result<devmem::BatchAnswer> memory_answer(const std::vector<Word>& words,
+                                          const Settings& settings) {
   const auto card = parse_bytes(settings.card);
   if (!card || *card < devmem::kPageBytes)
     return Error{Code::kBadInput,
@@ -133,7 +134,8 @@ std::vector<uint64_t> rows_of(const BatchCurve& curve) {
   for (const BatchPoint& p : curve.points) out.push_back(p.batch);
   const auto last = static_cast<double>(out.back());
   const double until = std::max(2 * last, 2 * curve.batch_at(kLittle));
-  for (uint64_t batch = 1; static_cast<double>(batch) <= until && out.size() < kMostRows; batch *= 2)
+  for (uint64_t batch = 1; static_cast<double>(batch) <= until && out.size() < kMostRows;
+       batch *= 2)
     if (batch >= curve.points.front().batch) out.push_back(batch);
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
@@ -146,16 +148,13 @@ std::string curve_text(const BatchCurve& curve) {
   std::string out =
       fmt::format("A step takes {} and {} for each sample (the fixed part: {} to {}, 95 %)\n\n",
                   duration(curve.fixed_s), duration(curve.per_sample_s),
-                  duration(curve.fixed_interval.low),
-                  duration(curve.fixed_interval.high));
+                  duration(curve.fixed_interval.low), duration(curve.fixed_interval.high));
   out += fmt::format("  {:>8} {:>12} {:>12} {:>12}\n", "batch", "step", "measured", "samples/s");
   for (const uint64_t batch : rows_of(curve)) {
-    const auto measured =
-        std::find_if(curve.points.begin(), curve.points.end(),
-                     [&](const BatchPoint& p) { return p.batch == batch; });
+    const auto measured = std::find_if(curve.points.begin(), curve.points.end(),
+                                       [&](const BatchPoint& p) { return p.batch == batch; });
     const auto samples = static_cast<double>(batch);
-    out += fmt::format("  {:>8} {:>12} {:>12} {:>12.0f}\n", batch,
-                       duration(curve.step_s(samples)),
+    out += fmt::format("  {:>8} {:>12} {:>12} {:>12.0f}\n", batch, duration(curve.step_s(samples)),
                        measured == curve.points.end() ? "" : duration(measured->step_s),
                        curve.samples_per_s(samples));
   }
@@ -165,7 +164,8 @@ std::string curve_text(const BatchCurve& curve) {
     out += "\nNo part of a step is fixed: throughput does not grow with the batch.\n";
   } else {
     out += fmt::format(
-        "\nFrom a batch of {:.0f} on the fixed part is less than {} of a step, and throughput grows "
+        "\nFrom a batch of {:.0f} on the fixed part is less than {} of a step, and throughput "
+        "grows "
         "by no more than that: its limit is {:.0f} samples/s.\n",
         std::ceil(curve.batch_at(kLittle)), format_percent(kLittle), 1 / curve.per_sample_s);
   }

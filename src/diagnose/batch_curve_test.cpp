@@ -33,11 +33,13 @@ TEST(BatchCurve, TellsTheFixedPartFromWhatEachSampleTakes) {
 }
 
 TEST(BatchCurve, NoPartIsLessThanNothing) {
-  const BatchCurve flat = fit_batch_curve({batch_point(run_of(20), 8), batch_point(run_of(19), 32)});
+  const BatchCurve flat =
+      fit_batch_curve({batch_point(run_of(20), 8), batch_point(run_of(19), 32)});
   EXPECT_EQ(flat.per_sample_s, 0);
   EXPECT_NEAR(flat.fixed_s, 19.5e-3, 0.1e-3);
   EXPECT_EQ(flat.batch_at(0.1), 0);
-  const BatchCurve steep = fit_batch_curve({batch_point(run_of(8), 8), batch_point(run_of(40), 32)});
+  const BatchCurve steep =
+      fit_batch_curve({batch_point(run_of(8), 8), batch_point(run_of(40), 32)});
   EXPECT_EQ(steep.fixed_s, 0);
   EXPECT_GT(steep.per_sample_s, 1.0e-3);
   EXPECT_LT(steep.per_sample_s, 1.25e-3);

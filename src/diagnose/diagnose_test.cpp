@@ -589,6 +589,39 @@ TEST(Diagnose, AHangThatEndsByItselfIsOneUnlessSomebodyWorkedMeanwhile) {
   }
 }
 
+// A validation is cut out of the step behind it: waiting in vain before or behind it is a stop all
+// the same, validating is none.
+TEST(Diagnose, AStopBesideAValidationIsAHangThatEnded) {
+  enum { kBefore, kBehind, kValidates };
+  for (const int variant : {kBefore, kBehind, kValidates}) {
+    RunBuilder b;
+    const Doing waits{ThreadState::kLock, {{"wait", "/home/u/save.py", 38}}};
+    for (int i = 0; i < 60; ++i) {
+      if (i != 40) {
+        b.step({{Part::kForward, 10, kCompute}}, i < 3);
+        continue;
+      }
+      if (variant != kBehind) {
+        const TimePoint from = b.now();
+        b.pass(8'000);
+        b.doing(b.trainer(), from, b.now(), variant == kBefore ? waits : kCompute);
+        b.step({{Part::kForward, 10, kCompute}});
+      } else {
+        b.step({{Part::kOther, 8'000, waits}, {Part::kForward, 10, kCompute}});
+      }
+      b.run().steps.steps.back().validation = true;
+    }
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, variant == kValidates ? "healthy" : "stall.hang") << variant;
+    if (variant == kValidates) continue;
+    const Finding& f = d.findings.front();
+    EXPECT_EQ(f.where->line, 38);
+    // 56 steps of 10 ms that count, and 8 s on top.
+    EXPECT_NEAR(*f.gain, (56 * 10 + 8000) / 560.0, 0.5);
+    EXPECT_NEAR(*f.cost_ms_per_step, 8000.0 / 56, 2);
+  }
+}
+
 TEST(Diagnose, AnExceptionIsAVerdictWithItsLine) {
   RunBuilder b;
   for (int i = 0; i < 2; ++i) b.step({{Part::kForward, 10, kCompute}});

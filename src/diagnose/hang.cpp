@@ -31,6 +31,7 @@ struct Silence {
   int64_t after = 0;  // the last step before it
   bool ends_the_run = false;
   bool for_input = false;  // as far as the parts of a step say
+  bool in_a_step = false;  // that counts for how long a step takes
   double seconds() const { return to_s(end - begin); }
 };
 
@@ -57,30 +58,39 @@ struct Waits {
   std::map<model::ThreadId, LastSeen> latest;
 };
 
-/// The time since the last step; if that is none worth the name, the longest step by far.
+/// The time since the last step; if that is none worth the name, the longest time by far that a
+/// step took, or that lies between two, where a validation is cut out.
 std::optional<Silence> longest_silence(const RunView& view) {
   const model::Run& run = view.run();
   const std::vector<Step>& steps = run.steps.steps;
   if (steps.size() < 5 || view.steps().median <= 0) return std::nullopt;
-  const Step* longest = &steps.front();
+  std::optional<Silence> longest;
+  bool may_hang = false;
   double second = 0;
-  for (const Step& s : std::span(steps).subspan(1)) {
-    if (s.length() > longest->length()) {
-      second = to_s(longest->length());
-      longest = &s;
-    } else {
-      second = std::max(second, to_s(s.length()));
+  const auto see = [&](const Silence& silence, bool may) {
+    if (longest && silence.seconds() <= longest->seconds()) {
+      second = std::max(second, silence.seconds());
+      return;
     }
+    if (longest) second = longest->seconds();
+    longest = silence;
+    may_hang = may;
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Step& s = steps[i];
+    if (s.validation && i > 0) {
+      see({steps[i - 1].end, s.begin, s.index - 1, false, false, false}, true);
+    }
+    see({s.begin, s.end, s.index - 1, false, s.part(Part::kInputWait) > s.length() / 2, s.judged()},
+        !s.warmup && !s.after_gap);
   }
   const auto is_one = [&](const Silence& s, double longest_other) {
     return s.seconds() >= kHangSeconds && s.seconds() >= kHangMedians * view.steps().median &&
            s.seconds() >= 3 * longest_other;
   };
-  const Silence last{steps.back().end, run.end, steps.back().index, true, false};
-  if (is_one(last, to_s(longest->length()))) return last;
-  const Silence within{longest->begin, longest->end, longest->index - 1, false,
-                       longest->part(Part::kInputWait) > longest->length() / 2};
-  if (longest->judged() && is_one(within, second)) return within;
+  const Silence last{steps.back().end, run.end, steps.back().index, true, false, false};
+  if (is_one(last, longest->seconds())) return last;
+  if (may_hang && is_one(*longest, second)) return longest;
   return std::nullopt;
 }
 
@@ -162,6 +172,20 @@ void forget_end(const model::Run& run, Findings& findings) {
   }
 }
 
+Finding* add_past(const RunView& view, const Silence& silence, Findings& findings) {
+  constexpr std::string_view kTitle = "The job hung for a long time and then went on";
+  constexpr double kSure = 0.9;
+  const double mean = view.steps().mean;
+  const double cost = silence.seconds() / static_cast<double>(view.steps().count);
+  if (silence.in_a_step) return findings.add("stall.hang", std::string(kTitle), kSure, cost);
+  // It comes on top of what the steps take.
+  if (cost < kWorthSaying * (mean + cost)) return nullptr;
+  Finding& f = findings.add_outside("stall.hang", std::string(kTitle), kSure);
+  f.cost_ms_per_step = cost * 1e3;
+  f.gain = (mean + cost) / mean;
+  return &f;
+}
+
 }  // namespace
 
 void detect_hang(const RunView& view, Findings& findings) {
@@ -174,8 +198,7 @@ void detect_hang(const RunView& view, Findings& findings) {
     forget_end(view.run(), findings);
     found = &findings.add_fatal("stall.hang", "The job hangs: no step for a long time", 0.9);
   } else {
-    found = findings.add("stall.hang", "The job hung for a long time and then went on", 0.9,
-                         silence->seconds() / static_cast<double>(view.steps().count));
+    found = add_past(view, *silence, findings);
   }
   if (found == nullptr) return;
   Finding& f = *found;

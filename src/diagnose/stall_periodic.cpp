@@ -153,6 +153,15 @@ void detect_periodic(const RunView& view, Findings& findings) {
   const double each = excess / static_cast<double>(n);
   evidence(*f, fmt::format("the step then takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
            n);
+  const auto starts = std::count_if(longs.begin(), longs.end(),
+                                    [](const Long& one) { return one.step->epoch_start; });
+  if (2 * starts > n) {
+    evidence(*f, fmt::format("{} of {} are the first of an epoch", starts, n),
+             static_cast<double>(starts), "steps", "timeline", n);
+    remedy(*f, "epochs",
+           "Let the loader go on from epoch to epoch (a sampler without end), so that the first "
+           "batch lies ready.");
+  }
   remedy(*f, "look", "Look at what the stacks show in those steps.");
 }
 

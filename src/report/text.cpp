@@ -134,10 +134,10 @@ std::string cost_text(const Finding& f, const Run& run) {
     const Nanos step =
         run.steps.summary.mean.count() > 0 ? run.steps.summary.mean : run.steps.summary.median;
     std::string text = format_duration(cost) + " per step";
-    if (step.count() > 0) {
+    // What lies between the steps is no part of them.
+    if (step.count() > 0 && cost <= step) {
       text += fmt::format(" ({} of a step's {} on average)",
-                          format_percent(std::min(1.0, to_s(cost) / to_s(step))),
-                          format_duration(step));
+                          format_percent(to_s(cost) / to_s(step)), format_duration(step));
     }
     return text;
   }

@@ -23,22 +23,12 @@ class _Opened:
     def __init__(self, plan, feed):
         self.plan, self.feed, self.process = plan, feed, os.getpid()
         self.user = None  # a weak reference to the iterator that is not at its end
-        _opened.add(self)
 
     def is_free(self):
         return self.process == os.getpid() and (self.user is None or self.user() is None)
 
     def __reduce__(self):
         return dict, ()
-
-
-_opened = weakref.WeakSet()
-
-
-def _leave_to_the_parent():
-    """In a child after fork: to close a feed there would be to wait for threads that are not there."""
-    for opened in list(_opened):
-        opened.feed._handle = None
 
 
 def install(dataloader, applied):
@@ -73,7 +63,6 @@ def install(dataloader, applied):
                 batch = [tensor.pin_memory() for tensor in batch]
             return batch
 
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
     original = dataloader.DataLoader._get_iterator
 
     def _get_iterator(self):
