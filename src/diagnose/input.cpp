@@ -31,6 +31,7 @@ constexpr double kHandles = 0.25;    // of that time on a core, from which passi
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
+constexpr double kIdle = 0.15;            // of the cores, from which more workers find room
 constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
 constexpr double kIoLine = 0.25;   // I/O in a line's time from which the line is about I/O
 // Opening a small file and reading it takes less than this for each call of read, and most of it
@@ -150,6 +151,17 @@ void add_common_evidence(const RunView& view, Finding& f) {
   }
 }
 
+int enough_workers(const RunView& view) {
+  return std::max(2, static_cast<int>(std::lround(view.cpu().usable)));
+}
+
+/// Whether there are fewer than could work side by side.
+bool few_workers(const RunView& view) {
+  const LoaderView& loader = view.loader();
+  return loader.kind == LoaderKind::kSerial ||
+         (loader.kind == LoaderKind::kProcesses && loader.workers < enough_workers(view));
+}
+
 InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWork& read,
                      const WhatIf& whatif) {
   const LoaderView& loader = view.loader();
@@ -177,14 +189,12 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
     decode.title = "Each sample is searched for from the beginning of the data";
     return decode;
   }
-  const int enough = std::max(2, static_cast<int>(std::lround(view.cpu().usable)));
-  const bool more_fit = loader.kind == LoaderKind::kSerial ||
-                        (loader.kind == LoaderKind::kProcesses && loader.workers < enough);
-  if (!more_fit || view.cpu().throttled > 0.05 || !view.cpu().idle_known) return decode;
+  if (!few_workers(view) || view.cpu().throttled > 0.05 || !view.cpu().idle_known) return decode;
+  const int enough = enough_workers(view);
   const Relief more{.workers = std::max(enough, loader.workers + 1)};
   const double by_workers = whatif.saved_by(more), by_decode = whatif.saved_by(decode.relief);
   // Idle cores could do most of it: then what lacks is workers, not speed.
-  if (by_workers < kMostOfIt * by_decode || view.cpu().idle < 0.15 * view.cpu().usable)
+  if (by_workers < kMostOfIt * by_decode || view.cpu().idle < kIdle * view.cpu().usable)
     return decode;
   decode.id = "input.too_few_workers";
   decode.title = loader.kind == LoaderKind::kSerial
@@ -408,6 +418,9 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
 void add_remedies(Finding& f, const RunView& view, const BatchTimes& times) {
   if (f.id == "input.decode_cpu") {
     remedy(f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
+    if (few_workers(view) && view.cpu().idle_known && view.cpu().idle > kIdle * view.cpu().usable) {
+      remedy(f, "num_workers", "Give the loader more workers: cores idle.");
+    }
     remedy(f, "preprocess", "Store the samples decoded and resized.");
   } else if (f.id == "input.too_few_workers") {
     remedy(f, "num_workers",
