@@ -77,6 +77,7 @@ struct Trace {
   struct Copy {
     EventId event;
     uint64_t bytes;
+    double gb_per_s = 0;  // as the recorder says; 0: it does not
   };
   std::vector<Copy> copies;  // copies whose size is known, by event
 

@@ -177,7 +177,6 @@ struct HtaSummary {
   int64_t device = 0;
   int64_t kernel_time = 0, idle_time = 0, compute_time = 0, non_compute_time = 0;
   int64_t communication_time = 0, overlap = 0;
-  uint64_t launches = 0;
 
   /// As pandas describes a column of values.
   struct Description {
@@ -191,6 +190,27 @@ struct HtaSummary {
     std::optional<Description> queue;  // its length after each launch and each begin
   };
   std::vector<Stream> streams;
+
+  /// Calls with what they started, ns.
+  struct Launches {
+    uint64_t count = 0;
+    Description host, device, delay;
+    uint64_t slow = 0;     // calls above 50 us
+    uint64_t shorter = 0;  // on the device than on the host, of the others
+    uint64_t late = 0;     // delays above 100 us
+  } launches;
+
+  /// Of one name, ns.
+  struct Kernel {
+    std::string name;
+    bool communication = false;
+    int64_t sum = 0;
+    Description each;
+  };
+  std::vector<Kernel> kernels;  // computation and communication, longest first
+  /// Which types ran at once, and for how long, us: "COMPUTATION overlapping COMMUNICATION".
+  std::map<std::string, int64_t> types;
+  std::map<std::string, Description> bandwidth;  // "Memcpy DtoH", GB/s
 };
 
 struct TraceSummary {

@@ -157,15 +157,16 @@ Json damage_value(const TraceDamage& d) {
 }
 
 // By pandas' names.
-Json description_value(const HtaSummary::Description& d) {
+Json description_value(const HtaSummary::Description& d, double unit = 1) {
+  const auto value = [&](double x) { return d.count > 0 ? Json(rounded(x * unit, 6)) : Json(); };
   return {{"count", d.count},
-          {"mean", rounded(d.mean, 6)},
-          {"std", d.deviation ? Json(rounded(*d.deviation, 6)) : Json(nullptr)},
-          {"min", d.min},
-          {"25%", d.quartile1},
-          {"50%", d.median},
-          {"75%", d.quartile3},
-          {"max", d.max}};
+          {"mean", value(d.mean)},
+          {"std", d.deviation ? value(*d.deviation) : Json()},
+          {"min", value(d.min)},
+          {"25%", value(d.quartile1)},
+          {"50%", value(d.median)},
+          {"75%", value(d.quartile3)},
+          {"max", value(d.max)}};
 }
 
 Json trace_value(const TraceSummary& t) {
@@ -214,7 +215,27 @@ Json trace_value(const TraceSummary& t) {
                                                       static_cast<double>(h.communication_time),
                                                   2)
                                         : Json(nullptr);
-    hta["launches"] = h.launches;
+    const HtaSummary::Launches& l = h.launches;
+    hta["cuda_kernel_launch_stats"] = {{"count", l.count},
+                                       {"cpu_duration", description_value(l.host, 1e-3)},
+                                       {"gpu_duration", description_value(l.device, 1e-3)},
+                                       {"launch_delay", description_value(l.delay, 1e-3)},
+                                       {"short_kernels", l.shorter},
+                                       {"runtime_outliers_gt50us", l.slow},
+                                       {"launch_delay_outliers_gt100us", l.late}};
+    hta["gpu_kernel_breakdown"] = {{"kernel_types", h.types}, {"kernels", Json::array()}};
+    for (const HtaSummary::Kernel& k : h.kernels) {
+      hta["gpu_kernel_breakdown"]["kernels"].push_back(
+          {{"name", k.name},
+           {"kernel_type", k.communication ? "COMMUNICATION" : "COMPUTATION"},
+           {"sum (us)", us(k.sum)},
+           {"max (us)", rounded(k.each.max * 1e-3, 3)},
+           {"min (us)", rounded(k.each.min * 1e-3, 3)},
+           {"mean (us)", rounded(k.each.mean * 1e-3, 6)},
+           {"stddev", rounded(k.each.deviation.value_or(0) * 1e-3, 6)}});
+    }
+    hta["memory_bw_summary"] = Json::object();
+    for (const auto& [kind, d] : h.bandwidth) hta["memory_bw_summary"][kind] = description_value(d);
     for (const HtaSummary::Stream& stream : h.streams) {
       const std::string id = std::to_string(stream.stream);
       hta["idle_time_breakdown"][id] = {{"host_wait", us(stream.host_wait)},

@@ -114,6 +114,7 @@ bool EventLayout::value(const char* key, size_t size, const char*& p, const char
     if (name == "device") field = Field::kDevice;
     if (name == "stream") field = Field::kStream;
     if (name == "bytes") field = Field::kBytes;
+    if (name == "memory bandwidth (GB/s)") field = Field::kBandwidth;
   } else if (name == "ph" || name == "cat") {
     // Part of the layout itself.
     if (*p != '"') return false;
@@ -254,6 +255,9 @@ const char* EventLayout::read_values(const char* p, const char* end, ChromeEvent
         break;
       case Field::kBytes:
         e.bytes = text;
+        break;
+      case Field::kBandwidth:
+        e.bandwidth = text;
         break;
     }
   }

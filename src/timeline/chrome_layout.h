@@ -38,7 +38,8 @@ class EventLayout {
     kCorrelation,
     kDevice,
     kStream,
-    kBytes
+    kBytes,
+    kBandwidth
   };
   // Some text, and the value after it.
   struct Piece {

@@ -23,7 +23,7 @@ struct ChromeEvent {
   std::string_view args;            // "{...}"; empty: none
   // What is asked for most in `args`, as it stands there without quotes, and empty where it is not;
   // so only with `arguments_known`.
-  std::string_view correlation, device, stream, bytes;
+  std::string_view correlation, device, stream, bytes, bandwidth;
   bool arguments_known = false;
   std::string_view text;  // the whole event
   uint64_t offset = 0;    // of the event in the unpacked file

@@ -255,6 +255,8 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
   std::optional<int64_t> device, on_stream;
   uint32_t correlation = 0;
   std::optional<uint64_t> bytes;
+  std::optional<double> bandwidth;
+  const bool copy = kind != EventKind::kKernel;
   Trace::Collective collective{};
   bool is_collective = false;
   const auto id = static_cast<EventId>(trace_.size());
@@ -272,6 +274,9 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
       case 11:
         if (key == "correlation") correlation = correlation_of(value);
         break;
+      case 23:
+        if (key == "memory bandwidth (GB/s)") bandwidth = parse_number<double>(scan::unquoted(value));
+        break;
       default:
         if (!all) break;
         if (key == "Collective name") {
@@ -286,14 +291,14 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
               static_cast<uint64_t>(std::max<int64_t>(0, integer(value).value_or(0)));
         }
     }
-    return all || !device || !on_stream || correlation == 0 ||
-           (kind != EventKind::kKernel && !bytes);
+    return all || !device || !on_stream || correlation == 0 || (copy && (!bytes || !bandwidth));
   };
   if (e.arguments_known && !all) {
     correlation = correlation_of(e.correlation);
     device = integer(e.device);
     on_stream = integer(e.stream);
     bytes = parse_number<uint64_t>(e.bytes);
+    if (copy) bandwidth = parse_number<double>(e.bandwidth);
   } else {
     scan::members(e.args, argument);
   }
@@ -307,7 +312,7 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
   trace_.push_back(e.time_ns, duration, kernel_name(e),
                    stream(device.value_or(0), on_stream.value_or(0)), kind, category_id,
                    correlation, e.args.empty() ? 0 : e.args_offset());
-  if (bytes && kind != EventKind::kKernel) trace_.copies.push_back({id, *bytes});
+  if (bytes && copy) trace_.copies.push_back({id, *bytes, bandwidth.value_or(0)});
   if (is_collective) {
     collective.event = id;
     trace_.collectives.push_back(collective);
@@ -479,7 +484,7 @@ void TraceBuilder::append(const TraceBuilder& next) {
   const auto place = [&](EventId e) { return moved.empty() ? base + e : moved[e]; };
   // Copies and collectives are on devices, which are always kept.
   for (const Trace::Copy& copy : from.copies)
-    trace_.copies.push_back({place(copy.event), copy.bytes});
+    trace_.copies.push_back({place(copy.event), copy.bytes, copy.gb_per_s});
   for (Trace::Collective c : from.collectives) {
     c.event = place(c.event);
     c.name = names[c.name];
