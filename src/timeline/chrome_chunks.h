@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "timeline/byte_source.h"
 #include "timeline/trace_builder.h"
@@ -22,5 +23,11 @@ struct ChunkedImport {
 /// says.
 Result<std::optional<ChunkedImport>> import_chunks(ByteSource& source, const TraceOptions& options,
                                                    unsigned threads, size_t chunk = kChunk);
+
+/// The same of a plain file of `size` bytes, where each thread reads its own piece through a small
+/// window: text that was read goes through no slower memory than the core's own cache.
+Result<std::optional<ChunkedImport>> import_file_chunks(const std::string& path, uint64_t size,
+                                                        const TraceOptions& options,
+                                                        unsigned threads, size_t chunk = kChunk);
 
 }  // namespace flatout::timeline

@@ -75,6 +75,20 @@ Trace finish_nsight(TraceBuilder& builder, const NsightDamage& damage, uint64_t 
   return trace;
 }
 
+/// The size of a regular file that is not gzipped (nothing that is read here begins as gzip does);
+/// nullopt: it is something else.
+Result<std::optional<uint64_t>> plain_size(const std::string& path) {
+  std::error_code failed;
+  if (!std::filesystem::is_regular_file(path, failed)) return std::optional<uint64_t>();
+  const uint64_t size = std::filesystem::file_size(path, failed);
+  if (failed) return std::optional<uint64_t>();
+  char head[4];
+  FLATOUT_TRY(const auto packed, open_range(path, 0, sizeof head));
+  FLATOUT_TRY(const size_t got, packed->read(head, sizeof head));
+  if (looks_gzipped({head, got})) return std::optional<uint64_t>();
+  return std::optional<uint64_t>(size);
+}
+
 // Chrome JSON by several threads, Nsight Systems' database in place; nullopt: another way must be
 // gone.
 Result<std::optional<Trace>> import_file(const std::string& path, const std::string& name,
@@ -83,20 +97,22 @@ Result<std::optional<Trace>> import_file(const std::string& path, const std::str
   std::string head(kHead, '\0');
   FLATOUT_TRY(const size_t got, source->read(head.data(), head.size()));
   head.resize(got);
-  if (looks_like_sqlite(head)) {
-    std::error_code failed;
-    const uint64_t bytes = std::filesystem::file_size(path, failed);
-    char first = 0;
-    FLATOUT_TRY(const auto plain, open_range(path, 0, 1));
-    FLATOUT_TRY(const size_t one, plain->read(&first, 1));
-    if (one != 1 || first != head[0]) return std::optional<Trace>();  // gzipped
+  const bool database = looks_like_sqlite(head);
+  if (!database && (options.threads < 2 || !looks_like_chrome(head))) return std::optional<Trace>();
+  FLATOUT_TRY(const std::optional<uint64_t> size, plain_size(path));
+  if (database) {
+    if (!size) return std::optional<Trace>();
     TraceBuilder builder(options);
     FLATOUT_TRY(const NsightDamage damage, import_nsight_file(path, builder));
-    return std::optional<Trace>(finish_nsight(builder, damage, failed ? 0 : bytes));
+    return std::optional<Trace>(finish_nsight(builder, damage, *size));
   }
-  if (options.threads < 2 || !looks_like_chrome(head)) return std::optional<Trace>();
-  HeadSource whole(std::move(head), *source);
-  FLATOUT_TRY(auto chunks, import_chunks(whole, options, options.threads));
+  std::optional<ChunkedImport> chunks;
+  if (size && *size > 2 * kChunk) {
+    FLATOUT_TRY(chunks, import_file_chunks(path, *size, options, options.threads));
+  } else {
+    HeadSource whole(std::move(head), *source);
+    FLATOUT_TRY(chunks, import_chunks(whole, options, options.threads));
+  }
   if (!chunks) return std::optional<Trace>();
   FLATOUT_TRY(Trace trace, finish_chrome(chunks->builder, chunks->report, *source, name));
   return std::optional<Trace>(std::move(trace));
