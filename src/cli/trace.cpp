@@ -4,14 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/processors.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -143,20 +142,6 @@ std::string trace_file(const std::string& path) {
              : path;
 }
 
-/// Calls work(i) for i below `count`, on all cores.
-template <class Work>
-void for_all(size_t count, Work&& work) {
-  std::atomic<size_t> next = 0;
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min<size_t>(allowed_processors(), count); ++i)
-    threads.emplace_back(run);
-  run();
-  for (std::thread& thread : threads) thread.join();
-}
-
 // Becomes the command: what it does, prints and returns is its own.
 int record(const std::vector<std::string>& arguments) {
   int code = 0;
@@ -218,7 +203,7 @@ int summary(const Usage& usage, const std::vector<std::string>& arguments) {
   timeline::TraceOptions options;
   options.shapes = settings->shapes;
   options.threads = files == 1 ? allowed_processors() : 1;
-  for_all(files, [&](size_t i) {
+  for_all(files, allowed_processors(), [&](size_t i) {
     auto trace = timeline::import_trace(trace_file(settings->positional[i]), options);
     if (!trace.ok()) {
       all[i].error = trace.error();
@@ -228,8 +213,8 @@ int summary(const Usage& usage, const std::vector<std::string>& arguments) {
     std::vector<model::HtaSummary> hta;
     if (settings->compat == "hta") hta = timeline::hta_summary(timeline::TraceIndex(*trace));
     if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
-    const timeline::TraceIndex index(*trace);
-    all[i].summary = timeline::summarize(index);
+    const timeline::TraceIndex index(*trace, options.threads);
+    all[i].summary = timeline::summarize(index, options.threads);
     if (page) all[i].picture = timeline::draw(index, *all[i].summary, kMostSlices / files);
     all[i].summary->hta = std::move(hta);
   });

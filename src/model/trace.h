@@ -111,6 +111,19 @@ struct Trace {
     return start.bytes() + duration.bytes() + args.bytes() + name.bytes() + track.bytes() +
            correlation.bytes() + category.bytes() + kind.bytes() + strings.bytes();
   }
+  /// `count` more rows, their values not set. The first one's number.
+  size_t extend(size_t count) {
+    const size_t first = size();
+    start.extend(count);
+    duration.extend(count);
+    args.extend(count);
+    name.extend(count);
+    track.extend(count);
+    correlation.extend(count);
+    category.extend(count);
+    kind.extend(count);
+    return first;
+  }
   void push_back(int64_t start_ns, int64_t duration_ns, StringId name_id, TrackId track_id,
                  EventKind event_kind, uint16_t category_id, uint32_t correlation_id = 0,
                  uint64_t args_at = 0) {

@@ -1,7 +1,9 @@
 #include "timeline/trace_analysis.h"
 
 #include <algorithm>
+#include <functional>
 
+#include "base/parallel.h"
 #include "timeline/critical_path.h"
 #include "timeline/trace_gaps.h"
 #include "timeline/trace_host.h"
@@ -123,28 +125,21 @@ WaitsByThread blame_gaps(const TraceIndex& index, const Window& window, const De
   return host_waits;
 }
 
-DeviceSummary summarize_device(const TraceIndex& index, int64_t device, const DeviceEvents& events,
-                               const Window& window, std::vector<uint32_t>& row_of,
-                               std::vector<TraceStepSummary>& steps) {
-  const Trace& trace = index.trace();
-  DeviceSummary out;
-  out.device = device;
-  const auto name = trace.device_names.find(device);
-  if (name != trace.device_names.end()) out.name = name->second;
-  out.begin = events.front().start;
-  out.times = divide_time(index, device, events, steps);
-  const WaitsByThread host_waits = blame_gaps(index, window, events, out);
-  for (const auto& [thread, waits] : host_waits) {
+/// From the first begin to the last end.
+int64_t span_of(const Trace& trace, const DeviceEvents& events) {
+  int64_t end = events.front().start;
+  for (const auto& [start, event, launch] : events)
+    end = std::max(end, start + trace.duration[event]);
+  return end - events.front().start;
+}
+
+void add_gaps(const TraceIndex& index, const DeviceEvents& events, const Window& window,
+              DeviceSummary& out) {
+  const int64_t span = span_of(index.trace(), events);
+  for (const auto& [thread, waits] : blame_gaps(index, window, events, out)) {
     // Threads that hardly matter would each cost a pass over all events.
-    if (waits.length * 20 > out.times.span)
-      add_use(out.host, host_use(index, thread, window, waits.near));
+    if (waits.length * 20 > span) add_use(out.host, host_use(index, thread, window, waits.near));
   }
-  out.streams = summarize_streams(index, events);
-  add_launches(index, events, out.launch);
-  add_kernels(index, events, row_of, out);
-  find_owners(index, window, events, out);
-  add_copies(index, events, out);
-  return out;
 }
 
 // Host time within the steps, or from first to last slice where there are none.
@@ -201,7 +196,7 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
 
 }  // namespace
 
-TraceSummary summarize(const TraceIndex& index) {
+TraceSummary summarize(const TraceIndex& index, unsigned threads) {
   const Trace& trace = index.trace();
   TraceSummary out;
   out.file = trace.file;
@@ -221,21 +216,55 @@ TraceSummary summarize(const TraceIndex& index) {
     s.input_wait = overlap(index.input(), s.begin, s.begin + s.wall);
     out.steps.push_back(std::move(s));
   }
-  count_launches(index, out);
-  out.path = critical_path(index);
   const Window window = closer_look(index);
   const TrackId thread = training_thread(index);
   out.begin = window.begin;
-  summarize_host(index, thread, window, out.host);
-  std::vector<uint32_t> row_of(trace.strings.size() * kTypes, kNoRow);
   for (const auto& [device, events] : index.devices()) {
     out.device_events += events.size();
     for (const auto& [start, event, launch] : events) {
       if (index.type(event) == KernelType::kCommunication)
         out.collectives.push_back({start, trace.end(event), std::string(trace.name_of(event))});
     }
-    out.devices.push_back(summarize_device(index, device, events, window, row_of, out.steps));
+    DeviceSummary& d = out.devices.emplace_back();
+    d.device = device;
+    const auto name = trace.device_names.find(device);
+    if (name != trace.device_names.end()) d.name = name->second;
+    d.begin = events.front().start;
   }
+
+  // Each fills in other members. The longest come first.
+  std::vector<std::function<void()>> parts;
+  const auto for_each_device = [&](auto&& part) {
+    size_t i = 0;
+    for (const auto& device : index.devices())
+      parts.emplace_back(
+          [part, events = &device.second, d = &out.devices[i++]] { part(*events, *d); });
+  };
+  for_each_device(
+      [&](const DeviceEvents& events, DeviceSummary& d) { add_gaps(index, events, window, d); });
+  parts.emplace_back([&] { summarize_host(index, thread, window, out.host); });
+  parts.emplace_back([&] { out.path = critical_path(index); });
+  parts.emplace_back([&] {  // of all devices: they share the steps, and the rows' table
+    std::vector<uint32_t> row_of(trace.strings.size() * kTypes, kNoRow);
+    size_t i = 0;
+    for (const auto& [device, events] : index.devices()) {
+      DeviceSummary& d = out.devices[i++];
+      add_kernels(index, events, row_of, d);
+      find_owners(index, window, events, d);
+    }
+  });
+  parts.emplace_back([&] {
+    size_t i = 0;
+    for (const auto& [device, events] : index.devices())
+      out.devices[i++].times = divide_time(index, device, events, out.steps);
+  });
+  for_each_device([&](const DeviceEvents& events, DeviceSummary& d) {
+    d.streams = summarize_streams(index, events);
+    add_launches(index, events, d.launch);
+    add_copies(index, events, d);
+  });
+  parts.emplace_back([&] { count_launches(index, out); });
+  for_all(parts.size(), threads, [&](size_t i) { parts[i](); });
   return out;
 }
 

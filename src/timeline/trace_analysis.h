@@ -6,6 +6,7 @@
 
 namespace flatout::timeline {
 
-model::TraceSummary summarize(const TraceIndex& index);
+/// `threads` share the work; the result does not depend on their number.
+model::TraceSummary summarize(const TraceIndex& index, unsigned threads = 1);
 
 }  // namespace flatout::timeline

@@ -275,7 +275,8 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
         if (key == "correlation") correlation = correlation_of(value);
         break;
       case 23:
-        if (key == "memory bandwidth (GB/s)") bandwidth = parse_number<double>(scan::unquoted(value));
+        if (key == "memory bandwidth (GB/s)")
+          bandwidth = parse_number<double>(scan::unquoted(value));
         break;
       default:
         if (!all) break;
@@ -464,17 +465,29 @@ void TraceBuilder::append(const TraceBuilder& next) {
   std::vector<EventId> moved;  // where each event came to; empty: all to the end, in order
   const bool bounded = host_slices_ + next.host_slices_ > options_.host_slices;
   const auto base = static_cast<EventId>(trace_.size());
-  for (size_t i = 0; i < from.size(); ++i) {
-    if (bounded) {
-      const EventKind counted = next.category_kinds_[from.category[i]];
-      const bool host = counted == EventKind::kOp || counted == EventKind::kPython;
-      const bool dropped =
-          host && ++host_slices_ > options_.host_slices && from.duration[i] < kLongSlice;
-      moved.push_back(dropped ? kNoEvent : static_cast<EventId>(trace_.size()));
-      if (dropped) {
-        ++trace_.damage.dropped;
-        continue;
-      }
+  const size_t rows = from.size();
+  if (!bounded) {
+    // A column at a time.
+    trace_.extend(rows);
+    std::copy_n(from.start.begin(), rows, trace_.start.begin() + base);
+    std::copy_n(from.duration.begin(), rows, trace_.duration.begin() + base);
+    std::copy_n(from.args.begin(), rows, trace_.args.begin() + base);
+    std::copy_n(from.kind.begin(), rows, trace_.kind.begin() + base);
+    for (size_t i = 0; i < rows; ++i) trace_.name[base + i] = names[from.name[i]];
+    for (size_t i = 0; i < rows; ++i) trace_.track[base + i] = tracks[from.track[i]];
+    for (size_t i = 0; i < rows; ++i) trace_.category[base + i] = categories[from.category[i]];
+    for (size_t i = 0; i < rows; ++i)
+      trace_.correlation[base + i] = correlation(from.correlation[i]);
+  }
+  for (size_t i = 0; bounded && i < rows; ++i) {
+    const EventKind counted = next.category_kinds_[from.category[i]];
+    const bool host = counted == EventKind::kOp || counted == EventKind::kPython;
+    const bool dropped =
+        host && ++host_slices_ > options_.host_slices && from.duration[i] < kLongSlice;
+    moved.push_back(dropped ? kNoEvent : static_cast<EventId>(trace_.size()));
+    if (dropped) {
+      ++trace_.damage.dropped;
+      continue;
     }
     trace_.push_back(from.start[i], from.duration[i], names[from.name[i]], tracks[from.track[i]],
                      from.kind[i], categories[from.category[i]], correlation(from.correlation[i]),

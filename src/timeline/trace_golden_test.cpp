@@ -337,8 +337,8 @@ TEST(TraceGolden, CompatibleFiguresAreHtasOwn) {
       };
       EXPECT_NEAR(row["idle_time_pctg"].get<double>(), percent(ours[0].idle_time), 0.0151);
       EXPECT_NEAR(row["compute_time_pctg"].get<double>(), percent(ours[0].compute_time), 0.0151);
-      compare_streams(golden["results"], row["rank"].get<int>(), index, ours[0],
-                      true, certain_queues);
+      compare_streams(golden["results"], row["rank"].get<int>(), index, ours[0], true,
+                      certain_queues);
       compare_tables(golden["results"], row["rank"].get<int>(), ours[0]);
       ++sets;
     }

@@ -191,10 +191,9 @@ std::map<std::string, int64_t> types_of(const std::vector<HtaEvent>& events) {
     int64_t time;
     int by;  // a bit for each type, negative where it ends
   };
-  constexpr std::pair<HtaType, const char*> kTypes[] = {
-      {HtaType::kCompute, "COMPUTATION"},
-      {HtaType::kCommunication, "COMMUNICATION"},
-      {HtaType::kMemory, "MEMORY"}};
+  constexpr std::pair<HtaType, const char*> kTypes[] = {{HtaType::kCompute, "COMPUTATION"},
+                                                        {HtaType::kCommunication, "COMMUNICATION"},
+                                                        {HtaType::kMemory, "MEMORY"}};
   std::vector<Edge> edges;
   int bit = 1;
   for (const auto& [type, word] : kTypes) {
@@ -224,8 +223,8 @@ std::map<std::string, int64_t> types_of(const std::vector<HtaEvent>& events) {
   return out;
 }
 
-// What all copies of a kind in flight move at once, a value for each begin and each end. A copy of no
-// length takes a microsecond.
+// What all copies of a kind in flight move at once, a value for each begin and each end. A copy of
+// no length takes a microsecond.
 std::map<std::string, HtaSummary::Description> bandwidths_of(const Trace& trace,
                                                              const std::vector<HtaEvent>& events) {
   std::map<EventId, double> known;
@@ -244,10 +243,9 @@ std::map<std::string, HtaSummary::Description> bandwidths_of(const Trace& trace,
   }
   std::map<std::string, HtaSummary::Description> out;
   for (auto& [kind, list] : changes) {
-    std::stable_sort(list.begin(), list.end(),
-                     [](const auto& a, const auto& b) {
-                       return a.first != b.first ? a.first < b.first : a.second > b.second;
-                     });
+    std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    });
     std::vector<double> values;
     double rate = 0;
     for (const auto& [time, by] : list) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/contains.h"
+#include "base/parallel.h"
 
 namespace flatout::timeline {
 
@@ -150,7 +151,14 @@ EventId TraceIndex::launch(uint32_t correlation) const {
   return launches_[slot_of(correlation)];
 }
 
-TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
+TraceIndex::TraceIndex(const Trace& trace, unsigned threads) : trace_(trace) {
+  for_all(2, threads, [this](size_t i) { i == 0 ? sort_events() : find_launches(); });
+  for (auto& [device, events] : devices_)
+    for (DeviceEvent& e : events) e.launch = launch_of(e.event);
+}
+
+void TraceIndex::sort_events() {
+  const Trace& trace = trace_;
   for (const std::string& category : trace.categories)
     mem_categories_.push_back(contains(category, "mem"));
   types_.resize(trace.strings.size() * 2);
@@ -164,7 +172,6 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
     if (known == kUnknown) known = use_of(trace.name_of(e), trace.format);
     return known;
   };
-  find_launches();
   std::map<int64_t, size_t> device_events;
   {
     std::vector<size_t> of_track(trace.tracks.size());
@@ -223,7 +230,6 @@ TraceIndex::TraceIndex(const Trace& trace) : trace_(trace) {
   collectives_ = unite(std::move(collectives));
   if (steps_.empty()) steps_ = std::move(other_steps);
   for (auto& [device, events] : devices_) {
-    for (DeviceEvent& e : events) e.launch = launch_of(e.event);
     const auto earlier = [](const DeviceEvent& a, const DeviceEvent& b) {
       return a.start != b.start ? a.start < b.start : a.event < b.event;
     };

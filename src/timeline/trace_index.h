@@ -28,7 +28,8 @@ int64_t on_quarter_microseconds(int64_t ns);
 
 class TraceIndex {
  public:
-  explicit TraceIndex(const model::Trace& trace);
+  /// `threads` share the work; the result does not depend on their number.
+  explicit TraceIndex(const model::Trace& trace, unsigned threads = 1);
 
   struct DeviceEvent {
     int64_t start = 0;
@@ -58,6 +59,7 @@ class TraceIndex {
   size_t event_type_(model::EventId event) const {
     return size_t{trace_.name[event]} * 2 + (mem_categories_[trace_.category[event]] ? 1 : 0);
   }
+  void sort_events();
   void find_launches();
   size_t slot_of(uint32_t correlation) const;
 
