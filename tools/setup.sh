@@ -5,7 +5,7 @@ set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev zlib1g-dev
        libdw-dev libelf-dev libjpeg-dev libspng-dev libwebp-dev libncurses-dev libjs-chart.js
-       libmicrohttpd-dev libsqlite3-dev)
+       libmicrohttpd-dev libsqlite3-dev libisal-dev)
 test=(libgtest-dev libbenchmark-dev python3 python3-venv python3-dev chromium tmux openmpi-bin
        sysstat zsh fish openssl)
 fuzz=(clang-14 libclang-rt-14-dev libgtest-dev libbenchmark-dev)

@@ -180,14 +180,15 @@ bool looks_gzipped(std::string_view head) {
   return head.size() >= 3 && head[0] == '\x1f' && head[1] == '\x8b' && head[2] == '\x08';
 }
 
-Result<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
+Result<std::unique_ptr<ByteSource>> open_source(const std::string& path, bool ahead) {
   FLATOUT_TRY(const int fd, open_file(path));
   char head[4];
   const ssize_t got = ::pread(fd, head, sizeof head, 0);
   auto plain = std::make_unique<FileSource>(fd, UINT64_MAX);
   if (got > 0 && looks_gzipped({head, static_cast<size_t>(got)})) {
-    return std::unique_ptr<ByteSource>(
-        std::make_unique<AheadSource>(std::make_unique<GzipSource>(std::move(plain))));
+    auto unpacked = std::make_unique<GzipSource>(std::move(plain));
+    if (!ahead) return std::unique_ptr<ByteSource>(std::move(unpacked));
+    return std::unique_ptr<ByteSource>(std::make_unique<AheadSource>(std::move(unpacked)));
   }
   return std::unique_ptr<ByteSource>(std::move(plain));
 }

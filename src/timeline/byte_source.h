@@ -21,9 +21,9 @@ class ByteSource {
   virtual bool damaged() const { return false; }
 };
 
-/// Opens `path`. Gzip is unpacked in a thread of its own. Errors: kNotFound, kDenied, kBadInput for
-/// a directory.
-Result<std::unique_ptr<ByteSource>> open_source(const std::string& path);
+/// Opens `path`. Gzip is unpacked in a thread of its own, or by who reads (`ahead` false). Errors:
+/// kNotFound, kDenied, kBadInput for a directory.
+Result<std::unique_ptr<ByteSource>> open_source(const std::string& path, bool ahead = true);
 /// Bytes [begin, end) of a plain file.
 Result<std::unique_ptr<ByteSource>> open_range(const std::string& path, uint64_t begin,
                                                uint64_t end);

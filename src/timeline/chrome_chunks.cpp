@@ -146,8 +146,10 @@ class Joiner {
     options_.host_slices = UINT64_MAX;  // the bound is that of the whole
   }
 
-  std::unique_ptr<Piece> piece(uint64_t offset) const {
-    return std::make_unique<Piece>(options_, offset);
+  std::unique_ptr<Piece> piece(uint64_t offset) {
+    auto out = std::make_unique<Piece>(options_, offset);
+    std::swap(out->text, spare_);
+    return out;
   }
   /// False: some piece was not cut well.
   Result<bool> add(std::unique_ptr<Piece> piece) {
@@ -177,6 +179,8 @@ class Joiner {
     out_.report.has_list = true;
     out_.report.complete = report.complete;
     out_.report.list_end = report.list_end;
+    piece->text.clear();
+    std::swap(spare_, piece->text);
     return true;
   }
 
@@ -184,6 +188,7 @@ class Joiner {
   TraceOptions options_;
   unsigned threads_;
   std::deque<std::unique_ptr<Piece>> pieces_;
+  model::Column<char> spare_;         // its pages are there already
   std::unique_ptr<Workers> workers_;  // goes before the pieces do
 };
 
@@ -223,12 +228,12 @@ Result<uint64_t> next_begin(const std::string& path, uint64_t from, uint64_t siz
 Result<std::optional<ChunkedImport>> import_chunks(ByteSource& source, const TraceOptions& options,
                                                    unsigned threads, size_t chunk) {
   Joiner joiner(options, threads);
-  model::Column<char> rest;  // begins with an event
+  std::string rest;  // begins with an event
   uint64_t offset = 0;
   bool more = true;
   while (more) {
     auto piece = joiner.piece(offset);
-    piece->text = std::move(rest);
+    std::copy_n(rest.data(), rest.size(), piece->text.extend(rest.size()));
     FLATOUT_TRY(more, fill(source, piece->text, std::max(chunk, piece->text.size() + chunk / 2)));
     if (!more && offset == 0) {
       // All of it is one piece: nothing to join, and damage is dealt with on the way.
@@ -240,9 +245,7 @@ Result<std::optional<ChunkedImport>> import_chunks(ByteSource& source, const Tra
     if (more) {
       const size_t cut = last_begin(piece->text.begin(), piece->text.size());
       if (cut == 0) return std::optional<ChunkedImport>();
-      const size_t left = piece->text.size() - cut;
-      rest = model::Column<char>();
-      std::copy_n(piece->text.begin() + cut, left, rest.extend(left));
+      rest.assign(piece->text.begin() + cut, piece->text.end());
       std::fill_n(piece->text.begin() + cut, scan::kScanPadding, '\0');
       piece->text.resize_down(cut);
     }

@@ -93,7 +93,7 @@ Result<std::optional<uint64_t>> plain_size(const std::string& path) {
 // gone.
 Result<std::optional<Trace>> import_file(const std::string& path, const std::string& name,
                                          const TraceOptions& options) {
-  FLATOUT_TRY(const auto source, open_source(path));
+  FLATOUT_TRY(const auto source, open_source(path, false));
   std::string head(kHead, '\0');
   FLATOUT_TRY(const size_t got, source->read(head.data(), head.size()));
   head.resize(got);
