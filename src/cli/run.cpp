@@ -46,9 +46,9 @@ const Usage kRun{
     "  flatout run --no-agent -- ./train                  # from outside only\n"
     "  flatout run --live -- python train.py              # and its processes below its output\n"
     "  flatout run --serve -- python train.py             # and watch it in a browser",
-    {"out", "fail_on", "quiet", "live", "no_agent", "cupti", "malloc", "with", "serve", "listen",
-     "port", "token_file", "tls_cert", "tls_key", "meet", "rate", "keep_runs", "keep_mb",
-     "verbose"},
+    {"out",     "fail_on", "quiet", "live",      "no_agent", "cupti",      "torch_profile",
+     "malloc",  "with",    "serve", "listen",    "port",     "token_file", "tls_cert",
+     "tls_key", "meet",    "rate",  "keep_runs", "keep_mb",  "verbose"},
     true,
     true,
     true,
@@ -133,6 +133,32 @@ void bring_recording(const recorder::Recorder& recorder, const MeetingSettings& 
   }
 }
 
+/// "20-25", or "20" for one step.
+std::optional<std::pair<int64_t, int64_t>> first_and_last(std::string_view steps) {
+  const size_t dash = steps.find('-');
+  const auto first = parse_number<int64_t>(steps.substr(0, dash));
+  const auto last =
+      dash == std::string_view::npos ? first : parse_number<int64_t>(steps.substr(dash + 1));
+  if (!first || !last || *first < 0 || *last < *first) return std::nullopt;
+  return std::pair{*first, *last};
+}
+
+void tell_torch_profile(const model::Run& run, const Settings& settings) {
+  const std::string_view file = run.fact("torch_profile.file");
+  const std::string_view failure = run.fact("torch_profile.failed");
+  if (!file.empty()) {
+    if (!settings.quiet) {
+      fmt::print(stderr, "PyTorch's profiler recorded steps {}: flatout trace summary {}\n",
+                 settings.torch_profile, escape_terminal(file));
+    }
+  } else if (!failure.empty()) {
+    log_warning(fmt::format("PyTorch's profiler recorded nothing: {}", escape_terminal(failure)));
+  } else {
+    log_warning(fmt::format("PyTorch's profiler recorded nothing: no PyTorch job got past step {}",
+                            settings.torch_profile.substr(settings.torch_profile.find('-') + 1)));
+  }
+}
+
 // Everything after the recording: the verdict first, then the files that take longer.
 model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings,
                           const std::optional<MeetingSettings>& meeting) {
@@ -151,6 +177,7 @@ model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings
     options.folder = recorder.on_disk() ? folder : "";
     std::fputs(report::render_text(run, diagnosis, options).c_str(), stderr);  // may be closed
   }
+  if (!settings.torch_profile.empty()) tell_torch_profile(run, settings);
   if (settings.json || !settings.json_file.empty()) {
     const Status put = write_text(settings.json_file, report::findings_json(run, diagnosis));
     if (!put.ok()) log_warning(put.error().message);
@@ -166,6 +193,7 @@ recorder::Options options_of(const Settings& settings) {
   options.out = settings.out;
   options.agent = !settings.no_agent;
   options.cupti = settings.cupti;
+  options.torch_profile = settings.torch_profile;
   options.allocator = settings.malloc;
   options.status = !settings.quiet;
   options.stacks_per_s = settings.rate;
@@ -228,6 +256,19 @@ int run(const std::vector<std::string>& arguments) {
       log_warning("--no-agent: what works within the job is left out (" +
                   remedy::agent_words(*setting) + ")");
     }
+  }
+  if (!settings->torch_profile.empty()) {
+    const auto steps = first_and_last(settings->torch_profile);
+    if (!steps) {
+      return bad_usage(fmt::format("--torch-profile: '{}' names no steps",
+                                   escape_terminal(settings->torch_profile)),
+                       "--torch-profile 20-25: counted from 0");
+    }
+    settings->torch_profile = fmt::format("{}-{}", steps->first, steps->second);
+    if (settings->no_agent)
+      log_warning("--no-agent: nothing is loaded into the job, so --torch-profile records nothing");
+    if (settings->cupti)
+      log_warning("--cupti takes CUPTI: PyTorch's profiler records no kernels beside it");
   }
   if (settings->no_agent && settings->cupti) {
     log_warning("--no-agent: nothing is loaded into the job, so --cupti records nothing");

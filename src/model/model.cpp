@@ -80,6 +80,7 @@ Part part_of(SliceKind kind) {
     case SliceKind::kPhase:
     case SliceKind::kEpoch:
     case SliceKind::kDeviceIdle:
+    case SliceKind::kProfiler:
       return Part::kCount;
     case SliceKind::kLogging:
       break;

@@ -34,6 +34,7 @@ enum class SliceKind : uint32_t {
   kEpoch = 21,
   kFeed = 22,
   kDeviceIdle = 23,
+  kProfiler = 24,
 };
 std::string_view name(SliceKind kind);
 

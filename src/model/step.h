@@ -38,7 +38,8 @@ struct Step {
   std::array<Nanos, kPartCount> parts{};  // adds up to end - begin
   bool warmup = false;
   bool validation = false;   // a validation phase lies before it, inside its interval
-  bool after_gap = false;    // the first after a gap in the recording: not to be judged
+  bool after_gap = false;    // the first after a gap in the recording, or the job was stopped or
+                             // profiled in it: not to be judged
   bool epoch_start = false;  // the loader's iterator was made anew within it
 
   Nanos length() const { return end - begin; }

@@ -114,6 +114,8 @@ Status Recorder::start_command() {
       set_variable(environment, "FLATOUT_SOCKET", agents_->name());
       set_variable(environment, "FLATOUT_AGENT", paths.library);
       if (options_.cupti) watch_cuda(environment, paths.library);
+      if (!options_.torch_profile.empty())
+        set_variable(environment, "FLATOUT_TORCH_PROFILE", options_.torch_profile);
       if (!faults_.path().empty()) set_variable(environment, "FLATOUT_FAULTS", faults_.path());
       if (!paths.inject.empty()) {
         const std::string before = variable(environment, "PYTHONPATH");

@@ -38,8 +38,9 @@ struct Options {
   int32_t attach_pid = 0;            // or attach
   std::string out;                   // run folder; empty: the usual place
   bool agent = true;
-  bool cupti = false;      // run: the agent records the device's work, too
-  bool allocator = false;  // run: preload libflatout_malloc.so into the job
+  std::string torch_profile;  // run: "20-25", the steps that PyTorch's own profiler records
+  bool cupti = false;         // run: the agent records the device's work, too
+  bool allocator = false;     // run: preload libflatout_malloc.so into the job
   bool stdout_to_stderr = false;
   bool status = true;
   int status_fd = -1;        // a socket for the status line, instead of the terminal

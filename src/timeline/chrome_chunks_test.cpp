@@ -2,6 +2,8 @@
 #include "timeline/chrome_chunks.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -20,14 +22,6 @@ Trace one_thread(std::string_view text, const TraceOptions& options = {}) {
   auto trace = import_trace_bytes(text, "t", options);
   EXPECT_TRUE(trace.ok());
   return trace.ok() ? std::move(*trace) : Trace{};
-}
-
-std::optional<Trace> pieces(std::string_view text, size_t chunk, const TraceOptions& options = {}) {
-  const auto source = memory_source(text);
-  auto all = import_chunks(*source, options, 3, chunk);
-  EXPECT_TRUE(all.ok());
-  if (!all.ok() || !*all) return std::nullopt;
-  return (*all)->builder.finish((*all)->report);
 }
 
 void expect_equal(const Trace& a, const Trace& b) {
@@ -72,6 +66,29 @@ void expect_equal(const Trace& a, const Trace& b) {
   EXPECT_EQ(a.damage.cut_off, b.damage.cut_off);
   EXPECT_EQ(a.damage.bad_numbers, b.damage.bad_numbers);
   EXPECT_EQ(a.damage.dropped, b.damage.dropped);
+}
+
+// By threads that are handed the text, and by threads that read a file by themselves.
+// Where cuts are easy to find, both ways find them.
+enum class Borders : uint8_t { kClear, kHidden };
+
+std::optional<Trace> pieces(std::string_view text, size_t chunk, const TraceOptions& options = {},
+                            Borders borders = Borders::kClear) {
+  const auto trace_of = [](Result<std::optional<ChunkedImport>> all) {
+    EXPECT_TRUE(all.ok());
+    if (!all.ok() || !*all) return std::optional<Trace>();
+    return std::optional<Trace>((*all)->builder.finish((*all)->report));
+  };
+  const auto source = memory_source(text);
+  auto handed = trace_of(import_chunks(*source, options, 3, chunk));
+  const int file = ::memfd_create("trace", MFD_CLOEXEC);
+  EXPECT_EQ(::write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  const auto read = trace_of(import_file_chunks("/proc/self/fd/" + std::to_string(file),
+                                                text.size(), options, 3, chunk));
+  ::close(file);
+  if (read) expect_equal(*read, one_thread(text, options));
+  if (borders == Borders::kClear) EXPECT_EQ(read.has_value(), handed.has_value());
+  return handed;
 }
 
 std::string unpacked(const fs::path& file) {
@@ -139,7 +156,7 @@ TEST(ChromeChunks, WhatLooksLikeABorderIsNoneOrIsNotTakenForOne) {
   const Trace whole = one_thread(text);
   size_t joined = 0;
   for (size_t chunk = 3000; chunk < 6000; chunk += 37) {
-    const auto trace = pieces(text, chunk);
+    const auto trace = pieces(text, chunk, {}, Borders::kHidden);
     if (!trace) continue;
     expect_equal(*trace, whole);
     ++joined;
@@ -184,11 +201,11 @@ TEST(ChromeChunks, DamageIsLeftToOneThread) {
   for (const size_t at : {text.size() / 3, text.size() / 2}) {
     std::string bad = text;
     bad.replace(bad.find("\"ts\": ", at), 6, "\"ts\"} ");
-    const auto joined = pieces(bad, 20'000);
+    const auto joined = pieces(bad, 20'000, {}, Borders::kHidden);
     if (joined) expect_equal(*joined, one_thread(bad));
   }
   const std::string cut = text.substr(0, text.size() / 2);
-  const auto joined = pieces(cut, 20'000);
+  const auto joined = pieces(cut, 20'000, {}, Borders::kHidden);
   if (joined) expect_equal(*joined, one_thread(cut));
 }
 

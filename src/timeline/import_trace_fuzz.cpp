@@ -1,5 +1,8 @@
 // Any bytes as a trace, of whatever format: nothing crashes, what is kept is consistent, all
 // analyses run, and what is written from it can be read again.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -39,6 +42,28 @@ void check(const model::Trace& trace) {
   }
 }
 
+void check_same(Result<std::optional<timeline::ChunkedImport>> pieces, const model::Trace& whole) {
+  FLATOUT_CHECK(pieces.ok());
+  if (!*pieces) return;
+  const model::Trace joined = (*pieces)->builder.finish((*pieces)->report);
+  FLATOUT_CHECK(joined.size() == whole.size());
+  for (size_t i = 0; i < joined.size(); ++i) {
+    const auto e = static_cast<model::EventId>(i);
+    FLATOUT_CHECK(joined.start[i] == whole.start[i] && joined.name_of(e) == whole.name_of(e));
+    FLATOUT_CHECK(joined.track[i] == whole.track[i] && joined.kind[i] == whole.kind[i]);
+  }
+}
+
+void check_pieces(std::string_view text, const model::Trace& whole) {
+  const auto source = timeline::memory_source(text);
+  check_same(timeline::import_chunks(*source, {}, 2, 200), whole);
+  static const int file = ::memfd_create("trace", MFD_CLOEXEC);
+  FLATOUT_CHECK(::ftruncate(file, 0) == 0);
+  FLATOUT_CHECK(::pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  check_same(timeline::import_file_chunks(path, text.size(), {}, 2, 200), whole);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -51,19 +76,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FLATOUT_CHECK(timeline::write_chrome(*trace, *timeline::string_sink(out)).ok());
   auto again = timeline::import_trace_bytes(out);
   FLATOUT_CHECK(again.ok() && again->size() == trace->size() && !again->damage.any());
-  // What was written, read by several threads in pieces: the same, or left to one.
-  const auto source = timeline::memory_source(out);
-  auto pieces = timeline::import_chunks(*source, {}, 2, 200);
-  FLATOUT_CHECK(pieces.ok());
-  if (*pieces) {
-    const model::Trace joined = (*pieces)->builder.finish((*pieces)->report);
-    FLATOUT_CHECK(joined.size() == again->size());
-    for (size_t i = 0; i < joined.size(); ++i) {
-      const auto e = static_cast<model::EventId>(i);
-      FLATOUT_CHECK(joined.start[i] == again->start[i] && joined.name_of(e) == again->name_of(e));
-      FLATOUT_CHECK(joined.track[i] == again->track[i] && joined.kind[i] == again->kind[i]);
-    }
-  }
+  // What was written, and what was given, read by several threads in pieces: the same, or left to one.
+  check_pieces(out, *again);
+  if (trace->format == "chrome" && !timeline::looks_gzipped(bytes)) check_pieces(bytes, *trace);
   out.clear();
   FLATOUT_CHECK(timeline::write_perfetto(*trace, *timeline::string_sink(out)).ok());
   if (trace->size() > 0) {

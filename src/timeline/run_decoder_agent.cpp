@@ -42,7 +42,7 @@ bool RunDecoder::on_slice(ProcessId process, const flatout_packet& header, ByteR
   slice.end = time_of(in.end_ns);
   if (slice.length() > kMaxLength) return false;
   slice.kind = static_cast<SliceKind>(in.kind);
-  if (in.kind == 0 || in.kind > static_cast<uint32_t>(SliceKind::kDeviceIdle)) {
+  if (in.kind == 0 || in.kind > static_cast<uint32_t>(SliceKind::kProfiler)) {
     ++counts_.unknown;
     return true;
   }

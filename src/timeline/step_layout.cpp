@@ -322,6 +322,11 @@ class StepBuilder {
       if (us * 20'000 > step->length().count()) step->after_gap = true;  // more than 5 %
     }
     for (const Slice& slice : slices_) {
+      if (slice.kind != SliceKind::kProfiler) continue;
+      auto step = std::ranges::upper_bound(steps_, slice.begin, {}, &Step::end);
+      for (; step != steps_.end() && step->begin < slice.end; ++step) step->after_gap = true;
+    }
+    for (const Slice& slice : slices_) {
       if (slice.kind != SliceKind::kLoaderStart && slice.kind != SliceKind::kEpoch) continue;
       if (Step* step = step_at(slice.end)) step->epoch_start = true;
     }

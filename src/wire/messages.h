@@ -113,6 +113,7 @@ enum flatout_slice_kind {
   FLATOUT_SLICE_FEED = 22,  /* Python data enters TensorFlow (feed_dict, py_function, numpy) */
   FLATOUT_SLICE_DEVICE_IDLE = 23, /* a device had nothing to do, for long. value: its index;
                                      value2: flatout_idle_cause */
+  FLATOUT_SLICE_PROFILER = 24,    /* a profiler that the user asked us for was on */
 };
 
 struct flatout_slice {

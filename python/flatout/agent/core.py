@@ -10,7 +10,7 @@ from types import FunctionType
 # flatout_slice_kind in src/wire/messages.h
 INPUT_WAIT, FORWARD, BACKWARD, OPTIMIZER, H2D, SYNC, COMMUNICATION, CHECKPOINT, GC = range(2, 11)
 VALIDATION, LOADER_START, FETCH, SAMPLE, COLLATE, HANDOVER, WORKER, LOGGING = range(11, 19)
-ZERO_GRAD, PHASE, EPOCH, FEED = range(19, 23)
+ZERO_GRAD, PHASE, EPOCH, FEED, _, PROFILER = range(19, 25)
 
 get_ident = threading.get_ident
 connected = False

@@ -38,6 +38,10 @@ def after_each(function):
     state.rare_step = 0
 
 
+def no_longer_after_each(function):
+    _each.remove(function)
+
+
 def _optimizer_init(init):
     def __init__(self, *args, **kwargs):
         init(self, *args, **kwargs)
@@ -81,7 +85,7 @@ def _after_step():
 
 @core.guarded
 def _after_each():
-    for function in _each:
+    for function in list(_each):
         function()
 
 
