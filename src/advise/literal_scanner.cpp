@@ -1,17 +1,10 @@
 #include "advise/literal_scanner.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/result.h"
 
 namespace flatout::advise {
-
-LiteralScanner::Group LiteralScanner::group_at(const char* at) {
-  Group group = 0;
-  std::memcpy(&group, at, sizeof group);
-  return group;
-}
 
 LiteralScanner::LiteralScanner(const std::vector<std::string>& literals) : literals_(literals) {
   constexpr size_t kStep = sizeof(Group);
@@ -24,7 +17,8 @@ LiteralScanner::LiteralScanner(const std::vector<std::string>& literals) : liter
       const Group group = group_at(literal.data() + offset);
       const uint32_t bit = hash(group);
       map_[bit / 64] |= uint64_t{1} << (bit % 64);
-      places_[bit % kBuckets].push_back({group, i, static_cast<uint32_t>(offset)});
+      places_[bit % kBuckets].push_back(
+          {group, group_at(literal.data()), i, static_cast<uint32_t>(offset)});
     }
   }
 }
@@ -39,6 +33,8 @@ void LiteralScanner::scan(std::string_view text, std::vector<Hit>& hits) const {
       continue;
     for (const Place& place : places_[bit % kBuckets]) {
       if (place.group != group || place.offset > at) continue;
+      // Strings of one family share a word: seldom the first, too.
+      if (group_at(text.data() + at - place.offset) != place.first) continue;
       const std::string& literal = literals_[place.literal];
       if (text.substr(at - place.offset, literal.size()) == literal) {
         hits.push_back({at - place.offset + literal.size(), place.literal});

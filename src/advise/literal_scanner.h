@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,10 +37,15 @@ class LiteralScanner {
 
   struct Place {
     Group group;
-    uint32_t literal, offset;  // where in the string it stands
+    Group first;               // the string's first four bytes
+    uint32_t literal, offset;  // where in the string the group stands
   };
   static uint32_t hash(Group group) { return (group * 2654435761u) >> (32 - kBits); }
-  static Group group_at(const char* at);
+  static Group group_at(const char* at) {
+    Group group = 0;
+    std::memcpy(&group, at, sizeof group);
+    return group;
+  }
 
   std::vector<std::string> literals_;
   std::array<uint64_t, (size_t{1} << kBits) / 64> map_{};

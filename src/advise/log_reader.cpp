@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <map>
 
@@ -144,6 +145,26 @@ constexpr std::string_view kReported[] = {"Exception ignored in", "--- Logging e
                                           "Error in atexit", "was never retrieved"};
 
 bool is_line_end(char c) { return c == '\n' || c == '\r'; }
+
+/// Where the line of `at` begins, and where it ends; kLineWindow away at most.
+size_t line_begin(std::string_view block, size_t at) {
+  const size_t least = at - std::min(at, kLineWindow);
+  size_t begin = least;
+  for (const char end : {'\n', '\r'}) {
+    const void* const found = ::memrchr(block.data() + begin, end, at - begin);
+    if (found != nullptr)
+      begin = static_cast<size_t>(static_cast<const char*>(found) - block.data()) + 1;
+  }
+  return begin;
+}
+size_t line_end(std::string_view block, size_t at) {
+  size_t to = std::min(block.size(), at + kLineWindow);
+  for (const char end : {'\n', '\r'}) {
+    const void* const found = std::memchr(block.data() + at, end, to - at);
+    if (found != nullptr) to = static_cast<size_t>(static_cast<const char*>(found) - block.data());
+  }
+  return to;
+}
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // What stands before a traceback on each of its lines may hold a time or a counter.
@@ -194,9 +215,12 @@ size_t begin_of(std::string_view pattern, std::string_view line) {
 
 void LogReader::count_lines(std::string_view block, size_t until) {
   if (until <= counted_) return;
-  line_ +=
-      static_cast<uint64_t>(std::count(block.begin() + static_cast<std::ptrdiff_t>(counted_),
-                                       block.begin() + static_cast<std::ptrdiff_t>(until), '\n'));
+  const char* p = block.data() + counted_;
+  const char* const end = block.data() + until;
+  while ((p = static_cast<const char*>(std::memchr(p, '\n', static_cast<size_t>(end - p))))) {
+    ++line_;
+    if (++p == end) break;
+  }
   counted_ = until;
 }
 
@@ -218,9 +242,7 @@ void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end)
   LookedAt& looked_at = looked_at_[literal];
   if (looked_at.line != line_) looked_at = {line_, 0};
   if (++looked_at.times > kMostOnALine) return;
-  size_t from = end, to = end;
-  while (from > 0 && end - from < kLineWindow && !is_line_end(block[from - 1])) --from;
-  while (to < block.size() && to - end < kLineWindow && !is_line_end(block[to])) ++to;
+  const size_t from = line_begin(block, end), to = line_end(block, end);
   const std::string_view line = block.substr(from, to - from);
   read_tracebacks(block, to < block.size() && block[to] == '\r' ? to + 1 : to);
   if (!in_message()) settle();

@@ -83,8 +83,8 @@ std::optional<Trace> pieces(std::string_view text, size_t chunk, const TraceOpti
   auto handed = trace_of(import_chunks(*source, options, 3, chunk));
   const int file = ::memfd_create("trace", MFD_CLOEXEC);
   EXPECT_EQ(::write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  const auto read = trace_of(import_file_chunks("/proc/self/fd/" + std::to_string(file),
-                                                text.size(), options, 3, chunk));
+  const auto read = trace_of(
+      import_file_chunks("/proc/self/fd/" + std::to_string(file), text.size(), options, 3, chunk));
   ::close(file);
   if (read) expect_equal(*read, one_thread(text, options));
   if (borders == Borders::kClear) EXPECT_EQ(read.has_value(), handed.has_value());

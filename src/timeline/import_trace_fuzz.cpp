@@ -76,7 +76,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FLATOUT_CHECK(timeline::write_chrome(*trace, *timeline::string_sink(out)).ok());
   auto again = timeline::import_trace_bytes(out);
   FLATOUT_CHECK(again.ok() && again->size() == trace->size() && !again->damage.any());
-  // What was written, and what was given, read by several threads in pieces: the same, or left to one.
+  // What was written, and what was given, read by several threads in pieces: the same, or left to
+  // one.
   check_pieces(out, *again);
   if (trace->format == "chrome" && !timeline::looks_gzipped(bytes)) check_pieces(bytes, *trace);
   out.clear();
