@@ -264,9 +264,10 @@ void Painter::find_places(const TraceSummary& summary) {
     picture_.places.insert(picture_.places.end(), all.begin(), all.end());
   };
   std::vector<PicturePlace> gaps;
-  for (const auto& [device, events] : index_.devices()) {
+  for (const auto& of_device : index_.devices()) {
+    const int64_t device = of_device.first;
     int64_t least = 0;  // a gap that is shorter is none of the longest
-    for_each_gap(index_, events, [&](const DeviceGap& gap) {
+    for_each_gap(index_, of_device.second, [&](const DeviceGap& gap) {
       if (gap.end - gap.begin <= least) return;
       gaps.push_back(
           {fmt::format("device {} idle for {}: {}", device,
