@@ -137,6 +137,7 @@ AgentPaths find_agent() {
   out.library = library("libflatout_agent.so");
   out.allocator = library("libflatout_malloc.so");
   out.feed = library("libflatout_feed.so");
+  out.nn = library("libflatout_nn.so");
   out.limiter = library("libflatout_devlimit.so");
   const std::string inject = "/agent/inject/sitecustomize.py";
   const std::string found =

@@ -51,6 +51,7 @@ struct AgentPaths {
   std::string inject;     // folder of sitecustomize.py
   std::string allocator;  // libflatout_malloc.so
   std::string feed;       // libflatout_feed.so
+  std::string nn;         // libflatout_nn.so
   std::string limiter;    // libflatout_devlimit.so
 };
 /// Looks beside the program (build tree) and in ../lib/flatout (installed).

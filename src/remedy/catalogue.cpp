@@ -11,12 +11,20 @@ bool has_workers(const Situation& s) { return s.workers > 0; }
 bool has_torch_workers(const Situation& s) { return s.torch && s.workers > 0; }
 bool wants_workers(const Situation& s) { return s.loader && s.workers < s.cores; }
 bool wants_more_workers(const Situation& s) { return s.loader && s.workers < 2 * s.cores; }
+bool has_loader(const Situation& s) { return s.loader; }
 bool has_gpu_loader(const Situation& s) { return s.loader && s.gpu; }
 bool has_allocator(const Situation& s) { return s.allocator; }
 bool has_arena_limit(const Situation& s) { return s.arenas; }
 bool reads_pictures(const Situation& s) { return s.pictures; }
 bool may_be_pinned(const Situation& s) { return s.torch && s.online_cores > 1; }
 bool may_weigh(const Situation& s) { return s.may_weigh; }
+bool has_gpu(const Situation& s) { return s.torch && s.gpu; }
+bool forks_safely(const Situation& s) { return s.torch && s.workers > 0 && !s.gpu; }
+bool has_convolutions(const Situation& s) { return s.torch && s.convolutions > 0; }
+bool has_norms_on_cpu(const Situation& s) { return s.torch && s.norms > 0 && !s.gpu && s.fuses; }
+bool has_gpu_convolutions(const Situation& s) { return has_gpu(s) && s.convolutions > 0; }
+// Below a tenth of the step there is nothing in it to win that could be told.
+bool has_heavy_optimizer(const Situation& s) { return s.torch && s.optimizer_share >= 0.1; }
 
 const std::vector<Remedy>& rows() {
   static const std::vector<Remedy> kRows = {
@@ -98,6 +106,28 @@ const std::vector<Remedy>& rows() {
        .agent = {{"prefetch_factor", "8"}},
        .code = "DataLoader(..., prefetch_factor=8)",
        .risk = "more batches in memory"},
+      {.id = "start_method",
+       .what = "loader workers forked, not started anew",
+       .effect = Effect::kEquivalent,  // what the main process did first is in them
+       .answers = {"input.worker_restart"},
+       .fits = forks_safely,
+       .agent = {{"multiprocessing_context", "fork"}},
+       .code = "DataLoader(..., multiprocessing_context=\"fork\")",
+       .risk = "threads and open connections of the main process are not in the workers"},
+      {.id = "non_blocking",
+       .what = "batches in pinned memory, copied without waiting",
+       .answers = {"input.h2d_sync"},
+       .fits = has_gpu_loader,
+       .agent = {{"non_blocking", ""}, {"pin_memory", ""}},
+       .code = "DataLoader(..., pin_memory=True); batch = batch.to(device, non_blocking=True)"},
+      {.id = "batch_size",
+       .what = "twice the batch size, judged by the time for a sample",
+       .effect = Effect::kChanging,
+       .answers = {"gpu.small_batch", "gpu.launch_bound", "cpu.python_bound"},
+       .fits = has_loader,
+       .agent = {{"batch_size", "2"}},
+       .code = "DataLoader(..., batch_size=2 * batch_size)",
+       .risk = "another loss curve: the learning rate has to be chosen anew; more memory"},
       {.id = "pin_memory",
        .what = "batches in pinned memory",
        .answers = {"input.h2d_sync"},
@@ -160,6 +190,17 @@ const std::vector<Remedy>& rows() {
        .fits = has_torch,
        .agent = {{"keep_cache", ""}},
        .code = "no os.posix_fadvise(..., os.POSIX_FADV_DONTNEED) on files that are read again"},
+      {.id = "expandable_segments",
+       .what = "PyTorch's memory of the GPU in segments that grow",
+       .answers = {"gpu.oom_fragmented"},
+       .fits = has_gpu,
+       .environment = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}}},
+      {.id = "memory_growth",
+       .what = "TensorFlow takes the GPU's memory as it needs it",
+       .answers = {"gpu.memory_taken"},
+       .fits = always,
+       .environment = {{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}},
+       .code = "tf.config.experimental.set_memory_growth(gpu, True)"},
       {.id = "priority",
        .what = "a session of its own with all the weight there is",
        .answers = {"cpu.noisy_neighbour"},
@@ -167,6 +208,43 @@ const std::vector<Remedy>& rows() {
        .prefix = {"setsid", "-w", "sh", "-c",
                   "echo -20 > /proc/self/autogroup 2>/dev/null; exec nice -n -20 \"$@\"", "sh"},
        .risk = "others on this machine get less"},
+      {.id = "fused_norm",
+       .what = "batch norm, add and ReLU as one operator (flatout.nn)",
+       .effect = Effect::kEquivalent,  // sums in another order
+       .answers = {},
+       .fits = has_norms_on_cpu,
+       .agent = {{"fused_norm", ""}},
+       .code = "model = flatout.nn.fuse(model).model"},
+      {.id = "channels_last",
+       .what = "convolutions with their channels innermost",
+       .effect = Effect::kEquivalent,
+       .answers = {},
+       .fits = has_convolutions,
+       .agent = {{"channels_last", ""}},
+       .code = "model.to(memory_format=torch.channels_last)"},
+      {.id = "fused_optimizer",
+       .what = "the optimizer's step as one operator",
+       .effect = Effect::kEquivalent,
+       .answers = {},
+       .fits = has_heavy_optimizer,
+       .agent = {{"fused_optimizer", ""}},
+       .code = "torch.optim.AdamW(..., fused=True)"},
+      {.id = "cudnn_benchmark",
+       .what = "cuDNN's fastest algorithm, measured for each shape",
+       .effect = Effect::kEquivalent,  // another algorithm sums in another order
+       .answers = {},
+       .fits = has_gpu_convolutions,
+       .agent = {{"cudnn_benchmark", ""}},
+       .code = "torch.backends.cudnn.benchmark = True",
+       .risk = "each new shape costs a pause; results differ from run to run"},
+      {.id = "tf32",
+       .what = "float32 products with TF32's 10 bits",
+       .effect = Effect::kChanging,
+       .answers = {},
+       .fits = has_gpu,
+       .agent = {{"tf32", ""}},
+       .code = "torch.set_float32_matmul_precision(\"high\")",
+       .risk = "float32 products keep 10 bits of mantissa"},
       {.id = "allocator_anyway",
        .what = "Flatout's allocator",
        .answers = {},

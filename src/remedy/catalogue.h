@@ -42,10 +42,13 @@ struct Situation {
   bool loader = false;   // there is a DataLoader
   bool torch = false;
   bool gpu = false;
-  bool may_weigh = false;  // may raise priorities (root)
-  bool allocator = false;  // libflatout_malloc.so can be preloaded
-  bool arenas = false;     // MALLOC_ARENA_MAX is set
-  bool pictures = false;   // torchvision reads folders of pictures, and libflatout_feed.so is here
+  bool may_weigh = false;           // may raise priorities (root)
+  bool allocator = false;           // libflatout_malloc.so can be preloaded
+  bool arenas = false;              // MALLOC_ARENA_MAX is set
+  int convolutions = 0, norms = 0;  // Conv2d and BatchNorm2d that the job made
+  double optimizer_share = 0;       // of a step
+  bool fuses = false;               // libflatout_nn.so is here
+  bool pictures = false;  // torchvision reads folders of pictures, and libflatout_feed.so is here
 };
 
 struct Remedy {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -82,13 +83,25 @@ TEST(FixFile, ARunOfATrialComesBackAsItWas) {
   run.applied = {"gc"};
   run.verdict = "cpu.gc";
   run.output_tail = "\xff bad bytes";
-  run.situation = {.cores = 2, .online_cores = 4, .workers = 3, .loader = true, .torch = true};
+  run.situation = {.cores = 2,
+                   .online_cores = 4,
+                   .workers = 3,
+                   .loader = true,
+                   .torch = true,
+                   .convolutions = 5,
+                   .norms = 4,
+                   .optimizer_share = 0.25,
+                   .fuses = true};
   const auto back = trial_from_json(to_json(run));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->seconds, run.seconds);
   EXPECT_EQ(back->losses[0], run.losses[0]);  // to the last bit
   EXPECT_TRUE(std::isnan(back->losses[1]));
   EXPECT_EQ(back->situation.workers, 3);
+  EXPECT_EQ(back->situation.convolutions, 5);
+  EXPECT_EQ(back->situation.norms, 4);
+  EXPECT_EQ(back->situation.optimizer_share, 0.25);
+  EXPECT_TRUE(back->situation.fuses);
   EXPECT_FALSE(trial_from_json("{}").ok());
 }
 
@@ -107,6 +120,42 @@ TEST(Catalogue, OffersWhatAnswersTheFindingsBestPromiseFirst) {
   for (const Candidate& candidate : offered) {
     EXPECT_NE(candidate.remedy->id, "persistent_workers");  // there are none to keep
   }
+}
+
+bool offers(const Situation& situation, std::string_view id, std::string_view finding = "",
+            bool allow_changing = false) {
+  std::vector<model::Finding> findings(finding.empty() ? 0 : 1);
+  if (!finding.empty()) findings[0].id = finding;
+  const auto offered = candidates(findings, situation, allow_changing);
+  return std::any_of(offered.begin(), offered.end(),
+                     [&](const Candidate& candidate) { return candidate.remedy->id == id; });
+}
+
+TEST(Catalogue, WhatTheModelIsMadeOfSaysWhatFitsIt) {
+  const Situation plain{.torch = true, .fuses = true};
+  Situation convolutions = plain, heavy = plain, gpu = plain;
+  convolutions.convolutions = convolutions.norms = 20;
+  heavy.optimizer_share = 0.3;
+  gpu = convolutions;
+  gpu.gpu = gpu.loader = true;
+  gpu.workers = 2;
+  for (const std::string_view id :
+       {"fused_norm", "channels_last", "fused_optimizer", "cudnn_benchmark", "tf32"})
+    EXPECT_FALSE(offers(plain, id, "", true)) << id;
+  EXPECT_TRUE(offers(convolutions, "fused_norm") && offers(convolutions, "channels_last"));
+  EXPECT_TRUE(offers(heavy, "fused_optimizer"));
+  EXPECT_TRUE(offers(gpu, "cudnn_benchmark") && offers(gpu, "channels_last"));
+  EXPECT_FALSE(offers(gpu, "fused_norm"));  // its operators are the CPU's
+  EXPECT_FALSE(offers(gpu, "tf32"));
+  EXPECT_TRUE(offers(gpu, "tf32", "", true));
+  EXPECT_TRUE(offers(gpu, "non_blocking", "input.h2d_sync"));
+  EXPECT_FALSE(offers(gpu, "batch_size", "gpu.small_batch"));
+  EXPECT_TRUE(offers(gpu, "batch_size", "gpu.small_batch", true));
+  // A process that holds a GPU must not be forked.
+  EXPECT_FALSE(offers(gpu, "start_method", "input.worker_restart"));
+  Situation workers = plain;
+  workers.workers = 2;
+  EXPECT_TRUE(offers(workers, "start_method", "input.worker_restart"));
 }
 
 }  // namespace

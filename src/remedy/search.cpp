@@ -122,13 +122,27 @@ class Search {
   // One run; nothing when the search is over.
   std::optional<TrialRun> one(const Setting& setting) {
     auto run = runner_.run(setting, length_, show_output_);
-    if (run.ok()) return std::move(run).value();
+    if (run.ok()) {
+      count_by_sample(*run, setting);
+      return std::move(run).value();
+    }
     if (runner_.stopped()) {
       out_.stopped = true;
     } else {
       out_.stopped_by = run.error().message;
     }
     return std::nullopt;
+  }
+
+  // Steps over more samples take longer: what counts is the time for as many as the job itself has.
+  static void count_by_sample(TrialRun& run, const Setting& setting) {
+    const auto factor = setting.agent.find("batch_size");
+    if (factor == setting.agent.end() ||
+        std::find(run.applied.begin(), run.applied.end(), "batch_size") == run.applied.end()) {
+      return;
+    }
+    const double times = parse_number<double>(factor->second).value_or(1);
+    for (double& seconds : run.seconds) seconds /= times;
   }
 
   // A B B A ... until there is a decision, or no time. The first A may be a run that was made

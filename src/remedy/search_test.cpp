@@ -124,6 +124,26 @@ TEST(Search, ARemedyThatChangesTheLossesIsRefusedUnlessAllowed) {
   EXPECT_EQ(allowed->kept, std::vector<std::string>{"scaled_decode"});
 }
 
+TEST(Search, ALargerBatchIsJudgedByTheTimeForASample) {
+  // A step over twice the samples takes as long as one over as many: twice as fast, though no step
+  // is shorter.
+  FakeJob job;
+  job.found = {finding("gpu.small_batch", 2.0)};
+  SearchOptions allow;
+  allow.allow_changing = true;
+  const auto outcome = search(job, allow);
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->kept, std::vector<std::string>{"batch_size"});
+  EXPECT_NEAR(outcome->together->gain, 2.0, 0.1);
+  FakeJob twice;
+  twice.found = job.found;
+  twice.causes = {{"batch_size", -0.02}};  // without it 20 ms less: the larger step takes 40
+  twice.step = 0.04;
+  const auto same = search(twice, allow);
+  ASSERT_TRUE(same.ok());
+  EXPECT_TRUE(same->kept.empty());
+}
+
 TEST(Search, AnInterruptKeepsWhatIsKnown) {
   FakeJob job;
   job.causes = {{"gc", 0.01}, {"background_save", 0.03}};

@@ -75,9 +75,11 @@ Situation situation_of(const model::Run& run, const diagnose::RunView& view) {
   out.workers = parse_number<int>(run.fact("loader.num_workers")).value_or(0);
   out.torch = !run.fact("torch.version").empty();
   out.gpu = parse_number<int>(run.fact("gpu.count")).value_or(0) > 0;
+  out.optimizer_share = run.steps.summary.breakdown[static_cast<size_t>(model::Part::kOptimizer)];
   out.may_weigh = ::geteuid() == 0;
   out.allocator = !recorder::find_agent().allocator.empty();
   out.arenas = ::getenv("MALLOC_ARENA_MAX") != nullptr;
+  out.fuses = !recorder::find_agent().nn.empty();
   out.pictures = run.fact("loader.dataset_items") == "torchvision.datasets.folder" &&
                  !recorder::find_agent().feed.empty();
   return out;
@@ -104,6 +106,15 @@ TrialRun result_of(recorder::Recorder& recorder, const std::string& folder, cons
   if (const auto text = fs::Root(folder).read("applied"); text.ok()) {
     std::string_view rest = *text, line;
     while (next_line(rest, line)) out.applied.emplace_back(line);
+  }
+  if (const auto text = fs::Root(folder).read("modules"); text.ok()) {
+    std::string_view rest = *text, line;
+    while (next_line(rest, line)) {
+      const std::string_view kind = next_word(line);
+      const int count = parse_number<int>(line).value_or(0);
+      if (kind == "Conv2d") out.situation.convolutions = count;
+      if (kind == "BatchNorm2d") out.situation.norms = count;
+    }
   }
   if (recorder.wait_status() != -1) {
     const int status = recorder.wait_status();

@@ -56,7 +56,11 @@ std::string to_json(const TrialRun& run) {
               {"may_weigh", s.may_weigh},
               {"allocator", s.allocator},
               {"arenas", s.arenas},
-              {"pictures", s.pictures}};
+              {"pictures", s.pictures},
+              {"convolutions", s.convolutions},
+              {"norms", s.norms},
+              {"optimizer_share", s.optimizer_share},
+              {"fuses", s.fuses}};
   for (const model::Finding& finding : run.findings) out["findings"].push_back(of(finding));
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -91,6 +95,10 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     s.allocator = json.at("allocator");
     s.arenas = json.at("arenas");
     s.pictures = json.at("pictures");
+    s.convolutions = json.at("convolutions");
+    s.norms = json.at("norms");
+    s.optimizer_share = json.at("optimizer_share");
+    s.fuses = json.at("fuses");
     return out;
   } catch (const Json::exception& error) {
     return Error{Code::kBadInput, std::string("the result of a trial is damaged: ") + error.what(),

@@ -18,12 +18,15 @@ def start(watch, wanted):
     for item in wanted.split(","):
         name, _, value = item.partition("=")
         values[name.strip()] = value.strip()
-    loader = {k: values[k] for k in ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
-              if k in values}
+    loader = {k: values[k] for k in ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order",
+                                     "multiprocessing_context", "batch_size") if k in values}
     if loader:
         watch.tell("torch.utils.data.dataloader", lambda module: _loader(module, loader))
     if "feed" in values:
         watch.tell("torch.utils.data.dataloader", _pictures)
+    for name in ("channels_last", "fused_norm", "fused_optimizer", "cudnn_benchmark", "tf32", "non_blocking"):
+        if name in values:
+            watch.tell("torch", functools.partial(_model, name))
     if "threads" in values:
         watch.tell("torch", lambda torch: _threads(torch, int(values["threads"])))
     if "affinity" in values:
@@ -56,6 +59,20 @@ def applied(name):
                 file.write(name + "\n")
         except OSError:
             pass
+
+
+def package(name):
+    """flatout.NAME of this Flatout, under a name of our own: the job may have another."""
+    import importlib
+    import importlib.util
+
+    if "_flatout" not in sys.modules:
+        folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        spec = importlib.util.spec_from_file_location("_flatout", os.path.join(folder, "__init__.py"),
+                                                      submodule_search_locations=[folder])
+        sys.modules["_flatout"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["_flatout"])
+    return importlib.import_module("_flatout." + name)
 
 
 def _replace(owner, name, make):
@@ -110,7 +127,30 @@ def _loader_changes(given, wanted):
     if "pin_memory" in wanted and not given.get("pin_memory"):
         given["pin_memory"] = True
         changed.append("pin_memory")
+    method = wanted.get("multiprocessing_context")
+    if method and workers and _start_method(given) not in (None, method):
+        given["multiprocessing_context"] = method
+        changed.append("multiprocessing_context")
+    if "batch_size" in wanted and (given.get("batch_size", 1) or 0) > 0 and given.get("batch_sampler") is None:
+        given["batch_size"] = given.get("batch_size", 1) * int(wanted["batch_size"])
+        changed.append("batch_size")
     return changed
+
+
+def _start_method(given):
+    """How the loader's workers would be started; None where that is not told."""
+    import multiprocessing
+
+    context = given.get("multiprocessing_context")
+    if context is None:
+        return multiprocessing.get_start_method()
+    return context if isinstance(context, str) else getattr(context, "_name", None)
+
+
+def _model(name, torch):
+    from . import model
+
+    getattr(model, name)(torch, applied)
 
 
 def _pictures(dataloader):

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import weakref
 
+from . import package
+
 _FORMATS = (".jpg", ".jpeg", ".png", ".webp")
 
 
@@ -107,7 +109,7 @@ def _plan(loader, dataloader):
     rank, ranks, shuffle = _order(loader.sampler, loader.dataset, data)
     samples, transform = _samples(loader.dataset, data)
     try:
-        options = _feed().options_from_transforms(transform)
+        options = package("feed").options_from_transforms(transform)
     except (AttributeError, TypeError, ValueError) as error:
         raise NotKnown(str(error)) from error
     if options.get("dtype") == "u8":
@@ -151,24 +153,8 @@ def _samples(dataset, data):
     return samples, dataset.transform
 
 
-def _feed():
-    """flatout.feed of this Flatout, under a name of our own: the job may have another."""
-    import importlib
-    import importlib.util
-
-    package = sys.modules.get("_flatout")
-    if package is None:
-        folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        spec = importlib.util.spec_from_file_location("_flatout", os.path.join(folder, "__init__.py"),
-                                                      submodule_search_locations=[folder])
-        package = importlib.util.module_from_spec(spec)
-        sys.modules["_flatout"] = package
-        spec.loader.exec_module(package)
-    return importlib.import_module("_flatout.feed")
-
-
 def _open(plan):
-    feed = _feed()
+    feed = package("feed")
     handle, path = tempfile.mkstemp(suffix=".json", prefix="flatout-samples-")
     try:
         with os.fdopen(handle, "w") as file:

@@ -4,6 +4,7 @@ Loaded by inject/sitecustomize.py in each Python process of a trial (FLATOUT_TRI
 notes), under the name `_flatout_trial`; never otherwise. Without an overlay (FLATOUT_TRIAL_FILES), what the job
 writes through Python's open() and torch.save() goes below that folder, too.
 """
+import functools
 import os
 import sys
 
@@ -26,11 +27,12 @@ def _torch(torch, folder):
     torch.manual_seed(0)
     original = torch.Tensor.backward
     values = []
+    made = _count_made(torch)
 
     def backward(self, *args, **kwargs):
         values.append(self.detach().clone())
         if len(values) in LOSSES:
-            _write(folder, values)
+            _write(folder, values, made)
         if len(values) == LOSSES[-1]:
             torch.Tensor.backward = original
         return original(self, *args, **kwargs)
@@ -38,8 +40,28 @@ def _torch(torch, folder):
     torch.Tensor.backward = backward
 
 
-def _write(folder, values):
+def _count_made(torch):
+    """How many modules the job makes of the kinds that some remedies are for, by name."""
+    made = {"Conv2d": 0, "BatchNorm2d": 0}
+
+    def count(cls):
+        init = cls.__init__
+
+        def __init__(self, *args, **kwargs):
+            made[cls.__name__] += 1
+            return init(self, *args, **kwargs)
+
+        cls.__init__ = functools.wraps(init)(__init__)
+
+    for name in made:
+        count(getattr(torch.nn, name))
+    return made
+
+
+def _write(folder, values, made):
     try:
+        with open(os.path.join(folder, "modules"), "w") as file:
+            file.writelines("%s %d\n" % item for item in made.items())
         with open(os.path.join(folder, "losses-%d" % os.getpid()), "w") as file:
             for value in values:
                 file.write("%r\n" % float(value.float().mean()))
