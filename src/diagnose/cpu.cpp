@@ -254,6 +254,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;  // all start-up is Python
   // While threads fight for the interpreter, the time in its lines is theirs as well.
   if (findings.has("input.gil")) return;
+  // What a session does with what it is fed is copying.
+  if (findings.has("input.feed_dict")) return;
   // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
   // some of that line fall into the part before.
   std::unordered_map<model::FrameId, double> in_optimizer, in_all;
@@ -293,7 +295,15 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     return computing(c) && (c.act == Act::kPython || c.act == Act::kNative);
   };
   Place forward_place;
+  // TensorFlow's threads compute while the one that called them waits: a line that waits for them
+  // runs no tiny operations.
+  const bool graphs = !view.run().fact("tensorflow.version").empty();
   for (const Cell& c : view.profile().cells()) {
+    if (graphs && computing(c) && c.act == Act::kLock) {
+      for (const uint64_t key : {line_of(c), function_of(c)})
+        places[key].readings += static_cast<double>(c.readings);
+      forward_place.readings += static_cast<double>(c.readings);
+    }
     if (!runs(c)) continue;
     if (c.part != Part::kBackward) {
       forward_place.readings += static_cast<double>(c.readings);

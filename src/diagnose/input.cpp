@@ -162,6 +162,14 @@ bool few_workers(const RunView& view) {
          (loader.kind == LoaderKind::kProcesses && loader.workers < enough_workers(view));
 }
 
+/// Whether the loop hands a batch to TensorFlow by itself in most steps.
+bool fed_by_hand(const RunView& view) {
+  int64_t feeds = 0;
+  for (const model::Slice& s : view.run().slices)
+    feeds += s.kind == model::SliceKind::kFeed && s.thread == view.trainer() ? 1 : 0;
+  return feeds > 0 && 2 * feeds >= view.steps().count;
+}
+
 InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWork& read,
                      const WhatIf& whatif) {
   const LoaderView& loader = view.loader();
@@ -187,6 +195,11 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   if (read.stored < 0.1 * read.bytes && scans(view, read.bytes)) {
     decode.id = "input.random_seek";
     decode.title = "Each sample is searched for from the beginning of the data";
+    return decode;
+  }
+  if (loader.kind == LoaderKind::kSerial && fed_by_hand(view)) {
+    decode.id = "input.feed_dict";
+    decode.title = "Batches are made in Python and fed to TensorFlow";
     return decode;
   }
   if (!few_workers(view) || view.cpu().throttled > 0.05 || !view.cpu().idle_known) return decode;
@@ -422,6 +435,8 @@ void add_remedies(Finding& f, const RunView& view, const BatchTimes& times) {
       remedy(f, "num_workers", "Give the loader more workers: cores idle.");
     }
     remedy(f, "preprocess", "Store the samples decoded and resized.");
+  } else if (f.id == "input.feed_dict") {
+    remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
   } else if (f.id == "input.too_few_workers") {
     remedy(f, "num_workers",
            view.loader().kind != LoaderKind::kSerial
@@ -521,6 +536,7 @@ bool is_input(const RunView& view, const BatchTimes& times) {
   const double waits = times[Act::kRead] + times[Act::kMetadata] + times[Act::kNetwork] +
                        times[Act::kSeek] + times[Act::kChild] + times[Act::kPoll];
   if (waits > 0.1 * times.total) return true;
+  if (fed_by_hand(view)) return true;
   const ReadWork read = read_work(view);
   return (read.calls >= 1 && read.bytes > 1024) || view.in_generators() > kMadeInGenerator;
 }

@@ -163,6 +163,44 @@ TEST(Resources, FeedingThroughPythonIsToldByItsTime) {
   }
 }
 
+// A batch that is made in the loop and fed is the boundary's, not the interpreter's many tiny
+// operations; without feeding it is some loop's own.
+TEST(Resources, ABatchMadeForFeedingIsItsCost) {
+  for (const bool fed : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kInputWait, 8, {ThreadState::kOnCpuPython, {kMain, kFill}}},
+              {Part::kForward, 8, kCompute}},
+             i < 3);
+      if (!fed) continue;
+      const TimePoint runs = b.now() - nanos(8e6);
+      b.slice(b.trainer(), SliceKind::kFeed, runs - nanos(1e5), runs);
+    }
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "input.feed_dict"), fed);
+    if (!fed) continue;
+    EXPECT_EQ(d.verdict, "input.feed_dict");
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 8, 0.5);
+    EXPECT_EQ(d.findings.front().where->function, kFill.function);
+    EXPECT_FALSE(has(d, "cpu.python_bound"));
+  }
+}
+
+// TensorFlow's own threads compute while the loop's line waits for them.
+TEST(Resources, ALineThatWaitsForAGraphRunsNoTinyOperations) {
+  for (const bool graphs : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 1, {ThreadState::kOnCpuPython, {kMain}}},
+              {Part::kForward, 14, {ThreadState::kLock, {kMain}}}},
+             i < 3);
+    }
+    auto run = b.build();
+    if (graphs) run.info["tensorflow.version"] = "2.21.0";
+    EXPECT_EQ(has(diagnose(run), "cpu.python_bound"), !graphs);
+  }
+}
+
 TEST(Resources, AMaskIsToBlameOnlyWhereOtherCoresAreFree) {
   for (const double idle : {3.0, 0.0}) {
     RunBuilder b = steps_with(10, {ThreadState::kRunQueue, {kMain}});

@@ -5,6 +5,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "timeline/device_use.h"
+#include "timeline/graph_input.h"
 #include "timeline/repetition.h"
 #include "timeline/step_ends.h"
 #include "timeline/step_layout.h"
@@ -95,6 +96,7 @@ void tell_no_steps(Run& run) {
 
 void find_steps(Run& run) {
   join_successors(run);
+  if (const auto training = find_training_thread(run)) reveal_graph_input(run, training->thread);
   Found found = find(run);
   run.steps = {};
   std::erase_if(run.missing, [](const Missing& m) { return m.signal == kStepsMissing; });

@@ -201,7 +201,7 @@ def _feed(function, name):
 def _sessions(_):
     from tensorflow.python.client import session
 
-    local = {"inside": 0, "inner": 0}
+    local = {"inside": 0, "inner": 0, "thread": 0, "ended": 0}
     core.replace(session.BaseSession, "run", lambda f: _run(f, local, core.intern("feed_dict")))
     core.replace(session.BaseSession, "_do_run", lambda f: _do_run(f, local))
 
@@ -214,10 +214,14 @@ def _run(run, local, name):
         result = run(self, fetches, feed_dict, *args, **kwargs)
         end = now()
         if feed_dict:  # from here until the graph runs, NumPy arrays are made and copied
+            if local["thread"] == me:  # and since the step before, the batch was made
+                mark(INPUT_WAIT, 0, local["ended"], begin, 0, 0)
             mark(FEED, name, begin, max(begin, local["inner"]), len(feed_dict), 0)
         mark(FORWARD, 0, max(begin, local["inner"]), end, 0, 0)
+        local["thread"] = 0
         if _runs_operation(fetches, bool(feed_dict)):
             _stepped(me, end, end)
+            local["thread"], local["ended"] = me, end
         return result
 
     return hook

@@ -1,0 +1,134 @@
+#include "timeline/graph_input.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/stats.h"
+#include "timeline/intervals.h"
+
+namespace flatout::timeline {
+
+using namespace model;  // NOLINT: the nouns of the whole room
+
+namespace {
+
+constexpr int64_t kRevealed = INT64_MIN;  // value2 of slices that were made here
+// Share of the forward slices in which Python makes batches, from which nothing else can be what
+// they wait for: who is ahead of its consumer pauses.
+constexpr double kWithoutPause = 0.8;
+// And of the time in which the process computes nothing, below which there is no wait to speak of.
+constexpr double kLeastWait = 0.05;
+constexpr int64_t kEnoughReadings = 20;
+
+int64_t ns(TimePoint t) { return t.time_since_epoch().count(); }
+
+bool works(ThreadState state) {
+  return state == ThreadState::kOnCpuPython || state == ThreadState::kOnCpuNative ||
+         state == ThreadState::kKernel || state == ThreadState::kRunQueue;
+}
+
+/// When batches were being made: who calls Python for each sample does something of its own between
+/// two calls, which is no pause while it is shorter than the calls.
+Intervals making_of(std::vector<Interval64> fed) {
+  std::vector<double> lengths;
+  lengths.reserve(fed.size());
+  for (const Interval64& f : fed) lengths.push_back(static_cast<double>(f.end - f.begin));
+  const auto shortest_pause = static_cast<int64_t>(median(lengths));
+  const Intervals calls = unite(std::move(fed));
+  if (calls.empty()) return {};
+  Intervals out;
+  int64_t end = calls.all().front().begin;
+  for (const Interval64& call : calls.all()) {
+    out.add(call.begin - end < shortest_pause ? end : call.begin, call.end);
+    end = call.end;
+  }
+  return out;
+}
+
+void take_back(Run& run, ThreadId trainer) {
+  std::vector<Slice> revealed;
+  for (const Slice& s : run.slices)
+    if (s.kind == SliceKind::kInputWait && s.value2 == kRevealed) revealed.push_back(s);
+  if (revealed.empty()) return;
+  std::erase_if(run.slices, [](const Slice& s) {
+    return s.kind == SliceKind::kInputWait && s.value2 == kRevealed;
+  });
+  auto wait = revealed.begin();
+  for (Slice& s : run.slices) {
+    if (s.kind != SliceKind::kForward || s.thread != trainer) continue;
+    while (wait != revealed.end() && wait->end < s.begin) ++wait;
+    if (wait != revealed.end() && wait->end == s.begin) s.begin = wait->begin;
+  }
+}
+
+/// Share of the readings of the trainer within `graphs` in which nobody in its process works but
+/// those who make batches. nullopt: too few.
+std::optional<double> idle_share(const Run& run, ThreadId trainer, const Intervals& graphs,
+                                 const std::vector<bool>& feeds) {
+  const ProcessId process = run.threads[trainer].process;
+  const auto inside = [&](TimePoint at) { return overlap(graphs, ns(at), ns(at) + 1) > 0; };
+  double all = 0, worked = 0;
+  int64_t count = 0;
+  for (const StackReading& r : run.readings) {
+    if (r.thread >= run.threads.size() || run.threads[r.thread].process != process) continue;
+    if (!inside(r.at)) continue;
+    const double weight = r.weight_us;
+    if (r.thread == trainer) {
+      all += weight;
+      ++count;
+    }
+    if (works(r.state) && !feeds[r.thread]) worked += weight;
+  }
+  if (count < kEnoughReadings || all <= 0) return std::nullopt;
+  return std::max(0.0, 1 - worked / all);
+}
+
+}  // namespace
+
+void reveal_graph_input(Run& run, ThreadId trainer) {
+  take_back(run, trainer);
+  if (trainer >= run.threads.size()) return;
+  const ProcessId process = run.threads[trainer].process;
+  std::vector<Interval64> fed, forward;
+  std::vector<bool> feeds(run.threads.size());
+  for (const Slice& s : run.slices) {
+    if (s.thread >= run.threads.size() || run.threads[s.thread].process != process) continue;
+    if (s.kind == SliceKind::kFeed && s.thread != trainer) {
+      fed.push_back({ns(s.begin), ns(s.end)});
+      feeds[s.thread] = true;
+    }
+    if (s.kind == SliceKind::kForward && s.thread == trainer)
+      forward.push_back({ns(s.begin), ns(s.end)});
+  }
+  if (fed.empty() || forward.empty()) return;
+  const Intervals making = making_of(std::move(fed)), graphs = unite(std::move(forward));
+  if (making.empty()) return;
+  if (static_cast<double>(overlap(making, graphs)) <
+      kWithoutPause * static_cast<double>(graphs.length())) {
+    return;
+  }
+  const auto idle = idle_share(run, trainer, graphs, feeds);
+  if (!idle || *idle < kLeastWait) return;
+  std::vector<Slice> waits;
+  for (Slice& s : run.slices) {
+    if (s.kind != SliceKind::kForward || s.thread != trainer) continue;
+    const auto made = static_cast<double>(overlap(making, ns(s.begin), ns(s.end)));
+    // The batch is taken first.
+    Slice wait;
+    wait.kind = SliceKind::kInputWait;
+    wait.thread = trainer;
+    wait.value2 = kRevealed;
+    wait.begin = s.begin;
+    wait.end = s.begin + Nanos(static_cast<int64_t>(made * *idle));
+    if (wait.end <= wait.begin) continue;
+    s.begin = wait.end;
+    waits.push_back(wait);
+  }
+  const auto by_end = [](const Slice& a, const Slice& b) { return a.end < b.end; };
+  const auto middle =
+      static_cast<std::ptrdiff_t>(run.slices.size());  // both halves are in order of their ends
+  run.slices.insert(run.slices.end(), waits.begin(), waits.end());
+  std::inplace_merge(run.slices.begin(), run.slices.begin() + middle, run.slices.end(), by_end);
+}
+
+}  // namespace flatout::timeline
