@@ -29,6 +29,7 @@ test: ## install what is missing, build, and run all tests, real PyTorch include
 	@cmake --preset $(PRESET) -DFLATOUT_BUILD_TESTS=ON > /dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 	@tools/venv.sh $(VENV) tests/requirements.txt
+	@tools/venv.sh $(VENV)-tf tests/requirements-tensorflow.txt || echo "no TensorFlow for this Python: its tests are skipped"
 	@$(MAKE) --no-print-directory test-unit test-e2e
 
 test-unit: # ctest: everything but the fuzzers

@@ -5,7 +5,7 @@ set -euo pipefail
 dir=$1 requirements=$2
 stamp="$dir/.requirements"
 if [ -x "$dir/bin/python" ] && cmp -s "$requirements" "$stamp"; then exit 0; fi
-echo "Installing the Python packages of the tests into $dir (PyTorch is large)"
+echo "Installing the Python packages of $requirements into $dir (they are large)"
 python3 -m venv "$dir"
 "$dir/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
 cp "$requirements" "$stamp"

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def flatout() -> str:
 def job_python() -> str:
     """$PYTHON, else this interpreter; it needs torch, numpy and pillow."""
     return os.environ.get("PYTHON", sys.executable)
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> str:
+    """A Python with TensorFlow: $FLATOUT_TF_PYTHON, that of build/venv-tf, or this one."""
+    python = os.environ.get("FLATOUT_TF_PYTHON", str(ROOT / "build" / "venv-tf" / "bin" / "python"))
+    python = python if os.path.exists(python) else sys.executable
+    if subprocess.run([python, "-c", "import tensorflow"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no Python with TensorFlow: tools/venv.sh build/venv-tf tests/requirements-tensorflow.txt")
+    return python
 
 
 @pytest.fixture(scope="session")

@@ -383,22 +383,6 @@ def test_pure_python_3_8_and_the_standard_library_only():
 TENSORFLOW_JOBS = str(HERE / "agent_jobs_tensorflow.py")
 
 
-def tensorflow_python():
-    """A Python with TensorFlow: $FLATOUT_TF_PYTHON, or this one."""
-    python = os.environ.get("FLATOUT_TF_PYTHON", str(ROOT / "build" / "venv-tf" / "bin" / "python"))
-    python = python if os.path.exists(python) else sys.executable
-    found = subprocess.run([python, "-c", "import tensorflow"], capture_output=True)
-    return python if found.returncode == 0 else None
-
-
-@pytest.fixture(scope="module")
-def tensorflow():
-    python = tensorflow_python()
-    if python is None:
-        pytest.skip("no Python with TensorFlow")
-    return python
-
-
 @pytest.mark.shapes
 @pytest.mark.parametrize("arguments, expected", [
     (["fit"], {"optimizer": 12, "validation": 4}),
