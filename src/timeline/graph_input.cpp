@@ -15,9 +15,11 @@ namespace {
 constexpr int64_t kRevealed = INT64_MIN;  // value2 of slices that were made here
 // Share of the forward slices in which Python makes batches, from which nothing else can be what
 // they wait for: who is ahead of its consumer pauses.
-constexpr double kWithoutPause = 0.8;
+constexpr double kWithoutPause = 0.85;
 // And of the time in which the process computes nothing, below which there is no wait to speak of.
 constexpr double kLeastWait = 0.05;
+constexpr double kShortPause = 0.1;  // of a step
+constexpr double kCompiles = 4;      // times the median from which a call did more than a step
 constexpr int64_t kEnoughReadings = 20;
 
 int64_t ns(TimePoint t) { return t.time_since_epoch().count(); }
@@ -27,13 +29,18 @@ bool works(ThreadState state) {
          state == ThreadState::kKernel || state == ThreadState::kRunQueue;
 }
 
+std::vector<double> lengths_of(const std::vector<Interval64>& pieces) {
+  std::vector<double> out;
+  out.reserve(pieces.size());
+  for (const Interval64& p : pieces) out.push_back(static_cast<double>(p.end - p.begin));
+  return out;
+}
+
 /// When batches were being made: who calls Python for each sample does something of its own between
-/// two calls, which is no pause while it is shorter than the calls.
-Intervals making_of(std::vector<Interval64> fed) {
-  std::vector<double> lengths;
-  lengths.reserve(fed.size());
-  for (const Interval64& f : fed) lengths.push_back(static_cast<double>(f.end - f.begin));
-  const auto shortest_pause = static_cast<int64_t>(median(lengths));
+/// two calls, which is no pause while it is short beside the calls or the `step`.
+Intervals making_of(std::vector<Interval64> fed, double step) {
+  const auto shortest_pause =
+      static_cast<int64_t>(std::max(median(lengths_of(fed)), kShortPause * step));
   const Intervals calls = unite(std::move(fed));
   if (calls.empty()) return {};
   Intervals out;
@@ -101,7 +108,13 @@ void reveal_graph_input(Run& run, ThreadId trainer) {
       forward.push_back({ns(s.begin), ns(s.end)});
   }
   if (fed.empty() || forward.empty()) return;
-  const Intervals making = making_of(std::move(fed)), graphs = unite(std::move(forward));
+  // The first calls compile the graph.
+  const double step = median(lengths_of(forward));
+  std::erase_if(forward, [&](const Interval64& f) {
+    return static_cast<double>(f.end - f.begin) > kCompiles * step;
+  });
+  const Intervals graphs = unite(std::move(forward));
+  const Intervals making = making_of(std::move(fed), step);
   if (making.empty()) return;
   if (static_cast<double>(overlap(making, graphs)) <
       kWithoutPause * static_cast<double>(graphs.length())) {
