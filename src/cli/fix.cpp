@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "base/contains.h"
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -12,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "remedy/fix_file.h"
+#include "remedy/fix_html.h"
 #include "remedy/fix_text.h"
 #include "remedy/runner.h"
 
@@ -56,12 +58,19 @@ bool asks_and_hears_yes() {
   return answer == 'y' || answer == 'Y';
 }
 
-// What is there under the name of our result has to be one.
-Status may_replace(const std::string& path) {
-  const auto found = remedy::read_fix_file(path);
-  if (found.ok() || found.error().code == Code::kNotFound) return {};
-  return Error{Code::kBadInput, escape_terminal(path) + " is there already, and not of flatout fix",
-               "--out DIR puts the result elsewhere"};
+// What is there under the names of our results has to be one.
+Status may_replace(const std::string& json, const std::string& page) {
+  const auto foreign = [](const std::string& path) {
+    return Error{Code::kBadInput,
+                 escape_terminal(path) + " is there already, and not of flatout fix",
+                 "--out DIR puts the result elsewhere"};
+  };
+  const auto found = remedy::read_fix_file(json);
+  if (!found.ok() && found.error().code != Code::kNotFound) return foreign(json);
+  const auto html = fs::Root(page.starts_with('/') ? "/" : ".").read(page, 64 << 20);
+  const bool absent = !html.ok() && html.error().code == Code::kNotFound;
+  if (!absent && (!html.ok() || !contains(*html, remedy::kFixPageMark))) return foreign(page);
+  return {};
 }
 
 // Says what the trials do to the world; false where the user does not want that.
@@ -116,7 +125,8 @@ int fix(const std::vector<std::string>& arguments) {
   const std::string folder = settings->out.empty() ? "." : settings->out;
   if (!settings->out.empty()) ::mkdir(folder.c_str(), 0777);  // what is wrong is told when writing
   const std::string json_path = settings->out.empty() ? "fix.json" : folder + "/fix.json";
-  if (const Status may = may_replace(json_path); !may.ok()) {
+  const std::string page_path = settings->out.empty() ? "fix.html" : folder + "/fix.html";
+  if (const Status may = may_replace(json_path, page_path); !may.ok()) {
     log_error(may.error().message, may.error().hint);
     return 2;
   }
@@ -143,6 +153,9 @@ int fix(const std::vector<std::string>& arguments) {
   Status written = fs::write_atomically(json_path, json);
   if (written.ok()) {
     written = fs::write_atomically(folder + "/flatout.env", remedy::env_file(outcome->setting));
+  }
+  if (written.ok()) {
+    written = fs::write_atomically(page_path, remedy::fix_page(command, *outcome, json_path));
   }
   const std::string table = remedy::render_fix(command, *outcome, written.ok() ? json_path : "");
   if (settings->json) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "remedy/fix_html.h"
 #include "remedy/fix_text.h"
 #include "remedy/trial_json.h"
 
@@ -103,6 +104,25 @@ TEST(FixFile, ARunOfATrialComesBackAsItWas) {
   EXPECT_EQ(back->situation.optimizer_share, 0.25);
   EXPECT_TRUE(back->situation.fuses);
   EXPECT_FALSE(trial_from_json("{}").ok());
+}
+
+TEST(FixHtml, ShowsEachRunAndLetsNoNameBeMarkup) {
+  const Situation situation{.cores = 3, .online_cores = 4, .workers = 1};
+  Outcome outcome = outcome_with(*find_remedy("gc"), situation);
+  Attempt& attempt = outcome.attempts.front();
+  attempt.a_seconds = {{0.02, 0.021, 0.03}, {0.02, 0.02}};
+  attempt.b_seconds = {{0.01, 0.011}, {}};
+  attempt.note = "</td><script>alert(1)</script>";
+  const std::string page = fix_page({"python", "<b>.py"}, outcome, "fix.json");
+  EXPECT_EQ(page.find("<script>alert"), std::string::npos);
+  EXPECT_EQ(page.find("<b>.py"), std::string::npos);
+  EXPECT_NE(page.find("&lt;b&gt;.py"), std::string::npos);
+  size_t medians = 0;
+  for (size_t at = 0; (at = page.find("class=\"median\"", at)) != std::string::npos; ++at)
+    ++medians;
+  EXPECT_EQ(medians, 3u);  // a run without steps has no row
+  EXPECT_NE(page.find("median 21 ms"), std::string::npos);
+  EXPECT_NE(page.find(kFixPageMark), std::string::npos);
 }
 
 TEST(Catalogue, OffersWhatAnswersTheFindingsBestPromiseFirst) {

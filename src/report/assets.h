@@ -11,6 +11,7 @@ struct Asset {
 };
 
 Asset asset_chart_js();
+Asset asset_fix_css();
 Asset asset_flame_css();
 Asset asset_flame_js();
 Asset asset_lanes_js();

@@ -108,6 +108,9 @@ def test_finds_the_remedy_and_touches_nothing(flatout: str, job_python: str, job
     assert trial["verdict"] == "better" and trial["finding"] == "cpu.gc" and trial["low"] > 1.02
     assert trial["losses"] == "bit-equal"  # it is seeded, and the remedy's class is exact
     assert "gc" in done.stdout and "flatout run --with" in done.stdout
+    page = (job.parent / "result" / "fix.html").read_text()
+    runs = sum(len(t["steps_ms_without"]) + len(t["steps_ms_with"]) for t in result["trials"])
+    assert page.count('class="median"') == runs and "gc: kept" in page
     # The second run has the remedy without flatout looking for one.
     script = "import gc; print(gc.get_threshold()[0])"
     with_it = subprocess.run([flatout, "run", "--quiet", "--out", str(job.parent / "run"), "--with",
@@ -145,6 +148,11 @@ def test_somebody_elses_fix_json_is_left_alone(flatout: str, tmp_path: Path) -> 
     done = subprocess.run([flatout, "fix", "--", "true"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "fix.json" in done.stderr
     assert (tmp_path / "fix.json").read_text() == '{"mine": 1}'
+    (tmp_path / "fix.json").unlink()
+    (tmp_path / "fix.html").write_text("<p>mine</p>")
+    done = subprocess.run([flatout, "fix", "--", "true"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "fix.html" in done.stderr
+    assert (tmp_path / "fix.html").read_text() == "<p>mine</p>"
 
 
 def changed(job_python: str, remedies: str, script: str, folder: Path) -> str:
