@@ -121,7 +121,7 @@ TEST(FixHtml, ShowsEachRunAndLetsNoNameBeMarkup) {
   for (size_t at = 0; (at = page.find("class=\"median\"", at)) != std::string::npos; ++at)
     ++medians;
   EXPECT_EQ(medians, 3u);  // a run without steps has no row
-  EXPECT_NE(page.find("median 21 ms"), std::string::npos);
+  EXPECT_NE(page.find("median 21"), std::string::npos);
   EXPECT_NE(page.find(kFixPageMark), std::string::npos);
 }
 
