@@ -117,7 +117,9 @@ FLATOUT_DEVMEM_API int flatout_devmem_bind(int device, void* stream, int index);
 
 #ifdef __cplusplus
 }  // extern "C"
+#endif
 
+#if defined(__cpp_exceptions)
 #include <new>
 #include <stdexcept>
 #include <string>

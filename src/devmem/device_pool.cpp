@@ -31,7 +31,7 @@ Result<std::unique_ptr<DevicePool>> DevicePool::open(std::shared_ptr<Card> card,
     return Error{Code::kBadInput,
                  fmt::format("the policy '{}' is for replay: it takes no care of streams", o.policy),
                  "arena, torch or torch_expandable"};
-  auto policy = make_policy(o.policy, pool->meter_, pool->limit_);
+  auto policy = make_policy(o.policy, pool->meter_, pool->meter_.limit());
   if (!policy.ok())
     return Error{Code::kBadInput, policy.error().message, "arena, torch or torch_expandable"};
   pool->policy_ = std::move(*policy);
@@ -53,8 +53,8 @@ Result<std::unique_ptr<DevicePool>> DevicePool::open(std::shared_ptr<Card> card,
 DevicePool::DevicePool(std::shared_ptr<Card> card, PoolOptions options)
     : card_(std::move(card)),
       options_(std::move(options)),
-      limit_(options_.limit > 0 ? options_.limit : card_->driver().total_bytes()),
-      meter_(card_->driver()),
+      meter_(card_->driver(),
+             options_.limit > 0 ? options_.limit : card_->driver().total_bytes()),
       recording_(options_.name, options_.kept) {}
 
 DevicePool::~DevicePool() {
@@ -109,14 +109,6 @@ void DevicePool::collect(bool wait) {
 void DevicePool::give_back() {
   collect(true);
   policy_->trim();
-  note_reserved();
-}
-
-void DevicePool::note_reserved() {
-  if (meter_.memory_calls() == calls_seen_) return;
-  calls_seen_ = meter_.memory_calls();
-  stats_.reserved = policy_->stats().reserved;
-  stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.reserved);
 }
 
 Result<Address> DevicePool::find(Bytes size, Stream stream) {
@@ -133,15 +125,16 @@ Result<Address> DevicePool::find(Bytes size, Stream stream) {
 }
 
 Error DevicePool::full(Bytes size) {
+  policy_->trim();
   const PolicyStats held = policy_->stats();
   return {Code::kFull,
           fmt::format("CUDA out of memory. Tried to allocate {}. {} has a total capacity of {} of "
                       "which {} is free. Flatout's {} holds {}, of which {} are in use and {} is "
                       "the largest hole{}",
                       size_text(size), options_.name, size_text(meter_.total_bytes()),
-                      size_text(meter_.free_bytes()), options_.policy, size_text(held.reserved),
+                      size_text(meter_.free_bytes()), options_.policy, size_text(meter_.reserved()),
                       size_text(stats_.live), size_text(held.largest_free),
-                      options_.limit > 0 ? fmt::format("; its limit is {}", size_text(limit_)) : ""),
+                      options_.limit > 0 ? fmt::format("; its limit is {}", size_text(meter_.limit())) : ""),
           ""};
 }
 
@@ -154,7 +147,6 @@ Result<Address> DevicePool::allocate(Bytes size, Stream stream, const void* call
                  "a CUDA graph is being captured, and Flatout's pools give no memory to graphs",
                  "capture it before flatout.devmem.install(), or without it"};
   auto got = find(size, stream);
-  note_reserved();
   if (const Status health = meter_.health(); !health.ok()) return health.error();
   if (!got.ok()) {
     ++stats_.refused;
@@ -272,7 +264,9 @@ void DevicePool::trim() {
 PoolStats DevicePool::stats() {
   const Lock lock(card_->mutex_);
   PoolStats out = stats_;
-  out.limit = limit_;
+  out.reserved = meter_.reserved();
+  out.peak_reserved = meter_.peak_reserved();
+  out.limit = meter_.limit();
   out.largest_free = policy_->stats().largest_free;
   out.blocks = blocks_.size();
   out.driver_calls = meter_.calls();
@@ -284,7 +278,7 @@ PoolStats DevicePool::stats() {
 void DevicePool::reset_peaks() {
   const Lock lock(card_->mutex_);
   stats_.peak_live = stats_.live;
-  stats_.peak_reserved = stats_.reserved;
+  meter_.reset_peak();
 }
 
 Status DevicePool::snapshot(const std::string& path) {

@@ -105,8 +105,7 @@ class DevicePool {
   Result<Address> find(Bytes size, Stream stream);
   void collect(bool wait);
   void give_back();
-  void note_reserved();
-  Error full(Bytes size);
+  Error full(Bytes size);  // and gives back what was brought for it
   Status unknown(Address address, uint32_t site);
   void check_free(Address address, const Block& block, std::optional<Bytes> size,
                   std::optional<Stream> stream, uint32_t site);
@@ -116,7 +115,6 @@ class DevicePool {
 
   std::shared_ptr<Card> card_;
   PoolOptions options_;
-  Bytes limit_;
   Meter meter_;
   std::unique_ptr<Policy> policy_;
   Recording recording_;
@@ -125,7 +123,6 @@ class DevicePool {
   std::unordered_map<Address, Gone> gone_;  // in debug mode, the latest
   std::deque<Address> gone_order_;
   PoolStats stats_;
-  uint64_t calls_seen_ = 0;
   int said_ = 0;
 };
 

@@ -1,7 +1,4 @@
 // The C functions of flatout/devmem.h.
-#define FLATOUT_DEVMEM_API __attribute__((visibility("default")))
-#include "flatout/devmem.h"
-
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +6,7 @@
 #include "base/text.h"
 #include "devmem/device_pool.h"
 #include "devmem/installed.h"
-#include "devmem/torch_error.h"
+#include "devmem/installed_alloc.h"
 
 using namespace flatout;
 using devmem::Address;
@@ -50,7 +47,9 @@ void say_once(const std::string& text) {
   log_warning("devmem: " + escape_terminal(text));
 }
 
-void* installed_alloc(size_t bytes, int device, void* stream, const void* caller) {
+}  // namespace
+
+void* devmem::installed_alloc(size_t bytes, int device, void* stream, const void* caller) {
   if (bytes == 0) return nullptr;
   last_error.clear();
   const auto pool = Installed::get().pool_for(device, stream_of(stream));
@@ -65,8 +64,6 @@ void* installed_alloc(size_t bytes, int device, void* stream, const void* caller
   if (got.error().code != Code::kFull) say_once(last_error);
   return nullptr;
 }
-
-}  // namespace
 
 extern "C" {
 
@@ -144,13 +141,7 @@ void flatout_devmem_set_fraction(double fraction, int device) {
 }
 
 void* flatout_devmem_alloc(size_t bytes, int device, void* stream) {
-  return installed_alloc(bytes, device, stream, __builtin_return_address(0));
-}
-
-void* flatout_devmem_alloc_or_throw(size_t bytes, int device, void* stream) {
-  void* const out = installed_alloc(bytes, device, stream, __builtin_return_address(0));
-  if (out == nullptr && bytes > 0) devmem::throw_as_torch(last_error);
-  return out;
+  return devmem::installed_alloc(bytes, device, stream, __builtin_return_address(0));
 }
 
 void flatout_devmem_free(void* ptr, size_t bytes, int device, void* stream) {

@@ -506,6 +506,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   const std::lock_guard lock(g_lock);
   if (bytes == 0 || bytes % (2 * kMiB) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!card().take(prop->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  while (g_handles.contains(g_next_handle)) ++g_next_handle;
   *handle = g_next_handle++;
   g_handles[*handle] = new PhysicalState{prop->location.id, bytes, 1, 0};
   return CUDA_SUCCESS;
