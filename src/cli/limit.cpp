@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/fs.h"
@@ -36,8 +37,9 @@ const Usage kLimit{
     "error that a full card gives. The exit code is the job's own.",
     "  flatout devmem limit 8GiB -- python train.py\n"
     "  flatout devmem limit 0.5 -- python train.py           # half of each card\n"
-    "  flatout devmem limit 0=8GiB,1=25% -- python train.py  # by device; others have no limit",
-    {"verbose"},
+    "  flatout devmem limit 0=8GiB,1=25% -- python train.py  # by device; others have no limit\n"
+    "  flatout devmem limit --record memory.jsonl 100% -- ./train   # and what it took, to replay",
+    {"record", "verbose"},
     false,
     false,
     true,
@@ -196,6 +198,10 @@ int devmem_limit(const std::vector<std::string>& arguments) {
     return bad_usage("there is no command to run", "flatout devmem limit 8GiB -- COMMAND...");
   const auto limits = read_limits(settings->positional[0]);
   if (!limits.ok()) return bad_usage(limits.error().message, limits.error().hint);
+  std::error_code ignored;
+  if (!settings->record.empty() && std::filesystem::exists(settings->record, ignored))
+    return bad_usage(fmt::format("{} is there already", escape_terminal(settings->record)),
+                     "--record with the name of a new file");
   if (const char* outer = ::getenv("FLATOUT_DEVLIMIT_SHARED");
       outer != nullptr && ::access(outer, F_OK) == 0)
     return bad_usage(
@@ -222,6 +228,9 @@ int devmem_limit(const std::vector<std::string>& arguments) {
   recorder::add_preload(environment, library);
   recorder::set_variable(environment, "FLATOUT_DEVLIMIT", *limits);
   recorder::set_variable(environment, "FLATOUT_DEVLIMIT_SHARED", shared->path());
+  if (!settings->record.empty())
+    recorder::set_variable(environment, "FLATOUT_DEVLIMIT_RECORD",
+                           std::filesystem::absolute(settings->record, ignored));
   return run_job(command, std::move(environment));
 }
 

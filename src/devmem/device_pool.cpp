@@ -112,6 +112,7 @@ void DevicePool::give_back() {
 }
 
 Result<Address> DevicePool::find(Bytes size, Stream stream) {
+  if (size > meter_.limit()) return Error{Code::kFull, "more than the pool may ever have", ""};
   if (stats_.waiting > 0) collect(false);
   auto got = policy_->allocate(size, stream);
   if (!got.ok() && stats_.waiting > 0) {

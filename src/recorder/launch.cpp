@@ -138,6 +138,7 @@ AgentPaths find_agent() {
   out.allocator = library("libflatout_malloc.so");
   out.feed = library("libflatout_feed.so");
   out.limiter = library("libflatout_devlimit.so");
+  out.devmem = library("libflatout_devmem.so");
   const std::string inject = "/agent/inject/sitecustomize.py";
   const std::string found =
       first({bin + "/.." + inject, bin + "/../lib/flatout/python/flatout" + inject,

@@ -52,6 +52,7 @@ struct AgentPaths {
   std::string allocator;  // libflatout_malloc.so
   std::string feed;       // libflatout_feed.so
   std::string limiter;    // libflatout_devlimit.so
+  std::string devmem;     // libflatout_devmem.so
 };
 /// Looks beside the program (build tree) and in ../lib/flatout (installed).
 AgentPaths find_agent();
