@@ -1,8 +1,8 @@
 // A C++ program with a device-memory pool of its own (flatout/devmem.h): one limit, two streams, a
 // buffer that both use, a request that does not fit, and a snapshot to replay.
 //
-//   g++ -std=c++20 -I include examples/device_pool.cpp -L build/release -lflatout_devmem -o device_pool
-//   LD_LIBRARY_PATH=build/release ./device_pool            # on the card
+//   g++ -std=c++20 -I include examples/device_pool.cpp -L build/release -lflatout_devmem -o
+//   device_pool LD_LIBRARY_PATH=build/release ./device_pool            # on the card
 //   LD_LIBRARY_PATH=build/release ./device_pool --host     # on the machine's memory, without one
 //   flatout devmem replay device_pool.jsonl
 #include <cstdio>

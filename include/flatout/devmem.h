@@ -5,9 +5,9 @@
  *   void* p = pool.allocate(bytes, stream);                       // throws OutOfMemory
  *   pool.deallocate(p, bytes, stream);
  *
- * A pool serves any number of threads and streams. What is allocated on a stream is for work on that
- * stream; a block that is freed serves the same stream again at once, and others only after the
- * work that used it. Several pools may share a device, each with a limit of its own.
+ * A pool serves any number of threads and streams. What is allocated on a stream is for work on
+ * that stream; a block that is freed serves the same stream again at once, and others only after
+ * the work that used it. Several pools may share a device, each with a limit of its own.
  *
  * Environment: FLATOUT_DEVMEM_RECORD=FILE (every request, for `flatout devmem replay`),
  * FLATOUT_DEVMEM_HISTORY=N (requests that a snapshot has, 65536), FLATOUT_DEVMEM_SITES=1 (each with
@@ -81,16 +81,19 @@ FLATOUT_DEVMEM_API void flatout_devmem_trim(flatout_devmem_pool* pool);
 FLATOUT_DEVMEM_API void flatout_devmem_get_stats(flatout_devmem_pool* pool,
                                                  struct flatout_devmem_stats* stats, size_t size);
 FLATOUT_DEVMEM_API void flatout_devmem_reset_peaks(flatout_devmem_pool* pool);
-/* The latest requests and what is live as JSON lines, which `flatout devmem replay` reads. 0 or -1. */
+/* The latest requests and what is live as JSON lines, which `flatout devmem replay` reads. 0 or -1.
+ */
 FLATOUT_DEVMEM_API int flatout_devmem_snapshot(flatout_devmem_pool* pool, const char* path);
 
 /* ---- in place of a framework's allocator: pools that are opened at a device's first request ----
  *
- * The signatures are those of PyTorch's CUDAPluggableAllocator; python/flatout/devmem installs them.
+ * The signatures are those of PyTorch's CUDAPluggableAllocator; python/flatout/devmem installs
+ * them.
  */
 
-/* policy as above; limits as "8GiB", "0.5", "50%", by device "0=8GiB,1=50%", and for several pools on
- * a device (logical devices) "0=4GiB+4GiB"; each may be NULL. Before the first request. 0 or -1. */
+/* policy as above; limits as "8GiB", "0.5", "50%", by device "0=8GiB,1=50%", and for several pools
+ * on a device (logical devices) "0=4GiB+4GiB"; each may be NULL. Before the first request. 0 or -1.
+ */
 FLATOUT_DEVMEM_API int flatout_devmem_configure(const char* policy, const char* limits);
 /* Fraction of the device's memory, as torch.cuda.set_per_process_memory_fraction; before the first
  * request. */

@@ -43,15 +43,16 @@ const Usage kRun{
     "  flatout run --json=verdict.json -- torchrun --nproc_per_node 2 train.py\n"
     "  torchrun --no-python --nproc_per_node 2 flatout run -- python train.py\n"
     "  flatout run --malloc -- python train.py            # with Flatout's allocator\n"
-    "  flatout run --devmem arena -- python train.py      # and its device memory from Flatout's pools\n"
+    "  flatout run --devmem arena -- python train.py      # and its device memory from Flatout's "
+    "pools\n"
     "  flatout run --cupti -- python train.py             # and what the GPU waits for\n"
     "  flatout run --with fix.json -- python train.py     # with what flatout fix found\n"
     "  flatout run --no-agent -- ./train                  # from outside only\n"
     "  flatout run --live -- python train.py              # and its processes below its output\n"
     "  flatout run --serve -- python train.py             # and watch it in a browser",
-    {"out", "fail_on", "quiet", "live", "no_agent", "cupti", "malloc", "devmem", "devmem_limit", "with", "serve", "listen",
-     "port", "token_file", "tls_cert", "tls_key", "meet", "rate", "keep_runs", "keep_mb",
-     "verbose"},
+    {"out",      "fail_on",      "quiet", "live",  "no_agent",  "cupti",   "malloc",
+     "devmem",   "devmem_limit", "with",  "serve", "listen",    "port",    "token_file",
+     "tls_cert", "tls_key",      "meet",  "rate",  "keep_runs", "keep_mb", "verbose"},
     true,
     true,
     true,

@@ -511,7 +511,8 @@ class Recorded : public Devlimit {
   static std::vector<std::string> lines(const std::string& path) {
     std::ifstream in(path);
     std::vector<std::string> out;
-    for (std::string line; std::getline(in, line);) out.push_back(line.substr(0, line.find(",\"t\"")));
+    for (std::string line; std::getline(in, line);)
+      out.push_back(line.substr(0, line.find(",\"t\"")));
     EXPECT_FALSE(out.empty()) << path;
     if (!out.empty()) out.erase(out.begin());
     return out;

@@ -28,8 +28,9 @@ int open_file(int row) {
   for (int next = 1; next <= 2 * kMostDevices; ++next) {
     const int fd = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
     if (fd > 0) {
-      const int n = snprintf(name, sizeof name,
-                             "{\"op\":\"meta\",\"name\":\"process %d, card %d\"}\n", ::getpid(), row);
+      const int n =
+          snprintf(name, sizeof name, "{\"op\":\"meta\",\"name\":\"process %d, card %d\"}\n",
+                   ::getpid(), row);
       if (::write(fd, name, static_cast<size_t>(n)) == n) return fd;
       ::close(fd);
     }
@@ -69,8 +70,7 @@ unsigned long long wide(uint64_t number) { return number; }
 }  // namespace
 
 void record_taken(int row, uint64_t id, uint64_t bytes) {
-  if (bytes > 0)
-    put(row, R"({"op":"a","id":%llu,"size":%llu)", wide(id), wide(bytes));
+  if (bytes > 0) put(row, R"({"op":"a","id":%llu,"size":%llu)", wide(id), wide(bytes));
 }
 
 void record_freed(int row, uint64_t id) { put(row, R"({"op":"f","id":%llu)", wide(id)); }

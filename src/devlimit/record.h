@@ -1,5 +1,6 @@
-// What this process takes of its cards, written as it happens to the file that FLATOUT_DEVLIMIT_RECORD
-// names: the JSON lines that `flatout devmem replay` reads. A file for each process and device.
+// What this process takes of its cards, written as it happens to the file that
+// FLATOUT_DEVLIMIT_RECORD names: the JSON lines that `flatout devmem replay` reads. A file for each
+// process and device.
 #pragma once
 
 #include <cstdint>

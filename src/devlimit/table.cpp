@@ -17,9 +17,7 @@ bool is_memory(Kind kind) {
   return kind == Kind::kMemory || kind == Kind::kPooled || kind == Kind::kArray ||
          kind == Kind::kExternal;
 }
-uint64_t id_of(const Entry& entry) {
-  return entry.key ^ (static_cast<uint64_t>(entry.kind) << 56);
-}
+uint64_t id_of(const Entry& entry) { return entry.key ^ (static_cast<uint64_t>(entry.kind) << 56); }
 
 Entry* entries_from_system(uint64_t count) {
   void* const memory = ::mmap(nullptr, count * sizeof(Entry), PROT_READ | PROT_WRITE,

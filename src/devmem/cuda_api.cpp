@@ -15,8 +15,8 @@ Result<CudaApi> open_library() {
                  "in a container, start it with the driver in it (--gpus all)"};
   CudaApi api;
   const char* lacks = nullptr;
-#define FLATOUT_CUDA_FUNCTION(member, symbol, arguments)                                        \
-  api.member = reinterpret_cast<cuda::CUresult(*) arguments>(::dlsym(library, #symbol));        \
+#define FLATOUT_CUDA_FUNCTION(member, symbol, arguments)                                 \
+  api.member = reinterpret_cast<cuda::CUresult(*) arguments>(::dlsym(library, #symbol)); \
   if (api.member == nullptr) lacks = #symbol;
   FLATOUT_CUDA_FUNCTIONS
 #undef FLATOUT_CUDA_FUNCTION

@@ -50,8 +50,8 @@ Result<std::unique_ptr<CudaDriver>> CudaDriver::open(int ordinal) {
     int can = 0;
     if (other != ordinal && api->device(&peer, other) == CUDA_SUCCESS &&
         api->can_access(&can, peer, device) == CUDA_SUCCESS && can != 0)
-      driver->access_.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, peer},
-                                 cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+      driver->access_.push_back(
+          {{cuda::CU_MEM_LOCATION_TYPE_DEVICE, peer}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   }
   return driver;
 }
@@ -156,9 +156,8 @@ void CudaDriver::map(Address address, Handle handle) {
 }
 
 void CudaDriver::set_access(Address address, Bytes size) {
-  must("cuMemSetAccess", in_context([&] {
-         return api_.set_access(address, size, access_.data(), access_.size());
-       }));
+  must("cuMemSetAccess",
+       in_context([&] { return api_.set_access(address, size, access_.data(), access_.size()); }));
 }
 
 void CudaDriver::unmap(Address address) {

@@ -1,6 +1,6 @@
-// A card, by the CUDA driver's own functions, in the device's primary context: the one that the CUDA
-// runtime, and so PyTorch and TensorFlow, work in. Each call makes it the calling thread's for as
-// long as the call lasts.
+// A card, by the CUDA driver's own functions, in the device's primary context: the one that the
+// CUDA runtime, and so PyTorch and TensorFlow, work in. Each call makes it the calling thread's for
+// as long as the call lasts.
 #pragma once
 
 #include <map>

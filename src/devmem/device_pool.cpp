@@ -28,9 +28,10 @@ Result<std::unique_ptr<DevicePool>> DevicePool::open(std::shared_ptr<Card> card,
   std::unique_ptr<DevicePool> pool(new DevicePool(std::move(card), std::move(options)));
   const PoolOptions& o = pool->options_;
   if (!minds_streams(o.policy))
-    return Error{Code::kBadInput,
-                 fmt::format("the policy '{}' is for replay: it takes no care of streams", o.policy),
-                 "arena, torch or torch_expandable"};
+    return Error{
+        Code::kBadInput,
+        fmt::format("the policy '{}' is for replay: it takes no care of streams", o.policy),
+        "arena, torch or torch_expandable"};
   auto policy = make_policy(o.policy, pool->meter_, pool->meter_.limit());
   if (!policy.ok())
     return Error{Code::kBadInput, policy.error().message, "arena, torch or torch_expandable"};
@@ -53,8 +54,7 @@ Result<std::unique_ptr<DevicePool>> DevicePool::open(std::shared_ptr<Card> card,
 DevicePool::DevicePool(std::shared_ptr<Card> card, PoolOptions options)
     : card_(std::move(card)),
       options_(std::move(options)),
-      meter_(card_->driver(),
-             options_.limit > 0 ? options_.limit : card_->driver().total_bytes()),
+      meter_(card_->driver(), options_.limit > 0 ? options_.limit : card_->driver().total_bytes()),
       recording_(options_.name, options_.kept) {}
 
 DevicePool::~DevicePool() {
@@ -128,15 +128,17 @@ Result<Address> DevicePool::find(Bytes size, Stream stream) {
 Error DevicePool::full(Bytes size) {
   policy_->trim();
   const PolicyStats held = policy_->stats();
-  return {Code::kFull,
-          fmt::format("CUDA out of memory. Tried to allocate {}. {} has a total capacity of {} of "
-                      "which {} is free. Flatout's {} holds {}, of which {} are in use and {} is "
-                      "the largest hole{}",
-                      size_text(size), options_.name, size_text(meter_.total_bytes()),
-                      size_text(meter_.free_bytes()), options_.policy, size_text(meter_.reserved()),
-                      size_text(stats_.live), size_text(held.largest_free),
-                      options_.limit > 0 ? fmt::format("; its limit is {}", size_text(meter_.limit())) : ""),
-          ""};
+  return {
+      Code::kFull,
+      fmt::format(
+          "CUDA out of memory. Tried to allocate {}. {} has a total capacity of {} of "
+          "which {} is free. Flatout's {} holds {}, of which {} are in use and {} is "
+          "the largest hole{}",
+          size_text(size), options_.name, size_text(meter_.total_bytes()),
+          size_text(meter_.free_bytes()), options_.policy, size_text(meter_.reserved()),
+          size_text(stats_.live), size_text(held.largest_free),
+          options_.limit > 0 ? fmt::format("; its limit is {}", size_text(meter_.limit())) : ""),
+      ""};
 }
 
 Result<Address> DevicePool::allocate(Bytes size, Stream stream, const void* caller) {
@@ -184,7 +186,8 @@ Status DevicePool::unknown(Address address, uint32_t site) {
     }
   }
   if (options_.debug) say(text);
-  return Error{Code::kBadInput, text, options_.debug ? "" : "FLATOUT_DEVMEM_DEBUG=1 names the call sites"};
+  return Error{Code::kBadInput, text,
+               options_.debug ? "" : "FLATOUT_DEVMEM_DEBUG=1 names the call sites"};
 }
 
 void DevicePool::check_free(Address address, const Block& block, std::optional<Bytes> size,
@@ -195,9 +198,10 @@ void DevicePool::check_free(Address address, const Block& block, std::optional<B
                     block.size, at(block.site)));
   if (stream && *stream != block.stream &&
       std::find(block.used_on.begin(), block.used_on.end(), *stream) == block.used_on.end())
-    say(fmt::format("free of {:#x}{} on stream {:#x}, and it is for stream {:#x}, and record_stream() "
-                    "has named no other{}",
-                    address, here, *stream, block.stream, at(block.site)));
+    say(fmt::format(
+        "free of {:#x}{} on stream {:#x}, and it is for stream {:#x}, and record_stream() "
+        "has named no other{}",
+        address, here, *stream, block.stream, at(block.site)));
 }
 
 Status DevicePool::free(Address address, std::optional<Bytes> size, std::optional<Stream> stream,

@@ -1,6 +1,6 @@
 // A policy for a live job: any thread may ask, a block that other streams use goes back only when
-// they are done with it, several pools share a device within their limits, and what was asked for is
-// recorded.
+// they are done with it, several pools share a device within their limits, and what was asked for
+// is recorded.
 #pragma once
 
 #include <deque>
@@ -37,11 +37,11 @@ struct PoolOptions {
   std::string policy = "arena";  // or "torch", "torch_expandable"
   Bytes limit = 0;               // 0: what the device has
   std::string name = "device memory";
-  size_t kept = 65'536;    // requests that snapshot() has, the live blocks aside
-  std::string record_to;   // file for all requests; "": none
-  bool sites = false;      // say where in the job's code each request comes from
-  bool debug = false;      // sites, and mistakes of the caller are told apart and said
-  bool abort = false;      // and end the process
+  size_t kept = 65'536;   // requests that snapshot() has, the live blocks aside
+  std::string record_to;  // file for all requests; "": none
+  bool sites = false;     // say where in the job's code each request comes from
+  bool debug = false;     // sites, and mistakes of the caller are told apart and said
+  bool abort = false;     // and end the process
 };
 
 struct PoolStats {

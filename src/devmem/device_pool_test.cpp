@@ -394,16 +394,16 @@ TEST(Limits, AreReadForAllDevicesOrByDeviceAndForSeveralPools) {
 }
 
 TEST(Limits, AMistakeIsNamed) {
-  for (const auto& [text, says] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"lots", "neither a size"},
-           {"", "neither a size"},
-           {"3", "less than a card"},
-           {"1.5", "no part"},
-           {"1GiB,2GiB", "twice"},
-           {"1GiB,0=2GiB", "twice"},
-           {"0=1GiB,0=2GiB", "named before"},
-           {"x=1GiB", "names no device"},
-           {"0=1GiB+", "neither a size"}}) {
+  for (const auto& [text, says] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"lots", "neither a size"},
+                                                                  {"", "neither a size"},
+                                                                  {"3", "less than a card"},
+                                                                  {"1.5", "no part"},
+                                                                  {"1GiB,2GiB", "twice"},
+                                                                  {"1GiB,0=2GiB", "twice"},
+                                                                  {"0=1GiB,0=2GiB", "named before"},
+                                                                  {"x=1GiB", "names no device"},
+                                                                  {"0=1GiB+", "neither a size"}}) {
     const auto read = parse_limits(text);
     ASSERT_FALSE(read.ok()) << text;
     EXPECT_NE(read.error().message.find(says), std::string::npos) << read.error().message;

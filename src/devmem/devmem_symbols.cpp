@@ -118,10 +118,10 @@ void flatout_devmem_trim(flatout_devmem_pool* pool) { inside(pool).trim(); }
 void flatout_devmem_get_stats(flatout_devmem_pool* pool, struct flatout_devmem_stats* stats,
                               size_t size) {
   const devmem::PoolStats s = inside(pool).stats();
-  const flatout_devmem_stats out = {
-      s.live,        s.peak_live,       s.reserved,   s.peak_reserved, s.limit, s.largest_free,
-      s.waiting,     s.allocated_total, s.freed_total, s.blocks,       s.allocations, s.frees,
-      s.refused,     s.driver_calls,    s.device_free, s.device_total};
+  const flatout_devmem_stats out = {s.live,        s.peak_live,    s.reserved,    s.peak_reserved,
+                                    s.limit,       s.largest_free, s.waiting,     s.allocated_total,
+                                    s.freed_total, s.blocks,       s.allocations, s.frees,
+                                    s.refused,     s.driver_calls, s.device_free, s.device_total};
   std::memcpy(stats, &out, std::min(size, sizeof out));
 }
 
@@ -132,8 +132,8 @@ int flatout_devmem_snapshot(flatout_devmem_pool* pool, const char* path) {
 }
 
 int flatout_devmem_configure(const char* policy, const char* limits) {
-  return code_of(Installed::get().configure(policy != nullptr ? policy : "",
-                                            limits != nullptr ? limits : ""));
+  return code_of(
+      Installed::get().configure(policy != nullptr ? policy : "", limits != nullptr ? limits : ""));
 }
 
 void flatout_devmem_set_fraction(double fraction, int device) {

@@ -25,13 +25,14 @@ bool keeps_what_is_written(Driver&, Address address, Bytes size) {
 
 INSTANTIATE_TEST_SUITE_P(
     Devmem, EveryDriver,
-    testing::Values(
-        DriverUnderTest{
-            "simulated", [] { return std::make_unique<SimDriver>(kGiB); }, next_number,
-            [](Driver& d, Address at, Bytes size) { return simulated(d).accessible(at, size); },
-            [](Driver& d, Stream stream) { simulated(d).launch(stream); }},
-        DriverUnderTest{"host", [] { return std::make_unique<HostDriver>(kGiB); }, next_number,
-                        keeps_what_is_written}),
+    testing::Values(DriverUnderTest{"simulated", [] { return std::make_unique<SimDriver>(kGiB); },
+                                    next_number,
+                                    [](Driver& d, Address at, Bytes size) {
+                                      return simulated(d).accessible(at, size);
+                                    },
+                                    [](Driver& d, Stream stream) { simulated(d).launch(stream); }},
+                    DriverUnderTest{"host", [] { return std::make_unique<HostDriver>(kGiB); },
+                                    next_number, keeps_what_is_written}),
     driver_name);
 
 TEST(SimDriver, AFullDeviceServesAStreamWhatItHasFreedItself) {

@@ -19,8 +19,8 @@ namespace {
 constexpr size_t kBuffer = size_t{64} << 10;
 
 std::string json_text(std::string_view text) {
-  return nlohmann::json(to_utf8(text)).dump(-1, ' ', false,
-                                            nlohmann::json::error_handler_t::replace);
+  return nlohmann::json(to_utf8(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -110,8 +110,7 @@ std::string Recording::line(const Entry& entry, bool before) const {
 std::string Recording::lines(std::vector<RecordedBlock> live) const {
   // Ids count up, so what was born before the ring has one below the first birth in it.
   std::vector<const Entry*> entries;
-  for (size_t i = 0; i < ring_.size(); ++i)
-    entries.push_back(&ring_[(oldest_ + i) % ring_.size()]);
+  for (size_t i = 0; i < ring_.size(); ++i) entries.push_back(&ring_[(oldest_ + i) % ring_.size()]);
   uint64_t first = UINT64_MAX;
   for (const Entry* entry : entries)
     if (entry->kind == Kind::kAllocated) first = std::min(first, entry->block.id);

@@ -1,5 +1,6 @@
-// What a pool was asked for, as it happens: the latest requests in memory, and all of them in a file
-// where one is named; both are the JSON lines that `flatout devmem replay` reads (json_lines.cpp).
+// What a pool was asked for, as it happens: the latest requests in memory, and all of them in a
+// file where one is named; both are the JSON lines that `flatout devmem replay` reads
+// (json_lines.cpp).
 #pragma once
 
 #include <memory>

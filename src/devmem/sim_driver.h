@@ -36,11 +36,11 @@ inline constexpr int kCallKinds = static_cast<int>(Call::kCount);
 /// something.
 struct CostTable {
   uint64_t ns[kCallKinds] = {
-      /* allocate */ 150'000, /* free */ 200'000,
-      /* reserve */ 5'000,    /* unreserve */ 5'000,
-      /* create */ 100'000,   /* release */ 50'000,
-      /* map */ 10'000,       /* set_access */ 100'000,
-      /* unmap */ 30'000,     /* synchronize */ 10'000,
+      /* allocate */ 150'000,     /* free */ 200'000,
+      /* reserve */ 5'000,        /* unreserve */ 5'000,
+      /* create */ 100'000,       /* release */ 50'000,
+      /* map */ 10'000,           /* set_access */ 100'000,
+      /* unmap */ 30'000,         /* synchronize */ 10'000,
       /* allocate_async */ 5'000, /* free_async */ 2'000,
       /* event */ 1'000};
 };

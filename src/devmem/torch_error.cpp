@@ -1,6 +1,6 @@
 // Raises PyTorch's own exception from below it. Compiled without exceptions: the C++ run time that
-// PyTorch works with throws, and not the one within this library, whose unwinder must have no part in
-// it; so no frame here may have anything to clean up.
+// PyTorch works with throws, and not the one within this library, whose unwinder must have no part
+// in it; so no frame here may have anything to clean up.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -20,8 +20,8 @@ struct SourceLocation {
   uint32_t line;
 };
 
-// c10::OutOfMemoryError(SourceLocation, std::string), as the C++ ABI passes them: `this` first, both
-// in memory.
+// c10::OutOfMemoryError(SourceLocation, std::string), as the C++ ABI passes them: `this` first,
+// both in memory.
 using Construct = void(void* self, SourceLocation where, std::string text);
 
 // The exception's own size is not known here; it has been below 400 bytes.
@@ -42,8 +42,9 @@ __attribute__((noinline)) void construct_error(Construct* construct, void* where
 [[noreturn]] void throw_out_of_memory() {
   constexpr const char* kRuntime = "libstdc++.so.6";
   const auto construct = reinterpret_cast<Construct*>(
-      find("libc10.so", "_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_string"
-                        "IcSt11char_traitsIcESaIcEEE"));
+      find("libc10.so",
+           "_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_string"
+           "IcSt11char_traitsIcESaIcEEE"));
   auto* const type =
       static_cast<std::type_info*>(find("libc10.so", "_ZTIN3c1016OutOfMemoryErrorE"));
   const auto make = reinterpret_cast<void* (*)(size_t)>(find(kRuntime, "__cxa_allocate_exception"));
@@ -65,7 +66,8 @@ __attribute__((noinline)) void construct_error(Construct* construct, void* where
 }  // namespace
 
 extern "C" void* flatout_devmem_alloc_or_throw(size_t bytes, int device, void* stream) {
-  void* const out = flatout::devmem::installed_alloc(bytes, device, stream, __builtin_return_address(0));
+  void* const out =
+      flatout::devmem::installed_alloc(bytes, device, stream, __builtin_return_address(0));
   if (out == nullptr && bytes > 0) throw_out_of_memory();
   return out;
 }

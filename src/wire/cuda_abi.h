@@ -1,6 +1,6 @@
-// The part of the CUDA driver's binary interface that Flatout needs (the interposer of devlimit, the
-// driver of devmem), declared here so that both build without CUDA. devlimit/abi_test.cpp holds the
-// layouts to NVIDIA's headers where they are installed. Names of functions and constants are
+// The part of the CUDA driver's binary interface that Flatout needs (the interposer of devlimit,
+// the driver of devmem), declared here so that both build without CUDA. devlimit/abi_test.cpp holds
+// the layouts to NVIDIA's headers where they are installed. Names of functions and constants are
 // NVIDIA's, so that they can be looked up.
 #pragma once
 

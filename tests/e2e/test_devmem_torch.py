@@ -97,7 +97,7 @@ def test_tensors_streams_limits_and_statistics(stand_in, job_python, flatout, tm
         assert arena["trace"] == "GPU 0" and 12_000_000 <= arena["peak_live_bytes"] < 13_000_000, told.stderr
     lines = [json.loads(line) for line in Path(record).read_text().splitlines()]
     sites = {line["site"] for line in lines if line["op"] == "a"}
-    assert "<string>:6 <module>" in sites, sites
+    assert "<string>:7 <module>" in sites, sites
     assert [line["size"] for line in lines if line["op"] == "oom"] == [2000 * 4 * MIB]
     assert len(list(tmp_path.glob("memory.jsonl.[0-9]*"))) == 1, "device 1 has a file of its own"
 
@@ -145,7 +145,7 @@ with torch.cuda.use_mem_pool(pool):
         torch.zeros(4 << 30, dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError:
         print("full")
-assert devmem.stats()["live"] == 8 << 20 and not devmem.installed()
+assert 8 << 20 <= devmem.stats()["live"] <= 20 << 20 and not devmem.installed()
 try:
     devmem.install()
 except RuntimeError as error:

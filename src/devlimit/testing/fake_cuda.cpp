@@ -278,7 +278,8 @@ int fakeAccessible(CUdeviceptr address, size_t bytes, int device) {
   if (it == g_mappings.begin()) return 0;
   --it;
   for (CUdeviceptr at = it->first; at < address + bytes; ++it) {
-    if (it == g_mappings.end() || it->first != at || it->second.devices.count(device) == 0) return 0;
+    if (it == g_mappings.end() || it->first != at || it->second.devices.count(device) == 0)
+      return 0;
     at += it->second.bytes;
   }
   return 1;
@@ -289,7 +290,8 @@ int fakeTake(int device, uint64_t bytes) { return card().take(device, bytes); }
 void fakeGive(int device, uint64_t bytes) { card().give(device, bytes); }
 
 CUresult cuGetErrorName(CUresult error, const char** name) {
-  *name = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_THE_STAND_IN";
+  *name =
+      error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_THE_STAND_IN";
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {

@@ -115,7 +115,8 @@ TEST_F(CApi, ThreadsAndStreamsNeverGetWhatIsInUse) {
       const std::lock_guard lock(mutex);
       auto next = live[device].lower_bound(at);
       if (next != live[device].end() && next->first < end) ++wrong;
-      if (next != live[device].begin() && std::prev(next)->first + std::prev(next)->second.size > at)
+      if (next != live[device].begin() &&
+          std::prev(next)->first + std::prev(next)->second.size > at)
         ++wrong;
       if (at % 256 != 0 || fake_accessible(at, size, device) == 0) ++wrong;
       for (auto it = freed[device].begin(); it != freed[device].end() && it->first < end;) {
@@ -233,10 +234,12 @@ TEST_F(CApi, LogicalDevicesHaveMemoryOfTheirOwn) {
 
 TEST_F(CApi, SettingsAreReadBeforeTheFirstRequestOnly) {
   EXPECT_NE(flatout_devmem_configure("tf_growth", nullptr), 0);
-  EXPECT_NE(std::string(flatout_devmem_error()).find("takes no care of streams"), std::string::npos);
+  EXPECT_NE(std::string(flatout_devmem_error()).find("takes no care of streams"),
+            std::string::npos);
   EXPECT_NE(flatout_devmem_configure("best", nullptr), 0);
   EXPECT_NE(flatout_devmem_configure("arena", "0=lots"), 0);
-  EXPECT_NE(std::string(flatout_devmem_error()).find("'lots' is neither a size"), std::string::npos);
+  EXPECT_NE(std::string(flatout_devmem_error()).find("'lots' is neither a size"),
+            std::string::npos);
   EXPECT_EQ(flatout_devmem_configure("torch", "50%"), 0);
   flatout_devmem_set_fraction(0.25, 1);
   ASSERT_NE(flatout_devmem_alloc(kMiB, 0, nullptr), nullptr);
@@ -244,7 +247,8 @@ TEST_F(CApi, SettingsAreReadBeforeTheFirstRequestOnly) {
   EXPECT_EQ(stats(0).limit, 8192 * kMiB);
   EXPECT_EQ(stats(1).limit, 4096 * kMiB);
   EXPECT_NE(flatout_devmem_configure("arena", nullptr), 0);
-  EXPECT_NE(std::string(flatout_devmem_error()).find("given out memory already"), std::string::npos);
+  EXPECT_NE(std::string(flatout_devmem_error()).find("given out memory already"),
+            std::string::npos);
 }
 
 TEST_F(CApi, LimitsBeyondTheCardAreNamed) {

@@ -12,7 +12,8 @@ template <class... Arguments>
 int call(const char* name, Arguments... arguments) {
   static void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   void* const function = ::dlsym(library, name);
-  return function != nullptr ? reinterpret_cast<int (*)(Arguments...)>(function)(arguments...) : 999;
+  return function != nullptr ? reinterpret_cast<int (*)(Arguments...)>(function)(arguments...)
+                             : 999;
 }
 
 thread_local int t_device = 0;
@@ -92,6 +93,14 @@ cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStre
 }
 cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t stream) { return work(stream); }
 cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t stream) {
+  return work(stream);
+}
+// What nvcc's calls of kernels are since CUDA 13.
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
+  *kernel = nullptr;
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t stream) {
   return work(stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
