@@ -188,9 +188,9 @@ int dump(const model::Run& run, bool json) {
 /// side of the agent. Errors: kBadInput; kNotFound where the library is not installed.
 Status install_devmem(const Settings& settings) {
   if (settings.devmem.empty()) {
-    if (settings.devmem_limit.empty()) return {};
-    return Error{Code::kBadInput, "--devmem-limit is for --devmem",
-                 "--devmem arena; or flatout devmem limit, for any program"};
+    if (!settings.devmem_limit.empty())
+      log_warning("--devmem-limit is for --devmem, and changes nothing without it");
+    return {};
   }
   if (settings.devmem != "arena" && settings.devmem != "torch" &&
       settings.devmem != "torch_expandable")

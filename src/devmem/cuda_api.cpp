@@ -15,11 +15,13 @@ Result<CudaApi> open_library() {
                  "in a container, start it with the driver in it (--gpus all)"};
   CudaApi api;
   const char* lacks = nullptr;
+// NOLINTBEGIN(bugprone-macro-parentheses): names and types
 #define FLATOUT_CUDA_FUNCTION(member, symbol, arguments)                                 \
   api.member = reinterpret_cast<cuda::CUresult(*) arguments>(::dlsym(library, #symbol)); \
   if (api.member == nullptr) lacks = #symbol;
   FLATOUT_CUDA_FUNCTIONS
 #undef FLATOUT_CUDA_FUNCTION
+  // NOLINTEND(bugprone-macro-parentheses)
   if (lacks != nullptr)
     return Error{Code::kUnsupported, fmt::format("the NVIDIA driver has no {}", lacks),
                  "install one of CUDA 11.2 or later"};

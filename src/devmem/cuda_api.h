@@ -51,10 +51,12 @@ namespace flatout::devmem {
   FLATOUT_CUDA_FUNCTION(error_name, cuGetErrorName, (cuda::CUresult, const char**))
 
 struct CudaApi {
+// NOLINTBEGIN(bugprone-macro-parentheses): names and types
 #define FLATOUT_CUDA_FUNCTION(member, symbol, arguments) \
   cuda::CUresult(*member) arguments = nullptr;
   FLATOUT_CUDA_FUNCTIONS
 #undef FLATOUT_CUDA_FUNCTION
+  // NOLINTEND(bugprone-macro-parentheses)
 
   /// The process's libcuda.so.1, initialised; it stays loaded. Errors: kNotFound without a driver
   /// or a card; kUnsupported where the driver is too old; kIo with the driver's own name for it.

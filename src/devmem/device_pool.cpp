@@ -125,20 +125,21 @@ Result<Address> DevicePool::find(Bytes size, Stream stream) {
   return policy_->allocate(size, stream);
 }
 
+// In the words of PyTorch's own message, which users, frameworks and `flatout devmem explain` know.
 Error DevicePool::full(Bytes size) {
   policy_->trim();
-  const PolicyStats held = policy_->stats();
-  return {
-      Code::kFull,
-      fmt::format(
-          "CUDA out of memory. Tried to allocate {}. {} has a total capacity of {} of "
-          "which {} is free. Flatout's {} holds {}, of which {} are in use and {} is "
-          "the largest hole{}",
-          size_text(size), options_.name, size_text(meter_.total_bytes()),
-          size_text(meter_.free_bytes()), options_.policy, size_text(meter_.reserved()),
-          size_text(stats_.live), size_text(held.largest_free),
-          options_.limit > 0 ? fmt::format("; its limit is {}", size_text(meter_.limit())) : ""),
-      ""};
+  const Bytes held = meter_.reserved(), idle = held - std::min(held, stats_.live);
+  const std::string allowed =
+      options_.limit > 0 ? fmt::format("{} allowed; ", size_text(meter_.limit())) : "";
+  return {Code::kFull,
+          fmt::format("CUDA out of memory. Tried to allocate {}. {} has a total capacity of {} of "
+                      "which {} is free. {}Flatout's {} holds {}, of which {} is allocated by {}, "
+                      "and {} is reserved by {} but unallocated, {} of it in one piece.",
+                      size_text(size), options_.name, size_text(meter_.total_bytes()),
+                      size_text(meter_.free_bytes()), allowed, options_.policy, size_text(held),
+                      size_text(stats_.live), options_.user, size_text(idle), options_.user,
+                      size_text(policy_->stats().largest_free)),
+          ""};
 }
 
 Result<Address> DevicePool::allocate(Bytes size, Stream stream, const void* caller) {

@@ -37,6 +37,7 @@ struct PoolOptions {
   std::string policy = "arena";  // or "torch", "torch_expandable"
   Bytes limit = 0;               // 0: what the device has
   std::string name = "device memory";
+  std::string user = "this program";  // whose blocks they are, in messages
   size_t kept = 65'536;   // requests that snapshot() has, the live blocks aside
   std::string record_to;  // file for all requests; "": none
   bool sites = false;     // say where in the job's code each request comes from

@@ -9,7 +9,8 @@
 #include <sstream>
 #include <thread>
 
-#include "devmem/installed.h"
+#include "devmem/explain.h"
+#include "devmem/limits.h"
 #include "devmem/sim_driver.h"
 #include "devmem/trace.h"
 
@@ -201,15 +202,16 @@ TEST_F(Pools, NoDriverCallIsMadeInASteadyState) {
 }
 
 TEST_F(Pools, ARefusalSaysWhoHasTheMemoryInWordsThatAreKnown) {
-  const auto pool = open({.limit = 64 * kMiB, .name = "GPU 0"});
+  const auto pool = open({.limit = 64 * kMiB, .name = "GPU 0", .user = "PyTorch"});
   ASSERT_TRUE(take(*pool, 40 * kMiB).ok());
   const auto got = take(*pool, 512 * kMiB);
   ASSERT_FALSE(got.ok());
   EXPECT_TRUE(got.error().message.starts_with(
       "CUDA out of memory. Tried to allocate 512 MiB. GPU 0 has a total capacity of 1.00 GiB"))
       << got.error().message;
-  EXPECT_NE(got.error().message.find("limit is 64.0 MiB"), std::string::npos)
+  EXPECT_NE(got.error().message.find("64.0 MiB allowed;"), std::string::npos)
       << got.error().message;
+  EXPECT_EQ(explain_text("torch.OutOfMemoryError: " + got.error().message).kind, "torch_limit");
   const PoolStats stats = pool->stats();
   EXPECT_EQ(stats.refused, 1u);
   EXPECT_EQ(stats.live, 40 * kMiB);

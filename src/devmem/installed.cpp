@@ -110,7 +110,7 @@ std::vector<Limit> Installed::limits_of(int device) const {
 }
 
 const Installed::Device* Installed::opened(int device) const {
-  if (device < 0 || device >= kMostDevices) return nullptr;
+  if (g_forked || device < 0 || device >= kMostDevices) return nullptr;
   return devices_[device].load(std::memory_order_acquire);
 }
 
@@ -129,6 +129,7 @@ Result<Installed::Device*> Installed::open(int device) {
   for (size_t i = 0; i < limits.size(); ++i) {
     PoolOptions options = options_of_environment();
     options.policy = policy_;
+    options.user = "PyTorch";
     const bool whole = limits[i].bytes == 0 && limits[i].fraction >= 1;
     options.limit = whole ? 0 : limits[i].of(card->driver().total_bytes());
     options.name = limits.size() == 1 ? fmt::format("GPU {}", device)
@@ -150,7 +151,6 @@ Result<DevicePool*> Installed::pool_for(int device, Stream stream) {
 }
 
 DevicePool* Installed::holder(int device, Address address) {
-  if (g_forked) return nullptr;
   const Device* const there = opened(device);
   if (there == nullptr) return nullptr;
   for (const auto& pool : there->pools)
@@ -182,12 +182,12 @@ DevicePool* Installed::pool(int device, int index) const {
 }
 
 void Installed::trim() {
-  for (int device = 0; device < kMostDevices && !g_forked; ++device)
+  for (int device = 0; device < kMostDevices; ++device)
     for (int i = 0; i < pools(device); ++i) pool(device, i)->trim();
 }
 
 void Installed::flush() {
-  for (int device = 0; device < kMostDevices && !g_forked; ++device)
+  for (int device = 0; device < kMostDevices; ++device)
     for (int i = 0; i < pools(device); ++i) pool(device, i)->flush();
 }
 

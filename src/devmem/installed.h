@@ -55,7 +55,7 @@ class Installed {
   Installed();
   Result<Device*> open(int device);
   std::vector<Limit> limits_of(int device) const;
-  const Device* opened(int device) const;
+  const Device* opened(int device) const;  // nullptr in a process that was forked
 
   std::mutex mutex_;
   std::string policy_ = "arena";

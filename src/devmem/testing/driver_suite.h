@@ -152,6 +152,7 @@ TEST_P(EveryDriver, EventsMayBeManyAndAreUsedAgain) {
   const Stream stream = GetParam().new_stream(*driver_);
   for (int round = 0; round < 3; ++round) {
     std::vector<Event> events;
+    events.reserve(200);
     for (int i = 0; i < 200; ++i) events.push_back(driver_->record(i % 2 == 0 ? stream : 0));
     driver_->synchronize(stream);
     driver_->synchronize(0);
