@@ -221,6 +221,7 @@ TEST_F(Pools, ARefusalSaysWhoHasTheMemoryInWordsThatAreKnown) {
 TEST_F(Pools, ThreadsShareAPoolAndAllComesBack) {
   const auto pool = open();
   std::vector<std::thread> threads;
+  threads.reserve(8);
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937 random(static_cast<unsigned>(t));

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 def run(python, script, env, *, command=()):
     done = subprocess.run([*command, python, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **env}, capture_output=True,
-                          text=True, timeout=120)
+                          text=True, timeout=300)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -35,7 +35,10 @@ def stand_in(flatout, job_python, library):
     runtime, driver = built / "devmem" / "fake" / "libfake_cudart.so", built / "devlimit" / "fake"
     if not runtime.exists() or not (driver / "libcuda.so.1").exists():
         pytest.skip("lacks the stand-ins for libcuda and the CUDA runtime: build all targets where CUDA's headers are")
-    code, out, _ = run(job_python, "import torch; print(torch.version.cuda)", {})
+    # Read, not imported: that takes seconds.
+    find = "import importlib.util as u; print(open(u.find_spec('torch').submodule_search_locations[0] + '/version.py').read() + 'print(cuda)')"
+    code, out, _ = run(job_python, find, {})
+    code, out, _ = run(job_python, out, {}) if code == 0 else (code, out, "")
     version = ctypes.CDLL(str(runtime)).fakeRuntimeVersion() // 1000
     if code != 0 or out.split(".")[0].strip() != str(version):
         pytest.skip("lacks a PyTorch for CUDA %d" % version)
@@ -297,6 +300,10 @@ if len(sys.argv) > 1:
         pass
     assert flatout.devmem.stats()["peak_reserved"] <= 1 << 30
 """
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pytest.skip("lacks a card's driver")
     file = tmp_path / "job.py"
     file.write_text(script)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), **library}

@@ -78,6 +78,7 @@ TEST_F(CApi, ThreadsAndStreamsNeverGetWhatIsInUse) {
   std::mutex mutex;
   std::map<uint64_t, Block> live[2], freed[2];
   std::vector<void*> streams;
+  streams.reserve(8);
   for (int i = 0; i < 8; ++i) streams.push_back(new_stream());
   std::atomic<int> wrong{0}, refused{0};
   ASSERT_EQ(flatout_devmem_configure("arena", "60MiB"), 0) << flatout_devmem_error();
@@ -148,6 +149,7 @@ TEST_F(CApi, ThreadsAndStreamsNeverGetWhatIsInUse) {
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(16);
   for (int t = 0; t < 16; ++t) threads.emplace_back(work, t);
   for (std::thread& thread : threads) thread.join();
 
