@@ -38,11 +38,11 @@ struct PoolOptions {
   Bytes limit = 0;               // 0: what the device has
   std::string name = "device memory";
   std::string user = "this program";  // whose blocks they are, in messages
-  size_t kept = 65'536;   // requests that snapshot() has, the live blocks aside
-  std::string record_to;  // file for all requests; "": none
-  bool sites = false;     // say where in the job's code each request comes from
-  bool debug = false;     // sites, and mistakes of the caller are told apart and said
-  bool abort = false;     // and end the process
+  size_t kept = 65'536;               // requests that snapshot() has, the live blocks aside
+  std::string record_to;              // file for all requests; "": none
+  bool sites = false;                 // say where in the job's code each request comes from
+  bool debug = false;                 // sites, and mistakes of the caller are told apart and said
+  bool abort = false;                 // and end the process
 };
 
 struct PoolStats {
