@@ -127,7 +127,7 @@ Result<Address> DevicePool::find(Bytes size, Stream stream) {
 
 // In the words of PyTorch's own message, which users, frameworks and `flatout devmem explain` know.
 Error DevicePool::full(Bytes size) {
-  policy_->trim();
+  give_back();
   const Bytes held = meter_.reserved(), idle = held - std::min(held, stats_.live);
   const std::string allowed =
       options_.limit > 0 ? fmt::format("{} allowed; ", size_text(meter_.limit())) : "";
