@@ -43,6 +43,24 @@ std::vector<std::string_view> split(std::string_view s, char separator) {
   }
 }
 
+std::optional<uint64_t> parse_bytes(std::string_view s) {
+  s = trim(s);
+  for (const std::string_view end : {"iB", "B"}) {
+    if (!s.ends_with(end)) continue;
+    s.remove_suffix(end.size());
+    break;
+  }
+  double factor = 1;
+  constexpr std::string_view kUnits = "KMGT";
+  if (const size_t unit = s.empty() ? s.npos : kUnits.find(s.back()); unit != s.npos) {
+    factor = std::ldexp(1.0, static_cast<int>(unit + 1) * 10);
+    s.remove_suffix(1);
+  }
+  const auto value = parse_number<double>(s);
+  if (!value || !(*value >= 0) || *value * factor > 1e18) return std::nullopt;
+  return static_cast<uint64_t>(*value * factor);
+}
+
 std::string format_number(double value) {
   if (!std::isfinite(value)) return "?";
   const double size = std::fabs(value);

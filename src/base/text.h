@@ -35,6 +35,8 @@ std::vector<std::string_view> split(std::string_view s, char separator);
 std::string format_duration(Nanos d);
 /// "1.50 GiB", "312 KiB".
 std::string format_bytes(double bytes);
+/// "24GiB", "1.5 G", "512 MB", "4096": K, M, G and T are powers of 1024, with or without B or iB.
+std::optional<uint64_t> parse_bytes(std::string_view s);
 /// "61 %" or "0.8 %".
 std::string format_percent(double ratio);
 /// Up to three significant digits, without an exponent where that stays short.

@@ -11,17 +11,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <set>
+#include <filesystem>
 #include <utility>
 
 #include "base/fs.h"
 #include "base/log.h"
-#include "base/number.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/options.h"
-#include "devmem/driver.h"
+#include "devmem/limits.h"
 #include "recorder/event_loop.h"
 #include "recorder/launch.h"
 #include "recorder/signals.h"
@@ -38,69 +37,29 @@ const Usage kLimit{
     "error that a full card gives. The exit code is the job's own.",
     "  flatout devmem limit 8GiB -- python train.py\n"
     "  flatout devmem limit 0.5 -- python train.py           # half of each card\n"
-    "  flatout devmem limit 0=8GiB,1=25% -- python train.py  # by device; others have no limit",
-    {"verbose"},
+    "  flatout devmem limit 0=8GiB,1=25% -- python train.py  # by device; others have no limit\n"
+    "  flatout devmem limit --record memory.jsonl 100% -- ./train   # and what it took, to replay",
+    {"record", "verbose"},
     false,
     false,
     true,
     2,
     1'000'000};
 
-// One value as the library reads it: bytes, or a fraction. Errors: kBadInput.
-Result<std::string> read_value(std::string_view text) {
-  const bool percent = text.ends_with('%');
-  if (percent || text.find_first_not_of("0123456789.") == text.npos) {
-    const auto number = parse_number<double>(percent ? text.substr(0, text.size() - 1) : text);
-    const bool fraction = percent || text.find('.') != text.npos;
-    if (number && fraction) {
-      const double ratio = percent ? *number / 100 : *number;
-      if (ratio > 0 && ratio <= 1) return fmt::format("{:.9f}", ratio);
-      return Error{Code::kBadInput, fmt::format("'{}' is no part of a card", escape_terminal(text)),
-                   "above 0 and at most 1 or 100%, as 0.5 or 50%"};
-    }
-  }
-  const auto bytes = parse_bytes(text);
-  if (!bytes)
-    return Error{Code::kBadInput,
-                 fmt::format("'{}' is neither a size nor a fraction", escape_terminal(text)),
-                 "as 8GiB, 0.5 or 50%"};
-  if (*bytes < devmem::kPageBytes)
-    return Error{Code::kBadInput,
-                 fmt::format("{} bytes are less than a card gives at a time", *bytes),
-                 "with a unit, as 8GiB"};
-  return std::to_string(*bytes);
-}
-
 // "8GiB" or "0=8GiB,1=0.5", checked, as FLATOUT_DEVLIMIT. Errors: kBadInput.
 Result<std::string> read_limits(std::string_view text) {
+  FLATOUT_TRY(const auto devices, devmem::parse_limits(text));
   std::string out;
-  std::set<int> devices;
-  size_t plain = 0;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string_view part = text.substr(at, end - at);
-    at = end + 1;
+  for (const devmem::DeviceLimits& device : devices) {
+    if (device.limits.size() > 1)
+      return Error{Code::kBadInput,
+                   fmt::format("'{}' says twice what a device may take", escape_terminal(text)),
+                   "one size for each device: the processes of a job share it"};
+    const devmem::Limit& limit = device.limits[0];
     if (!out.empty()) out += ',';
-    std::string_view value = part;
-    if (const size_t equals = part.find('='); equals != part.npos) {
-      const auto device = parse_number<int>(part.substr(0, equals));
-      if (!device || *device < 0 || !devices.insert(*device).second)
-        return Error{Code::kBadInput,
-                     fmt::format("'{}' names no device, or one that was named before",
-                                 escape_terminal(part)),
-                     "devices as the job numbers them: 0=8GiB,1=4GiB"};
-      value = part.substr(equals + 1);
-      out += fmt::format("{}=", *device);
-    } else {
-      ++plain;
-    }
-    FLATOUT_TRY(const std::string read, read_value(value));
-    out += read;
+    if (device.device >= 0) out += fmt::format("{}=", device.device);
+    out += limit.bytes > 0 ? std::to_string(limit.bytes) : fmt::format("{:.9f}", limit.fraction);
   }
-  if (plain > 1 || (plain == 1 && !devices.empty()))
-    return Error{Code::kBadInput,
-                 fmt::format("'{}' says twice what a device may take", escape_terminal(text)),
-                 "one size for every device, or 0=SIZE,1=SIZE"};
   return out;
 }
 
@@ -239,6 +198,10 @@ int devmem_limit(const std::vector<std::string>& arguments) {
     return bad_usage("there is no command to run", "flatout devmem limit 8GiB -- COMMAND...");
   const auto limits = read_limits(settings->positional[0]);
   if (!limits.ok()) return bad_usage(limits.error().message, limits.error().hint);
+  std::error_code ignored;
+  if (!settings->record.empty() && std::filesystem::exists(settings->record, ignored))
+    return bad_usage(fmt::format("{} is there already", escape_terminal(settings->record)),
+                     "--record with the name of a new file");
   if (const char* outer = ::getenv("FLATOUT_DEVLIMIT_SHARED");
       outer != nullptr && ::access(outer, F_OK) == 0)
     return bad_usage(
@@ -265,6 +228,9 @@ int devmem_limit(const std::vector<std::string>& arguments) {
   recorder::add_preload(environment, library);
   recorder::set_variable(environment, "FLATOUT_DEVLIMIT", *limits);
   recorder::set_variable(environment, "FLATOUT_DEVLIMIT_SHARED", shared->path());
+  if (!settings->record.empty())
+    recorder::set_variable(environment, "FLATOUT_DEVLIMIT_RECORD",
+                           std::filesystem::absolute(settings->record, ignored));
   return run_job(command, std::move(environment));
 }
 

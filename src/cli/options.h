@@ -70,9 +70,6 @@ std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>
 /// Prints "flatout: error: ..." and how to go on; returns 2.
 int bad_usage(std::string_view message, std::string_view hint);
 
-/// "24GiB", "1.5 G", "512 MB", "4096": K, M, G and T are powers of 1024, with or without B or iB.
-std::optional<uint64_t> parse_bytes(std::string_view s);
-
 /// The one of `known` that `word` was probably meant to be, "" if none is near.
 std::string_view nearest(std::string_view word, const std::vector<std::string_view>& known);
 

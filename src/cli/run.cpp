@@ -1,5 +1,6 @@
 // flatout run, flatout attach: record, judge, tell.
 #include <fmt/format.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include "cli/outputs.h"
 #include "cli/ranks.h"
 #include "cli/serve.h"
+#include "devmem/limits.h"
 #include "model/finding_ids.h"
 #include "recorder/launch.h"
 #include "recorder/rank_place.h"
@@ -41,14 +43,17 @@ const Usage kRun{
     "  flatout run --json=verdict.json -- torchrun --nproc_per_node 2 train.py\n"
     "  torchrun --no-python --nproc_per_node 2 flatout run -- python train.py\n"
     "  flatout run --malloc -- python train.py            # with Flatout's allocator\n"
+    "  flatout run --devmem arena -- python train.py      # and its device memory from Flatout's "
+    "pools\n"
     "  flatout run --cupti -- python train.py             # and what the GPU waits for\n"
     "  flatout run --with fix.json -- python train.py     # with what flatout fix found\n"
     "  flatout run --no-agent -- ./train                  # from outside only\n"
     "  flatout run --live -- python train.py              # and its processes below its output\n"
     "  flatout run --serve -- python train.py             # and watch it in a browser",
-    {"out",     "fail_on", "quiet", "live",      "no_agent", "cupti",      "torch_profile",
-     "malloc",  "with",    "serve", "listen",    "port",     "token_file", "tls_cert",
-     "tls_key", "meet",    "rate",  "keep_runs", "keep_mb",  "verbose"},
+    {"out",           "fail_on",   "quiet",      "live",         "no_agent", "cupti",
+     "torch_profile", "malloc",    "devmem",     "devmem_limit", "with",     "serve",
+     "listen",        "port",      "token_file", "tls_cert",     "tls_key",  "meet",
+     "rate",          "keep_runs", "keep_mb",    "verbose"},
     true,
     true,
     true,
@@ -208,6 +213,35 @@ int dump(const model::Run& run, bool json) {
   return put.ok() ? 0 : 1;
 }
 
+/// Has PyTorch in the job take its memory from Flatout's pools, as the environment tells the Python
+/// side of the agent. Errors: kBadInput; kNotFound where the library is not installed.
+Status install_devmem(const Settings& settings) {
+  if (settings.devmem.empty()) {
+    if (!settings.devmem_limit.empty())
+      log_warning("--devmem-limit is for --devmem, and changes nothing without it");
+    return {};
+  }
+  if (settings.devmem != "arena" && settings.devmem != "torch" &&
+      settings.devmem != "torch_expandable")
+    return Error{Code::kBadInput,
+                 fmt::format("--devmem: there is no policy '{}'", escape_terminal(settings.devmem)),
+                 "arena, torch or torch_expandable"};
+  if (!settings.devmem_limit.empty()) {
+    if (const auto limits = devmem::parse_limits(settings.devmem_limit); !limits.ok())
+      return Error{limits.error().code, "--devmem-limit: " + limits.error().message,
+                   limits.error().hint};
+  }
+  const std::string library = recorder::find_agent().devmem;
+  if (library.empty())
+    return Error{Code::kNotFound, "libflatout_devmem.so is not beside flatout", "install it again"};
+  ::setenv("FLATOUT_DEVMEM", settings.devmem.c_str(), 1);
+  ::setenv("FLATOUT_DEVMEM_LIMIT", settings.devmem_limit.c_str(), 1);
+  ::setenv("FLATOUT_DEVMEM_LIBRARY", library.c_str(), 1);
+  if (settings.no_agent)
+    log_warning("--no-agent: nothing is loaded into the job, so --devmem changes nothing");
+  return {};
+}
+
 /// Of a word that no finding has, which would never fire: what was meant.
 std::optional<std::string> unknown_finding(const std::string& wanted) {
   const std::vector<std::string_view>& ids = model::finding_ids();
@@ -241,6 +275,8 @@ int run(const std::vector<std::string>& arguments) {
         fmt::format("--fail-on: no finding is called '{}'", escape_terminal(settings->fail_on)),
         *hint);
   }
+  if (const Status installed = install_devmem(*settings); !installed.ok())
+    return bad_usage(installed.error().message, installed.error().hint);
   std::vector<std::string> command = job_command(*settings, arguments);
   recorder::Options options = options_of(*settings);
   if (!settings->with.empty()) {

@@ -1,4 +1,4 @@
-// Holds cuda_abi.h and the versions in hooks.def to NVIDIA's headers; compiled where those are
+// Holds wire/cuda_abi.h and the versions in hooks.def to NVIDIA's headers; compiled where those are
 // installed. A mistake does not compile.
 #include "devlimit/cuda_abi.h"
 
@@ -15,6 +15,7 @@ namespace ours = flatout::devlimit;
 
 FLATOUT_SAME(CUuuid, bytes);
 FLATOUT_SAME(CUmemLocation, id);
+FLATOUT_SAME(CUmemAccessDesc, flags);
 FLATOUT_SAME(CUmemAllocationProp, location);
 FLATOUT_SAME(CUmemAllocationProp, allocFlags);
 FLATOUT_SAME(CUmemPoolProps, location);
@@ -37,6 +38,16 @@ static_assert(int{ours::CU_GRAPH_NODE_TYPE_GRAPH} == int{::CU_GRAPH_NODE_TYPE_GR
 static_assert(int{ours::CU_GRAPH_NODE_TYPE_MEM_ALLOC} == int{::CU_GRAPH_NODE_TYPE_MEM_ALLOC});
 static_assert(int{ours::CU_LIMIT_MALLOC_HEAP_SIZE} == int{::CU_LIMIT_MALLOC_HEAP_SIZE});
 static_assert(int{ours::CU_MEM_OPERATION_TYPE_MAP} == int{::CU_MEM_OPERATION_TYPE_MAP});
+static_assert(int{ours::CU_MEM_ALLOCATION_TYPE_PINNED} == int{::CU_MEM_ALLOCATION_TYPE_PINNED});
+static_assert(int{ours::CU_MEM_ACCESS_FLAGS_PROT_READWRITE} ==
+              int{::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+static_assert(int{ours::CU_MEM_ALLOC_GRANULARITY_MINIMUM} ==
+              int{::CU_MEM_ALLOC_GRANULARITY_MINIMUM});
+static_assert(int{ours::CU_EVENT_DISABLE_TIMING} == int{::CU_EVENT_DISABLE_TIMING});
+static_assert(int{ours::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED} ==
+              int{::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED});
+static_assert(int{ours::CUDA_ERROR_NOT_READY} == int{::CUDA_ERROR_NOT_READY});
+static_assert(int{ours::CUDA_ERROR_DEINITIALIZED} == int{::CUDA_ERROR_DEINITIALIZED});
 static_assert(ours::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ==
               ::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 

@@ -9,6 +9,7 @@
 #include "devlimit/measure.h"
 #include "devlimit/pools.h"
 #include "devlimit/real.h"
+#include "devlimit/record.h"
 #include "devlimit/say.h"
 #include "devlimit/spec.h"
 
@@ -48,6 +49,7 @@ void in_child() {
   for (GraphMemory& memory : g_books.graphs) memory.round = 1;
   g_ended.store(g_started.load());
   if (Ledger* const open = g_ledger.load()) open->forked();
+  forget_records();
 }
 
 uint64_t key_of(const CUuuid& uuid) {
@@ -194,6 +196,8 @@ bool charge(int row, uint64_t bytes) {
   say("a request for %llu bytes passes the limit of %llu on device %d, of which %llu are in use",
       static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(all->limit(row)),
       ordinal_of(row), static_cast<unsigned long long>(all->used(row)));
+  const Locked lock;
+  record_refused(row, bytes);
   return false;
 }
 

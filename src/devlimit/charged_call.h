@@ -2,6 +2,7 @@
 #pragma once
 
 #include "devlimit/books.h"
+#include "devlimit/record.h"
 
 namespace flatout::devlimit {
 
@@ -16,6 +17,10 @@ CUresult take(int row, uint64_t bytes, Kind kind, Made* made, Call call) {
   const CUresult result = call();
   if (result != CUDA_SUCCESS || row < 0) {
     give_back(row, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+      const Locked lock;
+      record_refused(row, bytes);
+    }
     return result;
   }
   Opaque const context = current_context();

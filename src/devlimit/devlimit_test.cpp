@@ -6,7 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "devlimit/testing/cuda_calls.h"
@@ -487,6 +491,85 @@ TEST_F(Devlimit, OfTwoRacersForTheLastBytesExactlyOneGetsThem) {
       }
     }
   }
+}
+
+// ---- the recording ----
+
+class Recorded : public Devlimit {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+    ::setenv("FLATOUT_DEVLIMIT_RECORD", file().c_str(), 1);
+    Devlimit::SetUp();
+  }
+  void TearDown() override {
+    Devlimit::TearDown();
+    std::filesystem::remove_all(folder_);
+  }
+  std::string file(const std::string& end = "") const { return folder_ + "/memory" + end; }
+  /// The lines behind the first, each without its time.
+  static std::vector<std::string> lines(const std::string& path) {
+    std::ifstream in(path);
+    std::vector<std::string> out;
+    for (std::string line; std::getline(in, line);)
+      out.push_back(line.substr(0, line.find(",\"t\"")));
+    EXPECT_FALSE(out.empty()) << path;
+    if (!out.empty()) out.erase(out.begin());
+    return out;
+  }
+  static std::string taken_line(uint64_t id, uint64_t bytes) {
+    return "{\"op\":\"a\",\"id\":" + std::to_string(id) + ",\"size\":" + std::to_string(bytes);
+  }
+  std::string folder_ = "/tmp/flatout-recorded-XXXXXX";
+};
+
+TEST_F(Recorded, WhatComesAndGoesAndWhatIsRefusedIsWritten) {
+  CUdeviceptr plain = 0, pooled = 0, refused = 0, range = 0;
+  ASSERT_EQ(allocate(&plain, 3 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemAllocAsync", &pooled, size_t{5 * kMiB}, Opaque{nullptr}), CUDA_SUCCESS);
+  EXPECT_EQ(allocate(&refused, kLimit), kFull);
+  ASSERT_EQ(cuda("cuMemFreeAsync", pooled, Opaque{nullptr}), CUDA_SUCCESS);
+  ASSERT_EQ(free_it(plain), CUDA_SUCCESS);
+  const CUmemAllocationProp prop = on_device();
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(cuda("cuMemAddressReserve", &range, size_t{8 * kMiB}, size_t{0}, CUdeviceptr{0}, 0ull),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemCreate", &handle, size_t{8 * kMiB}, &prop, 0ull), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemMap", range, size_t{8 * kMiB}, size_t{0}, handle, 0ull), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemRelease", handle), CUDA_SUCCESS);
+  const std::vector<std::string> before = lines(file());
+  ASSERT_EQ(before.size(), 6u) << "the memory is there until it is unmapped";
+  ASSERT_EQ(cuda("cuMemUnmap", range, size_t{8 * kMiB}), CUDA_SUCCESS);
+  const std::vector<std::string> all = lines(file());
+  ASSERT_EQ(all.size(), 7u);
+  const auto id_of = [](const std::string& line) {
+    return std::stoull(line.substr(line.find("\"id\":") + 5));
+  };
+  for (const auto& [taken, freed, bytes] :
+       std::initializer_list<std::tuple<size_t, size_t, uint64_t>>{
+           {0, 4, 3 * kMiB}, {1, 3, 5 * kMiB}, {5, 6, 8 * kMiB}}) {
+    const uint64_t id = id_of(all[taken]);
+    EXPECT_EQ(all[taken], taken_line(id, bytes));
+    EXPECT_EQ(all[freed], "{\"op\":\"f\",\"id\":" + std::to_string(id));
+  }
+  EXPECT_EQ(all[2], "{\"op\":\"oom\",\"size\":" + std::to_string(kLimit));
+}
+
+TEST_F(Recorded, EachCardAndEachProcessHasAFileOfItsOwn) {
+  CUdeviceptr address = 0;
+  Opaque other = nullptr;
+  ASSERT_EQ(allocate(&address, kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuCtxCreate_v2", &other, 0u, CUdevice{1}), CUDA_SUCCESS);
+  ASSERT_EQ(allocate(&address, 2 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(lines(file()).size(), 1u);
+  EXPECT_EQ(lines(file("." + std::to_string(::getpid()))).size(), 1u);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(allocate(&address, 4 * kMiB) == CUDA_SUCCESS ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(lines(file()).size(), 1u) << "the child writes elsewhere";
+  EXPECT_EQ(lines(file("." + std::to_string(child))).size(), 1u);
 }
 
 }  // namespace

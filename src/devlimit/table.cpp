@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include "devlimit/record.h"
+
 namespace flatout::devlimit {
 namespace {
 
@@ -9,6 +11,13 @@ uint64_t hash_of(Kind kind, uint64_t key) {
   uint64_t h = (key ^ (static_cast<uint64_t>(kind) << 56)) * 0x9e3779b97f4a7c15u;
   return h ^ (h >> 29);
 }
+
+// Memory of its own: mappings are of physical memory, graphs and guesses are charges.
+bool is_memory(Kind kind) {
+  return kind == Kind::kMemory || kind == Kind::kPooled || kind == Kind::kArray ||
+         kind == Kind::kExternal;
+}
+uint64_t id_of(const Entry& entry) { return entry.key ^ (static_cast<uint64_t>(entry.kind) << 56); }
 
 Entry* entries_from_system(uint64_t count) {
   void* const memory = ::mmap(nullptr, count * sizeof(Entry), PROT_READ | PROT_WRITE,
@@ -39,12 +48,18 @@ bool Table::grow() {
   capacity_ = capacity;
   filled_ = live_ = 0;
   for (uint64_t i = 0; i < old_capacity; ++i)
-    if (old[i].kind != Kind::kNone && old[i].kind != Kind::kGone) put(old[i]);
+    if (old[i].kind != Kind::kNone && old[i].kind != Kind::kGone) insert(old[i]);
   if (old != nullptr) ::munmap(old, old_capacity * sizeof(Entry));
   return true;
 }
 
 bool Table::put(const Entry& entry) {
+  if (!insert(entry)) return false;
+  if (is_memory(entry.kind)) record_taken(entry.device, id_of(entry), entry.bytes);
+  return true;
+}
+
+bool Table::insert(const Entry& entry) {
   if (filled_ * 2 >= capacity_ && !grow()) return false;
   for (uint64_t i = hash_of(entry.kind, entry.key);; ++i) {
     Entry& place = entries_[i & (capacity_ - 1)];
@@ -62,6 +77,7 @@ Entry Table::take(Kind kind, uint64_t key) {
   Entry* const entry = slot_of(kind, key);
   if (entry == nullptr) return {};
   const Entry out = *entry;
+  if (is_memory(kind)) record_freed(out.device, id_of(out));
   *entry = {};
   entry->kind = Kind::kGone;
   --live_;
@@ -85,6 +101,7 @@ uint64_t Table::forget_memory_of(const void* context, int device) {
         entry.kind == Kind::kMemory || entry.kind == Kind::kArray || entry.kind == Kind::kExternal;
     if (!of_context || entry.device != device || entry.object != context) continue;
     bytes += entry.bytes;
+    record_freed(entry.device, id_of(entry));
     entry = {};
     entry.kind = Kind::kGone;
     --live_;

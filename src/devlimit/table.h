@@ -28,7 +28,8 @@ struct Entry {
   uint64_t round = 0;  // of kGraph: the trim after which it was last launched
 };
 
-/// Not thread-safe: callers hold Books' lock.
+/// Memory that comes and goes here is recorded (record.h). Not thread-safe: callers hold Books'
+/// lock.
 class Table {
  public:
   /// False: no memory.
@@ -47,6 +48,7 @@ class Table {
 
  private:
   bool grow();
+  bool insert(const Entry& entry);
   Entry* slot_of(Kind kind, uint64_t key);
 
   Entry* entries_ = nullptr;

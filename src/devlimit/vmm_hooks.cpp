@@ -7,6 +7,7 @@
 #include "devlimit/books.h"
 #include "devlimit/export.h"
 #include "devlimit/real.h"
+#include "devlimit/record.h"
 
 namespace flatout::devlimit {
 
@@ -22,9 +23,14 @@ struct Freed {
   int device = -1;
   uint64_t bytes = 0;
 };
+// Addresses of the card do not reach up to the highest bit.
+uint64_t id_of(const Physical* physical) {
+  return reinterpret_cast<uint64_t>(physical) | uint64_t{1} << 63;
+}
 Freed drop_if_unheld(Physical* physical) {
   if (physical->handles > 0 || physical->maps > 0) return {};
   const Freed out = {physical->device, physical->bytes};
+  if (physical->bytes > 0) record_freed(physical->device, id_of(physical));
   drop(physical);
   return out;
 }
@@ -37,6 +43,7 @@ bool add(CUmemGenericAllocationHandle handle, int row, uint64_t bytes, bool grow
   physical->handles = 1;
   physical->device = row;
   physical->grows = grows;
+  record_taken(row, id_of(physical), bytes);
   return books().table.put({handle, Kind::kPhysical, row, 0, physical});
 }
 
@@ -110,6 +117,10 @@ FLATOUT_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     give_back(row, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+      const Locked lock;
+      record_refused(row, bytes);
+    }
     return result;
   }
   const Locked lock;
@@ -215,6 +226,10 @@ FLATOUT_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offse
   {
     const Locked lock;
     if (result == CUDA_SUCCESS) {
+      if (more > 0) {
+        if (physical->bytes > 0) record_freed(physical->device, id_of(physical));
+        record_taken(physical->device, id_of(physical), physical->bytes + more);
+      }
       physical->bytes += more;
       books().table.put({address, Kind::kMapping, physical->device, bytes, physical});
     } else {

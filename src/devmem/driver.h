@@ -1,6 +1,7 @@
-// What a policy asks of the device: plain allocation, and address ranges with physical memory
-// mapped into them (CUDA driver API: cuMemAddressReserve, cuMemCreate, cuMemMap, cuMemSetAccess).
-// Implementations: SimDriver; the one over libcuda comes by dlopen.
+// What is asked of a device: plain and stream-ordered allocation, address ranges with physical
+// memory mapped into them (CUDA driver API: cuMemAddressReserve, cuMemCreate, cuMemMap,
+// cuMemSetAccess), streams and events. Implementations: SimDriver, HostDriver, CudaDriver; all pass
+// testing/driver_suite.h. A driver is used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@ using Address = uint64_t;
 using Bytes = uint64_t;
 using Stream = uint64_t;  // 0 is the default stream
 using Handle = uint64_t;  // physical memory; 0 is none
+using Event = uint64_t;   // a point in a stream's work
 
 /// Physical memory comes in multiples of this (cuMemGetAllocationGranularity on every card so far).
 inline constexpr Bytes kPageBytes = Bytes{2} << 20;
@@ -26,11 +28,19 @@ class Driver {
   virtual ~Driver() = default;
 
   virtual Bytes total_bytes() const = 0;
+  /// What nobody has taken, as the driver sees it now.
+  virtual Bytes free_bytes() = 0;
 
   /// cuMemAlloc. Errors: kFull.
   virtual Result<Address> allocate(Bytes size) = 0;
   /// cuMemFree of what allocate() gave; waits for the device.
   virtual void free(Address address) = 0;
+
+  /// cuMemAllocAsync: memory that work queued on the stream from now on may use; what the stream
+  /// freed before may serve. Errors: kFull.
+  virtual Result<Address> allocate_async(Bytes size, Stream stream) = 0;
+  /// cuMemFreeAsync of what allocate_async() gave: it goes once the stream's work so far is done.
+  virtual void free_async(Address address, Stream stream) = 0;
 
   /// Addresses without memory, aligned to a page. Errors: kFull.
   virtual Result<Address> reserve(Bytes size) = 0;
@@ -44,6 +54,18 @@ class Driver {
 
   /// Waits for what was queued on the stream so far.
   virtual void synchronize(Stream stream) = 0;
+  /// The end of what was queued on the stream so far. Each event goes to forget() once.
+  virtual Event record(Stream stream) = 0;
+  virtual bool is_done(Event event) = 0;
+  virtual void wait(Event event) = 0;
+  virtual void forget(Event event) = 0;
+  /// Whether a graph is being captured from the stream: it must not be waited for, and what it
+  /// is given must stay its own for as long as the graph lives.
+  virtual bool is_capturing(Stream) { return false; }
+
+  /// The first call that the device refused though it should not have, as after a kernel's illegal
+  /// access: from then on nothing that the driver says can be relied on.
+  virtual Status health() const { return {}; }
 };
 
 }  // namespace flatout::devmem

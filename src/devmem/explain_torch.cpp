@@ -129,8 +129,10 @@ Explanation explain_torch(const TorchFigures& f) {
     e.kind = "torch_limit";
     e.finding = "gpu.oom_too_big";
     e.sure = 0.95;
-    e.text = fmt::format("{}, but this process may take only {} (set_per_process_memory_fraction).",
-                         asked, words(f.allowed));
+    e.text = fmt::format(
+        "{}, but this process may take only {} (set_per_process_memory_fraction, "
+        "or the limit of Flatout's pools).",
+        asked, words(f.allowed));
     e.advice.push_back({"Raise the fraction, if the rest of the card is this job's.", ""});
     e.advice.push_back(smaller);
     return e;

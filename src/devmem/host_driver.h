@@ -17,8 +17,11 @@ class HostDriver : public Driver {
   HostDriver& operator=(const HostDriver&) = delete;
 
   Bytes total_bytes() const override { return capacity_; }
+  Bytes free_bytes() override { return capacity_ - used_; }
   Result<Address> allocate(Bytes size) override;
   void free(Address address) override;
+  Result<Address> allocate_async(Bytes size, Stream) override { return allocate(size); }
+  void free_async(Address address, Stream) override { free(address); }
   Result<Address> reserve(Bytes size) override;
   void unreserve(Address address) override;
   Result<Handle> create(Bytes size) override;
@@ -26,7 +29,12 @@ class HostDriver : public Driver {
   void map(Address address, Handle handle) override;
   void set_access(Address address, Bytes size) override;
   void unmap(Address address) override;
-  void synchronize(Stream) override {}  // the host has done what it was asked
+  // The host has done what it was asked.
+  void synchronize(Stream) override {}
+  Event record(Stream) override { return 1; }
+  bool is_done(Event) override { return true; }
+  void wait(Event) override {}
+  void forget(Event) override {}
 
   Bytes used() const { return used_; }
 

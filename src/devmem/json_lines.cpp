@@ -1,6 +1,7 @@
 // Our compact trace: a JSON object a line. {"op":"meta","name":...} first, then
 // {"op":"a","id":1,"size":512[,"stream":0,"t":ns,"site":"f.py:3","pre":1]}, {"op":"f","id":1} and
-// {"op":"mark"} where a step begins. Unknown ops are skipped.
+// {"op":"mark"} where a step begins, {"op":"oom","size":512[,"site"]} where a request was refused.
+// Unknown ops are skipped.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -39,6 +40,9 @@ Result<Trace> read_json_lines(std::string_view bytes, std::string_view name) {
     if (op == object.end() || !op->is_string()) return bad_line(number, "it has no \"op\"");
     const auto& kind = op->get_ref<const std::string&>();
     uint64_t id = 0, size = 0, stream = 0;
+    const auto site = object.find("site");
+    const std::string who =
+        site != object.end() && site->is_string() ? site->get<std::string>() : "";
     if (kind == "a") {
       if (!whole_number(object, "id", id)) return bad_line(number, "it has no whole \"id\"");
       if (!whole_number(object, "size", size) || size > kMostBytes)
@@ -46,13 +50,14 @@ Result<Trace> read_json_lines(std::string_view bytes, std::string_view name) {
       if (object.contains("stream") && !whole_number(object, "stream", stream))
         return bad_line(number, "its \"stream\" is no whole number");
       if (builder.is_live(id)) return bad_line(number, fmt::format("id {} is live already", id));
-      const auto site = object.find("site");
-      const bool named = site != object.end() && site->is_string();
-      builder.allocate(id, size, stream,
-                       named ? site->get_ref<const std::string&>() : std::string());
+      builder.allocate(id, size, stream, who);
     } else if (kind == "f") {
       if (!whole_number(object, "id", id)) return bad_line(number, "it has no whole \"id\"");
       builder.free(id);
+    } else if (kind == "oom") {
+      if (!whole_number(object, "size", size))
+        return bad_line(number, "its \"size\" is no number of bytes");
+      builder.refuse(size, who);
     } else if (kind == "mark") {
       builder.mark();
     } else if (kind == "meta" && object.contains("name") && object["name"].is_string()) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "devmem/call_site.h"
+
 namespace flatout::devmem {
 
 // The frames begin with those of PyTorch's own C++.
@@ -21,9 +23,7 @@ std::string python_line(const Pickle& pickle, const Pickle::Value& record) {
     const auto number = pickle.integer(frame, "line");
     std::string line = fmt::format("{}:{} {}", file, number.value_or(0),
                                    pickle.text(frame, "name").substr(0, kLongest));
-    const bool is_library =
-        file.find("site-packages/") != file.npos || file.find("/torch/") != file.npos;
-    if (!is_library) return line;
+    if (!is_library_file(file)) return line;
     if (library.empty()) library = std::move(line);
   }
   return library;

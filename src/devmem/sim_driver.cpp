@@ -117,12 +117,80 @@ void SimDriver::unmap(Address address) {
   mappings_.erase(it);
 }
 
-void SimDriver::synchronize(Stream) { count(Call::kSynchronize); }
+// Memory that the stream has freed serves it at once; here that shows only on a full device.
+Result<Address> SimDriver::allocate_async(Bytes size, Stream stream) {
+  count(Call::kAllocateAsync);
+  FLATOUT_CHECK(size > 0);
+  Status taken = take(size);
+  if (!taken.ok() && !streams_[stream].frees.empty()) {
+    finish(stream);
+    taken = take(size);
+  }
+  if (!taken.ok()) return taken.error();
+  const Address address = next_address(size);
+  async_.emplace(address, size);
+  return address;
+}
+
+void SimDriver::free_async(Address address, Stream stream) {
+  count(Call::kFreeAsync);
+  FLATOUT_CHECK(async_.contains(address));
+  Work& work = streams_[stream];
+  FLATOUT_CHECK(std::find(work.frees.begin(), work.frees.end(), address) == work.frees.end());
+  work.frees.push_back(address);
+  if (work.done == work.queued) finish(stream);
+}
+
+void SimDriver::finish(Stream stream) {
+  Work& work = streams_[stream];
+  work.done = work.queued;
+  for (const Address address : work.frees) {
+    const auto it = async_.find(address);
+    used_ -= it->second;
+    async_.erase(it);
+  }
+  work.frees.clear();
+}
+
+void SimDriver::synchronize(Stream stream) {
+  count(Call::kSynchronize);
+  FLATOUT_CHECK(!is_capturing(stream));
+  finish(stream);
+}
+
+Event SimDriver::record(Stream stream) {
+  count(Call::kEvent);
+  FLATOUT_CHECK(!is_capturing(stream));
+  events_.emplace(++last_event_, Point{stream, streams_[stream].queued});
+  return last_event_;
+}
+
+bool SimDriver::is_done(Event event) {
+  count(Call::kEvent);
+  const Point& point = events_.at(event);
+  return streams_[point.stream].done >= point.after;
+}
+
+void SimDriver::wait(Event event) {
+  count(Call::kEvent);
+  const Point& point = events_.at(event);
+  Work& work = streams_[point.stream];
+  if (work.done < point.after) finish(point.stream);
+}
+
+void SimDriver::forget(Event event) {
+  count(Call::kEvent);
+  FLATOUT_CHECK(events_.erase(event) == 1);
+}
 
 bool SimDriver::accessible(Address address, Bytes size) const {
   if (auto plain = allocations_.upper_bound(address); plain != allocations_.begin()) {
     --plain;
     if (address + size <= plain->first + plain->second) return true;
+  }
+  if (auto async = async_.upper_bound(address); async != async_.begin()) {
+    --async;
+    if (address + size <= async->first + async->second) return true;
   }
   auto it = mappings_.upper_bound(address);
   if (it == mappings_.begin()) return false;

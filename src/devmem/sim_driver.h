@@ -4,7 +4,9 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <unordered_map>
+#include <vector>
 
 #include "devmem/driver.h"
 
@@ -21,6 +23,9 @@ enum class Call {
   kSetAccess,
   kUnmap,
   kSynchronize,
+  kAllocateAsync,
+  kFreeAsync,
+  kEvent,  // each call on one
   kCount
 };
 inline constexpr int kCallKinds = static_cast<int>(Call::kCount);
@@ -31,11 +36,13 @@ inline constexpr int kCallKinds = static_cast<int>(Call::kCount);
 /// something.
 struct CostTable {
   uint64_t ns[kCallKinds] = {
-      /* allocate */ 150'000, /* free */ 200'000,
-      /* reserve */ 5'000,    /* unreserve */ 5'000,
-      /* create */ 100'000,   /* release */ 50'000,
-      /* map */ 10'000,       /* set_access */ 100'000,
-      /* unmap */ 30'000,     /* synchronize */ 10'000};
+      /* allocate */ 150'000,     /* free */ 200'000,
+      /* reserve */ 5'000,        /* unreserve */ 5'000,
+      /* create */ 100'000,       /* release */ 50'000,
+      /* map */ 10'000,           /* set_access */ 100'000,
+      /* unmap */ 30'000,         /* synchronize */ 10'000,
+      /* allocate_async */ 5'000, /* free_async */ 2'000,
+      /* event */ 1'000};
 };
 
 class SimDriver : public Driver {
@@ -45,8 +52,11 @@ class SimDriver : public Driver {
   explicit SimDriver(Bytes capacity = kUnlimited, CostTable costs = {});
 
   Bytes total_bytes() const override { return capacity_; }
+  Bytes free_bytes() override { return capacity_ - used_; }
   Result<Address> allocate(Bytes size) override;
   void free(Address address) override;
+  Result<Address> allocate_async(Bytes size, Stream stream) override;
+  void free_async(Address address, Stream stream) override;
   Result<Address> reserve(Bytes size) override;
   void unreserve(Address address) override;
   Result<Handle> create(Bytes size) override;
@@ -55,6 +65,17 @@ class SimDriver : public Driver {
   void set_access(Address address, Bytes size) override;
   void unmap(Address address) override;
   void synchronize(Stream stream) override;
+  Event record(Stream stream) override;
+  bool is_done(Event event) override;
+  void wait(Event event) override;
+  void forget(Event event) override;
+  bool is_capturing(Stream stream) override { return capturing_.contains(stream); }
+
+  /// Work is queued on the stream. It goes on until somebody waits for it, or finish().
+  void launch(Stream stream) { ++streams_[stream].queued; }
+  void finish(Stream stream);
+  void begin_capture(Stream stream) { capturing_.insert(stream); }
+  void end_capture(Stream stream) { capturing_.erase(stream); }
 
   /// The call that asks for memory (allocate or create) after `n` more of them fails as on a full
   /// card, once.
@@ -80,6 +101,14 @@ class SimDriver : public Driver {
     Bytes size;
     bool mapped;
   };
+  struct Work {
+    uint64_t queued = 0, done = 0;
+    std::vector<Address> frees;  // what goes when the work is done
+  };
+  struct Point {
+    Stream stream;
+    uint64_t after;
+  };
   void count(Call kind, uint64_t times_priced = 1);
   Status take(Bytes size);
   Address next_address(Bytes size);
@@ -94,6 +123,11 @@ class SimDriver : public Driver {
   std::map<Address, Bytes> allocations_, reservations_;
   std::map<Address, Mapping> mappings_;
   std::unordered_map<Handle, Physical> physical_;
+  std::map<Address, Bytes> async_;
+  std::map<Stream, Work> streams_;
+  std::map<Event, Point> events_;
+  Event last_event_ = 0;
+  std::set<Stream> capturing_;
 };
 
 }  // namespace flatout::devmem

@@ -139,6 +139,7 @@ AgentPaths find_agent() {
   out.feed = library("libflatout_feed.so");
   out.nn = library("libflatout_nn.so");
   out.limiter = library("libflatout_devlimit.so");
+  out.devmem = library("libflatout_devmem.so");
   const std::string inject = "/agent/inject/sitecustomize.py";
   const std::string found =
       first({bin + "/.." + inject, bin + "/../lib/flatout/python/flatout" + inject,

@@ -53,6 +53,7 @@ struct AgentPaths {
   std::string feed;       // libflatout_feed.so
   std::string nn;         // libflatout_nn.so
   std::string limiter;    // libflatout_devlimit.so
+  std::string devmem;     // libflatout_devmem.so
 };
 /// Looks beside the program (build tree) and in ../lib/flatout (installed).
 AgentPaths find_agent();

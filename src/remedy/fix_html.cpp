@@ -42,7 +42,8 @@ class Picture {
     if (rows_.empty() || most_ <= 0) return "";
     const auto height = static_cast<int>(rows_.size()) * kRow + kAxis;
     std::string out = fmt::format(
-        "<svg class=\"steps\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"Step times of the runs "
+        "<svg class=\"steps\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"Step times of the "
+        "runs "
         "without and with it\">\n",
         kWidth, height);
     for (int i = 0; i <= 4; ++i) {
@@ -61,8 +62,8 @@ class Picture {
           "<g class=\"{}\"><title>{}: median {}, half of the steps {} to {}, {} steps</title>"
           "<text class=\"label\" x=\"{}\" y=\"{}\">{}</text>",
           row.with ? "with" : "without", row.with ? "with it" : "without", html_text(ms(middle)),
-          html_text(ms(first)), html_text(ms(third)), row.seconds.size(), kLabel - 10,
-          y + kRow - 7, row.with ? "with it" : "without");
+          html_text(ms(first)), html_text(ms(third)), row.seconds.size(), kLabel - 10, y + kRow - 7,
+          row.with ? "with it" : "without");
       out += fmt::format(
           "<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2}\" y2=\"{2}\"/>"
           "<rect x=\"{3:.1f}\" width=\"{4:.1f}\" y=\"{5}\" height=\"{6}\"/>"
@@ -124,8 +125,7 @@ std::string section(const Attempt& attempt) {
   if (attempt.candidate.predicted)
     out += row("predicted", fmt::format("{:.2f}x", *attempt.candidate.predicted));
   out += row("measured", gain_text(attempt.decision));
-  out += row("class",
-             fmt::format("{}; losses: {}", name(remedy.effect), name(attempt.losses)));
+  out += row("class", fmt::format("{}; losses: {}", name(remedy.effect), name(attempt.losses)));
   if (!remedy.risk.empty()) out += row("risk", remedy.risk);
   if (!attempt.note.empty()) out += row("note", attempt.note);
   out += "</table>\n" + Picture(attempt).svg();
@@ -150,11 +150,12 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
   std::string facts = fmt::format("<li>{} a step as it is</li><li>{}</li>",
                                   html_text(ms(mean(base.seconds))), html_text(base.verdict));
   if (outcome.together)
-    facts += fmt::format("<li>{} with all that is kept</li>", html_text(gain_text(*outcome.together)));
+    facts +=
+        fmt::format("<li>{} with all that is kept</li>", html_text(gain_text(*outcome.together)));
   std::string body =
       report::top_html(joined(command), facts) + "<main class=\"wrap\" id=\"fix\">\n";
-  body += fmt::format("<h1>{}</h1>\n",
-                      outcome.kept.empty() ? "Nothing measurably helps: nothing is kept"
+  body += fmt::format("<h1>{}</h1>\n", outcome.kept.empty()
+                                           ? "Nothing measurably helps: nothing is kept"
                                            : "Kept: " + html_text(joined(outcome.kept)));
   if (!outcome.kept.empty() && !fix_path.empty()) {
     body += block("to run with it",
@@ -169,7 +170,8 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
   if (!outcome.stopped_by.empty())
     body += fmt::format("<p>Ended early: {}</p>\n", html_text(outcome.stopped_by));
   body += fmt::format(
-      "</main>\n<footer class=\"wrap muted\">{} boxes hold half of a run's steps, lines nine tenths. "
+      "</main>\n<footer class=\"wrap muted\">{} boxes hold half of a run's steps, lines nine "
+      "tenths. "
       "This file loads nothing and sends nothing.</footer>\n",
       kFixPageMark);
   return report::make_page(joined(command) + ": flatout fix",

@@ -1,5 +1,6 @@
 """flatout devmem limit, on a stand-in for libcuda that the build makes: what a job sees, what its processes share, and the exit codes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -73,6 +74,22 @@ def test_the_exit_code_is_the_jobs_own_and_signals_reach_it(limit):
 def test_a_bad_limit_is_named(limit, size, says):
     code, _, err = finish(limit(size, "--", "true"))
     assert code == 2 and says in err
+
+
+def test_a_recording_is_what_replay_reads(limit, flatout, tmp_path):
+    """Two processes of four threads that take and give back memory in every way: each file's ends have their beginnings."""
+    record = tmp_path / "memory.jsonl"
+    code, _, err = finish(limit("--record", str(record), "2GiB", "--", "sh", "-c", "$JOB stress 300 4 2 & $JOB stress 300 4 2; wait"))
+    files = sorted(tmp_path.glob("memory.jsonl*"))
+    assert code == 0 and len(files) == 2, err
+    for file in files:
+        told = subprocess.run([flatout, "devmem", "replay", "--json", str(file)], capture_output=True, text=True, timeout=120)
+        assert told.returncode == 0 and "fit nowhere" not in told.stderr, told.stderr
+        bound = next(r for r in json.loads(told.stdout) if r["policy"] == "bound")
+        assert bound["requests"] > 100 and 0 < bound["peak_live_bytes"] <= 2 << 30
+        assert bound["trace"].startswith("process ")
+    code, _, err = finish(limit("--record", str(record), "2GiB", "--", "true"))
+    assert code == 2 and "is there already" in err
 
 
 def test_what_a_preload_cannot_hold_is_refused(limit, tmp_path):

@@ -1,7 +1,8 @@
 // A stand-in for libcuda.so.1 that hands out addresses and counts what lies behind them, as the
 // real one does where that matters to a limit: contexts and modules take memory, pools grow by 32
 // MiB and keep it, memory from cuMemCreate lives until the last mapping is gone, graphs reserve at
-// launch.
+// launch. Work on a stream goes on until somebody waits for it. Functions that begin with fake are
+// for tests: devmem's use them, too.
 #include <dlfcn.h>
 #include <string.h>
 
@@ -37,9 +38,20 @@ struct Node {
 struct Graph {
   std::vector<std::unique_ptr<Node>> nodes;
 };
+struct PhysicalState;
 struct Stream {
   Context* context = nullptr;
   Graph* capture = nullptr;
+  uint64_t queued = 0, done = 0;  // pieces of work
+};
+struct Event {
+  Stream* stream = nullptr;
+  uint64_t after = 0;
+};
+struct Mapping {
+  PhysicalState* physical = nullptr;
+  size_t bytes = 0;
+  std::set<int> devices;  // that may use it
 };
 struct Exec {
   int device = 0;
@@ -72,7 +84,9 @@ struct Array {
 std::mutex g_lock;
 std::map<CUdeviceptr, Block> g_blocks;
 std::map<uint64_t, PhysicalState*> g_handles;
-std::map<CUdeviceptr, std::pair<PhysicalState*, size_t>> g_mappings;
+std::map<CUdeviceptr, Mapping> g_mappings;
+std::map<CUdeviceptr, size_t> g_ranges;
+Stream g_null_streams[fake::kCards];
 PoolState g_default_pools[fake::kCards] = {{0}, {1}};
 Context g_primary[fake::kCards];
 int g_retained[fake::kCards] = {};
@@ -83,6 +97,13 @@ uint64_t g_next_handle = 1;
 thread_local std::vector<Context*> t_contexts;
 
 Context* current() { return t_contexts.empty() ? nullptr : t_contexts.back(); }
+
+// Under the lock.
+Stream* work_of(Opaque stream) {
+  constexpr uintptr_t kLastSpecial = 2;
+  if (reinterpret_cast<uintptr_t>(stream) > kLastSpecial) return static_cast<Stream*>(stream);
+  return &g_null_streams[current() != nullptr ? current()->device : 0];
+}
 
 CUdeviceptr new_address(size_t bytes) {
   const CUdeviceptr out = g_next;
@@ -228,6 +249,55 @@ CUresult new_array(Opaque* made, uint64_t bytes) {
 
 extern "C" {
 
+// Work is queued on a stream, and has been done.
+void fakeLaunch(Opaque stream) {
+  const std::lock_guard lock(g_lock);
+  ++work_of(stream)->queued;
+}
+void fakeFinish(Opaque stream) {
+  const std::lock_guard lock(g_lock);
+  work_of(stream)->done = work_of(stream)->queued;
+}
+uint64_t fakeQueued(Opaque stream) {
+  const std::lock_guard lock(g_lock);
+  return work_of(stream)->queued;
+}
+uint64_t fakeDone(Opaque stream) {
+  const std::lock_guard lock(g_lock);
+  return work_of(stream)->done;
+}
+/// Whether the device may use that memory.
+int fakeAccessible(CUdeviceptr address, size_t bytes, int device) {
+  const std::lock_guard lock(g_lock);
+  if (auto block = g_blocks.upper_bound(address); block != g_blocks.begin()) {
+    --block;
+    if (address + bytes <= block->first + block->second.bytes)
+      return block->second.device == device;
+  }
+  auto it = g_mappings.upper_bound(address);
+  if (it == g_mappings.begin()) return 0;
+  --it;
+  for (CUdeviceptr at = it->first; at < address + bytes; ++it) {
+    if (it == g_mappings.end() || it->first != at || it->second.devices.count(device) == 0)
+      return 0;
+    at += it->second.bytes;
+  }
+  return 1;
+}
+uint64_t fakeUsed(int device) { return card().used[device]; }
+/// Another process takes memory, or gives it back.
+int fakeTake(int device, uint64_t bytes) { return card().take(device, bytes); }
+void fakeGive(int device, uint64_t bytes) { card().give(device, bytes); }
+
+CUresult cuGetErrorName(CUresult error, const char** name) {
+  *name =
+      error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_THE_STAND_IN";
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  *can = device != peer;
+  return CUDA_SUCCESS;
+}
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 CUresult cuDeviceGetCount(int* count) {
   *count = fake::kCards;
@@ -405,15 +475,40 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdevic
                              unsigned long long) {
   const std::lock_guard lock(g_lock);
   *address = new_address(bytes);
+  g_ranges[*address] = bytes;
   return CUDA_SUCCESS;
 }
-CUresult cuMemAddressFree(CUdeviceptr, size_t) { return CUDA_SUCCESS; }
-CUresult cuMemSetAccess(CUdeviceptr, size_t, const void*, size_t) { return CUDA_SUCCESS; }
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  const std::lock_guard lock(g_lock);
+  const auto it = g_ranges.find(address);
+  const auto mapping = g_mappings.lower_bound(address);
+  if (it == g_ranges.end() || it->second != bytes ||
+      (mapping != g_mappings.end() && mapping->first < address + bytes))
+    return CUDA_ERROR_INVALID_VALUE;
+  g_ranges.erase(it);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access,
+                        size_t count) {
+  const std::lock_guard lock(g_lock);
+  const CUdeviceptr end = address + bytes;
+  for (auto it = g_mappings.find(address); address < end; ++it) {
+    if (it == g_mappings.end() || it->first != address) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; ++i) it->second.devices.insert(access[i].location.id);
+    address += it->second.bytes;
+  }
+  return address == end ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, int) {
+  *bytes = 2 * kMiB;
+  return CUDA_SUCCESS;
+}
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                      const CUmemAllocationProp* prop, unsigned long long) {
   const std::lock_guard lock(g_lock);
   if (bytes == 0 || bytes % (2 * kMiB) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!card().take(prop->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  while (g_handles.contains(g_next_handle)) ++g_next_handle;
   *handle = g_next_handle++;
   g_handles[*handle] = new PhysicalState{prop->location.id, bytes, 1, 0};
   return CUDA_SUCCESS;
@@ -435,11 +530,11 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   const std::lock_guard lock(g_lock);
   for (const auto& [at, mapping] : g_mappings) {
-    if (reinterpret_cast<uint64_t>(address) - at >= mapping.second) continue;
-    ++mapping.first->handles;
+    if (reinterpret_cast<uint64_t>(address) - at >= mapping.bytes) continue;
+    ++mapping.physical->handles;
     while (g_handles.contains(g_next_handle)) ++g_next_handle;
     *handle = g_next_handle;
-    g_handles[*handle] = mapping.first;
+    g_handles[*handle] = mapping.physical;
     return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_VALUE;
@@ -466,7 +561,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocat
   const auto it = g_handles.find(handle);
   if (it == g_handles.end()) return kInvalidHandle;
   ++it->second->maps;
-  g_mappings[address] = {it->second, bytes};
+  g_mappings[address] = {it->second, bytes, {}};
   return CUDA_SUCCESS;
 }
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
@@ -474,7 +569,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   auto it = g_mappings.lower_bound(address);
   if (it == g_mappings.end() || it->first != address) return CUDA_ERROR_INVALID_VALUE;
   while (it != g_mappings.end() && it->first < address + bytes) {
-    PhysicalState* const physical = it->second.first;
+    PhysicalState* const physical = it->second.physical;
     --physical->maps;
     it = g_mappings.erase(it);
     drop(physical);
@@ -484,6 +579,38 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 
 CUresult cuStreamCreate(Opaque* stream, unsigned) {
   *stream = new Stream{current()};
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(Opaque stream) {
+  if (current() == nullptr) return kNoContext;
+  fakeFinish(stream);
+  return CUDA_SUCCESS;
+}
+CUresult cuEventCreate(Opaque* event, unsigned) {
+  if (current() == nullptr) return kNoContext;
+  *event = new Event;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventDestroy_v2(Opaque event) {
+  delete static_cast<Event*>(event);
+  return CUDA_SUCCESS;
+}
+CUresult cuEventRecord(Opaque event, Opaque stream) {
+  const std::lock_guard lock(g_lock);
+  if (current() == nullptr) return kNoContext;
+  Stream* const on = work_of(stream);
+  *static_cast<Event*>(event) = {on, on->queued};
+  return CUDA_SUCCESS;
+}
+CUresult cuEventQuery(Opaque event) {
+  const std::lock_guard lock(g_lock);
+  const auto* const e = static_cast<Event*>(event);
+  return e->stream == nullptr || e->stream->done >= e->after ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+CUresult cuEventSynchronize(Opaque event) {
+  const std::lock_guard lock(g_lock);
+  const auto* const e = static_cast<Event*>(event);
+  if (e->stream != nullptr && e->stream->done < e->after) e->stream->done = e->after;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx(Opaque stream, Opaque* context) {

@@ -43,6 +43,25 @@ nvmlReturn nvmlDeviceGetHandleByUUID(const char* uuid, Opaque* device) {
   }
   return NVML_ERROR_NOT_FOUND;
 }
+// What PyTorch looks up when memory runs out.
+nvmlReturn nvmlDeviceGetHandleByPciBusId_v2(const char*, Opaque* device) {
+  return nvmlDeviceGetHandleByIndex_v2(0, device);
+}
+nvmlReturn nvmlDeviceGetComputeRunningProcesses(Opaque, unsigned* count, void*) {
+  *count = 0;
+  return NVML_SUCCESS;
+}
+nvmlReturn nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  *version = 13000;
+  return NVML_SUCCESS;
+}
+nvmlReturn nvmlDeviceGetGpuFabricInfoV(Opaque, void*) { return NVML_SUCCESS; }
+nvmlReturn nvmlDeviceGetNvLinkRemotePciInfo_v2(Opaque, unsigned, void*) { return NVML_SUCCESS; }
+nvmlReturn nvmlDeviceGetNvLinkRemoteDeviceType(Opaque, unsigned, unsigned* type) {
+  constexpr unsigned kUnknown = 255;
+  *type = kUnknown;
+  return NVML_SUCCESS;
+}
 nvmlReturn nvmlDeviceGetMemoryInfo(Opaque device, nvmlMemory* out) {
   const uint64_t used = fake::card().used[number(device)];
   *out = {fake::kCapacity, fake::kCapacity - used, used};

@@ -141,7 +141,8 @@ def _change():
     import os
 
     for variable, name, folder in (("FLATOUT_REMEDIES", "_flatout_remedies", "remedies"),
-                                   ("FLATOUT_TRIAL", "_flatout_trial", "trial")):
+                                   ("FLATOUT_TRIAL", "_flatout_trial", "trial"),
+                                   ("FLATOUT_DEVMEM", "_flatout_devmem", os.path.join("..", "devmem"))):
         if os.environ.get(variable):
             if _Watch not in sys.meta_path:
                 sys.meta_path.insert(0, _Watch)
