@@ -574,8 +574,7 @@ std::vector<LogRule> make_rules() {
                     "Sending process * closing signal SIGTERM",
                     "SignalException: Process * got signal: 15",
                     "Received Signals.SIGTERM death signal", "exited on signal 6 (Aborted)",
-                    "MPI_ABORT was invoked on rank",
-                    kExited,
+                    "MPI_ABORT was invoked on rank", kExited,
                     "subprocess.CalledProcessError: Command*returned non-zero exit status"},
        .text =
            "A process of the job failed, and the launcher ended the others. Its own output says "
@@ -958,9 +957,8 @@ std::vector<LogRule> make_rules() {
                     "Unable to allocate * for an array with shape",
                     "OOM when allocating tensor*by allocator cpu",
                     "OOM when allocating tensor*by allocator mklcpu", "'std::bad_alloc'",
-                    "std::bad_alloc\n", "Error: std::bad_alloc",
-                    "Errno 12] Cannot allocate memory", "fork: Cannot allocate memory",
-                    "OOM when allocating tensor*device:CPU:"},
+                    "std::bad_alloc\n", "Error: std::bad_alloc", "Errno 12] Cannot allocate memory",
+                    "fork: Cannot allocate memory", "OOM when allocating tensor*device:CPU:"},
        .unless = {"std::bad_alloc: out_of_memory: ", "std::bad_alloc: cudaError"},
        .text = "The host's memory was not enough for what was asked for.",
        .advice = {{"footprint",
@@ -973,8 +971,7 @@ std::vector<LogRule> make_rules() {
        .look = Look::kHostMemory,
        .patterns = {"MemoryError"},
        .unless = {"OutOfMemoryError", "except MemoryError", "_ArrayMemoryError",
-                  "std::bad_alloc: out_of_memory: ",
-                  "MemoryErrorHandler"},
+                  "std::bad_alloc: out_of_memory: ", "MemoryErrorHandler"},
        .text = "Python found no memory for what was asked for.",
        .advice = {{"footprint", "Use smaller batches, fewer workers, or read the data in parts."}}},
       {.kind = "killed",
@@ -1230,8 +1227,7 @@ std::vector<LogRule> make_rules() {
        .patterns = {"No such file or directory: '*nvcc'",
                     "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist",
                     "libdevice not found at ./libdevice", "nvcc: not found", "nvcc': No such file",
-                    "cannot find -lcuda",
-                    "Ninja is required to load C++ extensions"},
+                    "cannot find -lcuda", "Ninja is required to load C++ extensions"},
        .text = "A part of the CUDA toolkit or of the build tools that is needed at run time is not "
                "there.",
        .advice = {{"toolkit",
@@ -1310,7 +1306,8 @@ std::vector<LogRule> make_rules() {
        .advice = {{"model",
                    "Build the model as it was saved; the message lists the keys (prefix "
                    "'module.' comes from DataParallel)."}}},
-      // The first byte of a text is no operation of pickle's: 'v' of a Git LFS pointer, '<' of a web
+      // The first byte of a text is no operation of pickle's: 'v' of a Git LFS pointer, '<' of a
+      // web
       // page, '{' of JSON.
       {.kind = "not_a_checkpoint",
        .finding = "crash.exception",
