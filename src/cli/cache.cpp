@@ -124,9 +124,8 @@ bool tell_skipped(const std::vector<cache::Skipped>& skipped, size_t files) {
                             first));
     return true;
   }
-  log_error(
-      fmt::format("not one of {} could be looked at; the first: {}", count_files(files), first),
-      "only a file's owner, who may write it, and root are told about it");
+  log_error(fmt::format("{} could not be looked at; the first: {}", count_files(files), first),
+            "only a file's owner, who may write it, and root are told about it");
   return false;
 }
 

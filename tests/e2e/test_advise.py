@@ -275,7 +275,7 @@ def test_cache_status_draws_a_map(flatout: str, data: Path) -> None:
 def test_cache_does_not_call_cached_what_it_may_not_look_at(flatout: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("lacks root: the test takes its rights away itself")
-    if os.access("/etc/shadow", os.R_OK) is False:
+    if not Path("/etc/shadow").exists():
         pytest.skip("lacks a file that nobody but root may read")
 
     def as_nobody(*words):
@@ -289,7 +289,7 @@ def test_cache_does_not_call_cached_what_it_may_not_look_at(flatout: str) -> Non
     for what in ("status", "warm", "drop"):
         done = as_nobody("cache", what, "/etc/shadow")
         assert (done.returncode, done.stdout) == (1, ""), what
-        assert "not one of 1 file could be looked at" in done.stderr and "owner" in done.stderr
+        assert "1 file could not be looked at" in done.stderr and "owner" in done.stderr
 
 
 def in_terminal(command: str, env: dict) -> str:
