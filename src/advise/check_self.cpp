@@ -86,7 +86,7 @@ class Report {
     can("gpus", !m_.gpus.empty(), "self.gpu",
         fmt::format("No GPU can be measured: {}.",
                     m_.gpu_error.empty() ? "none is there" : m_.gpu_error),
-        "Needs an NVIDIA GPU with its driver; in a container start it with --gpus all.");
+        "an NVIDIA GPU with its driver; a container is to be started with --gpus all.");
     fact("driver", m_.driver_version);
     if (m_.gpus.empty()) return;
     can("cuda_trace", !m_.cupti.empty(), "self.cupti",

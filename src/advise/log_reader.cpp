@@ -71,6 +71,8 @@ constexpr Marker kMarkers[] = {
     {"panic: ", kSuspect},
     {"make: *** [", kSuspect},
     {"Error from server", kSuspect},
+    {"Error response from daemon", kSuspect},
+    {"NVRM: Xid", kSuspect},
     {"batch_size", kBatch},
     {"batch-size", kBatch},
     {"Batch size", kBatch},

@@ -110,10 +110,23 @@ Json skipped_value(const std::vector<cache::Skipped>& skipped) {
   return out;
 }
 
-void warn_skipped(const std::vector<cache::Skipped>& skipped) {
-  if (skipped.empty()) return;
-  log_warning(fmt::format("{} files could not be looked at; the first: {}", skipped.size(),
-                          escape_terminal(skipped[0].reason)));
+std::string count_files(size_t count) {
+  return count == 1 ? "1 file" : fmt::format("{} files", count);
+}
+
+// Whether anything could be looked at of so many files: "0 B cached" would be wrong of those that
+// nobody may look at.
+bool tell_skipped(const std::vector<cache::Skipped>& skipped, size_t files) {
+  if (skipped.empty()) return true;
+  const std::string first = escape_terminal(skipped[0].reason);
+  if (skipped.size() < files) {
+    log_warning(fmt::format("{} could not be looked at; the first: {}", count_files(skipped.size()),
+                            first));
+    return true;
+  }
+  log_error(fmt::format("{} could not be looked at; the first: {}", count_files(files), first),
+            "only a file's owner, who may write it, and root are told about it");
+  return false;
 }
 
 // Each cell is an equal part of the data, the darker the more of it is cached.
@@ -164,8 +177,8 @@ std::vector<Folder> by_folder(const std::vector<cache::CachedFile>& files) {
 std::string status_text(const cache::DataSet& set, const std::optional<uint64_t>& room) {
   const report::TextOptions options = report::options_for(STDOUT_FILENO);
   std::string out = fmt::format(
-      "{} of {} cached ({}), {} files\n", size_text(set.cached_bytes), size_text(set.bytes),
-      format_percent(share(set.cached_bytes, set.bytes)), set.files.size());
+      "{} of {} cached ({}), {}\n", size_text(set.cached_bytes), size_text(set.bytes),
+      format_percent(share(set.cached_bytes, set.bytes)), count_files(set.files.size()));
   if (set.dirty_bytes > 0)
     out += fmt::format("{} of it still to be written\n", size_text(set.dirty_bytes));
   const uint64_t rest = set.bytes - std::min(set.bytes, set.cached_bytes);
@@ -215,9 +228,11 @@ int status(const std::vector<std::string>& arguments) {
   if (!files.ok()) return fail(files.error());
   const size_t width = std::max<size_t>(report::options_for(STDOUT_FILENO).width, 40) - 4;
   const cache::DataSet set = cache::look_at(*files, width * kMapRows);
-  warn_skipped(set.skipped);
+  const bool seen = tell_skipped(set.skipped, files->size());
+  if (!seen && !settings->json) return 1;
   const auto room = cache::room(fs::Root());
-  return print(settings->json ? status_json(set, room) : status_text(set, room));
+  const int printed = print(settings->json ? status_json(set, room) : status_text(set, room));
+  return seen ? printed : 1;
 }
 
 // One name in each line; "-": from standard input.
@@ -288,14 +303,16 @@ int warm(const std::vector<std::string>& arguments) {
     if (percent == 100) fmt::print(stderr, "\n");
   };
   const cache::Warmed done = cache::warm(*files, options);
-  warn_skipped(done.skipped);
+  const bool seen = tell_skipped(done.skipped, files->size());
   if (settings->json) {
-    return print(dump({{"bytes", done.total_bytes},
-                       {"cached_before_bytes", done.cached_before},
-                       {"read_bytes", done.read_bytes},
-                       {"stopped", done.stopped},
-                       {"skipped", skipped_value(done.skipped)}}));
+    const int printed = print(dump({{"bytes", done.total_bytes},
+                                    {"cached_before_bytes", done.cached_before},
+                                    {"read_bytes", done.read_bytes},
+                                    {"stopped", done.stopped},
+                                    {"skipped", skipped_value(done.skipped)}}));
+    return seen ? printed : 1;
   }
+  if (!seen) return 1;
   std::string text =
       fmt::format("{} read in; {} of {} were cached before\n", size_text(done.read_bytes),
                   size_text(done.cached_before), size_text(done.total_bytes));
@@ -341,7 +358,7 @@ int drop(const std::vector<std::string>& arguments) {
   const auto files = cache::list_files(settings->positional);
   if (!files.ok()) return fail(files.error());
   const cache::Dropped done = cache::drop(*files, settings->sync);
-  warn_skipped(done.skipped);
+  const bool seen = tell_skipped(done.skipped, files->size());
   if (settings->json) {
     Json stayed = Json::array();
     for (const cache::CachedFile& f : done.stayed) {
@@ -349,11 +366,13 @@ int drop(const std::vector<std::string>& arguments) {
                         {"cached_bytes", f.cached_bytes},
                         {"dirty_bytes", f.dirty_bytes ? Json(*f.dirty_bytes) : Json(nullptr)}});
     }
-    return print(dump({{"before_bytes", done.before_bytes},
-                       {"after_bytes", done.after_bytes},
-                       {"stayed", stayed},
-                       {"skipped", skipped_value(done.skipped)}}));
+    const int printed = print(dump({{"before_bytes", done.before_bytes},
+                                    {"after_bytes", done.after_bytes},
+                                    {"stayed", stayed},
+                                    {"skipped", skipped_value(done.skipped)}}));
+    return seen ? printed : 1;
   }
+  if (!seen) return 1;
   std::string text =
       fmt::format("{} let go, {} stayed\n",
                   size_text(done.before_bytes - std::min(done.before_bytes, done.after_bytes)),

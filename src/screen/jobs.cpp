@@ -20,6 +20,7 @@ constexpr Nanos kFirstPause = std::chrono::seconds(1);
 constexpr Nanos kLongestPause = std::chrono::seconds(60);
 constexpr size_t kMaxMaps = 16 << 20;
 constexpr size_t kMaxLinks = 256;
+constexpr std::string_view kOnlyCuda = "CUDA";
 constexpr size_t kRunBytes = 14 << 20;  // as the recorder's own live Run
 constexpr double kProgressShare = 0.05;
 constexpr Nanos kProgressPeriod = std::chrono::seconds(2);
@@ -41,9 +42,9 @@ std::string framework_of(std::string_view maps) {
       {"/libtensorflow_cc.so", "TensorFlow"},
       {"/_pywrap_tensorflow", "TensorFlow"},
       {"/jaxlib/", "JAX"},
-      {"/libcudart.so", "CUDA"},
-      {"/libcuda.so", "CUDA"},
-      {"/libcudnn.so", "CUDA"},
+      {"/libcudart.so", kOnlyCuda},
+      {"/libcuda.so", kOnlyCuda},
+      {"/libcudnn.so", kOnlyCuda},
   };
   for (const Row& row : kRows) {
     if (maps.find(row.library) != std::string_view::npos) return std::string(row.framework);
@@ -136,8 +137,10 @@ std::string Jobs::folder_of(int32_t pid) const {
 void Jobs::inspect(const Task& task, Candidate& candidate) {
   const TimePoint now = clock_();
   const bool flatout = std::string_view(task.comm.data()) == "flatout";
-  if ((!flatout && task.rss_bytes < kLeastRss) || !candidate.framework.empty() ||
-      !candidate.folder.empty() || now < candidate.next_check || (!flatout && checks_left_ == 0)) {
+  // Who is importing a framework has CUDA's libraries mapped before its own.
+  const bool known = !candidate.framework.empty() && candidate.framework != kOnlyCuda;
+  if ((!flatout && task.rss_bytes < kLeastRss) || known || !candidate.folder.empty() ||
+      now < candidate.next_check || (!flatout && checks_left_ == 0)) {
     return;
   }
   candidate.pause = std::clamp(candidate.pause * 2, kFirstPause, kLongestPause);
@@ -147,7 +150,8 @@ void Jobs::inspect(const Task& task, Candidate& candidate) {
   } else {
     --checks_left_;
     const auto maps = root_.read(probe::proc_path(task.pid, "maps"), kMaxMaps);
-    if (maps.ok()) candidate.framework = framework_of(*maps);
+    std::string found = maps.ok() ? framework_of(*maps) : "";
+    if (!found.empty()) candidate.framework = std::move(found);
   }
 }
 

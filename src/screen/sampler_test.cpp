@@ -214,6 +214,18 @@ TEST(Sampler, FindsTheJobByItsLibrariesAndCountsWhatDescendsFromIt) {
   EXPECT_FALSE(job.steps_per_s);
 }
 
+TEST(Sampler, AFrameworkThatIsStillBeingImportedIsNotTakenForCudaForEver) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  machine.tree.write("proc/4100/maps", "7f0-7f1 r-xp 0 08:01 1 /usr/lib/libcudart.so.12\n");
+  EXPECT_EQ(sampler.look({})->jobs.at(0).framework, "CUDA");
+  machine.between_looks();
+  machine.tree.write("proc/4100/maps",
+                     "7f0-7f1 r-xp 0 08:01 1 /usr/lib/libcudart.so.12\n"
+                     "7f2-7f3 r-xp 0 08:01 2 /x/torch/lib/libtorch_cpu.so\n");
+  EXPECT_EQ(sampler.look({})->jobs.at(0).framework, "PyTorch");
+}
+
 // A control group of version 2 for a process, and one above it.
 void give_group(FakeMachine& machine, int32_t pid) {
   machine.tree.write("proc/self/mountinfo",

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace flatout::screen {
 namespace {
@@ -131,6 +132,28 @@ bool wants_color() {
   return (no_color == nullptr || no_color[0] == 0) && ::has_colors();
 }
 
+// What terminals and multiplexers send where $TERM names another one (tmux with xterm-256color,
+// PuTTY): else Home would be Esc, [, 1 and ~.
+void define_keys() {
+  constexpr std::pair<const char*, int> kKeys[] = {
+      {"\x1b[1~", KEY_HOME},    {"\x1b[7~", KEY_HOME},  {"\x1b[H", KEY_HOME},
+      {"\x1bOH", KEY_HOME},     {"\x1b[4~", KEY_END},   {"\x1b[8~", KEY_END},
+      {"\x1b[F", KEY_END},      {"\x1bOF", KEY_END},    {"\x1b[5~", KEY_PPAGE},
+      {"\x1b[6~", KEY_NPAGE},   {"\x1b[A", KEY_UP},     {"\x1b[B", KEY_DOWN},
+      {"\x1b[C", KEY_RIGHT},    {"\x1b[D", KEY_LEFT},   {"\x1b[1;2C", KEY_SRIGHT},
+      {"\x1b[1;2D", KEY_SLEFT}, {"\x1bOP", KEY_F(1)},   {"\x1bOQ", KEY_F(2)},
+      {"\x1bOR", KEY_F(3)},     {"\x1bOS", KEY_F(4)},   {"\x1b[11~", KEY_F(1)},
+      {"\x1b[12~", KEY_F(2)},   {"\x1b[13~", KEY_F(3)}, {"\x1b[14~", KEY_F(4)},
+      {"\x1b[15~", KEY_F(5)},   {"\x1b[17~", KEY_F(6)}, {"\x1b[18~", KEY_F(7)},
+      {"\x1b[19~", KEY_F(8)},   {"\x1b[20~", KEY_F(9)}, {"\x1b[21~", KEY_F(10)},
+      {"\x1b[[A", KEY_F(1)},    {"\x1b[[B", KEY_F(2)},  {"\x1b[[C", KEY_F(3)},
+      {"\x1b[[D", KEY_F(4)},    {"\x1b[[E", KEY_F(5)},
+  };
+  for (const auto& [sequence, code] : kKeys) {
+    if (::key_defined(sequence) == 0) ::define_key(sequence, code);
+  }
+}
+
 std::optional<Key> key_of(int code) {
   if (code >= KEY_F(1) && code <= KEY_F(12)) return key::f(code - KEY_F(0));
   switch (code) {
@@ -230,6 +253,7 @@ Result<std::unique_ptr<Terminal>> Terminal::open() {
   ::nonl();
   ::curs_set(0);
   ::keypad(stdscr, TRUE);
+  define_keys();
   ::nodelay(stdscr, TRUE);
   ::mousemask(BUTTON1_PRESSED | BUTTON1_CLICKED | BUTTON4_PRESSED | BUTTON5_PRESSED, nullptr);
   ::mouseinterval(0);

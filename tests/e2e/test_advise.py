@@ -272,6 +272,26 @@ def test_cache_status_draws_a_map(flatout: str, data: Path) -> None:
     assert "status" in run(flatout, "cache", "stats", data, code=2).stderr
 
 
+def test_cache_does_not_call_cached_what_it_may_not_look_at(flatout: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("lacks root: the test takes its rights away itself")
+    if not Path("/etc/shadow").exists():
+        pytest.skip("lacks a file that nobody but root may read")
+
+    def as_nobody(*words):
+        return subprocess.run([flatout, *words], user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True)
+
+    try:
+        if as_nobody("--version").returncode != 0:
+            raise PermissionError
+    except PermissionError:
+        pytest.skip("lacks a flatout that other users may start")
+    for what in ("status", "warm", "drop"):
+        done = as_nobody("cache", what, "/etc/shadow")
+        assert (done.returncode, done.stdout) == (1, ""), what
+        assert "1 file could not be looked at" in done.stderr and "owner" in done.stderr
+
+
 def in_terminal(command: str, env: dict) -> str:
     script = shutil.which("script")
     if not script:

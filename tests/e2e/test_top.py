@@ -277,6 +277,18 @@ def test_resize_tree_and_help_in_tmux(tmux):
         screen.wait("PAUSED")
 
 
+def test_keys_work_where_term_names_another_terminal(tmux):
+    screen = tmux(env={"TERM": "xterm-256color"})  # tmux sends other sequences for Home and End than an xterm
+    screen.wait("F1Help")
+    screen.keys("F2")
+    screen.wait(r"\[x\] Cores")
+    screen.keys("End", "Enter")
+    screen.wait(r"\[ \] Jobs")
+    screen.keys("Home", "Enter")
+    screen.wait(r"\[ \] Cores")
+    screen.keys("Escape", "q")
+
+
 def test_the_mouse_folds_sorts_and_chooses(tmux):
     with process(HOLD, ready=True) as child:
         screen = tmux(env={"TERM": "xterm-256color"})
