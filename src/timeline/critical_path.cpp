@@ -103,6 +103,7 @@ class PathFinder {
     collect_devices();
     if (devices_.empty()) return std::nullopt;
     collect_threads();
+    if (threads_.empty()) return std::nullopt;  // nobody on the host is known
     find_moments();
     nodes_.push_back({.end = begin_});  // where all begins
     make_points();

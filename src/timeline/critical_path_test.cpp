@@ -256,5 +256,13 @@ TEST(CriticalPath, WithoutADeviceThereIsNone) {
   EXPECT_FALSE(critical_path(TraceIndex(trace)).has_value());
 }
 
+TEST(CriticalPath, ADeviceWithoutAHostHasNone) {
+  Machine machine;
+  machine.add(EventKind::kKernel, "kernel", "k", 10, 20, 0, 7);
+  machine.add(EventKind::kKernel, "kernel", "k", 30, 40, 0, 7);
+  const Trace trace = machine.builder.finish({});
+  EXPECT_FALSE(critical_path(TraceIndex(trace)).has_value());
+}
+
 }  // namespace
 }  // namespace flatout::timeline
