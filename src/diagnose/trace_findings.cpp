@@ -109,8 +109,7 @@ class TraceDetector {
     f.confidence = confidence;
     const double share = std::min(0.999, static_cast<double>(saved) / static_cast<double>(total_));
     if (!trace_.steps.empty()) {
-      f.cost_ms_per_step =
-          static_cast<double>(saved) * 1e-6 / static_cast<double>(steps_);
+      f.cost_ms_per_step = static_cast<double>(saved) * 1e-6 / static_cast<double>(steps_);
     }
     f.gain = 1 / (1 - share);
     found_.push_back(std::move(f));
