@@ -312,6 +312,9 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   const bool windowed = !settings->step.empty() || settings->from > 0 || settings->to > 0;
   if (usage.name == "trace slice" && !windowed)
     return bad_usage("no window is named", "--step 3-5, or --from and --to in milliseconds");
+  if (settings->to > 0 && settings->to <= settings->from)
+    return bad_usage("the window ends before it begins",
+                     "--from 1500 --to 1700: milliseconds after the trace's begin");
 
   auto chrome = timeline::is_chrome(input);
   if (!chrome.ok()) return fail(chrome.error());

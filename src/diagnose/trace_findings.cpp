@@ -46,7 +46,16 @@ std::optional<Where> where_of(const HostUse& use, double least) {
 class TraceDetector {
  public:
   explicit TraceDetector(const TraceSummary& trace) : trace_(trace) {
-    for (const TraceStepSummary& step : trace.steps) total_ += step.wall;
+    // Several threads or processes may each have drawn the same steps: what lies within another
+    // counts once.
+    int64_t end = INT64_MIN;
+    for (const TraceStepSummary& step : trace.steps) {  // in order of their begin
+      const int64_t step_end = step.begin + step.wall;
+      if (step_end <= end) continue;
+      total_ += step_end - std::max(step.begin, end);
+      end = step_end;
+      ++steps_;
+    }
     for (const DeviceSummary& d : trace.devices) {
       if (main_ == nullptr || d.times.span > main_->times.span) main_ = &d;
     }
@@ -100,8 +109,7 @@ class TraceDetector {
     f.confidence = confidence;
     const double share = std::min(0.999, static_cast<double>(saved) / static_cast<double>(total_));
     if (!trace_.steps.empty()) {
-      f.cost_ms_per_step =
-          static_cast<double>(saved) * 1e-6 / static_cast<double>(trace_.steps.size());
+      f.cost_ms_per_step = static_cast<double>(saved) * 1e-6 / static_cast<double>(steps_);
     }
     f.gain = 1 / (1 - share);
     found_.push_back(std::move(f));
@@ -335,6 +343,7 @@ class TraceDetector {
   const TraceSummary& trace_;
   const DeviceSummary* main_ = nullptr;
   int64_t total_ = 0;
+  size_t steps_ = 0;  // that do not lie within another
   std::vector<Finding> found_;
 };
 

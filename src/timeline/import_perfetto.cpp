@@ -7,9 +7,12 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "base/contains.h"
 #include "base/protobuf.h"
+#include "base/text.h"
 #include "timeline/perfetto_fields.h"
 
 namespace flatout::timeline {
@@ -42,6 +45,7 @@ struct TrackInfo {
 
 struct Pending {
   ImportedSlice slice;
+  std::optional<int64_t> source;  // device that a copy came from
 };
 
 class PerfettoImporter {
@@ -57,7 +61,7 @@ class PerfettoImporter {
       for (Pending& pending : stack) {
         ++builder_.trace().damage.unpaired;
         pending.slice.duration_ns = std::max<int64_t>(0, last_ - pending.slice.time_ns);
-        emit(uuid, pending.slice);
+        emit(uuid, pending);
       }
     }
     if (other_packets_ > 0 && events_ == 0)
@@ -229,10 +233,23 @@ class PerfettoImporter {
       }
     }
     tracks_[uuid] = info;
+    if (!info.name.empty()) by_name_.insert_or_assign({info.parent, info.name}, uuid);
   }
 
-  void annotation(std::string_view bytes, const Sequence& sequence, ImportedSlice& slice) {
-    std::string_view name;
+  // Slices of one thread that overlap without nesting lie on several tracks, which `flatout trace
+  // convert` calls "thread 7", "thread 7 (2)" and so on: the first of them.
+  uint64_t first_lane(uint64_t uuid, const TrackInfo& track) const {
+    const size_t open = track.name.rfind(" (");
+    if (open == std::string_view::npos || !track.name.ends_with(')')) return uuid;
+    if (!parse_number<int64_t>(track.name.substr(open + 2, track.name.size() - open - 3)))
+      return uuid;
+    const auto first = by_name_.find({track.parent, track.name.substr(0, open)});
+    return first != by_name_.end() ? first->second : uuid;
+  }
+
+  static void annotation(std::string_view bytes, const Sequence& sequence, Pending& pending) {
+    ImportedSlice& slice = pending.slice;
+    std::string_view name, text;
     uint64_t number = 0;
     ProtoReader r(bytes);
     while (r.next()) {
@@ -249,14 +266,22 @@ class PerfettoImporter {
         case 4:
           number = r.value();
           break;
+        case 6:
+          text = r.bytes();
+          break;
         default:
           break;
       }
     }
-    if (name == "correlation") slice.correlation = number;
+    // "corr_id", "copy_bytes", "src_agent": AMD's rocprofv3.
+    if (name == "correlation" || name == "corr_id") slice.correlation = number;
     if (name == "device") slice.device = static_cast<int64_t>(number);
     if (name == "stream") slice.stream = static_cast<int64_t>(number);
-    if (name == "bytes") slice.bytes = number;
+    if (name == "bytes" || name == "copy_bytes") slice.bytes = number;
+    // 1, or "Agent-1".
+    if (name == "src_agent" && text.empty()) pending.source = static_cast<int64_t>(number);
+    if (name == "src_agent" && !text.empty())
+      pending.source = parse_number<int64_t>(text.substr(text.find_last_of('-') + 1));
   }
 
   void track_event(std::string_view bytes, int64_t now, const Sequence& sequence) {
@@ -291,7 +316,7 @@ class PerfettoImporter {
           break;
         }
         case pf::kDebugAnnotation:
-          annotation(r.bytes(), sequence, slice);
+          annotation(r.bytes(), sequence, pending);
           break;
         case pf::kLegacyEvent: {
           ProtoReader legacy(r.bytes());
@@ -314,7 +339,7 @@ class PerfettoImporter {
     slice.time_ns = now;
     if (legacy_phase == 'X') {
       slice.duration_ns = std::clamp<int64_t>(legacy_duration_us, 0, int64_t{1} << 50) * 1000;
-      emit(track, slice);
+      emit(track, pending);
     } else if (type == pf::kTypeBegin || legacy_phase == 'B') {
       open_[track].push_back(pending);
     } else if (type == pf::kTypeEnd || legacy_phase == 'E') {
@@ -323,22 +348,44 @@ class PerfettoImporter {
         ++builder_.trace().damage.unpaired;
         return;
       }
-      ImportedSlice done = stack.back().slice;
+      Pending done = stack.back();
       stack.pop_back();
-      done.duration_ns = std::max<int64_t>(0, now - done.time_ns);
+      done.slice.duration_ns = std::max<int64_t>(0, now - done.slice.time_ns);
       emit(track, done);
     }
   }
 
-  void emit(uint64_t uuid, ImportedSlice slice) {
+  // rocprofv3's tracks say what they are: "COMPUTE AGENT [1] STREAM [2] (GPU)", "COPY to AGENT [0]
+  // (CPU)". Of a copy to the host the device is its source.
+  static void place_by_track(std::string_view track, const Pending& pending, ImportedSlice& slice) {
+    if (slice.category != "kernel_dispatch" && slice.category != "memory_copy") return;
+    const auto number = [&](std::string_view word) -> std::optional<int64_t> {
+      const size_t at = track.find(word), end = track.find(']', at == track.npos ? 0 : at);
+      if (at == track.npos || end == track.npos) return std::nullopt;
+      return parse_number<int64_t>(track.substr(at + word.size(), end - at - word.size()));
+    };
+    slice.device = contains(track, "(CPU)") ? pending.source : number("AGENT [");
+    slice.stream = number("STREAM [");
+    if (!slice.stream) slice.stream = number("QUEUE [");
+    // As PyTorch names them.
+    if (slice.name == "MEMORY_COPY_HOST_TO_DEVICE") slice.name = "CopyHostToDevice";
+    if (slice.name == "MEMORY_COPY_DEVICE_TO_HOST") slice.name = "CopyDeviceToHost";
+    if (slice.name == "MEMORY_COPY_DEVICE_TO_DEVICE") slice.name = "CopyDeviceToDevice";
+  }
+
+  void emit(uint64_t uuid, const Pending& pending) {
+    ImportedSlice slice = pending.slice;
     slice.kind = kind_of_category(slice.category);
     // Up to the process that a track belongs to; a few levels, for hostile ones are circles.
     TrackInfo info;
     if (const auto own = tracks_.find(uuid); own != tracks_.end()) {
       if (!slice.device) slice.device = own->second.device;
       if (!slice.stream) slice.stream = own->second.stream;
+      place_by_track(own->second.name, pending, slice);
     }
     uint64_t at = uuid;
+    if (const auto own = tracks_.find(uuid); own != tracks_.end())
+      at = uuid = first_lane(uuid, own->second);
     for (int level = 0; level < 8; ++level) {
       const auto found = tracks_.find(at);
       if (found == tracks_.end()) break;
@@ -371,6 +418,7 @@ class PerfettoImporter {
   TraceBuilder& builder_;
   std::unordered_map<uint64_t, Sequence> sequences_;
   std::unordered_map<uint64_t, TrackInfo> tracks_;
+  std::map<std::pair<uint64_t, std::string_view>, uint64_t> by_name_;  // of a parent
   std::map<uint64_t, std::vector<Pending>> open_;
   int64_t last_ = 0;
   uint64_t events_ = 0, other_packets_ = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/protobuf.h"
+#include "timeline/device_names.h"
 
 namespace flatout::timeline {
 
@@ -44,36 +45,6 @@ std::pair<int64_t, std::string_view> name_entry(std::string_view entry, uint32_t
     }
   }
   return {id, name};
-}
-
-// "/device:GPU:3", "GPU:3 ...": the number; -1 for the host's planes.
-int64_t device_of(std::string_view plane) {
-  for (const std::string_view kind : {"/device:GPU:", "/device:TPU:", "/device:CUSTOM:"}) {
-    const size_t at = plane.find(kind);
-    if (at == std::string_view::npos) continue;
-    const std::string_view digits = plane.substr(at + kind.size());
-    int64_t device = 0;
-    std::from_chars(digits.data(), digits.data() + digits.size(), device);
-    return device;
-  }
-  return -1;
-}
-
-// "Stream #16(Kernel)": the number. Other lines of a device ("XLA Modules", "Steps") are drawn from
-// these again.
-std::optional<int64_t> stream_of(std::string_view line) {
-  const size_t at = line.find("Stream #");
-  if (at == std::string_view::npos) return std::nullopt;
-  const std::string_view digits = line.substr(at + 8);
-  int64_t stream = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), stream);
-  if (error != std::errc()) return std::nullopt;
-  return stream;
-}
-
-bool is_runtime_call(std::string_view name) {
-  return (name.starts_with("cuda") || name.starts_with("hip") ||
-          (name.starts_with("cu") && name.size() > 2 && name[2] >= 'A' && name[2] <= 'Z'));
 }
 
 class XPlaneImporter {
@@ -143,8 +114,8 @@ class XPlaneImporter {
           break;
       }
     }
-    const int64_t device = device_of(plane);
-    const auto stream = stream_of(name);
+    const int64_t device = device_of_plane(plane);
+    const auto stream = stream_of_line(plane, name);
     if (device >= 0 && !stream) return r.ok();
     bool ok = r.ok();
     const std::string tid = std::string(name) + "#" + std::to_string(id);
@@ -333,7 +304,7 @@ bool import_run_metadata(std::string_view bytes, TraceBuilder& builder) {
         const size_t is = label.find(" = "), open = label.find('(');
         if (is != std::string_view::npos && open != std::string_view::npos && is + 3 < open)
           slice.name = label.substr(is + 3, open - is - 3);
-        const int64_t number = device_of(device);
+        const int64_t number = device_of_plane(device);
         if (number >= 0 && device.find("stream:") != std::string_view::npos) {
           // "stream:all" repeats what the numbered streams show.
           if (device.find("stream:all") == std::string_view::npos) return;

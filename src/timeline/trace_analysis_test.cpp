@@ -192,6 +192,14 @@ TEST(TraceAnalysis, ADifferenceIsToldByWhereItIsCalled) {
   for (const TraceChange& c : diff_traces(a, bare.read()).faster) EXPECT_EQ(c.place, "") << c.name;
 }
 
+TEST(TraceAnalysis, ShapesAreTheSameHoweverTheyAreLaidOut) {
+  for (const char* dims : {"[[8, 4], []]", "[[8,4],[]]", "[\n  [\n    8,\n    4\n  ],\n  []\n]"}) {
+    Made made;
+    made.slice("cpu_op", "aten::mm", 0, 9, 0, 1, std::string(R"("Input Dims": )") + dims);
+    EXPECT_EQ(made.read(true).name_of(0), "aten::mm [[8, 4], []]") << dims;
+  }
+}
+
 TEST(TraceAnalysis, ARunFoldersTraceHasTheRunsSteps) {
   testing::RunBuilder b;
   for (int i = 0; i < 20; ++i) b.wait(4).forward(2).backward(6).optimizer(1, 0, i + 1);

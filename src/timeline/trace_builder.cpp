@@ -11,6 +11,7 @@
 #include <cxxabi.h>
 
 #include "base/text.h"
+#include "timeline/device_names.h"
 #include "timeline/json_scan.h"
 
 namespace flatout::timeline {
@@ -29,8 +30,32 @@ bool kernel_says_more(std::string_view name) {
   return name.starts_with("nccl") || name.starts_with("rccl");
 }
 
-std::optional<int64_t> integer(std::string_view value) {
-  return parse_number<int64_t>(scan::unquoted(value));
+// "7.0": what has been through a table of doubles is an integer still.
+std::string_view without_zeros(std::string_view number) {
+  while (number.size() > 2 && number.ends_with('0') && number.find('.') != std::string_view::npos)
+    number.remove_suffix(1);
+  if (number.ends_with('.')) number.remove_suffix(1);
+  return number;
+}
+
+template <class T>
+std::optional<T> whole_number(std::string_view value) {
+  const std::string_view number = scan::unquoted(value);
+  const auto out = parse_number<T>(number);
+  return out ? out : parse_number<T>(without_zeros(number));
+}
+
+std::optional<int64_t> integer(std::string_view value) { return whole_number<int64_t>(value); }
+
+// " [[2, 3], []]", however the list is laid out in the file; at most 400 bytes of it.
+void append_dims(std::string& name, std::string_view dims) {
+  const size_t end = name.size() + 400;
+  name += ' ';
+  for (const char c : dims) {
+    if (name.size() >= end) return;
+    if (!scan::is_space(c)) name += c;
+    if (c == ',') name += ' ';
+  }
 }
 
 }  // namespace
@@ -53,10 +78,16 @@ EventKind kind_of_category(std::string_view category) {
       {"hip_runtime", EventKind::kRuntime},
       {"mtia_runtime", EventKind::kRuntime},
       {"xpu_runtime", EventKind::kRuntime},
+      {"xpu_driver", EventKind::kRuntime},
       {"privateuse1_runtime", EventKind::kRuntime},
+      {"privateuse1_driver", EventKind::kRuntime},
       {"kernel", EventKind::kKernel},
       {"Kernel", EventKind::kKernel},
       {"mtia_ccp_events", EventKind::kKernel},
+      {"kernel_dispatch", EventKind::kKernel},  // this and the next three: rocprofv3
+      {"memory_copy", EventKind::kMemcpy},
+      {"hip_api", EventKind::kRuntime},
+      {"hip_runtime_api", EventKind::kRuntime},
       {"gpu_memcpy", EventKind::kMemcpy},
       {"Memcpy", EventKind::kMemcpy},
       {"gpu_memset", EventKind::kMemset},
@@ -143,7 +174,7 @@ TrackId TraceBuilder::stream(int64_t device, int64_t stream) {
 }
 
 uint32_t TraceBuilder::correlation_of(std::string_view value) {
-  const auto number = parse_number<uint64_t>(scan::unquoted(value));
+  const auto number = whole_number<uint64_t>(value);
   return number ? narrow(*number) : 0;
 }
 
@@ -173,6 +204,14 @@ StringId TraceBuilder::name_of(const ChromeEvent& e) {
                         : trace_.strings.intern(e.name);
 }
 
+bool TraceBuilder::has_usable_time(const ChromeEvent& e) {
+  if (!e.has_time) return false;
+  // Readers of numbers stop at kLatest: nobody knows what stood there.
+  const bool usable = e.time_ns < kLatest && e.time_ns > -kLatest && e.duration_ns < kLatest;
+  if (!usable && !e.bad_number) ++trace_.damage.bad_numbers;
+  return usable;
+}
+
 void TraceBuilder::event(const ChromeEvent& e) {
   ++phase_counts_[static_cast<unsigned char>(e.phase)];
   if (e.bad_number) ++trace_.damage.bad_numbers;
@@ -180,7 +219,7 @@ void TraceBuilder::event(const ChromeEvent& e) {
     case 'X': {
       const uint16_t id = category(e.category);
       ++category_counts_[id];
-      if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
+      if (!has_usable_time(e)) return;
       const EventKind kind = category_kinds_[id];
       if (options_.steps_only && e.time_ns >= earliest_ &&
           (on_device(kind) || e.name.find('#') == std::string_view::npos)) {
@@ -224,11 +263,13 @@ void TraceBuilder::slice(const ChromeEvent& e, uint16_t category_id, EventKind k
   }
   uint32_t correlation = 0;
   const bool correlated = kind == EventKind::kRuntime || kind == EventKind::kSync;
+  // TensorFlow and JAX, who name no category.
+  const bool nameless = kind == EventKind::kOther && e.category.empty();
   if (correlated && e.arguments_known) {
     correlation = correlation_of(e.correlation);
-  } else if (correlated) {
+  } else if (correlated || nameless) {
     scan::members(e.args, [&](std::string_view key, std::string_view value) {
-      if (key != "correlation") return true;
+      if (key != (nameless ? "correlation_id" : "correlation")) return true;
       correlation = correlation_of(value);
       return false;
     });
@@ -242,7 +283,7 @@ void TraceBuilder::slice(const ChromeEvent& e, uint16_t category_id, EventKind k
       return false;
     });
     buffer_ = e.name_escaped ? scan::unescape(e.name) : std::string(e.name);
-    if (dims.size() > 2) buffer_.append(" ").append(dims.substr(0, 400));
+    if (dims.size() > 2) append_dims(buffer_, dims);
     name = trace_.strings.intern(buffer_);
   } else {
     name = name_of(e);
@@ -366,13 +407,13 @@ void TraceBuilder::end(TrackId on, int64_t time_ns) {
 }
 
 void TraceBuilder::begin_slice(const ChromeEvent& e) {
-  if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
+  if (!has_usable_time(e)) return;
   begin(track(e.pid, e.tid), e.time_ns,
         e.name_escaped ? scan::unescape(e.name) : std::string(e.name), e.category);
 }
 
 void TraceBuilder::end_slice(const ChromeEvent& e) {
-  if (!e.has_time || e.time_ns > kLatest || e.time_ns < -kLatest) return;
+  if (!has_usable_time(e)) return;
   end(track(e.pid, e.tid), e.time_ns);
 }
 
@@ -517,13 +558,33 @@ void TraceBuilder::append(const TraceBuilder& next) {
   for (size_t phase = 0; phase < 256; ++phase) phase_counts_[phase] += next.phase_counts_[phase];
 }
 
-// Formats whose tracks say by their name what they are (TensorFlow's): "/device:GPU:0 stream:all
-// Compute".
+// Formats whose tracks say by their name what they are: see device_names.h.
 void TraceBuilder::classify_tracks() {
-  for (TraceTrack& track : trace_.tracks) {
-    const auto name = process_names_.find(track.pid);
-    if (name != process_names_.end()) track.process = name->second;
+  std::vector<TrackId> stream_of(trace_.tracks.size(), kNoEvent);
+  bool any = false;
+  for (size_t t = 0; t < stream_of.size(); ++t) {
+    TraceTrack& named = trace_.tracks[t];
+    const auto name = process_names_.find(named.pid);
+    if (name != process_names_.end()) named.process = name->second;
+    if (named.is_stream) continue;
+    const auto place = stream_by_names(named.process, named.thread);
+    if (!place) continue;
+    stream_of[t] = stream(place->device, place->stream);
+    any = true;
+  }
+  for (TraceTrack& track : trace_.tracks)
     if (track.is_stream) track.pid = fmt::format("{}", track.device);
+  if (!any) return;
+  for (size_t i = 0; i < trace_.size(); ++i) {
+    const std::string_view category = trace_.categories[trace_.category[i]];
+    if (trace_.kind[i] != EventKind::kOther && category != "Op") continue;
+    const std::string_view name = trace_.name_of(static_cast<EventId>(i));
+    if (trace_.track[i] < stream_of.size() && stream_of[trace_.track[i]] != kNoEvent) {
+      trace_.track[i] = stream_of[trace_.track[i]];
+      trace_.kind[i] = kind_of_device_name(name);
+    } else if (trace_.correlation[i] != 0 && is_runtime_call(name)) {
+      trace_.kind[i] = EventKind::kRuntime;
+    }
   }
 }
 

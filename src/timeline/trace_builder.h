@@ -86,6 +86,7 @@ class TraceBuilder : public ChromeSink {
   uint64_t key_of(std::string_view word);
   uint32_t correlation_of(std::string_view value);
   uint32_t narrow(uint64_t correlation);
+  bool has_usable_time(const ChromeEvent& e);
   void slice(const ChromeEvent& e, uint16_t category_id, model::EventKind kind);
   void device_slice(const ChromeEvent& e, uint16_t category_id, model::EventKind kind);
   void metadata(const ChromeEvent& e);

@@ -14,7 +14,8 @@ namespace {
 
 bool is_sync_call(std::string_view name) {
   return contains(name, "Synchronize") || name == "cudaMemcpy" || name == "hipMemcpy" ||
-         name == "hipMemcpyWithStream" || name == "cudaEventSynchronize";
+         name == "hipMemcpyWithStream" || name == "cudaEventSynchronize" ||
+         name == "urQueueFinish" || name == "urEventWait";
 }
 
 enum NameUse : uint8_t {

@@ -103,7 +103,22 @@ void count_launches(const TraceIndex& index, TraceSummary& out) {
     }
   }
   for (const auto& [track, begin] : open) captured[track].add(begin, INT64_MAX);
+  // A call of the runtime makes calls of the driver, which may have ids of their own.
+  std::map<TrackId, Intervals> calling;
+  if (!unrecorded.empty()) {
+    std::map<TrackId, std::vector<Interval64>> calls;
+    for (size_t i = 0; i < trace.size(); ++i) {
+      const auto e = static_cast<EventId>(i);
+      if (started[i]) calls[trace.track[i]].push_back({trace.start[i], trace.end(e)});
+    }
+    for (auto& [track, of_track] : calls) calling[track] = unite(std::move(of_track));
+  }
   for (const EventId call : unrecorded) {
+    const auto caller = calling.find(trace.track[call]);
+    if (caller != calling.end() && trace.duration[call] > 0 &&
+        overlap(caller->second, trace.start[call], trace.end(call)) == trace.duration[call]) {
+      continue;
+    }
     const auto set = captured.find(trace.track[call]);
     if (set != captured.end() &&
         overlap(set->second, trace.start[call], trace.start[call] + 1) > 0) {

@@ -127,8 +127,9 @@ def test_a_cut_file_becomes_whole(flatout, tmp_path):
     assert len(events_of(tmp_path / "whole.json")) > 500
 
 
-def test_perfetto_keeps_the_figures(flatout, tmp_path):
-    source = OWN / "torch_cpu/torch_cpu_input_bound.json.gz"
+@pytest.mark.parametrize("name", ["input_bound", "python_bound"])
+def test_perfetto_keeps_the_figures(flatout, tmp_path, name):
+    source = OWN / f"torch_cpu/torch_cpu_{name}.json.gz"
     run(flatout, "convert", source, "-o", tmp_path / "out.pftrace")
     a = summary(flatout, source)
     b = summary(flatout, tmp_path / "out.pftrace")
@@ -136,6 +137,7 @@ def test_perfetto_keeps_the_figures(flatout, tmp_path):
     one, two = next(iter(a["traces"].values())), next(iter(b["traces"].values()))
     assert two["steps"] == one["steps"]
     assert two["x_events_by_cat"] == one["x_events_by_cat"]
+    assert [f.get("where") for f in b["findings"]] == [f.get("where") for f in a["findings"]]
 
 
 def test_a_slice_holds_its_steps_alone(flatout, tmp_path):
@@ -145,6 +147,7 @@ def test_a_slice_holds_its_steps_alone(flatout, tmp_path):
     begin, end = before["ProfilerStep#3"]["ts"], before["ProfilerStep#4"]["ts"] + before["ProfilerStep#4"]["dur"]
     for e in events_of(tmp_path / "out.json"):
         assert e["ph"] == "M" or (e["ts"] < end and e["ts"] + e.get("dur", 0) >= begin)
+    assert "before it begins" in run(flatout, "slice", source, "--from", "300", "--to", "100", "-o", tmp_path / "x.json", code=2)
     assert "no step 99" in run(flatout, "slice", source, "--step", "99", "-o", tmp_path / "x.json", code=1)
 
 
@@ -405,6 +408,16 @@ def replays_a_graph(job: Job, recorded: bool) -> None:
 def test_a_cause_that_was_built_in_is_found(flatout, tmp_path, step, verdict):
     found = summary(flatout, steps_of(tmp_path / "trace.json", step))
     assert found["verdict"] == verdict, found["headline"]
+
+
+def test_steps_that_two_threads_drew_count_once(flatout, tmp_path):
+    once = steps_of(tmp_path / "once.json", launches_too_slowly)
+    events = json.loads(once.read_text())["traceEvents"]
+    again = [dict(event, tid=2) for event in events if event["name"].startswith("ProfilerStep")]
+    twice = tmp_path / "twice.json"
+    twice.write_text(json.dumps({"traceEvents": events + again}))
+    one, two = (summary(flatout, file)["findings"] for file in (once, twice))
+    assert [(f["id"], f["gain"], f["cost_ms_per_step"]) for f in one] == [(f["id"], f["gain"], f["cost_ms_per_step"]) for f in two]
 
 
 def test_an_incomplete_recording_says_so(flatout, tmp_path):
