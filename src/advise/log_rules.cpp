@@ -638,7 +638,7 @@ std::vector<LogRule> make_rules() {
        .sure = 0.95,
        .patterns = {"EADDRINUSE", "ddress already in use",
                     "The server socket has failed to listen on any local network address"},
-       .unless = {"EACCES", "ermission denied"},
+       .unless = {"EACCES", "ermission denied", "mail address already"},
        .text = "The port is taken, often by an earlier run that still lives.",
        .advice = {{"port",
                    "End the earlier run, or take another port (--master_port, or "
@@ -1083,7 +1083,8 @@ std::vector<LogRule> make_rules() {
        .death = true,
        .patterns = {"Segmentation fault", "segfault at", "died with <Signals.SIGSEGV: 11>",
                     "exit code 139", "signal SIGSEGV"},
-       .unless = {"DataLoader worker", "encountered in worker"},
+       .unless = {"DataLoader worker", "encountered in worker", "\"Segmentation fault",
+                  "Segmentation faults"},
        .text =
            "Native code crashed (segmentation fault): a library's bug, or two libraries that do "
            "not fit each other.",
