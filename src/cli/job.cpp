@@ -6,10 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/number.h"
 #include "base/text.h"
+#include "recorder/event_loop.h"
+#include "recorder/launch.h"
+#include "recorder/signals.h"
 
 namespace flatout::cli {
 
@@ -42,6 +46,43 @@ int start_failed(const Error& error, const std::vector<std::string>& command) {
   log_error(error.message, hint);
   if (error.code == Code::kNotFound) return 127;
   return error.code == Code::kDenied ? 126 : 125;
+}
+
+int run_job(const std::vector<std::string>& command, std::vector<std::string> environment) {
+  auto loop = recorder::EventLoop::open();
+  if (!loop.ok()) return start_failed(loop.error(), command);
+  int32_t job = 0;
+  int status = 0;
+  bool ended = false;
+  recorder::SignalRelay* relay = nullptr;
+  recorder::SignalHandlers handlers;
+  handlers.before_stop = [] {};
+  handlers.continued = [] {};
+  handlers.asked_to_end = [](int) {};
+  handlers.child = [&] {
+    int how = 0;
+    while (true) {
+      const pid_t pid = ::waitpid(-1, &how, WNOHANG);
+      if (pid <= 0) return;
+      if (pid != job) continue;
+      relay->set_job(0);
+      status = how;
+      ended = true;
+    }
+  };
+  auto signals = recorder::SignalRelay::open(*loop, true, handlers);
+  if (!signals.ok()) return start_failed(signals.error(), command);
+  relay = signals->get();
+  const auto started = recorder::start_job({command, std::move(environment)}, relay->inherited());
+  if (!started.ok()) return start_failed(started.error(), command);
+  job = *started;
+  relay->set_job(job);
+  handlers.child();  // it may have ended before its number was known
+  while (!ended) {
+    loop->wait(relay->deadline());
+    relay->tick(MonotonicClock::now());
+  }
+  return job_code(status);
 }
 
 void prune(const recorder::Recorder& recorder, const Settings& settings) {

@@ -21,6 +21,9 @@ int job_code(int wait_status);
 /// Says why the job did not start; returns 125, 126 or 127.
 int start_failed(const Error& error, const std::vector<std::string>& command);
 
+/// Starts it and passes signals on until it ends. Returns its own exit code, or start_failed()'s.
+int run_job(const std::vector<std::string>& command, std::vector<std::string> environment);
+
 /// Removes older run folders beyond --keep-runs and --keep-mb.
 void prune(const recorder::Recorder& recorder, const Settings& settings);
 

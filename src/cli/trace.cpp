@@ -1,10 +1,8 @@
 // flatout trace: analysis of traces that other profilers wrote.
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +12,7 @@
 #include "base/processors.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/job.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
 #include "diagnose/trace_findings.h"
@@ -142,11 +141,11 @@ std::string trace_file(const std::string& path) {
              : path;
 }
 
-// Becomes the command: what it does, prints and returns is its own.
+// What it does, prints and returns is the command's own.
 int record(const std::vector<std::string>& arguments) {
-  int code = 0;
-  const auto settings = parse(kRecord, arguments, code);
-  if (!settings) return code;
+  int refused = 0;
+  const auto settings = parse(kRecord, arguments, refused);
+  if (!settings) return refused;
   if (settings->output.empty())
     return bad_usage("no output is named", "flatout trace record -o OUT.json -- COMMAND");
   std::error_code failed;
@@ -160,21 +159,22 @@ int record(const std::vector<std::string>& arguments) {
   if (agent.empty())
     return fail(
         Error{Code::kNotFound, "libflatout_agent.so is not beside flatout", "install it again"});
+  std::vector<std::string> environment = recorder::current_environment();
   for (const char* name : {"CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"}) {
     if (const char* other = std::getenv(name); other != nullptr && *other != 0 && agent != other)
       log_warning(fmt::format("{} named {}, which is left out", name, escape_terminal(other)));
-    ::setenv(name, agent.c_str(), 1);
+    recorder::set_variable(environment, name, agent);
   }
-  ::setenv("FLATOUT_CUDA_TRACE", out.c_str(), 1);
-  std::vector<char*> words;
-  for (const std::string& word : settings->positional)
-    words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  ::execvp(words[0], words.data());
-  const int error = errno;
-  log_error(fmt::format("cannot run {}: {}", escape_terminal(settings->positional[0]),
-                        std::strerror(error)));
-  return error == ENOENT ? 127 : 126;
+  recorder::set_variable(environment, "FLATOUT_CUDA_TRACE", out);
+  const int code = run_job(settings->positional, std::move(environment));
+  const bool started = code < 125 || code > 127;
+  if (started && !std::filesystem::exists(out, failed)) {
+    log_warning(fmt::format(
+        "{} was not written: the command used neither CUDA nor NVTX; without a GPU `flatout run` "
+        "records what the host does",
+        escape_terminal(settings->output)));
+  }
+  return code;
 }
 
 void warn_damage(const model::Trace& trace) {
@@ -351,6 +351,8 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   if (!done.ok()) return fail(done.error());
   if (done->cut_off)
     log_warning(fmt::format("{} is cut off: what is there was used", escape_terminal(input)));
+  if (windowed && done->events == done->names)
+    log_warning(fmt::format("{} has nothing in that window", escape_terminal(input)));
   const std::string said =
       settings->json
           ? fmt::format("{{\"events\": {}, \"mended\": {}, \"cut_off\": {}}}\n", done->events,

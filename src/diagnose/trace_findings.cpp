@@ -46,21 +46,22 @@ std::optional<Where> where_of(const HostUse& use, double least) {
 class TraceDetector {
  public:
   explicit TraceDetector(const TraceSummary& trace) : trace_(trace) {
-    // Several threads or processes may each have drawn the same steps: what lies within another
-    // counts once.
+    // Several threads or processes may each have drawn the same steps: what lies mostly beside
+    // others is no step more.
     int64_t end = INT64_MIN;
     for (const TraceStepSummary& step : trace.steps) {  // in order of their begin
       const int64_t step_end = step.begin + step.wall;
       if (step_end <= end) continue;
-      total_ += step_end - std::max(step.begin, end);
+      const int64_t more = step_end - std::max(step.begin, end);
+      total_ += more;
+      if (more * 2 > step.wall) ++steps_;
       end = step_end;
-      ++steps_;
     }
     for (const DeviceSummary& d : trace.devices) {
       if (main_ == nullptr || d.times.span > main_->times.span) main_ = &d;
     }
     // A device may still work through its queue after the last step.
-    if (main_ != nullptr) total_ = std::max(total_, main_->times.span);
+    if (main_ != nullptr) total_ = std::max(total_, main_->times.span + main_->first_input_wait);
     if (total_ == 0) total_ = trace.host.span;
   }
 
@@ -128,7 +129,8 @@ class TraceDetector {
 
   void input() {
     const HostSummary& host = trace_.host;
-    const int64_t saved = main_ != nullptr ? main_->idle.input_wait : host.input_wait;
+    const int64_t saved =
+        main_ != nullptr ? main_->idle.input_wait + main_->first_input_wait : host.input_wait;
     std::string_view id = "input.too_few_workers";
     std::string title = "Batches are made in the training thread";
     double confidence = 0.8;
@@ -168,8 +170,7 @@ class TraceDetector {
     if (f == nullptr) return;
     f->where = std::move(where);
     if (main_ != nullptr) {
-      show_share(*f, "of the time the device is idle while the next batch is made", saved,
-                 main_->times.span);
+      show_share(*f, "of the time the device is idle while the next batch is made", saved, total_);
     }
     show_share(*f,
                trace_.steps.empty() ? "of the time waits for a batch"

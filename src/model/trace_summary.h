@@ -106,8 +106,9 @@ struct DeviceSummary {
   int64_t sync_wait = 0;   // of host_wait: gaps that began while the host waited for this device
   int64_t short_wait = 0;  // of host_wait: gaps shorter than a millisecond, less sync_wait
   int64_t collective_wait =
-      0;                // of host_wait: meanwhile a host thread was in a collective (gloo, MPI)
-  int64_t unknown = 0;  // of idle.other: what came next has no launch in the trace
+      0;  // of host_wait: meanwhile a host thread was in a collective (gloo, MPI)
+  int64_t first_input_wait = 0;  // before `begin`, from the first step on
+  int64_t unknown = 0;           // of idle.other: what came next has no launch in the trace
   uint64_t gaps = 0;
   std::vector<StreamSummary> streams;
   LaunchSummary launch;

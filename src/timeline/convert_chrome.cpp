@@ -53,10 +53,11 @@ bool overlaps(const TimeWindow& window, int64_t begin, int64_t end) {
 
 class Copier : public ChromeSink {
  public:
-  Copier(ByteSink& to, const TimeWindow& window) : to_(to), window_(window) {}
+  Copier(ByteSink& to, const TimeWindow& window)
+      : to_(to), window_(window), windowed_(window != TimeWindow()) {}
 
   void event(const ChromeEvent& e) override {
-    if (e.phase != 'M' &&
+    if (windowed_ && e.phase != 'M' &&
         (!e.has_time ||
          !overlaps(window_, e.time_ns, e.time_ns + std::max<int64_t>(0, e.duration_ns))))
       return;
@@ -74,6 +75,7 @@ class Copier : public ChromeSink {
     }
     write(e.text);
     ++done_.events;
+    if (e.phase == 'M') ++done_.names;
   }
 
   void member(std::string_view key, std::string_view value) override {
@@ -110,6 +112,7 @@ class Copier : public ChromeSink {
 
   ByteSink& to_;
   TimeWindow window_;
+  bool windowed_;
   Converted done_;
   bool in_object_ = false, in_list_ = false, closed_ = false;
 };

@@ -230,6 +230,8 @@ TraceSummary summarize(const TraceIndex& index, unsigned threads) {
     const auto name = trace.device_names.find(device);
     if (name != trace.device_names.end()) d.name = name->second;
     d.begin = events.front().start;
+    if (!index.steps().empty() && trace.start[index.steps().front()] < d.begin)
+      d.first_input_wait = overlap(index.input(), trace.start[index.steps().front()], d.begin);
   }
 
   // Each fills in other members. The longest come first.

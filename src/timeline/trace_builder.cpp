@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "timeline/device_names.h"
 #include "timeline/json_scan.h"
+#include "timeline/trace_processes.h"
 
 namespace flatout::timeline {
 
@@ -598,6 +599,7 @@ Trace TraceBuilder::finish(const ScanReport& report) {
     }
   }
   classify_tracks();
+  separate_processes(trace_);
   trace_.epoch_times = trace_.size() > 0 && trace_.start[0] > kEpoch;
   trace_.bytes_read = report.bytes;
   trace_.events_seen = report.events + slices_added_;

@@ -15,10 +15,12 @@ namespace flatout::timeline {
 /// What is kept: events that overlap [begin, end), on the trace's own clock; all names of tracks.
 struct TimeWindow {
   int64_t begin_ns = INT64_MIN, end_ns = INT64_MAX;
+  bool operator==(const TimeWindow&) const = default;
 };
 
 struct Converted {
   uint64_t events = 0;    // written
+  uint64_t names = 0;     // of these, names of tracks, which no window leaves out
   uint64_t repaired = 0;  // of these, their text was no valid JSON
   bool cut_off = false;   // the input is
 };

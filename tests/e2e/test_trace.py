@@ -151,6 +151,26 @@ def test_a_slice_holds_its_steps_alone(flatout, tmp_path):
     assert "no step 99" in run(flatout, "slice", source, "--step", "99", "-o", tmp_path / "x.json", code=1)
 
 
+def test_a_window_that_holds_nothing_is_said(flatout, tmp_path):
+    source = OWN / "torch_cpu/torch_cpu_input_bound.json.gz"
+    words = [flatout, "trace", "slice", source, "--from", "99999", "-o", tmp_path / "out.json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "has nothing in that window" in done.stderr
+
+
+def test_a_recording_of_nothing_is_said_and_gives_the_commands_own_code(flatout, tmp_path):
+    def record(*command: str) -> subprocess.CompletedProcess:
+        words = [flatout, "trace", "record", "-o", tmp_path / "out.json", "--", *command]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+    done = record("sh", "-c", "echo hello; exit 3")
+    assert (done.returncode, done.stdout) == (3, "hello\n")
+    assert "neither CUDA nor NVTX" in done.stderr and not (tmp_path / "out.json").exists()
+    assert record("sh", "-c", "kill -9 $$").returncode == 128 + 9
+    missing = record("no-such-program-here")
+    assert missing.returncode == 127 and "CUDA" not in missing.stderr
+
+
 def test_a_trace_does_not_differ_from_itself(flatout):
     source = OWN / "torch_cpu/torch_cpu_python_bound.json.gz"
     same = json.loads(run(flatout, "diff", "--json", source, source))
@@ -370,6 +390,44 @@ def waits_for_a_batch_while_the_device_works(job: Job) -> None:
         job.launch("gemm", 400)
     job.host(6000, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation")
     job.wait()
+
+
+def waits_for_each_batch(job: Job) -> None:
+    job.host(10_000, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation")
+    for _ in range(50):
+        job.launch("gemm", 198)
+    job.wait()
+
+
+def test_the_wait_for_the_first_batch_counts_like_any_other(flatout, tmp_path):
+    # Half of each step is a wait for its batch; the device's first event comes after the first.
+    trace = steps_of(tmp_path / "few.json", waits_for_each_batch, count=2)
+    finding = summary(flatout, trace)["findings"][0]
+    assert finding["id"].startswith("input.")
+    assert finding["gain"] == pytest.approx(2, rel=0.03)
+    assert finding["cost_ms_per_step"] == pytest.approx(10, rel=0.03)
+
+
+@pytest.mark.parametrize("step, same_device", [(waits_for_each_batch, False), (waits_for_each_batch, True), (launches_too_slowly, False)])
+def test_ranks_in_one_file_may_count_their_launches_alike(flatout, tmp_path, step, same_device):
+    one = steps_of(tmp_path / "one.json", step)
+    events = json.loads(one.read_text())["traceEvents"]
+    for e in list(events):
+        other = json.loads(json.dumps(e))
+        on_device = "device" in other["args"]
+        other["ts"] += 3
+        if not (on_device and same_device):
+            other["pid"] += 1 if on_device else 10
+            if on_device:
+                other["args"]["device"] = 1
+        events.append(other)
+    both = tmp_path / "both.json"
+    both.write_text(json.dumps({"traceEvents": events}))
+    expected, found = summary(flatout, one), summary(flatout, both)
+    assert found["verdict"] == expected["verdict"]
+    assert found["findings"][0]["gain"] == pytest.approx(expected["findings"][0]["gain"], rel=0.02)
+    assert found["findings"][0]["cost_ms_per_step"] == pytest.approx(expected["findings"][0]["cost_ms_per_step"], rel=0.02)
+    assert not next(iter(found["traces"].values())).get("incomplete")
 
 
 def replays_a_graph(job: Job, recorded: bool) -> None:
