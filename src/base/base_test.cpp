@@ -15,6 +15,7 @@
 #include "base/fs.h"
 #include "base/half.h"
 #include "base/number.h"
+#include "base/number_range.h"
 #include "base/output.h"
 #include "base/result.h"
 #include "base/stats.h"
@@ -51,6 +52,15 @@ TEST(Text, NumbersAreParsedWholeOrNotAtAll) {
   EXPECT_EQ(parse_number<int>(" 42\n"), 42);
   EXPECT_FALSE(parse_number<int>("42x"));
   EXPECT_FALSE(parse_number<int>(""));
+}
+
+TEST(Text, ParsesRanges) {
+  EXPECT_EQ(parse_range<int>("3-5"), std::pair(3, 5));
+  EXPECT_EQ(parse_range<int>("-3"), std::pair(-3, -3));
+  EXPECT_EQ(parse_range<uint32_t>("7"), std::pair(7u, 7u));
+  for (const char* text : {"", "-", "3-", "5-3", "3-5-7", "a-b", "-4-x"})
+    EXPECT_FALSE(parse_range<int>(text)) << text;
+  EXPECT_FALSE(parse_range<uint32_t>("-3"));
 }
 
 TEST(Stats, QuantilesInterpolateBetweenOrderStatistics) {

@@ -12,6 +12,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "base/number_range.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/job.h"
@@ -136,16 +137,6 @@ void bring_recording(const recorder::Recorder& recorder, const MeetingSettings& 
     log_warning(fmt::format("rank {}: {}; its recording is {}", recorder.place().rank,
                             brought.error().message, recorder.folder().path));
   }
-}
-
-/// "20-25", or "20" for one step.
-std::optional<std::pair<int64_t, int64_t>> first_and_last(std::string_view steps) {
-  const size_t dash = steps.find('-');
-  const auto first = parse_number<int64_t>(steps.substr(0, dash));
-  const auto last =
-      dash == std::string_view::npos ? first : parse_number<int64_t>(steps.substr(dash + 1));
-  if (!first || !last || *first < 0 || *last < *first) return std::nullopt;
-  return std::pair{*first, *last};
 }
 
 void tell_torch_profile(const model::Run& run, const Settings& settings) {
@@ -294,7 +285,7 @@ int run(const std::vector<std::string>& arguments) {
     }
   }
   if (!settings->torch_profile.empty()) {
-    const auto steps = first_and_last(settings->torch_profile);
+    const auto steps = parse_range<uint32_t>(settings->torch_profile);
     if (!steps) {
       return bad_usage(fmt::format("--torch-profile: '{}' names no steps",
                                    escape_terminal(settings->torch_profile)),

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/number_range.h"
 #include "base/text.h"
 #include "timeline/perfetto_fields.h"
 #include "timeline/trace_convert.h"
@@ -280,11 +281,8 @@ Result<Converted> write_perfetto(const Trace& trace, ByteSink& to, const TimeWin
 }
 
 Result<TimeWindow> steps_window(const Trace& trace, std::string_view steps) {
-  const size_t dash = steps.find('-');
-  const auto first = parse_number<int64_t>(steps.substr(0, dash));
-  const auto last =
-      dash == std::string_view::npos ? first : parse_number<int64_t>(steps.substr(dash + 1));
-  if (!first || !last || *last < *first) {
+  const auto wanted = parse_range<int64_t>(steps);
+  if (!wanted) {
     return Error{Code::kBadInput, fmt::format("'{}' names no steps", escape_terminal(steps)),
                  "--step 3 or --step 3-5"};
   }
@@ -298,7 +296,7 @@ Result<TimeWindow> steps_window(const Trace& trace, std::string_view steps) {
         parse_number<int64_t>(name.substr(hash == std::string_view::npos ? name.size() : hash + 1));
     if (!number) continue;
     if (known.size() < 60) known += fmt::format("{}{}", known.empty() ? "" : ", ", *number);
-    if (*number < *first || *number > *last) continue;
+    if (*number < wanted->first || *number > wanted->second) continue;
     window.begin_ns = std::min(window.begin_ns, trace.start[step]);
     window.end_ns = std::max(window.end_ns, trace.end(step));
   }
