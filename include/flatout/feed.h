@@ -106,6 +106,13 @@ FLATOUT_FEED_API int flatout_feed_wait(flatout_feed* feed, int milliseconds);
 FLATOUT_FEED_API int flatout_feed_next(flatout_feed* feed, struct flatout_feed_batch** batch);
 FLATOUT_FEED_API void flatout_feed_release(struct flatout_feed_batch* batch);
 
+/* Memory of your own for one of the batches to come, page-locked memory for instance:
+ * flatout_feed_batch_bytes(), aligned to 64 bytes. It has to live until it comes back as the data
+ * of a batch, or the feed is closed, and is not used again: releasing that batch leaves it alone.
+ * Lend one for each batch; without any the feed takes memory itself. 0, or FLATOUT_FEED_ERROR. */
+FLATOUT_FEED_API int flatout_feed_lend(flatout_feed* feed, void* memory);
+FLATOUT_FEED_API size_t flatout_feed_batch_bytes(const flatout_feed* feed);
+
 FLATOUT_FEED_API uint64_t flatout_feed_samples(const flatout_feed* feed);
 FLATOUT_FEED_API uint64_t flatout_feed_batches(const flatout_feed* feed); /* of an epoch */
 

@@ -121,6 +121,15 @@ int flatout_feed_next(flatout_feed* feed, struct flatout_feed_batch** out) {
 
 void flatout_feed_release(struct flatout_feed_batch* batch) { drop(static_cast<Shared*>(batch)); }
 
+int flatout_feed_lend(flatout_feed* feed, void* memory) {
+  last_error.clear();
+  const Status status = feed->loader->lend(memory);
+  if (status.ok()) return 0;
+  note(status.error());
+  return FLATOUT_FEED_ERROR;
+}
+size_t flatout_feed_batch_bytes(const flatout_feed* feed) { return feed->loader->batch_bytes(); }
+
 uint64_t flatout_feed_samples(const flatout_feed* feed) { return feed->loader->source().count(); }
 uint64_t flatout_feed_batches(const flatout_feed* feed) {
   return feed->loader->batches_per_epoch();

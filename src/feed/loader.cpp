@@ -82,20 +82,25 @@ bool can_be_indexed(std::span<const uint8_t> picture) {
 
 }  // namespace
 
-Batch::Batch(size_t bytes, int most)
-    : data(std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment)) {
+Batch::Batch(void* memory, int most) : data(memory) {
   const size_t n = static_cast<size_t>(most);
   labels.resize(n);
   indices.resize(n);
   partners.resize(n);
   views.resize(n);
 }
-Batch::~Batch() { std::free(data); }
+Batch::Batch(size_t bytes, int most)
+    : Batch(std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment),
+            most) {}
+Batch::~Batch() {
+  if (!lent) std::free(data);
+}
 
 // Batches that are free for use. Outlives the loader while somebody holds a batch.
 struct Loader::Pool {
   std::mutex mutex;
   std::vector<std::unique_ptr<Batch>> free;
+  std::deque<void*> lent;  // not used yet
   size_t bytes = 0;
   int most = 0;
   size_t keep = 0;
@@ -104,7 +109,11 @@ struct Loader::Pool {
     std::unique_ptr<Batch> batch;
     {
       const std::lock_guard lock(pool->mutex);
-      if (!pool->free.empty()) {
+      if (!pool->lent.empty()) {
+        batch = std::make_unique<Batch>(pool->lent.front(), pool->most);
+        batch->lent = true;
+        pool->lent.pop_front();
+      } else if (!pool->free.empty()) {
         batch = std::move(pool->free.back());
         pool->free.pop_back();
       }
@@ -114,7 +123,11 @@ struct Loader::Pool {
     return {batch.release(), [pool](Batch* done) {
               std::unique_ptr<Batch> back(done);
               const std::lock_guard lock(pool->mutex);
-              if (pool->free.size() < pool->keep) pool->free.push_back(std::move(back));
+              if (back->lent) {
+                if (!back->given) pool->lent.push_back(back->data);
+              } else if (pool->free.size() < pool->keep) {
+                pool->free.push_back(std::move(back));
+              }
             }};
   }
 };
@@ -224,6 +237,20 @@ void Loader::stop() {
   ahead_.stop();
   threads_.clear();
   flight_.clear();
+}
+
+size_t Loader::batch_bytes() const { return pool_->bytes; }
+
+Status Loader::lend(void* memory) {
+  if (memory == nullptr || reinterpret_cast<uintptr_t>(memory) % kAlignment != 0)
+    return Error{Code::kBadInput, "memory for a batch has to be aligned to 64 bytes",
+                 "take it from aligned_alloc(), posix_memalign() or cudaHostAlloc()"};
+  std::vector<std::unique_ptr<Batch>> unused;  // freed without the lock
+  const std::lock_guard lock(pool_->mutex);
+  pool_->lent.push_back(memory);
+  pool_->keep = 0;
+  unused.swap(pool_->free);
+  return {};
 }
 
 Shard Loader::shard(uint64_t first) const {
@@ -518,6 +545,7 @@ Result<std::shared_ptr<Batch>> Loader::next() {
   flatout_slice(FLATOUT_INPUT_WAIT, nullptr,
                 static_cast<uint64_t>(asked.time_since_epoch().count()));
   if (!flight->failure.ok()) return flight->failure.error();
+  flight->batch->given = true;
   return flight->batch;
 }
 

@@ -86,11 +86,15 @@ using SampleStage = std::function<Status(StageSample&)>;
 /// A batch, its memory included. `data`: [count, 3, height, width] or [count, height, width, 3].
 struct Batch {
   Batch(size_t bytes, int most);
+  /// In memory of somebody else's.
+  Batch(void* lent_memory, int most);
   ~Batch();
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
   void* data = nullptr;  // aligned to 64 bytes
+  bool lent = false;     // `data` is; see Loader::lend
+  bool given = false;    // by next()
   int count = 0;
   uint32_t epoch = 0;
   uint64_t first = 0;  // this rank's number of its first sample in the epoch
@@ -133,6 +137,11 @@ class Loader {
   Result<std::shared_ptr<Batch>> next();
   /// Waits at most so long; true once next() would not wait.
   bool wait(Nanos most);
+  /// Memory for one of the batches to come, such as page-locked memory: batch_bytes(), aligned to
+  /// 64 bytes. It has to live until next() has given it back as a batch's data or the loader is
+  /// gone, and is not used again. Errors: kBadInput for memory that is not aligned.
+  Status lend(void* memory);
+  size_t batch_bytes() const;
   /// Where next() goes on.
   Place place() const;
   /// Goes there; what was made ahead is dropped.

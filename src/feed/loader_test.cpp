@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "feed/testing/pictures.h"
 
@@ -222,6 +225,59 @@ TEST(Loader, LeavesHeldBatchesAlone) {
   }
   for (const auto& batch : held) take(*batch, later);
   EXPECT_EQ(at_once, later);
+}
+
+TEST(Loader, MakesBatchesInLentMemoryAndThenLeavesThatAlone) {
+  const TemporaryFolder folder;
+  write_set(folder, 23);
+  const auto plain = open(folder, small()), loader = open(folder, small());
+  const Taken expected = rest_of_epoch(*plain);
+  const size_t bytes = loader->batch_bytes();
+  ASSERT_EQ(bytes, sizeof(float) * 4 * 3 * kSize * kSize);
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::vector<std::unique_ptr<void, Free>> memory;
+  std::set<void*> lent;
+  const auto lend = [&] {
+    memory.emplace_back(std::aligned_alloc(64, bytes));
+    lent.insert(memory.back().get());
+    ASSERT_TRUE(loader->lend(memory.back().get()).ok());
+  };
+  for (int i = 0; i < 4; ++i) lend();
+  ASSERT_TRUE(loader->seek({}).ok());  // what was under way is made again
+  std::map<void*, std::vector<char>> given;
+  const auto bytes_of = [&](void* data) {
+    return std::vector<char>(static_cast<char*>(data), static_cast<char*>(data) + bytes);
+  };
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    Taken taken;
+    for (;;) {
+      auto batch = loader->next();
+      ASSERT_TRUE(batch.ok());
+      if (!*batch) break;
+      void* const data = (*batch)->data;
+      EXPECT_EQ(lent.erase(data), 1u) << "not lent, or given twice";
+      take(**batch, taken);
+      batch->reset();
+      given[data] = bytes_of(data);
+      lend();
+    }
+    EXPECT_EQ(taken, epoch == 0 ? expected : rest_of_epoch(*plain));
+  }
+  for (const auto& [data, as_given] : given) EXPECT_EQ(bytes_of(data), as_given);
+  EXPECT_FALSE(loader->lend(static_cast<char*>(memory[0].get()) + 8).ok());
+}
+
+TEST(Loader, MakesItsOwnMemoryWhereNoneIsLent) {
+  const TemporaryFolder folder;
+  write_set(folder, 23);
+  const auto plain = open(folder, small()), loader = open(folder, small());
+  std::unique_ptr<void, decltype(&std::free)> one(std::aligned_alloc(64, loader->batch_bytes()),
+                                                  &std::free);
+  ASSERT_TRUE(loader->lend(one.get()).ok());
+  EXPECT_EQ(rest_of_epoch(*loader), rest_of_epoch(*plain));
+  EXPECT_EQ(rest_of_epoch(*loader), rest_of_epoch(*plain));
 }
 
 TEST(Loader, RefusesOptionsThatCannotBe) {

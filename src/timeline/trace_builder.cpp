@@ -249,7 +249,7 @@ void TraceBuilder::event(const ChromeEvent& e) {
 }
 
 void TraceBuilder::slice(const ChromeEvent& e, uint16_t category_id, EventKind kind) {
-  const int64_t duration = std::clamp<int64_t>(e.duration_ns, 0, kLatest);
+  const int64_t duration = std::max<int64_t>(e.duration_ns, 0);
   if (kind == EventKind::kOp || kind == EventKind::kPython) {
     if (++host_slices_ > options_.host_slices && duration < kLongSlice) {
       ++trace_.damage.dropped;
@@ -351,7 +351,7 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
     if (tid.starts_with("stream ")) tid.remove_prefix(7);
     on_stream = parse_number<int64_t>(tid);
   }
-  const int64_t duration = std::clamp<int64_t>(e.duration_ns, 0, kLatest);
+  const int64_t duration = std::max<int64_t>(e.duration_ns, 0);
   trace_.push_back(e.time_ns, duration, kernel_name(e),
                    stream(device.value_or(0), on_stream.value_or(0)), kind, category_id,
                    correlation, e.args.empty() ? 0 : e.args_offset());
@@ -367,11 +367,11 @@ void TraceBuilder::add(const ImportedSlice& s) {
   ++slices_added_;
   const uint16_t category_id = category(s.category);
   ++category_counts_[category_id];
-  if (s.time_ns > kLatest || s.time_ns < -kLatest) {
+  if (s.time_ns >= kLatest || s.time_ns <= -kLatest || s.duration_ns >= kLatest) {
     ++trace_.damage.bad_numbers;
     return;
   }
-  const int64_t duration = std::clamp<int64_t>(s.duration_ns, 0, kLatest);
+  const int64_t duration = std::max<int64_t>(s.duration_ns, 0);
   if ((s.kind == EventKind::kOp || s.kind == EventKind::kPython || s.kind == EventKind::kOther) &&
       ++host_slices_ > options_.host_slices && duration < kLongSlice) {
     ++trace_.damage.dropped;
@@ -404,7 +404,7 @@ void TraceBuilder::end(TrackId on, int64_t time_ns) {
   }
   const EventId id = open_[on].back();
   open_[on].pop_back();
-  trace_.duration[id] = std::clamp<int64_t>(time_ns - trace_.start[id], 0, kLatest);
+  trace_.duration[id] = std::clamp<int64_t>(time_ns - trace_.start[id], 0, kLatest - 1);
 }
 
 void TraceBuilder::begin_slice(const ChromeEvent& e) {
@@ -594,7 +594,7 @@ Trace TraceBuilder::finish(const ScanReport& report) {
   for (size_t i = 0; i < trace_.size(); ++i) last = std::max(last, trace_.start[i]);
   for (auto& stack : open_) {
     for (const EventId id : stack) {
-      trace_.duration[id] = std::max<int64_t>(0, last - trace_.start[id]);
+      trace_.duration[id] = std::clamp<int64_t>(last - trace_.start[id], 0, kLatest - 1);
       ++trace_.damage.unpaired;
     }
   }

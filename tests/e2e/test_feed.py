@@ -303,6 +303,64 @@ class GaussianBlur:
     pass
 
 
+def batches_of(loader):
+    return [(images.clone(), labels) for images, labels in loader]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
+def test_pinned_batches_are_torchs_own_memory(folder, monkeypatch, dtype):
+    torch = pytest.importorskip("torch")
+    made = []
+
+    def new_memory(self, size):  # what torch gives where there is a GPU, but for the pages' lock
+        made.append(torch.empty(size, dtype=torch.uint8))
+        return made[-1]
+
+    monkeypatch.setattr(feed.Loader, "_new_memory", new_memory)
+    with feed.Loader(folder, 4, 48, seed=3, dtype=dtype, form="torch") as plain, \
+            feed.Loader(folder, 4, 48, seed=3, dtype=dtype, form="torch", pin_memory=True) as pinned:
+        for _ in range(2):
+            expected, held = batches_of(plain), list(pinned)
+            assert len(held) == len(expected)
+            addresses = [images.data_ptr() for images, _ in held]
+            assert len(set(addresses)) == len(held) and set(addresses) <= {memory.data_ptr() for memory in made}
+            for (images, labels), (expected_images, expected_labels) in zip(held, expected):
+                assert images.dtype == expected_images.dtype and torch.equal(images, expected_images) and torch.equal(labels, expected_labels)
+        assert len(made) == 2 + 2 + 2 * len(held)
+        # In the middle of an epoch, too.
+        next(iter(plain))
+        for loader in (pinned, plain):
+            loader.load_state_dict(plain.state_dict())
+        rest, expected = batches_of(pinned), batches_of(plain)
+        assert len(rest) == len(expected) == len(plain) - 1
+        assert all(torch.equal(a[0], b[0]) for a, b in zip(rest, expected))
+
+
+def test_pinned_memory_that_cannot_be_had_is_said(folder):
+    torch = pytest.importorskip("torch")
+    with feed.Loader(folder, 4, 48, form="numpy", pin_memory=True) as loader, pytest.raises(ValueError, match="form is 'numpy'"):
+        iter(loader)
+    if not torch.cuda.is_available():
+        with feed.Loader(folder, 4, 48, form="torch", pin_memory=True) as loader, pytest.raises(feed.FeedError, match="pin_memory=False"):
+            iter(loader)
+
+
+@pytest.mark.gpu
+def test_batches_are_pinned_where_the_program_uses_cuda(folder):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    torch.zeros(1, device="cuda")
+    with feed.Loader(folder, 4, 48, seed=3, form="torch", pin_memory=False) as plain, feed.Loader(folder, 4, 48, seed=3, form="torch") as pinned:
+        expected = batches_of(plain)
+        copies = []
+        for images, labels in pinned:
+            assert images.is_pinned() and labels.is_pinned()
+            torch.cuda._sleep(10_000_000)  # the copy waits, and the batch is given up meanwhile
+            copies.append((images.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True)))
+        assert all(torch.equal(a[0].cpu(), b[0]) and torch.equal(a[1].cpu(), b[1]) for a, b in zip(copies, expected))
+
+
 def test_transforms_become_options(folder):
     known = Compose([RandomResizedCrop(), RandomHorizontalFlip(), ToTensor(), Normalize()])
     assert feed.options_from_transforms(known) == {

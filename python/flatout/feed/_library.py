@@ -29,6 +29,8 @@ def library() -> ctypes.CDLL:
             ("flatout_feed_wait", c_int, [c_void_p, c_int]),
             ("flatout_feed_next", c_int, [c_void_p, POINTER(POINTER(BatchStruct))]),
             ("flatout_feed_release", None, [POINTER(BatchStruct)]),
+            ("flatout_feed_lend", c_int, [c_void_p, c_void_p]),
+            ("flatout_feed_batch_bytes", c_size_t, [c_void_p]),
             ("flatout_feed_samples", c_uint64, [c_void_p]),
             ("flatout_feed_batches", c_uint64, [c_void_p]),
             ("flatout_feed_get_place", Place, [c_void_p]),

@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import json
+import math
 import os
 import sys
 import threading
@@ -99,12 +100,26 @@ def _shares(batch: Batch, classes: int) -> List[List[float]]:
     return rows
 
 
-def _as_torch(batch: Batch, classes: int):
+def _torch_labels(batch: Batch, classes: int):
     import torch
+
+    return torch.tensor(_shares(batch, classes), dtype=torch.float32) if classes else torch.tensor(batch.labels, dtype=torch.int64)
+
+
+def _as_torch(batch: Batch, classes: int):
     from torch.utils.dlpack import from_dlpack
 
-    labels = torch.tensor(_shares(batch, classes), dtype=torch.float32) if classes else torch.tensor(batch.labels, dtype=torch.int64)
-    return from_dlpack(batch.__dlpack__()), labels
+    return from_dlpack(batch.__dlpack__()), _torch_labels(batch, classes)
+
+
+def _in_pinned_memory(batch: Batch, classes: int, memory):
+    """The same, of a batch that was made in `memory`, a tensor of bytes."""
+    import torch
+
+    dtype = {"u8": torch.uint8, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[batch.dtype]
+    images = memory[:math.prod(batch.shape) * _BYTES[batch.dtype]].view(dtype).view(batch.shape)
+    labels = _torch_labels(batch, classes)
+    return images, labels.pin_memory() if memory.is_pinned() else labels
 
 
 def _as_numpy(batch: Batch, classes: int):
@@ -154,6 +169,8 @@ class Loader:
     orient: True turns pictures as their EXIF data say; torchvision does not, and by default this does not.
     index: the seek index, which lets later epochs decode only the part of a JPEG that is needed, to the same bits: "memory" (at most
         `index_mb` megabytes, 64 by default), "off", or the name of a file in which it is kept from one run to the next.
+    pin_memory: torch batches in page-locked memory, from which `.to(device, non_blocking=True)` copies while the job goes on; by default where
+        the program uses CUDA when the loop begins. The memory is torch's own, so it is not used again before such copies are done.
     threads: 0 for one a core. rank, ranks: this process's share; by default from RANK and WORLD_SIZE.
     on_bad: "skip" (another sample takes a bad one's place, the same in every run), "strict" (FeedError), "lenient" (what can be decoded).
     form: "torch" and "numpy" give (images, labels), "batch" gives Batch objects; by default as the program's imports suggest.
@@ -164,7 +181,7 @@ class Loader:
     def __init__(self, path, batch_size: int = 64, size: Union[int, Sequence[int]] = 224, *, transform: Any = None, shuffle: bool = True,
                  seed: int = 0, drop_last: bool = False, threads: int = 0, prefetch: int = 2, rank: Optional[int] = None,
                  ranks: Optional[int] = None, on_bad: str = "skip", mode: str = "exact", form: Optional[str] = None,
-                 stage: Optional[Callable[[Sample], None]] = None, num_classes: Optional[int] = None, **more: Any):
+                 pin_memory: Optional[bool] = None, stage: Optional[Callable[[Sample], None]] = None, num_classes: Optional[int] = None, **more: Any):
         if form is not None and form not in _FORMS:
             raise ValueError(f"form is {form!r}; there are {', '.join(sorted(_FORMS))}")
         options: Dict[str, Any] = {"size": size}
@@ -177,6 +194,9 @@ class Loader:
                        rank=rank or 0, ranks=ranks or 1, on_bad=on_bad, mode=mode)
         self.batch_size = batch_size
         self._form = form
+        self._pin_memory = pin_memory
+        self._spare = prefetch + 2  # as many batches as there are under way, and two that change hands
+        self._lent: Dict[int, Any] = {}  # memory for batches to come, by its address
         self._seed = seed
         self._window = [options.get("shuffle_buffer", 0), options.get("shuffle_run", 256)] if options.get("shuffle_buffer") else None
         self._resumed = False
@@ -229,7 +249,40 @@ class Loader:
         if place.position > 0 and not self._resumed:
             self._seek(Place(place.epoch + 1, 0))
         self._resumed = False
-        return self._batches(_FORMS[self._form or _form_in_use()])
+        form = self._form or _form_in_use()
+        if not self._lent and self._wants_pinned(form):
+            try:
+                self._lend(self._spare)
+            except RuntimeError as error:
+                raise FeedError(f"no page-locked memory for batches: {error}; pin_memory=False does without") from None
+            # Batches under way were begun in other memory.
+            self._seek(library().flatout_feed_get_place(self._feed()))
+        return self._batches(_FORMS[form])
+
+    def _wants_pinned(self, form: str) -> bool:
+        if form != "torch":
+            if self._pin_memory:
+                raise ValueError(f"pin_memory is for torch's tensors, and form is {form!r}")
+            return False
+        if self._pin_memory is not None:
+            return self._pin_memory
+        import torch
+
+        return torch.cuda.is_initialized()
+
+    def _new_memory(self, size: int):
+        """A tensor of so many page-locked bytes."""
+        import torch
+
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def _lend(self, batches: int) -> None:
+        lib = library()
+        for _ in range(batches):
+            memory = self._new_memory(lib.flatout_feed_batch_bytes(self._feed()))
+            if lib.flatout_feed_lend(self._feed(), memory.data_ptr()) != 0:
+                raise _error()
+            self._lent[memory.data_ptr()] = memory
 
     def _batches(self, form) -> Iterator:
         lib = library()
@@ -243,7 +296,16 @@ class Loader:
                 raise _error()
             if got == 0:
                 return
-            yield form(Batch(ctypes.cast(struct, ctypes.POINTER(BatchStruct))), self._classes)
+            batch = Batch(ctypes.cast(struct, ctypes.POINTER(BatchStruct)))
+            memory = self._lent.pop(struct.contents.data, None)
+            if memory is None:
+                yield form(batch, self._classes)
+                continue
+            self._lend(1)
+            images_and_labels = _in_pinned_memory(batch, self._classes, memory)
+            del batch, memory  # they are the caller's alone while the loop goes round
+            yield images_and_labels
+            del images_and_labels
 
     def _seek(self, place: Place) -> None:
         if library().flatout_feed_set_place(self._feed(), place) != 0:
@@ -279,6 +341,7 @@ class Loader:
         handle, self._handle = self._handle, None
         if handle:
             library().flatout_feed_close(handle)
+        self._lent.clear()
 
     def __enter__(self) -> "Loader":
         return self
@@ -292,9 +355,9 @@ class Loader:
         if running_stage() is None:
             return self.close()
         # Python collects garbage in whatever thread runs. One of the pipeline's cannot wait for itself, so another one does;
-        # it holds the stage until nothing calls it any more.
+        # it holds the stage until nothing calls it any more, and the memory that batches are made in.
         handle, self._handle = self._handle, None
-        threading.Thread(target=lambda stage: library().flatout_feed_close(handle), args=(self._stage,)).start()
+        threading.Thread(target=lambda *held: library().flatout_feed_close(handle), args=(self._stage, self._lent)).start()
 
 
 def decode(data: bytes, height: int, width: int, box: Optional[Tuple[int, int, int, int]] = None, mode: str = "exact") -> bytearray:

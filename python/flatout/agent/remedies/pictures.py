@@ -62,7 +62,7 @@ def install(dataloader, applied):
                 self._opened.user = None
                 raise
             if self._pin_memory:
-                batch = [tensor.pin_memory() for tensor in batch]
+                batch = [tensor if tensor.is_pinned() else tensor.pin_memory() for tensor in batch]
             return batch
 
     original = dataloader.DataLoader._get_iterator
@@ -115,7 +115,8 @@ def _plan(loader, dataloader):
     if options.get("dtype") == "u8":
         raise NotKnown("pictures that are not made tensors of floats")
     return {"samples": samples, "options": options, "batch": loader.batch_size, "drop_last": loader.drop_last,
-            "shuffle": shuffle, "seed": torch.initial_seed() % 2**63, "rank": rank, "ranks": ranks}
+            "shuffle": shuffle, "seed": torch.initial_seed() % 2**63, "rank": rank, "ranks": ranks,
+            "pin_memory": bool(loader.pin_memory) and torch.cuda.is_available()}
 
 
 def _order(sampler, dataset, data):
@@ -160,7 +161,7 @@ def _open(plan):
         with os.fdopen(handle, "w") as file:
             json.dump(plan["samples"], file)
         return feed.Loader(path, plan["batch"], shuffle=plan["shuffle"], seed=plan["seed"], drop_last=plan["drop_last"], rank=plan["rank"],
-                           ranks=plan["ranks"], on_bad="lenient", form="torch", **plan["options"])
+                           ranks=plan["ranks"], on_bad="lenient", form="torch", pin_memory=plan["pin_memory"], **plan["options"])
     except (ImportError, OSError, ValueError, feed.FeedError) as error:
         raise NotKnown(str(error)) from error
     finally:
