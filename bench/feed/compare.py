@@ -214,7 +214,71 @@ def torchvision_v2(folder, threads, batch):
         v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]))
 
 
-PEERS = {f.__name__: f for f in (flatout, flatout_no_index, flatout_scaled, dali, dali_no_antialias, tf_data, torchvision_v2, pillow, pillow_draft, simplejpeg_scaled, loop_flatout, loop_dali)}
+def beton(folder):
+    """The file that FFCV reads, beside the folder: the JPEG data as they are."""
+    path = pathlib.Path(folder).resolve().with_suffix(".beton")
+    if not path.exists():
+        from ffcv.fields import IntField, RGBImageField
+        from ffcv.writer import DatasetWriter
+        from torchvision.datasets import ImageFolder
+
+        fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=95), "label": IntField()}
+        DatasetWriter(str(path), fields, num_workers=1).from_indexed_dataset(ImageFolder(folder))
+    return str(path)
+
+
+def ffcv(folder, threads, batch):
+    """From its own file, made before: the pictures once more encoded, at quality 95, as it does."""
+    import numpy as np
+    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
+
+    images = [RandomResizedCropRGBImageDecoder((224, 224)), RandomHorizontalFlip(),
+              NormalizeImage(np.array(MEAN) * 255, np.array(STD) * 255, np.float32), ToTensor(), ToTorchImage()]
+    loader = Loader(beton(folder), batch, threads, order=OrderOption.RANDOM, drop_last=False, pipelines={"image": images, "label": None})
+    while True:
+        for out in loader:
+            yield len(out[0])
+        yield 0
+
+
+def spdl(folder, threads, batch):
+    """FFmpeg's decoder and filters in SPDL's threads; bilinear without antialias."""
+    import math
+    import random
+
+    import spdl.io
+    import torch
+    from spdl.pipeline import PipelineBuilder
+
+    torch.set_num_threads(1)
+    files = sorted(str(p) for p in pathlib.Path(folder).glob("*/*.jpg"))
+    mean, std = (torch.tensor(v).mul(255).view(1, 3, 1, 1) for v in (MEAN, STD))
+
+    def decode(path):
+        area, ratio = random.uniform(0.08, 1), math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        crop = (f"crop=w='min(iw,sqrt({area}*iw*ih*{ratio}))':h='min(ih,sqrt({area}*iw*ih/{ratio}))'"
+                f":x='(iw-ow)*{random.random()}':y='(ih-oh)*{random.random()}'")
+        flip = ",hflip" if random.random() < 0.5 else ""
+        return spdl.io.decode_packets(spdl.io.demux_image(path), filter_desc=f"{crop},scale=224:224:flags=bilinear{flip},format=rgb24")
+
+    def finish(frames):
+        images = spdl.io.to_torch(spdl.io.convert_frames(frames))
+        return (images.permute(0, 3, 1, 2) - mean) / std
+
+    while True:
+        order = random.sample(files, len(files))
+        pipeline = PipelineBuilder().add_source(order).pipe(decode, concurrency=threads).aggregate(batch).pipe(finish).add_sink(2)
+        made = pipeline.build(num_threads=threads)
+        with made.auto_stop():
+            for images in made:
+                yield len(images)
+        yield 0
+
+
+PEERS = {f.__name__: f for f in (flatout, flatout_no_index, flatout_scaled, dali, dali_no_antialias, tf_data, ffcv, spdl, torchvision_v2, pillow, pillow_draft,
+                                 simplejpeg_scaled, loop_flatout, loop_dali)}
 
 
 def pss_mb() -> float:
@@ -250,6 +314,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.one:
         measure(options.one, options.folder, options.threads, options.batch, options.started)
+    if "ffcv" in options.peers.split(","):
+        subprocess.run([sys.executable, "-c", "import sys, compare; compare.beton(sys.argv[1])", options.folder], cwd=pathlib.Path(__file__).parent,
+                       capture_output=True, check=False)  # where it fails, so does the peer, and is left out
     rows = []
     for round_number in range(options.rounds):
         for name in options.peers.split(","):

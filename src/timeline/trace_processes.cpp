@@ -62,8 +62,9 @@ class Processes {
     }
     const auto key = [](const Call& c) { return std::pair(c.correlation, c.process); };
     std::ranges::stable_sort(calls_, {}, key);
-    const auto rest = std::ranges::unique(calls_, {}, key);
-    calls_.erase(rest.begin(), rest.end());
+    calls_.erase(std::unique(calls_.begin(), calls_.end(),
+                             [&](const Call& a, const Call& b) { return key(a) == key(b); }),
+                 calls_.end());
     return std::ranges::adjacent_find(calls_, {}, &Call::correlation) != calls_.end();
   }
 
@@ -97,8 +98,10 @@ class Processes {
     return trace_.kind[i] == EventKind::kRuntime && trace_.correlation[i] != 0;
   }
   std::span<Call> calls_of(uint32_t correlation) {
-    const auto found = std::ranges::equal_range(calls_, correlation, {}, &Call::correlation);
-    return {found.begin(), found.end()};
+    const auto first = std::ranges::lower_bound(calls_, correlation, {}, &Call::correlation);
+    auto end = first;
+    while (end != calls_.end() && end->correlation == correlation) ++end;
+    return {first, end};
   }
   // The first process's keep theirs. False: there are not so many ids.
   bool number() {
