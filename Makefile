@@ -51,9 +51,11 @@ bench: build ## run every benchmark once; comparisons with peers stand in bench/
 	@sed -n '1,40p' bench/README.md
 
 bench-feed: build ## flatout.feed against other input pipelines, on photographs made from what is installed
+	@tools/setup.sh bench-feed
 	@tools/venv.sh build/peers bench/feed/requirements.txt
 	@build/peers/bin/python bench/feed/photos.py build/photos
 	@build/peers/bin/python bench/feed/compare.py build/photos
+	@build/peers/bin/python bench/feed/resnet18.py build/photos
 	@build/peers/bin/python bench/feed/photos.py build/photos-large --count 64 --width 4000 --height 3000
 	@build/peers/bin/python bench/feed/compare.py build/photos-large --batch 16 --peers flatout,flatout_scaled,dali,dali_no_antialias,tf_data,pillow,pillow_draft,simplejpeg_scaled
 

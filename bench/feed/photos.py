@@ -55,7 +55,7 @@ def main() -> None:
         noisy = np.asarray(part, np.float32) + random.normal(0, random.uniform(2, 6), (height, width, 1))
         path = options.folder / f"{i % 10}" / f"{i:05}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=int(random.integers(85, 97)), subsampling=2)
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=int(random.integers(90, 99)), subsampling=2)
         total += path.stat().st_size
     print(f"{options.count} photographs of {len(photographs)} sources, {total / options.count / 1000:.0f} KB on average")
 
