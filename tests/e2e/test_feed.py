@@ -271,6 +271,33 @@ def test_a_capsule_that_nobody_takes_is_freed(folder):
         assert torch.equal(tensor, copy)
 
 
+OTHER_FRAMEWORKS = """
+import sys
+import jax
+import numpy as np
+import tensorflow as tf
+from flatout import feed
+
+for dtype in ("f32", "u8"):
+    with feed.Loader(sys.argv[1], 4, 32, seed=5, dtype=dtype, form="batch") as loader:
+        batch = next(iter(loader))
+        expected = np.array(batch)
+        seen = tf.experimental.dlpack.from_dlpack(batch.__dlpack__())
+        array = jax.dlpack.from_dlpack(batch)
+        assert seen.shape == expected.shape and array.unsafe_buffer_pointer() == batch.__array_interface__["data"][0]
+        del batch
+        list(loader)  # would be made in its memory, were it not held
+        assert np.array_equal(np.asarray(array), expected) and np.array_equal(seen.numpy(), expected)
+print("equal")
+"""
+
+
+def test_tensorflow_and_jax_take_batches(folder, tensorflow):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([tensorflow, "-c", OTHER_FRAMEWORKS, folder], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "equal", done.stderr
+
+
 class RandomResizedCrop:
     size, scale, ratio, antialias = (64, 64), (0.2, 1.0), (0.8, 1.25), True
 
