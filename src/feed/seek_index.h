@@ -1,5 +1,5 @@
 // The entropy seek index of a data set: for each sequential JPEG where every few MCUs of a row
-// begin in its scan, so that a part of it is decoded without what comes before. A hundredth of the
+// begin in its scan, so that a part of it is decoded without what comes before. A fortieth of the
 // data's size.
 #pragma once
 
@@ -20,7 +20,7 @@
 namespace flatout::feed {
 
 /// MCUs from one checkpoint of a row to the next; each row begins with one.
-constexpr uint32_t kCheckpointMcus = 8;
+constexpr uint32_t kCheckpointMcus = 4;
 constexpr uint32_t checkpoints_of_row(uint32_t mcus) {
   return (mcus + kCheckpointMcus - 1) / kCheckpointMcus;
 }
