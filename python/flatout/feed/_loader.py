@@ -357,7 +357,8 @@ class Loader:
         # Python collects garbage in whatever thread runs. One of the pipeline's cannot wait for itself, so another one does;
         # it holds the stage until nothing calls it any more, and the memory that batches are made in.
         handle, self._handle = self._handle, None
-        threading.Thread(target=lambda *held: library().flatout_feed_close(handle), args=(self._stage, self._lent)).start()
+        # The program's end has to wait for that; threads that one of the pipeline's starts would be daemons.
+        threading.Thread(target=lambda *held: library().flatout_feed_close(handle), args=(self._stage, self._lent), daemon=False).start()
 
 
 def decode(data: bytes, height: int, width: int, box: Optional[Tuple[int, int, int, int]] = None, mode: str = "exact") -> bytearray:
