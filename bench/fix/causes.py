@@ -158,7 +158,7 @@ def record(row: Row, path: Path) -> None:
 
 def against_itself(case: Case, flatout: str, trials: int) -> int:
     """Trials of the job against itself, by the program that does nothing else."""
-    program = Path(flatout).parent / "src" / "remedy" / "fix_itself"
+    program = Path(flatout).parent / "fix_itself"
     if not program.exists():
         raise SystemExit(f"{program} is not built: ninja -C {Path(flatout).parent} fix_itself")
     step_ms(case, 1)
