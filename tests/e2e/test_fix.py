@@ -201,6 +201,38 @@ def test_a_save_in_the_background_is_whole_for_whoever_looks(job_python: str, tm
     assert float(whole) == 1.0
 
 
+def test_a_save_to_a_file_object_is_as_it_would_be(job_python: str, tmp_path: Path) -> None:
+    script = """
+        import os, torch
+        state = {"w": torch.arange(1_000_000.0), "more": [torch.ones(300_000)]}
+
+        def write(path):
+            with open(path, "wb") as f:
+                f.write(b"head")
+                torch.save(state, f)
+                state["w"] += 1               # the copy was made before
+                f.flush()
+                os.fsync(f.fileno())
+                f.write(b"tail")
+                end = f.tell()
+            state["w"] -= 1
+            return end
+
+        ends = {write(name) for name in ("a", "b")}
+        with open("c.pt", "wb") as f:
+            torch.save(state, f)
+        os.replace("c.pt", "d.pt")
+        print(len(ends), float(torch.load("d.pt")["w"][7]))
+    """
+    plain, remedied = tmp_path / "plain", tmp_path / "remedied"
+    for folder, remedies in ((plain, ""), (remedied, "background_save")):
+        folder.mkdir()
+        out, applied = changed(job_python, remedies, script, folder)
+        assert out.split() == ["1", "7.0"] and applied == ({remedies} if remedies else set())
+    for name in ("a", "b", "d.pt"):
+        assert (remedied / name).read_bytes() == (plain / name).read_bytes()
+
+
 def test_output_in_the_background_is_complete_and_in_order(job_python: str, tmp_path: Path) -> None:
     script = """
         import subprocess, sys

@@ -6,6 +6,8 @@ way at a time. What failed is raised by the next save, or told when the job ends
 at once; a thread does it, and once for all calls that wait.
 """
 import atexit
+import functools
+import io
 import os
 import queue
 import sys
@@ -37,7 +39,8 @@ class _Task:
         thread = self.thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-            self.thread = None
+            if self.thread is thread:  # another thread may have waited as well, and gone on
+                self.thread = None
 
     def end(self):
         self.wait()
@@ -53,9 +56,11 @@ _LOOKS = ("open", "os.rename", "os.link", "os.symlink", "os.remove", "os.listdir
 
 
 def save(watch, applied):
-    """torch.save() to a path goes on in a thread; to a file object it is only made in memory first."""
+    """torch.save() to a path, or to a file that open(path, "wb") made, goes on in a thread; to others it stays as it is."""
     task = _Task()
     _sync(applied, "background_save")
+    _before_sync.append(task.wait)
+    _open_for_saves()
 
     def look(event, args):
         if task.thread is not None and (event in _LOOKS or event.startswith("shutil.")):
@@ -65,7 +70,7 @@ def save(watch, applied):
         original = torch.save
 
         def save(obj, f, *args, **kwargs):
-            if not isinstance(f, (str, os.PathLike)):
+            if not isinstance(f, (str, os.PathLike, _SavedFile)):
                 return original(obj, f, *args, **kwargs)
             import copy
 
@@ -73,8 +78,12 @@ def save(watch, applied):
                 held = copy.deepcopy(obj)
             except Exception:  # a tensor inside autograd's graph, a handle: then as before
                 return original(obj, f, *args, **kwargs)
-            path = os.path.abspath(f)
             task.wait()
+            if isinstance(f, _SavedFile):
+                f.later(task, lambda file: original(held, file, *args, **kwargs))
+                applied("background_save")
+                return None
+            path = os.path.abspath(f)
             open(path, "wb").close()  # what is wrong with the path is told here and now
             task.run(lambda: original(held, path, *args, **kwargs))
             applied("background_save")
@@ -87,6 +96,74 @@ def save(watch, applied):
     watch.tell("torch", hook)
 
 
+class _SavedFile(io.BufferedWriter):
+    """A file for writing into which a thread may write. Whatever asks for its place or writes more waits for that; flush(),
+    fileno() and close() do not: the thread has a descriptor of its own, which shares this one's place."""
+
+    _task = None
+
+    def later(self, task, function):
+        """Has function(file) write behind what was written so far."""
+        self._settle()
+        super().flush()
+        fd = os.dup(self.fileno())
+        try:
+            file = io.open(fd, "wb")
+        except BaseException:
+            os.close(fd)
+            raise
+
+        def work():
+            with file:
+                function(file)
+
+        self._task = task
+        task.run(work)
+
+    def _settle(self):
+        if self._task is not None:
+            self._task.wait()
+            self._task = None
+
+    def flush(self):
+        if self._task is None:  # else there is nothing in the buffer
+            super().flush()
+
+
+def _settled(name):
+    method = getattr(io.BufferedWriter, name)
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        self._settle()
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+for _name in ("write", "writelines", "seek", "tell", "truncate", "detach"):
+    setattr(_SavedFile, _name, _settled(_name))
+
+
+def _open_for_saves():
+    """open(path, "wb") gives a _SavedFile; everything else is as it was."""
+    import builtins
+
+    original = builtins.open
+
+    @functools.wraps(original)
+    def opened(file, mode="r", *args, **kwargs):
+        if mode == "wb" and not args and not kwargs and isinstance(file, (str, bytes, os.PathLike)):
+            plain = original(file, mode)
+            if type(plain) is io.BufferedWriter:
+                return _SavedFile(plain.detach())
+            return plain
+        return original(file, mode, *args, **kwargs)
+
+    builtins.open = io.open = opened
+
+
+_before_sync = []  # what has to be over first
 _syncing = []
 
 
@@ -110,6 +187,8 @@ def _sync(applied, name):
                 fd = waiting.pop(key)
                 state["busy"] = True
             try:
+                for wait in _before_sync:
+                    wait()
                 fsync(fd)
             except OSError:
                 pass  # a pipe, or a file that is gone: nobody is told by then
