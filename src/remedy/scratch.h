@@ -14,8 +14,8 @@ class Scratch {
  public:
   /// Below /var, which no overlay covers; elsewhere where that cannot be written, and then without
   /// one. Errors: kIo, kDenied where none of `parents` can hold one.
-  static Result<std::unique_ptr<Scratch>> make(
-      const std::vector<std::string>& parents = {"/var/tmp", "/tmp"});
+  static Result<std::unique_ptr<Scratch>> make(const std::vector<std::string>& parents = {
+                                                   "/var/tmp", "/tmp"});
   /// Removes the folder.
   ~Scratch();
   Scratch(const Scratch&) = delete;
