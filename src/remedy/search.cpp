@@ -20,7 +20,8 @@ constexpr double kLongestRun = 6.0;  // seconds of steady time, for jobs with lo
 constexpr double kMostSteps = 600;
 constexpr double kBaselineSteps = 30;
 constexpr double kFirstRunLimit = 120;  // seconds, start included
-constexpr double kFurther = 16;         // steps beyond the one that failed
+constexpr std::string_view kChangedNothing = "it changed nothing in this job";
+constexpr double kFurther = 16;  // steps beyond the one that failed
 
 Nanos in_seconds(double seconds) { return nanos(seconds * 1e9); }
 
@@ -100,17 +101,19 @@ class Search {
       Attempt tried = attempt_of(candidate, setting_of(*candidate.remedy, latest_.situation));
       auto run = runner_.run(merged(out_.setting, tried.setting), further, false);
       if (!run.ok()) {
-        (runner_.stopped() ? out_.stopped : out_.out_of_time) = true;
+        ended_by(run.error());
         return;
       }
       const double steps = static_cast<double>(run->seconds.size()) + run->warmup_steps;
       runner_.tell(
           fmt::format("{}: {} steps, {:.0f} without", candidate.remedy->id, steps, failed_at));
       tried.b_seconds.push_back(run->seconds);
-      tried.kept = run->exit_code <= 0 && steps > failed_at;
+      const bool in_force = took_effect(*candidate.remedy, *run);
+      tried.kept = in_force && run->exit_code <= 0 && steps > failed_at;
       if (tried.kept) tried.decision.verdict = Verdict::kGoesOn;
       tried.note =
-          tried.kept
+          !in_force ? std::string(kChangedNothing)
+          : tried.kept
               ? fmt::format("goes on beyond step {:.0f}, where it ran out of memory", failed_at)
               : fmt::format("ran out of memory all the same, after {:.0f} steps", steps);
       const bool kept = tried.kept;
@@ -162,7 +165,8 @@ class Search {
         }
         Series series;
         series.a_setting = out_.setting;
-        attempt({attempt_of(*next, setting_of(*next->remedy, latest_.situation)), series});
+        attempt(
+            {attempt_of(*next, setting_of(*next->remedy, latest_.situation)), std::move(series)});
       } else if (!waiting_.empty()) {
         const auto best = std::max_element(waiting_.begin(), waiting_.end(),
                                            [](const Pending& x, const Pending& y) {
@@ -211,12 +215,23 @@ class Search {
       count_by_sample(*run, setting);
       return std::move(run).value();
     }
+    ended_by(run.error());
+    return std::nullopt;
+  }
+
+  void ended_by(const Error& error) {
     if (runner_.stopped()) {
       out_.stopped = true;
     } else {
-      out_.stopped_by = run.error().message;
+      out_.stopped_by = error.message;
     }
-    return std::nullopt;
+  }
+
+  // What works within the job says so; of the rest it is taken for granted.
+  static bool took_effect(const Remedy& remedy, const TrialRun& run) {
+    if (remedy.agent.empty() || !remedy.environment.empty()) return true;
+    return std::find(run.applied.begin(), run.applied.end(), remedy.agent.front().first) !=
+           run.applied.end();
   }
 
   // Steps over more samples take longer: what counts is the time for as many as the job itself has.
@@ -248,8 +263,8 @@ class Search {
   };
 
   // Goes on with `out` until there is a decision, no time, or `enough` of it.
-  void alternate(const std::string& label, const Setting& b, const std::string& must_apply,
-                 Series& out, const std::function<bool(const Decision&)>& enough) {
+  void alternate(const std::string& label, const Setting& b, const Remedy* remedy, Series& out,
+                 const std::function<bool(const Decision&)>& enough) {
     const Setting& a = out.a_setting;
     for (;;) {
       for (const bool is_b : {false, true, true, false}) {
@@ -268,10 +283,8 @@ class Search {
         }
         runner_.tell(fmt::format("{}: {} {:.2f} ms a step", label, is_b ? "with it" : "without",
                                  1e3 * mean_step(*run)));
-        const auto& applied = run->applied;
-        if (is_b && !must_apply.empty() &&
-            std::find(applied.begin(), applied.end(), must_apply) == applied.end()) {
-          out.broken = "it changed nothing in this job";
+        if (is_b && remedy != nullptr && !took_effect(*remedy, *run)) {
+          out.broken = kChangedNothing;
           return;
         }
         out.runs.push_back({run->seconds, run->others});
@@ -304,12 +317,9 @@ class Search {
   void attempt(Pending pending) {
     const Attempt& tried = pending.tried;
     const Remedy& remedy = *tried.candidate.remedy;
-    const std::string must_apply = remedy.agent.empty() || !tried.setting.environment.empty()
-                                       ? ""
-                                       : std::string(remedy.agent.front().first);
     // Half of what is promised, or nothing that could be kept.
     const double poor = std::max(kLeastGain, (1 + tried.candidate.predicted.value_or(1)) / 2);
-    alternate(std::string(remedy.id), merged(pending.series.a_setting, tried.setting), must_apply,
+    alternate(std::string(remedy.id), merged(pending.series.a_setting, tried.setting), &remedy,
               pending.series, [&](const Decision& decision) {
                 return decision.gain < poor && next_candidate().has_value();
               });
@@ -376,7 +386,7 @@ class Search {
     runner_.tell("all together against nothing");
     last_a_.reset();
     Series series;
-    alternate("all together", out_.setting, "", series, [](const Decision&) { return false; });
+    alternate("all together", out_.setting, nullptr, series, [](const Decision&) { return false; });
     if (series.decision.pairs > 0) out_.together = series.decision;
   }
 
