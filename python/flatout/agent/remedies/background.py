@@ -10,7 +10,10 @@ import functools
 import io
 import os
 import queue
+import shutil
+import stat
 import sys
+import tempfile
 import threading
 
 
@@ -70,7 +73,7 @@ def save(watch, applied):
         original = torch.save
 
         def save(obj, f, *args, **kwargs):
-            if not isinstance(f, (str, os.PathLike, _SavedFile)):
+            if not (isinstance(f, (str, os.PathLike)) or (isinstance(f, _SavedFile) and f.is_fresh())):
                 return original(obj, f, *args, **kwargs)
             import copy
 
@@ -80,7 +83,7 @@ def save(watch, applied):
                 return original(obj, f, *args, **kwargs)
             task.wait()
             if isinstance(f, _SavedFile):
-                f.later(task, lambda file: original(held, file, *args, **kwargs))
+                f.later(task, lambda path: original(held, path, *args, **kwargs))
                 applied("background_save")
                 return None
             path = os.path.abspath(f)
@@ -102,20 +105,28 @@ class _SavedFile(io.BufferedWriter):
 
     _task = None
 
+    def is_fresh(self):
+        """Whether it is a regular file in which nothing stands yet."""
+        info = os.fstat(self.fileno())
+        return stat.S_ISREG(info.st_mode) and info.st_size == 0 and self.tell() == 0
+
     def later(self, task, function):
-        """Has function(file) write behind what was written so far."""
-        self._settle()
-        super().flush()
+        """Has function(path) write the file. PyTorch's own writer for a path asks for the interpreter lock for each tensor, that for a
+        file object for each piece. It names the archive within by the path's last part, and by this word for file objects."""
         fd = os.dup(self.fileno())
-        try:
-            file = io.open(fd, "wb")
-        except BaseException:
-            os.close(fd)
-            raise
 
         def work():
-            with file:
-                function(file)
+            folder = None
+            try:
+                folder = tempfile.mkdtemp(prefix="flatout-save-")
+                path = os.path.join(folder, "archive")
+                os.symlink("/proc/self/fd/%d" % fd, path)
+                function(path)
+                os.lseek(fd, 0, os.SEEK_END)  # where whoever writes more goes on
+            finally:
+                os.close(fd)
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
 
         self._task = task
         task.run(work)
