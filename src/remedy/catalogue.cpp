@@ -16,7 +16,7 @@ bool has_gpu_loader(const Situation& s) { return s.loader && s.gpu; }
 bool has_allocator(const Situation& s) { return s.allocator; }
 bool has_arena_limit(const Situation& s) { return s.arenas; }
 bool reads_pictures(const Situation& s) { return s.pictures; }
-bool may_be_pinned(const Situation& s) { return s.torch && s.online_cores > 1; }
+bool may_be_pinned(const Situation& s) { return s.torch && s.cores < s.online_cores; }
 bool may_weigh(const Situation& s) { return s.may_weigh; }
 bool has_gpu(const Situation& s) { return s.torch && s.gpu; }
 bool has_device_pools(const Situation& s) { return has_gpu(s) && s.devmem; }
@@ -29,6 +29,13 @@ bool has_heavy_optimizer(const Situation& s) { return s.torch && s.optimizer_sha
 
 const std::vector<Remedy>& rows() {
   static const std::vector<Remedy> kRows = {
+      {.id = "affinity",
+       .what = "all {online} cores allowed",
+       .effect = Effect::kEquivalent,  // more threads: sums in another order
+       .answers = {"cpu.affinity", "cpu.oversubscribed"},
+       .fits = may_be_pinned,
+       .agent = {{"affinity", ""}},
+       .code = "os.sched_setaffinity(0, range({online}))"},
       {.id = "threads",
        .what = "{cores} threads, one in each loader worker",
        .effect = Effect::kEquivalent,  // sums in another order
@@ -148,13 +155,6 @@ const std::vector<Remedy>& rows() {
        .fits = has_gpu_loader,
        .agent = {{"pin_memory", ""}},
        .code = "DataLoader(..., pin_memory=True)"},
-      {.id = "affinity",
-       .what = "all {online} cores allowed",
-       .effect = Effect::kEquivalent,  // more threads: sums in another order
-       .answers = {"cpu.affinity"},
-       .fits = may_be_pinned,
-       .agent = {{"affinity", ""}},
-       .code = "os.sched_setaffinity(0, range({online}))"},
       {.id = "gc",
        .what = "garbage collector: objects frozen after start-up, higher thresholds",
        .answers = {"cpu.gc", "input.gil"},

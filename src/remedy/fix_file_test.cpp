@@ -153,6 +153,15 @@ TEST(Catalogue, OffersWhatAnswersTheFindingsBestPromiseFirst) {
   }
 }
 
+TEST(Catalogue, APinnedJobIsFreedBeforeItGetsFewerThreads) {
+  model::Finding crowd;
+  crowd.id = "cpu.oversubscribed";  // two threads on one core; the other may have been taken then
+  const Situation pinned{.cores = 1, .online_cores = 2, .torch = true};
+  const Situation free{.cores = 2, .online_cores = 2, .torch = true};
+  EXPECT_EQ(candidates({crowd}, pinned, false).front().remedy->id, "affinity");
+  EXPECT_EQ(candidates({crowd}, free, false).front().remedy->id, "threads");
+}
+
 bool offers(const Situation& situation, std::string_view id, std::string_view finding = "",
             bool allow_changing = false) {
   std::vector<model::Finding> findings(finding.empty() ? 0 : 1);
