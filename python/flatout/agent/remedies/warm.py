@@ -220,10 +220,13 @@ def install(applied):
     def hook(event, args):
         if event == "open":
             path, _, flags = args
-            if isinstance(path, (str, os.PathLike)) and not (flags or 0) & (os.O_WRONLY | os.O_RDWR):
-                path = os.fspath(path)
-                if isinstance(path, str):
-                    warmer.note(path)
+            try:
+                if isinstance(path, (str, os.PathLike)) and not (flags or 0) & (os.O_WRONLY | os.O_RDWR):
+                    path = os.fspath(path)
+                    if isinstance(path, str):
+                        warmer.note(path)
+            except Exception:  # no thread at the interpreter's end, a folder that is gone: the job's open() must not fail
+                pass
 
     os.register_at_fork(after_in_child=warmer.forget)
     sys.addaudithook(hook)

@@ -36,18 +36,19 @@ def _note_reads(folder):
         path, _, flags = args
         if not isinstance(path, (str, os.PathLike)) or (flags or 0) & (os.O_WRONLY | os.O_RDWR):
             return
-        path = os.fspath(path)
-        if not isinstance(path, str) or path in known or path.endswith(code):
-            return
-        known.add(path)
-        full = os.path.abspath(path)
-        if "\n" not in full and not full.startswith(("/proc/", "/sys/", "/dev/")):
-            try:  # no descriptor is held: a job may close all there are
+        try:
+            path = os.fspath(path)
+            if not isinstance(path, str) or path in known or path.endswith(code):
+                return
+            known.add(path)
+            full = os.path.abspath(path)
+            if "\n" not in full and not full.startswith(("/proc/", "/sys/", "/dev/")):
+                # No descriptor is held: a job may close all there are.
                 fd = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 os.write(fd, os.fsencode(full + "\n"))
                 os.close(fd)
-            except OSError:
-                pass
+        except Exception:  # a working folder that is gone: the job's open() must not fail for our notes
+            pass
 
     sys.addaudithook(hook)
 
