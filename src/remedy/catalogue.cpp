@@ -16,9 +16,10 @@ bool has_gpu_loader(const Situation& s) { return s.loader && s.gpu; }
 bool has_allocator(const Situation& s) { return s.allocator; }
 bool has_arena_limit(const Situation& s) { return s.arenas; }
 bool reads_pictures(const Situation& s) { return s.pictures; }
-bool may_be_pinned(const Situation& s) { return s.torch && s.online_cores > 1; }
+bool may_be_pinned(const Situation& s) { return s.torch && s.cores < s.online_cores; }
 bool may_weigh(const Situation& s) { return s.may_weigh; }
 bool has_gpu(const Situation& s) { return s.torch && s.gpu; }
+bool has_device_pools(const Situation& s) { return has_gpu(s) && s.devmem; }
 bool forks_safely(const Situation& s) { return s.torch && s.workers > 0 && !s.gpu; }
 bool has_convolutions(const Situation& s) { return s.torch && s.convolutions > 0; }
 bool has_norms_on_cpu(const Situation& s) { return s.torch && s.norms > 0 && !s.gpu && s.fuses; }
@@ -28,6 +29,13 @@ bool has_heavy_optimizer(const Situation& s) { return s.torch && s.optimizer_sha
 
 const std::vector<Remedy>& rows() {
   static const std::vector<Remedy> kRows = {
+      {.id = "affinity",
+       .what = "all {online} cores allowed",
+       .effect = Effect::kEquivalent,  // more threads: sums in another order
+       .answers = {"cpu.affinity", "cpu.oversubscribed"},
+       .fits = may_be_pinned,
+       .agent = {{"affinity", ""}},
+       .code = "os.sched_setaffinity(0, range({online}))"},
       {.id = "threads",
        .what = "{cores} threads, one in each loader worker",
        .effect = Effect::kEquivalent,  // sums in another order
@@ -39,16 +47,6 @@ const std::vector<Remedy>& rows() {
                        {"TF_NUM_INTRAOP_THREADS", "{cores}"}},
        .agent = {{"threads", "{cores}"}},
        .code = "torch.set_num_threads({cores})"},
-      {.id = "threads_beside_workers",
-       .what = "{spare} threads, the cores that loader workers leave",
-       .effect = Effect::kEquivalent,
-       .answers = {"cpu.oversubscribed", "cpu.throttled", "input.decode_cpu"},
-       .fits = has_torch_workers,
-       .environment = {{"OMP_NUM_THREADS", "{spare}"},
-                       {"MKL_NUM_THREADS", "{spare}"},
-                       {"OPENBLAS_NUM_THREADS", "{spare}"}},
-       .agent = {{"threads", "{spare}"}},
-       .code = "torch.set_num_threads({spare})"},
       {.id = "feed",
        .what = "flatout.feed in place of the DataLoader over pictures",
        .effect = Effect::kEquivalent,  // other random draws
@@ -66,6 +64,19 @@ const std::vector<Remedy>& rows() {
        .agent = {{"scaled_decode", ""}},
        .code = "image.draft(\"RGB\", size)  # before convert() and resize()",
        .risk = "pixels differ as those of two resampling filters do"},
+      {.id = "keep_cache",
+       .what = "files stay in the page cache",
+       .answers = {"input.cold_cache", "input.disk"},
+       .fits = has_torch,
+       .agent = {{"keep_cache", ""}},
+       .code = "no os.posix_fadvise(..., os.POSIX_FADV_DONTNEED) on files that are read again"},
+      {.id = "warm_cache",
+       .what = "files read into memory before their turn comes, where all fit",
+       .answers = {"input.cold_cache", "input.disk", "input.random_seek"},
+       .fits = has_torch,
+       .agent = {{"warm_cache", ""}},
+       .shell = "flatout cache warm FOLDER  # of the data, before the job starts",
+       .risk = "gains until every file was read once; memory that was free holds files"},
       {.id = "num_workers",
        .what = "{cores} loader workers",
        .effect = Effect::kEquivalent,  // random draws in other processes
@@ -83,6 +94,16 @@ const std::vector<Remedy>& rows() {
        .agent = {{"num_workers", "{twice}"}, {"persistent_workers", ""}},
        .code = "DataLoader(..., num_workers={twice}, persistent_workers=True)",
        .risk = "each worker holds a copy of the data set object"},
+      {.id = "threads_beside_workers",
+       .what = "{spare} threads, the cores that loader workers leave",
+       .effect = Effect::kEquivalent,
+       .answers = {"cpu.oversubscribed", "cpu.throttled", "input.decode_cpu"},
+       .fits = has_torch_workers,
+       .environment = {{"OMP_NUM_THREADS", "{spare}"},
+                       {"MKL_NUM_THREADS", "{spare}"},
+                       {"OPENBLAS_NUM_THREADS", "{spare}"}},
+       .agent = {{"threads", "{spare}"}},
+       .code = "torch.set_num_threads({spare})"},
       {.id = "persistent_workers",
        .what = "loader workers kept between epochs",
        .effect = Effect::kEquivalent,  // workers go on with their random state
@@ -134,13 +155,6 @@ const std::vector<Remedy>& rows() {
        .fits = has_gpu_loader,
        .agent = {{"pin_memory", ""}},
        .code = "DataLoader(..., pin_memory=True)"},
-      {.id = "affinity",
-       .what = "all {online} cores allowed",
-       .effect = Effect::kEquivalent,  // more threads: sums in another order
-       .answers = {"cpu.affinity"},
-       .fits = may_be_pinned,
-       .agent = {{"affinity", ""}},
-       .code = "os.sched_setaffinity(0, range({online}))"},
       {.id = "gc",
        .what = "garbage collector: objects frozen after start-up, higher thresholds",
        .answers = {"cpu.gc", "input.gil"},
@@ -184,17 +198,19 @@ const std::vector<Remedy>& rows() {
        .fits = always,
        .environment = {{"GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"}},
        .risk = "memory in pieces of 2 MiB"},
-      {.id = "keep_cache",
-       .what = "files stay in the page cache",
-       .answers = {"input.cold_cache", "input.disk"},
-       .fits = has_torch,
-       .agent = {{"keep_cache", ""}},
-       .code = "no os.posix_fadvise(..., os.POSIX_FADV_DONTNEED) on files that are read again"},
       {.id = "expandable_segments",
        .what = "PyTorch's memory of the GPU in segments that grow",
        .answers = {"gpu.oom_fragmented"},
        .fits = has_gpu,
        .environment = {{"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}}},
+      {.id = "device_arena",
+       .what = "PyTorch's memory of the GPU from Flatout's pools",
+       .answers = {"gpu.oom_fragmented"},
+       .fits = has_device_pools,
+       .agent = {{"devmem", "arena"}},
+       .code = "flatout.devmem.install()  # before the first tensor on a card",
+       .shell = "flatout run --devmem arena -- COMMAND",
+       .risk = "no CUDA graphs, no tensors shared by CUDA IPC, no PyTorch snapshots of its memory"},
       {.id = "memory_growth",
        .what = "TensorFlow takes the GPU's memory as it needs it",
        .answers = {"gpu.memory_taken"},

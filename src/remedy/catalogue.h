@@ -48,6 +48,7 @@ struct Situation {
   int convolutions = 0, norms = 0;  // Conv2d and BatchNorm2d that the job made
   double optimizer_share = 0;       // of a step
   bool fuses = false;               // libflatout_nn.so is here
+  bool devmem = false;              // libflatout_devmem.so is here
   bool pictures = false;  // torchvision reads folders of pictures, and libflatout_feed.so is here
 };
 
@@ -61,8 +62,9 @@ struct Remedy {
   std::vector<std::pair<std::string_view, std::string_view>> agent;
   bool allocator = false;
   std::vector<std::string_view> prefix;
-  std::string_view code;  // the line of the user's own code that does the same; "" for none
-  std::string_view risk;  // what else it changes; "" for nothing
+  std::string_view code;   // the line of the user's own code that does the same; "" for none
+  std::string_view shell;  // a command that does the same from outside; "" for none
+  std::string_view risk;   // what else it changes; "" for nothing
 };
 
 std::span<const Remedy> catalogue();

@@ -37,6 +37,8 @@ std::string_view name(Verdict verdict) {
       return "no difference";
     case Verdict::kSpoiled:
       return "spoiled";
+    case Verdict::kGoesOn:
+      return "goes on";
     case Verdict::kUndecided:
       break;
   }

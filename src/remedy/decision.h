@@ -27,6 +27,7 @@ enum class Verdict {
   kWorse,         // 95 % upper bound below 1 / kLeastGain
   kNoDifference,  // cannot become better any more, or all looks are used up
   kSpoiled,       // others used the machine, and unevenly
+  kGoesOn,        // it goes on where it failed without; not a matter of time
 };
 std::string_view name(Verdict verdict);
 

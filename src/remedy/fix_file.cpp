@@ -67,7 +67,7 @@ Json of(const Attempt& attempt) {
   out["risk"] = attempt.candidate.remedy->risk;
   out["code"] = attempt.code;
   out["apply"] = of(attempt.setting);
-  out["shell"] = shell_lines(attempt.setting);
+  out["shell"] = shell_lines(attempt);
   out["dockerfile"] = dockerfile_lines(attempt.setting);
   out["slurm"] = slurm_lines(attempt.setting);
   out["steps_ms_without"] = milliseconds(attempt.a_seconds);
@@ -196,6 +196,22 @@ std::vector<std::string> shell_lines(const Setting& setting) {
     }
     out.push_back(line + "COMMAND");
   }
+  return out;
+}
+
+std::vector<std::string> shell_lines(const Attempt& attempt) {
+  std::vector<std::string> out = shell_lines(attempt.setting);
+  std::string line(attempt.candidate.remedy->shell);
+  constexpr std::string_view kFolder = "FOLDER";
+  constexpr size_t kMostNamed = 8;  // more are for whoever knows what they have in common
+  const size_t at = line.find(kFolder);
+  if (at != std::string::npos && !attempt.warmed.empty() && attempt.warmed.size() <= kMostNamed) {
+    std::string named;
+    for (const std::string& path : attempt.warmed)
+      named += (named.empty() ? "" : " ") + quoted(path);
+    line.replace(at, kFolder.size(), named);
+  }
+  if (!line.empty()) out.push_back(std::move(line));
   return out;
 }
 

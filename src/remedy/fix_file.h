@@ -25,6 +25,8 @@ std::string env_file(const Setting& setting);
 /// How to make a setting permanent without flatout: lines for a shell, a Dockerfile, a Slurm
 /// script.
 std::vector<std::string> shell_lines(const Setting& setting);
+/// Of a remedy, with the command that does the same from outside where there is one.
+std::vector<std::string> shell_lines(const Attempt& attempt);
 std::vector<std::string> dockerfile_lines(const Setting& setting);
 std::vector<std::string> slurm_lines(const Setting& setting);
 

@@ -77,12 +77,21 @@ TEST(FixFile, ValuesAreQuotedForAShellAndForADockerfile) {
   EXPECT_EQ(dockerfile_lines(setting).front(), R"(ENV A="it's \"\$HOME\"")");
 }
 
+TEST(FixFile, TheFoldersThatWereReadAheadAreNamed) {
+  Attempt attempt;
+  attempt.candidate.remedy = find_remedy("warm_cache");
+  EXPECT_TRUE(shell_lines(attempt).back().starts_with("flatout cache warm FOLDER"));
+  attempt.warmed = {"/data/a b", "/data/c"};
+  EXPECT_TRUE(shell_lines(attempt).back().starts_with("flatout cache warm '/data/a b' '/data/c' "));
+}
+
 TEST(FixFile, ARunOfATrialComesBackAsItWas) {
   TrialRun run;
   run.seconds = {0.1, 0.2};
   run.losses = {1.0 / 3, std::nan("")};
   run.applied = {"gc"};
   run.verdict = "cpu.gc";
+  run.warmed = {"/data/a b"};
   run.output_tail = "\xff bad bytes";
   run.situation = {.cores = 2,
                    .online_cores = 4,
@@ -92,7 +101,8 @@ TEST(FixFile, ARunOfATrialComesBackAsItWas) {
                    .convolutions = 5,
                    .norms = 4,
                    .optimizer_share = 0.25,
-                   .fuses = true};
+                   .fuses = true,
+                   .devmem = true};
   const auto back = trial_from_json(to_json(run));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->seconds, run.seconds);
@@ -102,7 +112,8 @@ TEST(FixFile, ARunOfATrialComesBackAsItWas) {
   EXPECT_EQ(back->situation.convolutions, 5);
   EXPECT_EQ(back->situation.norms, 4);
   EXPECT_EQ(back->situation.optimizer_share, 0.25);
-  EXPECT_TRUE(back->situation.fuses);
+  EXPECT_TRUE(back->situation.fuses && back->situation.devmem);
+  EXPECT_EQ(back->warmed, run.warmed);
   EXPECT_FALSE(trial_from_json("{}").ok());
 }
 
@@ -142,6 +153,15 @@ TEST(Catalogue, OffersWhatAnswersTheFindingsBestPromiseFirst) {
   }
 }
 
+TEST(Catalogue, APinnedJobIsFreedBeforeItGetsFewerThreads) {
+  model::Finding crowd;
+  crowd.id = "cpu.oversubscribed";  // two threads on one core; the other may have been taken then
+  const Situation pinned{.cores = 1, .online_cores = 2, .torch = true};
+  const Situation free{.cores = 2, .online_cores = 2, .torch = true};
+  EXPECT_EQ(candidates({crowd}, pinned, false).front().remedy->id, "affinity");
+  EXPECT_EQ(candidates({crowd}, free, false).front().remedy->id, "threads");
+}
+
 bool offers(const Situation& situation, std::string_view id, std::string_view finding = "",
             bool allow_changing = false) {
   std::vector<model::Finding> findings(finding.empty() ? 0 : 1);
@@ -171,6 +191,11 @@ TEST(Catalogue, WhatTheModelIsMadeOfSaysWhatFitsIt) {
   EXPECT_TRUE(offers(gpu, "non_blocking", "input.h2d_sync"));
   EXPECT_FALSE(offers(gpu, "batch_size", "gpu.small_batch"));
   EXPECT_TRUE(offers(gpu, "batch_size", "gpu.small_batch", true));
+  EXPECT_TRUE(offers(gpu, "expandable_segments", "gpu.oom_fragmented"));
+  EXPECT_FALSE(offers(gpu, "device_arena", "gpu.oom_fragmented"));  // its library is not here
+  gpu.devmem = true;
+  EXPECT_TRUE(offers(gpu, "device_arena", "gpu.oom_fragmented"));
+  EXPECT_FALSE(offers(plain, "device_arena", "gpu.oom_fragmented"));
   // A process that holds a GPU must not be forked.
   EXPECT_FALSE(offers(gpu, "start_method", "input.worker_restart"));
   Situation workers = plain;

@@ -7,6 +7,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "remedy/fix_file.h"
+#include "remedy/fix_words.h"
 #include "report/html_page.h"
 #include "report/html_parts.h"
 
@@ -16,12 +17,6 @@ namespace {
 using report::html_text;
 
 constexpr int kWidth = 1000, kRow = 22, kLabel = 130, kRight = 40, kAxis = 26;
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += (out.empty() ? "" : " ") + word;
-  return out;
-}
 
 std::string ms(double seconds) { return format_number(1e3 * seconds) + " ms"; }
 
@@ -92,18 +87,6 @@ class Picture {
   double most_ = 0;
 };
 
-std::string gain_text(const Decision& decision) {
-  if (decision.pairs == 0) return "not measured";
-  return fmt::format("{:.2f}x ({:.2f} to {:.2f}, 95 %)", decision.gain, decision.low,
-                     decision.high);
-}
-
-std::string verdict_text(const Attempt& attempt) {
-  if (attempt.kept) return "kept";
-  if (attempt.decision.pairs == 0 && !attempt.note.empty()) return "not judged";
-  return std::string(name(attempt.decision.verdict));
-}
-
 std::string row(std::string_view key, std::string_view value) {
   return fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n", key, html_text(value));
 }
@@ -119,18 +102,18 @@ std::string section(const Attempt& attempt) {
   const Remedy& remedy = *attempt.candidate.remedy;
   std::string out = fmt::format("<section class=\"{}\"><h2>{}: {}</h2>\n<table>\n",
                                 attempt.kept ? "kept" : "left", html_text(remedy.id),
-                                html_text(verdict_text(attempt)));
+                                html_text(verdict_words(attempt)));
   out += row("what", attempt.what);
   if (!attempt.candidate.finding.empty()) out += row("answers", attempt.candidate.finding);
   if (attempt.candidate.predicted)
     out += row("predicted", fmt::format("{:.2f}x", *attempt.candidate.predicted));
-  out += row("measured", gain_text(attempt.decision));
+  out += row("measured (95 %)", measured(attempt.decision));
   out += row("class", fmt::format("{}; losses: {}", name(remedy.effect), name(attempt.losses)));
   if (!remedy.risk.empty()) out += row("risk", remedy.risk);
   if (!attempt.note.empty()) out += row("note", attempt.note);
   out += "</table>\n" + Picture(attempt).svg();
   if (attempt.kept) {
-    out += block("shell, and a batch script before srun", shell_lines(attempt.setting));
+    out += block("shell, and a batch script before srun", shell_lines(attempt));
     out += block("Dockerfile", dockerfile_lines(attempt.setting));
     if (!attempt.code.empty()) {
       const auto& where = attempt.candidate.where;
@@ -151,7 +134,7 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
                                   html_text(ms(mean(base.seconds))), html_text(base.verdict));
   if (outcome.together)
     facts +=
-        fmt::format("<li>{} with all that is kept</li>", html_text(gain_text(*outcome.together)));
+        fmt::format("<li>{} with all that is kept</li>", html_text(measured(*outcome.together)));
   std::string body =
       report::top_html(joined(command), facts) + "<main class=\"wrap\" id=\"fix\">\n";
   body += fmt::format("<h1>{}</h1>\n", outcome.kept.empty()

@@ -7,39 +7,20 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "remedy/fix_file.h"
+#include "remedy/fix_words.h"
 
 namespace flatout::remedy {
 namespace {
-
-std::string factor(double gain) { return fmt::format("{:.2f}x", gain); }
-
-std::string measured(const Decision& decision) {
-  if (decision.pairs == 0) return "-";
-  return fmt::format("{} ({:.2f} to {:.2f})", factor(decision.gain), decision.low, decision.high);
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += (out.empty() ? "" : " ") + escape_terminal(word);
-  return out;
-}
-
-std::string verdict_of(const Attempt& attempt) {
-  if (attempt.decision.pairs == 0 && !attempt.note.empty()) return "not judged";
-  std::string out(name(attempt.decision.verdict));
-  if (attempt.kept) out += ", kept";
-  return out;
-}
 
 std::string table(const std::vector<Attempt>& attempts) {
   std::vector<std::vector<std::string>> rows = {
       {"remedy", "answers", "predicted", "measured (95 %)", "verdict", "losses"}};
   for (const Attempt& attempt : attempts) {
-    rows.push_back({std::string(attempt.candidate.remedy->id),
-                    attempt.candidate.finding.empty() ? "-" : attempt.candidate.finding,
-                    attempt.candidate.predicted ? factor(*attempt.candidate.predicted) : "-",
-                    measured(attempt.decision), verdict_of(attempt),
-                    std::string(name(attempt.losses))});
+    rows.push_back(
+        {std::string(attempt.candidate.remedy->id),
+         attempt.candidate.finding.empty() ? "-" : attempt.candidate.finding,
+         attempt.candidate.predicted ? fmt::format("{:.2f}x", *attempt.candidate.predicted) : "-",
+         measured(attempt.decision), verdict_words(attempt), std::string(name(attempt.losses))});
   }
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {
@@ -57,7 +38,8 @@ std::string table(const std::vector<Attempt>& attempts) {
 std::string permanent(const Attempt& attempt) {
   const Remedy& remedy = *attempt.candidate.remedy;
   std::string out = fmt::format("  {}: {}\n", remedy.id, attempt.what);
-  for (const std::string& line : shell_lines(attempt.setting)) out += "    shell   " + line + "\n";
+  for (const std::string& line : shell_lines(attempt))
+    out += "    shell   " + escape_terminal(line) + "\n";
   if (!attempt.code.empty()) {
     const auto& where = attempt.candidate.where;
     out += "    code    " + attempt.code;
@@ -106,8 +88,8 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
   }
   out += "\nTo keep it:\n";
   if (!fix_path.empty()) {
-    out +=
-        fmt::format("  flatout run --with {} -- {}\n", escape_terminal(fix_path), joined(command));
+    out += fmt::format("  flatout run --with {} -- {}\n", escape_terminal(fix_path),
+                       escape_terminal(joined(command)));
   }
   out += "or by hand:\n";
   for (const Attempt& attempt : outcome.attempts) {

@@ -1,15 +1,16 @@
 #include "remedy/runner.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <filesystem>
 
 #include "base/fs.h"
+#include "base/page_residency.h"
+#include "base/text.h"
 #include "remedy/isolation.h"
 
 namespace flatout::remedy {
@@ -19,30 +20,17 @@ volatile sig_atomic_t stop_signal = 0;
 
 void on_signal(int signal) { stop_signal = signal; }
 
+constexpr size_t kMostOpened = 64 << 20;  // bytes of their names
+
+bool waits_for_disk(const model::Finding& finding) {
+  return finding.id == "input.disk" || finding.id == "input.cold_cache" ||
+         finding.id == "input.small_files" || finding.id == "input.random_seek";
+}
+
 void watch_signals() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-}
-
-// Below /var, which no overlay covers; elsewhere where that cannot be written, and then without
-// one.
-Result<std::string> make_scratch() {
-  for (const char* parent : {"/var/tmp", "/tmp"}) {
-    std::string path = std::string(parent) + "/flatout-fix-XXXXXX";
-    if (::mkdtemp(path.data()) != nullptr) return path;
-  }
-  return fs::error_from_errno(errno, "cannot make a scratch folder in /var/tmp or /tmp");
-}
-
-// An overlay's work folder is left without any rights.
-void remove_all(const std::string& path) {
-  std::error_code ignored;
-  for (auto it = std::filesystem::recursive_directory_iterator(path, ignored);
-       it != std::filesystem::recursive_directory_iterator(); it.increment(ignored)) {
-    if (it->is_directory(ignored) && !it->is_symlink(ignored)) ::chmod(it->path().c_str(), 0700);
-  }
-  std::filesystem::remove_all(path, ignored);
 }
 
 }  // namespace
@@ -52,8 +40,10 @@ Result<std::unique_ptr<JobRunner>> JobRunner::open(std::vector<std::string> comm
                                                    std::function<void(const std::string&)> tell) {
   std::unique_ptr<JobRunner> out(
       new JobRunner(std::move(command), budget_seconds, std::move(judge), std::move(tell)));
-  FLATOUT_TRY(out->scratch_, make_scratch());
-  const std::string probe = out->scratch_ + "/probe";
+  remove_stale_scratch("/var/tmp");
+  remove_stale_scratch("/tmp");
+  FLATOUT_TRY(out->scratch_, Scratch::make());
+  const std::string probe = out->scratch_->path() + "/probe";
   if (::mkdir(probe.c_str(), 0700) != 0) return fs::error_from_errno(errno, "cannot make " + probe);
   if (const Status can = can_isolate(probe); !can.ok())
     out->why_not_isolated_ = can.error().message;
@@ -62,16 +52,30 @@ Result<std::unique_ptr<JobRunner>> JobRunner::open(std::vector<std::string> comm
   return out;
 }
 
-JobRunner::~JobRunner() {
-  if (!scratch_.empty()) remove_all(scratch_);
+// A run leaves the files that it read in the page cache. Where the first one found them on the
+// disk, all others begin so: else only one would wait for it, and whatever comes later would look
+// better.
+void JobRunner::let_go_of_files() {
+  for (const std::string& path : opened_) {
+    const auto file = QuietFile::open(path);
+    if (file.ok()) ::posix_fadvise(file->fd(), 0, 0, POSIX_FADV_DONTNEED);
+  }
 }
 
 Result<TrialRun> JobRunner::run(const Setting& setting, const Length& length, bool show_output) {
-  const std::string folder = fmt::format("{}/{}", scratch_, ++runs_);
+  const std::string folder = fmt::format("{}/{}", scratch_->path(), ++runs_);
   if (::mkdir(folder.c_str(), 0700) != 0)
     return fs::error_from_errno(errno, "cannot make " + folder);
+  if (cold_) let_go_of_files();
   auto out = run_trial(command_, setting, length, {folder, why_not_isolated_.empty(), show_output},
                        judge_, [this] { return stopped(); });
+  if (const auto text = fs::Root(folder).read("opened", kMostOpened); text.ok()) {
+    std::string_view rest = *text, line;
+    while (next_line(rest, line)) opened_.emplace(line);
+  }
+  if (runs_ == 1 && out.ok()) {
+    cold_ = std::any_of(out->findings.begin(), out->findings.end(), waits_for_disk);
+  }
   remove_all(folder);
   return out;
 }

@@ -2,24 +2,25 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "remedy/scratch.h"
 #include "remedy/search.h"
 
 namespace flatout::remedy {
 
 class JobRunner : public Runner {
  public:
-  /// Makes a scratch folder and sees whether files can be isolated. From here on SIGINT, SIGTERM
+  /// Makes a scratch folder, removes those that killed ones left behind, and sees whether files can
+  /// be isolated. From here on SIGINT, SIGTERM
   /// and SIGHUP stop the search. Errors: kIo where no scratch folder can be made.
   static Result<std::unique_ptr<JobRunner>> open(std::vector<std::string> command,
                                                  double budget_seconds, Judge judge,
                                                  std::function<void(const std::string&)> tell);
-  /// Removes the scratch folder.
-  ~JobRunner() override;
 
   /// Why the user's files cannot be covered by an overlay; "" where they can.
   const std::string& why_not_isolated() const { return why_not_isolated_; }
@@ -40,13 +41,18 @@ class JobRunner : public Runner {
         judge_(std::move(judge)),
         tell_(std::move(tell)) {}
 
+  void let_go_of_files();
+
   std::vector<std::string> command_;
   double budget_;
   Judge judge_;
   std::function<void(const std::string&)> tell_;
-  std::string scratch_, why_not_isolated_;
+  std::unique_ptr<Scratch> scratch_;
+  std::string why_not_isolated_;
   TimePoint begin_ = MonotonicClock::now();
   int runs_ = 0;
+  bool cold_ = false;             // the first run waited for the disk
+  std::set<std::string> opened_;  // files that runs of the job opened for reading
 };
 
 }  // namespace flatout::remedy

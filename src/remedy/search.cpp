@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "base/stats.h"
 #include "base/text.h"
@@ -19,6 +20,8 @@ constexpr double kLongestRun = 6.0;  // seconds of steady time, for jobs with lo
 constexpr double kMostSteps = 600;
 constexpr double kBaselineSteps = 30;
 constexpr double kFirstRunLimit = 120;  // seconds, start included
+constexpr std::string_view kChangedNothing = "it changed nothing in this job";
+constexpr double kFurther = 16;  // steps beyond the one that failed
 
 Nanos in_seconds(double seconds) { return nanos(seconds * 1e9); }
 
@@ -37,7 +40,10 @@ class Search {
     Length first{static_cast<uint64_t>(kBaselineSteps), in_seconds(options_.baseline_seconds),
                  in_seconds(std::max(10.0, std::min(kFirstRunLimit, runner_.seconds_left())))};
     FLATOUT_TRY(out_.baseline, runner_.run({}, first, false));
-    if (out_.baseline.seconds.size() < kFewestSteps) {
+    latest_ = out_.baseline;
+    if (ran_out_of_memory(latest_)) try_to_go_on();
+    if (latest_.seconds.size() < kFewestSteps) {
+      if (!out_.attempts.empty()) return std::move(out_);
       std::string tail(trim(out_.baseline.output_tail));
       return Error{
           Code::kBadInput,
@@ -54,7 +60,7 @@ class Search {
       show_output_ = true;
       FLATOUT_TRY(out_.baseline, runner_.run({}, first, true));
     }
-    latest_ = out_.baseline;
+    if (out_.kept.empty()) latest_ = out_.baseline;
     plan_length();
     runner_.tell(
         fmt::format("as it is: {:.2f} ms a step, {}", 1e3 * mean_step(latest_), latest_.verdict));
@@ -69,20 +75,74 @@ class Search {
                        [&](const model::Finding& finding) { return finding.id == id; });
   }
 
+  static bool ran_out_of_memory(const TrialRun& run) {
+    return run.exit_code > 0 &&
+           std::any_of(run.findings.begin(), run.findings.end(), [](const model::Finding& finding) {
+             return finding.id == "gpu.oom_fragmented";
+           });
+  }
+
+  // The job failed for want of memory in one piece: what helps is what it gets further with, by a
+  // quarter of its steps and at least kFurther. How long its steps take does not matter.
+  void try_to_go_on() {
+    const double failed_at =
+        static_cast<double>(out_.baseline.seconds.size()) + out_.baseline.warmup_steps;
+    Length further{static_cast<uint64_t>(1.25 * failed_at + kFurther), Nanos(0),
+                   in_seconds(kFirstRunLimit)};
+    for (const Candidate& candidate :
+         candidates(latest_.findings, latest_.situation, options_.allow_changing)) {
+      if (candidate.finding != "gpu.oom_fragmented" || is_skipped(candidate.remedy->id)) continue;
+      if (over() || runner_.seconds_left() <= 0) {
+        out_.out_of_time |= !over();
+        out_.not_tried.emplace_back(candidate.remedy->id);
+        continue;
+      }
+      further.limit = in_seconds(std::min(kFirstRunLimit, runner_.seconds_left()));
+      Attempt tried = attempt_of(candidate, setting_of(*candidate.remedy, latest_.situation));
+      auto run = runner_.run(merged(out_.setting, tried.setting), further, false);
+      if (!run.ok()) {
+        ended_by(run.error());
+        return;
+      }
+      const double steps = static_cast<double>(run->seconds.size()) + run->warmup_steps;
+      runner_.tell(
+          fmt::format("{}: {} steps, {:.0f} without", candidate.remedy->id, steps, failed_at));
+      tried.b_seconds.push_back(run->seconds);
+      const bool in_force = took_effect(*candidate.remedy, *run);
+      tried.kept = in_force && run->exit_code <= 0 && steps > failed_at;
+      if (tried.kept) tried.decision.verdict = Verdict::kGoesOn;
+      tried.note =
+          !in_force ? std::string(kChangedNothing)
+          : tried.kept
+              ? fmt::format("goes on beyond step {:.0f}, where it ran out of memory", failed_at)
+              : fmt::format("ran out of memory all the same, after {:.0f} steps", steps);
+      const bool kept = tried.kept;
+      if (kept) {
+        out_.setting = merged(out_.setting, tried.setting);
+        out_.kept.emplace_back(candidate.remedy->id);
+        latest_ = std::move(run).value();
+      }
+      seen_.insert(candidate.remedy);
+      out_.attempts.push_back(std::move(tried));
+      if (kept) return;  // one allocator is enough
+    }
+  }
+
   // The same number of steps for all runs: the same work.
   void plan_length() {
-    const double step = mean_step(out_.baseline);
+    const TrialRun& first = latest_;
+    const double step = mean_step(first);
     const double steady = std::clamp(kWantedSteps * step, options_.run_seconds, kLongestRun);
     const double steps =
         std::clamp(steady / step, static_cast<double>(kFewestSteps) + 4, kMostSteps);
-    const double expected =
-        out_.baseline.start_seconds + (steps + out_.baseline.warmup_steps) * step;
-    length_.steps = static_cast<uint64_t>(steps + out_.baseline.warmup_steps);
+    const double expected = first.start_seconds + (steps + first.warmup_steps) * step;
+    length_.steps = static_cast<uint64_t>(steps + first.warmup_steps);
     length_.limit = in_seconds(3 * expected + 10);
-    start_seconds_ = out_.baseline.start_seconds + 1;
-    steady_seconds_ = expected - out_.baseline.start_seconds;
+    start_seconds_ = first.start_seconds + 1;
+    steady_seconds_ = expected - first.start_seconds;
     // The first run is an A as well, cut to the length of the others.
-    last_a_ = out_.baseline;
+    last_a_ = first;
+    last_a_setting_ = out_.setting;
     const auto judged = static_cast<size_t>(steps);
     if (last_a_->seconds.size() > judged) last_a_->seconds.resize(judged);
   }
@@ -92,25 +152,54 @@ class Search {
     return 4 * start_seconds_ + 2 * steady_seconds_ * (1 + 1 / std::max(1.0, gain));
   }
 
+  // Each that fits gets a first look; what looks poor then waits until all others had theirs. So
+  // one that does nothing cannot use up the time of one that helps.
   void try_all() {
-    std::set<const Remedy*> seen;
     for (;;) {
-      const auto now = candidates(latest_.findings, latest_.situation, options_.allow_changing);
-      const auto next = std::find_if(now.begin(), now.end(), [&](const Candidate& candidate) {
-        return !seen.contains(candidate.remedy);
-      });
-      if (next == now.end()) return;
-      seen.insert(next->remedy);
-      if (is_skipped(next->remedy->id)) continue;
-      const Setting setting = setting_of(*next->remedy, latest_.situation);
-      if (merged(out_.setting, setting) == out_.setting) continue;
-      if (over() || runner_.seconds_left() < look_seconds(next->predicted.value_or(1))) {
-        out_.out_of_time |= !over();
-        if (!next->finding.empty()) out_.not_tried.emplace_back(next->remedy->id);
-        continue;
+      if (const auto next = next_candidate()) {
+        seen_.insert(next->remedy);
+        if (over() || runner_.seconds_left() < look_seconds(next->predicted.value_or(1))) {
+          out_.out_of_time |= !over();
+          if (!next->finding.empty()) out_.not_tried.emplace_back(next->remedy->id);
+          continue;
+        }
+        Series series;
+        series.a_setting = out_.setting;
+        attempt(
+            {attempt_of(*next, setting_of(*next->remedy, latest_.situation)), std::move(series)});
+      } else if (!waiting_.empty()) {
+        const auto best = std::max_element(waiting_.begin(), waiting_.end(),
+                                           [](const Pending& x, const Pending& y) {
+                                             return x.series.decision.gain < y.series.decision.gain;
+                                           });
+        Pending pending = std::move(*best);
+        waiting_.erase(best);
+        if (over() || runner_.seconds_left() < look_seconds(pending.series.decision.gain)) {
+          out_.out_of_time |= !over();
+          conclude(std::move(pending));
+        } else {
+          attempt(std::move(pending));
+        }
+      } else {
+        return;
       }
-      attempt(*next, setting);
     }
+  }
+
+  // The first that fits what is found now, was not tried, and would change anything.
+  std::optional<Candidate> next_candidate() {
+    std::vector<Candidate> fitting;
+    for (const Remedy* remedy : options_.instead)
+      fitting.push_back({remedy, "", std::nullopt, std::nullopt});
+    if (fitting.empty()) {
+      fitting = candidates(latest_.findings, latest_.situation, options_.allow_changing);
+    }
+    for (Candidate& candidate : fitting) {
+      if (seen_.contains(candidate.remedy) || is_skipped(candidate.remedy->id)) continue;
+      const Setting setting = setting_of(*candidate.remedy, latest_.situation);
+      if (merged(out_.setting, setting) != out_.setting) return std::move(candidate);
+    }
+    return std::nullopt;
   }
 
   bool is_skipped(std::string_view id) const {
@@ -126,12 +215,23 @@ class Search {
       count_by_sample(*run, setting);
       return std::move(run).value();
     }
+    ended_by(run.error());
+    return std::nullopt;
+  }
+
+  void ended_by(const Error& error) {
     if (runner_.stopped()) {
       out_.stopped = true;
     } else {
-      out_.stopped_by = run.error().message;
+      out_.stopped_by = error.message;
     }
-    return std::nullopt;
+  }
+
+  // What works within the job says so; of the rest it is taken for granted.
+  static bool took_effect(const Remedy& remedy, const TrialRun& run) {
+    if (remedy.agent.empty() || !remedy.environment.empty()) return true;
+    return std::find(run.applied.begin(), run.applied.end(), remedy.agent.front().first) !=
+           run.applied.end();
   }
 
   // Steps over more samples take longer: what counts is the time for as many as the job itself has.
@@ -151,13 +251,21 @@ class Search {
     std::vector<TrialRun> a, b;
     std::vector<TrialSteps> runs;
     std::vector<bool> is_b;
+    Setting a_setting;
     Decision decision;
     std::string broken;  // what B did instead of training
   };
 
-  Series alternate(const std::string& label, const Setting& a, const Setting& b,
-                   const std::string& must_apply) {
-    Series out;
+  // A remedy that is being tried.
+  struct Pending {
+    Attempt tried;
+    Series series;
+  };
+
+  // Goes on with `out` until there is a decision, no time, or `enough` of it.
+  void alternate(const std::string& label, const Setting& b, const Remedy* remedy, Series& out,
+                 const std::function<bool(const Decision&)>& enough) {
+    const Setting& a = out.a_setting;
     for (;;) {
       for (const bool is_b : {false, true, true, false}) {
         std::optional<TrialRun> run;
@@ -166,20 +274,18 @@ class Search {
         } else {
           run = one(is_b ? b : a);
         }
-        if (!run) return out;
+        if (!run) return;
         if (run->seconds.size() < kFewestSteps) {
           const std::string tail(trim(run->output_tail));
           out.broken = fmt::format("{} steps{}", run->seconds.size(),
                                    tail.empty() ? "" : ": " + tail.substr(tail.rfind('\n') + 1));
-          return out;
+          return;
         }
         runner_.tell(fmt::format("{}: {} {:.2f} ms a step", label, is_b ? "with it" : "without",
                                  1e3 * mean_step(*run)));
-        const auto& applied = run->applied;
-        if (is_b && !must_apply.empty() &&
-            std::find(applied.begin(), applied.end(), must_apply) == applied.end()) {
-          out.broken = "it changed nothing in this job";
-          return out;
+        if (is_b && remedy != nullptr && !took_effect(*remedy, *run)) {
+          out.broken = kChangedNothing;
+          return;
         }
         out.runs.push_back({run->seconds, run->others});
         out.is_b.push_back(is_b);
@@ -190,34 +296,55 @@ class Search {
         (is_b ? out.b : out.a).push_back(std::move(*run));
       }
       out.decision = decide(out.runs, out.is_b, out.a.front().situation.online_cores);
-      if (out.decision.verdict != Verdict::kUndecided) return out;
+      if (out.decision.verdict != Verdict::kUndecided) return;
+      if (enough(out.decision)) return;
       if (runner_.seconds_left() < look_seconds(out.decision.gain)) {
         out_.out_of_time = true;
-        return out;
+        return;
       }
     }
   }
 
-  void attempt(const Candidate& candidate, const Setting& setting) {
-    Attempt tried;
-    tried.candidate = candidate;
-    tried.what = filled(candidate.remedy->what, latest_.situation);
-    tried.code = filled(candidate.remedy->code, latest_.situation);
-    tried.setting = setting;
-    const std::string must_apply = candidate.remedy->agent.empty() || !setting.environment.empty()
-                                       ? ""
-                                       : std::string(candidate.remedy->agent.front().first);
-    Series series = alternate(std::string(candidate.remedy->id), out_.setting,
-                              merged(out_.setting, setting), must_apply);
+  Attempt attempt_of(const Candidate& candidate, const Setting& setting) const {
+    Attempt out;
+    out.candidate = candidate;
+    out.what = filled(candidate.remedy->what, latest_.situation);
+    out.code = filled(candidate.remedy->code, latest_.situation);
+    out.setting = setting;
+    return out;
+  }
+
+  void attempt(Pending pending) {
+    const Attempt& tried = pending.tried;
+    const Remedy& remedy = *tried.candidate.remedy;
+    // Half of what is promised, or nothing that could be kept.
+    const double poor = std::max(kLeastGain, (1 + tried.candidate.predicted.value_or(1)) / 2);
+    alternate(std::string(remedy.id), merged(pending.series.a_setting, tried.setting), &remedy,
+              pending.series, [&](const Decision& decision) {
+                return decision.gain < poor && next_candidate().has_value();
+              });
+    const Decision& decision = pending.series.decision;
+    if (decision.verdict == Verdict::kUndecided && decision.pairs > 0 && !over()) {
+      waiting_.push_back(std::move(pending));
+    } else {
+      conclude(std::move(pending));
+    }
+  }
+
+  // What came of it, and whether it is kept.
+  void conclude(Pending pending) {
+    Attempt& tried = pending.tried;
+    Series& series = pending.series;
     tried.decision = series.decision;
     tried.note = series.broken;
+    if (!series.b.empty()) tried.warmed = series.b.back().warmed;
     for (const TrialRun& run : series.a) tried.a_seconds.push_back(run.seconds);
     for (const TrialRun& run : series.b) tried.b_seconds.push_back(run.seconds);
     if (series.a.size() >= 2 && !series.b.empty()) {
       tried.losses = check_losses(series.a[0].losses, series.a[1].losses, series.b[0].losses);
     }
     if (tried.decision.verdict == Verdict::kBetter) {
-      const Effect effect = candidate.remedy->effect;
+      const Effect effect = tried.candidate.remedy->effect;
       if (tried.losses == LossCheck::kDiffers && !options_.allow_changing) {
         tried.note = "not kept: it changes the losses";
       } else if (effect == Effect::kExact && tried.losses == LossCheck::kSpread &&
@@ -228,13 +355,22 @@ class Search {
         tried.kept = true;
       }
     }
-    if (tried.kept) {
-      out_.setting = merged(out_.setting, setting);
-      out_.kept.emplace_back(candidate.remedy->id);
-      latest_ = std::move(series.b.back());
-      last_a_.reset();
-    }
+    const bool kept = tried.kept;
     out_.attempts.push_back(std::move(tried));
+    if (!kept) return;
+    const Attempt& last = out_.attempts.back();
+    out_.setting = merged(out_.setting, last.setting);
+    out_.kept.emplace_back(last.candidate.remedy->id);
+    latest_ = std::move(series.b.back());
+    last_a_.reset();
+    // Those that wait were measured on top of something else. What looked like a gain begins anew.
+    for (Pending& other : std::exchange(waiting_, {})) {
+      if (other.series.decision.gain > kLeastGain) {
+        seen_.erase(other.tried.candidate.remedy);
+      } else {
+        conclude(std::move(other));
+      }
+    }
   }
 
   // One that was kept alone has just been measured against nothing.
@@ -242,21 +378,24 @@ class Search {
     if (out_.kept.empty()) return;
     if (out_.kept.size() == 1) {
       for (const Attempt& attempt : out_.attempts) {
-        if (attempt.kept) out_.together = attempt.decision;
+        if (attempt.kept && attempt.decision.pairs > 0) out_.together = attempt.decision;
       }
       return;
     }
     if (over()) return;
     runner_.tell("all together against nothing");
     last_a_.reset();
-    const Series series = alternate("all together", {}, out_.setting, "");
+    Series series;
+    alternate("all together", out_.setting, nullptr, series, [](const Decision&) { return false; });
     if (series.decision.pairs > 0) out_.together = series.decision;
   }
 
   Runner& runner_;
   SearchOptions options_;
   Outcome out_;
-  TrialRun latest_;  // the latest run of what is kept: what is found now
+  std::set<const Remedy*> seen_;
+  std::vector<Pending> waiting_;  // undecided, in favour of others
+  TrialRun latest_;               // the latest run of what is kept: what is found now
   Length length_;
   double start_seconds_ = 0, steady_seconds_ = 0;  // that a run takes
   bool show_output_ = false;

@@ -44,7 +44,8 @@ struct Attempt {
   Candidate candidate;
   std::string what;  // with the numbers filled in
   std::string code;
-  Setting setting;  // of this remedy alone
+  Setting setting;                  // of this remedy alone
+  std::vector<std::string> warmed;  // folders and files that it read ahead
   Decision decision;
   LossCheck losses = LossCheck::kUnknown;
   std::vector<std::vector<double>> a_seconds, b_seconds;  // steps of each run
@@ -65,9 +66,10 @@ struct Outcome {
 
 struct SearchOptions {
   bool allow_changing = false;
-  std::vector<std::string> skip;  // ids of remedies not to try
-  double run_seconds = 3.5;       // steady time that a run should have
-  double baseline_seconds = 8.0;  // the same of the first run, which is diagnosed
+  std::vector<std::string> skip;       // ids of remedies not to try
+  std::vector<const Remedy*> instead;  // tried in place of what fits what is found
+  double run_seconds = 3.5;            // steady time that a run should have
+  double baseline_seconds = 8.0;       // the same of the first run, which is diagnosed
 };
 
 /// Errors: only where the very first run fails; later ones end the search and stand in the outcome.

@@ -16,6 +16,9 @@ class FakeJob : public Runner {
   std::map<std::string, double> causes;  // agent setting that takes it away -> seconds per step
   std::vector<model::Finding> found;
   std::map<std::string, double> moves_losses;  // agent setting -> what it adds to them
+  double noise = 0;                            // between runs, as a share of the step
+  size_t fails_at = 0;                         // steps; 0: never
+  std::string goes_on_with;                    // agent setting with which it does not fail
   bool inert = false;                          // settings change nothing, and say so
   int stop_after = -1;                         // runs
   int runs = 0;
@@ -25,6 +28,7 @@ class FakeJob : public Runner {
     ++runs;
     TrialRun out;
     double now = step, off = 0;
+    now *= 1 + noise * normal_(random_);
     for (const auto& [name, cost] : causes) now += setting.agent.contains(name) ? 0 : cost;
     for (const auto& [name, move] : moves_losses) off += setting.agent.contains(name) ? move : 0;
     const size_t steps = std::max<size_t>(40, length.steps);
@@ -36,6 +40,10 @@ class FakeJob : public Runner {
       if (!inert) out.applied.push_back(name);
     }
     out.findings = found;
+    if (fails_at > 0 && !setting.agent.contains(goes_on_with)) {
+      out.exit_code = 1;
+      out.seconds.resize(std::min(out.seconds.size(), fails_at));
+    }
     out.verdict = found.empty() ? "healthy" : found.front().id;
     out.situation = situation;
     out.start_seconds = 2;
@@ -71,6 +79,50 @@ TEST(Search, KeepsWhatHelpsAndConfirmsIt) {
   EXPECT_NEAR(outcome->together->gain, 1.5, 0.1);
   EXPECT_EQ(outcome->attempts.front().candidate.predicted, 1.5);
   EXPECT_EQ(outcome->attempts.front().losses, LossCheck::kBitEqual);
+}
+
+TEST(Search, OneThatDoesNothingLeavesTimeForTheOthers) {
+  FakeJob job;
+  job.found = {finding("input.decode_cpu", 1.6)};
+  job.causes = {{"threads", 0.01}};  // what answers last
+  job.noise = 0.2;                   // of a run: the others take many looks
+  job.situation.pictures = true;
+  job.budget = 300;
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_TRUE(outcome->not_tried.empty());
+  EXPECT_EQ(outcome->kept, std::vector<std::string>{"threads_beside_workers"});
+}
+
+TEST(Search, WhatLetsAJobGoOnThatRanOutOfMemoryIsKept) {
+  FakeJob job;
+  job.situation.gpu = job.situation.devmem = true;
+  job.found = {finding("gpu.oom_fragmented", 1)};
+  job.goes_on_with = "devmem";
+  for (const size_t steps : {5, 30}) {  // with fewer than can be judged, too
+    job.fails_at = steps;
+    const auto outcome = search(job, {});
+    ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    EXPECT_EQ(outcome->kept, std::vector<std::string>{"device_arena"});
+    ASSERT_GE(outcome->attempts.size(), 2u);
+    EXPECT_EQ(outcome->attempts[0].candidate.remedy->id, "expandable_segments");
+    EXPECT_EQ(outcome->attempts[0].decision.verdict, Verdict::kUndecided);
+    EXPECT_NE(outcome->attempts[0].note.find("ran out of memory all the same"), std::string::npos);
+    EXPECT_EQ(outcome->attempts[1].decision.verdict, Verdict::kGoesOn);
+    EXPECT_FALSE(outcome->together.has_value());
+  }
+}
+
+TEST(Search, AJobThatRunsOutOfMemoryWithAllOfThemKeepsNone) {
+  FakeJob job;
+  job.situation.gpu = job.situation.devmem = true;
+  job.found = {finding("gpu.oom_fragmented", 1)};
+  job.fails_at = 5;
+  job.goes_on_with = "nothing that there is";
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_TRUE(outcome->kept.empty());
+  EXPECT_EQ(outcome->attempts.size(), 2u);
 }
 
 TEST(Search, AHealthyJobKeepsNothing) {

@@ -66,6 +66,16 @@ std::vector<double> losses_in(const std::string& folder) {
   return out;
 }
 
+// Of a file that the agent notes something in; none where it did not.
+std::vector<std::string> lines_of(const std::string& folder, const std::string& name) {
+  std::vector<std::string> out;
+  const auto text = fs::Root(folder).read(name);
+  if (!text.ok()) return out;
+  std::string_view rest = *text, line;
+  while (next_line(rest, line)) out.emplace_back(line);
+  return out;
+}
+
 Situation situation_of(const model::Run& run, const diagnose::RunView& view) {
   Situation out;
   out.online_cores = std::max(1, static_cast<int>(std::lround(view.cpu().cores)));
@@ -80,6 +90,7 @@ Situation situation_of(const model::Run& run, const diagnose::RunView& view) {
   out.allocator = !recorder::find_agent().allocator.empty();
   out.arenas = ::getenv("MALLOC_ARENA_MAX") != nullptr;
   out.fuses = !recorder::find_agent().nn.empty();
+  out.devmem = !recorder::find_agent().devmem.empty();
   out.pictures = run.fact("loader.dataset_items") == "torchvision.datasets.folder" &&
                  !recorder::find_agent().feed.empty();
   return out;
@@ -103,10 +114,8 @@ TrialRun result_of(recorder::Recorder& recorder, const std::string& folder, cons
   out.headline = diagnosis.headline;
   out.findings = diagnosis.findings;
   out.losses = losses_in(folder);
-  if (const auto text = fs::Root(folder).read("applied"); text.ok()) {
-    std::string_view rest = *text, line;
-    while (next_line(rest, line)) out.applied.emplace_back(line);
-  }
+  out.applied = lines_of(folder, "applied");
+  out.warmed = lines_of(folder, "warmed");
   if (const auto text = fs::Root(folder).read("modules"); text.ok()) {
     std::string_view rest = *text, line;
     while (next_line(rest, line)) {

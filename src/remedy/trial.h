@@ -32,6 +32,7 @@ struct TrialRun {
   double start_seconds = 0;          // from the start to the first step
   std::vector<double> losses;        // of the first steps of the first process that had any
   std::vector<std::string> applied;  // remedies that took effect inside the job
+  std::vector<std::string> warmed;   // folders and files that were read ahead
   Situation situation;
   std::string verdict, headline;
   std::vector<model::Finding> findings;

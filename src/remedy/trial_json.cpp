@@ -60,7 +60,10 @@ std::string to_json(const TrialRun& run) {
               {"convolutions", s.convolutions},
               {"norms", s.norms},
               {"optimizer_share", s.optimizer_share},
-              {"fuses", s.fuses}};
+              {"fuses", s.fuses},
+              {"devmem", s.devmem},
+              {"warmed", Json::array()}};
+  for (const std::string& path : run.warmed) out["warmed"].push_back(to_utf8(path));
   for (const model::Finding& finding : run.findings) out["findings"].push_back(of(finding));
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -99,6 +102,8 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     s.norms = json.at("norms");
     s.optimizer_share = json.at("optimizer_share");
     s.fuses = json.at("fuses");
+    s.devmem = json.at("devmem");
+    out.warmed = json.at("warmed").get<std::vector<std::string>>();
     return out;
   } catch (const Json::exception& error) {
     return Error{Code::kBadInput, std::string("the result of a trial is damaged: ") + error.what(),

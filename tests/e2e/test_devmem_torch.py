@@ -252,6 +252,28 @@ except torch.OutOfMemoryError as error:
     assert '"op":"oom"' in record.read_text()
 
 
+def test_by_what_flatout_fix_kept(stand_in, job_python, flatout, tmp_path):
+    if not (Path(flatout).resolve().parent / "libflatout_agent.so").exists():
+        pytest.skip("lacks libflatout_agent.so")
+    script = """
+import torch
+try:
+    torch.zeros(1 << 36, device="cuda")
+except torch.OutOfMemoryError as error:
+    print(error)
+"""
+    kept = {"environment": {}, "agent": {"devmem": "arena"}, "allocator": False, "prefix": []}
+    (tmp_path / "fix.json").write_text(json.dumps({"schema": 1, "apply": kept}))
+    command = [flatout, "run", "--quiet", "--out", str(tmp_path / "run"), "--with", str(tmp_path / "fix.json"), "--"]
+    code, out, err = run(job_python, script, {**stand_in, "PYTHONPATH": ""}, command=command)
+    assert code == 0, err
+    assert "Flatout's arena holds" in out
+    # Where it cannot be installed, the job has PyTorch's own, and no word is said: fix saw that it changed nothing.
+    make_torch(tmp_path, "version.cuda = None")
+    code, out, err = run(sys.executable, "import torch; print(torch.__version__)", {"PYTHONPATH": str(tmp_path)}, command=command)
+    assert (code, out) == (0, "9.9\n") and "flatout" not in err
+
+
 def test_a_job_that_cannot_have_it_runs_as_ever_and_is_told_once(library, flatout, tmp_path):
     if not (Path(flatout).resolve().parent / "libflatout_agent.so").exists():
         pytest.skip("lacks libflatout_agent.so")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from test_fix import INJECT, can_isolate, fix, tree
+from remedied import INJECT
+from test_fix import can_isolate, fix, tree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

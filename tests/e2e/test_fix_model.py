@@ -1,27 +1,18 @@
 """Remedies of flatout fix for models, optimizers and loaders: that each does what it says, and changes nothing else."""
 
 import json
-import os
-import subprocess
-import textwrap
-from pathlib import Path
 
 import pytest
 
-INJECT = Path(__file__).resolve().parents[2] / "python" / "flatout" / "agent" / "inject"
+import remedied
 
 pytestmark = pytest.mark.e2e
 
 
-def changed(job_python, remedies, script, folder, **variables):
-    """What a script prints last, as JSON, with remedies in force and no flatout around; and which took effect."""
-    env = {**os.environ, "FLATOUT_REMEDIES": remedies, "PYTHONPATH": str(INJECT), "FLATOUT_TRIAL": str(folder), **variables}
-    (folder / "applied").unlink(missing_ok=True)
-    done = subprocess.run([job_python, "-c", textwrap.dedent(script)], env=env, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "flatout" not in done.stderr
-    applied = folder / "applied"
-    return json.loads(done.stdout.splitlines()[-1]), set(applied.read_text().split()) if applied.exists() else set()
+def changed(job_python, remedies, script, folder):
+    """What a script prints last, as JSON, with remedies in force; and which took effect."""
+    out, applied = remedied.changed(job_python, remedies, script, folder)
+    return json.loads(out.splitlines()[-1]), applied
 
 
 NET = """

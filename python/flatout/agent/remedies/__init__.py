@@ -35,6 +35,12 @@ def start(watch, wanted):
         _collector()
     if "keep_cache" in values:
         _keep_cache()
+    if "warm_cache" in values:
+        from . import warm
+
+        warm.install(applied)
+    if "devmem" in values and not os.environ.get("FLATOUT_DEVMEM"):  # run --devmem says otherwise
+        watch.tell("torch", lambda torch: _device_memory(values["devmem"]))
     if "scaled_decode" in values:
         watch.tell("PIL.JpegImagePlugin", _scaled_decode)
     if "background_save" in values:
@@ -255,6 +261,15 @@ def _keep_cache():
         return advise(fd, offset, length, advice)
 
     os.posix_fadvise = functools.wraps(advise)(keep)
+
+
+def _device_memory(policy):
+    """Flatout's pools as PyTorch's allocator for a GPU's memory; where that cannot be, PyTorch's own stays."""
+    try:
+        package("devmem").install(policy)
+    except (ImportError, OSError, RuntimeError, ValueError):
+        return
+    applied("devmem")
 
 
 def _scaled_decode(plugin):

@@ -6,9 +6,14 @@ way at a time. What failed is raised by the next save, or told when the job ends
 at once; a thread does it, and once for all calls that wait.
 """
 import atexit
+import functools
+import io
 import os
 import queue
+import shutil
+import stat
 import sys
+import tempfile
 import threading
 
 
@@ -37,7 +42,8 @@ class _Task:
         thread = self.thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-            self.thread = None
+            if self.thread is thread:  # another thread may have waited as well, and gone on
+                self.thread = None
 
     def end(self):
         self.wait()
@@ -53,9 +59,11 @@ _LOOKS = ("open", "os.rename", "os.link", "os.symlink", "os.remove", "os.listdir
 
 
 def save(watch, applied):
-    """torch.save() to a path goes on in a thread; to a file object it is only made in memory first."""
+    """torch.save() to a path, or to a file that open(path, "wb") made, goes on in a thread; to others it stays as it is."""
     task = _Task()
     _sync(applied, "background_save")
+    _before_sync.append(task.wait)
+    _open_for_saves()
 
     def look(event, args):
         if task.thread is not None and (event in _LOOKS or event.startswith("shutil.")):
@@ -65,7 +73,7 @@ def save(watch, applied):
         original = torch.save
 
         def save(obj, f, *args, **kwargs):
-            if not isinstance(f, (str, os.PathLike)):
+            if not (isinstance(f, (str, os.PathLike)) or (isinstance(f, _SavedFile) and f.is_fresh())):
                 return original(obj, f, *args, **kwargs)
             import copy
 
@@ -73,8 +81,12 @@ def save(watch, applied):
                 held = copy.deepcopy(obj)
             except Exception:  # a tensor inside autograd's graph, a handle: then as before
                 return original(obj, f, *args, **kwargs)
-            path = os.path.abspath(f)
             task.wait()
+            if isinstance(f, _SavedFile):
+                f.later(task, lambda path: original(held, path, *args, **kwargs))
+                applied("background_save")
+                return None
+            path = os.path.abspath(f)
             open(path, "wb").close()  # what is wrong with the path is told here and now
             task.run(lambda: original(held, path, *args, **kwargs))
             applied("background_save")
@@ -87,6 +99,82 @@ def save(watch, applied):
     watch.tell("torch", hook)
 
 
+class _SavedFile(io.BufferedWriter):
+    """A file for writing into which a thread may write. Whatever asks for its place or writes more waits for that; flush(),
+    fileno() and close() do not: the thread has a descriptor of its own, which shares this one's place."""
+
+    _task = None
+
+    def is_fresh(self):
+        """Whether it is a regular file in which nothing stands yet."""
+        info = os.fstat(self.fileno())
+        return stat.S_ISREG(info.st_mode) and info.st_size == 0 and self.tell() == 0
+
+    def later(self, task, function):
+        """Has function(path) write the file. PyTorch's own writer for a path asks for the interpreter lock for each tensor, that for a
+        file object for each piece. It names the archive within by the path's last part, and by this word for file objects."""
+        fd = os.dup(self.fileno())
+
+        def work():
+            folder = None
+            try:
+                folder = tempfile.mkdtemp(prefix="flatout-save-")
+                path = os.path.join(folder, "archive")
+                os.symlink("/proc/self/fd/%d" % fd, path)
+                function(path)
+                os.lseek(fd, 0, os.SEEK_END)  # where whoever writes more goes on
+            finally:
+                os.close(fd)
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+        self._task = task
+        task.run(work)
+
+    def _settle(self):
+        if self._task is not None:
+            self._task.wait()
+            self._task = None
+
+    def flush(self):
+        if self._task is None:  # else there is nothing in the buffer
+            super().flush()
+
+
+def _settled(name):
+    method = getattr(io.BufferedWriter, name)
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        self._settle()
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+for _name in ("write", "writelines", "seek", "tell", "truncate", "detach"):
+    setattr(_SavedFile, _name, _settled(_name))
+
+
+def _open_for_saves():
+    """open(path, "wb") gives a _SavedFile; everything else is as it was."""
+    import builtins
+
+    original = builtins.open
+
+    @functools.wraps(original)
+    def opened(file, mode="r", *args, **kwargs):
+        if mode == "wb" and not args and not kwargs and isinstance(file, (str, bytes, os.PathLike)):
+            plain = original(file, mode)
+            if type(plain) is io.BufferedWriter:
+                return _SavedFile(plain.detach())
+            return plain
+        return original(file, mode, *args, **kwargs)
+
+    builtins.open = io.open = opened
+
+
+_before_sync = []  # what has to be over first
 _syncing = []
 
 
@@ -110,6 +198,8 @@ def _sync(applied, name):
                 fd = waiting.pop(key)
                 state["busy"] = True
             try:
+                for wait in _before_sync:
+                    wait()
                 fsync(fd)
             except OSError:
                 pass  # a pipe, or a file that is gone: nobody is told by then

@@ -1,19 +1,21 @@
 """JPEG files decoded at an eighth, a quarter or half of their size, where the picture is shrunk at once.
 
 `Image.open(f).convert("RGB")` gives a picture that is decoded when its pixels are first needed. If that is for
-resize(), of the whole or of a crop, then libjpeg decodes no more than the result needs (DCT scaling, as
-Image.draft does); for anything else, in full. Sizes are those of the full picture throughout, so code that
+resize(), of the whole or of a crop, then no more is decoded than the result needs (DCT scaling, as Image.draft does):
+by flatout.feed's decoder where the filter is the bilinear one, else by libjpeg; for anything else, in full. Sizes are those of the full picture throughout, so code that
 computes with them is none the wiser. Pixels differ as those of two resampling filters do.
 """
 import functools
 import io
 
 _SCALES = (8, 4, 2)
+_BILINEAR = 2  # Pillow's number of the filter
 
 
 def install(plugin, applied):
     from PIL import Image
 
+    decode = _feed_decoder()
     file_class = plugin.JpegImageFile
     plain = Image.Image
     mode_name = "_mode" if isinstance(getattr(plain, "mode", None), property) else "mode"  # Pillow 10.1
@@ -63,6 +65,9 @@ def install(plugin, applied):
 
         def resize(self, size, resample=None, box=None, reducing_gap=None):
             part = box or (0, 0, *self._size)
+            picture = self._by_feed(size, resample, part) if decode is not None else None
+            if picture is not None:
+                return picture
             picture = _shrunk(self, (part[2] - part[0]) / size[0], (part[3] - part[1]) / size[1])
             if picture is None:
                 return plain.resize(self, size, resample, box, reducing_gap)
@@ -72,6 +77,23 @@ def install(plugin, applied):
             scaled = (max(0.0, (part[0] + x) * fx), max(0.0, (part[1] + y) * fy),
                       min(picture.size[0], (part[2] + x) * fx), min(picture.size[1], (part[3] + y) * fy))
             return picture.resize(size, resample, scaled, reducing_gap)
+
+        def _by_feed(self, size, resample, part):
+            """The part, at its size; None where flatout.feed does not do that."""
+            left, top, right, bottom = part
+            inside = 0 <= left < right <= self._size[0] and 0 <= top < bottom <= self._size[1]
+            if resample != _BILINEAR or self.mode != "RGB" or not inside or any(edge != int(edge) for edge in part):
+                return None
+            width, height = map(int, size)
+            whole = (int(left) + self._box[0], int(top) + self._box[1], int(right - left), int(bottom - top))
+            try:
+                pixels = decode(self._data, height, width, whole, "scaled")
+            except Exception:  # a file that it does not read, or a size that it does not make: Pillow's word counts
+                return None
+            applied("scaled_decode")
+            picture = Image.frombytes("RGB", (width, height), bytes(pixels))
+            picture.info = dict(self.info)
+            return picture
 
     def _decode(data):
         picture = Image.open(io.BytesIO(data))
@@ -110,3 +132,15 @@ def install(plugin, applied):
             return found.resize(*args, **kwargs) if _name == "resize" else found
 
         setattr(file_class, name, functools.wraps(original)(hook))
+
+
+def _feed_decoder():
+    """flatout.feed.decode; None where its library is not installed."""
+    from . import package
+
+    try:
+        feed = package("feed")
+        feed._library.library()
+    except (ImportError, OSError, AttributeError):
+        return None
+    return feed.decode

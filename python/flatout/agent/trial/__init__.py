@@ -17,10 +17,40 @@ def start(watch, folder):
     import random
 
     random.seed(0)
+    _note_reads(folder)
     watch.tell("numpy", lambda numpy: numpy.random.seed(0))
     watch.tell("torch", lambda torch: _torch(torch, folder))
     if os.environ.get("FLATOUT_TRIAL_FILES"):
         _redirect(watch, os.environ["FLATOUT_TRIAL_FILES"])
+
+
+def _note_reads(folder):
+    """The files that Python opens for reading, a line each, in `opened`: flatout may have to let go of them between runs."""
+    notes = os.path.join(folder, "opened")
+    known = set()
+    code = (".py", ".pyc", ".so")
+
+    def hook(event, args):
+        if event != "open":
+            return
+        path, _, flags = args
+        if not isinstance(path, (str, os.PathLike)) or (flags or 0) & (os.O_WRONLY | os.O_RDWR):
+            return
+        try:
+            path = os.fspath(path)
+            if not isinstance(path, str) or path in known or path.endswith(code):
+                return
+            known.add(path)
+            full = os.path.abspath(path)
+            if "\n" not in full and not full.startswith(("/proc/", "/sys/", "/dev/")):
+                # No descriptor is held: a job may close all there are.
+                fd = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                os.write(fd, os.fsencode(full + "\n"))
+                os.close(fd)
+        except Exception:  # a working folder that is gone: the job's open() must not fail for our notes
+            pass
+
+    sys.addaudithook(hook)
 
 
 def _torch(torch, folder):

@@ -1,0 +1,25 @@
+#include "remedy/fix_words.h"
+
+#include <fmt/format.h>
+
+namespace flatout::remedy {
+
+std::string joined(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::string measured(const Decision& decision) {
+  if (decision.pairs == 0) return "-";
+  return fmt::format("{:.2f}x ({:.2f} to {:.2f})", decision.gain, decision.low, decision.high);
+}
+
+std::string verdict_words(const Attempt& attempt) {
+  const Decision& decision = attempt.decision;
+  if (decision.verdict == Verdict::kUndecided && decision.pairs == 0 && !attempt.note.empty())
+    return "not judged";
+  std::string out(name(decision.verdict));
+  if (attempt.kept) out += ", kept";
+  return out;
+}
+
+}  // namespace flatout::remedy

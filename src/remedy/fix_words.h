@@ -1,0 +1,20 @@
+// Words that the table on the screen and the page share. Not escaped for either.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "remedy/search.h"
+
+namespace flatout::remedy {
+
+/// With blanks between them.
+std::string joined(const std::vector<std::string>& words);
+
+/// "1.32x (1.28 to 1.36)": the gain and its 95 % bounds; "-" where nothing was measured.
+std::string measured(const Decision& decision);
+
+/// "better, kept", "no difference", "not judged".
+std::string verdict_words(const Attempt& attempt);
+
+}  // namespace flatout::remedy
