@@ -57,8 +57,8 @@ class Processes {
     for (size_t i = 0; i < trace_.size(); ++i) {
       if (!is_call(i)) continue;
       const uint32_t correlation = trace_.correlation[i];
-      calls_.push_back(
-          {correlation, process_[trace_.track[i]], static_cast<EventId>(i), correlation, false});
+      calls_.push_back({correlation, process_[trace_.track[i]], static_cast<EventId>(i),
+                        correlation, false});
     }
     const auto key = [](const Call& c) { return std::pair(c.correlation, c.process); };
     std::ranges::stable_sort(calls_, {}, key);

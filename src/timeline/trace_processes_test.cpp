@@ -22,10 +22,10 @@ struct Merged {
         pid, pid, ts, correlation);
   }
   void kernel(int device, int ts, int correlation, const std::string& name) {
-    text +=
-        fmt::format(R"({{"ph":"X","cat":"kernel","name":"{}","pid":{},"tid":7,"ts":{},"dur":10,)"
-                    R"("args":{{"device":{},"stream":7,"correlation":{}}}}},)",
-                    name, device, ts, device, correlation);
+    text += fmt::format(
+        R"({{"ph":"X","cat":"kernel","name":"{}","pid":{},"tid":7,"ts":{},"dur":10,)"
+        R"("args":{{"device":{},"stream":7,"correlation":{}}}}},)",
+        name, device, ts, device, correlation);
   }
   Trace read() {
     text.back() = ']';
