@@ -146,8 +146,6 @@ STALL = [
     Case("saves_under_lock", "snapshot_thread.py", "stall.checkpoint"),
     Case("slow_terminal", "chatty.py", "stall.logging", slow_stdout_bytes_per_s=400_000),
     Case("synced_log", "audit_log.py", "stall.logging"),
-    Case("committed_figures", "softmax_figures.py", "stall.logging", step_cost=False,
-         why="a loop of NumPy: its steps may not be found, what it waits for is"),
     Case("polls_for_turn", "lock_step.py", "stall.idle_wait"),
     Case("rate_limit", "license_server.py", "stall.idle_wait"),
     Case("nobody_notified", "grid_actor.py", "stall.idle_wait"),
