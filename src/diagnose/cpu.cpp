@@ -113,6 +113,32 @@ void detect_affinity(const RunView& view, Findings& findings) {
   remedy(*f, "affinity", "Widen the mask (taskset, sched_setaffinity, cpuset).");
 }
 
+/// Workers that crowd on few cores while others are free. The training thread may use them all.
+void detect_pinned_workers(const RunView& view, Findings& findings) {
+  const CpuView& cpu = view.cpu();
+  const double mask = view.loader().mask;
+  if (findings.has("cpu.affinity") || mask <= 0 || !cpu.idle_known) return;
+  if (cpu.producers < 0.7 * mask) return;
+  const double free = std::min(cpu.usable - mask, cpu.idle);
+  if (free < 0.3) return;
+  const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
+  const double queued = core_wait(view).fetch * own;
+  const WhatIf whatif(view);
+  Finding* f =
+      findings.add("cpu.affinity", "Loader workers are pinned to fewer cores than are free", 0.9,
+                   whatif.saved_by({.fetch = queued}));
+  if (f == nullptr) return;
+  const int64_t n = view.steps().count;
+  evidence(*f, fmt::format("a worker may use {} cores", format_number(mask)), mask, "cores",
+           "probe.processes", n);
+  evidence(*f, fmt::format("{} of {} were idle", format_number(cpu.idle), format_number(cpu.cores)),
+           cpu.idle, "cores", "probe.host", n);
+  evidence(*f, fmt::format("making a batch waits {} for a core", ms(queued)), queued * 1e3, "ms",
+           "stacks", view.loader().batches);
+  f->where = setting_line(view.run(), "affinity.set_at");
+  remedy(*f, "affinity", "Widen the mask (taskset, sched_setaffinity, cpuset).");
+}
+
 void detect_contention(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (findings.has("cpu.throttled") || findings.has("cpu.affinity")) return;
@@ -142,7 +168,9 @@ void detect_contention(const RunView& view, Findings& findings) {
         evidence(*f, fmt::format("pid {}", other.pid), static_cast<double>(other.pid), "pid",
                  "probe.neighbours", n);
       }
-      evidence(*f, fmt::format("threads of the step waited {} a step for a core", ms(wait.compute)),
+      evidence(*f,
+               fmt::format("threads of the step waited {} for a core",
+                           per_step_text(view, wait.compute)),
                wait.compute * 1e3, "ms", "probe.threads", n);
       remedy(*f, "cpuset", "Stop them, or give the job cores of its own (cpuset, cgroup weight).");
       remedy(*f, "nice", "Lower their priority (nice, and the autogroup's own nice value).");
@@ -216,7 +244,10 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
         view.per_step(Role::kProducerPool, [](const Cell& c) { return c.act == Act::kKernel; });
     relief.fetch_cpu = kernel;
   }
-  const bool beside = crowd.helpers > std::max(pool, producer_pool);
+  // Programs and threads beside the training are to blame where the rest would have room.
+  const bool rest_fits = runnable - crowd.helpers < 1.1 * cpu.usable;
+  const bool beside = crowd.helpers > std::max(pool, producer_pool) ||
+                      (crowd.helpers > 0.1 * cpu.usable && rest_fits);
   if (crowd.helpers > 0.1 * cpu.usable) {
     relief.trainer += (view.trainer_delay() - view.trainer_delay_in_wait()) * own * crowd.helpers /
                       std::max(runnable - trainer, 1e-9);
@@ -240,7 +271,8 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("torch uses {} threads", format_number(*threads)), *threads, "threads",
              "agent.torch", 1);
   }
-  f->where = setting_line(view.run(), "torch.num_threads.set_at");
+  // As many threads as were asked for would do, were it not for those beside them.
+  if (!beside || !rest_fits) f->where = setting_line(view.run(), "torch.num_threads.set_at");
   if (!f->where)
     f->where = view.where([&](const Cell& c) {
       if (beside) return c.role == Role::kHelper && on_cpu(c.act);
@@ -466,6 +498,7 @@ void detect_stolen(const RunView& view, Findings& findings) {
 void detect_cpu(const RunView& view, Findings& findings) {
   detect_throttled(view, findings);
   detect_affinity(view, findings);
+  detect_pinned_workers(view, findings);
   detect_oversubscribed(view, findings);
   detect_contention(view, findings);
   detect_gil(view, findings);

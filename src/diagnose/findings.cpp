@@ -111,6 +111,10 @@ void evidence(model::Finding& f, std::string text, double value, std::string uni
 
 std::string ms(double seconds) { return format_duration(nanos(seconds * 1e9)); }
 
+std::string per_step_text(const RunView& view, double seconds) {
+  return ms(seconds) + (view.has_steps() ? " a step" : " of each second");
+}
+
 void remedy(model::Finding& f, std::string id, std::string text) {
   f.remedies.push_back({std::move(id), std::move(text)});
 }

@@ -52,6 +52,8 @@ void evidence(model::Finding& f, std::string text, double value, std::string uni
 void remedy(model::Finding& f, std::string id, std::string text);
 /// Seconds in words: "12.4 ms".
 std::string ms(double seconds);
+/// "12.5 ms a step"; without steps "12.5 ms of each second".
+std::string per_step_text(const RunView& view, double seconds);
 
 // The detectors, one file a group. Each looks at the view and adds what it finds.
 void detect_crash(const RunView& view, Findings& findings);

@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "base/text.h"
 #include "diagnose/allocator.h"
+#include "diagnose/input_files.h"
 
 namespace flatout::diagnose {
 
@@ -33,11 +32,6 @@ constexpr double kStartedPerSample = 0.5;
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
 constexpr double kIdle = 0.15;            // of the cores, from which more workers find room
 constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
-constexpr double kIoLine = 0.25;   // I/O in a line's time from which the line is about I/O
-// Opening a small file and reading it takes less than this for each call of read, and most of it
-// in the interpreter: then less I/O shows.
-constexpr double kReadSeconds = 50e-6, kIoLineOfReads = 0.1;
-constexpr double kSmallFile = 64e3;  // bytes of a read from which a file is not small
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
 // work from look-ups of files.
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
@@ -50,80 +44,7 @@ constexpr double kManyTimes = 5;
 constexpr double kMuchKernel = 0.4;
 // Time on a core that opening and reading a small file takes at most.
 constexpr double kFileSeconds = 0.5e-3;
-
-/// What the lines that do I/O spend, in seconds per batch.
-struct FileWork {
-  double blocked = 0;                  // waiting for storage
-  double lookups = 0;                  // known to be look-ups of files
-  double kernel = 0, interpreter = 0;  // on a core, in and around the calls
-  Profile::Filter cells;
-  double all() const { return blocked + lookups + kernel + interpreter; }
-};
-
-/// Bytes and calls of read per batch, from wherever they came.
-struct ReadWork {
-  double bytes = 0, calls = 0, stored = 0, faults = 0;
-  bool small() const { return bytes < kSmallFile * calls; }
-  /// So many short ones leave no time for anything else.
-  bool are_all_of(double seconds) const { return small() && seconds < kReadSeconds * calls; }
-};
-
-ReadWork read_work(const RunView& view) {
-  const LoaderView& loader = view.loader();
-  ReadWork out;
-  if (loader.batches == 0) return out;
-  const auto ours = [&](model::ProcessId p) {
-    return loader.kind == LoaderKind::kProcesses ? view.is_producer_process(p)
-                                                 : p == view.trainer_process();
-  };
-  const double n = static_cast<double>(loader.batches);
-  out.faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
-  out.bytes = view.process_increase(SignalId::kProcReadChars, ours) / n;
-  out.calls = view.process_increase(SignalId::kProcReadCalls, ours) / n;
-  out.stored = view.process_increase(SignalId::kProcReadBytes, ours) / n;
-  return out;
-}
-
-FileWork file_work(const RunView& view, const BatchTimes& times, const ReadWork& read) {
-  FileWork out;
-  struct Line {
-    double all = 0, io = 0;
-    int64_t readings = 0;
-  };
-  std::unordered_map<model::FrameId, Line> lines;
-  double seconds = 0;
-  for (const Cell& c : view.profile().cells()) {
-    if (!makes_samples(view, c)) continue;
-    seconds += c.seconds;
-    Line& line = lines[c.user];
-    line.all += c.seconds;
-    if (c.act == Act::kKernel || c.act == Act::kMetadata || c.act == Act::kRead) {
-      line.io += c.seconds;
-      line.readings += c.readings;
-    }
-  }
-  if (seconds <= 0) return out;
-  const double least = read.are_all_of(times.total) ? kIoLineOfReads : kIoLine;
-  const double scale = (times.total - times.collate - times.handover) / seconds;
-  std::unordered_set<model::FrameId> busy;
-  for (const auto& [frame, line] : lines) {
-    if (line.io > least * line.all && line.readings >= 2) busy.insert(frame);
-  }
-  out.cells = [&view, busy = std::move(busy)](const Cell& c) {
-    return makes_samples(view, c) &&
-           (c.act == Act::kMetadata || c.act == Act::kRead ||
-            (on_cpu(c.act) && c.act != Act::kGc && busy.count(c.user) > 0));
-  };
-  for (const Cell& c : view.profile().cells()) {
-    if (!out.cells(c)) continue;
-    const double t = c.seconds * scale;
-    (c.act == Act::kRead       ? out.blocked
-     : c.act == Act::kMetadata ? out.lookups
-     : c.act == Act::kKernel   ? out.kernel
-                               : out.interpreter) += t;
-  }
-  return out;
-}
+constexpr double kHugeFaultSeconds = 0.5e-3;  // to clear a huge page
 
 void add_common_evidence(const RunView& view, Finding& f) {
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
@@ -182,9 +103,10 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   // they had less to do.
   const double rivals = view.cpu().job + view.cpu().others;
   const double own = rivals > 0 ? view.cpu().job / rivals : 1;
-  // Where it is pools of threads that crowd the cores, that is another finding.
+  // Where it is pools of threads that crowd the cores, or a mask, that is another finding.
   const bool crowded = view.crowd().too_many(view.cpu().usable);
-  const double queued = crowded ? 0 : times[Act::kRunQueue] * own;
+  const bool pinned = loader.mask > 0 && loader.mask < loader.workers;
+  const double queued = crowded || pinned ? 0 : times[Act::kRunQueue] * own;
   InputCause decode{"input.decode_cpu",
                     "Decoding and augmenting samples bounds the loader",
                     {.fetch = cpu + queued, .fetch_cpu = cpu},
@@ -267,7 +189,9 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
       files.lookups + files.blocked + files.kernel > surely * known &&
-      files.kernel < kFileSeconds * read.calls) {
+      (files.kernel < kFileSeconds * read.calls ||
+       (files.by_lookups > 0.5 * files.kernel &&
+        read.huge * kHugeFaultSeconds < 0.5 * files.kernel))) {
     take_cpu(out.front(), files.kernel + files.interpreter);
     const bool searched = read.calls > kSearched * samples && big_file_open(view);
     out.push_back({searched ? "input.random_seek" : "input.small_files",

@@ -190,9 +190,54 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
 // Share of the producers' time spent on batches from which they are the bottleneck.
 constexpr double kBound = 0.9;
 
+/// Processes that nobody measures and that replace each other every few steps, as those of an
+/// executor that is made for each epoch.
+void detect_new_executors(const RunView& view, Findings& findings) {
+  const LoaderView& loader = view.loader();
+  if (loader.workers == 0 || loader.born.size() < 2 * static_cast<size_t>(loader.workers)) return;
+  double stall = 0;
+  int64_t starts = 0;
+  auto born = loader.born.begin();
+  TimePoint after = view.steps().steady.front()->begin;
+  for (const model::Step* s : view.steps().steady) {
+    while (born != loader.born.end() && *born < after) ++born;
+    const bool starting = born != loader.born.end() && *born < s->end;
+    after = s->end;
+    if (!starting) continue;
+    ++starts;
+    stall += std::max(0.0, to_s(s->length()) - view.steps().median);
+  }
+  if (starts < 2) return;
+  Finding* f = findings.add("input.worker_restart", "Processes that make batches start anew", 0.85,
+                            stall / static_cast<double>(view.steps().count));
+  if (f == nullptr) return;
+  const auto spawns = [](const Cell& c) {
+    return c.role == Role::kTrainer && (c.traits & (kInSpawn | kInSubprocess)) != 0;
+  };
+  f->where = view.where(spawns);
+  if (!f->where) {
+    f->where = view.where([](const Cell& c) {
+      return c.role == Role::kTrainer && c.part == Part::kInputWait && c.slow_step;
+    });
+  }
+  evidence(
+      *f,
+      fmt::format("{} processes made batches, {} at a time", loader.born.size(), loader.workers),
+      static_cast<double>(loader.born.size()), "processes", "stacks", starts);
+  evidence(
+      *f,
+      fmt::format("a step with new ones takes {} more", ms(stall / static_cast<double>(starts))),
+      stall / static_cast<double>(starts) * 1e3, "ms", "timeline", starts);
+  remedy(*f, "persistent_workers", "Make the pool of processes once and keep it.");
+}
+
 void detect_restart(const RunView& view, Findings& findings) {
   const model::Run& run = view.run();
   if (view.steps().steady.empty()) return;
+  if (!view.loader().measured) {
+    detect_new_executors(view, findings);
+    return;
+  }
   const TimePoint begin = view.steps().steady.front()->begin;
   const TimePoint end = view.steps().steady.back()->end;
   std::unordered_set<ThreadId> producers;

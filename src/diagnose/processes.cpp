@@ -77,9 +77,17 @@ void detect_churn(const RunView& view, Findings& findings) {
         static_cast<double>(view.steps().count);
     cost += std::min(view.per_step(Role::kTrainer, copies), faults * kCopySeconds);
   }
+  const std::optional<model::Where> where = view.where(starting);
+  // Who makes a pool for each epoch starts its processes on the way to a batch: told already.
+  for (const Finding& f : findings.all()) {
+    if (f.id == "input.worker_restart" && f.where && where && f.where->file == where->file &&
+        f.where->line == where->line) {
+      return;
+    }
+  }
   Finding* f = findings.add("cpu.process_churn", "Processes are started all the time", 0.9, cost);
   if (f == nullptr) return;
-  f->where = view.where(starting);
+  f->where = where;
   evidence(*f, fmt::format("starting and awaiting processes takes {} a step", ms(cost)), cost * 1e3,
            "ms", "stacks", readings);
   if (const auto forks = view.increase(view.host(SignalId::kHostForks))) {

@@ -128,6 +128,12 @@ bool works(Act act) {
          act != Act::kUnknown;
 }
 
+bool waits_for_nobody(Act act) {
+  return on_cpu(act) || act == Act::kRunQueue || act == Act::kGil || act == Act::kRead ||
+         act == Act::kMetadata || act == Act::kSeek || act == Act::kSleep || act == Act::kNetwork ||
+         act == Act::kChild || act == Act::kReclaim;
+}
+
 std::string_view words(Act act) {
   switch (act) {
     case Act::kPython:

@@ -52,6 +52,8 @@ enum class Act : uint8_t {
 bool on_cpu(Act act);
 /// On a core or at what the job needs done; neither idle nor waiting for others.
 bool works(Act act);
+/// Does something itself, rather than waiting for somebody.
+bool waits_for_nobody(Act act);
 /// "waiting for a lock".
 std::string_view words(Act act);
 

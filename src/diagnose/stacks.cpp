@@ -118,6 +118,16 @@ bool is_collate_function(const Run& run, const model::Frame& caller, const model
          function != "__getitem__" && function != "__getitems__" && !function.starts_with('<');
 }
 
+/// The C library's calls that look files up: "__fstatat64" is "fstatat".
+bool is_lookup(std::string_view function) {
+  static constexpr std::array<std::string_view, 14> kCalls = {
+      "stat",    "lstat",   "fstat",   "fstatat", "statx",  "access",   "faccessat",
+      "opendir", "readdir", "scandir", "open",    "openat", "readlink", "getdents"};
+  while (function.starts_with('_')) function.remove_prefix(1);
+  if (function.ends_with("64")) function.remove_suffix(2);
+  return std::find(kCalls.begin(), kCalls.end(), function) != kCalls.end();
+}
+
 uint16_t native_traits(std::string_view function) {
   static constexpr std::array<std::string_view, 8> kSpin = {
       model::kSpinWaitFrame, "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait",
@@ -179,6 +189,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
   struct FrameFacts {
     Owner owner = Owner::kLibrary;
     uint16_t traits = 0;
+    bool lookup = false;
   };
   std::vector<FrameFacts> facts(run.frames.size());
   bool python = false;
@@ -191,7 +202,11 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
                   static_cast<uint16_t>(python_traits(function, file) | kHasPython)};
       continue;
     }
-    if (f.kind == FrameKind::kUnderPython) continue;  // no traits, and a library's
+    // No traits, and a library's.
+    if (f.kind == FrameKind::kUnderPython) {
+      facts[i].lookup = is_lookup(function);
+      continue;
+    }
     // Native lines are to blame only in native jobs: under Python the Python line is the user's.
     const bool system = file.empty() || file.front() == '[' || file.starts_with("/usr/") ||
                         file.starts_with("/lib") || contains(file, ".so") ||
@@ -219,6 +234,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
         if ((facts[frame].traits & kInChild) != 0)
           node.traits = 0, node.user = node.package = node.generator = 0;
         node.traits |= facts[frame].traits;
+        node.lookup = facts[frame].lookup;
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
             is_collate_function(run, run.frames[caller], run.frames[frame]))
           node.traits |= kInCollate;

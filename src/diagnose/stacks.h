@@ -50,13 +50,16 @@ class StackIndex {
   /// The innermost frame of a generator of the user's or a package's; 0 if there is none.
   model::FrameId generator_frame(model::StackId stack) const { return at(stack).generator; }
   uint16_t traits(model::StackId stack) const { return at(stack).traits; }
+  /// Whether it ends in a call of the C library that looks a file up. Native code under Python is
+  /// seen in some of the readings only: no trait.
+  bool looks_up_files(model::StackId stack) const { return at(stack).lookup; }
   model::Where where(model::FrameId frame) const;
 
  private:
   struct Known {
     model::FrameId user = 0, package = 0, generator = 0;
     uint16_t traits = 0;
-    bool done = false;
+    bool done = false, lookup = false;
   };
   const Known& at(model::StackId stack) const { return known_[stack < known_.size() ? stack : 0]; }
 

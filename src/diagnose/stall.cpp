@@ -23,6 +23,8 @@ namespace {
 
 // Bytes written per step with a stall from which writing is saving rather than logging.
 constexpr double kSaveBytes = 256 * 1024;
+// The same of one call, where steps are not known.
+constexpr double kSaveCall = 32 * 1024;
 // Share of a line's time in writing calls from which the line is there to write.
 constexpr double kWritingLine = 0.25;
 // Share of the training thread's time at locks in which another thread did something, from which it
@@ -107,10 +109,13 @@ class Writes {
         view.process_increase(SignalId::kProcWriteChars,
                               [&](model::ProcessId p) { return p == view.trainer_process(); }) /
         static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-    plain_saves_ =
-        written > kSaveBytes && view.per_step(Role::kTrainer, saving) <
-                                    view.per_step(
-                                        Role::kTrainer, [&](const Cell& c) { return is_plain(c); });
+    // Without steps: by what a call writes.
+    const double calls = view.process_increase(
+        SignalId::kProcWriteCalls, [&](model::ProcessId p) { return p == view.trainer_process(); });
+    const bool big = view.has_steps() ? written > kSaveBytes : written > kSaveCall * calls;
+    plain_saves_ = big && view.per_step(Role::kTrainer, saving) <
+                              view.per_step(
+                                  Role::kTrainer, [&](const Cell& c) { return is_plain(c); });
   }
   bool saves(const Cell& c) const { return places_.holds(c) || (plain_saves_ && is_plain(c)); }
   bool logs(const Cell& c) const { return writes(c) && !saves(c); }
@@ -160,8 +165,8 @@ void detect_checkpoint(const RunView& view, const Writes& writes, const SavePlac
     bytes += static_cast<double>(std::max<int64_t>(s.value, 0));
     longest = std::max(longest, to_s(s.length()));
   }
-  evidence(*f, fmt::format("saving costs {} a step, spread over all", ms(cost)), cost * 1e3, "ms",
-           "timeline", view.steps().count);
+  evidence(*f, fmt::format("saving costs {}, spread over all", per_step_text(view, cost)),
+           cost * 1e3, "ms", "timeline", view.steps().count);
   if (blocked > 0) {
     evidence(*f, fmt::format("{} of it in waiting for the thread that saves", ms(blocked)),
              blocked * 1e3, "ms", "stacks", view.readings(saves_elsewhere));
@@ -210,11 +215,11 @@ void detect_logging(const RunView& view, const Writes& own_writes, const SavePla
   if (f == nullptr) return;
   if (blocked > own) f->where = view.where(writes_elsewhere);
   if (!f->where) f->where = view.where(writes);
-  evidence(*f, fmt::format("writing and flushing takes {} a step", ms(cost)), cost * 1e3, "ms",
-           slices > 0 ? "agent.logging" : "stacks", slices > 0 ? slices : readings);
+  evidence(*f, fmt::format("writing and flushing takes {}", per_step_text(view, cost)), cost * 1e3,
+           "ms", slices > 0 ? "agent.logging" : "stacks", slices > 0 ? slices : readings);
   const double calls = view.process_increase(
       SignalId::kProcWriteCalls, [&](model::ProcessId p) { return p == view.trainer_process(); });
-  if (calls > 0) {
+  if (calls > 0 && view.has_steps()) {
     evidence(*f, fmt::format("{} writes a step", format_number(calls / n)), calls / n, "calls",
              "probe.processes", view.steps().count);
   }
@@ -240,8 +245,8 @@ void detect_idle(const RunView& view, Findings& findings) {
       findings.add("stall.idle_wait", "The job sleeps or polls while nothing works", 0.9, cost);
   if (f == nullptr) return;
   f->where = view.where(idle);
-  evidence(*f, fmt::format("the training thread sleeps {} a step", ms(cost)), cost * 1e3, "ms",
-           "stacks", readings);
+  evidence(*f, fmt::format("the training thread sleeps {}", per_step_text(view, cost)), cost * 1e3,
+           "ms", "stacks", readings);
   if (view.cpu().idle_known) {
     evidence(*f, fmt::format("{} cores were idle", format_number(view.cpu().idle)), view.cpu().idle,
              "cores", "probe.host", view.steps().count);
@@ -278,15 +283,12 @@ void detect_waits(const RunView& view, Findings& findings) {
 }  // namespace
 
 void detect_stalls(const RunView& view, Findings& findings) {
-  if (!view.has_steps()) {
-    detect_idle(view, findings);
-    return;
-  }
   const Writes writes(view);
   const SavePlaces elsewhere(view, Role::kHelper);
   detect_checkpoint(view, writes, elsewhere, findings);
   detect_logging(view, writes, elsewhere, findings);
   detect_idle(view, findings);
+  if (!view.has_steps()) return;
   detect_waits(view, findings);
 }
 

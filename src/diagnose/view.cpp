@@ -42,13 +42,6 @@ uint64_t series_key(SignalId signal, model::EntityId entity) {
   return static_cast<uint64_t>(signal) << 32 | entity;
 }
 
-/// Whether a thread does something itself, rather than waiting for somebody.
-bool waits_for_nobody(Act act) {
-  return on_cpu(act) || act == Act::kRunQueue || act == Act::kGil || act == Act::kRead ||
-         act == Act::kMetadata || act == Act::kSeek || act == Act::kSleep || act == Act::kNetwork ||
-         act == Act::kChild || act == Act::kReclaim;
-}
-
 }  // namespace
 
 RunView::RunView(const Run& run, int64_t from, int64_t to) : run_(run), stacks_(run) {
@@ -224,62 +217,6 @@ void RunView::find_loader() {
   loader_.busy = lived > 0 ? std::min(1.0, total / lived) : 0;
 }
 
-// Where nothing told us who makes the batches: threads that worked while the training thread
-// waited for input.
-void RunView::find_silent_producers() {
-  const double wait = steps_.part(Part::kInputWait);
-  if (loader_.measured || steps_.count == 0 || wait < 0.02 * steps_.mean) return;
-  Cursor<Part> parts;
-  for (const Slice& s : run_.slices) {
-    if (s.thread == trainer_ && part_of(s.kind) != Part::kCount) {
-      parts.add(s.begin, s.end, part_of(s.kind));
-    }
-  }
-  parts.ready();
-  const Part rest = rest_part();
-  const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
-  struct Activity {
-    double in_wait = 0, all = 0, seen = 0;
-  };
-  std::unordered_map<ThreadId, Activity> threads;
-  for (const model::StackReading& r : run_.readings) {
-    if (r.at < begin || r.at >= end) continue;
-    const bool waiting = parts.at(r.at, rest) == Part::kInputWait;
-    const uint16_t traits = stacks_.traits(r.stack);
-    Activity& a = threads[r.thread];
-    const double seconds = r.weight_us * 1e-6;
-    a.seen += seconds;
-    if (!waits_for_nobody(act_of(r, traits))) continue;
-    a.all += seconds;
-    if (waiting) a.in_wait += seconds;
-  }
-  const double waited = wait * static_cast<double>(steps_.count);
-  if (const auto it = threads.find(trainer_);
-      it != threads.end() && it->second.in_wait > 0.5 * waited) {
-    loader_.kind = LoaderKind::kSerial;
-    loader_.busy = 1;
-    loader_.batches = steps_.count;
-    loader_.fetch = wait;
-    return;
-  }
-  double work = 0;
-  for (const auto& [thread, a] : threads) {
-    if (thread == trainer_ || thread >= roles_.size() || roles_[thread] == Role::kPool) continue;
-    if (a.in_wait < 0.1 * waited) continue;
-    const model::ProcessId p = run_.threads[thread].process;
-    roles_[thread] = Role::kProducer;
-    if (p != trainer_process_ && p < producer_process_.size()) producer_process_[p] = true;
-    loader_.kind = p == trainer_process_ ? LoaderKind::kThreads : LoaderKind::kProcesses;
-    ++loader_.workers;
-    work += a.all;
-    loader_.busy += a.seen > 0 ? a.all / a.seen : 0;
-  }
-  if (loader_.workers == 0) return;
-  loader_.busy /= loader_.workers;
-  loader_.batches = steps_.count;
-  loader_.fetch = work / static_cast<double>(steps_.count);
-}
-
 // Time that no slice explains: what timeline takes most of it for, beyond the slices' own parts.
 Part RunView::rest_part() const {
   std::array<double, model::kPartCount> open = steps_.parts;
@@ -389,6 +326,7 @@ void RunView::sum_readings() {
     if (r.state == model::ThreadState::kDisk && r.syscall < 0 && writing.count(cell.user) > 0) {
       cell.act = Act::kWrite;
     }
+    if (stacks_.looks_up_files(r.stack)) ++lookups_[cell.user];
     cell.seconds = r.weight_us * 1e-6;
     cell.readings = 1;
     if (cell.role == Role::kTrainer) {
@@ -567,6 +505,12 @@ void RunView::find_cpu() {
   if (cpu_.quota && cpu_.usable > 0) {
     cpu_.usable = std::min(cpu_.usable, *cpu_.quota);
   }
+  for (model::ProcessId p = 0; p < run_.processes.size(); ++p) {
+    const model::Series* mask =
+        is_producer_process(p) ? process(SignalId::kProcAllowedCores, p) : nullptr;
+    if (mask != nullptr && mask->last()) loader_.mask = std::max(loader_.mask, *mask->last());
+  }
+  if (loader_.mask >= std::floor(cpu_.usable)) loader_.mask = 0;
   // A quota stands at one level of the hierarchy; take the level that stops most.
   for (const model::Series* s : run_.all(SignalId::kCgroupThrottledTime)) {
     cpu_.throttled = std::max(cpu_.throttled, increase(s).value_or(0) * 1e-9 / wall);

@@ -49,8 +49,10 @@ struct LoaderView {
   double collate = 0, handover = 0, samples = 0;  // parts of it
   double lived = 0;                               // seconds that producers lived, summed
   double batch_samples = 0, batch_bytes = 0;
-  double busy = 0;                           // share of the producers' time spent on batches
+  double busy = 0;  // share of the producers' time spent on batches
+  double mask = 0;  // cores that its processes may use, where fewer than the training thread may
   std::vector<const model::Slice*> fetches;  // of producers, in steady time, by end
+  std::vector<TimePoint> born;  // when processes of producers that nobody measures began
 };
 
 /// CPU and cores per steady second (1.0: one core), measured.
@@ -125,6 +127,11 @@ class RunView {
   /// The user's line that cells passing the filter spend most time in.
   std::optional<model::Where> where(const Profile::Filter& filter) const;
   int64_t readings(const Profile::Filter& filter) const { return profile_.readings(filter); }
+  /// Readings of a line in which native code was seen to look files up.
+  int64_t lookups_seen(model::FrameId line) const {
+    const auto it = lookups_.find(line);
+    return it == lookups_.end() ? 0 : it->second;
+  }
 
   const model::Series* series(model::SignalId signal, model::EntityId entity) const;
   const model::Series* host(model::SignalId signal) const;
@@ -155,6 +162,7 @@ class RunView {
   const model::Run& run_;
   StackIndex stacks_;
   Profile profile_;
+  std::unordered_map<model::FrameId, int64_t> lookups_;
   StepsView steps_;
   LoaderView loader_;
   CpuView cpu_;

@@ -86,6 +86,7 @@ INPUT = [
     Case("cache_given_away", "polite_reader.py", "input.cold_cache"),
     Case("many_tiny_files", "clips.py", "input.small_files"),
     Case("tiny_files_cold", "icons.py", "input.small_files"),
+    Case("folder_searched", "vehicle_tracks.py", "input.small_files"),
     Case("archive_scanned", "tarred_speech.py", "input.random_seek"),
     Case("random_rows", "embeddings_lookup.py", "input.random_seek"),
     Case("lines_counted", "reviews_by_line.py", "input.random_seek"),
@@ -93,6 +94,7 @@ INPUT = [
     Case("pickled_batches", "events_stream.py", "input.collate"),
     Case("heavy_samples", "molecules.py", "input.worker_skew", needs=("cores:2",)),
     Case("workers_anew", "few_shot.py", "input.worker_restart"),
+    Case("executor_anew", "protein_maps.py", "input.worker_restart"),
     Case("python_feeders", "tokens_threads.py", "input.gil", needs=("cores:2",)),
 ]
 
@@ -176,6 +178,8 @@ TWO = [
 CHANGES = [
     Case("larger_from_100", "growing_pictures.py", "input.decode_cpu", step_cost=False, changes_at=100,
          args=("--steps", "220")),
+    Case("verifiers_from_300", "denoise_teacher.py", "cpu.oversubscribed", step_cost=False, changes_at=300,
+         needs=("cores:2",), args=("--seconds", "13")),
     Case("neighbour_comes", "conv_audio.py", "cpu.noisy_neighbour", blames=False, step_cost=False,
          args=("--seconds", "12"), neighbours=(("PYTHON", "spin.py", "1"),) * 4, neighbour_delay_s=8),
 ]
@@ -225,6 +229,7 @@ HEALTHY = [
     healthy("healthy_accumulate", "healthy_accumulate.py"),
     healthy("healthy_trainer", "healthy_trainer.py"),
     healthy("healthy_thread", "healthy_thread.py"),
+    healthy("healthy_evolution", "evolution.py"),
     healthy("healthy_beside_neighbour", "healthy_mlp.py", neighbours=(("PYTHON", "spin.py", "1", "19"),),
             needs=("cores:2",)),
 ]

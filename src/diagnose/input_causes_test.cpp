@@ -1,0 +1,166 @@
+// Causes of the input that need a second look: look-ups of files on a core, executors made anew,
+// workers on too few cores, helpers beside a pool; each with a near miss.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+
+#include "diagnose/diagnose.h"
+#include "diagnose/testing/run_builder.h"
+
+namespace flatout::diagnose {
+namespace {
+
+using model::Diagnosis;
+using model::Finding;
+
+const Doing kCompute{ThreadState::kOnCpuNative, {kMain}};
+const Doing kQueueWait{ThreadState::kPoll, {kMain, {"get", "/usr/lib/python3.11/queue.py", 5}}};
+
+const Finding* find(const Diagnosis& d, std::string_view id) {
+  const auto it = std::find_if(d.findings.begin(), d.findings.end(),
+                               [&](const Finding& f) { return f.id == id; });
+  return it == d.findings.end() ? nullptr : &*it;
+}
+
+void train(RunBuilder& b, int steps, double wait, double compute) {
+  for (int i = 0; i < steps; ++i) {
+    b.step({{Part::kInputWait, wait, kQueueWait}, {Part::kForward, compute, kCompute}}, i < 3);
+  }
+}
+
+TEST(InputCauses, KernelTimeWithoutReadsIsLookUpsWhereNativeFramesSaySo) {
+  for (const bool seen : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 20, 10);
+    const Line call{seen ? "fstatat64" : "memmove", "/lib/libc.so.6", 0,
+                    model::FrameKind::kUnderPython};
+    for (int w = 0; w < 2; ++w) {
+      const model::ThreadId t = b.worker(200 + w);
+      for (TimePoint at = b.run().begin; at + nanos(60e6) <= b.now(); at += nanos(60e6)) {
+        b.slice(t, SliceKind::kFetch, at, at + nanos(60e6), 16, w);
+        b.doing(t, at, at + nanos(55e6), {ThreadState::kKernel, {kItem}});
+        // Native frames are seen in few readings.
+        b.doing(t, at + nanos(55e6), at + nanos(60e6), {ThreadState::kOnCpuNative, {kItem, call}});
+      }
+    }
+    b.machine(2, 0.1).process_cpu(100, 0.3).process_cpu(200, 0.1, 0.7).process_cpu(201, 0.1, 0.7);
+    for (const int32_t pid : {200, 201}) {  // one little read for each sample
+      b.counter(SignalId::kProcReadCalls, b.process_entity(pid), 60 * 16 / 2.0);
+      b.counter(SignalId::kProcReadChars, b.process_entity(pid), 60 * 16 * 200 / 2.0);
+    }
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict == "input.small_files", seen) << d.headline;
+    EXPECT_EQ(find(d, "input.decode_cpu") == nullptr, seen);
+  }
+}
+
+TEST(InputCauses, ProcessesThatReplaceEachOtherEveryEpochAreARestart) {
+  for (const bool anew : {true, false}) {
+    RunBuilder b;
+    std::vector<TimePoint> epochs;
+    const Line fork{"_launch", "/usr/lib/python3.11/multiprocessing/popen_fork.py", 70};
+    const Doing spawn{ThreadState::kOnCpuPython, {kMain, {"batches", "/home/u/data.py", 55}, fork}};
+    for (int epoch = 0; epoch < 6; ++epoch) {
+      epochs.push_back(b.now());
+      for (int i = 0; i < 20; ++i) {
+        const bool first = anew && i == 0;
+        b.step({{Part::kInputWait, first ? 20.0 : 0.0, spawn},
+                {Part::kInputWait, first ? 300.0 : 4.0, kQueueWait},
+                {Part::kForward, 10, kCompute}},
+               epoch == 0 && i < 3);
+      }
+    }
+    epochs.push_back(b.now());
+    int32_t pid = 200;
+    const size_t spans = anew ? epochs.size() - 1 : 1;
+    for (size_t e = 0; e < spans; ++e) {
+      for (int w = 0; w < 2; ++w) {
+        const model::ThreadId t = b.worker(pid++);
+        b.run().processes.back().ppid = 100;
+        b.doing(t, epochs[e] + nanos(w * 1e6), anew ? epochs[e + 1] - nanos(2e6) : epochs.back(),
+                {ThreadState::kOnCpuNative, {kItem}});
+      }
+    }
+    b.machine(2, 0.1).process_cpu(100, 0.5);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict == "input.worker_restart", anew) << d.headline;
+    if (!anew) continue;
+    const Finding& f = d.findings.front();
+    EXPECT_NEAR(*f.cost_ms_per_step, 5 * 316.0 / 117, 1) << "the warm-up is no part of it";
+    EXPECT_EQ(f.where->line, 55);
+  }
+}
+
+TEST(InputCauses, WorkersOnOneCoreAreAffinityWhereOthersAreFree) {
+  for (const double idle : {6.67, 0.0}) {
+    RunBuilder b;
+    train(b, 60, 20, 10);
+    for (int w = 0; w < 2; ++w) {
+      const model::ThreadId t = b.worker(200 + w);
+      for (TimePoint at = b.run().begin; at + nanos(60e6) <= b.now(); at += nanos(60e6)) {
+        b.slice(t, SliceKind::kFetch, at, at + nanos(60e6), 16, w);
+        b.doing(t, at, at + nanos(30e6), {ThreadState::kOnCpuNative, {kItem}});
+        b.doing(t, at + nanos(30e6), at + nanos(60e6), {ThreadState::kRunQueue, {kItem}});
+      }
+      b.gauge(SignalId::kProcAllowedCores, b.process_entity(200 + w), 1);
+    }
+    b.machine(8, idle, 6.67 - idle).process_cpu(100, 0.33);
+    b.process_cpu(200, 0.5).process_cpu(201, 0.5);
+    b.gauge(SignalId::kProcAllowedCores, b.process_entity(100), 8);
+    b.run().info["pid.200.affinity.set_at"] = "/home/u/hosts.py:12 in set_up";
+    const Diagnosis d = diagnose(b.build());
+    const Finding* f = find(d, "cpu.affinity");
+    ASSERT_EQ(f != nullptr, idle > 0) << d.headline;
+    if (f == nullptr) continue;
+    // 30 ms of 60 in the queue, two side by side.
+    EXPECT_NEAR(*f->cost_ms_per_step, 15, 2);
+    EXPECT_EQ(f->where->line, 12);
+  }
+}
+
+TEST(InputCauses, ThreadsBesideAPoolThatFitsAreToBlame) {
+  const Line watch{"watch", "/home/u/watch.py", 24};
+  RunBuilder b;
+  const model::ThreadId pool = b.thread(0, 101);
+  const TimePoint from = b.now();
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 10, kCompute}, {Part::kForward, 20, {ThreadState::kRunQueue, {kMain}}}},
+           i < 3);
+  }
+  b.doing(pool, from, b.now(), {ThreadState::kOnCpuNative, {}});
+  for (int i = 0; i < 2; ++i) {  // a third of the time each
+    const model::ThreadId helper = b.thread(0, 110 + i);
+    for (TimePoint at = from; at < b.now(); at += nanos(30e6)) {
+      b.doing(helper, at, at + nanos(13e6), {ThreadState::kOnCpuNative, {watch}});
+      b.doing(helper, at + nanos(13e6), at + nanos(30e6), {ThreadState::kSleep, {watch}});
+    }
+  }
+  b.machine(2, 0).process_cpu(100, 2);
+  const Diagnosis d = diagnose(b.build());
+  const Finding* f = find(d, "cpu.oversubscribed");
+  ASSERT_NE(f, nullptr) << d.headline;
+  EXPECT_EQ(f->where->line, 24);
+}
+
+TEST(InputCauses, SyncedLinesAreLoggingEvenWhereNoStepsAreKnown) {
+  for (const double bytes_a_call : {4e3, 4e6}) {
+    RunBuilder b;
+    const TimePoint from = b.now();
+    b.pass(6000);
+    for (TimePoint at = from; at < b.now(); at += nanos(10e6)) {
+      b.doing(b.trainer(), at, at + nanos(5e6), kCompute);
+      b.doing(b.trainer(), at + nanos(5e6), at + nanos(10e6),
+              {ThreadState::kDisk, {kMain, {"put", "/home/u/figures.py", 26}}, SYS_fsync});
+    }
+    b.machine(2, 1).process_cpu(100, 0.5);
+    b.counter(SignalId::kProcWriteCalls, b.process_entity(100), 600);
+    b.counter(SignalId::kProcWriteChars, b.process_entity(100), 600 * bytes_a_call);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, bytes_a_call < 1e5 ? "stall.logging" : "stall.checkpoint") << d.headline;
+    EXPECT_EQ(d.findings.front().where->line, 26);
+  }
+}
+
+}  // namespace
+}  // namespace flatout::diagnose

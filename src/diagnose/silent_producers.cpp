@@ -1,0 +1,118 @@
+// Who makes the batches where no hook measures it: feeder threads, pools and processes of the
+// job's own.
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "diagnose/cursor.h"
+#include "diagnose/view.h"
+
+namespace flatout::diagnose {
+
+using model::Part;
+using model::Slice;
+using model::ThreadId;
+
+namespace {
+
+// Part of the waits for input in which a thread does something, from which it is waited for.
+constexpr double kSomeWait = 0.1;
+// Steps that a process outlives if it is part of a loader.
+constexpr double kFewSteps = 4;
+
+}  // namespace
+
+// Where nothing told us who makes the batches: threads that worked while the training thread
+// waited for input.
+void RunView::find_silent_producers() {
+  const double wait = steps_.part(Part::kInputWait);
+  if (loader_.measured || steps_.count == 0 || wait < 0.02 * steps_.mean) return;
+  Cursor<Part> parts;
+  for (const Slice& s : run_.slices) {
+    if (s.thread == trainer_ && part_of(s.kind) != Part::kCount) {
+      parts.add(s.begin, s.end, part_of(s.kind));
+    }
+  }
+  parts.ready();
+  const Part rest = rest_part();
+  const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
+  struct Activity {
+    double in_wait = 0, all = 0, seen = 0;
+    TimePoint first, last;
+  };
+  std::unordered_map<ThreadId, Activity> threads;
+  for (const model::StackReading& r : run_.readings) {
+    if (r.at < begin || r.at >= end) continue;
+    const bool waiting = parts.at(r.at, rest) == Part::kInputWait;
+    const uint16_t traits = stacks_.traits(r.stack);
+    Activity& a = threads[r.thread];
+    if (a.seen == 0) a.first = r.at;
+    a.last = r.at;
+    const double seconds = r.weight_us * 1e-6;
+    a.seen += seconds;
+    if (!waits_for_nobody(act_of(r, traits))) continue;
+    a.all += seconds;
+    if (waiting) a.in_wait += seconds;
+  }
+  const double waited = wait * static_cast<double>(steps_.count);
+  if (const auto it = threads.find(trainer_);
+      it != threads.end() && it->second.in_wait > 0.5 * waited) {
+    loader_.kind = LoaderKind::kSerial;
+    loader_.busy = 1;
+    loader_.batches = steps_.count;
+    loader_.fetch = wait;
+    return;
+  }
+  // Processes that replace each other share what one of them would have done; those that live for
+  // a step or two are no loader.
+  std::unordered_map<int32_t, double> of_parent;
+  const auto child_of = [&](ThreadId thread) -> std::optional<int32_t> {
+    const model::ProcessId p = run_.threads[thread].process;
+    if (p == trainer_process_ || p >= run_.processes.size()) return std::nullopt;
+    return run_.processes[p].ppid;
+  };
+  for (const auto& [thread, a] : threads) {
+    if (thread >= roles_.size() || to_s(a.last - a.first) < kFewSteps * steps_.mean) continue;
+    if (const auto parent = child_of(thread)) of_parent[*parent] += a.in_wait;
+  }
+  double work = 0, busy = 0;
+  int producers = 0;
+  std::vector<std::pair<TimePoint, int>> edges;
+  for (const auto& [thread, a] : threads) {
+    if (thread == trainer_ || thread >= roles_.size() || roles_[thread] == Role::kPool) continue;
+    const double life = to_s(a.last - a.first);
+    const auto parent = child_of(thread);
+    const bool one_of_many = parent && of_parent[*parent] > kSomeWait * waited &&
+                             life >= kFewSteps * steps_.mean &&
+                             a.in_wait > kSomeWait * waited * life / to_s(end - begin);
+    if (a.in_wait < kSomeWait * waited && !one_of_many) continue;
+    const model::ProcessId p = run_.threads[thread].process;
+    roles_[thread] = Role::kProducer;
+    if (p != trainer_process_ && p < producer_process_.size()) {
+      producer_process_[p] = true;
+      loader_.born.push_back(a.first);
+    }
+    loader_.kind = p == trainer_process_ ? LoaderKind::kThreads : LoaderKind::kProcesses;
+    edges.emplace_back(a.first, 1);
+    edges.emplace_back(a.last, -1);
+    ++producers;
+    work += a.all;
+    busy += a.seen > 0 ? a.all / a.seen : 0;
+  }
+  if (producers == 0) return;
+  // One that ends at the moment of another's start does not work beside it.
+  std::sort(edges.begin(), edges.end());
+  int alive = 0;
+  for (const auto& [at, change] : edges) {
+    alive += change;
+    loader_.workers = std::max(loader_.workers, alive);
+  }
+  std::sort(loader_.born.begin(), loader_.born.end());
+  loader_.busy = busy / producers;
+  loader_.batches = steps_.count;
+  loader_.fetch = work / static_cast<double>(steps_.count);
+}
+
+}  // namespace flatout::diagnose
