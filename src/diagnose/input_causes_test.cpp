@@ -125,8 +125,9 @@ TEST(InputCauses, ThreadsBesideAPoolThatFitsAreToBlame) {
   const model::ThreadId pool = b.thread(0, 101);
   const TimePoint from = b.now();
   for (int i = 0; i < 60; ++i) {
-    b.step({{Part::kForward, 10, kCompute}, {Part::kForward, 20, {ThreadState::kRunQueue, {kMain}}}},
-           i < 3);
+    b.step(
+        {{Part::kForward, 10, kCompute}, {Part::kForward, 20, {ThreadState::kRunQueue, {kMain}}}},
+        i < 3);
   }
   b.doing(pool, from, b.now(), {ThreadState::kOnCpuNative, {}});
   for (int i = 0; i < 2; ++i) {  // a third of the time each
