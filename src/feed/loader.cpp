@@ -181,7 +181,7 @@ Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
   loader->report_.bad.assign(damage.begin(), damage.begin() + static_cast<std::ptrdiff_t>(std::min(
                                                                   damage.size(), kBadKept)));
   FLATOUT_TRY_STATUS(loader->open_index());
-  FLATOUT_TRY_STATUS(loader->start({}));
+  FLATOUT_TRY_STATUS(loader->start());
   return loader;
 }
 
@@ -207,18 +207,23 @@ Target Loader::target() const {
       normalize_};
 }
 
-Status Loader::start(Place place) {
+Status Loader::start() {
   const std::lock_guard lock(mutex_);
   stop_ = false;
   process_ = ::getpid();
+  enter({});
+  const int wanted = options_.threads > 0 ? options_.threads : tuner_.threads();
+  for (active_ = 0; active_ < wanted && add_thread();) ++active_;  // or as many as there can be
+  return active_ > 0 ? Status() : no_threads();
+}
+
+// Under the lock.
+void Loader::enter(Place place) {
   enter_ = place;
   opened_ = 0;
   announced_ = 0;
   place_ = place;
   asked_ = {};
-  const int wanted = options_.threads > 0 ? options_.threads : tuner_.threads();
-  for (active_ = 0; active_ < wanted && add_thread();) ++active_;  // or as many as there can be
-  return active_ > 0 ? Status() : no_threads();
 }
 
 // Under the lock.
@@ -272,7 +277,7 @@ void Loader::open_batch() {
     opened_ = 0;
     announced_ = 0;
   }
-  auto flight = std::make_unique<InFlight>();
+  auto flight = std::make_shared<InFlight>();
   flight->shard = shard(enter_.position);
   flight->batch = Pool::take(pool_);
   const bool has_memory = flight->batch != nullptr;
@@ -338,7 +343,8 @@ void Loader::work(int number) {
     }
     if (stop_) return;
     if (flight_.empty() || flight_.back()->assigned >= flight_.back()->batch->count) open_batch();
-    InFlight& flight = *flight_.back();
+    const std::shared_ptr<InFlight> held = flight_.back();  // seek() may drop it meanwhile
+    InFlight& flight = *held;
     if (flight.assigned >= flight.batch->count) {  // there was no memory for it
       ready_.notify_all();
       continue;
@@ -537,7 +543,7 @@ Result<std::shared_ptr<Batch>> Loader::next() {
     FLATOUT_TRY_STATUS(save_index());
     return std::shared_ptr<Batch>();
   }
-  const std::unique_ptr<InFlight> flight = std::move(flight_.front());
+  const std::shared_ptr<InFlight> flight = std::move(flight_.front());
   flight_.pop_front();
   place_ = flight->batch->after;
   lock.unlock();
@@ -562,8 +568,15 @@ Status Loader::seek(Place place) {
         fmt::format("the state is {} samples into an epoch of {}", place.position, order_.count()),
         "it was saved with another data set"};
   if (!is_of_this_process()) return forked();
-  stop();
-  return start(place);
+  {
+    // The threads go on: what one of them is at is finished, and dropped.
+    const std::lock_guard lock(mutex_);
+    ahead_.stop();
+    flight_.clear();
+    enter(place);
+  }
+  wanted_.notify_all();
+  return {};
 }
 
 Report Loader::report() const {

@@ -160,7 +160,8 @@ class Loader {
   struct Worker;
 
   Loader(std::unique_ptr<Source> source, const LoaderOptions& options, SampleStage stage);
-  Status start(Place place);
+  Status start();
+  void enter(Place place);
   void stop();
   void work(int number);
   void open_batch();
@@ -191,7 +192,7 @@ class Loader {
   ReadAhead ahead_;
   uint64_t announced_ = 0;           // of the epoch, from where it was entered
   std::atomic<int64_t> read_ns_{0};  // what reading a sample takes of late
-  std::deque<std::unique_ptr<InFlight>> flight_;
+  std::deque<std::shared_ptr<InFlight>> flight_;
   Place enter_;          // where the epoch being opened was entered
   uint64_t opened_ = 0;  // batches of it that have been opened
   Place place_;          // of next()
