@@ -9,18 +9,13 @@ the mean loss of either, the spread of the DataLoader's own seeds, and for all o
 import argparse
 import csv
 import pathlib
-import resource
 import statistics
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from compare import MEAN, ROOT, STD, cpu_seconds
+
 sys.path.insert(0, str(ROOT / "python"))
-MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-
-
-def cpu_seconds() -> float:
-    return sum(u.ru_utime + u.ru_stime for u in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)))
 
 
 def dataloader(options, seed):

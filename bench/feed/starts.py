@@ -14,7 +14,8 @@ import statistics
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from compare import ROOT
+
 sys.path.insert(0, str(ROOT / "python"))
 
 from flatout.feed import Loader  # noqa: E402

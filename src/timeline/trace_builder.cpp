@@ -180,7 +180,7 @@ uint32_t TraceBuilder::correlation_of(std::string_view value) {
 }
 
 uint32_t TraceBuilder::narrow(uint64_t correlation) {
-  if (correlation < 0xF000'0000) return static_cast<uint32_t>(correlation);
+  if (correlation < kLargeCorrelations) return static_cast<uint32_t>(correlation);
   // Wider than a column's cell, and rare: numbered from the other end.
   const auto [at, is_new] = large_correlations_.try_emplace(
       correlation, static_cast<uint32_t>(0xFFFF'FFFE - large_correlations_.size()));

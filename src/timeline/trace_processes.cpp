@@ -15,7 +15,6 @@ using namespace model;  // NOLINT: the nouns of the whole room
 namespace {
 
 constexpr size_t kMostProcesses = 4096;
-constexpr uint32_t kReserved = 0xF000'0000;  // ids from here on: TraceBuilder::narrow
 
 // The first call of a process with that id.
 struct Call {
@@ -107,10 +106,10 @@ class Processes {
   bool number() {
     uint32_t last = 0;
     for (size_t i = 0; i < trace_.size(); ++i)
-      if (trace_.correlation[i] < kReserved) last = std::max(last, trace_.correlation[i]);
+      if (trace_.correlation[i] < kLargeCorrelations) last = std::max(last, trace_.correlation[i]);
     for (size_t i = 1; i < calls_.size(); ++i) {
       if (calls_[i].correlation != calls_[i - 1].correlation) continue;
-      if (last + 1 >= kReserved) return false;
+      if (last + 1 >= kLargeCorrelations) return false;
       calls_[i].id = ++last;
     }
     return true;

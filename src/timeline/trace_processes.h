@@ -1,9 +1,14 @@
 // Traces of several processes in one file.
 #pragma once
 
+#include <cstdint>
+
 #include "model/trace.h"
 
 namespace flatout::timeline {
+
+/// From here on Trace::correlation stands for an id that does not fit into it.
+inline constexpr uint32_t kLargeCorrelations = 0xF000'0000;
 
 /// Processes count their correlation ids each for itself, so calls of several may have the same.
 /// Gives those of all but the first new ones, and to what they launched: a device's events belong
