@@ -6,28 +6,13 @@
 #include <algorithm>
 
 #include "diagnose/diagnose.h"
-#include "diagnose/testing/run_builder.h"
+#include "diagnose/testing/training_runs.h"
 
 namespace flatout::diagnose {
 namespace {
 
 using model::Diagnosis;
 using model::Finding;
-
-const Doing kCompute{ThreadState::kOnCpuNative, {kMain}};
-const Doing kQueueWait{ThreadState::kPoll, {kMain, {"get", "/usr/lib/python3.11/queue.py", 5}}};
-
-const Finding* find(const Diagnosis& d, std::string_view id) {
-  const auto it = std::find_if(d.findings.begin(), d.findings.end(),
-                               [&](const Finding& f) { return f.id == id; });
-  return it == d.findings.end() ? nullptr : &*it;
-}
-
-void train(RunBuilder& b, int steps, double wait, double compute) {
-  for (int i = 0; i < steps; ++i) {
-    b.step({{Part::kInputWait, wait, kQueueWait}, {Part::kForward, compute, kCompute}}, i < 3);
-  }
-}
 
 TEST(InputCauses, KernelTimeWithoutReadsIsLookUpsWhereNativeFramesSaySo) {
   for (const bool seen : {true, false}) {
