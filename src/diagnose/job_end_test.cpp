@@ -1,6 +1,8 @@
 // Jobs that hang, fail or are ended.
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "diagnose/diagnose.h"
 #include "diagnose/testing/training_runs.h"
 

@@ -13,7 +13,7 @@ inline const Doing kQueueWait{ThreadState::kPoll,
                               {kMain, {"get", "/usr/lib/python3.11/queue.py", 5}}};
 
 inline const Doing kDecode{ThreadState::kOnCpuNative,
-                    {kItem, {"load", "/x/site-packages/PIL/ImageFile.py", 300}}};
+                           {kItem, {"load", "/x/site-packages/PIL/ImageFile.py", 300}}};
 
 inline const model::Finding* find(const model::Diagnosis& d, std::string_view id) {
   for (const model::Finding& f : d.findings) {
@@ -31,8 +31,8 @@ inline void train(RunBuilder& b, int steps, double wait, double compute,
 }
 
 /// Workers that make batches one after the other over the whole run, `fetch` ms each.
-inline std::vector<model::ThreadId> workers(RunBuilder& b, int count, double fetch, const Doing& what,
-                                     double idle = 0) {
+inline std::vector<model::ThreadId> workers(RunBuilder& b, int count, double fetch,
+                                            const Doing& what, double idle = 0) {
   std::vector<model::ThreadId> out;
   for (int w = 0; w < count; ++w) {
     const model::ThreadId t = b.worker(200 + w);
