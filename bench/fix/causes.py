@@ -1,7 +1,7 @@
 """What `flatout fix` reaches of what removing a cause gains, on the jobs of tests/jobs.
 
     FLATOUT_BIN=build/release/flatout python bench/fix/causes.py [--rounds 3] [--budget 3m] [--keep DIR] [JOB…]
-    FLATOUT_BIN=build/release/flatout python bench/fix/causes.py --aa 10 [JOB]
+    FLATOUT_BIN=build/release/flatout python bench/fix/causes.py --aa 10 [--steps FILE] [JOB]
 
 For each job that has a cause which a remedy exists for: `flatout fix` once, without being told the cause. Then runs of
 the job as it is, with its cause removed (--fixed) and with what fix kept (`flatout run --with fix.json`) take turns, in
@@ -27,7 +27,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "jobs"))
@@ -156,20 +156,21 @@ def record(row: Row, path: Path) -> None:
         writer.writerows(sorted(rows.values(), key=lambda r: order.index(r["job"])))
 
 
-def against_itself(case: Case, flatout: str, trials: int) -> int:
-    """Trials of the job against itself, by the program that does nothing else."""
+def against_itself(case: Case, flatout: str, trials: int, steps: Optional[Path]) -> int:
+    """Trials of the job against itself, by the program that does nothing else. `steps`: a file for all step times."""
     program = Path(flatout).parent / "fix_itself"
     if not program.exists():
         raise SystemExit(f"{program} is not built: ninja -C {Path(flatout).parent} fix_itself")
     step_ms(case, 1)
-    worse_than_nothing = 0
+    words = [str(program), *(["--steps", str(steps.absolute())] if steps else []), "--"]
+    better = 0
     for i in range(trials):
-        done = launch.run(case, prefix=[str(program), "--"], timeout_s=900, extra=["--seconds", "600"])
+        done = launch.run(case, prefix=words, timeout_s=900, extra=["--seconds", "600"])
         line = done.output.strip().splitlines()[-1] if done.output.strip() else f"code {done.code}"
-        worse_than_nothing += line.startswith("better")
+        better += line.startswith("better")
         print(f"{i + 1:3} {case.name}: {line}", flush=True)
-    print(f"{worse_than_nothing} of {trials} came out better")
-    return 1 if worse_than_nothing else 0
+    print(f"{better} of {trials} came out better")
+    return 1 if better else 0
 
 
 def main() -> int:
@@ -180,6 +181,7 @@ def main() -> int:
     parser.add_argument("--skip", default="", help="remedies that fix shall not try")
     parser.add_argument("--keep", type=Path, help="a folder for what fix wrote")
     parser.add_argument("--aa", type=int, default=0, help="trials of a job against itself")
+    parser.add_argument("--steps", type=Path, help="with --aa: a file to which the step times of all runs are appended")
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "fix.csv")
     parser.add_argument("jobs", nargs="*")
     opts = parser.parse_args()
@@ -187,7 +189,7 @@ def main() -> int:
     flatout = os.path.abspath(os.environ.get("FLATOUT_BIN", str(ROOT / "build" / "release" / "flatout")))
     cases = {case.name: case for case in CASES}
     if opts.aa:
-        return against_itself(cases[opts.jobs[0] if opts.jobs else "healthy_mlp"], flatout, opts.aa)
+        return against_itself(cases[opts.jobs[0] if opts.jobs else "healthy_mlp"], flatout, opts.aa, opts.steps)
     scratch = tempfile.TemporaryDirectory(dir="/var/tmp")  # what trials see of /tmp is an overlay
     keep = opts.keep.absolute() if opts.keep else Path(scratch.name)
     print(f"{'cause':17} {'job':22} {'as is':>8} {'removed':>8} {'with fix':>8} {'gain':>7} {'by fix':>7} {'of time':>7} "

@@ -163,6 +163,15 @@ void take_cpu(InputCause& cause, double seconds) {
   cause.relief.fetch_cpu = std::max(0.0, cause.relief.fetch_cpu - seconds);
 }
 
+/// Whether more time in the kernel than opening the files takes went into look-ups of others.
+bool looked_up(const ReadWork& read, const FileWork& files) {
+  if (read.huge * kHugeFaultSeconds > 0.5 * files.kernel) return false;
+  // Nothing else was seen to call the kernel: neither reads nor faults (which the caller knows) nor
+  // writes.
+  const double rest = read.writes < read.calls ? files.by_unknown : 0;
+  return files.by_lookups + rest > 0.5 * files.kernel;
+}
+
 std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, const WhatIf& whatif) {
   std::vector<InputCause> out;
   const LoaderView& loader = view.loader();
@@ -189,9 +198,7 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
       files.lookups + files.blocked + files.kernel > surely * known &&
-      (files.kernel < kFileSeconds * read.calls ||
-       (files.by_lookups > 0.5 * files.kernel &&
-        read.huge * kHugeFaultSeconds < 0.5 * files.kernel))) {
+      (files.kernel < kFileSeconds * read.calls || looked_up(read, files))) {
     take_cpu(out.front(), files.kernel + files.interpreter);
     const bool searched = read.calls > kSearched * samples && big_file_open(view);
     out.push_back({searched ? "input.random_seek" : "input.small_files",

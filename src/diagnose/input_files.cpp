@@ -36,6 +36,7 @@ ReadWork read_work(const RunView& view) {
   out.huge = view.increase(view.host(SignalId::kVmThpFaultAlloc)).value_or(0) / n;
   out.bytes = view.process_increase(SignalId::kProcReadChars, ours) / n;
   out.calls = view.process_increase(SignalId::kProcReadCalls, ours) / n;
+  out.writes = view.process_increase(SignalId::kProcWriteCalls, ours) / n;
   out.stored = view.process_increase(SignalId::kProcReadBytes, ours) / n;
   return out;
 }
@@ -82,9 +83,14 @@ FileWork file_work(const RunView& view, const BatchTimes& times, const ReadWork&
      : c.act == Act::kKernel   ? out.kernel
                                : out.interpreter) += t;
     const Line& line = lines[c.user];
-    const int64_t lookups = line.lookups + view.lookups_seen(c.user);
-    if (c.act == Act::kKernel && lookups > line.others) {
-      out.by_lookups += t;
+    const RunView::NativeCalls native = view.native_calls(c.user);
+    const int64_t lookups = line.lookups + native.lookups;
+    if (c.act == Act::kKernel) {
+      if (lookups > line.others) {
+        out.by_lookups += t;
+      } else if (line.others + native.copies == 0) {
+        out.by_unknown += t;
+      }
     }
   }
   return out;

@@ -10,15 +10,16 @@ struct FileWork {
   double blocked = 0;                  // waiting for storage
   double lookups = 0;                  // known to be look-ups of files
   double kernel = 0, interpreter = 0;  // on a core, in and around the calls
-  // Of the kernel's: on lines whose known calls look files up. A call is known in few readings.
-  double by_lookups = 0;
+  // Of the kernel's: on lines whose known calls look files up, and on lines none of whose calls is
+  // known. A call is known in few readings.
+  double by_lookups = 0, by_unknown = 0;
   Profile::Filter cells;
   double all() const { return blocked + lookups + kernel + interpreter; }
 };
 
 /// Bytes and calls of read per batch, from wherever they came.
 struct ReadWork {
-  double bytes = 0, calls = 0, stored = 0, faults = 0, huge = 0;
+  double bytes = 0, calls = 0, stored = 0, faults = 0, huge = 0, writes = 0;
   bool small() const;
   /// So many short ones leave no time for anything else.
   bool are_all_of(double seconds) const;

@@ -128,6 +128,13 @@ bool is_lookup(std::string_view function) {
   return std::find(kCalls.begin(), kCalls.end(), function) != kCalls.end();
 }
 
+/// "__memmove_avx_unaligned_erms" is memmove.
+bool is_copy(std::string_view function) {
+  while (function.starts_with('_')) function.remove_prefix(1);
+  return function.starts_with("memmove") || function.starts_with("memcpy") ||
+         function.starts_with("memset");
+}
+
 uint16_t native_traits(std::string_view function) {
   static constexpr std::array<std::string_view, 8> kSpin = {
       model::kSpinWaitFrame, "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait",
@@ -189,7 +196,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
   struct FrameFacts {
     Owner owner = Owner::kLibrary;
     uint16_t traits = 0;
-    bool lookup = false;
+    bool lookup = false, copy = false;
   };
   std::vector<FrameFacts> facts(run.frames.size());
   bool python = false;
@@ -205,6 +212,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     // No traits, and a library's.
     if (f.kind == FrameKind::kUnderPython) {
       facts[i].lookup = is_lookup(function);
+      facts[i].copy = is_copy(function);
       continue;
     }
     // Native lines are to blame only in native jobs: under Python the Python line is the user's.
@@ -235,6 +243,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
           node.traits = 0, node.user = node.package = node.generator = 0;
         node.traits |= facts[frame].traits;
         node.lookup = facts[frame].lookup;
+        node.copy = facts[frame].copy;
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
             is_collate_function(run, run.frames[caller], run.frames[frame]))
           node.traits |= kInCollate;

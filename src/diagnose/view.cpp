@@ -326,7 +326,8 @@ void RunView::sum_readings() {
     if (r.state == model::ThreadState::kDisk && r.syscall < 0 && writing.count(cell.user) > 0) {
       cell.act = Act::kWrite;
     }
-    if (stacks_.looks_up_files(r.stack)) ++lookups_[cell.user];
+    if (stacks_.looks_up_files(r.stack)) ++native_calls_[cell.user].lookups;
+    if (stacks_.copies_memory(r.stack)) ++native_calls_[cell.user].copies;
     cell.seconds = r.weight_us * 1e-6;
     cell.readings = 1;
     if (cell.role == Role::kTrainer) {

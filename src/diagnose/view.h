@@ -127,10 +127,13 @@ class RunView {
   /// The user's line that cells passing the filter spend most time in.
   std::optional<model::Where> where(const Profile::Filter& filter) const;
   int64_t readings(const Profile::Filter& filter) const { return profile_.readings(filter); }
-  /// Readings of a line in which native code was seen to look files up.
-  int64_t lookups_seen(model::FrameId line) const {
-    const auto it = lookups_.find(line);
-    return it == lookups_.end() ? 0 : it->second;
+  /// Readings of a line in which native code was seen to look files up, or to copy memory.
+  struct NativeCalls {
+    int64_t lookups = 0, copies = 0;
+  };
+  NativeCalls native_calls(model::FrameId line) const {
+    const auto it = native_calls_.find(line);
+    return it == native_calls_.end() ? NativeCalls{} : it->second;
   }
 
   const model::Series* series(model::SignalId signal, model::EntityId entity) const;
@@ -162,7 +165,7 @@ class RunView {
   const model::Run& run_;
   StackIndex stacks_;
   Profile profile_;
-  std::unordered_map<model::FrameId, int64_t> lookups_;
+  std::unordered_map<model::FrameId, NativeCalls> native_calls_;
   StepsView steps_;
   LoaderView loader_;
   CpuView cpu_;

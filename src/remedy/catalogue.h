@@ -49,6 +49,7 @@ struct Situation {
   double optimizer_share = 0;       // of a step
   bool fuses = false;               // libflatout_nn.so is here
   bool devmem = false;              // libflatout_devmem.so is here
+  bool jpeg = false;                // Pillow opens pictures
   bool pictures = false;  // torchvision reads folders of pictures, and libflatout_feed.so is here
 };
 

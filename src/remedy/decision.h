@@ -1,11 +1,12 @@
 // Whether B is faster than A: a sequential test on runs of a job that alternate A B B A A B B A...
 //
-// Each run gives one figure, its time per step. Neighbouring runs make a pair (A,B) or (B,A), whose
-// log ratio is one observation of the gain: a drift of the machine cancels over two pairs. Steps
-// within a run hang together, so a run's error comes from means of batches of steps; and two runs
-// of one thing differ by more than their steps tell (memory layout, placement), so pairs count, not
-// steps. Looks are taken after every second pair, at most kMostLooks of them. The chance of error
-// is divided among the looks beforehand (Bonferroni), so the interval holds whenever one stops.
+// Each run gives one figure, its time per step; A B B A gives one of the gain, in which a drift of
+// the machine cancels. Steps within a run hang together, so a run's error comes from means of
+// batches of steps; and two runs of one thing differ by more than their steps tell (memory layout,
+// placement, neighbours), so what runs of one thing are seen to differ by counts. Looks are taken
+// after every second pair, at most kMostLooks of them. The chance of error is divided among the
+// looks beforehand (Bonferroni), so the interval holds whenever one stops, and where a remedy is
+// tried anew, its earlier looks count.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@ namespace flatout::remedy {
 inline constexpr double kLeastGain = 1.02;
 inline constexpr size_t kMostLooks = 5;
 inline constexpr size_t kRunsPerLook = 4;  // A B B A
+inline constexpr size_t kPairsPerLook = kRunsPerLook / 2;
 /// Steps that a run needs to say anything.
 inline constexpr size_t kFewestSteps = 8;
 
@@ -43,14 +45,17 @@ struct Decision {
   double low = 0,
          high = 0;  // 95 % bounds, each one-sided, valid at whatever look one stops; 0: none yet
   size_t pairs = 0;
+  size_t earlier_looks = 0;           // as given to decide()
   double others_a = 0, others_b = 0;  // cores used by others, means over the runs
 };
 
 /// Judges runs in the order in which they were made; `is_b[i]` says what run i was. Only whole
 /// looks are judged: kRunsPerLook runs each, alternating A B B A. `cores` of the machine, for the
 /// share that others took. Pure. Errors of the past do not add up: call it after each look with all
-/// runs so far.
-Decision decide(const std::vector<TrialSteps>& runs, const std::vector<bool>& is_b, double cores);
+/// runs so far. `earlier_looks`: that the same remedy had before these runs, on top of another
+/// setting.
+Decision decide(const std::vector<TrialSteps>& runs, const std::vector<bool>& is_b, double cores,
+                size_t earlier_looks = 0);
 
 /// Mean of the steps and the variance of its logarithm, from means of batches.
 struct RunMean {

@@ -12,14 +12,14 @@ namespace {
 // and runs that differ from one another for no reason that anybody sees.
 class Machine {
  public:
-  explicit Machine(unsigned seed) : random_(seed) {
+  explicit Machine(unsigned seed, double spread = 0.006) : random_(seed), spread_(spread) {
     drift_ = 0.02 * normal();
     wave_ = 2 * M_PI * uniform();
   }
 
   TrialSteps run(double step, size_t steps = 160) {
     TrialSteps out;
-    const double run = 0.006 * normal();
+    const double run = spread_ * normal();
     double noise = 0;
     for (size_t i = 0; i < steps; ++i, ++at_) {
       noise = 0.5 * noise + 0.05 * tailed();
@@ -40,7 +40,7 @@ class Machine {
   std::normal_distribution<double> normal_;
   std::uniform_real_distribution<double> uniform_;
   std::student_t_distribution<double> student_{4};
-  double drift_ = 0, wave_ = 0;
+  double spread_, drift_ = 0, wave_ = 0;
   size_t at_ = 0;
 };
 
@@ -58,10 +58,10 @@ Decision trial(Machine& machine, double step_a, double step_b) {
   }
 }
 
-double share_better(double gain, unsigned decisions) {
+double share_better(double gain, unsigned decisions, double spread = 0.006) {
   unsigned better = 0;
   for (unsigned seed = 0; seed < decisions; ++seed) {
-    Machine machine(seed + 1);
+    Machine machine(seed + 1, spread);
     better += trial(machine, 0.03, 0.03 / gain).verdict == Verdict::kBetter;
   }
   return static_cast<double>(better) / decisions;
@@ -69,6 +69,11 @@ double share_better(double gain, unsigned decisions) {
 
 TEST(Decision, SaysBetterOfTheSameAtMostTwiceInAHundred) {
   EXPECT_LE(share_better(1.0, 1000), 0.02);
+}
+
+TEST(Decision, SaysSoOnNoisyMachinesToo) {
+  EXPECT_LE(share_better(1.0, 2000, 0.03), 0.02);
+  EXPECT_LE(share_better(1.0, 2000, 0.2), 0.05);
 }
 
 TEST(Decision, KeepsNothingThatGainsLessThanItsThreshold) {

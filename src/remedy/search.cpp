@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -165,6 +166,7 @@ class Search {
         }
         Series series;
         series.a_setting = out_.setting;
+        series.earlier_looks = looks_[next->remedy];
         attempt(
             {attempt_of(*next, setting_of(*next->remedy, latest_.situation)), std::move(series)});
       } else if (!waiting_.empty()) {
@@ -252,6 +254,7 @@ class Search {
     std::vector<TrialSteps> runs;
     std::vector<bool> is_b;
     Setting a_setting;
+    size_t earlier_looks = 0;  // of the same remedy, on top of something else
     Decision decision;
     std::string broken;  // what B did instead of training
   };
@@ -295,7 +298,8 @@ class Search {
         }
         (is_b ? out.b : out.a).push_back(std::move(*run));
       }
-      out.decision = decide(out.runs, out.is_b, out.a.front().situation.online_cores);
+      out.decision =
+          decide(out.runs, out.is_b, out.a.front().situation.online_cores, out.earlier_looks);
       if (out.decision.verdict != Verdict::kUndecided) return;
       if (enough(out.decision)) return;
       if (runner_.seconds_left() < look_seconds(out.decision.gain)) {
@@ -363,10 +367,13 @@ class Search {
     out_.kept.emplace_back(last.candidate.remedy->id);
     latest_ = std::move(series.b.back());
     last_a_.reset();
-    // Those that wait were measured on top of something else. What looked like a gain begins anew.
+    // Those that wait were measured on top of something else. What looked like a gain begins anew,
+    // with the looks that it has left.
     for (Pending& other : std::exchange(waiting_, {})) {
       if (other.series.decision.gain > kLeastGain) {
-        seen_.erase(other.tried.candidate.remedy);
+        const Remedy* remedy = other.tried.candidate.remedy;
+        looks_[remedy] += other.series.decision.pairs / kPairsPerLook;
+        seen_.erase(remedy);
       } else {
         conclude(std::move(other));
       }
@@ -394,8 +401,9 @@ class Search {
   SearchOptions options_;
   Outcome out_;
   std::set<const Remedy*> seen_;
-  std::vector<Pending> waiting_;  // undecided, in favour of others
-  TrialRun latest_;               // the latest run of what is kept: what is found now
+  std::map<const Remedy*, size_t> looks_;  // of those that begin anew
+  std::vector<Pending> waiting_;           // undecided, in favour of others
+  TrialRun latest_;                        // the latest run of what is kept: what is found now
   Length length_;
   double start_seconds_ = 0, steady_seconds_ = 0;  // that a run takes
   bool show_output_ = false;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -56,8 +57,10 @@ class FakeJob : public Runner {
 
   Situation situation{.cores = 2, .online_cores = 2, .workers = 2, .loader = true, .torch = true};
 
+  explicit FakeJob(unsigned seed = 1) : random_(seed) {}
+
  private:
-  std::mt19937_64 random_{1};
+  std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
 };
 
@@ -86,7 +89,7 @@ TEST(Search, OneThatDoesNothingLeavesTimeForTheOthers) {
   job.found = {finding("input.decode_cpu", 1.6)};
   job.causes = {{"threads", 0.01}};  // what answers last
   job.noise = 0.2;                   // of a run: the others take many looks
-  job.situation.pictures = true;
+  job.situation.pictures = job.situation.jpeg = true;
   job.budget = 300;
   const auto outcome = search(job, {});
   ASSERT_TRUE(outcome.ok());
@@ -111,6 +114,26 @@ TEST(Search, WhatLetsAJobGoOnThatRanOutOfMemoryIsKept) {
     EXPECT_EQ(outcome->attempts[1].decision.verdict, Verdict::kGoesOn);
     EXPECT_FALSE(outcome->together.has_value());
   }
+}
+
+TEST(Search, OneThatDoesNothingIsSeldomKeptThoughItIsTriedAnew) {
+  // Each of the others that is kept gives those that wait another beginning.
+  unsigned kept = 0, anew = 0;
+  for (unsigned seed = 1; seed <= 500; ++seed) {
+    FakeJob job(seed);
+    job.causes = {{"gc", 0.004}, {"background_save", 0.006}, {"persistent_workers", 0.005}};
+    job.found = {finding("cpu.oversubscribed", 1.5), finding("stall.checkpoint", 1.03),
+                 finding("input.worker_restart", 1.02), finding("cpu.gc", 1.01)};
+    job.noise = 0.02;
+    const auto outcome = search(job, {.skip = {"threads_beside_workers", "start_method"}});
+    ASSERT_TRUE(outcome.ok());
+    kept += std::count(outcome->kept.begin(), outcome->kept.end(), "threads");
+    anew += std::count_if(outcome->attempts.begin(), outcome->attempts.end(), [](const Attempt& a) {
+      return a.candidate.remedy->id == "threads" && a.decision.earlier_looks > 0;
+    });
+  }
+  EXPECT_GT(anew, 20u);
+  EXPECT_LE(kept, 10u);  // 2 %
 }
 
 TEST(Search, AJobThatRunsOutOfMemoryWithAllOfThemKeepsNone) {
@@ -165,6 +188,7 @@ TEST(Search, ARemedyThatChangesTheLossesIsRefusedUnlessAllowed) {
   job.moves_losses = {{"scaled_decode", 5.0}};
   job.found = {finding("input.decode_cpu", 2.0)};
   job.situation.workers = 4;  // no more workers to offer
+  job.situation.jpeg = true;
   FakeJob again = job;
   const auto refused = search(job, {});
   ASSERT_TRUE(refused.ok());

@@ -56,6 +56,7 @@ std::string to_json(const TrialRun& run) {
               {"may_weigh", s.may_weigh},
               {"allocator", s.allocator},
               {"arenas", s.arenas},
+              {"jpeg", s.jpeg},
               {"pictures", s.pictures},
               {"convolutions", s.convolutions},
               {"norms", s.norms},
@@ -97,6 +98,7 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     s.may_weigh = json.at("may_weigh");
     s.allocator = json.at("allocator");
     s.arenas = json.at("arenas");
+    s.jpeg = json.at("jpeg");
     s.pictures = json.at("pictures");
     s.convolutions = json.at("convolutions");
     s.norms = json.at("norms");

@@ -41,6 +41,10 @@ def start(watch, wanted):
         warm.install(applied)
     if "devmem" in values and not os.environ.get("FLATOUT_DEVMEM"):  # run --devmem says otherwise
         watch.tell("torch", lambda torch: _device_memory(values["devmem"]))
+    if "keep_decoded" in values:
+        from . import decoded
+
+        decoded.install(watch, applied)
     if "scaled_decode" in values:
         watch.tell("PIL.JpegImagePlugin", _scaled_decode)
     if "background_save" in values:

@@ -54,6 +54,47 @@ class _Task:
         self.thread = None  # after fork: the parent's
 
 
+class _Copies:
+    """Copies of what is saved, made into the memory of the copy before: fresh memory costs as much again in page faults."""
+
+    def __init__(self, torch):
+        self._new = torch.UntypedStorage
+        self._spare = {}  # bytes -> storages that are free
+        self._local = threading.local()
+        clone = torch.UntypedStorage.clone
+
+        @functools.wraps(clone)
+        def into_spare(storage):
+            taken = getattr(self._local, "taken", None)
+            if taken is None or storage.device.type != "cpu":
+                return clone(storage)
+            taken.append(self._take(storage.nbytes()))
+            return taken[-1].copy_(storage)
+
+        torch.UntypedStorage.clone = into_spare  # which is what deepcopy() calls
+
+    def of(self, obj):
+        """copy.deepcopy(obj), and the storages that it took."""
+        import copy
+
+        self._local.taken = taken = []
+        try:
+            return copy.deepcopy(obj), taken
+        finally:
+            self._local.taken = None
+
+    def _take(self, size):
+        spare = self._spare.get(size)
+        return spare.pop() if spare else self._new(size)
+
+    def give_back(self, taken):
+        """For the next copy, in place of what was spare so far."""
+        spare = {}
+        for storage in taken:
+            spare.setdefault(storage.nbytes(), []).append(storage)
+        self._spare = spare
+
+
 _LOOKS = ("open", "os.rename", "os.link", "os.symlink", "os.remove", "os.listdir", "os.scandir", "os.truncate",
           "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
 
@@ -71,24 +112,28 @@ def save(watch, applied):
 
     def hook(torch):
         original = torch.save
+        copies = _Copies(torch)
 
         def save(obj, f, *args, **kwargs):
             if not (isinstance(f, (str, os.PathLike)) or (isinstance(f, _SavedFile) and f.is_fresh())):
                 return original(obj, f, *args, **kwargs)
-            import copy
-
             try:
-                held = copy.deepcopy(obj)
+                held, taken = copies.of(obj)
             except Exception:  # a tensor inside autograd's graph, a handle: then as before
                 return original(obj, f, *args, **kwargs)
             task.wait()
+
+            def write(path):
+                original(held, path, *args, **kwargs)
+                copies.give_back(taken)
+
             if isinstance(f, _SavedFile):
-                f.later(task, lambda path: original(held, path, *args, **kwargs))
+                f.later(task, write)
                 applied("background_save")
                 return None
             path = os.path.abspath(f)
             open(path, "wb").close()  # what is wrong with the path is told here and now
-            task.run(lambda: original(held, path, *args, **kwargs))
+            task.run(lambda: write(path))
             applied("background_save")
 
         torch.save = save

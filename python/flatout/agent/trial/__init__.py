@@ -20,6 +20,7 @@ def start(watch, folder):
     _note_reads(folder)
     watch.tell("numpy", lambda numpy: numpy.random.seed(0))
     watch.tell("torch", lambda torch: _torch(torch, folder))
+    watch.tell("PIL.JpegImagePlugin", lambda plugin: _note_pillow(folder))
     if os.environ.get("FLATOUT_TRIAL_FILES"):
         _redirect(watch, os.environ["FLATOUT_TRIAL_FILES"])
 
@@ -51,6 +52,12 @@ def _note_reads(folder):
             pass
 
     sys.addaudithook(hook)
+
+
+def _note_pillow(folder):
+    """Pillow imports its plugins when the first picture is opened."""
+    with open(os.path.join(folder, "pillow"), "a") as file:
+        file.write("%d\n" % os.getpid())
 
 
 def _torch(torch, folder):
