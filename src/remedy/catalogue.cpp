@@ -15,7 +15,8 @@ bool has_loader(const Situation& s) { return s.loader; }
 bool has_gpu_loader(const Situation& s) { return s.loader && s.gpu; }
 bool has_allocator(const Situation& s) { return s.allocator; }
 bool has_arena_limit(const Situation& s) { return s.arenas; }
-bool decodes_jpeg(const Situation& s) { return s.jpeg; }
+bool uses_pillow(const Situation& s) { return s.pillow; }
+bool decodes_pictures(const Situation& s) { return s.pillow || s.opencv; }
 bool reads_pictures(const Situation& s) { return s.pictures; }
 bool may_be_pinned(const Situation& s) { return s.torch && s.cores < s.online_cores; }
 bool may_weigh(const Situation& s) { return s.may_weigh; }
@@ -58,16 +59,16 @@ const std::vector<Remedy>& rows() {
        .code = "flatout.feed.Loader(FOLDER, batch_size, transform=transform)  # for DataLoader",
        .risk = "crops, flips and the order of samples are drawn otherwise"},
       {.id = "keep_decoded",
-       .what = "decoded JPEG pictures kept in memory, for the next epoch",
+       .what = "decoded pictures kept in memory, for the next epoch",
        .answers = {"input.decode_cpu"},
-       .fits = decodes_jpeg,
+       .fits = decodes_pictures,
        .agent = {{"keep_decoded", ""}},
        .risk = "memory that was free holds the pictures, some seven times the size of their files"},
       {.id = "scaled_decode",
        .what = "JPEG files decoded near the size that is needed",
        .effect = Effect::kEquivalent,  // pixels of another filter
        .answers = {"input.decode_cpu"},
-       .fits = decodes_jpeg,
+       .fits = uses_pillow,
        .agent = {{"scaled_decode", ""}},
        .code = "image.draft(\"RGB\", size)  # before convert() and resize()",
        .risk = "pixels differ as those of two resampling filters do"},

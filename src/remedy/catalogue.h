@@ -49,7 +49,8 @@ struct Situation {
   double optimizer_share = 0;       // of a step
   bool fuses = false;               // libflatout_nn.so is here
   bool devmem = false;              // libflatout_devmem.so is here
-  bool jpeg = false;                // Pillow opens pictures
+  bool pillow = false;              // opens pictures
+  bool opencv = false;              // is imported
   bool pictures = false;  // torchvision reads folders of pictures, and libflatout_feed.so is here
 };
 

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <random>
+#include <sstream>
 
 namespace flatout::remedy {
 namespace {
@@ -44,8 +46,39 @@ class Machine {
   size_t at_ = 0;
 };
 
+// Runs of a job as it is, recorded one after another (tests/steps/README.md).
+class Recorded {
+ public:
+  Recorded(const std::string& job, unsigned seed) : random_(seed) {
+    std::ifstream file(std::string(FLATOUT_TEST_DATA) + "/steps/" + job + ".txt");
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream words(line);
+      TrialSteps run;
+      for (double ms = 0; words >> ms;) run.seconds.push_back(1e-3 * ms);
+      runs_.push_back(std::move(run));
+    }
+  }
+  size_t runs() const { return runs_.size(); }
+
+  // Looks begin at any place; the runs of one look are neighbours. Steps are in units of their
+  // own.
+  TrialSteps run(double step) {
+    if (at_ % kRunsPerLook == 0) at_ = random_() / kRunsPerLook * kRunsPerLook;
+    TrialSteps out = runs_[(at_ / kRunsPerLook + at_ % kRunsPerLook) % runs_.size()];
+    ++at_;
+    for (double& seconds : out.seconds) seconds *= step;
+    return out;
+  }
+
+ private:
+  std::vector<TrialSteps> runs_;
+  std::mt19937 random_;
+  size_t at_ = 0;
+};
+
 // Runs A B B A until there is a decision, as the runner does.
-Decision trial(Machine& machine, double step_a, double step_b) {
+template <typename Job>
+Decision trial(Job& machine, double step_a, double step_b) {
   std::vector<TrialSteps> runs;
   std::vector<bool> is_b;
   for (;;) {
@@ -69,6 +102,20 @@ double share_better(double gain, unsigned decisions, double spread = 0.006) {
 
 TEST(Decision, SaysBetterOfTheSameAtMostTwiceInAHundred) {
   EXPECT_LE(share_better(1.0, 1000), 0.02);
+}
+
+TEST(Decision, RecordedRunsAreNotBetterThanThemselves) {
+  for (const char* job : {"healthy_mlp", "healthy_cnn_workers"}) {
+    Recorded recorded(job, 1);
+    ASSERT_GE(recorded.runs(), 20u);
+    unsigned same = 0, faster = 0;
+    for (unsigned i = 0; i < 1000; ++i) {
+      same += trial(recorded, 1, 1).verdict == Verdict::kBetter;
+      faster += trial(recorded, 1.05, 1).verdict == Verdict::kBetter;
+    }
+    EXPECT_LE(same, 20u) << job;
+    EXPECT_GE(faster, 800u) << job;
+  }
 }
 
 TEST(Decision, SaysSoOnNoisyMachinesToo) {

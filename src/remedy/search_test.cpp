@@ -89,7 +89,7 @@ TEST(Search, OneThatDoesNothingLeavesTimeForTheOthers) {
   job.found = {finding("input.decode_cpu", 1.6)};
   job.causes = {{"threads", 0.01}};  // what answers last
   job.noise = 0.2;                   // of a run: the others take many looks
-  job.situation.pictures = job.situation.jpeg = true;
+  job.situation.pictures = job.situation.pillow = true;
   job.budget = 300;
   const auto outcome = search(job, {});
   ASSERT_TRUE(outcome.ok());
@@ -188,7 +188,7 @@ TEST(Search, ARemedyThatChangesTheLossesIsRefusedUnlessAllowed) {
   job.moves_losses = {{"scaled_decode", 5.0}};
   job.found = {finding("input.decode_cpu", 2.0)};
   job.situation.workers = 4;  // no more workers to offer
-  job.situation.jpeg = true;
+  job.situation.pillow = true;
   FakeJob again = job;
   const auto refused = search(job, {});
   ASSERT_TRUE(refused.ok());

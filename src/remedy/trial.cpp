@@ -116,7 +116,10 @@ TrialRun result_of(recorder::Recorder& recorder, const std::string& folder, cons
   out.losses = losses_in(folder);
   out.applied = lines_of(folder, "applied");
   out.warmed = lines_of(folder, "warmed");
-  out.situation.jpeg = !lines_of(folder, "pillow").empty();
+  for (const std::string& name : lines_of(folder, "decoders")) {
+    out.situation.pillow |= name == "pillow";
+    out.situation.opencv |= name == "opencv";
+  }
   if (const auto text = fs::Root(folder).read("modules"); text.ok()) {
     std::string_view rest = *text, line;
     while (next_line(rest, line)) {

@@ -56,7 +56,8 @@ std::string to_json(const TrialRun& run) {
               {"may_weigh", s.may_weigh},
               {"allocator", s.allocator},
               {"arenas", s.arenas},
-              {"jpeg", s.jpeg},
+              {"pillow", s.pillow},
+              {"opencv", s.opencv},
               {"pictures", s.pictures},
               {"convolutions", s.convolutions},
               {"norms", s.norms},
@@ -98,7 +99,8 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     s.may_weigh = json.at("may_weigh");
     s.allocator = json.at("allocator");
     s.arenas = json.at("arenas");
-    s.jpeg = json.at("jpeg");
+    s.pillow = json.at("pillow");
+    s.opencv = json.at("opencv");
     s.pictures = json.at("pictures");
     s.convolutions = json.at("convolutions");
     s.norms = json.at("norms");

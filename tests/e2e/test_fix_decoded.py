@@ -52,6 +52,18 @@ USE = """
         yield pixels(opened().convert("RGB"))
         yield pixels(opened().resize((48, 32)))
         yield pixels(opened().crop((3, 5, 60, 70)))
+        mode = opened().mode
+        for how in (Image.BILINEAR, Image.BICUBIC, Image.NEAREST):
+            yield pixels(opened().convert(mode).resize((64, 64), how))
+        yield pixels(opened().convert(mode).resize((64, 64), Image.BILINEAR, None, 2.0))
+        yield pixels(opened().convert(mode).resize((64, 64), Image.BILINEAR, (0, 0, 1, 1)))
+        yield pixels(opened().convert(mode).crop((0, 0, 40, 50)).resize((20, 30)))
+        resized = opened().convert(mode)
+        yield pixels(resized.resize((30, 20)))
+        yield pixels(resized)              # after that, in full
+        resized = resized.resize((30, 20))
+        resized.paste(0, (0, 0, 5, 5))     # the job's own
+        yield pixels(resized)
         yield pixels(opened().transpose(Image.FLIP_LEFT_RIGHT))
         with open(name, "rb") as file:
             yield pixels(Image.open(file).convert("RGB"))
@@ -100,6 +112,35 @@ def test_pixels_are_those_of_pillow(job_python: str, pictures: Path) -> None:
 def test_pictures_that_are_read_once_are_not_said_to_gain(job_python: str, pictures: Path) -> None:
     once = "from PIL import Image\nprint([Image.open(n + '.jpg').load() is None for n in ('rgb', 'grey', 'tiny')])"
     assert run(job_python, "keep_decoded", once, pictures)[1] == set()
+
+
+def test_arrays_are_those_of_opencv(job_python: str, pictures: Path) -> None:
+    script = """
+        import hashlib
+        import cv2
+        import numpy as np
+
+        cv2.imwrite("deep.png", np.arange(64 * 48 * 3, dtype=np.uint16).reshape(64, 48, 3))
+        digest = hashlib.sha256()
+
+        def add(array):
+            digest.update(b"none" if array is None else repr((array.shape, array.dtype, array.flags.writeable)).encode() + array.tobytes())
+            if array is not None:
+                array[:] = 0                # the job's own array: nobody else sees that
+
+        for epoch in range(3):
+            for name in ("rgb.jpg", "grey.jpg", "progressive.jpg", "cut.jpg", "deep.png", "nothing.jpg"):
+                add(cv2.imread(name))
+                for flags in (cv2.IMREAD_GRAYSCALE, cv2.IMREAD_UNCHANGED, cv2.IMREAD_REDUCED_COLOR_4):
+                    add(cv2.imread(name, flags))
+                    if name != "nothing.jpg":
+                        add(cv2.imdecode(np.fromfile(name, np.uint8), flags))
+        print(digest.hexdigest())
+    """
+    plain, none = run(job_python, "", script, pictures)
+    kept, applied = run(job_python, "keep_decoded", script, pictures)
+    assert kept == plain
+    assert none == set() and applied == {"keep_decoded"}
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

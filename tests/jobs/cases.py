@@ -207,6 +207,16 @@ LOOKALIKES = [
         ("longepochs", "workers start anew at no cost: not input.worker_restart"),
         ("threads", "a monitor thread that polls beside the training: not stall.idle_wait"),
         ("buffers", "small buffers are kept by the allocator: not mem.page_faults"),
+        ("coldahead", "reads from the disk that nobody waits for: not input.cold_cache, not input.disk"),
+        ("tinyfiles", "a file for each sample, ahead of the step: not input.small_files"),
+        ("seeks", "jumps about a file that is in memory: not input.random_seek"),
+        ("owncollate", "a slow collate function that the step does not wait for: not input.collate"),
+        ("unevensamples", "the queue evens it out: not input.worker_skew"),
+        ("pythonthread", "a Python thread that seldom runs: not input.gil"),
+        ("pythonloop", "a fiftieth of the step: not cpu.python_bound"),
+        ("allocatingthreads", "nobody waits for the allocator: not mem.allocator"),
+        ("sharedbatches", "far from the limit of /dev/shm: not mem.shm"),
+        ("longphase", "it computes: not stall.hang"),
     ]
 ] + [
     healthy("looks_pinned", "lookalike.py", "threads", "--pin", "0", needs=("cores:2",),

@@ -184,6 +184,134 @@ class Buffers(Habit):
         torch.empty(1 << 18).fill_(0.5)
 
 
+class Ahead(Dataset):
+    """Rows of 512 numbers that row(i) makes; what it costs, a worker pays beside the step."""
+
+    def __init__(self, row):
+        self.row = row
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, i):
+        return self.row(i)
+
+
+class ColdAhead(Habit):
+    """Each batch's file comes from the disk in every epoch, but a worker reads it before its turn."""
+
+    def loader(self):
+        folder = kit.blobs("cold-ahead", 64, 1 << 16)
+        files = sorted(folder.iterdir())
+
+        def row(i):
+            if i % 64 == 0:
+                kit.forget(files[i // 64 % 64])
+            with open(files[i // 64 % 64], "rb") as file:
+                file.seek(i % 64 * 512)
+                return torch.frombuffer(bytearray(file.read(512)), dtype=torch.uint8).float() / 255
+
+        return DataLoader(Ahead(row), batch_size=64, num_workers=1)
+
+
+class TinyFiles(Habit):
+    """A file for each sample, opened and read by a worker in less than the time of a step."""
+
+    def loader(self):
+        files = sorted(kit.blobs("tiny-ahead", 512, 512).iterdir())
+        return DataLoader(Ahead(lambda i: torch.from_numpy(np.fromfile(files[i % 512], np.uint8)).float() / 255), batch_size=32, num_workers=1)
+
+
+class Seeks(Habit):
+    """Rows from all over one large file that is in memory."""
+
+    def loader(self):
+        folder = kit.blobs("seeks", 1, 256 << 20)
+        kit.warm(folder)
+        file = os.open(next(folder.iterdir()), os.O_RDONLY)
+
+        def row(i):
+            data = os.pread(file, 512, i * 7919 % (1 << 18) * 512)
+            return torch.frombuffer(bytearray(data), dtype=torch.uint8).float() / 255
+
+        return DataLoader(Ahead(row), batch_size=64, num_workers=1)
+
+
+class OwnCollate(Habit):
+    """A collate function of its own that pads row by row, in a worker that keeps ahead."""
+
+    def loader(self):
+        def pad(rows):
+            out = torch.zeros(len(rows), 512)
+            for at, row in zip(out, rows):
+                at[: len(row)] = row
+            return out
+
+        return DataLoader(Ahead(lambda i: torch.full((400 + i % 100,), 0.5)), batch_size=32, num_workers=1, collate_fn=pad)
+
+
+class UnevenSamples(Habit):
+    """Every fifth batch takes its worker several times as long; the queue evens that out."""
+
+    def loader(self):
+        def row(i):
+            if i // 32 % 5 == 0:
+                np.sort(np.arange(9000)[::-1])
+            return torch.full((512,), 0.5)
+
+        return DataLoader(Ahead(row), batch_size=32, num_workers=2, prefetch_factor=4)
+
+
+class PythonThread(Habit):
+    """A thread that computes in Python for some milliseconds, twice a second."""
+
+    def before(self):
+        def count():
+            while True:
+                sum(i * i for i in range(40_000))
+                time.sleep(0.5)
+
+        threading.Thread(target=count, daemon=True).start()
+
+
+class PythonLoop(Habit):
+    """A loop over Python objects in each step, of a fiftieth of its time."""
+
+    def each(self, step, model, loss):
+        sum(len(name) for name, _ in model.named_parameters() for _ in range(60))
+
+
+class AllocatingThreads(Habit):
+    """Two threads that make and drop many small arrays, now and then."""
+
+    def before(self):
+        def work():
+            while True:
+                [np.empty(256) for _ in range(2000)]
+                time.sleep(0.2)
+
+        for _ in range(2):
+            threading.Thread(target=work, daemon=True).start()
+
+
+class SharedBatches(Habit):
+    """Batches of some megabytes by shared memory, far from its limit."""
+
+    def loader(self):
+        return DataLoader(Ahead(lambda i: torch.full((512,), 0.5)), batch_size=1024, num_workers=2, persistent_workers=True)
+
+
+class LongPhase(Habit):
+    """One long evaluation in the middle, in which no step ends."""
+
+    def each(self, step, model, loss):
+        if step == 300:
+            with torch.no_grad():
+                until = time.monotonic() + 3
+                while time.monotonic() < until:
+                    model(torch.randn(256, 512))
+
+
 HABITS = {c.__name__.lower(): c for c in Habit.__subclasses__()}
 
 

@@ -41,12 +41,8 @@ def start(watch, wanted):
         warm.install(applied)
     if "devmem" in values and not os.environ.get("FLATOUT_DEVMEM"):  # run --devmem says otherwise
         watch.tell("torch", lambda torch: _device_memory(values["devmem"]))
-    if "keep_decoded" in values:
-        from . import decoded
-
-        decoded.install(watch, applied)
-    if "scaled_decode" in values:
-        watch.tell("PIL.JpegImagePlugin", _scaled_decode)
+    if "keep_decoded" in values or "scaled_decode" in values:
+        _decoding(watch, "scaled_decode" in values, "keep_decoded" in values)
     if "background_save" in values:
         from . import background
 
@@ -276,7 +272,9 @@ def _device_memory(policy):
     applied("devmem")
 
 
-def _scaled_decode(plugin):
-    from . import jpeg
+def _decoding(watch, scaled, keep):
+    from . import decoded, jpeg
 
-    jpeg.install(plugin, applied)
+    store = decoded.install(watch, applied) if keep else None
+    if scaled or store is not None:
+        watch.tell("PIL.JpegImagePlugin", lambda plugin: jpeg.install(plugin, applied, scaled, store))

@@ -1,12 +1,11 @@
-"""Pictures that Pillow decoded, kept in memory: each JPEG file is decoded once.
+"""Pictures that Pillow (jpeg.py) or OpenCV decoded, kept in memory: each is decoded once.
 
 The job's processes share one memory file, also those that are forked or started later: slots of keys, and the pixels behind
 them. A file is known by its identity where it was changed a while ago, anything else by its content. Nothing is ever taken
 out; what does not fit into free memory, or into what the limits of the job's control groups leave, is decoded as ever. The
-pixels are those that Pillow gave, to the last bit.
+pixels are those that the decoder gave, to the last bit.
 """
 import fcntl
-import functools
 import hashlib
 import io
 import mmap
@@ -40,8 +39,6 @@ class Store:
         info = os.fstat(fd)
         self._file = (info.st_dev, info.st_ino)
         self._map = mmap.mmap(fd, info.st_size)
-        self._since = _LOOK_AGAIN
-        self._full = False
         self.forked()
 
     @staticmethod
@@ -67,11 +64,10 @@ class Store:
 
     def put(self, key, pixels):
         """Keeps `pixels`, if there is room."""
-        if self._full or not self._is_open():
+        if self._tail() >= len(self._map) or not self._is_open():
             return
         with self._lock, _FileLock(self._fd):
-            slot = self._free_slot(key)
-            begin = _TAIL.unpack_from(self._map, 0)[0]
+            slot, begin = self._free_slot(key), self._tail()
             if slot is None or not self._fits(begin, len(pixels)):
                 return
             _TAIL.pack_into(self._map, 0, begin + len(pixels))
@@ -94,13 +90,15 @@ class Store:
                 return at
         return None
 
+    def _tail(self):
+        return _TAIL.unpack_from(self._map, 0)[0]
+
     def _fits(self, begin, size):
-        self._since += size
-        if self._since >= _LOOK_AGAIN:
-            self._since = 0
-            self._full = self._room() < _LOOK_AGAIN
-        self._full = self._full or begin + size > len(self._map)
-        return not self._full
+        end = begin + size
+        if (begin == _DATA or begin // _LOOK_AGAIN != end // _LOOK_AGAIN) and self._room() < _LOOK_AGAIN:
+            _TAIL.pack_into(self._map, 0, len(self._map))  # for good, and for all processes
+            return False
+        return end <= len(self._map)
 
     def _is_open(self):
         """The job may have closed our descriptor, and its number may be another file's by now."""
@@ -145,28 +143,29 @@ def share(room):
     return Store(fd, room)
 
 
-def key_of(stream, shape):
-    """What the picture in `stream` decoded as `shape` is known by; None where it cannot be read twice."""
-    digest = hashlib.blake2b(repr(shape).encode(), digest_size=16)
-    identity = _identity(stream)
-    if identity is not None:
-        digest.update(identity)
-        return digest.digest()
+def key_of(what, how):
+    """Of a picture that is `what`, bytes, decoded as `how` says."""
+    return hashlib.blake2b(what, key=hashlib.blake2b(repr(how).encode()).digest(), digest_size=16).digest()
+
+
+def key_of_stream(stream, how):
+    """None where it cannot be read twice."""
+    if type(stream) is io.BufferedReader and type(stream.raw) is io.FileIO:
+        identity = _identity(os.fstat(stream.fileno()))
+        if identity is not None:
+            return key_of(identity, how)
     try:
         at = stream.tell()
         stream.seek(0)
-        digest.update(stream.read())
+        content = stream.read()
         stream.seek(at)
     except (OSError, ValueError, AttributeError):
         return None
-    return digest.digest()
+    return key_of(content, how)
 
 
-def _identity(stream):
-    """Of an ordinary file whose content has settled."""
-    if type(stream) is not io.BufferedReader or type(stream.raw) is not io.FileIO:
-        return None
-    info = os.fstat(stream.fileno())
+def _identity(info):
+    """Of an ordinary file whose content has settled; else None."""
     changed = max(info.st_ctime_ns, info.st_mtime_ns)
     if not stat.S_ISREG(info.st_mode) or time.time_ns() - changed < _SETTLED_S * 10**9:
         return None
@@ -174,41 +173,53 @@ def _identity(stream):
 
 
 def install(watch, applied):
-    """For this process and those it forks."""
+    """The store, for this process and those it forks; None where there can be none."""
     try:
         store = share(room)
     except (OSError, ValueError, AttributeError):
-        return  # no memory files here, or no address space
-    if store is None:
-        return
-    os.register_at_fork(after_in_child=store.forked)
-    watch.tell("PIL.JpegImagePlugin", lambda plugin: _hook(plugin.JpegImageFile, store, applied))
+        return None  # no memory files here, or no address space
+    if store is not None:
+        os.register_at_fork(after_in_child=store.forked)
+        watch.tell("cv2", lambda cv2: _opencv(cv2, store, applied))
+    return store
 
 
-def _hook(file_class, store, applied):
-    from PIL import Image
+_SHAPE = struct.Struct("<B3L")  # dimensions and their sizes, before the pixels
+_TYPES = ("uint8", "uint16", "float32")
 
-    original = file_class.load
 
-    def load(self):
-        if not self.tile or type(self) is not file_class:
-            return original(self)
-        key = key_of(self.fp, (self.mode, self.size, self.tile, self.decoderconfig))
-        pixels = store.get(key) if key is not None else None
-        if pixels is None:
-            result = original(self)
-            if key is not None:
-                store.put(key, self.tobytes())
-            return result
-        applied("keep_decoded")
-        # What ImageFile.load() leaves behind.
-        self.im = Image.frombytes(self.mode, self.size, pixels).im
-        self.tile = []
-        self.readonly = 0
-        self.load_end()
-        if getattr(self, "_exclusive_fp", False) and getattr(self, "_close_exclusive_fp_after_loading", True):
-            self.fp.close()
-        self.fp = None
-        return Image.Image.load(self)
+def _opencv(cv2, store, applied):
+    import numpy
 
-    file_class.load = functools.wraps(original)(load)
+    def kept(key, decode):
+        """decode()'s array, or a copy of what it was."""
+        found = store.get(key)
+        if found is not None:
+            applied("keep_decoded")
+            kind, *shape = _SHAPE.unpack_from(found)
+            pixels = numpy.frombuffer(found, _TYPES[kind], offset=_SHAPE.size)
+            return pixels.reshape([size for size in shape if size]).copy()
+        result = decode()
+        if isinstance(result, numpy.ndarray) and result.dtype.name in _TYPES and 2 <= result.ndim <= 3 and result.size:
+            shape = _SHAPE.pack(_TYPES.index(result.dtype.name), *result.shape, *[0] * (3 - result.ndim))
+            store.put(key, shape + result.tobytes())
+        return result
+
+    imread, imdecode = cv2.imread, cv2.imdecode
+
+    def read(filename, flags=cv2.IMREAD_COLOR, *more, **named):
+        try:
+            plain = isinstance(flags, int) and not more and not named
+            identity = _identity(os.stat(filename)) if plain else None
+        except (OSError, ValueError, TypeError):
+            identity = None
+        if identity is None:
+            return imread(filename, flags, *more, **named)
+        return kept(key_of(identity, ("imread", flags)), lambda: imread(filename, flags))
+
+    def decode(buf, flags, *more, **named):
+        if more or named or not isinstance(flags, int) or not isinstance(buf, numpy.ndarray) or not buf.flags.c_contiguous:
+            return imdecode(buf, flags, *more, **named)
+        return kept(key_of(buf, ("imdecode", flags, buf.dtype.name)), lambda: imdecode(buf, flags))
+
+    cv2.imread, cv2.imdecode = read, decode

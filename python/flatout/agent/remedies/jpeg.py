@@ -1,45 +1,64 @@
-"""JPEG files decoded at an eighth, a quarter or half of their size, where the picture is shrunk at once.
+"""JPEG files of which no more is decoded than is needed: once each, or at an eighth, a quarter or half of their size.
 
-`Image.open(f).convert("RGB")` gives a picture that is decoded when its pixels are first needed. If that is for
-resize(), of the whole or of a crop, then no more is decoded than the result needs (DCT scaling, as Image.draft does):
-by flatout.feed's decoder where the filter is the bilinear one, else by libjpeg; for anything else, in full. Sizes are those of the full picture throughout, so code that
-computes with them is none the wiser. Pixels differ as those of two resampling filters do.
+`Image.open(f).convert("RGB")` gives a picture that is decoded when its pixels are first needed. Sizes are those of the full
+picture throughout, so code that computes with them is none the wiser.
+
+`scaled_decode`: if the pixels are needed for resize(), of the whole or of a crop, then no more is decoded than the result
+needs (DCT scaling, as Image.draft does): by flatout.feed's decoder where the filter is the bilinear one, else by libjpeg;
+for anything else, in full. Pixels differ as those of two resampling filters do.
+
+`keep_decoded`: what was decoded is kept (decoded.py), or where the whole picture was resized, the result alone.
 """
 import functools
 import io
+
+from . import decoded
 
 _SCALES = (8, 4, 2)
 _BILINEAR = 2  # Pillow's number of the filter
 
 
-def install(plugin, applied):
+def install(plugin, applied, scaled, store):
+    """`scaled`: whether scaled_decode is asked for. `store`: decoded.Store of keep_decoded; None without it."""
     from PIL import Image
 
-    decode = _feed_decoder()
+    decode = _feed_decoder() if scaled else None
     file_class = plugin.JpegImageFile
+    load_file = file_class.load
     plain = Image.Image
     mode_name = "_mode" if isinstance(getattr(plain, "mode", None), property) else "mode"  # Pillow 10.1
 
     class LazyJpeg(Image.Image):
         """A picture, or a crop of it, that knows its file's bytes and is decoded on load()."""
 
-        def __init__(self, data, mode, full, box, info):
+        def __init__(self, data, key, mode, full, box, info):
             super().__init__()
-            self._data, self._full, self._box = data, full, box
+            self._data, self._key, self._full, self._box = data, key, full, box
+            self._keeps = True
             setattr(self, mode_name, mode)
             self._size = (box[2] - box[0], box[3] - box[1])
             self.info = info
 
         def _part(self, box):
-            return LazyJpeg(self._data, self.mode, self._full, box, dict(self.info))
+            return LazyJpeg(self._data, self._key, self.mode, self._full, box, dict(self.info))
 
         def load(self):
-            picture = _decode(self._data)
+            picture = self._decoded()
             if self._box != (0, 0, *self._full):
                 picture = picture.crop(self._box)
             self.__class__ = plain  # for good: from here on there is nothing lazy about it
             self.im = picture.im
             return self.load()
+
+        def _decoded(self):
+            """The whole picture."""
+            picture = _kept(self._key, self.mode, self._full)
+            if picture is None:
+                picture = Image.open(io.BytesIO(self._data))
+                load_file(picture)
+                if self._keeps and self._key is not None:
+                    store.put(self._key, picture.tobytes())
+            return picture
 
         def __reduce_ex__(self, protocol):
             self.load()
@@ -65,6 +84,22 @@ def install(plugin, applied):
 
         def resize(self, size, resample=None, box=None, reducing_gap=None):
             part = box or (0, 0, *self._size)
+            if self._key is None or self._size != self._full or tuple(part) != (0, 0, *self._full):
+                return self._resized(size, resample, box, part, reducing_gap)
+            # The whole: once more in the next epoch, other than most crops.
+            key = decoded.key_of(self._key, ("resize", tuple(size), resample, reducing_gap, scaled))
+            picture = _kept(key, self.mode, tuple(size))
+            if picture is not None:
+                picture.info = dict(self.info)
+                return picture
+            self._keeps = False
+            picture = self._resized(size, resample, box, part, reducing_gap)
+            store.put(key, picture.tobytes())
+            return picture
+
+        def _resized(self, size, resample, box, part, reducing_gap):
+            if not scaled:
+                return plain.resize(self, size, resample, box, reducing_gap)
             picture = self._by_feed(size, resample, part) if decode is not None else None
             if picture is not None:
                 return picture
@@ -74,9 +109,9 @@ def install(plugin, applied):
             applied("scaled_decode")
             fx, fy = picture.size[0] / self._full[0], picture.size[1] / self._full[1]
             x, y = self._box[:2]
-            scaled = (max(0.0, (part[0] + x) * fx), max(0.0, (part[1] + y) * fy),
-                      min(picture.size[0], (part[2] + x) * fx), min(picture.size[1], (part[3] + y) * fy))
-            return picture.resize(size, resample, scaled, reducing_gap)
+            there = (max(0.0, (part[0] + x) * fx), max(0.0, (part[1] + y) * fy),
+                     min(picture.size[0], (part[2] + x) * fx), min(picture.size[1], (part[3] + y) * fy))
+            return picture.resize(size, resample, there, reducing_gap)
 
         def _by_feed(self, size, resample, part):
             """The part, at its size; None where flatout.feed does not do that."""
@@ -95,10 +130,13 @@ def install(plugin, applied):
             picture.info = dict(self.info)
             return picture
 
-    def _decode(data):
-        picture = Image.open(io.BytesIO(data))
-        picture.load()
-        return picture
+    def _kept(key, mode, size):
+        """A picture of the store, or None."""
+        pixels = store.get(key) if key is not None else None
+        if pixels is None:
+            return None
+        applied("keep_decoded")
+        return Image.frombytes(mode, size, pixels)
 
     def _shrunk(lazy, horizontal, vertical):
         """The whole picture, decoded at a scale that leaves the part at least as large as its result."""
@@ -116,10 +154,38 @@ def install(plugin, applied):
         if (type(picture) is not file_class or picture.mode not in ("RGB", "L") or not picture.tile
                 or getattr(picture, "fp", None) is None or picture.decoderconfig):
             return None
+        key = _key(picture)
         picture.fp.seek(0)
         data = picture.fp.read()
         box = (0, 0, *picture.size)
-        return LazyJpeg(data, picture.mode, picture.size, box, dict(picture.info))
+        return LazyJpeg(data, key, picture.mode, picture.size, box, dict(picture.info))
+
+    def _key(picture):
+        if store is None:
+            return None
+        return decoded.key_of_stream(picture.fp, (picture.mode, picture.size, picture.tile, picture.decoderconfig))
+
+    def load(self):
+        key = _key(self) if self.tile and type(self) is file_class else None
+        if key is None:
+            return load_file(self)
+        picture = _kept(key, self.mode, self.size)
+        if picture is None:
+            result = load_file(self)
+            store.put(key, self.tobytes())
+            return result
+        # What ImageFile.load() leaves behind.
+        self.im = picture.im
+        self.tile = []
+        self.readonly = 0
+        self.load_end()
+        if getattr(self, "_exclusive_fp", False) and getattr(self, "_close_exclusive_fp_after_loading", True):
+            self.fp.close()
+        self.fp = None
+        return plain.load(self)
+
+    if store is not None:
+        file_class.load = functools.wraps(load_file)(load)
 
     for name in ("convert", "resize"):
         original = getattr(file_class, name)

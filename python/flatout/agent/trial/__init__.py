@@ -20,7 +20,8 @@ def start(watch, folder):
     _note_reads(folder)
     watch.tell("numpy", lambda numpy: numpy.random.seed(0))
     watch.tell("torch", lambda torch: _torch(torch, folder))
-    watch.tell("PIL.JpegImagePlugin", lambda plugin: _note_pillow(folder))
+    watch.tell("PIL.JpegImagePlugin", lambda plugin: _note_decoder(folder, "pillow"))
+    watch.tell("cv2", lambda cv2: _note_decoder(folder, "opencv"))
     if os.environ.get("FLATOUT_TRIAL_FILES"):
         _redirect(watch, os.environ["FLATOUT_TRIAL_FILES"])
 
@@ -54,10 +55,10 @@ def _note_reads(folder):
     sys.addaudithook(hook)
 
 
-def _note_pillow(folder):
+def _note_decoder(folder, name):
     """Pillow imports its plugins when the first picture is opened."""
-    with open(os.path.join(folder, "pillow"), "a") as file:
-        file.write("%d\n" % os.getpid())
+    with open(os.path.join(folder, "decoders"), "a") as file:
+        file.write(name + "\n")
 
 
 def _torch(torch, folder):
