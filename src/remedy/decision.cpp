@@ -11,13 +11,14 @@ namespace {
 
 // Two runs of the same thing differ by about this, however many steps they have.
 constexpr double kRunSpread = 0.007;
-// What is known beforehand of a run's error (kRunSpread and the batches) weighs as much as so many
+// What is known beforehand of a run's error (kRunSpread and its halves) weighs as much as so many
 // differences between runs, as long as the variance that is seen is no more than so many times
 // what is expected. On a machine that is noisier than that, only what is seen counts.
 constexpr int kPriorRuns = 2;
-constexpr double kContradiction = 4;
-// One-sided error at each of the remedy's looks: 5 % in all.
-constexpr std::array<double, kMostLooks> kErrors = {0.004, 0.006, 0.008, 0.012, 0.02};
+constexpr double kContradiction = 3.5;
+// One-sided error at each of the remedy's looks: less than 5 % in all, since a machine may be
+// noisier than a few runs tell.
+constexpr std::array<double, kMostLooks> kErrors = {0.0035, 0.003, 0.004, 0.005, 0.007};
 // Cores that others used in runs of A beyond those of B (or the reverse), as a share of the
 // machine, that explain a difference away.
 constexpr double kUnevenOthers = 0.1;
@@ -100,17 +101,11 @@ std::string_view name(Verdict verdict) {
 RunMean mean_of(const std::vector<double>& seconds) {
   RunMean out;
   out.seconds = mean(seconds);
-  // Batches long enough that neighbouring ones hardly hang together.
-  const size_t batches = std::clamp<size_t>(seconds.size() / 8, 2, 10);
-  const size_t length = seconds.size() / batches;
-  if (length == 0 || !(out.seconds > 0)) return out;
-  double squares = 0;
-  for (size_t b = 0; b < batches; ++b) {
-    const std::span<const double> batch(seconds.data() + b * length, length);
-    const double off = mean(batch) / out.seconds - 1;
-    squares += off * off;
-  }
-  out.log_variance = squares / static_cast<double>(batches - 1) / static_cast<double>(batches);
+  const size_t half = seconds.size() / 2;
+  if (half == 0 || !(out.seconds > 0)) return out;
+  const std::span<const double> steps(seconds);
+  const double off = (mean(steps.first(half)) - mean(steps.last(half))) / out.seconds;
+  out.log_variance = off * off / 2;
   return out;
 }
 

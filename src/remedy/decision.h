@@ -1,8 +1,8 @@
 // Whether B is faster than A: a sequential test on runs of a job that alternate A B B A A B B A...
 //
 // Each run gives one figure, its time per step; A B B A gives one of the gain, in which a drift of
-// the machine cancels. Steps within a run hang together, so a run's error comes from means of
-// batches of steps; and two runs of one thing differ by more than their steps tell (memory layout,
+// the machine cancels. Steps within a run hang together, so a run's error comes from its
+// halves; and two runs of one thing differ by more than their steps tell (memory layout,
 // placement, neighbours), so what runs of one thing are seen to differ by counts. Looks are taken
 // after every second pair, at most kMostLooks of them. The chance of error is divided among the
 // looks beforehand (Bonferroni), so the interval holds whenever one stops, and where a remedy is
@@ -57,7 +57,9 @@ struct Decision {
 Decision decide(const std::vector<TrialSteps>& runs, const std::vector<bool>& is_b, double cores,
                 size_t earlier_looks = 0);
 
-/// Mean of the steps and the variance of its logarithm, from means of batches.
+/// Mean of the steps, and the variance of its logarithm: of half a run, from how much the halves
+/// differ. That of a whole run would be less only if the noise were white, which it is not: on
+/// shared machines a longer run is hardly better known.
 struct RunMean {
   double seconds = 0;
   double log_variance = 0;

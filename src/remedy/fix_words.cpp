@@ -10,6 +10,8 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::string measured(const Decision& decision) {
   if (decision.pairs == 0) return "-";
+  // One look at runs that differ widely bounds nothing.
+  if (decision.high > 10 * decision.gain) return fmt::format("{:.2f}x (not sure)", decision.gain);
   return fmt::format("{:.2f}x ({:.2f} to {:.2f})", decision.gain, decision.low, decision.high);
 }
 

@@ -234,6 +234,20 @@ def test_a_save_to_a_file_object_is_as_it_would_be(job_python: str, tmp_path: Pa
         assert (remedied / name).read_bytes() == (plain / name).read_bytes()
 
 
+def test_the_agent_does_not_wait_for_a_save_in_the_background(flatout: str, job_python: str, tmp_path: Path) -> None:
+    script = """
+        import threading, torch
+        state = {"w": torch.zeros(50_000_000)}
+        with open("a.pt", "wb") as f:
+            torch.save(state, f)
+            print([t.name for t in threading.enumerate() if t.name == "flatout-save"])
+    """
+    (tmp_path / "save.py").write_text(textwrap.dedent(script))
+    done = subprocess.run([flatout, "run", "--quiet", "--out", str(tmp_path / "run"), "--", job_python, "save.py"], cwd=tmp_path,
+                          env={**os.environ, "FLATOUT_REMEDIES": "background_save"}, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['flatout-save']"
+
+
 def test_output_in_the_background_is_complete_and_in_order(job_python: str, tmp_path: Path) -> None:
     script = """
         import subprocess, sys
@@ -270,7 +284,7 @@ def test_scaled_decoding_gives_nearly_the_same_pictures(job_python: str, tmp_pat
 
 
 REMEDIED = {
-    "serial_loading": "num_workers", "sixteen_threads": "threads", "decode_two_workers": "scaled_decode",
+    "serial_loading": "num_workers", "sixteen_threads": "threads", "decode_two_workers": "keep_decoded",
     "slow_saves": "background_save", "synced_log": "background_log", "collect_each_step": "gc",
     "workers_anew": "persistent_workers", "pinned_by_script": "affinity", "numpy_temporaries": "allocator",
     "one_arena": "arenas",

@@ -254,12 +254,14 @@ class UnevenSamples(Habit):
     """Every fifth batch takes its worker several times as long; the queue evens that out."""
 
     def loader(self):
-        def row(i):
-            if i // 32 % 5 == 0:
-                np.sort(np.arange(9000)[::-1])
-            return torch.full((512,), 0.5)
+        half = torch.full((512,), 0.5)
 
-        return DataLoader(Ahead(row), batch_size=32, num_workers=2, prefetch_factor=4)
+        def row(i):
+            if i // 128 % 5 == 0:
+                np.sort(np.arange(2000)[::-1])
+            return half
+
+        return DataLoader(Ahead(row), batch_size=128, num_workers=2, prefetch_factor=4)
 
 
 class PythonThread(Habit):

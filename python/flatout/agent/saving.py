@@ -32,6 +32,9 @@ def _size(target):
     try:
         if isinstance(target, (str, os.PathLike)):
             return os.path.getsize(target)
-        return target.tell()
+        if hasattr(target, "getbuffer"):  # io.BytesIO
+            return target.tell()
+        # A file's place may be known only once a thread has written it (remedies/background.py).
+        return os.fstat(target.fileno()).st_size
     except Exception:
         return 0
