@@ -276,10 +276,16 @@ def test_scaled_decoding_gives_nearly_the_same_pictures(job_python: str, tmp_pat
         print(off(lazy().resize((96, 72)), full.resize((96, 72))))
         box = (37, 21, 437, 321)
         print(off(lazy().crop(box).resize((64, 64), Image.BILINEAR), full.crop(box).resize((64, 64), Image.BILINEAR)))
+        open("cut.jpg", "wb").write(open("a.jpg", "rb").read()[:9000])
+        try:
+            Image.open("cut.jpg").convert("RGB")
+        except OSError as error:
+            print("truncated" in str(error))
     """
-    sizes, exact, whole, crop = changed(job_python, "scaled_decode", script, tmp_path)[0].splitlines()
+    sizes, exact, whole, crop, cut = changed(job_python, "scaled_decode", script, tmp_path)[0].splitlines()
     assert sizes == "(512, 384) (100, 50)"
     assert exact == "0.0 0.0"  # what is not shrunk is the same to the last bit
+    assert cut == "True"  # where the job expects it
     assert 0 < float(whole) < 3 and 0 < float(crop) < 3  # of 255: another filter, no other picture
 
 

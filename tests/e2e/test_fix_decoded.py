@@ -58,6 +58,11 @@ USE = """
         yield pixels(opened().convert(mode).resize((64, 64), Image.BILINEAR, None, 2.0))
         yield pixels(opened().convert(mode).resize((64, 64), Image.BILINEAR, (0, 0, 1, 1)))
         yield pixels(opened().convert(mode).crop((0, 0, 40, 50)).resize((20, 30)))
+        source = opened()
+        mine = source.convert(mode)
+        source.paste(0, (0, 0, 5, 5))      # the copy was made before
+        source.close()
+        yield pixels(mine)
         resized = opened().convert(mode)
         yield pixels(resized.resize((30, 20)))
         yield pixels(resized)              # after that, in full
@@ -82,11 +87,12 @@ USE = """
         for name in ("rgb", "grey", "cmyk", "progressive", "subsampled", "tiny"):
             for got in uses(name + ".jpg"):
                 digest.update(got)
-        try:
-            Image.open("cut.jpg").load()
-            digest.update(b"whole")
-        except OSError as error:
-            digest.update(str(error).encode())
+        for use in (lambda picture: picture.load(), lambda picture: picture.convert("RGB"), lambda picture: picture.resize((9, 9))):
+            try:
+                use(Image.open("cut.jpg"))
+                digest.update(b"whole")
+            except OSError as error:
+                digest.update(str(error).encode())
     print(digest.hexdigest())
 """
 

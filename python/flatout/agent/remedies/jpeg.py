@@ -8,6 +8,9 @@ needs (DCT scaling, as Image.draft does): by flatout.feed's decoder where the fi
 for anything else, in full. Pixels differ as those of two resampling filters do.
 
 `keep_decoded`: what was decoded is kept (decoded.py), or where the whole picture was resized, the result alone.
+
+What is wrong with a file is told when it always was: a file is decoded at once unless its end is there, or, with keep_decoded,
+until it was decoded once without an error.
 """
 import functools
 import io
@@ -16,6 +19,7 @@ from . import decoded
 
 _SCALES = (8, 4, 2)
 _BILINEAR = 2  # Pillow's number of the filter
+_END = b"\xff\xd9"  # of a JPEG file
 
 
 def install(plugin, applied, scaled, store):
@@ -29,23 +33,26 @@ def install(plugin, applied, scaled, store):
     mode_name = "_mode" if isinstance(getattr(plain, "mode", None), property) else "mode"  # Pillow 10.1
 
     class LazyJpeg(Image.Image):
-        """A picture, or a crop of it, that knows its file's bytes and is decoded on load()."""
+        """A picture, or a crop of it, that knows its file's bytes, or the picture that was decoded from them, and has pixels of its own
+        from load() on."""
 
-        def __init__(self, data, key, mode, full, box, info):
+        def __init__(self, source, key, mode, full, box, info):
             super().__init__()
-            self._data, self._key, self._full, self._box = data, key, full, box
+            self._source, self._key, self._full, self._box = source, key, full, box
             self._keeps = True
             setattr(self, mode_name, mode)
             self._size = (box[2] - box[0], box[3] - box[1])
             self.info = info
 
         def _part(self, box):
-            return LazyJpeg(self._data, self._key, self.mode, self._full, box, dict(self.info))
+            return LazyJpeg(self._source, self._key, self.mode, self._full, box, dict(self.info))
 
         def load(self):
             picture = self._decoded()
             if self._box != (0, 0, *self._full):
                 picture = picture.crop(self._box)
+            elif picture is self._source:
+                picture = plain.copy(picture)  # another one may be made of it
             self.__class__ = plain  # for good: from here on there is nothing lazy about it
             self.im = picture.im
             return self.load()
@@ -54,8 +61,10 @@ def install(plugin, applied, scaled, store):
             """The whole picture."""
             picture = _kept(self._key, self.mode, self._full)
             if picture is None:
-                picture = Image.open(io.BytesIO(self._data))
-                load_file(picture)
+                picture = self._source
+                if isinstance(picture, bytes):
+                    picture = Image.open(io.BytesIO(picture))
+                    load_file(picture)
                 if self._keeps and self._key is not None:
                     store.put(self._key, picture.tobytes())
             return picture
@@ -100,6 +109,8 @@ def install(plugin, applied, scaled, store):
         def _resized(self, size, resample, box, part, reducing_gap):
             if not scaled:
                 return plain.resize(self, size, resample, box, reducing_gap)
+            if not isinstance(self._source, bytes):  # decoded already
+                return plain.resize(self, size, resample, box, reducing_gap)
             picture = self._by_feed(size, resample, part) if decode is not None else None
             if picture is not None:
                 return picture
@@ -122,7 +133,7 @@ def install(plugin, applied, scaled, store):
             width, height = map(int, size)
             whole = (int(left) + self._box[0], int(top) + self._box[1], int(right - left), int(bottom - top))
             try:
-                pixels = decode(self._data, height, width, whole, "scaled")
+                pixels = decode(self._source, height, width, whole, "scaled")
             except Exception:  # a file that it does not read, or a size that it does not make: Pillow's word counts
                 return None
             applied("scaled_decode")
@@ -143,22 +154,31 @@ def install(plugin, applied, scaled, store):
         scale = next((s for s in _SCALES if s <= min(horizontal, vertical)), 1)
         if scale == 1:
             return None
-        picture = Image.open(io.BytesIO(lazy._data))
+        picture = Image.open(io.BytesIO(lazy._source))
         width, height = lazy._full
         picture.draft(lazy.mode, (-(-width // scale), -(-height // scale)))
         picture.load()
         return picture if picture.mode == lazy.mode else None
 
     def lazy(picture):
-        """`picture` not decoded yet; None where that would change something."""
+        """`picture` with pixels of its own later; None where that would change something."""
         if (type(picture) is not file_class or picture.mode not in ("RGB", "L") or not picture.tile
                 or getattr(picture, "fp", None) is None or picture.decoderconfig):
             return None
         key = _key(picture)
         picture.fp.seek(0)
-        data = picture.fp.read()
-        box = (0, 0, *picture.size)
-        return LazyJpeg(data, key, picture.mode, picture.size, box, dict(picture.info))
+        source = picture.fp.read()
+        if key is None and not source.rstrip(b"\0").endswith(_END):
+            return None
+        box, info = (0, 0, *picture.size), dict(picture.info)
+        if key is not None and not _is_fine(key):
+            load_file(picture)
+            store.put(decoded.key_of(key, "fine"), b"1")
+            source = plain.copy(picture)
+        return LazyJpeg(source, key, picture.mode, picture.size, box, info)
+
+    def _is_fine(key):
+        return store.get(decoded.key_of(key, "fine")) is not None or store.get(key) is not None
 
     def _key(picture):
         if store is None:
