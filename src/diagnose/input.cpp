@@ -44,6 +44,7 @@ constexpr double kManyTimes = 5;
 constexpr double kMuchKernel = 0.4;
 // Time on a core that opening and reading a small file takes at most.
 constexpr double kFileSeconds = 0.5e-3;
+constexpr double kQueueReads = 8;             // of a loader's queues, for a batch; at most
 constexpr double kHugeFaultSeconds = 0.5e-3;  // to clear a huge page
 
 void add_common_evidence(const RunView& view, Finding& f) {
@@ -164,11 +165,12 @@ void take_cpu(InputCause& cause, double seconds) {
 }
 
 /// Whether more time in the kernel than opening the files takes went into look-ups of others.
-bool looked_up(const ReadWork& read, const FileWork& files) {
+bool looked_up(const ReadWork& read, const FileWork& files, double samples) {
   if (read.huge * kHugeFaultSeconds > 0.5 * files.kernel) return false;
-  // Nothing else was seen to call the kernel: neither reads nor faults (which the caller knows) nor
-  // writes.
-  const double rest = read.writes < read.calls ? files.by_unknown : 0;
+  // Files are read, and nothing else was seen to call the kernel: neither reads nor faults (which
+  // the caller knows) nor writes.
+  const bool reads_files = read.calls - kQueueReads > 0.8 * samples;
+  const double rest = reads_files && read.writes < read.calls ? files.by_unknown : 0;
   return files.by_lookups + rest > 0.5 * files.kernel;
 }
 
@@ -198,7 +200,7 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
                       (storage == "input.small_files" || !from_storage);
   if (little && files.lookups + files.kernel + files.blocked > 0.1 * times.total &&
       files.lookups + files.blocked + files.kernel > surely * known &&
-      (files.kernel < kFileSeconds * read.calls || looked_up(read, files))) {
+      (files.kernel < kFileSeconds * read.calls || looked_up(read, files, samples))) {
     take_cpu(out.front(), files.kernel + files.interpreter);
     const bool searched = read.calls > kSearched * samples && big_file_open(view);
     out.push_back({searched ? "input.random_seek" : "input.small_files",

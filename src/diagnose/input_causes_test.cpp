@@ -22,7 +22,8 @@ TEST(InputCauses, KernelTimeWithoutReadsIsLookUpsUnlessSomethingElseIsSeen) {
   };
   for (const auto& [name, writes, seen] :
        {Case{"fstatat64", 0, true}, Case{"malloc", 0, true}, Case{"malloc", 3, false},
-        Case{"fstatat64", 3, true}, Case{"__memmove_avx_unaligned", 0, false}}) {
+        Case{"fstatat64", 3, true}, Case{"__memmove_avx_unaligned", 0, false},
+        Case{"__clock_gettime", 0, false}}) {
     RunBuilder b;
     train(b, 60, 20, 10);
     const Line call{name, "/lib/libc.so.6", 0, model::FrameKind::kUnderPython};
@@ -36,10 +37,10 @@ TEST(InputCauses, KernelTimeWithoutReadsIsLookUpsUnlessSomethingElseIsSeen) {
       }
     }
     b.machine(2, 0.1).process_cpu(100, 0.3).process_cpu(200, 0.1, 0.7).process_cpu(201, 0.1, 0.7);
-    for (const int32_t pid : {200, 201}) {  // one little read for each sample
-      b.counter(SignalId::kProcReadCalls, b.process_entity(pid), 60 * 16 / 2.0);
+    for (const int32_t pid : {200, 201}) {  // one little read for each sample, and the queues
+      b.counter(SignalId::kProcReadCalls, b.process_entity(pid), 60 * 26 / 2.0);
       b.counter(SignalId::kProcReadChars, b.process_entity(pid), 60 * 16 * 200 / 2.0);
-      b.counter(SignalId::kProcWriteCalls, b.process_entity(pid), writes * 60 * 16 / 2.0);
+      b.counter(SignalId::kProcWriteCalls, b.process_entity(pid), writes * 60 * 26 / 2.0);
     }
     const Diagnosis d = diagnose(b.build());
     EXPECT_EQ(d.verdict == "input.small_files", seen) << name << writes << d.headline;

@@ -128,11 +128,18 @@ bool is_lookup(std::string_view function) {
   return std::find(kCalls.begin(), kCalls.end(), function) != kCalls.end();
 }
 
-/// "__memmove_avx_unaligned_erms" is memmove.
-bool is_copy(std::string_view function) {
+/// The C library's other calls: those that enter the kernel, and copies of memory
+/// ("__memmove_avx_unaligned_erms" is memmove).
+bool is_other_call(std::string_view function) {
+  static constexpr std::array<std::string_view, 26> kCalls = {
+      "memmove",      "memcpy", "memset",      "clock_gettime", "getrusage", "futex",
+      "pthread_cond", "sem_",   "poll",        "epoll",         "select",    "recv",
+      "send",         "mmap",   "munmap",      "madvise",       "mprotect",  "mremap",
+      "brk",          "ioctl",  "sched_yield", "write",         "nanosleep", "clock_nanosleep",
+      "fsync",        "fork"};
   while (function.starts_with('_')) function.remove_prefix(1);
-  return function.starts_with("memmove") || function.starts_with("memcpy") ||
-         function.starts_with("memset");
+  return std::any_of(kCalls.begin(), kCalls.end(),
+                     [&](std::string_view call) { return function.starts_with(call); });
 }
 
 uint16_t native_traits(std::string_view function) {
@@ -196,7 +203,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
   struct FrameFacts {
     Owner owner = Owner::kLibrary;
     uint16_t traits = 0;
-    bool lookup = false, copy = false;
+    bool lookup = false, other = false;
   };
   std::vector<FrameFacts> facts(run.frames.size());
   bool python = false;
@@ -212,7 +219,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     // No traits, and a library's.
     if (f.kind == FrameKind::kUnderPython) {
       facts[i].lookup = is_lookup(function);
-      facts[i].copy = is_copy(function);
+      facts[i].other = is_other_call(function);
       continue;
     }
     // Native lines are to blame only in native jobs: under Python the Python line is the user's.
@@ -243,7 +250,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
           node.traits = 0, node.user = node.package = node.generator = 0;
         node.traits |= facts[frame].traits;
         node.lookup = facts[frame].lookup;
-        node.copy = facts[frame].copy;
+        node.other = facts[frame].other;
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
             is_collate_function(run, run.frames[caller], run.frames[frame]))
           node.traits |= kInCollate;

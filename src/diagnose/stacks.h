@@ -53,14 +53,14 @@ class StackIndex {
   /// Whether it ends in a call of the C library that looks a file up. Native code under Python is
   /// seen in some of the readings only: no trait.
   bool looks_up_files(model::StackId stack) const { return at(stack).lookup; }
-  bool copies_memory(model::StackId stack) const { return at(stack).copy; }
+  bool calls_other(model::StackId stack) const { return at(stack).other; }
   model::Where where(model::FrameId frame) const;
 
  private:
   struct Known {
     model::FrameId user = 0, package = 0, generator = 0;
     uint16_t traits = 0;
-    bool done = false, lookup = false, copy = false;
+    bool done = false, lookup = false, other = false;
   };
   const Known& at(model::StackId stack) const { return known_[stack < known_.size() ? stack : 0]; }
 

@@ -327,7 +327,7 @@ void RunView::sum_readings() {
       cell.act = Act::kWrite;
     }
     if (stacks_.looks_up_files(r.stack)) ++native_calls_[cell.user].lookups;
-    if (stacks_.copies_memory(r.stack)) ++native_calls_[cell.user].copies;
+    if (stacks_.calls_other(r.stack)) ++native_calls_[cell.user].others;
     cell.seconds = r.weight_us * 1e-6;
     cell.readings = 1;
     if (cell.role == Role::kTrainer) {
