@@ -16,24 +16,26 @@ using model::Finding;
 
 TEST(InputCauses, KernelTimeWithoutReadsIsLookUpsUnlessSomethingElseIsSeen) {
   struct Case {
-    const char* call;
-    double writes;  // for each read
+    const char* call;  // "": none is seen
+    double writes;     // for each read
     bool lookups;
   };
   for (const auto& [name, writes, seen] :
        {Case{"fstatat64", 0, true}, Case{"malloc", 0, true}, Case{"malloc", 3, false},
         Case{"fstatat64", 3, true}, Case{"__memmove_avx_unaligned", 0, false},
-        Case{"__clock_gettime", 0, false}}) {
+        Case{"__clock_gettime", 0, false}, Case{"[vdso]", 0, false}, Case{"", 0, false}}) {
     RunBuilder b;
     train(b, 60, 20, 10);
     const Line call{name, "/lib/libc.so.6", 0, model::FrameKind::kUnderPython};
+    const Doing known = *name == 0 ? Doing{ThreadState::kOnCpuNative, {kItem}}
+                                   : Doing{ThreadState::kOnCpuNative, {kItem, call}};
     for (int w = 0; w < 2; ++w) {
       const model::ThreadId t = b.worker(200 + w);
       for (TimePoint at = b.run().begin; at + nanos(60e6) <= b.now(); at += nanos(60e6)) {
         b.slice(t, SliceKind::kFetch, at, at + nanos(60e6), 16, w);
         b.doing(t, at, at + nanos(55e6), {ThreadState::kKernel, {kItem}});
         // Native frames are seen in few readings.
-        b.doing(t, at + nanos(55e6), at + nanos(60e6), {ThreadState::kOnCpuNative, {kItem, call}});
+        b.doing(t, at + nanos(55e6), at + nanos(60e6), known);
       }
     }
     b.machine(2, 0.1).process_cpu(100, 0.3).process_cpu(200, 0.1, 0.7).process_cpu(201, 0.1, 0.7);

@@ -88,7 +88,7 @@ FileWork file_work(const RunView& view, const BatchTimes& times, const ReadWork&
     if (c.act == Act::kKernel) {
       if (lookups > line.others) {
         out.by_lookups += t;
-      } else if (line.others + native.others == 0) {
+      } else if (native.unclear > 0 && line.others + native.others == 0) {
         out.by_unknown += t;
       }
     }

@@ -10,8 +10,8 @@ struct FileWork {
   double blocked = 0;                  // waiting for storage
   double lookups = 0;                  // known to be look-ups of files
   double kernel = 0, interpreter = 0;  // on a core, in and around the calls
-  // Of the kernel's: on lines whose known calls look files up, and on lines none of whose calls is
-  // known. A call is known in few readings.
+  // Of the kernel's: on lines whose known calls look files up, and on lines whose native code was
+  // seen without one that is known. A call is known in few readings.
   double by_lookups = 0, by_unknown = 0;
   Profile::Filter cells;
   double all() const { return blocked + lookups + kernel + interpreter; }

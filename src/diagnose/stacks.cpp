@@ -129,17 +129,31 @@ bool is_lookup(std::string_view function) {
 }
 
 /// The C library's other calls: those that enter the kernel, and copies of memory
-/// ("__memmove_avx_unaligned_erms" is memmove).
+/// ("__memmove_avx_unaligned_erms" is memmove). The kernel's own page in each process holds clocks.
 bool is_other_call(std::string_view function) {
-  static constexpr std::array<std::string_view, 26> kCalls = {
-      "memmove",      "memcpy", "memset",      "clock_gettime", "getrusage", "futex",
-      "pthread_cond", "sem_",   "poll",        "epoll",         "select",    "recv",
-      "send",         "mmap",   "munmap",      "madvise",       "mprotect",  "mremap",
-      "brk",          "ioctl",  "sched_yield", "write",         "nanosleep", "clock_nanosleep",
-      "fsync",        "fork"};
+  static constexpr std::array<std::string_view, 28> kCalls = {"[vdso]",       "vdso",
+                                                              "memmove",      "memcpy",
+                                                              "memset",       "clock_gettime",
+                                                              "getrusage",    "futex",
+                                                              "pthread_cond", "sem_",
+                                                              "poll",         "epoll",
+                                                              "select",       "recv",
+                                                              "send",         "mmap",
+                                                              "munmap",       "madvise",
+                                                              "mprotect",     "mremap",
+                                                              "brk",          "ioctl",
+                                                              "sched_yield",  "write",
+                                                              "nanosleep",    "clock_nanosleep",
+                                                              "fsync",        "fork"};
   while (function.starts_with('_')) function.remove_prefix(1);
   return std::any_of(kCalls.begin(), kCalls.end(),
                      [&](std::string_view call) { return function.starts_with(call); });
+}
+
+NativeCall call_of(std::string_view function) {
+  return is_lookup(function)       ? NativeCall::kLookup
+         : is_other_call(function) ? NativeCall::kOther
+                                   : NativeCall::kUnclear;
 }
 
 uint16_t native_traits(std::string_view function) {
@@ -203,7 +217,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
   struct FrameFacts {
     Owner owner = Owner::kLibrary;
     uint16_t traits = 0;
-    bool lookup = false, other = false;
+    NativeCall call = NativeCall::kUnseen;
   };
   std::vector<FrameFacts> facts(run.frames.size());
   bool python = false;
@@ -218,8 +232,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     }
     // No traits, and a library's.
     if (f.kind == FrameKind::kUnderPython) {
-      facts[i].lookup = is_lookup(function);
-      facts[i].other = is_other_call(function);
+      facts[i].call = call_of(function);
       continue;
     }
     // Native lines are to blame only in native jobs: under Python the Python line is the user's.
@@ -249,8 +262,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
         if ((facts[frame].traits & kInChild) != 0)
           node.traits = 0, node.user = node.package = node.generator = 0;
         node.traits |= facts[frame].traits;
-        node.lookup = facts[frame].lookup;
-        node.other = facts[frame].other;
+        node.call = facts[frame].call;
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
             is_collate_function(run, run.frames[caller], run.frames[frame]))
           node.traits |= kInCollate;

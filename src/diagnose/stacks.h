@@ -38,6 +38,15 @@ enum class Owner : uint8_t { kUser, kPackage, kLibrary };  // package: installed
 /// Whose file this is. `project`: a folder that counts as the user's wherever it lies.
 Owner owner_of(std::string_view file, std::string_view project);
 
+/// The native code that a stack ends in under Python. It is seen in some of the readings only, and
+/// so no trait.
+enum class NativeCall : uint8_t {
+  kUnseen,
+  kLookup,   // a call of the C library that looks a file up
+  kOther,    // another one that enters the kernel or copies memory
+  kUnclear,  // anything else
+};
+
 class StackIndex {
  public:
   explicit StackIndex(const model::Run& run);
@@ -50,17 +59,15 @@ class StackIndex {
   /// The innermost frame of a generator of the user's or a package's; 0 if there is none.
   model::FrameId generator_frame(model::StackId stack) const { return at(stack).generator; }
   uint16_t traits(model::StackId stack) const { return at(stack).traits; }
-  /// Whether it ends in a call of the C library that looks a file up. Native code under Python is
-  /// seen in some of the readings only: no trait.
-  bool looks_up_files(model::StackId stack) const { return at(stack).lookup; }
-  bool calls_other(model::StackId stack) const { return at(stack).other; }
+  NativeCall native_call(model::StackId stack) const { return at(stack).call; }
   model::Where where(model::FrameId frame) const;
 
  private:
   struct Known {
     model::FrameId user = 0, package = 0, generator = 0;
     uint16_t traits = 0;
-    bool done = false, lookup = false, other = false;
+    NativeCall call = NativeCall::kUnseen;
+    bool done = false;
   };
   const Known& at(model::StackId stack) const { return known_[stack < known_.size() ? stack : 0]; }
 

@@ -326,8 +326,19 @@ void RunView::sum_readings() {
     if (r.state == model::ThreadState::kDisk && r.syscall < 0 && writing.count(cell.user) > 0) {
       cell.act = Act::kWrite;
     }
-    if (stacks_.looks_up_files(r.stack)) ++native_calls_[cell.user].lookups;
-    if (stacks_.calls_other(r.stack)) ++native_calls_[cell.user].others;
+    switch (stacks_.native_call(r.stack)) {
+      case NativeCall::kUnseen:
+        break;
+      case NativeCall::kLookup:
+        ++native_calls_[cell.user].lookups;
+        break;
+      case NativeCall::kOther:
+        ++native_calls_[cell.user].others;
+        break;
+      case NativeCall::kUnclear:
+        ++native_calls_[cell.user].unclear;
+        break;
+    }
     cell.seconds = r.weight_us * 1e-6;
     cell.readings = 1;
     if (cell.role == Role::kTrainer) {

@@ -127,10 +127,9 @@ class RunView {
   /// The user's line that cells passing the filter spend most time in.
   std::optional<model::Where> where(const Profile::Filter& filter) const;
   int64_t readings(const Profile::Filter& filter) const { return profile_.readings(filter); }
-  /// Readings of a line in which native code was seen to look files up, or at other calls of the C
-  /// library that enter the kernel or copy memory.
+  /// Readings of a line in which native code was seen, by NativeCall.
   struct NativeCalls {
-    int64_t lookups = 0, others = 0;
+    int64_t lookups = 0, others = 0, unclear = 0;
   };
   NativeCalls native_calls(model::FrameId line) const {
     const auto it = native_calls_.find(line);
