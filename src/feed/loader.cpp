@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <new>
+#include <cstring>
 #include <utility>
 
 #include "base/processors.h"
@@ -17,11 +17,11 @@
 namespace flatout::feed {
 namespace {
 
-constexpr size_t kAlignment = 64;
 constexpr size_t kBadKept = 100;
 // A read from the page cache takes some 20 us; one that takes this long waits for storage, and is
 // better begun ahead.
 constexpr int64_t kSlowReadNs = 1'000'000;
+constexpr int kAsideShare = 16;    // of a batch that is copied at most, since it was made aside
 constexpr int kReplacements = 64;  // tried before a batch fails: more than a broken data set needs
 
 Nanos thread_cpu() {
@@ -82,62 +82,13 @@ bool can_be_indexed(std::span<const uint8_t> picture) {
 
 }  // namespace
 
-Batch::Batch(void* memory, int most) : data(memory) {
-  const size_t n = static_cast<size_t>(most);
-  labels.resize(n);
-  indices.resize(n);
-  partners.resize(n);
-  views.resize(n);
-}
-Batch::Batch(size_t bytes, int most)
-    : Batch(std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment),
-            most) {}
-Batch::~Batch() {
-  if (!lent) std::free(data);
-}
-
-// Batches that are free for use. Outlives the loader while somebody holds a batch.
-struct Loader::Pool {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Batch>> free;
-  std::deque<void*> lent;  // not used yet
-  size_t bytes = 0;
-  int most = 0;
-  size_t keep = 0;
-
-  static std::shared_ptr<Batch> take(const std::shared_ptr<Pool>& pool) {
-    std::unique_ptr<Batch> batch;
-    {
-      const std::lock_guard lock(pool->mutex);
-      if (!pool->lent.empty()) {
-        batch = std::make_unique<Batch>(pool->lent.front(), pool->most);
-        batch->lent = true;
-        pool->lent.pop_front();
-      } else if (!pool->free.empty()) {
-        batch = std::move(pool->free.back());
-        pool->free.pop_back();
-      }
-    }
-    if (!batch) batch = std::make_unique<Batch>(pool->bytes, pool->most);
-    if (batch->data == nullptr) return nullptr;
-    return {batch.release(), [pool](Batch* done) {
-              std::unique_ptr<Batch> back(done);
-              const std::lock_guard lock(pool->mutex);
-              if (back->lent) {
-                if (!back->given) pool->lent.push_back(back->data);
-              } else if (pool->free.size() < pool->keep) {
-                pool->free.push_back(std::move(back));
-              }
-            }};
-  }
-};
-
 struct Loader::InFlight {
   std::shared_ptr<Batch> batch;
   Shard shard;
   int assigned = 0;
   int done = 0;
   int failed_slot = -1;
+  bool dropped = false;  // by seek(), or for want of memory: nobody waits for its samples
   Status failure;
 };
 
@@ -149,6 +100,7 @@ struct Loader::Worker {
   Nanos read_wall{0}, rest_wall{0};
   Report report;  // of the sample at hand; added to the loader's under its lock
   std::vector<uint8_t> scratch;
+  std::vector<uint8_t> aside;  // a sample whose batch has no memory yet
 
   // For the timeline: a slice for each time that this thread alone has made as many samples as a
   // batch holds. So slices side by side tell what all threads make together, though each batch is
@@ -191,12 +143,11 @@ Loader::Loader(std::unique_ptr<Source> source, const LoaderOptions& options, Sam
       options_(options),
       order_(source_->count(), options.seed, options.shuffle, options.window),
       normalize_(Normalize::from_mean_std(options.mean, options.std)),
-      pool_(std::make_shared<Pool>()),
+      pool_(std::make_shared<BatchPool>(target().bytes() * static_cast<size_t>(options.batch))),
+      mutex_(pool_->mutex),
       ahead_(*source_),
       tuner_(static_cast<int>(allowed_processors())) {
-  pool_->bytes = target().bytes() * static_cast<size_t>(options.batch);
-  pool_->most = options.batch;
-  pool_->keep = static_cast<size_t>(options.prefetch) + 2;
+  pool_->limit = static_cast<size_t>(options.prefetch);
 }
 
 Loader::~Loader() { stop(); }
@@ -237,7 +188,7 @@ void Loader::stop() {
     const std::lock_guard lock(mutex_);
     stop_ = true;  // from now on no thread is added
   }
-  wanted_.notify_all();
+  pool_->wanted.notify_all();
   for (std::thread& thread : threads_) thread.join();
   ahead_.stop();
   threads_.clear();
@@ -247,14 +198,17 @@ void Loader::stop() {
 size_t Loader::batch_bytes() const { return pool_->bytes; }
 
 Status Loader::lend(void* memory) {
-  if (memory == nullptr || reinterpret_cast<uintptr_t>(memory) % kAlignment != 0)
+  if (memory == nullptr || reinterpret_cast<uintptr_t>(memory) % BatchPool::kAlignment != 0)
     return Error{Code::kBadInput, "memory for a batch has to be aligned to 64 bytes",
                  "take it from aligned_alloc(), posix_memalign() or cudaHostAlloc()"};
-  std::vector<std::unique_ptr<Batch>> unused;  // freed without the lock
-  const std::lock_guard lock(pool_->mutex);
-  pool_->lent.push_back(memory);
-  pool_->keep = 0;
-  unused.swap(pool_->free);
+  std::vector<void*> unused;
+  {
+    const std::lock_guard lock(mutex_);
+    pool_->lent.push_back(memory);
+    pool_->only_lent = true;
+    unused.swap(pool_->free);
+  }
+  for (void* own : unused) std::free(own);
   return {};
 }
 
@@ -279,25 +233,56 @@ void Loader::open_batch() {
   }
   auto flight = std::make_shared<InFlight>();
   flight->shard = shard(enter_.position);
-  flight->batch = Pool::take(pool_);
-  const bool has_memory = flight->batch != nullptr;
-  if (!has_memory) flight->batch = std::make_shared<Batch>(0, 1);
+  flight->batch = BatchPool::open(pool_, options_.batch);
   Batch& batch = *flight->batch;
   const uint64_t each = static_cast<uint64_t>(options_.batch);
-  batch.mix = {};
   batch.epoch = enter_.epoch;
   batch.first = opened_ * each;
   batch.count = static_cast<int>(std::min(each, flight->shard.size() - batch.first));
-  if (!has_memory) {  // there is nothing for a thread to do
-    flight->failure = Error{Code::kFull, "no memory for a batch", "a smaller batch or size"};
-    flight->failed_slot = 0;
-    flight->assigned = flight->done = batch.count = 1;
-  }
   const uint64_t taken = enter_.position + (batch.first + each) * options_.ranks;
   batch.after = {enter_.epoch, std::min(taken, order_.count())};
   ++opened_;
   flight_.push_back(std::move(flight));
+  provide();
   if (read_ns_.load(std::memory_order_relaxed) > kSlowReadNs) announce(*flight_.back());
+}
+
+// Whether one more batch may be begun. One of them may be without memory: the threads make a sample
+// each for it, so that none of them waits for the last samples of the batch before. Under the lock.
+bool Loader::may_open() const {
+  return flight_.empty() || (flight_.back()->batch->data != nullptr &&
+                             flight_.size() <= static_cast<size_t>(options_.prefetch));
+}
+
+// The next batch is waited for from now on. As many as the program keeps now, it will keep while
+// the next ones are made: so many have memory that one of them is made ahead, and `prefetch` at
+// least; one more where many threads would make their samples aside. Under the lock.
+void Loader::ask() {
+  if (asked_ == TimePoint()) {
+    asked_ = MonotonicClock::now();
+    const auto made = static_cast<size_t>(std::count_if(
+        flight_.begin(), flight_.end(), [](const auto& f) { return f->batch->data != nullptr; }));
+    const size_t kept = pool_->used - std::min(pool_->used, made);
+    const auto ahead = static_cast<size_t>(options_.prefetch);
+    pool_->limit = std::max(ahead, kept + std::max<size_t>(ahead - 1, 1));
+    if (active_ * kAsideShare > options_.batch) ++pool_->limit;
+  }
+  provide();
+}
+
+// Gives the last batch memory if it has none and may have it. Under the lock.
+void Loader::provide() {
+  if (flight_.empty() || flight_.back()->batch->data != nullptr || flight_.back()->dropped) return;
+  InFlight& flight = *flight_.back();
+  const bool waited_for = asked_ != TimePoint() && flight_.size() == 1;
+  if (!waited_for && pool_->used >= pool_->limit) return;
+  if (!pool_->provide(*flight.batch)) {
+    flight.failure = Error{Code::kFull, "no memory for a batch", "a smaller batch or size"};
+    flight.dropped = true;
+    flight.assigned = flight.done = flight.batch->count;
+    ready_.notify_all();
+  }
+  pool_->wanted.notify_all();
 }
 
 // Has what follows brought in. Under the lock.
@@ -327,8 +312,7 @@ void Loader::announce(const InFlight& flight) {
 // Under the lock.
 bool Loader::has_work(int number) const {
   if (number >= active_) return false;
-  return flight_.size() < static_cast<size_t>(options_.prefetch) ||
-         flight_.back()->assigned < flight_.back()->batch->count;
+  return may_open() || flight_.back()->assigned < flight_.back()->batch->count;
 }
 
 void Loader::work(int number) {
@@ -338,25 +322,37 @@ void Loader::work(int number) {
     if (!stop_ && !has_work(number)) {
       worker.end_slice(options_.batch);
       const TimePoint begin = MonotonicClock::now();
-      wanted_.wait(lock, [&] { return stop_ || has_work(number); });
+      pool_->wanted.wait(lock, [&] {
+        provide();
+        return stop_ || has_work(number);
+      });
       if (number < active_) report_.held_up += MonotonicClock::now() - begin;
     }
     if (stop_) return;
     if (flight_.empty() || flight_.back()->assigned >= flight_.back()->batch->count) open_batch();
-    const std::shared_ptr<InFlight> held = flight_.back();  // seek() may drop it meanwhile
+    std::shared_ptr<InFlight> held = flight_.back();  // seek() may drop it meanwhile
     InFlight& flight = *held;
-    if (flight.assigned >= flight.batch->count) {  // there was no memory for it
-      ready_.notify_all();
-      continue;
-    }
+    if (flight.dropped) continue;  // there was no memory for it
     const int slot = flight.assigned++;
     Batch& batch = *flight.batch;
     const uint64_t position = flight.shard.position(batch.first + static_cast<uint64_t>(slot));
+    const size_t bytes = target().bytes(), at = static_cast<size_t>(slot) * bytes;
+    const bool aside = batch.data == nullptr;
+    void* const into = aside ? nullptr : static_cast<uint8_t*>(batch.data) + at;
     lock.unlock();
     worker.begin_sample();
-    const Status status = make_sample(worker, batch, slot, position);
+    if (aside) worker.aside.resize(bytes);
+    const Status status =
+        make_sample(worker, batch, slot, position, aside ? worker.aside.data() : into);
     worker.end_sample(options_.batch);
     lock.lock();
+    if ((aside && !put(worker, flight, at, lock)) || flight.dropped) {
+      account(worker);
+      lock.unlock();
+      held.reset();  // takes the lock if nobody else has it
+      lock.lock();
+      continue;
+    }
     if (!status.ok() && (flight.failed_slot < 0 || slot < flight.failed_slot)) {
       flight.failure = status;
       flight.failed_slot = slot;
@@ -369,6 +365,28 @@ void Loader::work(int number) {
     account(worker);
     if (++flight.done == batch.count) ready_.notify_all();
   }
+}
+
+// Copies the sample that was made aside to its place as soon as there is memory; false if it is not
+// waited for any more. Under the lock, which is let go of meanwhile.
+bool Loader::put(Worker& worker, const InFlight& flight, size_t at,
+                 std::unique_lock<std::mutex>& lock) {
+  const auto settled = [&] {
+    provide();
+    return stop_ || flight.dropped || flight.batch->data != nullptr;
+  };
+  if (!settled()) {
+    worker.end_slice(options_.batch);
+    const TimePoint begin = MonotonicClock::now();
+    pool_->wanted.wait(lock, settled);
+    report_.held_up += MonotonicClock::now() - begin;
+  }
+  if (stop_ || flight.dropped) return false;
+  lock.unlock();
+  std::memcpy(static_cast<uint8_t*>(flight.batch->data) + at, worker.aside.data(),
+              worker.aside.size());
+  lock.lock();
+  return true;
 }
 
 // Under the lock.
@@ -392,7 +410,7 @@ void Loader::account(Worker& worker) {
   while (threads_.size() < static_cast<size_t>(active_)) {
     if (!add_thread()) active_ = static_cast<int>(threads_.size());
   }
-  wanted_.notify_all();
+  pool_->wanted.notify_all();
 }
 
 // Mixes a batch whose samples are all there.
@@ -408,18 +426,18 @@ void Loader::mix(Worker& worker, InFlight& flight) {
   worker.report.finish += thread_cpu() - begin;
 }
 
-Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t position) {
+Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t position, void* into) {
   const uint64_t index = order_.index(batch.epoch, position);
   ++worker.report.samples;
   bool usable = false;
-  FLATOUT_TRY_STATUS(fill(worker, batch, slot, index, usable));
+  FLATOUT_TRY_STATUS(fill(worker, batch, slot, index, into, usable));
   if (usable) return {};
   const BadSample bad = worker.report.bad.empty() ? BadSample{} : worker.report.bad.back();
   if (options_.policy == Policy::kStrict) return unusable(bad);
   ++worker.report.replaced;
   SampleRandom random(options_.seed, batch.epoch, index, Purpose::kReplace);
   for (int attempt = 0; attempt < kReplacements; ++attempt) {
-    FLATOUT_TRY_STATUS(fill(worker, batch, slot, random.below(order_.count()), usable));
+    FLATOUT_TRY_STATUS(fill(worker, batch, slot, random.below(order_.count()), into, usable));
     if (usable) return {};
   }
   return Error{Code::kBadInput,
@@ -428,7 +446,8 @@ Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t posi
                "flatout feed verify tells which files are bad"};
 }
 
-Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool& usable) {
+Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, void* into,
+                    bool& usable) {
   const StageClock clock;
   Renderer& renderer = worker.renderer;
   const Renderer::Spent before = renderer.spent();
@@ -444,7 +463,7 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool
     SampleRandom random(options_.seed, batch.epoch, index, Purpose::kAugment);
     const View view = choose_view(options_.augment, renderer.size(), random);
     Target place = target();
-    place.data = static_cast<uint8_t*>(batch.data) + at * place.bytes();
+    place.data = into;
     Decoding how;
     how.lenient = options_.policy == Policy::kLenient;
     const bool indexed = index_ != nullptr && can_be_indexed(picture);
@@ -518,7 +537,7 @@ bool Loader::is_of_this_process() const { return ::getpid() == process_; }
 bool Loader::wait(Nanos most) {
   if (!is_of_this_process()) return true;  // next() says so
   std::unique_lock lock(mutex_);
-  if (asked_ == TimePoint()) asked_ = MonotonicClock::now();
+  ask();
   return ready_.wait_for(lock, most, [this] { return front_is_done(); });
 }
 
@@ -532,7 +551,7 @@ bool Loader::front_is_done() const {
 Result<std::shared_ptr<Batch>> Loader::next() {
   if (!is_of_this_process()) return forked();
   std::unique_lock lock(mutex_);
-  if (asked_ == TimePoint()) asked_ = MonotonicClock::now();
+  ask();
   ready_.wait(lock, [this] { return front_is_done(); });
   if (flight_.empty()) return no_threads();
   const TimePoint asked = std::exchange(asked_, TimePoint());
@@ -547,7 +566,7 @@ Result<std::shared_ptr<Batch>> Loader::next() {
   flight_.pop_front();
   place_ = flight->batch->after;
   lock.unlock();
-  wanted_.notify_all();
+  pool_->wanted.notify_all();
   flatout_slice(FLATOUT_INPUT_WAIT, nullptr,
                 static_cast<uint64_t>(asked.time_since_epoch().count()));
   if (!flight->failure.ok()) return flight->failure.error();
@@ -568,14 +587,16 @@ Status Loader::seek(Place place) {
         fmt::format("the state is {} samples into an epoch of {}", place.position, order_.count()),
         "it was saved with another data set"};
   if (!is_of_this_process()) return forked();
+  std::deque<std::shared_ptr<InFlight>> dropped;  // without the lock
   {
     // The threads go on: what one of them is at is finished, and dropped.
     const std::lock_guard lock(mutex_);
     ahead_.stop();
-    flight_.clear();
+    for (const auto& flight : flight_) flight->dropped = true;
+    dropped.swap(flight_);
     enter(place);
   }
-  wanted_.notify_all();
+  pool_->wanted.notify_all();
   return {};
 }
 

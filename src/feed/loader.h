@@ -19,6 +19,7 @@
 
 #include "base/result.h"
 #include "feed/augment.h"
+#include "feed/batch.h"
 #include "feed/mix.h"
 #include "feed/order.h"
 #include "feed/read_ahead.h"
@@ -38,8 +39,10 @@ enum class Policy : uint8_t {
 
 struct LoaderOptions {
   int batch = 64;
-  int threads = 0;   // 0: one for each processor, and more while reads keep them waiting
-  int prefetch = 2;  // batches that are made ahead
+  int threads = 0;  // 0: one for each processor, and more while reads keep them waiting
+  // Batches in memory, the one that the program keeps while it asks for the next among them; if it
+  // keeps more, those come on top. At least one is made ahead.
+  int prefetch = 2;
   uint64_t seed = 0;
   bool shuffle = true;
   Window window;  // of the shuffle; none: the whole epoch
@@ -63,12 +66,6 @@ struct LoaderOptions {
   Status check() const;
 };
 
-/// All that is needed to go on, to the bit, with any number of threads and ranks.
-struct Place {
-  uint32_t epoch = 0;
-  uint64_t position = 0;  // samples of the epoch that all ranks together have taken
-};
-
 /// A sample on its way: cut, resized and distorted, not normalised yet.
 struct StageSample {
   uint8_t* rgbx = nullptr;  // [height, width, 4], the fourth byte means nothing
@@ -82,29 +79,6 @@ struct StageSample {
 /// A stage of one's own. Called by several threads at a time, once for each sample that is used. An
 /// Error fails the batch.
 using SampleStage = std::function<Status(StageSample&)>;
-
-/// A batch, its memory included. `data`: [count, 3, height, width] or [count, height, width, 3].
-struct Batch {
-  Batch(size_t bytes, int most);
-  /// In memory of somebody else's.
-  Batch(void* lent_memory, int most);
-  ~Batch();
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-
-  void* data = nullptr;  // aligned to 64 bytes
-  bool lent = false;     // `data` is; see Loader::lend
-  bool given = false;    // by next()
-  int count = 0;
-  uint32_t epoch = 0;
-  uint64_t first = 0;  // this rank's number of its first sample in the epoch
-  Place after;         // where to go on once it is used
-  std::vector<int64_t> labels;
-  std::vector<int64_t> indices;   // in the source
-  std::vector<int64_t> partners;  // labels of what was mixed in; as labels where none was
-  Mix mix;
-  std::vector<std::array<int32_t, 5>> views;  // of the source: x, y, width, height, flipped
-};
 
 struct Report {
   uint64_t samples = 0;
@@ -156,7 +130,6 @@ class Loader {
 
  private:
   struct InFlight;
-  struct Pool;
   struct Worker;
 
   Loader(std::unique_ptr<Source> source, const LoaderOptions& options, SampleStage stage);
@@ -165,6 +138,10 @@ class Loader {
   void stop();
   void work(int number);
   void open_batch();
+  bool may_open() const;
+  void ask();
+  void provide();
+  bool put(Worker& worker, const InFlight& flight, size_t at, std::unique_lock<std::mutex>& lock);
   bool add_thread();
   void announce(const InFlight& flight);
   bool has_work(int number) const;
@@ -173,8 +150,8 @@ class Loader {
   Target target() const;
   bool front_is_done() const;
   Shard shard(uint64_t first) const;
-  Status make_sample(Worker& worker, Batch& batch, int slot, uint64_t position);
-  Status fill(Worker& worker, Batch& batch, int slot, uint64_t index, bool& usable);
+  Status make_sample(Worker& worker, Batch& batch, int slot, uint64_t position, void* into);
+  Status fill(Worker& worker, Batch& batch, int slot, uint64_t index, void* into, bool& usable);
   Status open_index();
   Status save_index();
 
@@ -184,11 +161,10 @@ class Loader {
   LoaderOptions options_;
   Order order_;
   Normalize normalize_;
-  std::shared_ptr<Pool> pool_;
+  const std::shared_ptr<BatchPool> pool_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable wanted_;  // by workers: room for a batch, or the end
-  std::condition_variable ready_;   // by next(): a sample is done
+  std::mutex& mutex_;              // the pool's
+  std::condition_variable ready_;  // by next(): a sample is done
   ReadAhead ahead_;
   uint64_t announced_ = 0;           // of the epoch, from where it was entered
   std::atomic<int64_t> read_ns_{0};  // what reading a sample takes of late
@@ -201,7 +177,7 @@ class Loader {
   std::vector<std::thread> threads_;
   int active_ = 0;  // of them; the others wait
   ThreadTuner tuner_;
-  TimePoint asked_{};  // when the batch that next() will give was first waited for
+  TimePoint asked_{};  // when the batch that next() will give was first waited for; or not yet
   Report report_;
 };
 

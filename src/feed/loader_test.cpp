@@ -1,10 +1,13 @@
 #include "feed/loader.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -227,17 +230,73 @@ TEST(Loader, LeavesHeldBatchesAlone) {
   EXPECT_EQ(at_once, later);
 }
 
+TEST(Loader, TakesAsMuchMemoryAsTheProgramKeepsAndOneOrPrefetchBatches) {
+  const TemporaryFolder folder;
+  write_set(folder, 170);
+  LoaderOptions options = small();
+  options.batch = 32;
+  const auto plain = open(folder, options);
+  const Taken expected[] = {rest_of_epoch(*plain), rest_of_epoch(*plain), rest_of_epoch(*plain)};
+  struct Case {
+    int prefetch;
+    size_t keep;  // batches by the program, while it asks for the next one
+    size_t most;  // that are in memory
+  };
+  for (const auto& [prefetch, keep, most] :
+       {Case{1, 0, 1}, Case{1, 1, 2}, Case{2, 0, 2}, Case{2, 1, 2}, Case{2, 3, 4}, Case{4, 1, 4}}) {
+    for (const int threads : {1, 2, 4}) {
+      options.prefetch = prefetch;
+      options.threads = threads;
+      const auto loader = open(folder, options);
+      std::set<void*> memory;
+      std::deque<std::shared_ptr<Batch>> kept;
+      for (const Taken& epoch : expected) {
+        Taken taken;
+        for (;;) {
+          while (kept.size() > keep) kept.pop_front();
+          kept.push_back(*loader->next());
+          if (!kept.back()) break;
+          memory.insert(kept.back()->data);
+          take(*kept.back(), taken);
+        }
+        kept.pop_back();
+        EXPECT_EQ(taken, epoch);
+      }
+      EXPECT_LE(memory.size(), most + (threads == 4 ? 1 : 0))
+          << prefetch << ' ' << keep << ' ' << threads;
+    }
+  }
+}
+
+TEST(Loader, LeavesBatchesToAForkedProcess) {
+  const TemporaryFolder folder;
+  write_set(folder, 40);
+  const auto loader = open(folder, small());
+  for (int i = 0; i < 20; ++i) {  // at one time or another a thread holds the lock
+    auto batch = *loader->next();
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      batch.reset();
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "the child waited for a lock";
+  }
+}
+
 TEST(Loader, MakesBatchesInLentMemoryAndThenLeavesThatAlone) {
   const TemporaryFolder folder;
   write_set(folder, 23);
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::vector<std::unique_ptr<void, Free>> memory;  // longer than the loader
   const auto plain = open(folder, small()), loader = open(folder, small());
   const Taken expected = rest_of_epoch(*plain);
   const size_t bytes = loader->batch_bytes();
   ASSERT_EQ(bytes, sizeof(float) * 4 * 3 * kSize * kSize);
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  std::vector<std::unique_ptr<void, Free>> memory;
   std::set<void*> lent;
   const auto lend = [&] {
     memory.emplace_back(std::aligned_alloc(64, bytes));
