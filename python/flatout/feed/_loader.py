@@ -171,7 +171,8 @@ class Loader:
         `index_mb` megabytes, 64 by default), "off", or the name of a file in which it is kept from one run to the next.
     pin_memory: torch batches in page-locked memory, from which `.to(device, non_blocking=True)` copies while the job goes on; by default where
         the program uses CUDA when the loop begins. The memory is torch's own, so it is not used again before such copies are done.
-    threads: 0 for one a core. prefetch: batches in memory, the one that the loop holds among them; one is always made ahead. rank, ranks: this process's share; by default from RANK and WORLD_SIZE.
+    threads: 0 for one a core. prefetch: batches in memory, the one that the loop holds among them; at least one is made ahead.
+    rank, ranks: this process's share; by default from RANK and WORLD_SIZE.
     on_bad: "skip" (another sample takes a bad one's place, the same in every run), "strict" (FeedError), "lenient" (what can be decoded).
     form: "torch" and "numpy" give (images, labels), "batch" gives Batch objects; by default as the program's imports suggest.
 
