@@ -188,6 +188,21 @@ TEST(Diagnose, AWorkerThatSleepsIsIdleWaitAndNotDecode) {
   EXPECT_EQ(diagnose(b.build()).verdict, "stall.idle_wait");
 }
 
+TEST(Diagnose, AnEventLoopWithoutWorkWaitsWhereTheAgentSaysThatItsTrainingTaskDoes) {
+  const Line loop{"run_until_complete", "/usr/lib/python3.11/asyncio/base_events.py", 650},
+      select{"select", "/usr/lib/python3.11/selectors.py", 468};
+  for (const bool told : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 20, 10, {ThreadState::kPoll, {kMain, loop, select}},
+          {ThreadState::kOnCpuNative, {kMain, loop, {"train", "/home/u/train.py", 30}}});
+    b.machine(2, 1.6).process_cpu(100, 0.33);
+    if (told) b.run().info["asyncio.waits_at"] = "/home/u/client.py:7 in ask";
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "stall.idle_wait");
+    EXPECT_EQ(d.findings.front().where->line, told ? 7 : kMain.line);
+  }
+}
+
 // A loader in the training thread takes 1 ms for a batch, the loop 19 more before the forward pass.
 TEST(Diagnose, WhatTheLoopDoesToABatchBeforeTheForwardPassIsPartOfMakingIt) {
   const Doing in_loop{ThreadState::kOnCpuNative, {kMain}};

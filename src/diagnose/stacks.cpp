@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/contains.h"
+#include "diagnose/blame.h"
 #include "model/source_files.h"
 
 namespace flatout::diagnose {
@@ -212,12 +213,14 @@ Owner owner_of(std::string_view file, std::string_view project) {
 StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
   if (known_.empty()) known_.resize(1);
   known_[0].done = true;
+  awaited_ = setting_line(run, "asyncio.waits_at");
   const std::string project = project_folder(run);
   // What each frame adds is worked out once: there are far fewer frames than stacks.
   struct FrameFacts {
     Owner owner = Owner::kLibrary;
     uint16_t traits = 0;
     NativeCall call = NativeCall::kUnseen;
+    bool event_loop = false;
   };
   std::vector<FrameFacts> facts(run.frames.size());
   bool python = false;
@@ -228,6 +231,8 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     if (is_python(f.kind)) {
       facts[i] = {owner_of(file, project),
                   static_cast<uint16_t>(python_traits(function, file) | kHasPython)};
+      facts[i].event_loop =
+          function == "run_until_complete" && ends(file, "asyncio/base_events.py");
       continue;
     }
     // No traits, and a library's.
@@ -263,6 +268,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
           node.traits = 0, node.user = node.package = node.generator = 0;
         node.traits |= facts[frame].traits;
         node.call = facts[frame].call;
+        if (facts[frame].event_loop && node.user != 0) event_loops_.insert(node.user);
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
             is_collate_function(run, run.frames[caller], run.frames[frame]))
           node.traits |= kInCollate;
@@ -280,6 +286,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
 
 model::Where StackIndex::where(model::FrameId frame) const {
   if (frame == 0 || frame >= run_.frames.size()) return {};
+  if (awaited_ && event_loops_.contains(frame)) return *awaited_;
   const model::Frame& f = run_.frames[frame];
   return {std::string(run_.string(f.file)), f.line, std::string(run_.string(f.function))};
 }

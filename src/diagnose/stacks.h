@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "model/finding.h"
@@ -60,6 +62,7 @@ class StackIndex {
   model::FrameId generator_frame(model::StackId stack) const { return at(stack).generator; }
   uint16_t traits(model::StackId stack) const { return at(stack).traits; }
   NativeCall native_call(model::StackId stack) const { return at(stack).call; }
+  /// Of a frame that runs an event loop: where the training waits in it, if that is known.
   model::Where where(model::FrameId frame) const;
 
  private:
@@ -73,6 +76,8 @@ class StackIndex {
 
   const model::Run& run_;
   std::vector<Known> known_;
+  std::unordered_set<model::FrameId> event_loops_;  // the user's frames that run one
+  std::optional<model::Where> awaited_;
 };
 
 }  // namespace flatout::diagnose

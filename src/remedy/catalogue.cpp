@@ -9,6 +9,7 @@ bool always(const Situation&) { return true; }
 bool has_torch(const Situation& s) { return s.torch; }
 bool has_workers(const Situation& s) { return s.workers > 0; }
 bool has_torch_workers(const Situation& s) { return s.torch && s.workers > 0; }
+bool has_feed(const Situation& s) { return s.torch && s.feeding > 0 && s.cores > 1; }
 bool wants_workers(const Situation& s) { return s.loader && s.workers < s.cores; }
 bool wants_more_workers(const Situation& s) { return s.loader && s.workers < 2 * s.cores; }
 bool has_loader(const Situation& s) { return s.loader; }
@@ -269,6 +270,16 @@ const std::vector<Remedy>& rows() {
        .agent = {{"tf32", ""}},
        .code = "torch.set_float32_matmul_precision(\"high\")",
        .risk = "float32 products keep 10 bits of mantissa"},
+      {.id = "threads_beside_feed",
+       .what = "{rest} threads, the cores that flatout.feed leaves",
+       .effect = Effect::kEquivalent,
+       .answers = {},
+       .fits = has_feed,
+       .environment = {{"OMP_NUM_THREADS", "{rest}"},
+                       {"MKL_NUM_THREADS", "{rest}"},
+                       {"OPENBLAS_NUM_THREADS", "{rest}"}},
+       .agent = {{"threads", "{rest}"}},
+       .code = "torch.set_num_threads({rest})"},
       {.id = "allocator_anyway",
        .what = "Flatout's allocator",
        .answers = {},
@@ -283,6 +294,7 @@ std::string number_of(std::string_view key, const Situation& s) {
   if (key == "online") return std::to_string(s.online_cores);
   if (key == "twice") return std::to_string(2 * s.cores);
   if (key == "spare") return std::to_string(std::max(1, s.cores - s.workers));
+  if (key == "rest") return std::to_string(std::max(1, s.cores - s.feeding));
   if (key == "arenas") return std::to_string(8 * s.online_cores);
   return "";
 }

@@ -39,6 +39,7 @@ struct Situation {
   int cores = 1;         // that the job may use: mask and quota
   int online_cores = 1;  // of the machine
   int workers = 0;       // of the loader that feeds the steps
+  int feeding = 0;       // cores that flatout.feed takes in the place of that
   bool loader = false;   // there is a DataLoader
   bool torch = false;
   bool gpu = false;
@@ -72,7 +73,7 @@ struct Remedy {
 std::span<const Remedy> catalogue();
 const Remedy* find_remedy(std::string_view id);
 
-/// {cores}, {online}, {twice}, {spare}, {arenas} in a row's text replaced by numbers.
+/// {cores}, {online}, {twice}, {spare}, {rest}, {arenas} in a row's text replaced by numbers.
 std::string filled(std::string_view text, const Situation& situation);
 Setting setting_of(const Remedy& remedy, const Situation& situation);
 

@@ -162,6 +162,17 @@ TEST(Catalogue, APinnedJobIsFreedBeforeItGetsFewerThreads) {
   EXPECT_EQ(candidates({crowd}, free, false).front().remedy->id, "threads");
 }
 
+TEST(Catalogue, AJobThatIsFedIsOfferedTheThreadsThatLeaveRoomForThat) {
+  Situation situation{.cores = 16, .online_cores = 16, .torch = true};
+  EXPECT_EQ(candidates({}, situation, false).size(), 0u);
+  situation.feeding = 3;
+  const auto offered = candidates({}, situation, false);
+  ASSERT_EQ(offered.size(), 1u);
+  EXPECT_EQ(setting_of(*offered[0].remedy, situation).agent.at("threads"), "13");
+  situation.cores = 1;
+  EXPECT_EQ(candidates({}, situation, false).size(), 0u);
+}
+
 bool offers(const Situation& situation, std::string_view id, std::string_view finding = "",
             bool allow_changing = false) {
   std::vector<model::Finding> findings(finding.empty() ? 0 : 1);

@@ -115,6 +115,9 @@ TrialRun result_of(recorder::Recorder& recorder, const std::string& folder, cons
   out.findings = diagnosis.findings;
   out.losses = losses_in(folder);
   out.applied = lines_of(folder, "applied");
+  if (std::find(out.applied.begin(), out.applied.end(), "feed") != out.applied.end()) {
+    out.situation.feeding = std::max(1, static_cast<int>(std::ceil(view.cpu().producers)));
+  }
   out.warmed = lines_of(folder, "warmed");
   for (const std::string& name : lines_of(folder, "decoders")) {
     out.situation.pillow |= name == "pillow";

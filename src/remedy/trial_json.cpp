@@ -50,6 +50,7 @@ std::string to_json(const TrialRun& run) {
               {"cores", s.cores},
               {"online_cores", s.online_cores},
               {"workers", s.workers},
+              {"feeding", s.feeding},
               {"loader", s.loader},
               {"torch", s.torch},
               {"gpu", s.gpu},
@@ -93,6 +94,7 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     s.cores = json.at("cores");
     s.online_cores = json.at("online_cores");
     s.workers = json.at("workers");
+    s.feeding = json.at("feeding");
     s.loader = json.at("loader");
     s.torch = json.at("torch");
     s.gpu = json.at("gpu");

@@ -149,6 +149,7 @@ STALL = [
     Case("polls_for_turn", "lock_step.py", "stall.idle_wait"),
     Case("rate_limit", "license_server.py", "stall.idle_wait"),
     Case("nobody_notified", "grid_actor.py", "stall.idle_wait"),
+    Case("server_asked", "quotes_client.py", "stall.idle_wait"),
     Case("queue_full", "metrics_thread.py", "stall.hang", step_cost=False, args=("--seconds", "16")),
     Case("never_reports", "barrier.py", "stall.hang", step_cost=False, args=("--seconds", "30"), end_after_s=16,
          exit_code=None),

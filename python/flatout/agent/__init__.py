@@ -24,6 +24,7 @@ _HOOKS = {  # module that was imported -> our module that hooks it
     "torch._dynamo.eval_frame": "forward",
     "torch.distributed.fsdp": "forward",
     "multiprocessing.pool": "waits",
+    "asyncio": "awaits",
     "safetensors.torch": "saving",
     "torchdata.stateful_dataloader.stateful_dataloader": "loader",
 }
