@@ -122,9 +122,10 @@ Diagnosis diagnose(const Run& run) {
   out.findings = find_all(view, true);
   SlowDown slowed = slow_down(run);
   std::string changed_id;
+  std::optional<model::Where> grown;  // the line behind it, where that is most of what it costs now
   if (slowed.change != nullptr && view.has_steps()) {
-    const RunView slow(run, slowed.change->index, slowed.until);
     const RunView fast(run, INT64_MIN, slowed.change->index);
+    const RunView slow(run, slowed.change->index, slowed.until, &fast);
     std::vector<Finding> before = find_all(fast, false), after = find_all(slow, false);
     double most = 0;
     for (Finding& f : after) {
@@ -135,6 +136,7 @@ Diagnosis diagnose(const Run& run) {
       if (more > most) {
         most = more;
         changed_id = f.id;
+        grown = more > 0.5 * *f.cost_ms_per_step ? f.where : std::nullopt;
       }
       const auto known = std::find_if(out.findings.begin(), out.findings.end(),
                                       [&](const Finding& k) { return k.id == f.id; });
@@ -151,8 +153,10 @@ Diagnosis diagnose(const Run& run) {
   }
   sort_by_gain(out.findings);
   const Finding* changed_by = nullptr;
-  for (const Finding& f : out.findings) {
-    if (f.id == changed_id) changed_by = &f;
+  for (Finding& f : out.findings) {
+    if (f.id != changed_id) continue;
+    changed_by = &f;
+    if (grown) f.where = grown;
   }
   if (!out.findings.empty()) {
     out.verdict = out.findings.front().id;

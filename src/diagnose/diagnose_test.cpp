@@ -506,6 +506,31 @@ TEST(Diagnose, TheCauseOfAChangeWithinTheRunIsNamedWithItsStep) {
   EXPECT_NE(d.headline.find("sleeps"), std::string::npos) << d.headline;
 }
 
+TEST(Diagnose, TheLineOfAChangeIsTheOneThatGrew) {
+  const Line always{"normalise", "/home/u/data.py", 5}, late{"augment", "/home/u/data.py", 40};
+  for (const double ms : {8.0, 2.0}) {  // of 12; below, it is not what most of the time goes into
+    RunBuilder b;
+    for (int i = 0; i < 200; ++i) {
+      const bool slow = i >= 100;
+      std::vector<RunBuilder::PartTime> parts = {
+          {Part::kForward, 10, kCompute},
+          {Part::kOther, 12, {ThreadState::kSleep, {kMain, always}, SYS_clock_nanosleep}}};
+      if (slow) {
+        parts.push_back(
+            {Part::kOther, 2 * ms, {ThreadState::kSleep, {kMain, late}, SYS_clock_nanosleep}});
+      }
+      b.step(parts, i < 3);
+    }
+    const model::Step& first = b.run().steps.steps[100];
+    b.run().steps.changes.push_back(
+        {first.index, first.begin, nanos(22e6), nanos((22 + 2 * ms) * 1e6)});
+    b.machine(2, 1).process_cpu(100, 0.5);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "stall.idle_wait");
+    EXPECT_EQ(d.findings.front().where->line, ms > 6 ? 40 : 5) << d.headline;
+  }
+}
+
 TEST(Diagnose, WhatIsCompressedIntoAFileIsSavedAndWhatIsReadIsNot) {
   for (const std::string function : {"write", "read"}) {
     RunBuilder b;

@@ -263,24 +263,29 @@ int64_t Profile::readings(const Filter& filter) const {
   return sum;
 }
 
-std::optional<Hot> Profile::hottest(const Filter& filter, const model::Run& run) const {
+std::optional<Hot> Profile::hottest(const Filter& filter, const model::Run& run,
+                                    const Profile* before, double times) const {
   struct Function {
     double seconds = 0;
     std::map<model::FrameId, double> lines;
   };
   std::map<uint64_t, Function> functions;
-  for (const Cell& c : cells_) {
-    if (c.user == 0 || c.user >= run.frames.size() || !filter(c)) continue;
-    const model::Frame& f = run.frames[c.user];
-    Function& function = functions[static_cast<uint64_t>(f.file) << 32 | f.function];
-    function.seconds += c.seconds;
-    function.lines[c.user] += c.seconds;
-  }
+  const auto add = [&](const std::vector<Cell>& cells, double weight) {
+    for (const Cell& c : cells) {
+      if (c.user == 0 || c.user >= run.frames.size() || !filter(c)) continue;
+      const model::Frame& f = run.frames[c.user];
+      Function& function = functions[static_cast<uint64_t>(f.file) << 32 | f.function];
+      function.seconds += weight * c.seconds;
+      function.lines[c.user] += weight * c.seconds;
+    }
+  };
+  add(cells_, 1);
+  if (before != nullptr) add(before->cells_, -times);
   Hot best;
   for (const auto& [key, function] : functions) {
     if (function.seconds <= best.seconds) continue;
     best = {0, function.seconds};
-    double most = -1;
+    double most = 0;
     for (const auto& [frame, seconds] : function.lines) {
       if (seconds > most) {
         most = seconds;

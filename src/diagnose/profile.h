@@ -83,8 +83,10 @@ class Profile {
   double seconds(const Filter& filter) const;
   int64_t readings(const Filter& filter) const;
   /// The user's line with the most of this time; lines of one function count together, the
-  /// function's hottest line is named. nullopt where no cell has a line.
-  std::optional<Hot> hottest(const Filter& filter, const model::Run& run) const;
+  /// function's hottest line is named. nullopt where no cell has a line. `before`: what is taken
+  /// off, `times` over, so that what has grown counts.
+  std::optional<Hot> hottest(const Filter& filter, const model::Run& run,
+                             const Profile* before = nullptr, double times = 0) const;
   const std::vector<Cell>& cells() const { return cells_; }
 
  private:

@@ -44,7 +44,8 @@ uint64_t series_key(SignalId signal, model::EntityId entity) {
 
 }  // namespace
 
-RunView::RunView(const Run& run, int64_t from, int64_t to) : run_(run), stacks_(run) {
+RunView::RunView(const Run& run, int64_t from, int64_t to, const RunView* before)
+    : run_(run), before_(before), stacks_(run) {
   for (const model::Series& s : run.series) series_[series_key(s.signal, s.entity)] = &s;
   for (model::EntityId i = 0; i < run.entities.size(); ++i) {
     const model::Entity& e = run.entities[i];
@@ -414,7 +415,13 @@ double RunView::producer_delay_share() const {
 }
 
 std::optional<model::Where> RunView::where(const Profile::Filter& filter) const {
-  const auto hot = profile_.hottest(filter, run_);
+  std::optional<Hot> hot;
+  if (before_ != nullptr && before_->steps_.count > 0) {
+    hot = profile_.hottest(
+        filter, run_, &before_->profile_,
+        static_cast<double>(steps_.count) / static_cast<double>(before_->steps_.count));
+  }
+  if (!hot) hot = profile_.hottest(filter, run_);
   if (!hot) return std::nullopt;
   return stacks_.where(hot->frame);
 }

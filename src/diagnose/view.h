@@ -90,8 +90,10 @@ struct Neighbour {
 
 class RunView {
  public:
-  /// On the steps of [from, to) (step indices as in Step::index); all by default.
-  explicit RunView(const model::Run& run, int64_t from = INT64_MIN, int64_t to = INT64_MAX);
+  /// On the steps of [from, to) (step indices as in Step::index); all by default. `before`: the
+  /// steps before the job slowed down; where() then asks which line has grown. Outlives this.
+  explicit RunView(const model::Run& run, int64_t from = INT64_MIN, int64_t to = INT64_MAX,
+                   const RunView* before = nullptr);
 
   const model::Run& run() const { return run_; }
   const StackIndex& stacks() const { return stacks_; }
@@ -163,6 +165,7 @@ class RunView {
   void find_neighbours();
 
   const model::Run& run_;
+  const RunView* before_;
   StackIndex stacks_;
   Profile profile_;
   std::unordered_map<model::FrameId, NativeCalls> native_calls_;
