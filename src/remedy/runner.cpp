@@ -22,11 +22,6 @@ void on_signal(int signal) { stop_signal = signal; }
 
 constexpr size_t kMostOpened = 64 << 20;  // bytes of their names
 
-bool waits_for_disk(const model::Finding& finding) {
-  return finding.id == "input.disk" || finding.id == "input.cold_cache" ||
-         finding.id == "input.small_files" || finding.id == "input.random_seek";
-}
-
 void watch_signals() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
@@ -73,9 +68,7 @@ Result<TrialRun> JobRunner::run(const Setting& setting, const Length& length, bo
     std::string_view rest = *text, line;
     while (next_line(rest, line)) opened_.emplace(line);
   }
-  if (runs_ == 1 && out.ok()) {
-    cold_ = std::any_of(out->findings.begin(), out->findings.end(), waits_for_disk);
-  }
+  if (runs_ == 1 && out.ok()) cold_ = waited_for_disk(*out);
   remove_all(folder);
   return out;
 }

@@ -9,6 +9,13 @@
 namespace flatout::remedy {
 namespace {
 
+model::Finding finding(const std::string& id, double gain) {
+  model::Finding out;
+  out.id = id;
+  out.gain = gain;
+  return out;
+}
+
 // A job that is made up: its step takes what its causes cost, less what the setting takes away.
 class FakeJob : public Runner {
  public:
@@ -21,6 +28,7 @@ class FakeJob : public Runner {
   size_t fails_at = 0;                         // steps; 0: never
   std::string goes_on_with;                    // agent setting with which it does not fail
   bool inert = false;                          // settings change nothing, and say so
+  double first_reads = 0;                      // seconds per step of the first run, for the disk
   int stop_after = -1;                         // runs
   int runs = 0;
 
@@ -32,6 +40,7 @@ class FakeJob : public Runner {
     now *= 1 + noise * normal_(random_);
     for (const auto& [name, cost] : causes) now += setting.agent.contains(name) ? 0 : cost;
     for (const auto& [name, move] : moves_losses) off += setting.agent.contains(name) ? move : 0;
+    if (runs == 1) now += first_reads;
     const size_t steps = std::max<size_t>(40, length.steps);
     for (size_t i = 0; i < steps; ++i) {
       out.seconds.push_back(now * (1 + 0.05 * normal_(random_)));
@@ -41,6 +50,7 @@ class FakeJob : public Runner {
       if (!inert) out.applied.push_back(name);
     }
     out.findings = found;
+    if (runs == 1 && first_reads > 0) out.findings = {finding("input.small_files", 10)};
     if (fails_at > 0 && !setting.agent.contains(goes_on_with)) {
       out.exit_code = 1;
       out.seconds.resize(std::min(out.seconds.size(), fails_at));
@@ -64,13 +74,6 @@ class FakeJob : public Runner {
   std::normal_distribution<double> normal_;
 };
 
-model::Finding finding(const std::string& id, double gain) {
-  model::Finding out;
-  out.id = id;
-  out.gain = gain;
-  return out;
-}
-
 TEST(Search, KeepsWhatHelpsAndConfirmsIt) {
   FakeJob job;
   job.causes = {{"gc", 0.01}};
@@ -82,6 +85,20 @@ TEST(Search, KeepsWhatHelpsAndConfirmsIt) {
   EXPECT_NEAR(outcome->together->gain, 1.5, 0.1);
   EXPECT_EQ(outcome->attempts.front().candidate.predicted, 1.5);
   EXPECT_EQ(outcome->attempts.front().losses, LossCheck::kBitEqual);
+}
+
+TEST(Search, WhatOnlyTheFirstReadOfTheFilesTakesIsNoPartOfTheTrials) {
+  FakeJob job;
+  job.causes = {{"gc", 0.01}};
+  job.found = {finding("cpu.gc", 1.5)};
+  job.first_reads = 0.4;
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->kept, std::vector<std::string>{"gc"});
+  EXPECT_EQ(outcome->attempts.size(), 1u);
+  EXPECT_EQ(outcome->baseline.verdict, "cpu.gc");
+  ASSERT_TRUE(outcome->together.has_value());
+  EXPECT_NEAR(outcome->together->gain, 1.5, 0.1);
 }
 
 TEST(Search, OneThatDoesNothingLeavesTimeForTheOthers) {

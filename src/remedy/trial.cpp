@@ -218,6 +218,13 @@ void end_children() {
   }
 }
 
+bool waited_for_disk(const TrialRun& run) {
+  return std::any_of(run.findings.begin(), run.findings.end(), [](const model::Finding& finding) {
+    return finding.id == "input.disk" || finding.id == "input.cold_cache" ||
+           finding.id == "input.small_files" || finding.id == "input.random_seek";
+  });
+}
+
 Result<TrialRun> run_trial(const std::vector<std::string>& command, const Setting& setting,
                            const Length& length, const TrialPlace& place, const Judge& judge,
                            const std::function<bool()>& stop) {

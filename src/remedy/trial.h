@@ -40,6 +40,9 @@ struct TrialRun {
   std::string output_tail;  // of what the job wrote
 };
 
+/// Whether the job waited for files that were not in memory.
+bool waited_for_disk(const TrialRun& run);
+
 struct TrialPlace {
   std::string folder;   // an empty folder of this run's own
   bool isolate = true;  // an overlay over the user's files; else the agent redirects what it can
