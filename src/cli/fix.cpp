@@ -29,7 +29,7 @@ const Usage kFix{
     "  flatout fix --budget 10m -- python train.py       # more time, more remedies\n"
     "  flatout fix --json=result.json -- python train.py\n"
     "  flatout run --with fix.json -- python train.py    # the job with what was found",
-    {"out", "budget", "yes", "skip", "allow_changing", "quiet", "verbose"},
+    {"out", "budget", "yes", "skip", "tune", "allow_changing", "quiet", "verbose"},
     true,
     true,
     true,
@@ -142,6 +142,7 @@ int fix(const std::vector<std::string>& arguments) {
   if (!agreed(runner, *settings)) return 1;
   runner.start_clock();
   remedy::SearchOptions options;
+  options.tune = settings->tune;
   options.allow_changing = settings->allow_changing;
   options.skip = skip;
   const auto outcome = remedy::search(runner, options);

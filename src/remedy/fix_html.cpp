@@ -137,9 +137,10 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
         fmt::format("<li>{} with all that is kept</li>", html_text(measured(*outcome.together)));
   std::string body =
       report::top_html(joined(command), facts) + "<main class=\"wrap\" id=\"fix\">\n";
-  body += fmt::format("<h1>{}</h1>\n", outcome.kept.empty()
-                                           ? "Nothing measurably helps: nothing is kept"
-                                           : "Kept: " + html_text(joined(outcome.kept)));
+  body += fmt::format("<h1>{}</h1>\n",
+                      !outcome.tunings.empty() ? "Nothing is wrong with it: nothing is changed"
+                      : outcome.kept.empty()   ? "Nothing measurably helps: nothing is kept"
+                                               : "Kept: " + html_text(joined(outcome.kept)));
   if (!outcome.kept.empty() && !fix_path.empty()) {
     body += block("to run with it",
                   {fmt::format("flatout run --with {} -- {}", fix_path, joined(command))});

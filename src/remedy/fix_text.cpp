@@ -61,6 +61,13 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
       fmt::format("As it is: {:.2f} ms a step, {}", 1e3 * mean(base.seconds), base.verdict);
   if (!base.findings.empty()) out += ": " + escape_terminal(base.findings.front().title);
   out += ".\n";
+  if (!outcome.tunings.empty()) {
+    return out + fmt::format(
+                     "Nothing is wrong with it, so nothing is changed. `--tune` tries what makes "
+                     "many jobs "
+                     "faster: {}.\n",
+                     joined(outcome.tunings));
+  }
   if (outcome.attempts.empty() && outcome.not_tried.empty()) {
     out += "No remedy that flatout can apply fits what was found.\n";
   } else if (!outcome.attempts.empty()) {

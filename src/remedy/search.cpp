@@ -69,6 +69,7 @@ class Search {
       FLATOUT_TRY(out_.baseline, runner_.run({}, first, show_output_));
     }
     if (out_.kept.empty()) latest_ = out_.baseline;
+    if (is_left_alone()) return std::move(out_);
     plan_length();
     runner_.tell(
         fmt::format("as it is: {:.2f} ms a step, {}", 1e3 * mean_step(latest_), latest_.verdict));
@@ -81,6 +82,15 @@ class Search {
   bool has_finding(std::string_view id) const {
     return std::any_of(out_.baseline.findings.begin(), out_.baseline.findings.end(),
                        [&](const model::Finding& finding) { return finding.id == id; });
+  }
+
+  // Whether nothing is wrong with the job, and no more is asked for.
+  bool is_left_alone() {
+    if (!out_.baseline.findings.empty() || options_.tune || !options_.instead.empty()) return false;
+    for (const Candidate& candidate : candidates({}, latest_.situation, options_.allow_changing)) {
+      if (!is_skipped(candidate.remedy->id)) out_.tunings.emplace_back(candidate.remedy->id);
+    }
+    return true;
   }
 
   static bool ran_out_of_memory(const TrialRun& run) {

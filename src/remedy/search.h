@@ -57,6 +57,7 @@ struct Outcome {
   TrialRun baseline;
   std::vector<Attempt> attempts;
   std::vector<std::string> not_tried;  // ids, for want of time
+  std::vector<std::string> tunings;    // ids; what would be tried with `tune`: the job is healthy
   Setting setting;                     // of all that is kept
   std::vector<std::string> kept;       // ids
   std::optional<Decision> together;    // all that is kept against nothing
@@ -65,6 +66,7 @@ struct Outcome {
 };
 
 struct SearchOptions {
+  bool tune = false;  // what answers no finding is tried on healthy jobs, too
   bool allow_changing = false;
   std::vector<std::string> skip;       // ids of remedies not to try
   std::vector<const Remedy*> instead;  // tried in place of what fits what is found

@@ -101,6 +101,20 @@ TEST(Search, WhatOnlyTheFirstReadOfTheFilesTakesIsNoPartOfTheTrials) {
   EXPECT_NEAR(outcome->together->gain, 1.5, 0.1);
 }
 
+TEST(Search, AHealthyJobIsLeftAloneUnlessMoreIsAskedFor) {
+  for (const bool tune : {false, true}) {
+    FakeJob job;
+    job.situation.optimizer_share = 0.5;
+    job.causes = {{"fused_optimizer", 0.01}};
+    const auto outcome = search(job, {.tune = tune});
+    ASSERT_TRUE(outcome.ok());
+    const std::vector<std::string> what{"fused_optimizer"};
+    EXPECT_EQ(outcome->kept, tune ? what : std::vector<std::string>{});
+    EXPECT_EQ(outcome->tunings, tune ? std::vector<std::string>{} : what);
+    EXPECT_EQ(job.runs == 1, !tune);
+  }
+}
+
 TEST(Search, OneThatDoesNothingLeavesTimeForTheOthers) {
   FakeJob job;
   job.found = {finding("input.decode_cpu", 1.6)};
@@ -165,10 +179,10 @@ TEST(Search, AJobThatRunsOutOfMemoryWithAllOfThemKeepsNone) {
   EXPECT_EQ(outcome->attempts.size(), 2u);
 }
 
-TEST(Search, AHealthyJobKeepsNothing) {
+TEST(Search, AHealthyJobKeepsNothingThatDoesNotHelp) {
   FakeJob job;
   job.situation.allocator = true;
-  const auto outcome = search(job, {});
+  const auto outcome = search(job, {.tune = true});
   ASSERT_TRUE(outcome.ok());
   EXPECT_TRUE(outcome->kept.empty());
   ASSERT_EQ(outcome->attempts.size(), 1u);
