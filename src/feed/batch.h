@@ -73,6 +73,8 @@ struct BatchPool {
             }};
   }
 
+  bool is_of_this_process() const { return ::getpid() == process; }
+
   // Under the lock. False where there is no memory.
   bool provide(Batch& batch) {
     batch.lent = !lent.empty();
@@ -95,7 +97,7 @@ struct BatchPool {
   void take_back(const Batch& batch) {
     void* memory = batch.data;
     if (memory == nullptr) return;
-    if (::getpid() == process) {
+    if (is_of_this_process()) {
       {
         const std::lock_guard lock(mutex);
         --used;

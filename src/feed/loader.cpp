@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -161,7 +160,6 @@ Target Loader::target() const {
 Status Loader::start() {
   const std::lock_guard lock(mutex_);
   stop_ = false;
-  process_ = ::getpid();
   enter({});
   const int wanted = options_.threads > 0 ? options_.threads : tuner_.threads();
   for (active_ = 0; active_ < wanted && add_thread();) ++active_;  // or as many as there can be
@@ -532,7 +530,7 @@ Status Loader::save_index() {
   return index_->save(options_.index);
 }
 
-bool Loader::is_of_this_process() const { return ::getpid() == process_; }
+bool Loader::is_of_this_process() const { return pool_->is_of_this_process(); }
 
 bool Loader::wait(Nanos most) {
   if (!is_of_this_process()) return true;  // next() says so

@@ -173,7 +173,6 @@ class Loader {
   uint64_t opened_ = 0;  // batches of it that have been opened
   Place place_;          // of next()
   bool stop_ = false;
-  pid_t process_ = 0;
   std::vector<std::thread> threads_;
   int active_ = 0;  // of them; the others wait
   ThreadTuner tuner_;

@@ -62,11 +62,10 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
   if (!base.findings.empty()) out += ": " + escape_terminal(base.findings.front().title);
   out += ".\n";
   if (!outcome.tunings.empty()) {
-    return out + fmt::format(
-                     "Nothing is wrong with it, so nothing is changed. `--tune` tries what makes "
-                     "many jobs "
-                     "faster: {}.\n",
-                     joined(outcome.tunings));
+    return out +
+           "Nothing is wrong with it, so nothing is changed. `--tune` tries what makes many "
+           "jobs faster: " +
+           joined(outcome.tunings) + ".\n";
   }
   if (outcome.attempts.empty() && outcome.not_tried.empty()) {
     out += "No remedy that flatout can apply fits what was found.\n";
