@@ -58,6 +58,7 @@ int main(void) {
   FIELD(frame_previous, offsetof(PyFrameObject, f_back));
   FIELD(frame_code, offsetof(PyFrameObject, f_code));
   FIELD(frame_instruction, offsetof(PyFrameObject, f_lasti));
+  FIELD(frame_values, offsetof(PyFrameObject, f_valuestack));
 #else
   FIELD(thread_frame, offsetof(PyThreadState, cframe));
   FIELD(cframe_current, offsetof(_PyCFrame, current_frame));
@@ -67,6 +68,7 @@ int main(void) {
   FIELD(frame_code, offsetof(_PyInterpreterFrame, f_code));
   FIELD(frame_instruction, offsetof(_PyInterpreterFrame, prev_instr));
   FIELD(frame_owner, offsetof(_PyInterpreterFrame, owner));
+  FIELD(frame_values, offsetof(_PyInterpreterFrame, localsplus));
   FIELD(code_bytecode, offsetof(PyCodeObject, co_code_adaptive));
 #endif
   FIELD(code_filename, offsetof(PyCodeObject, co_filename));
@@ -77,6 +79,10 @@ int main(void) {
   FIELD(code_linetable, offsetof(PyCodeObject, co_linetable));
 #endif
   FIELD(code_firstlineno, offsetof(PyCodeObject, co_firstlineno));
+  FIELD(code_stacksize, offsetof(PyCodeObject, co_stacksize));
+#if PY_VERSION_HEX >= 0x030B0000
+  FIELD(code_nlocalsplus, offsetof(PyCodeObject, co_nlocalsplus));
+#endif
   FIELD(object_type, offsetof(PyObject, ob_type));
   FIELD(bytes_size, offsetof(PyVarObject, ob_size));
   FIELD(bytes_data, offsetof(PyBytesObject, ob_sval));

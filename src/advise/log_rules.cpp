@@ -562,7 +562,7 @@ std::vector<LogRule> make_rules() {
        .patterns = {"Connection closed by peer",
                     "gloo/transport/tcp/pair.cc*onnection reset by peer",
                     "failed to recv, got 0 bytes", "DistStoreError: Socket Timeout"},
-       .unless = {"sshd", "ssh: "},
+       .unless = {"sshd", "ssh: ", " port 22"},
        .text = "Another rank closed its connection: it ended before.",
        .advice = {{"first_rank", "Look for the rank that failed first, in its own output."}}},
       {.kind = "child_failed",

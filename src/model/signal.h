@@ -25,6 +25,7 @@ enum class EntityKind : uint16_t {
   kGpu,          // key: index
   kGpuProcess,   // key: pid; parent: the GPU
   kUserCounter,  // key: number; name: the job's own (flatout_counter); parent: its process
+  kLoop,         // key: number; name: the Python function that has it; parent: its process
 };
 
 enum class SignalId : uint16_t {

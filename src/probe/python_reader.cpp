@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string_view>
 
 namespace flatout::probe {
 namespace {
@@ -19,7 +20,11 @@ constexpr size_t kMaxBlock = 8192;
 constexpr uint64_t kTrustFor = 16;       // readings, until a code object is looked at again
 constexpr uint64_t kStackMargin = 1024;  // of the data stack beyond its top
 constexpr uint64_t kMaxChunk = 256 << 10;
-constexpr char kOwnedByGenerator = 1;  // _frameowner
+constexpr char kOwnedByGenerator = 1;    // _frameowner
+constexpr size_t kLoopFrames = 16;       // outermost frames whose loops are read
+constexpr uint32_t kLoopSlots = 16;      // of each frame's value stack, from its bottom
+constexpr uint32_t kMaxWords = 1 << 16;  // locals or value stack of a frame
+constexpr size_t kMaxTypes = 1000;
 
 template <class T>
 T field(const char* block, uint32_t offset) {
@@ -54,9 +59,10 @@ Result<std::unique_ptr<PythonReader>> PythonReader::open(std::unique_ptr<RemoteM
                 o.thread_frame + 8, o.thread_chunk + 24, o.thread_status + 4});
   reader->frame_block_ = std::max({o.frame_previous + 8, o.frame_code + 8, o.frame_instruction + 8,
                                    o.frame_owner + 1, o.frame_bytecode_copy + 4});
-  reader->code_block_ = std::max({o.code_filename, o.code_name, o.code_linetable,
-                                  o.code_firstlineno, o.code_bytecode_copies, o.object_type}) +
-                        8;
+  reader->code_block_ =
+      std::max({o.code_filename, o.code_name, o.code_linetable, o.code_firstlineno,
+                o.code_nlocalsplus, o.code_bytecode_copies, o.object_type}) +
+      8;
   if (std::max({reader->thread_block_, reader->frame_block_, reader->code_block_}) > kMaxBlock) {
     return Error{Code::kBadInput, "the interpreter's offsets make no sense", ""};
   }
@@ -115,6 +121,11 @@ Status PythonReader::read(PythonReading& out, std::span<const int32_t> tids) {
   };
   if (status.ok() ? torn() : status.error().code == Code::kTorn) status = read_once(out);
   if (status.ok() && offsets_.thread_native_id == 0) find_tids(out, tids);
+  if (status.ok() && loops_of_ != 0) {
+    for (const PythonThread& t : out.threads) {
+      if (t.tid == loops_of_) loops_thread_ = t.address;
+    }
+  }
   return status;
 }
 
@@ -176,8 +187,11 @@ bool PythonReader::read_interpreter(uint64_t interp, PythonReading& out) {
     t.holds_gil = locked == 1 && holder == thread;
     t.cut = false;
     t.frames.clear();
+    t.loops.clear();
+    stack_.clear();
     t.torn = !read_thread(block.data(), t);
     if (t.torn) t.frames.clear();
+    if (!t.torn && !stack_.empty()) read_loops(t);
     thread = field<uint64_t>(block.data(), o.thread_next);
   }
   return true;
@@ -207,6 +221,7 @@ void PythonReader::fetch_data_stack(const char* block) {
 
 bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
   const PythonOffsets& o = offsets_;
+  const bool with_loops = loops_of_ != 0 && thread.address == loops_thread_;
   std::array<char, kMaxBlock> block;
   for (size_t depth = 0; frame != 0; depth++) {
     if (depth >= kMaxDepth || frames_++ >= kMaxFrames) {
@@ -233,10 +248,96 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
       if (code == nullptr || outside()) return false;
       const int line = at < 0 ? code->first_line : code->lines.line(at);
       thread.frames.push_back({code->id, static_cast<uint32_t>(std::max(line, 0)), generator});
+      if (with_loops) stack_.emplace_back(frame, code);
     }
     frame = previous;
   }
   return true;
+}
+
+void PythonReader::read_loops(PythonThread& thread) {
+  const size_t count = thread.cut ? 0 : std::min(stack_.size(), kLoopFrames);
+  for (size_t depth = 0; depth < count; depth++) {
+    const auto& [frame, code] = stack_[stack_.size() - 1 - depth];
+    PythonLoop loop;
+    loop.code = code->id;
+    loop.depth = static_cast<uint32_t>(depth);
+    read_loops(frame, *code, loop, thread);
+  }
+}
+
+/// A `for` loop keeps its iterator on the value stack as long as it runs. What lies above the top
+/// of the stack is left over from before, and may be anything: types are checked, and an iterator
+/// counts only once.
+void PythonReader::read_loops(uint64_t frame, const KnownCode& code, PythonLoop loop,
+                              PythonThread& thread) {
+  if (code.stack == 0 || code.stack > kMaxWords || code.locals > kMaxWords) return;
+  uint64_t values = frame + offsets_.frame_values + uint64_t{code.locals} * 8;
+  if (!offsets_.frames_on_data_stack() && !snapshot_.get(frame + offsets_.frame_values, values)) {
+    return;
+  }
+  std::array<uint64_t, kLoopSlots> slots;
+  const uint32_t count = std::min(code.stack, kLoopSlots);
+  if (!snapshot_.copy(values, slots.data(), count * sizeof slots[0])) return;
+  for (loop.slot = 0; loop.slot < count; loop.slot++) {
+    loop.iterator = wire::untag(slots[loop.slot]);
+    if (loop.iterator < 4096 || !read_iterator(loop)) continue;
+    const bool known =
+        std::any_of(thread.loops.begin(), thread.loops.end(),
+                    [&](const PythonLoop& other) { return other.iterator == loop.iterator; });
+    if (!known) thread.loops.push_back(loop);
+  }
+}
+
+/// Fills in `begun` and `length`. False where loop.iterator is no iterator that counts.
+bool PythonReader::read_iterator(PythonLoop& loop) {
+  const PythonOffsets& o = offsets_;
+  const uint32_t head = o.object_type + 8;
+  struct {
+    uint64_t type;
+    int64_t words[4];
+  } object;
+  if (!snapshot_.copy(loop.iterator + o.object_type, &object, sizeof object)) return false;
+  auto known = types_.find(object.type);
+  if (known == types_.end()) {
+    if (types_.size() >= kMaxTypes) types_.clear();
+    uint64_t name = 0;
+    char text[16] = {};
+    Counting counting = Counting::kNot;
+    if (snapshot_.copy_once(object.type + o.type_name, &name, sizeof name) &&
+        snapshot_.copy_once(name, text, sizeof text - 1)) {
+      const std::string_view type = text;
+      if (type == "range_iterator") counting = Counting::kRange;
+      if (type == "list_iterator" || type == "tuple_iterator") counting = Counting::kSequence;
+      if (type == "enumerate" || type == "iterator") counting = Counting::kIndex;
+    }
+    known = types_.emplace(object.type, counting).first;
+  }
+  const auto& w = object.words;
+  switch (known->second) {
+    case Counting::kNot:
+      return false;
+    case Counting::kRange:
+      // index, start, step, length until 3.11; then start, step, length, of which the first grows
+      // and the last shrinks: how many rounds are over is told by a range that begins at 0.
+      loop.begun = o.minor <= 11 ? w[0] : (w[1] != 0 ? std::max<int64_t>(w[0] / w[1], 0) : 0);
+      loop.length = o.minor <= 11 ? w[3] : loop.begun + w[2];
+      break;
+    case Counting::kSequence: {
+      loop.begun = w[0];
+      loop.length = -1;
+      int64_t size = 0;
+      if (snapshot_.copy(static_cast<uint64_t>(w[1]) + head, &size, sizeof size)) {
+        loop.length = size;
+      }
+      break;
+    }
+    case Counting::kIndex:
+      loop.begun = w[0];
+      loop.length = -1;
+      break;
+  }
+  return loop.begun >= 0 && (loop.length < 0 || loop.begun <= loop.length);
 }
 
 /// Offset of the frame's instruction in its bytecode; negative before the first.
@@ -276,6 +377,8 @@ PythonReader::KnownCode* PythonReader::find_code(uint64_t address, bool distrust
   now.file = field<uint64_t>(block.data(), o.code_filename);
   now.table = field<uint64_t>(block.data(), o.code_linetable);
   now.first_line = field<int32_t>(block.data(), o.code_firstlineno);
+  now.stack = field<uint32_t>(block.data(), o.code_stacksize);
+  if (o.code_nlocalsplus != 0) now.locals = field<uint32_t>(block.data(), o.code_nlocalsplus);
   now.checked = readings_;
   if (found != known_.end() && found->second.name == now.name && found->second.file == now.file &&
       found->second.table == now.table && found->second.first_line == now.first_line) {

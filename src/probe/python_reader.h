@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/fs.h"
@@ -28,6 +29,17 @@ struct PythonFrame {
   bool operator==(const PythonFrame&) const = default;
 };
 
+/// A `for` loop in progress: how far its iterator has come. Iterators that do not count
+/// (generators, dictionaries, files) are not to be seen.
+struct PythonLoop {
+  uint32_t code = 0;      // PythonReader::code() of the function whose loop it is
+  uint32_t depth = 0;     // that many Python frames lie outside of it
+  uint32_t slot = 0;      // place on the frame's value stack: inner loops lie above outer ones
+  uint64_t iterator = 0;  // address of the iterator
+  int64_t begun = 0;      // rounds so far, the one that runs included
+  int64_t length = -1;    // rounds in all; -1: not known
+};
+
 struct PythonThread {
   uint64_t address = 0;     // of its PyThreadState
   uint64_t pthread_id = 0;  // threading.get_ident()
@@ -36,6 +48,7 @@ struct PythonThread {
   bool torn = false;                // no stack in this reading
   bool cut = false;                 // deeper than is read; the outermost frames are missing
   std::vector<PythonFrame> frames;  // innermost first; empty: no Python on this thread now
+  std::vector<PythonLoop> loops;    // outermost first; only of the thread of read_loops_of()
 };
 
 struct PythonReading {
@@ -65,6 +78,10 @@ class PythonReader {
   /// Errors: kDenied, kGone, kTorn (try again later).
   Status read(PythonReading& out, std::span<const int32_t> tids = {});
 
+  /// From the reading after the next on also the loops of the outermost frames of thread `tid` (as
+  /// the process sees it itself; 0: of none).
+  void read_loops_of(int32_t tid) { loops_of_ = tid; }
+
   const PythonCode& code(uint32_t id) const { return codes_[id]; }
   int minor() const { return offsets_.minor; }
   uint64_t runtime() const { return place_.runtime; }
@@ -72,11 +89,13 @@ class PythonReader {
   uint64_t system_calls() const { return snapshot_.calls(); }
 
  private:
+  enum class Counting : uint8_t { kNot, kRange, kIndex, kSequence };  // what an iterator holds
   struct KnownCode {
     uint32_t id = 0;
     uint64_t name = 0, file = 0, table = 0;  // the objects it refers to
     int first_line = 0;
-    uint64_t checked = 0;  // reading in which the code object was last looked at
+    uint32_t locals = 0, stack = 0;  // words that its frames have for each
+    uint64_t checked = 0;            // reading in which the code object was last looked at
     symbols::PythonLines lines;
   };
 
@@ -88,6 +107,9 @@ class PythonReader {
   bool read_thread(const char* block, PythonThread& thread);
   void fetch_data_stack(const char* block);
   bool read_frames(uint64_t frame, PythonThread& thread);
+  void read_loops(PythonThread& thread);
+  void read_loops(uint64_t frame, const KnownCode& code, PythonLoop loop, PythonThread& thread);
+  bool read_iterator(PythonLoop& loop);
   int64_t instruction(const char* block, uint64_t code);
   KnownCode* find_code(uint64_t address, bool distrust);
   bool is_code_type(uint64_t type);
@@ -108,6 +130,11 @@ class PythonReader {
   std::unordered_map<std::string, uint32_t> ids_;
   std::vector<PythonCode> codes_;
   int tid_offset_ = -1;  // of the tid in libc's struct pthread, until 3.10
+  int32_t loops_of_ = 0;
+  uint64_t loops_thread_ = 0;  // address of its PyThreadState
+  std::vector<std::pair<uint64_t, const KnownCode*>>
+      stack_;                                     // frames of loops_of_, innermost first
+  std::unordered_map<uint64_t, Counting> types_;  // by address
 };
 
 }  // namespace flatout::probe

@@ -167,6 +167,64 @@ TEST_P(PythonReaderOf, IsNotThereYetWhileTheInterpreterStarts) {
   }
 }
 
+TEST_P(PythonReaderOf, SeesHowFarTheLoopsOfTheOutermostFramesHaveCome) {
+  const uint64_t thread = python.add_thread(41), other = python.add_thread(42);
+  const uint64_t outer = python.call(thread, python.add_code("<module>", "train.py", 1), 7);
+  const uint64_t inner = python.call(thread, python.add_code("epoch", "train.py", 100), 3);
+  const uint64_t elsewhere = python.call(other, python.add_code("feed", "feed.py", 1), 1);
+  const uint64_t epochs = python.add_iterator("list_iterator", 2, 5);
+  const uint64_t steps = python.add_iterator("range_iterator", 17, 100);
+  const uint64_t layers = python.add_iterator("enumerate", 3, 0);
+  python.memory->poke(python.slot(outer, 1), epochs);
+  python.memory->poke(python.slot(inner, 0), steps | (GetParam().minor == 14 ? 1 : 0));
+  python.memory->poke(python.slot(inner, 1), layers);
+  python.memory->poke(python.slot(inner, 2), steps);  // left over: counts once
+  python.memory->poke<uint64_t>(python.slot(inner, 3), 0xdeadbeef000);
+  python.memory->poke(python.slot(elsewhere, 0), python.add_iterator("range_iterator", 1, 2));
+  ASSERT_NO_FATAL_FAILURE(open());
+  for (int i = 0; i < 2; i++) ASSERT_TRUE(reader->read(reading, tids).ok());
+  EXPECT_TRUE(reading.threads[1].loops.empty()) << "nobody asked";
+  reader->read_loops_of(41);
+  for (int i = 0; i < 2; i++) ASSERT_TRUE(reader->read(reading, tids).ok());
+  EXPECT_TRUE(reading.threads[0].loops.empty()) << "another thread's";
+  const std::vector<PythonLoop>& loops = reading.threads[1].loops;
+  ASSERT_EQ(loops.size(), 3u);
+  const auto expect = [&](const PythonLoop& loop, uint32_t depth, uint32_t slot, int64_t begun,
+                          int64_t length, const char* function) {
+    EXPECT_EQ(loop.depth, depth);
+    EXPECT_EQ(loop.slot, slot);
+    EXPECT_EQ(loop.begun, begun);
+    EXPECT_EQ(loop.length, length);
+    EXPECT_EQ(reader->code(loop.code).function, function);
+  };
+  expect(loops[0], 0, 1, 2, 5, "<module>");
+  expect(loops[1], 1, 0, 17, 100, "epoch");
+  expect(loops[2], 1, 1, 3, -1, "epoch");
+  python.set_iterator(steps, "range_iterator", 18, 100);
+  ASSERT_TRUE(reader->read(reading, tids).ok());
+  expect(reading.threads[1].loops.at(1), 1, 0, 18, 100, "epoch");
+}
+
+TEST_P(PythonReaderOf, TakesNothingForALoopThatMakesNoSense) {
+  const uint64_t thread = python.add_thread(41);
+  const uint64_t code = python.add_code("f", "a.py", 1);
+  const uint64_t frame = python.call(thread, code, 0);
+  const uint64_t steps = python.add_iterator("range_iterator", 17, 100);
+  python.memory->poke(python.slot(frame, 0), python.add_iterator("generator", 1, 2));
+  python.memory->poke(python.slot(frame, 1), steps);
+  ASSERT_NO_FATAL_FAILURE(open());
+  reader->read_loops_of(41);
+  for (int i = 0; i < 2; i++) ASSERT_TRUE(reader->read(reading, tids).ok());
+  EXPECT_EQ(reading.threads[0].loops.size(), 1u);
+  python.set_iterator(steps, "range_iterator", 17, 3);
+  ASSERT_TRUE(reader->read(reading, tids).ok());
+  EXPECT_TRUE(reading.threads[0].loops.empty());
+  python.set_iterator(steps, "range_iterator", 17, 100);
+  python.memory->poke<uint32_t>(code + python.o.code_stacksize, 0x7fffffff);
+  for (int i = 0; i < 20; i++) ASSERT_TRUE(reader->read(reading, tids).ok());
+  EXPECT_FALSE(reading.threads[0].torn);
+}
+
 INSTANTIATE_TEST_SUITE_P(Versions, PythonReaderOf,
                          testing::Values(Version{8, false}, Version{9, false}, Version{10, false},
                                          Version{11, false}, Version{12, false}, Version{13, false},

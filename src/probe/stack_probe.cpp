@@ -5,7 +5,9 @@
 
 #include "base/cpu_time.h"
 #include "base/text.h"
+#include "probe/loop_counter.h"
 #include "probe/proc_files.h"
+#include "probe/reading.h"
 
 namespace flatout::probe {
 
@@ -24,6 +26,7 @@ constexpr int kOpensPerTick = 3;
 constexpr int kNativesPerTick = 8;
 constexpr Nanos kNativeAfter = seconds(1);  // a process's age before its symbols are read
 constexpr int kMaxFailures = 8;  // Python readings in a row, before the process is looked at anew
+constexpr size_t kMostWithLoops = 3;    // processes: launchers come before the one that trains
 constexpr size_t kMostUnderPython = 2;  // processes: each has some 18 MB of unwind tables resident
 constexpr double kNativeShare = 0.003;  // of a core, for native code under Python
 constexpr double kNativeBurstNs = 30e6;
@@ -85,6 +88,7 @@ struct StackProbe::ProcessEntry {
   std::vector<AddressRange> gil;
   bool free_threaded = false;
   std::unordered_map<uint64_t, model::FrameId> frames;
+  std::unique_ptr<LoopCounter> loops;
   std::unique_ptr<NativeStacks> native;       // of a process without Python
   std::unique_ptr<PlaceWatch> places;         // of one with Python
   std::unique_ptr<PythonNativeStacks> under;  // the same
@@ -306,6 +310,8 @@ void StackProbe::read_python(ProcessEntry& process, TimePoint now, model::Sink& 
   tids_.clear();
   for (const ThreadEntry& thread : process.threads) tids_.push_back(thread.inner_tid);
   cost_.python++;
+  const bool loops = count_loops_ && may_count_loops(process);
+  process.python->read_loops_of(loops ? process.pid : 0);
   const Status status = process.python->read(reading_, tids_);
   if (!status.ok()) {
     cost_.torn++;
@@ -323,6 +329,29 @@ void StackProbe::read_python(ProcessEntry& process, TimePoint now, model::Sink& 
   process.failures = 0;
   process.fresh = false;
   join(process, sink);
+  if (loops) tell_loops(process, now, sink);
+}
+
+bool StackProbe::may_count_loops(const ProcessEntry& process) const {
+  if (process.loops != nullptr) return true;
+  const auto count = std::count_if(processes_.begin(), processes_.end(), [](const auto& entry) {
+    return entry.second->loops != nullptr;
+  });
+  return static_cast<size_t>(count) < kMostWithLoops;
+}
+
+void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& sink) {
+  for (const PythonThread& thread : reading_.threads) {
+    if (thread.tid != process.pid || thread.torn || thread.loops.empty()) continue;
+    if (process.loops == nullptr) process.loops = std::make_unique<LoopCounter>();
+    for (const LoopRounds& loop : process.loops->update(thread.loops)) {
+      const PythonCode& code = process.python->code(loop.code);
+      const int64_t key = int64_t{process.pid} << 32 | int64_t{loop.depth} << 16 | loop.slot;
+      const model::EntityId entity = sink.entity(model::EntityKind::kLoop, key, code.function,
+                                                 process_entity(sink, process.pid));
+      sink.reading(model::SignalId::kLoopRounds, entity, now, static_cast<double>(loop.rounds));
+    }
+  }
 }
 
 /// Gives each thread of the process its stack out of reading_.

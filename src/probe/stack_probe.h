@@ -50,6 +50,10 @@ class StackProbe {
   void tick(TimePoint now, Nanos weight, model::Sink& sink);
   const Cost& last_cost() const { return cost_; }
 
+  /// Whether the rounds of loops are counted (SignalId::kLoopRounds), in Python's main threads of
+  /// the job's first processes. At first they are not.
+  void count_loops(bool on) { count_loops_ = on; }
+
  private:
   struct ThreadEntry;
   struct ProcessEntry;
@@ -61,6 +65,8 @@ class StackProbe {
   void open_python(const JobProcess& job, ProcessEntry& process, TimePoint now, model::Sink& sink);
   void read_python(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void join(ProcessEntry& process, model::Sink& sink);
+  bool may_count_loops(const ProcessEntry& process) const;
+  void tell_loops(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void read_state(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
   PlaceWatch* watch_places(ProcessEntry& process, TimePoint now);
   bool wants_native(const ProcessEntry& process, TimePoint now) const;
@@ -81,6 +87,7 @@ class StackProbe {
   std::unordered_map<int32_t, std::unique_ptr<ProcessEntry>> processes_;
   PythonReading reading_;
   std::vector<int32_t> tids_;
+  bool count_loops_ = false;
   uint64_t ticks_ = 0;
   uint32_t budget_ = 0;   // threads that may still be looked at in this tick
   int opens_left_ = 0;    // processes whose maps may still be read in this tick

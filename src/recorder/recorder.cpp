@@ -325,6 +325,7 @@ void Recorder::read_probes(TimePoint now) {
 
 void Recorder::read_stacks(TimePoint now) {
   const Nanos before = own_cpu();
+  stacks_->count_loops(!options_.stacks_only && (agents_ == nullptr || agents_->steps() == 0));
   stacks_->tick(now, now - last_stacks_, sink_);
   // Native code under Python has a budget of its own.
   pace_.took(own_cpu() - before - stacks_->last_cost().native, now - begin_);

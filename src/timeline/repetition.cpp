@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/stats.h"
+#include "timeline/loop_rounds.h"
 
 namespace flatout::timeline {
 
@@ -156,6 +157,10 @@ Rounds rounds_of(const std::vector<Visit>& visits, Place place, double period_ns
 std::optional<Repetition> find_repetition(const Run& run) {
   const std::optional<ThreadId> thread = choose_thread(run);
   if (!thread) return std::nullopt;
+  const int32_t pid = run.processes[run.threads[*thread].process].pid;
+  if (std::vector<StepEnd> ends = find_loop_rounds(run, pid); !ends.empty()) {
+    return Repetition{*thread, std::move(ends)};
+  }
   const std::vector<Visit> visits = visits_of(run, *thread);
   if (visits.size() < kMinReadings || visits.back().at <= visits.front().at) return std::nullopt;
   std::vector<double> distances;

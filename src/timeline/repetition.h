@@ -15,8 +15,9 @@ struct Repetition {
   std::vector<StepEnd> ends;  // each a moment at which the loop comes round
 };
 
-/// The loop of the job's busiest main thread. nullopt unless it comes round at least five times,
-/// regularly, and slowly enough for the readings to follow.
+/// The loop of the job's main thread, by its counted rounds (loop_rounds.h), else by where the
+/// thread is from reading to reading. nullopt unless it comes round at least five times; where not
+/// counted, regularly, and slowly enough for the readings to follow.
 std::optional<Repetition> find_repetition(const model::Run& run);
 
 }  // namespace flatout::timeline

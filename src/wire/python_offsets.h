@@ -48,6 +48,8 @@ struct PythonOffsets {
   uint32_t frame_instruction = 0;  // int f_lasti until 3.10, then a pointer into the bytecode
   uint32_t frame_owner = 0;
   uint32_t frame_bytecode_copy = 0;  // index of the thread's own copy of the bytecode (3.14t)
+  uint32_t frame_values =
+      0;  // until 3.10 a pointer to the value stack, then locals and value stack
   // PyCodeObject
   uint32_t code_bytecode = 0;
   uint32_t code_bytecode_copies = 0;
@@ -55,6 +57,8 @@ struct PythonOffsets {
   uint32_t code_name = 0;
   uint32_t code_linetable = 0;
   uint32_t code_firstlineno = 0;
+  uint32_t code_stacksize = 0;
+  uint32_t code_nlocalsplus = 0;  // from 3.11
   // objects
   uint32_t object_type = 0;
   uint32_t type_name = 24;
@@ -130,11 +134,12 @@ inline bool plausible(const PythonOffsets& o) {
     if (offset == 0 || offset > 4096) return false;
   }
   for (const uint32_t offset : {o.frame_previous, o.frame_code, o.frame_instruction, o.frame_owner,
-                                o.frame_bytecode_copy}) {
+                                o.frame_bytecode_copy, o.frame_values}) {
     if (offset > 1024) return false;
   }
-  for (const uint32_t offset : {o.code_bytecode, o.code_bytecode_copies, o.code_filename,
-                                o.code_name, o.code_linetable, o.code_firstlineno}) {
+  for (const uint32_t offset :
+       {o.code_bytecode, o.code_bytecode_copies, o.code_filename, o.code_name, o.code_linetable,
+        o.code_firstlineno, o.code_stacksize, o.code_nlocalsplus}) {
     if (offset > 1024) return false;
   }
   for (const uint32_t offset : {o.object_type, o.bytes_size, o.bytes_data, o.unicode_length,
@@ -203,7 +208,7 @@ inline DebugOffsets read_debug_offsets(const char* runtime, size_t size, PythonO
   o.frame_previous = f.next();
   o.frame_code = f.next();
   o.frame_instruction = f.next();
-  f.skip(1);
+  o.frame_values = f.next();
   o.frame_owner = f.next();
   if (v14) {
     f.skip(1);
@@ -217,6 +222,8 @@ inline DebugOffsets read_debug_offsets(const char* runtime, size_t size, PythonO
   f.skip(1);
   o.code_linetable = f.next();
   o.code_firstlineno = f.next();
+  o.code_stacksize = o.code_firstlineno - 4;  // its neighbours, which are not told
+  o.code_nlocalsplus = o.code_firstlineno + 4;
   f.skip(3);
   o.code_bytecode = f.next();
   if (v14) o.code_bytecode_copies = f.next();

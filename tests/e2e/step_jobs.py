@@ -321,6 +321,21 @@ def numpy_loop(meter):
         meter.step_ends()
 
 
+def numpy_short(meter):
+    """Steps far shorter than the distance of two readings, in epochs, with a loop of its own in each step."""
+    rows = np.random.default_rng(0).normal(size=(3200, 64))
+    weights = np.zeros(64)
+    for _ in range(5):
+        order = np.random.permutation(len(rows))
+        for start in range(0, len(rows), 4):
+            batch = rows[order[start:start + 4]]
+            for row in batch:
+                weights = 0.9 * weights + 0.1 * np.tanh(row)
+            busy(0.003)
+            meter.did("compute")
+            meter.step_ends()
+
+
 def main():
     shape, result = sys.argv[1:]
     meter = Meter()

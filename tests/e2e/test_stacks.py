@@ -129,6 +129,43 @@ def python(request):
     return PYTHONS[request.param]
 
 
+LOOPS = r"""
+import os, signal, sys
+
+def names():
+    yield from "abc"
+
+def step(number):
+    for layer in (1, 2, 3, 4):
+        if layer == 3 and number == 250:
+            print("ready", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+def train():
+    for epoch in [7, 8, 9]:
+        with open("/dev/null") as file:
+            for start in range(0, 1000, 10):
+                pass
+            for number, start in enumerate(range(100, 6100, 20)):
+                for name in names():
+                    if epoch == 8:
+                        step(number)
+
+train()
+"""
+
+
+def test_loops_are_as_far_as_the_process_stopped(python):
+    with Target(python, LOOPS) as target:
+        stopped(target.pid)
+        loops = dump(target.pid)["threads"][0]["loops"]
+    # What lies beneath enumerate() and left-overs of loops that have ended may be there, too.
+    told = [(loop["function"], loop["begun"], loop["length"]) for loop in loops]
+    wanted = [("train", 2, 3), ("train", 251, -1), ("step", 3, 4)]
+    assert [loop for loop in told if loop in wanted] == wanted, told
+    assert len(told) <= len(wanted) + 1
+
+
 def test_stacks_of_a_stopped_process_agree_with_py_spy(python):
     same = total = 0
     with Target(python, SCRIPT) as target:

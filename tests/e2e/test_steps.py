@@ -67,6 +67,13 @@ def test_repetition_tells_steps_where_no_hook_fits(flatout: str, job_python: str
     assert abs(found["steps"]["median_ms"] - truth["step_ms"]) < 0.25 * truth["step_ms"]
 
 
+def test_counted_rounds_tell_steps_shorter_than_a_reading(flatout: str, job_python: str, tmp_path: Path) -> None:
+    truth, found = record("numpy_short", flatout, job_python, tmp_path)
+    # Those of the first moments and the very last ones lie outside of the readings.
+    assert 0.7 * truth["steps"] < found["steps"]["count"] <= truth["steps"]
+    assert abs(found["steps"]["median_ms"] - truth["step_ms"]) < 0.1 * truth["step_ms"]
+
+
 UNMARKED = """
 #include <chrono>
 #include <cstdio>

@@ -62,6 +62,7 @@ class FakePython {
  public:
   static constexpr uint64_t kRuntime = 0x100000, kInterp = 0x200000, kHeap = 0x300000;
   static constexpr uint64_t kCodeType = 0x500000;
+  static constexpr uint32_t kLocals = 1, kStack = 4;  // words of each frame
 
   explicit FakePython(const PythonOffsets& offsets, size_t heap = 1 << 20)
       : o(offsets), memory(std::make_shared<FakeMemory>()) {
@@ -125,7 +126,46 @@ class FakePython {
     memory->poke(at + o.code_filename, add_string(file));
     memory->poke(at + o.code_linetable, add_bytes(table));
     memory->poke<int32_t>(at + o.code_firstlineno, first_line);
+    memory->poke<uint32_t>(at + o.code_stacksize, kStack);
+    if (o.code_nlocalsplus != 0) memory->poke<uint32_t>(at + o.code_nlocalsplus, kLocals);
     return at;
+  }
+  /// The address of a slot of a frame's value stack.
+  uint64_t slot(uint64_t frame, size_t number) const {
+    const uint64_t values = o.frames_on_data_stack() ? frame + o.frame_values + 8 * kLocals
+                                                     : peek(frame + o.frame_values);
+    return values + 8 * number;
+  }
+  /// An iterator that has begun `begun` of `length` rounds.
+  uint64_t add_iterator(const std::string& type, int64_t begun, int64_t length) {
+    uint64_t& type_at = types_[type];
+    if (type_at == 0) {
+      type_at = allocate(64);
+      const uint64_t name = allocate(32);
+      memory->poke_bytes(name, type.data(), type.size());
+      memory->poke(type_at + o.type_name, name);
+    }
+    const uint64_t at = allocate(96);
+    memory->poke(at + o.object_type, type_at);
+    if (type == "list_iterator") {
+      const uint64_t list = allocate(64);
+      memory->poke(list + o.object_type + 8, length);
+      memory->poke(at + o.object_type + 16, list);
+    }
+    set_iterator(at, type, begun, length);
+    return at;
+  }
+  void set_iterator(uint64_t at, const std::string& type, int64_t begun, int64_t length) {
+    const uint64_t words = at + o.object_type + 8;
+    memory->poke(words, begun);
+    if (type != "range_iterator") return;
+    if (o.minor <= 11) {  // index, start, step, length
+      memory->poke<int64_t>(words + 16, 1);
+      memory->poke(words + 24, length);
+    } else {  // start, step, what is left
+      memory->poke<int64_t>(words + 8, 1);
+      memory->poke(words + 16, length - begun);
+    }
   }
   /// Threads are put at the head of the list, as CPython does.
   uint64_t add_thread(int32_t tid) {
@@ -156,6 +196,7 @@ class FakePython {
     } else {
       frame = allocate(512);
     }
+    if (!o.frames_on_data_stack()) memory->poke(frame + o.frame_values, allocate(8 * kStack));
     uint64_t top = thread + o.thread_frame;
     if (o.has_cframe()) top = peek(top) + o.cframe_current;
     memory->poke(frame + o.frame_previous, peek(top));
@@ -211,7 +252,7 @@ class FakePython {
     if (v14) put({1, 1});
     put({1, 1, o.thread_next, o.thread_interp, o.thread_frame, o.thread_id, o.thread_native_id,
          o.thread_chunk, o.thread_status});
-    put({1, o.frame_previous, o.frame_code, o.frame_instruction, 1, o.frame_owner});
+    put({1, o.frame_previous, o.frame_code, o.frame_instruction, o.frame_values, o.frame_owner});
     if (v14) put({1, o.frame_bytecode_copy});
     put({1, o.code_filename, o.code_name, 1, o.code_linetable, o.code_firstlineno, 1, 1, 1,
          o.code_bytecode});
@@ -228,6 +269,7 @@ class FakePython {
   }
 
   uint64_t next_ = kHeap;
+  std::map<std::string, uint64_t> types_;
   uint64_t head_ = 0;
 };
 
@@ -250,6 +292,7 @@ inline PythonOffsets fake_offsets(int minor, bool free_threaded = false) {
     o.unicode_ascii_size = 56;
     if (minor >= 14) {
       o.frame_bytecode_copy = 72;
+      o.frame_values = 80;
       o.code_bytecode_copies = 240;
       o.code_bytecode = 256;
     }

@@ -48,6 +48,10 @@ int dump(int32_t pid, int repeat, int interval_us, bool only_sleep) {
   if (!reader.ok()) return fail(reader.error());
   PythonReading reading;
   const auto tids = tids_of(root, pid);
+  if (repeat == 0) {
+    (*reader)->read_loops_of(pid);
+    (void)(*reader)->read(reading, tids);  // finds the thread
+  }
   Status status = (*reader)->read(reading, tids);
   if (!status.ok()) return fail(status.error());
 
@@ -78,10 +82,17 @@ int dump(int32_t pid, int repeat, int interval_us, bool only_sleep) {
       frames.push_back(
           {{"name", to_utf8(code.function)}, {"file", to_utf8(code.file)}, {"line", frame.line}});
     }
+    json loops = json::array();
+    for (const PythonLoop& loop : thread.loops) {
+      loops.push_back({{"function", to_utf8((*reader)->code(loop.code).function)},
+                       {"begun", loop.begun},
+                       {"length", loop.length}});
+    }
     out["threads"].push_back({{"tid", thread.tid},
                               {"thread_id", thread.pthread_id},
                               {"gil", thread.holds_gil},
                               {"torn", thread.torn},
+                              {"loops", std::move(loops)},
                               {"frames", std::move(frames)}});
   }
   std::printf("%s\n", out.dump(1).c_str());

@@ -1,0 +1,46 @@
+#include "probe/loop_counter.h"
+
+#include <algorithm>
+
+namespace flatout::probe {
+namespace {
+
+constexpr size_t kMaxLoops = 64;
+
+bool same_place(const PythonLoop& a, const PythonLoop& b) {
+  return a.code == b.code && a.depth == b.depth && a.slot == b.slot;
+}
+
+}  // namespace
+
+std::span<const LoopRounds> LoopCounter::update(std::span<const PythonLoop> loops) {
+  out_.clear();
+  int64_t outer = 0;  // rounds of the loop around, as far as it is known
+  for (const PythonLoop& loop : loops) {
+    auto state = std::ranges::find_if(states_, [&](const State& s) { return same_place(s.last, loop); });
+    if (state == states_.end()) {
+      if (states_.size() >= kMaxLoops) break;
+      state = states_.insert(states_.end(), State{loop, 0, outer, false});
+    } else {
+      const PythonLoop& last = state->last;
+      if (loop.iterator == last.iterator && loop.begun >= last.begun && outer == state->outer) {
+        state->rounds += loop.begun - last.begun;
+      } else {
+        // It ended and was begun anew, perhaps more than once.
+        const int64_t runs = std::max<int64_t>(outer - state->outer, 1);
+        const bool known = last.length >= 0 && (runs == 1 || loop.length == last.length);
+        state->lost = state->lost || (!known && runs > 1);
+        state->rounds += loop.begun;
+        if (known) state->rounds += last.length - last.begun + (runs - 1) * last.length;
+      }
+      state->last = loop;
+      state->outer = outer;
+    }
+    if (state->lost) continue;
+    outer = state->rounds;
+    out_.push_back({loop.code, loop.depth, loop.slot, state->rounds});
+  }
+  return out_;
+}
+
+}  // namespace flatout::probe

@@ -1,0 +1,35 @@
+// How many rounds each loop of a thread has begun, from readings of its iterators.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "probe/python_reader.h"
+
+namespace flatout::probe {
+
+struct LoopRounds {
+  uint32_t code = 0, depth = 0, slot = 0;  // as in PythonLoop
+  int64_t rounds = 0;                      // begun since the loop was first seen, all its runs
+};
+
+/// An inner loop begins anew in each round of the outer one. What it did between two readings is
+/// counted as long as its lengths are known, or the outer loop came round at most once.
+class LoopCounter {
+ public:
+  /// `loops`: of one thread in one reading, outermost first. The loops whose rounds are known.
+  std::span<const LoopRounds> update(std::span<const PythonLoop> loops);
+
+ private:
+  struct State {
+    PythonLoop last;
+    int64_t rounds = 0;
+    int64_t outer = 0;  // rounds of the loop around it when it was last seen
+    bool lost = false;  // rounds went by unseen: not counted any more
+  };
+  std::vector<State> states_;
+  std::vector<LoopRounds> out_;
+};
+
+}  // namespace flatout::probe
