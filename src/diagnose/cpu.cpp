@@ -129,6 +129,10 @@ void detect_pinned_workers(const RunView& view, Findings& findings) {
                    whatif.saved_by({.fetch = queued}));
   if (f == nullptr) return;
   const int64_t n = view.steps().count;
+  // Two of them on one core make a batch in twice the time: faster decoding is the second thing to do.
+  if (f->cost_ms_per_step.value_or(0) * 1e-3 > 0.5 * findings.cost("input.decode_cpu")) {
+    findings.drop("input.decode_cpu");
+  }
   evidence(*f, fmt::format("a worker may use {} cores", format_number(mask)), mask, "cores",
            "probe.processes", n);
   evidence(*f, fmt::format("{} of {} were idle", format_number(cpu.idle), format_number(cpu.cores)),
@@ -290,18 +294,20 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   if (findings.has("input.feed_dict")) return;
   // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
   // some of that line fall into the part before.
-  std::unordered_map<model::FrameId, double> in_optimizer, in_all;
+  // So are lines of few steps, which then take far longer than others: those are stalls.
+  std::unordered_map<model::FrameId, double> in_optimizer, in_stalls, in_all;
   for (const Cell& c : view.profile().cells()) {
     if (c.role != Role::kTrainer || !on_cpu(c.act)) continue;
     const double readings = static_cast<double>(c.readings);
     in_all[c.user] += readings;
     if (c.part == Part::kOptimizer) in_optimizer[c.user] += readings;
+    if (c.part == Part::kOther && c.slow_step) in_stalls[c.user] += readings;
   }
   const auto computing = [&](const Cell& c) {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
            c.part != Part::kOptimizer &&
            (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess)) == 0 &&
-           in_optimizer[c.user] <= 0.5 * in_all[c.user];
+           in_optimizer[c.user] <= 0.5 * in_all[c.user] && in_stalls[c.user] <= 0.8 * in_all[c.user];
   };
   // Interpreter time among the time on CPU, by line and by function: big operations have hardly
   // any.

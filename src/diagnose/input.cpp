@@ -32,6 +32,7 @@ constexpr double kStartedPerSample = 0.5;
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
 constexpr double kIdle = 0.15;            // of the cores, from which more workers find room
 constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
+constexpr double kHalfOfIt = 0.4;  // the same where there are workers, all busy, and cores idle
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
 // work from look-ups of files.
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
@@ -130,8 +131,12 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   const Relief more{.workers = std::max(enough, loader.workers + 1)};
   const double by_workers = whatif.saved_by(more), by_decode = whatif.saved_by(decode.relief);
   // Idle cores could do most of it: then what lacks is workers, not speed.
-  if (by_workers < kMostOfIt * by_decode || view.cpu().idle < kIdle * view.cpu().usable)
+  const bool workers_lack =
+      loader.kind == LoaderKind::kProcesses && view.cpu().idle > 2 * kIdle * view.cpu().usable;
+  if (by_workers < (workers_lack ? kHalfOfIt : kMostOfIt) * by_decode ||
+      view.cpu().idle < kIdle * view.cpu().usable) {
     return decode;
+  }
   decode.id = "input.too_few_workers";
   decode.title = loader.kind == LoaderKind::kSerial
                      ? "Batches are made in the training thread while cores idle"

@@ -23,6 +23,8 @@ namespace {
 constexpr double kAlike = 0.4;
 // Steps that stall this often by chance are no period.
 constexpr double kByChance = 0.02;
+// Bytes written each time from which a stall is a save.
+constexpr double kSaved = 64 << 10;
 
 struct Long {
   const Step* step = nullptr;
@@ -127,6 +129,21 @@ double period_of(const std::vector<Long>& longs) {
   return at_least(regular - 1, n - 1, chance) < kByChance ? period : 0;
 }
 
+/// Bytes that the training process writes for each of `n` stalls.
+double written_each(const RunView& view, int64_t n) {
+  const double bytes = view.process_increase(
+      SignalId::kProcWriteChars, [&](model::ProcessId p) { return p == view.trainer_process(); });
+  return bytes / static_cast<double>(n);
+}
+
+/// Whether the training thread spends the long steps' additional time outside of training.
+bool does_something_else(const RunView& view) {
+  const auto in_stall = [](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; };
+  const double other = view.per_step(
+      Role::kTrainer, [&](const Cell& c) { return in_stall(c) && c.part == model::Part::kOther; });
+  return other > 0.7 * view.per_step(Role::kTrainer, in_stall);
+}
+
 }  // namespace
 
 void detect_periodic(const RunView& view, Findings& findings) {
@@ -143,11 +160,21 @@ void detect_periodic(const RunView& view, Findings& findings) {
   if (named > 0.5 * excess) return;
   const double period = period_of(longs);
   if (period == 0) return;
-  Finding* f = findings.add("stall.periodic", "A stall recurs every few steps", 0.7,
-                            (excess - named) / static_cast<double>(steps.count));
-  if (f == nullptr) return;
-  f->where = view.where([](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; });
   const auto n = static_cast<int64_t>(longs.size());
+  const double written = written_each(view, n);
+  const bool saves = written > kSaved && does_something_else(view) && !findings.has("stall.checkpoint");
+  Finding* f = findings.add(saves ? "stall.checkpoint" : "stall.periodic",
+                            saves ? "Writing results stalls a step every so often"
+                                  : "A stall recurs every few steps",
+                            0.7, (excess - named) / static_cast<double>(steps.count));
+  if (f == nullptr) return;
+  f->where = view.where([&](const Cell& c) {
+    return c.role == Role::kTrainer && c.slow_step && (!saves || c.part == model::Part::kOther);
+  });
+  if (saves) {
+    evidence(*f, fmt::format("{} are written each time", format_bytes(written)), written, "bytes",
+             "probe.processes", n);
+  }
   evidence(*f, fmt::format("every {} steps", format_number(period)), period, "steps", "timeline",
            n);
   const double each = excess / static_cast<double>(n);
@@ -161,6 +188,10 @@ void detect_periodic(const RunView& view, Findings& findings) {
     remedy(*f, "epochs",
            "Let the loader go on from epoch to epoch (a sampler without end), so that the first "
            "batch lies ready.");
+  }
+  if (saves) {
+    remedy(*f, "async_save", "Write in a thread or less often, and in binary.");
+    return;
   }
   remedy(*f, "look", "Look at what the stacks show in those steps.");
 }

@@ -91,13 +91,22 @@ void reset_cache_locks();  // in the child of a fork
 
 // ---- fast paths ----
 
+/// A block of the fast list; nullptr where there is none.
+inline void* pop(Cache* cache, unsigned size_class) {
+  Block* const block = cache->list[size_class];
+  if (__builtin_expect(block != nullptr, 1)) cache->list[size_class] = block->next;
+  return block;
+}
+
+/// Without a jump for the smallest sizes: two taken ones cost a sixth of malloc and free together.
 inline void* allocate(size_t bytes) {
-  if (__builtin_expect(bytes <= kMaxSmall, 1)) {
-    Cache* const cache = t_cache;
-    const unsigned c = class_of(bytes);
-    Block* const block = cache->list[c];
-    if (__builtin_expect(block != nullptr, 1)) {
-      cache->list[c] = block->next;
+  if (__builtin_expect(bytes <= kFineLimit, 1)) {
+    if (void* const block = pop(t_cache, fine_class(bytes)); __builtin_expect(block != nullptr, 1)) {
+      return block;
+    }
+  } else if (bytes <= kMaxSmall) {
+    if (void* const block = pop(t_cache, coarse_class(bytes));
+        __builtin_expect(block != nullptr, 1)) {
       return block;
     }
   }
@@ -109,7 +118,8 @@ inline void deallocate(void* p) {
   if (__builtin_expect(in_range(p, offset), 1)) {
     Span* const s = span_at(offset);
     Cache* const cache = t_cache;
-    if (__builtin_expect(s->owner.load(std::memory_order_relaxed) == cache, 1)) {
+    const Cache* const owner = s->owner.load(std::memory_order_relaxed);
+    if (__builtin_expect(owner == cache, 1)) {
       Block* const block = static_cast<Block*>(p);
       block->next = s->local_free;
       s->local_free = block;
@@ -118,6 +128,7 @@ inline void deallocate(void* p) {
       if (__builtin_expect(left == 0, 0)) span_event(cache, s);
       return;
     }
+    if (owner != nullptr && cache != &g_no_cache) return free_remote(cache, s, p);
   }
   deallocate_slow(p);
 }

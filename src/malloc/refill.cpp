@@ -18,8 +18,8 @@ constexpr uint16_t kPatience = 8;      // short refills until more blocks are ma
 constexpr uint32_t kCarve = 4096;      // bytes: a class that is hardly used costs one OS page
 constexpr uint32_t kMostCarve = 8192;  // and the blocks are in the first cache when they are used
 
-Block* block_at(const Span* s, uint32_t index) {
-  return reinterpret_cast<Block*>(page_address(s->first_page) + size_t{index} * s->block_bytes);
+char* block_at(const Span* s, uint32_t index) {
+  return page_address(s->first_page) + size_t{index} * s->block_bytes;
 }
 
 // How many of `blocks` may be handed out before one has to be sampled; 0: the next one has to be.
@@ -40,16 +40,15 @@ uint32_t until_sample(Cache* cache, Span* s, uint32_t blocks) {
 
 // Makes `n` new blocks from the span's untouched rest, in the order of their addresses.
 Block* make_blocks(Span* s, uint32_t n, Block* then) {
-  Block* const first = block_at(s, s->carved);
-  Block* last = first;
-  for (uint32_t i = 1; i < n; ++i) {
-    Block* const next = block_at(s, s->carved + i);
-    last->next = next;
-    last = next;
+  char* const first = block_at(s, s->carved);
+  const size_t bytes = s->block_bytes;
+  char* last = first;
+  for (uint32_t i = 1; i < n; ++i, last += bytes) {
+    reinterpret_cast<Block*>(last)->next = reinterpret_cast<Block*>(last + bytes);
   }
-  last->next = then;
+  reinterpret_cast<Block*>(last)->next = then;
   s->carved += n;
-  return first;
+  return reinterpret_cast<Block*>(first);
 }
 
 // The current span's freed blocks become the fast list. Only the owner does this and only for its

@@ -49,10 +49,13 @@ constexpr ClassTable make_class_table() {
 inline constexpr ClassTable kClassTable = make_class_table();
 static_assert(kClassTable.bytes[kClasses - 1] == kMaxSmall);
 
+/// bytes <= kFineLimit.
+inline unsigned fine_class(size_t bytes) { return kClassTable.fine[(bytes + 7) / 8]; }
+/// kFineLimit < bytes <= kMaxSmall.
+inline unsigned coarse_class(size_t bytes) { return kClassTable.coarse[(bytes + 127) / 128]; }
 /// bytes <= kMaxSmall.
 inline unsigned class_of(size_t bytes) {
-  return bytes <= kFineLimit ? kClassTable.fine[(bytes + 7) / 8]
-                             : kClassTable.coarse[(bytes + 127) / 128];
+  return bytes <= kFineLimit ? fine_class(bytes) : coarse_class(bytes);
 }
 
 /// Pages of a span of this class: a power of two, so that spans tile a huge page.

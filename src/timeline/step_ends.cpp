@@ -12,6 +12,8 @@ namespace {
 
 // A pattern of several optimizers longer than this is no pattern.
 constexpr size_t kMaxCycle = 16;
+// Steps of one optimizer on end, in the mean, from which it does not take turns with others.
+constexpr size_t kLongRun = 3;
 
 struct ThreadCounts {
   std::map<SliceKind, size_t> of;
@@ -76,9 +78,17 @@ std::vector<Group> join_cycles(std::vector<Group> groups) {
     }
     groups = std::move(joined);
   }
-  std::map<std::set<int64_t>, size_t> kinds;
-  for (const Group& group : groups) ++kinds[group.ids];
+  std::map<std::set<int64_t>, size_t> kinds, runs;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    ++kinds[groups[i].ids];
+    if (i == 0 || groups[i].ids != groups[i - 1].ids) ++runs[groups[i].ids];
+  }
   if (kinds.size() < 2 || kinds.size() > kMaxCycle) return groups;
+  // Optimizers that take turns do so step by step, one of them at least: a few-shot learner that makes
+  // a new one for each episode does not.
+  const bool turns = std::ranges::any_of(
+      kinds, [&](const auto& kind) { return kind.second < kLongRun * runs[kind.first]; });
+  if (!turns) return groups;
 
   // Each optimizer with a batch of its own, in turn: a step is one full cycle. The rarest ends it
   // (five steps of the critic, one of the generator); where all are as frequent, the first to

@@ -74,6 +74,21 @@ bool is_input_library(std::string_view file) {
   return false;
 }
 
+// Readers of files: what they return is input, whatever the loop does with it. (They write, too.)
+bool reads_files(std::string_view file, std::string_view function) {
+  for (const std::string_view writer : {"write", "save", "dump", "encode"}) {
+    if (contains(function, writer)) return false;
+  }
+  for (const std::string_view part :
+       {"/zipfile.py", "/zipfile/__init__.py", "/gzip.py", "/bz2.py", "/lzma.py", "/tarfile.py",
+        "/csv.py", "/json/decoder.py", "/numpy/lib/npyio.py", "/numpy/lib/_npyio_impl.py",
+        "/numpy/lib/format.py", "/numpy/lib/_format_impl.py", "/PIL/", "/imageio/", "/soundfile.py",
+        "/h5py/", "/pandas/io/", "/pyarrow/"}) {
+    if (contains(file, part)) return true;
+  }
+  return false;
+}
+
 bool is_logging(std::string_view file) {
   return model::in_logging_library(file) || contains(file, "/torch/serialization.py");
 }
@@ -190,18 +205,20 @@ class Judge {
 
   // What the frames below the loop say.
   Doing doing_of_stack(const StackFacts& f) const {
-    bool library = false, module = false;
+    bool library = false, module = false, reader = false;
     for (size_t i = loop_depth_ == kNowhere ? 0 : loop_depth_ + 1; i < f.path.size(); ++i) {
       const Frame& frame = run_.frames[f.path[i]];
       const std::string_view file = run_.string(frame.file);
       if (is_input_library(file)) return Doing::kInput;
       if (is_logging(file)) return Doing::kOther;
       module = module || is_module_call(file);
+      reader = reads_files(file, run_.string(frame.function));
       if (is_python(frame.kind) && is_library(file) && !is_framework(file)) {
         library = true;
       }
     }
     if (module) return Doing::kForward;
+    if (reader) return Doing::kInput;  // the innermost frame
     // Above the loop lie the launcher's own frames: they say nothing.
     // Without phases the libraries may well be the training itself (NumPy).
     return library && loop_depth_ != kNowhere && context_.phases ? Doing::kInput : Doing::kUnknown;

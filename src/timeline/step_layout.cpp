@@ -31,6 +31,9 @@ size_t usual(const std::vector<size_t>& counts) {
   return most != times.end() && most->second * 10 >= counts.size() * 6 ? most->first : 0;
 }
 
+// Phases that look like validation and come in one of so many steps, and so many times, are none.
+constexpr size_t kOften = 5, kMinOften = 8;
+
 // What a step does before its first backward pass, counted: validation shows as more of it.
 struct Shape {
   size_t cycles = 0;  // a wait for input, then a forward pass
@@ -151,12 +154,16 @@ class StepBuilder {
       counts[3].push_back(shape.validations);
     }
     const Shape common{usual(counts[0]), usual(counts[1]), usual(counts[2]), usual(counts[3])};
+    std::vector<std::pair<Step*, TimePoint>> cuts;
     for (size_t i = 0; i < steps_.size(); ++i) {
-      Step& step = steps_[i];
-      const TimePoint cut = validation_end(step, shapes[i], common);
-      if (cut <= step.begin || cut >= step.end) continue;
-      step.begin = cut;
-      step.validation = true;
+      const TimePoint cut = validation_end(steps_[i], shapes[i], common);
+      if (cut > steps_[i].begin && cut < steps_[i].end) cuts.emplace_back(&steps_[i], cut);
+    }
+    // A policy that is asked again after every few updates is part of the training.
+    if (cuts.size() >= kMinOften && cuts.size() * kOften >= steps_.size()) return;
+    for (const auto& [step, cut] : cuts) {
+      step->begin = cut;
+      step->validation = true;
     }
   }
 

@@ -2,7 +2,8 @@
 and how far back the graph of a tensor goes that the job keeps.
 
 A count that grows with the steps is a graph that is never let go. Nothing of the graph is held
-after a look; leaves (AccumulateGrad) are not counted.
+after a look; leaves (AccumulateGrad) are not counted. A graph too large to be counted is as large as
+what was numbered from one step to the next, for nodes are numbered as operations make them.
 """
 from time import thread_time_ns
 
@@ -16,6 +17,7 @@ _BUDGET = 300000  # ns of this thread's CPU time: what others take of the core c
 _HOPS = 96  # from node to node, each time to the oldest that follows
 _Tensor = None
 _counted = [0, False]
+_seen = [NEVER, 0]  # the step whose graph was too large, and its root's number
 
 
 def install(torch):
@@ -44,7 +46,14 @@ def _look(tensors, begin):
     root = getattr(tensors, "grad_fn", None)
     if root is None:
         return
-    counted = list(count_nodes(root, thread_time_ns() + _BUDGET))
+    if _seen[0] == state.steps - 1:
+        counted = [root._sequence_nr() - _seen[1], True]
+        _seen[0] = NEVER
+    else:
+        counted = list(count_nodes(root, thread_time_ns() + _BUDGET))
+        if not counted[1]:
+            _seen[:] = state.steps, root._sequence_nr()
+            state.graph_step = state.steps + 1
     if counted == _counted or (not counted[1] and counted[0] < _counted[0]):
         return  # one that was cut short says nothing of a graph that has been seen to be larger
     _counted[:] = counted
