@@ -129,7 +129,8 @@ void detect_pinned_workers(const RunView& view, Findings& findings) {
                    whatif.saved_by({.fetch = queued}));
   if (f == nullptr) return;
   const int64_t n = view.steps().count;
-  // Two of them on one core make a batch in twice the time: faster decoding is the second thing to do.
+  // Two of them on one core make a batch in twice the time: faster decoding is the second thing to
+  // do.
   if (f->cost_ms_per_step.value_or(0) * 1e-3 > 0.5 * findings.cost("input.decode_cpu")) {
     findings.drop("input.decode_cpu");
   }
@@ -307,7 +308,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
            c.part != Part::kOptimizer &&
            (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess)) == 0 &&
-           in_optimizer[c.user] <= 0.5 * in_all[c.user] && in_stalls[c.user] <= 0.8 * in_all[c.user];
+           in_optimizer[c.user] <= 0.5 * in_all[c.user] &&
+           in_stalls[c.user] <= 0.8 * in_all[c.user];
   };
   // Interpreter time among the time on CPU, by line and by function: big operations have hardly
   // any.

@@ -164,8 +164,8 @@ bool big_file_open(const RunView& view) { return open_file_bytes(view) > kBigFil
 bool scans(const RunView& view, double bytes) {
   const LoaderView& loader = view.loader();
   if (loader.batch_samples <= 0 || loader.batch_bytes <= 0) {
-    // A loop of its own, of whose samples nothing is known: but for one batch nobody needs more than
-    // there is.
+    // A loop of its own, of whose samples nothing is known: but for one batch nobody needs more
+    // than there is.
     const std::optional<double> data = data_bytes(view);
     return data && bytes > kScannedAgain * *data;
   }

@@ -162,11 +162,12 @@ void detect_periodic(const RunView& view, Findings& findings) {
   if (period == 0) return;
   const auto n = static_cast<int64_t>(longs.size());
   const double written = written_each(view, n);
-  const bool saves = written > kSaved && does_something_else(view) && !findings.has("stall.checkpoint");
-  Finding* f = findings.add(saves ? "stall.checkpoint" : "stall.periodic",
-                            saves ? "Writing results stalls a step every so often"
-                                  : "A stall recurs every few steps",
-                            0.7, (excess - named) / static_cast<double>(steps.count));
+  const bool saves =
+      written > kSaved && does_something_else(view) && !findings.has("stall.checkpoint");
+  Finding* f = findings.add(
+      saves ? "stall.checkpoint" : "stall.periodic",
+      saves ? "Writing results stalls a step every so often" : "A stall recurs every few steps",
+      0.7, (excess - named) / static_cast<double>(steps.count));
   if (f == nullptr) return;
   f->where = view.where([&](const Cell& c) {
     return c.role == Role::kTrainer && c.slow_step && (!saves || c.part == model::Part::kOther);

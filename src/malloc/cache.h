@@ -101,7 +101,8 @@ inline void* pop(Cache* cache, unsigned size_class) {
 /// Without a jump for the smallest sizes: two taken ones cost a sixth of malloc and free together.
 inline void* allocate(size_t bytes) {
   if (__builtin_expect(bytes <= kFineLimit, 1)) {
-    if (void* const block = pop(t_cache, fine_class(bytes)); __builtin_expect(block != nullptr, 1)) {
+    if (void* const block = pop(t_cache, fine_class(bytes));
+        __builtin_expect(block != nullptr, 1)) {
       return block;
     }
   } else if (bytes <= kMaxSmall) {
@@ -123,9 +124,7 @@ inline void deallocate(void* p) {
       Block* const block = static_cast<Block*>(p);
       block->next = s->local_free;
       s->local_free = block;
-      const uint32_t left = s->countdown.load(std::memory_order_relaxed) - 1;
-      s->countdown.store(left, std::memory_order_release);
-      if (__builtin_expect(left == 0, 0)) span_event(cache, s);
+      if (__builtin_expect(count_down(s->countdown), 0)) span_event(cache, s);
       return;
     }
     if (owner != nullptr && cache != &g_no_cache) return free_remote(cache, s, p);

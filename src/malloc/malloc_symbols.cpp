@@ -24,9 +24,9 @@ size_t os_page() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 extern "C" {
 
-FLATOUT_EXPORT void* malloc(size_t bytes) { return front::allocate(bytes); }
+FLATOUT_EXPORT_HOT void* malloc(size_t bytes) { return front::allocate(bytes); }
 
-FLATOUT_EXPORT void free(void* p) { front::deallocate(p); }
+FLATOUT_EXPORT_HOT void free(void* p) { front::deallocate(p); }
 
 FLATOUT_EXPORT void cfree(void* p) { front::deallocate(p); }
 

@@ -83,7 +83,7 @@ void* aligned_or_throw(size_t bytes, std::align_val_t alignment) {
 
 }  // namespace
 
-FLATOUT_EXPORT void* operator new(size_t n) { return new_or_throw(n); }
+FLATOUT_EXPORT_HOT void* operator new(size_t n) { return new_or_throw(n); }
 FLATOUT_EXPORT void* operator new[](size_t n) { return new_or_throw(n); }
 FLATOUT_EXPORT void* operator new(size_t n, const std::nothrow_t&) noexcept {
   return new_or_null(n);
@@ -100,7 +100,7 @@ FLATOUT_EXPORT void* operator new[](size_t n, std::align_val_t a, const std::not
   return aligned_or_null(n, a);
 }
 
-FLATOUT_EXPORT void operator delete(void* p) noexcept { front::deallocate(p); }
+FLATOUT_EXPORT_HOT void operator delete(void* p) noexcept { front::deallocate(p); }
 FLATOUT_EXPORT void operator delete[](void* p) noexcept { front::deallocate(p); }
 FLATOUT_EXPORT void operator delete(void* p, const std::nothrow_t&) noexcept {
   front::deallocate(p);
@@ -108,7 +108,7 @@ FLATOUT_EXPORT void operator delete(void* p, const std::nothrow_t&) noexcept {
 FLATOUT_EXPORT void operator delete[](void* p, const std::nothrow_t&) noexcept {
   front::deallocate(p);
 }
-FLATOUT_EXPORT void operator delete(void* p, size_t) noexcept { front::deallocate(p); }
+FLATOUT_EXPORT_HOT void operator delete(void* p, size_t) noexcept { front::deallocate(p); }
 FLATOUT_EXPORT void operator delete[](void* p, size_t) noexcept { front::deallocate(p); }
 FLATOUT_EXPORT void operator delete(void* p, std::align_val_t) noexcept { front::deallocate(p); }
 FLATOUT_EXPORT void operator delete[](void* p, std::align_val_t) noexcept { front::deallocate(p); }

@@ -95,6 +95,20 @@ struct alignas(128) Span {
 };
 static_assert(sizeof(Span) == 128);
 
+/// One less; true where nothing is left. Only the owner writes it, so it takes no locked
+/// instruction: a load and a store (release), which compilers do not make one instruction of.
+inline bool count_down(std::atomic<uint32_t>& count) {
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+  bool none;
+  asm("subl $1, %0" : "+m"(count), "=@ccz"(none) : : "memory");
+  return none;
+#else
+  const uint32_t left = count.load(std::memory_order_relaxed) - 1;
+  count.store(left, std::memory_order_release);
+  return left == 0;
+#endif
+}
+
 /// A list through Span::next and prev.
 struct SpanList {
   Span* first = nullptr;

@@ -17,7 +17,8 @@ std::span<const LoopRounds> LoopCounter::update(std::span<const PythonLoop> loop
   out_.clear();
   int64_t outer = 0;  // rounds of the loop around, as far as it is known
   for (const PythonLoop& loop : loops) {
-    auto state = std::ranges::find_if(states_, [&](const State& s) { return same_place(s.last, loop); });
+    auto state =
+        std::ranges::find_if(states_, [&](const State& s) { return same_place(s.last, loop); });
     if (state == states_.end()) {
       if (states_.size() >= kMaxLoops) break;
       state = states_.insert(states_.end(), State{loop, 0, outer, false});

@@ -49,8 +49,8 @@ TEST(LoopCounter, CountsWhatInnerLoopsDidBetweenReadings) {
 TEST(LoopCounter, GivesUpALoopWhoseRoundsWentByUnseen) {
   LoopCounter counter;
   const auto update = [&](int64_t epoch, int64_t step) {
-    return counter.update(
-        std::vector{loop(0, kEpochs, epoch, 1000), loop(1, kSteps, step, -1)}).size();
+    return counter.update(std::vector{loop(0, kEpochs, epoch, 1000), loop(1, kSteps, step, -1)})
+        .size();
   };
   EXPECT_EQ(update(1, 1), 2u);
   EXPECT_EQ(update(1, 7), 2u);

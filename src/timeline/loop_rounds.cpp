@@ -19,9 +19,7 @@ struct Loop {
   int64_t place = 0;  // larger: further inside
   TimePoint first() const { return series->readings.front().at; }
   TimePoint last() const { return series->readings.back().at; }
-  double rounds() const {
-    return series->readings.back().value - series->readings.front().value;
-  }
+  double rounds() const { return series->readings.back().value - series->readings.front().value; }
 };
 
 std::vector<Loop> loops_of(const Run& run, int32_t pid) {

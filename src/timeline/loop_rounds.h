@@ -8,9 +8,10 @@
 
 namespace flatout::timeline {
 
-/// The ends of the rounds of the loop in which process `pid` trains: of those around nearly all that
-/// its loops do the innermost, unless its rounds are too short to be steps. Where several rounds lie
-/// between two readings, they are taken to be equally long. Empty: none comes round often enough.
+/// The ends of the rounds of the loop in which process `pid` trains: of those around nearly all
+/// that its loops do the innermost, unless its rounds are too short to be steps. Where several
+/// rounds lie between two readings, they are taken to be equally long. Empty: none comes round
+/// often enough.
 std::vector<StepEnd> find_loop_rounds(const model::Run& run, int32_t pid);
 
 }  // namespace flatout::timeline

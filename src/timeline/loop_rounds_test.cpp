@@ -41,8 +41,9 @@ class LoopRounds : public testing::Test {
 TEST_F(LoopRounds, StepsAreTheInnermostLoopAroundNearlyAllOfTheTime) {
   loop(0, 0, [](double ms) { return ms / 1000; });                                  // epochs
   loop(1, 0, [](double ms) { return ms / 5; });                                     // steps
-  loop(1, 1, [](double ms) { return std::fmod(ms, 100) < 55 ? ms / 0.5 : -1.0; });   // in a step
-  loop(2, 0, [](double ms) { return ms / 7; }, 200);                                // another process
+  loop(1, 1, [](double ms) { return std::fmod(ms, 100) < 55 ? ms / 0.5 : -1.0; });  // in a step
+  loop(
+      2, 0, [](double ms) { return ms / 7; }, 200);  // another process
   const auto ends = find_loop_rounds(run_, kPid);
   ASSERT_EQ(ends.size(), 2000u);
   EXPECT_NEAR(mean_ms(ends), 5, 0.01);
@@ -54,7 +55,8 @@ TEST_F(LoopRounds, StepsAreTheInnermostLoopAroundNearlyAllOfTheTime) {
 
 TEST_F(LoopRounds, AStallLiesInTheStepThatHadIt) {
   // Steps of 100 ms; the one that begins at 5 s takes 2 s.
-  loop(0, 0, [](double ms) { return ms < 5000 ? ms / 100 : 50 + std::max(0.0, (ms - 6900) / 100); });
+  loop(0, 0,
+       [](double ms) { return ms < 5000 ? ms / 100 : 50 + std::max(0.0, (ms - 6900) / 100); });
   const auto ends = find_loop_rounds(run_, kPid);
   double longest = 0;
   for (size_t i = 1; i < ends.size(); ++i) {

@@ -84,8 +84,8 @@ std::vector<Group> join_cycles(std::vector<Group> groups) {
     if (i == 0 || groups[i].ids != groups[i - 1].ids) ++runs[groups[i].ids];
   }
   if (kinds.size() < 2 || kinds.size() > kMaxCycle) return groups;
-  // Optimizers that take turns do so step by step, one of them at least: a few-shot learner that makes
-  // a new one for each episode does not.
+  // Optimizers that take turns do so step by step, one of them at least: a few-shot learner that
+  // makes a new one for each episode does not.
   const bool turns = std::ranges::any_of(
       kinds, [&](const auto& kind) { return kind.second < kLongRun * runs[kind.first]; });
   if (!turns) return groups;
