@@ -155,6 +155,20 @@ TEST(Diagnose, ScanningAnArchiveForEachSampleIsRandomSeek) {
   EXPECT_EQ(d.findings.front().where->line, 41);
 }
 
+// Of the samples of a loop of one's own nothing is known, but no batch needs all there is twice.
+TEST(Diagnose, ALoopOfItsOwnThatReadsAllThereIsForABatchSearches) {
+  for (const double files : {9.0, 1.0}) {  // read for each batch
+    RunBuilder b;
+    train(b, 60, 20, 10, {ThreadState::kOnCpuPython, {kMain, kItem}});
+    b.machine(2, 1).process_cpu(100, 1);
+    b.counter(SignalId::kProcReadChars, b.process_entity(100), 60 * files * 8e6);
+    b.counter(SignalId::kProcReadCalls, b.process_entity(100), 60 * 500);
+    b.gauge(SignalId::kProcOpenDataBytes, b.process_entity(100), 8e6);
+    b.gauge(SignalId::kProcFilesSeen, b.process_entity(100), 1);
+    EXPECT_EQ(diagnose(b.build()).verdict == "input.random_seek", files > 1);
+  }
+}
+
 TEST(Diagnose, ReadingTheSameFileAgainForEachSampleIsRandomSeekAndOneOfItsOwnIsDecoding) {
   for (const bool again : {true, false}) {
     RunBuilder b;
@@ -418,6 +432,27 @@ TEST(Diagnose, AStallWithoutANameThatRecursIsPeriodic) {
     b.step({{Part::kForward, i % 10 == 7 ? 60.0 : 10.0, kCompute}}, i < 3);
   b.machine(2, 1).process_cpu(100, 1);
   EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
+}
+
+// Every 15th step a loop of tiny operations runs: a stall, not the way the job works. What it is
+// for is told by what is written meanwhile.
+TEST(Diagnose, ALoopThatRunsInFewStepsIsAStallAndASaveIfItWrites) {
+  const Line text{"export", "/home/u/model.py", 44};
+  for (const double written : {20e6, 200.0}) {
+    RunBuilder b;
+    for (int i = 0; i < 300; ++i) {
+      b.step({{Part::kForward, 5, kCompute}}, i < 3);
+      if (i % 15 != 14) continue;
+      RunBuilder::PartTime stall{Part::kOther, 90, {ThreadState::kOnCpuPython, {kMain, text}}};
+      b.step({{Part::kForward, 5, kCompute}, stall}, false);
+    }
+    b.counter(SignalId::kProcWriteChars, b.process_entity(100), written);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, written > 1e6 ? "stall.checkpoint" : "stall.periodic");
+    EXPECT_EQ(find(d, "cpu.python_bound"), nullptr);
+    ASSERT_TRUE(d.findings.front().where);
+    EXPECT_EQ(d.findings.front().where->line, 44);
+  }
 }
 
 TEST(Diagnose, AStallBetweenStepsThatOthersMadeALittleLongerIsPeriodicAllTheSame) {

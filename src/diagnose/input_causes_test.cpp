@@ -111,6 +111,17 @@ TEST(InputCauses, WorkersOnOneCoreAreAffinityWhereOthersAreFree) {
     // 30 ms of 60 in the queue, two side by side.
     EXPECT_NEAR(*f->cost_ms_per_step, 15, 2);
     EXPECT_EQ(f->where->line, 12);
+    EXPECT_EQ(find(d, "input.decode_cpu"), nullptr) << "its time doubles on a shared core";
+  }
+}
+
+TEST(InputCauses, APoolOfOneLacksWorkersWhereTheOtherCoreIdles) {
+  for (const double idle : {0.9, 0.0}) {
+    RunBuilder b;
+    train(b, 60, 27, 3);
+    workers(b, 1, 30, kDecode);
+    b.machine(2, idle, 0.9 - idle).process_cpu(100, 0.1).process_cpu(200, 1);
+    EXPECT_EQ(diagnose(b.build()).verdict, idle > 0 ? "input.too_few_workers" : "input.decode_cpu");
   }
 }
 

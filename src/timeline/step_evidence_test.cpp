@@ -51,6 +51,27 @@ struct Loop {
   }
 };
 
+// Without any framework: what a reader of files returns is input, what it writes is not.
+TEST(OpenTime, ReadersOfFilesAreInputInALoopOfNumPy) {
+  constexpr const char* kZip = "/usr/lib/python3.11/zipfile.py";
+  for (const char* function : {"read", "_writestr"}) {
+    RunBuilder b;
+    b.every(7);
+    const StackId data = b.stack({{"<module>", "train.py", 40},
+                                  {"main", "train.py", 10},
+                                  {"__getitem__", "/x/site-packages/numpy/lib/npyio.py", 250},
+                                  {function, kZip, 924}});
+    const StackId compute = b.stack({{"<module>", "train.py", 40}, {"main", "train.py", 12}});
+    for (int i = 0; i < 60; ++i) {
+      b.during(60, data, ThreadState::kOnCpuNative).during(40, compute, ThreadState::kOnCpuNative);
+    }
+    model::Run run = b.build();
+    find_steps(run);
+    ASSERT_EQ(run.steps.source, StepSource::kRepetition);
+    EXPECT_NEAR(share(run, Part::kInputWait), function[0] == 'r' ? 0.6 : 0, 0.05) << function;
+  }
+}
+
 TEST(OpenTime, BlockedInAQueueIsInputWait) {
   Loop l;
   const StackId get = l.at(10, {{"get", "/usr/lib/python3.11/queue.py", 171},

@@ -67,6 +67,33 @@ TEST(FindSteps, AccumulatedGradientsAreOneStep) {
   EXPECT_DOUBLE_EQ(ms(run.steps.steps[5], Part::kBackward), 12);
 }
 
+// A policy is asked without gradients, its answers wait for an actor, then come a few updates.
+TEST(FindSteps, APolicyThatIsAskedEveryFewUpdatesIsNoValidation) {
+  for (const int updates : {1, 4, 40}) {
+    RunBuilder b;
+    for (int i = 0; i < 200; ++i) {
+      if (i % updates == 0) b.idle(60).validation(1);
+      b.forward(2).backward(3).optimizer(1, 0, i + 1);
+    }
+    const model::Run run = steps_of(b);
+    double total = 0;
+    for (const Step& step : run.steps.steps) total += to_ms(step.length());
+    const double rounds = 200.0 / updates;
+    if (updates == 40) {
+      EXPECT_NEAR(total, 200 * 6, 10) << "once in 40 updates it is one";
+    } else {
+      EXPECT_NEAR(total, 200 * 6 + rounds * 61, 70);
+    }
+  }
+}
+
+// A few-shot learner makes a new optimizer for each episode; addresses are used again.
+TEST(FindSteps, OptimizersThatFollowEachOtherTakeNoTurns) {
+  RunBuilder b;
+  for (int i = 0; i < 120; ++i) b.wait(1).forward(2).backward(3).optimizer(1, i / 8 % 3, i % 8 + 1);
+  EXPECT_EQ(steps_of(b).steps.steps.size(), 120u);
+}
+
 TEST(FindSteps, TwoOptimizersOnOneBatchAreOneStep) {
   RunBuilder b;
   for (int i = 0; i < 10; ++i) {

@@ -213,5 +213,17 @@ def settings():
         sgd.step()
 
 
+def large_graph():
+    """A graph of 3001 nodes in each step: too many to be counted in a moment."""
+    weight = torch.ones(4, requires_grad=True)
+    sgd = torch.optim.SGD([weight], lr=1e-9)
+    for _ in range(60):
+        x = weight
+        for _ in range(3000):
+            x = x * 1.0001
+        x.sum().backward()
+        sgd.step()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

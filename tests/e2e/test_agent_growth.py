@@ -187,3 +187,8 @@ def test_the_line_that_makes_a_container_grow(tmp_path, kind, name, inside, attr
             found = end.value
             break
     assert found == (expected and "%s:%s" % (file, expected))
+
+
+def test_a_large_graph_is_counted_by_the_numbers_of_its_nodes(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "large_graph")
+    assert info["torch.graph_nodes"] == "3001"

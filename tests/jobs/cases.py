@@ -74,6 +74,7 @@ def healthy(name: str, script: str, *args: str, **more) -> Case:
 INPUT = [
     Case("decode_two_workers", "pets_classifier.py", "input.decode_cpu"),
     Case("augment_numpy", "segment.py", "input.decode_cpu"),
+    Case("unpacks_again", "zipped_digits.py", "input.decode_cpu"),
     Case("decode_feeder_threads", "feeder_pool.py", "input.decode_cpu",
          why="threads, but decoding releases the interpreter lock: not input.gil"),
     Case("serial_loading", "digits_serial.py", "input.too_few_workers", needs=("cores:2",)),
@@ -95,6 +96,7 @@ INPUT = [
     Case("heavy_samples", "molecules.py", "input.worker_skew", needs=("cores:2",)),
     Case("workers_anew", "few_shot.py", "input.worker_restart"),
     Case("executor_anew", "protein_maps.py", "input.worker_restart"),
+    Case("loader_per_episode", "alphabets.py", "input.worker_restart"),
     Case("python_feeders", "tokens_threads.py", "input.gil", needs=("cores:2",)),
 ]
 
@@ -113,6 +115,7 @@ CPU = [
          args=("--threads", "2", "--workers", "0"), before=("taskset", "-c", "0"), fixed_before=()),
     Case("time_loop", "seq_steps.py", "cpu.python_bound"),
     Case("game_by_game", "rl_rollouts.py", "cpu.python_bound"),
+    Case("atom_by_atom", "atom_messages.py", "cpu.python_bound"),
     Case("collect_each_step", "knowledge_graph.py", "cpu.gc"),
     Case("eager_collector", "parse_corpus.py", "cpu.gc"),
     Case("program_per_sample", "metadata_probe.py", "cpu.process_churn"),
@@ -144,9 +147,11 @@ MEMORY = [
 STALL = [
     Case("slow_saves", "vae_saves.py", "stall.checkpoint"),
     Case("saves_under_lock", "snapshot_thread.py", "stall.checkpoint"),
+    Case("saves_as_text", "word_vectors.py", "stall.checkpoint"),
     Case("slow_terminal", "chatty.py", "stall.logging", slow_stdout_bytes_per_s=400_000),
     Case("synced_log", "audit_log.py", "stall.logging"),
     Case("polls_for_turn", "lock_step.py", "stall.idle_wait"),
+    Case("polls_for_rollout", "policy_updates.py", "stall.idle_wait"),
     Case("rate_limit", "license_server.py", "stall.idle_wait"),
     Case("nobody_notified", "grid_actor.py", "stall.idle_wait"),
     Case("server_asked", "quotes_client.py", "stall.idle_wait"),
