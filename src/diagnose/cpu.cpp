@@ -294,8 +294,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   // What a session does with what it is fed is copying.
   if (findings.has("input.feed_dict")) return;
   // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
-  // some of that line fall into the part before.
-  // So are lines of few steps, which then take far longer than others: those are stalls.
+  // some of that line fall into the part before. Lines of a few steps, which take far longer than
+  // the others, are stalls.
   std::unordered_map<model::FrameId, double> in_optimizer, in_stalls, in_all;
   for (const Cell& c : view.profile().cells()) {
     if (c.role != Role::kTrainer || !on_cpu(c.act)) continue;

@@ -263,12 +263,35 @@ void detect_restart(const RunView& view, Findings& findings) {
   // Workers that otherwise keep up are behind for some batches more.
   const bool keeps_up = loader.busy < kBound;
   std::sort(starts.begin(), starts.end(), by_begin);
+  const auto& steady = view.steps().steady;
+  const auto step_at = [&](TimePoint at) -> const model::Step* {
+    const auto found =
+        std::upper_bound(steady.begin(), steady.end(), at,
+                         [](TimePoint t, const model::Step* s) { return t < s->end; });
+    return found != steady.end() && (*found)->begin <= at ? *found : nullptr;
+  };
+  // While workers start they take cores, and their memory is the training process's until it is
+  // written to.
+  const auto computes_longer = [&](const model::Step* step) {
+    double longer = 0;
+    for (const Part part : {Part::kForward, Part::kBackward}) {
+      if (step != nullptr)
+        longer += std::max(0.0, to_s(step->part(part)) - view.steps().part(part));
+    }
+    return longer;
+  };
   double stall = 0;
   for (size_t i = 0; i < starts.size(); ++i) {
     const Slice& start = *starts[i];
     const TimePoint until = i + 1 < starts.size() ? starts[i + 1]->begin : end;
     auto it = std::find_if(waits.begin(), waits.end(),
                            [&](const Slice* w) { return w->end >= start.end; });
+    const model::Step* step = step_at(start.end);
+    // The wait that found the loader empty also ended its workers.
+    const bool empty = it != waits.begin() && step != nullptr &&
+                       (*std::prev(it))->begin >= step->begin &&
+                       (*std::prev(it))->end <= start.begin;
+    const double ending = empty ? std::max(0.0, to_s((*std::prev(it))->length()) - usual) : 0;
     // Some loaders are started within the first wait.
     double one = it != waits.end() && (*it)->begin <= start.begin ? 0 : to_s(start.length());
     for (bool first = true; it != waits.end() && (*it)->begin < until && (first || keeps_up);
@@ -277,7 +300,7 @@ void detect_restart(const RunView& view, Findings& findings) {
       first = false;
     }
     // Even lasting workers have to make an epoch's first batch while the step waits.
-    stall += std::max(0.0, one - first_batch);
+    stall += std::max(0.0, one - first_batch) + ending + computes_longer(step);
   }
   const double saved = stall / static_cast<double>(view.steps().count);
   Finding* f =

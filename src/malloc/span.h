@@ -10,6 +10,18 @@
 
 namespace flatout::malloc {
 
+// The thread sanitizer has to see what a test of it is to be about.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define FLATOUT_HAS_TSAN 1
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define FLATOUT_HAS_TSAN 1
+#endif
+#ifndef FLATOUT_HAS_TSAN
+#define FLATOUT_HAS_TSAN 0
+#endif
+
 struct Cache;
 struct Sample;
 
@@ -98,7 +110,7 @@ static_assert(sizeof(Span) == 128);
 /// One less; true where nothing is left. Only the owner writes it, so it takes no locked
 /// instruction: a load and a store (release), which compilers do not make one instruction of.
 inline bool count_down(std::atomic<uint32_t>& count) {
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && !FLATOUT_HAS_TSAN
   bool none;
   asm("subl $1, %0" : "+m"(count), "=@ccz"(none) : : "memory");
   return none;

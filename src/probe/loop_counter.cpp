@@ -6,6 +6,7 @@ namespace flatout::probe {
 namespace {
 
 constexpr size_t kMaxLoops = 64;
+constexpr int64_t kMostRuns = 1 << 20;  // between two readings: more is damage
 
 bool same_place(const PythonLoop& a, const PythonLoop& b) {
   return a.code == b.code && a.depth == b.depth && a.slot == b.slot;
@@ -30,9 +31,10 @@ std::span<const LoopRounds> LoopCounter::update(std::span<const PythonLoop> loop
         // It ended and was begun anew, perhaps more than once.
         const int64_t runs = std::max<int64_t>(outer - state->outer, 1);
         const bool known = last.length >= 0 && (runs == 1 || loop.length == last.length);
-        state->lost = state->lost || (!known && runs > 1);
+        state->lost = state->lost || (!known && runs > 1) || runs > kMostRuns;
         state->rounds += loop.begun;
-        if (known) state->rounds += last.length - last.begun + (runs - 1) * last.length;
+        if (known && !state->lost)
+          state->rounds += last.length - last.begun + (runs - 1) * last.length;
       }
       state->last = loop;
       state->outer = outer;

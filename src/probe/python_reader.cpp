@@ -25,6 +25,7 @@ constexpr size_t kLoopFrames = 16;       // outermost frames whose loops are rea
 constexpr uint32_t kLoopSlots = 16;      // of each frame's value stack, from its bottom
 constexpr uint32_t kMaxWords = 1 << 16;  // locals or value stack of a frame
 constexpr size_t kMaxTypes = 1000;
+constexpr int64_t kMaxRounds = int64_t{1} << 40;
 
 template <class T>
 T field(const char* block, uint32_t offset) {
@@ -320,8 +321,10 @@ bool PythonReader::read_iterator(PythonLoop& loop) {
     case Counting::kRange:
       // index, start, step, length until 3.11; then start, step, length, of which the first grows
       // and the last shrinks: how many rounds are over is told by a range that begins at 0.
-      loop.begun = o.minor <= 11 ? w[0] : (w[1] != 0 ? std::max<int64_t>(w[0] / w[1], 0) : 0);
-      loop.length = o.minor <= 11 ? w[3] : loop.begun + w[2];
+      loop.begun = o.minor <= 11 ? w[0] : (w[1] > 0 ? std::max<int64_t>(w[0] / w[1], 0) : 0);
+      loop.length = o.minor <= 11 ? w[3] : w[2];
+      if (loop.length < 0 || loop.length > kMaxRounds || loop.begun > kMaxRounds) return false;
+      if (o.minor > 11) loop.length += loop.begun;
       break;
     case Counting::kSequence: {
       loop.begun = w[0];
@@ -337,7 +340,8 @@ bool PythonReader::read_iterator(PythonLoop& loop) {
       loop.length = -1;
       break;
   }
-  return loop.begun >= 0 && (loop.length < 0 || loop.begun <= loop.length);
+  return loop.begun >= 0 && loop.begun <= kMaxRounds && loop.length <= 2 * kMaxRounds &&
+         (loop.length < 0 || loop.begun <= loop.length);
 }
 
 /// Offset of the frame's instruction in its bytecode; negative before the first.

@@ -158,7 +158,12 @@ std::optional<Repetition> find_repetition(const Run& run) {
   const std::optional<ThreadId> thread = choose_thread(run);
   if (!thread) return std::nullopt;
   const int32_t pid = run.processes[run.threads[*thread].process].pid;
-  if (std::vector<StepEnd> ends = find_loop_rounds(run, pid); !ends.empty()) {
+  // What prepares data before a framework's first step is a loop, too, but not the training.
+  const bool hooks_may_tell = !run.finished && (!run.fact("torch.version").empty() ||
+                                                !run.fact("tensorflow.version").empty());
+  std::vector<StepEnd> ends;
+  if (!hooks_may_tell) ends = find_loop_rounds(run, pid);
+  if (!ends.empty()) {
     return Repetition{*thread, std::move(ends)};
   }
   const std::vector<Visit> visits = visits_of(run, *thread);
