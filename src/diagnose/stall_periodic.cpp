@@ -136,12 +136,13 @@ double written_each(const RunView& view, int64_t n) {
   return bytes / static_cast<double>(n);
 }
 
-/// Whether the training thread spends the long steps' additional time outside of training.
-bool does_something_else(const RunView& view) {
-  const auto in_stall = [](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; };
-  const double other = view.per_step(
-      Role::kTrainer, [&](const Cell& c) { return in_stall(c) && c.part == model::Part::kOther; });
-  return other > 0.7 * view.per_step(Role::kTrainer, in_stall);
+/// Whether the training thread spends what long steps take longer (`excess` seconds a step, of all)
+/// outside of training.
+bool does_something_else(const RunView& view, double excess) {
+  const double other = view.per_step(Role::kTrainer, [](const Cell& c) {
+    return c.role == Role::kTrainer && c.slow_step && c.part == model::Part::kOther;
+  });
+  return other > 0.7 * excess;
 }
 
 }  // namespace
@@ -162,8 +163,8 @@ void detect_periodic(const RunView& view, Findings& findings) {
   if (period == 0) return;
   const auto n = static_cast<int64_t>(longs.size());
   const double written = written_each(view, n);
-  const bool saves =
-      written > kSaved && does_something_else(view) && !findings.has("stall.checkpoint");
+  const bool saves = written > kSaved && !findings.has("stall.checkpoint") &&
+                     does_something_else(view, excess / static_cast<double>(steps.count));
   Finding* f = findings.add(
       saves ? "stall.checkpoint" : "stall.periodic",
       saves ? "Writing results stalls a step every so often" : "A stall recurs every few steps",

@@ -87,8 +87,3 @@ def test_a_session_that_is_fed_by_hand(flatout, tensorflow, tmp_path):
     assert first["id"] == "input.feed_dict"
     lines = [n for n, line in enumerate(job.read_text().splitlines(), 1) if "# CAUSE" in line]
     assert first["where"]["line"] in lines
-
-
-def test_a_session_that_is_fed_an_index_is_left_alone(flatout, tensorflow, tmp_path):
-    job = Path(__file__).resolve().parents[1] / "jobs" / "feed_dict.py"
-    assert "input.feed_dict" not in [f["id"] for f in findings(flatout, tensorflow, tmp_path, job, "--fixed", "--seconds", "8")]

@@ -42,12 +42,10 @@ class Network(nn.Module):
         self.layers = nn.ModuleList(Layer(at_once) for _ in range(3))
         self.out = nn.Linear(WIDTH, 1)
 
-    def forward(self, batch):
-        h = torch.cat([features for features, _ in batch])
-        neighbours = [near + i * ATOMS for i, (_, all_near) in enumerate(batch) for near in all_near]
+    def forward(self, h, neighbours):
         for layer in self.layers:
             h = layer(h, neighbours)
-        return self.out(h.view(len(batch), ATOMS, WIDTH).sum(1)).squeeze(1)
+        return self.out(h.view(BATCH, ATOMS, WIDTH).sum(1)).squeeze(1)
 
 
 def main():
@@ -55,15 +53,18 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
-    molecules = [molecule(generator) for _ in range(120)]
+    batches = []
+    for _ in range(10):
+        molecules = [molecule(generator) for _ in range(BATCH)]
+        neighbours = [near + i * ATOMS for i, (_, all_near) in enumerate(molecules) for near in all_near]
+        batches.append((torch.cat([features for features, _ in molecules]), neighbours))
     network = Network(opts.fixed)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     meter = kit.Meter(opts)
     while not meter.over:
-        for start in range(0, len(molecules), BATCH):
-            batch = molecules[start : start + BATCH]
-            target = torch.stack([features[:, 0].sum() for features, _ in batch])
-            loss = (network(batch) - target).square().mean()
+        for features, neighbours in batches:
+            target = features[:, 0].view(BATCH, ATOMS).sum(1)
+            loss = (network(features, neighbours) - target).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -8,7 +8,7 @@ from torch import nn
 
 import kit
 
-WORDS, WIDTH = 1500, 48
+WORDS, WIDTH = 3000, 48
 
 
 def export(vectors, path):
@@ -22,12 +22,12 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     table, context = nn.Embedding(WORDS, WIDTH), nn.Embedding(WORDS, WIDTH)
-    optimizer = torch.optim.Adam([*table.parameters(), *context.parameters()], lr=1e-3)
+    optimizer = torch.optim.SGD([*table.parameters(), *context.parameters()], lr=0.1)
     meter, step = kit.Meter(opts), 0
     with tempfile.TemporaryDirectory() as folder:
         while not meter.over:
-            words, near = torch.randint(WORDS, (2, 4096))
-            far = torch.randint(WORDS, (4096, 5))
+            words, near = torch.randint(WORDS, (2, 768))
+            far = torch.randint(WORDS, (768, 5))
             close = (table(words) * context(near)).sum(1)
             apart = torch.bmm(context(far), table(words).unsqueeze(2)).squeeze(2)
             loss = -(nn.functional.logsigmoid(close).mean() + nn.functional.logsigmoid(-apart).mean())
