@@ -14,34 +14,45 @@ bool same_place(const PythonLoop& a, const PythonLoop& b) {
 
 }  // namespace
 
+/// What is known of the loop; a new one if there is nothing. Imports alone have many loops: the one
+/// that was not there for longest makes room.
+LoopCounter::State& LoopCounter::state_of(const PythonLoop& loop, int64_t outer) {
+  auto state =
+      std::ranges::find_if(states_, [&](const State& s) { return same_place(s.last, loop); });
+  if (state == states_.end()) {
+    if (states_.size() < kMaxLoops) {
+      state = states_.insert(states_.end(), State{});
+    } else {
+      state = std::ranges::min_element(states_, {}, &State::seen);
+    }
+    *state = {loop, 0, outer, readings_, false};
+  }
+  return *state;
+}
+
 std::span<const LoopRounds> LoopCounter::update(std::span<const PythonLoop> loops) {
   out_.clear();
+  readings_++;
   int64_t outer = 0;  // rounds of the loop around, as far as it is known
   for (const PythonLoop& loop : loops) {
-    auto state =
-        std::ranges::find_if(states_, [&](const State& s) { return same_place(s.last, loop); });
-    if (state == states_.end()) {
-      if (states_.size() >= kMaxLoops) break;
-      state = states_.insert(states_.end(), State{loop, 0, outer, false});
+    State& state = state_of(loop, outer);
+    const PythonLoop& last = state.last;
+    if (loop.iterator == last.iterator && loop.begun >= last.begun && outer == state.outer) {
+      state.rounds += loop.begun - last.begun;
     } else {
-      const PythonLoop& last = state->last;
-      if (loop.iterator == last.iterator && loop.begun >= last.begun && outer == state->outer) {
-        state->rounds += loop.begun - last.begun;
-      } else {
-        // It ended and was begun anew, perhaps more than once.
-        const int64_t runs = std::max<int64_t>(outer - state->outer, 1);
-        const bool known = last.length >= 0 && (runs == 1 || loop.length == last.length);
-        state->lost = state->lost || (!known && runs > 1) || runs > kMostRuns;
-        state->rounds += loop.begun;
-        if (known && !state->lost)
-          state->rounds += last.length - last.begun + (runs - 1) * last.length;
-      }
-      state->last = loop;
-      state->outer = outer;
+      // It ended and was begun anew, perhaps more than once.
+      const int64_t runs = std::max<int64_t>(outer - state.outer, 1);
+      const bool known = last.length >= 0 && (runs == 1 || loop.length == last.length);
+      state.lost = state.lost || (!known && runs > 1) || runs > kMostRuns;
+      state.rounds += loop.begun;
+      if (known && !state.lost) state.rounds += last.length - last.begun + (runs - 1) * last.length;
     }
-    if (state->lost) continue;
-    outer = state->rounds;
-    out_.push_back({loop.code, loop.depth, loop.slot, state->rounds});
+    state.last = loop;
+    state.outer = outer;
+    state.seen = readings_;
+    if (state.lost) continue;
+    outer = state.rounds;
+    out_.push_back({loop.code, loop.depth, loop.slot, state.rounds});
   }
   return out_;
 }

@@ -26,10 +26,14 @@ class LoopCounter {
     PythonLoop last;
     int64_t rounds = 0;
     int64_t outer = 0;  // rounds of the loop around it when it was last seen
+    uint64_t seen = 0;  // reading in which it was last there
     bool lost = false;  // rounds went by unseen: not counted any more
   };
+  State& state_of(const PythonLoop& loop, int64_t outer);
+
   std::vector<State> states_;
   std::vector<LoopRounds> out_;
+  uint64_t readings_ = 0;
 };
 
 }  // namespace flatout::probe

@@ -59,6 +59,21 @@ TEST(LoopCounter, GivesUpALoopWhoseRoundsWentByUnseen) {
   EXPECT_EQ(update(9, 5), 1u);
 }
 
+TEST(LoopCounter, LoopsOfImportsMakeRoomForThoseThatStay) {
+  LoopCounter counter;
+  PythonLoop train = loop(0, kSteps, 5, 1000);
+  train.code = 1;
+  counter.update(std::vector{train});
+  for (uint32_t i = 0; i < 200; i++) {
+    PythonLoop other = loop(1, kSteps + 64, 1, 2);
+    other.code = 100 + i;
+    train.begun++;
+    const auto rounds = counter.update(std::vector{train, other});
+    ASSERT_EQ(rounds.size(), 2u);
+    ASSERT_EQ(rounds[0].rounds, i + 1);
+  }
+}
+
 TEST(LoopCounter, KeepsLoopsOfOtherFunctionsApart) {
   LoopCounter counter;
   PythonLoop train = loop(0, kSteps, 5, 10), validate = loop(0, kSteps, 2, 10);

@@ -347,8 +347,10 @@ void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& s
     for (const LoopRounds& loop : process.loops->update(thread.loops)) {
       const PythonCode& code = process.python->code(loop.code);
       const int64_t key = int64_t{process.pid} << 32 | int64_t{loop.depth} << 16 | loop.slot;
-      const model::EntityId entity = sink.entity(model::EntityKind::kLoop, key, code.function,
-                                                 process_entity(sink, process.pid));
+      const std::string name =
+          code.function + " (" + code.file + ":" + std::to_string(code.first_line) + ")";
+      const model::EntityId entity =
+          sink.entity(model::EntityKind::kLoop, key, name, process_entity(sink, process.pid));
       sink.reading(model::SignalId::kLoopRounds, entity, now, static_cast<double>(loop.rounds));
     }
   }

@@ -1,4 +1,4 @@
-"""Skip-gram vectors, written out as text every few steps. --fixed writes them once at the end."""
+"""Skip-gram vectors, written out as text every few steps. --fixed writes none."""
 
 import tempfile
 from pathlib import Path

@@ -3,31 +3,21 @@
 --fixed unpacks it once.
 """
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 
 import kit
 
-FILE = Path(tempfile.gettempdir()) / "flatout-jobs-zipped-digits.npz"
 
-
-def make():
-    if FILE.exists():
-        return
+def make(folder):
     random = np.random.default_rng(60)
     labels = random.integers(0, 10, 4000)
     pictures = (random.random((4000, 784)) < 0.15 + 0.03 * labels[:, None]) * random.integers(1, 255, (4000, 784))
-    part = FILE.with_suffix(".part.npz")
-    np.savez_compressed(part, x=pictures.astype(np.uint8), y=labels)
-    part.replace(FILE)
+    np.savez_compressed(folder / "digits.npz", x=pictures.astype(np.uint8), y=labels)
 
 
 def main():
     opts = kit.options()
-    make()
-    data = np.load(FILE)
+    data = np.load(kit.data_dir("zipped-digits", make) / "digits.npz")
     if opts.fixed:
         data = {name: data[name] for name in data.files}
     random = np.random.default_rng(1)
