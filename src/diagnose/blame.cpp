@@ -1,5 +1,7 @@
 #include "diagnose/blame.h"
 
+#include <algorithm>
+#include <span>
 #include <unordered_map>
 
 #include "base/text.h"
@@ -21,6 +23,53 @@ std::string_view fact_of(const Run& run, model::ProcessId process, std::string_v
           : run.processes[process].main;
   return training ? run.fact(std::string(key)) : std::string_view();
 }
+
+// Of the fastest growth: slower than that, a process is held up.
+constexpr double kHeldUp = 0.25;
+
+/// Start-up takes memory, too.
+TimePoint steps_begin(const Run& run) {
+  return run.steps.steps.empty() ? run.begin : run.steps.steps.front().begin;
+}
+
+const model::Series* own_memory(const RunView& view, model::ProcessId process) {
+  for (const model::SignalId id : {model::SignalId::kProcRssAnon, model::SignalId::kProcRss}) {
+    const model::Series* s = view.process(id, process);
+    if (s != nullptr && !s->empty()) return s;
+  }
+  return nullptr;
+}
+
+/// How fast a process grows. Where memory is short, the kernel is busy with pages that were taken
+/// away and come back: only the times in which much is added count.
+class Growth {
+ public:
+  Growth(const model::Series* memory, TimePoint from) {
+    if (memory == nullptr || memory->readings.size() < 3) return;
+    readings_ = memory->readings;
+    for (next_ = readings_.size() - 1; next_ > 0 && readings_[next_].at > from; --next_) {
+      fastest_ = std::max(fastest_, rate());
+    }
+    next_ = 1;
+  }
+
+  /// In bytes/s; 1 where nothing is known. Asked in the order of time.
+  double at(TimePoint t) {
+    if (readings_.empty()) return 1;
+    while (next_ + 1 < readings_.size() && readings_[next_].at < t) ++next_;
+    return rate() > kHeldUp * fastest_ ? rate() : 0;
+  }
+
+ private:
+  double rate() const {
+    const model::Reading &a = readings_[next_ - 1], &b = readings_[next_];
+    return b.at > a.at ? std::max((b.value - a.value) / to_s(b.at - a.at), 0.0) : 0;
+  }
+
+  std::span<const model::Reading> readings_;
+  size_t next_ = 1;
+  double fastest_ = 0;
+};
 
 // Part of the growth that the items of a container must make up: what they lead to is not weighed.
 constexpr double kSomeOfIt = 0.02;
@@ -83,13 +132,38 @@ std::optional<model::Where> opening_line(const Run& run, model::EntityId of) {
   return std::nullopt;
 }
 
+Grown grown_most(const RunView& view) {
+  Grown out;
+  const TimePoint from = steps_begin(view.run());
+  for (model::ProcessId p = 0; p < view.run().processes.size(); ++p) {
+    if (!view.run().processes[p].in_job) continue;
+    const model::Series* s = own_memory(view, p);
+    if (s == nullptr) continue;
+    double most = 0, least = 0;
+    for (const model::Reading& r : s->readings) {
+      if (least == 0 || r.at <= from) least = r.value;
+      most = std::max(most, r.value);
+    }
+    const double by = most - least;
+    if (out.series == nullptr || by > out.by) out = {p, s, most, by};
+  }
+  return out;
+}
+
+std::optional<model::Where> growing_line(const RunView& view, const Grown& grown) {
+  const double steps = static_cast<double>(std::max<size_t>(view.run().steps.steps.size(), 1));
+  if (const auto keeps = grower(view.run(), grown.process, grown.by / steps); keeps && keeps->where)
+    return keeps->where;
+  return touching_line(view, grown.process);
+}
+
 std::optional<model::Where> touching_line(const RunView& view, model::ProcessId process) {
   const Run& run = view.run();
   std::unordered_map<model::FrameId, double> lines;
   model::FrameId hottest = 0;
   double most = 0;
-  // Start-up takes memory, too.
-  const TimePoint from = run.steps.steps.empty() ? run.begin : run.steps.steps.front().begin;
+  const TimePoint from = steps_begin(run);
+  Growth growth(own_memory(view, process), from);
   for (const model::StackReading& r : run.readings) {
     if (r.at < from || r.thread >= run.threads.size() || run.threads[r.thread].process != process)
       continue;
@@ -97,10 +171,10 @@ std::optional<model::Where> touching_line(const RunView& view, model::ProcessId 
     if (act != Act::kKernel && act != Act::kMemory && act != Act::kReclaim) continue;
     const model::FrameId frame = view.stacks().user_frame(r.stack);
     if (frame == 0) continue;
-    double& seconds = lines[frame];
-    seconds += r.weight_us * 1e-6;
-    if (seconds > most) {
-      most = seconds;
+    double& bytes = lines[frame];
+    bytes += r.weight_us * 1e-6 * growth.at(r.at);
+    if (bytes > most) {
+      most = bytes;
       hottest = frame;
     }
   }

@@ -31,7 +31,18 @@ std::optional<Grower> grower(const model::Run& run, model::ProcessId process, do
 /// Where the process behind an entity opens files that it never closes.
 std::optional<model::Where> opening_line(const model::Run& run, model::EntityId of);
 
-/// The user's line at which a process most often was given new memory.
+/// The user's line at which a process most often was given new memory while it grew.
 std::optional<model::Where> touching_line(const RunView& view, model::ProcessId process);
+
+/// The process of the job whose own memory grew most from the first step on.
+struct Grown {
+  model::ProcessId process = model::kNone;
+  const model::Series* series = nullptr;
+  double most = 0, by = 0;  // bytes
+};
+Grown grown_most(const RunView& view);
+
+/// The line that keeps what a process grew by, as well as it can be told.
+std::optional<model::Where> growing_line(const RunView& view, const Grown& grown);
 
 }  // namespace flatout::diagnose

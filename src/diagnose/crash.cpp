@@ -142,34 +142,6 @@ void add_shm_evidence(const RunView& view, Finding& f) {
          "Make /dev/shm bigger (docker run --shm-size), or use file_system sharing.");
 }
 
-/// The process of the job whose own memory grew most.
-struct Grown {
-  model::ProcessId process = model::kNone;
-  const Series* series = nullptr;
-  double most = 0, by = 0;  // bytes
-};
-
-/// From the first step on: start-up takes memory, too.
-Grown grown_most(const RunView& view) {
-  Grown out;
-  const auto& steps = view.run().steps.steps;
-  const TimePoint from = steps.empty() ? view.run().begin : steps.front().begin;
-  for (model::ProcessId p = 0; p < view.run().processes.size(); ++p) {
-    if (!view.run().processes[p].in_job) continue;
-    const Series* s = view.process(SignalId::kProcRssAnon, p);
-    if (s == nullptr || s->empty()) s = view.process(SignalId::kProcRss, p);
-    if (s == nullptr || s->empty()) continue;
-    double most = 0, least = 0;
-    for (const model::Reading& r : s->readings) {
-      if (least == 0 || r.at <= from) least = r.value;
-      most = std::max(most, r.value);
-    }
-    const double by = most - least;
-    if (out.series == nullptr || by > out.by) out = {p, s, most, by};
-  }
-  return out;
-}
-
 void add_memory_evidence(const RunView& view, const Grown& grown, Finding& f) {
   const Run& run = view.run();
   if (const auto limit = lowest_limit(run, SignalId::kCgroupMemLimit)) {
@@ -258,9 +230,7 @@ void detect_crash(const RunView& view, Findings& findings) {
     Finding& f =
         findings.add_fatal("mem.killed", "A process of the job was killed for memory", 0.95);
     const Grown grown = grown_most(view);
-    const double steps = static_cast<double>(std::max<size_t>(run.steps.steps.size(), 1));
-    if (const auto keeps = grower(run, grown.process, grown.by / steps)) f.where = keeps->where;
-    if (!f.where) f.where = touching_line(view, grown.process);
+    f.where = growing_line(view, grown);
     if (killed->process != nullptr) {
       evidence(f, fmt::format("pid {} was killed", killed->process->pid), killed->process->pid,
                "pid", "probe.processes", 1);

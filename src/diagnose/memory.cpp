@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
+#include "diagnose/room.h"
 #include "diagnose/whatif.h"
 
 namespace flatout::diagnose {
@@ -34,6 +35,8 @@ constexpr double kHugeFaultSeconds = 0.5e-3;
 // Part of a line's time in waits and work of the kernel from which little else is left of it.
 constexpr double kThrashes = 0.6;
 constexpr double kSomeGrowth = 24.0 * (1 << 20);
+// Part of a memory limit that a process must have grown by to be why the limit was reached.
+constexpr double kMuchOfLimit = 0.25;
 // A leak of each step is as steep in each third of the run, but for this factor.
 constexpr double kEven = 0.5;
 
@@ -226,6 +229,18 @@ void detect_pressure(const RunView& view, Findings& findings) {
            (c.act == Act::kReclaim || c.act == Act::kRead || c.act == Act::kKernel) &&
            c.part != Part::kInputWait;
   });
+  const Grown grown = grown_most(view);
+  const auto limit = lowest_limit(view.run(), SignalId::kCgroupMemLimit);
+  if (hits > 0 && limit && grown.by > kMuchOfLimit * *limit) {
+    if (const auto line = growing_line(view, grown)) f->where = line;
+    const int64_t pid = view.run().processes[grown.process].pid;
+    evidence(
+        *f,
+        fmt::format("pid {} grew by {} of {}", pid, format_bytes(grown.by), format_bytes(*limit)),
+        grown.by, "bytes", "probe.processes", static_cast<int64_t>(grown.series->readings.size()));
+    remedy(*f, "release", "Find what keeps each step's objects; a higher limit only lasts longer.");
+    return;
+  }
   remedy(*f, "limit", "Raise the memory limit, or shrink the working set.");
 }
 

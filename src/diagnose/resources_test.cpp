@@ -47,6 +47,33 @@ TEST(Resources, WaitingForReclaimIsPressureIfALimitOrSwapIsBehindIt) {
   }
 }
 
+TEST(Resources, PressureIsTheDoingOfTheProcessThatGrewUpToTheLimit) {
+  for (const bool grows : {true, false}) {
+    RunBuilder b = steps_with(10, {ThreadState::kReclaim, {kMain}});
+    const model::ThreadId worker = b.worker(200);
+    const TimePoint begin = b.run().steps.steps.front().begin;
+    const TimePoint full = begin + std::chrono::milliseconds(400);
+    // What is kept is given memory until the limit is reached; then every line waits for pages.
+    b.doing(worker, begin, full, {ThreadState::kKernel, {kMain, kItem}});
+    b.doing(worker, full, b.now(), {ThreadState::kKernel, {kMain, kFill}});
+    std::ranges::stable_sort(b.run().readings, {}, &model::StackReading::at);
+    const model::EntityId group = b.entity(EntityKind::kCgroup, 0, "/");
+    b.counter(SignalId::kCgroupMemMaxEvents, group, 400);
+    b.gauge(SignalId::kCgroupMemLimit, group, kGiB);
+    model::Series memory{SignalId::kProcRssAnon, b.process_entity(200), {}};
+    for (int i = 0; i <= 12; ++i) {
+      const double held = grows ? 100e6 * std::min(i, 4) + 1e6 * i : 4e8;
+      memory.readings.push_back({begin + std::chrono::milliseconds(100 * i), held});
+    }
+    b.run().series.push_back(memory);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "mem.pressure");
+    const Finding& f = d.findings.front();
+    EXPECT_EQ(f.where->line, grows ? kItem.line : kMain.line);
+    EXPECT_EQ(f.evidence.back().source, grows ? "probe.processes" : "probe.cgroup");
+  }
+}
+
 TEST(Resources, ALineThatDoesLittleButFaultIsPageFaultsIfFaultsSuffice) {
   for (const double faults_a_step : {4000.0, 100.0}) {
     RunBuilder b = steps_with(10, {ThreadState::kKernel, {kMain, kFill}});

@@ -256,10 +256,12 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
   return true;
 }
 
+/// What modules do while they are imported is preparation: no loop of theirs is looked at.
 void PythonReader::read_loops(PythonThread& thread) {
   const size_t count = thread.cut ? 0 : std::min(stack_.size(), kLoopFrames);
   for (size_t depth = 0; depth < count; depth++) {
     const auto& [frame, code] = stack_[stack_.size() - 1 - depth];
+    if (codes_[code->id].file.starts_with("<frozen importlib")) break;
     PythonLoop loop;
     loop.code = code->id;
     loop.depth = static_cast<uint32_t>(depth);

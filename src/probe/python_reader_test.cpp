@@ -205,6 +205,20 @@ TEST_P(PythonReaderOf, SeesHowFarTheLoopsOfTheOutermostFramesHaveCome) {
   expect(reading.threads[1].loops.at(1), 1, 0, 18, 100, "epoch");
 }
 
+TEST_P(PythonReaderOf, LooksAtNoLoopsOfModulesThatAreImported) {
+  const uint64_t thread = python.add_thread(41);
+  const uint64_t outer = python.call(thread, python.add_code("<module>", "train.py", 1), 0);
+  python.call(thread, python.add_code("_find_and_load", "<frozen importlib._bootstrap>", 1), 0);
+  const uint64_t inner = python.call(thread, python.add_code("<module>", "library.py", 1), 0);
+  python.memory->poke(python.slot(outer, 0), python.add_iterator("list_iterator", 2, 5));
+  python.memory->poke(python.slot(inner, 0), python.add_iterator("list_iterator", 17, 100));
+  ASSERT_NO_FATAL_FAILURE(open());
+  reader->read_loops_of(41);
+  for (int i = 0; i < 2; i++) ASSERT_TRUE(reader->read(reading, tids).ok());
+  ASSERT_EQ(reading.threads[0].loops.size(), 1u);
+  EXPECT_EQ(reading.threads[0].loops[0].length, 5);
+}
+
 TEST_P(PythonReaderOf, TakesNothingForALoopThatMakesNoSense) {
   const uint64_t thread = python.add_thread(41);
   const uint64_t code = python.add_code("f", "a.py", 1);
