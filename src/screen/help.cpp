@@ -6,7 +6,7 @@ std::string_view help_text() {
   return R"(flatout top: keys, as in htop where alike. Up and Down scroll, others go back.
 
 Look
-  Up Down PgUp ...  move; 0-9 goes to the process with that number
+  Up Down PgUp ...  move; 0-9 goes to the process of that number, follows it
   Left Right        shift command lines
   / F3   n          search; the next one
   \ F4              filter: only what holds this text; a|b for either; Esc: all

@@ -316,19 +316,19 @@ Command Session::table_key(Key key) {
   return {};
 }
 
-// The process whose number begins with the digits typed so far.
+// The process whose number begins with the digits typed so far. The cursor stays on it: a key that
+// comes after the next reading means it, wherever it is on the screen by then.
 bool Session::digit_key(Key key) {
   if (key < '0' || key > '9') return false;
   digits_ += static_cast<char>(key);
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    if (std::to_string(rows_[i].task->tid) != digits_) continue;
-    click_row(i);
-    return true;
-  }
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    if (!std::to_string(rows_[i].task->tid).starts_with(digits_)) continue;
-    click_row(i);
-    return true;
+  for (const bool whole : {true, false}) {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const std::string number = std::to_string(rows_[i].task->tid);
+      if (whole ? number != digits_ : !number.starts_with(digits_)) continue;
+      click_row(i);
+      follow_ = true;
+      return true;
+    }
   }
   digits_.clear();
   return true;

@@ -178,7 +178,6 @@ TEST_F(SessionTest, WhatHasEndedIsNotTaggedNorWhoHasItsNumberNow) {
 
 TEST_F(SessionTest, FollowingEndsWhereTheNumberIsAnothersNow) {
   press("N4102");
-  press("F");
   machine.tree.task({.pid = 4102, .name = "other", .start = 777777});
   look();
   EXPECT_FALSE(session.follows());
@@ -257,9 +256,17 @@ TEST_F(SessionTest, NativeFunctionsAreReadOnlyWhileTheyAreShown) {
   EXPECT_EQ(session.wanted().details_pid, 4101);
 }
 
+TEST_F(SessionTest, AProcessWhoseNumberWasTypedKeepsTheCursor) {
+  press("N4102");
+  press("P");
+  EXPECT_EQ(at_cursor(), 4102);
+  press("F");
+  EXPECT_FALSE(session.follows());
+}
+
 TEST_F(SessionTest, FollowingTheCursorGoesWithItsProcess) {
   press("N4102");
-  press("F");
+  press("FF");
   press("P");
   EXPECT_EQ(at_cursor(), 4102);
   machine.tree.remove("proc/4102");
