@@ -2,9 +2,10 @@
 
     FLATOUT_BIN=build/release/flatout build/venv/bin/python bench/ranks/causes.py --runs 20
 
-Real gloo ranks of tests/jobs/ranks.py on this machine, rank 1 the slow one; a machine that does nothing else is
-needed, or `cpu.noisy_neighbour` is a true finding in every run. `quota` needs root and a writable cgroup v1.
-Writes bench/results/rank_causes.csv: for each cause how many runs named rank 1, its cause, another rank.
+Real ranks on this machine, rank 1 the slow one: of tests/jobs/ranks.py over gloo, the same over MPI (mpi4py below mpirun),
+and of the embedded trainer below mpirun (`--engines cpp`, whose causes are those of `--inject`). A machine that does
+nothing else is needed, or `cpu.noisy_neighbour` is a true finding in every run. `quota` needs root and a writable
+cgroup v1. Writes bench/results/rank_causes.csv: for each cause how many runs named rank 1, its cause, another rank.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import itertools
 import json
 import os
 import subprocess
@@ -25,9 +27,13 @@ import groups  # noqa: E402
 
 JOB = ROOT / "tests" / "jobs" / "ranks.py"
 RESULTS = ROOT / "bench" / "results" / "rank_causes.csv"
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n"]
+INJECTED = ("input.decode_cpu", "mem.page_faults", "stall.checkpoint", "stall.logging", "stall.idle_wait")
 # What a person would accept as exact.
 EXPECTED = {
     "none": set(),
+    **{cause: {cause} for cause in INJECTED},
+    "input.decode_cpu": {"input.decode_cpu", "input.too_few_workers"},
     "decode": {"input.decode_cpu", "input.too_few_workers"},
     "neighbour": {"cpu.noisy_neighbour"},
     "quota": {"cpu.throttled"},
@@ -61,13 +67,20 @@ def neighbour():
         spin.wait()
 
 
-def once(flatout: str, cause: str, ranks: int, steps: int) -> dict:
+def command(engine: str, flatout: str, cause: str, ranks: int, steps: int) -> list[str]:
+    if engine == "cpp":
+        train = f'"{flatout}" train --quiet --steps {steps}'
+        return [*MPIRUN, str(ranks), "sh", "-c", f'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec {train} --inject {cause}; else exec {train}; fi']
+    job = [sys.executable, str(JOB), "--engine", engine, "--cause", cause, "--ranks", str(ranks), "--steps", str(steps)]
+    return job if engine == "gloo" else [*MPIRUN, str(ranks), *job]
+
+
+def once(engine: str, flatout: str, cause: str, ranks: int, steps: int) -> dict:
     """What one run found."""
     around = {"quota": quota, "neighbour": neighbour}.get(cause, contextlib.nullcontext)
     with tempfile.TemporaryDirectory() as folder, around() as more:
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-        words = [flatout, "run", "--out", f"{folder}/run", "--", sys.executable, str(JOB), "--cause", cause, "--ranks", str(ranks),
-                 "--steps", str(steps)]
+        words = [flatout, "run", "--out", f"{folder}/run", "--", *command(engine, flatout, cause, ranks, steps)]
         subprocess.run(words, env={**environment, **(more or {})}, cwd=folder, capture_output=True, check=True, timeout=600)
         return json.loads(Path(folder, "run", "findings.json").read_text())
 
@@ -77,18 +90,24 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--engines", nargs="*", choices=("gloo", "mpi", "cpp"), default=["gloo", "mpi", "cpp"])
     parser.add_argument("--causes", nargs="*", choices=EXPECTED, default=list(EXPECTED))
     opts = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        parser.error("the ranks need two cores: each cause is one rank's alone")
     flatout = os.environ.get("FLATOUT_BIN", str(ROOT / "build" / "release" / "flatout"))
     rows = []
-    for cause in opts.causes:
-        lack = groups.lacks("cgroup1:cpu") if cause == "quota" else groups.lacks("tool:taskset") if cause == "neighbour" else None
-        if lack:
-            print(f"{cause}: skipped, lacks {lack}")
+    for engine, cause in itertools.product(opts.engines, opts.causes):
+        if cause != "none" and (cause in INJECTED) != (engine == "cpp"):
             continue
-        row = {"cause": cause, "ranks": opts.ranks, "runs": opts.runs, "rank_named": 0, "cause_named": 0, "other_named": 0, "said": {}}
+        lack = groups.lacks("cgroup1:cpu") if cause == "quota" else groups.lacks("tool:taskset") if cause == "neighbour" else None
+        lack = lack or (groups.lacks("tool:mpirun") if engine != "gloo" else None)
+        if lack:
+            print(f"{engine} {cause}: skipped, lacks {lack}")
+            continue
+        row = {"engine": engine, "cause": cause, "ranks": opts.ranks, "runs": opts.runs, "rank_named": 0, "cause_named": 0, "other_named": 0, "said": {}}
         for _ in range(opts.runs):
-            found = once(flatout, cause, opts.ranks, opts.steps)
+            found = once(engine, flatout, cause, opts.ranks, opts.steps)
             late = [r for r in found["ranks"] if r["late"]]
             row["rank_named"] += [r["rank"] for r in late] == [1]
             row["other_named"] += any(r["rank"] != 1 for r in late)

@@ -1,6 +1,7 @@
 // One rank's Run in a few numbers: its steps, what it waits in collectives, how it stands.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -95,11 +96,32 @@ void keep_lines(const RunView& view, Rank& rank) {
   if (rank.lines.size() > kMostLines) rank.lines.resize(kMostLines);
 }
 
+/// The user's lines from which the training thread calls MPI and waits there for the others, on a
+/// core. The native code under Python is seen in some readings, which speak for all of a line.
+std::set<model::FrameId> lines_in_mpi(const RunView& view, TimePoint since) {
+  std::map<model::FrameId, double> seen;  // weight in MPI less that outside
+  const Run& run = view.run();
+  for (size_t i = run.readings.size(); i-- > 0 && run.readings[i].at >= since;) {
+    const model::StackReading& r = run.readings[i];
+    if (r.thread != view.trainer()) continue;
+    const bool native = view.stacks().native_call(r.stack) != NativeCall::kUnseen ||
+                        (view.stacks().traits(r.stack) & kHasPython) == 0;
+    if (!native) continue;
+    seen[view.stacks().user_frame(r.stack)] += view.stacks().in_mpi(r.stack) ? 1.0 : -1.0;
+  }
+  std::set<model::FrameId> out;
+  for (const auto& [frame, balance] : seen) {
+    if (balance > 0) out.insert(frame);
+  }
+  return out;
+}
+
 /// What the training thread has done since it was time for the next step.
 void find_state(const RunView& view, Rank& rank) {
   const Run& run = view.run();
   if (run.steps.steps.empty()) return;
   const TimePoint since = rank.last_step_end + run.steps.summary.median;
+  const std::set<model::FrameId> in_mpi = lines_in_mpi(view, since);
   std::map<RankState, double> states;
   std::map<RankState, std::map<model::FrameId, double>> lines;
   for (size_t i = run.readings.size(); i-- > 0 && run.readings[i].at >= since;) {
@@ -112,6 +134,8 @@ void find_state(const RunView& view, Rank& rank) {
       state = RankState::kStopped;
     } else if (blocked(act)) {
       state = (traits & kInCollective) != 0 ? RankState::kInCollective : RankState::kBlocked;
+    } else if (in_mpi.contains(view.stacks().user_frame(r.stack))) {
+      state = RankState::kInCollective;
     }
     states[state] += r.weight_us;
     lines[state][view.stacks().user_frame(r.stack)] += r.weight_us;

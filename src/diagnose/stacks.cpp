@@ -157,6 +157,10 @@ NativeCall call_of(std::string_view function) {
                                    : NativeCall::kUnclear;
 }
 
+bool is_mpi(std::string_view function) {
+  return function.starts_with("MPI_") || function.starts_with("PMPI_");
+}
+
 uint16_t native_traits(std::string_view function) {
   static constexpr std::array<std::string_view, 8> kSpin = {
       model::kSpinWaitFrame, "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait",
@@ -167,8 +171,7 @@ uint16_t native_traits(std::string_view function) {
   uint16_t traits = 0;
   if (any_of(function, kSpin)) traits |= kInSpin;
   if (any_of(function, kMalloc) || function == "free") traits |= kInMalloc;
-  if (function.starts_with("MPI_") || function.starts_with("PMPI_") ||
-      function.starts_with("gloo::") || function.starts_with("ncclAll")) {
+  if (is_mpi(function) || function.starts_with("gloo::") || function.starts_with("ncclAll")) {
     traits |= kInCollective;
   }
   return traits;
@@ -221,6 +224,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     uint16_t traits = 0;
     NativeCall call = NativeCall::kUnseen;
     bool event_loop = false;
+    bool mpi = false;
   };
   std::vector<FrameFacts> facts(run.frames.size());
   bool python = false;
@@ -236,6 +240,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
       continue;
     }
     // No traits, and a library's.
+    facts[i].mpi = is_mpi(function);
     if (f.kind == FrameKind::kUnderPython) {
       facts[i].call = call_of(function);
       continue;
@@ -244,7 +249,8 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     const bool system = file.empty() || file.front() == '[' || file.starts_with("/usr/") ||
                         file.starts_with("/lib") || contains(file, ".so") ||
                         ends(file, "flatout/marker.h");  // ours, wherever the job has it
-    facts[i] = {system || python ? Owner::kLibrary : Owner::kUser, native_traits(function)};
+    facts[i].owner = system || python ? Owner::kLibrary : Owner::kUser;
+    facts[i].traits = native_traits(function);
   }
   std::vector<model::StackId> chain;
   for (model::StackId stack = 1; stack < run.stacks.size(); ++stack) {
@@ -264,10 +270,10 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
       node.done = true;
       if (frame < facts.size()) {
         // A forked process keeps the stack of the one that started it.
-        if ((facts[frame].traits & kInChild) != 0)
-          node.traits = 0, node.user = node.package = node.generator = 0;
+        if ((facts[frame].traits & kInChild) != 0) node = Known{.done = true};
         node.traits |= facts[frame].traits;
         node.call = facts[frame].call;
+        node.mpi |= facts[frame].mpi;
         if (facts[frame].event_loop && node.user != 0) event_loops_.insert(node.user);
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
             is_collate_function(run, run.frames[caller], run.frames[frame]))

@@ -62,6 +62,9 @@ class StackIndex {
   model::FrameId generator_frame(model::StackId stack) const { return at(stack).generator; }
   uint16_t traits(model::StackId stack) const { return at(stack).traits; }
   NativeCall native_call(model::StackId stack) const { return at(stack).call; }
+  /// Whether it is in a call of MPI's, which looks again and again whether the others' messages
+  /// have come, and so is on a core meanwhile. Under Python seen where native_call() is.
+  bool in_mpi(model::StackId stack) const { return at(stack).mpi; }
   /// Of a frame that runs an event loop: where the training waits in it, if that is known.
   model::Where where(model::FrameId frame) const;
 
@@ -70,6 +73,7 @@ class StackIndex {
     model::FrameId user = 0, package = 0, generator = 0;
     uint16_t traits = 0;
     NativeCall call = NativeCall::kUnseen;
+    bool mpi = false;
     bool done = false;
   };
   const Known& at(model::StackId stack) const { return known_[stack < known_.size() ? stack : 0]; }

@@ -135,6 +135,7 @@ AgentPaths find_agent() {
     return first({bin + "/" + so, bin + "/../lib/flatout/" + so, bin + "/../lib/" + so});
   };
   out.library = library("libflatout_agent.so");
+  out.mpi = library("libflatout_mpi.so");
   out.allocator = library("libflatout_malloc.so");
   out.feed = library("libflatout_feed.so");
   out.nn = library("libflatout_nn.so");

@@ -49,6 +49,7 @@ std::string variable(const std::vector<std::string>& environment, const std::str
 struct AgentPaths {
   std::string library;    // libflatout_agent.so
   std::string inject;     // folder of sitecustomize.py
+  std::string mpi;        // libflatout_mpi.so
   std::string allocator;  // libflatout_malloc.so
   std::string feed;       // libflatout_feed.so
   std::string nn;         // libflatout_nn.so

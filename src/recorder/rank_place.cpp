@@ -27,6 +27,7 @@ struct Launcher {
   const char* local;
   const char* node;
   std::initializer_list<const char*> job;
+  bool mpi = false;  // its processes may be MPI's
 };
 
 // The innermost first: Slurm starts what starts the ranks, as a pod does. accelerate and deepspeed
@@ -66,22 +67,25 @@ const Launcher kLaunchers[] = {
      "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK",
      nullptr,
-     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+     true},
     {"mvapich",
      "MV2_COMM_WORLD_RANK",
      "MV2_COMM_WORLD_RANK",
      "MV2_COMM_WORLD_SIZE",
      "MV2_COMM_WORLD_LOCAL_RANK",
      nullptr,
-     {"MPIRUN_ID"}},
-    {"hydra", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", nullptr, {}},
+     {"MPIRUN_ID"},
+     true},
+    {"hydra", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", nullptr, {}, true},
     {"slurm",
      "SLURM_STEP_ID",
      "SLURM_PROCID",
      "SLURM_NTASKS",
      "SLURM_LOCALID",
      "SLURM_NODEID",
-     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+     true},
     {"kubernetes",
      "JOB_COMPLETION_INDEX",
      "JOB_COMPLETION_INDEX",
@@ -134,6 +138,19 @@ RankPlace rank_place(const std::vector<std::string>& environment) {
     return out;
   }
   return {};
+}
+
+bool may_use_mpi(const std::vector<std::string>& command,
+                 const std::vector<std::string>& environment) {
+  static constexpr std::string_view kStarters[] = {"mpirun",  "mpiexec",       "orterun",
+                                                   "prterun", "mpiexec.hydra", "mpirun_rsh",
+                                                   "srun",    "horovodrun"};
+  const bool starts = std::ranges::any_of(command, [](std::string_view word) {
+    return std::ranges::find(kStarters, word.substr(word.rfind('/') + 1)) != std::end(kStarters);
+  });
+  return starts || std::ranges::any_of(kLaunchers, [&](const Launcher& launcher) {
+           return launcher.mpi && !variable(environment, launcher.mark).empty();
+         });
 }
 
 std::string rank_file(const RankPlace& place, int32_t launcher_pid, int64_t begin_unix_ns) {

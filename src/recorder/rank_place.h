@@ -22,6 +22,11 @@ struct RankPlace {
 /// The innermost launcher counts: torchrun within a Slurm step gives the rank.
 RankPlace rank_place(const std::vector<std::string>& environment);
 
+/// Whether a launcher that MPI ranks may come from started this process, or is what the command
+/// starts.
+bool may_use_mpi(const std::vector<std::string>& command,
+                 const std::vector<std::string>& environment);
+
 /// This machine's, without its domain; "" where it has none.
 std::string host_name();
 

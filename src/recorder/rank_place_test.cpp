@@ -76,6 +76,15 @@ TEST(RankPlace, IsToldByEveryLaunchersEnvironment) {
   }
 }
 
+TEST(RankPlace, MpiMayBeUsedWhereOneOfItsLaunchersIs) {
+  EXPECT_TRUE(may_use_mpi({"/usr/bin/mpirun", "-n", "4", "python"}, {}));
+  EXPECT_TRUE(may_use_mpi({"env", "A=b", "srun", "./train"}, {}));
+  EXPECT_FALSE(may_use_mpi({"python", "mpirun.py", "--mpirun"}, {}));
+  EXPECT_TRUE(may_use_mpi({"python"}, {"OMPI_COMM_WORLD_RANK=0"}));
+  EXPECT_TRUE(may_use_mpi({"python"}, {"SLURM_STEP_ID=0"}));
+  EXPECT_FALSE(may_use_mpi({"python"}, {"RANK=0", "TORCHELASTIC_RUN_ID=a", "SLURM_JOB_ID=3"}));
+}
+
 TEST(RankPlace, OneProcessAloneIsNoRank) {
   for (const Environment& environment :
        {Environment{}, Environment{"RANK=../x"}, Environment{"RANK=-1", "WORLD_SIZE=2"},

@@ -87,6 +87,20 @@ Status Recorder::start() {
   return {};
 }
 
+/// Has the job load one of our libraries before its own; says so where that cannot be.
+void Recorder::preload(const char* what, const std::string& library,
+                       std::vector<std::string>& environment) {
+  if (library.empty()) {
+    sink_.missing({what, std::string("libflatout_") + what + ".so is not beside flatout",
+                   "install it again"});
+  } else if (library.find_first_of(": ") != std::string::npos) {
+    sink_.missing({what, "LD_PRELOAD cannot name a path with a blank or a colon: " + library,
+                   "install flatout elsewhere"});
+  } else {
+    add_preload(environment, library);
+  }
+}
+
 Status Recorder::start_command() {
   std::string out = options_.out;
   // The ranks of a launch are all told the same folder.
@@ -132,17 +146,10 @@ Status Recorder::start_command() {
         {"agent", "turned off by --no-agent", "leave that out to see the loader's stages"});
   }
   if (!folder_.path.empty()) set_variable(environment, "FLATOUT_RUN_DIR", folder_.path);
-  if (options_.allocator) {
-    if (paths.allocator.find_first_of(": ") != std::string::npos) {
-      sink_.missing({"malloc",
-                     "LD_PRELOAD cannot name a path with a blank or a colon: " + paths.allocator,
-                     "install flatout elsewhere"});
-    } else if (paths.allocator.empty()) {
-      sink_.missing({"malloc", "libflatout_malloc.so is not beside flatout", "install it again"});
-    } else {
-      add_preload(environment, paths.allocator);
-    }
+  if (options_.agent && may_use_mpi(options_.command, environment)) {
+    preload("mpi", paths.mpi, environment);
   }
+  if (options_.allocator) preload("malloc", paths.allocator, environment);
 
   // Descendants that lose their parent are handed to us, so they stay known.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

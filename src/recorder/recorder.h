@@ -95,6 +95,7 @@ class Recorder {
  private:
   explicit Recorder(Options options);
   Status start_command();
+  void preload(const char* what, const std::string& library, std::vector<std::string>& environment);
   Status start_attach();
   void watch_cuda(std::vector<std::string>& environment, const std::string& agent);
   void watch_job();

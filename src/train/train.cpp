@@ -292,7 +292,11 @@ Status run(TrainOptions options, const Causes& causes) {
   }
   FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, data, progress, *learner),
                                  nanos(options.rank_timeout * 1e9)));
-  if (ranks != nullptr) mirrored->join(ranks.get());
+  if (ranks != nullptr) {
+    mirrored->join(ranks.get());
+    flatout_info("dist.rank", std::to_string(place.rank).c_str());
+    flatout_info("dist.world_size", std::to_string(place.size).c_str());
+  }
 
   BatchOptions from{view, place.rank, place.size, progress.step, progress.epoch, progress.position};
   FLATOUT_TRY(const std::unique_ptr<Batches> batches,

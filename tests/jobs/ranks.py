@@ -1,6 +1,7 @@
-"""Ranks train one model together on the CPU (gloo); rank 1 alone has the cause.
+"""Ranks train one model together on the CPU; rank 1 alone has the cause.
 
-Without RANK in the environment it starts --ranks processes of itself, as a launcher would, and ends
+Over gloo with DistributedDataParallel, or with --engine mpi by mpi4py's collectives, started by mpirun.
+Over gloo, without RANK in the environment it starts --ranks processes of itself, as a launcher would, and ends
 with the first exit code that is not 0. --end-after S: so long after the first rank has stopped it is
 ended from outside, as an impatient user would.
 """
@@ -62,8 +63,14 @@ def train(opts: argparse.Namespace) -> None:
     from torch import nn
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    if opts.engine == "mpi":
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        rank = world.Get_rank()
+    else:
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
     cause = opts.cause if rank == BAD_RANK else "none"
     if cause == "quota":
         # A control group (v1) that whoever started the job has made.
@@ -85,8 +92,9 @@ def train(opts: argparse.Namespace) -> None:
             return torch.from_numpy(x)
 
     loader = torch.utils.data.DataLoader(Samples(), 16)
-    model = nn.parallel.DistributedDataParallel(
-        nn.Sequential(nn.Linear(256, 256), nn.ReLU(), *[nn.Linear(256, 256) for _ in range(2)]))
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), *[nn.Linear(256, 256) for _ in range(2)])
+    if opts.engine == "gloo":
+        model = nn.parallel.DistributedDataParallel(model)
     sgd = torch.optim.SGD(model.parameters(), lr=1e-6)
     steps = opts.steps - 20 if cause == "fewer" else opts.steps
     zeros = bytes(8 << 20)
@@ -108,22 +116,27 @@ def train(opts: argparse.Namespace) -> None:
         loss = (model(x) - x).square().mean()
         sgd.zero_grad()
         loss.backward()
+        if opts.engine == "mpi":
+            for p in model.parameters():
+                world.Allreduce(MPI.IN_PLACE, p.grad.numpy())  # MEETS
         sgd.step()
     if cause == "fewer":
         time.sleep(many_steps(opts, time.monotonic() - begun))
         os._exit(0)
-    dist.destroy_process_group()
+    if opts.engine == "gloo":
+        dist.destroy_process_group()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--engine", choices=("gloo", "mpi"), default="gloo")
     parser.add_argument("--cause", choices=CAUSES, default="none")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--width", type=int, default=32, help="how much each step computes")
     parser.add_argument("--end-after", type=float, default=3.0)
     opts = parser.parse_args()
-    if "RANK" not in os.environ:
+    if opts.engine == "gloo" and "RANK" not in os.environ:
         return launch(opts)
     train(opts)
     # What still holds gradients must go while there is an interpreter: a thread of gloo that lets go of
