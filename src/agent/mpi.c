@@ -1,7 +1,7 @@
-/* libflatout_mpi.so: stands in front of the MPI library by LD_PRELOAD and tells what a rank waits in
- * it, as MPI's profiling interface means it: each MPI_x here calls PMPI_x of the library that the
- * process has. No header of MPI is needed: arguments are handed on as the words they come in, which
- * serves Open MPI's pointers and MPICH's integers alike (x86-64, aarch64). */
+/* libflatout_mpi.so: stands in front of the MPI library by LD_PRELOAD and tells what a rank waits
+ * in it, as MPI's profiling interface means it: each MPI_x here calls PMPI_x of the library that
+ * the process has. No header of MPI is needed: arguments are handed on as the words they come in,
+ * which serves Open MPI's pointers and MPICH's integers alike (x86-64, aarch64). */
 #include <dlfcn.h>
 #include <flatout/marker.h>
 #include <limits.h>
@@ -112,36 +112,36 @@ static void tell_rank(void) {
 #define GIVES_12 GIVES_9, j, k, l
 
 /* NOLINTBEGIN(bugprone-macro-parentheses): lists of parameters */
-#define CALL(name, count)                                  \
-  static int call_##name(TAKES_##count) {                  \
-    static _Atomic(void*) kept;                            \
-    void* symbol = found_before(&kept, "PMPI_" #name);     \
-    int (*next)(TAKES_##count);                            \
-    if (symbol == NULL) return kErrorOther;                \
-    memcpy(&next, &symbol, sizeof next);                   \
-    return next(GIVES_##count);                            \
+#define CALL(name, count)                              \
+  static int call_##name(TAKES_##count) {              \
+    static _Atomic(void*) kept;                        \
+    void* symbol = found_before(&kept, "PMPI_" #name); \
+    int (*next)(TAKES_##count);                        \
+    if (symbol == NULL) return kErrorOther;            \
+    memcpy(&next, &symbol, sizeof next);               \
+    return next(GIVES_##count);                        \
   }
-#define TIMED(name, count)                                        \
-  CALL(name, count)                                               \
+#define TIMED(name, count)                                              \
+  CALL(name, count)                                                     \
   __attribute__((visibility("default"))) int MPI_##name(TAKES_##count); \
-  int MPI_##name(TAKES_##count) {                                 \
-    const uint64_t begin = enter();                               \
-    const int result = call_##name(GIVES_##count);                \
-    leave("MPI_" #name, begin);                                   \
-    return result;                                                \
+  int MPI_##name(TAKES_##count) {                                       \
+    const uint64_t begin = enter();                                     \
+    const int result = call_##name(GIVES_##count);                      \
+    leave("MPI_" #name, begin);                                         \
+    return result;                                                      \
   }
-#define BEGINS(name, count)                                       \
-  CALL(name, count)                                               \
+#define BEGINS(name, count)                                             \
+  CALL(name, count)                                                     \
   __attribute__((visibility("default"))) int MPI_##name(TAKES_##count); \
-  int MPI_##name(TAKES_##count) {                                 \
-    const int result = call_##name(GIVES_##count);                \
-    if (result == 0) tell_rank();                                 \
-    return result;                                                \
+  int MPI_##name(TAKES_##count) {                                       \
+    const int result = call_##name(GIVES_##count);                      \
+    if (result == 0) tell_rank();                                       \
+    return result;                                                      \
   }
 /* NOLINTEND(bugprone-macro-parentheses) */
 
-/* Only what every MPI library has: programs ask whether a function is there, and what MPI 4 has added
- * (names that end in _c) would seem to be. */
+/* Only what every MPI library has: programs ask whether a function is there, and what MPI 4 has
+ * added (names that end in _c) would seem to be. */
 BEGINS(Init, 2)
 BEGINS(Init_thread, 4)
 

@@ -91,7 +91,9 @@ std::string report_body(const Run& run, const model::Diagnosis& diagnosis,
       "</a>";
   if (options.comparison != nullptr) out += "<a href=\"#compare\">Compare</a>";
   if (diagnosis.ranks != nullptr) out += "<a href=\"#ranks\">Ranks</a>";
-  out += "<a href=\"#steps\">Steps</a><a href=\"#machine\">Machine</a>";
+  out += "<a href=\"#steps\">Steps</a>";
+  if (!run.devices.empty()) out += "<a href=\"#devices\">Device</a>";
+  out += "<a href=\"#machine\">Machine</a>";
   if (lanes) out += "<a href=\"#workers\">Workers</a>";
   out +=
       "<a href=\"#stacks\">Stacks</a><a href=\"#details\">Details</a></div></nav>\n"
@@ -103,6 +105,7 @@ std::string report_body(const Run& run, const model::Diagnosis& diagnosis,
   if (options.comparison != nullptr) out += comparison_html(*options.comparison);
   if (diagnosis.ranks != nullptr) out += ranks_html(*diagnosis.ranks);
   out += steps_html(run);
+  out += devices_html(run);
   out +=
       "<section id=\"machine\"><h2>Machine and job over time</h2>\n<p class=\"muted\">All curves "
       "share the steps' time axis. Drag across a chart to zoom in, double-click to zoom out.</p>\n"

@@ -166,6 +166,67 @@ std::string verdict_html(const model::Diagnosis& d, Nanos step, bool failed) {
   return out + "</section>\n";
 }
 
+namespace {
+
+/// A bar of coloured shares of a whole, and its legend.
+class Breakdown {
+ public:
+  explicit Breakdown(std::string_view title)
+      : bar_(fmt::format("<svg class=\"breakdown\" viewBox=\"0 0 1000 28\" "
+                         "preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">",
+                         title)) {}
+
+  /// `colour`: of page.css, a part's name. `length`: what the share is of the whole; none: 0.
+  void add(std::string_view colour, std::string_view text, double share, Nanos length = {}) {
+    if (!std::isfinite(share) || share <= 0) return;
+    bar_ += fmt::format(
+        "<rect class=\"p-{}\" x=\"{:.2f}\" y=\"0\" width=\"{:.2f}\" height=\"28\"><title>{} {}"
+        "</title></rect>",
+        colour, x_ * 1000, std::max(share * 1000 - 1.5, 0.5), text, format_percent(share));
+    x_ += share;
+    if (share < 0.001) return;
+    legend_ += fmt::format(
+        "<li><svg class=\"key\" viewBox=\"0 0 10 10\" aria-hidden=\"true\"><rect class=\"p-{}\" "
+        "width=\"10\" height=\"10\"/></svg>{} <b>{}</b>",
+        colour, text, format_percent(share));
+    if (length.count() > 0) {
+      legend_ += fmt::format(" <span class=\"muted\">{}</span>", format_duration(length));
+    }
+    legend_ += "</li>";
+  }
+  std::string html() const { return bar_ + "</svg>\n<ul class=\"legend\">" + legend_ + "</ul>\n"; }
+
+ private:
+  std::string bar_, legend_;
+  double x_ = 0;
+};
+
+}  // namespace
+
+std::string devices_html(const Run& run) {
+  if (run.devices.empty()) return "";
+  std::string out =
+      "<section id=\"devices\"><h2>What the device did</h2>\n<p class=\"muted\">Of the time that "
+      "was recorded: what it worked on, and for what it waited.</p>\n";
+  static constexpr std::array<std::string_view, model::kIdleCauses> kColours = {
+      "other", "backward", "sync", "h2d", "optimizer", "input_wait"};
+  for (const model::DeviceUse& use : run.devices) {
+    Breakdown breakdown(fmt::format("What device {} did", use.sum.device));
+    breakdown.add("compute", "kernels", use.share(use.sum.compute));
+    breakdown.add("communication", "nothing but communication",
+                  use.share(use.sum.exposed_communication));
+    breakdown.add("checkpoint", "nothing but copies", use.share(use.sum.exposed_copies));
+    for (size_t i = 0; i < model::kIdleCauses; ++i) {
+      const auto cause = static_cast<model::IdleCause>(i);
+      breakdown.add(kColours[i], fmt::format("waits for {}", label(cause)), use.idle(cause));
+    }
+    out += fmt::format("<h3>GPU {}: busy {} of {} recorded</h3>\n", use.sum.device,
+                       format_percent(use.share(use.sum.busy)), format_duration(use.recorded)) +
+           breakdown.html();
+  }
+  return out + "</section>\n";
+}
+
 std::string steps_html(const Run& run) {
   const model::StepSummary& s = run.steps.summary;
   std::string out = "<section id=\"steps\"><h2>Steps</h2>\n";
@@ -182,29 +243,13 @@ std::string steps_html(const Run& run) {
   if (s.samples_per_s > 0) out += number(format_number(s.samples_per_s), "samples per second");
   out += number(fmt::format("{}", s.count), fmt::format("steps, {} of them warm-up", s.warmup));
   out += "</dl>\n";
-  out +=
-      "<h3>Where the median step goes</h3>\n<svg class=\"breakdown\" viewBox=\"0 0 1000 28\" "
-      "preserveAspectRatio=\"none\" role=\"img\" aria-label=\"Breakdown of the median step\">";
-  double x = 0;
-  std::string legend;
+  Breakdown breakdown("Breakdown of the median step");
   for (size_t i = 0; i < s.breakdown.size(); ++i) {
-    const double share = s.breakdown[i];
-    if (!std::isfinite(share) || share <= 0) continue;
     const auto part = static_cast<model::Part>(i);
-    out += fmt::format(
-        "<rect class=\"p-{}\" x=\"{:.2f}\" y=\"0\" width=\"{:.2f}\" height=\"28\"><title>{} {}"
-        "</title></rect>",
-        name(part), x * 1000, std::max(share * 1000 - 1.5, 0.5), label(part),
-        format_percent(share));
-    x += share;
-    if (share < 0.001) continue;
-    legend += fmt::format(
-        "<li><svg class=\"key\" viewBox=\"0 0 10 10\" aria-hidden=\"true\"><rect class=\"p-{}\" "
-        "width=\"10\" height=\"10\"/></svg>{} <b>{}</b> <span class=\"muted\">{}</span></li>",
-        name(part), label(part), format_percent(share),
-        format_duration(nanos(share * static_cast<double>(s.median.count()))));
+    breakdown.add(name(part), label(part), s.breakdown[i],
+                  nanos(s.breakdown[i] * static_cast<double>(s.median.count())));
   }
-  out += "</svg>\n<ul class=\"legend\">" + legend + "</ul>\n";
+  out += "<h3>Where the median step goes</h3>\n" + breakdown.html();
   for (const model::SpeedChange& c : run.steps.changes) {
     out += fmt::format(
         "<p class=\"change\">From step <b>{}</b> on, {} after the start, a step takes <b>{}</b> "

@@ -61,6 +61,19 @@ TEST(Html, SaysTheVerdictInPlainMarkup) {
   EXPECT_NE(html.find("2.0x"), std::string::npos);
 }
 
+TEST(Html, SaysWhatEachDeviceWorkedOnAndWaitedFor) {
+  model::Run run = decode_bound_run();
+  EXPECT_EQ(render_html(run, decode_diagnosis()).find("id=\"devices\""), std::string::npos);
+  run.devices.push_back(one_device());
+  const std::string html = render_html(run, decode_diagnosis());
+  EXPECT_NE(html.find("GPU 0: busy 60 % of 2.00 s recorded"), std::string::npos);
+  EXPECT_NE(html.find("kernels <b>50 %</b>"), std::string::npos);
+  EXPECT_NE(html.find("nothing but copies <b>10 %</b>"), std::string::npos);
+  EXPECT_NE(html.find("waits for the next batch <b>30 %</b>"), std::string::npos);
+  EXPECT_EQ(html.find("waits for its own streams"), std::string::npos);
+  EXPECT_NE(html.find("href=\"#devices\""), std::string::npos);
+}
+
 TEST(Html, AnEmptyRunStillMakesAPage) {
   const std::string html = render_html(model::Run{}, Diagnosis{});
   EXPECT_NE(html.find("Healthy"), std::string::npos);

@@ -116,6 +116,21 @@ void add_run(Samples& out, const Run& run, const RunSummary& about, bool live) {
   }
 }
 
+void add_devices(Samples& out, const Run& run) {
+  for (const model::DeviceUse& use : run.devices) {
+    const std::string gpu = label("gpu", std::to_string(use.sum.device));
+    const auto kind = [&](std::string_view of) { return gpu + "," + label("kind", of); };
+    out.add(MetricId::kDeviceBusy, use.share(use.sum.busy), gpu);
+    out.add(MetricId::kDeviceAlone, use.share(use.sum.exposed_copies), kind("copies"));
+    out.add(MetricId::kDeviceAlone, use.share(use.sum.exposed_communication),
+            kind("communication"));
+    for (size_t i = 0; i < model::kIdleCauses; ++i) {
+      const auto cause = static_cast<model::IdleCause>(i);
+      out.add(MetricId::kDeviceIdle, use.idle(cause), gpu + "," + label("cause", name(cause)));
+    }
+  }
+}
+
 void add_step_metrics(Samples& out, const Run& run, const StepTotals& totals) {
   if (totals.steps == 0) return;
   out.add(MetricId::kSteps, static_cast<double>(totals.steps));
@@ -286,6 +301,7 @@ std::vector<Sample> run_samples(std::string_view id, const Run& run,
   add_run(out, run, about, live);
   add_step_metrics(out, run, totals);
   add_findings(out, diagnosis);
+  add_devices(out, run);
   if (live) {
     add_job(out, run);
     add_signals(out, run);

@@ -42,6 +42,7 @@ model::Run two_gpus() {
     run.series.push_back({SignalId::kGpuUtil, entity, {{run.end, 0.5 + 0.25 * gpu}}});
     run.series.push_back({SignalId::kGpuTemperature, entity, {{run.end, 61}}});
   }
+  run.devices.push_back(one_device());
   return run;
 }
 

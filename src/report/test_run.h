@@ -368,4 +368,18 @@ inline Comparison slower_comparison() {
   return c;
 }
 
+/// Works 60 % of 2 s, 10 % of them with nothing but copies; waits 30 % for input, 10 % for
+/// launches.
+inline model::DeviceUse one_device() {
+  model::DeviceUse use;
+  use.recorded = std::chrono::seconds(2);
+  use.windows = 1;
+  use.sum.busy = std::chrono::milliseconds(1200);
+  use.sum.compute = std::chrono::milliseconds(1000);
+  use.sum.exposed_copies = std::chrono::milliseconds(200);
+  use.sum.idle[static_cast<size_t>(model::IdleCause::kInput)] = std::chrono::milliseconds(600);
+  use.sum.idle[static_cast<size_t>(model::IdleCause::kLaunch)] = std::chrono::milliseconds(200);
+  return use;
+}
+
 }  // namespace flatout::report::testing

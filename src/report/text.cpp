@@ -302,20 +302,14 @@ void steps(Writer& w, const Run& run) {
 // "GPU 0 works 62 % of the time; 30 % it waits for input, 8 % for launches"
 void devices(Writer& w, const Run& run) {
   constexpr double kShown = 0.01;
-  constexpr std::array<const char*, model::kIdleCauses> kFor = {"the host",
-                                                                "launches",
-                                                                "a host that waits for it",
-                                                                "data to go to the host and back",
-                                                                "its own streams",
-                                                                "the next batch"};
   for (const model::DeviceUse& use : run.devices) {
     std::string text = fmt::format("GPU {} works {} of the time", use.sum.device,
                                    format_percent(use.share(use.sum.busy)));
     std::string_view between = "; it waits ";
     for (size_t i = 0; i < model::kIdleCauses; ++i) {
-      const double share = use.idle(static_cast<model::IdleCause>(i));
-      if (share < kShown) continue;
-      text += fmt::format("{}{} for {}", between, format_percent(share), kFor[i]);
+      const auto cause = static_cast<model::IdleCause>(i);
+      if (use.idle(cause) < kShown) continue;
+      text += fmt::format("{}{} for {}", between, format_percent(use.idle(cause)), label(cause));
       between = ", ";
     }
     w.add(6, w.labelled("device", text, Paint::kPlain, 3));

@@ -44,6 +44,18 @@ std::string_view label(ThreadState state) {
   return index < kLabels.size() ? kLabels[index] : kLabels[0];
 }
 
+std::string_view label(model::IdleCause cause) {
+  static constexpr std::array<std::string_view, model::kIdleCauses> kLabels = {
+      "the host",
+      "launches",
+      "a host that waits for it",
+      "data to go to the host and back",
+      "its own streams",
+      "the next batch"};
+  const size_t index = static_cast<size_t>(cause);
+  return index < kLabels.size() ? kLabels[index] : kLabels[0];
+}
+
 std::string_view label(StepSource source) {
   switch (source) {
     case StepSource::kNone:

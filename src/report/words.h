@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/device.h"
 #include "model/finding.h"
 #include "model/rank.h"
 #include "model/run.h"
@@ -13,6 +14,7 @@ namespace flatout::report {
 
 std::string_view label(model::Part part);           // "input wait"
 std::string_view label(model::ThreadState state);   // "waits for a core"
+std::string_view label(model::IdleCause cause);     // what a device waits for: "the next batch"
 std::string_view label(model::StepSource source);   // "the agent's hooks"
 std::string where_text(const model::Where& where);  // "data.py:41 in __getitem__"
 /// The same with a C++ function's parameters and namespaces left out, as far as needed to fit.
