@@ -515,4 +515,60 @@ TEST(Marker, DoesNothingWithoutFlatout) {
   EXPECT_EQ(status, 0);
 }
 
+// ---- MPI ----
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose libraries come first
+
+TEST(Mpi, WhatIsWaitedInTheLibraryIsTimedAndTheRankIsTold) {
+  Recorder recorder;
+  EXPECT_EQ(recorder.run([](const Agent&) {
+    setenv("LD_PRELOAD", FLATOUT_BUILD_DIR "/libflatout_mpi.so", 1);
+    execl(FLATOUT_MPI_JOB, "mpi_job", nullptr);
+    _exit(9);
+  }),
+            0)
+      << "each argument and result is handed on";
+  std::map<uint32_t, std::string> names;
+  for (const Received& p : recorder.of(FLATOUT_PACKET_STRING)) {
+    flatout_string string{};
+    std::memcpy(&string, p.payload.data(), sizeof string);
+    names[string.id] = p.payload.substr(sizeof string, string.size);
+  }
+  std::map<std::string, int> calls;
+  for (const Received& p : recorder.of(FLATOUT_PACKET_SLICE)) {
+    EXPECT_EQ(p.slice().kind, FLATOUT_SLICE_COMMUNICATION);
+    EXPECT_GE(p.slice().end_ns - p.slice().begin_ns, 1'000'000u);
+    ++calls[names[p.slice().name]];
+  }
+  const std::map<std::string, int> expected = {{"MPI_Barrier", 1},
+                                               {"MPI_Allreduce", 3},
+                                               {"MPI_Sendrecv", 1},
+                                               {"MPI_Probe", 1},
+                                               {"MPI_Wait", 1}};
+  EXPECT_EQ(calls, expected);
+  std::map<std::string, std::string> facts;
+  for (const Received& p : recorder.of(FLATOUT_PACKET_INFO)) {
+    const size_t end = p.payload.find('\0');
+    facts[p.payload.substr(0, end)] = p.payload.substr(end + 1).c_str();
+  }
+  EXPECT_EQ(facts["dist.rank"], "3");
+  EXPECT_EQ(facts["dist.world_size"], "8");
+}
+
+TEST(Mpi, WithoutFlatoutCallsAreHandedOn) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    unsetenv("FLATOUT_AGENT");
+    unsetenv("FLATOUT_SOCKET");
+    setenv("LD_PRELOAD", FLATOUT_BUILD_DIR "/libflatout_mpi.so", 1);
+    execl(FLATOUT_MPI_JOB, "mpi_job", nullptr);
+    _exit(9);
+  }
+  int status = -1;
+  waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+#endif
+
 }  // namespace

@@ -82,8 +82,13 @@ Kind out_of_memory_kind(const std::optional<DeviceMemory>& memory, double asked)
   return fits_alone && memory->others > kMuchTaken * memory->total ? kTaken : kTooBig;
 }
 
-void advise(Finding& f) {
-  if (f.id == "gpu.memory_taken") {
+/// `holder`: the name of the process that holds most.
+void advise(Finding& f, std::string_view holder) {
+  if (f.id == "gpu.memory_taken" && contains(holder, "nvidia-cuda-mps")) {
+    remedy(f, "mps",
+           "That is MPS, for its clients: echo get_client_list | nvidia-cuda-mps-control names "
+           "them. End one, or limit each (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).");
+  } else if (f.id == "gpu.memory_taken") {
     remedy(f, "stop", "End that process, or wait for it; let it take memory as it needs it.");
   } else if (f.id == "gpu.oom_fragmented") {
     remedy(f, "expandable_segments",
@@ -124,7 +129,7 @@ void add_out_of_memory(const RunView& view, const Failure& call, Findings& findi
           memory->others);
     }
   }
-  advise(f);
+  advise(f, memory ? memory->other_name : "");
 }
 
 /// A framework's own message has the figures of its allocator, too.
@@ -152,7 +157,7 @@ bool add_by_message(const RunView& view, Findings& findings) {
                            parse_number<int64_t>(run.fact("exception.line")).value_or(0),
                            std::string(run.fact("exception.function"))};
   }
-  advise(f);
+  advise(f, "");
   return true;
 }
 

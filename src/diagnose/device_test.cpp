@@ -50,7 +50,8 @@ class DeviceRun {
     b_.gauge(SignalId::kGpuMemTotal, gpu_, total).gauge(SignalId::kGpuMemUsed, gpu_, used);
     return *this;
   }
-  DeviceRun& other_holds(double bytes) {
+  DeviceRun& other_holds(double bytes, const std::string& name = "python") {
+    b_.entity(EntityKind::kOther, 999, name);
     b_.run().entities.push_back({EntityKind::kGpuProcess, 999, gpu_, "gpu0"});
     const auto id = static_cast<model::EntityId>(b_.run().entities.size() - 1);
     b_.gauge(SignalId::kGpuProcessMem, id, bytes);
@@ -183,6 +184,16 @@ TEST(Device, OutOfMemoryIsToldByWhatWasFreeAndWhoHeldTheRest) {
   EXPECT_EQ(verdict(60, 0, 8), "gpu.oom_too_big");
   EXPECT_EQ(verdict(30, 0, 8), "gpu.oom_fragmented");
   EXPECT_EQ(verdict(30, 0, 8, 60), "crash.exception");  // it went on after that
+}
+
+TEST(Device, MemoryThatMpsHoldsIsItsClients) {
+  for (const char* name : {"nvidia-cuda-mps-server", "python"}) {
+    DeviceRun r;
+    r.memory(64 * kGiB, 60 * kGiB).other_holds(50 * kGiB, name);
+    const Diagnosis d = r.out_of_memory(8 * kGiB).diagnose(kFailed);
+    ASSERT_EQ(d.verdict, "gpu.memory_taken");
+    EXPECT_EQ(d.findings[0].remedies.at(0).id, name[0] == 'n' ? "mps" : "stop");
+  }
 }
 
 TEST(Device, AnotherExceptionSoonAfterAFailedAllocationIsItsOwn) {

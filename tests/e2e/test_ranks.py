@@ -6,17 +6,21 @@ does about twice the others' work is late on any machine.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.util
 import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from screens import wait_for
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "ranks.py"
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
@@ -105,6 +109,97 @@ def test_a_killed_rank_is_named_and_not_those_that_miss_it(flatout, job_python, 
     assert found["verdict"] == "crash.signal", found
     assert found["findings"][0]["title"].startswith("Rank 1:")
     assert found["code"] != 0
+
+
+# ---- MPI ----
+
+needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="lacks mpirun: install the package openmpi-bin")
+
+
+def mpirun(ranks: int, *words: str) -> list[str]:
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *words]
+
+
+def run_mpi(flatout: str, folder: Path, *words: str) -> dict:
+    done = subprocess.run([flatout, "run", "--out", str(folder), "--", *mpirun(2, *words)], capture_output=True, text=True, timeout=300,
+                          env=ENVIRONMENT, cwd=folder.parent)
+    found = json.loads((folder / "findings.json").read_text())
+    return {**found, "code": done.returncode, "said": done.stderr}
+
+
+@pytest.fixture
+def mpi4py(job_python) -> str:
+    if subprocess.run([job_python, "-c", "import mpi4py"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("lacks mpi4py")
+    return job_python
+
+
+@needs_mpi
+def test_a_late_rank_over_mpi_is_named(flatout, mpi4py, tmp_path):
+    found = run_mpi(flatout, tmp_path / "run", mpi4py, str(JOB), "--engine", "mpi", "--cause", "sleep")
+    assert found["code"] == 0, found["said"]
+    skip_if_disturbed(found)
+    assert [(r["rank"], r["cause"]) for r in found["ranks"] if r["late"]] == [(1, "stall.idle_wait")], found["ranks"]
+    assert straggler(found)["where"]["line"] == line_of("sleep")
+    waits, works = found["ranks"][0]["waiting_ms"], found["ranks"][1]["waiting_ms"]
+    assert waits > 10 > works, (waits, works)
+
+
+@needs_mpi
+def test_balanced_ranks_over_mpi_have_no_straggler(flatout, mpi4py, tmp_path):
+    found = run_mpi(flatout, tmp_path / "run", mpi4py, str(JOB), "--engine", "mpi")
+    assert found["code"] == 0, found["said"]
+    skip_if_disturbed(found)
+    assert straggler(found) is None, found["findings"]
+    assert found["job"]["common_steps"] > 100
+    # The line that meets the others is known by its calls, as those of gloo are.
+    met = next(i for i, text in enumerate(JOB.read_text().splitlines(), 1) if text.endswith("# MEETS"))
+    exposed = [f for f in found["findings"] if f["id"] == "dist.exposed_communication"]
+    assert all(f["where"]["line"] == met for f in exposed), exposed
+    trace = json.load(gzip.open(tmp_path / "run" / "trace.json.gz"))
+    assert any(e.get("name") == "MPI_Allreduce" for e in trace["traceEvents"])
+
+
+@needs_mpi
+def test_a_rank_that_stopped_is_missed_in_mpi(flatout, mpi4py, tmp_path):
+    """The others look again and again whether it has come: on a core, and yet in a collective."""
+    words = [flatout, "run", "--out", str(tmp_path / "run"), "--", *mpirun(2, mpi4py, str(JOB), "--engine", "mpi", "--cause", "stop")]
+    job = subprocess.Popen(words, env={**ENVIRONMENT, "OUR_JOB": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
+
+    def ranks() -> dict[int, str]:
+        found = {}
+        for proc in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                environment = (proc / "environ").read_bytes().split(b"\0")
+                if f"OUR_JOB={tmp_path}".encode() in environment and b"OMPI_COMM_WORLD_SIZE=2" in environment:
+                    found[int(proc.name)] = (proc / "stat").read_text().rpartition(")")[2].split()[0]
+        return found
+
+    wait_for(lambda: "T" in ranks().values(), "a rank that has stopped")
+    time.sleep(6)  # many steps
+    for pid in ranks():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    job.wait(timeout=60)
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert found["verdict"] == "stall.hang", (found["verdict"], found["ranks"])
+    assert found["findings"][0]["title"].startswith("Rank 1 is missing")
+
+
+@needs_mpi
+def test_ranks_of_a_cpp_job_over_mpi(flatout, tmp_path):
+    script = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then inject="--inject stall.idle_wait"; fi; exec "$0" train --quiet --steps 120 $inject'
+    found = run_mpi(flatout, tmp_path / "run", "sh", "-c", script, flatout)
+    assert found["code"] == 0, found["said"]
+    skip_if_disturbed(found)
+    assert [(r["rank"], r["cause"]) for r in found["ranks"] if r["late"]] == [(1, "stall.idle_wait")], found["ranks"]
+
+
+def test_a_job_without_mpi_has_nothing_in_front_of_it(flatout, tmp_path):
+    done = subprocess.run([flatout, "run", "--quiet", "--", "sh", "-c", "echo [$LD_PRELOAD]"], capture_output=True, text=True, timeout=60,
+                          env={k: v for k, v in ENVIRONMENT.items() if k != "LD_PRELOAD"}, cwd=tmp_path)
+    assert done.stdout == "[]\n"
 
 
 # ---- launchers, both ways ----
