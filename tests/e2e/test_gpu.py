@@ -80,8 +80,9 @@ def test_what_slows_the_device_down_is_named(flatout, sim, tmp_path, cause, card
         assert finding(found, name)["where"]["line"] == line_of(line)
 
 
-# The cause that each looks like is not found: a queue that stays full, a copy on its own stream, a clock that the user has set.
-ALIKE = [("launch_hidden", {}), ("sync_once", {}), ("overlap", {}), ("narrow_few", {}), ("narrow_full", {}), ("norm_little", {}),
+# The cause that each looks like is not found: a queue that stays full, labels and weights from pageable memory, a copy on its own stream, a
+# clock that the user has set.
+ALIKE = [("launch_hidden", {}), ("sync_once", {}), ("pageable_little", {}), ("pageable_once", {}), ("overlap", {}), ("narrow_few", {}), ("narrow_full", {}), ("norm_little", {}),
          ("none", {**HOT, "throttle": 2}), ("needs_56", {"process_1": f"{OTHER_PID} {4 * GIB}"})]
 
 

@@ -143,6 +143,16 @@ class Job {
     d_.launch_many(20, "gemm", 400 * kUs);
     check(cuStreamSynchronize(d_.compute), "cuStreamSynchronize");
   }
+  void pageable_little() {
+    // Labels: few bytes, on a stream that has nothing else to do.
+    check(cuMemcpyHtoD_v2(weights_, pageable_.get(), 4096), "cuMemcpyHtoD");
+    healthy();
+  }
+  void load_weights() {
+    for (int i = 0; i < 10; ++i) {
+      check(cuMemcpyHtoD_v2(weights_, pageable_.get(), 24 * kMiB), "cuMemcpyHtoD");
+    }
+  }
   void no_overlap() {
     check(cuMemcpyHtoDAsync_v2(weights_, pinned_, kBigBatch, d_.compute), "cuMemcpyHtoDAsync");
     d_.launch_many(20, "gemm", 400 * kUs);
@@ -235,6 +245,8 @@ const std::map<std::string, Cause>& causes() {
       {"sync", {&Job::sync}},
       {"sync_once", {&Job::sync_once}},
       {"pageable", {&Job::pageable}},
+      {"pageable_little", {&Job::pageable_little}},
+      {"pageable_once", {&Job::healthy, &Job::load_weights}},
       {"no_overlap", {&Job::no_overlap}},
       {"overlap", {&Job::overlap}},
       {"round_trip", {&Job::round_trip}},

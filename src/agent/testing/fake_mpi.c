@@ -8,9 +8,9 @@ static int wait_a_little(int right) {
   return right ? 0 : 99;
 }
 
-#define EXPORT(name, takes, right)                                                    \
-  __attribute__((visibility("default"))) int PMPI_##name takes;                       \
-  int PMPI_##name takes { return wait_a_little(right); }                              \
+#define EXPORT(name, takes, right)                              \
+  __attribute__((visibility("default"))) int PMPI_##name takes; \
+  int PMPI_##name takes { return wait_a_little(right); }        \
   __attribute__((weak, visibility("default"), alias("PMPI_" #name))) int MPI_##name takes;
 
 EXPORT(Init, (int* argc, char*** argv), argc == 0 && argv == 0)
