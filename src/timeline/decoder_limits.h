@@ -18,6 +18,8 @@ inline constexpr size_t kMaxEntities = 1 << 18;
 inline constexpr size_t kMaxStringBytes = 16 << 20;
 inline constexpr size_t kMaxStringSize = 4096;
 inline constexpr size_t kMaxAgentStrings = 1 << 16;  // of one process
+// Ids are places in the agent's table (agent/strings.c): the first may be any of them.
+inline constexpr size_t kAgentSlots = 2048;
 inline constexpr size_t kMaxFactBytes = 4 << 20;
 inline constexpr size_t kMaxFactSize = 64 << 10;
 inline constexpr size_t kMaxCounters = 4096;

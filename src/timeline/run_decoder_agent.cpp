@@ -22,7 +22,7 @@ bool RunDecoder::on_string(ProcessState& state, ByteReader& reader) {
   const auto header = reader.get<flatout_string>();
   const std::string_view text = reader.take(header.size);
   if (!reader.ok() || header.id == 0) return false;
-  if (header.id >= kMaxAgentStrings || header.id > state.strings.size() * 2 + 1024) {
+  if (header.id >= kMaxAgentStrings || header.id > state.strings.size() * 2 + kAgentSlots) {
     ++counts_.refused;
     return true;
   }

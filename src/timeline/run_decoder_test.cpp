@@ -54,6 +54,14 @@ TEST(RunDecoder, OrdersSlicesOfSeveralRingsByTheirEnd) {
   EXPECT_EQ(ends, (std::vector<int64_t>{20, 50, 70, 90}));
 }
 
+TEST(RunDecoder, TheFirstStringMayHaveTheAgentsHighestNumber) {
+  Packets p;
+  p.string(2048, "last").slice(FLATOUT_SLICE_PHASE, 10, 20, 0, 0, 2048);
+  RunDecoder decoder;
+  decoder.feed(p.bytes);
+  EXPECT_EQ(decoder.run().string(decoder.run().slices.at(0).name), "last");
+}
+
 TEST(RunDecoder, StringsBelongToTheirProcess) {
   Packets p;
   p.string(1, "one").slice(FLATOUT_SLICE_PHASE, 10, 20, 0, 0, 1);
