@@ -1,6 +1,6 @@
 """One rank slowed by each of five causes, and balanced ranks: is the rank named, and its own cause?
 
-    FLATOUT_BIN=build/release/flatout build/venv/bin/python bench/ranks/causes.py --runs 20
+    FLATOUT_BIN=build/release/flatout build/venv/bin/python bench/ranks/causes.py
 
 Real ranks on this machine, rank 1 the slow one: of tests/jobs/ranks.py over gloo, the same over MPI (mpi4py below mpirun),
 and of the embedded trainer below mpirun (`--engines cpp`, whose causes are those of `--inject`). A machine that does
@@ -87,7 +87,8 @@ def once(engine: str, flatout: str, cause: str, ranks: int, steps: int) -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=5, help="of each cause")
+    parser.add_argument("--balanced", type=int, default=20, help="runs without a cause")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--engines", nargs="*", choices=("gloo", "mpi", "cpp"), default=["gloo", "mpi", "cpp"])
@@ -105,8 +106,8 @@ def main() -> int:
         if lack:
             print(f"{engine} {cause}: skipped, lacks {lack}")
             continue
-        row = {"engine": engine, "cause": cause, "ranks": opts.ranks, "runs": opts.runs, "rank_named": 0, "cause_named": 0, "other_named": 0, "said": {}}
-        for _ in range(opts.runs):
+        row = {"engine": engine, "cause": cause, "ranks": opts.ranks, "runs": opts.balanced if cause == "none" else opts.runs, "rank_named": 0, "cause_named": 0, "other_named": 0, "said": {}}
+        for _ in range(row["runs"]):
             found = once(engine, flatout, cause, opts.ranks, opts.steps)
             late = [r for r in found["ranks"] if r["late"]]
             row["rank_named"] += [r["rank"] for r in late] == [1]

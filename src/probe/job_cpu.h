@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include "probe/proc_files.h"
 #include "probe/reading.h"
@@ -32,25 +31,31 @@ class JobCpu {
   }
 
   /// Processes that were not noted since the last call have ended. Their time is taken off what
-  /// their parents reaped only now: a parent may be read after it reaped and before its child is
-  /// missed.
-  void end_round() {
-    for (auto it = kept_.begin(); it != kept_.end();) {
-      Kept& kept = it->second;
-      if (std::exchange(kept.seen, false)) {
-        ++it;
-        continue;
+  /// their nearest living ancestor reaped only now: one may be read after it reaped and before its
+  /// child is missed. False: one ended of which nobody here reaps what it used last.
+  bool end_round() {
+    bool complete = true;
+    for (auto& [pid, kept] : kept_) {
+      if (kept.seen) continue;
+      auto above = kept_.find(kept.ppid);
+      for (size_t hops = 0; above != kept_.end() && !above->second.seen; ++hops) {
+        above = hops < kept_.size() ? kept_.find(above->second.ppid) : kept_.end();
       }
-      const auto parent = kept_.find(kept.ppid);
-      if (parent != kept_.end()) parent->second.counted_ns += kept.own_ns + kept.children_ns;
-      it = kept_.erase(it);
+      if (above == kept_.end()) {
+        complete = false;
+      } else {
+        above->second.counted_ns += kept.own_ns + kept.children_ns;
+      }
     }
+    std::erase_if(kept_, [](const auto& entry) { return !entry.second.seen; });
     for (auto& [pid, kept] : kept_) {
       const double already = std::min(kept.reaped_ns, kept.counted_ns);
       kept.counted_ns -= already;
       total_ns_ += kept.reaped_ns - already;
       kept.reaped_ns = 0;
+      kept.seen = false;
     }
+    return complete;
   }
 
   double total_ns() const { return total_ns_; }

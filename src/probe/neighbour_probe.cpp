@@ -72,8 +72,8 @@ class NeighbourProbe : public Probe {
       visit(*pid, now, sink);
     }
     std::erase_if(others_, [&](const auto& entry) { return entry.second.round != round_; });
-    cpu_.end_round();
-    deliver_totals(now, sink);
+    const bool complete = cpu_.end_round();
+    deliver_totals(now, complete, sink);
     if (round_ == 2) tell_start(sink);
   }
 
@@ -303,7 +303,9 @@ class NeighbourProbe : public Probe {
 
   // The CPU time of all others is what the cores did less what the job and we did: so it also has
   // processes that we cannot see, or that lived too short.
-  void deliver_totals(TimePoint now, model::Sink& sink) {
+  // What a part of the job used that nobody could read any more (`complete` is false) is not
+  // theirs: nothing is counted then.
+  void deliver_totals(TimePoint now, bool complete, model::Sink& sink) {
     const Deliver host(sink, host_entity(sink), now);
     size_t zombies = 0;
     for (const auto& [pid, other] : others_) zombies += other.zombie ? 1 : 0;
@@ -318,7 +320,9 @@ class NeighbourProbe : public Probe {
     }
     // The kernel counts the cores' time in ticks and that of processes exactly: the difference may
     // fall for a moment, the counter may not.
-    others_cpu_ns_ = std::max(others_cpu_ns_, all - cpu_.total_ns() - own);
+    const double others = all - cpu_.total_ns() - own - unread_ns_;
+    if (!complete) unread_ns_ += std::max(0.0, others - others_cpu_ns_);
+    if (complete) others_cpu_ns_ = std::max(others_cpu_ns_, others);
     host(SignalId::kOthersCpu, others_cpu_ns_);
   }
 
@@ -329,7 +333,7 @@ class NeighbourProbe : public Probe {
   std::optional<PidStat> stat_;  // of the last read_stat(); points into buffer_
   std::unordered_map<int32_t, Other> others_;
   JobCpu cpu_;
-  double others_cpu_ns_ = 0, memory_bytes_ = 0, uptime_s_ = 0;
+  double others_cpu_ns_ = 0, unread_ns_ = 0, memory_bytes_ = 0, uptime_s_ = 0;
   uint64_t round_ = 0;
   size_t delivered_ = 0, zombies_delivered_ = 0, io_reads_ = 0, leftover_checks_ = 0;
   MissingOnce none_, no_io_;

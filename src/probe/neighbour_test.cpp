@@ -74,6 +74,20 @@ TEST(NeighbourProbe, CountsTheOthersTimeEvenOfThoseThatItCannotSee) {
   EXPECT_EQ(others->increase(at_ms(0), at_ms(1000)), 200 * m.tick);
 }
 
+TEST(NeighbourProbe, WhatTheJobUsedLastIsNotTheOthersWhereNobodyCanReadIt) {
+  Machine m;
+  m.read(0);
+  m.cores(1000 + 150);
+  m.tree.remove("proc/" + std::to_string(kJob));  // it ran on all cores and has ended
+  m.read(1000);
+  m.cores(1000 + 150 + 40);
+  m.read(2000);
+  const model::Series* others = m.sink.run.find(SignalId::kOthersCpu);
+  ASSERT_NE(others, nullptr);
+  EXPECT_EQ(others->increase(at_ms(0), at_ms(1000)), 0);
+  EXPECT_EQ(others->increase(at_ms(1000), at_ms(2000)), 40 * m.tick);
+}
+
 TEST(NeighbourProbe, OtherRanksOfTheJobAreNoNeighbours) {
   constexpr int32_t kLauncher = 40;
   Machine m;

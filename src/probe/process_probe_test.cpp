@@ -150,6 +150,19 @@ TEST(JobCpu, CountsAReapedChildOnce) {
   EXPECT_EQ(cpu.total_ns(), 171 * tick);
 }
 
+TEST(JobCpu, AChildThatEndsWithItsParentIsReapedByTheNextAbove) {
+  const double tick = tick_ns();
+  JobCpu cpu;
+  cpu.note(stat_of(1, 0, 100, 0));
+  cpu.note(stat_of(2, 1, 50, 0));
+  cpu.note(stat_of(3, 2, 30, 0));
+  EXPECT_TRUE(cpu.end_round());
+  cpu.note(stat_of(1, 0, 100, 85));  // both ended; five ticks more than were seen
+  EXPECT_TRUE(cpu.end_round());
+  EXPECT_EQ(cpu.total_ns(), 185 * tick);
+  EXPECT_FALSE(cpu.end_round()) << "whoever reaps the first is not of the job";
+}
+
 TEST(JobCpu, CountsAChildOnceThatIsReapedBeforeItIsMissed) {
   const double tick = tick_ns();
   JobCpu cpu;
