@@ -10,9 +10,11 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "base/stats.h"
 #include "base/text.h"
@@ -34,10 +36,10 @@ constexpr size_t kFewSteps = 10;
 constexpr double kSpread = 0.3;
 // Waiting in collectives below this share of a step is none.
 constexpr double kSomeWaiting = 0.005;
-// Standard errors that a rank's lateness must be away from none; its steps in so many blocks, since
-// what disturbs one step disturbs the next.
-constexpr double kSure = 2.8;
+// A rank's lateness is judged by the means of so many blocks of its steps, each of this length or
+// more: what disturbs one step disturbs the next, and which core a thread has lasts longer still.
 constexpr size_t kBlocks = 10;
+constexpr double kBlockSeconds = 0.4;
 // Who comes well before the last one is not whom the others wait for.
 constexpr double kAlsoLate = 0.5;
 // Part of a rank's lateness that its own finding must make up to be the cause.
@@ -98,21 +100,27 @@ CommonSteps common_steps(const std::vector<Rank>& ranks) {
   return out;
 }
 
-/// How far the mean is from none, in standard errors.
-double sureness(const std::vector<double>& values) {
-  const size_t blocks = std::min(kBlocks, values.size() / 2);
-  if (blocks < 3) return 0;
+/// Whether the mean of a value of steps, which take `length` seconds, is above none: by Student's
+/// test, at one in a thousand: each rank of each run is asked.
+bool surely_above(std::span<const double> values, double length) {
+  const double seconds = length * static_cast<double>(values.size());
+  const size_t blocks =
+      std::min({kBlocks, values.size() / 2, static_cast<size_t>(seconds / kBlockSeconds)});
+  if (blocks < 3) return false;
   std::vector<double> means;
   for (size_t b = 0; b < blocks; ++b) {
     const size_t from = values.size() * b / blocks, to = values.size() * (b + 1) / blocks;
-    means.push_back(mean(std::span(values).subspan(from, to - from)));
+    means.push_back(mean(values.subspan(from, to - from)));
   }
   const double all = mean(means);
   double squares = 0;
   for (const double m : means) squares += (m - all) * (m - all);
   const double n = static_cast<double>(blocks);
   const double error = std::sqrt(squares / (n - 1) / n);
-  return error > 0 ? all / error : all > 0 ? std::numeric_limits<double>::max() : 0;
+  // For 3 to 10 blocks: two to nine degrees of freedom.
+  static constexpr std::array<double, kBlocks - 2> kErrors = {22.3, 10.2, 7.17, 5.89,
+                                                              5.21, 4.79, 4.50, 4.30};
+  return all > kErrors[blocks - 3] * error;
 }
 
 class RankDetector {
@@ -191,7 +199,10 @@ class RankDetector {
         // Of two ranks the other one; not what is left when the faster of the step is taken off.
         beyond[k] = steps_.own[r][k] - (n == 2 ? steps_.own[1 - r][k] : usual[k]);
       }
-      late[r] = sureness(beyond) > kSure ? mean(beyond) : 0;
+      // Also where it is late since the middle only.
+      const bool is_late = surely_above(beyond, length_) ||
+                           surely_above(std::span(beyond).subspan(beyond.size() / 2), length_);
+      late[r] = is_late ? mean(beyond) : 0;
       worst = std::max(worst, late[r]);
     }
     if (worst < kWorthSaying * length_) return;
@@ -364,7 +375,8 @@ class RankDetector {
     }
     const double exposed = mean(least);
     report_->exposed = nanos(exposed * 1e9);
-    if (ranks().size() < 2 || exposed < kWorthSaying * length_ || sureness(least) < kSure) return;
+    if (ranks().size() < 2 || exposed < kWorthSaying * length_ || !surely_above(least, length_))
+      return;
     Finding& f = add("dist.exposed_communication", "Collectives are not hidden behind compute",
                      0.85, exposed);
     const auto n = static_cast<int64_t>(steps_.count());
