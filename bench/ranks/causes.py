@@ -55,6 +55,12 @@ def quota():
             folder.rmdir()
 
 
+# As ranks have them in pods or steps of their own: a control group and a recorder for each.
+IN_ITS_GROUP = """if [ "${RANK:-$OMPI_COMM_WORLD_RANK}" = 1 ]; then echo $$ > $RANKS_GROUP/cgroup.procs; fi
+exec "$@"
+"""
+
+
 @contextlib.contextmanager
 def neighbour():
     """A busy program on the second core, in a session of its own."""
@@ -75,14 +81,25 @@ def command(engine: str, flatout: str, cause: str, ranks: int, steps: int) -> li
     return job if engine == "gloo" else [*MPIRUN, str(ranks), *job]
 
 
+def per_rank(engine: str, flatout: str, ranks: int, steps: int) -> list[str]:
+    job = ["sh", "in_its_group.sh", flatout, "run", "--out", "run", "--", sys.executable, str(JOB), "--engine", engine, "--steps", str(steps)]
+    if engine == "mpi":
+        return [*MPIRUN, str(ranks), *job]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), "--no-python", *job]
+
+
 def once(engine: str, flatout: str, cause: str, ranks: int, steps: int) -> dict:
     """What one run found."""
     around = {"quota": quota, "neighbour": neighbour}.get(cause, contextlib.nullcontext)
     with tempfile.TemporaryDirectory() as folder, around() as more:
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         words = [flatout, "run", "--out", f"{folder}/run", "--", *command(engine, flatout, cause, ranks, steps)]
+        if cause == "quota":
+            Path(folder, "in_its_group.sh").write_text(IN_ITS_GROUP)  # torchrun takes $$ in words for $
+            words = per_rank(engine, flatout, ranks, steps)
         subprocess.run(words, env={**environment, **(more or {})}, cwd=folder, capture_output=True, check=True, timeout=600)
-        return json.loads(Path(folder, "run", "findings.json").read_text())
+        first = Path(folder, "run", "rank-0") if cause == "quota" else Path(folder, "run")
+        return json.loads((first / "findings.json").read_text())
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-CAUSES = ("none", "decode", "quota", "neighbour", "faults", "sleep", "stop", "kill", "fewer")
+CAUSES = ("none", "decode", "neighbour", "faults", "sleep", "stop", "kill", "fewer")
 BAD_RANK = 1
 BREAKS_AT = 40  # step
 
@@ -72,10 +72,6 @@ def train(opts: argparse.Namespace) -> None:
         dist.init_process_group("gloo")
         rank = dist.get_rank()
     cause = opts.cause if rank == BAD_RANK else "none"
-    if cause == "quota":
-        # A control group (v1) that whoever started the job has made.
-        with open(os.environ["RANKS_GROUP"] + "/cgroup.procs", "w") as group:
-            group.write(str(os.getpid()))
     if opts.cause == "neighbour":
         # Each rank on a core of its own; on the bad one's another program runs.
         cores = sorted(os.sched_getaffinity(0))
