@@ -19,31 +19,36 @@ static const int kErrorOther = 16; /* MPI_ERR_OTHER of Open MPI: no success in a
 
 static __thread int inside __attribute__((tls_model("initial-exec")));
 
-struct search {
-  const char* name;
-  void* found;
+enum { kMostLibraries = 4 }; /* MPI's own, those for Fortran and C++ */
+struct libraries {
+  int count;
+  char path[kMostLibraries][PATH_MAX];
 };
 
-static int look_in(struct dl_phdr_info* object, size_t size, void* data) {
+static int keep_library(struct dl_phdr_info* object, size_t size, void* data) {
   (void)size;
-  struct search* search = data;
+  struct libraries* all = data;
   const char* slash = strrchr(object->dlpi_name, '/');
   const char* base = slash != NULL ? slash + 1 : object->dlpi_name;
-  if (strncmp(base, "libmpi", 6) != 0) return 0;
-  void* library = dlopen(object->dlpi_name, RTLD_NOLOAD | RTLD_LAZY);
-  if (library == NULL) return 0;
-  search->found = dlsym(library, search->name);
-  dlclose(library);
-  return search->found != NULL;
+  if (strncmp(base, "libmpi", 6) != 0 || strlen(object->dlpi_name) >= PATH_MAX) return 0;
+  strcpy(all->path[all->count++], object->dlpi_name);
+  return all->count == kMostLibraries;
 }
 
-/* Python's modules bring their MPI library in a scope of its own. */
+/* Python's modules bring their MPI library in a scope of its own. It is asked only once the list of
+ * objects is let go of: who opens one meanwhile would wait for it, and we for them. */
 static void* find(const char* name) {
   void* found = dlsym(RTLD_NEXT, name);
   if (found != NULL) return found;
-  struct search search = {name, NULL};
-  dl_iterate_phdr(look_in, &search);
-  return search.found;
+  struct libraries all = {0};
+  dl_iterate_phdr(keep_library, &all);
+  for (int i = 0; i < all.count && found == NULL; i++) {
+    void* library = dlopen(all.path[i], RTLD_NOLOAD | RTLD_LAZY);
+    if (library == NULL) continue;
+    found = dlsym(library, name);
+    dlclose(library);
+  }
+  return found;
 }
 
 static void* found_before(_Atomic(void*)* kept, const char* name) {
