@@ -45,6 +45,9 @@ constexpr double kAlsoLate = 0.5;
 // Part of a rank's lateness that its own finding must make up to be the cause.
 constexpr double kExplains = 0.3;
 constexpr double kMoreSamples = 1.05;
+// Part of a step that lateness without a cause must cost: a core shared with whoever waits by
+// polling, a core that is slower, cost some.
+constexpr double kUnexplained = 0.1;
 // A rank's silence that is a hang: in medians and in longest steps. The rest of what is known then
 // (a rank that is stopped or gone while others wait for it) makes it safe to say so this early.
 constexpr double kSilentMedians = 8, kSilentLongest = 1.5;
@@ -223,18 +226,20 @@ class RankDetector {
       saved += last - last_other;
     }
     saved /= static_cast<double>(steps_.count());
-    if (saved < kWorthSaying * length_) {
+    std::sort(who.begin(), who.end(), [&](size_t a, size_t b) { return late[a] > late[b]; });
+    for (const Rank& r : ranks()) {
+      if (!r.late) others_.push_back(&r);
+    }
+    const Rank& latest = ranks()[who[0]];
+    const bool explained = own_cause(latest, late[who[0]]) != nullptr || has_more_samples(latest);
+    if (saved < (explained ? kWorthSaying : kUnexplained) * length_) {
       for (const size_t r : who) ranks()[r].late = false;
       return;
     }
-    std::sort(who.begin(), who.end(), [&](size_t a, size_t b) { return late[a] > late[b]; });
     add_straggler(who, late[who[0]], saved);
   }
 
   void add_straggler(const std::vector<size_t>& who, double late, double saved) {
-    for (const Rank& r : ranks()) {
-      if (!r.late) others_.push_back(&r);
-    }
     std::vector<int32_t> numbers;
     for (const size_t r : who) numbers.push_back(ranks()[r].number);
     std::sort(numbers.begin(), numbers.end());
@@ -304,11 +309,19 @@ class RankDetector {
     return best;
   }
 
-  void show_samples(const Rank& rank, Finding& f) {
+  double usual_samples() const {
     std::vector<double> samples;
     for (const Rank* r : others_) samples.push_back(r->samples);
-    const double usual = median(samples);
-    if (usual <= 0 || rank.samples < kMoreSamples * usual) return;
+    return median(samples);
+  }
+  bool has_more_samples(const Rank& rank) const {
+    const double usual = usual_samples();
+    return usual > 0 && rank.samples >= kMoreSamples * usual;
+  }
+
+  void show_samples(const Rank& rank, Finding& f) {
+    if (!has_more_samples(rank)) return;
+    const double usual = usual_samples();
     evidence(f, fmt::format("its step has {} samples", format_number(rank.samples)), rank.samples,
              "samples", "agent.loader", 1);
     evidence(f, fmt::format("those of the others have {}", format_number(usual)), usual, "samples",

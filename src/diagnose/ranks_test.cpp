@@ -120,6 +120,24 @@ TEST(Ranks, AFewLongStepsOfOneAreChance) {
   EXPECT_EQ(find(d, "dist.straggler"), nullptr);
 }
 
+TEST(Ranks, ALittleLatenessIsToldWhereItHasACause) {
+  for (const bool explained : {true, false}) {
+    for (const double late : {3.0, 6.0}) {  // of some 41 ms
+      auto ranks = job(2, 100, 0.5, [&](size_t r, size_t) { return r == 1 ? 40 + late : 40; });
+      if (explained) ranks[1].findings.push_back(costing("stall.logging", late));
+      const bool told = find(diagnose_ranks(std::move(ranks)), "dist.straggler") != nullptr;
+      EXPECT_EQ(told, explained || late > 5) << explained << late;
+    }
+  }
+}
+
+TEST(Ranks, ShortJobsSayLittleOfWhoIsLate) {
+  // Which core a thread has lasts for all of half a second.
+  const auto own = [](size_t r, size_t) { return r == 1 ? 6.0 : 4.0; };
+  EXPECT_EQ(find(diagnose_ranks(job(2, 100, 0.1, own)), "dist.straggler"), nullptr);
+  EXPECT_NE(find(diagnose_ranks(job(2, 400, 0.1, own)), "dist.straggler"), nullptr);
+}
+
 TEST(Ranks, OneThatIsLateFromTheMiddleOnIsAStraggler) {
   const Diagnosis d = diagnose_ranks(
       job(2, 100, 0.5, [](size_t r, size_t k) { return r == 1 && k >= 50 ? 80.0 : 40.0; }));

@@ -127,6 +127,7 @@ class Job {
   }
   void launch() { many_small(8 * kUs); }
   void launch_hidden() { many_small(80 * kUs); }
+  void launch_graph() { d_.launch("gemm", 150 * 8 * kUs); }
   void sync() {
     for (int i = 0; i < 4; ++i) {
       d_.launch_many(5, "gemm", 400 * kUs);
@@ -187,6 +188,13 @@ class Job {
       d_.launch("batch_norm_transform_input", 20 * kUs);
     }
   }
+  void norm_fused() {
+    // One pass over what three kernels read and wrote in turn.
+    for (int i = 0; i < 10; ++i) {
+      d_.launch("gemm", 400 * kUs);
+      d_.launch("CUDAFunctor_add_kernel", 160 * kUs);
+    }
+  }
   void slow_input() {
     const uint64_t begin = flatout_now();
     timespec pause = {0, 12'000'000};
@@ -242,6 +250,7 @@ const std::map<std::string, Cause>& causes() {
       {"none", {}},
       {"launch", {&Job::launch}},
       {"launch_hidden", {&Job::launch_hidden}},
+      {"launch_graph", {&Job::launch_graph}},
       {"sync", {&Job::sync}},
       {"sync_once", {&Job::sync_once}},
       {"pageable", {&Job::pageable}},
@@ -255,6 +264,7 @@ const std::map<std::string, Cause>& causes() {
       {"narrow_full", {&Job::narrow, [](Job& j) { j.fill(60 * kGiB); }}},
       {"norm", {&Job::norm}},
       {"norm_little", {&Job::norm_little}},
+      {"norm_fused", {&Job::norm_fused}},
       {"slow_input", {&Job::slow_input}},
       {"needs_8", {&Job::healthy, nullptr, [](Job& j) { j.one_more(8 * kGiB); }}},
       {"needs_80", {&Job::healthy, nullptr, [](Job& j) { j.one_more(80 * kGiB); }}},
