@@ -90,6 +90,18 @@ def test_balanced_ranks_have_no_straggler(flatout, job_python, tmp_path):
     assert not any(r["late"] for r in found["ranks"])
 
 
+def test_collectives_that_nothing_hides_are_named(flatout, job_python, tmp_path):
+    """Ten times what the gradients are, sent while no rank has anything else to do; without it: the test before."""
+    found = run(flatout, job_python, tmp_path / "run", "--cause", "messages")
+    assert found["code"] == 0, found["said"]
+    skip_if_disturbed(found)
+    exposed = next((f for f in found["findings"] if f["id"] == "dist.exposed_communication"), None)
+    assert exposed, (found["verdict"], found["job"])
+    assert exposed["gain"] > 1.2 and exposed["where"]["line"] == line_of("messages")
+    assert any(e["text"].startswith("all_reduce takes rank") for e in exposed["evidence"])
+    assert straggler(found) is None
+
+
 def test_a_stopped_rank_is_named_as_missing(flatout, job_python, tmp_path):
     found = run(flatout, job_python, tmp_path / "run", "--cause", "stop")
     assert found["verdict"] == "stall.hang", found

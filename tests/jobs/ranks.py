@@ -1,4 +1,4 @@
-"""Ranks train one model together on the CPU; rank 1 alone has the cause.
+"""Ranks train one model together on the CPU; rank 1 alone has the cause, but for `messages`, which all have.
 
 Over gloo with DistributedDataParallel, or with --engine mpi by mpi4py's collectives, started by mpirun.
 Over gloo, without RANK in the environment it starts --ranks processes of itself, as a launcher would, and ends
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-CAUSES = ("none", "decode", "neighbour", "faults", "sleep", "stop", "kill", "fewer")
+CAUSES = ("none", "decode", "neighbour", "faults", "sleep", "stop", "kill", "fewer", "messages")
 BAD_RANK = 1
 BREAKS_AT = 40  # step
 
@@ -94,6 +94,7 @@ def train(opts: argparse.Namespace) -> None:
     sgd = torch.optim.SGD(model.parameters(), lr=1e-6)
     steps = opts.steps - 20 if cause == "fewer" else opts.steps
     zeros = bytes(8 << 20)
+    statistics = torch.zeros(2 << 20)
     begun = time.monotonic()
     for step, x in enumerate(loader):
         if step == steps:
@@ -112,6 +113,8 @@ def train(opts: argparse.Namespace) -> None:
         loss = (model(x) - x).square().mean()
         sgd.zero_grad()
         loss.backward()
+        if opts.cause == "messages":
+            dist.all_reduce(statistics)  # CAUSE messages
         if opts.engine == "mpi":
             for p in model.parameters():
                 world.Allreduce(MPI.IN_PLACE, p.grad.numpy())  # MEETS
