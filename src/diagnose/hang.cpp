@@ -156,8 +156,11 @@ bool is_hang(const RunView& view, const Silence& silence, const Waits& waits) {
   // time limit of the job's ended it.
   if (!run.finished || run.wait_status != 0) return true;
   if (nobody_works && waited_in_vain(view, silence)) return true;
-  return waits.latest.at(view.trainer()).act == Act::kLock &&
-         trainer.at_locks >= 0.8 * trainer.seconds && nobody_works;
+  // A process that is ended is on a core for that, its threads where they stood.
+  const LastSeen& last = waits.latest.at(view.trainer());
+  const bool stands_there =
+      last.act == Act::kLock || view.stacks().user_frame(last.stack) == trainer.hottest();
+  return stands_there && trainer.at_locks >= 0.8 * trainer.seconds && nobody_works;
 }
 
 /// A hung job is ended by a signal or a time limit in the end: that was no crash.

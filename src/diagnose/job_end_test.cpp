@@ -106,6 +106,23 @@ TEST(Diagnose, AStopBesideAValidationIsAHangThatEnded) {
   }
 }
 
+// A time limit of the job's own ends it with exit code 0: its thread is on a core at the very end,
+// where it stood. One that went on from there had only waited.
+TEST(Diagnose, AHangThatTheJobItselfEndsIsOneWhereItsThreadNeverWentOn) {
+  for (const bool went_on : {false, true}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
+    const Line put{"put", "/home/u/metrics.py", 48}, close{"close", "/home/u/train.py", 99};
+    const TimePoint from = b.now();
+    b.pass(12'000);
+    b.doing(b.trainer(), from, b.now(), {ThreadState::kLock, {kMain, put}});
+    const TimePoint end = b.now();
+    b.pass(5);
+    b.doing(b.trainer(), end, b.now(), {ThreadState::kOnCpuNative, {kMain, went_on ? close : put}});
+    EXPECT_EQ(diagnose(b.build(true, 0)).verdict, went_on ? "healthy" : "stall.hang");
+  }
+}
+
 TEST(Diagnose, AnExceptionIsAVerdictWithItsLine) {
   RunBuilder b;
   for (int i = 0; i < 2; ++i) b.step({{Part::kForward, 10, kCompute}});
