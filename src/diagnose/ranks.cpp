@@ -103,13 +103,15 @@ CommonSteps common_steps(const std::vector<Rank>& ranks) {
   return out;
 }
 
-/// Whether the mean of a value of steps, which take `length` seconds, is above none: by Student's
-/// test, at one in a thousand: each rank of each run is asked.
-bool surely_above(std::span<const double> values, double length) {
+/// How sure it is that the mean of a value of steps, which take `length` seconds, is above none: by
+/// Student's test.
+enum class Sure { kNo, kOneInHundred, kOneInThousand };
+
+Sure surely_above(std::span<const double> values, double length) {
   const double seconds = length * static_cast<double>(values.size());
   const size_t blocks =
       std::min({kBlocks, values.size() / 2, static_cast<size_t>(seconds / kBlockSeconds)});
-  if (blocks < 3) return false;
+  if (blocks < 3) return Sure::kNo;
   std::vector<double> means;
   for (size_t b = 0; b < blocks; ++b) {
     const size_t from = values.size() * b / blocks, to = values.size() * (b + 1) / blocks;
@@ -121,9 +123,12 @@ bool surely_above(std::span<const double> values, double length) {
   const double n = static_cast<double>(blocks);
   const double error = std::sqrt(squares / (n - 1) / n);
   // For 3 to 10 blocks: two to nine degrees of freedom.
-  static constexpr std::array<double, kBlocks - 2> kErrors = {22.3, 10.2, 7.17, 5.89,
-                                                              5.21, 4.79, 4.50, 4.30};
-  return all > kErrors[blocks - 3] * error;
+  static constexpr std::array<double, kBlocks - 2> kHundred = {6.96, 4.54, 3.75, 3.36,
+                                                               3.14, 3.00, 2.90, 2.82};
+  static constexpr std::array<double, kBlocks - 2> kThousand = {22.3, 10.2, 7.17, 5.89,
+                                                                5.21, 4.79, 4.50, 4.30};
+  if (all > kThousand[blocks - 3] * error) return Sure::kOneInThousand;
+  return all > kHundred[blocks - 3] * error ? Sure::kOneInHundred : Sure::kNo;
 }
 
 class RankDetector {
@@ -195,6 +200,7 @@ class RankDetector {
       usual.push_back(*middle);
     }
     std::vector<double> late(n);
+    std::vector<Sure> sure(n);
     double worst = 0;
     std::vector<double> beyond(steps_.count());
     for (size_t r = 0; r < n; ++r) {
@@ -203,9 +209,9 @@ class RankDetector {
         beyond[k] = steps_.own[r][k] - (n == 2 ? steps_.own[1 - r][k] : usual[k]);
       }
       // Also where it is late since the middle only.
-      const bool is_late = surely_above(beyond, length_) ||
-                           surely_above(std::span(beyond).subspan(beyond.size() / 2), length_);
-      late[r] = is_late ? mean(beyond) : 0;
+      sure[r] = std::max(surely_above(beyond, length_),
+                         surely_above(std::span(beyond).subspan(beyond.size() / 2), length_));
+      late[r] = sure[r] != Sure::kNo ? mean(beyond) : 0;
       worst = std::max(worst, late[r]);
     }
     if (worst < kWorthSaying * length_) return;
@@ -232,7 +238,8 @@ class RankDetector {
     }
     const Rank& latest = ranks()[who[0]];
     const bool explained = own_cause(latest, late[who[0]]) != nullptr || has_more_samples(latest);
-    if (saved < (explained ? kWorthSaying : kUnexplained) * length_) {
+    const bool worth = saved >= (explained ? kWorthSaying : kUnexplained) * length_;
+    if (!worth || (!explained && sure[who[0]] != Sure::kOneInThousand)) {
       for (const size_t r : who) ranks()[r].late = false;
       return;
     }
@@ -388,7 +395,8 @@ class RankDetector {
     }
     const double exposed = mean(least);
     report_->exposed = nanos(exposed * 1e9);
-    if (ranks().size() < 2 || exposed < kWorthSaying * length_ || !surely_above(least, length_))
+    if (ranks().size() < 2 || exposed < kWorthSaying * length_ ||
+        surely_above(least, length_) == Sure::kNo)
       return;
     Finding& f = add("dist.exposed_communication", "Collectives are not hidden behind compute",
                      0.85, exposed);
