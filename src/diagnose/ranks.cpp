@@ -248,6 +248,7 @@ class RankDetector {
 
   void add_straggler(const std::vector<size_t>& who, double late, double saved) {
     std::vector<int32_t> numbers;
+    numbers.reserve(who.size());
     for (const size_t r : who) numbers.push_back(ranks()[r].number);
     std::sort(numbers.begin(), numbers.end());
     Rank& rank = ranks()[who[0]];
