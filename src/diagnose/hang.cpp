@@ -158,8 +158,9 @@ bool is_hang(const RunView& view, const Silence& silence, const Waits& waits) {
   if (nobody_works && waited_in_vain(view, silence)) return true;
   // A process that is ended is on a core for that, its threads where they stood.
   const LastSeen& last = waits.latest.at(view.trainer());
+  const model::FrameId stood = trainer.hottest();
   const bool stands_there =
-      last.act == Act::kLock || view.stacks().user_frame(last.stack) == trainer.hottest();
+      last.act == Act::kLock || (stood != 0 && view.stacks().user_frame(last.stack) == stood);
   return stands_there && trainer.at_locks >= 0.8 * trainer.seconds && nobody_works;
 }
 

@@ -107,19 +107,25 @@ TEST(Diagnose, AStopBesideAValidationIsAHangThatEnded) {
 }
 
 // A time limit of the job's own ends it with exit code 0: its thread is on a core at the very end,
-// where it stood. One that went on from there had only waited.
+// where it stood. One that went on from there had only waited, and of one without lines of the
+// user's that is not known.
 TEST(Diagnose, AHangThatTheJobItselfEndsIsOneWhereItsThreadNeverWentOn) {
-  for (const bool went_on : {false, true}) {
+  enum { kStands, kWentOn, kNoLines };
+  for (const int variant : {kStands, kWentOn, kNoLines}) {
     RunBuilder b;
     for (int i = 0; i < 60; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
     const Line put{"put", "/home/u/metrics.py", 48}, close{"close", "/home/u/train.py", 99};
     const TimePoint from = b.now();
     b.pass(12'000);
-    b.doing(b.trainer(), from, b.now(), {ThreadState::kLock, {kMain, put}});
+    const Line none{"worker", "/usr/lib/libengine.so", 0, model::FrameKind::kNative};
+    const std::vector<Line> stood =
+        variant == kNoLines ? std::vector{none} : std::vector{kMain, put};
+    b.doing(b.trainer(), from, b.now(), {ThreadState::kLock, stood});
     const TimePoint end = b.now();
     b.pass(5);
-    b.doing(b.trainer(), end, b.now(), {ThreadState::kOnCpuNative, {kMain, went_on ? close : put}});
-    EXPECT_EQ(diagnose(b.build(true, 0)).verdict, went_on ? "healthy" : "stall.hang");
+    b.doing(b.trainer(), end, b.now(),
+            {ThreadState::kOnCpuNative, variant == kWentOn ? std::vector{kMain, close} : stood});
+    EXPECT_EQ(diagnose(b.build(true, 0)).verdict, variant == kStands ? "stall.hang" : "healthy");
   }
 }
 
