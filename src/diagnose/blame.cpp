@@ -32,14 +32,6 @@ TimePoint steps_begin(const Run& run) {
   return run.steps.steps.empty() ? run.begin : run.steps.steps.front().begin;
 }
 
-const model::Series* own_memory(const RunView& view, model::ProcessId process) {
-  for (const model::SignalId id : {model::SignalId::kProcRssAnon, model::SignalId::kProcRss}) {
-    const model::Series* s = view.process(id, process);
-    if (s != nullptr && !s->empty()) return s;
-  }
-  return nullptr;
-}
-
 /// How fast a process grows. Where memory is short, the kernel is busy with pages that were taken
 /// away and come back: only the times in which much is added count.
 class Growth {
@@ -130,6 +122,14 @@ std::optional<model::Where> opening_line(const Run& run, model::EntityId of) {
     return parse_place(fact_of(run, p, "descriptors.opened_at"));
   }
   return std::nullopt;
+}
+
+const model::Series* own_memory(const RunView& view, model::ProcessId process) {
+  for (const model::SignalId id : {model::SignalId::kProcRssAnon, model::SignalId::kProcRss}) {
+    const model::Series* s = view.process(id, process);
+    if (s != nullptr && !s->empty()) return s;
+  }
+  return nullptr;
 }
 
 Grown grown_most(const RunView& view) {

@@ -34,6 +34,10 @@ std::optional<model::Where> opening_line(const model::Run& run, model::EntityId 
 /// The user's line at which a process most often was given new memory while it grew.
 std::optional<model::Where> touching_line(const RunView& view, model::ProcessId process);
 
+/// A process's own memory over time, all that it holds where the kernel does not tell them apart;
+/// nullptr where nothing is known.
+const model::Series* own_memory(const RunView& view, model::ProcessId process);
+
 /// The process of the job whose own memory grew most from the first step on.
 struct Grown {
   model::ProcessId process = model::kNone;

@@ -72,8 +72,7 @@ void detect_leak(const RunView& view, Findings& findings) {
   double slope = 0, grown = 0;
   for (model::ProcessId p = 0; p < run.processes.size(); ++p) {
     if (!run.processes[p].in_job) continue;
-    const Series* s = view.process(SignalId::kProcRssAnon, p);
-    if (s == nullptr || s->empty()) s = view.process(SignalId::kProcRss, p);
+    const Series* s = own_memory(view, p);
     if (s == nullptr) continue;
     std::vector<double> x, y;
     for (const model::Reading& r : s->readings) {

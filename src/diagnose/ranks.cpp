@@ -237,16 +237,19 @@ class RankDetector {
       if (!r.late) others_.push_back(&r);
     }
     const Rank& latest = ranks()[who[0]];
-    const bool explained = own_cause(latest, late[who[0]]) != nullptr || has_more_samples(latest);
+    const Finding* own = own_cause(latest, late[who[0]]);
+    const bool explained = own != nullptr || has_more_samples(latest);
     const bool worth = saved >= (explained ? kWorthSaying : kUnexplained) * length_;
     if (!worth || (!explained && sure[who[0]] != Sure::kOneInThousand)) {
       for (const size_t r : who) ranks()[r].late = false;
       return;
     }
-    add_straggler(who, late[who[0]], saved);
+    add_straggler(who, own, late[who[0]], saved);
   }
 
-  void add_straggler(const std::vector<size_t>& who, double late, double saved) {
+  /// `own`: the cause of the first of them.
+  void add_straggler(const std::vector<size_t>& who, const Finding* own, double late,
+                     double saved) {
     std::vector<int32_t> numbers;
     numbers.reserve(who.size());
     for (const size_t r : who) numbers.push_back(ranks()[r].number);
@@ -258,7 +261,6 @@ class RankDetector {
                      0.9, saved);
     const auto n = static_cast<int64_t>(steps_.count());
     const std::string source = fmt::format("rank {}", rank.number);
-    const Finding* own = own_cause(rank, late);
     if (own != nullptr) {
       rank.cause = own->id;
       f.title += ": " + own->title;

@@ -121,8 +121,8 @@ void add_devices(Samples& out, const Run& run) {
     const std::string gpu = label("gpu", std::to_string(use.sum.device));
     const auto kind = [&](std::string_view of) { return gpu + "," + label("kind", of); };
     out.add(MetricId::kDeviceBusy, use.share(use.sum.busy), gpu);
-    out.add(MetricId::kDeviceAlone, use.share(use.sum.exposed_copies), kind("copies"));
-    out.add(MetricId::kDeviceAlone, use.share(use.sum.exposed_communication),
+    out.add(MetricId::kDeviceExposed, use.share(use.sum.exposed_copies), kind("copies"));
+    out.add(MetricId::kDeviceExposed, use.share(use.sum.exposed_communication),
             kind("communication"));
     for (size_t i = 0; i < model::kIdleCauses; ++i) {
       const auto cause = static_cast<model::IdleCause>(i);

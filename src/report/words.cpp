@@ -17,6 +17,17 @@ using model::Run;
 using model::StepSource;
 using model::ThreadState;
 
+namespace {
+
+/// The word of an enumerator; the first for one that has none.
+template <size_t N, typename Enum>
+std::string_view word_for(const std::array<std::string_view, N>& words, Enum value) {
+  const size_t index = static_cast<size_t>(value);
+  return index < N ? words[index] : words[0];
+}
+
+}  // namespace
+
 std::string_view label(Part part) {
   static constexpr std::array<std::string_view, model::kPartCount> kLabels = {
       "input wait",    "h2d copy", "forward",    "backward", "optimizer",
@@ -40,8 +51,7 @@ std::string_view label(ThreadState state) {
        "runs in the kernel",
        "stopped",
        "waits for memory"};
-  const size_t index = static_cast<size_t>(state);
-  return index < kLabels.size() ? kLabels[index] : kLabels[0];
+  return word_for(kLabels, state);
 }
 
 std::string_view label(model::IdleCause cause) {
@@ -52,8 +62,7 @@ std::string_view label(model::IdleCause cause) {
       "data to go to the host and back",
       "its own streams",
       "the next batch"};
-  const size_t index = static_cast<size_t>(cause);
-  return index < kLabels.size() ? kLabels[index] : kLabels[0];
+  return word_for(kLabels, cause);
 }
 
 std::string_view label(StepSource source) {
