@@ -77,7 +77,9 @@ def command(engine: str, flatout: str, cause: str, ranks: int, steps: int) -> li
     if engine == "cpp":
         train = f'"{flatout}" train --quiet --steps {steps}'
         return [*MPIRUN, str(ranks), "sh", "-c", f'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec {train} --inject {cause}; else exec {train}; fi']
-    job = [sys.executable, str(JOB), "--engine", engine, "--cause", cause, "--ranks", str(ranks), "--steps", str(steps)]
+    # More ranks on the same cores have longer steps, which the same cause would hide behind.
+    times = max(1, ranks // len(os.sched_getaffinity(0)))
+    job = [sys.executable, str(JOB), "--engine", engine, "--cause", cause, "--ranks", str(ranks), "--steps", str(steps), "--times", str(times)]
     return job if engine == "gloo" else [*MPIRUN, str(ranks), *job]
 
 

@@ -212,6 +212,12 @@ double AgentServer::drain_one(Agent& agent, TimePoint now) {
   return static_cast<double>(done) / static_cast<double>(agent.bytes);
 }
 
+Nanos AgentServer::usual_step() const {
+  constexpr int64_t kFew = 5;
+  const auto steps = static_cast<int64_t>(most_steps_);
+  return steps < kFew ? Nanos(0) : (last_step_ - first_step_) / (steps - 1);
+}
+
 void AgentServer::take(Agent& agent, flatout_packet& header, size_t size, TimePoint now) {
   // Drops are counted here, from the ring itself.
   if (!timeline::is_agent_packet(header.type) || header.type == FLATOUT_PACKET_DROPPED) return;
@@ -233,6 +239,8 @@ void AgentServer::take(Agent& agent, flatout_packet& header, size_t size, TimePo
       const auto slice = reader.get<flatout_slice>();
       if (slice.kind == FLATOUT_SLICE_STEP || slice.kind == FLATOUT_SLICE_OPTIMIZER) {
         if (steps_++ == 0) first_step_ = now;
+        last_step_ = now;
+        most_steps_ = std::max(most_steps_, ++agent.steps);
       }
       recording_.event(bytes, now);
       break;

@@ -40,6 +40,9 @@ class AgentServer {
   /// Steps that agents have marked, roughly: how many are there to be judged.
   uint64_t steps() const { return steps_; }
   TimePoint first_step() const { return first_step_; }
+  TimePoint last_step() const { return last_step_; }
+  /// Time that a step took on average; 0 before some process has made five.
+  Nanos usual_step() const;
 
  private:
   struct Agent {
@@ -52,6 +55,7 @@ class AgentServer {
     uint64_t dropped = 0;
     bool left = false;   // the connection is closed; the ring may still hold packets
     size_t defined = 0;  // bytes of names and facts, which are never thinned
+    uint64_t steps = 0;
   };
 
   AgentServer(EventLoop& loop, Recording& recording, std::function<bool(int32_t)> may_speak)
@@ -70,11 +74,11 @@ class AgentServer {
   std::function<bool(int32_t)> may_speak_;
   std::string name_;
   int listener_ = -1;
-  bool deaf_ = false;                      // not listening until the next drain()
-  std::unordered_map<int, Agent> agents_;  // by connection
-  std::vector<uint64_t> buffer_;           // one packet, aligned
-  uint64_t seen_ = 0, steps_ = 0;
-  TimePoint first_step_{};
+  bool deaf_ = false;                               // not listening until the next drain()
+  std::unordered_map<int, Agent> agents_;           // by connection
+  std::vector<uint64_t> buffer_;                    // one packet, aligned
+  uint64_t seen_ = 0, steps_ = 0, most_steps_ = 0;  // most of one agent
+  TimePoint first_step_{}, last_step_{};
 };
 
 }  // namespace flatout::recorder

@@ -128,6 +128,24 @@ TEST_F(Agents, SlicesReachTheRunUnderTheTruePid) {
       << "it said 1, the kernel knows better";
 }
 
+TEST_F(Agents, TheUsualStepIsThatOfOneProcess) {
+  FakeAgent first(server_->name()), second(server_->name());
+  for (FakeAgent* agent : {&first, &second}) {
+    agent->hello();
+    turn();
+    ASSERT_TRUE(agent->receive());
+  }
+  for (int step = 0; step < 5; ++step) {
+    EXPECT_EQ(server_->usual_step(), Nanos(0)) << step;
+    if (step > 0) ::usleep(20'000);
+    for (FakeAgent* agent : {&first, &second}) ASSERT_TRUE(agent->slice(FLATOUT_SLICE_OPTIMIZER));
+    turn();
+  }
+  EXPECT_EQ(server_->steps(), 10u);
+  EXPECT_GE(server_->usual_step(), std::chrono::milliseconds(20));
+  EXPECT_EQ(server_->usual_step(), (server_->last_step() - server_->first_step()) / 4);
+}
+
 TEST_F(Agents, TheJobCannotShrinkTheRing) {
   FakeAgent agent(server_->name());
   agent.hello();

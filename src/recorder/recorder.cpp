@@ -33,6 +33,8 @@ constexpr Nanos kMinTextPeriod = std::chrono::seconds(1);
 constexpr double kTextShare = 0.005;  // of one core, for making the status text
 constexpr uint64_t kFirstVerdictSteps = 30;
 constexpr Nanos kFirstVerdictAge = std::chrono::seconds(10);
+// The usual steps without one after which a hang of several ranks can be told (diagnose/ranks).
+constexpr int64_t kSilentSteps = 9;
 constexpr Nanos kEarly = std::chrono::seconds(60);
 constexpr Nanos kWarm = std::chrono::seconds(10);
 constexpr Nanos kPatience = std::chrono::milliseconds(100);
@@ -371,6 +373,16 @@ void Recorder::pump(TimePoint now, bool all) {
   }
 }
 
+// Once in each silence: a hang is not to wait until the status line's turn comes.
+bool Recorder::has_fallen_silent(TimePoint now) {
+  if (agents_ == nullptr || agents_->steps() == silent_after_) return false;
+  const Nanos usual = agents_->usual_step(), silence = now - agents_->last_step();
+  if (usual <= Nanos(0) || silence < std::max<Nanos>(kMinTextPeriod, kSilentSteps * usual))
+    return false;
+  silent_after_ = agents_->steps();
+  return true;
+}
+
 void Recorder::show_status(TimePoint now, const StatusMaker& make_status) {
   next_status_ = now + kStatusPeriod;
   if (!terminal_->may_write()) return;
@@ -378,7 +390,7 @@ void Recorder::show_status(TimePoint now, const StatusMaker& make_status) {
   const bool early = agents_ != nullptr && now - begin_ < kEarly &&
                      agents_->steps() < kFirstVerdictSteps &&
                      (agents_->steps() == 0 || now - agents_->first_step() < kFirstVerdictAge);
-  if (now >= next_text_) {
+  if (now >= next_text_ || has_fallen_silent(now)) {
     const Nanos before = own_cpu();
     status_ = make_status(run());
     const Nanos cost = own_cpu() - before;

@@ -110,6 +110,7 @@ class Recorder {
   void read_self(TimePoint now);
   void drain(TimePoint now);
   void show_status(TimePoint now, const StatusMaker& make_status);
+  bool has_fallen_silent(TimePoint now);
   void pump(TimePoint now, bool all);
   void finish();
   TimePoint next_deadline() const;
@@ -141,6 +142,7 @@ class Recorder {
   TimePoint begin_{}, last_wake_{}, stopped_since_{};
   TimePoint last_stacks_{}, next_stacks_{}, next_tree_{}, next_drain_{}, next_self_{};
   TimePoint next_status_{}, next_text_{};
+  uint64_t silent_after_ = 0;  // steps, when the job was last looked at for its silence
   StatusText status_;
 };
 

@@ -174,6 +174,16 @@ def test_balanced_ranks_over_mpi_have_no_straggler(flatout, mpi4py, tmp_path):
 
 
 @needs_mpi
+def test_a_killed_rank_over_mpi_is_named(flatout, mpi4py, tmp_path):
+    """mpirun ends the others then: they did not fail by themselves."""
+    found = run_mpi(flatout, tmp_path / "run", mpi4py, str(JOB), "--engine", "mpi", "--cause", "kill")
+    assert found["verdict"] == "crash.signal", found
+    assert found["findings"][0]["title"].startswith("Rank 1:")
+    assert found["code"] != 0
+    assert found["ranks"][1]["wait_status"] == signal.SIGKILL
+
+
+@needs_mpi
 def test_a_rank_that_stopped_is_missed_in_mpi(flatout, mpi4py, tmp_path):
     """The others look again and again whether it has come: on a core, and yet in a collective."""
     words = [flatout, "run", "--out", str(tmp_path / "run"), "--", *mpirun(2, mpi4py, str(JOB), "--engine", "mpi", "--cause", "stop")]

@@ -84,7 +84,7 @@ def train(opts: argparse.Namespace) -> None:
         def __getitem__(self, index):
             x = np.full(256, index % 7, dtype=np.float32)
             if cause == "decode":
-                np.sort(np.random.default_rng(index).random(12000))  # CAUSE decode
+                np.sort(np.random.default_rng(index).random(12000 * opts.times))  # CAUSE decode
             return torch.from_numpy(x)
 
     loader = torch.utils.data.DataLoader(Samples(), 16)
@@ -104,11 +104,11 @@ def train(opts: argparse.Namespace) -> None:
         if step == BREAKS_AT and cause == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if cause == "faults":
-            for _ in range(4):
+            for _ in range(4 * opts.times):
                 with mmap.mmap(-1, 8 << 20) as scratch:
                     scratch.write(zeros)  # CAUSE faults
         if cause == "sleep":
-            time.sleep(0.02)  # CAUSE sleep
+            time.sleep(0.02 * opts.times)  # CAUSE sleep
         x = x.repeat(opts.width, 1)
         loss = (model(x) - x).square().mean()
         sgd.zero_grad()
@@ -133,6 +133,7 @@ def main() -> int:
     parser.add_argument("--cause", choices=CAUSES, default="none")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--width", type=int, default=32, help="how much each step computes")
+    parser.add_argument("--times", type=int, default=1, help="how often the cause stands in a step")
     parser.add_argument("--end-after", type=float, default=3.0)
     opts = parser.parse_args()
     if opts.engine == "gloo" and "RANK" not in os.environ:
