@@ -74,6 +74,31 @@ TEST(Diagnose, BatchesComputedInAGeneratorAreInputUnlessItIsTheLoopItself) {
   EXPECT_EQ(verdict({generator, plain, work}, {generator, model}), "healthy");
 }
 
+// NumPy before the forward pass makes the batch; what stands after it in the loop, or is an
+// operator of the framework's (which lets go of the interpreter's lock), may be anything.
+TEST(Diagnose, BatchesComputedByTheLoopAreInputWhereTheyComeBeforeTheForwardPass) {
+  const auto at = [](uint32_t line) { return Line{"train", "/home/u/train.py", line}; };
+  const Line warp{"warp", "/home/u/data.py", 22}, model{"forward", "/home/u/model.py", 50};
+  const Line module{"_call_impl", "/lib/python3/site-packages/torch/nn/modules/module.py", 1773};
+  const auto verdict = [&](double input_ms, ThreadState state, const std::vector<Line>& input,
+                           const std::vector<Line>& forward) {
+    RunBuilder b;
+    train(b, 60, input_ms, 20, {state, input}, {ThreadState::kOnCpuNative, forward});
+    b.machine(2, 0).process_cpu(100, 1.0);
+    return diagnose(b.build()).verdict;
+  };
+  const std::vector<Line> forward{kMain, at(51), module, model};
+  const ThreadState python = ThreadState::kOnCpuPython, native = ThreadState::kOnCpuNative;
+  EXPECT_EQ(verdict(10, python, {kMain, at(50), warp}, forward), "input.decode_cpu");
+  EXPECT_EQ(verdict(10, python, {kMain, at(50)}, forward), "input.decode_cpu");
+  EXPECT_EQ(verdict(10, python, {kMain, at(51), warp}, forward), "input.decode_cpu");
+  EXPECT_EQ(verdict(10, python, {kMain, at(55), warp}, forward), "healthy");
+  EXPECT_EQ(verdict(10, native, {kMain, at(50), warp}, forward), "healthy");
+  EXPECT_EQ(verdict(1.5, python, {kMain, at(50), warp}, forward), "healthy");
+  // Another function's lines have no order with these.
+  EXPECT_EQ(verdict(10, python, {warp}, {at(51), model}), "healthy");
+}
+
 TEST(Diagnose, WorkersThatKeepUpAreHealthy) {
   RunBuilder b;
   train(b, 60, 0.3, 20);

@@ -30,6 +30,8 @@ constexpr double kHandles = 0.25;    // of that time on a core, from which passi
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
+constexpr double kMadeByHand = 0.5;       // of the input wait, in Python before the forward pass
+constexpr double kMuchByHand = 0.1;       // of the step: less may be bookkeeping
 constexpr double kIdle = 0.15;            // of the cores, from which more workers find room
 constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
 constexpr double kHalfOfIt = 0.4;  // the same where there are workers, all busy, and cores idle
@@ -467,8 +469,8 @@ BatchTimes batch_times(const RunView& view) {
   return out;
 }
 
-/// Work before the forward pass in a loop without a loader is input only if it brings data in, or
-/// is done in a generator that the loop runs over.
+/// Work before the forward pass in a loop without a loader is input only if it brings data in, is
+/// done in a generator that the loop runs over, or is Python's rather than the framework's.
 bool is_input(const RunView& view, const BatchTimes& times) {
   if (view.loader().measured || view.loader().kind != LoaderKind::kSerial) return true;
   const double waits = times[Act::kRead] + times[Act::kMetadata] + times[Act::kNetwork] +
@@ -476,7 +478,11 @@ bool is_input(const RunView& view, const BatchTimes& times) {
   if (waits > 0.1 * times.total) return true;
   if (fed_by_hand(view)) return true;
   const ReadWork read = read_work(view);
-  return (read.calls >= 1 && read.bytes > 1024) || view.in_generators() > kMadeInGenerator;
+  if ((read.calls >= 1 && read.bytes > 1024) || view.in_generators() > kMadeInGenerator)
+    return true;
+  const double by_hand = view.python_before_forward();
+  return by_hand > kMadeByHand &&
+         by_hand * view.steps().part(Part::kInputWait) > kMuchByHand * view.steps().mean;
 }
 
 void detect_input(const RunView& view, Findings& findings) {

@@ -252,6 +252,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     facts[i].owner = system || python ? Owner::kLibrary : Owner::kUser;
     facts[i].traits = native_traits(function);
   }
+  for (const FrameFacts& f : facts) owners_.push_back(f.owner);
   std::vector<model::StackId> chain;
   for (model::StackId stack = 1; stack < run.stacks.size(); ++stack) {
     chain.clear();

@@ -60,6 +60,9 @@ class StackIndex {
   model::FrameId package_frame(model::StackId stack) const { return at(stack).package; }
   /// The innermost frame of a generator of the user's or a package's; 0 if there is none.
   model::FrameId generator_frame(model::StackId stack) const { return at(stack).generator; }
+  Owner owner(model::FrameId frame) const {
+    return frame < owners_.size() ? owners_[frame] : Owner::kLibrary;
+  }
   uint16_t traits(model::StackId stack) const { return at(stack).traits; }
   NativeCall native_call(model::StackId stack) const { return at(stack).call; }
   /// Whether it is in a call of MPI's, which looks again and again whether the others' messages
@@ -80,6 +83,7 @@ class StackIndex {
 
   const model::Run& run_;
   std::vector<Known> known_;
+  std::vector<Owner> owners_;                       // by frame
   std::unordered_set<model::FrameId> event_loops_;  // the user's frames that run one
   std::optional<model::Where> awaited_;
 };

@@ -118,6 +118,8 @@ class RunView {
   /// Share of the training thread's wait for input in generators of the user's that its loop runs
   /// over.
   double in_generators() const { return in_generators_; }
+  /// See LoopOrder.
+  double python_before_forward() const { return python_before_forward_; }
   /// Time per step that the training thread (or the slowest pool thread, added) waited for a core.
   double trainer_delay() const { return trainer_delay_; }
   /// Of that, within input waits.
@@ -181,7 +183,7 @@ class RunView {
   model::ProcessId trainer_process_ = model::kNone;
   bool python_ = false;
   double wall_ = 0;
-  double in_generators_ = 0;
+  double in_generators_ = 0, python_before_forward_ = 0;
   double scale_ = 1;  // real seconds per second of readings
   double trainer_delay_ = 0, trainer_delay_in_wait_ = 0, pool_delay_ = 0;
 };
