@@ -1,0 +1,95 @@
+#include "diagnose/loop_order.h"
+
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace flatout::diagnose {
+namespace {
+
+using model::FrameId;
+using model::StackId;
+using model::StringId;
+
+constexpr double kMost = 0.8;      // of the time, that is in one function
+constexpr double kAForward = 0.2;  // of the forward passes' time, from which a line is one
+constexpr size_t kDeepest = 4096;  // frames; also what ends a cycle
+
+using Function = std::pair<StringId, StringId>;  // file, name
+
+/// Calls see(frame's id, depth) for the Python frames of a stack, the innermost first; depth counts from
+/// there.
+template <class See>
+void for_each_frame(const model::Run& run, StackId stack, const See& see) {
+  for (size_t depth = 0; stack != 0 && stack < run.stacks.size() && depth < kDeepest; ++depth) {
+    const FrameId id = run.stacks[stack].frame;
+    if (id < run.frames.size() && run.frames[id].line > 0) see(id, depth);
+    stack = run.stacks[stack].parent;
+  }
+}
+
+}  // namespace
+
+LoopOrder::Time& LoopOrder::Time::operator+=(const Time& other) {
+  input += other.input;
+  python += other.python;
+  forward += other.forward;
+  return *this;
+}
+
+void LoopOrder::add(StackId stack, const Cell& cell) {
+  if (cell.part == model::Part::kForward) times_[stack].forward += cell.seconds;
+  if (cell.part != model::Part::kInputWait) return;
+  Time& time = times_[stack];
+  time.input += cell.seconds;
+  if (cell.act == Act::kPython) time.python += cell.seconds;
+}
+
+double LoopOrder::python_before_forward(const model::Run& run, const StackIndex& stacks) const {
+  // The loop is in the innermost function that is in nearly all of both.
+  struct Seen {
+    Time time;
+    double depth = 0;  // summed, weighed by time
+  };
+  std::map<Function, Seen> functions;
+  Time all;
+  for (const auto& [stack, time] : times_) {
+    all += time;
+    std::set<Function> in;  // it may call itself
+    for_each_frame(run, stack, [&](FrameId id, size_t depth) {
+      const model::Frame& f = run.frames[id];
+      if (stacks.owner(id) != Owner::kUser || !in.insert({f.file, f.function}).second) return;
+      Seen& seen = functions[{f.file, f.function}];
+      seen.time += time;
+      seen.depth += static_cast<double>(depth) * (time.input + time.forward);
+    });
+  }
+  if (all.input <= 0 || all.forward <= 0) return 0;
+  std::optional<Function> loop;
+  double nearest = 0;
+  for (const auto& [function, seen] : functions) {
+    if (seen.time.input < kMost * all.input || seen.time.forward < kMost * all.forward) continue;
+    const double depth = seen.depth / (seen.time.input + seen.time.forward);
+    if (loop && depth >= nearest) continue;
+    loop = function;
+    nearest = depth;
+  }
+  if (!loop) return 0;
+  std::map<int32_t, Time> lines;
+  for (const auto& [stack, time] : times_) {
+    int32_t line = 0;
+    for_each_frame(run, stack, [&](FrameId id, size_t) {
+      const model::Frame& f = run.frames[id];
+      if (line == 0 && Function{f.file, f.function} == *loop) line = f.line;
+    });
+    if (line > 0) lines[line] += time;
+  }
+  double before = 0;
+  for (const auto& [line, time] : lines) {
+    before += time.python;
+    if (time.forward >= kAForward * all.forward) return before / all.input;
+  }
+  return 0;
+}
+
+}  // namespace flatout::diagnose

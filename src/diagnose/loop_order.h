@@ -1,0 +1,32 @@
+// What a training loop without a loader does before its forward pass, told from what it does after
+// the step (metrics, logging): by the order of its lines.
+#pragma once
+
+#include <map>
+
+#include "diagnose/profile.h"
+#include "diagnose/stacks.h"
+#include "model/run.h"
+
+namespace flatout::diagnose {
+
+class LoopOrder {
+ public:
+  /// A reading of the training thread.
+  void add(model::StackId stack, const Cell& cell);
+
+  /// Share of the time between one step's end and the next forward pass that goes to Python (the
+  /// interpreter, and native code that holds its lock, as most of NumPy's does; an operator of a
+  /// framework lets go of it) at lines of the loop that come before the forward pass. 0 where no
+  /// function of the user's does both.
+  double python_before_forward(const model::Run& run, const StackIndex& stacks) const;
+
+ private:
+  struct Time {
+    double input = 0, python = 0, forward = 0;  // python: of input
+    Time& operator+=(const Time& other);
+  };
+  std::map<model::StackId, Time> times_;
+};
+
+}  // namespace flatout::diagnose
