@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
+#include "diagnose/input.h"
 #include "diagnose/whatif.h"
 
 namespace flatout::diagnose {
@@ -468,15 +469,16 @@ void detect_gil(const RunView& view, Findings& findings) {
   const auto waits = [](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kGil; };
   const int64_t readings = view.readings(waits);
   if (readings < kFewReadings) return;
+  const double wait = view.per_step(Role::kTrainer, waits);
+  // Told already.
+  if (findings.has("input.collate") && gil_for_passing(view) > 0.5 * wait) return;
   const auto holds = [](const Cell& c) {
-    return c.role != Role::kTrainer && c.role != Role::kPool && c.act == Act::kPython;
+    return !c.aside && c.role != Role::kTrainer && c.role != Role::kPool && c.act == Act::kPython;
   };
-  Finding* f =
-      findings.add("input.gil", "Other threads hold the GIL that the training thread wants", 0.9,
-                   view.per_step(Role::kTrainer, waits));
+  Finding* f = findings.add("input.gil",
+                            "Other threads hold the GIL that the training thread wants", 0.9, wait);
   if (f == nullptr) return;
   f->where = view.where(holds);
-  const double wait = view.per_step(Role::kTrainer, waits);
   evidence(*f, fmt::format("the training thread waits {} a step for the GIL", ms(wait)), wait * 1e3,
            "ms", "stacks", readings);
   remedy(*f, "processes", "Move that work into processes, or into code that releases the GIL.");

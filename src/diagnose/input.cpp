@@ -353,11 +353,16 @@ std::vector<InputCause> causes(const RunView& view, const BatchTimes& times, con
   // Who puts so much into a batch is to blame, where that is code of the user's.
   const bool at_loop = taking && !(between && view.where(collates));
   if (passing + handling > 0) {
+    // Threads of the training process that only pass batches on take cores and the lock from it.
+    const double beside = view.per_step(Role::kHelper, [](const Cell& c) {
+      return !c.aside && (c.traits & kInQueue) != 0 && on_cpu(c.act);
+    });
     out.push_back({"input.collate",
                    "Putting batches together and passing them on bounds the loader",
                    {.fetch = passing,
                     .fetch_cpu = cpu_among(view, times, passing),
-                    .trainer_cpu = taking ? handling : 0,
+                    .trainer = gil_for_passing(view),
+                    .trainer_cpu = (taking ? handling : 0) + beside,
                     .handling = taking ? handling : 0,
                     .uneven = between ? in_queue - handling : 0},
                    between ? std::max(in_queue, times.total) : passing + handling,
@@ -411,6 +416,19 @@ void add_remedies(Finding& f, const RunView& view, const BatchTimes& times) {
 }
 
 }  // namespace
+
+double gil_for_passing(const RunView& view) {
+  const auto holds = [](const Cell& c) {
+    return !c.aside && c.role != Role::kTrainer && c.act == Act::kPython;
+  };
+  const double all = view.profile().seconds(holds);
+  const double passing =
+      view.profile().seconds([&](const Cell& c) { return holds(c) && (c.traits & kInQueue) != 0; });
+  if (all <= 0) return 0;
+  return passing / all * view.per_step(Role::kTrainer, [](const Cell& c) {
+    return c.act == Act::kGil && c.part != Part::kInputWait;
+  });
+}
 
 bool makes_batches(const RunView& view, const Cell& c) {
   const LoaderView& loader = view.loader();
@@ -501,6 +519,10 @@ void detect_input(const RunView& view, Findings& findings) {
   const BatchTimes times = batch_times(view);
   if (!is_input(view, times)) return;
   if (times.readings < kFewReadings || times.total <= 0) return;
+  // Where a library does it all, the line that waits for it is the user's.
+  const auto waits_for_batch = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part == Part::kInputWait;
+  };
   std::vector<InputCause> all = causes(view, times, whatif);
   std::sort(all.begin(), all.end(),
             [](const InputCause& a, const InputCause& b) { return a.weight > b.weight; });
@@ -521,6 +543,7 @@ void detect_input(const RunView& view, Findings& findings) {
     if (f == nullptr) continue;
     first = false;
     f->where = view.where(cause.cells);
+    if (!f->where) f->where = view.where(waits_for_batch);
     add_common_evidence(view, *f);
     if (times.mostly_in_loop()) {
       evidence(*f,

@@ -31,6 +31,10 @@ bool makes_batches(const RunView& view, const Cell& cell);
 bool makes_samples(const RunView& view, const Cell& cell);
 BatchTimes batch_times(const RunView& view);
 
+/// What the training thread waits, per step, for the interpreter lock while another thread of its
+/// process passes batches on.
+double gil_for_passing(const RunView& view);
+
 /// One way to explain the input's cost.
 struct InputCause {
   std::string id, title;

@@ -17,8 +17,8 @@ constexpr size_t kDeepest = 4096;  // frames; also what ends a cycle
 
 using Function = std::pair<StringId, StringId>;  // file, name
 
-/// Calls see(frame's id, depth) for the Python frames of a stack, the innermost first; depth counts from
-/// there.
+/// Calls see(frame's id, depth) for the Python frames of a stack, the innermost first; depth counts
+/// from there.
 template <class See>
 void for_each_frame(const model::Run& run, StackId stack, const See& see) {
   for (size_t depth = 0; stack != 0 && stack < run.stacks.size() && depth < kDeepest; ++depth) {

@@ -111,9 +111,9 @@ CallKind kind_of(int call) {
 
 uint64_t key_of(const Cell& c) {
   return static_cast<uint64_t>(c.user) << 32 | static_cast<uint64_t>(c.traits) << 16 |
-         static_cast<uint64_t>(c.role) << 12 | static_cast<uint64_t>(c.stage) << 10 |
-         static_cast<uint64_t>(c.act) << 5 | static_cast<uint64_t>(c.part) << 1 |
-         static_cast<uint64_t>(c.slow_step);
+         static_cast<uint64_t>(c.aside) << 15 | static_cast<uint64_t>(c.role) << 12 |
+         static_cast<uint64_t>(c.stage) << 10 | static_cast<uint64_t>(c.act) << 5 |
+         static_cast<uint64_t>(c.part) << 1 | static_cast<uint64_t>(c.slow_step);
 }
 
 }  // namespace

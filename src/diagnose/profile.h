@@ -63,6 +63,7 @@ struct Cell {
   Act act{};
   model::Part part = model::Part::kCount;  // of the training thread at that time; kCount: no step
   bool slow_step = false;                  // in a step far longer than usual
+  bool aside = false;                      // in another process than the training thread's
   model::FrameId user = 0;                 // the user's line
   uint16_t traits = 0;
   double seconds = 0;

@@ -19,6 +19,9 @@ namespace {
 
 // Part of the waits for input in which a thread does something, from which it is waited for.
 constexpr double kSomeWait = 0.1;
+// Part of what a thread beside the training thread does from which it only passes batches on, as a
+// pool's threads in the process that asks it do.
+constexpr double kOnlyPasses = 0.8;
 // Steps that a process outlives if it is part of a loader.
 constexpr double kFewSteps = 4;
 
@@ -39,7 +42,7 @@ void RunView::find_silent_producers() {
   const Part rest = rest_part();
   const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
   struct Activity {
-    double in_wait = 0, all = 0, seen = 0;
+    double in_wait = 0, all = 0, seen = 0, passing = 0;
     TimePoint first, last;
   };
   std::unordered_map<ThreadId, Activity> threads;
@@ -54,6 +57,7 @@ void RunView::find_silent_producers() {
     a.seen += seconds;
     if (!waits_for_nobody(act_of(r, traits))) continue;
     a.all += seconds;
+    if ((traits & kInQueue) != 0) a.passing += seconds;
     if (waiting) a.in_wait += seconds;
   }
   const double waited = wait * static_cast<double>(steps_.count);
@@ -89,12 +93,14 @@ void RunView::find_silent_producers() {
                              a.in_wait > kSomeWait * waited * life / to_s(end - begin);
     if (a.in_wait < kSomeWait * waited && !one_of_many) continue;
     const model::ProcessId p = run_.threads[thread].process;
+    if (p == trainer_process_ && a.passing >= kOnlyPasses * a.all) continue;
     roles_[thread] = Role::kProducer;
     if (p != trainer_process_ && p < producer_process_.size()) {
       producer_process_[p] = true;
       loader_.born.push_back(a.first);
     }
-    loader_.kind = p == trainer_process_ ? LoaderKind::kThreads : LoaderKind::kProcesses;
+    if (p != trainer_process_) loader_.kind = LoaderKind::kProcesses;
+    if (loader_.kind != LoaderKind::kProcesses) loader_.kind = LoaderKind::kThreads;
     edges.emplace_back(a.first, 1);
     edges.emplace_back(a.last, -1);
     ++producers;

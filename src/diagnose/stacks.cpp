@@ -56,12 +56,17 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
     traits |= kInCollate;
   }
   if (contains(file, "/multiprocessing/") || contains(file, "/torch/multiprocessing/")) {
-    if (base == "queues.py" || base == "reductions.py" || base == "reduction.py") {
+    const bool over_pipe =
+        base == "connection.py" && (contains(function, "send") || contains(function, "recv"));
+    const bool of_pool = base == "pool.py" && function.starts_with("_handle_");
+    if (over_pipe || of_pool || base == "queues.py" || base == "reductions.py" ||
+        base == "reduction.py") {
       traits |= kInQueue;
     }
     if (base == "process.py" && function == "start") traits |= kInSpawn;
     if (base == "process.py" && function == "_bootstrap") traits |= kInChild;
   }
+  if (ends(file, "concurrent/futures/process.py") && function == "run") traits |= kInQueue;
   if (base == "tarfile.py" && (function == "next" || function == "_load" || function == "open" ||
                                contains(function, "getmember") || function == "fromtarfile" ||
                                contains(function, "_proc_") || function == "__init__" ||

@@ -321,6 +321,7 @@ void RunView::sum_readings() {
     cell.traits = stacks_.traits(r.stack);
     cell.act = act_of(r, cell.traits);
     cell.role = roles_[r.thread];
+    cell.aside = run_.threads[r.thread].process != trainer_process_;
     if (const auto it = stages.find(r.thread); it != stages.end()) {
       cell.stage = it->second.at(r.at, Stage::kNone);
     }
