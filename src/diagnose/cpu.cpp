@@ -255,8 +255,10 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   const bool beside = crowd.helpers > std::max(pool, producer_pool) ||
                       (crowd.helpers > 0.1 * cpu.usable && rest_fits);
   if (crowd.helpers > 0.1 * cpu.usable) {
-    relief.trainer += (view.trainer_delay() - view.trainer_delay_in_wait()) * own * crowd.helpers /
-                      std::max(runnable - trainer, 1e-9);
+    // Waits for a core at a pool's barrier are counted already.
+    const double waits = (view.trainer_delay() - view.trainer_delay_in_wait()) * own *
+                         crowd.helpers / std::max(runnable - trainer, 1e-9);
+    relief.trainer = std::max(relief.trainer, waits);
   }
   const WhatIf whatif(view);
   Finding* f =

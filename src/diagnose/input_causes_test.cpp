@@ -125,6 +125,73 @@ TEST(InputCauses, APoolOfOneLacksWorkersWhereTheOtherCoreIdles) {
   }
 }
 
+// Batches that take 80 and 10 ms lie in turns, so that one of two workers gets all the long ones.
+// Spread out they take 45 each; where that worker alone does something else, 10 remain.
+TEST(InputCauses, HeavyBatchesOfOneWorkerRemainWorkWhereItDoesWhatTheOthersDo) {
+  for (const bool same_work : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 120; ++i) {
+      const double wait = i % 2 == 0 ? 75 : 0.3;
+      b.step({{Part::kInputWait, wait, kQueueWait}, {Part::kForward, 5, kCompute}}, i < 3);
+    }
+    const Doing slow{ThreadState::kOnCpuNative, {{"resample", "/home/u/data.py", 77}}};
+    for (int w = 0; w < 2; ++w) {
+      const model::ThreadId t = b.worker(200 + w);
+      TimePoint at = b.run().begin;
+      for (int i = w; i < 120; i += 2) {
+        const TimePoint end = at + nanos((w == 0 ? 80 : 10) * 1e6);
+        b.slice(t, SliceKind::kFetch, at, end, 16, i);
+        b.doing(t, at, end, w == 0 && !same_work ? slow : kDecode);
+        at = end;
+      }
+    }
+    b.machine(4, 2).process_cpu(100, 0.1).process_cpu(200, 0.9).process_cpu(201, 0.15);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "input.worker_skew") << d.headline;
+    EXPECT_EQ(d.findings.size(), 1u);
+    // A batch of the slow worker takes 40 ms a step; 22.5 where both make all, 5 of training else.
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, same_work ? 17.5 : 36, 2);
+  }
+}
+
+// multiprocessing.Pool: the worker simulates for 10 ms and pickles for 20; a thread of the training
+// process unpickles what comes and holds the interpreter's lock meanwhile.
+TEST(InputCauses, APoolsThreadsInTheTrainingProcessPassBatchesOn) {
+  const std::string folder = "/usr/lib/python3.11/multiprocessing/";
+  const Line bootstrap{"_bootstrap", folder + "process.py", 314};
+  const Line put{"put", folder + "queues.py", 371}, send{"send", folder + "connection.py", 206};
+  const Line results{"_handle_results", folder + "pool.py", 579};
+  const Line receive{"recv", folder + "connection.py", 250};
+  const Line get{"main", "/home/u/train.py", 54}, simulate{"simulate", "/home/u/train.py", 34};
+  RunBuilder b;
+  const model::ThreadId worker = b.worker(200), handler = b.thread(0, 101);
+  const Doing blocked{ThreadState::kGilWait, {kMain}};
+  for (int i = 0; i < 60; ++i) {
+    const TimePoint at = b.now();
+    b.step({{Part::kInputWait, 10, {ThreadState::kLock, {get}}},
+            {Part::kForward, 5, blocked},
+            {Part::kForward, 15, kCompute}},
+           i < 3);
+    b.doing(worker, at, at + nanos(10e6), {ThreadState::kOnCpuPython, {bootstrap, put, send}});
+    b.doing(worker, at + nanos(10e6), at + nanos(20e6),
+            {ThreadState::kOnCpuPython, {bootstrap, put, send}});
+    b.doing(worker, at + nanos(20e6), at + nanos(30e6),
+            {ThreadState::kOnCpuPython, {bootstrap, simulate}});
+    b.doing(handler, at + nanos(5e6), at + nanos(15e6),
+            {ThreadState::kOnCpuPython, {results, receive}});
+    b.doing(handler, at + nanos(15e6), at + nanos(35e6), {ThreadState::kPoll, {results, receive}});
+  }
+  b.machine(4, 2.2).process_cpu(100, 0.8).process_cpu(200, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.collate") << d.headline;
+  const Finding& f = d.findings.front();
+  // The wait and what the lock costs: 15 ms of 30 remain.
+  EXPECT_NEAR(*f.gain, 2, 0.2);
+  ASSERT_TRUE(f.where);
+  EXPECT_EQ(f.where->line, 54) << "a library does it all: the line that takes the batch";
+  EXPECT_EQ(find(d, "input.gil"), nullptr) << "told already";
+}
+
 TEST(InputCauses, ThreadsBesideAPoolThatFitsAreToBlame) {
   const Line watch{"watch", "/home/u/watch.py", 24};
   RunBuilder b;

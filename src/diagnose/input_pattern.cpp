@@ -52,6 +52,14 @@ double in_order(const std::vector<Batch>& batches, size_t workers, size_t ahead,
   return batches.empty() ? 0 : now / static_cast<double>(batches.size());
 }
 
+/// A loader whose work is the same, and spread over its workers.
+double spread_out(std::vector<Batch> batches, size_t workers, size_t ahead, double compute) {
+  double all = 0;
+  for (const Batch& b : batches) all += b.seconds;
+  for (Batch& b : batches) b.seconds = all / static_cast<double>(batches.size());
+  return in_order(batches, workers, ahead, compute);
+}
+
 /// What threads did in some of their slices.
 struct Inside {
   std::optional<model::Where> where;  // the user's hottest line
@@ -160,11 +168,26 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
   // Batches that are slow because a disk or a core was busy are not heavy themselves.
   const Inside inside = look_inside(view, heavy);
   if (inside.stalled > kStalled) return;
+  // A worker that does what the others do, and more of it, got the heavy samples: they would be
+  // work for any other, too. What a slow one alone does would be gone.
+  double cost = saved;
+  if (slow_worker) {
+    const std::unordered_set<const Slice*> slow(heavy.begin(), heavy.end());
+    std::vector<const Slice*> others;
+    for (const Batch& b : batches) {
+      if (slow.count(b.slice) == 0) others.push_back(b.slice);
+    }
+    const Inside usual_work = look_inside(view, others);
+    if (inside.where && usual_work.where && inside.where->function == usual_work.where->function &&
+        inside.where->file == usual_work.where->file) {
+      cost = std::min(saved, now - spread_out(batches, workers, ahead, compute));
+    }
+  }
   Finding* f = findings.add(
       "input.worker_skew",
       slow_worker ? "One worker is slower than the others and holds up in-order delivery"
                   : "A few heavy samples hold up in-order delivery",
-      0.9, saved);
+      0.9, cost);
   if (f == nullptr) return;
   f->where = inside.where;
   std::vector<double> heavy_lengths;

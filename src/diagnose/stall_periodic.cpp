@@ -149,6 +149,7 @@ bool does_something_else(const RunView& view, double excess) {
 
 void detect_periodic(const RunView& view, Findings& findings) {
   if (!view.has_steps() || view.steps().count < 20) return;
+  if (findings.has("input.worker_skew")) return;  // the heavy batches come in turns
   const StepsView& steps = view.steps();
   const std::vector<Long> longs = long_steps(steps);
   if (longs.size() < 4 || has_more_to_do(view, longs)) return;
