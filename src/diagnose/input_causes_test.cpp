@@ -172,9 +172,7 @@ TEST(InputCauses, APoolsThreadsInTheTrainingProcessPassBatchesOn) {
             {Part::kForward, 5, blocked},
             {Part::kForward, 15, kCompute}},
            i < 3);
-    b.doing(worker, at, at + nanos(10e6), {ThreadState::kOnCpuPython, {bootstrap, put, send}});
-    b.doing(worker, at + nanos(10e6), at + nanos(20e6),
-            {ThreadState::kOnCpuPython, {bootstrap, put, send}});
+    b.doing(worker, at, at + nanos(20e6), {ThreadState::kOnCpuPython, {bootstrap, put, send}});
     b.doing(worker, at + nanos(20e6), at + nanos(30e6),
             {ThreadState::kOnCpuPython, {bootstrap, simulate}});
     b.doing(handler, at + nanos(5e6), at + nanos(15e6),

@@ -6,7 +6,6 @@
 
 #include "base/stats.h"
 #include "diagnose/cursor.h"
-#include "diagnose/loop_order.h"
 #include "diagnose/room.h"
 
 namespace flatout::diagnose {
@@ -303,7 +302,6 @@ void RunView::sum_readings() {
   double trained = 0;
   std::unordered_map<ThreadId, double> pool_queue;
   GeneratorTimes generators;
-  LoopOrder order;
   for (const model::StackReading& r : run_.readings) {
     if (r.thread >= roles_.size()) continue;
     Cell cell;
@@ -348,7 +346,7 @@ void RunView::sum_readings() {
     if (cell.role == Role::kTrainer) {
       trained += cell.seconds;
       generators.add(run_, stacks_.generator_frame(r.stack), cell);
-      order.add(r.stack, cell);
+      order_.add(r.stack, cell);
       python_ = python_ || (cell.traits & kHasPython) != 0;
     }
     if (cell.role == Role::kPool && cell.act == Act::kRunQueue) {
@@ -358,7 +356,6 @@ void RunView::sum_readings() {
   }
   if (trained > 0) scale_ = seconds() / trained;
   in_generators_ = generators.share();
-  python_before_forward_ = order.python_before_forward(run_, stacks_);
   const auto queued = [](const Cell& c) { return c.act == Act::kRunQueue; };
   trainer_delay_ = per_step(Role::kTrainer, queued);
   trainer_delay_in_wait_ = trainer_in(Part::kInputWait, queued);

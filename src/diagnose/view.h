@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "diagnose/loop_order.h"
 #include "diagnose/profile.h"
 #include "diagnose/stacks.h"
 #include "model/run.h"
@@ -119,7 +120,7 @@ class RunView {
   /// over.
   double in_generators() const { return in_generators_; }
   /// See LoopOrder.
-  double python_before_forward() const { return python_before_forward_; }
+  double python_before_forward() const { return order_.python_before_forward(run_, stacks_); }
   /// Time per step that the training thread (or the slowest pool thread, added) waited for a core.
   double trainer_delay() const { return trainer_delay_; }
   /// Of that, within input waits.
@@ -183,7 +184,8 @@ class RunView {
   model::ProcessId trainer_process_ = model::kNone;
   bool python_ = false;
   double wall_ = 0;
-  double in_generators_ = 0, python_before_forward_ = 0;
+  double in_generators_ = 0;
+  LoopOrder order_;
   double scale_ = 1;  // real seconds per second of readings
   double trainer_delay_ = 0, trainer_delay_in_wait_ = 0, pool_delay_ = 0;
 };
