@@ -53,10 +53,11 @@ double LoopOrder::python_before_forward(const model::Run& run, const StackIndex&
   };
   std::map<Function, Seen> functions;
   Time all;
-  for (const auto& [stack, time] : times_) {
+  for (const auto& at : times_) {
+    const Time& time = at.second;
     all += time;
     std::set<Function> in;  // it may call itself
-    for_each_frame(run, stack, [&](FrameId id, size_t depth) {
+    for_each_frame(run, at.first, [&](FrameId id, size_t depth) {
       const model::Frame& f = run.frames[id];
       if (stacks.owner(id) != Owner::kUser || !in.insert({f.file, f.function}).second) return;
       Seen& seen = functions[{f.file, f.function}];
