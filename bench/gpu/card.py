@@ -51,21 +51,20 @@ def profiled_busy(flatout: str, trace: str) -> float:
 
 def measure(flatout: str, model: str, compiled: bool, rounds: int, steps: int) -> dict:
     words = ["--model", model, "--steps", str(steps), *(["--compile"] if compiled else [])]
-    taken: dict[str, list[float]] = {"alone": [], "flatout": [], "cupti": []}
-    busy: dict[str, list[float]] = {"cupti": [], "profiler": []}
+    taken: dict[str, list[float]] = {name: [] for name in ("alone", "flatout", "cupti", "busy", "busy_profiler")}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds):
             out, trace = f"{folder}/{number}", f"{folder}/{number}.json"
             taken["alone"].append(run_job([], words))
             taken["flatout"].append(run_job([flatout, "run", "--quiet", "--out", f"{out}-plain", "--"], words))
             taken["cupti"].append(run_job([flatout, "run", "--quiet", "--cupti", "--out", out, "--"], words))
-            busy["cupti"].append(watched_busy(out))
+            taken["busy"].append(watched_busy(out))
             run_job([], [*words, "--profile", trace])
-            busy["profiler"].append(profiled_busy(flatout, trace))
-    middle = {name: statistics.median(values) for name, values in (*taken.items(), *((f"busy_{k}", v) for k, v in busy.items()))}
+            taken["busy_profiler"].append(profiled_busy(flatout, trace))
+    middle = {name: statistics.median(values) for name, values in taken.items()}
     return {"model": model, "compiled": compiled, "rounds": rounds, "step_ms": round(middle["alone"], 3),
-            "busy": round(middle["busy_cupti"], 4), "busy_profiler": round(middle["busy_profiler"], 4),
-            "points_apart": round(100 * abs(middle["busy_cupti"] - middle["busy_profiler"]), 2),
+            "busy": round(middle["busy"], 4), "busy_profiler": round(middle["busy_profiler"], 4),
+            "points_apart": round(100 * abs(middle["busy"] - middle["busy_profiler"]), 2),
             "cost": round(middle["flatout"] / middle["alone"] - 1, 4), "cost_cupti": round(middle["cupti"] / middle["alone"] - 1, 4)}
 
 

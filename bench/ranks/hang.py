@@ -20,9 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-JOB = ROOT / "tests" / "jobs" / "ranks.py"
-MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
+from causes import JOB, MPIRUN, ROOT
+
 PATIENCE = 60.0  # s
 
 
@@ -42,7 +41,7 @@ def once(flatout: str, engine: str, width: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         mark = f"{PATIENCE + time.time():.6f}"  # one --end-after for each run: nobody else's processes are killed
         job = [sys.executable, str(JOB), "--engine", engine, "--cause", "stop", "--width", str(width), "--end-after", mark]
-        words = [flatout, "run", "--out", f"{folder}/run", "--", *(MPIRUN if engine == "mpi" else []), *job]
+        words = [flatout, "run", "--out", f"{folder}/run", "--", *([*MPIRUN, "2"] if engine == "mpi" else []), *job]
         pid, terminal = pty.fork()
         if pid == 0:
             os.execvp(words[0], words)

@@ -474,13 +474,10 @@ void detect_gil(const RunView& view, Findings& findings) {
   const double wait = view.per_step(Role::kTrainer, waits);
   // Told already.
   if (findings.has("input.collate") && gil_for_passing(view) > 0.5 * wait) return;
-  const auto holds = [](const Cell& c) {
-    return !c.aside && c.role != Role::kTrainer && c.role != Role::kPool && c.act == Act::kPython;
-  };
   Finding* f = findings.add("input.gil",
                             "Other threads hold the GIL that the training thread wants", 0.9, wait);
   if (f == nullptr) return;
-  f->where = view.where(holds);
+  f->where = view.where(holds_gil);
   evidence(*f, fmt::format("the training thread waits {} a step for the GIL", ms(wait)), wait * 1e3,
            "ms", "stacks", readings);
   remedy(*f, "processes", "Move that work into processes, or into code that releases the GIL.");

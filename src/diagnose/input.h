@@ -25,23 +25,20 @@ struct BatchTimes {
   }
 };
 
+/// Share of their time that producers work from which they can be what the step waits for.
+constexpr double kProducersBusy = 0.5;
+
 /// Whether a cell belongs to the making of batches.
 bool makes_batches(const RunView& view, const Cell& cell);
 /// The same, without collating and handing over.
 bool makes_samples(const RunView& view, const Cell& cell);
 BatchTimes batch_times(const RunView& view);
 
+/// Whether another thread of the training process runs Python, so that the training thread cannot.
+bool holds_gil(const Cell& cell);
 /// What the training thread waits, per step, for the interpreter lock while another thread of its
 /// process passes batches on.
 double gil_for_passing(const RunView& view);
-
-/// One way to explain the input's cost.
-struct InputCause {
-  std::string id, title;
-  Relief relief;
-  double weight = 0;  // seconds per batch that it explains
-  Profile::Filter cells;
-};
 
 /// Which of the findings about storage the time in reads is: input.disk, input.disk_throttled,
 /// input.cold_cache, input.random_seek; input.small_files where the files are little and cold.

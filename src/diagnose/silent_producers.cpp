@@ -99,8 +99,11 @@ void RunView::find_silent_producers() {
       producer_process_[p] = true;
       loader_.born.push_back(a.first);
     }
-    if (p != trainer_process_) loader_.kind = LoaderKind::kProcesses;
-    if (loader_.kind != LoaderKind::kProcesses) loader_.kind = LoaderKind::kThreads;
+    if (p != trainer_process_) {
+      loader_.kind = LoaderKind::kProcesses;
+    } else if (loader_.kind == LoaderKind::kNone) {
+      loader_.kind = LoaderKind::kThreads;
+    }
     edges.emplace_back(a.first, 1);
     edges.emplace_back(a.last, -1);
     ++producers;

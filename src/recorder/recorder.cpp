@@ -390,7 +390,7 @@ void Recorder::show_status(TimePoint now, const StatusMaker& make_status) {
   const bool early = agents_ != nullptr && now - begin_ < kEarly &&
                      agents_->steps() < kFirstVerdictSteps &&
                      (agents_->steps() == 0 || now - agents_->first_step() < kFirstVerdictAge);
-  if (now >= next_text_ || has_fallen_silent(now)) {
+  if (const bool silent = has_fallen_silent(now); silent || now >= next_text_) {
     const Nanos before = own_cpu();
     status_ = make_status(run());
     const Nanos cost = own_cpu() - before;

@@ -1,0 +1,439 @@
+// What making a batch goes to: work on a core, files, others' answers, the interpreter, passing on.
+#include "diagnose/input_causes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "diagnose/allocator.h"
+#include "diagnose/input_files.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Part;
+using model::SignalId;
+
+namespace {
+
+constexpr double kUnpickle = 2.0;    // times what pickling took: more than that is no unpickling
+constexpr double kMostOfStep = 0.3;  // in the queue of producers that idle
+constexpr double kHandles = 0.25;    // of that time on a core, from which passing on is work
+// Reads per sample from which a sample is searched for rather than read.
+constexpr double kSearched = 16;
+constexpr double kStartedPerSample = 0.5;
+constexpr double kIdle = 0.15;     // of the cores, from which more workers find room
+constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
+constexpr double kHalfOfIt = 0.4;  // the same where there are workers, all busy, and cores idle
+// CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
+// work from look-ups of files.
+constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
+// So rough that only more than twice as much is other work.
+constexpr double kSurelyMore = 2;
+// A virtual machine that is short of cores takes several times as long for a fault: look-ups of
+// files are many times that.
+constexpr double kManyTimes = 5;
+// Share of the time on a core from which it is no detail of decoding.
+constexpr double kMuchKernel = 0.4;
+// Time on a core that opening and reading a small file takes at most.
+constexpr double kFileSeconds = 0.5e-3;
+constexpr double kQueueReads = 8;             // of a loader's queues, for a batch; at most
+constexpr double kHugeFaultSeconds = 0.5e-3;  // to clear a huge page
+
+int enough_workers(const RunView& view) {
+  return std::max(2, static_cast<int>(std::lround(view.cpu().usable)));
+}
+
+/// Whether there are fewer than could work side by side.
+bool few_workers(const RunView& view) {
+  const LoaderView& loader = view.loader();
+  return loader.kind == LoaderKind::kSerial ||
+         (loader.kind == LoaderKind::kProcesses && loader.workers < enough_workers(view));
+}
+
+InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWork& read,
+                     const WhatIf& whatif) {
+  const LoaderView& loader = view.loader();
+  // The kernel's time to hand out fresh memory, where it is most of all, has its own finding.
+  const double kernel = times[Act::kKernel] + times[Act::kMemory];
+  const bool faults =
+      kernel > kMuchKernel * times.cpu() && kManyTimes * read.faults * kFaultSeconds > kernel;
+  const double cpu = times.cpu() - (faults ? kernel : 0);
+  // A producer that waits for a core because the others of its kind have them would not wait if
+  // they had less to do.
+  const double rivals = view.cpu().job + view.cpu().others;
+  const double own = rivals > 0 ? view.cpu().job / rivals : 1;
+  // Where it is pools of threads that crowd the cores, or a mask, that is another finding.
+  const bool crowded = view.crowd().too_many(view.cpu().usable);
+  const bool pinned = loader.mask > 0 && loader.mask < loader.workers;
+  const double queued = crowded || pinned ? 0 : times[Act::kRunQueue] * own;
+  InputCause decode{"input.decode_cpu",
+                    "Decoding and augmenting samples bounds the loader",
+                    {.fetch = cpu + queued, .fetch_cpu = cpu},
+                    cpu + queued,
+                    [&view](const Cell& c) {
+                      return makes_samples(view, c) && (on_cpu(c.act) || c.act == Act::kRunQueue);
+                    }};
+  if (read.stored < 0.1 * read.bytes && scans(view, read.bytes)) {
+    decode.id = "input.random_seek";
+    decode.title = "Each sample is searched for from the beginning of the data";
+    return decode;
+  }
+  if (loader.kind == LoaderKind::kSerial && fed_by_hand(view)) {
+    decode.id = "input.feed_dict";
+    decode.title = "Batches are made in Python and fed to TensorFlow";
+    return decode;
+  }
+  if (!few_workers(view) || view.cpu().throttled > 0.05 || !view.cpu().idle_known) return decode;
+  const int enough = enough_workers(view);
+  const Relief more{.workers = std::max(enough, loader.workers + 1)};
+  const double by_workers = whatif.saved_by(more), by_decode = whatif.saved_by(decode.relief);
+  // Idle cores could do most of it: then what lacks is workers, not speed.
+  const bool workers_lack =
+      loader.kind == LoaderKind::kProcesses && view.cpu().idle > 2 * kIdle * view.cpu().usable;
+  if (by_workers < (workers_lack ? kHalfOfIt : kMostOfIt) * by_decode ||
+      view.cpu().idle < kIdle * view.cpu().usable) {
+    return decode;
+  }
+  decode.id = "input.too_few_workers";
+  decode.title = loader.kind == LoaderKind::kSerial
+                     ? "Batches are made in the training thread while cores idle"
+                     : "Too few loader workers: all are busy while cores idle";
+  decode.relief = more;
+  return decode;
+}
+
+/// Processes (and threads) that began on the host, per sample.
+double started_per_sample(const RunView& view) {
+  const LoaderView& loader = view.loader();
+  const double samples = static_cast<double>(loader.batches) * std::max(loader.batch_samples, 1.0);
+  const auto forks = view.increase(view.host(SignalId::kHostForks));
+  return forks && samples > 0 ? *forks / samples : 0;
+}
+
+/// CPU time per batch among a part of the producers' time: a part of all that they use.
+double cpu_among(const RunView& view, const BatchTimes& times, double seconds) {
+  const LoaderView& loader = view.loader();
+  if (loader.batches == 0 || times.total <= 0) return seconds;
+  const double per_batch =
+      view.cpu().producers * view.seconds() / static_cast<double>(loader.batches);
+  return std::min(seconds, seconds / times.total * per_batch);
+}
+
+/// Time on a core that another cause explains better.
+void take_cpu(InputCause& cause, double seconds) {
+  cause.weight = std::max(0.0, cause.weight - seconds);
+  cause.relief.fetch = std::max(0.0, cause.relief.fetch - seconds);
+  cause.relief.fetch_cpu = std::max(0.0, cause.relief.fetch_cpu - seconds);
+}
+
+/// Whether more time in the kernel than opening the files takes went into look-ups of others.
+bool looked_up(const ReadWork& read, const FileWork& files, double samples) {
+  if (read.huge * kHugeFaultSeconds > 0.5 * files.kernel) return false;
+  // Files are read, and nothing else was seen to call the kernel: neither reads nor faults (which
+  // the caller knows) nor writes.
+  const bool reads_files = read.calls - kQueueReads > 0.8 * samples;
+  const double rest = reads_files && read.writes < read.calls ? files.by_unknown : 0;
+  return files.by_lookups + rest > 0.5 * files.kernel;
+}
+
+/// Collects the causes of one run. The first is always the work on a core; what later ones explain
+/// better is taken from it.
+class Causes {
+ public:
+  Causes(const RunView& view, const BatchTimes& times, const WhatIf& whatif)
+      : view_(view), loader_(view.loader()), times_(times), read_(read_work(view)) {
+    out_.push_back(cpu_cause(view, times, read_, whatif));
+  }
+
+  void take_contention();
+  void add_files();
+  void add_searches();
+  void add_waits_for_others();
+  void add_interpreter();
+  void add_passing();
+  std::vector<InputCause> take() { return std::move(out_); }
+
+ private:
+  Profile::Filter samples_at(Act act) const {
+    return [&view = view_, act](const Cell& c) { return makes_samples(view, c) && c.act == act; };
+  }
+  void add_blocked(const FileWork& files, const std::string& storage, bool from_storage,
+                   double known);
+
+  const RunView& view_;
+  const LoaderView& loader_;
+  const BatchTimes& times_;
+  const ReadWork read_;
+  std::vector<InputCause> out_;
+};
+
+// The allocator's lock, not the work, is what samples spend this time at.
+void Causes::take_contention() {
+  const double contended = malloc_contention(view_);
+  if (contended <= 0) return;
+  const auto samples = [this](const Cell& c) { return makes_samples(view_, c); };
+  const double inside =
+      view_.profile().seconds([&](const Cell& c) { return samples(c) && in_allocator(c); });
+  const double all = view_.profile().seconds(samples);
+  if (all > 0) take_cpu(out_.front(), times_.total * inside / all * contended);
+}
+
+void Causes::add_files() {
+  const FileWork files = file_work(view_, times_, read_);
+  const double samples = std::max(loader_.batch_samples, 1.0);
+  const std::string storage = storage_cause(view_);
+  const bool from_storage = read_.stored > 0.3 * read_.bytes && files.blocked > 0;
+  // Faults in fresh buffers and copies out of the page cache are kernel time without a file's cost.
+  const double known = read_.faults * kFaultSeconds + read_.bytes * kReadByteSeconds;
+  const double surely = read_.are_all_of(times_.total) ? kSurelyMore : kManyTimes;
+  const bool little = read_.calls >= 0.8 * samples && read_.small() &&
+                      (storage == "input.small_files" || !from_storage);
+  if (little && files.lookups + files.kernel + files.blocked > 0.1 * times_.total &&
+      files.lookups + files.blocked + files.kernel > surely * known &&
+      (files.kernel < kFileSeconds * read_.calls || looked_up(read_, files, samples))) {
+    take_cpu(out_.front(), files.kernel + files.interpreter);
+    const bool searched = read_.calls > kSearched * samples && big_file_open(view_);
+    out_.push_back({searched ? "input.random_seek" : "input.small_files",
+                    searched ? "Each sample is searched for in many short reads of a big file"
+                             : "Opening and looking up many small files bounds the loader",
+                    {.fetch = files.all(), .fetch_cpu = cpu_among(view_, times_, files.all())},
+                    files.all(),
+                    files.cells});
+    return;
+  }
+  if (files.lookups > 0) {
+    out_.push_back({"input.small_files",
+                    "Opening and looking up many small files bounds the loader",
+                    {.fetch = files.lookups, .fetch_cpu = cpu_among(view_, times_, files.lookups)},
+                    files.lookups,
+                    samples_at(Act::kMetadata)});
+  }
+  if (files.blocked > 0) add_blocked(files, storage, from_storage, known);
+}
+
+/// Reads that wait for storage; known: kernel time that is no file's.
+void Causes::add_blocked(const FileWork& files, const std::string& storage, bool from_storage,
+                         double known) {
+  const std::string id = storage == "input.small_files" ? "input.disk" : storage;
+  const std::string title =
+      id == "input.disk_throttled" ? "A limit on the job's reads holds up the loader"
+      : id == "input.cold_cache"   ? "The data set is read from the disk again every epoch"
+      : id == "input.random_seek"  ? "Reads jump about the data, so that read-ahead cannot help"
+                                   : "Reads that wait for storage bound the loader";
+  // Fetching from the disk takes time on a core around each read, too; copying out of the page
+  // cache and faults in the buffer remain.
+  const double on_core = files.kernel + files.interpreter;
+  const double fetching = from_storage ? std::max(0.0, on_core - known) : 0;
+  const double all = files.blocked + fetching;
+  if (from_storage) take_cpu(out_.front(), on_core);
+  out_.push_back({id, title, {.fetch = all, .fetch_cpu = fetching}, all, files.cells});
+}
+
+void Causes::add_searches() {
+  const double seeks = times_[Act::kSeek];
+  if (seeks <= 0) return;
+  out_.push_back({"input.random_seek",
+                  "Each sample is searched for in an archive or stream",
+                  {.fetch = seeks, .fetch_cpu = cpu_among(view_, times_, seeks)},
+                  seeks,
+                  samples_at(Act::kSeek)});
+}
+
+// Peers, processes started for a sample, and the clock.
+void Causes::add_waits_for_others() {
+  // Who starts a process for each sample waits at its pipe for what it says.
+  const bool asks_children =
+      times_[Act::kChild] > 0 && started_per_sample(view_) > kStartedPerSample;
+  const auto in_child = [=](Act act) {
+    return act == Act::kChild || (asks_children && act == Act::kPoll);
+  };
+  const double children = times_[Act::kChild] + (asks_children ? times_[Act::kPoll] : 0);
+  const double remote = times_[Act::kNetwork] + (asks_children ? 0 : times_[Act::kPoll]);
+  if (remote > 0) {
+    // Waiting for a peer takes no core: more requests at a time hide it.
+    const bool few = loader_.kind != LoaderKind::kThreads || !view_.is_python();
+    const int enough = std::max({4, 4 * loader_.workers, static_cast<int>(view_.cpu().usable)});
+    InputCause cause{few ? "input.too_few_workers" : "input.disk",
+                     few ? "Too few requests at a time: the workers wait for remote data one after "
+                           "the other"
+                         : "Reads that wait for remote storage bound the loader",
+                     {},
+                     remote,
+                     [&view = view_, in_child](const Cell& c) {
+                       return makes_samples(view, c) && !in_child(c.act) &&
+                              (c.act == Act::kNetwork || c.act == Act::kPoll);
+                     }};
+    if (few) {
+      cause.relief.workers = enough;
+    } else {
+      cause.relief.fetch = remote;
+    }
+    out_.push_back(cause);
+  }
+  if (const double slept = times_[Act::kSleep]; slept > 0) {
+    out_.push_back({"stall.idle_wait",
+                    times_.mostly_in_loop() ? "The training loop sleeps while nothing works"
+                                            : "The loader sleeps while nothing works",
+                    {.fetch = slept},
+                    slept,
+                    samples_at(Act::kSleep)});
+  }
+  if (children > 0) {
+    out_.push_back({"cpu.process_churn",
+                    "A process is started for each sample",
+                    {.fetch = children,
+                     .fetch_cpu = cpu_among(view_, times_, children),
+                     // The children's own CPU time goes with them.
+                     .trainer_cpu = std::max(0.0, view_.cpu().job - view_.cpu().trainer -
+                                                      view_.cpu().producers) *
+                                    view_.steps().mean},
+                    children,
+                    [&view = view_, in_child](const Cell& c) {
+                      return makes_samples(view, c) && in_child(c.act);
+                    }});
+  }
+}
+
+// Its collector and its lock.
+void Causes::add_interpreter() {
+  if (const double collecting = times_[Act::kGc];
+      collecting > 0 && loader_.kind == LoaderKind::kProcesses) {
+    out_.push_back({"cpu.gc",
+                    "Garbage collection holds up the loader",
+                    {.fetch = collecting, .fetch_cpu = collecting},
+                    collecting,
+                    samples_at(Act::kGc)});
+  }
+  const double waits = times_[Act::kGil];
+  if (loader_.kind != LoaderKind::kThreads || waits <= 0) return;
+  const double trainer_waits =
+      view_.per_step(Role::kTrainer, [](const Cell& c) { return c.act == Act::kGil; });
+  const bool fight = waits > 0.2 * times_.total || trainer_waits > 0.1 * view_.steps().mean;
+  if (!fight || times_[Act::kPython] <= times_[Act::kNative]) return;
+  // The work itself would run beside the training thread if it were not for the lock.
+  out_.front().weight = 0;
+  out_.push_back({"input.gil",
+                  "Loader threads and the training thread fight for the GIL",
+                  {.fetch = waits, .trainer = trainer_waits},
+                  waits + times_[Act::kPython],
+                  [&view = view_](const Cell& c) {
+                    return makes_samples(view, c) && (c.act == Act::kPython || c.act == Act::kGil);
+                  }});
+}
+
+void Causes::add_passing() {
+  const RunView& view = view_;
+  // Taking a batch out of the queue is passing it, too: the training thread unpickles it, and frees
+  // the objects of the one before at the same line.
+  const auto takes = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part == Part::kInputWait && on_cpu(c.act);
+  };
+  const auto from_queue = [=](const Cell& c) { return takes(c) && (c.traits & kInQueue) != 0; };
+  const auto hot = view.profile().hottest(from_queue, view.run());
+  const auto unpickles = [=, line = hot ? hot->frame : 0](const Cell& c) {
+    return from_queue(c) || (takes(c) && line != 0 && c.user == line);
+  };
+  double handling =
+      loader_.kind == LoaderKind::kProcesses ? view.per_step(Role::kTrainer, unpickles) : 0;
+  // Producers that idle while the step waits in their queue for most of its time: what lies between
+  // them, hundreds of descriptors for as many little tensors, holds both up.
+  const double in_queue = view.per_step(Role::kTrainer, [](const Cell& c) {
+    return c.part == Part::kInputWait && (c.traits & kInQueue) != 0 && c.act != Act::kRunQueue;
+  }) * (1 - std::min(1.0, view.cpu().others / std::max(view.cpu().usable, 1e-9)));
+  const bool between = loader_.measured && loader_.kind == LoaderKind::kProcesses &&
+                       loader_.busy < kProducersBusy &&
+                       in_queue > kMostOfStep * view.steps().mean && handling > kHandles * in_queue;
+  // Few readings may say more, but it takes about as long as pickling, which is measured.
+  if (times_.handover > 0 && !between) handling = std::min(handling, kUnpickle * times_.handover);
+  const bool taking = between || handling + times_.handover > times_.collate;
+  // Whatever makes a batch, it is handed over.
+  const double passing = times_.collate + (taking ? times_.handover : 0);
+  if (passing + handling <= 0) return;
+  const auto collates = [&view](const Cell& c) {
+    return makes_batches(view, c) && !makes_samples(view, c);
+  };
+  // Who puts so much into a batch is to blame, where that is code of the user's.
+  const bool at_loop = taking && !(between && view.where(collates));
+  // Threads of the training process that only pass batches on take cores and the lock from it.
+  const double beside = view.per_step(Role::kHelper, [](const Cell& c) {
+    return !c.aside && (c.traits & kInQueue) != 0 && on_cpu(c.act);
+  });
+  out_.push_back({"input.collate",
+                  "Putting batches together and passing them on bounds the loader",
+                  {.fetch = passing,
+                   .fetch_cpu = cpu_among(view, times_, passing),
+                   .trainer = gil_for_passing(view),
+                   .trainer_cpu = (taking ? handling : 0) + beside,
+                   .handling = taking ? handling : 0,
+                   .uneven = between ? in_queue - handling : 0},
+                  between ? std::max(in_queue, times_.total) : passing + handling,
+                  [at_loop, unpickles, collates](const Cell& c) {
+                    return at_loop ? unpickles(c) : collates(c);
+                  }});
+}
+
+}  // namespace
+
+bool fed_by_hand(const RunView& view) {
+  int64_t feeds = 0;
+  for (const model::Slice& s : view.run().slices)
+    feeds += s.kind == model::SliceKind::kFeed && s.thread == view.trainer() ? 1 : 0;
+  return feeds > 0 && 2 * feeds >= view.steps().count;
+}
+
+std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
+                                     const WhatIf& whatif) {
+  Causes causes(view, times, whatif);
+  causes.take_contention();
+  causes.add_files();
+  causes.add_searches();
+  causes.add_waits_for_others();
+  causes.add_interpreter();
+  causes.add_passing();
+  return causes.take();
+}
+
+void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times) {
+  if (f.id == "input.decode_cpu") {
+    remedy(f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
+    if (few_workers(view) && view.cpu().idle_known && view.cpu().idle > kIdle * view.cpu().usable) {
+      remedy(f, "num_workers", "Give the loader more workers: cores idle.");
+    }
+    remedy(f, "preprocess", "Store the samples decoded and resized.");
+  } else if (f.id == "input.feed_dict") {
+    remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
+  } else if (f.id == "input.too_few_workers") {
+    remedy(f, "num_workers",
+           view.loader().kind != LoaderKind::kSerial
+               ? "Raise num_workers, the cores and the data source can serve more."
+           : times.mostly_in_loop()
+               ? "Move what this line does into the dataset and give the DataLoader workers of its "
+                 "own (num_workers above 0)."
+               : "Give the DataLoader workers of its own (num_workers above 0).");
+    remedy(f, "prefetch_factor", "Raise prefetch_factor where batches take uneven time.");
+  } else if (f.id == "input.small_files") {
+    remedy(f, "shards", "Pack the files into shards (tar or records) that are read in one piece.");
+  } else if (f.id == "input.random_seek") {
+    remedy(f, "shards", "Read shards in sequence and shuffle in a buffer; index archives once.");
+  } else if (f.id == "input.disk") {
+    remedy(f, "cache_warm", "Read the data into the page cache first, or onto a faster disk.");
+    remedy(f, "shards", "Read larger pieces ahead.");
+  } else if (f.id == "input.disk_throttled") {
+    remedy(f, "io_limit", "Raise the limit, or store the data in a smaller format.");
+  } else if (f.id == "input.cold_cache") {
+    remedy(f, "memory", "Give the job memory for its data, or make the data smaller.");
+  } else if (f.id == "input.collate") {
+    remedy(f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
+  } else if (f.id == "input.gil") {
+    remedy(f, "processes", "Load in processes, or decode in code that releases the GIL.");
+  } else if (f.id == "stall.idle_wait") {
+    remedy(f, "event", "Wait for an event instead of sleeping.");
+  } else if (f.id == "cpu.process_churn") {
+    remedy(f, "pool", "Call in process, or keep a pool of processes.");
+  } else if (f.id == "cpu.gc") {
+    remedy(f, "gc_freeze", "Call gc.freeze() after start-up or raise the thresholds.");
+  }
+}
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,29 @@
+// The ways to explain why making a batch takes as long as it does, each with what would be saved
+// without it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "diagnose/input.h"
+
+namespace flatout::diagnose {
+
+/// One way to explain the input's cost.
+struct InputCause {
+  std::string id, title;
+  Relief relief;
+  double weight = 0;  // seconds per batch that it explains
+  Profile::Filter cells;
+};
+
+/// Every cause that explains some of a batch's time, in no order.
+std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
+                                     const WhatIf& whatif);
+/// What to do about a finding that was made from one of them.
+void add_input_remedies(model::Finding& finding, const RunView& view, const BatchTimes& times);
+
+/// Whether the loop hands a batch to TensorFlow by itself in most steps.
+bool fed_by_hand(const RunView& view);
+
+}  // namespace flatout::diagnose
