@@ -1,6 +1,8 @@
 #include "timeline/graph_input.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <vector>
 
 #include "base/stats.h"
@@ -20,13 +22,13 @@ constexpr double kWithoutPause = 0.85;
 constexpr double kLeastWait = 0.05;
 constexpr double kShortPause = 0.1;  // of a step
 constexpr double kCompiles = 4;      // times the median from which a call did more than a step
-constexpr int64_t kEnoughReadings = 20;
+constexpr std::ptrdiff_t kEnoughReadings = 20;
 
 int64_t ns(TimePoint t) { return t.time_since_epoch().count(); }
 
-bool works(ThreadState state) {
+bool on_core(ThreadState state) {
   return state == ThreadState::kOnCpuPython || state == ThreadState::kOnCpuNative ||
-         state == ThreadState::kKernel || state == ThreadState::kRunQueue;
+         state == ThreadState::kKernel;
 }
 
 std::vector<double> lengths_of(const std::vector<Interval64>& pieces) {
@@ -68,26 +70,45 @@ void take_back(Run& run, ThreadId trainer) {
   }
 }
 
-/// Share of the readings of the trainer within `graphs` in which nobody in its process works but
-/// those who make batches. nullopt: too few.
+/// What the process does between two readings of the training thread.
+struct Tick {
+  TimePoint at;         // of the later one
+  double seconds = 0;   // that it stands for
+  double computed = 0;  // by the thread that computed longest, of those that make no batches
+};
+
+/// Share of the time within `graphs` in which nobody in the trainer's process computes but those
+/// who make batches. A thread that waits for a core computes as far as it is not they who have it.
+/// nullopt: too few readings.
 std::optional<double> idle_share(const Run& run, ThreadId trainer, const Intervals& graphs,
                                  const std::vector<bool>& feeds) {
   const ProcessId process = run.threads[trainer].process;
-  const auto inside = [&](TimePoint at) { return overlap(graphs, ns(at), ns(at) + 1) > 0; };
-  double all = 0, worked = 0;
-  int64_t count = 0;
+  std::vector<const StackReading*> readings;
+  std::vector<Tick> ticks;
+  double fed = 0, worked = 0;
   for (const StackReading& r : run.readings) {
     if (r.thread >= run.threads.size() || run.threads[r.thread].process != process) continue;
-    if (!inside(r.at)) continue;
-    const double weight = r.weight_us;
-    if (r.thread == trainer) {
-      all += weight;
-      ++count;
-    }
-    if (works(r.state) && !feeds[r.thread]) worked += weight;
+    if (overlap(graphs, ns(r.at), ns(r.at) + 1) == 0) continue;
+    readings.push_back(&r);
+    if (on_core(r.state)) (feeds[r.thread] ? fed : worked) += r.weight_us;
+    if (r.thread == trainer) ticks.push_back({r.at, static_cast<double>(r.weight_us)});
   }
-  if (count < kEnoughReadings || all <= 0) return std::nullopt;
-  return std::max(0.0, 1 - worked / all);
+  const auto earlier = [](const Tick& a, const Tick& b) { return a.at < b.at; };
+  std::sort(ticks.begin(), ticks.end(), earlier);
+  const double theirs = fed > 0 ? fed / (fed + worked) : 0;
+  for (const StackReading* r : readings) {
+    const auto tick = std::lower_bound(ticks.begin(), ticks.end(), Tick{r->at}, earlier);
+    if (tick == ticks.end() || feeds[r->thread]) continue;
+    const double part = on_core(r->state) ? 1 : r->state == ThreadState::kRunQueue ? 1 - theirs : 0;
+    tick->computed = std::max(tick->computed, std::min(tick->seconds, part * r->weight_us));
+  }
+  double all = 0, computed = 0;
+  for (const Tick& t : ticks) {
+    all += t.seconds;
+    computed += t.computed;
+  }
+  if (std::ssize(ticks) < kEnoughReadings || all <= 0) return std::nullopt;
+  return 1 - computed / all;
 }
 
 }  // namespace

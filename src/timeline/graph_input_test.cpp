@@ -18,7 +18,10 @@ struct Job {
   double made = 9, call = 10, compute = 1;  // ms: a batch is made, a step's graph runs, computes
   double pause = 1;                         // of who makes batches
   int steps = 60;
-  int calls = 1;  // of Python for a batch
+  int calls = 1;             // of Python for a batch
+  int pool = 1;              // threads that compute
+  double queued = 0;         // ms of a step that each of them waits for a core
+  bool fed_on_core = false;  // batches are made by computing, not by waiting
 };
 
 /// Steps that are one call each of a graph, which waits for its batch inside; another thread makes
@@ -39,11 +42,14 @@ Run run_of(const Job& job) {
     left -= job.made + job.pause;
   }
   b.idle(left);
-  b.read_back(all, 0, ThreadState::kSleep);
-  b.thread(0, 102).idle(-all);
-  for (int i = 0; i < job.steps; ++i) {
-    b.during(job.call - job.compute, 0, ThreadState::kLock);
-    b.during(job.compute, 0, ThreadState::kOnCpuNative);
+  b.read_back(all, 0, job.fed_on_core ? ThreadState::kOnCpuPython : ThreadState::kSleep);
+  for (int t = 0; t < job.pool; ++t) {
+    b.thread(0, 102 + t).idle(-all);
+    for (int i = 0; i < job.steps; ++i) {
+      b.during(job.call - job.compute - job.queued, 0, ThreadState::kLock);
+      b.during(job.queued, 0, ThreadState::kRunQueue);
+      b.during(job.compute, 0, ThreadState::kOnCpuNative);
+    }
   }
   return b.build();
 }
@@ -69,6 +75,20 @@ TEST(GraphInput, WhoIsAheadOfTheGraphIsNotWaitedFor) {
 TEST(GraphInput, WhoKeepsUpByHalfIsWaitedForAsLongAsNothingComputes) {
   auto run = run_of({.made = 9.5, .compute = 5, .pause = 0.5});
   EXPECT_NEAR(input_share(run), 0.5, 0.06);
+}
+
+TEST(GraphInput, ThreadsThatComputeSideBySideCountOnce) {
+  auto run = run_of({.made = 9.5, .compute = 5, .pause = 0.5, .pool = 4});
+  EXPECT_NEAR(input_share(run), 0.5, 0.06);
+}
+
+TEST(GraphInput, AThreadThatWaitsForACoreWaitsForWhoHasIt) {
+  // Those who make batches have the cores for most of the time.
+  auto theirs = run_of({.compute = 0.5, .queued = 6, .fed_on_core = true});
+  EXPECT_GT(input_share(theirs), 0.75);
+  // Those who compute have them.
+  auto own = run_of({.compute = 4, .pool = 4, .queued = 6});
+  EXPECT_EQ(input_share(own), 0);
 }
 
 TEST(GraphInput, ACallForEachSampleIsNoPause) {
