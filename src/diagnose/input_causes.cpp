@@ -25,6 +25,8 @@ constexpr double kStartedPerSample = 0.5;
 constexpr double kIdle = 0.15;     // of the cores, from which more workers find room
 constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
 constexpr double kHalfOfIt = 0.4;  // the same where there are workers, all busy, and cores idle
+// Of what less work saves, that the lock alone must save to be what the makers of batches lack.
+constexpr double kMuchOfWork = 0.25;
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
 // work from look-ups of files.
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
@@ -142,7 +144,11 @@ bool looked_up(const ReadWork& read, const FileWork& files, double samples) {
 class Causes {
  public:
   Causes(const RunView& view, const BatchTimes& times, const WhatIf& whatif)
-      : view_(view), loader_(view.loader()), times_(times), read_(read_work(view)) {
+      : view_(view),
+        loader_(view.loader()),
+        times_(times),
+        whatif_(whatif),
+        read_(read_work(view)) {
     out_.push_back(cpu_cause(view, times, read_, whatif));
   }
 
@@ -164,6 +170,7 @@ class Causes {
   const RunView& view_;
   const LoaderView& loader_;
   const BatchTimes& times_;
+  const WhatIf& whatif_;
   const ReadWork read_;
   std::vector<InputCause> out_;
 };
@@ -311,13 +318,12 @@ void Causes::add_interpreter() {
       view_.per_step(Role::kTrainer, [](const Cell& c) { return c.act == Act::kGil; });
   const bool fight = waits > 0.2 * times_.total || trainer_waits > 0.1 * view_.steps().mean;
   if (!fight || times_[Act::kPython] <= times_[Act::kNative]) return;
+  const Relief unlocked{.fetch = waits, .trainer = trainer_waits};
+  if (whatif_.saved_by(unlocked) < kMuchOfWork * whatif_.saved_by(out_.front().relief)) return;
   // The work itself would run beside the training thread if it were not for the lock.
   out_.front().weight = 0;
-  out_.push_back({"input.gil",
-                  "Loader threads and the training thread fight for the GIL",
-                  {.fetch = waits, .trainer = trainer_waits},
-                  waits + times_[Act::kPython],
-                  [&view = view_](const Cell& c) {
+  out_.push_back({"input.gil", "Loader threads and the training thread fight for the GIL", unlocked,
+                  waits + times_[Act::kPython], [&view = view_](const Cell& c) {
                     return makes_samples(view, c) && (c.act == Act::kPython || c.act == Act::kGil);
                   }});
 }

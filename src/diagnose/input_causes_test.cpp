@@ -190,6 +190,34 @@ TEST(InputCauses, APoolsThreadsInTheTrainingProcessPassBatchesOn) {
   EXPECT_EQ(find(d, "input.gil"), nullptr) << "told already";
 }
 
+// Threads make batches in Python, and the training thread waits for the lock in each step. Two hold
+// each other up; one alone would be no faster in a process of its own.
+TEST(InputCauses, TheLockIsTheCauseOnlyWhereItCostsMuchOfWhatTheWorkDoes) {
+  const Doing works{ThreadState::kOnCpuPython, {kItem}}, blocked{ThreadState::kGilWait, {kItem}};
+  for (const int feeders : {1, 2}) {
+    RunBuilder b;
+    std::vector<model::ThreadId> threads;
+    for (int f = 0; f < feeders; ++f) threads.push_back(b.thread(0, 101 + f));
+    for (int i = 0; i < 60; ++i) {
+      const TimePoint at = b.now();
+      b.step({{Part::kInputWait, 20, kQueueWait},
+              {Part::kForward, 4, {ThreadState::kGilWait, {kMain}}},
+              {Part::kForward, 8, kCompute}},
+             i < 3);
+      const TimePoint middle = at + (b.now() - at) / 2;
+      for (int f = 0; f < feeders; ++f) {
+        b.doing(threads[f], at, middle, f == 0 ? works : blocked);
+        b.doing(threads[f], middle, b.now(), f == 1 || feeders == 1 ? works : blocked);
+      }
+      b.doing(threads[0], b.now() - nanos(1e6), b.now(), blocked);
+    }
+    b.machine(4, 1.4).process_cpu(100, 1.4);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, feeders == 2 ? "input.gil" : "input.decode_cpu") << d.headline;
+    EXPECT_EQ(d.findings.front().where->line, kItem.line);
+  }
+}
+
 TEST(InputCauses, ThreadsBesideAPoolThatFitsAreToBlame) {
   const Line watch{"watch", "/home/u/watch.py", 24};
   RunBuilder b;
