@@ -63,6 +63,20 @@ double saved_without(const RunView& view, const CoreWait& wait, double share) {
   return std::min(whatif.saved_by(relief), 0.9 * limit);
 }
 
+/// Who of them used most of the cores.
+void name_largest(Finding& f, const std::vector<Neighbour>& processes, const std::string& source,
+                  int64_t n) {
+  size_t named = 0;
+  for (const Neighbour& other : processes) {
+    if (++named > 3 || other.cores < kSomeCore) break;
+    evidence(f,
+             fmt::format("{} (pid {}) used {} cores", escape_terminal(other.name), other.pid,
+                         format_number(other.cores)),
+             other.cores, "cores", source, n);
+    evidence(f, fmt::format("pid {}", other.pid), static_cast<double>(other.pid), "pid", source, n);
+  }
+}
+
 void detect_throttled(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.throttled <= 0) return;
@@ -164,16 +178,7 @@ void detect_contention(const RunView& view, Findings& findings) {
       evidence(*f,
                fmt::format("processes outside the job used {} cores", format_number(cpu.others)),
                cpu.others, "cores", "probe.neighbours", n);
-      size_t named = 0;
-      for (const Neighbour& other : view.neighbours()) {
-        if (++named > 3 || other.cores < kSomeCore) break;
-        evidence(*f,
-                 fmt::format("{} (pid {}) used {} cores", escape_terminal(other.name), other.pid,
-                             format_number(other.cores)),
-                 other.cores, "cores", "probe.neighbours", n);
-        evidence(*f, fmt::format("pid {}", other.pid), static_cast<double>(other.pid), "pid",
-                 "probe.neighbours", n);
-      }
+      name_largest(*f, view.neighbours(), "probe.neighbours", n);
       evidence(*f,
                fmt::format("threads of the step waited {} for a core",
                            per_step_text(view, wait.compute)),
@@ -279,6 +284,7 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("torch uses {} threads", format_number(*threads)), *threads, "threads",
              "agent.torch", 1);
   }
+  if (beside) name_largest(*f, view.programs_beside(), "probe.processes", n);
   // As many threads as were asked for would do, were it not for those beside them.
   if (!beside || !rest_fits) f->where = setting_line(view.run(), "torch.num_threads.set_at");
   if (!f->where)
@@ -287,7 +293,9 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
       return (c.role == Role::kTrainer && pool > producer_pool && in_compute(c)) ||
              (c.role == Role::kProducer && pool <= producer_pool && held_up(c));
     });
-  remedy(*f, "num_threads", "Use as many threads as cores (OMP_NUM_THREADS, set_num_threads).");
+  remedy(*f, "num_threads",
+         beside ? "Run what stands beside the training later, elsewhere or with fewer threads."
+                : "Use as many threads as cores (OMP_NUM_THREADS, set_num_threads).");
 }
 
 void detect_python_bound(const RunView& view, Findings& findings) {

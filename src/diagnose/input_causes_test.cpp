@@ -243,6 +243,28 @@ TEST(InputCauses, ThreadsBesideAPoolThatFitsAreToBlame) {
   EXPECT_EQ(f->where->line, 24);
 }
 
+TEST(InputCauses, ProgramsOfTheJobBesideItsTrainingAreNamed) {
+  RunBuilder b;
+  const TimePoint from = b.now();
+  for (int i = 0; i < 60; ++i) {
+    b.step(
+        {{Part::kForward, 15, kCompute}, {Part::kForward, 15, {ThreadState::kRunQueue, {kMain}}}},
+        i < 3);
+  }
+  for (int i = 0; i < 3; ++i) {
+    b.doing(b.worker(210 + i), from, b.now(), {ThreadState::kOnCpuNative, {}});
+    b.process_cpu(210 + i, 0.5);
+  }
+  b.machine(2, 0).process_cpu(100, 0.5);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.oversubscribed") << d.headline;
+  std::vector<double> pids;
+  for (const model::Evidence& e : d.findings.front().evidence)
+    if (e.unit == "pid") pids.push_back(e.value);
+  std::sort(pids.begin(), pids.end());
+  EXPECT_EQ(pids, (std::vector<double>{210, 211, 212}));
+}
+
 TEST(InputCauses, SyncedLinesAreLoggingEvenWhereNoStepsAreKnown) {
   for (const double bytes_a_call : {4e3, 4e6}) {
     RunBuilder b;

@@ -476,6 +476,12 @@ double RunView::process_increase(SignalId signal,
   return sum;
 }
 
+double RunView::cores_of(const std::function<bool(model::ProcessId)>& which) const {
+  return (process_increase(SignalId::kProcCpuUser, which) +
+          process_increase(SignalId::kProcCpuSystem, which)) *
+         1e-9 / seconds();
+}
+
 void RunView::find_cpu() {
   const double wall = seconds();
   if (wall <= 0) return;
@@ -489,18 +495,14 @@ void RunView::find_cpu() {
   cpu_.others = rate(SignalId::kOthersCpu) * 1e-9;
   cpu_.stolen = rate(SignalId::kHostCpuSteal) * 1e-9;
   cpu_.busy = rate(SignalId::kHostCpuBusy) * 1e-9;
-  const auto cpu_of = [&](const std::function<bool(model::ProcessId)>& which) {
-    return (process_increase(SignalId::kProcCpuUser, which) +
-            process_increase(SignalId::kProcCpuSystem, which)) *
-           1e-9 / wall;
-  };
-  cpu_.job = cpu_of([](model::ProcessId) { return true; });
+  cpu_.job = cores_of([](model::ProcessId) { return true; });
   if (const auto total = increase(host(SignalId::kJobCpu))) {
     cpu_.job = std::max(cpu_.job, *total * 1e-9 / wall);
   }
-  const double trainer_process = cpu_of([&](model::ProcessId p) { return p == trainer_process_; });
+  const double trainer_process =
+      cores_of([&](model::ProcessId p) { return p == trainer_process_; });
   cpu_.trainer = trainer_process;
-  cpu_.producers = cpu_of([&](model::ProcessId p) { return is_producer_process(p); });
+  cpu_.producers = cores_of([&](model::ProcessId p) { return is_producer_process(p); });
   double threads = 0;
   for (ThreadId t = 0; t < roles_.size(); ++t) {
     const double seconds = increase(thread(SignalId::kThreadOnCpu, t)).value_or(0) * 1e-9 / wall;
@@ -545,17 +547,40 @@ void RunView::find_cpu() {
   }
 }
 
+namespace {
+
+constexpr double kLeastCores = 0.02;  // that a process must use to be a neighbour
+
+void sort_by_cores(std::vector<Neighbour>& processes) {
+  std::sort(processes.begin(), processes.end(),
+            [](const Neighbour& a, const Neighbour& b) { return a.cores > b.cores; });
+}
+
+}  // namespace
+
+std::vector<Neighbour> RunView::programs_beside() const {
+  std::vector<Neighbour> out;
+  if (seconds() <= 0) return out;
+  for (model::ProcessId p = 0; p < run_.processes.size(); ++p) {
+    if (p == trainer_process_ || is_producer_process(p)) continue;
+    const double cores = cores_of([p](model::ProcessId q) { return q == p; });
+    if (cores < kLeastCores) continue;
+    out.push_back({run_.processes[p].name, run_.processes[p].pid, cores});
+  }
+  sort_by_cores(out);
+  return out;
+}
+
 void RunView::find_neighbours() {
   const double wall = seconds();
   if (wall <= 0) return;
   for (const model::Series* s : run_.all(SignalId::kOtherCpu)) {
     const double cores = increase(s).value_or(0) * 1e-9 / wall;
-    if (cores < 0.02 || s->entity >= run_.entities.size()) continue;
+    if (cores < kLeastCores || s->entity >= run_.entities.size()) continue;
     const model::Entity& e = run_.entities[s->entity];
     neighbours_.push_back({e.name, e.key, cores});
   }
-  std::sort(neighbours_.begin(), neighbours_.end(),
-            [](const Neighbour& a, const Neighbour& b) { return a.cores > b.cores; });
+  sort_by_cores(neighbours_);
 }
 
 }  // namespace flatout::diagnose

@@ -82,7 +82,7 @@ struct Crowd {
   }
 };
 
-/// A process outside the job that used the CPU.
+/// A process beside the training that used the CPU.
 struct Neighbour {
   std::string name;
   int64_t pid = 0;
@@ -102,7 +102,10 @@ class RunView {
   const StepsView& steps() const { return steps_; }
   const LoaderView& loader() const { return loader_; }
   const CpuView& cpu() const { return cpu_; }
+  /// Processes outside the job, who used most first.
   const std::vector<Neighbour>& neighbours() const { return neighbours_; }
+  /// Processes of the job that neither train nor make batches, who used most first.
+  std::vector<Neighbour> programs_beside() const;
   /// Enough of them to judge: five, or of a job that has ended three after its warm-up.
   bool has_steps() const {
     return steps_.count >= 5 || (run_.finished && steps_.seen >= 5 && steps_.count >= 3);
@@ -164,6 +167,7 @@ class RunView {
   std::unordered_set<model::FrameId> writing_lines() const;
   void sum_readings();
   model::Part rest_part() const;
+  double cores_of(const std::function<bool(model::ProcessId)>& which) const;
   void find_cpu();
   void find_neighbours();
 
