@@ -6,10 +6,10 @@ VENV := build/venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-e2e test-agent jobs bench bench-feed golden format lint check asan tsan fuzz wheel docs clean
+.PHONY: help setup build demo test test-unit test-e2e test-agent jobs bench bench-feed golden format lint check asan tsan fuzz aarch64 wheel docs clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: ## install the system packages that the build lacks (asks for sudo only if needed)
 	@tools/setup.sh build
@@ -90,6 +90,11 @@ fuzz: ## each fuzzer for 20 seconds
 	@tools/setup.sh build fuzz
 	@cmake --preset fuzz > /dev/null && cmake --build build/fuzz -j $(JOBS)
 	@ctest --test-dir build/fuzz --output-on-failure -L fuzz
+
+aarch64: ## the allocator built for aarch64, its tests under qemu-user
+	@tools/setup.sh build aarch64
+	@cmake --preset aarch64 > /dev/null && cmake --build build/aarch64 -j $(JOBS)
+	@ctest --test-dir build/aarch64 --output-on-failure
 
 wheel: ## a wheel in dist/
 	@tools/venv.sh $(VENV) tests/requirements.txt

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing, and nothing that is there already.
-# usage: tools/setup.sh [build] [test] [fuzz] [check] [bench-feed]
+# usage: tools/setup.sh [build] [test] [fuzz] [check] [aarch64] [bench-feed]
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev zlib1g-dev
@@ -10,6 +10,7 @@ test=(libgtest-dev libbenchmark-dev python3 python3-venv python3-dev chromium tm
        sysstat zsh fish openssl)
 fuzz=(clang-14 libclang-rt-14-dev libgtest-dev libbenchmark-dev)
 check=(clang-format clang-tidy)
+aarch64=(g++-aarch64-linux-gnu qemu-user libgtest-dev)
 bench_feed=(python3-venv python3-dev pkg-config libopencv-dev libturbojpeg0-dev ffmpeg)
 
 # Ubuntu's chromium package only installs a snap, which has no place in a container: the browser
@@ -23,6 +24,7 @@ for group in "$@"; do
     test) wanted+=("${test[@]}") ;;
     fuzz) wanted+=("${fuzz[@]}") ;;
     check) wanted+=("${check[@]}") ;;
+    aarch64) wanted+=("${aarch64[@]}") ;;
     bench-feed) wanted+=("${bench_feed[@]}") ;;
     *) echo "setup.sh: unknown group: $group" >&2; exit 2 ;;
   esac

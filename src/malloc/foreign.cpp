@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,6 +58,25 @@ uintptr_t read_brk_start() {
   return value == 0 ? UINTPTR_MAX : value;
 }
 
+// The end of the program's own image, which brk's memory follows: where the kernel (or an emulator
+// that stands in for it) does not tell.
+uintptr_t program_end() {
+  uintptr_t end = UINTPTR_MAX;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        uintptr_t last = 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& segment = info->dlpi_phdr[i];
+          if (segment.p_type != PT_LOAD) continue;
+          last = std::max<uintptr_t>(last, info->dlpi_addr + segment.p_vaddr + segment.p_memsz);
+        }
+        if (last != 0) *static_cast<uintptr_t*>(out) = last;
+        return 1;  // the first is the program
+      },
+      &end);
+  return end;
+}
+
 // The next definition after ours. dlsym may allocate and free: that comes back here, and is told
 // that there is none.
 const Next* next_allocator() {
@@ -79,6 +99,7 @@ const Next* next_allocator() {
     }
   }
   g_brk_start = read_brk_start();
+  if (g_brk_start == UINTPTR_MAX) g_brk_start = program_end();
   g_state.store(2, std::memory_order_release);
   return &g_next;
 }
