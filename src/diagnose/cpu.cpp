@@ -284,7 +284,9 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("torch uses {} threads", format_number(*threads)), *threads, "threads",
              "agent.torch", 1);
   }
-  if (beside) name_largest(*f, view.programs_beside(), "probe.processes", n);
+  const std::vector<Neighbour> programs =
+      beside ? view.programs_beside() : std::vector<Neighbour>();
+  name_largest(*f, programs, "probe.processes", n);
   // As many threads as were asked for would do, were it not for those beside them.
   if (!beside || !rest_fits) f->where = setting_line(view.run(), "torch.num_threads.set_at");
   if (!f->where)
@@ -293,6 +295,9 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
       return (c.role == Role::kTrainer && pool > producer_pool && in_compute(c)) ||
              (c.role == Role::kProducer && pool <= producer_pool && held_up(c));
     });
+  if (!f->where && !programs.empty()) {
+    f->where = setting_line(view.run(), fmt::format("program.{}.started_at", programs[0].pid));
+  }
   remedy(*f, "num_threads",
          beside ? "Run what stands beside the training later, elsewhere or with fewer threads."
                 : "Use as many threads as cores (OMP_NUM_THREADS, set_num_threads).");

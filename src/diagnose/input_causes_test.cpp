@@ -256,8 +256,13 @@ TEST(InputCauses, ProgramsOfTheJobBesideItsTrainingAreNamed) {
     b.process_cpu(210 + i, 0.5);
   }
   b.machine(2, 0).process_cpu(100, 0.5);
+  for (const char* pid : {"210", "211", "212"}) {
+    b.run().info["program." + std::string(pid) + ".started_at"] = "/home/u/train.py:7 in main";
+  }
   const Diagnosis d = diagnose(b.build());
   ASSERT_EQ(d.verdict, "cpu.oversubscribed") << d.headline;
+  ASSERT_TRUE(d.findings.front().where);
+  EXPECT_EQ(d.findings.front().where->line, 7) << "where they are started";
   std::vector<double> pids;
   for (const model::Evidence& e : d.findings.front().evidence)
     if (e.unit == "pid") pids.push_back(e.value);

@@ -4,8 +4,10 @@ import functools
 import gc
 import mmap
 import os
+import subprocess
 import sys
 import time
+import traceback
 import weakref
 
 import torch
@@ -197,6 +199,11 @@ def settings():
     os.sched_setaffinity(child, os.sched_getaffinity(0))
     os.kill(child, 9)
     os.waitpid(child, 0)
+    print(subprocess.run(["echo", "started"], capture_output=True).stdout)  # STARTS
+    try:
+        subprocess.run(["/no/such/program"])
+    except OSError as error:
+        print(len(traceback.extract_tb(error.__traceback__)), error)
     print(gc.get_threshold(), torch.get_num_threads(), torch.get_num_interop_threads())
     print(os.sched_setaffinity.__name__, os.sched_setaffinity.__doc__ == sys.modules["posix"].sched_setaffinity.__doc__)
     import pickle

@@ -118,6 +118,7 @@ def test_who_changed_a_setting(flatout, job_python, tmp_path):
         "torch.interop_threads.set_at": place("SETS interop", "settings"),
         "torch.num_threads.set_at": place("SETS threads", "settings"),
     }
+    assert place("STARTS", "settings") in [v for k, v in info.items() if k.startswith("program.")]
 
 
 def test_looks_are_not_compiled_with_the_job(flatout, job_python, tmp_path):

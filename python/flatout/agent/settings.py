@@ -1,5 +1,5 @@
 """Where the job itself changes a setting that a finding may blame: threads, affinity, the collector;
-and where it forks most."""
+where it forks most, and where it starts other programs."""
 import gc
 import os
 import sys
@@ -24,6 +24,9 @@ def install(torch):
     core.replace(torch, "set_num_interop_threads", lambda f: _noted(
         f, "torch.interop_threads",
         lambda _: _send("torch.interop_threads", torch.get_num_interop_threads())))
+    subprocess = sys.modules.get("subprocess")
+    if not core.replace(subprocess, "_fork_exec", _telling_programs):  # CPython before 3.11
+        core.replace(getattr(subprocess, "_posixsubprocess", None), "fork_exec", _telling_programs)
 
 
 def _noted(original, key, tell):
@@ -82,3 +85,28 @@ def _forks():
             _send("forks.most_at", max(_forked_at, key=_forked_at.get))
     spent = now() - begin
     cost(1, spent, spent, 0)
+
+
+_MOST_PROGRAMS = 64  # who starts more starts them all the time
+_programs = [0]
+
+
+def _telling_programs(original):
+    def hook(*args):
+        pid = original(*args)
+        if _programs[0] < _MOST_PROGRAMS and not core.is_off:
+            begin = now()
+            _note_program(pid, sys._getframe(1))
+            spent = now() - begin
+            cost(1, spent, spent, 0)
+        return pid
+
+    return hook
+
+
+@core.guarded
+def _note_program(pid, frame):
+    _programs[0] += 1
+    place = places.users_place(frame)
+    if place is not None:
+        _send("program.%d.started_at" % pid, place)
