@@ -40,6 +40,10 @@ bool holds_gil(const Cell& cell);
 /// process passes batches on.
 double gil_for_passing(const RunView& view);
 
+/// What the kernel takes, per step, to hand out the memory that batches fed to TensorFlow by the
+/// loop are copied into within the call.
+double fresh_for_feeding(const RunView& view);
+
 /// Which of the findings about storage the time in reads is: input.disk, input.disk_throttled,
 /// input.cold_cache, input.random_seek; input.small_files where the files are little and cold.
 std::string storage_cause(const RunView& view);

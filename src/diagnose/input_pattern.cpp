@@ -11,7 +11,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/cursor.h"
-#include "diagnose/input.h"
+#include "diagnose/input_causes.h"
 
 namespace flatout::diagnose {
 
@@ -212,6 +212,7 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
 
 // Share of the producers' time spent on batches from which they are the bottleneck.
 constexpr double kBound = 0.9;
+constexpr double kOsPageBytes = 4096;
 
 /// Processes that nobody measures and that replace each other every few steps, as those of an
 /// executor that is made for each epoch.
@@ -347,6 +348,22 @@ void detect_restart(const RunView& view, Findings& findings) {
   remedy(*f, "persistent_workers", "Keep the workers: persistent_workers=True.");
 }
 
+double fresh_for_feeding(const RunView& view) {
+  double bytes = 0, calls = 0;
+  for (const Slice& s : view.run().slices) {
+    if (s.kind != SliceKind::kFeed || s.thread != view.trainer()) continue;
+    bytes += static_cast<double>(s.value);
+    ++calls;
+  }
+  const auto ours = [&](model::ProcessId p) { return p == view.trainer_process(); };
+  const double faults = view.process_increase(model::SignalId::kProcMinorFaults, ours) /
+                        static_cast<double>(view.steps().count);
+  if (bytes <= 0 || faults <= 0) return 0;
+  const double kernel = view.trainer_in(
+      Part::kForward, [](const Cell& c) { return c.act == Act::kKernel || c.act == Act::kMemory; });
+  return std::min(1.0, bytes / calls / kOsPageBytes / faults) * kernel;
+}
+
 void detect_boundary(const RunView& view, Findings& findings) {
   const model::Run& run = view.run();
   const double n = static_cast<double>(view.steps().count);
@@ -371,13 +388,16 @@ void detect_boundary(const RunView& view, Findings& findings) {
     if ((s.value2 & 1) != 0) pageable += length;
     if ((s.value2 & 3) != 0) blocking += length;
   }
-  if (Finding* f = findings.add("input.feed_dict", "Batches enter TensorFlow through Python", 0.9,
-                                feed / n)) {
+  feed = feed / n + (feeds > 0 ? fresh_for_feeding(view) : 0);
+  // The loop makes the batches itself, too.
+  if (fed_by_hand(view) && !view.loader().measured) feed += view.steps().part(Part::kInputWait);
+  if (Finding* f =
+          findings.add("input.feed_dict", "Batches enter TensorFlow through Python", 0.9, feed)) {
     f->where = view.where([](const Cell& c) {
       return c.role == Role::kTrainer && (c.part == Part::kInputWait || c.part == Part::kOther);
     });
-    evidence(*f, fmt::format("feeding takes {} a step", format_duration(nanos(feed / n * 1e9))),
-             feed / n * 1e3, "ms", "agent.feed", feeds);
+    evidence(*f, fmt::format("feeding takes {} a step", format_duration(nanos(feed * 1e9))),
+             feed * 1e3, "ms", "agent.feed", feeds);
     remedy(*f, "dataset", "Build the input with the Dataset API and native operations.");
   }
   if (Finding* f = findings.add("input.h2d_sync",

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
+#include "diagnose/input.h"
 #include "diagnose/room.h"
 #include "diagnose/whatif.h"
 
@@ -278,7 +279,8 @@ void detect_page_faults(const RunView& view, Findings& findings) {
   // The kernel may be busy with something else; a fault does not take longer than this.
   const double huge = view.increase(view.host(SignalId::kVmThpFaultAlloc)).value_or(0) / n;
   const double most = faults * kFaultSeconds + huge * kHugeFaultSeconds;
-  const double cost = std::min(view.per_step(Role::kTrainer, kernel), most);
+  double cost = std::min(view.per_step(Role::kTrainer, kernel), most);
+  if (findings.has("input.feed_dict")) cost -= fresh_for_feeding(view);  // told already
   Finding* f =
       findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step", 0.88, cost);
   if (f == nullptr) return;

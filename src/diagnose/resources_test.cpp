@@ -190,6 +190,25 @@ TEST(Resources, FeedingThroughPythonIsToldByItsTime) {
   }
 }
 
+// Copying what is fed takes fresh memory: the boundary's cost, where so many pages are fed.
+TEST(Resources, WhatIsFedIsCopiedIntoFreshMemory) {
+  for (const double fed_pages : {10e3, 10.0}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 8, {ThreadState::kKernel, {kMain}}}, {Part::kForward, 4, kCompute}},
+             i < 3);
+      const TimePoint runs = b.now() - nanos(12e6);
+      b.slice(b.trainer(), SliceKind::kFeed, runs - nanos(1e5), runs,
+              static_cast<int64_t>(4096 * fed_pages));
+    }
+    b.counter(SignalId::kProcMinorFaults, b.process_entity(100), 60 * 10e3);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.findings.size(), 1u) << d.headline;
+    EXPECT_EQ(d.verdict, fed_pages > 1e3 ? "input.feed_dict" : "mem.page_faults");
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 8, 0.5);
+  }
+}
+
 // A batch that is made in the loop and fed is the boundary's, not the interpreter's many tiny
 // operations; without feeding it is some loop's own.
 TEST(Resources, ABatchMadeForFeedingIsItsCost) {

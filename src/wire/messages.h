@@ -110,7 +110,8 @@ enum flatout_slice_kind {
   FLATOUT_SLICE_ZERO_GRAD = 19,
   FLATOUT_SLICE_PHASE = 20, /* a phase of the user's own name */
   FLATOUT_SLICE_EPOCH = 21, /* a loader's iterator is exhausted or started. value: epoch count */
-  FLATOUT_SLICE_FEED = 22,  /* Python data enters TensorFlow (feed_dict, py_function, numpy) */
+  FLATOUT_SLICE_FEED = 22,  /* Python data enters TensorFlow (feed_dict, py_function, numpy).
+                               value: bytes where known */
   FLATOUT_SLICE_DEVICE_IDLE = 23, /* a device had nothing to do, for long. value: its index;
                                      value2: flatout_idle_cause */
   FLATOUT_SLICE_PROFILER = 24,    /* a profiler that the user asked us for was on */

@@ -216,7 +216,8 @@ def _run(run, local, name):
         if feed_dict:  # from here until the graph runs, NumPy arrays are made and copied
             if local["thread"] == me:  # and since the step before, the batch was made
                 mark(INPUT_WAIT, 0, local["ended"], begin, 0, 0)
-            mark(FEED, name, begin, max(begin, local["inner"]), len(feed_dict), 0)
+            fed = sum(getattr(value, "nbytes", 0) for value in feed_dict.values())
+            mark(FEED, name, begin, max(begin, local["inner"]), fed, 0)
         mark(FORWARD, 0, max(begin, local["inner"]), end, 0, 0)
         local["thread"] = 0
         if _runs_operation(fetches, bool(feed_dict)):
