@@ -12,14 +12,18 @@ namespace {
 constexpr uint64_t kRangeFactor = 4;
 
 // How much is asked for at least, and how large one handle gets. Asking for more than is needed
-// saves calls and costs what stays unused at the peak: 1/128 of the arena at most, for each end.
-// Small handles move more easily, and cost more calls (docs/devmem.md has the trade-off).
+// saves calls and costs what stays unused at the peak. Small handles move more easily, and cost
+// more calls (docs/devmem.md has the trade-off).
 Bytes least_growth(Bytes reserved) {
   return std::clamp(reserved / 128 / kPageBytes * kPageBytes, kPageBytes, 10 * kPageBytes);
 }
-Bytes largest_handle(Bytes reserved) {
-  return std::clamp(reserved / 32 / kPageBytes * kPageBytes, 2 * kPageBytes, 256 * kPageBytes);
+Bytes largest_handle(Bytes reserved, Bytes needed) {
+  return std::clamp(std::max(reserved / 32, needed / 16) / kPageBytes * kPageBytes, 2 * kPageBytes,
+                    256 * kPageBytes);
 }
+
+// How many moves and waits are on credit.
+constexpr int kMostCredit = 2;
 
 }  // namespace
 
@@ -44,154 +48,153 @@ Arena::Chunk* Arena::cut(Chunk* chunk, Bytes size) {
   return rest;
 }
 
-void Arena::forget(Chunk* chunk) {
-  if (chunk->state == State::kFree) free_[chunk->lane].erase(chunk);
-  if (chunk->state == State::kGap) gaps_.erase(chunk->address);
+void Arena::drop(Chunk* chunk) {
+  if (chunk->prev) chunk->prev->next = chunk->next;
+  if (chunk->next) chunk->next->prev = chunk->prev;
+  chunks_.drop(chunk);
 }
 
 void Arena::put_free(Chunk* chunk) {
-  chunk->state = State::kFree;
+  HoleTree<Chunk>& holes = holes_of(chunk);
   const auto same = [&](const Chunk* c) {
     return c && c->state == State::kFree && c->lane == chunk->lane;
   };
-  if (Chunk* next = chunk->next; same(next)) {
-    forget(next);
-    chunk->size += next->size;
-    chunk->next = next->next;
-    if (chunk->next) chunk->next->prev = chunk;
-    chunks_.drop(next);
+  Chunk *prev = chunk->prev, *next = chunk->next;
+  if (same(prev)) {
+    Bytes size = prev->size + chunk->size;
+    if (same(next)) {
+      size += next->size;
+      holes.erase(next);
+      drop(next);
+    }
+    drop(chunk);
+    holes.resize(prev, prev->address, size);
+  } else if (same(next)) {
+    const Address address = chunk->address;
+    const Bytes size = chunk->size + next->size;
+    drop(chunk);
+    holes.resize(next, address, size);
+  } else {
+    chunk->state = State::kFree;
+    holes.insert(chunk);
   }
-  if (Chunk* prev = chunk->prev; same(prev)) {
-    forget(prev);
-    prev->size += chunk->size;
-    prev->next = chunk->next;
-    if (prev->next) prev->next->prev = prev;
-    chunks_.drop(chunk);
-    chunk = prev;
-  }
-  free_[chunk->lane].insert(chunk);
 }
 
 void Arena::put_gap(Chunk* chunk) {
   chunk->state = State::kGap;
   if (Chunk* next = chunk->next; next && next->state == State::kGap) {
-    forget(next);
+    gaps_.erase(next->address);
     chunk->size += next->size;
-    chunk->next = next->next;
-    if (chunk->next) chunk->next->prev = chunk;
-    chunks_.drop(next);
+    drop(next);
   }
   if (Chunk* prev = chunk->prev; prev && prev->state == State::kGap) {
     prev->size += chunk->size;
-    prev->next = chunk->next;
-    if (prev->next) prev->next->prev = prev;
-    chunks_.drop(chunk);
+    drop(chunk);
     return;
   }
   gaps_.emplace(chunk->address, chunk);
 }
 
-Arena::Chunk* Arena::best_fit(Bytes size, Lane lane) {
-  FreeSet& set = free_[lane];
-  Chunk probe;
-  probe.size = size;
-  const auto it = set.lower_bound(&probe);
-  if (it == set.end()) return nullptr;
-  Chunk* chunk = *it;
-  set.erase(it);
+uint32_t Arena::lane_of(Stream stream) {
+  const auto [it, fresh] = lane_by_stream_.try_emplace(stream, lanes_.size());
+  if (fresh) lanes_.push_back({stream, {}, false});
+  return it->second;
+}
+
+// The live chunk of that size at the hole's begin.
+Arena::Chunk* Arena::take(Chunk* hole, Bytes size, uint32_t lane) {
+  Chunk* chunk = hole;
+  if (hole->size == size) {
+    holes_of(hole).erase(hole);
+  } else {
+    chunk = chunks_.make();
+    chunk->address = hole->address;
+    chunk->size = size;
+    chunk->prev = hole->prev;
+    chunk->next = hole;
+    if (hole->prev) hole->prev->next = chunk;
+    hole->prev = chunk;
+    holes_of(hole).resize(hole, hole->address + size, hole->size - size);
+  }
+  chunk->state = State::kLive;
+  chunk->lane = lane;
   return chunk;
 }
 
-// The best fit among what other streams freed, after waiting for the one that did.
-Arena::Chunk* Arena::adopt(Bytes size, Lane lane) {
-  Chunk probe, *best = nullptr;
-  probe.size = size;
-  for (auto& [other, set] : free_) {
-    if (other == lane || is_small(other) != is_small(lane)) continue;
-    const auto it = set.lower_bound(&probe);
-    if (it != set.end() && (!best || BySize()(*it, best))) best = *it;
+// The lowest hole among what other streams freed, after waiting for the one that did.
+Arena::Chunk* Arena::adopt(Bytes size, uint32_t lane) {
+  Chunk* lowest = nullptr;
+  for (const Lane& other : lanes_) {
+    if (&other == &lanes_[lane]) continue;
+    Chunk* hole = other.holes.find(size);
+    if (hole && (!lowest || hole->address < lowest->address)) lowest = hole;
   }
-  if (!best) return nullptr;
-  driver_.synchronize(best->lane >> 1);
-  forget(best);
-  return best;
-}
-
-bool Arena::holds_for_others(Lane lane) const {
-  return std::any_of(free_.begin(), free_.end(), [&](const auto& entry) {
-    return entry.first != lane && is_small(entry.first) == is_small(lane) && !entry.second.empty();
-  });
+  if (lowest) driver_.synchronize(lanes_[lowest->lane].stream);
+  return lowest;
 }
 
 // Waits for all streams: what any of them freed is then this lane's, and merges.
-void Arena::settle(Lane lane) {
+void Arena::settle(uint32_t lane) {
   std::vector<Chunk*> others;
-  for (auto& [other, set] : free_) {
-    if (other == lane || is_small(other) != is_small(lane) || set.empty()) continue;
-    driver_.synchronize(other >> 1);
-    others.insert(others.end(), set.begin(), set.end());
-    set.clear();
+  for (Lane& other : lanes_) {
+    if (&other == &lanes_[lane] || other.holes.empty()) continue;
+    driver_.synchronize(other.stream);
+    other.holes.each(1, [&](Chunk* hole) { others.push_back(hole); });
+    other.holes.clear();
   }
-  // By address, and each only if an earlier one has not taken it in: put_free() merges with what is
-  // free on the lane already, which the rest is not yet.
-  std::sort(others.begin(), others.end(),
-            [](const Chunk* a, const Chunk* b) { return a->address < b->address; });
   for (Chunk* chunk : others) {
     chunk->lane = lane;
-    chunk->state = State::kLive;  // in no set
+    chunk->state = State::kLive;  // in no set: what is not put yet must not merge
   }
   for (Chunk* chunk : others) put_free(chunk);
 }
 
 Status Arena::open_range() {
-  const Bytes size =
-      round_up(std::min(limit_, driver_.total_bytes()), kPageBytes) * kRangeFactor + 2 * kPageBytes;
+  const Bytes size = round_up(std::min(limit_, driver_.total_bytes()), kPageBytes) * kRangeFactor;
   FLATOUT_TRY(base_, driver_.reserve(size));
   Chunk* gap = chunks_.make();
   gap->address = base_;
   gap->size = size;
-  // A page between the two ends that is never mapped keeps them apart.
-  Chunk* wall = cut(gap, size / 2);
-  wall->state = State::kLive;
-  Chunk* upper = cut(wall, kPageBytes);
-  upper_ = upper->address;
   put_gap(gap);
-  put_gap(upper);
   return {};
 }
 
-// The gap that needs the least new memory, the lowest of equal ones.
-Arena::Site Arena::choose_site(Bytes size, Lane lane) const {
+// Of the runs of gaps and holes that are long enough the one that needs the least new memory, the
+// lowest of equal ones.
+Arena::Site Arena::choose_site(Bytes size, uint32_t lane) const {
+  const auto is_hole = [&](const Chunk* c) { return c->state == State::kFree && c->lane == lane; };
   Site best;
-  const auto held = [&](const Chunk* c) {
-    return c && c->state == State::kFree && c->lane == lane ? c->size : 0;
-  };
   for (const auto& [address, gap] : gaps_) {
-    if ((address >= upper_) != is_small(lane)) continue;
-    const Bytes before = held(gap->prev), behind = held(gap->next);
-    if (before + gap->size + behind < size) continue;
-    const Bytes need = std::min(round_up(size - before, kPageBytes), gap->size);
-    if (!best.gap || need < best.need) best = {gap, need};
+    const Chunk* first = gap->prev && is_hole(gap->prev) ? gap->prev : gap;
+    Site site{first->address, first->address + size, 0};
+    Address at = first->address;
+    for (const Chunk* c = first; c && at < site.end; c = c->next) {
+      if (c->state == State::kGap) {
+        site.missing += std::min(round_up(site.end - at, kPageBytes), c->size);
+      } else if (!is_hole(c)) {
+        break;
+      }
+      at = c->address + c->size;
+    }
+    if (at >= site.end && (best.end == 0 || site.missing < best.missing)) best = site;
   }
   return best;
 }
 
-// Handles that hold nothing live, smallest first, but for those in the two chunks named.
-std::vector<Arena::Idle> Arena::idle_handles(const Chunk* but, const Chunk* and_but) const {
+// Handles that hold nothing live, smallest first, the highest of equal ones, but for those that lie
+// behind the addresses named.
+std::vector<Arena::Idle> Arena::idle_handles(Address but_from, Address but_to) const {
   std::vector<Idle> idle;
-  for (const auto& [lane, set] : free_) {
-    Chunk probe;
-    probe.size = kPageBytes;
-    for (auto it = set.lower_bound(&probe); it != set.end(); ++it) {
-      Chunk* chunk = *it;
-      if (chunk == but || chunk == and_but) continue;
+  for (const Lane& lane : lanes_) {
+    lane.holes.each(kPageBytes, [&](Chunk* chunk) {
       for (auto m = mappings_.lower_bound(chunk->address);
            m != mappings_.end() && m->first + m->second.size <= chunk->address + chunk->size; ++m)
-        idle.push_back({m->first, m->second.size, chunk});
-    }
+        if (m->first >= but_to || m->first + m->second.size <= but_from)
+          idle.push_back({m->first, m->second.size, chunk});
+    });
   }
   std::sort(idle.begin(), idle.end(), [](const Idle& a, const Idle& b) {
-    return a.size != b.size ? a.size < b.size : a.address < b.address;
+    return a.size != b.size ? a.size < b.size : a.address > b.address;
   });
   return idle;
 }
@@ -206,15 +209,16 @@ Handle Arena::lift(std::vector<Idle>& idle, std::vector<Idle>::iterator which) {
   mappings_.erase(it);
   reserved_ -= taken.size;
 
-  forget(taken.chunk);
+  HoleTree<Chunk>& holes = holes_of(taken.chunk);
+  holes.erase(taken.chunk);
   Chunk* middle = taken.chunk;
   if (taken.address > taken.chunk->address) {
     middle = cut(taken.chunk, taken.address - taken.chunk->address);
-    free_[taken.chunk->lane].insert(taken.chunk);
+    holes.insert(taken.chunk);
   }
   if (middle->size > taken.size) {
     Chunk* rest = cut(middle, taken.size);
-    free_[rest->lane].insert(rest);
+    holes.insert(rest);
     for (Idle& other : idle)
       if (other.chunk == taken.chunk && other.address > taken.address) other.chunk = rest;
   }
@@ -222,81 +226,115 @@ Handle Arena::lift(std::vector<Idle>& idle, std::vector<Idle>::iterator which) {
   return handle;
 }
 
-// Maps the handle at the gap's begin. Returns what is left of the gap, or nullptr.
-Arena::Chunk* Arena::map_at(Chunk* gap, Handle handle, Bytes size, Lane lane) {
-  driver_.map(gap->address, handle);
-  mappings_.emplace(gap->address, Mapping{handle, size});
+// Maps the handle into a gap: where it begins, or, if what lay before was lifted meanwhile, within.
+void Arena::map_at(Address address, Handle handle, Bytes size, uint32_t lane) {
+  driver_.map(address, handle);
+  mappings_.emplace(address, Mapping{handle, size});
   reserved_ += size;
-  forget(gap);
-  Chunk* rest = nullptr;
-  if (gap->size > size) {
-    rest = cut(gap, size);
+  Chunk* chunk = std::prev(gaps_.upper_bound(address))->second;
+  if (chunk->address < address) {
+    chunk = cut(chunk, address - chunk->address);
+  } else {
+    gaps_.erase(address);
+  }
+  if (chunk->size > size) {
+    Chunk* rest = cut(chunk, size);
     gaps_.emplace(rest->address, rest);
   }
-  gap->lane = lane;
-  put_free(gap);
-  return rest;
+  chunk->lane = lane;
+  put_free(chunk);
 }
 
-// Brings memory to where it makes a hole of `size`. False: the device is full; what was brought
-// stays as a hole.
-bool Arena::grow(Bytes size, Lane lane) {
-  const Site site = choose_site(size, lane);
-  if (!site.gap) return false;
-  const Address begin = site.gap->address;
-  Address at = begin;
-  const Address end = begin + site.need;
-  Chunk* gap = site.gap;
-
-  // What is idle elsewhere comes first: the smallest handle that is enough, else the largest ones.
-  std::vector<Idle> idle = idle_handles(gap->prev, gap->next);
-  std::set<Stream> waited;
-  while (at < end && !idle.empty() && gap) {
-    auto it = std::lower_bound(idle.begin(), idle.end(), end - at,
+// Maps idle handles from the address on until `needed` is reached, of which a gap has `room`: the
+// smallest that is enough, else the largest. What it came to.
+Bytes Arena::move_here(Address begin, Bytes needed, Bytes room, std::vector<Idle>& idle,
+                       uint32_t lane) {
+  Bytes got = 0;
+  while (got < needed && !idle.empty()) {
+    auto it = std::lower_bound(idle.begin(), idle.end(), needed - got,
                                [](const Idle& i, Bytes need) { return i.size < need; });
-    if (it == idle.end() || it->size > gap->size) {
+    if (it == idle.end() || it->size > room - got) {
       if (it == idle.begin()) break;
       --it;
     }
     const Bytes bytes = it->size;
-    if (waited.insert(it->chunk->lane >> 1).second) driver_.synchronize(it->chunk->lane >> 1);
-    gap = map_at(gap, lift(idle, it), bytes, lane);
-    at += bytes;
+    Lane& from = lanes_[it->chunk->lane];
+    if (!from.waited) driver_.synchronize(from.stream);
+    from.waited = true;
+    map_at(begin + got, lift(idle, it), bytes, lane);
+    got += bytes;
   }
+  return got;
+}
 
-  // Then new memory, with something to spare where that fits.
-  while (at < end && gap) {
-    const Bytes need = end - at;
-    const Bytes room = std::min(gap->size, limit_ > reserved_ ? limit_ - reserved_ : 0);
-    Bytes bytes = std::min(std::max(need, least_growth(reserved_)), largest_handle(reserved_));
-    if (bytes > room) bytes = std::min(need, room / kPageBytes * kPageBytes);
+// The same with new memory, with something to spare where that fits.
+Bytes Arena::ask_for(Address begin, Bytes needed, Bytes room, uint32_t lane) {
+  const Bytes largest = largest_handle(reserved_, needed);
+  Bytes got = 0;
+  while (got < needed) {
+    const Bytes need = needed - got;
+    const Bytes most = std::min(room - got, limit_ > reserved_ ? limit_ - reserved_ : 0);
+    Bytes bytes = std::min(std::max(need, least_growth(reserved_)), largest);
+    if (bytes > most) bytes = std::min(need, most / kPageBytes * kPageBytes);
     if (bytes == 0) break;
     auto handle = driver_.create(bytes);
     if (!handle.ok() && bytes > need) handle = driver_.create(bytes = need);
     if (!handle.ok()) break;
-    gap = map_at(gap, *handle, bytes, lane);
-    at += bytes;
+    map_at(begin + got, *handle, bytes, lane);
+    got += bytes;
   }
-  if (at > begin) driver_.set_access(begin, at - begin);
-  return at >= end;
+  return got;
+}
+
+// Brings memory to where it makes a hole of `size`, idle memory if it may be moved. False: the
+// device is full; what was brought stays as a hole.
+bool Arena::grow(Bytes size, uint32_t lane, bool move) {
+  const Site site = choose_site(size, lane);
+  if (site.end == 0) return false;
+  const Address end = round_up(site.end, kPageBytes);
+  std::vector<Idle> idle;
+  if (move) idle = idle_handles(site.begin / kPageBytes * kPageBytes, end);
+  for (Lane& each : lanes_) each.waited = false;
+  bool enough = true;
+  Bytes moved = 0, fresh = 0;
+  for (auto gap = gaps_.lower_bound(site.begin);
+       enough && gap != gaps_.end() && gap->first < site.end; gap = gaps_.lower_bound(site.begin)) {
+    const Address begin = gap->first;
+    const Bytes room = gap->second->size, needed = std::min(end - begin, room);
+    const Bytes here = move_here(begin, needed, room, idle, lane);
+    moved += here;
+    Bytes got = here;
+    if (got < needed) {
+      const Bytes asked = ask_for(begin + got, needed - got, room - got, lane);
+      fresh += asked;
+      got += asked;
+    }
+    if (got > 0) driver_.set_access(begin, got);
+    enough = got >= needed;
+  }
+  if (moved > 0 && credit_ > 0) --credit_;
+  if (fresh > 0) credit_ = std::min(credit_ + 1, kMostCredit);
+  return enough;
 }
 
 Result<Address> Arena::allocate(Bytes requested, Stream stream) {
   const Bytes size = round_up(requested, kGranule);
   if (base_ == 0) FLATOUT_TRY_STATUS(open_range());
-  const Lane lane = lane_of(size, stream);
-  Chunk* chunk = best_fit(size, lane);
-  if (!chunk) chunk = adopt(size, lane);
-  if (!chunk && holds_for_others(lane)) {
-    settle(lane);
-    chunk = best_fit(size, lane);
+  const uint32_t lane = lane_of(stream);
+  const HoleTree<Chunk>& holes = lanes_[lane].holes;
+  Chunk* hole = holes.find(size);
+  if (!hole && lanes_.size() > 1 && credit_ > 0) {
+    hole = adopt(size, lane);
+    if (hole) --credit_;
   }
-  if (!chunk && grow(size, lane)) chunk = best_fit(size, lane);
-  if (!chunk) return Error{Code::kFull, fmt::format("no {} bytes on the device", size), ""};
-  if (chunk->size > size) free_[chunk->lane].insert(cut(chunk, size));
-  chunk->state = State::kLive;
-  chunk->lane = lane;
-  return live_.add(chunk, requested);
+  if (!hole && grow(size, lane, credit_ > 0)) hole = holes.find(size);
+  if (!hole) {
+    settle(lane);
+    hole = holes.find(size);
+  }
+  if (!hole && grow(size, lane, true)) hole = holes.find(size);
+  if (!hole) return Error{Code::kFull, fmt::format("no {} bytes on the device", size), ""};
+  return live_.add(take(hole, size, lane), requested);
 }
 
 Status Arena::free(Address address) {
@@ -306,18 +344,18 @@ Status Arena::free(Address address) {
 }
 
 void Arena::trim() {
-  settle(lane_of(1, 0));
-  settle(lane_of(kSmallRequest + 1, 0));
-  std::vector<Idle> idle = idle_handles(nullptr, nullptr);
+  if (lanes_.empty()) return;
+  settle(0);
+  std::vector<Idle> idle = idle_handles(0, 0);
   if (idle.empty()) return;
-  driver_.synchronize(0);
+  driver_.synchronize(lanes_[0].stream);
   while (!idle.empty()) driver_.release(lift(idle, std::prev(idle.end())));
 }
 
 PolicyStats Arena::stats() const {
   PolicyStats stats = live_.stats(reserved_);
-  for (const auto& [lane, set] : free_)
-    if (!set.empty()) stats.largest_free = std::max(stats.largest_free, (*set.rbegin())->size);
+  for (const Lane& lane : lanes_)
+    stats.largest_free = std::max(stats.largest_free, lane.holes.largest());
   return stats;
 }
 
@@ -337,22 +375,21 @@ void Arena::check() const {
       FLATOUT_CHECK(!c->next || c->next->state != State::kGap);
       continue;
     }
-    if (c->address == upper_ - kPageBytes) continue;  // the wall
     mapped += c->size;
     if (c->state == State::kLive) {
       allocated += c->size;
       FLATOUT_CHECK(live_.holds(c));
     } else {
       ++free_chunks;
-      FLATOUT_CHECK(free_.at(c->lane).count(const_cast<Chunk*>(c)) == 1);
+      FLATOUT_CHECK(lanes_[c->lane].holes.holds(c));
       FLATOUT_CHECK(!c->next || c->next->state != State::kFree || c->next->lane != c->lane);
     }
   }
-  size_t in_sets = 0;
-  for (const auto& [lane, set] : free_) in_sets += set.size();
+  size_t in_trees = 0;
+  for (const Lane& lane : lanes_) lane.holes.each(1, [&](Chunk*) { ++in_trees; });
   Bytes handles = 0;
   for (const auto& [address, mapping] : mappings_) handles += mapping.size;
-  FLATOUT_CHECK(in_sets == free_chunks && gaps == gaps_.size() && allocated == live_.allocated());
+  FLATOUT_CHECK(in_trees == free_chunks && gaps == gaps_.size() && allocated == live_.allocated());
   FLATOUT_CHECK(mapped == reserved_ && handles == reserved_);
 }
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include <deque>
-#include <unordered_map>
+#include <vector>
 
 #include "devmem/policy.h"
 
@@ -37,7 +37,7 @@ class ChunkStore {
 };
 
 /// The chunks that are handed out, by address, and their sums. `Chunk` has `address`, `size` and
-/// `requested`.
+/// `requested`. A table with open addressing: a request costs no allocation of its own.
 template <class Chunk>
 class LiveChunks {
  public:
@@ -46,33 +46,65 @@ class LiveChunks {
     chunk->requested = requested;
     live_ += requested;
     allocated_ += chunk->size;
-    by_address_.emplace(chunk->address, chunk);
+    if (++count_ * 4 > slots_.size() * 3) widen();
+    size_t at = home(chunk->address);
+    while (slots_[at]) at = next(at);
+    slots_[at] = chunk;
     return chunk->address;
   }
   /// The chunk at that address, handed out no longer. Errors: kBadInput if there is none.
   Result<Chunk*> remove(Address address) {
-    const auto it = by_address_.find(address);
-    if (it == by_address_.end()) {
+    const size_t found = find(address);
+    if (found == kNone)
       return Error{Code::kBadInput, fmt::format("{:#x} is no live chunk", address), ""};
+    Chunk* const chunk = slots_[found];
+    // What follows in the row moves up, unless it would pass its home.
+    size_t hole = found;
+    for (size_t at = next(hole); slots_[at]; at = next(at)) {
+      const size_t away = (at - home(slots_[at]->address)) & (slots_.size() - 1);
+      if (away < ((at - hole) & (slots_.size() - 1))) continue;
+      slots_[hole] = slots_[at];
+      hole = at;
     }
-    Chunk* const chunk = it->second;
-    by_address_.erase(it);
+    slots_[hole] = nullptr;
+    --count_;
     live_ -= chunk->requested;
     allocated_ -= chunk->size;
     return chunk;
   }
   bool holds(const Chunk* chunk) const {
-    const auto it = by_address_.find(chunk->address);
-    return it != by_address_.end() && it->second == chunk;
+    const size_t at = find(chunk->address);
+    return at != kNone && slots_[at] == chunk;
   }
   Bytes allocated() const { return allocated_; }
   /// What a policy says of itself, but for its largest hole.
-  PolicyStats stats(Bytes reserved) const {
-    return {live_, allocated_, reserved, by_address_.size(), 0};
-  }
+  PolicyStats stats(Bytes reserved) const { return {live_, allocated_, reserved, count_, 0}; }
 
  private:
-  std::unordered_map<Address, Chunk*> by_address_;
+  static constexpr size_t kNone = ~size_t{0};
+
+  size_t home(Address address) const { return (address / 256 * 0x9e3779b97f4a7c15) >> shift_; }
+  size_t next(size_t at) const { return (at + 1) & (slots_.size() - 1); }
+  size_t find(Address address) const {
+    for (size_t at = home(address); slots_[at]; at = next(at))
+      if (slots_[at]->address == address) return at;
+    return kNone;
+  }
+  void widen() {
+    std::vector<Chunk*> old(slots_.size() * 2);
+    old.swap(slots_);
+    --shift_;
+    for (Chunk* chunk : old) {
+      if (!chunk) continue;
+      size_t at = home(chunk->address);
+      while (slots_[at]) at = next(at);
+      slots_[at] = chunk;
+    }
+  }
+
+  int shift_ = 64 - 6;
+  std::vector<Chunk*> slots_ = std::vector<Chunk*>(64);
+  size_t count_ = 0;
   Bytes live_ = 0, allocated_ = 0;
 };
 

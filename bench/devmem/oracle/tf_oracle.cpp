@@ -1,12 +1,13 @@
 // Drives TensorFlow's own BFC allocator (tsl::BFCAllocator) without a card, on a sub-allocator that
 // hands out addresses and counts bytes, as devmem's SimDriver does. usage: tf_oracle CAPACITY LIMIT
-// GROWTH < ops > outcomes   (ops and outcomes as in torch_oracle.cpp)
+// GROWTH [PASSES] < ops > outcomes   (ops, outcomes and passes as in torch_oracle.cpp)
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <unordered_map>
 
+#include "passes.h"
 #include "xla/tsl/framework/bfc_allocator.h"
 
 namespace {
@@ -37,7 +38,7 @@ class Numbers : public tsl::SubAllocator {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
+  if (argc != 4 && argc != 5) return 2;
   capacity = strtoull(argv[1], nullptr, 10);
   tsl::BFCAllocator::Options options;
   options.allow_growth = atoi(argv[3]) != 0;
@@ -45,6 +46,15 @@ int main(int argc, char** argv) {
   options.garbage_collection = true;
   tsl::BFCAllocator allocator(std::make_unique<Numbers>(), strtoull(argv[2], nullptr, 10), "oracle",
                               options);
+  if (argc == 5) {
+    const tsl::AllocationAttributes once;
+    const int code = passes::run(
+        atoi(argv[4]),
+        [&](uint64_t bytes, uint64_t) { return allocator.AllocateRaw(256, bytes, once); },
+        [&](void* at) { allocator.DeallocateRaw(at); }, [] { return calls; });
+    fflush(stdout);
+    _exit(code);
+  }
   std::unordered_map<unsigned long long, void*> live;
   char kind;
   unsigned long long id, size, stream;

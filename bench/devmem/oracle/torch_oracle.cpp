@@ -1,8 +1,8 @@
 // Drives PyTorch's own CUDA caching allocator (libc10_cuda) without a card: the CUDA runtime and
 // the driver entry points it asks for are defined here; they hand out addresses and count bytes, as
-// devmem's SimDriver does. usage: torch_oracle CAPACITY SETTINGS FRACTION < ops > outcomes
+// devmem's SimDriver does. usage: torch_oracle CAPACITY SETTINGS FRACTION [PASSES] < ops > outcomes
 //   ops: "a ID SIZE STREAM" or "f ID" a line; outcomes: the offset of each "a", or x; then "peak
-//   BYTES" and "calls N".
+//   BYTES" and "calls N". With PASSES it times instead, as passes.h says.
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/PeerToPeerAccess.h>
@@ -15,6 +15,8 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+
+#include "passes.h"
 
 namespace {
 
@@ -186,7 +188,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** fn, unsign
 }  // extern "C"
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
+  if (argc != 4 && argc != 5) return 2;
   capacity = strtoull(argv[1], nullptr, 10);
   if (*argv[2]) c10::CachingAllocator::setAllocatorSettings(argv[2]);
   auto* allocator = c10::cuda::CUDACachingAllocator::get();
@@ -194,6 +196,16 @@ int main(int argc, char** argv) {
   c10::cuda::detail::init_p2p_access_cache(1);
   if (const double fraction = atof(argv[3]); fraction > 0)
     allocator->setMemoryFraction(fraction, 0);
+  if (argc == 5) {
+    const int code = passes::run(
+        atoi(argv[4]),
+        [&](uint64_t bytes, uint64_t on) {
+          return allocator->raw_alloc_with_stream(bytes, reinterpret_cast<cudaStream_t>(on));
+        },
+        [&](void* at) { allocator->raw_delete(at); }, [] { return calls; });
+    fflush(stdout);
+    _exit(code);
+  }
   std::unordered_map<unsigned long long, void*> live;
   char kind;
   unsigned long long id, size, stream;
