@@ -173,7 +173,7 @@ def test_fix_finds_it_on_a_training_script_as_people_write_them(flatout: str, jo
     make(job_python, folder, each=40, width=500, height=375)
     (folder / "train.py").write_text(textwrap.dedent(TRAIN))
     before = tree(folder)
-    skipped = "priority,allocator,allocator_anyway,num_workers,scaled_decode,more_workers"
+    skipped = "priority,allocator,allocator_anyway,num_workers,scaled_decode,more_workers,keep_decoded,channels_last"
     done = fix(flatout, folder, "--budget", "120", "--skip", skipped, "--", job_python, "train.py")
     assert done.returncode == 0, done.stderr
     assert tree(folder) == before
