@@ -101,6 +101,14 @@ void detect_throttled(const RunView& view, Findings& findings) {
   remedy(*f, "cpu_quota", "Raise the quota, or run fewer threads than it has cores.");
 }
 
+/// Who shares few cores makes a batch in twice the time: faster decoding is the second thing to do,
+/// unless it is most of it.
+void leave_decoding_for_later(Findings& findings, const std::string& pinned) {
+  if (findings.cost(pinned) > 0.5 * findings.cost("input.decode_cpu")) {
+    findings.drop("input.decode_cpu");
+  }
+}
+
 void detect_affinity(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.affinity <= 0 || cpu.cores <= cpu.affinity || !cpu.idle_known) return;
@@ -124,6 +132,7 @@ void detect_affinity(const RunView& view, Findings& findings) {
            "probe.host", n);
   evidence(*f, fmt::format("the job's threads wait {} a step for a core", ms(wait.compute)),
            wait.compute * 1e3, "ms", "probe.threads", n);
+  leave_decoding_for_later(findings, f->id);
   f->where = setting_line(view.run(), "affinity.set_at");
   remedy(*f, "affinity", "Widen the mask (taskset, sched_setaffinity, cpuset).");
 }
@@ -144,11 +153,7 @@ void detect_pinned_workers(const RunView& view, Findings& findings) {
                    whatif.saved_by({.fetch = queued}));
   if (f == nullptr) return;
   const int64_t n = view.steps().count;
-  // Two of them on one core make a batch in twice the time: faster decoding is the second thing to
-  // do.
-  if (f->cost_ms_per_step.value_or(0) * 1e-3 > 0.5 * findings.cost("input.decode_cpu")) {
-    findings.drop("input.decode_cpu");
-  }
+  leave_decoding_for_later(findings, f->id);
   evidence(*f, fmt::format("a worker may use {} cores", format_number(mask)), mask, "cores",
            "probe.processes", n);
   evidence(*f, fmt::format("{} of {} were idle", format_number(cpu.idle), format_number(cpu.cores)),

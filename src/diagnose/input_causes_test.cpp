@@ -243,6 +243,32 @@ TEST(InputCauses, ThreadsBesideAPoolThatFitsAreToBlame) {
   EXPECT_EQ(f->where->line, 24);
 }
 
+// A worker and the training share one core of two: what decoding takes is what each waits for.
+TEST(InputCauses, WhoSharesAPinnedCoreIsPinnedBeforeItDecodesSlowly) {
+  RunBuilder b;
+  const Doing queued{ThreadState::kRunQueue, {kMain}};
+  const TimePoint from = b.now();
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kInputWait, 14, kQueueWait},
+            {Part::kForward, 12, kCompute},
+            {Part::kForward, 10, queued}},
+           i < 3);
+  }
+  const model::ThreadId t = b.worker(200);
+  for (TimePoint at = from; at < b.now(); at += nanos(36e6)) {
+    b.slice(t, SliceKind::kFetch, at, at + nanos(36e6), 16, 0);
+    b.doing(t, at, at + nanos(22e6), kDecode);
+    b.doing(t, at + nanos(22e6), at + nanos(36e6), {ThreadState::kRunQueue, {kItem}});
+  }
+  b.machine(2, 1).process_cpu(100, 0.4).process_cpu(200, 0.6);
+  b.gauge(SignalId::kThreadAllowedCores, b.thread_entity(100), 1);
+  b.run().info["affinity.set_at"] = "/home/u/train.py:14 in place";
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.affinity") << d.headline;
+  EXPECT_EQ(d.findings.front().where->line, 14);
+  EXPECT_EQ(find(d, "input.decode_cpu"), nullptr);
+}
+
 TEST(InputCauses, ProgramsOfTheJobBesideItsTrainingAreNamed) {
   RunBuilder b;
   const TimePoint from = b.now();
