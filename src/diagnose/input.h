@@ -40,6 +40,16 @@ bool holds_gil(const Cell& cell);
 /// process passes batches on.
 double gil_for_passing(const RunView& view);
 
+constexpr double kOsPageBytes = 4096;
+
+/// What the loop hands to TensorFlow by itself.
+struct Fed {
+  int64_t calls = 0;
+  double bytes = 0;  // of all of them
+};
+Fed fed(const RunView& view);
+/// Whether it does so in most steps.
+bool fed_by_hand(const RunView& view);
 /// What the kernel takes, per step, to hand out the memory that batches fed to TensorFlow by the
 /// loop are copied into within the call.
 double fresh_for_feeding(const RunView& view);

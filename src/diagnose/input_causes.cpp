@@ -381,13 +381,6 @@ void Causes::add_passing() {
 
 }  // namespace
 
-bool fed_by_hand(const RunView& view) {
-  int64_t feeds = 0;
-  for (const model::Slice& s : view.run().slices)
-    feeds += s.kind == model::SliceKind::kFeed && s.thread == view.trainer() ? 1 : 0;
-  return feeds > 0 && 2 * feeds >= view.steps().count;
-}
-
 std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
                                      const WhatIf& whatif) {
   Causes causes(view, times, whatif);

@@ -23,7 +23,4 @@ std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& time
 /// What to do about a finding that was made from one of them.
 void add_input_remedies(model::Finding& finding, const RunView& view, const BatchTimes& times);
 
-/// Whether the loop hands a batch to TensorFlow by itself in most steps.
-bool fed_by_hand(const RunView& view);
-
 }  // namespace flatout::diagnose

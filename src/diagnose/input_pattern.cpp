@@ -11,7 +11,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/cursor.h"
-#include "diagnose/input_causes.h"
+#include "diagnose/input.h"
 
 namespace flatout::diagnose {
 
@@ -212,7 +212,6 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
 
 // Share of the producers' time spent on batches from which they are the bottleneck.
 constexpr double kBound = 0.9;
-constexpr double kOsPageBytes = 4096;
 
 /// Processes that nobody measures and that replace each other every few steps, as those of an
 /// executor that is made for each epoch.
@@ -348,20 +347,31 @@ void detect_restart(const RunView& view, Findings& findings) {
   remedy(*f, "persistent_workers", "Keep the workers: persistent_workers=True.");
 }
 
-double fresh_for_feeding(const RunView& view) {
-  double bytes = 0, calls = 0;
+Fed fed(const RunView& view) {
+  Fed out;
   for (const Slice& s : view.run().slices) {
     if (s.kind != SliceKind::kFeed || s.thread != view.trainer()) continue;
-    bytes += static_cast<double>(s.value);
-    ++calls;
+    ++out.calls;
+    out.bytes += static_cast<double>(s.value);
   }
+  return out;
+}
+
+bool fed_by_hand(const RunView& view) {
+  const int64_t calls = fed(view).calls;
+  return calls > 0 && 2 * calls >= view.steps().count;
+}
+
+double fresh_for_feeding(const RunView& view) {
+  const Fed all = fed(view);
   const auto ours = [&](model::ProcessId p) { return p == view.trainer_process(); };
   const double faults = view.process_increase(model::SignalId::kProcMinorFaults, ours) /
                         static_cast<double>(view.steps().count);
-  if (bytes <= 0 || faults <= 0) return 0;
+  if (all.bytes <= 0 || faults <= 0) return 0;
   const double kernel = view.trainer_in(
       Part::kForward, [](const Cell& c) { return c.act == Act::kKernel || c.act == Act::kMemory; });
-  return std::min(1.0, bytes / calls / kOsPageBytes / faults) * kernel;
+  const double pages = all.bytes / static_cast<double>(all.calls) / kOsPageBytes;
+  return std::min(1.0, pages / faults) * kernel;
 }
 
 void detect_boundary(const RunView& view, Findings& findings) {

@@ -25,7 +25,6 @@ constexpr double kReadAgain = 1.3;
 // Bytes read per byte of a batch from which no decoder is at work, and per byte of the data.
 constexpr double kScanned = 100, kScannedAgain = 2;
 constexpr double kBigFile = 4 << 20;
-constexpr double kOsPage = 4096;
 
 double job_reads(const RunView& view) {
   return view.process_increase(SignalId::kProcReadBytes, [](model::ProcessId) { return true; });
@@ -84,7 +83,7 @@ bool refaults(const RunView& view) {
   double again = 0;
   for (const SignalId id : {SignalId::kVmRefaultFile, SignalId::kCgroupRefaultFile}) {
     for (const Series* s : view.run().all(id)) {
-      again = std::max(again, view.increase(s).value_or(0) * kOsPage);
+      again = std::max(again, view.increase(s).value_or(0) * kOsPageBytes);
     }
   }
   return read > 0 && again > 0.2 * read;
