@@ -36,6 +36,7 @@ constexpr uint64_t kSamplesPerSecond = 49;
 constexpr uint64_t kSoonNs = 20'000;     // of CPU time, from ask() to the sample
 constexpr long kMostWaitNs = 1'000'000;  // in ask()
 constexpr int kRenewAfter = 50;
+constexpr size_t kMaxKnown = 4096;  // frames, by address
 
 #if defined(__x86_64__)
 // From the kernel's numbers of registers to DWARF's.
@@ -225,35 +226,66 @@ NativePlace PlaceWatch::running(int32_t tid) {
   return it->second.place;
 }
 
-/// Symbols are loaded at the first stack, and anew when many frames lie outside of what is known.
+/// The memory map is read at the first stack, and anew when many frames lie outside of what is
+/// known.
 bool NativeStacks::ready() {
   if (process_ != nullptr && unknown_ < kRenewAfter) return true;
   if (process_ == nullptr && tried_) return false;
   tried_ = true;
   unknown_ = 0;
+  known_.clear();
+  process_.reset();
+  const auto maps = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
   auto opened = symbols::NativeProcess::open(pid_);
-  if (!opened.ok()) {
-    process_.reset();
-    return false;
-  }
+  if (!maps.ok() || !opened.ok()) return false;
+  maps_ = symbols::parse_maps(*maps);
   process_ = std::move(*opened);
   return true;
+}
+
+/// Empty where no code is known to be; nullptr: not yet, its names are still to be read.
+const symbols::NativeFrame* NativeStacks::frame_at(uint64_t pc, bool caller) {
+  // A caller's address is where it goes on: the call lies before it.
+  const uint64_t at = caller ? pc - 1 : pc;
+  if (const auto known = known_.find(at); known != known_.end()) return &known->second;
+  symbols::NativeFrame frame;
+  if (const auto* m = symbols::find_mapping(maps_, at); m != nullptr && !m->path.empty()) {
+    const auto answer =
+        m->is_file() ? names_.name(pid_, *m, at, frame.function) : FunctionNames::Answer::kNone;
+    if (answer == FunctionNames::Answer::kLater) return nullptr;
+    if (m->is_file()) frame.file = m->path;
+    if (answer == FunctionNames::Answer::kNone) {
+      frame.function = m->is_file() ? "[" + m->path.substr(m->path.rfind('/') + 1) + "]" : m->path;
+    }
+    if (symbols::NativeFrame source = process_->source(at); source.line != 0) {
+      frame.file = std::move(source.file);
+      frame.line = source.line;
+    }
+  }
+  if (known_.size() >= kMaxKnown) known_.clear();
+  return &known_.emplace(at, std::move(frame)).first->second;
 }
 
 void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
   const auto pcs = process_->unwind(registers, stack, kMaxDepth);
   for (size_t i = 0; i < pcs.size(); i++) {
-    const symbols::NativeFrame& frame = process_->frame(pcs[i], i != 0);
-    if (frame.function.empty() && frame.file.empty()) {
-      if (i == 0) unknown_++;
-      continue;
+    const symbols::NativeFrame* frame = frame_at(pcs[i], i != 0);
+    if (frame == nullptr) {
+      later_ = true;
+      frames_.clear();
+      return;
     }
-    frames_.push_back(frame);
+    if (!frame->function.empty()) {
+      frames_.push_back(*frame);
+    } else if (i == 0) {
+      unknown_++;
+    }
   }
 }
 
 const std::vector<symbols::NativeFrame>& NativeStacks::blocked(const SyscallInfo& call) {
   frames_.clear();
+  later_ = false;
   if (!ready()) return frames_;
   const auto registers = symbols::NativeRegisters::blocked(call.pc, call.sp);
   // The rest of a page is always there if its beginning is.
@@ -267,6 +299,7 @@ const std::vector<symbols::NativeFrame>& NativeStacks::blocked(const SyscallInfo
 
 const std::vector<symbols::NativeFrame>& NativeStacks::running(int32_t tid) {
   frames_.clear();
+  later_ = false;
   if (!trouble_.ok()) return frames_;
   auto it = samplers_.find(tid);
   if (it == samplers_.end()) {

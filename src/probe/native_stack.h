@@ -10,13 +10,18 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/result.h"
+#include "probe/function_names.h"
 #include "probe/thread_state.h"
 #include "symbols/allocator_code.h"
 #include "symbols/native_process.h"
+#include "symbols/process_maps.h"
 
 namespace flatout::probe {
 
@@ -75,23 +80,31 @@ class PlaceWatch {
 /// The stacks of one process.
 class NativeStacks {
  public:
-  explicit NativeStacks(int32_t pid) : pid_(pid) {}
+  NativeStacks(fs::Root root, int32_t pid, FunctionNames& names)
+      : root_(std::move(root)), pid_(pid), names_(names) {}
 
   /// Frames, innermost first; empty where nothing could be read. Valid until the next call.
   const std::vector<symbols::NativeFrame>& blocked(const SyscallInfo& call);
   /// The same of a thread that runs: what the newest sample says.
   const std::vector<symbols::NativeFrame>& running(int32_t tid);
   void forget(int32_t tid) { samplers_.erase(tid); }
+  /// Whether the last stack is empty because names are still to be read.
+  bool later() const { return later_; }
   /// Why running threads can't be sampled; ok() where they can.
   const Status& trouble() const { return trouble_; }
 
  private:
   bool ready();
+  const symbols::NativeFrame* frame_at(uint64_t pc, bool caller);
   void fill(const symbols::NativeRegisters& registers, std::string_view stack);
 
+  fs::Root root_;
   int32_t pid_;
+  FunctionNames& names_;
   std::unique_ptr<symbols::NativeProcess> process_;
-  bool tried_ = false;
+  std::vector<symbols::Mapping> maps_;
+  std::unordered_map<uint64_t, symbols::NativeFrame> known_;  // by address
+  bool tried_ = false, later_ = false;
   int unknown_ = 0;  // stacks in which the innermost frame was not known: libraries were loaded
   std::map<int32_t, std::unique_ptr<CpuSampler>> samplers_;
   Status trouble_;

@@ -2,70 +2,22 @@
 
 #include <algorithm>
 
-#include "base/cpu_time.h"
 #include "probe/remote_memory.h"
-#include "symbols/native_symbols.h"
 
 namespace flatout::probe {
 namespace {
 
 constexpr size_t kMaxMaps = 4 << 20;
-constexpr size_t kMaxFiles = 32;  // each is kept open
 constexpr size_t kMaxPlaces = 8192;
 constexpr size_t kMaxDepth = 96;
 constexpr size_t kMaxSamplers = 4;
 constexpr Nanos kRenewAfter = std::chrono::seconds(2);
-constexpr size_t kMaxName = 200;
 constexpr uint32_t kBlockedBytes = 8192;   // of a stack that stands still, read at first
 constexpr uint32_t kSampledBytes = 24576;  // PyTorch's are some 40 frames deep
-
-/// Without parameters, and cut: names of templates run to thousands of characters.
-std::string shorten(std::string name) {
-  if (const size_t close = name.rfind(')'); close != std::string::npos) {
-    int depth = 0;
-    for (size_t i = close + 1; i-- > 0;) {
-      depth += name[i] == ')' ? 1 : name[i] == '(' ? -1 : 0;
-      if (depth > 0) continue;
-      if (i > 0) name.resize(i);
-      break;
-    }
-  }
-  if (name.size() > kMaxName) name.replace(kMaxName - 3, std::string::npos, "...");
-  return name;
-}
 
 std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
 }  // namespace
-
-FunctionNames::Answer FunctionNames::name(int32_t pid, const symbols::Mapping& mapping,
-                                          uint64_t address, std::string& out) {
-  const auto key = std::make_pair(mapping.device, mapping.inode);
-  auto known = files_.find(key);
-  if (known == files_.end()) {
-    if (files_.size() >= kMaxFiles) return Answer::kNone;
-    if (loaded_now_ && !all_) return Answer::kLater;
-    loaded_now_ = true;
-    const Nanos begin = thread_cpu();
-    auto elf =
-        symbols::ElfFile::open(root_.full("proc/" + std::to_string(pid) + "/root" + mapping.path));
-    std::unique_ptr<File> file;
-    if (elf.ok()) {
-      auto starts = elf->functions();
-      file = std::make_unique<File>(File{std::move(*elf), std::move(starts)});
-    }
-    known = files_.emplace(key, std::move(file)).first;
-    spent_ += thread_cpu() - begin;
-  }
-  if (known->second == nullptr) return Answer::kNone;
-  const File& file = *known->second;
-  const auto bias = file.elf.bias(mapping.begin, mapping.offset);
-  if (!bias) return Answer::kNone;
-  const auto function = file.elf.function_at(file.starts, address - *bias);
-  if (!function || function->name.empty()) return Answer::kNone;
-  out = shorten(symbols::demangle(function->name.c_str()));
-  return Answer::kName;
-}
 
 PythonNativeStacks::PythonNativeStacks(fs::Root root, int32_t pid, uint64_t runtime,
                                        FunctionNames& names)

@@ -19,9 +19,9 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "probe/function_names.h"
 #include "probe/native_stack.h"
 #include "probe/thread_state.h"
-#include "symbols/elf.h"
 #include "symbols/native_process.h"
 #include "symbols/process_maps.h"
 
@@ -29,31 +29,6 @@ namespace flatout::probe {
 
 /// Stands between a Python line and native code where it is not known how the one led to the other.
 inline constexpr std::string_view kLostFrames = "[frames not known]";
-
-/// Names of functions by the tables of symbols of mapped files, which processes of a job share.
-class FunctionNames {
- public:
-  /// `all_at_once`: or else a file at a time, each next one after another start_tick(), for it
-  /// takes some 50 ms to read the half a million symbols of PyTorch.
-  FunctionNames(fs::Root root, bool all_at_once) : root_(std::move(root)), all_(all_at_once) {}
-
-  void start_tick() { loaded_now_ = false; }
-  enum class Answer : uint8_t { kName, kNone, kLater };
-  /// The demangled function at `address` of process `pid`, which lies in `mapping`.
-  Answer name(int32_t pid, const symbols::Mapping& mapping, uint64_t address, std::string& out);
-  /// CPU time spent on reading tables so far.
-  Nanos spent() const { return spent_; }
-
- private:
-  struct File {
-    symbols::ElfFile elf;
-    std::vector<symbols::ElfFile::FunctionStart> starts;
-  };
-  fs::Root root_;
-  bool all_, loaded_now_ = false;
-  Nanos spent_{};
-  std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<File>> files_;  // nullptr: unreadable
-};
 
 /// Of one process.
 class PythonNativeStacks {

@@ -517,9 +517,13 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   thread.stack = 0;
   if (natives_left_ <= 0) return;
   natives_left_--;
-  thread.native_tried = true;
-  if (process.native == nullptr) process.native = std::make_unique<NativeStacks>(process.pid);
+  if (process.native == nullptr) {
+    process.native = std::make_unique<NativeStacks>(scope_.root, process.pid, names_);
+  }
+  const Nanos names_before = names_.spent();
   const auto& frames = call ? process.native->blocked(*call) : process.native->running(thread.tid);
+  cost_.native += names_.spent() - names_before;
+  thread.native_tried = !process.native->later();
   for (size_t i = frames.size(); i-- > 0;) {
     thread.stack = sink.stack(thread.stack, sink.frame(frames[i].function, frames[i].file,
                                                        frames[i].line, model::FrameKind::kNative));

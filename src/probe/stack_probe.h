@@ -29,7 +29,7 @@ class StackProbe {
  public:
   struct Cost {
     Nanos cpu{};            // our own CPU time
-    Nanos native{};         // of it, for native code under Python
+    Nanos native{};         // of it, for native code under Python and tables of names
     uint32_t threads = 0;   // threads of the job
     uint32_t looked = 0;    // of these, looked at
     uint32_t read = 0;      // of these, found changed and read

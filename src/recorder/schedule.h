@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "base/clock.h"
+#include "base/uneven_beat.h"
 
 namespace flatout::recorder {
 
@@ -23,14 +23,8 @@ class StackPace {
   }
   Nanos period() const { return std::max(period_, fastest_); }
 
-  /// period() varied by up to a quarter: an even beat could march in step with the job's.
-  Nanos next() {
-    random_ ^= random_ << 13;
-    random_ ^= random_ >> 7;
-    random_ ^= random_ << 17;
-    const double factor = 0.75 + 0.5 * static_cast<double>(random_ >> 11) * 0x1.0p-53;
-    return nanos(static_cast<double>(period().count()) * factor);
-  }
+  /// Until the next reading.
+  Nanos next() { return beat_.vary(period()); }
 
  private:
   static constexpr double kShare = 0.007;       // of one core, for stacks alone
@@ -41,7 +35,7 @@ class StackPace {
   Nanos fastest_;
   Nanos period_{0};
   Nanos mean_{0};
-  uint64_t random_ = 0x9E3779B97F4A7C15;
+  UnevenBeat beat_;
 };
 
 }  // namespace flatout::recorder

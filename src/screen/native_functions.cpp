@@ -24,7 +24,8 @@ bool same_call(const probe::SyscallInfo& a, const probe::SyscallInfo& b) {
 NativeWatch::NativeWatch(fs::Root root, int32_t pid)
     : root_(std::move(root)),
       pid_(pid),
-      stacks_(pid),
+      function_names_(root_, true),
+      stacks_(root_, pid, function_names_),
       files_(probe::FileBudget::from_limit()),
       thread_([this](Nanos weight) { return tick(weight); }) {}
 

@@ -46,6 +46,7 @@ class NativeWatch {
 
   fs::Root root_;
   int32_t pid_;
+  probe::FunctionNames function_names_;
   probe::NativeStacks stacks_;
   probe::FileBudget files_;
   std::map<int32_t, Thread> threads_;                // those that are watched

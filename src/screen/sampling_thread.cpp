@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/cpu_time.h"
+#include "base/uneven_beat.h"
 
 namespace flatout::screen {
 namespace {
@@ -28,13 +29,14 @@ SamplingThread::~SamplingThread() {
 }
 
 void SamplingThread::work() {
+  UnevenBeat beat;
   TimePoint last = MonotonicClock::now();
   for (;;) {
     const Nanos cpu = thread_cpu();
     const TimePoint now = MonotonicClock::now();
     const bool read = tick_(now - last);
     last = now;
-    const Nanos due = std::max(kPeriod, (thread_cpu() - cpu) * kLeastPause);
+    const Nanos due = beat.vary(std::max(kPeriod, (thread_cpu() - cpu) * kLeastPause));
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, read ? std::min(due, kLongestPause) : kLongestPause,
                           [&] { return stop_; })) {

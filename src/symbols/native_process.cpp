@@ -13,8 +13,6 @@
 namespace flatout::symbols {
 namespace {
 
-constexpr size_t kMaxFrames = 4096;  // remembered, by address
-
 #if defined(__x86_64__)
 constexpr unsigned kStackPointer = 7;
 constexpr unsigned kRegisters = 17;
@@ -138,14 +136,6 @@ std::vector<uint64_t> NativeProcess::unwind(const NativeRegisters& registers,
   return out;
 }
 
-const NativeFrame& NativeProcess::frame(uint64_t pc, bool caller) {
-  const uint64_t at = caller ? pc - 1 : pc;
-  if (frames_.size() > kMaxFrames) frames_.clear();
-  const auto [known, fresh] = frames_.try_emplace(at);
-  NativeFrame& frame = known->second;
-  if (!fresh) return frame;
-  frame = describe(state_->dwfl, at);
-  return frame;
-}
+NativeFrame NativeProcess::source(uint64_t address) { return source_at(state_->dwfl, address); }
 
 }  // namespace flatout::symbols

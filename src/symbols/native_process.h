@@ -1,5 +1,5 @@
-// Native stacks of another process: unwinding by its unwind tables (.eh_frame), and functions,
-// files and lines by its symbols and DWARF. Uses libdw (elfutils). Nothing is stopped: the caller
+// Native stacks of another process: unwinding by its unwind tables (.eh_frame), and files and lines
+// by its DWARF. Uses libdw (elfutils). Nothing is stopped: the caller
 // gives registers that belong together with the stack (a thread that is blocked, or a sample that
 // the kernel took of one that runs).
 #pragma once
@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -49,14 +48,14 @@ class NativeProcess {
   /// upwards, as it was with these registers; what lies beyond is read from the process.
   std::vector<uint64_t> unwind(const NativeRegisters& registers, std::string_view stack,
                                size_t limit);
-  /// The function at `pc`. For a caller's frame `pc` is a return address: the call lies before it.
-  const NativeFrame& frame(uint64_t pc, bool caller);
+  /// File and line of the code at an address; the binary and 0 where there is no DWARF. The
+  /// function is left empty: libdwfl goes through all symbols of a file for each.
+  NativeFrame source(uint64_t address);
 
  private:
   struct State;
   explicit NativeProcess(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
-  std::unordered_map<uint64_t, NativeFrame> frames_;
 };
 
 }  // namespace flatout::symbols

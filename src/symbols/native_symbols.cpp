@@ -48,10 +48,8 @@ Dwfl_Module* module_at(Dwfl* dwfl, uint64_t at) {
   return at < low || at >= high ? nullptr : module;
 }
 
-// `name`: of the function, mangled; nullptr where it is not known.
-NativeFrame frame_at(Dwfl_Module* module, uint64_t at, const char* name) {
+NativeFrame source_in(Dwfl_Module* module, uint64_t at) {
   NativeFrame frame;
-  if (name != nullptr) frame.function = demangle(name);
   const char* binary = nullptr;
   dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, &binary, nullptr);
   Dwfl_Line* line = dwfl_module_getsrc(module, at);
@@ -64,6 +62,15 @@ NativeFrame frame_at(Dwfl_Module* module, uint64_t at, const char* name) {
   } else if (binary != nullptr) {
     frame.file = binary;
   }
+  return frame;
+}
+
+// `name`: of the function, mangled; nullptr where it is not known.
+NativeFrame frame_at(Dwfl_Module* module, uint64_t at, const char* name) {
+  NativeFrame frame = source_in(module, at);
+  const char* binary = nullptr;
+  dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, &binary, nullptr);
+  if (name != nullptr) frame.function = demangle(name);
   if (frame.function.empty() && binary != nullptr) {
     const char* slash = std::strrchr(binary, '/');
     frame.function = "[" + std::string(slash != nullptr ? slash + 1 : binary) + "]";
@@ -73,13 +80,9 @@ NativeFrame frame_at(Dwfl_Module* module, uint64_t at, const char* name) {
 
 }  // namespace
 
-NativeFrame describe(Dwfl* dwfl, uint64_t at) {
+NativeFrame source_at(Dwfl* dwfl, uint64_t at) {
   Dwfl_Module* module = module_at(dwfl, at);
-  if (module == nullptr) return {};
-  GElf_Off offset = 0;
-  GElf_Sym symbol{};
-  return frame_at(module, at,
-                  dwfl_module_addrinfo(module, at, &offset, &symbol, nullptr, nullptr, nullptr));
+  return module == nullptr ? NativeFrame{} : source_in(module, at);
 }
 
 struct NativeSymbols::State {

@@ -17,8 +17,8 @@ namespace flatout::symbols {
 
 /// A symbol's name as C++ writes it; as it is where it is not mangled.
 std::string demangle(const char* name);
-/// The function that covers `at`, by the symbols and line tables of its file; empty without one.
-NativeFrame describe(Dwfl* dwfl, uint64_t at);
+/// File and line of the code at `at`, without its function; empty where nothing is loaded.
+NativeFrame source_at(Dwfl* dwfl, uint64_t at);
 
 class NativeSymbols {
  public:

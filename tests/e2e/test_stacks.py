@@ -305,7 +305,7 @@ def test_a_native_job_shows_its_functions_and_lines(tmp_path):
     assert any("wait_for_batch" in s for s in waiting)
     if "stacks.native" in result["missing"]:
         pytest.skip("running code can't be sampled here: " + result["missing"]["stacks.native"]["reason"])
-    assert any("train_step" in s and "job.cpp:" in s and s.count("train_step(") == 1 for s in stacks[str(target.pid)])
+    assert any("train_step" in s and "job.cpp:" in s and s.count("train_step (") == 1 for s in stacks[str(target.pid)])
 
 
 UNDER_PYTHON = r"""

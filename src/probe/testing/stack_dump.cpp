@@ -9,10 +9,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "base/uneven_beat.h"
 #include "probe/python_reader.h"
 #include "probe/stack_probe.h"
 
@@ -174,8 +176,9 @@ int states(int32_t pid, double seconds, int interval_us) {
   const TimePoint end = last + nanos(seconds * 1e9);
   Nanos cpu{}, native{};
   int ticks = 0;
+  UnevenBeat beat;
   while (last < end) {
-    usleep(static_cast<useconds_t>(interval_us));
+    std::this_thread::sleep_for(beat.vary(std::chrono::microseconds(interval_us)));
     const TimePoint now = MonotonicClock::now();
     job.update(now, totals);
     if (job.processes().empty()) break;

@@ -1,0 +1,58 @@
+#include "probe/function_names.h"
+
+#include "base/cpu_time.h"
+#include "symbols/native_symbols.h"
+
+namespace flatout::probe {
+namespace {
+
+constexpr size_t kMaxFiles = 32;  // each is kept open
+constexpr size_t kMaxName = 200;
+
+/// Without parameters, and cut: names of templates run to thousands of characters.
+std::string shorten(std::string name) {
+  if (const size_t close = name.rfind(')'); close != std::string::npos) {
+    int depth = 0;
+    for (size_t i = close + 1; i-- > 0;) {
+      depth += name[i] == ')' ? 1 : name[i] == '(' ? -1 : 0;
+      if (depth > 0) continue;
+      if (i > 0) name.resize(i);
+      break;
+    }
+  }
+  if (name.size() > kMaxName) name.replace(kMaxName - 3, std::string::npos, "...");
+  return name;
+}
+
+}  // namespace
+
+FunctionNames::Answer FunctionNames::name(int32_t pid, const symbols::Mapping& mapping,
+                                          uint64_t address, std::string& out) {
+  const auto key = std::make_pair(mapping.device, mapping.inode);
+  auto known = files_.find(key);
+  if (known == files_.end()) {
+    if (files_.size() >= kMaxFiles) return Answer::kNone;
+    if (loaded_now_ && !all_) return Answer::kLater;
+    loaded_now_ = true;
+    const Nanos begin = thread_cpu();
+    auto elf =
+        symbols::ElfFile::open(root_.full("proc/" + std::to_string(pid) + "/root" + mapping.path));
+    std::unique_ptr<File> file;
+    if (elf.ok()) {
+      auto starts = elf->functions();
+      file = std::make_unique<File>(File{std::move(*elf), std::move(starts)});
+    }
+    known = files_.emplace(key, std::move(file)).first;
+    spent_ += thread_cpu() - begin;
+  }
+  if (known->second == nullptr) return Answer::kNone;
+  const File& file = *known->second;
+  const auto bias = file.elf.bias(mapping.begin, mapping.offset);
+  if (!bias) return Answer::kNone;
+  const auto function = file.elf.function_at(file.starts, address - *bias);
+  if (!function || function->name.empty()) return Answer::kNone;
+  out = shorten(symbols::demangle(function->name.c_str()));
+  return Answer::kName;
+}
+
+}  // namespace flatout::probe
