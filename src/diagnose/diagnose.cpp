@@ -114,6 +114,18 @@ std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow
   return text + ".";
 }
 
+/// The finding that stands for this one: of the same cause, or for the same line's part of the
+/// input, which the whole run may show in another light than its slow steps. nullptr: none.
+const Finding* already_told(const std::vector<Finding>& findings, const Finding& f) {
+  for (const Finding& k : findings) {
+    const bool same_line = k.where && f.where && k.where->file == f.where->file &&
+                           k.where->line == f.where->line && k.id.starts_with("input.") &&
+                           f.id.starts_with("input.");
+    if (k.id == f.id || same_line) return &k;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Diagnosis diagnose(const Run& run) {
@@ -133,14 +145,13 @@ Diagnosis diagnose(const Run& run) {
                                      [&](const Finding& b) { return b.id == f.id; });
       const double was = same == before.end() ? 0 : same->cost_ms_per_step.value_or(0);
       const double more = f.cost_ms_per_step.value_or(0) - was;
+      const Finding* known = already_told(out.findings, f);
       if (more > most) {
         most = more;
-        changed_id = f.id;
+        changed_id = known != nullptr ? known->id : f.id;
         grown = more > 0.5 * *f.cost_ms_per_step ? f.where : std::nullopt;
       }
-      const auto known = std::find_if(out.findings.begin(), out.findings.end(),
-                                      [&](const Finding& k) { return k.id == f.id; });
-      if (known != out.findings.end() || !f.cost_ms_per_step) continue;
+      if (known != nullptr || !f.cost_ms_per_step) continue;
       // Its cost spread over all steps, fast ones too.
       const double share = static_cast<double>(slow.steps().count) /
                            static_cast<double>(std::max<int64_t>(view.steps().count, 1));

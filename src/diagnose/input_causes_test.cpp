@@ -125,6 +125,23 @@ TEST(InputCauses, APoolOfOneLacksWorkersWhereTheOtherCoreIdles) {
   }
 }
 
+// Pretraining with a worker that keeps up, then fine-tuning without one.
+TEST(InputCauses, BatchesMadeInTheLoopAreACauseWhereWorkersServedItBefore) {
+  RunBuilder b;
+  train(b, 60, 0.1, 20);
+  workers(b, 1, 19, kDecode);
+  for (int i = 0; i < 60; ++i) {
+    const TimePoint begin = b.now();
+    b.step({{Part::kInputWait, 20, kDecode}, {Part::kForward, 20, kCompute}});
+    b.slice(b.trainer(), SliceKind::kFetch, begin, begin + nanos(19.5e6), 16);
+  }
+  b.machine(2, 0.8).process_cpu(100, 0.9).process_cpu(200, 0.3);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.too_few_workers") << d.headline;
+  EXPECT_EQ(d.findings.size(), 1U) << d.findings.back().id;
+  EXPECT_EQ(d.findings.front().where->line, kItem.line);
+}
+
 // Batches that take 80 and 10 ms lie in turns, so that one of two workers gets all the long ones.
 // Spread out they take 45 each; where that worker alone does something else, 10 remain.
 TEST(InputCauses, HeavyBatchesOfOneWorkerRemainWorkWhereItDoesWhatTheOthersDo) {

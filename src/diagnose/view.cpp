@@ -136,6 +136,21 @@ bool RunView::is_producer_process(model::ProcessId process) const {
   return process < producer_process_.size() && producer_process_[process];
 }
 
+/// Whether the loop itself makes the batches that it waits for. A loader with workers may have
+/// served it before, or serve its validation.
+bool RunView::fetches_in_loop() const {
+  double fetched = 0;
+  size_t step = 0;
+  for (const Slice& s : run_.slices) {
+    if (s.kind != SliceKind::kFetch || s.thread != trainer_) continue;
+    while (step < steps_.steady.size() && steps_.steady[step]->end < s.end) ++step;
+    if (step >= steps_.steady.size()) break;
+    if (s.begin >= steps_.steady[step]->begin) fetched += to_s(s.length());
+  }
+  const double waited = steps_.part(Part::kInputWait) * static_cast<double>(steps_.count);
+  return fetched > 0.5 * waited;
+}
+
 void RunView::find_loader() {
   if (steps_.steady.empty()) return;
   const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
@@ -144,8 +159,10 @@ void RunView::find_loader() {
   int64_t sized = 0;
   bool remote = false;
   for (const Slice& s : run_.slices) {
+    if (s.end < begin || s.begin > end) continue;
     if (s.kind == SliceKind::kFetch && s.thread != trainer_) remote = true;
   }
+  remote = remote && !fetches_in_loop();
   for (const Slice& s : run_.slices) {
     if (s.end < begin || s.begin > end) continue;
     if (remote == (s.thread == trainer_)) continue;

@@ -163,6 +163,7 @@ class RunView {
   void find_steps(int64_t from, int64_t to);
   void find_roles();
   void find_loader();
+  bool fetches_in_loop() const;
   void find_silent_producers();
   std::unordered_set<model::FrameId> writing_lines() const;
   void sum_readings();

@@ -23,7 +23,8 @@ class FunctionNames {
 
   void start_tick() { loaded_now_ = false; }
   enum class Answer : uint8_t { kName, kNone, kLater };
-  /// The demangled function, without its parameters, at `address` of process `pid`, which lies in `mapping`.
+  /// The demangled function, without its parameters, at `address` of process `pid`, which lies in
+  /// `mapping`.
   Answer name(int32_t pid, const symbols::Mapping& mapping, uint64_t address, std::string& out);
   /// CPU time spent on reading tables so far.
   Nanos spent() const { return spent_; }
