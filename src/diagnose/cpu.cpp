@@ -29,6 +29,7 @@ constexpr double kMuchStolen = 0.3;
 constexpr double kTinyOps = 0.14, kSure = 1.28;
 // Interpreter time in the forward pass below which its operations are not to blame.
 constexpr double kPythonShare = 0.25;
+constexpr double kMuchOverhead = 0.1;  // of the step
 // Interpreter time in the forward pass up to which a library's own loop may start its operations
 // (nn.GRU), so that nothing in Python makes them tiny.
 constexpr double kLibrarysLoop = 0.1;
@@ -398,8 +399,10 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   std::string_view nodes = view.run().fact("torch.graph_nodes");
   if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more
   const double ops = parse_number<double>(nodes).value_or(0);
-  const bool by_lines =
-      readings >= kFewReadings && python >= kPythonShare * std::max(forward, in_lines);
+  // Beside big operations such lines are a cause of their own where they are much of the step.
+  const double among =
+      overhead > kMuchOverhead * view.steps().mean ? in_lines : std::max(forward, in_lines);
+  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
   const bool by_ops = ops >= kManyOps && forward + backward > 0 &&
                       forward + backward < kTinyOp * ops && forward_place.started_by_python();
   if (!by_lines && !by_ops) return;

@@ -247,6 +247,40 @@ TEST(Resources, ALineThatWaitsForAGraphRunsNoTinyOperations) {
   }
 }
 
+// A loss written as loops, beside an encoder's big operations: a cause where it is a tenth of the
+// step, of which the interpreter has a third of its time.
+TEST(Resources, TinyOperationsBesideBigOnesAreACauseWhereTheyAreMuchOfTheStep) {
+  const Line by_hand{"loss_by_hand", "/home/u/train.py", 32};
+  for (const double ms : {3.0, 0.6}) {
+    RunBuilder b;
+    for (int i = 0; i < 200; ++i) {
+      b.step({{Part::kForward, 14, kCompute},
+              {Part::kForward, ms / 3, {ThreadState::kOnCpuPython, {kMain, by_hand}}},
+              {Part::kForward, ms / 3, {ThreadState::kOnCpuNative, {kMain, by_hand}}},
+              {Part::kForward, ms / 3, {ThreadState::kOnCpuNative, {kMain, by_hand}}}},
+             i < 3);
+    }
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "cpu.python_bound"), ms > 1) << ms;
+    if (ms > 1) {
+      EXPECT_EQ(d.findings.front().where->line, 32);
+    }
+  }
+}
+
+TEST(Resources, NumbersWrittenAsTextEveryStepAreLogging) {
+  for (const char* function : {"savetxt", "load"}) {
+    RunBuilder b;
+    const Line numpys{function, "/x/site-packages/numpy/lib/_npyio_impl.py", 1618};
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 30, kCompute},
+              {Part::kOther, 5, {ThreadState::kOnCpuNative, {kMain, numpys}}}},
+             i < 3);
+    }
+    EXPECT_EQ(diagnose(b.build()).verdict == "stall.logging", function[0] == 's');
+  }
+}
+
 TEST(Resources, AMaskIsToBlameOnlyWhereOtherCoresAreFree) {
   for (const double idle : {3.0, 0.0}) {
     RunBuilder b = steps_with(10, {ThreadState::kRunQueue, {kMain}});

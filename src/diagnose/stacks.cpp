@@ -93,7 +93,11 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
         contains(function, "_select")))) {
     traits |= kInMetadata;
   }
-  if (model::in_logging_library(file) || ends(file, "torch/_tensor_str.py")) traits |= kInLogging;
+  if (model::in_logging_library(file) || ends(file, "torch/_tensor_str.py") ||
+      (function == "savetxt" && contains(file, "/numpy/")) ||
+      contains(file, "/pandas/io/formats/")) {
+    traits |= kInLogging;
+  }
   if ((ends(file, "torch/serialization.py") && contains(function, "save")) ||
       (contains(function, "savez") && contains(file, "/numpy/")) ||
       (contains(function, "save_checkpoint") && model::is_installed(file)) ||
