@@ -18,6 +18,7 @@
 #include "cli/outputs.h"
 #include "heap/process_heap.h"
 #include "heap/report.h"
+#include "heap/requests.h"
 #include "recorder/launch.h"
 #include "recorder/recorder.h"
 #include "report/flame.h"
@@ -35,8 +36,9 @@ const Usage kHeap{
     "  flatout heap -- python train.py              # live, peak and growth by file and line\n"
     "  flatout heap --leaks -- python train.py      # only what grows all the time\n"
     "  flatout heap --full -- ./train               # every allocation instead of a sample\n"
-    "  flatout heap --json=heap.json -- python train.py",
-    {"leaks", "full", "out", "quiet", "keep_runs", "keep_mb", "verbose"},
+    "  flatout heap --json=heap.json -- python train.py\n"
+    "  flatout heap --record=t.jsonl -- python train.py   # each large request, for devmem replay",
+    {"leaks", "full", "record", "out", "quiet", "keep_runs", "keep_mb", "verbose"},
     true,
     true,
     true,
@@ -88,16 +90,17 @@ class Records {
 };
 
 // Sets what the job is to inherit. Errors: kNotFound, kUnsupported.
-Status prepare(const Records& records, bool full) {
+Status prepare(const Records& records, const Settings& settings) {
+  const bool recording = !settings.record.empty(), debug = settings.full || recording;
   std::string library = recorder::find_agent().allocator;
-  if (full && !library.empty()) {
+  if (debug && !library.empty()) {
     library = library.substr(0, library.rfind('/')) + "/libflatout_malloc_debug.so";
     if (::access(library.c_str(), R_OK) != 0) library.clear();
   }
   if (library.empty()) {
     return Error{Code::kNotFound,
-                 full ? "libflatout_malloc_debug.so is not beside flatout"
-                      : "libflatout_malloc.so is not beside flatout",
+                 debug ? "libflatout_malloc_debug.so is not beside flatout"
+                       : "libflatout_malloc.so is not beside flatout",
                  "install it again"};
   }
   if (library.find_first_of(": ") != std::string::npos) {
@@ -109,7 +112,14 @@ Status prepare(const Records& records, bool full) {
   recorder::add_preload(environment, library);
   ::setenv("LD_PRELOAD", recorder::variable(environment, "LD_PRELOAD").c_str(), 1);
   ::setenv("FLATOUT_MALLOC_HEAP", records.pattern().c_str(), 1);
-  if (full) ::setenv("FLATOUT_MALLOC_CHECK", "0", 1);
+  if (debug) ::setenv("FLATOUT_MALLOC_CHECK", "0", 1);
+  if (recording) {
+    std::error_code ignored;  // the job may work in another folder
+    const auto file = std::filesystem::absolute(settings.record, ignored);
+    ::setenv("FLATOUT_MALLOC_RECORD", file.c_str(), 1);
+    if (!settings.full) return {};  // nothing small is looked at
+    ::setenv("FLATOUT_MALLOC_SAMPLE", "1", 1);
+  }
   // CPython's allocator of small objects takes memory by the arena: its lines would all be one's.
   ::setenv("PYTHONMALLOC", "malloc", 0);
   return {};
@@ -144,6 +154,29 @@ std::vector<heap::ProcessHeap> read_heaps(const Records& records, const model::R
     heap::look_up(h, stepped ? steps : std::vector<uint64_t>{}, i == 0 ? &profiles : nullptr);
   }
   return out;
+}
+
+std::vector<uint64_t> step_begins(const model::Run& run) {
+  std::vector<uint64_t> out;
+  for (const model::Step& step : run.steps.steps) {
+    out.push_back(static_cast<uint64_t>(to_ns(step.begin)));
+  }
+  return out;
+}
+
+void finish_recording(const std::string& path, const model::Run& run) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    log_warning("the job made no request of 4 KiB or more that could be recorded");
+    return;
+  }
+  if (!run.steps.steps.empty() && run.training_process < run.processes.size()) {
+    const Status marked =
+        heap::mark_steps(path, run.processes[run.training_process].pid, step_begins(run));
+    if (!marked.ok()) log_warning(marked.error().message + ": its steps are not marked");
+  }
+  fmt::print(stderr, "\nRequests of host memory: flatout devmem replay {}\n",
+             escape_terminal(path));
 }
 
 /// The flame graph of the peak: who had how much of it.
@@ -181,9 +214,14 @@ int heap(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kHeap, arguments, code);
   if (!settings) return code;
+  std::error_code ignored;
+  if (!settings->record.empty() && std::filesystem::exists(settings->record, ignored)) {
+    return bad_usage(fmt::format("{} is there already", escape_terminal(settings->record)),
+                     "--record with the name of a new file");
+  }
   const auto records = Records::open();
   if (!records.ok()) return fail(records.error());
-  if (const Status ready = prepare(*records, settings->full); !ready.ok()) {
+  if (const Status ready = prepare(*records, *settings); !ready.ok()) {
     log_error(ready.error().message, ready.error().hint);
     return 125;
   }
@@ -229,6 +267,7 @@ int heap(const std::vector<std::string>& arguments) {
     const Status put = write_text(settings->json_file, json);
     if (!put.ok()) log_warning(put.error().message);
   }
+  if (!settings->record.empty()) finish_recording(settings->record, run);
   prune(recorder, *settings);
   return job_code(recorder.wait_status());
 }

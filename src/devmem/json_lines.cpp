@@ -2,8 +2,12 @@
 // {"op":"a","id":1,"size":512[,"stream":0,"t":ns,"site":"f.py:3","pre":1]}, {"op":"f","id":1} and
 // {"op":"mark"} where a step begins, {"op":"oom","size":512[,"site"]} where a request was refused.
 // Unknown ops are skipped.
+#include <cxxabi.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -26,6 +30,17 @@ bool whole_number(const Json& object, const char* key, uint64_t& value) {
   return it->is_number_unsigned() || it->get<int64_t>() >= 0;
 }
 
+/// "_ZN5Model7forwardEv+0x2a" as "Model::forward()+0x2a": the C library's side of a recording knows
+/// mangled names only.
+std::string plain_site(std::string site) {
+  if (!site.starts_with("_Z")) return site;
+  const size_t plus = std::min(site.rfind('+'), site.size());
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> plain(
+      abi::__cxa_demangle(site.substr(0, plus).c_str(), nullptr, nullptr, &status), std::free);
+  return plain == nullptr ? site : plain.get() + site.substr(plus);
+}
+
 }  // namespace
 
 Result<Trace> read_json_lines(std::string_view bytes, std::string_view name) {
@@ -42,7 +57,7 @@ Result<Trace> read_json_lines(std::string_view bytes, std::string_view name) {
     uint64_t id = 0, size = 0, stream = 0;
     const auto site = object.find("site");
     const std::string who =
-        site != object.end() && site->is_string() ? site->get<std::string>() : "";
+        site != object.end() && site->is_string() ? plain_site(site->get<std::string>()) : "";
     if (kind == "a") {
       if (!whole_number(object, "id", id)) return bad_line(number, "it has no whole \"id\"");
       if (!whole_number(object, "size", size) || size > kMostBytes)

@@ -35,6 +35,16 @@ TEST(JsonLines, AJobWithItsStepsIsRead) {
   EXPECT_EQ(trace.ops[0].stream, 3u);
 }
 
+TEST(JsonLines, MangledNamesBecomePlain) {
+  const auto traces = read_traces(
+      R"({"op":"a","id":1,"size":9,"site":"_ZN5Model7forwardEi+0x2a"}
+{"op":"a","id":2,"size":9,"site":"_Zebra.py:3 load"})",
+      "file");
+  ASSERT_TRUE(traces.ok());
+  EXPECT_EQ(traces->at(0).sites[1], "Model::forward(int)+0x2a");
+  EXPECT_EQ(traces->at(0).sites[2], "_Zebra.py:3 load");
+}
+
 TEST(JsonLines, WhatIsWrongIsNamedByItsLine) {
   const auto message = [](std::string_view lines) {
     const auto traces = read_traces(lines, "x");

@@ -1,5 +1,4 @@
-// Who takes the cores: others, the job's own threads, a quota, a mask; and what the training thread
-// burns on the interpreter and the collector.
+// Who takes the cores: others, the job's own threads, a quota, a mask.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,22 +23,6 @@ namespace {
 constexpr double kSomeCore = 0.1;
 // Part of the wanted CPU time that a hypervisor withholds, from which that is a cause of its own.
 constexpr double kMuchStolen = 0.3;
-// Interpreter time in the time on CPU from which operations count as tiny; and how far below what
-// was read the truth may lie (standard errors).
-constexpr double kTinyOps = 0.14, kSure = 1.28;
-// Interpreter time in the forward pass below which its operations are not to blame.
-constexpr double kPythonShare = 0.25;
-constexpr double kMuchOverhead = 0.1;  // of the step
-// Interpreter time in the forward pass up to which a library's own loop may start its operations
-// (nn.GRU), so that nothing in Python makes them tiny.
-constexpr double kLibrarysLoop = 0.1;
-// Operations of the autograd graph that take less than this on average, forward and back, are
-// mostly dispatch: launching one takes some 5 us each way.
-constexpr double kTinyOp = 40e-6;
-constexpr double kManyOps = 50;
-// The backward pass of an operation takes up to this many times as long as the operation.
-constexpr double kBackwardOps = 2.5;
-
 /// What a step loses to waiting for cores: in the compute phases (a pool's slowest thread holds up
 /// the training thread) and through the producers where they bound the step.
 struct CoreWait {
@@ -212,6 +195,53 @@ double unseen_spinning(const RunView& view, const Profile::Filter& works) {
   return unseen / (unseen + working) * spinning / (working + spinning);
 }
 
+/// While a pool's threads take turns on the cores, all wait at its barrier for the last one.
+bool held_up(const Cell& c) {
+  return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown ||
+         (c.traits & kInSpin) != 0;
+}
+bool held_up_computing(const Cell& c) { return held_up(c) && c.part != Part::kInputWait; }
+
+/// What the step would be spared if its own pool had a thread a core. `own`: the job's part of what
+/// is used of the cores.
+Relief relief_of_pool(const RunView& view, double own) {
+  // With a thread a core the work itself keeps the cores as busy as they are.
+  const auto runs = [](const Cell& c) { return on_cpu(c.act) && c.part != Part::kInputWait; };
+  const auto works = [&](const Cell& c) { return runs(c) && (c.traits & kInSpin) == 0; };
+  const auto in_user = [&](const Cell& c) { return runs(c) && c.act != Act::kKernel; };
+  const auto pool_in_user = [&](const Cell& c) { return works(c) && in_user(c); };
+  const double pool_works =
+      view.per_step(Role::kPool, pool_in_user) * (1 - unseen_spinning(view, works));
+  const double trainer_works = view.per_step(Role::kTrainer, works);
+  const double computing =
+      view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
+  const double wait = view.per_step(Role::kTrainer, held_up_computing);
+  const double needed = (pool_works + trainer_works) / view.cpu().usable;
+  Relief out;
+  out.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +
+                    view.per_step(Role::kTrainer, runs) - trainer_works;
+  out.trainer = std::min(wait, std::max(0.0, computing - needed)) * own;
+  return out;
+}
+
+/// The same of the pools of the producers, which hold up batches.
+void add_relief_of_producers(const RunView& view, const Crowd& crowd, double own, Relief& relief) {
+  const auto batch = [&](const Cell& c) {
+    return c.role == Role::kProducer && (c.stage != Stage::kNone || !view.loader().measured);
+  };
+  const double all = view.profile().seconds(batch);
+  const double lost = view.profile().seconds([&](const Cell& c) { return batch(c) && held_up(c); });
+  if (all > 0) relief.fetch = view.loader().fetch * lost / all * own;
+  // The producers' threads stand in the training thread's way, too.
+  if (relief.trainer == 0) {
+    relief.trainer = (view.trainer_delay() - view.trainer_delay_in_wait()) * own *
+                     crowd.producer_pool / std::max(crowd.all() - crowd.trainer, 1e-9);
+  }
+  // Switching and spinning is CPU time that the work does not need.
+  relief.fetch_cpu =
+      view.per_step(Role::kProducerPool, [](const Cell& c) { return c.act == Act::kKernel; });
+}
+
 void detect_oversubscribed(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.usable <= 0 || findings.has("cpu.throttled") || findings.has("cpu.affinity")) return;
@@ -219,47 +249,11 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   if (!crowd.too_many(cpu.usable)) return;
   const double pool = crowd.pool, producer_pool = crowd.producer_pool;
   const double runnable = crowd.all(), trainer = crowd.trainer;
-  // While a pool's threads take turns on the cores, all wait at its barrier for the last one.
-  const auto held_up = [](const Cell& c) {
-    return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown ||
-           (c.traits & kInSpin) != 0;
-  };
-  const auto in_compute = [&](const Cell& c) { return held_up(c) && c.part != Part::kInputWait; };
   const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
   Relief relief;
-  if (pool > 0.1 * cpu.usable) {
-    const double wait = view.per_step(Role::kTrainer, in_compute);
-    // With a thread a core the work itself keeps the cores as busy as they are.
-    const auto runs = [](const Cell& c) { return on_cpu(c.act) && c.part != Part::kInputWait; };
-    const auto works = [&](const Cell& c) { return runs(c) && (c.traits & kInSpin) == 0; };
-    const auto in_user = [&](const Cell& c) { return runs(c) && c.act != Act::kKernel; };
-    const double pool_works = view.per_step(Role::kPool, [&](const Cell& c) {
-      return works(c) && in_user(c);
-    }) * (1 - unseen_spinning(view, works));
-    const double work = pool_works + view.per_step(Role::kTrainer, works);
-    relief.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +
-                         view.per_step(Role::kTrainer, runs) - view.per_step(Role::kTrainer, works);
-    const double computing =
-        view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
-    relief.trainer = std::min(wait, std::max(0.0, computing - work / cpu.usable)) * own;
-  }
+  if (pool > 0.1 * cpu.usable) relief = relief_of_pool(view, own);
   if (producer_pool > 0.1 * cpu.usable && view.loader().batches > 0) {
-    const auto batch = [&](const Cell& c) {
-      return c.role == Role::kProducer && (c.stage != Stage::kNone || !view.loader().measured);
-    };
-    const double all = view.profile().seconds(batch);
-    const double lost =
-        view.profile().seconds([&](const Cell& c) { return batch(c) && held_up(c); });
-    if (all > 0) relief.fetch = view.loader().fetch * lost / all * own;
-    // The producers' threads stand in the training thread's way, too.
-    if (relief.trainer == 0) {
-      relief.trainer = (view.trainer_delay() - view.trainer_delay_in_wait()) * own * producer_pool /
-                       std::max(runnable - trainer, 1e-9);
-    }
-    // Switching and spinning is CPU time that the work does not need.
-    const double kernel =
-        view.per_step(Role::kProducerPool, [](const Cell& c) { return c.act == Act::kKernel; });
-    relief.fetch_cpu = kernel;
+    add_relief_of_producers(view, crowd, own, relief);
   }
   // Programs and threads beside the training are to blame where the rest would have room.
   const bool rest_fits = runnable - crowd.helpers < 1.1 * cpu.usable;
@@ -298,7 +292,7 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   if (!f->where)
     f->where = view.where([&](const Cell& c) {
       if (beside) return c.role == Role::kHelper && on_cpu(c.act);
-      return (c.role == Role::kTrainer && pool > producer_pool && in_compute(c)) ||
+      return (c.role == Role::kTrainer && pool > producer_pool && held_up_computing(c)) ||
              (c.role == Role::kProducer && pool <= producer_pool && held_up(c));
     });
   if (!f->where && !programs.empty()) {
@@ -307,201 +301,6 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   remedy(*f, "num_threads",
          beside ? "Run what stands beside the training later, elsewhere or with fewer threads."
                 : "Use as many threads as cores (OMP_NUM_THREADS, set_num_threads).");
-}
-
-void detect_python_bound(const RunView& view, Findings& findings) {
-  if (!view.has_steps()) return;  // all start-up is Python
-  // While threads fight for the interpreter, the time in its lines is theirs as well.
-  if (findings.has("input.gil")) return;
-  // What a session does with what it is fed is copying.
-  if (findings.has("input.feed_dict")) return;
-  // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
-  // some of that line fall into the part before. Lines of a few steps, which take far longer than
-  // the others, are stalls.
-  std::unordered_map<model::FrameId, double> in_optimizer, in_stalls, in_all;
-  for (const Cell& c : view.profile().cells()) {
-    if (c.role != Role::kTrainer || !on_cpu(c.act)) continue;
-    const double readings = static_cast<double>(c.readings);
-    in_all[c.user] += readings;
-    if (c.part == Part::kOptimizer) in_optimizer[c.user] += readings;
-    if (c.part == Part::kOther && c.slow_step) in_stalls[c.user] += readings;
-  }
-  const auto computing = [&](const Cell& c) {
-    return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
-           c.part != Part::kOptimizer &&
-           (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess)) == 0 &&
-           in_optimizer[c.user] <= 0.5 * in_all[c.user] &&
-           in_stalls[c.user] <= 0.8 * in_all[c.user];
-  };
-  // Interpreter time among the time on CPU, by line and by function: big operations have hardly
-  // any.
-  struct Place {
-    double readings = 0, python = 0;
-    bool tiny() const {
-      if (readings <= 0) return false;
-      return share() - kSure * error() > kTinyOps;
-    }
-    bool started_by_python() const {
-      return readings > 0 && share() - kSure * error() > kLibrarysLoop;
-    }
-    double share() const { return python / readings; }
-    double error() const { return std::sqrt(share() * (1 - share()) / readings); }
-  };
-  std::unordered_map<uint64_t, Place> places;
-  const auto line_of = [](const Cell& c) { return uint64_t{c.user}; };
-  const auto function_of = [&](const Cell& c) {
-    const model::Frame& f = view.run().frames[c.user < view.run().frames.size() ? c.user : 0];
-    return uint64_t{1} << 63 | static_cast<uint64_t>(f.file) << 32 | f.function;
-  };
-  const auto runs = [&](const Cell& c) {
-    return computing(c) && (c.act == Act::kPython || c.act == Act::kNative);
-  };
-  Place forward_place;
-  // TensorFlow's threads compute while the one that called them waits: a line that waits for them
-  // runs no tiny operations.
-  const bool graphs = !view.run().fact("tensorflow.version").empty();
-  for (const Cell& c : view.profile().cells()) {
-    if (graphs && computing(c) && c.act == Act::kLock) {
-      for (const uint64_t key : {line_of(c), function_of(c)})
-        places[key].readings += static_cast<double>(c.readings);
-      forward_place.readings += static_cast<double>(c.readings);
-    }
-    if (!runs(c)) continue;
-    if (c.part != Part::kBackward) {
-      forward_place.readings += static_cast<double>(c.readings);
-      if (c.act == Act::kPython) forward_place.python += static_cast<double>(c.readings);
-    }
-    for (const uint64_t key : {line_of(c), function_of(c)}) {
-      places[key].readings += static_cast<double>(c.readings);
-      if (c.act == Act::kPython) places[key].python += static_cast<double>(c.readings);
-    }
-  }
-  // A backward pass is one line, however many operations it runs.
-  const auto tiny = [&](const Cell& c) {
-    return runs(c) && (places[line_of(c)].tiny() ||
-                       (c.part != Part::kBackward && places[function_of(c)].tiny()));
-  };
-  const auto in_python = [&](const Cell& c) { return tiny(c) && c.act == Act::kPython; };
-  const double in_lines = view.per_step(Role::kTrainer, tiny);
-  const double python = view.per_step(Role::kTrainer, in_python);
-  // The backward pass of tiny operations is as many tiny operations, run without the interpreter.
-  const auto runs_backward = [&](const Cell& c) { return runs(c) && c.part == Part::kBackward; };
-  const auto runs_forward = [&](const Cell& c) { return runs(c) && c.part != Part::kBackward; };
-  const double forward = view.per_step(Role::kTrainer, runs_forward);
-  const double tiny_forward =
-      view.per_step(Role::kTrainer, [&](const Cell& c) { return tiny(c) && runs_forward(c); });
-  const double backward =
-      view.per_step(Role::kTrainer, [&](const Cell& c) { return runs_backward(c) && !tiny(c); });
-  const double share = forward > 0 ? tiny_forward / forward : 0;
-  double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
-  int64_t readings = view.readings(tiny);
-  // The graph tells the number of operations, however few readings there are.
-  std::string_view nodes = view.run().fact("torch.graph_nodes");
-  if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more
-  const double ops = parse_number<double>(nodes).value_or(0);
-  // Beside big operations such lines are a cause of their own where they are much of the step.
-  const double among =
-      overhead > kMuchOverhead * view.steps().mean ? in_lines : std::max(forward, in_lines);
-  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
-  const bool by_ops = ops >= kManyOps && forward + backward > 0 &&
-                      forward + backward < kTinyOp * ops && forward_place.started_by_python();
-  if (!by_lines && !by_ops) return;
-  if (by_ops && forward + backward > overhead) {
-    overhead = forward + backward;
-    readings = view.readings(runs);
-  }
-  const WhatIf whatif(view);
-  Finding* f = findings.add("cpu.python_bound",
-                            "The interpreter's work on many tiny operations bounds the step", 0.85,
-                            whatif.saved_by({.trainer = overhead, .trainer_cpu = overhead}));
-  if (f == nullptr) return;
-  f->where = view.where(tiny);
-  if (!f->where) f->where = view.where(runs_forward);
-  if (ops > 0) {
-    const double each = (forward + backward) / ops;
-    evidence(*f, fmt::format("{} operations a step", format_number(ops)), ops, "operations",
-             "agent.graph", 1);
-    evidence(*f, fmt::format("each takes {}, back and forth", ms(each)), each * 1e6, "us",
-             "agent.graph", readings);
-  }
-  evidence(*f, fmt::format("{} a step run in lines of tiny operations", ms(overhead)),
-           overhead * 1e3, "ms", "stacks", readings);
-  evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(python)), python * 1e3, "ms",
-           "stacks", readings);
-  remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
-}
-
-/// Whether the job itself made the collector run more often than Python's own thresholds (700, 10,
-/// 10) would have it.
-bool collects_eagerly(const model::Run& run) {
-  const auto parts = split(run.fact("gc.threshold"), ',');
-  if (parts.size() != 3) return false;
-  const auto young = parse_number<double>(parts[0]), middle = parse_number<double>(parts[1]);
-  const auto old = parse_number<double>(parts[2]);
-  if (!young || !middle || !old || *young <= 0) return false;
-  return *young < 700 || *young * *middle * *old < 0.5 * 700 * 10 * 10;
-}
-
-void detect_gc(const RunView& view, Findings& findings) {
-  if (!view.has_steps()) return;
-  double slices = 0, longest = 0, collected = 0;
-  int64_t count = 0, generation = 0;
-  size_t step = 0;
-  const auto& steady = view.steps().steady;
-  for (const Slice& s : view.run().slices) {
-    if (s.kind != SliceKind::kGc || s.thread >= view.run().threads.size()) continue;
-    // A collection on any thread of the process holds the interpreter lock.
-    if (view.run().threads[s.thread].process != view.trainer_process()) continue;
-    while (step < steady.size() && steady[step]->end < s.end) ++step;
-    if (step >= steady.size()) break;
-    if (s.begin < steady[step]->begin) continue;
-    slices += to_s(s.length());
-    longest = std::max(longest, to_s(s.length()));
-    collected += static_cast<double>(std::max<int64_t>(s.value2, 0));
-    generation = std::max(generation, s.value);
-    ++count;
-  }
-  const auto collecting = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.act == Act::kGc;
-  };
-  const double read = view.per_step(Role::kTrainer, collecting);
-  const double n = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-  const bool measured = count > 0;
-  const double cost = measured ? slices / n : read;
-  if (!measured && view.readings(collecting) < kFewReadings) return;
-  Finding* f = findings.add("cpu.gc", "Garbage-collector pauses stall the steps", 0.95, cost);
-  if (f == nullptr) return;
-  if (collects_eagerly(view.run())) f->where = setting_line(view.run(), "gc.threshold.set_at");
-  if (!f->where) f->where = view.where(collecting);
-  evidence(*f, fmt::format("collecting takes {} a step", ms(cost)), cost * 1e3, "ms",
-           measured ? "agent.gc" : "stacks", measured ? count : view.readings(collecting));
-  if (measured) {
-    evidence(*f, fmt::format("the longest pause took {}", ms(longest)), longest * 1e3, "ms",
-             "agent.gc", count);
-    evidence(*f, fmt::format("up to generation {}", generation), static_cast<double>(generation),
-             "generation", "agent.gc", count);
-    evidence(*f, fmt::format("{} objects were freed by it", format_number(collected)), collected,
-             "objects", "agent.gc", count);
-  }
-  remedy(*f, "gc_freeze", "Call gc.freeze() after start-up, raise gc.set_threshold().");
-}
-
-/// The training thread waits for the interpreter lock that other threads of its process hold.
-void detect_gil(const RunView& view, Findings& findings) {
-  if (findings.has("input.gil")) return;
-  const auto waits = [](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kGil; };
-  const int64_t readings = view.readings(waits);
-  if (readings < kFewReadings) return;
-  const double wait = view.per_step(Role::kTrainer, waits);
-  // Told already.
-  if (findings.has("input.collate") && gil_for_passing(view) > 0.5 * wait) return;
-  Finding* f = findings.add("input.gil",
-                            "Other threads hold the GIL that the training thread wants", 0.9, wait);
-  if (f == nullptr) return;
-  f->where = view.where(holds_gil);
-  evidence(*f, fmt::format("the training thread waits {} a step for the GIL", ms(wait)), wait * 1e3,
-           "ms", "stacks", readings);
-  remedy(*f, "processes", "Move that work into processes, or into code that releases the GIL.");
 }
 
 }  // namespace
@@ -531,9 +330,6 @@ void detect_cpu(const RunView& view, Findings& findings) {
   detect_pinned_workers(view, findings);
   detect_oversubscribed(view, findings);
   detect_contention(view, findings);
-  detect_gil(view, findings);
-  detect_python_bound(view, findings);
-  detect_gc(view, findings);
 }
 
 }  // namespace flatout::diagnose

@@ -59,6 +59,7 @@ std::string per_step_text(const RunView& view, double seconds);
 void detect_crash(const RunView& view, Findings& findings);
 void detect_input(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);
+void detect_interpreter(const RunView& view, Findings& findings);
 void detect_processes(const RunView& view, Findings& findings);
 void detect_allocator(const RunView& view, Findings& findings);
 void detect_memory(const RunView& view, Findings& findings);

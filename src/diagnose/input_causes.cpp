@@ -25,6 +25,7 @@ constexpr double kStartedPerSample = 0.5;
 constexpr double kIdle = 0.15;     // of the cores, from which more workers find room
 constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
 constexpr double kHalfOfIt = 0.4;  // the same where there are workers, all busy, and cores idle
+constexpr double kOneWord = 0.6;   // the same where a loader only has to be told how many
 // Of what less work saves, that the lock alone must save to be what the makers of batches lack.
 constexpr double kMuchOfWork = 0.25;
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
@@ -93,8 +94,9 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   // Idle cores could do most of it: then what lacks is workers, not speed.
   const bool workers_lack =
       loader.kind == LoaderKind::kProcesses && view.cpu().idle > 2 * kIdle * view.cpu().usable;
-  if (by_workers < (workers_lack ? kHalfOfIt : kMostOfIt) * by_decode ||
-      view.cpu().idle < kIdle * view.cpu().usable) {
+  const bool to_be_told = loader.kind == LoaderKind::kSerial && loader.measured;
+  const double enough_of_it = workers_lack ? kHalfOfIt : to_be_told ? kOneWord : kMostOfIt;
+  if (by_workers < enough_of_it * by_decode || view.cpu().idle < kIdle * view.cpu().usable) {
     return decode;
   }
   decode.id = "input.too_few_workers";

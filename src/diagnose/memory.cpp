@@ -34,7 +34,7 @@ constexpr double kFaultSeconds = 4e-6;
 // The same for a huge page.
 constexpr double kHugeFaultSeconds = 0.5e-3;
 // Part of a line's time in waits and work of the kernel from which little else is left of it.
-constexpr double kThrashes = 0.6;
+constexpr double kThrashes = 0.6, kSurelyThrashes = 0.4;
 constexpr double kSomeGrowth = 24.0 * (1 << 20);
 // Part of a memory limit that a process must have grown by to be why the limit was reached.
 constexpr double kMuchOfLimit = 0.25;
@@ -203,11 +203,12 @@ void detect_pressure(const RunView& view, Findings& findings) {
   const bool thrown_out = hits > 0;
   const double steps = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
   const double least_read = hits > steps ? 0.02 : 0.2;
+  const double thrashes = hits > steps ? kSurelyThrashes : kThrashes;
   const double faulting = view.per_step(Role::kTrainer, [&](const Cell& c) {
     if (!outside(c)) return false;
     const Line& line = lines[c.user];
     return c.act == Act::kRead || (c.user != 0 && line.read > least_read * line.all &&
-                                   line.read + line.kernel > kThrashes * line.all);
+                                   line.read + line.kernel > thrashes * line.all);
   });
   cost = std::max({cost, std::min(stalled, 0.95) * unit, swapping || thrown_out ? faulting : 0});
   if (!swapping && hits <= 0 && scans <= 0) return;

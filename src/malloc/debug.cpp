@@ -18,6 +18,7 @@
 #include "malloc/profile.h"
 #include "malloc/python.h"
 #include "malloc/range.h"
+#include "malloc/recording.h"
 #include "malloc/text.h"
 
 namespace flatout::malloc::debug {
@@ -38,12 +39,14 @@ struct Header {
   char* base;   // of the allocator's block
   char* guard;  // the page that must not be touched; nullptr without
   Sample* sample;
+  uint64_t recorded;  // its number in the recording of requests; 0: it is not in it
+  uint64_t unused;
   uint64_t front;  // the red zone before the block
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(Header) % 16 == 0);
 
 Settings g_settings;
-std::atomic<bool> g_note_all{false};
+std::atomic<size_t> g_note_from{SIZE_MAX};
 std::atomic<uint32_t> g_guards{0};
 struct sigaction g_previous;
 
@@ -245,9 +248,18 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   }
 }
 
-void before_fork() { g_lock.lock(); }
-void after_fork() { g_lock.unlock(); }
-void in_child() { g_lock.reset(); }
+void before_fork() {
+  g_lock.lock();
+  lock_recording();
+}
+void after_fork() {
+  unlock_recording();
+  g_lock.unlock();
+}
+void in_child() {
+  reset_recording();
+  g_lock.reset();
+}
 
 void* no_memory() {
   errno = ENOMEM;
@@ -293,14 +305,22 @@ void* make_block(size_t alignment, size_t bytes, bool zero) {
     h = allocate_guarded(alignment, bytes);
   }
   if (h == nullptr) h = allocate_plain(alignment, bytes);
-  if (h == nullptr) return nullptr;
+  const bool recorded = is_recorded(bytes);
+  if (h == nullptr) {
+    if (recorded) record_refused(bytes, note_stack());
+    return nullptr;
+  }
   h->bytes = bytes;
   h->front = kFront;
   h->freed = nullptr;
-  h->sample = g_note_all.load(std::memory_order_relaxed) ? take_sample(bytes, 1) : nullptr;
+  h->sample =
+      bytes >= g_note_from.load(std::memory_order_relaxed) ? take_sample(bytes, 1) : nullptr;
   h->allocated = nullptr;
-  if (g_settings.check) {
+  if (g_settings.check || recorded) {
     h->allocated = h->sample != nullptr ? h->sample->stack : note_stack();
+  }
+  h->recorded = recorded ? record_allocated(bytes, h->allocated) : 0;
+  if (g_settings.check) {
     if (!zero) std::memset(user_of(h), kFresh, bytes);
     std::memset(user_of(h) + bytes, kZone, static_cast<size_t>(zone_end(h) - user_of(h)) - bytes);
   }
@@ -336,6 +356,7 @@ void deallocate(void* p) {
     return report("freed twice", p, h);
   }
   if (h->sample != nullptr) drop_sample(h->sample);
+  record_freed(h->recorded);
   if (!g_settings.check) return release(h);
   h->freed = note_stack();
   std::memset(p, kFreed, readable_bytes(h));
@@ -398,6 +419,6 @@ void finish() {
   }
 }
 
-void note_all(bool on) { g_note_all.store(on, std::memory_order_relaxed); }
+void note_from(size_t least) { g_note_from.store(least, std::memory_order_relaxed); }
 
 }  // namespace flatout::malloc::debug

@@ -2,7 +2,7 @@
 // and a red zone round it, patterns in fresh and freed memory, a guard page behind large blocks,
 // and a quarantine that freed blocks wait in. It names what it finds, with the stacks of who
 // allocated and freed the block, and aborts. `flatout heap --full` uses it to count every
-// allocation.
+// allocation, `--record` to write down the large ones.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct Settings {
 void start(const Settings& settings);
 /// When the process ends: looks at what is still in quarantine.
 void finish();
-/// From now on every allocation is in the heap profile, or none.
-void note_all(bool on);
+/// From now on each allocation of `least` bytes or more is in the heap profile; SIZE_MAX: none.
+void note_from(size_t least);
 
 }  // namespace flatout::malloc::debug

@@ -144,12 +144,11 @@ void expand_path(const char* path, char* out, size_t room) {
       out[n++] = *path;
       continue;
     }
-    char digits[12];
-    int count = 0;
-    for (auto pid = static_cast<unsigned>(::getpid()); pid != 0; pid /= 10) {
-      digits[count++] = static_cast<char>('0' + pid % 10);
-    }
-    while (count > 0) out[n++] = digits[--count];
+    char digits[64];
+    const size_t count =
+        static_cast<size_t>(write_digits(digits, static_cast<uint64_t>(::getpid())) - digits);
+    std::memcpy(out + n, digits, count);
+    n += count;
     ++path;
   }
   out[n] = 0;

@@ -17,6 +17,7 @@
 #include "malloc/os.h"
 #include "malloc/profile.h"
 #include "malloc/python.h"
+#include "malloc/recording.h"
 #include "malloc/text.h"
 
 namespace flatout::malloc {
@@ -50,7 +51,7 @@ bool is(const char* value, const char* what) {
 #if FLATOUT_MALLOC_DEBUG
 void sample_from_now(uint64_t bytes) {
   find_python();
-  debug::note_all(bytes != 0);
+  debug::note_from(bytes != 0 ? 0 : SIZE_MAX);
 }
 
 void start_checks(const char* check, const char* abort, const char* quarantine) {
@@ -85,9 +86,19 @@ __attribute__((constructor)) void load() {
     std::strncpy(g_profile, set.malloc_profile, sizeof g_profile - 1);
   }
   if (set.malloc_heap != nullptr) set_heap_path(set.malloc_heap);
-  if (set.malloc_profile != nullptr || set.malloc_heap != nullptr) sample_from_now(512 << 10);
+  const bool sampled = set.malloc_profile != nullptr || set.malloc_heap != nullptr;
+  if (sampled) sample_from_now(512 << 10);
 #if FLATOUT_MALLOC_DEBUG
   start_checks(set.malloc_check, set.malloc_abort, set.malloc_quarantine);
+  if (set.malloc_record != nullptr) {
+    const size_t least = set.malloc_record_least != nullptr
+                             ? std::strtoull(set.malloc_record_least, nullptr, 10)
+                             : 4096;
+    find_python();
+    // A stack takes long: the profile, too, has the recorded ones alone unless all are asked for.
+    if (sampled) debug::note_from(least);
+    start_recording(set.malloc_record, least);
+  }
 #endif
   if (set.malloc_sample != nullptr) {
     sample_from_now(std::strtoull(set.malloc_sample, nullptr, 10));
@@ -140,7 +151,12 @@ int flatout_malloc_get_stats(struct flatout_malloc_stats* out, size_t size) {
 
 size_t flatout_malloc_purge(void) { return fm::purge(); }
 
-void flatout_malloc_mark_step(void) { fm::idle_mark_step(fm::os_now_ns()); }
+void flatout_malloc_mark_step(void) {
+#if FLATOUT_MALLOC_DEBUG
+  fm::record_step();
+#endif
+  fm::idle_mark_step(fm::os_now_ns());
+}
 
 void flatout_malloc_set_sampling(uint64_t bytes) { fm::sample_from_now(bytes); }
 

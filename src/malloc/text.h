@@ -10,6 +10,18 @@
 
 namespace flatout::malloc {
 
+/// Writes a number's digits to `out`, which has room for 64; returns behind them.
+inline char* write_digits(char* out, uint64_t value, unsigned base = 10) {
+  char digits[64];
+  unsigned n = 0;
+  do {
+    digits[n++] = "0123456789abcdef"[value % base];
+    value /= base;
+  } while (value != 0);
+  while (n > 0) *out++ = digits[--n];
+  return out;
+}
+
 class Text {
  public:
   explicit Text(const char* path)
@@ -29,14 +41,9 @@ class Text {
     return *this;
   }
   Text& number(uint64_t value, unsigned base = 10) {
-    char digits[24];
-    unsigned n = 0;
-    do {
-      digits[n++] = "0123456789abcdef"[value % base];
-      value /= base;
-    } while (value != 0);
-    while (n > 0) put(digits[--n]);
-    return *this;
+    char digits[65];
+    *write_digits(digits, value, base) = 0;
+    return add(digits);
   }
   Text& hex(uint64_t value) { return number(value, 16); }
   /// The contents of another file; nothing if it cannot be read.

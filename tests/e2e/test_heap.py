@@ -287,3 +287,81 @@ def test_bad_usage_says_the_way_out(flatout):
     assert done.returncode == 2 and "flatout heap" in done.stderr
     done = subprocess.run([flatout, "heap", "--leak", "--", "true"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--leaks" in done.stderr
+
+
+REQUESTS = """
+    #include <dlfcn.h>
+    #include <stdlib.h>
+    #include <unistd.h>
+    #include <sys/wait.h>
+    __attribute__((noinline)) extern "C" void *take(size_t n) { void *p = malloc(n); asm volatile("" ::"r"(p)); return p; }
+    int main() {
+      auto mark = (void (*)())dlsym(RTLD_DEFAULT, "flatout_malloc_mark_step");
+      void *kept = take(3000000);
+      take(999);
+      for (int i = 0; i < 3; ++i) {
+        mark();
+        void *a = take(2000000), *b = take(1000000 + i);
+        free(a);
+        b = realloc(b, 5000000);
+        free(b);
+      }
+      int pid = fork();
+      if (pid == 0) { free(kept); free(take(7000000)); _exit(0); }
+      waitpid(pid, nullptr, 0);
+    }
+"""
+
+
+def test_each_large_request_is_recorded_as_it_was(flatout, tmp_path):
+    program = compiled(tmp_path, write(tmp_path, "requests.cpp", REQUESTS))
+    heap(flatout, tmp_path, "--record=t.jsonl", "--", program, env={"FLATOUT_MALLOC_RECORD_LEAST": "1000000"})
+    lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    assert lines[0]["name"] == "program"
+    assert all(line["site"].startswith(("program+0x", "take+0x")) for line in lines if "size" in line)
+    events = [(line["op"], line.get("size", line.get("id"))) for line in lines[1:]]
+    step = [("mark", None), ("a", 2000000), ("a", 1000000), ("f", 2), ("a", 5000000), ("f", 3), ("f", 4)]
+    assert events[:8] == [("a", 3000000), *step]
+    assert events[8:15] == [("mark", None), ("a", 2000000), ("a", 1000001), ("f", 5), ("a", 5000000), ("f", 6), ("f", 7)]
+    # A forked child has a file of its own, without its parent's blocks.
+    child = [json.loads(line) for path in tmp_path.glob("t.jsonl.*") for line in path.read_text().splitlines()]
+    assert [(line["op"], line.get("size", line.get("id"))) for line in child[1:]] == [("a", 7000000), ("f", 11)]
+    replayed = subprocess.run([flatout, "devmem", "replay", "--json", "t.jsonl"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    bound = next(r for r in json.loads(replayed.stdout) if r["policy"] == "bound")
+    assert bound["peak_live_bytes"] == 3000000 + 1000002 + 5000000  # realloc has both for a moment
+    refused = subprocess.run([flatout, "heap", "--record=t.jsonl", "--", program], cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 2 and "t.jsonl is there already" in refused.stderr
+
+
+TRAINS = """
+    import torch
+    net = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 10))
+    sgd = torch.optim.SGD(net.parameters(), 0.01)
+    for i in range(40):
+        images = torch.randn(400, 512)  # BATCH
+        loss = net(images).square().mean()
+        sgd.zero_grad()
+        loss.backward()
+        sgd.step()
+"""
+
+
+def test_what_pytorch_asks_for_has_its_line_and_steps(flatout, job_python, tmp_path):
+    script = write(tmp_path, "trains.py", TRAINS)
+    heap(flatout, tmp_path, "--record=t.jsonl", "--", job_python, script)
+    lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    batches = [line for line in lines if line.get("size") == 400 * 512 * 4 and line.get("site", "").endswith("<module>")]
+    at = f"{script}:{line_of(script, '# BATCH')} <module>"
+    assert sum(line["site"] == at for line in batches) == 40
+    assert 35 <= sum(line["op"] == "mark" for line in lines) <= 40
+    live, peak, sizes = 0, 0, {}
+    for line in lines[next(i for i, x in enumerate(lines) if x["op"] == "mark"):]:
+        if line["op"] == "a":
+            sizes[line["id"]] = line["size"]
+            live += line["size"]
+        elif line["op"] == "f":
+            live -= sizes.pop(line["id"], 0)
+        peak = max(peak, live)
+    # Batch, first layer's output and its gradient, and the gradients of the weights: 12.3 MB of activations and weights.
+    floats = 400 * 512 + 2 * 400 * 2048 + 512 * 2048
+    assert 1.0 <= peak / (4 * floats) < 1.5

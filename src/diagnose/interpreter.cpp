@@ -1,0 +1,285 @@
+// What the training thread burns on the interpreter, its lock and its collector.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+#include "base/text.h"
+#include "diagnose/blame.h"
+#include "diagnose/findings.h"
+#include "diagnose/input.h"
+#include "diagnose/whatif.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Part;
+using model::Slice;
+using model::SliceKind;
+
+namespace {
+
+// Interpreter time in the time on CPU from which operations count as tiny; and how far below what
+// was read the truth may lie (standard errors).
+constexpr double kTinyOps = 0.14, kSure = 1.28;
+// Interpreter time in the forward pass below which its operations are not to blame.
+constexpr double kPythonShare = 0.25;
+constexpr double kMuchOverhead = 0.1;  // of the step
+// Interpreter time in a function up to which a library's own loop may start its operations (nn.GRU:
+// a twentieth), so that nothing in Python makes them tiny.
+constexpr double kLibrarysLoop = 0.05;
+// Operations of the autograd graph that take less than this on average, forward and back, are
+// mostly dispatch: launching one takes some 5 us each way.
+constexpr double kTinyOp = 40e-6;
+constexpr double kManyOps = 50;
+// The backward pass of an operation takes up to this many times as long as the operation.
+constexpr double kBackwardOps = 2.5;
+
+/// Which lines of the training thread's computing run tiny operations: by their share of time in
+/// the interpreter, for big operations have hardly any.
+class TinyOperations {
+ public:
+  explicit TinyOperations(const RunView& view) : view_(view) {
+    look_at_lines();
+    sum_up_places();
+  }
+
+  /// Work of the step that these rules are about, on a core.
+  bool runs(const Cell& c) const {
+    return computing(c) && (c.act == Act::kPython || c.act == Act::kNative);
+  }
+  // A backward pass is one line, however many operations it runs.
+  bool tiny(const Cell& c) const {
+    return runs(c) && (place(line_of(c)).tiny() ||
+                       (c.part != Part::kBackward && place(function_of(c)).tiny()));
+  }
+  /// Whether Python starts the forward pass's operations, rather than a library's own loop: in the
+  /// function that most of its time is spent in.
+  bool started_by_python() const {
+    Place most;
+    for (const auto& [function, place] : forward_) {
+      if (place.readings > most.readings) most = place;
+    }
+    return most.started_by_python();
+  }
+
+ private:
+  struct Place {
+    double readings = 0, python = 0;
+    bool tiny() const { return readings > 0 && share() - kSure * error() > kTinyOps; }
+    bool started_by_python() const {
+      return readings > 0 && share() - kSure * error() > kLibrarysLoop;
+    }
+    double share() const { return python / readings; }
+    double error() const { return std::sqrt(share() * (1 - share()) / readings); }
+  };
+
+  static uint64_t line_of(const Cell& c) { return c.user; }
+  uint64_t function_of(const Cell& c) const {
+    const auto& frames = view_.run().frames;
+    const model::Frame& f = frames[c.user < frames.size() ? c.user : 0];
+    return uint64_t{1} << 63 | static_cast<uint64_t>(f.file) << 32 | f.function;
+  }
+  Place place(uint64_t key) const {
+    const auto known = places_.find(key);
+    return known == places_.end() ? Place{} : known->second;
+  }
+  static double of(const std::unordered_map<model::FrameId, double>& readings, const Cell& c) {
+    const auto known = readings.find(c.user);
+    return known == readings.end() ? 0 : known->second;
+  }
+
+  // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
+  // some of that line fall into the part before. Lines of a few steps, which take far longer than
+  // the others, are stalls.
+  void look_at_lines() {
+    for (const Cell& c : view_.profile().cells()) {
+      if (c.role != Role::kTrainer || !on_cpu(c.act)) continue;
+      const double readings = static_cast<double>(c.readings);
+      in_all_[c.user] += readings;
+      if (c.part == Part::kOptimizer) in_optimizer_[c.user] += readings;
+      if (c.part == Part::kOther && c.slow_step) in_stalls_[c.user] += readings;
+    }
+  }
+  bool computing(const Cell& c) const {
+    return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
+           c.part != Part::kOptimizer &&
+           (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess)) == 0 &&
+           of(in_optimizer_, c) <= 0.5 * of(in_all_, c) &&
+           of(in_stalls_, c) <= 0.8 * of(in_all_, c);
+  }
+  void sum_up_places() {
+    // TensorFlow's threads compute while the one that called them waits: a line that waits for them
+    // runs no tiny operations.
+    const bool graphs = !view_.run().fact("tensorflow.version").empty();
+    for (const Cell& c : view_.profile().cells()) {
+      const bool waits = graphs && computing(c) && c.act == Act::kLock;
+      if (!waits && !runs(c)) continue;
+      const double readings = static_cast<double>(c.readings);
+      const double python = c.act == Act::kPython ? readings : 0;
+      const auto add = [&](Place& place) {
+        place.readings += readings;
+        place.python += python;
+      };
+      if (waits || c.part != Part::kBackward) add(forward_[function_of(c)]);
+      add(places_[line_of(c)]);
+      add(places_[function_of(c)]);
+    }
+  }
+
+  const RunView& view_;
+  std::unordered_map<model::FrameId, double> in_optimizer_, in_stalls_, in_all_;
+  std::unordered_map<uint64_t, Place> places_;   // by line, and by function
+  std::unordered_map<uint64_t, Place> forward_;  // by function, without the backward pass
+};
+
+/// Operations of the autograd graph of one step; 0: not known.
+double graph_operations(const model::Run& run) {
+  std::string_view nodes = run.fact("torch.graph_nodes");
+  if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more
+  return parse_number<double>(nodes).value_or(0);
+}
+
+void detect_python_bound(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) return;  // all start-up is Python
+  // While threads fight for the interpreter, the time in its lines is theirs as well.
+  if (findings.has("input.gil")) return;
+  // What a session does with what it is fed is copying.
+  if (findings.has("input.feed_dict")) return;
+  const TinyOperations operations(view);
+  const auto tiny = [&](const Cell& c) { return operations.tiny(c); };
+  const auto runs_backward = [&](const Cell& c) {
+    return operations.runs(c) && c.part == Part::kBackward;
+  };
+  const auto runs_forward = [&](const Cell& c) {
+    return operations.runs(c) && c.part != Part::kBackward;
+  };
+  const auto a_step = [&](const Profile::Filter& filter) {
+    return view.per_step(Role::kTrainer, filter);
+  };
+  const double in_lines = a_step(tiny);
+  const double python = a_step([&](const Cell& c) { return tiny(c) && c.act == Act::kPython; });
+  const double forward = a_step(runs_forward);
+  const double tiny_forward = a_step([&](const Cell& c) { return tiny(c) && runs_forward(c); });
+  const double backward = a_step([&](const Cell& c) { return runs_backward(c) && !tiny(c); });
+  // The backward pass of tiny operations is as many tiny operations, run without the interpreter.
+  const double share = forward > 0 ? tiny_forward / forward : 0;
+  double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
+  int64_t readings = view.readings(tiny);
+  // Beside big operations such lines are a cause of their own where they are much of the step.
+  const double among = overhead > kMuchOverhead * view.steps().mean ? in_lines
+                                                                    : std::max(forward, in_lines);
+  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
+  // The graph tells the number of operations, however few readings there are.
+  const double ops = graph_operations(view.run());
+  const bool by_ops = ops >= kManyOps && forward + backward > 0 &&
+                      forward + backward < kTinyOp * ops && operations.started_by_python();
+  if (!by_lines && !by_ops) return;
+  if (!by_lines && forward + backward > overhead) {
+    overhead = forward + backward;
+    readings = view.readings([&](const Cell& c) { return operations.runs(c); });
+  }
+  const WhatIf whatif(view);
+  Finding* f = findings.add("cpu.python_bound",
+                            "The interpreter's work on many tiny operations bounds the step", 0.85,
+                            whatif.saved_by({.trainer = overhead, .trainer_cpu = overhead}));
+  if (f == nullptr) return;
+  f->where = view.where(tiny);
+  if (!f->where) f->where = view.where(runs_forward);
+  if (ops > 0) {
+    const double each = (forward + backward) / ops;
+    evidence(*f, fmt::format("{} operations a step", format_number(ops)), ops, "operations",
+             "agent.graph", 1);
+    evidence(*f, fmt::format("each takes {}, back and forth", ms(each)), each * 1e6, "us",
+             "agent.graph", readings);
+  }
+  evidence(*f, fmt::format("{} a step run in lines of tiny operations", ms(overhead)),
+           overhead * 1e3, "ms", "stacks", readings);
+  evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(python)), python * 1e3, "ms",
+           "stacks", readings);
+  remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
+}
+
+/// Whether the job itself made the collector run more often than Python's own thresholds (700, 10,
+/// 10) would have it.
+bool collects_eagerly(const model::Run& run) {
+  const auto parts = split(run.fact("gc.threshold"), ',');
+  if (parts.size() != 3) return false;
+  const auto young = parse_number<double>(parts[0]), middle = parse_number<double>(parts[1]);
+  const auto old = parse_number<double>(parts[2]);
+  if (!young || !middle || !old || *young <= 0) return false;
+  return *young < 700 || *young * *middle * *old < 0.5 * 700 * 10 * 10;
+}
+
+void detect_gc(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) return;
+  double slices = 0, longest = 0, collected = 0;
+  int64_t count = 0, generation = 0;
+  size_t step = 0;
+  const auto& steady = view.steps().steady;
+  for (const Slice& s : view.run().slices) {
+    if (s.kind != SliceKind::kGc || s.thread >= view.run().threads.size()) continue;
+    // A collection on any thread of the process holds the interpreter lock.
+    if (view.run().threads[s.thread].process != view.trainer_process()) continue;
+    while (step < steady.size() && steady[step]->end < s.end) ++step;
+    if (step >= steady.size()) break;
+    if (s.begin < steady[step]->begin) continue;
+    slices += to_s(s.length());
+    longest = std::max(longest, to_s(s.length()));
+    collected += static_cast<double>(std::max<int64_t>(s.value2, 0));
+    generation = std::max(generation, s.value);
+    ++count;
+  }
+  const auto collecting = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.act == Act::kGc;
+  };
+  const double read = view.per_step(Role::kTrainer, collecting);
+  const double n = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  const bool measured = count > 0;
+  const double cost = measured ? slices / n : read;
+  if (!measured && view.readings(collecting) < kFewReadings) return;
+  Finding* f = findings.add("cpu.gc", "Garbage-collector pauses stall the steps", 0.95, cost);
+  if (f == nullptr) return;
+  if (collects_eagerly(view.run())) f->where = setting_line(view.run(), "gc.threshold.set_at");
+  if (!f->where) f->where = view.where(collecting);
+  evidence(*f, fmt::format("collecting takes {} a step", ms(cost)), cost * 1e3, "ms",
+           measured ? "agent.gc" : "stacks", measured ? count : view.readings(collecting));
+  if (measured) {
+    evidence(*f, fmt::format("the longest pause took {}", ms(longest)), longest * 1e3, "ms",
+             "agent.gc", count);
+    evidence(*f, fmt::format("up to generation {}", generation), static_cast<double>(generation),
+             "generation", "agent.gc", count);
+    evidence(*f, fmt::format("{} objects were freed by it", format_number(collected)), collected,
+             "objects", "agent.gc", count);
+  }
+  remedy(*f, "gc_freeze", "Call gc.freeze() after start-up, raise gc.set_threshold().");
+}
+
+/// The training thread waits for the interpreter lock that other threads of its process hold.
+void detect_gil(const RunView& view, Findings& findings) {
+  if (findings.has("input.gil")) return;
+  const auto waits = [](const Cell& c) { return c.role == Role::kTrainer && c.act == Act::kGil; };
+  const int64_t readings = view.readings(waits);
+  if (readings < kFewReadings) return;
+  const double wait = view.per_step(Role::kTrainer, waits);
+  // Told already.
+  if (findings.has("input.collate") && gil_for_passing(view) > 0.5 * wait) return;
+  Finding* f = findings.add("input.gil",
+                            "Other threads hold the GIL that the training thread wants", 0.9, wait);
+  if (f == nullptr) return;
+  f->where = view.where(holds_gil);
+  evidence(*f, fmt::format("the training thread waits {} a step for the GIL", ms(wait)), wait * 1e3,
+           "ms", "stacks", readings);
+  remedy(*f, "processes", "Move that work into processes, or into code that releases the GIL.");
+}
+
+}  // namespace
+
+void detect_interpreter(const RunView& view, Findings& findings) {
+  detect_gil(view, findings);
+  detect_python_bound(view, findings);
+  detect_gc(view, findings);
+}
+
+}  // namespace flatout::diagnose
