@@ -7,7 +7,7 @@ build=(g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-d
        libdw-dev libelf-dev libjpeg-dev libspng-dev libwebp-dev libncurses-dev libjs-chart.js
        libmicrohttpd-dev libsqlite3-dev libisal-dev)
 test=(libgtest-dev libbenchmark-dev python3 python3-venv python3-dev chromium tmux openmpi-bin
-       sysstat zsh fish openssl)
+       sysstat zsh fish openssl redis-tools)
 fuzz=(clang-14 libclang-rt-14-dev libgtest-dev libbenchmark-dev)
 check=(clang-format clang-tidy)
 aarch64=(g++-aarch64-linux-gnu qemu-user libgtest-dev)

@@ -125,10 +125,11 @@ Status prepare(const Records& records, const Settings& settings) {
   return {};
 }
 
-std::vector<uint64_t> step_ends(const model::Run& run) {
+// Where each step begins or ends, ns.
+std::vector<uint64_t> step_times(const model::Run& run, TimePoint model::Step::*at) {
   std::vector<uint64_t> out;
   for (const model::Step& step : run.steps.steps) {
-    out.push_back(static_cast<uint64_t>(to_ns(step.end)));
+    out.push_back(static_cast<uint64_t>(to_ns(step.*at)));
   }
   return out;
 }
@@ -141,7 +142,7 @@ std::vector<heap::ProcessHeap> read_heaps(const Records& records, const model::R
   std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
     return a.record.peak_bytes > b.record.peak_bytes;
   });
-  const std::vector<uint64_t> steps = step_ends(run);
+  const std::vector<uint64_t> steps = step_times(run, &model::Step::end);
   const int32_t training =
       run.training_process < run.processes.size() ? run.processes[run.training_process].pid : 0;
   for (size_t i = 0; i < out.size(); ++i) {
@@ -156,14 +157,6 @@ std::vector<heap::ProcessHeap> read_heaps(const Records& records, const model::R
   return out;
 }
 
-std::vector<uint64_t> step_begins(const model::Run& run) {
-  std::vector<uint64_t> out;
-  for (const model::Step& step : run.steps.steps) {
-    out.push_back(static_cast<uint64_t>(to_ns(step.begin)));
-  }
-  return out;
-}
-
 void finish_recording(const std::string& path, const model::Run& run) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
@@ -171,8 +164,8 @@ void finish_recording(const std::string& path, const model::Run& run) {
     return;
   }
   if (!run.steps.steps.empty() && run.training_process < run.processes.size()) {
-    const Status marked =
-        heap::mark_steps(path, run.processes[run.training_process].pid, step_begins(run));
+    const Status marked = heap::mark_steps(path, run.processes[run.training_process].pid,
+                                           step_times(run, &model::Step::begin));
     if (!marked.ok()) log_warning(marked.error().message + ": its steps are not marked");
   }
   fmt::print(stderr, "\nRequests of host memory: flatout devmem replay {}\n",

@@ -168,8 +168,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
   int64_t readings = view.readings(tiny);
   // Beside big operations such lines are a cause of their own where they are much of the step.
-  const double among = overhead > kMuchOverhead * view.steps().mean ? in_lines
-                                                                    : std::max(forward, in_lines);
+  const double among =
+      overhead > kMuchOverhead * view.steps().mean ? in_lines : std::max(forward, in_lines);
   const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
   // The graph tells the number of operations, however few readings there are.
   const double ops = graph_operations(view.run());

@@ -11,7 +11,7 @@
 namespace flatout::heap {
 namespace {
 
-constexpr size_t kMostHead = 4096;              // of a file, to see whose it is
+constexpr size_t kMostHead = 4096;             // of a file, to see whose it is
 constexpr size_t kMostFile = size_t{4} << 30;  // bytes
 constexpr std::string_view kMark = "{\"op\":\"mark\"}\n";
 

@@ -16,7 +16,8 @@ TEST(Requests, StepsAreMarkedInTheFileOfTheirProcess) {
   const std::string path = folder + "/t.jsonl";
   const std::string shell = "{\"op\":\"meta\",\"name\":\"sh\",\"pid\":7}\n";
   const std::string head = "{\"op\":\"meta\",\"name\":\"python\",\"pid\":70}\n";
-  const std::string a = "{\"op\":\"a\",\"id\":1,\"size\":5000,\"site\":\"x\\\"t\\\":3 f\",\"t\":100}\n";
+  const std::string a =
+      "{\"op\":\"a\",\"id\":1,\"size\":5000,\"site\":\"x\\\"t\\\":3 f\",\"t\":100}\n";
   const std::string f = "{\"op\":\"f\",\"id\":1,\"t\":250}\n", mark = "{\"op\":\"mark\"}\n";
   ASSERT_TRUE(fs::write_atomically(path, shell + a).ok());
   ASSERT_TRUE(fs::write_atomically(path + ".70", head + a + f).ok());

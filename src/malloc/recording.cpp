@@ -104,8 +104,7 @@ Line& Line::site(const Stack* stack) {
   if (stack == nullptr) return *this;
   const PythonPlace* line = nullptr;
   for (unsigned i = 0; i < stack->python; ++i) {
-    const PythonPlace* place =
-        python_place(static_cast<uint32_t>(stack->frame[stack->native + i]));
+    const PythonPlace* place = python_place(static_cast<uint32_t>(stack->frame[stack->native + i]));
     if (place == nullptr) continue;
     const bool own = !is_library(place->file());
     if (line == nullptr || own) line = place;
@@ -133,8 +132,15 @@ Line& Line::site(const Stack* stack) {
   return *this;
 }
 
+/// Under a high number: a job that closes all files and opens its own must not find its file
+/// written to.
 int create(const char* path) {
-  return ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
+  constexpr int kHigh = 900;
+  const int low = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
+  const int high = low < 0 ? -1 : ::fcntl(low, F_DUPFD_CLOEXEC, kHigh);
+  if (high < 0) return low;
+  ::close(low);
+  return high;
 }
 
 /// Opens the file at the first line. False: there is none, which was said.
@@ -161,7 +167,8 @@ bool is_open() {
     g_least.store(kNever, std::memory_order_relaxed);
     return false;
   }
-  Line("{\"op\":\"meta\",\"name\":\"").quoted(program_invocation_short_name)
+  Line("{\"op\":\"meta\",\"name\":\"")
+      .quoted(program_invocation_short_name)
       .add("\",\"pid\":")
       .number(static_cast<uint64_t>(::getpid()))
       .add("}")
@@ -188,7 +195,12 @@ uint64_t record_allocated(size_t bytes, const Stack* stack) {
     const LockHolder hold(g_lock);
     if (is_open()) {
       id = ++g_last;
-      Line("{\"op\":\"a\",\"id\":").number(id).add(rest).number(os_now_ns()).add("}").write_to(g_file);
+      Line("{\"op\":\"a\",\"id\":")
+          .number(id)
+          .add(rest)
+          .number(os_now_ns())
+          .add("}")
+          .write_to(g_file);
     }
   }
   errno = saved;
@@ -201,7 +213,12 @@ void record_freed(uint64_t id) {
   {
     const LockHolder hold(g_lock);
     if (id > g_inherited && is_open()) {
-      Line("{\"op\":\"f\",\"id\":").number(id).add(",\"t\":").number(os_now_ns()).add("}").write_to(g_file);
+      Line("{\"op\":\"f\",\"id\":")
+          .number(id)
+          .add(",\"t\":")
+          .number(os_now_ns())
+          .add("}")
+          .write_to(g_file);
     }
   }
   errno = saved;
