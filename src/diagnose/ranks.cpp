@@ -311,12 +311,37 @@ class RankDetector {
         }
         shares.push_back(cost / std::max(seconds(r->own), 1e-9));
       }
-      const double more = *f.cost_ms_per_step * 1e-3 - median(shares) * work;
+      double more = *f.cost_ms_per_step * 1e-3 - median(shares) * work;
+      // Others may have it without it being worth a finding there.
+      if (f.where) more = std::min(more, more_at(rank, *f.where).value_or(more));
       if (more <= most) continue;
       most = more;
       best = &f;
     }
     return best;
+  }
+
+  static const model::RankLine* line_at(const Rank& rank, const model::Where& where) {
+    const auto same =
+        std::find_if(rank.lines.begin(), rank.lines.end(), [&](const model::RankLine& l) {
+          return l.where.file == where.file && l.where.line == where.line;
+        });
+    return same == rank.lines.end() ? nullptr : &*same;
+  }
+  /// Seconds a step that the usual one of the others spends at a line.
+  double usual_at(const model::Where& where) const {
+    std::vector<double> theirs;
+    for (const Rank* r : others_) {
+      const model::RankLine* line = line_at(*r, where);
+      theirs.push_back(line == nullptr ? 0 : line->seconds);
+    }
+    return median(theirs);
+  }
+  /// By how much a rank spends more at a line than the others do; nullopt: not known of one.
+  std::optional<double> more_at(const Rank& rank, const model::Where& where) const {
+    const model::RankLine* own = line_at(rank, where);
+    if (own == nullptr) return std::nullopt;
+    return own->seconds - usual_at(where);
   }
 
   double usual_samples() const {
@@ -366,15 +391,7 @@ class RankDetector {
     const model::RankLine* worst = nullptr;
     double most = kExplains * late, usual = 0;
     for (const model::RankLine& line : rank.lines) {
-      std::vector<double> theirs;
-      for (const Rank* r : others_) {
-        const auto same =
-            std::find_if(r->lines.begin(), r->lines.end(), [&](const model::RankLine& l) {
-              return l.where.file == line.where.file && l.where.line == line.where.line;
-            });
-        theirs.push_back(same == r->lines.end() ? 0 : same->seconds);
-      }
-      const double middle = median(theirs);
+      const double middle = usual_at(line.where);
       if (line.seconds - middle <= most) continue;
       most = line.seconds - middle;
       worst = &line;

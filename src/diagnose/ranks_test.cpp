@@ -105,6 +105,21 @@ TEST(Ranks, TheOneThatWorksLongestHoldsUpTheOthers) {
   EXPECT_EQ(d.findings.size(), 1u) << "the cause is not said a second time";
 }
 
+TEST(Ranks, WhatTheOthersSpendAtTheSameLineIsNoCause) {
+  for (const double others : {5.5, 0.0}) {
+    auto ranks = job(2, 100, 0.5, [](size_t r, size_t) { return r == 1 ? 16.0 : 12.0; });
+    ranks[1].findings.push_back(costing("cpu.python_bound", 6));
+    ranks[1].findings.push_back(costing("input.decode_cpu", 4));
+    ranks[1].findings[0].where->line = 113;
+    ranks[1].findings[1].where->line = 87;
+    ranks[1].lines = {{*ranks[1].findings[0].where, 6e-3}, {*ranks[1].findings[1].where, 4e-3}};
+    if (others > 0) ranks[0].lines = {{*ranks[1].findings[0].where, others * 1e-3}};
+    const Diagnosis d = diagnose_ranks(std::move(ranks));
+    ASSERT_EQ(d.verdict, "dist.straggler");
+    EXPECT_EQ(d.ranks->ranks[1].cause, others > 0 ? "input.decode_cpu" : "cpu.python_bound");
+  }
+}
+
 TEST(Ranks, BalancedOnesHaveNoStraggler) {
   for (const size_t n : {2, 3, 8}) {
     const Diagnosis d =

@@ -500,60 +500,71 @@ double RunView::cores_of(const std::function<bool(model::ProcessId)>& which) con
 }
 
 void RunView::find_cpu() {
-  const double wall = seconds();
-  if (wall <= 0) return;
-  const auto rate = [&](SignalId signal) { return increase(host(signal)).value_or(0) / wall; };
+  if (seconds() <= 0) return;
+  find_host_cpu();
+  find_job_cpu();
+  find_usable_cores();
+  find_throttling();
+}
+
+void RunView::find_host_cpu() {
+  const auto rate = [&](SignalId signal) {
+    return increase(host(signal)).value_or(0) / seconds() * 1e-9;
+  };
   cpu_.cores = host_last(SignalId::kHostCores).value_or(0);
   cpu_.idle_known = increase(host(SignalId::kHostCpuIdle)).has_value();
-  cpu_.idle = (rate(SignalId::kHostCpuIdle) + rate(SignalId::kHostCpuIowait)) * 1e-9;
-  if (cpu_.cores <= 0 && cpu_.idle_known) {
-    cpu_.cores = std::round(cpu_.idle + rate(SignalId::kHostCpuBusy) * 1e-9);
-  }
-  cpu_.others = rate(SignalId::kOthersCpu) * 1e-9;
-  cpu_.stolen = rate(SignalId::kHostCpuSteal) * 1e-9;
-  cpu_.busy = rate(SignalId::kHostCpuBusy) * 1e-9;
+  cpu_.idle = rate(SignalId::kHostCpuIdle) + rate(SignalId::kHostCpuIowait);
+  cpu_.busy = rate(SignalId::kHostCpuBusy);
+  if (cpu_.cores <= 0 && cpu_.idle_known) cpu_.cores = std::round(cpu_.idle + cpu_.busy);
+  cpu_.others = rate(SignalId::kOthersCpu);
+  cpu_.stolen = rate(SignalId::kHostCpuSteal);
+}
+
+void RunView::find_job_cpu() {
   cpu_.job = cores_of([](model::ProcessId) { return true; });
   if (const auto total = increase(host(SignalId::kJobCpu))) {
-    cpu_.job = std::max(cpu_.job, *total * 1e-9 / wall);
+    cpu_.job = std::max(cpu_.job, *total * 1e-9 / seconds());
   }
-  const double trainer_process =
-      cores_of([&](model::ProcessId p) { return p == trainer_process_; });
-  cpu_.trainer = trainer_process;
+  cpu_.trainer = cores_of([&](model::ProcessId p) { return p == trainer_process_; });
   cpu_.producers = cores_of([&](model::ProcessId p) { return is_producer_process(p); });
-  double threads = 0;
+  double threads = 0;  // producers within the training process
   for (ThreadId t = 0; t < roles_.size(); ++t) {
-    const double seconds = increase(thread(SignalId::kThreadOnCpu, t)).value_or(0) * 1e-9 / wall;
-    if (roles_[t] == Role::kPool) cpu_.pool += seconds;
+    const double cores = increase(thread(SignalId::kThreadOnCpu, t)).value_or(0) * 1e-9 / seconds();
+    if (roles_[t] == Role::kPool) cpu_.pool += cores;
     if (roles_[t] == Role::kProducer && run_.threads[t].process == trainer_process_) {
-      threads += seconds;
+      threads += cores;
     }
   }
   if (loader_.kind == LoaderKind::kThreads) {
     cpu_.producers += threads;
     cpu_.trainer = std::max(0.0, cpu_.trainer - threads);
   }
-  cpu_.usable = cpu_.cores;
-  if (const model::Series* mask = thread(SignalId::kThreadAllowedCores, trainer_);
-      mask != nullptr && mask->last()) {
-    cpu_.affinity = *mask->last();
-  } else if (const model::Series* all = process(SignalId::kProcAllowedCores, trainer_process_);
-             all != nullptr && all->last()) {
-    cpu_.affinity = *all->last();
-  }
+}
+
+/// By masks and quotas.
+void RunView::find_usable_cores() {
+  const auto last = [](const model::Series* s) {
+    return s != nullptr ? s->last() : std::optional<double>();
+  };
+  const auto of_process = [&](model::ProcessId p) {
+    return last(process(SignalId::kProcAllowedCores, p));
+  };
+  cpu_.affinity = last(thread(SignalId::kThreadAllowedCores, trainer_))
+                      .value_or(of_process(trainer_process_).value_or(0));
   cpu_.quota = lowest_limit(run_, SignalId::kCgroupCpuLimit);
-  if (cpu_.affinity > 0 && cpu_.usable > 0) cpu_.usable = std::min(cpu_.usable, cpu_.affinity);
-  if (cpu_.quota && cpu_.usable > 0) {
-    cpu_.usable = std::min(cpu_.usable, *cpu_.quota);
-  }
+  cpu_.usable = cpu_.cores;
+  if (cpu_.affinity > 0) cpu_.usable = std::min(cpu_.usable, cpu_.affinity);
+  if (cpu_.quota && cpu_.usable > 0) cpu_.usable = std::min(cpu_.usable, *cpu_.quota);
   for (model::ProcessId p = 0; p < run_.processes.size(); ++p) {
-    const model::Series* mask =
-        is_producer_process(p) ? process(SignalId::kProcAllowedCores, p) : nullptr;
-    if (mask != nullptr && mask->last()) loader_.mask = std::max(loader_.mask, *mask->last());
+    if (is_producer_process(p)) loader_.mask = std::max(loader_.mask, of_process(p).value_or(0));
   }
   if (loader_.mask >= std::floor(cpu_.usable)) loader_.mask = 0;
-  // A quota stands at one level of the hierarchy; take the level that stops most.
+}
+
+// A quota stands at one level of the hierarchy; the level that stops most counts.
+void RunView::find_throttling() {
   for (const model::Series* s : run_.all(SignalId::kCgroupThrottledTime)) {
-    cpu_.throttled = std::max(cpu_.throttled, increase(s).value_or(0) * 1e-9 / wall);
+    cpu_.throttled = std::max(cpu_.throttled, increase(s).value_or(0) * 1e-9 / seconds());
   }
   for (const model::Series* s : run_.all(SignalId::kCgroupThrottled)) {
     const double stopped = increase(s).value_or(0);

@@ -170,6 +170,10 @@ class RunView {
   model::Part rest_part() const;
   double cores_of(const std::function<bool(model::ProcessId)>& which) const;
   void find_cpu();
+  void find_host_cpu();
+  void find_job_cpu();
+  void find_usable_cores();
+  void find_throttling();
   void find_neighbours();
 
   const model::Run& run_;

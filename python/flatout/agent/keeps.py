@@ -27,7 +27,8 @@ _GROWTH = 256 << 10  # bytes more than at any of the last few of these times, an
 _LAST = 4  # of them: what is freed and taken again is no growth
 _OFTEN = 3  # times more than it did not: it keeps growing
 _FAST_GROWTH = 16 << 20  # bytes that count twice
-_SOON = 500000000  # ns to the next look after those; twice that after others
+_SOON = 1000000000  # ns to the next look
+_VERY_SOON = 100000000  # after those: what fills a memory limit in two seconds is found before
 _MOST_SOON = 8  # looks that come so soon
 _BUDGET = 300000  # ns of one look; of CPU time for what the roots of a part lead to: what others take cuts no look short
 _OBJECTS = 2000  # of one look
@@ -214,7 +215,7 @@ def _next(begin, grown):
     time = next((t for t in _TIMES if t > after), None)
     due = _State.began + int(time * 1e9) if time else begin + _EVERY * 1000000000
     if grown and _State.looks < _MOST_SOON:
-        due = min(due, begin + (_SOON if grown >= _FAST_GROWTH else 2 * _SOON))
+        due = min(due, begin + (_VERY_SOON if grown >= _FAST_GROWTH else _SOON))
     return due
 
 
