@@ -12,7 +12,7 @@ namespace flatout::heap {
 namespace {
 
 constexpr size_t kMostHead = 4096;             // of a file, to see whose it is
-constexpr size_t kMostFile = size_t{4} << 30;  // bytes
+constexpr size_t kMostFile = size_t{4} << 30;  // bytes; a longer one stays as it is
 constexpr std::string_view kMark = "{\"op\":\"mark\"}\n";
 
 /// The number behind the last `key` of a line.
@@ -45,6 +45,9 @@ Status mark_steps(const std::string& path, int32_t pid, const std::vector<uint64
     return Error{Code::kNotFound, fmt::format("pid {} recorded no request", pid), ""};
   }
   FLATOUT_TRY(const std::string text, fs::Root(folder).read(file, kMostFile));
+  if (text.size() == kMostFile) {
+    return Error{Code::kUnsupported, fmt::format("the recording of pid {} is too long", pid), ""};
+  }
   if (text.find(kMark) != std::string::npos) return {};
   std::string out;
   out.reserve(text.size() + begins.size() * kMark.size());

@@ -13,7 +13,7 @@ namespace flatout::heap {
 /// Puts {"op":"mark"} where the steps begin (`begins`: ns of the monotonic clock, ascending),
 /// unless the job marked its steps itself. `pid`: of the process that has them; `path`: the name
 /// that was asked for, so the file of that process may be one beside it. Errors: those of reading
-/// and writing; kNotFound where there is no file of that process.
+/// and writing; kNotFound where there is no file of that process, kUnsupported beyond 4 GiB.
 Status mark_steps(const std::string& path, int32_t pid, const std::vector<uint64_t>& begins);
 
 }  // namespace flatout::heap
