@@ -98,6 +98,13 @@ bool is_library_file(std::string_view file) {
          file.starts_with("<frozen ");
 }
 
+std::string plain_name(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> plain(
+      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), std::free);
+  return plain != nullptr ? plain.get() : name;
+}
+
 std::string code_site(const void* address) {
   Dl_info info = {};
   if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "";
@@ -105,10 +112,7 @@ std::string code_site(const void* address) {
     return static_cast<const char*>(address) - static_cast<const char*>(from);
   };
   if (info.dli_sname != nullptr) {
-    int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> plain(
-        abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), std::free);
-    return fmt::format("{}+{:#x}", plain ? plain.get() : info.dli_sname, offset(info.dli_saddr));
+    return fmt::format("{}+{:#x}", plain_name(info.dli_sname), offset(info.dli_saddr));
   }
   const std::string_view file = info.dli_fname;
   return fmt::format("{}+{:#x}", file.substr(file.rfind('/') + 1), offset(info.dli_fbase));

@@ -16,6 +16,9 @@ std::string call_site(const void* return_address);
 /// The C++ side of it alone.
 std::string code_site(const void* address);
 
+/// A mangled C++ name as C++ writes it; any other as it is.
+std::string plain_name(const std::string& name);
+
 /// Whether the file is a library's and not the job's own: in site-packages, or PyTorch's.
 bool is_library_file(std::string_view file);
 

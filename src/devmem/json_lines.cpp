@@ -2,15 +2,13 @@
 // {"op":"a","id":1,"size":512[,"stream":0,"t":ns,"site":"f.py:3","pre":1]}, {"op":"f","id":1} and
 // {"op":"mark"} where a step begins, {"op":"oom","size":512[,"site"]} where a request was refused.
 // Unknown ops are skipped.
-#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "devmem/call_site.h"
 #include "devmem/trace.h"
 
 namespace flatout::devmem {
@@ -35,10 +33,7 @@ bool whole_number(const Json& object, const char* key, uint64_t& value) {
 std::string plain_site(std::string site) {
   if (!site.starts_with("_Z")) return site;
   const size_t plus = std::min(site.rfind('+'), site.size());
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> plain(
-      abi::__cxa_demangle(site.substr(0, plus).c_str(), nullptr, nullptr, &status), std::free);
-  return plain == nullptr ? site : plain.get() + site.substr(plus);
+  return plain_name(site.substr(0, plus)) + site.substr(plus);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -14,8 +13,6 @@ namespace flatout::diagnose {
 
 using model::Finding;
 using model::Part;
-using model::Slice;
-using model::SliceKind;
 
 namespace {
 
@@ -23,6 +20,7 @@ namespace {
 constexpr double kSomeCore = 0.1;
 // Part of the wanted CPU time that a hypervisor withholds, from which that is a cause of its own.
 constexpr double kMuchStolen = 0.3;
+
 /// What a step loses to waiting for cores: in the compute phases (a pool's slowest thread holds up
 /// the training thread) and through the producers where they bound the step.
 struct CoreWait {

@@ -26,8 +26,22 @@ std::string shorten(std::string name) {
 
 }  // namespace
 
-FunctionNames::Answer FunctionNames::name(int32_t pid, const symbols::Mapping& mapping,
-                                          uint64_t address, std::string& out) {
+bool FunctionNames::name(int32_t pid, const symbols::Mapping& mapping, uint64_t address,
+                         symbols::NativeFrame& out) {
+  if (!mapping.is_file()) {
+    out.function = mapping.path;
+    return true;
+  }
+  out.file = mapping.path;
+  const Answer answer = look_up(pid, mapping, address, out.function);
+  if (answer == Answer::kNone) {
+    out.function = "[" + mapping.path.substr(mapping.path.rfind('/') + 1) + "]";
+  }
+  return answer != Answer::kLater;
+}
+
+FunctionNames::Answer FunctionNames::look_up(int32_t pid, const symbols::Mapping& mapping,
+                                             uint64_t address, std::string& out) {
   const auto key = std::make_pair(mapping.device, mapping.inode);
   auto known = files_.find(key);
   if (known == files_.end()) {

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "symbols/elf.h"
+#include "symbols/native_process.h"
 #include "symbols/process_maps.h"
 
 namespace flatout::probe {
@@ -22,14 +23,18 @@ class FunctionNames {
   FunctionNames(fs::Root root, bool all_at_once) : root_(std::move(root)), all_(all_at_once) {}
 
   void start_tick() { loaded_now_ = false; }
-  enum class Answer : uint8_t { kName, kNone, kLater };
-  /// The demangled function, without its parameters, at `address` of process `pid`, which lies in
-  /// `mapping`.
-  Answer name(int32_t pid, const symbols::Mapping& mapping, uint64_t address, std::string& out);
+  /// The binary and the demangled function, without its parameters, at `address` of process `pid`,
+  /// which lies in `mapping`; "[libx.so]" where it has no name, the mapping's own where that is no
+  /// file. False: not yet, its table is still to be read.
+  bool name(int32_t pid, const symbols::Mapping& mapping, uint64_t address,
+            symbols::NativeFrame& out);
   /// CPU time spent on reading tables so far.
   Nanos spent() const { return spent_; }
 
  private:
+  enum class Answer : uint8_t { kName, kNone, kLater };
+  Answer look_up(int32_t pid, const symbols::Mapping& mapping, uint64_t address, std::string& out);
+
   struct File {
     symbols::ElfFile elf;
     std::vector<symbols::ElfFile::FunctionStart> starts;

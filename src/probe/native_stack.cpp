@@ -250,13 +250,7 @@ const symbols::NativeFrame* NativeStacks::frame_at(uint64_t pc, bool caller) {
   if (const auto known = known_.find(at); known != known_.end()) return &known->second;
   symbols::NativeFrame frame;
   if (const auto* m = symbols::find_mapping(maps_, at); m != nullptr && !m->path.empty()) {
-    const auto answer =
-        m->is_file() ? names_.name(pid_, *m, at, frame.function) : FunctionNames::Answer::kNone;
-    if (answer == FunctionNames::Answer::kLater) return nullptr;
-    if (m->is_file()) frame.file = m->path;
-    if (answer == FunctionNames::Answer::kNone) {
-      frame.function = m->is_file() ? "[" + m->path.substr(m->path.rfind('/') + 1) + "]" : m->path;
-    }
+    if (!names_.name(pid_, *m, at, frame)) return nullptr;
     if (symbols::NativeFrame source = process_->source(at); source.line != 0) {
       frame.file = std::move(source.file);
       frame.line = source.line;

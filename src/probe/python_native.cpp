@@ -15,8 +15,6 @@ constexpr Nanos kRenewAfter = std::chrono::seconds(2);
 constexpr uint32_t kBlockedBytes = 8192;   // of a stack that stands still, read at first
 constexpr uint32_t kSampledBytes = 24576;  // PyTorch's are some 40 frames deep
 
-std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
 }  // namespace
 
 PythonNativeStacks::PythonNativeStacks(fs::Root root, int32_t pid, uint64_t runtime,
@@ -58,16 +56,8 @@ const PythonNativeStacks::Place* PythonNativeStacks::place_at(uint64_t pc, bool 
   if (const symbols::Mapping* m = symbols::find_mapping(maps_, at); m != nullptr) {
     place.known = true;
     place.interpreter = std::make_pair(m->device, m->inode) == interpreter_;
-    if (m->is_file()) {
-      place.frame.file = m->path;
-      const auto answer = names_.name(pid_, *m, at, place.frame.function);
-      if (answer == FunctionNames::Answer::kLater) return nullptr;
-      if (answer == FunctionNames::Answer::kNone) {
-        place.frame.function = "[" + std::string(base_name(m->path)) + "]";
-      }
-    } else {
-      place.frame.function = m->path.empty() ? "[code made at run time]" : m->path;
-    }
+    if (!names_.name(pid_, *m, at, place.frame)) return nullptr;
+    if (place.frame.function.empty()) place.frame.function = "[code made at run time]";
     place.evaluates =
         place.interpreter && place.frame.function.starts_with("_PyEval_EvalFrameDefault");
   }

@@ -1,7 +1,7 @@
 // Native stacks of another process: unwinding by its unwind tables (.eh_frame), and files and lines
-// by its DWARF. Uses libdw (elfutils). Nothing is stopped: the caller
-// gives registers that belong together with the stack (a thread that is blocked, or a sample that
-// the kernel took of one that runs).
+// by its DWARF. Uses libdw (elfutils). Nothing is stopped: the caller gives registers that belong
+// together with the stack (a thread that is blocked, or a sample that the kernel took of one that
+// runs).
 #pragma once
 
 #include <array>

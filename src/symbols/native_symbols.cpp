@@ -68,10 +68,11 @@ NativeFrame source_in(Dwfl_Module* module, uint64_t at) {
 // `name`: of the function, mangled; nullptr where it is not known.
 NativeFrame frame_at(Dwfl_Module* module, uint64_t at, const char* name) {
   NativeFrame frame = source_in(module, at);
+  if (name != nullptr) frame.function = demangle(name);
+  if (!frame.function.empty()) return frame;
   const char* binary = nullptr;
   dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, &binary, nullptr);
-  if (name != nullptr) frame.function = demangle(name);
-  if (frame.function.empty() && binary != nullptr) {
+  if (binary != nullptr) {
     const char* slash = std::strrchr(binary, '/');
     frame.function = "[" + std::string(slash != nullptr ? slash + 1 : binary) + "]";
   }
