@@ -35,8 +35,11 @@ test: ## install what is missing, build, and run all tests, real PyTorch include
 test-unit: # ctest: everything but the fuzzers
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE fuzz
 
-test-e2e: # pytest: the built program on real jobs, one at a time (the hooks in every shape of job: make test-agent)
-	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e -m 'not shapes' -q -rs
+E2E = FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e -q -rs
+
+test-e2e: # pytest: the built program on real jobs (the hooks in every shape of job: make test-agent); what looks at time has the machine to itself
+	@$(E2E) -m 'not shapes and parallel' -n 2 --dist loadfile
+	@$(E2E) -m 'not shapes and not parallel'
 
 test-agent: build ## the Python hooks in some fifty shapes of job, about 12 minutes
 	@tools/venv.sh $(VENV) tests/requirements.txt

@@ -130,4 +130,5 @@ def main():
             print(f"\n{group}: {math.exp(sum(map(math.log, good)) / len(good)):.3f} of the best peer (geometric mean of {len(good)}), worst {max(good):.2f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

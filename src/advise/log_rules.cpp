@@ -12,6 +12,8 @@ using enum Role;
 // Too long for a line of the table, where a literal in two pieces looks like a missing comma.
 constexpr const char* kExited =
     "torch.multiprocessing.spawn.ProcessExitedException: process * terminated with exit code";
+constexpr const char* kBuiltFor =
+    "was built using * instructions, which your CPU and/or operating system do not support";
 constexpr const char* kCompiledFor =
     "The TensorFlow library was compiled to use * instructions, but these aren't available";
 
@@ -1066,9 +1068,7 @@ std::vector<LogRule> make_rules() {
        .sure = 0.9,
        .death = true,
        .look = Look::kCpu,
-       .patterns = {"Illegal instruction", "Signals.SIGILL", "(SIGILL)", kCompiledFor,
-                    "was built using * instructions, which your CPU and/or operating system do "
-                    "not support"},
+       .patterns = {"Illegal instruction", "Signals.SIGILL", "(SIGILL)", kCompiledFor, kBuiltFor},
        .unless = {"an illegal instruction was encountered", "DataLoader worker",
                   "Error: Illegal instruction", "Illegal instruction in "},
        .text = "The program uses CPU instructions that this machine does not have (AVX, AVX2, "

@@ -43,7 +43,8 @@ void add_folders(const std::string& path, std::vector<std::string>& out) {
   }
   const size_t before = out.size();
   for (const std::string& name : *names) {
-    const std::string inner = path + "/" + name;
+    std::string inner = path;
+    inner.append("/").append(name);
     struct stat info;
     const bool folder = ::lstat(inner.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
     if (folder && recorder::is_run_folder(inner)) out.push_back(inner);

@@ -84,6 +84,7 @@ TEST(Arena, AStepThatRepeatsItselfComesToCostNoDriverCall) {
     SimDriver driver(Bytes{1} << 36);
     Arena arena(driver, driver.total_bytes());
     std::vector<Address> weights;
+    weights.reserve(30);
     for (int i = 0; i < 30; ++i) weights.push_back(*arena.allocate(kMiB * (1 + i % 9) / 3, 0));
     uint64_t calls = 0;
     for (int step = 0; step < 30; ++step) {
@@ -111,6 +112,7 @@ TEST(Arena, AFullDeviceMovesWhateverLiesIdle) {
   SimDriver driver(64 * kMiB);
   Arena arena(driver, driver.total_bytes());
   std::vector<Address> blocks;
+  blocks.reserve(32);
   for (int i = 0; i < 32; ++i) blocks.push_back(*arena.allocate(2 * kMiB, i % 2));
   for (size_t i = 0; i < blocks.size(); i += 2) ASSERT_TRUE(arena.free(blocks[i]).ok());
   const auto whole = arena.allocate(32 * kMiB, 0);

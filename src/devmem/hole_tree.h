@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/result.h"
 #include "devmem/driver.h"
 
 namespace flatout::devmem {
@@ -105,6 +106,7 @@ class HoleTree {
   template <class Change>
   static void change(Node** at, Node* hole, Change& act) {
     Node* node = *at;
+    FLATOUT_CHECK(node != nullptr);  // the hole is in the tree
     if (node == hole) return act(at);
     change(before(node, hole) ? &node->right : &node->left, hole, act);
     renew(node);

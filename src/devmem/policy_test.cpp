@@ -103,6 +103,7 @@ TEST_P(EveryPolicy, NeighboursThatAreFreedBecomeOneHole) {
   ASSERT_TRUE(policy_->free(big).ok());
   const Bytes reserved = policy_->stats().reserved;
   std::vector<Address> parts;
+  parts.reserve(3);
   for (int i = 0; i < 3; ++i) parts.push_back(*policy_->allocate(28 * kMiB, 0));
   for (const int i : {1, 0, 2}) ASSERT_TRUE(policy_->free(parts[i]).ok());
   const auto again = policy_->allocate(84 * kMiB, 0);
@@ -151,8 +152,8 @@ TEST_P(EveryPolicy, AFaultOfTheDriverLosesNothing) {
     open(Bytes{1} << 33);
     std::vector<Address> live;
     driver_->fail_after(n);
-    for (int i = 0; i < 40; ++i) {
-      const auto got = policy_->allocate((1 + i % 7) * 9 * kMiB, i % 2);
+    for (Bytes i = 0; i < 40; ++i) {
+      const auto got = policy_->allocate((1 + i % 7) * 9 * kMiB, static_cast<int>(i % 2));
       if (got.ok()) live.push_back(*got);
       policy_->check();
       ASSERT_EQ(policy_->stats().reserved, driver_->used());

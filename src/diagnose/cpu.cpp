@@ -42,6 +42,8 @@ double saved_without(const RunView& view, const CoreWait& wait, double share) {
   Relief relief{.fetch = wait.fetch * share, .trainer = wait.compute * share};
   relief.cores = view.cpu().others;
   const double limit = view.has_steps() ? view.steps().mean : 1.0;
+  // Others that give way are no cause; those that do not take caches and memory, too.
+  if (whatif.saved_by(relief) > kWorthSaying * limit) relief.others = view.cpu().others;
   return std::min(whatif.saved_by(relief), 0.9 * limit);
 }
 

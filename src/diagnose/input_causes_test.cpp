@@ -214,6 +214,7 @@ TEST(InputCauses, TheLockIsTheCauseOnlyWhereItCostsMuchOfWhatTheWorkDoes) {
   for (const int feeders : {1, 2}) {
     RunBuilder b;
     std::vector<model::ThreadId> threads;
+    threads.reserve(2);
     for (int f = 0; f < feeders; ++f) threads.push_back(b.thread(0, 101 + f));
     for (int i = 0; i < 60; ++i) {
       const TimePoint at = b.now();

@@ -11,7 +11,6 @@ namespace {
 
 using model::Diagnosis;
 using model::Finding;
-using model::Run;
 
 TEST(Diagnose, AJobWithoutProgressHangsUnlessItWorksOrEndedWell) {
   enum { kWaits, kWorks, kWaitedAndEnded, kEndedWaiting, kEndedWhileOthersWork, kGaveUp };

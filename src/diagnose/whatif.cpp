@@ -36,6 +36,10 @@ WhatIf::WhatIf(const RunView& view) {
   compute_ = step_ - wait_ + handling_;
   cpu_fetch_ = cpu.producers * step_;
   cpu_main_ = std::max(0.0, cpu.job - cpu.producers) * step_;
+  host_ = cpu.cores;
+  others_ = cpu.others;
+  computing_ = view.per_step(
+      Role::kTrainer, [](const Cell& c) { return on_cpu(c.act) && c.part != Part::kInputWait; });
   cores_ = cpu.usable;
   // Neighbours keep what they have, up to their fair share.
   cores_ -= std::min(cpu.others, 0.5 * cores_);
@@ -63,6 +67,12 @@ double WhatIf::bound(double compute, double fetch, int workers, double cpu, doub
   return step;
 }
 
+/// How much longer the training thread's work takes beside that many busy cores.
+double WhatIf::beside(double rivals) const {
+  if (host_ <= 1) return 1;
+  return 1 + (kBeside - 1) * std::clamp(rivals / (host_ - 1), 0.0, 1.0);
+}
+
 double WhatIf::step_with(const Relief& relief) const {
   const double per_step = per_step_;
   if (!pipeline_) {
@@ -72,13 +82,15 @@ double WhatIf::step_with(const Relief& relief) const {
       const double left = step - wait_;
       const double cpu = cpu_main_ - relief.trainer_cpu - relief.fetch_cpu * per_step;
       const double take = take_ * per_step;
-      double beside =
+      double aside =
           std::max(left + take, (wait_ - relief.fetch * per_step + take) / relief.workers);
       const double cores = cores_ + relief.cores;
-      if (cores > 0) beside = std::max(beside, kBeside * (cpu + 2 * take) / cores);
-      return std::min(step, beside);
+      if (cores > 0) aside = std::max(aside, kBeside * (cpu + 2 * take) / cores);
+      return std::min(step, aside);
     }
     if (serial_) step -= std::min(relief.fetch * per_step, wait_);
+    const double on_cpu = std::clamp(computing_ - relief.trainer_cpu, 0.0, std::max(step, 0.0));
+    step += on_cpu * (beside(others_ - relief.others) / beside(others_) - 1);
     return std::max(step, 0.001 * step_);
   }
   double compute = compute_ - relief.trainer - std::min(relief.handling, handling_);
@@ -89,6 +101,12 @@ double WhatIf::step_with(const Relief& relief) const {
   const double cpu = std::max(0.0, cpu_main_ - relief.trainer_cpu) +
                      std::max(0.0, cpu_fetch_ - relief.fetch_cpu * per_step);
   const int workers = relief.workers > 0 ? relief.workers : workers_;
+  // What it computes takes another time beside more or fewer busy cores.
+  const double fetching = std::max(0.0, cpu_fetch_ - relief.fetch_cpu * per_step);
+  const double step = bound(compute, fetch, workers, cpu, cores_ + relief.cores);
+  const double on_cpu = std::clamp(computing_ - relief.trainer_cpu, 0.0, compute);
+  const double rivals = fetching / std::max(step, 1e-9) + others_ - relief.others;
+  compute += on_cpu * (beside(rivals) / beside(cpu_fetch_ / step_ + others_) - 1);
   const double after = bound(compute, fetch, workers, cpu, cores_ + relief.cores);
   // Batches that come unevenly are waited for the less, the less each takes.
   double uneven = std::max(0.0, uneven_ - relief.uneven);

@@ -19,6 +19,7 @@ struct Relief {
   double uneven = 0;       // per step, of waits that the producers' work does not explain
   int workers = 0;         // as many producers instead; 0: as they are
   double cores = 0;        // that many more cores
+  double others = 0;       // cores that other processes leave
 };
 
 class WhatIf {
@@ -32,11 +33,14 @@ class WhatIf {
 
  private:
   double bound(double compute, double fetch, int workers, double cpu, double cores) const;
+  double beside(double rivals) const;
 
   double step_ = 0, compute_ = 0, handling_ = 0, wait_ = 0, fetch_ = 0, per_step_ = 1;
   double cpu_main_ = 0, cpu_fetch_ = 0, cores_ = 0, competing_ = 0;
-  double take_ = 0;    // what a batch from a worker costs on either side
-  double uneven_ = 0;  // of a step, beyond what even batches would take
+  double others_ = 0, host_ = 0;  // cores that other processes use; of the host
+  double computing_ = 0;          // of a step, the training thread on a core outside input waits
+  double take_ = 0;               // what a batch from a worker costs on either side
+  double uneven_ = 0;             // of a step, beyond what even batches would take
   bool keeps_up_ = true;
   double exposed_ = 1;  // part of the waits for even batches that is seen
   int workers_ = 0;

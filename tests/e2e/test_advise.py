@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from colours import assert_told_apart
 
+pytestmark = pytest.mark.parallel
+
 OOM = """Traceback (most recent call last):
   File "train.py", line 9, in <module>
     y = net(x)

@@ -26,7 +26,7 @@ def find_agent():
 
 
 AGENT = find_agent()
-pytestmark = pytest.mark.skipif(AGENT is None, reason="libflatout_agent.so is not built")
+pytestmark = [pytest.mark.parallel, pytest.mark.skipif(AGENT is None, reason="libflatout_agent.so is not built")]
 
 
 @pytest.fixture(scope="module", autouse=True)

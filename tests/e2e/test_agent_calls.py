@@ -14,7 +14,7 @@ import test_agent
 HERE = pathlib.Path(__file__).resolve().parent
 CALLS = str(HERE / "agent_calls.py")
 AGENT = test_agent.AGENT
-pytestmark = pytest.mark.skipif(AGENT is None, reason="libflatout_agent.so is not built")
+pytestmark = [pytest.mark.parallel, pytest.mark.skipif(AGENT is None, reason="libflatout_agent.so is not built")]
 
 NAMES = ["this"] + ["3.%d%s" % (n, t) for n in range(8, 15) for t in ("", "t") if n > 12 or not t]
 

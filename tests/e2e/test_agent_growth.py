@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.parallel, pytest.mark.e2e]
 
 HERE = pathlib.Path(__file__).resolve().parent
 JOBS = str(HERE / "growth_jobs.py")

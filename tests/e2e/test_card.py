@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "card.py"
-pytestmark = [pytest.mark.e2e, pytest.mark.gpu]
+pytestmark = [pytest.mark.parallel, pytest.mark.e2e, pytest.mark.gpu]
 
 
 def train(before: list[str], python: str, *words: str) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 
 def run(flatout: str, *words: object, code: int = 0) -> str:
     done = subprocess.run([flatout, *map(str, words)], capture_output=True, text=True)

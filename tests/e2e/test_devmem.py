@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = sorted((ROOT / "bench" / "devmem" / "traces").glob("*.jsonl.gz"))
 SNAPSHOTS = ROOT.parent / "shared" / "snapshots"

@@ -20,7 +20,7 @@ from PIL import __version__ as PIL_VERSION
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("FLATOUT_BIN", ROOT / "build/release/flatout"))
 LIBRARY = BIN.parent / "libflatout_feed.so"
-pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")
+pytestmark = [pytest.mark.parallel, pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")]
 os.environ["FLATOUT_FEED_LIBRARY"] = str(LIBRARY)
 sys.path.insert(0, str(ROOT / "python"))
 sys.path.insert(0, str(ROOT / "tests/feed"))

@@ -15,7 +15,7 @@ import pytest
 
 from remedied import INJECT, changed
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.parallel, pytest.mark.e2e]
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ import pytest
 
 import remedied
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.parallel, pytest.mark.e2e]
 
 
 def changed(job_python, remedies, script, folder):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 
 @pytest.fixture(autouse=True)
 def built(flatout):

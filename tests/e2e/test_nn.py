@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("FLATOUT_BIN", ROOT / "build/release/flatout"))
 LIBRARY = BIN.parent / "libflatout_nn.so"
-pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")
+pytestmark = [pytest.mark.parallel, pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")]
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 os.environ["FLATOUT_NN_LIBRARY"] = str(LIBRARY)
 sys.path.insert(0, str(ROOT / "python"))

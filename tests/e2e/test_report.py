@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1200, "height": 900}

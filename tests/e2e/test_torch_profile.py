@@ -8,6 +8,8 @@ import pytest
 
 JOB = """
 import torch
+
+pytestmark = pytest.mark.parallel
 torch.manual_seed(1)
 net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 OWN = Path(__file__).resolve().parents[1] / "traces"
 
 

@@ -25,6 +25,8 @@ import nasty  # noqa: E402
 from networks import LeNet, ResNet20  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+pytestmark = pytest.mark.parallel
+
 
 def train(flatout, *options, env=None, timeout=300):
     """The JSON that a run prints."""
