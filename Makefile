@@ -6,7 +6,7 @@ VENV := build/venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-e2e test-agent jobs bench bench-feed golden format lint check asan tsan fuzz aarch64 wheel docs clean
+.PHONY: help setup build demo test test-build test-venvs test-unit test-e2e test-agent jobs bench bench-feed golden format lint check asan tsan fuzz aarch64 wheel docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -26,11 +26,17 @@ demo: ## install what is missing, build, and diagnose the embedded trainer: no P
 
 test: ## install what is missing, build, and run all tests, real PyTorch included
 	@tools/setup.sh build test
+	@$(MAKE) --no-print-directory -j 2 test-build test-venvs
+	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory test-e2e
+
+test-build:
 	@cmake --preset $(PRESET) -DFLATOUT_BUILD_TESTS=ON > /dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
+
+test-venvs: # mostly waits for the network: while the tests are built
 	@tools/venv.sh $(VENV) tests/requirements.txt
 	@tools/venv.sh $(VENV)-tf tests/requirements-tensorflow.txt || echo "no TensorFlow for this Python: its tests are skipped"
-	@$(MAKE) --no-print-directory test-unit test-e2e
 
 test-unit: # ctest: everything but the fuzzers
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE fuzz
@@ -38,8 +44,10 @@ test-unit: # ctest: everything but the fuzzers
 E2E = FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e -q -rs
 
 test-e2e: # pytest: the built program on real jobs (the hooks in every shape of job: make test-agent); what looks at time has the machine to itself
-	@$(E2E) -m 'not shapes and parallel' -n 2 --dist loadfile
-	@$(E2E) -m 'not shapes and not parallel'
+	@failed=0; \
+	$(E2E) -m 'not shapes and parallel' -n 2 --dist loadfile || failed=1; \
+	$(E2E) -m 'not shapes and not parallel' || failed=1; \
+	exit $$failed
 
 test-agent: build ## the Python hooks in some fifty shapes of job, about 12 minutes
 	@tools/venv.sh $(VENV) tests/requirements.txt

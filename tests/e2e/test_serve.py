@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from serving import PATIENCE, live, metric, runs, serve, wait_for  # noqa: F401
 
+pytestmark = pytest.mark.parallel
+
 TOKEN = "abcdefgh-0123456789"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>&amp;"
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from serving import JOB, PATIENCE, Server, live, metric, serve, wait_for  # noqa: F401
 
+pytestmark = pytest.mark.parallel
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
