@@ -40,10 +40,8 @@ double saved_without(const RunView& view, const CoreWait& wait, double share) {
   const WhatIf whatif(view);
   // What others take is CPU time that the job would have had.
   Relief relief{.fetch = wait.fetch * share, .trainer = wait.compute * share};
-  relief.cores = view.cpu().others;
+  relief.cores = relief.others = view.cpu().others;
   const double limit = view.has_steps() ? view.steps().mean : 1.0;
-  // Others that give way are no cause; those that do not take caches and memory, too.
-  if (whatif.saved_by(relief) > kWorthSaying * limit) relief.others = view.cpu().others;
   return std::min(whatif.saved_by(relief), 0.9 * limit);
 }
 

@@ -67,10 +67,14 @@ double WhatIf::bound(double compute, double fetch, int workers, double cpu, doub
   return step;
 }
 
-/// How much longer the training thread's work takes beside that many busy cores.
-double WhatIf::beside(double rivals) const {
-  if (host_ <= 1) return 1;
-  return 1 + (kBeside - 1) * std::clamp(rivals / (host_ - 1), 0.0, 1.0);
+/// What the training thread's `computing` takes less beside `then` busy cores than beside `now`;
+/// no more than what brings them to rest has `saved` by itself.
+double WhatIf::relieved(double computing, double now, double then, double saved) const {
+  if (host_ <= 1) return 0;
+  const auto longer = [this](double busy) {
+    return 1 + (kBeside - 1) * std::clamp(busy / (host_ - 1), 0.0, 1.0);
+  };
+  return std::min(computing * (1 - longer(then) / longer(now)), std::max(saved, 0.0));
 }
 
 double WhatIf::step_with(const Relief& relief) const {
@@ -90,7 +94,7 @@ double WhatIf::step_with(const Relief& relief) const {
     }
     if (serial_) step -= std::min(relief.fetch * per_step, wait_);
     const double on_cpu = std::clamp(computing_ - relief.trainer_cpu, 0.0, std::max(step, 0.0));
-    step += on_cpu * (beside(others_ - relief.others) / beside(others_) - 1);
+    step -= relieved(on_cpu, others_, others_ - relief.others, step_ - step);
     return std::max(step, 0.001 * step_);
   }
   double compute = compute_ - relief.trainer - std::min(relief.handling, handling_);
@@ -101,17 +105,18 @@ double WhatIf::step_with(const Relief& relief) const {
   const double cpu = std::max(0.0, cpu_main_ - relief.trainer_cpu) +
                      std::max(0.0, cpu_fetch_ - relief.fetch_cpu * per_step);
   const int workers = relief.workers > 0 ? relief.workers : workers_;
-  // What it computes takes another time beside more or fewer busy cores.
-  const double fetching = std::max(0.0, cpu_fetch_ - relief.fetch_cpu * per_step);
-  const double step = bound(compute, fetch, workers, cpu, cores_ + relief.cores);
-  const double on_cpu = std::clamp(computing_ - relief.trainer_cpu, 0.0, compute);
-  const double rivals = fetching / std::max(step, 1e-9) + others_ - relief.others;
-  compute += on_cpu * (beside(rivals) / beside(cpu_fetch_ / step_ + others_) - 1);
-  const double after = bound(compute, fetch, workers, cpu, cores_ + relief.cores);
   // Batches that come unevenly are waited for the less, the less each takes.
   double uneven = std::max(0.0, uneven_ - relief.uneven);
   if (!keeps_up_ && fetch_ > 0) uneven *= fetch / fetch_ * workers_ / std::max(workers, workers_);
-  return std::clamp(compute + (after - compute) * exposed_ + uneven, 0.001 * step_, step_);
+  const auto step_of = [&](double computing) {
+    const double bounded = bound(computing, fetch, workers, cpu, cores_ + relief.cores);
+    return std::clamp(computing + (bounded - computing) * exposed_ + uneven, 0.001 * step_, step_);
+  };
+  const double step = step_of(compute);
+  const double fetching = std::max(0.0, cpu_fetch_ - relief.fetch_cpu * per_step);
+  const double on_cpu = std::clamp(computing_ - relief.trainer_cpu, 0.0, compute);
+  return step_of(compute - relieved(on_cpu, cpu_fetch_ / step_ + others_,
+                                    fetching / step + others_ - relief.others, step_ - step));
 }
 
 }  // namespace flatout::diagnose

@@ -33,7 +33,7 @@ class WhatIf {
 
  private:
   double bound(double compute, double fetch, int workers, double cpu, double cores) const;
-  double beside(double rivals) const;
+  double relieved(double computing, double now, double then, double saved) const;
 
   double step_ = 0, compute_ = 0, handling_ = 0, wait_ = 0, fetch_ = 0, per_step_ = 1;
   double cpu_main_ = 0, cpu_fetch_ = 0, cores_ = 0, competing_ = 0;
