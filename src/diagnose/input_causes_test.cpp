@@ -87,6 +87,34 @@ TEST(InputCauses, ProcessesThatReplaceEachOtherEveryEpochAreARestart) {
   }
 }
 
+// Workers keep up between their starts, and are behind for the first two batches after each; what
+// else is waited for varies about 3 ms.
+TEST(InputCauses, AStartOfWorkersCostsWhatTheyAreBehindAndNotHowWaitsVary) {
+  RunBuilder b;
+  for (int epoch = 0; epoch < 10; ++epoch) {
+    const TimePoint begin = b.now();
+    for (int i = 0; i < 12; ++i) {
+      const double wait = i == 0 ? 80 : i == 1 ? 20 : 1 + i * 7 % 5;
+      b.step({{Part::kInputWait, wait, kQueueWait}, {Part::kForward, 5, kCompute}},
+             epoch == 0 && i < 3);
+    }
+    b.slice(b.trainer(), SliceKind::kLoaderStart, begin, begin + nanos(15e6), 2);
+    for (int w = 0; w < 2; ++w) {
+      const model::ThreadId t = b.worker(200 + 2 * epoch + w);
+      TimePoint at = begin + nanos(70e6);
+      for (int i = w; i < 12; i += 2, at += nanos(18e6)) {
+        b.slice(t, SliceKind::kFetch, at, at + nanos(8e6), 16, i);
+        b.doing(t, at, at + nanos(8e6), kDecode);
+      }
+    }
+  }
+  b.machine(2, 1.2).process_cpu(100, 0.4);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.worker_restart") << d.headline;
+  // Nine starts, 77 and 17 ms beyond what is usual, less the first batch, which is made anyway.
+  EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 9 * (77 + 17 - 8) / 117.0, 0.1);
+}
+
 TEST(InputCauses, WorkersOnOneCoreAreAffinityWhereOthersAreFree) {
   for (const double idle : {6.67, 0.0}) {
     RunBuilder b;
@@ -169,6 +197,32 @@ TEST(InputCauses, HeavyBatchesOfOneWorkerRemainWorkWhereItDoesWhatTheOthersDo) {
     // A batch of the slow worker takes 40 ms a step; 22.5 where both make all, 5 of training else.
     EXPECT_NEAR(*d.findings.front().cost_ms_per_step, same_work ? 17.5 : 36, 2);
   }
+}
+
+TEST(InputCauses, WorkersThatAreSpreadOutMakeBatchesBesideEachOther) {
+  const auto cost = [](double cores) {
+    RunBuilder b;
+    for (int i = 0; i < 120; ++i) {
+      const double wait = i % 2 == 0 ? 75 : 0.3;
+      b.step({{Part::kInputWait, wait, kQueueWait}, {Part::kForward, 5, kCompute}}, i < 3);
+    }
+    for (int w = 0; w < 2; ++w) {
+      const model::ThreadId t = b.worker(200 + w);
+      TimePoint at = b.run().begin;
+      for (int i = w; i < 120; i += 2) {
+        const TimePoint end = at + nanos((w == 0 ? 80 : 10) * 1e6);
+        b.slice(t, SliceKind::kFetch, at, end, 16, i);
+        b.doing(t, at, end, kDecode);
+        at = end;
+      }
+    }
+    b.machine(cores, cores - 1.2).process_cpu(100, 0.1).process_cpu(200, 0.9);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, "input.worker_skew") << d.headline;
+    return d.findings.empty() ? 0.0 : *d.findings.front().cost_ms_per_step;
+  };
+  EXPECT_NEAR(cost(64), 17.5, 0.5);
+  EXPECT_NEAR(cost(2), 15, 1);
 }
 
 // multiprocessing.Pool: the worker simulates for 10 ms and pickles for 20; a thread of the training

@@ -52,12 +52,20 @@ double in_order(const std::vector<Batch>& batches, size_t workers, size_t ahead,
   return batches.empty() ? 0 : now / static_cast<double>(batches.size());
 }
 
-/// A loader whose work is the same, and spread over its workers.
-double spread_out(std::vector<Batch> batches, size_t workers, size_t ahead, double compute) {
+/// A loader whose work is the same, and spread over its workers. `now`: seconds per step as it is.
+double spread_out(std::vector<Batch> batches, size_t workers, size_t ahead, double now,
+                  const WhatIf& whatif) {
   double all = 0;
   for (const Batch& b : batches) all += b.seconds;
-  for (Batch& b : batches) b.seconds = all / static_cast<double>(batches.size());
-  return in_order(batches, workers, ahead, compute);
+  const double mean = all / static_cast<double>(batches.size());
+  const auto step_with = [&](double seconds) {
+    for (Batch& b : batches) b.seconds = seconds;
+    return in_order(batches, workers, ahead, whatif.compute());
+  };
+  // Workers that were idle now make batches beside those that are busy.
+  const auto others = [&](double step) { return (mean + whatif.compute()) / step - 1; };
+  const double then = step_with(mean);
+  return step_with(mean * whatif.beside(others(then)) / whatif.beside(others(now)));
 }
 
 /// What threads did in some of their slices.
@@ -180,7 +188,7 @@ void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings) 
     const Inside usual_work = look_inside(view, others);
     if (inside.where && usual_work.where && inside.where->function == usual_work.where->function &&
         inside.where->file == usual_work.where->file) {
-      cost = std::min(saved, now - spread_out(batches, workers, ahead, compute));
+      cost = std::min(saved, now - spread_out(batches, workers, ahead, now, whatif));
     }
   }
   Finding* f = findings.add(
@@ -317,9 +325,10 @@ void detect_restart(const RunView& view, Findings& findings) {
     const double ending = empty ? std::max(0.0, to_s((*std::prev(it))->length()) - usual) : 0;
     // Some loaders are started within the first wait.
     double one = it != waits.end() && (*it)->begin <= start.begin ? 0 : to_s(start.length());
-    for (bool first = true; it != waits.end() && (*it)->begin < until && (first || keeps_up);
-         ++it) {
-      one += std::max(0.0, to_s((*it)->length()) - usual);
+    for (bool first = true; it != waits.end() && (*it)->begin < until; ++it) {
+      const double beyond = to_s((*it)->length()) - usual;
+      if (!first && (!keeps_up || beyond <= usual)) break;  // they have caught up
+      one += std::max(0.0, beyond);
       first = false;
     }
     // Even lasting workers have to make an epoch's first batch while the step waits.

@@ -67,14 +67,14 @@ double WhatIf::bound(double compute, double fetch, int workers, double cpu, doub
   return step;
 }
 
+double WhatIf::beside(double busy) const {
+  return host_ <= 1 ? 1 : 1 + (kBeside - 1) * std::clamp(busy / (host_ - 1), 0.0, 1.0);
+}
+
 /// What the training thread's `computing` takes less beside `then` busy cores than beside `now`;
 /// no more than what brings them to rest has `saved` by itself.
 double WhatIf::relieved(double computing, double now, double then, double saved) const {
-  if (host_ <= 1) return 0;
-  const auto longer = [this](double busy) {
-    return 1 + (kBeside - 1) * std::clamp(busy / (host_ - 1), 0.0, 1.0);
-  };
-  return std::min(computing * (1 - longer(then) / longer(now)), std::max(saved, 0.0));
+  return std::min(computing * (1 - beside(then) / beside(now)), std::max(saved, 0.0));
 }
 
 double WhatIf::step_with(const Relief& relief) const {

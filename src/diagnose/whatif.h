@@ -28,6 +28,8 @@ class WhatIf {
   /// Seconds per step after the relief.
   double step_with(const Relief& relief) const;
   double saved_by(const Relief& relief) const { return step_ - step_with(relief); }
+  /// How many times as long work takes beside that many busy cores of the host.
+  double beside(double busy) const;
   /// Seconds per step if input never had to be waited for.
   double compute() const { return compute_; }
 
