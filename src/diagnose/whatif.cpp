@@ -93,8 +93,8 @@ double WhatIf::step_with(const Relief& relief) const {
       return std::min(step, aside);
     }
     if (serial_) step -= std::min(relief.fetch * per_step, wait_);
-    const double on_cpu = std::clamp(computing_ - relief.trainer_cpu, 0.0, std::max(step, 0.0));
-    step -= relieved(on_cpu, others_, others_ - relief.others, step_ - step);
+    const double computing = std::clamp(computing_ - relief.trainer_cpu, 0.0, std::max(step, 0.0));
+    step -= relieved(computing, others_, others_ - relief.others, step_ - step);
     return std::max(step, 0.001 * step_);
   }
   double compute = compute_ - relief.trainer - std::min(relief.handling, handling_);
@@ -108,14 +108,14 @@ double WhatIf::step_with(const Relief& relief) const {
   // Batches that come unevenly are waited for the less, the less each takes.
   double uneven = std::max(0.0, uneven_ - relief.uneven);
   if (!keeps_up_ && fetch_ > 0) uneven *= fetch / fetch_ * workers_ / std::max(workers, workers_);
-  const auto step_of = [&](double computing) {
-    const double bounded = bound(computing, fetch, workers, cpu, cores_ + relief.cores);
-    return std::clamp(computing + (bounded - computing) * exposed_ + uneven, 0.001 * step_, step_);
+  const auto step_of = [&](double own) {
+    const double bounded = bound(own, fetch, workers, cpu, cores_ + relief.cores);
+    return std::clamp(own + (bounded - own) * exposed_ + uneven, 0.001 * step_, step_);
   };
   const double step = step_of(compute);
   const double fetching = std::max(0.0, cpu_fetch_ - relief.fetch_cpu * per_step);
-  const double on_cpu = std::clamp(computing_ - relief.trainer_cpu, 0.0, compute);
-  return step_of(compute - relieved(on_cpu, cpu_fetch_ / step_ + others_,
+  const double computing = std::clamp(computing_ - relief.trainer_cpu, 0.0, compute);
+  return step_of(compute - relieved(computing, cpu_fetch_ / step_ + others_,
                                     fetching / step + others_ - relief.others, step_ - step));
 }
 

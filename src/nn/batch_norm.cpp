@@ -255,9 +255,7 @@ class ForwardWork : Work<Real> {
     for (int64_t c = block.begin; c < block.end; ++c) {
       const double sum = Base::total(c, 0), square = Base::total(c, 1);
       Real& shift = shift_[static_cast<size_t>(c)];
-      // f32 sums of a few f32 or bf16 values may overflow though the values do not.
-      const bool overflows = shape_.type == Type::kF32 || shape_.type == Type::kBf16;
-      if (!std::isfinite(sum) && !overflows) {
+      if (!std::isfinite(sum) && shape_.type != Type::kBf16) {  // whose sums of eight may overflow
         moments.mean[c] = shift + sum;
         moments.m2[c] = std::numeric_limits<double>::quiet_NaN();
         continue;

@@ -8,10 +8,9 @@
 // load, store and stream_line are overloaded by the type of the data; widen takes a Vec, or values
 // in memory, which is quicker.
 //
-// Backward's sums of f32 are f64 from the first addition, since they are results themselves. All
-// others are f32 for kFold values, which costs half as much and no digit that shows: 16-bit data
-// have fewer, and forward's sums are of values beside a shift that lies within two standard
-// deviations of their mean, so that what is lost of the mean is nothing to them.
+// Sums of f32 are f64 from the first addition; those of 16-bit data are f32 for kFold values, which
+// costs half as much and no digit that such data have. Squares are f32 for kFold values in either
+// case: all of one sign, so that their errors average out.
 #pragma once
 
 #include <algorithm>
@@ -165,15 +164,21 @@ struct Passes {
 
   // ---- moments
 
-  struct Moments {  // for up to kFold values
-    Vec sum;        // of x - shift
-    Vec square;     // of (x - shift)^2
+  struct Moments {
+    Wide sum;    // of x if exact, else of x - shift
+    Vec part;    // of x - shift, for up to kFold values, if not exact
+    Vec square;  // of (x - shift)^2, for up to kFold values
   };
 
   template <bool whole>
   FLATOUT_SIMD void add_moment(const T* from, int lanes, Vec shift, Moments& m) {
-    const Vec centered = S::sub(load<whole>(from, lanes), shift);
-    m.sum = S::add(m.sum, centered);
+    const Vec x = load<whole>(from, lanes);
+    const Vec centered = S::sub(x, shift);
+    if constexpr (kExact) {
+      m.sum = S::wide_add(m.sum, widen<whole>(from, x));
+    } else {
+      m.part = S::add(m.part, centered);
+    }
     m.square = S::fma(centered, centered, m.square);
   }
 
@@ -183,28 +188,35 @@ struct Passes {
         const T* x = in(pass.x) + i * tile.stride + c * tile.length;
         const Vec shift = S::set(pass.shift[c]);
         const Vec zero = S::set(0);
-        Wide sum = S::wide_set(0), square = sum;
+        Wide square = S::wide_set(0);
+        Moments even{S::wide_set(0), zero, zero}, odd = even;
         const int64_t vectors = tile.length / kLanes;
         for (int64_t v = 0; v < vectors;) {
           fetch_planes(pass.x, tile, i, c * tile.length + v * kLanes, tile.length - v * kLanes);
           // Two at a time: one would wait for itself.
           const int64_t end = std::min(vectors, v + 2 * kFold);
-          Moments even{zero, zero}, odd = even;
           for (; v + 2 <= end; v += 2) {
             add_moment<true>(x + v * kLanes, kLanes, shift, even);
             add_moment<true>(x + (v + 1) * kLanes, kLanes, shift, odd);
           }
           if (v < end) add_moment<true>(x + v++ * kLanes, kLanes, shift, even);
-          sum = S::wide_add(sum, S::widen(S::add(even.sum, odd.sum)));
           square = S::wide_add(square, S::widen(S::add(even.square, odd.square)));
+          even.square = odd.square = zero;
+          if constexpr (!kExact) {
+            even.sum = S::wide_add(even.sum, S::widen(S::add(even.part, odd.part)));
+            even.part = odd.part = zero;
+          }
         }
-        double total = S::wide_sum(sum), squares = S::wide_sum(square);
-        for (int64_t j = vectors * kLanes; j < tile.length; ++j) {
+        const int64_t done = vectors * kLanes;
+        double sum = S::wide_sum(S::wide_add(even.sum, odd.sum));
+        if constexpr (kExact) sum -= static_cast<double>(done) * pass.shift[c];
+        double squares = S::wide_sum(square);
+        for (int64_t j = done; j < tile.length; ++j) {
           const double centered = static_cast<double>(S::value(x[j])) - pass.shift[c];
-          total += centered;
+          sum += centered;
           squares += centered * centered;
         }
-        pass.sum[c] += total;
+        pass.sum[c] += sum;
         pass.square[c] += squares;
       }
     }
@@ -218,7 +230,7 @@ struct Passes {
     Moments m[vectors];
     for (int v = 0; v < vectors; ++v) {
       shift[v] = S::load(pass.shift + c + v * kLanes);
-      m[v] = {S::set(0), S::set(0)};
+      m[v] = {S::wide_set(0), S::set(0), S::set(0)};
     }
     const T* x = in(pass.x) + i * tile.stride + c;
     for (int64_t row = 0; row < rows; ++row, x += tile.stride) {
@@ -230,7 +242,11 @@ struct Passes {
     for (int v = 0; v < vectors; ++v) {
       double* sum = pass.sum + c + v * kLanes;
       double* square = pass.square + c + v * kLanes;
-      S::store_wide(sum, S::wide_add(S::load_wide(sum), S::widen(m[v].sum)));
+      Wide part = S::widen(m[v].part);
+      if constexpr (kExact) {
+        part = S::wide_fma(S::wide_set(-static_cast<double>(rows)), S::widen(shift[v]), m[v].sum);
+      }
+      S::store_wide(sum, S::wide_add(S::load_wide(sum), part));
       S::store_wide(square, S::wide_add(S::load_wide(square), S::widen(m[v].square)));
     }
   }
