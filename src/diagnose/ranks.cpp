@@ -512,6 +512,7 @@ class RankDetector {
       return f.id == "crash.signal" && (missing.empty() || !gone(*missing[0], until, 0.5 * silent));
     });
     std::vector<int32_t> numbers;
+    numbers.reserve(missing.size());
     for (const Rank* r : missing) numbers.push_back(r->number);
     std::string title = "The ranks wait in collectives, and none comes out";
     if (!numbers.empty()) {

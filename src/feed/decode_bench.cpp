@@ -33,7 +33,7 @@ void decode(benchmark::State& state, const Rect& part) {
   how.found = nullptr;
   how.stock = state.range(0) == kStock;
   if (state.range(0) == kIndexed) how.checkpoints = found;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     if (!decoder.open(data).ok() || !decoder.decode(part, how, ignore).ok())
       state.SkipWithError("it fails");
   }

@@ -186,7 +186,8 @@ bool ScanDecoder::decode([[maybe_unused]] int16_t* const* blocks) {
     while (code >= table.limit_[n]) ++n;
     if (n > 16) return -1;
     bits.drop(static_cast<unsigned>(n));
-    return int{table.symbols_[static_cast<size_t>((code >> (16 - n)) + table.offset_[n])]};
+    const int32_t place = (code >> (16 - n)) + table.offset_[n];
+    return int{table.symbols_[static_cast<size_t>(place)]};
   };
   for (int b = 0; b < layout_.blocks; ++b) {
     const size_t component = layout_.component[b];

@@ -411,7 +411,7 @@ Verdict JpegDecoder::decode(const Rect& part, const Decoding& how, RowSink& rows
   // Damage is libjpeg's to judge, from the beginning.
   if (how.found != nullptr) how.found->clear();
   Size size;
-  const Verdict opened = open(s.data, s.limits, size);
+  Verdict opened = open(s.data, s.limits, size);
   if (!opened.ok()) return opened;
   rows.restart();
   Decoding again = how;

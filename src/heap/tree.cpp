@@ -11,7 +11,7 @@ namespace {
 
 std::string name_of(const Frame& f) {
   const std::string file = f.file.substr(f.file.rfind('/') + 1);
-  const std::string name = f.function.empty() ? "?" : f.function;
+  std::string name = f.function.empty() ? "?" : f.function;
   if (file.empty()) return name;
   return f.line > 0 ? fmt::format("{} ({}:{})", name, file, f.line)
                     : fmt::format("{} ({})", name, file);

@@ -163,7 +163,7 @@ TEST(Debug, WhatIsRightIsLeftAlone) {
   const auto work = [] {
     std::vector<void*> kept(64);
     for (unsigned i = 0; i < 20'000; ++i) {
-      void*& p = kept[i * 7 % kept.size()];
+      void*& p = kept[size_t{i} * 7 % kept.size()];
       const size_t size = i % 100 == 0 ? 100'000 : i * 37 % 3000;
       if (i % 5 == 0 && p != nullptr) {
         p = v_realloc(p, size + 1);

@@ -350,7 +350,7 @@ bool frame_rule_in(const uint8_t* header, uintptr_t pc, FrameRule& out) {
   const uint8_t* const table = header + 12;
   const auto base = reinterpret_cast<uintptr_t>(header);
   const auto address = [&](uint32_t i, unsigned column) {
-    return base + static_cast<uintptr_t>(int64_t{load<int32_t>(table + i * 8 + column)});
+    return base + static_cast<uintptr_t>(int64_t{load<int32_t>(table + size_t{i} * 8 + column)});
   };
   if (count == 0 || pc < address(0, 0)) return false;
   uint32_t low = 0, high = count;  // the last one that begins at or before pc

@@ -133,7 +133,10 @@ double exp_minus(double x) {
   return e;
 }
 
-uint64_t rounded(double value) { return value > 0 ? static_cast<uint64_t>(value + 0.5) : 0; }
+uint64_t rounded(double value) {  // without libm
+  return value > 0 ? static_cast<uint64_t>(value + 0.5)
+                   : 0;  // NOLINT(bugprone-incorrect-roundings)
+}
 
 // `out` becomes `path` with the pid for %p: several processes of a job share the variable, and a
 // forked one must not write over its parent's.

@@ -22,9 +22,9 @@ struct Both {
 
 // Both from the same frame: the innermost differ, by where in this function each call stands.
 __attribute__((noinline)) Both read_both() {
-  uintptr_t pc[100];
+  uintptr_t pc[100] = {};
   const unsigned n = unwind(pc, 100, find_stack_end());
-  void* other[100];
+  void* other[100] = {};
   const int m = backtrace(other, 100);
   Both out;
   out.ours.assign(pc, pc + n);
@@ -75,7 +75,7 @@ TEST(Unwind, ThroughCodeOfTheCLibrary) {
 }
 
 TEST(Unwind, StopsAtTheEndThatItIsGiven) {
-  uintptr_t pc[100];
+  uintptr_t pc[100] = {};
   const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   EXPECT_LE(unwind(pc, 100, here + 64), 100u);
   EXPECT_EQ(unwind(pc, 100, 0), 1u);  // not this stack

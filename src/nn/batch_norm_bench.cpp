@@ -91,7 +91,7 @@ void set_bytes(benchmark::State& state, size_t bytes, int tensors) {
 
 void BM_Forward(benchmark::State& state) {
   Buffers b(shape_of(state));
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     benchmark::DoNotOptimize(
         batch_norm_training(b.shape, b.forward(false), b.statistics(), {}, threads_of(state)));
   }
@@ -100,7 +100,7 @@ void BM_Forward(benchmark::State& state) {
 
 void BM_AddReluForward(benchmark::State& state) {
   Buffers b(shape_of(state));
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     benchmark::DoNotOptimize(
         batch_norm_training(b.shape, b.forward(true), b.statistics(), {}, threads_of(state)));
   }
@@ -119,7 +119,7 @@ void BM_AddReluBackward(benchmark::State& state) {
   backward.inverse_std = b.inverse_std.data();
   backward.dx = b.dx.get();
   backward.d_residual = b.d_residual.get();
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     benchmark::DoNotOptimize(batch_norm_backward(b.shape, backward, threads_of(state)));
   }
   set_bytes(state, b.bytes(), 4);
@@ -135,7 +135,7 @@ void by_parts(benchmark::State& state, int tensors, const Part& part) {
   const Memory from = memory(bytes), to = memory(bytes);
   std::memset(from.get(), 1, bytes);
   std::memset(to.get(), 2, bytes);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     parallel_for(threads_of(state), kParts, [&](int64_t i) {
       const auto at = static_cast<size_t>(i) * each;
       part(from.get() + at, to.get() + at, each);

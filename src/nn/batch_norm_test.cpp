@@ -405,7 +405,7 @@ TEST(BatchNorm, BackwardThroughConstantStatisticsScalesOnly) {
 
 // Three replicas with parts of different sizes give what one does with the whole batch.
 TEST(BatchNorm, ReplicasInStagesEqualTheJointBatch) {
-  const int64_t channels = 12, area = 6 * 6;
+  const int64_t channels = 12, area = 36;
   const Shape whole{9, channels, 6, 6, Layout::kNchw, Type::kF32, Type::kF32};
   Step joint(whole, 4, 100, 3);
   joint.run(true, true);

@@ -27,6 +27,7 @@ TEST(Parallel, EachIndexIsDoneOnceByAnyNumberOfThreads) {
 
 TEST(Parallel, CallersFromSeveralThreadsDoNotWaitForEachOther) {
   std::vector<std::thread> callers;
+  callers.reserve(4);
   std::atomic<int> good{0};
   for (int t = 0; t < 4; ++t) {
     callers.emplace_back([&] {

@@ -1,6 +1,7 @@
 // Archives for tests, made byte by byte.
 #pragma once
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -26,10 +27,8 @@ inline void add_member(std::vector<uint8_t>& tar, const std::string& name, std::
   std::snprintf(header + 100, 8, "%07o", 0644);
   std::snprintf(header + 124, 12, "%011o", static_cast<unsigned>(content.size()));
   header[156] = type;
-  std::memcpy(header + 257,
-              "ustar\0"
-              "00",
-              8);
+  constexpr std::array<char, 8> kMagic = {'u', 's', 't', 'a', 'r', '\0', '0', '0'};
+  std::memcpy(header + 257, kMagic.data(), kMagic.size());
   std::memset(header + 148, ' ', 8);
   unsigned sum = 0;
   for (const char c : header) sum += static_cast<unsigned char>(c);

@@ -116,7 +116,7 @@ inline std::optional<Ours> by_ours(std::span<const uint8_t> data) {
   out.coefficients.resize(layout.mcus * mcu);
   const auto decode = [&](int16_t* to) {
     int16_t* blocks[ScanLayout::kMostBlocks];
-    for (int b = 0; b < layout.blocks; ++b) blocks[b] = to + b * 64;
+    for (int b = 0; b < layout.blocks; ++b) blocks[b] = to + ptrdiff_t{b} * 64;
     return scan.next(blocks);
   };
   for (uint32_t i = 0; i < layout.mcus; ++i) {
