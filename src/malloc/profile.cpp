@@ -134,8 +134,8 @@ double exp_minus(double x) {
 }
 
 uint64_t rounded(double value) {  // without libm
-  return value > 0 ? static_cast<uint64_t>(value + 0.5)
-                   : 0;  // NOLINT(bugprone-incorrect-roundings)
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings)
+  return value > 0 ? static_cast<uint64_t>(value + 0.5) : 0;
 }
 
 // `out` becomes `path` with the pid for %p: several processes of a job share the variable, and a

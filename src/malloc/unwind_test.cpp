@@ -34,7 +34,7 @@ __attribute__((noinline)) Both read_both() {
 
 // Frames of different sizes, with arrays and tail work, so that none is left out.
 __attribute__((noinline)) Both deep(int depth, volatile char* above) {
-  volatile char room[64];
+  volatile char room[64] = {};
   room[depth % 64] = above == nullptr ? '1' : above[0];
   if (depth == 0) {
     Both out = read_both();
