@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 
@@ -295,8 +297,6 @@ def test_on_a_card(library, job_python, tmp_path):
     """The numbers are PyTorch's own: a training step gives the same losses with Flatout's pools as without."""
     script = """
 import sys, torch
-
-pytestmark = pytest.mark.parallel
 if len(sys.argv) > 1:
     import flatout.devmem
     flatout.devmem.install(limits=sys.argv[1], debug=True)

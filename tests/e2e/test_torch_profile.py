@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 JOB = """
 import torch
-
-pytestmark = pytest.mark.parallel
 torch.manual_seed(1)
 net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
