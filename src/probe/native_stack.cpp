@@ -21,6 +21,7 @@
 #include "base/page_size.h"
 #include "model/stack.h"
 #include "probe/remote_memory.h"
+#include "symbols/spin_loop.h"
 
 namespace flatout::probe {
 namespace {
@@ -87,22 +88,14 @@ bool parse_sample(std::string_view payload, symbols::NativeRegisters& registers,
   return true;
 }
 
-/// Whether there is a spin-wait loop's hint to the processor next to `pc`: PAUSE, or YIELD or ISB.
+/// Whether the code at `pc` waits for memory to change.
 bool spins_at(int32_t pid, uint64_t pc) {
-  constexpr uint64_t kAround = 16;
-  std::array<char, 2 * kAround> code{};
-  if (pc < kAround) return false;
-  const RemoteRange range{pc - kAround, static_cast<uint32_t>(code.size())};
+  std::array<char, 2 * symbols::kSpinLoopReach> code{};
+  if (pc < symbols::kSpinLoopReach) return false;
+  const RemoteRange range{pc - symbols::kSpinLoopReach, static_cast<uint32_t>(code.size())};
   const auto got = ProcessMemory(pid).read({&range, 1}, code.data());
-  if (!got.ok()) return false;
-  const std::string_view bytes(code.data(), *got);
-#if defined(__x86_64__)
-  return bytes.find("\xF3\x90") != std::string_view::npos;
-#elif defined(__aarch64__)
-  using std::string_view_literals::operator""sv;
-  return bytes.find("\x3F\x20\x03\xD5"sv) != std::string_view::npos ||
-         bytes.find("\xDF\x3F\x03\xD5"sv) != std::string_view::npos;
-#endif
+  return got.ok() &&
+         symbols::is_spin_loop(std::string_view(code.data(), *got), symbols::kSpinLoopReach);
 }
 
 }  // namespace
