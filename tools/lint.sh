@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# clang-tidy over every C++ file of src/ that changed since it last passed, or whose headers did. usage: tools/lint.sh BUILD
+# clang-tidy over every C++ file of src/ that changed since it last passed, or whose headers did. usage: tools/lint.sh BUILD [ROOM…]
 set -euo pipefail
 cd "$(git -C "$(dirname "$0")" rev-parse --show-toplevel)"
 build=$1
+shift
 if ! command -v clang-tidy > /dev/null; then
   echo "lint.sh: clang-tidy is not installed; tools/setup.sh check installs it" >&2
   exit 2
@@ -31,5 +32,5 @@ check_one() {
   fi
 }
 export -f check_one
-git ls-files 'src/*.cpp' | grep -v '_fuzz\.cpp$' \
+git ls-files "${@/#/src/}" | grep '^src/.*\.cpp$' | grep -v '_fuzz\.cpp$' \
   | xargs -P "${JOBS:-$(nproc)}" -I {} bash -c 'check_one "$@"' _ {} "$stamps" "$build"

@@ -181,6 +181,28 @@ TEST(Diagnose, ScanningAnArchiveForEachSampleIsRandomSeek) {
 }
 
 // Of the samples of a loop of one's own nothing is known, but no batch needs all there is twice.
+// Two workers and the training thread on two cores: what they search they also wait for cores for.
+TEST(Diagnose, SearchingThatIsSparedWaitsForNoCoreEither) {
+  const Doing search{ThreadState::kOnCpuPython,
+                     {kItem, {"next", "/usr/lib/python3.11/tarfile.py", 2300}}};
+  RunBuilder b;
+  train(b, 100, 26, 4);
+  for (int w = 0; w < 2; ++w) {
+    const model::ThreadId t = b.worker(200 + w);
+    for (TimePoint at = b.run().begin; at + nanos(60e6) <= b.now(); at += nanos(60e6)) {
+      b.slice(t, SliceKind::kFetch, at, at + nanos(60e6), 16, w);
+      b.doing(t, at, at + nanos(40e6), search);
+      b.doing(t, at + nanos(40e6), at + nanos(55e6), {ThreadState::kRunQueue, search.stack});
+      b.doing(t, at + nanos(55e6), at + nanos(60e6), kDecode);
+    }
+  }
+  b.machine(2, 0).process_cpu(100, 0.33).process_cpu(200, 0.75).process_cpu(201, 0.75);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.random_seek");
+  // What is left is an eighth of the work, a worker's 7 ms in two side by side.
+  EXPECT_GT(*d.findings.front().gain, 4);
+}
+
 TEST(Diagnose, ALoopOfItsOwnThatReadsAllThereIsForABatchSearches) {
   for (const double files : {9.0, 1.0}) {  // read for each batch
     RunBuilder b;
@@ -358,6 +380,30 @@ TEST(Diagnose, TinyOperationsThatALibrarysOwnLoopStartsAreNotPythonsDoing) {
   }
 }
 
+// Readings find a line of them, the graph has them all: 3000 that take 7 us each are dispatch.
+TEST(Diagnose, ManyTinyOperationsAreSparedWholeWhateverTheirLinesShow) {
+  for (const int operations : {3000, 300}) {
+    RunBuilder b;
+    b.run().info["torch.graph_nodes"] = std::to_string(operations);
+    const Line loop{"spread", "/home/u/model.py", 32};
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 2, {ThreadState::kOnCpuPython, {kMain, loop}}},
+              {Part::kForward, 2, {ThreadState::kOnCpuNative, {kMain, loop}}},
+              {Part::kForward, 3, kCompute},
+              {Part::kBackward, 14, kCompute}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "cpu.python_bound");
+    if (operations == 3000) {
+      EXPECT_GT(*d.findings.front().gain, 10);
+    } else {
+      EXPECT_LT(*d.findings.front().gain, 3);
+    }
+  }
+}
+
 TEST(Diagnose, CollectorPausesAndChildProcessesAreNamed) {
   RunBuilder b;
   for (int i = 0; i < 60; ++i) {
@@ -451,6 +497,27 @@ TEST(Diagnose, WaitingForAThreadThatSavesOrLogsIsItsDoing) {
     EXPECT_EQ(d.findings.size(), 1u);
     EXPECT_EQ(d.findings.front().where->line, 71);
     EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 8, 0.5);
+  }
+}
+
+TEST(Diagnose, SyncingRightAfterASaveIsTheSaves) {
+  const Line save{"save", "/lib/python3/site-packages/torch/serialization.py", 700};
+  for (const uint32_t line : {58, 90}) {
+    const Line at_save{"<module>", "/home/u/train.py", 56},
+        at_sync{"<module>", "/home/u/train.py", line};
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kCheckpoint, 6, {ThreadState::kOnCpuNative, {at_save, save}}},
+              {Part::kOther, 8, {ThreadState::kDisk, {at_sync}, SYS_fsync}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 0.7);
+    const Diagnosis d = diagnose(b.build());
+    const Finding* saved = find(d, "stall.checkpoint");
+    ASSERT_NE(saved, nullptr) << d.headline;
+    EXPECT_NEAR(*saved->cost_ms_per_step, line == 58 ? 14 : 6, 0.5);
+    EXPECT_EQ(find(d, "stall.logging") == nullptr, line == 58);
   }
 }
 

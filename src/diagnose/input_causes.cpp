@@ -115,6 +115,12 @@ double started_per_sample(const RunView& view) {
   return forks && samples > 0 ? *forks / samples : 0;
 }
 
+/// A part of the producers' work, per batch, with what it waited for cores.
+double with_waits_for_cores(const BatchTimes& times, double seconds) {
+  const double working = times.total - times[Act::kRunQueue];
+  return working > 0 ? seconds * times.total / working : seconds;
+}
+
 /// CPU time per batch among a part of the producers' time: a part of all that they use.
 double cpu_among(const RunView& view, const BatchTimes& times, double seconds) {
   const LoaderView& loader = view.loader();
@@ -242,9 +248,10 @@ void Causes::add_blocked(const FileWork& files, const std::string& storage, bool
 void Causes::add_searches() {
   const double seeks = times_[Act::kSeek];
   if (seeks <= 0) return;
+  const double searched = with_waits_for_cores(times_, seeks);
   out_.push_back({"input.random_seek",
                   "Each sample is searched for in an archive or stream",
-                  {.fetch = seeks, .fetch_cpu = cpu_among(view_, times_, seeks)},
+                  {.fetch = searched, .fetch_cpu = cpu_among(view_, times_, searched)},
                   seeks,
                   samples_at(Act::kSeek)});
 }

@@ -32,6 +32,7 @@ constexpr double kLibrarysLoop = 0.05;
 // Operations of the autograd graph that take less than this on average, forward and back, are
 // mostly dispatch: launching one takes some 5 us each way.
 constexpr double kTinyOp = 40e-6;
+constexpr double kDispatch = 10e-6;
 constexpr double kManyOps = 50;
 // The backward pass of an operation takes up to this many times as long as the operation.
 constexpr double kBackwardOps = 2.5;
@@ -180,6 +181,9 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     overhead = forward + backward;
     readings = view.readings([&](const Cell& c) { return operations.runs(c); });
   }
+  // Lines are found by their readings, a few of each: what so many operations cost at least is
+  // known.
+  if (by_ops) overhead = std::max(overhead, std::min(forward + backward, kDispatch * ops));
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
                             "The interpreter's work on many tiny operations bounds the step", 0.85,

@@ -57,14 +57,17 @@ class SavePlaces {
  public:
   SavePlaces(const RunView& view, Role role) : run_(view.run()), role_(role) {
     for (const Cell& c : view.profile().cells()) {
-      if (saves(c) && c.user != 0) functions_.insert(key(c.user));
+      if (!saves(c) || c.user == 0) continue;
+      functions_.insert(key(c.user));
+      users_.insert(c.user);
     }
   }
   bool holds(const Cell& c) const {
-    return saves(c) || (c.role == role_ && c.part == Part::kOther && c.user != 0 &&
-                        (c.act == Act::kWrite || c.act == Act::kMetadata || c.act == Act::kRead ||
-                         c.act == Act::kKernel) &&
-                        functions_.count(key(c.user)) > 0 && !outermost(c.user));
+    return saves(c) ||
+           (c.role == role_ && c.part == Part::kOther && c.user != 0 &&
+            (c.act == Act::kWrite || c.act == Act::kMetadata || c.act == Act::kRead ||
+             c.act == Act::kKernel) &&
+            functions_.count(key(c.user)) > 0 && (!outermost(c.user) || follows_a_save(c.user)));
   }
 
  private:
@@ -79,9 +82,19 @@ class SavePlaces {
   bool outermost(model::FrameId id) const {
     return run_.string(run_.frames[id].function) == "<module>";
   }
+  /// Whether it stands right after a line that saves: fsync, a rename.
+  bool follows_a_save(model::FrameId id) const {
+    constexpr int64_t kRightAfter = 4;  // lines
+    const int64_t line = run_.frames[id].line;
+    return std::ranges::any_of(users_, [&](model::FrameId save) {
+      const int64_t after = line - run_.frames[save].line;
+      return key(save) == key(id) && after > 0 && after <= kRightAfter;
+    });
+  }
   const model::Run& run_;
   Role role_;
   std::unordered_set<uint64_t> functions_;
+  std::unordered_set<model::FrameId> users_;  // lines that save
 };
 
 /// What the training thread writes, to a file, pipe, terminal or socket.

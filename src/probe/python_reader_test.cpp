@@ -253,9 +253,11 @@ TEST(PythonReader, TakesFunctionsWithoutEndForOneAfterSomeTenThousand) {
   FakePython python(fake_offsets(10), 24 << 20);
   const uint64_t thread = python.add_thread(41);
   const uint64_t outer = python.add_code("train", "train.py", 1);
+  constexpr int kDeep = 500;
   std::vector<uint64_t> frames;
+  frames.reserve(kDeep);
   python.call(thread, outer, 0);
-  for (int i = 0; i < 500; i++) frames.push_back(python.call(thread, outer, 0));
+  for (int i = 0; i < kDeep; i++) frames.push_back(python.call(thread, outer, 0));
   auto reader = python.open();
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   PythonReading reading;

@@ -32,7 +32,7 @@ class MeetingTest : public ::testing::Test {
   }
   // A rank's run folder on another machine.
   std::string rank(int number, size_t bytes = 100) {
-    const std::string folder = away / ("train-r" + std::to_string(number));
+    std::string folder = away / ("train-r" + std::to_string(number));
     std::filesystem::create_directories(folder);
     RankPlace launched;
     launched.launcher = "torchrun";
@@ -93,6 +93,7 @@ TEST_F(MeetingTest, ManyComeAtOnce) {
   std::vector<std::string> folders;
   for (int i = 1; i < 20; ++i) folders.push_back(rank(i));
   std::vector<std::thread> ranks;
+  ranks.reserve(folders.size());
   std::atomic<int> fine = 0;
   for (const std::string& folder : folders) {
     ranks.emplace_back([&, folder] {
@@ -135,15 +136,19 @@ TEST_F(MeetingTest, NothingIsWrittenOutsideOfItsPlace) {
   const std::string hello = "flatout-meet 1 " + kToken + " ";
   const std::string json = fs::Root(rank(1)).read("rank.json").value_or("");
   const std::string place_file = "rank.json " + std::to_string(json.size()) + "\n" + json;
-  for (const std::string& text :
-       {hello + "../evil\n" + place_file + "end\n", hello + ".hidden\n" + place_file + "end\n",
-        hello + "a/b\n" + place_file + "end\n", hello + "\n" + place_file + "end\n",
-        hello + "x\n" + place_file + "../evil 4\nevilend\n",
-        hello + "x\n" + place_file + "/etc/evil 4\nevilend\n",
-        hello + "x\n" + place_file + "rank.json 4\nevilend\n",
-        hello + "x\n" + place_file + "events.bin 99999999999999\nevil",
-        hello + "x\nevents.bin 4\nevilend\n", hello + "x\nrank.json 4\nevilend\n",
-        hello + "x\n" + place_file + "events.bin 100\ncut off"}) {
+  const std::vector<std::string> texts = {
+      hello + "../evil\n" + place_file + "end\n",
+      hello + ".hidden\n" + place_file + "end\n",
+      hello + "a/b\n" + place_file + "end\n",
+      hello + "\n" + place_file + "end\n",
+      hello + "x\n" + place_file + "../evil 4\nevilend\n",
+      hello + "x\n" + place_file + "/etc/evil 4\nevilend\n",
+      hello + "x\n" + place_file + "rank.json 4\nevilend\n",
+      hello + "x\n" + place_file + "events.bin 99999999999999\nevil",
+      hello + "x\nevents.bin 4\nevilend\n",
+      hello + "x\nrank.json 4\nevilend\n",
+      hello + "x\n" + place_file + "events.bin 100\ncut off"};
+  for (const std::string& text : texts) {
     const std::string answer = say(text);
     EXPECT_TRUE(answer.empty() || answer == "go\n") << text << "\n" << answer;
   }

@@ -1,5 +1,6 @@
 #include "recorder/rank_place.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -202,7 +203,7 @@ std::vector<std::string> folders_of_launch(const std::string& folder) {
   std::map<int32_t, std::pair<int64_t, std::string>> found;
   for (const std::string& name : *names) {
     if (name == "latest" || name.starts_with('.')) continue;  // or only arrives
-    const std::string path = parent + "/" + name;
+    const std::string path = fmt::format("{}/{}", parent, name);
     const RankFile other = read_rank_file(path);
     if (!other.place.is_rank() || !same_launch(mine, other)) continue;
     auto& [begin, best] = found[other.place.rank];
@@ -212,6 +213,7 @@ std::vector<std::string> folders_of_launch(const std::string& folder) {
     }
   }
   std::vector<std::string> out;
+  out.reserve(found.size());
   for (auto& [rank, entry] : found) out.push_back(std::move(entry.second));
   return out;
 }

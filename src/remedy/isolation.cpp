@@ -144,8 +144,8 @@ Status isolate_files(const std::string& scratch) {
   const std::vector<std::string> folders = folders_to_cover(cwd);
   for (const std::string& folder : folders) {
     if (is_below(scratch, folder)) {
-      return Error{Code::kBadInput, scratch + " lies within " + folder + ", which is to be covered",
-                   ""};
+      return Error{Code::kBadInput,
+                   fmt::format("{} lies within {}, which is to be covered", scratch, folder), ""};
     }
   }
   FLATOUT_TRY(std::vector<Mount> mounts, mounts_below(folders));

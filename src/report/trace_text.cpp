@@ -160,8 +160,10 @@ void path(Page& page, const CriticalPath& p) {
 void damage(Page& page, const TraceSummary& t) {
   const TraceDamage& d = t.damage;
   std::string text = unrecorded_text(t);
-  const auto say = [&](bool yes, std::string what) {
-    if (yes) text += (text.empty() ? "" : "; ") + what;
+  const auto say = [&](bool yes, std::string_view what) {
+    if (!yes) return;
+    if (!text.empty()) text += "; ";
+    text += what;
   };
   say(d.cut_off, "the file is cut off");
   say(d.bad_events > 0, fmt::format("{} events could not be read", d.bad_events));

@@ -7,7 +7,7 @@ namespace {
 
 constexpr Nanos kTick = std::chrono::milliseconds(20);
 
-probe::PythonThread thread(int32_t tid, std::vector<uint32_t> codes, bool gil) {
+probe::PythonThread thread(int32_t tid, const std::vector<uint32_t>& codes, bool gil) {
   probe::PythonThread out;
   out.tid = tid;
   out.holds_gil = gil;

@@ -1,5 +1,6 @@
 #include "screen/render.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -96,23 +97,23 @@ TEST_F(RenderTest, EightGpusAt200By60) {
   FakeMachine machine(96);
   std::string script = "devices 8\ndriver 570.10\ncuda 12080\n";
   for (int i = 0; i < 8; ++i) {
-    const std::string n = std::to_string(i);
-    script += n + " name NVIDIA H100 80GB HBM3\n" + n + " uuid GPU-" + n + "\n";
+    script += fmt::format("{0} name NVIDIA H100 80GB HBM3\n{0} uuid GPU-{0}\n", i);
     if (i == 6) {
-      script += n + " error 15\n";  // lost
+      script += fmt::format("{} error 15\n", i);  // lost
       continue;
     }
-    script += n + " mem_total 85899345920\n" + n + " mem_used " +
-              std::to_string(85899345920 / 8 * (i + 1)) + "\n";
+    script +=
+        fmt::format("{0} mem_total 85899345920\n{0} mem_used {1}\n", i, 85899345920 / 8 * (i + 1));
     if (i == 5) continue;  // a driver that tells neither utilisation nor clocks
     if (i == 7) {
       script += kDividedGpu;
       continue;
     }
-    script += n + " util " + std::to_string(12 * i) + "\n" + n + " mem_util 5\n" + n +
-              " clock_sm 1980\n" + n + " clock_sm_max 1980\n" + n + " power 612000\n" + n +
-              " power_limit 700000\n" + n + " temperature 61\n" + n + " pcie_tx 1200000\n" + n +
-              " pcie_rx 22000\n" + n + " throttle " + (i == 3 ? "68" : "0") + "\n";
+    script += fmt::format(
+        "{0} util {1}\n{0} mem_util 5\n{0} clock_sm 1980\n{0} clock_sm_max 1980\n"
+        "{0} power 612000\n{0} power_limit 700000\n{0} temperature 61\n{0} pcie_tx 1200000\n"
+        "{0} pcie_rx 22000\n{0} throttle {2}\n",
+        i, 12 * i, i == 3 ? 68 : 0);
     if (i == 0) {  // of another container; of a driver that tells no memory
       script += "0 process_0 4100 9000000000\n0 process_1 70000 1000000000\n";
       script += "0 process_2 4102 -1\n";

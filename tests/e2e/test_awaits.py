@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.parallel, pytest.mark.e2e]
 
 JOB = """
 import asyncio, sys

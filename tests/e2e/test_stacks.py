@@ -15,6 +15,8 @@ import time
 import interpreters
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t"]
 

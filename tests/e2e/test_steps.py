@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.parallel, pytest.mark.e2e]
 
 JOBS = Path(__file__).parent / "step_jobs.py"
 NAMES = {"input": "input_wait"}

@@ -62,7 +62,7 @@ class FakePython {
  public:
   static constexpr uint64_t kRuntime = 0x100000, kInterp = 0x200000, kHeap = 0x300000;
   static constexpr uint64_t kCodeType = 0x500000;
-  static constexpr uint32_t kLocals = 1, kStack = 4;  // words of each frame
+  static constexpr size_t kLocals = 1, kStack = 4;  // words of each frame
 
   explicit FakePython(const PythonOffsets& offsets, size_t heap = 1 << 20)
       : o(offsets), memory(std::make_shared<FakeMemory>()) {
