@@ -120,7 +120,7 @@ std::shared_ptr<const std::string> RunStore::Pages::keep(const std::string& key,
   return text;
 }
 
-RunStore::RunStore(std::vector<std::string> folders, RunReader& reader, std::string version,
+RunStore::RunStore(std::vector<std::string> folders, RunReader& reader, const std::string& version,
                    const StoreLimits& limits)
     : folders_(std::move(folders)),
       reader_(reader),

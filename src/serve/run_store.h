@@ -48,7 +48,7 @@ struct ReportBody {
 class RunStore {
  public:
   /// `folders`: run folders, and folders that hold run folders.
-  RunStore(std::vector<std::string> folders, RunReader& reader, std::string version,
+  RunStore(std::vector<std::string> folders, RunReader& reader, const std::string& version,
            const StoreLimits& limits = {});
   ~RunStore();
   RunStore(const RunStore&) = delete;

@@ -71,7 +71,7 @@ PythonLines PythonLines::decode(std::string_view table, int first_line, int mino
       if ((head & 0x80) == 0) break;  // not at the start of an entry
       table.remove_prefix(1);
       const int code = (head >> 3) & 15;
-      const int64_t length = ((head & 7) + 1) * 2;
+      const int64_t length = int64_t{2} * ((head & 7) + 1);
       bool has_line = true;
       int64_t delta = 0;
       size_t columns = 0;  // bytes of columns that follow
@@ -86,10 +86,9 @@ PythonLines PythonLines::decode(std::string_view table, int first_line, int mino
         if (!take_signed_varint(table, delta)) break;
         if (code == 14) {  // end line, column, end column
           uint64_t skipped = 0;
-          if (!take_varint(table, skipped) || !take_varint(table, skipped) ||
-              !take_varint(table, skipped)) {
-            break;
-          }
+          bool whole = true;
+          for (int i = 0; i < 3; ++i) whole = whole && take_varint(table, skipped);
+          if (!whole) break;
         }
       }
       if (table.size() < columns) break;

@@ -17,8 +17,8 @@ struct Instruction {
   uint32_t used = 0;    // the registers of its address
   bool memory = false;
   bool jump = false;
-  bool always = false;   // of a jump
-  ptrdiff_t offset = 0;  // of a jump, from its end
+  bool always = false;  // of a jump
+  int8_t offset = 0;    // of a jump, from its end
 };
 
 /// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, chapter 2 and appendix

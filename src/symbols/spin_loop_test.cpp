@@ -7,7 +7,7 @@
 namespace flatout::symbols {
 namespace {
 
-using std::string_literals::operator""s;
+using namespace std::string_literals;
 
 #if defined(__x86_64__)
 

@@ -1,6 +1,7 @@
 // Events read by their layout are those that are read key by key.
 #include "timeline/chrome_layout.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -121,7 +122,7 @@ TEST(ChromeLayout, WhatDiffersFromALayoutIsReadForWhatItIs) {
 TEST(ChromeLayout, AnEventThatIsCutOffIsNotReadFromThePadding) {
   const std::string whole = R"({"ph": "X", "name": "k", "ts": 1.000, "dur": 2.000})";
   for (size_t size = 1; size < whole.size(); ++size) {
-    const std::string text = "[" + whole + "," + whole + "," + whole.substr(0, size);
+    const std::string text = fmt::format("[{0},{0},{1}", whole, whole.substr(0, size));
     const auto source = memory_source(text);
     EXPECT_EQ(read_all_of(*source).events.size(), 2u) << size;
   }

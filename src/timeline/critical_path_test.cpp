@@ -107,10 +107,9 @@ std::vector<Call> opening() {
 }
 
 TEST(CriticalPath, ADeviceThatNeverIdlesIsThePath) {
-  std::vector<Call> program;
-  for (int i = 0; i < 10; ++i) program.push_back({1000, 4000, false, 7, "gemm", 100'000});
+  const std::vector<Call> program(10, {1000, 4000, false, 7, "gemm", 100'000});
   const CriticalPath path = path_of(program);
-  EXPECT_EQ(path.length, 1000 + kLaunch + 10 * 100'000 + 9 * kNext);
+  EXPECT_EQ(path.length, 1000 + kLaunch + 1'000'000 + 9 * kNext);
   EXPECT_EQ(part(path, PathPart::kCompute), 1'000'000);
   EXPECT_EQ(part(path, PathPart::kHost), 1000);
   EXPECT_EQ(part(path, PathPart::kDelay), kLaunch + 9 * kNext);
@@ -120,8 +119,7 @@ TEST(CriticalPath, ADeviceThatNeverIdlesIsThePath) {
 }
 
 TEST(CriticalPath, AHostThatLaunchesTooSlowlyIsThePath) {
-  std::vector<Call> program;
-  for (int i = 0; i < 10; ++i) program.push_back({50'000, 4000, false, 7, "tiny", 2000});
+  const std::vector<Call> program(10, {50'000, 4000, false, 7, "tiny", 2000});
   const CriticalPath path = path_of(program);
   EXPECT_EQ(path.length, 10 * 50'000 + 9 * 4000 + kLaunch + 2000);
   EXPECT_EQ(part(path, PathPart::kHost), 10 * 50'000 + 9 * 4000);

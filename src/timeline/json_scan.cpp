@@ -39,7 +39,7 @@ struct Masks {
 Masks masks_of(const char* p) {
   Masks m{};
   const __m128i bit5 = _mm_set1_epi8(0x20);
-  for (int i = 0; i < 4; ++i) {
+  for (size_t i = 0; i < 4; ++i) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
     const __m128i lower = _mm_or_si128(x, bit5);  // [ and ] become { and }
     const auto bits = [&](__m128i v, char c) {

@@ -100,9 +100,10 @@ std::vector<StepEnd> find_loop_rounds(const Run& run, int32_t pid) {
     }
     skipped -= stride;
     const double length = static_cast<double>((to.at - from.at).count());
-    for (double round = 1; round <= count; ++round) {
-      const int64_t index = static_cast<int64_t>(from.value + round) - 1;
-      ends.push_back({from.at + nanos(length * (round - 0.5) / count), index, lost});
+    for (int64_t round = 0; static_cast<double>(round) + 1 <= count; ++round) {
+      const int64_t index = static_cast<int64_t>(from.value) + round;
+      const double middle = (static_cast<double>(round) + 0.5) / count;
+      ends.push_back({from.at + nanos(length * middle), index, lost});
       lost = false;
     }
   }

@@ -23,7 +23,8 @@ class LoopRounds : public testing::Test {
     run_.entities.push_back(
         {model::EntityKind::kLoop, int64_t{pid} << 32 | depth << 16 | slot, model::kNoEntity, "f"});
     model::Series series{SignalId::kLoopRounds, entity, {}};
-    for (double ms = 0; ms <= 10'000; ms += kReadMs) {
+    for (int i = 0; i * kReadMs <= 10'000; ++i) {
+      const double ms = i * kReadMs;
       if (const double value = rounds(ms); value >= 0) {
         series.readings.push_back({at(ms), std::floor(value)});
       }

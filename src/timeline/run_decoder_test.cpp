@@ -12,7 +12,6 @@ namespace {
 
 using model::EntityKind;
 using model::SignalId;
-using model::SliceKind;
 using model::ThreadState;
 using testing::Packets;
 

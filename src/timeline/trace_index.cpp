@@ -137,7 +137,8 @@ void TraceIndex::find_launches() {
 size_t TraceIndex::slot_of(uint32_t correlation) const {
   if (!hashed_) return correlation - first_correlation_;
   const size_t mask = launches_.size() - 1;
-  size_t at = (correlation * 0x9E3779B1u) & mask;
+  const uint32_t hash = correlation * 0x9E3779B1u;
+  size_t at = hash & mask;
   while (launches_[at] != kNoEvent && trace_.correlation[launches_[at]] != correlation)
     at = (at + 1) & mask;
   return at;
