@@ -36,7 +36,7 @@ void add_launches(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
   StringId last_name = StringTable::kUnknown;
   for (const auto& [start, event, launch] : events) {
     if (launch == kNoEvent) continue;
-    if (trace.name[launch] != last_name) {
+    if (last == nullptr || trace.name[launch] != last_name) {
       last_name = trace.name[launch];
       last = &calls[last_name];
     }

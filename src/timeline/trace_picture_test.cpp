@@ -182,7 +182,7 @@ TEST(TracePicture, CollectivesPutRanksOnOneClock) {
   std::vector<TracePicture> pictures(2);
   std::mt19937 random(4);
   for (int i = 0; i < 50; ++i) {
-    const int64_t end = 1'000'000 * (i + 1);
+    const int64_t end = int64_t{1'000'000} * (i + 1);
     traces[0].collectives.push_back({end - static_cast<int64_t>(random() % 900'000), end, "sum"});
     traces[1].collectives.push_back({5'000'000'000 + end - static_cast<int64_t>(random() % 900'000),
                                      5'000'000'000 + end + static_cast<int64_t>(random() % 2'000),

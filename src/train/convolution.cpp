@@ -117,7 +117,7 @@ Window::Window(Dims padded, int side, int stride)
   for (int first = 0; first < pixels; first += kColumns) {
     bool side_by_side = first + kColumns <= pixels;
     for (int j = 1; side_by_side && j < kColumns; ++j) {
-      const auto at = static_cast<size_t>(first + j);
+      const size_t at = static_cast<size_t>(first) + static_cast<size_t>(j);
       side_by_side = j == kColumns / 2 || pixel_at[at] == pixel_at[at - 1] + 1;
     }
     straight.push_back(side_by_side);
