@@ -51,8 +51,8 @@ Status MaxPool<T>::forward(const Pass<T>& pass, const T* x, T* y) {
       for (int v = 0; v < out.height; ++v) {
         const T* above = from + static_cast<ptrdiff_t>(2 * v) * in.width;
         for (int u = 0; u < out.width; ++u, ++to) {
-          const T four[4] = {above[2 * u], above[2 * u + 1], above[in.width + 2 * u],
-                             above[in.width + 2 * u + 1]};
+          const T* corner = above + ptrdiff_t{2} * u;
+          const T four[4] = {corner[0], corner[1], corner[in.width], corner[in.width + 1]};
           uint8_t best = 0;
           for (uint8_t k = 1; k < 4; ++k) {
             if (four[k] > four[best] || std::isnan(four[k])) best = k;
@@ -192,7 +192,7 @@ void ResidualBlock<T>::take_shortcut(const Pass<T>& pass, const T* x, T* to) con
         const T* plane = x + (static_cast<ptrdiff_t>(i) * in.channels + c) * in.height * in.width;
         for (int v = 0; v < out.height; ++v) {
           const T* row = plane + static_cast<ptrdiff_t>(v) * stride_ * in.width;
-          for (int u = 0; u < out.width; ++u) *at++ = row[u * stride_];
+          for (int u = 0; u < out.width; ++u) *at++ = row[ptrdiff_t{u} * stride_];
         }
       }
     }
@@ -213,7 +213,7 @@ void ResidualBlock<T>::add_shortcut_gradient(const Pass<T>& pass, const T* from,
           T* row = dx + ((static_cast<ptrdiff_t>(i) * in.channels + c) * in.height +
                          static_cast<ptrdiff_t>(v) * stride_) *
                             in.width;
-          for (int u = 0; u < out.width; ++u) row[u * stride_] += *d++;
+          for (int u = 0; u < out.width; ++u) row[ptrdiff_t{u} * stride_] += *d++;
         }
       }
     }

@@ -114,8 +114,9 @@ std::vector<T> plain_convolution(const Case& c, Dims out, const std::vector<T>& 
             const int column = u * c.shape.stride + k % side - c.shape.padding;
             if (row < 0 || row >= c.in.height || column < 0 || column >= c.in.width) continue;
             const int plane = i * c.in.channels + k / (side * side);
-            sum += weight[static_cast<size_t>(o * c.in.channels * side * side + k)] *
-                   x[static_cast<size_t>((plane * c.in.height + row) * c.in.width + column)];
+            const int tap = o * c.in.channels * side * side + k;
+            const int pixel = (plane * c.in.height + row) * c.in.width + column;
+            sum += weight[static_cast<size_t>(tap)] * x[static_cast<size_t>(pixel)];
           }
           y.push_back(sum);
         }
@@ -244,7 +245,7 @@ TEST(Layers, HaveTheGradientsOfFiniteDifferences) {
 }
 
 TEST(Layers, TheLossHasTheGradientOfFiniteDifferences) {
-  auto logits = random_values<double>(3 * 5, 1);
+  auto logits = random_values<double>(15, 1);
   const int labels[] = {4, 0, 2};
   std::vector<double> d(logits.size());
   std::vector<double> unused(logits.size());
@@ -271,8 +272,8 @@ TEST(Layers, TheLossOfHugeLogitsIsFinite) {
 TEST(Models, DoNotDependOnTheNumberOfThreads) {
   for (const char* name : {"lenet", "resnet20"}) {
     const ModelInfo& info = *find_model(name);
-    const auto x =
-        random_values<float>(static_cast<size_t>(18 * info.channels * info.side * info.side), 1);
+    const auto x = random_values<float>(
+        size_t{18} * static_cast<size_t>(info.channels * info.side * info.side), 1);
     const std::vector<int> labels = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7};
     std::vector<std::vector<float>> gradients;
     for (const int threads : {1, 3}) {
@@ -302,7 +303,7 @@ TEST(Models, TellWhichGradientsAreFinalFromTheLastToTheFirst) {
   Device device("the device", 0, 1);
   const auto model = Model<float>::make("lenet", 10, 2, 1, device);
   ASSERT_TRUE(model.ok());
-  const auto x = random_values<float>(2 * 28 * 28, 1);
+  const auto x = random_values<float>(size_t{2} * 28 * 28, 1);
   const int labels[] = {1, 2};
   ASSERT_TRUE((*model)->forward(x.data(), labels, 2, true, nullptr, 0).ok());
   std::vector<size_t> seen;

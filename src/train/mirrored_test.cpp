@@ -12,7 +12,8 @@ Batch random_batch(const char* model, int count) {
   Random random(3);
   Batch batch;
   for (int i = 0; i < count; ++i) batch.labels.push_back(static_cast<int>(random.below(10)));
-  batch.x.resize(static_cast<size_t>(count * info.channels * info.side * info.side));
+  batch.x.resize(static_cast<size_t>(count) *
+                 static_cast<size_t>(info.channels * info.side * info.side));
   for (float& value : batch.x) value = random.range(-1, 1);
   return batch;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include "train/random.h"
 
@@ -14,7 +15,7 @@ constexpr int kColours = 3;
 // The inner loop runs along a row, so that the compiler can use SIMD.
 void convolve(const float* in, int channels, int side, const float* w, const float* bias,
               int outputs, float* out) {
-  const int plane = side * side;
+  const ptrdiff_t width = side, plane = width * side;
   for (int o = 0; o < outputs; ++o) {
     float* to = out + o * plane;
     std::fill(to, to + plane, bias[o]);
@@ -25,8 +26,8 @@ void convolve(const float* in, int channels, int side, const float* w, const flo
           const int x0 = std::max(0, -u);
           const int x1 = std::min(side, side - u);
           for (int y = std::max(0, -v); y < std::min(side, side - v); ++y) {
-            const float* from = in + i * plane + (y + v) * side + u;
-            float* row = to + y * side;
+            const float* from = in + i * plane + (y + v) * width + u;
+            float* row = to + y * width;
             for (int x = x0; x < x1; ++x) row[x] += k * from[x];
           }
         }
@@ -38,12 +39,12 @@ void convolve(const float* in, int channels, int side, const float* w, const flo
 // Gradients of convolve(): dw, db are set; din (may be null) is set.
 void convolve_back(const float* in, int channels, int side, const float* w, const float* dout,
                    int outputs, float* dw, float* db, float* din) {
-  const int plane = side * side;
+  const ptrdiff_t width = side, plane = width * side;
   if (din != nullptr) std::fill(din, din + channels * plane, 0.0f);
   for (int o = 0; o < outputs; ++o) {
     const float* from = dout + o * plane;
     float sum = 0;
-    for (int p = 0; p < plane; ++p) sum += from[p];
+    for (ptrdiff_t p = 0; p < plane; ++p) sum += from[p];
     db[o] = sum;
     for (int i = 0; i < channels; ++i) {
       for (int v = -1; v <= 1; ++v) {
@@ -54,15 +55,15 @@ void convolve_back(const float* in, int channels, int side, const float* w, cons
           // Eight partial sums, because the compiler may not reorder one.
           float part[8] = {};
           for (int y = std::max(0, -v); y < std::min(side, side - v); ++y) {
-            const float* a = in + i * plane + (y + v) * side + u;
-            const float* d = from + y * side;
+            const float* a = in + i * plane + (y + v) * width + u;
+            const float* d = from + y * width;
             int x = x0;
             for (; x + 8 <= x1; x += 8) {
               for (int k = 0; k < 8; ++k) part[k] += a[x + k] * d[x + k];
             }
             for (; x < x1; ++x) part[0] += a[x] * d[x];
             if (din != nullptr) {
-              float* back = din + i * plane + (y + v) * side + u;
+              float* back = din + i * plane + (y + v) * width + u;
               const float weight = w[at];
               for (x = x0; x < x1; ++x) back[x] += weight * d[x];
             }
@@ -78,11 +79,12 @@ void convolve_back(const float* in, int channels, int side, const float* w, cons
 // ReLU, then the largest of each 2 x 2; `which` remembers where, 4 where ReLU gave zero.
 void relu_pool(const float* in, int channels, int side, float* out, uint8_t* which) {
   const int half = side / 2;
+  const ptrdiff_t width = side, plane = width * side;
   for (int c = 0; c < channels; ++c) {
     for (int y = 0; y < half; ++y) {
       for (int x = 0; x < half; ++x) {
-        const float* p = in + c * side * side + 2 * y * side + 2 * x;
-        const float four[4] = {p[0], p[1], p[side], p[side + 1]};
+        const float* p = in + c * plane + y * (2 * width) + ptrdiff_t{2} * x;
+        const float four[4] = {p[0], p[1], p[width], p[width + 1]};
         int best = 0;
         for (int k = 1; k < 4; ++k) best = four[k] > four[best] ? k : best;
         const int at = (c * half + y) * half + x;
@@ -95,7 +97,7 @@ void relu_pool(const float* in, int channels, int side, float* out, uint8_t* whi
 
 void relu_pool_back(const float* dout, const uint8_t* which, int channels, int side, float* din) {
   const int half = side / 2;
-  std::fill(din, din + channels * side * side, 0.0f);
+  std::fill(din, din + ptrdiff_t{channels} * side * side, 0.0f);
   for (int c = 0; c < channels; ++c) {
     for (int y = 0; y < half; ++y) {
       for (int x = 0; x < half; ++x) {
@@ -150,7 +152,7 @@ void Network::forward_one(const float* x, Sample& s) const {
   convolve(s.pool1.data(), c1_, kHalf, w + w2_, w + b2_, c2_, s.conv2.data());
   relu_pool(s.conv2.data(), c2_, kHalf, s.pool2.data(), s.arg2.data());
   for (int c = 0; c < kClasses; ++c) {
-    const float* row = w + w3_ + c * dense;
+    const float* row = w + w3_ + ptrdiff_t{c} * dense;
     float sum = w[b3_ + static_cast<size_t>(c)];
     for (int i = 0; i < dense; ++i) sum += row[i] * s.pool2[static_cast<size_t>(i)];
     s.logits[static_cast<size_t>(c)] = sum;
@@ -172,8 +174,8 @@ void Network::backward_one(const float* x, int label, int count, Sample& s) cons
     const float d = (s.probability[static_cast<size_t>(c)] - (c == label ? 1.0f : 0.0f)) /
                     static_cast<float>(count);
     g[b3_ + static_cast<size_t>(c)] = d;
-    float* dw = g + w3_ + c * dense;
-    const float* row = w + w3_ + c * dense;
+    float* dw = g + w3_ + ptrdiff_t{c} * dense;
+    const float* row = w + w3_ + ptrdiff_t{c} * dense;
     for (int i = 0; i < dense; ++i) {
       dw[i] = d * s.pool2[static_cast<size_t>(i)];
       d_pool2[static_cast<size_t>(i)] += d * row[i];

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/text.h"
@@ -102,12 +103,11 @@ Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job,
   FLATOUT_TRY(auto mpi, open_mpi());
   auto ranks = std::make_unique<Ranks>(std::move(mpi), patience);
   // Bits, not values: a digest may be no number.
-  double mine = 0;
-  std::memcpy(&mine, &job, sizeof mine);
+  const auto mine = std::bit_cast<double>(job);
   std::vector<double> all(static_cast<size_t>(ranks->size()));
   FLATOUT_TRY_STATUS(ranks->gather(&mine, 1, all.data()));
   for (size_t r = 0; r < all.size(); ++r) {
-    if (std::memcmp(&all[r], &mine, sizeof mine) == 0) continue;
+    if (std::bit_cast<uint64_t>(all[r]) == job) continue;
     return Error{Code::kBadInput, fmt::format("rank {} was started with other options", r),
                  "model, batch, steps and seed must be the same for all ranks"};
   }

@@ -124,7 +124,7 @@ TEST(Ranks, AverageTheSameBitsEverywhere) {
     for (const auto& v : values) wanted[i] += v[i];
     wanted[i] /= kRanks;
   }
-  std::vector<std::vector<double>> gathered(kRanks, std::vector<double>(2 * kRanks));
+  std::vector<std::vector<double>> gathered(kRanks, std::vector<double>(size_t{2} * kRanks));
   with_ranks(kRanks, 60s, [&](int r, Result<std::unique_ptr<Ranks>> ranks) {
     ASSERT_TRUE(ranks.ok()) << ranks.error().message;
     for (int round = 0; round < 2; ++round) {

@@ -83,7 +83,7 @@ Result<double> validate(const Job& job) {
 Status save(const Job& job, const Progress& progress) {
   if (job.options.checkpoint.empty() || job.place.rank != 0) return {};
   const uint64_t begin = flatout_now();
-  const Status status = save_checkpoint(job.options.checkpoint, job.options, job.learner, progress);
+  Status status = save_checkpoint(job.options.checkpoint, job.options, job.learner, progress);
   int64_t bytes = 0;
   for (const Tensor& tensor : job.learner.state()) {
     bytes += static_cast<int64_t>(tensor.values.size_bytes());

@@ -45,7 +45,7 @@ TEST(Images, DamagedBytesAreAnErrorNotACrash) {
 TEST(Images, ScalingDownTakesTheMean) {
   Image image;
   image.side = 64;
-  image.rgb.assign(64 * 64 * 3, 10);
+  image.rgb.assign(size_t{64} * 64 * 3, 10);
   image.rgb[0] = 50;
   EXPECT_EQ(scale_down(image, 32).rgb[0], 20);
   EXPECT_EQ(scale_down(image, 32).rgb[1], 10);

@@ -1,5 +1,6 @@
 """flatout heap: planted leaks are named by file and line, and what only looks like one is not."""
 
+import collections
 import gzip
 import json
 import os
@@ -356,9 +357,11 @@ def test_what_pytorch_asks_for_has_its_line_and_steps(flatout, job_python, tmp_p
     at = f"{script}:{line_of(script, '# BATCH')} <module>"
     assert sum(line["site"] == at for line in batches) == 40
     assert 35 <= sum(line["op"] == "mark" for line in lines) <= 40
+    steps = lines[next(i for i, x in enumerate(lines) if x["op"] == "mark"):]
+    asked = collections.Counter(line["size"] for line in steps if line["op"] == "a")
     live, peak, sizes = 0, 0, {}
-    for line in lines[next(i for i, x in enumerate(lines) if x["op"] == "mark"):]:
-        if line["op"] == "a":
+    for line in steps:
+        if line["op"] == "a" and asked[line["size"]] >= 39:  # MKL's own buffers are asked for once
             sizes[line["id"]] = line["size"]
             live += line["size"]
         elif line["op"] == "f":
