@@ -122,6 +122,7 @@ inline void deallocate(void* p) {
     const Cache* const owner = s->owner.load(std::memory_order_relaxed);
     if (__builtin_expect(owner == cache, 1)) {
       Block* const block = static_cast<Block*>(p);
+      // Null lies in no range. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
       block->next = s->local_free;
       s->local_free = block;
       if (__builtin_expect(count_down(s->countdown), 0)) span_event(cache, s);
