@@ -187,15 +187,7 @@ TEST(Diagnose, SearchingThatIsSparedWaitsForNoCoreEither) {
                      {kItem, {"next", "/usr/lib/python3.11/tarfile.py", 2300}}};
   RunBuilder b;
   train(b, 100, 26, 4);
-  for (int w = 0; w < 2; ++w) {
-    const model::ThreadId t = b.worker(200 + w);
-    for (TimePoint at = b.run().begin; at + nanos(60e6) <= b.now(); at += nanos(60e6)) {
-      b.slice(t, SliceKind::kFetch, at, at + nanos(60e6), 16, w);
-      b.doing(t, at, at + nanos(40e6), search);
-      b.doing(t, at + nanos(40e6), at + nanos(55e6), {ThreadState::kRunQueue, search.stack});
-      b.doing(t, at + nanos(55e6), at + nanos(60e6), kDecode);
-    }
-  }
+  workers(b, 2, {{40, search}, {15, {ThreadState::kRunQueue, search.stack}}, {5, kDecode}});
   b.machine(2, 0).process_cpu(100, 0.33).process_cpu(200, 0.75).process_cpu(201, 0.75);
   const Diagnosis d = diagnose(b.build());
   ASSERT_EQ(d.verdict, "input.random_seek");

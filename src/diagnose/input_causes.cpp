@@ -54,6 +54,18 @@ bool few_workers(const RunView& view) {
          (loader.kind == LoaderKind::kProcesses && loader.workers < enough_workers(view));
 }
 
+/// What producers wait, per batch, for cores that others of their kind have: they would not wait if
+/// these had less to do.
+double queued_by_own_work(const RunView& view, const BatchTimes& times) {
+  const LoaderView& loader = view.loader();
+  // Where it is pools of threads that crowd the cores, or a mask, that is another finding.
+  const bool crowded = view.crowd().too_many(view.cpu().usable);
+  const bool pinned = loader.mask > 0 && loader.mask < loader.workers;
+  if (crowded || pinned) return 0;
+  const double rivals = view.cpu().job + view.cpu().others;
+  return times[Act::kRunQueue] * (rivals > 0 ? view.cpu().job / rivals : 1);
+}
+
 InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWork& read,
                      const WhatIf& whatif) {
   const LoaderView& loader = view.loader();
@@ -62,14 +74,7 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   const bool faults =
       kernel > kMuchKernel * times.cpu() && kManyTimes * read.faults * kFaultSeconds > kernel;
   const double cpu = times.cpu() - (faults ? kernel : 0);
-  // A producer that waits for a core because the others of its kind have them would not wait if
-  // they had less to do.
-  const double rivals = view.cpu().job + view.cpu().others;
-  const double own = rivals > 0 ? view.cpu().job / rivals : 1;
-  // Where it is pools of threads that crowd the cores, or a mask, that is another finding.
-  const bool crowded = view.crowd().too_many(view.cpu().usable);
-  const bool pinned = loader.mask > 0 && loader.mask < loader.workers;
-  const double queued = crowded || pinned ? 0 : times[Act::kRunQueue] * own;
+  const double queued = queued_by_own_work(view, times);
   InputCause decode{"input.decode_cpu",
                     "Decoding and augmenting samples bounds the loader",
                     {.fetch = cpu + queued, .fetch_cpu = cpu},
@@ -113,12 +118,6 @@ double started_per_sample(const RunView& view) {
   const double samples = static_cast<double>(loader.batches) * std::max(loader.batch_samples, 1.0);
   const auto forks = view.increase(view.host(SignalId::kHostForks));
   return forks && samples > 0 ? *forks / samples : 0;
-}
-
-/// A part of the producers' work, per batch, with what it waited for cores.
-double with_waits_for_cores(const BatchTimes& times, double seconds) {
-  const double working = times.total - times[Act::kRunQueue];
-  return working > 0 ? seconds * times.total / working : seconds;
 }
 
 /// CPU time per batch among a part of the producers' time: a part of all that they use.
@@ -248,7 +247,9 @@ void Causes::add_blocked(const FileWork& files, const std::string& storage, bool
 void Causes::add_searches() {
   const double seeks = times_[Act::kSeek];
   if (seeks <= 0) return;
-  const double searched = with_waits_for_cores(times_, seeks);
+  // Of the waits for cores, those that come with this part of the work.
+  const double worked = std::max(times_.total - times_[Act::kRunQueue], seeks);
+  const double searched = seeks * (1 + queued_by_own_work(view_, times_) / worked);
   out_.push_back({"input.random_seek",
                   "Each sample is searched for in an archive or stream",
                   {.fetch = searched, .fetch_cpu = cpu_among(view_, times_, searched)},

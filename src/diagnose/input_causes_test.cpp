@@ -119,14 +119,10 @@ TEST(InputCauses, WorkersOnOneCoreAreAffinityWhereOthersAreFree) {
   for (const double idle : {6.67, 0.0}) {
     RunBuilder b;
     train(b, 60, 20, 10);
-    for (int w = 0; w < 2; ++w) {
-      const model::ThreadId t = b.worker(200 + w);
-      for (TimePoint at = b.run().begin; at + nanos(60e6) <= b.now(); at += nanos(60e6)) {
-        b.slice(t, SliceKind::kFetch, at, at + nanos(60e6), 16, w);
-        b.doing(t, at, at + nanos(30e6), {ThreadState::kOnCpuNative, {kItem}});
-        b.doing(t, at + nanos(30e6), at + nanos(60e6), {ThreadState::kRunQueue, {kItem}});
-      }
-      b.gauge(SignalId::kProcAllowedCores, b.process_entity(200 + w), 1);
+    workers(b, 2,
+            {{30, {ThreadState::kOnCpuNative, {kItem}}}, {30, {ThreadState::kRunQueue, {kItem}}}});
+    for (const int64_t pid : {200, 201}) {
+      b.gauge(SignalId::kProcAllowedCores, b.process_entity(pid), 1);
     }
     b.machine(8, idle, 6.67 - idle).process_cpu(100, 0.33);
     b.process_cpu(200, 0.5).process_cpu(201, 0.5);

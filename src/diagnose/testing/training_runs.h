@@ -30,22 +30,39 @@ inline void train(RunBuilder& b, int steps, double wait, double compute,
   }
 }
 
-/// Workers that make batches one after the other over the whole run, `fetch` ms each.
-inline std::vector<model::ThreadId> workers(RunBuilder& b, int count, double fetch,
-                                            const Doing& what, double idle = 0) {
+/// What a worker does with each batch, one after the other: ms of each.
+struct Phase {
+  double ms;
+  Doing what;
+};
+
+/// Workers that make batches one after the other over the whole run.
+inline std::vector<model::ThreadId> workers(RunBuilder& b, int count,
+                                            const std::vector<Phase>& phases, double idle = 0) {
+  double fetch = 0;
+  for (const Phase& phase : phases) fetch += phase.ms;
   std::vector<model::ThreadId> out;
   for (int w = 0; w < count; ++w) {
     const model::ThreadId t = b.worker(200 + w);
     out.push_back(t);
     int64_t batch = w;
     for (TimePoint at = b.run().begin; at + nanos(fetch * 1e6) <= b.now(); batch += count) {
-      const TimePoint end = at + nanos(fetch * 1e6);
-      b.slice(t, SliceKind::kFetch, at, end, 16, batch);
-      b.doing(t, at, end, what);
-      at = end + nanos(idle * 1e6);
+      b.slice(t, SliceKind::kFetch, at, at + nanos(fetch * 1e6), 16, batch);
+      for (const Phase& phase : phases) {
+        const TimePoint end = at + nanos(phase.ms * 1e6);
+        b.doing(t, at, end, phase.what);
+        at = end;
+      }
+      at += nanos(idle * 1e6);
     }
   }
   return out;
+}
+
+/// The same, `fetch` ms of one thing each.
+inline std::vector<model::ThreadId> workers(RunBuilder& b, int count, double fetch,
+                                            const Doing& what, double idle = 0) {
+  return workers(b, count, {{fetch, what}}, idle);
 }
 
 }  // namespace flatout::diagnose
