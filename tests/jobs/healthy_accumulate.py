@@ -23,8 +23,8 @@ class Waves(Dataset):
 opts = kit.options()
 torch.set_num_threads(1)
 model = torch.nn.Sequential(
-    torch.nn.Conv1d(1, 32, 9, padding=4), torch.nn.GELU(),
-    torch.nn.Conv1d(32, 32, 9, padding=4), torch.nn.GELU(), torch.nn.Conv1d(32, 1, 9, padding=4))
+    torch.nn.Conv1d(1, 64, 9, padding=4), torch.nn.GELU(),
+    torch.nn.Conv1d(64, 64, 9, padding=4), torch.nn.GELU(), torch.nn.Conv1d(64, 1, 9, padding=4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 meter = kit.Meter(opts)
 optimizer.zero_grad(set_to_none=True)
