@@ -88,12 +88,14 @@ void free_large(Span* s) {
   Cache* const cache = t_cache;
   s->kind = Kind::kParked;
   if (cache != &g_no_cache) {
-    const uint32_t pages = s->pages;
-    s = cache->parked.exchange(s, std::memory_order_acq_rel);
-    if (s == nullptr) {
+    if (cache->parked.load(std::memory_order_relaxed) == nullptr) {
+      const uint32_t pages = s->pages;
+      cache->parked.store(s, std::memory_order_release);  // others only ever take it out
       if (pages > DemandWindow::kSlack) idle_kick(pages);
       return;
     }
+    s = cache->parked.exchange(s, std::memory_order_acq_rel);
+    if (s == nullptr) return;
   }
   g_page_heap.free_large(s);
   idle_kick();
@@ -131,17 +133,20 @@ uint64_t invalid_frees() { return g_invalid.load(std::memory_order_relaxed); }
 
 __attribute__((noinline)) void* allocate_slow(size_t bytes) {
   if (bytes > kMaxSmall) return large(bytes, 1, false);
+  const unsigned size_class = class_of(bytes);
   Cache* cache = t_cache;
   if (cache == &g_no_cache) {
     if (!range_start()) return no_memory();
     cache = make_cache();
     if (cache == nullptr) return large(bytes, 1, false);  // the thread is at its end
+    // It may have been another thread's.
+    if (Block* const block = pop(cache, size_class)) return start_of(block, size_class);
   }
   uint64_t sampled = 0;
-  void* p = refill(cache, class_of(bytes), &sampled);
+  void* p = refill(cache, size_class, &sampled);
   if (__builtin_expect(p != nullptr, 1)) return p;
   if (sampled != 0) return large(bytes, 1, false, sampled);
-  if (purge() != 0) p = refill(cache, class_of(bytes), &sampled);
+  if (purge() != 0) p = refill(cache, size_class, &sampled);
   return p != nullptr ? p : no_memory();
 }
 

@@ -192,6 +192,26 @@ TEST(Allocator, LeavesAnEndedThreadsBlocksUsableAndItsCacheToTheNext) {
   EXPECT_EQ(totals().caches, caches);
 }
 
+TEST(Allocator, KeepsWhatAnEndedThreadHadForTheNextAndGivesItBackWhenNoneComes) {
+  set_idle_thread(false);
+  purge();
+  const size_t before = totals().in_use_bytes;
+  const auto churn = [] {
+    std::vector<char*> blocks;
+    for (size_t size = 16; size <= 60'000; size += size / 3) blocks.push_back(take(size));
+    for (char* p : blocks) deallocate(p);
+  };
+  std::thread(churn).join();
+  const size_t kept = totals().in_use_bytes;
+  EXPECT_GT(kept, before);
+  std::thread(churn).join();
+  EXPECT_EQ(totals().in_use_bytes, kept) << "the second thread had its own spans";
+  idle_tick(1);
+  EXPECT_EQ(totals().in_use_bytes, before);
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+  set_idle_thread(true);
+}
+
 TEST(Allocator, GivesIdleMemoryBackAfterTheWindowButNotBefore) {
   set_idle_thread(false);  // this test is the clock
   purge();

@@ -54,6 +54,9 @@ extern constinit __thread Cache* t_cache __attribute__((tls_model("initial-exec"
 
 // ---- slow paths ----
 void* allocate_slow(size_t bytes);
+/// Where the fast list is empty. Mostly what the owner has freed in the current span becomes the
+/// list, without a call; else as allocate_slow.
+void* allocate_refilled(size_t bytes);
 void deallocate_slow(void* p);
 void span_event(Cache* cache, Span* s);  // countdown has come to 0
 
@@ -92,26 +95,43 @@ void reset_cache_locks();  // in the child of a fork
 // ---- fast paths ----
 
 /// A block of the fast list; nullptr where there is none.
-inline void* pop(Cache* cache, unsigned size_class) {
-  Block* const block = cache->list[size_class];
-  if (__builtin_expect(block != nullptr, 1)) cache->list[size_class] = block->next;
+inline Block* pop(Cache* cache, unsigned size_class) {
+  // One call's store is the next one's load: processors hand such a word on without a delay, but
+  // only where its address is a plain register. It is a third of malloc.
+  Block** list = &cache->list[size_class];
+  asm("" : "+r"(list));
+  Block* const block = *list;
+  if (__builtin_expect(block != nullptr, 1)) *list = block->next;
   return block;
 }
 
 /// Without a jump for the smallest sizes: two taken ones cost a sixth of malloc and free together.
 inline void* allocate(size_t bytes) {
   if (__builtin_expect(bytes <= kFineLimit, 1)) {
-    if (void* const block = pop(t_cache, fine_class(bytes));
+    if (Block* const block = pop(t_cache, fine_class(bytes));
         __builtin_expect(block != nullptr, 1)) {
       return block;
     }
   } else if (bytes <= kMaxSmall) {
-    if (void* const block = pop(t_cache, coarse_class(bytes));
-        __builtin_expect(block != nullptr, 1)) {
-      return block;
+    const unsigned size_class = coarse_class(bytes);
+    if (Block* const block = pop(t_cache, size_class); __builtin_expect(block != nullptr, 1)) {
+      return start_of(block, size_class);
     }
   }
-  return allocate_slow(bytes);
+  return allocate_refilled(bytes);
+}
+
+/// A big block that is freed while the fast list is empty is the next one given: it is still in the
+/// processor's caches.
+inline bool give_next(Cache* cache, Span* s, Block* block) {
+  Block** list = &cache->list[s->size_class];
+  asm("" : "+r"(list));
+  if (*list != nullptr || cache->current[s->size_class] != s) return false;
+  cache->sample_left -= s->block_bytes;
+  if (cache->sample_left < 0) return false;
+  block->next = nullptr;
+  *list = block;
+  return true;
 }
 
 inline void deallocate(void* p) {
@@ -121,7 +141,11 @@ inline void deallocate(void* p) {
     Cache* const cache = t_cache;
     const Cache* const owner = s->owner.load(std::memory_order_relaxed);
     if (__builtin_expect(owner == cache, 1)) {
-      Block* const block = static_cast<Block*>(p);
+      Block* block = static_cast<Block*>(p);
+      if (__builtin_expect(s->big, 0)) {
+        block = link_of(s, p);
+        if (give_next(cache, s, block)) return;
+      }
       // Null lies in no range. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
       block->next = s->local_free;
       s->local_free = block;

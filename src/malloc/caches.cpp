@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "malloc/cache.h"
+#include "malloc/demand.h"
+#include "malloc/idle.h"
 #include "malloc/os.h"
 #include "malloc/page_heap.h"
 #include "malloc/profile.h"
@@ -68,6 +70,14 @@ void return_list(Cache* cache, unsigned c) {
   s->countdown.store(s->countdown.load(std::memory_order_relaxed) - n, std::memory_order_release);
 }
 
+// Those of a cache whose thread has ended, before another has come.
+void retire_spans(Cache* cache) {
+  for (unsigned c = 0; c < kClasses; ++c) {
+    return_list(cache, c);
+    retire_current(cache, c);
+  }
+}
+
 }  // namespace
 
 Cache* first_cache() { return g_caches.load(std::memory_order_acquire); }
@@ -101,16 +111,16 @@ void retire_cache(Cache* cache) {
   flush_slots(cache);
   if (Span* s = cache->parked.exchange(nullptr, std::memory_order_acquire))
     g_page_heap.free_large(s);
-  const LockHolder hold(g_caches_lock);
-  const LockHolder hold_cache(cache->lock);
-  drain_queue(cache);
-  for (unsigned c = 0; c < kClasses; ++c) {
-    return_list(cache, c);
-    retire_current(cache, c);
+  {
+    const LockHolder hold(g_caches_lock);
+    const LockHolder hold_cache(cache->lock);
+    drain_queue(cache);
+    cache->dead = true;
+    cache->next_dead = g_dead;
+    g_dead = cache;
   }
-  cache->dead = true;
-  cache->next_dead = g_dead;
-  g_dead = cache;
+  // Its spans stay as they are for the next thread; if none comes, they are given back.
+  idle_kick(DemandWindow::kSlack + 1);
 }
 
 bool release_parked() {
@@ -128,6 +138,7 @@ bool release_parked() {
 void trim_caches() {
   for (Cache* cache = first_cache(); cache != nullptr; cache = cache->next) {
     const LockHolder hold(cache->lock);
+    if (cache->dead) retire_spans(cache);
     reap_queue(cache);
     release_empty(cache);
   }

@@ -13,8 +13,10 @@ namespace {
 
 constexpr uint32_t kMostEmpty =
     (1u << 20) >> kPageShift;          // pages in empty spans that a cache keeps
-constexpr uint32_t kShort = 16;        // blocks: a fast list with less is refilled too often
-constexpr uint16_t kPatience = 8;      // short refills until more blocks are made
+constexpr uint32_t kFew = 16;          // blocks: a fast list with less is refilled too often;
+constexpr uint32_t kMany = 64;         // one with so many, or so many bytes, is long enough
+constexpr int64_t kManyBytes = 16384;  // (half of a first cache)
+constexpr uint8_t kPatience = 8;       // short refills until more blocks are made
 constexpr uint32_t kCarve = 4096;      // bytes: a class that is hardly used costs one OS page
 constexpr uint32_t kMostCarve = 8192;  // and the blocks are in the first cache when they are used
 
@@ -40,22 +42,32 @@ uint32_t until_sample(Cache* cache, Span* s, uint32_t blocks) {
 
 // Makes `n` new blocks from the span's untouched rest, in the order of their addresses.
 Block* make_blocks(Span* s, uint32_t n, Block* then) {
-  char* const first = block_at(s, s->carved);
-  const size_t bytes = s->block_bytes;
-  char* last = first;
-  for (uint32_t i = 1; i < n; ++i, last += bytes) {
-    reinterpret_cast<Block*>(last)->next = reinterpret_cast<Block*>(last + bytes);
+  char* at = block_at(s, s->carved);
+  Block* const first = link_of(s, at);
+  Block* last = first;
+  for (uint32_t i = 1; i < n; ++i) {
+    at += s->block_bytes;
+    Block* const block = link_of(s, at);
+    last->next = block;
+    last = block;
   }
-  reinterpret_cast<Block*>(last)->next = then;
+  last->next = then;
   s->carved += n;
-  return reinterpret_cast<Block*>(first);
+  return first;
+}
+
+// Blocks that the owner has freed in its current span.
+uint32_t freed_blocks(const Span* s) { return s->carved - s->in_use(); }
+
+bool is_short(uint32_t blocks, int64_t bytes) {
+  return blocks < kFew || (blocks < kMany && bytes < kManyBytes);
 }
 
 // The current span's freed blocks become the fast list. Only the owner does this and only for its
 // current span, which nobody else touches, so there is no lock.
 Block* take_freed(Cache* cache, Span* s, uint64_t* sampled) {
   Block* const first = s->local_free;
-  const uint32_t blocks = s->carved - s->countdown.load(std::memory_order_relaxed);
+  const uint32_t blocks = freed_blocks(s);
   const uint32_t n = until_sample(cache, s, blocks);
   if (n == 0) {
     *sampled = std::exchange(s->sample_due, 0);
@@ -68,11 +80,13 @@ Block* take_freed(Cache* cache, Span* s, uint64_t* sampled) {
     rest = last->next;
     last->next = nullptr;
   }
-  s->countdown.store(s->carved - (blocks - n), std::memory_order_relaxed);
+  s->set_in_use(s->carved - (blocks - n), Span::kNever);
+  std::atomic_signal_fence(std::memory_order_release);
   // A busy class with few free blocks comes here all the time: a few more, for the next time.
-  if (n < kShort && n == blocks && s->carved < s->capacity && ++s->short_refills >= kPatience) {
+  if (n == blocks && is_short(n, int64_t{n} * s->block_bytes) && s->carved < s->capacity &&
+      ++s->short_refills >= kPatience) {
     s->short_refills = 0;
-    rest = make_blocks(s, std::min(kShort, s->capacity - s->carved), nullptr);
+    rest = make_blocks(s, std::min(kFew, s->capacity - s->carved), nullptr);
   }
   s->local_free = rest;
   return first;
@@ -89,7 +103,7 @@ Block* carve(Cache* cache, Span* s, uint64_t* sampled) {
     return nullptr;
   }
   Block* const first = make_blocks(s, n, nullptr);
-  s->countdown.store(s->countdown.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  s->set_in_use(s->in_use() + n, Span::kNever);
   return first;
 }
 
@@ -99,9 +113,7 @@ void set_full(Span* s) {
   const uint32_t wake =
       std::clamp<uint32_t>(4096 / s->block_bytes, 1, std::max(1u, s->capacity / 8));
   s->place = Place::kFull;
-  const uint32_t at = used - std::min(wake, used);
-  s->trigger_at.store(at, std::memory_order_relaxed);
-  s->countdown.store(used - at, std::memory_order_relaxed);
+  s->set_in_use(used, used - std::min(wake, used));
 }
 
 // Under cache->lock: s is in no list and nothing of it is in use. A few such spans are kept for the
@@ -115,8 +127,7 @@ void keep_or_release(Cache* cache, Span* s) {
   s->place = Place::kEmpty;
   s->local_free = nullptr;
   s->carved = 0;
-  s->trigger_at.store(0, std::memory_order_relaxed);
-  s->countdown.store(0, std::memory_order_relaxed);
+  s->set_in_use(0, 0);
   cache->empty.push(s);
   cache->empty_pages += s->pages;
 }
@@ -131,6 +142,12 @@ Span* take_empty(Cache* cache, unsigned c) {
   return nullptr;
 }
 
+void rest_partial(Cache* cache, Span* s, uint32_t used) {
+  s->place = Place::kPartial;
+  s->set_in_use(used, 0);
+  cache->partial[s->size_class].push(s);
+}
+
 // Under cache->lock.
 void settle(Cache* cache, Span* s) {
   if (s->place == Place::kCurrent) return;
@@ -139,10 +156,7 @@ void settle(Cache* cache, Span* s) {
     if (s->place == Place::kPartial) cache->partial[s->size_class].remove(s);
     keep_or_release(cache, s);
   } else if (s->place == Place::kFull) {
-    s->place = Place::kPartial;
-    s->trigger_at.store(0, std::memory_order_relaxed);
-    s->countdown.store(used, std::memory_order_relaxed);
-    cache->partial[s->size_class].push(s);
+    rest_partial(cache, s, used);
   }
 }
 
@@ -176,6 +190,7 @@ static Span* next_span(Cache* cache, unsigned c) {
   }
   if (s != nullptr) {
     s->place = Place::kCurrent;
+    s->set_in_use(s->in_use(), Span::kNever);
   } else {
     s = g_page_heap.allocate_small(c);
     if (s != nullptr) s->owner.store(cache, std::memory_order_relaxed);
@@ -184,8 +199,34 @@ static Span* next_span(Cache* cache, unsigned c) {
   return s;
 }
 
+__attribute__((noinline)) void* allocate_refilled(size_t bytes) {
+  if (bytes <= kMaxSmall) {
+    Cache* const cache = t_cache;
+    const unsigned c = class_of(bytes);
+    Span* const s = cache->current[c];
+    if (s != nullptr && s->local_free != nullptr && s->sample_due == 0) {
+      const uint32_t blocks = freed_blocks(s);
+      const int64_t total = int64_t{blocks} * s->block_bytes;
+      if (!is_short(blocks, total) && total <= cache->sample_left) {
+        cache->sample_left -= total;
+        Block* const first = s->local_free;
+        s->set_in_use(s->carved, Span::kNever);
+        // In this order: a fork by another thread may leave its child with things as they are here.
+        std::atomic_signal_fence(std::memory_order_release);
+        s->local_free = nullptr;
+        std::atomic_signal_fence(std::memory_order_release);
+        cache->list[c] = first->next;
+        return start_of(first, c);
+      }
+    }
+  }
+  return allocate_slow(bytes);
+}
+
 void* refill(Cache* cache, unsigned c, uint64_t* sampled) {
   Span* s = cache->current[c];
+  // Counted as given, but a fork came before they were: in the child they are lost.
+  if (s != nullptr && s->local_free != nullptr && freed_blocks(s) == 0) s->local_free = nullptr;
   if (s == nullptr || (s->local_free == nullptr && s->carved == s->capacity)) {
     s = next_span(cache, c);
     if (s == nullptr) return nullptr;
@@ -194,20 +235,20 @@ void* refill(Cache* cache, unsigned c, uint64_t* sampled) {
       s->local_free != nullptr ? take_freed(cache, s, sampled) : carve(cache, s, sampled);
   if (block == nullptr) return nullptr;
   cache->list[c] = block->next;
-  return block;
+  return start_of(block, c);
 }
 
 void retire_current(Cache* cache, unsigned c) {
   Span* s = cache->current[c];
   if (s == nullptr) return;
   cache->current[c] = nullptr;
-  if (s->in_use() == 0) {
+  const uint32_t used = s->in_use();
+  if (used == 0) {
     keep_or_release(cache, s);
   } else if (s->local_free == nullptr && s->carved == s->capacity) {
     set_full(s);
   } else {
-    s->place = Place::kPartial;
-    cache->partial[c].push(s);
+    rest_partial(cache, s, used);
   }
 }
 
@@ -224,9 +265,8 @@ void drain_queue(Cache* cache) {
     s->local_free = reinterpret_cast<Block*>(base + list.head() * 8);
     const uint32_t used = s->in_use() - list.count();
     uint32_t at = s->trigger_at.load(std::memory_order_relaxed);
-    if (used < at) at = 0;
-    s->trigger_at.store(at, std::memory_order_relaxed);
-    s->countdown.store(used - at, std::memory_order_relaxed);
+    if (at != Span::kNever && used < at) at = 0;
+    s->set_in_use(used, at);
     if (used == at || at == 0) settle(cache, s);
   }
 }

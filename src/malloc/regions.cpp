@@ -111,12 +111,13 @@ Span* PageHeap::allocate_small(unsigned size_class) {
   s->queued = false;
   s->size_class = static_cast<uint8_t>(size_class);
   s->block_bytes = bytes;
+  s->big = bytes >= kBig;
+  s->coloured = is_coloured(bytes);
   s->capacity = static_cast<uint32_t>((size_t{pages} << kPageShift) / bytes);
   s->carved = 0;
   s->short_refills = 0;
   s->sample_due = 0;
-  s->trigger_at.store(0, std::memory_order_relaxed);
-  s->countdown.store(0, std::memory_order_relaxed);
+  s->set_in_use(0, Span::kNever);
   s->local_free = nullptr;
   s->remote.store(0, std::memory_order_relaxed);
   s->remote_limit = static_cast<uint16_t>(std::clamp<uint32_t>(16384 / bytes, 1, 64));

@@ -83,7 +83,7 @@ void flush(RemoteSlot& slot) {
 }  // namespace
 
 void free_remote(Cache* cache, Span* s, void* p) {
-  Block* const block = static_cast<Block*>(p);
+  Block* const block = link_of(s, p);
   if (cache == &g_no_cache) {
     add_remote(s, block, block, 1);
     return;

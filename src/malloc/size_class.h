@@ -18,8 +18,15 @@ constexpr size_t kMaxSmall = 65536;
 constexpr size_t kFineLimit = 1024;  // up to here the class is looked up in steps of 8 bytes
 constexpr unsigned kClasses = 82;
 
+/// Blocks of whole OS pages all begin at the same place of a page, so in few sets of the first
+/// caches: their links lie at changing places in them (slab colouring).
+constexpr uint32_t kBig = 4096;
+constexpr uint32_t kColouredBytes = 4096;
+constexpr bool is_coloured(size_t block_bytes) { return block_bytes % kColouredBytes == 0; }
+
 struct ClassTable {
   std::array<uint32_t, kClasses> bytes{};
+  std::array<int16_t, kClasses> start_mask{};  // what is left of a link's address is the block's
   std::array<uint8_t, kFineLimit / 8 + 1> fine{};
   std::array<uint8_t, kMaxSmall / 128 + 1> coarse{};
 };
@@ -34,6 +41,9 @@ constexpr ClassTable make_class_table() {
       if (low == 512 && i == 8) table.bytes[n++] = 1008;
       table.bytes[n++] = low + low / 8 * i;
     }
+  }
+  for (unsigned c = 0; c < kClasses; ++c) {
+    table.start_mask[c] = is_coloured(table.bytes[c]) ? -int16_t{kColouredBytes} : -1;
   }
   for (unsigned i = 0, c = 0; i < table.fine.size(); ++i) {
     while (table.bytes[c] < i * 8) ++c;

@@ -25,7 +25,7 @@ namespace flatout::malloc {
 struct Cache;
 struct Sample;
 
-struct Block {  // a free block; the rest of it is whatever the program left there
+struct Block {  // the link in a free block; the rest of it is whatever the program left there
   Block* next;
 };
 
@@ -89,10 +89,12 @@ struct alignas(128) Span {
   uint8_t size_class;
   AtomicKind kind;
   Place place;
-  bool queued;             // in the owner's list of spans with remote frees
-  uint16_t remote_limit;   // blocks that another thread collects before it hands them over
-  uint16_t short_refills;  // how often the fast list got all blocks, and they were few
-  uint64_t sample_due;     // 0, or its next block is a sample, every so many bytes in the mean
+  bool queued;            // in the owner's list of spans with remote frees
+  uint16_t remote_limit;  // blocks that another thread collects before it hands them over
+  bool big;               // its blocks have kBig bytes or more
+  bool coloured;          // their links are not at their beginning
+  uint8_t short_refills;  // how often the fast list got all blocks, and they were few
+  uint64_t sample_due;    // 0, or its next block is a sample, every so many bytes in the mean
   // Other threads' line.
   alignas(64) std::atomic<uint64_t> remote;
   Span *next, *prev;              // of the owner's partial spans, or of a bin of free extents
@@ -103,9 +105,29 @@ struct alignas(128) Span {
   uint32_t in_use() const {
     return countdown.load(std::memory_order_acquire) + trigger_at.load(std::memory_order_relaxed);
   }
+  /// Something happens when the owner's frees have brought `used` down to `at`; kNever: nothing.
+  void set_in_use(uint32_t used, uint32_t at) {
+    trigger_at.store(at, std::memory_order_relaxed);
+    countdown.store(used - at, std::memory_order_relaxed);
+  }
+  static constexpr uint32_t kNever = UINT32_MAX;  // one below 0
   uint32_t end_page() const { return first_page + pages; }
 };
 static_assert(sizeof(Span) == 128);
+
+/// The link of a block that is being freed.
+inline Block* link_of(const Span* s, void* p) {
+  if (__builtin_expect(!s->coloured, 1)) return static_cast<Block*>(p);
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  constexpr uintptr_t kCacheLines = kColouredBytes - 64;  // bits that choose one of an OS page
+  return reinterpret_cast<Block*>(at | ((at >> 6 ^ at >> 9) & kCacheLines));
+}
+
+/// The block that a link of this class lies in.
+inline void* start_of(Block* link, unsigned size_class) {
+  const intptr_t mask = kClassTable.start_mask[size_class];
+  return reinterpret_cast<void*>(reinterpret_cast<intptr_t>(link) & mask);
+}
 
 /// One less; true where nothing is left. Only the owner writes it, so it takes no locked
 /// instruction: a load and a store (release), which compilers do not make one instruction of.
