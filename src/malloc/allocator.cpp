@@ -142,12 +142,14 @@ __attribute__((noinline)) void* allocate_slow(size_t bytes) {
     // It may have been another thread's.
     if (Block* const block = pop(cache, size_class)) return start_of(block, size_class);
   }
-  uint64_t sampled = 0;
-  void* p = refill(cache, size_class, &sampled);
-  if (__builtin_expect(p != nullptr, 1)) return p;
-  if (sampled != 0) return large(bytes, 1, false, sampled);
-  if (purge() != 0) p = refill(cache, size_class, &sampled);
-  return p != nullptr ? p : no_memory();
+  for (bool purged = false;; purged = true) {
+    uint64_t sampled = 0;
+    if (void* const p = refill(cache, size_class, &sampled); __builtin_expect(p != nullptr, 1)) {
+      return p;
+    }
+    if (sampled != 0) return large(bytes, 1, false, sampled);
+    if (purged || purge() == 0) return no_memory();
+  }
 }
 
 __attribute__((noinline)) void deallocate_slow(void* p) {

@@ -20,11 +20,10 @@ size_t usable_size(const void* p);
 uint64_t invalid_frees();
 
 struct Totals {
-  size_t in_use_bytes;      // in spans and large blocks handed out, with what is cached in them
-  size_t cached_bytes;      // free, with memory behind it
-  size_t reserved_bytes;    // address space that is readable and writable
-  size_t small_free_bytes;  // free blocks within spans
-  size_t released_bytes;    // given back to the kernel, ever
+  size_t in_use_bytes;    // in spans and large blocks handed out, with what is cached in them
+  size_t cached_bytes;    // free, with memory behind it
+  size_t reserved_bytes;  // address space that is readable and writable
+  size_t released_bytes;  // given back to the kernel, ever
   unsigned caches;
 };
 Totals totals();

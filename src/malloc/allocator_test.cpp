@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "malloc/idle.h"
+#include "malloc/os.h"
 #include "malloc/page_heap.h"
 #include "malloc/testing.h"
 
@@ -160,6 +161,42 @@ TEST(Allocator, TakesTheSmallestExtentThatFits) {
   char* again = take(4 * kMib);
   EXPECT_EQ(again, b);
   for (char* p : {again, wall_a, wall_b}) deallocate(p);
+}
+
+TEST(Allocator, LeavesTheDestinationOfAMoveThatFailedUsable) {
+  constexpr size_t kBytes = 8 * 4096;
+  char* const from = static_cast<char*>(os_map(kBytes));
+  char* const to = static_cast<char*>(os_map(kBytes));
+  ASSERT_TRUE(from != nullptr && to != nullptr);
+  ASSERT_EQ(munmap(from, 4096), 0);
+  EXPECT_FALSE(os_move(from, to, kBytes));
+  std::memset(to, 1, kBytes);
+}
+
+TEST(Allocator, JoinsDirtyAndCleanNeighboursAmongManyExtents) {
+  set_idle_thread(false);
+  purge();
+  // Walls keep the small holes apart: together they would be larger than what is wanted.
+  std::vector<char*> walls, holes;
+  for (int i = 0; i < 300; ++i) {
+    holes.push_back(take(kMib));
+    walls.push_back(take(100'000));
+  }
+  char* const whole = take(200 * kMib);
+  walls.push_back(take(100'000));
+  for (char* p : holes) deallocate(p);
+  deallocate(whole);
+  purge();
+  char* const half = take(100 * kMib);
+  EXPECT_EQ(half, whole);
+  deallocate(half);
+  release_parked();
+  EXPECT_EQ(take(200 * kMib), whole);
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+  for (char* p : walls) deallocate(p);
+  deallocate(whole);
+  EXPECT_EQ(g_page_heap.check(), nullptr);
+  set_idle_thread(true);
 }
 
 TEST(Allocator, GivesASpanBackWhenOthersFreedAllOfIt) {

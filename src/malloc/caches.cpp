@@ -6,6 +6,7 @@
 
 #include "malloc/cache.h"
 #include "malloc/demand.h"
+#include "malloc/fork.h"
 #include "malloc/idle.h"
 #include "malloc/os.h"
 #include "malloc/page_heap.h"
@@ -102,8 +103,9 @@ Cache* make_cache() {
   cache->exit_rounds = 0;
   start_sampling(cache);
   t_cache = cache;
-  // After t_cache: this may allocate.
+  // After t_cache: these may allocate.
   if (g_has_key) pthread_setspecific(g_key, cache);
+  watch_forks();
   return cache;
 }
 

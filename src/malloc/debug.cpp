@@ -248,19 +248,6 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   }
 }
 
-void before_fork() {
-  g_lock.lock();
-  lock_recording();
-}
-void after_fork() {
-  unlock_recording();
-  g_lock.unlock();
-}
-void in_child() {
-  reset_recording();
-  g_lock.reset();
-}
-
 void* no_memory() {
   errno = ENOMEM;
   return nullptr;
@@ -400,7 +387,6 @@ size_t purge() { return malloc::purge(); }
 
 void start(const Settings& settings) {
   g_settings = settings;
-  pthread_atfork(before_fork, after_fork, in_child);
   if (!settings.check) return;
   struct sigaction action {};
   action.sa_sigaction = on_fault;
@@ -417,6 +403,19 @@ void finish() {
     const char* wrong = first_other(user_of(h), user_of(h) + readable_bytes(h), kFreed);
     if (wrong != nullptr) report("written after it was freed", wrong, h);
   }
+}
+
+void lock_debug() {
+  g_lock.lock();
+  lock_recording();
+}
+void unlock_debug() {
+  unlock_recording();
+  g_lock.unlock();
+}
+void reset_debug() {
+  reset_recording();
+  g_lock.reset();
 }
 
 void note_from(size_t least) { g_note_from.store(least, std::memory_order_relaxed); }

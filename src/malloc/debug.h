@@ -31,4 +31,9 @@ void finish();
 /// From now on each allocation of `least` bytes or more is in the heap profile; SIZE_MAX: none.
 void note_from(size_t least);
 
+// For a fork: see fork.h.
+void lock_debug();
+void unlock_debug();
+void reset_debug();
+
 }  // namespace flatout::malloc::debug

@@ -1,5 +1,5 @@
 // Free extents by size: a bin for each number of pages below 128, then sixteen a doubling. A bin's
-// list is searched for its best, so a coarse bin costs time, never memory.
+// first 256 are searched for the best, so a coarse bin costs little time, and seldom memory.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,6 @@ class ExtentBins {
         if (fits(s, pages, align) && (best == nullptr || better(s, best))) best = s;
       }
       if (best != nullptr) return best;
-    }
-    return nullptr;
-  }
-
-  /// The largest extent, or one of about its size; nullptr if there is none.
-  Span* largest() const {
-    for (unsigned word = kWords; word-- > 0;) {
-      if (filled_[word] == 0) continue;
-      return bins_[word * 64 + 63 - static_cast<unsigned>(__builtin_clzll(filled_[word]))].first;
     }
     return nullptr;
   }

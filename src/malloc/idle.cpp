@@ -41,7 +41,12 @@ void* keep_tidy(void*) {
     sleep_for(idle_window_ns() / DemandWindow::kParts);
     idle_tick(os_now_ns());
     if (g_page_heap.counts().dirty_free > DemandWindow::kSlack) continue;
-    g_state.store(kAsleep, std::memory_order_relaxed);
+    g_state.store(kAsleep, std::memory_order_seq_cst);
+    // What was freed in between has woken nobody.
+    if (g_page_heap.counts().dirty_free > DemandWindow::kSlack) {
+      uint32_t expected = kAsleep;
+      if (g_state.compare_exchange_strong(expected, kRunning, std::memory_order_relaxed)) continue;
+    }
     while (g_state.load(std::memory_order_relaxed) == kAsleep) {
       syscall(SYS_futex, &g_state, FUTEX_WAIT_PRIVATE, kAsleep, nullptr, nullptr, 0);
     }
@@ -92,12 +97,19 @@ __attribute__((noinline)) void idle_kick(uint32_t parked) {
 uint32_t idle_tick(uint64_t now_ns) {
   release_parked();
   trim_caches();
-  const LockHolder hold(g_lock);
-  const uint32_t excess = g_demand.tick(now_ns, g_page_heap.take_counts());
-  const bool pressed = under_pressure();
+  uint32_t excess;
+  bool pressed;
+  {
+    const LockHolder hold(g_lock);
+    excess = g_demand.tick(now_ns, g_page_heap.take_counts());
+    pressed = under_pressure();
+  }
   if (excess == 0 && !pressed) return 0;
+  // This takes long: a step that is marked meanwhile, or a fork, does not wait for it.
   const uint32_t pages = g_page_heap.release(pressed ? UINT32_MAX : excess, pressed);
-  if (pages != 0) g_demand.released(now_ns);
+  if (pages == 0) return 0;
+  const LockHolder hold(g_lock);
+  g_demand.released(now_ns);
   return pages;
 }
 

@@ -1,5 +1,6 @@
 // The C library's allocation functions, as glibc has them, in front of allocator.h.
 // This file is only in the shared object: tests link the allocator without it.
+#include <dlfcn.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "malloc/allocator.h"
 #include "malloc/export.h"
+#include "malloc/fork.h"
 #include "malloc/front.h"
 #include "malloc/start.h"
 
@@ -27,6 +29,15 @@ extern "C" {
 FLATOUT_EXPORT_HOT void* malloc(size_t bytes) { return front::allocate(bytes); }
 
 FLATOUT_EXPORT_HOT void free(void* p) { front::deallocate(p); }
+
+// What pthread_atfork() calls.
+FLATOUT_EXPORT int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(),
+                                     void* dso) {
+  using Register = int (*)(void (*)(), void (*)(), void (*)(), void*);
+  fm::watch_forks();
+  const auto next = reinterpret_cast<Register>(::dlsym(RTLD_NEXT, "__register_atfork"));
+  return next == nullptr ? ENOMEM : next(prepare, parent, child, dso);
+}
 
 FLATOUT_EXPORT void cfree(void* p) { front::deallocate(p); }
 

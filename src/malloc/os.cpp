@@ -60,7 +60,13 @@ void os_advise_huge(void* at, size_t bytes) {
 bool os_move(void* from, void* to, size_t bytes) {
   const ErrnoKeeper keep;
 #ifdef MREMAP_DONTUNMAP  // Linux 5.7: without it there would be a hole that others could map into
-  return ::mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) == to;
+  if (::mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) == to) {
+    return true;
+  }
+  // Up to Linux 6.16 what lies in two mappings is not moved, but the destination is gone by then.
+  ::mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+         -1, 0);
+  return false;
 #else
   (void)from, (void)to, (void)bytes;
   return false;

@@ -50,6 +50,19 @@ Span* PageHeap::free_after(const Span* s) const {
   return other->kind == Kind::kFree ? other : nullptr;
 }
 
+// Pages of s and the free extents beside it, dirty and clean; more than there are if the parts are
+// too many to look at.
+uint64_t PageHeap::run_of(const Span* s) const {
+  constexpr unsigned kMostParts = 16;
+  uint64_t pages = s->pages;
+  unsigned parts = 1;
+  const Span* other = s;
+  while ((other = free_before(other)) != nullptr && ++parts <= kMostParts) pages += other->pages;
+  other = s;
+  while ((other = free_after(other)) != nullptr && ++parts <= kMostParts) pages += other->pages;
+  return parts <= kMostParts ? pages : UINT64_MAX;
+}
+
 void PageHeap::take(Span* s) {
   (s->dirty != 0 ? dirty_ : clean_).remove(s);
   s->kind = Kind::kHeld;
@@ -82,6 +95,7 @@ Span* PageHeap::insert(Span* s) {
   }
   s->kind = Kind::kFree;
   (s->dirty != 0 ? dirty_ : clean_).insert(s);
+  if (const uint64_t run = run_of(s); run > s->pages) longest_run_ = std::max(longest_run_, run);
   return s;
 }
 
@@ -135,8 +149,9 @@ Span* PageHeap::merge_run(Span* s) {
 // As find, and where that fails joins dirty and clean neighbours: before the range grows.
 Span* PageHeap::find_or_merge(uint32_t pages, uint32_t align) {
   if (Span* s = find(pages, align); s != nullptr) return s;
+  if (pages > longest_run_) return nullptr;
   Span* best = nullptr;
-  uint64_t best_pages = 0;
+  uint64_t best_pages = 0, longest = 0;
   const auto look = [&](Span* s) {
     if (free_before(s) != nullptr) return true;  // not the first of its run
     uint64_t run = 0;
@@ -146,6 +161,7 @@ Span* PageHeap::find_or_merge(uint32_t pages, uint32_t align) {
       ++parts;
     }
     const uint64_t start = ExtentBins::aligned_start(s, align);
+    if (parts > 1) longest = std::max(longest, run);
     if (parts > 1 && start + pages <= s->first_page + run &&
         (best == nullptr || run < best_pages)) {
       best = s;
@@ -155,6 +171,7 @@ Span* PageHeap::find_or_merge(uint32_t pages, uint32_t align) {
   };
   dirty_.for_each(look);
   clean_.for_each(look);
+  longest_run_ = longest;
   if (best == nullptr) return nullptr;
   merge_run(best);
   return find(pages, align);
@@ -374,6 +391,7 @@ uint32_t PageHeap::release(uint32_t pages, bool fragments) {
   for (const bool all : {false, true}) {
     if (all && !fragments) break;
     while (released < pages) {
+      const LockHolder holding(release_lock_);
       lock_.lock();
       Span* s = hold_for_release(pages - released, all);
       lock_.unlock();

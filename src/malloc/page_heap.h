@@ -44,9 +44,19 @@ class PageHeap {
   /// rest as well. Returns how many it gave back.
   uint32_t release(uint32_t pages, bool fragments);
 
-  void lock() { lock_.lock(); }
-  void unlock() { lock_.unlock(); }
-  void reset_lock() { lock_.reset(); }
+  /// For a fork.
+  void lock() {
+    release_lock_.lock();
+    lock_.lock();
+  }
+  void unlock() {
+    lock_.unlock();
+    release_lock_.unlock();
+  }
+  void reset_lock() {
+    lock_.reset();
+    release_lock_.reset();
+  }
 
   /// As allocate_large, and clears the memory: without touching what is zero already.
   Span* allocate_zeroed(uint32_t pages, uint32_t align = 1);
@@ -69,6 +79,7 @@ class PageHeap {
   void absorb(Span* s, Span* next);
   Span* free_before(const Span* s) const;
   Span* free_after(const Span* s) const;
+  uint64_t run_of(const Span* s) const;
   uint32_t mark_used(uint32_t first, uint32_t pages);
   void mark_free(uint32_t pages);
   Span* hold_for_release(uint32_t pages, bool fragments);
@@ -79,7 +90,11 @@ class PageHeap {
   Region* new_region();
   void relist(Region* region);
 
+  Lock release_lock_;  // an extent is held; before lock_
   Lock lock_;
+  // Pages: no run of dirty beside clean extents has more. It spares a look at all of them where
+  // none could be joined to what is wanted.
+  uint64_t longest_run_ = 0;
   Region* regions_[kOrders] = {};  // by the longest free run: none, 4, 8 ... 128 pages
   ExtentBins dirty_, clean_;
   PageCounts counts_;

@@ -71,7 +71,7 @@ bool reserve(size_t bytes) {
   g_range.regions = reinterpret_cast<Region*>(g_regions.at);
   g_range.most_align = static_cast<uint32_t>(align >> kPageShift);
   g_range.pages = static_cast<uint32_t>(pages);
-  g_range.base.store(reinterpret_cast<uintptr_t>(base), std::memory_order_relaxed);
+  g_range.base.store(reinterpret_cast<uintptr_t>(base), std::memory_order_release);
   // Until it is committed, a page is not ours to look up: bytes follows `committed`.
   return true;
 }
@@ -90,8 +90,9 @@ void for_words(uint64_t* bits, uint32_t first, uint32_t count, Act act) {
 }  // namespace
 
 bool range_start() {
+  if (g_range.base.load(std::memory_order_acquire) != 0) return true;
   const LockHolder hold(g_start_lock);
-  if (g_range.pages != 0) return true;
+  if (g_range.base.load(std::memory_order_relaxed) != 0) return true;
   const size_t limit = os_address_limit();
   size_t bytes = kWanted;
   while (bytes >= kLeast && limit != SIZE_MAX && bytes > limit / 2) bytes /= 2;
@@ -100,6 +101,10 @@ bool range_start() {
   }
   return false;
 }
+
+void lock_range() { g_start_lock.lock(); }
+void unlock_range() { g_start_lock.unlock(); }
+void reset_range_lock() { g_start_lock.reset(); }
 
 bool range_grow(uint32_t pages) {
   const uint32_t left = g_range.pages - g_range.committed;

@@ -37,6 +37,9 @@ extern constinit Range g_range;
 
 /// Reserves the range, if it is not yet. False without address space.
 bool range_start();
+void lock_range();
+void unlock_range();
+void reset_range_lock();
 /// Commits at least `pages` more. Under the page heap's lock. False if the kernel refuses.
 bool range_grow(uint32_t pages);
 

@@ -225,10 +225,14 @@ void record_freed(uint64_t id) {
 }
 
 void record_refused(size_t bytes, const Stack* stack) {
+  const int saved = errno;
   Line line("{\"op\":\"oom\",\"size\":");
   line.number(bytes).site(stack).add("}");
-  const LockHolder hold(g_lock);
-  if (is_open()) line.write_to(g_file);
+  {
+    const LockHolder hold(g_lock);
+    if (is_open()) line.write_to(g_file);
+  }
+  errno = saved;
 }
 
 void record_step() {

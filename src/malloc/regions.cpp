@@ -187,6 +187,7 @@ const char* PageHeap::check() {
     if (count_dirty(s->first_page, s->pages) != s->dirty) broken = "an extent's dirty pages";
     Span* next = free_after(s);
     if (next != nullptr && (next->dirty != 0) == (s->dirty != 0)) broken = "neighbours not joined";
+    if (next != nullptr && s->pages + next->pages > longest_run_) broken = "the longest run";
     dirty_free += s->dirty;
     free_pages += s->pages;
     return broken == nullptr;

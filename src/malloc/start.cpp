@@ -80,7 +80,6 @@ __attribute__((constructor)) void load() {
 #include "malloc/options.def"
   };
 #undef FLATOUT_OPTION
-  watch_forks();
   if (is(set.malloc_background, "0")) set_idle_thread(false);
   if (set.malloc_profile != nullptr) {
     std::strncpy(g_profile, set.malloc_profile, sizeof g_profile - 1);
@@ -160,6 +159,8 @@ void flatout_malloc_mark_step(void) {
 
 void flatout_malloc_set_sampling(uint64_t bytes) { fm::sample_from_now(bytes); }
 
-int flatout_malloc_heap_dump(const char* path) { return fm::dump_profile(path); }
+int flatout_malloc_heap_dump(const char* path) {
+  return path == nullptr ? EINVAL : fm::dump_profile(path);
+}
 
 }  // extern "C"
