@@ -64,6 +64,8 @@ void span_event(Cache* cache, Span* s);  // countdown has come to 0
 /// A block of the class; refills the fast list. nullptr without memory. With `sampled` not 0, the
 /// block that is wanted is one to sample, every so many bytes in the mean, and nothing was taken.
 void* refill(Cache* cache, unsigned size_class, uint64_t* sampled);
+/// Gives a block back; the next one of its span is to be a sample.
+void sample_after(Cache* cache, Span* s, Block* block);
 /// Under cache->lock: the owner (or whoever acts for a dead one) takes in what others have freed.
 void drain_queue(Cache* cache);
 void release_span(Span* s);
@@ -121,17 +123,24 @@ inline void* allocate(size_t bytes) {
   return allocate_refilled(bytes);
 }
 
+/// A block of this cache's span back to it.
+inline void give_back(Cache* cache, Span* s, Block* block) {
+  block->next = s->local_free;
+  s->local_free = block;
+  if (__builtin_expect(count_down(s->countdown), 0)) span_event(cache, s);
+}
+
 /// A big block that is freed while the fast list is empty is the next one given: it is still in the
 /// processor's caches.
-inline bool give_next(Cache* cache, Span* s, Block* block) {
+inline void deallocate_big(Cache* cache, Span* s, void* p) {
+  Block* const block = link_of(s, p);
   Block** list = &cache->list[s->size_class];
   asm("" : "+r"(list));
-  if (*list != nullptr || cache->current[s->size_class] != s) return false;
+  if (*list != nullptr || cache->current[s->size_class] != s) return give_back(cache, s, block);
   cache->sample_left -= s->block_bytes;
-  if (cache->sample_left < 0) return false;
+  if (__builtin_expect(cache->sample_left < 0, 0)) return sample_after(cache, s, block);
   block->next = nullptr;
   *list = block;
-  return true;
 }
 
 inline void deallocate(void* p) {
@@ -141,16 +150,8 @@ inline void deallocate(void* p) {
     Cache* const cache = t_cache;
     const Cache* const owner = s->owner.load(std::memory_order_relaxed);
     if (__builtin_expect(owner == cache, 1)) {
-      Block* block = static_cast<Block*>(p);
-      if (__builtin_expect(s->big, 0)) {
-        block = link_of(s, p);
-        if (give_next(cache, s, block)) return;
-      }
-      // Null lies in no range. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
-      block->next = s->local_free;
-      s->local_free = block;
-      if (__builtin_expect(count_down(s->countdown), 0)) span_event(cache, s);
-      return;
+      if (__builtin_expect(s->big, 0)) return deallocate_big(cache, s, p);
+      return give_back(cache, s, static_cast<Block*>(p));
     }
     if (owner != nullptr && cache != &g_no_cache) return free_remote(cache, s, p);
   }

@@ -24,6 +24,11 @@ char* block_at(const Span* s, uint32_t index) {
   return page_address(s->first_page) + size_t{index} * s->block_bytes;
 }
 
+void sample_next(Cache* cache, Span* s) {
+  s->sample_due = cache->sample_interval;
+  start_sampling(cache);
+}
+
 // How many of `blocks` may be handed out before one has to be sampled; 0: the next one has to be.
 // A sample that falls among them waits for its turn in this span (sample_due): it must not go to
 // whichever class is refilled first, or classes would be sampled alike, whatever they take.
@@ -35,8 +40,7 @@ uint32_t until_sample(Cache* cache, Span* s, uint32_t blocks) {
   }
   if (s->sample_due != 0) return 0;
   const auto n = static_cast<uint32_t>(std::max<int64_t>(cache->sample_left, 0) / bytes);
-  s->sample_due = cache->sample_interval;
-  start_sampling(cache);
+  sample_next(cache, s);
   return n;
 }
 
@@ -161,6 +165,11 @@ void settle(Cache* cache, Span* s) {
 }
 
 }  // namespace
+
+__attribute__((noinline)) void sample_after(Cache* cache, Span* s, Block* block) {
+  give_back(cache, s, block);
+  sample_next(cache, s);
+}
 
 void release_span(Span* s) {
   s->owner.store(nullptr, std::memory_order_relaxed);

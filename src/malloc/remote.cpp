@@ -27,7 +27,7 @@ bool all_free(const Span* s) {
   return s->place != Place::kCurrent && list.word != 0 && list.count() == s->in_use();
 }
 
-void give_back(Cache* owner, Span* s) {
+void return_span(Cache* owner, Span* s) {
   leave_queue(owner, s);
   if (s->place == Place::kPartial) owner->partial[s->size_class].remove(s);
   s->remote.store(0, std::memory_order_relaxed);
@@ -51,7 +51,7 @@ void tell_owner(Cache* owner, Span* s) {
     drain_queue(owner);
     return;
   }
-  if (all_free(s)) give_back(owner, s);
+  if (all_free(s)) return_span(owner, s);
 }
 
 void add_remote(Span* s, Block* head, Block* tail, uint32_t count) {
@@ -104,7 +104,7 @@ void free_remote(Cache* cache, Span* s, void* p) {
 void reap_queue(Cache* cache) {
   for (Span *s = cache->queue, *next; s != nullptr; s = next) {
     next = s->queue_next;
-    if (all_free(s)) give_back(cache, s);
+    if (all_free(s)) return_span(cache, s);
   }
 }
 
