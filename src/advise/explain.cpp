@@ -138,6 +138,14 @@ class Answer {
       tell_notice();
     } else if (!log_.suspects.empty() && !log_.went_on) {
       tell_suspects();
+    } else if (log_.bytes == 0) {
+      out_.text = "The log is empty: it says nothing of what happened.";
+    } else if (log_.no_text) {
+      out_.kind = "unknown";
+      out_.text = "Not known: this is no text, so no log that can be read.";
+      out_.advice.push_back(
+          {"text",
+           "Give it the job's output as text; what is compressed has to be unpacked first."});
     } else {
       out_.text = fmt::format("No sign of a failure in {} lines.", log_.lines);
       if (survived) out_.text += " There are errors, but the training went on after the last.";
@@ -226,7 +234,8 @@ class Answer {
 
   // What is killed from outside, or hangs, leaves no word.
   void tell_end() {
-    if (log_.ended_well || log_.lines == 0) return;
+    out_.well = log_.ended_well;
+    if (out_.well) return;
     if (log_.cut_off) {
       out_.text += " The last line is cut off: the job still runs, or was killed from outside.";
     } else {

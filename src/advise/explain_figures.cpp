@@ -90,20 +90,24 @@ void torch_figures(const LogReading& log, std::string_view line, Explanation& ou
     }
     out.text += ".";
   }
-  switch (cause_of(*message)) {
-    case OomCause::kTaken:
+  const OomJudgement judged = judge_oom(line, *message);
+  switch (judged.cause) {
+    case OomCause::kTaken: {
+      uint64_t named = 0;
+      for (const OomMessage::Other& other : message->others) named += other.bytes;
       out.finding = "gpu.memory_taken";
       out.text += fmt::format(" Other processes held {}: without them it would have fitted.",
-                              size_text(message->held_by_others().value_or(0)));
+                              size_text(std::max(named, message->held_by_others().value_or(0))));
       out.advice.insert(out.advice.begin(),
                         {"stop_holder", "Stop what else is on the device, or take another."});
       for (const OomMessage::Other& other : message->others) {
         out.holders.push_back({fmt::format("pid {} (as the log says)", other.pid), other.bytes});
       }
       break;
+    }
     case OomCause::kFragmented:
       out.finding = "gpu.oom_fragmented";
-      out.sure = 0.85;
+      out.sure = judged.said.sure;
       out.text +=
           fmt::format(" PyTorch itself held {} that no tensor used, in pieces that are too small.",
                       size_text(*message->unallocated));
@@ -118,6 +122,14 @@ void torch_figures(const LogReading& log, std::string_view line, Explanation& ou
       }
       if (!message->total) out.sure = 0.8;
       suggest_batch(log.batch_size, need_of(*message), out);
+      break;
+    case OomCause::kOther:
+      out.finding = judged.said.finding;
+      out.sure = judged.said.sure;
+      out.text = judged.said.text;
+      for (const devmem::Advice& advice : judged.said.advice) {
+        out.advice.insert(out.advice.begin(), {"", advice.text});
+      }
       break;
   }
 }

@@ -1,5 +1,6 @@
 #include "advise/explain.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "advise/oom_message.h"
 #include "base/text.h"
+#include "devmem/explain.h"
 
 namespace flatout::advise {
 namespace {
@@ -305,14 +307,57 @@ TEST(OomMessage, ReadsAllAgesOfTheMessage) {
   ASSERT_TRUE(old);
   EXPECT_EQ(old->wanted, 20u << 20);
   EXPECT_EQ(old->unallocated.value() >> 20, 153u);
-  EXPECT_EQ(cause_of(*old), OomCause::kTooBig);
   const auto oldest = parse_oom_message(
       "CUDA out of memory. Tried to allocate 98.00 MiB (GPU 0; 11.17 GiB total capacity; 3.34 GiB "
       "already allocated; 58.81 MiB free; 60.19 MiB cached)");
   ASSERT_TRUE(oldest);
-  EXPECT_EQ(cause_of(*oldest), OomCause::kTaken);  // 7 GiB are somebody else's
+  EXPECT_EQ(judge_oom("", *oldest).cause, OomCause::kTaken);  // 7 GiB are somebody else's
   EXPECT_FALSE(parse_oom_message("CUDA error: out of memory"));
   EXPECT_FALSE(parse_oom_message("all is well"));
+}
+
+TEST(OomMessage, OneMessageHasOneAnswer) {
+  const auto both = [](double wanted, double free, double allocated, double spare) {
+    const std::string line = fmt::format(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {:.2f} GiB. GPU 0 has a "
+        "total capacity of 24.00 GiB of which {:.2f} GiB is free. Including non-PyTorch memory, "
+        "this process has {:.2f} GiB memory in use. Of the allocated memory {:.2f} GiB is "
+        "allocated by PyTorch, and {:.2f} GiB is reserved by PyTorch but unallocated.\n",
+        wanted, free, 24 - free, allocated, spare);
+    const std::string finding = explain_text(line).finding;
+    EXPECT_EQ(finding, devmem::explain_text(line).finding) << line;
+    return finding;
+  };
+  // With what is free, its idle memory would have been enough.
+  EXPECT_EQ(both(2, 1.2, 20.4, 1.9), "gpu.oom_fragmented");
+  EXPECT_EQ(both(2, 0.2, 21.4, 1.9), "gpu.oom_fragmented");
+  EXPECT_EQ(both(4, 0.2, 21.4, 1.9), "gpu.oom_too_big");
+  EXPECT_EQ(both(2, 1.2, 22.2, 0.1), "gpu.oom_too_big");
+  EXPECT_EQ(both(30, 1.2, 20.4, 1.9), "gpu.oom_too_big");
+  EXPECT_EQ(both(1, 2.2, 20.4, 0.9), "gpu.memory_taken");
+}
+
+TEST(Explain, WhatIsNoLogIsNotTakenForAGoodOne) {
+  EXPECT_EQ(explain_text("").text, "The log is empty: it says nothing of what happened.");
+  std::string random(100'000, '\0');
+  uint32_t state = 1;
+  for (char& c : random) {
+    state = state * 1'664'525 + 1'013'904'223;
+    c = static_cast<char>(state >> 24);
+  }
+  EXPECT_EQ(explain_text(random).kind, "unknown");
+  EXPECT_NE(explain_text(random).text.find("no text"), std::string::npos);
+  // Progress bars and colours are text.
+  std::string bars;
+  for (int i = 0; i < 500; ++i) bars += "\r\x1b[32mstep\x1b[0m \xe2\x96\x88 " + std::to_string(i);
+  EXPECT_EQ(explain_text(bars + "\n").kind, "none");
+}
+
+TEST(Explain, OnlyALogThatEndsWellIsWell) {
+  EXPECT_TRUE(explain_text("epoch 1 loss 0.5\nTraining complete\n").well);
+  for (const char* log : {"", "epoch 1 loss 0.5\n", "WidgetFault: bent\n", "Killed\n"}) {
+    EXPECT_FALSE(explain_text(log).well) << log;
+  }
 }
 
 TEST(Explain, WithoutAFailureItSaysWhetherTheLogEndsWell) {

@@ -26,6 +26,8 @@ constexpr uint64_t kGraphLines = 300;    // of TensorFlow's, that lists the node
 constexpr size_t kLookBack = 8 << 10;    // for signs that the training went on
 constexpr int kFewBars = 2;              // that tqdm prints while an exception closes it
 constexpr uint64_t kOtherRanks = 50;     // lines that other ranks may print before they stop, too
+constexpr size_t kLookedAtForText = 64 << 10;  // bytes
+constexpr uint64_t kMostControl = 50;          // one such byte in so many is too much for a text
 constexpr size_t kMaxEpisodes = 64;
 constexpr size_t kMaxUnknown = 4;      // an episode
 constexpr int kMaxStrangeLines = 60;   // in an interleaved traceback
@@ -226,7 +228,19 @@ void LogReader::count_lines(std::string_view block, size_t until) {
   counted_ = until;
 }
 
+// Terminals' control characters aside, a log has none: NUL, 0x01 and the like are of binary files.
+void LogReader::look_for_text(std::string_view block) {
+  if (out_.bytes >= kLookedAtForText) return;
+  const std::string_view begin = block.substr(0, kLookedAtForText - out_.bytes);
+  control_ += static_cast<uint64_t>(std::ranges::count_if(begin, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 7 || (byte > 13 && byte < 27) || (byte > 27 && byte < 32);
+  }));
+  out_.no_text = control_ * kMostControl > out_.bytes + begin.size();
+}
+
 void LogReader::feed(std::string_view block) {
+  look_for_text(block);
   counted_ = traceback_at_ = 0;
   scanner().scan(block, hits_);
   for (const LiteralScanner::Hit& hit : hits_) on_literal(hit.literal, block, hit.end);

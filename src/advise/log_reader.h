@@ -59,6 +59,7 @@ struct LogReading {
   std::optional<uint64_t> memory_limit;   // of the control group that ran out, as the kernel says
   std::optional<uint64_t> killed_bytes;   // resident memory of what the kernel killed
   uint64_t lines = 0, bytes = 0;
+  bool no_text = false;  // its beginning is no log's
 };
 
 class LogReader {
@@ -100,6 +101,7 @@ class LogReader {
   }
   Episode& episode_at(uint64_t line);
   void count_lines(std::string_view block, size_t until);
+  void look_for_text(std::string_view block);
 
   std::vector<LiteralScanner::Hit> hits_;
   struct LookedAt {
@@ -109,6 +111,7 @@ class LogReader {
   std::vector<LookedAt> looked_at_;  // by literal
 
   LogReading out_;
+  uint64_t control_ = 0;       // bytes that no text has, in the first of the log
   uint64_t line_ = 1;          // of counted_
   size_t counted_ = 0;         // in the block
   std::string before_;         // the end of what was read before the block

@@ -1388,6 +1388,18 @@ std::vector<LogRule> make_rules() {
        .text = "There is neither a folder nor a public model of that name.",
        .advice = {{"name",
                    "Check the name and the working directory; a private model needs HF_TOKEN."}}},
+      {.kind = "syntax_error",
+       .finding = "crash.exception",
+       .sure = 0.95,
+       .patterns = {"\nSyntaxError: ", "\nIndentationError: ", "\nTabError: ", "]: SyntaxError: ",
+                    "]: IndentationError: "},
+       .text = "Python could not read a file of the program; the lines above that one show where.",
+       .advice = {{"line",
+                   "Look at the line that is shown, and at the end of the one before it: a bracket "
+                   "or a quote may be open."},
+                  {"version",
+                   "Newer syntax (match, :=, X | Y) needs a newer Python than the job runs with: "
+                   "python --version."}}},
       {.kind = "permission_denied",
        .finding = "crash.exception",
        .sure = 0.95,

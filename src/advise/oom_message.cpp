@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "devmem/explain_torch.h"
 
 namespace flatout::advise {
 namespace {
 
 constexpr uint64_t kContext = 512u << 20;
-// Beyond this share of the device, or of what was asked for, another process's part is a cause.
+// From this share of the device on, what is left over is another process's part.
 constexpr double kMuch = 0.15;
 
 // "2.00 GiB" at the begin of `text`.
@@ -99,16 +100,33 @@ std::optional<OomMessage> parse_oom_message(std::string_view line) {
   return out;
 }
 
-OomCause cause_of(const OomMessage& message) {
-  const double total = static_cast<double>(message.total.value_or(0));
-  const double wanted = static_cast<double>(message.wanted.value_or(0));
-  const double others = static_cast<double>(message.held_by_others().value_or(0));
-  const double spare = static_cast<double>(message.unallocated.value_or(0));
-  // Without the others it would have fitted, and they hold a good part.
-  if (total > 0 && others >= kMuch * total && others >= wanted) return OomCause::kTaken;
-  // What PyTorch holds in pieces would have been enough, and is no mere rounding.
-  if (wanted > 0 && spare >= wanted && spare >= kMuch * total) return OomCause::kFragmented;
-  return OomCause::kTooBig;
+OomJudgement judge_oom(std::string_view line, const OomMessage& message) {
+  devmem::TorchFigures figures;
+  if (const auto parsed = devmem::parse_torch_message(line)) {
+    figures = *parsed;
+  } else {
+    figures.request = message.wanted.value_or(0);
+    figures.total = message.total.value_or(0);
+    figures.free = message.free.value_or(0);
+    figures.allocated = message.allocated.value_or(0);
+    figures.cached = message.unallocated.value_or(0);
+    figures.process = message.own.value_or(0);
+    figures.allowed = message.allowed.value_or(0);
+  }
+  // Others that the message does not name: what is left over, where that is a good part.
+  const auto others = message.held_by_others().value_or(0);
+  const bool much = static_cast<double>(others) >= kMuch * static_cast<double>(figures.total);
+  if (figures.others == 0 && much) figures.others = others;
+  // Where others hold a good part, and more than was asked for, what lies idle here is beside it.
+  if (much && others >= figures.request && others > figures.cached) figures.cached = 0;
+  OomJudgement out{OomCause::kOther, devmem::explain_torch(figures)};
+  const std::string_view kind = out.said.kind;
+  if (kind == "torch_memory_taken") out.cause = OomCause::kTaken;
+  if (kind == "torch_oom_fragmented") out.cause = OomCause::kFragmented;
+  if (out.said.finding == "gpu.oom_too_big" && kind != "torch_private_pools") {
+    out.cause = OomCause::kTooBig;
+  }
+  return out;
 }
 
 }  // namespace flatout::advise

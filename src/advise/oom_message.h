@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "devmem/explain.h"
+
 namespace flatout::advise {
 
 struct OomMessage {
@@ -28,7 +30,17 @@ struct OomMessage {
 /// nullopt if the line is no such message, or has no figures.
 std::optional<OomMessage> parse_oom_message(std::string_view line);
 
-enum class OomCause { kTooBig, kFragmented, kTaken };
-OomCause cause_of(const OomMessage& message);
+enum class OomCause {
+  kTooBig,
+  kFragmented,
+  kTaken,
+  kOther,  // as `said` has it
+};
+struct OomJudgement {
+  OomCause cause = OomCause::kTooBig;
+  devmem::Explanation said;
+};
+/// As `flatout devmem explain` judges the same line, so that there is one answer.
+OomJudgement judge_oom(std::string_view line, const OomMessage& message);
 
 }  // namespace flatout::advise

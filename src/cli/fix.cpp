@@ -174,7 +174,7 @@ int fix(const std::vector<std::string>& arguments) {
     log_error(written.error().message, written.error().hint);
     return 1;
   }
-  return 0;
+  return outcome->nothing_tried() ? 1 : 0;
 }
 
 }  // namespace flatout::cli

@@ -68,6 +68,7 @@ int merge(const std::vector<std::string>& arguments) {
   }
   report::TextOptions options = report::options_for(STDOUT_FILENO);
   options.folder = settings->output;
+  options.verbose = settings->verbose;
   const Status put =
       write_text("", settings->json ? report::findings_json(merged->run, merged->diagnosis)
                                     : report::render_text(merged->run, merged->diagnosis, options));

@@ -100,6 +100,10 @@ Result<Merged> merge_folders(const std::vector<std::string>& folders) {
     return Error{Code::kNotFound, "nothing to merge",
                  "give the run folders of the ranks: flatout merge flatout-runs/*-r*"};
   }
+  if (const std::string why = diagnose::not_one_job(ranks); !why.empty()) {
+    return Error{Code::kBadInput, "these are not ranks of one job: " + escape_terminal(why),
+                 "flatout compare OLD NEW compares two runs"};
+  }
   Merged out;
   out.diagnosis = diagnose::diagnose_ranks(std::move(ranks));
   FLATOUT_TRY(out.run, shown_run(*out.diagnosis.ranks));

@@ -44,9 +44,10 @@ const Usage kCompare{
     2,
     2};
 
-Result<model::Run> read_run(const std::string& folder) {
+Result<model::Run> read_run(const std::string& folder, bool* damaged = nullptr) {
   timeline::FolderDamage damage;
   FLATOUT_TRY(model::Run run, timeline::read_run_folder(folder, &damage));
+  if (damaged != nullptr) *damaged = damage.bad != 0;
   if (damage.bad != 0) {
     log_warning(fmt::format("{}: {} damaged blocks were skipped, {} are whole",
                             escape_terminal(folder), damage.bad, damage.blocks));
@@ -93,7 +94,8 @@ int report(const std::vector<std::string>& arguments) {
   if (const Status known = check_format(format); !known.ok()) return fail(known.error());
   const std::vector<std::string> parts = merged_from(folder);
   if (!parts.empty()) return report_merged(folder, parts, format, settings->output);
-  auto run = read_run(folder);
+  bool damaged = false;
+  auto run = read_run(folder, &damaged);
   if (!run.ok()) return fail(run.error());
   model::Diagnosis diagnosis = judge(*run);
   // Rank 0's folder has the report of all ranks that lie beside it.
@@ -101,10 +103,13 @@ int report(const std::vector<std::string>& arguments) {
   if (format == "text" && settings->output.empty()) {
     report::TextOptions options = report::options_for(STDOUT_FILENO);
     options.folder = folder;
+    options.verbose = settings->verbose;
     const Status put = write_text("", report::render_text(*run, diagnosis, options));
     if (!put.ok()) return fail(put.error());
     // The derived files too, where the folder lets us: it may be someone else's, to be read only.
-    if (::access(folder.c_str(), W_OK) == 0) {
+    // What was made of the whole recording is better than what damage leaves.
+    const bool better = damaged && ::access((folder + "/findings.json").c_str(), F_OK) == 0;
+    if (!better && ::access(folder.c_str(), W_OK) == 0) {
       Status written = write_verdict(folder, *run, diagnosis);
       if (written.ok()) written = write_reports(folder, *run, diagnosis);
       if (!written.ok()) log_warning(written.error().message);
@@ -137,6 +142,10 @@ int compare(const std::vector<std::string>& arguments) {
       settings->json ? report::comparison_json(comparison)
                      : report::render_comparison(comparison, report::options_for(STDOUT_FILENO));
   if (const Status put = write_text("", out); !put.ok()) return fail(put.error());
+  if (limit && comparison.verdict == "unknown") {
+    log_error("--fail-on cannot be decided", comparison.headline);
+    return 1;
+  }
   // Slower for sure, and by more than is allowed: noise alone must not stop anybody's work.
   return limit && comparison.verdict == "slower" && comparison.deciding_ratio() > *limit ? 3 : 0;
 }

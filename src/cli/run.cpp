@@ -171,6 +171,7 @@ model::Diagnosis conclude(recorder::Recorder& recorder, const Settings& settings
   if (!settings.quiet) {
     report::TextOptions options = report::options_for(STDERR_FILENO);
     options.folder = recorder.on_disk() ? folder : "";
+    options.verbose = settings.verbose;
     std::fputs(report::render_text(run, diagnosis, options).c_str(), stderr);  // may be closed
   }
   if (!settings.torch_profile.empty()) tell_torch_profile(run, settings);

@@ -51,6 +51,11 @@ static_assert(int{ours::CUDA_ERROR_DEINITIALIZED} == int{::CUDA_ERROR_DEINITIALI
 static_assert(ours::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ==
               ::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 
+#if CUDA_VERSION < 13000
+using PFN_cuMemGetDefaultMemPool_v13000 = void*;
+using PFN_cuMemGetMemPool_v13000 = void*;
+#endif
+
 // Each line of hooks.def has a type of that name and version in cudaTypedefs.h.
 #define FLATOUT_TYPE_0(name, since) PFN_##name##_v##since
 #define FLATOUT_TYPE_1(name, since) PFN_##name##_v##since##_ptsz

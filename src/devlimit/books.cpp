@@ -3,10 +3,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
+#include "devlimit/async_free.h"
+#include "devlimit/capture_mode.h"
 #include "devlimit/measure.h"
+#include "devlimit/pages.h"
 #include "devlimit/pools.h"
 #include "devlimit/real.h"
 #include "devlimit/record.h"
@@ -39,6 +41,7 @@ std::atomic<Ledger*> g_ledger{nullptr};
 std::atomic<int> g_row[kMostDevices];      // by ordinal; row + 1
 std::atomic<int> g_ordinal[kMostDevices];  // by row; ordinal + 1
 CUuuid g_uuid[kMostDevices];               // by row
+std::atomic_flag g_settling = ATOMIC_FLAG_INIT;
 
 void before_fork() { pthread_mutex_lock(&g_lock); }
 void in_parent() { pthread_mutex_unlock(&g_lock); }
@@ -48,6 +51,8 @@ void in_child() {
   memset(static_cast<void*>(&g_books), 0, sizeof g_books);
   for (GraphMemory& memory : g_books.graphs) memory.round = 1;
   g_ended.store(g_started.load());
+  g_settling.clear();
+  forget_measurements();
   if (Ledger* const open = g_ledger.load()) open->forked();
   forget_records();
 }
@@ -75,6 +80,55 @@ int new_row(const CUuuid& uuid, uint64_t limit) {
   return row;
 }
 
+// Compares what the driver says with what is charged. A look in passing gives back only what an
+// earlier one charged, or what could not be given back when it went: what NVML does not count as
+// this process's (memory of others, managed memory elsewhere) would hide a context's share.
+bool compare_overhead(int row, bool look) {
+  Ledger* const all = ledger();
+  end_frees(row);
+  const uint64_t ended = g_ended.load(), started = g_started.load();
+  all->watch(row);
+  const uint64_t measured = own_bytes(uuid_of(row));
+  if (measured == kUnknown) return true;
+  // 1: the call that asks.
+  const bool alone = started - ended == 1 && g_started.load() == started;
+  const Locked lock;
+  uint64_t &overhead = g_books.overhead[row], &unsure = g_books.unsure[row];
+  // Requests are charged before the driver is asked, and until it is done with the free: what other
+  // threads took and gave back meanwhile, and was measured, is within the most that was charged.
+  const uint64_t counted = all->most_own(row) - overhead;
+  const uint64_t now = measured > counted ? measured - counted : 0;
+  if (now > overhead) {
+    const uint64_t more = now - overhead;
+    overhead = now;
+    if (look) unsure += more;
+    if (all->charge(row, more)) return true;
+    all->charge_anyway(row, more);
+    return false;
+  }
+  if (!alone) {  // of a request that is charged and not yet served nothing is known
+    if (!look) unsure = overhead;
+    return true;
+  }
+  const uint64_t surplus = overhead - now, back = look && surplus > unsure ? unsure : surplus;
+  all->give_back(row, back);
+  overhead -= back;
+  unsure = look ? unsure - back : 0;
+  return true;
+}
+
+bool compare_overhead_alone(int row, bool look) {
+  if (row < 0) return true;
+  if (g_settling.test_and_set(std::memory_order_acquire)) {  // another thread does right now
+    const Locked lock;
+    if (!look) g_books.unsure[row] = g_books.overhead[row];
+    return true;
+  }
+  const bool fits = compare_overhead(row, look);
+  g_settling.clear(std::memory_order_release);
+  return fits;
+}
+
 // Memory that reaches the card by ways that no hook sees shows in the driver's own figure. It is
 // looked at once in a while, by whoever asks for memory.
 void look_once_a_second(int row) {
@@ -83,7 +137,7 @@ void look_once_a_second(int row) {
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   int64_t before = last[row].load();
   if (before == now.tv_sec || !last[row].compare_exchange_strong(before, now.tv_sec)) return;
-  settle_overhead(row, false);
+  compare_overhead_alone(row, true);
 }
 
 }  // namespace
@@ -101,19 +155,7 @@ Locked::~Locked() { pthread_mutex_unlock(&g_lock); }
 
 Books& books() { return g_books; }
 
-Physical* new_physical() {
-  if (g_books.unused == nullptr) {
-    constexpr size_t kCount = 1024;
-    void* const memory = ::mmap(nullptr, kCount * sizeof(Physical), PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
-    for (size_t i = 0; i < kCount; ++i) drop(static_cast<Physical*>(memory) + i);
-  }
-  Physical* const out = g_books.unused;
-  g_books.unused = out->next;
-  *out = {};
-  return out;
-}
+Physical* new_physical() { return from_spare(g_books.unused); }
 
 void drop(Physical* physical) {
   physical->next = g_books.unused;
@@ -160,16 +202,27 @@ Opaque current_context() {
   return context;
 }
 
-int row_of_stream(Opaque stream) {
+Opaque home_of(Opaque context) {
+  return g_books.table.find(Kind::kGuessed, reinterpret_cast<uint64_t>(context)) != nullptr
+             ? context
+             : nullptr;
+}
+
+InContextOf::InContextOf(Opaque stream) {
   constexpr uintptr_t kLastSpecial = 2;  // none, legacy, per thread
   Opaque context = nullptr;
-  if (reinterpret_cast<uintptr_t>(stream) <= kLastSpecial ||
-      FLATOUT_REAL(cuStreamGetCtx, cuStreamGetCtx, stream, &context) != CUDA_SUCCESS ||
-      FLATOUT_REAL(cuCtxPushCurrent_v2, cuCtxPushCurrent_v2, context) != CUDA_SUCCESS)
-    return row_of_current();
-  const int row = row_of_current();
-  FLATOUT_REAL(cuCtxPopCurrent_v2, cuCtxPopCurrent_v2, &context);
-  return row;
+  pushed_ = reinterpret_cast<uintptr_t>(stream) > kLastSpecial &&
+            FLATOUT_REAL(cuStreamGetCtx, cuStreamGetCtx, stream, &context) == CUDA_SUCCESS &&
+            FLATOUT_REAL(cuCtxPushCurrent_v2, cuCtxPushCurrent_v2, context) == CUDA_SUCCESS;
+}
+InContextOf::~InContextOf() {
+  Opaque context = nullptr;
+  if (pushed_) FLATOUT_REAL(cuCtxPopCurrent_v2, cuCtxPopCurrent_v2, &context);
+}
+
+int row_of_stream(Opaque stream) {
+  const InContextOf current(stream);
+  return row_of_current();
 }
 
 CUdevice ordinal_of(int row) { return g_ordinal[row].load() - 1; }
@@ -182,14 +235,20 @@ int row_of_uuid(const CUuuid& uuid) {
 CUuuid uuid_of(int row) { return g_uuid[row]; }
 
 void relieve(int row) {
+  end_frees(row);
+  const RelaxedCapture relaxed;
   trim_pools(row);
   trim_graphs(row);
 }
 
 bool charge(int row, uint64_t bytes) {
+  if (row >= 0) look_once_a_second(row);
+  return charge_taken(row, bytes);
+}
+
+bool charge_taken(int row, uint64_t bytes) {
   if (row < 0) return true;
   Ledger* const all = ledger();
-  look_once_a_second(row);
   if (all->charge(row, bytes)) return true;
   relieve(row);
   if (all->charge(row, bytes)) return true;
@@ -207,37 +266,6 @@ void give_back(int row, uint64_t bytes) {
 
 bool measurable(int row) { return row >= 0 && own_bytes(uuid_of(row)) != kUnknown; }
 
-bool settle_overhead(int row, bool may_shrink) {
-  if (row < 0) return true;
-  Ledger* const all = ledger();
-  const uint64_t ended = g_ended.load(), started = g_started.load();
-  const auto counted_now = [&] { return all->own(row) - g_books.overhead[row]; };  // under Locked
-  uint64_t before = 0;
-  {
-    const Locked lock;
-    before = counted_now();
-  }
-  const uint64_t measured = own_bytes(uuid_of(row));
-  if (measured == kUnknown) return true;
-  // 1: the call that asks.
-  const bool alone = started - ended == 1 && g_started.load() == started;
-  const Locked lock;
-  uint64_t& overhead = g_books.overhead[row];
-  // What another thread gave back meanwhile may have been measured still: it is no overhead.
-  const uint64_t after = counted_now(), counted = before > after ? before : after;
-  const uint64_t now = measured > counted ? measured - counted : 0;
-  if (now > overhead) {
-    const uint64_t more = now - overhead;
-    overhead = now;
-    if (all->charge(row, more)) return true;
-    all->charge_anyway(row, more);
-    return false;
-  }
-  if (may_shrink && alone) {
-    all->give_back(row, overhead - now);
-    overhead = now;
-  }
-  return true;
-}
+bool settle_overhead(int row) { return compare_overhead_alone(row, false); }
 
 }  // namespace flatout::devlimit

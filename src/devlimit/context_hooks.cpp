@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "devlimit/async_free.h"
 #include "devlimit/charged_call.h"
 #include "devlimit/export.h"
 #include "devlimit/image_bytes.h"
@@ -19,6 +20,7 @@ CUresult cuModuleUnload(Opaque module);
 CUresult cuLibraryUnload(Opaque library);
 CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuGreenCtxDestroy(Opaque context);
 CUresult cuCtxGetLimit(size_t* value, int limit);
 CUresult cuCtxGetDevice(CUdevice* device);
 CUresult cuCtxPushCurrent_v2(Opaque context);
@@ -47,10 +49,19 @@ void drop_overhead(int row, uint64_t bytes) {
   give_back(row, back);
 }
 
-// `call` makes something that takes about `guess` bytes; `handle()` names it afterwards, `object()`
-// is its context where the name is another, and `undo` takes it back.
-template <class Call, class Handle, class Object, class Undo>
-CUresult make(int row, uint64_t guess, Call call, Handle handle, Object object, Undo undo) {
+// False: what was made does not fit by what is measured, and `undo` took it back.
+template <class Undo>
+bool fits(int row, Undo undo) {
+  if (settle_overhead(row)) return true;
+  undo();
+  settle_overhead(row);
+  return false;
+}
+
+// `call` makes something that takes about `guess` bytes; `handle()` names it afterwards, and `undo`
+// takes it back.
+template <class Call, class Handle, class Undo>
+CUresult make(int row, uint64_t guess, Call call, Handle handle, Undo undo) {
   if (row < 0) return call();
   if (!charge(row, guess)) return CUDA_ERROR_OUT_OF_MEMORY;
   add_overhead(row, guess);
@@ -60,13 +71,9 @@ CUresult make(int row, uint64_t guess, Call call, Handle handle, Object object, 
     return result;
   }
   const bool measured = measurable(row);
-  if (measured && !settle_overhead(row, true)) {
-    undo();
-    settle_overhead(row, true);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  if (measured && !fits(row, undo)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Locked lock;
-  books().table.put({handle(), Kind::kGuessed, row, measured ? 0 : guess, object()});
+  books().table.put({handle(), Kind::kGuessed, row, measured ? 0 : guess});
   return result;
 }
 
@@ -82,7 +89,7 @@ CUresult unmake(uint64_t handle, Call call) {
   }
   if (entry.kind == Kind::kNone) return result;
   drop_overhead(entry.device, entry.bytes);
-  settle_overhead(entry.device, true);
+  settle_overhead(entry.device);
   return result;
 }
 
@@ -91,11 +98,11 @@ uint64_t context_guess(int row) {
   return known > 0 ? known : kContextBytes;
 }
 
-template <class Call, class Handle, class Object, class Undo>
-CUresult make_context(CUdevice device, Call call, Handle handle, Object object, Undo undo) {
+template <class Call, class Handle, class Undo>
+CUresult make_context(CUdevice device, Call call, Handle handle, Undo undo) {
   const int row = row_of(device);
   const uint64_t before = row >= 0 ? ledger()->own(row) : 0;
-  const CUresult result = make(row, context_guess(row), call, handle, object, undo);
+  const CUresult result = make(row, context_guess(row), call, handle, undo);
   if (result == CUDA_SUCCESS && row >= 0 && before == 0 && measurable(row))
     ledger()->context_bytes(row).store(ledger()->own(row));
   return result;
@@ -115,16 +122,19 @@ bool primary_active(CUdevice device) {
 // gave. The context's handle may be given again as soon as the driver has it back, so what it held
 // is forgotten before.
 template <class Call>
-CUresult end_context(Opaque context, uint64_t entry_key, int row, Call call) {
+CUresult end_context(const Home& context, uint64_t entry_key, Call call) {
   uint64_t held = 0;
-  if (row >= 0) {
+  PendingFree* frees = nullptr;
+  if (context.row >= 0) {
     const Locked lock;
-    held = books().table.forget_memory_of(context, row);
+    held = books().table.forget_memory_of(context.context, context.row);
+    frees = take_frees_of(context);
   }
   return unmake(entry_key, [&] {
     const CUresult result = call();
     // A failure means that there was no such context, or that the driver is lost.
-    give_back(row, held);
+    give_back(context.row, held);
+    end_taken_frees(frees);
     return result;
   });
 }
@@ -135,31 +145,62 @@ int row_of_context(Opaque context) {
   return entry != nullptr ? entry->device : -1;
 }
 
-// Of a primary context, and its device's row; the table names it by the device's number.
-struct Primary {
-  Opaque context = nullptr;
-  int row = -1;
-};
-Primary primary_of(CUdevice device) {
+Home primary_of(CUdevice device) {
   const Locked lock;
   const Entry* const entry = books().table.find(Kind::kGuessed, primary_key(device));
-  return entry != nullptr ? Primary{entry->object, entry->device} : Primary{};
+  return {nullptr, entry != nullptr ? entry->device : -1};
 }
 
 template <class Call>
 CUresult leave_primary(CUdevice device, Call call) {
   const CUresult result = call();
   if (result != CUDA_SUCCESS || primary_active(device)) return result;
-  const Primary primary = primary_of(device);
-  end_context(primary.context, primary_key(device), primary.row, [] { return CUDA_SUCCESS; });
+  end_context(primary_of(device), primary_key(device), [] { return CUDA_SUCCESS; });
   return result;
 }
 
 // A reset ends it whatever its count is.
 template <class Call>
 CUresult leave_primary_for_good(CUdevice device, Call call) {
-  const Primary primary = primary_of(device);
-  return end_context(primary.context, primary_key(device), primary.row, call);
+  return end_context(primary_of(device), primary_key(device), call);
+}
+
+CUresult destroy_green(Opaque context) {
+  return FLATOUT_REAL(cuGreenCtxDestroy, cuGreenCtxDestroy, context);
+}
+
+// A green context holds its device's primary one, too, until it is destroyed.
+template <class Call>
+CUresult make_green(Opaque* context, CUdevice device, Call call) {
+  const int row = row_of(device);
+  const auto undo = [&] { destroy_green(*context); };
+  CUresult result = CUDA_SUCCESS;
+  if (!primary_active(device)) {
+    const auto handle = [&] { return primary_key(device); };
+    result = make_context(device, call, handle, undo);
+  } else {
+    result = call();
+    if (result == CUDA_SUCCESS && !fits(row, undo)) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS || row < 0) return result;
+  const Locked lock;
+  books().table.put({key(*context), Kind::kGreen, row});
+  return result;
+}
+
+template <class Call>
+CUresult end_green(Opaque context, Call call) {
+  const Entry green = forget(Kind::kGreen, key(context));
+  if (green.kind == Kind::kNone) return call();
+  return leave_primary(ordinal_of(green.device), [&] {
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS) {
+      settle_overhead(green.device);
+    } else {
+      remember(green);
+    }
+    return result;
+  });
 }
 
 // Of modules and libraries.
@@ -179,7 +220,7 @@ extern "C" {
     const auto call = [&] { return FLATOUT_REAL(symbol, symbol, __VA_ARGS__); }; \
     if (!outermost) return call();                                               \
     return make_context(                                                         \
-        device, call, [&] { return key(*context); }, [] { return nullptr; },     \
+        device, call, [&] { return key(*context); },                             \
         [&] { FLATOUT_REAL(cuCtxDestroy_v2, cuCtxDestroy_v2, *context); });      \
   }
 
@@ -200,11 +241,12 @@ FLATOUT_CONTEXT(cuCtxCreate_v4, (Opaque * context, void* params, unsigned flags,
     return outermost ? unmake(key(handle), call) : call();                  \
   }
 
-#define FLATOUT_DESTROY(symbol)                                                                    \
-  FLATOUT_EXPORT CUresult symbol(Opaque context) {                                                 \
-    const Outermost outermost;                                                                     \
-    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, context); };                       \
-    return outermost ? end_context(context, key(context), row_of_context(context), call) : call(); \
+#define FLATOUT_DESTROY(symbol)                                                 \
+  FLATOUT_EXPORT CUresult symbol(Opaque context) {                              \
+    const Outermost outermost;                                                  \
+    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, context); };    \
+    if (!outermost) return call();                                              \
+    return end_context({context, row_of_context(context)}, key(context), call); \
   }
 
 FLATOUT_DESTROY(cuCtxDestroy)
@@ -235,12 +277,27 @@ FLATOUT_EXPORT CUresult cuDevicePrimaryCtxRetain(Opaque* context, CUdevice devic
   };
   if (!outermost || primary_active(device)) return call();
   return make_context(
-      device, call, [&] { return primary_key(device); }, [&] { return *context; },
+      device, call, [&] { return primary_key(device); },
       [&] {
         if (FLATOUT_REAL(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease_v2, device) ==
             CUDA_ERROR_NOT_FOUND)
           FLATOUT_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, device);
       });
+}
+
+FLATOUT_EXPORT CUresult cuGreenCtxCreate(Opaque* context, Opaque resources, CUdevice device,
+                                         unsigned flags) {
+  const Outermost outermost;
+  const auto call = [&] {
+    return FLATOUT_REAL(cuGreenCtxCreate, cuGreenCtxCreate, context, resources, device, flags);
+  };
+  return outermost ? make_green(context, device, call) : call();
+}
+
+FLATOUT_EXPORT CUresult cuGreenCtxDestroy(Opaque context) {
+  const Outermost outermost;
+  const auto call = [&] { return destroy_green(context); };
+  return outermost ? end_green(context, call) : call();
 }
 
 FLATOUT_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
@@ -259,14 +316,14 @@ FLATOUT_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
   return outermost ? leave_primary_for_good(device, call) : call();
 }
 
-#define FLATOUT_LOAD(symbol, unload, parameters, guess, ...)                               \
-  FLATOUT_EXPORT CUresult symbol parameters {                                              \
-    const Outermost outermost;                                                             \
-    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, __VA_ARGS__); };           \
-    if (!outermost) return call();                                                         \
-    return make(                                                                           \
-        row_of_current(), guess, call, [&] { return key(*made); }, [] { return nullptr; }, \
-        [&] { FLATOUT_REAL(unload, unload, *made); });                                     \
+#define FLATOUT_LOAD(symbol, unload, parameters, guess, ...)                     \
+  FLATOUT_EXPORT CUresult symbol parameters {                                    \
+    const Outermost outermost;                                                   \
+    const auto call = [&] { return FLATOUT_REAL(symbol, symbol, __VA_ARGS__); }; \
+    if (!outermost) return call();                                               \
+    return make(                                                                 \
+        row_of_current(), guess, call, [&] { return key(*made); },               \
+        [&] { FLATOUT_REAL(unload, unload, *made); });                           \
   }
 
 FLATOUT_LOAD(cuModuleLoad, cuModuleUnload, (Opaque * made, const char* name), file_bytes(name),
@@ -304,9 +361,9 @@ FLATOUT_EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     drop_overhead(row, more);
     return result;
   }
-  if (settle_overhead(row, true)) return result;
+  if (settle_overhead(row)) return result;
   call(before);
-  settle_overhead(row, true);
+  settle_overhead(row);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -13,40 +13,10 @@
 #include <tuple>
 #include <vector>
 
-#include "devlimit/testing/cuda_calls.h"
+#include "devlimit/testing/limited.h"
 
 namespace flatout::devlimit {
 namespace {
-
-using fake::kMiB;
-constexpr uint64_t kLimit = 1024 * kMiB;
-constexpr CUresult kFull = CUDA_ERROR_OUT_OF_MEMORY;
-
-class Devlimit : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_NE(cuda_library(), nullptr) << ::dlerror();
-    ASSERT_EQ(cuda("cuDevicePrimaryCtxRetain", &context_, CUdevice{0}), CUDA_SUCCESS);
-    ASSERT_EQ(cuda("cuCtxSetCurrent", context_), CUDA_SUCCESS);
-    ASSERT_EQ(taken(), fake::kContextBytes);
-  }
-  void TearDown() override {
-    EXPECT_LE(fake::card().peak[0], kLimit);
-    EXPECT_LE(fake::card().peak[1], kLimit / 2);
-  }
-  static CUresult allocate(CUdeviceptr* address, size_t bytes) {
-    return cuda("cuMemAlloc_v2", address, bytes);
-  }
-  static CUresult free_it(CUdeviceptr address) { return cuda("cuMemFree_v2", address); }
-  /// Free under the limit, as programs are told.
-  static uint64_t room() {
-    size_t free_bytes = 0, total = 0;
-    EXPECT_EQ(cuda("cuMemGetInfo_v2", &free_bytes, &total), CUDA_SUCCESS);
-    EXPECT_EQ(total, kLimit);
-    return free_bytes;
-  }
-  Opaque context_ = nullptr;
-};
 
 TEST_F(Devlimit, PlainMemoryStopsAtTheLimitToTheByteAndGoesOnAfterAFree) {
   CUdeviceptr first = 0, second = 0;
@@ -316,8 +286,16 @@ TEST_F(Devlimit, MemoryOfOthersCountsWhereItIsOpened) {
   CUdeviceptr address = 0, again = 0;
   ASSERT_EQ(cuda("cuIpcOpenMemHandle_v2", &address, ipc, 1u), CUDA_SUCCESS);
   EXPECT_EQ(room(), before - foreign);
-  EXPECT_EQ(cuda("cuIpcOpenMemHandle_v2", &again, ipc, 1u), kFull);
+  CUipcMemHandle other = ipc;
+  other.reserved[8] = 1;
+  EXPECT_EQ(cuda("cuIpcOpenMemHandle_v2", &again, other, 1u), kFull);
+  EXPECT_EQ(cuda("cuIpcOpenMemHandle", &again, other, 1u), kFull);
   ASSERT_EQ(cuda("cuIpcCloseMemHandle", address), CUDA_SUCCESS);
+  EXPECT_EQ(room(), before);
+  ASSERT_EQ(cuda("cuMemPoolImportPointer", &address, Opaque{nullptr}, static_cast<void*>(&foreign)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(room(), before - foreign);
+  ASSERT_EQ(free_it(address), CUDA_SUCCESS);
   EXPECT_EQ(room(), before);
 
   CUmemGenericAllocationHandle handle = 0;
@@ -342,6 +320,69 @@ TEST_F(Devlimit, MemoryOfOthersCountsWhereItIsOpened) {
   EXPECT_EQ(cuda("cuImportExternalMemory", &more, &what), kFull);
   ASSERT_EQ(cuda("cuDestroyExternalMemory", external), CUDA_SUCCESS);
   EXPECT_EQ(room(), before);
+}
+
+TEST_F(Devlimit, MemoryThatIsOpenTwiceStaysChargedUntilItIsClosedTwice) {
+  const uint64_t before = room();
+  CUipcMemHandle ipc = {};
+  const size_t foreign = 700 * kMiB;
+  memcpy(ipc.reserved, &foreign, sizeof foreign);
+  CUdeviceptr address = 0, again = 0;
+  ASSERT_EQ(cuda("cuIpcOpenMemHandle_v2", &address, ipc, 1u), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuIpcOpenMemHandle_v2", &again, ipc, 1u), CUDA_SUCCESS);
+  ASSERT_EQ(again, address);
+  EXPECT_EQ(room(), before - foreign) << "it is there once";
+  ASSERT_EQ(cuda("cuIpcCloseMemHandle", address), CUDA_SUCCESS);
+  EXPECT_EQ(room(), before - foreign);
+  ASSERT_EQ(cuda("cuIpcCloseMemHandle", address), CUDA_SUCCESS);
+  EXPECT_EQ(room(), before);
+  EXPECT_EQ(cuda("cuIpcCloseMemHandle", address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(room(), before);
+}
+
+TEST_F(Devlimit, NoAddressIsTheDriversToRefuse) {
+  const CUipcMemHandle ipc = {};
+  CUdeviceptr* const nowhere = nullptr;
+  Opaque const pool = nullptr;
+  size_t bytes = kMiB;
+  for (const char* name : {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"})
+    EXPECT_EQ(cuda(name, nowhere, ipc, 1u), CUDA_ERROR_INVALID_VALUE) << name;
+  EXPECT_EQ(cuda("cuMemPoolImportPointer", nowhere, pool, static_cast<void*>(&bytes)),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(allocate(nowhere, kMiB), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(room(), kLimit - fake::kContextBytes);
+}
+
+// A green context holds the primary one.
+TEST_F(Devlimit, AGreenContextCountsAsThePrimaryOneThatItHolds) {
+  Opaque green = nullptr, context = nullptr;
+  Opaque const resources = nullptr;
+  CUdeviceptr address = 0;
+  const auto create = [&] { return cuda("cuGreenCtxCreate", &green, resources, CUdevice{1}, 1u); };
+  // With no primary context that is the first one.
+  ASSERT_EQ(create(), CUDA_SUCCESS);
+  EXPECT_EQ(charged(1), fake::kContextBytes) << "measured";
+  ASSERT_EQ(cuda("cuCtxFromGreenCtx", &context, green), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuCtxSetCurrent", context), CUDA_SUCCESS);
+  ASSERT_EQ(allocate(&address, 100 * kMiB), CUDA_SUCCESS);
+  // What it allocated is the primary context's.
+  Opaque primary = nullptr;
+  ASSERT_EQ(cuda("cuDevicePrimaryCtxRetain", &primary, CUdevice{1}), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuCtxSetCurrent", context_), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuGreenCtxDestroy", green), CUDA_SUCCESS);
+  EXPECT_EQ(charged(1), fake::kContextBytes + 100 * kMiB);
+  ASSERT_EQ(create(), CUDA_SUCCESS);
+  EXPECT_EQ(charged(1), fake::kContextBytes + 100 * kMiB) << "it is there already";
+  ASSERT_EQ(cuda("cuDevicePrimaryCtxRelease_v2", CUdevice{1}), CUDA_SUCCESS);
+  EXPECT_EQ(charged(1), fake::kContextBytes + 100 * kMiB) << "still held";
+  ASSERT_EQ(cuda("cuGreenCtxDestroy", green), CUDA_SUCCESS);
+  EXPECT_EQ(taken(1), 0u);
+  EXPECT_EQ(charged(1), 0u);
+  // And it needs its room.
+  CUmemGenericAllocationHandle handle = 0;
+  const CUmemAllocationProp prop = on_device(1);
+  ASSERT_EQ(cuda("cuMemCreate", &handle, size_t{500 * kMiB}, &prop, 0ull), CUDA_SUCCESS);
+  EXPECT_EQ(create(), kFull);
 }
 
 // HAMi-core charges contexts of cuCtxCreate nothing.

@@ -58,7 +58,8 @@ void count_nodes(Opaque graph, Needs& needs, int depth) {
     if (FLATOUT_REAL(cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams, node, &params) !=
         CUDA_SUCCESS)
       continue;
-    const int row = row_of(params.poolProps.location.id);
+    const CUmemLocation& place = params.poolProps.location;
+    const int row = place.type == CU_MEM_LOCATION_TYPE_DEVICE ? row_of(place.id) : -1;
     if (row < 0) continue;
     const uint64_t most = UINT64_MAX - kPage - needs.bytes[row];
     needs.bytes[row] +=

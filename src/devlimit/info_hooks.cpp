@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "devlimit/async_free.h"
 #include "devlimit/books.h"
 #include "devlimit/export.h"
 #include "devlimit/real.h"
@@ -52,6 +53,7 @@ Shown shown_of(Opaque device, uint64_t total) {
   const int row = row_of_uuid(uuid);
   if (row >= 0) {
     ledger()->reclaim();
+    end_frees(row);
     limit = ledger()->limit(row);
     used = ledger()->used(row);
   } else {
@@ -74,6 +76,7 @@ FLATOUT_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
   const int row = outermost && result == CUDA_SUCCESS ? row_of_current() : -1;
   if (row < 0) return result;
   ledger()->reclaim();
+  end_frees(row);
   const uint64_t limit = ledger()->limit(row), room = ledger()->room(row);
   if (*total > limit) *total = limit;
   if (*free_bytes > room) *free_bytes = room;

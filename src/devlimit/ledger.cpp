@@ -15,8 +15,15 @@
 namespace flatout::devlimit {
 namespace {
 
-std::atomic<int> g_mine{-1};   // this process's row; -1: none yet
-std::atomic<int> g_finder{0};  // the process whose thread looks for a row
+std::atomic<int> g_mine{-1};                 // this process's row; -1: none yet
+std::atomic<int> g_finder{0};                // the process whose thread looks for a row
+std::atomic<uint64_t> g_most[kMostDevices];  // of this process, since watch()
+
+void raise(std::atomic<uint64_t>& most, uint64_t now) {
+  uint64_t before = most.load();
+  while (before < now && !most.compare_exchange_weak(before, now)) {
+  }
+}
 
 struct Birth {
   bool dead = false;
@@ -150,7 +157,7 @@ bool Ledger::charge(int device, uint64_t bytes) {
   Process* const process = mine();
   if (process == nullptr) return false;
   if (!charge_once(device, bytes) && !(reclaim() && charge_once(device, bytes))) return false;
-  process->used[device].fetch_add(bytes);
+  add(*process, device, bytes);
   return true;
 }
 
@@ -158,7 +165,11 @@ void Ledger::charge_anyway(int device, uint64_t bytes) {
   Process* const process = mine();
   if (process == nullptr) return;
   devices_[device].used.fetch_add(bytes);
-  process->used[device].fetch_add(bytes);
+  add(*process, device, bytes);
+}
+
+void Ledger::add(Process& process, int device, uint64_t bytes) {
+  raise(g_most[device], process.used[device].fetch_add(bytes) + bytes);
 }
 
 void Ledger::give_back(int device, uint64_t bytes) {
@@ -177,6 +188,14 @@ uint64_t Ledger::own(int device) const {
   const int index = g_mine.load(std::memory_order_acquire);
   return index < 0 ? 0 : processes_[index].used[device].load();
 }
+
+// What is added between the two lines is in own() or comes after the 0.
+void Ledger::watch(int device) {
+  g_most[device].store(0);
+  raise(g_most[device], own(device));
+}
+
+uint64_t Ledger::most_own(int device) const { return g_most[device].load(); }
 
 // Of that process alone: another may have emptied the row meanwhile, and a third have it now.
 void Ledger::take_all(Process& process, uint64_t pid) {

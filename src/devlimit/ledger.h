@@ -42,6 +42,9 @@ class Ledger {
   uint64_t room(int device) const;
   /// Of this process.
   uint64_t own(int device) const;
+  /// The most that own() has been since watch(). One thread at a time may watch.
+  void watch(int device);
+  uint64_t most_own(int device) const;
   /// What a context took when one was last measured; 0: never.
   std::atomic<uint64_t>& context_bytes(int device) { return devices_[device].context; }
 
@@ -61,6 +64,7 @@ class Ledger {
   static constexpr uint64_t kReclaiming = UINT64_MAX;
 
   Process* mine();
+  void add(Process& process, int device, uint64_t bytes);
   bool empty_if_dead(Process& process, uint64_t space);
   void take_all(Process& process, uint64_t pid);
   bool charge_once(int device, uint64_t bytes);

@@ -19,6 +19,9 @@ nvmlReturn nvmlDeviceGetComputeRunningProcesses(Opaque device, unsigned* count,
 
 namespace {
 
+std::atomic_flag g_busy = ATOMIC_FLAG_INIT;
+std::atomic<bool> g_listed{false};  // NVML knows this process by its number
+
 bool open_nvml() {
   static std::atomic<int> state{0};  // 1: open; -1: not there
   int now = state.load(std::memory_order_acquire);
@@ -47,8 +50,7 @@ uint64_t own_bytes(const CUuuid& uuid) {
     return kUnknown;
   constexpr unsigned kMost = 1024;
   static nvmlProcessInfo list[kMost];
-  static std::atomic_flag busy = ATOMIC_FLAG_INIT;
-  if (busy.test_and_set(std::memory_order_acquire))
+  if (g_busy.test_and_set(std::memory_order_acquire))
     return kUnknown;  // another thread asks right now
   unsigned count = kMost;
   nvmlReturn got = FLATOUT_REAL(nvmlDeviceGetComputeRunningProcesses,
@@ -57,12 +59,18 @@ uint64_t own_bytes(const CUuuid& uuid) {
     got = FLATOUT_REAL(nvmlDeviceGetComputeRunningProcesses,
                        nvmlDeviceGetComputeRunningProcesses_v2, device, &count, list);
   }
-  uint64_t bytes = kUnknown;
+  uint64_t bytes = got == NVML_SUCCESS && g_listed.load() ? 0 : kUnknown;
   const auto me = static_cast<unsigned>(::getpid());
   for (unsigned i = 0; got == NVML_SUCCESS && i < count && i < kMost; ++i)
     if (list[i].pid == me) bytes = list[i].usedGpuMemory;  // all ones where it is not available
-  busy.clear(std::memory_order_release);
+  if (bytes != kUnknown) g_listed.store(true);
+  g_busy.clear(std::memory_order_release);
   return bytes;
+}
+
+void forget_measurements() {
+  g_busy.clear();
+  g_listed.store(false);
 }
 
 }  // namespace flatout::devlimit

@@ -66,7 +66,7 @@ FLATOUT_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
     return result;
   }
   const uint64_t bytes = *pitch * height;
-  if (bytes > guess && !charge(row, bytes - guess)) {
+  if (bytes > guess && !charge_taken(row, bytes - guess)) {
     FLATOUT_REAL(cuMemFree_v2, cuMemFree_v2, *address);
     give_back(row, guess);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -74,7 +74,7 @@ FLATOUT_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
   if (bytes < guess) give_back(row, guess - bytes);
   Opaque const context = current_context();
   const Locked lock;
-  books().table.put({*address, Kind::kMemory, row, bytes, context});
+  books().table.put({*address, Kind::kMemory, row, bytes, home_of(context)});
   return result;
 }
 
@@ -143,29 +143,40 @@ FLATOUT_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
 
 namespace {
 
+// Opened twice in a context, memory comes at one address. It is there once, until it has been
+// closed as often as it was opened.
+bool opened_again(CUdeviceptr address) {
+  Entry* const entry = books().table.find(Kind::kMemory, address);
+  if (entry == nullptr) return false;
+  ++entry->again;
+  return true;
+}
+
 // The memory is there already, in another process; its size shows only once it is open.
 template <class Close>
-CUresult charge_opened(CUresult result, CUdeviceptr address, Close close) {
+CUresult charge_opened(CUresult result, const CUdeviceptr* address, Close close) {
   if (result != CUDA_SUCCESS) return result;
   const int row = row_of_current();
   CUdeviceptr base = 0;
   size_t bytes = 0;
   if (row < 0 || FLATOUT_REAL(cuMemGetAddressRange_v2, cuMemGetAddressRange_v2, &base, &bytes,
-                              address) != CUDA_SUCCESS)
+                              *address) != CUDA_SUCCESS)
     return result;
   {
-    // Opened twice in a context, memory comes at one address and is counted once, by the driver
-    // too.
     const Locked lock;
-    if (books().table.find(Kind::kMemory, address) != nullptr) return result;
+    if (opened_again(*address)) return result;
   }
-  if (!charge(row, bytes)) {
+  if (!charge_taken(row, bytes)) {
     close();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   Opaque const context = current_context();
   const Locked lock;
-  books().table.put({address, Kind::kMemory, row, bytes, context});
+  if (opened_again(*address)) {  // another thread opened it meanwhile
+    give_back(row, bytes);
+  } else {
+    books().table.put({*address, Kind::kMemory, row, bytes, home_of(context)});
+  }
   return result;
 }
 
@@ -179,7 +190,7 @@ FLATOUT_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle 
   const CUresult result =
       FLATOUT_REAL(cuIpcOpenMemHandle, cuIpcOpenMemHandle, address, handle, flags);
   const auto close = [&] { FLATOUT_REAL(cuIpcCloseMemHandle, cuIpcCloseMemHandle, *address); };
-  return outermost ? charge_opened(result, *address, close) : result;
+  return outermost ? charge_opened(result, address, close) : result;
 }
 
 FLATOUT_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle,
@@ -188,7 +199,7 @@ FLATOUT_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHand
   const CUresult result =
       FLATOUT_REAL(cuIpcOpenMemHandle_v2, cuIpcOpenMemHandle_v2, address, handle, flags);
   const auto close = [&] { FLATOUT_REAL(cuIpcCloseMemHandle, cuIpcCloseMemHandle, *address); };
-  return outermost ? charge_opened(result, *address, close) : result;
+  return outermost ? charge_opened(result, address, close) : result;
 }
 
 FLATOUT_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr* address, Opaque pool, void* data) {
@@ -196,7 +207,7 @@ FLATOUT_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr* address, Opaque pool
   const CUresult result =
       FLATOUT_REAL(cuMemPoolImportPointer, cuMemPoolImportPointer, address, pool, data);
   const auto close = [&] { FLATOUT_REAL(cuMemFree_v2, cuMemFree_v2, *address); };
-  return outermost ? charge_opened(result, *address, close) : result;
+  return outermost ? charge_opened(result, address, close) : result;
 }
 
 FLATOUT_EXPORT CUresult cuImportExternalMemory(Opaque* memory,

@@ -1,6 +1,7 @@
 // cuMemAllocAsync and pools. A pool grows by more than was asked for and keeps what was freed, so
 // what is charged follows what the driver says is reserved, and before each request the most by
 // which the pool could grow for it.
+#include "devlimit/async_free.h"
 #include "devlimit/charged_call.h"
 #include "devlimit/export.h"
 #include "devlimit/pools.h"
@@ -10,6 +11,7 @@ namespace flatout::devlimit {
 extern "C" {
 CUresult cuMemPoolGetAttribute(Opaque pool, int attribute, void* value);
 CUresult cuDeviceGetMemPool(Opaque* pool, CUdevice device);
+CUresult cuMemGetMemPool(Opaque* pool, const CUmemLocation* location, int type);
 CUresult cuStreamIsCapturing(Opaque stream, int* status);
 CUresult cuMemPoolTrimTo(Opaque pool, size_t keep);
 CUresult cuMemFreeAsync(CUdeviceptr address, Opaque stream);
@@ -111,16 +113,25 @@ CUresult take_pooled(Opaque handle, int row, CUdeviceptr* address, uint64_t byte
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool capturing(Opaque stream) {
+// A stream as the caller means it: 0 is the thread's own for the functions of that kind.
+struct Stream {
+  Opaque handle;
+  bool per_thread;
+};
+
+bool capturing(Stream stream) {
   int status = 0;
-  return FLATOUT_REAL(cuStreamIsCapturing, cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS &&
-         status != 0;
+  const CUresult result =
+      stream.per_thread
+          ? FLATOUT_REAL(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, stream.handle, &status)
+          : FLATOUT_REAL(cuStreamIsCapturing, cuStreamIsCapturing, stream.handle, &status);
+  return result == CUDA_SUCCESS && status != 0;
 }
 
 // What is captured becomes a node of a graph, which is charged when the graph is made to run.
 template <class Call, class Undo>
-CUresult allocate_async(CUdeviceptr* address, uint64_t bytes, Opaque stream, Call call, Undo undo) {
-  const int row = capturing(stream) ? -1 : row_of_stream(stream);
+CUresult allocate_async(CUdeviceptr* address, uint64_t bytes, Stream stream, Call call, Undo undo) {
+  const int row = capturing(stream) ? -1 : row_of_stream(stream.handle);
   Opaque pool = nullptr;
   if (row < 0 ||
       FLATOUT_REAL(cuDeviceGetMemPool, cuDeviceGetMemPool, &pool, ordinal_of(row)) != CUDA_SUCCESS)
@@ -128,9 +139,10 @@ CUresult allocate_async(CUdeviceptr* address, uint64_t bytes, Opaque stream, Cal
   return take_pooled(pool, row, address, bytes, call, undo);
 }
 
-// Only pools that cuMemPoolCreate made in host memory are not the card's.
+// A pool may be of another device than the stream, or of the host. Where it is was remembered when
+// the program got its handle; the stream's device is for pools of no place.
 template <class Call, class Undo>
-CUresult allocate_from_pool(CUdeviceptr* address, uint64_t bytes, Opaque pool, Opaque stream,
+CUresult allocate_from_pool(CUdeviceptr* address, uint64_t bytes, Opaque pool, Stream stream,
                             Call call, Undo undo) {
   if (capturing(stream)) return call();
   int row = -1;
@@ -139,14 +151,59 @@ CUresult allocate_from_pool(CUdeviceptr* address, uint64_t bytes, Opaque pool, O
     if (const Pool* const known = known_pool(pool)) row = known->device;
     if (row == kMostDevices) return call();  // of the host
   }
-  if (row < 0) row = row_of_stream(stream);
+  if (row < 0) row = row_of_stream(stream.handle);
   return row < 0 ? call() : take_pooled(pool, row, address, bytes, call, undo);
 }
 
+void remember_pool(Opaque pool, const CUmemLocation& location, int type) {
+  constexpr int kNoPlace = 0, kManaged = 2;
+  int row = kMostDevices;
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    row = row_of(location.id);
+  } else if (location.type == kNoPlace || type == kManaged) {
+    row = row_of_current();  // wherever its pages are
+  }
+  const Locked lock;
+  if (row >= 0) pool_of(pool, row);
+}
+
+bool is_destroyed(const Pool& pool) {
+  const Locked lock;
+  return pool.destroyed;
+}
+
+// A pool keeps what is freed, so what it is charged with does not change. All else has gone only
+// when the stream gets there.
 template <class Call>
-CUresult free_async(CUdeviceptr address, Call call) {
-  CUresult result = CUDA_SUCCESS;
-  return free_pooled(address, call, result) ? result : release(Kind::kMemory, address, call);
+CUresult free_async(CUdeviceptr address, Stream stream, Call call) {
+  const Pooled block = forget_pooled(address);
+  const Entry entry = block.pool != nullptr ? block.entry : forget(Kind::kMemory, address);
+  const CUresult result = call();
+  if (entry.kind == Kind::kNone) return result;
+  const bool freed = result == CUDA_SUCCESS;
+  if (freed && entry.bytes > 0 && (block.pool == nullptr || is_destroyed(*block.pool))) {
+    PendingFree what;
+    what.memory = {entry.object, entry.device};
+    what.bytes = entry.bytes;
+    what.pool = block.pool;
+    if (begin_free(what, stream.handle, stream.per_thread)) return result;
+  }
+  if (block.pool != nullptr) {
+    end_free(block, freed);
+  } else if (freed) {
+    give_back(entry.device, entry.bytes);
+  } else {
+    remember(entry);
+  }
+  return result;
+}
+
+template <class Call>
+CUresult get_pool(Opaque* pool, const CUmemLocation& location, int type, Call call) {
+  const Outermost outermost;
+  const CUresult result = call();
+  if (outermost && result == CUDA_SUCCESS) remember_pool(*pool, location, type);
+  return result;
 }
 
 }  // namespace
@@ -164,9 +221,13 @@ void end_free(const Pooled& block, bool freed) {
     books().table.put(block.entry);
     return;
   }
-  block.pool->live -= block.entry.bytes;
-  --block.pool->blocks;
-  true_up(*block.pool);
+  drop_block(*block.pool, block.entry.bytes);
+}
+
+void drop_block(Pool& pool, uint64_t bytes) {
+  pool.live -= bytes;
+  --pool.blocks;
+  true_up(pool);
 }
 
 void trim_pools(int row) {
@@ -191,7 +252,7 @@ FLATOUT_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, Opaq
     return FLATOUT_REAL(cuMemAllocAsync, cuMemAllocAsync, address, bytes, stream);
   };
   const auto undo = [&] { FLATOUT_REAL(cuMemFreeAsync, cuMemFreeAsync, *address, stream); };
-  return outermost ? allocate_async(address, bytes, stream, call, undo) : call();
+  return outermost ? allocate_async(address, bytes, {stream, false}, call, undo) : call();
 }
 
 FLATOUT_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, Opaque stream) {
@@ -202,7 +263,7 @@ FLATOUT_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes,
   const auto undo = [&] {
     FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, *address, stream);
   };
-  return outermost ? allocate_async(address, bytes, stream, call, undo) : call();
+  return outermost ? allocate_async(address, bytes, {stream, true}, call, undo) : call();
 }
 
 FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool,
@@ -213,7 +274,7 @@ FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t byt
                         stream);
   };
   const auto undo = [&] { FLATOUT_REAL(cuMemFreeAsync, cuMemFreeAsync, *address, stream); };
-  return outermost ? allocate_from_pool(address, bytes, pool, stream, call, undo) : call();
+  return outermost ? allocate_from_pool(address, bytes, pool, {stream, false}, call, undo) : call();
 }
 
 FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
@@ -226,13 +287,13 @@ FLATOUT_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_
   const auto undo = [&] {
     FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, *address, stream);
   };
-  return outermost ? allocate_from_pool(address, bytes, pool, stream, call, undo) : call();
+  return outermost ? allocate_from_pool(address, bytes, pool, {stream, true}, call, undo) : call();
 }
 
 FLATOUT_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, Opaque stream) {
   const Outermost outermost;
   const auto call = [&] { return FLATOUT_REAL(cuMemFreeAsync, cuMemFreeAsync, address, stream); };
-  return outermost ? free_async(address, call) : call();
+  return outermost ? free_async(address, {stream, false}, call) : call();
 }
 
 FLATOUT_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque stream) {
@@ -240,21 +301,42 @@ FLATOUT_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque stream) 
   const auto call = [&] {
     return FLATOUT_REAL(cuMemFreeAsync_ptsz, cuMemFreeAsync_ptsz, address, stream);
   };
-  return outermost ? free_async(address, call) : call();
+  return outermost ? free_async(address, {stream, true}, call) : call();
 }
 
 FLATOUT_EXPORT CUresult cuMemPoolCreate(Opaque* pool, const CUmemPoolProps* properties) {
   const Outermost outermost;
   const CUresult result = FLATOUT_REAL(cuMemPoolCreate, cuMemPoolCreate, pool, properties);
   if (!outermost || result != CUDA_SUCCESS || properties == nullptr) return result;
-  const CUmemLocation& location = properties->location;
-  constexpr int kNoPlace = 0;  // managed memory's pools may have none: the current device's
-  int row = kMostDevices;      // the host's
-  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) row = row_of(location.id);
-  if (location.type == kNoPlace) row = row_of_current();
-  const Locked lock;
-  if (row >= 0) pool_of(*pool, row);
+  remember_pool(*pool, properties->location, properties->allocType);
   return result;
+}
+
+FLATOUT_EXPORT CUresult cuDeviceGetDefaultMemPool(Opaque* pool, CUdevice device) {
+  return get_pool(pool, {CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ALLOCATION_TYPE_PINNED, [&] {
+    return FLATOUT_REAL(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, pool, device);
+  });
+}
+
+FLATOUT_EXPORT CUresult cuDeviceGetMemPool(Opaque* pool, CUdevice device) {
+  return get_pool(pool, {CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ALLOCATION_TYPE_PINNED, [&] {
+    return FLATOUT_REAL(cuDeviceGetMemPool, cuDeviceGetMemPool, pool, device);
+  });
+}
+
+FLATOUT_EXPORT CUresult cuMemGetDefaultMemPool(Opaque* pool, const CUmemLocation* location,
+                                               int type) {
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemGetDefaultMemPool, cuMemGetDefaultMemPool, pool, location, type);
+  };
+  return location != nullptr ? get_pool(pool, *location, type, call) : call();
+}
+
+FLATOUT_EXPORT CUresult cuMemGetMemPool(Opaque* pool, const CUmemLocation* location, int type) {
+  const auto call = [&] {
+    return FLATOUT_REAL(cuMemGetMemPool, cuMemGetMemPool, pool, location, type);
+  };
+  return location != nullptr ? get_pool(pool, *location, type, call) : call();
 }
 
 FLATOUT_EXPORT CUresult cuMemPoolDestroy(Opaque handle) {

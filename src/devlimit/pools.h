@@ -14,6 +14,8 @@ struct Pooled {
 Pooled forget_pooled(CUdeviceptr address);
 /// After the driver took the block back, or refused to.
 void end_free(const Pooled& block, bool freed);
+/// Under Locked: a block of so many bytes is gone.
+void drop_block(Pool& pool, uint64_t bytes);
 
 /// Frees by `call` if the block is of a pool; its result is stored then. False: not of a pool.
 template <class Call>

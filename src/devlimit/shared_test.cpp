@@ -162,6 +162,20 @@ TEST(DevlimitLedger, RowsGoByTheCardAndTheFirstLimitCounts) {
   EXPECT_FALSE(ledger->charge(row, 1));
 }
 
+TEST(DevlimitLedger, KnowsTheMostThatWasHeldWhileItWatched) {
+  Ledger* const ledger = Ledger::open(nullptr);
+  const int row = ledger->device(8, 1000);
+  ASSERT_TRUE(ledger->charge(row, 500));
+  ledger->give_back(row, 400);
+  ledger->watch(row);
+  EXPECT_EQ(ledger->most_own(row), 100u) << "what was before does not count";
+  ledger->charge_anyway(row, 200);
+  ledger->give_back(row, 250);
+  ASSERT_TRUE(ledger->charge(row, 10));
+  EXPECT_EQ(ledger->most_own(row), 300u);
+  ledger->give_back(row, 60);
+}
+
 TEST(DevlimitSpec, SizesFractionsAndDevices) {
   constexpr uint64_t kTotal = 1000, kNone = UINT64_MAX;
   EXPECT_EQ(limit_of("8GiB", 3, kTotal), uint64_t{8} << 30);

@@ -22,6 +22,8 @@ Result<CudaApi> open_library() {
   FLATOUT_CUDA_FUNCTIONS
 #undef FLATOUT_CUDA_FUNCTION
   // NOLINTEND(bugprone-macro-parentheses)
+  api.context_synchronize =
+      reinterpret_cast<cuda::CUresult (*)()>(::dlsym(library, "cuCtxSynchronize"));
   if (lacks != nullptr)
     return Error{Code::kUnsupported, fmt::format("the NVIDIA driver has no {}", lacks),
                  "install one of CUDA 11.2 or later"};

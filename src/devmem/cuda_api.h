@@ -57,6 +57,7 @@ struct CudaApi {
   FLATOUT_CUDA_FUNCTIONS
 #undef FLATOUT_CUDA_FUNCTION
   // NOLINTEND(bugprone-macro-parentheses)
+  cuda::CUresult (*context_synchronize)() = nullptr;  // cuCtxSynchronize; null in stand-ins
 
   /// The process's libcuda.so.1, initialised; it stays loaded. Errors: kNotFound without a driver
   /// or a card; kUnsupported where the driver is too old; kIo with the driver's own name for it.

@@ -12,10 +12,18 @@ namespace {
 
 Opaque opaque(uint64_t number) { return reinterpret_cast<Opaque>(number); }
 
+// What the driver says of a stream that the program has destroyed, by its version.
+bool is_gone(CUresult result) {
+  constexpr CUresult kInvalidContext = 201, kInvalidHandle = 400, kContextIsDestroyed = 709;
+  return result == kInvalidHandle || result == kContextIsDestroyed || result == kInvalidContext;
+}
+
 }  // namespace
 
-Result<std::unique_ptr<CudaDriver>> CudaDriver::open(int ordinal) {
-  FLATOUT_TRY(const CudaApi* const api, CudaApi::load());
+Result<std::unique_ptr<CudaDriver>> CudaDriver::open(int ordinal, const CudaApi* api) {
+  if (api == nullptr) {
+    FLATOUT_TRY(api, CudaApi::load());
+  }
   int count = 0;
   api->device_count(&count);
   if (ordinal < 0 || ordinal >= count)
@@ -84,6 +92,15 @@ void CudaDriver::must(const char* call, CUresult result) {
   if (result == CUDA_SUCCESS || result == cuda::CUDA_ERROR_DEINITIALIZED || !health_.ok()) return;
   health_ = Error{Code::kIo, fmt::format("{} gives {}", call, api_.name_of(result)),
                   "the fault lies before this call: CUDA_LAUNCH_BLOCKING=1 shows where"};
+}
+
+void CudaDriver::must_or_wait(const char* call, CUresult result) {
+  // cuStreamDestroy() returns at once, and what was queued on the stream goes on.
+  if (is_gone(result) && api_.context_synchronize != nullptr) {
+    must("cuCtxSynchronize", in_context([&] { return api_.context_synchronize(); }));
+  } else {
+    must(call, result);
+  }
 }
 
 Error CudaDriver::refused(const char* call, CUresult result) {
@@ -168,7 +185,8 @@ void CudaDriver::unmap(Address address) {
 }
 
 void CudaDriver::synchronize(Stream stream) {
-  must("cuStreamSynchronize", in_context([&] { return api_.stream_synchronize(opaque(stream)); }));
+  must_or_wait("cuStreamSynchronize",
+               in_context([&] { return api_.stream_synchronize(opaque(stream)); }));
 }
 
 Event CudaDriver::record(Stream stream) {
@@ -180,7 +198,9 @@ Event CudaDriver::record(Stream stream) {
     event = opaque(spare_events_.back());
     spare_events_.pop_back();
   }
-  must("cuEventRecord", in_context([&] { return api_.event_record(event, opaque(stream)); }));
+  // One that is not recorded is done, and so is a spare one.
+  must_or_wait("cuEventRecord",
+               in_context([&] { return api_.event_record(event, opaque(stream)); }));
   return reinterpret_cast<Event>(event);
 }
 

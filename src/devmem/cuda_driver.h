@@ -18,8 +18,9 @@ class CudaDriver : public Driver {
  public:
   /// Device `ordinal`, as this process numbers them (CUDA_VISIBLE_DEVICES). Errors: those of
   /// CudaApi::load(); kNotFound: no such device; kUnsupported: it cannot map memory by the page;
-  /// kFull: there is no room for a context.
-  static Result<std::unique_ptr<CudaDriver>> open(int ordinal);
+  /// kFull: there is no room for a context. Tests may give functions in place of libcuda's, which
+  /// must outlive it.
+  static Result<std::unique_ptr<CudaDriver>> open(int ordinal, const CudaApi* api = nullptr);
   /// What was not given back stays taken until the process ends.
   ~CudaDriver() override;
   CudaDriver(const CudaDriver&) = delete;
@@ -51,6 +52,8 @@ class CudaDriver : public Driver {
 
   /// Notes what should not have failed.
   void must(const char* call, cuda::CUresult result);
+  /// Of a call on a stream: waits for the device where the stream is no more.
+  void must_or_wait(const char* call, cuda::CUresult result);
   /// Of a call that asks for memory.
   Error refused(const char* call, cuda::CUresult result);
   template <class Call>

@@ -175,7 +175,7 @@ Status DevicePool::unknown(Address address, uint32_t site) {
   const std::string here = site == 0 ? "" : " at " + recording_.site_text(site);
   std::string text;
   if (const auto gone = gone_.find(address); gone != gone_.end()) {
-    const auto& [size, allocated, freed] = gone->second;
+    const auto& [size, allocated, freed, number] = gone->second;
     text = fmt::format("double free of {:#x} ({} bytes){}: it was freed at {} before{}", address,
                        size, here, recording_.site_text(freed), at(allocated));
   } else {
@@ -215,10 +215,12 @@ Status DevicePool::free(Address address, std::optional<Bytes> size, std::optiona
   Block& block = it->second;
   if (options_.debug) {
     check_free(address, block, size, stream, site);
-    gone_[address] = {block.size, block.site, site};
-    gone_order_.push_back(address);
+    gone_[address] = {block.size, block.site, site, stats_.frees};
+    gone_order_.emplace_back(address, stats_.frees);
     if (gone_order_.size() > kMostGone) {
-      gone_.erase(gone_order_.front());
+      const auto [oldest, number] = gone_order_.front();
+      const auto gone = gone_.find(oldest);
+      if (gone != gone_.end() && gone->second.number == number) gone_.erase(gone);
       gone_order_.pop_front();
     }
   }

@@ -98,6 +98,7 @@ class DevicePool {
   struct Gone {
     Bytes size;
     uint32_t allocated, freed;  // sites
+    uint64_t number;            // of the free, in gone_order_
   };
   using Lock = std::lock_guard<std::mutex>;
 
@@ -121,8 +122,8 @@ class DevicePool {
   Recording recording_;
   std::unordered_map<Address, Block> blocks_;
   std::map<Stream, std::deque<std::pair<Event, std::shared_ptr<Waiting>>>> waiting_;
-  std::unordered_map<Address, Gone> gone_;  // in debug mode, the latest
-  std::deque<Address> gone_order_;
+  std::unordered_map<Address, Gone> gone_;               // in debug mode, the latest
+  std::deque<std::pair<Address, uint64_t>> gone_order_;  // those taken or freed since are stale
   PoolStats stats_;
   int said_ = 0;
 };

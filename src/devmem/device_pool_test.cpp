@@ -140,6 +140,23 @@ TEST_F(Pools, RecordStreamKeepsABlockUntilThatStreamIsDoneWithIt) {
   EXPECT_EQ(pool->use_on(block + 256, 2).error().code, Code::kBadInput);
 }
 
+TEST_F(Pools, WhatAStreamFreedBeforeItWasDestroyedIsUsedAgainWhenItsWorkIsDone) {
+  Stream dead = 10;
+  for (const char* policy : {"arena", "torch", "torch_expandable"}) {
+    const auto pool = open({.policy = policy, .limit = 64 * kMiB});
+    const Address own = *take(*pool, 20 * kMiB, ++dead), shared = *take(*pool, 40 * kMiB, 2);
+    ASSERT_TRUE(pool->use_on(shared, dead).ok());
+    sim_.launch(dead);
+    const Event end = sim_.record(dead);
+    sim_.destroy(dead);
+    ASSERT_TRUE(give(*pool, own).ok());
+    ASSERT_TRUE(give(*pool, shared).ok());
+    EXPECT_TRUE(take(*pool, 60 * kMiB, 2).ok()) << policy;
+    EXPECT_TRUE(sim_.is_done(end)) << policy;
+    sim_.forget(end);
+  }
+}
+
 TEST_F(Pools, WhatWaitsForAStreamIsWaitedForBeforeAnyoneIsRefused) {
   const auto pool = open({.limit = 64 * kMiB});
   const Address block = *take(*pool, 60 * kMiB, 1);
@@ -345,6 +362,26 @@ TEST_F(Pools, DebugModeNamesADoubleFreeWithItsPlaces) {
   // Once it is somebody's again, a free is none too many.
   EXPECT_EQ(*pool->allocate(3 * kMiB, 0, here), block);
   EXPECT_EQ(said_by([&] { EXPECT_TRUE(give(*pool, block).ok()); }), "");
+}
+
+TEST_F(Pools, DebugModeForgetsTheOldestFreeNotALaterOneOfTheSameAddress) {
+  constexpr int kRemembered = 100'000;
+  const auto pool = open({.debug = true});
+  const Address block = *take(*pool, kMiB), other = *take(*pool, kMiB);
+  ASSERT_TRUE(give(*pool, block).ok());
+  ASSERT_EQ(*take(*pool, kMiB), block);
+  for (int i = 0; i < kRemembered - 2; ++i) {
+    const Address again = *take(*pool, 2 * kMiB);
+    ASSERT_NE(again, block);
+    ASSERT_TRUE(give(*pool, again).ok());
+  }
+  ASSERT_TRUE(give(*pool, block).ok());
+  const Address last = *take(*pool, 2 * kMiB);
+  ASSERT_NE(last, block);
+  ASSERT_TRUE(give(*pool, last).ok());  // one more than are remembered
+  const std::string said = said_by([&] { EXPECT_FALSE(give(*pool, block).ok()); });
+  EXPECT_NE(said.find("double free of"), std::string::npos) << said;
+  ASSERT_TRUE(give(*pool, other).ok());
 }
 
 TEST_F(Pools, DebugModeNamesAForeignPointerAndWhatItLiesIn) {

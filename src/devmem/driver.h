@@ -52,9 +52,11 @@ class Driver {
   virtual void set_access(Address address, Bytes size) = 0;  // mapped throughout
   virtual void unmap(Address address) = 0;                   // where a handle was mapped
 
-  /// Waits for what was queued on the stream so far.
+  /// Waits for what was queued on the stream so far. Work outlives its stream: where the program
+  /// has destroyed it, all of the device is waited for.
   virtual void synchronize(Stream stream) = 0;
-  /// The end of what was queued on the stream so far. Each event goes to forget() once.
+  /// The end of what was queued on the stream so far, which has come where the stream is destroyed.
+  /// Each event goes to forget() once.
   virtual Event record(Stream stream) = 0;
   virtual bool is_done(Event event) = 0;
   virtual void wait(Event event) = 0;

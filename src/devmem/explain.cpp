@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "devmem/error_blocks.h"
 #include "devmem/explain_torch.h"
 
 namespace flatout::devmem {
@@ -45,16 +48,31 @@ bool fits(const Rule& rule, std::string_view text) {
 
 }  // namespace
 
+// The last error is the one that ended the job; what did not fail tells only where nothing did.
 Explanation explain_text(std::string_view text) {
-  if (const auto figures = parse_torch_message(text)) return explain_torch(*figures);
-  for (const Rule& rule : rules()) {
-    if (!fits(rule, text)) continue;
-    return {std::string(rule.kind),
-            std::string(rule.finding),
-            rule.sure,
-            std::string(rule.text),
+  const Rule* best = nullptr;
+  const std::vector<std::string_view> blocks = error_blocks(text);
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    if (block->find(kTorchMessage) != block->npos) {
+      // The figures may stand in further lines: no later block has such a message.
+      const size_t begin = static_cast<size_t>(block->data() - text.data());
+      if (const auto figures = parse_torch_message(text.substr(begin)))
+        return explain_torch(*figures);
+    }
+    const auto rule = std::find_if(rules().begin(), rules().end(),
+                                   [&](const Rule& r) { return fits(r, *block); });
+    if (rule == rules().end()) continue;
+    const bool failed = rule->kind != "tf_not_a_failure";
+    if (failed || best == nullptr) best = &*rule;
+    if (failed) break;
+  }
+  if (best != nullptr) {
+    return {std::string(best->kind),
+            std::string(best->finding),
+            best->sure,
+            std::string(best->text),
             {},
-            rule.advice};
+            best->advice};
   }
   Explanation none;
   none.kind = "unknown";

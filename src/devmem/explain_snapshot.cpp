@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 #include "base/text.h"
 #include "devmem/explain_torch.h"
@@ -74,16 +75,26 @@ class Reader {
     const Bytes size = bytes_of(pickle_.integer(block, "size"));
     if (pickle_.text(block, "state").starts_with("active")) {
       figures.allocated += size;
-      const std::string line = python_line(pickle_, block);
-      by_line[line.empty() ? "older than the recording, or without a line" : line] += size;
+      *bytes_of_line(block) += size;
     } else {
       figures.cached += size;
       figures.largest_hole = std::max(figures.largest_hole, size);
     }
   }
 
+  // Blocks share their lists of frames, so that each list is looked at once.
+  Bytes* bytes_of_line(const Pickle::Value& block) {
+    const auto [it, is_new] = line_of_frames_.try_emplace(pickle_.list(block, "frames"), nullptr);
+    if (is_new) {
+      const std::string line = python_line(pickle_, block);
+      it->second = &by_line[line.empty() ? "older than the recording, or without a line" : line];
+    }
+    return it->second;
+  }
+
   const Pickle& pickle_;
   size_t left_;
+  std::unordered_map<const void*, Bytes*> line_of_frames_;  // into by_line
 };
 
 }  // namespace
@@ -107,7 +118,7 @@ Result<Explanation> explain_snapshot(std::string_view bytes) {
     figures.request = failure->request;
     figures.free = failure->free;
   }
-  figures.total = figures.free + figures.allocated + figures.cached;
+  // The card's size is unknown: other processes may hold a part of it.
   Explanation e;
   if (failure) {
     e = explain_torch(figures);

@@ -146,6 +146,11 @@ const Case kCases[] = {
      "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported "
      "at some other API call",
      "RuntimeError: CUDA error: device-side assert triggered"},
+    {"library_oom",
+     "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes (allocated "
+     "so "
+     "far: 9,000,000,000 bytes).",
+     "XlaRuntimeError: INTERNAL: Out of memory allocating 17179869184 bytes."},
     {"pinned_memory", "RuntimeError: cudaHostAlloc(&ptr, size, 0) failed: out of memory",
      "UserWarning: 'pin_memory' argument is set as true but no accelerator is found"},
     {"host_memory",
@@ -165,6 +170,11 @@ const Case kCases[] = {
 INSTANTIATE_TEST_SUITE_P(Devmem, Message, testing::ValuesIn(kCases),
                          [](const auto& p) { return std::string(p.param.kind); });
 
+TEST(Explain, TheDriversOwnCheckInPyTorchIsKnown) {
+  EXPECT_EQ(explain_text("RuntimeError: CUDA driver error: out of memory").kind, "cuda_oom");
+  EXPECT_EQ(explain_text("RuntimeError: CUDA driver error: invalid argument").kind, "unknown");
+}
+
 TEST(Explain, FiguresOfTheMessageBecomeHolders) {
   const auto f = parse_torch_message(kCases[2].message);
   ASSERT_TRUE(f.has_value());
@@ -173,6 +183,159 @@ TEST(Explain, FiguresOfTheMessageBecomeHolders) {
   EXPECT_EQ(f->total / kMiB, static_cast<Bytes>(23.69 * 1024));
   EXPECT_EQ(f->others / kMiB, static_cast<Bytes>(18.20 * 1024));
   EXPECT_EQ(f->cached, static_cast<Bytes>(14.5 * 1048576));
+}
+
+// In a container PyTorch does not know its own process by the number that NVML gives.
+TEST(Explain, AListedProcessThatHoldsWhatPyTorchHoldsIsThisOne) {
+  const auto message = [](const char* processes) {
+    return std::string(
+               "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 800.00 MiB. GPU 0 "
+               "has a total capacity of 23.68 GiB of which 121.00 MiB is free. ") +
+           processes +
+           " Of the allocated memory 22.90 GiB is allocated by PyTorch, and 200.00 MiB is reserved "
+           "by PyTorch but unallocated.";
+  };
+  const std::string alone = message("Process 3553 has 23.55 GiB memory in use.");
+  const auto figures = parse_torch_message(alone);
+  EXPECT_EQ(figures->others, 0u);
+  EXPECT_EQ(figures->process / kMiB, static_cast<Bytes>(23.55 * 1024));
+  EXPECT_EQ(explain_text(alone).kind, "torch_oom_too_big");
+  // The smallest that can be this one is.
+  const std::string beside =
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total "
+      "capacity of 23.69 GiB of which 121.00 MiB is free. Process 1 has 18.20 GiB memory in use. "
+      "Process 2 has 5.30 GiB memory in use. Of the allocated memory 4.90 GiB is allocated by "
+      "PyTorch, and 14.50 MiB is reserved by PyTorch but unallocated.";
+  EXPECT_EQ(parse_torch_message(beside)->others / kMiB, static_cast<Bytes>(18.20 * 1024));
+  EXPECT_EQ(explain_text(beside).kind, "torch_memory_taken");
+}
+
+TEST(Explain, OthersHoldNoMoreThanIsLeftOfTheCard) {
+  const auto f = parse_torch_message(
+      "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacty of 24.00 GiB of "
+      "which 0.50 GiB is free. Process 7 has 20.00 GiB memory in use. Including non-PyTorch "
+      "memory, this process has 15.00 GiB memory in use. Of the allocated memory 14.00 GiB is "
+      "allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated.");
+  EXPECT_EQ(f->total, Bytes{24} * 1024 * kMiB) << "as PyTorch 2.1 spells it";
+  EXPECT_EQ(f->others, Bytes{17} * 512 * kMiB);
+}
+
+Bytes held_by(const Explanation& e, std::string_view what) {
+  for (const Holder& h : e.holders)
+    if (h.what.starts_with(what)) return h.bytes;
+  return 0;
+}
+
+// PyTorch prints what lies idle in private pools as a part of what it has allocated
+// (c10/cuda/CUDACachingAllocator.cpp, since 2.4).
+TEST(Explain, PrivatePoolsAreAPartOfWhatIsAllocated) {
+  const Explanation e = explain_text(
+      "CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "
+      "which 0.50 GiB is free. Including non-PyTorch memory, this process has 78.50 GiB memory in "
+      "use. Of the allocated memory 72.00 GiB is allocated by PyTorch, with 5.00 GiB allocated in "
+      "private pools (e.g., CUDA Graphs), and 5.25 GiB is reserved by PyTorch but unallocated.");
+  constexpr Bytes kGiB = 1024 * kMiB;
+  EXPECT_EQ(held_by(e, "tensors of this process"), 67 * kGiB);
+  EXPECT_EQ(held_by(e, "private pools"), 5 * kGiB);
+  EXPECT_EQ(held_by(e, "PyTorch's cache"), 5 * kGiB + kGiB / 4);
+  EXPECT_EQ(held_by(e, "context and libraries"), kGiB + kGiB / 4);
+  EXPECT_EQ(e.kind, "torch_oom_too_big");
+}
+
+TEST(Explain, WhatLiesIdleInGraphsPoolsIsNamedBeforeTheCache) {
+  const auto kind = [](const char* in_pools) {
+    return explain_text(std::string("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a "
+                                    "total capacity of 79.15 GiB of which 0.50 GiB is free. Of the "
+                                    "allocated memory 75.00 GiB is allocated by PyTorch, with ") +
+                        in_pools +
+                        " allocated in private pools (e.g., CUDA Graphs), and 2.60 GiB is reserved "
+                        "by PyTorch but unallocated.")
+        .kind;
+  };
+  EXPECT_EQ(kind("5.00 GiB"), "torch_private_pools");
+  EXPECT_EQ(kind("12.00 MiB"), "torch_oom_fragmented");
+  // Beside a process that holds more than the pools, it is that one.
+  EXPECT_EQ(explain_text("CUDA out of memory. Tried to allocate 100.00 MiB. GPU 0 has a total "
+                         "capacity of 23.69 GiB of which 10.00 MiB is free. Process 7 has 18.00 "
+                         "GiB memory in use. Including non-PyTorch memory, this process has 5.60 "
+                         "GiB memory in use. Of the allocated memory 5.00 GiB is allocated by "
+                         "PyTorch, with 200.00 MiB allocated in private pools (e.g., CUDA Graphs), "
+                         "and 20.00 MiB is reserved by PyTorch but unallocated.")
+                .kind,
+            "torch_memory_taken");
+}
+
+constexpr const char* kCudaOom =
+    "RuntimeError: CUDA error: out of memory\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call\n";
+constexpr const char* kPinning =
+    "Traceback (most recent call last):\n"
+    "  File \"/v/torch/utils/data/_utils/pin_memory.py\", line 41, in do_one_step\n"
+    "    data = pin_memory(data, device)\n";
+
+TEST(Explain, WhatARuleNeedsStandsInOneError) {
+  const std::string oom = kCudaOom, pinning = kPinning;
+  const std::string info = "node1:77:99 [0] NCCL INFO Channel 00/02 : 0 1\n";
+  const std::string arguments = "Namespace(batch=8, pin_memory=True)\n";
+  const std::string logs[] = {
+      arguments + oom,
+      oom + arguments,
+      info + oom,
+      oom + info,
+      info + info + "\n" + oom + info,
+      "NCCL version 2.18.6+cuda12.1\n" + oom,
+      "NCCL version 2.18.6+cuda12.1\nCUDA error: out of memory\n",
+      "[rank0]: " + oom +
+          "[rank0]:[W1216 08:00:00 ProcessGroupNCCL.cpp:1250] Warning: no destroy\n",
+      pinning + "RuntimeError: CUDA error: an illegal memory access was encountered\n" + oom,
+      "INFO cuInit took 3 ms\n2024-01-17 15:40:54 made a CUDA context\n" + oom};
+  for (const std::string& log : logs) {
+    EXPECT_EQ(explain_text(log).kind, "cuda_oom") << log;
+  }
+  EXPECT_EQ(
+      explain_text(pinning + "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+                             "\nslurmstepd: step 3 ran out of memory\n")
+          .kind,
+      "unknown");
+}
+
+TEST(Explain, AnErrorIsItsTracebackItsLineAndThoseThatContinueIt) {
+  const std::string pinned = std::string(kPinning) + kCudaOom;
+  EXPECT_EQ(explain_text(pinned).kind, "pinned_memory");
+  std::string of_a_rank = "[rank3]: ";
+  for (const char c : pinned.substr(0, pinned.size() - 1)) {
+    of_a_rank += c;
+    if (c == '\n') of_a_rank += "[rank3]: ";
+  }
+  EXPECT_EQ(explain_text("[rank1]: Namespace()\n" + of_a_rank + "\n").kind, "pinned_memory");
+  EXPECT_EQ(explain_text("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:219, "
+                         "unhandled cuda error, NCCL version 2.18.6\n"
+                         "ncclUnhandledCudaError: Call to CUDA function failed.\n"
+                         "Last error:\nCuda failure 'out of memory'\n")
+                .kind,
+            "nccl_oom");
+}
+
+TEST(Explain, TheLastErrorIsTheOneThatEndedTheJob) {
+  const std::string first = std::string("a batch of 64 is too large: ") + kCases[1].message + "\n";
+  const std::string last =
+      "Traceback (most recent call last):\n  File \"train.py\", line 3\n"
+      "RuntimeError: [enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate "
+      "memory: you tried to allocate 68719476736 bytes.\n";
+  EXPECT_EQ(explain_text(first + "epoch 1\n" + last + "bye\n").kind, "host_memory");
+  EXPECT_EQ(explain_text(last + "epoch 1\n" + first).kind, "torch_oom_too_big");
+  const std::string nothing_failed =
+      "2024-01-17 15:40:54.1: W tensorflow/core/common_runtime/bfc_allocator.cc:290] Allocator "
+      "(GPU_0_bfc) ran out of memory trying to allocate 2.25GiB with freed_by_count=0. The caller "
+      "indicates that this is not a failure.\n";
+  EXPECT_EQ(explain_text(last + nothing_failed).kind, "host_memory");
+}
+
+TEST(Explain, AMessageOfPyTorchsThatWasWrappedIsReadOn) {
+  std::string wrapped = "it failed: " + std::string(kCases[2].message) + "\n\nlater\n";
+  for (size_t at = 0; (at = wrapped.find(". ", at)) != wrapped.npos; ++at)
+    if (!wrapped.substr(at).starts_with(". Tried")) wrapped[at + 1] = '\n';
+  EXPECT_EQ(explain_text(wrapped).kind, "torch_memory_taken") << wrapped;
 }
 
 // Plain data as pickle.dumps(protocol=2) writes it.
@@ -219,6 +382,52 @@ TEST(Explain, ACacheOfAnotherDeviceServesNobody) {
   ASSERT_TRUE(other.ok()) << other.error().message;
   EXPECT_EQ(own->kind, "torch_oom_fragmented");
   EXPECT_EQ(other->kind, "torch_oom_too_big");
+}
+
+// The card is larger than what this process and the driver speak of where others hold a part.
+TEST(Explain, ASnapshotDoesNotTellHowLargeTheCardIs) {
+  const auto asked_for = [](Bytes size) {
+    const std::string oom = dict_of(
+        {{"action", pickled("oom")}, {"size", pickled(size)}, {"device_free", pickled(50 * kMiB)}});
+    return explain("\x80\x02" +
+                   dict_of({{"segments", list_of({segment_of(0, "active_allocated", 900 * kMiB),
+                                                  segment_of(0, "inactive", 600 * kMiB)})},
+                            {"device_traces", list_of({list_of({oom})})}}) +
+                   ".")
+        .value();
+  };
+  const Explanation large = asked_for(2000 * kMiB), small = asked_for(40 * kMiB);
+  EXPECT_EQ(large.kind, "torch_oom_too_big");
+  EXPECT_EQ(large.text.find("free of"), std::string::npos) << large.text;
+  EXPECT_LT(large.sure, 0.7) << "others may hold the rest";
+  EXPECT_EQ(small.kind, "torch_free_but_refused");
+}
+
+// Each record that refers to it would search it.
+TEST(Explain, ADictionaryOfTooManyKeysIsRefused) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 129; ++i) names.push_back("key " + std::to_string(i));
+  const auto event_with = [&](size_t keys) {
+    std::vector<std::pair<std::string_view, std::string>> items;
+    for (size_t i = 0; i + 1 < keys; ++i) items.emplace_back(names[i], pickled(Bytes{i}));
+    items.emplace_back("action", pickled("segment_map"));
+    return items;
+  };
+  const auto snapshot = [&](const std::string& event) {
+    return "\x80\x02" +
+           dict_of({{"segments", list_of({segment_of(0, "active_allocated", kMiB)})},
+                    {"device_traces", list_of({list_of({event})})}}) +
+           ".";
+  };
+  EXPECT_TRUE(explain(snapshot(dict_of(event_with(128)))).ok());
+  std::string one_by_one = "}";
+  for (const auto& [key, value] : event_with(129)) one_by_one += pickled(key) + value + "s";
+  for (const std::string& event : {dict_of(event_with(129)), one_by_one}) {
+    const auto refused = explain(snapshot(event));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("more than 128 keys"), std::string::npos)
+        << refused.error().message;
+  }
 }
 
 TEST(Explain, ExpandableSegmentsAreAdvisedOnlyWhereTheCacheCouldHaveServed) {

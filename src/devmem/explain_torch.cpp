@@ -44,15 +44,33 @@ Bytes bytes_before(std::string_view text, std::string_view phrase) {
 
 std::string words(Bytes bytes) { return format_bytes(static_cast<double>(bytes)); }
 
+Bytes in_tensors(const TorchFigures& f) {
+  return f.allocated - std::min(f.allocated, f.private_pools);
+}
+
+// "Process 4121 has 18.20 GiB": of each that the message names.
+std::vector<Bytes> listed_processes(std::string_view text) {
+  std::vector<Bytes> listed;
+  while (true) {
+    const size_t at = text.find("Process ");
+    if (at == text.npos) return listed;
+    text.remove_prefix(at + 8);
+    const size_t digits = text.find_first_not_of("0123456789");
+    if (digits == 0 || digits == text.npos) continue;
+    text.remove_prefix(digits);
+    if (text.starts_with(" has ")) listed.push_back(leading_bytes(text.substr(5)));
+  }
+}
+
 std::vector<Holder> holders_of(const TorchFigures& f) {
   std::vector<Holder> holders;
   const auto add = [&](std::string_view what, Bytes bytes) {
     if (bytes > 0) holders.push_back({std::string(what), bytes});
   };
-  add("tensors of this process", f.allocated);
+  add("tensors of this process", in_tensors(f));
+  add("private pools (CUDA graphs), idle", f.allocated - in_tensors(f));
   add("PyTorch's cache (reserved but unallocated)", f.cached);
-  add("private pools (CUDA graphs)", f.private_pools);
-  const Bytes known = f.allocated + f.cached + f.private_pools;
+  const Bytes known = f.allocated + f.cached;
   add("context and libraries of this process", f.process > known ? f.process - known : 0);
   add("other processes", f.others);
   add("free", f.free);
@@ -62,13 +80,14 @@ std::vector<Holder> holders_of(const TorchFigures& f) {
 }  // namespace
 
 std::optional<TorchFigures> parse_torch_message(std::string_view text) {
-  const size_t begin = text.rfind("CUDA out of memory. Tried to allocate ");
+  const size_t begin = text.rfind(kTorchMessage);
   if (begin == text.npos) return std::nullopt;
   text.remove_prefix(begin);
   if (const size_t end = text.find("\n\n"); end != text.npos) text = text.substr(0, end);
   TorchFigures f;
   f.request = bytes_after(text, "Tried to allocate ");
   f.total = bytes_after(text, "total capacity of ");
+  if (f.total == 0) f.total = bytes_after(text, "total capacty of ");  // as PyTorch 2.1 spells it
   if (f.total == 0) f.total = bytes_before(text, "total capacity;");
   f.free = bytes_before(text, "is free");
   if (f.free == 0) f.free = bytes_before(text, "free;");
@@ -84,14 +103,22 @@ std::optional<TorchFigures> parse_torch_message(std::string_view text) {
   f.process = bytes_after(text, "this process has ");
   f.private_pools = bytes_before(text, "allocated in private pools");
   f.allowed = bytes_before(text, "allowed;");
-  for (std::string_view rest = text;;) {
-    const size_t at = rest.find("Process ");
-    if (at == rest.npos) break;
-    rest.remove_prefix(at + 8);
-    const size_t digits = rest.find_first_not_of("0123456789");
-    if (digits == 0 || digits == rest.npos) continue;
-    rest.remove_prefix(digits);
-    if (rest.starts_with(" has ")) f.others += leading_bytes(rest.substr(5));
+  const Bytes reserved = f.allocated + f.cached;
+  std::vector<Bytes> listed = listed_processes(text);
+  if (f.process == 0 && reserved > 0) {
+    // In a container getpid() is not the number that NVML gives, so this process stands among the
+    // others: it is one that can hold what PyTorch holds, the smallest of them.
+    std::sort(listed.begin(), listed.end());
+    const auto own = std::lower_bound(listed.begin(), listed.end(), reserved);
+    if (own != listed.end()) {
+      f.process = *own;
+      listed.erase(own);
+    }
+  }
+  for (const Bytes bytes : listed) f.others += bytes;
+  if (f.total > 0) {
+    const Bytes not_theirs = std::max(f.process, reserved) + f.free;
+    f.others = std::min(f.others, f.total - std::min(f.total, not_theirs));
   }
   return f;
 }
@@ -101,13 +128,13 @@ Explanation explain_torch(const TorchFigures& f) {
   e.holders = holders_of(f);
   const Bytes lacking = f.request > f.free ? f.request - f.free : 0;
   const bool hole_is_known = f.largest_hole > 0;
-  const std::string asked = fmt::format("PyTorch asked for {} with {} free of {}", words(f.request),
-                                        words(f.free), words(f.total));
+  const std::string asked = fmt::format("PyTorch asked for {} with {} free{}", words(f.request),
+                                        words(f.free), f.total > 0 ? " of " + words(f.total) : "");
   // What live data must shrink to: everything that scales with the batch shrinks alike.
-  const Bytes fit = f.allocated + f.free + (f.cached < lacking ? f.cached : 0);
-  const double share = f.allocated + f.request > 0
-                           ? static_cast<double>(fit) / static_cast<double>(f.allocated + f.request)
-                           : 1;
+  const Bytes live = in_tensors(f);
+  const Bytes fit = live + f.free + (f.cached < lacking ? f.cached : 0);
+  const double share =
+      live + f.request > 0 ? static_cast<double>(fit) / static_cast<double>(live + f.request) : 1;
   const Advice smaller{fmt::format("A batch of at most {} of this one, if all of it scales with "
                                    "the batch; or checkpointing, mixed precision.",
                                    format_percent(std::min(share, 0.99))),
@@ -137,6 +164,17 @@ Explanation explain_torch(const TorchFigures& f) {
     e.advice.push_back(smaller);
     return e;
   }
+  if (lacking > 0 && f.private_pools >= lacking && f.private_pools > std::max(f.cached, f.others)) {
+    e.kind = "torch_private_pools";
+    e.finding = "gpu.oom_too_big";
+    e.sure = 0.8;
+    e.text = fmt::format("{}: {} lie idle in pools of CUDA graphs, which serve nothing else.",
+                         asked, words(f.private_pools));
+    e.advice.push_back(
+        {"Fewer captured shapes, or one pool shared by all graphs (torch.cuda.graph_pool_handle).",
+         ""});
+    return e;
+  }
   if (lacking > 0 && f.cached >= lacking && f.cached >= f.request / 2) {
     e.kind = "torch_oom_fragmented";
     e.finding = "gpu.oom_fragmented";
@@ -162,18 +200,7 @@ Explanation explain_torch(const TorchFigures& f) {
          ""});
     return e;
   }
-  if (f.private_pools > 0 && f.private_pools >= lacking && lacking > 0) {
-    e.kind = "torch_private_pools";
-    e.finding = "gpu.oom_too_big";
-    e.sure = 0.8;
-    e.text = fmt::format("{}: CUDA graphs keep {} in pools of their own.", asked,
-                         words(f.private_pools));
-    e.advice.push_back(
-        {"Fewer captured shapes, or one pool shared by all graphs (torch.cuda.graph_pool_handle).",
-         ""});
-    return e;
-  }
-  if (lacking == 0 && f.request > 0 && f.total > 0) {
+  if (lacking == 0 && f.request > 0) {
     e.kind = "torch_free_but_refused";
     e.finding = "gpu.memory_taken";
     e.sure = 0.5;
@@ -190,8 +217,9 @@ Explanation explain_torch(const TorchFigures& f) {
   e.sure = f.total > 0 ? 0.9 : 0.6;
   e.text = fmt::format(
       "{}: live tensors hold {}, and the {} in the cache would not have been enough. The job does "
-      "not fit.",
-      asked, words(f.allocated), words(f.cached));
+      "not fit{}.",
+      asked, words(live), words(f.cached),
+      f.total > 0 ? "" : ", unless other processes hold a part of the card");
   e.advice.push_back(smaller);
   return e;
 }

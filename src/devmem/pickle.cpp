@@ -106,10 +106,17 @@ class PickleReader {
     if (target.kind != kind || (kind == Value::kDict && items.size() % 2 != 0))
       return fail("items for what is no such container");
     target.items.insert(target.items.end(), items.begin(), items.end());
+    check_keys(target);
   }
   void push_container(Value::Kind kind, std::vector<Index> items) {
     if (kind == Value::kDict && items.size() % 2 != 0) return fail("a key without a value");
     push({kind, 0, {}, std::move(items)});
+    check_keys(out_.values_.back());
+  }
+  void check_keys(const Value& value) {
+    if (value.kind == Value::kDict && value.items.size() / 2 > Pickle::kMostKeys)
+      fail(fmt::format("a dictionary of more than {} keys, which no memory snapshot has",
+                       Pickle::kMostKeys));
   }
   void push_tuple(size_t count) {
     if (!need(count)) return;

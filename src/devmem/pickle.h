@@ -15,6 +15,8 @@ namespace flatout::devmem {
 class Pickle {
  public:
   using Index = uint32_t;
+  /// Of a dictionary. find() looks at each, and any number of records may refer to the same.
+  static constexpr size_t kMostKeys = 128;
 
   /// `bytes` must outlive it: strings point into them. Errors: kBadInput.
   static Result<Pickle> read(std::string_view bytes);

@@ -152,15 +152,23 @@ void SimDriver::finish(Stream stream) {
   work.frees.clear();
 }
 
+// Nothing is known of such a stream: all of the device is waited for.
+void SimDriver::wait_if_destroyed(Stream stream) {
+  if (!destroyed_.contains(stream)) return;
+  for (const auto& [each, work] : streams_) finish(each);
+}
+
 void SimDriver::synchronize(Stream stream) {
   count(Call::kSynchronize);
   FLATOUT_CHECK(!is_capturing(stream));
+  wait_if_destroyed(stream);
   finish(stream);
 }
 
 Event SimDriver::record(Stream stream) {
   count(Call::kEvent);
   FLATOUT_CHECK(!is_capturing(stream));
+  wait_if_destroyed(stream);
   events_.emplace(++last_event_, Point{stream, streams_[stream].queued});
   return last_event_;
 }

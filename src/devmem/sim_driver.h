@@ -72,8 +72,13 @@ class SimDriver : public Driver {
   bool is_capturing(Stream stream) override { return capturing_.contains(stream); }
 
   /// Work is queued on the stream. It goes on until somebody waits for it, or finish().
-  void launch(Stream stream) { ++streams_[stream].queued; }
+  void launch(Stream stream) {
+    FLATOUT_CHECK(!destroyed_.contains(stream));
+    ++streams_[stream].queued;
+  }
   void finish(Stream stream);
+  /// The handle becomes invalid; work that is queued goes on.
+  void destroy(Stream stream) { destroyed_.insert(stream); }
   void begin_capture(Stream stream) { capturing_.insert(stream); }
   void end_capture(Stream stream) { capturing_.erase(stream); }
 
@@ -111,6 +116,7 @@ class SimDriver : public Driver {
   };
   void count(Call kind, uint64_t times_priced = 1);
   Status take(Bytes size);
+  void wait_if_destroyed(Stream stream);
   Address next_address(Bytes size);
 
   Bytes capacity_, used_ = 0, peak_ = 0;
@@ -127,7 +133,7 @@ class SimDriver : public Driver {
   std::map<Stream, Work> streams_;
   std::map<Event, Point> events_;
   Event last_event_ = 0;
-  std::set<Stream> capturing_;
+  std::set<Stream> capturing_, destroyed_;
 };
 
 }  // namespace flatout::devmem

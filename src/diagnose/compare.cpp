@@ -32,6 +32,7 @@ namespace {
 constexpr double kWorthAReason = 0.05;
 // A finding of both runs is a reason where its cost moved by more than this.
 constexpr double kMoved = 0.2;
+constexpr int64_t kFewest = 5;  // steps that a run must have to be compared
 
 /// Whether the run tells any fact of a group: what an older recording could not tell is no change.
 bool tells(const Run& run, const std::string& group) {
@@ -246,20 +247,36 @@ std::string headline_of(const Comparison& c) {
   return out + ".";
 }
 
+/// Which of the runs it is that cannot be compared.
+std::string too_few(const Comparison& c) {
+  const auto text = [](std::string_view which, int64_t steps) {
+    return steps == 0 ? fmt::format("the {} run has none", which)
+                      : fmt::format("the {} run has {}", which, steps);
+  };
+  std::string out = "Too few steps to compare: ";
+  if (c.old_steps < kFewest) out += text("old", c.old_steps);
+  if (c.old_steps < kFewest && c.new_steps < kFewest) out += ", ";
+  if (c.new_steps < kFewest) out += text("new", c.new_steps);
+  return out + fmt::format("; {} are needed.", kFewest);
+}
+
 bool is_without_one(const Interval& ratio) { return ratio.low > 1 || ratio.high < 1; }
 
-void compare_steps(const RunView& a, const RunView& b, const StepTimes& x, const StepTimes& y,
-                   Comparison& out) {
-  const Steps steps{typical_step(x), typical_step(y), resample(x, 1), resample(y, 2)};
+/// What is known of each run by itself, however few steps the other has.
+void tell_sides(const Steps& steps, Comparison& out) {
   const auto step_median = [](const TypicalStep& s) { return s.median; };
   out.old_median_ms = steps.before.median;
   out.new_median_ms = steps.now.median;
-  out.old_interval = interval_of(steps.before_draws, step_median);
-  out.new_interval = interval_of(steps.now_draws, step_median);
-  out.ratio = out.new_median_ms / out.old_median_ms;
-  out.ratio_interval = bootstrap_median_ratio(y.lengths, x.lengths, 0.95);
+  if (!steps.before_draws.empty()) out.old_interval = interval_of(steps.before_draws, step_median);
+  if (!steps.now_draws.empty()) out.new_interval = interval_of(steps.now_draws, step_median);
   out.old_mean_ms = steps.before.mean;
   out.new_mean_ms = steps.now.mean;
+}
+
+void compare_steps(const RunView& a, const RunView& b, const StepTimes& x, const StepTimes& y,
+                   const Steps& steps, Comparison& out) {
+  out.ratio = out.new_median_ms / out.old_median_ms;
+  out.ratio_interval = bootstrap_median_ratio(y.lengths, x.lengths, 0.95);
   out.mean_ratio = out.new_mean_ms / out.old_mean_ms;
   out.mean_ratio_interval =
       interval_of(steps.before_draws, steps.now_draws,
@@ -288,12 +305,14 @@ Comparison compare(const Run& before, const Run& now) {
   const StepTimes x = step_times(a), y = step_times(b);
   out.old_steps = static_cast<int64_t>(x.lengths.size());
   out.new_steps = static_cast<int64_t>(y.lengths.size());
-  const bool comparable = x.lengths.size() >= 5 && y.lengths.size() >= 5;
-  if (comparable) compare_steps(a, b, x, y, out);
+  const bool comparable = out.old_steps >= kFewest && out.new_steps >= kFewest;
+  const Steps steps{typical_step(x), typical_step(y), resample(x, 1), resample(y, 2)};
+  tell_sides(steps, out);
+  if (comparable) compare_steps(a, b, x, y, steps, out);
   compare_facts(before, now, out);
   name_and_sort(out.changes);
   if (!comparable) {
-    out.headline = "Too few steps to compare.";
+    out.headline = too_few(out);
     return out;
   }
   if (out.verdict != "no_difference") give_reasons(out);

@@ -235,5 +235,18 @@ TEST(Compare, TooFewStepsAreNotCompared) {
   EXPECT_EQ(compare(model::Run{}, trained(0, 0)).verdict, "unknown");
 }
 
+TEST(Compare, ARunWithoutStepsLeavesTheOtherOnesFiguresAsTheyAre) {
+  const model::Run run = trained(0, 0), none;
+  const Comparison whole = compare(run, run), c = compare(run, none), turned = compare(none, run);
+  EXPECT_EQ(c.verdict, "unknown");
+  EXPECT_EQ(c.headline, "Too few steps to compare: the new run has none; 5 are needed.");
+  EXPECT_EQ(turned.headline, "Too few steps to compare: the old run has none; 5 are needed.");
+  EXPECT_GT(c.old_median_ms, 0);
+  EXPECT_EQ(c.old_median_ms, whole.old_median_ms);
+  EXPECT_EQ(c.old_interval.high, whole.old_interval.high);
+  EXPECT_EQ(turned.new_median_ms, whole.new_median_ms);
+  EXPECT_EQ(c.new_median_ms, 0);
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

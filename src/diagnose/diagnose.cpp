@@ -7,6 +7,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/findings.h"
+#include "diagnose/input.h"
 
 namespace flatout::diagnose {
 
@@ -94,16 +95,35 @@ std::string change_text(const Run& run, const SlowDown& slow) {
                      format_duration(slow.after), format_duration(slow.before));
 }
 
-/// `few`: there were steps, but hardly any.
+/// Why a run without findings cannot be called healthy; "": it can.
+std::string unjudged(const RunView& view) {
+  if (!view.has_steps()) {
+    return view.steps().count > 0
+               ? "Too few steps to judge their speed; nothing else stands out."
+               : "No steps were recognised, so their speed is not known; nothing else stands out.";
+  }
+  constexpr double kMuchWait = 0.2;  // of the step
+  const double wait = view.steps().part(model::Part::kInputWait) / view.steps().mean;
+  if (wait > kMuchWait &&
+      view.readings([&](const Cell& c) { return makes_batches(view, c); }) < kFewReadings) {
+    return fmt::format("Too short to name the cause: the steps wait for input {} of their time.",
+                       format_percent(wait));
+  }
+  return "";
+}
+
 std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow,
-                        const Finding* changed_by, bool few) {
+                        const Finding* changed_by, const std::string& not_judged) {
   if (slow.change != nullptr && changed_by != nullptr) {
     return change_text(run, slow) + ": " + changed_by->title + ".";
   }
   const bool unexplained = slow.change != nullptr && slow.after > kMuchSlower * slow.before;
   if (d.findings.empty()) {
     if (d.verdict == "none") return "Not enough steps to judge yet.";
-    if (few) return "Too few steps to judge their speed; nothing else stands out.";
+    if (!not_judged.empty()) return not_judged;
+    if (run.finished && run.wait_status > 0) {
+      return "No cause shows: until it ended nothing cost more than 5 % of the step.";
+    }
     const std::string text = "Healthy: nothing costs more than 5 % of the step.";
     return unexplained ? change_text(run, slow) + ", and no cause shows. " + text : text;
   }
@@ -177,8 +197,9 @@ Diagnosis diagnose(const Run& run) {
   }
   const bool ended = !out.findings.empty() && out.findings.front().ended_the_job;
   if (ended) slowed = {};
-  out.headline =
-      headline_of(run, out, slowed, changed_by, view.steps().count > 0 && !view.has_steps());
+  const std::string not_judged = out.findings.empty() ? unjudged(view) : "";
+  out.judged = not_judged.empty();
+  out.headline = headline_of(run, out, slowed, changed_by, not_judged);
   return out;
 }
 

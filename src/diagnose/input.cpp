@@ -19,6 +19,7 @@ namespace {
 
 // A second cause must explain this much of a batch's time.
 constexpr double kSecondCause = 0.25;
+constexpr double kMadeInLoader = 0.5;     // of the input wait
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
 constexpr double kMadeByHand = 0.5;       // of the input wait, in Python before the forward pass
 constexpr double kMuchByHand = 0.1;       // of the step: less may be bookkeeping
@@ -124,10 +125,18 @@ BatchTimes batch_times(const RunView& view) {
 
 namespace {
 
+/// Whether the training thread makes its batches in a data loader's own code.
+bool in_loader(const RunView& view) {
+  const double inside = view.trainer_in(
+      Part::kInputWait, [](const Cell& c) { return (c.traits & (kInLoader | kInFetch)) != 0; });
+  return inside > kMadeInLoader * view.steps().part(Part::kInputWait);
+}
+
 /// Work before the forward pass in a loop without a loader is input only if it brings data in, is
 /// done in a generator that the loop runs over, or is Python's rather than the framework's.
 bool is_input(const RunView& view, const BatchTimes& times) {
   if (view.loader().measured || view.loader().kind != LoaderKind::kSerial) return true;
+  if (in_loader(view)) return true;
   const double waits = times[Act::kRead] + times[Act::kMetadata] + times[Act::kNetwork] +
                        times[Act::kSeek] + times[Act::kChild] + times[Act::kPoll];
   if (waits > 0.1 * times.total) return true;

@@ -31,6 +31,17 @@ constexpr double kCopySeconds = 4e-6;
 // left at most where the job lacks it.
 constexpr double kMuchHeld = 0.1, kLittleLeft = 0.15;
 
+/// Whether the job starts processes over and over, where no steps tell how often: a launcher that
+/// waits for its one child does not.
+bool starts_many(const RunView& view) {
+  constexpr double kMany = 5, kPerSecond = 0.5;
+  const auto started =
+      static_cast<double>(std::ranges::count_if(view.run().processes, [&](const model::Process& p) {
+        return p.in_job && !p.main && p.start > view.run().begin;
+      }));
+  return started >= kMany && started >= kPerSecond * view.seconds();
+}
+
 void detect_churn(const RunView& view, Findings& findings) {
   const auto ours = [](const Cell& c) {
     return c.role == Role::kTrainer && (c.traits & kInLoader) == 0 && c.part != Part::kCheckpoint;
@@ -40,6 +51,7 @@ void detect_churn(const RunView& view, Findings& findings) {
   };
   const int64_t readings = view.readings(calls);
   if (readings < kFewReadings || findings.has("cpu.process_churn")) return;
+  if (!view.has_steps() && !starts_many(view)) return;
   // Who starts a process in every other step reads what it says from a pipe.
   const double steps = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
   const bool asks = view.increase(view.host(SignalId::kHostForks)).value_or(0) > 0.5 * steps;
@@ -88,8 +100,8 @@ void detect_churn(const RunView& view, Findings& findings) {
   Finding* f = findings.add("cpu.process_churn", "Processes are started all the time", 0.9, cost);
   if (f == nullptr) return;
   f->where = where;
-  evidence(*f, fmt::format("starting and awaiting processes takes {} a step", ms(cost)), cost * 1e3,
-           "ms", "stacks", readings);
+  evidence(*f, fmt::format("starting and awaiting processes takes {}", per_step_text(view, cost)),
+           cost * 1e3, "ms", "stacks", readings);
   if (const auto forks = view.increase(view.host(SignalId::kHostForks))) {
     const double rate = *forks / std::max(view.seconds(), 1e-9);
     evidence(*f, fmt::format("{} processes and threads were made a second", format_number(rate)),

@@ -1,4 +1,6 @@
 // One rank's Run in a few numbers: its steps, what it waits in collectives, how it stands.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -167,6 +169,8 @@ Rank summarize_rank(const Run& run) {
   Rank rank;
   rank.host = run.fact("host.name");
   rank.begin_unix_ns = parse_number<int64_t>(run.fact("run.begin_unix_ns")).value_or(0);
+  rank.recorded = run.end - run.begin;
+  rank.program = run.fact("code.file");
   rank.steps = run.steps.summary;
   rank.samples = rank.steps.samples_per_s * to_s(rank.steps.mean);
   rank.finished = run.finished;
@@ -183,6 +187,37 @@ Rank summarize_rank(const Run& run) {
   }
   find_state(view, rank);
   return rank;
+}
+
+std::string not_one_job(std::span<const Rank> ranks) {
+  // Clocks of several machines agree no better than this; a launcher takes a moment for each.
+  constexpr double kClocks = 60, kMoment = 10;
+  const Rank* first = nullptr;  // of those that no launcher has numbered
+  for (const Rank& rank : ranks) {
+    if (rank.world > 0) continue;
+    if (first == nullptr) {
+      first = &rank;
+      continue;
+    }
+    if (!first->program.empty() && !rank.program.empty() && first->program != rank.program) {
+      return fmt::format("{} ran {}, {} ran {}", first->folder, first->program, rank.folder,
+                         rank.program);
+    }
+    if (first->begin_unix_ns == 0 || rank.begin_unix_ns == 0) continue;
+    if (first->begin_unix_ns == rank.begin_unix_ns && first->pid == rank.pid &&
+        first->host == rank.host) {
+      return fmt::format("{} and {} are one recording", first->folder, rank.folder);
+    }
+    const Rank& early = first->begin_unix_ns <= rank.begin_unix_ns ? *first : rank;
+    const Rank& late = &early == first ? rank : *first;
+    const double apart =
+        static_cast<double>(late.begin_unix_ns - early.begin_unix_ns) * 1e-9 - to_s(early.recorded);
+    if (apart > (early.host == late.host ? kMoment : kClocks) ||
+        (apart > 0 && early.host == late.host && early.finished)) {
+      return fmt::format("{} had ended when {} began", early.folder, late.folder);
+    }
+  }
+  return "";
 }
 
 }  // namespace flatout::diagnose

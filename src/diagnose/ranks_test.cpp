@@ -380,5 +380,40 @@ TEST(RankSummary, WhoWaitedInVainIsNotWorkingForWhatItDoesAtItsEnd) {
   EXPECT_EQ(summarize_rank(run).state, RankState::kInCollective);
 }
 
+TEST(Ranks, RunsOneAfterTheOtherOrOfTwoProgramsAreNoJob) {
+  Rank a, b;
+  a.folder = "good";
+  b.folder = "slow";
+  a.program = b.program = "/home/u/train.py";
+  a.host = b.host = "box";
+  a.pid = 100;
+  b.pid = 101;
+  a.finished = b.finished = true;
+  a.begin_unix_ns = 1'000'000'000'000;
+  a.recorded = b.recorded = std::chrono::seconds(30);
+  const auto why = [&](int64_t seconds_later) {
+    b.begin_unix_ns = a.begin_unix_ns + seconds_later * 1'000'000'000;
+    const Rank both[] = {a, b}, turned[] = {b, a};
+    EXPECT_EQ(not_one_job(both), not_one_job(turned));
+    return not_one_job(both);
+  };
+  EXPECT_EQ(why(2), "") << "started by hand, at about the same time";
+  EXPECT_EQ(why(31), "good had ended when slow began");
+  EXPECT_EQ(why(3600), "good had ended when slow began");
+  b.host = "other";
+  EXPECT_EQ(why(31), "") << "clocks of machines differ";
+  EXPECT_NE(why(3600), "");
+  b.host = a.host;
+  a.world = b.world = 2;
+  EXPECT_EQ(why(3600), "") << "the launcher says so: one was started again";
+  a.world = b.world = 0;
+  b.program = "/home/u/slow.py";
+  b.begin_unix_ns = a.begin_unix_ns;
+  const Rank copied[] = {a, a};
+  EXPECT_EQ(not_one_job(copied), "good and good are one recording");
+  const Rank both[] = {a, b};
+  EXPECT_EQ(not_one_job(both), "good ran /home/u/train.py, slow ran /home/u/slow.py");
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

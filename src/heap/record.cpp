@@ -1,5 +1,7 @@
 #include "heap/record.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 #include "base/text.h"
@@ -10,6 +12,8 @@ namespace {
 constexpr size_t kMostStacks = 1 << 20;
 constexpr size_t kMostMoments = 1024;
 constexpr size_t kMostFrames = 1024;
+// Of all stacks at all moments: each has as many, however short its line. The library writes 32.
+constexpr size_t kMostReadings = kMostStacks * 32;
 
 uint64_t take_number(std::string_view& line) {
   return parse_number<uint64_t>(next_word(line)).value_or(0);
@@ -85,6 +89,13 @@ Result<Record> parse_record(std::string_view text) {
       out.maps = std::string(text);
       break;
     }
+  }
+  if (out.stacks.size() * out.moments_ns.size() > kMostReadings) {
+    return Error{Code::kBadInput,
+                 fmt::format("the record of a heap is damaged: {} stacks at {} moments are more "
+                             "than a process writes",
+                             out.stacks.size(), out.moments_ns.size()),
+                 ""};
   }
   for (RecordStack& s : out.stacks) s.at_moment.resize(out.moments_ns.size());
   return out;

@@ -50,6 +50,26 @@ TEST(HeapRecord, CutOffGivesWhatIsWhole) {
   }
 }
 
+// Short lines stand for as many numbers as there are moments.
+TEST(HeapRecord, MoreStacksTimesMomentsThanAnyProcessHasAreRefused) {
+  const auto record_of = [](size_t stacks, size_t moments) {
+    std::string text = "flatout-heap 1\n";
+    for (size_t i = 0; i < stacks; ++i) text += "stack 1 1 1 1 1 1 : 1 @\n";
+    text += "moments";
+    for (size_t i = 0; i < moments; ++i) text += " 1";
+    return parse_record(text + "\n");
+  };
+  const auto honest = record_of(5000, 32);
+  ASSERT_TRUE(honest.ok());
+  EXPECT_EQ(honest->stacks.size(), 5000u);
+  EXPECT_EQ(honest->stacks[4999].at_moment.size(), 32u);
+  const auto hostile = record_of(40'000, 1024);
+  ASSERT_FALSE(hostile.ok());
+  EXPECT_EQ(hostile.error().code, Code::kBadInput);
+  EXPECT_NE(hostile.error().message.find("40000 stacks at 1024 moments"), std::string::npos)
+      << hostile.error().message;
+}
+
 TEST(HeapRecord, OtherFilesAreRefused) {
   EXPECT_FALSE(parse_record("heap profile: 1: 2 [3: 4] @ heap_v2/1\n").ok());
   EXPECT_FALSE(parse_record("").ok());

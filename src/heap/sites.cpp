@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "base/contains.h"
+#include "model/source_files.h"
 
 namespace flatout::heap {
 namespace {
@@ -27,6 +28,7 @@ std::optional<double> per_step(const Record& record, const std::vector<uint64_t>
 }  // namespace
 
 bool is_library_file(std::string_view file) {
+  if (model::is_agent(file)) return true;
   for (const std::string_view part : {"site-packages/", "dist-packages/", "/lib/python3",
                                       "/include/c++/", "sysdeps/", "/rustc/"}) {
     if (contains(file, part)) return true;
@@ -79,7 +81,9 @@ size_t blamed_frame(const std::vector<Frame>& frames) {
     return static_cast<size_t>(std::find_if(frames.begin(), frames.end(), wanted) - frames.begin());
   };
   // A Python program's line says more than that of an extension module that it calls.
-  const size_t python = first([](const Frame& f) { return f.python; });
+  const size_t any = first([](const Frame& f) { return f.python; });
+  const size_t other = first([](const Frame& f) { return f.python && !model::is_agent(f.file); });
+  const size_t python = other < frames.size() ? other : any;
   const size_t own = first([&](const Frame& f) {
     return f.line > 0 && !is_library_file(f.file) && (f.python || python == frames.size());
   });

@@ -41,6 +41,16 @@ TEST(Sites, NameTheUsersLine) {
   EXPECT_EQ(sites[1].function, "step");
 }
 
+TEST(Sites, FramesOfTheAgentAreNobodysLine) {
+  const Frame agent{"install", "/src/python/flatout/agent/torch_hooks.py", 12, true};
+  const Frame importing{"_load", "<frozen importlib._bootstrap>", 241, true};
+  const Frame user{"<module>", "/job/train.py", 1, true};
+  EXPECT_EQ(blamed_frame({agent, importing, user}), 2u);
+  EXPECT_EQ(blamed_frame({agent, importing, agent}), 1u)
+      << "nothing of the user's: not ours either";
+  EXPECT_EQ(blamed_frame({agent}), 0u);
+}
+
 TEST(Sites, KnowTheLeakAndWhatAStepAdds) {
   // Two steps between moments.
   std::vector<uint64_t> steps;

@@ -29,6 +29,7 @@ struct Explanation {
   std::string finding;        // an id of docs/findings, or empty
   double sure = 0;            // 0 to 1
   std::string text;
+  bool well = false;             // nothing failed, as the log itself says
   std::vector<std::string> now;  // what bears on it on this machine at this time
   std::vector<Holder> holders;
   std::vector<Suggestion> advice;

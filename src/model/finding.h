@@ -52,6 +52,7 @@ struct RankReport;  // model/rank.h
 struct Diagnosis {
   std::string verdict = "healthy";  // the first finding's id; "none" before there is enough data
   std::string headline;             // one sentence for people
+  bool judged = true;               // false: without findings, and too little was seen to be sure
   std::vector<Finding> findings;
   std::shared_ptr<const RankReport> ranks;  // of a job of several; else null
 };

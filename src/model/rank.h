@@ -50,8 +50,10 @@ struct Rank {
   int32_t world = 0;  // ranks of the job, 0 where not known
   int32_t pid = 0;
   std::string host, folder;
+  std::string program;        // the script or file that ran; "" where not known
   int32_t restarts = 0;       // processes before this one had the same rank
   int64_t begin_unix_ns = 0;  // of its recording
+  Nanos recorded{};           // its length
 
   StepSummary steps;
   std::vector<RankStep> judged;             // at most a few thousand, evenly

@@ -18,6 +18,10 @@ bool is_installed(std::string_view file) {
   return contains(file, "/site-packages/") || contains(file, "/dist-packages/");
 }
 
+bool is_agent(std::string_view file) {
+  return contains(file, "/flatout/agent/") || file.starts_with("flatout/agent/");
+}
+
 bool in_package(std::string_view file, std::string_view package) {
   const size_t at = file.rfind(kPackages);
   if (at == std::string_view::npos) return false;

@@ -7,6 +7,8 @@ namespace flatout::model {
 
 /// Lies in an installation's site-packages or dist-packages.
 bool is_installed(std::string_view file);
+/// Of the agent that we put into the job: never the user's line, wherever it lies.
+bool is_agent(std::string_view file);
 /// Part of an installed package with this name: ".../site-packages/tqdm/std.py" of "tqdm".
 bool in_package(std::string_view file, std::string_view package);
 /// Part of a library that prints, logs or reports the progress of training.

@@ -340,11 +340,31 @@ bool StackProbe::may_count_loops(const ProcessEntry& process) const {
   return static_cast<size_t>(count) < kMostWithLoops;
 }
 
+namespace {
+
+/// The loops that do not run within an iterator's __next__: what does makes one item for a loop
+/// around it, as a data loader makes a batch sample by sample.
+std::span<const PythonLoop> outside_iterators(const PythonThread& thread,
+                                              const PythonReader& python) {
+  const size_t frames = thread.frames.size();
+  size_t outside = 0;  // Python frames
+  while (outside < frames &&
+         python.code(thread.frames[frames - 1 - outside].code).function != "__next__") {
+    ++outside;
+  }
+  const auto inside = std::ranges::find_if(
+      thread.loops, [&](const PythonLoop& loop) { return loop.depth >= outside; });
+  return {thread.loops.begin(), inside};
+}
+
+}  // namespace
+
 void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& sink) {
   for (const PythonThread& thread : reading_.threads) {
     if (thread.tid != process.pid || thread.torn || thread.loops.empty()) continue;
     if (process.loops == nullptr) process.loops = std::make_unique<LoopCounter>();
-    for (const LoopRounds& loop : process.loops->update(thread.loops)) {
+    for (const LoopRounds& loop :
+         process.loops->update(outside_iterators(thread, *process.python))) {
       const PythonCode& code = process.python->code(loop.code);
       const int64_t key = int64_t{process.pid} << 32 | int64_t{loop.depth} << 16 | loop.slot;
       const std::string name =

@@ -138,15 +138,18 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
   std::string body =
       report::top_html(joined(command), facts) + "<main class=\"wrap\" id=\"fix\">\n";
   body += fmt::format("<h1>{}</h1>\n",
-                      !outcome.tunings.empty() ? "Nothing is wrong with it: nothing is changed"
-                      : outcome.kept.empty()   ? "Nothing measurably helps: nothing is kept"
-                                               : "Kept: " + html_text(joined(outcome.kept)));
+                      !outcome.tunings.empty()  ? "Nothing is wrong with it: nothing is changed"
+                      : outcome.nothing_tried() ? "Nothing was tried"
+                      : outcome.kept.empty()    ? "Nothing measurably helps: nothing is kept"
+                                                : "Kept: " + html_text(joined(outcome.kept)));
   if (!outcome.kept.empty() && !fix_path.empty()) {
     body += block("to run with it",
                   {fmt::format("flatout run --with {} -- {}", fix_path, joined(command))});
   }
   for (const Attempt& attempt : outcome.attempts) body += section(attempt);
-  if (!outcome.not_tried.empty()) {
+  if (const std::string why = nothing_tried(outcome); !why.empty()) {
+    body += "<p>" + html_text(why) + "</p>\n";
+  } else if (!outcome.not_tried.empty()) {
     body += fmt::format("<p>Not tried, for want of time: {}.</p>\n",
                         html_text(joined(outcome.not_tried)));
   }

@@ -78,6 +78,7 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
       }
     }
   }
+  if (const std::string why = nothing_tried(outcome); !why.empty()) return out + why + "\n";
   if (!outcome.not_tried.empty()) {
     out += fmt::format("\nNot tried, for want of time: {} (--budget gives more).\n",
                        joined(outcome.not_tried));

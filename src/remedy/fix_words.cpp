@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace flatout::remedy {
 
 std::string joined(const std::vector<std::string>& words) {
@@ -13,6 +15,17 @@ std::string measured(const Decision& decision) {
   // One look at runs that differ widely bounds nothing.
   if (decision.high > 10 * decision.gain) return fmt::format("{:.2f}x (not sure)", decision.gain);
   return fmt::format("{:.2f}x ({:.2f} to {:.2f})", decision.gain, decision.low, decision.high);
+}
+
+std::string nothing_tried(const Outcome& outcome) {
+  if (!outcome.nothing_tried() || outcome.stopped || !outcome.stopped_by.empty()) return "";
+  std::string out = "Nothing was tried, for want of time: " + joined(outcome.not_tried) + ".";
+  if (outcome.short_by > 0) {
+    // Runs are not all of one length: a little more than this one would have taken.
+    out += fmt::format(" A first trial needs about {:.0f} s more than --budget gave.",
+                       std::ceil(1.1 * outcome.short_by));
+  }
+  return out;
 }
 
 std::string verdict_words(const Attempt& attempt) {

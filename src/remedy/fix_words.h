@@ -14,6 +14,9 @@ std::string joined(const std::vector<std::string>& words);
 /// "1.32x (1.28 to 1.36)": the gain and its 95 % bounds; "-" where nothing was measured.
 std::string measured(const Decision& decision);
 
+/// That nothing was tried, for want of time, and how much of it is lacking; "" where it is not so.
+std::string nothing_tried(const Outcome& outcome);
+
 /// "better, kept", "no difference", "not judged".
 std::string verdict_words(const Attempt& attempt);
 

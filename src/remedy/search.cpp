@@ -176,9 +176,13 @@ class Search {
     for (;;) {
       if (const auto next = next_candidate()) {
         seen_.insert(next->remedy);
-        if (over() || runner_.seconds_left() < look_seconds(next->predicted.value_or(1))) {
+        const double lacking = look_seconds(next->predicted.value_or(1)) - runner_.seconds_left();
+        if (over() || lacking > 0) {
           out_.out_of_time |= !over();
-          if (!next->finding.empty()) out_.not_tried.emplace_back(next->remedy->id);
+          if (!next->finding.empty()) {
+            out_.short_by = out_.not_tried.empty() ? lacking : std::min(out_.short_by, lacking);
+            out_.not_tried.emplace_back(next->remedy->id);
+          }
           continue;
         }
         Series series;

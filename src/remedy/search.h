@@ -57,12 +57,16 @@ struct Outcome {
   TrialRun baseline;
   std::vector<Attempt> attempts;
   std::vector<std::string> not_tried;  // ids, for want of time
+  double short_by = 0;                 // seconds more that the quickest of these would have needed
   std::vector<std::string> tunings;    // ids; what would be tried with `tune`: the job is healthy
   Setting setting;                     // of all that is kept
   std::vector<std::string> kept;       // ids
   std::optional<Decision> together;    // all that is kept against nothing
   bool stopped = false, out_of_time = false;
   std::string stopped_by;  // an error that ended the search
+
+  /// There was something to try, but no time for any of it: no answer to what helps.
+  bool nothing_tried() const { return attempts.empty() && !not_tried.empty(); }
 };
 
 struct SearchOptions {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <random>
 
+#include "remedy/fix_text.h"
+
 namespace flatout::remedy {
 namespace {
 
@@ -280,6 +282,29 @@ TEST(Losses, AreComparedBitByBitThenByTheirSpread) {
   EXPECT_EQ(check_losses(a, a, far), LossCheck::kDiffers);
   EXPECT_EQ(check_losses(a, a, broken), LossCheck::kDiffers);
   EXPECT_EQ(check_losses(none, a, a), LossCheck::kUnknown);
+}
+
+TEST(Search, NoTimeForAnyTrialIsNoAnswer) {
+  FakeJob job;
+  job.found = {finding("cpu.gc", 1.5)};
+  job.causes = {{"gc", 0.01}};
+  job.budget = 12;
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  ASSERT_TRUE(outcome->nothing_tried());
+  EXPECT_GT(outcome->short_by, 0);
+  const std::string text = render_fix({"python", "train.py"}, *outcome, "fix.json");
+  EXPECT_NE(text.find("Nothing was tried, for want of time: gc"), std::string::npos) << text;
+  EXPECT_NE(text.find("s more than --budget gave"), std::string::npos) << text;
+  EXPECT_EQ(text.find("measurably"), std::string::npos) << text;
+  // With what was said to be lacking, it is tried.
+  FakeJob longer;
+  longer.found = job.found;
+  longer.causes = job.causes;
+  longer.budget = 12 + 1.1 * outcome->short_by + 1;
+  const auto tried = search(longer, {});
+  ASSERT_TRUE(tried.ok());
+  EXPECT_FALSE(tried->nothing_tried());
 }
 
 }  // namespace

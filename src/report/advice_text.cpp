@@ -43,6 +43,8 @@ class Page {
         return {unicode ? "✗ " : "X ", paint};
       case Paint::kWarn:
         return {unicode ? "▲ " : "! ", paint};
+      case Paint::kPlain:
+        return {"? ", Paint::kWarn};
       default:
         return {unicode ? "✓ " : "+ ", paint};
     }
@@ -78,7 +80,12 @@ std::string verdict_text(const CheckUp& check_up) {
 std::string render_explanation(const Explanation& e, const TextOptions& options) {
   Page page(options);
   const bool known = e.kind != "unknown" && e.kind != "none";
-  page.paragraph(page.mark(e.kind == "none" ? Paint::kGood : Paint::kBad), e.text, Paint::kBold);
+  // Where nothing shows, that is no proof: only a log that says it ended well is marked as good.
+  const bool nothing = e.kind == "none" || (e.kind == "unknown" && e.seen.empty());
+  page.paragraph(page.mark(e.well    ? Paint::kGood
+                           : nothing ? Paint::kPlain
+                                     : Paint::kBad),
+                 e.text, Paint::kBold);
   if (known) {
     page.line({{"  " + e.kind + (e.finding.empty() ? "" : "  " + e.finding), Paint::kWarn},
                {fmt::format("  {} ({})", sureness(e.sure), format_percent(e.sure)), Paint::kDim}});

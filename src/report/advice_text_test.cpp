@@ -43,6 +43,18 @@ TEST(CheckText, SaysWhatTheExitCodeIs) {
   EXPECT_TRUE(says(render_check_up(check, {}), "Nothing here will hold a job up."));
 }
 
+TEST(ExplainText, OnlyWhatEndedWellHasATick) {
+  model::Explanation e;
+  e.text = "No sign of a failure in 2 lines.";
+  EXPECT_TRUE(render_explanation(e, {}).starts_with("? No sign"));
+  e.well = true;
+  EXPECT_TRUE(render_explanation(e, {}).starts_with("✓ No sign"));
+  e = {};
+  e.kind = "killed";
+  e.text = "The kernel killed it.";
+  EXPECT_TRUE(render_explanation(e, {}).starts_with("✗ "));
+}
+
 TEST(CheckText, WhatFlatoutCannotMeasureIsNoJobsTrouble) {
   model::CheckUp check = some();
   check.about_flatout = true;

@@ -134,7 +134,7 @@ std::string html_text(std::string_view s) {
 std::string verdict_html(const model::Diagnosis& d, Nanos step, bool failed) {
   std::string out = "<section id=\"verdict\" aria-label=\"Verdict\">\n";
   if (d.findings.empty()) {
-    const bool healthy = d.verdict == "healthy" && !failed;
+    const bool healthy = d.verdict == "healthy" && d.judged && !failed;
     const std::string headline = !d.headline.empty() ? d.headline
                                  : d.verdict == "none"
                                      ? "No verdict yet: too little was seen to judge."
@@ -271,8 +271,10 @@ std::string comparison_html(const model::Comparison& c) {
   std::string out = "<section id=\"compare\"><h2>Compared with an earlier run</h2>\n";
   const std::string headline = c.headline.empty() ? "The runs are compared below." : c.headline;
   out += "<p class=\"headline\">" + html_text(headline) + "</p>\n<dl class=\"numbers\">";
-  out += number(ms_text(c.old_median_ms), fmt::format("old, {} steps", c.old_steps));
-  out += number(ms_text(c.new_median_ms), fmt::format("new, {} steps", c.new_steps));
+  out += number(c.old_steps > 0 ? ms_text(c.old_median_ms) : "–",
+                fmt::format("old, {} steps", c.old_steps));
+  out += number(c.new_steps > 0 ? ms_text(c.new_median_ms) : "–",
+                fmt::format("new, {} steps", c.new_steps));
   if (c.verdict != "unknown") {
     out += number(fmt::format("{:.2f}", c.ratio),
                   fmt::format("new to old step time, 95 %: {:.2f} to {:.2f}", c.ratio_interval.low,

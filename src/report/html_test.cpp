@@ -61,6 +61,16 @@ TEST(Html, SaysTheVerdictInPlainMarkup) {
   EXPECT_NE(html.find("2.0x"), std::string::npos);
 }
 
+TEST(Html, ADamagedRecordingSaysSo) {
+  model::Run run = decode_bound_run();
+  run.missing.push_back({"recording", "3 damaged places were skipped", ""});
+  const std::string html = render_html(run, Diagnosis{});
+  EXPECT_NE(html.find("so there is no verdict: 3 damaged places were skipped."), std::string::npos);
+  EXPECT_EQ(html.find("<code>healthy</code>"), std::string::npos);
+  EXPECT_NE(render_html(run, decode_diagnosis()).find("The recording is incomplete: 3 damaged"),
+            std::string::npos);
+}
+
 TEST(Html, SaysWhatEachDeviceWorkedOnAndWaitedFor) {
   model::Run run = decode_bound_run();
   EXPECT_EQ(render_html(run, decode_diagnosis()).find("id=\"devices\""), std::string::npos);

@@ -316,7 +316,8 @@ std::string script_text(const nlohmann::ordered_json& value) {
   return safe;
 }
 
-std::string findings_json(const Run& run, const model::Diagnosis& diagnosis) {
+std::string findings_json(const Run& run, const model::Diagnosis& known) {
+  const model::Diagnosis diagnosis = told(run, known);
   Json out;
   out["schema"] = 1;
   out["verdict"] = to_utf8(diagnosis.verdict);
@@ -369,9 +370,12 @@ void put_interval(Json& out, const std::string& name, const Interval& interval) 
 
 Json side_value(const std::string& name, int64_t steps, double median_ms, double mean_ms,
                 const Interval& interval) {
-  Json out{{"name", to_utf8(name)}, {"steps", steps}, {"median_ms", rounded(median_ms, 4)}};
+  const bool known = steps > 0;
+  Json out{{"name", to_utf8(name)},
+           {"steps", steps},
+           {"median_ms", known ? rounded(median_ms, 4) : Json(nullptr)}};
   put_interval(out, "median", interval);
-  out["mean_ms"] = rounded(mean_ms, 4);
+  out["mean_ms"] = known ? rounded(mean_ms, 4) : Json(nullptr);
   return out;
 }
 

@@ -51,7 +51,8 @@ double unix_seconds(const std::string& nanoseconds) {
 
 }  // namespace
 
-RunSummary summarise(const model::Run& run, const model::Diagnosis& diagnosis) {
+RunSummary summarise(const model::Run& run, const model::Diagnosis& known) {
+  const model::Diagnosis diagnosis = told(run, known);
   const Fact fact = [&](const std::string& key) { return std::string(run.fact(key)); };
   RunSummary out;
   out.command = command_of(run);

@@ -16,7 +16,8 @@ struct TextOptions {
   size_t height = 0;  // lines to fit into; 0: as long as it gets
   bool color = false;
   bool unicode = true;
-  std::string folder;  // the run folder, named in the last line; may be empty
+  bool verbose = false;  // with all that could not be measured, and why
+  std::string folder;    // the run folder, named in the last line; may be empty
 };
 
 /// What suits the file behind `fd`: colour only on a terminal and never with NO_COLOR or TERM=dumb,

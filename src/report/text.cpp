@@ -20,6 +20,7 @@ using model::Run;
 constexpr size_t kIndent = 10;  // where text begins after a label such as "  costs   "
 constexpr size_t kChangesShown = 3;
 constexpr size_t kRanksShown = 8;
+constexpr size_t kWhole = 1000;  // lines: more than any text takes
 
 /// A piece of the report; pieces that matter less are left out first.
 struct Block {
@@ -177,8 +178,7 @@ void main_finding(Writer& w, const Finding& f, const Run& run) {
   const std::string id = w.clean(f.id);
   const std::string mark = w.glyph(f.ended_the_job ? "✗ " : "▲ ", f.ended_the_job ? "X " : "! ");
   const Paint paint = f.ended_the_job ? Paint::kBad : Paint::kWarn;
-  std::vector<std::string> title = wrap(w.clean(f.title), width - 4);
-  if (title.size() > 2) title.resize(2);
+  const std::vector<std::string> title = wrap(w.clean(f.title), width - 4);
   std::vector<Line> lines;
   for (size_t i = 0; i < title.size(); ++i) {
     lines.push_back({{i == 0 ? mark : "  ", paint}, {title[i], Paint::kBold}});
@@ -207,39 +207,47 @@ void main_finding(Writer& w, const Finding& f, const Run& run) {
   }
   for (size_t i = 0; i < f.remedies.size(); ++i) {
     w.add(i == 0 ? 0 : 20 + static_cast<int>(i),
-          w.labelled(i == 0 ? "do" : "or", w.clean(f.remedies[i].text), Paint::kBold, 3));
+          w.labelled(i == 0 ? "do" : "or", w.clean(f.remedies[i].text), Paint::kBold, kWhole));
   }
   evidence(w, f, 10);
   w.gap();
 }
 
-// The second finding and those after it: one line each, and one more for what to do.
+// The second finding and those after it: its name and, below it, what to do.
 void other_findings(Writer& w, const Diagnosis& d) {
+  constexpr size_t kInner = 16;
   const size_t width = w.options().width;
   for (size_t i = 1; i < d.findings.size(); ++i) {
     const Finding& f = d.findings[i];
     const std::string gain = f.gain ? factor_text(*f.gain) : "";
-    Line line{{i == 1 ? "  also    " : "          ", Paint::kDim},
-              {fmt::format("{:<6}", gain), Paint::kGood},
-              {w.clean(f.id), Paint::kWarn}};
-    const size_t used = display_width(line) + 2;
-    if (used < width) {
-      line.push_back({"  " + fit(w.clean(f.title), width - used, w.options().unicode)});
+    const Line name{{i == 1 ? "  also    " : "          ", Paint::kDim},
+                    {fmt::format("{:<6}", gain), Paint::kGood},
+                    {w.clean(f.id), Paint::kWarn}};
+    const size_t used = display_width(name) + 2;
+    const bool beside = used + 20 <= width;
+    const size_t indent = beside ? used : kInner;
+    std::vector<Line> lines{name};
+    for (const std::string& text : wrap(w.clean(f.title), width - indent)) {
+      if (beside && lines.size() == 1 && lines[0].size() == name.size()) {
+        lines[0].push_back({"  " + text});
+      } else {
+        lines.push_back({{std::string(indent, ' ')}, {text}});
+      }
     }
-    w.add(i <= 2 ? 5 : 15, std::move(line));
+    w.add(i <= 2 ? 5 : 15, std::move(lines));
     std::string detail = f.where ? where_text(*f.where, width / 2) : "";
     if (!f.remedies.empty()) detail += (detail.empty() ? "" : ": ") + f.remedies[0].text;
-    if (!detail.empty()) {
-      w.add(i <= 2 ? 16 : 30,
-            Line{{std::string(16, ' ')},
-                 {fit(w.clean(detail), width - 16, w.options().unicode), Paint::kDim}});
+    lines.clear();
+    for (const std::string& text : wrap(w.clean(detail), width - kInner)) {
+      lines.push_back({{std::string(kInner, ' ')}, {text, Paint::kDim}});
     }
+    if (!lines.empty()) w.add(i <= 2 ? 16 : 30, std::move(lines));
   }
   if (d.findings.size() > 1) w.gap();
 }
 
 void no_finding(Writer& w, const Run& run, const Diagnosis& d) {
-  const bool healthy = d.verdict == "healthy" && !failed(run);
+  const bool healthy = d.verdict == "healthy" && d.judged && !failed(run);
   const std::string headline = !d.headline.empty() ? d.headline
                                : d.verdict == "none"
                                    ? "No verdict yet: too little was seen to judge."
@@ -273,9 +281,16 @@ void steps(Writer& w, const Run& run) {
                       s.warmup > 0 ? fmt::format("({} warm-up)", s.warmup) : ""));
   w.add(0, breakdown_bar(s.breakdown, w.options().width - kIndent, w.options()));
   int rank = 8;
-  for (Line& line : breakdown_legend(s.breakdown, w.options().width - kIndent, w.options())) {
-    w.add(rank++, std::move(line));
+  std::vector<Line> legend =
+      breakdown_legend(s.breakdown, w.options().width - kIndent, w.options());
+  // Not all the time of all steps, which costs are told of.
+  const std::string of = "(of the usual step)";
+  if (!legend.empty() && display_width(legend.back()) + 3 + of.size() <= w.options().width) {
+    legend.back().push_back({"   " + of, Paint::kDim});
+  } else if (!legend.empty()) {
+    legend.push_back({{std::string(kIndent, ' ')}, {of, Paint::kDim}});
   }
+  for (Line& line : legend) w.add(rank++, std::move(line));
   for (const model::SpeedChange& change : main_changes(run, kChangesShown)) {
     w.add(6, w.labelled("speed",
                         fmt::format("from step {} on ({} after the start) a step takes {}, "
@@ -349,27 +364,28 @@ void notes(Writer& w, const Run& run) {
     w.add(7, w.labelled("left", w.clean(text), Paint::kWarn, 2));
   }
   if (!run.missing.empty()) {
-    // On one screen only the names: the reasons are in the report.
-    const bool brief = w.options().height > 0;
+    // Only the names, at every end of every run: the reasons are in the report.
+    const bool verbose = w.options().verbose;
     std::string text = "not measured: ";
     for (size_t i = 0; i < run.missing.size(); ++i) {
       const model::Missing& m = run.missing[i];
-      text += (i == 0 ? "" : brief ? ", " : "; ") + m.signal;
-      if (!brief && !m.reason.empty()) text += " (" + m.reason + ")";
+      text += (i == 0 ? "" : verbose ? "; " : ", ") + m.signal;
+      if (verbose && !m.reason.empty()) text += " (" + m.reason + ")";
     }
-    w.add(11, w.labelled("missing", w.clean(text), Paint::kDim, brief ? 1 : 40));
+    const size_t most = verbose ? kWhole : w.options().height > 0 ? 1 : 2;
+    w.add(11, w.labelled("missing", w.clean(text), Paint::kDim, most,
+                         verbose ? "" : "(why: --verbose)"));
   }
   if (!w.options().folder.empty()) {
-    w.add(4, w.labelled("report",
-                        fit_end(w.clean(w.options().folder + "/report.html"),
-                                w.options().width - kIndent, w.options().unicode),
-                        Paint::kPlain, 1));
+    // Whole, however wide: it is there to be copied.
+    w.add(4, Line{{"  report  ", Paint::kDim}, {w.clean(w.options().folder + "/report.html")}});
   }
 }
 
 }  // namespace
 
-std::string render_text(const Run& run, const Diagnosis& diagnosis, const TextOptions& given) {
+std::string render_text(const Run& run, const Diagnosis& known, const TextOptions& given) {
+  const Diagnosis diagnosis = told(run, known);
   TextOptions options = given;
   options.width = std::max<size_t>(options.width, 40);
   Writer w(options);
@@ -377,6 +393,10 @@ std::string render_text(const Run& run, const Diagnosis& diagnosis, const TextOp
   if (diagnosis.findings.empty()) {
     no_finding(w, run, diagnosis);
   } else {
+    if (const std::string damage = damage_of(run); !damage.empty()) {
+      w.add(0, w.labelled("damaged", "the recording is incomplete: " + damage, Paint::kWarn, 2));
+      w.gap();
+    }
     main_finding(w, diagnosis.findings[0], run);
     other_findings(w, diagnosis);
   }

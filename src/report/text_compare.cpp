@@ -65,7 +65,7 @@ void more(Out& out, size_t all, size_t shown) {
 
 void side(Out& out, std::string_view label, double median_ms, const Interval& interval,
           int64_t steps, const std::string& name) {
-  std::string numbers = fmt::format("{:>8}  {:>6} steps  ", ms(median_ms), steps);
+  std::string numbers = fmt::format("{:>8}  {:>6} steps  ", steps > 0 ? ms(median_ms) : "-", steps);
   if (interval.high > 0) {
     numbers += fmt::format("(95 %: {} to {})  ", ms(interval.low), ms(interval.high));
   }

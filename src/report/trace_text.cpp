@@ -46,11 +46,13 @@ class Page {
 };
 
 void verdict(Page& page, const TraceDiagnosis& diagnosis) {
-  const bool well = diagnosis.findings.empty(), unicode = page.options().unicode;
-  const char* mark = well ? (unicode ? "✓ " : "+ ") : (unicode ? "▲ " : "! ");
+  const bool found = !diagnosis.findings.empty(), unicode = page.options().unicode;
+  const bool well = !found && diagnosis.verdict == "healthy" && diagnosis.judged;
+  const char* mark = found ? (unicode ? "▲ " : "! ") : well ? (unicode ? "✓ " : "+ ") : "? ";
+  const Paint paint = found ? Paint::kBad : well ? Paint::kGood : Paint::kWarn;
   bool first = true;
   for (const std::string& text : wrap(page.clean(diagnosis.headline), page.options().width - 2)) {
-    page.line({{first ? mark : "  ", well ? Paint::kGood : Paint::kBad}, {text, Paint::kBold}});
+    page.line({{first ? mark : "  ", paint}, {text, Paint::kBold}});
     first = false;
   }
   for (const Finding& f : diagnosis.findings) {

@@ -30,6 +30,8 @@ constexpr size_t kThinBytes = 8 << 20;    // packets between two looks at the me
 // The two files are flushed about once a second, each for itself: so long an event waits at most
 // for the definitions that it may refer to.
 constexpr Nanos kPatience = std::chrono::seconds(3);
+// What every job leaves within that time: the state of its threads, in events.bin.
+constexpr Nanos kUneventful = std::chrono::seconds(2);
 
 // Reads the blocks of one file in order, from damaged ones on to the next that is whole.
 class BlockReader {
@@ -69,6 +71,8 @@ class BlockReader {
 
   const FolderDamage& damage() const { return damage_; }
   bool newer() const { return newer_; }
+  // Nothing in it at all, not even damage.
+  bool empty() const { return damage_.blocks == 0 && damage_.bad == 0; }
 
  private:
   size_t read_at(uint64_t offset, char* out, size_t size) {
@@ -194,6 +198,8 @@ class Merger {
     return {a.blocks + b.blocks, a.bad + b.bad};
   }
   bool newer() const { return series_.blocks().newer() || events_.blocks().newer(); }
+  const BlockReader& series() const { return series_.blocks(); }
+  const BlockReader& events() const { return events_.blocks(); }
   void thin() { decoder_.thin(max_bytes_); }
 
  private:
@@ -230,19 +236,54 @@ Error not_a_run_folder(const std::string& folder) {
                "a run folder holds series.bin and events.bin"};
 }
 
+Error incomplete(const std::string& folder, std::string_view what) {
+  return Error{Code::kIo,
+               "the recording is incomplete: " + escape_terminal(folder) + "/" + std::string(what),
+               "copy the whole folder again, or record the job again"};
+}
+
+// Why so little of the recording is left that it tells nothing: a run without its events looks as
+// one in which nothing happened. "": it can be read. A killed recorder leaves both files, whole up
+// to its last second.
+std::string what_is_lost(const Merger& merger, const Run& run) {
+  if (merger.series().empty() && merger.events().empty()) return "series.bin is empty";
+  for (const auto& [name, blocks] :
+       {std::pair{"series.bin", &merger.series()}, {"events.bin", &merger.events()}}) {
+    if (blocks->damage().blocks > 0) continue;
+    if (!blocks->empty()) return std::string(name) + " is damaged from its beginning to its end";
+    const bool short_job = blocks == &merger.events() && run.end - run.begin < kUneventful;
+    if (!short_job) return std::string(name) + " is empty";
+  }
+  return "";
+}
+
+std::string skipped(const FolderDamage& damage) {
+  return damage.bad == 1 ? "one damaged place was skipped"
+                         : std::to_string(damage.bad) + " damaged places were skipped";
+}
+
+void tell_damage(const std::string& what, Run& run) {
+  std::erase_if(run.missing, [](const model::Missing& m) { return m.signal == "recording"; });
+  run.missing.push_back({"recording", what, "the recording was cut off or its disk is full"});
+}
+
 }  // namespace
 
 Result<Run> read_run_folder(const std::string& folder, FolderDamage* damage, size_t max_bytes) {
   const int events_fd = open_file(folder + "/events.bin");
   const int events_errno = errno;
   const int series_fd = open_file(folder + "/series.bin");
+  const int series_errno = errno;
   if (events_fd < 0 && series_fd < 0) {
     if (events_errno != ENOENT && events_errno != ENOTDIR) {
       return fs::error_from_errno(events_errno, "cannot read " + escape_terminal(folder));
     }
     return not_a_run_folder(folder);
   }
-  Merger merger(series_fd, events_fd, max_bytes);
+  Merger merger(series_fd, events_fd, max_bytes);  // closes them
+  const auto why = [](int error) { return error == ENOENT ? " is missing" : " cannot be read"; };
+  if (series_fd < 0) return incomplete(folder, std::string("series.bin") + why(series_errno));
+  if (events_fd < 0) return incomplete(folder, std::string("events.bin") + why(events_errno));
   merger.read(TimePoint{}, true);
   merger.thin();
   const FolderDamage sum = merger.damage();
@@ -253,10 +294,10 @@ Result<Run> read_run_folder(const std::string& folder, FolderDamage* damage, siz
   }
   const RunDecoder& decoder = merger.decoder();
   Run run = std::move(merger.decoder().run());
-  if (sum.bad > 0) {
-    run.missing.push_back({"recording", std::to_string(sum.bad) + " damaged places were skipped",
-                           "the recording was cut off or its disk is full"});
+  if (const std::string lost = what_is_lost(merger, run); !lost.empty()) {
+    return incomplete(folder, lost);
   }
+  if (sum.bad > 0) tell_damage(skipped(sum), run);
   if (decoder.counts().unknown > 0) {
     run.missing.push_back(
         {"packets", std::to_string(decoder.counts().unknown) + " of unknown types were skipped",
@@ -287,8 +328,13 @@ Result<std::unique_ptr<FolderFollower>> FolderFollower::open(const std::string& 
 }
 
 bool FolderFollower::read(TimePoint now, bool ended) {
-  const bool any = state_->merger.read(now, ended);
-  state_->merger.thin();
+  Merger& merger = state_->merger;
+  const bool any = merger.read(now, ended);
+  merger.thin();
+  if (!ended) return any;
+  std::string lost = what_is_lost(merger, run());
+  if (lost.empty() && merger.damage().bad > 0) lost = skipped(merger.damage());
+  if (!lost.empty()) tell_damage(lost, run());
   return any;
 }
 

@@ -21,7 +21,9 @@ struct FolderDamage {
 
 /// Reads events.bin and series.bin of `folder`, merged by time. Steps are found too.
 /// `max_bytes`: what the Run may take; the middle of a long one is thinned.
-/// Errors: kNotFound (not a run folder), kUnsupported (a newer version wrote it), kIo.
+/// Errors: kNotFound (not a run folder), kUnsupported (a newer version wrote it), kIo (also where a
+/// file is lost: missing, emptied or damaged all through). Damage in parts of it is in `damage`,
+/// and in Run::missing as "recording".
 Result<model::Run> read_run_folder(const std::string& folder, FolderDamage* damage = nullptr,
                                    size_t max_bytes = size_t{256} << 20);
 
@@ -37,7 +39,8 @@ class FolderFollower {
   FolderFollower& operator=(const FolderFollower&) = delete;
 
   /// Takes in what has been written since. `ended`: nothing will follow, so a block that is cut off
-  /// is damage and not one under way. True if there was anything.
+  /// is damage and not one under way; what is lost stands in Run::missing then, as "recording".
+  /// True if there was anything.
   bool read(TimePoint now, bool ended);
   /// As of the last read(); its steps are not found yet.
   model::Run& run();

@@ -18,6 +18,7 @@ std::string make_folder() {
   static const std::string folder = ::mkdtemp(name);
   std::atexit([] {
     ::unlink((folder + "/events.bin").c_str());
+    ::unlink((folder + "/series.bin").c_str());
     ::rmdir(folder.c_str());
   });
   return folder;
@@ -39,6 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   flatout::put(block, flatout_block{FLATOUT_BLOCK_MAGIC, FLATOUT_WIRE_VERSION,
                                     static_cast<uint32_t>(size), flatout::crc32(bytes)});
   write_file(folder + "/events.bin", bytes + block + bytes);
+  write_file(folder + "/series.bin", block);
   flatout::timeline::FolderDamage damage;
   (void)flatout::timeline::read_run_folder(folder, &damage, 1 << 20);
   return 0;

@@ -53,6 +53,14 @@ std::string definitions() {
   return p.bytes;
 }
 
+// Something of the recorder's, 10 s later.
+std::string long_series() {
+  Packets p;
+  p.at(2'000'000'000).entity(1, 0, 0, "host").reading(1, 0, 1);
+  p.at(12'000'000'000).reading(1, 0, 1);
+  return p.bytes;
+}
+
 TEST(ReadRunFolder, MergesBothFilesAndFindsTheSteps) {
   const Folder folder;
   std::string events;
@@ -76,8 +84,9 @@ TEST(ReadRunFolder, SkipsADamagedBlockAndOneThatIsCutOff) {
   std::string broken = block(step(3));
   broken[40] = static_cast<char>(broken[40] ^ 1);
   const std::string last = block(step(9));
-  folder.write("events.bin", block(definitions()) + block(step(1)) + broken + block(step(4)) +
-                                 "noise" + block(step(5)) + last.substr(0, last.size() - 7));
+  folder.write("series.bin", block(definitions()));
+  folder.write("events.bin", block(step(1)) + broken + block(step(4)) + "noise" + block(step(5)) +
+                                 last.substr(0, last.size() - 7));
   FolderDamage damage;
   const auto run = read_run_folder(folder.path, &damage);
   ASSERT_TRUE(run.ok());
@@ -98,18 +107,44 @@ TEST(ReadRunFolder, SaysWhatIsNoRunFolder) {
 
 TEST(ReadRunFolder, SaysThatAnotherVersionWroteIt) {
   const Folder folder;
+  folder.write("series.bin", block(definitions(), FLATOUT_WIRE_VERSION + 1));
   folder.write("events.bin", block(step(0), FLATOUT_WIRE_VERSION + 1));
   const auto run = read_run_folder(folder.path);
   ASSERT_FALSE(run.ok());
   EXPECT_EQ(run.error().code, Code::kUnsupported);
 }
 
-TEST(ReadRunFolder, EmptyFilesAreAnEmptyRun) {
+// A run without its events would look like one in which nothing happened.
+TEST(ReadRunFolder, ALostFileIsAnError) {
+  const std::string series = block(definitions() + long_series()), events = block(step(0));
+  const auto error_of = [](const Folder& folder) {
+    const auto run = read_run_folder(folder.path);
+    return run.ok() ? "" : run.error().message;
+  };
+  for (const char* lost : {"series.bin", "events.bin"}) {
+    const Folder folder;
+    folder.write("series.bin", series);
+    folder.write("events.bin", events);
+    EXPECT_EQ(error_of(folder), "");
+    const auto said = "the recording is incomplete: " + folder.path + "/" + lost;
+    for (const std::string& bytes : {std::string(), events.substr(0, 30), std::string(9999, 'x')}) {
+      folder.write(lost, bytes);
+      EXPECT_TRUE(error_of(folder).starts_with(said)) << error_of(folder);
+    }
+    std::filesystem::remove(folder.path + "/" + lost);
+    EXPECT_TRUE(error_of(folder).starts_with(said)) << error_of(folder);
+  }
+  const Folder emptied;
+  emptied.write("series.bin", "");
+  emptied.write("events.bin", "");
+  EXPECT_NE(error_of(emptied), "");
+}
+
+TEST(ReadRunFolder, AVeryShortJobHasNoEvents) {
   const Folder folder;
+  folder.write("series.bin", block(definitions()));
   folder.write("events.bin", "");
-  const auto run = read_run_folder(folder.path);
-  ASSERT_TRUE(run.ok());
-  EXPECT_TRUE(run->slices.empty());
+  EXPECT_TRUE(read_run_folder(folder.path).ok());
 }
 
 // A recording that grows by a few bytes at a time: what is read at its end is what was written.
@@ -171,6 +206,24 @@ TEST(FolderFollower, GoesOnBehindDamageThatIsFollowedByMore) {
   EXPECT_TRUE((*follower)->read(now + std::chrono::seconds(10), false));
   EXPECT_EQ((*follower)->run().slices.size(), 3u);
   EXPECT_EQ((*follower)->damage().bad, 1u);
+}
+
+TEST(FolderFollower, OfAnEndedRunItSaysWhatIsLost) {
+  const auto lost = [](const std::string& events, bool ended) {
+    const Folder folder;
+    folder.write("series.bin", block(definitions() + long_series()));
+    folder.write("events.bin", events);
+    auto follower = FolderFollower::open(folder.path, 16 << 20);
+    (*follower)->read(time_point_ns(1), ended);
+    (*follower)->read(time_point_ns(2), ended);
+    const auto& missing = (*follower)->run().missing;
+    EXPECT_LE(missing.size(), 1u);
+    return missing.empty() ? "" : missing[0].reason;
+  };
+  EXPECT_EQ(lost("", false), "") << "it has only begun";
+  EXPECT_EQ(lost("", true), "events.bin is empty");
+  EXPECT_EQ(lost(block(step(0)) + "noise", true), "one damaged place was skipped");
+  EXPECT_EQ(lost(block(step(0)), true), "");
 }
 
 TEST(FolderFollower, OpensNothingThroughALinkAndWaitsForNoPipe) {

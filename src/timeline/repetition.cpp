@@ -6,6 +6,7 @@
 
 #include "base/stats.h"
 #include "timeline/loop_rounds.h"
+#include "timeline/step_evidence.h"
 
 namespace flatout::timeline {
 
@@ -96,6 +97,7 @@ std::vector<Visit> visits_of(const Run& run, ThreadId thread) {
       const std::vector<FrameId>& path = paths[r->stack];
       if (depth >= path.size()) continue;
       const Frame& frame = run.frames[path[depth]];
+      if (makes_items(run.string(frame.function), run.string(frame.file))) continue;
       most = std::max(most, ++functions[{frame.function, frame.file}]);
     }
     if (most * 10 < with_stack * 9) break;

@@ -89,6 +89,14 @@ bool reads_files(std::string_view file, std::string_view function) {
   return false;
 }
 
+}  // namespace
+
+bool makes_items(std::string_view function, std::string_view file) {
+  return function == "__next__" || is_input_library(file);
+}
+
+namespace {
+
 bool is_logging(std::string_view file) {
   return model::in_logging_library(file) || contains(file, "/torch/serialization.py");
 }
@@ -191,7 +199,8 @@ class Judge {
         const bool agreed_in = !inside || w.first >= 0.9 * in_total;
         if (agreed_in && w.second >= 0.9 * out_total) best = &k;
       }
-      if (best == nullptr) break;
+      if (best == nullptr || makes_items(run_.string(best->first), run_.string(best->second)))
+        break;
       loop_depth_ = depth;
       loop_key_ = {best->first, best->second};
     }

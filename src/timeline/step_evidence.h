@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "model/run.h"
@@ -28,6 +29,10 @@ struct OpenTimeContext {
   /// There are slices of forward, backward or optimizer at all.
   bool phases = true;
 };
+
+/// Whether this function makes or hands out an item for a loop around it: it has no training loop
+/// within, even if nearly all the time goes there.
+bool makes_items(std::string_view function, std::string_view file);
 
 /// `painted`: the training thread's. Fills in the verdict of each of `open` (ascending in time).
 void judge_open_times(const model::Run& run, std::span<const Painted> painted,

@@ -72,6 +72,22 @@ TEST(OpenTime, ReadersOfFilesAreInputInALoopOfNumPy) {
   }
 }
 
+TEST(OpenTime, ALoaderThatTakesNearlyAllTheTimeIsInput) {
+  constexpr const char* kLoader = "/x/site-packages/torch/utils/data/dataloader.py";
+  RunBuilder b;
+  b.every(7);
+  const StackId data = b.stack(
+      {{"<module>", "train.py", 10}, {"__next__", kLoader, 700}, {"__getitem__", "train.py", 5}});
+  const StackId compute = b.stack({{"<module>", "train.py", 12}});
+  for (int i = 0; i < 60; ++i) {
+    b.during(140, data, ThreadState::kOnCpuPython).during(8, compute, ThreadState::kOnCpuNative);
+  }
+  model::Run run = b.build();
+  find_steps(run);
+  ASSERT_EQ(run.steps.source, StepSource::kRepetition);
+  EXPECT_NEAR(share(run, Part::kInputWait), 0.95, 0.02);
+}
+
 TEST(OpenTime, BlockedInAQueueIsInputWait) {
   Loop l;
   const StackId get = l.at(10, {{"get", "/usr/lib/python3.11/queue.py", 171},

@@ -14,6 +14,7 @@
 #include "timeline/steps.h"
 #include "timeline/test_run.h"
 #include "timeline/trace_diff.h"
+#include "timeline/trace_host.h"
 
 namespace flatout::timeline {
 namespace {
@@ -247,6 +248,15 @@ TEST(TraceAnalysis, AWindowIsFoundInMemoryThatDoesNotGrow) {
   EXPECT_EQ(trace->size(), 5u);  // four steps and the first event
   EXPECT_EQ(trace->start[0], 100'000);
   EXPECT_EQ(TraceIndex(*trace).steps().size(), 4u);
+}
+
+TEST(UserLine, IsNeitherALibrarysNorTheAgents) {
+  model::Where where;
+  EXPECT_FALSE(user_line("/src/python/flatout/agent/profiler.py(44): _start", where));
+  EXPECT_FALSE(user_line("/venv/lib/python3.11/site-packages/x.py(3): f", where));
+  ASSERT_TRUE(user_line("/job/agent/train.py(12): step", where));
+  EXPECT_EQ(where.file, "/job/agent/train.py");
+  EXPECT_EQ(where.line, 12);
 }
 
 }  // namespace

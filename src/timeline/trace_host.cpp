@@ -6,6 +6,7 @@
 
 #include "base/contains.h"
 #include "base/text.h"
+#include "model/source_files.h"
 
 namespace flatout::timeline {
 
@@ -76,7 +77,7 @@ bool user_line(std::string_view slice, Where& where) {
   if (open == std::string_view::npos || close == std::string_view::npos || open == 0) return false;
   const std::string_view file = slice.substr(0, open);
   const auto line = parse_number<int64_t>(slice.substr(open + 1, close - open - 1));
-  if (!line || !file.ends_with(".py")) return false;
+  if (!line || !file.ends_with(".py") || model::is_agent(file)) return false;
   for (const std::string_view library :
        {"site-packages/", "dist-packages/", "lib/python3",     "torch/",
         "numpy/",         "threading.py",   "contextlib.py",   "multiprocessing/",

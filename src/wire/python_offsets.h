@@ -278,9 +278,14 @@ inline bool decode_unicode_state(uint32_t bits, const PythonOffsets& o, UnicodeS
   return true;
 }
 
-/// Writes the character in UTF-8, one to four bytes; returns how many.
+/// Writes the character in UTF-8, one to four bytes; returns how many. What stands for a byte that
+/// no character was found for (Python's "surrogateescape", in names of files) is that byte again.
 inline size_t encode_utf8(uint32_t c, char* out) {
   const auto put = [&](size_t i, uint32_t bits) { out[i] = static_cast<char>(bits); };
+  if (c >= 0xDC80 && c <= 0xDCFF) {
+    put(0, c - 0xDC00);
+    return 1;
+  }
   if (c < 0x80) {
     put(0, c);
     return 1;

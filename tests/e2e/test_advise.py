@@ -53,6 +53,30 @@ def test_what_is_not_known_is_said_so(flatout: str) -> None:
     assert json.loads(run(flatout, "explain", "--json", text="step 1\n").stdout)["kind"] == "none"
 
 
+def test_what_is_no_log_is_not_taken_for_a_good_one(flatout: str, tmp_path: Path) -> None:
+    (tmp_path / "random").write_bytes(os.urandom(100_000))
+    for arguments, text in ((["explain"], ""), (["explain", "random"], None), (["explain"], "step 1\n")):
+        answer = subprocess.run([flatout, *arguments], cwd=tmp_path, input=text.encode() if text is not None else None,
+                                capture_output=True, check=True).stdout.decode()
+        assert answer.startswith("? "), answer
+    good = run(flatout, "explain", text="step 1\nTraining complete\n").stdout
+    assert good.startswith(("✓ ", "+ ")), good
+    (tmp_path / "bad.py").write_text("x = (\n")
+    said = subprocess.run([sys.executable, "bad.py"], cwd=tmp_path, capture_output=True, text=True).stderr
+    assert json.loads(run(flatout, "explain", "--json", text=said).stdout)["kind"] == "syntax_error"
+
+
+def test_both_commands_say_the_same_of_one_message(flatout: str, tmp_path: Path) -> None:
+    for idle, finding in (("1.90 GiB", "gpu.oom_fragmented"), ("0.05 GiB", "gpu.oom_too_big")):
+        (tmp_path / "oom.log").write_text(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which "
+            "1.20 GiB is free. Including non-PyTorch memory, this process has 22.49 GiB memory in use. Of the allocated memory "
+            f"20.10 GiB is allocated by PyTorch, and {idle} is reserved by PyTorch but unallocated.\n")
+        for command in (["explain"], ["devmem", "explain"]):
+            answer = json.loads(run(flatout, *command, "--json", str(tmp_path / "oom.log")).stdout)
+            assert answer["finding"] == finding, (command, answer)
+
+
 def test_a_log_that_is_not_there_is_an_error(flatout: str, tmp_path: Path) -> None:
     assert "none.log" in run(flatout, "explain", tmp_path / "none.log", code=1).stderr
 

@@ -147,6 +147,13 @@ def test_a_job_that_does_no_steps_is_named(flatout: str, job_python: str, tmp_pa
     assert "0 steps" in done.stderr and "no data set" in done.stderr
 
 
+def test_no_time_for_any_trial_is_a_failure(flatout: str, job_python: str, job: Path) -> None:
+    done = fix(flatout, job, "--yes", "--budget", "3", "--", job_python, "train.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Nothing was tried, for want of time: gc" in done.stdout and " s more than --budget gave" in done.stdout
+    assert "measurably" not in done.stdout
+
+
 def test_somebody_elses_fix_json_is_left_alone(flatout: str, tmp_path: Path) -> None:
     (tmp_path / "fix.json").write_text('{"mine": 1}')
     done = subprocess.run([flatout, "fix", "--", "true"], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -309,6 +309,35 @@ def test_ctrl_z_and_fg_work_and_leave_a_gap(tmp_path):
     assert any(1e9 < length < 60e9 for length in lengths), lengths
 
 
+@pytest.mark.parametrize("imports", ["", "import torch"])
+def test_a_keyboard_interrupt_ends_python_as_without_us(tmp_path, imports):
+    """CPython dies of SIGINT then, unless something evaluates text in its excepthook."""
+    if imports and subprocess.run([sys.executable, "-c", imports], capture_output=True).returncode != 0:
+        pytest.skip("this Python has no torch")
+    (tmp_path / "ki.py").write_text(f"{imports}\ndef inner():\n    raise KeyboardInterrupt\ninner()\n")
+    alone = subprocess.run([sys.executable, "ki.py"], cwd=tmp_path, capture_output=True)
+    done = flatout("run", "--quiet", "--out", "ki", "--", sys.executable, "ki.py", cwd=tmp_path)
+    assert alone.returncode == -signal.SIGINT and done.returncode == 128 + signal.SIGINT
+    assert done.stderr == alone.stderr
+    if imports:
+        facts = json.loads((tmp_path / "ki" / "run.json").read_text())["facts"]
+        assert facts["exception.type"] == "KeyboardInterrupt" and facts["exception.line"] == "3"
+
+
+def test_a_name_that_is_no_utf8_is_the_same_everywhere(tmp_path):
+    """From the command line, in stacks read from outside and in what the agent tells."""
+    if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode != 0:
+        pytest.skip("this Python has no torch")
+    folder = os.fsencode(tmp_path) + b"/b\xffad"
+    os.mkdir(folder)
+    with open(folder + b"/j.py", "w") as script:
+        script.write("import time, torch\nfor _ in range(10):\n    time.sleep(0.1)\nraise ValueError\n")
+    flatout("run", "--quiet", "--out", "x", "--", sys.executable, os.fsdecode(folder + b"/j.py"), cwd=tmp_path)
+    for name in ("series.bin", "events.bin"):
+        data = (tmp_path / "x" / name).read_bytes()
+        assert set(re.findall(rb"/b([^/]{1,4})ad/j.py", data)) == {b"\xff"}, name
+
+
 def test_timeout_of_coreutils_ends_the_job(tmp_path):
     done = subprocess.run(["timeout", "2", BIN, "run", "--quiet", "--", "sleep", "60"], cwd=tmp_path, timeout=60)
     assert done.returncode == 124
@@ -621,6 +650,64 @@ def test_report_and_compare_read_run_folders(tmp_path):
         assert done.returncode == 0, done.stderr
         assert (tmp_path / f"x.{form}").stat().st_size > 0
     assert json.loads(flatout("report", "one", "--json", cwd=tmp_path).stdout)["schema"] == 1
-    done = flatout("compare", "one", "two", "--json", "--fail-on", "slower=5%", cwd=tmp_path)
+    done = flatout("compare", "one", "two", "--json", cwd=tmp_path)
     assert done.returncode == 0 and json.loads(done.stdout), done.stderr
     assert flatout("report", "nowhere", cwd=tmp_path).returncode == 1
+
+
+def test_a_recording_that_lost_a_file_is_no_healthy_run(tmp_path):
+    """Without its events a run would look as one in which nothing happened."""
+    flatout("run", "--quiet", "--out", "whole", "--", sys.executable, "-c", "import time; time.sleep(3)", cwd=tmp_path)
+    for name in ("events.bin", "series.bin"):
+        for what in ("gone", "empty", "cut", "random"):
+            copy = tmp_path / f"{what}-{name}"
+            shutil.copytree(tmp_path / "whole", copy)
+            if what == "gone":
+                (copy / name).unlink()
+            else:
+                (copy / name).write_bytes({"empty": b"", "cut": (copy / name).read_bytes()[:100], "random": os.urandom(20000)}[what])
+            before = {p.name: p.read_bytes() for p in copy.iterdir()}
+            done = flatout("report", str(copy), cwd=tmp_path)
+            assert done.returncode == 1 and b"the recording is incomplete" in done.stderr and name.encode() in done.stderr
+            assert done.stdout == b"" and {p.name: p.read_bytes() for p in copy.iterdir()} == before
+
+
+def test_a_recording_that_is_damaged_in_part_says_so_and_has_no_verdict(tmp_path):
+    busy = "import time\nend = time.time() + 3\nwhile time.time() < end: pass"
+    flatout("run", "--quiet", "--out", "x", "--", sys.executable, "-c", busy, cwd=tmp_path)
+    events = tmp_path / "x" / "events.bin"
+    events.write_bytes(events.read_bytes()[:-10])
+    done = flatout("report", "x", cwd=tmp_path)
+    assert done.returncode == 0 and b"The recording is incomplete" in done.stdout and b"ealthy" not in done.stdout
+    assert json.loads(flatout("report", "x", "--json", cwd=tmp_path).stdout)["verdict"] == "none"
+
+
+def test_a_damaged_recording_leaves_what_was_made_of_the_whole_one(tmp_path):
+    flatout("run", "--quiet", "--out", "x", "--", sys.executable, "-c", "import time; time.sleep(3)", cwd=tmp_path)
+    events = tmp_path / "x" / "events.bin"
+    events.write_bytes(events.read_bytes()[:-10])
+    before = {p.name: p.read_bytes() for p in (tmp_path / "x").iterdir()}
+    assert flatout("report", "x", cwd=tmp_path).returncode == 0
+    assert {p.name: p.read_bytes() for p in (tmp_path / "x").iterdir()} == before
+
+
+def test_runs_that_are_no_ranks_are_neither_merged_nor_let_through(tmp_path):
+    for name in ("one", "two"):
+        flatout("run", "--quiet", "--out", name, "--", sys.executable, "-c", "import time; time.sleep(1)", cwd=tmp_path)
+    done = flatout("merge", "one", "two", "-o", "both", cwd=tmp_path)
+    assert done.returncode == 2 and b"these are not ranks of one job: one had ended when two began" in done.stderr
+    assert not (tmp_path / "both").exists()
+    # What cannot be compared must not pass a gate.
+    done = flatout("compare", "one", "two", "--fail-on", "slower=5%", cwd=tmp_path)
+    assert done.returncode == 1 and b"Too few steps to compare: the old run has none, the new run has none" in done.stderr
+    assert flatout("compare", "one", "two", cwd=tmp_path).returncode == 0
+
+
+def test_verbose_says_why_something_was_not_measured(tmp_path):
+    short = flatout("run", "--out", "x", "--", sys.executable, "-c", "import time; time.sleep(1)", cwd=tmp_path).stderr
+    if b"not measured" not in short:
+        pytest.skip("all is measured here")
+    missing = json.loads((tmp_path / "x" / "findings.json").read_text())["missing"]
+    done = flatout("report", "x", "--verbose", cwd=tmp_path)
+    assert b"(why: --verbose)" not in done.stdout
+    assert all(m["signal"].encode() in done.stdout for m in missing) and b" (" in done.stdout.split(b"not measured: ")[1]

@@ -85,6 +85,13 @@ def uncaught(kind, value, trace):
     """An exception is about to end the process."""
     _watch.reported = True
     if core.connected and not core.is_off:
+        if issubclass(kind, KeyboardInterrupt):
+            # CPython dies of SIGINT after it, unless anything evaluates text meanwhile, as imports may
+            # (namedtuple). So with what is here already.
+            failures = sys.modules.get(__name__ + ".failures")
+            if failures is not None:
+                failures.interrupted(trace)
+            return
         from . import failures
 
         failures.report(kind, value, trace, "exception.")

@@ -111,14 +111,22 @@ def _after_fork():
     state.waiting = state.is_worker = 0
 
 
+def _bytes(text):
+    """Names of files as the bytes that they are, also those that are no UTF-8."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
 def intern(name):
-    return _library.flatout_agent_intern(name.encode("utf-8", "replace"))
+    return _library.flatout_agent_intern(_bytes(name))
 
 
 def info(key, value):
     """A fact; None is none."""
     if value is not None and _library is not None:
-        _library.flatout_agent_info(key.encode(), str(value).encode("utf-8", "replace")[:30000])
+        _library.flatout_agent_info(key.encode(), _bytes(str(value))[:30000])
 
 
 def count(name, value):

@@ -65,16 +65,33 @@ def report(kind, value, trace, prefix):
         name, message = _last_words(name, message)
     elif issubclass(kind, SyntaxError) and getattr(value, "filename", None):
         frames.append((value.filename, value.lineno or 0, ""))
-    frames = [f for f in frames if not os.path.realpath(f[0]).startswith(_OURS)]
-    where = next((f for f in reversed(frames) if is_users(f[0])), frames[-1] if frames else None)
     core.info(prefix + "type", name)
     core.info(prefix + "message", message[:2000])
+    _tell_place(frames, prefix)
+    core.info(prefix + "traceback",
+              "".join(traceback.format_exception(kind, value, trace, limit=60))[-20000:])
+
+
+def interrupted(trace):
+    """A KeyboardInterrupt ends the process. Evaluates no text (see uncaught): traceback might."""
+    frames = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append((code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    core.info("exception.type", "KeyboardInterrupt")
+    _tell_place(frames[-200:], "exception.")
+    core.info("exception.traceback", "Traceback (most recent call last):\n%sKeyboardInterrupt\n" % "".join(
+        '  File "%s", line %s, in %s\n' % frame for frame in frames[-60:]))
+
+
+def _tell_place(frames, prefix):
+    frames = [f for f in frames if not os.path.realpath(f[0]).startswith(_OURS)]
+    where = next((f for f in reversed(frames) if is_users(f[0])), frames[-1] if frames else None)
     if where is not None:
         core.info(prefix + "file", where[0])
         core.info(prefix + "line", where[1])
         core.info(prefix + "function", where[2])
-    core.info(prefix + "traceback",
-              "".join(traceback.format_exception(kind, value, trace, limit=60))[-20000:])
 
 
 def _last_words(name, text):

@@ -1,16 +1,20 @@
 // A stand-in for libcuda.so.1 that hands out addresses and counts what lies behind them, as the
 // real one does where that matters to a limit: contexts and modules take memory, pools grow by 32
 // MiB and keep it, memory from cuMemCreate lives until the last mapping is gone, graphs reserve at
-// launch. Work on a stream goes on until somebody waits for it. Functions that begin with fake are
-// for tests: devmem's use them, too.
+// launch. Work on a stream goes on until somebody waits for it; what cuMemFreeAsync frees outside
+// of living pools is there until then. Functions that begin with fake are for tests: devmem's use
+// them, too.
 #include <dlfcn.h>
 #include <string.h>
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "devlimit/cuda_abi.h"
@@ -29,6 +33,7 @@ struct Context {
   size_t heap = 8 * kMiB;
   bool primary = false;
   uint64_t modules = 0;
+  Context* parent = nullptr;  // of a green one: the primary, which what it allocates goes with
 };
 struct Node {
   int type = 0;
@@ -42,6 +47,7 @@ struct PhysicalState;
 struct Stream {
   Context* context = nullptr;
   Graph* capture = nullptr;
+  bool spoilt = false;            // the capture: this thread asked what it may not
   uint64_t queued = 0, done = 0;  // pieces of work
 };
 struct Event {
@@ -80,14 +86,27 @@ struct Array {
   int device = 0;
   uint64_t bytes = 0;
 };
+struct Deferred {  // freed once the stream has done so much
+  Stream* stream = nullptr;
+  uint64_t after = 0;
+  Block block;
+};
+struct Opened {
+  CUdeviceptr address = 0;
+  int times = 0;
+};
 
 std::mutex g_lock;
 std::map<CUdeviceptr, Block> g_blocks;
 std::map<uint64_t, PhysicalState*> g_handles;
 std::map<CUdeviceptr, Mapping> g_mappings;
 std::map<CUdeviceptr, size_t> g_ranges;
+std::vector<Deferred> g_deferred;
+std::map<std::pair<Context*, std::string>, Opened> g_opened;  // by the handle
+std::atomic<int> g_events{0};
 Stream g_null_streams[fake::kCards];
 PoolState g_default_pools[fake::kCards] = {{0}, {1}};
+PoolState g_host_pool = {0, true};
 Context g_primary[fake::kCards];
 int g_retained[fake::kCards] = {};
 std::set<Exec*> g_execs;
@@ -95,6 +114,9 @@ uint64_t g_graph_reserved[fake::kCards] = {};
 CUdeviceptr g_next = CUdeviceptr{1} << 40;
 uint64_t g_next_handle = 1;
 thread_local std::vector<Context*> t_contexts;
+thread_local Stream t_stream;  // of the functions for per-thread default streams
+thread_local int t_capture_mode = 0;
+thread_local std::set<Stream*> t_captures;  // that forbid what is unsafe
 
 Context* current() { return t_contexts.empty() ? nullptr : t_contexts.back(); }
 
@@ -103,6 +125,12 @@ Stream* work_of(Opaque stream) {
   constexpr uintptr_t kLastSpecial = 2;
   if (reinterpret_cast<uintptr_t>(stream) > kLastSpecial) return static_cast<Stream*>(stream);
   return &g_null_streams[current() != nullptr ? current()->device : 0];
+}
+
+Stream* capture_of(Opaque stream, bool per_thread) {
+  const auto number = reinterpret_cast<uintptr_t>(stream);
+  if (number == 2 || (number == 0 && per_thread)) return &t_stream;
+  return number > 2 ? static_cast<Stream*>(stream) : nullptr;  // the legacy one cannot be captured
 }
 
 CUdeviceptr new_address(size_t bytes) {
@@ -119,7 +147,8 @@ CUresult new_block(CUdeviceptr* address, size_t bytes, PoolState* pool = nullptr
   const int device = pool != nullptr ? pool->device : context->device;
   if (pool == nullptr && !card().take(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = new_address(bytes);
-  g_blocks[*address] = {device, bytes, context, pool};
+  g_blocks[*address] = {device, bytes, context->parent != nullptr ? context->parent : context,
+                        pool};
   return CUDA_SUCCESS;
 }
 
@@ -198,7 +227,31 @@ CUresult unload(Opaque made) {
   return CUDA_SUCCESS;
 }
 
+void give(const Block& block) {
+  if (block.pool != nullptr) {
+    block.pool->live -= block.bytes;
+    if (block.pool->destroyed && block.pool->live == 0) trim(block.pool, 0);
+  } else if (!block.foreign) {
+    card().give(block.device, block.bytes);
+  }
+}
+
+// Under the lock: the stream has got so far.
+void reach(Stream* stream, uint64_t work) {
+  stream->done = std::max(stream->done, work);
+  std::erase_if(g_deferred, [&](const Deferred& free) {
+    if (free.stream != stream || free.after > stream->done) return false;
+    give(free.block);
+    return true;
+  });
+}
+
 void end(Context* context) {
+  std::erase_if(g_deferred, [&](const Deferred& free) {
+    if (free.block.context != context) return false;
+    give(free.block);
+    return true;
+  });
   for (auto it = g_blocks.begin(); it != g_blocks.end();) {
     const Block& block = it->second;
     if (block.context != context || block.pool != nullptr) {
@@ -225,14 +278,38 @@ CUresult free_block(CUdeviceptr address) {
   const std::lock_guard lock(g_lock);
   const auto it = g_blocks.find(address);
   if (it == g_blocks.end()) return CUDA_ERROR_INVALID_VALUE;
-  const Block& block = it->second;
-  if (block.pool != nullptr) {
-    block.pool->live -= block.bytes;
-    if (block.pool->destroyed && block.pool->live == 0) trim(block.pool, 0);
-  } else if (!block.foreign) {
-    card().give(block.device, block.bytes);
-  }
+  give(it->second);
   g_blocks.erase(it);
+  return CUDA_SUCCESS;
+}
+
+CUresult free_on(CUdeviceptr address, Opaque stream) {
+  {
+    const std::lock_guard lock(g_lock);
+    Stream* const on = work_of(stream);
+    const auto it = g_blocks.find(address);
+    if (it == g_blocks.end()) return CUDA_ERROR_INVALID_VALUE;
+    const PoolState* const pool = it->second.pool;
+    if (on->queued > on->done && (pool == nullptr || pool->destroyed)) {
+      g_deferred.push_back({on, on->queued, it->second});
+      g_blocks.erase(it);
+      return CUDA_SUCCESS;
+    }
+  }
+  return free_block(address);
+}
+
+CUresult open_ipc(CUdeviceptr* address, const CUipcMemHandle& handle) {
+  const std::lock_guard lock(g_lock);
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  size_t bytes = 0;
+  memcpy(&bytes, handle.reserved, sizeof bytes);
+  Opened& opened = g_opened[{current(), std::string(handle.reserved, sizeof handle.reserved)}];
+  if (opened.times++ == 0) {
+    opened.address = new_address(bytes);
+    g_blocks[opened.address] = {current()->device, bytes, current(), nullptr, true};
+  }
+  *address = opened.address;
   return CUDA_SUCCESS;
 }
 
@@ -256,8 +333,9 @@ void fakeLaunch(Opaque stream) {
 }
 void fakeFinish(Opaque stream) {
   const std::lock_guard lock(g_lock);
-  work_of(stream)->done = work_of(stream)->queued;
+  reach(work_of(stream), work_of(stream)->queued);
 }
+int fakeEvents() { return g_events; }
 uint64_t fakeQueued(Opaque stream) {
   const std::lock_guard lock(g_lock);
   return work_of(stream)->queued;
@@ -387,6 +465,23 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned*, int* active) {
   *active = g_retained[device] > 0;
   return CUDA_SUCCESS;
 }
+// A green context holds the primary one, and what is allocated in it goes with that.
+CUresult cuGreenCtxCreate(Opaque* made, Opaque, CUdevice device, unsigned) {
+  Opaque primary = nullptr;
+  const CUresult result = cuDevicePrimaryCtxRetain(&primary, device);
+  if (result != CUDA_SUCCESS) return result;
+  *made = new Context{device, 8 * kMiB, false, 0, static_cast<Context*>(primary)};
+  return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxDestroy(Opaque context) {
+  const CUdevice device = static_cast<Context*>(context)->device;
+  delete static_cast<Context*>(context);
+  return cuDevicePrimaryCtxRelease_v2(device);
+}
+CUresult cuCtxFromGreenCtx(Opaque* context, Opaque green) {
+  *context = green;
+  return CUDA_SUCCESS;
+}
 CUresult cuCtxGetLimit(size_t* value, int limit) {
   if (current() == nullptr) return kNoContext;
   *value = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? current()->heap : 0;
@@ -461,15 +556,32 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   memcpy(handle->reserved, &bytes, sizeof bytes);
   return result;
 }
+CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
+  return open_ipc(address, handle);
+}
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
+  return open_ipc(address, handle);
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  {
+    const std::lock_guard lock(g_lock);
+    const auto it = std::find_if(g_opened.begin(), g_opened.end(), [&](const auto& opened) {
+      return opened.second.address == address;
+    });
+    if (it == g_opened.end()) return CUDA_ERROR_INVALID_VALUE;
+    if (--it->second.times > 0) return CUDA_SUCCESS;
+    g_opened.erase(it);
+  }
+  return free_block(address);
+}
+CUresult cuMemPoolImportPointer(CUdeviceptr* address, Opaque, void* data) {
   const std::lock_guard lock(g_lock);
-  size_t bytes = 0;
-  memcpy(&bytes, handle.reserved, sizeof bytes);
+  if (address == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const size_t bytes = *static_cast<size_t*>(data);
   *address = new_address(bytes);
   g_blocks[*address] = {current()->device, bytes, current(), nullptr, true};
   return CUDA_SUCCESS;
 }
-CUresult cuIpcCloseMemHandle(CUdeviceptr address) { return free_block(address); }
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr,
                              unsigned long long) {
@@ -589,9 +701,11 @@ CUresult cuStreamSynchronize(Opaque stream) {
 CUresult cuEventCreate(Opaque* event, unsigned) {
   if (current() == nullptr) return kNoContext;
   *event = new Event;
+  ++g_events;
   return CUDA_SUCCESS;
 }
 CUresult cuEventDestroy_v2(Opaque event) {
+  --g_events;
   delete static_cast<Event*>(event);
   return CUDA_SUCCESS;
 }
@@ -602,33 +716,81 @@ CUresult cuEventRecord(Opaque event, Opaque stream) {
   *static_cast<Event*>(event) = {on, on->queued};
   return CUDA_SUCCESS;
 }
+CUresult cuEventRecord_ptsz(Opaque event, Opaque stream) { return cuEventRecord(event, stream); }
+CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, t_capture_mode);
+  return CUDA_SUCCESS;
+}
 CUresult cuEventQuery(Opaque event) {
   const std::lock_guard lock(g_lock);
+  constexpr int kRelaxed = 2;
+  if (t_capture_mode != kRelaxed)
+    for (Stream* stream : t_captures) stream->spoilt = true;
   const auto* const e = static_cast<Event*>(event);
   return e->stream == nullptr || e->stream->done >= e->after ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult cuEventSynchronize(Opaque event) {
   const std::lock_guard lock(g_lock);
   const auto* const e = static_cast<Event*>(event);
-  if (e->stream != nullptr && e->stream->done < e->after) e->stream->done = e->after;
+  if (e->stream != nullptr) reach(e->stream, e->after);
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx(Opaque stream, Opaque* context) {
   *context = static_cast<Stream*>(stream)->context;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamIsCapturing(Opaque stream, int* status) {
-  *status = stream != nullptr && static_cast<Stream*>(stream)->capture != nullptr;
+}  // extern "C"
+
+namespace {
+
+CUresult is_capturing(const Stream* stream, int* status) {
+  *status = stream != nullptr && stream->capture != nullptr;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamBeginCapture_v2(Opaque stream, int) {
-  static_cast<Stream*>(stream)->capture = new Graph;
+CUresult begin_capture(Stream* stream, int mode) {
+  constexpr int kRelaxed = 2;
+  stream->capture = new Graph;
+  stream->spoilt = false;
+  if (mode != kRelaxed) t_captures.insert(stream);
   return CUDA_SUCCESS;
+}
+CUresult end_capture(Stream* stream, Opaque* graph) {
+  constexpr CUresult kInvalidated = 901;
+  t_captures.erase(stream);
+  *graph = stream->capture;
+  stream->capture = nullptr;
+  return stream->spoilt ? kInvalidated : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuStreamIsCapturing(Opaque stream, int* status) {
+  return is_capturing(capture_of(stream, false), status);
+}
+CUresult cuStreamIsCapturing_ptsz(Opaque stream, int* status) {
+  return is_capturing(capture_of(stream, true), status);
+}
+CUresult cuStreamBeginCapture_v2(Opaque stream, int mode) {
+  return begin_capture(capture_of(stream, false), mode);
+}
+CUresult cuStreamBeginCapture_v2_ptsz(Opaque stream, int mode) {
+  return begin_capture(capture_of(stream, true), mode);
 }
 CUresult cuStreamEndCapture(Opaque stream, Opaque* graph) {
-  *graph = static_cast<Stream*>(stream)->capture;
-  static_cast<Stream*>(stream)->capture = nullptr;
+  return end_capture(capture_of(stream, false), graph);
+}
+CUresult cuStreamEndCapture_ptsz(Opaque stream, Opaque* graph) {
+  return end_capture(capture_of(stream, true), graph);
+}
+CUresult cuMemGetDefaultMemPool(Opaque* pool, CUmemLocation* location, int) {
+  *pool =
+      location->type == CU_MEM_LOCATION_TYPE_DEVICE ? &g_default_pools[location->id] : &g_host_pool;
   return CUDA_SUCCESS;
+}
+CUresult cuMemGetMemPool(Opaque* pool, CUmemLocation* location, int type) {
+  return cuMemGetDefaultMemPool(pool, location, type);
 }
 CUresult cuDeviceGetDefaultMemPool(Opaque* pool, CUdevice device) {
   *pool = &g_default_pools[device];
@@ -670,12 +832,16 @@ CUresult cuGraphAddMemAllocNode(Opaque* node, Opaque graph, const Opaque*, size_
   static_cast<Graph*>(graph)->nodes.push_back(std::move(made));
   return CUDA_SUCCESS;
 }
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool, Opaque stream) {
-  auto* const s = static_cast<Stream*>(stream);
+}  // extern "C"
+
+namespace {
+
+CUresult allocate_on(CUdeviceptr* address, size_t bytes, Opaque pool, const Stream* s) {
   if (s != nullptr && s->capture != nullptr) {
+    const auto* const state = static_cast<PoolState*>(pool);
+    constexpr int kHost = 2;
     CUDA_MEM_ALLOC_NODE_PARAMS params = {};
-    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE,
-                                 static_cast<PoolState*>(pool)->device};
+    params.poolProps.location = {state->host ? kHost : CU_MEM_LOCATION_TYPE_DEVICE, state->device};
     params.bytesize = bytes;
     Opaque node = nullptr;
     const CUresult result = cuGraphAddMemAllocNode(&node, s->capture, nullptr, 0, &params);
@@ -684,15 +850,32 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool
   }
   return from_pool(address, bytes, static_cast<PoolState*>(pool));
 }
-CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, Opaque stream) {
+CUresult allocate_default_on(CUdeviceptr* address, size_t bytes, const Stream* stream) {
   if (current() == nullptr) return kNoContext;
-  return cuMemAllocFromPoolAsync(address, bytes, &g_default_pools[current()->device], stream);
+  return allocate_on(address, bytes, &g_default_pools[current()->device], stream);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, Opaque pool, Opaque stream) {
+  return allocate_on(address, bytes, pool, capture_of(stream, false));
+}
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, Opaque pool,
+                                      Opaque stream) {
+  return allocate_on(address, bytes, pool, capture_of(stream, true));
+}
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, Opaque stream) {
+  return allocate_default_on(address, bytes, capture_of(stream, false));
 }
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, Opaque stream) {
-  return cuMemAllocAsync(address, bytes, stream);
+  return allocate_default_on(address, bytes, capture_of(stream, true));
 }
-CUresult cuMemFreeAsync(CUdeviceptr address, Opaque) { return free_block(address); }
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque) { return free_block(address); }
+CUresult cuMemFreeAsync(CUdeviceptr address, Opaque stream) { return free_on(address, stream); }
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque stream) {
+  return free_on(address, stream);
+}
 
 CUresult cuGraphCreate(Opaque* graph, unsigned) {
   *graph = new Graph;

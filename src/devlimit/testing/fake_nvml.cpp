@@ -2,12 +2,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <atomic>
+
 #include "devlimit/cuda_abi.h"
 #include "devlimit/testing/fake_card.h"
 
 using namespace flatout::devlimit;
 
 namespace {
+
+using Listing = void (*)(int);
+std::atomic<Listing> g_listing{nullptr};
 
 int number(Opaque device) { return static_cast<int>(reinterpret_cast<intptr_t>(device)) - 1; }
 
@@ -78,12 +83,18 @@ nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(Opaque device, unsigned* coun
     *count = 0;
     return NVML_SUCCESS;
   }
+  // A process without a context is not listed.
   unsigned n = 0;
+  const Listing listing = g_listing;
+  if (listing != nullptr) listing(0);
   for (const fake::Process& p : fake::card().processes)
-    if (p.pid != 0 && n < *count)
+    if (p.pid != 0 && p.used[number(device)] > 0 && n < *count)
       out[n++] = {static_cast<unsigned>(p.pid), p.used[number(device)], 0, 0};
+  if (listing != nullptr) listing(1);
   *count = n;
   return NVML_SUCCESS;
 }
+/// Called before the processes are listed, with 0, and behind that, with 1.
+void fakeListing(Listing listing) { g_listing = listing; }
 
 }  // extern "C"

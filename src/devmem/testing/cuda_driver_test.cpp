@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include "devmem/device_pool.h"
 #include "devmem/testing/driver_suite.h"
 
 namespace flatout::devmem {
@@ -34,6 +35,8 @@ Stream new_stream(Driver&) {
   void* stream = nullptr;
   constexpr unsigned kNonBlocking = 1;
   EXPECT_EQ((find<int(void**, unsigned)>("cuStreamCreate")(&stream, kNonBlocking)), 0);
+  static auto& all = *new std::vector<void*>;  // so that none is lost: nothing destroys them
+  all.push_back(stream);
   return reinterpret_cast<Stream>(stream);
 }
 
@@ -94,6 +97,75 @@ TEST(CudaDriver, AMistakeOfTheDriversIsKeptAndNamed) {
   driver->free(0x1234500);  // nothing lies there
   ASSERT_FALSE(driver->health().ok());
   EXPECT_NE(driver->health().error().message.find("cuMemFree"), std::string::npos);
+}
+
+// libcuda, but for a stream that the program has destroyed.
+struct DeadStream {
+  static inline cuda::Opaque stream = nullptr;  // null: none
+  static inline cuda::CUresult says = 400, device_says = 0;
+  static inline int waits = 0;  // for the device
+  static const CudaApi* api() {
+    static const CudaApi real = **CudaApi::load();
+    static CudaApi changed = real;
+    stream = nullptr, says = 400, device_says = 0, waits = 0;
+    changed.stream_synchronize = [](cuda::Opaque on) {
+      return on != nullptr && on == stream ? says : real.stream_synchronize(on);
+    };
+    changed.event_record = [](cuda::Opaque event, cuda::Opaque on) {
+      return on != nullptr && on == stream ? says : real.event_record(event, on);
+    };
+    changed.context_synchronize = [] { return ++waits, device_says; };
+    return &changed;
+  }
+};
+
+TEST(CudaDriver, AStreamThatIsDestroyedIsDoneWhenTheDeviceIs) {
+  const auto driver = CudaDriver::open(0, DeadStream::api()).value();
+  const Stream dead = new_stream(*driver);
+  DeadStream::stream = reinterpret_cast<cuda::Opaque>(dead);
+  int waits = 0;
+  for (const cuda::CUresult says : {201, 400, 709}) {
+    DeadStream::says = says;
+    driver->synchronize(dead);
+    EXPECT_EQ(DeadStream::waits, ++waits);
+    const Event event = driver->record(dead);
+    EXPECT_EQ(DeadStream::waits, ++waits) << "its work may go on";
+    EXPECT_TRUE(driver->is_done(event));
+    driver->wait(event);
+    driver->forget(event);
+    EXPECT_TRUE(driver->health().ok()) << driver->health().error().message;
+  }
+  DeadStream::device_says = 700;  // a kernel's illegal access
+  driver->synchronize(dead);
+  ASSERT_FALSE(driver->health().ok());
+  EXPECT_NE(driver->health().error().message.find("cuCtxSynchronize"), std::string::npos);
+}
+
+TEST(CudaDriver, AnErrorOfAStreamThatIsThereIsNoDestroyedStream) {
+  const auto driver = CudaDriver::open(0, DeadStream::api()).value();
+  const Stream failing = new_stream(*driver);
+  DeadStream::stream = reinterpret_cast<cuda::Opaque>(failing);
+  DeadStream::says = 719;  // a kernel's failure
+  driver->synchronize(failing);
+  EXPECT_FALSE(driver->health().ok());
+  EXPECT_EQ(DeadStream::waits, 0);
+}
+
+TEST(CudaDriver, APoolGoesOnWhenAStreamOfItsProgramIsDestroyed) {
+  for (const char* policy : {"arena", "torch_expandable"}) {
+    const auto card = std::make_shared<Card>(CudaDriver::open(0, DeadStream::api()).value());
+    const Stream dead = new_stream(card->driver()), other = new_stream(card->driver());
+    const auto pool = DevicePool::open(card, {.policy = policy, .limit = 32 * kPageBytes}).value();
+    const Address own = pool->allocate(10 * kPageBytes, dead, nullptr).value();
+    const Address shared = pool->allocate(20 * kPageBytes, other, nullptr).value();
+    ASSERT_TRUE(pool->use_on(shared, dead).ok());
+    DeadStream::stream = reinterpret_cast<cuda::Opaque>(dead);
+    for (const Address block : {own, shared})
+      ASSERT_TRUE(pool->free(block, std::nullopt, std::nullopt, nullptr).ok());
+    const auto got = pool->allocate(30 * kPageBytes, other, nullptr);
+    EXPECT_TRUE(got.ok()) << policy << ": " << got.error().message;
+    EXPECT_GT(DeadStream::waits, 0);
+  }
 }
 
 TEST(CudaDriver, OtherCardsReachItsMemory) {

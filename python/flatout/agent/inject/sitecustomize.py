@@ -117,7 +117,8 @@ def _package(name, folder):
 def _on_uncaught(previous):
     def excepthook(kind, value, trace):
         try:
-            agent = _Watch.load()
+            # To load it would make CPython forget that a KeyboardInterrupt is to end it as SIGINT would.
+            agent = _Watch.agent if issubclass(kind, KeyboardInterrupt) else _Watch.load()
             if agent is not None:
                 agent.uncaught(kind, value, trace)
         except Exception:

@@ -1,0 +1,13 @@
+// A log in its errors: what a rule looks for must stand in one of them, not anywhere in the log.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace flatout::devmem {
+
+/// The log's lines in order, cut into blocks: an error's line with the traceback before it and the
+/// few lines that continue it, or a line that belongs to no other. Blank lines are in none.
+std::vector<std::string_view> error_blocks(std::string_view log);
+
+}  // namespace flatout::devmem
