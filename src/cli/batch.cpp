@@ -58,24 +58,30 @@ Result<Word> parse_word(const std::string& word) {
   return Word{*batch, word.substr(equals + 1)};
 }
 
+// kBadInput is for the command line alone.
+Error unreadable(Error error, const std::string& path) {
+  if (error.code == Code::kBadInput) error.code = Code::kIo;
+  return with_path(std::move(error), path);
+}
+
 // The trace of the device that took most.
 Result<devmem::BatchRun> read_memory(const Word& word) {
   auto traces = read_memory_traces(word.path);
-  if (!traces.ok()) return with_path(traces.error(), word.path);
+  if (!traces.ok()) return unreadable(traces.error(), word.path);
   const auto most = std::max_element(
       traces->begin(), traces->end(),
       [](const devmem::Trace& a, const devmem::Trace& b) { return a.peak_live < b.peak_live; });
   if (most == traces->end() || most->blocks == 0)
-    return with_path({Code::kBadInput, "nothing asks for memory in it", ""}, word.path);
+    return unreadable({Code::kBadInput, "nothing asks for memory in it", ""}, word.path);
   return devmem::BatchRun{word.batch, std::move(*most)};
 }
 
 Result<BatchPoint> read_times(const Word& word) {
   const auto run = timeline::read_run_folder(word.path);
-  if (!run.ok()) return with_path(run.error(), word.path);
+  if (!run.ok()) return unreadable(run.error(), word.path);
   const BatchPoint point = diagnose::batch_point(*run, word.batch);
   if (point.steps == 0)
-    return with_path(
+    return unreadable(
         {Code::kBadInput, "has too few steps to say how fast it was", "let it run for longer"},
         word.path);
   return point;
@@ -83,15 +89,12 @@ Result<BatchPoint> read_times(const Word& word) {
 
 Result<devmem::BatchAnswer> memory_answer(const std::vector<Word>& words,
                                           const Settings& settings) {
-  const auto card = parse_bytes(settings.card);
-  if (!card || *card < devmem::kPageBytes)
-    return Error{Code::kBadInput,
-                 settings.card.empty()
-                     ? std::string("the size of the card is needed to say what fits on it")
-                     : fmt::format("'{}' is no size of a card", escape_terminal(settings.card)),
+  if (settings.card.empty())
+    return Error{Code::kBadInput, "the size of the card is needed to say what fits on it",
                  "--card 24GiB, or in bytes"};
-  const auto beside = parse_bytes(settings.beside);
-  if (!beside || *beside >= *card)
+  FLATOUT_TRY(const uint64_t card, read_card(settings.card));
+  const auto beside = parse_bytes(size_words(settings.beside));
+  if (!beside || *beside >= card)
     return Error{Code::kBadInput,
                  fmt::format("'{}' beside the allocator leaves nothing of the card",
                              escape_terminal(settings.beside)),
@@ -107,10 +110,10 @@ Result<devmem::BatchAnswer> memory_answer(const std::vector<Word>& words,
     runs.push_back(std::move(run));
   }
   if (runs.size() == 1)
-    return devmem::largest_batches(devmem::BatchModel(std::move(runs[0])), *card, *beside, from);
+    return devmem::largest_batches(devmem::BatchModel(std::move(runs[0])), card, *beside, from);
   FLATOUT_TRY(const devmem::BatchModel model,
               devmem::BatchModel::make(std::move(runs[0]), std::move(runs[1])));
-  return devmem::largest_batches(model, *card, *beside, from);
+  return devmem::largest_batches(model, card, *beside, from);
 }
 
 Result<BatchCurve> curve_of(const std::vector<Word>& words) {

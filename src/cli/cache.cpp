@@ -238,6 +238,7 @@ int status(const std::vector<std::string>& arguments) {
 // One name in each line; "-": from standard input.
 Result<std::vector<std::string>> read_list(const std::string& path) {
   std::ifstream file;
+  if (path == "-") tell_standard_input("names of files");
   if (path != "-") file.open(path);
   std::istream& lines = path == "-" ? std::cin : file;
   if (!lines) {
@@ -392,7 +393,7 @@ int drop(const std::vector<std::string>& arguments) {
 
 int cache(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    std::fputs(std::string(kHelp).c_str(), stderr);
+    std::fputs(folded(kHelp).c_str(), stderr);
     return 2;
   }
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
@@ -400,7 +401,7 @@ int cache(const std::vector<std::string>& arguments) {
   if (what == "status") return status(rest);
   if (what == "warm") return warm(rest);
   if (what == "drop") return drop(rest);
-  if (what == "--help" || what == "-h" || what == "help") return print(std::string(kHelp));
+  if (what == "--help" || what == "-h" || what == "help") return print(folded(kHelp));
   const std::string_view meant = nearest(what, {"status", "warm", "drop"});
   return bad_usage(fmt::format("there is no command 'cache {}'", escape_terminal(what)),
                    meant.empty() ? "flatout cache --help"

@@ -26,9 +26,7 @@ constexpr std::string_view kHelp =
   flatout devmem explain train.log             why it ran out, who holds what, and what would help
   flatout devmem limit 8GiB -- python train.py a hard limit for any CUDA program
 
-Read are PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), traces of torch.profiler with
-profile_memory=True, logs of RMM, the dumps that TensorFlow writes when memory runs out, and Flatout's
-own JSON lines; plain or gzipped. Each command has --help.
+Read are PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), traces of torch.profiler with profile_memory=True, logs of RMM, the dumps that TensorFlow writes when memory runs out, and Flatout's own JSON lines; plain or gzipped. Each command has --help.
 )";
 
 const Usage kReplay{
@@ -61,11 +59,7 @@ const Usage kExplain{"devmem explain",
                      1};
 
 // Says what is wrong with which file; returns the exit code.
-int fail(const Error& error, const std::string& path) {
-  const Error named = with_path(error, path);
-  log_error(named.message, named.hint);
-  return named.code == Code::kBadInput ? 2 : 1;
-}
+int fail(const Error& error, const std::string& path) { return fail_input(with_path(error, path)); }
 
 int replay(const std::vector<std::string>& arguments) {
   int code = 0;
@@ -73,17 +67,21 @@ int replay(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   devmem::ReplayOptions options;
   if (!settings->card.empty()) {
-    const auto card = parse_bytes(settings->card);
-    if (!card || *card < devmem::kPageBytes)
-      return bad_usage(fmt::format("'{}' is no size of a card", escape_terminal(settings->card)),
-                       "--card 24GiB, or in bytes");
+    const auto card = read_card(settings->card);
+    if (!card.ok()) return bad_usage(card.error().message, card.error().hint);
     options.card = *card;
   }
   std::vector<devmem::Replay> replays;
   std::vector<model::MemoryHistory> histories;
+  size_t failed = 0;
   for (const std::string& file : settings->positional) {
     const auto traces = read_memory_traces(file);
-    if (!traces.ok()) return fail(traces.error(), file);
+    if (!traces.ok()) {
+      // One bad file must not hide what the others say.
+      fail(traces.error(), file);
+      ++failed;
+      continue;
+    }
     for (const devmem::Trace& trace : *traces) {
       if (trace.skipped > 0)
         log_warning(
@@ -93,13 +91,15 @@ int replay(const std::vector<std::string>& arguments) {
       if (!settings->html.empty()) histories.push_back(devmem::memory_history(trace, options.card));
     }
   }
+  if (failed == settings->positional.size()) return 1;
   if (!histories.empty()) {
     const Status drawn = write_text(settings->html, report::render_memory_html(histories));
     if (!drawn.ok()) return fail(drawn.error(), settings->html);
   }
   const Status put =
       write_text("", settings->json ? devmem::replay_json(replays) : devmem::replay_table(replays));
-  return put.ok() ? 0 : fail(put.error(), "");
+  if (!put.ok()) return fail(put.error(), "");
+  return failed > 0 ? 1 : 0;
 }
 
 int explain_memory(const std::vector<std::string>& arguments) {
@@ -107,6 +107,7 @@ int explain_memory(const std::vector<std::string>& arguments) {
   const auto settings = parse(kExplain, arguments, code);
   if (!settings) return code;
   const std::string file = settings->positional.empty() ? "/dev/stdin" : settings->positional[0];
+  if (settings->positional.empty()) tell_standard_input("a log or an error message");
   const auto bytes = read_memory_file(file);
   if (!bytes.ok()) return fail(bytes.error(), file);
   const auto explanation = devmem::explain(*bytes);
@@ -120,7 +121,7 @@ int explain_memory(const std::vector<std::string>& arguments) {
 
 int devmem(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    std::fputs(std::string(kHelp).c_str(), stderr);
+    std::fputs(folded(kHelp).c_str(), stderr);
     return 2;
   }
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
@@ -130,7 +131,7 @@ int devmem(const std::vector<std::string>& arguments) {
   if (what == "explain") return explain_memory(rest);
   if (what == "limit") return devmem_limit(rest);
   if (what == "--help" || what == "-h" || what == "help") {
-    fmt::print("{}", kHelp);
+    fmt::print("{}", folded(kHelp));
     return 0;
   }
   const std::string_view meant = nearest(what, {"replay", "batch", "explain", "limit"});

@@ -34,9 +34,7 @@ int explain(const std::vector<std::string>& arguments) {
   const auto settings = parse(kExplain, arguments, code);
   if (!settings) return code;
   const std::string file = settings->positional.empty() ? "" : settings->positional[0];
-  if (file.empty() && ::isatty(STDIN_FILENO) == 1) {
-    log_info("reading standard input; end it with Ctrl-D");
-  }
+  if (file.empty()) tell_standard_input("a log");
   auto log = advise::read_log(file);
   if (!log.ok()) {
     log_error(log.error().message, log.error().hint);

@@ -103,15 +103,14 @@ int bench(const std::vector<std::string>& arguments) {
   feed::LoaderOptions options;
   options.batch = saturate<int>(settings->batch);
   options.threads = saturate<int>(settings->threads);
-  options.seed = saturate<uint64_t>(settings->seed);
+  options.seed = static_cast<uint64_t>(settings->seed);
   options.augment.width = options.augment.height = saturate<int>(settings->size);
   if (settings->mode != "exact" && settings->mode != "scaled")
     return bad_usage(fmt::format("there is no --mode {}", escape_terminal(settings->mode)),
                      "--mode exact or --mode scaled");
   options.mode = settings->mode == "scaled" ? feed::Mode::kScaled : feed::Mode::kExact;
-  if (settings->epochs < 1) return bad_usage("an epoch at least is needed", "--epochs 2");
   auto result = feed::run_bench(settings->positional[0], options, saturate<int>(settings->epochs));
-  if (!result.ok()) return fail(result.error());
+  if (!result.ok()) return fail_input(result.error());
   if (!settings->python.empty()) {
     const int workers = options.threads > 0 ? options.threads : result->processors;
     auto dataloader = feed::run_dataloader(settings->python, settings->positional[0],
@@ -140,7 +139,11 @@ int verify(const std::vector<std::string>& arguments) {
                                          print_bad({verified.file, verified.verdict});
                                        }
                                      });
-  if (!status.ok()) return fail(status.error());
+  if (!status.ok()) return fail_input(status.error());
+  if (files == 0) {
+    return fail_input(Error{Code::kNotFound,
+                            "there is no file in " + escape_terminal(settings->positional[0]), ""});
+  }
   if (!settings->json) fmt::print("{} files, {} of them bad\n", files, bad);
   return bad > 0 && settings->fail_on == "any" ? 3 : 0;
 }
@@ -153,7 +156,7 @@ int pack(const std::vector<std::string>& arguments) {
     return bad_usage("the packed file needs a name", "--output train.fpack");
   if (!is_fail_on(settings->fail_on)) return bad_fail_on(settings->fail_on);
   const auto source = feed::open_source(settings->positional[0]);
-  if (!source.ok()) return fail(source.error());
+  if (!source.ok()) return fail_input(source.error());
   nlohmann::ordered_json bad = nlohmann::ordered_json::array();
   const auto result = feed::pack(
       **source, settings->output, saturate<int>(settings->threads),
@@ -163,7 +166,7 @@ int pack(const std::vector<std::string>& arguments) {
                        {"detail", to_utf8(sample.verdict.detail)}});
         if (!settings->json) print_bad(sample);
       });
-  if (!result.ok()) return fail(result.error());
+  if (!result.ok()) return fail_input(result.error());
   const bool failed = !bad.empty() && settings->fail_on == "any";
   if (settings->json) {
     const nlohmann::ordered_json out = {{"samples", result->samples},
@@ -183,12 +186,12 @@ int index(const std::vector<std::string>& arguments) {
   const auto settings = parse(kIndex, arguments, code);
   if (!settings) return code;
   const auto tars = feed::list_tars(settings->positional[0]);
-  if (!tars.ok()) return fail(tars.error());
+  if (!tars.ok()) return fail_input(tars.error());
   uint64_t members = 0;
   nlohmann::ordered_json bad = nlohmann::ordered_json::array();
   for (const std::string& tar : *tars) {
     const auto written = feed::write_tar_index(tar);
-    if (!written.ok()) return fail(written.error());
+    if (!written.ok()) return fail_input(written.error());
     members += written->members;
     if (written->verdict.ok()) continue;
     bad.push_back({{"file", to_utf8(tar)},
@@ -217,11 +220,11 @@ int feed(const std::vector<std::string>& arguments) {
   if (first == "pack") return pack(rest);
   if (first == "index") return index(rest);
   if (first == "--help" || first == "-h") {
-    fmt::print("{}", kHelp);
+    fmt::print("{}", folded(kHelp));
     return 0;
   }
   if (first.empty()) {
-    std::fputs(std::string(kHelp).c_str(), stderr);
+    std::fputs(folded(kHelp).c_str(), stderr);
     return 2;
   }
   return bad_usage(fmt::format("there is no command 'feed {}'", escape_terminal(first)),

@@ -262,7 +262,7 @@ int heap(const std::vector<std::string>& arguments) {
   }
   if (!settings->record.empty()) finish_recording(settings->record, run);
   prune(recorder, *settings);
-  return job_code(recorder.wait_status());
+  return job_code(recorder.wait_status(), recorder.interrupted());
 }
 
 }  // namespace flatout::cli

@@ -1,11 +1,13 @@
 #include "cli/job.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "base/log.h"
@@ -14,6 +16,7 @@
 #include "recorder/event_loop.h"
 #include "recorder/launch.h"
 #include "recorder/signals.h"
+#include "report/terminal.h"
 
 namespace flatout::cli {
 
@@ -33,9 +36,26 @@ std::vector<std::string> job_command(const Settings& settings,
   return command;
 }
 
-int job_code(int wait_status) {
+namespace {
+bool died_of_interrupt = false;
+}
+
+int job_code(int wait_status, bool interrupted) {
+  died_of_interrupt = interrupted && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGINT;
   if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
   return WEXITSTATUS(wait_status);
+}
+
+int end_as_job(int exit_code) {
+  if (!died_of_interrupt) return exit_code;
+  std::fflush(nullptr);
+  ::signal(SIGINT, SIG_DFL);
+  ::raise(SIGINT);
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  ::sigprocmask(SIG_UNBLOCK, &interrupt, nullptr);
+  return exit_code;
 }
 
 int start_failed(const Error& error, const std::vector<std::string>& command) {
@@ -82,15 +102,24 @@ int run_job(const std::vector<std::string>& command, std::vector<std::string> en
     loop->wait(relay->deadline());
     relay->tick(MonotonicClock::now());
   }
-  return job_code(status);
+  return job_code(status, relay->interrupted());
 }
 
 void prune(const recorder::Recorder& recorder, const Settings& settings) {
   if (recorder.folder().parent.empty() || recorder.place().rank > 0) return;
   const int32_t ranks = std::max(1, recorder.place().world);  // a folder of each is one run
-  recorder::prune_runs(recorder.folder().parent,
-                       saturate<size_t>(std::max(1.0, settings.keep_runs) * ranks),
-                       saturate<uint64_t>(std::max(1.0, settings.keep_mb) * 1e6));
+  const size_t removed = recorder::prune_runs(
+      recorder.folder().parent,
+      settings.keep_runs == 0 ? SIZE_MAX
+                              : saturate<size_t>(static_cast<double>(settings.keep_runs) * ranks),
+      settings.keep_mb == 0 ? UINT64_MAX : saturate<uint64_t>(settings.keep_mb * 1e6));
+  if (removed == 0 || settings.quiet) return;
+  const std::string said =
+      report::render({{fmt::format("removed {} older run{} (--keep-runs {}, --keep-mb {})", removed,
+                                   removed == 1 ? "" : "s", settings.keep_runs, settings.keep_mb),
+                       report::Paint::kDim}},
+                     report::options_for(STDERR_FILENO).color);
+  std::fputs((said + "\n").c_str(), stderr);  // may be closed
 }
 
 }  // namespace flatout::cli

@@ -15,8 +15,13 @@ namespace flatout::cli {
 std::vector<std::string> job_command(const Settings& settings,
                                      const std::vector<std::string>& arguments);
 
-/// The exit code that gives back the job's own: 128 + N for signal N.
-int job_code(int wait_status);
+/// The exit code that gives back the job's own: 128 + N for signal N. `interrupted`: Ctrl-C came to
+/// us as well; where the job died of it, end_as_job() does the same.
+int job_code(int wait_status, bool interrupted);
+
+/// At the very end of main(): dies of SIGINT if the job did, on Ctrl-C. A shell goes on with its
+/// loop or script after a program that only returns 130.
+int end_as_job(int exit_code);
 
 /// Says why the job did not start; returns 125, 126 or 127.
 int start_failed(const Error& error, const std::vector<std::string>& command);

@@ -45,7 +45,7 @@ const Usage kLimit{
 
 // "8GiB" or "0=8GiB,1=0.5", checked, as FLATOUT_DEVLIMIT. Errors: kBadInput.
 Result<std::string> read_limits(std::string_view text) {
-  FLATOUT_TRY(const auto devices, devmem::parse_limits(text));
+  FLATOUT_TRY(const auto devices, devmem::parse_limits(size_words(std::string(text))));
   std::string out;
   for (const devmem::DeviceLimits& device : devices) {
     if (device.limits.size() > 1)

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "cli/options.h"
+#include "devmem/driver.h"
 #include "timeline/byte_source.h"
 
 namespace flatout::cli {
@@ -31,6 +33,21 @@ Result<std::string> read_memory_file(const std::string& path) {
 Result<std::vector<devmem::Trace>> read_memory_traces(const std::string& path) {
   FLATOUT_TRY(const std::string bytes, read_memory_file(path));
   return devmem::read_traces(bytes, name_of(path));
+}
+
+Result<uint64_t> read_card(const std::string& size) {
+  const auto card = parse_bytes(size_words(size));
+  if (!card)
+    return Error{Code::kBadInput,
+                 fmt::format("--card: '{}' is no size of a card", escape_terminal(size)),
+                 "--card 24GiB, or in bytes"};
+  if (*card < devmem::kPageBytes)
+    return Error{
+        Code::kBadInput,
+        fmt::format("--card {}: a card has {} at least, what its driver gives at a time",
+                    escape_terminal(size), format_bytes(static_cast<double>(devmem::kPageBytes))),
+        "--card 24GiB"};
+  return *card;
 }
 
 Error with_path(Error error, const std::string& path) {

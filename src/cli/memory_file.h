@@ -1,6 +1,7 @@
 // Files that say what a job asked of device memory: opened here, read by the room devmem.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace flatout::cli {
 Result<std::string> read_memory_file(const std::string& path);
 /// All traces in it, named after the file. Errors: as above.
 Result<std::vector<devmem::Trace>> read_memory_traces(const std::string& path);
+/// What --card says. Errors: kBadInput.
+Result<uint64_t> read_card(const std::string& size);
 /// The error with the path in its message.
 Error with_path(Error error, const std::string& path);
 

@@ -1,7 +1,13 @@
 #include "cli/outputs.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "base/fs.h"
 #include "base/log.h"
@@ -64,9 +70,46 @@ int fail(const Error& error) {
   return error.code == Code::kBadInput ? 2 : 1;
 }
 
+int fail_input(const Error& error) {
+  log_error(error.message, error.hint);
+  return 1;
+}
+
+Status check_output(const std::string& path) {
+  if (path.empty()) return {};
+  const auto cannot = [&](std::string_view why) {
+    return Error{Code::kIo, fmt::format("cannot write {}: {}", escape_terminal(path), why), ""};
+  };
+  struct stat info;
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return cannot("it is a folder");
+  if (fs::is_special(path)) return {};  // opening it may wait, and be the other side's sign
+  const size_t slash = path.rfind('/');
+  const std::string parent = slash == path.npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  if (::stat(parent.c_str(), &info) != 0) {
+    return errno == ENOENT ? cannot(fmt::format("there is no folder {}", escape_terminal(parent)))
+                           : cannot(std::strerror(errno));
+  }
+  if (!S_ISDIR(info.st_mode)) return cannot(escape_terminal(parent) + " is no folder");
+  if (::access(parent.c_str(), W_OK | X_OK) != 0) return cannot(std::strerror(errno));
+  return {};
+}
+
 Status write_text(const std::string& path, const std::string& text) {
-  if (!path.empty()) return fs::write_output(path, text);
-  return fs::write_all(STDOUT_FILENO, text, "to standard output");
+  if (path.empty()) return fs::write_all(STDOUT_FILENO, text, "to standard output");
+  if (fs::is_special(path)) return fs::write_output(path, text);
+  // The error names what the user named.
+  const std::string what = "cannot write " + escape_terminal(path);
+  const std::string temporary = path + ".tmp" + std::to_string(::getpid());
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return fs::error_from_errno(errno, what);
+  struct stat old;
+  if (::stat(path.c_str(), &old) == 0) ::fchmod(fd, old.st_mode & 0777);
+  Status written = fs::write_all(fd, text, escape_terminal(path));
+  if (::close(fd) != 0 && written.ok()) written = fs::error_from_errno(errno, what);
+  if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
+    written = fs::error_from_errno(errno, what);
+  if (!written.ok()) ::unlink(temporary.c_str());
+  return written;
 }
 
 }  // namespace flatout::cli

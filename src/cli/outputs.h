@@ -28,10 +28,18 @@ Result<std::string> render(const std::string& format, const model::Run& run,
 /// The last stack of every thread, innermost frame first (`attach --dump --json`).
 std::string stacks_json(const model::Run& run);
 
-/// Says the error; returns the exit code for it.
+/// Says the error; returns the exit code for it: 2 where kBadInput means the command line, else 1.
 int fail(const Error& error);
 
-/// Writes to a file, or to standard output where `path` is empty.
+/// Says what is wrong with a file or folder that was to be read; returns 1.
+int fail_input(const Error& error);
+
+/// Whether a file of that name can be written, "" included; says what is in the way of one that
+/// cannot.
+Status check_output(const std::string& path);
+
+/// Writes to a file that the user named, or to standard output where `path` is empty. A new file
+/// has the modes that the umask gives, an old one keeps its own.
 Status write_text(const std::string& path, const std::string& text);
 
 }  // namespace flatout::cli

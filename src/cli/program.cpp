@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/json_file.h"
 #include "cli/manual.h"
 #include "cli/options.h"
 
@@ -24,7 +25,7 @@ constexpr std::string_view kHelp =
   flatout compare OLD NEW               why yesterday was faster
   flatout trace summary trace.json.gz   what held a job up, from a profiler's trace
   flatout heap --leaks -- python train.py   which lines never free their memory
-  flatout devmem replay snapshot.pickle how much memory other allocators would take
+  flatout devmem replay memory.pickle   how much memory other allocators would take
   flatout feed bench train/             what a data set of pictures costs to read
   flatout check                         what will go wrong, before it starts
   flatout explain train.log             what went wrong first, why, and what to do
@@ -67,7 +68,7 @@ const Command kCommands[] = {
     {"compare", compare, {}},
     {"serve", serve, {}},
     {"merge", merge, {}},
-    {"trace", trace, {"summary", "report", "diff", "convert", "slice"}},
+    {"trace", trace, {"summary", "report", "diff", "convert", "slice", "record"}},
     {"check", check, {}},
     {"explain", explain, {}},
     {"cache", cache, {"status", "warm", "drop"}},
@@ -94,13 +95,13 @@ std::vector<Usage> all_usages() {
 
 int main_program(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    std::fputs(std::string(kHelp).c_str(), stderr);
+    std::fputs(folded(kHelp).c_str(), stderr);
     return 2;
   }
   const std::string& first = arguments[0];
   if (first == "--help" || first == "-h" || first == "help") {
     if (first == "help" && arguments.size() > 1) return main_program({arguments[1], "--help"});
-    fmt::print("{}", kHelp);
+    fmt::print("{}", folded(kHelp));
     return 0;
   }
   if (first == "--version" || first == "-V" || first == "version") {
@@ -110,7 +111,8 @@ int main_program(const std::vector<std::string>& arguments) {
   if (first == kLiveView) return live_view({arguments.begin() + 1, arguments.end()});
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) {
-    if (first == command.name) return command.function({arguments.begin() + 1, arguments.end()});
+    if (first == command.name)
+      return end_json_file(command.function({arguments.begin() + 1, arguments.end()}));
     names.push_back(command.name);
   }
   const std::string_view meant = nearest(first, names);

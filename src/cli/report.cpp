@@ -1,7 +1,9 @@
 // flatout report, flatout compare: from run folders.
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fs.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -10,6 +12,7 @@
 #include "cli/outputs.h"
 #include "cli/ranks.h"
 #include "diagnose/compare.h"
+#include "recorder/folder.h"
 #include "report/json.h"
 #include "report/text.h"
 #include "timeline/import_folder.h"
@@ -22,8 +25,8 @@ const Usage kReport{
     "[DIR] [options]",
     "Makes the report again from a run folder; without DIR, of the last run.",
     "  flatout report                                 # text, of flatout-runs/latest\n"
-    "  flatout report DIR --format html -o report.html\n"
-    "  flatout report DIR --format speedscope -o stacks.speedscope.json",
+    "  flatout report DIR -o report.html\n"
+    "  flatout report DIR --format speedscope -o stacks.json",
     {"format", "output", "verbose"},
     true,
     false,
@@ -53,6 +56,47 @@ Result<model::Run> read_run(const std::string& folder, bool* damaged = nullptr) 
                             escape_terminal(folder), damage.bad, damage.blocks));
   }
   return run;
+}
+
+// The format that a file's name asks for.
+std::string format_of(std::string_view output) {
+  if (output.ends_with(".speedscope.json")) return "speedscope";
+  if (output.ends_with(".html") || output.ends_with(".htm")) return "html";
+  if (output.ends_with(".json")) return "json";
+  if (output.ends_with(".svg")) return "svg";
+  return "text";
+}
+
+// The run folder that a word of the user's means: itself, the last run of a folder of runs, or
+// `latest` of those here. Errors: kNotFound, with what to name instead.
+Result<std::string> find_run(const std::string& word) {
+  struct stat info;
+  const bool is_folder = ::stat(word.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  if (is_folder) {
+    for (const char* file : {"series.bin", "events.bin", "merge.json"}) {
+      if (fs::Root(word).exists(file)) return word;
+    }
+  }
+  std::vector<std::string> others = {word + "/latest"};
+  if (word == "latest") others.emplace_back("flatout-runs/latest");
+  for (const std::string& other : others) {
+    if (recorder::is_run_folder(other)) return other;
+  }
+  std::string hint = recorder::is_run_folder("flatout-runs/latest")
+                         ? "flatout report flatout-runs/latest; all runs: ls flatout-runs"
+                         : "to record a run: flatout run -- COMMAND...";
+  for (const std::string& name : fs::Root(word).list("").value_or({})) {
+    // The last one is the newest.
+    if (recorder::is_run_folder(word + "/" + name))
+      hint = "it holds runs: flatout report " + escape_terminal(word + "/" + name);
+  }
+  if (::lstat(word.c_str(), &info) != 0) {
+    return Error{Code::kNotFound,
+                 word == "flatout-runs/latest" ? "there is no run here: no flatout-runs/latest"
+                                               : "there is no folder " + escape_terminal(word),
+                 hint};
+  }
+  return Error{Code::kNotFound, escape_terminal(word) + " is not a run folder", hint};
 }
 
 // "slower=5%" or "slower=0.05": the ratio that is too much.
@@ -87,11 +131,17 @@ int report(const std::vector<std::string>& arguments) {
   int code = 0;
   auto settings = parse(kReport, arguments, code);
   if (!settings) return code;
-  const std::string folder =
-      settings->positional.empty() ? "flatout-runs/latest" : settings->positional[0];
   std::string format = settings->format;
-  if (format.empty()) format = settings->json ? "json" : "text";
+  if (settings->json && !format.empty() && format != "json") {
+    return bad_usage("--json and --format " + escape_terminal(format) + " are not one format",
+                     "give one of them");
+  }
+  if (format.empty()) format = settings->json ? "json" : format_of(settings->output);
   if (const Status known = check_format(format); !known.ok()) return fail(known.error());
+  const Result<std::string> named =
+      find_run(settings->positional.empty() ? "flatout-runs/latest" : settings->positional[0]);
+  if (!named.ok()) return fail(named.error());
+  const std::string& folder = *named;
   const std::vector<std::string> parts = merged_from(folder);
   if (!parts.empty()) return report_merged(folder, parts, format, settings->output);
   bool damaged = false;
@@ -131,9 +181,13 @@ int compare(const std::vector<std::string>& arguments) {
     return bad_usage(fmt::format("cannot read --fail-on {}", escape_terminal(settings->fail_on)),
                      "flatout compare OLD NEW --fail-on slower=5%");
   }
-  auto old_run = read_run(settings->positional[0]);
+  const auto old_folder = find_run(settings->positional[0]);
+  if (!old_folder.ok()) return fail(old_folder.error());
+  auto old_run = read_run(*old_folder);
   if (!old_run.ok()) return fail(old_run.error());
-  auto new_run = read_run(settings->positional[1]);
+  const auto new_folder = find_run(settings->positional[1]);
+  if (!new_folder.ok()) return fail(new_folder.error());
+  auto new_run = read_run(*new_folder);
   if (!new_run.ok()) return fail(new_run.error());
   model::Comparison comparison = diagnose::compare(*old_run, *new_run);
   comparison.old_name = settings->positional[0];

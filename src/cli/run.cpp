@@ -197,10 +197,11 @@ recorder::Options options_of(const Settings& settings) {
   return options;
 }
 
-int dump(const model::Run& run, bool json) {
+int dump(const model::Run& run, const Settings& settings) {
+  const bool json = settings.json || !settings.json_file.empty();
   const std::string text =
       json ? stacks_json(run) : report::render_stacks(run, report::options_for(STDOUT_FILENO));
-  const Status put = write_text("", text);
+  const Status put = write_text(settings.json_file, text);
   if (!put.ok()) log_error(put.error().message);
   return put.ok() ? 0 : 1;
 }
@@ -219,7 +220,7 @@ Status install_devmem(const Settings& settings) {
                  fmt::format("--devmem: there is no policy '{}'", escape_terminal(settings.devmem)),
                  "arena, torch or torch_expandable"};
   if (!settings.devmem_limit.empty()) {
-    if (const auto limits = devmem::parse_limits(settings.devmem_limit); !limits.ok())
+    if (const auto limits = devmem::parse_limits(size_words(settings.devmem_limit)); !limits.ok())
       return Error{limits.error().code, "--devmem-limit: " + limits.error().message,
                    limits.error().hint};
   }
@@ -227,7 +228,7 @@ Status install_devmem(const Settings& settings) {
   if (library.empty())
     return Error{Code::kNotFound, "libflatout_devmem.so is not beside flatout", "install it again"};
   ::setenv("FLATOUT_DEVMEM", settings.devmem.c_str(), 1);
-  ::setenv("FLATOUT_DEVMEM_LIMIT", settings.devmem_limit.c_str(), 1);
+  ::setenv("FLATOUT_DEVMEM_LIMIT", size_words(settings.devmem_limit).c_str(), 1);
   ::setenv("FLATOUT_DEVMEM_LIBRARY", library.c_str(), 1);
   if (settings.no_agent)
     log_warning("--no-agent: nothing is loaded into the job, so --devmem changes nothing");
@@ -266,6 +267,10 @@ int run(const std::vector<std::string>& arguments) {
     return bad_usage(
         fmt::format("--fail-on: no finding is called '{}'", escape_terminal(settings->fail_on)),
         *hint);
+  }
+  if (settings->serve) {
+    const auto able = read_serving(*settings);
+    if (!able.ok()) return bad_usage(able.error().message, able.error().hint);
   }
   if (const Status installed = install_devmem(*settings); !installed.ok())
     return bad_usage(installed.error().message, installed.error().hint);
@@ -329,6 +334,9 @@ int run(const std::vector<std::string>& arguments) {
     return start_failed(started.error(), command);
   }
   if (!recorder.folder().notice.empty()) log_warning(recorder.folder().notice);
+  if (recorder.folder().replaced && !settings->quiet) {
+    log_warning("the run that was in " + escape_terminal(recorder.folder().path) + " is replaced");
+  }
   if (host != nullptr && recorder.on_disk()) {
     host->open(std::filesystem::path(recorder.folder().path).parent_path());
   }
@@ -339,7 +347,7 @@ int run(const std::vector<std::string>& arguments) {
   view.reset();  // the terminal is whole again for the verdict
   const model::Diagnosis diagnosis = conclude(recorder, *settings, meeting);
   if (settings->quiet) name_leftovers(recorder);  // else the report does
-  code = job_code(recorder.wait_status());
+  code = job_code(recorder.wait_status(), recorder.interrupted());
   if (code == 0 && !settings->fail_on.empty() && fails(settings->fail_on, diagnosis)) return 3;
   return code;
 }
@@ -370,7 +378,7 @@ int attach(const std::vector<std::string>& arguments) {
   }
   if (!(*opened)->folder().notice.empty()) log_warning((*opened)->folder().notice);
   (*opened)->record(status_of);
-  if (settings->dump) return dump((*opened)->run(), settings->json);
+  if (settings->dump) return dump((*opened)->run(), *settings);
   conclude(**opened, *settings, std::nullopt);
   return 0;
 }

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/json_file.h"
 #include "cli/outputs.h"
 #include "diagnose/compare.h"
 #include "recorder/folder.h"
@@ -143,7 +143,7 @@ Result<std::vector<std::string>> find_folders(const std::vector<std::string>& na
 }
 
 // On the port asked for; on the usual one, or the next that is free, where none was.
-Result<std::unique_ptr<serve::HttpServer>> start_server(const std::string& address, double port,
+Result<std::unique_ptr<serve::HttpServer>> start_server(const std::string& address, int64_t port,
                                                         const serve::Handler& handler,
                                                         const std::optional<serve::Tls>& tls) {
   const bool usual = port == Settings().port;
@@ -188,30 +188,12 @@ int serve(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kServe, arguments, code);
   if (!settings) return code;
-  const std::string address = settings->listen == "localhost" ? "127.0.0.1" : settings->listen;
-  if (settings->port != std::floor(settings->port) || settings->port < 0 ||
-      settings->port > 65535) {
-    return bad_usage("--port is a number from 0 to 65535", "flatout serve --port 8610");
-  }
+  const auto serving = read_serving(*settings);
+  if (!serving.ok()) return fail(serving.error());
+  const std::string& address = serving->address;
   serve::SiteOptions site_options;
-  if (!settings->token_file.empty()) {
-    auto token = read_token(settings->token_file);
-    if (!token.ok()) return fail(token.error());
-    site_options.token = std::move(token).value();
-  }
-  if (!serve::is_loopback(address) && site_options.token.empty()) {
-    return bad_usage(
-        "without a token flatout serve listens on loopback only, not on " +
-            escape_terminal(address),
-        "--token-file FILE; or from the other machine: ssh -L 8610:127.0.0.1:8610 THIS-ONE");
-  }
-  if (settings->tls_cert.empty() != settings->tls_key.empty()) {
-    return bad_usage("--tls-cert and --tls-key belong together",
-                     "flatout serve --tls-cert c.pem --tls-key k.pem");
-  }
-  const auto tls = read_tls(*settings);
-  if (!tls.ok()) return fail(tls.error());
-  site_options.encrypted = tls->has_value();
+  site_options.token = serving->token;
+  site_options.encrypted = serving->tls.has_value();
   if (!serve::is_loopback(address) && !site_options.encrypted) {
     log_warning(
         "the token goes over the network for others to read; --tls-cert and --tls-key encrypt it");
@@ -227,7 +209,7 @@ int serve(const std::vector<std::string>& arguments) {
   store.look(MonotonicClock::now());  // so that the first who asks finds the runs
   auto server = start_server(
       address, settings->port, [&](const serve::Request& request) { return site.respond(request); },
-      *tls);
+      serving->tls);
   if (!server.ok()) return fail(server.error());
   store.start();
   const std::string url = url_of(address, (*server)->port(), site_options.encrypted);
@@ -236,6 +218,7 @@ int serve(const std::vector<std::string>& arguments) {
         {"url", url}, {"address", address}, {"port", (*server)->port()}};
     const Status put = write_text("", told.dump() + "\n");
     if (!put.ok()) log_warning(put.error().message);
+    end_json_file(0);  // for who waits for it
   } else {
     fmt::print(stderr, "flatout: serving {}{}\n", url,
                site_options.token.empty() ? "" : "?token=TOKEN");
@@ -250,13 +233,34 @@ int serve(const std::vector<std::string>& arguments) {
   return 0;
 }
 
+Result<Serving> read_serving(const Settings& settings) {
+  Serving out;
+  out.address = settings.listen == "localhost" ? "127.0.0.1" : settings.listen;
+  if (!settings.token_file.empty()) {
+    FLATOUT_TRY(out.token, read_token(settings.token_file));
+  }
+  if (!serve::is_loopback(out.address) && out.token.empty()) {
+    return Error{
+        Code::kBadInput,
+        "without a token flatout serve listens on loopback only, not on " +
+            escape_terminal(out.address),
+        "--token-file FILE; or from the other machine: ssh -L 8610:127.0.0.1:8610 THIS-ONE"};
+  }
+  if (settings.tls_cert.empty() != settings.tls_key.empty()) {
+    return Error{Code::kBadInput, "--tls-cert and --tls-key belong together",
+                 "flatout serve --tls-cert c.pem --tls-key k.pem"};
+  }
+  FLATOUT_TRY(out.tls, read_tls(settings));
+  return out;
+}
+
 std::unique_ptr<HelperProcess> serve_beside(const std::string& folder, const Settings& settings) {
   if (folder.empty()) {
     log_warning("--serve needs a run folder, and none could be written");
     return nullptr;
   }
-  std::vector<std::string> words = {
-      "serve", folder, "--listen", settings.listen, "--port", fmt::format("{:.0f}", settings.port)};
+  std::vector<std::string> words = {"serve",         folder,   "--listen",
+                                    settings.listen, "--port", std::to_string(settings.port)};
   if (!settings.token_file.empty()) {
     words.insert(words.end(), {"--token-file", settings.token_file});
   }

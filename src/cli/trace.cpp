@@ -43,9 +43,7 @@ constexpr std::string_view kHelp =
   flatout trace slice huge.json --step 3-5 -o small.json.gz
   flatout trace record -o cuda.json -- python train.py   CUDA's work and NVTX ranges, by CUPTI
 
-Known are Chrome and PyTorch (Kineto) JSON, TensorFlow 1 timelines and RunMetadata, TensorFlow 2 and JAX XPlane, Perfetto, and Nsight
-Systems' SQLite export; plain or gzipped. Of a run folder its trace is read. The format is known by the content, not by the name. Each
-command has --help.
+Known are Chrome and PyTorch (Kineto) JSON, TensorFlow 1 timelines and RunMetadata, TensorFlow 2 and JAX XPlane, Perfetto, and Nsight Systems' SQLite export; plain or gzipped. Of a run folder its trace is read. The format is known by the content, not by the name. Each command has --help.
 )";
 
 const Usage kSummary{
@@ -230,7 +228,7 @@ int summary(const Usage& usage, const std::vector<std::string>& arguments) {
     if (one.summary) traces.push_back(std::move(*one.summary));
     if (one.picture) pictures.push_back(std::move(*one.picture));
   }
-  if (traces.empty()) return fail(*last);
+  if (traces.empty()) return fail_input(*last);
   const model::TraceDiagnosis diagnosis = diagnose::diagnose_traces(traces);
   if (page) {
     timeline::align(pictures, traces);
@@ -257,9 +255,9 @@ int diff(const std::vector<std::string>& arguments) {
   options.shapes = true;
   options.threads = allowed_processors();
   auto a = timeline::import_trace(trace_file(settings->positional[0]), options);
-  if (!a.ok()) return fail(a.error());
+  if (!a.ok()) return fail_input(a.error());
   auto b = timeline::import_trace(trace_file(settings->positional[1]), options);
-  if (!b.ok()) return fail(b.error());
+  if (!b.ok()) return fail_input(b.error());
   warn_damage(*a);
   warn_damage(*b);
   const model::TraceDiff difference = timeline::diff_traces(*a, *b);
@@ -286,6 +284,15 @@ Result<timeline::TimeWindow> window_of(const Settings& settings, const model::Tr
   return window;
 }
 
+// By the file's name: "" for an ending that says nothing; Chrome's where there is none.
+std::string format_of(const std::string& output) {
+  std::string name = output.substr(output.rfind('/') + 1);
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  const auto contains = [&](const char* part) { return name.find(part) != std::string::npos; };
+  if (contains(".pftrace") || contains(".perfetto")) return "perfetto";
+  return name.ends_with(".json") || name.find('.', 1) == std::string::npos ? "chrome" : "";
+}
+
 int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(usage, arguments, code);
@@ -301,11 +308,11 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
     return bad_usage("the output is the input itself", "name another file with -o");
   }
   std::string format = settings->format;
+  if (format.empty()) format = format_of(output);
   if (format.empty())
-    format = output.find(".pftrace") != std::string::npos ||
-                     output.find(".perfetto") != std::string::npos
-                 ? "perfetto"
-                 : "chrome";
+    return bad_usage(
+        fmt::format("{} does not say which format it is to have", escape_terminal(output)),
+        "--format chrome or perfetto; by itself .json, .json.gz and .pftrace are known");
   if (format != "chrome" && format != "perfetto")
     return bad_usage(fmt::format("there is no format '{}'", escape_terminal(format)),
                      "chrome or perfetto");
@@ -317,7 +324,7 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
                      "--from 1500 --to 1700: milliseconds after the trace's begin");
 
   auto chrome = timeline::is_chrome(input);
-  if (!chrome.ok()) return fail(chrome.error());
+  if (!chrome.ok()) return fail_input(chrome.error());
   std::optional<model::Trace> trace;
   if (!*chrome || windowed || format == "perfetto") {
     timeline::TraceOptions options;
@@ -326,7 +333,7 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
     // Events are copied from the file itself: its columns only say where the window is.
     options.steps_only = *chrome && format == "chrome";
     auto read = timeline::import_trace(input, options);
-    if (!read.ok()) return fail(read.error());
+    if (!read.ok()) return fail_input(read.error());
     trace = std::move(*read);
   }
   timeline::TimeWindow window;
@@ -343,12 +350,12 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   } else if (*chrome) {
     trace.reset();
     auto source = timeline::open_source(input);
-    if (!source.ok()) return fail(source.error());
+    if (!source.ok()) return fail_input(source.error());
     done = timeline::copy_chrome(**source, **sink, window);
   } else {
     done = timeline::write_chrome(*trace, **sink, window);
   }
-  if (!done.ok()) return fail(done.error());
+  if (!done.ok()) return fail_input(done.error());
   if (done->cut_off)
     log_warning(fmt::format("{} is cut off: what is there was used", escape_terminal(input)));
   if (windowed && done->events == done->names)
@@ -367,7 +374,7 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
 
 int trace(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    std::fputs(std::string(kHelp).c_str(), stderr);
+    std::fputs(folded(kHelp).c_str(), stderr);
     return 2;
   }
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
@@ -379,7 +386,7 @@ int trace(const std::vector<std::string>& arguments) {
   if (what == "slice") return convert(kSlice, rest);
   if (what == "record") return record(rest);
   if (what == "--help" || what == "-h" || what == "help") {
-    fmt::print("{}", kHelp);
+    fmt::print("{}", folded(kHelp));
     return 0;
   }
   const std::string_view meant =

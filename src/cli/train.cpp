@@ -38,12 +38,12 @@ int train(const std::vector<std::string>& arguments) {
   const auto settings = parse(kTrain, arguments, code);
   if (!settings) return code;
   flatout::train::TrainOptions options;
-  options.steps = saturate<int64_t>(settings->steps);
+  options.steps = settings->steps;
   options.batch = saturate<int>(settings->batch);
   options.threads = saturate<int>(settings->threads);
   options.loaders = saturate<int>(settings->loaders);
-  options.samples = saturate<int64_t>(settings->samples);
-  options.seed = saturate<uint64_t>(settings->seed);
+  options.samples = settings->samples;
+  options.seed = static_cast<uint64_t>(settings->seed);
   options.model = settings->model;
   options.data = settings->data;
   options.classes = static_cast<int>(settings->classes);
@@ -65,7 +65,7 @@ int train(const std::vector<std::string>& arguments) {
   options.neighbours = saturate<int>(settings->neighbours);
   if (settings->seconds > 0) options.seconds = settings->seconds;
   if (!settings->device_memory.empty()) {
-    const auto bytes = parse_bytes(settings->device_memory);
+    const auto bytes = parse_bytes(size_words(settings->device_memory));
     if (!bytes || *bytes == 0) {
       return bad_usage(
           fmt::format("--device-memory {} is no size", escape_terminal(settings->device_memory)),

@@ -95,7 +95,7 @@ std::string innermost_line(const Python& python) {
 
 bool is_library_file(std::string_view file) {
   return file.find("site-packages/") != file.npos || file.find("/torch/") != file.npos ||
-         file.starts_with("<frozen ");
+         file.find("/flatout/agent/") != file.npos || file.starts_with("<frozen ");
 }
 
 std::string plain_name(const std::string& name) {

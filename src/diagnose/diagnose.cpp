@@ -97,6 +97,9 @@ std::string change_text(const Run& run, const SlowDown& slow) {
 
 /// Why a run without findings cannot be called healthy; "": it can.
 std::string unjudged(const RunView& view) {
+  if (const std::string damage = view.run().damage(); !damage.empty()) {
+    return "The recording is incomplete, so there is no verdict: " + damage + ".";
+  }
   if (!view.has_steps()) {
     return view.steps().count > 0
                ? "Too few steps to judge their speed; nothing else stands out."
@@ -119,7 +122,7 @@ std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow
   }
   const bool unexplained = slow.change != nullptr && slow.after > kMuchSlower * slow.before;
   if (d.findings.empty()) {
-    if (d.verdict == "none") return "Not enough steps to judge yet.";
+    if (d.verdict == "none" && run.damage().empty()) return "Not enough steps to judge yet.";
     if (!not_judged.empty()) return not_judged;
     if (run.finished && run.wait_status > 0) {
       return "No cause shows: until it ended nothing cost more than 5 % of the step.";
@@ -192,7 +195,7 @@ Diagnosis diagnose(const Run& run) {
   }
   if (!out.findings.empty()) {
     out.verdict = out.findings.front().id;
-  } else if (!view.has_steps() && !run.finished) {
+  } else if ((!view.has_steps() && !run.finished) || !run.damage().empty()) {
     out.verdict = "none";
   }
   const bool ended = !out.findings.empty() && out.findings.front().ended_the_job;

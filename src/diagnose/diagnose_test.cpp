@@ -429,6 +429,20 @@ TEST(Diagnose, ALauncherThatWaitsForItsChildStartsNothingAllTheTime) {
   }
 }
 
+TEST(Diagnose, WhatIsLeftOfADamagedRecordingIsNoProofOfHealth) {
+  for (const bool input : {false, true}) {
+    RunBuilder b;
+    train(b, 60, input ? 20 : 0, 10);
+    if (input) workers(b, 4, 60, kDecode);
+    b.machine(4, 2);
+    b.run().missing.push_back({"recording", "3 damaged places were skipped", ""});
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, input ? "input.decode_cpu" : "none");
+    EXPECT_EQ(d.judged, input);
+    EXPECT_EQ(d.headline.find("incomplete") != std::string::npos, !input) << d.headline;
+  }
+}
+
 TEST(Diagnose, AFewStepsThatWaitForInputAreNotCalledHealthy) {
   RunBuilder b;
   for (int i = 0; i < 8; ++i) b.step({{Part::kInputWait, 8, {}}, {Part::kForward, 1, {}}}, i < 1);

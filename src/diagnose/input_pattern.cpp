@@ -302,10 +302,10 @@ void detect_restart(const RunView& view, Findings& findings) {
     return found != steady.end() && (*found)->begin <= at ? *found : nullptr;
   };
   // While workers start they take cores, and their memory is the training process's until it is
-  // written to.
+  // written to: by the optimizer above all.
   const auto computes_longer = [&](const model::Step* step) {
     double longer = 0;
-    for (const Part part : {Part::kForward, Part::kBackward}) {
+    for (const Part part : {Part::kForward, Part::kBackward, Part::kOptimizer, Part::kCompute}) {
       if (step != nullptr)
         longer += std::max(0.0, to_s(step->part(part)) - view.steps().part(part));
     }

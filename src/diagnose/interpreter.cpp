@@ -269,8 +269,17 @@ void detect_gil(const RunView& view, Findings& findings) {
   const double wait = view.per_step(Role::kTrainer, waits);
   // Told already.
   if (findings.has("input.collate") && gil_for_passing(view) > 0.5 * wait) return;
-  Finding* f = findings.add("input.gil",
-                            "Other threads hold the GIL that the training thread wants", 0.9, wait);
+  // Elsewhere that work takes as long, on the cores that there are.
+  const double aside =
+      view.per_step(Role::kHelper, holds_gil) + view.per_step(Role::kProducer, holds_gil);
+  const double own = view.steps().mean - wait;
+  const double cores = std::max(view.cpu().usable, 1.0);
+  const WhatIf whatif(view);
+  const double then =
+      view.has_steps() ? std::max(own, (own + aside) / cores) * whatif.beside(aside / own) : 0;
+  Finding* f =
+      findings.add("input.gil", "Other threads hold the GIL that the training thread wants", 0.9,
+                   view.has_steps() ? std::clamp(view.steps().mean - then, 0.0, wait) : wait);
   if (f == nullptr) return;
   f->where = view.where(holds_gil);
   evidence(*f, fmt::format("the training thread waits {} a step for the GIL", ms(wait)), wait * 1e3,

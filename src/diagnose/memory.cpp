@@ -257,8 +257,11 @@ void detect_page_faults(const RunView& view, Findings& findings) {
     double cpu = 0, kernel = 0, storage = 0;
   };
   std::unordered_map<model::FrameId, Line> lines;
-  const auto computes = [](const Cell& c) {
+  // After workers were forked, what is written to is copied first: told already.
+  const bool forked = findings.has("input.worker_restart");
+  const auto computes = [&](const Cell& c) {
     return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kCheckpoint &&
+           !(forked && c.slow_step) &&
            (c.traits & (kInSave | kInLogging | kInSpawn | kInSubprocess)) == 0;
   };
   const auto in_kernel = [](const Cell& c) {

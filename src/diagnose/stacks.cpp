@@ -22,7 +22,7 @@ bool any_of(std::string_view text, const std::array<std::string_view, N>& parts)
 }
 
 // Folders of libraries that a training job is built on, wherever they were installed or built.
-constexpr std::array<std::string_view, 14> kLibraryFolders = {"/torch/nn/",
+constexpr std::array<std::string_view, 13> kLibraryFolders = {"/torch/nn/",
                                                               "/torch/utils/",
                                                               "/torch/optim/",
                                                               "/torch/autograd/",
@@ -34,8 +34,7 @@ constexpr std::array<std::string_view, 14> kLibraryFolders = {"/torch/nn/",
                                                               "/cv2/",
                                                               "/tensorflow/",
                                                               "/keras/",
-                                                              "/lightning/pytorch",
-                                                              "/flatout/agent/"};
+                                                              "/lightning/pytorch"};
 
 bool in_stdlib(std::string_view file) {
   const size_t at = file.find("/lib/python3");
@@ -208,15 +207,14 @@ std::string project_folder(const Run& run) {
 
 Owner owner_of(std::string_view file, std::string_view project) {
   if (!project.empty() && file.starts_with(project)) return Owner::kUser;
-  if (file.empty() || file == "~") return Owner::kLibrary;
+  if (file.empty() || file == "~" || model::is_agent(file)) return Owner::kLibrary;
   if (file.front() == '<') {
     return file.starts_with("<ipython") || file == "<stdin>" ? Owner::kUser : Owner::kLibrary;
   }
   const bool installed = model::is_installed(file);
   if (any_of(file, kLibraryFolders)) {
     // A user's own folder may bear such a name; a library's lies in an installation or its root.
-    return installed || contains(file, "/torch/") || contains(file, "/agent/") ? Owner::kLibrary
-                                                                               : Owner::kUser;
+    return installed || contains(file, "/torch/") ? Owner::kLibrary : Owner::kUser;
   }
   if (installed) return contains(file, "/torch/") ? Owner::kLibrary : Owner::kPackage;
   return in_stdlib(file) ? Owner::kLibrary : Owner::kUser;

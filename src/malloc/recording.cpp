@@ -96,7 +96,8 @@ class Line {
 
 bool is_library(const char* file) {
   return std::strstr(file, "site-packages/") != nullptr ||
-         std::strstr(file, "/lib/python") != nullptr || std::strncmp(file, "<frozen ", 8) == 0;
+         std::strstr(file, "/lib/python") != nullptr ||
+         std::strstr(file, "/flatout/agent/") != nullptr || std::strncmp(file, "<frozen ", 8) == 0;
 }
 
 /// As the device's pools write it: "train.py:17 forward", or "make_batch+0x2a" without Python.

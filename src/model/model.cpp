@@ -117,6 +117,12 @@ EntityId Run::entity(EntityKind kind, int64_t key) const {
   return kNoEntity;
 }
 
+std::string Run::damage() const {
+  const auto it =
+      std::ranges::find_if(missing, [](const Missing& m) { return m.signal == "recording"; });
+  return it == missing.end() ? "" : it->reason;
+}
+
 std::string_view Run::fact(const std::string& key) const {
   const auto it = info.find(key);
   return it == info.end() ? std::string_view() : std::string_view(it->second);

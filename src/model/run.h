@@ -90,6 +90,7 @@ struct Run {
   std::vector<const Series*> all(SignalId signal) const;
   EntityId entity(EntityKind kind, int64_t key) const;  // kNoEntity if there is none
   std::string_view fact(const std::string& key) const;  // "" if there is none
+  std::string damage() const;  // what of the recording could not be read; "" where it is whole
   const Process* main_process() const;
 };
 

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -43,14 +44,27 @@ std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// Makes missing folders of the path, then the last one. True if it is there and writable.
-bool make_path(const std::string& path, mode_t mode) {
-  for (size_t slash = path.find('/', 1); slash != std::string::npos;
-       slash = path.find('/', slash + 1)) {
-    ::mkdir(path.substr(0, slash).c_str(), mode);
+// Makes missing folders of the path, then the last one. 0 if it is there and writable, else the
+// errno that says why not: of the first folder that could not be made, since those below it fail
+// for its sake.
+int make_path(const std::string& path, mode_t mode) {
+  int first_error = 0;
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const int made = ::mkdir(path.substr(0, slash).c_str(), mode);
+    if (made != 0 && errno != EEXIST && first_error == 0) first_error = errno;
+    if (slash == std::string::npos) break;
   }
-  ::mkdir(path.c_str(), mode);
-  return ::access(path.c_str(), W_OK | X_OK) == 0;
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return first_error != 0 ? first_error : errno;
+  if (!S_ISDIR(info.st_mode)) return ENOTDIR;
+  return ::access(path.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+}
+
+// When the run began, as its name tells and, within a second, its oldest file.
+std::pair<std::string, int64_t> begin_of(const std::string& parent, const std::string& name) {
+  struct stat info {};
+  ::lstat((parent + "/" + name + "/.gitignore").c_str(), &info);
+  return {name.substr(0, 15), int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
 
 void write_ignore_file(const std::string& folder) {
@@ -73,9 +87,16 @@ void remove_our_files(const std::string& path) {
 Result<RunFolder> make_fixed(std::string path) {
   char cwd[4096];
   if (path[0] != '/' && ::getcwd(cwd, sizeof cwd) != nullptr) path = std::string(cwd) + "/" + path;
-  if (!make_path(path, 0700)) {
-    return fs::error_from_errno(errno, "cannot write the run folder " + escape_terminal(path));
+  if (const int err = make_path(path, 0700); err != 0) {
+    struct stat info;
+    const bool is_file = ::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode);
+    const std::string what = "cannot write the run folder " + escape_terminal(path);
+    Error error =
+        is_file ? Error{Code::kIo, what + ": it is a file", ""} : fs::error_from_errno(err, what);
+    error.hint = "give --out a new or empty folder";
+    return error;
   }
+  RunFolder out;
   if (!is_empty(path)) {
     if (!is_run_folder(path)) {
       return Error{Code::kBadInput,
@@ -83,16 +104,17 @@ Result<RunFolder> make_fixed(std::string path) {
                    "give --out a new or empty folder"};
     }
     remove_our_files(path);
+    out.replaced = true;
   }
   ::chmod(path.c_str(), 0700);
   write_ignore_file(path);
-  RunFolder out;
   out.path = path;
   return out;
 }
 
-bool try_parent(const std::string& parent, const FolderName& name, RunFolder& out) {
-  if (!make_path(parent, 0700)) return false;
+// 0, or the errno that says why not.
+int try_parent(const std::string& parent, const FolderName& name, RunFolder& out) {
+  if (const int err = make_path(parent, 0700); err != 0) return err;
   write_ignore_file(parent);
   const std::string leaf = folder_name(name, unix_now_ns(), ::getpid());
   for (int attempt = 0; attempt < 100; ++attempt) {
@@ -103,11 +125,11 @@ bool try_parent(const std::string& parent, const FolderName& name, RunFolder& ou
       out.path = std::move(path);
       out.parent = parent;
       write_ignore_file(out.path);
-      return true;
+      return 0;
     }
-    if (errno != EEXIST) return false;
+    if (errno != EEXIST) return errno;
   }
-  return false;
+  return EEXIST;
 }
 
 }  // namespace
@@ -154,13 +176,14 @@ Result<RunFolder> make_run_folder(const FolderName& name) {
   char cwd[4096];
   std::string first_error = "the working folder is gone";
   if (::getcwd(cwd, sizeof cwd) != nullptr && cwd[0] == '/') {
-    if (try_parent(std::string(cwd) + "/flatout-runs", name, out)) return out;
-    first_error = std::strerror(errno);
+    const int err = try_parent(std::string(cwd) + "/flatout-runs", name, out);
+    if (err == 0) return out;
+    first_error = std::strerror(err);
   }
   std::string state = variable(name.environment, "XDG_STATE_HOME");
   const std::string home = variable(name.environment, "HOME");
   if (!state.starts_with('/')) state = home.starts_with('/') ? home + "/.local/state" : "";
-  if (!state.empty() && try_parent(state + "/flatout/flatout-runs", name, out)) {
+  if (!state.empty() && try_parent(state + "/flatout/flatout-runs", name, out) == 0) {
     out.notice = fmt::format("cannot write here ({}); the run folder is {}", first_error,
                              escape_terminal(out.path));
     return out;
@@ -236,14 +259,16 @@ uint64_t size_of(const std::string& path) {
 }  // namespace
 
 size_t prune_runs(const std::string& parent, size_t keep, uint64_t max_bytes) {
-  const auto names = fs::Root(parent).list("");
+  auto names = fs::Root(parent).list("");
   if (!names.ok()) return 0;
+  std::erase_if(*names, [](const std::string& name) { return !looks_like_name(name); });
+  std::stable_sort(names->begin(), names->end(), [&](const auto& a, const auto& b) {
+    return begin_of(parent, a) > begin_of(parent, b);
+  });
   size_t kept = 0, removed = 0;
   uint64_t bytes = 0;
-  // Sorted by name is sorted by time; the newest first.
-  for (auto name = names->rbegin(); name != names->rend(); ++name) {
-    if (!looks_like_name(*name)) continue;
-    const std::string path = parent + "/" + *name;
+  for (const std::string& name : *names) {  // the newest first
+    const std::string path = parent + "/" + name;
     struct stat info;
     if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() ||
         !is_run_folder(path)) {

@@ -17,9 +17,10 @@ struct FolderName {
 };
 
 struct RunFolder {
-  std::string path;    // empty: nowhere could be written
-  std::string parent;  // flatout-runs; empty with --out
-  std::string notice;  // for the user, where it is not the usual place
+  std::string path;       // empty: nowhere could be written
+  std::string parent;     // flatout-runs; empty with --out
+  std::string notice;     // for the user, where it is not the usual place
+  bool replaced = false;  // an earlier run was in it
 };
 
 /// "train" for `python train.py`, "torch.distributed.run" for `python -m ...`, else the program.
@@ -28,8 +29,8 @@ std::string short_name(const std::vector<std::string>& command);
 std::string folder_name(const FolderName& name, int64_t unix_ns, int32_t pid);
 
 /// Makes the folder (0700, with .gitignore). With --out an error where that cannot be written or
-/// holds something else; without, other places are tried, and none at all leaves path empty with a
-/// notice. The path is absolute.
+/// holds something else than a run, which is replaced; without, other places are tried, and none at
+/// all leaves path empty with a notice. The path is absolute.
 Result<RunFolder> make_run_folder(const FolderName& name);
 /// Points `latest` at it: there is a run now.
 void publish(const RunFolder& folder);
@@ -41,9 +42,9 @@ bool is_run_folder(const std::string& path);
 /// Whether a recorder holds it; false where the file system has no locks.
 bool is_live(const std::string& path);
 
-/// Removes the oldest run folders in `parent` until at most `keep` are left and they take at most
-/// `max_bytes`. Only ones that flatout made, whose run has ended, and only flatout's files in them.
-/// Returns how many were removed.
+/// Removes the run folders in `parent` that began first until at most `keep` are left and they take
+/// at most `max_bytes`; the last one stays. Only ones that flatout made, whose run has ended, and
+/// only flatout's files in them. Returns how many were removed.
 size_t prune_runs(const std::string& parent, size_t keep, uint64_t max_bytes);
 
 }  // namespace flatout::recorder

@@ -58,12 +58,34 @@ TEST(Folder, ChosenFolderMustNotHoldSomethingElse) {
   EXPECT_TRUE(stdfs::exists(root / "thesis.tex"));
 }
 
-TEST(Folder, ChosenFolderOfAnEarlierRunIsUsedAgain) {
+TEST(Folder, ChosenFolderOfAnEarlierRunIsUsedAgainAndThatIsSaid) {
   const TestFolder root;
   make_run(root / "run");
   const auto made = make_run_folder({{"x"}, {}, root / "run"});
   ASSERT_TRUE(made.ok());
+  EXPECT_TRUE(made->replaced);
   EXPECT_FALSE(stdfs::exists(root / "run/report.html"));
+}
+
+TEST(Folder, SaysWhatIsInTheWayOfTheChosenFolder) {
+  const TestFolder root;
+  std::ofstream(root / "train.py") << "pass";
+  const auto file = make_run_folder({{"x"}, {}, root / "train.py"});
+  ASSERT_FALSE(file.ok());
+  EXPECT_TRUE(file.error().message.ends_with("train.py: it is a file")) << file.error().message;
+  const auto below = make_run_folder({{"x"}, {}, root / "train.py/runs/one"});
+  ASSERT_FALSE(below.ok());
+  EXPECT_NE(below.error().message.find("Not a directory"), std::string::npos);
+}
+
+TEST(Folder, SaysThatTheChosenFolderMayNotBeMade) {
+  const TestFolder root;
+  if (::geteuid() == 0) GTEST_SKIP() << "lacks an ordinary user: root may write everywhere";
+  stdfs::create_directories(root / "closed");
+  stdfs::permissions(root / "closed", stdfs::perms::owner_read | stdfs::perms::owner_exec);
+  const auto closed = make_run_folder({{"x"}, {}, root / "closed/runs/one"});
+  ASSERT_FALSE(closed.ok());
+  EXPECT_NE(closed.error().message.find("Permission denied"), std::string::npos);
 }
 
 TEST(Folder, PruningTakesTheOldestOfOurOwnOnly) {
@@ -84,6 +106,21 @@ TEST(Folder, PruningTakesTheOldestOfOurOwnOnly) {
   EXPECT_FALSE(stdfs::exists(root / ("20250101-000001" + stamp + "1/report.html")));
   EXPECT_TRUE(stdfs::exists(root / "20240101-000000-not-a-run/data"));
   EXPECT_TRUE(stdfs::exists(root / "my-own-copy/report.html"));
+}
+
+TEST(Folder, PruningKeepsTheNewestOfOneSecond) {
+  const TestFolder root;
+  const std::string second = "20250101-000001-";
+  for (const char* name : {"zebra-host-9", "ant-host-1", "mouse-host-5"}) {
+    make_run(root / (second + name));
+    std::ofstream(root / (second + name + "/.gitignore")) << "*";
+    const auto now = stdfs::last_write_time(root / (second + name + "/.gitignore"));
+    const int age = name[0] == 'z' ? 3 : name[0] == 'm' ? 2 : 1;
+    stdfs::last_write_time(root / (second + name + "/.gitignore"),
+                           now - std::chrono::milliseconds(100 * age));
+  }
+  EXPECT_EQ(prune_runs(root.path(), 1, 1 << 30), 2u);
+  EXPECT_TRUE(stdfs::exists(root / (second + "ant-host-1")));
 }
 
 TEST(Folder, PruningBySizeKeepsTheNewest) {

@@ -46,6 +46,12 @@ Nanos own_cpu() {
   return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
 }
 
+// kNotFound and kDenied are said of the job's command alone.
+Error not_the_commands(Error error) {
+  if (error.code == Code::kNotFound || error.code == Code::kDenied) error.code = Code::kIo;
+  return error;
+}
+
 std::string working_folder() {
   char path[4096];
   return ::getcwd(path, sizeof path) != nullptr && path[0] == '/' ? path : "";
@@ -107,7 +113,9 @@ Status Recorder::start_command() {
   std::string out = options_.out;
   // The ranks of a launch are all told the same folder.
   if (!out.empty() && place_.world > 1) out += fmt::format("/rank-{}", place_.rank);
-  FLATOUT_TRY(folder_, make_run_folder({options_.command, environment_, out}));
+  auto made = make_run_folder({options_.command, environment_, out});
+  if (!made.ok()) return not_the_commands(std::move(made).error());
+  folder_ = std::move(made).value();
   if (!folder_.path.empty()) {
     if (const Status opened = recording_.open_files(folder_.path); !opened.ok()) {
       folder_.notice = opened.error().message + "; recording in memory only";
@@ -121,9 +129,11 @@ Status Recorder::start_command() {
   std::vector<std::string> environment = environment_;
   const AgentPaths paths = find_agent();
   if (options_.agent) {
-    FLATOUT_TRY(agents_, AgentServer::open(*loop_, recording_, [this](int32_t pid) {
-                  return tree_ != nullptr && tree_->contains(pid);
-                }));
+    auto server = AgentServer::open(*loop_, recording_, [this](int32_t pid) {
+      return tree_ != nullptr && tree_->contains(pid);
+    });
+    if (!server.ok()) return not_the_commands(std::move(server).error());
+    agents_ = std::move(server).value();
     if (paths.library.empty()) {
       sink_.missing({"agent", "libflatout_agent.so is not beside flatout", "install it again"});
     } else {

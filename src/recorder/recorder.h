@@ -89,6 +89,8 @@ class Recorder {
   bool on_disk() const { return recording_.on_disk(); }
   /// As waitpid; -1 where not known (attach).
   int wait_status() const { return wait_status_; }
+  /// Whether Ctrl-C came to this process as well.
+  bool interrupted() const { return signals_->interrupted(); }
   /// The job's processes that went on when record() ended.
   std::vector<Leftover> leftovers() const;
 

@@ -143,6 +143,7 @@ void SignalRelay::on_signal(const signalfd_siginfo& info) {
   const int signal = static_cast<int>(info.ssi_signo);
   if (signal == SIGCHLD) return handlers_.child();
   if (signal == SIGCONT) handlers_.continued();
+  if (signal == SIGINT) interrupted_ = true;
   if (!relay_) {
     if (stops(signal)) return stop_self(signal);
     if (signal != SIGCONT) handlers_.asked_to_end(signal);

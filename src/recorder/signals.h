@@ -39,6 +39,8 @@ class SignalRelay {
   const InheritedSignals& inherited() const { return inherited_; }
   /// Signals go to this child from now on; 0: to nobody.
   void set_job(int32_t pid) { job_ = pid; }
+  /// Whether SIGINT came to this process, by Ctrl-C or from somebody.
+  bool interrupted() const { return interrupted_; }
   int32_t sentinel() const { return sentinel_; }
   /// Passes on what has waited long enough for the sentinel to object.
   void tick(TimePoint now);
@@ -65,6 +67,7 @@ class SignalRelay {
   bool relay_;
   SignalHandlers handlers_;
   InheritedSignals inherited_{};
+  bool interrupted_ = false;
   int fd_ = -1;
   int32_t job_ = 0;
   int32_t sentinel_ = 0;

@@ -81,8 +81,8 @@ std::string lanes_html(const Run& run) {
 
 }  // namespace
 
-std::string report_body(const Run& run, const model::Diagnosis& known, const HtmlOptions& options) {
-  const model::Diagnosis diagnosis = told(run, known);
+std::string report_body(const Run& run, const model::Diagnosis& diagnosis,
+                        const HtmlOptions& options) {
   const Profile profile = make_profile(run, 2500);
   std::string out = header_html(run);
   const bool lanes = !run.slices.empty();
@@ -102,7 +102,7 @@ std::string report_body(const Run& run, const model::Diagnosis& known, const Htm
       diagnosis,
       run.steps.summary.mean.count() > 0 ? run.steps.summary.mean : run.steps.summary.median,
       failed(run));
-  if (const std::string damage = damage_of(run); !damage.empty()) {
+  if (const std::string damage = run.damage(); !damage.empty()) {
     out += "<p class=\"change\" id=\"damage\">The recording is incomplete: " + html_text(damage) +
            ".</p>\n";
   }
@@ -128,7 +128,7 @@ std::string report_body(const Run& run, const model::Diagnosis& known, const Htm
 std::string render_html(const Run& run, const model::Diagnosis& diagnosis,
                         const HtmlOptions& options) {
   const std::string title =
-      diagnosis.findings.empty() ? told(run, diagnosis).verdict : diagnosis.findings[0].title;
+      diagnosis.findings.empty() ? diagnosis.verdict : diagnosis.findings[0].title;
   return make_page(title, {asset_page_css(), asset_flame_css()},
                    {asset_chart_js(), asset_flame_js(), asset_lanes_js(), asset_theme_js(),
                     asset_page_js()},

@@ -316,8 +316,7 @@ std::string script_text(const nlohmann::ordered_json& value) {
   return safe;
 }
 
-std::string findings_json(const Run& run, const model::Diagnosis& known) {
-  const model::Diagnosis diagnosis = told(run, known);
+std::string findings_json(const Run& run, const model::Diagnosis& diagnosis) {
   Json out;
   out["schema"] = 1;
   out["verdict"] = to_utf8(diagnosis.verdict);

@@ -54,13 +54,6 @@ TEST(Json, WhatIsNotKnownIsNull) {
   EXPECT_TRUE(k["findings"][0]["evidence"][0]["value"].is_null());
 }
 
-TEST(Json, ADamagedRecordingHasNoVerdictOfHealth) {
-  model::Run run = decode_bound_run();
-  run.missing.push_back({"recording", "3 damaged places were skipped", ""});
-  EXPECT_EQ(Json::parse(findings_json(run, Diagnosis{}))["verdict"], "none");
-  EXPECT_EQ(Json::parse(findings_json(run, decode_diagnosis()))["verdict"], "input.decode_cpu");
-}
-
 TEST(Json, HostileNamesStayText) {
   const Json j = Json::parse(findings_json(hostile_run(), hostile_diagnosis()));
   EXPECT_NE(j["findings"][0]["title"].get<std::string>().find("</script>"), std::string::npos);

@@ -51,8 +51,7 @@ double unix_seconds(const std::string& nanoseconds) {
 
 }  // namespace
 
-RunSummary summarise(const model::Run& run, const model::Diagnosis& known) {
-  const model::Diagnosis diagnosis = told(run, known);
+RunSummary summarise(const model::Run& run, const model::Diagnosis& diagnosis) {
   const Fact fact = [&](const std::string& key) { return std::string(run.fact(key)); };
   RunSummary out;
   out.command = command_of(run);

@@ -384,8 +384,7 @@ void notes(Writer& w, const Run& run) {
 
 }  // namespace
 
-std::string render_text(const Run& run, const Diagnosis& known, const TextOptions& given) {
-  const Diagnosis diagnosis = told(run, known);
+std::string render_text(const Run& run, const Diagnosis& diagnosis, const TextOptions& given) {
   TextOptions options = given;
   options.width = std::max<size_t>(options.width, 40);
   Writer w(options);
@@ -393,7 +392,7 @@ std::string render_text(const Run& run, const Diagnosis& known, const TextOption
   if (diagnosis.findings.empty()) {
     no_finding(w, run, diagnosis);
   } else {
-    if (const std::string damage = damage_of(run); !damage.empty()) {
+    if (const std::string damage = run.damage(); !damage.empty()) {
       w.add(0, w.labelled("damaged", "the recording is incomplete: " + damage, Paint::kWarn, 2));
       w.gap();
     }

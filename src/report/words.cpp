@@ -188,23 +188,6 @@ std::vector<const model::Rank*> telling_ranks(const model::RankReport& report, s
 
 bool failed(const Run& run) { return run.finished && run.wait_status > 0; }
 
-std::string damage_of(const Run& run) {
-  for (const model::Missing& m : run.missing) {
-    if (m.signal == "recording") return m.reason;
-  }
-  return "";
-}
-
-model::Diagnosis told(const Run& run, const model::Diagnosis& diagnosis) {
-  model::Diagnosis out = diagnosis;
-  const std::string damage = damage_of(run);
-  if (damage.empty() || !out.findings.empty()) return out;
-  out.verdict = "none";
-  out.judged = false;
-  out.headline = "The recording is incomplete, so there is no verdict: " + damage + ".";
-  return out;
-}
-
 std::string command_of(const Run& run) {
   if (const std::string_view fact = run.fact("command"); !fact.empty()) return std::string(fact);
   const model::Process* main = run.main_process();

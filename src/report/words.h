@@ -28,11 +28,6 @@ std::string exit_text(const model::Rank& rank);
 std::vector<const model::Rank*> telling_ranks(const model::RankReport& report, size_t most);
 /// Whether the job ended other than by exit code 0.
 bool failed(const model::Run& run);
-/// What of the recording could not be read; "" where it is whole.
-std::string damage_of(const model::Run& run);
-/// The diagnosis as it is to be told: where no cause shows in what is left of a damaged recording,
-/// that is no proof of health.
-model::Diagnosis told(const model::Run& run, const model::Diagnosis& diagnosis);
 /// The command line: fact "command", else that of the main process.
 std::string command_of(const model::Run& run);
 /// Processes of the job that live on after the command has ended.

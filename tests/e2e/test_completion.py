@@ -25,7 +25,7 @@ def run(flatout: str, *words: object, code: int = 0) -> str:
 def help_options(flatout: str, *words: str) -> list[str]:
     """The options that --help lists, each by its long name."""
     text = run(flatout, *words, "--help").split("Options:")[-1]
-    return [m[1] for m in re.finditer(r"^ +(?:-\w, ?)?(--[a-z][a-z-]+)", text, re.M)]
+    return [m[1] for m in re.finditer(r"^ {2}(?:-\w, ?)?(--[a-z][a-z-]+)", text, re.M)]
 
 
 def commands(flatout: str, pages: Path) -> list[tuple[str, ...]]:

@@ -77,7 +77,7 @@ def test_a_card_that_is_too_small_is_said(flatout, tmp_path):
 def test_bad_input_is_one_clear_error(flatout, tmp_path, content, says):
     file = tmp_path / "bad"
     file.write_bytes(content)
-    said = run(flatout, "replay", file, code=2)
+    said = run(flatout, "replay", file, code=1)
     assert says in said and str(file) in said
 
 
