@@ -1,6 +1,7 @@
 #include "diagnose/findings.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "base/text.h"
@@ -95,6 +96,7 @@ std::vector<model::Finding> Findings::take() {
 
 void sort_by_gain(std::vector<model::Finding>& findings) {
   const auto weight = [](const model::Finding& f) {
+    if (f.ends_in_minutes) return HUGE_VAL;
     return std::max(f.gain.value_or(0), f.will_end_the_job ? kEnd : 0);
   };
   std::stable_sort(findings.begin(), findings.end(),

@@ -24,6 +24,7 @@ namespace {
 
 // Growth that would use up the memory within this time is worth telling.
 constexpr double kSoon = 3600.0;
+constexpr double kMinutes = 600.0;
 constexpr double kForeseeable = 24 * 3600.0;
 // Growth is not taken to go on for longer than this many times as long as it was seen.
 constexpr double kFarthest = 100;
@@ -143,6 +144,7 @@ void detect_leak(const RunView& view, Findings& findings) {
   }
   if (!f.where) f.where = touching_line(view, whose);
   f.will_end_the_job = until < kSoon;
+  f.ends_in_minutes = until < kMinutes;
   evidence(f, fmt::format("what is left lasts {} more", format_duration(nanos(until * 1e9))), until,
            "s", "probe.memory", n);
   remedy(f, "release",

@@ -44,6 +44,7 @@ struct Finding {
   std::vector<Suggestion> remedies;
   bool ended_the_job = false;     // ranks before everything
   bool will_end_the_job = false;  // within the hour, if it goes on like this
+  bool ends_in_minutes = false;   // within ten: then there is no speed to gain
 };
 
 struct RankReport;  // model/rank.h
