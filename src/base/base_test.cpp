@@ -161,6 +161,23 @@ TEST_F(Outputs, AFileIsReplacedAsAWhole) {
   EXPECT_EQ(fs::Root(folder_).list("").value_or({}), std::vector<std::string>{"a"});
 }
 
+TEST_F(Outputs, ANewFileHasTheModesOfTheUmaskAndAnOldOneKeepsItsOwn) {
+  const auto modes = [&] {
+    struct stat info {};
+    ::stat(file("a").c_str(), &info);
+    return info.st_mode & 0777;
+  };
+  const mode_t before = ::umask(0027);
+  ASSERT_TRUE(fs::write_output(file("a"), "first").ok());
+  EXPECT_EQ(modes(), 0640u);
+  ::chmod(file("a").c_str(), 0606);
+  ASSERT_TRUE(fs::write_output(file("a"), "second").ok());
+  EXPECT_EQ(modes(), 0606u);
+  ASSERT_TRUE(fs::write_atomically(file("a"), "third").ok());
+  EXPECT_EQ(modes(), 0600u);
+  ::umask(before);
+}
+
 // As root, -o /dev/null would have put a file in the place of the device.
 TEST_F(Outputs, NoFileTakesThePlaceOfALinkOrAPipe) {
   ASSERT_TRUE(fs::write_output(file("real"), "old").ok());

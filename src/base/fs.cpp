@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstring>
 
 #include "base/output.h"
+#include "base/text.h"
 
 namespace flatout::fs {
 
@@ -88,21 +90,21 @@ Result<std::string> Root::read_link(std::string_view path) const {
 
 bool Root::exists(std::string_view path) const { return ::access(full(path).c_str(), F_OK) == 0; }
 
-Status write_atomically(const std::string& path, std::string_view data) {
+Status write_atomically(const std::string& path, std::string_view data, bool shared) {
+  // The error names what the caller named.
+  const std::string what = "cannot write " + escape_terminal(path);
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return error_from_errno(errno, "cannot write " + temporary);
-  if (Status written = write_all(fd, data, temporary); !written.ok()) {
-    ::close(fd);
-    ::unlink(temporary.c_str());
-    return written;
-  }
-  if (::close(fd) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int err = errno;
-    ::unlink(temporary.c_str());
-    return error_from_errno(err, "cannot write " + path);
-  }
-  return {};
+  const int fd =
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, shared ? 0666 : 0600);
+  if (fd < 0) return error_from_errno(errno, what);
+  struct stat old;
+  if (shared && ::stat(path.c_str(), &old) == 0) ::fchmod(fd, old.st_mode & 0777);
+  Status written = write_all(fd, data, escape_terminal(path));
+  if (::close(fd) != 0 && written.ok()) written = error_from_errno(errno, what);
+  if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
+    written = error_from_errno(errno, what);
+  if (!written.ok()) ::unlink(temporary.c_str());
+  return written;
 }
 
 }  // namespace flatout::fs

@@ -35,7 +35,9 @@ class Root {
 /// Maps errno to an Error that names `what` ("cannot read /proc/1/io: Permission denied").
 Error error_from_errno(int err, std::string_view what);
 
-/// Writes `data` to `path` by a temporary name in the same directory and rename.
-Status write_atomically(const std::string& path, std::string_view data);
+/// Writes `data` to `path` by a temporary name in the same directory and rename. For the owner
+/// alone, unless `shared`: then with the modes of the file that is replaced, a new one with those
+/// that the umask gives.
+Status write_atomically(const std::string& path, std::string_view data, bool shared = false);
 
 }  // namespace flatout::fs

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/fs.h"
+#include "base/text.h"
 
 namespace flatout::fs {
 
@@ -32,11 +33,12 @@ bool is_special(const std::string& path) {
 }
 
 Status write_output(const std::string& path, std::string_view data) {
-  if (!is_special(path)) return write_atomically(path, data);
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0600);
-  if (fd < 0) return error_from_errno(errno, "cannot write " + path);
-  Status written = write_all(fd, data, path);
-  if (::close(fd) != 0 && written.ok()) written = error_from_errno(errno, "cannot write " + path);
+  if (!is_special(path)) return write_atomically(path, data, true);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
+  if (fd < 0) return error_from_errno(errno, "cannot write " + escape_terminal(path));
+  Status written = write_all(fd, data, escape_terminal(path));
+  if (::close(fd) != 0 && written.ok())
+    written = error_from_errno(errno, "cannot write " + escape_terminal(path));
   return written;
 }
 

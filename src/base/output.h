@@ -16,7 +16,8 @@ Status write_all(int fd, std::string_view data, std::string_view name);
 /// link as /dev/stdout is one. A rename would put a file in its place.
 bool is_special(const std::string& path);
 
-/// For a name that the user gave: a special one is written through, else write_atomically().
+/// For a name that the user gave: a special one is written through, else write_atomically(), not
+/// for the owner alone.
 Status write_output(const std::string& path, std::string_view data);
 
 }  // namespace flatout::fs

@@ -1,6 +1,5 @@
 #include "cli/outputs.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -95,21 +94,8 @@ Status check_output(const std::string& path) {
 }
 
 Status write_text(const std::string& path, const std::string& text) {
-  if (path.empty()) return fs::write_all(STDOUT_FILENO, text, "to standard output");
-  if (fs::is_special(path)) return fs::write_output(path, text);
-  // The error names what the user named.
-  const std::string what = "cannot write " + escape_terminal(path);
-  const std::string temporary = path + ".tmp" + std::to_string(::getpid());
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return fs::error_from_errno(errno, what);
-  struct stat old;
-  if (::stat(path.c_str(), &old) == 0) ::fchmod(fd, old.st_mode & 0777);
-  Status written = fs::write_all(fd, text, escape_terminal(path));
-  if (::close(fd) != 0 && written.ok()) written = fs::error_from_errno(errno, what);
-  if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
-    written = fs::error_from_errno(errno, what);
-  if (!written.ok()) ::unlink(temporary.c_str());
-  return written;
+  if (!path.empty()) return fs::write_output(path, text);
+  return fs::write_all(STDOUT_FILENO, text, "to standard output");
 }
 
 }  // namespace flatout::cli

@@ -101,6 +101,7 @@ std::string unjudged(const RunView& view) {
     return "The recording is incomplete, so there is no verdict: " + damage + ".";
   }
   if (!view.has_steps()) {
+    if (!view.run().finished) return "Not enough steps to judge yet.";
     return view.steps().count > 0
                ? "Too few steps to judge their speed; nothing else stands out."
                : "No steps were recognised, so their speed is not known; nothing else stands out.";
@@ -122,7 +123,6 @@ std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow
   }
   const bool unexplained = slow.change != nullptr && slow.after > kMuchSlower * slow.before;
   if (d.findings.empty()) {
-    if (d.verdict == "none" && run.damage().empty()) return "Not enough steps to judge yet.";
     if (!not_judged.empty()) return not_judged;
     if (run.finished && run.wait_status > 0) {
       return "No cause shows: until it ended nothing cost more than 5 % of the step.";

@@ -31,8 +31,10 @@ double warmer(const RunView& view, double saved) {
   return kCold * idle * std::min(saved, waits) / step * (step - saved);
 }
 
-// What will end the job soon ranks as if it made each step this much slower.
-constexpr double kEnd = 1.5;
+// What will end the job so soon comes before every gain: there is hardly a step left to be faster.
+constexpr double kAtOnce = 600.0;  // seconds
+// And what will end it within this time ranks as if it made each step so much slower.
+constexpr double kSoon = 3600.0, kEnd = 1.5;
 
 }  // namespace
 
@@ -96,8 +98,9 @@ std::vector<model::Finding> Findings::take() {
 
 void sort_by_gain(std::vector<model::Finding>& findings) {
   const auto weight = [](const model::Finding& f) {
-    if (f.ends_in_minutes) return HUGE_VAL;
-    return std::max(f.gain.value_or(0), f.will_end_the_job ? kEnd : 0);
+    const double ends = f.ends_in_s.value_or(HUGE_VAL);
+    if (ends < kAtOnce) return HUGE_VAL;
+    return std::max(f.gain.value_or(0), ends < kSoon ? kEnd : 0);
   };
   std::stable_sort(findings.begin(), findings.end(),
                    [&](const model::Finding& a, const model::Finding& b) {

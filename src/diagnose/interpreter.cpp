@@ -260,6 +260,16 @@ void detect_gc(const RunView& view, Findings& findings) {
   remedy(*f, "gc_freeze", "Call gc.freeze() after start-up, raise gc.set_threshold().");
 }
 
+/// Of `wait` per step what is saved where the work that holds the lock moves to processes: there it
+/// takes as long, on the cores that there are.
+double saved_elsewhere(const RunView& view, double wait) {
+  const double aside =
+      view.per_step(Role::kHelper, holds_gil) + view.per_step(Role::kProducer, holds_gil);
+  const double own = view.steps().mean - wait, cores = std::max(view.cpu().usable, 1.0);
+  const double then = std::max(own, (own + aside) / cores) * WhatIf(view).beside(aside / own);
+  return std::clamp(view.steps().mean - then, 0.0, wait);
+}
+
 /// The training thread waits for the interpreter lock that other threads of its process hold.
 void detect_gil(const RunView& view, Findings& findings) {
   if (findings.has("input.gil")) return;
@@ -269,17 +279,9 @@ void detect_gil(const RunView& view, Findings& findings) {
   const double wait = view.per_step(Role::kTrainer, waits);
   // Told already.
   if (findings.has("input.collate") && gil_for_passing(view) > 0.5 * wait) return;
-  // Elsewhere that work takes as long, on the cores that there are.
-  const double aside =
-      view.per_step(Role::kHelper, holds_gil) + view.per_step(Role::kProducer, holds_gil);
-  const double own = view.steps().mean - wait;
-  const double cores = std::max(view.cpu().usable, 1.0);
-  const WhatIf whatif(view);
-  const double then =
-      view.has_steps() ? std::max(own, (own + aside) / cores) * whatif.beside(aside / own) : 0;
   Finding* f =
       findings.add("input.gil", "Other threads hold the GIL that the training thread wants", 0.9,
-                   view.has_steps() ? std::clamp(view.steps().mean - then, 0.0, wait) : wait);
+                   view.has_steps() ? saved_elsewhere(view, wait) : wait);
   if (f == nullptr) return;
   f->where = view.where(holds_gil);
   evidence(*f, fmt::format("the training thread waits {} a step for the GIL", ms(wait)), wait * 1e3,

@@ -24,7 +24,6 @@ namespace {
 
 // Growth that would use up the memory within this time is worth telling.
 constexpr double kSoon = 3600.0;
-constexpr double kMinutes = 600.0;
 constexpr double kForeseeable = 24 * 3600.0;
 // Growth is not taken to go on for longer than this many times as long as it was seen.
 constexpr double kFarthest = 100;
@@ -143,8 +142,7 @@ void detect_leak(const RunView& view, Findings& findings) {
              slope, "bytes", "agent.growth", n);
   }
   if (!f.where) f.where = touching_line(view, whose);
-  f.will_end_the_job = until < kSoon;
-  f.ends_in_minutes = until < kMinutes;
+  f.ends_in_s = until;
   evidence(f, fmt::format("what is left lasts {} more", format_duration(nanos(until * 1e9))), until,
            "s", "probe.memory", n);
   remedy(f, "release",
@@ -357,7 +355,7 @@ void detect_fds(const RunView& view, Findings& findings) {
                std::string(what), "probe.processes", n);
       evidence(f, fmt::format("{} are allowed", format_number(*limit->last())), *limit->last(),
                std::string(what), "probe.processes", n);
-      f.will_end_the_job = true;
+      f.ends_in_s = left;
       f.where = opening_line(view.run(), used->entity);
       remedy(f, "ulimit", "Raise the limit, close what is not needed, or share by file_system.");
       return;

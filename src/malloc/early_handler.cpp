@@ -1,5 +1,5 @@
 // A library that registers a fork handler before anybody has allocated, as OpenBLAS does, and
-// allocates in it. For fork_test.sh.
+// allocates in it. For early_handler_test.cpp.
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -85,7 +85,7 @@ Block* take_freed(Cache* cache, Span* s, uint64_t* sampled) {
     last->next = nullptr;
   }
   s->set_in_use(s->carved - (blocks - n), Span::kNever);
-  std::atomic_signal_fence(std::memory_order_release);
+  std::atomic_signal_fence(std::memory_order_release);  // in this order: see allocate_refilled()
   // A busy class with few free blocks comes here all the time: a few more, for the next time.
   if (n == blocks && is_short(n, int64_t{n} * s->block_bytes) && s->carved < s->capacity &&
       ++s->short_refills >= kPatience) {

@@ -18,9 +18,10 @@ constexpr size_t kMaxSmall = 65536;
 constexpr size_t kFineLimit = 1024;  // up to here the class is looked up in steps of 8 bytes
 constexpr unsigned kClasses = 82;
 
+/// From here on a freed block is better given again while it is in the processor's caches.
+constexpr uint32_t kBig = 4096;
 /// Blocks of whole OS pages all begin at the same place of a page, so in few sets of the first
 /// caches: their links lie at changing places in them (slab colouring).
-constexpr uint32_t kBig = 4096;
 constexpr uint32_t kColouredBytes = 4096;
 constexpr bool is_coloured(size_t block_bytes) { return block_bytes % kColouredBytes == 0; }
 

@@ -42,9 +42,8 @@ struct Finding {
   std::optional<Where> where;
   std::vector<Evidence> evidence;
   std::vector<Suggestion> remedies;
-  bool ended_the_job = false;     // ranks before everything
-  bool will_end_the_job = false;  // within the hour, if it goes on like this
-  bool ends_in_minutes = false;   // within ten: then there is no speed to gain
+  bool ended_the_job = false;       // ranks before everything
+  std::optional<double> ends_in_s;  // until it ends the job, if it goes on like this
 };
 
 struct RankReport;  // model/rank.h

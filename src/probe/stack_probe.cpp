@@ -34,6 +34,21 @@ constexpr AddressRange kGilSize{0, 256};  // struct _gil_runtime_state: 208 to 2
 
 bool sleeping(char state) { return state == 'S' || state == 'D' || state == 'T' || state == 't'; }
 
+/// The loops that do not run within an iterator's __next__: what does makes one item for a loop
+/// around it, as a data loader makes a batch sample by sample.
+std::span<const PythonLoop> outside_iterators(const PythonThread& thread,
+                                              const PythonReader& python) {
+  const size_t frames = thread.frames.size();
+  size_t outside = 0;  // Python frames
+  while (outside < frames &&
+         python.code(thread.frames[frames - 1 - outside].code).function != "__next__") {
+    ++outside;
+  }
+  const auto inside = std::ranges::find_if(
+      thread.loops, [&](const PythonLoop& loop) { return loop.depth >= outside; });
+  return {thread.loops.begin(), inside};
+}
+
 }  // namespace
 
 struct StackProbe::ThreadEntry {
@@ -339,25 +354,6 @@ bool StackProbe::may_count_loops(const ProcessEntry& process) const {
   });
   return static_cast<size_t>(count) < kMostWithLoops;
 }
-
-namespace {
-
-/// The loops that do not run within an iterator's __next__: what does makes one item for a loop
-/// around it, as a data loader makes a batch sample by sample.
-std::span<const PythonLoop> outside_iterators(const PythonThread& thread,
-                                              const PythonReader& python) {
-  const size_t frames = thread.frames.size();
-  size_t outside = 0;  // Python frames
-  while (outside < frames &&
-         python.code(thread.frames[frames - 1 - outside].code).function != "__next__") {
-    ++outside;
-  }
-  const auto inside = std::ranges::find_if(
-      thread.loops, [&](const PythonLoop& loop) { return loop.depth >= outside; });
-  return {thread.loops.begin(), inside};
-}
-
-}  // namespace
 
 void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& sink) {
   for (const PythonThread& thread : reading_.threads) {

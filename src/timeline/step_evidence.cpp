@@ -89,14 +89,6 @@ bool reads_files(std::string_view file, std::string_view function) {
   return false;
 }
 
-}  // namespace
-
-bool makes_items(std::string_view function, std::string_view file) {
-  return function == "__next__" || is_input_library(file);
-}
-
-namespace {
-
 bool is_logging(std::string_view file) {
   return model::in_logging_library(file) || contains(file, "/torch/serialization.py");
 }
@@ -383,6 +375,10 @@ class Judge {
 };
 
 }  // namespace
+
+bool makes_items(std::string_view function, std::string_view file) {
+  return function == "__next__" || is_input_library(file);
+}
 
 void judge_open_times(const Run& run, std::span<const Painted> painted,
                       const OpenTimeContext& context, std::vector<OpenTime>& open) {

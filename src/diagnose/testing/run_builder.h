@@ -120,13 +120,6 @@ class RunBuilder {
     run_.steps.thread = trainer_;
     return *this;
   }
-  /// What the training thread does for so many ms, in no step.
-  RunBuilder& outside(double ms, const Doing& what) {
-    const TimePoint end = now_ + nanos(ms * 1e6);
-    doing(trainer_, now_, end, what);
-    now_ = end;
-    return *this;
-  }
   /// A counter that grows evenly over the run so far, to `total`.
   RunBuilder& counter(SignalId signal, model::EntityId entity, double total) {
     model::Series s{signal, entity, {}};
