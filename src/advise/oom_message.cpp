@@ -9,8 +9,6 @@ namespace flatout::advise {
 namespace {
 
 constexpr uint64_t kContext = 512u << 20;
-// From this share of the device on, what is left over is another process's part.
-constexpr double kMuch = 0.15;
 
 // "2.00 GiB" at the begin of `text`.
 std::optional<uint64_t> parse_size(std::string_view text) {
@@ -113,12 +111,6 @@ OomJudgement judge_oom(std::string_view line, const OomMessage& message) {
     figures.process = message.own.value_or(0);
     figures.allowed = message.allowed.value_or(0);
   }
-  // Others that the message does not name: what is left over, where that is a good part.
-  const auto others = message.held_by_others().value_or(0);
-  const bool much = static_cast<double>(others) >= kMuch * static_cast<double>(figures.total);
-  if (figures.others == 0 && much) figures.others = others;
-  // Where others hold a good part, and more than was asked for, what lies idle here is beside it.
-  if (much && others >= figures.request && others > figures.cached) figures.cached = 0;
   OomJudgement out{OomCause::kOther, devmem::explain_torch(figures)};
   const std::string_view kind = out.said.kind;
   if (kind == "torch_memory_taken") out.cause = OomCause::kTaken;

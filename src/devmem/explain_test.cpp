@@ -210,6 +210,20 @@ TEST(Explain, AListedProcessThatHoldsWhatPyTorchHoldsIsThisOne) {
   EXPECT_EQ(explain_text(beside).kind, "torch_memory_taken");
 }
 
+TEST(Explain, OthersThatHoldAGoodPartComeBeforeWhatLiesIdleHere) {
+  constexpr Bytes kGiB = Bytes{1} << 30;
+  TorchFigures f;
+  f.request = 2 * kGiB;
+  f.total = 24 * kGiB;
+  f.free = kGiB / 2;
+  f.allocated = kGiB;
+  f.cached = 3 * kGiB;
+  f.process = 5 * kGiB;  // so that 18.5 GiB are others', though none is named
+  EXPECT_EQ(explain_torch(f).kind, "torch_memory_taken");
+  f.process = 23 * kGiB;  // what it has beyond PyTorch's is its own
+  EXPECT_EQ(explain_torch(f).kind, "torch_oom_fragmented");
+}
+
 TEST(Explain, OthersHoldNoMoreThanIsLeftOfTheCard) {
   const auto f = parse_torch_message(
       "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacty of 24.00 GiB of "

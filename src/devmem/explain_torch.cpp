@@ -62,6 +62,20 @@ std::vector<Bytes> listed_processes(std::string_view text) {
   }
 }
 
+// From this share of the card on what others hold is a good part of it.
+bool is_much(Bytes bytes, const TorchFigures& f) {
+  constexpr double kMuch = 0.15;
+  return f.total > 0 && static_cast<double>(bytes) >= kMuch * static_cast<double>(f.total);
+}
+
+// What others must hold though the message names none: what is left over, where that is more than
+// contexts and libraries take.
+Bytes unnamed(const TorchFigures& f) {
+  const Bytes known = std::max(f.process, f.allocated + f.cached) + f.free;
+  const Bytes left = f.total - std::min(f.total, known);
+  return is_much(left, f) ? left : 0;
+}
+
 std::vector<Holder> holders_of(const TorchFigures& f) {
   std::vector<Holder> holders;
   const auto add = [&](std::string_view what, Bytes bytes) {
@@ -123,7 +137,9 @@ std::optional<TorchFigures> parse_torch_message(std::string_view text) {
   return f;
 }
 
-Explanation explain_torch(const TorchFigures& f) {
+Explanation explain_torch(const TorchFigures& given) {
+  TorchFigures f = given;
+  if (f.others == 0) f.others = unnamed(f);
   Explanation e;
   e.holders = holders_of(f);
   const Bytes lacking = f.request > f.free ? f.request - f.free : 0;
@@ -164,7 +180,8 @@ Explanation explain_torch(const TorchFigures& f) {
     e.advice.push_back(smaller);
     return e;
   }
-  if (lacking > 0 && f.private_pools >= lacking && f.private_pools > std::max(f.cached, f.others)) {
+  if (lacking > 0 && f.private_pools >= lacking &&
+      f.private_pools > std::max(f.cached, given.others)) {
     e.kind = "torch_private_pools";
     e.finding = "gpu.oom_too_big";
     e.sure = 0.8;
@@ -175,7 +192,10 @@ Explanation explain_torch(const TorchFigures& f) {
          ""});
     return e;
   }
-  if (lacking > 0 && f.cached >= lacking && f.cached >= f.request / 2) {
+  // What lies idle here is beside the point where others hold a good part, and more.
+  const bool taken = f.others > 0 && f.others >= lacking && lacking > 0 && f.others > f.cached;
+  const bool much = is_much(f.others, f) && f.others >= f.request;
+  if (lacking > 0 && f.cached >= lacking && f.cached >= f.request / 2 && !(taken && much)) {
     e.kind = "torch_oom_fragmented";
     e.finding = "gpu.oom_fragmented";
     e.sure = hole_is_known ? 0.95 : 0.8;
@@ -188,15 +208,15 @@ Explanation explain_torch(const TorchFigures& f) {
                         "env:PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"});
     return e;
   }
-  if (f.others > 0 && f.others >= lacking && lacking > 0 && f.others > f.cached) {
+  if (taken) {
     e.kind = "torch_memory_taken";
     e.finding = "gpu.memory_taken";
     e.sure = 0.9;
     e.text = fmt::format("{}: other processes hold {}. Without them it would fit.", asked,
                          words(f.others));
     e.advice.push_back(
-        {"Stop the processes that the message names, if they are left over (nvidia-smi shows "
-         "them), or take another card.",
+        {"Stop those processes, if they are left over (nvidia-smi shows them), or take another "
+         "card.",
          ""});
     return e;
   }
