@@ -324,7 +324,7 @@ TEST(OomMessage, OneMessageHasOneAnswer) {
         "this process has {:.2f} GiB memory in use. Of the allocated memory {:.2f} GiB is "
         "allocated by PyTorch, and {:.2f} GiB is reserved by PyTorch but unallocated.\n",
         wanted, free, 24 - free, allocated, spare);
-    const std::string finding = explain_text(line).finding;
+    std::string finding = explain_text(line).finding;
     EXPECT_EQ(finding, devmem::explain_text(line).finding) << line;
     return finding;
   };

@@ -86,9 +86,10 @@ Result<std::string> find_run(const std::string& word) {
                          ? "flatout report flatout-runs/latest; all runs: ls flatout-runs"
                          : "to record a run: flatout run -- COMMAND...";
   for (const std::string& name : fs::Root(word).list("").value_or({})) {
+    const std::string inside = fmt::format("{}/{}", word, name);
     // The last one is the newest.
-    if (recorder::is_run_folder(word + "/" + name))
-      hint = "it holds runs: flatout report " + escape_terminal(word + "/" + name);
+    if (recorder::is_run_folder(inside))
+      hint = fmt::format("it holds runs: flatout report {}", escape_terminal(inside));
   }
   if (::lstat(word.c_str(), &info) != 0) {
     return Error{Code::kNotFound,

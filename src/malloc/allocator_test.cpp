@@ -164,7 +164,7 @@ TEST(Allocator, TakesTheSmallestExtentThatFits) {
 }
 
 TEST(Allocator, LeavesTheDestinationOfAMoveThatFailedUsable) {
-  constexpr size_t kBytes = 8 * 4096;
+  constexpr size_t kBytes = size_t{8} * 4096;
   char* const from = static_cast<char*>(os_map(kBytes));
   char* const to = static_cast<char*>(os_map(kBytes));
   ASSERT_TRUE(from != nullptr && to != nullptr);

@@ -125,6 +125,7 @@ inline void* allocate(size_t bytes) {
 
 /// A block of this cache's span back to it.
 inline void give_back(Cache* cache, Span* s, Block* block) {
+  // Null lies in no range. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
   block->next = s->local_free;
   s->local_free = block;
   if (__builtin_expect(count_down(s->countdown), 0)) span_event(cache, s);
@@ -136,6 +137,7 @@ inline void deallocate_big(Cache* cache, Span* s, void* p) {
   Block* const block = link_of(s, p);
   Block** list = &cache->list[s->size_class];
   asm("" : "+r"(list));
+  // A thread always has one. NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
   if (*list != nullptr || cache->current[s->size_class] != s) return give_back(cache, s, block);
   cache->sample_left -= s->block_bytes;
   if (__builtin_expect(cache->sample_left < 0, 0)) return sample_after(cache, s, block);

@@ -64,8 +64,8 @@ bool os_move(void* from, void* to, size_t bytes) {
     return true;
   }
   // Up to Linux 6.16 what lies in two mappings is not moved, but the destination is gone by then.
-  ::mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
-         -1, 0);
+  static_cast<void>(::mmap(to, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0));
   return false;
 #else
   (void)from, (void)to, (void)bytes;

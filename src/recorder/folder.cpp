@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -61,9 +62,10 @@ int make_path(const std::string& path, mode_t mode) {
 }
 
 // When the run began, as its name tells and, within a second, its oldest file.
-std::pair<std::string, int64_t> begin_of(const std::string& parent, const std::string& name) {
+using Begin = std::pair<std::string, int64_t>;
+Begin begin_of(const std::string& parent, const std::string& name) {
   struct stat info {};
-  ::lstat((parent + "/" + name + "/.gitignore").c_str(), &info);
+  ::lstat(fmt::format("{}/{}/.gitignore", parent, name).c_str(), &info);
   return {name.substr(0, 15), int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
 
@@ -259,16 +261,17 @@ uint64_t size_of(const std::string& path) {
 }  // namespace
 
 size_t prune_runs(const std::string& parent, size_t keep, uint64_t max_bytes) {
-  auto names = fs::Root(parent).list("");
+  const auto names = fs::Root(parent).list("");
   if (!names.ok()) return 0;
-  std::erase_if(*names, [](const std::string& name) { return !looks_like_name(name); });
-  std::stable_sort(names->begin(), names->end(), [&](const auto& a, const auto& b) {
-    return begin_of(parent, a) > begin_of(parent, b);
-  });
+  std::vector<std::pair<Begin, std::string>> runs;
+  for (const std::string& name : *names) {
+    if (looks_like_name(name)) runs.emplace_back(begin_of(parent, name), name);
+  }
+  std::sort(runs.rbegin(), runs.rend());  // the newest first
   size_t kept = 0, removed = 0;
   uint64_t bytes = 0;
-  for (const std::string& name : *names) {  // the newest first
-    const std::string path = parent + "/" + name;
+  for (const auto& [begin, name] : runs) {
+    const std::string path = fmt::format("{}/{}", parent, name);
     struct stat info;
     if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() ||
         !is_run_folder(path)) {
