@@ -463,6 +463,29 @@ TEST(Diagnose, SavingAndLoggingAreToldApart) {
   EXPECT_NEAR(*d.findings[1].cost_ms_per_step, 3, 0.2);
 }
 
+TEST(Diagnose, ComputingThatIsSlowerAfterASaveIsTheSaves) {
+  for (const bool at_epochs : {false, true}) {
+    for (const double slower : {0.0, 6.0}) {
+      RunBuilder b;
+      for (int i = 0; i < 80; ++i) {
+        const bool saves = i % 8 == 5, follows = i % 8 == 6;
+        std::vector<RunBuilder::PartTime> parts = {
+            {Part::kForward, 20 + (follows ? slower : 0) + 0.1 * (i % 3), kCompute}};
+        if (saves) parts.push_back({Part::kCheckpoint, 16, {ThreadState::kDisk, {kMain}}});
+        b.step(parts, i < 3);
+        b.run().steps.steps.back().epoch_start = at_epochs && saves;
+      }
+      b.machine(2, 1).process_cpu(100, 0.7);
+      const Diagnosis d = diagnose(b.build());
+      const Finding* saved = find(d, "stall.checkpoint");
+      ASSERT_NE(saved, nullptr) << d.headline;
+      // What else an epoch's first step does differently is not known to be the save's.
+      const double later = at_epochs ? 0 : slower;
+      EXPECT_NEAR(*saved->cost_ms_per_step, (16 + later) * 10 / 77, 0.05);
+    }
+  }
+}
+
 TEST(Diagnose, WaitingForAThreadThatSavesOrLogsIsItsDoing) {
   const Line save{"save", "/lib/python3/site-packages/torch/serialization.py", 700};
   const Line write{"write", "/home/u/train.py", 71};
@@ -709,6 +732,45 @@ TEST(Diagnose, ThreadsThatSpinInUserSpaceDoNoWork) {
     b.machine(2, 0).process_cpu(100, 2);
     const Diagnosis d = diagnose(b.build());
     EXPECT_EQ(d.verdict, spins ? "cpu.oversubscribed" : "healthy") << d.headline;
+  }
+}
+
+TEST(Diagnose, APoolThatWantsMoreThanTheCoresNowAndThenIsTooLarge) {
+  // Four threads on two cores, at work together in a part of each step only.
+  for (const int threads : {4, 2}) {
+    RunBuilder b;
+    std::vector<model::ThreadId> pool;
+    for (int i = 1; i < threads; ++i) pool.push_back(b.thread(0, 101 + i));
+    const Doing queued{ThreadState::kRunQueue, {}};
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 30, kCompute}}, i < 3);
+      const TimePoint from = b.now();
+      const bool crowded = threads > 2;
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kForward, crowded ? 14.0 : 0.1, {ThreadState::kRunQueue, {kMain}}}},
+             i < 3);
+      const TimePoint half = from + Nanos(10'000'000);
+      for (const model::ThreadId thread : pool) {
+        b.doing(thread, from, half, {ThreadState::kOnCpuNative, {}});
+        if (crowded) b.doing(thread, half, b.now(), queued);
+      }
+    }
+    b.machine(2, 0.4).process_cpu(100, 1.6);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, threads > 2 ? "cpu.oversubscribed" : "healthy") << d.headline;
+  }
+}
+
+TEST(Diagnose, WhatIsInNobodysAccountIsNoNeighbourUnlessItIsMuch) {
+  for (const double cores : {0.12, 0.7}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step(
+          {{Part::kForward, 10, kCompute}, {Part::kForward, 8, {ThreadState::kRunQueue, {kMain}}}},
+          i < 3);
+    }
+    b.machine(2, 0, cores).process_cpu(100, 1.88);
+    EXPECT_EQ(diagnose(b.build()).verdict, cores > 0.5 ? "cpu.noisy_neighbour" : "healthy");
   }
 }
 

@@ -92,7 +92,11 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
     decode.title = "Batches are made in Python and fed to TensorFlow";
     return decode;
   }
-  if (!few_workers(view) || view.cpu().throttled > 0.05 || !view.cpu().idle_known) return decode;
+  // Who mostly waits for the interpreter lock does not lack a process: others hold it.
+  const bool locked_out = times[Act::kGil] > times.cpu();
+  if (!few_workers(view) || locked_out || view.cpu().throttled > 0.05 || !view.cpu().idle_known) {
+    return decode;
+  }
   const int enough = enough_workers(view);
   const Relief more{.workers = std::max(enough, loader.workers + 1)};
   const double by_workers = whatif.saved_by(more), by_decode = whatif.saved_by(decode.relief);

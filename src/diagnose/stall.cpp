@@ -153,6 +153,40 @@ class Writes {
   bool plain_saves_ = false;
 };
 
+double computing(const Step& s) {
+  return to_s(s.part(Part::kForward) + s.part(Part::kBackward) + s.part(Part::kOptimizer));
+}
+
+/// Seconds per step that computing takes longer in steps that save and in those that follow for as
+/// long as the save took: caches are cold, and the kernel still writes. 0 where chance explains it.
+double aftermath(const StepsView& steps) {
+  constexpr size_t kFew = 5;
+  std::vector<double> after, others;
+  size_t at_epochs = 0, saves = 0;
+  TimePoint until{};
+  for (const Step* s : steps.steady) {
+    const Nanos saving = s->part(Part::kCheckpoint);
+    const bool follows = s->begin <= until;
+    (saving > Nanos(0) || follows ? after : others).push_back(computing(*s));
+    if (saving == Nanos(0)) continue;
+    until = s->end + saving;
+    ++saves;
+    if (s->epoch_start) ++at_epochs;
+  }
+  // What an epoch's first step does besides is not the save's.
+  if (saves < kFew || others.size() < kFew || 2 * at_epochs > saves) return 0;
+  const double longer = mean(after) - mean(others);
+  const auto variance = [](const std::vector<double>& v) {
+    double sum = 0;
+    for (const double x : v) sum += (x - mean(v)) * (x - mean(v));
+    return sum / static_cast<double>(v.size() - 1);
+  };
+  const double error = std::sqrt(variance(after) / static_cast<double>(after.size()) +
+                                 variance(others) / static_cast<double>(others.size()));
+  if (longer < 3 * error) return 0;
+  return longer * static_cast<double>(after.size()) / static_cast<double>(steps.count);
+}
+
 void detect_checkpoint(const RunView& view, const Writes& writes, const SavePlaces& elsewhere,
                        Findings& findings) {
   const double part = view.steps().part(Part::kCheckpoint);
@@ -162,7 +196,8 @@ void detect_checkpoint(const RunView& view, const Writes& writes, const SavePlac
   // Another thread that saves blocks the steps where they share a lock.
   const auto saves_elsewhere = [&](const Cell& c) { return elsewhere.holds(c); };
   const double blocked = held_up(view, saves_elsewhere);
-  const double cost = part + outside + blocked;
+  const double later = aftermath(view.steps());
+  const double cost = part + outside + blocked + later;
   Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, cost);
   if (f == nullptr) return;
   if (blocked > part + outside) f->where = view.where(saves_elsewhere);
@@ -183,6 +218,10 @@ void detect_checkpoint(const RunView& view, const Writes& writes, const SavePlac
   if (blocked > 0) {
     evidence(*f, fmt::format("{} of it in waiting for the thread that saves", ms(blocked)),
              blocked * 1e3, "ms", "stacks", view.readings(saves_elsewhere));
+  }
+  if (later > 0) {
+    evidence(*f, fmt::format("{} of it in computing, slower after a save", ms(later)), later * 1e3,
+             "ms", "timeline", count);
   }
   if (count > 0) {
     evidence(*f, fmt::format("{} steps were held up", count), static_cast<double>(count), "steps",

@@ -577,6 +577,8 @@ void RunView::find_throttling() {
 
 namespace {
 
+// Share of the job's CPU time that nobody's account may hold without anybody beside the job.
+constexpr double kNobodys = 0.08;
 constexpr double kLeastCores = 0.02;  // that a process must use to be a neighbour
 
 void sort_by_cores(std::vector<Neighbour>& processes) {
@@ -609,6 +611,11 @@ void RunView::find_neighbours() {
     neighbours_.push_back({e.name, e.key, cores});
   }
   sort_by_cores(neighbours_);
+  // What is in no process's account, up to a part of the job's own: the kernel's work between its
+  // threads, and host times that are counted in ticks.
+  double named = 0;
+  for (const Neighbour& other : neighbours_) named += other.cores;
+  if (cpu_.others - named < kNobodys * cpu_.job) cpu_.others = std::min(cpu_.others, named);
 }
 
 }  // namespace flatout::diagnose

@@ -76,9 +76,12 @@ struct Crowd {
   double trainer = 0, pool = 0, producers = 0, producer_pool = 0, helpers = 0;
   double all() const { return trainer + pool + producers + producer_pool + helpers; }
   /// Whether pools of threads, or programs beside the training, make it too many for so many
-  /// cores; workers alone have their own findings.
+  /// cores; workers alone have their own findings. A pool that fits the cores never wants more of
+  /// them than there are, whoever else does.
   bool too_many(double cores) const {
-    return cores > 0 && all() > 1.3 * cores && pool + producer_pool + helpers > 0.35 * all();
+    if (cores <= 0) return false;
+    return trainer + pool > 1.1 * cores ||
+           (all() > 1.3 * cores && pool + producer_pool + helpers > 0.35 * all());
   }
 };
 
