@@ -78,6 +78,7 @@ struct Buffers {
 Shape shape_of(const benchmark::State& state) {
   Shape shape{32, 64, 56, 56};
   if (state.range(0) == 6) shape = {32, 128, 20, 20};
+  if (state.range(0) == 3) shape = {32, 512, 7, 7};
   shape.layout = state.range(1) == 0 ? Layout::kNchw : Layout::kNhwc;
   shape.type = static_cast<Type>(state.range(2));
   return shape;
@@ -182,7 +183,7 @@ void cases(benchmark::internal::Benchmark* bench, const std::vector<int64_t>& la
       ->Unit(benchmark::kMillisecond)
       ->MeasureProcessCPUTime()
       ->UseRealTime()
-      ->ArgsProduct({{25, 6}, layouts, types, {1, 2}});
+      ->ArgsProduct({{25, 6, 3}, layouts, types, {1, 2}});
 }
 
 void each_case(benchmark::internal::Benchmark* bench) {

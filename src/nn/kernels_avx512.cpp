@@ -42,6 +42,27 @@ struct Avx512 {
   }
   FLATOUT_SIMD Vec load(const F16* from) { return _mm512_cvtph_ps(load256(from)); }
 
+  FLATOUT_SIMD Vec load_some(const float* from, int lanes) {
+    return _mm512_maskz_loadu_ps(first(lanes), from);
+  }
+  FLATOUT_SIMD Vec load_some(const Bf16* from, int lanes) {
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(lanes), from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+  }
+  FLATOUT_SIMD Vec load_some(const F16* from, int lanes) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(lanes), from));
+  }
+
+  FLATOUT_SIMD void store_some(float* to, Vec v, int lanes) {
+    _mm512_mask_storeu_ps(to, first(lanes), v);
+  }
+  FLATOUT_SIMD void store_some(Bf16* to, Vec v, int lanes) {
+    _mm256_mask_storeu_epi16(to, first(lanes), bf16(v));
+  }
+  FLATOUT_SIMD void store_some(F16* to, Vec v, int lanes) {
+    _mm256_mask_storeu_epi16(to, first(lanes), f16(v));
+  }
+
   FLATOUT_SIMD void store(float* to, Vec v) { _mm512_storeu_ps(to, v); }
   FLATOUT_SIMD void store(Bf16* to, Vec v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bf16(v));
@@ -91,6 +112,7 @@ struct Avx512 {
   }
 
  private:
+  FLATOUT_SIMD __mmask16 first(int lanes) { return static_cast<__mmask16>((1U << lanes) - 1); }
   FLATOUT_SIMD __m256i load256(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
   }

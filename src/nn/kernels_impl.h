@@ -88,12 +88,6 @@ struct Passes {
 
   // A line, before it is needed.
   static void fetch(const void* from, int64_t i) { __builtin_prefetch(in(from) + i, 0, 2); }
-  // The same of what is read for the last time: it is not to drive out of the caches what is not.
-  static void fetch_last(const void* from, int64_t i) {
-    constexpr int64_t kSoon = 1024 / sizeof(T);
-    __builtin_prefetch(in(from) + i + kSoon, 0, 0);
-  }
-
   // Vectors that are summed up at once: whole lines, and two at least, since one sum alone would
   // wait for itself.
   static constexpr int kColumns = std::max(kLineVectors, 2);
@@ -143,23 +137,21 @@ struct Passes {
     return S::widen(values);
   }
 
-  template <bool whole>
-  static constexpr size_t bytes_of_bits(int lanes) {
-    return whole || kLanes == 8 ? kLanes / 8 : static_cast<size_t>(mask_run(lanes));
-  }
-
   // A run's bits from its value j on, a multiple of 8.
   template <bool whole>
   FLATOUT_SIMD uint32_t load_bits(const uint8_t* run, int64_t j, int lanes) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, run + j / 8, bytes_of_bits<whole>(lanes));
-    return bits;
+    static_assert(kLanes == 8 || kLanes == 16);
+    const uint8_t* at = run + j / 8;
+    const bool second = kLanes == 16 && (whole || lanes > 8);
+    return second ? at[0] | static_cast<uint32_t>(at[1]) << 8 : at[0];
   }
 
   template <bool whole>
   FLATOUT_SIMD void store_bits(uint8_t* run, int64_t j, uint32_t bits, int lanes) {
     if constexpr (!whole) bits &= (1U << lanes) - 1;
-    std::memcpy(run + j / 8, &bits, bytes_of_bits<whole>(lanes));
+    uint8_t* at = run + j / 8;
+    at[0] = static_cast<uint8_t>(bits);
+    if (kLanes == 16 && (whole || lanes > 8)) at[1] = static_cast<uint8_t>(bits >> 8);
   }
 
   // ---- moments
@@ -320,8 +312,8 @@ struct Passes {
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
           if (pass.ahead != 0) fetch(pass.x, first + j + pass.ahead);
-          if constexpr (rows) fetch_last(pass.x, first + j);
-          if constexpr ((flags & kResidual) != 0) fetch_last(pass.residual, first + j);
+          if constexpr (rows) fetch(pass.x, first + j + kAhead);
+          if constexpr ((flags & kResidual) != 0) fetch(pass.residual, first + j + kAhead);
           normalize_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
@@ -577,8 +569,8 @@ struct Passes {
             fetch(pass.x, first + j + pass.ahead);
           }
           if constexpr (rows) {
-            fetch_last(pass.dy, first + j);
-            if constexpr ((flags & kCentered) != 0) fetch_last(pass.x, first + j);
+            fetch(pass.dy, first + j + kAhead);
+            if constexpr ((flags & kCentered) != 0) fetch(pass.x, first + j + kAhead);
           }
           gradient_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
