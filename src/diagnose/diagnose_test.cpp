@@ -735,9 +735,9 @@ TEST(Diagnose, ThreadsThatSpinInUserSpaceDoNoWork) {
   }
 }
 
-TEST(Diagnose, APoolThatWantsMoreThanTheCoresNowAndThenIsTooLarge) {
-  // Four threads on two cores, at work together in a part of each step only.
-  for (const int threads : {4, 2}) {
+TEST(Diagnose, APoolThatWantsMoreThanTheCoresInAPartOfTheStepIsTooLarge) {
+  // Three threads on two cores, at work together in a part of each step only.
+  for (const int threads : {3, 2}) {
     RunBuilder b;
     std::vector<model::ThreadId> pool;
     for (int i = 1; i < threads; ++i) pool.push_back(b.thread(0, 101 + i));

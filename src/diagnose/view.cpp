@@ -299,6 +299,41 @@ class GeneratorTimes {
   double all_ = 0;
 };
 
+/// Counts, tick by tick of the readings, how many of the training thread and its pool want a core
+/// while the training thread does. (One that only waits for a pool has no share in its work: what
+/// the pool's threads lose to each other then is for the pool's maker to weigh.)
+class Wanting {
+ public:
+  /// `seconds`: of the training thread's readings, by that count; 0 where it wanted none.
+  explicit Wanting(std::vector<double>& seconds) : seconds_(seconds) {}
+
+  void add(const model::StackReading& reading, const Cell& cell) {
+    if (cell.role != Role::kTrainer && cell.role != Role::kPool) return;
+    if (reading.at != at_) end_tick();
+    at_ = reading.at;
+    const bool wants = on_cpu(cell.act) || cell.act == Act::kRunQueue;
+    if (wants) ++count_;
+    if (cell.role != Role::kTrainer) return;
+    trained_ += cell.seconds;
+    trainer_wants_ = trainer_wants_ || wants;
+  }
+  void end_tick() {
+    const size_t count = trainer_wants_ ? count_ : 0;
+    if (seconds_.size() <= count) seconds_.resize(count + 1);
+    seconds_[count] += trained_;
+    trained_ = 0;
+    count_ = 0;
+    trainer_wants_ = false;
+  }
+
+ private:
+  std::vector<double>& seconds_;
+  TimePoint at_{};
+  double trained_ = 0;
+  size_t count_ = 0;
+  bool trainer_wants_ = false;
+};
+
 }  // namespace
 
 void RunView::sum_readings() {
@@ -318,6 +353,7 @@ void RunView::sum_readings() {
   size_t step = 0, window = 0;
   double trained = 0;
   std::unordered_map<ThreadId, double> pool_queue;
+  Wanting wanting(wanted_);
   GeneratorTimes generators;
   for (const model::StackReading& r : run_.readings) {
     if (r.thread >= roles_.size()) continue;
@@ -366,11 +402,13 @@ void RunView::sum_readings() {
       order_.add(r.stack, cell);
       python_ = python_ || (cell.traits & kHasPython) != 0;
     }
+    wanting.add(r, cell);
     if (cell.role == Role::kPool && cell.act == Act::kRunQueue) {
       pool_queue[r.thread] += cell.seconds;
     }
     profile_.add(cell);
   }
+  wanting.end_tick();
   if (trained > 0) scale_ = seconds() / trained;
   in_generators_ = generators.share();
   const auto queued = [](const Cell& c) { return c.act == Act::kRunQueue; };
@@ -415,8 +453,13 @@ Crowd RunView::crowd() const {
     return per_step(role, [](const Cell& c) { return on_cpu(c.act) || c.act == Act::kRunQueue; }) /
            unit;
   };
-  return {wanted(Role::kTrainer), wanted(Role::kPool), wanted(Role::kProducer),
-          wanted(Role::kProducerPool), wanted(Role::kHelper)};
+  double trained = 0, overfull = 0;
+  for (size_t count = 0; count < wanted_.size(); ++count) {
+    trained += wanted_[count];
+    if (static_cast<double>(count) > cpu_.usable) overfull += wanted_[count];
+  }
+  return {wanted(Role::kTrainer),      wanted(Role::kPool),   wanted(Role::kProducer),
+          wanted(Role::kProducerPool), wanted(Role::kHelper), trained > 0 ? overfull / trained : 0};
 }
 
 double RunView::trainer_in(Part part, const Profile::Filter& filter) const {

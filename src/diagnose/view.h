@@ -74,14 +74,15 @@ struct CpuView {
 /// Threads of the job that want a core at a time, on average, by what they are.
 struct Crowd {
   double trainer = 0, pool = 0, producers = 0, producer_pool = 0, helpers = 0;
+  // Share of the steps' time in which the training thread and its pool together want more cores
+  // than are usable. A pool that fits them never does, whoever else wants them.
+  double overfull = 0;
   double all() const { return trainer + pool + producers + producer_pool + helpers; }
   /// Whether pools of threads, or programs beside the training, make it too many for so many
-  /// cores; workers alone have their own findings. A pool that fits the cores never wants more of
-  /// them than there are, whoever else does.
+  /// cores; workers alone have their own findings.
   bool too_many(double cores) const {
     if (cores <= 0) return false;
-    return trainer + pool > 1.1 * cores ||
-           (all() > 1.3 * cores && pool + producer_pool + helpers > 0.35 * all());
+    return overfull > 0.1 || (all() > 1.3 * cores && pool + producer_pool + helpers > 0.35 * all());
   }
 };
 
@@ -199,6 +200,9 @@ class RunView {
   double in_generators_ = 0;
   LoopOrder order_;
   double scale_ = 1;  // real seconds per second of readings
+  // Seconds of readings of the training thread, by how many of it and its pool wanted a core; 0:
+  // it wanted none.
+  std::vector<double> wanted_;
   double trainer_delay_ = 0, trainer_delay_in_wait_ = 0, pool_delay_ = 0;
 };
 

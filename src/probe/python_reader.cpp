@@ -271,7 +271,7 @@ void PythonReader::read_loops(PythonThread& thread) {
 
 /// A `for` loop keeps its iterator on the value stack as long as it runs. What lies above the top
 /// of the stack is left over from before, and may be anything: types are checked, and an iterator
-/// counts only once.
+/// counts only once. From 3.15 on a list or tuple stands there itself, below its index.
 void PythonReader::read_loops(uint64_t frame, const KnownCode& code, PythonLoop loop,
                               PythonThread& thread) {
   if (code.stack == 0 || code.stack > kMaxWords || code.locals > kMaxWords) return;
@@ -284,7 +284,14 @@ void PythonReader::read_loops(uint64_t frame, const KnownCode& code, PythonLoop 
   if (!snapshot_.copy(values, slots.data(), count * sizeof slots[0])) return;
   for (loop.slot = 0; loop.slot < count; loop.slot++) {
     loop.iterator = wire::untag(slots[loop.slot]);
-    if (loop.iterator < 4096 || !read_iterator(loop)) continue;
+    if (offsets_.minor >= 15 && wire::is_tagged_int(slots[loop.slot])) {
+      if (loop.slot == 0 || !read_items(wire::untag(slots[loop.slot - 1]), loop)) continue;
+      loop.begun = wire::tagged_int(slots[loop.slot]);
+      loop.iterator = values + uint64_t{loop.slot} * 8;
+      if (loop.begun < 0 || loop.begun > loop.length) continue;
+    } else if (loop.iterator < 4096 || !read_iterator(loop)) {
+      continue;
+    }
     const bool known =
         std::any_of(thread.loops.begin(), thread.loops.end(),
                     [&](const PythonLoop& other) { return other.iterator == loop.iterator; });
@@ -301,24 +308,10 @@ bool PythonReader::read_iterator(PythonLoop& loop) {
     int64_t words[4];
   } object;
   if (!snapshot_.copy(loop.iterator + o.object_type, &object, sizeof object)) return false;
-  auto known = types_.find(object.type);
-  if (known == types_.end()) {
-    if (types_.size() >= kMaxTypes) types_.clear();
-    uint64_t name = 0;
-    char text[16] = {};
-    Counting counting = Counting::kNot;
-    if (snapshot_.copy_once(object.type + o.type_name, &name, sizeof name) &&
-        snapshot_.copy_once(name, text, sizeof text - 1)) {
-      const std::string_view type = text;
-      if (type == "range_iterator") counting = Counting::kRange;
-      if (type == "list_iterator" || type == "tuple_iterator") counting = Counting::kSequence;
-      if (type == "enumerate" || type == "iterator") counting = Counting::kIndex;
-    }
-    known = types_.emplace(object.type, counting).first;
-  }
   const auto& w = object.words;
-  switch (known->second) {
+  switch (counting_of(object.type)) {
     case Counting::kNot:
+    case Counting::kItems:
       return false;
     case Counting::kRange:
       // index, start, step, length until 3.11; then start, step, length, of which the first grows
@@ -344,6 +337,40 @@ bool PythonReader::read_iterator(PythonLoop& loop) {
   }
   return loop.begun >= 0 && loop.begun <= kMaxRounds && loop.length <= 2 * kMaxRounds &&
          (loop.length < 0 || loop.begun <= loop.length);
+}
+
+/// Fills in `length` where there is a list or tuple at `address`.
+bool PythonReader::read_items(uint64_t address, PythonLoop& loop) {
+  struct {
+    uint64_t type;
+    int64_t size;
+  } object;
+  if (address < 4096 ||
+      !snapshot_.copy(address + offsets_.object_type, &object, sizeof object) ||
+      counting_of(object.type) != Counting::kItems) {
+    return false;
+  }
+  loop.length = object.size;
+  return loop.length >= 0 && loop.length <= kMaxRounds;
+}
+
+/// How objects of the type at that address count rounds.
+PythonReader::Counting PythonReader::counting_of(uint64_t type_address) {
+  const auto known = types_.find(type_address);
+  if (known != types_.end()) return known->second;
+  if (types_.size() >= kMaxTypes) types_.clear();
+  uint64_t name = 0;
+  char text[16] = {};
+  Counting counting = Counting::kNot;
+  if (snapshot_.copy_once(type_address + offsets_.type_name, &name, sizeof name) &&
+      snapshot_.copy_once(name, text, sizeof text - 1)) {
+    const std::string_view type = text;
+    if (type == "range_iterator") counting = Counting::kRange;
+    if (type == "list_iterator" || type == "tuple_iterator") counting = Counting::kSequence;
+    if (type == "enumerate" || type == "iterator") counting = Counting::kIndex;
+    if (type == "list" || type == "tuple") counting = Counting::kItems;
+  }
+  return types_.emplace(type_address, counting).first->second;
 }
 
 /// Offset of the frame's instruction in its bytecode; negative before the first.

@@ -89,7 +89,8 @@ class PythonReader {
   uint64_t system_calls() const { return snapshot_.calls(); }
 
  private:
-  enum class Counting : uint8_t { kNot, kRange, kIndex, kSequence };  // what an iterator holds
+  // What an iterator holds; kItems: none, but has its index beside it.
+  enum class Counting : uint8_t { kNot, kRange, kIndex, kSequence, kItems };
   struct KnownCode {
     uint32_t id = 0;
     uint64_t name = 0, file = 0, table = 0;  // the objects it refers to
@@ -110,6 +111,8 @@ class PythonReader {
   void read_loops(PythonThread& thread);
   void read_loops(uint64_t frame, const KnownCode& code, PythonLoop loop, PythonThread& thread);
   bool read_iterator(PythonLoop& loop);
+  bool read_items(uint64_t address, PythonLoop& loop);
+  Counting counting_of(uint64_t type_address);
   int64_t instruction(const char* block, uint64_t code);
   KnownCode* find_code(uint64_t address, bool distrust);
   bool is_code_type(uint64_t type);

@@ -176,7 +176,7 @@ TEST_P(PythonReaderOf, SeesHowFarTheLoopsOfTheOutermostFramesHaveCome) {
   const uint64_t steps = python.add_iterator("range_iterator", 17, 100);
   const uint64_t layers = python.add_iterator("enumerate", 3, 0);
   python.memory->poke(python.slot(outer, 1), epochs);
-  python.memory->poke(python.slot(inner, 0), steps | (GetParam().minor == 14 ? 1 : 0));
+  python.memory->poke(python.slot(inner, 0), steps | (GetParam().minor >= 14 ? 1 : 0));
   python.memory->poke(python.slot(inner, 1), layers);
   python.memory->poke(python.slot(inner, 2), steps);  // left over: counts once
   python.memory->poke<uint64_t>(python.slot(inner, 3), 0xdeadbeef000);
@@ -203,6 +203,29 @@ TEST_P(PythonReaderOf, SeesHowFarTheLoopsOfTheOutermostFramesHaveCome) {
   python.set_iterator(steps, "range_iterator", 18, 100);
   ASSERT_TRUE(reader->read(reading, tids).ok());
   expect(reading.threads[1].loops.at(1), 1, 0, 18, 100, "epoch");
+}
+
+TEST_P(PythonReaderOf, SeesLoopsOverListsThatHaveNoIterator) {
+  const uint64_t thread = python.add_thread(41);
+  const uint64_t frame = python.call(thread, python.add_code("<module>", "train.py", 1), 7);
+  const uint64_t list = python.add_iterator("list", 5, 0);  // a list of 5
+  const auto tagged = [](uint64_t number) { return number << 2 | 3; };
+  python.memory->poke(python.slot(frame, 0), list | 1);
+  python.memory->poke(python.slot(frame, 1), tagged(2));
+  python.memory->poke(python.slot(frame, 2), list);
+  python.memory->poke(python.slot(frame, 3), tagged(6));  // more than there are
+  ASSERT_NO_FATAL_FAILURE(open());
+  reader->read_loops_of(41);
+  for (int i = 0; i < 2; i++) ASSERT_TRUE(reader->read(reading, tids).ok());
+  const std::vector<PythonLoop>& loops = reading.threads[0].loops;
+  if (GetParam().minor < 15) {
+    EXPECT_TRUE(loops.empty());
+    return;
+  }
+  ASSERT_EQ(loops.size(), 1u);
+  EXPECT_EQ(loops[0].slot, 1u);
+  EXPECT_EQ(loops[0].begun, 2);
+  EXPECT_EQ(loops[0].length, 5);
 }
 
 TEST_P(PythonReaderOf, LooksAtNoLoopsOfModulesThatAreImported) {
@@ -242,7 +265,8 @@ TEST_P(PythonReaderOf, TakesNothingForALoopThatMakesNoSense) {
 INSTANTIATE_TEST_SUITE_P(Versions, PythonReaderOf,
                          testing::Values(Version{8, false}, Version{9, false}, Version{10, false},
                                          Version{11, false}, Version{12, false}, Version{13, false},
-                                         Version{13, true}, Version{14, false}, Version{14, true}),
+                                         Version{13, true}, Version{14, false}, Version{14, true},
+                                         Version{15, false}, Version{15, true}),
                          [](const auto& version) {
                            return "CPython3_" + std::to_string(version.param.minor) +
                                   (version.param.free_threaded ? "t" : "");
@@ -279,12 +303,12 @@ TEST(PythonReader, TakesFunctionsWithoutEndForOneAfterSomeTenThousand) {
 }
 
 TEST(PythonReader, SkipsFramesOfTheInterpreterItself) {
-  for (const int minor : {12, 13, 14}) {
+  for (const int minor : {12, 13, 14, 15}) {
     FakePython python(fake_offsets(minor));
     const uint64_t thread = python.add_thread(41);
     python.call(thread, python.add_code("outer", "a.py", 1), 0);
     python.call(thread, 0x7, 0, 3);
-    if (minor == 14) python.call(thread, 0x7, 0, 4);
+    if (minor >= 14) python.call(thread, 0x7, 0, 4);
     python.call(thread, python.add_code("inner", "a.py", 20), 0);
     auto reader = python.open();
     ASSERT_TRUE(reader.ok());

@@ -1,4 +1,4 @@
-// Where CPython keeps what a reader of stacks needs, for 3.8 to 3.14 on 64-bit Linux.
+// Where CPython keeps what a reader of stacks needs, for 3.8 to 3.15 on 64-bit Linux.
 //
 // 3.8 to 3.12: a table generated from the headers (tools/gen_python_offsets.sh). From 3.13 on the
 // interpreter tells them itself: _Py_DebugOffsets at the start of _PyRuntime
@@ -74,7 +74,7 @@ struct PythonOffsets {
 };
 
 inline constexpr int kOldestPython = 8;
-inline constexpr int kNewestPython = 14;
+inline constexpr int kNewestPython = 15;
 /// Bytes of _PyRuntime that read_debug_offsets() wants.
 inline constexpr size_t kDebugOffsetsSize = 1024;
 
@@ -171,7 +171,7 @@ inline DebugOffsets read_debug_offsets(const char* runtime, size_t size, PythonO
   if (version >> 24 != 3 || o.minor < 13 || o.minor > kNewestPython) {
     return DebugOffsets::kUnknownVersion;
   }
-  const bool v14 = o.minor >= 14;
+  const bool v14 = o.minor >= 14, v15 = o.minor >= 15;
   constexpr size_t kHead = internal::kPythonCookieSize + 2 * sizeof(uint64_t);
   internal::Fields f(runtime + kHead, size - kHead);
   // runtime_state: size finalizing interpreters_head
@@ -192,16 +192,19 @@ inline DebugOffsets read_debug_offsets(const char* runtime, size_t size, PythonO
   o.gil_locked = f.next() - gil;
   o.gil_holder = f.next() - gil;
   if (v14) f.skip(2);
-  // thread_state: size prev next interp current_frame thread_id native_thread_id
-  // datastack_chunk status
+  // thread_state: size prev next interp current_frame [base_frame last_profiled_frame
+  // last_profiled_frame_seq] thread_id native_thread_id datastack_chunk status
+  // [holds_gil gil_requested current_exception exc_state]; [err_stackitem: exc_value]
   f.skip(2);
   o.thread_next = f.next();
   o.thread_interp = f.next();
   o.thread_frame = f.next();
+  if (v15) f.skip(3);
   o.thread_id = f.next();
   o.thread_native_id = f.next();
   o.thread_chunk = f.next();
   o.thread_status = f.next();
+  if (v15) f.skip(4 + 1);
   // interpreter_frame: size previous executable instr_ptr localsplus owner
   // [stackpointer tlbc_index]
   f.skip(1);
@@ -227,25 +230,26 @@ inline DebugOffsets read_debug_offsets(const char* runtime, size_t size, PythonO
   f.skip(3);
   o.code_bytecode = f.next();
   if (v14) o.code_bytecode_copies = f.next();
-  // pyobject: size ob_type; type_object: size tp_name tp_repr tp_flags
+  // pyobject: size ob_type; type_object: size tp_name tp_repr tp_flags [tp_basicsize
+  // tp_dictoffset]; [heap_type_object: 2]
   f.skip(1);
   o.object_type = f.next();
   f.skip(1);
   o.type_name = f.next();
-  f.skip(2);
+  f.skip(2 + (v15 ? 2 + 2 : 0));
   // tuple_object, list_object: 3 each; [set_object: 4]; dict_object, float_object (2), long_object
   f.skip(3 + 3 + (v14 ? 4 : 0) + 3 + 2 + 3);
   // bytes_object: size ob_size ob_sval
   f.skip(1);
   o.bytes_size = f.next();
   o.bytes_data = f.next();
-  // unicode_object: size state length asciiobject_size
+  // unicode_object: size state length asciiobject_size [compactunicodeobject_size]
   f.skip(1);
   o.unicode_state = f.next();
   o.unicode_length = f.next();
   o.unicode_ascii_size = f.next();
   // PyCompactUnicodeObject adds utf8_length and utf8.
-  o.unicode_compact_size = o.unicode_ascii_size + 16;
+  o.unicode_compact_size = v15 ? f.next() : o.unicode_ascii_size + 16;
   // gc: size collecting
   f.skip(1);
   o.interp_gc_collecting = gc + f.next();
@@ -261,6 +265,10 @@ inline constexpr uint8_t kOwnedByInterpreter = 3;
 
 /// From 3.14 on a frame's code is a tagged reference.
 inline uint64_t untag(uint64_t reference) { return reference & ~uint64_t{7}; }
+
+/// From 3.15 on the index of a loop over a list or tuple lies on the value stack as such.
+inline bool is_tagged_int(uint64_t reference) { return (reference & 3) == 3; }
+inline int64_t tagged_int(uint64_t reference) { return static_cast<int64_t>(reference) >> 2; }
 
 struct UnicodeState {
   int kind = 0;  // bytes of a character

@@ -343,7 +343,7 @@ def test_a_fault_of_ours_turns_the_agent_off_and_is_said_once(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["python3.8", "python3.9", "python3.10", "python3.12", "python3.13",
-                                  "python3.14"])
+                                  "python3.14", "python3.15"])
 @pytest.mark.shapes
 def test_other_pythons_start_with_it(name):
     import shutil

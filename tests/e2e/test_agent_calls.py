@@ -16,7 +16,7 @@ CALLS = str(HERE / "agent_calls.py")
 AGENT = test_agent.AGENT
 pytestmark = [pytest.mark.parallel, pytest.mark.skipif(AGENT is None, reason="libflatout_agent.so is not built")]
 
-NAMES = ["this"] + ["3.%d%s" % (n, t) for n in range(8, 15) for t in ("", "t") if n > 12 or not t]
+NAMES = ["this"] + ["3.%d%s" % (n, t) for n in range(8, 16) for t in ("", "t") if n > 12 or not t]
 
 
 @pytest.mark.parametrize("calls", ["builtin", "plain"])

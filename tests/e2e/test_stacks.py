@@ -18,7 +18,7 @@ import pytest
 pytestmark = pytest.mark.parallel
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t"]
+VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t"]
 
 SCRIPT = r"""
 import gc, os, subprocess, sys, threading, time
@@ -116,10 +116,10 @@ def stopped(pid):
     os.kill(pid, signal.SIGSTOP)
     while True:
         states = [
-            pathlib.Path(f"/proc/{pid}/task/{t}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            pathlib.Path(f"/proc/{pid}/task/{t}/stat").read_bytes().rsplit(b")", 1)[1].split()[0]
             for t in os.listdir(f"/proc/{pid}/task")
         ]
-        if all(s == "T" for s in states):
+        if all(s == b"T" for s in states):
             return
         time.sleep(0.001)
 

@@ -235,9 +235,9 @@ class FakePython {
   uint64_t gil = 0;
 
  private:
-  /// As _Py_DebugOffsets_INIT of 3.13 or 3.14 does; fields that are not used are 1.
+  /// As _Py_DebugOffsets_INIT of 3.13 to 3.15 does; fields that are not used are 1.
   void write_debug_offsets() {
-    const bool v14 = o.minor >= 14;
+    const bool v14 = o.minor >= 14, v15 = o.minor >= 15;
     std::vector<uint64_t> f = {uint64_t{3} << 24 | static_cast<uint64_t>(o.minor) << 16 | 0xF0,
                                o.free_threaded ? 1u : 0u};
     const auto put = [&](std::initializer_list<uint64_t> values) {
@@ -250,19 +250,23 @@ class FakePython {
     put({o.interp_gc_collecting - 8, o.interp_modules, 1, 1, o.interp_gil, gil_at, 1,
          gil_at + o.gil_locked, gil_at + o.gil_holder});
     if (v14) put({1, 1});
-    put({1, 1, o.thread_next, o.thread_interp, o.thread_frame, o.thread_id, o.thread_native_id,
-         o.thread_chunk, o.thread_status});
+    put({1, 1, o.thread_next, o.thread_interp, o.thread_frame});
+    if (v15) put({1, 1, 1});
+    put({o.thread_id, o.thread_native_id, o.thread_chunk, o.thread_status});
+    if (v15) put({1, 1, 1, 1, 1});
     put({1, o.frame_previous, o.frame_code, o.frame_instruction, o.frame_values, o.frame_owner});
     if (v14) put({1, o.frame_bytecode_copy});
     put({1, o.code_filename, o.code_name, 1, o.code_linetable, o.code_firstlineno, 1, 1, 1,
          o.code_bytecode});
     if (v14) put({o.code_bytecode_copies});
     put({1, o.object_type, 1, o.type_name, 1, 1});
+    if (v15) put({1, 1, 1, 1});
     put({1, 1, 1, 1, 1, 1});
     if (v14) put({1, 1, 1, 1});
     put({1, 1, 1, 1, 1, 1, 1, 1});
     put({1, o.bytes_size, o.bytes_data});
     put({1, o.unicode_state, o.unicode_length, o.unicode_ascii_size});
+    if (v15) put({o.unicode_compact_size});
     put({1, 8});
     memory->poke_bytes(kRuntime, "xdebugpy", 8);
     memory->poke_bytes(kRuntime + 8, f.data(), f.size() * 8);
