@@ -1,5 +1,5 @@
 /* What the agent needs of CPython: the stable ABI (PEP 384) and PyMethod_New, declared by hand. All
- * that is used has been as it is here from 3.8 to 3.14, free-threaded builds included. */
+ * that is used has been as it is here from 3.8 to 3.15, free-threaded builds included. */
 #ifndef FLATOUT_AGENT_PYTHON_API_H_
 #define FLATOUT_AGENT_PYTHON_API_H_
 

@@ -142,6 +142,24 @@ void add_shm_evidence(const RunView& view, Finding& f) {
          "Make /dev/shm bigger (docker run --shm-size), or use file_system sharing.");
 }
 
+/// Who filled the memory: the process that was seen to grow most, or, where what it grew by leaves
+/// most of the way to the limit open, the one that the kernel killed. That had the most, and one
+/// that fills a limit within a second is hardly seen growing.
+Grown filled(const RunView& view, const Killed& killed) {
+  const Grown grown = grown_most(view);
+  const auto limit = lowest_limit(view.run(), SignalId::kCgroupMemLimit);
+  if (killed.process == nullptr || !limit) return grown;
+  const double open = *limit - grown.most;
+  const auto id = static_cast<model::ProcessId>(killed.process - view.run().processes.data());
+  if (id == grown.process || grown.by > 0.5 * open) return grown;
+  Grown unseen{id, own_memory(view, id), 0, open};
+  if (unseen.series == nullptr) return grown;
+  for (const model::Reading& r : unseen.series->readings) {
+    unseen.most = std::max(unseen.most, r.value);
+  }
+  return unseen;
+}
+
 void add_memory_evidence(const RunView& view, const Grown& grown, Finding& f) {
   const Run& run = view.run();
   if (const auto limit = lowest_limit(run, SignalId::kCgroupMemLimit)) {
@@ -229,9 +247,12 @@ void detect_crash(const RunView& view, Findings& findings) {
   if (killed_counts && killed->signal == SIGKILL && oom) {
     Finding& f =
         findings.add_fatal("mem.killed", "A process of the job was killed for memory", 0.95);
-    const Grown grown = grown_most(view);
+    const Grown grown = filled(view, *killed);
     f.where = growing_line(view, grown);
     if (killed->process != nullptr) {
+      const bool its_doing =
+          grown.process < run.processes.size() && &run.processes[grown.process] == killed->process;
+      if (!f.where && its_doing) f.where = last_line(view, *killed->process);
       evidence(f, fmt::format("pid {} was killed", killed->process->pid), killed->process->pid,
                "pid", "probe.processes", 1);
     }

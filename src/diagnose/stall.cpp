@@ -176,13 +176,15 @@ double aftermath(const StepsView& steps) {
   // What an epoch's first step does besides is not the save's.
   if (saves < kFew || others.size() < kFew || 2 * at_epochs > saves) return 0;
   const double longer = mean(after) - mean(others);
-  const auto variance = [](const std::vector<double>& v) {
+  // Of the mean, squared.
+  const auto error_of = [](const std::vector<double>& values) {
+    const auto n = static_cast<double>(values.size());
+    const double middle = mean(values);
     double sum = 0;
-    for (const double x : v) sum += (x - mean(v)) * (x - mean(v));
-    return sum / static_cast<double>(v.size() - 1);
+    for (const double x : values) sum += (x - middle) * (x - middle);
+    return sum / (n - 1) / n;
   };
-  const double error = std::sqrt(variance(after) / static_cast<double>(after.size()) +
-                                 variance(others) / static_cast<double>(others.size()));
+  const double error = std::sqrt(error_of(after) + error_of(others));
   if (longer < 3 * error) return 0;
   return longer * static_cast<double>(after.size()) / static_cast<double>(steps.count);
 }

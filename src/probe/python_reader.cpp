@@ -93,7 +93,7 @@ Status PythonReader::choose_offsets() {
     const bool starting = minor >= 13 && minor <= kNewestPython;
     return Error{starting ? Code::kNotFound : Code::kUnsupported,
                  "cannot read the stacks of CPython 3." + std::to_string(minor),
-                 starting ? "" : "CPython 3.8 to 3.14 are known"};
+                 starting ? "" : "CPython 3.8 to 3.15 are known"};
   }
   for (int candidate = kOldestPython; candidate <= 12; candidate++) {
     if (minor != 0 && candidate != minor) continue;

@@ -2,7 +2,7 @@
 //
 // Nothing in the target is stopped or changed, so a reading may catch it in the middle of a change:
 // depth and counts are bounded, every code object is checked, and a stack that does not add up is
-// dropped (PythonThread::torn). Works for CPython 3.8 to 3.14, with and without GIL.
+// dropped (PythonThread::torn). Works for CPython 3.8 to 3.15, with and without GIL.
 #pragma once
 
 #include <cstdint>

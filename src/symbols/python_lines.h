@@ -1,4 +1,4 @@
-// Line tables of Python code objects, for CPython 3.8 to 3.14.
+// Line tables of Python code objects, for CPython 3.8 to 3.15.
 //
 // Sources: Objects/lnotab_notes.txt (3.8, 3.9: co_lnotab; 3.10: co_linetable, PEP 626) and
 // Objects/locations.md or InternalDocs/code_objects.md (3.11 and later: co_linetable, PEP 657).
