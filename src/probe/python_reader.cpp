@@ -345,8 +345,7 @@ bool PythonReader::read_items(uint64_t address, PythonLoop& loop) {
     uint64_t type;
     int64_t size;
   } object;
-  if (address < 4096 ||
-      !snapshot_.copy(address + offsets_.object_type, &object, sizeof object) ||
+  if (address < 4096 || !snapshot_.copy(address + offsets_.object_type, &object, sizeof object) ||
       counting_of(object.type) != Counting::kItems) {
     return false;
   }
