@@ -132,20 +132,25 @@ const model::Series* own_memory(const RunView& view, model::ProcessId process) {
   return nullptr;
 }
 
+Grown grown(const RunView& view, model::ProcessId process) {
+  Grown out{process, own_memory(view, process)};
+  if (out.series == nullptr) return out;
+  const TimePoint from = steps_begin(view.run());
+  double least = 0;
+  for (const model::Reading& r : out.series->readings) {
+    if (least == 0 || r.at <= from) least = r.value;
+    out.most = std::max(out.most, r.value);
+  }
+  out.by = out.most - least;
+  return out;
+}
+
 Grown grown_most(const RunView& view) {
   Grown out;
-  const TimePoint from = steps_begin(view.run());
   for (model::ProcessId p = 0; p < view.run().processes.size(); ++p) {
     if (!view.run().processes[p].in_job) continue;
-    const model::Series* s = own_memory(view, p);
-    if (s == nullptr) continue;
-    double most = 0, least = 0;
-    for (const model::Reading& r : s->readings) {
-      if (least == 0 || r.at <= from) least = r.value;
-      most = std::max(most, r.value);
-    }
-    const double by = most - least;
-    if (out.series == nullptr || by > out.by) out = {p, s, most, by};
+    const Grown one = grown(view, p);
+    if (one.series != nullptr && (out.series == nullptr || one.by > out.by)) out = one;
   }
   return out;
 }

@@ -44,6 +44,8 @@ struct Grown {
   const model::Series* series = nullptr;
   double most = 0, by = 0;  // bytes
 };
+/// What a process was seen to grow by since the steps began; series null: it was not seen.
+Grown grown(const RunView& view, model::ProcessId process);
 Grown grown_most(const RunView& view);
 
 /// The line that keeps what a process grew by, as well as it can be told.

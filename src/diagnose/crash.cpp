@@ -146,17 +146,15 @@ void add_shm_evidence(const RunView& view, Finding& f) {
 /// most of the way to the limit open, the one that the kernel killed. That had the most, and one
 /// that fills a limit within a second is hardly seen growing.
 Grown filled(const RunView& view, const Killed& killed) {
-  const Grown grown = grown_most(view);
+  const Grown seen = grown_most(view);
   const auto limit = lowest_limit(view.run(), SignalId::kCgroupMemLimit);
-  if (killed.process == nullptr || !limit) return grown;
-  const double open = *limit - grown.most;
+  if (killed.process == nullptr || !limit) return seen;
+  const double open = *limit - seen.most;
   const auto id = static_cast<model::ProcessId>(killed.process - view.run().processes.data());
-  if (id == grown.process || grown.by > 0.5 * open) return grown;
-  Grown unseen{id, own_memory(view, id), 0, open};
-  if (unseen.series == nullptr) return grown;
-  for (const model::Reading& r : unseen.series->readings) {
-    unseen.most = std::max(unseen.most, r.value);
-  }
+  if (id == seen.process || seen.by > 0.5 * open) return seen;
+  Grown unseen = grown(view, id);
+  if (unseen.series == nullptr) return seen;
+  unseen.by = open;
   return unseen;
 }
 

@@ -291,5 +291,44 @@ TEST(Resources, AMaskIsToBlameOnlyWhereOtherCoresAreFree) {
   }
 }
 
+TEST(Resources, APoolThatWantsMoreThanTheCoresInAPartOfTheStepIsTooLarge) {
+  // Three threads on two cores, at work together in a part of each step only.
+  for (const int threads : {3, 2}) {
+    RunBuilder b;
+    std::vector<model::ThreadId> pool;
+    for (int i = 1; i < threads; ++i) pool.push_back(b.thread(0, 101 + i));
+    const Doing queued{ThreadState::kRunQueue, {}};
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 30, kCompute}}, i < 3);
+      const TimePoint from = b.now();
+      const bool crowded = threads > 2;
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kForward, crowded ? 14.0 : 0.1, {ThreadState::kRunQueue, {kMain}}}},
+             i < 3);
+      const TimePoint half = from + Nanos(10'000'000);
+      for (const model::ThreadId thread : pool) {
+        b.doing(thread, from, half, {ThreadState::kOnCpuNative, {}});
+        if (crowded) b.doing(thread, half, b.now(), queued);
+      }
+    }
+    b.machine(2, 0.4).process_cpu(100, 1.6);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, threads > 2 ? "cpu.oversubscribed" : "healthy") << d.headline;
+  }
+}
+
+TEST(Resources, WhatIsInNobodysAccountIsNoNeighbourUnlessItIsMuch) {
+  for (const double cores : {0.12, 0.7}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step(
+          {{Part::kForward, 10, kCompute}, {Part::kForward, 8, {ThreadState::kRunQueue, {kMain}}}},
+          i < 3);
+    }
+    b.machine(2, 0, cores).process_cpu(100, 1.88);
+    EXPECT_EQ(diagnose(b.build()).verdict, cores > 0.5 ? "cpu.noisy_neighbour" : "healthy");
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose
