@@ -1,34 +1,41 @@
 #include "devmem/arena.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include <fmt/format.h>
 
 namespace flatout::devmem {
 namespace {
 
-// The range is this many times what may be mapped: moving memory to its end uses addresses up
-// until gaps in the middle are filled again.
+// The range is this many times what may be mapped: after a trim() what is asked for may find room
+// at its end only, until gaps in the middle are filled again.
 constexpr uint64_t kRangeFactor = 4;
 
 // How much is asked for at least, and how large one handle gets. Asking for more than is needed
-// saves calls and costs what stays unused at the peak. Small handles move more easily, and cost
-// more calls (docs/devmem.md has the trade-off).
+// saves calls and costs what stays unused at the peak. Of small handles more are wholly free, and
+// they cost more calls (docs/devmem.md has the trade-off).
 Bytes least_growth(Bytes reserved) {
   return std::clamp(reserved / 128 / kPageBytes * kPageBytes, kPageBytes, 10 * kPageBytes);
 }
 Bytes largest_handle(Bytes reserved, Bytes needed) {
-  return std::clamp(std::max(reserved / 32, needed / 16) / kPageBytes * kPageBytes, 2 * kPageBytes,
+  return std::clamp(std::max(reserved / 32, needed / 8) / kPageBytes * kPageBytes, 2 * kPageBytes,
                     256 * kPageBytes);
 }
 
-// How many moves and waits are on credit.
-constexpr int kMostCredit = 2;
+// On credit are so many waits for a stream, and so many mappings by views for each handle that was
+// asked for.
+constexpr int kMostWaits = 2;
+constexpr size_t kMappingsPerHandle = 4;
+
+// Views that are not live are dropped where all of them map so many times the handles there are.
+constexpr size_t kMostMapped = 16;
 
 }  // namespace
 
 Arena::~Arena() {
   if (base_ == 0) return;
+  for (const auto& [address, view] : views_) unmap(view);
   for (const auto& [address, mapping] : mappings_) {
     driver_.unmap(address);
     driver_.release(mapping.handle);
@@ -97,7 +104,7 @@ void Arena::put_gap(Chunk* chunk) {
 
 uint32_t Arena::lane_of(Stream stream) {
   const auto [it, fresh] = lane_by_stream_.try_emplace(stream, lanes_.size());
-  if (fresh) lanes_.push_back({stream, {}, false});
+  if (fresh) lanes_.push_back({stream, {}});
   return it->second;
 }
 
@@ -118,6 +125,20 @@ Arena::Chunk* Arena::take(Chunk* hole, Bytes size, uint32_t lane) {
   }
   chunk->state = State::kLive;
   chunk->lane = lane;
+  return chunk;
+}
+
+// [begin, begin + size) of a hole of the lane, in no set.
+Arena::Chunk* Arena::take_at(Address begin, Bytes size, uint32_t lane) {
+  HoleTree<Chunk>& holes = lanes_[lane].holes;
+  Chunk* chunk = holes.at(begin);
+  holes.erase(chunk);
+  if (begin > chunk->address) {
+    Chunk* before = chunk;
+    chunk = cut(before, begin - before->address);
+    holes.insert(before);
+  }
+  if (chunk->size > size) holes.insert(cut(chunk, size));
   return chunk;
 }
 
@@ -181,62 +202,14 @@ Arena::Site Arena::choose_site(Bytes size, uint32_t lane) const {
   return best;
 }
 
-// Handles that hold nothing live, smallest first, the highest of equal ones, but for those that lie
-// behind the addresses named.
-std::vector<Arena::Idle> Arena::idle_handles(Address but_from, Address but_to) const {
-  std::vector<Idle> idle;
-  for (const Lane& lane : lanes_) {
-    lane.holes.each(kPageBytes, [&](Chunk* chunk) {
-      for (auto m = mappings_.lower_bound(chunk->address);
-           m != mappings_.end() && m->first + m->second.size <= chunk->address + chunk->size; ++m)
-        if (m->first >= but_to || m->first + m->second.size <= but_from)
-          idle.push_back({m->first, m->second.size, chunk});
-    });
-  }
-  std::sort(idle.begin(), idle.end(), [](const Idle& a, const Idle& b) {
-    return a.size != b.size ? a.size < b.size : a.address > b.address;
-  });
-  return idle;
-}
-
-// Unmaps one of the idle handles, takes it off the list and leaves a gap where it was.
-Handle Arena::lift(std::vector<Idle>& idle, std::vector<Idle>::iterator which) {
-  const Idle taken = *which;
-  idle.erase(which);
-  const auto it = mappings_.find(taken.address);
-  const Handle handle = it->second.handle;
-  driver_.unmap(taken.address);
-  mappings_.erase(it);
-  reserved_ -= taken.size;
-
-  HoleTree<Chunk>& holes = holes_of(taken.chunk);
-  holes.erase(taken.chunk);
-  Chunk* middle = taken.chunk;
-  if (taken.address > taken.chunk->address) {
-    middle = cut(taken.chunk, taken.address - taken.chunk->address);
-    holes.insert(taken.chunk);
-  }
-  if (middle->size > taken.size) {
-    Chunk* rest = cut(middle, taken.size);
-    holes.insert(rest);
-    for (Idle& other : idle)
-      if (other.chunk == taken.chunk && other.address > taken.address) other.chunk = rest;
-  }
-  put_gap(middle);
-  return handle;
-}
-
-// Maps the handle into a gap: where it begins, or, if what lay before was lifted meanwhile, within.
+// Maps the handle where a gap begins.
 void Arena::map_at(Address address, Handle handle, Bytes size, uint32_t lane) {
   driver_.map(address, handle);
   mappings_.emplace(address, Mapping{handle, size});
   reserved_ += size;
-  Chunk* chunk = std::prev(gaps_.upper_bound(address))->second;
-  if (chunk->address < address) {
-    chunk = cut(chunk, address - chunk->address);
-  } else {
-    gaps_.erase(address);
-  }
+  const auto gap = gaps_.find(address);
+  Chunk* chunk = gap->second;
+  gaps_.erase(gap);
   if (chunk->size > size) {
     Chunk* rest = cut(chunk, size);
     gaps_.emplace(rest->address, rest);
@@ -245,30 +218,9 @@ void Arena::map_at(Address address, Handle handle, Bytes size, uint32_t lane) {
   put_free(chunk);
 }
 
-// Maps idle handles from the address on until `needed` is reached, of which a gap has `room`: the
-// smallest that is enough, else the largest. What it came to.
-Bytes Arena::move_here(Address begin, Bytes needed, Bytes room, std::vector<Idle>& idle,
-                       uint32_t lane) {
-  Bytes got = 0;
-  while (got < needed && !idle.empty()) {
-    auto it = std::lower_bound(idle.begin(), idle.end(), needed - got,
-                               [](const Idle& i, Bytes need) { return i.size < need; });
-    if (it == idle.end() || it->size > room - got) {
-      if (it == idle.begin()) break;
-      --it;
-    }
-    const Bytes bytes = it->size;
-    Lane& from = lanes_[it->chunk->lane];
-    if (!from.waited) driver_.synchronize(from.stream);
-    from.waited = true;
-    map_at(begin + got, lift(idle, it), bytes, lane);
-    got += bytes;
-  }
-  return got;
-}
-
-// The same with new memory, with something to spare where that fits.
-Bytes Arena::ask_for(Address begin, Bytes needed, Bytes room, uint32_t lane) {
+// Maps new memory from the begin of a gap on, which has `room`, with something to spare where that
+// fits. What it came to.
+Bytes Arena::ask_for(Address gap, Bytes needed, Bytes room, uint32_t lane) {
   const Bytes largest = largest_handle(reserved_, needed);
   Bytes got = 0;
   while (got < needed) {
@@ -280,41 +232,216 @@ Bytes Arena::ask_for(Address begin, Bytes needed, Bytes room, uint32_t lane) {
     auto handle = driver_.create(bytes);
     if (!handle.ok() && bytes > need) handle = driver_.create(bytes = need);
     if (!handle.ok()) break;
-    map_at(begin + got, *handle, bytes, lane);
+    map_at(gap + got, *handle, bytes, lane);
+    mappings_left_ += kMappingsPerHandle;
     got += bytes;
   }
+  if (got == 0) return 0;
+  driver_.set_access(gap, got);
+  waits_ = std::min(waits_ + 1, kMostWaits);
   return got;
 }
 
-// Brings memory to where it makes a hole of `size`, idle memory if it may be moved. False: the
-// device is full; what was brought stays as a hole.
-bool Arena::grow(Bytes size, uint32_t lane, bool move) {
-  const Site site = choose_site(size, lane);
-  if (site.end == 0) return false;
+// False: the device is full; what was mapped stays as a hole.
+bool Arena::grow(const Site& site, uint32_t lane) {
   const Address end = round_up(site.end, kPageBytes);
-  std::vector<Idle> idle;
-  if (move) idle = idle_handles(site.begin / kPageBytes * kPageBytes, end);
-  for (Lane& each : lanes_) each.waited = false;
-  bool enough = true;
-  Bytes moved = 0, fresh = 0;
-  for (auto gap = gaps_.lower_bound(site.begin);
-       enough && gap != gaps_.end() && gap->first < site.end; gap = gaps_.lower_bound(site.begin)) {
-    const Address begin = gap->first;
-    const Bytes room = gap->second->size, needed = std::min(end - begin, room);
-    const Bytes here = move_here(begin, needed, room, idle, lane);
-    moved += here;
-    Bytes got = here;
-    if (got < needed) {
-      const Bytes asked = ask_for(begin + got, needed - got, room - got, lane);
-      fresh += asked;
-      got += asked;
-    }
-    if (got > 0) driver_.set_access(begin, got);
-    enough = got >= needed;
+  for (auto gap = gaps_.lower_bound(site.begin); gap != gaps_.end() && gap->first < site.end;
+       gap = gaps_.lower_bound(site.begin)) {
+    const Bytes room = gap->second->size, needed = std::min(end - gap->first, room);
+    if (ask_for(gap->first, needed, room, lane) < needed) return false;
   }
-  if (moved > 0 && credit_ > 0) --credit_;
-  if (fresh > 0) credit_ = std::min(credit_ + 1, kMostCredit);
-  return enough;
+  return true;
+}
+
+Arena::FreeParts Arena::free_parts(uint32_t lane) const {
+  const HoleTree<Chunk>& holes = lanes_[lane].holes;
+  FreeParts parts;
+  for (const auto& [address, mapping] : mappings_) {
+    const Address end = address + mapping.size;
+    const Chunk *first = holes.at(address), *last = holes.at(end - 1);
+    const auto piece = [&](Address from, Address to) {
+      return Piece{address, mapping.size, from, to - from};
+    };
+    if (first != nullptr && first == last) {
+      parts.whole.push_back(piece(address, end));
+      continue;
+    }
+    if (first) parts.begins.push_back(piece(address, first->address + first->size));
+    if (last) parts.ends.push_back(piece(last->address, end));
+  }
+  for (std::vector<Piece>* pieces : {&parts.whole, &parts.ends, &parts.begins})
+    std::stable_sort(pieces->begin(), pieces->end(),
+                     [](const Piece& a, const Piece& b) { return a.size < b.size; });
+  return parts;
+}
+
+// The view of that size that needs the least new memory: whole handles, the largest first, and for
+// what is left an end before and a begin behind them, or the smallest whole one.
+Arena::Plan Arena::plan_view(Bytes size, const FreeParts& parts) {
+  Plan plan;
+  Bytes left = size;
+  const Piece* larger = nullptr;
+  for (const Piece& piece : std::views::reverse(parts.whole)) {
+    if (piece.size > left) {
+      larger = &piece;
+    } else {
+      left -= piece.size;
+      plan.pieces.push_back(piece);
+    }
+  }
+  const auto largest = [](const std::vector<Piece>& pieces) {
+    return pieces.empty() ? 0 : pieces.back().size;
+  };
+  const Bytes pair = largest(parts.ends) + largest(parts.begins);
+  if (left > pair && larger != nullptr) {
+    plan.pieces.push_back(*larger);
+    plan.pieces.back().size = left;
+    return plan;
+  }
+  if (left > pair) {
+    plan.missing = round_up(left - pair, kPageBytes);
+    left -= std::min(left, plan.missing);
+  }
+  if (left > 0) add_pair(plan, left, parts);
+  return plan;
+}
+
+// The end and the begin, or one of them, that have the least to spare over what is left.
+void Arena::add_pair(Plan& plan, Bytes left, const FreeParts& parts) {
+  const Piece *end = nullptr, *begin = nullptr;
+  Bytes spare = ~Bytes{0};
+  const auto consider = [&](const Piece* one) {
+    const Bytes has = one ? one->size : 0;
+    const Piece* other = nullptr;
+    if (has < left) {
+      const auto found = std::ranges::lower_bound(parts.begins, left - has, {}, &Piece::size);
+      if (found == parts.begins.end()) return;
+      other = &*found;
+    }
+    const Bytes over = has + (other ? other->size : 0) - left;
+    if (over >= spare) return;
+    spare = over;
+    end = one;
+    begin = other;
+  };
+  consider(nullptr);
+  for (const Piece& one : parts.ends) consider(&one);
+  if (end) {
+    Piece piece = *end;
+    piece.size = std::min(piece.size, left);
+    piece.begin = piece.mapped + piece.mapped_size - piece.size;
+    left -= piece.size;
+    plan.pieces.insert(plan.pieces.begin(), piece);
+  }
+  if (begin) {
+    plan.pieces.push_back(*begin);
+    plan.pieces.back().size = left;
+    plan.ends_with_begin = true;
+  }
+}
+
+// Takes the view's pieces out of their holes. nullptr: not all of them are free.
+Arena::Chunk* Arena::open_view(View& view, uint32_t lane) {
+  const HoleTree<Chunk>& holes = lanes_[lane].holes;
+  for (const Piece& piece : view.pieces) {
+    const Chunk* hole = holes.at(piece.begin);
+    if (!hole || hole->address + hole->size < piece.begin + piece.size) return nullptr;
+  }
+  for (const Piece& piece : view.pieces) {
+    Chunk* chunk = take_at(piece.begin, piece.size, lane);
+    chunk->state = State::kPiece;
+    view.taken.push_back(chunk);
+  }
+  return view.chunk;
+}
+
+Arena::Chunk* Arena::idle_view(Bytes size, uint32_t lane) {
+  const auto [first, last] = views_by_size_.equal_range(size);
+  for (auto it = first; it != last; ++it) {
+    View& view = views_.at(it->second);
+    if (!view.taken.empty()) continue;
+    if (Chunk* chunk = open_view(view, lane)) return chunk;
+  }
+  return nullptr;
+}
+
+// nullptr: the device is full; what was asked for stays as a hole.
+Arena::Chunk* Arena::make_view(Plan plan, Bytes size, uint32_t lane) {
+  if (plan.missing > 0) {
+    const auto gap = std::find_if(gaps_.begin(), gaps_.end(), [&](const auto& each) {
+      return each.second->size >= plan.missing;
+    });
+    if (gap == gaps_.end()) return nullptr;
+    const Address begin = gap->first;
+    if (ask_for(begin, plan.missing, gap->second->size, lane) < plan.missing) return nullptr;
+    Bytes left = size;
+    for (const Piece& piece : plan.pieces) left -= piece.size;
+    for (auto m = mappings_.find(begin); left > 0; ++m) {
+      const Bytes bytes = std::min(left, m->second.size);
+      plan.pieces.insert(plan.pieces.end() - (plan.ends_with_begin ? 1 : 0),
+                         {m->first, m->second.size, m->first, bytes});
+      left -= bytes;
+    }
+  }
+  Bytes mapped = 0;
+  for (const Piece& piece : plan.pieces) mapped += piece.mapped_size;
+  const auto range = driver_.reserve(mapped);
+  if (!range.ok()) return nullptr;
+  Address at = *range;
+  for (const Piece& piece : plan.pieces) {
+    driver_.map(at, mappings_.at(piece.mapped).handle);
+    at += piece.mapped_size;
+  }
+  driver_.set_access(*range, mapped);
+  mapped_again_ += plan.pieces.size();
+  mappings_left_ -= std::min(mappings_left_, plan.pieces.size());
+
+  Chunk* chunk = chunks_.make();
+  chunk->address = *range + plan.pieces.front().begin - plan.pieces.front().mapped;
+  chunk->size = size;
+  chunk->state = State::kView;
+  views_by_size_.emplace(size, chunk->address);
+  View& view = views_[chunk->address];
+  view = {*range, std::move(plan.pieces), {}, chunk};
+  return open_view(view, lane);
+}
+
+void Arena::unmap(const View& view) {
+  Address at = view.range;
+  for (const Piece& piece : view.pieces) {
+    driver_.unmap(at);
+    at += piece.mapped_size;
+  }
+  driver_.unreserve(view.range);
+}
+
+void Arena::drop_idle_views() {
+  for (auto it = views_by_size_.begin(); it != views_by_size_.end();) {
+    const View& view = views_.at(it->second);
+    if (!view.taken.empty()) {
+      ++it;
+      continue;
+    }
+    unmap(view);
+    mapped_again_ -= view.pieces.size();
+    chunks_.drop(view.chunk);
+    views_.erase(it->second);
+    it = views_by_size_.erase(it);
+  }
+}
+
+// A chunk for a request that no hole holds. nullptr: the device is full.
+Arena::Chunk* Arena::make_room(Bytes size, uint32_t lane, bool on_credit) {
+  if (Chunk* chunk = idle_view(size, lane)) return chunk;
+  const Site site = choose_site(size, lane);
+  Plan plan = plan_view(size, free_parts(lane));
+  const bool affordable = !on_credit || plan.pieces.size() <= mappings_left_;
+  if (affordable && (site.end == 0 || plan.missing < site.missing)) {
+    if (mapped_again_ > kMostMapped * mappings_.size()) drop_idle_views();
+    return make_view(std::move(plan), size, lane);
+  }
+  if (site.end == 0 || !grow(site, lane)) return nullptr;
+  return take(lanes_[lane].holes.find(size), size, lane);
 }
 
 Result<Address> Arena::allocate(Bytes requested, Stream stream) {
@@ -323,33 +450,52 @@ Result<Address> Arena::allocate(Bytes requested, Stream stream) {
   const uint32_t lane = lane_of(stream);
   const HoleTree<Chunk>& holes = lanes_[lane].holes;
   Chunk* hole = holes.find(size);
-  if (!hole && lanes_.size() > 1 && credit_ > 0) {
+  if (!hole && lanes_.size() > 1 && waits_ > 0) {
     hole = adopt(size, lane);
-    if (hole) --credit_;
+    if (hole) --waits_;
   }
-  if (!hole && grow(size, lane, credit_ > 0)) hole = holes.find(size);
-  if (!hole) {
+  Chunk* chunk = hole ? take(hole, size, lane) : make_room(size, lane, true);
+  if (!chunk) {
     settle(lane);
     hole = holes.find(size);
+    chunk = hole ? take(hole, size, lane) : make_room(size, lane, false);
   }
-  if (!hole && grow(size, lane, true)) hole = holes.find(size);
-  if (!hole) return Error{Code::kFull, fmt::format("no {} bytes on the device", size), ""};
-  return live_.add(take(hole, size, lane), requested);
+  if (!chunk) return Error{Code::kFull, fmt::format("no {} bytes on the device", size), ""};
+  return live_.add(chunk, requested);
 }
 
 Status Arena::free(Address address) {
   FLATOUT_TRY(Chunk* const chunk, live_.remove(address));
-  put_free(chunk);
+  if (chunk->state != State::kView) {
+    put_free(chunk);
+    return {};
+  }
+  View& view = views_.at(address);
+  for (Chunk* piece : view.taken) put_free(piece);
+  view.taken.clear();
   return {};
 }
 
 void Arena::trim() {
   if (lanes_.empty()) return;
   settle(0);
-  std::vector<Idle> idle = idle_handles(0, 0);
-  if (idle.empty()) return;
-  driver_.synchronize(lanes_[0].stream);
-  while (!idle.empty()) driver_.release(lift(idle, std::prev(idle.end())));
+  drop_idle_views();
+  bool waited = false;
+  for (auto it = mappings_.begin(); it != mappings_.end();) {
+    const auto [address, mapping] = *it;
+    const Chunk* hole = lanes_[0].holes.at(address);
+    if (!hole || hole->address + hole->size < address + mapping.size) {
+      ++it;
+      continue;
+    }
+    if (!waited) driver_.synchronize(lanes_[0].stream);
+    waited = true;
+    driver_.unmap(address);
+    driver_.release(mapping.handle);
+    reserved_ -= mapping.size;
+    it = mappings_.erase(it);
+    put_gap(take_at(address, mapping.size, 0));
+  }
 }
 
 PolicyStats Arena::stats() const {
@@ -365,7 +511,7 @@ void Arena::check() const {
                                   [&](const Chunk& c) { return c.address == base_; });
   FLATOUT_CHECK(first != chunks_.all().end());
   Bytes mapped = 0, allocated = 0;
-  size_t free_chunks = 0, gaps = 0;
+  size_t free_chunks = 0, gaps = 0, pieces = 0;
   for (const Chunk* c = &*first; c; c = c->next) {
     FLATOUT_CHECK(c->size > 0 && (!c->next || c->next->prev == c));
     FLATOUT_CHECK(!c->next || c->next->address == c->address + c->size);
@@ -376,21 +522,33 @@ void Arena::check() const {
       continue;
     }
     mapped += c->size;
-    if (c->state == State::kLive) {
-      allocated += c->size;
-      FLATOUT_CHECK(live_.holds(c));
-    } else {
+    if (c->state == State::kFree) {
       ++free_chunks;
-      FLATOUT_CHECK(lanes_[c->lane].holes.holds(c));
+      FLATOUT_CHECK(lanes_[c->lane].holes.holds(c) && lanes_[c->lane].holes.at(c->address) == c);
       FLATOUT_CHECK(!c->next || c->next->state != State::kFree || c->next->lane != c->lane);
+      continue;
+    }
+    allocated += c->size;
+    pieces += c->state == State::kPiece;
+    FLATOUT_CHECK(c->state == State::kPiece || (c->state == State::kLive && live_.holds(c)));
+  }
+  size_t in_trees = 0, taken = 0, again = 0;
+  for (const Lane& lane : lanes_) lane.holes.each(1, [&](Chunk*) { ++in_trees; });
+  for (const auto& [address, view] : views_) {
+    FLATOUT_CHECK(view.chunk->address == address && live_.holds(view.chunk) == !view.taken.empty());
+    again += view.pieces.size();
+    for (size_t i = 0; i < view.taken.size(); ++i, ++taken) {
+      const Piece& piece = view.pieces[i];
+      FLATOUT_CHECK(view.taken[i]->address == piece.begin && view.taken[i]->size == piece.size);
+      FLATOUT_CHECK(mappings_.at(piece.mapped).size == piece.mapped_size);
     }
   }
-  size_t in_trees = 0;
-  for (const Lane& lane : lanes_) lane.holes.each(1, [&](Chunk*) { ++in_trees; });
   Bytes handles = 0;
   for (const auto& [address, mapping] : mappings_) handles += mapping.size;
   FLATOUT_CHECK(in_trees == free_chunks && gaps == gaps_.size() && allocated == live_.allocated());
   FLATOUT_CHECK(mapped == reserved_ && handles == reserved_);
+  FLATOUT_CHECK(taken == pieces && again == mapped_again_ &&
+                views_.size() == views_by_size_.size());
 }
 
 }  // namespace flatout::devmem

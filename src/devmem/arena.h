@@ -1,19 +1,20 @@
-// Our policy. One range of addresses for the device; a request takes the lowest hole that holds it;
-// physical memory is mapped behind a hole only when none does, where the fewest new pages are
-// enough, and what lies idle elsewhere, highest first, is moved there before the driver is asked
-// for more.
+// Our policy. One range of addresses for the device; a request takes the lowest hole that holds it.
+// Where none does, what is free in several places is joined: a handle may be mapped at a second
+// place, so the free end of one, wholly free ones and the free begin of another are mapped side by
+// side there (a view), and only what is missing still is asked of the driver.
 //
-// A handle can be mapped only as a whole, and mapping costs by the handle. So handles are as large
-// as the request that needed them (within bounds that grow with the arena), chunks are cut by
-// address whatever the handles beneath, and only handles that hold nothing live are moved. Memory
-// is moved twice at most after it was last asked for: in steps that repeat themselves nothing is
-// asked for, so nothing is moved either. A hole is reused on the stream that freed it; others take
-// it after waiting for that stream, which counts as a move. Where the device or the limit is full,
-// memory is moved and streams are waited for as often as it takes.
+// A view's pieces are chunks of the range like others, taken while the view is live. Once freed it
+// stays mapped, and serves requests of its size for which its pieces are free: steps that repeat
+// themselves come to cost no call. Mapping costs by the handle, so handles are as large as the
+// request that needed them (within bounds that grow with the arena), and views are made on credit
+// that new memory gives: calls end where growth does. A hole is reused on the stream that freed it;
+// others take it after waiting for that stream, on credit, too. Where the device or the limit is
+// full, views are made and streams are waited for as often as it takes.
 #pragma once
 
 #include <map>
 #include <unordered_map>
+#include <vector>
 
 #include "devmem/chunk_store.h"
 #include "devmem/hole_tree.h"
@@ -35,7 +36,9 @@ class Arena : public Policy {
  private:
   static constexpr Bytes kGranule = 256;
 
-  enum class State : uint32_t { kLive, kFree, kGap };  // kGap: addresses without memory
+  // kGap: addresses without memory. kPiece: of a live view. kView: reached by a view's addresses,
+  // not one of the range.
+  enum class State : uint32_t { kLive, kFree, kGap, kPiece, kView };
   struct Chunk {
     Address address = 0;
     Bytes size = 0;
@@ -53,21 +56,39 @@ class Arena : public Policy {
   struct Lane {
     Stream stream;
     HoleTree<Chunk> holes;
-    bool waited;  // for it, while growing
   };
   struct Mapping {
     Handle handle;
     Bytes size;
   };
-  struct Idle {
-    Address address;
-    Bytes size;
-    Chunk* chunk;
-  };
   // Where a request will lie once memory is mapped behind [begin, end) throughout.
   struct Site {
     Address begin = 0, end = 0;
     Bytes missing = 0;
+  };
+  // Part of the memory of the handle that is mapped at `mapped` in the range.
+  struct Piece {
+    Address mapped;
+    Bytes mapped_size;
+    Address begin;
+    Bytes size;
+  };
+  struct View {
+    Address range = 0;  // where the first piece's handle is mapped again
+    std::vector<Piece> pieces;
+    std::vector<Chunk*> taken;  // none: not live
+    Chunk* chunk = nullptr;
+  };
+  // What is free of handles in a lane, each by size: all of one, its end, its begin.
+  struct FreeParts {
+    std::vector<Piece> whole, ends, begins;
+  };
+  // The pieces in their order; new memory lies behind them, but before a last one that is the free
+  // begin of a handle.
+  struct Plan {
+    std::vector<Piece> pieces;
+    Bytes missing = 0;
+    bool ends_with_begin = false;
   };
 
   uint32_t lane_of(Stream stream);
@@ -78,25 +99,37 @@ class Arena : public Policy {
   void put_gap(Chunk* chunk);            // merges with neighbouring gaps
 
   Chunk* take(Chunk* hole, Bytes size, uint32_t lane);
+  Chunk* take_at(Address begin, Bytes size, uint32_t lane);
   Chunk* adopt(Bytes size, uint32_t lane);
   void settle(uint32_t lane);
   Status open_range();
   Site choose_site(Bytes size, uint32_t lane) const;
-  std::vector<Idle> idle_handles(Address but_from, Address but_to) const;
-  Handle lift(std::vector<Idle>& idle, std::vector<Idle>::iterator which);
-  void map_at(Address address, Handle handle, Bytes size, uint32_t lane);
-  Bytes move_here(Address begin, Bytes needed, Bytes room, std::vector<Idle>& idle, uint32_t lane);
-  Bytes ask_for(Address begin, Bytes needed, Bytes room, uint32_t lane);
-  bool grow(Bytes size, uint32_t lane, bool move);
+  void map_at(Address gap, Handle handle, Bytes size, uint32_t lane);
+  Bytes ask_for(Address gap, Bytes needed, Bytes room, uint32_t lane);
+  bool grow(const Site& site, uint32_t lane);
+
+  FreeParts free_parts(uint32_t lane) const;
+  static Plan plan_view(Bytes size, const FreeParts& parts);
+  static void add_pair(Plan& plan, Bytes left, const FreeParts& parts);
+  Chunk* idle_view(Bytes size, uint32_t lane);
+  Chunk* make_view(Plan plan, Bytes size, uint32_t lane);
+  Chunk* open_view(View& view, uint32_t lane);
+  void unmap(const View& view);
+  void drop_idle_views();
+  Chunk* make_room(Bytes size, uint32_t lane, bool on_credit);
 
   Driver& driver_;
   Bytes limit_, reserved_ = 0;
-  Address base_ = 0;  // 0: no range yet
-  int credit_ = 0;    // how often memory may be moved or a stream waited for
+  Address base_ = 0;          // 0: no range yet
+  int waits_ = 0;             // how often a stream may be waited for
+  size_t mappings_left_ = 0;  // how many handles may be mapped again
+  size_t mapped_again_ = 0;
   std::vector<Lane> lanes_;
   std::unordered_map<Stream, uint32_t> lane_by_stream_;
   std::map<Address, Chunk*> gaps_;
-  std::map<Address, Mapping> mappings_;
+  std::map<Address, Mapping> mappings_;      // in the range
+  std::unordered_map<Address, View> views_;  // by the address that they serve
+  std::multimap<Bytes, Address> views_by_size_;
   LiveChunks<Chunk> live_;
   ChunkStore<Chunk> chunks_;
 };

@@ -108,7 +108,65 @@ TEST(Arena, AStepThatRepeatsItselfComesToCostNoDriverCall) {
   }
 }
 
-TEST(Arena, AFullDeviceMovesWhateverLiesIdle) {
+// Six pages of memory, of which blocks of 1.5 MiB leave the ends of pages free.
+struct Fragments {
+  SimDriver driver{Bytes{1} << 36};
+  Arena arena{driver, driver.total_bytes()};
+  std::vector<Address> blocks;
+  Fragments() {
+    for (int i = 0; i < 8; ++i) blocks.push_back(*arena.allocate(3 * kMiB / 2, 0));
+  }
+};
+
+TEST(Arena, FreeEndsOfHandlesAndWholeOnesServeWhatNoHoleHolds) {
+  Fragments f;
+  const Bytes reserved = f.driver.used();
+  ASSERT_EQ(reserved, 12 * kMiB);
+  for (const int i : {1, 3, 6}) ASSERT_TRUE(f.arena.free(f.blocks[static_cast<size_t>(i)]).ok());
+  ASSERT_EQ(f.arena.stats().largest_free, 3 * kMiB / 2);
+  // Of pages they leave free the last 0.5 MiB and the first 1 (block 1), the last 1.5 (block 3),
+  // the last 1 and the first 0.5 (block 6).
+  const auto joined = f.arena.allocate(2 * kMiB, 0);
+  ASSERT_TRUE(joined.ok());
+  EXPECT_EQ(f.driver.used(), reserved) << "nothing new was asked for";
+  EXPECT_TRUE(f.driver.accessible(*joined, 2 * kMiB));
+  EXPECT_NE(f.driver.behind(*joined).first, f.driver.behind(*joined + 2 * kMiB - 1).first);
+  f.arena.check();
+  EXPECT_EQ(f.arena.stats().live, 5 * (3 * kMiB / 2) + 2 * kMiB);
+
+  // Freed, its memory serves where it lies, and the same request by the same mappings.
+  ASSERT_TRUE(f.arena.free(*joined).ok());
+  EXPECT_EQ(f.arena.stats().largest_free, 3 * kMiB / 2);
+  const uint64_t calls = f.driver.calls();
+  EXPECT_EQ(*f.arena.allocate(2 * kMiB, 0), *joined);
+  EXPECT_EQ(f.driver.calls(), calls);
+  ASSERT_TRUE(f.arena.free(*joined).ok());
+  const auto inside = f.arena.allocate(3 * kMiB / 2, 0);
+  EXPECT_EQ(*inside, f.blocks[1]) << "the lowest hole";
+  EXPECT_EQ(f.driver.calls(), calls);
+  f.arena.check();
+
+  // A view whose memory is needed elsewhere is no longer one; trimming gives its addresses back.
+  for (const size_t i : {0, 2, 4, 5, 7}) ASSERT_TRUE(f.arena.free(f.blocks[i]).ok());
+  ASSERT_TRUE(f.arena.free(*inside).ok());
+  f.arena.trim();
+  f.arena.check();
+  EXPECT_EQ(f.driver.used(), 0u);
+}
+
+TEST(Arena, OnlyWhatIsMissingIsAskedFor) {
+  Fragments f;
+  const Bytes reserved = f.driver.used();
+  for (const size_t i : {1, 3}) ASSERT_TRUE(f.arena.free(f.blocks[i]).ok());
+  // The last 1.5 MiB of one page and the first 1 of another: 5 MiB are missing, of 8 behind a hole.
+  const auto joined = f.arena.allocate(7 * kMiB + kMiB / 2, 0);
+  ASSERT_TRUE(joined.ok());
+  EXPECT_EQ(f.driver.used(), reserved + 6 * kMiB);
+  EXPECT_TRUE(f.driver.accessible(*joined, 7 * kMiB + kMiB / 2));
+  f.arena.check();
+}
+
+TEST(Arena, AFullDeviceJoinsWhateverLiesIdle) {
   SimDriver driver(64 * kMiB);
   Arena arena(driver, driver.total_bytes());
   std::vector<Address> blocks;
@@ -119,6 +177,23 @@ TEST(Arena, AFullDeviceMovesWhateverLiesIdle) {
   ASSERT_TRUE(whole.ok()) << "sixteen pages lie idle, none beside another";
   EXPECT_TRUE(driver.accessible(*whole, 32 * kMiB));
   arena.check();
+}
+
+// On a full device views are made however often it takes, and do not pile up.
+TEST(Arena, ViewsThatNobodyUsesAreGivenUp) {
+  SimDriver driver(64 * kMiB);
+  Arena arena(driver, driver.total_bytes());
+  std::vector<Address> blocks;
+  for (int i = 0; i < 32; ++i) blocks.push_back(*arena.allocate(2 * kMiB, 0));
+  for (size_t i = 0; i < blocks.size(); i += 2) ASSERT_TRUE(arena.free(blocks[i]).ok());
+  for (Bytes i = 0; i < 1000; ++i) {
+    const auto joined = arena.allocate(4 * kMiB + 256 * (i + 1), 0);
+    ASSERT_TRUE(joined.ok());
+    ASSERT_TRUE(arena.free(*joined).ok());
+  }
+  arena.check();
+  const uint64_t mapped = driver.calls(Call::kMap) - driver.calls(Call::kUnmap);
+  EXPECT_LT(mapped, 32u * 20);
 }
 
 }  // namespace

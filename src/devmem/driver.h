@@ -48,6 +48,9 @@ class Driver {
   /// Physical memory of a multiple of a page, which can be mapped only as a whole. Errors: kFull.
   virtual Result<Handle> create(Bytes size) = 0;
   virtual void release(Handle handle) = 0;  // not while mapped
+  /// A handle may be mapped at several places: the same memory by several addresses. What an
+  /// operation wrote by one of them is seen by another once that operation is complete (CUDA
+  /// programming guide, virtual aliasing).
   virtual void map(Address address, Handle handle) = 0;
   virtual void set_access(Address address, Bytes size) = 0;  // mapped throughout
   virtual void unmap(Address address) = 0;                   // where a handle was mapped

@@ -33,6 +33,16 @@ class HoleTree {
       }
     }
   }
+  /// The hole that has this address, or nullptr.
+  Node* at(Address address) const {
+    Node *node = root_, *last = nullptr;  // the last that begins no later
+    while (node) {
+      const bool later = node->address > address;
+      if (!later) last = node;
+      node = later ? node->left : node->right;
+    }
+    return last && address - last->address < last->size ? last : nullptr;
+  }
   void insert(Node* hole) {
     const uint64_t rank = rank_of(hole);
     Node** at = &root_;

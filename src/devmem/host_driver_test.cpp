@@ -42,6 +42,21 @@ TEST(HostDriver, TheArenaHandsOutMemoryThatKeepsWhatIsWritten) {
   while (!blocks.empty()) check_and_free(0);
 }
 
+TEST(HostDriver, WhatIsWrittenByOneAddressIsReadByAnother) {
+  HostDriver driver(Bytes{8} << 20);
+  const Address range = *driver.reserve(3 * kPageBytes);
+  const Handle handle = *driver.create(kPageBytes);
+  for (const Bytes page : {0, 2}) {
+    driver.map(range + page * kPageBytes, handle);
+    driver.set_access(range + page * kPageBytes, kPageBytes);
+  }
+  auto* const bytes = reinterpret_cast<unsigned char*>(range);
+  bytes[77] = 5;
+  EXPECT_EQ(bytes[2 * kPageBytes + 77], 5);
+  for (const Bytes page : {0, 2}) driver.unmap(range + page * kPageBytes);
+  driver.release(handle);
+}
+
 TEST(HostDriver, SaysWhenItIsFull) {
   HostDriver driver(Bytes{8} << 20);
   EXPECT_EQ(driver.create(Bytes{16} << 20).error().code, Code::kFull);

@@ -68,14 +68,14 @@ Result<Handle> SimDriver::create(Bytes size) {
   count(Call::kCreate);
   FLATOUT_CHECK(size > 0 && size % kPageBytes == 0);
   FLATOUT_TRY_STATUS(take(size));
-  physical_.emplace(++last_handle_, Physical{size, false});
+  physical_.emplace(++last_handle_, Physical{size, 0});
   return last_handle_;
 }
 
 void SimDriver::release(Handle handle) {
   count(Call::kRelease);
   const auto it = physical_.find(handle);
-  FLATOUT_CHECK(it != physical_.end() && !it->second.mapped);
+  FLATOUT_CHECK(it != physical_.end() && it->second.mapped == 0);
   used_ -= it->second.size;
   physical_.erase(it);
 }
@@ -83,7 +83,7 @@ void SimDriver::release(Handle handle) {
 void SimDriver::map(Address address, Handle handle) {
   count(Call::kMap);
   const auto physical = physical_.find(handle);
-  FLATOUT_CHECK(physical != physical_.end() && !physical->second.mapped);
+  FLATOUT_CHECK(physical != physical_.end());
   const Bytes size = physical->second.size;
   auto range = reservations_.upper_bound(address);
   FLATOUT_CHECK(range != reservations_.begin());
@@ -93,7 +93,7 @@ void SimDriver::map(Address address, Handle handle) {
   FLATOUT_CHECK(next == mappings_.end() || next->first >= address + size);
   FLATOUT_CHECK(next == mappings_.begin() ||
                 std::prev(next)->first + std::prev(next)->second.size <= address);
-  physical->second.mapped = true;
+  ++physical->second.mapped;
   mappings_.emplace(address, Mapping{size, handle, false});
 }
 
@@ -113,7 +113,7 @@ void SimDriver::unmap(Address address) {
   count(Call::kUnmap);
   const auto it = mappings_.find(address);
   FLATOUT_CHECK(it != mappings_.end());
-  physical_.at(it->second.handle).mapped = false;
+  --physical_.at(it->second.handle).mapped;
   mappings_.erase(it);
 }
 
@@ -208,6 +208,14 @@ bool SimDriver::accessible(Address address, Bytes size) const {
     at += it->second.size;
   }
   return true;
+}
+
+std::pair<Handle, Bytes> SimDriver::behind(Address address) const {
+  const auto after = mappings_.upper_bound(address);
+  FLATOUT_CHECK(after != mappings_.begin());
+  const auto& [begin, mapping] = *std::prev(after);
+  FLATOUT_CHECK(address - begin < mapping.size);
+  return {mapping.handle, address - begin};
 }
 
 }  // namespace flatout::devmem

@@ -87,6 +87,9 @@ class SimDriver : public Driver {
   void fail_after(uint64_t n) { fault_in_ = n + 1; }
   /// Whether memory is accessible throughout [address, address + size).
   bool accessible(Address address, Bytes size) const;
+  /// The physical memory behind an address that a handle is mapped at, and the first byte's place
+  /// in it.
+  std::pair<Handle, Bytes> behind(Address address) const;
 
   Bytes used() const { return used_; }
   Bytes peak() const { return peak_; }
@@ -104,7 +107,7 @@ class SimDriver : public Driver {
   };
   struct Physical {
     Bytes size;
-    bool mapped;
+    int mapped;  // how often
   };
   struct Work {
     uint64_t queued = 0, done = 0;

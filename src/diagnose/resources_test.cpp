@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 
 #include "diagnose/diagnose.h"
 #include "diagnose/testing/run_builder.h"
@@ -71,6 +72,32 @@ TEST(Resources, PressureIsTheDoingOfTheProcessThatGrewUpToTheLimit) {
     const Finding& f = d.findings.front();
     EXPECT_EQ(f.where->line, grows ? kItem.line : kMain.line);
     EXPECT_EQ(f.evidence.back().source, grows ? "probe.processes" : "probe.cgroup");
+  }
+}
+
+// A worker that fills the limit within a second has one reading; the training process's few
+// megabytes of growth, all that was seen, are not what filled it. Where the growth that was seen
+// does, it is to blame, whoever the kernel chose.
+TEST(Resources, WhoFilledTheMemoryIsTheOneKilledUnlessAnotherWasSeenToFillIt) {
+  for (const double seen : {10e6, 600e6}) {
+    RunBuilder b = steps_with(10, {ThreadState::kKernel, {kMain, kFill}});
+    const model::ThreadId worker = b.worker(200);
+    b.doing(worker, b.run().steps.steps.front().begin, b.now(),
+            {ThreadState::kKernel, {kMain, kItem}});
+    std::ranges::stable_sort(b.run().readings, {}, &model::StackReading::at);
+    b.run().processes[1].ended = true;
+    b.run().processes[1].end = b.now();
+    b.run().processes[1].wait_status = SIGKILL;
+    const model::EntityId group = b.entity(EntityKind::kCgroup, 0, "/");
+    b.ramp(SignalId::kCgroupOomKills, group, 0, 1);
+    b.gauge(SignalId::kCgroupMemLimit, group, kGiB);
+    b.ramp(SignalId::kProcRssAnon, b.process_entity(100), 300e6, 300e6 + seen);
+    model::Series once{SignalId::kProcRssAnon, b.process_entity(200), {}};
+    once.readings.push_back({b.now(), 100e6});
+    b.run().series.push_back(once);
+    const Diagnosis d = diagnose(b.build(true, 1 << 8));
+    ASSERT_EQ(d.verdict, "mem.killed");
+    EXPECT_EQ(d.findings.front().where->line, seen < 100e6 ? kItem.line : kFill.line);
   }
 }
 

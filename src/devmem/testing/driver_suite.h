@@ -93,6 +93,33 @@ TEST_P(EveryDriver, MemoryMovesFromOneAddressToAnother) {
   driver_->unreserve(*range);
 }
 
+TEST_P(EveryDriver, MemoryIsReachedByAllAddressesThatItIsMappedAt) {
+  const auto range = driver_->reserve(4 * kPageBytes), again = driver_->reserve(6 * kPageBytes);
+  const auto one = driver_->create(kPageBytes), other = driver_->create(2 * kPageBytes);
+  ASSERT_TRUE(range.ok() && again.ok() && one.ok() && other.ok());
+  const Bytes taken = driver_->free_bytes();
+  driver_->map(*range, *one);
+  driver_->map(*range + kPageBytes, *other);
+  driver_->set_access(*range, 3 * kPageBytes);
+  // In the other order, and one of them twice.
+  driver_->map(*again, *other);
+  driver_->map(*again + 2 * kPageBytes, *one);
+  driver_->map(*again + 3 * kPageBytes, *other);
+  driver_->set_access(*again, 5 * kPageBytes);
+  EXPECT_TRUE(use(*range, 3 * kPageBytes) && use(*again, 3 * kPageBytes));
+  EXPECT_TRUE(use(*again + 2 * kPageBytes, 3 * kPageBytes));
+  if (GetParam().exact) {
+    EXPECT_EQ(driver_->free_bytes(), taken) << "no memory of its own";
+  }
+  for (const Bytes page : {0, 2, 3}) driver_->unmap(*again + page * kPageBytes);
+  EXPECT_TRUE(use(*range, 3 * kPageBytes)) << "what is left";
+  for (const Bytes page : {0, 1}) driver_->unmap(*range + page * kPageBytes);
+  driver_->release(*one);
+  driver_->release(*other);
+  driver_->unreserve(*range);
+  driver_->unreserve(*again);
+}
+
 TEST_P(EveryDriver, TheSameAddressesServeMemoryAgainAndAgain) {
   const auto range = driver_->reserve(4 * kPageBytes);
   ASSERT_TRUE(range.ok());
