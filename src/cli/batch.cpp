@@ -76,6 +76,16 @@ Result<devmem::BatchRun> read_memory(const Word& word) {
   return devmem::BatchRun{word.batch, std::move(*most)};
 }
 
+// What the job's loader told may be a rank's or a part's share of the label: nothing is refused.
+void check_label(const model::Run& run, const Word& word) {
+  const model::StepSummary& steps = run.steps.summary;
+  const auto a_step = static_cast<uint64_t>(std::llround(steps.samples_per_s * to_s(steps.mean)));
+  const auto a_batch = parse_number<uint64_t>(run.fact("loader.batch_size"));
+  if (a_step == 0 || a_step == word.batch || a_batch == word.batch) return;
+  log_warning(fmt::format("{} is taken for a run with a batch of {}, but its steps had {} samples",
+                          escape_terminal(word.path), word.batch, a_step));
+}
+
 Result<BatchPoint> read_times(const Word& word) {
   const auto run = timeline::read_run_folder(word.path);
   if (!run.ok()) return unreadable(run.error(), word.path);
@@ -84,6 +94,7 @@ Result<BatchPoint> read_times(const Word& word) {
     return unreadable(
         {Code::kBadInput, "has too few steps to say how fast it was", "let it run for longer"},
         word.path);
+  check_label(*run, word);
   return point;
 }
 

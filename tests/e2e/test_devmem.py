@@ -185,3 +185,5 @@ def test_how_a_step_grows_with_the_batch(flatout, tmp_path):
             assert found["fixed_ms"] + p["batch"] * found["per_sample_ms"] == pytest.approx(p["step_ms"], rel=1e-6)
     assert "samples/s" in run(flatout, "batch", *words)
     assert "one batch size" in run(flatout, "batch", words[0], words[0], code=2)
+    wrong = subprocess.run([flatout, "devmem", "batch", words[0], f"64={tmp_path / '32'}"], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 0 and "with a batch of 64, but its steps had 32 samples" in wrong.stderr
