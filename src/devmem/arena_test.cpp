@@ -78,7 +78,7 @@ TEST(LiveChunks, KnowsWhatIsLiveAsAPlainMapDoes) {
   }
 }
 
-// Whatever the step is: once nothing new is asked for, nothing is moved for ever either.
+// Whatever the step is: once nothing new is asked for, no views are made for ever either.
 TEST(Arena, AStepThatRepeatsItselfComesToCostNoDriverCall) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     SimDriver driver(Bytes{1} << 36);
