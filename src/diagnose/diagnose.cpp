@@ -36,6 +36,7 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   }
   if (too_early(view)) return findings.take();
   detect_input(view, findings);
+  detect_validation(view, findings);
   detect_stalls(view, findings);
   detect_device(view, findings);
   detect_cpu(view, findings);

@@ -30,6 +30,9 @@ class Findings {
   /// A cause that ended the job.
   model::Finding& add_fatal(std::string_view id, std::string title, double confidence);
 
+  /// What is left of a step of so many seconds that no longer has `saved` of them, and that of
+  /// `waits` on an idle core.
+  double left_of(double step, double saved, double waits) const;
   bool has(std::string_view id) const;
   /// Seconds per step that a finding says; 0 if it is not there.
   double cost(std::string_view id) const;
@@ -58,6 +61,7 @@ std::string per_step_text(const RunView& view, double seconds);
 // The detectors, one file a group. Each looks at the view and adds what it finds.
 void detect_crash(const RunView& view, Findings& findings);
 void detect_input(const RunView& view, Findings& findings);
+void detect_validation(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);
 void detect_interpreter(const RunView& view, Findings& findings);
 void detect_processes(const RunView& view, Findings& findings);

@@ -19,6 +19,7 @@ namespace {
 constexpr double kUnpickle = 2.0;    // times what pickling took: more than that is no unpickling
 constexpr double kMostOfStep = 0.3;  // in the queue of producers that idle
 constexpr double kHandles = 0.25;    // of that time on a core, from which passing on is work
+constexpr double kPasses = 0.5;      // the same, with what those who send take meanwhile
 // Reads per sample from which a sample is searched for rather than read.
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
@@ -361,9 +362,14 @@ void Causes::add_passing() {
   const double in_queue = view.per_step(Role::kTrainer, [](const Cell& c) {
     return c.part == Part::kInputWait && (c.traits & kInQueue) != 0 && c.act != Act::kRunQueue;
   }) * (1 - std::min(1.0, view.cpu().others / std::max(view.cpu().usable, 1e-9)));
-  const bool between = loader_.measured && loader_.kind == LoaderKind::kProcesses &&
-                       loader_.busy < kProducersBusy &&
-                       in_queue > kMostOfStep * view.steps().mean && handling > kHandles * in_queue;
+  // A pipe holds little: who sends much waits for the training thread to take it, and the other way
+  // round.
+  const double sending = view.per_step(Role::kProducer, [](const Cell& c) {
+    return c.part == Part::kInputWait && (c.traits & kInQueue) != 0 && on_cpu(c.act);
+  });
+  const bool passes = handling > kHandles * in_queue || handling + sending > kPasses * in_queue;
+  const bool between = loader_.kind == LoaderKind::kProcesses && loader_.busy < kProducersBusy &&
+                       in_queue > kMostOfStep * view.steps().mean && passes;
   // Few readings may say more, but it takes about as long as pickling, which is measured.
   if (times_.handover > 0 && !between) handling = std::min(handling, kUnpickle * times_.handover);
   const bool taking = between || handling + times_.handover > times_.collate;

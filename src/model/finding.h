@@ -37,6 +37,7 @@ struct Finding {
   std::string title;  // "Decoding images bounds the loader"
   double confidence = 0;
   std::optional<double> cost_ms_per_step;
+  bool between_steps = false;  // that time lies between them, as in validations
   std::optional<double> cost_bytes;
   std::optional<double> gain;  // factor in steps per second if this cause alone were gone
   std::optional<Where> where;

@@ -36,9 +36,10 @@ std::string numbers_html(const Finding& f, Nanos step) {
   }
   if (f.cost_ms_per_step) {
     const Nanos cost = nanos(*f.cost_ms_per_step * 1e6);
-    const std::string of = step.count() > 0
+    const std::string of = f.between_steps ? "per step, between the steps"
+                           : step.count() > 0
                                ? fmt::format("per step, of {} on average", format_duration(step))
-                               : std::string("per step");
+                               : "per step";
     out += number(format_duration(cost), of);
   } else if (f.cost_bytes) {
     out += number(format_bytes(*f.cost_bytes), "held");

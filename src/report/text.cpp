@@ -136,7 +136,9 @@ std::string cost_text(const Finding& f, const Run& run) {
         run.steps.summary.mean.count() > 0 ? run.steps.summary.mean : run.steps.summary.median;
     std::string text = format_duration(cost) + " per step";
     // What lies between the steps is no part of them.
-    if (step.count() > 0 && cost <= step) {
+    if (f.between_steps || (step.count() > 0 && cost > step)) {
+      text += ", between the steps";
+    } else if (step.count() > 0) {
       text += fmt::format(" ({} of a step's {} on average)",
                           format_percent(to_s(cost) / to_s(step)), format_duration(step));
     }

@@ -199,7 +199,8 @@ std::vector<const model::Process*> survivors(const Run& run) {
   std::vector<const model::Process*> out;
   if (!run.finished) return out;
   for (const model::Process& p : run.processes) {
-    if (p.in_job && !p.main && !p.ended) out.push_back(&p);
+    // One without a parent came and went between two looks: only its own words are known.
+    if (p.in_job && !p.main && !p.ended && p.ppid != 0) out.push_back(&p);
   }
   return out;
 }
