@@ -268,6 +268,42 @@ TEST(InputCauses, WorkersThatAreSpreadOutMakeBatchesBesideEachOther) {
   EXPECT_NEAR(cost(2), 15, 1);
 }
 
+// A process of the job's own puts what it has into a queue at once and waits for room; the queue's
+// thread sends through a pipe that holds little while the training thread takes it. Where that
+// thread only waits, too, passing on is not the cause.
+TEST(InputCauses, AQueueWhoseEndsWaitForEachOtherIsPassingOnIfOneOfThemWorks) {
+  const std::string folder = "/usr/lib/python3.11/multiprocessing/";
+  const Line bootstrap{"_bootstrap", folder + "process.py", 314};
+  const Line put{"put", folder + "queues.py", 89}, feed{"_feed", folder + "queues.py", 264};
+  const Line send{"_send", folder + "connection.py", 384}, get{"get", folder + "queues.py", 103};
+  const Line recv{"_recv", folder + "connection.py", 395}, takes{"batches", "/home/u/train.py", 62};
+  for (const bool sends : {true, false}) {
+    RunBuilder b;
+    const model::ThreadId maker = b.worker(200), sender = b.thread(1, 201);
+    b.run().processes[1].ppid = 100;
+    for (int i = 0; i < 60; ++i) {
+      const TimePoint at = b.now(), waited = at + nanos(16e6);
+      b.step({{Part::kInputWait, 2, {ThreadState::kOnCpuNative, {kMain, takes, get, recv}}},
+              {Part::kInputWait, 14, {ThreadState::kPoll, {kMain, takes, get, recv}}},
+              {Part::kForward, 15, kCompute}},
+             i < 3);
+      const Doing blocked{ThreadState::kPoll, {feed, send}};
+      b.doing(sender, at, waited, sends ? Doing{ThreadState::kKernel, {feed, send}} : blocked);
+      b.doing(sender, waited, b.now(), blocked);
+      b.doing(maker, at, at + nanos(4e6),
+              {ThreadState::kOnCpuNative, {bootstrap, {"produce", "/home/u/feed.py", 36}}});
+      b.doing(maker, at + nanos(4e6), b.now(),
+              {ThreadState::kLock, {bootstrap, {"produce", "/home/u/feed.py", 40}, put}});
+    }
+    b.machine(2, 0.9).process_cpu(100, 0.6).process_cpu(200, sends ? 0.5 : 0.1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict == "input.collate", sends) << d.headline;
+    if (sends) {
+      EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 16, 1.5);
+    }
+  }
+}
+
 // multiprocessing.Pool: the worker simulates for 10 ms and pickles for 20; a thread of the training
 // process unpickles what comes and holds the interpreter's lock meanwhile.
 TEST(InputCauses, APoolsThreadsInTheTrainingProcessPassBatchesOn) {
