@@ -45,6 +45,7 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_allocator(view, findings);
   detect_memory(view, findings);
   detect_stolen(view, findings);
+  detect_late_batches(view, findings);
   detect_periodic(view, findings);
   return findings.take();
 }

@@ -165,7 +165,11 @@ TEST(Diagnose, TheKernelsTimeBesideReadsIsThatOfFaultsWhereThereAreSoMany) {
     }
     const Diagnosis d = diagnose(b.build());
     EXPECT_EQ(find(d, "input.small_files") != nullptr, !many);
-    EXPECT_EQ(find(d, "input.decode_cpu"), nullptr);
+    // Two thirds of the step are waits: they are named all the same, though not surely.
+    ASSERT_EQ(find(d, "input.decode_cpu") != nullptr, many);
+    if (many) {
+      EXPECT_EQ(d.findings.front().confidence, 0.5);
+    }
   }
 }
 

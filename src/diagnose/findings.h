@@ -62,6 +62,8 @@ std::string per_step_text(const RunView& view, double seconds);
 void detect_crash(const RunView& view, Findings& findings);
 void detect_input(const RunView& view, Findings& findings);
 void detect_validation(const RunView& view, Findings& findings);
+/// Where nothing else was found though the steps wait for batches.
+void detect_late_batches(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);
 void detect_interpreter(const RunView& view, Findings& findings);
 void detect_processes(const RunView& view, Findings& findings);

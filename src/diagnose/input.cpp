@@ -22,7 +22,9 @@ constexpr double kSecondCause = 0.25;
 constexpr double kMadeInLoader = 0.5;     // of the input wait
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
 constexpr double kMadeByHand = 0.5;       // of the input wait, in Python before the forward pass
-constexpr double kMuchByHand = 0.1;       // of the step: less may be bookkeeping
+// Waits that are this much of the step are named whatever is known of them, though not surely.
+constexpr double kMuchWait = 0.25, kUnsure = 0.5;
+constexpr double kMuchByHand = 0.1;  // of the step: less may be bookkeeping
 
 void add_common_evidence(const RunView& view, Finding& f) {
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
@@ -149,6 +151,39 @@ bool is_input(const RunView& view, const BatchTimes& times) {
          by_hand * view.steps().part(Part::kInputWait) > kMuchByHand * view.steps().mean;
 }
 
+/// False: not worth saying.
+bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& cause, double sure,
+               double saved, Findings& findings) {
+  Finding* f = findings.add(cause.id, cause.title, sure, saved);
+  if (f == nullptr) return false;
+  f->where = view.where(cause.cells);
+  // Where a library does it all, the line that waits for it is the user's.
+  if (!f->where) {
+    f->where = view.where(
+        [](const Cell& c) { return c.role == Role::kTrainer && c.part == Part::kInputWait; });
+  }
+  add_common_evidence(view, *f);
+  if (times.mostly_in_loop()) {
+    evidence(*f, fmt::format("the loop spends {} on it before the forward pass", ms(times.in_loop)),
+             times.in_loop * 1e3, "ms", "timeline", view.steps().count);
+  }
+  if (cause.relief.uneven > 0) {
+    const double taken = cause.relief.handling + cause.relief.uneven;
+    evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),
+             taken * 1e3, "ms", "stacks", view.readings(cause.cells));
+  } else {
+    const double share = std::min(1.0, cause.weight / times.total);
+    evidence(*f, fmt::format("this takes {} of the time to make a batch", format_percent(share)),
+             share, "ratio", "stacks", view.readings(cause.cells));
+  }
+  if (cause.id.starts_with("input.disk") || cause.id == "input.cold_cache" ||
+      cause.id == "input.random_seek") {
+    storage_evidence(view, *f);
+  }
+  add_input_remedies(*f, view, times);
+  return true;
+}
+
 }  // namespace
 
 void detect_input(const RunView& view, Findings& findings) {
@@ -167,10 +202,6 @@ void detect_input(const RunView& view, Findings& findings) {
   const BatchTimes times = batch_times(view);
   if (!is_input(view, times)) return;
   if (times.readings < kFewReadings || times.total <= 0) return;
-  // Where a library does it all, the line that waits for it is the user's.
-  const auto waits_for_batch = [](const Cell& c) {
-    return c.role == Role::kTrainer && c.part == Part::kInputWait;
-  };
   std::vector<InputCause> all = input_causes(view, times, whatif);
   std::sort(all.begin(), all.end(),
             [](const InputCause& a, const InputCause& b) { return a.weight > b.weight; });
@@ -188,32 +219,22 @@ void detect_input(const RunView& view, Findings& findings) {
     }
     if (cause.id == "input.collate" && saved < 2 * kWorthSaying * step) continue;
     const double sure = std::min(0.97, 0.5 + 0.5 * cause.weight / times.total);
-    Finding* f = findings.add(cause.id, cause.title, sure, saved);
-    if (f == nullptr) continue;
-    first = false;
-    f->where = view.where(cause.cells);
-    if (!f->where) f->where = view.where(waits_for_batch);
-    add_common_evidence(view, *f);
-    if (times.mostly_in_loop()) {
-      evidence(*f,
-               fmt::format("the loop spends {} on it before the forward pass", ms(times.in_loop)),
-               times.in_loop * 1e3, "ms", "timeline", view.steps().count);
-    }
-    if (cause.relief.uneven > 0) {
-      const double taken = cause.relief.handling + cause.relief.uneven;
-      evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),
-               taken * 1e3, "ms", "stacks", view.readings(cause.cells));
-    } else {
-      const double share = std::min(1.0, cause.weight / times.total);
-      evidence(*f, fmt::format("this takes {} of the time to make a batch", format_percent(share)),
-               share, "ratio", "stacks", view.readings(cause.cells));
-    }
-    if (cause.id.starts_with("input.disk") || cause.id == "input.cold_cache" ||
-        cause.id == "input.random_seek") {
-      storage_evidence(view, *f);
-    }
-    add_input_remedies(*f, view, times);
+    if (add_cause(view, times, cause, sure, saved, findings)) first = false;
   }
+}
+
+void detect_late_batches(const RunView& view, Findings& findings) {
+  if (!view.has_steps() || !findings.all().empty()) return;
+  const double step = view.steps().mean;
+  if (view.steps().part(Part::kInputWait) < kMuchWait * step) return;
+  if (view.loader().kind == LoaderKind::kNone) return;
+  const BatchTimes times = batch_times(view);
+  if (!is_input(view, times) || times.readings < kFewReadings || times.total <= 0) return;
+  const WhatIf whatif(view);
+  const std::vector<InputCause> all = input_causes(view, times, whatif);
+  const auto most = std::ranges::max_element(all, {}, &InputCause::weight);
+  if (most == all.end()) return;
+  add_cause(view, times, *most, kUnsure, step - whatif.compute(), findings);
 }
 
 }  // namespace flatout::diagnose
