@@ -415,7 +415,11 @@ void Arena::unmap(const View& view) {
   driver_.unreserve(view.range);
 }
 
-void Arena::drop_idle_views() {
+// Unless a stream cannot be waited for: what is queued may still use the views' addresses.
+bool Arena::drop_idle_views() {
+  const auto capturing = [&](const Lane& lane) { return driver_.is_capturing(lane.stream); };
+  if (std::ranges::any_of(lanes_, capturing)) return false;
+  for (const Lane& lane : lanes_) driver_.synchronize(lane.stream);
   for (auto it = views_by_size_.begin(); it != views_by_size_.end();) {
     const View& view = views_.at(it->second);
     if (!view.taken.empty()) {
@@ -428,17 +432,20 @@ void Arena::drop_idle_views() {
     views_.erase(it->second);
     it = views_by_size_.erase(it);
   }
+  return true;
 }
 
 // A chunk for a request that no hole holds. nullptr: the device is full.
 Arena::Chunk* Arena::make_room(Bytes size, uint32_t lane, bool on_credit) {
   if (Chunk* chunk = idle_view(size, lane)) return chunk;
   const Site site = choose_site(size, lane);
-  Plan plan = plan_view(size, free_parts(lane));
-  const bool affordable = !on_credit || plan.pieces.size() <= mappings_left_;
-  if (affordable && (site.end == 0 || plan.missing < site.missing)) {
-    if (mapped_again_ > kMostMapped * mappings_.size()) drop_idle_views();
-    return make_view(std::move(plan), size, lane);
+  if (!on_credit || mappings_left_ > 0) {
+    Plan plan = plan_view(size, free_parts(lane));
+    const bool affordable = !on_credit || plan.pieces.size() <= mappings_left_;
+    if (affordable && (site.end == 0 || plan.missing < site.missing)) {
+      if (mapped_again_ > kMostMapped * mappings_.size()) drop_idle_views();
+      return make_view(std::move(plan), size, lane);
+    }
   }
   if (site.end == 0 || !grow(site, lane)) return nullptr;
   return take(lanes_[lane].holes.find(size), size, lane);
@@ -477,10 +484,8 @@ Status Arena::free(Address address) {
 }
 
 void Arena::trim() {
-  if (lanes_.empty()) return;
+  if (lanes_.empty() || !drop_idle_views()) return;
   settle(0);
-  drop_idle_views();
-  bool waited = false;
   for (auto it = mappings_.begin(); it != mappings_.end();) {
     const auto [address, mapping] = *it;
     const Chunk* hole = lanes_[0].holes.at(address);
@@ -488,8 +493,6 @@ void Arena::trim() {
       ++it;
       continue;
     }
-    if (!waited) driver_.synchronize(lanes_[0].stream);
-    waited = true;
     driver_.unmap(address);
     driver_.release(mapping.handle);
     reserved_ -= mapping.size;

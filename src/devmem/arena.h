@@ -115,7 +115,7 @@ class Arena : public Policy {
   Chunk* make_view(Plan plan, Bytes size, uint32_t lane);
   Chunk* open_view(View& view, uint32_t lane);
   void unmap(const View& view);
-  void drop_idle_views();
+  bool drop_idle_views();
   Chunk* make_room(Bytes size, uint32_t lane, bool on_credit);
 
   Driver& driver_;

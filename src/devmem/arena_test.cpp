@@ -179,6 +179,40 @@ TEST(Arena, AFullDeviceJoinsWhateverLiesIdle) {
   arena.check();
 }
 
+// Work that was queued before a block was freed goes on at its addresses.
+TEST(Arena, NothingIsUnmappedWhileWorkMayUseIt) {
+  struct Watched : SimDriver {
+    using SimDriver::SimDriver;
+    std::vector<Event> queued;
+    uint64_t unmapped = 0;
+    void unmap(Address address) override {
+      ++unmapped;
+      for (const Event event : queued) EXPECT_TRUE(is_done(event));
+      SimDriver::unmap(address);
+    }
+  };
+  for (const bool captured : {false, true}) {
+    Watched driver(64 * kMiB);
+    Arena arena(driver, driver.total_bytes());
+    std::vector<Address> blocks;
+    for (int i = 0; i < 32; ++i) blocks.push_back(*arena.allocate(2 * kMiB, i % 2));
+    for (size_t i = 0; i < blocks.size(); i += 2) ASSERT_TRUE(arena.free(blocks[i]).ok());
+    const auto joined = arena.allocate(8 * kMiB, 0);
+    ASSERT_TRUE(joined.ok());
+    for (const Stream stream : {0, 1}) {
+      driver.launch(stream);
+      driver.queued.push_back(driver.record(stream));
+    }
+    ASSERT_TRUE(arena.free(*joined).ok());
+    if (captured) driver.begin_capture(1);
+    arena.trim();
+    arena.check();
+    EXPECT_EQ(driver.unmapped > 0, !captured) << "who is captured must not be waited for";
+    if (captured) driver.end_capture(1);
+    for (const Stream stream : {0, 1}) driver.finish(stream);
+  }
+}
+
 // On a full device views are made however often it takes, and do not pile up.
 TEST(Arena, ViewsThatNobodyUsesAreGivenUp) {
   SimDriver driver(64 * kMiB);
