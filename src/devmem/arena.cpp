@@ -1,7 +1,6 @@
 #include "devmem/arena.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include <fmt/format.h>
 
@@ -259,15 +258,20 @@ Arena::FreeParts Arena::free_parts(uint32_t lane) const {
   for (const auto& [address, mapping] : mappings_) {
     const Address end = address + mapping.size;
     const Chunk *first = holes.at(address), *last = holes.at(end - 1);
-    const auto piece = [&](Address from, Address to) {
-      return Piece{address, mapping.size, from, to - from};
-    };
+    Piece piece{address, mapping.size, address, mapping.size};
     if (first != nullptr && first == last) {
-      parts.whole.push_back(piece(address, end));
+      parts.whole.push_back(piece);
       continue;
     }
-    if (first) parts.begins.push_back(piece(address, first->address + first->size));
-    if (last) parts.ends.push_back(piece(last->address, end));
+    if (first) {
+      piece.size = first->address + first->size - address;
+      parts.begins.push_back(piece);
+    }
+    if (last) {
+      piece.begin = last->address;
+      piece.size = end - last->address;
+      parts.ends.push_back(piece);
+    }
   }
   for (std::vector<Piece>* pieces : {&parts.whole, &parts.ends, &parts.begins})
     std::stable_sort(pieces->begin(), pieces->end(),
@@ -281,12 +285,12 @@ Arena::Plan Arena::plan_view(Bytes size, const FreeParts& parts) {
   Plan plan;
   Bytes left = size;
   const Piece* larger = nullptr;
-  for (const Piece& piece : std::views::reverse(parts.whole)) {
-    if (piece.size > left) {
-      larger = &piece;
+  for (auto piece = parts.whole.rbegin(); piece != parts.whole.rend(); ++piece) {
+    if (piece->size > left) {
+      larger = &*piece;
     } else {
-      left -= piece.size;
-      plan.pieces.push_back(piece);
+      left -= piece->size;
+      plan.pieces.push_back(*piece);
     }
   }
   const auto largest = [](const std::vector<Piece>& pieces) {
