@@ -135,7 +135,9 @@ std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow
   const Finding& first = d.findings.front();
   std::string text = first.title;
   if (first.cost_ms_per_step) {
-    text += fmt::format(": {} of each step", format_duration(nanos(*first.cost_ms_per_step * 1e6)));
+    const char* const whose = first.between_steps ? "for" : "of";
+    const Nanos cost = nanos(*first.cost_ms_per_step * 1e6);
+    text += fmt::format(": {} {} each step", format_duration(cost), whose);
   }
   return text + ".";
 }
