@@ -26,6 +26,9 @@ constexpr double kTinyOps = 0.14, kSure = 1.28;
 // Interpreter time in the forward pass below which its operations are not to blame.
 constexpr double kPythonShare = 0.25;
 constexpr double kMuchOverhead = 0.1;  // of the step
+// Standard errors for lines that were picked from among many with less of it, unless the graph
+// counts operations that are little longer than tiny ones.
+constexpr double kSurer = 3;
 // Interpreter time in a function up to which a library's own loop may start its operations (nn.GRU:
 // a twentieth), so that nothing in Python makes them tiny.
 constexpr double kLibrarysLoop = 0.05;
@@ -168,12 +171,17 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double share = forward > 0 ? tiny_forward / forward : 0;
   double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
   int64_t readings = view.readings(tiny);
-  // Beside big operations such lines are a cause of their own where they are much of the step.
-  const double among =
-      overhead > kMuchOverhead * view.steps().mean ? in_lines : std::max(forward, in_lines);
-  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
   // The graph tells the number of operations, however few readings there are.
   const double ops = graph_operations(view.run());
+  const double sure = ops >= kManyOps && forward + backward < 2 * kTinyOp * ops ? kSure : kSurer;
+  // Beside big operations such lines are a cause of their own where they are much of the step. Of
+  // many lines that are not, some seem so by chance.
+  const double part = in_lines > 0 ? python / in_lines : 0;
+  const double error = std::sqrt(part * (1 - part) / std::max(1.0, static_cast<double>(readings)));
+  const bool picked =
+      overhead > kMuchOverhead * view.steps().mean && part - sure * error > kTinyOps;
+  const double among = picked ? in_lines : std::max(forward, in_lines);
+  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
   const bool by_ops = ops >= kManyOps && forward + backward > 0 &&
                       forward + backward < kTinyOp * ops && operations.started_by_python();
   if (!by_lines && !by_ops) return;
