@@ -50,10 +50,13 @@ model::Finding* Findings::add(std::string_view id, std::string title, double con
   f.confidence = confidence;
   if (steps) {
     f.cost_ms_per_step = saved * 1e3;
-    const double waits = view_.per_step(Role::kTrainer, [](const Cell& c) {
-      return !on_cpu(c.act) && c.act != Act::kRunQueue && c.act != Act::kIdle;
-    });
-    f.gain = step / (is_waited_for(id) ? left_of(step, saved, waits) : step - saved);
+    double left = step - saved;
+    if (is_waited_for(id)) {
+      left = left_of(step, saved, view_.per_step(Role::kTrainer, [](const Cell& c) {
+        return !on_cpu(c.act) && c.act != Act::kRunQueue && c.act != Act::kIdle;
+      }));
+    }
+    f.gain = step / left;
   }
   findings_.push_back(std::move(f));
   return &findings_.back();

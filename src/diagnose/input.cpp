@@ -22,9 +22,9 @@ constexpr double kSecondCause = 0.25;
 constexpr double kMadeInLoader = 0.5;     // of the input wait
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
 constexpr double kMadeByHand = 0.5;       // of the input wait, in Python before the forward pass
+constexpr double kMuchByHand = 0.1;       // of the step: less may be bookkeeping
 // Waits that are this much of the step are named whatever is known of them, though not surely.
 constexpr double kMuchWait = 0.25, kUnsure = 0.5;
-constexpr double kMuchByHand = 0.1;  // of the step: less may be bookkeeping
 
 void add_common_evidence(const RunView& view, Finding& f) {
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 
 #include "diagnose/findings.h"
 #include "diagnose/whatif.h"
@@ -64,6 +65,11 @@ bool scans(const RunView& view, double bytes);
 /// Whether what lies open at a time is big.
 bool big_file_open(const RunView& view);
 void storage_evidence(const RunView& view, model::Finding& finding);
+
+/// What the parts of a step take beyond their usual time, in seconds; parts that take less do not
+/// make up for it.
+double beyond_usual(const RunView& view, const model::Step& step,
+                    std::initializer_list<model::Part> parts);
 
 void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings);
 void detect_restart(const RunView& view, Findings& findings);

@@ -262,6 +262,14 @@ void detect_new_executors(const RunView& view, Findings& findings) {
   remedy(*f, "persistent_workers", "Make the pool of processes once and keep it.");
 }
 
+double beyond_usual(const RunView& view, const model::Step& step,
+                    std::initializer_list<Part> parts) {
+  double longer = 0;
+  for (const Part part : parts)
+    longer += std::max(0.0, to_s(step.part(part)) - view.steps().part(part));
+  return longer;
+}
+
 void detect_restart(const RunView& view, Findings& findings) {
   const model::Run& run = view.run();
   if (view.steps().steady.empty()) return;
@@ -304,12 +312,9 @@ void detect_restart(const RunView& view, Findings& findings) {
   // While workers start they take cores, and their memory is the training process's until it is
   // written to: by the optimizer above all.
   const auto computes_longer = [&](const model::Step* step) {
-    double longer = 0;
-    for (const Part part : {Part::kForward, Part::kBackward, Part::kOptimizer, Part::kCompute}) {
-      if (step != nullptr)
-        longer += std::max(0.0, to_s(step->part(part)) - view.steps().part(part));
-    }
-    return longer;
+    if (step == nullptr) return 0.0;
+    return beyond_usual(view, *step,
+                        {Part::kForward, Part::kBackward, Part::kOptimizer, Part::kCompute});
   };
   double stall = 0;
   for (size_t i = 0; i < starts.size(); ++i) {

@@ -7,7 +7,7 @@
 
 #include "base/stats.h"
 #include "base/text.h"
-#include "diagnose/findings.h"
+#include "diagnose/input.h"
 
 namespace flatout::diagnose {
 
@@ -24,7 +24,7 @@ struct Validation {
   TimePoint begin, end;
   const Step* next = nullptr;
   double starting = 0;  // seconds in which workers start
-  double waiting = 0;   // for the first batch, beyond that
+  double waiting = 0;   // for the first batch
   bool starts = false;
 };
 
@@ -78,24 +78,18 @@ void detect_validation(const RunView& view, Findings& findings) {
   for (const Slice& s : view.run().slices) {
     Validation* const in = around(all, s);
     if (in == nullptr) continue;
-    if (s.kind == SliceKind::kFetch && s.thread != view.trainer()) {
-      fetches.push_back(to_s(s.length()));
-    }
-    if (s.thread != view.trainer()) continue;
-    if (s.kind == SliceKind::kLoaderStart && s.value > 0) {
+    const double length = to_s(s.length());
+    if (s.thread != view.trainer()) {
+      if (s.kind == SliceKind::kFetch) fetches.push_back(length);
+    } else if (s.kind == SliceKind::kLoaderStart && s.value > 0) {
       in->starts = true;
-      in->starting += to_s(s.length());
+      in->starting += length;
+    } else if (s.kind == SliceKind::kInputWait && in->waiting == 0) {
+      in->waiting = length;
     }
   }
+  // Even lasting workers would have to make a first batch.
   const double first_batch = fetches.empty() ? 0 : median(fetches);
-  for (const Slice& s : view.run().slices) {
-    if (s.kind != SliceKind::kInputWait || s.thread != view.trainer()) continue;
-    Validation* const in = around(all, s);
-    if (in == nullptr || !in->starts || in->waiting > 0) continue;
-    // Some loaders are started within the first wait. Even lasting workers would have to make a
-    // first batch.
-    in->waiting = std::max(1e-9, to_s(s.length()) - first_batch);
-  }
   const StepsView& steps = view.steps();
   double validating = 0, lost = 0;
   int64_t starts = 0;
@@ -103,10 +97,10 @@ void detect_validation(const RunView& view, Findings& findings) {
     validating += to_s(v.end - v.begin) + std::max(0.0, to_s(v.next->length()) - steps.mean);
     if (!v.starts) continue;
     ++starts;
-    lost += v.starting + v.waiting;
+    lost += v.starting + std::max(0.0, v.waiting - first_batch);
     // The workers are waited for, and what the fork shared is copied.
-    for (const Part part : {Part::kOther, Part::kForward, Part::kBackward, Part::kOptimizer})
-      lost += std::max(0.0, to_s(v.next->part(part)) - steps.part(part));
+    lost += beyond_usual(view, *v.next,
+                         {Part::kOther, Part::kForward, Part::kBackward, Part::kOptimizer});
   }
   if (starts < 2) return;
   const double n = static_cast<double>(steps.count) + static_cast<double>(all.size());

@@ -40,6 +40,11 @@ constexpr double kManyOps = 50;
 // The backward pass of an operation takes up to this many times as long as the operation.
 constexpr double kBackwardOps = 2.5;
 
+/// A share of so many readings, less so many standard errors.
+double surely(double share, double readings, double errors) {
+  return share - errors * std::sqrt(share * (1 - share) / readings);
+}
+
 /// Which lines of the training thread's computing run tiny operations: by their share of time in
 /// the interpreter, for big operations have hardly any.
 class TinyOperations {
@@ -71,12 +76,11 @@ class TinyOperations {
  private:
   struct Place {
     double readings = 0, python = 0;
-    bool tiny() const { return readings > 0 && share() - kSure * error() > kTinyOps; }
-    bool started_by_python() const {
-      return readings > 0 && share() - kSure * error() > kLibrarysLoop;
+    bool tiny() const { return python_above(kTinyOps); }
+    bool started_by_python() const { return python_above(kLibrarysLoop); }
+    bool python_above(double share) const {
+      return readings > 0 && surely(python / readings, readings, kSure) > share;
     }
-    double share() const { return python / readings; }
-    double error() const { return std::sqrt(share() * (1 - share()) / readings); }
   };
 
   static uint64_t line_of(const Cell& c) { return c.user; }
@@ -176,10 +180,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double sure = ops >= kManyOps && forward + backward < 2 * kTinyOp * ops ? kSure : kSurer;
   // Beside big operations such lines are a cause of their own where they are much of the step. Of
   // many lines that are not, some seem so by chance.
-  const double part = in_lines > 0 ? python / in_lines : 0;
-  const double error = std::sqrt(part * (1 - part) / std::max(1.0, static_cast<double>(readings)));
-  const bool picked =
-      overhead > kMuchOverhead * view.steps().mean && part - sure * error > kTinyOps;
+  const bool picked = readings > 0 && overhead > kMuchOverhead * view.steps().mean &&
+                      surely(python / in_lines, static_cast<double>(readings), sure) > kTinyOps;
   const double among = picked ? in_lines : std::max(forward, in_lines);
   const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
   const bool by_ops = ops >= kManyOps && forward + backward > 0 &&
