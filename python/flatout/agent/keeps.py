@@ -21,14 +21,13 @@ from .core import cost, now, state
 from .mutations import DEQUE, DICT, GRAPH, LIST, SET
 
 TUPLE, INSTANCE, CLASS, FUNCTION, CACHE = range(6, 11)
-_TIMES = (0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
+_TIMES = (0.1, 0.2, 0.3, 0.6, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 36, 54)  # s after the first step; then
 _EVERY = 30  # s
 _GROWTH = 256 << 10  # bytes more than at any of the last few of these times, and
 _LAST = 4  # of them: what is freed and taken again is no growth
 _OFTEN = 3  # times more than it did not: it keeps growing
-_FAST_GROWTH = 16 << 20  # bytes that count twice
-_SOON = 1000000000  # ns to the next look
-_VERY_SOON = 100000000  # after those: what fills a memory limit in two seconds is found before
+_FAST_GROWTH = 16 << 20  # bytes that count twice, and after which it is looked at again:
+_VERY_SOON, _SOON = 20000000, 1000000000  # ns, at the least and at the most: what fills a limit in a second is found before
 _MOST_SOON = 8  # looks that come so soon
 _BUDGET = 300000  # ns of one look; of CPU time for what the roots of a part lead to: what others take cuts no look short
 _OBJECTS = 2000  # of one look
@@ -88,6 +87,7 @@ class _State:
     next = 0  # when the one after it is due
     steps = 0  # batches, in a loader's worker
     resident = []  # bytes, at the last few of _TIMES
+    asked_at = 0  # for the last of these
     growing = 0  # how many of them saw it grow, less those that did not
     sent_at = 0
     modules = 0  # how many of sys.modules, in order, are known or in _new_modules
@@ -163,6 +163,7 @@ def look(in_loop=True):
             _State.began = begin
             state.look_due = _next(begin, 0)
             _State.resident = [_resident_bytes()]
+            _State.asked_at = begin
         elif _searches:
             _search(begin + _BUDGET)
         elif _State.part:
@@ -170,6 +171,7 @@ def look(in_loop=True):
         else:
             grown = _growth()
             _State.next = state.look_due = _next(begin, grown)
+            _State.asked_at = begin
             descriptors.look()
             if grown:
                 _State.looks += 1
@@ -215,7 +217,8 @@ def _next(begin, grown):
     time = next((t for t in _TIMES if t > after), None)
     due = _State.began + int(time * 1e9) if time else begin + _EVERY * 1000000000
     if grown and _State.looks < _MOST_SOON:
-        due = min(due, begin + (_VERY_SOON if grown >= _FAST_GROWTH else _SOON))
+        again = (begin - _State.asked_at) * _FAST_GROWTH // grown
+        due = min(due, begin + min(max(again, _VERY_SOON), _SOON))
     return due
 
 
