@@ -59,6 +59,14 @@ void name_largest(Finding& f, const std::vector<Neighbour>& processes, const std
   }
 }
 
+/// Who shares few cores, or is stopped, makes a batch in twice the time: faster decoding is the
+/// second thing to do, unless it is most of it.
+void leave_decoding_for_later(Findings& findings, const std::string& limit) {
+  if (findings.cost(limit) > 0.5 * findings.cost("input.decode_cpu")) {
+    findings.drop("input.decode_cpu");
+  }
+}
+
 void detect_throttled(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.throttled <= 0) return;
@@ -80,15 +88,8 @@ void detect_throttled(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("the quota is {} cores", format_number(*cpu.quota)), *cpu.quota,
              "cores", "probe.cgroup", 1);
   }
+  leave_decoding_for_later(findings, f->id);
   remedy(*f, "cpu_quota", "Raise the quota, or run fewer threads than it has cores.");
-}
-
-/// Who shares few cores makes a batch in twice the time: faster decoding is the second thing to do,
-/// unless it is most of it.
-void leave_decoding_for_later(Findings& findings, const std::string& pinned) {
-  if (findings.cost(pinned) > 0.5 * findings.cost("input.decode_cpu")) {
-    findings.drop("input.decode_cpu");
-  }
 }
 
 void detect_affinity(const RunView& view, Findings& findings) {

@@ -11,6 +11,7 @@
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
 #include "diagnose/last_stacks.h"
+#include "diagnose/raised.h"
 #include "diagnose/room.h"
 
 namespace flatout::diagnose {
@@ -62,55 +63,71 @@ double growth(const Run& run, SignalId id) {
   return most;
 }
 
-/// A line of a traceback, `File "x.py", line 3, in f`; faulthandler writes it without a comma.
-std::optional<model::Where> frame_line(std::string_view line) {
-  line = trim(line);
-  if (!line.starts_with("File \"")) return std::nullopt;
-  line.remove_prefix(6);
-  const size_t quote = line.find("\", line ");
-  if (quote == std::string_view::npos) return std::nullopt;
-  std::string_view rest = line.substr(quote + 8);
-  const size_t end = rest.find_first_not_of("0123456789");
-  const auto number = parse_number<int64_t>(rest.substr(0, end));
-  if (!number) return std::nullopt;
-  model::Where where{std::string(line.substr(0, quote)), *number, {}};
-  if (const size_t in = rest.find(" in "); in != std::string_view::npos) {
-    where.function = std::string(rest.substr(in + 4));
-  }
-  return where;
+/// Whoever raises these gave up waiting for another, or found it gone.
+bool gave_up(std::string_view type) {
+  static constexpr std::string_view kTypes[] = {"Empty",
+                                                "Full",
+                                                "TimeoutError",
+                                                "BrokenBarrierError",
+                                                "BrokenProcessPool",
+                                                "BrokenThreadPool",
+                                                "EOFError",
+                                                "BrokenPipeError",
+                                                "ConnectionResetError",
+                                                "ConnectionRefusedError",
+                                                "CancelledError",
+                                                "timeout",
+                                                "ShutDown",
+                                                "QueueShutDown"};
+  return std::find(std::begin(kTypes), std::end(kTypes), type) != std::end(kTypes);
 }
 
-/// The innermost line of the user's in a traceback that a worker sent along as text.
-std::optional<model::Where> traceback_line(std::string_view text) {
-  const size_t original = text.find("Original Traceback");
-  if (original == std::string_view::npos) return std::nullopt;
-  text.remove_prefix(original);
-  std::optional<model::Where> found;
-  std::string_view line;
-  while (next_line(text, line)) {
-    auto where = frame_line(line);
-    if (where && owner_of(where->file, {}) == Owner::kUser) found = std::move(where);
+/// Whose exception came first where the job's own only followed from it.
+struct First {
+  std::string who, prefix;
+};
+
+// A job that outlives its process for longer did not fail by that.
+constexpr Nanos kFollows = std::chrono::seconds(60);
+
+std::optional<First> raised_first(const Run& run) {
+  const model::Process* earliest = nullptr;
+  std::optional<First> found;
+  for (const model::Process& p : run.processes) {
+    const bool failed = p.ended && p.wait_status >= 0 && WIFEXITED(p.wait_status) &&
+                        WEXITSTATUS(p.wait_status) != 0;
+    if (!p.in_job || p.main || !failed || run.end - p.end > kFollows) continue;
+    if (earliest != nullptr && earliest->end <= p.end) continue;
+    std::string prefix = "pid." + std::to_string(p.pid) + ".exception.";
+    if (run.fact(prefix + "type").empty()) continue;
+    earliest = &p;
+    found = First{"A process of the job", std::move(prefix)};
   }
-  return found;
+  if (found) return found;
+  if (!gave_up(run.fact("exception.type")) || run.fact("thread_exception.type").empty())
+    return std::nullopt;
+  return First{"A thread of the job", "thread_exception."};
 }
 
-/// The user's innermost line in what faulthandler wrote when the signal struck: innermost first.
-std::optional<model::Where> fault_line(const Run& run) {
-  std::string_view text = run.fact("fault.stack"), line;
-  while (next_line(text, line)) {
-    auto where = frame_line(line);
-    if (where && owner_of(where->file, {}) == Owner::kUser) return where;
+void add_exception(const RunView& view, const std::optional<First>& first, Findings& findings) {
+  const Run& run = view.run();
+  const std::string prefix = first ? first->prefix : "exception.";
+  const std::string type = exception_type(run, prefix);
+  Finding& f = findings.add_fatal(
+      "crash.exception", fmt::format("{} raised {}", first ? first->who : "The job", type), 0.97);
+  f.where = exception_line(run, prefix);
+  const int code = WIFEXITED(run.wait_status) ? WEXITSTATUS(run.wait_status) : 0;
+  const std::string words = exception_words(run, prefix);
+  evidence(f, words.empty() ? type : words, code, "exit code", "agent.exception", 1);
+  if (const std::string own = exception_type(run, "exception."); first && !own.empty()) {
+    const std::string why = exception_words(run, "exception.");
+    evidence(f, fmt::format("the job's own {}{}{} followed", own, why.empty() ? "" : ": ", why),
+             code, "exit code", "agent.exception", 1);
   }
-  return std::nullopt;
-}
-
-std::optional<model::Where> exception_line(const Run& run) {
-  if (auto where = traceback_line(run.fact("exception.message"))) return where;
-  if (auto where = traceback_line(run.fact("exception.traceback"))) return where;
-  if (run.fact("exception.file").empty()) return std::nullopt;
-  return model::Where{std::string(run.fact("exception.file")),
-                      parse_number<int64_t>(run.fact("exception.line")).value_or(0),
-                      std::string(run.fact("exception.function"))};
+  evidence(f, fmt::format("after {} steps", run.steps.steps.size()),
+           static_cast<double>(run.steps.steps.size()), "steps", "timeline",
+           static_cast<int64_t>(run.steps.steps.size()));
+  remedy(f, "traceback", "See the traceback; it names the line.");
 }
 
 /// Where the process's main thread was when last seen.
@@ -242,7 +259,8 @@ void detect_crash(const RunView& view, Findings& findings) {
   const bool oom =
       growth(run, SignalId::kCgroupOomKills) >= 1 || growth(run, SignalId::kVmOomKill) >= 1;
 
-  if (killed_counts && killed->signal == SIGKILL && oom) {
+  // Whatever the job says of itself once the kernel has killed a part of it.
+  if (killed && killed->signal == SIGKILL && oom && (failed || !run.finished)) {
     Finding& f =
         findings.add_fatal("mem.killed", "A process of the job was killed for memory", 0.95);
     const Grown grown = filled(view, *killed);
@@ -267,15 +285,18 @@ void detect_crash(const RunView& view, Findings& findings) {
   if (failed && (shm_said || (killed_counts && killed->signal == SIGBUS && shm_full))) {
     Finding& f = findings.add_fatal("mem.shm", "/dev/shm is too small for the workers' batches",
                                     shm_full ? 0.97 : 0.85);
-    if (killed_counts && killed->process != nullptr) f.where = last_line(view, *killed->process);
-    if (!f.where) f.where = exception_line(run);
+    if (killed_counts && killed->process != nullptr) {
+      f.where = fault_line(run);
+      if (!f.where) f.where = last_line(view, *killed->process);
+    }
+    if (!f.where) f.where = exception_line(run, "exception.");
     add_shm_evidence(view, f);
     return;
   }
   if (failed &&
       (told("Too many open files") || told("received 0 items of ancdata") || told("Errno 24"))) {
     Finding& f = findings.add_fatal("mem.fds", "File descriptors ran out", 0.95);
-    f.where = exception_line(run);
+    f.where = exception_line(run, "exception.");
     for (const Series* s : run.all(SignalId::kProcFdLimit)) {
       if (!s->last()) continue;
       evidence(f, fmt::format("{} open files are allowed", format_number(*s->last())), *s->last(),
@@ -285,6 +306,10 @@ void detect_crash(const RunView& view, Findings& findings) {
     remedy(f, "ulimit",
            "Raise the limit of open files, close what is not needed, or use "
            "torch.multiprocessing.set_sharing_strategy('file_system').");
+    return;
+  }
+  if (failed && (told("Resource temporarily unavailable") || told("can't start new thread")) &&
+      detect_pids_end(view, findings)) {
     return;
   }
   if (failed && detect_device_end(view, findings)) return;
@@ -309,20 +334,10 @@ void detect_crash(const RunView& view, Findings& findings) {
            "Look at the last stacks; a debugger or a core file shows the native ones.");
     return;
   }
-  if (!type.empty() && type != "SystemExit" && type != "KeyboardInterrupt" &&
-      (failed || !run.finished)) {
-    Finding& f = findings.add_fatal(
-        "crash.exception", fmt::format("The job raised {}", escape_terminal(type.substr(0, 80))),
-        0.97);
-    f.where = exception_line(run);
-    const int code = WIFEXITED(run.wait_status) ? WEXITSTATUS(run.wait_status) : 0;
-    std::string_view first = message.substr(0, message.find('\n'));
-    evidence(f, fmt::format("{}", escape_terminal(first.substr(0, 200))), code, "exit code",
-             "agent.exception", 1);
-    const auto steps = static_cast<double>(run.steps.steps.size());
-    evidence(f, fmt::format("after {} steps", run.steps.steps.size()), steps, "steps", "timeline",
-             static_cast<int64_t>(run.steps.steps.size()));
-    remedy(f, "traceback", "See the traceback; it names the line.");
+  const std::optional<First> first = failed ? raised_first(run) : std::nullopt;
+  if (first || (!type.empty() && type != "SystemExit" && type != "KeyboardInterrupt" &&
+                (failed || !run.finished))) {
+    add_exception(view, first, findings);
     return;
   }
   if (const int code = failure_code(run); code != 0 && type != "KeyboardInterrupt") {

@@ -326,6 +326,23 @@ TEST(Diagnose, ANeighbourCountsOnlyWhereThreadsWaitForCores) {
   }
 }
 
+TEST(Diagnose, DecodingThatAQuotaStopsIsThrottling) {
+  for (const double stopped : {0.9, 0.2}) {
+    RunBuilder b;
+    train(b, 60, 36, 4);
+    workers(b, 1, 40, kDecode);
+    b.machine(2, 1).process_cpu(100, 0.1).process_cpu(200, 1.0 - stopped / 2);
+    const model::EntityId group = b.entity(EntityKind::kCgroup, 0, "/job");
+    b.counter(SignalId::kCgroupThrottledTime, group, stopped * b.wall_ns());
+    b.counter(SignalId::kCgroupThrottled, group, 9).counter(SignalId::kCgroupPeriods, group, 10);
+    b.gauge(SignalId::kCgroupCpuLimit, group, 0.7);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, stopped > 0.5 ? "cpu.throttled" : "input.decode_cpu");
+    EXPECT_EQ(find(d, "input.decode_cpu") != nullptr, stopped < 0.5);
+    EXPECT_NE(find(d, "cpu.throttled"), nullptr);
+  }
+}
+
 TEST(Diagnose, AQuotaThatStopsTheJobIsThrottling) {
   RunBuilder b;
   for (int i = 0; i < 60; ++i) {
@@ -416,6 +433,56 @@ TEST(Diagnose, CollectorPausesAndChildProcessesAreNamed) {
   EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 6, 0.3);
   ASSERT_NE(find(d, "cpu.gc"), nullptr);
   EXPECT_NEAR(*find(d, "cpu.gc")->cost_ms_per_step, 4, 0.1);
+}
+
+// Two children are started one after the other and awaited. Their own work stays when they are
+// kept, and is then no longer done while the other is being started.
+TEST(Diagnose, WhatForkedChildrenWorkIsNotSavedByKeepingThem) {
+  const Line bootstrap{"_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314};
+  const Line popen{"_launch", "/usr/lib/python3.11/multiprocessing/popen_fork.py", 66};
+  const Line launch{"launch", "/home/u/train.py", 56};
+  const auto cost = [&](double work) {
+    RunBuilder b;
+    const model::ThreadId child = b.worker(200);
+    b.run().processes[1].ppid = 100;
+    for (int i = 0; i < 60; ++i) {
+      const TimePoint at = b.now();
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kOther, 20, {ThreadState::kKernel, {kMain, launch, popen}, SYS_clone}},
+              {Part::kOther, 20, {ThreadState::kChild, {kMain, launch}, SYS_wait4}}},
+             i < 3);
+      const TimePoint end = at + nanos((20 + work) * 1e6);
+      b.doing(child, at + nanos(20e6), end,
+              {ThreadState::kOnCpuPython, {bootstrap, {"rollout", "/home/u/train.py", 18}}});
+      b.doing(child, end, end + nanos(10e6), {ThreadState::kOnCpuNative, {}});
+    }
+    b.machine(2, 1).process_cpu(100, 0.6).process_cpu(200, (work + 10) / 50);
+    b.counter(SignalId::kHostForks, b.host(), 60);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, "cpu.process_churn");
+    return d.findings.empty() ? 0.0 : *d.findings.front().cost_ms_per_step;
+  };
+  EXPECT_NEAR(cost(0), 40, 1);
+  EXPECT_NEAR(cost(15), 25, 1.5);
+}
+
+// A loop of unknown kind sends what it has in two pieces and waits for the answer.
+TEST(Diagnose, ALoopThatWaitsForItsPeersAnswerIdles) {
+  for (const double delayed : {1.0, 0.1}) {
+    RunBuilder b;
+    const Doing asks{ThreadState::kPoll, {kMain, {"pull", "/home/u/train.py", 17}}, SYS_recvfrom};
+    train(b, 60, 44, 20, asks);
+    b.run().steps.source = model::StepSource::kRepetition;
+    b.machine(2, 1.6).process_cpu(100, 0.35);
+    b.counter(SignalId::kNetDelayedAcks, b.host(), 60 * delayed);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "stall.idle_wait");
+    EXPECT_EQ(d.findings.front().where->line, 17);
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 44, 1);
+    const auto& remedies = d.findings.front().remedies;
+    EXPECT_EQ(std::ranges::any_of(remedies, [](const auto& r) { return r.id == "nodelay"; }),
+              delayed > 0.5);
+  }
 }
 
 TEST(Diagnose, ANeighbourOnTheNextCoreTakesCachesAndMemoryToo) {

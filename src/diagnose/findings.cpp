@@ -33,7 +33,8 @@ bool is_waited_for(std::string_view id) {
 
 double Findings::left_of(double step, double saved, double waits) const {
   const double idle = view_.cpu().idle_known ? std::min(1.0, view_.cpu().idle) : 0;
-  const double warmer = kCold * idle * std::sqrt(std::min(saved, waits) / step) * (step - saved);
+  const double own = std::max(0.0, step - std::max(saved, waits));  // what it does itself
+  const double warmer = kCold * idle * std::sqrt(std::min(saved, waits) / step) * own;
   return step - saved - warmer;
 }
 

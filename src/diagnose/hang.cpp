@@ -11,6 +11,7 @@
 
 #include "diagnose/findings.h"
 #include "diagnose/last_stacks.h"
+#include "diagnose/raised.h"
 
 namespace flatout::diagnose {
 
@@ -212,6 +213,14 @@ void detect_hang(const RunView& view, Findings& findings) {
   model::FrameId hottest = for_input ? waits.producers.hottest() : model::FrameId{0};
   if (hottest == 0) hottest = trainer.hottest();
   if (hottest != 0) f.where = view.stacks().where(hottest);
+  // What the others wait for may come from a thread that is no more.
+  constexpr const char* kThread = "thread_exception.";
+  if (const std::string type = exception_type(view.run(), kThread); !type.empty()) {
+    if (auto raised = exception_line(view.run(), kThread)) f.where = std::move(raised);
+    evidence(
+        f, fmt::format("a thread had ended by {}: {}", type, exception_words(view.run(), kThread)),
+        1, "threads", "agent.exception", 1);
+  }
   evidence(f, fmt::format("no step for {}", ms(silence->seconds())), silence->seconds() * 1e3, "ms",
            "timeline", 1);
   evidence(f, fmt::format("a step usually takes {}", ms(view.steps().median)),

@@ -23,6 +23,9 @@ constexpr double kMadeInLoader = 0.5;     // of the input wait
 constexpr double kMadeInGenerator = 0.5;  // of the input wait
 constexpr double kMadeByHand = 0.5;       // of the input wait, in Python before the forward pass
 constexpr double kMuchByHand = 0.1;       // of the step: less may be bookkeeping
+// Of the step: a loop that does no more by itself; and of that, for which the others work
+// meanwhile.
+constexpr double kLittleElse = 0.25, kAhead = 0.5;
 // Waits that are this much of the step are named whatever is known of them, though not surely.
 constexpr double kMuchWait = 0.25, kUnsure = 0.5;
 
@@ -151,6 +154,27 @@ bool is_input(const RunView& view, const BatchTimes& times) {
          by_hand * view.steps().part(Part::kInputWait) > kMuchByHand * view.steps().mean;
 }
 
+/// Whether a loop of unknown kind mostly waits for a peer's answers: that need not be data.
+bool waits_for_answers(const RunView& view, const BatchTimes& times) {
+  return view.run().steps.source == model::StepSource::kRepetition &&
+         view.loader().kind == LoaderKind::kSerial && !view.loader().measured &&
+         times[Act::kNetwork] + times[Act::kPoll] > 0.5 * times.total;
+}
+
+/// Whether those that seem to make batches do the work of the step itself, which is split among
+/// them: a loop of unknown kind hands it out, does little else, and they have nothing to do before
+/// it waits for them. Who reads data makes batches.
+bool splits_its_work(const RunView& view, const BatchTimes& times) {
+  const LoaderView& loader = view.loader();
+  if (view.run().steps.source != model::StepSource::kRepetition || loader.measured) return false;
+  if (loader.kind != LoaderKind::kThreads && loader.kind != LoaderKind::kProcesses) return false;
+  const double own = view.steps().mean - view.steps().part(Part::kInputWait);
+  if (own > kLittleElse * view.steps().mean || times[Act::kRead] > 0.1 * times.total) return false;
+  const double ahead = view.per_step(
+      Role::kProducer, [](const Cell& c) { return c.part != Part::kInputWait && on_cpu(c.act); });
+  return ahead < kAhead * own;
+}
+
 /// False: not worth saying.
 bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& cause, double sure,
                double saved, Findings& findings) {
@@ -200,7 +224,7 @@ void detect_input(const RunView& view, Findings& findings) {
   const LoaderView& loader = view.loader();
   if (loader.kind == LoaderKind::kNone) return;
   const BatchTimes times = batch_times(view);
-  if (!is_input(view, times)) return;
+  if (!is_input(view, times) || waits_for_answers(view, times)) return;
   if (times.readings < kFewReadings || times.total <= 0) return;
   std::vector<InputCause> all = input_causes(view, times, whatif);
   std::sort(all.begin(), all.end(),
@@ -209,6 +233,10 @@ void detect_input(const RunView& view, Findings& findings) {
   for (const InputCause& cause : all) {
     if (!first && cause.weight < kSecondCause * times.total) break;
     if (findings.has(cause.id)) continue;
+    if (cause.id == "input.decode_cpu" && splits_its_work(view, times)) {
+      first = false;
+      continue;
+    }
     const double saved = whatif.saved_by(cause.relief);
     // Any loader passes batches on; only much of it is a cause. And workers that idle bound
     // nothing.
@@ -230,6 +258,7 @@ void detect_late_batches(const RunView& view, Findings& findings) {
   if (view.loader().kind == LoaderKind::kNone) return;
   const BatchTimes times = batch_times(view);
   if (!is_input(view, times) || times.readings < kFewReadings || times.total <= 0) return;
+  if (splits_its_work(view, times) || waits_for_answers(view, times)) return;
   const WhatIf whatif(view);
   const std::vector<InputCause> all = input_causes(view, times, whatif);
   const auto most = std::ranges::max_element(all, {}, &InputCause::weight);

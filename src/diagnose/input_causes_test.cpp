@@ -466,5 +466,30 @@ TEST(InputCauses, SyncedLinesAreLoggingEvenWhereNoStepsAreKnown) {
   }
 }
 
+// Two processes compute what a loop of unknown kind hands out, and the loop does little else. They
+// make its batches only where they work while it does something else.
+TEST(InputCauses, WorkThatAStepHandsOutIsNoInput) {
+  const Line bootstrap{"_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314};
+  const Doing works{ThreadState::kOnCpuNative, {bootstrap, {"policy", "/home/u/train.py", 17}}};
+  const Doing waits{ThreadState::kPoll, {bootstrap, {"actor", "/home/u/train.py", 26}}};
+  for (const bool ahead : {false, true}) {
+    RunBuilder b;
+    const model::ThreadId actors[] = {b.worker(200), b.worker(201)};
+    b.run().processes[1].ppid = b.run().processes[2].ppid = 100;
+    for (int i = 0; i < 80; ++i) {
+      const TimePoint at = b.now(), waited = at + nanos(17e6);
+      b.step({{Part::kInputWait, 17, {ThreadState::kPoll, {kMain}}}, {Part::kCompute, 3, kCompute}},
+             i < 3);
+      for (const model::ThreadId actor : actors) {
+        b.doing(actor, at, ahead ? b.now() : waited, works);
+        if (!ahead) b.doing(actor, waited, b.now(), waits);
+      }
+    }
+    b.run().steps.source = model::StepSource::kRepetition;
+    b.machine(2, 0.1).process_cpu(100, 0.15).process_cpu(200, 0.85).process_cpu(201, 0.85);
+    EXPECT_EQ(diagnose(b.build()).verdict, ahead ? "input.decode_cpu" : "healthy");
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

@@ -65,7 +65,8 @@ double spread_out(std::vector<Batch> batches, size_t workers, size_t ahead, doub
   // Workers that were idle now make batches beside those that are busy.
   const auto others = [&](double step) { return (mean + whatif.compute()) / step - 1; };
   const double then = step_with(mean);
-  return step_with(mean * whatif.beside(others(then)) / whatif.beside(others(now)));
+  return std::max(step_with(mean * whatif.beside(others(then)) / whatif.beside(others(now))),
+                  whatif.on_all_cores());
 }
 
 /// What threads did in some of their slices.

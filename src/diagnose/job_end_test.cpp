@@ -228,5 +228,98 @@ TEST(Diagnose, AFaultInAHelperIsWhatBrokeItsPool) {
   }
 }
 
+/// Twenty steps, and a helper that ended in this way.
+RunBuilder helper_ended(int wait_status) {
+  RunBuilder b;
+  b.worker(200);
+  for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+  b.run().processes[1].ended = true;
+  b.run().processes[1].end = b.now();
+  b.run().processes[1].wait_status = wait_status;
+  return b;
+}
+
+TEST(Diagnose, WhoKilledAHelperForMemoryEndedTheJob) {
+  for (const bool oom : {true, false}) {
+    RunBuilder b = helper_ended(SIGKILL);
+    b.run().info["exception.type"] = "RuntimeError";
+    b.run().info["exception.message"] = "the index went away, exit code -9";
+    b.ramp(SignalId::kCgroupOomKills, b.entity(EntityKind::kCgroup, 0, "/"), 0, oom ? 1 : 0);
+    EXPECT_EQ(diagnose(b.build(true, 1 << 8)).verdict, oom ? "mem.killed" : "crash.exception");
+  }
+}
+
+TEST(Diagnose, WhatAProcessRaisedFirstIsTheCause) {
+  for (const int code : {1, 0}) {
+    RunBuilder b = helper_ended(code << 8);
+    b.run().info["exception.type"] = "RuntimeError";
+    b.run().info["exception.message"] = "the reader ended early";
+    b.run().info["exception.file"] = "/home/u/train.py";
+    b.run().info["exception.line"] = "75";
+    b.run().info["pid.200.exception.type"] = "KeyError";
+    b.run().info["pid.200.exception.file"] = "/home/u/reader.py";
+    b.run().info["pid.200.exception.line"] = "9";
+    const Diagnosis d = diagnose(b.build(true, 1 << 8));
+    ASSERT_EQ(d.verdict, "crash.exception");
+    EXPECT_EQ(d.findings.front().where->line, code != 0 ? 9 : 75);
+    EXPECT_NE(d.findings.front().title.find(code != 0 ? "KeyError" : "RuntimeError"),
+              std::string::npos);
+  }
+}
+
+TEST(Diagnose, AThreadThatRaisedIsWhyItsQueueStayedEmpty) {
+  for (const char* type : {"Empty", "ZeroDivisionError"}) {
+    RunBuilder b;
+    for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+    b.run().info["exception.type"] = type;
+    b.run().info["exception.file"] = "/home/u/train.py";
+    b.run().info["exception.line"] = "56";
+    b.run().info["thread_exception.type"] = "ValueError";
+    b.run().info["thread_exception.message"] = "could not broadcast\nat all";
+    b.run().info["thread_exception.file"] = "/home/u/feeder.py";
+    b.run().info["thread_exception.line"] = "42";
+    const Diagnosis d = diagnose(b.build(true, 1 << 8));
+    ASSERT_EQ(d.verdict, "crash.exception");
+    const bool gave_up = std::string_view(type) == "Empty";
+    EXPECT_EQ(d.findings.front().where->line, gave_up ? 42 : 56) << type;
+    if (gave_up) {
+      EXPECT_EQ(d.findings.front().evidence[0].text, "could not broadcast");
+    }
+  }
+}
+
+TEST(Diagnose, AForkThatFailsForWantOfPidsIsTheUnreapedChildrensDoing) {
+  for (const double dead : {64.0, 3.0}) {
+    RunBuilder b;
+    for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+    b.run().info["exception.type"] = "BlockingIOError";
+    b.run().info["exception.message"] = "[Errno 11] Resource temporarily unavailable";
+    b.run().info["exception.file"] = "/home/u/train.py";
+    b.run().info["exception.line"] = "21";
+    const model::EntityId group = b.entity(EntityKind::kCgroup, 0, "/");
+    b.gauge(SignalId::kCgroupPidsMax, group, 80);
+    b.ramp(SignalId::kCgroupPids, group, 3, 71);
+    b.ramp(SignalId::kHostZombies, b.host(), 0, dead);
+    const Diagnosis d = diagnose(b.build(true, 1 << 8));
+    EXPECT_EQ(d.verdict, dead > 10 ? "cpu.zombies" : "crash.exception");
+    EXPECT_TRUE(d.findings.front().ended_the_job);
+    EXPECT_EQ(d.findings.front().where->line, 21);
+  }
+}
+
+TEST(Diagnose, AHangIsBlamedOnTheThreadThatRaised) {
+  RunBuilder b;
+  for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+  const TimePoint from = b.now();
+  b.pass(20'000);
+  b.doing(b.trainer(), from, b.now(), {ThreadState::kLock, {{"get", "/home/u/train.py", 50}}});
+  b.run().info["thread_exception.type"] = "ValueError";
+  b.run().info["thread_exception.file"] = "/home/u/feeder.py";
+  b.run().info["thread_exception.line"] = "42";
+  const Diagnosis d = diagnose(b.build(false));
+  ASSERT_EQ(d.verdict, "stall.hang");
+  EXPECT_EQ(d.findings.front().where->line, 42);
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

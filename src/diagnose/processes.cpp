@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "diagnose/blame.h"
 #include "diagnose/findings.h"
+#include "diagnose/raised.h"
 #include "diagnose/room.h"
 
 namespace flatout::diagnose {
@@ -42,6 +43,23 @@ bool starts_many(const RunView& view) {
   return started >= kMany && started >= kPerSecond * view.seconds();
 }
 
+/// What forked children do per step that is the job's own work: as long as they work side by side.
+/// They live too briefly to be seen whole, so this is their CPU time in the proportion that was
+/// seen.
+double work_of_children(const RunView& view, double forks_per_step) {
+  const auto child = [](const Cell& c) {
+    return c.aside && (c.role == Role::kHelper || c.role == Role::kProducer) && on_cpu(c.act);
+  };
+  const double all = view.profile().seconds(child);
+  const double work = view.profile().seconds(
+      [&](const Cell& c) { return child(c) && (c.traits & kInChild) != 0 && c.user != 0; });
+  if (all <= 0 || !view.has_steps()) return 0;
+  const CpuView& cpu = view.cpu();
+  const double used = std::max(0.0, cpu.job - cpu.trainer - cpu.pool) * view.steps().mean;
+  const double at_once = std::clamp(forks_per_step, 1.0, std::max(cpu.usable, 1.0));
+  return used * work / all / at_once;
+}
+
 void detect_churn(const RunView& view, Findings& findings) {
   const auto ours = [](const Cell& c) {
     return c.role == Role::kTrainer && (c.traits & kInLoader) == 0 && c.part != Part::kCheckpoint;
@@ -54,7 +72,8 @@ void detect_churn(const RunView& view, Findings& findings) {
   if (!view.has_steps() && !starts_many(view)) return;
   // Who starts a process in every other step reads what it says from a pipe.
   const double steps = static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-  const bool asks = view.increase(view.host(SignalId::kHostForks)).value_or(0) > 0.5 * steps;
+  const double forks = view.increase(view.host(SignalId::kHostForks)).value_or(0) / steps;
+  const bool asks = forks > 0.5;
   struct Line {
     double all = 0, children = 0, pipes = 0;
     bool is_for_children(bool asks) const {
@@ -89,6 +108,11 @@ void detect_churn(const RunView& view, Findings& findings) {
         static_cast<double>(view.steps().count);
     cost += std::min(view.per_step(Role::kTrainer, copies), faults * kCopySeconds);
   }
+  // Their work stays, and is no longer done while others are being started.
+  const double awaited = view.per_step(Role::kTrainer, [&](const Cell& c) {
+    return ours(c) && c.act == Act::kPoll && !starting(c);
+  });
+  cost -= std::max(0.0, work_of_children(view, forks) - awaited);
   const std::optional<model::Where> where = view.where(starting);
   // Who makes a pool for each epoch starts its processes on the way to a batch: told already.
   for (const Finding& f : findings.all()) {
@@ -102,8 +126,8 @@ void detect_churn(const RunView& view, Findings& findings) {
   f->where = where;
   evidence(*f, fmt::format("starting and awaiting processes takes {}", per_step_text(view, cost)),
            cost * 1e3, "ms", "stacks", readings);
-  if (const auto forks = view.increase(view.host(SignalId::kHostForks))) {
-    const double rate = *forks / std::max(view.seconds(), 1e-9);
+  if (forks > 0) {
+    const double rate = forks * steps / std::max(view.seconds(), 1e-9);
     evidence(*f, fmt::format("{} processes and threads were made a second", format_number(rate)),
              rate, "1/s", "probe.host", view.steps().count);
   }
@@ -200,15 +224,16 @@ void detect_unreaped(const RunView& view, Findings& findings) {
   remedy(f, "clean_up", "End the processes that should have reaped them.");
 }
 
-/// Tasks of a control group that run towards its limit because nobody reaps them.
-bool detect_unreaped_children(const RunView& view, Findings& findings) {
+/// Tasks of a control group that run towards its limit because nobody reaps them, or `ended` the
+/// job.
+bool detect_unreaped_children(const RunView& view, bool ended, Findings& findings) {
   const Series* dead = view.host(SignalId::kHostZombies);
   if (dead == nullptr) return false;
   double unburied = 0;
   for (const model::Reading& r : dead->readings) unburied = std::max(unburied, r.value);
   for (const Series* limit : view.run().all(SignalId::kCgroupPidsMax)) {
     const Series* used = view.series(SignalId::kCgroupPids, limit->entity);
-    if (used == nullptr || used->readings.size() < 5 || !limit->last()) continue;
+    if (used == nullptr || used->readings.size() < 2 || !limit->last()) continue;
     // The most there were: when the job ends they go with it.
     const auto peak = std::max_element(
         used->readings.begin(), used->readings.end(),
@@ -220,15 +245,20 @@ bool detect_unreaped_children(const RunView& view, Findings& findings) {
     const double grown = peak->value - mid.value;
     const double rate = peak->at > mid.at ? grown / to_s(peak->at - mid.at) : 0;
     const double left = *limit->last() - peak->value;
-    if (!near && (grown < 8 || left >= 3600 * rate)) continue;
-    Finding& f =
-        findings.add_outside("cpu.zombies", "Processes that nobody reaps use up the limit", 0.85);
+    const bool towards = used->readings.size() >= 5 && grown >= 8 && left < 3600 * rate;
+    if (!ended && !near && !towards) continue;
+    constexpr const char* kTitle = "Processes that nobody reaps use up the limit";
+    Finding& f = ended ? findings.add_fatal("cpu.zombies", kTitle, 0.95)
+                       : findings.add_outside("cpu.zombies", kTitle, 0.85);
     const auto n = static_cast<int64_t>(used->readings.size());
     evidence(f, fmt::format("{} tasks were in the group", format_number(peak->value)), peak->value,
              "tasks", "probe.cgroup", n);
     evidence(f, fmt::format("{} are allowed", format_number(*limit->last())), *limit->last(),
              "tasks", "probe.cgroup", n);
+    evidence(f, fmt::format("{} ended processes were not reaped", format_number(unburied)),
+             unburied, "processes", "probe.host", n);
     f.where = setting_line(view.run(), "forks.most_at");
+    if (!f.where && ended) f.where = exception_line(view.run(), "exception.");
     remedy(f, "reap", "Wait for the children (subprocess.run, or poll() them).");
     return true;
   }
@@ -237,9 +267,13 @@ bool detect_unreaped_children(const RunView& view, Findings& findings) {
 
 }  // namespace
 
+bool detect_pids_end(const RunView& view, Findings& findings) {
+  return detect_unreaped_children(view, true, findings);
+}
+
 void detect_processes(const RunView& view, Findings& findings) {
   detect_churn(view, findings);
-  if (detect_unreaped_children(view, findings)) return;
+  if (findings.has("cpu.zombies") || detect_unreaped_children(view, false, findings)) return;
   detect_left_overs(view, findings);
   if (!findings.has("cpu.zombies")) detect_unreaped(view, findings);
 }

@@ -9,6 +9,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/findings.h"
+#include "diagnose/peer.h"
 
 namespace flatout::diagnose {
 
@@ -56,23 +57,37 @@ double held_up(const RunView& view, const Profile::Filter& by) {
 class SavePlaces {
  public:
   SavePlaces(const RunView& view, Role role) : run_(view.run()), role_(role) {
+    struct Line {
+      double all = 0, files = 0;
+    };
+    std::unordered_map<model::FrameId, Line> lines;
     for (const Cell& c : view.profile().cells()) {
-      if (!saves(c) || c.user == 0) continue;
+      if (c.user == 0) continue;
+      if (c.role == role_ && c.part == Part::kOther) {
+        lines[c.user].all += c.seconds;
+        if (on_files(c.act)) lines[c.user].files += c.seconds;
+      }
+      if (!saves(c)) continue;
       functions_.insert(key(c.user));
       users_.insert(c.user);
+    }
+    for (const auto& [user, line] : lines) {
+      if (line.files > kWritingLine * line.all) on_files_.insert(user);
     }
   }
   bool holds(const Cell& c) const {
     return saves(c) ||
            (c.role == role_ && c.part == Part::kOther && c.user != 0 &&
-            (c.act == Act::kWrite || c.act == Act::kMetadata || c.act == Act::kRead ||
-             c.act == Act::kKernel) &&
-            functions_.count(key(c.user)) > 0 && (!outermost(c.user) || follows_a_save(c.user)));
+            (on_files(c.act) || on_files_.count(c.user) > 0) && functions_.count(key(c.user)) > 0 &&
+            (!outermost(c.user) || follows_a_save(c.user)));
   }
 
  private:
   bool saves(const Cell& c) const {
     return role_ == Role::kTrainer ? saving(c) : c.role == role_ && (c.traits & kInSave) != 0;
+  }
+  static bool on_files(Act act) {
+    return act == Act::kWrite || act == Act::kMetadata || act == Act::kRead || act == Act::kKernel;
   }
   uint64_t key(model::FrameId id) const {
     const model::Frame& f = run_.frames[id < run_.frames.size() ? id : 0];
@@ -94,7 +109,8 @@ class SavePlaces {
   const model::Run& run_;
   Role role_;
   std::unordered_set<uint64_t> functions_;
-  std::unordered_set<model::FrameId> users_;  // lines that save
+  std::unordered_set<model::FrameId> users_;     // lines that save
+  std::unordered_set<model::FrameId> on_files_;  // that do little but work on files
 };
 
 /// What the training thread writes, to a file, pipe, terminal or socket.
@@ -135,14 +151,16 @@ class Writes {
 
  private:
   static bool calls(const Cell& c) {
+    if ((c.traits & kInQueue) != 0) return false;  // what goes to another process of the job
     return (c.traits & kInLogging) != 0 || c.act == Act::kWrite ||
            (c.act == Act::kNetwork && c.part != Part::kInputWait && c.part != Part::kCommunication);
   }
   // A write is seen only where it blocks; what it does on a core shows by its line alone.
   bool writes(const Cell& c) const {
-    if (c.role != Role::kTrainer || saving(c)) return false;
-    return calls(c) || (lines_.count(c.user) > 0 &&
-                        (c.act == Act::kNative || c.act == Act::kKernel || c.act == Act::kRead));
+    if (c.role != Role::kTrainer || saving(c) || (c.traits & kInQueue) != 0) return false;
+    return calls(c) ||
+           (lines_.count(c.user) > 0 && (c.act == Act::kNative || c.act == Act::kKernel ||
+                                         c.act == Act::kRead || c.act == Act::kMetadata));
   }
   bool is_plain(const Cell& c) const {
     return writes(c) && (c.traits & kInLogging) == 0 && c.act != Act::kNetwork;
@@ -280,6 +298,28 @@ void detect_logging(const RunView& view, const Writes& own_writes, const SavePla
   remedy(*f, "buffer", "Log every N steps, without flushing each time, or from another thread.");
 }
 
+/// What other threads of the job work while the training thread does this, beyond what they work at
+/// other times, per step: who polls for their results still has to wait for these.
+double worked_for(const RunView& view, const Profile::Filter& asleep) {
+  double meanwhile = 0, elsewhere = 0, sleeps = 0, awake = 0;
+  for (size_t i = 0; i < model::kPartCount; ++i) {
+    const auto part = static_cast<Part>(i);
+    const auto in_part = [=](const Cell& c) { return c.part == part; };
+    const double all = view.per_step(Role::kTrainer, in_part);
+    if (all <= 0) continue;
+    const double slept = view.trainer_in(part, asleep);
+    const double worked = view.per_step(Role::kHelper, [&](const Cell& c) {
+      return in_part(c) && (on_cpu(c.act) || c.act == Act::kRunQueue);
+    });
+    meanwhile += slept / all * worked;
+    elsewhere += (1 - slept / all) * worked;
+    sleeps += slept;
+    awake += all - slept;
+  }
+  const double usual = awake > 0 ? elsewhere / awake * sleeps : 0;
+  return std::max(0.0, meanwhile - usual);
+}
+
 void detect_idle(const RunView& view, Findings& findings) {
   if (findings.has("stall.idle_wait")) return;
   const auto idle = [](const Cell& c) {
@@ -291,7 +331,7 @@ void detect_idle(const RunView& view, Findings& findings) {
   const int64_t readings = view.readings(idle);
   if (readings < kFewReadings) return;
   // Sleeping while batches are being made is how some loops wait for input.
-  double cost = view.per_step(Role::kTrainer, idle);
+  double cost = view.per_step(Role::kTrainer, idle) - worked_for(view, idle);
   if (findings.has("input.decode_cpu") || findings.has("input.too_few_workers")) {
     cost -= view.trainer_in(Part::kInputWait, idle);
   }
@@ -318,11 +358,18 @@ void detect_waits(const RunView& view, Findings& findings) {
   const auto in_part = [&](const Cell& c) {
     return c.part == Part::kOther || (input_too && c.part == Part::kInputWait);
   };
-  const auto waits = [&](const Cell& c) { return waits_for_others(c) && in_part(c); };
+  const auto answers = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.act == Act::kNetwork && c.part == Part::kInputWait;
+  };
+  const auto waits = [&](const Cell& c) {
+    return (waits_for_others(c) || answers(c)) && in_part(c);
+  };
   if (view.readings(waits) < kFewReadings) return;
   const double cost = view.per_step(Role::kTrainer, waits);
   const double unit = view.has_steps() ? view.steps().mean : 1.0;
-  const auto busy = [&](const Cell& c) { return in_part(c) && works(c.act); };
+  const auto busy = [&](const Cell& c) {
+    return in_part(c) && works(c.act) && c.act != Act::kNetwork;
+  };
   const double working = view.per_step(Role::kHelper, busy) + view.per_step(Role::kProducer, busy);
   if (working > 0.3 * cost || cost < kWorthSaying * unit) return;
   Finding* f =
@@ -331,6 +378,7 @@ void detect_waits(const RunView& view, Findings& findings) {
   f->where = view.where(waits);
   evidence(*f, fmt::format("it waits {} a step while no other thread works", ms(cost)), cost * 1e3,
            "ms", "stacks", view.readings(waits));
+  add_delayed_acks(view, *f);
   remedy(*f, "event", "Find what it waits for; hand results over as soon as they are there.");
 }
 

@@ -67,6 +67,10 @@ double WhatIf::bound(double compute, double fetch, int workers, double cpu, doub
   return step;
 }
 
+double WhatIf::on_all_cores() const {
+  return cores_ > 0 ? kBeside * (cpu_main_ + cpu_fetch_) / cores_ : 0;
+}
+
 double WhatIf::beside(double busy) const {
   return host_ <= 1 ? 1 : 1 + (kBeside - 1) * std::clamp(busy / (host_ - 1), 0.0, 1.0);
 }

@@ -30,6 +30,8 @@ class WhatIf {
   double saved_by(const Relief& relief) const { return step_ - step_with(relief); }
   /// How many times as long work takes beside that many busy cores of the host.
   double beside(double busy) const;
+  /// Seconds per step of all that the job does, once it comes to run on all cores.
+  double on_all_cores() const;
   /// Seconds per step if input never had to be waited for.
   double compute() const { return compute_; }
 

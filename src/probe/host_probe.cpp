@@ -27,6 +27,10 @@ class HostProbe : public Probe {
         host(SignalId::kHostPids, static_cast<double>(load->tasks));
       }
     }
+    // Of our network namespace, which the job most often shares.
+    if (root_.read_into("proc/net/netstat", buffer_).ok()) {
+      host(SignalId::kNetDelayedAcks, parse_net_counter(buffer_, "TcpExt", "DelayedACKs"));
+    }
     if (now >= next_slow_) {
       next_slow_ = now + std::chrono::seconds(10);
       if (root_.read_into("proc/sys/kernel/pid_max", buffer_, 256).ok()) {

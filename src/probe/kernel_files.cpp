@@ -115,6 +115,23 @@ std::optional<Pressure> parse_pressure(std::string_view text) {
   return out;
 }
 
+std::optional<uint64_t> parse_net_counter(std::string_view text, std::string_view protocol,
+                                          std::string_view name) {
+  std::string_view names, values;
+  while (next_line(text, names) && next_line(text, values)) {
+    std::string_view kind = next_word(names);
+    if (kind != next_word(values) || !kind.ends_with(':')) return std::nullopt;
+    kind.remove_suffix(1);
+    if (kind != protocol) continue;
+    for (std::string_view n = next_word(names); !n.empty(); n = next_word(names)) {
+      const std::string_view value = next_word(values);
+      if (n == name) return parse_number<uint64_t>(value);
+    }
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 std::optional<uint64_t> parse_buddy_free(std::string_view text, uint64_t page_bytes,
                                          uint64_t block_bytes) {
   uint64_t blocks = 0;

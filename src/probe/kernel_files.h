@@ -48,6 +48,10 @@ struct Pressure {
 };
 std::optional<Pressure> parse_pressure(std::string_view text);
 
+/// A counter of /proc/net/netstat or snmp: one line of names follows another of values.
+std::optional<uint64_t> parse_net_counter(std::string_view text, std::string_view protocol,
+                                          std::string_view name);
+
 /// Free physical memory in blocks of at least `block_bytes`, in units of such blocks.
 std::optional<uint64_t> parse_buddy_free(std::string_view text, uint64_t page_bytes,
                                          uint64_t block_bytes);

@@ -20,6 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 3:
       parse_pressure(text);
+      parse_net_counter(text, "TcpExt", "DelayedACKs");
       break;
     case 4:
       parse_buddy_free(text, 4096, 2 << 20);

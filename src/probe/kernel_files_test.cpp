@@ -28,9 +28,18 @@ TEST(HostProbe, AddsUpTheCoresTime) {
   EXPECT_EQ(sink.last(SignalId::kHostContextSwitches), 777);
   EXPECT_EQ(sink.last(SignalId::kHostPids), 456);
   EXPECT_EQ(sink.last(SignalId::kHostPidMax), 32768);
+  EXPECT_EQ(sink.last(SignalId::kNetDelayedAcks), 118);
   EXPECT_EQ(sink.last(SignalId::kCpuBusy, 1), (500 + 10 + 150 + 4 + 4) * tick);
   EXPECT_FALSE(sink.last(SignalId::kCpuFrequency, 0));
   EXPECT_TRUE(sink.missing_signals.contains("cpu.frequency_hz"));
+}
+
+TEST(NetCounters, AreFoundByTheirNames) {
+  const char* text = "TcpExt: A B\nTcpExt: 1 2\nIpExt: A C\nIpExt: 3\n";
+  EXPECT_EQ(parse_net_counter(text, "TcpExt", "B"), 2);
+  EXPECT_EQ(parse_net_counter(text, "IpExt", "A"), 3);
+  for (const char* name : {"C", "D", ""}) EXPECT_FALSE(parse_net_counter(text, "IpExt", name));
+  EXPECT_FALSE(parse_net_counter("TcpExt: A\nIpExt: 1\n", "TcpExt", "A")) << "no line of values";
 }
 
 TEST(MemoryProbe, ReadsMemoryReclaimAndFreeBlocks) {
@@ -94,7 +103,7 @@ TEST(EveryMachineProbe, SurvivesAnEmptyAndAGarbageRoot) {
   using namespace std::string_literals;
   FakeTree empty, garbage;
   for (const char* file : {"stat", "loadavg", "meminfo", "vmstat", "buddyinfo", "diskstats",
-                           "pressure/cpu", "uptime", "sys/kernel/pid_max"}) {
+                           "pressure/cpu", "uptime", "net/netstat", "sys/kernel/pid_max"}) {
     garbage.write(std::string("proc/") + file,
                   "\xff\0 (( -1 99999999999999999999:\n\ncpu x\ncpu\n8 0\n"s);
   }

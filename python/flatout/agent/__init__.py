@@ -11,7 +11,6 @@ import sys
 from . import core
 
 _watch = None
-_faults = None
 _done = {"torch", "tensorflow"}
 _HOOKS = {  # module that was imported -> our module that hooks it
     "torch": "torch_hooks",
@@ -41,26 +40,9 @@ def start(watch):
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             if name in os.environ:
                 core.info("env." + name, os.environ[name])
-        _keep_last_stack()
         for name, hooks in _HOOKS.items():
             if name not in sys.modules:
                 watch.wanted.add(name)
-
-
-def _keep_last_stack():
-    """Where a fatal signal strikes is written for the recorder, unless the job does that itself."""
-    global _faults
-    path = os.environ.get("FLATOUT_FAULTS")
-    if not path:
-        return
-    try:
-        import faulthandler
-
-        if not faulthandler.is_enabled():
-            _faults = open(path, "ab", 0)  # kept open for as long as the process lives
-            faulthandler.enable(_faults, all_threads=False)
-    except Exception:
-        pass  # the recorder runs elsewhere, or no descriptor is free: then the last line seen has to do
 
 
 def imported(name, module):
@@ -95,6 +77,14 @@ def uncaught(kind, value, trace):
         from . import failures
 
         failures.report(kind, value, trace, "exception.")
+
+
+def failed(kind, value, trace, prefix):
+    """An exception has ended a thread, or a process that multiprocessing started."""
+    if core.connected and not core.is_off and not _watch.reported:  # else it followed from that
+        from . import failures
+
+        failures.report(kind, value, trace, prefix)
 
 
 def at_exit():

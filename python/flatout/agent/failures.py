@@ -14,38 +14,6 @@ _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.M)
 _LAST_LINE = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 
 
-def install(_):
-    """Exceptions that end a thread, or a process that multiprocessing started, print themselves."""
-    import multiprocessing.process
-    import threading
-
-    def thread_hook(previous):
-        def excepthook(args):
-            if args.exc_type is not SystemExit:
-                _quietly(args.exc_type, args.exc_value, args.exc_traceback, "thread_exception.")
-            previous(args)
-
-        return excepthook
-
-    def run_hook(run):
-        def hook(self):
-            try:
-                run(self)
-            except Exception as error:
-                _quietly(type(error), error, error.__traceback__, "exception.")
-                raise
-
-        return hook
-
-    threading.excepthook = thread_hook(threading.excepthook)
-    core.replace(multiprocessing.process.BaseProcess, "run", run_hook)
-
-
-@core.guarded
-def _quietly(kind, value, trace, prefix):
-    report(kind, value, trace, prefix)
-
-
 def is_users(file):
     """Not of Python itself, not installed, not ours."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:

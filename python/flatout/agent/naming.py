@@ -2,6 +2,7 @@
 import gc
 import sys
 from collections import deque
+from itertools import islice
 from types import FunctionType, MemberDescriptorType
 
 from . import keeps, mutations, places
@@ -224,38 +225,73 @@ def _hints(way, kind):
 
 
 def weigh(one, kind):
-    """About how many bytes the item holds that came last, and whether it keeps a graph of autograd."""
+    """About how many bytes the item keeps that came last, and whether it keeps a graph of autograd."""
     if kind in (LIST, DEQUE):
-        item = (list if kind == LIST else deque).__getitem__(one, -1)
+        at = (list if kind == LIST else deque).__getitem__
+        items = [at(one, -i) for i in (2, 1) if i <= keeps._LENGTH[kind](one)]
     elif kind == DICT:
-        item = next(reversed(dict.values(one)))
+        items = list(islice(reversed(dict.values(one)), 2))[::-1]
     elif kind == SET:
-        item = next(set.__iter__(one))
+        items = list(islice(set.__iter__(one), 2))
     else:
-        return 0, False
+        items = []
+    scale = _Scale()
     torch = sys.modules.get("torch")
-    if torch is None:
-        return _bytes(item, 3, (), None)
+    if torch is None or not items:
+        return scale.last(items)
+    scale.tensors = (torch.Tensor, torch.nn.Parameter)
     with torch._C.DisableTorchFunction():  # the job may count calls
-        return _bytes(item, 3, (torch.Tensor, torch.nn.Parameter), sys.modules.get("numpy"))
+        return scale.last(items)
 
 
-def _bytes(item, depth, tensors, numpy):
-    cls = type(item)
-    if id(cls) in _PLAIN:
-        return sys.getsizeof(item), False
-    if any(cls is t for t in tensors):
-        return item.element_size() * item.nelement(), not item.is_leaf
-    if numpy is not None and cls is numpy.ndarray:
-        return item.nbytes, False
-    kind = keeps.kind_of(cls)
-    if not depth or kind not in (LIST, DICT, keeps.TUPLE, keeps.INSTANCE):
-        return 0, False
-    if kind != keeps.INSTANCE and (tuple if kind == keeps.TUPLE else dict if kind == DICT
-                                   else list).__len__(item) > 1000:
-        return 0, False
-    total, graph = 0, False
-    for child in gc.get_referents(item)[:32]:
-        size, kept = _bytes(child, depth - 1, tensors, numpy)
-        total, graph = total + size, graph or kept
-    return total, graph
+class _Scale:
+    """A view counts as all the memory that it keeps, unless the item before keeps that, too."""
+
+    tensors = ()
+
+    def __init__(self):
+        self.numpy = getattr(sys.modules.get("numpy"), "ndarray", None)
+        self.kept = set()  # where memory lies that items before keep
+
+    def last(self, items):
+        result = 0, False
+        for item in items:
+            seen = set()
+            result = self._bytes(item, 3, seen)
+            self.kept |= seen
+        return result
+
+    def _bytes(self, item, depth, seen):
+        cls = type(item)
+        if id(cls) in _PLAIN:
+            return sys.getsizeof(item), False
+        if any(cls is t for t in self.tensors):
+            own, whole, at = item.element_size() * item.nelement(), *_storage(item)
+            seen.add(at)
+            return own if at in self.kept else max(own, whole), not item.is_leaf
+        if cls is self.numpy:
+            base = item
+            while type(base.base) is cls:
+                base = base.base
+            seen.add(id(base))
+            return item.nbytes if id(base) in self.kept else max(item.nbytes, base.nbytes), False
+        kind = keeps.kind_of(cls)
+        if not depth or kind not in (LIST, DICT, keeps.TUPLE, keeps.INSTANCE):
+            return 0, False
+        if kind != keeps.INSTANCE and (tuple if kind == keeps.TUPLE else dict if kind == DICT
+                                       else list).__len__(item) > 1000:
+            return 0, False
+        total, graph = 0, False
+        for child in gc.get_referents(item)[:32]:
+            size, kept = self._bytes(child, depth - 1, seen)
+            total, graph = total + size, graph or kept
+        return total, graph
+
+
+def _storage(tensor):
+    """(bytes, address) of the memory that a tensor keeps; no bytes where it has none of its own kind."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage.nbytes(), storage.data_ptr()
+    except (AttributeError, RuntimeError, NotImplementedError):  # an older torch, a sparse or a fake tensor
+        return 0, 0

@@ -35,10 +35,10 @@ def install(module):
 
 def _versions(tensorflow):
     core.info("tensorflow.version", getattr(tensorflow, "__version__", None))
-    from . import collector, failures, settings
+    from . import collector, settings
 
     if "torch" not in sys.modules:
-        for part in (collector, failures, settings, keeps):
+        for part in (collector, settings, keeps):
             part.install(tensorflow)
 
 

@@ -9,11 +9,11 @@ def install(torch):
     compiler = getattr(torch, "compiler", None)
     core.compiling = (getattr(compiler, "is_dynamo_compiling", None)  # the cheaper one
                       or getattr(compiler, "is_compiling", None) or bool)
-    from . import (collector, cuda, distributed, failures, forward, keeps, loader, profiler, saving,
+    from . import (collector, cuda, distributed, forward, keeps, loader, profiler, saving,
                    settings, training, waits)
 
     missing = []
-    for part in (loader, training, forward, saving, waits, collector, failures, distributed, cuda,
+    for part in (loader, training, forward, saving, waits, collector, distributed, cuda,
                  settings, keeps, profiler):
         try:
             part.install(torch)

@@ -128,6 +128,64 @@ def _on_uncaught(previous):
     return excepthook
 
 
+def _report(kind, value, trace, prefix):
+    try:
+        agent = _Watch.load()
+        if agent is not None:
+            agent.failed(kind, value, trace, prefix)
+    except Exception:
+        pass
+
+
+def _watch_threads(threading):
+    """What ends a thread is printed by the thread: sys.excepthook does not see it."""
+    previous = threading.excepthook
+
+    def excepthook(args):
+        if args.exc_type is not SystemExit:
+            _report(args.exc_type, args.exc_value, args.exc_traceback, "thread_exception.")
+        previous(args)
+
+    threading.excepthook = excepthook
+
+
+def _watch_processes(process):
+    """multiprocessing prints what ends its processes."""
+    bootstrap = process.BaseProcess._bootstrap
+
+    def hook(self, *args, **named):
+        run = self.run
+
+        def watched():
+            try:
+                run()
+            except Exception as error:
+                _report(type(error), error, error.__traceback__, "exception.")
+                raise
+
+        self.run = watched
+        return bootstrap(self, *args, **named)
+
+    process.BaseProcess._bootstrap = hook
+
+
+def _keep_last_stack():
+    """Where a fatal signal strikes is written for the recorder, unless the job does that itself."""
+    import os
+
+    path = os.environ.get("FLATOUT_FAULTS")
+    if not path:
+        return
+    try:
+        import faulthandler
+
+        if not faulthandler.is_enabled():
+            # Open for as long as the process lives.
+            faulthandler.enable(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), all_threads=False)
+    except Exception:
+        pass  # the recorder runs elsewhere, or no descriptor is free: then the last line seen has to do
+
+
 def _leave_path():
     import os
 
@@ -172,6 +230,9 @@ if _leave_path():
     _Watch.wanted |= {"torch", "tensorflow"}
     sys.meta_path.insert(0, _Watch)
     sys.excepthook = _on_uncaught(sys.excepthook)
+    _Watch.tell("threading", _watch_threads)
+    _Watch.tell("multiprocessing.process", _watch_processes)
+    _keep_last_stack()
     for _name in sorted(_Watch.wanted & set(sys.modules)):
         _Watch.imported(_name, sys.modules[_name])
 _change()
