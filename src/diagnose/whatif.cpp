@@ -15,6 +15,9 @@ constexpr double kTakeByte = 0.25e-9;
 // Work that comes to run on all cores takes this many times as long: they share caches and memory.
 constexpr double kBeside = 1.15;
 
+// Of the time that a step leaves producers for its batch: who takes less is hardly ever late.
+constexpr double kTimeToSpare = 0.8;
+
 WhatIf::WhatIf(const RunView& view) {
   const StepsView& steps = view.steps();
   const LoaderView& loader = view.loader();
@@ -54,8 +57,10 @@ WhatIf::WhatIf(const RunView& view) {
   if (pipeline_) {
     const double even = bound(compute_, fetch_, workers_, cpu_main_ + cpu_fetch_, cores_);
     const double wait = step_ - compute_, expected = even - compute_;
-    // Producers that keep up on average are not what makes a step wait now and then.
-    keeps_up_ = expected <= 0;
+    // Producers with time to spare are not what makes a step wait now and then.
+    const double load = compute_ > 0 ? fetch_ * per_step_ / workers_ / compute_ : 1;
+    late_ = std::clamp((load - kTimeToSpare) / (1 - kTimeToSpare), 0.0, 1.0);
+    if (expected > 0) late_ = 1;
     uneven_ = std::max(0.0, wait - expected);
     if (expected > wait && expected > 0) exposed_ = wait / expected;
   }
@@ -68,7 +73,10 @@ double WhatIf::bound(double compute, double fetch, int workers, double cpu, doub
 }
 
 double WhatIf::on_all_cores() const {
-  return cores_ > 0 ? kBeside * (cpu_main_ + cpu_fetch_) / cores_ : 0;
+  if (cores_ <= 0) return 0;
+  const double cpu = cpu_main_ + cpu_fetch_;
+  const double beside_now = std::max(cpu / step_ - 1, 0.0);
+  return cpu / cores_ * beside(cores_ - 1) / beside(beside_now);
 }
 
 double WhatIf::beside(double busy) const {
@@ -111,7 +119,10 @@ double WhatIf::step_with(const Relief& relief) const {
   const int workers = relief.workers > 0 ? relief.workers : workers_;
   // Batches that come unevenly are waited for the less, the less each takes.
   double uneven = std::max(0.0, uneven_ - relief.uneven);
-  if (!keeps_up_ && fetch_ > 0) uneven *= fetch / fetch_ * workers_ / std::max(workers, workers_);
+  if (fetch_ > 0) {
+    const double less = fetch / fetch_ * workers_ / std::max(workers, workers_);
+    uneven *= 1 - late_ * (1 - less);
+  }
   const auto step_of = [&](double own) {
     const double bounded = bound(own, fetch, workers, cpu, cores_ + relief.cores);
     return std::clamp(own + (bounded - own) * exposed_ + uneven, 0.001 * step_, step_);

@@ -45,8 +45,8 @@ class WhatIf {
   double computing_ = 0;          // of a step, the training thread on a core outside input waits
   double take_ = 0;               // what a batch from a worker costs on either side
   double uneven_ = 0;             // of a step, beyond what even batches would take
-  bool keeps_up_ = true;
-  double exposed_ = 1;  // part of the waits for even batches that is seen
+  double late_ = 0;               // part of these that shrinks with the producers' work
+  double exposed_ = 1;            // part of the waits for even batches that is seen
   int workers_ = 0;
   bool serial_ = false, pipeline_ = false;
 };
