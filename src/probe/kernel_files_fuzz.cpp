@@ -1,4 +1,5 @@
 // Parsers of the machine's and the control groups' files: the first byte chooses the parser.
+#include "base/text.h"
 #include "probe/kernel_files.h"
 
 #include "probe/cgroup_files.h"
@@ -54,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 13:
       parse_blkio_cap(text);
       parse_blkio_bytes(text);
-      unescape_octal(text);
+      flatout::unescape_octal(text);
       break;
   }
   return 0;
