@@ -196,6 +196,19 @@ TEST(InputCauses, APoolOfOneLacksWorkersWhereTheOtherCoreIdles) {
   }
 }
 
+// Two batches in 33 ms where two steps compute 34: late now and then, the less the less they do.
+TEST(InputCauses, WorkersWithHardlyAnyTimeToSpareAreWhatAStepNowAndThenWaitsFor) {
+  RunBuilder b;
+  train(b, 60, 3, 17);
+  workers(b, 2, 33, kDecode, 7);
+  b.machine(4, 1.5).process_cpu(100, 0.85).process_cpu(200, 0.82).process_cpu(201, 0.82);
+  const Diagnosis d = diagnose(b.build());
+  const Finding* f = find(d, "input.decode_cpu");
+  ASSERT_NE(f, nullptr) << d.headline;
+  // 2.6 ms of the waits; computing beside cores that come to rest gains the rest.
+  EXPECT_NEAR(*f->cost_ms_per_step, 4, 0.5);
+}
+
 // Pretraining with a worker that keeps up, then fine-tuning without one.
 TEST(InputCauses, BatchesMadeInTheLoopAreACauseWhereWorkersServedItBefore) {
   RunBuilder b;
