@@ -14,7 +14,6 @@ constexpr double kTakeBatch = 1e-3;
 constexpr double kTakeByte = 0.25e-9;
 // Work that comes to run on all cores takes this many times as long: they share caches and memory.
 constexpr double kBeside = 1.15;
-
 // Of the time that a step leaves producers for its batch: who takes less is hardly ever late.
 constexpr double kTimeToSpare = 0.8;
 
@@ -58,9 +57,11 @@ WhatIf::WhatIf(const RunView& view) {
     const double even = bound(compute_, fetch_, workers_, cpu_main_ + cpu_fetch_, cores_);
     const double wait = step_ - compute_, expected = even - compute_;
     // Producers with time to spare are not what makes a step wait now and then.
-    const double load = compute_ > 0 ? fetch_ * per_step_ / workers_ / compute_ : 1;
-    late_ = std::clamp((load - kTimeToSpare) / (1 - kTimeToSpare), 0.0, 1.0);
-    if (expected > 0) late_ = 1;
+    late_ = 1;
+    if (expected <= 0 && compute_ > 0) {
+      const double load = fetch_ * per_step_ / workers_ / compute_;
+      late_ = std::clamp((load - kTimeToSpare) / (1 - kTimeToSpare), 0.0, 1.0);
+    }
     uneven_ = std::max(0.0, wait - expected);
     if (expected > wait && expected > 0) exposed_ = wait / expected;
   }

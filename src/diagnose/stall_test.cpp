@@ -1,0 +1,205 @@
+// Stalls of the training loop: saving, logging, waiting for nothing, and what recurs; each with a
+// near miss.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+
+#include "diagnose/diagnose.h"
+#include "diagnose/testing/training_runs.h"
+
+namespace flatout::diagnose {
+namespace {
+
+using model::Diagnosis;
+using model::Finding;
+
+TEST(Stalls, SavingAndLoggingAreToldApart) {
+  RunBuilder b;
+  for (int i = 0; i < 60; ++i) {
+    std::vector<RunBuilder::PartTime> parts = {
+        {Part::kForward, 10, kCompute},
+        {Part::kOther, 3, {ThreadState::kDisk, {{"log", "/home/u/train.py", 33}}, SYS_fsync}}};
+    if (i % 10 == 5) {
+      parts.push_back({Part::kCheckpoint, 50, {ThreadState::kDisk, {kMain}, SYS_write}});
+    }
+    b.step(parts, i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 0.7);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.findings.size(), 2u);
+  EXPECT_EQ(d.findings[0].id, "stall.checkpoint");
+  EXPECT_EQ(d.findings[1].id, "stall.logging");
+  EXPECT_EQ(d.findings[1].where->line, 33);
+  EXPECT_NEAR(*d.findings[1].cost_ms_per_step, 3, 0.2);
+}
+
+TEST(Stalls, ComputingThatIsSlowerAfterASaveIsTheSaves) {
+  for (const bool at_epochs : {false, true}) {
+    for (const double slower : {0.0, 6.0}) {
+      RunBuilder b;
+      for (int i = 0; i < 80; ++i) {
+        const bool saves = i % 8 == 5, follows = i % 8 == 6;
+        std::vector<RunBuilder::PartTime> parts = {
+            {Part::kForward, 20 + (follows ? slower : 0) + 0.1 * (i % 3), kCompute}};
+        if (saves) parts.push_back({Part::kCheckpoint, 16, {ThreadState::kDisk, {kMain}}});
+        b.step(parts, i < 3);
+        b.run().steps.steps.back().epoch_start = at_epochs && saves;
+      }
+      b.machine(2, 1).process_cpu(100, 0.7);
+      const Diagnosis d = diagnose(b.build());
+      const Finding* saved = find(d, "stall.checkpoint");
+      ASSERT_NE(saved, nullptr) << d.headline;
+      // What else an epoch's first step does differently is not known to be the save's.
+      const double later = at_epochs ? 0 : slower;
+      EXPECT_NEAR(*saved->cost_ms_per_step, (16 + later) * 10 / 77, 0.05);
+    }
+  }
+}
+
+TEST(Stalls, WaitingForAThreadThatSavesOrLogsIsItsDoing) {
+  const Line save{"save", "/lib/python3/site-packages/torch/serialization.py", 700};
+  const Line write{"write", "/home/u/train.py", 71};
+  for (const bool saves : {true, false}) {
+    RunBuilder b;
+    const model::ThreadId other = b.thread(0, 101);
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute}}, i < 3);
+      const TimePoint from = b.now() - Nanos(10'000'000);
+      b.doing(other, from, b.now(), {ThreadState::kLock, {{"wait", "/home/u/train.py", 60}}});
+      model::Step& step = b.run().steps.steps.back();
+      const TimePoint held = b.now();
+      b.pass(8);
+      b.doing(b.trainer(), held, b.now(), {ThreadState::kLock, {{"step", "/home/u/train.py", 50}}});
+      b.doing(other, held, b.now(),
+              saves ? Doing{ThreadState::kOnCpuNative, {write, save}}
+                    : Doing{ThreadState::kDisk, {write}, SYS_fsync});
+      step.end = b.now();
+      step.part(Part::kOther) += b.now() - held;
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, saves ? "stall.checkpoint" : "stall.logging");
+    EXPECT_EQ(d.findings.size(), 1u);
+    EXPECT_EQ(d.findings.front().where->line, 71);
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 8, 0.5);
+  }
+}
+
+TEST(Stalls, SyncingRightAfterASaveIsTheSaves) {
+  const Line save{"save", "/lib/python3/site-packages/torch/serialization.py", 700};
+  for (const uint32_t line : {58, 90}) {
+    const Line at_save{"<module>", "/home/u/train.py", 56},
+        at_sync{"<module>", "/home/u/train.py", line};
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kCheckpoint, 6, {ThreadState::kOnCpuNative, {at_save, save}}},
+              {Part::kOther, 8, {ThreadState::kDisk, {at_sync}, SYS_fsync}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 0.7);
+    const Diagnosis d = diagnose(b.build());
+    const Finding* saved = find(d, "stall.checkpoint");
+    ASSERT_NE(saved, nullptr) << d.headline;
+    EXPECT_NEAR(*saved->cost_ms_per_step, line == 58 ? 14 : 6, 0.5);
+    EXPECT_EQ(find(d, "stall.logging") == nullptr, line == 58);
+  }
+}
+
+TEST(Stalls, ABatchThatNobodyMakesIsIdleWaitUnlessSomebodyWorks) {
+  const Doing waiting{ThreadState::kLock, {{"take", "/home/u/train.py", 52}}};
+  for (const bool idle : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 20, 10, waiting);
+    const model::ThreadId other = b.thread(0, 101);
+    for (const model::Step& s : b.run().steps.steps) {
+      b.doing(other, s.begin, s.begin + Nanos(20'000'000),
+              idle ? Doing{ThreadState::kLock, {{"get", "/home/u/train.py", 41}}} : kCompute);
+    }
+    b.machine(2, 1.4).process_cpu(100, idle ? 0.4 : 1);
+    EXPECT_EQ(diagnose(b.build()).verdict == "stall.idle_wait", idle);
+  }
+}
+
+TEST(Stalls, AStallWithoutANameThatRecursIsPeriodic) {
+  RunBuilder b;
+  for (int i = 0; i < 100; ++i)
+    b.step({{Part::kForward, i % 10 == 7 ? 60.0 : 10.0, kCompute}}, i < 3);
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
+}
+
+// Every 15th step a loop of tiny operations runs: a stall, not the way the job works. What it is
+// for is told by what is written meanwhile.
+TEST(Stalls, ALoopThatRunsInFewStepsIsAStallAndASaveIfItWrites) {
+  const Line text{"export", "/home/u/model.py", 44};
+  for (const double written : {20e6, 200.0}) {
+    RunBuilder b;
+    for (int i = 0; i < 300; ++i) {
+      b.step({{Part::kForward, 5, kCompute}}, i < 3);
+      if (i % 15 != 14) continue;
+      RunBuilder::PartTime stall{Part::kOther, 90, {ThreadState::kOnCpuPython, {kMain, text}}};
+      b.step({{Part::kForward, 5, kCompute}, stall}, false);
+    }
+    b.counter(SignalId::kProcWriteChars, b.process_entity(100), written);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, written > 1e6 ? "stall.checkpoint" : "stall.periodic");
+    EXPECT_EQ(find(d, "cpu.python_bound"), nullptr);
+    ASSERT_TRUE(d.findings.front().where);
+    EXPECT_EQ(d.findings.front().where->line, 44);
+  }
+}
+
+TEST(Stalls, AStallBetweenStepsThatOthersMadeALittleLongerIsPeriodicAllTheSame) {
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i) {
+    const bool disturbed = i == 31 || i == 32 || i == 75 || i == 113 || i == 158 || i == 159;
+    b.step({{Part::kForward, i % 20 == 7 ? 90.0 : disturbed ? 18.0 : 10.0, kCompute}}, i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
+}
+
+TEST(Stalls, FewLongStepsThatComeAtOddsAreNoPeriod) {
+  for (const bool exact : {true, false}) {
+    RunBuilder b;
+    const std::vector<int> at = exact ? std::vector{27, 57, 87, 117} : std::vector{27, 56, 87, 118};
+    for (int i = 0; i < 130; ++i) {
+      const bool is_long = std::find(at.begin(), at.end(), i) != at.end();
+      b.step({{Part::kForward, is_long ? 60.0 : 10.0, kCompute}}, i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    EXPECT_EQ(diagnose(b.build()).verdict, exact ? "stall.periodic" : "healthy");
+  }
+}
+
+TEST(Stalls, StepsThatWaitForACoreAreNoStallThatRecurs) {
+  RunBuilder b;
+  model::Series delay{SignalId::kThreadRunDelay, b.thread_entity(100), {{b.now(), 0}}};
+  double waited = 0;
+  for (int i = 0; i < 100; ++i) {
+    const bool is_long = i % 10 == 7;
+    b.step({{Part::kForward, is_long ? 22.0 : 10.0, kCompute}}, i < 3);
+    waited += is_long ? 9e6 : 0;
+    delay.readings.push_back({b.now(), waited});
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "stall.periodic");
+  b.run().series.push_back(delay);
+  EXPECT_NE(diagnose(b.build()).verdict, "stall.periodic");
+}
+
+TEST(Stalls, AGeneratorThatTrainsEveryThirdStepIsNoStall) {
+  RunBuilder b;
+  for (int i = 0; i < 90; ++i) {
+    std::vector<RunBuilder::PartTime> parts = {{Part::kForward, 10, kCompute},
+                                               {Part::kBackward, 10, kCompute},
+                                               {Part::kOptimizer, 2, kCompute}};
+    if (i % 3 == 2) parts.insert(parts.end(), parts.begin(), parts.begin() + 3);
+    b.step(parts, i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "healthy");
+}
+
+}  // namespace
+}  // namespace flatout::diagnose
