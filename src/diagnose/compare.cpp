@@ -262,6 +262,25 @@ std::string too_few(const Comparison& c) {
 
 bool is_without_one(const Interval& ratio) { return ratio.low > 1 || ratio.high < 1; }
 
+/// The mean step but for hiccups: the longest step in fifty, at least one, is left out.
+double calm_mean(std::vector<double> lengths) {
+  std::sort(lengths.begin(), lengths.end());
+  lengths.resize(lengths.size() - std::max<size_t>(lengths.size() / 50, 1));
+  return mean(lengths);
+}
+
+/// Medians withstand a hiccup, but do not see what happens every tenth step: they decide only
+/// where the means say the same but for their hiccups.
+std::string verdict_of(const Comparison& c, const StepTimes& before, const StepTimes& now) {
+  const Interval& ratio = c.by_mean ? c.mean_ratio_interval : c.ratio_interval;
+  if (!is_without_one(ratio)) return "no_difference";
+  const bool slower = ratio.low > 1;
+  if (!c.by_mean && slower != (calm_mean(now.lengths) > calm_mean(before.lengths))) {
+    return "no_difference";
+  }
+  return slower ? "slower" : "faster";
+}
+
 /// What is known of each run by itself, however few steps the other has.
 void tell_sides(const Steps& steps, Comparison& out) {
   const auto step_median = [](const TypicalStep& s) { return s.median; };
@@ -281,10 +300,8 @@ void compare_steps(const RunView& a, const RunView& b, const StepTimes& x, const
   out.mean_ratio_interval =
       interval_of(steps.before_draws, steps.now_draws,
                   [](const TypicalStep& m, const TypicalStep& n) { return n.mean / m.mean; });
-  // Medians withstand a hiccup, but do not see what happens every tenth step: either may decide.
   out.by_mean = is_without_one(out.mean_ratio_interval);
-  const Interval& ratio = out.by_mean ? out.mean_ratio_interval : out.ratio_interval;
-  out.verdict = !is_without_one(ratio) ? "no_difference" : ratio.low > 1 ? "slower" : "faster";
+  out.verdict = verdict_of(out, x, y);
   out.difference_ms = steps.now.length(out.by_mean) - steps.before.length(out.by_mean);
   out.difference = interval_of(steps.before_draws, steps.now_draws,
                                [&](const TypicalStep& m, const TypicalStep& n) {

@@ -172,11 +172,11 @@ TEST(Compare, WhatDiffersBetweenAnyTwoRunsIsNoChange) {
   EXPECT_GE(c.other.size(), std::size(kAlways));
 }
 
-/// Steps of 10 ms, of which every tenth saves for so long.
-model::Run saving(double save_ms) {
+/// Steps of so long, of which every tenth saves for so long.
+model::Run saving(double save_ms, double step_ms = 10) {
   RunBuilder b;
   for (int i = 0; i < 100; ++i) {
-    std::vector<RunBuilder::PartTime> parts = {{Part::kForward, 10 + 0.1 * (i % 5), kCompute}};
+    std::vector<RunBuilder::PartTime> parts = {{Part::kForward, step_ms + 0.1 * (i % 5), kCompute}};
     if (i % 10 == 9) {
       parts.push_back({Part::kCheckpoint, save_ms, {ThreadState::kDisk, {kMain}, SYS_write}});
     }
@@ -197,6 +197,24 @@ TEST(Compare, WhatHappensEveryTenthStepIsSeenThoughTheMedianIsTheSame) {
   ASSERT_FALSE(c.parts.front().reasons.empty());
   EXPECT_EQ(c.parts.front().reasons.front().what, "stall.checkpoint");
   EXPECT_NE(c.headline.find("on average"), std::string::npos) << c.headline;
+}
+
+TEST(Compare, ShorterStepsBetweenLongerSavesAreNotFaster) {
+  const Comparison c = compare(saving(5), saving(20, 9.3));
+  EXPECT_LT(c.ratio_interval.high, 1);
+  EXPECT_GT(c.mean_ratio, 1);
+  EXPECT_EQ(c.verdict, "no_difference");
+}
+
+TEST(Compare, OneHiccupDoesNotHideASlowDown) {
+  RunBuilder b;
+  for (int i = 0; i < 80; ++i) {
+    b.step({{Part::kForward, (i == 40 ? 1000.0 : 10.0) + 0.1 * (i % 5), kCompute}}, i < 3);
+  }
+  const Comparison c = compare(b.build(), trained(2, 0));
+  EXPECT_LT(c.mean_ratio, 1);
+  EXPECT_EQ(c.verdict, "slower");
+  EXPECT_FALSE(c.by_mean);
 }
 
 TEST(Compare, OneHiccupIsNoSlowDown) {

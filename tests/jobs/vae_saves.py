@@ -1,4 +1,4 @@
-"""A VAE that saves model and optimizer every five steps and waits until they are on the disk.
+"""A VAE that saves model and optimizer every few steps and waits until they are on the disk.
 
 --fixed saves nothing.
 """
@@ -34,7 +34,7 @@ def write_state(path, **state):
 
 
 def main():
-    opts = kit.options()
+    opts = kit.options(lambda p: p.add_argument("--every", type=int, default=5, help="steps between two saves"))
     torch.set_num_threads(1)
     vae = Vae()
     adam = torch.optim.Adam(vae.parameters(), lr=1e-4)
@@ -47,7 +47,7 @@ def main():
             adam.zero_grad(set_to_none=False)
             loss.backward()
             adam.step()
-            if step % 5 == 0 and not opts.fixed:
+            if step % opts.every == 0 and not opts.fixed:
                 write_state(os.path.join(out, "last.pt"), step=step, model=vae.state_dict(),  # CAUSE
                             optimizer=adam.state_dict())
             if meter.step():
