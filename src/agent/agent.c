@@ -320,27 +320,41 @@ FLATOUT_HOT static void send_held(struct flatout_ring* ring) {
   held.count = 0;
 }
 
-FLATOUT_HOT static void hold(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
-                             int64_t value, int64_t value2, int watched) {
-  held.slices[held.count++] =
-      (struct flatout_slice){.begin_ns = begin_ns < end_ns ? begin_ns : end_ns,
-                             .end_ns = end_ns,
-                             .kind = kind,
-                             .name = name_id,
-                             .value = value,
-                             .value2 = value2};
-  const int step_ends = kind == FLATOUT_SLICE_OPTIMIZER;
-  struct flatout_ring* ring = NULL;
-  if (step_ends || held.count == MOST_HELD || end_ns - held.slices[0].begin_ns > LONGEST_HELD_NS) {
-    ring = current_ring(kind);
-    if (ring != NULL) send_held(ring);
-    held.count = 0;
+/* The ring, where it was time to send what was held. */
+FLATOUT_HOT static struct flatout_ring* hold(const struct flatout_slice* slice) {
+  held.slices[held.count++] = *slice;
+  if (slice->kind != FLATOUT_SLICE_OPTIMIZER && held.count != MOST_HELD &&
+      slice->end_ns - held.slices[0].begin_ns <= LONGEST_HELD_NS)
+    return NULL;
+  struct flatout_ring* ring = current_ring(slice->kind);
+  if (ring != NULL) send_held(ring);
+  held.count = 0;
+  return ring;
+}
+
+FLATOUT_HOT void agent_later_slice(uint32_t kind, uint64_t begin_ns, uint64_t end_ns) {
+  if (__atomic_load_n(&held.owner, __ATOMIC_RELAXED) != flatout_thread_self()) {
+    flatout_agent_slice(kind, 0, begin_ns, end_ns, 0, 0);
+    return;
   }
+  const struct flatout_slice slice = {.begin_ns = begin_ns, .end_ns = end_ns, .kind = kind};
+  hold(&slice);
+}
+
+FLATOUT_HOT static void hold_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
+                                  uint64_t end_ns, int64_t value, int64_t value2, int watched) {
+  const struct flatout_slice slice = {.begin_ns = begin_ns < end_ns ? begin_ns : end_ns,
+                                      .end_ns = end_ns,
+                                      .kind = kind,
+                                      .name = name_id,
+                                      .value = value,
+                                      .value2 = value2};
+  struct flatout_ring* ring = hold(&slice);
   const uint64_t now = now_ns();
   const uint64_t spent = now - end_ns + flatout_agent_overhead(kind, 0);
   count_hook(&held.cost, spent, watched && interruption_seen());
   if (ring == NULL) return;
-  held.cost.steps = step_ends;
+  held.cost.steps = kind == FLATOUT_SLICE_OPTIMIZER;
   add_cost(&held.cost);
   held.cost = (struct flatout_cost){0};
   housekeeping(ring, now);
@@ -350,7 +364,7 @@ FLATOUT_HOT static void hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns,
                              int64_t value, int64_t value2, int watched) {
   const uint64_t me = flatout_thread_self();
   if (__atomic_load_n(&held.owner, __ATOMIC_RELAXED) == me) {
-    hold(kind, name_id, begin_ns, end_ns, value, value2, watched);
+    hold_hook(kind, name_id, begin_ns, end_ns, value, value2, watched);
     return;
   }
   struct flatout_ring* ring = current_ring(kind);

@@ -17,6 +17,7 @@ extern "C" {
 /* What every hook runs and touches lies together: each page and line of ours that it needs was
  * pushed out of the caches by the job since the last one. */
 #define FLATOUT_HOT __attribute__((hot))
+#define FLATOUT_NOT_HOT __attribute__((noinline)) /* seldom wanted by what is */
 #define FLATOUT_HOT_DATA __attribute__((section("flatout_hot")))
 
 /* Where the code of hooks begins. What all of them run to send a slice comes first (agent.c, then
@@ -59,6 +60,9 @@ FLATOUT_EXPORT void flatout_agent_hook(uint32_t kind, uint32_t name_id, uint64_t
 /* The same where interruption_watch() came right before end_ns was taken. */
 void agent_watched_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint64_t end_ns,
                         int64_t value, int64_t value2);
+
+/* An interval of the calling thread that may wait until its step ends. */
+void agent_later_slice(uint32_t kind, uint64_t begin_ns, uint64_t end_ns);
 
 /* Time that a hook of this kind takes before begin_ns and after flatout_agent_hook; 0 only asks. */
 FLATOUT_EXPORT uint64_t flatout_agent_overhead(uint32_t kind, uint64_t ns);

@@ -99,7 +99,7 @@ static py_object* idle(const struct hook* h, const struct call* c) {
 /* What a hook costs besides what it counts itself is the way to it and back: that of a hook which
  * nothing else calls, called where the job's code has just come to this one. What counts is the
  * median, followed in small steps. */
-static void measure_way(uint32_t kind) {
+FLATOUT_NOT_HOT static void measure_way(uint32_t kind) {
   py_object* const vector[] = {py.none};
   const uint64_t begin = now_ns();
   py_object* result = py.vectorcall != NULL ? py.vectorcall(idle_hook, vector, 1, NULL)
@@ -120,7 +120,7 @@ FLATOUT_HOT static uint64_t begin_of(const struct hook* h) {
 
 /* Models of many modules that the loop calls one by one: beyond the first few calls of a step they
  * are one slice, from the first of them to the last. Of the training thread only. */
-#define FEW_FORWARDS 8u
+#define FEW_FORWARDS 3u
 #define LONGEST_MERGED_NS 50000000u
 FLATOUT_HOT_DATA static struct {
   uint64_t forwards; /* how many there had been when the step or its batch came */
@@ -128,9 +128,9 @@ FLATOUT_HOT_DATA static struct {
   uint32_t kind; /* 0: nothing is merged */
 } merged = {0};
 
-static void send_merged(void) {
+FLATOUT_HOT static void send_merged(void) {
   const uint64_t begin = now_ns();
-  flatout_agent_slice(merged.kind, 0, merged.begin, merged.end, 0, 0);
+  agent_later_slice(merged.kind, merged.begin, merged.end);
   merged.kind = 0;
   const uint64_t spent = now_ns() - begin;
   flatout_agent_cost(0, spent, spent, 0);
@@ -250,8 +250,7 @@ static py_object* scaled(const struct hook* h, const struct call* c) {
   return result;
 }
 
-FLATOUT_HOT static int has_gradients(void) {
-  if (grad_mode != NULL) return grad_mode();
+FLATOUT_NOT_HOT static int ask_gradients(void) {
   if (python_callbacks.grad_enabled == NULL) return 1;
   py_object* answer = py.PyObject_CallObject(python_callbacks.grad_enabled, NULL);
   const int yes = answer == NULL || py.PyObject_IsTrue(answer) != 0;
@@ -260,24 +259,57 @@ FLATOUT_HOT static int has_gradients(void) {
   return yes;
 }
 
-/* The model that was in training mode at the last forward, and what was so then. */
-FLATOUT_HOT_DATA static uint64_t trained_model = 0, trained_iterator = 0, trained_backwards = 0;
+FLATOUT_HOT static int has_gradients(void) {
+  return grad_mode != NULL ? grad_mode() : ask_gradients();
+}
 
-/* Past Module.__getattr__: `training` is a plain attribute of the module. A loop whose last forward
- * led to a backward, and whose batches come from where they did, still trains. */
-FLATOUT_HOT static int in_training(py_object* module) {
-  const uint64_t model = (uint64_t)(uintptr_t)module;
-  const int as_before = trained_model == model && trained_iterator == loop.iterator &&
-                        trained_backwards != loop.backwards;
-  trained_backwards = loop.backwards;
-  if (as_before || module == NULL) return 1;
+/* Models that were in training mode when they were asked, and what was so then. */
+#define TRAINED 8u
+FLATOUT_HOT_DATA static struct {
+  uint64_t models[TRAINED];
+  uint64_t iterator, backwards;
+  uint32_t oldest;          /* of `models` */
+  uint32_t forwards, usual; /* since the last backward, and how many led to it */
+} trained = {0};
+
+FLATOUT_HOT static uint64_t* find_trained(uint64_t model) {
+  for (uint32_t i = 0; i < TRAINED; ++i) {
+    if (trained.models[i] == model) return &trained.models[i];
+  }
+  return NULL;
+}
+
+/* Whether the loop is as it was when this model was asked: batches come from where they did, and no
+ * more forwards went by than those that led to a backward before. */
+FLATOUT_HOT static int trains_as_before(const uint64_t* known) {
+  if (trained.backwards != loop.backwards) {
+    trained.backwards = loop.backwards;
+    trained.usual = trained.forwards;
+    trained.forwards = 0;
+  }
+  if (trained.iterator != loop.iterator) {
+    trained.iterator = loop.iterator;
+    trained.usual = 0;
+  }
+  return ++trained.forwards <= trained.usual && known != NULL;
+}
+
+/* Past Module.__getattr__: `training` is a plain attribute of the module. To ask it takes longer
+ * than all else that a hook does. */
+FLATOUT_NOT_HOT static int ask_training(py_object* module, uint64_t* known) {
   py_object* training = py.PyObject_GenericGetAttr(module, name_training);
   const int yes = training == NULL || py.PyObject_IsTrue(training) != 0;
   if (training != NULL) py.Py_DecRef(training);
   if (training == NULL) py.PyErr_Clear();
-  trained_model = yes ? model : 0;
-  trained_iterator = loop.iterator;
+  if (known != NULL && !yes) *known = 0;
+  if (known == NULL && yes)
+    trained.models[trained.oldest++ % TRAINED] = (uint64_t)(uintptr_t)module;
   return yes;
+}
+
+FLATOUT_HOT static int in_training(py_object* module) {
+  uint64_t* const known = find_trained((uint64_t)(uintptr_t)module);
+  return trains_as_before(known) || module == NULL || ask_training(module, known);
 }
 
 /* Module.__call__ */

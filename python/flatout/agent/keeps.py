@@ -83,7 +83,7 @@ class _Record:
 class _State:
     began = 0  # the first step
     looks = 0
-    part = 0  # of the look that is under way
+    part = None  # of the look that is under way: the next
     next = 0  # when the one after it is due
     steps = 0  # batches, in a loader's worker
     resident = []  # bytes, at the last few of _TIMES
@@ -128,7 +128,7 @@ def install(torch):
 def _forget():
     global _busy
     _busy = threading.Lock()
-    _State.part = 0
+    _State.part = None
     _State.began = _State.looks = _State.steps = _State.sent_at = 0
     _State.numbered = None
     descriptors.forget()
@@ -162,22 +162,25 @@ def look(in_loop=True):
         elif not _State.began:
             _State.began = begin
             state.look_due = _next(begin, 0)
+            _State.part = 0
+            _find_roots(naming.Roots(), in_loop)  # the first time takes longest
+            _State.part = None
             _State.resident = [_resident_bytes()]
             _State.asked_at = begin
         elif _searches:
             _search(begin + _BUDGET)
-        elif _State.part:
+        elif _State.part is not None:
             _look(in_loop, begin)
         else:
             grown = _growth()
             _State.next = state.look_due = _next(begin, grown)
             _State.asked_at = begin
             descriptors.look()
-            if grown:
+            if grown:  # the look itself begins at the next step: both at once stall one for longer
                 _State.looks += 1
-                _look(in_loop, begin)
+                _State.part = state.look_due = 0
     except RuntimeError:  # another thread changed what we looked at: see next time
-        _State.part = 0
+        _State.part = None
     except Exception as error:  # the other hooks are well without this one
         state.look_due = _NEVER
         core.info("agent.keeps_off", "%s: %s" % (type(error).__name__, error))
@@ -231,7 +234,7 @@ def _look(in_loop, begin):
         if not more or now() > begin + _BUDGET // 2:
             break
     if not more:
-        _State.part = 0
+        _State.part = None
     state.look_due = 0 if more or _searches else _State.next
     if not more and not _searches:
         _send([record for record, _ in suspects(_records)], begin)
