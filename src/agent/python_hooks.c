@@ -119,9 +119,11 @@ FLATOUT_HOT static uint64_t begin_of(const struct hook* h) {
 }
 
 /* Models of many modules that the loop calls one by one: beyond the first few calls of a step they
- * are one slice, from the first of them to the last. Of the training thread only. */
+ * are one slice, from the first of them to the last, as long as nothing that matters lies between.
+ * Of the training thread only. */
 #define FEW_FORWARDS 3u
 #define LONGEST_MERGED_NS 50000000u
+#define LONGEST_BETWEEN_NS 500000u
 FLATOUT_HOT_DATA static struct {
   uint64_t forwards; /* how many there had been when the step or its batch came */
   uint64_t begin, end;
@@ -148,7 +150,8 @@ FLATOUT_HOT static void send_forward(uint32_t kind, int in_training_thread, uint
     return;
   }
   const int many = loop.forwards - merged.forwards > FEW_FORWARDS;
-  if (merged.kind != 0 && (!many || merged.kind != kind || end - merged.begin > LONGEST_MERGED_NS))
+  if (merged.kind != 0 && (!many || merged.kind != kind || end - merged.begin > LONGEST_MERGED_NS ||
+                           begin - merged.end > LONGEST_BETWEEN_NS))
     send_merged();
   if (!many) {
     agent_watched_hook(kind, 0, begin, end, 0, 0);

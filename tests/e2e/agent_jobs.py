@@ -9,6 +9,7 @@ import queue
 import random
 import sys
 import threading
+import time
 
 import numpy as np
 import torch
@@ -243,13 +244,15 @@ def feeder():
     train(iter(batches.get, None), epochs=1)
 
 
-def layers(count="12", steps="12"):
-    """The loop calls each layer itself."""
+def layers(count="12", steps="12", between="0"):
+    """The loop calls each layer itself; in the middle it waits for so many seconds."""
     model = nn.ModuleList(nn.Linear(8, 8) for _ in range(int(count)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(int(steps)):
         x = torch.randn(4, 8)
-        for layer in model:
+        for i, layer in enumerate(model):
+            if i == len(model) // 2:
+                time.sleep(float(between))
             x = torch.relu(layer(x))
         optimizer.zero_grad()
         loss = x.square().mean()
