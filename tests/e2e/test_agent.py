@@ -2,6 +2,7 @@
 import ast
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -162,7 +163,7 @@ def test_a_model_that_is_never_called_itself_has_its_parts_hooked():
 @pytest.mark.parametrize("between, most", [("0", 3 + 1), ("0.02", 3 + 2)])
 def test_many_layers_called_one_by_one_are_few_slices(between, most):
     """But no slice covers what the loop does for long between two of them."""
-    r = both("layers", "12", "12", between)
+    r = both("layers", "12", "48", between)
     by_step, forwards = [], []
     for s in sorted(r.slices, key=lambda s: s.begin):
         if s.kind == "forward":
@@ -171,8 +172,8 @@ def test_many_layers_called_one_by_one_are_few_slices(between, most):
             assert all(f.end <= s.begin for f in forwards)
             by_step.append(len(forwards))
             forwards = []
-    assert len(by_step) == 12
-    assert by_step[-6:] == [most] * 6  # once the layers are found
+    assert len(by_step) == 48
+    assert statistics.mode(by_step[8:]) == most  # once the layers are found, and but for steps that the machine interrupts
 
 
 @pytest.mark.shapes
