@@ -43,7 +43,7 @@ COUNTS = [  # once each: they do not vary with load
     ("give-back", "giveback 1048576 2 0", "%"), ("give-back", "giveback 1048576 2 1", "%"),
     *(("blow-up", f"blowup {a} {b} {ended}", "x") for a, b in ((64, 256), (4096, 3000), (1048576, 64)) for ended in (0, 1)),
 ]
-TORCH = [("torch", f"torch {n} {steps}", "ms") for n, steps in (("elem", 5), ("unet", 15), ("tfvar", 12), ("resnet", 15))]
+TORCH = [("torch", f"torch {n} {steps}", "ms") for n, steps in (("elem", 5), ("unet", 15), ("tfvar", 12), ("resnet", 15), ("jpeg", 30))]
 
 
 def find_peers(named):

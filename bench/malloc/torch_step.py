@@ -1,15 +1,20 @@
 """Real PyTorch under one allocator: prints "value=<CPU ms per step> faults=... peak_mib=...".
 
 elem: 12 x (scale, silu) forward and backward over 64 MiB activations; unet: three convolutions with batch norm at 256 x 256;
-tfvar: a transformer over lengths that vary; resnet: ResNet-like blocks at 64 x 64, where no allocator gains anything.
+tfvar: a transformer over lengths that vary; resnet: ResNet-like blocks at 64 x 64, where no allocator gains anything;
+jpeg: a DataLoader that decodes JPEGs of different sizes in the loop's own process, so that its CPU time counts.
 """
+
+import io
 
 import resource
 import statistics
 import sys
 import time
 
+import numpy
 import torch
+from PIL import Image
 from torch import nn
 
 torch.set_num_threads(1)
@@ -67,8 +72,36 @@ def resnet():
     return step
 
 
+class Jpegs(torch.utils.data.Dataset):
+    def __init__(self):
+        self.files = []
+        for i in range(32):
+            height, width = 300 + 23 * (i % 7), 400 + 31 * (i % 5)
+            pixels = torch.nn.functional.interpolate(torch.rand(1, 3, height // 20, width // 20), (height, width), mode="bilinear")[0]
+            file = io.BytesIO()
+            Image.fromarray((pixels * 255).byte().permute(1, 2, 0).numpy()).save(file, "JPEG")
+            self.files.append(file.getvalue())
+
+    def __len__(self):
+        return 32 * 1000
+
+    def __getitem__(self, i):
+        image = Image.open(io.BytesIO(self.files[i % 32])).convert("RGB").resize((224, 224))
+        return torch.from_numpy(numpy.array(image)).permute(2, 0, 1).float().div(255)
+
+
+def jpeg():
+    batches = iter(torch.utils.data.DataLoader(Jpegs(), batch_size=16))
+    model = nn.Conv2d(3, 16, 7, stride=4)
+
+    def step():
+        model(next(batches)).square().mean().backward()
+        model.zero_grad()
+    return step
+
+
 def main():
-    step = {"elem": elem, "unet": unet, "tfvar": tfvar, "resnet": resnet}[sys.argv[1]]()
+    step = {"elem": elem, "unet": unet, "tfvar": tfvar, "resnet": resnet, "jpeg": jpeg}[sys.argv[1]]()
     steps = int(sys.argv[2])
     for _ in range(3):
         step()

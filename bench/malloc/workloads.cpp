@@ -3,6 +3,7 @@
 // says otherwise. Built with -fno-builtin, so that no pair of malloc and free is optimised away.
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -99,7 +100,7 @@ void batch(size_t size, size_t count, int order) {
   if (order == 2) {
     for (size_t i = count - 1; i > 0; --i) std::swap(place[i], place[rnd() % (i + 1)]);
   }
-  const size_t rounds = std::max<size_t>(3, (size >= 32768 ? 300'000 : 4'000'000) / count);
+  const size_t rounds = std::max<size_t>(3, (size >= 32768 ? 1'500'000 : 16'000'000) / count);
   double begin = 0;
   for (size_t r = 0; r <= rounds; ++r) {
     if (r == 1) begin = cpu_s();
@@ -126,7 +127,7 @@ void mixed_one(uint64_t seed, long n) {
   for (char* p : slots) free(p);
 }
 void mixed(int threads) {
-  const long n = 4'000'000;
+  const long n = 16'000'000;
   const double begin = cpu_s();
   std::vector<std::thread> all;
   for (int t = 1; t < threads; ++t) all.emplace_back(mixed_one, t + 1, n);
@@ -139,7 +140,7 @@ void mixed(int threads) {
 // One thread allocates batches of 512, another frees them.
 void xthread(size_t size) {
   constexpr size_t kBatch = 512, kSlots = 4;
-  const long rounds = size >= 32768 ? 1500 : 15000;
+  const long rounds = size >= 32768 ? 6000 : 30000;
   static void* batches[kSlots][kBatch];
   static std::atomic<long> made{0}, freed{0};
   const double begin = cpu_s();
@@ -164,14 +165,17 @@ void xthread(size_t size) {
          peak_mib());
 }
 
+constexpr int kBuffers = 24;
+size_t train_bytes(int i) {
+  return i == 6 ? size_t{32} << 20 : (size_t{512} << 10) << (i % 7) | size_t(i) << 12;
+}
+
 // A training step: 24 buffers of 0.5 to 32 MiB are made and written in the forward pass, read and
 // freed in the backward pass with a gradient each. jitter: sizes vary by up to a quarter from step
 // to step. value: CPU ms per step.
 void trainstep(int steps, bool jitter, double pause_s) {
-  constexpr int kBuffers = 24;
   size_t base[kBuffers];
-  for (int i = 0; i < kBuffers; ++i) base[i] = (size_t{512} << 10) << (i % 7) | size_t(i) << 12;
-  base[6] = 32u << 20;
+  for (int i = 0; i < kBuffers; ++i) base[i] = train_bytes(i);
   std::vector<double> times;
   std::vector<long> fault_counts;
   for (int s = 0; s < steps; ++s) {
@@ -205,6 +209,32 @@ void trainstep(int steps, bool jitter, double pause_s) {
          times[warm + (times.size() - warm) / 2] * 1e3,
          static_cast<double>(sum) / static_cast<double>(fault_counts.size() - warm), most,
          peak_mib(), rss_mib());
+}
+
+// What the step above writes and reads without an allocator: the buffers stay where they are, in
+// huge pages, and all gradients share one place. Not a row of compare.py: it tells how near the
+// best come to what is possible.
+void trainwrites(int steps) {
+  size_t all = size_t{32} << 20;  // the gradients' place
+  for (int i = 0; i < kBuffers; ++i) all += train_bytes(i);
+  char* const gradient = static_cast<char*>(aligned_alloc(2 << 20, (all + (2 << 20)) >> 21 << 21));
+  madvise(gradient, all, MADV_HUGEPAGE);
+  std::vector<double> times;
+  for (int s = 0; s < steps; ++s) {
+    const double begin = cpu_s();
+    char* buffer = gradient + (size_t{32} << 20);
+    for (int i = 0; i < kBuffers; buffer += train_bytes(i++)) memset(buffer, s, train_bytes(i));
+    for (int i = kBuffers - 1; i >= 0; --i) {
+      buffer -= train_bytes(i);
+      memcpy(gradient, buffer, train_bytes(i));
+      g_sink = gradient;
+    }
+    times.push_back(cpu_s() - begin);
+  }
+  const size_t warm = std::min<size_t>(3, times.size() - 1);
+  std::sort(times.begin() + static_cast<long>(warm), times.end());
+  printf("value=%.3f\n", times[warm + (times.size() - warm) / 2] * 1e3);
+  free(gradient);
 }
 
 // value: % of a burst still resident after so many seconds, busy with something small, or asleep.
@@ -349,6 +379,8 @@ int main(int argc, char** argv) {
     xthread(number(2));
   else if (name == "trainstep")
     trainstep(static_cast<int>(number(2)), number(3) != 0, static_cast<double>(number(4)));
+  else if (name == "trainwrites")
+    trainwrites(static_cast<int>(number(2)));
   else if (name == "giveback")
     giveback(number(2), static_cast<double>(number(3)), number(4) != 0);
   else if (name == "blowup")

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -137,6 +139,63 @@ TEST(Allocator, CatchesDoubleAndInteriorFreesOfLargeBlocks) {
   EXPECT_EQ(reallocate(p, 100), nullptr);
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(g_page_heap.check(), nullptr);
+}
+
+// AMD's processors find a line in the first cache by this hash of its address.
+uintptr_t way_hash(const void* at) {
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  uintptr_t mirrored = 0;  // bits 20 to 27 as the hash adds them to bits 12 to 19
+  for (const unsigned bit : {27, 26, 25, 20, 21, 22, 23, 24}) {
+    mirrored = mirrored >> 1 | (address >> bit & 1) << 7;
+  }
+  return (address >> 12 & 0xff) ^ mirrored;
+}
+
+TEST(Allocator, KeepsTheTablesThatEachFreeReadsApartInTheFirstCache) {
+  deallocate(take(16));
+  const void* hot[] = {g_range.map, g_range.spans, g_range.dirty, page_address(0)};
+  for (const void* const* a = hot; a != std::end(hot); ++a) {
+    for (const void* const* b = hot; b != a; ++b) EXPECT_NE(way_hash(*a), way_hash(*b));
+  }
+}
+
+TEST(Allocator, TakesBlocksFreedInOrderAsTheyAreAndMakesOthersAnew) {
+  const auto step = [](const std::vector<char*>& p) {  // how many follow their neighbour
+    size_t n = 0;
+    for (size_t i = 1; i < p.size(); ++i) n += std::abs(p[i] - p[i - 1]) == 128 ? 1 : 0;
+    return n;
+  };
+  constexpr size_t kBlocks = 3000;  // several spans, some of which become empty
+  for (const bool shuffled : {false, true}) {
+    std::vector<char*> p(kBlocks);
+    for (char*& q : p) q = take(128);
+    for (int round = 0; round < 3; ++round) {
+      if (shuffled) {
+        for (size_t i = kBlocks - 1; i > 0; --i) std::swap(p[i], p[i * 2654435761u % (i + 1)]);
+      }
+      for (char* q : p) deallocate(q);
+      for (char*& q : p) q = take(128);
+      auto sorted = p;
+      std::sort(sorted.begin(), sorted.end());
+      EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
+      if (!shuffled) {
+        EXPECT_GT(step(p), kBlocks * 9 / 10);
+      }
+    }
+    EXPECT_GT(step(p), kBlocks / 2);
+    for (char* q : p) deallocate(q);
+  }
+}
+
+TEST(Allocator, GrowsByHugePagesForBlocksOfHalfAMibWhereThereIsMuch) {
+  std::vector<char*> blocks = {take(16 * kMib)};
+  for (const uint32_t before = g_range.committed; g_range.committed == before;) {
+    ASSERT_LT(blocks.size(), 100'000u);
+    blocks.push_back(take(kMib / 2));
+  }
+  const uint32_t last = g_range.committed / kHugePages - 1;
+  EXPECT_TRUE(g_range.huge[last / 64] >> (last % 64) & 1);
+  for (char* p : blocks) deallocate(p);
 }
 
 TEST(Allocator, KeepsErrnoWhenItFrees) {

@@ -12,12 +12,22 @@ constinit PageHeap g_page_heap;
 
 namespace {
 
+constexpr uint32_t kHugeFrom = (4u << 20) >> kPageShift;  // pages, where THP is asked for
 constexpr uint32_t kMaxHold = (32u << 20) >> kPageShift;  // given back at one time
 
 // Where neighbours find a large or free span: its first and last page.
 void set_ends(const Span* s, uint32_t index) {
   g_range.map[s->first_page] = index;
   g_range.map[s->end_page() - 1] = index;
+}
+
+// Whether the range grows by huge pages for such a block. Those of half a MiB share them with their
+// neighbours, so they too cost at most one more, which is little where there is much memory
+// already. Not for a region: of its blocks some are touched in part.
+bool grows_huge(uint32_t pages, uint32_t align) {
+  constexpr uint32_t kSharedFrom = (512u << 10) >> kPageShift, kMuch = (16u << 20) >> kPageShift;
+  if (pages >= kHugeFrom) return true;
+  return pages >= kSharedFrom && align < kHugePages && g_range.committed >= kMuch;
 }
 
 // Asks for huge pages within [first, first + pages) where nobody has yet.
@@ -191,10 +201,10 @@ Span* PageHeap::find_or_grow(uint32_t pages, uint32_t align) {
   const uint64_t start = (uint64_t{begin} + align - 1) / align * align;
   const uint64_t needed = start + pages - g_range.committed;
   if (needed > g_range.pages) return nullptr;
-  const bool huge = pages >= kHugeFrom;
-  // Small requests come in numbers: fewer, larger system calls. It is only address space.
-  const uint32_t ahead = std::min(4096u, std::max(256u, g_range.committed / 8));
   const uint32_t old = g_range.committed;
+  const bool huge = grows_huge(pages, align);
+  // Small requests come in numbers: fewer, larger system calls. It is only address space.
+  const uint32_t ahead = std::min(4096u, std::max(256u, old / 8));
   if ((huge || needed >= ahead || !range_grow(ahead)) &&
       !range_grow(static_cast<uint32_t>(needed))) {
     return nullptr;

@@ -65,7 +65,6 @@ class PageHeap {
   const char* check();
 
  private:
-  static constexpr uint32_t kHugeFrom = (4u << 20) >> kPageShift;  // pages, where THP is asked for
   static constexpr unsigned kOrders = 7;
 
   Span* find(uint32_t pages, uint32_t align);

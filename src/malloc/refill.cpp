@@ -120,17 +120,31 @@ void set_full(Span* s) {
   s->set_in_use(used, used - std::min(wake, used));
 }
 
+// Whether the free blocks follow each other in memory, upwards or downwards, as far as the first
+// few tell.
+bool is_in_order(const Span* s) {
+  const intptr_t step = s->block_bytes;
+  const Block* at = s->local_free;
+  for (unsigned i = 0; i < 8 && at != nullptr && at->next != nullptr; ++i, at = at->next) {
+    const intptr_t by = reinterpret_cast<intptr_t>(at->next) - reinterpret_cast<intptr_t>(at);
+    if (by != step && by != -step) return false;
+  }
+  return true;
+}
+
 // Under cache->lock: s is in no list and nothing of it is in use. A few such spans are kept for the
-// next burst of the same sizes. Their blocks are made anew, in the order of their addresses: a list
-// in the order of the frees costs more in cache misses than that.
+// next burst of the same sizes. Blocks that were freed in no order are made anew, in the order of
+// their addresses: taking them in the order of the frees costs more in cache misses than that.
 void keep_or_release(Cache* cache, Span* s) {
   if (cache->empty_pages + s->pages > kMostEmpty) {
     release_span(s);
     return;
   }
   s->place = Place::kEmpty;
-  s->local_free = nullptr;
-  s->carved = 0;
+  if (!is_in_order(s)) {
+    s->local_free = nullptr;
+    s->carved = 0;
+  }
   s->set_in_use(0, 0);
   cache->empty.push(s);
   cache->empty_pages += s->pages;

@@ -54,7 +54,7 @@ void tell_owner(Cache* owner, Span* s) {
   if (all_free(s)) return_span(owner, s);
 }
 
-void add_remote(Span* s, Block* head, Block* tail, uint32_t count) {
+__attribute__((noinline)) void add_remote(Span* s, Block* head, Block* tail, uint32_t count) {
   Cache* const owner = s->owner.load(std::memory_order_relaxed);
   uint64_t old = s->remote.load(std::memory_order_relaxed);
   RemoteList list;
@@ -75,30 +75,29 @@ void add_remote(Span* s, Block* head, Block* tail, uint32_t count) {
   }
 }
 
-void flush(RemoteSlot& slot) {
+__attribute__((noinline)) void flush(RemoteSlot& slot) {
   add_remote(slot.span, slot.head, slot.tail, slot.count);
   slot.span = nullptr;
 }
 
+__attribute__((noinline)) void open_slot(RemoteSlot& slot, Span* s, Block* block) {
+  if (slot.span != nullptr) flush(slot);
+  slot = {s, block, block, 1};
+  block->next = nullptr;
+  if (s->remote_limit == 1) flush(slot);
+}
+
 }  // namespace
 
+// The usual case calls nothing, and so keeps no register.
 void free_remote(Cache* cache, Span* s, void* p) {
   Block* const block = link_of(s, p);
-  if (cache == &g_no_cache) {
-    add_remote(s, block, block, 1);
-    return;
-  }
+  if (__builtin_expect(cache == &g_no_cache, 0)) return add_remote(s, block, block, 1);
   RemoteSlot& slot = cache->slots[span_index(s) % Cache::kSlots];
-  if (slot.span != s) {
-    if (slot.span != nullptr) flush(slot);
-    slot = {s, block, block, 1};
-    block->next = nullptr;
-  } else {
-    block->next = slot.head;
-    slot.head = block;
-    ++slot.count;
-  }
-  if (slot.count >= s->remote_limit) flush(slot);
+  if (slot.span != s) return open_slot(slot, s, block);
+  block->next = slot.head;
+  slot.head = block;
+  if (++slot.count >= s->remote_limit) flush(slot);
 }
 
 void reap_queue(Cache* cache) {

@@ -74,7 +74,7 @@ constexpr uint32_t span_pages_of(size_t block_bytes) {
   if (block_bytes <= 128) return 4;
   if (block_bytes <= 512) return 8;
   if (block_bytes <= 8192) return 16;
-  return block_bytes <= 32768 ? 32 : 64;
+  return block_bytes <= 16384 ? 32 : 64;
 }
 
 }  // namespace flatout::malloc
