@@ -15,10 +15,10 @@ constexpr uint64_t kRangeFactor = 4;
 // saves calls and costs what stays unused at the peak. Of small handles more are wholly free, and
 // they cost more calls (docs/devmem.md has the trade-off).
 Bytes least_growth(Bytes reserved) {
-  return std::clamp(reserved / 128 / kPageBytes * kPageBytes, kPageBytes, 10 * kPageBytes);
+  return std::clamp(reserved / 256 / kPageBytes * kPageBytes, kPageBytes, 10 * kPageBytes);
 }
 Bytes largest_handle(Bytes reserved, Bytes needed) {
-  return std::clamp(std::max(reserved / 32, needed / 8) / kPageBytes * kPageBytes, 2 * kPageBytes,
+  return std::clamp(std::max(reserved / 48, needed / 8) / kPageBytes * kPageBytes, kPageBytes,
                     256 * kPageBytes);
 }
 
