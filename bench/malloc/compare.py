@@ -2,7 +2,7 @@
 """libflatout_malloc.so beside glibc and every allocator found on the machine, in alternating rounds.
 
     python3 bench/malloc/compare.py --library build/release/libflatout_malloc.so [--rounds 5] [--only REGEX]
-        [--peer NAME=PATH]... [--torch PYTHON] [--csv bench/results/malloc.csv]
+        [--peer NAME=PATH]... [--torch PYTHON] [--sampling] [--csv bench/results/malloc.csv]
 
 Each cell is the median of the rounds; `ratio` is ours to the best peer's, below 1 is a gain. CPU time throughout: the machines
 are shared. Other counts (faults, peak) are medians too.
@@ -56,13 +56,15 @@ def find_peers(named):
     return found
 
 
-def run(program, python, workload, library):
+def run(program, python, workload, library, sampling=False):
     words = workload.split()
     command = [python, str(HERE / "torch_step.py"), *words[1:]] if words[0] == "torch" else [program, *words]
     env = dict(os.environ)
     env.pop("LD_PRELOAD", None)
     if library:
         env["LD_PRELOAD"] = library
+    if sampling:
+        env["FLATOUT_MALLOC_SAMPLE"] = str(512 << 10)
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     except subprocess.TimeoutExpired:
@@ -87,12 +89,15 @@ def main():
     parser.add_argument("--only", default="", help="workloads whose group or name matches")
     parser.add_argument("--peer", action="append", default=[], help="NAME=PATH of another allocator")
     parser.add_argument("--torch", default="", help="an interpreter with PyTorch")
+    parser.add_argument("--sampling", action="store_true", help="ours with the heap profile's samples on, too")
     parser.add_argument("--csv", default="")
     options = parser.parse_args()
 
     program = os.path.join(tempfile.mkdtemp(), "workloads")
     subprocess.run(["g++", "-O2", "-std=c++20", "-fno-builtin", "-pthread", str(HERE / "workloads.cpp"), "-o", program], check=True)
     allocators = {**find_peers(options.peer), "flatout": os.path.abspath(options.library)}
+    if options.sampling:
+        allocators["sampling"] = allocators["flatout"]
     wanted = re.compile(options.only)
     rows = [row for row in CPU + COUNTS + (TORCH if options.torch else []) if wanted.search(f"{row[0]} {row[1]}")]
     results = {}
@@ -103,24 +108,26 @@ def main():
             order = list(allocators.items())
             order = order[round_ % len(order):] + order[:round_ % len(order)]
             for name, library in order:
-                results.setdefault((row, name), []).append(run(program, options.torch, row[1], library))
+                results.setdefault((row, name), []).append(run(program, options.torch, row[1], library, name == "sampling"))
             print(f"round {round_ + 1}: {row[1]}", file=sys.stderr)
         if options.csv:
             write_csv(options.csv, results)  # a long run that is cut off keeps its rounds
 
     names = list(allocators)
     print(f"\n| workload | unit | {' | '.join(names)} | ratio |\n|---|---|{'---|' * (len(names) + 1)}")
-    ratios = {}
+    ratios, sampling = {}, []
     for row in rows:
         kinds = sorted({k for name in names for v in results[row, name] for k in v if k != "held_mib"}, key=lambda k: (k != "value", k))
         for kind in kinds:
             cells = {n: statistics.median(v[kind] for v in results[row, n] if kind in v) for n in names
                      if any(kind in v for v in results[row, n])}
-            best = min((v for n, v in cells.items() if n != "flatout"), default=math.nan)
+            best = min((v for n, v in cells.items() if n not in ("flatout", "sampling")), default=math.nan)
             ours = cells.get("flatout", math.nan)
             ratio = ours / best if best > 0 else math.nan
             if kind == "value" and row not in COUNTS:
                 ratios.setdefault(row[0], []).append(ratio)
+                if "sampling" in cells:
+                    sampling.append(cells["sampling"] / ours)
             label = row[1] if kind == "value" else f"… {kind}"
             unit = row[2] if kind == "value" else ""
             print(f"| {label} | {unit} | {' | '.join(f'{cells[n]:.5g}' if n in cells else 'failed' for n in names)} | {ratio:.2f} |")
@@ -128,6 +135,9 @@ def main():
         good = [v for v in values if v > 0]
         if good:
             print(f"\n{group}: {math.exp(sum(map(math.log, good)) / len(good)):.3f} of the best peer (geometric mean of {len(good)}), worst {max(good):.2f}")
+
+    if sampling:
+        print(f"\nsampling: {math.exp(sum(map(math.log, sampling)) / len(sampling)):.3f} of ours without, worst {max(sampling):.2f}")
 
 
 if __name__ == "__main__":

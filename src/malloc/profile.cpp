@@ -21,7 +21,7 @@ namespace {
 constexpr unsigned kBuckets = 4096;
 constexpr int64_t kNever = INT64_MAX / 2;
 constexpr uint64_t kFirstGap = 8;     // samples between the first moments
-constexpr uint64_t kDense = 100'000;  // ns: samples that come faster are too many
+constexpr uint64_t kDense = 300'000;  // ns: samples that come faster are too many
 constexpr uint64_t kMostThinning = 16;
 
 std::atomic<uint64_t> g_interval{0};
