@@ -49,8 +49,9 @@ __attribute__((noinline)) Both deep(int depth, volatile char* above) {
 void expect_same(const Both& both) {
   ASSERT_GT(both.ours.size(), 2u);
   ASSERT_GT(both.theirs.size(), 2u);
-  EXPECT_TRUE(std::equal(both.ours.begin() + 1, both.ours.end(), both.theirs.begin() + 1,
-                         both.theirs.end()));
+  // A sanitizer's backtrace() is one frame of its own and then the C library's.
+  const auto from = std::find(both.theirs.begin() + 1, both.theirs.begin() + 3, both.ours[1]);
+  EXPECT_TRUE(std::equal(both.ours.begin() + 1, both.ours.end(), from, both.theirs.end()));
 }
 
 TEST(Unwind, FindsTheFramesThatLibgccFinds) {
