@@ -6,7 +6,6 @@ jpeg: a DataLoader that decodes JPEGs of different sizes in the loop's own proce
 """
 
 import io
-
 import resource
 import statistics
 import sys
