@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -159,32 +159,44 @@ TEST(Allocator, KeepsTheTablesThatEachFreeReadsApartInTheFirstCache) {
   }
 }
 
-TEST(Allocator, TakesBlocksFreedInOrderAsTheyAreAndMakesOthersAnew) {
-  const auto step = [](const std::vector<char*>& p) {  // how many follow their neighbour
-    size_t n = 0;
-    for (size_t i = 1; i < p.size(); ++i) n += std::abs(p[i] - p[i - 1]) == 128 ? 1 : 0;
-    return n;
-  };
-  constexpr size_t kBlocks = 3000;  // several spans, some of which become empty
-  for (const bool shuffled : {false, true}) {
-    std::vector<char*> p(kBlocks);
-    for (char*& q : p) q = take(128);
-    for (int round = 0; round < 3; ++round) {
-      if (shuffled) {
-        for (size_t i = kBlocks - 1; i > 0; --i) std::swap(p[i], p[i * 2654435761u % (i + 1)]);
-      }
-      for (char* q : p) deallocate(q);
-      for (char*& q : p) q = take(128);
-      auto sorted = p;
-      std::sort(sorted.begin(), sorted.end());
-      EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
-      if (!shuffled) {
-        EXPECT_GT(step(p), kBlocks * 9 / 10);
-      }
-    }
-    EXPECT_GT(step(p), kBlocks / 2);
+// Several spans' blocks; what is freed makes all but one of the spans empty.
+std::vector<char*> take_many() {
+  std::vector<char*> p(3000);
+  for (char*& q : p) q = take(128);
+  return p;
+}
+size_t count_apart(const std::vector<char*>& p, ptrdiff_t apart) {
+  size_t n = 0;
+  for (size_t i = 1; i < p.size(); ++i) n += p[i] - p[i - 1] == apart ? 1 : 0;
+  return n;
+}
+void expect_distinct(std::vector<char*> p) {
+  std::sort(p.begin(), p.end());
+  EXPECT_EQ(std::adjacent_find(p.begin(), p.end()), p.end());
+}
+
+TEST(Allocator, TakesBlocksThatWereFreedInOrderAsTheyAre) {
+  std::vector<char*> p = take_many();
+  std::sort(p.begin(), p.end());
+  for (int round = 0; round < 3; ++round) {
     for (char* q : p) deallocate(q);
+    p = take_many();  // the last freed first
+    expect_distinct(p);
+    EXPECT_GT(count_apart(p, round % 2 == 0 ? -128 : 128), p.size() * 8 / 10) << round;
   }
+  for (char* q : p) deallocate(q);
+}
+
+TEST(Allocator, MakesBlocksThatWereFreedInNoOrderAnew) {
+  std::vector<char*> p = take_many();
+  for (int round = 0; round < 3; ++round) {
+    for (size_t i = p.size() - 1; i > 0; --i) std::swap(p[i], p[i * 2654435761u % (i + 1)]);
+    for (char* q : p) deallocate(q);
+    p = take_many();
+    expect_distinct(p);
+    EXPECT_GT(count_apart(p, 128), p.size() / 2) << round;
+  }
+  for (char* q : p) deallocate(q);
 }
 
 TEST(Allocator, GrowsByHugePagesForBlocksOfHalfAMibWhereThereIsMuch) {

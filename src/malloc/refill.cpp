@@ -121,7 +121,7 @@ void set_full(Span* s) {
 }
 
 // Whether the free blocks follow each other in memory, upwards or downwards, as far as the first
-// few tell.
+// few tell. Coloured ones never do, by their links.
 bool is_in_order(const Span* s) {
   const intptr_t step = s->block_bytes;
   const Block* at = s->local_free;
