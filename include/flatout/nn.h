@@ -108,6 +108,32 @@ FLATOUT_NN_API int flatout_nn_batch_norm_backward_apply(const struct flatout_nn_
                                                         const double* dz, const double* dz_xhat,
                                                         double count);
 
+/* The same on a CUDA device: libflatout_nn_cuda.so, for f32, bf16 and f16 with such parameters. All
+ * buffers are memory of the device, shape->threads is not looked at. Calls return when their work
+ * is queued, and may be captured into a graph. */
+struct flatout_nn_cuda_queue {
+  int32_t device; /* its number; -1: the thread's current one */
+  void* stream;   /* cudaStream_t of the device */
+  void*
+      workspace; /* memory of the device, aligned to 16 bytes, not used by another call meanwhile */
+  uint64_t workspace_bytes; /* at least flatout_nn_cuda_workspace_bytes() */
+};
+
+/* As flatout_nn_error(), of the functions below. */
+FLATOUT_NN_API const char* flatout_nn_cuda_error(void);
+/* Bytes of workspace that are enough for any call on this device; 0 if it cannot run them: there is
+ * none of this number, its driver is older than they need, or they were not built for its kind. */
+FLATOUT_NN_API uint64_t flatout_nn_cuda_workspace_bytes(int32_t device);
+FLATOUT_NN_API int flatout_nn_cuda_batch_norm_training(const struct flatout_nn_shape* shape,
+                                                       const struct flatout_nn_forward* forward,
+                                                       const struct flatout_nn_cuda_queue* queue);
+FLATOUT_NN_API int flatout_nn_cuda_batch_norm_inference(const struct flatout_nn_shape* shape,
+                                                        const struct flatout_nn_forward* forward,
+                                                        const struct flatout_nn_cuda_queue* queue);
+FLATOUT_NN_API int flatout_nn_cuda_batch_norm_backward(const struct flatout_nn_shape* shape,
+                                                       const struct flatout_nn_backward* backward,
+                                                       const struct flatout_nn_cuda_queue* queue);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,27 +1,31 @@
 // The functions of nn/batch_norm.h on a CUDA device: x, y, gamma, the mask and all other buffers
 // are device memory, the mask has the same layout. Types f32, bf16, f16. Calls return when their
-// kernels are queued on `stream` (a cudaStream_t).
+// kernels are queued on `stream` (a cudaStream_t); they may be captured into a graph.
 //
-// Four launches in training: a guess of each channel's mean, sums of differences from it,
-// statistics and coefficients, normalization; three on the way back. x is read twice, once more
-// than the least.
+// One kernel each way (nn/cuda_kernels.h). x, and on the way back dy, are read once where the
+// shared memory of the device's multiprocessors holds a channel, or 32 bytes of each row.
 #pragma once
 
 #include <cstddef>
 
 #include "nn/batch_norm.h"
+#include "nn/cuda_plan.h"
 
 namespace flatout::nn::cuda {
 
-/// A stream of the current device, and memory of it for the call's own use.
+/// A stream, and memory of its device for the call's own use.
 struct Queue {
+  int device = -1;  // the thread's current one
   void* stream = nullptr;
   void* workspace = nullptr;  // aligned to 16 bytes
   size_t workspace_bytes = 0;
+  Choice choice;  // for measurements
 };
 
-/// What workspace_bytes must be at least on the current device.
-Result<size_t> workspace_bytes(const Shape& shape);
+/// What Queue::workspace_bytes must be at least on this device (-1: the current one). Errors:
+/// kUnsupported where the device does not run these kernels: its driver is older than the CUDA run
+/// time that they were built with, or there is no code for its kind.
+Result<size_t> workspace_bytes(int device = -1);
 
 Status batch_norm_training(const Shape& shape, const Forward& forward, const Statistics& statistics,
                            const Running& running, const Queue& queue);

@@ -1,20 +1,77 @@
 #include "nn/cuda_plan.h"
 
 #include <algorithm>
-
-#include "nn/kernels.h"
+#include <bit>
 
 namespace flatout::nn::cuda {
 namespace {
 
-constexpr int64_t kBlocksPerMultiprocessor = 8;
-constexpr int64_t kSplits = 1024;  // at most
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kBits = 8;             // of a byte of mask
+constexpr int64_t kReserved = 1024;  // bytes of shared memory a block that the device keeps
+
+// What a plan costs, roughly, in microseconds: an H100's memory, and a team's meeting.
+constexpr double kBytesPerMicrosecond = 3e6;
+constexpr double kMeeting = 4;
 
 int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The widest load that suits each plane or row, if all begin where they may.
+int values_at_once(int64_t length, Type type, bool aligned) {
+  if (!aligned) return 1;
+  const int widest = type == Type::kF32 ? 4 : 8;
+  if (length % widest == 0) return widest;
+  return length % 4 == 0 ? 4 : 1;
+}
+
+size_t slot_bytes(const Plan& plan, const Shape& shape, int tensors) {
+  return static_cast<size_t>(kThreads * plan.wide * tensors) * size_of(shape.type);
+}
+
+// Fills in what depends on columns and members.
+void divide(const Shape& shape, const Device& device, int tensors, Plan* plan) {
+  const int blocks = device.multiprocessors * blocks_at_once(plan->rows);
+  plan->tile = plan->rows ? plan->columns * plan->wide : 1;
+  plan->tiles = static_cast<int>(over(plan->channels, plan->tile));
+  // Whole warps, so that lanes of one byte of mask stay together.
+  plan->share = static_cast<uint32_t>(over(over(plan->units, plan->members), kWarp) * kWarp);
+  plan->members = static_cast<int>(over(plan->units, plan->share));
+  plan->teams = std::min(plan->tiles, blocks / plan->members);
+  const int at_once = kThreads / plan->columns;
+  plan->turns = static_cast<uint32_t>(over(std::min(plan->share, plan->units), at_once));
+  const int64_t room = static_cast<int64_t>(device.shared_bytes) / blocks_at_once(plan->rows) -
+                       kReserved - static_cast<int64_t>(scratch_bytes(*plan));
+  const auto slot = static_cast<int64_t>(slot_bytes(*plan, shape, tensors));
+  plan->kept = static_cast<uint32_t>(std::clamp<int64_t>(room / slot, 0, plan->turns));
+  plan->shared_bytes = scratch_bytes(*plan) + plan->kept * static_cast<size_t>(slot);
+}
+
+double cost(const Shape& shape, const Device& device, int tensors, const Plan& plan) {
+  const int at_once = blocks_at_once(plan.rows);
+  const double bandwidth = kBytesPerMicrosecond / (device.multiprocessors * at_once);  // a block's
+  const double moved =
+      static_cast<double>(plan.turns) * static_cast<double>(slot_bytes(plan, shape, tensors));
+  const double again = moved * (plan.turns - plan.kept) / plan.turns;
+  // Segments of rows: the narrower, the more of what memory delivers at once is not asked for.
+  const size_t segment = static_cast<size_t>(plan.tile) * size_of(shape.type);
+  const double narrow = !plan.rows || plan.tiles == 1 || segment >= 128 ? 1
+                        : segment >= 64                                 ? 1.05
+                                                                        : 1.3;
+  const double rounds = static_cast<double>(over(plan.tiles, plan.teams));
+  const double meeting = (plan.members > 1 ? kMeeting : kMeeting / 4) / at_once;
+  return rounds * ((2 * moved + again) * narrow / bandwidth + meeting);
+}
+
 }  // namespace
 
-Result<Plan> make_plan(const Shape& shape, int multiprocessors) {
+Divisor divisor_of(uint32_t value) {
+  const auto shift = static_cast<uint32_t>(std::bit_width(value - 1));
+  const uint64_t factor = ((uint64_t{1} << 32) * ((uint64_t{1} << shift) - value)) / value + 1;
+  return {value, static_cast<uint32_t>(factor), shift};
+}
+
+Result<Plan> make_plan(const Shape& shape, const Device& device, int tensors, bool aligned,
+                       const Choice& choice) {
   if (shape.type == Type::kF64 || shape.parameters == Type::kF64) {
     return Error{Code::kUnsupported, "batch norm of x " + shape.text() + ": no f64 on CUDA", ""};
   }
@@ -26,31 +83,72 @@ Result<Plan> make_plan(const Shape& shape, int multiprocessors) {
   plan.outer = plan.rows ? shape.n * plane : plane == 1 ? 1 : shape.n;
   plan.length = plan.rows ? 1 : plane == 1 ? shape.n : plane;
   plan.stride = plan.channels * plan.length;
-  plan.groups = over(plan.rows ? shape.c : plan.length, kWide);
-  plan.mask_stride = plan.rows ? plan.groups : shape.c * plan.groups;
-  plan.aligned = (plan.rows ? shape.c : plan.length) % kWide == 0;
-  plan.units = plan.rows ? plan.outer : plan.outer * plan.groups;
-  if (plan.units >= int64_t{1} << 31 || plan.channels >= int64_t{1} << 31) {
+  const int64_t line = plan.rows ? shape.c : plan.length;
+  const int64_t groups = over(line, kBits);
+  plan.mask_stride = plan.rows ? groups : shape.c * groups;
+  plan.wide = values_at_once(line, shape.type, aligned);
+  const int64_t lanes = groups * (kBits / plan.wide);
+  const int64_t units = plan.rows ? plan.outer : plan.outer * lanes;
+  if (units >= int64_t{1} << 31 || lanes >= int64_t{1} << 31 || shape.c >= int64_t{1} << 31) {
     return Error{Code::kUnsupported, "batch norm of x " + shape.text() + ": too large for CUDA",
                  ""};
   }
-  plan.columns = 1;
-  while (plan.rows && plan.columns < std::min<int64_t>(plan.groups, 32)) plan.columns *= 2;
-  plan.tile = plan.rows ? kWide * plan.columns : 1;
-  plan.tiles = static_cast<int>(over(plan.channels, plan.tile));
-  const int64_t at_once = plan.rows ? kThreads / plan.columns : kThreads;  // units
-  const int64_t wanted = over(multiprocessors * kBlocksPerMultiprocessor, plan.tiles);
-  const int64_t splits =
-      std::clamp<int64_t>(wanted, 1, std::min(kSplits, over(plan.units, at_once)));
-  plan.per_split = over(plan.units, splits);
-  plan.splits = static_cast<int>(over(plan.units, plan.per_split));
-  return plan;
+  plan.groups = static_cast<uint32_t>(groups);
+  plan.lanes = divisor_of(static_cast<uint32_t>(lanes));
+  plan.units = static_cast<uint32_t>(units);
+
+  const int blocks = device.multiprocessors * blocks_at_once(plan.rows);
+  const auto lane_bytes = static_cast<int>(plan.wide * size_of(shape.type));
+  Plan best;
+  double best_cost = 0;
+  const auto consider = [&](int members) {
+    plan.members = choice.members > 0 ? std::min(choice.members, blocks) : members;
+    divide(shape, device, tensors, &plan);
+    const double costs = cost(shape, device, tensors, plan);
+    if (best.tiles > 0 && costs >= best_cost) return;
+    best = plan;
+    best_cost = costs;
+  };
+  for (int bytes = 128; bytes >= 32; bytes /= 2) {
+    if (choice.tile_bytes > 0) bytes = choice.tile_bytes;
+    if (plan.rows) {
+      // Lanes of one byte of mask at least, a warp at most; no more than there are channels.
+      const int fewest = kBits / plan.wide;
+      const int64_t all = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(lanes)));
+      const int most = std::min(kWarp, kMaxTile / plan.wide);
+      plan.columns =
+          std::clamp(static_cast<int>(std::min<int64_t>(bytes / lane_bytes, all)), fewest, most);
+    }
+    for (int members = 1; members <= blocks; members += std::max(1, members / 4)) consider(members);
+    for (int teams = 1; teams <= 16 && teams <= blocks; ++teams) consider(blocks / teams);
+    if (!plan.rows || choice.tile_bytes > 0) break;
+  }
+  return best;
+}
+
+size_t scratch_bytes(const Plan& plan) {
+  const auto tile = static_cast<size_t>(plan.tile);
+  const size_t bytes = tile * (kWarps + 1) * 2 * sizeof(double) + tile * 4 * sizeof(float);
+  return (bytes + 15) / 16 * 16;
+}
+
+size_t counter_bytes(const Plan& plan) {
+  return (static_cast<size_t>(plan.teams) * sizeof(uint32_t) + 15) / 16 * 16;
 }
 
 size_t workspace_bytes(const Plan& plan) {
-  const auto channels = static_cast<size_t>(plan.channels);
-  // Two sums a split; shift, scale, slope, offset.
-  return channels * (static_cast<size_t>(plan.splits) * 2 * sizeof(double) + 4 * sizeof(float));
+  // Two sums of each member and channel, of this tile and of the one before.
+  return counter_bytes(plan) + 2 * static_cast<size_t>(plan.teams) *
+                                   static_cast<size_t>(plan.members) *
+                                   static_cast<size_t>(plan.tile) * 2 * sizeof(double);
+}
+
+size_t workspace_bytes(const Device& device) {
+  const auto most = [&](bool rows, int tile) {
+    const auto blocks = static_cast<size_t>(device.multiprocessors) * blocks_at_once(rows);
+    return blocks * (16 + 2 * static_cast<size_t>(tile) * 2 * sizeof(double));
+  };
+  return std::max(most(false, 1), most(true, kMaxTile));
 }
 
 }  // namespace flatout::nn::cuda

@@ -10,32 +10,76 @@
 namespace flatout::nn::cuda {
 
 constexpr int kThreads = 256;  // of a block
-constexpr int kWide = 8;       // values that a thread takes at once: a byte of mask
+constexpr int kWarp = 32;
+constexpr int kMaxTile = 64;  // channels of a tile
 
-/// Work is cut into units of up to kWide values: of a plane, or of a row. A block takes `tile`
-/// channels (planes: one; rows: kWide for each of `columns` threads, the others take other rows)
-/// and one of `splits` ranges of units.
+/// What is known of a device.
+struct Device {
+  int multiprocessors = 0;
+  size_t shared_bytes = 0;  // of a multiprocessor
+};
+
+/// Division of numbers below 2^31 by one that is known beforehand, without dividing.
+/// Source: Granlund, Montgomery 1994.
+struct Divisor {
+  uint32_t value = 1;
+  uint32_t factor = 0;
+  uint32_t shift = 0;
+};
+Divisor divisor_of(uint32_t value);
+
+/// A tile is a channel (planes), or as many channels side by side as `columns` lanes hold (rows).
+/// It belongs to a team of `members` blocks, each of which has a `share` of its units and keeps
+/// what it read of them in shared memory until the team knows the tile's sums. Teams take tiles in
+/// turns; all blocks run at once.
+///
+/// A unit is what a lane takes at once: `wide` values of a plane; or of a row, then counted in
+/// rows.
 struct Plan {
   bool rows = false;
-  bool aligned = false;  // every unit is whole, and 16-byte loads may be used if tensors begin so
-  int64_t outer = 0;     // images, or rows
+  int wide = 0;  // values: 16 bytes of them (f32: 4, else 8), or 4, or 1
   int64_t channels = 0;
+  int64_t outer = 0;        // images, or rows
   int64_t length = 0;       // of a plane; rows: 1
   int64_t stride = 0;       // elements from one image or row to the next
   int64_t mask_stride = 0;  // bytes
-  int64_t groups = 0;       // units of a plane, or of a row
-  int64_t units = 0;        // per tile: images * groups, or rows
-  int64_t per_split = 0;
-  int tiles = 0;
-  int splits = 0;
-  int tile = 0;
-  int columns = 0;
+  uint32_t groups = 0;      // bytes of mask of a plane, or of a row
+  Divisor lanes;            // planes: units of a plane, 8 / wide for each byte of mask
+  int columns = 1;
+  int tile = 1;        // channels
+  int tiles = 0;       // in all
+  uint32_t units = 0;  // of a tile
+  int members = 1;
+  int teams = 0;
+  uint32_t share = 0;  // units
+  uint32_t turns = 0;  // of a block's threads over its share
+  uint32_t kept = 0;   // of them, the first, whose data stay
+  size_t shared_bytes = 0;
 };
 
-/// Errors: kUnsupported for f64 and for more than 2^31 units a channel.
-Result<Plan> make_plan(const Shape& shape, int multiprocessors);
+/// Blocks of a multiprocessor: each has its part of the shared memory.
+constexpr int blocks_at_once(bool rows) { return rows ? 2 : 4; }
 
-/// Bytes of device memory that a call needs beside its arguments.
+/// What to choose instead of what make_plan() would, for measurements.
+struct Choice {
+  int members = 0;
+  int tile_bytes = 0;
+};
+
+/// `tensors` of a call are read twice and kept in between: x (forward), x and dy (backward).
+/// Errors: kUnsupported for f64 and for more than 2^31 units a channel.
+Result<Plan> make_plan(const Shape& shape, const Device& device, int tensors, bool aligned,
+                       const Choice& choice = {});
+
+/// Where things lie in a block's shared memory: two doubles for each warp and channel of the tile,
+/// two and four floats a channel, then what is kept.
+size_t scratch_bytes(const Plan& plan);
+
+/// Bytes of device memory that a call needs beside its arguments, on top of them the teams'
+/// counters, which must be zero.
+size_t counter_bytes(const Plan& plan);
 size_t workspace_bytes(const Plan& plan);
+/// Enough for all plans of this device.
+size_t workspace_bytes(const Device& device);
 
 }  // namespace flatout::nn::cuda

@@ -1,39 +1,18 @@
 // The C functions of flatout/nn.h.
-#define FLATOUT_NN_API __attribute__((visibility("default")))
-#include "flatout/nn.h"
-
 #include <new>
 #include <string>
 
 #include "nn/batch_norm.h"
+#include "nn/c_structs.h"
 #include "nn/check.h"
 #include "nn/kernels.h"
 
 namespace {
 
 using namespace flatout;
+using nn::read, nn::running_of, nn::statistics_of;
 
 thread_local std::string last_error;
-
-// A shape as C++ has it, once its numbers are known to mean something.
-Result<nn::Shape> read(const flatout_nn_shape& shape) {
-  const auto bad = [](const char* name, int32_t value, const char* known) -> Error {
-    return {Code::kBadInput,
-            std::string(name) + " is " + std::to_string(value) + "; it must be " + known, ""};
-  };
-  if (shape.layout < 0 || shape.layout > 1)
-    return bad("layout", shape.layout, "0 (NCHW) or 1 (NHWC)");
-  if (shape.type < 0 || shape.type > 3) return bad("type", shape.type, "0 to 3");
-  if (shape.parameters < 0 || shape.parameters > 3)
-    return bad("parameters", shape.parameters, "0 to 3");
-  return nn::Shape{shape.n,
-                   shape.c,
-                   shape.h,
-                   shape.w,
-                   static_cast<nn::Layout>(shape.layout),
-                   static_cast<nn::Type>(shape.type),
-                   static_cast<nn::Type>(shape.parameters)};
-}
 
 int report(const Status& status) {
   last_error.clear();
@@ -53,21 +32,6 @@ int call(const flatout_nn_shape* shape, const Function& function) {
   } catch (const std::bad_alloc&) {
     return report(nn::bad_argument(*read_shape, "no memory for its statistics"));
   }
-}
-
-nn::Forward read(const flatout_nn_forward& f) {
-  return {f.x, f.residual, f.gamma, f.beta, f.epsilon, f.relu != 0, f.y, f.mask};
-}
-
-nn::Statistics statistics_of(const flatout_nn_forward& f) { return {f.mean, f.inverse_std}; }
-
-nn::Running running_of(const flatout_nn_forward& f) {
-  return {f.running_mean, f.running_variance, f.momentum, f.unbiased != 0};
-}
-
-nn::Backward read(const flatout_nn_backward& b) {
-  return {b.x,  b.dy,         b.gamma,   b.mask,  b.mean, b.inverse_std, b.batch_statistics != 0,
-          b.dx, b.d_residual, b.d_gamma, b.d_beta};
 }
 
 }  // namespace

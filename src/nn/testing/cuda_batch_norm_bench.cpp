@@ -1,0 +1,186 @@
+// Times of the CUDA kernels alone, in microseconds, and the share of the device's copy bandwidth
+// that they reach over the least traffic: each tensor moved once. Needs a card.
+//
+//   nn_cuda_bench [--sweep]      --sweep: also with other divisions than make_plan() chooses
+//
+// bench/nn/cuda.py compares with PyTorch and cuDNN.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "nn/cuda_batch_norm.h"
+
+namespace {
+
+using namespace flatout::nn;
+
+constexpr int kSets = 3;  // of buffers: no call finds its own last one's in a cache
+constexpr int kCalls = 15;
+
+void must(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(error));
+  std::exit(1);
+}
+
+// Device memory, filled with numbers about 1 whatever they are taken for.
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes) {
+    must(cudaMalloc(&pointer_, bytes));
+    std::vector<uint16_t> values(bytes / 2 + 1);
+    uint32_t state = 1;
+    for (uint16_t& value : values) {
+      state = state * 1664525 + 1013904223;
+      value = static_cast<uint16_t>(0x3F00 | (state >> 24));
+    }
+    must(cudaMemcpy(pointer_, values.data(), bytes, cudaMemcpyHostToDevice));
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { cudaFree(pointer_); }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(pointer_);
+  }
+
+ private:
+  void* pointer_ = nullptr;
+};
+
+// The median of calls with each set of buffers in turn, in microseconds.
+template <class Call>
+double time(const Call& call) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  must(cudaEventCreate(&begin));
+  must(cudaEventCreate(&end));
+  std::vector<double> times;
+  for (int i = 0; i < kCalls + 2; ++i) {
+    must(cudaEventRecord(begin));
+    call(i % kSets);
+    must(cudaEventRecord(end));
+    must(cudaEventSynchronize(end));
+    float ms = 0;
+    must(cudaEventElapsedTime(&ms, begin, end));
+    if (i >= 2) times.push_back(ms * 1e3);
+  }
+  must(cudaEventDestroy(begin));
+  must(cudaEventDestroy(end));
+  std::nth_element(times.begin(), times.begin() + kCalls / 2, times.end());
+  return times[kCalls / 2];
+}
+
+struct Set {
+  explicit Set(const Shape& shape)
+      : x(shape.elements() * size_of(shape.type)),
+        residual(shape.elements() * size_of(shape.type)),
+        y(shape.elements() * size_of(shape.type)),
+        d_residual(shape.elements() * size_of(shape.type)),
+        mask(mask_bytes(shape)),
+        mean(shape.c * 8),
+        inverse_std(shape.c * 8),
+        gamma(shape.c * 4) {}
+  Buffer x, residual, y, d_residual, mask, mean, inverse_std, gamma;
+};
+
+void check(const flatout::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.error().message.c_str());
+  std::exit(1);
+}
+
+void measure(const Shape& shape, bool sweep) {
+  std::vector<std::unique_ptr<Set>> sets;
+  for (int i = 0; i < kSets; ++i) sets.push_back(std::make_unique<Set>(shape));
+  const auto bytes =
+      static_cast<double>(shape.elements()) * static_cast<double>(size_of(shape.type));
+  const auto bits = static_cast<double>(mask_bytes(shape));
+  const double copy = time([&](int i) {
+    must(cudaMemcpyAsync(sets[i]->y.as<void>(), sets[i]->x.as<void>(), static_cast<size_t>(bytes),
+                         cudaMemcpyDeviceToDevice, nullptr));
+  });
+  const double per_byte = copy / (2 * bytes);
+  const size_t needed = *cuda::workspace_bytes();
+  const Buffer workspace(needed);
+
+  const auto forward = [&](int i, bool add, const cuda::Choice& choice) {
+    const Set& s = *sets[i];
+    check(cuda::batch_norm_training(
+        shape,
+        {s.x.as<void>(), add ? s.residual.as<void>() : nullptr, s.gamma.as<void>(), nullptr, 1e-5,
+         add, s.y.as<void>(), add ? s.mask.as<uint8_t>() : nullptr},
+        {s.mean.as<double>(), s.inverse_std.as<double>()}, {},
+        {-1, nullptr, workspace.as<void>(), needed, choice}));
+  };
+  const auto backward = [&](int i, bool add, const cuda::Choice& choice) {
+    const Set& s = *sets[i];
+    Backward b;
+    b.x = s.x.as<void>();
+    b.dy = s.residual.as<void>();
+    b.gamma = s.gamma.as<void>();
+    b.mask = add ? s.mask.as<uint8_t>() : nullptr;
+    b.mean = s.mean.as<double>();
+    b.inverse_std = s.inverse_std.as<double>();
+    b.dx = s.y.as<void>();
+    b.d_residual = add ? s.d_residual.as<void>() : nullptr;
+    check(cuda::batch_norm_backward(shape, b, {-1, nullptr, workspace.as<void>(), needed, choice}));
+  };
+  const bool rows = shape.layout == Layout::kNhwc;
+  for (const bool back : {false, true}) {
+    for (const bool add : {false, true}) {
+      const double least =
+          back ? (add ? 4 * bytes + bits : 3 * bytes) : (add ? 3 * bytes + bits : 2 * bytes);
+      const auto once = [&](const cuda::Choice& choice) {
+        return time([&](int i) { back ? backward(i, add, choice) : forward(i, add, choice); });
+      };
+      const double took = once({});
+      std::printf("%-30s %6.1f MB %-8s %-8s %8.1f us  share %.3f\n", shape.text().c_str(),
+                  bytes / 1e6, back ? "backward" : "forward", add ? "add relu" : "plain", took,
+                  least * per_byte / took);
+      if (!sweep || !add) continue;
+      std::printf("   ");
+      for (const int tile : {32, 64, 128}) {
+        if (!rows && tile != 128) continue;
+        for (const int members : {1, 4, 8, 16, 33, 66, 132, 264, 528}) {
+          const double other = once({members, tile});
+          std::printf(" %d/%d %.3f", tile, members, least * per_byte / other);
+        }
+      }
+      std::printf("\n");
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool sweep = argc > 1 && std::strcmp(argv[1], "--sweep") == 0;
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::fprintf(stderr, "there is no CUDA device\n");
+    return 77;
+  }
+  struct Case {
+    int64_t n, c, h, w;
+    Type type;
+  };
+  std::vector<Case> cases = {
+      {32, 256, 56, 56, Type::kF32},  {32, 64, 112, 112, Type::kF32},
+      {64, 256, 56, 56, Type::kBf16}, {64, 64, 112, 112, Type::kBf16},
+      {64, 512, 28, 28, Type::kBf16}, {64, 1024, 14, 14, Type::kBf16},
+      {64, 2048, 7, 7, Type::kBf16},  {64, 64, 56, 56, Type::kF32},
+  };
+  if (sweep) cases.resize(5);
+  for (const Case& c : cases) {
+    for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+      measure({c.n, c.c, c.h, c.w, layout, c.type, Type::kF32}, sweep);
+    }
+  }
+  return 0;
+}
