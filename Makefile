@@ -6,7 +6,7 @@ VENV := build/venv
 PY := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-build test-venvs test-unit test-e2e test-agent jobs bench bench-feed golden format lint check asan tsan fuzz aarch64 wheel docs clean
+.PHONY: help setup build demo test test-build test-venvs test-unit test-e2e test-agent test-gpu jobs bench bench-feed golden format lint check asan tsan fuzz aarch64 wheel docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,14 @@ test-e2e: # pytest: the built program on real jobs (the hooks in every shape of 
 test-agent: build ## the Python hooks in some fifty shapes of job, about 12 minutes
 	@tools/venv.sh $(VENV) tests/requirements.txt
 	@FLATOUT_BIN=$(CURDIR)/$(BUILD)/flatout $(PY) -m pytest tests/e2e/test_agent.py -q -rs
+
+test-gpu: ## what needs a graphics card: builds the CUDA kernels, runs the tests labelled gpu
+	@tools/setup.sh build test
+	@cmake --preset $(PRESET) -DFLATOUT_BUILD_TESTS=ON -DFLATOUT_CUDA=ON > /dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+	@tools/venv.sh $(VENV) tests/requirements.txt
+	@ctest --test-dir $(BUILD) --output-on-failure -L gpu
+	@$(E2E) -m gpu
 
 jobs: build ## every job of tests/jobs under flatout, about 25 minutes; `make test` runs the settled ones
 	@tools/venv.sh $(VENV) tests/requirements.txt

@@ -183,7 +183,7 @@ struct Scratch {
 
   __device__ Scratch(const Plan& plan, size_t bytes, unsigned char* memory) {
     by_warp = reinterpret_cast<double2*>(memory);
-    totals = by_warp + kWarps * plan.tile;
+    totals = by_warp + int64_t{kWarps} * plan.tile;
     shift = reinterpret_cast<float*>(totals + plan.tile);
     scale = shift + plan.tile;
     slope = scale + plan.tile;
@@ -227,7 +227,7 @@ class Team {
     counter_ = static_cast<uint32_t*>(workspace) + place.team;
     parts_ = reinterpret_cast<double2*>(static_cast<unsigned char*>(workspace) + counters);
     one_ = static_cast<int64_t>(plan.members) * plan.tile;
-    parts_ += place.team * 2 * one_;
+    parts_ += int64_t{place.team} * 2 * one_;
   }
 
   // Tells the others `part(channel of the tile)`, and waits for theirs. All threads of all members
@@ -369,7 +369,7 @@ __device__ void normalize(const Plan& plan, const ForwardCall& f, const Place& p
 #pragma unroll
     for (int j = 0; j < kTurns; ++j) {
       const uint32_t turn = batch * kTurns + j;
-      if (turn < kept) xs[j] = slots[turn * kThreads];
+      if (turn < kept) xs[j] = slots[size_t{turn} * kThreads];
       float values[wide], added[wide];
       Packed::unpack(xs[j], values);
       if (residual != nullptr) Packed::unpack(rs[j], added);
@@ -445,7 +445,7 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
       float part[kOwn] = {}, part_squares[kOwn] = {};
 #pragma unroll
       for (int j = 0; j < kTurns; ++j) {
-        if (turn + j < plan.kept) slots[(turn + j) * kThreads] = raw[j];
+        if (turn + j < plan.kept) slots[size_t{turn + j} * kThreads] = raw[j];
         float values[wide];
         Packed::unpack(raw[j], values);
 #pragma unroll
@@ -610,8 +610,8 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
           Packed::store(d_residual + units[j].element, dzs[j]);
         }
         if (turn + j < plan.kept) {
-          slots[(turn + j) * 2 * kThreads] = xs[j];
-          slots[((turn + j) * 2 + 1) * kThreads] = dzs[j];
+          slots[size_t{turn + j} * 2 * kThreads] = xs[j];
+          slots[(size_t{turn + j} * 2 + 1) * kThreads] = dzs[j];
         }
         float values[wide], dz[wide];
         Packed::unpack(xs[j], values);
@@ -673,8 +673,8 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
         const uint32_t turn = batch * kTurns + j;
         if (turn < plan.kept) {
           units[j] = lane.unit(turn);
-          xs[j] = slots[turn * 2 * kThreads];
-          dzs[j] = slots[(turn * 2 + 1) * kThreads];
+          xs[j] = slots[size_t{turn} * 2 * kThreads];
+          dzs[j] = slots[(size_t{turn} * 2 + 1) * kThreads];
         } else {
           units[j] = load(turn, &xs[j], &dzs[j]);
           rectify<T, wide>(&dzs[j], passing(units[j]));

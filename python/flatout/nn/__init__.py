@@ -1,4 +1,4 @@
-"""Batch norm with the residual add and the ReLU after it as one operator, for PyTorch on the CPU.
+"""Batch norm with the residual add and the ReLU after it as one operator, for PyTorch on the CPU and on CUDA.
 
     >>> from flatout.nn import fuse
     >>> model, fused, not_fused = fuse(model)      # before training; the state dict stays as it is

@@ -1,8 +1,9 @@
-"""libflatout_nn.so and its functions, as flatout/nn.h declares them."""
+"""libflatout_nn.so, libflatout_nn_cuda.so and their functions, as flatout/nn.h declares them."""
 
 import ctypes
 import functools
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
+from typing import Optional
 
 from .._library import find
 
@@ -24,18 +25,43 @@ class Backward(ctypes.Structure):
                 ("d_gamma", c_void_p), ("d_beta", c_void_p)]
 
 
-@functools.lru_cache(maxsize=None)
-def library() -> ctypes.CDLL:
-    """The loaded library. Every call of its functions releases the GIL."""
-    lib = ctypes.CDLL(find("libflatout_nn.so", "FLATOUT_NN_LIBRARY"))
-    for name, result, arguments in (
-            ("flatout_nn_error", c_char_p, []),
-            ("flatout_nn_isa", c_char_p, []),
-            ("flatout_nn_mask_bytes", c_uint64, [POINTER(Shape)]),
-            ("flatout_nn_batch_norm_training", c_int, [POINTER(Shape), POINTER(Forward)]),
-            ("flatout_nn_batch_norm_inference", c_int, [POINTER(Shape), POINTER(Forward)]),
-            ("flatout_nn_batch_norm_backward", c_int, [POINTER(Shape), POINTER(Backward)])):
+class CudaQueue(ctypes.Structure):
+    _fields_ = [("device", c_int32), ("stream", c_void_p), ("workspace", c_void_p), ("workspace_bytes", c_uint64)]
+
+
+def _load(path, *functions) -> ctypes.CDLL:
+    lib = ctypes.CDLL(path)
+    for name, result, arguments in functions:
         function = getattr(lib, name)
         function.restype = result
         function.argtypes = arguments
     return lib
+
+
+@functools.lru_cache(maxsize=None)
+def library() -> ctypes.CDLL:
+    """The loaded library. Every call of its functions releases the GIL."""
+    return _load(
+        find("libflatout_nn.so", "FLATOUT_NN_LIBRARY"),
+        ("flatout_nn_error", c_char_p, []),
+        ("flatout_nn_isa", c_char_p, []),
+        ("flatout_nn_mask_bytes", c_uint64, [POINTER(Shape)]),
+        ("flatout_nn_batch_norm_training", c_int, [POINTER(Shape), POINTER(Forward)]),
+        ("flatout_nn_batch_norm_inference", c_int, [POINTER(Shape), POINTER(Forward)]),
+        ("flatout_nn_batch_norm_backward", c_int, [POINTER(Shape), POINTER(Backward)]))
+
+
+@functools.lru_cache(maxsize=None)
+def cuda_library() -> Optional[ctypes.CDLL]:
+    """The loaded library for CUDA devices; None where Flatout was built without it (FLATOUT_CUDA)."""
+    try:
+        path = find("libflatout_nn_cuda.so", "FLATOUT_NN_CUDA_LIBRARY")
+    except ImportError:
+        return None
+    return _load(
+        path,
+        ("flatout_nn_cuda_error", c_char_p, []),
+        ("flatout_nn_cuda_workspace_bytes", c_uint64, [c_int32]),
+        ("flatout_nn_cuda_batch_norm_training", c_int, [POINTER(Shape), POINTER(Forward), POINTER(CudaQueue)]),
+        ("flatout_nn_cuda_batch_norm_inference", c_int, [POINTER(Shape), POINTER(Forward), POINTER(CudaQueue)]),
+        ("flatout_nn_cuda_batch_norm_backward", c_int, [POINTER(Shape), POINTER(Backward), POINTER(CudaQueue)]))

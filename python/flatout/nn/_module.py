@@ -13,9 +13,9 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
     """y = relu(batch_norm(x) + residual) in one operator: torch.nn.BatchNorm2d, its parameters, buffers and state dict included.
 
     `residual` may be left out, `relu=False` leaves out the ReLU. x: [N, C, H, W], contiguous or channels_last, as the result is.
-    Runs Flatout's kernels for float32, bfloat16, float16 and float64 on the CPU, and PyTorch's for all else: other devices, a residual
-    of another type or a shape that broadcasts, autocast's mixtures. Statistics and sums are float64; for backward it keeps x and one
-    bit an element. Raises ValueError as BatchNorm2d does. Gradients of gradients raise NotImplementedError.
+    Runs Flatout's kernels for float32, bfloat16, float16 and (CPU only) float64 on the CPU and on CUDA devices that it was built for,
+    and PyTorch's for all else: other devices, a residual of another type or a shape that broadcasts. Statistics are float64; for
+    backward it keeps x and one bit an element. Raises ValueError as BatchNorm2d does. Gradients of gradients raise NotImplementedError.
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: Optional[float] = 0.1, affine: bool = True,
@@ -51,10 +51,10 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
 
 
 def _is_ours(x: Tensor, residual: Optional[Tensor], parameters) -> bool:
-    if not (x.is_cpu and _ops.supports(x.dtype) and x.numel() > 0):
+    if not (_ops.supports(x.device, x.dtype) and x.numel() > 0):
         return False
-    if residual is not None and not (isinstance(residual, Tensor) and residual.is_cpu and residual.dtype == x.dtype
+    if residual is not None and not (isinstance(residual, Tensor) and residual.device == x.device and residual.dtype == x.dtype
                                      and residual.shape == x.shape):
         return False
     channels = x.shape[1]  # else PyTorch says what is wrong
-    return all(p is None or p.is_cpu and _ops.supports(p.dtype) and p.shape[0] == channels for p in parameters)
+    return all(p is None or p.device == x.device and _ops.supports(p.device, p.dtype) and p.shape[0] == channels for p in parameters)

@@ -1,4 +1,5 @@
-"""Batch norm + add + ReLU as torch operators: torch.ops.flatout.batch_norm and its backward, for dense CPU tensors.
+"""Batch norm + add + ReLU as torch operators: torch.ops.flatout.batch_norm and its backward, for dense tensors of the CPU and
+of CUDA devices.
 
 `train` and `infer` are what modules call: the operators, or, where nobody looks at operators (no torch.compile, no dispatch mode, no
 transform of torch.func), their kernels without the dispatcher, which takes longer to call a function in Python than small tensors take.
@@ -8,11 +9,12 @@ x, residual, dy: [N, C, H, W], contiguous or channels_last; other strides are co
 1 / sqrt(variance + eps). What the library does is described in flatout/nn.h.
 """
 
+import functools
 from ctypes import byref
 
 import torch
 
-from ._library import Backward, Forward, Shape, library
+from ._library import Backward, CudaQueue, Forward, Shape, cuda_library, library
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
 
@@ -29,9 +31,32 @@ _lib.define(
     "bool with_residual) -> (Tensor dx, Tensor d_residual, Tensor d_weight, Tensor d_bias)")
 
 
-def supports(dtype: torch.dtype) -> bool:
-    """Whether the operators take data and parameters of this type."""
-    return dtype in _TYPES
+def supports(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the operators take data and parameters of this type there."""
+    if _is_cuda(device):
+        return dtype in _TYPES and dtype is not torch.float64 and _workspace_bytes(-1 if device.index is None else device.index) > 0
+    return device.type == "cpu" and dtype in _TYPES
+
+
+def _is_cuda(device):
+    return device.type == "cuda"
+
+
+_workspaces = {}
+
+
+def _workspace_bytes(device: int) -> int:
+    """What a call needs on the CUDA device of this number (-1: the current one); 0 where the kernels do not run."""
+    if device not in _workspaces:
+        _workspaces[device] = 0 if cuda_library() is None else cuda_library().flatout_nn_cuda_workspace_bytes(device)
+    return _workspaces[device]
+
+
+_workspace_bytes._dynamo_marked_constant = True  # torch.compiler.assume_constant_result, which would import the compiler
+
+
+def _stream(device: int):
+    return torch.cuda.current_stream(device).cuda_stream
 
 
 _transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
@@ -85,9 +110,24 @@ def _shape(x, layout, parameters):
     return Shape(n, c, h, w, layout is torch.channels_last, _TYPES[x.dtype], _TYPES[parameters], torch.get_num_threads())
 
 
-def _call(name, shape, arguments):
-    if getattr(library(), name)(byref(shape), byref(arguments)) != 0:
+def _call(name, x, layout, parameters, arguments):
+    shape = _shape(x, layout, parameters)
+    if _is_cuda(x.device):
+        _queue(name, x, shape, arguments)
+    elif getattr(library(), f"flatout_nn_{name}")(byref(shape), byref(arguments)) != 0:
         raise RuntimeError(library().flatout_nn_error().decode())
+
+
+def _queue(name, x, shape, arguments):
+    """Queues a call on the current stream of x's device."""
+    device = x.get_device()
+    if cuda_library() is None:
+        raise RuntimeError(f"flatout.nn does not run on {x.device}: it was built without FLATOUT_CUDA")
+    needed = _workspace_bytes(device)
+    workspace = x.new_empty(needed, dtype=torch.uint8)  # its allocator gives it to nobody else before the stream is done with it
+    queue = CudaQueue(device, _stream(device), workspace.data_ptr(), needed)
+    if getattr(cuda_library(), f"flatout_nn_cuda_{name}")(byref(shape), byref(arguments), byref(queue)) != 0:
+        raise RuntimeError(cuda_library().flatout_nn_cuda_error().decode())
 
 
 def _dense(layout, *tensors):
@@ -112,7 +152,7 @@ def _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, 
     y = torch.empty_like(x)
     mask = _empty_mask(x, True) if keep_mask else None
     statistics = x.new_empty((2, x.shape[1]), dtype=torch.float64)
-    _call("flatout_nn_batch_norm_training", _shape(x, layout, kind),
+    _call("batch_norm_training", x, layout, kind,
           Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y), _pointer(mask),
                   *_row_pointers(statistics), *map(_pointer, running), momentum, 1))
     for kept, updated in zip((running_mean, running_var), running):
@@ -128,7 +168,7 @@ def _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, keep
     weight, bias, running_mean, running_var = _alike(kind, weight, bias, running_mean, running_var)
     y = torch.empty_like(x)
     mask = _empty_mask(x, True) if keep_mask else None
-    _call("flatout_nn_batch_norm_inference", _shape(x, layout, kind),
+    _call("batch_norm_inference", x, layout, kind,
           Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y), _pointer(mask),
                   None, None, _pointer(running_mean), _pointer(running_var), 0, 1))
     return y, mask
@@ -145,7 +185,7 @@ def _differentiate(dy, x, weight, mask, statistics, relu, batch_statistics, with
     d_residual = torch.empty_like(x) if with_residual else None
     d_weight = x.new_empty(x.shape[1], dtype=kind)
     d_bias = torch.empty_like(d_weight)
-    _call("flatout_nn_batch_norm_backward", _shape(x, layout, kind),
+    _call("batch_norm_backward", x, layout, kind,
           Backward(_pointer(x), _pointer(dy), _pointer(weight), _pointer(mask) if relu else None, *_row_pointers(statistics),
                    batch_statistics, _pointer(dx), _pointer(d_residual), _pointer(d_weight), _pointer(d_bias)))
     return dx, d_residual, d_weight, d_bias
@@ -171,9 +211,10 @@ def _batch_norm_backward(dy, x, *arguments):
     return dx, _or_empty(d_residual, x), d_weight, d_bias
 
 
-_lib.impl("batch_norm", _batch_norm, "CPU")
-_lib.impl("batch_norm_inference", _batch_norm_inference, "CPU")
-_lib.impl("batch_norm_backward", _batch_norm_backward, "CPU")
+for _key in ("CPU", "CUDA"):
+    _lib.impl("batch_norm", _batch_norm, _key)
+    _lib.impl("batch_norm_inference", _batch_norm_inference, _key)
+    _lib.impl("batch_norm_backward", _batch_norm_backward, _key)
 
 
 @torch.library.register_fake("flatout::batch_norm", lib=_lib)

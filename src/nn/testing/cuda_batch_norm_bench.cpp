@@ -3,7 +3,7 @@
 //
 //   nn_cuda_bench [--sweep]      --sweep: also with other divisions than make_plan() chooses
 //
-// bench/nn/cuda.py compares with PyTorch and cuDNN.
+// bench/nn/card.py compares with PyTorch and cuDNN.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -159,7 +159,7 @@ void measure(const Shape& shape, bool sweep) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): a tool
   const bool sweep = argc > 1 && std::strcmp(argv[1], "--sweep") == 0;
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
