@@ -337,4 +337,4 @@ if child == 0:
     work()
     os._exit(1 if failed or state.train_thread else 0)
 assert os.waitpid(child, 0)[1] == 0
-print("ok")
+print("ok", os.getpid())
