@@ -1,7 +1,6 @@
 #include "nn/batch_norm.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -124,37 +123,34 @@ class Work {
     return sum;
   }
 
-  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk,
-  // ahead): what was read last comes first again, while a cache has it. Blocks go to threads, or if
-  // there are too few, chunks. `ahead`: elements to the block that the thread takes next, so that
-  // the second pass, which writes, may fetch what the first will read.
+  // begin(block), first(block, chunk) of all chunks, settle(block), then second(block, chunk): what
+  // was read last comes first again, while a cache has it. Blocks go to threads, or if there are
+  // too few, chunks.
   template <class Begin, class First, class Settle, class Second>
   void sweep(const Begin& begin, const First& first, const Settle& settle, const Second& second) {
     const int64_t chunks = geometry_.chunks(), blocks = geometry_.blocks();
     const bool by_block = blocks >= threads_.count;
     const Threads inner = by_block ? Threads{} : threads_;
-    std::atomic<int64_t> next{0};
-    parallel_for(by_block ? threads_ : Threads{}, threads_.count, [&](int64_t) {
-      for (int64_t b = next++; b < blocks;) {
-        const Range block = geometry_.block(b);
-        begin(block);
-        parallel_for(inner, chunks, [&](int64_t k) { first(block, k); });
-        settle(block);
-        // Near the end another thread may be free sooner.
-        const int64_t taken = blocks - next > threads_.count ? next++ : blocks;
-        const int64_t ahead = taken < blocks ? geometry_.apart(block, geometry_.block(taken)) : 0;
-        parallel_for(inner, chunks, [&](int64_t k) { second(block, chunks - 1 - k, ahead); });
-        b = taken < blocks ? taken : next++;
-      }
+    parallel_for(by_block ? threads_ : Threads{}, blocks, [&](int64_t b) {
+      const Range block = geometry_.block(b);
+      begin(block);
+      parallel_for(inner, chunks, [&](int64_t k) { first(block, k); });
+      settle(block);
+      parallel_for(inner, chunks, [&](int64_t k) { second(block, chunks - 1 - k); });
     });
   }
 
-  // Where there is a second pass only.
+  // Where there is a second pass only: in the order of memory, if chunks are enough for the
+  // threads.
   template <class Pass>
   void each_part(const Pass& pass) {
     const int64_t chunks = geometry_.chunks();
+    if (chunks >= int64_t{4} * threads_.count) {
+      parallel_for(threads_, chunks, [&](int64_t k) { pass(Range{0, shape_.c}, k); });
+      return;
+    }
     parallel_for(threads_, geometry_.blocks() * chunks,
-                 [&](int64_t i) { pass(geometry_.block(i / chunks), i % chunks, 0); });
+                 [&](int64_t i) { pass(geometry_.block(i / chunks), i % chunks); });
   }
 
   const Shape& shape_;
@@ -204,7 +200,7 @@ class ForwardWork : Work<Real> {
     };
     Base::sweep([this](Range block) { guess_shift(block); },
                 [this](Range block, int64_t k) { add_moments(block, k); }, settle,
-                [this](Range block, int64_t k, int64_t ahead) { normalize(block, k, ahead); });
+                [this](Range block, int64_t k) { normalize(block, k); });
   }
 
   /// Normalizes with mean(c) and inverse_std(c).
@@ -212,7 +208,7 @@ class ForwardWork : Work<Real> {
   void apply(const Mean& mean, const InverseStd& inverse_std) {
     prepare_normalize();
     for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, mean(c), inverse_std(c));
-    Base::each_part([this](Range block, int64_t k, int64_t ahead) { normalize(block, k, ahead); });
+    Base::each_part([this](Range block, int64_t k) { normalize(block, k); });
   }
 
  private:
@@ -309,13 +305,13 @@ class ForwardWork : Work<Real> {
                                    (mean - shift_[i]) * scale);
   }
 
-  void normalize(Range block, int64_t chunk, int64_t ahead) {
+  void normalize(Range block, int64_t chunk) {
     const Part part = geometry_.part(block, chunk);
     kernels_.normalize(part.tile, {advance(forward_.x, shape_.type, part.element),
                                    advance(forward_.residual, shape_.type, part.element),
                                    advance(forward_.y, shape_.type, part.element),
                                    forward_.mask == nullptr ? nullptr : forward_.mask + part.mask,
-                                   forward_.relu, stream_, ahead, shift_.data() + block.begin,
+                                   forward_.relu, stream_, shift_.data() + block.begin,
                                    scale_.data() + block.begin, offset_.data() + block.begin});
   }
 
@@ -358,14 +354,14 @@ class BackwardWork : Work<Real> {
     };
     Base::sweep(
         kNothing, [this](Range block, int64_t k) { add_sums(block, k); }, settle,
-        [this](Range block, int64_t k, int64_t ahead) { gradient(block, k, ahead); });
+        [this](Range block, int64_t k) { gradient(block, k); });
   }
 
   /// sums null: mean and inverse_std are constants.
   void apply(const BackwardSums* sums, double count) {
     prepare_gradient();
     for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, sums, count);
-    Base::each_part([this](Range block, int64_t k, int64_t ahead) { gradient(block, k, ahead); });
+    Base::each_part([this](Range block, int64_t k) { gradient(block, k); });
   }
 
  private:
@@ -420,12 +416,12 @@ class BackwardWork : Work<Real> {
         static_cast<Real>(-scale * sums->dz[c] / count - slope * (backward_.mean[c] - shift_[i]));
   }
 
-  void gradient(Range block, int64_t chunk, int64_t ahead) {
+  void gradient(Range block, int64_t chunk) {
     const Part part = geometry_.part(block, chunk);
     const void* x = backward_.batch_statistics ? backward_.x : nullptr;
     kernels_.gradient(part.tile, {advance(x, shape_.type, part.element),
                                   advance(backward_.dy, shape_.type, part.element), mask_at(part),
-                                  advance(backward_.dx, shape_.type, part.element), stream_, ahead,
+                                  advance(backward_.dx, shape_.type, part.element), stream_,
                                   shift_.data() + block.begin, scale_.data() + block.begin,
                                   slope_.data() + block.begin, offset_.data() + block.begin});
   }

@@ -37,8 +37,6 @@ class Geometry {
     int64_t mask = 0;
   };
   Part part(Range channels, int64_t chunk) const;
-  /// Elements from a value of one block to that at the same place in the other.
-  int64_t apart(Range from, Range to) const { return (to.begin - from.begin) * length_; }
   /// A few values of each channel; of one channel only, if it is of planes.
   Part sample(Range channels) const;
   /// Element j of channel c, j < per_channel().

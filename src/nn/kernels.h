@@ -30,9 +30,6 @@ constexpr int64_t kStreamBytes = 64;
 constexpr int64_t kSlack = 16;
 
 // Real is what the arithmetic is done in: double for f64, float for all other types.
-//
-// `ahead`: elements from what a pass reads to what will be read next, which is fetched into the
-// caches meanwhile; 0: nothing is.
 
 /// sum += sum of (x - shift), square += sum of (x - shift)^2.
 template <class Real>
@@ -52,7 +49,6 @@ struct NormalizePass {
   uint8_t* mask;
   bool relu;
   bool stream;  // y goes past the caches
-  int64_t ahead;
   const Real* shift;
   const Real* scale;
   const Real* offset;
@@ -80,7 +76,6 @@ struct GradientPass {
   const uint8_t* mask;
   void* dx;
   bool stream;
-  int64_t ahead;
   const Real* shift;
   const Real* scale;
   const Real* slope;

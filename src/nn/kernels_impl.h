@@ -46,7 +46,7 @@ struct Passes {
   static constexpr int64_t kLine = std::max<int64_t>(kStreamBytes / sizeof(T), kLanes);
   static constexpr int kLineVectors = kLine / kLanes;
   // What a core reads in the time that memory takes to answer, and more.
-  static constexpr int64_t kAhead = 2048 / sizeof(T);
+  static constexpr int64_t kAhead = 4096 / sizeof(T);
 
   template <class Pointer>
   static const T* in(Pointer pointer) {
@@ -86,8 +86,9 @@ struct Passes {
     }
   }
 
-  // A line, before it is needed.
-  static void fetch(const void* from, int64_t i) { __builtin_prefetch(in(from) + i, 0, 2); }
+  // A line, before it is needed. Always inline: gcc takes a function that does nothing else for one
+  // without effect, and leaves its calls out.
+  FLATOUT_SIMD void fetch(const void* from, int64_t i) { __builtin_prefetch(in(from) + i, 0, 3); }
   // Vectors that are summed up at once: whole lines, and two at least, since one sum alone would
   // wait for itself.
   static constexpr int kColumns = std::max(kLineVectors, 2);
@@ -96,14 +97,36 @@ struct Passes {
   // Of planes summed up two vectors at a time.
   static constexpr int64_t kBlock = 2 * kFold * kLanes;
 
-  // Lines that are read kAhead values after a block of the plane that begins at value j of image
-  // i's planes and has `left` values from there on: the processor itself does not know that planes
-  // go on in the next image.
-  static void fetch_planes(const void* from, const Tile& tile, int64_t i, int64_t j, int64_t left) {
-    const int64_t run = tile.channels * tile.length;
-    const int64_t at = i * tile.stride + j + kAhead + (j + kAhead < run ? 0 : tile.stride - run);
-    for (int64_t line = 0; line < std::min(kBlock, left); line += kLine) fetch(from, at + line);
-  }
+  // What is read kAhead values later, in the order of memory: the processor itself does not know
+  // that the tile's planes go on in the next image.
+  class PlanesAhead {
+   public:
+    explicit PlanesAhead(const Tile& tile)
+        : run_(tile.channels * tile.length), beyond_(tile.stride - run_), left_(run_) {
+      skip(kAhead);
+    }
+
+    /// As many values as are read meanwhile.
+    template <class... Tensors>
+    FLATOUT_TARGET void fetch(int64_t values, const Tensors*... from) {
+      for (; line_ < values; line_ += kLine) (Passes::fetch(from, at_ + line_), ...);
+      line_ -= values;
+      skip(values);
+    }
+
+   private:
+    void skip(int64_t values) {
+      at_ += values;
+      left_ -= values;
+      if (left_ > 0) return;
+      at_ += beyond_;
+      left_ += run_;
+    }
+
+    int64_t run_, beyond_, left_;
+    int64_t at_ = 0;
+    int64_t line_ = 0;  // the next one, from at_
+  };
 
   // What is read two blocks of kFold rows later, in the order of memory: down the columns, as the
   // sums go, the processor would not read ahead.
@@ -113,7 +136,7 @@ struct Passes {
         : tile_(tile), row_((row + 2 * kFold) * tile.stride), end_(row_ + tile.channels) {}
 
     /// As many values as one row has of kColumns vectors.
-    void fetch(std::initializer_list<const void*> tensors) {
+    FLATOUT_TARGET void fetch(std::initializer_list<const void*> tensors) {
       for (int64_t line = 0; line < kAtOnce; line += kLine) {
         for (const void* from : tensors) Passes::fetch(from, row_ + at_);
         at_ += kLine;
@@ -175,6 +198,7 @@ struct Passes {
   }
 
   FLATOUT_TARGET static void moments_of_planes(const Tile& tile, const MomentsPass<Real>& pass) {
+    PlanesAhead ahead(tile);
     for (int64_t i = 0; i < tile.outer; ++i) {
       for (int64_t c = 0; c < tile.channels; ++c) {
         const T* x = in(pass.x) + i * tile.stride + c * tile.length;
@@ -183,10 +207,11 @@ struct Passes {
         Wide square = S::wide_set(0);
         Moments even{S::wide_set(0), zero, zero}, odd = even;
         const int64_t vectors = tile.length / kLanes;
+        if (vectors == 0) ahead.fetch(tile.length, pass.x);
         for (int64_t v = 0; v < vectors;) {
-          fetch_planes(pass.x, tile, i, c * tile.length + v * kLanes, tile.length - v * kLanes);
           // Two at a time: one would wait for itself.
           const int64_t end = std::min(vectors, v + 2 * kFold);
+          ahead.fetch((end < vectors ? end * kLanes : tile.length) - v * kLanes, pass.x);
           for (; v + 2 <= end; v += 2) {
             add_moment<true>(x + v * kLanes, kLanes, shift, even);
             add_moment<true>(x + (v + 1) * kLanes, kLanes, shift, odd);
@@ -311,7 +336,6 @@ struct Passes {
         const Normalizer k = normalizer<false>(pass, c);
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
-          if (pass.ahead != 0) fetch(pass.x, first + j + pass.ahead);
           if constexpr (rows) fetch(pass.x, first + j + kAhead);
           if constexpr ((flags & kResidual) != 0) fetch(pass.residual, first + j + kAhead);
           normalize_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
@@ -404,6 +428,7 @@ struct Passes {
 
   template <int flags>
   FLATOUT_TARGET static void sums_of_planes(const Tile& tile, const SumsPass<Real>& pass) {
+    PlanesAhead ahead(tile);
     for (int64_t i = 0; i < tile.outer; ++i) {
       for (int64_t c = 0; c < tile.channels; ++c) {
         const int64_t first = i * tile.stride + c * tile.length;
@@ -414,15 +439,15 @@ struct Passes {
         Sums sums[2] = {no_sums(), no_sums()};
         int64_t j = 0;
         while (j + kAtOnce <= tile.length) {
-          fetch_planes(pass.x, tile, i, c * tile.length + j, tile.length - j);
-          fetch_planes(pass.dy, tile, i, c * tile.length + j, tile.length - j);
           const int64_t end = std::min(tile.length, j + kBlock);
           for (; j + kAtOnce <= end; j += kAtOnce) {
+            ahead.fetch(kAtOnce, pass.x, pass.dy);
             sum_vectors<flags, false, true, kColumns>(pass, first, mask, j, kLanes, &shift, sums);
           }
           fold(sums[0]);
           fold(sums[1]);
         }
+        ahead.fetch(tile.length - j, pass.x, pass.dy);
         for (; j + kLanes <= tile.length; j += kLanes) {
           sum_vectors<flags, false, true, 1>(pass, first, mask, j, kLanes, &shift, sums);
         }
@@ -564,14 +589,8 @@ struct Passes {
         const Slopes k = slopes<false>(pass, c);
         int64_t j = 0;
         for (; j + kLine <= length; j += kLine) {
-          if (pass.ahead != 0) {
-            fetch(pass.dy, first + j + pass.ahead);
-            fetch(pass.x, first + j + pass.ahead);
-          }
-          if constexpr (rows) {
-            fetch(pass.dy, first + j + kAhead);
-            if constexpr ((flags & kCentered) != 0) fetch(pass.x, first + j + kAhead);
-          }
+          fetch(pass.dy, first + j + kAhead);
+          if constexpr ((flags & kCentered) != 0) fetch(pass.x, first + j + kAhead);
           gradient_vectors<flags, rows, true, kLineVectors>(pass, first, mask, j, kLanes, k);
         }
         for (; j + kLanes <= length; j += kLanes) {
