@@ -109,8 +109,7 @@ struct Passes {
     /// As many values as are read meanwhile.
     template <class... Tensors>
     FLATOUT_TARGET void fetch(int64_t values, const Tensors*... from) {
-      for (; line_ < values; line_ += kLine) (Passes::fetch(from, at_ + line_), ...);
-      line_ -= values;
+      for (int64_t line = 0; line < values; line += kLine) (Passes::fetch(from, at_ + line), ...);
       skip(values);
     }
 
@@ -125,7 +124,6 @@ struct Passes {
 
     int64_t run_, beyond_, left_;
     int64_t at_ = 0;
-    int64_t line_ = 0;  // the next one, from at_
   };
 
   // What is read two blocks of kFold rows later, in the order of memory: down the columns, as the
