@@ -22,12 +22,11 @@ const Usage kTrain{
     "  flatout train --model resnet20 --data cifar-10-batches-bin --checkpoint r20.safetensors\n"
     "  flatout train --model resnet20 --replicas 2 --sync-batch-norm   # mirrored data parallel\n"
     "  mpirun -n 4 flatout train --model lenet                  # or torchrun --no-python, or srun",
-    {"inject",          "model",        "data",         "classes",
-     "steps",           "batch",        "samples",      "seed",
-     "plain",           "threads",      "loaders",      "optimizer",
-     "learning_rate",   "momentum",     "weight_decay", "checkpoint",
-     "resume",          "weights",      "replicas",     "device_memory",
-     "sync_batch_norm", "rank_timeout", "hang_seconds", "neighbours",
+    {"inject",          "model",     "data",          "classes",      "steps",
+     "batch",           "samples",   "seed",          "plain",        "threads",
+     "loaders",         "optimizer", "learning_rate", "momentum",     "weight_decay",
+     "checkpoint",      "resume",    "weights",       "replicas",     "device_memory",
+     "sync_batch_norm", "nccl",      "rank_timeout",  "hang_seconds", "neighbours",
      "seconds",         "quiet"},
     true};
 
@@ -57,6 +56,7 @@ int train(const std::vector<std::string>& arguments) {
   options.weight_decay = settings->weight_decay;
   options.replicas = saturate<int>(settings->replicas);
   options.sync_batch_norm = settings->sync_batch_norm;
+  options.nccl = settings->nccl;
   options.rank_timeout = settings->rank_timeout;
   options.inject = settings->inject;
   options.hang_seconds = settings->hang_seconds;

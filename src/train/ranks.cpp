@@ -60,6 +60,11 @@ Result<RankPlace> find_rank_place(const Variable& variable) {
     FLATOUT_TRY(place.local, integer(variable, local, 1, kMostRanks));
     break;
   }
+  for (const char* local : {"OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID"}) {
+    if (variable(local) == nullptr) continue;
+    FLATOUT_TRY(place.local_rank, integer(variable, local, 0, kMostRanks - 1));
+    break;
+  }
   for (const auto& [rank, size] : {std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                    std::pair{"PMI_RANK", "PMI_SIZE"}}) {
     if (variable(size) == nullptr) continue;
@@ -94,23 +99,38 @@ Result<RankPlace> find_rank_place(const Variable& variable) {
   return place;
 }
 
-Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job, Nanos patience) {
-  if (place.size == 1) return std::unique_ptr<Ranks>();
-  if (place.carrier == RankPlace::Carrier::kSockets) {
-    FLATOUT_TRY(auto sockets, open_sockets(place, job, patience));
-    return std::make_unique<Ranks>(std::move(sockets), patience);
-  }
-  FLATOUT_TRY(auto mpi, open_mpi());
-  auto ranks = std::make_unique<Ranks>(std::move(mpi), patience);
+namespace {
+
+/// A transport's ranks, which all have the same job.
+Status agree(Ranks& ranks, uint64_t job) {
   // Bits, not values: a digest may be no number.
   const auto mine = std::bit_cast<double>(job);
-  std::vector<double> all(static_cast<size_t>(ranks->size()));
-  FLATOUT_TRY_STATUS(ranks->gather(&mine, 1, all.data()));
+  std::vector<double> all(static_cast<size_t>(ranks.size()));
+  FLATOUT_TRY_STATUS(ranks.gather(&mine, 1, all.data()));
   for (size_t r = 0; r < all.size(); ++r) {
     if (std::bit_cast<uint64_t>(all[r]) == job) continue;
     return Error{Code::kBadInput, fmt::format("rank {} was started with other options", r),
                  "model, batch, steps and seed must be the same for all ranks"};
   }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job, bool nccl,
+                                           Nanos patience) {
+  if (place.size == 1) return std::unique_ptr<Ranks>();
+  std::unique_ptr<Transport> transport;
+  if (place.carrier == RankPlace::Carrier::kSockets) {
+    FLATOUT_TRY(transport, open_sockets(place, job, patience));
+  } else {
+    FLATOUT_TRY(transport, open_mpi());
+  }
+  if (nccl) {
+    FLATOUT_TRY(transport, open_nccl(std::move(transport), place.local_rank, patience));
+  }
+  auto ranks = std::make_unique<Ranks>(std::move(transport), patience);
+  FLATOUT_TRY_STATUS(agree(*ranks, job));
   return ranks;
 }
 

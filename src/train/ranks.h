@@ -1,6 +1,7 @@
 // Several processes train one model: each takes its part of every batch, and gradients are averaged
 // in the order of the ranks, so that all hold the same bits. MPI carries the messages where mpirun
-// or srun started its processes, sockets where torchrun or Slurm's variables only number them.
+// or srun started its processes, sockets where torchrun or Slurm's variables only number them; NCCL
+// where that is asked for.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ struct RankPlace {
   int rank = 0;
   int size = 1;
   int local = 1;        // ranks on this machine, where that is known
+  int local_rank = 0;   // among them, where that is known
   std::string address;  // of rank 0, for sockets
   int port = 0;
 };
@@ -61,10 +63,17 @@ Result<std::unique_ptr<Transport>> open_mpi();
 Result<std::unique_ptr<Transport>> open_sockets(const RankPlace& place, uint64_t job,
                                                 Nanos patience);
 
+/// NCCL between cards, one for each rank; `meeting` brings the ranks together and names those that
+/// are lost. Errors: kNotFound without NCCL, driver or card; kUnsupported; kBadInput where the
+/// machine has fewer cards than ranks; kIo with NCCL's or the driver's own word for it.
+Result<std::unique_ptr<Transport>> open_nccl(std::unique_ptr<Transport> meeting, int local_rank,
+                                             Nanos patience);
+
 class Ranks {
  public:
   /// Joins the others. Null where there is one rank. Errors: as above.
-  static Result<std::unique_ptr<Ranks>> join(const RankPlace& place, uint64_t job, Nanos patience);
+  static Result<std::unique_ptr<Ranks>> join(const RankPlace& place, uint64_t job, bool nccl,
+                                             Nanos patience);
   Ranks(std::unique_ptr<Transport> transport, Nanos patience)
       : transport_(std::move(transport)), patience_(patience) {}
 

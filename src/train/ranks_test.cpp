@@ -1,6 +1,8 @@
 #include "train/ranks.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -50,6 +52,13 @@ TEST(RankPlace, IsReadFromEachStartersVariables) {
   EXPECT_EQ(slurm->rank, 3);
   EXPECT_EQ(slurm->address, "gpu07");
   EXPECT_EQ(slurm->port, 20007);
+  EXPECT_EQ(find_rank_place(variables({{"RANK", "5"},
+                                       {"WORLD_SIZE", "8"},
+                                       {"LOCAL_RANK", "1"},
+                                       {"MASTER_ADDR", "node1"},
+                                       {"MASTER_PORT", "29500"}}))
+                ->local_rank,
+            1);
   // A batch script has no tasks of srun around it.
   EXPECT_EQ(find_rank_place(variables({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}))->size, 1);
 }
@@ -88,10 +97,12 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+constexpr uint64_t kNone = ~uint64_t{0};
+
 /// work(rank, what join gave) in a thread for each of `size` ranks, less those in `absent`.
 template <class Work>
 void with_ranks(int size, Nanos patience, const Work& work, int absent = -1,
-                uint64_t other_job_of = ~uint64_t{0}) {
+                uint64_t other_job_of = kNone, bool nccl = false) {
   RankPlace place;
   place.carrier = RankPlace::Carrier::kSockets;
   place.size = size;
@@ -103,13 +114,14 @@ void with_ranks(int size, Nanos patience, const Work& work, int absent = -1,
     threads.emplace_back([&, r] {
       RankPlace mine = place;
       mine.rank = r;
-      work(r, Ranks::join(mine, static_cast<uint64_t>(r) == other_job_of ? 2 : 1, patience));
+      mine.local_rank = r;
+      work(r, Ranks::join(mine, static_cast<uint64_t>(r) == other_job_of ? 2 : 1, nccl, patience));
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Ranks, AverageTheSameBitsEverywhere) {
+void average_the_same_bits_everywhere(bool nccl) {
   constexpr int kRanks = 4;
   constexpr size_t kCount = 300'001;  // more than a socket's buffer holds
   std::vector<std::vector<float>> values(kRanks);
@@ -125,7 +137,7 @@ TEST(Ranks, AverageTheSameBitsEverywhere) {
     wanted[i] /= kRanks;
   }
   std::vector<std::vector<double>> gathered(kRanks, std::vector<double>(size_t{2} * kRanks));
-  with_ranks(kRanks, 60s, [&](int r, Result<std::unique_ptr<Ranks>> ranks) {
+  const auto work = [&](int r, Result<std::unique_ptr<Ranks>> ranks) {
     ASSERT_TRUE(ranks.ok()) << ranks.error().message;
     for (int round = 0; round < 2; ++round) {
       std::vector<float> mine = values[static_cast<size_t>(r)];
@@ -137,11 +149,14 @@ TEST(Ranks, AverageTheSameBitsEverywhere) {
     EXPECT_EQ(three, std::vector<float>(3, 1.5F));
     const double mine[] = {r + 0.5, r * 10.0};
     ASSERT_TRUE((*ranks)->gather(mine, 2, gathered[static_cast<size_t>(r)].data()).ok());
-  });
+  };
+  with_ranks(kRanks, 60s, work, -1, kNone, nccl);
   for (const auto& all : gathered) {
     EXPECT_EQ(all, (std::vector<double>{0.5, 0, 1.5, 10, 2.5, 20, 3.5, 30}));
   }
 }
+
+TEST(Ranks, AverageTheSameBitsEverywhere) { average_the_same_bits_everywhere(false); }
 
 TEST(Ranks, AverageFewerValuesThanThereAreRanks) {
   with_ranks(3, 60s, [](int r, Result<std::unique_ptr<Ranks>> ranks) {
@@ -216,7 +231,7 @@ TEST(Ranks, AreNotDisturbedByAStranger) {
   place.size = 2;
   place.address = "127.0.0.1";
   place.port = free_port();
-  std::thread first([&] { EXPECT_TRUE(Ranks::join(place, 1, 60s).ok()); });
+  std::thread first([&] { EXPECT_TRUE(Ranks::join(place, 1, false, 60s).ok()); });
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -230,8 +245,85 @@ TEST(Ranks, AreNotDisturbedByAStranger) {
   close(fd);
   RankPlace other = place;
   other.rank = 1;
-  EXPECT_TRUE(Ranks::join(other, 1, 60s).ok());
+  EXPECT_TRUE(Ranks::join(other, 1, false, 60s).ok());
   first.join();
+}
+
+/// NCCL and cards for it, of the stand-ins: found by their names from now on.
+class OverNccl : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    for (const char* name : {"libcuda.so.1", "libnccl.so.2"}) {
+      const std::string path = std::string(FLATOUT_BUILD_DIR "/nccl_stand_in/") + name;
+      ASSERT_NE(dlopen(path.c_str(), RTLD_NOW), nullptr) << dlerror();
+    }
+  }
+  void TearDown() override {
+    unsetenv("NCCL_STAND_IN_FAILS");
+    unsetenv("CUDA_STAND_IN_CARDS");
+  }
+  /// What two ranks say of which one never comes to the average, or of what fails.
+  static std::vector<std::string> errors(const char* fails) {
+    setenv("NCCL_STAND_IN_FAILS", fails, 1);
+    std::vector<std::string> out(2);
+    std::atomic<int> ended{0};
+    with_ranks(
+        2, 1s,
+        [&](int r, Result<std::unique_ptr<Ranks>> ranks) {
+          std::string& said = out[static_cast<size_t>(r)];
+          said = ranks.ok() ? "" : ranks.error().message;
+          // The other is there until both have said what they have to.
+          for (++ended; ended < 2;) std::this_thread::sleep_for(1ms);
+        },
+        -1, kNone, true);
+    return out;
+  }
+};
+
+TEST_F(OverNccl, AverageTheSameBitsEverywhere) { average_the_same_bits_everywhere(true); }
+
+TEST_F(OverNccl, NameOneThatIsGone) {
+  with_ranks(
+      3, 60s,
+      [](int r, Result<std::unique_ptr<Ranks>> ranks) {
+        ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+        if (r == 1) return;
+        std::vector<float> values(1000);
+        const Status status = (*ranks)->average(values);
+        ASSERT_FALSE(status.ok());
+        EXPECT_EQ(status.error().code, Code::kGone);
+        EXPECT_NE(status.error().message.find("rank 1 ("), std::string::npos)
+            << status.error().message;
+      },
+      -1, kNone, true);
+}
+
+TEST_F(OverNccl, SayWhatFails) {
+  for (const std::string& said : errors("init")) {
+    EXPECT_EQ(said, "ncclCommInitRank gives \"unhandled system error (of the stand-in)\"");
+  }
+  for (const std::string& said : errors("send")) {
+    EXPECT_NE(said.find("send and receive gives \"unhandled system error"), said.npos) << said;
+  }
+  for (const std::string& said : errors("async")) {
+    EXPECT_NE(said.find("NCCL gives \"remote process exited"), said.npos) << said;
+  }
+  for (const std::string& said : errors("late")) {
+    EXPECT_EQ(said, "NCCL has moved nothing for 1.00 s");
+  }
+}
+
+TEST_F(OverNccl, TakeACardEach) {
+  setenv("CUDA_STAND_IN_CARDS", "1", 1);
+  with_ranks(
+      2, 5s,
+      [](int r, Result<std::unique_ptr<Ranks>> ranks) {
+        ASSERT_FALSE(ranks.ok());
+        EXPECT_EQ(ranks.error().code, Code::kBadInput);
+        EXPECT_EQ(ranks.error().message,
+                  fmt::format("--nccl: ranks {} and {} have the same card", r, 1 - r));
+      },
+      -1, kNone, true);
 }
 
 }  // namespace

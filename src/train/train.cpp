@@ -290,7 +290,7 @@ Status run(TrainOptions options, const Causes& causes) {
   if (!options.resume.empty()) {
     FLATOUT_TRY(progress, resume_checkpoint(options.resume, options, *learner));
   }
-  FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, data, progress, *learner),
+  FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, data, progress, *learner), options.nccl,
                                  nanos(options.rank_timeout * 1e9)));
   if (ranks != nullptr) {
     mirrored->join(ranks.get());

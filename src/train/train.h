@@ -34,6 +34,7 @@ struct TrainOptions {
   int replicas = 1;
   uint64_t device_bytes = 0;  // limit of each replica's device; 0: the machine's memory
   bool sync_batch_norm = false;
+  bool nccl = false;         // ranks speak over NCCL, a card for each
   double rank_timeout = 60;  // seconds that a rank may keep others waiting
 
   std::vector<std::string> inject;  // causes of cause_list(); or "list" alone
