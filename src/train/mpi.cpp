@@ -72,6 +72,7 @@ class Mpi : public Transport {
     if (!failed_) mpi_.finalize();
   }
   Status open();
+  const char* name() const override { return "mpi"; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Status exchange(std::span<const Message> sends, std::span<const Message> receives,

@@ -134,6 +134,7 @@ class OverNccl : public Transport {
   OverNccl& operator=(const OverNccl&) = delete;
 
   Status open(int local_rank, Nanos patience);
+  const char* name() const override { return "nccl"; }
   int rank() const override { return meeting_->rank(); }
   int size() const override { return meeting_->size(); }
   Status exchange(std::span<const Message> sends, std::span<const Message> receives,

@@ -34,6 +34,12 @@ constexpr int kMostRanks = 4096;
 Status numbered(const Variable& variable, const char* rank, const char* size, RankPlace& place) {
   FLATOUT_TRY(place.size, integer(variable, size, 1, kMostRanks));
   FLATOUT_TRY(place.rank, integer(variable, rank, 0, place.size - 1));
+  place.local_rank = place.rank;
+  for (const char* local : {"OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID"}) {
+    if (variable(local) == nullptr) continue;
+    FLATOUT_TRY(place.local_rank, integer(variable, local, 0, kMostRanks - 1));
+    break;
+  }
   return {};
 }
 
@@ -58,11 +64,6 @@ Result<RankPlace> find_rank_place(const Variable& variable) {
   for (const char* local : {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"}) {
     if (variable(local) == nullptr) continue;
     FLATOUT_TRY(place.local, integer(variable, local, 1, kMostRanks));
-    break;
-  }
-  for (const char* local : {"OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID"}) {
-    if (variable(local) == nullptr) continue;
-    FLATOUT_TRY(place.local_rank, integer(variable, local, 0, kMostRanks - 1));
     break;
   }
   for (const auto& [rank, size] : {std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
@@ -101,7 +102,7 @@ Result<RankPlace> find_rank_place(const Variable& variable) {
 
 namespace {
 
-/// A transport's ranks, which all have the same job.
+/// That all have the same job.
 Status agree(Ranks& ranks, uint64_t job) {
   // Bits, not values: a digest may be no number.
   const auto mine = std::bit_cast<double>(job);
@@ -110,7 +111,7 @@ Status agree(Ranks& ranks, uint64_t job) {
   for (size_t r = 0; r < all.size(); ++r) {
     if (std::bit_cast<uint64_t>(all[r]) == job) continue;
     return Error{Code::kBadInput, fmt::format("rank {} was started with other options", r),
-                 "model, batch, steps and seed must be the same for all ranks"};
+                 "model, batch, steps, seed and --nccl must be the same for all ranks"};
   }
   return {};
 }
@@ -126,11 +127,12 @@ Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job,
   } else {
     FLATOUT_TRY(transport, open_mpi());
   }
-  if (nccl) {
-    FLATOUT_TRY(transport, open_nccl(std::move(transport), place.local_rank, patience));
-  }
   auto ranks = std::make_unique<Ranks>(std::move(transport), patience);
   FLATOUT_TRY_STATUS(agree(*ranks, job));
+  if (nccl) {
+    FLATOUT_TRY(ranks->transport_,
+                open_nccl(std::move(ranks->transport_), place.local_rank, patience));
+  }
   return ranks;
 }
 

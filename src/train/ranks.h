@@ -23,7 +23,7 @@ struct RankPlace {
   int rank = 0;
   int size = 1;
   int local = 1;        // ranks on this machine, where that is known
-  int local_rank = 0;   // among them, where that is known
+  int local_rank = 0;   // among them; `rank` where that is not known
   std::string address;  // of rank 0, for sockets
   int port = 0;
 };
@@ -47,6 +47,7 @@ struct Message {
 class Transport {
  public:
   virtual ~Transport() = default;
+  virtual const char* name() const = 0;  // mpi, sockets, nccl
   virtual int rank() const = 0;
   virtual int size() const = 0;
   /// Sends and receives all of them, at most one each way for a rank; returns when all are done.
@@ -77,6 +78,7 @@ class Ranks {
   Ranks(std::unique_ptr<Transport> transport, Nanos patience)
       : transport_(std::move(transport)), patience_(patience) {}
 
+  const char* transport() const { return transport_->name(); }
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
 

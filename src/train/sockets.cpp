@@ -184,6 +184,7 @@ class Sockets : public Transport {
     gethostname(hello_.host, sizeof hello_.host - 1);
   }
 
+  const char* name() const override { return "sockets"; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Status lead(const RankPlace& place, TimePoint deadline);
@@ -263,7 +264,7 @@ Status Sockets::accept_ranks(const Socket& listener, int wanted, std::vector<Add
                    fmt::format("rank {} of {} was started with other options than this rank {} of "
                                "{}, or twice",
                                hello.rank, hello.size, rank_, size_),
-                   "model, batch, steps and seed must be the same for all ranks"};
+                   "model, batch, steps, seed and --nccl must be the same for all ranks"};
     }
     if (where != nullptr) {
       set_port(from, hello.port);

@@ -60,6 +60,7 @@ double cpu_seconds() {
 struct Job {
   const TrainOptions& options;
   const RankPlace& place;
+  const Ranks* ranks;  // null: there is one
   const DataSet& data;
   Learner& learner;
   Batches& batches;
@@ -172,6 +173,9 @@ void print_text(const Job& job, const Outcome& outcome) {
   fmt::print("{} steps in {:.1f} s, {:.1f} steps/s, ", outcome.steps, outcome.seconds,
              static_cast<double>(outcome.steps) / std::max(outcome.seconds, 1e-9));
   if (outcome.validation) fmt::print("validation {:.1f} %, ", 100 * *outcome.validation);
+  if (job.ranks != nullptr) {
+    fmt::print("{} ranks over {}, ", job.ranks->size(), job.ranks->transport());
+  }
   fmt::print("weights {:08x}\n", digest(job.learner));
 }
 
@@ -184,6 +188,8 @@ void print_json(const Job& job, const Outcome& outcome) {
   out["batch"] = job.options.batch;
   out["replicas"] = job.options.replicas;
   out["ranks"] = job.place.size;
+  out["transport"] = nullptr;
+  if (job.ranks != nullptr) out["transport"] = job.ranks->transport();
   out["losses"] = outcome.losses;
   out["validation"] = nullptr;
   if (outcome.validation) out["validation"] = *outcome.validation;
@@ -199,10 +205,10 @@ void print_json(const Job& job, const Outcome& outcome) {
 uint64_t job_digest(const TrainOptions& options, const DataSet& data, const Progress& progress,
                     Learner& learner) {
   const std::string text =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", options.model, options.batch,
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", options.model, options.batch,
                   options.steps, options.seed, data.samples, options.replicas, options.plain,
                   options.optimizer, options.learning_rate, options.momentum, options.weight_decay,
-                  options.sync_batch_norm, progress.step);
+                  options.sync_batch_norm, options.nccl, progress.step);
   return std::hash<std::string>()(text) ^ digest(learner);
 }
 
@@ -304,7 +310,7 @@ Status run(TrainOptions options, const Causes& causes) {
   flatout_info("loader.num_workers", std::to_string(plan.loaders).c_str());
   flatout_info("loader.batch_size", std::to_string(options.batch).c_str());
   flatout_info("loader.kind", "threads");
-  const Job job{options, place, data, *learner, *batches, *injection, progress};
+  const Job job{options, place, ranks.get(), data, *learner, *batches, *injection, progress};
   FLATOUT_TRY(const Outcome outcome, train_loop(job));
   if (place.rank == 0) {
     options.json ? print_json(job, outcome) : print_text(job, outcome);

@@ -309,10 +309,11 @@ def free_port():
         return s.getsockname()[1]
 
 
-def start_ranks(flatout, size, *options):
+def start_ranks(flatout, size, *options, env=None):
     port = free_port()
     return [subprocess.Popen([flatout, "train", *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             env=dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
+                             env=dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                                      **(env or {})))
             for rank in range(size)]
 
 
@@ -344,9 +345,7 @@ def test_ranks_and_replicas_share_their_batch_norm(flatout):
     np.testing.assert_allclose(json.loads(out)["losses"], one["losses"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_lost_rank_is_named(flatout, how):
-    ranks = start_ranks(flatout, 3, *ranked(30, 1000000, 60), "--rank-timeout", 8)
+def assert_a_lost_rank_is_named(how, ranks):
     line = ranks[0].stdout.readline()  # an epoch is done: all three train
     assert line.startswith("epoch"), end(ranks)
     victim = ranks[1].pid
@@ -356,6 +355,14 @@ def test_a_lost_rank_is_named(flatout, how):
         assert ranks[rank].returncode == 1 and "rank 1 (" in errors and f"process {victim})" in errors, errors
     ranks[1].kill()  # a stopped one would not end by itself
     end([ranks[1]])
+
+
+LOST = pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+
+
+@LOST
+def test_a_lost_rank_is_named(flatout, how):
+    assert_a_lost_rank_is_named(how, start_ranks(flatout, 3, *ranked(30, 1000000, 60), "--rank-timeout", 8))
 
 
 def test_ranks_with_other_options_are_refused(flatout):
@@ -420,3 +427,57 @@ def test_a_late_rank_is_named_under_mpi(flatout, mpirun, tmp_path):
         os.kill(pids[1], signal.SIGKILL)
         run.kill()
         run.communicate(timeout=60)
+
+
+# ---- over NCCL ----
+
+@pytest.fixture(scope="module")
+def stand_in(flatout):
+    """The environment in which a stand-in plays eight cards and NCCL."""
+    libraries = pathlib.Path(flatout).parent / "nccl_stand_in"
+    if not (libraries / "libnccl.so.2").exists():
+        pytest.skip(f"no stand-in for NCCL in {libraries}: build with -DFLATOUT_BUILD_TESTS=ON")
+    return {"LD_LIBRARY_PATH": str(libraries)}
+
+
+def test_ranks_over_nccl_train_as_over_sockets(flatout, tmp_path, stand_in):
+    checkpoints = [tmp_path / "sockets.safetensors", tmp_path / "nccl.safetensors"]
+    results = []
+    for checkpoint, options in zip(checkpoints, ([], ["--nccl"])):
+        ranks = start_ranks(flatout, 3, *ranked(30, 12, 120), "--json", "--checkpoint", checkpoint, *options, env=stand_in)
+        (out, errors), *_ = end(ranks)
+        assert [p.returncode for p in ranks] == [0] * 3, errors
+        results.append(json.loads(out))
+    assert results[0]["losses"] == results[1]["losses"] and results[0]["transport"] == "sockets" and results[1]["transport"] == "nccl"
+    over_sockets, over_nccl = (read_safetensors(c) for c in checkpoints)
+    assert over_sockets.keys() == over_nccl.keys()
+    for name, weights in over_sockets.items():
+        np.testing.assert_array_equal(weights, over_nccl[name], err_msg=name)
+
+
+@LOST
+def test_a_lost_rank_is_named_over_nccl(flatout, stand_in, how):
+    assert_a_lost_rank_is_named(how, start_ranks(flatout, 3, *ranked(30, 1000000, 60), "--rank-timeout", 8, "--nccl", env=stand_in))
+
+
+def test_messages_that_nccl_loses_end_the_run(flatout, stand_in):
+    ranks = start_ranks(flatout, 2, *RANKED, "--nccl", "--rank-timeout", 2, env={**stand_in, "NCCL_STAND_IN_FAILS": "late"})
+    for _, errors in end(ranks):
+        assert "NCCL has moved nothing for 2.00 s" in errors, errors
+    assert [p.returncode for p in ranks] == [1, 1]
+
+
+def test_nccl_wants_a_card_for_each_rank(flatout, stand_in):
+    ranks = start_ranks(flatout, 2, *RANKED, "--nccl", env={**stand_in, "CUDA_STAND_IN_CARDS": "1"})
+    (_, errors), _ = end(ranks)
+    assert [p.returncode for p in ranks] == [2, 2] and "ranks 0 and 1 have the same card" in errors and "without --nccl" in errors
+
+
+def test_mpirun_starts_ranks_over_nccl(flatout, mpirun, stand_in):
+    one = train(flatout, *RANKED)
+    done = subprocess.run([*mpirun, "-n", "2", flatout, "train", "--json", "--nccl", *map(str, RANKED)],
+                          capture_output=True, text=True, timeout=200, check=False, env=dict(os.environ, **stand_in))
+    assert done.returncode == 0, done.stderr
+    result = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][0])
+    assert result["ranks"] == 2 and result["transport"] == "nccl"
+    np.testing.assert_allclose(result["losses"], one["losses"], rtol=1e-5)
