@@ -335,7 +335,7 @@ Status OverNccl::hear_all(const void* mine, size_t bytes, char* all, Nanos patie
     sends.push_back({r, own.data(), bytes});
     receives.push_back({r, at, bytes});
   }
-  const Status status = meeting_->exchange(sends, receives, patience);
+  Status status = meeting_->exchange(sends, receives, patience);
   failed_ |= !status.ok();
   return status;
 }
