@@ -31,14 +31,19 @@ Result<int> integer(const Variable& variable, const char* name, int low, int hig
 
 constexpr int kMostRanks = 4096;
 
-Status numbered(const Variable& variable, const char* rank, const char* size, RankPlace& place) {
-  FLATOUT_TRY(place.size, integer(variable, size, 1, kMostRanks));
-  FLATOUT_TRY(place.rank, integer(variable, rank, 0, place.size - 1));
+/// Variables of one starter.
+struct Numbers {
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+};
+
+Status numbered(const Variable& variable, const Numbers& names, RankPlace& place) {
+  FLATOUT_TRY(place.size, integer(variable, names.size, 1, kMostRanks));
+  FLATOUT_TRY(place.rank, integer(variable, names.rank, 0, place.size - 1));
   place.local_rank = place.rank;
-  for (const char* local : {"OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID"}) {
-    if (variable(local) == nullptr) continue;
-    FLATOUT_TRY(place.local_rank, integer(variable, local, 0, kMostRanks - 1));
-    break;
+  if (variable(names.local_rank) != nullptr) {
+    FLATOUT_TRY(place.local_rank, integer(variable, names.local_rank, 0, kMostRanks - 1));
   }
   return {};
 }
@@ -66,10 +71,11 @@ Result<RankPlace> find_rank_place(const Variable& variable) {
     FLATOUT_TRY(place.local, integer(variable, local, 1, kMostRanks));
     break;
   }
-  for (const auto& [rank, size] : {std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                   std::pair{"PMI_RANK", "PMI_SIZE"}}) {
-    if (variable(size) == nullptr) continue;
-    FLATOUT_TRY_STATUS(numbered(variable, rank, size, place));
+  for (const Numbers& names :
+       {Numbers{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+        Numbers{"PMI_RANK", "PMI_SIZE", "SLURM_LOCALID"}}) {
+    if (variable(names.size) == nullptr) continue;
+    FLATOUT_TRY_STATUS(numbered(variable, names, place));
     if (place.size > 1) place.carrier = RankPlace::Carrier::kMpi;
     return place;
   }
@@ -77,8 +83,9 @@ Result<RankPlace> find_rank_place(const Variable& variable) {
   // srun sets the number of its tasks; in a batch script alone there is but one of us.
   const bool slurm = !torchrun && variable("SLURM_STEP_NUM_TASKS") != nullptr;
   if (!torchrun && !slurm) return place;
-  FLATOUT_TRY_STATUS(torchrun ? numbered(variable, "RANK", "WORLD_SIZE", place)
-                              : numbered(variable, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", place));
+  constexpr Numbers kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK"};
+  constexpr Numbers kSlurm{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"};
+  FLATOUT_TRY_STATUS(numbered(variable, torchrun ? kTorchrun : kSlurm, place));
   if (place.size == 1) return place;
   place.carrier = RankPlace::Carrier::kSockets;
   if (const char* address = variable("MASTER_ADDR")) {
@@ -118,8 +125,7 @@ Status agree(Ranks& ranks, uint64_t job) {
 
 }  // namespace
 
-Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job, bool nccl,
-                                           Nanos patience) {
+Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job, Nanos patience) {
   if (place.size == 1) return std::unique_ptr<Ranks>();
   std::unique_ptr<Transport> transport;
   if (place.carrier == RankPlace::Carrier::kSockets) {
@@ -129,11 +135,12 @@ Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job,
   }
   auto ranks = std::make_unique<Ranks>(std::move(transport), patience);
   FLATOUT_TRY_STATUS(agree(*ranks, job));
-  if (nccl) {
-    FLATOUT_TRY(ranks->transport_,
-                open_nccl(std::move(ranks->transport_), place.local_rank, patience));
-  }
   return ranks;
+}
+
+Status Ranks::take_nccl(int local_rank) {
+  FLATOUT_TRY(nccl_, open_nccl(*transport_, local_rank, patience_));
+  return {};
 }
 
 Status Ranks::average(std::span<float> values) {
@@ -158,7 +165,7 @@ Status Ranks::average(std::span<float> values) {
     add(sends, r, slice(r));
     add(receives, r, {parts_.data() + r * mine.size(), mine.size()});
   }
-  FLATOUT_TRY_STATUS(transport_->exchange(sends, receives, patience_));
+  FLATOUT_TRY_STATUS(exchange(sends, receives));
   std::copy(mine.begin(), mine.end(), parts_.begin() + static_cast<ptrdiff_t>(me * mine.size()));
   for (size_t i = 0; i < mine.size(); ++i) {
     float sum = 0;
@@ -171,7 +178,7 @@ Status Ranks::average(std::span<float> values) {
     add(sends, r, mine);
     add(receives, r, slice(r));
   }
-  return transport_->exchange(sends, receives, patience_);
+  return exchange(sends, receives);
 }
 
 Status Ranks::gather(const double* mine, size_t count, double* all) {
@@ -183,7 +190,7 @@ Status Ranks::gather(const double* mine, size_t count, double* all) {
     sends.push_back({r, all + static_cast<size_t>(rank()) * count, count * sizeof(double)});
     receives.push_back({r, all + static_cast<size_t>(r) * count, count * sizeof(double)});
   }
-  return transport_->exchange(sends, receives, patience_);
+  return exchange(sends, receives);
 }
 
 }  // namespace flatout::train

@@ -54,6 +54,9 @@ class Transport {
   /// Errors: kGone or kTimeout (nothing has moved for `patience`), naming the ranks to blame.
   virtual Status exchange(std::span<const Message> sends, std::span<const Message> receives,
                           Nanos patience) = 0;
+  /// Whether ranks are known to be gone or to have given up, between exchanges; waits for nothing.
+  /// Errors: kGone, naming them.
+  virtual Status lost() { return {}; }
 };
 
 /// The MPI library of the machine (Open MPI), found by dlopen. Errors: kNotFound, kUnsupported.
@@ -64,21 +67,22 @@ Result<std::unique_ptr<Transport>> open_mpi();
 Result<std::unique_ptr<Transport>> open_sockets(const RankPlace& place, uint64_t job,
                                                 Nanos patience);
 
-/// NCCL between cards, one for each rank; `meeting` brings the ranks together and names those that
-/// are lost. Errors: kNotFound without NCCL, driver or card; kUnsupported; kBadInput where the
-/// machine has fewer cards than ranks; kIo with NCCL's or the driver's own word for it.
-Result<std::unique_ptr<Transport>> open_nccl(std::unique_ptr<Transport> meeting, int local_rank,
-                                             Nanos patience);
+/// NCCL between cards, one for each rank; `meeting`, which outlives it, brings the ranks together
+/// and names those that are lost. Errors: kNotFound without NCCL, driver or card; kUnsupported;
+/// kBadInput where the machine has fewer cards than ranks; kIo with NCCL's or the driver's own word
+/// for it; the same for all ranks.
+Result<std::unique_ptr<Transport>> open_nccl(Transport& meeting, int local_rank, Nanos patience);
 
 class Ranks {
  public:
   /// Joins the others. Null where there is one rank. Errors: as above.
-  static Result<std::unique_ptr<Ranks>> join(const RankPlace& place, uint64_t job, bool nccl,
-                                             Nanos patience);
+  static Result<std::unique_ptr<Ranks>> join(const RankPlace& place, uint64_t job, Nanos patience);
   Ranks(std::unique_ptr<Transport> transport, Nanos patience)
       : transport_(std::move(transport)), patience_(patience) {}
 
-  const char* transport() const { return transport_->name(); }
+  /// From now on messages go over NCCL. Errors: those of open_nccl.
+  Status take_nccl(int local_rank);
+  const char* transport() const { return (nccl_ ? nccl_ : transport_)->name(); }
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
 
@@ -88,7 +92,12 @@ class Ranks {
   Status gather(const double* mine, size_t count, double* all);
 
  private:
+  Status exchange(std::span<const Message> sends, std::span<const Message> receives) {
+    return (nccl_ ? nccl_ : transport_)->exchange(sends, receives, patience_);
+  }
+
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Transport> nccl_;  // may be null
   Nanos patience_;
   std::vector<float> parts_;  // of this rank's slice, from the others
 };

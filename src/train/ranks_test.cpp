@@ -112,8 +112,9 @@ void with_ranks(int size, Nanos patience, const Work& work, int absent = -1,
     threads.emplace_back([&, r] {
       RankPlace mine = place;
       mine.rank = r;
-      mine.local_rank = r;
-      work(r, Ranks::join(mine, static_cast<uint64_t>(r) == other_job_of ? 2 : 1, nccl, patience));
+      auto ranks = Ranks::join(mine, static_cast<uint64_t>(r) == other_job_of ? 2 : 1, patience);
+      const Status taken = nccl && ranks.ok() ? (*ranks)->take_nccl(r) : Status();
+      work(r, taken.ok() ? std::move(ranks) : Result<std::unique_ptr<Ranks>>(taken.error()));
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -229,7 +230,7 @@ TEST(Ranks, AreNotDisturbedByAStranger) {
   place.size = 2;
   place.address = "127.0.0.1";
   place.port = free_port();
-  std::thread first([&] { EXPECT_TRUE(Ranks::join(place, 1, false, 60s).ok()); });
+  std::thread first([&] { EXPECT_TRUE(Ranks::join(place, 1, 60s).ok()); });
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -243,7 +244,7 @@ TEST(Ranks, AreNotDisturbedByAStranger) {
   close(fd);
   RankPlace other = place;
   other.rank = 1;
-  EXPECT_TRUE(Ranks::join(other, 1, false, 60s).ok());
+  EXPECT_TRUE(Ranks::join(other, 1, 60s).ok());
   first.join();
 }
 
@@ -260,8 +261,9 @@ class OverNccl : public testing::Test {
     unsetenv("NCCL_STAND_IN_FAILS");
     unsetenv("CUDA_STAND_IN_CARDS");
   }
-  /// What two ranks say of which one never comes to the average, or of what fails.
-  static std::vector<std::string> errors(const char* fails) {
+  /// What two ranks say when they average while something fails. With `together` both are there
+  /// until both have said it.
+  static std::vector<std::string> errors(const char* fails, bool together = true) {
     setenv("NCCL_STAND_IN_FAILS", fails, 1);
     std::vector<std::string> out(2);
     std::atomic<int> ended{0};
@@ -271,8 +273,7 @@ class OverNccl : public testing::Test {
           std::vector<float> values(1000);
           const Status status = ranks.ok() ? (*ranks)->average(values) : Status(ranks.error());
           out[static_cast<size_t>(r)] = status.ok() ? "" : status.error().message;
-          // The other is there until both have said what they have to.
-          for (++ended; ended < 2;) std::this_thread::sleep_for(1ms);
+          for (++ended; together && ended < 2;) std::this_thread::sleep_for(1ms);
         },
         -1, kNone, true);
     return out;
@@ -299,28 +300,51 @@ TEST_F(OverNccl, NameOneThatIsGone) {
 
 TEST_F(OverNccl, SayWhatFails) {
   for (const std::string& said : errors("init")) {
-    EXPECT_EQ(said, "ncclCommInitRank gives \"unhandled system error (of the stand-in)\"");
+    EXPECT_EQ(said, "--nccl: ncclCommInitRank gives \"unhandled system error (of the stand-in)\"");
   }
   for (const std::string& said : errors("send")) {
     EXPECT_NE(said.find("send and receive gives \"unhandled system error"), said.npos) << said;
   }
   for (const std::string& said : errors("async")) {
-    EXPECT_NE(said.find("NCCL gives \"remote process exited"), said.npos) << said;
+    EXPECT_NE(said.find("an exchange gives \"remote process exited"), said.npos) << said;
   }
-  for (const std::string& said : errors("late")) {
-    EXPECT_EQ(said, "NCCL has moved nothing for 1.00 s");
+  // What NCCL never ends, in a call or on the card.
+  for (const char* fails : {"connect", "late"}) {
+    for (const std::string& said : errors(fails)) {
+      EXPECT_EQ(said,
+                "--nccl: NCCL has not moved the ranks' messages in 1.00 s, though all of them are "
+                "there");
+    }
+  }
+}
+
+TEST_F(OverNccl, SayWhatFailsForOneOfThem) {
+  for (const char* fails : {"init@1", "send@1", "async@1"}) {
+    const std::vector<std::string> said = errors(fails, false);
+    EXPECT_NE(said[0].find("rank 1 ("), said[0].npos) << fails << ": " << said[0];
+    EXPECT_NE(said[0].find("of 2 is gone"), said[0].npos) << fails << ": " << said[0];
+    EXPECT_NE(said[1].find(" gives \""), said[1].npos) << fails << ": " << said[1];
   }
 }
 
 TEST_F(OverNccl, TakeACardEach) {
-  setenv("CUDA_STAND_IN_CARDS", "1", 1);
+  setenv("CUDA_STAND_IN_CARDS", "2", 1);
+  // The one that has its own says the same: nobody waits for the others to end.
   with_ranks(
-      2, 5s,
-      [](int r, Result<std::unique_ptr<Ranks>> ranks) {
+      3, 5s,
+      [](int, Result<std::unique_ptr<Ranks>> ranks) {
         ASSERT_FALSE(ranks.ok());
         EXPECT_EQ(ranks.error().code, Code::kBadInput);
-        EXPECT_EQ(ranks.error().message,
-                  fmt::format("--nccl: ranks {} and {} have the same card", r, 1 - r));
+        EXPECT_EQ(ranks.error().message, "--nccl: ranks 0 and 2 have the same card");
+      },
+      -1, kNone, true);
+  setenv("CUDA_STAND_IN_CARDS", "0", 1);
+  with_ranks(
+      2, 5s,
+      [](int, Result<std::unique_ptr<Ranks>> ranks) {
+        ASSERT_FALSE(ranks.ok());
+        EXPECT_EQ(ranks.error().code, Code::kNotFound);
+        EXPECT_EQ(ranks.error().message, "--nccl: there is no card");
       },
       -1, kNone, true);
 }

@@ -191,6 +191,7 @@ class Sockets : public Transport {
   Status follow(const RankPlace& place, TimePoint deadline);
   Status exchange(std::span<const Message> sends, std::span<const Message> receives,
                   Nanos patience) override;
+  Status lost() override;
 
  private:
   struct Peer {
@@ -438,6 +439,25 @@ Status Sockets::exchange(std::span<const Message> sends, std::span<const Message
     (void)poll(polled.data(), polled.size(),
                static_cast<int>(std::min<int64_t>(left.count(), 1 << 30)));
   }
+}
+
+Status Sockets::lost() {
+  std::vector<int> gone;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    // The next exchange's message may be there already: it stays.
+    Frame frame;
+    const ssize_t n = recv(peer(r).socket.fd(), &frame, sizeof frame, MSG_DONTWAIT | MSG_PEEK);
+    const bool told = n == sizeof frame && frame.kind == Frame::kGivenUp && frame.blamed >= 0 &&
+                      frame.blamed < size_ && frame.blamed != rank_;
+    if (told) {
+      return give_up(Code::kGone, {frame.blamed},
+                     fmt::format("is late or gone, as {} says", peer(r).name));
+    }
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) gone.push_back(r);
+  }
+  if (gone.empty()) return {};
+  return give_up(Code::kGone, gone, "is gone");
 }
 
 }  // namespace

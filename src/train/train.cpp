@@ -267,7 +267,7 @@ Result<std::unique_ptr<Learner>> make_learner(const TrainOptions& options, const
   return std::unique_ptr<Learner>(std::move(made));
 }
 
-Status run(TrainOptions options, const Causes& causes) {
+Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& ranks) {
   FLATOUT_TRY(const RankPlace place,
               find_rank_place([](const char* name) -> const char* { return getenv(name); }));
   if (options.model.empty()) {
@@ -287,7 +287,6 @@ Status run(TrainOptions options, const Causes& causes) {
   FLATOUT_TRY(DataSet data, open_data(options, causes, cores, view, folder));
   const Plan plan = make_plan(causes, options, cores);
 
-  std::unique_ptr<Ranks> ranks;  // outlives the learner, whose thread speaks to them
   Mirrored* mirrored = nullptr;  // the learner, where it is one
   FLATOUT_TRY(const std::unique_ptr<Learner> learner,
               make_learner(options, place, plan, data.classes, mirrored));
@@ -296,9 +295,10 @@ Status run(TrainOptions options, const Causes& causes) {
   if (!options.resume.empty()) {
     FLATOUT_TRY(progress, resume_checkpoint(options.resume, options, *learner));
   }
-  FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, data, progress, *learner), options.nccl,
+  FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, data, progress, *learner),
                                  nanos(options.rank_timeout * 1e9)));
   if (ranks != nullptr) {
+    if (options.nccl) FLATOUT_TRY_STATUS(ranks->take_nccl(place.local_rank));
     mirrored->join(ranks.get());
     flatout_info("dist.rank", std::to_string(place.rank).c_str());
     flatout_info("dist.world_size", std::to_string(place.size).c_str());
@@ -360,10 +360,15 @@ int train_main(const TrainOptions& options) {
   }
   stop_at_signals();
   install_terminate_handler();
-  const Status status = run(options, *causes);
+  std::unique_ptr<Ranks> ranks;  // outlives the learner, whose thread speaks to them
+  const Status status = run(options, *causes, ranks);
   if (!status.ok()) {
     log_error(status.error().message, status.error().hint);
-    return status.error().code == Code::kBadInput ? 2 : 1;
+    const int code = status.error().code == Code::kBadInput ? 2 : 1;
+    if (ranks == nullptr) return code;
+    // An orderly end of MPI or of a driver would wait for ranks that wait for us.
+    std::fflush(nullptr);
+    std::_Exit(code);
   }
   return g_stop == 0 ? 0 : 128 + g_stop;
 }

@@ -460,17 +460,32 @@ def test_a_lost_rank_is_named_over_nccl(flatout, stand_in, how):
     assert_a_lost_rank_is_named(how, start_ranks(flatout, 3, *ranked(30, 1000000, 60), "--rank-timeout", 8, "--nccl", env=stand_in))
 
 
-def test_messages_that_nccl_loses_end_the_run(flatout, stand_in):
-    ranks = start_ranks(flatout, 2, *RANKED, "--nccl", "--rank-timeout", 2, env={**stand_in, "NCCL_STAND_IN_FAILS": "late"})
+@pytest.mark.parametrize("fails", ["connect", "late"])
+def test_messages_that_nccl_loses_end_the_run(flatout, stand_in, fails):
+    ranks = start_ranks(flatout, 2, *RANKED, "--nccl", "--rank-timeout", 2, env={**stand_in, "NCCL_STAND_IN_FAILS": fails})
     for _, errors in end(ranks):
-        assert "NCCL has moved nothing for 2.00 s" in errors, errors
+        assert "NCCL has not moved the ranks' messages in 2.00 s" in errors, errors
     assert [p.returncode for p in ranks] == [1, 1]
 
 
-def test_nccl_wants_a_card_for_each_rank(flatout, stand_in):
-    ranks = start_ranks(flatout, 2, *RANKED, "--nccl", env={**stand_in, "CUDA_STAND_IN_CARDS": "1"})
-    (_, errors), _ = end(ranks)
-    assert [p.returncode for p in ranks] == [2, 2] and "ranks 0 and 1 have the same card" in errors and "without --nccl" in errors
+def test_a_rank_without_a_card_of_its_own_ends_all(flatout, mpirun, stand_in):
+    done = subprocess.run([*mpirun, "-n", "3", flatout, "train", "--nccl", *map(str, ranked(30, 12, 120))], capture_output=True, text=True,
+                          timeout=60, check=False, env=dict(os.environ, **stand_in, CUDA_STAND_IN_CARDS="2"))
+    assert done.returncode == 2 and "ranks 0 and 2 have the same card" in done.stderr and "without --nccl" in done.stderr, done.stderr
+    assert "has sent nothing" not in done.stderr
+
+
+def test_a_rank_without_nccl_ends_all(flatout, stand_in):
+    port = free_port()
+    ranks = []
+    for rank, env in enumerate([stand_in, {}]):
+        env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **env)
+        ranks.append(subprocess.Popen([flatout, "train", *map(str, RANKED), "--nccl"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      text=True))
+    (_, of_the_first), (_, of_the_second) = end(ranks)
+    assert [p.returncode for p in ranks] == [1, 1]
+    assert "rank 1 of 2: --nccl: there is no" in of_the_first, of_the_first
+    assert "error: --nccl: there is no" in of_the_second and "cannot open shared object file" in of_the_second, of_the_second
 
 
 def test_mpirun_starts_ranks_over_nccl(flatout, mpirun, stand_in):

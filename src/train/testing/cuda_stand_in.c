@@ -6,11 +6,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "train/testing/cuda_stand_in.h"
 
 #define API __attribute__((visibility("default")))
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, NOT_READY = 600 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, NO_CONTEXT = 201 };
 
 static __thread struct card* current;
 static struct card cards[64];
@@ -20,7 +21,7 @@ static int card_count(void) {
   return text != NULL ? atoi(text) : 8;
 }
 
-API int cuInit(unsigned flags) { return flags == 0 ? OK : INVALID; }
+API int cuInit(unsigned flags) { return flags != 0 ? INVALID : card_count() == 0 ? NO_DEVICE : OK; }
 API int cuDeviceGetCount(int* count) {
   *count = card_count();
   return OK;
@@ -77,8 +78,14 @@ API int cuStreamCreate(struct stream** stream, unsigned flags) {
   *stream = calloc(1, sizeof **stream);
   return *stream != NULL ? OK : OUT_OF_MEMORY;
 }
-API int cuStreamQuery(struct stream* stream) {
-  return __atomic_load_n(&stream->at_work, __ATOMIC_ACQUIRE) == 0 ? OK : NOT_READY;
+API int cuStreamSynchronize(struct stream* stream) {
+  if (current == NULL) return NO_CONTEXT;
+  while (__atomic_load_n(&stream->at_work, __ATOMIC_ACQUIRE) != 0) usleep(50);
+  return OK;
+}
+API int cuStreamDestroy_v2(struct stream* stream) {
+  free(stream);
+  return OK;
 }
 API int cuGetErrorName(int code, const char** name) {
   *name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
