@@ -239,10 +239,11 @@ void detect_input(const RunView& view, Findings& findings) {
     }
     const double saved = whatif.saved_by(cause.relief);
     // Any loader passes batches on; only much of it is a cause. And workers that idle bound
-    // nothing.
+    // nothing, unless computing waits for the cores that they take.
     const bool handling = cause.relief.handling > 2 * kWorthSaying * step;
+    const bool competes = cause.relief.fetch_cpu > 0 && whatif.competing() > kWorthSaying * step;
     if (loader.measured && loader.kind != LoaderKind::kSerial && loader.busy < kProducersBusy &&
-        !handling) {
+        !handling && !competes) {
       continue;
     }
     if (cause.id == "input.collate" && saved < 2 * kWorthSaying * step) continue;

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "diagnose/findings.h"
 #include "diagnose/peer.h"
+#include "diagnose/whatif.h"
 
 namespace flatout::diagnose {
 
@@ -218,7 +219,13 @@ void detect_checkpoint(const RunView& view, const Writes& writes, const SavePlac
   const double blocked = held_up(view, saves_elsewhere);
   const double later = aftermath(view.steps());
   const double cost = part + outside + blocked + later;
-  Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, cost);
+  // Meanwhile workers get ahead: without saves they may be what the steps wait for.
+  const double on_core = view.per_step(Role::kTrainer, [&](const Cell& c) {
+    return on_cpu(c.act) && (c.part == Part::kCheckpoint || writes.saves(c));
+  });
+  const double saved =
+      std::min(cost, WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = on_core}));
+  Finding* f = findings.add("stall.checkpoint", "Saving checkpoints blocks the steps", 0.93, saved);
   if (f == nullptr) return;
   if (blocked > part + outside) f->where = view.where(saves_elsewhere);
   if (!f->where) f->where = view.where(saving);
@@ -235,6 +242,11 @@ void detect_checkpoint(const RunView& view, const Writes& writes, const SavePlac
   }
   evidence(*f, fmt::format("saving costs {}, spread over all", per_step_text(view, cost)),
            cost * 1e3, "ms", "timeline", view.steps().count);
+  if (cost - saved > kWorthSaying * view.steps().mean) {
+    evidence(
+        *f, fmt::format("{} of it steps would wait for workers or cores instead", ms(cost - saved)),
+        (cost - saved) * 1e3, "ms", "timeline", view.steps().count);
+  }
   if (blocked > 0) {
     evidence(*f, fmt::format("{} of it in waiting for the thread that saves", ms(blocked)),
              blocked * 1e3, "ms", "stacks", view.readings(saves_elsewhere));

@@ -34,6 +34,8 @@ class WhatIf {
   double on_all_cores() const;
   /// Seconds per step if input never had to be waited for.
   double compute() const { return compute_; }
+  /// Seconds per step that computing waits for cores on which producers run.
+  double competing() const { return competing_; }
 
  private:
   double bound(double compute, double fetch, int workers, double cpu, double cores) const;
