@@ -133,6 +133,8 @@ for index, words in ((2, "no logical device 2: it has 2"), (-1, "no logical devi
         assert words in str(error), error
     else:
         raise AssertionError
+# Backward starts a thread for each card; PyTorch aborts at exit where one has not come to run.
+torch.ones(1, device="cuda:1", requires_grad=True).sum().backward()
 print("done")
 """
     code, out, err = run(job_python, script, stand_in)
