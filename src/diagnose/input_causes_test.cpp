@@ -209,6 +209,19 @@ TEST(InputCauses, WorkersWithHardlyAnyTimeToSpareAreWhatAStepNowAndThenWaitsFor)
   EXPECT_NEAR(*f->cost_ms_per_step, 4, 0.5);
 }
 
+// Two workers that idle more than half of the time on the two cores that the training needs, too.
+TEST(InputCauses, WorkersThatIdleAreACauseWhereComputingWaitsForTheirCores) {
+  for (const double delayed : {0.2, 2.0}) {
+    RunBuilder b;
+    train(b, 60, 2, 11);
+    workers(b, 2, 11, kDecode, 15);
+    b.machine(2, 1.6).process_cpu(100, 0.8).process_cpu(200, 0.4).process_cpu(201, 0.4);
+    b.counter(SignalId::kThreadRunDelay, b.thread_entity(100), 60 * delayed * 1e6);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(find(d, "input.decode_cpu") != nullptr, delayed > 1) << d.headline;
+  }
+}
+
 // Pretraining with a worker that keeps up, then fine-tuning without one.
 TEST(InputCauses, BatchesMadeInTheLoopAreACauseWhereWorkersServedItBefore) {
   RunBuilder b;

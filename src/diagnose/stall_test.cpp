@@ -55,6 +55,25 @@ TEST(Stalls, ComputingThatIsSlowerAfterASaveIsTheSaves) {
   }
 }
 
+// Two workers make a batch in 6 or in 22 ms; steps take 12, saves 5 of them.
+TEST(Stalls, WithoutSavesStepsMayWaitForWorkersThatGotAheadMeanwhile) {
+  for (const double fetch : {6.0, 22.0}) {
+    RunBuilder b;
+    for (int i = 0; i < 90; ++i) {
+      std::vector<RunBuilder::PartTime> parts = {{Part::kForward, 7, kCompute}};
+      if (i % 3 == 2) parts.push_back({Part::kCheckpoint, 15, {ThreadState::kDisk, {kMain}}});
+      b.step(parts, i < 3);
+    }
+    workers(b, 2, fetch, kDecode, 24 - fetch);
+    b.machine(8, 2).process_cpu(100, 0.6);
+    for (const int worker : {200, 201}) b.process_cpu(worker, fetch / 24);
+    const Diagnosis d = diagnose(b.build());
+    const Finding* saved = find(d, "stall.checkpoint");
+    ASSERT_NE(saved, nullptr) << d.headline;
+    EXPECT_NEAR(*saved->cost_ms_per_step, fetch < 10 ? 5 : 1, 0.2);
+  }
+}
+
 TEST(Stalls, WaitingForAThreadThatSavesOrLogsIsItsDoing) {
   const Line save{"save", "/lib/python3/site-packages/torch/serialization.py", 700};
   const Line write{"write", "/home/u/train.py", 71};
