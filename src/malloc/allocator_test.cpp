@@ -10,6 +10,7 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -268,6 +269,46 @@ TEST(Allocator, JoinsDirtyAndCleanNeighboursAmongManyExtents) {
   deallocate(whole);
   EXPECT_EQ(g_page_heap.check(), nullptr);
   set_idle_thread(true);
+}
+
+TEST(Allocator, TakesOnlyWhatIsMissingFromCleanPages) {
+  set_idle_thread(false);
+  for (const bool clean_first : {true, false}) {
+    purge();
+    char* const lower = take(8 * kMib);
+    char* const upper = take(8 * kMib);
+    char* const wall = take(kMib);
+    char* const clean = take(16 * kMib);  // would hold it all, of pages that are all to be cleared
+    char* const end = take(kMib);
+    char* const dirty = clean_first ? upper : lower;
+    deallocate(clean_first ? lower : upper);
+    deallocate(clean);
+    purge();
+    deallocate(dirty);
+    release_parked();
+    char* const p = take(12 * kMib);
+    EXPECT_EQ(p, clean_first ? upper - 4 * kMib : lower);
+    EXPECT_EQ(totals().cached_bytes, 0u);
+    EXPECT_EQ(g_page_heap.check(), nullptr);
+    for (char* block : {p, wall, end}) deallocate(block);
+    release_parked();
+    EXPECT_EQ(g_page_heap.check(), nullptr);
+  }
+  set_idle_thread(true);
+}
+
+TEST(Allocator, UsesFewBlocksInTurnsWhereTheyAreBig) {
+  for (const size_t bytes : {size_t{6000}, size_t{22'000}, size_t{53'000}}) {
+    purge();
+    std::set<char*> used;
+    for (int i = 0; i < 1000; ++i) {
+      char *a = take(bytes), *b = take(bytes);
+      used.insert({a, b});
+      deallocate(i % 2 == 0 ? a : b);
+      deallocate(i % 2 == 0 ? b : a);
+    }
+    EXPECT_LE(used.size() * bytes, 2 * bytes + 16384);
+  }
 }
 
 TEST(Allocator, GivesASpanBackWhenOthersFreedAllOfIt) {

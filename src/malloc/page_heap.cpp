@@ -136,8 +136,38 @@ Span* PageHeap::cut(Span* s, uint32_t first, uint32_t pages) {
   return s;
 }
 
+// The largest dirty extent that has room for `pages` together with the clean ones beside it, and of
+// those only what is missing.
+Span* PageHeap::find_around_dirty(uint32_t pages) {
+  constexpr unsigned kMostLooks = 64;
+  Span *s = nullptr, *before = nullptr, *after = nullptr;
+  unsigned looked = 0;
+  const auto pages_of = [](const Span* of) { return of == nullptr ? uint64_t{0} : of->pages; };
+  dirty_.for_each([&](Span* one) {
+    before = free_before(one);
+    after = free_after(one);
+    if (pages_of(before) + one->pages + pages_of(after) >= pages) s = one;
+    return s == nullptr && ++looked < kMostLooks;
+  });
+  if (s == nullptr) return nullptr;
+  take(s);
+  if (after != nullptr) {
+    take(after);
+    absorb(s, after);
+  }
+  if (s->pages >= pages) return cut(s, s->first_page, pages);
+  take(before);
+  absorb(before, s);
+  return cut(before, before->end_page() - pages, pages);
+}
+
 Span* PageHeap::find(uint32_t pages, uint32_t align) {
+  constexpr uint32_t kWorthALook = (1u << 20) >> kPageShift;  // so many would be cleared anew
   Span* s = dirty_.best_fit(pages, align);
+  if (s == nullptr && align == 1 && pages >= kWorthALook) {
+    s = find_around_dirty(pages);
+    if (s != nullptr) return s;
+  }
   if (s == nullptr) s = clean_.best_fit(pages, align);
   if (s == nullptr) return nullptr;
   take(s);
@@ -262,6 +292,11 @@ PageCounts PageHeap::take_counts() {
 
 // ---- large blocks ----
 
+// The first small block must not come to lie among large ones, which it would keep apart for ever.
+void PageHeap::begin_with_region() {
+  if (g_range.committed == 0) new_region();
+}
+
 void PageHeap::make_large(Span* s) {
   s->kind = Kind::kLarge;
   s->sample = nullptr;
@@ -272,6 +307,7 @@ void PageHeap::make_large(Span* s) {
 Span* PageHeap::allocate_large(uint32_t pages, uint32_t align) {
   if (!range_start()) return nullptr;
   lock_.lock();
+  begin_with_region();
   Span* s = find_or_merge(pages, align);
   if (s == nullptr) {
     lock_.unlock();
@@ -296,6 +332,7 @@ Span* PageHeap::allocate_zeroed(uint32_t pages, uint32_t align) {
   unsigned n = 0;
   if (!range_start()) return nullptr;
   lock_.lock();
+  begin_with_region();
   Span* s = find_or_merge(pages, align);
   if (s == nullptr) {
     lock_.unlock();

@@ -67,11 +67,13 @@ class PageHeap {
  private:
   static constexpr unsigned kOrders = 7;
 
+  Span* find_around_dirty(uint32_t pages);
   Span* find(uint32_t pages, uint32_t align);
   Span* find_or_merge(uint32_t pages, uint32_t align);
   Span* find_or_grow(uint32_t pages, uint32_t align);
   Span* merge_run(Span* s);
   Span* cut(Span* s, uint32_t first, uint32_t pages);
+  void begin_with_region();
   void make_large(Span* s);
   Span* insert(Span* s);
   void take(Span* s);

@@ -13,9 +13,9 @@ namespace {
 
 constexpr uint32_t kMostEmpty =
     (1u << 20) >> kPageShift;          // pages in empty spans that a cache keeps
-constexpr uint32_t kFew = 16;          // blocks: a fast list with less is refilled too often;
-constexpr uint32_t kMany = 64;         // one with so many, or so many bytes, is long enough
-constexpr int64_t kManyBytes = 16384;  // (half of a first cache)
+constexpr uint32_t kMany = 64;         // blocks: a fast list of so many, or of so many bytes
+constexpr int64_t kManyBytes = 8192;   // (half of a first cache), is long enough
+constexpr uint32_t kFew = 16;          // blocks that are made for one that is too short
 constexpr uint8_t kPatience = 8;       // short refills until more blocks are made
 constexpr uint32_t kCarve = 4096;      // bytes: a class that is hardly used costs one OS page
 constexpr uint32_t kMostCarve = 8192;  // and the blocks are in the first cache when they are used
@@ -63,9 +63,8 @@ Block* make_blocks(Span* s, uint32_t n, Block* then) {
 // Blocks that the owner has freed in its current span.
 uint32_t freed_blocks(const Span* s) { return s->carved - s->in_use(); }
 
-bool is_short(uint32_t blocks, int64_t bytes) {
-  return blocks < kFew || (blocks < kMany && bytes < kManyBytes);
-}
+// Refilled too often. A long list costs memory, too: its blocks are used in turns, all of them.
+bool is_short(uint32_t blocks, int64_t bytes) { return blocks < kMany && bytes < kManyBytes; }
 
 // The current span's freed blocks become the fast list. Only the owner does this and only for its
 // current span, which nobody else touches, so there is no lock.
@@ -90,7 +89,8 @@ Block* take_freed(Cache* cache, Span* s, uint64_t* sampled) {
   if (n == blocks && is_short(n, int64_t{n} * s->block_bytes) && s->carved < s->capacity &&
       ++s->short_refills >= kPatience) {
     s->short_refills = 0;
-    rest = make_blocks(s, std::min(kFew, s->capacity - s->carved), nullptr);
+    const auto enough = static_cast<uint32_t>(kManyBytes / s->block_bytes);
+    rest = make_blocks(s, std::min({kFew, enough, s->capacity - s->carved}), nullptr);
   }
   s->local_free = rest;
   return first;
@@ -98,7 +98,7 @@ Block* take_freed(Cache* cache, Span* s, uint64_t* sampled) {
 
 // Makes new blocks from the current span's untouched rest. As take_freed, without a lock.
 Block* carve(Cache* cache, Span* s, uint64_t* sampled) {
-  const uint32_t least = s->block_bytes > 1024 ? 4 : 1;
+  const uint32_t least = std::clamp(s->carved / 2, 1u, 4u);
   const uint32_t bytes = std::clamp(s->carved * s->block_bytes, kCarve, kMostCarve);
   uint32_t n = std::min(std::max(bytes / s->block_bytes, least), s->capacity - s->carved);
   n = until_sample(cache, s, n);
