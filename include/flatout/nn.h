@@ -110,13 +110,14 @@ FLATOUT_NN_API int flatout_nn_batch_norm_backward_apply(const struct flatout_nn_
 
 /* The same on a CUDA device: libflatout_nn_cuda.so, for f32, bf16 and f16 with such parameters. All
  * buffers are memory of the device, shape->threads is not looked at. Calls return when their work
- * is queued, and may be captured into a graph. */
+ * is queued, and may be captured into a graph. Training's blocks may wait for each other, so that
+ * its kernels begin when all of them can run at once: not before other kernels leave room. */
 struct flatout_nn_cuda_queue {
-  int32_t device; /* its number; -1: the thread's current one */
-  void* stream;   /* cudaStream_t of the device */
-  void*
-      workspace; /* memory of the device, aligned to 16 bytes, not used by another call meanwhile */
-  uint64_t workspace_bytes; /* at least flatout_nn_cuda_workspace_bytes() */
+  int32_t device;                /* its number; -1: the thread's current one */
+  int32_t spare_multiprocessors; /* left to kernels that run beside these */
+  void* stream;                  /* cudaStream_t of the device */
+  void* workspace; /* of the device, aligned to 16 bytes, not used by another call meanwhile */
+  uint64_t workspace_bytes; /* at least flatout_nn_cuda_workspace_bytes(); inference needs none */
 };
 
 /* As flatout_nn_error(), of the functions below. */

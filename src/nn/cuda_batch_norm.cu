@@ -1,5 +1,7 @@
 #include "nn/cuda_batch_norm.h"
 
+#include <algorithm>
+
 #include "nn/check.h"
 #include "nn/cuda_device.h"
 #include "nn/cuda_kernels.h"
@@ -56,14 +58,14 @@ bool is_aligned(std::initializer_list<const void*> pointers) {
   return true;
 }
 
-Result<Plan> plan_for(const Shape& shape, int tensors, bool aligned, const Queue& queue) {
-  FLATOUT_TRY(const Device device, current_device(name_of(shape)));
-  FLATOUT_TRY(const Plan plan, make_plan(shape, device, tensors, aligned, queue.choice));
-  const size_t needed = workspace_bytes(plan);
-  if (queue.workspace != nullptr && queue.workspace_bytes >= needed) return plan;
-  return bad_argument(shape, "the workspace has " + std::to_string(queue.workspace_bytes) +
-                                 " bytes; " + std::to_string(needed) + " are needed");
+Result<Plan> plan_for(const Shape& shape, int tensors, bool aligned, const Queue& on) {
+  FLATOUT_TRY(Device device, current_device(name_of(shape)));
+  device.multiprocessors =
+      std::clamp(device.multiprocessors - on.spare_multiprocessors, 1, device.multiprocessors);
+  return make_plan(shape, device, tensors, aligned, on.choice);
 }
+
+unsigned blocks_of(const Plan& plan) { return static_cast<unsigned>(plan.teams * plan.members); }
 
 template <bool rows, int wide>
 struct Way {
@@ -90,19 +92,24 @@ Status dispatch(const Shape& shape, const Plan& plan, const With& with) {
   return by_way(float{}, std::integral_constant<int, 4>{});
 }
 
-template <class... Arguments>
-Status launch(const Shape& shape, const Plan& plan, void* stream, void (*kernel)(Arguments...),
-              Arguments... arguments) {
-  return check(name_of(shape),
-               launch_together(kernel, static_cast<unsigned>(plan.teams * plan.members), kThreads,
-                               plan.shared_bytes, stream, arguments...));
-}
-
-// The teams' counters of meetings begin at 0.
-Status clear_counters(const Shape& shape, const Plan& plan, const Queue& queue) {
-  if (plan.members == 1) return {};
-  return check(name_of(shape), cudaMemsetAsync(queue.workspace, 0, counter_bytes(plan),
-                                               static_cast<cudaStream_t>(queue.stream)));
+// Queues a kernel whose teams meet.
+template <auto kernel, class Call>
+Status launch(const Shape& shape, const Plan& plan, const Queue& on, const Call& call) {
+  const size_t needed = workspace_bytes(plan);
+  if (on.workspace == nullptr || on.workspace_bytes < needed) {
+    return bad_argument(shape, "the workspace has " + std::to_string(on.workspace_bytes) +
+                                   " bytes; " + std::to_string(needed) + " are needed");
+  }
+  const bool together = plan.members > 1;
+  if (together) {  // The teams' counters of meetings begin at 0.
+    FLATOUT_TRY_STATUS(
+        check(name_of(shape), cudaMemsetAsync(on.workspace, 0, counter_bytes(plan),
+                                              static_cast<cudaStream_t>(on.stream))));
+  }
+  return check(
+      name_of(shape),
+      queue<kernel>(Launch{blocks_of(plan), kThreads, plan.shared_bytes, together, on.stream}, plan,
+                    call, on.workspace, counter_bytes(plan), scratch_bytes(plan)));
 }
 
 ForwardCall call_of(const Shape& shape, const Forward& forward) {
@@ -134,14 +141,14 @@ Result<size_t> workspace_bytes(int device) {
 }
 
 Status batch_norm_training(const Shape& shape, const Forward& forward, const Statistics& statistics,
-                           const Running& running, const Queue& queue) {
+                           const Running& running, const Queue& on) {
   FLATOUT_TRY_STATUS(check_forward(shape, forward));
   FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
   FLATOUT_TRY_STATUS(check_count(shape, static_cast<double>(shape.per_channel())));
-  const Current current(queue.device);
+  const Current current(on.device);
   FLATOUT_TRY_STATUS(check(name_of(shape), current.error()));
   const bool aligned = is_aligned({forward.x, forward.residual, forward.y});
-  FLATOUT_TRY(const Plan plan, plan_for(shape, 1, aligned, queue));
+  FLATOUT_TRY(const Plan plan, plan_for(shape, 1, aligned, on));
   ForwardCall f = call_of(shape, forward);
   f.mean = statistics.mean;
   f.inverse_std = statistics.inverse_std;
@@ -149,50 +156,46 @@ Status batch_norm_training(const Shape& shape, const Forward& forward, const Sta
   f.running_variance = running.variance;
   f.momentum = running.momentum;
   f.unbiased = running.unbiased;
-  FLATOUT_TRY_STATUS(clear_counters(shape, plan, queue));
   return dispatch(shape, plan, [&](auto type, auto way) {
     using Kernels = decltype(way);
-    return launch(shape, plan, queue.stream,
-                  &forward_training<decltype(type), Kernels::kRows, Kernels::kWide>, plan, f,
-                  queue.workspace, counter_bytes(plan), scratch_bytes(plan));
+    return launch<&forward_training<decltype(type), Kernels::kRows, Kernels::kWide>>(shape, plan,
+                                                                                     on, f);
   });
 }
 
 Status batch_norm_inference(const Shape& shape, const Forward& forward, const void* mean,
-                            const void* variance, const Queue& queue) {
+                            const void* variance, const Queue& on) {
   FLATOUT_TRY_STATUS(check_forward(shape, forward));
   FLATOUT_TRY_STATUS(check_needed(shape, mean, "the running mean"));
   FLATOUT_TRY_STATUS(check_needed(shape, variance, "the running variance"));
-  const Current current(queue.device);
+  const Current current(on.device);
   FLATOUT_TRY_STATUS(check(name_of(shape), current.error()));
   const bool aligned = is_aligned({forward.x, forward.residual, forward.y});
-  FLATOUT_TRY(const Plan plan, plan_for(shape, 1, aligned, queue));
+  FLATOUT_TRY(const Plan plan, plan_for(shape, 1, aligned, on));
   ForwardCall f = call_of(shape, forward);
   f.running_mean = const_cast<void*>(mean);  // read only here
   f.running_variance = const_cast<void*>(variance);
   return dispatch(shape, plan, [&](auto type, auto way) {
     using Kernels = decltype(way);
-    return launch(shape, plan, queue.stream,
-                  &forward_inference<decltype(type), Kernels::kRows, Kernels::kWide>, plan, f,
-                  scratch_bytes(plan));
+    const Launch blocks{blocks_of(plan), kThreads, scratch_bytes(plan), false, on.stream};
+    return check(name_of(shape),
+                 queue<&forward_inference<decltype(type), Kernels::kRows, Kernels::kWide>>(
+                     blocks, plan, f, scratch_bytes(plan)));
   });
 }
 
-Status batch_norm_backward(const Shape& shape, const Backward& b, const Queue& queue) {
+Status batch_norm_backward(const Shape& shape, const Backward& b, const Queue& on) {
   FLATOUT_TRY_STATUS(check_backward(shape, b));
-  const Current current(queue.device);
+  const Current current(on.device);
   FLATOUT_TRY_STATUS(check(name_of(shape), current.error()));
   const bool aligned = is_aligned({b.x, b.dy, b.dx, b.d_residual});
-  FLATOUT_TRY(const Plan plan, plan_for(shape, 2, aligned, queue));
+  FLATOUT_TRY(const Plan plan, plan_for(shape, 2, aligned, on));
   const BackwardCall call{
       b.x,  b.dy,         b.gamma,  b.mask,  b.mean,          b.inverse_std, b.batch_statistics,
       b.dx, b.d_residual, b.dgamma, b.dbeta, shape.parameters};
-  FLATOUT_TRY_STATUS(clear_counters(shape, plan, queue));
   return dispatch(shape, plan, [&](auto type, auto way) {
     using Kernels = decltype(way);
-    return launch(shape, plan, queue.stream,
-                  &backward<decltype(type), Kernels::kRows, Kernels::kWide>, plan, call,
-                  queue.workspace, counter_bytes(plan), scratch_bytes(plan));
+    return launch<&backward<decltype(type), Kernels::kRows, Kernels::kWide>>(shape, plan, on, call);
   });
 }
 

@@ -15,7 +15,8 @@ namespace flatout::nn::cuda {
 
 /// A stream, and memory of its device for the call's own use.
 struct Queue {
-  int device = -1;  // the thread's current one
+  int device = -1;                // the thread's current one
+  int spare_multiprocessors = 0;  // left to kernels that run beside these
   void* stream = nullptr;
   void* workspace = nullptr;  // aligned to 16 bytes
   size_t workspace_bytes = 0;

@@ -5,8 +5,10 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace flatout::nn::cuda {
 
@@ -28,17 +30,66 @@ __device__ inline void meet_others(uint32_t* counter, uint32_t target) {
 /// Past the multiprocessor's own cache, which other blocks' writes do not reach.
 __device__ inline double2 load_shared_by_all(const double2* from) { return __ldcg(from); }
 
-/// Queues a kernel whose blocks wait for each other: all of them run at once, or the launch fails.
-template <class... Arguments>
-cudaError_t launch_together(void (*kernel)(Arguments...), unsigned blocks, unsigned threads,
-                            size_t shared_bytes, void* stream, Arguments... arguments) {
+/// To device memory in one instruction: the compiler may split an assignment of 16 bytes into four.
+__device__ inline void store_at_once(uint4* to, const uint4& raw) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(raw.x), "r"(raw.y), "r"(raw.z), "r"(raw.w)
+               : "memory");
+}
+__device__ inline void store_at_once(uint2* to, const uint2& raw) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(raw.x),
+               "r"(raw.y)
+               : "memory");
+}
+__device__ inline void store_at_once(uint32_t* to, uint32_t raw) { *to = raw; }
+__device__ inline void store_at_once(uint16_t* to, uint16_t raw) { *to = raw; }
+
+/// What a kernel is launched with.
+struct Launch {
+  unsigned blocks = 0;
+  unsigned threads = 0;
+  size_t shared_bytes = 0;
+  bool together =
+      false;  // blocks wait for each other: all of them run at once, or the launch fails
+  void* stream = nullptr;
+};
+
+/// Lets the kernel have all of a multiprocessor's shared memory on the current device. The same for
+/// every launch: threads and graphs being captured do not change it for each other.
+template <auto kernel>
+cudaError_t allow_all_shared() {
+  static std::atomic<uint64_t> allowed{0};  // a bit for each device
+  int device = 0, most = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
+  if ((allowed.load(std::memory_order_relaxed) & bit) != 0) return cudaSuccess;
+  error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error != cudaSuccess) return error;
   const auto* function = reinterpret_cast<const void*>(kernel);
-  const cudaError_t error = cudaFuncSetAttribute(
-      function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  if (error != cudaSuccess) return error;
+  error = cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                               cudaSharedmemCarveoutMaxShared);
+  if (error == cudaSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
+  return error;
+}
+
+/// Queues a kernel on a stream of the current device.
+template <auto kernel, class... Arguments>
+cudaError_t queue(const Launch& launch, Arguments... arguments) {
+  static_assert(std::is_same_v<decltype(kernel), void (*)(Arguments...)>);
+  const cudaError_t error = allow_all_shared<kernel>();
   if (error != cudaSuccess) return error;
   void* pointers[] = {&arguments...};
-  return cudaLaunchCooperativeKernel(function, dim3(blocks), dim3(threads), pointers, shared_bytes,
-                                     static_cast<cudaStream_t>(stream));
+  const auto* function = reinterpret_cast<const void*>(kernel);
+  auto* stream = static_cast<cudaStream_t>(launch.stream);
+  if (launch.together) {
+    return cudaLaunchCooperativeKernel(function, dim3(launch.blocks), dim3(launch.threads),
+                                       pointers, launch.shared_bytes, stream);
+  }
+  return cudaLaunchKernel(function, dim3(launch.blocks), dim3(launch.threads), pointers,
+                          launch.shared_bytes, stream);
 }
 
 }  // namespace flatout::nn::cuda

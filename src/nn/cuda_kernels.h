@@ -67,7 +67,9 @@ struct Pack {
     return both.raw;
   }
 
-  static __device__ void store(T* to, const Raw& raw) { *reinterpret_cast<Raw*>(to) = raw; }
+  static __device__ void store(T* to, const Raw& raw) {
+    store_at_once(reinterpret_cast<Raw*>(to), raw);
+  }
 };
 
 __device__ inline double parameter(const void* data, Type type, int64_t c, double otherwise) {

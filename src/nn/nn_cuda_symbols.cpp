@@ -19,7 +19,12 @@ int report(const Status& status) {
 }
 
 nn::cuda::Queue read(const flatout_nn_cuda_queue& q) {
-  return {q.device, q.stream, q.workspace, static_cast<size_t>(q.workspace_bytes), {}};
+  return {q.device,
+          q.spare_multiprocessors,
+          q.stream,
+          q.workspace,
+          static_cast<size_t>(q.workspace_bytes),
+          {}};
 }
 
 }  // namespace

@@ -231,6 +231,36 @@ def test_bad_input_is_named():
         torch.ops.flatout.batch_norm(torch.randn(1, 6, 1, 1), None, None, None, None, None, 0.1, 1e-5, False, False)
 
 
+def test_the_operators_name_what_does_not_suit_x():
+    x, mean, var = tensor(2, 6, 4, 4), torch.zeros(6), torch.ones(6)
+    forward, inference, backward = torch.ops.flatout.batch_norm, torch.ops.flatout.batch_norm_inference, torch.ops.flatout.batch_norm_backward
+    _, mask, statistics, *_ = forward(x, None, None, None, None, None, 0.1, 1e-5, True, True)
+    for words, call in (
+            (r"x must be \[N, C, H, W\], it is \[2, 6\] float32 on cpu", lambda: forward(x[:, :, 0, 0], *[None] * 5, 0.1, 1e-5, False, False)),
+            (r"residual must be as x is, it is \[1, 6, 4, 4\]", lambda: forward(x, x[:1], *[None] * 4, 0.1, 1e-5, False, False)),
+            (r"residual must be as x is, it is \[2, 6, 4, 4\] bfloat16", lambda: inference(x, x.bfloat16(), None, None, mean, var, 1e-5, False, False)),
+            (r"weight must have 6 floats on cpu, it is \[5\] float32", lambda: forward(x, None, mean[:5], *[None] * 3, 0.1, 1e-5, False, False)),
+            (r"running_var must have 6 floats on cpu, it is \[6\] int64", lambda: inference(x, None, None, None, mean, var.long(), 1e-5, False, False)),
+            (r"dy must be as x is, it is \[2, 6, 2, 4\]", lambda: backward(x[:, :, :2], x, None, mask, statistics, True, True, False)),
+            (r"statistics must be \[2, 6\] float64 on cpu, it is \[2, 6\] float32", lambda: backward(x, x, None, mask, statistics.float(), True, True, False))):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+def test_running_statistics_keep_their_digits_beside_parameters_of_16_bits():
+    theirs, ours = pair(6)
+    for norm in (theirs, ours):
+        norm.weight.data, norm.bias.data = norm.weight.data.bfloat16(), norm.bias.data.bfloat16()
+    x = tensor(16, 6, 8, 8, mean=3)
+    for _ in range(20):  # each step adds less than bfloat16 holds
+        want = functional.batch_norm(x, theirs.running_mean, theirs.running_var, theirs.weight.float(), theirs.bias.float(), True, 0.01)
+        ours.momentum = 0.01
+        got = ours(x)
+    torch.testing.assert_close(got, functional.relu(want), atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean, atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(ours.running_var, theirs.running_var, atol=2e-6, rtol=2e-6)
+
+
 def test_shapes_beyond_memory_are_errors_of_the_library():
     assert library().flatout_nn_mask_bytes(byref(Shape(2**32, 1, 2**32, 1, 0, 0, 0, 1))) == 0
     values = torch.zeros(8, dtype=torch.float64)

@@ -3,6 +3,8 @@
 import itertools
 import os
 import sys
+import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -176,6 +178,43 @@ def test_errors_name_argument_and_shape(device):
         torch.ops.flatout.batch_norm(torch.zeros(2, 6, 4, 4, device=device).double(), None, None, None, None, None, 0.1, 1e-5, False, False)
 
 
+def test_multiprocessors_are_left_to_other_kernels(device, monkeypatch):
+    _, ours = pair(24, device)
+    x = tensor(4, 24, 14, 14, layout="nhwc", seed=1, device=device)
+    want = [t.clone() for t in step_of(ours, x, None, x, ours)[:2]]
+    given = []
+    queue = _ops.CudaQueue
+    monkeypatch.setattr(_ops, "CudaQueue", lambda *arguments: (given.append(arguments[1]), queue(*arguments))[1])
+    monkeypatch.setattr(_ops, "_SPARE", 1000)  # one is taken at least
+    for a, b in zip(step_of(ours, x, None, x, ours)[:2], want):
+        torch.testing.assert_close(a, b)
+    assert given == [1000, 1000]
+    monkeypatch.setenv("FLATOUT_NN_SPARE_MULTIPROCESSORS", "-1")
+    with pytest.raises(ValueError, match="FLATOUT_NN_SPARE_MULTIPROCESSORS is '-1'; it must be a number"):
+        _ops._spare_multiprocessors()
+
+
+def test_kernels_that_do_not_run_are_said_once(device, monkeypatch):
+    class Old:
+        @staticmethod
+        def flatout_nn_cuda_workspace_bytes(_):
+            return 0
+
+        @staticmethod
+        def flatout_nn_cuda_error():
+            return b"the driver is too old"
+
+    monkeypatch.setattr(_ops, "cuda_library", Old)
+    theirs, ours = pair(6, device)
+    x = tensor(4, 6, 8, 8, device=device)
+    with pytest.warns(UserWarning, match="leaves batch norm to PyTorch: the driver is too old"):
+        y = ours(x)
+    torch.testing.assert_close(y.double(), functional.relu(theirs(x.double())), atol=2e-5, rtol=2e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(x)
+
+
 def test_torch_compile_asks_once_whether_the_kernels_run(device):
     """Without a break in the graph."""
     asks = torch.compile(lambda x: x + _ops._workspace_bytes(-1 if device == "cpu" else 0), backend="eager", fullgraph=True)
@@ -247,6 +286,89 @@ def test_a_step_is_captured_into_a_graph(device):
         graph.replay()
         for a, b in zip(captured, step()):
             assert torch.equal(a, b)
+
+
+@on_a_card
+def test_layers_of_several_shapes_are_captured_into_one_graph(device):
+    """What a kernel is launched with differs; capture forbids what would wait."""
+    norms = [pair(channels, device)[1] for channels in (16, 64, 512)]
+    inputs = [tensor(8, n, s, s, seed=n, device=device) for n, s in ((16, 64), (64, 28), (512, 7))]
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            want = [norm(x) for norm, x in zip(norms, inputs)]
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = [norm(x) for norm, x in zip(norms, inputs)]
+        graph.replay()
+        torch.cuda.synchronize()
+    for a, b in zip(got, want):
+        assert torch.equal(a, b)
+
+
+@on_a_card
+def test_threads_do_not_disturb_each_other(device):
+    cases = [(pair(channels, device)[1], tensor(16, channels, s, s, seed=s, device=device)) for channels, s in ((32, 56), (256, 14))]
+    want = [step_of(norm, x, None, x, norm)[:2] for norm, x in cases]
+    wrong = []
+
+    def work(case, expected):
+        norm, x = case
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                got = step_of(norm, x, None, x, norm)[:2]
+                torch.cuda.current_stream().synchronize()
+                wrong.extend(1 for a, b in zip(got, expected) if not torch.equal(a, b))
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=both) for both in zip(cases, want)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@on_a_card
+def test_another_device_than_the_current_one(device):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one card")
+    _, ours = pair(24, device)
+    x = tensor(4, 24, 14, 14, seed=1, device=device)
+    want = step_of(ours, x, None, x, ours)[:2]
+    there = ours.to("cuda:1")
+    got = step_of(there, x.to("cuda:1"), None, x.to("cuda:1"), there)[:2]
+    assert torch.cuda.current_device() == 0
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a.cpu(), b.cpu())
+
+
+@on_a_card
+def test_more_than_2_to_the_31_elements(device):
+    if torch.cuda.mem_get_info()[1] < 40 << 30:
+        pytest.skip("the card has less than 40 GB")
+    _, ours = pair(70, device)
+    for layout in FORMATS:
+        x = torch.randn(40, 70, 880, 880, device=device, dtype=torch.bfloat16).contiguous(memory_format=FORMATS[layout])
+        assert x.numel() > 2**31
+        with torch.no_grad():
+            y = ours(x)
+            for n in (0, 39):  # statistics are those of all images
+                want = functional.batch_norm(x[n:n + 1].float(), ours.running_mean * 10, (ours.running_var - 0.9) * 10, ours.weight, ours.bias)
+                torch.testing.assert_close(y[n:n + 1].float(), functional.relu(want), atol=5e-2, rtol=5e-2)
+        ours.reset_running_stats()
+        del x, y
+
+
+@on_a_card
+@pytest.mark.parametrize("mode", ("default", "reduce-overhead"))
+def test_inductor_compiles_a_fused_network(device, mode):
+    model, compiled = (Net().to("cuda") for _ in range(2))
+    fuse(compiled)
+    compiled = torch.compile(compiled, mode=mode)
+    torch.testing.assert_close(losses(compiled, "nchw", False), losses(model, "nchw", False), atol=2e-3, rtol=2e-3)
 
 
 @on_a_card

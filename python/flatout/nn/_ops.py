@@ -10,6 +10,8 @@ x, residual, dy: [N, C, H, W], contiguous or channels_last; other strides are co
 """
 
 import functools
+import os
+import warnings
 from ctypes import byref
 
 import torch
@@ -46,9 +48,12 @@ _workspaces = {}
 
 
 def _workspace_bytes(device: int) -> int:
-    """What a call needs on the CUDA device of this number (-1: the current one); 0 where the kernels do not run."""
+    """What a call needs on the CUDA device of this number (-1: the current one); 0 where the kernels do not run, which is said once."""
     if device not in _workspaces:
-        _workspaces[device] = 0 if cuda_library() is None else cuda_library().flatout_nn_cuda_workspace_bytes(device)
+        lib = cuda_library()
+        _workspaces[device] = 0 if lib is None else lib.flatout_nn_cuda_workspace_bytes(device)
+        if lib is not None and _workspaces[device] == 0:
+            warnings.warn(f"flatout.nn leaves batch norm to PyTorch: {lib.flatout_nn_cuda_error().decode()}", stacklevel=2)
     return _workspaces[device]
 
 
@@ -56,7 +61,17 @@ _workspace_bytes._dynamo_marked_constant = True  # torch.compiler.assume_constan
 
 
 def _stream(device: int):
-    return torch.cuda.current_stream(device).cuda_stream
+    return torch._C._cuda_getCurrentRawStream(device)  # torch.cuda.current_stream() makes an object of it, in ten times the time
+
+
+def _spare_multiprocessors() -> int:
+    value = os.environ.get("FLATOUT_NN_SPARE_MULTIPROCESSORS", "0")
+    if not value.isascii() or not value.isdigit():
+        raise ValueError(f"FLATOUT_NN_SPARE_MULTIPROCESSORS is {value!r}; it must be a number of multiprocessors, 0 or more")
+    return int(value)
+
+
+_SPARE = _spare_multiprocessors()
 
 
 _transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
@@ -92,7 +107,9 @@ def _like(x):
 
 
 def _parameter_type(*tensors):
-    return next((t.dtype for t in tensors if t is not None), torch.float32)
+    """The one that holds each of theirs."""
+    types = {t.dtype for t in tensors if t is not None}
+    return functools.reduce(torch.promote_types, types) if types else torch.float32
 
 
 def _pointer(tensor):
@@ -123,9 +140,9 @@ def _queue(name, x, shape, arguments):
     device = x.get_device()
     if cuda_library() is None:
         raise RuntimeError(f"flatout.nn does not run on {x.device}: it was built without FLATOUT_CUDA")
-    needed = _workspace_bytes(device)
+    needed = 0 if name == "batch_norm_inference" else _workspace_bytes(device)
     workspace = x.new_empty(needed, dtype=torch.uint8)  # its allocator gives it to nobody else before the stream is done with it
-    queue = CudaQueue(device, _stream(device), workspace.data_ptr(), needed)
+    queue = CudaQueue(device, _SPARE, _stream(device), workspace.data_ptr(), needed)
     if getattr(cuda_library(), f"flatout_nn_cuda_{name}")(byref(shape), byref(arguments), byref(queue)) != 0:
         raise RuntimeError(cuda_library().flatout_nn_cuda_error().decode())
 
@@ -176,7 +193,7 @@ def _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, keep
 
 def _differentiate(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
     """dx, d_residual (None unless it is wanted), d_weight, d_bias."""
-    if relu and (mask is None or mask.numel() != mask_bytes(x)):
+    if relu and (mask is None or mask.numel() != mask_bytes(x) or mask.dtype is not torch.uint8 or mask.device != x.device):
         raise RuntimeError("the gradient of flatout::batch_norm with relu needs the mask of a forward with keep_mask=True")
     layout, kind = memory_format(x), _parameter_type(weight)
     x, dy = _dense(layout, x, dy)
@@ -191,23 +208,48 @@ def _differentiate(dy, x, weight, mask, statistics, relu, batch_statistics, with
     return dx, d_residual, d_weight, d_bias
 
 
+def _check(x, alike, by_channel):
+    """Raises ValueError unless the tensors of `alike` by name, None among them, are as x is and those of `by_channel` have a value a channel."""
+    if x.dim() != 4:
+        raise ValueError(f"batch norm: x must be [N, C, H, W], it is {_describe(x)}")
+    for name, tensor in alike.items():
+        if tensor is not None and (tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.device != x.device):
+            raise ValueError(f"batch norm of x {_describe(x)}: {name} must be as x is, it is {_describe(tensor)}")
+    for name, tensor in by_channel.items():
+        if tensor is not None and (tensor.shape != x.shape[1:2] or tensor.dtype not in _TYPES or tensor.device != x.device):
+            raise ValueError(f"batch norm of x {_describe(x)}: {name} must have {x.shape[1]} floats on {x.device}, it is {_describe(tensor)}")
+
+
+def _describe(tensor):
+    return f"{list(tensor.shape)} {str(tensor.dtype).split('.')[-1]} on {tensor.device}"
+
+
 def _or_empty(tensor, x):
     return x.new_empty(0) if tensor is None else tensor
 
 
 def _batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
+    _check(x, {"residual": residual},
+           {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var})
     running = [None if r is None else r.clone() for r in (running_mean, running_var)]
     y, mask, statistics = _train(x, residual, weight, bias, *running, momentum, eps, relu, keep_mask)
     return (y, _empty_mask(x, False) if mask is None else mask, statistics, *(_or_empty(r, x) for r in running))
 
 
-def _batch_norm_inference(x, *arguments):
-    y, mask = _infer(x, *arguments)
+def _batch_norm_inference(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask):
+    _check(x, {"residual": residual},
+           {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var})
+    y, mask = _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask)
     return y, _empty_mask(x, False) if mask is None else mask
 
 
-def _batch_norm_backward(dy, x, *arguments):
-    dx, d_residual, d_weight, d_bias = _differentiate(dy, x, *arguments)
+def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
+    _check(x, {"dy": dy}, {"weight": weight})
+    if statistics.shape != (2, x.shape[1]) or statistics.dtype is not torch.float64 or statistics.device != x.device:
+        raise ValueError(f"batch norm of x {_describe(x)}: statistics must be [2, {x.shape[1]}] float64 on {x.device}, "
+                         f"it is {_describe(statistics)}")
+    statistics = statistics.contiguous()
+    dx, d_residual, d_weight, d_bias = _differentiate(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual)
     return dx, _or_empty(d_residual, x), d_weight, d_bias
 
 

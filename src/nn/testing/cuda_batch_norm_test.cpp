@@ -66,7 +66,8 @@ size_t bytes_of(const Tensor& tensor, Type type) {
 }
 
 // A step of training, and inference with the running statistics that it leaves.
-void compare(const Shape& shape, bool add, bool relu, double mean, size_t offset = 0) {
+void compare(const Shape& shape, bool add, bool relu, double mean, size_t offset = 0,
+             int spare = 0) {
   std::mt19937_64 random(7);
   const auto channels = static_cast<size_t>(shape.c);
   const auto tensor = [&] { return Tensor(shape.elements(), shape.type); };
@@ -97,7 +98,7 @@ void compare(const Shape& shape, bool add, bool relu, double mean, size_t offset
   const auto needed = cuda::workspace_bytes();
   ASSERT_TRUE(needed.ok()) << needed.error().message;
   OnDevice workspace(nullptr, *needed);
-  const cuda::Queue queue{-1, nullptr, workspace.as<void>(), *needed};
+  const cuda::Queue queue{-1, spare, nullptr, workspace.as<void>(), *needed};
 
   const Forward forward{
       x.data(), add ? residual.data() : nullptr, gamma.data(), beta.data(), 1e-5, relu,
@@ -173,7 +174,7 @@ void compare(const Shape& shape, bool add, bool relu, double mean, size_t offset
   ASSERT_TRUE(
       batch_norm_inference(shape, forward, running_mean.data(), running_variance.data(), {}).ok());
   ASSERT_TRUE(cuda::batch_norm_inference(shape, g_forward, statistics_mean.as<void>(),
-                                         statistics_variance.as<void>(), queue)
+                                         statistics_variance.as<void>(), {})
                   .ok());
   g_y.read(got.data());
   expect_close(got, y, allowed(shape.type), "y of inference");
@@ -205,6 +206,12 @@ TEST_F(OnCuda, TakesBuffersThatBeginAnywhere) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     compare({3, 24, 8, 8, layout, Type::kF32, Type::kF32}, true, true, 0.5, 4);
     compare({3, 24, 8, 8, layout, Type::kBf16, Type::kF32}, true, true, 0.5, 2);
+  }
+}
+
+TEST_F(OnCuda, LeavesMultiprocessorsToOthers) {
+  for (const int spare : {1, 1000}) {  // one is taken at least
+    compare({3, 24, 8, 8, Layout::kNhwc, Type::kF32, Type::kF32}, true, true, 0.5, 0, spare);
   }
 }
 

@@ -54,7 +54,7 @@ struct Fiber {
   bool done = false;
 };
 
-/// All threads of a launch.
+/// The threads of some blocks of a launch.
 class Fibers {
  public:
   static Fibers*& current() {
@@ -62,7 +62,8 @@ class Fibers {
     return fibers;
   }
 
-  void run(unsigned blocks, unsigned threads, size_t shared_bytes, std::function<void()> kernel) {
+  void run(unsigned first, unsigned blocks, unsigned threads, size_t shared_bytes,
+           std::function<void()> kernel) {
     kernel_ = std::move(kernel);
     std::vector<BlockState> states(blocks);
     std::vector<Fiber> fibers(size_t{blocks} * threads);
@@ -77,7 +78,7 @@ class Fibers {
         Fiber& fiber = fibers[size_t{b} * threads + t];
         fiber.block = &states[b];
         fiber.thread_index = {t, 0, 0};
-        fiber.block_index = {b, 0, 0};
+        fiber.block_index = {first + b, 0, 0};
         prepare(&fiber);
       }
     }
@@ -171,11 +172,28 @@ inline void meet_others(uint32_t* counter, uint32_t target) {
 
 inline double2 load_shared_by_all(const double2* from) { return *from; }
 
-template <class... Arguments>
-cudaError_t launch_together(void (*kernel)(Arguments...), unsigned blocks, unsigned threads,
-                            size_t shared_bytes, void*, Arguments... arguments) {
-  Fibers fibers;
-  fibers.run(blocks, threads, shared_bytes, [&] { kernel(arguments...); });
+template <class Raw>
+void store_at_once(Raw* to, const Raw& raw) {
+  *to = raw;
+}
+
+struct Launch {
+  unsigned blocks = 0;
+  unsigned threads = 0;
+  size_t shared_bytes = 0;
+  bool together = false;
+  void* stream = nullptr;
+};
+
+// Blocks that do not wait for each other run one by one here.
+template <auto kernel, class... Arguments>
+cudaError_t queue(const Launch& launch, Arguments... arguments) {
+  static_assert(std::is_same_v<decltype(kernel), void (*)(Arguments...)>);
+  const unsigned at_once = launch.together ? launch.blocks : 1;
+  for (unsigned first = 0; first < launch.blocks; first += at_once) {
+    Fibers().run(first, at_once, launch.threads, launch.shared_bytes,
+                 [&] { kernel(arguments...); });
+  }
   return cudaSuccess;
 }
 
