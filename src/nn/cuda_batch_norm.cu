@@ -106,10 +106,10 @@ Status launch(const Shape& shape, const Plan& plan, const Queue& on, const Call&
         check(name_of(shape), cudaMemsetAsync(on.workspace, 0, counter_bytes(plan),
                                               static_cast<cudaStream_t>(on.stream))));
   }
-  return check(
-      name_of(shape),
-      queue<kernel>(Launch{blocks_of(plan), kThreads, plan.shared_bytes, together, on.stream}, plan,
-                    call, on.workspace, counter_bytes(plan), scratch_bytes(plan)));
+  return check(name_of(shape),
+               queue<kernel>(Launch{blocks_of(plan), kThreads, plan.shared_bytes,
+                                    plan.most_shared_bytes, together, on.stream},
+                             plan, call, on.workspace, counter_bytes(plan), scratch_bytes(plan)));
 }
 
 ForwardCall call_of(const Shape& shape, const Forward& forward) {
@@ -177,7 +177,8 @@ Status batch_norm_inference(const Shape& shape, const Forward& forward, const vo
   f.running_variance = const_cast<void*>(variance);
   return dispatch(shape, plan, [&](auto type, auto way) {
     using Kernels = decltype(way);
-    const Launch blocks{blocks_of(plan), kThreads, scratch_bytes(plan), false, on.stream};
+    const Launch blocks{blocks_of(plan),        kThreads, scratch_bytes(plan),
+                        plan.most_shared_bytes, false,    on.stream};
     return check(name_of(shape),
                  queue<&forward_inference<decltype(type), Kernels::kRows, Kernels::kWide>>(
                      blocks, plan, f, scratch_bytes(plan)));

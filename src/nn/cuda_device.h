@@ -49,25 +49,25 @@ struct Launch {
   unsigned blocks = 0;
   unsigned threads = 0;
   size_t shared_bytes = 0;
+  size_t most_shared_bytes = 0;  // of any launch of this kernel on this device
   bool together =
       false;  // blocks wait for each other: all of them run at once, or the launch fails
   void* stream = nullptr;
 };
 
-/// Lets the kernel have all of a multiprocessor's shared memory on the current device. The same for
-/// every launch: threads and graphs being captured do not change it for each other.
+/// Lets the kernel have so much of a multiprocessor's shared memory on the current device. The same
+/// for every launch: threads, and graphs being captured, do not change it for each other.
 template <auto kernel>
-cudaError_t allow_all_shared() {
+cudaError_t allow_shared(size_t bytes) {
   static std::atomic<uint64_t> allowed{0};  // a bit for each device
-  int device = 0, most = 0;
+  int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
   const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
   if ((allowed.load(std::memory_order_relaxed) & bit) != 0) return cudaSuccess;
-  error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (error != cudaSuccess) return error;
   const auto* function = reinterpret_cast<const void*>(kernel);
-  error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(bytes));
   if (error != cudaSuccess) return error;
   error = cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                cudaSharedmemCarveoutMaxShared);
@@ -79,7 +79,7 @@ cudaError_t allow_all_shared() {
 template <auto kernel, class... Arguments>
 cudaError_t queue(const Launch& launch, Arguments... arguments) {
   static_assert(std::is_same_v<decltype(kernel), void (*)(Arguments...)>);
-  const cudaError_t error = allow_all_shared<kernel>();
+  const cudaError_t error = allow_shared<kernel>(launch.most_shared_bytes);
   if (error != cudaSuccess) return error;
   void* pointers[] = {&arguments...};
   const auto* function = reinterpret_cast<const void*>(kernel);

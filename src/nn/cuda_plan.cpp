@@ -39,11 +39,13 @@ void divide(const Shape& shape, const Device& device, int tensors, Plan* plan) {
   plan->teams = std::min(plan->tiles, blocks / plan->members);
   const int at_once = kThreads / plan->columns;
   plan->turns = static_cast<uint32_t>(over(std::min(plan->share, plan->units), at_once));
-  const int64_t room = static_cast<int64_t>(device.shared_bytes) / blocks_at_once(plan->rows) -
-                       kReserved - static_cast<int64_t>(scratch_bytes(*plan));
+  const int64_t most =
+      static_cast<int64_t>(device.shared_bytes) / blocks_at_once(plan->rows) - kReserved;
+  const int64_t room = most - static_cast<int64_t>(scratch_bytes(*plan));
   const auto slot = static_cast<int64_t>(slot_bytes(*plan, shape, tensors));
   plan->kept = static_cast<uint32_t>(std::clamp<int64_t>(room / slot, 0, plan->turns));
   plan->shared_bytes = scratch_bytes(*plan) + plan->kept * static_cast<size_t>(slot);
+  plan->most_shared_bytes = static_cast<size_t>(most);
 }
 
 double cost(const Shape& shape, const Device& device, int tensors, const Plan& plan) {

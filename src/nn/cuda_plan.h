@@ -55,6 +55,7 @@ struct Plan {
   uint32_t turns = 0;  // of a block's threads over its share
   uint32_t kept = 0;   // of them, the first, whose data stay
   size_t shared_bytes = 0;
+  size_t most_shared_bytes = 0;  // of any plan with the same `rows` for the device
 };
 
 /// Blocks of a multiprocessor: each has its part of the shared memory.

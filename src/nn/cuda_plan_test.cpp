@@ -40,6 +40,7 @@ TEST(CudaPlan, CoversEveryValueOnceWhateverTheShape) {
                           device.multiprocessors * blocks_at_once(plan.rows));
                 EXPECT_LE((plan.shared_bytes + 1024) * blocks_at_once(plan.rows),
                           device.shared_bytes);
+                EXPECT_LE(plan.shared_bytes, plan.most_shared_bytes);
                 EXPECT_LE(workspace_bytes(plan), workspace_bytes(device));
                 if (plan.wide > 1) {
                   EXPECT_TRUE(aligned);

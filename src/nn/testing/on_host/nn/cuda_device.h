@@ -181,6 +181,7 @@ struct Launch {
   unsigned blocks = 0;
   unsigned threads = 0;
   size_t shared_bytes = 0;
+  size_t most_shared_bytes = 0;
   bool together = false;
   void* stream = nullptr;
 };
