@@ -214,8 +214,8 @@ Status OverNccl::open(int local_rank, Nanos patience) {
   }
   std::vector<Ready> all;
   const Status heard = hear_all(mine, all, patience);
-  FLATOUT_TRY_STATUS(ready);
-  FLATOUT_TRY_STATUS(heard);
+  if (!ready.ok()) return ready.error();
+  if (!heard.ok()) return heard.error();
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].why_not[0] == 0) continue;
     return Error{all[r].code, fmt::format("rank {} of {}: {}", r, size(), all[r].why_not.data()),
