@@ -50,8 +50,7 @@ struct Launch {
   unsigned threads = 0;
   size_t shared_bytes = 0;
   size_t most_shared_bytes = 0;  // of any launch of this kernel on this device
-  bool together =
-      false;  // blocks wait for each other: all of them run at once, or the launch fails
+  bool together = false;  // all blocks run at once, for they wait for each other; or it fails
   void* stream = nullptr;
 };
 
