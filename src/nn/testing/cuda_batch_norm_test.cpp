@@ -98,7 +98,7 @@ void compare(const Shape& shape, bool add, bool relu, double mean, size_t offset
   const auto needed = cuda::workspace_bytes();
   ASSERT_TRUE(needed.ok()) << needed.error().message;
   OnDevice workspace(nullptr, *needed);
-  const cuda::Queue queue{-1, spare, nullptr, workspace.as<void>(), *needed};
+  const cuda::Queue queue{-1, spare, nullptr, workspace.as<void>(), *needed, {}};
 
   const Forward forward{
       x.data(), add ? residual.data() : nullptr, gamma.data(), beta.data(), 1e-5, relu,
