@@ -292,9 +292,16 @@ PageCounts PageHeap::take_counts() {
 
 // ---- large blocks ----
 
-// The first small block must not come to lie among large ones, which it would keep apart for ever.
-void PageHeap::begin_with_region() {
+// Under the lock, which it opens for a moment.
+Span* PageHeap::find_for_large(uint32_t pages, uint32_t align) {
+  if (Span* s = find_or_merge(pages, align); s != nullptr) return s;
+  lock_.unlock();
+  release_parked();  // what waits in threads' slots may be just what is missing
+  lock_.lock();
+  // The first small block must not come to lie among large ones, which it would keep apart for
+  // ever.
   if (g_range.committed == 0) new_region();
+  return find_or_grow(pages, align);
 }
 
 void PageHeap::make_large(Span* s) {
@@ -307,14 +314,7 @@ void PageHeap::make_large(Span* s) {
 Span* PageHeap::allocate_large(uint32_t pages, uint32_t align) {
   if (!range_start()) return nullptr;
   lock_.lock();
-  begin_with_region();
-  Span* s = find_or_merge(pages, align);
-  if (s == nullptr) {
-    lock_.unlock();
-    release_parked();  // what waits in threads' slots may be just what is missing
-    lock_.lock();
-    s = find_or_grow(pages, align);
-  }
+  Span* s = find_for_large(pages, align);
   if (s != nullptr) {
     make_large(s);
     mark_used(s->first_page, s->pages);
@@ -332,14 +332,7 @@ Span* PageHeap::allocate_zeroed(uint32_t pages, uint32_t align) {
   unsigned n = 0;
   if (!range_start()) return nullptr;
   lock_.lock();
-  begin_with_region();
-  Span* s = find_or_merge(pages, align);
-  if (s == nullptr) {
-    lock_.unlock();
-    release_parked();
-    lock_.lock();
-    s = find_or_grow(pages, align);
-  }
+  Span* s = find_for_large(pages, align);
   if (s != nullptr) {
     if (s->dirty != 0) {
       for (uint32_t at = s->first_page; at < s->end_page();) {

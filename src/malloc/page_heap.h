@@ -73,7 +73,7 @@ class PageHeap {
   Span* find_or_grow(uint32_t pages, uint32_t align);
   Span* merge_run(Span* s);
   Span* cut(Span* s, uint32_t first, uint32_t pages);
-  void begin_with_region();
+  Span* find_for_large(uint32_t pages, uint32_t align);
   void make_large(Span* s);
   Span* insert(Span* s);
   void take(Span* s);

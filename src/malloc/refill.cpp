@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kMostEmpty =
     (1u << 20) >> kPageShift;          // pages in empty spans that a cache keeps
 constexpr uint32_t kMany = 64;         // blocks: a fast list of so many, or of so many bytes
-constexpr int64_t kManyBytes = 8192;   // (half of a first cache), is long enough
+constexpr int64_t kManyBytes = 8192;   // (part of a first cache), is long enough
 constexpr uint32_t kFew = 16;          // blocks that are made for one that is too short
 constexpr uint8_t kPatience = 8;       // short refills until more blocks are made
 constexpr uint32_t kCarve = 4096;      // bytes: a class that is hardly used costs one OS page

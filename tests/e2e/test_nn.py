@@ -251,10 +251,10 @@ def test_running_statistics_keep_their_digits_beside_parameters_of_16_bits():
     theirs, ours = pair(6)
     for norm in (theirs, ours):
         norm.weight.data, norm.bias.data = norm.weight.data.bfloat16(), norm.bias.data.bfloat16()
+    ours.momentum = 0.01
     x = tensor(16, 6, 8, 8, mean=3)
     for _ in range(20):  # each step adds less than bfloat16 holds
         want = functional.batch_norm(x, theirs.running_mean, theirs.running_var, theirs.weight.float(), theirs.bias.float(), True, 0.01)
-        ours.momentum = 0.01
         got = ours(x)
     torch.testing.assert_close(got, functional.relu(want), atol=2e-6, rtol=2e-6)
     torch.testing.assert_close(ours.running_mean, theirs.running_mean, atol=2e-6, rtol=2e-6)

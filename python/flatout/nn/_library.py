@@ -26,7 +26,8 @@ class Backward(ctypes.Structure):
 
 
 class CudaQueue(ctypes.Structure):
-    _fields_ = [("device", c_int32), ("spare_multiprocessors", c_int32), ("stream", c_void_p), ("workspace", c_void_p), ("workspace_bytes", c_uint64)]
+    _fields_ = [("device", c_int32), ("spare_multiprocessors", c_int32), ("stream", c_void_p), ("workspace", c_void_p),
+                ("workspace_bytes", c_uint64)]
 
 
 def _load(path, *functions) -> ctypes.CDLL:

@@ -53,8 +53,7 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
 def _is_ours(x: Tensor, residual: Optional[Tensor], parameters) -> bool:
     if not (_ops.supports(x.device, x.dtype) and x.numel() > 0):
         return False
-    if residual is not None and not (isinstance(residual, Tensor) and residual.device == x.device and residual.dtype == x.dtype
-                                     and residual.shape == x.shape):
+    if residual is not None and not (isinstance(residual, Tensor) and _ops.is_alike(residual, x)):
         return False
     channels = x.shape[1]  # else PyTorch says what is wrong
     return all(p is None or p.device == x.device and _ops.supports(p.device, p.dtype) and p.shape[0] == channels for p in parameters)

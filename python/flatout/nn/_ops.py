@@ -208,12 +208,17 @@ def _differentiate(dy, x, weight, mask, statistics, relu, batch_statistics, with
     return dx, d_residual, d_weight, d_bias
 
 
-def _check(x, alike, by_channel):
+def is_alike(tensor: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether both have the same shape, type and device."""
+    return tensor.device == x.device and tensor.dtype == x.dtype and tensor.shape == x.shape
+
+
+def _check(x, alike, **by_channel):
     """Raises ValueError unless the tensors of `alike` by name, None among them, are as x is and those of `by_channel` have a value a channel."""
     if x.dim() != 4:
         raise ValueError(f"batch norm: x must be [N, C, H, W], it is {_describe(x)}")
     for name, tensor in alike.items():
-        if tensor is not None and (tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.device != x.device):
+        if tensor is not None and not is_alike(tensor, x):
             raise ValueError(f"batch norm of x {_describe(x)}: {name} must be as x is, it is {_describe(tensor)}")
     for name, tensor in by_channel.items():
         if tensor is not None and (tensor.shape != x.shape[1:2] or tensor.dtype not in _TYPES or tensor.device != x.device):
@@ -229,22 +234,20 @@ def _or_empty(tensor, x):
 
 
 def _batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
-    _check(x, {"residual": residual},
-           {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var})
+    _check(x, {"residual": residual}, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     running = [None if r is None else r.clone() for r in (running_mean, running_var)]
     y, mask, statistics = _train(x, residual, weight, bias, *running, momentum, eps, relu, keep_mask)
     return (y, _empty_mask(x, False) if mask is None else mask, statistics, *(_or_empty(r, x) for r in running))
 
 
 def _batch_norm_inference(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask):
-    _check(x, {"residual": residual},
-           {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var})
+    _check(x, {"residual": residual}, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     y, mask = _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask)
     return y, _empty_mask(x, False) if mask is None else mask
 
 
 def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
-    _check(x, {"dy": dy}, {"weight": weight})
+    _check(x, {"dy": dy}, weight=weight)
     if statistics.shape != (2, x.shape[1]) or statistics.dtype is not torch.float64 or statistics.device != x.device:
         raise ValueError(f"batch norm of x {_describe(x)}: statistics must be [2, {x.shape[1]}] float64 on {x.device}, "
                          f"it is {_describe(statistics)}")
