@@ -73,12 +73,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--models", nargs="*", choices=("resnet50", "transformer"), default=["resnet50", "transformer"])
+    parser.add_argument("--modes", nargs="*", choices=("eager", "compiled"), default=["eager", "compiled"])
     opts = parser.parse_args()
     flatout = os.path.abspath(os.environ.get("FLATOUT_BIN", str(ROOT / "build" / "release" / "flatout")))
     rows = []
     for model in opts.models:
-        for compiled in (False, True):
-            rows.append(measure(flatout, model, compiled, opts.rounds, opts.steps))
+        for mode in opts.modes:
+            rows.append(measure(flatout, model, mode == "compiled", opts.rounds, opts.steps))
             print(rows[-1], flush=True)
     with open(RESULTS, "w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]))

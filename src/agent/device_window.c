@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define SHORT_NS 1000000u       /* a wait for a launch that is shorter is one of many */
+#define MANY_LAUNCHES 16u       /* before a copy that was recorded: some of them have ended, too */
 #define MOST_BACK 64u           /* calls before a launch that are looked at */
 #define ROUND_TRIP_BYTES 65536u /* less than that is a loss or a count, no data to work on */
 
@@ -68,6 +69,8 @@ int call_blocks(const char* name) {
          strstr(name, "Batch") == NULL;
 }
 
+static int is_copy(uint8_t use) { return use >= USE_FROM_HOST; }
+
 /* ---- filling ---- */
 
 void device_window_clear(struct device_window* w, uint64_t begin) {
@@ -106,6 +109,17 @@ void device_window_add_call(struct device_window* w, const struct device_call* c
   w->call[w->calls++] = *call;
 }
 
+uint64_t device_window_lacks_kernels(const struct device_window* w) {
+  uint64_t last = 0, launches = 0;
+  for (uint32_t i = 0; i < w->ops; ++i) {
+    if (!is_copy(w->op[i].use)) return 0;
+    if (w->op[i].start > last) last = w->op[i].start;
+  }
+  for (uint32_t i = 0; i < w->calls; ++i)
+    if (w->call[i].use == CALL_LAUNCH && w->call[i].end < last) ++launches;
+  return launches >= MANY_LAUNCHES ? launches : 0;
+}
+
 /* ---- reading ---- */
 
 static int by_device_and_start(const void* a, const void* b) {
@@ -137,8 +151,6 @@ static const struct device_call* call_of(const struct device_window* w, uint32_t
   if (low == w->calls || w->by_correlation[low] >> 32 != correlation) return NULL;
   return &w->call[w->by_correlation[low] & UINT32_MAX];
 }
-
-static int is_copy(uint8_t use) { return use >= USE_FROM_HOST; }
 
 /* Whether the thread of `launch` stood in a call that waits when the device ran out of work. */
 static int host_waited(const struct device_window* w, const struct device_call* launch,

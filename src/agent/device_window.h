@@ -83,6 +83,8 @@ void device_window_add_op(struct device_window* w, const struct device_op* op);
 void device_window_add_call(struct device_window* w, const struct device_call* call);
 /* Records were lost, nobody knows which: idle times can't be told from holes any more. */
 void device_window_miss(struct device_window* w, uint64_t records);
+/* Launches of which kernels must have left records, where none has; else 0. */
+uint64_t device_window_lacks_kernels(const struct device_window* w);
 
 typedef void (*device_idle_sink)(void* context, uint32_t device, enum flatout_idle_cause cause,
                                  uint64_t begin, uint64_t end);

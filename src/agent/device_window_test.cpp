@@ -52,6 +52,7 @@ class Recorded {
     device_window_miss(window_.get(), records);
     return *this;
   }
+  uint64_t lacks() const { return device_window_lacks_kernels(window_.get()); }
   size_t read(uint64_t end) {
     idle.clear();
     return device_window_read(window_.get(), end * kUs, out, &Recorded::take, this);
@@ -228,6 +229,22 @@ TEST(DeviceWindow, SaysNothingWhereRecordsAreMissing) {
   Recorded r;
   r.op(USE_COMPUTE, 0, 10, 0, 0).op(USE_COMPUTE, 90, 100, 0, 0).miss(3);
   EXPECT_EQ(r.read(100), 0u);
+}
+
+TEST(DeviceWindow, KernelsThatLeaveNoRecordAreMissed) {
+  for (const bool recorded : {true, false}) {
+    Recorded r;
+    for (uint64_t i = 0; i < 20; ++i) {
+      if (recorded && i == 7) r.op(USE_COMPUTE, 10 * i + 2, 10 * i + 8, 10 * i, 10 * i + 1);
+      r.launched_only(10 * i, 10 * i + 1);
+    }
+    EXPECT_EQ(r.lacks(), 0U) << "nothing that was launched later has ended";
+    r.op(USE_TO_HOST, 300, 301, 290, 302, CALL_COPY);
+    EXPECT_EQ(r.lacks() > 0, !recorded);
+  }
+  Recorded few;  // queued on another stream, behind a long one
+  few.launched_only(0, 1).launched_only(1, 2).op(USE_TO_HOST, 300, 301, 290, 302, CALL_COPY);
+  EXPECT_EQ(few.lacks(), 0U);
 }
 
 TEST(DeviceWindow, MoreThanItHoldsShortensIt) {

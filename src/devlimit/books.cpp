@@ -129,15 +129,22 @@ bool compare_overhead_alone(int row, bool look) {
   return fits;
 }
 
+constexpr int64_t kLookNs = 1'000'000'000, kLookNearLimitNs = 20'000'000;
+constexpr uint64_t kNearLimit = uint64_t{128} << 20;
+
 // Memory that reaches the card by ways that no hook sees shows in the driver's own figure. It is
-// looked at once in a while, by whoever asks for memory.
-void look_once_a_second(int row) {
+// looked at once in a while, by whoever asks for memory; more often where little is left: what a
+// kernel's first launch takes must not pass the limit.
+void look_in_passing(int row, uint64_t bytes) {
   static std::atomic<int64_t> last[kMostDevices];
-  timespec now = {};
-  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  timespec clock = {};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &clock);
+  const int64_t now = clock.tv_sec * 1'000'000'000 + clock.tv_nsec;
+  const uint64_t limit = ledger()->limit(row), used = ledger()->used(row);
+  const bool near = used >= limit || limit - used < kNearLimit || limit - used - kNearLimit < bytes;
   int64_t before = last[row].load();
-  if (before == now.tv_sec || !last[row].compare_exchange_strong(before, now.tv_sec)) return;
-  compare_overhead_alone(row, true);
+  if (before != 0 && now - before < (near ? kLookNearLimitNs : kLookNs)) return;
+  if (last[row].compare_exchange_strong(before, now)) compare_overhead_alone(row, true);
 }
 
 }  // namespace
@@ -242,7 +249,7 @@ void relieve(int row) {
 }
 
 bool charge(int row, uint64_t bytes) {
-  if (row >= 0) look_once_a_second(row);
+  if (row >= 0) look_in_passing(row, bytes);
   return charge_taken(row, bytes);
 }
 

@@ -38,8 +38,9 @@ class Locked {
 struct Pool {
   uint64_t handle = 0;  // 0: the row is free
   int device = -1;      // kMostDevices: in the host's memory, and not charged
-  uint64_t live = 0, pending = 0, charged = 0;  // pending: requests under way
-  uint64_t blocks = 0;
+  uint64_t live = 0, charged = 0;
+  uint64_t growing = 0;  // of what is charged: for requests under way
+  uint64_t blocks = 0, requests = 0;
   bool destroyed = false;
 };
 inline constexpr int kMostPools = 1024;

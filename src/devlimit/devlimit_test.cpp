@@ -160,17 +160,36 @@ TEST_F(Devlimit, ExplicitPoolsCountWhatTheyReserve) {
   CUdeviceptr address = 0;
   while (cuda("cuMemAllocFromPoolAsync", &address, size_t{10 * kMiB}, pool, stream) == CUDA_SUCCESS)
     blocks.push_back(address);
-  EXPECT_EQ(blocks.size(), 960u / 10);
+  EXPECT_GE(blocks.size(), (960u - 32) / 10) << "a request may have the pool grow by 32 MiB";
   EXPECT_LE(taken(), kLimit);
   EXPECT_EQ(room(), kLimit - taken());
   for (const CUdeviceptr block : blocks)
     ASSERT_EQ(cuda("cuMemFreeAsync", block, stream), CUDA_SUCCESS);
   // The pool keeps it, so it stays charged, until somebody else needs it.
-  EXPECT_EQ(room(), 0u);
+  EXPECT_LT(room(), 32 * kMiB);
   ASSERT_EQ(allocate(&address, 500 * kMiB), CUDA_SUCCESS);
   EXPECT_EQ(taken(), fake::kContextBytes + 500 * kMiB);
   ASSERT_EQ(cuda("cuMemPoolDestroy", pool), CUDA_SUCCESS);
   EXPECT_EQ(room(), kLimit - taken());
+}
+
+// What a pool has idle may lie in pieces: a card's grows by up to the whole request all the same.
+TEST_F(Devlimit, APoolThatGrowsThoughItHasRoomStaysWithin) {
+  const CUmemPoolProps props = pool_on(CU_MEM_LOCATION_TYPE_DEVICE);
+  Opaque pool = nullptr;
+  const Opaque stream = nullptr;
+  ASSERT_EQ(cuda("cuMemPoolCreate", &pool, &props), CUDA_SUCCESS);
+  CUdeviceptr held = 0, other = 0, address = 0;
+  ASSERT_EQ(cuda("cuMemAllocFromPoolAsync", &held, size_t{300 * kMiB}, pool, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemAllocFromPoolAsync", &other, size_t{150 * kMiB}, pool, stream),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuda("cuMemFreeAsync", held, stream), CUDA_SUCCESS);
+  ASSERT_EQ(allocate(&address, 350 * kMiB), CUDA_SUCCESS);
+  const uint64_t before = taken();
+  ASSERT_GT(before + 224 * kMiB, kLimit);
+  EXPECT_EQ(cuda("cuMemAllocFromPoolAsync", &held, size_t{200 * kMiB}, pool, stream), CUDA_SUCCESS)
+      << "once what is idle is given back there is room";
+  EXPECT_LE(fake::card().peak[0], kLimit);
 }
 
 TEST_F(Devlimit, ADestroyedPoolIsChargedUntilItsLastBlockIsFree) {

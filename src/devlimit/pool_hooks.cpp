@@ -20,7 +20,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, Opaque stream);
 
 namespace {
 
-constexpr uint64_t kPoolGrain = uint64_t{32} << 20;  // by which pools grow
+constexpr uint64_t kPoolGrain = uint64_t{32} << 20;  // by which pools grow: on an H200, too
 
 // Under Locked. nullptr: too many pools.
 Pool* pool_of(Opaque handle, int row) {
@@ -60,11 +60,11 @@ bool true_up(Pool& pool) {
     ok = ledger()->charge(pool.device, held - pool.charged);
     if (!ok) ledger()->charge_anyway(pool.device, held - pool.charged);
     pool.charged = held;
-  } else if (pool.pending == 0) {
-    give_back(pool.device, pool.charged - held);
-    pool.charged = held;
+  } else if (pool.charged > held + pool.growing) {
+    give_back(pool.device, pool.charged - held - pool.growing);
+    pool.charged = held + pool.growing;
   }
-  if (pool.destroyed && pool.live == 0 && pool.pending == 0) pool = {};
+  if (pool.destroyed && pool.live == 0 && pool.requests == 0) pool = {};
   return ok;
 }
 
@@ -72,32 +72,32 @@ template <class Call, class Undo>
 CUresult take_pooled(Opaque handle, int row, CUdeviceptr* address, uint64_t bytes, Call call,
                      Undo undo) {
   Pool* pool = nullptr;
-  uint64_t growth = 0;
+  // What the pool has idle may lie in pieces, of which none holds the block.
+  const uint64_t growth =
+      bytes > UINT64_MAX - kPoolGrain ? bytes : (bytes + kPoolGrain - 1) / kPoolGrain * kPoolGrain;
   {
     const Locked lock;
     pool = pool_of(handle, row);
     if (pool == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     row = pool->device;
-    const uint64_t busy = pool->live + pool->pending;
-    const uint64_t idle = pool->charged > busy ? pool->charged - busy : 0;
-    if (bytes > idle) growth = (bytes - idle + kPoolGrain - 1) / kPoolGrain * kPoolGrain;
-    if (bytes > UINT64_MAX - kPoolGrain) growth = bytes;
-    pool->pending += bytes;
+    ++pool->requests;
   }
   if (!charge(row, growth)) {
     const Locked lock;
-    pool->pending -= bytes;
+    --pool->requests;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   {
     const Locked lock;
     pool->charged += growth;
+    pool->growing += growth;
   }
   const CUresult result = call();
   bool fits = true;
   {
     const Locked lock;
-    pool->pending -= bytes;
+    --pool->requests;
+    pool->growing -= growth;
     if (result == CUDA_SUCCESS) pool->live += bytes;
     fits = true_up(*pool);
     if (result == CUDA_SUCCESS && fits) {

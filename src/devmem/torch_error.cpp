@@ -20,8 +20,8 @@ struct SourceLocation {
   uint32_t line;
 };
 
-// c10::OutOfMemoryError(SourceLocation, std::string), as the C++ ABI passes them: `this` first,
-// both in memory.
+// c10::Error(SourceLocation, std::string) and that of what derives from it, as the C++ ABI passes
+// them: `this` first, both in memory.
 using Construct = void(void* self, SourceLocation where, std::string text);
 
 // The exception's own size is not known here; it has been below 400 bytes.
@@ -32,29 +32,45 @@ void* find(const char* library, const char* name) {
   return loaded != nullptr ? ::dlsym(loaded, name) : nullptr;
 }
 
+// c10::OutOfMemoryError is libc10's in PyTorch 2.13; in 2.11 it is defined wherever it is used.
+void* find_of_torch(const char* name) {
+  for (const char* library : {"libc10.so", "libc10_cuda.so", "libtorch_python.so"}) {
+    if (void* const found = find(library, name)) return found;
+  }
+  return nullptr;
+}
+
 // Made of the last error's text; the string is gone again when this returns.
 __attribute__((noinline)) void construct_error(Construct* construct, void* where) {
   construct(where, {"flatout_devmem_alloc", "libflatout_devmem.so", 0}, flatout_devmem_error());
 }
 
-/// c10::OutOfMemoryError, which Python sees as torch.OutOfMemoryError; where this process's libc10
+// A c10::OutOfMemoryError in `where`, or false. It has no members of its own: a c10::Error becomes
+// one by its table of virtual functions, whose first two entries are not functions.
+bool construct_out_of_memory(void* where) {
+  const auto base = reinterpret_cast<Construct*>(
+      find("libc10.so",
+           "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_string"
+           "IcSt11char_traitsIcESaIcEEE"));
+  void** const functions = static_cast<void**>(find_of_torch("_ZTVN3c1016OutOfMemoryErrorE"));
+  if (base == nullptr || functions == nullptr) return false;
+  construct_error(base, where);
+  *static_cast<void**>(where) = functions + 2;
+  return true;
+}
+
+/// c10::OutOfMemoryError, which Python sees as torch.OutOfMemoryError; where this process's PyTorch
 /// does not show what that takes, a std::runtime_error with the same text.
 [[noreturn]] void throw_out_of_memory() {
   constexpr const char* kRuntime = "libstdc++.so.6";
-  const auto construct = reinterpret_cast<Construct*>(
-      find("libc10.so",
-           "_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_string"
-           "IcSt11char_traitsIcESaIcEEE"));
-  auto* const type =
-      static_cast<std::type_info*>(find("libc10.so", "_ZTIN3c1016OutOfMemoryErrorE"));
+  auto* const type = static_cast<std::type_info*>(find_of_torch("_ZTIN3c1016OutOfMemoryErrorE"));
   const auto make = reinterpret_cast<void* (*)(size_t)>(find(kRuntime, "__cxa_allocate_exception"));
   const auto raise = reinterpret_cast<void (*)(void*, std::type_info*, void (*)(void*))>(
       find(kRuntime, "__cxa_throw"));
-  if (construct != nullptr && type != nullptr && make != nullptr && raise != nullptr) {
+  if (type != nullptr && make != nullptr && raise != nullptr) {
     void* const thrown = make(kRoom);
-    construct_error(construct, thrown);
     // Its destructor may have no symbol; the few bytes of its strings are left.
-    raise(thrown, type, nullptr);
+    if (construct_out_of_memory(thrown)) raise(thrown, type, nullptr);
   }
   const auto plain =
       reinterpret_cast<void (*)(const char*)>(find(kRuntime, "_ZSt21__throw_runtime_errorPKc"));

@@ -101,15 +101,14 @@ Status launch(const Shape& shape, const Plan& plan, const Queue& on, const Call&
                                    " bytes; " + std::to_string(needed) + " are needed");
   }
   const bool together = plan.members > 1;
-  if (together) {  // The teams' counters of meetings begin at 0.
+  if (together) {
     FLATOUT_TRY_STATUS(
-        check(name_of(shape), cudaMemsetAsync(on.workspace, 0, counter_bytes(plan),
-                                              static_cast<cudaStream_t>(on.stream))));
+        check(name_of(shape),
+              cudaMemsetAsync(on.workspace, 0, needed, static_cast<cudaStream_t>(on.stream))));
   }
-  return check(name_of(shape),
-               queue<kernel>(Launch{blocks_of(plan), kThreads, plan.shared_bytes,
-                                    plan.most_shared_bytes, together, on.stream},
-                             plan, call, on.workspace, counter_bytes(plan), scratch_bytes(plan)));
+  return check(name_of(shape), queue<kernel>(Launch{blocks_of(plan), kThreads, plan.shared_bytes,
+                                                    plan.most_shared_bytes, together, on.stream},
+                                             plan, call, on.workspace, scratch_bytes(plan)));
 }
 
 ForwardCall call_of(const Shape& shape, const Forward& forward) {

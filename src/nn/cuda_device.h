@@ -17,18 +17,40 @@ __device__ inline unsigned char* dynamic_shared() {
   return memory;
 }
 
-/// Returns when `counter`, to which each of several blocks adds one, has reached `target`. What the
-/// block wrote before __syncthreads() is then seen by the others' load_shared_by_all().
-__device__ inline void meet_others(uint32_t* counter, uint32_t target) {
-  __threadfence();
-  atomicAdd(counter, 1);
-  while (*static_cast<volatile uint32_t*>(counter) < target) {
+/// Two numbers on their way between blocks: halves of them, each beside a number that says which
+/// exchange they are of. A store of eight bytes is seen whole or not at all, so who reads the right
+/// number has read the half, too, and neither side needs a fence. Source: NCCL's protocol LL.
+struct Letter {
+  uint4 words[2];  // {low half, number, high half, number} of x; of y
+};
+
+__device__ inline void send(Letter* to, double2 value, uint32_t number) {
+  const double both[2] = {value.x, value.y};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(
+                     __cvta_generic_to_global(&to->words[i])),
+                 "r"(__double2loint(both[i])), "r"(number), "r"(__double2hiint(both[i]))
+                 : "memory");
   }
-  __threadfence();
 }
 
-/// Past the multiprocessor's own cache, which other blocks' writes do not reach.
-__device__ inline double2 load_shared_by_all(const double2* from) { return __ldcg(from); }
+/// Waits for it. Not 0: that is what a letter's number is before it is sent.
+__device__ inline double2 receive(const Letter* from, uint32_t number) {
+  double both[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    uint32_t low, first, high, second;
+    do {
+      asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(low), "=r"(first), "=r"(high), "=r"(second)
+                   : "l"(__cvta_generic_to_global(&from->words[i]))
+                   : "memory");
+    } while (first != number || second != number);
+    both[i] = __hiloint2double(static_cast<int>(high), static_cast<int>(low));
+  }
+  return {both[0], both[1]};
+}
 
 /// To device memory in one instruction: the compiler may split an assignment of 16 bytes into four.
 __device__ inline void store_at_once(uint4* to, const uint4& raw) {

@@ -168,14 +168,18 @@ __device__ inline double values_of_member(const Plan& plan, int rank) {
   return values_below(plan, end) - values_below(plan, begin);
 }
 
-__device__ inline double warp_sum(double value) {
-  for (int by = kWarp / 2; by > 0; by /= 2) value += __shfl_xor_sync(kAll, value, by);
+__device__ inline double2 warp_sum(double2 value) {
+  for (int by = kWarp / 2; by > 0; by /= 2) {
+    value.x += __shfl_xor_sync(kAll, value.x, by);
+    value.y += __shfl_xor_sync(kAll, value.y, by);
+  }
   return value;
 }
 
 // A block's shared memory.
 struct Scratch {
   double2* by_warp;  // [kWarps][tile]
+  double* counted;   // [kWarps][tile]
   double2* totals;   // [tile]
   float* shift;      // [tile], as the others
   float* scale;
@@ -186,7 +190,8 @@ struct Scratch {
   __device__ Scratch(const Plan& plan, size_t bytes, unsigned char* memory) {
     by_warp = reinterpret_cast<double2*>(memory);
     totals = by_warp + int64_t{kWarps} * plan.tile;
-    shift = reinterpret_cast<float*>(totals + plan.tile);
+    counted = reinterpret_cast<double*>(totals + plan.tile);
+    shift = reinterpret_cast<float*>(counted + int64_t{kWarps} * plan.tile);
     scale = shift + plan.tile;
     slope = scale + plan.tile;
     offset = slope + plan.tile;
@@ -220,57 +225,142 @@ __device__ void block_sum(const Plan& plan, const Scratch& scratch, const double
   __syncthreads();
 }
 
-// What the members of a team know of a tile: two numbers a channel from each.
+// The mean of what the lanes of the thread's column have: `sums` by channel, `count` values each.
+template <int own>
+__device__ void warp_mean(const Plan& plan, const float (&sums)[own], float count,
+                          float (&means)[own]) {
+  float all[own];
+#pragma unroll
+  for (int k = 0; k < own; ++k) all[k] = sums[k];
+  for (int by = kWarp / 2; by >= plan.columns; by /= 2) {
+    count += __shfl_xor_sync(kAll, count, by);
+#pragma unroll
+    for (int k = 0; k < own; ++k) all[k] += __shfl_xor_sync(kAll, all[k], by);
+  }
+#pragma unroll
+  for (int k = 0; k < own; ++k) {
+    const float mean = all[k] / count;
+    means[k] = isfinite(mean) ? mean : 0.0F;
+  }
+}
+
+// scratch.totals: {mean, sum of squared deviations} over the block, by channel, from sums and
+// squares of the threads' differences from `shift`, which is the warp's own. Source: Chan, Golub,
+// LeVeque 1979.
+template <int own>
+__device__ void block_moments(const Plan& plan, const Scratch& scratch, const float (&shift)[own],
+                              const double (&sum)[own], const double (&squares)[own],
+                              uint32_t values) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (int by = kWarp / 2; by >= plan.columns; by /= 2) {
+    values += __shfl_xor_sync(kAll, values, by);
+  }
+  const double per_value = values > 0 ? 1.0 / values : 0;
+#pragma unroll
+  for (int k = 0; k < own; ++k) {
+    double2 sums = {sum[k], squares[k]};
+    for (int by = kWarp / 2; by >= plan.columns; by /= 2) {
+      sums.x += __shfl_xor_sync(kAll, sums.x, by);
+      sums.y += __shfl_xor_sync(kAll, sums.y, by);
+    }
+    if (lane < plan.columns) {
+      const int at = warp * plan.tile + lane * own + k;
+      const double beside = sums.x * per_value;
+      scratch.by_warp[at] = {shift[k] + beside, sums.y - sums.x * beside};
+      scratch.counted[at] = values;
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < plan.tile; i += kThreads) {
+    const double first = scratch.by_warp[i].x;  // which has the first values
+    const double near = isfinite(first) ? first : 0;
+    double count = 0;
+    double2 sums = {0, 0};
+    for (int w = 0; w < kWarps; ++w) {
+      const double2 of = scratch.by_warp[w * plan.tile + i];
+      const double n = scratch.counted[w * plan.tile + i];
+      if (n == 0) continue;
+      const double beside = of.x - near;
+      count += n;
+      sums.x += n * beside;
+      sums.y += of.y + n * beside * beside;
+    }
+    const double beside = count > 0 ? sums.x / count : 0;
+    scratch.totals[i] = {near + beside, sums.y - sums.x * beside};
+  }
+  __syncthreads();
+}
+
+// Of a team, for one tile.
+__device__ inline int64_t letters_of_tile(const Plan& plan) {
+  return int64_t{plan.tile} * (plan.members + 1);
+}
+
+// The blocks of a team exchange two numbers a channel for each tile. All threads of all members
+// call together() for each tile of the team.
 class Team {
  public:
-  __device__ Team(const Plan& plan, const Place& place, const Scratch& scratch, void* workspace,
-                  size_t counters)
+  __device__ Team(const Plan& plan, const Place& place, const Scratch& scratch, void* workspace)
       : plan_(plan), place_(place), scratch_(scratch) {
-    counter_ = static_cast<uint32_t*>(workspace) + place.team;
-    parts_ = reinterpret_cast<double2*>(static_cast<unsigned char*>(workspace) + counters);
-    one_ = static_cast<int64_t>(plan.members) * plan.tile;
-    parts_ += int64_t{place.team} * 2 * one_;
+    letters_ = static_cast<Letter*>(workspace) + int64_t{place.team} * 2 * letters_of_tile(plan);
   }
 
-  // Tells the others `part(channel of the tile)`, and waits for theirs. All threads of all members
-  // call it for each tile of the team.
-  template <class Part>
-  __device__ void meet(const Part& part) {
+  // scratch.totals[channel of the tile]: of this block's before, of all members' combined after.
+  // combine(get) is called by whole warps, whose lanes share the members between them; get(r) is
+  // what member r has, and waits for it.
+  template <class Combine>
+  __device__ void together(const Combine& combine) {
+    if (plan_.members == 1) {
+      for (int i = threadIdx.x / kWarp; i < plan_.tile; i += kWarps) {
+        const double2 own = scratch_.totals[i];
+        const double2 out = combine([&](int) { return own; });
+        if (threadIdx.x % kWarp == 0) scratch_.totals[i] = out;
+      }
+      __syncthreads();
+      return;
+    }
     ++meetings_;
+    // This tile's and the one's before, which some still read.
+    Letter* const letters = letters_ + meetings_ % 2 * letters_of_tile(plan_);
+    Letter* const answers = letters + int64_t{plan_.tile} * plan_.members;
     for (int i = threadIdx.x; i < plan_.tile; i += kThreads) {
-      if (plan_.members > 1) {
-        parts_[(meetings_ % 2) * one_ + int64_t{i} * plan_.members + place_.rank] = part(i);
+      send(letters + int64_t{i} * plan_.members + place_.rank, scratch_.totals[i], meetings_);
+    }
+    // A single channel is combined by each member itself; of many, each member does some, and
+    // answers to all: they have little to read then.
+    const bool alone = plan_.tile == 1;
+    const int warp = threadIdx.x / kWarp;
+    const int stride = alone ? 1 : plan_.members * kWarps;
+    for (int i = alone ? warp : place_.rank + warp * plan_.members; i < plan_.tile; i += stride) {
+      const Letter* const of = letters + int64_t{i} * plan_.members;
+      const double2 out = combine([&](int r) { return receive(of + r, meetings_); });
+      if (threadIdx.x % kWarp != 0) continue;
+      if (alone) {
+        scratch_.totals[i] = out;
       } else {
-        scratch_.totals[i] = part(i);
+        send(answers + i, out, meetings_);
       }
     }
-    if (plan_.members > 1) {
-      __syncthreads();
-      if (threadIdx.x == 0) meet_others(counter_, meetings_ * static_cast<uint32_t>(plan_.members));
+    if (!alone) {
+      for (int i = threadIdx.x; i < plan_.tile; i += kThreads) {
+        scratch_.totals[i] = receive(answers + i, meetings_);
+      }
     }
     __syncthreads();
-  }
-
-  // What member `rank` told of channel i.
-  __device__ double2 of(int i, int rank) const {
-    if (plan_.members == 1) return scratch_.totals[i];
-    return load_shared_by_all(parts_ + (meetings_ % 2) * one_ + int64_t{i} * plan_.members + rank);
   }
 
  private:
   const Plan& plan_;
   const Place& place_;
   const Scratch& scratch_;
-  uint32_t* counter_;
-  double2* parts_;  // [2][tile][members]: this tile's and the one's before, which some still read
-  int64_t one_;
+  Letter* letters_;  // [2][tile][members] and the answers [tile] after each
   uint32_t meetings_ = 0;
 };
 
-// Calls settle(channel, i) with a whole warp for each channel of the tile that there is.
+// Calls settle(channel, i) for each channel of the tile that there is.
 template <class Settle>
 __device__ void for_channels(const Plan& plan, int tile, const Settle& settle) {
-  for (int i = threadIdx.x / kWarp; i < plan.tile; i += kWarps) {
+  for (int i = threadIdx.x; i < plan.tile; i += kThreads) {
     const int64_t c = int64_t{tile} * plan.tile + i;
     if (c < plan.channels) settle(c, i);
   }
@@ -331,13 +421,6 @@ __device__ inline void set_normalize(const Scratch& scratch, const ForwardCall& 
 template <bool rows, int wide>
 constexpr int kAhead = !rows && wide >= 4 ? 4 : 8;
 
-// The mean, as differences from `shift`, of a share: {mean, sum of squared deviations}.
-__device__ inline double2 moments_of(const double2& sums, double shift, double count) {
-  const double beside = sums.x / count;
-  const double m2 = sums.y - sums.x * beside;
-  return {shift + beside, m2 < 0 ? 0 : m2};  // a NaN stays
-}
-
 // y of the block's share of a tile from scratch.shift, scale, offset.
 template <class T, bool rows, int wide>
 __device__ void normalize(const Plan& plan, const ForwardCall& f, const Place& place,
@@ -393,8 +476,7 @@ __device__ void normalize(const Plan& plan, const ForwardCall& f, const Place& p
 
 template <class T, bool rows, int wide>
 __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
-    forward_training(const Plan plan, const ForwardCall f, void* workspace, size_t counters,
-                     size_t scratch_size) {
+    forward_training(const Plan plan, const ForwardCall f, void* workspace, size_t scratch_size) {
   using Packed = Pack<T, wide>;
   using Raw = typename Packed::Raw;
   using Own = Lane<rows, wide>;
@@ -402,17 +484,16 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
   constexpr int kFold = rows ? kTurns : 8 / wide;  // turns whose sums are f32
   const Scratch scratch(plan, scratch_size, dynamic_shared());
   const Place place(plan);
-  Team team(plan, place, scratch, workspace, counters);
+  Team team(plan, place, scratch, workspace);
   Raw* slots = reinterpret_cast<Raw*>(scratch.kept) + threadIdx.x;
   const auto* x = static_cast<const T*>(f.x);
-  const int column = rows ? place.column : 0;
-  const double count = values_of_member(plan, place.rank);
   const double all = static_cast<double>(plan.outer * plan.length);
 
   for (int tile = place.team; tile < plan.tiles; tile += plan.teams) {
     const Own lane(plan, place, tile);
     double sum[kOwn] = {}, squares[kOwn] = {};
     float shift[kOwn] = {};
+    uint32_t counted = 0;
     for (uint32_t turn = 0; turn < plan.turns; turn += kTurns) {
       Raw raw[kTurns];
       bool inside[kTurns];
@@ -424,25 +505,18 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
         if (inside[j]) raw[j] = Packed::load(x + unit.element);
       }
       if (turn == 0) {
-        // Their mean: what differs from it loses no digits.
-        double guess[kOwn] = {}, counted[kOwn] = {};
+        // The warp's mean of them: what differs from it loses no digits.
+        float guess[kOwn] = {}, guessed = 0;
 #pragma unroll
         for (int j = 0; j < kTurns; ++j) {
           float values[wide];
           Packed::unpack(raw[j], values);
+          if (!inside[j]) continue;
+          guessed += rows ? 1 : wide;
 #pragma unroll
-          for (int k = 0; k < wide; ++k) {
-            if (inside[j]) guess[rows ? k : 0] += values[k];
-            if (inside[j]) counted[rows ? k : 0] += 1;
-          }
+          for (int k = 0; k < wide; ++k) guess[rows ? k : 0] += values[k];
         }
-        block_sum<kOwn>(plan, scratch, guess, counted);
-#pragma unroll
-        for (int k = 0; k < kOwn; ++k) {
-          const double2 total = scratch.totals[column * kOwn + k];
-          const auto mean = static_cast<float>(total.x / total.y);
-          shift[k] = isfinite(mean) ? mean : 0.0F;
-        }
+        warp_mean<kOwn>(plan, guess, guessed, shift);
       }
       float part[kOwn] = {}, part_squares[kOwn] = {};
 #pragma unroll
@@ -450,12 +524,15 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
         if (turn + j < plan.kept) slots[size_t{turn + j} * kThreads] = raw[j];
         float values[wide];
         Packed::unpack(raw[j], values);
+        if (inside[j]) {
+          counted += rows ? 1 : wide;
 #pragma unroll
-        for (int k = 0; k < wide; ++k) {
-          const int own = rows ? k : 0;
-          const float centered = inside[j] ? values[k] - shift[own] : 0.0F;
-          part[own] += centered;
-          part_squares[own] = fmaf(centered, centered, part_squares[own]);
+          for (int k = 0; k < wide; ++k) {
+            const int own = rows ? k : 0;
+            const float centered = values[k] - shift[own];
+            part[own] += centered;
+            part_squares[own] = fmaf(centered, centered, part_squares[own]);
+          }
         }
         if ((j + 1) % kFold == 0) {
 #pragma unroll
@@ -467,28 +544,29 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
         }
       }
     }
-    // Every thread of a column has the same shift; the first of them leaves it to the block.
-    if (threadIdx.x < static_cast<unsigned>(plan.columns)) {
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) scratch.shift[column * kOwn + k] = shift[k];
-    }
-    block_sum<kOwn>(plan, scratch, sum, squares);
-    team.meet([&](int i) { return moments_of(scratch.totals[i], scratch.shift[i], count); });
-    for_channels(plan, tile, [&](int64_t c, int i) {
-      // Source: Chan, Golub, LeVeque 1979.
+    block_moments<kOwn>(plan, scratch, shift, sum, squares, counted);
+    team.together([&](const auto& get) -> double2 {
+      // As of a block's warps; from the first member's mean, which lies near the others'.
       const int first = threadIdx.x % kWarp;
-      double mean = 0, m2 = 0;
-      for (int r = first; r < plan.members; r += kWarp) {
-        mean += values_of_member(plan, r) / all * team.of(i, r).x;
+      double2 of = {0, 0};
+      if (first < plan.members) of = get(first);
+      const double told = __shfl_sync(kAll, of.x, 0);
+      const double near = isfinite(told) ? told : 0;
+      double2 sums = {0, 0};
+      for (int r = first; r < plan.members;) {
+        const double values = values_of_member(plan, r), beside = of.x - near;
+        sums.x += values * beside;
+        sums.y += of.y + values * beside * beside;
+        r += kWarp;
+        if (r < plan.members) of = get(r);
       }
-      mean = warp_sum(mean);
-      for (int r = first; r < plan.members; r += kWarp) {
-        const double2 of = team.of(i, r);
-        const double beside = of.x - mean;
-        m2 += of.y + values_of_member(plan, r) * beside * beside;
-      }
-      const double variance = warp_sum(m2) / all;
-      if (first != 0) return;
+      sums = warp_sum(sums);
+      const double beside = sums.x / all;
+      const double variance = sums.y / all - beside * beside;
+      return {near + beside, variance < 0 ? 0 : variance};  // a NaN stays
+    });
+    for_channels(plan, tile, [&](int64_t c, int i) {
+      const double mean = scratch.totals[i].x, variance = scratch.totals[i].y;
       const double inverse_std = 1 / sqrt(variance + f.epsilon);
       set_normalize(scratch, f, c, i, mean, inverse_std);
       if (place.rank != 0) return;
@@ -514,7 +592,6 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
   for (int tile = place.team; tile < plan.tiles; tile += plan.teams) {
     __syncthreads();  // the last tile's coefficients have been read
     for_channels(plan, tile, [&](int64_t c, int i) {
-      if (threadIdx.x % kWarp != 0) return;
       const double variance = parameter(f.running_variance, f.parameters, c, 1);
       set_normalize(scratch, f, c, i, parameter(f.running_mean, f.parameters, c, 0),
                     1 / sqrt(variance + f.epsilon));
@@ -553,8 +630,7 @@ __device__ void rectify(typename Pack<T, wide>::Raw* raw, uint32_t bits) {
 
 template <class T, bool rows, int wide>
 __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
-    backward(const Plan plan, const BackwardCall b, void* workspace, size_t counters,
-             size_t scratch_size) {
+    backward(const Plan plan, const BackwardCall b, void* workspace, size_t scratch_size) {
   using Packed = Pack<T, wide>;
   using Raw = typename Packed::Raw;
   using Own = Lane<rows, wide>;
@@ -563,7 +639,7 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
   constexpr int kFold = rows ? kTurns : 8 / wide;
   const Scratch scratch(plan, scratch_size, dynamic_shared());
   const Place place(plan);
-  Team team(plan, place, scratch, workspace, counters);
+  Team team(plan, place, scratch, workspace);
   Raw* slots = reinterpret_cast<Raw*>(scratch.kept) + threadIdx.x;  // x, dz in turns
   const auto* x = static_cast<const T*>(b.x);
   const auto* dy = static_cast<const T*>(b.dy);
@@ -636,17 +712,17 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(rows))
       }
     }
     block_sum<kOwn>(plan, scratch, sum, dot);
-    team.meet([&](int i) { return scratch.totals[i]; });
-    for_channels(plan, tile, [&](int64_t c, int i) {
-      const int first = threadIdx.x % kWarp;
+    team.together([&](const auto& get) -> double2 {
       double2 sums = {0, 0};
-      for (int r = first; r < plan.members; r += kWarp) {
-        const double2 of = team.of(i, r);
+      for (int r = threadIdx.x % kWarp; r < plan.members; r += kWarp) {
+        const double2 of = get(r);
         sums.x += of.x;
         sums.y += of.y;
       }
-      sums = {warp_sum(sums.x), warp_sum(sums.y)};
-      if (first != 0) return;
+      return warp_sum(sums);
+    });
+    for_channels(plan, tile, [&](int64_t c, int i) {
+      const double2 sums = scratch.totals[i];
       const auto near = static_cast<float>(b.mean[c]);
       const double beside = b.mean[c] - near;
       const double inverse_std = b.inverse_std[c];

@@ -72,13 +72,12 @@ struct Choice {
 Result<Plan> make_plan(const Shape& shape, const Device& device, int tensors, bool aligned,
                        const Choice& choice = {});
 
-/// Where things lie in a block's shared memory: two doubles for each warp and channel of the tile,
-/// two and four floats a channel, then what is kept.
+/// Where things lie in a block's shared memory: three doubles for each warp and channel of the
+/// tile, two and four floats a channel, then what is kept.
 size_t scratch_bytes(const Plan& plan);
 
-/// Bytes of device memory that a call needs beside its arguments, on top of them the teams'
-/// counters, which must be zero.
-size_t counter_bytes(const Plan& plan);
+/// Bytes of device memory that a call needs beside its arguments, which must be zero when it
+/// begins: the letters between the blocks of teams.
 size_t workspace_bytes(const Plan& plan);
 /// Enough for all plans of this device.
 size_t workspace_bytes(const Device& device);

@@ -1,9 +1,11 @@
 """flatout devmem limit, on a stand-in for libcuda that the build makes: what a job sees, what its processes share, and the exit codes."""
 
+import ctypes
 import json
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,76 @@ def test_a_job_without_cuda_runs_as_ever(limit, job_python):
     words = "import ctypes, ctypes.util, sqlite3, ssl; print(ctypes.CDLL(None).getpid() > 0)"
     code, out, err = finish(limit("1GiB", "--", job_python, "-c", words))
     assert (code, out, err) == (0, "True\n", "")
+
+
+class Watched:
+    """The most memory of device 0 that NVML saw all processes hold together."""
+
+    class Process(ctypes.Structure):
+        _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("gpu", ctypes.c_uint), ("compute", ctypes.c_uint)]
+
+    def __init__(self):
+        self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        self.device = ctypes.c_void_p()
+        assert self.nvml.nvmlInit_v2() == 0
+        assert self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.device)) == 0
+        self.most, self.ended = 0, threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+
+    def held(self):
+        count, processes = ctypes.c_uint(64), (self.Process * 64)()
+        assert self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(self.device, ctypes.byref(count), processes) == 0
+        return sum(p.used for p in processes[:count.value])
+
+    def watch(self):
+        while not self.ended.wait(0.001):
+            self.most = max(self.most, self.held())
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("allocator", ["backend:native", "expandable_segments:True", "backend:cudaMallocAsync"])
+def test_a_limit_holds_on_a_card(flatout, job_python, tmp_path, allocator):
+    """Two processes that take what they get, in every size: NVML never sees more than the limit, and PyTorch goes on after each refusal."""
+    file = tmp_path / "job.py"
+    file.write_text("""
+import os, random, torch
+if os.fork() == 0:
+    random.seed(1)
+total = torch.cuda.mem_get_info()[1]
+held, refused, taken = [], 0, 0
+for turn in range(400):
+    try:
+        held.append(torch.empty(random.choice((1 << 10, 3 << 20, 30 << 20, 200 << 20)), dtype=torch.uint8, device="cuda").fill_(7))
+        a = torch.randn(512, 512, device="cuda")
+        taken += int((a @ a).isfinite().all())
+        torch.nn.functional.conv2d(torch.randn(4, 16, 64, 64, device="cuda"), torch.randn(16, 16, 3, 3, device="cuda"))
+    except torch.OutOfMemoryError:
+        refused += 1
+        random.shuffle(held)
+        del held[len(held) // 2:]
+    if turn % 100 == 99:
+        held.clear()
+        torch.cuda.empty_cache()
+torch.cuda.synchronize()
+print(total, refused, taken, flush=True)
+""")
+    env = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": allocator, "PYTORCH_ALLOC_CONF": allocator}
+    check = subprocess.run([job_python, "-c", "import torch; print(torch.cuda.is_available())"], capture_output=True, text=True, env=env)
+    if check.stdout.strip() != "True":
+        pytest.skip("lacks a card")
+    with Watched() as watched:
+        done = subprocess.run([flatout, "devmem", "limit", "3GiB", "--", job_python, str(file)], capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 0, done.stderr
+    jobs = [list(map(int, line.split())) for line in done.stdout.splitlines()]
+    print(allocator, jobs, watched.most / MIB, done.stderr)
+    assert len(jobs) == 2 and all(total == 3 << 30 and refused > 0 and taken > 100 for total, refused, taken in jobs), done.stdout + done.stderr
+    assert watched.most > 1 << 30, "NVML does not know the processes by their numbers"
+    assert watched.most <= 3 << 30

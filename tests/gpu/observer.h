@@ -43,6 +43,7 @@ struct sim_observer {
   void (*call_begins)(struct sim_call* call);
   void (*call_ends)(struct sim_call* call);
   void (*op)(const struct sim_op* op); /* when it is given to the device */
+  void (*context_made)(void);
 };
 
 /* Exported by the simulated libcuda.so.1. */

@@ -2,7 +2,8 @@
  * the layouts of agent/cupti_records.h with some bytes more, as a newer version's would be, and
  * callbacks of the driver's calls. An operation's record comes once it has ended. $SIM_CUPTI:
  * "taken" has another subscriber already, "refuses" records no kernels, "drops" loses records,
- * "hangs" never comes back from disabling a kind. */
+ * "hangs" never comes back from disabling a kind. Of a context that is made while kernels are being
+ * recorded, none is until they are enabled anew: the real one does so at times. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -34,6 +35,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cupti_callback subscriber;
 static void* subscriber_data;
 static int enabled[KINDS], watched[SIM_CALL_COUNT];
+static int watches_contexts, blind; /* blind: no kernels are recorded */
 static struct pending* waiting; /* records that are not in a buffer yet, by when they were made */
 static size_t waiting_count;
 static size_t lost;
@@ -76,6 +78,7 @@ static void add(uint32_t kind, uint64_t end, const void* record, size_t size) {
 /* ---- what the simulated driver tells ---- */
 
 static void on_op(const struct sim_op* op) {
+  if (op->kernel != NULL && blind) return;
   if (op->kernel != NULL) {
     struct cupti_kernel r = {.kind = CUPTI_KIND_CONCURRENT_KERNEL,
                              .start = op->start,
@@ -100,6 +103,12 @@ static void on_op(const struct sim_op* op) {
                                  .stream = op->stream,
                                  .correlation = op->correlation};
   add(r.kind, op->end, &r, sizeof r);
+}
+
+static void on_context_made(void) {
+  blind = enabled[CUPTI_KIND_CONCURRENT_KERNEL];
+  if (watches_contexts && subscriber != NULL)
+    subscriber(subscriber_data, CUPTI_RESOURCE_DOMAIN, CUPTI_CONTEXT_CREATED, NULL);
 }
 
 static void call_back(struct sim_call* call, uint32_t site) {
@@ -133,7 +142,8 @@ API int cuptiGetVersion(uint32_t* version) {
   return OK;
 }
 API int cuptiSubscribe(void** handle, cupti_callback callback, void* data) {
-  static const struct sim_observer observer = {on_call_begins, on_call_ends, on_op};
+  static const struct sim_observer observer = {on_call_begins, on_call_ends, on_op,
+                                               on_context_made};
   if (subscriber != NULL || mode("taken")) return TAKEN;
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   void* const symbol = driver != NULL ? dlsym(driver, "sim_cuda_observe") : NULL;
@@ -152,6 +162,10 @@ API int cuptiUnsubscribe(void* handle) {
   return OK;
 }
 API int cuptiEnableCallback(uint32_t enable, void* handle, uint32_t domain, uint32_t id) {
+  if (handle == &subscriber && domain == CUPTI_RESOURCE_DOMAIN && id == CUPTI_CONTEXT_CREATED) {
+    watches_contexts = enable != 0;
+    return OK;
+  }
   if (handle != &subscriber || domain != CUPTI_DRIVER_DOMAIN || id >= SIM_CALL_COUNT)
     return INVALID;
   watched[id] = enable != 0;
@@ -183,6 +197,7 @@ API int cuptiActivityEnable(uint32_t kind) {
   if (kind >= KINDS) return INVALID;
   if (kind == CUPTI_KIND_CONCURRENT_KERNEL && mode("refuses")) return NO_RIGHTS;
   enabled[kind] = 1;
+  if (kind == CUPTI_KIND_CONCURRENT_KERNEL) blind = 0;
   return OK;
 }
 API int cuptiActivityDisable(uint32_t kind) {

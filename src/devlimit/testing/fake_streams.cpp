@@ -17,9 +17,9 @@ Stream* capture_of(Opaque stream, bool per_thread) {
 CUresult from_pool(CUdeviceptr* address, size_t bytes, PoolState* pool) {
   const std::lock_guard lock(g_lock);
   if (pool->destroyed) return CUDA_ERROR_INVALID_VALUE;
-  if (!pool->host && pool->live + bytes > pool->reserved) {
-    const uint64_t more =
-        (pool->live + bytes - pool->reserved + 32 * kMiB - 1) / (32 * kMiB) * (32 * kMiB);
+  // What is idle lies in two pieces.
+  if (!pool->host && bytes > (pool->reserved - pool->live) / 2) {
+    const uint64_t more = (bytes + 32 * kMiB - 1) / (32 * kMiB) * (32 * kMiB);
     if (!card().take(pool->device, more)) return CUDA_ERROR_OUT_OF_MEMORY;
     pool->reserved += more;
   }

@@ -2,6 +2,10 @@
 // that they reach over the least traffic: each tensor moved once. Needs a card.
 //
 //   nn_cuda_bench [--sweep]      --sweep: also with other divisions than make_plan() chooses
+//   nn_cuda_bench --list FILE    calls with add and ReLU, for a profiler and for other kernels in
+//   turn:
+//                                lines of f32|bf16 nchw|nhwc N C H W forward|backward MEMBERS
+//                                TILE_BYTES (0 0: make_plan's)
 //
 // bench/nn/card.py compares with PyTorch and cuDNN.
 #include <cuda_runtime_api.h>
@@ -11,7 +15,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -36,11 +42,11 @@ class Buffer {
  public:
   explicit Buffer(size_t bytes) {
     must(cudaMalloc(&pointer_, bytes));
-    std::vector<uint16_t> values(bytes / 2 + 1);
-    uint32_t state = 1;
-    for (uint16_t& value : values) {
+    static std::vector<uint16_t> values;
+    static uint32_t state = 1;
+    while (values.size() * 2 < bytes) {
       state = state * 1664525 + 1013904223;
-      value = static_cast<uint16_t>(0x3F00 | (state >> 24));
+      values.push_back(static_cast<uint16_t>(0x3F00 | (state >> 24)));
     }
     must(cudaMemcpy(pointer_, values.data(), bytes, cudaMemcpyHostToDevice));
   }
@@ -102,7 +108,8 @@ void check(const flatout::Status& status) {
   std::exit(1);
 }
 
-void measure(const Shape& shape, bool sweep) {
+void measure(const Shape& shape, bool sweep, const cuda::Choice* one = nullptr,
+             bool one_backward = false) {
   std::vector<std::unique_ptr<Set>> sets;
   for (int i = 0; i < kSets; ++i) sets.push_back(std::make_unique<Set>(shape));
   const auto bytes =
@@ -139,6 +146,15 @@ void measure(const Shape& shape, bool sweep) {
     check(cuda::batch_norm_backward(shape, b,
                                     {-1, 0, nullptr, workspace.as<void>(), needed, choice}));
   };
+  if (one != nullptr) {
+    const double took =
+        time([&](int i) { one_backward ? backward(i, true, *one) : forward(i, true, *one); });
+    const double least = one_backward ? 4 * bytes + bits : 3 * bytes + bits;
+    std::printf("%-30s %-8s %d/%d %8.1f us  share %.3f\n", shape.text().c_str(),
+                one_backward ? "backward" : "forward", one->tile_bytes, one->members, took,
+                least * per_byte / took);
+    return;
+  }
   const bool rows = shape.layout == Layout::kNhwc;
   for (const bool back : {false, true}) {
     for (const bool add : {false, true}) {
@@ -155,7 +171,7 @@ void measure(const Shape& shape, bool sweep) {
       std::printf("   ");
       for (const int tile : {32, 64, 128}) {
         if (!rows && tile != 128) continue;
-        for (const int members : {1, 4, 8, 16, 33, 66, 132, 264, 528}) {
+        for (const int members : {1, 2, 4, 8, 12, 16, 24, 33, 44, 66, 88, 132, 264, 528}) {
           const double other = once({members, tile});
           std::printf(" %d/%d %.3f", tile, members, least * per_byte / other);
         }
@@ -174,6 +190,20 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): a tool
     std::fprintf(stderr, "there is no CUDA device\n");
     return 77;
   }
+  if (argc == 3 && std::strcmp(argv[1], "--list") == 0) {
+    std::ifstream file(argv[2]);
+    std::string type, layout, way;
+    Shape shape;
+    cuda::Choice choice;
+    while (file >> type >> layout >> shape.n >> shape.c >> shape.h >> shape.w >> way >>
+           choice.members >> choice.tile_bytes) {
+      shape.type = type == "bf16" ? Type::kBf16 : Type::kF32;
+      shape.layout = layout == "nhwc" ? Layout::kNhwc : Layout::kNchw;
+      shape.parameters = Type::kF32;
+      measure(shape, false, &choice, way == "backward");
+    }
+    return 0;
+  }
   struct Case {
     int64_t n, c, h, w;
     Type type;
@@ -184,7 +214,6 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): a tool
       {64, 512, 28, 28, Type::kBf16}, {64, 1024, 14, 14, Type::kBf16},
       {64, 2048, 7, 7, Type::kBf16},  {64, 64, 56, 56, Type::kF32},
   };
-  if (sweep) cases.resize(5);
   for (const Case& c : cases) {
     for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
       measure({c.n, c.c, c.h, c.w, layout, c.type, Type::kF32}, sweep);

@@ -153,6 +153,13 @@ T __shfl_xor_sync(unsigned, T value, int by) {
   return value;
 }
 
+template <class T>
+T __shfl_sync(unsigned, T value, int from) {
+  const auto& values = Fibers::current()->exchange(value);
+  std::memcpy(&value, values[from], sizeof(T));
+  return value;
+}
+
 inline unsigned __ballot_sync(unsigned, bool is) {
   const auto& values = Fibers::current()->exchange(is);
   unsigned all = 0;
@@ -165,12 +172,17 @@ inline unsigned char* dynamic_shared() {
   return reinterpret_cast<unsigned char*>((at + 15) / 16 * 16);
 }
 
-inline void meet_others(uint32_t* counter, uint32_t target) {
-  ++*counter;
-  while (*counter < target) Fibers::current()->yield();
-}
+struct Letter {
+  double2 value;
+  uint32_t number, unused[3];
+};
 
-inline double2 load_shared_by_all(const double2* from) { return *from; }
+inline void send(Letter* to, double2 value, uint32_t number) { *to = {value, number, {}}; }
+
+inline double2 receive(const Letter* from, uint32_t number) {
+  while (from->number != number) Fibers::current()->yield();
+  return from->value;
+}
 
 template <class Raw>
 void store_at_once(Raw* to, const Raw& raw) {
