@@ -1,6 +1,8 @@
 #include "nn/cuda_batch_norm.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 
 #include "nn/check.h"
 #include "nn/cuda_device.h"
@@ -39,6 +41,10 @@ class Current {
 
 std::string name_of(const Shape& shape) { return "batch norm of x " + shape.text(); }
 
+Status check(const Shape& shape, cudaError_t error) {
+  return error == cudaSuccess ? Status() : check(name_of(shape), error);
+}
+
 Result<Device> current_device(const std::string& what) {
   int number = 0, shared = 0;
   Device device;
@@ -59,10 +65,33 @@ bool is_aligned(std::initializer_list<const void*> pointers) {
 }
 
 Result<Plan> plan_for(const Shape& shape, int tensors, bool aligned, const Queue& on) {
+  // Those that this thread has made: one takes longer than a launch.
+  using Key = std::array<int64_t, 13>;
+  thread_local std::map<Key, Plan> known;
+  constexpr size_t kMost = 4096;
+  int number = 0;
+  FLATOUT_TRY_STATUS(check(shape, cudaGetDevice(&number)));
+  const Key key = {shape.n,
+                   shape.c,
+                   shape.h,
+                   shape.w,
+                   static_cast<int64_t>(shape.layout),
+                   static_cast<int64_t>(shape.type),
+                   static_cast<int64_t>(shape.parameters),
+                   tensors,
+                   aligned ? 1 : 0,
+                   number,
+                   on.spare_multiprocessors,
+                   on.choice.members,
+                   on.choice.tile_bytes};
+  if (const auto found = known.find(key); found != known.end()) return found->second;
   FLATOUT_TRY(Device device, current_device(name_of(shape)));
   device.multiprocessors =
       std::clamp(device.multiprocessors - on.spare_multiprocessors, 1, device.multiprocessors);
-  return make_plan(shape, device, tensors, aligned, on.choice);
+  FLATOUT_TRY(const Plan plan, make_plan(shape, device, tensors, aligned, on.choice));
+  if (known.size() >= kMost) known.clear();
+  known.emplace(key, plan);
+  return plan;
 }
 
 unsigned blocks_of(const Plan& plan) { return static_cast<unsigned>(plan.teams * plan.members); }
@@ -102,13 +131,12 @@ Status launch(const Shape& shape, const Plan& plan, const Queue& on, const Call&
   }
   const bool together = plan.members > 1;
   if (together) {
-    FLATOUT_TRY_STATUS(
-        check(name_of(shape),
-              cudaMemsetAsync(on.workspace, 0, needed, static_cast<cudaStream_t>(on.stream))));
+    FLATOUT_TRY_STATUS(check(
+        shape, cudaMemsetAsync(on.workspace, 0, needed, static_cast<cudaStream_t>(on.stream))));
   }
-  return check(name_of(shape), queue<kernel>(Launch{blocks_of(plan), kThreads, plan.shared_bytes,
-                                                    plan.most_shared_bytes, together, on.stream},
-                                             plan, call, on.workspace, scratch_bytes(plan)));
+  return check(shape, queue<kernel>(Launch{blocks_of(plan), kThreads, plan.shared_bytes,
+                                           plan.most_shared_bytes, together, on.stream},
+                                    plan, call, on.workspace, scratch_bytes(plan)));
 }
 
 ForwardCall call_of(const Shape& shape, const Forward& forward) {
@@ -145,7 +173,7 @@ Status batch_norm_training(const Shape& shape, const Forward& forward, const Sta
   FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
   FLATOUT_TRY_STATUS(check_count(shape, static_cast<double>(shape.per_channel())));
   const Current current(on.device);
-  FLATOUT_TRY_STATUS(check(name_of(shape), current.error()));
+  FLATOUT_TRY_STATUS(check(shape, current.error()));
   const bool aligned = is_aligned({forward.x, forward.residual, forward.y});
   FLATOUT_TRY(const Plan plan, plan_for(shape, 1, aligned, on));
   ForwardCall f = call_of(shape, forward);
@@ -168,7 +196,7 @@ Status batch_norm_inference(const Shape& shape, const Forward& forward, const vo
   FLATOUT_TRY_STATUS(check_needed(shape, mean, "the running mean"));
   FLATOUT_TRY_STATUS(check_needed(shape, variance, "the running variance"));
   const Current current(on.device);
-  FLATOUT_TRY_STATUS(check(name_of(shape), current.error()));
+  FLATOUT_TRY_STATUS(check(shape, current.error()));
   const bool aligned = is_aligned({forward.x, forward.residual, forward.y});
   FLATOUT_TRY(const Plan plan, plan_for(shape, 1, aligned, on));
   ForwardCall f = call_of(shape, forward);
@@ -178,16 +206,15 @@ Status batch_norm_inference(const Shape& shape, const Forward& forward, const vo
     using Kernels = decltype(way);
     const Launch blocks{blocks_of(plan),        kThreads, scratch_bytes(plan),
                         plan.most_shared_bytes, false,    on.stream};
-    return check(name_of(shape),
-                 queue<&forward_inference<decltype(type), Kernels::kRows, Kernels::kWide>>(
-                     blocks, plan, f, scratch_bytes(plan)));
+    return check(shape, queue<&forward_inference<decltype(type), Kernels::kRows, Kernels::kWide>>(
+                            blocks, plan, f, scratch_bytes(plan)));
   });
 }
 
 Status batch_norm_backward(const Shape& shape, const Backward& b, const Queue& on) {
   FLATOUT_TRY_STATUS(check_backward(shape, b));
   const Current current(on.device);
-  FLATOUT_TRY_STATUS(check(name_of(shape), current.error()));
+  FLATOUT_TRY_STATUS(check(shape, current.error()));
   const bool aligned = is_aligned({b.x, b.dy, b.dx, b.d_residual});
   FLATOUT_TRY(const Plan plan, plan_for(shape, 2, aligned, on));
   const BackwardCall call{

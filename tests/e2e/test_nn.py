@@ -262,10 +262,11 @@ def test_running_statistics_keep_their_digits_beside_parameters_of_16_bits():
 
 
 def test_shapes_beyond_memory_are_errors_of_the_library():
-    assert library().flatout_nn_mask_bytes(byref(Shape(2**32, 1, 2**32, 1, 0, 0, 0, 1))) == 0
+    assert library().flatout_nn_mask_bytes(Shape(2**32, 1, 2**32, 1, 0, 0, 0, 1)) == 0
     values = torch.zeros(8, dtype=torch.float64)
-    forward = Forward(x=values.data_ptr(), y=values.data_ptr(), mean=values.data_ptr(), inverse_std=values.data_ptr())
-    assert library().flatout_nn_batch_norm_training(byref(Shape(2, 2**44, 1, 1, 0, 0, 0, 1)), byref(forward)) == -1
+    at = values.data_ptr()
+    forward = Forward(at, 0, 0, 0, 1e-5, 0, at, 0, at, at, 0, 0, 0.1, 1)
+    assert library().flatout_nn_batch_norm_training(Shape(2, 2**44, 1, 1, 0, 0, 0, 1), forward) == -1
     assert b"no memory" in library().flatout_nn_error()
 
 
@@ -275,7 +276,7 @@ def test_the_mask_is_as_long_as_the_library_says():
             x = tensor(*shape, layout=layout)
             rows = _ops.memory_format(x) is torch.channels_last
             n, c, h, w = shape
-            assert _ops.mask_bytes(x) == library().flatout_nn_mask_bytes(byref(Shape(n, c, h, w, rows, 0, 0, 1))), shape
+            assert _ops.mask_bytes(x) == library().flatout_nn_mask_bytes(Shape(n, c, h, w, rows, 0, 0, 1)), shape
 
 
 def test_the_operators_hold_what_torch_library_asks():

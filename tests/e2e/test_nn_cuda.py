@@ -43,7 +43,7 @@ def device(request, monkeypatch):
     if request.param == "on_host":
         monkeypatch.setenv("FLATOUT_TEST_DEVICE", "1,20000")
         monkeypatch.setattr(_ops, "_is_cuda", lambda device: True)
-        monkeypatch.setattr(_ops, "_stream", lambda device: None)
+        monkeypatch.setattr(_ops, "_stream", lambda device: 0)
     yield "cuda" if request.param == "cuda" else "cpu"
     _library.cuda_library.cache_clear()
 

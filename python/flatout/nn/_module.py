@@ -42,18 +42,22 @@ class BatchNormAddReLU2d(torch.nn.BatchNorm2d):
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.size()}")
         kept = self.training and self.track_running_stats and running_mean is not None
         momentum = 0.0 if self.momentum is None else self.momentum
-        if kept and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                momentum = 1.0 / float(self.num_batches_tracked)
+        if kept:
+            tracked = self.num_batches_tracked
+            if tracked is not None:
+                tracked.add_(1)
+                if self.momentum is None:
+                    momentum = 1.0 / float(tracked)
         return _ops.train(x, residual, weight, bias, running_mean if kept else None, running_var if kept else None, momentum, self.eps,
                           self.relu)
 
 
 def _is_ours(x: Tensor, residual: Optional[Tensor], parameters) -> bool:
-    if not (_ops.supports(x.device, x.dtype) and x.numel() > 0):
+    device = x.device
+    kinds = _ops.kinds(device)
+    if x.dtype not in kinds or x.numel() == 0:
         return False
     if residual is not None and not (isinstance(residual, Tensor) and _ops.is_alike(residual, x)):
         return False
     channels = x.shape[1]  # else PyTorch says what is wrong
-    return all(p is None or p.device == x.device and _ops.supports(p.device, p.dtype) and p.shape[0] == channels for p in parameters)
+    return all(p is None or p.dtype in kinds and p.shape[0] == channels and p.device == device for p in parameters)

@@ -12,13 +12,13 @@ x, residual, dy: [N, C, H, W], contiguous or channels_last; other strides are co
 import functools
 import os
 import warnings
-from ctypes import byref
 
 import torch
 
 from ._library import Backward, CudaQueue, Forward, Shape, cuda_library, library
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
+_CUDA_TYPES = {kind: number for kind, number in _TYPES.items() if kind is not torch.float64}
 
 _lib = torch.library.Library("flatout", "DEF")
 _lib.define(
@@ -33,11 +33,16 @@ _lib.define(
     "bool with_residual) -> (Tensor dx, Tensor d_residual, Tensor d_weight, Tensor d_bias)")
 
 
+def kinds(device: torch.device):
+    """The types of data and parameters that the operators take there."""
+    if _is_cuda(device):
+        return _CUDA_TYPES if _workspace_bytes(-1 if device.index is None else device.index) > 0 else ()
+    return _TYPES if device.type == "cpu" else ()
+
+
 def supports(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the operators take data and parameters of this type there."""
-    if _is_cuda(device):
-        return dtype in _TYPES and dtype is not torch.float64 and _workspace_bytes(-1 if device.index is None else device.index) > 0
-    return device.type == "cpu" and dtype in _TYPES
+    return dtype in kinds(device)
 
 
 def _is_cuda(device):
@@ -113,25 +118,16 @@ def _parameter_type(*tensors):
 
 
 def _pointer(tensor):
-    return None if tensor is None else tensor.data_ptr()
-
-
-def _row_pointers(statistics):
-    """Of mean and of 1 / sqrt(variance + eps); an index would make a tensor of each."""
-    first = statistics.data_ptr()
-    return first, first + 8 * statistics.shape[1]
-
-
-def _shape(x, layout, parameters):
-    n, c, h, w = x.shape
-    return Shape(n, c, h, w, layout is torch.channels_last, _TYPES[x.dtype], _TYPES[parameters], torch.get_num_threads())
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _call(name, x, layout, parameters, arguments):
-    shape = _shape(x, layout, parameters)
-    if _is_cuda(x.device):
+    on_cuda = _is_cuda(x.device)
+    n, c, h, w = x.shape
+    shape = Shape(n, c, h, w, layout is torch.channels_last, _TYPES[x.dtype], _TYPES[parameters], 0 if on_cuda else torch.get_num_threads())
+    if on_cuda:
         _queue(name, x, shape, arguments)
-    elif getattr(library(), f"flatout_nn_{name}")(byref(shape), byref(arguments)) != 0:
+    elif getattr(library(), f"flatout_nn_{name}")(shape, arguments) != 0:
         raise RuntimeError(library().flatout_nn_error().decode())
 
 
@@ -143,7 +139,7 @@ def _queue(name, x, shape, arguments):
     needed = 0 if name == "batch_norm_inference" else _workspace_bytes(device)
     workspace = x.new_empty(needed, dtype=torch.uint8)  # its allocator gives it to nobody else before the stream is done with it
     queue = CudaQueue(device, _SPARE, _stream(device), workspace.data_ptr(), needed)
-    if getattr(cuda_library(), f"flatout_nn_cuda_{name}")(byref(shape), byref(arguments), byref(queue)) != 0:
+    if getattr(cuda_library(), f"flatout_nn_cuda_{name}")(shape, arguments, queue) != 0:
         raise RuntimeError(cuda_library().flatout_nn_cuda_error().decode())
 
 
@@ -161,50 +157,45 @@ def _empty_mask(x, wanted):
     return x.new_empty(mask_bytes(x) if wanted else 0, dtype=torch.uint8)
 
 
-def _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
-    """y, mask (None unless it is kept), statistics. running_mean and running_var are updated."""
+def _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, mask, statistics):
+    """y. running_mean and running_var are updated; mask (0: none) and statistics are where they are written."""
     layout, kind = memory_format(x), _parameter_type(weight, bias, running_mean, running_var)
     x, residual = _dense(layout, x, residual)
     weight, bias, *running = _alike(kind, weight, bias, running_mean, running_var)
     y = torch.empty_like(x)
-    mask = _empty_mask(x, True) if keep_mask else None
-    statistics = x.new_empty((2, x.shape[1]), dtype=torch.float64)
     _call("batch_norm_training", x, layout, kind,
-          Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y), _pointer(mask),
-                  *_row_pointers(statistics), *map(_pointer, running), momentum, 1))
+          Forward(x.data_ptr(), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, y.data_ptr(), mask,
+                  statistics, statistics + 8 * x.shape[1], *map(_pointer, running), momentum, 1))
     for kept, updated in zip((running_mean, running_var), running):
         if updated is not kept:
             kept.copy_(updated)
-    return y, mask, statistics
+    return y
 
 
-def _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask):
-    """y, mask (None unless it is kept)."""
+def _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, mask):
+    """y; mask (0: none) is where it is written."""
     layout, kind = memory_format(x), _parameter_type(weight, bias, running_mean, running_var)
     x, residual = _dense(layout, x, residual)
     weight, bias, running_mean, running_var = _alike(kind, weight, bias, running_mean, running_var)
     y = torch.empty_like(x)
-    mask = _empty_mask(x, True) if keep_mask else None
     _call("batch_norm_inference", x, layout, kind,
-          Forward(_pointer(x), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, _pointer(y), _pointer(mask),
-                  None, None, _pointer(running_mean), _pointer(running_var), 0, 1))
-    return y, mask
+          Forward(x.data_ptr(), _pointer(residual), _pointer(weight), _pointer(bias), eps, relu, y.data_ptr(), mask,
+                  0, 0, _pointer(running_mean), _pointer(running_var), 0, 1))
+    return y
 
 
-def _differentiate(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
-    """dx, d_residual (None unless it is wanted), d_weight, d_bias."""
-    if relu and (mask is None or mask.numel() != mask_bytes(x) or mask.dtype is not torch.uint8 or mask.device != x.device):
-        raise RuntimeError("the gradient of flatout::batch_norm with relu needs the mask of a forward with keep_mask=True")
+def _differentiate(dy, x, weight, mask, statistics, batch_statistics, with_residual):
+    """dx, d_residual (None unless it is wanted), d_weight, d_bias; mask (0: none) and statistics are where they are read."""
     layout, kind = memory_format(x), _parameter_type(weight)
     x, dy = _dense(layout, x, dy)
     (weight,) = _alike(kind, weight)
+    channels = x.shape[1]
     dx = torch.empty_like(x)
     d_residual = torch.empty_like(x) if with_residual else None
-    d_weight = x.new_empty(x.shape[1], dtype=kind)
-    d_bias = torch.empty_like(d_weight)
+    d_weight, d_bias = x.new_empty(channels, dtype=kind), x.new_empty(channels, dtype=kind)
     _call("batch_norm_backward", x, layout, kind,
-          Backward(_pointer(x), _pointer(dy), _pointer(weight), _pointer(mask) if relu else None, *_row_pointers(statistics),
-                   batch_statistics, _pointer(dx), _pointer(d_residual), _pointer(d_weight), _pointer(d_bias)))
+          Backward(x.data_ptr(), dy.data_ptr(), _pointer(weight), mask, statistics, statistics + 8 * channels,
+                   batch_statistics, dx.data_ptr(), _pointer(d_residual), d_weight.data_ptr(), d_bias.data_ptr()))
     return dx, d_residual, d_weight, d_bias
 
 
@@ -236,14 +227,15 @@ def _or_empty(tensor, x):
 def _batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
     _check(x, {"residual": residual}, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     running = [None if r is None else r.clone() for r in (running_mean, running_var)]
-    y, mask, statistics = _train(x, residual, weight, bias, *running, momentum, eps, relu, keep_mask)
-    return (y, _empty_mask(x, False) if mask is None else mask, statistics, *(_or_empty(r, x) for r in running))
+    mask, statistics = _empty_mask(x, keep_mask), x.new_empty((2, x.shape[1]), dtype=torch.float64)
+    y = _train(x, residual, weight, bias, *running, momentum, eps, relu, mask.data_ptr() if keep_mask else 0, statistics.data_ptr())
+    return (y, mask, statistics, *(_or_empty(r, x) for r in running))
 
 
 def _batch_norm_inference(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask):
     _check(x, {"residual": residual}, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
-    y, mask = _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, keep_mask)
-    return y, _empty_mask(x, False) if mask is None else mask
+    mask = _empty_mask(x, keep_mask)
+    return _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, mask.data_ptr() if keep_mask else 0), mask
 
 
 def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
@@ -251,8 +243,11 @@ def _batch_norm_backward(dy, x, weight, mask, statistics, relu, batch_statistics
     if statistics.shape != (2, x.shape[1]) or statistics.dtype is not torch.float64 or statistics.device != x.device:
         raise ValueError(f"batch norm of x {_describe(x)}: statistics must be [2, {x.shape[1]}] float64 on {x.device}, "
                          f"it is {_describe(statistics)}")
+    if relu and (mask.numel() != mask_bytes(x) or mask.dtype is not torch.uint8 or mask.device != x.device):
+        raise RuntimeError("the gradient of flatout::batch_norm with relu needs the mask of a forward with keep_mask=True")
     statistics = statistics.contiguous()
-    dx, d_residual, d_weight, d_bias = _differentiate(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual)
+    dx, d_residual, d_weight, d_bias = _differentiate(
+        dy, x, weight, mask.data_ptr() if relu else 0, statistics.data_ptr(), batch_statistics, with_residual)
     return dx, _or_empty(d_residual, x), d_weight, d_bias
 
 
@@ -282,9 +277,7 @@ def _(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
 def _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics):
     """dx, d_residual, d_weight, d_bias; None where nobody asks."""
     _, wants_residual, wants_weight, wants_bias = ctx.needs_input_grad[:4]
-    # Where gradients of gradients are asked for, the operator says no.
-    direct = not torch.is_grad_enabled() and _nobody_looks(dy, x, weight, mask, statistics)
-    dx, d_residual, d_weight, d_bias = (_differentiate if direct else torch.ops.flatout.batch_norm_backward)(
+    dx, d_residual, d_weight, d_bias = torch.ops.flatout.batch_norm_backward(
         dy, x, weight, mask, statistics, ctx.relu, batch_statistics, wants_residual and ctx.relu)
     if not ctx.relu:
         d_residual = dy  # the sum's gradient is its addends'
@@ -324,27 +317,48 @@ torch.library.register_autograd("flatout::batch_norm_inference", _backward_infer
 
 
 class _Training(torch.autograd.Function):
-    """flatout::batch_norm for those who call its kernels themselves; updates the running statistics."""
+    """flatout::batch_norm for those who call its kernels themselves; updates the running statistics.
+
+    For backward it keeps one tensor of bytes: the statistics, and behind them the mask, if there is one.
+    """
 
     @staticmethod
-    def forward(ctx, x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask):
-        y, mask, statistics = _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask)
+    def forward(ctx, x, residual, weight, bias, more):
+        running_mean, running_var, momentum, eps, relu, keep_mask = more
+        before = 16 * x.shape[1]
+        kept = x.new_empty(before + mask_bytes(x) if keep_mask else before, dtype=torch.uint8)
+        statistics = kept.data_ptr()
+        y = _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, statistics + before if keep_mask else 0, statistics)
         ctx.relu = relu
-        ctx.save_for_backward(x, weight, _or_empty(mask, x), statistics)
+        ctx.save_for_backward(x, weight, kept)
         return y
 
     @staticmethod
     def backward(ctx, dy):
-        return _backward(ctx, dy)
+        x, weight, kept = ctx.saved_tensors
+        before = 16 * x.shape[1]
+        if torch.is_grad_enabled() or not _nobody_looks(dy, x, weight):
+            # Where gradients of gradients are asked for, the operator says no.
+            statistics, mask = kept[:before].view(torch.float64).view(2, -1), kept[before:]
+            return (*_gradients(ctx, dy, x, weight, mask, statistics, True), None)
+        _, wants_residual, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        statistics = kept.data_ptr()
+        dx, d_residual, d_weight, d_bias = _differentiate(
+            dy, x, weight, statistics + before if ctx.relu else 0, statistics, True, wants_residual and ctx.relu)
+        if wants_residual and not ctx.relu:
+            d_residual = dy  # the sum's gradient is its addends'
+        return dx, d_residual, d_weight if wants_weight else None, d_bias if wants_bias else None, None
 
 
 def train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu):
     """relu(batch norm of x with its own statistics + residual); the running statistics, unless they are None, are updated in place."""
-    keep_mask = relu and torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
+    with_grad = torch.is_grad_enabled()
+    keep_mask = relu and with_grad and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
     if _nobody_looks(x, residual, weight, bias, running_mean, running_var):
-        if torch.is_grad_enabled():
-            return _Training.apply(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask)
-        return _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, False)[0]
+        if with_grad:
+            return _Training.apply(x, residual, weight, bias, (running_mean, running_var, momentum, eps, relu, keep_mask))
+        statistics = x.new_empty((2, x.shape[1]), dtype=torch.float64)
+        return _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, 0, statistics.data_ptr())
     y, _, _, mean, var = torch.ops.flatout.batch_norm(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, keep_mask)
     if running_mean is not None:
         running_mean.copy_(mean)
@@ -356,5 +370,5 @@ def infer(x, residual, weight, bias, running_mean, running_var, eps, relu):
     """relu(batch norm of x with the running statistics + residual)."""
     with_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias))
     if not with_grad and _nobody_looks(x, residual, weight, bias, running_mean, running_var):
-        return _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, False)[0]
+        return _infer(x, residual, weight, bias, running_mean, running_var, eps, relu, 0)
     return torch.ops.flatout.batch_norm_inference(x, residual, weight, bias, running_mean, running_var, eps, relu, relu and with_grad)[0]
