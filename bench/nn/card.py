@@ -10,7 +10,7 @@ at least (each tensor read or written once) over ours, "peak_share" the same by 
 Each call finds another set of tensors than the one before, so that none comes from the device's cache. `--compile` adds what torch.compile
 makes of PyTorch's. `--resnet`: a step of ResNet-50 (torchvision), with and without flatout.nn.fuse.
 
-The host's part is not in it: calls are queued while the device is busy. Exit code 77 where there is no device or no kernel for it.
+The host's part is not in it: calls are queued while the device is busy. It is in the steps of `--resnet`. Exit code 77 where there is no device or no kernel for it.
 """
 
 import argparse
@@ -147,6 +147,7 @@ def resnet(batch, rounds):
 
         for i in range(rounds + 3):
             for name in models if i % 2 == 0 else reversed(models):
+                torch.cuda.synchronize()  # else one's host works while the device is at the other's
                 losses[name].append(timer.span(name, lambda: step(name)))
         took = timer.medians(3)
         apart = max(abs(float(a) - float(b)) for a, b in zip(*losses.values()))

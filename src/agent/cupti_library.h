@@ -11,7 +11,7 @@
 #define CUPTI_DRIVER_DOMAIN 1 /* CUpti_CallbackDomain */
 #define CUPTI_RUNTIME_DOMAIN 2
 #define CUPTI_RESOURCE_DOMAIN 3
-#define CUPTI_CONTEXT_CREATED 1 /* CUpti_CallbackIdResource */
+#define CUPTI_CONTEXT_CREATED 1   /* CUpti_CallbackIdResource */
 #define CUPTI_SYSTEM_THREAD_IDS 1 /* CUpti_ActivityThreadIdType */
 
 typedef void (*cupti_callback)(void* data, uint32_t domain, uint32_t id, const void* info);
