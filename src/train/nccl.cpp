@@ -15,6 +15,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/text.h"
@@ -334,13 +335,20 @@ Status OverNccl::carry(std::vector<OnCard> sends, std::vector<OnCard> receives, 
 
 Status OverNccl::watch(const char* what, std::function<Status()> work, Nanos patience) {
   constexpr auto kLook = std::chrono::milliseconds(10);
+  constexpr auto kGrace = std::chrono::seconds(1);
   auto ended = std::make_shared<std::promise<Status>>();
   std::future<Status> future = ended->get_future();
   std::thread([ended, work = std::move(work)] { ended->set_value(work()); }).detach();
   const TimePoint begun = MonotonicClock::now();
+  std::optional<TimePoint> missed;  // since when a rank is gone
   Status status;
   while (future.wait_for(kLook) != std::future_status::ready) {
-    FLATOUT_TRY_STATUS(meeting_.lost());
+    if (Status lost = meeting_.lost(); !lost.ok()) {
+      // It may have ended because its part was done: then ours is about to be.
+      if (!missed) missed = MonotonicClock::now();
+      if (MonotonicClock::now() - *missed > kGrace) return lost;
+      continue;
+    }
     int state = kSuccess;
     if (communicator_ != nullptr) {
       status = engine_->check_nccl(engine_->nccl.comm_get_async_error(communicator_, &state),
@@ -361,7 +369,7 @@ Status OverNccl::watch(const char* what, std::function<Status()> work, Nanos pat
   if (status.ok()) return {};
   // NCCL may know that a rank is gone a little before the others' transport does.
   const TimePoint failed = MonotonicClock::now();
-  while (MonotonicClock::now() - failed < std::chrono::seconds(1)) {
+  while (MonotonicClock::now() - failed < kGrace) {
     FLATOUT_TRY_STATUS(meeting_.lost());
     std::this_thread::sleep_for(kLook);
   }
