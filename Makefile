@@ -31,7 +31,7 @@ test: ## install what is missing, build, and run all tests, real PyTorch include
 	@$(MAKE) --no-print-directory test-e2e
 
 test-build:
-	@cmake --preset $(PRESET) -DFLATOUT_BUILD_TESTS=ON > /dev/null
+	@cmake --preset $(PRESET) -DFLATOUT_BUILD_TESTS=ON $(OPTIONS) > /dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 
 test-venvs: # mostly waits for the network: while the tests are built

@@ -1,6 +1,32 @@
 # flatout_room(NAME [LIBS lib...]): src/NAME as the static library flatout_NAME, its x_test.cpp as one
 # GoogleTest program NAME_test, its x_bench.cpp as NAME_bench, each x_fuzz.cpp as a libFuzzer program.
 # Rooms and libraries that it may use stand in LIBS; tools/check_layers.py holds includes to the table.
+
+# With FLATOUT_PCH (.ci/run): what most files include, GoogleTest in tests, is parsed once. Rooms with
+# flags of their own cannot take it, and in other builds every file has to include what it uses.
+set(FLATOUT_PCH_HEADERS <fmt/format.h> <algorithm> <chrono> <cstdint> <functional> <map> <memory> <optional>
+    <string> <string_view> <unordered_map> <vector>)
+set(FLATOUT_OTHER_FLAGS flatout_agent flatout_devlimit flatout_devmem flatout_feed flatout_malloc flatout_nn
+    flatout_train flatout_wire agent_test devlimit_test malloc_test)
+
+function(flatout_pch target)
+  if(NOT FLATOUT_PCH OR target IN_LIST FLATOUT_OTHER_FLAGS)
+    return()
+  endif()
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL EXECUTABLE)
+    set(first base_test)
+    list(APPEND FLATOUT_PCH_HEADERS <gtest/gtest.h>)
+  else()
+    set(first flatout_base)
+  endif()
+  if(target STREQUAL first)
+    target_precompile_headers(${target} PRIVATE ${FLATOUT_PCH_HEADERS})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  endif()
+endfunction()
+
 function(flatout_room name)
   cmake_parse_arguments(ARG "" "" "LIBS;EXCLUDE" ${ARGN})
   set(dir ${PROJECT_SOURCE_DIR}/src/${name})
@@ -22,6 +48,7 @@ function(flatout_room name)
     target_link_libraries(flatout_${name} PUBLIC ${ARG_LIBS} PRIVATE flatout_warnings)
     target_include_directories(flatout_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src
                                                       ${PROJECT_SOURCE_DIR}/include)
+    flatout_pch(flatout_${name})
     set(room flatout_${name})
   else()
     set(room ${ARG_LIBS})
@@ -37,6 +64,7 @@ function(flatout_room name)
     target_compile_options(${name}_test PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
     target_compile_definitions(${name}_test PRIVATE
       FLATOUT_TEST_DATA="${PROJECT_SOURCE_DIR}/tests" FLATOUT_BUILD_DIR="${PROJECT_BINARY_DIR}")
+    flatout_pch(${name}_test)
     gtest_discover_tests(${name}_test TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60)
   endif()
   if(benches AND FLATOUT_BUILD_TESTS)

@@ -87,6 +87,38 @@ TEST(InputCauses, ProcessesThatReplaceEachOtherEveryEpochAreARestart) {
   }
 }
 
+// A library's threads within the processes are busy at the starts alone, which may make up most of
+// the job's time.
+TEST(InputCauses, AStartIsOneOfAProcessWhateverItsThreadsAndHoweverLongItTakes) {
+  RunBuilder b;
+  const double starts[] = {300, 500, 7000};
+  int32_t pid = 200;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    const TimePoint begin = b.now();
+    for (int i = 0; i < 12; ++i) {
+      b.step({{Part::kInputWait, i == 0 ? starts[epoch] : 1, kQueueWait},
+              {Part::kForward, 13, kCompute}},
+             epoch == 0 && i < 3);
+    }
+    const TimePoint started = begin + nanos(starts[epoch] * 1e6), end = b.now() - nanos(2e6);
+    for (int w = 0; w < 2; ++w) {
+      const model::ThreadId main = b.worker(pid);
+      b.run().processes.back().ppid = 100;
+      const model::ThreadId more = b.thread(b.run().threads[main].process, pid + 1);
+      pid += 2;
+      b.doing(main, begin, started, {ThreadState::kOnCpuNative, {kItem}});
+      b.doing(main, started, end, kQueueWait);
+      const bool helps = epoch != 1 || w != 0;
+      b.doing(more, begin, started, helps ? Doing{ThreadState::kOnCpuNative, {kItem}} : kQueueWait);
+      b.doing(more, started, end, kQueueWait);
+    }
+  }
+  b.machine(2, 0.1).process_cpu(100, 0.1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.worker_restart") << d.headline;
+  EXPECT_EQ(d.findings.front().evidence.front().text, "4 processes made batches, 2 at a time");
+}
+
 // Workers keep up between their starts, and are behind for the first two batches after each; what
 // else is waited for varies about 3 ms.
 TEST(InputCauses, AStartOfWorkersCostsWhatTheyAreBehindAndNotHowWaitsVary) {

@@ -226,7 +226,7 @@ constexpr double kBound = 0.9;
 /// executor that is made for each epoch.
 void detect_new_executors(const RunView& view, Findings& findings) {
   const LoaderView& loader = view.loader();
-  if (loader.workers == 0 || loader.born.size() < 2 * static_cast<size_t>(loader.workers)) return;
+  if (loader.born.empty() || loader.born.size() < 2 * static_cast<size_t>(loader.processes)) return;
   double stall = 0;
   int64_t starts = 0;
   auto born = loader.born.begin();
@@ -254,7 +254,7 @@ void detect_new_executors(const RunView& view, Findings& findings) {
   }
   evidence(
       *f,
-      fmt::format("{} processes made batches, {} at a time", loader.born.size(), loader.workers),
+      fmt::format("{} processes made batches, {} at a time", loader.born.size(), loader.processes),
       static_cast<double>(loader.born.size()), "processes", "stacks", starts);
   evidence(
       *f,

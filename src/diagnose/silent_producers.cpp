@@ -22,8 +22,26 @@ constexpr double kSomeWait = 0.1;
 // Part of what a thread beside the training thread does from which it only passes batches on, as a
 // pool's threads in the process that asks it do.
 constexpr double kOnlyPasses = 0.8;
-// Steps that a process outlives if it is part of a loader.
-constexpr double kFewSteps = 4;
+// Steps whose ends a process sees if it is part of a loader.
+constexpr ptrdiff_t kFewSteps = 4;
+
+struct Life {
+  TimePoint first, last;
+};
+
+/// The most that were alive at a time. One that ends at the moment of another's start does not work
+/// beside it.
+int side_by_side(const std::vector<Life>& lives) {
+  std::vector<std::pair<TimePoint, int>> edges;
+  for (const Life& life : lives) {
+    edges.emplace_back(life.first, 1);
+    edges.emplace_back(life.last, -1);
+  }
+  std::sort(edges.begin(), edges.end());
+  int alive = 0, most = 0;
+  for (const auto& [at, change] : edges) most = std::max(most, alive += change);
+  return most;
+}
 
 }  // namespace
 
@@ -41,9 +59,8 @@ void RunView::find_silent_producers() {
   parts.ready();
   const Part rest = rest_part();
   const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
-  struct Activity {
+  struct Activity : Life {
     double in_wait = 0, all = 0, seen = 0, passing = 0;
-    TimePoint first, last;
   };
   std::unordered_map<ThreadId, Activity> threads;
   for (const model::StackReading& r : run_.readings) {
@@ -69,6 +86,14 @@ void RunView::find_silent_producers() {
     loader_.fetch = wait;
     return;
   }
+  // Not by its time: where starts are what is waited for, a step on average is longer than most.
+  const auto outlives_steps = [&](const Life& life) {
+    const auto by_end = [](TimePoint at, const model::Step* s) { return at < s->end; };
+    const auto& steady = steps_.steady;
+    return std::upper_bound(steady.begin(), steady.end(), life.last, by_end) -
+               std::upper_bound(steady.begin(), steady.end(), life.first, by_end) >=
+           kFewSteps;
+  };
   // Processes that replace each other share what one of them would have done; those that live for
   // a step or two are no loader.
   std::unordered_map<int32_t, double> of_parent;
@@ -78,18 +103,18 @@ void RunView::find_silent_producers() {
     return run_.processes[p].ppid;
   };
   for (const auto& [thread, a] : threads) {
-    if (thread >= roles_.size() || to_s(a.last - a.first) < kFewSteps * steps_.mean) continue;
+    if (thread >= roles_.size() || !outlives_steps(a)) continue;
     if (const auto parent = child_of(thread)) of_parent[*parent] += a.in_wait;
   }
   double work = 0, busy = 0;
-  int producers = 0;
-  std::vector<std::pair<TimePoint, int>> edges;
+  std::vector<Life> lives;
+  std::unordered_map<model::ProcessId, Life> processes;
   for (const auto& [thread, a] : threads) {
     if (thread == trainer_ || thread >= roles_.size() || roles_[thread] == Role::kPool) continue;
     const double life = to_s(a.last - a.first);
     const auto parent = child_of(thread);
     const bool one_of_many = parent && of_parent[*parent] > kSomeWait * waited &&
-                             life >= kFewSteps * steps_.mean &&
+                             outlives_steps(a) &&
                              a.in_wait > kSomeWait * waited * life / to_s(end - begin);
     if (a.in_wait < kSomeWait * waited && !one_of_many) continue;
     const model::ProcessId p = run_.threads[thread].process;
@@ -97,27 +122,27 @@ void RunView::find_silent_producers() {
     roles_[thread] = Role::kProducer;
     if (p != trainer_process_ && p < producer_process_.size()) {
       producer_process_[p] = true;
-      loader_.born.push_back(a.first);
+      Life& whole = processes.try_emplace(p, a).first->second;
+      whole = {std::min(whole.first, a.first), std::max(whole.last, a.last)};
     }
     if (p != trainer_process_) {
       loader_.kind = LoaderKind::kProcesses;
     } else if (loader_.kind == LoaderKind::kNone) {
       loader_.kind = LoaderKind::kThreads;
     }
-    edges.emplace_back(a.first, 1);
-    edges.emplace_back(a.last, -1);
-    ++producers;
+    lives.push_back(a);
     work += a.all;
     busy += a.seen > 0 ? a.all / a.seen : 0;
   }
-  if (producers == 0) return;
-  // One that ends at the moment of another's start does not work beside it.
-  std::sort(edges.begin(), edges.end());
-  int alive = 0;
-  for (const auto& [at, change] : edges) {
-    alive += change;
-    loader_.workers = std::max(loader_.workers, alive);
+  const auto producers = static_cast<double>(lives.size());
+  if (lives.empty()) return;
+  loader_.workers = std::max(loader_.workers, side_by_side(lives));
+  lives.clear();
+  for (const auto& [process, life] : processes) {
+    lives.push_back(life);
+    loader_.born.push_back(life.first);
   }
+  loader_.processes = side_by_side(lives);
   std::sort(loader_.born.begin(), loader_.born.end());
   loader_.busy = busy / producers;
   loader_.batches = steps_.count;

@@ -54,6 +54,7 @@ struct LoaderView {
   double mask = 0;  // cores that its processes may use, where fewer than the training thread may
   std::vector<const model::Slice*> fetches;  // of producers, in steady time, by end
   std::vector<TimePoint> born;  // when processes of producers that nobody measures began
+  int processes = 0;            // of these, side by side
 };
 
 /// CPU and cores per steady second (1.0: one core), measured.

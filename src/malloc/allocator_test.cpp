@@ -24,6 +24,12 @@ namespace {
 
 constexpr size_t kMib = size_t{1} << 20;
 
+// These tests are the clock. Once started the thread would go on, and give memory back beside them.
+const bool g_no_idle_thread = [] {
+  set_idle_thread(false);
+  return true;
+}();
+
 char* take(size_t bytes) { return static_cast<char*>(allocate(bytes)); }
 
 TEST(Allocator, GivesDistinctWritableBlocks) {
@@ -246,7 +252,6 @@ TEST(Allocator, LeavesTheDestinationOfAMoveThatFailedUsable) {
 }
 
 TEST(Allocator, JoinsDirtyAndCleanNeighboursAmongManyExtents) {
-  set_idle_thread(false);
   purge();
   // Walls keep the small holes apart: together they would be larger than what is wanted.
   std::vector<char*> walls, holes;
@@ -268,11 +273,9 @@ TEST(Allocator, JoinsDirtyAndCleanNeighboursAmongManyExtents) {
   for (char* p : walls) deallocate(p);
   deallocate(whole);
   EXPECT_EQ(g_page_heap.check(), nullptr);
-  set_idle_thread(true);
 }
 
 TEST(Allocator, TakesOnlyWhatIsMissingFromCleanPages) {
-  set_idle_thread(false);
   for (const bool clean_first : {true, false}) {
     purge();
     char* const lower = take(8 * kMib);
@@ -294,7 +297,6 @@ TEST(Allocator, TakesOnlyWhatIsMissingFromCleanPages) {
     release_parked();
     EXPECT_EQ(g_page_heap.check(), nullptr);
   }
-  set_idle_thread(true);
 }
 
 TEST(Allocator, UsesFewBlocksInTurnsWhereTheyAreBig) {
@@ -342,7 +344,6 @@ TEST(Allocator, LeavesAnEndedThreadsBlocksUsableAndItsCacheToTheNext) {
 }
 
 TEST(Allocator, KeepsWhatAnEndedThreadHadForTheNextAndGivesItBackWhenNoneComes) {
-  set_idle_thread(false);
   purge();
   const size_t before = totals().in_use_bytes;
   const auto churn = [] {
@@ -358,11 +359,9 @@ TEST(Allocator, KeepsWhatAnEndedThreadHadForTheNextAndGivesItBackWhenNoneComes) 
   idle_tick(1);
   EXPECT_EQ(totals().in_use_bytes, before);
   EXPECT_EQ(g_page_heap.check(), nullptr);
-  set_idle_thread(true);
 }
 
 TEST(Allocator, GivesIdleMemoryBackAfterTheWindowButNotBefore) {
-  set_idle_thread(false);  // this test is the clock
   purge();
   uint64_t now = 1'000'000'000'000;
   for (int i = 0; i < 20; ++i) idle_tick(now += idle_window_ns() / 8);
@@ -378,7 +377,6 @@ TEST(Allocator, GivesIdleMemoryBackAfterTheWindowButNotBefore) {
   EXPECT_LE(totals().cached_bytes, 5 * kMib);
   EXPECT_LE(resident_pages(low, 100 * kMib), 1280u);
   EXPECT_EQ(g_page_heap.check(), nullptr);
-  set_idle_thread(true);
 }
 
 TEST(Allocator, PurgesEverythingThatIsFree) {

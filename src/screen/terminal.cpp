@@ -17,6 +17,8 @@
 #include <string_view>
 #include <utility>
 
+#include "screen/mouse.h"
+
 namespace flatout::screen {
 namespace {
 
@@ -154,6 +156,39 @@ void define_keys() {
   }
 }
 
+// The starts of mouse reports, as keys beyond those of terminfo (unsigned short in ncurses).
+constexpr int kMouseDecimal = 0x7f01, kMouseBytes = 0x7f02;
+
+// curses switches the mouse on and off, also around a stop by Ctrl-Z, but does not read it: it
+// gathers reports into clicks by the time between them, gives a run's newest event only, and while
+// it holds back one that nobody asked for it sleeps in read(), with nodelay too.
+void define_mouse() {
+  if (capability("kmous") == nullptr) return;  // else gpm's, whose descriptor nobody waits for
+  ::mousemask(BUTTON1_PRESSED, nullptr);
+  ::define_key(nullptr, KEY_MOUSE);
+  ::define_key("\x1b[<", kMouseDecimal);
+  ::define_key("\x1b[M", kMouseBytes);
+}
+
+// What curses has not read yet: it takes one byte at a time, and only those of a key.
+std::optional<unsigned char> waiting_byte() {
+  pollfd fd{STDIN_FILENO, POLLIN, 0};
+  unsigned char byte = 0;
+  if (::poll(&fd, 1, 0) <= 0 || ::read(STDIN_FILENO, &byte, 1) != 1) return std::nullopt;
+  return byte;
+}
+
+std::optional<Event> event_of(const MouseReport& report) {
+  if (report.act == MouseAct::kNone) return std::nullopt;
+  Event event;
+  event.kind = report.act == MouseAct::kClick ? Event::Kind::kClick : Event::Kind::kWheel;
+  event.x = report.x;
+  event.y = report.y;
+  if (report.act == MouseAct::kWheelUp) event.rows = -3;
+  if (report.act == MouseAct::kWheelDown) event.rows = 3;
+  return event;
+}
+
 std::optional<Key> key_of(int code) {
   if (code >= KEY_F(1) && code <= KEY_F(12)) return key::f(code - KEY_F(0));
   switch (code) {
@@ -209,8 +244,9 @@ struct Terminal::Looks {
   SCREEN* screen = nullptr;
   std::array<attr_t, static_cast<size_t>(Style::kCount)> attributes{};
   std::array<short, static_cast<size_t>(Style::kCount)> pairs{};
-  sigset_t unblocked{};         // while waiting
-  std::optional<Canvas> drawn;  // what the screen shows
+  sigset_t unblocked{};              // while waiting
+  std::optional<Canvas> drawn;       // what the screen shows
+  std::optional<MouseReader> mouse;  // of a report whose end has not come
 };
 
 Result<std::unique_ptr<Terminal>> Terminal::open() {
@@ -255,8 +291,7 @@ Result<std::unique_ptr<Terminal>> Terminal::open() {
   ::keypad(stdscr, TRUE);
   define_keys();
   ::nodelay(stdscr, TRUE);
-  ::mousemask(BUTTON1_PRESSED | BUTTON1_CLICKED | BUTTON4_PRESSED | BUTTON5_PRESSED, nullptr);
-  ::mouseinterval(0);
+  define_mouse();
   out->choose_styles();
   return out;
 }
@@ -324,9 +359,23 @@ void Terminal::wait(int wake_fd, Nanos patience) {
 }
 
 std::optional<Event> Terminal::next() {
+  std::optional<MouseReader>& mouse = looks_->mouse;
   wint_t c = 0;
-  const int got = ::get_wch(&c);
-  if (got == ERR) return std::nullopt;
+  int got = ERR;
+  do {
+    while (mouse) {
+      const auto byte = waiting_byte();
+      if (!byte) return std::nullopt;  // the rest comes later
+      if (mouse->add(*byte)) continue;
+      const auto event = event_of(mouse->report().value_or(MouseReport()));
+      mouse.reset();
+      if (event) return event;
+    }
+    got = ::get_wch(&c);
+    if (got == ERR) return std::nullopt;
+    if (got == KEY_CODE_YES && c == kMouseDecimal) mouse.emplace(MouseReader::Form::kDecimal);
+    if (got == KEY_CODE_YES && c == kMouseBytes) mouse.emplace(MouseReader::Form::kBytes);
+  } while (mouse);
   Event event;
   constexpr wint_t kCtrlL = 12;
   if (got != KEY_CODE_YES && c == kCtrlL) {  // somebody else has written to the terminal
@@ -341,19 +390,6 @@ std::optional<Event> Terminal::next() {
   }
   if (c == KEY_RESIZE) {
     event.kind = Event::Kind::kResize;
-    return event;
-  }
-  if (c == KEY_MOUSE) {
-    MEVENT mouse;
-    if (::getmouse(&mouse) != OK) return event;
-    event.x = mouse.x;
-    event.y = mouse.y;
-    if ((mouse.bstate & BUTTON4_PRESSED) != 0 || (mouse.bstate & BUTTON5_PRESSED) != 0) {
-      event.kind = Event::Kind::kWheel;
-      event.rows = (mouse.bstate & BUTTON4_PRESSED) != 0 ? -3 : 3;
-    } else {
-      event.kind = Event::Kind::kClick;
-    }
     return event;
   }
   event.key = key_of(static_cast<int>(c)).value_or(0);

@@ -1,6 +1,7 @@
 """Every job of tests/jobs under `flatout run`: the injected cause is the verdict, healthy jobs get none.
 
-One job at a time: they measure the machine. Only the cases of tests/jobs/settled.txt run, unless
+One job at a time: they measure the machine. Those that end by a crash or hang are known by that, not by
+their time: they are marked `parallel`. Only the cases of tests/jobs/settled.txt run, unless
 FLATOUT_ALL_JOBS=1 (`make jobs`). A wrong answer is judged by the majority of three runs, since the
 machines are shared; FLATOUT_NO_RETRY=1 takes the first one. FLATOUT_KEEP=DIR keeps the run folders.
 """
@@ -91,7 +92,13 @@ def chosen() -> list[Case]:
     return [c for c in CASES if c.name in settled]
 
 
-@pytest.mark.parametrize("case", chosen(), ids=lambda c: c.name)
+def marks(case: Case) -> list[pytest.MarkDecorator]:
+    """How it ends is the verdict, whatever took the cores before."""
+    by_its_end = case.expect.startswith("crash.") or case.expect in ("mem.shm", "stall.hang")
+    return [pytest.mark.parallel] if by_its_end else []
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=marks(c), id=c.name) for c in chosen()])
 def test_the_verdict_names_the_cause(case: Case, flatout: str, job_python: str, tmp_path: Path) -> None:
     if lacks := launch.lacking(case):
         pytest.skip(f"{case.name} lacks {', '.join(lacks)}")

@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import termios
+import time
 import uuid
 
 import pytest
@@ -307,6 +308,33 @@ def test_the_mouse_folds_sorts_and_chooses(tmux):
         click(screen, rf"(?<=^ ){child.pid}|^ *{child.pid}")
         screen.keys("l")
         screen.wait(rf"pid {child.pid}  Tab")
+
+
+def test_a_click_is_one_however_its_two_reports_come_and_the_screen_goes_on(tmux):
+    def clock():
+        return re.search(r"\d\d:\d\d:\d\d$", screen.screen().split("\n")[0]).group(0)
+
+    screen = tmux(env={"TERM": "xterm-256color"})
+    folded, unfolded = r"^CPU .*\nMem ", r"^CPU .*\n +0\["
+    screen.wait(unfolded)
+    down, up = "\x1b[<0;1;2M", "\x1b[<0;1;2m"  # on "CPU"
+    screen.text(down + up + down + up + down + up)
+    screen.wait(folded)
+    screen.text(down)
+    screen.wait(unfolded)
+    screen.text(up)
+    before = clock()
+    wait_for(lambda: clock() != before, "the screen goes on after a button has come up")
+    screen.text(up + down + up[:4])
+    screen.wait(folded)
+    screen.text(up[4:] + down[:6])
+    time.sleep(0.2)
+    screen.text(down[6:])
+    screen.wait(unfolded)
+    screen.text(up + "\x1b[<1;1;2M\x1b[<1;1;2m\x1b[<66;1;2M")  # another button, a wheel that goes sideways
+    screen.keys("l")
+    screen.wait(r"pid \d+  Tab")
+    assert re.search(unfolded, screen.screen(), re.M)
 
 
 def test_python_functions_of_the_process_at_the_cursor(tmux):

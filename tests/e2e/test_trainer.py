@@ -63,10 +63,17 @@ def test_the_list_is_what_the_trainer_offers(flatout: str) -> None:
     assert [line.split()[0] for line in text.splitlines()] == CAUSES
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+def marked(cause: str):
+    """How it ends is the verdict, whatever took the cores before."""
+    return pytest.param(cause, marks=[pytest.mark.parallel] if cause.startswith("crash.") or cause == "stall.hang" else [])
+
+
+@pytest.mark.parametrize("cause", [marked(c) for c in CAUSES])
 def test_the_injected_cause_is_the_verdict(flatout: str, tmp_path: Path, cause: str) -> None:
     expected = VERDICTS.get(cause, cause)
     got = [verdict(flatout, cause, tmp_path / "1")]
     if got[0] != expected:
-        got += [verdict(flatout, cause, tmp_path / n) for n in ("2", "3")]
+        got.append(verdict(flatout, cause, tmp_path / "2"))
+    if got.count(expected) == 1 and len(got) == 2:
+        got.append(verdict(flatout, cause, tmp_path / "3"))
     assert got.count(expected) > len(got) / 2, f"{cause}: {got}"
