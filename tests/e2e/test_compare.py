@@ -78,6 +78,9 @@ def test_neighbours_of_today_are_named(flatout, tmp_path, healthy):
     with neighbours(flatout, "cpu.noisy_neighbour"):
         run(flatout, tmp_path / "new", flatout, "train", "--steps", STEPS)
     slower = compared(flatout, healthy, tmp_path / "new")
+    if slower["verdict"] != "slower":  # others of this machine may have slowed the first run down, too
+        run(flatout, tmp_path / "old", flatout, "train", "--steps", STEPS)
+        slower = compared(flatout, tmp_path / "old", tmp_path / "new")
     assert slower["verdict"] == "slower"
     assert slower["parts"][0]["reasons"][0]["finding"] == "cpu.noisy_neighbour", slower["headline"]
     assert any(c["what"] in ("neighbour", "others.cpu_cores") for c in slower["changes"]), slower["changes"]
