@@ -11,9 +11,9 @@ constexpr int kBits = 8;             // of a byte of mask
 constexpr size_t kLetterBytes = 32;  // cuda_device.h
 constexpr int64_t kReserved = 1024;  // bytes of shared memory a block that the device keeps
 
-// What a plan costs, roughly, in microseconds. Fitted to an H200's times of 28 plans each for
-// forward and backward of 16 shapes (nn_cuda_bench --sweep): of these plans the cheapest by this
-// model took 0.6 % longer than the fastest on average, 5.6 % at most.
+// What a plan costs, roughly, in microseconds. Fitted to an H200's times of 14 plans (NCHW) or 42
+// (NHWC) for forward and backward of 8 shapes each (bench/results/nn_cuda_sweep_h200.txt): of these
+// the cheapest by this model took 0.6 % longer than the fastest on average, 5.6 % at most.
 constexpr double kBytesPerMicrosecond = 3e6;
 constexpr double kMeeting = 3.5, kPerMember = 0.025, kAlone = 0.8;  // a round's end
 // Reading once more costs less than the first time, where the device's cache has it.

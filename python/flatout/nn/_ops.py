@@ -274,14 +274,23 @@ def _(dy, x, weight, mask, statistics, relu, batch_statistics, with_residual):
     return _like(x), _like(x) if with_residual else x.new_empty(0), parameter, torch.empty_like(parameter)
 
 
-def _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics):
-    """dx, d_residual, d_weight, d_bias; None where nobody asks."""
+def _nobody_differentiates(*tensors) -> bool:
+    """Whether a backward pass may call its kernels itself: where gradients of gradients are asked for, the operator says no."""
+    return not torch.is_grad_enabled() and _nobody_looks(*tensors)
+
+
+def _asked_for(ctx, dy, dx, d_residual, d_weight, d_bias):
+    """The gradients of x, residual, weight and bias; None where nobody asks."""
     _, wants_residual, wants_weight, wants_bias = ctx.needs_input_grad[:4]
-    dx, d_residual, d_weight, d_bias = torch.ops.flatout.batch_norm_backward(
-        dy, x, weight, mask, statistics, ctx.relu, batch_statistics, wants_residual and ctx.relu)
     if not ctx.relu:
         d_residual = dy  # the sum's gradient is its addends'
-    return (dx, d_residual if wants_residual else None, d_weight if wants_weight else None, d_bias if wants_bias else None)
+    return dx, d_residual if wants_residual else None, d_weight if wants_weight else None, d_bias if wants_bias else None
+
+
+def _gradients(ctx, dy, x, weight, mask, statistics, batch_statistics):
+    direct = _nobody_differentiates(dy, x, weight, mask, statistics)
+    return _asked_for(ctx, dy, *(_batch_norm_backward if direct else torch.ops.flatout.batch_norm_backward)(
+        dy, x, weight, mask, statistics, ctx.relu, batch_statistics, ctx.needs_input_grad[1] and ctx.relu))
 
 
 def _setup(ctx, inputs, output):
@@ -337,17 +346,12 @@ class _Training(torch.autograd.Function):
     def backward(ctx, dy):
         x, weight, kept = ctx.saved_tensors
         before = 16 * x.shape[1]
-        if torch.is_grad_enabled() or not _nobody_looks(dy, x, weight):
-            # Where gradients of gradients are asked for, the operator says no.
+        if not _nobody_differentiates(dy, x, weight):
             statistics, mask = kept[:before].view(torch.float64).view(2, -1), kept[before:]
             return (*_gradients(ctx, dy, x, weight, mask, statistics, True), None)
-        _, wants_residual, wants_weight, wants_bias, _ = ctx.needs_input_grad
         statistics = kept.data_ptr()
-        dx, d_residual, d_weight, d_bias = _differentiate(
-            dy, x, weight, statistics + before if ctx.relu else 0, statistics, True, wants_residual and ctx.relu)
-        if wants_residual and not ctx.relu:
-            d_residual = dy  # the sum's gradient is its addends'
-        return dx, d_residual, d_weight if wants_weight else None, d_bias if wants_bias else None, None
+        return (*_asked_for(ctx, dy, *_differentiate(dy, x, weight, statistics + before if ctx.relu else 0, statistics, True,
+                                                     ctx.needs_input_grad[1] and ctx.relu)), None)
 
 
 def train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu):
