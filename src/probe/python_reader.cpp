@@ -186,6 +186,9 @@ bool PythonReader::read_interpreter(uint64_t interp, PythonReading& out) {
     t.pthread_id = field<uint64_t>(block.data(), o.thread_id);
     t.tid = o.thread_native_id != 0 ? field<int32_t>(block.data(), o.thread_native_id) : 0;
     t.holds_gil = locked == 1 && holder == thread;
+    t.attached = t.holds_gil ||
+                 (o.free_threaded &&
+                  (field<uint32_t>(block.data(), o.thread_status) & wire::kThreadActive) != 0);
     t.cut = false;
     t.frames.clear();
     t.loops.clear();

@@ -45,6 +45,9 @@ struct PythonThread {
   uint64_t pthread_id = 0;  // threading.get_ident()
   int32_t tid = 0;          // as the process itself sees it; 0: not known
   bool holds_gil = false;
+  // Holds the lock or, free-threaded, is attached to the interpreter: what the collector takes from
+  // all threads but its own.
+  bool attached = false;
   bool torn = false;                // no stack in this reading
   bool cut = false;                 // deeper than is read; the outermost frames are missing
   std::vector<PythonFrame> frames;  // innermost first; empty: no Python on this thread now

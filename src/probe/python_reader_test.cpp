@@ -91,6 +91,25 @@ TEST_P(PythonReaderOf, TellsWhoHoldsTheInterpretersLockAndTheCollector) {
   EXPECT_FALSE(reading.gc_running);
 }
 
+TEST_P(PythonReaderOf, TellsWhoIsAttachedWithoutTheLock) {
+  const uint64_t one = python.add_thread(41);
+  const uint64_t two = python.add_thread(42);
+  const uint64_t code = python.add_code("f", "a.py", 1);
+  python.call(one, code, 0);
+  python.call(two, code, 0);
+  python.attach(one, true);
+  python.attach(two, false);
+  ASSERT_NO_FATAL_FAILURE(open());
+  ASSERT_TRUE(reader->read(reading, tids).ok());
+  ASSERT_EQ(reading.threads.size(), 2u);
+  EXPECT_FALSE(reading.threads[0].attached);
+  EXPECT_EQ(reading.threads[1].attached, GetParam().free_threaded);
+
+  python.hold_gil(two);
+  ASSERT_TRUE(reader->read(reading, tids).ok());
+  EXPECT_TRUE(reading.threads[0].attached);
+}
+
 TEST_P(PythonReaderOf, SeesAnotherFunctionWhereACodeObjectWasReplaced) {
   const uint64_t thread = python.add_thread(41);
   const uint64_t code = python.add_code("before", "a.py", 1);

@@ -61,6 +61,7 @@ struct StackProbe::ThreadEntry {
   bool gone = false;
   bool changed = true;    // in this tick
   bool moved = true;      // its Python stack is another than in the last reading
+  bool attached = false;  // PythonThread::attached
   Nanos ran{}, window{};  // CPU time since it was last looked at, and how long ago that was
   TimePoint looked{};
 
@@ -101,7 +102,6 @@ struct StackProbe::ProcessEntry {
   int failures = 0;
   bool fresh = true;  // no Python reading yet
   std::vector<AddressRange> gil;
-  bool free_threaded = false;
   std::unordered_map<uint64_t, model::FrameId> frames;
   std::unique_ptr<LoopCounter> loops;
   std::unique_ptr<NativeStacks> native;       // of a process without Python
@@ -296,7 +296,6 @@ void StackProbe::open_python(const JobProcess& job, ProcessEntry& process, TimeP
   auto reader = PythonReader::open(scope_.root, process.pid, finder_);
   if (reader.ok()) {
     process.python = std::move(*reader);
-    process.free_threaded = process.python->free_threaded();
     process.fresh = true;
     process.failures = 0;
     process.frames.clear();
@@ -375,7 +374,7 @@ void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& s
 /// Gives each thread of the process its stack out of reading_.
 void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
   for (ThreadEntry& thread : process.threads) {
-    thread.moved = false;
+    thread.moved = thread.attached = false;
     thread.flags &= model::kIdleWorker;
   }
   process.gil.clear();
@@ -390,10 +389,9 @@ void StackProbe::join(ProcessEntry& process, model::Sink& sink) {
       continue;
     }
     ThreadEntry& thread = *it;
-    if (from.holds_gil) {
-      thread.flags |= model::kHoldsGil;
-      if (reading_.gc_running) thread.flags |= model::kGcRunning;
-    }
+    thread.attached = from.attached;
+    if (from.holds_gil) thread.flags |= model::kHoldsGil;
+    if (from.attached && reading_.gc_running) thread.flags |= model::kGcRunning;
     if (from.torn) {
       cost_.torn++;
       if (thread.changed) {
@@ -468,8 +466,7 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
     } else if (thread.share.take_kernel()) {
       thread.state = ThreadState::kKernel;
     } else {
-      const bool python = !thread.frames.empty() &&
-                          ((thread.flags & model::kHoldsGil) != 0 || process.free_threaded);
+      const bool python = !thread.frames.empty() && thread.attached;
       thread.state = python ? ThreadState::kOnCpuPython : ThreadState::kOnCpuNative;
     }
     if (process.hopeless) {

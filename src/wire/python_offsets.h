@@ -260,6 +260,9 @@ inline DebugOffsets read_debug_offsets(const char* runtime, size_t size, PythonO
 
 // ---- what objects hold ----
 
+/// In the bit field at thread_status, from 3.12 on: the thread is attached to its interpreter.
+inline constexpr uint32_t kThreadActive = 1 << 4;
+
 /// Frames of the interpreter itself, between Python and C, in 3.12 and later (_frameowner).
 inline constexpr uint8_t kOwnedByInterpreter = 3;
 

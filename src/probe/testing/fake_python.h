@@ -216,6 +216,10 @@ class FakePython {
     memory->poke<int32_t>(gil + o.gil_locked, thread != 0);
     memory->poke(gil + o.gil_holder, thread);
   }
+  void attach(uint64_t thread, bool on) {
+    if (o.thread_status != 0)
+      memory->poke<uint32_t>(thread + o.thread_status, on ? 0b10011 : 0b00011);
+  }
   void collect(bool on) {
     memory->poke<int32_t>(o.runtime_gc_collecting != 0 ? kRuntime + o.runtime_gc_collecting
                                                        : kInterp + o.interp_gc_collecting,
