@@ -129,4 +129,12 @@ void remedy(model::Finding& f, std::string id, std::string text) {
   f.remedies.push_back({std::move(id), std::move(text)});
 }
 
+void unlock(const RunView& view, model::Finding& f, std::string otherwise) {
+  if (view.free_threaded())
+    remedy(f, "gil_off",
+           "Set PYTHON_GIL=0: this Python needs no GIL, but an extension that does not declare "
+           "itself safe without it switched it on (Python warns which).");
+  remedy(f, "processes", std::move(otherwise));
+}
+
 }  // namespace flatout::diagnose

@@ -53,6 +53,8 @@ void sort_by_gain(std::vector<model::Finding>& findings);
 void evidence(model::Finding& f, std::string text, double value, std::string unit,
               std::string source, int64_t readings = 0);
 void remedy(model::Finding& f, std::string id, std::string text);
+/// What there is to do about the interpreter's lock; `otherwise`: in a Python that always has it.
+void unlock(const RunView& view, model::Finding& f, std::string otherwise);
 /// Seconds in words: "12.4 ms".
 std::string ms(double seconds);
 /// "12.5 ms a step"; without steps "12.5 ms of each second".

@@ -445,7 +445,7 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
   } else if (f.id == "input.collate") {
     remedy(f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
   } else if (f.id == "input.gil") {
-    remedy(f, "processes", "Load in processes, or decode in code that releases the GIL.");
+    unlock(view, f, "Load in processes, or decode in code that releases the GIL.");
   } else if (f.id == "stall.idle_wait") {
     remedy(f, "event", "Wait for an event instead of sleeping.");
   } else if (f.id == "cpu.process_churn") {

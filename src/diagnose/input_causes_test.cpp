@@ -421,9 +421,14 @@ TEST(InputCauses, TheLockIsTheCauseOnlyWhereItCostsMuchOfWhatTheWorkDoes) {
       b.doing(threads[0], b.now() - nanos(1e6), b.now(), blocked);
     }
     b.machine(4, 1.4).process_cpu(100, 1.4);
-    const Diagnosis d = diagnose(b.build());
+    model::Run run = b.build();
+    const Diagnosis d = diagnose(run);
     EXPECT_EQ(d.verdict, feeders == 2 ? "input.gil" : "input.decode_cpu") << d.headline;
     EXPECT_EQ(d.findings.front().where->line, kItem.line);
+    if (feeders < 2) continue;
+    EXPECT_EQ(d.findings.front().remedies.front().id, "processes");
+    run.info["python.version"] = "3.14.7t";
+    EXPECT_EQ(diagnose(run).findings.front().remedies.front().id, "gil_off");
   }
 }
 

@@ -296,7 +296,7 @@ void detect_gil(const RunView& view, Findings& findings) {
   f->where = view.where(holds_gil);
   evidence(*f, fmt::format("the training thread waits {} a step for the GIL", ms(wait)), wait * 1e3,
            "ms", "stacks", readings);
-  remedy(*f, "processes", "Move that work into processes, or into code that releases the GIL.");
+  unlock(view, *f, "Move that work into processes, or into code that releases the GIL.");
 }
 
 }  // namespace

@@ -112,6 +112,8 @@ class RunView {
   /// Processes of the job that neither train nor make batches, who used most first.
   std::vector<Neighbour> programs_beside() const;
   /// Enough of them to judge: five, or of a job that has ended three after its warm-up.
+  /// Built to run without the interpreter's lock, which an extension may switch on all the same.
+  bool free_threaded() const { return run().fact("python.version").ends_with('t'); }
   bool has_steps() const {
     return steps_.count >= 5 || (run_.finished && steps_.seen >= 5 && steps_.count >= 3);
   }

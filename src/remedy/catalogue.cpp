@@ -7,6 +7,7 @@ namespace {
 
 bool always(const Situation&) { return true; }
 bool has_torch(const Situation& s) { return s.torch; }
+bool is_free_threaded(const Situation& s) { return s.free_threaded; }
 bool has_workers(const Situation& s) { return s.workers > 0; }
 bool has_torch_workers(const Situation& s) { return s.torch && s.workers > 0; }
 bool has_feed(const Situation& s) { return s.torch && s.feeding > 0 && s.cores > 1; }
@@ -86,6 +87,13 @@ const std::vector<Remedy>& rows() {
        .agent = {{"warm_cache", ""}},
        .shell = "flatout cache warm FOLDER  # of the data, before the job starts",
        .risk = "gains until every file was read once; memory that was free holds files"},
+      {.id = "gil_off",
+       .what = "Python's lock left off, which an extension switched on",
+       .effect = Effect::kChanging,  // threads race where the extension is not safe
+       .answers = {"input.gil"},
+       .fits = is_free_threaded,
+       .environment = {{"PYTHON_GIL", "0"}},
+       .risk = "the extension has not declared that it is safe without the lock"},
       {.id = "num_workers",
        .what = "{cores} loader workers",
        .effect = Effect::kEquivalent,  // random draws in other processes

@@ -43,6 +43,7 @@ struct Situation {
   bool loader = false;   // there is a DataLoader
   bool torch = false;
   bool gpu = false;
+  bool free_threaded = false;       // a Python that needs no lock
   bool may_weigh = false;           // may raise priorities (root)
   bool allocator = false;           // libflatout_malloc.so can be preloaded
   bool arenas = false;              // MALLOC_ARENA_MAX is set

@@ -182,6 +182,15 @@ bool offers(const Situation& situation, std::string_view id, std::string_view fi
                      [&](const Candidate& candidate) { return candidate.remedy->id == id; });
 }
 
+TEST(Catalogue, TheLockOfAPythonThatNeedsNoneIsLeftOffWhereTheUserAllowsIt) {
+  const Situation with_lock{.torch = true};
+  const Situation without{.torch = true, .free_threaded = true};
+  EXPECT_TRUE(offers(without, "gil_off", "input.gil", true));
+  EXPECT_FALSE(offers(without, "gil_off", "input.gil", false));
+  EXPECT_FALSE(offers(without, "gil_off", "cpu.gc", true));
+  EXPECT_FALSE(offers(with_lock, "gil_off", "input.gil", true));
+}
+
 TEST(Catalogue, WhatTheModelIsMadeOfSaysWhatFitsIt) {
   const Situation plain{.torch = true, .fuses = true};
   Situation convolutions = plain, heavy = plain, gpu = plain;

@@ -85,6 +85,7 @@ Situation situation_of(const model::Run& run, const diagnose::RunView& view) {
   out.workers = parse_number<int>(run.fact("loader.num_workers")).value_or(0);
   out.torch = !run.fact("torch.version").empty();
   out.gpu = parse_number<int>(run.fact("gpu.count")).value_or(0) > 0;
+  out.free_threaded = view.free_threaded();
   out.optimizer_share = run.steps.summary.breakdown[static_cast<size_t>(model::Part::kOptimizer)];
   out.may_weigh = ::geteuid() == 0;
   out.allocator = !recorder::find_agent().allocator.empty();

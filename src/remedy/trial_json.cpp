@@ -54,6 +54,7 @@ std::string to_json(const TrialRun& run) {
               {"loader", s.loader},
               {"torch", s.torch},
               {"gpu", s.gpu},
+              {"free_threaded", s.free_threaded},
               {"may_weigh", s.may_weigh},
               {"allocator", s.allocator},
               {"arenas", s.arenas},
@@ -98,6 +99,7 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     s.loader = json.at("loader");
     s.torch = json.at("torch");
     s.gpu = json.at("gpu");
+    s.free_threaded = json.at("free_threaded");
     s.may_weigh = json.at("may_weigh");
     s.allocator = json.at("allocator");
     s.arenas = json.at("arenas");

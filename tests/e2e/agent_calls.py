@@ -274,11 +274,20 @@ if hasattr(sys, "getrefcount"):
         calls.collate(lambda it: it)((value,))
         calls.note(core.LOGGING, 1, 2)
 
+    def in_a_thread(times):
+        # Free-threaded, a thread counts an object's references to its type by itself until it ends.
+        thread = threading.Thread(target=lambda: [every() for _ in range(times)])
+        thread.start()
+        thread.join()
+
+    def references():
+        return [sys.getrefcount(one) % (2**60 - 1) for one in counted]  # it adds that many where it counts by thread
+
     every()
-    before = [sys.getrefcount(one) for one in counted]
-    for _ in range(1000):
-        every()
-    after = [sys.getrefcount(one) for one in counted]
+    in_a_thread(1)
+    before = references()
+    in_a_thread(1000)
+    after = references()
     assert all(abs(a - b) < 10 for a, b in zip(after, before)), (before, after)
 
 # ---- a hook never fails into the job ----

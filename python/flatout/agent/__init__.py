@@ -35,7 +35,7 @@ def start(watch):
     _watch = watch
     if core.connect():
         atexit.register(at_exit)
-        core.info("python.version", sys.version.split()[0])
+        core.info("python.version", sys.version.split()[0] + sys.abiflags)  # "3.14.7t": free-threaded
         core.info("python.executable", sys.executable or "")
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             if name in os.environ:
