@@ -76,6 +76,8 @@ Result<Record> parse_record(std::string_view text) {
       out.pid = static_cast<int32_t>(take_number(line));
     } else if (kind == "interval") {
       out.interval = take_number(line);
+    } else if (kind == "objects-apart") {
+      out.objects_apart = true;
     } else if (kind == "live") {
       out.live_bytes = take_number(line);
     } else if (kind == "peak") {

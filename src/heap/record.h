@@ -43,6 +43,7 @@ struct Record {
   std::vector<RecordStack> stacks;
   std::unordered_map<uint32_t, PythonPlace> places;
   std::string maps;
+  bool objects_apart = false;  // a free-threaded Python's, in an allocator of its own: not seen
 
   bool exact() const { return interval <= 1; }
 };

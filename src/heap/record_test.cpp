@@ -9,6 +9,7 @@ constexpr std::string_view kText =
     "flatout-heap 1\n"
     "pid 4121\n"
     "interval 524288\n"
+    "objects-apart\n"
     "live 3000\n"
     "peak 5000\n"
     "moments 10 20 30\n"
@@ -25,6 +26,7 @@ TEST(HeapRecord, HasWhatWasWritten) {
   EXPECT_EQ(record->pid, 4121);
   EXPECT_EQ(record->peak_bytes, 5000u);
   EXPECT_FALSE(record->exact());
+  EXPECT_TRUE(record->objects_apart);
   EXPECT_EQ(record->moments_ns, (std::vector<uint64_t>{10, 20, 30}));
   ASSERT_EQ(record->stacks.size(), 2u);
   const RecordStack& s = record->stacks[0];

@@ -91,6 +91,7 @@ ordered_json process_json(const ProcessHeap& heap) {
   out["pid"] = heap.record.pid;
   out["command"] = to_utf8(heap.command);
   out["exact"] = heap.record.exact();
+  out["python_objects"] = !heap.record.objects_apart;
   out["peak_bytes"] = heap.record.peak_bytes;
   out["live_bytes"] = heap.record.live_bytes;
   out["moments_ns"] = heap.record.moments_ns;
@@ -113,6 +114,12 @@ std::string report_text(const std::vector<ProcessHeap>& heaps, const ReportOptio
       first.record.exact()
           ? "every allocation counted"
           : fmt::format("estimated from a sample every {}", bytes(first.record.interval)));
+  if (first.record.objects_apart) {
+    out +=
+        "Python's own objects (lists, str, ...) are not among it: a free-threaded Python keeps "
+        "them "
+        "in an allocator of its own. Arrays and tensors are.\n\n";
+  }
   append_leaks(out, first.sites, options);
   if (!options.leaks) append_peak(out, first.sites, options);
   if (heaps.size() > 1) out += "\nOther processes:\n";

@@ -318,6 +318,7 @@ int dump_heap() {
   if (!out.ok()) return out.error();
   out.add("flatout-heap 1\npid ").number(static_cast<uint64_t>(::getpid()));
   out.add("\ninterval ").number(sample_interval()).add("\n");
+  if (python_keeps_its_objects()) out.add("objects-apart\n");
   uint32_t last_place = 0;
   {
     const LockHolder hold(g_lock);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 
 #include "malloc/arena.h"
@@ -27,6 +28,7 @@ struct Interpreter {
   wire::PythonOffsets offsets;
 };
 Interpreter g_python;
+bool g_keeps_objects = false;           // set before any thread
 std::atomic<bool> g_has_python{false};  // g_python is complete, and stays as it is
 // The first stacks are read with care: the layout is known by the version alone, and somebody may
 // have built an interpreter of his own.
@@ -220,6 +222,19 @@ void find_python() {
   g_python = found;
   g_has_python.store(true, std::memory_order_release);
 }
+
+void spare_free_threaded_python() {
+  const char* runtime = nullptr;
+  if (!symbol("_PyRuntime", runtime)) return;
+  wire::PythonOffsets offsets;
+  const auto read = wire::read_debug_offsets(runtime, wire::kDebugOffsetsSize, offsets);
+  g_keeps_objects = read != wire::DebugOffsets::kDamaged && offsets.free_threaded;
+  const char* const wanted = std::getenv("PYTHONMALLOC");
+  if (g_keeps_objects && wanted != nullptr && std::strcmp(wanted, "malloc") == 0)
+    ::unsetenv("PYTHONMALLOC");
+}
+
+bool python_keeps_its_objects() { return g_keeps_objects; }
 
 unsigned python_stack(uint32_t* ids, unsigned most) {
   if (!g_has_python.load(std::memory_order_acquire)) return 0;

@@ -22,6 +22,13 @@ struct PythonPlace {  // an instruction of a code object: lives for ever
 /// later by dlopen is not found.
 void find_python();
 
+/// A free-threaded interpreter keeps its objects in an allocator of its own, and does not start
+/// where PYTHONMALLOC asks for malloc's (flatout heap does): takes that out of the environment.
+/// Before the interpreter starts.
+void spare_free_threaded_python();
+/// Whether there was one.
+bool python_keeps_its_objects();
+
 /// Ids of the places of this thread's Python frames, innermost first, at most `most`.
 unsigned python_stack(uint32_t* ids, unsigned most);
 /// nullptr if there is none of that id.

@@ -84,7 +84,10 @@ __attribute__((constructor)) void load() {
   if (set.malloc_profile != nullptr) {
     std::strncpy(g_profile, set.malloc_profile, sizeof g_profile - 1);
   }
-  if (set.malloc_heap != nullptr) set_heap_path(set.malloc_heap);
+  if (set.malloc_heap != nullptr) {
+    set_heap_path(set.malloc_heap);
+    spare_free_threaded_python();
+  }
   const bool sampled = set.malloc_profile != nullptr || set.malloc_heap != nullptr;
   if (sampled) sample_from_now(512 << 10);
 #if FLATOUT_MALLOC_DEBUG

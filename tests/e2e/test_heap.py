@@ -12,6 +12,7 @@ import textwrap
 import xml.etree.ElementTree
 from pathlib import Path
 
+import interpreters
 import pytest
 
 pytestmark = pytest.mark.parallel
@@ -129,6 +130,27 @@ def test_a_leak_of_small_python_objects_is_named_by_its_line(flatout, tmp_path):
     leaks = {(Path(s["file"]).name, s["line"]) for s in got["leaks"]}
     assert leaks == {("train.py", line_of(script, "# LEAK"))}, text
     assert "at peak" not in text  # --leaks says nothing else
+
+
+@pytest.mark.parametrize("version", ["3.13t", "3.14t", "3.15t"])
+def test_a_free_threaded_python_runs_and_its_objects_are_said_to_lack(flatout, tmp_path, version):
+    python = interpreters.found([version]).get(version)
+    if python is None:
+        pytest.skip(f"CPython {version} is not installed")
+    script = write(tmp_path, "train.py", """
+        import ctypes, sys
+        malloc = ctypes.CDLL(None).malloc
+        malloc.restype = ctypes.c_void_p
+        malloc.argtypes = [ctypes.c_size_t]
+        history = []
+        for i in range(4000):
+            history.append(malloc(20000))  # LEAK
+        print("done", sys._is_gil_enabled())
+    """)
+    got, out, text = heap(flatout, tmp_path, "--leaks", "--", python, script, env=OFTEN)
+    assert out == "done False\n"
+    assert [(Path(s["file"]).name, s["line"]) for s in got["leaks"]] == [("train.py", line_of(script, "# LEAK"))], text
+    assert "free-threaded" in text and not got["python_objects"]
 
 
 def test_what_reaches_a_level_is_no_leak(flatout, tmp_path):
