@@ -377,13 +377,16 @@ void detect_waits(const RunView& view, Findings& findings) {
     return (waits_for_others(c) || answers(c)) && in_part(c);
   };
   if (view.readings(waits) < kFewReadings) return;
-  const double cost = view.per_step(Role::kTrainer, waits);
+  const double wait = view.per_step(Role::kTrainer, waits);
   const double unit = view.has_steps() ? view.steps().mean : 1.0;
   const auto busy = [&](const Cell& c) {
     return in_part(c) && works(c.act) && c.act != Act::kNetwork;
   };
-  const double working = view.per_step(Role::kHelper, busy) + view.per_step(Role::kProducer, busy);
-  if (working > 0.3 * cost || cost < kWorthSaying * unit) return;
+  double working = 0;
+  for (const Role other : {Role::kHelper, Role::kProducer, Role::kPool})
+    working += view.per_step(other, busy);
+  const double cost = wait - working;
+  if (working > 0.3 * wait || cost < kWorthSaying * unit) return;
   Finding* f =
       findings.add("stall.idle_wait", "The training thread waits while nothing works", 0.7, cost);
   if (f == nullptr) return;

@@ -9,8 +9,9 @@ namespace {
 constexpr size_t kMaxFiles = 32;  // each is kept open
 constexpr size_t kMaxName = 200;
 
-/// Without parameters, and cut: names of templates run to thousands of characters.
-std::string shorten(std::string name) {
+}  // namespace
+
+std::string short_name(std::string name) {
   if (const size_t close = name.rfind(')'); close != std::string::npos) {
     int depth = 0;
     for (size_t i = close + 1; i-- > 0;) {
@@ -23,8 +24,6 @@ std::string shorten(std::string name) {
   if (name.size() > kMaxName) name.replace(kMaxName - 3, std::string::npos, "...");
   return name;
 }
-
-}  // namespace
 
 bool FunctionNames::name(int32_t pid, const symbols::Mapping& mapping, uint64_t address,
                          symbols::NativeFrame& out) {
@@ -65,7 +64,7 @@ FunctionNames::Answer FunctionNames::look_up(int32_t pid, const symbols::Mapping
   if (!bias) return Answer::kNone;
   const auto function = file.elf.function_at(file.starts, address - *bias);
   if (!function || function->name.empty()) return Answer::kNone;
-  out = shorten(symbols::demangle(function->name.c_str()));
+  out = short_name(symbols::demangle(function->name.c_str()));
   return Answer::kName;
 }
 

@@ -16,6 +16,9 @@
 
 namespace flatout::probe {
 
+/// Without parameters, and cut: names of templates run to thousands of characters.
+std::string short_name(std::string function);
+
 class FunctionNames {
  public:
   /// `all_at_once`: or else a file at a time, each next one after another start_tick(), for it

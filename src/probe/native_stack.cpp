@@ -236,37 +236,36 @@ bool NativeStacks::ready() {
   return true;
 }
 
-/// Empty where no code is known to be; nullptr: not yet, its names are still to be read.
-const symbols::NativeFrame* NativeStacks::frame_at(uint64_t pc, bool caller) {
+/// Innermost first, as functions are inlined; empty where no code is known to be. nullptr: not yet,
+/// its names are still to be read.
+const std::vector<symbols::NativeFrame>* NativeStacks::frames_at(uint64_t pc, bool caller) {
   // A caller's address is where it goes on: the call lies before it.
   const uint64_t at = caller ? pc - 1 : pc;
   if (const auto known = known_.find(at); known != known_.end()) return &known->second;
-  symbols::NativeFrame frame;
+  std::vector<symbols::NativeFrame> frames;
   if (const auto* m = symbols::find_mapping(maps_, at); m != nullptr && !m->path.empty()) {
-    if (!names_.name(pid_, *m, at, frame)) return nullptr;
-    if (symbols::NativeFrame source = process_->source(at); source.line != 0) {
-      frame.file = std::move(source.file);
-      frame.line = source.line;
+    symbols::NativeFrame named;
+    if (!names_.name(pid_, *m, at, named)) return nullptr;
+    frames = process_->frames(at, named);
+    for (symbols::NativeFrame& frame : frames) {
+      if (frame.function != named.function) frame.function = short_name(std::move(frame.function));
     }
   }
   if (known_.size() >= kMaxKnown) known_.clear();
-  return &known_.emplace(at, std::move(frame)).first->second;
+  return &known_.emplace(at, std::move(frames)).first->second;
 }
 
 void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
   const auto pcs = process_->unwind(registers, stack, kMaxDepth);
   for (size_t i = 0; i < pcs.size(); i++) {
-    const symbols::NativeFrame* frame = frame_at(pcs[i], i != 0);
-    if (frame == nullptr) {
+    const auto* frames = frames_at(pcs[i], i != 0);
+    if (frames == nullptr) {
       later_ = true;
       frames_.clear();
       return;
     }
-    if (!frame->function.empty()) {
-      frames_.push_back(*frame);
-    } else if (i == 0) {
-      unknown_++;
-    }
+    frames_.insert(frames_.end(), frames->begin(), frames->end());
+    if (i == 0 && frames->empty()) unknown_++;
   }
 }
 

@@ -95,7 +95,7 @@ class NativeStacks {
 
  private:
   bool ready();
-  const symbols::NativeFrame* frame_at(uint64_t pc, bool caller);
+  const std::vector<symbols::NativeFrame>* frames_at(uint64_t pc, bool caller);
   void fill(const symbols::NativeRegisters& registers, std::string_view stack);
 
   fs::Root root_;
@@ -103,7 +103,7 @@ class NativeStacks {
   FunctionNames& names_;
   std::unique_ptr<symbols::NativeProcess> process_;
   std::vector<symbols::Mapping> maps_;
-  std::unordered_map<uint64_t, symbols::NativeFrame> known_;  // by address
+  std::unordered_map<uint64_t, std::vector<symbols::NativeFrame>> known_;  // by address
   bool tried_ = false, later_ = false;
   int unknown_ = 0;  // stacks in which the innermost frame was not known: libraries were loaded
   std::map<int32_t, std::unique_ptr<CpuSampler>> samplers_;

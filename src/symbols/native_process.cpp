@@ -136,6 +136,11 @@ std::vector<uint64_t> NativeProcess::unwind(const NativeRegisters& registers,
   return out;
 }
 
-NativeFrame NativeProcess::source(uint64_t address) { return source_at(state_->dwfl, address); }
+std::vector<NativeFrame> NativeProcess::frames(uint64_t address, NativeFrame named) {
+  NativeFrame source = source_at(state_->dwfl, address);
+  if (source.line == 0) return {std::move(named)};
+  source.function = std::move(named.function);
+  return with_inlined(state_->dwfl, address, std::move(source));
+}
 
 }  // namespace flatout::symbols

@@ -48,9 +48,9 @@ class NativeProcess {
   /// upwards, as it was with these registers; what lies beyond is read from the process.
   std::vector<uint64_t> unwind(const NativeRegisters& registers, std::string_view stack,
                                size_t limit);
-  /// File and line of the code at an address; the binary and 0 where there is no DWARF. The
-  /// function is left empty: libdwfl goes through all symbols of a file for each.
-  NativeFrame source(uint64_t address);
+  /// The frames at an address, innermost first, where `named` says the binary and the function
+  /// there: those that were inlined into it are before it. `named` alone where there is no DWARF.
+  std::vector<NativeFrame> frames(uint64_t address, NativeFrame named);
 
  private:
   struct State;

@@ -52,7 +52,11 @@ NativeFrame source_in(Dwfl_Module* module, uint64_t at) {
   NativeFrame frame;
   const char* binary = nullptr;
   dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, &binary, nullptr);
-  Dwfl_Line* line = dwfl_module_getsrc(module, at);
+  // libdwfl gives the last line before code that no unit has, such as _start.
+  Dwarf_Addr bias = 0;
+  Dwarf_Die* unit = dwfl_module_addrdie(module, at, &bias);
+  const bool has_lines = unit != nullptr && dwarf_haspc(unit, at - bias) > 0;
+  Dwfl_Line* line = has_lines ? dwfl_module_getsrc(module, at) : nullptr;
   int number = 0;
   const char* source =
       line == nullptr ? nullptr : dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
@@ -84,6 +88,46 @@ NativeFrame frame_at(Dwfl_Module* module, uint64_t at, const char* name) {
 NativeFrame source_at(Dwfl* dwfl, uint64_t at) {
   Dwfl_Module* module = module_at(dwfl, at);
   return module == nullptr ? NativeFrame{} : source_in(module, at);
+}
+
+std::vector<NativeFrame> with_inlined(Dwfl* dwfl, uint64_t at, NativeFrame frame) {
+  const std::string function = std::move(frame.function);
+  std::vector<NativeFrame> out{std::move(frame)};
+  Dwarf_Addr bias = 0;
+  Dwarf_Die* unit = dwfl_addrdie(dwfl, at, &bias);
+  Dwarf_Die* scopes = nullptr;
+  int count = unit == nullptr ? 0 : dwarf_getscopes(unit, at - bias, &scopes);
+  if (count > 0) {
+    // Outwards from an inlined function these are where it was defined; wanted is where it stands.
+    Dwarf_Die innermost = scopes[0];
+    std::free(scopes);
+    scopes = nullptr;
+    count = dwarf_getscopes_die(&innermost, &scopes);
+  }
+  Dwarf_Files* files = nullptr;
+  size_t file_count = 0;
+  if (unit != nullptr) dwarf_getsrcfiles(unit, &files, &file_count);
+  // A scope that was inlined says where: the place of the frame that it is in.
+  for (int i = 0; i < count; ++i) {
+    const int tag = dwarf_tag(&scopes[i]);
+    if (tag == DW_TAG_subprogram) {
+      if (const std::string name = name_of(&scopes[i]); !name.empty()) out.back().function = name;
+      break;
+    }
+    if (tag != DW_TAG_inlined_subroutine) continue;
+    out.back().function = name_of(&scopes[i]);
+    NativeFrame caller;
+    const uint64_t file = number_of(&scopes[i], DW_AT_call_file);
+    const char* name = files != nullptr && file < file_count
+                           ? dwarf_filesrc(files, file, nullptr, nullptr)
+                           : nullptr;
+    caller.file = name != nullptr ? name : out.back().file;
+    caller.line = static_cast<uint32_t>(number_of(&scopes[i], DW_AT_call_line));
+    out.push_back(std::move(caller));
+  }
+  std::free(scopes);
+  if (out.back().function.empty()) out.back().function = function;
+  return out;
 }
 
 struct NativeSymbols::State {
@@ -165,43 +209,7 @@ Result<std::unique_ptr<NativeSymbols>> NativeSymbols::open(std::string_view maps
 }
 
 std::vector<NativeFrame> NativeSymbols::call_at(uint64_t pc) {
-  const uint64_t at = pc - 1;
-  std::vector<NativeFrame> out{state_->describe(at)};
-  Dwarf_Addr bias = 0;
-  Dwarf_Die* unit = dwfl_addrdie(state_->dwfl, at, &bias);
-  Dwarf_Die* scopes = nullptr;
-  int count = unit == nullptr ? 0 : dwarf_getscopes(unit, at - bias, &scopes);
-  if (count > 0) {
-    // Outwards from an inlined function these are where it was defined; wanted is where it stands.
-    Dwarf_Die innermost = scopes[0];
-    std::free(scopes);
-    scopes = nullptr;
-    count = dwarf_getscopes_die(&innermost, &scopes);
-  }
-  Dwarf_Files* files = nullptr;
-  size_t file_count = 0;
-  if (unit != nullptr) dwarf_getsrcfiles(unit, &files, &file_count);
-  // A scope that was inlined says where: the place of the frame that it is in.
-  for (int i = 0; i < count; ++i) {
-    const int tag = dwarf_tag(&scopes[i]);
-    if (tag == DW_TAG_subprogram) {
-      if (const std::string name = name_of(&scopes[i]); !name.empty()) out.back().function = name;
-      break;
-    }
-    if (tag != DW_TAG_inlined_subroutine) continue;
-    out.back().function = name_of(&scopes[i]);
-    NativeFrame caller;
-    const uint64_t file = number_of(&scopes[i], DW_AT_call_file);
-    const char* name = files != nullptr && file < file_count
-                           ? dwarf_filesrc(files, file, nullptr, nullptr)
-                           : nullptr;
-    caller.file = name != nullptr ? name : out.back().file;
-    caller.line = static_cast<uint32_t>(number_of(&scopes[i], DW_AT_call_line));
-    out.push_back(std::move(caller));
-  }
-  std::free(scopes);
-  if (out.back().function.empty()) out.back().function = state_->describe(at).function;
-  return out;
+  return with_inlined(state_->dwfl, pc - 1, state_->describe(pc - 1));
 }
 
 }  // namespace flatout::symbols

@@ -17,8 +17,12 @@ namespace flatout::symbols {
 
 /// A symbol's name as C++ writes it; as it is where it is not mangled.
 std::string demangle(const char* name);
-/// File and line of the code at `at`, without its function; empty where nothing is loaded.
+/// File and line of the code at `at`, without its function; empty where nothing is loaded, the
+/// binary and 0 where there is no DWARF.
 NativeFrame source_at(Dwfl* dwfl, uint64_t at);
+/// The frames at `at`, innermost first: `frame` has the file and line there and the function that
+/// the code lies in, which is the last one's; before it those that were inlined.
+std::vector<NativeFrame> with_inlined(Dwfl* dwfl, uint64_t at, NativeFrame frame);
 
 class NativeSymbols {
  public:

@@ -4,6 +4,8 @@
 
 #include "base/fs.h"
 
+extern "C" void _start();  // NOLINT: the C run time's
+
 namespace flatout::symbols {
 
 // Outside of the unnamed namespace, so that the names are in the symbol table as they are here.
@@ -54,6 +56,15 @@ TEST(NativeSymbols, KnowsFunctionsOfLibrariesWithoutDebugInformation) {
   const auto frames = symbols->call_at(reinterpret_cast<uint64_t>(&getenv) + 1);
   ASSERT_EQ(frames.size(), 1u);
   EXPECT_EQ(frames[0].function, "getenv");
+}
+
+TEST(NativeSymbols, CodeWithoutLinesHasNotThoseOfItsNeighbours) {
+  const auto symbols = own_symbols();
+  ASSERT_NE(symbols, nullptr);
+  const auto frames = symbols->call_at(reinterpret_cast<uint64_t>(_start) + 8);
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_EQ(frames[0].function, "_start");
+  EXPECT_EQ(frames[0].line, 0u);
 }
 
 TEST(NativeSymbols, AddressesOfNothingHaveNoNames) {
