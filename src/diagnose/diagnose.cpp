@@ -112,8 +112,10 @@ std::string unjudged(const RunView& view) {
   const double wait = view.steps().part(model::Part::kInputWait) / view.steps().mean;
   if (wait > kMuchWait &&
       view.readings([&](const Cell& c) { return makes_batches(view, c); }) < kFewReadings) {
-    return fmt::format("Too short to name the cause: the steps wait for input {} of their time.",
-                       format_percent(wait));
+    return fmt::format(
+        "The steps wait for input {} of their time, and too little was seen of what makes it to "
+        "name the cause.",
+        format_percent(wait));
   }
   return "";
 }

@@ -106,11 +106,17 @@ void RunView::find_silent_producers() {
     if (thread >= roles_.size() || !outlives_steps(a)) continue;
     if (const auto parent = child_of(thread)) of_parent[*parent] += a.in_wait;
   }
+  const auto& ahead = run_.steps.working_ahead;
   double work = 0, busy = 0;
   std::vector<Life> lives;
   std::unordered_map<model::ProcessId, Life> processes;
   for (const auto& [thread, a] : threads) {
-    if (thread == trainer_ || thread >= roles_.size() || roles_[thread] == Role::kPool) continue;
+    if (thread == trainer_ || thread >= roles_.size()) continue;
+    // Under Python these compute for what calls them; a program without may have any thread.
+    if (roles_[thread] == Role::kPool &&
+        std::find(ahead.begin(), ahead.end(), thread) == ahead.end()) {
+      continue;
+    }
     const double life = to_s(a.last - a.first);
     const auto parent = child_of(thread);
     const bool one_of_many = parent && of_parent[*parent] > kSomeWait * waited &&

@@ -79,6 +79,9 @@ struct StepSet {
   StepSummary summary;
   std::vector<SpeedChange> changes;
   std::optional<SpeedDrift> drift;  // then changes is empty
+  // Run::threads of the training process, where no Python runs in it, that work while the training
+  // thread computes, too: they make its batches, or something else ahead of it.
+  std::vector<uint32_t> working_ahead;
 };
 
 }  // namespace flatout::model

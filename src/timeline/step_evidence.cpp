@@ -238,7 +238,7 @@ class Judge {
     if (f.doing == Doing::kOther || f.doing == Doing::kForward) return f.doing;
     if (r.reading->state == ThreadState::kDisk) return Doing::kInput;
     if (f.waits && blocked(r.reading->state)) return Doing::kInput;
-    if (f.path.empty() && blocked(r.reading->state)) return Doing::kInput;
+    if (f.path.empty() && blocked(r.reading->state) && !context_.team) return Doing::kInput;
     return f.doing;
   }
 
@@ -283,7 +283,7 @@ class Judge {
         w.doing = Doing::kForward;
         first_forward = std::min(first_forward, line);
         forward += w.total;
-      } else if (w.input >= 0.3 * w.total || w.blocked >= 0.7 * w.total) {
+      } else if (w.input >= 0.3 * w.total || (w.blocked >= 0.7 * w.total && !context_.team)) {
         w.doing = Doing::kInput;
         last_input = std::max(last_input, line);
       }

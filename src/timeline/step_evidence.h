@@ -28,6 +28,8 @@ struct OpenTimeContext {
   bool real_forward = false;
   /// There are slices of forward, backward or optimizer at all.
   bool phases = true;
+  /// It waits for threads that compute for it (beside_training.h).
+  bool team = false;
 };
 
 /// Whether this function makes or hands out an item for a loop around it: it has no training loop

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "timeline/beside_training.h"
 #include "timeline/painter.h"
 #include "timeline/step_evidence.h"
 
@@ -69,7 +70,8 @@ class StepBuilder {
     set_intervals(ends);
     cut_validation();
     for (size_t i = 0; i < steps_.size(); ++i) explain(i);
-    judge_open_times(run_, painted_, {thread_, real_forward_, phases_}, open_);
+    const bool team = !phases_ && beside_training(run_, thread_).computes_in_team();
+    judge_open_times(run_, painted_, {thread_, real_forward_, phases_, team}, open_);
     merge();
     flag_stops_and_epochs();
     return {std::move(steps_), std::move(pieces_)};

@@ -4,6 +4,7 @@
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "timeline/beside_training.h"
 #include "timeline/device_use.h"
 #include "timeline/graph_input.h"
 #include "timeline/repetition.h"
@@ -109,6 +110,7 @@ void find_steps(Run& run) {
   set.source = found.source;
   set.thread = found.thread;
   set.steps = std::move(found.layout.steps);
+  set.working_ahead = beside_training(run, set.thread).working_ahead();
   mark_warmup(set.steps);
   set.summary = summarise(set.steps, samples_per_step(run, found.slices, set.steps));
   set.drift = find_drift(set.steps);

@@ -1,0 +1,100 @@
+#include "timeline/beside_training.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "timeline/steps.h"
+
+namespace flatout::timeline {
+namespace {
+
+using model::Part;
+using model::ThreadState;
+
+constexpr int64_t kTick = 5'000'000;  // ns
+constexpr model::ThreadId kMain = 0, kOther = 1;
+
+/// A program whose main thread ends a step every 20 ms and two threads beside it, read every 5 ms.
+class Program {
+ public:
+  explicit Program(bool python = false) {
+    run_.processes.push_back({.pid = 7, .in_job = true, .main = true, .python = python});
+    for (const int tid : {7, 8, 9}) run_.threads.push_back({0, tid, "", tid == 7});
+    run_.entities.emplace_back();
+    cpu_.signal = model::SignalId::kThreadCpuUser;
+  }
+  /// `runs`, `others`: whether they work in each of the step's four readings.
+  Program& steps(int count, std::array<bool, 4> runs, std::array<bool, 4> others) {
+    for (int i = 0; i < count; ++i) {
+      for (size_t tick = 0; tick < 4; ++tick) {
+        at_ += kTick;
+        for (const model::ThreadId t : {kMain, kOther, kOther + 1}) {
+          const bool works = t == kMain ? runs[tick] : others[tick];
+          const auto state = works ? ThreadState::kOnCpuNative : ThreadState::kLock;
+          run_.readings.push_back({time_point_ns(at_), t, 0, kTick / 1000, state});
+        }
+        if (runs[tick]) cpu_ns_ += kTick;
+      }
+      run_.slices.push_back(
+          {time_point_ns(at_), time_point_ns(at_), model::SliceKind::kStep, kMain});
+    }
+    return *this;
+  }
+  model::Run run() {
+    run_.begin = time_point_ns(0);
+    run_.end = time_point_ns(at_);
+    run_.finished = true;
+    run_.entities.push_back({model::EntityKind::kThread, 7});
+    cpu_.entity = static_cast<model::EntityId>(run_.entities.size() - 1);
+    cpu_.readings = {{run_.begin, 0}, {run_.end, static_cast<double>(cpu_ns_)}};
+    run_.series.push_back(cpu_);
+    find_steps(run_);
+    return run_;
+  }
+
+ private:
+  model::Run run_;
+  model::Series cpu_;
+  int64_t at_ = 0, cpu_ns_ = 0;
+};
+
+double share(const model::Run& run, Part part) {
+  return run.steps.summary.breakdown[static_cast<size_t>(part)];
+}
+
+TEST(BesideTraining, WaitsForThreadsThatComputeForItAreComputing) {
+  const auto team =
+      Program().steps(60, {true, false, false, false}, {false, true, true, true}).run();
+  EXPECT_LT(share(team, Part::kInputWait), 0.05);
+  EXPECT_TRUE(team.steps.working_ahead.empty());
+}
+
+TEST(BesideTraining, OneThatComputesNothingItselfHasOthersCompute) {
+  const auto team =
+      Program().steps(60, {false, false, false, false}, {true, true, true, true}).run();
+  EXPECT_LT(share(team, Part::kInputWait), 0.05);
+}
+
+TEST(BesideTraining, ThreadsThatWorkAheadMakeTheBatches) {
+  const auto input =
+      Program().steps(60, {true, false, false, false}, {true, true, true, true}).run();
+  EXPECT_GT(share(input, Part::kInputWait), 0.6);
+  EXPECT_EQ(input.steps.working_ahead, (std::vector<uint32_t>{kOther, kOther + 1}));
+}
+
+TEST(BesideTraining, WaitsWhileNobodyWorksAreNoComputing) {
+  const auto idle =
+      Program().steps(60, {true, false, false, false}, {false, true, false, false}).run();
+  EXPECT_GT(share(idle, Part::kInputWait), 0.3);
+}
+
+TEST(BesideTraining, NothingIsSaidOfPython) {
+  const auto python =
+      Program(true).steps(60, {true, false, false, false}, {false, true, true, true}).run();
+  EXPECT_GT(share(python, Part::kInputWait), 0.6);
+  EXPECT_TRUE(python.steps.working_ahead.empty());
+}
+
+}  // namespace
+}  // namespace flatout::timeline
