@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "model/run.h"
 
 namespace flatout::diagnose {
 
@@ -39,6 +40,31 @@ class Cursor {
   };
   std::vector<Item> all_;
   std::vector<Item> open_;
+  size_t next_ = 0;
+};
+
+/// Which part of its step the training thread is in at a time: by its slices, where there is none
+/// by its reading of then, where there is none either `rest`.
+class PartCursor {
+ public:
+  PartCursor(const model::Run& run, model::ThreadId trainer, model::Part rest)
+      : moments_(run.steps.moments), rest_(rest) {
+    for (const model::Slice& s : run.slices) {
+      const model::Part part = model::part_of(s.kind);
+      if (s.thread == trainer && part != model::Part::kCount) slices_.add(s.begin, s.end, part);
+    }
+    slices_.ready();
+  }
+  /// Must be called with ascending t.
+  model::Part at(TimePoint t) {
+    while (next_ < moments_.size() && moments_[next_].at < t) ++next_;
+    return slices_.at(t, next_ < moments_.size() ? moments_[next_].part : rest_);
+  }
+
+ private:
+  Cursor<model::Part> slices_;
+  const std::vector<model::Moment>& moments_;
+  model::Part rest_;
   size_t next_ = 0;
 };
 

@@ -50,14 +50,7 @@ int side_by_side(const std::vector<Life>& lives) {
 void RunView::find_silent_producers() {
   const double wait = steps_.part(Part::kInputWait);
   if (loader_.measured || steps_.count == 0 || wait < 0.02 * steps_.mean) return;
-  Cursor<Part> parts;
-  for (const Slice& s : run_.slices) {
-    if (s.thread == trainer_ && part_of(s.kind) != Part::kCount) {
-      parts.add(s.begin, s.end, part_of(s.kind));
-    }
-  }
-  parts.ready();
-  const Part rest = rest_part();
+  PartCursor parts(run_, trainer_, rest_part());
   const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
   struct Activity : Life {
     double in_wait = 0, all = 0, seen = 0, passing = 0;
@@ -65,7 +58,7 @@ void RunView::find_silent_producers() {
   std::unordered_map<ThreadId, Activity> threads;
   for (const model::StackReading& r : run_.readings) {
     if (r.at < begin || r.at >= end) continue;
-    const bool waiting = parts.at(r.at, rest) == Part::kInputWait;
+    const bool waiting = parts.at(r.at) == Part::kInputWait;
     const uint16_t traits = stacks_.traits(r.stack);
     Activity& a = threads[r.thread];
     if (a.seen == 0) a.first = r.at;

@@ -338,17 +338,12 @@ class Wanting {
 
 void RunView::sum_readings() {
   const std::unordered_set<model::FrameId> writing = writing_lines();
-  Cursor<Part> parts;
+  PartCursor parts(run_, trainer_, rest_part());
   std::unordered_map<ThreadId, Cursor<Stage>> stages;
   for (const Slice& s : run_.slices) {
-    if (s.thread == trainer_ && part_of(s.kind) != Part::kCount) {
-      parts.add(s.begin, s.end, part_of(s.kind));
-    }
     if (stage_of(s.kind) != Stage::kNone) stages[s.thread].add(s.begin, s.end, stage_of(s.kind));
   }
-  parts.ready();
   for (auto& [thread, cursor] : stages) cursor.ready();
-  const Part rest = rest_part();
   const double slow = steps_.median * kSlowStep;
   size_t step = 0, window = 0;
   double trained = 0;
@@ -366,7 +361,7 @@ void RunView::sum_readings() {
       if (step >= steps_.steady.size()) break;
       const Step& s = *steps_.steady[step];
       if (r.at < s.begin) continue;
-      cell.part = parts.at(r.at, rest);
+      cell.part = parts.at(r.at);
       cell.slow_step = to_s(s.length()) > slow;
     }
     cell.traits = stacks_.traits(r.stack);

@@ -72,6 +72,12 @@ struct SpeedDrift {
 
 enum class StepSource : uint8_t { kNone, kMarkers, kHooks, kRepetition, kTrace };
 
+/// What the training thread did in the time up to `at`, by a reading of its stack.
+struct Moment {
+  TimePoint at;
+  Part part = Part::kCount;
+};
+
 struct StepSet {
   StepSource source = StepSource::kNone;
   uint32_t thread = 0;  // Run::threads: the training thread
@@ -79,6 +85,7 @@ struct StepSet {
   StepSummary summary;
   std::vector<SpeedChange> changes;
   std::optional<SpeedDrift> drift;  // then changes is empty
+  std::vector<Moment> moments;      // by time; where no slice tells waits for input from computing
   // Run::threads of the training process, where no Python runs in it, that work while the training
   // thread computes, too: they make its batches, or something else ahead of it.
   std::vector<uint32_t> working_ahead;

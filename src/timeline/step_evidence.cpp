@@ -113,11 +113,19 @@ class Judge {
   Judge(const Run& run, std::span<const Painted> painted, const OpenTimeContext& context)
       : run_(run), painted_(painted), context_(context) {}
 
-  void judge(std::vector<OpenTime>& open) {
+  std::vector<Moment> judge(std::vector<OpenTime>& open) {
     collect(open);
     find_loop();
     judge_lines();
     share_out(open);
+    std::vector<Moment> moments;
+    for (const Reading& r : readings_) {
+      if (r.open == kNowhere) continue;
+      const Doing doing = judged(r);
+      if (doing == Doing::kUnknown) continue;
+      moments.push_back({r.reading->at, part_of(doing)});
+    }
+    return moments;
   }
 
  private:
@@ -126,6 +134,12 @@ class Judge {
     size_t open;  // index into the open times; npos: within backward or optimizer
     SliceKind within{};
   };
+  Part part_of(Doing doing) const {
+    if (doing == Doing::kInput) return Part::kInputWait;
+    if (doing == Doing::kOther) return Part::kOther;
+    return context_.phases ? Part::kForward : Part::kCompute;
+  }
+
   struct LineWeights {
     double total = 0, input = 0, forward = 0, blocked = 0;
     double nested = 0;  // in functions that the line calls
@@ -380,10 +394,10 @@ bool makes_items(std::string_view function, std::string_view file) {
   return function == "__next__" || is_input_library(file);
 }
 
-void judge_open_times(const Run& run, std::span<const Painted> painted,
-                      const OpenTimeContext& context, std::vector<OpenTime>& open) {
-  if (open.empty()) return;
-  Judge(run, painted, context).judge(open);
+std::vector<Moment> judge_open_times(const Run& run, std::span<const Painted> painted,
+                                     const OpenTimeContext& context, std::vector<OpenTime>& open) {
+  if (open.empty()) return {};
+  return Judge(run, painted, context).judge(open);
 }
 
 }  // namespace flatout::timeline

@@ -37,7 +37,9 @@ struct OpenTimeContext {
 bool makes_items(std::string_view function, std::string_view file);
 
 /// `painted`: the training thread's. Fills in the verdict of each of `open` (ascending in time).
-void judge_open_times(const model::Run& run, std::span<const Painted> painted,
-                      const OpenTimeContext& context, std::vector<OpenTime>& open);
+/// Returns what each reading of the training thread in these times says.
+std::vector<model::Moment> judge_open_times(const model::Run& run, std::span<const Painted> painted,
+                                            const OpenTimeContext& context,
+                                            std::vector<OpenTime>& open);
 
 }  // namespace flatout::timeline

@@ -71,10 +71,13 @@ class StepBuilder {
     cut_validation();
     for (size_t i = 0; i < steps_.size(); ++i) explain(i);
     const bool team = !phases_ && beside_training(run_, thread_).computes_in_team();
-    judge_open_times(run_, painted_, {thread_, real_forward_, phases_, team}, open_);
+    std::vector<Moment> moments =
+        judge_open_times(run_, painted_, {thread_, real_forward_, phases_, team}, open_);
     merge();
     flag_stops_and_epochs();
-    return {std::move(steps_), std::move(pieces_)};
+    if (std::ranges::any_of(painted_, [](const Painted& p) { return is_major(p.kind); }))
+      moments.clear();
+    return {std::move(steps_), std::move(pieces_), std::move(moments)};
   }
 
  private:

@@ -13,6 +13,7 @@ namespace flatout::timeline {
 struct Layout {
   std::vector<model::Step> steps;  // warm-up not yet told
   std::vector<PartPiece> pieces;
+  std::vector<model::Moment> moments;  // empty where slices tell
 };
 
 /// `slices`: those of the training thread, by end. `ends`: of find_step_ends().

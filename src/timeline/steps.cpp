@@ -111,6 +111,7 @@ void find_steps(Run& run) {
   set.thread = found.thread;
   set.steps = std::move(found.layout.steps);
   set.working_ahead = beside_training(run, set.thread).working_ahead();
+  set.moments = std::move(found.layout.moments);
   mark_warmup(set.steps);
   set.summary = summarise(set.steps, samples_per_step(run, found.slices, set.steps));
   set.drift = find_drift(set.steps);
