@@ -31,9 +31,10 @@ struct Killed {
   const model::Process* process = nullptr;
 };
 
-/// Nobody sends these on purpose: the process itself did what it must not.
+/// Nobody sends these on purpose: the process itself did what it must not, or gave up.
 bool is_fault(int signal) {
-  return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE;
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE ||
+         signal == SIGABRT;
 }
 
 /// The process of the job that a signal ended first; not one that others sent on to end it.
@@ -269,8 +270,10 @@ void detect_crash(const RunView& view, Findings& findings) {
       const bool its_doing =
           grown.process < run.processes.size() && &run.processes[grown.process] == killed->process;
       if (!f.where && its_doing) f.where = last_line(view, *killed->process);
-      evidence(f, fmt::format("pid {} was killed", killed->process->pid), killed->process->pid,
-               "pid", "probe.processes", 1);
+      evidence(f,
+               fmt::format("pid {} ({}) was killed", killed->process->pid,
+                           escape_terminal(killed->process->name)),
+               killed->process->pid, "pid", "probe.processes", 1);
     }
     add_memory_evidence(view, grown, f);
     return;
@@ -324,8 +327,10 @@ void detect_crash(const RunView& view, Findings& findings) {
     if (killed->process != nullptr) {
       f.where = fault_line(run);
       if (!f.where) f.where = last_line(view, *killed->process);
-      evidence(f, fmt::format("pid {} ended", killed->process->pid), killed->process->pid, "pid",
-               "probe.processes", 1);
+      evidence(f,
+               fmt::format("pid {} ({}) ended", killed->process->pid,
+                           escape_terminal(killed->process->name)),
+               killed->process->pid, "pid", "probe.processes", 1);
     }
     evidence(f, fmt::format("by signal {}", killed->signal), killed->signal, "signal",
              "probe.processes", 1);

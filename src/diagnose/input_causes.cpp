@@ -23,10 +23,11 @@ constexpr double kPasses = 0.5;      // the same, with what those who send take 
 // Reads per sample from which a sample is searched for rather than read.
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
-constexpr double kIdle = 0.15;     // of the cores, from which more workers find room
-constexpr double kMostOfIt = 0.7;  // of what faster decoding saves, that more workers save, too
-constexpr double kHalfOfIt = 0.4;  // the same where there are workers, all busy, and cores idle
-constexpr double kOneWord = 0.6;   // the same where a loader only has to be told how many
+constexpr double kIdle = 0.15;         // of the cores, from which more workers find room
+constexpr double kMostOfIt = 0.7;      // of what faster decoding saves, that more workers save, too
+constexpr double kHalfOfIt = 0.4;      // the same where there are workers, all busy, and cores idle
+constexpr double kLittlePython = 0.1;  // of making a batch: more threads do so side by side
+constexpr double kOneWord = 0.6;       // the same where a loader only has to be told how many
 // Of what less work saves, that the lock alone must save to be what the makers of batches lack.
 constexpr double kMuchOfWork = 0.25;
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
@@ -48,11 +49,15 @@ int enough_workers(const RunView& view) {
   return std::max(2, static_cast<int>(std::lround(view.cpu().usable)));
 }
 
-/// Whether there are fewer than could work side by side.
-bool few_workers(const RunView& view) {
+/// Whether there are fewer than could work side by side. Threads that need the interpreter's lock
+/// could not.
+bool few_workers(const RunView& view, const BatchTimes& times) {
   const LoaderView& loader = view.loader();
-  return loader.kind == LoaderKind::kSerial ||
-         (loader.kind == LoaderKind::kProcesses && loader.workers < enough_workers(view));
+  if (loader.kind == LoaderKind::kSerial) return true;
+  if (loader.workers >= enough_workers(view)) return false;
+  return loader.kind == LoaderKind::kProcesses ||
+         (loader.kind == LoaderKind::kThreads &&
+          times[Act::kPython] + times[Act::kGil] < kLittlePython * times.cpu());
 }
 
 /// What producers wait, per batch, for cores that others of their kind have: they would not wait if
@@ -95,7 +100,8 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   }
   // Who mostly waits for the interpreter lock does not lack a process: others hold it.
   const bool locked_out = times[Act::kGil] > times.cpu();
-  if (!few_workers(view) || locked_out || view.cpu().throttled > 0.05 || !view.cpu().idle_known) {
+  if (!few_workers(view, times) || locked_out || view.cpu().throttled > 0.05 ||
+      !view.cpu().idle_known) {
     return decode;
   }
   const int enough = enough_workers(view);
@@ -103,7 +109,7 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   const double by_workers = whatif.saved_by(more), by_decode = whatif.saved_by(decode.relief);
   // Idle cores could do most of it: then what lacks is workers, not speed.
   const bool workers_lack =
-      loader.kind == LoaderKind::kProcesses && view.cpu().idle > 2 * kIdle * view.cpu().usable;
+      loader.kind != LoaderKind::kSerial && view.cpu().idle > 2 * kIdle * view.cpu().usable;
   const bool to_be_told = loader.kind == LoaderKind::kSerial && loader.measured;
   const double enough_of_it = workers_lack ? kHalfOfIt : to_be_told ? kOneWord : kMostOfIt;
   if (by_workers < enough_of_it * by_decode || view.cpu().idle < kIdle * view.cpu().usable) {
@@ -112,6 +118,8 @@ InputCause cpu_cause(const RunView& view, const BatchTimes& times, const ReadWor
   decode.id = "input.too_few_workers";
   decode.title = loader.kind == LoaderKind::kSerial
                      ? "Batches are made in the training thread while cores idle"
+                 : loader.kind == LoaderKind::kThreads
+                     ? "Too few threads make batches: all are busy while cores idle"
                      : "Too few loader workers: all are busy while cores idle";
   decode.relief = more;
   return decode;
@@ -416,7 +424,8 @@ std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& time
 void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times) {
   if (f.id == "input.decode_cpu") {
     remedy(f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
-    if (few_workers(view) && view.cpu().idle_known && view.cpu().idle > kIdle * view.cpu().usable) {
+    if (few_workers(view, times) && view.cpu().idle_known &&
+        view.cpu().idle > kIdle * view.cpu().usable) {
       remedy(f, "num_workers", "Give the loader more workers: cores idle.");
     }
     remedy(f, "preprocess", "Store the samples decoded and resized.");
@@ -424,7 +433,9 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
     remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
   } else if (f.id == "input.too_few_workers") {
     remedy(f, "num_workers",
-           view.loader().kind != LoaderKind::kSerial
+           view.loader().kind == LoaderKind::kThreads
+               ? "Make batches in more threads: the cores and the data source can serve more."
+           : view.loader().kind != LoaderKind::kSerial
                ? "Raise num_workers, the cores and the data source can serve more."
            : times.mostly_in_loop()
                ? "Move what this line does into the dataset and give the DataLoader workers of its "
