@@ -43,9 +43,19 @@ bool in_stdlib(std::string_view file) {
          contains(file, "/lib64/python3");
 }
 
+/// "genericpath.py" of ".../genericpath.py" and of "<frozen genericpath>" (3.11 and later).
+std::string module_file(std::string_view file) {
+  constexpr std::string_view kFrozen = "<frozen ";
+  if (file.starts_with(kFrozen) && file.ends_with('>')) {
+    file = file.substr(kFrozen.size(), file.size() - kFrozen.size() - 1);
+    return std::string(file.substr(file.rfind('.') + 1)) + ".py";
+  }
+  return std::string(file.substr(file.rfind('/') + 1));
+}
+
 uint16_t python_traits(std::string_view function, std::string_view file) {
   uint16_t traits = 0;
-  const std::string_view base = file.substr(file.rfind('/') + 1);
+  const std::string base = module_file(file);
   if (base == "subprocess.py" || base == "popen_fork.py" || base == "popen_spawn_posix.py" ||
       (base == "os.py" && (function == "popen" || function.starts_with("spawn")))) {
     traits |= kInSubprocess;
@@ -82,8 +92,9 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
       (function == "seek" || function == "rewind" || function == "_rewind")) {
     traits |= kInArchive;
   }
-  if (base == "genericpath.py" || base == "posixpath.py" || base == "glob.py" ||
-      base == "fnmatch.py" ||
+  if (base == "genericpath.py" || base == "glob.py" || base == "fnmatch.py" ||
+      (base == "posixpath.py" &&
+       (contains(function, "realpath") || function == "lexists" || function == "ismount")) ||
       (base == "os.py" && (function == "walk" || function == "listdir" || function == "scandir" ||
                            function == "_walk")) ||
       ((base == "pathlib.py" || contains(file, "/pathlib/")) &&
