@@ -444,6 +444,8 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
     remedy(f, "prefetch_factor", "Raise prefetch_factor where batches take uneven time.");
   } else if (f.id == "input.small_files") {
     remedy(f, "shards", "Pack the files into shards (tar or records) that are read in one piece.");
+    remedy(f, "index",
+           "List and look up files once, before the training, and keep what was found.");
   } else if (f.id == "input.random_seek") {
     remedy(f, "shards", "Read shards in sequence and shuffle in a buffer; index archives once.");
   } else if (f.id == "input.disk") {

@@ -50,6 +50,26 @@ TEST(InputCauses, KernelTimeWithoutReadsIsLookUpsUnlessSomethingElseIsSeen) {
   }
 }
 
+TEST(InputCauses, LookUpsOfFilesAreKnownByTheirPythonFunctions) {
+  struct Case {
+    const char *function, *file;
+    bool looks_up;
+  };
+  for (const auto& [function, file, looks_up] :
+       {Case{"getmtime", "/usr/lib/python3.10/genericpath.py", true},
+        Case{"getmtime", "<frozen genericpath>", true}, Case{"walk", "<frozen os>", true},
+        Case{"realpath", "<frozen posixpath>", true}, Case{"join", "<frozen posixpath>", false},
+        Case{"glob1", "/usr/lib/python3.12/glob.py", true}}) {
+    RunBuilder b;
+    train(b, 60, 20, 10);
+    workers(b, 2, {{60, {ThreadState::kOnCpuPython, {kItem, {function, file, 55}}}}});
+    b.machine(2, 0.1).process_cpu(100, 0.3).process_cpu(200, 0.8).process_cpu(201, 0.8);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, looks_up ? "input.small_files" : "input.decode_cpu") << function << file;
+    EXPECT_EQ(d.findings.front().where->line, kItem.line);
+  }
+}
+
 TEST(InputCauses, ProcessesThatReplaceEachOtherEveryEpochAreARestart) {
   for (const bool anew : {true, false}) {
     RunBuilder b;
