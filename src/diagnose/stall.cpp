@@ -380,11 +380,11 @@ void detect_waits(const RunView& view, Findings& findings) {
   const double wait = view.per_step(Role::kTrainer, waits);
   const double unit = view.has_steps() ? view.steps().mean : 1.0;
   const auto busy = [&](const Cell& c) {
-    return in_part(c) && works(c.act) && c.act != Act::kNetwork;
+    return in_part(c) && works(c.act) && c.act != Act::kNetwork && (c.traits & kInSpin) == 0;
   };
-  double working = 0;
-  for (const Role other : {Role::kHelper, Role::kProducer, Role::kPool})
-    working += view.per_step(other, busy);
+  double working = view.per_step(Role::kHelper, busy) + view.per_step(Role::kProducer, busy);
+  // Under Python a pool computes for whoever calls it; a program without may wait for any thread.
+  if (!view.is_python()) working += view.per_step(Role::kPool, busy);
   const double cost = wait - working;
   if (working > 0.3 * wait || cost < kWorthSaying * unit) return;
   Finding* f =

@@ -139,6 +139,26 @@ TEST(Stalls, ABatchThatNobodyMakesIsIdleWaitUnlessSomebodyWorks) {
   }
 }
 
+TEST(Stalls, APoolThatSpinsOrComputesForPythonDoesNotWorkForAWaitAfterTheStep) {
+  const Line spin{std::string(model::kSpinWaitFrame), "", 0, model::FrameKind::kNative};
+  const Line wait{"wait", "/usr/lib/python3.11/threading.py", 331};
+  for (const bool spins : {true, false}) {
+    RunBuilder b;
+    const model::ThreadId pool = b.thread(0, 101);
+    for (int i = 0; i < 60; ++i) {
+      const TimePoint begin = b.now();
+      b.step(
+          {{Part::kForward, 18, kCompute}, {Part::kOther, 12, {ThreadState::kLock, {kMain, wait}}}},
+          i < 3);
+      b.doing(pool, begin, b.now(),
+              {ThreadState::kOnCpuNative, spins ? std::vector{spin} : std::vector<Line>{}});
+    }
+    b.machine(2, 0.5).process_cpu(100, 1.4);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, "stall.idle_wait") << d.headline;
+  }
+}
+
 TEST(Stalls, AStallWithoutANameThatRecursIsPeriodic) {
   RunBuilder b;
   for (int i = 0; i < 100; ++i)
