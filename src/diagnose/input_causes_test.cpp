@@ -136,7 +136,7 @@ TEST(InputCauses, AStartIsOneOfAProcessWhateverItsThreadsAndHoweverLongItTakes) 
   b.machine(2, 0.1).process_cpu(100, 0.1);
   const Diagnosis d = diagnose(b.build());
   ASSERT_EQ(d.verdict, "input.worker_restart") << d.headline;
-  EXPECT_EQ(d.findings.front().evidence.front().text, "4 processes made batches, 2 at a time");
+  EXPECT_EQ(d.findings.front().evidence.front().text, "6 processes made batches, 2 at a time");
 }
 
 // Workers keep up between their starts, and are behind for the first two batches after each; what

@@ -1,7 +1,9 @@
 // Who makes the batches where no hook measures it: feeder threads, pools and processes of the
 // job's own.
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -22,6 +24,8 @@ constexpr double kSomeWait = 0.1;
 // Part of what a thread beside the training thread does from which it only passes batches on, as a
 // pool's threads in the process that asks it do.
 constexpr double kOnlyPasses = 0.8;
+// Of the job's steps: processes that live no longer replace each other.
+constexpr double kShortLife = 0.3;
 // Steps whose ends a process sees if it is part of a loader.
 constexpr ptrdiff_t kFewSteps = 4;
 
@@ -57,12 +61,14 @@ void RunView::find_silent_producers() {
   };
   std::unordered_map<ThreadId, Activity> threads;
   for (const model::StackReading& r : run_.readings) {
-    if (r.at < begin || r.at >= end) continue;
+    if (r.at >= end) break;
+    const auto [known, fresh] = threads.try_emplace(r.thread);
+    Activity& a = known->second;
+    if (fresh) a.first = r.at;
+    a.last = r.at;
+    if (r.at < begin) continue;
     const bool waiting = parts.at(r.at) == Part::kInputWait;
     const uint16_t traits = stacks_.traits(r.stack);
-    Activity& a = threads[r.thread];
-    if (a.seen == 0) a.first = r.at;
-    a.last = r.at;
     const double seconds = r.weight_us * 1e-6;
     a.seen += seconds;
     if (!waits_for_nobody(act_of(r, traits))) continue;
@@ -89,32 +95,34 @@ void RunView::find_silent_producers() {
   };
   // Processes that replace each other share what one of them would have done; those that live for
   // a step or two are no loader.
-  std::unordered_map<int32_t, double> of_parent;
-  const auto child_of = [&](ThreadId thread) -> std::optional<int32_t> {
+  using Brood = std::pair<int32_t, std::string>;  // parent and name
+  std::map<Brood, double> of_brood;
+  const auto brood_of = [&](ThreadId thread) -> std::optional<Brood> {
     const model::ProcessId p = run_.threads[thread].process;
     if (p == trainer_process_ || p >= run_.processes.size()) return std::nullopt;
-    return run_.processes[p].ppid;
+    return Brood{run_.processes[p].ppid, run_.processes[p].name};
   };
   for (const auto& [thread, a] : threads) {
     if (thread >= roles_.size() || !outlives_steps(a)) continue;
-    if (const auto parent = child_of(thread)) of_parent[*parent] += a.in_wait;
+    if (const auto brood = brood_of(thread)) of_brood[*brood] += a.in_wait;
   }
   const auto& ahead = run_.steps.working_ahead;
   double work = 0, busy = 0;
   std::vector<Life> lives;
   std::unordered_map<model::ProcessId, Life> processes;
   for (const auto& [thread, a] : threads) {
-    if (thread == trainer_ || thread >= roles_.size()) continue;
+    if (thread == trainer_ || thread >= roles_.size() || a.seen == 0) continue;
     // Under Python these compute for what calls them; a program without may have any thread.
     if (roles_[thread] == Role::kPool &&
         std::find(ahead.begin(), ahead.end(), thread) == ahead.end()) {
       continue;
     }
     const double life = to_s(a.last - a.first);
-    const auto parent = child_of(thread);
-    const bool one_of_many = parent && of_parent[*parent] > kSomeWait * waited &&
-                             outlives_steps(a) &&
-                             a.in_wait > kSomeWait * waited * life / to_s(end - begin);
+    const auto brood = brood_of(thread);
+    // One of a short life may have no reading in a wait.
+    const double part = life / to_s(end - begin);
+    const bool one_of_many = brood && of_brood[*brood] > kSomeWait * waited && outlives_steps(a) &&
+                             (part < kShortLife || a.in_wait > kSomeWait * waited * part);
     if (a.in_wait < kSomeWait * waited && !one_of_many) continue;
     const model::ProcessId p = run_.threads[thread].process;
     if (p == trainer_process_ && a.passing >= kOnlyPasses * a.all) continue;
