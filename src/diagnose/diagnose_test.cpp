@@ -417,6 +417,31 @@ TEST(Diagnose, ManyTinyOperationsAreSparedWholeWhateverTheirLinesShow) {
   }
 }
 
+// A loss of 1200 operations beside an encoder of few: Python starts those that its own function has
+// time for, and none where it has hardly any part.
+TEST(Diagnose, TinyOperationsBesideBigOnesAreCountedInTheirOwnFunction) {
+  for (const bool pairs : {true, false}) {
+    RunBuilder b;
+    b.run().info["torch.graph_nodes"] = "1200";
+    const Line loop{"pair", "/home/u/loss.py", 17}, encoder{"encode", "/home/u/model.py", 40};
+    const Doing python{ThreadState::kOnCpuPython, {kMain, loop}};
+    const Doing native{ThreadState::kOnCpuNative, {kMain, loop}};
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 11.3, {ThreadState::kOnCpuNative, {kMain, encoder}}},
+              {Part::kForward, 0.4, pairs || i % 10 == 0 ? python : native},
+              {Part::kForward, 3.5, native},
+              {Part::kBackward, 25, kCompute}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, pairs ? "cpu.python_bound" : "healthy");
+    if (!pairs) continue;
+    EXPECT_EQ(d.findings.front().where->line, 17);
+    EXPECT_NEAR(*d.findings.front().gain, 40.0 / (40 - 12), 0.1);
+  }
+}
+
 TEST(Diagnose, CollectorPausesAndChildProcessesAreNamed) {
   RunBuilder b;
   for (int i = 0; i < 60; ++i) {

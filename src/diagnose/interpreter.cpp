@@ -63,8 +63,12 @@ class TinyOperations {
     return runs(c) && (place(line_of(c)).tiny() ||
                        (c.part != Part::kBackward && place(function_of(c)).tiny()));
   }
-  /// Whether Python starts the forward pass's operations, rather than a library's own loop: in the
-  /// function that most of its time is spent in.
+  /// Whether Python starts the operation, rather than a library's own loop.
+  bool started_by_python(const Cell& c) const {
+    const auto known = forward_.find(function_of(c));
+    return known != forward_.end() && known->second.started_by_python();
+  }
+  /// The same of the forward pass: in the function that most of its time is spent in.
   bool started_by_python() const {
     Place most;
     for (const auto& [function, place] : forward_) {
@@ -184,23 +188,35 @@ void detect_python_bound(const RunView& view, Findings& findings) {
                       surely(python / in_lines, static_cast<double>(readings), sure) > kTinyOps;
   const double among = picked ? in_lines : std::max(forward, in_lines);
   const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
-  const bool by_ops = ops >= kManyOps && forward + backward > 0 &&
-                      forward + backward < kTinyOp * ops && operations.started_by_python();
-  if (!by_lines && !by_ops) return;
-  if (!by_lines && forward + backward > overhead) {
+  const bool tiny_ops =
+      ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
+  const bool by_ops = tiny_ops && operations.started_by_python();
+  // Beside big operations, Python starts no more of them than there is time for in its functions.
+  const auto of_python = [&](const Cell& c) {
+    return runs_forward(c) && operations.started_by_python(c);
+  };
+  const double dispatch = !tiny_ops ? 0
+                          : by_ops
+                              ? std::min(forward + backward, kDispatch * ops)
+                              : std::min(kDispatch * ops, (1 + kBackwardOps) * a_step(of_python));
+  const bool by_places = !by_ops && view.readings(of_python) >= kFewReadings &&
+                         dispatch > kMuchOverhead * view.steps().mean;
+  if (!by_lines && !by_ops && !by_places) return;
+  if (by_ops && !by_lines && forward + backward > overhead) {
     overhead = forward + backward;
     readings = view.readings([&](const Cell& c) { return operations.runs(c); });
   }
   // Lines are found by their readings, a few of each: what so many operations cost at least is
   // known.
-  if (by_ops) overhead = std::max(overhead, std::min(forward + backward, kDispatch * ops));
+  overhead = std::max(overhead, dispatch);
+  if (by_places && !by_lines) readings = view.readings(of_python);
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
                             "The interpreter's work on many tiny operations bounds the step", 0.85,
                             whatif.saved_by({.trainer = overhead, .trainer_cpu = overhead}));
   if (f == nullptr) return;
-  f->where = view.where(tiny);
-  if (!f->where) f->where = view.where(runs_forward);
+  if (by_lines || by_ops) f->where = view.where(tiny);
+  if (!f->where) f->where = by_places ? view.where(of_python) : view.where(runs_forward);
   if (ops > 0) {
     const double each = (forward + backward) / ops;
     evidence(*f, fmt::format("{} operations a step", format_number(ops)), ops, "operations",
@@ -210,7 +226,10 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   }
   evidence(*f, fmt::format("{} a step run in lines of tiny operations", ms(overhead)),
            overhead * 1e3, "ms", "stacks", readings);
-  evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(python)), python * 1e3, "ms",
+  const double alone = by_lines || by_ops ? python : a_step([&](const Cell& c) {
+    return of_python(c) && c.act == Act::kPython;
+  });
+  evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(alone)), alone * 1e3, "ms",
            "stacks", readings);
   remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
 }
