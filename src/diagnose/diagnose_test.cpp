@@ -442,6 +442,32 @@ TEST(Diagnose, TinyOperationsBesideBigOnesAreCountedInTheirOwnFunction) {
   }
 }
 
+// A replay memory's look-ups, and beside them what makes tensors of the samples: one piece of work
+// is named, with what it calls, and the gain is that of this piece.
+TEST(Diagnose, OfLinesThatThePythonInterpreterBoundsOnePieceOfWorkIsCounted) {
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = "11";
+  const Line optimize{"optimize", "/home/u/dqn.py", 70}, tensor{"optimize", "/home/u/dqn.py", 71};
+  const Line sample{"sample", "/home/u/dqn.py", 47}, draw{"draw", "/home/u/dqn.py", 12};
+  const auto python = [](std::initializer_list<Line> stack) {
+    return Doing{ThreadState::kOnCpuPython, {stack}};
+  };
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 14, python({kMain, optimize, sample})},
+            {Part::kForward, 4, python({kMain, optimize, sample, draw})},
+            {Part::kForward, 2, python({kMain, optimize})},
+            {Part::kForward, 8, python({kMain, tensor})},
+            {Part::kForward, 8, kCompute},
+            {Part::kBackward, 4, kCompute}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.python_bound");
+  EXPECT_EQ(d.findings.front().where->line, 47);
+  EXPECT_NEAR(*d.findings.front().gain, 40.0 / (40 - 20), 0.1);
+}
+
 TEST(Diagnose, CollectorPausesAndChildProcessesAreNamed) {
   RunBuilder b;
   for (int i = 0; i < 60; ++i) {

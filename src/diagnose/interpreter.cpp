@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -63,6 +66,31 @@ class TinyOperations {
     return runs(c) && (place(line_of(c)).tiny() ||
                        (c.part != Part::kBackward && place(function_of(c)).tiny()));
   }
+  /// Whether it belongs to the piece of work that `named` is a line of: its function, what that
+  /// calls, and the lines that call it.
+  std::function<bool(const Cell&)> with(model::FrameId named) const {
+    const uint64_t function = function_of(named);
+    std::unordered_set<model::FrameId> lines;
+    const auto& nodes = view_.run().stacks;
+    for (const model::StackReading& r : view_.run().readings) {
+      if (r.thread != view_.trainer() || r.stack >= nodes.size()) continue;
+      const model::FrameId user = view_.stacks().user_frame(r.stack);
+      bool inside = false;
+      for (model::StackId at = r.stack; at != 0; at = nodes[at].parent) {
+        const model::FrameId frame = nodes[at].frame;
+        if (function_of(frame) == function) {
+          inside = true;
+        } else if (inside && view_.stacks().owner(frame) == Owner::kUser) {
+          lines.insert(frame);
+          break;
+        }
+      }
+      if (inside) lines.insert(user);
+    }
+    return [this, function, lines = std::move(lines)](const Cell& c) {
+      return function_of(c.user) == function || lines.contains(c.user);
+    };
+  }
   /// Whether Python starts the operation, rather than a library's own loop.
   bool started_by_python(const Cell& c) const {
     const auto known = forward_.find(function_of(c));
@@ -88,9 +116,10 @@ class TinyOperations {
   };
 
   static uint64_t line_of(const Cell& c) { return c.user; }
-  uint64_t function_of(const Cell& c) const {
+  uint64_t function_of(const Cell& c) const { return function_of(c.user); }
+  uint64_t function_of(model::FrameId frame) const {
     const auto& frames = view_.run().frames;
-    const model::Frame& f = frames[c.user < frames.size() ? c.user : 0];
+    const model::Frame& f = frames[frame < frames.size() ? frame : 0];
     return uint64_t{1} << 63 | static_cast<uint64_t>(f.file) << 32 | f.function;
   }
   Place place(uint64_t key) const {
@@ -170,24 +199,29 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const auto a_step = [&](const Profile::Filter& filter) {
     return view.per_step(Role::kTrainer, filter);
   };
-  const double in_lines = a_step(tiny);
-  const double python = a_step([&](const Cell& c) { return tiny(c) && c.act == Act::kPython; });
+  const double ops = graph_operations(view.run());  // however few readings there are
   const double forward = a_step(runs_forward);
-  const double tiny_forward = a_step([&](const Cell& c) { return tiny(c) && runs_forward(c); });
   const double backward = a_step([&](const Cell& c) { return runs_backward(c) && !tiny(c); });
   // The backward pass of tiny operations is as many tiny operations, run without the interpreter.
-  const double share = forward > 0 ? tiny_forward / forward : 0;
-  double overhead = in_lines + std::min(backward * share, kBackwardOps * tiny_forward);
-  int64_t readings = view.readings(tiny);
-  // The graph tells the number of operations, however few readings there are.
-  const double ops = graph_operations(view.run());
+  const auto with_backward = [&](const Profile::Filter& filter) {
+    const double there = a_step([&](const Cell& c) { return filter(c) && runs_forward(c); });
+    const double most = ops > 0 ? kDispatch * ops : backward;
+    const double share = forward > 0 ? there / forward : 0;
+    return a_step(filter) + std::min({backward * share, kBackwardOps * there, most});
+  };
+  const auto interpreters = [&](const Profile::Filter& filter) {
+    return a_step([&](const Cell& c) { return filter(c) && c.act == Act::kPython; });
+  };
+  const double in_lines = a_step(tiny);
+  const int64_t readings = view.readings(tiny);
   const double sure = ops >= kManyOps && forward + backward < 2 * kTinyOp * ops ? kSure : kSurer;
   // Beside big operations such lines are a cause of their own where they are much of the step. Of
   // many lines that are not, some seem so by chance.
-  const bool picked = readings > 0 && overhead > kMuchOverhead * view.steps().mean &&
-                      surely(python / in_lines, static_cast<double>(readings), sure) > kTinyOps;
+  const bool picked =
+      readings > 0 && with_backward(tiny) > kMuchOverhead * view.steps().mean &&
+      surely(interpreters(tiny) / in_lines, static_cast<double>(readings), sure) > kTinyOps;
   const double among = picked ? in_lines : std::max(forward, in_lines);
-  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
+  const bool by_lines = readings >= kFewReadings && interpreters(tiny) >= kPythonShare * among;
   const bool tiny_ops =
       ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
   const bool by_ops = tiny_ops && operations.started_by_python();
@@ -202,35 +236,38 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const bool by_places = !by_ops && view.readings(of_python) >= kFewReadings &&
                          dispatch > kMuchOverhead * view.steps().mean;
   if (!by_lines && !by_ops && !by_places) return;
-  if (by_ops && !by_lines && forward + backward > overhead) {
-    overhead = forward + backward;
-    readings = view.readings([&](const Cell& c) { return operations.runs(c); });
+  Profile::Filter lines = tiny;
+  if (by_ops && !by_lines) lines = [&](const Cell& c) { return operations.runs(c); };
+  if (by_places && !by_lines) lines = of_python;
+  // Where not all operations are tiny, one piece of work is named, and what others cost stays.
+  if (const auto hottest = view.profile().hottest(lines, view.run()); hottest && !by_ops) {
+    lines = [lines, with = operations.with(hottest->frame)](const Cell& c) {
+      return lines(c) && with(c);
+    };
   }
   // Lines are found by their readings, a few of each: what so many operations cost at least is
   // known.
-  overhead = std::max(overhead, dispatch);
-  if (by_places && !by_lines) readings = view.readings(of_python);
+  const double overhead = std::max(with_backward(lines), dispatch);
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
                             "The interpreter's work on many tiny operations bounds the step", 0.85,
                             whatif.saved_by({.trainer = overhead, .trainer_cpu = overhead}));
   if (f == nullptr) return;
-  if (by_lines || by_ops) f->where = view.where(tiny);
-  if (!f->where) f->where = by_places ? view.where(of_python) : view.where(runs_forward);
+  f->where = view.where(by_ops ? Profile::Filter(tiny) : lines);
+  if (!f->where) f->where = view.where(runs_forward);
+  const int64_t seen = view.readings(lines);
   if (ops > 0) {
     const double each = (forward + backward) / ops;
     evidence(*f, fmt::format("{} operations a step", format_number(ops)), ops, "operations",
              "agent.graph", 1);
     evidence(*f, fmt::format("each takes {}, back and forth", ms(each)), each * 1e6, "us",
-             "agent.graph", readings);
+             "agent.graph", seen);
   }
   evidence(*f, fmt::format("{} a step run in lines of tiny operations", ms(overhead)),
-           overhead * 1e3, "ms", "stacks", readings);
-  const double alone = by_lines || by_ops ? python : a_step([&](const Cell& c) {
-    return of_python(c) && c.act == Act::kPython;
-  });
+           overhead * 1e3, "ms", "stacks", seen);
+  const double alone = interpreters(lines);
   evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(alone)), alone * 1e3, "ms",
-           "stacks", readings);
+           "stacks", seen);
   remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
 }
 
