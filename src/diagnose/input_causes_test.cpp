@@ -214,6 +214,37 @@ TEST(InputCauses, WorkersOfAValidationThatStartAnewCostTheJobWhatNoStepShows) {
   }
 }
 
+// Predictions every ten steps that take as long as these are the job's largest part; every hundred,
+// or at the end of each epoch, they are a validation.
+TEST(InputCauses, PredictionsEveryFewStepsAreACauseAndValidationsAreNot) {
+  struct Case {
+    int every;
+    bool after_epoch, cause;
+  };
+  for (const Case& at : {Case{10, false, true}, {100, false, false}, {10, true, false}}) {
+    RunBuilder b;
+    const Doing predict{ThreadState::kOnCpuNative, {kMain, {"on_batch_end", "/home/u/fit.py", 24}}};
+    for (int i = 0; i < 1000; ++i) {
+      const bool validates = i > 0 && i % at.every == 0;
+      if (validates) {
+        if (at.after_epoch) b.slice(b.trainer(), SliceKind::kEpoch, b.now(), b.now());
+        const TimePoint begin = b.now();
+        b.pass(at.every * 10);
+        b.doing(b.trainer(), begin, b.now(), predict);
+        b.slice(b.trainer(), SliceKind::kValidation, begin, b.now());
+      }
+      b.step({{Part::kForward, 4, kCompute}, {Part::kBackward, 6, kCompute}}, i < 3);
+      b.run().steps.steps.back().validation = validates;
+    }
+    std::ranges::stable_sort(b.run().slices, {}, &model::Slice::begin);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, at.cause ? "stall.periodic" : "healthy") << d.headline;
+    if (!at.cause) continue;
+    EXPECT_EQ(d.findings.front().where->line, 24);
+    EXPECT_NEAR(*d.findings.front().gain, 2, 0.05);
+  }
+}
+
 TEST(InputCauses, WorkersOnOneCoreAreAffinityWhereOthersAreFree) {
   for (const double idle : {6.67, 0.0}) {
     RunBuilder b;

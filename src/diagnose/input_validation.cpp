@@ -1,8 +1,9 @@
-// Validations between the steps whose loader starts its workers anew each time: no step waits for
-// them, but the job does.
+// Validations between the steps: no step waits for them, but the job does. Their loader may start
+// its workers anew each time, or they may come so often that little else is done.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "base/stats.h"
@@ -26,7 +27,14 @@ struct Validation {
   double starting = 0;  // seconds in which workers start
   double waiting = 0;   // for the first batch
   bool starts = false;
+  TimePoint computes = TimePoint::max();  // its first forward pass
+  bool ends_epoch = false;                // an epoch has ended before that
 };
+
+// Validations that come within the epoch, at least once in so many steps, and take this part of the
+// time are nothing that training has to wait for.
+constexpr size_t kOften = 25, kFewValidations = 8;
+constexpr double kMuchOfTime = 0.2;
 
 std::vector<Validation> validations_of(const RunView& view) {
   std::vector<Validation> out;
@@ -49,18 +57,18 @@ Validation* around(std::vector<Validation>& all, const Slice& slice) {
   return slice.end <= one.end ? &one : nullptr;
 }
 
-/// The user's line at which the training thread starts workers within validations.
-std::optional<model::Where> starting_line(const RunView& view, const std::vector<Validation>& all) {
+/// The user's line that the training thread spends most time at in validations, of such readings.
+template <typename Wanted>
+std::optional<model::Where> line_within(const RunView& view, const std::vector<Validation>& all,
+                                        const Wanted& wanted) {
   std::unordered_map<model::FrameId, uint64_t> lines;
   auto next = all.begin();
   for (const model::StackReading& r : view.run().readings) {
     if (r.thread != view.trainer()) continue;
     while (next != all.end() && next->end <= r.at) ++next;
     if (next == all.end()) break;
-    if (r.at < next->begin || !next->starts) continue;
-    const bool starts = (view.stacks().traits(r.stack) & (kInSpawn | kInSubprocess)) != 0;
     const model::FrameId frame = view.stacks().user_frame(r.stack);
-    if (starts && frame != 0) lines[frame] += r.weight_us;
+    if (r.at >= next->begin && frame != 0 && wanted(*next, r)) lines[frame] += r.weight_us;
   }
   const auto most =
       std::ranges::max_element(lines, {}, [](const auto& line) { return line.second; });
@@ -68,12 +76,54 @@ std::optional<model::Where> starting_line(const RunView& view, const std::vector
   return view.stacks().where(most->first);
 }
 
-}  // namespace
+/// Time of a validation, and of what the step behind it takes longer.
+double taken_by(const Validation& v, const StepsView& steps) {
+  return to_s(v.end - v.begin) + std::max(0.0, to_s(v.next->length()) - steps.mean);
+}
 
-void detect_validation(const RunView& view, Findings& findings) {
-  if (!view.has_steps() || findings.has("input.worker_restart")) return;
-  std::vector<Validation> all = validations_of(view);
-  if (all.size() < 2) return;
+void find_epochs(const RunView& view, std::vector<Validation>& all) {
+  for (const Slice& s : view.run().slices) {
+    if (s.thread != view.trainer()) continue;
+    if (s.kind != SliceKind::kForward && s.kind != SliceKind::kValidation) continue;
+    if (Validation* const in = around(all, s)) in->computes = std::min(in->computes, s.begin);
+  }
+  for (const Slice& s : view.run().slices) {
+    if (s.thread != view.trainer() || s.kind != SliceKind::kEpoch) continue;
+    if (Validation* const in = around(all, s); in && s.end <= in->computes) in->ends_epoch = true;
+  }
+}
+
+/// Predictions for a log, or a validation, every few steps.
+void detect_frequent(const RunView& view, std::vector<Validation>& all, Findings& findings) {
+  const StepsView& steps = view.steps();
+  if (all.size() < kFewValidations) return;
+  if (all.size() * kOften < static_cast<size_t>(steps.count)) return;
+  find_epochs(view, all);
+  std::erase_if(all, [](const Validation& v) { return v.ends_epoch; });
+  if (all.size() * kOften < static_cast<size_t>(steps.count)) return;
+  double taken = 0;
+  for (const Validation& v : all) taken += taken_by(v, steps);
+  const double each = static_cast<double>(all.size());
+  const double n = static_cast<double>(steps.count) + each;
+  const double saved = taken / n, step = steps.mean + saved, share = saved / step;
+  if (share < kMuchOfTime) return;
+  model::Finding& f = findings.add_outside(
+      "stall.periodic", "Validation or predictions every few steps take much of the time", 0.85);
+  f.cost_ms_per_step = saved * 1e3;
+  f.between_steps = true;
+  f.gain = step / (step - saved);
+  f.where = line_within(view, all, [](const auto&, const auto&) { return true; });
+  const auto count = static_cast<int64_t>(all.size());
+  evidence(f, fmt::format("it takes {} of the job's time", format_percent(share)), share, "ratio",
+           "timeline", count);
+  evidence(f, fmt::format("every {} steps", format_number(std::round(n / each))), n / each, "steps",
+           "timeline", count);
+  evidence(f, fmt::format("{} each time", ms(taken / each)), taken / each * 1e3, "ms", "timeline",
+           count);
+  remedy(f, "less_often", "Do it less often, on fewer samples, or in another process.");
+}
+
+void detect_restarts(const RunView& view, std::vector<Validation>& all, Findings& findings) {
   std::vector<double> fetches;
   for (const Slice& s : view.run().slices) {
     Validation* const in = around(all, s);
@@ -94,7 +144,7 @@ void detect_validation(const RunView& view, Findings& findings) {
   double validating = 0, lost = 0;
   int64_t starts = 0;
   for (const Validation& v : all) {
-    validating += to_s(v.end - v.begin) + std::max(0.0, to_s(v.next->length()) - steps.mean);
+    validating += taken_by(v, steps);
     if (!v.starts) continue;
     ++starts;
     lost += v.starting + std::max(0.0, v.waiting - first_batch);
@@ -112,7 +162,9 @@ void detect_validation(const RunView& view, Findings& findings) {
   f.cost_ms_per_step = saved * 1e3;
   f.between_steps = true;
   f.gain = step / findings.left_of(step, saved, saved);
-  f.where = starting_line(view, all);
+  f.where = line_within(view, all, [&](const Validation& v, const model::StackReading& r) {
+    return v.starts && (view.stacks().traits(r.stack) & (kInSpawn | kInSubprocess)) != 0;
+  });
   const double share = validating / n / step, each = lost / static_cast<double>(starts);
   evidence(f, fmt::format("validating takes {} of the job's time", format_percent(share)), share,
            "ratio", "timeline", static_cast<int64_t>(all.size()));
@@ -120,6 +172,16 @@ void detect_validation(const RunView& view, Findings& findings) {
            "agent.loader", starts);
   remedy(f, "persistent_workers",
          "Make the validation's loader once, with persistent_workers=True, or give it no workers.");
+}
+
+}  // namespace
+
+void detect_validation(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) return;
+  std::vector<Validation> all = validations_of(view);
+  if (all.size() < 2) return;
+  if (!findings.has("input.worker_restart")) detect_restarts(view, all, findings);
+  if (!findings.has("input.worker_restart")) detect_frequent(view, all, findings);
 }
 
 }  // namespace flatout::diagnose

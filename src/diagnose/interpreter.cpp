@@ -140,7 +140,7 @@ class TinyOperations {
       const double readings = static_cast<double>(c.readings);
       in_all_[c.user] += readings;
       if (c.part == Part::kOptimizer) in_optimizer_[c.user] += readings;
-      if (c.part == Part::kOther && c.slow_step) in_stalls_[c.user] += readings;
+      if (c.part != Part::kBackward && c.slow_step) in_stalls_[c.user] += readings;
     }
   }
   bool computing(const Cell& c) const {

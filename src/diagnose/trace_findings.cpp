@@ -18,7 +18,7 @@ namespace {
 
 // Without steps a share of the time must be larger: nobody knows what belongs to training.
 constexpr double kBlind = 0.1;
-constexpr uint64_t kFewDeviceEvents = 50;
+constexpr uint64_t kFewEvents = 50;  // of a device; operators
 
 std::string percent_of(int64_t part, int64_t whole) {
   return format_percent(whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0);
@@ -27,12 +27,12 @@ std::string percent_of(int64_t part, int64_t whole) {
 std::string time_text(int64_t ns) { return format_duration(Nanos(ns)); }
 
 // "train.py(47): fit" taken apart.
-std::optional<Where> where_of(const HostUse& use, double least) {
-  if (use.lines.empty() || use.time <= 0 ||
-      static_cast<double>(use.lines[0].time) < least * static_cast<double>(use.time)) {
+std::optional<Where> where_of(const std::vector<HostBlame>& lines, int64_t time, double least) {
+  if (lines.empty() || time <= 0 ||
+      static_cast<double>(lines[0].time) < least * static_cast<double>(time)) {
     return std::nullopt;
   }
-  const std::string_view text = use.lines[0].name;
+  const std::string_view text = lines[0].name;
   const size_t open = text.find('('), close = text.find("): ");
   if (open == std::string_view::npos || close == std::string_view::npos || close < open)
     return std::nullopt;
@@ -41,6 +41,12 @@ std::optional<Where> where_of(const HostUse& use, double least) {
   where.line = parse_number<int64_t>(text.substr(open + 1, close - open - 1)).value_or(0);
   where.function = text.substr(close + 3);
   return where;
+}
+std::optional<Where> where_of(const HostUse& use, double least) {
+  return where_of(use.lines, use.time, least);
+}
+std::optional<Where> where_of(const HostPart& part, double least) {
+  return where_of(part.lines, part.time, least);
 }
 
 class TraceDetector {
@@ -66,24 +72,28 @@ class TraceDetector {
   }
 
   bool enough() const {
-    if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents) return true;
-    if (trace_.host.fed) return true;
-    return !trace_.steps.empty() &&
-           (trace_.host.operator_count >= kFewDeviceEvents || trace_.host.input_wait > 0);
+    if (by_device() || trace_.host.fed || trace_.host.input_wait > 0) return true;
+    return trace_.host.operator_count >= kFewEvents ||
+           (!trace_.steps.empty() && trace_.events >= kFewEvents);
   }
 
-  /// Most of the time went where a trace does not say: then that nothing was found proves nothing.
+  /// Most of the time, or idle time that would be worth saying, went where a trace does not say:
+  /// then that nothing was found proves nothing.
   bool unexplained() const {
-    if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents)
-      return (main_->idle.host_wait - main_->short_wait - main_->sync_wait + main_->idle.other) *
-                 2 >
-             main_->times.span;
-    return (trace_.host.span - trace_.host.operators - trace_.host.input_wait) * 2 >
-           trace_.host.span;
+    if (!by_device()) return (unnamed_host() - trace_.host.collective_wait) * 2 > trace_.host.span;
+    const int64_t unknown = main_->unknown - main_->unknown_input - main_->unknown_sync;
+    if (static_cast<double>(unknown) > kWorthSaying * static_cast<double>(main_->times.span))
+      return true;
+    return (main_->idle.host_wait - main_->short_wait - main_->sync_wait + main_->idle.other -
+            main_->unknown_input - main_->unknown_sync) *
+               2 >
+           main_->times.span;
   }
 
   std::vector<Finding> take() {
     input();
+    checkpoints();
+    sleep();
     if (main_ != nullptr) {
       communication();
       sync();
@@ -91,6 +101,8 @@ class TraceDetector {
       launches();
       norms();
       wrong_device();
+    } else {
+      host_collectives();
     }
     python();
     std::stable_sort(found_.begin(), found_.end(), [](const Finding& a, const Finding& b) {
@@ -127,10 +139,73 @@ class TraceDetector {
          whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0, "ratio");
   }
 
+  // Whether the devices' idle time tells what the host costs; else the host's own time does.
+  bool by_device() const { return main_ != nullptr && trace_.device_events >= kFewEvents; }
+  // Of the host's time: neither operators nor batches.
+  int64_t unnamed_host() const {
+    return trace_.host.span - trace_.host.operators - trace_.host.input_wait;
+  }
+  const HostUse& host_use() const { return by_device() ? main_->host : trace_.host.training; }
+  // A part of what was looked at closely, of the whole trace.
+  int64_t in_all(const HostPart& part) const {
+    const int64_t all =
+        by_device() ? main_->idle.host_wait : unnamed_host() - trace_.host.collective_wait;
+    const int64_t looked_at = host_use().time;
+    if (looked_at <= 0) return 0;
+    return static_cast<int64_t>(static_cast<double>(part.time) / static_cast<double>(looked_at) *
+                                static_cast<double>(std::max<int64_t>(all, 0)));
+  }
+  // What is named by what the host did is not to be named again by how the wait began.
+  int64_t rest_of_sync() const {
+    const int64_t beside = main_->idle.host_wait - main_->short_wait - main_->sync_wait;
+    const int64_t named = in_all(host_use().saving) + in_all(host_use().asleep);
+    return std::max<int64_t>(0, main_->sync_wait - std::max<int64_t>(0, named - beside));
+  }
+  void show_most(Finding& f, const HostPart& part) {
+    if (!part.slices.empty())
+      show_share(f, fmt::format("of that in {}", part.slices[0].name.substr(0, 80)),
+                 part.slices[0].time, part.time);
+  }
+
+  void checkpoints() {
+    const HostPart& part = host_use().saving;
+    const int64_t saved = in_all(part);
+    Finding* const f = add("stall.checkpoint", "Saving a checkpoint blocks the step", 0.85, saved);
+    if (f == nullptr) return;
+    f->where = where_of(part, 0.2);
+    show_share(*f, "of the time saves a checkpoint", saved, total_);
+    show_most(*f, part);
+    remedy(*f, "async", "Save less often, or in the background: copy the state, then write it.");
+  }
+
+  void sleep() {
+    const HostPart& part = host_use().asleep;
+    const int64_t saved = in_all(part);
+    Finding* const f = add("stall.idle_wait", "The step sleeps", 0.9, saved);
+    if (f == nullptr) return;
+    f->where = where_of(part, 0.2);
+    show_share(*f, "of the time the training thread sleeps", saved, total_);
+    show_most(*f, part);
+    remedy(*f, "event", "Wait for an event instead of sleeping.");
+  }
+
+  // What one rank's trace cannot tell: how much of it waits for another rank.
+  void host_collectives() {
+    Finding* const f =
+        add("dist.exposed_communication", "Collectives are not hidden behind compute", 0.7,
+            trace_.host.collective_wait);
+    if (f == nullptr) return;
+    show_share(*f, "of the time passes in collectives of the host alone, sending or waiting",
+               trace_.host.collective_wait, trace_.host.span);
+    remedy(*f, "ranks", "Give the traces of all ranks: they tell who waits for whom.");
+    remedy(*f, "buckets", "Start collectives earlier: smaller buckets, gradients as bucket views.");
+  }
+
   void input() {
     const HostSummary& host = trace_.host;
     const int64_t saved =
-        main_ != nullptr ? main_->idle.input_wait + main_->first_input_wait : host.input_wait;
+        main_ != nullptr ? main_->idle.input_wait + main_->unknown_input + main_->first_input_wait
+                         : host.input_wait;
     std::string_view id = "input.too_few_workers";
     std::string title = "Batches are made in the training thread";
     double confidence = 0.8;
@@ -156,7 +231,7 @@ class TraceDetector {
     } else if (host.worker_processes) {
       title = "The loader's workers do not keep up";
       confidence = 0.6;
-    } else if (contains(inner, "sleep")) {
+    } else if (host.input.asleep.time * 2 > host.input.time) {
       id = "stall.idle_wait";
       title = "The loader sleeps";
     } else if (stacks && contains(inner, "collate")) {
@@ -210,11 +285,11 @@ class TraceDetector {
   void sync() {
     Finding* const f =
         add("gpu.sync", "The host waits for the device, then the device for the host", 0.8,
-            main_->sync_wait);
+            rest_of_sync() + main_->unknown_sync);
     if (f == nullptr) return;
     f->where = where_of(main_->host, 0.3);
-    show_share(*f, "of the time the device is idle after the host waited for it", main_->sync_wait,
-               main_->times.span);
+    show_share(*f, "of the time the device is idle after the host waited for it",
+               rest_of_sync() + main_->unknown_sync, main_->times.span);
     remedy(*f, "async",
            "Move .item(), .cpu() and prints out of the step; copy with non_blocking=True.");
   }
@@ -317,28 +392,32 @@ class TraceDetector {
   // Only where Python's own slices were recorded: else nobody knows what a host thread did between
   // operators.
   void python() {
-    const HostUse& use = main_ != nullptr && trace_.device_events >= kFewDeviceEvents
-                             ? main_->host
-                             : trace_.host.training;
-    if (trace_.host.python_count == 0 || use.time <= 0) return;
-    const double share = static_cast<double>(use.python) / static_cast<double>(use.time);
-    int64_t base = 0;
-    if (main_ != nullptr && trace_.device_events >= kFewDeviceEvents) {
+    const HostPart& part = host_use().interpreter;
+    if (trace_.host.python_count == 0 || host_use().time <= 0) return;
+    int64_t saved = in_all(part);
+    if (by_device() && main_->idle.host_wait > 0) {
       // Long gaps alone: in short ones it is the launches that cannot keep up.
-      base = main_->idle.host_wait - main_->short_wait - main_->sync_wait;
-    } else {
-      base = trace_.host.span - trace_.host.operators - trace_.host.input_wait;
+      const int64_t base = main_->idle.host_wait - main_->short_wait - main_->sync_wait;
+      saved = static_cast<int64_t>(static_cast<double>(saved) *
+                                   static_cast<double>(std::max<int64_t>(base, 0)) /
+                                   static_cast<double>(main_->idle.host_wait));
     }
-    const auto saved = static_cast<int64_t>(share * static_cast<double>(base));
-    Finding* const f =
-        add("cpu.python_bound", "Python between the operators bounds the step", 0.8, saved);
+    // One C function for most of it is no matter of the interpreter's.
+    const bool native = !part.slices.empty() && part.slices[0].name.starts_with("<") &&
+                        part.slices[0].time * 2 > part.time;
+    Finding* const f = add("cpu.python_bound",
+                           native ? "A function that Python calls bounds the step"
+                                  : "Python between the operators bounds the step",
+                           0.8, saved);
     if (f == nullptr) return;
-    f->where = where_of(use, 0.2);
+    f->where = where_of(part, 0.2);
     show_share(*f, "of the time runs Python alone", saved, total_);
-    if (!use.slices.empty())
-      show_share(*f, fmt::format("of that in {}", use.slices[0].name.substr(0, 80)),
-                 use.slices[0].time, use.time);
-    remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
+    show_most(*f, part);
+    if (native) {
+      remedy(*f, "elsewhere", "Call it less often, or ahead of the step in a thread or process.");
+    } else {
+      remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
+    }
   }
 
   const TraceSummary& trace_;
@@ -407,11 +486,12 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
   RankWaits compared = compare_ranks(ranks);
   out.stragglers = std::move(compared.stragglers);
   out.waits = std::move(compared.waits);
-  bool enough = false, unexplained = false, incomplete = false;
+  bool enough = false, unexplained = false, incomplete = false, stepless = true;
   add_straggler(out.stragglers, ranks, out.findings);
   // Of several ranks' findings the median gain counts: what only a few have is the business of the
   // straggler's finding.
-  std::map<std::string, std::vector<Finding>> by_id;
+  // A step's sleep and the loader's are two causes of one id, told apart by their title.
+  std::map<std::pair<std::string, std::string>, std::vector<Finding>> by_cause;
   for (const TraceSummary& trace : ranks) {
     TraceDetector detector(trace);
     // Idle time that may be unrecorded work is no evidence.
@@ -419,14 +499,22 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
     if (!detector.enough() || trace.incomplete()) continue;
     enough = true;
     unexplained = unexplained || detector.unexplained();
-    for (Finding& f : detector.take()) by_id[f.id].push_back(std::move(f));
+    stepless = stepless && trace.steps.empty();
+    for (Finding& f : detector.take()) {
+      std::string title = f.id == "stall.idle_wait" ? f.title : "";
+      by_cause[{f.id, std::move(title)}].push_back(std::move(f));
+    }
   }
-  for (auto& [id, found] : by_id) {
+  for (auto& [cause, found] : by_cause) {
     if (found.size() * 2 <= ranks.size() && ranks.size() > 1) continue;
     std::sort(found.begin(), found.end(), [](const Finding& a, const Finding& b) {
       return a.gain.value_or(0) < b.gain.value_or(0);
     });
-    out.findings.push_back(std::move(found[found.size() / 2]));
+    // Who comes last into the collectives waits for nobody in them: what remains to that rank is
+    // what they cost, the others' waiting is the straggler's.
+    const bool waiting = !out.stragglers.empty() && cause.first == "dist.exposed_communication";
+    if (waiting && found.size() < ranks.size()) continue;
+    out.findings.push_back(std::move(found[waiting ? 0 : found.size() / 2]));
   }
   std::stable_sort(
       out.findings.begin(), out.findings.end(),
@@ -448,10 +536,11 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
         "Most of the time passes where the trace records nothing: start-up, or work of the host "
         "that was not traced";
   } else if (enough) {
-    out.headline = "Nothing costs more than 5 % of the step";
+    out.headline = stepless ? "Nothing costs more than a tenth of the time"
+                            : "Nothing costs more than 5 % of the step";
   } else {
     out.verdict = "none";
-    out.headline = "Too little was recorded to judge: no step, and hardly any work on a device";
+    out.headline = "Too little was recorded to judge: hardly any operators, or work on a device";
   }
   return out;
 }

@@ -267,6 +267,24 @@ void no_finding(Writer& w, const Run& run, const Diagnosis& d) {
   w.gap();
 }
 
+/// Time between steps, where validations are, that the steps' own rate knows nothing of.
+void between_steps(Writer& w, const model::StepSet& set) {
+  constexpr double kShown = 0.05;
+  Nanos between{};
+  for (size_t i = 1; i < set.steps.size(); ++i) {
+    if (set.steps[i].validation) between += set.steps[i].begin - set.steps[i - 1].end;
+  }
+  if (set.steps.size() < 2) return;
+  const Nanos all = set.steps.back().end - set.steps.front().begin;
+  const double share = to_s(between) / to_s(all);
+  if (share < kShown) return;
+  const double rate = static_cast<double>(set.steps.size()) / to_s(all);
+  w.add(5, w.labelled("between",
+                      fmt::format("the steps lies {} of the time (validation): {} steps/s with it",
+                                  format_percent(share), format_number(rate)),
+                      Paint::kPlain, 2));
+}
+
 void steps(Writer& w, const Run& run) {
   const model::StepSummary& s = run.steps.summary;
   if (s.count == 0 || s.median.count() <= 0) {
@@ -293,6 +311,7 @@ void steps(Writer& w, const Run& run) {
     legend.push_back({{std::string(kIndent, ' ')}, {of, Paint::kDim}});
   }
   for (Line& line : legend) w.add(rank++, std::move(line));
+  between_steps(w, run.steps);
   for (const model::SpeedChange& change : main_changes(run, kChangesShown)) {
     w.add(6, w.labelled("speed",
                         fmt::format("from step {} on ({} after the start) a step takes {}, "

@@ -72,7 +72,11 @@ void verdict(Page& page, const TraceDiagnosis& diagnosis) {
 }
 
 void steps(Page& page, const TraceSummary& t) {
-  if (t.steps.empty()) return;
+  if (t.steps.empty()) {
+    if (t.host.input_wait > 0)
+      page.row("input wait", share_text(t.host.input_wait, t.host.span), "of the time; no steps");
+    return;
+  }
   std::vector<int64_t> walls;
   int64_t sum = 0, input = 0;
   for (const TraceStepSummary& s : t.steps) {
@@ -191,9 +195,12 @@ void trace(Page& page, const TraceSummary& t, bool all_devices) {
   if (t.devices.empty() && t.host.span > 0) {
     page.row("operators", share_text(t.host.operators, t.host.span),
              "of the time some thread is in one");
+    if (t.host.collective_wait > 0)
+      page.row("collectives", share_text(t.host.collective_wait, t.host.span),
+               "of the time some thread is in one, and none in an operator");
     for (const HostBlame& h : t.host.training.slices) {
       if (h.time * 10 < t.host.training.time) break;
-      page.row("otherwise", share_text(h.time, t.host.training.time), h.name);
+      page.row("otherwise", share_text(h.time, t.host.training.time), "of the rest in " + h.name);
     }
   }
   for (const DeviceSummary& d : t.devices) {
