@@ -88,13 +88,21 @@ struct HostBlame {
   std::string name;
   int64_t time = 0;
 };
+/// Part of what a host thread did. Longest first; `lines`: the user's own, as "train.py(47): fit".
+struct HostPart {
+  int64_t time = 0;
+  std::vector<HostBlame> slices, lines;
+};
 /// What a host thread did during some stretch of time, by its innermost slice.
 struct HostUse {
   int64_t time = 0;  // looked at
   int64_t launch = 0, sync = 0, operators = 0, python = 0;
   int64_t nothing = 0;  // between slices: Python, where no stacks were recorded
   std::vector<HostBlame> slices,
-      lines;  // longest first; lines: the user's own, as "train.py(47): fit"
+      lines;             // longest first; lines: the user's own, as "train.py(47): fit"
+  HostPart asleep;       // of `python`: in a sleep
+  HostPart saving;       // a checkpoint, whatever the innermost slice is
+  HostPart interpreter;  // of `python`: neither of these, nor waiting for another thread
 };
 
 struct DeviceSummary {
@@ -109,6 +117,9 @@ struct DeviceSummary {
       0;  // of host_wait: meanwhile a host thread was in a collective (gloo, MPI)
   int64_t first_input_wait = 0;  // before `begin`, from the first step on
   int64_t unknown = 0;           // of idle.other: what came next has no launch in the trace
+  int64_t unknown_input = 0;     // of unknown: meanwhile a data loader was asked for a batch
+  int64_t unknown_sync =
+      0;  // of unknown: gaps that began while the host waited, less unknown_input
   uint64_t gaps = 0;
   std::vector<StreamSummary> streams;
   LaunchSummary launch;
@@ -126,9 +137,10 @@ struct TraceStepSummary {
 
 /// Host time by what it was spent on.
 struct HostSummary {
-  int64_t span = 0;        // of the steps, or of all slices where there are none
-  int64_t operators = 0;   // of that, some thread was in an operator
-  int64_t input_wait = 0;  // of that, some thread waited for a batch
+  int64_t span = 0;             // of the steps, or of all slices where there are none
+  int64_t operators = 0;        // of that, some thread was in an operator
+  int64_t input_wait = 0;       // of that, some thread waited for a batch
+  int64_t collective_wait = 0;  // of that, some thread was in a collective, and none in the above
   uint64_t operator_count = 0, python_count = 0;
   HostUse input;                  // what the thread that asked for a batch did meanwhile
   HostUse training;               // what the training thread did otherwise
@@ -229,7 +241,8 @@ struct TraceSummary {
   TraceDamage damage;
   bool epoch_times = false;
 
-  /// A collective on the device, for comparing ranks: in order of their start.
+  /// A collective on the device (of the host where no device has any), for comparing ranks: in
+  /// order of their start.
   struct Collective {
     int64_t begin, end;
     std::string name;

@@ -84,9 +84,20 @@ constexpr int64_t kLongGap = 1'000'000;
 /// Waits for a thread that launched what came next.
 struct HostWaits {
   int64_t length = 0;  // of all
-  Intervals near;      // those in the window that is looked at closely
+  Intervals near;      // those in the window that is looked at closely, less input wait
 };
 using WaitsByThread = std::map<TrackId, HostWaits>;
+
+// [begin, end) without what is in `but`.
+void add_without(Intervals& to, int64_t begin, int64_t end, const Intervals& but) {
+  auto piece = std::partition_point(but.all().begin(), but.all().end(),
+                                    [&](const Interval64& i) { return i.end <= begin; });
+  for (; piece != but.all().end() && piece->begin < end; ++piece) {
+    to.add(begin, piece->begin);
+    begin = piece->end;
+  }
+  to.add(begin, end);
+}
 
 WaitsByThread blame_gaps(const TraceIndex& index, const Window& window, const DeviceEvents& events,
                          DeviceSummary& out) {
@@ -103,7 +114,8 @@ WaitsByThread blame_gaps(const TraceIndex& index, const Window& window, const De
         {
           HostWaits& waits = host_waits[index.trace().track[gap.launch]];
           waits.length += length;
-          if (gap.begin < window.end && gap.end > window.begin) waits.near.add(gap.begin, gap.end);
+          if (gap.begin < window.end && gap.end > window.begin)
+            add_without(waits.near, gap.begin, gap.end, index.input());
         }
         if (gap.blame == GapBlame::kSync) {
           out.sync_wait += length - gap.input;
@@ -116,6 +128,8 @@ WaitsByThread blame_gaps(const TraceIndex& index, const Window& window, const De
         break;
       case GapBlame::kUnknown:
         out.unknown += length;
+        out.unknown_input += gap.input;
+        if (gap.waited) out.unknown_sync += length - gap.input;
         [[fallthrough]];
       case GapBlame::kOther:
         out.idle.other += length;
@@ -174,10 +188,13 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
   for (const Interval64& piece : span.all())
     looked_at.add(std::max(piece.begin, window.begin), std::min(piece.end, window.end));
   const Intervals busy = unite(std::move(operators));
-  Intervals rest;  // neither an operator nor a batch asked for
+  Intervals rest;  // neither an operator nor a batch asked for, nor a collective
   int64_t from = window.begin;
   std::vector<Interval64> known = busy.all();
   known.insert(known.end(), index.input().all().begin(), index.input().all().end());
+  const Intervals worked = unite(known);
+  const auto& collectives = index.collectives().all();
+  known.insert(known.end(), collectives.begin(), collectives.end());
   const Intervals taken = unite(std::move(known));
   for (const Interval64& piece : taken.all()) {
     rest.add(from, std::min(piece.begin, window.end));
@@ -189,6 +206,9 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
         static_cast<double>(overlap(busy, looked_at) - overlap(busy, index.input())) /
         static_cast<double>(looked_at.length()) * static_cast<double>(out.span));
     out.operators = std::max<int64_t>(out.operators, 0);
+    out.collective_wait = static_cast<int64_t>(
+        static_cast<double>(overlap(taken, looked_at) - overlap(worked, looked_at)) /
+        static_cast<double>(looked_at.length()) * static_cast<double>(out.span));
   }
   if (loader != kNoEvent) out.input = host_use(index, loader, window, index.input());
   out.training = host_use(index, thread, window, rest);
@@ -232,6 +252,11 @@ TraceSummary summarize(const TraceIndex& index, unsigned threads) {
     d.begin = events.front().start;
     if (!index.steps().empty() && trace.start[index.steps().front()] < d.begin)
       d.first_input_wait = overlap(index.input(), trace.start[index.steps().front()], d.begin);
+  }
+
+  if (out.collectives.empty()) {
+    for (const EventId e : index.collective_slices())
+      out.collectives.push_back({trace.start[e], trace.end(e), std::string(trace.name_of(e))});
   }
 
   // Each fills in other members. The longest come first.

@@ -59,6 +59,11 @@ void append_dims(std::string& name, std::string_view dims) {
   }
 }
 
+// "$train.py:14 step", "$time sleep": Python functions, as TensorFlow's tracer and JAX's name them.
+bool is_python_call(std::string_view name) {
+  return name.starts_with('$') && name.find(' ') != std::string_view::npos;
+}
+
 }  // namespace
 
 EventKind kind_of_category(std::string_view category) {
@@ -266,6 +271,7 @@ void TraceBuilder::slice(const ChromeEvent& e, uint16_t category_id, EventKind k
   const bool correlated = kind == EventKind::kRuntime || kind == EventKind::kSync;
   // TensorFlow and JAX, who name no category.
   const bool nameless = kind == EventKind::kOther && e.category.empty();
+  if (nameless && is_python_call(e.name)) kind = EventKind::kPython;
   if (correlated && e.arguments_known) {
     correlation = correlation_of(e.correlation);
   } else if (correlated || nameless) {
@@ -362,7 +368,9 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
   }
 }
 
-void TraceBuilder::add(const ImportedSlice& s) {
+void TraceBuilder::add(const ImportedSlice& slice) {
+  ImportedSlice s = slice;
+  if (s.kind == EventKind::kOther && is_python_call(s.name)) s.kind = EventKind::kPython;
   ++phase_counts_[static_cast<unsigned char>('X')];
   ++slices_added_;
   const uint16_t category_id = category(s.category);
@@ -390,11 +398,16 @@ void TraceBuilder::begin(TrackId on, int64_t time_ns, std::string_view name,
                          std::string_view category_name) {
   const uint16_t category_id = category(category_name);
   ++category_counts_[category_id];
-  if (open_.size() <= on) open_.resize(on + 1);
-  open_[on].push_back(static_cast<EventId>(trace_.size()));
   EventKind kind = category_kinds_[category_id];
   if (on_device(kind) && !trace_.tracks[on].is_stream) kind = EventKind::kOther;
   trace_.push_back(time_ns, -1, trace_.strings.intern(name), on, kind, category_id);
+  open(on);
+}
+
+// The last slice: its end comes later, on the same track.
+void TraceBuilder::open(TrackId on) {
+  if (open_.size() <= on) open_.resize(on + 1);
+  open_[on].push_back(static_cast<EventId>(trace_.size() - 1));
 }
 
 void TraceBuilder::end(TrackId on, int64_t time_ns) {
@@ -409,8 +422,20 @@ void TraceBuilder::end(TrackId on, int64_t time_ns) {
 
 void TraceBuilder::begin_slice(const ChromeEvent& e) {
   if (!has_usable_time(e)) return;
-  begin(track(e.pid, e.tid), e.time_ns,
-        e.name_escaped ? scan::unescape(e.name) : std::string(e.name), e.category);
+  // As a complete slice that is long, so that it is kept; its end names the same process and
+  // thread.
+  const TrackId on = track(e.pid, e.tid);
+  const uint16_t id = category(e.category);
+  ++category_counts_[id];
+  ChromeEvent whole = e;
+  whole.duration_ns = kLongSlice;
+  const EventKind kind = category_kinds_[id];
+  if (on_device(kind)) {
+    device_slice(whole, id, kind);
+  } else {
+    slice(whole, id, kind);
+  }
+  open(on);
 }
 
 void TraceBuilder::end_slice(const ChromeEvent& e) {

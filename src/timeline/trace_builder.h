@@ -91,6 +91,7 @@ class TraceBuilder : public ChromeSink {
   void device_slice(const ChromeEvent& e, uint16_t category_id, model::EventKind kind);
   void metadata(const ChromeEvent& e);
   void begin_slice(const ChromeEvent& e);
+  void open(model::TrackId on);
   void end_slice(const ChromeEvent& e);
   void classify_tracks();
   model::StringId name_of(const ChromeEvent& e);

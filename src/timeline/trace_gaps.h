@@ -20,7 +20,8 @@ enum class GapBlame : uint8_t {
 struct DeviceGap {
   int64_t begin = 0, end = 0;
   GapBlame blame = GapBlame::kOther;
-  int64_t input = 0;          // of it, a data loader was asked for a batch; kSync and kHost only
+  int64_t input = 0;          // of it, a data loader was asked for a batch; not kKernel and kOther
+  bool waited = false;        // it began while the host waited for this device; likewise
   model::EventId launch = 0;  // of what came next; kSync and kHost only
 };
 
@@ -34,15 +35,19 @@ void for_each_gap(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
   for (size_t i = 1; i < events.size(); ++i) {
     const auto& [start, event, launch] = events[i];
     if (start > end) {
-      DeviceGap gap{end, start, GapBlame::kOther, 0, launch};
-      if (gap.launch != model::kNoEvent && trace.start[gap.launch] > end) {
+      DeviceGap gap{end, start, GapBlame::kOther, 0, false, launch};
+      const auto look_at_host = [&] {
         while (sync < index.syncs().size() && trace.start[index.syncs()[sync]] <= end) ++sync;
-        const bool waited = sync > 0 && trace.end(index.syncs()[sync - 1]) >= end;
-        gap.blame = waited ? GapBlame::kSync : GapBlame::kHost;
+        gap.waited = sync > 0 && trace.end(index.syncs()[sync - 1]) >= end;
         gap.input = overlap(index.input(), end, start);
+      };
+      if (gap.launch != model::kNoEvent && trace.start[gap.launch] > end) {
+        look_at_host();
+        gap.blame = gap.waited ? GapBlame::kSync : GapBlame::kHost;
       } else if (start - end < kShortGap) {
         gap.blame = GapBlame::kKernel;
       } else if (gap.launch == model::kNoEvent) {
+        look_at_host();
         gap.blame = GapBlame::kUnknown;
       }
       f(gap);

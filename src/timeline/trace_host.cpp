@@ -7,6 +7,7 @@
 #include "base/contains.h"
 #include "base/text.h"
 #include "model/source_files.h"
+#include "timeline/trace_libraries.h"
 
 namespace flatout::timeline {
 
@@ -21,17 +22,79 @@ constexpr size_t kMostNames = 12;
 struct Frame {
   int64_t start, end;
   EventId event;
+  // The user's own line that is nearest, and whether a checkpoint is saved: of this slice or of one
+  // that it lies in. Kept here, since slices may be nested thousands deep.
+  StringId line = kNoEvent;
+  bool saves = false;
 };
 
-std::vector<HostBlame> longest(const std::unordered_map<StringId, int64_t>& times,
-                               const StringTable& strings) {
+// What all of its kind are called: "ProfilerStep" of "ProfilerStep#3", "<built-in method acquire of
+// _thread.lock>" of one lock's at its address.
+std::string_view common_name(std::string_view name, std::string& buffer) {
+  if (name.ends_with('>')) {
+    const size_t at = name.rfind(" object at 0x");
+    if (at == std::string_view::npos) return name;
+    buffer = name.substr(0, at);
+    buffer += '>';
+    return buffer;
+  }
+  const size_t hash = name.rfind('#');
+  if (hash == std::string_view::npos || hash == 0 || hash + 1 == name.size()) return name;
+  const std::string_view number = name.substr(hash + 1);
+  const bool digits =
+      std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return digits ? name.substr(0, hash) : name;
+}
+
+using Times = std::unordered_map<StringId, int64_t>;
+
+std::vector<HostBlame> longest(const Times& times, const StringTable& strings) {
+  std::unordered_map<std::string, int64_t> by_name;
+  std::string buffer;
+  for (const auto& [name, time] : times)
+    by_name[std::string(common_name(strings[name], buffer))] += time;
   std::vector<HostBlame> out;
-  for (const auto& [name, time] : times) out.push_back({std::string(strings[name]), time});
+  for (const auto& [name, time] : by_name) out.push_back({name, time});
   std::sort(out.begin(), out.end(), [](const HostBlame& a, const HostBlame& b) {
     return a.time != b.time ? a.time > b.time : a.name < b.name;
   });
   if (out.size() > kMostNames) out.resize(kMostNames);
   return out;
+}
+
+// The function that a slice of Python is: "sleep" of "<built-in function sleep>", of
+// "<built-in method sleep of ...>" and of "$time sleep", as JAX and TensorFlow have it.
+std::string_view called(std::string_view name) {
+  if (name.starts_with('$')) return name.substr(name.rfind(' ') + 1);
+  for (const std::string_view begin : {"<built-in function ", "<built-in method "}) {
+    if (!name.starts_with(begin)) continue;
+    name.remove_prefix(begin.size());
+    return name.substr(0, name.find_first_of(" >"));
+  }
+  return {};
+}
+
+bool sleeps(std::string_view name) { return called(name) == "sleep"; }
+
+// Waits for another thread, process or machine.
+bool waits(std::string_view name) {
+  const std::string_view function = called(name);
+  for (const std::string_view wait :
+       {"acquire", "wait", "poll", "select", "waitpid", "recv", "recv_into", "recvfrom", "accept"})
+    if (function == wait) return true;
+  return false;
+}
+
+// Of libraries, and what programs call their own.
+bool saves_checkpoint(std::string_view name) {
+  const size_t close = name.find("): ");
+  if (close == std::string_view::npos) return false;
+  const std::string_view file = name.substr(0, name.find('(')), function = name.substr(close + 3);
+  if (!contains(function, "save")) return false;
+  return file.ends_with("torch/serialization.py") ||
+         contains(file, "torch/distributed/checkpoint/") || contains(file, "safetensors/") ||
+         contains(file, "orbax/") || contains(function, "save_checkpoint") ||
+         contains(function, "save_pretrained") || contains(function, "save_weights");
 }
 
 bool is_sync(std::string_view name) {
@@ -60,6 +123,16 @@ void add_names(std::vector<HostBlame>& to, const std::vector<HostBlame>& from) {
 
 }  // namespace
 
+namespace {
+
+void add_part(HostPart& to, const HostPart& from) {
+  to.time += from.time;
+  add_names(to.slices, from.slices);
+  add_names(to.lines, from.lines);
+}
+
+}  // namespace
+
 void add_use(HostUse& to, const HostUse& from) {
   to.time += from.time;
   to.launch += from.launch;
@@ -69,6 +142,9 @@ void add_use(HostUse& to, const HostUse& from) {
   to.nothing += from.nothing;
   add_names(to.slices, from.slices);
   add_names(to.lines, from.lines);
+  add_part(to.interpreter, from.interpreter);
+  add_part(to.asleep, from.asleep);
+  add_part(to.saving, from.saving);
 }
 
 bool user_line(std::string_view slice, Where& where) {
@@ -77,18 +153,8 @@ bool user_line(std::string_view slice, Where& where) {
   if (open == std::string_view::npos || close == std::string_view::npos || open == 0) return false;
   const std::string_view file = slice.substr(0, open);
   const auto line = parse_number<int64_t>(slice.substr(open + 1, close - open - 1));
-  if (!line || !file.ends_with(".py") || model::is_agent(file)) return false;
-  for (const std::string_view library :
-       {"site-packages/", "dist-packages/", "lib/python3",     "torch/",
-        "numpy/",         "threading.py",   "contextlib.py",   "multiprocessing/",
-        "runpy.py",       "PIL/",           "transformers/",   "torchvision/",
-        "scipy/",         "pandas/",        "triton/",         "torchinductor",
-        "vllm/",          "flashinfer/",    "triton_kernels/", "accelerate/",
-        "lightning/",     "tensorflow/",    "keras/",          "jax/",
-        "cv2/",           "dataclasses.py", "functools.py",    "concurrent/",
-        "asyncio/"}) {
-    if (contains(file, library)) return false;
-  }
+  if (!line || !file.ends_with(".py") || model::is_agent(file) || is_library_file(file))
+    return false;
   where.file = file;
   where.line = *line;
   where.function = slice.substr(close + 3);
@@ -157,39 +223,61 @@ HostUse host_use(const TraceIndex& index, TrackId track, const Window& window,
   std::sort(frames.begin(), frames.end(), [](const Frame& a, const Frame& b) {
     return a.start != b.start ? a.start < b.start : a.end > b.end;
   });
-  std::unordered_map<StringId, int64_t> names, lines;
-  std::vector<signed char> is_line(trace.strings.size(), -1);
+  struct Part {
+    int64_t time = 0;
+    Times slices, lines;
+    void add(const Frame& frame, StringId name, int64_t more) {
+      time += more;
+      slices[name] += more;
+      if (frame.line != kNoEvent) lines[frame.line] += more;
+    }
+    HostPart take(const StringTable& strings) const {
+      return {time, longest(slices, strings), longest(lines, strings)};
+    }
+  };
+  Part all, interpreter, asleep, saving;
+  enum Trait : uint8_t { kKnown = 1, kLine = 2, kSaves = 4, kSleeps = 8, kWaits = 16 };
+  std::vector<uint8_t> known(trace.strings.size());
+  const auto traits = [&](StringId name) {
+    uint8_t& t = known[name];
+    if (t != 0) return t;
+    const std::string_view text = trace.strings[name];
+    Where where;
+    t = kKnown;
+    if (user_line(text, where)) t |= kLine;
+    if (saves_checkpoint(text)) t |= kSaves;
+    if (sleeps(text)) t |= kSleeps;
+    if (waits(text)) t |= kWaits;
+    return t;
+  };
   std::vector<Frame> stack;
   const auto attribute = [&](int64_t from, int64_t to) {
     const int64_t time = overlap(times, std::max(from, window.begin), std::min(to, window.end));
     if (time <= 0) return;
     use.time += time;
-    for (size_t i = stack.size(); i-- > 0;) {
-      const StringId name = trace.name[stack[i].event];
-      if (is_line[name] < 0) {
-        Where where;
-        is_line[name] = user_line(trace.strings[name], where) ? 1 : 0;
-      }
-      if (is_line[name] == 1) {
-        lines[name] += time;
-        break;
-      }
-    }
     if (stack.empty()) {
       use.nothing += time;
       return;
     }
-    const EventId inner = stack.back().event;
-    names[trace.name[inner]] += time;
-    switch (trace.kind[inner]) {
+    const Frame& inner = stack.back();
+    const StringId name = trace.name[inner.event];
+    all.add(inner, name, time);
+    if (inner.saves) saving.add(inner, name, time);
+    switch (trace.kind[inner.event]) {
       case EventKind::kRuntime:
-        (is_sync(trace.name_of(inner)) ? use.sync : use.launch) += time;
+        (is_sync(trace.name_of(inner.event)) ? use.sync : use.launch) += time;
         break;
       case EventKind::kOp:
         use.operators += time;
         break;
       case EventKind::kPython:
         use.python += time;
+        if (inner.saves) break;
+        if ((traits(name) & kSleeps) != 0) {
+          asleep.add(inner, name, time);
+        } else if ((traits(name) & kWaits) == 0) {
+          interpreter.add(inner, name, time);
+        }
         break;
       default:
         use.nothing += time;
@@ -212,10 +300,21 @@ HostUse host_use(const TraceIndex& index, TrackId track, const Window& window,
   for (const Frame& frame : frames) {
     advance(std::min(frame.start, window.end));
     stack.push_back(frame);
+    Frame& added = stack.back();
+    if (stack.size() > 1) {
+      added.line = stack[stack.size() - 2].line;
+      added.saves = stack[stack.size() - 2].saves;
+    }
+    const uint8_t t = traits(trace.name[frame.event]);
+    if ((t & kLine) != 0) added.line = trace.name[frame.event];
+    if ((t & kSaves) != 0) added.saves = true;
   }
   advance(window.end);
-  use.slices = longest(names, trace.strings);
-  use.lines = longest(lines, trace.strings);
+  use.slices = longest(all.slices, trace.strings);
+  use.lines = longest(all.lines, trace.strings);
+  use.interpreter = interpreter.take(trace.strings);
+  use.asleep = asleep.take(trace.strings);
+  use.saving = saving.take(trace.strings);
   return use;
 }
 

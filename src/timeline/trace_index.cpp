@@ -219,6 +219,7 @@ void TraceIndex::sort_events() {
             break;
           case kCollective:
             collectives.push_back({trace.start[i], trace.end(e)});
+            collective_slices_.push_back(e);
             break;
           default:
             break;
@@ -241,6 +242,7 @@ void TraceIndex::sort_events() {
   const auto by_start = [&](EventId a, EventId b) { return trace.start[a] < trace.start[b]; };
   std::stable_sort(steps_.begin(), steps_.end(), by_start);
   std::stable_sort(syncs_.begin(), syncs_.end(), by_start);
+  std::stable_sort(collective_slices_.begin(), collective_slices_.end(), by_start);
 }
 
 }  // namespace flatout::timeline

@@ -52,6 +52,8 @@ class TraceIndex {
   const std::vector<model::EventId>& syncs() const { return syncs_; }
   /// When some thread was in a collective of the host's: gloo's, MPI's.
   const Intervals& collectives() const { return collectives_; }
+  /// These slices, in order of their start.
+  const std::vector<model::EventId>& collective_slices() const { return collective_slices_; }
   /// Operators that hand batches from Python to TensorFlow.
   const std::vector<model::EventId>& feeds() const { return feeds_; }
 
@@ -73,7 +75,7 @@ class TraceIndex {
   std::vector<model::KernelType> types_;
   std::vector<bool> mem_categories_;
   Intervals input_, collectives_;
-  std::vector<model::EventId> steps_, syncs_, feeds_;
+  std::vector<model::EventId> steps_, syncs_, feeds_, collective_slices_;
 };
 
 }  // namespace flatout::timeline
