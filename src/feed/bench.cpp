@@ -36,7 +36,8 @@ double pss_mb() {
 
 }  // namespace
 
-Result<BenchResult> run_bench(const std::string& path, const LoaderOptions& options, int epochs) {
+Result<BenchResult> run_bench(const std::string& path, LoaderOptions options, int epochs) {
+  options.allow_empty = true;  // labels do not matter here
   BenchResult result;
   TimePoint begin = MonotonicClock::now();
   Nanos cpu_before = process_cpu();
@@ -72,7 +73,7 @@ Result<BenchResult> run_bench(const std::string& path, const LoaderOptions& opti
   result.processors = static_cast<int>(allowed_processors());
   const double last_ms = result.epochs.back().cpu_ms_per_image;
   if (last_ms > 0) result.limit_images_per_s = result.processors * 1000 / last_ms;
-  const double n = static_cast<double>(std::max<uint64_t>(result.report.samples, 1));
+  const double n = static_cast<double>(std::max<uint64_t>(result.report.made, 1));
   for (const auto& [name, cpu] : result.report.stages())
     result.stages.push_back({std::string(name), to_ms(cpu) / n});
   return result;

@@ -35,7 +35,7 @@ struct BenchResult {
 };
 
 /// Runs so many epochs. Errors: those of open_source and Loader.
-Result<BenchResult> run_bench(const std::string& path, const LoaderOptions& options, int epochs);
+Result<BenchResult> run_bench(const std::string& path, LoaderOptions options, int epochs);
 
 std::string bench_json(const BenchResult& result);
 std::string bench_text(const BenchResult& result);

@@ -148,9 +148,10 @@ std::string FileList::name(uint64_t index) const {
 }
 
 Result<Verdict> FileList::read(uint64_t index, Sample& out) const {
+  out.picture = {};
+  out.label = labels_[index];
   FLATOUT_TRY_STATUS(read_file(name(index), Limits().file_bytes, out.bytes));
   out.picture = out.bytes;
-  out.label = labels_[index];
   if (out.label == kNoLabel) return Verdict{Outcome::kMissingField, "the list has no label for it"};
   return Verdict{};
 }
@@ -161,6 +162,7 @@ bool FileList::extent(uint64_t index, Extent& out) const {
 }
 
 Result<std::unique_ptr<Source>> parse_list(std::string_view text, const std::string& root) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // spreadsheets begin UTF-8 so
   const std::string_view start = trim(text.substr(0, 4096));
   const bool json = start.starts_with('{') || start.starts_with('[');
   std::vector<Row> rows;

@@ -18,12 +18,14 @@ class FileList : public Source {
   explicit FileList(std::string root) : root_(std::move(root)) {}
   void add(std::string_view name, int64_t label);
   void set_classes(std::vector<std::string> classes) { classes_ = std::move(classes); }
+  void set_empty_classes(std::vector<std::string> empty) { empty_classes_ = std::move(empty); }
 
   uint64_t count() const override { return begin_.size(); }
   std::string name(uint64_t index) const override;
   Result<Verdict> read(uint64_t index, Sample& out) const override;
   bool extent(uint64_t index, Extent& out) const override;
   const std::vector<std::string>& classes() const override { return classes_; }
+  std::vector<std::string> empty_classes() const override { return empty_classes_; }
   const std::vector<BadSample>& damage() const override { return damage_; }
 
  private:
@@ -31,7 +33,7 @@ class FileList : public Source {
   std::string names_;  // one after the other: a million names in one block
   std::vector<uint64_t> begin_;
   std::vector<int64_t> labels_;
-  std::vector<std::string> classes_;
+  std::vector<std::string> classes_, empty_classes_;
   std::vector<BadSample> damage_;
 };
 

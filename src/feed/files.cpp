@@ -1,11 +1,13 @@
 #include "feed/files.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/fs.h"
@@ -20,6 +22,11 @@ constexpr size_t kBuffer = 1 << 20;
 
 Error error_of(std::string_view verb, const std::string& path) {
   const int err = errno;
+  if (err == EMFILE || err == ENFILE || err == ENOMEM) {
+    return {Code::kFull,
+            fmt::format("cannot {} {}: {}", verb, escape_terminal(path), std::strerror(err)),
+            "raise `ulimit -n`, or the container's limit of memory"};
+  }
   return fs::error_from_errno(
       err, std::string("cannot ") + std::string(verb) + " " + escape_terminal(path));
 }
@@ -45,11 +52,13 @@ DataFile::~DataFile() {
 }
 
 Result<DataFile> DataFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // of a pipe, too
   if (fd < 0) return error_of("read", path);
   DataFile file(fd, 0, path);
   struct stat status {};
   if (::fstat(fd, &status) != 0) return error_of("read", path);
+  if (!S_ISREG(status.st_mode))
+    return Error{Code::kIo, "cannot read " + escape_terminal(path) + ": it is no regular file", ""};
   file.bytes_ = status.st_size > 0 ? static_cast<uint64_t>(status.st_size) : 0;
   return file;
 }

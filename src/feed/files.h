@@ -15,7 +15,8 @@ namespace flatout::feed {
 /// A file that any thread reads anywhere.
 class DataFile {
  public:
-  /// Errors: kNotFound, kDenied, kIo.
+  /// Errors: kNotFound, kDenied, kIo (also where it is no regular file), kFull where the process
+  /// may have no more files or memory.
   static Result<DataFile> open(const std::string& path);
   DataFile(DataFile&& other) noexcept;
   DataFile& operator=(DataFile&&) = delete;

@@ -63,6 +63,18 @@ Error unusable(const BadSample& bad) {
       "mend or remove the file, or let other samples take the place of bad ones: on_bad='skip'"};
 }
 
+Error empty_classes(const std::vector<std::string>& names) {
+  std::string some;
+  for (size_t i = 0; i < names.size() && i < 5; ++i)
+    some += (i == 0 ? "" : ", ") + escape_terminal(names[i]);
+  if (names.size() > 5) some += fmt::format(" and {} more", names.size() - 5);
+  return {Code::kBadInput,
+          fmt::format("there is no picture in the class folder{} {}", names.size() > 1 ? "s" : "",
+                      some),
+          "remove what is no class; allow_empty=True makes it one without samples, as with "
+          "torchvision's ImageFolder"};
+}
+
 Error forked() {
   return {Code::kUnsupported,
           "a loader cannot be used in a process forked from the one that opened it",
@@ -87,6 +99,7 @@ struct Loader::InFlight {
   int assigned = 0;
   int done = 0;
   int failed_slot = -1;
+  Tally tally;
   bool dropped = false;  // by seek(), or for want of memory: nobody waits for its samples
   Status failure;
 };
@@ -97,7 +110,8 @@ struct Loader::Worker {
   Sample sample;
   std::vector<Checkpoint> found;  // in the picture at hand
   Nanos read_wall{0}, rest_wall{0};
-  Report report;  // of the sample at hand; added to the loader's under its lock
+  Tally tally;   // of the sample at hand; added to its batch's under the lock,
+  Report spent;  // and what it took to the loader's
   std::vector<uint8_t> scratch;
   std::vector<uint8_t> aside;  // a sample whose batch has no memory yet
 
@@ -127,6 +141,8 @@ Result<std::unique_ptr<Loader>> Loader::open(std::unique_ptr<Source> source,
                  fmt::format("{} samples do not fill a batch of {}", loader->source_->count(),
                              options.batch),
                  "a smaller batch, or drop_last=False"};
+  const std::vector<std::string> empty = loader->source_->empty_classes();
+  if (!empty.empty() && !options.allow_empty) return empty_classes(empty);
   const std::vector<BadSample>& damage = loader->source_->damage();
   if (!damage.empty() && options.policy == Policy::kStrict) return unusable(damage[0]);
   loader->report_.bad.assign(damage.begin(), damage.begin() + static_cast<std::ptrdiff_t>(std::min(
@@ -199,6 +215,7 @@ Status Loader::lend(void* memory) {
   if (memory == nullptr || reinterpret_cast<uintptr_t>(memory) % BatchPool::kAlignment != 0)
     return Error{Code::kBadInput, "memory for a batch has to be aligned to 64 bytes",
                  "take it from aligned_alloc(), posix_memalign() or cudaHostAlloc()"};
+  if (!is_of_this_process()) return forked();
   std::vector<void*> unused;
   {
     const std::lock_guard lock(mutex_);
@@ -345,7 +362,7 @@ void Loader::work(int number) {
     worker.end_sample(options_.batch);
     lock.lock();
     if ((aside && !put(worker, flight, at, lock)) || flight.dropped) {
-      account(worker);
+      account(worker, flight);
       lock.unlock();
       held.reset();  // takes the lock if nobody else has it
       lock.lock();
@@ -360,7 +377,7 @@ void Loader::work(int number) {
       mix(worker, flight);
       lock.lock();
     }
-    account(worker);
+    account(worker, flight);
     if (++flight.done == batch.count) ready_.notify_all();
   }
 }
@@ -387,20 +404,27 @@ bool Loader::put(Worker& worker, const InFlight& flight, size_t at,
   return true;
 }
 
-// Under the lock.
-void Loader::account(Worker& worker) {
-  Report& report = worker.report;
-  report_.samples += report.samples;
-  report_.replaced += report.replaced;
-  report_.read += report.read;
-  report_.decode += report.decode;
-  report_.resize += report.resize;
-  report_.finish += report.finish;
-  for (size_t i = 0; i < kOutcomes; ++i) report_.outcomes[i] += report.outcomes[i];
-  for (BadSample& bad : report.bad) {
-    if (report_.bad.size() < kBadKept) report_.bad.push_back(std::move(bad));
+void Tally::add(Tally&& other) {
+  samples += other.samples;
+  replaced += other.replaced;
+  for (size_t i = 0; i < kOutcomes; ++i) outcomes[i] += other.outcomes[i];
+  for (BadSample& each : other.bad) {
+    if (bad.size() == kBadKept) return;
+    const auto same = [&](const BadSample& known) { return known.file == each.file; };
+    if (std::none_of(bad.begin(), bad.end(), same)) bad.push_back(std::move(each));
   }
-  report = {};
+}
+
+// Under the lock.
+void Loader::account(Worker& worker, InFlight& flight) {
+  report_.made += worker.tally.samples;
+  report_.read += worker.spent.read;
+  report_.decode += worker.spent.decode;
+  report_.resize += worker.spent.resize;
+  report_.finish += worker.spent.finish;
+  flight.tally.add(std::move(worker.tally));
+  worker.tally = {};
+  worker.spent = {};
   tuner_.took(worker.read_wall, worker.rest_wall);
   worker.read_wall = worker.rest_wall = {};
   if (options_.threads > 0 || stop_ || tuner_.threads() == active_) return;
@@ -421,35 +445,41 @@ void Loader::mix(Worker& worker, InFlight& flight) {
   mix_batch(batch.mix, target(), batch.data, batch.count, worker.scratch);
   for (size_t i = 0; i < static_cast<size_t>(batch.count); ++i)
     batch.partners[i] = batch.labels[i > 0 ? i - 1 : static_cast<size_t>(batch.count) - 1];
-  worker.report.finish += thread_cpu() - begin;
+  worker.spent.finish += thread_cpu() - begin;
 }
 
 Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t position, void* into) {
   const uint64_t index = order_.index(batch.epoch, position);
-  ++worker.report.samples;
+  Tally& tally = worker.tally;
+  ++tally.samples;
   bool usable = false;
-  FLATOUT_TRY_STATUS(fill(worker, batch, slot, index, into, usable));
+  FLATOUT_TRY(Verdict verdict, fill(worker, batch, slot, index, into, usable));
+  ++tally.outcomes[static_cast<size_t>(verdict.outcome)];
+  if (!verdict.ok()) tally.bad.push_back({source_->name(index), std::move(verdict)});
   if (usable) return {};
-  const BadSample bad = worker.report.bad.empty() ? BadSample{} : worker.report.bad.back();
-  if (options_.policy == Policy::kStrict) return unusable(bad);
-  ++worker.report.replaced;
+  if (options_.policy == Policy::kStrict) return unusable(tally.bad[0]);
+  ++tally.replaced;
   SampleRandom random(options_.seed, batch.epoch, index, Purpose::kReplace);
   for (int attempt = 0; attempt < kReplacements; ++attempt) {
+    // One that is bad itself is told in its own place.
     FLATOUT_TRY_STATUS(fill(worker, batch, slot, random.below(order_.count()), into, usable));
     if (usable) return {};
   }
   return Error{Code::kBadInput,
                fmt::format("nothing can be read in place of {}: {} others are bad, too",
-                           escape_terminal(bad.file), kReplacements),
+                           escape_terminal(tally.bad[0].file), kReplacements),
                "flatout feed verify tells which files are bad"};
 }
 
-Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, void* into,
-                    bool& usable) {
+// The sample of that index, for the slot; usable where it may stay there.
+Result<Verdict> Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, void* into,
+                             bool& usable) {
   const StageClock clock;
   Renderer& renderer = worker.renderer;
   const Renderer::Spent before = renderer.spent();
-  FLATOUT_TRY(Verdict verdict, source_->read(index, worker.sample));
+  auto read_as = source_->read(index, worker.sample);
+  if (!read_as.ok()) read_as = unreadable(read_as.error());
+  FLATOUT_TRY(Verdict verdict, std::move(read_as));
   const std::span<const uint8_t> picture = worker.sample.picture;
   const Nanos read = clock.wall();
   const int64_t of_late = read_ns_.load(std::memory_order_relaxed);
@@ -498,12 +528,10 @@ Status Loader::fill(Worker& worker, Batch& batch, int slot, uint64_t index, void
   }
   batch.labels[at] = batch.partners[at] = worker.sample.label;
   batch.indices[at] = static_cast<int64_t>(index);
-  ++worker.report.outcomes[static_cast<size_t>(verdict.outcome)];
-  if (!verdict.ok()) worker.report.bad.push_back({source_->name(index), std::move(verdict)});
-  clock.divide(read, renderer.spent() - before, worker.report);
+  clock.divide(read, renderer.spent() - before, worker.spent);
   worker.read_wall += read;
   worker.rest_wall += clock.wall() - read;
-  return {};
+  return verdict;
 }
 
 // The one that was made with the data, or the one that was asked for; what is not there yet has to
@@ -563,6 +591,7 @@ Result<std::shared_ptr<Batch>> Loader::next() {
   const std::shared_ptr<InFlight> flight = std::move(flight_.front());
   flight_.pop_front();
   place_ = flight->batch->after;
+  report_.add(std::move(flight->tally));
   lock.unlock();
   pool_->wanted.notify_all();
   flatout_slice(FLATOUT_INPUT_WAIT, nullptr,
@@ -573,6 +602,7 @@ Result<std::shared_ptr<Batch>> Loader::next() {
 }
 
 Place Loader::place() const {
+  if (!is_of_this_process()) return {};
   const std::lock_guard lock(mutex_);
   if (place_.position >= order_.count()) return {place_.epoch + 1, 0};
   return place_;
@@ -599,6 +629,7 @@ Status Loader::seek(Place place) {
 }
 
 Report Loader::report() const {
+  if (!is_of_this_process()) return {};
   const std::lock_guard lock(mutex_);
   Report out = report_;
   out.threads = active_;

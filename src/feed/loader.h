@@ -58,6 +58,7 @@ struct LoaderOptions {
   float mean[3] = {0.485F, 0.456F, 0.406F};  // of ImageNet; for all types but u8
   float std[3] = {0.229F, 0.224F, 0.225F};
   bool orient = false;           // turn pictures as their EXIF data say
+  bool allow_empty = false;      // class folders without pictures
   std::string index = "memory";  // the seek index: kept in memory; "off"; or the file to keep it in
   uint64_t index_bytes = 64 << 20;  // that it may take in memory
   Limits limits;
@@ -80,11 +81,18 @@ struct StageSample {
 /// Error fails the batch.
 using SampleStage = std::function<Status(StageSample&)>;
 
-struct Report {
+/// What became of samples: of each its own outcome, not that of what took its place.
+struct Tally {
   uint64_t samples = 0;
   uint64_t replaced = 0;
   std::array<uint64_t, kOutcomes> outcomes{};
-  std::vector<BadSample> bad;                      // the first hundred
+  std::vector<BadSample> bad;  // the first hundred, each once
+
+  void add(Tally&& other);
+};
+
+struct Report : Tally {                            // of the batches that next() has given
+  uint64_t made = 0;                               // samples, those of batches made ahead too
   Nanos read{0}, decode{0}, resize{0}, finish{0};  // CPU time of all threads
   Nanos waited{0};   // that next() waited for batches: the pipeline was too slow
   Nanos held_up{0};  // that threads waited for room: the pipeline was too fast
@@ -106,7 +114,8 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   /// The next batch of the epoch; null once at its end, after which come those of the next epoch.
-  /// Errors (kStrict, or an unreadable file): the batch is lost, the next call goes on behind it.
+  /// Errors (kStrict, or nothing that could be used): the batch is lost, the next call goes on
+  /// behind it.
   /// At the end of an epoch a seek index that is kept in a file is written there.
   Result<std::shared_ptr<Batch>> next();
   /// Waits at most so long; true once next() would not wait.
@@ -116,11 +125,11 @@ class Loader {
   /// gone, and is not used again. Errors: kBadInput for memory that is not aligned.
   Status lend(void* memory);
   size_t batch_bytes() const;
-  /// Where next() goes on.
+  /// Where next() goes on; in a forked process nothing, as report().
   Place place() const;
   /// Goes there; what was made ahead is dropped.
   Status seek(Place place);
-  /// Not one that was forked from it: there are no threads in that.
+  /// Not one that was forked from it: there are no threads in that, and who held the lock is gone.
   bool is_of_this_process() const;
 
   uint64_t batches_per_epoch() const;
@@ -145,13 +154,14 @@ class Loader {
   bool add_thread();
   void announce(const InFlight& flight);
   bool has_work(int number) const;
-  void account(Worker& worker);
+  void account(Worker& worker, InFlight& flight);
   void mix(Worker& worker, InFlight& flight);
   Target target() const;
   bool front_is_done() const;
   Shard shard(uint64_t first) const;
   Status make_sample(Worker& worker, Batch& batch, int slot, uint64_t position, void* into);
-  Status fill(Worker& worker, Batch& batch, int slot, uint64_t index, void* into, bool& usable);
+  Result<Verdict> fill(Worker& worker, Batch& batch, int slot, uint64_t index, void* into,
+                       bool& usable);
   Status open_index();
   Status save_index();
 

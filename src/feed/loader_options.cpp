@@ -25,7 +25,7 @@ Status LoaderOptions::check() const {
   if (!(augment.ratio[0] > 0 && augment.ratio[0] <= augment.ratio[1] &&
         std::isfinite(augment.ratio[1])))
     return bad("the ratio of a random part is above 0, the smaller first", "ratio=(3/4, 4/3)");
-  if (index.empty())
+  if (index.empty() || index.find('\0') != std::string::npos)
     return bad("the seek index has no name", "index='memory', index='off' or a file for it");
   if (!(augment.flip >= 0 && augment.flip <= 1)) return bad("flip is a probability", "flip=0.5");
   for (const auto* range : {augment.brightness, augment.contrast, augment.saturation}) {

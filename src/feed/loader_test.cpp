@@ -1,6 +1,7 @@
 #include "feed/loader.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -283,6 +285,64 @@ TEST(Loader, LeavesBatchesToAForkedProcess) {
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0) << "the child waited for a lock";
+  }
+}
+
+TEST(Loader, TakesNoLockInAForkedProcess) {
+  const TemporaryFolder folder;
+  write_set(folder, 23);
+  const auto loader = open(folder, small());
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE((*loader).next().ok());
+    ASSERT_NE(loader->place().epoch + loader->place().position, 0U);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      alignas(64) static char memory[64];
+      const bool right = loader->place().position == 0 && loader->place().epoch == 0 &&
+                         loader->report().samples == 0 && !loader->lend(memory).ok() &&
+                         !loader->seek({}).ok() && !loader->next().ok();
+      _exit(right ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "the child waited for a lock, or used what is not its own";
+  }
+}
+
+TEST(Loader, TakesAFileThatIsGoneForABadSample) {
+  const TemporaryFolder folder;
+  write_set(folder, 12);
+  std::filesystem::create_symlink("nowhere.jpg", folder.path() + "/class0/a_dangling.jpg");
+  std::filesystem::create_symlink("a_loop.jpg", folder.path() + "/class1/a_loop.jpg");
+  ASSERT_EQ(mkfifo((folder.path() + "/class2/a_pipe.jpg").c_str(), 0600), 0);
+  const auto loader = open(folder, small());
+  std::filesystem::remove(folder.path() + "/class1/101.jpg");
+  EXPECT_EQ(loader->source().count(), 15U);
+  EXPECT_EQ(rest_of_epoch(*loader).indices.size(), 15U);
+  const Report report = loader->report();
+  std::set<std::string> bad;
+  for (const BadSample& each : report.bad) {
+    EXPECT_EQ(each.verdict.outcome, Outcome::kUnreadable) << each.file;
+    bad.insert(std::filesystem::path(each.file).filename());
+  }
+  EXPECT_EQ(bad, (std::set<std::string>{"a_dangling.jpg", "a_loop.jpg", "a_pipe.jpg", "101.jpg"}));
+  EXPECT_EQ(report.outcomes[static_cast<size_t>(Outcome::kUnreadable)], 4U);
+}
+
+TEST(Loader, CountsEachSampleOfTheBatchesSoFarOnceAndEachBadFileOnce) {
+  const TemporaryFolder folder;
+  write_set(folder, 3);
+  for (int i = 0; i < 9; ++i) folder.write("class0/bad" + std::to_string(i) + ".jpg", {});
+  const auto loader = open(folder, small());
+  for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
+    rest_of_epoch(*loader);
+    const Report report = loader->report();
+    EXPECT_EQ(report.samples, 12 * epoch);
+    EXPECT_EQ(report.outcomes[static_cast<size_t>(Outcome::kOk)], 3 * epoch);
+    EXPECT_EQ(report.outcomes[static_cast<size_t>(Outcome::kEmpty)], 9 * epoch);
+    EXPECT_EQ(report.replaced, 9 * epoch);
+    EXPECT_EQ(report.bad.size(), 9U);
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -72,6 +74,14 @@ bool take(const Json& json, Number (&out)[n]) {
   return true;
 }
 
+// Of each channel, or of all of them: [0.5], as torchvision's Normalize takes it.
+bool take_channels(const Json& json, float (&out)[3]) {
+  float one[1];
+  if (!take(json, one) && !take(json, one[0])) return take(json, out);
+  std::fill(std::begin(out), std::end(out), one[0]);
+  return true;
+}
+
 // True where `name` is an option and `json` a value of it.
 bool set(LoaderOptions& options, std::string_view name, const Json& json, bool& known) {
   Augment& augment = options.augment;
@@ -88,8 +98,8 @@ bool set(LoaderOptions& options, std::string_view name, const Json& json, bool& 
   if (name == "mode") return take(json, kModes, options.mode);
   if (name == "dtype") return take(json, kTypes, options.type);
   if (name == "layout") return take(json, kLayouts, options.layout);
-  if (name == "mean") return take(json, options.mean);
-  if (name == "std") return take(json, options.std);
+  if (name == "mean") return take_channels(json, options.mean);
+  if (name == "std") return take_channels(json, options.std);
   if (name == "augment") return take(json, kKinds, augment.kind);
   if (name == "scale") return take(json, augment.area);
   if (name == "ratio") return take(json, augment.ratio);
@@ -109,6 +119,7 @@ bool set(LoaderOptions& options, std::string_view name, const Json& json, bool& 
   }
   if (name == "mixup") return take(json, options.mix.mixup);
   if (name == "cutmix") return take(json, options.mix.cutmix);
+  if (name == "allow_empty") return take(json, options.allow_empty);
   if (name == "shuffle_buffer") return take(json, options.window.samples);
   if (name == "shuffle_run") return take(json, options.window.run);
   if (name == "orient") return take(json, options.orient);
@@ -176,7 +187,7 @@ std::string report_json(const Loader& loader) {
                           {"outcome", std::string(outcome_name(bad.verdict.outcome))},
                           {"detail", to_utf8(bad.verdict.detail)}});
   out["threads"] = report.threads;
-  const double n = static_cast<double>(std::max<uint64_t>(report.samples, 1));
+  const double n = static_cast<double>(std::max<uint64_t>(report.made, 1));
   out["stages"] = Json::array();
   for (const auto& [name, cpu] : report.stages())
     out["stages"].push_back({{"name", std::string(name)}, {"cpu_ms_per_image", to_ms(cpu) / n}});

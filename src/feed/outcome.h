@@ -16,14 +16,15 @@ enum class Outcome : uint8_t {
   kUnsupported,   // a picture, of a kind that is not read here
   kTooLarge,      // beyond a limit: pixels, bytes, memory, scans
   kMissingField,  // the record lacks the picture or its label
+  kUnreadable,    // the file is gone, or cannot be read
 };
-constexpr int kOutcomes = 8;
+constexpr int kOutcomes = 9;
 
 /// "ok", "truncated", ...: as in JSON.
 constexpr std::string_view outcome_name(Outcome outcome) {
-  constexpr std::string_view kNames[kOutcomes] = {"ok",        "truncated",    "corrupt",
-                                                  "empty",     "not_an_image", "unsupported",
-                                                  "too_large", "missing_field"};
+  constexpr std::string_view kNames[kOutcomes] = {"ok",        "truncated",     "corrupt",
+                                                  "empty",     "not_an_image",  "unsupported",
+                                                  "too_large", "missing_field", "unreadable"};
   return kNames[static_cast<int>(outcome)];
 }
 

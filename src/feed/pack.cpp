@@ -58,6 +58,7 @@ Packed prepare(const Source& source, uint64_t index, PictureDecoder& decoder) {
   Packed out;
   Sample sample;
   auto read = source.read(index, sample);
+  if (!read.ok()) read = unreadable(read.error());
   if (!read.ok()) {
     out.status = read.error();
     return out;

@@ -12,6 +12,7 @@
 #include "feed/file_list.h"
 #include "feed/files.h"
 #include "feed/pack.h"
+#include "feed/picture.h"
 #include "feed/tar_source.h"
 #include "feed/tfrecord_source.h"
 
@@ -84,33 +85,107 @@ Result<std::unique_ptr<Source>> open_list(const std::string& path) {
                list.error().hint};
 }
 
-// As torchvision's ImageFolder: by class, then by name; files beside the class folders belong to
-// none.
-std::unique_ptr<Source> open_folder(const std::string& path, std::vector<std::string> files) {
-  const auto class_of = [](const std::string& file) {
-    const size_t slash = file.find('/');
-    return slash == std::string::npos ? std::string() : file.substr(0, slash);
-  };
-  std::vector<std::string> classes;
-  for (const std::string& file : files) {
-    std::string name = class_of(file);
-    if (!name.empty() && (classes.empty() || classes.back() != name))
-      classes.push_back(std::move(name));
+struct Listing {
+  std::vector<std::string> files;    // names relative to the folder
+  std::vector<std::string> folders;  // in it, not below
+};
+
+bool is_hidden(std::string_view name) {
+  return name.starts_with('.') || name.find("/.") != std::string_view::npos;
+}
+
+Result<Listing> list(const std::string& path) {
+  namespace sfs = std::filesystem;
+  Listing out;
+  std::error_code error;
+  sfs::recursive_directory_iterator walk(path, sfs::directory_options::follow_directory_symlink,
+                                         error);
+  const size_t prefix = path.size() + (path.ends_with('/') ? 0 : 1);
+  for (; !error && walk != sfs::recursive_directory_iterator(); walk.increment(error)) {
+    std::string name = walk->path().native().substr(prefix);
+    std::error_code ignored;  // a link that leads nowhere is no folder
+    if (!walk->is_directory(ignored)) {
+      out.files.push_back(std::move(name));
+      continue;
+    }
+    // Links may lead in circles.
+    if (walk.depth() > 64) walk.disable_recursion_pending();
+    if (walk.depth() == 0) out.folders.push_back(std::move(name));
   }
-  std::sort(classes.begin(), classes.end());
-  classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
-  if (!classes.empty())
-    std::erase_if(files, [&](const std::string& file) { return class_of(file).empty(); });
-  const auto label_of = [&](const std::string& file) {
-    return std::lower_bound(classes.begin(), classes.end(), class_of(file)) - classes.begin();
+  if (error) return fs::error_from_errno(error.value(), "cannot list " + escape_terminal(path));
+  std::sort(out.files.begin(), out.files.end());
+  std::sort(out.folders.begin(), out.folders.end());
+  return out;
+}
+
+std::string_view class_of(std::string_view file) {
+  const size_t slash = file.find('/');
+  return slash == std::string_view::npos ? std::string_view() : file.substr(0, slash);
+}
+
+// Folder by folder: those of one folder lie together, as os.walk() gives them, sorted.
+bool is_before(const std::string& a, const std::string& b) {
+  const auto parts = [](std::string_view name) {
+    const size_t slash = name.rfind('/');
+    return slash == std::string_view::npos
+               ? std::pair(std::string_view(), name)
+               : std::pair(name.substr(0, slash), name.substr(slash + 1));
   };
-  std::stable_sort(files.begin(), files.end(), [&](const std::string& a, const std::string& b) {
-    return label_of(a) < label_of(b);
-  });
+  const std::string_view a_class = class_of(a), b_class = class_of(b);
+  return a_class != b_class ? a_class < b_class : parts(a) < parts(b);
+}
+
+// The classes, samples and order of torchvision's ImageFolder: each folder is a class, hidden ones
+// and empty ones too; files beside them belong to none. Where only those are pictures, but for
+// hidden folders as notebooks leave them, they are all there is, and all of one class.
+std::unique_ptr<Source> open_pictures(const std::string& path, const Listing& listing) {
+  std::vector<std::string> in_classes, beside;
+  bool only_hidden = true;
+  for (const std::string& file : listing.files) {
+    if (!has_picture_name(file)) continue;
+    if (class_of(file).empty()) {
+      if (!is_hidden(file)) beside.push_back(file);
+      continue;
+    }
+    only_hidden = only_hidden && is_hidden(class_of(file));
+    in_classes.push_back(file);
+  }
   auto source = std::make_unique<FileList>(path);
-  for (const std::string& file : files) source->add(file, classes.empty() ? 0 : label_of(file));
-  source->set_classes(std::move(classes));
+  if (only_hidden && !beside.empty()) {
+    for (const std::string& file : beside) source->add(file, 0);
+    return source;
+  }
+  if (in_classes.empty()) return nullptr;
+  std::sort(in_classes.begin(), in_classes.end(), is_before);
+  std::vector<bool> any(listing.folders.size());
+  for (const std::string& file : in_classes) {
+    const auto found =
+        std::lower_bound(listing.folders.begin(), listing.folders.end(), class_of(file));
+    const auto label = found - listing.folders.begin();
+    any[static_cast<size_t>(label)] = true;
+    source->add(file, label);
+  }
+  std::vector<std::string> empty;
+  for (size_t i = 0; i < any.size(); ++i) {
+    if (!any[i]) empty.push_back(listing.folders[i]);
+  }
+  source->set_classes(listing.folders);
+  source->set_empty_classes(std::move(empty));
   return source;
+}
+
+// A file that is no archive and no list: null where it is no picture either.
+Result<std::unique_ptr<Source>> open_picture(const std::string& path) {
+  if (!has_picture_name(path)) {
+    std::vector<uint8_t> start;
+    FLATOUT_TRY_STATUS(read_file(path, 1 << 16, start));
+    const Outcome outcome = PictureDecoder().open(start).outcome;
+    if (outcome == Outcome::kNotAnImage || outcome == Outcome::kEmpty)
+      return std::unique_ptr<Source>();
+  }
+  auto source = std::make_unique<FileList>(path);
+  source->add("", 0);
+  return std::unique_ptr<Source>(std::move(source));
 }
 
 // Of one kind, or null where the kind is no archive's.
@@ -121,6 +196,18 @@ Result<std::unique_ptr<Source>> open_shards(Kind kind, std::vector<std::string> 
   if (kind == Kind::kPack)
     return Error{Code::kBadInput, fmt::format("{} packed files", paths.size()),
                  "name one, or pack their data into one"};
+  return std::unique_ptr<Source>();
+}
+
+// Null where there are none.
+Result<std::unique_ptr<Source>> open_shards_in(const std::string& path, const Listing& listing) {
+  for (const Kind kind : {Kind::kTar, Kind::kTfrecord, Kind::kPack}) {
+    std::vector<std::string> found;
+    for (const std::string& file : listing.files) {
+      if (!is_hidden(file) && kind_of_name(file) == kind) found.push_back(path + "/" + file);
+    }
+    if (!found.empty()) return open_shards(kind, std::move(found));
+  }
   return std::unique_ptr<Source>();
 }
 
@@ -182,22 +269,14 @@ Result<std::vector<std::string>> list_files(const std::string& path) {
   if (error == std::errc::no_such_file_or_directory || !sfs::exists(path, error))
     return Error{Code::kNotFound, "there is no " + escape_terminal(path),
                  "name a folder of pictures or a picture"};
-  std::vector<std::string> found;
-  sfs::recursive_directory_iterator walk(path, sfs::directory_options::follow_directory_symlink,
-                                         error);
-  const size_t prefix = path.size() + (path.ends_with('/') ? 0 : 1);
-  for (; !error && walk != sfs::recursive_directory_iterator(); walk.increment(error)) {
-    const bool hidden = walk->path().filename().native().starts_with('.');
-    std::error_code ignored;  // a link that leads nowhere is no file
-    if (hidden && walk->is_directory(ignored)) walk.disable_recursion_pending();
-    // Links may lead in circles.
-    if (walk.depth() > 64) walk.disable_recursion_pending();
-    if (!hidden && walk->is_regular_file(ignored))
-      found.push_back(walk->path().native().substr(prefix));
-  }
-  if (error) return fs::error_from_errno(error.value(), "cannot list " + escape_terminal(path));
-  std::sort(found.begin(), found.end());
-  return found;
+  FLATOUT_TRY(Listing listing, list(path));
+  std::erase_if(listing.files, [](const std::string& file) { return is_hidden(file); });
+  return std::move(listing.files);
+}
+
+Result<Verdict> unreadable(const Error& error) {
+  if (error.code == Code::kFull) return error;
+  return Verdict{Outcome::kUnreadable, error.message};
 }
 
 Result<std::vector<std::string>> list_tars(const std::string& path) {
@@ -235,27 +314,25 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path) {
   if (paths.size() > 1) {
     FLATOUT_TRY(source, open_shards(kind_of_name(paths[0]), paths));
   } else if (std::filesystem::is_directory(one, ignored)) {
-    FLATOUT_TRY(std::vector<std::string> files, list_files(one));
-    for (const Kind kind : {Kind::kPicture, Kind::kTar, Kind::kTfrecord, Kind::kPack}) {
-      std::vector<std::string> found;
-      std::copy_if(files.begin(), files.end(), std::back_inserter(found),
-                   [&](const std::string& file) { return kind_of_name(file) == kind; });
-      if (found.empty()) continue;
-      if (kind == Kind::kPicture) {
-        source = open_folder(one, std::move(found));
-      } else {
-        for (std::string& file : found) file.insert(0, one + "/");
-        FLATOUT_TRY(source, open_shards(kind, std::move(found)));
-      }
-      break;
+    FLATOUT_TRY(const Listing listing, list(one));
+    source = open_pictures(one, listing);
+    if (!source) {
+      FLATOUT_TRY(source, open_shards_in(one, listing));
     }
   } else {
-    FLATOUT_TRY(std::vector<std::string> itself, list_files(one));
+    FLATOUT_TRY_STATUS(list_files(one));  // says what is in the way
     FLATOUT_TRY(source, open_archive(one));
     if (!source && kind_of_name(one) == Kind::kList) {
       FLATOUT_TRY(source, open_list(one));
     }
-    if (!source) source = open_folder(one, std::move(itself));
+    if (!source) {
+      FLATOUT_TRY(source, open_picture(one));
+    }
+    if (!source)
+      return Error{Code::kBadInput,
+                   escape_terminal(one) + " is no picture, no list of them and no archive",
+                   "expected are .jpg, .png, .webp, .txt, .csv, .json, .tar, .tfrecord or .fpack "
+                   "files, or a folder of pictures"};
   }
   if (!source || source->count() == 0) {
     if (source && !source->damage().empty()) {

@@ -34,23 +34,26 @@ class Source {
   virtual uint64_t count() const = 0;
   /// For messages: the file, and where in it.
   virtual std::string name(uint64_t index) const = 0;
-  /// Thread-safe. An Error is one of the machine (a file that is gone); what is wrong with the
-  /// sample itself is in the verdict.
+  /// Thread-safe. An Error is one of the machine (see unreadable()); what is wrong with the sample
+  /// itself is in the verdict.
   virtual Result<Verdict> read(uint64_t index, Sample& out) const = 0;
   /// False where the sample does not lie in one file. Thread-safe and quick.
   virtual bool extent(uint64_t, Extent&) const { return false; }
   /// Names of the labels, where they have any; label i is classes()[i].
   virtual const std::vector<std::string>& classes() const = 0;
+  /// Those that no sample has, where they are folders.
+  virtual std::vector<std::string> empty_classes() const { return {}; }
   /// Archives that are damaged: what follows the damage is no sample.
   virtual const std::vector<BadSample>& damage() const = 0;
   /// The file of a seek index that was made with the data; "" where there is none.
   virtual std::string seek_index() const { return {}; }
 };
 
-/// Opens what `path` is: a folder of pictures (one folder for each class, sorted, as torchvision's
-/// ImageFolder; without such folders all have label 0), a picture; a list of them (list_source.h);
-/// a tar or WebDataset shard, a TFRecord file, a file of `feed pack`; a folder of such, or a name
-/// with braces: train-{000..146}.tar. Errors: kNotFound, kDenied, kBadInput (nothing in it), kIo.
+/// Opens what `path` is: a folder of pictures (the classes, samples and order of torchvision's
+/// ImageFolder; where only files beside the folders are pictures, all have label 0), a picture; a
+/// list of them (file_list.h); a tar or WebDataset shard, a TFRecord file, a file of `feed pack`; a
+/// folder of such, or a name with braces: train-{000..146}.tar. Errors: kNotFound, kDenied,
+/// kBadInput (nothing in it, or it is nothing of these), kIo.
 Result<std::unique_ptr<Source>> open_source(const std::string& path);
 
 /// One file that is an archive, by its name or else its first bytes; null where it is none.
@@ -60,8 +63,13 @@ Result<std::unique_ptr<Source>> open_archive(const std::string& path);
 /// The tar files that open_source would open. Errors: kNotFound, kBadInput (there are none).
 Result<std::vector<std::string>> list_tars(const std::string& path);
 
-/// All files below `path` (or itself), sorted, without hidden ones; names relative to it.
+/// All files below `path` (or itself), sorted, without hidden ones; names relative to it. What is
+/// no folder is a file: a link that leads nowhere, a pipe.
 Result<std::vector<std::string>> list_files(const std::string& path);
+
+/// The verdict on what could not be read: kUnreadable; or the Error where nothing could be read
+/// (kFull).
+Result<Verdict> unreadable(const Error& error);
 
 /// Reads a whole file of at most `limit` bytes; a longer one is cut at limit + 1.
 Status read_file(const std::string& path, uint64_t limit, std::vector<uint8_t>& out);

@@ -54,9 +54,10 @@ Outcome outcome_of(const TemporaryFolder& folder, const std::string& name,
                    const std::vector<uint8_t>& data, uint64_t* samples = nullptr) {
   folder.write(name, data);
   Outcome outcome = Outcome::kOk;
-  EXPECT_TRUE(verify(folder.path() + "/" + name, 1, [&](const Verified& verified) {
+  EXPECT_TRUE(verify(folder.path() + "/" + name, 1, [&](const Verified& verified) -> Status {
                 outcome = verified.verdict.outcome;
                 if (samples != nullptr) *samples = verified.samples;
+                return {};
               }).ok());
   return outcome;
 }
@@ -88,6 +89,50 @@ TEST(TarSource, GroupsMembersAsWebDatasetDoes) {
                                                  {"", 0, Outcome::kMissingField}}));
   EXPECT_EQ(source->name(1), folder.path() + "/x-000.tar/a/0002.jpg");
   EXPECT_TRUE(source->damage().empty());
+}
+
+TEST(TarSource, FindsLabelsThatDoNotLieBesideTheirPictures) {
+  const TemporaryFolder folder;
+  std::vector<uint8_t> tar, next;
+  for (const char* name : {"a/1", "a/2", "a/3"}) add_member(tar, std::string(name) + ".jpg", name);
+  add_member(tar, "a/4.cls", "4");
+  add_member(tar, "a/3.cls", "3");
+  add_member(tar, "a/1.cls", "1");
+  add_member(tar, "a/5.cls", "5");
+  end_tar(tar);
+  add_member(next, "a/5.jpg", "of another shard");
+  end_tar(next);
+  folder.write("x-0.tar", tar);
+  folder.write("x-1.tar", next);
+  EXPECT_EQ(all_of(*open(folder.path())), (std::vector<Taken>{{"a/1", 1, Outcome::kOk},
+                                                              {"", 0, Outcome::kMissingField},
+                                                              {"a/3", 3, Outcome::kOk},
+                                                              {"", 0, Outcome::kMissingField},
+                                                              {"", 0, Outcome::kMissingField},
+                                                              {"", 0, Outcome::kMissingField}}));
+}
+
+TEST(Source, SaysThatAFileIsNothingOfWhatItReads) {
+  const TemporaryFolder folder;
+  folder.write("train.py", {'i', 'm', 'p', 'o', 'r', 't', '\n'});
+  folder.write("none", {});
+  folder.write("photo", make_jpeg({}));
+  for (const char* name : {"/train.py", "/none"}) {
+    const auto source = open_source(folder.path() + name);
+    ASSERT_FALSE(source.ok());
+    EXPECT_NE(source.error().message.find("is no picture"), std::string::npos);
+  }
+  EXPECT_EQ(open(folder.path() + "/photo")->count(), 1U);
+}
+
+TEST(FileList, BeginsAsSpreadsheetsWriteIt) {
+  const auto list = parse_list(
+      "\xEF\xBB\xBF"
+      "a.jpg,3\nb.jpg,4\n",
+      "root");
+  ASSERT_TRUE(list.ok());
+  EXPECT_EQ((*list)->name(0), "root/a.jpg");
+  EXPECT_EQ((*list)->count(), 2U);
 }
 
 TEST(TarSource, TakesFoldersAsClassesWhereNothingElseTells) {

@@ -8,6 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/text.h"
 #include "feed/picture.h"
@@ -124,6 +126,7 @@ class TarSource : public Source {
   };
   const char* member_name(uint64_t index) const { return names_.c_str() + rows_[index].name; }
   Status add(size_t shard, const DataFile& file, const TarMember& member);
+  void join(size_t first);
   void label_by_folder();
 
   Shards shards_;
@@ -187,9 +190,42 @@ Status TarSource::add(size_t shard, const DataFile& file, const TarMember& membe
   return {};
 }
 
+// Labels that do not lie beside their pictures, as where all .cls members follow all pictures, go
+// to the pictures of their names. `first`: the shard's first row.
+void TarSource::join(size_t first) {
+  std::unordered_map<std::string_view, size_t> labels;  // rows without a picture, by key
+  for (size_t i = first; i < rows_.size(); ++i) {
+    if (rows_[i].offset != 0 || rows_[i].label == LabelKind::kNone) continue;
+    const auto [at, is_new] = labels.emplace(member_name(i), i);
+    if (!is_new && rows_[at->second].label == LabelKind::kJson) at->second = i;
+  }
+  if (labels.empty()) return;
+  std::unordered_set<std::string_view> joined;
+  for (size_t i = first; i < rows_.size(); ++i) {
+    Row& row = rows_[i];
+    if (row.offset == 0 || row.further || row.label == LabelKind::kText) continue;
+    const std::string_view name = member_name(i);
+    const auto found = labels.find(name.substr(0, name.find('.', name.rfind('/') + 1)));
+    if (found == labels.end()) continue;
+    const Row& label = rows_[found->second];
+    joined.insert(found->first);
+    if (row.label == LabelKind::kJson && label.label == LabelKind::kJson) continue;
+    row.label = label.label;
+    row.label_offset = label.label_offset;
+    row.label_bytes = label.label_bytes;
+  }
+  const auto begin = rows_.begin() + static_cast<std::ptrdiff_t>(first);
+  rows_.erase(std::remove_if(begin, rows_.end(),
+                             [&](const Row& row) {
+                               return row.offset == 0 && joined.contains(&names_[row.name]);
+                             }),
+              rows_.end());
+}
+
 Status TarSource::index() {
   for (size_t shard = 0; shard < shards_.count(); ++shard) {
     FLATOUT_TRY(const DataFile file, shards_.file(shard));
+    const size_t first = rows_.size();
     Status status;
     const auto each = [&](const TarMember& member) {
       if (status.ok()) status = add(shard, file, member);
@@ -200,6 +236,7 @@ Status TarSource::index() {
     FLATOUT_TRY(Verdict verdict, std::move(walked));
     if (!status.ok()) return status.error();
     key_.clear();
+    join(first);
     if (!verdict.ok()) damage_.push_back({shards_.path(shard), std::move(verdict)});
   }
   // Of labelled samples other pictures are masks and the like; else each is a

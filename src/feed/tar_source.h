@@ -23,7 +23,8 @@ Result<Verdict> walk_tar(const DataFile& file, const std::function<void(const Ta
 
 /// As WebDataset groups them: members that follow each other with equal names up to the first dot
 /// make a sample. Its label is its .cls or .label member, or "label", "cls" or "class" of its .json
-/// where the first .json has one; where no sample has any of these, the folder that it lies in.
+/// where the first .json has one; where no sample has any of these, the folder that it lies in. A
+/// label that lies elsewhere in the shard than beside its picture counts too, unlike there.
 Result<std::unique_ptr<Source>> open_tars(std::vector<std::string> paths);
 
 }  // namespace flatout::feed

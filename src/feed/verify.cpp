@@ -44,7 +44,9 @@ Status verify_archive(const Source& source, PictureDecoder& decoder, Verified& o
   Sample sample;
   uint64_t pictures = 0;
   for (uint64_t i = 0; i < source.count(); ++i) {
-    FLATOUT_TRY(Verdict verdict, source.read(i, sample));
+    auto read = source.read(i, sample);
+    if (!read.ok()) read = unreadable(read.error());
+    FLATOUT_TRY(Verdict verdict, std::move(read));
     if (verdict.ok()) {
       const Verified one = verify_picture(decoder, sample.picture);
       verdict = one.verdict;
@@ -82,7 +84,7 @@ Verified verify_picture(PictureDecoder& decoder, std::span<const uint8_t> data) 
 }
 
 Status verify(const std::string& path, int threads,
-              const std::function<void(const Verified&)>& each) {
+              const std::function<Status(const Verified&)>& each) {
   FLATOUT_TRY(const std::vector<std::string> files, list_files(path));
   const size_t workers = workers_for(threads);
   const Limits limits;
@@ -98,10 +100,14 @@ Status verify(const std::string& path, int threads,
       out.verdict = {Outcome::kCorrupt, archive.error().message};
       return {};
     }
-    if (!archive.ok()) return archive.error();
-    if (*archive) return verify_archive(**archive, worker.decoder, out);
-    FLATOUT_TRY_STATUS(read_file(full, limits.file_bytes, worker.bytes));
-    out = verify_picture(worker.decoder, worker.bytes);
+    if (archive.ok() && *archive) return verify_archive(**archive, worker.decoder, out);
+    const Status read =
+        archive.ok() ? read_file(full, limits.file_bytes, worker.bytes) : Status(archive.error());
+    if (read.ok()) {
+      out = verify_picture(worker.decoder, worker.bytes);
+    } else {
+      FLATOUT_TRY(out.verdict, unreadable(read.error()));
+    }
     return {};
   };
   return in_order(
@@ -114,8 +120,8 @@ Status verify(const std::string& path, int threads,
         return slot;
       },
       [&](const Slot& slot) -> Status {
-        if (slot.status.ok()) each(slot.verified);
-        return slot.status;
+        FLATOUT_TRY_STATUS(slot.status);
+        return each(slot.verified);
       });
 }
 

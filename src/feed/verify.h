@@ -25,9 +25,9 @@ struct Verified {
 Verified verify_picture(PictureDecoder& decoder, std::span<const uint8_t> data);
 
 /// All files below `path` whatever their names, told in order by `each`. threads 0: one a core.
-/// Errors: those of list_files. A file that cannot be read is an Error, after all before it.
+/// Ends at the first Error of that. Errors: those of list_files; kFull (see unreadable()).
 Status verify(const std::string& path, int threads,
-              const std::function<void(const Verified&)>& each);
+              const std::function<Status(const Verified&)>& each);
 
 /// One line of JSON, without its end.
 std::string verified_json(const Verified& verified);

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import threading
+import time
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -26,6 +27,14 @@ class FeedError(RuntimeError):
 
 def _error() -> FeedError:
     return FeedError(library().flatout_feed_error().decode("utf-8", "replace"))
+
+
+def _path(path: Any) -> bytes:
+    """As C takes it. What follows a zero would be lost on the way."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError(f"embedded null byte in {path!r}")
+    return name
 
 
 class Batch:
@@ -60,6 +69,9 @@ class Batch:
         struct, self._struct = getattr(self, "_struct", None), None
         if struct is not None:
             library().flatout_feed_release(struct)
+
+    def __reduce_ex__(self, _):
+        raise TypeError("a Batch cannot be copied or pickled: it is a view of its loader's memory; make a tensor or an array of it and copy that")
 
     def __dlpack__(self, stream=None, **_):
         return _dlpack.capsule(library().flatout_feed_dlpack(self._struct))
@@ -176,7 +188,11 @@ class Loader:
     on_bad: "skip" (another sample takes a bad one's place, the same in every run), "strict" (FeedError), "lenient" (what can be decoded).
     form: "torch" and "numpy" give (images, labels), "batch" gives Batch objects; by default as the program's imports suggest.
 
-    An epoch is one `for` loop. The next epoch's first batches are made while the last ones are used.
+    allow_empty: True lets a class folder be without pictures; it has its number, as with ImageFolder's allow_empty. By default that is an error.
+
+    An epoch is one `for` loop. The next epoch's first batches are made while the last ones are used. A loader has one place in its data: where a
+    second loop begins, in whatever thread, the first one's next batch is a FeedError. It can be neither pickled nor copied (TypeError), and not
+    used in a forked process (FeedError): open one there, and load_state_dict() takes it to the same place.
     """
 
     def __init__(self, path, batch_size: int = 64, size: Union[int, Sequence[int]] = 224, *, transform: Any = None, shuffle: bool = True,
@@ -194,6 +210,9 @@ class Loader:
         options.update(batch=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, threads=threads, prefetch=prefetch,
                        rank=rank or 0, ranks=ranks or 1, on_bad=on_bad, mode=mode)
         self.batch_size = batch_size
+        self._process = os.getpid()
+        self._lock = threading.RLock()  # of the place in the data; a signal's handler may come while it is held
+        self._loop = 0  # the number of the loop that has the place
         self._form = form
         self._pin_memory = pin_memory
         self._spare = prefetch + 2  # as many batches as there are under way, and two that change hands
@@ -203,7 +222,7 @@ class Loader:
         self._resumed = False
         self._own_stage = stage
         self._stage = None if stage is None else stage_function(stage)  # kept: C calls it
-        self._handle = library().flatout_feed_open_with_stage(os.fsencode(path), json.dumps(options).encode(),
+        self._handle = library().flatout_feed_open_with_stage(_path(path), json.dumps(options).encode(),
                                                               ctypes.cast(self._stage, ctypes.c_void_p) if self._stage else None, None)
         if not self._handle:
             raise _error()
@@ -216,7 +235,14 @@ class Loader:
                 self.close()
                 raise ValueError("mixup and cutmix need to know how many classes there are, which this data set does not tell: num_classes=1000")
 
+    def __reduce_ex__(self, _):
+        raise TypeError("a Loader cannot be copied or pickled: its threads and memory are this process's. Open one with the same arguments where it is "
+                        "used; load_state_dict() takes it to where this one's state_dict() was")
+
     def _feed(self) -> int:
+        if os.getpid() != self._process:  # before any lock, which nobody may be there to let go of
+            raise FeedError("a loader cannot be used in a process forked from the one that opened it; open it in the process that uses it: "
+                            "it needs no worker processes")
         if not self._handle:
             raise FeedError("the loader is closed; open another one")
         return self._handle
@@ -240,25 +266,32 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the beginning of an epoch."""
-        place = library().flatout_feed_get_place(self._feed())
-        if (place.epoch, place.position) != (epoch, 0):
-            self._seek(Place(epoch, 0))
+        self._feed()
+        with self._lock:
+            place = library().flatout_feed_get_place(self._feed())
+            if (place.epoch, place.position) != (epoch, 0):
+                self._seek(Place(epoch, 0))
 
     def __iter__(self) -> Iterator:
-        """The rest of the epoch after load_state_dict, else a whole one: what a loop left by `break` did not take is dropped."""
-        place = library().flatout_feed_get_place(self._feed())
-        if place.position > 0 and not self._resumed:
-            self._seek(Place(place.epoch + 1, 0))
-        self._resumed = False
-        form = self._form or _form_in_use()
-        if not self._lent and self._wants_pinned(form):
-            try:
-                self._lend(self._spare)
-            except RuntimeError as error:
-                raise FeedError(f"no page-locked memory for batches: {error}; pin_memory=False does without") from None
-            # Batches under way were begun in other memory.
-            self._seek(library().flatout_feed_get_place(self._feed()))
-        return self._batches(_FORMS[form])
+        """The rest of the epoch after load_state_dict, else a whole one: what a loop left by `break` did not take is dropped.
+
+        An earlier loop that has not come to its end is over: its next batch is a FeedError."""
+        self._feed()
+        with self._lock:
+            self._loop += 1
+            place = library().flatout_feed_get_place(self._feed())
+            if place.position > 0 and not self._resumed:
+                self._seek(Place(place.epoch + 1, 0))
+            self._resumed = False
+            form = self._form or _form_in_use()
+            if not self._lent and self._wants_pinned(form):
+                try:
+                    self._lend(self._spare)
+                except RuntimeError as error:
+                    raise FeedError(f"no page-locked memory for batches: {error}; pin_memory=False does without") from None
+                # Batches under way were begun in other memory.
+                self._seek(library().flatout_feed_get_place(self._feed()))
+            return self._batches(_FORMS[form], self._loop)
 
     def _wants_pinned(self, form: str) -> bool:
         if form != "torch":
@@ -285,24 +318,38 @@ class Loader:
                 raise _error()
             self._lent[memory.data_ptr()] = memory
 
-    def _batches(self, form) -> Iterator:
-        lib = library()
-        struct = ctypes.POINTER(BatchStruct)()
-        while True:
-            # In short waits, so that Ctrl-C is heard.
-            while not lib.flatout_feed_wait(self._feed(), 100):
-                pass
-            got = lib.flatout_feed_next(self._feed(), ctypes.byref(struct))
+    def _take(self, loop: int, struct) -> Optional[int]:
+        """What flatout_feed_next returns, for the loop of that number; None: not yet."""
+        self._feed()
+        with self._lock:
+            if loop != self._loop:
+                raise FeedError("another loop over this loader has begun, and it has one place in its data; each loop, or thread, that goes on "
+                                "beside others needs a Loader of its own")
+            # In short waits, so that Ctrl-C is heard, and other threads get the lock.
+            if not library().flatout_feed_wait(self._feed(), 100):
+                return None
+            got = library().flatout_feed_next(self._feed(), ctypes.byref(struct))
             if got < 0:
                 raise _error()
+            return got
+
+    def _batches(self, form, loop: int) -> Iterator:
+        struct = ctypes.POINTER(BatchStruct)()
+        while True:
+            got = self._take(loop, struct)
+            if got is None:
+                time.sleep(0.001)  # a lock that is taken again at once is never another thread's
+                continue
             if got == 0:
                 return
             batch = Batch(ctypes.cast(struct, ctypes.POINTER(BatchStruct)))
-            memory = self._lent.pop(struct.contents.data, None)
+            with self._lock:
+                memory = self._lent.pop(struct.contents.data, None)
+                if memory is not None:
+                    self._lend(1)
             if memory is None:
                 yield form(batch, self._classes)
                 continue
-            self._lend(1)
             images_and_labels = _in_pinned_memory(batch, self._classes, memory)
             del batch, memory  # they are the caller's alone while the loop goes round
             yield images_and_labels
@@ -328,21 +375,26 @@ class Loader:
             raise ValueError(f"the state was saved with seed {state['seed']}, this loader has {self._seed}")
         if state.get("shuffle_buffer") != self._window:
             raise ValueError(f"the state was saved with a shuffle's buffer and run of {state.get('shuffle_buffer')}, this loader has {self._window}")
-        self._seek(Place(state["epoch"], state["position"]))
-        self._resumed = True
+        with self._lock:
+            self._seek(Place(state["epoch"], state["position"]))
+            self._resumed = True
 
     def report(self) -> Dict[str, Any]:
-        """Counts of samples by outcome since the start, how many were replaced, and the first hundred bad ones."""
+        """Counts of the samples of batches so far by outcome, how many were replaced, and the first hundred bad files."""
         return json.loads(library().flatout_feed_report(self._feed()))
 
     def close(self) -> None:
         """Stops the threads. Batches that are still held stay valid."""
         if self._own_stage is not None and running_stage() is self._own_stage:
             raise FeedError("a stage cannot close its own loader: its thread would wait for itself")
-        handle, self._handle = self._handle, None
-        if handle:
-            library().flatout_feed_close(handle)
-        self._lent.clear()
+        if os.getpid() != self._process:  # there are no threads to end, and nobody may be there to let go of the lock
+            self._handle = None
+            return
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle:
+                library().flatout_feed_close(handle)
+            self._lent.clear()
 
     def __enter__(self) -> "Loader":
         return self
@@ -365,8 +417,11 @@ class Loader:
 def decode(data: bytes, height: int, width: int, box: Optional[Tuple[int, int, int, int]] = None, mode: str = "exact") -> bytearray:
     """One picture, resized: RGB, height * width * 3 bytes.
 
-    data: a JPEG, PNG or WebP file's bytes. box: x, y, width and height of the part to take, in the picture's pixels.
+    data: a JPEG, PNG or WebP file's bytes. box: x, y, width and height of the part to take, in the picture's pixels. mode: "exact" or "scaled".
     """
+    if mode not in ("exact", "scaled"):
+        raise ValueError(f"mode is {mode!r}; there are exact, scaled")
+    data = data if isinstance(data, bytes) else bytes(memoryview(data))
     out = bytearray(height * width * 3)
     target = (ctypes.c_uint8 * len(out)).from_buffer(out)
     part = None if box is None else (ctypes.c_int32 * 4)(*box)

@@ -23,6 +23,12 @@ def _filter_of_resize(transform: Any, name: str) -> str:
     return found
 
 
+def _channels(values: Any) -> List[float]:
+    """One number, or a sequence of one or three."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return [float(v) for v in (values if isinstance(values, (list, tuple)) else [values])]
+
+
 def _colours(jitter: Any) -> Dict[str, List[float]]:
     ranges = {name: getattr(jitter, name, None) for name in ("brightness", "contrast", "saturation", "hue")}
     return {name: [float(v) for v in value] for name, value in ranges.items() if value is not None}
@@ -100,7 +106,7 @@ def options_from_transforms(transform: Any) -> Dict[str, Any]:
                 raise ValueError("ToDtype without scale=True: values are scaled to 0 to 1 here")
             options["dtype"] = types[wanted]
         elif name == "Normalize":
-            options.update(mean=[float(v) for v in step.mean], std=[float(v) for v in step.std])
+            options.update(mean=_channels(step.mean), std=_channels(step.std))
         elif name not in ("PILToTensor", "ToImage", "ToPILImage", "ToPureTensor", "Identity"):
             raise ValueError(f"the transform {name} is not known; known are RandomResizedCrop, Resize, CenterCrop, RandomHorizontalFlip, "
                              "ColorJitter, RandAugment, ToTensor, ToDtype, Normalize and their like")
