@@ -1,6 +1,8 @@
 // flatout devmem: device memory under several allocators, and why it ran out.
 #include <fmt/format.h>
 
+#include <cstdio>
+
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -131,7 +133,7 @@ int devmem(const std::vector<std::string>& arguments) {
   if (what == "explain") return explain_memory(rest);
   if (what == "limit") return devmem_limit(rest);
   if (what == "--help" || what == "-h" || what == "help") {
-    fmt::print("{}", folded(kHelp));
+    std::fputs(folded(kHelp).c_str(), stdout);
     return 0;
   }
   const std::string_view meant = nearest(what, {"replay", "batch", "explain", "limit"});

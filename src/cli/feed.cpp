@@ -91,9 +91,18 @@ int bad_fail_on(const std::string& fail_on) {
                    "--fail-on any");
 }
 
-void print_bad(const feed::BadSample& bad) {
-  fmt::print("{}: {} ({})\n", escape_terminal(bad.file), feed::outcome_name(bad.verdict.outcome),
-             escape_terminal(bad.verdict.detail));
+std::string line_of(const feed::BadSample& bad) {
+  return fmt::format("{}: {} ({})\n", escape_terminal(bad.file),
+                     feed::outcome_name(bad.verdict.outcome), escape_terminal(bad.verdict.detail));
+}
+
+// Labels of what is read otherwise are those of torchvision's ImageFolder with allow_empty=True.
+void tell_empty_classes(const feed::Source& source) {
+  const std::vector<std::string> empty = source.empty_classes();
+  for (size_t i = 0; i < empty.size() && i < 5; ++i)
+    log_warning(fmt::format("there is no picture in the class folder {}: it keeps its number",
+                            escape_terminal(empty[i])));
+  if (empty.size() > 5) log_warning(fmt::format("nor in {} more", empty.size() - 5));
 }
 
 int bench(const std::vector<std::string>& arguments) {
@@ -129,22 +138,25 @@ int verify(const std::vector<std::string>& arguments) {
   if (!settings) return code;
   if (!is_fail_on(settings->fail_on)) return bad_fail_on(settings->fail_on);
   uint64_t files = 0, bad = 0;
-  const Status status = feed::verify(settings->positional[0], saturate<int>(settings->threads),
-                                     [&](const feed::Verified& verified) {
-                                       ++files;
-                                       bad += verified.verdict.ok() ? 0 : 1;
-                                       if (settings->json) {
-                                         fmt::print("{}\n", feed::verified_json(verified));
-                                       } else if (!verified.verdict.ok()) {
-                                         print_bad({verified.file, verified.verdict});
-                                       }
-                                     });
+  const Status status =
+      feed::verify(settings->positional[0], saturate<int>(settings->threads),
+                   [&](const feed::Verified& verified) -> Status {
+                     ++files;
+                     bad += verified.verdict.ok() ? 0 : 1;
+                     if (settings->json)
+                       return write_text("", feed::verified_json(verified) + "\n");
+                     if (verified.verdict.ok()) return {};
+                     return write_text("", line_of({verified.file, verified.verdict}));
+                   });
   if (!status.ok()) return fail_input(status.error());
   if (files == 0) {
     return fail_input(Error{Code::kNotFound,
                             "there is no file in " + escape_terminal(settings->positional[0]), ""});
   }
-  if (!settings->json) fmt::print("{} files, {} of them bad\n", files, bad);
+  const Status put = settings->json
+                         ? Status()
+                         : write_text("", fmt::format("{} files, {} of them bad\n", files, bad));
+  if (!put.ok()) return fail(put.error());
   return bad > 0 && settings->fail_on == "any" ? 3 : 0;
 }
 
@@ -157,14 +169,16 @@ int pack(const std::vector<std::string>& arguments) {
   if (!is_fail_on(settings->fail_on)) return bad_fail_on(settings->fail_on);
   const auto source = feed::open_source(settings->positional[0]);
   if (!source.ok()) return fail_input(source.error());
+  tell_empty_classes(**source);
   nlohmann::ordered_json bad = nlohmann::ordered_json::array();
+  Status put;
   const auto result = feed::pack(
       **source, settings->output, saturate<int>(settings->threads),
       [&](const feed::BadSample& sample) {
         bad.push_back({{"file", to_utf8(sample.file)},
                        {"outcome", std::string(feed::outcome_name(sample.verdict.outcome))},
                        {"detail", to_utf8(sample.verdict.detail)}});
-        if (!settings->json) print_bad(sample);
+        if (!settings->json && put.ok()) put = write_text("", line_of(sample));
       });
   if (!result.ok()) return fail_input(result.error());
   const bool failed = !bad.empty() && settings->fail_on == "any";
@@ -173,11 +187,13 @@ int pack(const std::vector<std::string>& arguments) {
                                         {"bytes", result->bytes},
                                         {"indexed", result->indexed},
                                         {"bad", std::move(bad)}};
-    fmt::print("{}\n", out.dump(2));
-  } else {
-    fmt::print("{} samples, {}, {} of them with a seek index\n", result->samples,
-               format_bytes(static_cast<double>(result->bytes)), result->indexed);
+    put = write_text("", out.dump(2) + "\n");
+  } else if (put.ok()) {
+    put = write_text(
+        "", fmt::format("{} samples, {}, {} of them with a seek index\n", result->samples,
+                        format_bytes(static_cast<double>(result->bytes)), result->indexed));
   }
+  if (!put.ok()) return fail(put.error());
   return failed ? 3 : 0;
 }
 
@@ -188,6 +204,7 @@ int index(const std::vector<std::string>& arguments) {
   const auto tars = feed::list_tars(settings->positional[0]);
   if (!tars.ok()) return fail_input(tars.error());
   uint64_t members = 0;
+  Status put;
   nlohmann::ordered_json bad = nlohmann::ordered_json::array();
   for (const std::string& tar : *tars) {
     const auto written = feed::write_tar_index(tar);
@@ -197,16 +214,16 @@ int index(const std::vector<std::string>& arguments) {
     bad.push_back({{"file", to_utf8(tar)},
                    {"outcome", std::string(feed::outcome_name(written->verdict.outcome))},
                    {"detail", to_utf8(written->verdict.detail)}});
-    if (!settings->json) print_bad({tar, written->verdict});
+    if (!settings->json && put.ok()) put = write_text("", line_of({tar, written->verdict}));
   }
   if (settings->json) {
     const nlohmann::ordered_json out = {
         {"archives", tars->size()}, {"members", members}, {"bad", std::move(bad)}};
-    fmt::print("{}\n", out.dump(2));
-  } else {
-    fmt::print("{} archives with {} members\n", tars->size(), members);
+    put = write_text("", out.dump(2) + "\n");
+  } else if (put.ok()) {
+    put = write_text("", fmt::format("{} archives with {} members\n", tars->size(), members));
   }
-  return 0;
+  return put.ok() ? 0 : fail(put.error());
 }
 
 }  // namespace
@@ -220,7 +237,7 @@ int feed(const std::vector<std::string>& arguments) {
   if (first == "pack") return pack(rest);
   if (first == "index") return index(rest);
   if (first == "--help" || first == "-h") {
-    fmt::print("{}", folded(kHelp));
+    std::fputs(folded(kHelp).c_str(), stdout);
     return 0;
   }
   if (first.empty()) {

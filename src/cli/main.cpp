@@ -4,8 +4,10 @@
 
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/outputs.h"
 
 int main(int argc, char** argv) {
   using namespace flatout::cli;
-  return end_as_job(main_program(std::vector<std::string>(argv + (argc > 0), argv + argc)));
+  const int code = main_program(std::vector<std::string>(argv + (argc > 0), argv + argc));
+  return end_as_job(end_output(code));
 }

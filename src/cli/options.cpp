@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
@@ -404,7 +405,7 @@ std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>
     std::reverse(words.begin(), words.end());
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", help_of(usage));
+    std::fputs(help_of(usage).c_str(), stdout);
     exit_code = 0;
     return std::nullopt;
   } catch (const CLI::ParseError& error) {

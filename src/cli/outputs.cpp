@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "base/fs.h"
@@ -96,6 +97,18 @@ Status check_output(const std::string& path) {
 Status write_text(const std::string& path, const std::string& text) {
   if (!path.empty()) return fs::write_output(path, text);
   return fs::write_all(STDOUT_FILENO, text, "to standard output");
+}
+
+int end_output(int exit_code) {
+  const std::string what = "cannot write to standard output";
+  if (std::fflush(stdout) != 0) {
+    log_error(fs::error_from_errno(errno, what).message);
+  } else if (std::ferror(stdout) != 0) {
+    log_error(what);
+  } else {
+    return exit_code;
+  }
+  return exit_code == 0 ? 1 : exit_code;
 }
 
 }  // namespace flatout::cli

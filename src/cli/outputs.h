@@ -42,4 +42,7 @@ Status check_output(const std::string& path);
 /// has the modes that the umask gives, an old one keeps its own.
 Status write_text(const std::string& path, const std::string& text);
 
+/// What is printed and not written yet may still fail: 1 then in the place of 0, and it is said.
+int end_output(int exit_code);
+
 }  // namespace flatout::cli

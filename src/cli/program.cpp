@@ -101,7 +101,7 @@ int main_program(const std::vector<std::string>& arguments) {
   const std::string& first = arguments[0];
   if (first == "--help" || first == "-h" || first == "help") {
     if (first == "help" && arguments.size() > 1) return main_program({arguments[1], "--help"});
-    fmt::print("{}", folded(kHelp));
+    std::fputs(folded(kHelp).c_str(), stdout);
     return 0;
   }
   if (first == "--version" || first == "-V" || first == "version") {
