@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -86,6 +88,49 @@ void remove_our_files(const std::string& path) {
   for (const std::string_view name : kFiles) ::unlink((path + "/" + std::string(name)).c_str());
 }
 
+// The process that has locked the file or folder, as /proc/locks has it: "1: FLOCK  ADVISORY  WRITE
+// 4121 fd:00:1234 0 EOF". 0 where it does not tell.
+int32_t holder_of(const std::string& path) {
+  struct stat info {};
+  const auto locks = fs::Root("/proc").read("locks");
+  if (!locks.ok() || ::stat(path.c_str(), &info) != 0) return 0;
+  const std::string file = fmt::format("{:02x}:{:02x}:{}", gnu_dev_major(info.st_dev),
+                                       gnu_dev_minor(info.st_dev), info.st_ino);
+  std::string_view rest = *locks, line;
+  while (next_line(rest, line)) {
+    std::string_view word, pid;
+    while (!(word = next_word(line)).empty() && word != file) pid = word;
+    if (word == file) return parse_number<int32_t>(pid).value_or(0);
+  }
+  return 0;
+}
+
+Error in_use(const std::string& path) {
+  const int32_t pid = std::max(holder_of(path), holder_of(path + "/series.bin"));
+  return {Code::kIo,
+          fmt::format("the run folder {} is in use: {} records into it", escape_terminal(path),
+                      pid > 0 ? fmt::format("flatout with pid {}", pid) : "another flatout"),
+          "give --out another folder, or wait until that run has ended"};
+}
+
+struct Lock {
+  explicit Lock(int file) : fd(file) {}
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  ~Lock() {
+    if (fd >= 0) ::close(fd);
+  }
+  const int fd;
+};
+
+// Null where another process has it. Some file systems have no locks: there nobody has.
+std::shared_ptr<void> hold(const std::string& path) {
+  auto lock = std::make_shared<Lock>(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const bool taken =
+      lock->fd >= 0 && ::flock(lock->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  return taken ? nullptr : lock;
+}
+
 Result<RunFolder> make_fixed(std::string path) {
   char cwd[4096];
   if (path[0] != '/' && ::getcwd(cwd, sizeof cwd) != nullptr) path = std::string(cwd) + "/" + path;
@@ -99,6 +144,8 @@ Result<RunFolder> make_fixed(std::string path) {
     return error;
   }
   RunFolder out;
+  out.held = hold(path);
+  if (out.held == nullptr || is_live(path)) return in_use(path);
   if (!is_empty(path)) {
     if (!is_run_folder(path)) {
       return Error{Code::kBadInput,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,11 @@ struct FolderName {
 };
 
 struct RunFolder {
-  std::string path;       // empty: nowhere could be written
-  std::string parent;     // flatout-runs; empty with --out
-  std::string notice;     // for the user, where it is not the usual place
-  bool replaced = false;  // an earlier run was in it
+  std::string path;            // empty: nowhere could be written
+  std::string parent;          // flatout-runs; empty with --out
+  std::string notice;          // for the user, where it is not the usual place
+  bool replaced = false;       // an earlier run was in it
+  std::shared_ptr<void> held;  // with --out: no other flatout takes the folder while this lives
 };
 
 /// "train" for `python train.py`, "torch.distributed.run" for `python -m ...`, else the program.
@@ -28,9 +30,10 @@ std::string short_name(const std::vector<std::string>& command);
 /// "YYYYmmdd-HHMMSS-NAME-HOST[-rRANK]-PID".
 std::string folder_name(const FolderName& name, int64_t unix_ns, int32_t pid);
 
-/// Makes the folder (0700, with .gitignore). With --out an error where that cannot be written or
-/// holds something else than a run, which is replaced; without, other places are tried, and none at
-/// all leaves path empty with a notice. The path is absolute.
+/// Makes the folder (0700, with .gitignore). With --out an error where that cannot be written, is
+/// another flatout's that still records, or holds something else than a run, which is replaced;
+/// without, other places are tried, and none at all leaves path empty with a notice. The path is
+/// absolute.
 Result<RunFolder> make_run_folder(const FolderName& name);
 /// Points `latest` at it: there is a run now.
 void publish(const RunFolder& folder);

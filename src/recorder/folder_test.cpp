@@ -67,6 +67,29 @@ TEST(Folder, ChosenFolderOfAnEarlierRunIsUsedAgainAndThatIsSaid) {
   EXPECT_FALSE(stdfs::exists(root / "run/report.html"));
 }
 
+TEST(Folder, ChosenFolderIsOneRunsAtATime) {
+  const TestFolder root;
+  auto first = make_run_folder({{"x"}, {}, root / "run"});
+  ASSERT_TRUE(first.ok());
+  make_run(first->path);
+  const auto second = make_run_folder({{"x"}, {}, root / "run"});
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.error().message.find("is in use"), std::string::npos) << second.error().message;
+  EXPECT_TRUE(stdfs::exists(root / "run/report.html"));
+  first->held.reset();
+  EXPECT_TRUE(make_run_folder({{"x"}, {}, root / "run"}).ok());
+}
+
+TEST(Folder, ChosenFolderIsNoLiveRunsOfAnotherParent) {
+  const TestFolder root;
+  make_run(root / "run");
+  const auto held = BlockFile::create(root / "run/series.bin");
+  ASSERT_TRUE(held.ok());
+  const auto made = make_run_folder({{"x"}, {}, root / "run"});
+  ASSERT_FALSE(made.ok());
+  EXPECT_TRUE(stdfs::exists(root / "run/report.html"));
+}
+
 TEST(Folder, SaysWhatIsInTheWayOfTheChosenFolder) {
   const TestFolder root;
   std::ofstream(root / "train.py") << "pass";

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/fs.h"
@@ -31,6 +32,39 @@ namespace {
 }
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+// The file that execvpe() found for `program`; "" where there is none.
+std::string found_program(const std::string& program) {
+  if (program.find('/') != std::string::npos)
+    return ::access(program.c_str(), F_OK) == 0 ? program : "";
+  const char* set = ::getenv("PATH");
+  const std::string path = set != nullptr ? set : "/bin:/usr/bin";
+  for (const std::string_view folder : split(path, ':')) {
+    std::string file = std::string(folder.empty() ? "." : folder) + "/" + program;
+    if (::access(file.c_str(), F_OK) == 0) return file;
+  }
+  return "";
+}
+
+// Of a file that is there though executing it says that there is none: what it needs is not.
+Error lacks_interpreter(const std::string& program, const std::string& file) {
+  std::string first(256, '\0');  // as much as the kernel looks at
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const ssize_t got = fd < 0 ? 0 : ::read(fd, first.data(), first.size());
+  if (fd >= 0) ::close(fd);
+  first.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  const std::string what = "cannot run '" + escape_terminal(program) + "': ";
+  if (!first.starts_with("#!"))
+    return {Code::kDenied, what + "the loader that it names is not on this machine",
+            "it is built for another system: see `file " + escape_terminal(file) + "`"};
+  std::string_view line = std::string_view(first).substr(2);
+  line = line.substr(0, line.find('\n'));
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  const std::string_view interpreter = line.substr(0, line.find_first_of(" \t"));
+  return {Code::kDenied, what + "its interpreter " + escape_terminal(interpreter) + " is not there",
+          interpreter.ends_with('\r') ? "the file has the line ends of Windows: dos2unix"
+                                      : "the file's first line names it"};
+}
 
 }  // namespace
 
@@ -74,6 +108,10 @@ Result<int32_t> start_job(const LaunchOptions& options, const InheritedSignals& 
   } while (got < 0 && errno == EINTR);
   ::close(report[0]);
   if (got == sizeof exec_error) {
+    if (exec_error == ENOENT) {
+      if (const std::string file = found_program(options.command[0]); !file.empty())
+        return lacks_interpreter(options.command[0], file);
+    }
     Error error = fs::error_from_errno(exec_error,
                                        "cannot run '" + escape_terminal(options.command[0]) + "'");
     error.code = exec_error == ENOENT ? Code::kNotFound : Code::kDenied;
