@@ -110,7 +110,7 @@ Waits waits_in(const RunView& view, const Silence& silence) {
   const std::unordered_set<model::ThreadId> makers = makers_in(view, silence);
   for (const model::StackReading& r : view.run().readings) {
     if (r.at < silence.begin || r.at >= silence.end) continue;
-    const uint16_t traits = view.stacks().traits(r.stack);
+    const Traits traits = view.stacks().traits(r.stack);
     const Act act = act_of(r, traits);
     see(view, r, out.latest[r.thread]);
     const double seconds = r.weight_us * 1e-6;

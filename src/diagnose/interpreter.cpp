@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -40,6 +41,10 @@ constexpr double kLibrarysLoop = 0.05;
 constexpr double kTinyOp = 40e-6;
 constexpr double kDispatch = 10e-6;
 constexpr double kManyOps = 50;
+constexpr size_t kManyCompiles = 3;  // steps after the warm-up
+// Autograd's anomaly detection keeps a Python stack for each operation (12 us and 2.4 us for each
+// of its frames) and looks for NaN in each gradient.
+constexpr double kAnomaly = 40e-6;
 // The backward pass of an operation takes up to this many times as long as the operation.
 constexpr double kBackwardOps = 2.5;
 
@@ -146,7 +151,7 @@ class TinyOperations {
   bool computing(const Cell& c) const {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
            c.part != Part::kOptimizer &&
-           (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess)) == 0 &&
+           (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess | kInCompile)) == 0 &&
            of(in_optimizer_, c) <= 0.5 * of(in_all_, c) &&
            of(in_stalls_, c) <= 0.8 * of(in_all_, c);
   }
@@ -174,6 +179,48 @@ class TinyOperations {
   std::unordered_map<uint64_t, Place> places_;   // by line, and by function
   std::unordered_map<uint64_t, Place> forward_;  // by function, without the backward pass
 };
+
+/// The steady steps in which the training thread was seen compiling.
+std::vector<const model::Step*> compiling_steps(const RunView& view) {
+  const auto& steady = view.steps().steady;
+  std::vector<const model::Step*> found;
+  size_t at = 0;
+  for (const model::StackReading& r : view.run().readings) {
+    if (r.thread != view.trainer() || (view.stacks().traits(r.stack) & kInCompile) == 0) continue;
+    while (at < steady.size() && steady[at]->end <= r.at) ++at;
+    if (at == steady.size()) break;
+    if (r.at < steady[at]->begin || (!found.empty() && found.back() == steady[at])) continue;
+    found.push_back(steady[at]);
+  }
+  return found;
+}
+
+/// For each shape or value that what was compiled is not for: one or two of them are a warm-up.
+void detect_compiling(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) return;
+  const auto compiles = [](const Cell& c) {
+    return c.role == Role::kTrainer && (c.traits & kInCompile) != 0;
+  };
+  const int64_t readings = view.readings(compiles);
+  if (readings < kFewReadings) return;
+  const auto steps = compiling_steps(view);
+  if (steps.size() < kManyCompiles) return;
+  const double cost = view.per_step(Role::kTrainer, compiles);
+  Finding* f = findings.add("stall.periodic", "Steps wait for what they run to be compiled again",
+                            0.85, cost);
+  if (f == nullptr) return;
+  f->where = view.where(compiles);
+  evidence(*f, fmt::format("compiling takes {} a step", ms(cost)), cost * 1e3, "ms", "stacks",
+           readings);
+  evidence(*f,
+           fmt::format("{} of {} steps compile, the last of them step {}", steps.size(),
+                       view.steps().steady.size(), steps.back()->index),
+           static_cast<double>(steps.size()), "steps", "stacks", readings);
+  remedy(*f, "compile_once",
+         "Let few shapes and no changing Python values in: pad to a few lengths, or "
+         "torch.compile(dynamic=True), tf.function(input_signature=...). TORCH_LOGS=recompiles "
+         "says what changed.");
+}
 
 /// Operations of the autograd graph of one step; 0: not known.
 double graph_operations(const model::Run& run) {
@@ -235,7 +282,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
                               : std::min(kDispatch * ops, (1 + kBackwardOps) * a_step(of_python));
   const bool by_places = !by_ops && view.readings(of_python) >= kFewReadings &&
                          dispatch > kMuchOverhead * view.steps().mean;
-  if (!by_lines && !by_ops && !by_places) return;
+  const bool anomaly = view.run().fact("torch.anomaly") == "True";
+  if (!by_lines && !by_ops && !by_places && !(anomaly && ops > 0)) return;
   Profile::Filter lines = tiny;
   if (by_ops && !by_lines) lines = [&](const Cell& c) { return operations.runs(c); };
   if (by_places && !by_lines) lines = of_python;
@@ -247,7 +295,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   }
   // Lines are found by their readings, a few of each: what so many operations cost at least is
   // known.
-  const double overhead = std::max(with_backward(lines), dispatch);
+  double overhead = by_lines || by_ops || by_places ? std::max(with_backward(lines), dispatch) : 0;
+  if (anomaly) overhead = std::max(overhead, kAnomaly * ops);
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
                             "The interpreter's work on many tiny operations bounds the step", 0.85,
@@ -268,6 +317,15 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double alone = interpreters(lines);
   evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(alone)), alone * 1e3, "ms",
            "stacks", seen);
+  if (anomaly) {
+    f->title = "Autograd's anomaly detection keeps a stack for each operation";
+    f->where = setting_line(view.run(), "torch.anomaly.set_at");
+    evidence(*f, "torch.is_anomaly_enabled()", 1, "", "agent.settings", 1);
+    remedy(*f, "no_anomaly",
+           "Switch it off (set_detect_anomaly, Trainer(detect_anomaly=...)): it is for the search "
+           "for a NaN.");
+    return;
+  }
   remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
 }
 
@@ -359,6 +417,7 @@ void detect_gil(const RunView& view, Findings& findings) {
 
 void detect_interpreter(const RunView& view, Findings& findings) {
   detect_gil(view, findings);
+  detect_compiling(view, findings);
   detect_python_bound(view, findings);
   detect_gc(view, findings);
 }

@@ -110,7 +110,8 @@ CallKind kind_of(int call) {
 }
 
 uint64_t key_of(const Cell& c) {
-  return static_cast<uint64_t>(c.user) << 32 | static_cast<uint64_t>(c.traits) << 16 |
+  static_assert(kInCompile < 1 << 24, "traits have 24 bits here, and frames as many as no job has");
+  return static_cast<uint64_t>(c.user) << 40 | static_cast<uint64_t>(c.traits) << 16 |
          static_cast<uint64_t>(c.aside) << 15 | static_cast<uint64_t>(c.role) << 12 |
          static_cast<uint64_t>(c.stage) << 10 | static_cast<uint64_t>(c.act) << 5 |
          static_cast<uint64_t>(c.part) << 1 | static_cast<uint64_t>(c.slow_step);
@@ -179,7 +180,7 @@ std::string_view words(Act act) {
   return "doing something unknown";
 }
 
-Act act_of(const model::StackReading& reading, uint16_t traits) {
+Act act_of(const model::StackReading& reading, Traits traits) {
   const CallKind call = kind_of(reading.syscall);
   const ThreadState state = reading.state;
   if ((reading.flags & model::kIdleWorker) != 0) return Act::kIdle;

@@ -65,7 +65,7 @@ struct Cell {
   bool slow_step = false;                  // in a step far longer than usual
   bool aside = false;                      // in another process than the training thread's
   model::FrameId user = 0;                 // the user's line
-  uint16_t traits = 0;
+  Traits traits = 0;
   double seconds = 0;
   int64_t readings = 0;
 };
@@ -96,6 +96,6 @@ class Profile {
 };
 
 /// What a reading says; `traits` of its stack.
-Act act_of(const model::StackReading& reading, uint16_t traits);
+Act act_of(const model::StackReading& reading, Traits traits);
 
 }  // namespace flatout::diagnose

@@ -129,7 +129,7 @@ void find_state(const RunView& view, Rank& rank) {
   for (size_t i = run.readings.size(); i-- > 0 && run.readings[i].at >= since;) {
     const model::StackReading& r = run.readings[i];
     if (r.thread != view.trainer()) continue;
-    const uint16_t traits = view.stacks().traits(r.stack);
+    const Traits traits = view.stacks().traits(r.stack);
     const Act act = act_of(r, traits);
     RankState state = RankState::kWorking;
     if (r.state == model::ThreadState::kStopped) {

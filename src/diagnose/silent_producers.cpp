@@ -68,7 +68,7 @@ void RunView::find_silent_producers() {
     a.last = r.at;
     if (r.at < begin) continue;
     const bool waiting = parts.at(r.at) == Part::kInputWait;
-    const uint16_t traits = stacks_.traits(r.stack);
+    const Traits traits = stacks_.traits(r.stack);
     const double seconds = r.weight_us * 1e-6;
     a.seen += seconds;
     if (!waits_for_nobody(act_of(r, traits))) continue;

@@ -53,8 +53,8 @@ std::string module_file(std::string_view file) {
   return std::string(file.substr(file.rfind('/') + 1));
 }
 
-uint16_t python_traits(std::string_view function, std::string_view file) {
-  uint16_t traits = 0;
+Traits python_traits(std::string_view function, std::string_view file) {
+  Traits traits = 0;
   const std::string base = module_file(file);
   if (base == "subprocess.py" || base == "popen_fork.py" || base == "popen_spawn_posix.py" ||
       (base == "os.py" && (function == "popen" || function.starts_with("spawn")))) {
@@ -105,6 +105,7 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
   }
   if (model::in_logging_library(file) || ends(file, "torch/_tensor_str.py") ||
       (function == "savetxt" && contains(file, "/numpy/")) ||
+      (function == "dump" && ends(file, "/json/__init__.py")) ||
       contains(file, "/pandas/io/formats/")) {
     traits |= kInLogging;
   }
@@ -121,6 +122,12 @@ uint16_t python_traits(std::string_view function, std::string_view file) {
       (contains(file, "/torch/autograd/") &&
        (function == "backward" || function == "_engine_run_backward"))) {
     traits |= kInCollective;
+  }
+  if (ends(file, "torch/_dynamo/convert_frame.py") || ends(file, "_inductor/compile_fx.py") ||
+      (base == "tracing_compilation.py" && contains(function, "create_concrete_function")) ||
+      (contains(file, "/jax/_src/") &&
+       (function == "compile_or_get_cached" || function.starts_with("trace_to_jaxpr")))) {
+    traits |= kInCompile;
   }
   if (contains(file, "/torch/utils/data/")) {
     traits |= kInLoader;
@@ -180,14 +187,14 @@ bool is_mpi(std::string_view function) {
   return function.starts_with("MPI_") || function.starts_with("PMPI_");
 }
 
-uint16_t native_traits(std::string_view function) {
+Traits native_traits(std::string_view function) {
   static constexpr std::array<std::string_view, 8> kSpin = {
       model::kSpinWaitFrame, "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait",
       "__kmp_wait",          "__kmp_barrier", "__kmp_hyper_barrier"};
   static constexpr std::array<std::string_view, 9> kMalloc = {
       "malloc",    "_int_free", "cfree",        "calloc",         "realloc",
       "arena_get", "tcache",    "operator new", "operator delete"};
-  uint16_t traits = 0;
+  Traits traits = 0;
   if (any_of(function, kSpin)) traits |= kInSpin;
   if (any_of(function, kMalloc) || function == "free") traits |= kInMalloc;
   if (is_mpi(function) || function.starts_with("gloo::") || function.starts_with("ncclAll")) {
@@ -239,7 +246,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
   // What each frame adds is worked out once: there are far fewer frames than stacks.
   struct FrameFacts {
     Owner owner = Owner::kLibrary;
-    uint16_t traits = 0;
+    Traits traits = 0;
     NativeCall call = NativeCall::kUnseen;
     bool event_loop = false;
     bool mpi = false;
@@ -252,7 +259,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     const std::string_view file = run.string(f.file), function = run.string(f.function);
     if (is_python(f.kind)) {
       facts[i] = {owner_of(file, project),
-                  static_cast<uint16_t>(python_traits(function, file) | kHasPython)};
+                  static_cast<Traits>(python_traits(function, file) | kHasPython)};
       facts[i].event_loop =
           function == "run_until_complete" && ends(file, "asyncio/base_events.py");
       continue;

@@ -15,7 +15,8 @@
 namespace flatout::diagnose {
 
 /// What a stack passes through.
-enum StackTrait : uint16_t {
+using Traits = uint32_t;
+enum StackTrait : Traits {
   kInSubprocess = 1 << 0,   // starting a process or waiting for it (subprocess, os.system, fork)
   kInCollate = 1 << 1,      // putting samples together to a batch
   kInQueue = 1 << 2,        // handing objects between processes (multiprocessing queues, pickling)
@@ -32,7 +33,8 @@ enum StackTrait : uint16_t {
   kInChild = 1 << 14,       // where a child process begins; what called it is not its own
   kHasPython = 1 << 13,     // any Python frame
   kInCollective =
-      1 << 15,  // where ranks meet: a collective, or a backward pass, which may end in one
+      1 << 15,           // where ranks meet: a collective, or a backward pass, which may end in one
+  kInCompile = 1 << 16,  // compiling or tracing what is to run (torch.compile, tf.function, JAX)
 };
 
 enum class Owner : uint8_t { kUser, kPackage, kLibrary };  // package: installed, not one we know
@@ -63,7 +65,7 @@ class StackIndex {
   Owner owner(model::FrameId frame) const {
     return frame < owners_.size() ? owners_[frame] : Owner::kLibrary;
   }
-  uint16_t traits(model::StackId stack) const { return at(stack).traits; }
+  Traits traits(model::StackId stack) const { return at(stack).traits; }
   NativeCall native_call(model::StackId stack) const { return at(stack).call; }
   /// Whether it is in a call of MPI's, which looks again and again whether the others' messages
   /// have come, and so is on a core meanwhile. Under Python seen where native_call() is.
@@ -74,7 +76,7 @@ class StackIndex {
  private:
   struct Known {
     model::FrameId user = 0, package = 0, generator = 0;
-    uint16_t traits = 0;
+    Traits traits = 0;
     NativeCall call = NativeCall::kUnseen;
     bool mpi = false;
     bool done = false;

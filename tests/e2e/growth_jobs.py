@@ -188,6 +188,20 @@ def change():
     os.sched_setaffinity(0, os.sched_getaffinity(0))  # SETS affinity
 
 
+def anomaly():
+    torch.autograd.set_detect_anomaly(True)  # SETS anomaly
+    for _, _, sgd in steps():
+        sgd.step()
+
+
+def anomaly_of_one_step():
+    for number, _, sgd in steps():
+        sgd.step()
+        if number == 0:
+            with torch.autograd.detect_anomaly():
+                nn.Linear(2, 2)(torch.ones(2)).sum().backward()
+
+
 def settings():
     change()
     torch.set_num_interop_threads(3)  # SETS interop

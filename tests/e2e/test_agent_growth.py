@@ -121,6 +121,13 @@ def test_who_changed_a_setting(flatout, job_python, tmp_path):
     assert place("STARTS", "settings") in [v for k, v in info.items() if k.startswith("program.")]
 
 
+def test_anomaly_detection_that_lasts(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "anomaly")
+    assert info["torch.anomaly"] == "True" and info["torch.anomaly.set_at"] == place("SETS anomaly", "anomaly")
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "anomaly_of_one_step")
+    assert info.get("torch.anomaly", "False") == "False"
+
+
 def test_looks_are_not_compiled_with_the_job(flatout, job_python, tmp_path):
     done = subprocess.run([flatout, "run", "--quiet", "--out", str(tmp_path / "run"), "--", job_python,
                            str(HERE / "agent_jobs.py"), "compiled_step"], capture_output=True, text=True, timeout=120)

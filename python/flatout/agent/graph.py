@@ -1,5 +1,5 @@
 """How many nodes the graph has that a backward pass goes through: `torch.graph_nodes`, now and then;
-and how far back the graph of a tensor goes that the job keeps.
+whether autograd's anomaly detection watches it: `torch.anomaly`; and how far back the graph of a tensor goes that the job keeps.
 
 A count that grows with the steps is a graph that is never let go. Nothing of the graph is held
 after a look; leaves (AccumulateGrad) are not counted. A graph too large to be counted is as large as
@@ -15,14 +15,15 @@ _EVERY = 5000000000  # ns
 _MOST = 4096  # nodes
 _BUDGET = 300000  # ns of this thread's CPU time: what others take of the core cuts no look short
 _HOPS = 96  # from node to node, each time to the oldest that follows
-_Tensor = None
+_Tensor = _anomaly_enabled = None
+_anomaly = [False]  # as it was last told
 _counted = [0, False]
 _seen = [NEVER, 0]  # the step whose graph was too large, and its root's number
 
 
 def install(torch):
-    global _Tensor
-    _Tensor = torch.Tensor
+    global _Tensor, _anomaly_enabled
+    _Tensor, _anomaly_enabled = torch.Tensor, torch.is_anomaly_enabled
     state.graph_step = _STEPS[0] - 1  # steps done before it
 
 
@@ -46,6 +47,9 @@ def _look(tensors, begin):
     root = getattr(tensors, "grad_fn", None)
     if root is None:
         return
+    if _anomaly_enabled() != _anomaly[0]:
+        _anomaly[0] = not _anomaly[0]
+        core.info("torch.anomaly", _anomaly[0])
     if _seen[0] == state.steps - 1:
         counted = [root._sequence_nr() - _seen[1], True]
         _seen[0] = NEVER

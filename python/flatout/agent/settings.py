@@ -24,6 +24,10 @@ def install(torch):
     core.replace(torch, "set_num_interop_threads", lambda f: _noted(
         f, "torch.interop_threads",
         lambda _: _send("torch.interop_threads", torch.get_num_interop_threads())))
+    anomaly = getattr(getattr(torch, "autograd", None), "anomaly_mode", None)
+    for name, method in (("set_detect_anomaly", "__init__"), ("detect_anomaly", "__enter__")):
+        core.replace(getattr(anomaly, name, None), method, lambda f: _noted(
+            f, "torch.anomaly", lambda _: torch.is_anomaly_enabled()))  # graph.py says whether it lasts
     subprocess = sys.modules.get("subprocess")
     if not core.replace(subprocess, "_fork_exec", _telling_programs):  # CPython before 3.11
         core.replace(getattr(subprocess, "_posixsubprocess", None), "fork_exec", _telling_programs)
