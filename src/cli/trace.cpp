@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -43,7 +44,7 @@ constexpr std::string_view kHelp =
   flatout trace slice huge.json --step 3-5 -o small.json.gz
   flatout trace record -o cuda.json -- python train.py   CUDA's work and NVTX ranges, by CUPTI
 
-Known are Chrome and PyTorch (Kineto) JSON, TensorFlow 1 timelines and RunMetadata, TensorFlow 2 and JAX XPlane, Perfetto, and Nsight Systems' SQLite export; plain or gzipped. Of a run folder its trace is read. The format is known by the content, not by the name. Each command has --help.
+Known are Chrome and PyTorch (Kineto) JSON, TensorFlow 1 timelines and RunMetadata, TensorFlow 2 and JAX XPlane, Perfetto, and Nsight Systems' SQLite export; plain or gzipped. Of a run folder its trace is read; - is what comes through a pipe. The format is known by the content, not by the name. Each command has --help.
 )";
 
 const Usage kSummary{
@@ -130,8 +131,9 @@ const Usage kSlice{
     1,
     1};
 
-/// The file itself; of a run folder the trace in it.
+/// The file itself; of a run folder the trace in it; "-" is what comes in.
 std::string trace_file(const std::string& path) {
+  if (path == "-") return "/dev/stdin";
   std::error_code failed;
   const std::filesystem::path inside = std::filesystem::path(path) / "trace.json.gz";
   return std::filesystem::is_directory(path, failed) && std::filesystem::exists(inside, failed)
@@ -297,7 +299,7 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(usage, arguments, code);
   if (!settings) return code;
-  const std::string input = trace_file(settings->positional[0]);
+  std::string input = trace_file(settings->positional[0]);
   const std::string& output = settings->output;
   if (output.empty())
     return bad_usage("no output is named", fmt::format("flatout {} FILE -o OUT", usage.name));
@@ -323,6 +325,9 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
     return bad_usage("the window ends before it begins",
                      "--from 1500 --to 1700: milliseconds after the trace's begin");
 
+  auto twice = timeline::rereadable(input);
+  if (!twice.ok()) return fail_input(twice.error());
+  input = *twice;
   auto chrome = timeline::is_chrome(input);
   if (!chrome.ok()) return fail_input(chrome.error());
   std::optional<model::Trace> trace;
@@ -357,9 +362,11 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   }
   if (!done.ok()) return fail_input(done.error());
   if (done->cut_off)
-    log_warning(fmt::format("{} is cut off: what is there was used", escape_terminal(input)));
+    log_warning(fmt::format("{} is cut off: what is there was used",
+                            escape_terminal(settings->positional[0])));
   if (windowed && done->events == done->names)
-    log_warning(fmt::format("{} has nothing in that window", escape_terminal(input)));
+    log_warning(
+        fmt::format("{} has nothing in that window", escape_terminal(settings->positional[0])));
   const std::string said =
       settings->json
           ? fmt::format("{{\"events\": {}, \"mended\": {}, \"cut_off\": {}}}\n", done->events,
@@ -379,6 +386,8 @@ int trace(const std::vector<std::string>& arguments) {
   }
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
   const std::string& what = arguments[0];
+  // A limit on the size of files is an error of the write, which says so and leaves no half file.
+  if (what != "record") ::signal(SIGXFSZ, SIG_IGN);
   if (what == "summary") return summary(kSummary, rest);
   if (what == "report") return summary(kReport, rest);
   if (what == "diff") return diff(rest);

@@ -61,11 +61,13 @@ Json device_value(const DeviceSummary& d) {
   add_times(out, d.times);
   out["gaps"] = idle_value(d.idle);
   out["gaps"]["input_wait_us"] = us(d.idle.input_wait);
-  // Of host_wait_us: these three; of other_us the last.
+  // Of host_wait_us: these three; of other_us unknown_us, and of that the last two.
   out["gaps"]["sync_wait_us"] = us(d.sync_wait);
   out["gaps"]["launch_bound_us"] = us(d.short_wait);
   out["gaps"]["collective_wait_us"] = us(d.collective_wait);
   out["gaps"]["unknown_us"] = us(d.unknown);
+  out["gaps"]["unknown_input_us"] = us(d.unknown_input);
+  out["gaps"]["unknown_sync_us"] = us(d.unknown_sync);
   out["n_gaps"] = d.gaps;
   out["streams"] = Json::object();
   for (const StreamSummary& s : d.streams) {
@@ -193,6 +195,7 @@ Json trace_value(const TraceSummary& t) {
   out["host"] = {{"span_us", us(t.host.span)},
                  {"operators_us", us(t.host.operators)},
                  {"input_wait_us", us(t.host.input_wait)},
+                 {"collective_wait_us", us(t.host.collective_wait)},
                  {"operators", t.host.operator_count}};
   for (const HtaSummary& h : t.hta) {
     // Its own names, and its two digits.

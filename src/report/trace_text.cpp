@@ -212,21 +212,35 @@ void trace(Page& page, const TraceSummary& t, bool all_devices) {
 
 // Of many ranks a line each.
 void ranks(Page& page, const std::vector<TraceSummary>& traces, const TraceDiagnosis& diagnosis) {
+  const bool devices = std::any_of(traces.begin(), traces.end(),
+                                   [](const TraceSummary& t) { return !t.devices.empty(); });
+  const auto line = [&](Paint paint, std::string_view end, const auto&... cells) {
+    page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", cells...), paint},
+               {std::string(end), Paint::kWarn}});
+  };
   page.blank();
-  page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", "rank", "device", "busy",
-                          "idle", "comm.", "exposed"),
-              Paint::kDim}});
+  if (devices) {
+    line(Paint::kDim, "", "rank", "device", "busy", "idle", "comm.", "exposed");
+  } else {
+    line(Paint::kDim, "", "rank", "host", "op.", "input", "comm.", "rest");
+  }
   for (const TraceSummary& t : traces) {
-    if (t.devices.empty()) continue;
-    const DeviceTimes& d = t.devices[0].times;
     const bool late = std::any_of(diagnosis.stragglers.begin(), diagnosis.stragglers.end(),
                                   [&](const Straggler& s) { return s.rank == t.rank; });
-    page.line({{fmt::format("  {:>5} {:>10} {:>8} {:>8} {:>8} {:>8}", t.rank, time_text(d.span),
-                            share_text(d.busy, d.span), share_text(d.idle(), d.span),
-                            share_text(d.communication, d.span),
-                            share_text(d.exposed_communication(), d.span)),
-                late ? Paint::kWarn : Paint::kPlain},
-               {late ? "  others wait for it" : "", Paint::kWarn}});
+    const Paint paint = late ? Paint::kWarn : Paint::kPlain;
+    const std::string_view end = late ? "  others wait for it" : "";
+    if (!devices) {
+      const HostSummary& h = t.host;
+      line(paint, end, t.rank, time_text(h.span), share_text(h.operators, h.span),
+           share_text(h.input_wait, h.span), share_text(h.collective_wait, h.span),
+           share_text(h.span - h.operators - h.input_wait - h.collective_wait, h.span));
+      continue;
+    }
+    if (t.devices.empty()) continue;
+    const DeviceTimes& d = t.devices[0].times;
+    line(paint, end, t.rank, time_text(d.span), share_text(d.busy, d.span),
+         share_text(d.idle(), d.span), share_text(d.communication, d.span),
+         share_text(d.exposed_communication(), d.span));
   }
   for (size_t i = 0; i < diagnosis.waits.size() && i < kWaits; ++i) {
     const RankWait& w = diagnosis.waits[i];

@@ -9,7 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -22,26 +24,32 @@ namespace {
 
 class FileSource : public ByteSource {
  public:
-  FileSource(int fd, uint64_t left) : fd_(fd), left_(left) {}
+  /// `head`: what has been read of it already.
+  FileSource(int fd, uint64_t left, std::string head = "")
+      : fd_(fd), left_(left), head_(std::move(head)) {}
   ~FileSource() override { ::close(fd_); }
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;
 
   Result<size_t> read(char* to, size_t size) override {
-    size = static_cast<size_t>(std::min<uint64_t>(size, left_));
+    const size_t known = std::min(size, head_.size());
+    std::memcpy(to, head_.data(), known);
+    head_.erase(0, known);
+    size = static_cast<size_t>(std::min<uint64_t>(size - known, left_));
     while (size > 0) {
-      const ssize_t got = ::read(fd_, to, size);
+      const ssize_t got = ::read(fd_, to + known, size);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return fs::error_from_errno(errno, "cannot read the trace");
       left_ -= static_cast<uint64_t>(got);
-      return static_cast<size_t>(got);
+      return known + static_cast<size_t>(got);
     }
-    return size_t{0};
+    return known;
   }
 
  private:
   int fd_;
   uint64_t left_;
+  std::string head_;
 };
 
 class MemorySource : public ByteSource {
@@ -174,18 +182,29 @@ Result<int> open_file(const std::string& path) {
   return fd;
 }
 
+constexpr size_t kMagic = 3;  // bytes that tell gzip
+
 }  // namespace
 
 bool looks_gzipped(std::string_view head) {
-  return head.size() >= 3 && head[0] == '\x1f' && head[1] == '\x8b' && head[2] == '\x08';
+  return head.size() >= kMagic && head[0] == '\x1f' && head[1] == '\x8b' && head[2] == '\x08';
 }
 
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path, bool ahead) {
   FLATOUT_TRY(const int fd, open_file(path));
-  char head[4];
-  const ssize_t got = ::pread(fd, head, sizeof head, 0);
-  auto plain = std::make_unique<FileSource>(fd, UINT64_MAX);
-  if (got > 0 && looks_gzipped({head, static_cast<size_t>(got)})) {
+  // Not at an offset: a pipe has none.
+  FileSource first(::fcntl(fd, F_DUPFD_CLOEXEC, 0), kMagic);
+  std::string head(kMagic, '\0');
+  size_t size = 0;
+  while (size < kMagic) {
+    const auto got = first.read(head.data() + size, kMagic - size);
+    if (!got.ok() || *got == 0) break;  // who reads on meets the error, too
+    size += *got;
+  }
+  head.resize(size);
+  const bool gzipped = looks_gzipped(head);
+  auto plain = std::make_unique<FileSource>(fd, UINT64_MAX, std::move(head));
+  if (gzipped) {
     auto unpacked = std::make_unique<GzipSource>(std::move(plain));
     if (!ahead) return std::unique_ptr<ByteSource>(std::move(unpacked));
     return std::unique_ptr<ByteSource>(std::make_unique<AheadSource>(std::move(unpacked)));
@@ -200,6 +219,30 @@ Result<std::unique_ptr<ByteSource>> open_range(const std::string& path, uint64_t
   if (::lseek(fd, static_cast<off_t>(begin), SEEK_SET) < 0)
     return fs::error_from_errno(errno, fmt::format("cannot seek in {}", path));
   return std::unique_ptr<ByteSource>(std::move(source));
+}
+
+Result<std::string> rereadable(const std::string& path) {
+  std::error_code failed;
+  const auto type = std::filesystem::status(path, failed).type();
+  using Type = std::filesystem::file_type;
+  if (type != Type::fifo && type != Type::socket) return path;
+  FLATOUT_TRY(const int from, open_file(path));
+  FileSource source(from, UINT64_MAX);
+  std::string name = (std::filesystem::temp_directory_path(failed) / "flatout-XXXXXX").string();
+  const int to = ::mkostemp(name.data(), O_CLOEXEC);
+  if (to < 0) return fs::error_from_errno(errno, fmt::format("cannot create {}", name));
+  ::unlink(name.c_str());
+  std::string block(1 << 20, '\0');
+  for (;;) {
+    FLATOUT_TRY(const size_t got, source.read(block.data(), block.size()));
+    if (got == 0) return fmt::format("/proc/self/fd/{}", to);
+    for (size_t done = 0; done < got;) {
+      const ssize_t put = ::write(to, block.data() + done, got - done);
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return fs::error_from_errno(errno, "cannot keep what comes from the pipe");
+      done += static_cast<size_t>(put);
+    }
+  }
 }
 
 std::unique_ptr<ByteSource> memory_source(std::string_view bytes) {

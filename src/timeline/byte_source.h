@@ -24,6 +24,9 @@ class ByteSource {
 /// Opens `path`. Gzip is unpacked in a thread of its own, or by who reads (`ahead` false). Errors:
 /// kNotFound, kDenied, kBadInput for a directory.
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path, bool ahead = true);
+/// A path under which the file can be read more than once: a pipe's bytes go to a file without a
+/// name, which lives as long as this process.
+Result<std::string> rereadable(const std::string& path);
 /// Bytes [begin, end) of a plain file.
 Result<std::unique_ptr<ByteSource>> open_range(const std::string& path, uint64_t begin,
                                                uint64_t end);

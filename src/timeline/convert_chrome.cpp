@@ -16,17 +16,29 @@ using namespace model;  // NOLINT: the nouns of the whole room
 
 namespace {
 
+// Length of the escape that `text` begins with, backslash and all; 0: JSON knows none like it.
+size_t escape_length(std::string_view text) {
+  if (text.size() < 2) return 0;
+  if (text[1] != 'u')
+    return std::string_view("\"\\/bfnrt").find(text[1]) != std::string_view::npos ? 2 : 0;
+  constexpr size_t kUnicode = 6;  // \u12ab
+  const bool hex =
+      text.size() >= kUnicode && std::all_of(text.begin() + 2, text.begin() + kUnicode,
+                                             [](unsigned char h) { return std::isxdigit(h) != 0; });
+  return hex ? kUnicode : 0;
+}
+
 // Whether the text may be copied as it is: nothing to mend is in it.
 bool is_clean(std::string_view text) {
-  bool in_string = false, after_backslash = false;
+  bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (in_string) {
       if (c < 0x20 || c >= 0x80) return false;
-      if (after_backslash) {
-        after_backslash = false;
-      } else if (c == '\\') {
-        after_backslash = true;
+      if (c == '\\') {
+        const size_t length = escape_length(text.substr(i));
+        if (length == 0) return false;
+        i += length - 1;
       } else if (c == '"') {
         in_string = false;
       }
@@ -128,19 +140,11 @@ std::string mend_json(std::string_view text, bool& changed) {
   for (size_t i = 0; i < valid.size(); ++i) {
     const char c = valid[i];
     if (in_string) {
-      if (c == '\\' && i + 1 < valid.size()) {
-        const char next = valid[i + 1];
-        const bool known = std::string_view("\"\\/bfnrtu").find(next) != std::string_view::npos;
-        bool hex = next != 'u';
-        if (next == 'u' && i + 5 < valid.size()) {
-          hex = std::all_of(valid.begin() + static_cast<std::ptrdiff_t>(i) + 2,
-                            valid.begin() + static_cast<std::ptrdiff_t>(i) + 6,
-                            [](unsigned char h) { return std::isxdigit(h) != 0; });
-        }
-        if (known && hex) {
-          out += c;
-          out += next;
-          ++i;
+      if (c == '\\') {
+        const size_t length = escape_length(std::string_view(valid).substr(i));
+        if (length > 0) {
+          out.append(valid, i, length);
+          i += length - 1;
         } else {
           out += "\\\\";
           changed = true;

@@ -48,6 +48,33 @@ struct Pending {
   std::optional<int64_t> source;  // device that a copy came from
 };
 
+// Slices were added as they ended. Of those of a thread that are alike to the nanosecond the outer
+// one has to come first, as in other formats: nothing else tells which is within which.
+void put_outer_first(model::Trace& trace) {
+  std::vector<std::vector<model::EventId>> alike(trace.tracks.size());
+  const auto reverse = [&](std::vector<model::EventId>& run) {
+    for (size_t i = 0, k = run.size(); i + 1 < k; ++i) {
+      --k;
+      std::swap(trace.name[run[i]], trace.name[run[k]]);
+      std::swap(trace.kind[run[i]], trace.kind[run[k]]);
+      std::swap(trace.category[run[i]], trace.category[run[k]]);
+      std::swap(trace.correlation[run[i]], trace.correlation[run[k]]);
+      std::swap(trace.args[run[i]], trace.args[run[k]]);
+    }
+    run.clear();
+  };
+  for (model::EventId e = 0; e < trace.size(); ++e) {
+    if (model::on_device(trace.kind[e])) continue;
+    auto& run = alike[trace.track[e]];
+    if (!run.empty() && (trace.start[e] != trace.start[run.back()] ||
+                         trace.duration[e] != trace.duration[run.back()])) {
+      reverse(run);
+    }
+    run.push_back(e);
+  }
+  for (auto& run : alike) reverse(run);
+}
+
 class PerfettoImporter {
  public:
   explicit PerfettoImporter(TraceBuilder& builder) : builder_(builder) {}
@@ -64,6 +91,7 @@ class PerfettoImporter {
         emit(uuid, pending);
       }
     }
+    put_outer_first(builder_.trace());
     if (other_packets_ > 0 && events_ == 0)
       builder_.trace().damage.text = fmt::format("{} packets hold no track events", other_packets_);
     return r.ok();

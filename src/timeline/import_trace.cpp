@@ -178,7 +178,12 @@ Result<Trace> import_any(ByteSource& source, const std::string& name, const Trac
 
 Result<Trace> import_trace(const std::string& path, const TraceOptions& options) {
   const std::string name = escape_terminal(path);
-  FLATOUT_TRY(auto known, import_file(path, name, options));
+  // A pipe can be read once: without a look at its head beforehand.
+  std::error_code failed;
+  std::optional<Trace> known;
+  if (std::filesystem::is_regular_file(path, failed)) {
+    FLATOUT_TRY(known, import_file(path, name, options));
+  }
   if (!known) {
     FLATOUT_TRY(const auto source, open_source(path));
     FLATOUT_TRY(known, import_any(*source, name, options));

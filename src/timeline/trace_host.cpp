@@ -220,8 +220,10 @@ HostUse host_use(const TraceIndex& index, TrackId track, const Window& window,
     if (trace.start[i] >= window.end || end <= window.begin || end == trace.start[i]) continue;
     frames.push_back({trace.start[i], end, static_cast<EventId>(i)});
   }
+  // Of slices that are alike to the nanosecond the outer one comes first in the trace.
   std::sort(frames.begin(), frames.end(), [](const Frame& a, const Frame& b) {
-    return a.start != b.start ? a.start < b.start : a.end > b.end;
+    if (a.start != b.start) return a.start < b.start;
+    return a.end != b.end ? a.end > b.end : a.event < b.event;
   });
   struct Part {
     int64_t time = 0;

@@ -1,0 +1,295 @@
+"""What the host did, told from traces that are built event by event; and how traces come in and go out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+from trace_jobs import Job, run, steps_of, summary
+
+pytestmark = pytest.mark.parallel
+
+SLEEP = ("<built-in function sleep>",)
+SAVE = ("torch/serialization.py(944): save", "torch/serialization.py(1183): _save", "<built-in method write_record of X object at 0x7f00>")
+WORK = ("<built-in function len>",)
+NATIVE = ("<built-in method compress of zlib object at 0x7f00>",)
+LOCK = ("threading.py(600): wait", "<built-in method acquire of _thread.lock object at 0x7f00>")
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def python(job: Job, length: float, *calls: str) -> None:
+    """Nested calls that all take so long."""
+    for name in calls:
+        job.slice("python_function", name, job.now, job.now + length)
+    job.now += length
+
+
+def on_the_host(*calls: str, file: str = "train.py"):
+    """A step of operators, in which the user's own function calls something for four fifths of the time."""
+
+    def step(job: Job) -> None:
+        for _ in range(10):
+            job.host(200, "aten::mm")
+        python(job, 8000, f"{file}(20): own", *calls)
+
+    return step
+
+
+def beside_a_device(*calls: str, waits: bool = False):
+    def step(job: Job) -> None:
+        for _ in range(10):
+            job.host(10, "aten::mm")
+            job.launch("gemm", 200)
+        if waits:
+            job.wait()
+        else:
+            job.now = max(job.streams.values())
+        python(job, 8000, "train.py(20): own", *calls)
+
+    return step
+
+
+@pytest.mark.parametrize("built", [on_the_host, beside_a_device, lambda *calls: beside_a_device(*calls, waits=True)], ids=["host", "device", "synchronised"])
+@pytest.mark.parametrize("calls, verdict", [(SLEEP, "stall.idle_wait"), (SAVE, "stall.checkpoint")], ids=["sleep", "save"])
+def test_sleeping_and_saving_are_no_work_of_pythons(flatout, tmp_path, built, calls, verdict):
+    found = summary(flatout, steps_of(tmp_path / "trace.json", built(*calls)))
+    assert [f["id"] for f in found["findings"]] == [verdict], found["headline"]
+    finding = found["findings"][0]
+    assert finding["cost_ms_per_step"] == pytest.approx(8, rel=0.1)
+    assert (finding["where"]["file"], finding["where"]["line"], finding["where"]["function"]) == ("train.py", 20, "own")
+
+
+@pytest.mark.parametrize("calls, title", [(WORK * 3 + ("helper.py(3): inner",), "Python between"), (NATIVE, "A function that Python calls")])
+def test_work_of_pythons_is(flatout, tmp_path, calls, title):
+    finding = summary(flatout, steps_of(tmp_path / "trace.json", on_the_host(*calls)))["findings"][0]
+    assert finding["id"] == "cpu.python_bound" and finding["title"].startswith(title)
+
+
+def test_waiting_for_another_thread_is_neither(flatout, tmp_path):
+    found = summary(flatout, steps_of(tmp_path / "trace.json", on_the_host(*LOCK)))
+    assert found["verdict"] == "none" and found["findings"] == []
+
+
+def test_a_loader_that_sleeps_costs_no_more_than_the_loader(flatout, tmp_path):
+    def step(job: Job) -> None:
+        job.slice("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", job.now, job.now + 8000)
+        python(job, 8000, "data.py(5): __getitem__", *SLEEP)
+        for _ in range(10):
+            job.host(10, "aten::mm")
+            job.launch("gemm", 200)
+        job.wait()
+
+    findings = summary(flatout, steps_of(tmp_path / "trace.json", step))["findings"]
+    assert [(f["id"], f["title"], f["where"]["file"]) for f in findings] == [("stall.idle_wait", "The loader sleeps", "data.py")]
+
+
+# ---- ranks ----
+
+
+def gloo_rank(path: Path, rank: int, world: int, late_us: int, calls: tuple[str, ...] = SLEEP) -> Path:
+    """Ten steps: the last rank is late, the others wait in a collective, which all leave together."""
+    events = Job()
+    for step in range(10):
+        begin = step * 20_000 + rank * 777  # clocks that do not agree
+        own = 3000 + (late_us if rank == world - 1 else 0)
+        end = 3000 + late_us + 1000
+        events.slice("user_annotation", f"ProfilerStep#{step}", begin, begin + end + 1000)
+        if own > 3000:
+            for name in ("train.py(8): slow_preprocess", *calls):
+                events.slice("python_function", name, begin, begin + late_us)
+        for k in range(6):
+            events.slice("cpu_op", "aten::mm", begin + own - 3000 + k * 500, begin + own - 2500 + k * 500)
+        events.slice("python_function", "<built-in method run_backward of X object at 0x7f00>", begin + own, begin + end)
+        events.slice("user_annotation", "gloo:all_reduce", begin + own, begin + end, tid=2)
+        events.slice("cpu_op", "aten::add_", begin + end, begin + end + 1000)
+    path.write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": world}, "traceEvents": events.events}))
+    return path
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_straggler_without_devices_is_named_with_what_it_does(flatout, tmp_path, world):
+    files = [gloo_rank(tmp_path / f"rank{k}.json", k, world, 8000) for k in range(world)]
+    found = summary(flatout, *files)
+    assert found["verdict"] == "dist.straggler"
+    assert [(s["rank"], s["waiting"]) for s in found["stragglers"]] == [(world - 1, list(range(world - 1)))]
+    assert found["stragglers"][0]["delay_us"] == pytest.approx(8000, rel=0.15)
+    assert found["findings"][0]["where"]["function"] == "slow_preprocess"
+    assert "cpu.python_bound" not in {f["id"] for f in found["findings"]}
+    # What is left of the collectives for the rank that waits for nobody.
+    communication = [f for f in found["findings"] if f["id"] == "dist.exposed_communication"]
+    assert [f["cost_ms_per_step"] for f in communication] == [pytest.approx(1, rel=0.05)]
+    if world > 2:
+        assert "others wait for it" in run(flatout, "summary", *files)
+
+
+def test_ranks_that_come_together_have_no_straggler(flatout, tmp_path):
+    found = summary(flatout, *(gloo_rank(tmp_path / f"rank{k}.json", k, 2, 0) for k in range(2)))
+    assert found["stragglers"] == [] and found["verdict"] == "dist.exposed_communication"
+
+
+# ---- without steps, without launches ----
+
+
+@pytest.mark.parametrize("wait, verdict", [(8000, "input.too_few_workers"), (100, "healthy")])
+def test_without_steps_a_tenth_of_the_time_is_enough(flatout, tmp_path, wait, verdict):
+    job = Job()
+    for _ in range(10):
+        job.host(wait, LOADER, "user_annotation")
+        for _ in range(10):
+            job.host(200, "aten::mm")
+    file = job.write(tmp_path / "trace.json")
+    assert summary(flatout, file)["verdict"] == verdict
+    assert "input wait" in run(flatout, "summary", file)
+
+
+def waits_then_reads_back(job: Job) -> None:
+    job.host(6000, LOADER, "user_annotation")
+    for _ in range(20):
+        job.launch("gemm", 600)
+    job.wait()
+    job.host(2000, "aten::copy_")
+
+
+def without_correlation(e: dict) -> list[dict]:
+    return [dict(e, args={k: v for k, v in e["args"].items() if k != "correlation"})]
+
+
+def as_begin_and_end(e: dict) -> list[dict]:
+    begin = {k: v for k, v in e.items() if k != "dur"}
+    return [dict(begin, ph="B"), {"ph": "E", "pid": e["pid"], "tid": e["tid"], "ts": round(e["ts"] + e["dur"], 3)}]
+
+
+def in_another_form(file: Path, change) -> Path:
+    events = json.loads(file.read_text())["traceEvents"]
+    # Slices that begin together: the longest first; those that touch: the end first.
+    parts = [part for e in sorted(events, key=lambda e: (e["ts"], -e["dur"])) for part in change(e)]
+    parts.sort(key=lambda e: (e["ts"], e["ph"] != "E"))
+    out = file.with_name("other.json")
+    out.write_text(json.dumps({"traceEvents": parts}))
+    return out
+
+
+@pytest.mark.parametrize("change", [without_correlation, as_begin_and_end])
+def test_gaps_are_told_whether_launches_can_be_matched_or_not(flatout, tmp_path, change):
+    file = steps_of(tmp_path / "trace.json", waits_then_reads_back)
+    expected, found = (summary(flatout, f)["findings"] for f in (file, in_another_form(file, change)))
+    assert {f["id"] for f in expected} == {"input.too_few_workers", "gpu.sync"}
+    for a, b in zip(expected, found, strict=True):
+        assert b["id"] == a["id"] and b["cost_ms_per_step"] == pytest.approx(a["cost_ms_per_step"], rel=0.1)
+
+
+def test_begins_and_ends_keep_what_a_complete_slice_says(flatout, tmp_path):
+    file = steps_of(tmp_path / "trace.json", waits_then_reads_back)
+    one, two = (next(iter(summary(flatout, f)["traces"].values()))["devices"]["0"] for f in (file, in_another_form(file, as_begin_and_end)))
+    assert two["launch"]["n"] == one["launch"]["n"] == 240
+    assert (two["gaps"], two["busy_us"]) == (one["gaps"], one["busy_us"])
+
+
+def test_idle_time_that_nothing_explains_is_no_health(flatout, tmp_path):
+    def step(job: Job) -> None:
+        for _ in range(20):
+            job.launch("gemm", 600)
+        job.now = max(job.streams.values())
+        job.host(1500)
+
+    file = steps_of(tmp_path / "trace.json", step)
+    assert summary(flatout, in_another_form(file, without_correlation))["verdict"] == "none"
+
+
+# ---- whose a line is ----
+
+
+@pytest.mark.parametrize("file, whose", [
+    ("multithreading.py", True), ("my_contextlib.py", True), ("pytorch/train.py", True), ("mykeras/train.py", True), ("/job/src/train.py", True),
+    ("selectors.py", False), ("torch/nn/modules/module.py", False), ("multiprocessing/queues.py", False), ("/usr/lib/python3.11/queue.py", False),
+    ("/venv/lib/python3.11/site-packages/x/y.py", False), ("tqdm/std.py", False),
+])
+def test_the_users_own_line_is_named_and_no_librarys(flatout, tmp_path, file, whose):
+    finding = summary(flatout, steps_of(tmp_path / "trace.json", on_the_host(*SLEEP, file=file)))["findings"][0]
+    assert (finding.get("where") or {}).get("file") == (file if whose else None)
+
+
+def test_numbered_ranges_are_one_row(flatout, tmp_path):
+    def step(job: Job) -> None:
+        for _ in range(10):
+            job.host(200, "aten::mm")
+        job.host(8000)
+
+    rows = [row for row in run(flatout, "summary", steps_of(tmp_path / "trace.json", step)).splitlines() if "otherwise" in row]
+    assert len(rows) == 1 and rows[0].endswith("100 %  of the rest in ProfilerStep")
+
+
+def test_a_trace_of_jax_tells_sleep(flatout, tmp_path):
+    """As JAX writes it: no categories, Python's functions behind a $, a range for each step."""
+    job = Job()
+    for k in range(10):
+        begin = job.now
+        job.slice("", "$time sleep", job.now, job.now + 8000)
+        job.now += 8000
+        for _ in range(5):
+            job.host(100, "PjitFunction(step)", "")
+        job.slice("", "train", begin, job.now, step_num=str(k))
+    for e in job.events:
+        del e["cat"]
+    found = summary(flatout, job.write(tmp_path / "trace.json"))
+    assert found["verdict"] == "stall.idle_wait"
+    assert found["findings"][0]["cost_ms_per_step"] == pytest.approx(8, rel=0.05)
+
+
+# ---- in and out ----
+
+
+@pytest.mark.parametrize("form", ["json", "json.gz", "pftrace"])
+@pytest.mark.parametrize("way", ["/dev/stdin", "-", "fifo"])
+def test_a_trace_may_come_through_a_pipe(flatout, tmp_path, form, way):
+    file = steps_of(tmp_path / "trace.json", on_the_host(*SLEEP))
+    if form == "json.gz":
+        file = tmp_path / "trace.json.gz"
+        file.write_bytes(gzip.compress((tmp_path / "trace.json").read_bytes()))
+    elif form == "pftrace":
+        file = tmp_path / "trace.pftrace"
+        run(flatout, "convert", tmp_path / "trace.json", "-o", file)
+    name, pipe = way, None
+    if way == "fifo":
+        name = str(tmp_path / "fifo")
+        os.mkfifo(name)
+        pipe = subprocess.Popen(["cp", file, name])
+    for words in (["summary", "--json", name], ["convert", name, "-o", tmp_path / "out.json"]):
+        if way == "fifo" and words[0] == "convert":
+            pipe = subprocess.Popen(["cp", file, name])
+        with subprocess.Popen(["cat", file], stdout=subprocess.PIPE) as cat:
+            done = subprocess.run([flatout, "trace", *map(str, words)], stdin=cat.stdout, capture_output=True, text=True, timeout=60)
+        if pipe:
+            assert pipe.wait(timeout=60) == 0
+        assert done.returncode == 0, done.stderr
+        if words[0] == "summary":
+            assert json.loads(done.stdout)["verdict"] == "stall.idle_wait"
+    assert summary(flatout, tmp_path / "out.json")["verdict"] == "stall.idle_wait"
+
+
+def test_what_is_no_escape_is_mended(flatout, tmp_path):
+    name = r"\ud800 \u0000 é \n \\ \" \/ \x \u12"
+    text = '{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"%s","ts":1,"dur":1,"pid":1,"tid":1}]}'
+    (tmp_path / "odd.json").write_text(text % name)
+    assert "1 mended" in run(flatout, "convert", tmp_path / "odd.json", "-o", tmp_path / "out.json")
+    out = json.loads((tmp_path / "out.json").read_text())["traceEvents"][0]["name"]
+    assert out == "\ud800 \0 é \n \\ \" / \\x \\u12"
+    (tmp_path / "fine.json").write_text(text % r"\u00e9 \n \\x")
+    assert "mended" not in run(flatout, "convert", tmp_path / "fine.json", "-o", tmp_path / "out.json")
+
+
+@pytest.mark.parametrize("command, out", [("convert", "out.json"), ("report", "out.html")])
+def test_a_limit_on_files_is_an_error_that_leaves_nothing(flatout, tmp_path, command, out):
+    file = steps_of(tmp_path / "trace.json", on_the_host(*SLEEP))
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = subprocess.run([flatout, "trace", command, file, "-o", tmp_path / out], preexec_fn=limit, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "File too large" in done.stderr
+    assert os.listdir(tmp_path) == ["trace.json"]
