@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -250,10 +251,80 @@ TEST(TraceAnalysis, AWindowIsFoundInMemoryThatDoesNotGrow) {
   EXPECT_EQ(TraceIndex(*trace).steps().size(), 4u);
 }
 
+// Each nanosecond belongs to the line that encloses it, however many slices lie in between.
+TEST(TraceAnalysis, ALineIsFoundBelowAnyNumberOfSlices) {
+  constexpr int kDeep = 20'000;
+  Made made;
+  made.slice("python_function", "train.py(7): step", 0, 2 * kDeep + 20);
+  for (int i = 0; i < kDeep; ++i)
+    made.slice("python_function", "<built-in function f>", 1 + i, 2 * kDeep + 10 - i);
+  const HostUse use = made.summary().host.training;
+  ASSERT_EQ(use.interpreter.lines.size(), 1u);
+  EXPECT_EQ(use.interpreter.lines[0].name, "train.py(7): step");
+  EXPECT_EQ(use.interpreter.lines[0].time, (2 * kDeep + 20) * int64_t{1000});
+}
+
+TEST(TraceAnalysis, WhatTheHostDidIsDividedBySort) {
+  Made made;
+  made.slice("python_function", "train.py(7): step", 0, 100)
+      .slice("python_function", "<built-in function sleep>", 10, 30)
+      .slice("python_function", "torch/serialization.py(9): save", 30, 60)
+      .slice("python_function", "<built-in function sleep>", 40, 50)
+      .slice("python_function", "<built-in method acquire of _thread.lock object at 0x7f>", 70, 75)
+      .slice("python_function", "<built-in method acquire of _thread.lock object at 0x8f>", 75, 80);
+  const HostUse use = made.summary().host.training;
+  EXPECT_EQ(use.time, 100'000);
+  EXPECT_EQ(use.asleep.time, 20'000);
+  EXPECT_EQ(use.saving.time, 30'000);       // whatever it does meanwhile
+  EXPECT_EQ(use.interpreter.time, 40'000);  // the rest waits for a lock
+  EXPECT_EQ(use.asleep.lines[0].name, "train.py(7): step");
+  const auto lock = std::find_if(use.slices.begin(), use.slices.end(), [](const HostBlame& b) {
+    return b.name == "<built-in method acquire of _thread.lock>";
+  });
+  ASSERT_NE(lock, use.slices.end());
+  EXPECT_EQ(lock->time, 10'000);
+}
+
+// A window is told from the pieces of a gap alone in which no batch was asked for.
+TEST(TraceAnalysis, HostWaitIsToldWithoutTheWaitForABatch) {
+  Made made;
+  made.slice("cuda_runtime", "cudaLaunchKernel", 0, 5, 1).kernel("k", 10, 20, 1);
+  made.slice("user_annotation", "enumerate(DataLoader)#x", 30, 60)
+      .slice("python_function", "<built-in function sleep>", 60, 80)
+      .slice("cuda_runtime", "cudaLaunchKernel", 80, 85, 2)
+      .kernel("k", 90, 100, 2);
+  const DeviceSummary d = made.summary().devices[0];
+  EXPECT_EQ(d.idle.input_wait, 30'000);
+  EXPECT_EQ(d.host.time, 40'000);
+  EXPECT_EQ(d.host.asleep.time, 20'000);
+}
+
+TEST(TraceAnalysis, CollectivesOfTheHostAreForRanksToCompare) {
+  Made made;
+  made.slice("cpu_op", "aten::mm", 0, 50)
+      .slice("user_annotation", "gloo:all_reduce", 40, 90, 0, 2)
+      .slice("cpu_op", "aten::add", 90, 100);
+  const TraceSummary s = made.summary();
+  ASSERT_EQ(s.collectives.size(), 1u);
+  EXPECT_EQ(s.collectives[0].name, "gloo:all_reduce");
+  EXPECT_EQ(s.host.collective_wait, 40'000);
+}
+
 TEST(UserLine, IsNeitherALibrarysNorTheAgents) {
   model::Where where;
   EXPECT_FALSE(user_line("/src/python/flatout/agent/profiler.py(44): _start", where));
   EXPECT_FALSE(user_line("/venv/lib/python3.11/site-packages/x.py(3): f", where));
+  for (const char* library :
+       {"selectors.py(402): select", "torch/nn/modules/module.py(1): forward",
+        "json/decoder.py(3): f", "/usr/lib/python3.11/queue.py(3): get",
+        "/tmp/torchinductor_root/ab/cab.py(3): call", "<built-in function sleep>", "$time sleep"}) {
+    EXPECT_FALSE(user_line(library, where)) << library;
+  }
+  for (const char* own :
+       {"multithreading.py(1): f", "my_contextlib.py(1): f", "profile.py(1): f",
+        "pytorch/train.py(1): f", "mykeras/train.py(1): f", "lib/data.py(1): f"}) {
+    EXPECT_TRUE(user_line(own, where)) << own;
+  }
   ASSERT_TRUE(user_line("/job/agent/train.py(12): step", where));
   EXPECT_EQ(where.file, "/job/agent/train.py");
   EXPECT_EQ(where.line, 12);
