@@ -13,7 +13,7 @@
  *   batch 64, size 224 or [height, width], threads 0 (one a core), prefetch 2 (batches), seed 0,
  *   shuffle true, drop_last false, rank 0, ranks 1, on_bad "skip" ("strict", "lenient"),
  *   mode "exact" ("scaled"), dtype "f32" ("u8", "f16", "bf16"), layout "nchw" ("nhwc"),
- *   mean [r, g, b], std [r, g, b],
+ *   mean [r, g, b], std [r, g, b] (one number: of all three),
  *   augment "random_crop" (scale [0.08, 1], ratio [3/4, 4/3], flip 0.5), "center_crop" (resize
  *   256), "stretch"; interpolation "bilinear" ("bicubic"),
  *   brightness [1, 1], contrast [1, 1], saturation [1, 1], hue [0, 0] (ranges that factors of
@@ -22,6 +22,7 @@
  *   shuffle_buffer 0 (samples that are shuffled among themselves; 0: all of the epoch) and
  *   shuffle_run 256 (neighbours that stay together in the stream that the buffer is filled from),
  *   orient false (true: turn pictures as their EXIF data say),
+ *   allow_empty false (true: class folders without pictures have their number),
  *   index "memory" (the seek index: "off", or a file that keeps it), index_mb 64 (that it may take
  *   in memory).
  *
@@ -29,7 +30,8 @@
  * or JSON); tar or WebDataset shards, TFRecord files, a file of `flatout feed pack`; a folder of
  * such, or a name with braces: train-{000..146}.tar.
  *
- * A feed may be used by one thread at a time; batches by any, and after the feed is closed. */
+ * A feed may be used by one thread at a time; batches by any, and after the feed is closed. In a
+ * process that was forked from the one that opened it it can only be closed. */
 #ifndef FLATOUT_FEED_H_
 #define FLATOUT_FEED_H_
 
@@ -120,10 +122,10 @@ FLATOUT_FEED_API struct flatout_feed_place flatout_feed_get_place(const flatout_
 /* 0, or FLATOUT_FEED_ERROR. */
 FLATOUT_FEED_API int flatout_feed_set_place(flatout_feed* feed, struct flatout_feed_place place);
 
-/* JSON: {"classes": [...], "samples", "replaced", "outcomes": {...}, "bad": [{"file", "outcome",
- * "detail"}], "threads", "stages": [{"name", "cpu_ms_per_image"}], "waited_ms" (that
- * flatout_feed_next waited), "held_up_ms" (that threads waited for room), "read_ahead": {"way",
- * "threads", "samples"}}. Valid until this thread's next call. */
+/* JSON, of the batches so far: {"classes": [...], "samples", "replaced", "outcomes": {...}, "bad":
+ * [{"file", "outcome", "detail"}], "threads", "stages": [{"name", "cpu_ms_per_image"}], "waited_ms"
+ * (that flatout_feed_next waited), "held_up_ms" (that threads waited for room), "read_ahead":
+ * {"way", "threads", "samples"}}. Valid until this thread's next call. */
 FLATOUT_FEED_API const char* flatout_feed_report(const flatout_feed* feed);
 
 /* A DLManagedTensor (DLPack 0.8) of the batch's data, which keeps the batch alive until its deleter

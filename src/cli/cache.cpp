@@ -258,7 +258,15 @@ Result<std::vector<std::string>> in_feed_order(const std::vector<std::string>& p
   for (const std::string& path : paths) {
     FLATOUT_TRY(const auto source, feed::open_source(path));
     const feed::Order order(source->count(), seed, true);
-    for (uint64_t i = 0; i < order.count(); ++i) out.push_back(source->name(order.index(0, i)));
+    for (uint64_t i = 0; i < order.count(); ++i) {
+      std::string name = source->name(order.index(0, i));
+      // What the Loader takes for a bad sample: a link that leads nowhere, a pipe.
+      std::error_code ignored;
+      if (std::filesystem::exists(std::filesystem::symlink_status(name, ignored)) &&
+          !std::filesystem::is_regular_file(name, ignored))
+        continue;
+      out.push_back(std::move(name));
+    }
   }
   return out;
 }

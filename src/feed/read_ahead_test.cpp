@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -44,7 +45,7 @@ TEST(Ring, ReadsWhatIsInAFileAndTellsWhatFails) {
   ::close(fd);
 }
 
-// Numbered files; every third does not exist, every fifth sample is in no file.
+// Numbered files; every third does not exist but for a pipe, every fifth sample is in no file.
 class Files : public Source {
  public:
   Files() {
@@ -52,6 +53,7 @@ class Files : public Source {
       if (i % 3 != 0) folder.write(std::to_string(i), std::vector<uint8_t>(1000, 1));
     }
     folder.write("1", std::vector<uint8_t>(700'000, 1));  // several reads
+    ::mkfifo((folder.path() + "/3").c_str(), 0600);
   }
   uint64_t count() const override { return 100; }
   std::string name(uint64_t index) const override { return std::to_string(index); }

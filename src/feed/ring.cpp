@@ -92,7 +92,7 @@ void Ring::open_file(const char* path, uint64_t tag) {
   io_uring_sqe& entry = memory_->next(IORING_OP_OPENAT, tag);
   entry.fd = AT_FDCWD;
   entry.addr = reinterpret_cast<uint64_t>(path);
-  entry.open_flags = O_RDONLY | O_CLOEXEC;
+  entry.open_flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;  // a pipe without a writer is no wait
   memory_->publish();
 }
 

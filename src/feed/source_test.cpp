@@ -125,7 +125,7 @@ TEST(Source, SaysThatAFileIsNothingOfWhatItReads) {
   EXPECT_EQ(open(folder.path() + "/photo")->count(), 1U);
 }
 
-TEST(FileList, BeginsAsSpreadsheetsWriteIt) {
+TEST(List, MayBeginAsSpreadsheetsWriteIt) {
   const auto list = parse_list(
       "\xEF\xBB\xBF"
       "a.jpg,3\nb.jpg,4\n",

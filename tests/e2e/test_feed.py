@@ -1,5 +1,6 @@
 """flatout feed and flatout.feed: pixels against Pillow, bad files against what they are, the Loader as torch code uses it."""
 
+import contextlib
 import gc
 import io
 import itertools
@@ -508,19 +509,28 @@ def test_packed_data_hold_what_the_folder_does(folder, tmp_path):
 
 
 def test_a_killed_pack_leaves_what_was_there(folder, tmp_path):
-    """A pipe among the pictures holds it up amid its work."""
+    """A bad picture that is told where nobody reads holds it up amid its work."""
     picture = next(folder.glob("*/*.jpg"))
-    os.mkfifo(tmp_path / "pipe.jpg")
-    (tmp_path / "list.txt").write_text(f"{picture}\npipe.jpg\n")
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"")
+    (tmp_path / "list.txt").write_text(f"{picture}\n{bad}\n")
     out = tmp_path / "p.fpack"
     out.write_bytes(b"before")
-    process = subprocess.Popen([BIN, "feed", "pack", tmp_path / "list.txt", "--output", out])
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write_end, bytes(4096))
+    os.set_blocking(write_end, True)
+    process = subprocess.Popen([BIN, "feed", "pack", tmp_path / "list.txt", "--output", out], stdout=write_end)
     temporary = tmp_path / f"p.fpack.tmp{process.pid}"
     while not temporary.exists():
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
     process.wait()
+    os.close(read_end)
+    os.close(write_end)
     assert out.read_bytes() == b"before" and not (tmp_path / "p.fpack.seek").exists()
 
 

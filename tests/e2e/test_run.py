@@ -76,6 +76,26 @@ def test_gives_back_the_jobs_code(tmp_path, command, code):
     assert flatout("run", "--quiet", "--", *command, cwd=tmp_path).returncode == code
 
 
+def test_an_interpreter_that_is_missing_is_named(tmp_path):
+    (tmp_path / "job").write_text("#!/no/such/python3.99 -u\n")
+    (tmp_path / "job").chmod(0o755)
+    done = flatout("run", "--quiet", "--", "./job", cwd=tmp_path)
+    assert done.returncode == 126 and b"its interpreter /no/such/python3.99 is not there" in done.stderr
+
+
+def test_a_folder_that_another_run_records_into_is_refused(tmp_path):
+    with subprocess.Popen([BIN, "run", "--quiet", "--out", "same", "--", "sh", "-c", "touch begun; read line"], cwd=tmp_path,
+                          stdin=subprocess.PIPE) as first:
+        assert wait_until((tmp_path / "begun").exists)
+        second = flatout("run", "--quiet", "--out", "same", "--", "touch", "ran", cwd=tmp_path)
+        assert second.returncode == 125, second.stderr
+        assert f"same is in use: flatout with pid {first.pid} records into it".encode() in second.stderr
+        assert not (tmp_path / "ran").exists()
+        first.communicate(b"\n")
+    assert first.returncode == 0 and json.loads((tmp_path / "same/run.json").read_text())
+    assert flatout("run", "--quiet", "--out", "same", "--", "touch", "ran", cwd=tmp_path).returncode == 0
+
+
 def test_a_job_that_never_started_leaves_no_run_folder(tmp_path):
     flatout("run", "--", "no-such-program-here", cwd=tmp_path)
     assert not [p for p in (tmp_path / "flatout-runs").iterdir() if p.name[0] != "."]
@@ -102,6 +122,13 @@ def test_help_leads_with_examples(tmp_path):
         done = flatout(command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert done.stdout.index(b"Examples:") < done.stdout.index(b"Options:")
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "run --help", "feed --help", "feed verify --help"])
+def test_help_that_cannot_be_written_is_no_success(tmp_path, words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BIN, *words.split()], stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, check=False)
+    assert done.returncode == 1 and b"cannot write to standard output" in done.stderr
 
 
 def test_fail_on_never_hides_the_jobs_own_failure(tmp_path):
