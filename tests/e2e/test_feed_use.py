@@ -64,6 +64,22 @@ def test_what_has_memory_of_its_own_is_not_copied(folder, how):
         assert sorted(taken(loader)) == list(range(12))
 
 
+def test_a_sample_that_a_stage_keeps_says_that_it_is_gone(folder):
+    kept = []
+
+    def stage(sample):
+        with pytest.raises(TypeError, match="a Sample cannot be copied"):
+            copy.copy(sample)
+        kept.append(sample)
+
+    with feed.Loader(folder, 12, 32, form="batch", stage=stage) as loader:
+        assert len(next(iter(loader))) == 12
+        for use in (lambda: kept[0].pixels, lambda: kept[0].label):
+            with pytest.raises(RuntimeError, match="the stage has returned"):
+                use()
+        assert kept[0].epoch == 0
+
+
 # ---- one place, several users ----
 
 

@@ -26,19 +26,28 @@ class Sample:
         self.random: int = struct.random
         """64 random bits of (seed, epoch, index): a stage that draws from these alone gives the same bits in every run."""
 
+    def _valid(self) -> SampleStruct:
+        if self._struct is None:
+            raise RuntimeError("the stage has returned, and its sample is gone; copy what is wanted later: sample.pixels.copy()")
+        return self._struct
+
+    def __reduce_ex__(self, _):
+        raise TypeError("a Sample cannot be copied or pickled: it is the pipeline's own memory; copy what is wanted: sample.pixels.copy()")
+
     @property
     def label(self) -> int:
-        return self._struct.label
+        return self._valid().label
 
     @label.setter
     def label(self, value: int) -> None:
-        self._struct.label = value
+        self._valid().label = value
 
     @property
     def rgbx(self) -> memoryview:
         """The picture's own memory, [height, width, 4]: red, green, blue, and a byte that means nothing. Change it in place."""
-        height, width = self._struct.height, self._struct.width
-        flat = (c_uint8 * (height * width * 4)).from_address(ctypes.addressof(self._struct.pixels.contents))
+        struct = self._valid()
+        height, width = struct.height, struct.width
+        flat = (c_uint8 * (height * width * 4)).from_address(ctypes.addressof(struct.pixels.contents))
         return memoryview(flat).cast("B").cast("B", (height, width, 4))
 
     @property
@@ -62,13 +71,15 @@ def stage_function(stage: Callable[[Sample], None]):
 
     def call(_, struct) -> int:
         _this_thread.stage = stage
+        sample = Sample(struct.contents)
         try:
-            stage(Sample(struct.contents))
+            stage(sample)
         except BaseException as error:  # nothing can be raised through C; the batch fails instead
             text = traceback.format_exception_only(type(error), error)[-1].strip()
             struct.contents.error = text.encode("utf-8", "replace")[:255]
             return 1
         finally:
+            sample._struct = None
             _this_thread.stage = None
         return 0
 
