@@ -318,6 +318,29 @@ TEST(Resources, AMaskIsToBlameOnlyWhereOtherCoresAreFree) {
   }
 }
 
+// PyTorch's two threads and a worker that decodes all the time share two cores: at each barrier one
+// waits for the other, who waits for a core. The pool is a third of what wants to run.
+TEST(Resources, AThreadForEachCoreIsTooManyBesideAWorkerThatIsAlwaysBusy) {
+  for (const bool crowded : {true, false}) {
+    RunBuilder b;
+    const model::ThreadId pool = b.thread(0, 101), worker = b.worker(200);
+    const TimePoint begin = b.now();
+    for (int i = 0; i < 60; ++i) {
+      const TimePoint from = b.now(), half = from + nanos(20e6);
+      b.step({{Part::kForward, 20, kCompute},
+              {Part::kForward, crowded ? 12.0 : 0.1, {ThreadState::kLock, {kMain}}}},
+             i < 3);
+      if (!crowded) continue;
+      b.doing(pool, from, half, {ThreadState::kRunQueue, {}});
+      b.doing(pool, half, b.now(), {ThreadState::kOnCpuNative, {}});
+    }
+    b.doing(worker, begin, b.now(), {ThreadState::kOnCpuNative, {kMain}});
+    b.machine(2, 0).process_cpu(100, 1).process_cpu(200, 1);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(has(d, "cpu.oversubscribed"), crowded) << d.headline;
+  }
+}
+
 TEST(Resources, APoolThatWantsMoreThanTheCoresInAPartOfTheStepIsTooLarge) {
   // Three threads on two cores, at work together in a part of each step only.
   for (const int threads : {3, 2}) {

@@ -431,26 +431,30 @@ void add_straggler(const std::vector<Straggler>& stragglers, std::span<const Tra
                    std::vector<Finding>& findings) {
   if (stragglers.empty()) return;
   const Straggler& worst = stragglers[0];
-  int64_t step = 0;
+  int64_t step = 0, whole = 0;
   for (const TraceSummary& t : ranks) {
     int64_t sum = 0;
     for (const TraceStepSummary& s : t.steps) sum += s.wall;
     if (!t.steps.empty()) step = std::max(step, sum / static_cast<int64_t>(t.steps.size()));
+    whole = std::max(whole, t.length());
   }
+  const bool steps = step > 0;
+  if (!steps) step = whole;
   Finding f;
   f.id = "dist.straggler";
   f.title = fmt::format("Rank {} holds up the others", worst.rank);
   f.confidence = 0.85;
-  f.cost_ms_per_step = static_cast<double>(worst.delay) * 1e-6;
+  if (steps) f.cost_ms_per_step = static_cast<double>(worst.delay) * 1e-6;
   if (step > worst.delay)
     f.gain = static_cast<double>(step) / static_cast<double>(step - worst.delay);
   evidence(
       f,
-      fmt::format(
-          "from one collective to the next rank {} takes {} a step longer than the median rank",
-          worst.rank, time_text(worst.delay)),
+      fmt::format("from one collective to the next rank {} takes {}{} longer than the median rank",
+                  worst.rank, time_text(worst.delay), steps ? " a step" : ""),
       static_cast<double>(worst.delay) * 1e-6, "ms", "trace", static_cast<int64_t>(ranks.size()));
-  evidence(f, fmt::format("{} ranks wait for it", worst.waiting.size()),
+  evidence(f,
+           worst.waiting.size() == 1 ? "1 rank waits for it"
+                                     : fmt::format("{} ranks wait for it", worst.waiting.size()),
            static_cast<double>(worst.waiting.size()), "ranks", "trace",
            static_cast<int64_t>(ranks.size()));
   // What it has that the rank that waits longest has not.

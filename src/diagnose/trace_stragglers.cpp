@@ -91,8 +91,7 @@ RankWaits compare_ranks(std::span<const TraceSummary> ranks) {
     }
   }
   if (step == 0) {
-    for (const TraceSummary& trace : ranks)
-      for (const DeviceSummary& d : trace.devices) step = std::max(step, d.times.span);
+    for (const TraceSummary& trace : ranks) step = std::max(step, trace.length());
   }
   if (steps < 2 && common < kManyCollectives) return out;
   const auto number = [&](size_t r) {

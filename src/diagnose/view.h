@@ -83,7 +83,7 @@ struct Crowd {
   /// cores; workers alone have their own findings.
   bool too_many(double cores) const {
     if (cores <= 0) return false;
-    return overfull > 0.1 || (all() > 1.3 * cores && pool + producer_pool + helpers > 0.35 * all());
+    return overfull > 0.1 || (all() > 1.3 * cores && pool + producer_pool + helpers > 0.25 * all());
   }
 };
 
