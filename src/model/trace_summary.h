@@ -2,6 +2,7 @@
 // launches. Times in nanoseconds. The definitions are in docs/traces.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -251,6 +252,12 @@ struct TraceSummary {
   std::vector<HtaSummary> hta;       // only where it was asked for
   std::optional<CriticalPath> path;  // of the median step
 
+  /// How long the recording is: of the devices, or of the host where there are none.
+  int64_t length() const {
+    int64_t out = devices.empty() ? host.span : 0;
+    for (const DeviceSummary& d : devices) out = std::max(out, d.times.span);
+    return out;
+  }
   /// Whether so much of the devices' work is missing that idle time means little. A few launches
   /// near the end of a recording always have their work after it.
   bool incomplete() const {

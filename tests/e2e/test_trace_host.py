@@ -54,7 +54,11 @@ def beside_a_device(*calls: str, waits: bool = False):
     return step
 
 
-@pytest.mark.parametrize("built", [on_the_host, beside_a_device, lambda *calls: beside_a_device(*calls, waits=True)], ids=["host", "device", "synchronised"])
+def after_a_wait(*calls: str):
+    return beside_a_device(*calls, waits=True)
+
+
+@pytest.mark.parametrize("built", [on_the_host, beside_a_device, after_a_wait])
 @pytest.mark.parametrize("calls, verdict", [(SLEEP, "stall.idle_wait"), (SAVE, "stall.checkpoint")], ids=["sleep", "save"])
 def test_sleeping_and_saving_are_no_work_of_pythons(flatout, tmp_path, built, calls, verdict):
     found = summary(flatout, steps_of(tmp_path / "trace.json", built(*calls)))
@@ -91,16 +95,17 @@ def test_a_loader_that_sleeps_costs_no_more_than_the_loader(flatout, tmp_path):
 # ---- ranks ----
 
 
-def gloo_rank(path: Path, rank: int, world: int, late_us: int, calls: tuple[str, ...] = SLEEP) -> Path:
-    """Ten steps: the last rank is late, the others wait in a collective, which all leave together."""
+def gloo_rank(path: Path, rank: int, world: int, late_us: int, count: int = 10, drawn: bool = True) -> Path:
+    """So many steps: the last rank is late, the others wait in a collective, which all leave together."""
     events = Job()
-    for step in range(10):
+    for step in range(count):
         begin = step * 20_000 + rank * 777  # clocks that do not agree
         own = 3000 + (late_us if rank == world - 1 else 0)
         end = 3000 + late_us + 1000
-        events.slice("user_annotation", f"ProfilerStep#{step}", begin, begin + end + 1000)
+        if drawn:
+            events.slice("user_annotation", f"ProfilerStep#{step}", begin, begin + end + 1000)
         if own > 3000:
-            for name in ("train.py(8): slow_preprocess", *calls):
+            for name in ("train.py(8): slow_preprocess", *SLEEP):
                 events.slice("python_function", name, begin, begin + late_us)
         for k in range(6):
             events.slice("cpu_op", "aten::mm", begin + own - 3000 + k * 500, begin + own - 2500 + k * 500)
@@ -125,6 +130,16 @@ def test_a_straggler_without_devices_is_named_with_what_it_does(flatout, tmp_pat
     assert [f["cost_ms_per_step"] for f in communication] == [pytest.approx(1, rel=0.05)]
     if world > 2:
         assert "others wait for it" in run(flatout, "summary", *files)
+
+
+def test_a_straggler_is_one_without_steps_but_costs_none_of_them(flatout, tmp_path):
+    def found(late_us: int) -> dict:
+        files = [gloo_rank(tmp_path / f"rank{k}.json", k, 2, late_us, count=20, drawn=False) for k in range(2)]
+        return summary(flatout, *files)
+
+    finding = found(8000)["findings"][0]
+    assert finding["id"] == "dist.straggler" and finding.get("cost_ms_per_step") is None
+    assert found(100)["stragglers"] == []  # a hundredth of the time
 
 
 def test_ranks_that_come_together_have_no_straggler(flatout, tmp_path):
