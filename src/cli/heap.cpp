@@ -138,7 +138,11 @@ std::vector<uint64_t> step_times(const model::Run& run, TimePoint model::Step::*
 std::vector<heap::ProcessHeap> read_heaps(const Records& records, const model::Run& run,
                                           heap::Profiles& profiles) {
   std::vector<heap::ProcessHeap> out;
-  for (heap::Record& record : records.read()) out.push_back({std::move(record), {}, ""});
+  for (heap::Record& record : records.read()) {
+    heap::ProcessHeap heap;
+    heap.record = std::move(record);
+    out.push_back(std::move(heap));
+  }
   std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
     return a.record.peak_bytes > b.record.peak_bytes;
   });
@@ -150,6 +154,8 @@ std::vector<heap::ProcessHeap> read_heaps(const Records& records, const model::R
     for (const model::Process& process : run.processes) {
       if (process.pid == h.record.pid) h.command = process.name;
     }
+    if (h.record.written_ns != 0)
+      h.written = time_point_ns(static_cast<int64_t>(h.record.written_ns)) - run.begin;
     if (i >= kMostNamed) continue;
     const bool stepped = training == 0 ? i == 0 : h.record.pid == training;
     heap::look_up(h, stepped ? steps : std::vector<uint64_t>{}, i == 0 ? &profiles : nullptr);

@@ -7,11 +7,72 @@
 namespace flatout::heap {
 namespace {
 
-constexpr size_t kLeastMoments = 8;
-constexpr double kLeastSamples = 6;  // that the growth consists of
-constexpr double kChance = 4;        // standard deviations of a level of so many samples
-constexpr double kStill = 0.12;      // of all growth is in the last quarter, at least; evenly: 0.33
-constexpr double kKept = 0.75;       // of the last quarter's level is there at the end
+// For each: to be certain, and to be worth a word.
+struct Demand {
+  double samples;              // that the growth consists of
+  double late;                 // that came after the first half
+  double chance, late_chance;  // standard deviations of the level that these are, too
+  size_t rises;  // moments at which it rose for good: what is loaded comes at one or two
+};
+constexpr Demand kCertain{6, 2, 4, 2.6, 4}, kUnclear{2, 1, 3, 2, 2};
+// Of what would come after the first half if the growth were even, so much does. A cache that is
+// full is still.
+constexpr double kStill = 0.45;
+constexpr double kBegun = 0.2;  // of even growth was there after the first half
+constexpr double kSeen = 5;     // samples: a part that so many are to be expected in has one
+
+// The floors at the beginnings of the quarters, and in the end, each of an eighth of the run: what
+// is freed at the end of every step does not count. In samples.
+struct Floors {
+  double at[5];
+  static constexpr double kWhere[5] = {0, 0.25, 0.5, 0.75, 0.875};  // where it is if all grows
+};
+
+struct Trend {
+  double grown, late, noise;
+  double late_even;  // what would be late if all were even
+  size_t rises;
+  bool everywhere;
+};
+
+// From the quarter `from` on.
+Trend trend_of(const std::vector<double>& level, const Floors& floors, size_t from) {
+  Trend out{};
+  const double first = floors.at[from], half = floors.at[2], last = floors.at[4];
+  out.grown = last - first;
+  out.late = last - half;
+  double fallen = 0, floor = level.back();
+  for (size_t i = level.size() - 1; i > level.size() * from / 4; --i) {
+    const double fall = std::max(0.0, level[i - 1] - level[i]);
+    fallen += fall * fall;
+    if (level[i - 1] < floor) {
+      floor = level[i - 1];
+      ++out.rises;
+    }
+  }
+  // What was never freed is known for sure; of what comes and goes, the level is.
+  out.noise = std::min(std::sqrt(std::max(0.0, last)), std::sqrt(2 * fallen));
+  const double all = Floors::kWhere[4] - Floors::kWhere[from];
+  const auto even = [&](size_t a, size_t b) {
+    return out.grown * (Floors::kWhere[b] - Floors::kWhere[a]) / all;
+  };
+  out.late_even = even(2, 4);
+  out.everywhere = half - first >= kBegun * even(from, 2);
+  for (size_t q = from; q < 4; ++q) {
+    const double part = floors.at[q + 1] - floors.at[q];
+    if (even(q, q + 1) >= kSeen ? part <= 0 : part < -2 * out.noise) out.everywhere = false;
+  }
+  return out;
+}
+
+bool meets(const Trend& t, const Demand& d) {
+  double still = kStill * t.late_even;
+  // Of few samples less may be late by chance.
+  if (&d == &kUnclear)
+    still = std::min(still, t.late_even - 2 * std::sqrt(std::max(0.0, t.late_even)));
+  return t.everywhere && t.late >= still && t.grown >= std::max(d.samples, d.chance * t.noise) &&
+         t.late >= std::max(d.late, d.late_chance * t.noise) && t.rises >= d.rises;
+}
 
 }  // namespace
 
@@ -33,25 +94,32 @@ double slope(const std::vector<double>& x, const std::vector<double>& y) {
 std::optional<Growth> steady_growth(const std::vector<uint64_t>& at_moment, double sample_bytes) {
   const size_t n = at_moment.size();
   if (n < kLeastMoments || sample_bytes <= 0) return std::nullopt;
-  // The floor of each quarter: what is freed at the end of every step does not count.
-  double floor[4];
-  for (size_t q = 0; q < 4; ++q) {
-    const auto begin = at_moment.begin() + static_cast<std::ptrdiff_t>(n * q / 4);
-    const auto end = at_moment.begin() + static_cast<std::ptrdiff_t>(n * (q + 1) / 4);
-    floor[q] = static_cast<double>(*std::min_element(begin, end));
+  std::vector<double> level;
+  for (const uint64_t bytes : at_moment) {
+    level.push_back(static_cast<double>(bytes) / sample_bytes);
   }
-  const double grown = floor[3] - floor[0];
-  const bool steady = floor[1] >= floor[0] && floor[2] > floor[1] && floor[3] > floor[2];
-  if (!steady || floor[3] - floor[2] < kStill * grown) return std::nullopt;
-  if (static_cast<double>(at_moment.back()) < kKept * floor[3]) return std::nullopt;
-  const double chance = kChance * std::sqrt(floor[3] / sample_bytes);
-  if (grown / sample_bytes < std::max(kLeastSamples, chance)) return std::nullopt;
-  std::vector<double> x, y;
-  for (size_t i = n / 2; i < n; ++i) {
-    x.push_back(static_cast<double>(i));
-    y.push_back(static_cast<double>(at_moment[i]));
+  Floors floors{};
+  const auto lowest = [&](size_t begin, size_t end) {
+    return *std::min_element(level.begin() + static_cast<std::ptrdiff_t>(begin),
+                             level.begin() + static_cast<std::ptrdiff_t>(end));
+  };
+  const size_t window = std::max<size_t>(2, n / 8);
+  for (size_t q = 0; q < 4; ++q) floors.at[q] = lowest(n * q / 4, n * q / 4 + window);
+  floors.at[4] = lowest(n - window, n);
+  // What the program loads at its start is no growth: the first quarter may count or not.
+  for (const bool certain : {true, false}) {
+    for (const size_t from : {size_t{0}, size_t{1}}) {
+      if (!meets(trend_of(level, floors, from), certain ? kCertain : kUnclear)) continue;
+      std::vector<double> x, y;
+      for (size_t i = n / 2; i < n; ++i) {
+        x.push_back(static_cast<double>(i));
+        y.push_back(static_cast<double>(at_moment[i]));
+      }
+      const double grown = lowest(n - 2, n) - floors.at[from];
+      return Growth{grown * sample_bytes, slope(x, y), certain};
+    }
   }
-  return Growth{grown, slope(x, y)};
+  return std::nullopt;
 }
 
 }  // namespace flatout::heap

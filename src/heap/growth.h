@@ -2,20 +2,24 @@
 // had in use at moments spread evenly over its allocations.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 namespace flatout::heap {
 
+constexpr size_t kLeastMoments = 8;  // with fewer nothing is said of growth
+
 struct Growth {
-  double bytes = 0;             // from the first quarter of the run to the last
+  double bytes = 0;             // over the run, or over all of it but the first quarter
   double bytes_per_moment = 0;  // in the second half of it
+  bool certain = false;         // false: it may be, but the samples are too few to tell
 };
 
-/// What grows from quarter to quarter and goes on to the end: nullopt where that is not so, where
-/// there are fewer than 8 moments, or where it may be chance: `sample_bytes` is what one sample
-/// stands for.
+/// What grows in each part of the run and goes on to the end: nullopt where that is not so, and
+/// where it is no more than chance. `sample_bytes` is what one sample stands for: a level of n
+/// samples that come and go is off by sqrt(n) of them; one that nothing is freed of by nothing.
 std::optional<Growth> steady_growth(const std::vector<uint64_t>& at_moment, double sample_bytes);
 
 /// The slope of y over x by least squares; 0 without two different x.

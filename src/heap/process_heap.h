@@ -1,10 +1,13 @@
 // The heap of one process of a job.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "heap/record.h"
 #include "heap/sites.h"
 #include "heap/tree.h"
@@ -15,6 +18,9 @@ struct ProcessHeap {
   Record record;
   std::vector<Site> sites;
   std::string command;
+  size_t readings = 0;           // moments that growth was looked for in
+  bool since_a_step = false;     // they begin with the end of the first step
+  std::optional<Nanos> written;  // when the record was, from the begin of the run on
 };
 
 /// The same for other tools and for a picture.

@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMostStacks = 1 << 20;
 constexpr size_t kMostMoments = 1024;
 constexpr size_t kMostFrames = 1024;
-// Of all stacks at all moments: each has as many, however short its line. The library writes 32.
-constexpr size_t kMostReadings = kMostStacks * 32;
+// Of all stacks at all moments: each has as many, however short its line. The library writes 64.
+constexpr size_t kMostReadings = size_t{32} << 20;
 
 uint64_t take_number(std::string_view& line) {
   return parse_number<uint64_t>(next_word(line)).value_or(0);
@@ -27,6 +27,7 @@ void read_stack(std::string_view line, Record& out) {
   s.total_count = take_number(line);
   s.peak_bytes = take_number(line);
   s.samples = take_number(line);
+  s.sample_bytes = take_number(line);
   if (next_word(line) != ":") return;
   std::string_view word;
   while (!(word = next_word(line)).empty() && word != "@") {
@@ -76,6 +77,10 @@ Result<Record> parse_record(std::string_view text) {
       out.pid = static_cast<int32_t>(take_number(line));
     } else if (kind == "interval") {
       out.interval = take_number(line);
+    } else if (kind == "written") {
+      out.written_ns = take_number(line);
+    } else if (kind == "at-end") {
+      out.at_end = true;
     } else if (kind == "objects-apart") {
       out.objects_apart = true;
     } else if (kind == "live") {

@@ -4,10 +4,13 @@
 //   flatout-heap 1
 //   pid 4121
 //   interval 524288                    bytes between samples in the mean; 0 and 1: every allocation
+//   written 123456789                  CLOCK_MONOTONIC ns
+//   at-end                             where the process ended by itself: nothing came after
 //   live 1234567                       bytes now
 //   peak 2345678                       bytes at most
 //   moments 10 20 30                   CLOCK_MONOTONIC ns
-//   stack LIVE_BYTES LIVE_COUNT TOTAL_BYTES TOTAL_COUNT PEAK_BYTES SAMPLES : LIVE... @ PC... pID...
+//   stack LIVE_BYTES LIVE_COUNT TOTAL_BYTES TOTAL_COUNT PEAK_BYTES SAMPLES SAMPLE_BYTES : LIVE... @
+//       PC... pID...                   (one line)
 //   python ID <tab> LINE <tab> FUNCTION <tab> FILE
 //   maps                               from here on /proc/PID/maps
 #pragma once
@@ -31,6 +34,7 @@ struct RecordStack {
   // Estimates of bytes and blocks: in use now, ever, and in use at the process's peak.
   uint64_t live_bytes = 0, live_count = 0, total_bytes = 0, total_count = 0, peak_bytes = 0;
   uint64_t samples = 0;             // that these are made of
+  uint64_t sample_bytes = 0;        // that one of live_bytes stands for; the mean by bytes
   std::vector<uint64_t> at_moment;  // live bytes; as many as Record::moments_ns
   std::vector<uint64_t> native;     // return addresses, innermost first
   std::vector<uint32_t> python;     // ids of Record::places, innermost first
@@ -39,6 +43,8 @@ struct RecordStack {
 struct Record {
   int32_t pid = 0;
   uint64_t interval = 0, live_bytes = 0, peak_bytes = 0;
+  uint64_t written_ns = 0;
+  bool at_end = false;  // false: the process went on, nobody knows how
   std::vector<uint64_t> moments_ns;
   std::vector<RecordStack> stacks;
   std::unordered_map<uint32_t, PythonPlace> places;

@@ -9,12 +9,14 @@ constexpr std::string_view kText =
     "flatout-heap 1\n"
     "pid 4121\n"
     "interval 524288\n"
+    "written 35\n"
+    "at-end\n"
     "objects-apart\n"
     "live 3000\n"
     "peak 5000\n"
     "moments 10 20 30\n"
-    "stack 1000 2 4000 8 1500 7 : 100 200 300 @ 7f01 7f02 p2 p1\n"
-    "stack 2000 1 2000 1 2000 1 : 0 0 2000 @\n"
+    "stack 1000 2 4000 8 1500 7 900 : 100 200 300 @ 7f01 7f02 p2 p1\n"
+    "stack 2000 1 2000 1 2000 1 2000 : 0 0 2000 @\n"
     "python 1\t12\tmain\t/job/my train.py\n"
     "python 2\t40\tstep\t/job/model.py\n"
     "maps\n"
@@ -27,12 +29,15 @@ TEST(HeapRecord, HasWhatWasWritten) {
   EXPECT_EQ(record->peak_bytes, 5000u);
   EXPECT_FALSE(record->exact());
   EXPECT_TRUE(record->objects_apart);
+  EXPECT_TRUE(record->at_end);
+  EXPECT_EQ(record->written_ns, 35u);
   EXPECT_EQ(record->moments_ns, (std::vector<uint64_t>{10, 20, 30}));
   ASSERT_EQ(record->stacks.size(), 2u);
   const RecordStack& s = record->stacks[0];
   EXPECT_EQ(s.total_count, 8u);
   EXPECT_EQ(s.peak_bytes, 1500u);
   EXPECT_EQ(s.samples, 7u);
+  EXPECT_EQ(s.sample_bytes, 900u);
   EXPECT_EQ(s.at_moment, (std::vector<uint64_t>{100, 200, 300}));
   EXPECT_EQ(s.native, (std::vector<uint64_t>{0x7f01, 0x7f02}));
   EXPECT_EQ(s.python, (std::vector<uint32_t>{2, 1}));
@@ -56,7 +61,7 @@ TEST(HeapRecord, CutOffGivesWhatIsWhole) {
 TEST(HeapRecord, MoreStacksTimesMomentsThanAnyProcessHasAreRefused) {
   const auto record_of = [](size_t stacks, size_t moments) {
     std::string text = "flatout-heap 1\n";
-    for (size_t i = 0; i < stacks; ++i) text += "stack 1 1 1 1 1 1 : 1 @\n";
+    for (size_t i = 0; i < stacks; ++i) text += "stack 1 1 1 1 1 1 1 : 1 @\n";
     text += "moments";
     for (size_t i = 0; i < moments; ++i) text += " 1";
     return parse_record(text + "\n");

@@ -11,11 +11,11 @@ namespace {
 
 std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// How much the value grows with each step, over the second half of the moments.
+// How much the value grows with each step, over the second half of the moments from `first` on.
 std::optional<double> per_step(const Record& record, const std::vector<uint64_t>& at_moment,
-                               const std::vector<uint64_t>& step_ends_ns) {
+                               size_t first, const std::vector<uint64_t>& step_ends_ns) {
   std::vector<double> steps, bytes;
-  for (size_t i = at_moment.size() / 2; i < at_moment.size(); ++i) {
+  for (size_t i = first + (at_moment.size() - first) / 2; i < at_moment.size(); ++i) {
     const auto done =
         std::upper_bound(step_ends_ns.begin(), step_ends_ns.end(), record.moments_ns[i]);
     steps.push_back(static_cast<double>(done - step_ends_ns.begin()));
@@ -91,6 +91,13 @@ size_t blamed_frame(const std::vector<Frame>& frames) {
   return python < frames.size() ? python : 0;
 }
 
+size_t first_moment(const Record& record, const std::vector<uint64_t>& step_ends_ns) {
+  if (step_ends_ns.size() < 2) return 0;
+  const std::vector<uint64_t>& moments = record.moments_ns;
+  return static_cast<size_t>(
+      std::lower_bound(moments.begin(), moments.end(), step_ends_ns.front()) - moments.begin());
+}
+
 std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbols,
                              const std::vector<uint64_t>& step_ends_ns) {
   FrameReader reader(record, symbols);
@@ -110,6 +117,8 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
     site.total_count += s.total_count;
     site.peak_bytes += s.peak_bytes;
     site.samples += s.samples;
+    // For now the sum of squares.
+    site.sample_bytes += static_cast<double>(s.live_bytes) * static_cast<double>(s.sample_bytes);
     site.at_moment.resize(record.moments_ns.size());
     for (size_t i = 0; i < site.at_moment.size(); ++i) site.at_moment[i] += s.at_moment[i];
     uint64_t& most = largest[&site];
@@ -118,13 +127,18 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
       site.stack = std::move(frames);
     }
   }
+  const size_t first = first_moment(record, step_ends_ns);
   std::vector<Site> out;
   for (auto& [key, site] : sites) {
-    const double sample = site.samples == 0 ? 0
-                                            : static_cast<double>(site.total_bytes) /
-                                                  static_cast<double>(site.samples);
-    site.growth = steady_growth(site.at_moment, sample);
-    site.bytes_per_step = per_step(record, site.at_moment, step_ends_ns);
+    if (site.live_bytes > 0) {
+      site.sample_bytes /= static_cast<double>(site.live_bytes);
+    } else if (site.samples > 0) {  // freed by the program's end
+      site.sample_bytes = static_cast<double>(site.total_bytes) / static_cast<double>(site.samples);
+    }
+    site.growth = steady_growth(
+        {site.at_moment.begin() + static_cast<std::ptrdiff_t>(first), site.at_moment.end()},
+        site.sample_bytes);
+    site.bytes_per_step = per_step(record, site.at_moment, first, step_ends_ns);
     out.push_back(std::move(site));
   }
   std::stable_sort(out.begin(), out.end(),
@@ -132,10 +146,10 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
   return out;
 }
 
-std::vector<const Site*> leaks_of(const std::vector<Site>& sites) {
+std::vector<const Site*> leaks_of(const std::vector<Site>& sites, bool certain) {
   std::vector<const Site*> out;
   for (const Site& site : sites) {
-    if (site.growth) out.push_back(&site);
+    if (site.growth && site.growth->certain == certain) out.push_back(&site);
   }
   std::stable_sort(out.begin(), out.end(), [](const Site* a, const Site* b) {
     return a->growth->bytes > b->growth->bytes;

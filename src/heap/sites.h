@@ -56,16 +56,21 @@ struct Site {
   uint64_t live_bytes = 0, live_count = 0, total_bytes = 0, total_count = 0, peak_bytes = 0;
   uint64_t samples = 0;
   std::vector<uint64_t> at_moment;
-  std::optional<Growth> growth;          // what it has only grows
+  double sample_bytes = 0;               // that a sample of live_bytes stands for
+  std::optional<Growth> growth;          // what it has only grows, or it may be so
   std::optional<double> bytes_per_step;  // where there are steps
   std::vector<Frame> stack;              // one that leads to it: of its largest
 };
+
+/// Which of the record's moments growth is looked for in, the index of the first: where the job has
+/// steps, not what it loads before the first has ended.
+size_t first_moment(const Record& record, const std::vector<uint64_t>& step_ends_ns);
 
 /// By peak_bytes, largest first. `step_ends_ns`: CLOCK_MONOTONIC, in order; may be empty.
 std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbols,
                              const std::vector<uint64_t>& step_ends_ns);
 
-/// Those that grow, the fastest first.
-std::vector<const Site*> leaks_of(const std::vector<Site>& sites);
+/// Those that grow, the fastest first; or else those that may, but with too few samples to tell.
+std::vector<const Site*> leaks_of(const std::vector<Site>& sites, bool certain = true);
 
 }  // namespace flatout::heap

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace flatout::heap {
 namespace {
 
@@ -25,6 +27,7 @@ Record job() {
   }
   grows.live_bytes = grows.peak_bytes = grows.total_bytes = 30 * kBlock;
   grows.samples = 60;
+  grows.sample_bytes = steady.sample_bytes = r.interval;
   steady.live_bytes = steady.peak_bytes = 100 * kBlock;
   steady.total_bytes = 9000 * kBlock;
   steady.samples = 9000;
@@ -62,6 +65,25 @@ TEST(Sites, KnowTheLeakAndWhatAStepAdds) {
   ASSERT_TRUE(leaks[0]->bytes_per_step);
   EXPECT_NEAR(*leaks[0]->bytes_per_step, kBlock, 1);
   EXPECT_FALSE(find_sites(job(), nullptr, {})[1].bytes_per_step);
+}
+
+// Most of a short job's allocations are its imports: what these leave behind grew before its steps.
+TEST(Sites, KnowTheLeakOfTheStepsFromWhatIsLoadedBefore) {
+  Record r = job();
+  for (uint64_t i = 0; i < 16; ++i) {
+    r.stacks[0].at_moment[i] = i < 7 ? 0 : 2 * (i - 6) * kBlock;        // a leak in the steps
+    r.stacks[1].at_moment[i] = std::min<uint64_t>(i, 7) * 14 * kBlock;  // and the imports
+  }
+  r.stacks[0].live_bytes = 18 * kBlock;
+  std::vector<uint64_t> steps;
+  for (uint64_t i = 0; i < 90; ++i) steps.push_back(7500 + 100 * i);
+  EXPECT_EQ(first_moment(r, steps), 7u);
+  const auto sites = find_sites(r, nullptr, steps);
+  const auto leaks = leaks_of(sites);
+  ASSERT_EQ(leaks.size(), 1u);
+  EXPECT_EQ(leaks[0]->line, 12u);
+  EXPECT_NEAR(*leaks[0]->bytes_per_step, kBlock / 5, kBlock / 50);
+  EXPECT_TRUE(leaks_of(sites, false).empty());
 }
 
 TEST(Sites, LibraryFilesAreNotTheUsers) {

@@ -47,6 +47,8 @@ void* large(size_t bytes, uint32_t align_pages, bool zero, uint64_t sampled = 0)
   if (pages == 0 || (align_pages > 1 && (!range_start() || align_pages > g_range.most_align))) {
     return no_memory();
   }
+  // A small block came to be drawn by the bytes of its class, and stands for others by these.
+  const size_t drawn = sampled != 0 ? kClassTable.bytes[class_of(bytes)] : bytes;
   Cache* const cache = make_cache();
   if (cache != nullptr) {
     if (sampled == 0) {
@@ -73,7 +75,7 @@ void* large(size_t bytes, uint32_t align_pages, bool zero, uint64_t sampled = 0)
              : g_page_heap.allocate_large(pages, align_pages);
   }
   if (s == nullptr) return no_memory();
-  if (sampled != 0) s->sample = take_sample(bytes, sample_weight(sampled, bytes));
+  if (sampled != 0) s->sample = take_sample(bytes, sample_weight(sampled, drawn));
   return address_of(s);
 }
 
@@ -103,13 +105,47 @@ void free_large(Span* s) {
 
 bool starts_at(const Span* s, const void* p) { return address_of(s) == p; }
 
+// Whether a small block of a class of so many bytes is kept for as many as are asked for now.
+bool still_fits(size_t bytes, size_t block_bytes) {
+  return bytes <= block_bytes && (bytes > block_bytes / 2 || block_bytes <= 64);
+}
+
+// A sampled block of a small size has pages of its own, but stays and moves as one that is not
+// sampled would: who moves is drawn anew, so those that are sampled would become ever fewer.
+bool is_sampled_small(const Span* s) {
+  return s->sample != nullptr && s->pages <= kMaxSmall >> kPageShift;
+}
+bool sampled_still_fits(const Span* s, size_t bytes) {
+  return is_sampled_small(s) && still_fits(bytes, kClassTable.bytes[class_of(s->sample->bytes)]);
+}
+
+// What a block grew by is drawn for the profile as an allocation of its own: else a buffer that
+// grows in small steps would be seen by chance at its first, or would have to move at each.
+void sample_growth(Span* s, size_t bytes) {
+  Cache* const cache = make_cache();
+  if (cache == nullptr) return;
+  cache->sample_left -= static_cast<int64_t>(bytes);
+  if (cache->sample_left >= 0) return;
+  const uint64_t interval = cache->sample_interval;
+  start_sampling(cache);
+  s->sample = take_sample(bytes, sample_weight(interval, bytes), s->sample, true);
+}
+
 // In place, where that wastes little and the neighbours allow it.
 bool resize_in_place(Span* s, size_t bytes) {
-  const uint32_t wanted = pages_for(bytes);
-  if (bytes <= kMaxSmall || wanted == 0 || s->sample != nullptr) return false;
-  if (wanted == s->pages) return true;
-  if (wanted < s->pages && s->pages - wanted < std::max(4u, s->pages / 16)) return true;
-  return g_page_heap.resize_large(s, wanted);
+  const uint32_t wanted = pages_for(bytes), pages = s->pages;
+  if (bytes <= kMaxSmall || wanted == 0 || is_sampled_small(s)) return false;
+  if (wanted == pages) return true;
+  if (wanted < pages) {
+    if (pages - wanted < std::max(4u, pages / 16)) return true;
+    if (!g_page_heap.resize_large(s, wanted)) return false;
+    if (s->sample != nullptr)
+      shrink_sample(s->sample, static_cast<double>(wanted) / static_cast<double>(pages));
+    return true;
+  }
+  if (!g_page_heap.resize_large(s, wanted)) return false;
+  sample_growth(s, size_t{wanted - pages} << kPageShift);
+  return true;
 }
 
 // By moving the page tables' entries instead of the bytes.
@@ -216,10 +252,10 @@ void* reallocate(void* p, size_t bytes) {
   size_t old = 0;
   if (s->kind == Kind::kSmall) {
     old = s->block_bytes;
-    if (bytes <= old && (bytes > old / 2 || old <= 64)) return p;
+    if (still_fits(bytes, old)) return p;
   } else if (s->kind == Kind::kLarge && starts_at(s, p)) {
     old = size_t{s->pages} << kPageShift;
-    if (resize_in_place(s, bytes)) return p;
+    if (sampled_still_fits(s, bytes) || resize_in_place(s, bytes)) return p;
     if (old >= kMoveFrom && bytes > old) return reallocate_by_move(s, bytes);
   } else {
     invalid_free(p);

@@ -22,6 +22,16 @@ bool power_of_two(size_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
 size_t os_page() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
+void* allocate_rounded_up(size_t alignment, size_t bytes) {
+  if (alignment > SIZE_MAX / 2 + 1) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  size_t power = 1;
+  while (power < alignment) power *= 2;
+  return front::allocate_aligned(power, bytes);
+}
+
 }  // namespace
 
 extern "C" {
@@ -58,22 +68,12 @@ FLATOUT_EXPORT void* reallocarray(void* p, size_t count, size_t bytes) {
 
 // As glibc: an alignment that is no power of two becomes the next one.
 FLATOUT_EXPORT void* memalign(size_t alignment, size_t bytes) {
-  if (alignment > SIZE_MAX / 2 + 1) {
-    errno = EINVAL;
-    return nullptr;
-  }
-  size_t power = 1;
-  while (power < alignment) power *= 2;
-  return front::allocate_aligned(power, bytes);
+  return allocate_rounded_up(alignment, bytes);
 }
 
-// glibc 2.36 takes any alignment here as well; later ones refuse what is no power of two.
+// As glibc up to 2.37. Later ones refuse such an alignment here: nobody can rely on either.
 FLATOUT_EXPORT void* aligned_alloc(size_t alignment, size_t bytes) {
-  if (!power_of_two(alignment)) {
-    errno = EINVAL;
-    return nullptr;
-  }
-  return front::allocate_aligned(alignment, bytes);
+  return allocate_rounded_up(alignment, bytes);
 }
 
 FLATOUT_EXPORT int posix_memalign(void** out, size_t alignment, size_t bytes) {

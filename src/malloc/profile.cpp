@@ -20,9 +20,12 @@ namespace {
 
 constexpr unsigned kBuckets = 4096;
 constexpr int64_t kNever = INT64_MAX / 2;
-constexpr uint64_t kFirstGap = 8;     // samples between the first moments
-constexpr uint64_t kDense = 300'000;  // ns: samples that come faster are too many
+constexpr uint64_t kFirstDump = 8;  // samples
+constexpr uint64_t kDense =
+    50'000;  // ns: samples that come faster are too many; one takes 0.5 to 3
 constexpr uint64_t kMostThinning = 16;
+constexpr uint64_t kDumpEvery = 200'000'000;  // ns
+constexpr uint64_t kDumpShare = 50;  // of the time between two dumps, one takes at most 1 / 50
 
 std::atomic<uint64_t> g_interval{0};
 constinit Lock g_dump_lock;  // before g_lock
@@ -37,7 +40,9 @@ double g_live = 0, g_peak = 0;  // bytes
 uint64_t g_peak_number = 0;     // a stack whose peak_seen is less has not changed since the peak
 uint64_t g_moment_ns[kMoments];
 unsigned g_moments = 0;
-uint64_t g_gap = kFirstGap, g_until_moment = kFirstGap;
+uint64_t g_gap = 1, g_until_moment = 1;  // samples between moments
+uint64_t g_samples = 0, g_next_dump = kFirstDump;
+uint64_t g_dump_ns = 0;  // when the next is due by the clock
 
 Stack* find_stack(const uintptr_t* frame, unsigned native, unsigned python) {
   const unsigned frames = native + python;
@@ -84,13 +89,12 @@ void settle(Stack& s) {
 }
 
 // Every g_gap samples. Where there is no room it leaves out every second one instead, and that is
-// true of it: the next is due when it would have been with the longer gap. True when there are
-// twice as many samples as at the last true.
-bool mark_moment() {
+// true of it: the next is due when it would have been with the longer gap.
+void mark_moment(uint64_t now) {
   if (g_moments < kMoments) {
-    g_moment_ns[g_moments++] = os_now_ns();
+    g_moment_ns[g_moments++] = now;
     g_until_moment = g_gap;
-    return g_gap == kFirstGap && g_moments < kMoments && (g_moments & (g_moments - 1)) == 0;
+    return;
   }
   for_each_stack([](Stack& s) {
     settle(s);
@@ -101,6 +105,13 @@ bool mark_moment() {
   g_moments = kMoments / 2;
   g_until_moment = g_gap;
   g_gap *= 2;
+}
+
+// After a sample, at the time `now`.
+bool dump_is_due(uint64_t now) {
+  if (++g_samples < g_next_dump && (now < g_dump_ns || g_dump_ns == 0)) return false;
+  if (g_samples >= g_next_dump) g_next_dump *= 2;
+  g_dump_ns = UINT64_MAX;  // not while this one is being written
   return true;
 }
 
@@ -157,6 +168,11 @@ void expand_path(const char* path, char* out, size_t room) {
   out[n] = 0;
 }
 
+void unuse(Sample* sample) {  // under g_lock
+  sample->next = g_unused;
+  g_unused = sample;
+}
+
 bool any_sample() {
   const LockHolder hold(g_lock);
   return g_peak_number != 0;
@@ -188,15 +204,16 @@ void start_sampling(Cache* cache) {
   }
   // How much one sample stands for follows how fast they come; where each is wanted, each is taken.
   const uint64_t past = now - cache->sampled_ns;
-  uint64_t thinned = std::max(cache->sample_interval, interval);
-  if (past < kDense && interval > 1) thinned = std::min(thinned * 2, interval * kMostThinning);
-  if (past > 4 * kDense) thinned = std::max(thinned / 2, interval);
-  cache->sample_interval = thinned;
+  uint64_t thinned = cache->sample_interval;
+  if (past < kDense) thinned *= 2;
+  if (past > 4 * kDense) thinned /= 2;
+  cache->sample_interval =
+      std::clamp(thinned, interval, interval > 1 ? interval * kMostThinning : interval);
   cache->sampled_ns = now;
   const double uniform =
       static_cast<double>((next_random(cache->random) >> 11) + 1) * (1.0 / 9007199254740992.0);
   cache->sample_left =
-      static_cast<int64_t>(-natural_log(uniform) * static_cast<double>(thinned)) + 1;
+      static_cast<int64_t>(-natural_log(uniform) * static_cast<double>(cache->sample_interval)) + 1;
 }
 
 double sample_weight(uint64_t interval, size_t bytes) {
@@ -213,12 +230,12 @@ Stack* note_stack() {
   return find_stack(frame, native, python);
 }
 
-Sample* take_sample(size_t bytes, double weight) {
+Sample* take_sample(size_t bytes, double weight, Sample* so_far, bool grew) {
   uintptr_t frame[kMaxFrames];
   unsigned python = 0;
   const unsigned native = stack_here(frame, python);
   Sample* sample = nullptr;
-  bool doubled = false;
+  bool due = false;
   {
     const LockHolder hold(g_lock);
     sample = g_unused;
@@ -228,47 +245,75 @@ Sample* take_sample(size_t bytes, double weight) {
       sample = static_cast<Sample*>(g_arena.take(sizeof(Sample)));
     }
     Stack* stack = sample == nullptr ? nullptr : find_stack(frame, native, python);
-    if (stack == nullptr) return nullptr;
+    if (stack == nullptr) {
+      if (sample != nullptr) unuse(sample);
+      return so_far;
+    }
     settle(*stack);
-    *sample = {stack, nullptr, bytes, weight};
+    const double blocks = grew ? 0 : weight;
+    *sample = {stack, so_far, bytes, weight, blocks};
     const double estimate = weight * static_cast<double>(bytes);
     stack->live_samples += 1;
     stack->total_samples += 1;
-    stack->live_count += weight;
+    stack->live_count += blocks;
     stack->live_bytes += estimate;
-    stack->total_count += weight;
+    stack->live_squares += estimate * estimate;
+    stack->total_count += blocks;
     stack->total_bytes += estimate;
     g_live += estimate;
     if (g_live > g_peak) {
       g_peak = g_live;
       ++g_peak_number;
     }
-    if (--g_until_moment == 0) doubled = mark_moment();
+    const uint64_t now = os_now_ns();
+    if (--g_until_moment == 0) mark_moment(now);
+    due = dump_is_due(now);
   }
-  if (doubled) {
+  if (due) {
     // The program called malloc: no place to be cancelled at, and none to find another errno.
     const int saved = errno;
     int cancelable = 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
-    dump_heap();
+    dump_heap(false);
     pthread_setcancelstate(cancelable, nullptr);
     errno = saved;
   }
   return sample;
 }
 
+void shrink_sample(Sample* sample, double share) {
+  const LockHolder hold(g_lock);
+  for (; sample != nullptr; sample = sample->next) {
+    Stack* stack = sample->stack;
+    settle(*stack);
+    const double before = sample->weight * static_cast<double>(sample->bytes);
+    sample->bytes = rounded(static_cast<double>(sample->bytes) * share);
+    const double after = sample->weight * static_cast<double>(sample->bytes);
+    stack->live_bytes += after - before;
+    stack->live_squares += after * after - before * before;
+    g_live += after - before;
+  }
+}
+
 void drop_sample(Sample* sample) {
   const LockHolder hold(g_lock);
-  Stack* stack = sample->stack;
-  settle(*stack);
-  const double estimate = sample->weight * static_cast<double>(sample->bytes);
-  stack->live_samples -= 1;
-  // Sums of many numbers do not come back to zero by themselves.
-  stack->live_count = stack->live_samples == 0 ? 0 : stack->live_count - sample->weight;
-  stack->live_bytes = stack->live_samples == 0 ? 0 : stack->live_bytes - estimate;
-  g_live -= estimate;
-  sample->next = g_unused;
-  g_unused = sample;
+  while (sample != nullptr) {
+    Stack* stack = sample->stack;
+    settle(*stack);
+    const double estimate = sample->weight * static_cast<double>(sample->bytes);
+    // Sums of many numbers do not come back to zero by themselves.
+    if (--stack->live_samples == 0) {
+      stack->live_count = stack->live_bytes = stack->live_squares = 0;
+    } else {
+      stack->live_count -= sample->blocks;
+      stack->live_bytes -= estimate;
+      stack->live_squares -= estimate * estimate;
+    }
+    g_live -= estimate;
+    Sample* const next = sample->next;
+    unuse(sample);
+    sample = next;
+  }
 }
 
 // The text form of gperftools, which pprof and others read. The counts are scaled already, which
@@ -306,8 +351,9 @@ int dump_profile(const char* path) {
 
 void set_heap_path(const char* path) { std::strncpy(g_path, path, sizeof g_path - 1); }
 
-int dump_heap() {
+int dump_heap(bool at_end) {
   if (g_path[0] == 0 || !any_sample()) return 0;
+  const uint64_t begin = os_now_ns();
   char name[640];
   expand_path(g_path, name, sizeof name - 8);
   char temporary[648];
@@ -317,7 +363,9 @@ int dump_heap() {
   Text out(temporary);
   if (!out.ok()) return out.error();
   out.add("flatout-heap 1\npid ").number(static_cast<uint64_t>(::getpid()));
-  out.add("\ninterval ").number(sample_interval()).add("\n");
+  out.add("\ninterval ").number(sample_interval());
+  out.add("\nwritten ").number(begin).add("\n");
+  if (at_end) out.add("at-end\n");
   if (python_keeps_its_objects()) out.add("objects-apart\n");
   uint32_t last_place = 0;
   {
@@ -331,7 +379,8 @@ int dump_heap() {
       settle(s);
       out.add("stack ").number(rounded(s.live_bytes)).add(" ").number(rounded(s.live_count));
       out.add(" ").number(rounded(s.total_bytes)).add(" ").number(rounded(s.total_count));
-      out.add(" ").number(rounded(s.peak_bytes)).add(" ").number(s.total_samples).add(" :");
+      out.add(" ").number(rounded(s.peak_bytes)).add(" ").number(s.total_samples);
+      out.add(" ").number(rounded(s.live_bytes > 0 ? s.live_squares / s.live_bytes : 0)).add(" :");
       for (unsigned i = 0; i < s.moments; ++i) out.add(" ").number(rounded(s.at_moment[i]));
       out.add(" @");
       for (unsigned i = 0; i < s.native; ++i) out.add(" ").hex(s.frame[i]);
@@ -351,6 +400,11 @@ int dump_heap() {
   }
   out.add("maps\n").file("/proc/self/maps");
   const int error = out.finish();
+  const uint64_t end = os_now_ns();
+  {
+    const LockHolder hold(g_lock);
+    g_dump_ns = end + std::max(kDumpEvery, (end - begin) * kDumpShare);
+  }
   if (error == 0 && ::rename(temporary, name) != 0) return errno;
   return error;
 }

@@ -12,7 +12,7 @@ constinit Range g_range{};
 namespace {
 
 constexpr size_t kWanted = size_t{4} << 40;  // more than a machine has memory
-constexpr size_t kLeast = size_t{64} << 20;  // less is of no use
+constexpr size_t kLeast = size_t{8} << 20;   // less is of no use
 constexpr size_t kMostAlign = size_t{1} << 30;
 constexpr size_t kTableStep = size_t{256} << 10;  // tables are committed in such pieces
 
@@ -48,7 +48,7 @@ bool reserve(size_t bytes) {
   tables[0].reserved = round_up(pages * sizeof(uint32_t), kTableStep);
   tables[1].reserved = round_up(pages * sizeof(Span), kTableStep);
   tables[2].reserved = round_up(pages / 8, kTableStep);
-  tables[3].reserved = round_up(pages / kHugePages / 8, kTableStep);
+  tables[3].reserved = round_up(pages / kHugePages / 8 + 8, kTableStep);
   tables[4].reserved = round_up(pages / kHugePages * sizeof(Region), kTableStep);
   size_t total = bytes;
   for (const Table& table : tables) total += table.reserved + kApart;

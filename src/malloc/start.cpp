@@ -110,7 +110,7 @@ __attribute__((constructor)) void load() {
 
 __attribute__((destructor)) void unload() {
   if (g_profile[0] != 0) tell(dump_profile(g_profile), "the heap profile was not written, errno");
-  tell(dump_heap(), "the record of the heap was not written, errno");
+  tell(dump_heap(true), "the record of the heap was not written, errno");
 #if FLATOUT_MALLOC_DEBUG
   debug::finish();
 #endif
