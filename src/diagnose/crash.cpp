@@ -131,18 +131,41 @@ void add_exception(const RunView& view, const std::optional<First>& first, Findi
   remedy(f, "traceback", "See the traceback; it names the line.");
 }
 
-/// Where the process's main thread was when last seen.
-std::optional<model::Where> last_line(const RunView& view, const model::Process& process) {
+/// The last reading of the process's main thread that shows a line of the user's. nullptr where its
+/// interpreter was gone after it (kGone readings in a row show nothing): it was ending by then.
+struct LastLine {
+  const model::StackReading* reading = nullptr;
+  bool gone = false;
+};
+LastLine last_line_of(const RunView& view, const model::Process& process) {
+  constexpr int kGone = 2;
   const Run& run = view.run();
   const auto id = static_cast<model::ProcessId>(&process - run.processes.data());
+  int blank = 0;
   for (size_t i = run.readings.size(); i-- > 0;) {
     const model::StackReading& r = run.readings[i];
     if (r.thread >= run.threads.size() || run.threads[r.thread].process != id) continue;
     if (!run.threads[r.thread].is_main) continue;
-    const model::FrameId frame = view.stacks().user_frame(r.stack);
-    if (frame != 0) return view.stacks().where(frame);
+    if (r.stack == 0) ++blank;
+    if (view.stacks().user_frame(r.stack) != 0) return {&r, blank >= kGone};
   }
-  return std::nullopt;
+  return {};
+}
+
+std::optional<model::Where> last_line(const RunView& view, const model::Process& process) {
+  const LastLine last = last_line_of(view, process);
+  if (last.reading == nullptr || last.gone) return std::nullopt;
+  return view.stacks().where(view.stacks().user_frame(last.reading->stack));
+}
+
+/// Says so where the process was ending already: the stacks are older than its end.
+void add_ending(const RunView& view, const model::Process* process, Finding& f) {
+  if (process == nullptr) return;
+  const LastLine last = last_line_of(view, *process);
+  if (!last.gone) return;
+  const double before = to_s(process->end - last.reading->at);
+  evidence(f, fmt::format("its Python had ended by then: the last stacks are {} older", ms(before)),
+           before * 1e3, "ms", "stacks", 1);
 }
 
 void add_shm_evidence(const RunView& view, Finding& f) {
@@ -334,6 +357,7 @@ void detect_crash(const RunView& view, Findings& findings) {
     }
     evidence(f, fmt::format("by signal {}", killed->signal), killed->signal, "signal",
              "probe.processes", 1);
+    add_ending(view, killed->process, f);
     if (killed->process != nullptr) add_last_stacks(view, *killed->process, f);
     remedy(f, "stacks",
            "Look at the last stacks; a debugger or a core file shows the native ones.");

@@ -203,6 +203,26 @@ TEST(Diagnose, AFatalSignalIsBlamedOnTheLineThatItStruck) {
   EXPECT_EQ(d.findings.front().where->function, "forward");
 }
 
+TEST(Diagnose, ASignalAfterTheInterpreterHasEndedStruckNoLineOfIts) {
+  for (const bool ending : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 20; ++i) b.step({{Part::kBackward, 10, kCompute}});
+    const TimePoint from = b.now();
+    b.pass(60);
+    if (ending) b.doing(b.trainer(), from, b.now(), {ThreadState::kOnCpuNative, {}});
+    b.run().processes[0].ended = true;
+    b.run().processes[0].end = b.now();
+    b.run().processes[0].wait_status = SIGABRT;
+    const Diagnosis d = diagnose(b.build(true, SIGABRT));
+    ASSERT_EQ(d.verdict, "crash.signal");
+    EXPECT_EQ(d.findings.front().where.has_value(), !ending);
+    const bool said = std::ranges::any_of(d.findings.front().evidence, [](const auto& e) {
+      return e.text.find("Python had ended") != std::string::npos;
+    });
+    EXPECT_EQ(said, ending);
+  }
+}
+
 TEST(Diagnose, AnExceptionThatAbortsIsNoSignalOfItsOwn) {
   RunBuilder b;
   for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
