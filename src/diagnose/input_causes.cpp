@@ -428,7 +428,8 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
         view.cpu().idle > kIdle * view.cpu().usable) {
       remedy(f, "num_workers", "Give the loader more workers: cores idle.");
     }
-    remedy(f, "preprocess", "Store the samples decoded and resized.");
+    remedy(f, "preprocess",
+           "Do it once, beforehand: store pictures decoded and resized, texts and tables parsed.");
   } else if (f.id == "input.feed_dict") {
     remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
   } else if (f.id == "input.too_few_workers") {
@@ -457,6 +458,9 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
     remedy(f, "memory", "Give the job memory for its data, or make the data smaller.");
   } else if (f.id == "input.collate") {
     remedy(f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
+    remedy(f, "preprocess",
+           "What the collate function works out itself (tokenizing, parsing) belongs into the "
+           "samples: once, beforehand, or in workers.");
   } else if (f.id == "input.gil") {
     unlock(view, f, "Load in processes, or decode in code that releases the GIL.");
   } else if (f.id == "stall.idle_wait") {

@@ -305,7 +305,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   f->where = view.where(by_ops ? Profile::Filter(tiny) : lines);
   if (!f->where) f->where = view.where(runs_forward);
   const int64_t seen = view.readings(lines);
-  if (ops > 0) {
+  // Of few long ones it says nothing: what is tiny is outside the graph.
+  if (tiny_ops || anomaly) {
     const double each = (forward + backward) / ops;
     evidence(*f, fmt::format("{} operations a step", format_number(ops)), ops, "operations",
              "agent.graph", 1);
