@@ -204,7 +204,8 @@ Result<std::unique_ptr<Source>> open_shards_in(const std::string& path, const Li
   for (const Kind kind : {Kind::kTar, Kind::kTfrecord, Kind::kPack}) {
     std::vector<std::string> found;
     for (const std::string& file : listing.files) {
-      if (!is_hidden(file) && kind_of_name(file) == kind) found.push_back(path + "/" + file);
+      if (!is_hidden(file) && kind_of_name(file) == kind)
+        found.push_back(fmt::format("{}/{}", path, file));
     }
     if (!found.empty()) return open_shards(kind, std::move(found));
   }
