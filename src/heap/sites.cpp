@@ -98,11 +98,21 @@ size_t first_moment(const Record& record, const std::vector<uint64_t>& step_ends
       std::lower_bound(moments.begin(), moments.end(), step_ends_ns.front()) - moments.begin());
 }
 
+bool is_importing(const std::vector<Frame>& frames, size_t blamed) {
+  const auto end =
+      frames.begin() + static_cast<std::ptrdiff_t>(std::min(blamed + 1, frames.size()));
+  return std::any_of(frames.begin(), end, [](const Frame& f) {
+    return f.python && f.file.starts_with("<frozen importlib.");
+  });
+}
+
 std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbols,
                              const std::vector<uint64_t>& step_ends_ns) {
   FrameReader reader(record, symbols);
   std::map<std::tuple<std::string, uint32_t, std::string>, Site> sites;
   std::map<const Site*, uint64_t> largest;
+  std::map<const Site*, std::vector<uint64_t>> imported;  // of at_moment, where there are no steps
+  const size_t first = first_moment(record, step_ends_ns);
   for (const RecordStack& s : record.stacks) {
     std::vector<Frame> frames = reader.frames(s);
     const size_t at = blamed_frame(frames);
@@ -121,13 +131,17 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
     site.sample_bytes += static_cast<double>(s.live_bytes) * static_cast<double>(s.sample_bytes);
     site.at_moment.resize(record.moments_ns.size());
     for (size_t i = 0; i < site.at_moment.size(); ++i) site.at_moment[i] += s.at_moment[i];
+    if (first == 0 && is_importing(frames, at)) {
+      std::vector<uint64_t>& part = imported[&site];
+      part.resize(record.moments_ns.size());
+      for (size_t i = 0; i < part.size(); ++i) part[i] += s.at_moment[i];
+    }
     uint64_t& most = largest[&site];
     if (site.stack.empty() || s.peak_bytes > most) {
       most = s.peak_bytes;
       site.stack = std::move(frames);
     }
   }
-  const size_t first = first_moment(record, step_ends_ns);
   std::vector<Site> out;
   for (auto& [key, site] : sites) {
     if (site.live_bytes > 0) {
@@ -135,9 +149,12 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
     } else if (site.samples > 0) {  // freed by the program's end
       site.sample_bytes = static_cast<double>(site.total_bytes) / static_cast<double>(site.samples);
     }
-    site.growth = steady_growth(
-        {site.at_moment.begin() + static_cast<std::ptrdiff_t>(first), site.at_moment.end()},
-        site.sample_bytes);
+    std::vector<uint64_t> counted(site.at_moment.begin() + static_cast<std::ptrdiff_t>(first),
+                                  site.at_moment.end());
+    if (const auto part = imported.find(&site); part != imported.end()) {
+      for (size_t i = 0; i < counted.size(); ++i) counted[i] -= part->second[i];
+    }
+    site.growth = steady_growth(counted, site.sample_bytes);
     site.bytes_per_step = per_step(record, site.at_moment, first, step_ends_ns);
     out.push_back(std::move(site));
   }

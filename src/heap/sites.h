@@ -50,6 +50,10 @@ class FrameReader {
 /// The frame to name: the innermost of the user's own code, else the innermost.
 size_t blamed_frame(const std::vector<Frame>& frames);
 
+/// Whether the blamed frame is importing a module, or is what imports do: a module is loaded once,
+/// so that what it takes is no leak however long it goes on.
+bool is_importing(const std::vector<Frame>& frames, size_t blamed);
+
 struct Site {
   std::string function, file;
   uint32_t line = 0;

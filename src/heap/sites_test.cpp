@@ -86,6 +86,16 @@ TEST(Sites, KnowTheLeakOfTheStepsFromWhatIsLoadedBefore) {
   EXPECT_TRUE(leaks_of(sites, false).empty());
 }
 
+TEST(Sites, AnImportIsNoLeakHoweverLongItTakes) {
+  Record r = job();
+  r.places[5] = {"_load_unlocked", "<frozen importlib._bootstrap>", 690};
+  r.stacks[0].python = {1, 5, 2, 4};  // train.py:12 imports torch, whose loading grows and grows
+  EXPECT_TRUE(leaks_of(find_sites(r, nullptr, {})).empty());
+  EXPECT_EQ(find_sites(r, nullptr, {})[1].at_moment[15], 30 * kBlock) << "it is told all the same";
+  r.stacks[0].python = {1, 2, 5, 4};  // train.py is a module that main imports
+  EXPECT_EQ(leaks_of(find_sites(r, nullptr, {})).size(), 1u);
+}
+
 TEST(Sites, LibraryFilesAreNotTheUsers) {
   for (const char* file :
        {"/usr/include/c++/12/bits/new_allocator.h", "<frozen importlib._bootstrap>",
