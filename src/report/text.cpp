@@ -289,7 +289,10 @@ void steps(Writer& w, const Run& run) {
   const model::StepSummary& s = run.steps.summary;
   if (s.count == 0 || s.median.count() <= 0) {
     w.add(0, w.labelled("steps", "none were recognised: what is said here was seen from outside",
-                        Paint::kPlain, 2));
+                        Paint::kPlain, 2,
+                        run.fact("python.version").empty()
+                            ? "(C and C++ programs mark theirs: flatout/marker.h)"
+                            : ""));
     return;
   }
   std::string text = fmt::format("{} of {}, 95 % under {}", s.count, format_duration(s.median),
