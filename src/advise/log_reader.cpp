@@ -13,6 +13,7 @@
 #include "base/contains.h"
 #include "base/fs.h"
 #include "base/text.h"
+#include "devmem/torch_message.h"
 
 namespace flatout::advise {
 namespace {
@@ -29,9 +30,11 @@ constexpr uint64_t kOtherRanks = 50;     // lines that other ranks may print bef
 constexpr size_t kLookedAtForText = 64 << 10;  // bytes
 constexpr uint64_t kMostControl = 50;          // one such byte in so many is too much for a text
 constexpr size_t kMaxEpisodes = 64;
-constexpr size_t kMaxUnknown = 4;      // an episode
-constexpr int kMaxStrangeLines = 60;   // in an interleaved traceback
-constexpr uint32_t kMostOnALine = 32;  // times that the same words are looked at
+constexpr size_t kMaxMessages = 64;
+constexpr size_t kLongMessage = 4 << 10;  // bytes
+constexpr size_t kMaxUnknown = 4;         // an episode
+constexpr int kMaxStrangeLines = 60;      // in an interleaved traceback
+constexpr uint32_t kMostOnALine = 32;     // times that the same words are looked at
 
 // What a literal means by itself, beside the rules.
 enum Structure : uint8_t {
@@ -45,6 +48,7 @@ enum Structure : uint8_t {
   kResident,
   kHostNode,
   kScheduled,
+  kExpandable,
 };
 
 struct Marker {
@@ -84,6 +88,7 @@ constexpr Marker kMarkers[] = {
     {"Successfully assigned ", kScheduled},
     {"/cpu:0\"", kHostNode},
     {"/device:CPU:0\"", kHostNode},
+    {"expandable_segments:True", kExpandable},
 };
 
 // What to look for, made once from the table of rules.
@@ -242,6 +247,7 @@ void LogReader::look_for_text(std::string_view block) {
 void LogReader::feed(std::string_view block) {
   look_for_text(block);
   counted_ = traceback_at_ = 0;
+  if (message_open_) go_on_with_message(block);
   scanner().scan(block, hits_);
   for (const LiteralScanner::Hit& hit : hits_) on_literal(hit.literal, block, hit.end);
   read_tracebacks(block, block.size());
@@ -297,6 +303,9 @@ void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end)
     case kScheduled:
       on_scheduled();
       break;
+    case kExpandable:
+      out_.expandable_segments |= devmem::sets_expandable_segments(line);
+      break;
     default:
       break;
   }
@@ -319,7 +328,28 @@ void LogReader::on_rules(uint32_t literal, std::string_view line, std::string_vi
       sign_ = std::max(sign_, line_);
     }
     note(rule, line, *weight);
+    if (rule.kind == "cuda_out_of_memory") begin_message(block, from);
   }
+}
+
+std::string_view LogReading::message_of(const LogEvent& event) const {
+  for (const LongMessage& message : messages)
+    if (message.line == event.line.number) return message.text;
+  return event.line.text;
+}
+
+void LogReader::begin_message(std::string_view block, size_t from) {
+  if (!out_.messages.empty() && out_.messages.back().line == line_) return;
+  // As of the episodes, the first stays.
+  if (out_.messages.size() >= kMaxMessages) out_.messages.erase(out_.messages.begin() + 1);
+  out_.messages.push_back({line_, ""});
+  go_on_with_message(block.substr(from));
+}
+
+void LogReader::go_on_with_message(std::string_view block) {
+  std::string& text = out_.messages.back().text;
+  text += block.substr(0, kLongMessage - text.size());
+  message_open_ = text.size() < kLongMessage;
 }
 
 // nullopt: the line only shows the words.

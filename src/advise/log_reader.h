@@ -47,6 +47,12 @@ struct Episode {
   bool anew = false;  // the job trained on for long before it: what was before did not end it
 };
 
+/// PyTorch's message of one line, with the lines behind it, over which it may be wrapped.
+struct LongMessage {
+  uint64_t line = 0;
+  std::string text;
+};
+
 struct LogReading {
   std::deque<Episode> episodes;
   std::vector<LogEvent> notices;          // the first of each rule that ends no job
@@ -59,7 +65,11 @@ struct LogReading {
   std::optional<uint64_t> memory_limit;   // of the control group that ran out, as the kernel says
   std::optional<uint64_t> killed_bytes;   // resident memory of what the kernel killed
   uint64_t lines = 0, bytes = 0;
-  bool no_text = false;  // its beginning is no log's
+  bool no_text = false;              // its beginning is no log's
+  std::deque<LongMessage> messages;  // of some of the events
+  bool expandable_segments = false;  // PyTorch's are set, as an echoed command shows
+
+  std::string_view message_of(const LogEvent& event) const;
 };
 
 class LogReader {
@@ -99,6 +109,8 @@ class LogReader {
   bool in_message() const {
     return exception_.reach > 0 && line_ <= exception_.line.number + exception_.reach;
   }
+  void begin_message(std::string_view block, size_t from);
+  void go_on_with_message(std::string_view block);
   Episode& episode_at(uint64_t line);
   void count_lines(std::string_view block, size_t until);
   void look_for_text(std::string_view block);
@@ -114,6 +126,7 @@ class LogReader {
   uint64_t control_ = 0;       // bytes that no text has, in the first of the log
   uint64_t line_ = 1;          // of counted_
   size_t counted_ = 0;         // in the block
+  bool message_open_ = false;  // the last one of out_.messages may go on in the next block
   std::string before_;         // the end of what was read before the block
   uint64_t sign_ = 0;          // the last line that looks like an error
   bool trained_ = false;       // training went on since the last episode,

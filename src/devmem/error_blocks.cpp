@@ -13,30 +13,6 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 bool contains(std::string_view s, std::string_view what) { return s.find(what) != s.npos; }
 
-// Without what launchers put before each line: "[rank3]: ", "[default0]:", "(Worker pid=7) ",
-// "12: " (srun -l).
-std::string_view without_source(std::string_view line) {
-  for (int i = 0; i < 2; ++i) {
-    size_t end = 0;
-    if (line.starts_with("[rank") || line.starts_with("[default")) {
-      end = line.find("]:");
-      if (end != line.npos) end += 2;
-    } else if (line.starts_with('(')) {
-      end = line.find(')');
-      if (end == line.npos || !contains(line.substr(0, end), "pid=")) return line;
-      ++end;
-    } else {
-      end = line.find_first_not_of("0123456789");
-      if (end == 0 || end == line.npos || !line.substr(end).starts_with(": ")) return line;
-      ++end;
-    }
-    if (end == line.npos) return line;
-    line.remove_prefix(end);
-    if (line.starts_with(' ')) line.remove_prefix(1);
-  }
-  return line;
-}
-
 // "2024-01-17 …", "[10:10:10] …", "E0117 …", "W tensorflow/…", "WARNING: …", NCCL's and Python's.
 bool is_log_line(std::string_view line) {
   if (contains(line, " NCCL INFO") || contains(line, " NCCL WARN") || contains(line, "Warning: "))
@@ -63,6 +39,28 @@ bool is_exception(std::string_view line) {
 }
 
 }  // namespace
+
+std::string_view without_source(std::string_view line) {
+  for (int i = 0; i < 2; ++i) {
+    size_t end = 0;
+    if (line.starts_with("[rank") || line.starts_with("[default")) {
+      end = line.find("]:");
+      if (end != line.npos) end += 2;
+    } else if (line.starts_with('(')) {
+      end = line.find(')');
+      if (end == line.npos || !contains(line.substr(0, end), "pid=")) return line;
+      ++end;
+    } else {
+      end = line.find_first_not_of("0123456789");
+      if (end == 0 || end == line.npos || !line.substr(end).starts_with(": ")) return line;
+      ++end;
+    }
+    if (end == line.npos) return line;
+    line.remove_prefix(end);
+    if (line.starts_with(' ')) line.remove_prefix(1);
+  }
+  return line;
+}
 
 std::vector<std::string_view> error_blocks(std::string_view log) {
   enum { kNone, kTraceback, kMessage, kPlain } open = kNone;

@@ -13,6 +13,8 @@
 namespace flatout::devmem {
 namespace {
 
+constexpr size_t kWrapped = 4 << 10;  // of a message behind its block
+
 struct Rule {
   std::string_view kind, finding;
   double sure;
@@ -53,11 +55,14 @@ Explanation explain_text(std::string_view text) {
   const Rule* best = nullptr;
   const std::vector<std::string_view> blocks = error_blocks(text);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    if (block->find(kTorchMessage) != block->npos) {
+    if (block->find("out of memory") != block->npos) {
       // The figures may stand in further lines: no later block has such a message.
       const size_t begin = static_cast<size_t>(block->data() - text.data());
-      if (const auto figures = parse_torch_message(text.substr(begin)))
-        return explain_torch(*figures);
+      if (const auto message = parse_torch_message(text.substr(begin, block->size() + kWrapped))) {
+        TorchFigures figures{*message};
+        figures.is_expanding = sets_expandable_segments(text);
+        return explain_torch(figures);
+      }
     }
     const auto rule = std::find_if(rules().begin(), rules().end(),
                                    [&](const Rule& r) { return fits(r, *block); });

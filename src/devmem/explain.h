@@ -19,6 +19,7 @@ struct Holder {
 struct Advice {
   std::string text;
   std::string remedy;  // "" or what to set: "env:PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+  std::string id = {};  // of what PyTorch's message calls for: "batch_size"
 };
 
 struct Explanation {
