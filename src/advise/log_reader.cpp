@@ -236,6 +236,8 @@ void LogReader::count_lines(std::string_view block, size_t until) {
 // Terminals' control characters aside, a log has none: NUL, 0x01 and the like are of binary files.
 void LogReader::look_for_text(std::string_view block) {
   if (out_.bytes >= kLookedAtForText) return;
+  constexpr size_t kHead = 4;
+  out_.head += block.substr(0, kHead - std::min(kHead, out_.head.size()));
   const std::string_view begin = block.substr(0, kLookedAtForText - out_.bytes);
   control_ += static_cast<uint64_t>(std::ranges::count_if(begin, [](char c) {
     const auto byte = static_cast<unsigned char>(c);
@@ -597,6 +599,22 @@ LogReading LogReader::finish() {
   out_.went_on = sign_ > 0 && last >= Progress::kStep;
   out_.ended_well = last == Progress::kEnd;
   return std::move(out_);
+}
+
+LogReading read_text(std::string_view log) {
+  LogReader reader;
+  const size_t whole = log.rfind('\n') + 1;
+  for (std::string_view rest = log.substr(0, whole); !rest.empty();) {
+    // Pieces end with a line unless it is longer than any that people read.
+    const size_t feed = rest.substr(0, kBlock).rfind('\n');
+    const size_t size = feed == rest.npos ? std::min(kBlock, rest.size()) : feed + 1;
+    reader.feed(rest.substr(0, size));
+    rest.remove_prefix(size);
+  }
+  if (whole < log.size()) reader.feed(std::string(log.substr(whole)) + '\n');
+  LogReading out = reader.finish();
+  out.cut_off = whole < log.size();
+  return out;
 }
 
 Result<LogReading> read_log(const std::string& path) {

@@ -66,6 +66,7 @@ struct LogReading {
   std::optional<uint64_t> killed_bytes;   // resident memory of what the kernel killed
   uint64_t lines = 0, bytes = 0;
   bool no_text = false;              // its beginning is no log's
+  std::string head;                  // its first few bytes
   std::deque<LongMessage> messages;  // of some of the events
   bool expandable_segments = false;  // PyTorch's are set, as an echoed command shows
 
@@ -146,6 +147,9 @@ class LogReader {
   bool chain_is_known_ = false;
   bool linked_ = false;  // the next traceback belongs to the chain
 };
+
+/// Reads a log that is in memory.
+LogReading read_text(std::string_view log);
 
 /// Reads a file, or standard input where `path` is empty or "-". Errors: kNotFound, kDenied, kIo,
 /// kBadInput (compressed).

@@ -45,7 +45,38 @@ bool holds_any(std::string_view text, std::string_view alternatives) {
 bool fits(const Rule& rule, std::string_view text) {
   for (const std::string_view need : rule.needs)
     if (!holds_any(text, need)) return false;
-  return rule.unless.empty() || text.find(rule.unless) == text.npos;
+  return rule.unless.empty() || !holds_any(text, rule.unless);
+}
+
+const Rule* rule_of(std::string_view block) {
+  const auto rule =
+      std::find_if(rules().begin(), rules().end(), [&](const Rule& r) { return fits(r, block); });
+  return rule == rules().end() ? nullptr : &*rule;
+}
+
+Explanation explanation_of(const Rule& rule) {
+  return {std::string(rule.kind),
+          std::string(rule.finding),
+          rule.sure,
+          std::string(rule.text),
+          {},
+          rule.advice};
+}
+
+// PyTorch's message in a block of `text`, whose figures may stand in the lines behind it.
+std::optional<TorchFigures> torch_message(std::string_view block, std::string_view text) {
+  if (block.find("out of memory") == block.npos) return std::nullopt;
+  const size_t begin = static_cast<size_t>(block.data() - text.data());
+  const auto message = parse_torch_message(text.substr(begin, block.size() + kWrapped));
+  if (!message) return std::nullopt;
+  return TorchFigures{*message};
+}
+
+Explanation unknown() {
+  Explanation none;
+  none.kind = "unknown";
+  none.text = "Nothing in it says that memory ran out.";
+  return none;
 }
 
 }  // namespace
@@ -55,40 +86,43 @@ Explanation explain_text(std::string_view text) {
   const Rule* best = nullptr;
   const std::vector<std::string_view> blocks = error_blocks(text);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    if (block->find("out of memory") != block->npos) {
-      // The figures may stand in further lines: no later block has such a message.
-      const size_t begin = static_cast<size_t>(block->data() - text.data());
-      if (const auto message = parse_torch_message(text.substr(begin, block->size() + kWrapped))) {
-        TorchFigures figures{*message};
-        figures.is_expanding = sets_expandable_segments(text);
-        return explain_torch(figures);
-      }
+    if (auto figures = torch_message(*block, text)) {
+      figures->is_expanding = sets_expandable_segments(text);
+      return explain_torch(*figures);
     }
-    const auto rule = std::find_if(rules().begin(), rules().end(),
-                                   [&](const Rule& r) { return fits(r, *block); });
-    if (rule == rules().end()) continue;
+    const Rule* const rule = rule_of(*block);
+    if (rule == nullptr) continue;
     const bool failed = rule->kind != "tf_not_a_failure";
-    if (failed || best == nullptr) best = &*rule;
+    if (failed || best == nullptr) best = rule;
     if (failed) break;
   }
-  if (best != nullptr) {
-    return {std::string(best->kind),
-            std::string(best->finding),
-            best->sure,
-            std::string(best->text),
-            {},
-            best->advice};
+  return best != nullptr ? explanation_of(*best) : unknown();
+}
+
+Explanation explain_error(std::string_view text, size_t at, bool is_expanding) {
+  const char* const place = text.data() + std::min(at, text.size());
+  for (const std::string_view block : error_blocks(text)) {
+    if (place >= block.data() + block.size()) continue;
+    if (auto figures = torch_message(block, text)) {
+      figures->is_expanding = is_expanding;
+      return explain_torch(*figures);
+    }
+    const Rule* const rule = rule_of(block);
+    return rule != nullptr ? explanation_of(*rule) : unknown();
   }
-  Explanation none;
-  none.kind = "unknown";
-  none.text = "Nothing in it says that memory ran out.";
-  return none;
+  return unknown();
+}
+
+bool is_snapshot(std::string_view bytes) {
+  if (bytes.size() < 2) return false;
+  if (static_cast<uint8_t>(bytes[0]) == 0x80) return static_cast<uint8_t>(bytes[1]) <= 5;
+  // Protocols 0 and 1 are text, nearly.
+  const bool begins = bytes[0] == '(' || bytes[0] == '}' || bytes[0] == ']';
+  return begins && bytes.ends_with('.') && bytes.substr(0, 4096).find("blocks") != bytes.npos;
 }
 
 Result<Explanation> explain(std::string_view bytes) {
-  const bool is_pickle = bytes.size() > 1 && static_cast<uint8_t>(bytes[0]) == 0x80 &&
-                         static_cast<uint8_t>(bytes[1]) <= 5;
-  if (is_pickle) return explain_snapshot(bytes);
+  if (is_snapshot(bytes)) return explain_snapshot(bytes);
   return explain_text(bytes);
 }
 

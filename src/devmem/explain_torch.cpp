@@ -135,8 +135,7 @@ class Judge {
   bool is_taken_by_far() const { return s_.is_much(s_.others) && s_.others >= s_.request; }
   bool is_limited() const {
     const Bytes counted = f_.mps ? s_.own : s_.allocated + s_.cached;
-    return f_.allowed && counted + s_.request > *f_.allowed &&
-           (!f_.free || *f_.free >= s_.request);
+    return f_.allowed && counted + s_.request > *f_.allowed && (!f_.free || *f_.free >= s_.request);
   }
 
   void set(std::string_view kind, std::string_view finding, double sure, std::string text) {
@@ -215,6 +214,10 @@ class Judge {
     } else if (f_.expandable) {
       advise("expandable_segments", "Let the cache map its pages together.",
              "env:" + f_.setting + "=expandable_segments:True");
+    } else if (f_.setting == "PYTORCH_NPU_ALLOC_CONF") {
+      advise("expandable_segments",
+             "Let the cache map its pages together, where this torch_npu can: "
+             "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True");
     } else {
       advise("expandable_segments",
              fmt::format("This PyTorch is older than 2.1, in which {}=expandable_segments:True "
@@ -222,7 +225,7 @@ class Judge {
                          f_.setting));
     }
     if (f_.max_split && !f_.expandable)
-      advise("max_split", "Until then: keep large blocks whole.",
+      advise("max_split", "Or keep large blocks whole.",
              "env:" + f_.setting + "=max_split_size_mb:512");
   }
 
