@@ -95,7 +95,11 @@ bool is_mentioned(const LogReading& log) {
 devmem::Explanation explain_memory(std::string_view text) {
   const LogReading log = read_text(text);
   const model::Explanation answer = explain(log, {});
-  if (log.bytes == 0 || log.no_text) return nothing(answer.text);
+  if (log.bytes == 0 || log.no_text) {
+    devmem::Explanation out = as_memory(answer, Look::kGpuMemory);
+    out.kind = "unknown";
+    return out;
+  }
   const LogEvent* event = event_of(log, answer);
   if (event == nullptr && answer.kind != "none") event = last_of_memory(log);
   if (event != nullptr) {

@@ -46,6 +46,16 @@ const Case kCases[] = {
      "MemoryError: std::bad_alloc: out_of_memory: RMM failure "
      "at:/rmm/pool_memory_resource.hpp:257: "
      "Maximum pool size exceeded\n"},
+    {"library_out_of_device_memory",
+     "xgboost.core.XGBoostError: [10:10:10] device_helpers.cuh:431: Memory allocation error on "
+     "worker 0: bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 1081344\n"},
+    {"tensorflow_out_of_memory",
+     "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. "
+     "Ran out of memory in memory space hbm. Used 16.52G of 15.48G hbm.\n"},
+    {"tensorflow_out_of_memory",
+     "tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node "
+     "__wrapped__MatMul_device_/job:localhost/replica:0/task:0/device:GPU:0}} failed to allocate "
+     "memory [Op:MatMul]\n"},
     {"tensor_not_initialized",
      "tensorflow.python.framework.errors_impl.InternalError: Failed copying input tensor from "
      "/job:localhost/replica:0/task:0/device:CPU:0 to /job:localhost/replica:0/task:0/device:GPU:0 "
@@ -135,7 +145,12 @@ TEST(ExplainMemory, AnotherFailureLeavesTheMemoryThatRanOutToBeTold) {
 
 TEST(ExplainMemory, WhatIsNoLogIsSaidToBeThat) {
   EXPECT_NE(explain_memory("").text.find("empty"), std::string::npos);
+  EXPECT_EQ(explain_memory("").kind, "unknown");
   EXPECT_NE(explain_memory(std::string(5000, '\0')).text.find("no text"), std::string::npos);
+  std::string utf16 = "\xff\xfe";
+  for (const char c : kOom) utf16 += {c, '\0'};
+  ASSERT_EQ(explain_memory(utf16).advice.size(), 1u);
+  EXPECT_NE(explain_memory(utf16).advice[0].text.find("iconv"), std::string::npos);
 }
 
 }  // namespace

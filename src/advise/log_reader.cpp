@@ -622,6 +622,8 @@ Result<LogReading> read_log(const std::string& path) {
   const int fd = standard ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
   const std::string name = standard ? "standard input" : escape_terminal(path);
   if (fd < 0) return fs::error_from_errno(errno, "cannot read " + name);
+  struct stat file = {};
+  const bool is_device = ::fstat(fd, &file) == 0 && S_ISCHR(file.st_mode) && ::isatty(fd) != 1;
   LogReader reader;
   std::string buffer;
   size_t held = 0;
@@ -660,6 +662,7 @@ Result<LogReading> read_log(const std::string& path) {
     const size_t whole = feed == std::string_view::npos ? size : feed + 1;
     fresh = false;
     reader.feed(text.substr(0, whole));
+    if (is_device && reader.is_no_text()) break;  // /dev/zero has no end
     held = size - whole;
     std::copy(buffer.begin() + static_cast<std::ptrdiff_t>(whole),
               buffer.begin() + static_cast<std::ptrdiff_t>(size), buffer.begin());

@@ -77,6 +77,8 @@ class LogReader {
  public:
   /// Whole lines; only the last piece of a log may lack its line feed.
   void feed(std::string_view lines);
+  /// What was read so far is no log's text.
+  bool is_no_text() const { return out_.no_text; }
   /// Call once, at the end.
   LogReading finish();
 

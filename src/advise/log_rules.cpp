@@ -57,7 +57,7 @@ std::vector<LogRule> make_rules() {
        .sure = 0.7,
        .look = Look::kGpuMemory,
        .patterns = {"std::bad_alloc: out_of_memory: ",
-                    "Memory allocation error*std::bad_alloc: cudaErrorMemoryAllocation",
+                    "Memory allocation error*bad_alloc: cudaErrorMemoryAllocation",
                     "Out of memory allocating * bytes (allocated so far: ",
                     "cudaMalloc failed: out of memory", "Cuda Runtime (out of memory)",
                     "Out of memory error on GPU *Cannot allocate", "CUDA allocation failed",

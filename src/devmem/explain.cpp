@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 
 #include <nlohmann/json.hpp>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "devmem/error_blocks.h"
 #include "devmem/explain_torch.h"
@@ -15,19 +17,28 @@ namespace {
 
 constexpr size_t kWrapped = 4 << 10;  // of a message behind its block
 
+using Phrases = std::vector<std::string_view>;  // any of them
+
 struct Rule {
   std::string_view kind, finding;
   double sure;
-  std::vector<std::string_view> needs;  // alternatives within one are separated by |
-  std::string_view unless;
+  std::vector<Phrases> needs;  // all of these
+  Phrases unless;
   std::string_view text;
   std::vector<Advice> advice;
 };
 
+std::vector<Phrases> phrases_of(std::initializer_list<std::string_view> needs) {
+  std::vector<Phrases> out;
+  for (const std::string_view alternatives : needs) out.push_back(split(alternatives, '|'));
+  return out;
+}
+
 const std::vector<Rule>& rules() {
 #define FLATOUT_UNPACK(...) __VA_ARGS__
-#define FLATOUT_OOM_RULE(kind, finding, sure, needs, unless, text, ...) \
-  {kind, finding, sure, {FLATOUT_UNPACK needs}, unless, text, {__VA_ARGS__}},
+#define FLATOUT_OOM_RULE(kind, finding, sure, needs, unless, text, ...)              \
+  {kind, finding,      sure, phrases_of({FLATOUT_UNPACK needs}), split(unless, '|'), \
+   text, {__VA_ARGS__}},
   static const std::vector<Rule> table = {
 #include "devmem/explain_rules.def"
   };
@@ -36,16 +47,16 @@ const std::vector<Rule>& rules() {
   return table;
 }
 
-bool holds_any(std::string_view text, std::string_view alternatives) {
-  for (const std::string_view phrase : split(alternatives, '|'))
-    if (text.find(phrase) != text.npos) return true;
-  return false;
+bool holds_any(std::string_view text, const Phrases& phrases) {
+  return std::any_of(phrases.begin(), phrases.end(), [&](std::string_view phrase) {
+    return !phrase.empty() && contains(text, phrase);
+  });
 }
 
 bool fits(const Rule& rule, std::string_view text) {
-  for (const std::string_view need : rule.needs)
-    if (!holds_any(text, need)) return false;
-  return rule.unless.empty() || !holds_any(text, rule.unless);
+  return std::all_of(rule.needs.begin(), rule.needs.end(),
+                     [&](const Phrases& need) { return holds_any(text, need); }) &&
+         !holds_any(text, rule.unless);
 }
 
 const Rule* rule_of(std::string_view block) {
@@ -65,7 +76,7 @@ Explanation explanation_of(const Rule& rule) {
 
 // PyTorch's message in a block of `text`, whose figures may stand in the lines behind it.
 std::optional<TorchFigures> torch_message(std::string_view block, std::string_view text) {
-  if (block.find("out of memory") == block.npos) return std::nullopt;
+  if (!contains(block, "out of memory")) return std::nullopt;
   const size_t begin = static_cast<size_t>(block.data() - text.data());
   const auto message = parse_torch_message(text.substr(begin, block.size() + kWrapped));
   if (!message) return std::nullopt;
@@ -116,9 +127,9 @@ Explanation explain_error(std::string_view text, size_t at, bool is_expanding) {
 bool is_snapshot(std::string_view bytes) {
   if (bytes.size() < 2) return false;
   if (static_cast<uint8_t>(bytes[0]) == 0x80) return static_cast<uint8_t>(bytes[1]) <= 5;
-  // Protocols 0 and 1 are text, nearly.
-  const bool begins = bytes[0] == '(' || bytes[0] == '}' || bytes[0] == ']';
-  return begins && bytes.ends_with('.') && bytes.substr(0, 4096).find("blocks") != bytes.npos;
+  // Protocols 0 and 1, with the number under which the outermost dictionary or list is kept.
+  return bytes.ends_with('.') && (bytes.starts_with("(dp") || bytes.starts_with("(lp") ||
+                                  bytes.starts_with("}q") || bytes.starts_with("]q"));
 }
 
 Result<Explanation> explain(std::string_view bytes) {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "devmem/explain_torch.h"
 
 namespace flatout::devmem {
@@ -647,6 +650,18 @@ TEST(Explain, LinesAreReadFromABlocksHistory) {
                                {{}});
   ASSERT_TRUE(e.ok());
   EXPECT_EQ(held_by(*e, "/home/u/train.py:31"), kMiB);
+}
+
+TEST(Explain, ASnapshotOfAnyProtocolIsOne) {
+  for (const char* name : {"snapshot_protocol0", "snapshot_protocol2", "snapshot_protocol4"}) {
+    std::ifstream in(std::string(FLATOUT_TEST_DATA) + "/corpus/read_traces_fuzz/" + name);
+    std::stringstream bytes;
+    bytes << in.rdbuf();
+    const auto e = explain(bytes.str());
+    ASSERT_TRUE(e.ok()) << name << ": " << e.error().message;
+    EXPECT_EQ(e->kind, "torch_oom_fragmented") << name;
+  }
+  EXPECT_FALSE(is_snapshot("(Worker pid=7) its blocks ran out of memory."));
 }
 
 TEST(Explain, ADamagedSnapshotIsRefusedAsByReplay) {

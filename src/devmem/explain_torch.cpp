@@ -14,6 +14,8 @@ namespace {
 constexpr Bytes kContext = Bytes{512} << 20;
 // No card has as much: such a request is a mistake, whatever the card.
 constexpr Bytes kBeyondAnyCard = Bytes{1} << 50;
+// PyTorch says no more than that it is more, or a negative number became one.
+constexpr Bytes kOverflown = Bytes{1} << 60;
 
 Bytes minus(Bytes a, Bytes b) { return a - std::min(a, b); }
 
@@ -86,7 +88,8 @@ class Judge {
  public:
   explicit Judge(const TorchFigures& f) : f_(f), s_(f) {
     e_.holders = holders_of(f_, s_);
-    asked_ = fmt::format("PyTorch asked for {}", size_text(s_.request));
+    asked_ = fmt::format("PyTorch asked for {}",
+                         s_.request >= kOverflown ? "1 EiB or more" : size_text(s_.request));
     if (f.free) asked_ += fmt::format(" with {} free", size_text(*f.free));
     if (f.total) asked_ += fmt::format("{} of {}", f.free ? "" : " on a card", size_text(*f.total));
   }
@@ -149,7 +152,6 @@ class Judge {
   }
 
   void exceeds_card() {
-    constexpr Bytes kOverflown = Bytes{1} << 60;
     set("torch_request_exceeds_card", "gpu.oom_too_big", 0.95,
         s_.request >= kOverflown
             ? ": no card has as much. A size that was computed is wrong, as by an overflow."
@@ -209,7 +211,7 @@ class Judge {
     if (f_.is_expanding) {
       e_.text += " Expandable segments are on already.";
       advise("pieces",
-             "What lies idle all the same belongs to other streams or small blocks: allocate on "
+             "What lies idle all the same may belong to other streams or small blocks: allocate on "
              "one stream, call torch.cuda.empty_cache() between phases (training, validation).");
     } else if (f_.expandable) {
       advise("expandable_segments", "Let the cache map its pages together.",
