@@ -330,7 +330,7 @@ void LogReader::on_rules(uint32_t literal, std::string_view line, std::string_vi
       sign_ = std::max(sign_, line_);
     }
     note(rule, line, *weight);
-    if (rule.kind == "cuda_out_of_memory") begin_message(block, from);
+    if (rule.kind == "cuda_out_of_memory") begin_message(block, from + begin_of(use.pattern, line));
   }
 }
 

@@ -154,8 +154,9 @@ std::string explanation_json(const Explanation& e) {
 }
 
 std::string explanation_text(const Explanation& e) {
-  std::string out = fmt::format("{}{}\n{}\n", e.kind,
-                                e.finding.empty() ? "" : fmt::format(" ({})", e.finding), e.text);
+  std::string out =
+      fmt::format("{}{}\n{}\n", e.kind, e.finding.empty() ? "" : fmt::format(" ({})", e.finding),
+                  escape_terminal(e.text));
   for (const Holder& h : e.holders)
     out += fmt::format("  {:>10}  {}\n", format_bytes(static_cast<double>(h.bytes)),
                        escape_terminal(h.what));

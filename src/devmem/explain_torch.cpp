@@ -185,8 +185,9 @@ class Judge {
 
   void idle_elsewhere() {
     set("torch_idle_elsewhere", "gpu.oom_fragmented", 0.8,
-        fmt::format(", while {} lie unused in its cache. Of these {} belong to other streams or "
-                    "among small blocks, which do not serve it, with expandable segments neither.",
+        fmt::format(", while {} lie unused in its cache. Of these, {} belong to other streams or "
+                    "lie among small blocks, and cannot serve it, not even with expandable "
+                    "segments.",
                     size_text(s_.cached), size_text(f_.elsewhere)));
     advise("streams",
            "Allocate on one stream, or call torch.cuda.empty_cache() after the work that used the "

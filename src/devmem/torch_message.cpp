@@ -24,7 +24,7 @@ size_t decoration(std::string_view s) {
   if (s.starts_with("\xe2\x94") || s.starts_with("\xe2\x95")) return std::min<size_t>(3, s.size());
   if (s.starts_with("\x1b[")) {
     const size_t end = s.find_first_of("mK");
-    return end == s.npos || end > 16 ? 1 : end + 1;
+    return end > 16 ? 1 : end + 1;  // npos, too
   }
   return s.starts_with("\\n") ? 2 : 0;
 }
@@ -157,7 +157,7 @@ std::optional<TorchMessage> parse_async(std::string_view text) {
 std::optional<TorchMessage> parse_squeezed(std::string_view text) {
   if (contains(text.substr(0, 200), kAskedAsync)) return parse_async(text);
   const size_t asked = text.find(kAsked);
-  if (asked == text.npos || asked > 200) return std::nullopt;
+  if (asked > 200) return std::nullopt;  // npos, too
   // Not what another rank says behind it.
   text = text.substr(0, text.find(kAsked, asked + kAsked.size()));
   std::string_view size = text.substr(asked + kAsked.size());
@@ -202,8 +202,8 @@ std::optional<TorchMessage> parse_torch_message(std::string_view text) {
   for (size_t at = 0; (at = text.find(kWords, at)) != text.npos; at += kWords.size()) {
     // The device stands before it: "HIP out of memory".
     const size_t word = text.substr(0, at).find_last_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ ");
-    if (const auto parsed = parse_squeezed(squeezed(text.substr(word == text.npos ? 0 : word + 1))))
-      return parsed;
+    auto parsed = parse_squeezed(squeezed(text.substr(word == text.npos ? 0 : word + 1)));
+    if (parsed) return parsed;
   }
   return std::nullopt;
 }
