@@ -23,8 +23,8 @@ bool is_log_line(std::string_view line) {
   if (line.size() < 2) return false;
   if (contains("DIWEF", line.substr(0, 1))) return line[1] == ' ' || is_digit(line[1]);
   const size_t end = line.find_first_not_of("0123456789");
-  return end != 0 && end + 1 < line.size() && contains("-/:", line.substr(end, 1)) &&
-         is_digit(line[end + 1]);
+  if (end == 0 || end == line.npos) return false;
+  return end + 1 < line.size() && contains("-/:", line.substr(end, 1)) && is_digit(line[end + 1]);
 }
 
 // "RuntimeError: …", "torch.cuda.OutOfMemoryError: …", "triton.runtime.errors.OutOfResources: …"

@@ -493,6 +493,11 @@ TEST(Explain, AnErrorIsItsTracebackItsLineAndThoseThatContinueIt) {
             "nccl_oom");
 }
 
+TEST(Explain, ALineOfDigitsIsALine) {
+  EXPECT_EQ(explain_text("20\n1234567\n").kind, "unknown");
+  EXPECT_EQ(explain_text("20\n" + std::string(kCudaOom)).kind, "cuda_oom");
+}
+
 TEST(Explain, TheLastErrorIsTheOneThatEndedTheJob) {
   const std::string first = std::string("a batch of 64 is too large: ") + kCases[1].message + "\n";
   const std::string last =
