@@ -95,7 +95,9 @@ const Case kCases[] = {
      "<module>\nMemoryError\n"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Advise, MemoryLog, testing::ValuesIn(kCases));
+INSTANTIATE_TEST_SUITE_P(Advise, MemoryLog, testing::ValuesIn(kCases), [](const auto& p) {
+  return std::to_string(p.index) + "_" + p.param.kind;
+});
 
 TEST(ExplainMemory, TheHostsMemoryIsSaidToBeThat) {
   const devmem::Explanation e = explain_memory("State: Terminated\n  Reason: OOMKilled\n");
