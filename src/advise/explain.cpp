@@ -114,6 +114,16 @@ Pick pick_of(const Episode& episode) {
   return {&episode, said_first ? said : ended, nullptr, true};
 }
 
+void tell_rule(const LogEvent& event, Explanation& out) {
+  const LogRule& rule = *event.rule;
+  out.kind = rule.kind;
+  out.finding = rule.finding;
+  out.sure = rule.sure;
+  out.text = rule.text;
+  out.advice = rule.advice;
+  out.seen.push_back(event.line);
+}
+
 class Answer {
  public:
   Answer(const LogReading& log, const Machine& machine) : log_(log), machine_(machine) {
@@ -142,10 +152,7 @@ class Answer {
       out_.text = "The log is empty: it says nothing of what happened.";
     } else if (log_.no_text) {
       out_.kind = "unknown";
-      out_.text = "Not known: this is no text, so no log that can be read.";
-      out_.advice.push_back(
-          {"text",
-           "Give it the job's output as text; what is compressed has to be unpacked first."});
+      tell_no_text();
     } else {
       out_.text = fmt::format("No sign of a failure in {} lines.", log_.lines);
       if (survived) out_.text += " There are errors, but the training went on after the last.";
@@ -193,15 +200,7 @@ class Answer {
            });
   }
 
-  void take(const LogEvent& event) {
-    const LogRule& rule = *event.rule;
-    out_.kind = rule.kind;
-    out_.finding = rule.finding;
-    out_.sure = rule.sure;
-    out_.text = rule.text;
-    out_.advice = rule.advice;
-    out_.seen.push_back(event.line);
-  }
+  void take(const LogEvent& event) { tell_rule(event, out_); }
 
   const LogEvent* confirmation(const LogRule& rule) const {
     const auto found =
@@ -230,6 +229,19 @@ class Answer {
       out_.text += fmt::format(" The log goes on for {} lines after it.", after());
     }
     look_at_machine(pick.event->rule->look, machine_, out_);
+  }
+
+  void tell_no_text() {
+    out_.text = "Not known: this is no text, so no log that can be read.";
+    std::string advice =
+        "Give it the job's output as text; what is compressed has to be unpacked first.";
+    if (log_.head.starts_with("\xff\xfe") || log_.head.starts_with("\xfe\xff")) {
+      advice =
+          "It is UTF-16, as PowerShell writes it: iconv -f UTF-16 -t UTF-8 FILE | flatout explain";
+    } else if (log_.head.starts_with('\x80')) {
+      advice = "It may be a PyTorch memory snapshot: flatout devmem explain FILE";
+    }
+    out_.advice.push_back({"text", std::move(advice)});
   }
 
   // What is killed from outside, or hangs, leaves no word.
@@ -310,6 +322,13 @@ class Answer {
 
 Explanation explain(const LogReading& log, const Machine& machine) {
   return Answer(log, machine).make();
+}
+
+Explanation explain_event(const LogReading& log, const LogEvent& event) {
+  Explanation out;
+  tell_rule(event, out);
+  add_figures(log, event, out);
+  return out;
 }
 
 }  // namespace flatout::advise

@@ -11,4 +11,7 @@ namespace flatout::advise {
 /// an error got over it. An error that no rule knows is "unknown", a log without one "none".
 model::Explanation explain(const LogReading& log, const Machine& machine);
 
+/// What one event of the log means by itself.
+model::Explanation explain_event(const LogReading& log, const LogEvent& event);
+
 }  // namespace flatout::advise

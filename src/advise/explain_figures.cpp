@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "advise/oom_message.h"
 #include "base/contains.h"
 #include "base/size_text.h"
+#include "devmem/explain_torch.h"
 
 namespace flatout::advise {
 namespace {
@@ -19,34 +19,15 @@ void set_advice(Explanation& answer, std::string_view id, const std::string& tex
   }
 }
 
-// What one step needed at the least, and what there was for it.
-struct Need {
-  uint64_t needed = 0, there = 0;
-};
-
-std::optional<Need> need_of(const OomMessage& m) {
-  if (!m.wanted || !m.allocated || !m.free) return std::nullopt;
-  uint64_t there = *m.allocated + m.unallocated.value_or(0) + *m.free;
-  if (m.allowed) there = std::min(there, *m.allowed);
-  const uint64_t needed = *m.allocated + *m.wanted;
-  // Where it would have fitted but for its pieces, the figures bound nothing.
-  if (there == 0 || needed <= there) return std::nullopt;
-  return Need{needed, there};
-}
-
-// Half the batch halves the activations. Where the figures show that even less can fit, halve on.
-void suggest_batch(std::optional<uint64_t> batch, const std::optional<Need>& need,
-                   Explanation& answer) {
+void suggest_batch(std::optional<uint64_t> batch,
+                   const std::optional<devmem::TorchMessage>& message, Explanation& answer) {
   if (batch && *batch < 2) {
     set_advice(answer, "batch_size",
                "The log names a batch of 1, so use smaller inputs (a shorter sequence, a lower "
                "resolution), or spread the model over several devices.");
     return;
   }
-  const double fits =
-      need ? static_cast<double>(need->there) / static_cast<double>(need->needed) : 1;
-  uint64_t parts = 2;
-  while (1.0 / static_cast<double>(parts) > fits) parts *= 2;
+  const uint64_t parts = message ? devmem::batch_parts(*message) : 2;
   std::string text;
   if (!batch) {
     text = fmt::format(
@@ -64,7 +45,7 @@ void suggest_batch(std::optional<uint64_t> batch, const std::optional<Need>& nee
         "over {} batches.",
         *batch / parts, *batch, parts);
   }
-  if (need) {
+  if (const auto need = message ? devmem::need_of(*message) : std::nullopt) {
     text += fmt::format(
         " That rests on the message: it needed {} at once, at the least, and could have {}; what "
         "does not grow with the batch (weights, the optimizer's state) stays.",
@@ -75,63 +56,34 @@ void suggest_batch(std::optional<uint64_t> batch, const std::optional<Need>& nee
   set_advice(answer, "batch_size", text);
 }
 
-// PyTorch's message: who held the memory when it ran out.
-void torch_figures(const LogReading& log, std::string_view line, Explanation& out) {
-  const auto message = parse_oom_message(line);
+// PyTorch's message is judged as `flatout devmem explain` judges it, so that there is one answer.
+void torch_figures(const LogReading& log, const LogEvent& event, Explanation& out) {
+  const auto message = devmem::parse_torch_message(log.message_of(event));
   if (!message) {
     suggest_batch(log.batch_size, std::nullopt, out);
     return;
   }
-  if (message->wanted) {
-    out.text = fmt::format("PyTorch's allocator asked for {}", size_text(*message->wanted));
-    if (message->total && message->free) {
-      out.text += fmt::format(" and {} of the device's {} were free", size_text(*message->free),
-                              size_text(*message->total));
-    }
-    out.text += ".";
+  devmem::TorchFigures figures{*message};
+  figures.is_expanding = log.expandable_segments;
+  const devmem::Explanation said = devmem::explain_torch(figures);
+  out.finding = said.finding;
+  out.sure = said.sure;
+  out.text = said.text;
+  const bool smaller = std::any_of(said.advice.begin(), said.advice.end(),
+                                   [](const auto& advice) { return advice.id == "batch_size"; });
+  if (!smaller) out.advice.clear();
+  // Behind what is said of these figures stays what always helps.
+  for (size_t i = 0, at = 0; i < said.advice.size(); ++i) {
+    const devmem::Advice& advice = said.advice[i];
+    if (advice.id == "batch_size") continue;
+    const std::string setting = advice.remedy.substr(advice.remedy.find(':') + 1);
+    out.advice.insert(out.advice.begin() + static_cast<std::ptrdiff_t>(at++),
+                      {advice.id, setting.empty() ? advice.text : advice.text + " " + setting});
   }
-  const OomJudgement judged = judge_oom(line, *message);
-  switch (judged.cause) {
-    case OomCause::kTaken: {
-      uint64_t named = 0;
-      for (const OomMessage::Other& other : message->others) named += other.bytes;
-      out.finding = "gpu.memory_taken";
-      out.text += fmt::format(" Other processes held {}: without them it would have fitted.",
-                              size_text(std::max(named, message->held_by_others().value_or(0))));
-      out.advice.insert(out.advice.begin(),
-                        {"stop_holder", "Stop what else is on the device, or take another."});
-      for (const OomMessage::Other& other : message->others) {
-        out.holders.push_back({fmt::format("pid {} (as the log says)", other.pid), other.bytes});
-      }
-      break;
-    }
-    case OomCause::kFragmented:
-      out.finding = "gpu.oom_fragmented";
-      out.sure = judged.said.sure;
-      out.text +=
-          fmt::format(" PyTorch itself held {} that no tensor used, in pieces that are too small.",
-                      size_text(*message->unallocated));
-      out.advice.insert(
-          out.advice.begin(),
-          {"expandable_segments",
-           "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PyTorch 2.1 and later)."});
-      break;
-    case OomCause::kTooBig:
-      if (message->allocated && message->total) {
-        out.text += fmt::format(" The job's own tensors took {}.", size_text(*message->allocated));
-      }
-      if (!message->total) out.sure = 0.8;
-      suggest_batch(log.batch_size, need_of(*message), out);
-      break;
-    case OomCause::kOther:
-      out.finding = judged.said.finding;
-      out.sure = judged.said.sure;
-      out.text = judged.said.text;
-      for (const devmem::Advice& advice : judged.said.advice) {
-        out.advice.insert(out.advice.begin(), {"", advice.text});
-      }
-      break;
-  }
+  suggest_batch(log.batch_size, message, out);
+  if (out.finding != "gpu.memory_taken") return;
+  for (const devmem::TorchMessage::Process& other : message->others)
+    out.holders.push_back({fmt::format("pid {} (as the log says)", other.pid), other.bytes});
 }
 
 std::optional<uint64_t> number_after(std::string_view line, std::string_view words) {
@@ -183,7 +135,7 @@ void killed_figures(const LogReading& log, std::string_view line, Explanation& o
 
 void add_figures(const LogReading& log, const LogEvent& event, Explanation& answer) {
   const std::string_view kind = event.rule->kind, line = event.line.text;
-  if (kind == "cuda_out_of_memory") torch_figures(log, line, answer);
+  if (kind == "cuda_out_of_memory") torch_figures(log, event, answer);
   if (kind == "tensorflow_out_of_memory") tensorflow_figures(log, line, answer);
   if (kind == "segmentation_fault" && contains(line, "Fatal Python error")) {
     set_advice(

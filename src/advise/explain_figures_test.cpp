@@ -50,8 +50,11 @@ TEST(ExplainFigures, TheBatchIsHalvedUntilTheMessagesFiguresFit) {
   EXPECT_NE(batch(60, 3, 20.5).find("could have 23.5 GiB"), std::string::npos)
       << batch(60, 3, 20.5);
   // Not even one sample fits.
-  EXPECT_NE(batch(9000, 3, 20.5).find("not even a batch of 1"), std::string::npos)
-      << batch(9000, 3, 20.5);
+  const std::string none =
+      advice_of(explain_text("batch_size: 32\n" + torch_oom(900, 3, 20.5)), "batch_size");
+  EXPECT_NE(none.find("not even a batch of 1"), std::string::npos) << none;
+  // What is thousands of times too large is no matter of the batch.
+  EXPECT_EQ(batch(90000, 3, 20.5), "");
 }
 
 TEST(ExplainFigures, WithoutABatchInTheLogTheShareIsSaid) {
@@ -62,6 +65,31 @@ TEST(ExplainFigures, WithoutABatchInTheLogTheShareIsSaid) {
       advice_of(explain_text("RuntimeError: CUDA out of memory.\n"), "batch_size");
   EXPECT_NE(bare.find("1/2 of it"), std::string::npos) << bare;
   EXPECT_NE(bare.find("halves the activations"), std::string::npos) << bare;
+}
+
+TEST(ExplainFigures, AMessageDeepInALongLineHasItsFigures) {
+  std::string line = "{\"level\":\"error\",\"msg\":\"Traceback (most recent call last):";
+  for (int i = 0; i < 150; ++i) line += "\\n  File \\\"train.py\\\", line 3, in forward";
+  std::string oom = torch_oom(1, 23, 0.5);
+  oom.pop_back();
+  const model::Explanation e = explain_text(line + "\\n" + oom + "\"}\n");
+  EXPECT_NE(e.text.find("asked for 1.00 GiB with 512 MiB free of 24.0 GiB"), std::string::npos)
+      << e.text;
+}
+
+TEST(ExplainFigures, ALimitAndARequestBeyondTheCardAreSaid) {
+  const model::Explanation limit = explain_text(
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total "
+      "capacity of 79.15 GiB of which 70.10 GiB is free. Including non-PyTorch memory, this "
+      "process "
+      "has 8.80 GiB memory in use. 7.92 GiB allowed; Of the allocated memory 7.50 GiB is allocated "
+      "by PyTorch, and 10.00 MiB is reserved by PyTorch but unallocated.\n");
+  EXPECT_NE(limit.text.find("may take only 7.92 GiB"), std::string::npos) << limit.text;
+  ASSERT_FALSE(limit.advice.empty());
+  EXPECT_EQ(limit.advice[0].id, "limit");
+  const model::Explanation large = explain_text(torch_oom(95367431.64, 3, 20.5));
+  EXPECT_NE(large.text.find("larger than the card"), std::string::npos) << large.text;
+  EXPECT_EQ(advice_of(large, "batch_size"), "");
 }
 
 TEST(ExplainFigures, ABatchOfOneCannotBeHalved) {

@@ -10,7 +10,6 @@
 #include <set>
 #include <sstream>
 
-#include "advise/oom_message.h"
 #include "base/text.h"
 #include "devmem/explain.h"
 
@@ -298,22 +297,6 @@ TEST(Explain, NamesWhoHoldsTheMemoryNow) {
   EXPECT_TRUE(free.holders.empty());
   EXPECT_LT(free.sure, taken.sure);
   EXPECT_EQ(free.finding, "gpu.memory_taken");
-}
-
-TEST(OomMessage, ReadsAllAgesOfTheMessage) {
-  const auto old = parse_oom_message(
-      "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; 9.75 GiB "
-      "already allocated; 19.44 MiB free; 9.90 GiB reserved in total by PyTorch)");
-  ASSERT_TRUE(old);
-  EXPECT_EQ(old->wanted, 20u << 20);
-  EXPECT_EQ(old->unallocated.value() >> 20, 153u);
-  const auto oldest = parse_oom_message(
-      "CUDA out of memory. Tried to allocate 98.00 MiB (GPU 0; 11.17 GiB total capacity; 3.34 GiB "
-      "already allocated; 58.81 MiB free; 60.19 MiB cached)");
-  ASSERT_TRUE(oldest);
-  EXPECT_EQ(judge_oom("", *oldest).cause, OomCause::kTaken);  // 7 GiB are somebody else's
-  EXPECT_FALSE(parse_oom_message("CUDA error: out of memory"));
-  EXPECT_FALSE(parse_oom_message("all is well"));
 }
 
 TEST(OomMessage, OneMessageHasOneAnswer) {

@@ -13,6 +13,7 @@
 #include "base/contains.h"
 #include "base/fs.h"
 #include "base/text.h"
+#include "devmem/torch_message.h"
 
 namespace flatout::advise {
 namespace {
@@ -29,9 +30,11 @@ constexpr uint64_t kOtherRanks = 50;     // lines that other ranks may print bef
 constexpr size_t kLookedAtForText = 64 << 10;  // bytes
 constexpr uint64_t kMostControl = 50;          // one such byte in so many is too much for a text
 constexpr size_t kMaxEpisodes = 64;
-constexpr size_t kMaxUnknown = 4;      // an episode
-constexpr int kMaxStrangeLines = 60;   // in an interleaved traceback
-constexpr uint32_t kMostOnALine = 32;  // times that the same words are looked at
+constexpr size_t kMaxMessages = 64;
+constexpr size_t kLongMessage = 4 << 10;  // bytes
+constexpr size_t kMaxUnknown = 4;         // an episode
+constexpr int kMaxStrangeLines = 60;      // in an interleaved traceback
+constexpr uint32_t kMostOnALine = 32;     // times that the same words are looked at
 
 // What a literal means by itself, beside the rules.
 enum Structure : uint8_t {
@@ -45,6 +48,7 @@ enum Structure : uint8_t {
   kResident,
   kHostNode,
   kScheduled,
+  kExpandable,
 };
 
 struct Marker {
@@ -84,6 +88,7 @@ constexpr Marker kMarkers[] = {
     {"Successfully assigned ", kScheduled},
     {"/cpu:0\"", kHostNode},
     {"/device:CPU:0\"", kHostNode},
+    {"expandable_segments:True", kExpandable},
 };
 
 // What to look for, made once from the table of rules.
@@ -231,6 +236,8 @@ void LogReader::count_lines(std::string_view block, size_t until) {
 // Terminals' control characters aside, a log has none: NUL, 0x01 and the like are of binary files.
 void LogReader::look_for_text(std::string_view block) {
   if (out_.bytes >= kLookedAtForText) return;
+  constexpr size_t kHead = 4;
+  out_.head += block.substr(0, kHead - std::min(kHead, out_.head.size()));
   const std::string_view begin = block.substr(0, kLookedAtForText - out_.bytes);
   control_ += static_cast<uint64_t>(std::ranges::count_if(begin, [](char c) {
     const auto byte = static_cast<unsigned char>(c);
@@ -242,6 +249,7 @@ void LogReader::look_for_text(std::string_view block) {
 void LogReader::feed(std::string_view block) {
   look_for_text(block);
   counted_ = traceback_at_ = 0;
+  if (message_open_) go_on_with_message(block);
   scanner().scan(block, hits_);
   for (const LiteralScanner::Hit& hit : hits_) on_literal(hit.literal, block, hit.end);
   read_tracebacks(block, block.size());
@@ -297,6 +305,9 @@ void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end)
     case kScheduled:
       on_scheduled();
       break;
+    case kExpandable:
+      out_.expandable_segments |= devmem::sets_expandable_segments(line);
+      break;
     default:
       break;
   }
@@ -319,7 +330,28 @@ void LogReader::on_rules(uint32_t literal, std::string_view line, std::string_vi
       sign_ = std::max(sign_, line_);
     }
     note(rule, line, *weight);
+    if (rule.kind == "cuda_out_of_memory") begin_message(block, from + begin_of(use.pattern, line));
   }
+}
+
+std::string_view LogReading::message_of(const LogEvent& event) const {
+  for (const LongMessage& message : messages)
+    if (message.line == event.line.number) return message.text;
+  return event.line.text;
+}
+
+void LogReader::begin_message(std::string_view block, size_t from) {
+  if (!out_.messages.empty() && out_.messages.back().line == line_) return;
+  // As of the episodes, the first stays.
+  if (out_.messages.size() >= kMaxMessages) out_.messages.erase(out_.messages.begin() + 1);
+  out_.messages.push_back({line_, ""});
+  go_on_with_message(block.substr(from));
+}
+
+void LogReader::go_on_with_message(std::string_view block) {
+  std::string& text = out_.messages.back().text;
+  text += block.substr(0, kLongMessage - text.size());
+  message_open_ = text.size() < kLongMessage;
 }
 
 // nullopt: the line only shows the words.
@@ -569,11 +601,29 @@ LogReading LogReader::finish() {
   return std::move(out_);
 }
 
+LogReading read_text(std::string_view log) {
+  LogReader reader;
+  const size_t whole = log.rfind('\n') + 1;
+  for (std::string_view rest = log.substr(0, whole); !rest.empty();) {
+    // Pieces end with a line unless it is longer than any that people read.
+    const size_t feed = rest.substr(0, kBlock).rfind('\n');
+    const size_t size = feed == rest.npos ? std::min(kBlock, rest.size()) : feed + 1;
+    reader.feed(rest.substr(0, size));
+    rest.remove_prefix(size);
+  }
+  if (whole < log.size()) reader.feed(std::string(log.substr(whole)) + '\n');
+  LogReading out = reader.finish();
+  out.cut_off = whole < log.size();
+  return out;
+}
+
 Result<LogReading> read_log(const std::string& path) {
   const bool standard = path.empty() || path == "-";
   const int fd = standard ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
   const std::string name = standard ? "standard input" : escape_terminal(path);
   if (fd < 0) return fs::error_from_errno(errno, "cannot read " + name);
+  struct stat file = {};
+  const bool is_device = ::fstat(fd, &file) == 0 && S_ISCHR(file.st_mode) && ::isatty(fd) != 1;
   LogReader reader;
   std::string buffer;
   size_t held = 0;
@@ -612,6 +662,7 @@ Result<LogReading> read_log(const std::string& path) {
     const size_t whole = feed == std::string_view::npos ? size : feed + 1;
     fresh = false;
     reader.feed(text.substr(0, whole));
+    if (is_device && reader.is_no_text()) break;  // /dev/zero has no end
     held = size - whole;
     std::copy(buffer.begin() + static_cast<std::ptrdiff_t>(whole),
               buffer.begin() + static_cast<std::ptrdiff_t>(size), buffer.begin());

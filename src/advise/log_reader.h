@@ -47,6 +47,12 @@ struct Episode {
   bool anew = false;  // the job trained on for long before it: what was before did not end it
 };
 
+/// PyTorch's message of one line, with the lines behind it, over which it may be wrapped.
+struct LongMessage {
+  uint64_t line = 0;
+  std::string text;
+};
+
 struct LogReading {
   std::deque<Episode> episodes;
   std::vector<LogEvent> notices;          // the first of each rule that ends no job
@@ -59,13 +65,20 @@ struct LogReading {
   std::optional<uint64_t> memory_limit;   // of the control group that ran out, as the kernel says
   std::optional<uint64_t> killed_bytes;   // resident memory of what the kernel killed
   uint64_t lines = 0, bytes = 0;
-  bool no_text = false;  // its beginning is no log's
+  bool no_text = false;              // its beginning is no log's
+  std::string head;                  // its first few bytes
+  std::deque<LongMessage> messages;  // of some of the events
+  bool expandable_segments = false;  // PyTorch's are set, as an echoed command shows
+
+  std::string_view message_of(const LogEvent& event) const;
 };
 
 class LogReader {
  public:
   /// Whole lines; only the last piece of a log may lack its line feed.
   void feed(std::string_view lines);
+  /// What was read so far is no log's text.
+  bool is_no_text() const { return out_.no_text; }
   /// Call once, at the end.
   LogReading finish();
 
@@ -99,6 +112,8 @@ class LogReader {
   bool in_message() const {
     return exception_.reach > 0 && line_ <= exception_.line.number + exception_.reach;
   }
+  void begin_message(std::string_view block, size_t from);
+  void go_on_with_message(std::string_view block);
   Episode& episode_at(uint64_t line);
   void count_lines(std::string_view block, size_t until);
   void look_for_text(std::string_view block);
@@ -114,6 +129,7 @@ class LogReader {
   uint64_t control_ = 0;       // bytes that no text has, in the first of the log
   uint64_t line_ = 1;          // of counted_
   size_t counted_ = 0;         // in the block
+  bool message_open_ = false;  // the last one of out_.messages may go on in the next block
   std::string before_;         // the end of what was read before the block
   uint64_t sign_ = 0;          // the last line that looks like an error
   bool trained_ = false;       // training went on since the last episode,
@@ -133,6 +149,9 @@ class LogReader {
   bool chain_is_known_ = false;
   bool linked_ = false;  // the next traceback belongs to the chain
 };
+
+/// Reads a log that is in memory.
+LogReading read_text(std::string_view log);
 
 /// Reads a file, or standard input where `path` is empty or "-". Errors: kNotFound, kDenied, kIo,
 /// kBadInput (compressed).

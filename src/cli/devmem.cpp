@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "advise/explain_memory.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -112,7 +113,9 @@ int explain_memory(const std::vector<std::string>& arguments) {
   if (settings->positional.empty()) tell_standard_input("a log or an error message");
   const auto bytes = read_memory_file(file);
   if (!bytes.ok()) return fail(bytes.error(), file);
-  const auto explanation = devmem::explain(*bytes);
+  const Result<devmem::Explanation> explanation =
+      devmem::is_snapshot(*bytes) ? devmem::explain_snapshot(*bytes)
+                                  : Result<devmem::Explanation>(advise::explain_memory(*bytes));
   if (!explanation.ok()) return fail(explanation.error(), file);
   const Status put = write_text("", settings->json ? devmem::explanation_json(*explanation)
                                                    : devmem::explanation_text(*explanation));

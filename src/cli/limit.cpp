@@ -27,7 +27,7 @@ namespace {
 
 const Usage kLimit{
     "devmem limit",
-    "SIZE|FRACTION|0=SIZE,1=SIZE -- COMMAND...",
+    "[options] SIZE|FRACTION|0=SIZE,1=SIZE -- COMMAND...",
     "Runs a job that gets no more device memory than that: on each device by itself, and all of "
     "its "
     "processes together. What it sees as the card's memory is the limit; at the limit it gets the "
@@ -45,7 +45,7 @@ const Usage kLimit{
 
 // "8GiB" or "0=8GiB,1=0.5", checked, as FLATOUT_DEVLIMIT. Errors: kBadInput.
 Result<std::string> read_limits(std::string_view text) {
-  FLATOUT_TRY(const auto devices, devmem::parse_limits(size_words(std::string(text))));
+  FLATOUT_TRY(const auto devices, devmem::parse_limits(text));
   std::string out;
   for (const devmem::DeviceLimits& device : devices) {
     if (device.limits.size() > 1)
@@ -152,7 +152,12 @@ int devmem_limit(const std::vector<std::string>& arguments) {
   const auto settings = parse(kLimit, arguments, code);
   if (!settings) return code;
   std::vector<std::string> command(settings->positional.begin() + 1, settings->positional.end());
-  if (command[0] == "--") command.erase(command.begin());
+  if (command[0] == "--") {
+    command.erase(command.begin());
+  } else if (command[0].starts_with('-')) {
+    return bad_usage(fmt::format("{} stands behind the size", escape_terminal(command[0])),
+                     "options come first: flatout devmem limit --record FILE 8GiB -- COMMAND...");
+  }
   if (command.empty())
     return bad_usage("there is no command to run", "flatout devmem limit 8GiB -- COMMAND...");
   const auto limits = read_limits(settings->positional[0]);

@@ -81,7 +81,7 @@ std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>
 /// Prints "flatout: error: ..." and how to go on; returns 2.
 int bad_usage(std::string_view message, std::string_view hint);
 
-/// A size or limit as parse_bytes() and devmem::parse_limits() read it, its unit in any case:
+/// A size as parse_bytes() reads it, its unit in any case:
 /// "8GiB" for "8gib".
 std::string size_words(std::string size);
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <new>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -80,6 +81,17 @@ const Command kCommands[] = {
     {"manual", manual, {}},
 };
 
+// Files may be larger than the memory that there is.
+int run_command(const Command& command, const std::vector<std::string>& arguments) {
+  try {
+    return command.function({arguments.begin() + 1, arguments.end()});
+  } catch (const std::bad_alloc&) {
+    log_error("there is not enough memory to hold what it reads",
+              "give it a smaller file, or raise the limit (ulimit -v, the container's)");
+    return 1;
+  }
+}
+
 }  // namespace
 
 std::vector<Usage> all_usages() {
@@ -111,8 +123,7 @@ int main_program(const std::vector<std::string>& arguments) {
   if (first == kLiveView) return live_view({arguments.begin() + 1, arguments.end()});
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) {
-    if (first == command.name)
-      return end_json_file(command.function({arguments.begin() + 1, arguments.end()}));
+    if (first == command.name) return end_json_file(run_command(command, arguments));
     names.push_back(command.name);
   }
   const std::string_view meant = nearest(first, names);

@@ -220,7 +220,7 @@ Status install_devmem(const Settings& settings) {
                  fmt::format("--devmem: there is no policy '{}'", escape_terminal(settings.devmem)),
                  "arena, torch or torch_expandable"};
   if (!settings.devmem_limit.empty()) {
-    if (const auto limits = devmem::parse_limits(size_words(settings.devmem_limit)); !limits.ok())
+    if (const auto limits = devmem::parse_limits(settings.devmem_limit); !limits.ok())
       return Error{limits.error().code, "--devmem-limit: " + limits.error().message,
                    limits.error().hint};
   }
@@ -228,7 +228,7 @@ Status install_devmem(const Settings& settings) {
   if (library.empty())
     return Error{Code::kNotFound, "libflatout_devmem.so is not beside flatout", "install it again"};
   ::setenv("FLATOUT_DEVMEM", settings.devmem.c_str(), 1);
-  ::setenv("FLATOUT_DEVMEM_LIMIT", size_words(settings.devmem_limit).c_str(), 1);
+  ::setenv("FLATOUT_DEVMEM_LIMIT", settings.devmem_limit.c_str(), 1);
   ::setenv("FLATOUT_DEVMEM_LIBRARY", library.c_str(), 1);
   if (settings.no_agent)
     log_warning("--no-agent: nothing is loaded into the job, so --devmem changes nothing");

@@ -420,6 +420,17 @@ TEST_F(Pools, WithoutDebugModeAMistakeIsAnErrorThatSaysHowToFindIt) {
 
 // ---- limits as users write them ----
 
+TEST(Limits, AreReadInAnyCaseAndQuotedAsTheyWereWritten) {
+  ASSERT_TRUE(parse_limits("8gib").ok());
+  EXPECT_EQ(parse_limits("8gib")->at(0).limits.at(0).bytes, Bytes{8} << 30);
+  EXPECT_EQ(parse_limits("5e-1")->at(0).limits.at(0).fraction, 0.5);
+  for (const char* wrong : {"abc", "x=8GiB", "8GiBx", "4096=1GiB"}) {
+    const auto read = parse_limits(wrong);
+    ASSERT_FALSE(read.ok()) << wrong;
+    EXPECT_NE(read.error().message.find(wrong), std::string::npos) << read.error().message;
+  }
+}
+
 TEST(Limits, AreReadForAllDevicesOrByDeviceAndForSeveralPools) {
   const auto all = parse_limits("8GiB");
   ASSERT_TRUE(all.ok());

@@ -13,8 +13,33 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 bool contains(std::string_view s, std::string_view what) { return s.find(what) != s.npos; }
 
-// Without what launchers put before each line: "[rank3]: ", "[default0]:", "(Worker pid=7) ",
-// "12: " (srun -l).
+// "2024-01-17 …", "[10:10:10] …", "E0117 …", "W tensorflow/…", "WARNING: …", NCCL's and Python's.
+bool is_log_line(std::string_view line) {
+  if (contains(line, " NCCL INFO") || contains(line, " NCCL WARN") || contains(line, "Warning: "))
+    return true;
+  if (line.starts_with('[')) line.remove_prefix(1);
+  for (const std::string_view level : {"DEBUG", "INFO", "WARN", "ERROR", "CRITICAL", "FATAL"})
+    if (line.starts_with(level)) return true;
+  if (line.size() < 2) return false;
+  if (contains("DIWEF", line.substr(0, 1))) return line[1] == ' ' || is_digit(line[1]);
+  const size_t end = line.find_first_not_of("0123456789");
+  if (end == 0 || end == line.npos) return false;
+  return end + 1 < line.size() && contains("-/:", line.substr(end, 1)) && is_digit(line[end + 1]);
+}
+
+// "RuntimeError: …", "torch.cuda.OutOfMemoryError: …", "triton.runtime.errors.OutOfResources: …"
+bool is_exception(std::string_view line) {
+  const std::string_view name = line.substr(0, line.find(':'));
+  for (const char c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.') return false;
+  const size_t dot = name.rfind('.');
+  const std::string_view last = dot == name.npos ? name : name.substr(dot + 1);
+  return !last.empty() && is_upper(last[0]) &&
+         (dot != name.npos || last.ends_with("Error") || last.ends_with("Exception"));
+}
+
+}  // namespace
+
 std::string_view without_source(std::string_view line) {
   for (int i = 0; i < 2; ++i) {
     size_t end = 0;
@@ -36,33 +61,6 @@ std::string_view without_source(std::string_view line) {
   }
   return line;
 }
-
-// "2024-01-17 …", "[10:10:10] …", "E0117 …", "W tensorflow/…", "WARNING: …", NCCL's and Python's.
-bool is_log_line(std::string_view line) {
-  if (contains(line, " NCCL INFO") || contains(line, " NCCL WARN") || contains(line, "Warning: "))
-    return true;
-  if (line.starts_with('[')) line.remove_prefix(1);
-  for (const std::string_view level : {"DEBUG", "INFO", "WARN", "ERROR", "CRITICAL", "FATAL"})
-    if (line.starts_with(level)) return true;
-  if (line.size() < 2) return false;
-  if (contains("DIWEF", line.substr(0, 1))) return line[1] == ' ' || is_digit(line[1]);
-  const size_t end = line.find_first_not_of("0123456789");
-  return end != 0 && end + 1 < line.size() && contains("-/:", line.substr(end, 1)) &&
-         is_digit(line[end + 1]);
-}
-
-// "RuntimeError: …", "torch.cuda.OutOfMemoryError: …", "triton.runtime.errors.OutOfResources: …"
-bool is_exception(std::string_view line) {
-  const std::string_view name = line.substr(0, line.find(':'));
-  for (const char c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.') return false;
-  const size_t dot = name.rfind('.');
-  const std::string_view last = dot == name.npos ? name : name.substr(dot + 1);
-  return !last.empty() && is_upper(last[0]) &&
-         (dot != name.npos || last.ends_with("Error") || last.ends_with("Exception"));
-}
-
-}  // namespace
 
 std::vector<std::string_view> error_blocks(std::string_view log) {
   enum { kNone, kTraceback, kMessage, kPlain } open = kNone;

@@ -10,4 +10,8 @@ namespace flatout::devmem {
 /// few lines that continue it, or a line that belongs to no other. Blank lines are in none.
 std::vector<std::string_view> error_blocks(std::string_view log);
 
+/// Without what launchers put before each line: "[rank3]: ", "[default0]:", "(Worker pid=7) ",
+/// "12: " (srun -l).
+std::string_view without_source(std::string_view line);
+
 }  // namespace flatout::devmem

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 
 #include <nlohmann/json.hpp>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "devmem/error_blocks.h"
 #include "devmem/explain_torch.h"
@@ -13,19 +15,30 @@
 namespace flatout::devmem {
 namespace {
 
+constexpr size_t kWrapped = 4 << 10;  // of a message behind its block
+
+using Phrases = std::vector<std::string_view>;  // any of them
+
 struct Rule {
   std::string_view kind, finding;
   double sure;
-  std::vector<std::string_view> needs;  // alternatives within one are separated by |
-  std::string_view unless;
+  std::vector<Phrases> needs;  // all of these
+  Phrases unless;
   std::string_view text;
   std::vector<Advice> advice;
 };
 
+std::vector<Phrases> phrases_of(std::initializer_list<std::string_view> needs) {
+  std::vector<Phrases> out;
+  for (const std::string_view alternatives : needs) out.push_back(split(alternatives, '|'));
+  return out;
+}
+
 const std::vector<Rule>& rules() {
 #define FLATOUT_UNPACK(...) __VA_ARGS__
-#define FLATOUT_OOM_RULE(kind, finding, sure, needs, unless, text, ...) \
-  {kind, finding, sure, {FLATOUT_UNPACK needs}, unless, text, {__VA_ARGS__}},
+#define FLATOUT_OOM_RULE(kind, finding, sure, needs, unless, text, ...)              \
+  {kind, finding,      sure, phrases_of({FLATOUT_UNPACK needs}), split(unless, '|'), \
+   text, {__VA_ARGS__}},
   static const std::vector<Rule> table = {
 #include "devmem/explain_rules.def"
   };
@@ -34,16 +47,47 @@ const std::vector<Rule>& rules() {
   return table;
 }
 
-bool holds_any(std::string_view text, std::string_view alternatives) {
-  for (const std::string_view phrase : split(alternatives, '|'))
-    if (text.find(phrase) != text.npos) return true;
-  return false;
+bool holds_any(std::string_view text, const Phrases& phrases) {
+  return std::any_of(phrases.begin(), phrases.end(), [&](std::string_view phrase) {
+    return !phrase.empty() && contains(text, phrase);
+  });
 }
 
 bool fits(const Rule& rule, std::string_view text) {
-  for (const std::string_view need : rule.needs)
-    if (!holds_any(text, need)) return false;
-  return rule.unless.empty() || text.find(rule.unless) == text.npos;
+  return std::all_of(rule.needs.begin(), rule.needs.end(),
+                     [&](const Phrases& need) { return holds_any(text, need); }) &&
+         !holds_any(text, rule.unless);
+}
+
+const Rule* rule_of(std::string_view block) {
+  const auto rule =
+      std::find_if(rules().begin(), rules().end(), [&](const Rule& r) { return fits(r, block); });
+  return rule == rules().end() ? nullptr : &*rule;
+}
+
+Explanation explanation_of(const Rule& rule) {
+  return {std::string(rule.kind),
+          std::string(rule.finding),
+          rule.sure,
+          std::string(rule.text),
+          {},
+          rule.advice};
+}
+
+// PyTorch's message in a block of `text`, whose figures may stand in the lines behind it.
+std::optional<TorchFigures> torch_message(std::string_view block, std::string_view text) {
+  if (!contains(block, "out of memory")) return std::nullopt;
+  const size_t begin = static_cast<size_t>(block.data() - text.data());
+  const auto message = parse_torch_message(text.substr(begin, block.size() + kWrapped));
+  if (!message) return std::nullopt;
+  return TorchFigures{*message};
+}
+
+Explanation unknown() {
+  Explanation none;
+  none.kind = "unknown";
+  none.text = "Nothing in it says that memory ran out.";
+  return none;
 }
 
 }  // namespace
@@ -53,37 +97,43 @@ Explanation explain_text(std::string_view text) {
   const Rule* best = nullptr;
   const std::vector<std::string_view> blocks = error_blocks(text);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    if (block->find(kTorchMessage) != block->npos) {
-      // The figures may stand in further lines: no later block has such a message.
-      const size_t begin = static_cast<size_t>(block->data() - text.data());
-      if (const auto figures = parse_torch_message(text.substr(begin)))
-        return explain_torch(*figures);
+    if (auto figures = torch_message(*block, text)) {
+      figures->is_expanding = sets_expandable_segments(text);
+      return explain_torch(*figures);
     }
-    const auto rule = std::find_if(rules().begin(), rules().end(),
-                                   [&](const Rule& r) { return fits(r, *block); });
-    if (rule == rules().end()) continue;
+    const Rule* const rule = rule_of(*block);
+    if (rule == nullptr) continue;
     const bool failed = rule->kind != "tf_not_a_failure";
-    if (failed || best == nullptr) best = &*rule;
+    if (failed || best == nullptr) best = rule;
     if (failed) break;
   }
-  if (best != nullptr) {
-    return {std::string(best->kind),
-            std::string(best->finding),
-            best->sure,
-            std::string(best->text),
-            {},
-            best->advice};
+  return best != nullptr ? explanation_of(*best) : unknown();
+}
+
+Explanation explain_error(std::string_view text, size_t at, bool is_expanding) {
+  const char* const place = text.data() + std::min(at, text.size());
+  for (const std::string_view block : error_blocks(text)) {
+    if (place >= block.data() + block.size()) continue;
+    if (auto figures = torch_message(block, text)) {
+      figures->is_expanding = is_expanding;
+      return explain_torch(*figures);
+    }
+    const Rule* const rule = rule_of(block);
+    return rule != nullptr ? explanation_of(*rule) : unknown();
   }
-  Explanation none;
-  none.kind = "unknown";
-  none.text = "Nothing in it says that memory ran out.";
-  return none;
+  return unknown();
+}
+
+bool is_snapshot(std::string_view bytes) {
+  if (bytes.size() < 2) return false;
+  if (static_cast<uint8_t>(bytes[0]) == 0x80) return static_cast<uint8_t>(bytes[1]) <= 5;
+  // Protocols 0 and 1, with the number under which the outermost dictionary or list is kept.
+  return bytes.ends_with('.') && (bytes.starts_with("(dp") || bytes.starts_with("(lp") ||
+                                  bytes.starts_with("}q") || bytes.starts_with("]q"));
 }
 
 Result<Explanation> explain(std::string_view bytes) {
-  const bool is_pickle = bytes.size() > 1 && static_cast<uint8_t>(bytes[0]) == 0x80 &&
-                         static_cast<uint8_t>(bytes[1]) <= 5;
-  if (is_pickle) return explain_snapshot(bytes);
+  if (is_snapshot(bytes)) return explain_snapshot(bytes);
   return explain_text(bytes);
 }
 
@@ -104,8 +154,9 @@ std::string explanation_json(const Explanation& e) {
 }
 
 std::string explanation_text(const Explanation& e) {
-  std::string out = fmt::format("{}{}\n{}\n", e.kind,
-                                e.finding.empty() ? "" : fmt::format(" ({})", e.finding), e.text);
+  std::string out =
+      fmt::format("{}{}\n{}\n", e.kind, e.finding.empty() ? "" : fmt::format(" ({})", e.finding),
+                  escape_terminal(e.text));
   for (const Holder& h : e.holders)
     out += fmt::format("  {:>10}  {}\n", format_bytes(static_cast<double>(h.bytes)),
                        escape_terminal(h.what));

@@ -18,7 +18,8 @@ struct Holder {
 
 struct Advice {
   std::string text;
-  std::string remedy;  // "" or what to set: "env:PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+  std::string remedy;   // "" or what to set: "env:PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+  std::string id = {};  // of what PyTorch's message calls for: "batch_size"
 };
 
 struct Explanation {
@@ -32,6 +33,11 @@ struct Explanation {
 
 /// The explanation of what is most telling in `text`; kind "unknown" if it knows none of it.
 Explanation explain_text(std::string_view text);
+/// The explanation of the error in `text` that the byte `at` belongs to. `is_expanding`: PyTorch's
+/// expandable segments are on, as the whole log says.
+Explanation explain_error(std::string_view text, size_t at, bool is_expanding);
+/// Whether the bytes are a pickle, and so no log.
+bool is_snapshot(std::string_view bytes);
 /// As PyTorch saw it when the snapshot was taken. Errors: kBadInput if it is no snapshot.
 Result<Explanation> explain_snapshot(std::string_view pickle);
 /// One of them, by the content.

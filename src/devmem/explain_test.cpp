@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "devmem/explain_torch.h"
 
 namespace flatout::devmem {
@@ -180,8 +183,10 @@ TEST(Explain, FiguresOfTheMessageBecomeHolders) {
   ASSERT_TRUE(f.has_value());
   EXPECT_EQ(f->request, 512 * kMiB);
   EXPECT_EQ(f->free, 121 * kMiB);
-  EXPECT_EQ(f->total / kMiB, static_cast<Bytes>(23.69 * 1024));
-  EXPECT_EQ(f->others / kMiB, static_cast<Bytes>(18.20 * 1024));
+  EXPECT_EQ(f->total.value() / kMiB, static_cast<Bytes>(23.69 * 1024));
+  ASSERT_EQ(f->others.size(), 1u);
+  EXPECT_EQ(f->others[0].pid, 4121);
+  EXPECT_EQ(f->others[0].bytes / kMiB, static_cast<Bytes>(18.20 * 1024));
   EXPECT_EQ(f->cached, static_cast<Bytes>(14.5 * 1048576));
 }
 
@@ -197,8 +202,8 @@ TEST(Explain, AListedProcessThatHoldsWhatPyTorchHoldsIsThisOne) {
   };
   const std::string alone = message("Process 3553 has 23.55 GiB memory in use.");
   const auto figures = parse_torch_message(alone);
-  EXPECT_EQ(figures->others, 0u);
-  EXPECT_EQ(figures->process / kMiB, static_cast<Bytes>(23.55 * 1024));
+  EXPECT_TRUE(figures->others.empty());
+  EXPECT_EQ(figures->process.value() / kMiB, static_cast<Bytes>(23.55 * 1024));
   EXPECT_EQ(explain_text(alone).kind, "torch_oom_too_big");
   // The smallest that can be this one is.
   const std::string beside =
@@ -206,7 +211,8 @@ TEST(Explain, AListedProcessThatHoldsWhatPyTorchHoldsIsThisOne) {
       "capacity of 23.69 GiB of which 121.00 MiB is free. Process 1 has 18.20 GiB memory in use. "
       "Process 2 has 5.30 GiB memory in use. Of the allocated memory 4.90 GiB is allocated by "
       "PyTorch, and 14.50 MiB is reserved by PyTorch but unallocated.";
-  EXPECT_EQ(parse_torch_message(beside)->others / kMiB, static_cast<Bytes>(18.20 * 1024));
+  ASSERT_EQ(parse_torch_message(beside)->others.size(), 1u);
+  EXPECT_EQ(parse_torch_message(beside)->others[0].pid, 1);
   EXPECT_EQ(explain_text(beside).kind, "torch_memory_taken");
 }
 
@@ -224,20 +230,21 @@ TEST(Explain, OthersThatHoldAGoodPartComeBeforeWhatLiesIdleHere) {
   EXPECT_EQ(explain_torch(f).kind, "torch_oom_fragmented");
 }
 
-TEST(Explain, OthersHoldNoMoreThanIsLeftOfTheCard) {
-  const auto f = parse_torch_message(
-      "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacty of 24.00 GiB of "
-      "which 0.50 GiB is free. Process 7 has 20.00 GiB memory in use. Including non-PyTorch "
-      "memory, this process has 15.00 GiB memory in use. Of the allocated memory 14.00 GiB is "
-      "allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated.");
-  EXPECT_EQ(f->total, Bytes{24} * 1024 * kMiB) << "as PyTorch 2.1 spells it";
-  EXPECT_EQ(f->others, Bytes{17} * 512 * kMiB);
-}
-
 Bytes held_by(const Explanation& e, std::string_view what) {
   for (const Holder& h : e.holders)
     if (h.what.starts_with(what)) return h.bytes;
   return 0;
+}
+
+TEST(Explain, OthersHoldNoMoreThanIsLeftOfTheCard) {
+  const std::string message =
+      "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacty of 24.00 GiB of "
+      "which 0.50 GiB is free. Process 7 has 20.00 GiB memory in use. Including non-PyTorch "
+      "memory, this process has 15.00 GiB memory in use. Of the allocated memory 14.00 GiB is "
+      "allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated.";
+  EXPECT_EQ(parse_torch_message(message)->total, Bytes{24} * 1024 * kMiB)
+      << "as PyTorch 2.1 spells it";
+  EXPECT_EQ(held_by(explain_text(message), "other processes"), Bytes{17} * 512 * kMiB);
 }
 
 // PyTorch prints what lies idle in private pools as a part of what it has allocated
@@ -277,6 +284,162 @@ TEST(Explain, WhatLiesIdleInGraphsPoolsIsNamedBeforeTheCache) {
                          "and 20.00 MiB is reserved by PyTorch but unallocated.")
                 .kind,
             "torch_memory_taken");
+}
+
+const char* const kShortOfCache =
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.17 GiB. GPU 3 has a total "
+    "capacity of 79.10 GiB of which 412.69 MiB is free. Including non-PyTorch memory, this process "
+    "has 78.69 GiB memory in use. Of the allocated memory 74.98 GiB is allocated by PyTorch, and "
+    "2.51 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large "
+    "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.";
+
+std::string remedies(const Explanation& e) {
+  std::string all;
+  for (const Advice& a : e.advice) all += a.id + " " + a.text + " " + a.remedy + "\n";
+  return all;
+}
+
+TEST(Explain, AMessageIsTheSameHoweverItIsWrapped) {
+  const std::string whole = explain_text(kShortOfCache).text;
+  EXPECT_EQ(explain_text(kShortOfCache).kind, "torch_oom_fragmented");
+  std::string wrapped;  // as a terminal of 80 columns wraps: anywhere
+  for (std::string_view rest = kShortOfCache; !rest.empty();
+       rest.remove_prefix(std::min<size_t>(79, rest.size())))
+    wrapped += std::string(rest.substr(0, 79)) + "\n";
+  EXPECT_EQ(explain_text("Traceback (most recent call last):\n  File \"t.py\"\n" + wrapped).text,
+            whole);
+  const Explanation boxed = explain_text(
+      "OutOfMemoryError: CUDA out of memory. Tried to allocate 1.17 GiB (GPU 0; 23.69 GiB \n"
+      "total capacity; 20.10 GiB already allocated; 412.69 MiB free; 22.60 GiB reserved in \n"
+      "total by PyTorch) If reserved memory is >> allocated memory try setting \n"
+      "max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and\n"
+      "PYTORCH_CUDA_ALLOC_CONF\n");
+  EXPECT_EQ(boxed.kind, "torch_oom_fragmented");
+  EXPECT_NE(boxed.text.find("2.50 GiB lie unused"), std::string::npos) << boxed.text;
+}
+
+TEST(Explain, ARequestThatNoCardHoldsIsAMistake) {
+  for (
+      const char* message :
+      {"CUDA out of memory. Tried to allocate more than 1EB memory.",
+       "CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of 39.39 "
+       "GiB of which 38.00 GiB is free.",
+       "CUDA out of memory. Tried to allocate 95367431.64 GiB. GPU 0 has a total capacity of 39.39 "
+       "GiB of which 38.00 GiB is free. Of the allocated memory 900.00 MiB is allocated by "
+       "PyTorch, and 20.00 MiB is reserved by PyTorch but unallocated.",
+       "CUDA out of memory. Tried to allocate 17179869160.58 GiB (GPU 0; 11.17 GiB total capacity; "
+       "1.74 GiB already allocated; 8.41 GiB free; 1.76 GiB reserved in total by PyTorch)"}) {
+    const Explanation e = explain_text(message);
+    EXPECT_EQ(e.kind, "torch_request_exceeds_card") << message;
+    EXPECT_EQ(e.text.find("0 B"), std::string::npos) << e.text;
+    EXPECT_EQ(remedies(e).find("batch_size"), std::string::npos) << remedies(e);
+  }
+}
+
+// Messages before PyTorch 2 do not count the context, which is a good part of a small card.
+TEST(Explain, TheContextIsNobodyElse) {
+  for (const char* message :
+       {"RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 2.00 GiB total "
+        "capacity; 1.36 GiB already allocated; 0 bytes free; 1.41 GiB reserved in total by "
+        "PyTorch)",
+        "RuntimeError: CUDA out of memory. Tried to allocate 50.00 MiB (GPU 0; 3.95 GiB total "
+        "capacity; 3.03 GiB already allocated; 30.69 MiB free; 3.09 GiB reserved in total by "
+        "PyTorch)"}) {
+    const Explanation e = explain_text(message);
+    EXPECT_NE(e.finding, "gpu.memory_taken") << message;
+    EXPECT_EQ(held_by(e, "other processes"), 0u) << message;
+  }
+}
+
+TEST(Explain, ExpandableSegmentsAreNotAdvisedForALittleThatLiesIdle) {
+  for (const char* message :
+       {"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 512 bytes. GPU 0 has a "
+        "total capacity of 15.77 GiB of which 0 bytes is free. Including non-PyTorch memory, this "
+        "process has 15.77 GiB memory in use. Of the allocated memory 15.30 GiB is allocated by "
+        "PyTorch, and 1.50 KiB is reserved by PyTorch but unallocated.",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a "
+        "total "
+        "capacity of 8.00 GiB of which 10.00 MiB is free. Including non-PyTorch memory, this "
+        "process has 7.99 GiB memory in use. Of the allocated memory 7.50 GiB is allocated by "
+        "PyTorch, and 14.00 MiB is reserved by PyTorch but unallocated.",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a "
+        "total capacity of 4.75 GiB of which 37.19 MiB is free. Process 3 has 4.70 GiB memory in "
+        "use. Of the allocated memory 4.41 GiB is allocated by PyTorch, and 41.50 MiB is reserved "
+        "by PyTorch but unallocated."}) {
+    const Explanation e = explain_text(message);
+    EXPECT_EQ(e.kind, "torch_oom_too_big") << message;
+    EXPECT_EQ(remedies(e).find("expandable"), std::string::npos) << remedies(e);
+    EXPECT_NE(e.text.find("would have served this request, and hardly the next"), std::string::npos)
+        << e.text;
+  }
+}
+
+TEST(Explain, WhatIsFreeCountsWithWhatLiesIdle) {
+  const Explanation e = explain_text(
+      "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
+      "total capacity of 15.77 GiB of which 1.10 GiB is free. Including non-PyTorch memory, this "
+      "process has 14.67 GiB memory in use. Of the allocated memory 13.20 GiB is allocated by "
+      "PyTorch, and 0.95 GiB is reserved by PyTorch but unallocated.");
+  EXPECT_EQ(e.kind, "torch_oom_fragmented");
+  EXPECT_NE(e.text.find("Together with what is free that would have been enough"),
+            std::string::npos)
+      << e.text;
+}
+
+TEST(Explain, ExpandableSegmentsAreNotAdvisedWhereTheyAreOnOrNotThere) {
+  const std::string on =
+      "+ export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + std::string(kShortOfCache);
+  EXPECT_EQ(explain_text(on).kind, "torch_oom_fragmented");
+  EXPECT_EQ(remedies(explain_text(on)).find("env:"), std::string::npos);
+  EXPECT_NE(explain_text(on).text.find("are on already"), std::string::npos);
+  EXPECT_NE(remedies(explain_text(kShortOfCache))
+                .find("env:PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+            std::string::npos);
+  const std::string before_2_1 = remedies(explain_text(
+      "RuntimeError: CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 10.76 GiB total "
+      "capacity; 7.00 GiB already allocated; 19.44 MiB free; 9.90 GiB reserved in total by "
+      "PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb"));
+  EXPECT_EQ(before_2_1.find("env:PYTORCH_CUDA_ALLOC_CONF=expandable"), std::string::npos);
+  EXPECT_NE(before_2_1.find("older than 2.1"), std::string::npos) << before_2_1;
+  EXPECT_NE(before_2_1.find("max_split_size_mb:512"), std::string::npos) << before_2_1;
+  const std::string amd = remedies(explain_text(
+      "torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 1.00 GiB. GPU 0 has a "
+      "total capacity of 15.98 GiB of which 120.00 MiB is free. Of the allocated memory 11.90 GiB "
+      "is allocated by PyTorch, and 3.31 GiB is reserved by PyTorch but unallocated. If reserved "
+      "but unallocated memory is large try setting "
+      "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True to avoid fragmentation."));
+  EXPECT_NE(amd.find("env:PYTORCH_HIP_ALLOC_CONF=expandable_segments:True"), std::string::npos)
+      << amd;
+}
+
+TEST(Explain, HalfTheBatchIsAdvisedAndTheFiguresAreSaid) {
+  const Explanation e = explain_text(kCases[1].message);
+  ASSERT_FALSE(e.advice.empty());
+  EXPECT_NE(e.advice[0].text.find("1/2 of it"), std::string::npos) << e.advice[0].text;
+  EXPECT_NE(e.advice[0].text.find("needed 15.5 GiB at once"), std::string::npos)
+      << e.advice[0].text;
+}
+
+TEST(Explain, OtherDevicesMessagesAreWeighedLikeCudas) {
+  EXPECT_EQ(explain_text("torch.OutOfMemoryError: XPU out of memory. Tried to allocate 3.50 GiB. "
+                         "GPU 0 has a total capacity of 15.91 GiB. Of the allocated memory 14.02 "
+                         "GiB is allocated by PyTorch, and 210.52 MiB is reserved by PyTorch but "
+                         "unallocated.")
+                .kind,
+            "torch_oom_too_big");
+  EXPECT_EQ(explain_text("RuntimeError: MPS backend out of memory (MPS allocated: 17.36 GB, other "
+                         "allocations: 512.80 MB, max allowed: 18.13 GB). Tried to allocate 768.00 "
+                         "MB on private pool.")
+                .kind,
+            "torch_limit");
+  EXPECT_EQ(explain_text("torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed "
+                         "memory. (out of memory)\nCurrently allocated     : 21.34 GiB\n"
+                         "Requested               : 1.50 GiB\nDevice limit            : 23.99 GiB\n"
+                         "Free (according to CUDA): 26.38 MiB\n"
+                         "PyTorch limit (set by user-supplied memory fraction)\n"
+                         "                        : 17179869184.00 GiB\n")
+                .kind,
+            "torch_oom_too_big");
 }
 
 constexpr const char* kCudaOom =
@@ -330,6 +493,11 @@ TEST(Explain, AnErrorIsItsTracebackItsLineAndThoseThatContinueIt) {
             "nccl_oom");
 }
 
+TEST(Explain, ALineOfDigitsIsALine) {
+  EXPECT_EQ(explain_text("20\n1234567\n").kind, "unknown");
+  EXPECT_EQ(explain_text("20\n" + std::string(kCudaOom)).kind, "cuda_oom");
+}
+
 TEST(Explain, TheLastErrorIsTheOneThatEndedTheJob) {
   const std::string first = std::string("a batch of 64 is too large: ") + kCases[1].message + "\n";
   const std::string last =
@@ -373,11 +541,144 @@ std::string dict_of(const std::vector<std::pair<std::string_view, std::string>>&
   for (const auto& [key, value] : items) out += pickled(key) + value;
   return out + "u";
 }
-std::string segment_of(Bytes device, std::string_view state, Bytes size) {
+struct SegmentOptions {
+  Bytes stream = 0, pool = 0;
+  bool small = false, expandable = false;
+};
+std::string frames_at(Bytes line) {
+  return list_of({dict_of({{"filename", pickled("/home/u/train.py")},
+                           {"line", pickled(line)},
+                           {"name", pickled("forward")}})});
+}
+std::string segment_at(Address address, Bytes device, std::string_view state, std::string size,
+                       const SegmentOptions& options = {}) {
+  return dict_of({{"device", pickled(device)},
+                  {"address", pickled(address)},
+                  {"stream", pickled(options.stream)},
+                  {"segment_type", pickled(options.small ? "small" : "large")},
+                  {"segment_pool_id", list_of({pickled(Bytes{0}), pickled(options.pool)})},
+                  {"is_expandable", options.expandable ? "\x88" : "\x89"},
+                  {"blocks", list_of({dict_of({{"size", std::move(size)},
+                                               {"state", pickled(state)},
+                                               {"frames", frames_at(7)}})})}});
+}
+Address address_of_next() {
+  static Address address = 0;
+  return address += Address{1} << 40;
+}
+std::string segment_of(Bytes device, std::string_view state, Bytes size,
+                       const SegmentOptions& options = {}) {
+  return segment_at(address_of_next(), device, state, pickled(size), options);
+}
+std::string event_of(std::string_view action, Address address, Bytes size) {
   return dict_of(
-      {{"device", pickled(device)},
-       {"address", pickled(device << 40)},
-       {"blocks", list_of({dict_of({{"size", pickled(size)}, {"state", pickled(state)}})})}});
+      {{"action", pickled(action)}, {"addr", pickled(address)}, {"size", pickled(size)}});
+}
+std::string oom_of(Bytes size, Bytes time = 0) {
+  return dict_of({{"action", pickled("oom")},
+                  {"size", pickled(size)},
+                  {"stream", pickled(Bytes{0})},
+                  {"time_us", pickled(time)},
+                  {"frames", frames_at(88)},
+                  {"device_free", pickled(50 * kMiB)}});
+}
+Result<Explanation> explain_parts(const std::vector<std::string>& segments,
+                                  const std::vector<std::vector<std::string>>& traces) {
+  std::vector<std::string> lists;
+  for (const auto& events : traces) lists.push_back(list_of(events));
+  return explain("\x80\x02" +
+                 dict_of({{"segments", list_of(segments)}, {"device_traces", list_of(lists)}}) +
+                 ".");
+}
+
+// As after an exception's handler freed what the step held.
+TEST(Explain, ASnapshotIsJudgedAsItWasWhenMemoryRanOut) {
+  const Address freed = address_of_next();
+  const auto e = explain_parts({segment_of(0, "active_allocated", 900 * kMiB),
+                                segment_at(freed, 0, "inactive", pickled(600 * kMiB))},
+                               {{event_of("alloc", freed, 600 * kMiB), oom_of(200 * kMiB),
+                                 event_of("free_requested", freed, 600 * kMiB),
+                                 event_of("free_completed", freed, 600 * kMiB),
+                                 event_of("segment_alloc", address_of_next(), kMiB)}});
+  ASSERT_TRUE(e.ok()) << e.error().message;
+  EXPECT_EQ(e->kind, "torch_oom_too_big") << e->text;
+  EXPECT_EQ(held_by(*e, "tensors of this process"), 1500 * kMiB);
+  EXPECT_EQ(held_by(*e, "/home/u/train.py:7"), 900 * kMiB);
+  EXPECT_NE(e->text.find("asked for by /home/u/train.py:88 forward"), std::string::npos) << e->text;
+}
+
+TEST(Explain, SegmentsThatCameOrWentAfterTheEventAreTakenBack) {
+  const Address came = address_of_next(), went = address_of_next();
+  const auto e = explain_parts({segment_of(0, "active_allocated", 900 * kMiB),
+                                segment_at(came, 0, "inactive", pickled(600 * kMiB))},
+                               {{oom_of(200 * kMiB), event_of("segment_free", went, 300 * kMiB),
+                                 event_of("segment_alloc", came, 600 * kMiB)}});
+  ASSERT_TRUE(e.ok());
+  EXPECT_EQ(held_by(*e, "PyTorch's cache"), 300 * kMiB);
+}
+
+TEST(Explain, IdleMemoryThatCannotServeTheRequestIsNoRemedy) {
+  const auto idle_in = [](const SegmentOptions& options) {
+    return explain_parts({segment_of(0, "active_allocated", 900 * kMiB),
+                          segment_of(0, "inactive", 600 * kMiB, options)},
+                         {{oom_of(200 * kMiB)}})
+        .value();
+  };
+  EXPECT_EQ(idle_in({}).kind, "torch_oom_fragmented");
+  EXPECT_NE(remedies(idle_in({})).find("env:"), std::string::npos);
+  EXPECT_EQ(idle_in({.pool = 1}).kind, "torch_private_pools");
+  EXPECT_EQ(idle_in({.stream = 5}).kind, "torch_idle_elsewhere");
+  EXPECT_EQ(idle_in({.small = true}).kind, "torch_idle_elsewhere");
+  for (const SegmentOptions& options :
+       {SegmentOptions{.pool = 1}, SegmentOptions{.stream = 5}, SegmentOptions{.small = true},
+        SegmentOptions{.expandable = true}}) {
+    EXPECT_EQ(remedies(idle_in(options)).find("env:"), std::string::npos);
+  }
+}
+
+TEST(Explain, TheLastOutOfMemoryEventIsTheLastInTime) {
+  const auto e = explain_parts({segment_of(0, "active_allocated", 900 * kMiB)},
+                               {{oom_of(300 * kMiB, 9)}, {oom_of(200 * kMiB, 1)}});
+  ASSERT_TRUE(e.ok());
+  EXPECT_NE(e->text.find("asked for 300 MiB"), std::string::npos) << e->text;
+}
+
+// PyTorch 2.0.
+TEST(Explain, LinesAreReadFromABlocksHistory) {
+  const std::string block = dict_of(
+      {{"size", pickled(kMiB)},
+       {"state", pickled("active_allocated")},
+       {"history", list_of({dict_of({{"real_size", pickled(kMiB)}, {"frames", frames_at(31)}})})}});
+  const auto e = explain_parts({dict_of({{"device", pickled(Bytes{0})},
+                                         {"address", pickled(Bytes{4096})},
+                                         {"blocks", list_of({block})}})},
+                               {{}});
+  ASSERT_TRUE(e.ok());
+  EXPECT_EQ(held_by(*e, "/home/u/train.py:31"), kMiB);
+}
+
+TEST(Explain, ASnapshotOfAnyProtocolIsOne) {
+  for (const char* name : {"snapshot_protocol0", "snapshot_protocol2", "snapshot_protocol4"}) {
+    std::ifstream in(std::string(FLATOUT_TEST_DATA) + "/corpus/read_traces_fuzz/" + name);
+    std::stringstream bytes;
+    bytes << in.rdbuf();
+    const auto e = explain(bytes.str());
+    ASSERT_TRUE(e.ok()) << name << ": " << e.error().message;
+    EXPECT_EQ(e->kind, "torch_oom_fragmented") << name;
+  }
+  EXPECT_FALSE(is_snapshot("(Worker pid=7) its blocks ran out of memory."));
+}
+
+TEST(Explain, ADamagedSnapshotIsRefusedAsByReplay) {
+  const auto with = [](Bytes device, const std::string& size) {
+    return explain_parts({segment_at(4096, device, "active_allocated", size)}, {{}}).ok();
+  };
+  EXPECT_TRUE(with(0, pickled(kMiB)));
+  EXPECT_FALSE(with(0, pickled(~Bytes{4})));  // -5
+  EXPECT_FALSE(with(0, pickled("12")));
+  EXPECT_FALSE(with(0, pickled(Bytes{1} << 60)));
+  EXPECT_FALSE(with(1'000'000'000, pickled(kMiB)));
+  EXPECT_FALSE(with(~Bytes{0}, pickled(kMiB)));  // -1
 }
 
 TEST(Explain, ACacheOfAnotherDeviceServesNobody) {

@@ -1,31 +1,34 @@
-// PyTorch's own out-of-memory message, whose figures tell the cause.
+// Why PyTorch ran out of memory, by the figures of its message or of a memory snapshot.
 #pragma once
 
-#include <optional>
-#include <string_view>
+#include <string>
 
 #include "devmem/explain.h"
+#include "devmem/torch_message.h"
 
 namespace flatout::devmem {
 
-/// With what every such message begins.
-inline constexpr std::string_view kTorchMessage = "CUDA out of memory. Tried to allocate ";
-
-/// What the message says; 0 where it does not.
-struct TorchFigures {
-  Bytes request = 0, total = 0, free = 0;
-  Bytes allocated = 0;      // in live tensors and idle in private pools
-  Bytes cached = 0;         // reserved but not allocated
-  Bytes others = 0;         // by other processes
-  Bytes process = 0;        // by this one, context and libraries included
-  Bytes private_pools = 0;  // idle in those of CUDA graphs: no others are served from there
-  Bytes allowed = 0;        // by set_per_process_memory_fraction
-  Bytes largest_hole = 0;   // of the cache; known from a snapshot only
+/// What is known when memory ran out.
+struct TorchFigures : TorchMessage {
+  // From a snapshot only:
+  Bytes largest_hole = 0;  // of what the request could have been served from
+  Bytes elsewhere = 0;     // of `cached`, of other streams or among small blocks
+  // Expandable segments are in use already, as the log or the snapshot says.
+  bool is_expanding = false;
 };
 
-/// The last message in `text`, of PyTorch 1.4 to 2.13; nullopt if there is none.
-std::optional<TorchFigures> parse_torch_message(std::string_view text);
 /// The cause by the figures.
 Explanation explain_torch(const TorchFigures& figures);
+
+/// How much of a batch to try: 1 of so many parts, a power of two. Half the batch halves the
+/// activations; where more than twice of what there was is needed at once, less.
+uint64_t batch_parts(const TorchMessage& message);
+
+/// What was needed at once, at the least, and what there was for it; nullopt where the figures do
+/// not tell, or where it would have fitted but for its pieces.
+struct Need {
+  Bytes needed = 0, there = 0;
+};
+std::optional<Need> need_of(const TorchMessage& message);
 
 }  // namespace flatout::devmem

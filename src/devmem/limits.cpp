@@ -3,10 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <optional>
+#include <string>
 
 #include "base/text.h"
 
 namespace flatout::devmem {
+namespace {
+
+constexpr int kMostDevices = 64;  // as devlimit counts
+
+// "8gib" like "8GiB".
+std::optional<Bytes> size_of(std::string_view text) {
+  std::string size(text);
+  for (char& c : size) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  if (size.ends_with("IB")) size[size.size() - 2] = 'i';
+  return parse_bytes(size);
+}
+
+}  // namespace
 
 Bytes Limit::of(Bytes total) const {
   if (bytes > 0) return bytes;
@@ -15,9 +31,9 @@ Bytes Limit::of(Bytes total) const {
 
 Result<Limit> parse_limit(std::string_view text) {
   const bool percent = text.ends_with('%');
-  if (percent || text.find_first_not_of("0123456789.") == text.npos) {
+  if (percent || text.find_first_not_of("0123456789.e-") == text.npos) {
     const auto number = parse_number<double>(percent ? text.substr(0, text.size() - 1) : text);
-    const bool fraction = percent || text.find('.') != text.npos;
+    const bool fraction = percent || text.find_first_of(".e") != text.npos;
     if (number && fraction) {
       const double ratio = percent ? *number / 100 : *number;
       if (ratio > 0 && ratio <= 1) return Limit{0, ratio};
@@ -25,7 +41,7 @@ Result<Limit> parse_limit(std::string_view text) {
                    "above 0 and at most 1 or 100%, as 0.5 or 50%"};
     }
   }
-  const auto bytes = parse_bytes(text);
+  const auto bytes = size_of(text);
   if (!bytes)
     return Error{Code::kBadInput,
                  fmt::format("'{}' is neither a size nor a fraction", escape_terminal(text)),
@@ -45,7 +61,8 @@ Result<std::vector<DeviceLimits>> parse_limits(std::string_view text) {
     if (const size_t equals = part.find('='); equals != part.npos) {
       const auto device = parse_number<int>(part.substr(0, equals));
       const auto same = [&](const DeviceLimits& d) { return d.device == *device; };
-      if (!device || *device < 0 || std::any_of(out.begin(), out.end(), same))
+      if (!device || *device < 0 || *device >= kMostDevices ||
+          std::any_of(out.begin(), out.end(), same))
         return Error{Code::kBadInput,
                      fmt::format("'{}' names no device, or one that was named before",
                                  escape_terminal(part)),

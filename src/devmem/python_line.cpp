@@ -8,9 +8,16 @@
 
 namespace flatout::devmem {
 
+const std::vector<Pickle::Index>* frames_of(const Pickle& pickle, const Pickle::Value& record) {
+  if (const auto* frames = pickle.list(record, "frames")) return frames;
+  const auto* history = pickle.list(record, "history");
+  if (history == nullptr || history->empty()) return nullptr;
+  return pickle.list(pickle.at(history->front()), "frames");
+}
+
 // The frames begin with those of PyTorch's own C++.
 std::string python_line(const Pickle& pickle, const Pickle::Value& record) {
-  const auto* frames = pickle.list(record, "frames");
+  const auto* frames = frames_of(pickle, record);
   if (!frames) return "";
   std::string library;
   for (size_t i = 0; i < std::min<size_t>(frames->size(), 200); ++i) {

@@ -120,7 +120,7 @@ class Reader {
 
   // Events share their lists of frames, so that each list is looked at once.
   uint32_t site_of(const Pickle::Value& record) {
-    const auto* frames = pickle_.list(record, "frames");
+    const auto* frames = frames_of(pickle_, record);
     if (frames == nullptr) return 0;
     const auto [it, is_new] = site_of_frames_.try_emplace(frames, sites_.size());
     if (is_new) sites_.push_back(python_line(pickle_, record));

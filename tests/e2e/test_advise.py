@@ -59,6 +59,8 @@ def test_what_is_no_log_is_not_taken_for_a_good_one(flatout: str, tmp_path: Path
         answer = subprocess.run([flatout, *arguments], cwd=tmp_path, input=text.encode() if text is not None else None,
                                 capture_output=True, check=True).stdout.decode()
         assert answer.startswith("? "), answer
+    endless = run(flatout, "explain", "/dev/zero").stdout
+    assert "this is no text" in endless, endless
     good = run(flatout, "explain", text="step 1\nTraining complete\n").stdout
     assert good.startswith(("✓ ", "+ ")), good
     (tmp_path / "bad.py").write_text("x = (\n")

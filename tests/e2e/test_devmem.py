@@ -94,6 +94,15 @@ def test_explain_reads_standard_input_and_answers_in_the_fixed_form(flatout):
     assert nothing["kind"] == "unknown" and nothing["finding"] is None and nothing["advice"] == []
 
 
+@pytest.mark.parametrize("command", ["explain", "replay"])
+def test_what_does_not_fit_into_memory_is_an_error(flatout, tmp_path, command):
+    file = tmp_path / "large"
+    with file.open("wb") as out:
+        out.truncate(3 << 30)
+    done = subprocess.run(["sh", "-c", f"ulimit -v 2000000; exec {flatout} devmem {command} {file}"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "not enough memory" in done.stderr, done
+
+
 def test_a_snapshot_with_a_failure_is_explained_by_its_holes(flatout, tmp_path):
     gib = 1 << 30
     blocks = []

@@ -74,10 +74,15 @@ def test_the_exit_code_is_the_jobs_own_and_signals_reach_it(limit):
     assert finish(asked)[0] == 9
 
 
-@pytest.mark.parametrize("size, says", [("lots", "neither a size"), ("3", "less than a card"), ("1.5", "no part"), ("1GiB,2GiB", "twice"), ("0=1GiB,0=2GiB", "named before")])
+@pytest.mark.parametrize("size, says", [("lots", "neither a size"), ("3", "less than a card"), ("1.5", "no part"), ("1GiB,2GiB", "twice"), ("0=1GiB,0=2GiB", "named before"), ("8gibx", "'8gibx'")])
 def test_a_bad_limit_is_named(limit, size, says):
     code, _, err = finish(limit(size, "--", "true"))
     assert code == 2 and says in err
+
+
+def test_options_stand_before_the_size(limit):
+    code, _, err = finish(limit("1GiB", "--record", "memory.jsonl", "--", "true"))
+    assert code == 2 and "--record stands behind the size" in err
 
 
 def test_a_recording_is_what_replay_reads(limit, flatout, tmp_path):
