@@ -13,13 +13,15 @@ constexpr uint64_t kRangeFactor = 4;
 
 // How much is asked for at least, and how large one handle gets. Asking for more than is needed
 // saves calls and costs what stays unused at the peak. Of small handles more are wholly free, and
-// they cost more calls (docs/devmem.md has the trade-off).
+// they cost more calls (docs/devmem.md has the trade-off). Handles of a device that fills up become
+// pages: what lies idle between live blocks can then be joined when it is full, and calls no longer
+// matter.
 Bytes least_growth(Bytes reserved) {
   return std::clamp(reserved / 256 / kPageBytes * kPageBytes, kPageBytes, 10 * kPageBytes);
 }
-Bytes largest_handle(Bytes reserved, Bytes needed) {
-  return std::clamp(std::max(reserved / 48, needed / 8) / kPageBytes * kPageBytes, kPageBytes,
-                    256 * kPageBytes);
+Bytes largest_handle(Bytes reserved, Bytes needed, Bytes left) {
+  const Bytes size = std::min(std::max(reserved / 48, needed / 8), left / 1024);
+  return std::clamp(size / kPageBytes * kPageBytes, kPageBytes, 16 * kPageBytes);
 }
 
 // On credit are so many waits for a stream, and so many mappings by views for each handle that was
@@ -220,7 +222,8 @@ void Arena::map_at(Address address, Handle handle, Bytes size, uint32_t lane) {
 // Maps new memory from the begin of a gap on, which has `room`, with something to spare where that
 // fits. What it came to.
 Bytes Arena::ask_for(Address gap, Bytes needed, Bytes room, uint32_t lane) {
-  const Bytes largest = largest_handle(reserved_, needed);
+  const Bytes left = std::min(limit_ - std::min(limit_, reserved_), driver_.free_bytes());
+  const Bytes largest = largest_handle(reserved_, needed, left);
   Bytes got = 0;
   while (got < needed) {
     const Bytes need = needed - got;
