@@ -208,7 +208,7 @@ TEST(Arena, HandlesAreSmallOnlyWhereLittleIsLeft) {
   };
   const Bytes all = SimDriver::kUnlimited;
   EXPECT_EQ(creates(all, all, 64 * kMiB), 8u) << "an eighth of the request each";
-  EXPECT_EQ(creates(all, all, 1024 * kMiB), 32u) << "32 MiB at most";
+  EXPECT_EQ(creates(all, all, 1024 * kMiB), 64u) << "16 MiB at most";
   EXPECT_EQ(creates(1100 * kMiB, all, 1024 * kMiB), 512u);
   EXPECT_EQ(creates(all, 1100 * kMiB, 1024 * kMiB), 512u) << "a limit is the same";
 }
