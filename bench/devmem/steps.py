@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Prints, for each trace, peak over live peak, smallest card and driver calls of expandable segments and of the arena: in all, and a step after the first.
 
-usage: steps.py FLATOUT TRACE.jsonl.gz...
+With --scale every size is so many times what was recorded, as of a job that is larger.
+
+usage: steps.py [--scale N] FLATOUT TRACE.jsonl.gz...
 """
 
+import argparse
 import gzip
 import json
 import pathlib
 import subprocess
-import sys
 import tempfile
 
 
@@ -16,10 +18,20 @@ def replay(flatout: str, path: str) -> dict:
     return {r["policy"]: r for r in json.loads(subprocess.run([flatout, "devmem", "replay", "--json", path], capture_output=True, check=True).stdout)}
 
 
-def first_step(path: str, folder: str) -> str:
-    out, marks = pathlib.Path(folder) / "first.jsonl", 0
+def scaled(path: str, folder: str, scale: float) -> str:
+    out = pathlib.Path(folder) / pathlib.Path(path).name.removesuffix(".gz")
     with open(out, "w") as file:
-        for line in gzip.open(path, "rt"):
+        for op in map(json.loads, gzip.open(path, "rt")):
+            if op["op"] == "a":
+                op["size"] = int(op["size"] * scale)
+            print(json.dumps(op), file=file)
+    return str(out)
+
+
+def first_step(path: str, folder: str) -> str:
+    out, marks = pathlib.Path(folder) / "first", 0
+    with open(out, "w") as file:
+        for line in open(path):
             marks += json.loads(line)["op"] == "mark"
             if marks > 1:
                 break
@@ -28,12 +40,17 @@ def first_step(path: str, folder: str) -> str:
 
 
 def main() -> None:
-    flatout, *traces = sys.argv[1:]
+    options = argparse.ArgumentParser()
+    options.add_argument("--scale", type=float, default=1)
+    options.add_argument("flatout")
+    options.add_argument("traces", nargs="+")
+    given = options.parse_args()
     print("| trace | live peak, MiB | reserved: expandable, arena | smallest card: expandable, arena | calls: expandable, arena | a step after the first |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for trace in traces:
+    for trace in given.traces:
         with tempfile.TemporaryDirectory() as folder:
-            whole, first = replay(flatout, trace), replay(flatout, first_step(trace, folder))
+            file = scaled(trace, folder, given.scale)
+            whole, first = replay(given.flatout, file), replay(given.flatout, first_step(file, folder))
         both = [whole[p] for p in ("torch_expandable", "arena")]
         live = both[0]["peak_live_bytes"]
         ratio = lambda key: ", ".join(f"{r[key] / live:.3f}" for r in both)

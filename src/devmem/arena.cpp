@@ -11,15 +11,12 @@ namespace {
 // at its end only, until gaps in the middle are filled again.
 constexpr uint64_t kRangeFactor = 4;
 
-// How much is asked for at least, and how large one handle gets. Asking for more than is needed
-// saves calls and costs what stays unused at the peak. Of small handles more are wholly free, and
-// they cost more calls (docs/devmem.md has the trade-off).
-Bytes least_growth(Bytes reserved) {
-  return std::clamp(reserved / 256 / kPageBytes * kPageBytes, kPageBytes, 10 * kPageBytes);
-}
-Bytes largest_handle(Bytes reserved, Bytes needed) {
-  return std::clamp(std::max(reserved / 48, needed / 8) / kPageBytes * kPageBytes, kPageBytes,
-                    256 * kPageBytes);
+// How large one handle gets. Of small ones more are wholly free, and they cost more calls
+// (docs/devmem.md has the trade-off). Handles of a device that fills up become pages: what lies
+// idle between live blocks can then be joined when it is full, and calls no longer matter.
+Bytes largest_handle(Bytes reserved, Bytes needed, Bytes left) {
+  const Bytes size = std::min(std::max(reserved / 48, needed / 8), left / 1024);
+  return std::clamp(size / kPageBytes * kPageBytes, kPageBytes, 8 * kPageBytes);
 }
 
 // On credit are so many waits for a stream, and so many mappings by views for each handle that was
@@ -217,19 +214,16 @@ void Arena::map_at(Address address, Handle handle, Bytes size, uint32_t lane) {
   put_free(chunk);
 }
 
-// Maps new memory from the begin of a gap on, which has `room`, with something to spare where that
-// fits. What it came to.
-Bytes Arena::ask_for(Address gap, Bytes needed, Bytes room, uint32_t lane) {
-  const Bytes largest = largest_handle(reserved_, needed);
+// Maps so much new memory, whole pages, from the begin of a gap on. What it came to: less where the
+// device is full.
+Bytes Arena::ask_for(Address gap, Bytes needed, uint32_t lane) {
+  const Bytes allowed = (limit_ - std::min(limit_, reserved_)) / kPageBytes * kPageBytes;
+  const Bytes largest = largest_handle(reserved_, needed, std::min(allowed, driver_.free_bytes()));
+  const Bytes wanted = std::min(needed, allowed);
   Bytes got = 0;
-  while (got < needed) {
-    const Bytes need = needed - got;
-    const Bytes most = std::min(room - got, limit_ > reserved_ ? limit_ - reserved_ : 0);
-    Bytes bytes = std::min(std::max(need, least_growth(reserved_)), largest);
-    if (bytes > most) bytes = std::min(need, most / kPageBytes * kPageBytes);
-    if (bytes == 0) break;
-    auto handle = driver_.create(bytes);
-    if (!handle.ok() && bytes > need) handle = driver_.create(bytes = need);
+  while (got < wanted) {
+    const Bytes bytes = std::min(wanted - got, largest);
+    const auto handle = driver_.create(bytes);
     if (!handle.ok()) break;
     map_at(gap + got, *handle, bytes, lane);
     mappings_left_ += kMappingsPerHandle;
@@ -246,8 +240,8 @@ bool Arena::grow(const Site& site, uint32_t lane) {
   const Address end = round_up(site.end, kPageBytes);
   for (auto gap = gaps_.lower_bound(site.begin); gap != gaps_.end() && gap->first < site.end;
        gap = gaps_.lower_bound(site.begin)) {
-    const Bytes room = gap->second->size, needed = std::min(end - gap->first, room);
-    if (ask_for(gap->first, needed, room, lane) < needed) return false;
+    const Bytes needed = std::min(end - gap->first, gap->second->size);
+    if (ask_for(gap->first, needed, lane) < needed) return false;
   }
   return true;
 }
@@ -377,7 +371,7 @@ Arena::Chunk* Arena::make_view(Plan plan, Bytes size, uint32_t lane) {
     });
     if (gap == gaps_.end()) return nullptr;
     const Address begin = gap->first;
-    if (ask_for(begin, plan.missing, gap->second->size, lane) < plan.missing) return nullptr;
+    if (ask_for(begin, plan.missing, lane) < plan.missing) return nullptr;
     Bytes left = size;
     for (const Piece& piece : plan.pieces) left -= piece.size;
     for (auto m = mappings_.find(begin); left > 0; ++m) {

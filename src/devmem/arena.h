@@ -6,10 +6,11 @@
 // A view's pieces are chunks of the range like others, taken while the view is live. Once freed it
 // stays mapped, and serves requests of its size for which its pieces are free: steps that repeat
 // themselves come to cost no call. Mapping costs by the handle, so handles are as large as the
-// request that needed them (within bounds that grow with the arena), and views are made on credit
-// that new memory gives: calls end where growth does. A hole is reused on the stream that freed it;
-// others take it after waiting for that stream, on credit, too. Where the device or the limit is
-// full, views are made and streams are waited for as often as it takes.
+// request that needed them (within bounds that grow with the arena and shrink with what the device
+// has left), and views are made on credit that new memory gives: calls end where growth does. A
+// hole is reused on the stream that freed it; others take it after waiting for that stream, on
+// credit, too. Where the device or the limit is full, views are made and streams are waited for as
+// often as it takes.
 #pragma once
 
 #include <map>
@@ -105,7 +106,7 @@ class Arena : public Policy {
   Status open_range();
   Site choose_site(Bytes size, uint32_t lane) const;
   void map_at(Address gap, Handle handle, Bytes size, uint32_t lane);
-  Bytes ask_for(Address gap, Bytes needed, Bytes room, uint32_t lane);
+  Bytes ask_for(Address gap, Bytes needed, uint32_t lane);
   bool grow(const Site& site, uint32_t lane);
 
   FreeParts free_parts(uint32_t lane) const;

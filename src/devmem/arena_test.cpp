@@ -179,6 +179,40 @@ TEST(Arena, AFullDeviceJoinsWhateverLiesIdle) {
   arena.check();
 }
 
+// Holes of 3 MiB between live blocks of one: each has a page of its own, and no handle that is
+// larger is idle as a whole.
+TEST(Arena, AFullDeviceJoinsWhatLiesBetweenLiveBlocks) {
+  SimDriver driver(256 * kMiB);
+  Arena arena(driver, driver.total_bytes());
+  ASSERT_TRUE(arena.free(*arena.allocate(64 * kMiB, 0)).ok());
+  std::vector<Address> holes;
+  for (int i = 0; i < 16; ++i) {
+    ASSERT_TRUE(arena.allocate(kMiB, 0).ok());
+    holes.push_back(*arena.allocate(3 * kMiB, 0));
+  }
+  ASSERT_TRUE(arena.allocate(192 * kMiB, 0).ok());
+  for (const Address hole : holes) ASSERT_TRUE(arena.free(hole).ok());
+  ASSERT_EQ(driver.free_bytes(), 0u);
+  const auto joined = arena.allocate(32 * kMiB, 0);
+  ASSERT_TRUE(joined.ok()) << "16 pages lie idle";
+  EXPECT_TRUE(driver.accessible(*joined, 32 * kMiB));
+  arena.check();
+}
+
+TEST(Arena, HandlesAreSmallOnlyWhereLittleIsLeft) {
+  const auto creates = [](Bytes capacity, Bytes limit, Bytes size) {
+    SimDriver driver(capacity);
+    Arena arena(driver, limit);
+    EXPECT_TRUE(arena.allocate(size, 0).ok());
+    return driver.calls(Call::kCreate);
+  };
+  const Bytes all = SimDriver::kUnlimited;
+  EXPECT_EQ(creates(all, all, 64 * kMiB), 8u) << "an eighth of the request each";
+  EXPECT_EQ(creates(all, all, 1024 * kMiB), 64u) << "16 MiB at most";
+  EXPECT_EQ(creates(1100 * kMiB, all, 1024 * kMiB), 512u);
+  EXPECT_EQ(creates(all, 1100 * kMiB, 1024 * kMiB), 512u) << "a limit is the same";
+}
+
 // Work that was queued before a block was freed goes on at its addresses.
 TEST(Arena, NothingIsUnmappedWhileWorkMayUseIt) {
   struct Watched : SimDriver {

@@ -60,7 +60,8 @@ Result<Trace> read_json_lines(std::string_view bytes, std::string_view name) {
       if (object.contains("stream") && !whole_number(object, "stream", stream))
         return bad_line(number, "its \"stream\" is no whole number");
       if (builder.is_live(id)) return bad_line(number, fmt::format("id {} is live already", id));
-      builder.allocate(id, size, stream, who);
+      object.contains("pre") ? builder.allocate_before(id, size, stream, who)
+                             : builder.allocate(id, size, stream, who);
     } else if (kind == "f") {
       if (!whole_number(object, "id", id)) return bad_line(number, "it has no whole \"id\"");
       builder.free(id);

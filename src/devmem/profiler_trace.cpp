@@ -1,10 +1,15 @@
 // Memory events in a torch.profiler trace (profile_memory=True): instants named [memory], whose
-// args say address, bytes (negative: freed) and device. Steps are the ProfilerStep ranges.
+// args say address, bytes (negative: freed), device, and what the allocator had handed out with
+// this event. A profiler often starts after the model was built: what was live by then is known by
+// its free, or only as the total's excess over what the events themselves add up to. Steps are the
+// ProfilerStep ranges.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_set>
 
 #include "devmem/trace.h"
 
@@ -16,10 +21,12 @@ using Json = nlohmann::json;
 struct MemoryEvent {
   double time = 0;
   bool is_mark = false;
-  uint64_t address = 0;
+  std::optional<uint64_t> address;
   int64_t bytes = 0;
+  int64_t total = -1;  // handed out on the device, this included; negative: not told
   int64_t device_type = 0, device = 0;
 };
+using Device = std::pair<int64_t, int64_t>;  // its type and number
 
 // Keeps what the events hold that this needs; a trace has far more than fits in memory as a tree.
 class EventReader : public nlohmann::json_sax<Json> {
@@ -81,6 +88,8 @@ class EventReader : public nlohmann::json_sax<Json> {
       has_bytes_ = true;
     } else if (key_ == "Addr") {
       event_.address = static_cast<uint64_t>(whole);
+    } else if (key_ == "Total Allocated") {
+      event_.total = whole;
     } else if (key_ == "Device Type") {
       event_.device_type = whole;
     } else if (key_ == "Device Id") {
@@ -90,7 +99,16 @@ class EventReader : public nlohmann::json_sax<Json> {
   }
   void keep() {
     event_.is_mark = name_.starts_with("ProfilerStep");
-    if (event_.is_mark || (name_ == "[memory]" && has_bytes_)) events.push_back(event_);
+    if (event_.is_mark) return keep_mark();
+    if (name_ == "[memory]" && has_bytes_) events.push_back(event_);
+  }
+  // A step's range is on the host, and again on each of the devices' streams that worked for it:
+  // the first of its name begins it.
+  void keep_mark() {
+    const auto [it, is_new] = marks_.try_emplace(name_, events.size());
+    if (is_new) return events.push_back(event_);
+    double& time = events[it->second].time;
+    time = std::min(time, event_.time);
   }
 
   int depth_ = 0;
@@ -98,7 +116,34 @@ class EventReader : public nlohmann::json_sax<Json> {
   bool in_args_ = false, has_bytes_ = false;
   std::string key_, name_;
   MemoryEvent event_;
+  std::map<std::string, size_t> marks_;  // by name: which event
 };
+
+bool believable(const MemoryEvent& e) {
+  const int64_t most = static_cast<int64_t>(kMostBytes);
+  return e.bytes != 0 && e.bytes <= most && e.bytes >= -most;
+}
+
+// Puts in front what one device had handed out before the first of its events: blocks that are
+// freed without having been allocated, and the rest as one.
+void put_before(const std::vector<const MemoryEvent*>& events, TraceBuilder& builder) {
+  std::unordered_set<uint64_t> seen;
+  std::optional<int64_t> total;
+  uint64_t sum = 0;  // of a damaged file's it wraps around
+  for (const MemoryEvent* e : events) {
+    if (!believable(*e)) continue;
+    sum += static_cast<uint64_t>(e->bytes);
+    if (!total && e->total >= 0)
+      total = static_cast<int64_t>(static_cast<uint64_t>(e->total) - sum);
+    if (!e->address || !seen.insert(*e->address).second || e->bytes > 0) continue;
+    builder.allocate_before(*e->address, static_cast<Bytes>(-e->bytes), 0);
+  }
+  constexpr uint64_t kNoAddress = ~uint64_t{0};
+  const auto known = static_cast<int64_t>(builder.bytes_before());
+  if (total && *total > known)
+    builder.allocate_before(kNoAddress, static_cast<Bytes>(*total - known), 0,
+                            "(before the profiler started)");
+}
 
 }  // namespace
 
@@ -113,14 +158,26 @@ Result<std::vector<Trace>> read_profiler_trace(std::string_view bytes, std::stri
   const bool has_device =
       std::any_of(reader.events.begin(), reader.events.end(),
                   [](const MemoryEvent& e) { return !e.is_mark && e.device_type != kHost; });
-  std::map<std::pair<int64_t, int64_t>, TraceBuilder> builders;
-  for (const MemoryEvent& e : reader.events)
-    if (!e.is_mark && (!has_device || e.device_type != kHost))
-      builders.try_emplace({e.device_type, e.device}, name);
-  if (builders.empty()) {
+  std::map<Device, std::vector<const MemoryEvent*>> of_device;
+  bool has_address = false;
+  for (const MemoryEvent& e : reader.events) {
+    if (e.is_mark || (has_device && e.device_type == kHost)) continue;
+    of_device[{e.device_type, e.device}].push_back(&e);
+    has_address |= e.address.has_value();
+  }
+  if (of_device.empty()) {
     return Error{Code::kBadInput, "it has no memory events",
                  "record it with torch.profiler.profile(profile_memory=True)"};
   }
+  if (!has_address) {
+    return Error{Code::kBadInput,
+                 "its memory events have no \"Addr\": they do not say which block is freed",
+                 "later versions of PyTorch write it; or record a snapshot: "
+                 "torch.cuda.memory._dump_snapshot()"};
+  }
+  std::map<Device, TraceBuilder> builders;
+  for (const auto& [device, events] : of_device)
+    put_before(events, builders.try_emplace(device, name).first->second);
   for (const MemoryEvent& e : reader.events) {
     if (e.is_mark) {
       for (auto& [device, builder] : builders) builder.mark();
@@ -128,12 +185,12 @@ Result<std::vector<Trace>> read_profiler_trace(std::string_view bytes, std::stri
     }
     const auto it = builders.find({e.device_type, e.device});
     if (it == builders.end()) continue;
-    if (e.bytes > 0 && static_cast<uint64_t>(e.bytes) <= kMostBytes) {
-      it->second.allocate(e.address, static_cast<Bytes>(e.bytes), 0);
-    } else if (e.bytes < 0) {
-      it->second.free(e.address);
-    } else {
+    if (!e.address || !believable(e)) {
       it->second.skip();
+    } else if (e.bytes > 0) {
+      it->second.allocate(*e.address, static_cast<Bytes>(e.bytes), 0);
+    } else {
+      it->second.free(*e.address);
     }
   }
   std::vector<Trace> traces;

@@ -78,6 +78,7 @@ Replay replay(const Trace& trace, std::string_view policy, const ReplayOptions& 
   out.trace = trace.name;
   out.policy = policy;
   out.peak_live = trace.peak_live;
+  out.before = trace.before;
   out.requests = trace.blocks;
   out.steps = trace.steps;
   if (policy == kBound) {
@@ -116,6 +117,7 @@ std::string replay_json(const std::vector<Replay>& replays) {
                     {"policy", r.policy},
                     {"peak_reserved_bytes", r.peak_reserved},
                     {"peak_live_bytes", r.peak_live},
+                    {"before_bytes", r.before},
                     {"smallest_card_bytes", r.smallest_card},
                     {"driver_calls", r.driver_calls},
                     {"failed", r.failed},
@@ -132,10 +134,13 @@ std::string replay_table(const std::vector<Replay>& replays) {
   std::string_view last;
   for (const Replay& r : replays) {
     if (r.trace != last || out.empty()) {
-      out += fmt::format("{}{}: {} requests{}, at most {} live at a time\n",
+      out += fmt::format("{}{}: {} requests{}, at most {} live at a time{}\n",
                          out.empty() ? "" : "\n", escape_terminal(r.trace), r.requests,
                          r.steps > 0 ? fmt::format(" in {} steps", r.steps) : "",
-                         format_bytes(static_cast<double>(r.peak_live)));
+                         format_bytes(static_cast<double>(r.peak_live)),
+                         r.before > 0 ? fmt::format(" ({} before the recording began)",
+                                                    format_bytes(static_cast<double>(r.before)))
+                                      : "");
       out += fmt::format("  {:<17} {:>13} {:>8} {:>13} {:>13} {:>12}\n", "policy", "peak reserved",
                          "of live", "smallest card", "driver calls", "driver time");
       last = r.trace;

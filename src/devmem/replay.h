@@ -14,6 +14,7 @@ struct Replay {
   std::string trace, policy;
   Bytes peak_reserved = 0;
   Bytes peak_live = 0;      // as requested
+  Bytes before = 0;         // live before the recording began
   Bytes smallest_card = 0;  // in pages of 2 MiB, without the context and what libraries take
   uint64_t requests = 0, steps = 0;
   uint64_t driver_calls = 0;

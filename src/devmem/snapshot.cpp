@@ -151,7 +151,7 @@ Trace to_trace(const Device& device, const std::vector<std::string>& sites,
                    [](const Event& a, const Event& b) { return a.address < b.address; });
 
   TraceBuilder builder(name);
-  for (const Event& e : before) builder.allocate(e.address, e.size, e.stream, sites[e.site]);
+  for (const Event& e : before) builder.allocate_before(e.address, e.size, e.stream, sites[e.site]);
   for (const Event& e : device.events) {
     if (e.kind == Event::kAllocate) {
       builder.allocate(e.address, e.size, e.stream, sites[e.site]);

@@ -27,6 +27,11 @@ void TraceBuilder::allocate(uint64_t key, Bytes size, Stream stream, std::string
   trace_.peak_live = std::max(trace_.peak_live, live_bytes_);
 }
 
+void TraceBuilder::allocate_before(uint64_t key, Bytes size, Stream stream, std::string_view site) {
+  allocate(key, size, stream, site);
+  trace_.before = live_bytes_;
+}
+
 bool TraceBuilder::free(uint64_t key) {
   const auto it = live_.find(key);
   if (it == live_.end()) {

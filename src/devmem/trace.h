@@ -28,6 +28,7 @@ struct Trace {
   uint64_t steps = 0;
   uint64_t skipped = 0;  // records that do not fit: a free of nothing, size 0 or beyond belief
   Bytes peak_live = 0;   // as requested
+  Bytes before = 0;      // what of it was live before the recording began; 0, too: not told
 
   std::vector<std::string> sites = {""};  // who asked; the first: not known
   std::vector<uint32_t> site_of;          // by block
@@ -65,6 +66,9 @@ class TraceBuilder {
 
   /// A live block of that key was freed unseen: it is freed first.
   void allocate(uint64_t key, Bytes size, Stream stream, std::string_view site = {});
+  /// It was live before the recording began; all such come first.
+  void allocate_before(uint64_t key, Bytes size, Stream stream, std::string_view site = {});
+  Bytes bytes_before() const { return trace_.before; }
   /// Such a request was refused now.
   void refuse(Bytes size, std::string_view site = {});
   /// False, and counted as skipped, if no such block is live.

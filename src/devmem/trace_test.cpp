@@ -1,5 +1,6 @@
 #include "devmem/trace.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -198,6 +199,81 @@ TEST(ProfilerTrace, DevicesComeBeforeTheHost) {
   EXPECT_EQ(traces->at(0).skipped, 0u);
   EXPECT_NE(read_traces(R"({"traceEvents":[]})", "p").error().message.find("no memory events"),
             std::string::npos);
+}
+
+std::string profile(const std::vector<std::string>& events) {
+  std::string text;
+  for (const std::string& event : events) text += (text.empty() ? "" : ",") + event;
+  return R"({"traceEvents":[)" + text + "]}";
+}
+// An event of a device; `more`: further arguments.
+std::string memory(int ts, int64_t bytes, uint64_t address, const std::string& more = "",
+                   int device = 0) {
+  return fmt::format(
+      R"({{"name":"[memory]","ts":{},"args":{{"Bytes":{},"Addr":{},"Device Type":1,"Device Id":{}{}}}}})",
+      ts, bytes, address, device, more);
+}
+std::string total(int64_t bytes) { return fmt::format(R"(,"Total Allocated":{})", bytes); }
+
+TEST(ProfilerTrace, WhatWasLiveBeforeItBeganIsInFront) {
+  // 7000 bytes were live on the first device: 1000 at 0x10, which are freed, and 6000 that stay.
+  const auto traces =
+      read_traces(profile({memory(1, 512, 0x90, total(7512)), memory(2, -1000, 0x10, total(6512)),
+                           memory(3, 300, 0x10, total(6812)), memory(4, -512, 0x90, total(6300)),
+                           memory(1, 256, 0x90, total(256), 1)}),
+                  "p");
+  ASSERT_TRUE(traces.ok()) << traces.error().message;
+  ASSERT_EQ(traces->size(), 2u);
+  const Trace& trace = traces->at(0);
+  EXPECT_EQ(trace.before, 7000u);
+  EXPECT_EQ(trace.peak_live, 7512u);
+  EXPECT_EQ(trace.blocks, 4u) << "one that is freed, the rest as one, and two of its own";
+  EXPECT_EQ(trace.skipped, 0u);
+  EXPECT_EQ(traces->at(1).before, 0u);
+  EXPECT_EQ(traces->at(1).peak_live, 256u);
+  EXPECT_NE(replay_table({replay(trace, "bound")}).find("6.84 KiB before the recording began"),
+            std::string::npos);
+}
+
+TEST(ProfilerTrace, TotalsThatAreNotKnownPutNothingInFront) {
+  for (const int64_t unknown : {0, -1}) {  // as the host's of some versions
+    const auto traces = read_traces(
+        profile({memory(1, 512, 0x90, total(unknown)), memory(2, 512, 0x91, total(unknown))}), "p");
+    ASSERT_TRUE(traces.ok());
+    EXPECT_EQ(traces->at(0).before, 0u);
+    EXPECT_EQ(traces->at(0).peak_live, 1024u);
+  }
+}
+
+TEST(ProfilerTrace, EventsWithoutAddressesAreAnErrorThatSaysSo) {
+  // As PyTorch 1.8 wrote them: no telling which of the two is freed.
+  const auto traces = read_traces(
+      R"([{"name":"[memory]","ts":1,"args":{"Device Type":1,"Device Id":0,"Bytes":64}},
+          {"name":"[memory]","ts":2,"args":{"Device Type":1,"Device Id":0,"Bytes":64}},
+          {"name":"[memory]","ts":3,"args":{"Device Type":1,"Device Id":0,"Bytes":-64}}])",
+      "p");
+  ASSERT_FALSE(traces.ok());
+  EXPECT_NE(traces.error().message.find("no \"Addr\""), std::string::npos);
+  EXPECT_NE(traces.error().hint.find("_dump_snapshot"), std::string::npos);
+}
+
+TEST(ProfilerTrace, AStepBeginsOnceHoweverManyStreamsShowIt) {
+  const auto step = [](int number, int ts, const std::string& category) {
+    return fmt::format(R"({{"name":"ProfilerStep#{}","cat":"{}","ts":{},"dur":5}})", number,
+                       category, ts);
+  };
+  const auto traces =
+      read_traces(profile({step(3, 12, "gpu_user_annotation"), step(3, 10, "user_annotation"),
+                           step(3, 13, "gpu_user_annotation"), memory(11, 64, 1),
+                           step(4, 20, "user_annotation"), step(4, 26, "gpu_user_annotation"),
+                           memory(21, 64, 2)}),
+                  "p");
+  ASSERT_TRUE(traces.ok()) << traces.error().message;
+  const Trace& trace = traces->at(0);
+  EXPECT_EQ(trace.steps, 2u);
+  ASSERT_EQ(trace.ops.size(), 4u);
+  EXPECT_EQ(trace.ops[0].kind, Op::kMark) << "where the host began it";
+  EXPECT_EQ(trace.ops[2].kind, Op::kMark);
 }
 
 TEST(Replay, TheBoundIsTheLivePeakAndEveryCardThatIsNamedFits) {

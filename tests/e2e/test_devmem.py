@@ -25,6 +25,13 @@ def replay(flatout: str, file: Path, *words) -> dict:
     return {r["policy"]: r for r in json.loads(run(flatout, "replay", "--json", *words, file))}
 
 
+def profile(name: str) -> Path:
+    file = ROOT.parent / "shared" / "traces" / name / "rank0.json.gz"
+    if not file.exists():
+        pytest.skip("../shared/traces is not there")
+    return file
+
+
 def snapshot(name: str) -> Path:
     if not SNAPSHOTS.exists():
         pytest.skip("../shared/snapshots is not there")
@@ -40,6 +47,21 @@ def test_a_real_recording_takes_what_the_card_measured(flatout):
 def test_blocks_older_than_the_ring_are_inferred(flatout):
     found = replay(flatout, snapshot("memory_forward_fp32_128.pickle"))
     assert found["bound"]["peak_live_bytes"] == 556_843_008
+
+
+@pytest.mark.parametrize("name, steps", [("tl_owlv2_h100", 1), ("tl_vllm_capture", 0)])
+def test_a_profile_holds_what_was_live_before_it_began(flatout, name, steps):
+    """The allocator's own count, which each event has, is the ground truth."""
+    file = profile(name)
+    events = [e for e in json.load(gzip.open(file))["traceEvents"] if e.get("name") == "[memory]" and e["args"]["Device Type"] != 0]
+    found = replay(flatout, file)["bound"]
+    assert found["peak_live_bytes"] == max(e["args"]["Total Allocated"] for e in events)
+    assert found["steps"] == steps
+
+
+def test_a_profile_without_addresses_is_an_error(flatout):
+    told = run(flatout, "replay", profile("kineto_resnet50_nw4"), code=1)
+    assert 'no "Addr"' in told and "_dump_snapshot" in told
 
 
 @pytest.mark.parametrize("file", TRACES, ids=lambda f: f.name.partition(".")[0])
