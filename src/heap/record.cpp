@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/text.h"
 
@@ -12,6 +14,7 @@ namespace {
 constexpr size_t kMostStacks = 1 << 20;
 constexpr size_t kMostMoments = 1024;
 constexpr size_t kMostFrames = 1024;
+constexpr size_t kMostClosed = 1 << 16;
 // Of all stacks at all moments: each has as many, however short its line. The library writes 64.
 constexpr size_t kMostReadings = size_t{32} << 20;
 
@@ -57,6 +60,39 @@ void read_place(std::string_view line, Record& out) {
                      parse_number<uint32_t>(parts[1]).value_or(0)};
 }
 
+// The lines of `was` are put where they belong in `maps`, by address, unless something else lies
+// there now.
+std::string with_closed(std::string_view maps, std::vector<std::string_view> was) {
+  const auto range = [](std::string_view line) {
+    uint64_t begin = 0, end = 0;
+    const char* const last = line.data() + line.size();
+    const auto got = std::from_chars(line.data(), last, begin, 16);
+    if (got.ptr != last && *got.ptr == '-') std::from_chars(got.ptr + 1, last, end, 16);
+    return std::pair(begin, end);
+  };
+  std::sort(was.begin(), was.end(), [&](auto a, auto b) { return range(a) < range(b); });
+  std::string out;
+  uint64_t placed = 0;  // up to here
+  auto next = was.begin();
+  const auto place_before = [&](uint64_t begin) {
+    for (; next != was.end() && range(*next).first < begin; ++next) {
+      const auto [from, to] = range(*next);
+      if (from < placed || to > begin) continue;
+      out.append(*next) += '\n';
+      placed = to;
+    }
+  };
+  std::string_view line;
+  while (next_line(maps, line)) {
+    const auto [begin, end] = range(line);
+    place_before(begin);
+    out.append(line) += '\n';
+    placed = std::max(placed, end);
+  }
+  place_before(UINT64_MAX);
+  return out;
+}
+
 }  // namespace
 
 Result<Record> parse_record(std::string_view text) {
@@ -66,6 +102,7 @@ Result<Record> parse_record(std::string_view text) {
                  "flatout heap -- COMMAND makes one"};
   }
   Record out;
+  std::vector<std::string_view> was;
   while (next_line(text, line)) {
     const std::string_view kind = next_word(line);
     if (kind == "stack") {
@@ -92,8 +129,10 @@ Result<Record> parse_record(std::string_view text) {
         if (out.moments_ns.size() == kMostMoments) break;
         out.moments_ns.push_back(parse_number<uint64_t>(word).value_or(0));
       }
+    } else if (kind == "was") {
+      if (was.size() < kMostClosed && !line.empty()) was.push_back(line.substr(1));
     } else if (kind == "maps") {
-      out.maps = std::string(text);
+      out.maps = was.empty() ? std::string(text) : with_closed(text, std::move(was));
       break;
     }
   }

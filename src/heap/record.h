@@ -12,6 +12,7 @@
 //   stack LIVE_BYTES LIVE_COUNT TOTAL_BYTES TOTAL_COUNT PEAK_BYTES SAMPLES SAMPLE_BYTES : LIVE... @
 //       PC... pID...                   (one line)
 //   python ID <tab> LINE <tab> FUNCTION <tab> FILE
+//   was MAPPING                        a line of maps that was true before a library was closed
 //   maps                               from here on /proc/PID/maps
 #pragma once
 
@@ -48,7 +49,7 @@ struct Record {
   std::vector<uint64_t> moments_ns;
   std::vector<RecordStack> stacks;
   std::unordered_map<uint32_t, PythonPlace> places;
-  std::string maps;
+  std::string maps;            // with what was closed, where nothing else lies now
   bool objects_apart = false;  // a free-threaded Python's, in an allocator of its own: not seen
 
   bool exact() const { return interval <= 1; }

@@ -46,6 +46,25 @@ TEST(HeapRecord, HasWhatWasWritten) {
   EXPECT_EQ(record->maps, "7f00-8000 r-xp 00000000 08:01 5 /usr/bin/train\n");
 }
 
+// A library that was closed is where it was, unless another lies there now.
+TEST(HeapRecord, KnowsWhereClosedLibrariesLay) {
+  const auto record = parse_record(
+      "flatout-heap 1\n"
+      "was 9000-a000 r-xp 00001000 08:01 7 /lib/later.so\n"
+      "was 5000-6000 r-xp 00001000 08:01 6 /lib/closed.so\n"
+      "was 7f00-8000 r-xp 00000000 08:01 5 /usr/bin/train\n"
+      "was 7000-7f80 r-xp 00000000 08:01 8 /lib/overlaps.so\n"
+      "maps\n"
+      "4000-5000 r-xp 00000000 08:01 4 /usr/bin/first\n"
+      "7f00-8000 r-xp 00000000 08:01 5 /usr/bin/train\n");
+  ASSERT_TRUE(record.ok());
+  EXPECT_EQ(record->maps,
+            "4000-5000 r-xp 00000000 08:01 4 /usr/bin/first\n"
+            "5000-6000 r-xp 00001000 08:01 6 /lib/closed.so\n"
+            "7f00-8000 r-xp 00000000 08:01 5 /usr/bin/train\n"
+            "9000-a000 r-xp 00001000 08:01 7 /lib/later.so\n");
+}
+
 TEST(HeapRecord, CutOffGivesWhatIsWhole) {
   for (size_t size = 0; size < kText.size(); ++size) {
     const auto record = parse_record(kText.substr(0, size));

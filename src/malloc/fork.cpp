@@ -7,6 +7,7 @@
 #include "malloc/cache.h"
 #include "malloc/debug.h"
 #include "malloc/idle.h"
+#include "malloc/mappings.h"
 #include "malloc/page_heap.h"
 #include "malloc/profile.h"
 #include "malloc/python.h"
@@ -25,9 +26,11 @@ void before() {
   g_page_heap.lock();
   lock_profile();
   lock_python();
+  lock_mappings();
 }
 
 void in_parent() {
+  unlock_mappings();
   unlock_python();
   unlock_profile();
   g_page_heap.unlock();
@@ -40,6 +43,7 @@ void in_parent() {
 }
 
 void in_child() {
+  reset_mappings_lock();
   reset_python_lock();
   reset_profile_lock();
   g_page_heap.reset_lock();

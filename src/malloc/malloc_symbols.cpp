@@ -12,6 +12,8 @@
 #include "malloc/export.h"
 #include "malloc/fork.h"
 #include "malloc/front.h"
+#include "malloc/mappings.h"
+#include "malloc/profile.h"
 #include "malloc/start.h"
 
 namespace fm = flatout::malloc;
@@ -47,6 +49,14 @@ FLATOUT_EXPORT int __register_atfork(void (*prepare)(), void (*parent)(), void (
   fm::watch_forks();
   const auto next = reinterpret_cast<Register>(::dlsym(RTLD_NEXT, "__register_atfork"));
   return next == nullptr ? ENOMEM : next(prepare, parent, child, dso);
+}
+
+// Stacks of the heap's record may lead through the library.
+FLATOUT_EXPORT int dlclose(void* library) {
+  using Close = int (*)(void*);
+  if (fm::has_heap_path()) fm::remember_mappings();
+  const auto next = reinterpret_cast<Close>(::dlsym(RTLD_NEXT, "dlclose"));
+  return next == nullptr ? -1 : next(library);
 }
 
 FLATOUT_EXPORT void cfree(void* p) { front::deallocate(p); }

@@ -10,6 +10,7 @@
 
 #include "malloc/arena.h"
 #include "malloc/cache.h"
+#include "malloc/mappings.h"
 #include "malloc/os.h"
 #include "malloc/python.h"
 #include "malloc/text.h"
@@ -349,6 +350,7 @@ int dump_profile(const char* path) {
   return out.finish();
 }
 
+bool has_heap_path() { return g_path[0] != 0; }
 void set_heap_path(const char* path) { std::strncpy(g_path, path, sizeof g_path - 1); }
 
 int dump_heap(bool at_end) {
@@ -398,6 +400,7 @@ int dump_heap(bool at_end) {
     out.add("python ").number(id).add("\t").number(place->line).add("\t").add(place->function());
     out.add("\t").add(place->file()).add("\n");
   }
+  write_mappings(out);
   out.add("maps\n").file("/proc/self/maps");
   const int error = out.finish();
   const uint64_t end = os_now_ns();

@@ -65,6 +65,7 @@ void drop_sample(Sample* sample);
 /// a process that is killed: with every doubling of its samples, and by the clock, every 0.2 s as
 /// long as that takes no more than one part in fifty of its time.
 void set_heap_path(const char* path);
+bool has_heap_path();
 /// Writes stacks, peak and moments for `flatout heap` (docs/malloc.md): 0, or an errno. `at_end`:
 /// the process is ending, so the record has all of it.
 int dump_heap(bool at_end);

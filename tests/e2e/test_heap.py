@@ -209,6 +209,35 @@ def test_a_leak_of_a_second_is_found_beside_what_comes_and_goes(flatout, tmp_pat
         assert grown["allocated_bytes"] < 2e9, text
 
 
+def test_a_line_of_a_library_that_was_closed_is_named(flatout, tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("lacks g++")
+    library = write(tmp_path, "plugin.cpp", """
+        #include <cstdlib>
+        #include <cstring>
+        extern "C" void* plugin(size_t n) {
+          void* p = malloc(n);  // KEPT
+          memset(p, 2, n);
+          return p;
+        }
+    """)
+    subprocess.run(["g++", "-g", "-O1", "-fPIC", "-shared", str(library), "-o", str(tmp_path / "plugin.so")], check=True)
+    program = compiled(tmp_path, write(tmp_path, "host.cpp", """
+        #include <dlfcn.h>
+        #include <cstddef>
+        int main() {
+          void* library = dlopen("./plugin.so", RTLD_NOW);
+          auto plugin = (void* (*)(size_t))dlsym(library, "plugin");
+          for (int i = 0; i < 1000; ++i) plugin(20000);
+          dlclose(library);
+        }
+    """))
+    for how in ([], ["--full"]):
+        got, _, text = heap(flatout, tmp_path, *how, "--", program, env=OFTEN if not how else {})
+        largest = got["sites"][0]
+        assert (Path(largest["file"]).name, largest["line"]) == ("plugin.cpp", line_of(library, "// KEPT")), text
+
+
 def test_few_samples_are_no_proof_that_nothing_leaks(flatout, tmp_path):
     script = write(tmp_path, "small.cpp", """
         #include <cstdlib>
