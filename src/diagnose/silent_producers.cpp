@@ -14,7 +14,6 @@
 namespace flatout::diagnose {
 
 using model::Part;
-using model::Slice;
 using model::ThreadId;
 
 namespace {
