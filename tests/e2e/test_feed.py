@@ -18,16 +18,12 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 from PIL import __version__ as PIL_VERSION
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = pathlib.Path(os.environ.get("FLATOUT_BIN", ROOT / "build/release/flatout"))
-LIBRARY = BIN.parent / "libflatout_feed.so"
-pytestmark = [pytest.mark.parallel, pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")]
-os.environ["FLATOUT_FEED_LIBRARY"] = str(LIBRARY)
-sys.path.insert(0, str(ROOT / "python"))
+from feed_package import BIN, LIBRARY, ROOT, built, feed
+
+pytestmark = [pytest.mark.parallel, built]
 sys.path.insert(0, str(ROOT / "tests/feed"))
 
 import nasty  # noqa: E402
-from flatout import feed  # noqa: E402
 
 
 def photo(width, height, seed=0):

@@ -3,8 +3,6 @@
 import gzip
 import json
 import math
-import os
-import pathlib
 import subprocess
 import sys
 import tarfile
@@ -14,14 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = pathlib.Path(os.environ.get("FLATOUT_BIN", ROOT / "build/release/flatout"))
-LIBRARY = BIN.parent / "libflatout_feed.so"
-pytestmark = [pytest.mark.parallel, pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")]
-os.environ["FLATOUT_FEED_LIBRARY"] = str(LIBRARY)
-sys.path.insert(0, str(ROOT / "python"))
+from feed_package import BIN, ROOT, built, feed
 
-from flatout import feed  # noqa: E402
+pytestmark = [pytest.mark.parallel, built]
 
 PLAIN = {"augment": "stretch", "shuffle": False, "dtype": "u8", "layout": "nhwc", "form": "numpy"}
 
