@@ -131,8 +131,8 @@ void add_exception(const RunView& view, const std::optional<First>& first, Findi
   remedy(f, "traceback", "See the traceback; it names the line.");
 }
 
-/// The last reading of the process's main thread that shows a line of the user's. nullptr where its
-/// interpreter was gone after it (kGone readings in a row show nothing): it was ending by then.
+/// The last reading of the process's main thread that shows a line of the user's, and whether its
+/// interpreter was gone after it (kGone readings show nothing): the process was ending by then.
 struct LastLine {
   const model::StackReading* reading = nullptr;
   bool gone = false;

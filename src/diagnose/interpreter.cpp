@@ -259,16 +259,15 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const auto interpreters = [&](const Profile::Filter& filter) {
     return a_step([&](const Cell& c) { return filter(c) && c.act == Act::kPython; });
   };
-  const double in_lines = a_step(tiny);
+  const double in_lines = a_step(tiny), python = interpreters(tiny);
   const int64_t readings = view.readings(tiny);
   const double sure = ops >= kManyOps && forward + backward < 2 * kTinyOp * ops ? kSure : kSurer;
   // Beside big operations such lines are a cause of their own where they are much of the step. Of
   // many lines that are not, some seem so by chance.
-  const bool picked =
-      readings > 0 && with_backward(tiny) > kMuchOverhead * view.steps().mean &&
-      surely(interpreters(tiny) / in_lines, static_cast<double>(readings), sure) > kTinyOps;
+  const bool picked = readings > 0 && with_backward(tiny) > kMuchOverhead * view.steps().mean &&
+                      surely(python / in_lines, static_cast<double>(readings), sure) > kTinyOps;
   const double among = picked ? in_lines : std::max(forward, in_lines);
-  const bool by_lines = readings >= kFewReadings && interpreters(tiny) >= kPythonShare * among;
+  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
   const bool tiny_ops =
       ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
   const bool by_ops = tiny_ops && operations.started_by_python();

@@ -167,25 +167,30 @@ class TraceDetector {
                  part.slices[0].time, part.time);
   }
 
+  // `saved` of the time goes with this part of the host's.
+  Finding* add_part(std::string_view id, std::string title, double confidence, const HostPart& part,
+                    int64_t saved, std::string_view share_of_what) {
+    Finding* const f = add(id, std::move(title), confidence, saved);
+    if (f == nullptr) return nullptr;
+    f->where = where_of(part, 0.2);
+    show_share(*f, share_of_what, saved, total_);
+    show_most(*f, part);
+    return f;
+  }
+
   void checkpoints() {
     const HostPart& part = host_use().saving;
-    const int64_t saved = in_all(part);
-    Finding* const f = add("stall.checkpoint", "Saving a checkpoint blocks the step", 0.85, saved);
+    Finding* const f = add_part("stall.checkpoint", "Saving a checkpoint blocks the step", 0.85,
+                                part, in_all(part), "of the time saves a checkpoint");
     if (f == nullptr) return;
-    f->where = where_of(part, 0.2);
-    show_share(*f, "of the time saves a checkpoint", saved, total_);
-    show_most(*f, part);
     remedy(*f, "async", "Save less often, or in the background: copy the state, then write it.");
   }
 
   void sleep() {
     const HostPart& part = host_use().asleep;
-    const int64_t saved = in_all(part);
-    Finding* const f = add("stall.idle_wait", "The step sleeps", 0.9, saved);
+    Finding* const f = add_part("stall.idle_wait", "The step sleeps", 0.9, part, in_all(part),
+                                "of the time the training thread sleeps");
     if (f == nullptr) return;
-    f->where = where_of(part, 0.2);
-    show_share(*f, "of the time the training thread sleeps", saved, total_);
-    show_most(*f, part);
     remedy(*f, "event", "Wait for an event instead of sleeping.");
   }
 
@@ -405,14 +410,11 @@ class TraceDetector {
     // One C function for most of it is no matter of the interpreter's.
     const bool native = !part.slices.empty() && part.slices[0].name.starts_with("<") &&
                         part.slices[0].time * 2 > part.time;
-    Finding* const f = add("cpu.python_bound",
-                           native ? "A function that Python calls bounds the step"
-                                  : "Python between the operators bounds the step",
-                           0.8, saved);
+    Finding* const f = add_part("cpu.python_bound",
+                                native ? "A function that Python calls bounds the step"
+                                       : "Python between the operators bounds the step",
+                                0.8, part, saved, "of the time runs Python alone");
     if (f == nullptr) return;
-    f->where = where_of(part, 0.2);
-    show_share(*f, "of the time runs Python alone", saved, total_);
-    show_most(*f, part);
     if (native) {
       remedy(*f, "elsewhere", "Call it less often, or ahead of the step in a thread or process.");
     } else {

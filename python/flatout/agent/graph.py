@@ -1,5 +1,6 @@
 """How many nodes the graph has that a backward pass goes through: `torch.graph_nodes`, now and then;
-whether autograd's anomaly detection watches it: `torch.anomaly`; and how far back the graph of a tensor goes that the job keeps.
+whether autograd's anomaly detection watches it: `torch.anomaly`; and how far back the graph of a
+tensor goes that the job keeps.
 
 A count that grows with the steps is a graph that is never let go. Nothing of the graph is held
 after a look; leaves (AccumulateGrad) are not counted. A graph too large to be counted is as large as
