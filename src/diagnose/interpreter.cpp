@@ -312,11 +312,6 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("each takes {}, back and forth", ms(each)), each * 1e6, "us",
              "agent.graph", seen);
   }
-  evidence(*f, fmt::format("{} a step run in lines of tiny operations", ms(overhead)),
-           overhead * 1e3, "ms", "stacks", seen);
-  const double alone = interpreters(lines);
-  evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(alone)), alone * 1e3, "ms",
-           "stacks", seen);
   if (anomaly) {
     f->title = "Autograd's anomaly detection keeps a stack for each operation";
     f->where = setting_line(view.run(), "torch.anomaly.set_at");
@@ -326,6 +321,11 @@ void detect_python_bound(const RunView& view, Findings& findings) {
            "for a NaN.");
     return;
   }
+  evidence(*f, fmt::format("{} a step run in lines of tiny operations", ms(overhead)),
+           overhead * 1e3, "ms", "stacks", seen);
+  const double alone = interpreters(lines);
+  evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(alone)), alone * 1e3, "ms",
+           "stacks", seen);
   remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
 }
 
