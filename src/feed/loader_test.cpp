@@ -316,8 +316,13 @@ TEST(Loader, TakesAFileThatIsGoneForABadSample) {
   std::filesystem::create_symlink("nowhere.jpg", folder.path() + "/class0/a_dangling.jpg");
   std::filesystem::create_symlink("a_loop.jpg", folder.path() + "/class1/a_loop.jpg");
   ASSERT_EQ(mkfifo((folder.path() + "/class2/a_pipe.jpg").c_str(), 0600), 0);
-  const auto loader = open(folder, small());
+  auto source = open_source(folder.path());
+  ASSERT_TRUE(source.ok());
+  // A loader reads from the moment that it is there: gone before that, and after the listing.
   std::filesystem::remove(folder.path() + "/class1/101.jpg");
+  const auto opened = Loader::open(std::move(*source), small());
+  ASSERT_TRUE(opened.ok());
+  const auto& loader = *opened;
   EXPECT_EQ(loader->source().count(), 15U);
   EXPECT_EQ(rest_of_epoch(*loader).indices.size(), 15U);
   const Report report = loader->report();
