@@ -166,7 +166,12 @@ Dropped drop(const std::vector<std::string>& files, bool sync) {
       continue;
     }
     if (!before || !file->may_know()) continue;
-    const auto after = cached_bytes(*file, 0, file->bytes());
+    auto after = cached_bytes(*file, 0, file->bytes());
+    // What the kernel wrote since then no longer stays for that.
+    if (after && after->cached > 0 && after->dirty == 0) {
+      ::posix_fadvise(file->fd(), 0, 0, POSIX_FADV_DONTNEED);
+      after = cached_bytes(*file, 0, file->bytes());
+    }
     out.before_bytes += before->cached;
     if (!after || after->cached == 0) continue;
     out.after_bytes += after->cached;

@@ -31,7 +31,9 @@ constexpr double kMuchWait = 0.25, kUnsure = 0.5;
 
 void add_common_evidence(const RunView& view, Finding& f) {
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
-  evidence(f, fmt::format("the step waits for input {} of its time", format_percent(wait / step)),
+  evidence(f,
+           fmt::format("the {} waits for input {} of its time",
+                       view.has_steps() ? "step" : "training thread", format_percent(wait / step)),
            wait / step, "ratio", "timeline", view.steps().count);
   const LoaderView& loader = view.loader();
   if (loader.measured) {
@@ -41,9 +43,16 @@ void add_common_evidence(const RunView& view, Finding& f) {
                                                             : "of a worker's time"),
              loader.fetch * 1e3, "ms", "agent.loader", loader.batches);
   }
-  if (loader.kind != LoaderKind::kSerial) {
+  if (loader.kind != LoaderKind::kSerial && loader.measured) {
     evidence(f, fmt::format("{} of them side by side", loader.workers), loader.workers, "workers",
              "agent.loader", loader.batches);
+  } else if (loader.kind != LoaderKind::kSerial) {
+    const bool threads = loader.kind == LoaderKind::kThreads;
+    const std::string_view who = loader.workers == 1 ? (threads ? "thread makes" : "process makes")
+                                 : threads           ? "threads make"
+                                                     : "processes make";
+    evidence(f, fmt::format("{} {} batches beside the training thread", loader.workers, who),
+             loader.workers, "workers", "stacks", loader.batches);
   }
   if (view.cpu().idle_known) {
     evidence(f,
@@ -211,8 +220,8 @@ bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& c
 }  // namespace
 
 void detect_input(const RunView& view, Findings& findings) {
-  if (!view.has_steps()) return;
-  detect_boundary(view, findings);
+  if (!view.has_steps() && !view.knows_waits()) return;
+  if (view.has_steps()) detect_boundary(view, findings);
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
   if (wait < kWorthSaying * step) return;
   detect_restart(view, findings);
@@ -253,7 +262,7 @@ void detect_input(const RunView& view, Findings& findings) {
 }
 
 void detect_late_batches(const RunView& view, Findings& findings) {
-  if (!view.has_steps() || !findings.all().empty()) return;
+  if ((!view.has_steps() && !view.knows_waits()) || !findings.all().empty()) return;
   const double step = view.steps().mean;
   if (view.steps().part(Part::kInputWait) < kMuchWait * step) return;
   if (view.loader().kind == LoaderKind::kNone) return;

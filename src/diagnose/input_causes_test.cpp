@@ -605,5 +605,40 @@ TEST(InputCauses, WorkThatAStepHandsOutIsNoInput) {
   }
 }
 
+// A C++ program that nobody marked, with a thread that parses its records: no steps are known, but
+// that the training thread waits half of its time for that one.
+TEST(InputCauses, AProgramWithoutStepsWaitsForItsReader) {
+  for (const bool waits : {true, false}) {
+    RunBuilder b;
+    b.run().processes[0].python = false;
+    const model::ThreadId reader = b.thread(0, 101);
+    const Line main{"main", "/home/u/train.cpp", 144, model::FrameKind::kNative};
+    const Line parse{"parse", "/home/u/train.cpp", 54, model::FrameKind::kNative};
+    const Line wait{"pthread_cond_wait", "libc.so.6", 0, model::FrameKind::kNative};
+    const TimePoint begin = b.now();
+    for (int i = 0; i < 1000; ++i) {
+      for (const bool input : {true, false}) {
+        const TimePoint at = b.now();
+        b.pass(7.5);
+        const auto state = input && waits ? ThreadState::kLock : ThreadState::kOnCpuNative;
+        b.doing(b.trainer(), at, b.now(),
+                {state, state == ThreadState::kLock ? std::vector{main, wait} : std::vector{main}});
+        b.run().steps.moments.push_back(
+            {b.now(), input && waits ? Part::kInputWait : Part::kCompute});
+      }
+    }
+    b.doing(reader, begin, b.now(), {ThreadState::kOnCpuNative, {parse}});
+    b.run().steps.thread = b.trainer();
+    b.run().steps.working_ahead = {reader};
+    b.machine(2, waits ? 0.1 : 0, waits ? 0.4 : 0).process_cpu(100, waits ? 1.5 : 2);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, waits ? "input.decode_cpu" : "healthy") << d.headline;
+    if (!waits) continue;
+    EXPECT_EQ(d.findings.front().where->line, 54u);
+    EXPECT_FALSE(d.findings.front().cost_ms_per_step);
+    EXPECT_NEAR(d.findings.front().gain.value_or(0), 2, 0.3);
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

@@ -1,6 +1,7 @@
 // Who makes the batches where no hook measures it: feeder threads, pools and processes of the
 // job's own.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
@@ -52,9 +53,9 @@ int side_by_side(const std::vector<Life>& lives) {
 // waited for input.
 void RunView::find_silent_producers() {
   const double wait = steps_.part(Part::kInputWait);
-  if (loader_.measured || steps_.count == 0 || wait < 0.02 * steps_.mean) return;
+  if (loader_.measured || units() <= 0 || wait <= 0 || wait < 0.02 * steps_.mean) return;
   PartCursor parts(run_, trainer_, rest_part());
-  const TimePoint begin = steps_.steady.front()->begin, end = steps_.steady.back()->end;
+  const TimePoint begin = steps_.windows.front().begin, end = steps_.windows.back().end;
   struct Activity : Life {
     double in_wait = 0, all = 0, seen = 0, passing = 0;
   };
@@ -75,12 +76,12 @@ void RunView::find_silent_producers() {
     if ((traits & kInQueue) != 0) a.passing += seconds;
     if (waiting) a.in_wait += seconds;
   }
-  const double waited = wait * static_cast<double>(steps_.count);
+  const double waited = wait * units();
   if (const auto it = threads.find(trainer_);
       it != threads.end() && it->second.in_wait > 0.5 * waited) {
     loader_.kind = LoaderKind::kSerial;
     loader_.busy = 1;
-    loader_.batches = steps_.count;
+    loader_.batches = std::llround(units());
     loader_.fetch = wait;
     return;
   }
@@ -88,6 +89,7 @@ void RunView::find_silent_producers() {
   const auto outlives_steps = [&](const Life& life) {
     const auto by_end = [](TimePoint at, const model::Step* s) { return at < s->end; };
     const auto& steady = steps_.steady;
+    if (steady.empty()) return life.last - life.first >= std::chrono::seconds(kFewSteps);
     return std::upper_bound(steady.begin(), steady.end(), life.last, by_end) -
                std::upper_bound(steady.begin(), steady.end(), life.first, by_end) >=
            kFewSteps;
@@ -151,8 +153,8 @@ void RunView::find_silent_producers() {
   loader_.processes = side_by_side(lives);
   std::sort(loader_.born.begin(), loader_.born.end());
   loader_.busy = busy / producers;
-  loader_.batches = steps_.count;
-  loader_.fetch = work / static_cast<double>(steps_.count);
+  loader_.batches = std::llround(units());
+  loader_.fetch = work / units();
 }
 
 }  // namespace flatout::diagnose

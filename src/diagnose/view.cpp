@@ -90,12 +90,31 @@ void RunView::find_steps(int64_t from, int64_t to) {
   const Nanos skip = nanos(std::min(length * kStartUpShare, kStartUpSeconds) * 1e9);
   steps_.windows.push_back({run_.begin + skip, run_.end});
   wall_ = to_s(run_.end - run_.begin - skip);
+  find_waits();
+}
+
+// Without steps all that is said is of a second of the run.
+void RunView::find_waits() {
+  if (!run_.steps.steps.empty()) return;
+  const Window steady = steps_.windows.front();
+  double all = 0, waits = 0;
+  for (const model::Moment& m : run_.steps.moments) {
+    if (m.at < steady.begin || m.at >= steady.end) continue;
+    ++all;
+    if (m.part == Part::kInputWait) ++waits;
+  }
+  if (all == 0) return;
+  knows_waits_ = true;
+  steps_.mean = 1;
+  steps_.parts[static_cast<size_t>(Part::kInputWait)] = waits / all;
+  steps_.parts[static_cast<size_t>(Part::kCompute)] = 1 - waits / all;
 }
 
 void RunView::find_roles() {
   roles_.assign(run_.threads.size(), Role::kHelper);
   producer_process_.assign(run_.processes.size(), false);
-  if (run_.steps.source != model::StepSource::kNone && run_.steps.thread < run_.threads.size()) {
+  const bool told = run_.steps.source != model::StepSource::kNone || !run_.steps.moments.empty();
+  if (told && run_.steps.thread < run_.threads.size()) {
     trainer_ = run_.steps.thread;
   } else {
     for (ThreadId t = 0; t < run_.threads.size(); ++t) {
@@ -356,6 +375,7 @@ void RunView::sum_readings() {
     if (steps_.steady.empty()) {
       while (window < steps_.windows.size() && steps_.windows[window].end <= r.at) ++window;
       if (window >= steps_.windows.size() || r.at < steps_.windows[window].begin) continue;
+      if (knows_waits_) cell.part = parts.at(r.at);
     } else {
       while (step < steps_.steady.size() && steps_.steady[step]->end <= r.at) ++step;
       if (step >= steps_.steady.size()) break;
@@ -410,7 +430,7 @@ void RunView::sum_readings() {
   trainer_delay_ = per_step(Role::kTrainer, queued);
   trainer_delay_in_wait_ = trainer_in(Part::kInputWait, queued);
   // The kernel's own account is finer than readings where it can be had.
-  const double unit = steps_.count > 0 ? static_cast<double>(steps_.count) : wall_;
+  const double unit = units();
   std::optional<double> delayed;
   for (ThreadId t = 0; t < run_.threads.size(); ++t) {
     if (t != trainer_ && run_.threads[t].continues != trainer_) continue;
@@ -436,7 +456,7 @@ void RunView::sum_readings() {
 }
 
 double RunView::per_step(Role role, const Profile::Filter& filter) const {
-  const double unit = steps_.count > 0 ? static_cast<double>(steps_.count) : wall_;
+  const double unit = units();
   if (unit <= 0) return 0;
   return profile_.seconds([&](const Cell& c) { return c.role == role && filter(c); }) * scale_ /
          unit;

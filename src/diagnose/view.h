@@ -117,6 +117,9 @@ class RunView {
   bool has_steps() const {
     return steps_.count >= 5 || (run_.finished && steps_.seen >= 5 && steps_.count >= 3);
   }
+  /// No steps are known, but when the training thread waited for its input; then a second of the
+  /// run stands for a step wherever input is spoken of.
+  bool knows_waits() const { return knows_waits_; }
   Crowd crowd() const;
   model::ThreadId trainer() const { return trainer_; }
   model::ProcessId trainer_process() const { return trainer_process_; }
@@ -168,6 +171,9 @@ class RunView {
 
  private:
   void find_steps(int64_t from, int64_t to);
+  void find_waits();
+  /// Steps; without any, seconds.
+  double units() const { return steps_.count > 0 ? static_cast<double>(steps_.count) : wall_; }
   void find_roles();
   void find_loader();
   bool fetches_in_loop() const;
@@ -199,6 +205,7 @@ class RunView {
   model::ThreadId trainer_ = model::kNone;
   model::ProcessId trainer_process_ = model::kNone;
   bool python_ = false;
+  bool knows_waits_ = false;
   double wall_ = 0;
   double in_generators_ = 0;
   LoopOrder order_;

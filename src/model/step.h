@@ -85,7 +85,9 @@ struct StepSet {
   StepSummary summary;
   std::vector<SpeedChange> changes;
   std::optional<SpeedDrift> drift;  // then changes is empty
-  std::vector<Moment> moments;      // by time; where no slice tells waits for input from computing
+  // By time; where no slice tells waits for input from computing. Without steps only where others
+  // work ahead.
+  std::vector<Moment> moments;
   // Run::threads of the training process, where no Python runs in it, that work while the training
   // thread computes, too: they make its batches, or something else ahead of it.
   std::vector<uint32_t> working_ahead;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "timeline/steps.h"
@@ -25,7 +26,8 @@ class Program {
     cpu_.signal = model::SignalId::kThreadCpuUser;
   }
   /// `runs`, `others`: whether they work in each of the step's four readings.
-  Program& steps(int count, std::array<bool, 4> runs, std::array<bool, 4> others) {
+  Program& steps(int count, std::array<bool, 4> runs, std::array<bool, 4> others,
+                 bool marked = true) {
     for (int i = 0; i < count; ++i) {
       for (size_t tick = 0; tick < 4; ++tick) {
         at_ += kTick;
@@ -36,6 +38,7 @@ class Program {
         }
         if (runs[tick]) cpu_ns_ += kTick;
       }
+      if (!marked) continue;
       run_.slices.push_back(
           {time_point_ns(at_), time_point_ns(at_), model::SliceKind::kStep, kMain});
     }
@@ -43,7 +46,7 @@ class Program {
   }
   model::Run run() {
     run_.begin = time_point_ns(0);
-    run_.end = time_point_ns(at_);
+    run_.end = time_point_ns(at_ + 1);
     run_.finished = true;
     run_.entities.push_back({model::EntityKind::kThread, 7});
     cpu_.entity = static_cast<model::EntityId>(run_.entities.size() - 1);
@@ -81,6 +84,54 @@ TEST(BesideTraining, ThreadsThatWorkAheadMakeTheBatches) {
       Program().steps(60, {true, false, false, false}, {true, true, true, true}).run();
   EXPECT_GT(share(input, Part::kInputWait), 0.6);
   EXPECT_EQ(input.steps.working_ahead, (std::vector<uint32_t>{kOther, kOther + 1}));
+}
+
+// Nor is there an order in which it works and waits.
+TEST(BesideTraining, WithoutStepsItsWaitsAreToldAllTheSame) {
+  for (const bool ahead : {true, false}) {
+    Program program;
+    uint32_t random = 1;
+    for (int i = 0; i < 200; ++i) {
+      std::array<bool, 4> runs{}, others{};
+      for (size_t tick = 0; tick < 4; ++tick) {
+        random = random * 1664525 + 1013904223;
+        runs[tick] = (random >> 20) % 2 == 0;
+        others[tick] = ahead || !runs[tick];
+      }
+      program.steps(1, runs, others, false);
+    }
+    const auto run = program.run();
+    ASSERT_EQ(run.steps.source, model::StepSource::kNone);
+    EXPECT_EQ(run.steps.working_ahead.size(), ahead ? 2u : 0u);
+    ASSERT_EQ(run.steps.moments.size(), ahead ? 800u : 0u);
+    if (!ahead) continue;
+    const auto waits =
+        std::ranges::count(run.steps.moments, Part::kInputWait, &model::Moment::part);
+    EXPECT_NEAR(static_cast<double>(waits), 400, 60);
+    for (size_t i = 0; i < run.steps.moments.size(); ++i)
+      EXPECT_EQ(run.steps.moments[i].part == Part::kInputWait,
+                run.readings[3 * i].state == ThreadState::kLock);
+  }
+}
+
+// Who waits for a mutex waits for no batch.
+TEST(BesideTraining, AMutexIsNoInput) {
+  for (const char* function : {"pthread_cond_wait", "pthread_mutex_lock"}) {
+    auto run = Program().steps(60, {true, false, false, false}, {true, true, true, true}).run();
+    run.strings.insert(run.strings.end(), {"main", function});
+    const auto name = static_cast<model::StringId>(run.strings.size() - 1);
+    run.frames.push_back({name - 1, 0, 3, model::FrameKind::kNative});
+    run.frames.push_back({name, 0, 0, model::FrameKind::kNative});
+    const auto frame = static_cast<model::FrameId>(run.frames.size() - 2);
+    run.stacks.push_back({0, frame});
+    const auto main = static_cast<model::StackId>(run.stacks.size() - 1);
+    run.stacks.push_back({main, frame + 1});
+    for (model::StackReading& r : run.readings) {
+      if (r.thread == kMain) r.stack = r.state == ThreadState::kLock ? main + 1 : main;
+    }
+    find_steps(run);
+    EXPECT_NEAR(share(run, Part::kInputWait), function[8] == 'c' ? 0.75 : 0, 0.05) << function;
+  }
 }
 
 TEST(BesideTraining, WaitsWhileNobodyWorksAreNoComputing) {

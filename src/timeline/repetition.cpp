@@ -26,31 +26,6 @@ struct Visit {
   Place place = 0;
 };
 
-// The job's processes in the order in which they were seen: a loader's workers come after the one
-// that trains. A launcher only waits for its child.
-std::optional<ThreadId> choose_thread(const Run& run) {
-  struct Weights {
-    size_t count = 0;
-    double total = 0, child = 0;
-  };
-  std::vector<Weights> weights(run.threads.size());
-  for (const StackReading& reading : run.readings) {
-    if (reading.thread >= weights.size() || !run.threads[reading.thread].is_main) continue;
-    Weights& w = weights[reading.thread];
-    ++w.count;
-    w.total += reading.weight_us;
-    if (reading.state == ThreadState::kChild) w.child += reading.weight_us;
-  }
-  std::optional<ThreadId> chosen;
-  for (ThreadId t = 0; t < weights.size(); ++t) {
-    const ProcessId process = run.threads[t].process;
-    if (process >= run.processes.size() || !run.processes[process].in_job) continue;
-    if (weights[t].count < kMinReadings || weights[t].child > 0.8 * weights[t].total) continue;
-    if (!chosen || process < run.threads[*chosen].process) chosen = t;
-  }
-  return chosen;
-}
-
 std::vector<FrameId> path_of(const Run& run, StackId stack) {
   std::vector<FrameId> path;
   for (; stack != 0 && stack < run.stacks.size(); stack = run.stacks[stack].parent) {
@@ -120,6 +95,25 @@ std::vector<Visit> visits_of(const Run& run, ThreadId thread) {
   return visits;
 }
 
+// Rounds of fewer readings than this may be no more than chance: a shorter loop's places, read in
+// no order, come and go about every fourth reading. And the part of the readings elsewhere that
+// ones a round after the place must be there beyond chance.
+constexpr double kFewReadings = 6, kBeyondChance = 0.25;
+
+/// Of the readings at `place`, the part that has one there a round later, too.
+double returns(const std::vector<Visit>& visits, Place place, Nanos round, Nanos tolerance) {
+  size_t later = 0, all = 0, there = 0;
+  for (const Visit& v : visits) {
+    if (v.place != place) continue;
+    while (later < visits.size() && visits[later].at < v.at + round - tolerance) ++later;
+    if (later == visits.size()) break;
+    if (visits[later].at > v.at + round + tolerance) continue;
+    ++all;
+    there += visits[later].place == place;
+  }
+  return all == 0 ? 0 : static_cast<double>(there) / static_cast<double>(all);
+}
+
 struct Rounds {
   std::vector<TimePoint> starts;
   double score = 0;
@@ -149,6 +143,12 @@ Rounds rounds_of(const std::vector<Visit>& visits, Place place, double period_ns
   const double covered = usual * static_cast<double>(lengths.size()) /
                          static_cast<double>((visits.back().at - visits.front().at).count());
   if (share < kRegular || covered < 0.5) return rounds;
+  const double stays = static_cast<double>(count) / all;
+  if (usual < kFewReadings * period_ns &&
+      returns(visits, place, nanos(usual), nanos(period_ns / 2)) <
+          stays + kBeyondChance * (1 - stays)) {
+    return rounds;
+  }
   rounds.score = share + 0.2 * std::min(1.0, static_cast<double>(count) / all / 0.2) -
                  mad_sigma(lengths) / usual;
   return rounds;
@@ -156,8 +156,33 @@ Rounds rounds_of(const std::vector<Visit>& visits, Place place, double period_ns
 
 }  // namespace
 
+// The job's processes in the order in which they were seen: a loader's workers come after the one
+// that trains. A launcher only waits for its child.
+std::optional<ThreadId> find_main_thread(const Run& run) {
+  struct Weights {
+    size_t count = 0;
+    double total = 0, child = 0;
+  };
+  std::vector<Weights> weights(run.threads.size());
+  for (const StackReading& reading : run.readings) {
+    if (reading.thread >= weights.size() || !run.threads[reading.thread].is_main) continue;
+    Weights& w = weights[reading.thread];
+    ++w.count;
+    w.total += reading.weight_us;
+    if (reading.state == ThreadState::kChild) w.child += reading.weight_us;
+  }
+  std::optional<ThreadId> chosen;
+  for (ThreadId t = 0; t < weights.size(); ++t) {
+    const ProcessId process = run.threads[t].process;
+    if (process >= run.processes.size() || !run.processes[process].in_job) continue;
+    if (weights[t].count < kMinReadings || weights[t].child > 0.8 * weights[t].total) continue;
+    if (!chosen || process < run.threads[*chosen].process) chosen = t;
+  }
+  return chosen;
+}
+
 std::optional<Repetition> find_repetition(const Run& run) {
-  const std::optional<ThreadId> thread = choose_thread(run);
+  const std::optional<ThreadId> thread = find_main_thread(run);
   if (!thread) return std::nullopt;
   const int32_t pid = run.processes[run.threads[*thread].process].pid;
   // What prepares data before a framework's first step is a loop, too, but not the training.

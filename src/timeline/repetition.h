@@ -10,6 +10,10 @@
 
 namespace flatout::timeline {
 
+/// The main thread of the process that trains, as far as that can be told from outside; nullopt
+/// where too little was read.
+std::optional<model::ThreadId> find_main_thread(const model::Run& run);
+
 struct Repetition {
   model::ThreadId thread = 0;
   std::vector<StepEnd> ends;  // each a moment at which the loop comes round

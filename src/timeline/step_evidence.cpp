@@ -40,7 +40,13 @@ struct StackFacts {
   std::vector<FrameId> path;  // outermost first
   Doing doing = Doing::kUnknown;
   bool waits = false;  // its innermost frame is a wait of the standard library
+  bool locks = false;  // it takes a mutex, which others hold for a moment
 };
+
+bool takes_mutex(std::string_view function) {
+  return function.starts_with("pthread_mutex_lock") || function.starts_with("__lll_lock_wait") ||
+         function.starts_with("std::mutex::lock");
+}
 
 bool is_library(std::string_view file) {
   return contains(file, "site-packages/") || contains(file, "dist-packages/") ||
@@ -154,6 +160,7 @@ class Judge {
     for (StackId at = id; at != 0 && at < run_.stacks.size(); at = run_.stacks[at].parent) {
       const FrameId frame = run_.stacks[at].frame;
       if (run_.frames[frame].kind != FrameKind::kUnderPython) f.path.push_back(frame);
+      f.locks = f.locks || takes_mutex(run_.string(run_.frames[frame].function));
     }
     std::ranges::reverse(f.path);
     return f;
@@ -326,6 +333,10 @@ class Judge {
 
   Doing judged(const Reading& r) {
     const Doing own = doing_of(r);
+    if (context_.ahead && own == Doing::kUnknown) {
+      const bool waits = blocked(r.reading->state) && !facts(r.reading->stack).locks;
+      return waits ? Doing::kInput : Doing::kForward;
+    }
     const std::optional<uint32_t> line = loop_line(facts(r.reading->stack));
     if (line) {
       const Doing by_line = lines_[*line].doing;

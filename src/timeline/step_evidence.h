@@ -30,6 +30,8 @@ struct OpenTimeContext {
   bool phases = true;
   /// It waits for threads that compute for it (beside_training.h).
   bool team = false;
+  /// It waits for threads that work ahead of it: a wait is for input, whatever its line does else.
+  bool ahead = false;
 };
 
 /// Whether this function makes or hands out an item for a loop around it: it has no training loop

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/uneven_beat.h"
 #include "timeline/steps.h"
 #include "timeline/test_run.h"
 
@@ -234,6 +235,33 @@ TEST(Repetition, RandomWorkHasNoSteps) {
   model::Run run = b.every(5).build();
   find_steps(run);
   EXPECT_EQ(run.steps.source, StepSource::kNone);
+}
+
+// Its places come and go as the readings fall, which are 26 ms apart on average.
+TEST(Repetition, ALoopFasterThanItsReadingsHasNoSteps) {
+  for (const int64_t half : {8, 50}) {
+    RunBuilder b;
+    b.every(1);
+    const StackId take = b.stack({{"main", "a.cpp", 9}, {"take", "a.cpp", 3}});
+    const StackId train = b.stack({{"main", "a.cpp", 9}, {"train", "a.cpp", 5}});
+    for (int64_t i = 0; i < 10'000 / half / 2; ++i) {
+      b.during(static_cast<double>(half), take, ThreadState::kLock);
+      b.during(static_cast<double>(half + i % 3), train, ThreadState::kOnCpuNative);
+    }
+    model::Run run = b.build();
+    UnevenBeat beat;
+    TimePoint next = run.begin;
+    std::erase_if(run.readings, [&](const model::StackReading& r) {
+      if (r.at < next) return true;
+      next = r.at + beat.vary(Nanos(26'000'000));
+      return false;
+    });
+    find_steps(run);
+    EXPECT_EQ(run.steps.source, half == 8 ? StepSource::kNone : StepSource::kRepetition);
+    if (half != 8) {
+      EXPECT_NEAR(to_ms(run.steps.summary.median), 101, 5);
+    }
+  }
 }
 
 }  // namespace

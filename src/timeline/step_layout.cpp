@@ -70,9 +70,13 @@ class StepBuilder {
     set_intervals(ends);
     cut_validation();
     for (size_t i = 0; i < steps_.size(); ++i) explain(i);
-    const bool team = !phases_ && beside_training(run_, thread_).computes_in_team();
-    std::vector<Moment> moments =
-        judge_open_times(run_, painted_, {thread_, real_forward_, phases_, team}, open_);
+    OpenTimeContext context{thread_, real_forward_, phases_};
+    if (!phases_) {
+      const BesideTraining beside = beside_training(run_, thread_);
+      context.team = beside.computes_in_team();
+      context.ahead = !beside.working_ahead().empty();
+    }
+    std::vector<Moment> moments = judge_open_times(run_, painted_, context, open_);
     merge();
     flag_stops_and_epochs();
     if (std::ranges::any_of(painted_, [](const Painted& p) { return is_major(p.kind); }))

@@ -9,6 +9,7 @@
 #include "timeline/graph_input.h"
 #include "timeline/repetition.h"
 #include "timeline/step_ends.h"
+#include "timeline/step_evidence.h"
 #include "timeline/step_layout.h"
 #include "timeline/step_summary.h"
 #include "timeline/successors.h"
@@ -93,6 +94,18 @@ void tell_no_steps(Run& run) {
                          "mark them (flatout/marker.h), or read stacks more often: --rate 200"});
 }
 
+/// Without steps, too, it is known when a thread waited for others that worked ahead of it.
+void tell_waits(Run& run) {
+  const std::optional<ThreadId> thread = find_main_thread(run);
+  if (!thread) return;
+  run.steps.working_ahead = beside_training(run, *thread).working_ahead();
+  if (run.steps.working_ahead.empty()) return;
+  run.steps.thread = *thread;
+  std::vector<OpenTime> all{{.begin = run.begin, .end = run.end}};
+  OpenTimeContext context{.thread = *thread, .phases = false, .ahead = true};
+  run.steps.moments = judge_open_times(run, {}, context, all);
+}
+
 }  // namespace
 
 void find_steps(Run& run) {
@@ -103,6 +116,7 @@ void find_steps(Run& run) {
   std::erase_if(run.missing, [](const Missing& m) { return m.signal == kStepsMissing; });
   if (found.layout.steps.empty()) {
     tell_no_steps(run);
+    tell_waits(run);
     find_device_use(run, {});
     return;
   }
