@@ -73,12 +73,17 @@ def processes_with(word: str) -> list[str]:
     return found
 
 
+def script_of(job: Path) -> Path:
+    """The job's script: no other process of the machine has this name on its command line."""
+    return job / f"train_{job.stat().st_ino}_{os.getpid()}.py"
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     """A folder as a user has it, with the job in it."""
     folder = tmp_path / "project"
     folder.mkdir()
-    (folder / "train.py").write_text(textwrap.dedent(JOB))
+    script_of(folder).write_text(textwrap.dedent(JOB))
     (folder / "log.txt").write_text("of yesterday\n")
     (folder / "precious.txt").write_text("results\n")
     return folder
@@ -95,11 +100,11 @@ def fix(flatout: str, folder: Path, *words: str, **more) -> subprocess.Completed
 
 @pytest.mark.skipif(not can_isolate(), reason="lacks mount namespaces")
 def test_finds_the_remedy_and_touches_nothing(flatout: str, job_python: str, job: Path) -> None:
-    before = tree(job)
-    done = fix(flatout, job, "--budget", "120", "--skip", "priority,allocator_anyway", "--", job_python, "train.py")
+    before, script = tree(job), script_of(job).name
+    done = fix(flatout, job, "--budget", "120", "--skip", "priority,allocator_anyway", "--", job_python, script)
     assert done.returncode == 0, done.stderr
     assert tree(job) == before
-    assert not processes_with(str(job)) and not processes_with("train.py")
+    assert not processes_with(str(job)) and not processes_with(script)
     result = json.loads((job.parent / "result" / "fix.json").read_text())
     assert result["files_isolated"]
     assert "gc" in result["kept"], done.stdout + done.stderr
@@ -121,17 +126,17 @@ def test_finds_the_remedy_and_touches_nothing(flatout: str, job_python: str, job
 @pytest.mark.skipif(not can_isolate(), reason="lacks mount namespaces")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_killed_in_the_middle_leaves_nothing(flatout: str, job_python: str, job: Path, how: signal.Signals) -> None:
-    before = tree(job)
+    before, script = tree(job), script_of(job).name
     others = set(Path("/var/tmp").glob("flatout-fix-*"))
-    running = subprocess.Popen([flatout, "fix", "--out", str(job.parent / "result"), "--", job_python, "train.py"],
+    running = subprocess.Popen([flatout, "fix", "--out", str(job.parent / "result"), "--", job_python, script],
                                cwd=job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not any(" fix " not in line for line in processes_with("train.py")) and time.monotonic() < deadline:
+    while not any(" fix " not in line for line in processes_with(script)) and time.monotonic() < deadline:
         time.sleep(0.05)  # the job's own process, not flatout, which has its name on its command line
     time.sleep(5)  # it imports, and on a quiet machine writes its files
     running.send_signal(how)
     running.communicate(timeout=60)
-    while (left := [p for p in processes_with("train.py")]) and time.monotonic() < deadline:
+    while (left := [p for p in processes_with(script)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
     assert tree(job) == before
@@ -148,7 +153,7 @@ def test_a_job_that_does_no_steps_is_named(flatout: str, job_python: str, tmp_pa
 
 
 def test_no_time_for_any_trial_is_a_failure(flatout: str, job_python: str, job: Path) -> None:
-    done = fix(flatout, job, "--yes", "--budget", "3", "--", job_python, "train.py")
+    done = fix(flatout, job, "--yes", "--budget", "3", "--", job_python, script_of(job).name)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Nothing was tried, for want of time: gc" in done.stdout and " s more than --budget gave" in done.stdout
     assert "measurably" not in done.stdout
