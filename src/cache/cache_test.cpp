@@ -47,12 +47,40 @@ TEST_F(CacheTest, ListsFilesInOrderAndEachOnce) {
   write("a/1", 10);
   write("a/3", 10);
   std::filesystem::create_hard_link(dir + "/a/1", dir + "/b/again");
-  std::filesystem::create_symlink(dir + "/b", dir + "/a/link");
+  std::filesystem::create_symlink(dir, dir + "/a/link");
   ::mkfifo((dir + "/a/pipe").c_str(), 0600);
-  const auto files = list_files({dir, dir + "/a/1"});
-  ASSERT_TRUE(files.ok());
-  EXPECT_EQ(*files, (std::vector<std::string>{dir + "/a/1", dir + "/a/3", dir + "/b/2"}));
-  EXPECT_FALSE(list_files({dir + "/not there"}).ok());
+  const Listed listed = list_files({dir, dir + "/a/1"});
+  EXPECT_EQ(listed.files, (std::vector<std::string>{dir + "/a/1", dir + "/a/3", dir + "/b/2"}));
+  EXPECT_TRUE(listed.skipped.empty());
+  EXPECT_FALSE(listed.lacks_named);
+}
+
+// As the cache of Hugging Face has it: the names are links into a store beside them.
+TEST_F(CacheTest, GoesWhereTheLinksOfADataSetLead) {
+  write("store/one", 10);
+  write("store/more/two", 10);
+  std::filesystem::create_directories(dir + "/set");
+  std::filesystem::create_symlink("../store/one", dir + "/set/a");
+  std::filesystem::create_symlink("../store/more", dir + "/set/b");
+  std::filesystem::create_symlink("../store/one", dir + "/set/c");
+  std::filesystem::create_symlink("nowhere", dir + "/set/d");
+  std::filesystem::create_symlink("..", dir + "/store/more/up");
+  const Listed listed = list_files({dir + "/set"});
+  EXPECT_EQ(listed.files, (std::vector<std::string>{dir + "/set/a", dir + "/set/b/two"}));
+  ASSERT_EQ(listed.skipped.size(), 1u);
+  EXPECT_EQ(listed.skipped[0].reason, dir + "/set/d is a link that leads nowhere");
+  EXPECT_FALSE(listed.lacks_named);
+}
+
+TEST_F(CacheTest, WhatIsNamedAndNoFileIsSkippedAndTheRestIsNot) {
+  const std::string there = write("there", 10), pipe = dir + "/pipe", gone = dir + "/gone";
+  ::mkfifo(pipe.c_str(), 0600);
+  const Listed listed = list_files({pipe, gone, there});
+  EXPECT_EQ(listed.files, std::vector{there});
+  ASSERT_EQ(listed.skipped.size(), 2u);
+  EXPECT_EQ(listed.skipped[0].reason, pipe + " is no regular file");
+  EXPECT_EQ(listed.skipped[1].reason, "cannot look at " + gone + ": No such file or directory");
+  EXPECT_TRUE(listed.lacks_named);
 }
 
 TEST_F(CacheTest, WarmsWhatIsColdAndDropsItAgain) {
@@ -97,8 +125,22 @@ TEST_F(CacheTest, MappedPagesStayAndAreTold) {
   ::munmap(at, 2 * kMiB);
   ::close(fd);
   ASSERT_EQ(dropped.stayed.size(), 1u);
+  EXPECT_FALSE(dropped.stayed[0].in_memory);
   EXPECT_EQ(dropped.stayed[0].cached_bytes, 2 * kMiB);
   EXPECT_EQ(dropped.after_bytes, 2 * kMiB);
+}
+
+TEST_F(CacheTest, FilesInMemoryStayForThatReason) {
+  std::string name = "/dev/shm/flatout-cache-test-XXXXXX";
+  const int fd = ::mkstemp(name.data());
+  if (fd < 0) GTEST_SKIP() << "lacks /dev/shm";
+  ASSERT_EQ(::ftruncate(fd, 1), 0);
+  ASSERT_EQ(::pwrite(fd, "x", 1, 0), 1);
+  ::close(fd);
+  const Dropped dropped = drop({name}, false);
+  ::unlink(name.c_str());
+  ASSERT_EQ(dropped.stayed.size(), 1u);
+  EXPECT_TRUE(dropped.stayed[0].in_memory);
 }
 
 TEST_F(CacheTest, TheMapShowsWhichPartIsCached) {

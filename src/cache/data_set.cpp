@@ -18,42 +18,60 @@ namespace stdfs = std::filesystem;
 
 class Lister {
  public:
-  Status add(const std::string& path) {
+  void add_named(const std::string& path) {
     struct stat st {};
-    if (::stat(path.c_str(), &st) != 0)
-      return fs::error_from_errno(errno, "cannot look at " + path);
-    if (S_ISDIR(st.st_mode)) {
-      add_folder(path);
-    } else {
-      add_file(path, st);
+    if (::stat(path.c_str(), &st) != 0) {
+      skip(path, fs::error_from_errno(errno, "cannot look at " + path).message);
+    } else if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) {
+      skip(path, path + " is no regular file");
+    } else if (add(path, st)) {
+      return;
     }
-    return {};
+    out_.lacks_named = true;
   }
-  std::vector<std::string> take() { return std::move(files_); }
+  Listed take() { return std::move(out_); }
 
  private:
-  void add_file(const std::string& path, const struct stat& st) {
-    if (S_ISREG(st.st_mode) && seen_.emplace(st.st_dev, st.st_ino).second) files_.push_back(path);
+  void skip(const std::string& path, std::string reason) {
+    out_.skipped.push_back({path, std::move(reason)});
   }
-  void add_folder(const std::string& path) {
+  // False where it is a folder that cannot be opened.
+  bool add(const std::string& path, const struct stat& st) {
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) return true;  // a pipe is no data
+    // Of folders, too: links may lead in a circle.
+    if (!seen_.emplace(st.st_dev, st.st_ino).second) return true;
+    if (S_ISDIR(st.st_mode)) return add_folder(path);
+    out_.files.push_back(path);
+    return true;
+  }
+  bool add_folder(const std::string& path) {
     std::error_code error;
     std::vector<std::string> names;
     for (stdfs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
       names.push_back(it->path().string());
     }
-    std::sort(names.begin(), names.end());
-    for (const std::string& name : names) {
-      struct stat st {};
-      if (::lstat(name.c_str(), &st) != 0) continue;
-      if (S_ISDIR(st.st_mode)) {
-        add_folder(name);
-      } else {
-        add_file(name, st);
-      }
+    if (error) {
+      skip(path, fs::error_from_errno(error.value(), "cannot open the folder " + path).message);
     }
+    std::sort(names.begin(), names.end());
+    for (const std::string& name : names) add_entry(name);
+    return !error;
+  }
+  void add_entry(const std::string& path) {
+    struct stat st {};
+    if (::stat(path.c_str(), &st) == 0) {
+      add(path, st);
+      return;
+    }
+    const int failed = errno;
+    // What went away meanwhile is no longer of the data set; a link that leads nowhere is.
+    if (::lstat(path.c_str(), &st) != 0 && errno == ENOENT) return;
+    const bool nowhere = S_ISLNK(st.st_mode) && failed == ENOENT;
+    skip(path, nowhere ? path + " is a link that leads nowhere"
+                       : fs::error_from_errno(failed, "cannot look at " + path).message);
   }
 
-  std::vector<std::string> files_;
+  Listed out_;
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
 
@@ -82,9 +100,9 @@ void draw(const QuietFile& file, bool whole, uint64_t begin, uint64_t part_bytes
 
 }  // namespace
 
-Result<std::vector<std::string>> list_files(const std::vector<std::string>& paths) {
+Listed list_files(const std::vector<std::string>& paths) {
   Lister lister;
-  for (const std::string& path : paths) FLATOUT_TRY_STATUS(lister.add(path));
+  for (const std::string& path : paths) lister.add_named(path);
   return lister.take();
 }
 

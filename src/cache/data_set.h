@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
-
 namespace flatout::cache {
 
 struct CachedFile {
   std::string path;
   uint64_t bytes = 0, cached_bytes = 0;
   std::optional<uint64_t> dirty_bytes;
+  bool in_memory = false;  // on tmpfs or the like: its pages are the file
 };
 
 struct Skipped {
@@ -27,9 +26,16 @@ struct DataSet {
   std::vector<double> map;  // cached share of equal parts of all the bytes, in order
 };
 
-/// The regular files of `paths`: folders in full, without following links in them; a file that
-/// is reached twice counts once. Errors: kNotFound, where a path is not there.
-Result<std::vector<std::string>> list_files(const std::vector<std::string>& paths);
+struct Listed {
+  std::vector<std::string> files;
+  std::vector<Skipped> skipped;  // what could not be opened, or leads nowhere
+  bool lacks_named = false;      // one of them is of `paths` itself
+};
+
+/// The regular files of `paths`: folders in full, and where links in them lead, as data sets of
+/// links to a store have it; a file or folder that is reached twice counts once. Pipes and devices
+/// are skipped, told only of `paths` themselves.
+Listed list_files(const std::vector<std::string>& paths);
 
 /// Reads no data. `parts`: of the map; 0: none.
 DataSet look_at(const std::vector<std::string>& files, size_t parts);

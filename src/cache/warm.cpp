@@ -1,6 +1,8 @@
 #include "cache/warm.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -53,6 +55,12 @@ std::optional<uint64_t> left_in_groups(const fs::Root& root) {
 void lower_io_priority() {
   constexpr int kProcess = 1, kIdleClass = 3 << 13;
   ::syscall(SYS_ioprio_set, kProcess, 0, kIdleClass);
+}
+
+bool is_in_memory(int fd) {
+  struct statfs fs {};
+  if (::fstatfs(fd, &fs) != 0) return false;
+  return fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC;
 }
 
 class Warmer {
@@ -165,7 +173,10 @@ Dropped drop(const std::vector<std::string>& files, bool sync) {
       out.skipped.push_back({path, fs::error_from_errno(failed, "cannot drop " + path).message});
       continue;
     }
-    if (!before || !file->may_know()) continue;
+    if (!before || !file->may_know()) {
+      out.uncounted.push_back(path);
+      continue;
+    }
     auto after = cached_bytes(*file, 0, file->bytes());
     // What the kernel wrote since then no longer stays for that.
     if (after && after->cached > 0 && after->dirty == 0) {
@@ -175,7 +186,8 @@ Dropped drop(const std::vector<std::string>& files, bool sync) {
     out.before_bytes += before->cached;
     if (!after || after->cached == 0) continue;
     out.after_bytes += after->cached;
-    out.stayed.push_back({path, file->bytes(), after->cached, after->dirty});
+    out.stayed.push_back(
+        {path, file->bytes(), after->cached, after->dirty, is_in_memory(file->fd())});
   }
   return out;
 }

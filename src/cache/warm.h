@@ -34,6 +34,8 @@ Warmed warm(const std::vector<std::string>& files, const WarmOptions& options);
 struct Dropped {
   uint64_t before_bytes = 0, after_bytes = 0;
   std::vector<CachedFile> stayed;  // those of which something is still cached
+  // Asked to go as well, but only a file's owner may know what of it is cached.
+  std::vector<std::string> uncounted;
   std::vector<Skipped> skipped;
 };
 /// posix_fadvise: dirty and mapped pages stay. `sync`: has the kernel write dirty pages first.

@@ -114,19 +114,32 @@ std::string count_files(size_t count) {
   return count == 1 ? "1 file" : fmt::format("{} files", count);
 }
 
-// Whether anything could be looked at of so many files: "0 B cached" would be wrong of those that
-// nobody may look at.
-bool tell_skipped(const std::vector<cache::Skipped>& skipped, size_t files) {
-  if (skipped.empty()) return true;
-  const std::string first = escape_terminal(skipped[0].reason);
-  if (skipped.size() < files) {
-    log_warning(fmt::format("{} could not be looked at; the first: {}", count_files(skipped.size()),
-                            first));
-    return true;
+struct Looked {
+  std::vector<cache::Skipped> skipped;
+  bool nothing = false;  // could be looked at: "0 B cached" would be wrong
+  int code = 0;          // 1 as well where something that was named is left out
+};
+
+// Says what is left out: of the list, then of the files.
+Looked tell_skipped(const cache::Listed& listed, const std::vector<cache::Skipped>& of_files) {
+  Looked out{listed.skipped};
+  out.skipped.insert(out.skipped.end(), of_files.begin(), of_files.end());
+  if (out.skipped.empty()) return out;
+  out.nothing = of_files.size() >= listed.files.size();
+  out.code = out.nothing || listed.lacks_named ? 1 : 0;
+  const size_t count = out.skipped.size();
+  const std::string text =
+      fmt::format("{} could not be looked at{}{}",
+                  count == 1 ? "1 file or folder" : fmt::format("{} files or folders", count),
+                  count == 1 ? ": " : "; the first: ", escape_terminal(out.skipped[0].reason));
+  if (!out.nothing) {
+    log_warning(text);
+  } else if (listed.files.empty()) {
+    log_error(text);
+  } else {
+    log_error(text, "only a file's owner, who may write it, and root are told about it");
   }
-  log_error(fmt::format("{} could not be looked at; the first: {}", count_files(files), first),
-            "only a file's owner, who may write it, and root are told about it");
-  return false;
+  return out;
 }
 
 // Each cell is an equal part of the data, the darker the more of it is cached.
@@ -175,6 +188,7 @@ std::vector<Folder> by_folder(const std::vector<cache::CachedFile>& files) {
 }
 
 std::string status_text(const cache::DataSet& set, const std::optional<uint64_t>& room) {
+  if (set.files.empty()) return "no files are there\n";
   const report::TextOptions options = report::options_for(STDOUT_FILENO);
   std::string out = fmt::format(
       "{} of {} cached ({}), {}\n", size_text(set.cached_bytes), size_text(set.bytes),
@@ -202,7 +216,8 @@ std::string status_text(const cache::DataSet& set, const std::optional<uint64_t>
   return out;
 }
 
-std::string status_json(const cache::DataSet& set, const std::optional<uint64_t>& room) {
+std::string status_json(const cache::DataSet& set, const std::vector<cache::Skipped>& skipped,
+                        const std::optional<uint64_t>& room) {
   Json out;
   out["bytes"] = set.bytes;
   out["cached_bytes"] = set.cached_bytes;
@@ -216,7 +231,7 @@ std::string status_json(const cache::DataSet& set, const std::optional<uint64_t>
                             {"dirty_bytes", f.dirty_bytes ? Json(*f.dirty_bytes) : Json(nullptr)}});
   }
   out["map"] = set.map;
-  out["skipped"] = skipped_value(set.skipped);
+  out["skipped"] = skipped_value(skipped);
   return dump(out);
 }
 
@@ -224,15 +239,14 @@ int status(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kStatus, arguments, code);
   if (!settings) return code;
-  const auto files = cache::list_files(settings->positional);
-  if (!files.ok()) return fail(files.error());
+  const cache::Listed listed = cache::list_files(settings->positional);
   const size_t width = std::max<size_t>(report::options_for(STDOUT_FILENO).width, 40) - 4;
-  const cache::DataSet set = cache::look_at(*files, width * kMapRows);
-  const bool seen = tell_skipped(set.skipped, files->size());
-  if (!seen && !settings->json) return 1;
+  const cache::DataSet set = cache::look_at(listed.files, width * kMapRows);
+  const Looked looked = tell_skipped(listed, set.skipped);
+  if (looked.nothing && !settings->json) return looked.code;
   const auto room = cache::room(fs::Root());
-  const int printed = print(settings->json ? status_json(set, room) : status_text(set, room));
-  return seen ? printed : 1;
+  return std::max(looked.code, print(settings->json ? status_json(set, looked.skipped, room)
+                                                    : status_text(set, room)));
 }
 
 // One name in each line; "-": from standard input.
@@ -246,6 +260,7 @@ Result<std::vector<std::string>> read_list(const std::string& path) {
   }
   std::vector<std::string> out;
   for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with('\r')) line.pop_back();  // a list from Windows
     if (!line.empty()) out.push_back(line);
   }
   return out;
@@ -298,8 +313,7 @@ int warm(const std::vector<std::string>& arguments) {
     if (!ordered.ok()) return fail(ordered.error());
     paths = std::move(ordered).value();
   }
-  const auto files = cache::list_files(paths);
-  if (!files.ok()) return fail(files.error());
+  const cache::Listed listed = cache::list_files(paths);
   const bool show = !settings->quiet && ::isatty(STDERR_FILENO) == 1;
   cache::WarmOptions options;
   options.bytes_per_s = settings->mb_per_s * 1e6;
@@ -311,22 +325,22 @@ int warm(const std::vector<std::string>& arguments) {
     fmt::print(stderr, "\rflatout: {:>3} % of {}", percent, size_text(total));
     if (percent == 100) fmt::print(stderr, "\n");
   };
-  const cache::Warmed done = cache::warm(*files, options);
-  const bool seen = tell_skipped(done.skipped, files->size());
+  const cache::Warmed done = cache::warm(listed.files, options);
+  const Looked looked = tell_skipped(listed, done.skipped);
   if (settings->json) {
     const int printed = print(dump({{"bytes", done.total_bytes},
                                     {"cached_before_bytes", done.cached_before},
                                     {"read_bytes", done.read_bytes},
                                     {"stopped", done.stopped},
-                                    {"skipped", skipped_value(done.skipped)}}));
-    return seen ? printed : 1;
+                                    {"skipped", skipped_value(looked.skipped)}}));
+    return std::max(looked.code, printed);
   }
-  if (!seen) return 1;
+  if (looked.nothing) return looked.code;
   std::string text =
       fmt::format("{} read in; {} of {} were cached before\n", size_text(done.read_bytes),
                   size_text(done.cached_before), size_text(done.total_bytes));
   if (done.stopped) text += "stopped there: more would evict something else from memory\n";
-  return print(text);
+  return std::max(looked.code, print(text));
 }
 
 int drop_machine(bool json) {
@@ -351,6 +365,7 @@ int drop_machine(bool json) {
 
 // Without cachestat the kernel does not tell dirty pages from those in use.
 std::string_view why_stayed(const cache::CachedFile& file) {
+  if (file.in_memory) return "on a file system in memory: its pages are the file";
   if (!file.dirty_bytes) return "still to be written (--sync), mapped or being read";
   return *file.dirty_bytes > 0 ? "still to be written (--sync)" : "in use: mapped or being read";
 }
@@ -364,24 +379,27 @@ int drop(const std::vector<std::string>& arguments) {
                      "flatout cache drop PATH..., or --all for the whole machine");
   }
   if (settings->all) return drop_machine(settings->json);
-  const auto files = cache::list_files(settings->positional);
-  if (!files.ok()) return fail(files.error());
-  const cache::Dropped done = cache::drop(*files, settings->sync);
-  const bool seen = tell_skipped(done.skipped, files->size());
+  const cache::Listed listed = cache::list_files(settings->positional);
+  const cache::Dropped done = cache::drop(listed.files, settings->sync);
+  const Looked looked = tell_skipped(listed, done.skipped);
   if (settings->json) {
     Json stayed = Json::array();
     for (const cache::CachedFile& f : done.stayed) {
       stayed.push_back({{"path", to_utf8(f.path)},
                         {"cached_bytes", f.cached_bytes},
-                        {"dirty_bytes", f.dirty_bytes ? Json(*f.dirty_bytes) : Json(nullptr)}});
+                        {"dirty_bytes", f.dirty_bytes ? Json(*f.dirty_bytes) : Json(nullptr)},
+                        {"in_memory", f.in_memory}});
     }
+    Json uncounted = Json::array();
+    for (const std::string& path : done.uncounted) uncounted.push_back(to_utf8(path));
     const int printed = print(dump({{"before_bytes", done.before_bytes},
                                     {"after_bytes", done.after_bytes},
                                     {"stayed", stayed},
-                                    {"skipped", skipped_value(done.skipped)}}));
-    return seen ? printed : 1;
+                                    {"uncounted", uncounted},
+                                    {"skipped", skipped_value(looked.skipped)}}));
+    return std::max(looked.code, printed);
   }
-  if (!seen) return 1;
+  if (looked.nothing) return looked.code;
   std::string text =
       fmt::format("{} let go, {} stayed\n",
                   size_text(done.before_bytes - std::min(done.before_bytes, done.after_bytes)),
@@ -394,7 +412,12 @@ int drop(const std::vector<std::string>& arguments) {
   if (done.stayed.size() > kRows) {
     text += fmt::format("  and {} more files\n", done.stayed.size() - kRows);
   }
-  return print(text);
+  if (!done.uncounted.empty()) {
+    text += fmt::format(
+        "not counted: {} asked to go, of which only the owner and root may know what is cached\n",
+        count_files(done.uncounted.size()));
+  }
+  return std::max(looked.code, print(text));
 }
 
 }  // namespace

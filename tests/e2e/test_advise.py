@@ -317,7 +317,42 @@ def test_cache_does_not_call_cached_what_it_may_not_look_at(flatout: str) -> Non
     for what in ("status", "warm", "drop"):
         done = as_nobody("cache", what, "/etc/shadow")
         assert (done.returncode, done.stdout) == (1, ""), what
-        assert "1 file could not be looked at" in done.stderr and "owner" in done.stderr
+        assert "1 file or folder could not be looked at" in done.stderr and "owner" in done.stderr
+
+
+def test_cache_names_the_folders_and_files_of_others(flatout: str, data: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("lacks root: the test takes its rights away itself")
+    (data / "private").mkdir(mode=0o700)
+    (data / "private" / "big").write_bytes(bytes(1_000_000))
+    os.chmod(data, 0o755)
+    os.chown(data / "0.bin", 65534, 65534)
+    # By relative names: pytest's folder is its owner's alone.
+    nobody = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": data, "capture_output": True, "text": True}
+    try:
+        if subprocess.run([flatout, "--version"], **nobody).returncode != 0:
+            raise PermissionError
+    except PermissionError:
+        pytest.skip("lacks a flatout that other users may start")
+    done = subprocess.run([flatout, "cache", "status", "--json", "."], **nobody)
+    assert done.returncode == 0 and "could not be looked at" in done.stderr
+    set_ = json.loads(done.stdout)
+    assert [f["path"] for f in set_["files"]] == ["./0.bin"]
+    assert set_["skipped"][0] == {"path": "./private", "reason": "cannot open the folder ./private: Permission denied"}
+    alone = subprocess.run([flatout, "cache", "status", "private"], **nobody)
+    assert (alone.returncode, alone.stdout) == (1, "") and "Permission denied" in alone.stderr
+    # The pages of others' files go, too, and nobody may count them.
+    dropped = subprocess.run([flatout, "cache", "drop", "1.bin"], **nobody)
+    assert dropped.returncode == 0 and "not counted: 1 file " in dropped.stdout, dropped
+
+
+def test_cache_reads_the_rest_of_a_list_with_gaps(flatout: str, data: Path) -> None:
+    names = f"{data}/none\r\n{data}/0.bin\r\n\r\n{data}/1.bin\r\n"
+    done = run(flatout, "cache", "warm", "--json", "--list", "-", text=names, code=1)
+    assert "1 file or folder could not be looked at" in done.stderr
+    warmed = json.loads(done.stdout)
+    assert warmed["bytes"] == 6_000_001
+    assert [s["path"] for s in warmed["skipped"]] == [f"{data}/none"]
 
 
 def in_terminal(command: str, env: dict) -> str:
