@@ -16,6 +16,7 @@
 #include "remedy/fix_html.h"
 #include "remedy/fix_text.h"
 #include "remedy/runner.h"
+#include "timeline/import_folder.h"
 
 namespace flatout::cli {
 namespace {
@@ -49,6 +50,15 @@ std::optional<double> seconds_of(std::string_view text) {
   constexpr double kMost = 1e9;  // 31 years
   if (!number || !(*number > 0 && *number * unit <= kMost)) return std::nullopt;
   return *number * unit;
+}
+
+// What a run in its folder, which goes on, has done so far: where no agent tells.
+std::optional<remedy::OutsideSteps> outside_steps(const std::string& folder) {
+  const auto run = timeline::read_run_folder(folder);
+  if (!run.ok() || run->steps.source != model::StepSource::kRepetition) return std::nullopt;
+  const std::vector<model::Step>& steps = run->steps.steps;
+  if (steps.empty()) return std::nullopt;
+  return remedy::OutsideSteps{steps.size(), steps.back().end - steps.front().begin};
 }
 
 bool asks_and_hears_yes() {
@@ -131,9 +141,10 @@ int fix(const std::vector<std::string>& arguments) {
     return 2;
   }
   const bool tells = !settings->quiet;
-  auto opened = remedy::JobRunner::open(command, *budget, judge, [tells](const std::string& line) {
+  const auto tell = [tells](const std::string& line) {
     if (tells) fmt::print(stderr, "flatout: {}\n", escape_terminal(line));
-  });
+  };
+  auto opened = remedy::JobRunner::open(command, *budget, judge, tell, outside_steps);
   if (!opened.ok()) {
     log_error(opened.error().message, opened.error().hint);
     return 1;

@@ -32,9 +32,10 @@ void watch_signals() {
 
 Result<std::unique_ptr<JobRunner>> JobRunner::open(std::vector<std::string> command,
                                                    double budget_seconds, Judge judge,
-                                                   std::function<void(const std::string&)> tell) {
-  std::unique_ptr<JobRunner> out(
-      new JobRunner(std::move(command), budget_seconds, std::move(judge), std::move(tell)));
+                                                   std::function<void(const std::string&)> tell,
+                                                   Watch watch) {
+  std::unique_ptr<JobRunner> out(new JobRunner(std::move(command), budget_seconds, std::move(judge),
+                                               std::move(tell), std::move(watch)));
   remove_stale_scratch("/var/tmp");
   remove_stale_scratch("/tmp");
   FLATOUT_TRY(out->scratch_, Scratch::make());
@@ -63,7 +64,7 @@ Result<TrialRun> JobRunner::run(const Setting& setting, const Length& length, bo
     return fs::error_from_errno(errno, "cannot make " + folder);
   if (cold_) let_go_of_files();
   auto out = run_trial(command_, setting, length, {folder, why_not_isolated_.empty(), show_output},
-                       judge_, [this] { return stopped(); });
+                       judge_, watch_, [this] { return stopped(); });
   if (const auto text = fs::Root(folder).read("opened", kMostOpened); text.ok()) {
     std::string_view rest = *text, line;
     while (next_line(rest, line)) opened_.emplace(line);

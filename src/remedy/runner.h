@@ -20,7 +20,8 @@ class JobRunner : public Runner {
   /// and SIGHUP stop the search. Errors: kIo where no scratch folder can be made.
   static Result<std::unique_ptr<JobRunner>> open(std::vector<std::string> command,
                                                  double budget_seconds, Judge judge,
-                                                 std::function<void(const std::string&)> tell);
+                                                 std::function<void(const std::string&)> tell,
+                                                 Watch watch = nullptr);
 
   /// Why the user's files cannot be covered by an overlay; "" where they can.
   const std::string& why_not_isolated() const { return why_not_isolated_; }
@@ -35,11 +36,12 @@ class JobRunner : public Runner {
 
  private:
   JobRunner(std::vector<std::string> command, double budget_seconds, Judge judge,
-            std::function<void(const std::string&)> tell)
+            std::function<void(const std::string&)> tell, Watch watch)
       : command_(std::move(command)),
         budget_(budget_seconds),
         judge_(std::move(judge)),
-        tell_(std::move(tell)) {}
+        tell_(std::move(tell)),
+        watch_(std::move(watch)) {}
 
   void let_go_of_files();
 
@@ -47,6 +49,7 @@ class JobRunner : public Runner {
   double budget_;
   Judge judge_;
   std::function<void(const std::string&)> tell_;
+  Watch watch_;
   std::unique_ptr<Scratch> scratch_;
   std::string why_not_isolated_;
   TimePoint begin_ = MonotonicClock::now();

@@ -21,6 +21,9 @@ constexpr double kLongestRun = 6.0;  // seconds of steady time, for jobs with lo
 constexpr double kMostSteps = 600;
 constexpr double kBaselineSteps = 30;
 constexpr double kFirstRunLimit = 120;  // seconds, start included
+// Of the budget. A job that needs longer for its first steps leaves no time for four more starts.
+constexpr double kFirstRunShare = 1.0 / 3;
+constexpr double kUsualStart = 2;  // seconds; of jobs whose steps nobody marks
 constexpr std::string_view kChangedNothing = "it changed nothing in this job";
 constexpr double kFurther = 16;  // steps beyond the one that failed
 
@@ -38,8 +41,11 @@ class Search {
   Search(Runner& runner, const SearchOptions& options) : runner_(runner), options_(options) {}
 
   Result<Outcome> run() {
-    Length first{static_cast<uint64_t>(kBaselineSteps), in_seconds(options_.baseline_seconds),
-                 in_seconds(std::max(10.0, std::min(kFirstRunLimit, runner_.seconds_left())))};
+    const double share = kFirstRunShare * runner_.seconds_left();
+    const Length first{static_cast<uint64_t>(kBaselineSteps), in_seconds(options_.baseline_seconds),
+                       in_seconds(std::max(options_.baseline_seconds + 2 * kUsualStart,
+                                           std::min(kFirstRunLimit, share))),
+                       in_seconds(options_.baseline_seconds + kUsualStart)};
     FLATOUT_TRY(out_.baseline, runner_.run({}, first, false));
     latest_ = out_.baseline;
     if (ran_out_of_memory(latest_)) try_to_go_on();
@@ -53,8 +59,11 @@ class Search {
                           ? fmt::format(", and ended with code {}:\n{}", out_.baseline.exit_code,
                                         escape_terminal(tail.substr(tail.rfind('\n') + 1)))
                           : std::string()),
-          "flatout fix needs a job that trains for at least some ten seconds; flatout run says "
-          "more"};
+          out_.baseline.exit_code < 0
+              ? fmt::format("it was given {:.0f} s; a larger --budget gives it more",
+                            1e-3 * to_ms(first.limit))
+              : std::string("flatout fix needs a job that trains for at least some ten seconds; "
+                            "flatout run says more")};
     }
     if (has_finding("stall.logging")) {
       // Who reads the job's output is part of the matter.
@@ -156,6 +165,7 @@ class Search {
     const double expected = first.start_seconds + (steps + first.warmup_steps) * step;
     length_.steps = static_cast<uint64_t>(steps + first.warmup_steps);
     length_.limit = in_seconds(3 * expected + 10);
+    if (first.outside) length_.look_from = in_seconds(expected);
     start_seconds_ = first.start_seconds + 1;
     steady_seconds_ = expected - first.start_seconds;
     // The first run is an A as well, cut to the length of the others.
@@ -167,7 +177,9 @@ class Search {
 
   // What A B B A takes, if B is as fast as is promised.
   double look_seconds(double gain) const {
-    return 4 * start_seconds_ + 2 * steady_seconds_ * (1 + 1 / std::max(1.0, gain));
+    // Steps that nobody marks are looked at no earlier, however fast they are.
+    const double with_it = latest_.outside ? 1 : 1 / std::max(1.0, gain);
+    return 4 * start_seconds_ + 2 * steady_seconds_ * (1 + with_it);
   }
 
   // Each that fits gets a first look; what looks poor then waits until all others had theirs. So
@@ -303,6 +315,10 @@ class Search {
           const std::string tail(trim(run->output_tail));
           out.broken = fmt::format("{} steps{}", run->seconds.size(),
                                    tail.empty() ? "" : ": " + tail.substr(tail.rfind('\n') + 1));
+          return;
+        }
+        if (run->outside != out_.baseline.outside) {
+          out.broken = "its steps were told in another way than those of the first run";
           return;
         }
         runner_.tell(fmt::format("{}: {} {:.2f} ms a step", label, is_b ? "with it" : "without",

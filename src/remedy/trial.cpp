@@ -28,6 +28,7 @@ namespace {
 constexpr auto kPoll = std::chrono::milliseconds(10);
 constexpr Nanos kEndPatience = std::chrono::seconds(3);
 constexpr size_t kTail = 2000;
+constexpr double kNextLook = 1.25;  // times as late as the one before
 
 std::vector<int32_t> children() {
   std::vector<int32_t> out;
@@ -109,6 +110,7 @@ TrialRun result_of(recorder::Recorder& recorder, const std::string& folder, cons
   if (!run.steps.steps.empty()) {
     out.start_seconds = 1e-3 * to_ms(run.steps.steps.front().begin - run.begin);
   }
+  out.outside = run.steps.source == model::StepSource::kRepetition;
   out.others = view.cpu().others + view.cpu().stolen;
   out.situation = situation_of(run, view);
   out.verdict = diagnosis.verdict;
@@ -228,14 +230,16 @@ bool waited_for_disk(const TrialRun& run) {
 
 Result<TrialRun> run_trial(const std::vector<std::string>& command, const Setting& setting,
                            const Length& length, const TrialPlace& place, const Judge& judge,
-                           const std::function<bool()>& stop) {
+                           const Watch& watch, const std::function<bool()>& stop) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // should the trial's own process be killed
+  const TimePoint begin = MonotonicClock::now();
   const int32_t self = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return fs::error_from_errno(errno, "cannot start a process");
   if (pid == 0) be_trial(command, setting, length, place, judge, self);
-  bool stopped = false;
+  bool stopped = false, enough = !watch || length.look_from.count() == 0;
   TimePoint kill_at{};
+  double look_after = 1e-3 * to_ms(length.look_from);
   int status = 0;
   while (::waitpid(pid, &status, WNOHANG) == 0) {
     if (!stopped && stop()) {
@@ -244,6 +248,12 @@ Result<TrialRun> run_trial(const std::vector<std::string>& command, const Settin
       ::kill(pid, SIGTERM);
     }
     if (stopped && MonotonicClock::now() > kill_at) ::kill(pid, SIGKILL);
+    if (!enough && 1e-3 * to_ms(MonotonicClock::now() - begin) >= look_after) {
+      look_after *= kNextLook;
+      const auto seen = watch(place.folder + "/run");
+      enough = seen && seen->count >= length.steps && seen->time >= length.time;
+      if (enough && !stopped) ::kill(pid, SIGTERM);  // it judges what it has, and ends
+    }
     std::this_thread::sleep_for(kPoll);
   }
   end_children();

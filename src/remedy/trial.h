@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,25 @@ struct Length {
   uint64_t steps = 0;
   Nanos time{0};   // since the first step
   Nanos limit{0};  // since the start
+  // The same of steps that no agent marks: looked at from this time on, since the start. A look
+  // takes as much of the machine as a small verdict does, so there are few.
+  Nanos look_from{0};
 };
+
+/// Steps of a run that goes on, where only what repeats in it tells them.
+struct OutsideSteps {
+  uint64_t count = 0;
+  Nanos time{0};  // from the first to the last
+};
+/// Reads the run folder that is being written; nothing where steps are marked, or none are seen.
+using Watch = std::function<std::optional<OutsideSteps>(const std::string& run_folder)>;
 
 struct TrialRun {
   std::vector<double> seconds;  // of the steady steps, in order
   double others = 0;            // cores that processes outside the job used
   double warmup_steps = 0;
   double start_seconds = 0;          // from the start to the first step
+  bool outside = false;              // the steps are told by what repeats, seen from outside
   std::vector<double> losses;        // of the first steps of the first process that had any
   std::vector<std::string> applied;  // remedies that took effect inside the job
   std::vector<std::string> warmed;   // folders and files that were read ahead
@@ -50,10 +63,11 @@ struct TrialPlace {
 };
 
 /// Runs the command once. `stop` is asked every few milliseconds and ends the run when it says so.
+/// `watch` (or none) tells when a run whose steps nobody marks has told enough.
 /// Errors: kGone when stopped; others name what failed.
 Result<TrialRun> run_trial(const std::vector<std::string>& command, const Setting& setting,
                            const Length& length, const TrialPlace& place, const Judge& judge,
-                           const std::function<bool()>& stop);
+                           const Watch& watch, const std::function<bool()>& stop);
 
 /// Sets the variables of a setting, FLATOUT_REMEDIES among them, for the processes started next.
 void apply_environment(const Setting& setting);

@@ -40,6 +40,7 @@ std::string to_json(const TrialRun& run) {
               {"others", run.others},
               {"warmup_steps", run.warmup_steps},
               {"start_seconds", run.start_seconds},
+              {"outside", run.outside},
               {"losses", run.losses},
               {"applied", run.applied},
               {"verdict", run.verdict},
@@ -80,6 +81,7 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     out.others = json.at("others");
     out.warmup_steps = json.at("warmup_steps");
     out.start_seconds = json.at("start_seconds");
+    out.outside = json.at("outside");
     // A loss may be no number: JSON has null for that.
     for (const Json& loss : json.at("losses")) {
       out.losses.push_back(loss.is_number() ? loss.get<double>()
