@@ -138,7 +138,7 @@ void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
       process = std::make_unique<ProcessEntry>();
       process->pid = job.pid;
       process->start_ticks = job.start_time_ticks;
-      process->first_seen = once_ ? job.start : now;
+      process->first_seen = now;
     }
     process->seen = true;
     tick_process(job, *process, now, weight, sink);
@@ -150,12 +150,12 @@ void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
 void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, TimePoint now,
                               Nanos weight, model::Sink& sink) {
   if (process.exe != job.exe) {  // exec: nothing learned before holds
+    if (!process.exe.empty()) process.first_seen = now;
     process.exe = job.exe;
     process.python.reset();
     process.native.reset();
     process.places.reset();
     process.under.reset();
-    process.first_seen = now;
     process.hopeless = false;
     process.attempts = 0;
     process.next_open = now;
@@ -236,7 +236,7 @@ void StackProbe::list_threads(ProcessEntry& process, TimePoint now) {
 }
 
 bool StackProbe::wants_native(const ProcessEntry& process, TimePoint now) const {
-  return scope_.root.is_real() && now - process.first_seen >= kNativeAfter;
+  return scope_.root.is_real() && (once_ || now - process.first_seen >= kNativeAfter);
 }
 
 /// Whether the native code under a thread's Python frames may be read in this tick.
@@ -312,8 +312,9 @@ void StackProbe::open_python(const JobProcess& job, ProcessEntry& process, TimeP
     return;
   }
   // Not Python, or not yet: an interpreter needs some milliseconds to start.
-  constexpr int kAttempts = 6;
-  if (process.attempts >= kAttempts && !job.python) {
+  // A single look has no time for that.
+  const int attempts = once_ ? 1 : 6;
+  if (process.attempts >= attempts && !job.python) {
     process.hopeless = true;
     return;
   }
@@ -528,8 +529,7 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   thread.native_running = false;
   const model::StackId before = thread.stack;
   thread.stack = 0;
-  if (natives_left_ <= 0) return;
-  natives_left_--;
+  if (!once_ && natives_left_-- <= 0) return;
   if (process.native == nullptr) {
     process.native = std::make_unique<NativeStacks>(scope_.root, process.pid, names_);
   }

@@ -92,6 +92,13 @@ def test_the_pages_name_every_command_and_its_options(flatout, commands):
     (["train", "--steps", "-1"], "--steps is a whole number of 1 or more"),
     (["train", "--batch", "0"], "--batch is a whole number from 1 to 4096"),
     (["train", "--threads", "-3"], "--threads is a whole number from 0 to 1024"),
+    (["train", "--seed", "99999999999999999999"], "--seed is a whole number from 0 to 9223372036854775807, not '99999999999999999999'"),
+    (["train", "--seed", "9223372036854775808"], "--seed is a whole number from 0 to 9223372036854775807"),
+    (["train", "--seed", "inf"], "--seed is a whole number from 0 to 9223372036854775807"),
+    (["feed", "bench", "--seed", "1e19", "."], "--seed is a whole number from 0 to 9223372036854775807"),
+    (["train", "--learning-rate", "inf"], "--learning-rate is a number from 0 to 1000000, not 'inf'"),
+    (["train", "--weight-decay", "1e30"], "--weight-decay is a number from 0 to 1000000, not '1e30'"),
+    (["train", "--momentum", "1", "--model", "lenet"], "--momentum is a number from 0 to less than 1, not 1"),
     (["feed", "bench", "--size", "0", "."], "--size is a whole number from 1 to 16384"),
     (["serve", "--port", "70000"], "--port is a whole number from 0 to 65535"),
     (["report", "--format", ""], "--format is given nothing"),
@@ -159,6 +166,41 @@ def test_a_dump_to_a_file_is_written_too(flatout, tmp_path):
     done = call(flatout, "attach", str(os.getpid()), "--dump", "--json=dump.json", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout == "", done.stderr
     assert json.loads((tmp_path / "dump.json").read_text())["threads"]
+
+
+THREADS = """
+#include <thread>
+#include <unistd.h>
+volatile double value = 1;
+__attribute__((noinline)) void spins_here() { for (;;) value = value * 1.01 + 1; }
+__attribute__((noinline)) void sleeps_here() { for (;;) pause(); }
+int main() {
+  std::thread spinning(spins_here), sleeping(sleeps_here);
+  write(1, "ready", 5);
+  sleeping.join();
+}
+"""
+
+
+def test_a_dump_shows_the_stacks_of_native_threads(flatout, tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("lacks g++")
+    (tmp_path / "threads.cc").write_text(THREADS)
+    subprocess.run(["g++", "-g", "-O1", "-pthread", "threads.cc", "-o", "threads"], cwd=tmp_path, check=True, capture_output=True)
+    with subprocess.Popen([tmp_path / "threads"], stdout=subprocess.PIPE) as job:
+        try:
+            assert job.stdout.read(5) == b"ready"
+            done = call(flatout, "attach", job.pid, "--dump", "--json")
+        finally:
+            job.kill()
+    assert done.returncode == 0, done.stderr
+    seen = [{f["function"] for f in thread["frames"]} for thread in json.loads(done.stdout)["threads"]]
+    assert len(seen) == 3
+    assert sum("main" in functions for functions in seen) == 1, seen
+    assert sum("sleeps_here" in functions for functions in seen) == 1, seen
+    paranoid = Path("/proc/sys/kernel/perf_event_paranoid")
+    if os.geteuid() == 0 or (paranoid.exists() and int(paranoid.read_text()) <= 2):  # a thread that runs is sampled
+        assert sum("spins_here" in functions for functions in seen) == 1, seen
 
 
 def test_a_server_tells_its_address_at_once(flatout, tmp_path):
