@@ -9,6 +9,7 @@
 #include "base/contains.h"
 #include "base/size_text.h"
 #include "base/text.h"
+#include "probe/proc_files.h"
 
 namespace flatout::advise {
 
@@ -24,6 +25,8 @@ constexpr uint64_t kGiB = 1 << 30;
 constexpr double kQuotaSlack = 0.95;    // a quota of 15.9 of 16 cores throttles nothing
 constexpr double kNearlyFull = 0.9;     // of memory or processes
 constexpr double kLittleMemory = 0.05;  // available, of the machine's
+// PyTorch without CUDA takes 280 MiB besides page cache before it has done anything.
+constexpr uint64_t kLeastMemory = 256 * kMiB;
 constexpr uint64_t kMuchSwapped = kGiB;
 constexpr uint64_t kManyZombies = 100;
 constexpr uint64_t kSmallShm =
@@ -39,9 +42,13 @@ constexpr uint64_t kManyFiles = 10'000, kSmallFile = kMiB;
 constexpr double kIdleHugePages = 0.1;  // of memory, reserved and unused
 
 std::string age_text(double seconds) {
-  if (seconds < 3600) return fmt::format("{:.0f} minutes", seconds / 60);
-  if (seconds < 48 * 3600.0) return fmt::format("{:.0f} hours", seconds / 3600);
-  return fmt::format("{:.0f} days", seconds / 86400);
+  const auto text = [](double number, const char* unit) {
+    const std::string rounded = fmt::format("{:.0f}", number);
+    return fmt::format("{} {}{}", rounded, unit, rounded == "1" ? "" : "s");
+  };
+  if (seconds < 3600) return text(seconds / 60, "minute");
+  if (seconds < 48 * 3600.0) return text(seconds / 3600, "hour");
+  return text(seconds / 86400, "day");
 }
 
 void check_cpu(const Machine& m, Found& found) {
@@ -103,18 +110,27 @@ std::string group_text(const Machine& m) {
 }
 
 void check_memory(const Machine& m, Found& found) {
-  if (m.memory_limit && m.memory_in_group) {
+  if (m.memory_limit) {
     const uint64_t held = held_in_group(m);
+    const uint64_t left = *m.memory_limit - std::min(*m.memory_limit, held);
     if (share(held, *m.memory_limit) >= kNearlyFull) {
       found.fails(
           "mem.limit",
           fmt::format("{} of the {} that {} may use are in use, besides page cache.{}",
                       size_text(held), size_text(*m.memory_limit), group_text(m), biggest_text(m)),
           "End what holds it, or raise the limit.");
+    } else if (left < kLeastMemory) {
+      found.fails(
+          "mem.limit",
+          fmt::format("Only {} of the {} that {} may use are left: less than a framework takes to "
+                      "be loaded.{}",
+                      size_text(left), size_text(*m.memory_limit), group_text(m), biggest_text(m)),
+          "Raise the limit.");
     }
   }
   if (m.memory_bytes && m.available_bytes &&
-      share(*m.available_bytes, *m.memory_bytes) < kLittleMemory) {
+      (share(*m.available_bytes, *m.memory_bytes) < kLittleMemory ||
+       *m.available_bytes < kLeastMemory)) {
     found.fails(
         "mem.pressure",
         fmt::format("Only {} of {} of memory are available.{}", size_text(*m.available_bytes),
@@ -152,9 +168,11 @@ void check_left_over(const Machine& m, Found& found) {
     } else if (task.holds_gpu) {
       holds += ", a GPU";
     }
-    const std::string text =
-        fmt::format("pid {} {} is left over from a run that ended: started {} ago, it holds {}.",
-                    task.pid, task.command, age_text(task.age_s), holds);
+    // Somebody may want it, as a server: only that its parent is gone can be known.
+    const std::string text = fmt::format(
+        "pid {} {} runs on without the one that started it, and may be left over from a run that "
+        "ended: started {} ago, it holds {}.",
+        task.pid, task.command, age_text(task.age_s), holds);
     const std::string hint = fmt::format("If it is not wanted any more: kill {}.", task.pid);
     if (task.holds_gpu) {
       found.fails("leftover.process", text, hint);
@@ -184,7 +202,25 @@ void check_left_over(const Machine& m, Found& found) {
   }
 }
 
-void check_limits(const Machine& m, Found& found) {
+void check_shm(const Machine& m, Found& found) {
+  constexpr const char* kHint = "mount -t tmpfs tmpfs /dev/shm, as root; else num_workers=0.";
+  switch (m.shm_folder) {
+    case ShmFolder::kThere:
+      break;
+    case ShmFolder::kMissing:
+      found.fails("mem.shm", "There is no /dev/shm: DataLoader workers and NCCL need it.", kHint);
+      break;
+    case ShmFolder::kDenied:
+      found.fails("mem.shm", "/dev/shm may not be written to: DataLoader workers and NCCL need to.",
+                  kHint);
+      break;
+    case ShmFolder::kNotMounted:
+      found.warns("mem.shm",
+                  "Nothing is mounted at /dev/shm: what DataLoader workers and NCCL share goes "
+                  "wherever /dev lies.",
+                  kHint);
+      break;
+  }
   if (m.shm && m.shm->total_bytes > 0) {
     if (m.shm->total_bytes < kSmallShm) {
       found.fails("mem.shm",
@@ -198,6 +234,9 @@ void check_limits(const Machine& m, Found& found) {
                   "ls -l /dev/shm shows what is there.");
     }
   }
+}
+
+void check_limits(const Machine& m, Found& found) {
   if (m.open_files.soft && *m.open_files.soft < kFewFiles) {
     found.warns("mem.fds",
                 fmt::format("A process may open {} files: DataLoader workers can use them up.",
@@ -254,6 +293,26 @@ void check_limits(const Machine& m, Found& found) {
                     "that.",
                     size_text(*m.address_space.soft)),
         "ulimit -v unlimited");
+  }
+}
+
+void check_work_folder(const Machine& m, Found& found) {
+  constexpr const char* kHint = "A job that writes where it is started stops at its first file.";
+  switch (m.work_folder) {
+    case WorkFolder::kWritable:
+      break;
+    case WorkFolder::kReadOnly:
+      found.warns("disk.not_writable", "The working directory is on a read-only file system.",
+                  kHint);
+      break;
+    case WorkFolder::kDenied:
+      found.warns("disk.not_writable", "You may not write to the working directory.", kHint);
+      break;
+    case WorkFolder::kGone:
+      found.fails(
+          "disk.not_writable", "The working directory has been removed.",
+          "cd to one that is there: what asks for its name fails, and no file can be made.");
+      break;
   }
 }
 
@@ -365,10 +424,13 @@ void add_facts(const Machine& m, CheckUp& out) {
     }
     return std::string();
   };
-  fact("cores", fmt::format("{} of {}", m.allowed_cores, m.cores));
+  fact("cores", m.allowed_cores > 0 ? fmt::format("{} of {}", m.allowed_cores, m.cores)
+                                    : std::to_string(m.cores));
   if (m.cpu_quota) fact("cpu_quota_cores", format_number(*m.cpu_quota));
   fact("governor", m.governor);
-  fact("numa_nodes", m.numa_nodes);
+  if (const auto nodes = probe::count_cpu_list(m.numa_nodes)) {
+    fact("numa_nodes", fmt::format("{} ({})", *nodes, m.numa_nodes));
+  }
   fact("memory", size(m.memory_bytes));
   fact("memory_available", size(m.available_bytes));
   fact("memory_limit", size(m.memory_limit));
@@ -382,7 +444,7 @@ void add_facts(const Machine& m, CheckUp& out) {
   if (m.pids_limit) {
     fact("pids", fmt::format("{} of {}", m.pids_in_group.value_or(0), *m.pids_limit));
   }
-  fact("zombies", std::to_string(m.zombies));
+  if (!m.proc_missing) fact("zombies", std::to_string(m.zombies));
   fact("driver", m.driver_version);
   fact("cuda_of_driver", m.cuda_version);
   if (m.gpus.empty()) fact("gpus", m.gpu_error.empty() ? "none" : "none: " + m.gpu_error);
@@ -428,11 +490,19 @@ void add_facts(const Machine& m, CheckUp& out) {
 
 CheckUp check_up(const Machine& machine) {
   Found found;
+  if (machine.proc_missing) {
+    found.fails("check.proc",
+                "/proc is not mounted: limits, memory and processes could not be looked at, and "
+                "frameworks miss it, too.",
+                "mount -t proc proc /proc, as root.");
+  }
   check_gpus(machine, found);
   check_left_over(machine, found);
   check_memory(machine, found);
+  check_shm(machine, found);
   check_limits(machine, found);
   check_cpu(machine, found);
+  check_work_folder(machine, found);
   check_storage(machine, found);
   check_data(machine, found);
   CheckUp out;

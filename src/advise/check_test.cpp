@@ -44,6 +44,9 @@ const std::vector<Rule>& rules() {
        [](Machine& m) {
          m.memory_limit = 8 * kGiB, m.memory_in_group = 7900 * kMiB, m.cache_in_group = 2 * kGiB;
        }},
+      // Empty, and yet nothing finds room in it.
+      {"mem.limit", true, [](Machine& m) { m.memory_limit = 64 * kMiB, m.memory_in_group = 0; },
+       [](Machine& m) { m.memory_limit = kGiB, m.memory_in_group = 0, m.data.clear(); }},
       {"mem.pressure", true, [](Machine& m) { m.available_bytes = kGiB; },
        [](Machine& m) { m.available_bytes = 5 * kGiB; }},
       {"mem.swap", false, [](Machine& m) { m.free_swap_bytes = 5 * kGiB; },
@@ -87,6 +90,13 @@ const std::vector<Rule>& rules() {
        [](Machine& m) {
          m.shm = Space{32 * kGiB, 4 * kGiB, 0, 0};
        }},
+      {"mem.shm", true, [](Machine& m) { m.shm.reset(), m.shm_folder = ShmFolder::kMissing; },
+       [](Machine& m) { m.shm.reset(); }},  // not known
+      {"mem.shm", true, [](Machine& m) { m.shm.reset(), m.shm_folder = ShmFolder::kDenied; },
+       [](Machine&) {}},
+      {"mem.shm", false, [](Machine& m) { m.shm.reset(), m.shm_folder = ShmFolder::kNotMounted; },
+       [](Machine&) {}},
+      {"check.proc", true, [](Machine& m) { m.proc_missing = true; }, [](Machine&) {}},
       {"mem.fds", false,
        [](Machine& m) {
          m.open_files = {1024, 1048576};
@@ -177,6 +187,13 @@ const std::vector<Rule>& rules() {
        [](Machine& m) { m.work.reset(); }},
       {"disk.full", true, [](Machine& m) { m.work->free_bytes = 100 << 20; },
        [](Machine& m) { m.work->free_bytes = 6 * kGiB; }},
+      {"disk.not_writable", false, [](Machine& m) { m.work_folder = WorkFolder::kReadOnly; },
+       [](Machine&) {}},
+      {"disk.not_writable", false, [](Machine& m) { m.work_folder = WorkFolder::kDenied; },
+       [](Machine&) {}},
+      {"disk.not_writable", true,
+       [](Machine& m) { m.work.reset(), m.work_folder = WorkFolder::kGone; },
+       [](Machine& m) { m.work.reset(); }},
       {"disk.inodes", true, [](Machine& m) { m.work->free_inodes = 3; },
        [](Machine& m) { m.work->total_inodes = m.work->free_inodes = 0; }},
       {"disk.scheduler", false, [](Machine& m) { m.disks[1].scheduler = "none"; },
@@ -263,8 +280,27 @@ TEST(Check, SaysHowMuchOfAGpuALeftOverHolds) {
   const model::CheckUp found = check_up(m);
   ASSERT_NE(find(found, "leftover.process"), nullptr);
   EXPECT_EQ(find(found, "leftover.process")->text,
-            "pid 7 python old.py is left over from a run that ended: started 2 hours ago, it holds "
-            "2.00 GiB of memory, 5.00 GiB of GPU memory.");
+            "pid 7 python old.py runs on without the one that started it, and may be left over "
+            "from a run that ended: started 2 hours ago, it holds 2.00 GiB of memory, 5.00 GiB of "
+            "GPU memory.");
+}
+
+TEST(Check, CountsInPlainWords) {
+  Machine m = healthy();
+  m.allowed_cores = 2;
+  m.cpu_seconds.soft = 3600;
+  m.numa_nodes = "0";
+  const model::CheckUp found = check_up(m);
+  ASSERT_NE(find(found, "limit.cpu_time"), nullptr);
+  EXPECT_EQ(find(found, "limit.cpu_time")->text,
+            "A process is ended after 1 hour of CPU time (ulimit -t); one that keeps 2 cores busy "
+            "has used that after 30 minutes.");
+  std::map<std::string, std::string> facts(found.machine.begin(), found.machine.end());
+  EXPECT_EQ(facts["numa_nodes"], "1 (0)");
+  m.numa_nodes = "0-1,3";
+  const model::CheckUp more = check_up(m);
+  facts = {more.machine.begin(), more.machine.end()};
+  EXPECT_EQ(facts["numa_nodes"], "3 (0-1,3)");
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 #include "advise/machine.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -38,6 +40,7 @@ class Reader {
 
   Machine read() {
     out_.root = ::geteuid() == 0;
+    out_.proc_missing = !root_.exists("proc/self/status") && !root_.exists("proc/meminfo");
     read_cores();
     read_memory();
     read_groups();
@@ -47,7 +50,7 @@ class Reader {
     read_shm();
     read_disks();
     for (const std::string& path : options_.data) read_data(path);
-    if (root_.is_real()) out_.work = space_of(".");
+    if (root_.is_real()) read_work();
     const auto cards = root_.list("sys/class/infiniband");
     out_.infiniband = cards.ok() && !cards->empty();
     read_pythons();
@@ -312,11 +315,38 @@ class Reader {
     return Space{fs.f_blocks * fs.f_frsize, fs.f_bavail * fs.f_frsize, fs.f_files, fs.f_favail};
   }
 
+  void read_work() {
+    std::error_code error;
+    if (std::filesystem::current_path(error).empty() &&
+        error == std::errc::no_such_file_or_directory) {
+      out_.work_folder = WorkFolder::kGone;
+      return;
+    }
+    out_.work = space_of(".");
+    if (may_write(".")) return;
+    out_.work_folder = errno == EROFS ? WorkFolder::kReadOnly : WorkFolder::kDenied;
+  }
+
+  // Sets errno where not.
+  static bool may_write(const char* folder) {
+    return ::faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0;
+  }
+
+  static ShmFolder shm_folder() {
+    struct stat shm {
+    }, above{};
+    if (::stat("/dev/shm", &shm) != 0 || !S_ISDIR(shm.st_mode)) return ShmFolder::kMissing;
+    if (!may_write("/dev/shm")) return ShmFolder::kDenied;
+    const bool mounted = ::stat("/dev", &above) != 0 || above.st_dev != shm.st_dev;
+    return mounted ? ShmFolder::kThere : ShmFolder::kNotMounted;
+  }
+
   // Shared memory of PyTorch, NCCL and Python's multiprocessing that nobody will remove: the
   // process that its name tells is gone. Names without a number are nobody's business.
   void read_shm() {
+    if (root_.is_real()) out_.shm_folder = shm_folder();
     if (!root_.exists("dev/shm")) return;
-    if (root_.is_real()) out_.shm = space_of("/dev/shm");
+    if (root_.is_real() && out_.shm_folder == ShmFolder::kThere) out_.shm = space_of("/dev/shm");
     const auto names = root_.list("dev/shm");
     if (!names.ok()) return;
     for (size_t i = 0; i < names->size() && i < kMaxShmFiles; ++i) {

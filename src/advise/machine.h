@@ -39,6 +39,15 @@ struct Space {
   uint64_t total_inodes = 0, free_inodes = 0;  // 0: the file system does not count them
 };
 
+enum class WorkFolder : uint8_t { kWritable, kReadOnly, kDenied, kGone };
+
+enum class ShmFolder : uint8_t {
+  kThere,
+  kMissing,
+  kDenied,      // may not be written to
+  kNotMounted,  // a folder of another file system
+};
+
 struct Limit {
   std::optional<uint64_t> soft, hard;  // unset: unlimited
 };
@@ -86,6 +95,7 @@ struct Machine {
 
   Limit open_files, processes, locked_memory, address_space, cpu_seconds, file_size;
   std::optional<Space> shm;
+  ShmFolder shm_folder = ShmFolder::kThere;
   uint64_t shm_dead_bytes = 0, shm_dead_files = 0;  // of processes that are gone
 
   std::vector<Gpu> gpus;
@@ -97,6 +107,8 @@ struct Machine {
   std::vector<Disk> disks;
   std::vector<DataPlace> data;
   std::optional<Space> work;  // of the working directory
+  WorkFolder work_folder = WorkFolder::kWritable;
+  bool proc_missing = false;  // nothing of what is in /proc is known
   bool infiniband = false;
   std::vector<Framework> frameworks;
   int python_minor = 0;  // of the Python 3 that a shell would start; 0: none was found

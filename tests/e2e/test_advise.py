@@ -426,6 +426,35 @@ def test_the_colour_blind_tell_good_from_bad(flatout: str, tmp_path: Path) -> No
     assert_told_apart(used)
 
 
+def found_within(flatout: str, setup: str, cwd: Path) -> dict[str, dict]:
+    """The problems by id, in a mount namespace that was set up first."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        pytest.skip("lacks root, or mount namespaces")
+    done = subprocess.run(["unshare", "-m", "sh", "-c", f"{setup} && exec {flatout} check --json --no-contexts"], capture_output=True, text=True, cwd=cwd)
+    assert done.returncode in (0, 3), done.stderr
+    found = json.loads(done.stdout)
+    assert found["ok"] == (done.returncode == 0)
+    return {p["id"]: p for p in found["problems"]}
+
+
+def test_check_sees_where_the_job_may_not_write(flatout: str, tmp_path: Path) -> None:
+    here = found_within(flatout, "true", tmp_path)
+    assert not {"disk.not_writable", "check.proc"} & here.keys()
+    (tmp_path / "away").mkdir()
+    read_only = found_within(flatout, f"mount -t tmpfs -o ro none {tmp_path}/away && cd {tmp_path}/away", tmp_path)
+    assert "read-only" in read_only["disk.not_writable"]["text"] and not read_only["disk.not_writable"]["fails"]
+    gone = found_within(flatout, f"cd {tmp_path}/away && rmdir {tmp_path}/away", tmp_path)
+    assert "has been removed" in gone["disk.not_writable"]["text"] and gone["disk.not_writable"]["fails"]
+
+
+def test_check_says_where_shared_memory_or_proc_is_missing(flatout: str, tmp_path: Path) -> None:
+    # A /dev without its shm: as a container that was set up by hand has it.
+    none = found_within(flatout, f"mkdir {tmp_path}/dev && touch {tmp_path}/dev/null && mount --bind /dev/null {tmp_path}/dev/null && mount --rbind {tmp_path}/dev /dev", tmp_path)
+    assert none["mem.shm"]["text"].startswith("There is no /dev/shm") and none["mem.shm"]["fails"]
+    empty = found_within(flatout, "mount -t tmpfs none /proc", tmp_path)
+    assert empty["check.proc"]["fails"]
+
+
 @pytest.mark.parametrize("context", [0, 2, 999])
 def test_check_tries_a_cuda_context_on_each_gpu(flatout: str, tmp_path: Path, context: int) -> None:
     stand_ins = [Path(flatout).resolve().parent / name for name in ("nvml_stand_in", "cuda_stand_in")]
