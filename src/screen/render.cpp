@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kLeastTable = 6;  // rows, its heading included
 constexpr int kMenuWidth = 34;
+constexpr int kLeastCommand = 10;  // columns: below that others make way for it
 
 struct ColumnLayout {
   Column column;
@@ -37,6 +38,17 @@ std::vector<ColumnLayout> columns_for(int width, bool gpus) {
   }
   if (width >= 130) out.push_back({Column::kDisk, 7, false});
   if (gpus && width >= 90) out.push_back({Column::kGpuMemory, 6, true});
+  int taken = 0;  // with the gap after each
+  for (const ColumnLayout& c : out) taken += c.width + 1;
+  for (const Column less : {Column::kVirtual, Column::kNice, Column::kPriority, Column::kMemory,
+                            Column::kUser, Column::kTime, Column::kState, Column::kResident}) {
+    if (taken + kLeastCommand <= width) break;
+    std::erase_if(out, [&](const ColumnLayout& c) {
+      if (c.column != less) return false;
+      taken -= c.width + 1;
+      return true;
+    });
+  }
   out.push_back({Column::kCommand, 0, false});
   return out;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <map>
 #include <thread>
 
 #include "base/testing/golden.h"
@@ -272,6 +273,49 @@ TEST_F(RenderTest, AnyOtherSizeIsDrawnAsFarAsItGoes) {
         }
       }
     }
+  }
+}
+
+// On a narrow screen columns are left out, and those that stay say what they say on a wide one.
+TEST_F(RenderTest, NoColumnIsWrittenOverAnother) {
+  FakeMachine machine;
+  Sampler sampler(machine.options());
+  Session session(machine.tree.root(), 0, 1);
+  look(sampler, session);
+  machine.between_looks();
+  look(sampler, session);
+  // What stands under each heading, by process.
+  const auto table = [&](int width) {
+    session.resize(width, 40);
+    const Frame frame = render(session, false);
+    const std::string text = frame.canvas.text();
+    std::map<std::string, std::map<std::string, std::string>> out;
+    std::vector<std::string> headings;
+    for (const std::string_view line : split(text, '\n')) {
+      std::vector<std::string> words;
+      std::string_view rest = line;
+      for (auto word = next_word(rest); !word.empty(); word = next_word(rest)) {
+        words.emplace_back(word);
+      }
+      if (!words.empty() && words[0] == "PID") {
+        headings = words;
+      } else if (words.size() >= headings.size()) {
+        for (size_t i = 1; i + 1 < headings.size(); ++i) out[words[0]][headings[i]] = words[i];
+      }
+    }
+    return out;
+  };
+  const auto wide = table(200);
+  ASSERT_GT(wide.size(), 2u);
+  for (int width = 26; width < 110; ++width) {
+    const auto narrow = table(width);
+    size_t same = 0;
+    for (const auto& [pid, columns] : narrow) {
+      if (!wide.contains(pid)) continue;
+      for (const auto& [column, text] : columns) EXPECT_EQ(text, wide.at(pid).at(column)) << width;
+      ++same;
+    }
+    EXPECT_EQ(same, wide.size()) << width;
   }
 }
 
