@@ -186,6 +186,28 @@ TEST_F(Outputs, NoFileTakesThePlaceOfALinkOrAPipe) {
   EXPECT_TRUE(std::filesystem::is_symlink(file("link")));
   EXPECT_EQ(fs::Root(folder_).read("real").value_or(""), "through");
 
+  // The link's file is replaced as a whole, like one that was named itself.
+  ASSERT_EQ(::mkdir(file("inner").c_str(), 0700), 0);
+  ASSERT_EQ(::symlink("../link", file("inner/far").c_str()), 0);
+  ASSERT_EQ(::link(file("real").c_str(), file("second name").c_str()), 0);
+  ASSERT_TRUE(fs::write_output(file("inner/far"), "further").ok());
+  EXPECT_EQ(fs::Root(folder_).read("real").value_or(""), "further");
+  EXPECT_EQ(fs::Root(folder_).read("second name").value_or(""), "through");
+  ASSERT_EQ(::symlink("new", file("dangling").c_str()), 0);
+  ASSERT_TRUE(fs::write_output(file("dangling"), "made").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(file("dangling")));
+  EXPECT_EQ(fs::Root(folder_).read("new").value_or(""), "made");
+  ASSERT_EQ(::symlink("circle", file("circle").c_str()), 0);
+  EXPECT_FALSE(fs::write_output(file("circle"), "nowhere").ok());
+
+  // As /dev/stdout does: what is open stays the file that has the name.
+  const int open = ::open(file("open").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::symlink(("/proc/self/fd/" + std::to_string(open)).c_str(), file("out").c_str()), 0);
+  ASSERT_TRUE(fs::write_output(file("out"), "first").ok());
+  ASSERT_EQ(::pwrite(open, "F", 1, 0), 1);
+  ::close(open);
+  EXPECT_EQ(fs::Root(folder_).read("open").value_or(""), "First");
+
   ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);
   const int reader = ::open(file("pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   ASSERT_TRUE(fs::write_output(file("pipe"), "told").ok());

@@ -16,8 +16,12 @@ Status write_all(int fd, std::string_view data, std::string_view name);
 /// link as /dev/stdout is one. A rename would put a file in its place.
 bool is_special(const std::string& path);
 
-/// For a name that the user gave: a special one is written through, else write_atomically(), not
-/// for the owner alone.
-Status write_output(const std::string& path, std::string_view data);
+/// What a symbolic link stands for in the end, be it there or not; any other path as it is. Links
+/// of /proc stay: /dev/stdout leads to one, and what it stands for is open already.
+std::string follow_links(std::string path);
+
+/// For a name that the user gave: a pipe or a device is written into, else write_atomically(), not
+/// for the owner alone. What a link leads to is written, and the link stays.
+Status write_output(const std::string& name, std::string_view data);
 
 }  // namespace flatout::fs

@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <utility>
 
 #include "base/contains.h"
 #include "base/fs.h"
@@ -15,6 +17,7 @@
 #include "remedy/fix_file.h"
 #include "remedy/fix_html.h"
 #include "remedy/fix_text.h"
+#include "remedy/isolation.h"
 #include "remedy/runner.h"
 #include "timeline/import_folder.h"
 
@@ -68,18 +71,42 @@ bool asks_and_hears_yes() {
   return answer == 'y' || answer == 'Y';
 }
 
+struct Results {
+  std::string json, page, env;
+};
+
+Results results_in(const std::string& folder) {
+  const std::string at = folder.empty() ? "" : folder + "/";
+  return {at + "fix.json", at + "fix.html", at + "flatout.env"};
+}
+
 // What is there under the names of our results has to be one.
-Status may_replace(const std::string& json, const std::string& page) {
+Status may_replace(const Results& results) {
   const auto foreign = [](const std::string& path) {
     return Error{Code::kBadInput,
                  escape_terminal(path) + " is there already, and not of flatout fix",
                  "--out DIR puts the result elsewhere"};
   };
-  const auto found = remedy::read_fix_file(json);
-  if (!found.ok() && found.error().code != Code::kNotFound) return foreign(json);
-  const auto html = fs::Root(page.starts_with('/') ? "/" : ".").read(page, 64 << 20);
-  const bool absent = !html.ok() && html.error().code == Code::kNotFound;
-  if (!absent && (!html.ok() || !contains(*html, remedy::kFixPageMark))) return foreign(page);
+  const auto found = remedy::read_fix_file(results.json);
+  if (!found.ok() && found.error().code != Code::kNotFound) return foreign(results.json);
+  for (const auto& [path, mark] : {std::pair{results.page, remedy::kFixPageMark},
+                                   std::pair{results.env, remedy::kEnvFileMark}}) {
+    const auto text = fs::Root(path.starts_with('/') ? "/" : ".").read(path, 64 << 20);
+    const bool absent = !text.ok() && text.error().code == Code::kNotFound;
+    if (!absent && (!text.ok() || !contains(*text, mark))) return foreign(path);
+  }
+  return {};
+}
+
+// Whether the results can be written, before the time for them is spent.
+Status make_folder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
+    return fs::error_from_errno(errno, "cannot make " + escape_terminal(folder));
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    return fs::error_from_errno(errno, "cannot write into " + escape_terminal(folder));
+  struct stat info = {};
+  if (::stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
+    return Error{Code::kBadInput, escape_terminal(folder) + " is no folder", "--out DIR"};
   return {};
 }
 
@@ -87,10 +114,11 @@ Status may_replace(const std::string& json, const std::string& page) {
 bool agreed(const remedy::JobRunner& runner, const Settings& settings) {
   if (runner.why_not_isolated().empty()) {
     if (!settings.quiet) {
-      log_warning(
-          "the trials start the job many times. What they write to files goes to a scratch folder; "
-          "W&B and "
-          "MLflow are offline. Other effects on the network cannot be undone.");
+      log_warning(fmt::format(
+          "the trials start the job many times. What they write to files goes to a scratch folder, "
+          "except below {}; W&B and "
+          "MLflow are offline. Other effects on the network cannot be undone.",
+          remedy::kNotIsolated));
     }
     return true;
   }
@@ -102,9 +130,10 @@ bool agreed(const remedy::JobRunner& runner, const Settings& settings) {
                   "files that are removed or renamed, and what other programs write do not.",
                   escape_terminal(runner.why_not_isolated())));
   if (settings.yes || asks_and_hears_yes()) return true;
-  log_error("not started",
-            "--yes goes on all the same; as root, or where user namespaces are permitted, files "
-            "are safe");
+  // Root's namespaces are of its own making: the kernel keeps it from less.
+  log_error("not started", ::geteuid() == 0
+                               ? "--yes goes on all the same"
+                               : "--yes goes on all the same; as root files can be kept safe");
   return false;
 }
 
@@ -132,11 +161,12 @@ int fix(const std::vector<std::string>& arguments) {
     skip.emplace_back(id);
   }
   const std::vector<std::string>& command = settings->positional;
-  const std::string folder = settings->out.empty() ? "." : settings->out;
-  if (!settings->out.empty()) ::mkdir(folder.c_str(), 0777);  // what is wrong is told when writing
-  const std::string json_path = settings->out.empty() ? "fix.json" : folder + "/fix.json";
-  const std::string page_path = settings->out.empty() ? "fix.html" : folder + "/fix.html";
-  if (const Status may = may_replace(json_path, page_path); !may.ok()) {
+  const Results results = results_in(settings->out);
+  if (const Status made = make_folder(settings->out.empty() ? "." : settings->out); !made.ok()) {
+    log_error(made.error().message, made.error().hint);
+    return 1;
+  }
+  if (const Status may = may_replace(results); !may.ok()) {
     log_error(may.error().message, may.error().hint);
     return 2;
   }
@@ -162,14 +192,14 @@ int fix(const std::vector<std::string>& arguments) {
     return 1;
   }
   const std::string json = remedy::fix_json(command, *outcome, runner.why_not_isolated().empty());
-  Status written = fs::write_atomically(json_path, json);
+  Status written = fs::write_atomically(results.json, json);
   if (written.ok()) {
-    written = fs::write_atomically(folder + "/flatout.env", remedy::env_file(outcome->setting));
+    written = fs::write_atomically(results.env, remedy::env_file(outcome->setting));
   }
   if (written.ok()) {
-    written = fs::write_atomically(page_path, remedy::fix_page(command, *outcome, json_path));
+    written = fs::write_atomically(results.page, remedy::fix_page(command, *outcome, results.json));
   }
-  const std::string table = remedy::render_fix(command, *outcome, written.ok() ? json_path : "");
+  const std::string table = remedy::render_fix(command, *outcome, written.ok() ? results.json : "");
   if (settings->json) {
     if (tells) std::fputs(table.c_str(), stderr);
     if (written.ok()) written = write_text("", json);

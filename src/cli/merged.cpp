@@ -25,6 +25,8 @@ namespace stdfs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kMergeFile = "/merge.json";
+constexpr const char* kMergedFiles[] = {kMergeFile, "/findings.json", "/report.html",
+                                        "/trace.json.gz"};
 constexpr size_t kMostTraced = 64;  // ranks; a trace of more can no longer be looked at
 
 // Reads recordings of ranks, one at a time: several ranks may be in one.
@@ -114,6 +116,13 @@ Status write_merged(const std::string& folder, const Merged& merged,
                     const std::vector<std::string>& folders) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return fs::error_from_errno(errno, "cannot make " + escape_terminal(folder));
+  }
+  const bool ours = !merged_from(folder).empty();
+  for (const char* name : kMergedFiles) {
+    if (ours || !fs::Root(folder).exists(name + 1)) continue;
+    return Error{Code::kBadInput,
+                 escape_terminal(folder + name) + " is there already, and not of flatout merge",
+                 "give a new or empty folder"};
   }
   // By their way from here, so that all may be moved together.
   Json names = Json::array();

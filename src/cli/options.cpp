@@ -71,9 +71,9 @@ struct Given {
 // "a whole number from 0 to 65535", "a number of 0 or more".
 std::string words_of(const Range& range, bool whole) {
   const std::string kind = whole ? "a whole number" : "a number";
-  return range.most == unbounded
-             ? fmt::format("{} of {} or more", kind, range.least)
-             : fmt::format("{} from {} to {:.0f}", kind, range.least, range.most);
+  if (range.most == unbounded) return fmt::format("{} of {} or more", kind, range.least);
+  if (whole) return fmt::format("{} from {} to {}", kind, range.least, saturate<count>(range.most));
+  return fmt::format("{} from {} to {:.0f}", kind, range.least, range.most);
 }
 
 Range range_of(std::string_view option, std::string_view command) {
@@ -92,8 +92,12 @@ T read_number(const Given& given, std::string_view name, const std::string& text
       (kWhole && std::isfinite(*value) && *value != std::floor(*value))) {
     given.refuse(name, words_of(range, kWhole), text);
   }
-  // A seed of 19 digits is no double.
-  return parse_number<T>(text).value_or(saturate<T>(*value));
+  // A seed of 19 digits is no double, and one that is none of T's would be another one.
+  const auto exact = parse_number<T>(text);
+  const T nearest = saturate<T>(*value);
+  if (!exact && range.most != unbounded && nearest == std::numeric_limits<T>::max())
+    given.refuse(name, words_of(range, kWhole), text);
+  return exact.value_or(nearest);
 }
 // The option's value is set when it is parsed; on the command line it beats the variable.
 CLI::Option* bind_option(CLI::App& app, const Given& given, std::string_view name,

@@ -63,7 +63,7 @@ int train(const std::vector<std::string>& arguments) {
   options.quiet = settings->quiet;
   options.json = settings->json;
   options.neighbours = saturate<int>(settings->neighbours);
-  if (settings->seconds > 0) options.seconds = settings->seconds;
+  options.seconds = settings->seconds;
   if (!settings->device_memory.empty()) {
     const auto bytes = parse_bytes(size_words(settings->device_memory));
     if (!bytes || *bytes == 0) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/processors.h"
@@ -460,14 +461,18 @@ Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t posi
   if (options_.policy == Policy::kStrict) return unusable(tally.bad[0]);
   ++tally.replaced;
   SampleRandom random(options_.seed, batch.epoch, index, Purpose::kReplace);
+  std::set<uint64_t> others;  // the same one may be drawn again
   for (int attempt = 0; attempt < kReplacements; ++attempt) {
     // One that is bad itself is told in its own place.
-    FLATOUT_TRY_STATUS(fill(worker, batch, slot, random.below(order_.count()), into, usable));
+    const uint64_t other = random.below(order_.count());
+    FLATOUT_TRY_STATUS(fill(worker, batch, slot, other, into, usable));
     if (usable) return {};
+    if (other != index) others.insert(other);
   }
   return Error{Code::kBadInput,
-               fmt::format("nothing can be read in place of {}: {} others are bad, too",
-                           escape_terminal(tally.bad[0].file), kReplacements),
+               fmt::format("nothing can be read in place of {}: {} of {} others were tried, and "
+                           "are bad, too",
+                           escape_terminal(tally.bad[0].file), others.size(), order_.count() - 1),
                "flatout feed verify tells which files are bad"};
 }
 

@@ -169,6 +169,18 @@ TEST(Loader, PutsTheSameSampleInABadOnesPlaceInEveryRun) {
   EXPECT_GE(report.replaced, 2U);
 }
 
+TEST(Loader, CountsTheFilesThatItTriedInABadOnesPlaceOnceEach) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg"}) folder.write(name, {'n'});
+  LoaderOptions options = small();
+  options.batch = 4;
+  const auto batch = open(folder, options)->next();
+  ASSERT_FALSE(batch.ok());
+  // In 64 draws of four each of them comes.
+  EXPECT_NE(batch.error().message.find(": 3 of 3 others were tried"), std::string::npos)
+      << batch.error().message;
+}
+
 TEST(Loader, NamesTheBadFileWhereItIsStrictAndGoesOnBehindIt) {
   const TemporaryFolder folder;
   write_set(folder, 8);

@@ -11,6 +11,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "recorder/launch.h"
+#include "remedy/fix_words.h"
 
 namespace flatout::remedy {
 namespace {
@@ -73,12 +74,6 @@ Json of(const Attempt& attempt) {
   out["steps_ms_without"] = milliseconds(attempt.a_seconds);
   out["steps_ms_with"] = milliseconds(attempt.b_seconds);
   return out;
-}
-
-std::string quoted(const std::string& value) {
-  std::string out = "'";
-  for (const char c : value) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
 }
 
 // For ENV in a Dockerfile, which is not read by a shell.
@@ -189,10 +184,7 @@ std::vector<std::string> shell_lines(const Setting& setting) {
   if (!setting.prefix.empty()) {
     std::string line;
     for (const std::string& word : setting.prefix) {
-      const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
-        return std::isalnum(c) != 0 || c == '-' || c == '_';
-      });
-      line += (plain ? word : quoted(word)) + " ";
+      line += shell_word(word) + " ";
     }
     out.push_back(line + "COMMAND");
   }
@@ -227,7 +219,8 @@ std::vector<std::string> slurm_lines(const Setting& setting) {
 }
 
 std::string env_file(const Setting& setting) {
-  std::string out = "# Written by flatout fix. In a shell: set -a; . ./flatout.env; set +a\n";
+  std::string out(kEnvFileMark);
+  out += " In a shell: set -a; . ./flatout.env; set +a\n";
   for (const auto& [name, value] : environment_of(setting))
     out += name + "=" + quoted(value) + "\n";
   if (!setting.agent.empty()) {

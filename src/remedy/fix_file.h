@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -17,6 +18,9 @@ Result<Setting> setting_from_json(const std::string& text);
 
 /// The same of a file. Errors: kNotFound, kDenied, kIo, kBadInput; the message names the file.
 Result<Setting> read_fix_file(const std::string& path);
+
+/// Every flatout.env begins so.
+inline constexpr std::string_view kEnvFileMark = "# Written by flatout fix.";
 
 /// Lines NAME='value': the part of a setting that is environment. Agent settings need `flatout run
 /// --with`; a comment says so.

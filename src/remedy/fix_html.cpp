@@ -136,15 +136,15 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
     facts +=
         fmt::format("<li>{} with all that is kept</li>", html_text(measured(*outcome.together)));
   std::string body =
-      report::top_html(joined(command), facts) + "<main class=\"wrap\" id=\"fix\">\n";
+      report::top_html(shell_command(command), facts) + "<main class=\"wrap\" id=\"fix\">\n";
   body += fmt::format("<h1>{}</h1>\n",
                       !outcome.tunings.empty()  ? "Nothing is wrong with it: nothing is changed"
                       : outcome.nothing_tried() ? "Nothing was tried"
                       : outcome.kept.empty()    ? "Nothing measurably helps: nothing is kept"
                                                 : "Kept: " + html_text(joined(outcome.kept)));
   if (!outcome.kept.empty() && !fix_path.empty()) {
-    body += block("to run with it",
-                  {fmt::format("flatout run --with {} -- {}", fix_path, joined(command))});
+    body += block("to run with it", {fmt::format("flatout run --with {} -- {}",
+                                                 shell_word(fix_path), shell_command(command))});
   }
   for (const Attempt& attempt : outcome.attempts) body += section(attempt);
   if (const std::string why = nothing_tried(outcome); !why.empty()) {
@@ -161,7 +161,7 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
       "tenths. "
       "This file loads nothing and sends nothing.</footer>\n",
       kFixPageMark);
-  return report::make_page(joined(command) + ": flatout fix",
+  return report::make_page(shell_command(command) + ": flatout fix",
                            {report::asset_page_css(), report::asset_fix_css()}, {}, body)
       .html;
 }

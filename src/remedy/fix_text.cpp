@@ -95,8 +95,8 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
   }
   out += "\nTo keep it:\n";
   if (!fix_path.empty()) {
-    out += fmt::format("  flatout run --with {} -- {}\n", escape_terminal(fix_path),
-                       escape_terminal(joined(command)));
+    out += fmt::format("  flatout run --with {} -- {}\n", escape_terminal(shell_word(fix_path)),
+                       escape_terminal(shell_command(command)));
   }
   out += "or by hand:\n";
   for (const Attempt& attempt : outcome.attempts) {

@@ -2,12 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <string_view>
 
 namespace flatout::remedy {
 
 std::string joined(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::string quoted(const std::string& value) {
+  std::string out = "'";
+  for (const char c : value) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string shell_word(const std::string& word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("-_./:=,@%+").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  return plain ? word : quoted(word);
+}
+
+std::string shell_command(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) {
+    // What stands before the program and has a '=' would be a variable to the shell.
+    const bool variable = out.empty() && word.find('=') != std::string::npos;
+    out += (out.empty() ? "" : " ") + (variable ? quoted(word) : shell_word(word));
+  }
+  return out;
 }
 
 std::string measured(const Decision& decision) {

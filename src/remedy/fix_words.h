@@ -11,6 +11,13 @@ namespace flatout::remedy {
 /// With blanks between them.
 std::string joined(const std::vector<std::string>& words);
 
+/// In single quotes, for a shell.
+std::string quoted(const std::string& value);
+/// As it is where a shell takes it so, else quoted.
+std::string shell_word(const std::string& word);
+/// A command as one types it.
+std::string shell_command(const std::vector<std::string>& words);
+
 /// "1.32x (1.28 to 1.36)": the gain and its 95 % bounds; "-" where nothing was measured.
 std::string measured(const Decision& decision);
 

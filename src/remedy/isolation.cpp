@@ -1,11 +1,13 @@
 #include "remedy/isolation.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <limits.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,14 +23,20 @@
 namespace flatout::remedy {
 namespace {
 
-// Folders of the system, where jobs write nothing of the user's; the scratch folder lies in one.
-constexpr std::string_view kSystem[] = {"bin",   "boot",       "dev",    "etc", "lib",  "lib32",
-                                        "lib64", "lost+found", "libx32", "nix", "proc", "run",
-                                        "sbin",  "snap",       "sys",    "usr", "var"};
+// Folders that stay as they are: devices, what the system says of itself and its sockets, and
+// programs, of which only /usr/local is the user's.
+constexpr std::string_view kSystem[] = {"bin",   "boot",       "dev",    "lib", "lib32",
+                                        "lib64", "lost+found", "libx32", "nix", "proc",
+                                        "run",   "sbin",       "snap",   "sys", "usr"};
+// Where an overlay cannot be: files of a folder up to this size are copied, larger ones can be
+// read.
+constexpr off_t kMostToCopy = 1 << 20;
+constexpr size_t kMostEntries = 4000;
 
 struct Mount {
   std::string path;
   bool read_only = false;
+  bool folder = true;
   int fd = -1;  // of what is there now: overlays laid above it hide its path
 };
 
@@ -45,6 +53,7 @@ std::vector<std::string> folders_to_cover(const std::string& cwd) {
     if (std::find(std::begin(kSystem), std::end(kSystem), name) != std::end(kSystem)) continue;
     if (entry.is_directory(ignored) && !entry.is_symlink(ignored)) out.push_back("/" + name);
   }
+  out.emplace_back("/usr/local");
   if (cwd != "/" && std::none_of(out.begin(), out.end(), [&](const std::string& folder) {
         return is_below(cwd, folder);
       })) {
@@ -53,29 +62,30 @@ std::vector<std::string> folders_to_cover(const std::string& cwd) {
   return out;
 }
 
+bool within(const std::string& path, const std::vector<std::string>& folders) {
+  return std::any_of(folders.begin(), folders.end(),
+                     [&](const std::string& folder) { return is_below(path, folder); });
+}
+
 // The folders themselves, and the mounts below them: an overlay does not show those.
 Result<std::vector<Mount>> mounts_below(const std::vector<std::string>& folders) {
   std::vector<Mount> out;
   std::transform(folders.begin(), folders.end(), std::back_inserter(out),
-                 [](const std::string& folder) {
-                   return Mount{folder, false, -1};
-                 });
+                 [](const std::string& folder) { return Mount{folder}; });
   FLATOUT_TRY(const std::string table, fs::Root("/").read("proc/self/mountinfo"));
   std::string_view rest = table, line;
   while (next_line(rest, line)) {
     for (int i = 0; i < 4; ++i) next_word(line);
     const std::string path = unescape_octal(next_word(line));
     const std::string_view options = next_word(line);
-    for (const std::string& folder : folders) {
-      if (!is_below(path, folder)) continue;
-      const bool read_only = options == "ro" || options.starts_with("ro,");
-      const auto known = std::find_if(out.begin(), out.end(),
-                                      [&](const Mount& mount) { return mount.path == path; });
-      if (known != out.end()) {
-        known->read_only = read_only;
-      } else {
-        out.push_back({path, read_only, -1});
-      }
+    if (!within(path, folders)) continue;
+    const bool read_only = options == "ro" || options.starts_with("ro,");
+    const auto known = std::find_if(out.begin(), out.end(),
+                                    [&](const Mount& mount) { return mount.path == path; });
+    if (known != out.end()) {
+      known->read_only = read_only;
+    } else {
+      out.push_back({path, read_only});
     }
   }
   std::sort(out.begin(), out.end(), [](const Mount& a, const Mount& b) { return a.path < b.path; });
@@ -97,7 +107,7 @@ Status enter_namespace() {
   const gid_t gid = ::getegid();
   if (::unshare(CLONE_NEWNS) != 0) {
     if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
-      return fs::error_from_errno(errno, "cannot make a mount namespace");
+      return fs::error_from_errno(errno, "user namespaces are not permitted");
     }
     FLATOUT_TRY_STATUS(write_file("/proc/self/setgroups", "deny"));
     FLATOUT_TRY_STATUS(
@@ -111,29 +121,175 @@ Status enter_namespace() {
   return {};
 }
 
-Status cover(const Mount& mount, const std::string& scratch, size_t number) {
-  const std::string below = "/proc/self/fd/" + std::to_string(mount.fd);
-  if (mount.read_only) {
-    if (::mount(below.c_str(), mount.path.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0)
-      return {};
-    return fs::error_from_errno(errno, "cannot keep " + mount.path);
+std::string path_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+// Shows at `path` what `fd` is; to be read only, unless `writable`.
+Status show(int fd, const std::string& path, bool writable) {
+  if (::mount(path_of(fd).c_str(), path.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0)
+    return fs::error_from_errno(errno, "cannot keep " + path);
+  if (writable) return {};
+  struct statvfs info = {};
+  unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY;
+  if (::statvfs(path.c_str(), &info) == 0) {  // a user namespace may not take those away
+    if ((info.f_flag & ST_NOSUID) != 0) flags |= MS_NOSUID;
+    if ((info.f_flag & ST_NODEV) != 0) flags |= MS_NODEV;
+    if ((info.f_flag & ST_NOEXEC) != 0) flags |= MS_NOEXEC;
+    if ((info.f_flag & ST_NOATIME) != 0) flags |= MS_NOATIME;
+    if ((info.f_flag & ST_NODIRATIME) != 0) flags |= MS_NODIRATIME;
+    if ((info.f_flag & ST_RELATIME) != 0) flags |= MS_RELATIME;
   }
-  const std::string half = scratch + "/" + std::to_string(number);
-  std::error_code failed;
-  std::filesystem::create_directories(half + "/upper", failed);
-  std::filesystem::create_directories(half + "/work", failed);
-  if (failed) return Error{Code::kIo, "cannot make " + half, ""};
-  struct stat info;
-  if (::fstat(mount.fd, &info) == 0) ::chmod((half + "/upper").c_str(), info.st_mode & 07777);
-  const std::string options =
-      fmt::format("lowerdir={},upperdir={}/upper,workdir={}/work", below, half, half);
-  if (::mount("overlay", mount.path.c_str(), "overlay", 0, options.c_str()) == 0) return {};
-  const int error = errno;
-  // In a user namespace the overlay's own attributes need another name.
-  if (::mount("overlay", mount.path.c_str(), "overlay", 0, (options + ",userxattr").c_str()) == 0) {
+  if (::mount(nullptr, path.c_str(), nullptr, flags, nullptr) != 0)
+    return fs::error_from_errno(errno, "cannot keep " + path);
+  return {};
+}
+
+// Lays overlays over folders. What cannot be the lower half of one is taken apart: a folder that
+// the scratch folder lies in, and in a user namespace one with mounts below it, which the kernel
+// lets nobody look under.
+class Cover {
+ public:
+  Cover(const std::vector<Mount>& mounts, const std::string& scratch)
+      : mounts_(mounts),
+        kept_(scratch.substr(0, scratch.rfind('/'))),
+        scratch_fd_(::open(scratch.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)),
+        scratch_(path_of(scratch_fd_)) {}
+  ~Cover() { ::close(scratch_fd_); }
+  Cover(const Cover&) = delete;
+  Cover& operator=(const Cover&) = delete;
+
+  Status lay(const Mount& mount) {
+    if (!mount.folder) return show(mount.fd, mount.path, false);
+    if (mount.read_only) return show(mount.fd, mount.path, true);
+    return lay(mount.fd, mount.path);
+  }
+
+ private:
+  bool has_mounts(const std::string& path) const {
+    return std::any_of(mounts_.begin(), mounts_.end(), [&](const Mount& mount) {
+      return mount.path != path && is_below(mount.path, path);
+    });
+  }
+  bool is_mount(const std::string& path) const {
+    return std::any_of(mounts_.begin(), mounts_.end(),
+                       [&](const Mount& mount) { return mount.path == path && mount.fd >= 0; });
+  }
+
+  Result<std::string> make_half(int fd) {
+    const std::string half = scratch_ + "/" + std::to_string(count_++);
+    std::error_code failed;
+    std::filesystem::create_directories(half + "/upper", failed);
+    std::filesystem::create_directories(half + "/work", failed);
+    if (failed) return Error{Code::kIo, "cannot make " + half, ""};
+    struct stat info = {};
+    if (::fstat(fd, &info) == 0) ::chmod((half + "/upper").c_str(), info.st_mode & 07777);
+    return half;
+  }
+
+  Status lay(int fd, const std::string& path) {
+    FLATOUT_TRY(const std::string half, make_half(fd));
+    if (is_below(kept_, path)) return take_apart(fd, path, half + "/upper");
+    const std::string options =
+        fmt::format("lowerdir={},upperdir={}/upper,workdir={}/work", path_of(fd), half, half);
+    if (::mount("overlay", path.c_str(), "overlay", 0, options.c_str()) == 0) return {};
+    const int error = errno;
+    // In a user namespace the overlay's own attributes need another name.
+    if (::mount("overlay", path.c_str(), "overlay", 0, (options + ",userxattr").c_str()) == 0)
+      return {};
+    if (has_mounts(path)) return take_apart(fd, path, half + "/upper");
+    return fs::error_from_errno(error, "cannot lay an overlay over " + path);
+  }
+
+  // A folder in the place of this one, with an overlay over each folder in it. Its files are copied
+  // where they are small; others can be read there, but not written.
+  Status take_apart(int fd, const std::string& path, const std::string& stand_in) {
+    const int listed = ::openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (listed < 0) return show(fd, path, false);  // nor can the job see what is in it
+    DIR* const folder = ::fdopendir(listed);
+    std::vector<std::string> names;
+    while (const dirent* entry = ::readdir(folder)) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+    }
+    ::closedir(folder);
+    if (names.size() > kMostEntries) {
+      return Error{Code::kUnsupported,
+                   fmt::format("{} holds another mount, and too many files to copy them", path),
+                   ""};
+    }
+    // What is mounted there has its own turn.
+    std::erase_if(names, [&](const std::string& name) {
+      struct stat info = {};
+      if (::fstatat(fd, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return true;  // just gone
+      const std::string made = stand_in + "/" + name;
+      if (S_ISDIR(info.st_mode)) {
+        ::mkdir(made.c_str(), 0700);
+        return is_mount(path + "/" + name);
+      }
+      std::error_code failed;
+      if (S_ISLNK(info.st_mode)) {
+        std::filesystem::copy_symlink(path_of(fd) + "/" + name, made, failed);
+        return true;
+      }
+      if (S_ISREG(info.st_mode) && copied(path_of(fd) + "/" + name, info, made)) return true;
+      ::close(::open(made.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+      return is_mount(path + "/" + name);
+    });
+    if (::mount(stand_in.c_str(), path.c_str(), nullptr, MS_BIND, nullptr) != 0)
+      return fs::error_from_errno(errno, "cannot cover " + path);
+    for (const std::string& name : names) {
+      const int part = ::openat(fd, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
+      struct stat info = {};
+      if (part < 0) continue;
+      ::fstat(part, &info);
+      const std::string shown = path + "/" + name;
+      const bool kept = shown == kept_;
+      const Status done = S_ISDIR(info.st_mode) && !kept
+                              ? lay(part, shown)
+                              : show(part, shown, kept || !S_ISREG(info.st_mode));
+      ::close(part);
+      FLATOUT_TRY_STATUS(done);
+    }
     return {};
   }
-  return fs::error_from_errno(error, "cannot lay an overlay over " + mount.path);
+
+  static bool copied(const std::string& from, const struct stat& info, const std::string& to) {
+    if (info.st_size > kMostToCopy) return false;
+    std::error_code failed;
+    std::filesystem::copy_file(from, to, failed);
+    if (failed) return false;
+    const timespec times[2] = {info.st_atim, info.st_mtim};
+    ::chmod(to.c_str(), info.st_mode & 07777);
+    ::utimensat(AT_FDCWD, to.c_str(), times, 0);
+    return true;
+  }
+
+  const std::vector<Mount>& mounts_;
+  std::string kept_;  // the folder of the run, which is really written
+  int scratch_fd_;
+  std::string scratch_;  // by way of the descriptor: its path is covered for a while
+  size_t count_ = 0;
+};
+
+// Sockets that somebody listens on: through an overlay they cannot be reached.
+std::vector<Mount> sockets_below(const std::vector<std::string>& folders) {
+  std::vector<Mount> out;
+  const auto table = fs::Root("/").read("proc/net/unix", 1 << 22);
+  if (!table.ok()) return out;
+  std::string_view rest = *table, line;
+  while (next_line(rest, line)) {
+    for (int i = 0; i < 7; ++i) next_word(line);
+    const std::string path(trim(line));
+    if (!path.starts_with('/') || !within(path, folders)) continue;
+    const int fd = ::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    struct stat info = {};
+    if (fd < 0) continue;
+    if (::fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode)) {
+      out.push_back({path, false, false, fd});
+    } else {
+      ::close(fd);
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -142,20 +298,22 @@ Status isolate_files(const std::string& scratch) {
   char cwd[PATH_MAX];
   if (::getcwd(cwd, sizeof cwd) == nullptr) return fs::error_from_errno(errno, "no working folder");
   const std::vector<std::string> folders = folders_to_cover(cwd);
-  for (const std::string& folder : folders) {
-    if (is_below(scratch, folder)) {
-      return Error{Code::kBadInput,
-                   fmt::format("{} lies within {}, which is to be covered", scratch, folder), ""};
-    }
-  }
   FLATOUT_TRY(std::vector<Mount> mounts, mounts_below(folders));
   FLATOUT_TRY_STATUS(enter_namespace());
   for (Mount& mount : mounts) {
-    mount.fd = ::open(mount.path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    mount.fd = ::open(mount.path.c_str(), O_PATH | O_CLOEXEC);
+    struct stat info = {};
+    mount.folder = mount.fd >= 0 && ::fstat(mount.fd, &info) == 0 && S_ISDIR(info.st_mode);
   }
+  const std::vector<Mount> sockets = sockets_below(folders);
   Status done;
+  Cover cover(mounts, scratch);
   for (size_t i = 0; i < mounts.size() && done.ok(); ++i) {
-    if (mounts[i].fd >= 0) done = cover(mounts[i], scratch, i);  // else a file, or not ours to see
+    if (mounts[i].fd >= 0) done = cover.lay(mounts[i]);  // else not ours to see
+  }
+  for (const Mount& socket : sockets) {
+    if (done.ok()) (void)show(socket.fd, socket.path, true);  // its folder may be out of reach
+    ::close(socket.fd);
   }
   for (const Mount& mount : mounts) {
     if (mount.fd >= 0) ::close(mount.fd);

@@ -2,13 +2,17 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "base/fs.h"
+#include "base/output.h"
 #include "base/page_residency.h"
 #include "base/text.h"
 #include "remedy/isolation.h"
@@ -20,6 +24,8 @@ volatile sig_atomic_t stop_signal = 0;
 
 void on_signal(int signal) { stop_signal = signal; }
 
+constexpr size_t kMostInput = 64 << 20;  // bytes of standard input
+constexpr int kInputPatienceMs = 1000;
 constexpr size_t kMostOpened = 64 << 20;  // bytes of their names
 
 void watch_signals() {
@@ -36,6 +42,7 @@ Result<std::unique_ptr<JobRunner>> JobRunner::open(std::vector<std::string> comm
                                                    Watch watch) {
   std::unique_ptr<JobRunner> out(new JobRunner(std::move(command), budget_seconds, std::move(judge),
                                                std::move(tell), std::move(watch)));
+  out->take_input();
   remove_stale_scratch("/var/tmp");
   remove_stale_scratch("/tmp");
   FLATOUT_TRY(out->scratch_, Scratch::make());
@@ -46,6 +53,40 @@ Result<std::unique_ptr<JobRunner>> JobRunner::open(std::vector<std::string> comm
   remove_all(probe);
   watch_signals();
   return out;
+}
+
+JobRunner::~JobRunner() {
+  if (input_ > STDERR_FILENO) ::close(input_);
+}
+
+// Each run is to read what the first one would: a file is read anew, of a pipe what comes is kept.
+// A terminal is for the user. A pipe that nobody writes into is no reason to wait.
+void JobRunner::take_input() {
+  struct stat info = {};
+  if (::fstat(STDIN_FILENO, &info) != 0) return;
+  if (S_ISREG(info.st_mode)) {
+    input_ = STDIN_FILENO;
+    input_from_ = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
+    return;
+  }
+  if (!S_ISFIFO(info.st_mode) && !S_ISSOCK(info.st_mode)) return;
+  input_ = ::memfd_create("flatout-input", MFD_CLOEXEC);
+  if (input_ < 0) return;
+  char buffer[1 << 16];
+  size_t kept = 0;
+  bool ended = false;
+  while (!ended && kept < kMostInput) {
+    pollfd waiting{STDIN_FILENO, POLLIN, 0};
+    if (::poll(&waiting, 1, kInputPatienceMs) <= 0) break;
+    const ssize_t got = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    ended = got <= 0;
+    if (ended || !fs::write_all(input_, {buffer, static_cast<size_t>(got)}, "memory").ok()) break;
+    kept += static_cast<size_t>(got);
+  }
+  if (!ended && kept > 0) {
+    tell_(fmt::format("of standard input, which has not ended, each run gets the first {} bytes",
+                      kept));
+  }
 }
 
 // A run leaves the files that it read in the page cache. Where the first one found them on the
@@ -63,7 +104,8 @@ Result<TrialRun> JobRunner::run(const Setting& setting, const Length& length, bo
   if (::mkdir(folder.c_str(), 0700) != 0)
     return fs::error_from_errno(errno, "cannot make " + folder);
   if (cold_) let_go_of_files();
-  auto out = run_trial(command_, setting, length, {folder, why_not_isolated_.empty(), show_output},
+  auto out = run_trial(command_, setting, length,
+                       {folder, why_not_isolated_.empty(), show_output, input_, input_from_},
                        judge_, watch_, [this] { return stopped(); });
   if (const auto text = fs::Root(folder).read("opened", kMostOpened); text.ok()) {
     std::string_view rest = *text, line;

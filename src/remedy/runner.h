@@ -33,6 +33,9 @@ class JobRunner : public Runner {
   bool stopped() override;
   void tell(const std::string& text) override { tell_(text); }
   int runs() const { return runs_; }
+  ~JobRunner() override;
+  JobRunner(const JobRunner&) = delete;
+  JobRunner& operator=(const JobRunner&) = delete;
 
  private:
   JobRunner(std::vector<std::string> command, double budget_seconds, Judge judge,
@@ -44,6 +47,7 @@ class JobRunner : public Runner {
         watch_(std::move(watch)) {}
 
   void let_go_of_files();
+  void take_input();
 
   std::vector<std::string> command_;
   double budget_;
@@ -54,6 +58,8 @@ class JobRunner : public Runner {
   std::string why_not_isolated_;
   TimePoint begin_ = MonotonicClock::now();
   int runs_ = 0;
+  int input_ = -1;
+  int64_t input_from_ = 0;
   bool cold_ = false;             // the first run waited for the disk
   std::set<std::string> opened_;  // files that runs of the job opened for reading
 };

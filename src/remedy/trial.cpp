@@ -152,6 +152,14 @@ void redirect(int fd, const char* path, int flags) {
   ::close(file);
 }
 
+void give_input(const TrialPlace& place) {
+  if (place.input < 0) return redirect(STDIN_FILENO, "/dev/null", O_RDONLY);
+  // Opened anew where that is permitted: whoever started us reads on where it was.
+  if (place.input != STDIN_FILENO) ::dup2(place.input, STDIN_FILENO);
+  redirect(STDIN_FILENO, "/proc/self/fd/0", O_RDONLY);
+  ::lseek(STDIN_FILENO, place.input_from, SEEK_SET);
+}
+
 // In the process that is forked for one run.
 Result<TrialRun> record(const std::vector<std::string>& command, const Setting& setting,
                         const Length& length, const TrialPlace& place, const Judge& judge) {
@@ -163,7 +171,7 @@ Result<TrialRun> record(const std::vector<std::string>& command, const Setting& 
   } else {
     ::setenv("FLATOUT_TRIAL_FILES", (place.folder + "/files").c_str(), 1);
   }
-  redirect(STDIN_FILENO, "/dev/null", O_RDONLY);
+  give_input(place);
   if (!place.show_output) {
     redirect(STDOUT_FILENO, (place.folder + "/output").c_str(), O_WRONLY | O_CREAT | O_APPEND);
     ::dup2(STDOUT_FILENO, STDERR_FILENO);

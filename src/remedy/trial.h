@@ -60,6 +60,9 @@ struct TrialPlace {
   std::string folder;   // an empty folder of this run's own
   bool isolate = true;  // an overlay over the user's files; else the agent redirects what it can
   bool show_output = false;  // the job's output goes where it usually goes
+  // A file that the job finds on its standard input, from `input_from` on; -1: nothing.
+  int input = -1;
+  int64_t input_from = 0;
 };
 
 /// Runs the command once. `stop` is asked every few milliseconds and ends the run when it says so.

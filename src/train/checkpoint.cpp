@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/fs.h"
+#include "base/output.h"
 #include "base/text.h"
 #include "train/tensor_file.h"
 
@@ -38,7 +38,7 @@ Status save_checkpoint(const std::string& path, const TrainOptions& options, Lea
   metadata["step"] = std::to_string(progress.step);
   metadata["epoch"] = std::to_string(progress.epoch);
   metadata["position"] = std::to_string(progress.position);
-  return fs::write_atomically(path, encode_tensors(metadata, learner.state()));
+  return fs::write_output(path, encode_tensors(metadata, learner.state()));
 }
 
 Result<Progress> resume_checkpoint(const std::string& path, const TrainOptions& options,

@@ -1,5 +1,7 @@
 #include "train/data.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -53,6 +55,20 @@ class FolderBatches : public Batches {
       }
     }
     return out;
+  }
+
+  std::string bad_files() const override {
+    const feed::Report report = loader_->report();
+    if (report.bad.empty()) return {};
+    const feed::BadSample& first = report.bad[0];
+    std::string out = fmt::format("{} ({}) is bad", escape_terminal(first.file),
+                                  feed::outcome_name(first.verdict.outcome));
+    const size_t others = report.bad.size() - 1;
+    if (others > 0) out += fmt::format(", so are {} more", others);
+    return out + fmt::format(
+                     ": other samples took such places {} times; flatout feed verify "
+                     "names all bad files",
+                     report.replaced);
   }
 
  private:

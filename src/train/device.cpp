@@ -1,6 +1,7 @@
 #include "train/device.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
@@ -8,6 +9,24 @@
 #include "base/text.h"
 
 namespace flatout::train {
+namespace {
+
+std::string text_of(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+/// The device's limit had room, the machine had not.
+Error refused_by_the_system(const std::string& name, uint64_t bytes) {
+  rlimit addresses{};
+  const bool limited =
+      ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
+  return Error{Code::kFull,
+               fmt::format("the system refuses {} memory for {}", name, text_of(bytes)),
+               limited ? fmt::format("this process may have addresses for {} (ulimit -v): allow it "
+                                     "more, or give --device-memory, far less than that",
+                                     text_of(addresses.rlim_cur))
+                       : "a smaller --device-memory or --batch"};
+}
+
+}  // namespace
 
 Device::Device(std::string name, uint64_t limit_bytes, int threads, bool spin)
     : name_(std::move(name)),
@@ -22,11 +41,12 @@ Device::~Device() {
 Result<void*> Device::allocate(uint64_t bytes) {
   const auto block = arena_->allocate(std::max<uint64_t>(bytes, 1), 0);
   if (!block.ok()) {
+    if (driver_.free_bytes() >= devmem::round_up(bytes, devmem::kPageBytes)) {
+      return refused_by_the_system(name_, bytes);
+    }
     return Error{Code::kFull,
-                 fmt::format("{} has no room for {}: it holds {} of {}", name_,
-                             format_bytes(static_cast<double>(bytes)),
-                             format_bytes(static_cast<double>(allocated())),
-                             format_bytes(static_cast<double>(driver_.total_bytes()))),
+                 fmt::format("{} has no room for {}: it holds {} of {}", name_, text_of(bytes),
+                             text_of(allocated()), text_of(driver_.total_bytes())),
                  "a smaller --batch, or more --device-memory"};
   }
   blocks_.push_back(*block);

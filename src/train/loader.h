@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -38,6 +39,8 @@ class Batches {
   virtual ~Batches() = default;
   /// The next batch in order; waits for it.
   virtual Result<Batch> next() = 0;
+  /// What was left out until now since it cannot be read, in words; "": nothing.
+  virtual std::string bad_files() const { return {}; }
 };
 
 struct LoaderOptions {

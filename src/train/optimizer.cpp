@@ -44,10 +44,15 @@ Status OptimizerOptions::check() const {
     return Error{Code::kBadInput, fmt::format("there is no optimizer \"{}\"", name),
                  "--optimizer sgd or --optimizer adam"};
   }
-  const auto bad = [](double value, double limit) { return !(value >= 0 && value < limit); };
-  if (bad(rate, 1e6) || bad(momentum, 1) || bad(weight_decay, 1e6)) {
-    return Error{Code::kBadInput, "learning rate, momentum or weight decay out of range",
-                 "none may be negative, and --momentum must be less than 1"};
+  constexpr double kMost = 1e6;
+  const auto bad = [](const char* option, double value, const char* limit) {
+    return Error{Code::kBadInput,
+                 fmt::format("{} is a number from 0 to {}, not {}", option, limit, value), ""};
+  };
+  if (!(rate >= 0 && rate <= kMost)) return bad("--learning-rate", rate, "1000000");
+  if (!(momentum >= 0 && momentum < 1)) return bad("--momentum", momentum, "less than 1");
+  if (!(weight_decay >= 0 && weight_decay <= kMost)) {
+    return bad("--weight-decay", weight_decay, "1000000");
   }
   return {};
 }

@@ -110,26 +110,39 @@ Result<RankPlace> find_rank_place(const Variable& variable) {
 namespace {
 
 /// That all have the same job.
-Status agree(Ranks& ranks, uint64_t job) {
+Status agree(Ranks& ranks, const std::vector<JobPart>& job) {
   // Bits, not values: a digest may be no number.
-  const auto mine = std::bit_cast<double>(job);
-  std::vector<double> all(static_cast<size_t>(ranks.size()));
-  FLATOUT_TRY_STATUS(ranks.gather(&mine, 1, all.data()));
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (std::bit_cast<uint64_t>(all[r]) == job) continue;
-    return Error{Code::kBadInput, fmt::format("rank {} was started with other options", r),
-                 "model, batch, steps, seed and --nccl must be the same for all ranks"};
+  std::vector<double> mine;
+  for (const JobPart& part : job) {
+    mine.push_back(std::bit_cast<double>(uint64_t{std::hash<std::string>()(part.value)}));
+  }
+  std::vector<double> all(static_cast<size_t>(ranks.size()) * mine.size());
+  FLATOUT_TRY_STATUS(ranks.gather(mine.data(), mine.size(), all.data()));
+  for (size_t r = 0; r < static_cast<size_t>(ranks.size()); ++r) {
+    std::string differing;
+    for (size_t i = 0; i < job.size(); ++i) {
+      const double its = all[r * mine.size() + i];
+      if (std::bit_cast<uint64_t>(its) == std::bit_cast<uint64_t>(mine[i])) continue;
+      if (i + 1 == job.size() && !differing.empty()) break;
+      if (!differing.empty()) differing += ", ";
+      differing += fmt::format("{} (here {})", job[i].option, escape_terminal(job[i].value));
+    }
+    if (differing.empty()) continue;
+    return Error{Code::kBadInput,
+                 fmt::format("rank {} was started with other options: {}", r, differing),
+                 "they must be the same for all ranks"};
   }
   return {};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, uint64_t job, Nanos patience) {
+Result<std::unique_ptr<Ranks>> Ranks::join(const RankPlace& place, const std::vector<JobPart>& job,
+                                           Nanos patience) {
   if (place.size == 1) return std::unique_ptr<Ranks>();
   std::unique_ptr<Transport> transport;
   if (place.carrier == RankPlace::Carrier::kSockets) {
-    FLATOUT_TRY(transport, open_sockets(place, job, patience));
+    FLATOUT_TRY(transport, open_sockets(place, patience));
   } else {
     FLATOUT_TRY(transport, open_mpi());
   }

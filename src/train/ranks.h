@@ -62,10 +62,9 @@ class Transport {
 /// The MPI library of the machine (Open MPI), found by dlopen. Errors: kNotFound, kUnsupported.
 Result<std::unique_ptr<Transport>> open_mpi();
 
-/// A socket between each two ranks. `job` is a digest of what all must agree upon.
-/// Errors: kTimeout, naming the ranks that did not come; kBadInput where a rank has another `job`.
-Result<std::unique_ptr<Transport>> open_sockets(const RankPlace& place, uint64_t job,
-                                                Nanos patience);
+/// A socket between each two ranks. Errors: kTimeout, naming the ranks that did not come; kBadInput
+/// where one comes twice.
+Result<std::unique_ptr<Transport>> open_sockets(const RankPlace& place, Nanos patience);
 
 /// NCCL between cards, one for each rank; `meeting`, which outlives it, brings the ranks together
 /// and names those that are lost. Errors: kNotFound without NCCL, driver or card; kUnsupported;
@@ -73,10 +72,19 @@ Result<std::unique_ptr<Transport>> open_sockets(const RankPlace& place, uint64_t
 /// for it; the same for all ranks.
 Result<std::unique_ptr<Transport>> open_nccl(Transport& meeting, int local_rank, Nanos patience);
 
+/// Something that all ranks must agree upon: who differs would wait for messages that never come.
+struct JobPart {
+  std::string option;  // "--batch", the same for all ranks
+  std::string value;
+};
+
 class Ranks {
  public:
-  /// Joins the others. Null where there is one rank. Errors: as above.
-  static Result<std::unique_ptr<Ranks>> join(const RankPlace& place, uint64_t job, Nanos patience);
+  /// Joins the others. Null where there is one rank. The last part of `job` is what training begins
+  /// with, which follows from the others where those differ, too.
+  /// Errors: as above; kBadInput, naming the parts in which a rank differs from this one.
+  static Result<std::unique_ptr<Ranks>> join(const RankPlace& place,
+                                             const std::vector<JobPart>& job, Nanos patience);
   Ranks(std::unique_ptr<Transport> transport, Nanos patience)
       : transport_(std::move(transport)), patience_(patience) {}
 

@@ -95,12 +95,17 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-constexpr uint64_t kNone = ~uint64_t{0};
+constexpr int kNone = -1;
 
-/// work(rank, what join gave) in a thread for each of `size` ranks, less those in `absent`.
+std::vector<JobPart> a_job() {
+  return {{"--batch", "32"}, {"--learning-rate", "0.02"}, {"weights", "1a"}};
+}
+
+/// work(rank, what join gave) in a thread for each of `size` ranks, less those in `absent`. The job
+/// of `other` is `its` instead.
 template <class Work>
-void with_ranks(int size, Nanos patience, const Work& work, int absent = -1,
-                uint64_t other_job_of = kNone, bool nccl = false) {
+void with_ranks(int size, Nanos patience, const Work& work, int absent = kNone, int other = kNone,
+                bool nccl = false, const std::vector<JobPart>& its = {}) {
   RankPlace place;
   place.carrier = RankPlace::Carrier::kSockets;
   place.size = size;
@@ -112,7 +117,7 @@ void with_ranks(int size, Nanos patience, const Work& work, int absent = -1,
     threads.emplace_back([&, r] {
       RankPlace mine = place;
       mine.rank = r;
-      auto ranks = Ranks::join(mine, static_cast<uint64_t>(r) == other_job_of ? 2 : 1, patience);
+      auto ranks = Ranks::join(mine, r == other ? its : a_job(), patience);
       const Status taken = nccl && ranks.ok() ? (*ranks)->take_nccl(r) : Status();
       work(r, taken.ok() ? std::move(ranks) : Result<std::unique_ptr<Ranks>>(taken.error()));
     });
@@ -212,16 +217,34 @@ TEST(Ranks, NameOneThatDoesNotCome) {
       2);
 }
 
-TEST(Ranks, RefuseOneWithOtherOptions) {
-  with_ranks(
-      2, 2s,
-      [](int r, Result<std::unique_ptr<Ranks>> ranks) {
-        ASSERT_FALSE(ranks.ok());
-        if (r == 0) {
+TEST(Ranks, NameTheOptionsInWhichOneDiffers) {
+  const auto said = [](const std::vector<JobPart>& its) {
+    std::vector<std::string> out(3);
+    with_ranks(
+        3, 60s,
+        [&](int r, Result<std::unique_ptr<Ranks>> ranks) {
+          ASSERT_FALSE(ranks.ok());
           EXPECT_EQ(ranks.error().code, Code::kBadInput);
-        }
-      },
-      -1, 1);
+          out[static_cast<size_t>(r)] = ranks.error().message;
+        },
+        kNone, 1, false, its);
+    return out;
+  };
+  auto job = a_job();
+  job[1].value = "0.1";
+  EXPECT_EQ(said(job), (std::vector<std::string>{
+                           "rank 1 was started with other options: --learning-rate (here 0.02)",
+                           "rank 0 was started with other options: --learning-rate (here 0.1)",
+                           "rank 1 was started with other options: --learning-rate (here 0.02)"}));
+  job[2].value = "2b";  // as a consequence
+  EXPECT_EQ(said(job)[0], "rank 1 was started with other options: --learning-rate (here 0.02)");
+  job[0].value = "64";
+  EXPECT_EQ(said(job)[0],
+            "rank 1 was started with other options: --batch (here 32), --learning-rate (here "
+            "0.02)");
+  job = a_job();
+  job[2].value = "2b";
+  EXPECT_EQ(said(job)[0], "rank 1 was started with other options: weights (here 1a)");
 }
 
 TEST(Ranks, AreNotDisturbedByAStranger) {
@@ -230,7 +253,7 @@ TEST(Ranks, AreNotDisturbedByAStranger) {
   place.size = 2;
   place.address = "127.0.0.1";
   place.port = free_port();
-  std::thread first([&] { EXPECT_TRUE(Ranks::join(place, 1, 60s).ok()); });
+  std::thread first([&] { EXPECT_TRUE(Ranks::join(place, a_job(), 60s).ok()); });
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -244,7 +267,7 @@ TEST(Ranks, AreNotDisturbedByAStranger) {
   close(fd);
   RankPlace other = place;
   other.rank = 1;
-  EXPECT_TRUE(Ranks::join(other, 1, 60s).ok());
+  EXPECT_TRUE(Ranks::join(other, a_job(), 60s).ok());
   first.join();
 }
 

@@ -23,11 +23,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr uint64_t kMagic = 0x464c41544f555431;  // "FLATOUT1"
+constexpr uint64_t kMagic = 0x464c41544f555432;  // "FLATOUT2"
 
 struct Hello {
   uint64_t magic = kMagic;
-  uint64_t job = 0;
   int32_t rank = 0, size = 0, pid = 0;
   uint16_t port = 0;  // where it listens for ranks above it
   uint16_t zero = 0;
@@ -175,9 +174,8 @@ Result<Socket> connect_to(const Address& where, int rank, TimePoint deadline) {
 
 class Sockets : public Transport {
  public:
-  Sockets(const RankPlace& place, uint64_t job)
+  explicit Sockets(const RankPlace& place)
       : rank_(place.rank), size_(place.size), peers_(static_cast<size_t>(place.size)) {
-    hello_.job = job;
     hello_.rank = rank_;
     hello_.size = size_;
     hello_.pid = getpid();
@@ -260,12 +258,11 @@ Status Sockets::accept_ranks(const Socket& listener, int wanted, std::vector<Add
       continue;  // a stranger
     }
     if (hello.size != size_ || hello.rank <= rank_ || hello.rank >= size_ ||
-        peer(hello.rank).socket.fd() >= 0 || hello.job != hello_.job) {
+        peer(hello.rank).socket.fd() >= 0) {
       return Error{Code::kBadInput,
-                   fmt::format("rank {} of {} was started with other options than this rank {} of "
-                               "{}, or twice",
+                   fmt::format("rank {} of {} came to this rank {} of {}, which waits for another",
                                hello.rank, hello.size, rank_, size_),
-                   "model, batch, steps, seed and --nccl must be the same for all ranks"};
+                   "each rank is started once, and its number is less than that of all"};
     }
     if (where != nullptr) {
       set_port(from, hello.port);
@@ -462,9 +459,8 @@ Status Sockets::lost() {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> open_sockets(const RankPlace& place, uint64_t job,
-                                                Nanos patience) {
-  auto sockets = std::make_unique<Sockets>(place, job);
+Result<std::unique_ptr<Transport>> open_sockets(const RankPlace& place, Nanos patience) {
+  auto sockets = std::make_unique<Sockets>(place);
   const TimePoint deadline = MonotonicClock::now() + patience;
   FLATOUT_TRY_STATUS(place.rank == 0 ? sockets->lead(place, deadline)
                                      : sockets->follow(place, deadline));

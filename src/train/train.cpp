@@ -22,6 +22,7 @@
 #include "train/inject.h"
 #include "train/mirrored.h"
 #include "train/network.h"
+#include "train/options.h"
 #include "train/train.h"
 
 namespace flatout::train {
@@ -201,46 +202,26 @@ void print_json(const Job& job, const Outcome& outcome) {
   fmt::print("{}\n", out.dump());
 }
 
-/// What all ranks must agree upon: who differs would wait for messages that never come.
-uint64_t job_digest(const TrainOptions& options, const DataSet& data, const Progress& progress,
-                    Learner& learner) {
-  const std::string text =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", options.model, options.batch,
-                  options.steps, options.seed, data.samples, options.replicas, options.plain,
-                  options.optimizer, options.learning_rate, options.momentum, options.weight_decay,
-                  options.sync_batch_norm, options.nccl, progress.step);
-  return std::hash<std::string>()(text) ^ digest(learner);
-}
-
-Status check(const TrainOptions& options, const RankPlace& place) {
-  const auto bad = [](std::string message, std::string hint) {
-    return Error{Code::kBadInput, std::move(message), std::move(hint)};
-  };
-  if (options.steps < 1 || options.samples < 1 || options.samples > 1 << 20 || options.batch < 1 ||
-      options.batch > 4096 || options.threads < 0 || options.threads > 1024 ||
-      options.loaders < 0 || options.loaders > 256 || options.replicas < 1 ||
-      options.replicas > 256 || !(options.rank_timeout > 0 && options.rank_timeout <= 1e6)) {
-    return bad("steps, samples, batch, threads, loaders, replicas or rank-timeout out of range",
-               "see flatout train --help");
-  }
-  if (options.model != "small" && options.model != "large" && !is_layered(options.model)) {
-    return bad(fmt::format("there is no model \"{}\"", escape_terminal(options.model)),
-               "--model small, large, lenet or resnet20");
-  }
-  const int devices = options.replicas * place.size;
-  if (devices > 1 && !is_layered(options.model)) {
-    return bad(fmt::format("the model {} trains on one device", options.model),
-               "--model lenet or --model resnet20");
-  }
-  if (options.batch % devices != 0) {
-    return bad(
-        fmt::format("a batch of {} cannot be split evenly over {} devices", options.batch, devices),
-        "--batch takes all replicas' and ranks' samples together");
-  }
-  if (!options.resume.empty() && !options.weights.empty()) {
-    return bad("--resume and --weights both say what to begin with", "give one of them");
-  }
-  return {};
+/// What all ranks must agree upon.
+std::vector<JobPart> job_of(const TrainOptions& options, const DataSet& data,
+                            const Progress& progress, Learner& learner) {
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  const auto flag = [](bool on) { return std::string(on ? "given" : "not given"); };
+  return {{"--model", options.model},
+          {"--batch", number(options.batch)},
+          {"--steps", number(options.steps)},
+          {"--seed", number(options.seed)},
+          {"the number of samples", number(data.samples)},
+          {"--replicas", number(options.replicas)},
+          {"--plain", flag(options.plain)},
+          {"--optimizer", options.optimizer},
+          {"--learning-rate", number(options.learning_rate)},
+          {"--momentum", number(options.momentum)},
+          {"--weight-decay", number(options.weight_decay)},
+          {"--sync-batch-norm", flag(options.sync_batch_norm)},
+          {"--nccl", flag(options.nccl)},
+          {"the step to go on from", number(progress.step)},
+          {"the weights to begin with", fmt::format("{:08x}", digest(learner))}};
 }
 
 Result<std::unique_ptr<Learner>> make_learner(const TrainOptions& options, const RankPlace& place,
@@ -273,9 +254,12 @@ Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& r
   if (options.model.empty()) {
     options.model = place.size > 1 || options.replicas > 1 ? "lenet" : "small";
   }
+  FLATOUT_TRY_STATUS(check_options(options, causes, place));
+  if (place.rank == 0) {
+    for (const std::string& ignored : ignored_options(options, causes, place)) log_warning(ignored);
+  }
   if (options.learning_rate == 0)
     options.learning_rate = options.optimizer == "adam" ? 0.001 : 0.02;
-  FLATOUT_TRY_STATUS(check(options, place));
   // The mask of cpu.affinity and malloc's settings hold for threads made later.
   const int cores = std::max(available_cores() / place.local, 1);
   View view;
@@ -285,6 +269,9 @@ Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& r
   std::unique_ptr<TemporaryFolder> folder;
   FLATOUT_TRY(const std::unique_ptr<Injection> injection, Injection::make(causes, options, folder));
   FLATOUT_TRY(DataSet data, open_data(options, causes, cores, view, folder));
+  if (!options.data.empty() && !causes.none() && folder == nullptr && place.rank == 0) {
+    log_warning("--data has no effect: it is for the causes' files, and these causes have none");
+  }
   const Plan plan = make_plan(causes, options, cores);
 
   Mirrored* mirrored = nullptr;  // the learner, where it is one
@@ -295,7 +282,7 @@ Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& r
   if (!options.resume.empty()) {
     FLATOUT_TRY(progress, resume_checkpoint(options.resume, options, *learner));
   }
-  FLATOUT_TRY(ranks, Ranks::join(place, job_digest(options, data, progress, *learner),
+  FLATOUT_TRY(ranks, Ranks::join(place, job_of(options, data, progress, *learner),
                                  nanos(options.rank_timeout * 1e9)));
   if (ranks != nullptr) {
     if (options.nccl) FLATOUT_TRY_STATUS(ranks->take_nccl(place.local_rank));
@@ -315,6 +302,7 @@ Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& r
   if (place.rank == 0) {
     options.json ? print_json(job, outcome) : print_text(job, outcome);
   }
+  if (const std::string bad = batches->bad_files(); !bad.empty()) log_warning(bad);
   return {};
 }
 
@@ -352,7 +340,8 @@ int train_main(const TrainOptions& options) {
     fmt::print("{}", cause_list());
     return 0;
   }
-  if (options.neighbours > 0) return run_neighbours(options.neighbours, options.seconds);
+  if (options.neighbours > 0)
+    return run_neighbours(options.neighbours, options.seconds > 0 ? options.seconds : 60);
   const Result<Causes> causes = parse_causes(options.inject);
   if (!causes.ok()) {
     log_error(causes.error().message, causes.error().hint);

@@ -43,7 +43,7 @@ struct TrainOptions {
   bool json = false;                // one document with every step's loss instead of text
   // Instead of training: so many busy processes until this one is ended or the time is up.
   int neighbours = 0;
-  double seconds = 60;
+  double seconds = 0;  // 0: 60
 };
 
 /// Whether the model is made of layers (lenet, resnet20), not the demo's plain network.

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -294,6 +295,100 @@ def test_bad_input_is_named(flatout, tmp_path, mnist_like):
     assert code == 2 and "safetensors" in text
 
 
+def test_a_checkpoint_takes_no_links_or_devices_place(flatout, tmp_path):
+    options = ["--model", "lenet", "--samples", 64, "--steps", 2]
+    old_mask = os.umask(0o027)
+    try:
+        want = tmp_path / "plain"
+        train(flatout, *options, "--checkpoint", want)
+        assert want.stat().st_mode & 0o777 == 0o640
+        (tmp_path / "real").write_bytes(b"old")
+        (tmp_path / "real").chmod(0o604)
+        (tmp_path / "link").symlink_to("real")
+        train(flatout, *options, "--checkpoint", tmp_path / "link")
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == want.read_bytes()
+        assert (tmp_path / "real").stat().st_mode & 0o777 == 0o604
+        (tmp_path / "dangling").symlink_to("new")
+        train(flatout, *options, "--checkpoint", tmp_path / "dangling")
+        assert (tmp_path / "new").read_bytes() == want.read_bytes()
+    finally:
+        os.umask(old_mask)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to_pipe").symlink_to("pipe")
+    for name in ("pipe", "to_pipe"):
+        code, text = failed(flatout, *options, "--checkpoint", tmp_path / name)
+        assert code == 2 and f"{name} is a pipe" in text and "every epoch" in text
+    assert (tmp_path / "pipe").is_fifo()
+    try:
+        os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        (tmp_path / "null").write_bytes(b"")
+    except PermissionError:
+        return  # no device can be made or opened here
+    train(flatout, *options, "--checkpoint", tmp_path / "null")
+    assert (tmp_path / "null").is_char_device()
+
+
+def test_a_data_set_that_the_model_does_not_read_is_refused(flatout, tmp_path):
+    for more in ([], ["--model", "large"], ["--inject", "none"]):
+        code, text = failed(flatout, "--data", tmp_path / "nothing", "--steps", 2, *more)
+        assert code == 2 and "does not learn from --data" in text and "--model lenet" in text
+
+
+@pytest.mark.parametrize("options, said", [
+    (["--nccl"], "--nccl has no effect: there is one rank"),
+    (["--rank-timeout", 5], "--rank-timeout has no effect: there is one rank"),
+    (["--seconds", 3], "--seconds has no effect: it is for --neighbours"),
+    (["--classes", 3], "--classes has no effect"),
+    (["--hang-seconds", 1], "--hang-seconds has no effect: it is for --inject stall.hang"),
+    (["--model", "lenet", "--sync-batch-norm"], "--sync-batch-norm has no effect: the model lenet has no batch norm"),
+    (["--optimizer", "adam"], "--optimizer has no effect: the model small has its own"),
+    (["--learning-rate", 0.1], "--learning-rate has no effect: the model small has its own"),
+    (["--device-memory", "64MiB"], "--device-memory has no effect"),
+    (["--model", "lenet", "--optimizer", "adam", "--momentum", 0.5], "--momentum has no effect: it is for --optimizer sgd"),
+    (["--inject", "mem.leak", "--data", "/nowhere"], "--data has no effect"),
+])
+def test_an_option_without_effect_is_told(flatout, options, said):
+    code, text = failed(flatout, "--steps", 2, "--samples", 64, "--quiet", *options)
+    assert code == 0 and text.count("warning") == 1 and said in text, text
+
+
+def test_options_that_have_an_effect_are_not_told(flatout, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    folder = jpeg_folder(tmp_path / "pictures")
+    for options in (["--model", "resnet20", "--replicas", 2, "--sync-batch-norm", "--momentum", 0.5, "--learning-rate", 0.1, "--batch", 8],
+                    ["--model", "lenet", "--data", folder, "--classes", 3, "--batch", 8, "--device-memory", "64MiB", "--weight-decay", 0.1],
+                    ["--inject", "stall.logging", "--data", tmp_path]):
+        assert failed(flatout, "--steps", 2, "--quiet", *options) == (0, "")
+
+
+def test_bad_pictures_are_counted_at_the_end(flatout, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    folder = jpeg_folder(tmp_path / "pictures")
+    options = ["--model", "lenet", "--data", folder, "--batch", 8, "--steps", 6, "--quiet"]
+    (folder / "class0" / "3.jpg").write_bytes(b"no picture")
+    code, text = failed(flatout, *options)  # two epochs
+    assert code == 0 and text.count("\n") == 1 and "class0/3.jpg (not_an_image) is bad: other samples took such places 2 times" in text, text
+    (folder / "class1" / "5.jpg").write_bytes(b"")
+    code, text = failed(flatout, *options)
+    assert code == 0 and "is bad, so are 1 more" in text and "4 times" in text, text
+    for file in folder.glob("*/*.jpg"):
+        file.write_bytes(b"no picture")
+    code, text = failed(flatout, *options)
+    assert code == 2 and "others were tried" in text and "of 23 others" in text, text
+
+
+def test_it_is_said_that_the_system_refused_memory(flatout):
+    command = 'ulimit -v 4000000; exec "$0" train --model lenet --steps 2 --samples 64 --threads 1 --loaders 1 "$@"'
+    def limited(*more):
+        return subprocess.run(["bash", "-c", command, flatout, *more], capture_output=True, text=True, timeout=120, check=False)
+    if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 3e9:
+        pytest.skip("the machine has no more memory than the limit leaves addresses for")
+    done = limited()
+    assert done.returncode == 1 and "the system refuses the device memory" in done.stderr and "3.81 GiB (ulimit -v)" in done.stderr, done.stderr
+    done = limited("--device-memory", "64MiB")
+    assert done.returncode == 0, done.stderr
+
+
 # ---- ranks ----
 
 def ranked(batch=32, steps=12, samples=128):
@@ -365,15 +460,24 @@ def test_a_lost_rank_is_named(flatout, how):
     assert_a_lost_rank_is_named(how, start_ranks(flatout, 3, *ranked(30, 1000000, 60), "--rank-timeout", 8))
 
 
-def test_ranks_with_other_options_are_refused(flatout):
-    port = free_port()
-    ranks = []
-    for rank in range(2):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen([flatout, "train", *map(str, RANKED), "--seed", str(rank), "--rank-timeout", "20"], env=env,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    (_, errors), _ = end(ranks)
-    assert ranks[0].returncode == 2 and "rank 1" in errors and "other options" in errors
+def test_ranks_with_other_options_are_refused(flatout, tmp_path):
+    weights = tmp_path / "weights"
+    train(flatout, *RANKED, "--seed", 7, "--checkpoint", weights)
+    for of_the_second, differing in (
+        (["--seed", 7], "--seed (here 1)"),
+        (["--learning-rate", 0.1], "--learning-rate (here 0.02)"),
+        (["--weights", weights], "the weights to begin with (here "),
+        (["--plain", "--nccl"], "--plain (here not given), --nccl (here not given)"),
+    ):
+        port = free_port()
+        ranks = []
+        for rank, more in enumerate(([], of_the_second)):
+            env = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            ranks.append(subprocess.Popen([flatout, "train", *map(str, [*RANKED, *more]), "--rank-timeout", "20"], env=env,
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        (_, errors), (_, of_the_other) = end(ranks)
+        assert [p.returncode for p in ranks] == [2, 2] and f"rank 1 was started with other options: {differing}" in errors, errors
+        assert f"rank 0 was started with other options: {differing.split(' (')[0]}" in of_the_other, of_the_other
 
 
 def test_torchrun_starts_ranks(flatout):
