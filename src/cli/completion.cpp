@@ -102,7 +102,14 @@ _flatout_runs() {
     if [ -e "$run/series.bin" ]; then COMPREPLY+=("$run"); fi
   done
 }
-_flatout_pids() { _flatout_words "$(ps -A -o pid= 2> /dev/null)"; }
+# Threads of the kernel and zombies have no memory, and nothing to be looked at.
+_flatout_pids() {
+  local pid size pids=
+  while read -r pid size; do
+    if [ "$size" != 0 ]; then pids+="$pid "; fi
+  done < <(ps -A -o pid=,vsz= 2> /dev/null)
+  _flatout_words "$pids"
+}
 # What follows is another program's.
 _flatout_command() {
   local i
@@ -115,8 +122,8 @@ _flatout_command() {
   COMPREPLY=()
 }
 _flatout() {
-  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} options= words= i
-  local command=${COMP_WORDS[1]}
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} options= i
+  local command=${COMP_WORDS[1]} words=(_flatout_words '')
   COMPREPLY=()
   # --option=value comes as three words.
   if [ "$cur" = = ]; then
@@ -129,7 +136,7 @@ _flatout() {
 
 std::string bash(const std::vector<Usage>& usages) {
   std::string out(kBashFunctions);
-  out += fmt::format("    _flatout_words '{} --help --version'\n    return\n  fi\n",
+  out += fmt::format("    _flatout_words '{} help --help --version'\n    return\n  fi\n",
                      join(commands_of(usages)));
   // The second word is a part of the command, or its first argument.
   out += "  case \"$command\" in\n";
@@ -149,6 +156,9 @@ std::string bash(const std::vector<Usage>& usages) {
       "  done\n"
       "  case \"$command\" in\n";
   for (const Usage& usage : usages) add_bash_command(out, usage);
+  out += fmt::format(
+      "    'help') if [ \"$COMP_CWORD\" -eq 2 ]; then words=(_flatout_words '{}'); fi ;;\n",
+      join(commands_of(usages)));
   out +=
       "  esac\n"
       "  if [ \"$i\" -ge \"$COMP_CWORD\" ] && [[ \"$cur\" = -* ]]; then\n"
@@ -237,10 +247,11 @@ std::string zsh(const std::vector<Usage>& usages) {
       "_flatout() {{\n"
       "  local command=$words[2]\n"
       "  if (( CURRENT == 2 )); then\n"
-      "    compadd -- {} --help --version\n"
+      "    compadd -- {0} help --help --version\n"
       "    return\n"
       "  fi\n"
-      "  case \"$command\" in\n",
+      "  case \"$command\" in\n"
+      "    help) if (( CURRENT == 3 )); then compadd -- {0}; fi; return ;;\n",
       join(commands_of(usages)));
   for (const std::string& command : commands_of(usages)) {
     const std::string parts = parts_of(usages, command);
@@ -326,6 +337,12 @@ end
 
 std::string fish(const std::vector<Usage>& usages) {
   std::string out(kFishFunctions);
+  out +=
+      "complete -c flatout -f -n '__flatout_words 1' -a help -d 'show the help of a command'\n"
+      "complete -c flatout -f -n '__flatout_is help'\n";
+  out +=
+      fmt::format("complete -c flatout -f -n '__flatout_is help; and __flatout_words 2' -a '{}'\n",
+                  join(commands_of(usages)));
   for (const std::string& command : commands_of(usages)) {
     std::string summary;
     for (const Usage& usage : usages) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -87,6 +88,9 @@ def values(flatout: str) -> list[tuple[list[str], set[str]]]:
         (["cache", ""], {"status", "warm", "drop"}),
         (["cache", "wa"], {"warm"}),
         (["exp"], {"explain"}),
+        (["he"], {"heap", "help"}),
+        (["help", "exp"], {"explain"}),
+        (["help", "explain", ""], set()),
         (["cache", "warm", "--mb"], {"--mb-per-s"}),
     ]
 
@@ -133,6 +137,14 @@ def test_bash_knows_runs_and_processes(bash):
     assert bash(["report", "2025"]) == [{"flatout-runs/20250101-first"}]
     assert bash(["run", "--out", "da"]) == [{"data"}]
     assert str(os.getpid()) in bash(["top", ""])[0] & bash(["attach", ""])[0]
+    # Nothing is called that is not there.
+    assert bash(["--version", ""], ["--help", ""], ["nonsense", ""]) == [set()] * 3
+    kernel = set()
+    for statm in Path("/proc").glob("[0-9]*/statm"):
+        with contextlib.suppress(OSError):  # it has ended
+            if statm.read_text().startswith("0 "):
+                kernel.add(statm.parent.name)
+    assert not kernel & bash(["attach", ""])[0]
     # A number is the user's; files are left to the shell; behind -- stands another program.
     assert bash(["train", "--steps", ""], ["explain", ""], ["run", "--", "--ou"]) == [set()] * 3
 
