@@ -88,10 +88,11 @@ FLATOUT_NN_API int flatout_nn_batch_norm_backward(const struct flatout_nn_shape*
  * deviations), all are combined, each finishes and applies; on the way back the sums add up. */
 FLATOUT_NN_API int flatout_nn_batch_norm_moments(const struct flatout_nn_shape* shape,
                                                  const void* x, double* mean, double* m2);
-/* mean, m2 of `count` values per channel become those of both together. */
-FLATOUT_NN_API void flatout_nn_combine(int64_t channels, double from_count, const double* from_mean,
-                                       const double* from_m2, double* count, double* mean,
-                                       double* m2);
+/* mean, m2 of `count` values per channel become those of both together. Of no values (a count of
+ * 0) mean and m2 are not read. */
+FLATOUT_NN_API int flatout_nn_combine(int64_t channels, double from_count, const double* from_mean,
+                                      const double* from_m2, double* count, double* mean,
+                                      double* m2);
 /* forward->mean, inverse_std and running statistics from the combined moments. */
 FLATOUT_NN_API int flatout_nn_batch_norm_finish(const struct flatout_nn_shape* shape, double count,
                                                 const double* mean, const double* m2,

@@ -479,6 +479,7 @@ Status batch_norm_training(const Shape& shape, const Forward& forward, const Sta
   FLATOUT_TRY_STATUS(check_threads(shape, threads));
   FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
   FLATOUT_TRY_STATUS(check_count(shape, static_cast<double>(shape.per_channel())));
+  FLATOUT_TRY_STATUS(check_running(shape, running));
   Doubles own(shape);
   const Moments moments{static_cast<double>(shape.per_channel()), own.a.data(), own.b.data()};
   with_real(shape.type, [&](auto real) {
@@ -541,6 +542,13 @@ Status batch_norm_moments(const Shape& shape, const void* x, const Threads& thre
 }
 
 void combine(int64_t channels, const Moments& from, Moments* into) {
+  if (from.count == 0) return;
+  if (into->count == 0) {  // whatever the mean of nothing is
+    std::copy(from.mean, from.mean + channels, into->mean);
+    std::copy(from.m2, from.m2 + channels, into->m2);
+    into->count = from.count;
+    return;
+  }
   const double count = into->count + from.count;
   for (int64_t c = 0; c < channels; ++c) {
     const double apart = from.mean[c] - into->mean[c];
@@ -558,6 +566,7 @@ Status batch_norm_finish(const Shape& shape, const Moments& moments, double epsi
   FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
   FLATOUT_TRY_STATUS(check_epsilon(shape, epsilon));
   FLATOUT_TRY_STATUS(check_count(shape, moments.count));
+  FLATOUT_TRY_STATUS(check_running(shape, running));
   for (int64_t c = 0; c < shape.c; ++c) {
     statistics.mean[c] = moments.mean[c];
     statistics.inverse_std[c] = 1 / std::sqrt(moments.m2[c] / moments.count + epsilon);

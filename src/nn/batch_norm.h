@@ -127,7 +127,8 @@ struct Moments {
 Status batch_norm_moments(const Shape& shape, const void* x, const Threads& threads,
                           Moments* moments);
 
-/// into = the moments of both batches together. Source: Chan, Golub, LeVeque 1979.
+/// into = the moments of both batches together; of an empty one (count 0) mean and m2 are not read.
+/// Source: Chan, Golub, LeVeque 1979.
 void combine(int64_t channels, const Moments& from, Moments* into);
 
 /// Mean and inverse_std of combined moments, and the update of running statistics.

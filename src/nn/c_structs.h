@@ -1,13 +1,23 @@
 // The structs of flatout/nn.h as C++ has them.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <utility>
 
 #define FLATOUT_NN_API __attribute__((visibility("default")))
 #include "flatout/nn.h"
 #include "nn/batch_norm.h"
 
 namespace flatout::nn {
+
+/// That no argument is null. Errors: kBadInput, naming it.
+inline Status check_given(std::initializer_list<std::pair<const char*, const void*>> arguments) {
+  for (const auto& [name, value] : arguments) {
+    if (value == nullptr) return Error{Code::kBadInput, std::string(name) + " is null", ""};
+  }
+  return {};
+}
 
 /// Once its numbers are known to mean something. Errors: kBadInput.
 inline Result<Shape> read(const flatout_nn_shape& shape) {

@@ -1,5 +1,8 @@
 #include "nn/check.h"
 
+#include <cmath>
+#include <cstdio>
+
 namespace flatout::nn {
 
 std::string Shape::text() const {
@@ -36,8 +39,17 @@ Status check_needed(const Shape& shape, const void* argument, const char* name) 
 
 Status check_count(const Shape& shape, double count) {
   if (count > 1) return {};
-  return bad_argument(shape, "training needs more than one value per channel, there is " +
-                                 std::to_string(static_cast<int64_t>(count)));
+  char there[32];  // it may be no whole number, and none at all
+  std::snprintf(there, sizeof there, "%.9g", count);
+  return bad_argument(
+      shape, std::string("training needs more than one value per channel, there is ") + there);
+}
+
+Status check_running(const Shape& shape, const Running& running) {
+  if ((running.mean == nullptr && running.variance == nullptr) || std::isfinite(running.momentum))
+    return {};
+  return bad_argument(
+      shape, "momentum is " + std::to_string(running.momentum) + "; it must be a finite number");
 }
 
 Status check_epsilon(const Shape& shape, double epsilon) {

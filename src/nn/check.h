@@ -13,6 +13,8 @@ Status check_needed(const Shape& shape, const void* argument, const char* name);
 Status check_epsilon(const Shape& shape, double epsilon);
 /// More than one value per channel, for statistics of a batch.
 Status check_count(const Shape& shape, double count);
+/// That running statistics do not become NaN by the momentum, if there are any.
+Status check_running(const Shape& shape, const Running& running);
 Status check_forward(const Shape& shape, const Forward& forward);
 Status check_statistics(const Shape& shape, const double* mean, const double* inverse_std);
 Status check_backward(const Shape& shape, const Backward& backward);

@@ -172,6 +172,7 @@ Status batch_norm_training(const Shape& shape, const Forward& forward, const Sta
   FLATOUT_TRY_STATUS(check_forward(shape, forward));
   FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
   FLATOUT_TRY_STATUS(check_count(shape, static_cast<double>(shape.per_channel())));
+  FLATOUT_TRY_STATUS(check_running(shape, running));
   const Current current(on.device);
   FLATOUT_TRY_STATUS(check(shape, current.error()));
   const bool aligned = is_aligned({forward.x, forward.residual, forward.y});

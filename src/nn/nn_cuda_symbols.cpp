@@ -1,5 +1,6 @@
 // The C functions of flatout/nn.h that run on a CUDA device.
 #include <string>
+#include <utility>
 
 #include "nn/c_structs.h"
 #include "nn/cuda_batch_norm.h"
@@ -27,6 +28,13 @@ nn::cuda::Queue read(const flatout_nn_cuda_queue& q) {
           {}};
 }
 
+Result<nn::Shape> known_shape(const flatout_nn_shape* shape,
+                              std::pair<const char*, const void*> argument,
+                              const flatout_nn_cuda_queue* queue) {
+  FLATOUT_TRY_STATUS(nn::check_given({{"shape", shape}, argument, {"queue", queue}}));
+  return read(*shape);
+}
+
 }  // namespace
 
 extern "C" {
@@ -42,7 +50,7 @@ uint64_t flatout_nn_cuda_workspace_bytes(int32_t device) {
 int flatout_nn_cuda_batch_norm_training(const struct flatout_nn_shape* shape,
                                         const struct flatout_nn_forward* forward,
                                         const struct flatout_nn_cuda_queue* queue) {
-  const auto known = read(*shape);
+  const auto known = known_shape(shape, {"forward", forward}, queue);
   if (!known.ok()) return report(known.error());
   return report(nn::cuda::batch_norm_training(*known, read(*forward), statistics_of(*forward),
                                               running_of(*forward), read(*queue)));
@@ -51,7 +59,7 @@ int flatout_nn_cuda_batch_norm_training(const struct flatout_nn_shape* shape,
 int flatout_nn_cuda_batch_norm_inference(const struct flatout_nn_shape* shape,
                                          const struct flatout_nn_forward* forward,
                                          const struct flatout_nn_cuda_queue* queue) {
-  const auto known = read(*shape);
+  const auto known = known_shape(shape, {"forward", forward}, queue);
   if (!known.ok()) return report(known.error());
   return report(nn::cuda::batch_norm_inference(*known, read(*forward), forward->running_mean,
                                                forward->running_variance, read(*queue)));
@@ -60,7 +68,7 @@ int flatout_nn_cuda_batch_norm_inference(const struct flatout_nn_shape* shape,
 int flatout_nn_cuda_batch_norm_backward(const struct flatout_nn_shape* shape,
                                         const struct flatout_nn_backward* backward,
                                         const struct flatout_nn_cuda_queue* queue) {
-  const auto known = read(*shape);
+  const auto known = known_shape(shape, {"backward", backward}, queue);
   if (!known.ok()) return report(known.error());
   return report(nn::cuda::batch_norm_backward(*known, read(*backward), read(*queue)));
 }
