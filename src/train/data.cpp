@@ -61,10 +61,10 @@ class FolderBatches : public Batches {
     const feed::Report report = loader_->report();
     if (report.bad.empty()) return {};
     const feed::BadSample& first = report.bad[0];
-    std::string out = fmt::format("{} ({}) is bad", escape_terminal(first.file),
+    std::string out = fmt::format("{} ({})", escape_terminal(first.file),
                                   feed::outcome_name(first.verdict.outcome));
-    const size_t others = report.bad.size() - 1;
-    if (others > 0) out += fmt::format(", so are {} more", others);
+    const size_t more = report.bad.size() - 1;
+    out += more > 0 ? fmt::format(" and {} more are bad", more) : " is bad";
     return out + fmt::format(
                      ": other samples took such places {} times; flatout feed verify "
                      "names all bad files",

@@ -370,7 +370,7 @@ def test_bad_pictures_are_counted_at_the_end(flatout, tmp_path):
     assert code == 0 and text.count("\n") == 1 and "class0/3.jpg (not_an_image) is bad: other samples took such places 2 times" in text, text
     (folder / "class1" / "5.jpg").write_bytes(b"")
     code, text = failed(flatout, *options)
-    assert code == 0 and "is bad, so are 1 more" in text and "4 times" in text, text
+    assert code == 0 and "and 1 more are bad: " in text and "4 times" in text, text
     for file in folder.glob("*/*.jpg"):
         file.write_bytes(b"no picture")
     code, text = failed(flatout, *options)
