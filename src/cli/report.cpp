@@ -126,6 +126,18 @@ int report_merged(const std::string& folder, const std::vector<std::string>& par
   return 0;
 }
 
+// The run that `compare` is told to take. Of the ranks of a merged folder the slowest may be
+// another one on either side: that would be no comparison.
+Result<model::Run> run_to_compare(const std::string& word) {
+  FLATOUT_TRY(const std::string folder, find_run(word));
+  const std::vector<std::string> parts = merged_from(folder);
+  if (parts.empty()) return read_run(folder);
+  return Error{Code::kBadInput,
+               fmt::format("{} is the report of {} ranks, and compare takes one run of each side",
+                           escape_terminal(word), parts.size()),
+               "the run folders of the same rank: here " + escape_terminal(parts[0])};
+}
+
 }  // namespace
 
 int report(const std::vector<std::string>& arguments) {
@@ -182,13 +194,9 @@ int compare(const std::vector<std::string>& arguments) {
     return bad_usage(fmt::format("cannot read --fail-on {}", escape_terminal(settings->fail_on)),
                      "flatout compare OLD NEW --fail-on slower=5%");
   }
-  const auto old_folder = find_run(settings->positional[0]);
-  if (!old_folder.ok()) return fail(old_folder.error());
-  auto old_run = read_run(*old_folder);
+  auto old_run = run_to_compare(settings->positional[0]);
   if (!old_run.ok()) return fail(old_run.error());
-  const auto new_folder = find_run(settings->positional[1]);
-  if (!new_folder.ok()) return fail(new_folder.error());
-  auto new_run = read_run(*new_folder);
+  auto new_run = run_to_compare(settings->positional[1]);
   if (!new_run.ok()) return fail(new_run.error());
   model::Comparison comparison = diagnose::compare(*old_run, *new_run);
   comparison.old_name = settings->positional[0];

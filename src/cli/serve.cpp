@@ -236,6 +236,9 @@ int serve(const std::vector<std::string>& arguments) {
 Result<Serving> read_serving(const Settings& settings) {
   Serving out;
   out.address = settings.listen == "localhost" ? "127.0.0.1" : settings.listen;
+  if (out.address.starts_with('[') && out.address.ends_with(']')) {  // as in a URL
+    out.address = out.address.substr(1, out.address.size() - 2);
+  }
   if (!settings.token_file.empty()) {
     FLATOUT_TRY(out.token, read_token(settings.token_file));
   }

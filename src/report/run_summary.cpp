@@ -127,6 +127,7 @@ std::string runs_json(std::span<const ListedRun> runs, uint64_t revision) {
     const RunSummary& s = run.summary;
     out["runs"].push_back({{"id", run.id},
                            {"live", run.live},
+                           {"read", run.read},
                            {"command", to_utf8(s.command)},
                            {"host", to_utf8(s.host)},
                            {"rank", to_utf8(s.rank)},

@@ -33,6 +33,7 @@ std::optional<RunSummary> read_summary(std::string_view run_json, std::string_vi
 struct ListedRun {
   std::string id;
   bool live = false;
+  bool read = true;  // else `summary` is empty: its turn is still to come
   RunSummary summary;
 };
 /// {"revision", "runs": [{"id", "live", "command", ...}]}: for the page of runs, and for scripts.

@@ -285,7 +285,20 @@ bool RunStore::open(Entry& entry) {
   entry.source = std::move(source).value();
   entry.source_live = entry.live;
   entry.source->read(!entry.live);
-  entry.diagnosis = reader_.judge(entry.source->run());
+  model::Run& run = entry.source->run();
+  entry.diagnosis = reader_.judge(run);
+  // What its end has left says nothing of what was damaged since: the list is to say what its page
+  // says.
+  const bool damaged = std::ranges::any_of(
+      run.missing, [](const model::Missing& m) { return m.signal == "recording"; });
+  if (!entry.live && entry.known && damaged) {
+    auto summary = report::summarise(run, entry.diagnosis);
+    const std::lock_guard lock(mutex_);
+    if (summary.verdict != entry.summary.verdict || summary.steps != entry.summary.steps) {
+      entry.summary = std::move(summary);
+      changed(entry);
+    }
+  }
   return true;
 }
 
@@ -394,9 +407,10 @@ std::string RunStore::runs_json() {
   list_wanted_ = MonotonicClock::now();
   std::vector<report::ListedRun> runs;
   for (const EntryPtr& entry : all) {
-    runs.push_back({entry->id, entry->live, entry->summary});
+    const bool read = entry->known || entry->refreshed != TimePoint{};
+    runs.push_back({entry->id, entry->live, read, entry->summary});
     double& begin = runs.back().summary.begin_unix_s;
-    if (begin == 0) begin = entry->made_unix_s;
+    if (begin == 0 && read) begin = entry->made_unix_s;
   }
   return report::runs_json(runs, revision_);
 }

@@ -5,12 +5,14 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "report/json.h"
 #include "serve/testing/fake_runs.h"
 
 namespace flatout::serve {
 namespace {
 
 using Json = nlohmann::json;
+using testing::FakeRun;
 using testing::FakeRuns;
 
 constexpr Nanos kSecond = std::chrono::seconds(1);
@@ -47,6 +49,46 @@ TEST_F(RunStoreTest, ListsTheRunsOfAFolderNewestFirst) {
   EXPECT_EQ(list[1]["id"], "20250101-a");
   EXPECT_EQ(list[1]["verdict"], "input.decode_cpu");
   EXPECT_EQ(list[1]["median_ms"], 61.3);
+}
+
+TEST_F(RunStoreTest, ARunThatWasNotReadYetIsListedAsSuch) {
+  runs.add("train", false);
+  store();
+  look();  // finds it, and reads it
+  EXPECT_EQ(listed()[0]["read"], true);
+  runs.add("another", false);
+  runs.add("third", false);
+  look();  // one of them is read in a round
+  size_t unread = 0;
+  for (const Json& run : listed()) {
+    if (run["read"]) continue;
+    ++unread;
+    EXPECT_TRUE(run["begin_unix_s"].is_null());
+    EXPECT_EQ(run["verdict"], "");
+  }
+  EXPECT_EQ(unread, 1u);
+  look();
+  for (const Json& run : listed()) EXPECT_EQ(run["read"], true);
+}
+
+// The list says what the end of the run has left, until its recording is opened.
+TEST_F(RunStoreTest, WhatWasDamagedSinceIsListedAsItsPageSays) {
+  FakeRun& fake = runs.add("train", false);
+  model::Diagnosis left;
+  left.verdict = "healthy";
+  std::ofstream(runs.path("train") + "/run.json") << report::run_json(fake.run);
+  std::ofstream(runs.path("train") + "/findings.json") << report::findings_json(fake.run, left);
+  store();
+  look();
+  EXPECT_EQ(listed()[0]["verdict"], "healthy");
+  EXPECT_EQ(Json::parse(*store_->findings_json("train"))["verdict"], "input.decode_cpu");
+  EXPECT_EQ(listed()[0]["verdict"], "healthy");  // a newer version may judge otherwise
+
+  store();
+  look();
+  fake.run.missing.push_back({"recording", "one damaged place was skipped", ""});
+  EXPECT_EQ(Json::parse(*store_->findings_json("train"))["verdict"], "input.decode_cpu");
+  EXPECT_EQ(listed()[0]["verdict"], "input.decode_cpu");
 }
 
 TEST_F(RunStoreTest, AnIdIsSafeInAPathWhateverTheFolderIsCalled) {

@@ -187,11 +187,20 @@ Site::Access Site::access_of(const Request& request, std::string_view query) con
 }
 
 Response Site::respond(const Request& request) {
-  const std::string_view target = request.target;
+  std::string_view target = request.target;
+  auto host = request.header("Host");
+  // As proxies are asked: then its host counts (RFC 9112, 3.2.2).
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!host || !target.starts_with(scheme)) continue;
+    target.remove_prefix(scheme.size());
+    host = target.substr(0, target.find_first_of("/?"));
+    target.remove_prefix(host->size());
+    if (target.empty()) target = "/";
+    break;
+  }
   const size_t mark = std::min(target.find('?'), target.size());
   const std::string_view path = target.substr(0, mark);
   const std::string_view query = target.substr(std::min(mark + 1, target.size()));
-  const auto host = request.header("Host");
   Response out;
   if (request.method != "GET" && request.method != "HEAD") {
     out = text(405, "Only GET and HEAD are answered: nothing can be changed here.\n");

@@ -71,7 +71,6 @@ TEST_F(SiteTest, NothingElseCanBeReadByAnyPath) {
                            "/run/train%00",
                            "/run/latest",
                            "file:///etc/passwd",
-                           "http://elsewhere/run/train",
                            "",
                            "?",
                            "*",
@@ -103,6 +102,18 @@ TEST_F(SiteTest, AnswersOnlyToNamesThatLeadToThisMachine) {
   two.headers.emplace_back("host", "evil.example");
   EXPECT_EQ(site.respond(two).status, 400);
   EXPECT_EQ(site.respond({"GET", "/runs.json", {}}).status, 400);
+}
+
+// As a proxy is asked: the host of the address counts, not the header.
+TEST_F(SiteTest, AWholeAddressIsAnsweredLikeItsPath) {
+  Site site = open_site();
+  EXPECT_EQ(*site.respond(get("http://localhost/healthz")).body, "ok\n");
+  EXPECT_EQ(site.respond(get("http://127.0.0.1:8610")).status, 200);
+  EXPECT_EQ(site.respond(get("http://[::1]:8610/runs.json?x=1")).status, 200);
+  EXPECT_EQ(site.respond(get("http://localhost/none")).status, 404);
+  EXPECT_EQ(site.respond(get("http://elsewhere/run/train")).status, 403);
+  EXPECT_EQ(site.respond(get("http://localhost@evil.example/runs.json")).status, 403);
+  EXPECT_EQ(site.respond({"GET", "http://localhost/healthz", {}}).status, 400);
 }
 
 TEST_F(SiteTest, NothingCanBeChanged) {

@@ -219,16 +219,21 @@ class Merger {
   TimePoint waiting_since_{};  // an event waits for the series
 };
 
-int open_file(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }
-
-// -1, with errno, for what is no regular file in that folder itself.
-int open_inside(int folder, const char* name) {
-  const int fd = ::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+// -1, with errno `otherwise` where it is no regular file. Never waits for a pipe.
+int open_regular(int folder, const char* name, int flags, int otherwise) {
+  const int fd = ::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
   struct stat info;
   if (fd < 0 || (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode))) return fd;
   ::close(fd);
-  errno = ENOENT;
+  errno = otherwise;
   return -1;
+}
+
+int open_file(const std::string& path) { return open_regular(AT_FDCWD, path.c_str(), 0, EINVAL); }
+
+// In that folder itself.
+int open_inside(int folder, const char* name) {
+  return open_regular(folder, name, O_NOFOLLOW, ENOENT);
 }
 
 Error not_a_run_folder(const std::string& folder) {

@@ -140,6 +140,17 @@ TEST(ReadRunFolder, ALostFileIsAnError) {
   EXPECT_NE(error_of(emptied), "");
 }
 
+// Nobody writes to it: who opened it would wait for ever.
+TEST(ReadRunFolder, APipeIsNotWaitedFor) {
+  const Folder folder;
+  folder.write("series.bin", block(definitions() + long_series()));
+  ASSERT_EQ(::mkfifo((folder.path + "/events.bin").c_str(), 0600), 0);
+  const auto run = read_run_folder(folder.path);
+  ASSERT_FALSE(run.ok());
+  EXPECT_EQ(run.error().message,
+            "the recording is incomplete: " + folder.path + "/events.bin cannot be read");
+}
+
 TEST(ReadRunFolder, AVeryShortJobHasNoEvents) {
   const Folder folder;
   folder.write("series.bin", block(definitions()));

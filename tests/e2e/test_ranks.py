@@ -415,3 +415,14 @@ def test_merge_says_what_it_lacks(flatout, tmp_path):
     assert done.returncode == 1
     assert "no run folder" in done.stderr and "flatout-runs/*-r*" in done.stderr
     assert subprocess.run([flatout, "merge"], capture_output=True).returncode == 2
+
+
+def test_compare_takes_one_rank_of_a_merged_folder(flatout, tmp_path):
+    for rank in (0, 1):
+        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+        subprocess.run([flatout, "run", "--quiet", "--out", f"r{rank}", "--", flatout, "train", "--steps", "5", "--quiet"], cwd=tmp_path, env=env, check=True,
+                       capture_output=True)
+    subprocess.run([flatout, "merge", "r0", "r1", "-o", "all"], cwd=tmp_path, check=True, capture_output=True)
+    done = subprocess.run([flatout, "compare", "all", "r1"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "all is the report of 2 ranks" in done.stderr and "r0" in done.stderr, done.stderr
+    assert subprocess.run([flatout, "compare", "r0", "r1"], cwd=tmp_path, capture_output=True).returncode == 0

@@ -148,6 +148,9 @@ def test_listens_on_loopback_unless_told_and_never_elsewhere_without_a_token(fla
     for address in ("0.0.0.0", "::", "10.0.0.1"):
         done = subprocess.run([flatout, "serve", str(runs), "--listen", address, "--port", "0"], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 2 and "--token-file" in done.stderr
+    if socket.has_ipv6 and Path("/proc/net/if_inet6").exists():  # in brackets, as a URL has it
+        server = serve(runs, "--listen", "[::1]")
+        assert listening(server.process.pid) == {"00000000000000000000000001000000"}
     token = tmp_path / "token"
     for bad in ("", "short", "with blanks in between them"):
         token.write_text(bad + "\n")

@@ -32,6 +32,7 @@
 
   function statePill(run) {
     if (run.live) return el('span', 'pill live', 'live');
+    if (!run.read) return el('span', 'pill', 'not read yet');
     if (run.failed) return el('span', 'pill failed', run.exit || 'failed');
     return el('span', 'pill', run.exit || (run.finished ? 'ended' : 'cut off'));
   }
