@@ -418,11 +418,12 @@ def test_merge_says_what_it_lacks(flatout, tmp_path):
 
 
 def test_compare_takes_one_rank_of_a_merged_folder(flatout, tmp_path):
-    for rank in (0, 1):
-        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-        subprocess.run([flatout, "run", "--quiet", "--out", f"r{rank}", "--", flatout, "train", "--steps", "5", "--quiet"], cwd=tmp_path, env=env, check=True,
-                       capture_output=True)
-    subprocess.run([flatout, "merge", "r0", "r1", "-o", "all"], cwd=tmp_path, check=True, capture_output=True)
-    done = subprocess.run([flatout, "compare", "all", "r1"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2 and "all is the report of 2 ranks" in done.stderr and "r0" in done.stderr, done.stderr
-    assert subprocess.run([flatout, "compare", "r0", "r1"], cwd=tmp_path, capture_output=True).returncode == 0
+    job = ["env", "-u", "RANK", "-u", "WORLD_SIZE", flatout, "train", "--steps", "60", "--quiet"]  # which would look for the others
+    ranks = [subprocess.Popen([flatout, "run", "--quiet", "--out", "runs", "--", *job], cwd=tmp_path, stdout=subprocess.DEVNULL,
+                              env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    one, other = "runs/rank-0", "runs/rank-1"
+    subprocess.run([flatout, "merge", one, other, "-o", "all"], cwd=tmp_path, check=True, capture_output=True)
+    done = subprocess.run([flatout, "compare", "all", other], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "all is the report of 2 ranks" in done.stderr and one in done.stderr, done.stderr
+    assert subprocess.run([flatout, "compare", one, other], cwd=tmp_path, capture_output=True).returncode == 0
