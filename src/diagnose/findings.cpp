@@ -50,7 +50,7 @@ model::Finding* Findings::add(std::string_view id, std::string title, double con
   f.title = std::move(title);
   f.confidence = confidence;
   if (steps) f.cost_ms_per_step = saved * 1e3;
-  if (steps || view_.knows_waits()) {
+  if (steps || (view_.knows_waits() && id.starts_with("input."))) {
     double left = step - saved;
     if (is_waited_for(id)) {
       left = left_of(step, saved, view_.per_step(Role::kTrainer, [](const Cell& c) {

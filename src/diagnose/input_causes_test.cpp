@@ -605,6 +605,31 @@ TEST(InputCauses, WorkThatAStepHandsOutIsNoInput) {
   }
 }
 
+// A C++ program whose markers say that it waits for input: what its pool does then makes batches,
+// though it has nothing to do while the step computes.
+TEST(InputCauses, MarkedWaitsOfAProgramAreForItsPool) {
+  RunBuilder b;
+  b.run().processes[0].python = false;
+  const Line warp{"warp", "/home/u/train.cpp", 25, model::FrameKind::kNative};
+  const Line wait{"pthread_cond_wait", "libc.so.6", 0, model::FrameKind::kNative};
+  const model::ThreadId pool[] = {b.thread(0, 101), b.thread(0, 102)};
+  for (int i = 0; i < 100; ++i) {
+    const TimePoint at = b.now(), made = at + nanos(15e6);
+    b.step({{Part::kInputWait, 15, {ThreadState::kLock, {kMain, wait}}},
+            {Part::kCompute, 5, {ThreadState::kOnCpuNative, {kMain}}}},
+           i < 3);
+    for (const model::ThreadId thread : pool) {
+      b.doing(thread, at, made, {ThreadState::kOnCpuNative, {warp}});
+      b.doing(thread, made, b.now(), {ThreadState::kLock, {wait}});
+    }
+  }
+  b.run().steps.source = model::StepSource::kMarkers;
+  b.machine(2, 0.25).process_cpu(100, 1.75);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.decode_cpu") << d.headline;
+  EXPECT_EQ(d.findings.front().where->line, 25u);
+}
+
 // A C++ program that nobody marked, with a thread that parses its records: no steps are known, but
 // that the training thread waits half of its time for that one.
 TEST(InputCauses, AProgramWithoutStepsWaitsForItsReader) {

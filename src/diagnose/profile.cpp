@@ -1,113 +1,13 @@
 #include "diagnose/profile.h"
 
-#include <sys/syscall.h>
-
 #include <map>
+
+#include "model/system_call.h"
 
 namespace flatout::diagnose {
 namespace {
 
 using model::ThreadState;
-
-enum class CallKind : uint8_t {
-  kOther,
-  kMetadata,
-  kRead,
-  kSeek,
-  kWrite,
-  kSleep,
-  kNetwork,
-  kPoll,
-  kProcess,
-  kMemory
-};
-
-CallKind kind_of(int call) {
-  switch (call) {
-#ifdef SYS_open
-    case SYS_open:
-    case SYS_stat:
-    case SYS_lstat:
-    case SYS_access:
-    case SYS_readlink:
-    case SYS_getdents:
-    case SYS_unlink:
-    case SYS_rename:
-    case SYS_mkdir:
-#endif
-    case SYS_openat:
-    case SYS_newfstatat:
-    case SYS_statx:
-    case SYS_faccessat:
-    case SYS_getdents64:
-    case SYS_readlinkat:
-    case SYS_close:
-    case SYS_fstat:
-    case SYS_getcwd:
-      return CallKind::kMetadata;
-    case SYS_read:
-    case SYS_pread64:
-    case SYS_readv:
-    case SYS_preadv:
-    case SYS_preadv2:
-    case SYS_sendfile:
-    case SYS_readahead:
-      return CallKind::kRead;
-    case SYS_lseek:
-      return CallKind::kSeek;
-    case SYS_write:
-    case SYS_pwrite64:
-    case SYS_writev:
-    case SYS_pwritev:
-    case SYS_fsync:
-    case SYS_fdatasync:
-    case SYS_sync:
-    case SYS_syncfs:
-    case SYS_sync_file_range:
-    case SYS_msync:
-    case SYS_ftruncate:
-    case SYS_fallocate:
-      return CallKind::kWrite;
-    case SYS_nanosleep:
-    case SYS_clock_nanosleep:
-      return CallKind::kSleep;
-    case SYS_recvfrom:
-    case SYS_recvmsg:
-    case SYS_sendto:
-    case SYS_sendmsg:
-    case SYS_connect:
-    case SYS_accept:
-      return CallKind::kNetwork;
-#ifdef SYS_poll
-    case SYS_poll:
-    case SYS_select:
-    case SYS_epoll_wait:
-#endif
-    case SYS_ppoll:
-    case SYS_pselect6:
-    case SYS_epoll_pwait:
-      return CallKind::kPoll;
-#ifdef SYS_fork
-    case SYS_fork:
-    case SYS_vfork:
-#endif
-    case SYS_clone:
-    case SYS_clone3:
-    case SYS_execve:
-    case SYS_wait4:
-    case SYS_waitid:
-      return CallKind::kProcess;
-    case SYS_mmap:
-    case SYS_munmap:
-    case SYS_mremap:
-    case SYS_madvise:
-    case SYS_brk:
-    case SYS_mprotect:
-      return CallKind::kMemory;
-    default:
-      return CallKind::kOther;
-  }
-}
 
 uint64_t key_of(const Cell& c) {
   static_assert(kInCompile < 1 << 24, "traits have 24 bits here, and frames as many as no job has");
@@ -181,7 +81,7 @@ std::string_view words(Act act) {
 }
 
 Act act_of(const model::StackReading& reading, Traits traits) {
-  const CallKind call = kind_of(reading.syscall);
+  const model::CallKind call = model::call_kind(reading.syscall);
   const ThreadState state = reading.state;
   if ((reading.flags & model::kIdleWorker) != 0) return Act::kIdle;
   const bool running = state == ThreadState::kOnCpuPython || state == ThreadState::kOnCpuNative ||
@@ -191,7 +91,7 @@ Act act_of(const model::StackReading& reading, Traits traits) {
   if (state == ThreadState::kRunQueue) return Act::kRunQueue;
   if (state == ThreadState::kReclaim) return Act::kReclaim;
   if ((traits & kInSubprocess) != 0 && (traits & kInSpawn) == 0) return Act::kChild;
-  if (state == ThreadState::kChild || call == CallKind::kProcess) return Act::kChild;
+  if (state == ThreadState::kChild || call == model::CallKind::kProcess) return Act::kChild;
   if ((traits & kInArchive) != 0 && state != ThreadState::kPoll) {
     return state == ThreadState::kDisk ? Act::kRead : Act::kSeek;
   }
@@ -199,19 +99,19 @@ Act act_of(const model::StackReading& reading, Traits traits) {
     return Act::kMetadata;
   }
   switch (call) {
-    case CallKind::kMetadata:
+    case model::CallKind::kMetadata:
       return Act::kMetadata;
-    case CallKind::kWrite:
+    case model::CallKind::kWrite:
       return Act::kWrite;
-    case CallKind::kSeek:
+    case model::CallKind::kSeek:
       return Act::kSeek;
-    case CallKind::kSleep:
+    case model::CallKind::kSleep:
       return Act::kSleep;
-    case CallKind::kNetwork:
+    case model::CallKind::kNetwork:
       return Act::kNetwork;
-    case CallKind::kMemory:
+    case model::CallKind::kMemory:
       return Act::kMemory;
-    case CallKind::kRead:
+    case model::CallKind::kRead:
       // On a pipe or terminal the state says poll.
       if (state == ThreadState::kDisk || state == ThreadState::kKernel) return Act::kRead;
       break;

@@ -108,13 +108,18 @@ void RunView::find_silent_producers() {
     if (const auto brood = brood_of(thread)) of_brood[*brood] += a.in_wait;
   }
   const auto& ahead = run_.steps.working_ahead;
+  const bool told = !run_.processes[trainer_process_].python &&
+                    std::ranges::any_of(run_.slices, [&](const model::Slice& s) {
+                      return s.kind == model::SliceKind::kInputWait && s.thread == trainer_;
+                    });
   double work = 0, busy = 0;
   std::vector<Life> lives;
   std::unordered_map<model::ProcessId, Life> processes;
   for (const auto& [thread, a] : threads) {
     if (thread == trainer_ || thread >= roles_.size() || a.seen == 0) continue;
-    // Under Python these compute for what calls them; a program without may have any thread.
-    if (roles_[thread] == Role::kPool &&
+    // Under Python these compute for what calls them; a program without may have any thread, and
+    // may say itself that it waits for input.
+    if (roles_[thread] == Role::kPool && !told &&
         std::find(ahead.begin(), ahead.end(), thread) == ahead.end()) {
       continue;
     }

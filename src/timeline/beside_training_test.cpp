@@ -1,6 +1,7 @@
 #include "timeline/beside_training.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <array>
@@ -103,14 +104,35 @@ TEST(BesideTraining, WithoutStepsItsWaitsAreToldAllTheSame) {
     const auto run = program.run();
     ASSERT_EQ(run.steps.source, model::StepSource::kNone);
     EXPECT_EQ(run.steps.working_ahead.size(), ahead ? 2u : 0u);
-    ASSERT_EQ(run.steps.moments.size(), ahead ? 800u : 0u);
-    if (!ahead) continue;
-    const auto waits =
-        std::ranges::count(run.steps.moments, Part::kInputWait, &model::Moment::part);
-    EXPECT_NEAR(static_cast<double>(waits), 400, 60);
-    for (size_t i = 0; i < run.steps.moments.size(); ++i)
-      EXPECT_EQ(run.steps.moments[i].part == Part::kInputWait,
-                run.readings[3 * i].state == ThreadState::kLock);
+    ASSERT_EQ(run.steps.moments.size(), 800u);
+    size_t waits = 0;
+    for (size_t i = 0; i < run.steps.moments.size(); ++i) {
+      const bool input = run.steps.moments[i].part == Part::kInputWait;
+      EXPECT_EQ(input, ahead && run.readings[3 * i].state == ThreadState::kLock);
+      waits += input;
+    }
+    EXPECT_NEAR(static_cast<double>(waits), ahead ? 400 : 0, 60);
+  }
+}
+
+// It reads files and writes some by itself, in a line that computes as well.
+TEST(BesideTraining, WhatItReadsIsInputAndWhatItWritesIsNot) {
+  Program program;
+  auto run = program.steps(50, {true, true, true, true}, {}, false).run();
+  for (size_t i = 0; i < run.readings.size(); i += 12) {
+    run.readings[i].state = ThreadState::kDisk;
+    run.readings[i].syscall = SYS_pread64;
+    run.readings[i + 3].state = ThreadState::kKernel;
+    run.readings[i + 3].syscall = SYS_read;
+    run.readings[i + 6].state = ThreadState::kDisk;
+    run.readings[i + 6].syscall = SYS_fdatasync;
+  }
+  find_steps(run);
+  EXPECT_GT(run.steps.moments.size(), 140u);
+  for (const model::Moment& m : run.steps.moments) {
+    const auto reading = std::ranges::find(run.readings, m.at, &model::StackReading::at);
+    const auto tick = (reading - run.readings.begin()) / 3 % 4;
+    EXPECT_EQ(m.part, tick < 2 ? Part::kInputWait : tick == 2 ? Part::kOther : Part::kCompute);
   }
 }
 

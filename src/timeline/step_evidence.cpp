@@ -21,6 +21,7 @@
 
 #include "base/contains.h"
 #include "model/source_files.h"
+#include "model/system_call.h"
 
 namespace flatout::timeline {
 
@@ -121,8 +122,10 @@ class Judge {
 
   std::vector<Moment> judge(std::vector<OpenTime>& open) {
     collect(open);
-    find_loop();
-    judge_lines();
+    if (!context_.native) {
+      find_loop();
+      judge_lines();
+    }
     share_out(open);
     std::vector<Moment> moments;
     for (const Reading& r : readings_) {
@@ -263,6 +266,23 @@ class Judge {
     return f.doing;
   }
 
+  Doing doing_in_native(const Reading& r) {
+    const ThreadState state = r.reading->state;
+    switch (model::call_kind(r.reading->syscall)) {
+      case model::CallKind::kWrite:
+        return Doing::kOther;
+      case model::CallKind::kRead:
+      case model::CallKind::kSeek:
+      case model::CallKind::kMetadata:
+        return Doing::kInput;
+      default:
+        break;
+    }
+    if (state == ThreadState::kDisk) return Doing::kInput;
+    const bool waits = blocked(state) && !context_.team && !facts(r.reading->stack).locks;
+    return waits ? Doing::kInput : Doing::kForward;
+  }
+
   void judge_lines() {
     std::map<uint32_t, double> inside;  // lines at which backward passes and optimizers run
     double inside_total = 0;
@@ -332,11 +352,8 @@ class Judge {
   }
 
   Doing judged(const Reading& r) {
+    if (context_.native) return doing_in_native(r);
     const Doing own = doing_of(r);
-    if (context_.ahead && own == Doing::kUnknown) {
-      const bool waits = blocked(r.reading->state) && !facts(r.reading->stack).locks;
-      return waits ? Doing::kInput : Doing::kForward;
-    }
     const std::optional<uint32_t> line = loop_line(facts(r.reading->stack));
     if (line) {
       const Doing by_line = lines_[*line].doing;

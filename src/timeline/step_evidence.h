@@ -30,8 +30,9 @@ struct OpenTimeContext {
   bool phases = true;
   /// It waits for threads that compute for it (beside_training.h).
   bool team = false;
-  /// It waits for threads that work ahead of it: a wait is for input, whatever its line does else.
-  bool ahead = false;
+  /// No Python: each reading tells by itself what the thread does, and not its line, which may hold
+  /// a whole loop that the compiler has inlined.
+  bool native = false;
 };
 
 /// Whether this function makes or hands out an item for a loop around it: it has no training loop

@@ -72,9 +72,8 @@ class StepBuilder {
     for (size_t i = 0; i < steps_.size(); ++i) explain(i);
     OpenTimeContext context{thread_, real_forward_, phases_};
     if (!phases_) {
-      const BesideTraining beside = beside_training(run_, thread_);
-      context.team = beside.computes_in_team();
-      context.ahead = !beside.working_ahead().empty();
+      context.team = beside_training(run_, thread_).computes_in_team();
+      context.native = !run_.processes[run_.threads[thread_].process].python;
     }
     std::vector<Moment> moments = judge_open_times(run_, painted_, context, open_);
     merge();

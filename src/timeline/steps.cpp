@@ -94,15 +94,16 @@ void tell_no_steps(Run& run) {
                          "mark them (flatout/marker.h), or read stacks more often: --rate 200"});
 }
 
-/// Without steps, too, it is known when a thread waited for others that worked ahead of it.
+/// Without Python it is known without steps, too, when the thread read files, and when it waited
+/// for others that worked ahead of it.
 void tell_waits(Run& run) {
   const std::optional<ThreadId> thread = find_main_thread(run);
-  if (!thread) return;
-  run.steps.working_ahead = beside_training(run, *thread).working_ahead();
-  if (run.steps.working_ahead.empty()) return;
+  if (!thread || run.processes[run.threads[*thread].process].python) return;
   run.steps.thread = *thread;
+  run.steps.working_ahead = beside_training(run, *thread).working_ahead();
   std::vector<OpenTime> all{{.begin = run.begin, .end = run.end}};
-  OpenTimeContext context{.thread = *thread, .phases = false, .ahead = true};
+  const OpenTimeContext context{
+      .thread = *thread, .phases = false, .team = run.steps.working_ahead.empty(), .native = true};
   run.steps.moments = judge_open_times(run, {}, context, all);
 }
 
