@@ -610,13 +610,14 @@ TEST(InputCauses, WorkThatAStepHandsOutIsNoInput) {
 TEST(InputCauses, MarkedWaitsOfAProgramAreForItsPool) {
   RunBuilder b;
   b.run().processes[0].python = false;
+  const Line main{"main", "/home/u/train.cpp", 37, model::FrameKind::kNative};
   const Line warp{"warp", "/home/u/train.cpp", 25, model::FrameKind::kNative};
   const Line wait{"pthread_cond_wait", "libc.so.6", 0, model::FrameKind::kNative};
   const model::ThreadId pool[] = {b.thread(0, 101), b.thread(0, 102)};
   for (int i = 0; i < 100; ++i) {
     const TimePoint at = b.now(), made = at + nanos(15e6);
-    b.step({{Part::kInputWait, 15, {ThreadState::kLock, {kMain, wait}}},
-            {Part::kCompute, 5, {ThreadState::kOnCpuNative, {kMain}}}},
+    b.step({{Part::kInputWait, 15, {ThreadState::kLock, {main, wait}}},
+            {Part::kCompute, 5, {ThreadState::kOnCpuNative, {main}}}},
            i < 3);
     for (const model::ThreadId thread : pool) {
       b.doing(thread, at, made, {ThreadState::kOnCpuNative, {warp}});
