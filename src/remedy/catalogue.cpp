@@ -5,6 +5,8 @@
 namespace flatout::remedy {
 namespace {
 
+constexpr double kWaitsForInput = 0.1;  // of a step
+
 bool always(const Situation&) { return true; }
 bool has_torch(const Situation& s) { return s.torch; }
 bool is_free_threaded(const Situation& s) { return s.free_threaded; }
@@ -13,6 +15,10 @@ bool has_torch_workers(const Situation& s) { return s.torch && s.workers > 0; }
 bool has_feed(const Situation& s) { return s.torch && s.feeding > 0 && s.cores > 1; }
 bool wants_workers(const Situation& s) { return s.loader && s.workers < s.cores; }
 bool wants_more_workers(const Situation& s) { return s.loader && s.workers < 2 * s.cores; }
+// Where loader workers are to have cores of their own, that is one of the numbers tried already.
+bool has_cores_to_leave(const Situation& s) {
+  return s.cores > 1 && (!has_torch_workers(s) || s.cores - s.workers > 1);
+}
 bool has_loader(const Situation& s) { return s.loader; }
 bool has_gpu_loader(const Situation& s) { return s.loader && s.gpu; }
 bool has_allocator(const Situation& s) { return s.allocator; }
@@ -98,7 +104,7 @@ const std::vector<Remedy>& rows() {
        .what = "{cores} loader workers",
        .effect = Effect::kEquivalent,  // random draws in other processes
        .answers = {"input.too_few_workers", "input.decode_cpu", "input.collate", "input.gil",
-                   "input.small_files", "input.disk", "input.random_seek"},
+                   "input.small_files", "input.disk", "input.random_seek", "stall.idle_wait"},
        .fits = wants_workers,
        .agent = {{"num_workers", "{cores}"}, {"persistent_workers", ""}},
        .code = "DataLoader(..., num_workers={cores}, persistent_workers=True)",
@@ -106,7 +112,8 @@ const std::vector<Remedy>& rows() {
       {.id = "more_workers",
        .what = "{twice} loader workers, for reads that wait",
        .effect = Effect::kEquivalent,
-       .answers = {"input.too_few_workers", "input.disk", "input.small_files", "input.random_seek"},
+       .answers = {"input.too_few_workers", "input.disk", "input.small_files", "input.random_seek",
+                   "stall.idle_wait"},
        .fits = wants_more_workers,
        .agent = {{"num_workers", "{twice}"}, {"persistent_workers", ""}},
        .code = "DataLoader(..., num_workers={twice}, persistent_workers=True)",
@@ -121,6 +128,17 @@ const std::vector<Remedy>& rows() {
                        {"OPENBLAS_NUM_THREADS", "{spare}"}},
        .agent = {{"threads", "{spare}"}},
        .code = "torch.set_num_threads({spare})"},
+      {.id = "one_thread",
+       .what = "one thread",
+       .effect = Effect::kEquivalent,
+       .answers = {"cpu.oversubscribed"},
+       .fits = has_cores_to_leave,
+       .environment = {{"OMP_NUM_THREADS", "1"},
+                       {"MKL_NUM_THREADS", "1"},
+                       {"OPENBLAS_NUM_THREADS", "1"},
+                       {"TF_NUM_INTRAOP_THREADS", "1"}},
+       .agent = {{"threads", "1"}},
+       .code = "torch.set_num_threads(1)"},
       {.id = "persistent_workers",
        .what = "loader workers kept between epochs",
        .effect = Effect::kEquivalent,  // workers go on with their random state
@@ -190,6 +208,8 @@ const std::vector<Remedy>& rows() {
        .answers = {"stall.logging"},
        .fits = always,
        .agent = {{"background_log", ""}},
+       .code = "no flush=True, flush() or os.fsync() in each step; "
+               "logging.handlers.QueueHandler for logs",
        .risk = "after a crash the last lines may lack"},
       {.id = "arenas",
        .what = "glibc's arenas: {arenas}",
@@ -271,7 +291,7 @@ const std::vector<Remedy>& rows() {
        .answers = {},
        .fits = has_heavy_optimizer,
        .agent = {{"fused_optimizer", ""}},
-       .code = "torch.optim.AdamW(..., fused=True)"},
+       .code = "fused=True  # in the call that makes the job's optimizer"},
       {.id = "cudnn_benchmark",
        .what = "cuDNN's fastest algorithm, measured for each shape",
        .effect = Effect::kEquivalent,  // another algorithm sums in another order
@@ -406,6 +426,8 @@ std::vector<Candidate> candidates(const std::vector<model::Finding>& findings,
     out.push_back(std::move(candidate));
   };
   for (const model::Finding* finding : ranked) {
+    // What answers a wait is for those in the making of batches.
+    if (finding->id == "stall.idle_wait" && situation.input_share < kWaitsForInput) continue;
     for (const Remedy& remedy : catalogue()) {
       const auto& ids = remedy.answers;
       if (std::find(ids.begin(), ids.end(), finding->id) != ids.end()) offer(remedy, finding);

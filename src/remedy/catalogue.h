@@ -49,6 +49,7 @@ struct Situation {
   bool arenas = false;              // MALLOC_ARENA_MAX is set
   int convolutions = 0, norms = 0;  // Conv2d and BatchNorm2d that the job made
   double optimizer_share = 0;       // of a step
+  double input_share = 0;           // of a step, that waits for its batch
   bool fuses = false;               // libflatout_nn.so is here
   bool devmem = false;              // libflatout_devmem.so is here
   bool pillow = false;              // opens pictures

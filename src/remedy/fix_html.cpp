@@ -98,7 +98,7 @@ std::string block(std::string_view title, const std::vector<std::string>& lines)
   return fmt::format("<h3>{}</h3><pre>{}</pre>\n", title, text);
 }
 
-std::string section(const Attempt& attempt) {
+std::string section(const Outcome& outcome, const Attempt& attempt) {
   const Remedy& remedy = *attempt.candidate.remedy;
   std::string out = fmt::format("<section class=\"{}\"><h2>{}: {}</h2>\n<table>\n",
                                 attempt.kept ? "kept" : "left", html_text(remedy.id),
@@ -111,8 +111,10 @@ std::string section(const Attempt& attempt) {
   out += row("class", fmt::format("{}; losses: {}", name(remedy.effect), name(attempt.losses)));
   if (!remedy.risk.empty()) out += row("risk", remedy.risk);
   if (!attempt.note.empty()) out += row("note", attempt.note);
+  const Attempt* const later = attempt.kept ? superseded_by(outcome, attempt) : nullptr;
+  if (later != nullptr) out += row("by hand", "see " + std::string(later->candidate.remedy->id));
   out += "</table>\n" + Picture(attempt).svg();
-  if (attempt.kept) {
+  if (attempt.kept && later == nullptr) {
     out += block("shell, and a batch script before srun", shell_lines(attempt));
     out += block("Dockerfile", dockerfile_lines(attempt.setting));
     if (!attempt.code.empty()) {
@@ -140,13 +142,13 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
   body += fmt::format("<h1>{}</h1>\n",
                       !outcome.tunings.empty()  ? "Nothing is wrong with it: nothing is changed"
                       : outcome.nothing_tried() ? "Nothing was tried"
-                      : outcome.kept.empty()    ? "Nothing measurably helps: nothing is kept"
+                      : outcome.kept.empty()    ? nothing_kept(outcome)
                                                 : "Kept: " + html_text(joined(outcome.kept)));
   if (!outcome.kept.empty() && !fix_path.empty()) {
     body += block("to run with it", {fmt::format("flatout run --with {} -- {}",
                                                  shell_word(fix_path), shell_command(command))});
   }
-  for (const Attempt& attempt : outcome.attempts) body += section(attempt);
+  for (const Attempt& attempt : outcome.attempts) body += section(outcome, attempt);
   if (const std::string why = nothing_tried(outcome); !why.empty()) {
     body += "<p>" + html_text(why) + "</p>\n";
   } else if (!outcome.not_tried.empty()) {

@@ -87,7 +87,7 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
   if (!outcome.stopped_by.empty())
     out += "\nEnded early: " + escape_terminal(outcome.stopped_by) + "\n";
   if (outcome.kept.empty()) {
-    return out + "\nNothing measurably helps: nothing is kept.\n";
+    return out + "\n" + nothing_kept(outcome) + ".\n";
   }
   if (outcome.together) {
     out += fmt::format("\nAll that is kept, against the job as it is: {}\n",
@@ -100,7 +100,7 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
   }
   out += "or by hand:\n";
   for (const Attempt& attempt : outcome.attempts) {
-    if (attempt.kept) out += permanent(attempt);
+    if (attempt.kept && superseded_by(outcome, attempt) == nullptr) out += permanent(attempt);
   }
   return out;
 }

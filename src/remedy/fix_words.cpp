@@ -55,6 +55,30 @@ std::string nothing_tried(const Outcome& outcome) {
   return out;
 }
 
+std::string nothing_kept(const Outcome& outcome) {
+  return outcome.stopped ? "Nothing was sure yet: nothing is kept"
+                         : "Nothing measurably helps: nothing is kept";
+}
+
+const Attempt* superseded_by(const Outcome& outcome, const Attempt& attempt) {
+  const Setting& before = attempt.setting;
+  if (before.allocator || !before.prefix.empty()) return nullptr;
+  const auto all_in = [](const auto& names, const auto& others) {
+    return std::all_of(names.begin(), names.end(),
+                       [&](const auto& entry) { return others.contains(entry.first); });
+  };
+  // In the order in which they were kept.
+  bool later = false;
+  for (const Attempt& other : outcome.attempts) {
+    if (later && other.kept && all_in(before.agent, other.setting.agent) &&
+        all_in(before.environment, other.setting.environment)) {
+      return &other;
+    }
+    later |= &other == &attempt;
+  }
+  return nullptr;
+}
+
 std::string verdict_words(const Attempt& attempt) {
   const Decision& decision = attempt.decision;
   if (decision.verdict == Verdict::kUndecided && decision.pairs == 0 && !attempt.note.empty())

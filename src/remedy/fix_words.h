@@ -24,6 +24,12 @@ std::string measured(const Decision& decision);
 /// That nothing was tried, for want of time, and how much of it is lacking; "" where it is not so.
 std::string nothing_tried(const Outcome& outcome);
 
+/// What the search ends with where nothing is kept.
+std::string nothing_kept(const Outcome& outcome);
+
+/// The remedy, kept later, that sets all that this one sets anew; nullptr: it counts.
+const Attempt* superseded_by(const Outcome& outcome, const Attempt& attempt);
+
 /// "better, kept", "no difference", "not judged".
 std::string verdict_words(const Attempt& attempt);
 

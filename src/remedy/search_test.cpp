@@ -32,17 +32,25 @@ class FakeJob : public Runner {
   bool inert = false;                          // settings change nothing, and say so
   double first_reads = 0;                      // seconds per step of the first run, for the disk
   int stop_after = -1;                         // runs
+  bool outside = false;                        // nobody marks its steps
+  std::string outside_with;                    // agent setting with which nobody does
+  double one_thread_saves = 0;
+  std::vector<Length> lengths;
   int runs = 0;
 
   Result<TrialRun> run(const Setting& setting, const Length& length, bool) override {
     if (stopped()) return Error{Code::kGone, "interrupted", ""};
     ++runs;
+    lengths.push_back(length);
     TrialRun out;
+    out.outside = outside || setting.agent.contains(outside_with);
     double now = step, off = 0;
     now *= 1 + noise * normal_(random_);
     for (const auto& [name, cost] : causes) now += setting.agent.contains(name) ? 0 : cost;
     for (const auto& [name, move] : moves_losses) off += setting.agent.contains(name) ? move : 0;
     if (runs == 1) now += first_reads;
+    const auto threads = setting.agent.find("threads");
+    if (threads != setting.agent.end() && threads->second == "1") now -= one_thread_saves;
     const size_t steps = std::max<size_t>(40, length.steps);
     for (size_t i = 0; i < steps; ++i) {
       out.seconds.push_back(now * (1 + 0.05 * normal_(random_)));
@@ -87,6 +95,91 @@ TEST(Search, KeepsWhatHelpsAndConfirmsIt) {
   EXPECT_NEAR(outcome->together->gain, 1.5, 0.1);
   EXPECT_EQ(outcome->attempts.front().candidate.predicted, 1.5);
   EXPECT_EQ(outcome->attempts.front().losses, LossCheck::kBitEqual);
+}
+
+TEST(Search, AJobWhoseStepsNobodyMarksGetsAShareOfTheTimeForItsFirstRun) {
+  FakeJob job;
+  job.budget = 90;
+  job.outside = true;
+  job.causes = {{"gc", 0.01}};
+  job.found = {finding("cpu.gc", 1.5)};
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  ASSERT_GE(job.lengths.size(), 4u);
+  const Length& first = job.lengths.front();
+  EXPECT_LE(first.limit, std::chrono::seconds(30));
+  EXPECT_GT(first.look_from, first.time);
+  EXPECT_LT(first.look_from, first.limit);
+  for (size_t i = 1; i < job.lengths.size(); ++i) EXPECT_GT(job.lengths[i].look_from, Nanos(0));
+  EXPECT_EQ(outcome->kept, std::vector<std::string>{"gc"});
+}
+
+TEST(Search, StepsThatAreToldInAnotherWayAreNotCompared) {
+  FakeJob job;
+  job.outside_with = "gc";
+  job.causes = {{"gc", 0.01}};
+  job.found = {finding("cpu.gc", 1.5)};
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_TRUE(outcome->kept.empty());
+  EXPECT_NE(outcome->attempts.front().note.find("told in another way"), std::string::npos);
+}
+
+TEST(Search, AnInterruptedTrialSaysWhatItSaw) {
+  FakeJob job;
+  job.causes = {{"gc", 0.01}};
+  job.found = {finding("cpu.gc", 1.5)};
+  job.stop_after = 2;  // the first, and one with the remedy
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  ASSERT_EQ(outcome->attempts.size(), 1u);
+  EXPECT_NE(outcome->attempts[0].note.find("interrupted before that was sure"), std::string::npos);
+  const std::string text = render_fix({"job"}, *outcome, "fix.json");
+  EXPECT_NE(text.find("ms a step with it"), std::string::npos) << text;
+  EXPECT_EQ(text.find("Nothing measurably helps"), std::string::npos) << text;
+}
+
+TEST(Search, AWaitInTheMakingOfBatchesIsForLoaderWorkers) {
+  for (const double share : {0.9, 0.0}) {
+    FakeJob job;
+    job.situation.workers = 0;
+    job.situation.input_share = share;
+    job.causes = {{"num_workers", 0.03}};
+    job.found = {finding("stall.idle_wait", 2.5)};
+    const auto outcome = search(job, {});
+    ASSERT_TRUE(outcome.ok());
+    const std::vector<std::string> expected{"num_workers"};
+    EXPECT_EQ(outcome->kept, share > 0 ? expected : std::vector<std::string>{});
+  }
+}
+
+TEST(Search, OneThreadIsTriedWhereAsManyAsCoresDoNotHelp) {
+  FakeJob job;
+  job.situation.workers = 0;
+  job.found = {finding("cpu.oversubscribed", 2)};
+  job.one_thread_saves = 0.01;
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->kept, std::vector<std::string>{"one_thread"});
+}
+
+TEST(Search, ByHandIsOnlyWhatCountsInTheEnd) {
+  Outcome outcome;
+  for (const char* id : {"num_workers", "gc", "more_workers"}) {
+    const Remedy* remedy = find_remedy(id);
+    Attempt attempt;
+    attempt.candidate.remedy = remedy;
+    attempt.setting = setting_of(*remedy, {.cores = 2});
+    attempt.code = filled(remedy->code, {.cores = 2});
+    attempt.kept = true;
+    outcome.attempts.push_back(attempt);
+    outcome.kept.emplace_back(id);
+  }
+  const std::string text = render_fix({"python", "a b.py", "--x=1", "it's"}, outcome, "fix.json");
+  EXPECT_EQ(text.find("num_workers=2"), std::string::npos) << text;
+  EXPECT_NE(text.find("num_workers=4"), std::string::npos) << text;
+  EXPECT_NE(text.find("gc.freeze()"), std::string::npos) << text;
+  EXPECT_NE(text.find("-- python 'a b.py' --x=1 'it'\\''s'\n"), std::string::npos) << text;
 }
 
 TEST(Search, WhatOnlyTheFirstReadOfTheFilesTakesIsNoPartOfTheTrials) {

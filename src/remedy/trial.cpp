@@ -88,6 +88,7 @@ Situation situation_of(const model::Run& run, const diagnose::RunView& view) {
   out.gpu = parse_number<int>(run.fact("gpu.count")).value_or(0) > 0;
   out.free_threaded = view.free_threaded();
   out.optimizer_share = run.steps.summary.breakdown[static_cast<size_t>(model::Part::kOptimizer)];
+  out.input_share = run.steps.summary.breakdown[static_cast<size_t>(model::Part::kInputWait)];
   out.may_weigh = ::geteuid() == 0;
   out.allocator = !recorder::find_agent().allocator.empty();
   out.arenas = ::getenv("MALLOC_ARENA_MAX") != nullptr;

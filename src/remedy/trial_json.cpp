@@ -65,6 +65,7 @@ std::string to_json(const TrialRun& run) {
               {"convolutions", s.convolutions},
               {"norms", s.norms},
               {"optimizer_share", s.optimizer_share},
+              {"input_share", s.input_share},
               {"fuses", s.fuses},
               {"devmem", s.devmem},
               {"warmed", Json::array()}};
@@ -111,6 +112,7 @@ Result<TrialRun> trial_from_json(const std::string& text) {
     s.convolutions = json.at("convolutions");
     s.norms = json.at("norms");
     s.optimizer_share = json.at("optimizer_share");
+    s.input_share = json.at("input_share");
     s.fuses = json.at("fuses");
     s.devmem = json.at("devmem");
     out.warmed = json.at("warmed").get<std::vector<std::string>>();
