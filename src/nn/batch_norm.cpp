@@ -40,10 +40,6 @@ double value_at(const void* data, Type type, int64_t i) {
   return static_cast<const double*>(data)[i];
 }
 
-double parameter_at(const void* data, Type type, int64_t i, double otherwise) {
-  return data == nullptr ? otherwise : value_at(data, type, i);
-}
-
 void put_at(void* data, Type type, int64_t i, double value) {
   switch (type) {
     case Type::kF32:
@@ -57,6 +53,31 @@ void put_at(void* data, Type type, int64_t i, double value) {
       return;
     case Type::kF64:
       static_cast<double*>(data)[i] = value;
+  }
+}
+
+// ---- a value for each channel. What is done by channel is done in loops that the compiler turns
+// into vectors: of small planes there are as many channels as values.
+
+/// As doubles; `otherwise` where there are none.
+std::vector<double> values_of(const void* data, Type type, int64_t count, double otherwise) {
+  std::vector<double> out(static_cast<size_t>(count), otherwise);
+  if (data == nullptr) return out;
+  if (type == Type::kF32) {
+    std::copy_n(static_cast<const float*>(data), count, out.data());
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[static_cast<size_t>(i)] = value_at(data, type, i);
+  }
+  return out;
+}
+
+void put_values(void* data, Type type, int64_t count, const double* values) {
+  if (data == nullptr) return;
+  if (type == Type::kF32) {
+    std::transform(values, values + count, static_cast<float*>(data),
+                   [](double value) { return static_cast<float>(value); });
+  } else {
+    for (int64_t i = 0; i < count; ++i) put_at(data, type, i, values[i]);
   }
 }
 
@@ -117,9 +138,13 @@ class Work {
                 sums_.data() + i * sums_stride_ + block.end, 0);
     }
   }
-  double total(int64_t c, int which) {
-    double sum = 0;
-    for (int64_t k = 0; k < geometry_.chunks(); ++k) sum += sums(k, which)[c];
+  // Of all chunks, in their order; they are then in the first one's place.
+  const double* total(Range block, int which) {
+    double* sum = sums(0, which);
+    for (int64_t k = 1; k < geometry_.chunks(); ++k) {
+      const double* more = sums(k, which);
+      for (int64_t c = block.begin; c < block.end; ++c) sum[c] += more[c];
+    }
     return sum;
   }
 
@@ -165,6 +190,16 @@ class Work {
 
 constexpr auto kNothing = [](auto...) {};
 
+constexpr double kLargest = std::numeric_limits<double>::max();
+
+void settle_statistics(Range block, const Moments& moments, double epsilon,
+                       const Statistics& statistics) {
+  for (int64_t c = block.begin; c < block.end; ++c) {
+    statistics.mean[c] = moments.mean[c];
+    statistics.inverse_std[c] = 1 / std::sqrt(moments.m2[c] / moments.count + epsilon);
+  }
+}
+
 // ---- forward
 
 template <class Real>
@@ -191,23 +226,17 @@ class ForwardWork : Work<Real> {
     prepare_normalize();
     const auto settle = [&](Range block) {
       settle_moments(block, moments);
-      for (int64_t c = block.begin; c < block.end; ++c) {
-        const double variance = moments.m2[c] / moments.count;
-        statistics.mean[c] = moments.mean[c];
-        statistics.inverse_std[c] = 1 / std::sqrt(variance + forward_.epsilon);
-        set_coefficients(c, statistics.mean[c], statistics.inverse_std[c]);
-      }
+      settle_statistics(block, moments, forward_.epsilon, statistics);
+      set_coefficients(block, statistics.mean, statistics.inverse_std);
     };
     Base::sweep([this](Range block) { guess_shift(block); },
                 [this](Range block, int64_t k) { add_moments(block, k); }, settle,
                 [this](Range block, int64_t k) { normalize(block, k); });
   }
 
-  /// Normalizes with mean(c) and inverse_std(c).
-  template <class Mean, class InverseStd>
-  void apply(const Mean& mean, const InverseStd& inverse_std) {
+  void apply(const double* mean, const double* inverse_std) {
     prepare_normalize();
-    for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, mean(c), inverse_std(c));
+    set_coefficients({0, shape_.c}, mean, inverse_std);
     Base::each_part([this](Range block, int64_t k) { normalize(block, k); });
   }
 
@@ -215,7 +244,7 @@ class ForwardWork : Work<Real> {
   // Differences from any number near the mean lose no digits: the mean of a few values will do, and
   // where it turns out to be far off, settle_moments() goes over the block again.
   void guess_shift(Range block) {
-    const int64_t step = geometry_.rows() ? block.size() : 1;
+    const int64_t step = geometry_.samples_together() ? block.size() : 1;
     for (int64_t c = block.begin; c < block.end; c += step) {
       pass_moments(geometry_.sample({c, c + step}), {c, c + step}, 0);
     }
@@ -247,9 +276,24 @@ class ForwardWork : Work<Real> {
 
   // False if a shift was so far from the mean that it cost digits: it is put right.
   bool read_moments(Range block, const Moments& moments) {
+    const double* const sums = Base::total(block, 0);
+    const double* const squares = Base::total(block, 1);
+    int64_t special = 0;  // as wide as what is compared
+    for (int64_t c = block.begin; c < block.end; ++c) {
+      const double beside = sums[c] / moments.count;
+      const double m2 = squares[c] - sums[c] * beside;
+      moments.mean[c] = static_cast<double>(shift_[static_cast<size_t>(c)]) + beside;
+      moments.m2[c] = m2 > 0 ? m2 : 0;
+      // Nor is this true of what is not finite.
+      special |= sums[c] * beside <= 4 * moments.m2[c] && squares[c] < kLargest ? 0 : 1;
+    }
+    return special == 0 || read_special_moments(block, moments);
+  }
+
+  bool read_special_moments(Range block, const Moments& moments) {
     bool near = true;
     for (int64_t c = block.begin; c < block.end; ++c) {
-      const double sum = Base::total(c, 0), square = Base::total(c, 1);
+      const double sum = Base::sums(0, 0)[c], square = Base::sums(0, 1)[c];
       Real& shift = shift_[static_cast<size_t>(c)];
       if (!std::isfinite(sum) && shape_.type != Type::kBf16) {  // whose sums of eight may overflow
         moments.mean[c] = shift + sum;
@@ -291,18 +335,24 @@ class ForwardWork : Work<Real> {
   void prepare_normalize() {
     scale_ = Base::reals();
     offset_ = Base::reals();
+    gamma_ = values_of(forward_.gamma, shape_.parameters, shape_.c, 1);
+    beta_ = values_of(forward_.beta, shape_.parameters, shape_.c, 0);
     stream_ =
         Base::may_stream(forward_.y) && forward_.y != forward_.x && forward_.y != forward_.residual;
   }
 
   // The shift is the mean rounded; what that leaves of it goes into the offset.
-  void set_coefficients(int64_t c, double mean, double inverse_std) {
-    const double scale = parameter_at(forward_.gamma, shape_.parameters, c, 1) * inverse_std;
-    const auto i = static_cast<size_t>(c);
-    shift_[i] = static_cast<Real>(mean);
-    scale_[i] = static_cast<Real>(scale);
-    offset_[i] = static_cast<Real>(parameter_at(forward_.beta, shape_.parameters, c, 0) -
-                                   (mean - shift_[i]) * scale);
+  void set_coefficients(Range block, const double* mean, const double* inverse_std) {
+    const double *const gamma = gamma_.data(), *const beta = beta_.data();
+    Real *const shifts = shift_.data(), *const scales = scale_.data(),
+                *const offsets = offset_.data();
+    for (int64_t c = block.begin; c < block.end; ++c) {
+      const double scale = gamma[c] * inverse_std[c];
+      const auto shift = static_cast<Real>(mean[c]);
+      shifts[c] = shift;
+      scales[c] = static_cast<Real>(scale);
+      offsets[c] = static_cast<Real>(beta[c] - (mean[c] - static_cast<double>(shift)) * scale);
+    }
   }
 
   void normalize(Range block, int64_t chunk) {
@@ -318,6 +368,7 @@ class ForwardWork : Work<Real> {
   const Forward& forward_;
   bool stream_ = false;
   std::vector<Real> shift_, scale_, offset_;
+  std::vector<double> gamma_, beta_;
 };
 
 // ---- backward
@@ -350,7 +401,7 @@ class BackwardWork : Work<Real> {
     prepare_gradient();
     const auto settle = [&](Range block) {
       settle_sums(block, sums);
-      for (int64_t c = block.begin; c < block.end; ++c) set_coefficients(c, &sums, count);
+      set_coefficients(block, &sums, count);
     };
     Base::sweep(
         kNothing, [this](Range block, int64_t k) { add_sums(block, k); }, settle,
@@ -360,7 +411,7 @@ class BackwardWork : Work<Real> {
   /// sums null: mean and inverse_std are constants.
   void apply(const BackwardSums* sums, double count) {
     prepare_gradient();
-    for (int64_t c = 0; c < shape_.c; ++c) set_coefficients(c, sums, count);
+    set_coefficients({0, shape_.c}, sums, count);
     Base::each_part([this](Range block, int64_t k) { gradient(block, k); });
   }
 
@@ -388,11 +439,13 @@ class BackwardWork : Work<Real> {
   }
 
   void settle_sums(Range block, const BackwardSums& sums) {
+    const double* const dz = Base::total(block, 0);
+    const double* const dot = Base::total(block, 1);
+    const Real* const shift = shift_.data();
     for (int64_t c = block.begin; c < block.end; ++c) {
-      const double dz = Base::total(c, 0);
-      const double beside = backward_.mean[c] - shift_[static_cast<size_t>(c)];
-      sums.dz[c] = dz;
-      sums.dz_xhat[c] = (Base::total(c, 1) - beside * dz) * backward_.inverse_std[c];
+      const double beside = backward_.mean[c] - static_cast<double>(shift[c]);
+      sums.dz[c] = dz[c];
+      sums.dz_xhat[c] = (dot[c] - beside * dz[c]) * backward_.inverse_std[c];
     }
   }
 
@@ -400,20 +453,27 @@ class BackwardWork : Work<Real> {
     scale_ = Base::reals();
     slope_ = Base::reals();
     offset_ = Base::reals();
+    gamma_ = values_of(backward_.gamma, shape_.parameters, shape_.c, 1);
     stream_ = Base::may_stream(backward_.dx) && backward_.dx != backward_.dy;
   }
 
   // dx = gamma * inverse_std * (dz - mean(dz) - xhat * mean(dz * xhat)).
-  void set_coefficients(int64_t c, const BackwardSums* sums, double count) {
-    const auto i = static_cast<size_t>(c);
-    const double scale =
-        parameter_at(backward_.gamma, shape_.parameters, c, 1) * backward_.inverse_std[c];
-    scale_[i] = static_cast<Real>(scale);
+  void set_coefficients(Range block, const BackwardSums* sums, double count) {
+    const double *const gamma = gamma_.data(), *const inverse_std = backward_.inverse_std;
+    Real* const scales = scale_.data();
+    for (int64_t c = block.begin; c < block.end; ++c) {
+      scales[c] = static_cast<Real>(gamma[c] * inverse_std[c]);
+    }
     if (sums == nullptr) return;
-    const double slope = -scale * backward_.inverse_std[c] * sums->dz_xhat[c] / count;
-    slope_[i] = static_cast<Real>(slope);
-    offset_[i] =
-        static_cast<Real>(-scale * sums->dz[c] / count - slope * (backward_.mean[c] - shift_[i]));
+    const Real* const shift = shift_.data();
+    Real *const slopes = slope_.data(), *const offsets = offset_.data();
+    for (int64_t c = block.begin; c < block.end; ++c) {
+      const double scale = gamma[c] * inverse_std[c];
+      const double slope = -scale * inverse_std[c] * sums->dz_xhat[c] / count;
+      slopes[c] = static_cast<Real>(slope);
+      offsets[c] = static_cast<Real>(-scale * sums->dz[c] / count -
+                                     slope * (backward_.mean[c] - static_cast<double>(shift[c])));
+    }
   }
 
   void gradient(Range block, int64_t chunk) {
@@ -429,6 +489,7 @@ class BackwardWork : Work<Real> {
   const Backward& backward_;
   bool stream_ = false, stream_residual_ = false;
   std::vector<Real> shift_, scale_, slope_, offset_;
+  std::vector<double> gamma_;
 };
 
 /// Calls with(Real{}) for the arithmetic of the type.
@@ -450,23 +511,23 @@ struct Doubles {
 
 void update_running(const Shape& shape, const Moments& moments, const Running& running) {
   const double count = moments.count - (running.unbiased ? 1 : 0);
-  const auto update = [&](void* kept, int64_t c, double batch) {
+  const auto update = [&](void* kept, const double* batch, double divisor) {
     if (kept == nullptr) return;
-    const double before = value_at(kept, shape.parameters, c);
-    put_at(kept, shape.parameters, c, (1 - running.momentum) * before + running.momentum * batch);
+    std::vector<double> values = values_of(kept, shape.parameters, shape.c, 0);
+    double* const value = values.data();
+    for (int64_t c = 0; c < shape.c; ++c) {
+      value[c] = (1 - running.momentum) * value[c] + running.momentum * (batch[c] / divisor);
+    }
+    put_values(kept, shape.parameters, shape.c, value);
   };
-  for (int64_t c = 0; c < shape.c; ++c) {
-    update(running.mean, c, moments.mean[c]);
-    update(running.variance, c, moments.m2[c] / count);
-  }
+  update(running.mean, moments.mean, 1);
+  update(running.variance, moments.m2, count);
 }
 
 void put_parameter_gradients(const Shape& shape, const Backward& backward,
                              const BackwardSums& sums) {
-  for (int64_t c = 0; c < shape.c; ++c) {
-    if (backward.dgamma != nullptr) put_at(backward.dgamma, shape.parameters, c, sums.dz_xhat[c]);
-    if (backward.dbeta != nullptr) put_at(backward.dbeta, shape.parameters, c, sums.dz[c]);
-  }
+  put_values(backward.dgamma, shape.parameters, shape.c, sums.dz_xhat);
+  put_values(backward.dbeta, shape.parameters, shape.c, sums.dz);
 }
 
 }  // namespace
@@ -495,12 +556,11 @@ Status batch_norm_inference(const Shape& shape, const Forward& forward, const vo
   FLATOUT_TRY_STATUS(check_threads(shape, threads));
   FLATOUT_TRY_STATUS(check_needed(shape, mean, "the running mean"));
   FLATOUT_TRY_STATUS(check_needed(shape, variance, "the running variance"));
+  const std::vector<double> means = values_of(mean, shape.parameters, shape.c, 0);
+  std::vector<double> inverse_stds = values_of(variance, shape.parameters, shape.c, 0);
+  for (double& value : inverse_stds) value = 1 / std::sqrt(value + forward.epsilon);
   with_real(shape.type, [&](auto real) {
-    ForwardWork<decltype(real)>(shape, forward, threads)
-        .apply([&](int64_t c) { return value_at(mean, shape.parameters, c); },
-               [&](int64_t c) {
-                 return 1 / std::sqrt(value_at(variance, shape.parameters, c) + forward.epsilon);
-               });
+    ForwardWork<decltype(real)>(shape, forward, threads).apply(means.data(), inverse_stds.data());
   });
   return {};
 }
@@ -567,10 +627,7 @@ Status batch_norm_finish(const Shape& shape, const Moments& moments, double epsi
   FLATOUT_TRY_STATUS(check_epsilon(shape, epsilon));
   FLATOUT_TRY_STATUS(check_count(shape, moments.count));
   FLATOUT_TRY_STATUS(check_running(shape, running));
-  for (int64_t c = 0; c < shape.c; ++c) {
-    statistics.mean[c] = moments.mean[c];
-    statistics.inverse_std[c] = 1 / std::sqrt(moments.m2[c] / moments.count + epsilon);
-  }
+  settle_statistics({0, shape.c}, moments, epsilon, statistics);
   update_running(shape, moments, running);
   return {};
 }
@@ -582,8 +639,7 @@ Status batch_norm_apply(const Shape& shape, const Forward& forward, const Statis
   FLATOUT_TRY_STATUS(check_statistics(shape, statistics.mean, statistics.inverse_std));
   with_real(shape.type, [&](auto real) {
     ForwardWork<decltype(real)>(shape, forward, threads)
-        .apply([&](int64_t c) { return statistics.mean[c]; },
-               [&](int64_t c) { return statistics.inverse_std[c]; });
+        .apply(statistics.mean, statistics.inverse_std);
   });
   return {};
 }

@@ -3,6 +3,7 @@
 // what the machine gives to as many threads: bench/nn/bandwidth.py holds the rest against them.
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -126,6 +127,36 @@ void BM_AddReluBackward(benchmark::State& state) {
   set_bytes(state, b.bytes(), 4);
 }
 
+// What is left of a picture in a network's last stages: as many channels as values, or planes
+// shorter than a vector. range: images, channels, side, layout, type, and which call.
+enum Call { kTraining, kGradients, kInference };
+void BM_Small(benchmark::State& state) {
+  Buffers b({state.range(0), state.range(1), state.range(2), state.range(2),
+             static_cast<Layout>(state.range(3)), static_cast<Type>(state.range(4))});
+  std::vector<float> mean(b.gamma.size()), variance(b.gamma), d_gamma(b.gamma), d_beta(b.gamma);
+  const Running running{mean.data(), variance.data()};
+  benchmark::DoNotOptimize(
+      batch_norm_training(b.shape, b.forward(false), b.statistics(), running, {}));
+  Backward backward;
+  backward.x = b.x.get();
+  backward.dy = b.dy.get();
+  backward.gamma = b.gamma.data();
+  backward.mean = b.mean.data();
+  backward.inverse_std = b.inverse_std.data();
+  backward.dx = b.dx.get();
+  backward.dgamma = d_gamma.data();
+  backward.dbeta = d_beta.data();
+  const int64_t call = state.range(5);
+  while (state.KeepRunning()) {
+    benchmark::DoNotOptimize(
+        call == kTraining
+            ? batch_norm_training(b.shape, b.forward(false), b.statistics(), running, {})
+        : call == kGradients
+            ? batch_norm_backward(b.shape, backward, {})
+            : batch_norm_inference(b.shape, b.forward(false), mean.data(), variance.data(), {}));
+  }
+}
+
 // Tensors of the size that range(0) names, cut into parts that threads take.
 template <class Part>
 void by_parts(benchmark::State& state, int tensors, const Part& part) {
@@ -194,6 +225,19 @@ void each_size(benchmark::internal::Benchmark* bench) {
   cases(bench, {0}, {int64_t(Type::kF32), int64_t(Type::kBf16)});
 }
 
+void each_small_case(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"N", "C", "side", "NHWC", "type", "call"})->Unit(benchmark::kMicrosecond);
+  for (const auto& [n, c, side] : {std::array<int64_t, 3>{8, 2048, 1}, {8, 512, 2}, {32, 512, 4}}) {
+    for (const int64_t layout : {0, 1}) {
+      for (const Type type : {Type::kF32, Type::kBf16}) {
+        for (const Call call : {kTraining, kGradients, kInference}) {
+          bench->Args({n, c, side, layout, int64_t(type), call});
+        }
+      }
+    }
+  }
+}
+
 BENCHMARK(BM_Copy)->Apply(each_size);
 #if defined(__x86_64__)
 BENCHMARK(BM_StreamedCopy)->Apply(each_size);
@@ -202,6 +246,7 @@ BENCHMARK(BM_Read)->Apply(each_size);
 BENCHMARK(BM_Forward)->Apply(each_case);
 BENCHMARK(BM_AddReluForward)->Apply(each_case);
 BENCHMARK(BM_AddReluBackward)->Apply(each_case);
+BENCHMARK(BM_Small)->Apply(each_small_case);
 
 }  // namespace
 }  // namespace flatout::nn

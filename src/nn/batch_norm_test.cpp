@@ -172,8 +172,9 @@ class EveryIsa : public ::testing::Test {
 
 TEST_F(EveryIsa, GivesWhatTheDefinitionSays) {
   const std::vector<Shape> shapes = {
-      {2, 3, 5, 7},  {4, 16, 8, 8}, {1, 1, 4, 4},  {9, 1, 1, 1},   {5, 17, 1, 1},
-      {3, 41, 7, 7}, {2, 64, 5, 4}, {40, 8, 3, 1}, {33, 2, 31, 9}, {2, 1, 17, 9},
+      {2, 3, 5, 7},  {4, 16, 8, 8},  {1, 1, 4, 4},  {9, 1, 1, 1},   {5, 17, 1, 1},
+      {3, 41, 7, 7}, {2, 64, 5, 4},  {40, 8, 3, 1}, {33, 2, 31, 9}, {2, 1, 17, 9},
+      {37, 5, 4, 4}, {5, 135, 2, 4}, {6, 9, 29, 1}, {9, 33, 2, 1},  // short planes
   };
   for (const Isa isa : isas()) {
     set_isa(isa);
@@ -219,22 +220,26 @@ TEST_F(EveryIsa, TakesParametersOfTheTypeOfTheData) {
 TEST_F(EveryIsa, StreamsWhatIsLarge) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     for (const Type type : {Type::kF32, Type::kBf16}) {
-      const Shape shape{3, type == Type::kF32 ? 32 : 64, 112, 112, layout, type, Type::kF32};
-      set_isa(Isa::kPortable);
-      Step plain(shape, 7);
-      plain.run(true, true);
-      for (const Isa isa : isas()) {
-        SCOPED_TRACE(shape.text() + " " + std::string(isa_name(isa)));
-        set_isa(isa);
-        Step step(shape, 7);
-        step.run(true, true);
-        step.mask = plain.mask;
-        ASSERT_TRUE(batch_norm_backward(shape, step.backward(true, true), {}).ok());
-        for (int64_t i = 0; i < shape.elements(); ++i) {
-          const double y = plain.y.get(i), dx = plain.dx.get(i);
-          ASSERT_NEAR(step.y.get(i), y, tolerance(type) * std::max(1.0, std::abs(y)));
-          ASSERT_NEAR(step.dx.get(i), dx, tolerance(type) * std::max(1.0, std::abs(dx)));
-          ASSERT_EQ(step.d_residual.get(i), plain.d_residual.get(i));
+      for (Shape shape : {Shape{3, type == Type::kF32 ? 32 : 64, 112, 112},
+                          Shape{type == Type::kF32 ? 64 : 128, 512, 4, 4}}) {
+        shape.layout = layout;
+        shape.type = type;
+        set_isa(Isa::kPortable);
+        Step plain(shape, 7);
+        plain.run(true, true);
+        for (const Isa isa : isas()) {
+          SCOPED_TRACE(shape.text() + " " + std::string(isa_name(isa)));
+          set_isa(isa);
+          Step step(shape, 7);
+          step.run(true, true);
+          step.mask = plain.mask;
+          ASSERT_TRUE(batch_norm_backward(shape, step.backward(true, true), {}).ok());
+          for (int64_t i = 0; i < shape.elements(); ++i) {
+            const double y = plain.y.get(i), dx = plain.dx.get(i);
+            ASSERT_NEAR(step.y.get(i), y, tolerance(type) * std::max(1.0, std::abs(y)));
+            ASSERT_NEAR(step.dx.get(i), dx, tolerance(type) * std::max(1.0, std::abs(dx)));
+            ASSERT_EQ(step.d_residual.get(i), plain.d_residual.get(i));
+          }
         }
       }
     }
@@ -245,14 +250,16 @@ TEST_F(EveryIsa, LosesNoDigitsOfALargeMean) {
   for (const Isa isa : isas()) {
     set_isa(isa);
     for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
-      const Shape shape{8, 24, 30, 30, layout, Type::kF32, Type::kF32};
-      Step step(shape, 3, 1e4, 1);
-      const Expected want = expected(shape, step.inputs(false, false));
-      step.run(false, false);
-      expect_close(step.y, want.z, 1e-6, "y");
-      expect_close(step.dx, want.dx, 1e-6, "dx");
-      for (size_t c = 0; c < 24; ++c) {
-        EXPECT_NEAR(step.saved_inverse_std[c] * std::sqrt(want.variance[c] + kEpsilon), 1, 1e-7);
+      for (const Shape& shape : {Shape{8, 24, 30, 30, layout, Type::kF32, Type::kF32},
+                                 Shape{450, 24, 4, 4, layout, Type::kF32, Type::kF32}}) {
+        Step step(shape, 3, 1e4, 1);
+        const Expected want = expected(shape, step.inputs(false, false));
+        step.run(false, false);
+        expect_close(step.y, want.z, 1e-6, "y");
+        expect_close(step.dx, want.dx, 1e-6, "dx");
+        for (size_t c = 0; c < 24; ++c) {
+          EXPECT_NEAR(step.saved_inverse_std[c] * std::sqrt(want.variance[c] + kEpsilon), 1, 1e-7);
+        }
       }
     }
   }
@@ -301,20 +308,22 @@ TEST(BatchNorm, SquaresBeyondTheRangeOfFloatsDoNotOverflow) {
 TEST(BatchNorm, NonFiniteValuesSpreadOverTheirChannelAndNoFurther) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     for (const double value : {kInfinity, -kInfinity, std::nan("")}) {
-      const Shape shape{2, 3, 4, 4, layout, Type::kF32, Type::kF32};
-      Step step(shape, 1);
-      const int64_t at = layout == Layout::kNchw ? 16 + 5 : 5 * 3 + 1;  // of channel 1
-      step.x.set(at, value);
-      step.run(false, true);
-      each(shape, [&](int64_t c, int64_t i) {
-        EXPECT_EQ(std::isnan(step.y.get(i)), c == 1);
-        EXPECT_EQ(std::isnan(step.dx.get(i)), c == 1);
-      });
-      EXPECT_TRUE(std::isnan(value) ? std::isnan(step.running_mean.get(1))
-                                    : step.running_mean.get(1) == value);
-      EXPECT_TRUE(std::isnan(step.running_variance.get(1)));
-      EXPECT_TRUE(std::isfinite(step.running_variance.get(0)));
-      EXPECT_TRUE(std::isfinite(step.running_variance.get(2)));
+      for (const int64_t images : {2, 5}) {
+        const Shape shape{images, 3, 4, 4, layout, Type::kF32, Type::kF32};
+        Step step(shape, 1);
+        const int64_t at = layout == Layout::kNchw ? 16 + 5 : 5 * 3 + 1;  // of channel 1
+        step.x.set(at, value);
+        step.run(false, true);
+        each(shape, [&](int64_t c, int64_t i) {
+          EXPECT_EQ(std::isnan(step.y.get(i)), c == 1);
+          EXPECT_EQ(std::isnan(step.dx.get(i)), c == 1);
+        });
+        EXPECT_TRUE(std::isnan(value) ? std::isnan(step.running_mean.get(1))
+                                      : step.running_mean.get(1) == value);
+        EXPECT_TRUE(std::isnan(step.running_variance.get(1)));
+        EXPECT_TRUE(std::isfinite(step.running_variance.get(0)));
+        EXPECT_TRUE(std::isfinite(step.running_variance.get(2)));
+      }
     }
   }
 }
@@ -326,18 +335,20 @@ bool same_bits(const Tensor& a, const Tensor& b, Type type) {
 TEST(BatchNorm, ResultsDoNotDependOnTheNumberOfThreads) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     for (const int64_t channels : {1, 2, 3, 70}) {
-      const Shape shape{17, channels, 21, 11, layout, Type::kF32, Type::kF32};
-      Step one(shape, 5);
-      one.run(true, true);
-      for (const int threads : {2, 3, 8}) {
-        SCOPED_TRACE(shape.text() + " by " + std::to_string(threads));
-        Step many(shape, 5);
-        many.run(true, true, {threads});
-        EXPECT_TRUE(same_bits(one.y, many.y, shape.type));
-        EXPECT_TRUE(same_bits(one.dx, many.dx, shape.type));
-        EXPECT_TRUE(same_bits(one.dgamma, many.dgamma, shape.type));
-        EXPECT_EQ(one.saved_inverse_std, many.saved_inverse_std);
-        EXPECT_EQ(one.mask, many.mask);
+      for (const Shape& shape : {Shape{17, channels, 21, 11, layout, Type::kF32, Type::kF32},
+                                 Shape{70, 10 * channels, 4, 2, layout, Type::kF32, Type::kF32}}) {
+        Step one(shape, 5);
+        one.run(true, true);
+        for (const int threads : {2, 3, 8}) {
+          SCOPED_TRACE(shape.text() + " by " + std::to_string(threads));
+          Step many(shape, 5);
+          many.run(true, true, {threads});
+          EXPECT_TRUE(same_bits(one.y, many.y, shape.type));
+          EXPECT_TRUE(same_bits(one.dx, many.dx, shape.type));
+          EXPECT_TRUE(same_bits(one.dgamma, many.dgamma, shape.type));
+          EXPECT_EQ(one.saved_inverse_std, many.saved_inverse_std);
+          EXPECT_EQ(one.mask, many.mask);
+        }
       }
     }
   }

@@ -3,8 +3,11 @@
 namespace flatout::nn {
 namespace {
 
-constexpr int64_t kChunks = 16;           // at most
-constexpr int64_t kRowsOfChunk = 128;     // at least
+constexpr int64_t kChunks = 16;        // at most
+constexpr int64_t kRowsOfChunk = 128;  // at least
+constexpr int64_t kShortPlane = 32;    // of such planes a chunk has kValuesOfChunk values a channel
+constexpr int64_t kValuesOfChunk = 512;   // at least: they are summed up over the images
+constexpr int64_t kSample = 16;           // values of a plane, for a guess
 constexpr int64_t kPageBytes = 4096;      // of planes beside each other in a block, at least
 constexpr int64_t kBlockBytes = 1 << 20;  // of a block's tensors together: what a core may cache
 
@@ -19,7 +22,8 @@ Geometry::Geometry(const Shape& shape, int arrays, int threads)
   length_ = rows_ ? 1 : plane == 1 ? shape.n : plane;
   stride_ = channels_ * length_;
   mask_stride_ = rows_ ? mask_run(channels_) : channels_ * mask_run(length_);
-  chunk_ = std::max((outer_ + kChunks - 1) / kChunks, rows_ ? kRowsOfChunk : int64_t{1});
+  const int64_t images = length_ <= kShortPlane ? kValuesOfChunk / length_ : 1;
+  chunk_ = std::max((outer_ + kChunks - 1) / kChunks, rows_ ? kRowsOfChunk : images);
 
   // Rows are never cut: memory is slow to read, and slower to write, by parts of its pages, by more
   // than a second pass out of the cache would save.
@@ -49,9 +53,11 @@ Geometry::Part Geometry::part(Range channels, int64_t chunk) const {
 Geometry::Part Geometry::sample(Range channels) const {
   Part some = part(channels, 0);
   some.tile.outer = rows_ ? std::min<int64_t>(some.tile.outer, 8) : 1;
-  some.tile.length = std::min<int64_t>(some.tile.length, 16);
+  some.tile.length = std::min(some.tile.length, kSample);
   return some;
 }
+
+bool Geometry::samples_together() const { return rows_ || length_ <= kSample; }
 
 bool Geometry::aligned(int64_t alignment) const {
   return (rows_ ? stride_ : length_) * size_ % alignment == 0;

@@ -37,8 +37,10 @@ class Geometry {
     int64_t mask = 0;
   };
   Part part(Range channels, int64_t chunk) const;
-  /// A few values of each channel; of one channel only, if it is of planes.
+  /// A few values of each channel; of one channel only, unless samples_together().
   Part sample(Range channels) const;
+  /// Whether a channel's sample ends where the next one's begins.
+  bool samples_together() const;
   /// Element j of channel c, j < per_channel().
   int64_t element(int64_t c, int64_t j) const {
     return j / length_ * stride_ + c * length_ + j % length_;

@@ -175,6 +175,59 @@ struct Passes {
     if (kLanes == 16 && (whole || lanes > 8)) at[1] = static_cast<uint8_t>(bits >> 8);
   }
 
+  // ---- short planes
+  //
+  // One by one they cost more than their values do: each has sums of its own to be added up across
+  // the lanes. So their values are taken for columns, which are summed up over the images, and
+  // those of a plane are added up in the end.
+
+  static constexpr int64_t kShort = 2 * kLanes;  // values of a plane at most
+  static constexpr int64_t kFewImages = 4;       // less are not worth it
+
+  static bool are_short(const Tile& tile) {
+    return tile.length <= kShort && tile.outer >= kFewImages;
+  }
+
+  // So many columns at a time that the first cache holds what belongs to them.
+  struct Columns {
+    static constexpr int64_t kMost = 1024;
+    Real shift[kMost + kSlack];
+    double sums[2][kMost + kSlack];
+
+    void clear(const Real* of_planes, int64_t planes, int64_t length) {
+      Real* to = shift;
+      for (int64_t p = 0; p < planes; ++p) to = std::fill_n(to, length, of_planes[p]);
+      std::fill_n(to, kSlack, Real(0));
+      for (double* sum : sums) std::fill_n(sum, planes * length + kSlack, 0.0);
+    }
+
+    void add_to(double* of_planes, int which, int64_t planes, int64_t length) const {
+      const double* from = sums[which];
+      for (int64_t p = 0; p < planes; ++p, from += length) {
+        double sum = 0;
+        for (int64_t j = 0; j < length; ++j) sum += from[j];
+        of_planes[p] += sum;
+      }
+    }
+  };
+
+  struct Planes {
+    int64_t begin, end;
+    int64_t size() const { return end - begin; }
+  };
+  // each(rows, planes, columns): the values of some planes as rows, and what belongs to them.
+  template <class Each>
+  static void by_columns(const Tile& tile, const Real* shift, const Each& each) {
+    Columns columns;
+    const int64_t most = Columns::kMost / tile.length;
+    for (int64_t c = 0; c < tile.channels; c += most) {
+      const Planes planes{c, std::min(c + most, tile.channels)};
+      columns.clear(shift + c, planes.size(), tile.length);
+      each(Tile{tile.outer, tile.stride, planes.size() * tile.length, 1, tile.mask_stride}, planes,
+           columns);
+    }
+  }
+
   // ---- moments
 
   struct Moments {
@@ -195,7 +248,31 @@ struct Passes {
     m.square = S::fma(centered, centered, m.square);
   }
 
+  // The same in f64 from the start, with the sum of x - shift.
+  template <bool whole>
+  FLATOUT_SIMD void add_fine_moment(const T* from, int lanes, const Wide& minus_shift, Wide& sum,
+                                    Wide& square) {
+    Wide centered;
+    if constexpr (kExact) {
+      centered = S::wide_add(widen<whole>(from, load<whole>(from, lanes)), minus_shift);
+    } else {
+      centered = S::wide_add(S::widen(load<whole>(from, lanes)), minus_shift);
+    }
+    sum = S::wide_add(sum, centered);
+    square = S::wide_fma(centered, centered, square);
+  }
+
+  FLATOUT_SIMD void fold(Moments& m, Wide& squares) {
+    squares = S::wide_add(squares, S::widen(m.square));
+    m.square = S::set(0);
+    if constexpr (!kExact) {
+      m.sum = S::wide_add(m.sum, S::widen(m.part));
+      m.part = S::set(0);
+    }
+  }
+
   FLATOUT_TARGET static void moments_of_planes(const Tile& tile, const MomentsPass<Real>& pass) {
+    if (are_short(tile)) return moments_of_short_planes(tile, pass);
     PlanesAhead ahead(tile);
     for (int64_t i = 0; i < tile.outer; ++i) {
       for (int64_t c = 0; c < tile.channels; ++c) {
@@ -238,50 +315,69 @@ struct Passes {
   }
 
   // Columns c and beside it of the rows of a block, no more than kFold.
-  template <bool whole, int vectors>
+  template <bool fine, bool whole, int vectors>
   FLATOUT_SIMD void moments_of_columns(const Tile& tile, const MomentsPass<Real>& pass, int64_t i,
                                        int64_t rows, int64_t c, int lanes, RowsAhead& ahead) {
     Vec shift[vectors];
     Moments m[vectors];
+    Wide squares[vectors], minus_shift[vectors];
     for (int v = 0; v < vectors; ++v) {
       shift[v] = S::load(pass.shift + c + v * kLanes);
       m[v] = {S::wide_set(0), S::set(0), S::set(0)};
+      squares[v] = S::wide_set(0);
+      minus_shift[v] = S::widen(S::sub(S::set(0), shift[v]));
     }
     const T* x = in(pass.x) + i * tile.stride + c;
     for (int64_t row = 0; row < rows; ++row, x += tile.stride) {
       ahead.fetch({pass.x});
       for (int v = 0; v < vectors; ++v) {
-        add_moment<whole>(x + v * kLanes, lanes, shift[v], m[v]);
+        if constexpr (fine) {
+          add_fine_moment<whole>(x + v * kLanes, lanes, minus_shift[v], m[v].sum, squares[v]);
+        } else {
+          add_moment<whole>(x + v * kLanes, lanes, shift[v], m[v]);
+        }
       }
     }
     for (int v = 0; v < vectors; ++v) {
       double* sum = pass.sum + c + v * kLanes;
       double* square = pass.square + c + v * kLanes;
-      Wide part = S::widen(m[v].part);
-      if constexpr (kExact) {
-        part = S::wide_fma(S::wide_set(-static_cast<double>(rows)), S::widen(shift[v]), m[v].sum);
+      fold(m[v], squares[v]);
+      Wide part = m[v].sum;
+      if constexpr (kExact && !fine) {
+        part = S::wide_fma(S::wide_set(static_cast<double>(rows)), minus_shift[v], part);
       }
       S::store_wide(sum, S::wide_add(S::load_wide(sum), part));
-      S::store_wide(square, S::wide_add(S::load_wide(square), S::widen(m[v].square)));
+      S::store_wide(square, S::wide_add(S::load_wide(square), squares[v]));
     }
   }
 
+  // `fine`: all is f64, as it is for few values in planes.
+  template <bool fine>
   FLATOUT_TARGET static void moments_of_rows(const Tile& tile, const MomentsPass<Real>& pass) {
     for (int64_t i = 0; i < tile.outer; i += kFold) {
       const int64_t rows = std::min(kFold, tile.outer - i);
       RowsAhead ahead(tile, i);
       int64_t c = 0;
       for (; c + kAtOnce <= tile.channels; c += kAtOnce) {
-        moments_of_columns<true, kColumns>(tile, pass, i, rows, c, kLanes, ahead);
+        moments_of_columns<fine, true, kColumns>(tile, pass, i, rows, c, kLanes, ahead);
       }
       for (; c + kLanes <= tile.channels; c += kLanes) {
-        moments_of_columns<true, 1>(tile, pass, i, rows, c, kLanes, ahead);
+        moments_of_columns<fine, true, 1>(tile, pass, i, rows, c, kLanes, ahead);
       }
       if (c < tile.channels) {
-        moments_of_columns<false, 1>(tile, pass, i, rows, c, static_cast<int>(tile.channels - c),
-                                     ahead);
+        moments_of_columns<fine, false, 1>(tile, pass, i, rows, c,
+                                           static_cast<int>(tile.channels - c), ahead);
       }
     }
+  }
+
+  static void moments_of_short_planes(const Tile& tile, const MomentsPass<Real>& pass) {
+    by_columns(tile, pass.shift, [&](const Tile& rows, Planes planes, Columns& columns) {
+      moments_of_rows<true>(rows, {in(pass.x) + planes.begin * tile.length, columns.shift,
+                                   columns.sums[0], columns.sums[1]});
+      columns.add_to(pass.sum + planes.begin, 0, planes.size(), tile.length);
+      columns.add_to(pass.square + planes.begin, 1, planes.size(), tile.length);
+    });
   }
 
   // ---- normalize
@@ -426,6 +522,10 @@ struct Passes {
 
   template <int flags>
   FLATOUT_TARGET static void sums_of_planes(const Tile& tile, const SumsPass<Real>& pass) {
+    // Columns have their bits beside each other.
+    if (are_short(tile) && ((flags & kSumsMasked) == 0 || tile.length % 8 == 0)) {
+      return sums_of_short_planes<flags>(tile, pass);
+    }
     PlanesAhead ahead(tile);
     for (int64_t i = 0; i < tile.outer; ++i) {
       for (int64_t c = 0; c < tile.channels; ++c) {
@@ -464,7 +564,7 @@ struct Passes {
   }
 
   // As moments_of_columns().
-  template <int flags, bool whole, int vectors>
+  template <int flags, bool fine, bool whole, int vectors>
   FLATOUT_SIMD void sums_of_columns(const Tile& tile, const SumsPass<Real>& pass, int64_t i,
                                     int64_t rows, int64_t c, int lanes, RowsAhead& ahead) {
     Vec shift[vectors];
@@ -477,6 +577,7 @@ struct Passes {
       ahead.fetch({pass.x, pass.dy});
       const uint8_t* mask = (flags & kSumsMasked) == 0 ? nullptr : pass.mask + i * tile.mask_stride;
       sum_vectors<flags, true, whole, vectors>(pass, i * tile.stride, mask, c, lanes, shift, sums);
+      for (int v = 0; fine && v < vectors; ++v) fold(sums[v]);
     }
     for (int v = 0; v < vectors; ++v) {
       fold(sums[v]);
@@ -491,29 +592,49 @@ struct Passes {
     }
   }
 
-  template <int flags>
+  template <int flags, bool fine>
   FLATOUT_TARGET static void sums_of_rows(const Tile& tile, const SumsPass<Real>& pass) {
     for (int64_t i = 0; i < tile.outer; i += kFold) {
       const int64_t rows = std::min(kFold, tile.outer - i);
       RowsAhead ahead(tile, i);
       int64_t c = 0;
       for (; c + kAtOnce <= tile.channels; c += kAtOnce) {
-        sums_of_columns<flags, true, kColumns>(tile, pass, i, rows, c, kLanes, ahead);
+        sums_of_columns<flags, fine, true, kColumns>(tile, pass, i, rows, c, kLanes, ahead);
       }
       for (; c + kLanes <= tile.channels; c += kLanes) {
-        sums_of_columns<flags, true, 1>(tile, pass, i, rows, c, kLanes, ahead);
+        sums_of_columns<flags, fine, true, 1>(tile, pass, i, rows, c, kLanes, ahead);
       }
       if (c < tile.channels) {
-        sums_of_columns<flags, false, 1>(tile, pass, i, rows, c,
-                                         static_cast<int>(tile.channels - c), ahead);
+        sums_of_columns<flags, fine, false, 1>(tile, pass, i, rows, c,
+                                               static_cast<int>(tile.channels - c), ahead);
       }
     }
+  }
+
+  template <int flags>
+  static void sums_of_short_planes(const Tile& tile, const SumsPass<Real>& pass) {
+    by_columns(tile, pass.shift, [&](const Tile& rows, Planes planes, Columns& columns) {
+      const int64_t first = planes.begin * tile.length;
+      SumsPass<Real> part = pass;
+      part.x = in(pass.x) + first;
+      part.dy = in(pass.dy) + first;
+      if constexpr ((flags & kSumsMasked) != 0) part.mask = pass.mask + first / 8;
+      if constexpr ((flags & kToResidual) != 0) {
+        part.d_residual = static_cast<T*>(pass.d_residual) + first;
+      }
+      part.shift = columns.shift;
+      part.dz_sum = columns.sums[0];
+      part.dot = columns.sums[1];
+      sums_of_rows<flags, true>(rows, part);
+      columns.add_to(pass.dz_sum + planes.begin, 0, planes.size(), tile.length);
+      columns.add_to(pass.dot + planes.begin, 1, planes.size(), tile.length);
+    });
   }
 
   template <int flags, bool rows>
   FLATOUT_TARGET static void sums_of_tile(const Tile& tile, const SumsPass<Real>& pass) {
     if constexpr (rows) {
-      sums_of_rows<flags>(tile, pass);
+      sums_of_rows<flags, false>(tile, pass);
     } else {
       sums_of_planes<flags>(tile, pass);
     }
@@ -619,7 +740,7 @@ struct Passes {
   }
 
   template <bool rows>
-  static constexpr Kernels<Real> kKernels = {rows ? &moments_of_rows : &moments_of_planes,
+  static constexpr Kernels<Real> kKernels = {rows ? &moments_of_rows<false> : &moments_of_planes,
                                              &normalize<rows>, &sums<rows>, &gradient<rows>,
                                              S::kStreams ? kStreamBytes : 0};
 };
