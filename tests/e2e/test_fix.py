@@ -159,16 +159,125 @@ def test_no_time_for_any_trial_is_a_failure(flatout: str, job_python: str, job: 
     assert "measurably" not in done.stdout
 
 
-def test_somebody_elses_fix_json_is_left_alone(flatout: str, tmp_path: Path) -> None:
-    (tmp_path / "fix.json").write_text('{"mine": 1}')
+# Big temporaries in each step, and no framework that could tell of steps.
+UNMARKED = """
+    import numpy as np
+    a = np.random.default_rng(0).random(3_000_000)
+    w = np.zeros(3_000_000)
+    for step in range(1_000_000):
+        t = np.sqrt(a * 2 + 1)
+        w -= 1e-3 * (t - a)
+"""
+
+
+@pytest.mark.skipif(not can_isolate(), reason="lacks mount namespaces")
+def test_a_job_whose_steps_nobody_marks_is_tried_too(flatout: str, job_python: str, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(textwrap.dedent(UNMARKED))
+    done = fix(flatout, tmp_path, "--budget", "60", "--skip", "priority,allocator", "--", job_python, "job.py", "two words")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path.parent / "result" / "fix.json").read_text())
+    trial = result["trials"][0]
+    assert trial["finding"] == "mem.page_faults" and len(trial["steps_ms_without"]) >= 2 <= len(trial["steps_ms_with"])
+    for run in trial["steps_ms_without"] + trial["steps_ms_with"]:
+        assert len(run) >= 20  # ended by steps, not by the first that came
+    if result["kept"]:
+        assert "job.py 'two words'" in done.stdout
+        assert "job.py &#39;two words&#39;" in (tmp_path.parent / "result" / "fix.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["fix.json", "fix.html", "flatout.env"])
+def test_somebody_elses_file_is_left_alone(flatout: str, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"mine": 1}')
     done = subprocess.run([flatout, "fix", "--", "true"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "fix.json" in done.stderr
-    assert (tmp_path / "fix.json").read_text() == '{"mine": 1}'
-    (tmp_path / "fix.json").unlink()
-    (tmp_path / "fix.html").write_text("<p>mine</p>")
-    done = subprocess.run([flatout, "fix", "--", "true"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "fix.html" in done.stderr
-    assert (tmp_path / "fix.html").read_text() == "<p>mine</p>"
+    assert done.returncode == 2 and name in done.stderr
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: '{"mine": 1}'}
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(flatout: str, tmp_path: Path) -> None:
+    done = subprocess.run([flatout, "fix", "--yes", "--out", "no/where", "--", "sh", "-c", "touch /dev/shm/$1", "sh", tmp_path.name],
+                          cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "no/where" in done.stderr
+    assert not (Path("/dev/shm") / tmp_path.name).exists()
+
+
+# Writes its words into all files that it is given, says of each whether it could, and ends.
+WRITER = """
+    import sys
+    for path in sys.argv[1:]:
+        try:
+            with open(path, "a") as file:
+                file.write("of a trial\\n")
+            said = "written"
+        except OSError as error:
+            said = str(error)
+        print(path, said, end="; ")
+    raise SystemExit(5)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not can_isolate(), reason="lacks root and mount namespaces")
+def test_folders_of_the_system_are_not_written(flatout: str, job_python: str, tmp_path: Path) -> None:
+    (tmp_path / "w.py").write_text(textwrap.dedent(WRITER))
+    (tmp_path / "large.bin").write_bytes(b"x" * (3 << 20))
+    names = [f"{folder}/{tmp_path.name}-flatout-test" for folder in ("/var", "/var/tmp", "/var/lib", "/etc", "/usr/local", "/opt")]
+    done = fix(flatout, tmp_path, "--", job_python, "w.py", *names, str(tmp_path / "large.bin"))
+    assert done.returncode == 1 and done.stderr.count(" written;") == len(names) + 1, done.stderr
+    assert not [name for name in names if Path(name).exists()]
+    assert (tmp_path / "large.bin").stat().st_size == 3 << 20
+    assert "except below /dev, /run" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not can_isolate(), reason="lacks root and mount namespaces")
+def test_a_mount_below_does_not_cost_an_ordinary_user_the_isolation(flatout: str, job_python: str, tmp_path: Path) -> None:
+    if subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "unshare", "-Urm", "true"],
+                      capture_output=True, check=False).returncode != 0:
+        pytest.skip("lacks user namespaces")
+    top = Path("/srv") / f"flatout-test-{os.getpid()}"
+    inside = f"""
+        set -e
+        mkdir -p {top}/mounted {top}/own
+        mount -t tmpfs none {top}/mounted
+        echo mine > {top}/small; truncate -s 3M {top}/large; echo mine > {top}/own/file
+        chown -R 65534:65534 {top}; chown root:root {top}/mounted; chmod 777 {top}/mounted
+        cp {tmp_path}/w.py {top}/own/w.py
+        cd {top}/own
+        setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/tmp {flatout} fix --out {top}/result -- \\
+            python3 w.py {top}/mounted/new {top}/small {top}/new {top}/own/file {top}/large || true
+        rm -rf {top}/result {top}/own/w.py
+        find {top} -type f | sort; cat {top}/small {top}/own/file
+    """
+    (tmp_path / "w.py").write_text(textwrap.dedent(WRITER))
+    try:
+        done = subprocess.run(["unshare", "-m", "bash", "-c", textwrap.dedent(inside)], capture_output=True, text=True, check=False)
+    finally:
+        subprocess.run(["rm", "-rf", str(top)], check=True)
+    assert "cannot be kept away" not in done.stderr, done.stderr
+    for name in ("mounted/new", "small", "new", "own/file"):
+        assert f"{top}/{name} written" in done.stderr, done.stderr
+    assert f"{top}/large [Errno 30]" in done.stderr, done.stderr  # too large to be copied: can be read only
+    assert done.stdout.splitlines() == [f"{top}/large", f"{top}/own/file", f"{top}/small", "mine", "mine"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "open pipe"])
+def test_each_run_reads_the_same_standard_input(flatout: str, tmp_path: Path, kind: str) -> None:
+    words = [flatout, "fix", "--yes", "--budget", "10", "--out", str(tmp_path / "result"), "--",
+             "sh", "-c", 'read a; read b; echo "got $a and $b"; exit 5']
+    if kind == "file":
+        (tmp_path / "in").write_text("skipped\none\ntwo\n")
+        with (tmp_path / "in").open("rb", buffering=0) as file:
+            file.seek(8)  # it is read from where it is, and stays there for whoever comes next
+            done = subprocess.run(words, stdin=file, capture_output=True, text=True, check=False)
+            assert file.tell() == 8
+    elif kind == "pipe":
+        done = subprocess.run(words, input="one\ntwo\n", capture_output=True, text=True, check=False)
+    else:
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            running.stdin.write("one\ntwo\n")
+            running.stdin.flush()
+            stderr = running.stderr.read()  # it does not wait for the end of what never ends
+        done = subprocess.CompletedProcess(words, 1, "", stderr)
+        assert "has not ended" in stderr
+    assert "got one and two" in done.stderr, done.stderr
 
 
 def test_loader_settings_apply_where_they_may(job_python: str, tmp_path: Path) -> None:
