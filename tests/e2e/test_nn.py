@@ -445,7 +445,7 @@ class Counts(Block):
 
 @pytest.mark.parametrize("block,reason", (
     (DataDependent, "cannot be traced"), (Masked, "makes tensors of its own"), (Twice, "calls it 2 times"),
-    (OnlyTraining, "differs between training and evaluation"), (Remembers, "changes the module"), (Collects, "changes the module"),
+    (OnlyTraining, "differs between training and evaluation"), (Remembers, "changes the module"), (Collects, "without using its result"),
     (Counts, "changes the module")), ids=lambda p: getattr(p, "__name__", None))
 def test_what_cannot_be_fused_is_named_and_still_right(block, reason):
     model = net(block=block)
@@ -454,7 +454,7 @@ def test_what_cannot_be_fused_is_named_and_still_right(block, reason):
     assert reason in not_fused["layer1.0.bn2"]
     assert fused["layer1.0.bn2"] == "norm" and fused["bn1"] == "norm + ReLU"
     ours, theirs = model.layer1[0], before.layer1[0]
-    assert vars(ours).keys() == vars(theirs).keys()
+    assert vars(ours).keys() - {"_flatout_guard"} == vars(theirs).keys()
     x = tensor(4, 3, 16, 16)
     torch.testing.assert_close(model(x), before(x), atol=1e-4, rtol=1e-4)
     assert len(getattr(ours, "seen", [])) == len(getattr(theirs, "seen", []))

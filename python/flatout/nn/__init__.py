@@ -6,7 +6,8 @@
 or by hand, `BatchNormAddReLU2d` in place of BatchNorm2d. `fold` makes a copy for inference, without batch norms.
 """
 
-from ._fuse import Fusion, fold, fuse
+from ._fold import fold
+from ._fuse import Fusion, fuse
 from ._module import BatchNormAddReLU2d
 
 __all__ = ["BatchNormAddReLU2d", "Fusion", "fold", "fuse"]

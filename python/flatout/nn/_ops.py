@@ -1,8 +1,8 @@
 """Batch norm + add + ReLU as torch operators: torch.ops.flatout.batch_norm and its backward, for dense tensors of the CPU and
 of CUDA devices.
 
-`train` and `infer` are what modules call: the operators, or, where nobody looks at operators (no torch.compile, no dispatch mode, no
-transform of torch.func), their kernels without the dispatcher, which takes longer to call a function in Python than small tensors take.
+`train` and `infer` are what modules call: the operators, or, where nobody looks at operators (no torch.compile, no dispatch mode), their
+kernels without the dispatcher, which takes longer to call a function in Python than small tensors take.
 
 The operators are functional (running statistics come back as new tensors), so that torch.compile and autograd may treat them as any other.
 x, residual, dy: [N, C, H, W], contiguous or channels_last; other strides are copied. Statistics: [2, C] float64, mean and
@@ -14,6 +14,7 @@ import os
 import warnings
 
 import torch
+from torch.autograd import forward_ad
 
 from ._library import Backward, CudaQueue, Forward, Shape, cuda_library, library
 
@@ -80,15 +81,23 @@ _SPARE = _spare_multiprocessors()
 
 
 _transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+_tracing_state = torch._C._get_tracing_state
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def pytorch_only() -> bool:
+    """Whether something is at work that knows PyTorch's own operators alone: a transform of torch.func, forward-mode AD, torch.jit.trace."""
+    if torch.compiler.is_compiling():
+        return False
+    return _transforms_are_active() or forward_ad._current_level >= 0 or _tracing_state() is not None
 
 
 def _nobody_looks(*tensors) -> bool:
     """Whether operators on these (None among them) would be seen by nobody but autograd."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or _transforms_are_active() or _dispatch_modes() > 0:
         return False
-    return all(t is None or type(t) in _PLAIN for t in tensors)
+    return all(t is None or type(t) in PLAIN for t in tensors)
 
 
 def memory_format(x: torch.Tensor) -> torch.memory_format:
@@ -144,13 +153,13 @@ def _queue(name, x, shape, arguments):
 
 
 def _dense(layout, *tensors):
-    """The tensors in this layout."""
-    return [None if t is None else t.contiguous(memory_format=layout) for t in tensors]
+    """The tensors in this layout, their values in memory."""
+    return [None if t is None else (t.resolve_neg() if t.is_neg() else t).contiguous(memory_format=layout) for t in tensors]
 
 
 def _alike(kind, *parameters):
     """Parameters in one type, dense."""
-    return [None if p is None else (p if p.dtype == kind else p.to(kind)).contiguous() for p in parameters]
+    return [None if p is None else (p.resolve_neg() if p.is_neg() else p).to(kind).contiguous() for p in parameters]
 
 
 def _empty_mask(x, wanted):
@@ -200,8 +209,8 @@ def _differentiate(dy, x, weight, mask, statistics, batch_statistics, with_resid
 
 
 def is_alike(tensor: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether both have the same shape, type and device."""
-    return tensor.device == x.device and tensor.dtype == x.dtype and tensor.shape == x.shape
+    """Whether both have the same shape, type, device and layout."""
+    return tensor.device == x.device and tensor.dtype == x.dtype and tensor.shape == x.shape and tensor.layout == x.layout
 
 
 def _check(x, alike, **by_channel):
@@ -328,29 +337,25 @@ torch.library.register_autograd("flatout::batch_norm_inference", _backward_infer
 class _Training(torch.autograd.Function):
     """flatout::batch_norm for those who call its kernels themselves; updates the running statistics.
 
-    For backward it keeps one tensor of bytes: the statistics, and behind them the mask, if there is one.
+    It keeps what the operator keeps, so that activation checkpoints may run once under a dispatch mode and once not.
     """
 
     @staticmethod
     def forward(ctx, x, residual, weight, bias, more):
         running_mean, running_var, momentum, eps, relu, keep_mask = more
-        before = 16 * x.shape[1]
-        kept = x.new_empty(before + mask_bytes(x) if keep_mask else before, dtype=torch.uint8)
-        statistics = kept.data_ptr()
-        y = _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, statistics + before if keep_mask else 0, statistics)
+        mask, statistics = _empty_mask(x, keep_mask), x.new_empty((2, x.shape[1]), dtype=torch.float64)
+        y = _train(x, residual, weight, bias, running_mean, running_var, momentum, eps, relu, mask.data_ptr() if keep_mask else 0,
+                   statistics.data_ptr())
         ctx.relu = relu
-        ctx.save_for_backward(x, weight, kept)
+        ctx.save_for_backward(x, weight, mask, statistics)
         return y
 
     @staticmethod
     def backward(ctx, dy):
-        x, weight, kept = ctx.saved_tensors
-        before = 16 * x.shape[1]
+        x, weight, mask, statistics = ctx.saved_tensors
         if not _nobody_differentiates(dy, x, weight):
-            statistics, mask = kept[:before].view(torch.float64).view(2, -1), kept[before:]
             return (*_gradients(ctx, dy, x, weight, mask, statistics, True), None)
-        statistics = kept.data_ptr()
-        return (*_asked_for(ctx, dy, *_differentiate(dy, x, weight, statistics + before if ctx.relu else 0, statistics, True,
+        return (*_asked_for(ctx, dy, *_differentiate(dy, x, weight, mask.data_ptr() if ctx.relu else 0, statistics.data_ptr(), True,
                                                      ctx.needs_input_grad[1] and ctx.relu)), None)
 
 
