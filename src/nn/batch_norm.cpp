@@ -17,6 +17,13 @@ namespace {
 
 // Results so large would drive out of the caches what the next operation needs from them anyway.
 constexpr int64_t kStreamedSize = 2 << 20;
+// Elements for each thread at least: of fewer, waking the others takes as long as the work.
+constexpr int64_t kGrain = 32768;
+
+Threads worth_waking(const Shape& shape, const Threads& threads) {
+  const int64_t most = std::max<int64_t>(shape.elements() / kGrain, 1);
+  return {static_cast<int>(std::min<int64_t>(threads.count, most)), threads.run};
+}
 
 Status check_threads(const Shape& shape, const Threads& threads) {
   if (threads.count >= 1) return {};
@@ -105,8 +112,8 @@ class Work {
  public:
   Work(const Shape& shape, int arrays, const Threads& threads)
       : shape_(shape),
-        threads_(threads),
-        geometry_(shape, arrays, threads.count),
+        threads_(worth_waking(shape, threads)),
+        geometry_(shape, arrays, threads_.count),
         kernels_(kernels_for<Real>(shape.type, geometry_.rows())) {}
 
  protected:
@@ -179,7 +186,7 @@ class Work {
   }
 
   const Shape& shape_;
-  const Threads& threads_;
+  const Threads threads_;
   const Geometry geometry_;
   const Kernels<Real>& kernels_;
 

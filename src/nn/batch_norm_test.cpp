@@ -354,6 +354,25 @@ TEST(BatchNorm, ResultsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
+int most_threads = 0;
+void count_threads(int count, void (*task)(void*), void* data) {
+  most_threads = std::max(most_threads, count);
+  task(data);
+}
+
+TEST(BatchNorm, WakesNoMoreThreadsThanThereIsWorkFor) {
+  const auto woken = [](const Shape& shape) {
+    most_threads = 0;
+    Step(shape, 5).run(false, false, {8, &count_threads});
+    return most_threads;
+  };
+  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+    EXPECT_EQ(woken({1, 512, 4, 4, layout, Type::kF32, Type::kF32}), 0);
+    EXPECT_EQ(woken({8, 64, 16, 16, layout, Type::kF32, Type::kF32}), 4);
+    EXPECT_EQ(woken({16, 64, 32, 32, layout, Type::kF32, Type::kF32}), 8);
+  }
+}
+
 TEST(BatchNorm, WorksInPlace) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     const Shape shape{4, 9, 130, 130, layout, Type::kF32, Type::kF32};
