@@ -159,7 +159,7 @@ def _dense(layout, *tensors):
 
 def _alike(kind, *parameters):
     """Parameters in one type, dense."""
-    return [None if p is None else (p.resolve_neg() if p.is_neg() else p).to(kind).contiguous() for p in parameters]
+    return [None if p is None else (p.resolve_neg().to(kind) if p.dtype != kind or p.is_neg() else p).contiguous() for p in parameters]
 
 
 def _empty_mask(x, wanted):
