@@ -59,11 +59,13 @@ def _once_for_each_model(torch, change):
 
     @functools.wraps(original)
     def backward(*args, **kwargs):
-        if left[0] > 0:
-            left[0] -= 1
-            if left[0] == 0:
-                handle.remove()
-        return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:  # what it computes anew must find the hooks that the forward pass found
+            if left[0] > 0:
+                left[0] -= 1
+                if left[0] == 0:
+                    handle.remove()
 
     torch.Tensor.backward = backward
 
