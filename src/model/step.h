@@ -85,8 +85,8 @@ struct StepSet {
   StepSummary summary;
   std::vector<SpeedChange> changes;
   std::optional<SpeedDrift> drift;  // then changes is empty
-  // By time; where no slice tells waits for input from computing. Without steps of a program without
-  // Python alone.
+  // By time; where no slice tells waits for input from computing. Without steps of a program
+  // without Python alone.
   std::vector<Moment> moments;
   // Run::threads of the training process, where no Python runs in it, that work while the training
   // thread computes, too: they make its batches, or something else ahead of it.
