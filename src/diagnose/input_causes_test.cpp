@@ -50,6 +50,30 @@ TEST(InputCauses, KernelTimeWithoutReadsIsLookUpsUnlessSomethingElseIsSeen) {
   }
 }
 
+// The loop runs over a progress bar around its loader, which decodes in the training thread; or the
+// bar draws all that time.
+TEST(InputCauses, WhatAProgressBarHandsOnIsNoLogging) {
+  const Line bar{"__iter__", "/x/site-packages/tqdm/std.py", 1186};
+  const Line fetch{"fetch", "/x/site-packages/torch/utils/data/_utils/fetch.py", 54};
+  const Line draw{"print_status", "/x/site-packages/tqdm/std.py", 450};
+  for (const bool draws : {false, true}) {
+    for (const auto kind : {model::FrameKind::kPython, model::FrameKind::kGenerator}) {
+      Line wrapper = bar;
+      wrapper.kind = kind;
+      RunBuilder b;
+      train(b, 60, 20, 10,
+            draws ? Doing{ThreadState::kOnCpuPython, {kMain, wrapper, draw}}
+                  : Doing{ThreadState::kOnCpuNative, {kMain, wrapper, fetch, kItem}});
+      for (TimePoint at = b.run().begin; at + nanos(30e6) <= b.now(); at += nanos(30e6))
+        if (!draws) b.slice(b.trainer(), SliceKind::kFetch, at, at + nanos(20e6), 16);
+      b.machine(2, 1).process_cpu(100, 1);
+      const Diagnosis d = diagnose(b.build());
+      EXPECT_EQ(d.verdict, draws ? "stall.logging" : "input.decode_cpu") << d.headline;
+      EXPECT_EQ(find(d, "stall.logging") == nullptr, !draws);
+    }
+  }
+}
+
 TEST(InputCauses, LookUpsOfFilesAreKnownByTheirPythonFunctions) {
   struct Case {
     const char *function, *file;

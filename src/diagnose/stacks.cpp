@@ -53,7 +53,7 @@ std::string module_file(std::string_view file) {
   return std::string(file.substr(file.rfind('/') + 1));
 }
 
-Traits python_traits(std::string_view function, std::string_view file) {
+Traits python_traits(std::string_view function, std::string_view file, bool generator) {
   Traits traits = 0;
   const std::string base = module_file(file);
   if (base == "subprocess.py" || base == "popen_fork.py" || base == "popen_spawn_posix.py" ||
@@ -103,8 +103,8 @@ Traits python_traits(std::string_view function, std::string_view file) {
         contains(function, "_select")))) {
     traits |= kInMetadata;
   }
-  if (model::in_logging_library(file) || ends(file, "torch/_tensor_str.py") ||
-      (function == "savetxt" && contains(file, "/numpy/")) ||
+  if ((model::in_logging_library(file) && !model::hands_out_items(function, generator)) ||
+      ends(file, "torch/_tensor_str.py") || (function == "savetxt" && contains(file, "/numpy/")) ||
       (function == "dump" && ends(file, "/json/__init__.py")) ||
       contains(file, "/pandas/io/formats/")) {
     traits |= kInLogging;
@@ -259,7 +259,8 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     const std::string_view file = run.string(f.file), function = run.string(f.function);
     if (is_python(f.kind)) {
       facts[i] = {owner_of(file, project),
-                  static_cast<Traits>(python_traits(function, file) | kHasPython)};
+                  static_cast<Traits>(
+                      python_traits(function, file, f.kind == FrameKind::kGenerator) | kHasPython)};
       facts[i].event_loop =
           function == "run_until_complete" && ends(file, "asyncio/base_events.py");
       continue;

@@ -36,4 +36,8 @@ bool in_logging_library(std::string_view file) {
                      [&](std::string_view name) { return in_package(file, name); });
 }
 
+bool hands_out_items(std::string_view function, bool generator) {
+  return generator || function == "__iter__" || function == "__next__" || function == "track";
+}
+
 }  // namespace flatout::model

@@ -13,5 +13,8 @@ bool is_agent(std::string_view file);
 bool in_package(std::string_view file, std::string_view package);
 /// Part of a library that prints, logs or reports the progress of training.
 bool in_logging_library(std::string_view file);
+/// A function of such a library that hands a loop the items of what it was given, as progress bars
+/// do: what it calls elsewhere is no logging. `generator`: it is known to be one.
+bool hands_out_items(std::string_view function, bool generator);
 
 }  // namespace flatout::model

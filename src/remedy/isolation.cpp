@@ -160,7 +160,10 @@ class Cover {
   Status lay(const Mount& mount) {
     if (!mount.folder) return show(mount.fd, mount.path, false);
     if (mount.read_only) return show(mount.fd, mount.path, true);
-    return lay(mount.fd, mount.path);
+    const Status done = lay(mount.fd, mount.path);
+    // What services mount below the system's folders need not bear an overlay, nor be written.
+    const bool services = is_below(mount.path, "/var/lib") || is_below(mount.path, "/etc");
+    return done.ok() || !services ? done : show(mount.fd, mount.path, false);
   }
 
  private:

@@ -235,7 +235,11 @@ class Judge {
       const Frame& frame = run_.frames[f.path[i]];
       const std::string_view file = run_.string(frame.file);
       if (is_input_library(file)) return Doing::kInput;
-      if (is_logging(file)) return Doing::kOther;
+      if (is_logging(file)) {
+        const bool generator = frame.kind == FrameKind::kGenerator;
+        if (model::hands_out_items(run_.string(frame.function), generator)) continue;
+        return Doing::kOther;
+      }
       module = module || is_module_call(file);
       reader = reads_files(file, run_.string(frame.function));
       if (is_python(frame.kind) && is_library(file) && !is_framework(file)) {

@@ -73,6 +73,27 @@ TEST(OpenTime, ReadersOfFilesAreInputInALoopOfNumPy) {
   }
 }
 
+// What a progress bar hands on is made by what it calls; what it draws is no input.
+TEST(OpenTime, AProgressBarAroundTheDataIsNoLogging) {
+  constexpr const char* kBar = "/x/site-packages/tqdm/std.py";
+  constexpr const char* kZip = "/usr/lib/python3.11/zipfile.py";
+  for (const bool draws : {false, true}) {
+    RunBuilder b;
+    b.every(7);
+    const RunBuilder::At main{"main", "train.py", 10}, bar{"__iter__", kBar, 1186};
+    const StackId data = draws ? b.stack({main, bar, {"update", kBar, 1250}, {"print", kBar, 450}})
+                               : b.stack({main, bar, {"load", "train.py", 5}, {"read", kZip, 924}});
+    const StackId compute = b.stack({{"main", "train.py", 12}});
+    for (int i = 0; i < 60; ++i) {
+      b.during(60, data, ThreadState::kOnCpuNative).during(40, compute, ThreadState::kOnCpuNative);
+    }
+    model::Run run = b.build();
+    find_steps(run);
+    ASSERT_EQ(run.steps.source, StepSource::kRepetition);
+    EXPECT_NEAR(share(run, Part::kInputWait), draws ? 0 : 0.6, 0.05);
+  }
+}
+
 TEST(OpenTime, ALoaderThatTakesNearlyAllTheTimeIsInput) {
   constexpr const char* kLoader = "/x/site-packages/torch/utils/data/dataloader.py";
   RunBuilder b;
