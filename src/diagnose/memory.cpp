@@ -29,6 +29,8 @@ constexpr double kForeseeable = 24 * 3600.0;
 constexpr double kFarthest = 100;
 // Kernel time on a line's time on CPU from which faults are what it mostly does.
 constexpr double kFaultsDominate = 0.4;
+// A step that has no more than these, or what takes as long, is as steps are.
+constexpr double kFewFaults = 500;
 // What a fault that zeroes an OS page takes at most, in a virtual machine too.
 constexpr double kFaultSeconds = 4e-6;
 // The same for a huge page.
@@ -250,8 +252,11 @@ void detect_page_faults(const RunView& view, Findings& findings) {
   const auto ours = [&](model::ProcessId p) { return p == view.trainer_process(); };
   const double n = static_cast<double>(view.steps().count);
   const double faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
+  // The kernel may be busy with something else; a fault does not take longer than this.
+  const double huge = view.increase(view.host(SignalId::kVmThpFaultAlloc)).value_or(0) / n;
+  const double most = faults * kFaultSeconds + huge * kHugeFaultSeconds;
   // Fewer are the ordinary traffic of small buffers.
-  if (faults < 500) return;
+  if (most < kFewFaults * kFaultSeconds) return;
   // Every framework maps and unmaps some; the cause is a line that does little else.
   struct Line {
     double cpu = 0, kernel = 0, storage = 0;
@@ -280,9 +285,6 @@ void detect_page_faults(const RunView& view, Findings& findings) {
            it->second.storage < 0.2 * it->second.kernel;
   };
   if (view.readings(kernel) < kFewReadings) return;
-  // The kernel may be busy with something else; a fault does not take longer than this.
-  const double huge = view.increase(view.host(SignalId::kVmThpFaultAlloc)).value_or(0) / n;
-  const double most = faults * kFaultSeconds + huge * kHugeFaultSeconds;
   double cost = std::min(view.per_step(Role::kTrainer, kernel), most);
   if (findings.has("input.feed_dict")) cost -= fresh_for_feeding(view);  // told already
   Finding* f =

@@ -244,13 +244,13 @@ class Cover {
       struct stat info = {};
       if (part < 0) continue;
       ::fstat(part, &info);
-      const std::string shown = path + "/" + name;
+      const std::string shown = fmt::format("{}/{}", path, name);
       const bool kept = shown == kept_;
-      const Status done = S_ISDIR(info.st_mode) && !kept
-                              ? lay(part, shown)
-                              : show(part, shown, kept || !S_ISREG(info.st_mode));
+      Status done = S_ISDIR(info.st_mode) && !kept
+                        ? lay(part, shown)
+                        : show(part, shown, kept || !S_ISREG(info.st_mode));
       ::close(part);
-      FLATOUT_TRY_STATUS(done);
+      if (!done.ok()) return done;
     }
     return {};
   }
