@@ -1,8 +1,9 @@
 """Training loops of many shapes that measure themselves: `python step_jobs.py SHAPE RESULT`.
 
-RESULT gets {"steps": N, "step_ms": median, "shares": {part: share of the time}}, the truth that the
-recorded breakdown is compared with. "input" is the time until the batch is there, wherever it comes
-from; steps of warm-up, of validation and of the first of an epoch are left out, as in the report.
+RESULT gets {"steps": N, "step_ms": median, "even_ms": {WINDOW_MS: median}, "shares": {part: share of the time}}, the truth
+that the recorded breakdown is compared with. "input" is the time until the batch is there, wherever it comes
+from; steps of warm-up, of validation and of the first of an epoch are left out, as in the report. "even_ms" takes the
+steps of each window of so many ms to be equally long, as one must who looks only that often.
 """
 
 import json
@@ -56,8 +57,20 @@ class Meter:
         return {
             "steps": len(self.steps),
             "step_ms": 1e3 * statistics.median(sum(s.values()) for s in kept),
+            "even_ms": {window: 1e3 * statistics.median(evened([sum(s.values()) for s in kept], window / 1e3)) for window in (25, 50, 100)},
             "shares": {p: sum(s.get(p, 0) for s in kept) / total for p in parts},
         }
+
+
+def evened(lengths, window):
+    """The lengths, each the mean of those that share its window."""
+    out, group = [], []
+    for length in lengths:
+        group.append(length)
+        if sum(group) >= window:
+            out += [statistics.mean(group)] * len(group)
+            group = []
+    return out + group
 
 
 def busy(seconds):

@@ -339,6 +339,7 @@ def test_processes_that_end_without_destructors_are_there(flatout, tmp_path):
 def test_of_a_process_that_is_interrupted_there_is_nearly_all_and_when_it_was(flatout, tmp_path):
     script = write(tmp_path, "job.py", """
         import os, signal, time
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
         kept = []
         for i in range(1000):
             kept.append(bytes(100_000))  # KEPT

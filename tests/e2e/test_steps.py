@@ -71,7 +71,9 @@ def test_counted_rounds_tell_steps_shorter_than_a_reading(flatout: str, job_pyth
     truth, found = record("numpy_short", flatout, job_python, tmp_path)
     # Those of the first moments and the very last ones lie outside of the readings.
     assert 0.7 * truth["steps"] < found["steps"]["count"] <= truth["steps"]
-    assert abs(found["steps"]["median_ms"] - truth["step_ms"]) < 0.1 * truth["step_ms"]
+    # Rounds between two readings are taken to be equally long, and how far apart these are depends on the machine.
+    usual = [truth["step_ms"], *truth["even_ms"].values()]
+    assert 0.9 * min(usual) < found["steps"]["median_ms"] < 1.1 * max(usual)
 
 
 UNMARKED = """
