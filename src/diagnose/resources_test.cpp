@@ -113,6 +113,20 @@ TEST(Resources, ALineThatDoesLittleButFaultIsPageFaultsIfFaultsSuffice) {
   }
 }
 
+// Buffers that come as huge pages: few faults, each of which takes long.
+TEST(Resources, HugePagesThatAreFaultedInAnewAreFewFaultsButCount) {
+  for (const double huge_a_step : {20.0, 0.0}) {
+    RunBuilder b = steps_with(10, {ThreadState::kKernel, {kMain, kFill}});
+    b.counter(SignalId::kProcMinorFaults, b.process_entity(100), 60 * 40.0);
+    b.counter(SignalId::kVmThpFaultAlloc, b.host(), 60 * huge_a_step);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "mem.page_faults"), huge_a_step > 0);
+    if (huge_a_step > 0) {
+      EXPECT_EQ(d.verdict, "mem.page_faults");
+    }
+  }
+}
+
 TEST(Resources, MappingThatWaitsIsCompactionOnlyWhereTheKernelCompacts) {
   for (const double stalls : {600.0, 0.0}) {
     RunBuilder b = steps_with(10, {ThreadState::kReclaim, {kMain, kFill}});
