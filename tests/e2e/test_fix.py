@@ -322,6 +322,36 @@ def test_a_save_in_the_background_is_whole_for_whoever_looks(job_python: str, tm
     assert float(whole) == 1.0
 
 
+def test_a_save_that_imports_does_not_wait_for_whoever_imports(job_python: str, tmp_path: Path) -> None:
+    (tmp_path / "found_late.py").write_text("")
+    script = """
+        import importlib.abc, sys, threading, time, torch
+        begun = threading.Event()
+
+        class Finder(importlib.abc.MetaPathFinder):      # called under the lock of the module that is imported
+            def find_spec(self, name, path, target=None):
+                if name == "found_late" and threading.current_thread() is threading.main_thread():
+                    begun.set()
+                    time.sleep(0.3)
+
+        class Thing:
+            def __deepcopy__(self, memo):
+                return self
+            def __reduce__(self):                        # in the thread that saves
+                assert threading.current_thread() is not threading.main_thread()
+                begun.wait()
+                import found_late
+                return str, ()
+
+        sys.meta_path.insert(0, Finder())
+        sys.path.insert(0, "")
+        torch.save({"thing": Thing()}, "a.pt")
+        import found_late
+        print(torch.load("a.pt", weights_only=False))
+    """
+    assert changed(job_python, "background_save", script, tmp_path) == ("{'thing': ''}\n", {"background_save"})
+
+
 def test_a_save_to_a_file_object_is_as_it_would_be(job_python: str, tmp_path: Path) -> None:
     script = """
         import os, torch

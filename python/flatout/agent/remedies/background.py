@@ -99,6 +99,11 @@ _LOOKS = ("open", "os.rename", "os.link", "os.symlink", "os.remove", "os.listdir
           "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
 
 
+def _imports():
+    """Whether the audited call is of the import system: it looks at no checkpoint, and holds a lock that a save which imports waits for."""
+    return sys._getframe(2).f_code.co_filename.startswith("<frozen importlib")
+
+
 def save(watch, applied):
     """torch.save() to a path, or to a file that open(path, "wb") made, goes on in a thread; to others it stays as it is."""
     task = _Task()
@@ -107,7 +112,7 @@ def save(watch, applied):
     _open_for_saves()
 
     def look(event, args):
-        if task.thread is not None and (event in _LOOKS or event.startswith("shutil.")):
+        if task.thread is not None and (event in _LOOKS or event.startswith("shutil.")) and not _imports():
             task.wait()
 
     def hook(torch):
@@ -128,13 +133,13 @@ def save(watch, applied):
                 copies.give_back(taken)
 
             if isinstance(f, _SavedFile):
+                applied("background_save")  # which opens a file: before the save is under way
                 f.later(task, write)
-                applied("background_save")
                 return None
             path = os.path.abspath(f)
             open(path, "wb").close()  # what is wrong with the path is told here and now
-            task.run(lambda: write(path))
             applied("background_save")
+            task.run(lambda: write(path))
 
         torch.save = save
 
