@@ -109,7 +109,7 @@ def test_tensors_streams_limits_and_statistics(stand_in, job_python, flatout, tm
 
 def test_logical_devices(stand_in, job_python):
     script = """
-import torch, flatout.devmem as devmem
+import os, torch, flatout.devmem as devmem
 devmem.install(limits={0: ["100MiB", "2GiB"]})
 w = torch.ones(1000, device="cuda", requires_grad=True)
 with devmem.logical_device(1):
@@ -133,9 +133,10 @@ for index, words in ((2, "no logical device 2: it has 2"), (-1, "no logical devi
         assert words in str(error), error
     else:
         raise AssertionError
-# Backward starts a thread for each card; PyTorch aborts at exit where one has not come to run.
-torch.ones(1, device="cuda:1", requires_grad=True).sum().backward()
-print("done")
+print("done", flush=True)
+# Backward has a thread for each card, which Python's end may meet where PyTorch 2.13 aborts: one run of ten on a busy
+# machine, without Flatout too.
+os._exit(0)
 """
     code, out, err = run(job_python, script, stand_in)
     assert code == 0 and out == "done\n", err
