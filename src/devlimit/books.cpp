@@ -36,6 +36,7 @@ __attribute__((tls_model("initial-exec"))) __thread int t_depth = 0;
 std::atomic<uint64_t> g_started{0}, g_ended{0};
 
 pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t g_primary[kMostDevices];  // by ordinal; zeros are PTHREAD_MUTEX_INITIALIZER
 constinit Books g_books;
 std::atomic<Ledger*> g_ledger{nullptr};
 std::atomic<int> g_row[kMostDevices];      // by ordinal; row + 1
@@ -48,6 +49,7 @@ void in_parent() { pthread_mutex_unlock(&g_lock); }
 // CUDA does not survive fork: the child holds nothing. The books' memory is left behind.
 void in_child() {
   g_lock = PTHREAD_MUTEX_INITIALIZER;
+  for (pthread_mutex_t& lock : g_primary) lock = PTHREAD_MUTEX_INITIALIZER;
   memset(static_cast<void*>(&g_books), 0, sizeof g_books);
   for (GraphMemory& memory : g_books.graphs) memory.round = 1;
   g_ended.store(g_started.load());
@@ -159,6 +161,12 @@ Outermost::~Outermost() {
 
 Locked::Locked() { pthread_mutex_lock(&g_lock); }
 Locked::~Locked() { pthread_mutex_unlock(&g_lock); }
+
+PrimaryLocked::PrimaryLocked(CUdevice device)
+    : lock_(g_primary[static_cast<unsigned>(device) % kMostDevices]) {
+  pthread_mutex_lock(&lock_);
+}
+PrimaryLocked::~PrimaryLocked() { pthread_mutex_unlock(&lock_); }
 
 Books& books() { return g_books; }
 

@@ -1,6 +1,8 @@
 // What the hooks share: which device a call is for, charging it, and what this process holds.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstdint>
 
 #include "devlimit/cuda_abi.h"
@@ -31,6 +33,19 @@ class Locked {
   ~Locked();
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
+};
+
+/// Holds the lock on a device's primary context for its life: whether a call makes or ends it must
+/// still be so when it is charged. Driver calls happen under it; Locked may be taken within.
+class PrimaryLocked {
+ public:
+  explicit PrimaryLocked(CUdevice device);
+  ~PrimaryLocked();
+  PrimaryLocked(const PrimaryLocked&) = delete;
+  PrimaryLocked& operator=(const PrimaryLocked&) = delete;
+
+ private:
+  pthread_mutex_t& lock_;
 };
 
 /// A stream-ordered pool. What it reserves belongs to the process whether it is in use or not, so

@@ -153,6 +153,7 @@ Home primary_of(CUdevice device) {
 
 template <class Call>
 CUresult leave_primary(CUdevice device, Call call) {
+  const PrimaryLocked lock(device);
   const CUresult result = call();
   if (result != CUDA_SUCCESS || primary_active(device)) return result;
   end_context(primary_of(device), primary_key(device), [] { return CUDA_SUCCESS; });
@@ -162,6 +163,7 @@ CUresult leave_primary(CUdevice device, Call call) {
 // A reset ends it whatever its count is.
 template <class Call>
 CUresult leave_primary_for_good(CUdevice device, Call call) {
+  const PrimaryLocked lock(device);
   return end_context(primary_of(device), primary_key(device), call);
 }
 
@@ -174,6 +176,7 @@ template <class Call>
 CUresult make_green(Opaque* context, CUdevice device, Call call) {
   const int row = row_of(device);
   const auto undo = [&] { destroy_green(*context); };
+  const PrimaryLocked primary(device);
   CUresult result = CUDA_SUCCESS;
   if (!primary_active(device)) {
     const auto handle = [&] { return primary_key(device); };
@@ -201,6 +204,19 @@ CUresult end_green(Opaque context, Call call) {
     }
     return result;
   });
+}
+
+// The heap of the current context is so much larger or smaller: it goes with the context.
+void change_heap(int row, uint64_t before, uint64_t now) {
+  if (now < before) drop_overhead(row, before - now);
+  Opaque const context = current_context();
+  const Locked lock;
+  Opaque const home = home_of(context);
+  Entry* const entry = books().table.find(
+      Kind::kGuessed, home != nullptr ? key(home) : primary_key(ordinal_of(row)));
+  if (entry == nullptr) return;
+  const uint64_t bytes = entry->bytes + now;
+  entry->bytes = bytes > before ? bytes - before : 0;
 }
 
 // Of modules and libraries.
@@ -275,7 +291,9 @@ FLATOUT_EXPORT CUresult cuDevicePrimaryCtxRetain(Opaque* context, CUdevice devic
   const auto call = [&] {
     return FLATOUT_REAL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, context, device);
   };
-  if (!outermost || primary_active(device)) return call();
+  if (!outermost) return call();
+  const PrimaryLocked lock(device);
+  if (primary_active(device)) return call();
   return make_context(
       device, call, [&] { return primary_key(device); },
       [&] {
@@ -359,6 +377,10 @@ FLATOUT_EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
   const CUresult result = call(value);
   if (result != CUDA_SUCCESS) {
     drop_overhead(row, more);
+    return result;
+  }
+  if (!measurable(row)) {
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) change_heap(row, before, value);
     return result;
   }
   if (settle_overhead(row)) return result;

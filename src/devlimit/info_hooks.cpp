@@ -23,9 +23,10 @@ int digit(char c) {
   return -1;
 }
 
-// "GPU-" and 16 bytes in hexadecimal digits, with hyphens. False: another form (MIG).
+// "GPU-" or "MIG-" and 16 bytes in hexadecimal digits, with hyphens, which CUDA names the card or
+// the instance by, too. False: another form ("MIG-GPU-...", before driver 470).
 bool parse_uuid(const char* text, CUuuid& out) {
-  if (strncmp(text, "GPU-", 4) != 0) return false;
+  if (strncmp(text, "GPU-", 4) != 0 && strncmp(text, "MIG-", 4) != 0) return false;
   int n = 0;
   for (const char* at = text + 4; *at != 0; ++at) {
     if (*at == '-') continue;
@@ -35,6 +36,27 @@ bool parse_uuid(const char* text, CUuuid& out) {
     ++n;
   }
   return n == 32;
+}
+
+// The number by which the job's CUDA knows a card, as CUDA_VISIBLE_DEVICES says; -1: it sees it
+// not. Without that variable CUDA counts as NVML does, where all cards are alike or
+// CUDA_DEVICE_ORDER=PCI_BUS_ID.
+int ordinal_of_card(int index, const char* uuid) {
+  const char* at = ::getenv("CUDA_VISIBLE_DEVICES");
+  if (at == nullptr) return index;
+  for (int ordinal = 0;; ++ordinal) {
+    while (*at == ' ') ++at;
+    const size_t length = strcspn(at, ", ");
+    if (length == 0) return -1;
+    char* end = nullptr;
+    const long number = strtol(at, &end, 10);
+    const bool is_number = end == at + length;
+    if (is_number ? number == index : strncmp(at, uuid, length) == 0) return ordinal;
+    if (is_number && number < 0) return -1;  // CUDA reads no further
+    at += length;
+    at += strspn(at, " ");
+    if (*at++ != ',') return -1;
+  }
 }
 
 struct Shown {
@@ -59,7 +81,8 @@ Shown shown_of(Opaque device, uint64_t total) {
   } else {
     unsigned index = 0;
     FLATOUT_REAL(nvmlDeviceGetIndex, nvmlDeviceGetIndex, device, &index);
-    limit = limit_of(::getenv("FLATOUT_DEVLIMIT"), static_cast<int>(index), total);
+    limit = limit_of(::getenv("FLATOUT_DEVLIMIT"), ordinal_of_card(static_cast<int>(index), text),
+                     total);
   }
   if (limit == kUnlimited) return {};
   const uint64_t seen = limit < total ? limit : total;

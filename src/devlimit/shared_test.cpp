@@ -119,6 +119,56 @@ TEST_F(SharedLimit, WithoutAMeasurementContextsAreGuessed) {
                           std::to_string(300 * kMiB));
 }
 
+// An instance of a card goes by another name, and NVML is asked in vain what a process holds of it.
+TEST_F(SharedLimit, NvmlShowsTheLimitOfAnInstanceOfACard) {
+  ::setenv("FLATOUT_DEVLIMIT", "1GiB", 1);
+  ::setenv("FAKE_MIG", "1", 1);
+  const Job job = start("info", true);
+  wait_for(job.pid);
+  ::unsetenv("FAKE_MIG");
+  EXPECT_EQ(job.says, "1073741824 " + std::to_string(724 * kMiB) + " 1073741824 " +
+                          std::to_string(300 * kMiB));
+}
+
+TEST_F(SharedLimit, BeforeCudaIsUsedNvmlShowsTheLimitsOfTheCardsThatTheJobSees) {
+  ::setenv("FLATOUT_DEVLIMIT", "0=1GiB,1=2GiB", 1);
+  const std::string gib = std::to_string(1024 * kMiB), two = std::to_string(2048 * kMiB),
+                    all = std::to_string(fake::kCapacity);
+  const auto says = [&](const char* visible) {
+    if (visible != nullptr) ::setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    const Job job = start("nvml", true);
+    wait_for(job.pid);
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+    return job.says;
+  };
+  EXPECT_EQ(says(nullptr), gib + " " + two);
+  EXPECT_EQ(says("1,0"), two + " " + gib);
+  EXPECT_EQ(says("1"), all + " " + gib);
+  EXPECT_EQ(says("GPU-11111111, GPU-10101010"), two + " " + gib);
+  EXPECT_EQ(says("0,-1,1"), gib + " " + all) << "what stands behind an invalid one is not seen";
+  EXPECT_EQ(says(""), all + " " + all);
+}
+
+// Neither is charged twice where threads make it at once, nor left charged where one makes it while
+// another ends it.
+TEST_F(SharedLimit, APrimaryContextThatThreadsShareIsGuessedOnce) {
+  ::setenv("FLATOUT_DEVLIMIT", "8GiB", 1);
+  ::setenv("FAKE_NO_PROCESSES", "1", 1);
+  const Job job = start("contexts 2000 8", true);
+  wait_for(job.pid);
+  ::unsetenv("FAKE_NO_PROCESSES");
+  EXPECT_EQ(job.says, std::to_string(300 * kMiB) + " 0");
+}
+
+TEST_F(SharedLimit, WithoutAMeasurementAHeapGoesWithItsContextAndWhereItIsLowered) {
+  ::setenv("FLATOUT_DEVLIMIT", "8GiB", 1);
+  ::setenv("FAKE_NO_PROCESSES", "1", 1);
+  const Job job = start("heap 3", true);
+  wait_for(job.pid);
+  ::unsetenv("FAKE_NO_PROCESSES");
+  EXPECT_EQ(job.says, std::to_string(400 * kMiB) + " " + std::to_string(300 * kMiB) + " 0");
+}
+
 TEST(DevlimitLedger, TwoRacersNeverBothFailNorBothPass) {
   Ledger* const ledger = Ledger::open(nullptr);
   const int row = ledger->device(7, 100);
@@ -181,6 +231,8 @@ TEST(DevlimitSpec, SizesFractionsAndDevices) {
   EXPECT_EQ(limit_of("8GiB", 3, kTotal), uint64_t{8} << 30);
   EXPECT_EQ(limit_of("1.5G", 0, kTotal), uint64_t{3} << 29);
   EXPECT_EQ(limit_of("512M", 0, kTotal), uint64_t{512} << 20);
+  for (const char* words : {"8g", "8GB", "8gib", "8Gi", "8 GiB"})
+    EXPECT_EQ(limit_of(words, 0, kTotal), uint64_t{8} << 30) << words;
   EXPECT_EQ(limit_of("4096", 0, kTotal), 4096u);
   EXPECT_EQ(limit_of("0.25", 0, kTotal), 250u);
   EXPECT_EQ(limit_of("0.500000000", 0, kTotal), 500u);

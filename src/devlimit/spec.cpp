@@ -26,11 +26,14 @@ double take_number(const char*& at, bool& fraction) {
   }
 }
 
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
 // One value; `end` is where it must end. UINT64_MAX: it is none.
 uint64_t value_of(const char* text, const char* end, uint64_t total) {
   const char* after = text;
   bool fraction = false;
   const double number = take_number(after, fraction);
+  while (after < end && *after == ' ') ++after;
   if (after > end || !(number >= 0)) return UINT64_MAX;
   const auto left = static_cast<size_t>(end - after);
   if (left == 1 && *after == '%' && number <= 100)
@@ -38,12 +41,14 @@ uint64_t value_of(const char* text, const char* end, uint64_t total) {
   if (left == 0 && fraction && number <= 1)
     return static_cast<uint64_t>(static_cast<double>(total) * number);
   if (left == 0 && !fraction) return strtoull(text, nullptr, 10);
-  static const char kUnits[] = "KMGT";
-  const char* const unit = strchr(kUnits, *after);
+  static const char kUnits[] = "kmgt";
+  const char* const unit = strchr(kUnits, lower(*after));
   if (left == 0 || unit == nullptr || *after == 0) return UINT64_MAX;
-  if (left != 1 && !(left == 2 && after[1] == 'B') &&
-      !(left == 3 && memcmp(after + 1, "iB", 2) == 0))
-    return UINT64_MAX;
+  // "G", "GB", "Gi" as Kubernetes has it, "GiB".
+  const char* behind = after + 1;
+  if (behind < end && lower(*behind) == 'i') ++behind;
+  if (behind < end && lower(*behind) == 'b') ++behind;
+  if (behind != end) return UINT64_MAX;
   const double bytes = number * static_cast<double>(uint64_t{1} << (10 * (unit - kUnits + 1)));
   return bytes < 1e18 ? static_cast<uint64_t>(bytes) : UINT64_MAX;
 }

@@ -14,10 +14,11 @@ namespace {
 
 constexpr int kMostDevices = 64;  // as devlimit counts
 
-// "8gib" like "8GiB".
+// "8gib" like "8GiB", and "8Gi" as Kubernetes has it.
 std::optional<Bytes> size_of(std::string_view text) {
   std::string size(text);
   for (char& c : size) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  if (size.ends_with('I')) size += 'B';
   if (size.ends_with("IB")) size[size.size() - 2] = 'i';
   return parse_bytes(size);
 }

@@ -17,7 +17,7 @@ std::atomic<Listing> g_listing{nullptr};
 int number(Opaque device) { return static_cast<int>(reinterpret_cast<intptr_t>(device)) - 1; }
 
 void name_of(int card, char* out, size_t size) {
-  int n = snprintf(out, size, "GPU-");
+  int n = snprintf(out, size, ::getenv("FAKE_MIG") != nullptr ? "MIG-" : "GPU-");
   for (int i = 0; i < 16; ++i)
     n += snprintf(out + n, size - static_cast<size_t>(n), "%s%02x",
                   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", 0x10 + card);

@@ -1,14 +1,25 @@
 // A job for tests of the limit across processes, by what its first word says:
-//   stress OPERATIONS THREADS JOBS   once so many jobs have their context, takes and frees memory
-//   in
-//                                    every way; all of it is free at the end
-//   hold BYTES                  takes so much, says "held", and waits to be killed; "refused" if
-//   not info                        what CUDA and NVML say of device 0: "TOTAL FREE NVML_TOTAL
-//   NVML_USED"
+//   stress OPERATIONS THREADS JOBS
+//       once so many jobs have their context, takes and frees memory in every way; all of it is
+//       free at the end
+//   hold BYTES
+//       takes so much, says "held", and waits to be killed; "refused" if not
+//   info
+//       what CUDA and NVML say of device 0: "TOTAL FREE NVML_TOTAL NVML_USED"
+//   nvml
+//       what NVML says of both cards before CUDA is used: "TOTAL_OF_0 TOTAL_OF_1"
+//   contexts ROUNDS THREADS
+//       threads that retain and release the primary context at once: "MOST LEFT" of what is
+//       charged with one context, and with none
+//   heap ROUNDS
+//       a context's heap of malloc raised and lowered, contexts with one made and ended: "RAISED
+//       LOWERED LEFT" of what is charged
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <barrier>
 #include <random>
 #include <string>
 #include <thread>
@@ -134,15 +145,70 @@ int hold(size_t bytes) {
   while (true) ::pause();
 }
 
+nvmlMemory nvml_of(unsigned card) {
+  Opaque device = nullptr;
+  nvmlMemory memory = {};
+  call_in(nvml_library(), "nvmlDeviceGetHandleByIndex_v2", card, &device);
+  call_in(nvml_library(), "nvmlDeviceGetMemoryInfo", device, &memory);
+  return memory;
+}
+
+// Charged for device 0, as NVML is made to say.
+unsigned long long charged() { return nvml_of(0).used; }
+
+int nvml() {
+  printf("%llu %llu\n", nvml_of(0).total, nvml_of(1).total);
+  return 0;
+}
+
+int contexts(int rounds, int threads) {
+  unsigned long long most = 0;
+  std::barrier made(threads, [&]() noexcept { most = std::max(most, charged()); });
+  const auto work = [&] {
+    for (int round = 0; round < rounds; ++round) {
+      Opaque context = nullptr;
+      if (cuda("cuDevicePrimaryCtxRetain", &context, CUdevice{0}) != CUDA_SUCCESS) abort();
+      made.arrive_and_wait();
+      if (cuda("cuDevicePrimaryCtxRelease_v2", CUdevice{0}) != CUDA_SUCCESS) abort();
+    }
+  };
+  std::vector<std::thread> all;
+  for (int t = 0; t < threads; ++t) all.emplace_back(work);
+  for (std::thread& thread : all) thread.join();
+  printf("%llu %llu\n", most, charged());
+  return 0;
+}
+
+int heap(int rounds) {
+  start();
+  cuda("cuCtxSetCurrent", g_context);
+  size_t before = 0;
+  constexpr int kHeap = CU_LIMIT_MALLOC_HEAP_SIZE;
+  cuda("cuCtxGetLimit", &before, int{kHeap});
+  unsigned long long raised = 0, lowered = 0;
+  for (int round = 0; round < rounds; ++round) {
+    cuda("cuCtxSetLimit", int{kHeap}, before + 100 * kMiB);
+    raised = charged();
+    cuda("cuCtxSetLimit", int{kHeap}, before);
+    lowered = charged();
+    Opaque other = nullptr;
+    cuda("cuCtxCreate_v2", &other, 0u, CUdevice{0});
+    cuda("cuCtxSetLimit", int{kHeap}, before + 100 * kMiB);
+    cuda("cuCtxDestroy_v2", other);
+    cuda("cuCtxSetCurrent", g_context);
+  }
+  cuda("cuCtxSetLimit", int{kHeap}, before + 100 * kMiB);
+  cuda("cuDevicePrimaryCtxRelease_v2", CUdevice{0});
+  printf("%llu %llu %llu\n", raised, lowered, charged());
+  return 0;
+}
+
 int info() {
   start();
   cuda("cuCtxSetCurrent", g_context);
   size_t free_bytes = 0, total = 0;
   cuda("cuMemGetInfo_v2", &free_bytes, &total);
-  Opaque device = nullptr;
-  nvmlMemory memory = {};
-  call_in(nvml_library(), "nvmlDeviceGetHandleByIndex_v2", 0u, &device);
-  call_in(nvml_library(), "nvmlDeviceGetMemoryInfo", device, &memory);
+  const nvmlMemory memory = nvml_of(0);
   printf("%zu %zu %llu %llu\n", total, free_bytes, memory.total, memory.used);
   return 0;
 }
@@ -154,5 +220,8 @@ int main(int argc, char** argv) {
   if (cuda_library() == nullptr) return 4;
   if (what == "stress" && argc == 5) return stress(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
   if (what == "hold" && argc == 3) return hold(strtoull(argv[2], nullptr, 10));
+  if (what == "contexts" && argc == 4) return contexts(atoi(argv[2]), atoi(argv[3]));
+  if (what == "heap" && argc == 3) return heap(atoi(argv[2]));
+  if (what == "nvml") return nvml();
   return what == "info" ? info() : 2;
 }
