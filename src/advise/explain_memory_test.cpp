@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace flatout::advise {
 namespace {
 
@@ -98,6 +100,69 @@ const Case kCases[] = {
 INSTANTIATE_TEST_SUITE_P(Advise, MemoryLog, testing::ValuesIn(kCases), [](const auto& p) {
   return std::to_string(p.index) + "_" + p.param.kind;
 });
+
+std::string progress(int lines) {
+  std::string out;
+  for (int i = 0; i < lines; ++i) out += "step " + std::to_string(i) + " loss 0.5\n";
+  return out;
+}
+
+const std::string kTraceback = "Traceback (most recent call last):\n  File \"t.py\", line 3\n";
+const std::string kPinned =
+    kTraceback + "    x.pin_memory()\nRuntimeError: CUDA error: out of memory\n";
+const std::string kCublas = kTraceback +
+                            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling "
+                            "`cublasCreate(handle)`\n";
+const std::string kNccl = kTraceback +
+                          "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:219, "
+                          "unhandled cuda error\nLast error:\nCuda failure 'out of memory'\n";
+
+TEST(ExplainMemory, SaysTheSameAsExplainOfWhatCameLongBefore) {
+  const std::string other = kTraceback + "WidgetFault: bent\n";
+  for (const std::string& log : {kPinned, kCublas, kNccl}) {
+    EXPECT_NE(explain_memory(log).kind, "unknown") << log;
+    EXPECT_EQ(explain_memory(log + progress(300) + "Training finished.\n").kind, "unknown") << log;
+    const devmem::Explanation before = explain_memory(log + progress(300) + other);
+    EXPECT_EQ(before.kind, "unknown") << log << before.text;
+    EXPECT_NE(before.text.find("flatout explain"), std::string::npos);
+  }
+}
+
+TEST(ExplainMemory, WhatOnlyFollowsFromAnotherFailureIsNotTold) {
+  const std::string assertion =
+      "Indexing.cu:1289: indexSelectLargeIndex: block: [4,0,0], thread: [0,0,0] Assertion "
+      "`srcIndex < srcSelectDimSize` failed.\n";
+  EXPECT_EQ(explain_memory(assertion + kTraceback +
+                           "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+                           "`cublasCreate(handle)`\n")
+                .kind,
+            "unknown");
+}
+
+// As a file that is read piece by piece.
+TEST(ExplainMemory, ALongLogIsReadWhereItsErrorIs) {
+  const std::string log = progress(100'000) + kTraceback + kOom + progress(3);
+  for (const size_t most : {size_t{1} << 20, size_t{4099}}) {
+    size_t opened = 0;
+    const auto open = [&]() -> Result<ReadBytes> {
+      ++opened;
+      return ReadBytes([&, rest = std::string_view(log)](char* to, size_t size) mutable {
+        const size_t got = rest.copy(to, std::min(size, most));
+        rest.remove_prefix(got);
+        return Result<size_t>(got);
+      });
+    };
+    const auto e = explain_memory(open);
+    ASSERT_TRUE(e.ok());
+    EXPECT_EQ(e->kind, explain_memory(kTraceback + kOom).kind);
+    EXPECT_EQ(e->text, explain_memory(kTraceback + kOom).text);
+    EXPECT_EQ(opened, 2u);
+  }
+  const auto fails = []() -> Result<ReadBytes> {
+    return ReadBytes([](char*, size_t) -> Result<size_t> { return Error{Code::kIo, "torn", ""}; });
+  };
+  EXPECT_FALSE(explain_memory(fails).ok());
+}
 
 TEST(ExplainMemory, TheHostsMemoryIsSaidToBeThat) {
   const devmem::Explanation e = explain_memory("State: Terminated\n  Reason: OOMKilled\n");

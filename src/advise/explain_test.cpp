@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "advise/explain_memory.h"
 #include "base/text.h"
 #include "devmem/explain.h"
 
@@ -78,6 +79,21 @@ TEST(Explain, KnowsEachLogAndNoNearMiss) {
     if (e.kind == "unknown" || e.kind == "none") {
       EXPECT_EQ(e.finding, "") << what;
       EXPECT_EQ(e.sure, 0) << what;
+    }
+  }
+}
+
+// `flatout devmem explain` may say more, or nothing, but not something else.
+TEST(Explain, OfEachLogDevmemExplainFindsTheSame) {
+  for (const LogCase& c : read_cases()) {
+    const model::Explanation e = explain_text(c.text);
+    const devmem::Explanation memory = explain_memory(c.text);
+    if (memory.kind == "unknown") {
+      EXPECT_FALSE(e.finding.starts_with("gpu.oom") || e.finding == "gpu.memory_taken")
+          << c.file << "\n"
+          << c.text;
+    } else if (e.kind != "unknown" && e.kind != "none") {
+      EXPECT_EQ(memory.finding, e.finding) << c.file << "\n" << c.text << memory.kind;
     }
   }
 }

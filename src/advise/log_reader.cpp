@@ -33,8 +33,9 @@ constexpr size_t kMaxEpisodes = 64;
 constexpr size_t kMaxMessages = 64;
 constexpr size_t kLongMessage = 4 << 10;  // bytes
 constexpr size_t kMaxUnknown = 4;         // an episode
-constexpr int kMaxStrangeLines = 60;      // in an interleaved traceback
-constexpr uint32_t kMostOnALine = 32;     // times that the same words are looked at
+constexpr uint64_t kInnermost = 3;  // lines of a place in the program, its source and what marks it
+constexpr int kMaxStrangeLines = 60;   // in an interleaved traceback
+constexpr uint32_t kMostOnALine = 32;  // times that the same words are looked at
 
 // What a literal means by itself, beside the rules.
 enum Structure : uint8_t {
@@ -49,6 +50,7 @@ enum Structure : uint8_t {
   kHostNode,
   kScheduled,
   kExpandable,
+  kPinned,
 };
 
 struct Marker {
@@ -89,6 +91,8 @@ constexpr Marker kMarkers[] = {
     {"/cpu:0\"", kHostNode},
     {"/device:CPU:0\"", kHostNode},
     {"expandable_segments:True", kExpandable},
+    {"in pin_memory", kPinned},
+    {"pin_memory(", kPinned},
 };
 
 // What to look for, made once from the table of rules.
@@ -305,6 +309,9 @@ void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end)
     case kScheduled:
       on_scheduled();
       break;
+    case kPinned:
+      pinned_line_ = line_;
+      break;
     case kExpandable:
       out_.expandable_segments |= devmem::sets_expandable_segments(line);
       break;
@@ -329,7 +336,10 @@ void LogReader::on_rules(uint32_t literal, std::string_view line, std::string_vi
       if (!in_message() || rule.death) on_sign(block, from);
       sign_ = std::max(sign_, line_);
     }
-    note(rule, line, *weight);
+    // CUDA says of the host's pages, too, that memory ran out.
+    const bool pinned = rule.kind == "cuda_context_out_of_memory" && pinned_line_ > 0 &&
+                        pinned_line_ < line_ && line_ <= pinned_line_ + kInnermost;
+    note(pinned ? rule_of("pinned_memory") : rule, line, *weight);
     if (rule.kind == "cuda_out_of_memory") begin_message(block, from + begin_of(use.pattern, line));
   }
 }

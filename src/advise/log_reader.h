@@ -140,7 +140,8 @@ class LogReader {
   std::string prefix_;
   size_t traceback_at_ = 0;  // next line of it, in the block
   uint64_t traceback_line_ = 0;
-  uint64_t frame_line_ = 0;  // the last that shows a place in the program, or its source
+  uint64_t pinned_line_ = 0;  // the last that shows pin_memory
+  uint64_t frame_line_ = 0;   // the last that shows a place in the program, or its source
   int strange_lines_ = 0;
   Exception exception_;
   // One in whose handling another came up.

@@ -60,11 +60,12 @@ std::vector<LogRule> make_rules() {
                     "Memory allocation error*bad_alloc: cudaErrorMemoryAllocation",
                     "Out of memory allocating * bytes (allocated so far: ",
                     "cudaMalloc failed: out of memory", "Cuda Runtime (out of memory)",
+                    "cuMemAlloc failed: out of memory", "CUDA runtime error in *: out of memory",
                     "Out of memory error on GPU *Cannot allocate", "CUDA allocation failed",
                     "out of memory at line * in file "},
-       .text =
-           "A library with an allocator of its own (RAPIDS, XGBoost, CuPy, TensorRT, llama.cpp, "
-           "MXNet, PaddlePaddle, DALI, bitsandbytes) got no more of the device's memory.",
+       .text = "A library with an allocator of its own (RAPIDS, XGBoost, CuPy, PyCUDA, TensorRT, "
+               "llama.cpp, MXNet, PaddlePaddle, DALI, bitsandbytes) got no more of the device's "
+               "memory.",
        .advice = {{"batch_size", "Give it the data in smaller parts."},
                   {"stop_holder",
                    "See what else holds the device's memory: PyTorch and TensorFlow keep theirs "
@@ -87,14 +88,28 @@ std::vector<LogRule> make_rules() {
        .look = Look::kGpuMemory,
        .patterns = {"KV cache is needed, which is larger than the available KV cache memory",
                     "is larger than the maximum number of tokens that can be stored in KV cache",
-                    "No available memory for the cache blocks"},
-       .text = "The weights and the buffers of vLLM leave less of its share of the device than the "
-               "cache of keys and values needs.",
-       .advice = {{"max_model_len",
-                   "Lower max_model_len (the message may name one that fits), or raise "
-                   "gpu_memory_utilization where nothing else needs the device."},
-                  {"devices",
-                   "Or use quantized weights, or several devices (tensor_parallel_size)."}}},
+                    "No available memory for the cache blocks",
+                    "Not enough memory. Please try to increase --mem-fraction-static"},
+       .text = "The weights and the buffers of vLLM (SGLang) leave less of its share of the device "
+               "than the cache of keys and values needs.",
+       .advice =
+           {{"max_model_len",
+             "Lower max_model_len (the message may name one that fits), or raise "
+             "gpu_memory_utilization (SGLang: --mem-fraction-static) where nothing else needs "
+             "the device."},
+            {"devices", "Or use quantized weights, or several devices (tensor_parallel_size)."}}},
+      {.kind = "model_does_not_fit",
+       .finding = "gpu.oom_too_big",
+       .sure = 0.85,
+       .look = Look::kGpuMemory,
+       .patterns = {"Some modules are dispatched on the CPU or the disk. Make sure you have enough "
+                    "GPU RAM"},
+       .text = "The quantized weights do not fit into what is free of the device, so a part was "
+               "meant for the host, which this kind of quantization cannot do.",
+       .advice = {{"stop_holder",
+                   "See what else holds the device's memory: an earlier run, or a model that a "
+                   "notebook keeps."},
+                  {"devices", "Else fewer bits, a smaller model, or several devices."}}},
       {.kind = "device_share_taken",
        .finding = "gpu.memory_taken",
        .sure = 0.9,
@@ -104,6 +119,18 @@ std::vector<LogRule> make_rules() {
                "another process holds the rest.",
        .advice = {{"stop_holder", "Stop what holds the memory, or take another device."},
                   {"share", "To share the device, lower gpu_memory_utilization."}}},
+      // A traceback whose innermost place is pin_memory is this, too (LogReader::on_rules).
+      {.kind = "pinned_memory",
+       .finding = "mem.pressure",
+       .sure = 0.8,
+       .look = Look::kLockedMemory,
+       .patterns = {"cudaHostAlloc*out of memory", "cudaMallocHost*out of memory",
+                    "cuMemHostAlloc*CUDA_ERROR_OUT_OF_MEMORY"},
+       .text = "Page-locked memory of the host ran out, not the card's; else the thread that pins "
+               "batches found no room on its card for a context.",
+       .advice = {{"pin_memory",
+                   "pin_memory=False, or fewer batches in flight (num_workers, prefetch_factor); "
+                   "ulimit -l and the control group's limit bound it."}}},
       {.kind = "cuda_context_out_of_memory",
        .finding = "gpu.memory_taken",
        .sure = 0.8,
@@ -145,7 +172,7 @@ std::vector<LogRule> make_rules() {
        .sure = 0.6,
        .look = Look::kGpuMemory,
        .confirmed_by = "cuda_context_out_of_memory",
-       .patterns = {"CUBLAS_STATUS_NOT_INITIALIZED", "CUBLAS_STATUS_ALLOC_FAILED"},
+       .patterns = {"CUBLAS_STATUS_NOT_INITIALIZED"},
        .text = "cuBLAS could not start, mostly since it found no device memory for itself: another "
                "process holds it, or the framework took all of it before. Where the memory is "
                "free, an earlier kernel failed (an index out of range): CUDA_LAUNCH_BLOCKING=1 "
@@ -162,10 +189,11 @@ std::vector<LogRule> make_rules() {
        .sure = 0.8,
        .look = Look::kGpuMemory,
        .confirmed_by = "cuda_context_out_of_memory",
-       .patterns = {"CUFFT_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED"},
+       .patterns = {"CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED",
+                    "CUSOLVER_STATUS_ALLOC_FAILED"},
        .text =
-           "cuFFT or cuSOLVER found no device memory for its workspace, which comes from outside "
-           "the framework's allocator.",
+           "A library of CUDA's (cuBLAS, cuDNN, cuFFT, cuSOLVER) found no device memory for its "
+           "handle or workspace, which comes from outside the framework's allocator.",
        .advice = {{"batch_size",
                    "Use a smaller batch, or call torch.cuda.empty_cache() before, so that the "
                    "framework leaves some memory."},
@@ -191,8 +219,9 @@ std::vector<LogRule> make_rules() {
        .sure = 0.6,
        .look = Look::kGpuMemory,
        .confirmed_by = "cuda_context_out_of_memory",
-       .patterns = {"CUDNN_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_ALLOC_FAILED",
-                    "ould not create cudnn handle", "probably because cuDNN failed to initialize"},
+       .patterns = {"CUDNN_STATUS_NOT_INITIALIZED", "ould not create cudnn handle",
+                    "probably because cuDNN failed to initialize",
+                    "XlaRuntimeError*DNN library initialization failed"},
        .text = "cuDNN could not start, mostly since it found no device memory for itself: another "
                "process holds it, or the framework took all of it before. Else its version does "
                "not fit the driver or the framework.",
@@ -582,6 +611,20 @@ std::vector<LogRule> make_rules() {
                   {"network",
                    "If none failed before, the network did: run with NCCL_DEBUG=WARN, and look at "
                    "the links of the node that the message names."}}},
+      {.kind = "nccl_out_of_memory",
+       .finding = "gpu.oom_too_big",
+       .role = kGeneric,
+       .sure = 0.85,
+       .warned = true,
+       .look = Look::kGpuMemory,
+       .patterns = {"Cuda failure*'out of memory'", "Failed to CUDA calloc",
+                    "Failed to CUDA malloc"},
+       .text = "NCCL could not allocate its own buffers: they lie outside the framework's "
+               "allocator, which has left too little of the card free.",
+       .advice = {{"batch_size",
+                   "Leave some memory to the libraries: a smaller batch, or "
+                   "torch.cuda.set_per_process_memory_fraction(0.9)."},
+                  {"nccl_buffers", "Smaller buffers for each channel: NCCL_BUFFSIZE=1048576."}}},
       {.kind = "nccl_cuda_error",
        .finding = "",
        .role = kSymptom,

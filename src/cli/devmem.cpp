@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <memory>
+#include <utility>
 
 #include "advise/explain_memory.h"
 #include "base/log.h"
@@ -15,6 +17,7 @@
 #include "devmem/replay.h"
 #include "devmem/trace.h"
 #include "report/memory_html.h"
+#include "timeline/byte_source.h"
 
 namespace flatout::cli {
 namespace {
@@ -105,17 +108,40 @@ int replay(const std::vector<std::string>& arguments) {
   return failed > 0 ? 1 : 0;
 }
 
+advise::OpenLog opener_of(const std::string& path) {
+  return [path]() -> Result<advise::ReadBytes> {
+    FLATOUT_TRY(auto opened, timeline::open_source(path));
+    const std::shared_ptr<timeline::ByteSource> source = std::move(opened);
+    return advise::ReadBytes([source](char* to, size_t size) -> Result<size_t> {
+      FLATOUT_TRY(const size_t got, source->read(to, size));
+      if (got == 0 && source->damaged()) return damaged_gzip();
+      return got;
+    });
+  };
+}
+
+// A snapshot is held in memory, a log is not.
+Result<devmem::Explanation> explain_file(const std::string& file) {
+  FLATOUT_TRY(const std::string path, timeline::rereadable(file));
+  const advise::OpenLog open = opener_of(path);
+  FLATOUT_TRY(const advise::ReadBytes read, open());
+  std::string head(devmem::kSnapshotHead, '\0');
+  FLATOUT_TRY(const size_t got, read(head.data(), head.size()));
+  head.resize(got);
+  if (devmem::may_be_snapshot(head)) {
+    FLATOUT_TRY(const std::string bytes, read_memory_file(path));
+    if (devmem::is_snapshot(bytes)) return devmem::explain_snapshot(bytes);
+  }
+  return advise::explain_memory(open);
+}
+
 int explain_memory(const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(kExplain, arguments, code);
   if (!settings) return code;
   const std::string file = settings->positional.empty() ? "/dev/stdin" : settings->positional[0];
   if (settings->positional.empty()) tell_standard_input("a log or an error message");
-  const auto bytes = read_memory_file(file);
-  if (!bytes.ok()) return fail(bytes.error(), file);
-  const Result<devmem::Explanation> explanation =
-      devmem::is_snapshot(*bytes) ? devmem::explain_snapshot(*bytes)
-                                  : Result<devmem::Explanation>(advise::explain_memory(*bytes));
+  const Result<devmem::Explanation> explanation = explain_file(file);
   if (!explanation.ok()) return fail(explanation.error(), file);
   const Status put = write_text("", settings->json ? devmem::explanation_json(*explanation)
                                                    : devmem::explanation_text(*explanation));

@@ -23,10 +23,12 @@ std::string name_of(std::string_view path) {
 
 }  // namespace
 
+Error damaged_gzip() { return {Code::kBadInput, "its gzip stream is cut off or damaged", ""}; }
+
 Result<std::string> read_memory_file(const std::string& path) {
   FLATOUT_TRY(const auto source, timeline::open_source(path));
   FLATOUT_TRY(std::string bytes, timeline::read_all(*source, kMostFileBytes));
-  if (source->damaged()) return Error{Code::kBadInput, "its gzip stream is cut off or damaged", ""};
+  if (source->damaged()) return damaged_gzip();
   return bytes;
 }
 

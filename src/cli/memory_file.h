@@ -12,6 +12,7 @@ namespace flatout::cli {
 
 /// The file's bytes, unpacked where it is gzipped. Errors: kNotFound, kDenied, kIo, kBadInput.
 Result<std::string> read_memory_file(const std::string& path);
+Error damaged_gzip();
 /// All traces in it, named after the file. Errors: as above.
 Result<std::vector<devmem::Trace>> read_memory_traces(const std::string& path);
 /// What --card says. Errors: kBadInput.

@@ -124,12 +124,16 @@ Explanation explain_error(std::string_view text, size_t at, bool is_expanding) {
   return unknown();
 }
 
-bool is_snapshot(std::string_view bytes) {
-  if (bytes.size() < 2) return false;
-  if (static_cast<uint8_t>(bytes[0]) == 0x80) return static_cast<uint8_t>(bytes[1]) <= 5;
+bool may_be_snapshot(std::string_view head) {
+  if (head.size() < 2) return false;
+  if (static_cast<uint8_t>(head[0]) == 0x80) return static_cast<uint8_t>(head[1]) <= 5;
   // Protocols 0 and 1, with the number under which the outermost dictionary or list is kept.
-  return bytes.ends_with('.') && (bytes.starts_with("(dp") || bytes.starts_with("(lp") ||
-                                  bytes.starts_with("}q") || bytes.starts_with("]q"));
+  return head.starts_with("(dp") || head.starts_with("(lp") || head.starts_with("}q") ||
+         head.starts_with("]q");
+}
+
+bool is_snapshot(std::string_view bytes) {
+  return may_be_snapshot(bytes) && (static_cast<uint8_t>(bytes[0]) == 0x80 || bytes.ends_with('.'));
 }
 
 Result<Explanation> explain(std::string_view bytes) {

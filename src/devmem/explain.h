@@ -36,6 +36,9 @@ Explanation explain_text(std::string_view text);
 /// The explanation of the error in `text` that the byte `at` belongs to. `is_expanding`: PyTorch's
 /// expandable segments are on, as the whole log says.
 Explanation explain_error(std::string_view text, size_t at, bool is_expanding);
+/// Whether what begins so may be a pickle: of kSnapshotHead bytes at least, or of all.
+inline constexpr size_t kSnapshotHead = 4;
+bool may_be_snapshot(std::string_view head);
 /// Whether the bytes are a pickle, and so no log.
 bool is_snapshot(std::string_view bytes);
 /// As PyTorch saw it when the snapshot was taken. Errors: kBadInput if it is no snapshot.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "devmem/explain.h"
 
 namespace flatout::devmem {
 
@@ -75,6 +76,10 @@ Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view 
   if (head.starts_with("Thread,Time,Action,")) return only(read_rmm_log(trim(bytes), name));
   if (head.front() != '\x80' && has_bfc_dump(bytes))
     return read_bfc_dumps(bytes, name);  // no pickle
+  if (!may_be_snapshot(bytes))
+    return Error{Code::kBadInput, "it is none of the kinds of file that say what a job asked for",
+                 "memory snapshots of PyTorch, traces of torch.profiler with profile_memory=True, "
+                 "logs of RMM, TensorFlow's dumps of its arena, Flatout's JSON lines"};
   return read_snapshot(bytes, name);
 }
 
