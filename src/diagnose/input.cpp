@@ -89,6 +89,7 @@ bool makes_batches(const RunView& view, const Cell& c) {
   if (c.role == Role::kHelper && c.stage == Stage::kHandover) return true;
   if (c.role != Role::kProducer) return false;
   if (loader.measured) return c.stage != Stage::kNone;
+  if ((c.traits & kAtMutex) != 0) return true;
   return c.act != Act::kIdle && c.act != Act::kPoll && c.act != Act::kLock &&
          c.act != Act::kUnknown;
 }
@@ -115,6 +116,7 @@ BatchTimes batch_times(const RunView& view) {
     }
     samples += c.seconds;
     out.act[static_cast<size_t>(c.act)] += c.seconds;
+    if ((c.traits & kAtMutex) != 0) out.at_mutex += c.seconds;
   }
   out.total = loader.fetch;
   if (loader.kind == LoaderKind::kSerial && loader.measured && loader.batches > 0) {
@@ -133,7 +135,9 @@ BatchTimes batch_times(const RunView& view) {
     out.collate = loader.fetch * collate / all;
   }
   const double for_samples = std::max(0.0, out.total - out.collate - out.handover);
-  for (double& t : out.act) t *= samples > 0 ? for_samples / samples : 0;
+  const double scale = samples > 0 ? for_samples / samples : 0;
+  for (double& t : out.act) t *= scale;
+  out.at_mutex *= scale;
   return out;
 }
 
@@ -205,8 +209,11 @@ bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& c
     evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),
              taken * 1e3, "ms", "stacks", view.readings(cause.cells));
   } else {
-    const double share = std::min(1.0, cause.weight / times.total);
-    evidence(*f, fmt::format("this takes {} of the time to make a batch", format_percent(share)),
+    const bool lock = cause.id == "input.lock";
+    const double share = std::min(1.0, (lock ? times.at_mutex : cause.weight) / times.total);
+    evidence(*f,
+             fmt::format("{} {} of the time to make a batch",
+                         lock ? "waiting for the lock is" : "this takes", format_percent(share)),
              share, "ratio", "stacks", view.readings(cause.cells));
   }
   if (cause.id.starts_with("input.disk") || cause.id == "input.cold_cache" ||

@@ -13,6 +13,7 @@ namespace flatout::diagnose {
 /// are kept apart.
 struct BatchTimes {
   std::array<double, static_cast<size_t>(Act::kCount)> act{};
+  double at_mutex = 0;  // of waits for others: for a lock that one of them holds
   double collate = 0, handover = 0;
   double total = 0;
   double in_loop = 0;  // part of it: after a loader in the training thread has handed a batch out

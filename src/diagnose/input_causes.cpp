@@ -177,6 +177,7 @@ class Causes {
   void add_searches();
   void add_waits_for_others();
   void add_interpreter();
+  void add_lock();
   void add_passing();
   std::vector<InputCause> take() { return std::move(out_); }
 
@@ -351,6 +352,23 @@ void Causes::add_interpreter() {
                   }});
 }
 
+// A lock of the job's own, that one of those who make batches holds while others wait for it.
+void Causes::add_lock() {
+  const double waits = times_.at_mutex;
+  if (loader_.kind == LoaderKind::kSerial || loader_.workers < 2 || waits <= 0) return;
+  const Relief unlocked{.fetch = waits};
+  InputCause& work = out_.front();
+  const double saved = whatif_.saved_by(unlocked);
+  if (saved <= 0 || saved < kMuchOfWork * whatif_.saved_by(work.relief)) return;
+  // The work itself would be done side by side if it were not for the lock.
+  const double all = waits + work.weight;
+  work.weight = 0;
+  out_.push_back({"input.lock", "Those who make batches wait for one another at a lock", unlocked,
+                  all, [&view = view_](const Cell& c) {
+                    return makes_samples(view, c) && (c.traits & kAtMutex) != 0;
+                  }});
+}
+
 void Causes::add_passing() {
   const RunView& view = view_;
   // Taking a batch out of the queue is passing it, too: the training thread unpickles it, and frees
@@ -417,6 +435,7 @@ std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& time
   causes.add_searches();
   causes.add_waits_for_others();
   causes.add_interpreter();
+  causes.add_lock();
   causes.add_passing();
   return causes.take();
 }
@@ -463,6 +482,12 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
            "samples: once, beforehand, or in workers.");
   } else if (f.id == "input.gil") {
     unlock(view, f, "Load in processes, or decode in code that releases the GIL.");
+  } else if (f.id == "input.lock") {
+    remedy(f, "own_state",
+           "Give each thread or worker what the lock protects (decoder, file handle, random "
+           "generator) for itself.");
+    remedy(f, "shorter_lock",
+           "Hold the lock only while what is shared is used, not while decoding.");
   } else if (f.id == "stall.idle_wait") {
     remedy(f, "event", "Wait for an event instead of sleeping.");
   } else if (f.id == "cpu.process_churn") {

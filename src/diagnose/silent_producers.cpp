@@ -68,12 +68,13 @@ void RunView::find_silent_producers() {
     a.last = r.at;
     if (r.at < begin) continue;
     const bool waiting = parts.at(r.at) == Part::kInputWait;
-    const Traits traits = stacks_.traits(r.stack);
+    const Traits of_reading = traits(r);
     const double seconds = r.weight_us * 1e-6;
     a.seen += seconds;
-    if (!waits_for_nobody(act_of(r, traits))) continue;
+    // Who waits for a lock has something to do.
+    if (!waits_for_nobody(act_of(r, of_reading)) && (of_reading & kAtMutex) == 0) continue;
     a.all += seconds;
-    if ((traits & kInQueue) != 0) a.passing += seconds;
+    if ((of_reading & kInQueue) != 0) a.passing += seconds;
     if (waiting) a.in_wait += seconds;
   }
   const double waited = wait * units();

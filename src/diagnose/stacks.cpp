@@ -187,6 +187,43 @@ bool is_mpi(std::string_view function) {
   return function.starts_with("MPI_") || function.starts_with("PMPI_");
 }
 
+/// How a thread without Python waits for a lock; waits for a condition have names of their own.
+bool locks_mutex(std::string_view function) {
+  return contains(function, "pthread_mutex_lock") ||
+         contains(function, "pthread_mutex_timedlock") || contains(function, "pthread_rwlock_");
+}
+
+/// What may lie between a Python line that takes a lock and the kernel: the interpreter's own calls
+/// are not part of a stack, so it is the C library, and multiprocessing's lock.
+bool takes_lock(std::string_view function, std::string_view file) {
+  if (contains(function, "pthread_cond")) return false;
+  const std::string_view base = file.substr(file.rfind('/') + 1);
+  return base.starts_with("libc.") || base.starts_with("libc-") || base.starts_with("libpthread") ||
+         base.starts_with("ld-musl") || contains(function, "SemLock") ||
+         contains(function, "PyThread_acquire_lock") || contains(function, "PyMutex_Lock");
+}
+
+/// What a futex that is waited for in `frame` is, where `above` is what its caller says.
+FutexWait wait_in(const Run& run, model::FrameId frame, Owner owner, FutexWait above) {
+  const model::Frame& f = run.frames[frame];
+  const std::string_view function = run.string(f.function), file = run.string(f.file);
+  switch (f.kind) {
+    case FrameKind::kPython:
+    case FrameKind::kGenerator:
+      if (owner != Owner::kLibrary) return FutexWait::kUnseen;
+      return function == "__enter__" && ends(file, "multiprocessing/synchronize.py")
+                 ? FutexWait::kMutex
+                 : FutexWait::kOther;
+    case FrameKind::kUnderPython:
+      if (above == FutexWait::kOther || above == FutexWait::kNotAtLine) return above;
+      if (takes_lock(function, file)) return FutexWait::kMutex;
+      return FutexWait::kNotAtLine;
+    case FrameKind::kNative:
+      break;
+  }
+  return locks_mutex(function) ? FutexWait::kMutex : above;
+}
+
 Traits native_traits(std::string_view function) {
   static constexpr std::array<std::string_view, 8> kSpin = {
       model::kSpinWaitFrame, "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait",
@@ -300,6 +337,8 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
         if ((facts[frame].traits & kInChild) != 0) node = Known{.done = true};
         node.traits |= facts[frame].traits;
         node.call = facts[frame].call;
+        node.futex = wait_in(run, frame, facts[frame].owner, above.futex);
+        if (node.futex == FutexWait::kUnseen) node.line = frame;
         node.mpi |= facts[frame].mpi;
         if (facts[frame].event_loop && node.user != 0) event_loops_.insert(node.user);
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&

@@ -35,6 +35,8 @@ enum StackTrait : Traits {
   kInCollective =
       1 << 15,           // where ranks meet: a collective, or a backward pass, which may end in one
   kInCompile = 1 << 16,  // compiling or tracing what is to run (torch.compile, tf.function, JAX)
+  kAtMutex = 1 << 17,    // waits until another thread or process lets go of a lock; of a reading,
+                         // not of a stack: RunView::traits()
 };
 
 enum class Owner : uint8_t { kUser, kPackage, kLibrary };  // package: installed, not one we know
@@ -49,6 +51,14 @@ enum class NativeCall : uint8_t {
   kLookup,   // a call of the C library that looks a file up
   kOther,    // another one that enters the kernel or copies memory
   kUnclear,  // anything else
+};
+
+/// What a thread that waits at a futex waits for, as far as its stack says.
+enum class FutexWait : uint8_t {
+  kOther,      // a condition, an item of a queue, a pool of threads
+  kMutex,      // that somebody lets go of a lock
+  kUnseen,     // innermost is a line of the user's or a package's; what it called was not seen
+  kNotAtLine,  // it was seen, and is not a lock
 };
 
 class StackIndex {
@@ -67,6 +77,9 @@ class StackIndex {
   }
   Traits traits(model::StackId stack) const { return at(stack).traits; }
   NativeCall native_call(model::StackId stack) const { return at(stack).call; }
+  FutexWait futex_wait(model::StackId stack) const { return at(stack).futex; }
+  /// The line that futex_wait() speaks of, where it is not kOther.
+  model::FrameId futex_line(model::StackId stack) const { return at(stack).line; }
   /// Whether it is in a call of MPI's, which looks again and again whether the others' messages
   /// have come, and so is on a core meanwhile. Under Python seen where native_call() is.
   bool in_mpi(model::StackId stack) const { return at(stack).mpi; }
@@ -75,9 +88,10 @@ class StackIndex {
 
  private:
   struct Known {
-    model::FrameId user = 0, package = 0, generator = 0;
+    model::FrameId user = 0, package = 0, generator = 0, line = 0;
     Traits traits = 0;
     NativeCall call = NativeCall::kUnseen;
+    FutexWait futex = FutexWait::kOther;
     bool mpi = false;
     bool done = false;
   };

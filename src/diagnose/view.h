@@ -103,6 +103,8 @@ class RunView {
 
   const model::Run& run() const { return run_; }
   const StackIndex& stacks() const { return stacks_; }
+  /// Of its stack, and kAtMutex where it waits for a lock. `reading`: one of the run's.
+  Traits traits(const model::StackReading& reading) const;
   const Profile& profile() const { return profile_; }
   const StepsView& steps() const { return steps_; }
   const LoaderView& loader() const { return loader_; }
@@ -177,6 +179,7 @@ class RunView {
   void find_roles();
   void find_loader();
   bool fetches_in_loop() const;
+  void find_lock_waits();
   void find_silent_producers();
   std::unordered_set<model::FrameId> writing_lines() const;
   void sum_readings();
@@ -194,6 +197,7 @@ class RunView {
   StackIndex stacks_;
   Profile profile_;
   std::unordered_map<model::FrameId, NativeCalls> native_calls_;
+  std::vector<bool> at_mutex_;  // by reading: waits until somebody lets go of a lock
   StepsView steps_;
   LoaderView loader_;
   CpuView cpu_;

@@ -14,6 +14,7 @@ const std::vector<std::string_view>& finding_ids() {
                                                     "input.worker_skew",
                                                     "input.worker_restart",
                                                     "input.gil",
+                                                    "input.lock",
                                                     "input.feed_dict",
                                                     "input.h2d_sync",
                                                     "cpu.noisy_neighbour",

@@ -86,6 +86,9 @@ CallKind call_kind(int call) {
     case SYS_brk:
     case SYS_mprotect:
       return CallKind::kMemory;
+    case SYS_flock:
+    case SYS_fcntl:
+      return CallKind::kFileLock;
     default:
       return CallKind::kOther;
   }

@@ -15,7 +15,8 @@ enum class CallKind : uint8_t {
   kNetwork,
   kPoll,
   kProcess,
-  kMemory
+  kMemory,
+  kFileLock
 };
 
 /// `call`: a number of the machine's own; negative: none was seen.

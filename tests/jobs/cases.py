@@ -101,6 +101,7 @@ INPUT = [
     Case("executor_anew", "protein_maps.py", "input.worker_restart"),
     Case("loader_per_episode", "alphabets.py", "input.worker_restart"),
     Case("python_feeders", "tokens_threads.py", "input.gil", needs=("cores:2",)),
+    Case("decoder_lock", "lidar_scans.py", "input.lock", needs=("cores:2",)),
 ]
 
 CPU = [
