@@ -120,9 +120,20 @@ def test_explain_reads_standard_input_and_answers_in_the_fixed_form(flatout):
 def test_what_does_not_fit_into_memory_is_an_error(flatout, tmp_path, command):
     file = tmp_path / "large"
     with file.open("wb") as out:
+        out.write(b"\x80\x04")  # as a snapshot begins
         out.truncate(3 << 30)
     done = subprocess.run(["sh", "-c", f"ulimit -v 2000000; exec {flatout} devmem {command} {file}"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "not enough memory" in done.stderr, done
+
+
+def test_a_log_is_explained_in_less_memory_than_it_is_long(flatout, tmp_path):
+    """1 GiB of steps and then an error, unpacked from parts that are alike; explained within 500 MB of addresses."""
+    file = tmp_path / "train.log.gz"
+    steps = gzip.compress(b"epoch 3 step 1234/9999 loss 0.1234 lr 0.0001 of the job as it goes on\n" * 120_000)
+    error = b"RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n"
+    file.write_bytes(steps * 128 + gzip.compress(error))
+    done = subprocess.run(["sh", "-c", f"ulimit -v 500000; exec {flatout} devmem explain {file}"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith("cublas_alloc_failed (gpu.oom_too_big)"), done
 
 
 def test_a_snapshot_with_a_failure_is_explained_by_its_holes(flatout, tmp_path):
