@@ -203,7 +203,11 @@ Result<devmem::Explanation> explain_memory(const OpenLog& open) {
     FLATOUT_TRY(devmem::Explanation out,
                 explain_line(open, event->line.number, log.expandable_segments));
     const bool of_device = event->rule->look == Look::kGpuMemory;
-    if (out.kind != "unknown" && (of_device || !out.finding.starts_with("gpu."))) return out;
+    // Another line of the log may say what is behind it.
+    const bool is_explained =
+        event_of(log, answer) && answer.kind != event->rule->kind && answer.finding != out.finding;
+    if (!is_explained && out.kind != "unknown" && (of_device || !out.finding.starts_with("gpu.")))
+      return out;
     return as_memory(event_of(log, answer) ? answer : explain_event(log, *event),
                      event->rule->look);
   }

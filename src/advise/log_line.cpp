@@ -169,6 +169,8 @@ Progress progress_of(std::string_view line) {
   constexpr std::string_view kSaved[] = {"saved", "Saved", "Saving"};
   constexpr std::string_view kModels[] = {"heckpoint", "odel", "eights", ".pt", ".ckpt", "epoch"};
   if (has_any(line, kEndedWell)) return Progress::kEnd;
+  constexpr std::string_view kStudy = " finished with value";  // a trial of Optuna's
+  if (contains(line, "Trial ") && contains(line, kStudy)) return Progress::kStep;
   const bool saved = has_any(line, kSaved) && has_any(line, kModels);
   return saved || has_counter(line) ? Progress::kStep : Progress::kNone;
 }

@@ -545,7 +545,9 @@ void LogReader::begin_traceback(std::string_view line, std::string_view block, s
     while (!last.empty() && is_line_end(last.back())) last.remove_suffix(1);
     last = last.substr(last.find_last_of("\r\n") + 1);
     traceback_weight_ = Weight::kEnded;
-    if (is_mere_warning(line, at) || is_logged_error(line) || is_logged_error(last)) {
+    // Optuna goes on with the next trial, or ends with the same traceback once more.
+    const bool of_trial = contains(last, "because of the following error");
+    if (is_mere_warning(line, at) || is_logged_error(line) || is_logged_error(last) || of_trial) {
       traceback_weight_ = Weight::kSaid;
     }
     if (std::any_of(std::begin(kReported), std::end(kReported),

@@ -167,7 +167,8 @@ except RuntimeError as error:
 def test_what_cannot_be_is_said(stand_in, job_python):
     script = """
 import flatout.devmem as devmem, torch
-for words in (dict(limits="lots"), dict(policy="best"), dict(policy="tf_growth"), dict(limits={0: True}), dict(limits="1GiB,0=2GiB")):
+for words in (dict(limits="lots"), dict(policy="best"), dict(policy="tf_growth"), dict(limits={0: True}), dict(limits="1GiB,0=2GiB"),
+              dict(limits={"cuda:0": "1GiB"}), dict(limits={0: []})):
     try:
         devmem.install(**words)
     except ValueError as error:
@@ -189,7 +190,8 @@ except OSError as error:
 """
     code, out, err = run(job_python, script, stand_in)
     assert code == 0, err
-    says = ["'lots' is neither a size", "no policy 'best'", "takes no care of streams", "True is neither", "says twice", "installed already",
+    says = ["'lots' is neither a size", "no policy 'best'", "takes no care of streams", "True is neither", "says twice", "'cuda:0' is no number of a device",
+            "an empty list makes", "installed already",
             "no tensor has been on device 0", "/nowhere/at/all"]
     lines = out.splitlines()
     assert len(lines) == len(says)

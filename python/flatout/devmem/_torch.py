@@ -162,8 +162,13 @@ def _limits_text(limits):
     if limits is None:
         return ""
     if isinstance(limits, dict):
+        wrong = [device for device in limits if isinstance(device, bool) or not isinstance(device, int)]
+        if wrong:
+            raise ValueError("limits: %r is no number of a device" % (wrong[0],))
         return ",".join("%d=%s" % (device, _limits_text(value)) for device, value in limits.items())
     if isinstance(limits, (list, tuple)):
+        if not limits:
+            raise ValueError("limits: an empty list makes no logical device")
         return "+".join(_limits_text(value) for value in limits)
     if isinstance(limits, bool) or not isinstance(limits, (str, int, float)):
         raise ValueError("limits: %r is neither a size nor a fraction" % (limits,))
