@@ -131,6 +131,20 @@ void killed_figures(const LogReading& log, std::string_view line, Explanation& o
   }
 }
 
+// cuDNN's handle takes some hundred MiB: with more free than that it was not the memory.
+void cudnn_figures(const LogReading& log, Explanation& out) {
+  constexpr uint64_t kEnough = uint64_t{2} << 30;
+  if (!log.device_free || !log.device_total || *log.device_free < kEnough) return;
+  out.finding.clear();
+  out.text = fmt::format(
+      "cuDNN could not start, and not for want of memory: {} of the device's {} were free. Its "
+      "version does not fit the driver or the framework, or two versions of it are mixed.",
+      size_text(*log.device_free), size_text(*log.device_total));
+  out.advice = {{"versions",
+                 "Install the cuDNN that the framework's release names, or a newer driver; remove "
+                 "other cuDNN folders from LD_LIBRARY_PATH."}};
+}
+
 }  // namespace
 
 void add_figures(const LogReading& log, const LogEvent& event, Explanation& answer) {
@@ -143,6 +157,7 @@ void add_figures(const LogReading& log, const LogEvent& event, Explanation& answ
         "The stacks below that line are of that moment: the innermost line of the thread that "
         "is called current names the extension to update or reinstall.");
   }
+  if (kind == "cudnn_not_initialized") cudnn_figures(log, answer);
   if (kind == "cudnn_no_algorithm") suggest_batch(log.batch_size, std::nullopt, answer);
   if (answer.finding == "mem.killed") killed_figures(log, line, answer);
 }

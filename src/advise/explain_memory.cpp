@@ -203,9 +203,8 @@ Result<devmem::Explanation> explain_memory(const OpenLog& open) {
     FLATOUT_TRY(devmem::Explanation out,
                 explain_line(open, event->line.number, log.expandable_segments));
     const bool of_device = event->rule->look == Look::kGpuMemory;
-    // Another line of the log may say what is behind it.
-    const bool is_explained =
-        event_of(log, answer) && answer.kind != event->rule->kind && answer.finding != out.finding;
+    // Other lines of the log may say what is behind it.
+    const bool is_explained = event_of(log, answer) && answer.finding != out.finding;
     if (!is_explained && out.kind != "unknown" && (of_device || !out.finding.starts_with("gpu.")))
       return out;
     return as_memory(event_of(log, answer) ? answer : explain_event(log, *event),

@@ -51,6 +51,7 @@ enum Structure : uint8_t {
   kScheduled,
   kExpandable,
   kPinned,
+  kDeviceMemory,
 };
 
 struct Marker {
@@ -93,6 +94,7 @@ constexpr Marker kMarkers[] = {
     {"expandable_segments:True", kExpandable},
     {"in pin_memory", kPinned},
     {"pin_memory(", kPinned},
+    {"] Memory usage: ", kDeviceMemory},
 };
 
 // What to look for, made once from the table of rules.
@@ -308,6 +310,9 @@ void LogReader::on_literal(uint32_t literal, std::string_view block, size_t end)
       break;
     case kScheduled:
       on_scheduled();
+      break;
+    case kDeviceMemory:
+      note_device_memory(after);
       break;
     case kPinned:
       pinned_line_ = line_;
@@ -529,6 +534,16 @@ void LogReader::note_batch_size(std::string_view after) {
   const auto value = parse_number<uint64_t>(after.substr(0, digits));
   const bool decimal = digits != std::string_view::npos && after[digits] == '.';
   if (value && *value > 0 && *value < 1'000'000 && !decimal) out_.batch_size = value;
+}
+
+// "16601251840 bytes free, 16928342016 bytes total."
+void LogReader::note_device_memory(std::string_view after) {
+  constexpr std::string_view kFree = " bytes free, ", kTotal = " bytes total";
+  const size_t free = after.find(kFree), total = after.find(kTotal);
+  if (free == after.npos || total == after.npos || total < free + kFree.size()) return;
+  const size_t begin = free + kFree.size();
+  out_.device_free = parse_number<uint64_t>(after.substr(0, free));
+  out_.device_total = parse_number<uint64_t>(after.substr(begin, total - begin));
 }
 
 void LogReader::begin_traceback(std::string_view line, std::string_view block, size_t from,

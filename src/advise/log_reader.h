@@ -64,6 +64,8 @@ struct LogReading {
   std::optional<uint64_t> batch_size;     // that the log names
   std::optional<uint64_t> memory_limit;   // of the control group that ran out, as the kernel says
   std::optional<uint64_t> killed_bytes;   // resident memory of what the kernel killed
+  // Of the device, as XLA says where cuDNN could not start.
+  std::optional<uint64_t> device_free, device_total;
   uint64_t lines = 0, bytes = 0;
   bool no_text = false;              // its beginning is no log's
   std::string head;                  // its first few bytes
@@ -104,6 +106,7 @@ class LogReader {
   void note_unknown(const UnknownException& unknown);
   void note_suspect(std::string_view line);
   void note_batch_size(std::string_view after);
+  void note_device_memory(std::string_view after);
   void on_host_node();
   void on_scheduled();
   void settle();

@@ -124,8 +124,8 @@ std::vector<LogRule> make_rules() {
        .finding = "mem.pressure",
        .sure = 0.8,
        .look = Look::kLockedMemory,
-       .patterns = {"cudaHostAlloc*out of memory", "cudaMallocHost*out of memory",
-                    "cuMemHostAlloc*CUDA_ERROR_OUT_OF_MEMORY"},
+       .patterns = {"could not allocate pinned host memory of size",
+                    "bytes on host: CUDA_ERROR_OUT_OF_MEMORY"},
        .text = "Page-locked memory of the host ran out, not the card's; else the thread that pins "
                "batches found no room on its card for a context.",
        .advice = {{"pin_memory",
