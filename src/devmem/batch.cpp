@@ -98,6 +98,14 @@ Result<BatchModel> BatchModel::make(BatchRun one, BatchRun other) {
     return Error{Code::kBadInput, fmt::format("both files are of batch {}", one.batch),
                  "record the job with two batch sizes"};
   if (one.batch > other.batch) std::swap(one, other);
+  if (one.trace.peak_live > other.trace.peak_live)
+    return Error{
+        Code::kBadInput,
+        fmt::format("the run of batch {} holds more at its peak ({}) than that of batch {} "
+                    "({})",
+                    one.batch, bytes_text(one.trace.peak_live), other.batch,
+                    bytes_text(other.trace.peak_live)),
+        "were the two exchanged, or is one from another job or cut off?"};
   BatchModel out;
   out.small_ = std::move(one);
   out.large_ = std::move(other);

@@ -27,7 +27,8 @@ enum class BatchBasis {
 
 class BatchModel {
  public:
-  /// Of two runs, with different batch sizes. Errors: kBadInput (the same batch size twice).
+  /// Of two runs, with different batch sizes. Errors: kBadInput (the same batch size twice,
+  /// or the larger holds less at its peak).
   static Result<BatchModel> make(BatchRun one, BatchRun other);
   explicit BatchModel(BatchRun only);
 

@@ -96,6 +96,10 @@ TEST(Batch, WhereNoneFitsOrNothingGrowsItSaysSo) {
   EXPECT_NE(batch_text(answer).find("no bound"), std::string::npos);
   EXPECT_TRUE(batch_json(answer)["policies"][0]["largest_batch"].is_null());
   EXPECT_FALSE(BatchModel::make({8, job(8)}, {8, job(8)}).ok());
+  const auto exchanged = BatchModel::make({16, job(8)}, {8, job(16)});
+  ASSERT_FALSE(exchanged.ok());
+  EXPECT_TRUE(exchanged.error().message.starts_with("the run of batch 8 holds more"))
+      << "not: no bound";
 }
 
 TEST(Batch, FixedAndGrowingBytesAreToldApart) {
