@@ -62,7 +62,7 @@ void* large(size_t bytes, uint32_t align_pages, bool zero, uint64_t sampled = 0)
       Span* s = cache->parked.exchange(nullptr, std::memory_order_acquire);
       if (s != nullptr && s->pages == pages && sampled == 0) {
         s->kind = Kind::kLarge;
-        if (zero) std::memset(address_of(s), 0, bytes);
+        if (zero) os_clear(address_of(s), bytes);
         return address_of(s);
       }
       if (s != nullptr) g_page_heap.free_large(s);

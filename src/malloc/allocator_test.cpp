@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -77,6 +80,60 @@ TEST(Allocator, LeavesFreshPagesUntouchedWhenItClears) {
   ASSERT_NE(p, nullptr);
   EXPECT_LT(resident_pages(p, 256 * kMib), 600u);
   deallocate(p);
+}
+
+// Of the mappings that [p, p + bytes) has a part in, what takes memory: zeros that were only read
+// do not.
+size_t anonymous_bytes(const char* p, size_t bytes) {
+  std::ifstream smaps("/proc/self/smaps");
+  const auto begin = reinterpret_cast<uintptr_t>(p);
+  size_t sum = 0;
+  bool within = false;
+  for (std::string line; std::getline(smaps, line);) {
+    uintptr_t from = 0, to = 0;
+    size_t kib = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &from, &to) == 2) {
+      within = from < begin + bytes && to > begin;
+    } else if (within && std::sscanf(line.c_str(), "Anonymous: %zu kB", &kib) == 1) {
+      sum += kib * 1024;
+    }
+  }
+  return sum;
+}
+
+// A hash table, say, of which all is looked at and little is used. Both ways back: from the
+// thread's slot, and from the page heap. Each sixth MiB is used, which may be a huge page.
+TEST(Allocator, ClearsALargeSparseBlockWithoutTouchingTheRest) {
+  constexpr size_t kSize = 240 * kMib + 5000, kUsed = kSize / 6 * 2;
+  purge();
+  for (const bool parked : {true, false, true, false}) {
+    char* p = static_cast<char*>(allocate_zeroed(1, kSize));
+    ASSERT_NE(p, nullptr);
+    EXPECT_LT(anonymous_bytes(p, kSize), kUsed + 16 * kMib) << parked;
+    for (size_t at = 0; at < kSize; at += 4096) ASSERT_EQ(p[at], 0) << at;
+    for (size_t at = 1; at < kSize; at += 6 * kMib) {
+      ASSERT_EQ(p[at], 0) << at;
+      p[at] = 1;
+    }
+    ASSERT_EQ(p[kSize - 1], 0);
+    p[kSize - 1] = 1;
+    deallocate(p);
+    if (!parked) release_parked();
+  }
+  purge();
+}
+
+// Where nearly all is in use it is cleared in place: no page has to be faulted in again.
+TEST(Allocator, ClearsALargeBlockThatIsUsedInPlace) {
+  constexpr size_t kSize = 64 * kMib;
+  char* p = take(kSize);
+  std::memset(p, 0xA5, kSize);
+  deallocate(p);
+  char* q = static_cast<char*>(allocate_zeroed(1, kSize));
+  ASSERT_EQ(p, q);
+  EXPECT_GE(resident_pages(q, kSize) * 4096, kSize);
+  EXPECT_TRUE(std::all_of(q, q + kSize, [](char c) { return c == 0; }));
+  deallocate(q);
 }
 
 TEST(Allocator, FailsWithENOMEMForWhatCannotBe) {

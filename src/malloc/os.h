@@ -14,6 +14,12 @@ void* os_map(size_t bytes);
 bool os_commit(void* at, size_t bytes);
 /// Gives the memory back; it reads as zero afterwards. False (and nothing lost) where it is locked.
 bool os_release(void* at, size_t bytes);
+/// Clears memory of which much may never have been touched, and leaves that so: a large table of
+/// which little is used would else take all of its size when it is allocated for the second time.
+void os_clear(char* at, size_t bytes);
+/// Whether the kernel would map so many bytes at one time. Our range is reserved without asking,
+/// and then it refuses none of them.
+bool os_may_give(size_t bytes);
 /// Asks for huge pages. What the kernel makes of it is its own choice.
 void os_advise_huge(void* at, size_t bytes);
 /// Moves the memory's pages from one committed place to another; `from` reads as zero afterwards.

@@ -13,6 +13,7 @@ constinit PageHeap g_page_heap;
 namespace {
 
 constexpr uint32_t kHugeFrom = (4u << 20) >> kPageShift;  // pages, where THP is asked for
+constexpr uint32_t kAskFrom = (1u << 30) >> kPageShift;   // the kernel might refuse so much
 constexpr uint32_t kMaxHold = (32u << 20) >> kPageShift;  // given back at one time
 
 // Where neighbours find a large or free span: its first and last page.
@@ -294,6 +295,7 @@ PageCounts PageHeap::take_counts() {
 
 // Under the lock, which it opens for a moment.
 Span* PageHeap::find_for_large(uint32_t pages, uint32_t align) {
+  if (pages >= kAskFrom && !os_may_give(size_t{pages} << kPageShift)) return nullptr;
   if (Span* s = find_or_merge(pages, align); s != nullptr) return s;
   lock_.unlock();
   release_parked();  // what waits in threads' slots may be just what is missing
@@ -355,7 +357,7 @@ Span* PageHeap::allocate_zeroed(uint32_t pages, uint32_t align) {
   }
   lock_.unlock();
   for (unsigned i = 0; i < n; ++i) {
-    std::memset(page_address(runs[i].first), 0, size_t{runs[i].count} << kPageShift);
+    os_clear(page_address(runs[i].first), size_t{runs[i].count} << kPageShift);
   }
   return s;
 }

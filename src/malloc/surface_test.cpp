@@ -145,6 +145,28 @@ TEST(Surface, TooMuchIsENOMEM) {
   v_free(p);
 }
 
+// A program that tries whether so much can be had must not be ended for it when it uses it.
+TEST(Surface, MoreThanTheKernelWouldMapIsENOMEM) {
+  unsigned refused = 0;
+  for (size_t size = size_t{1} << 32; size <= size_t{1} << 41; size *= 2) {
+    void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped != MAP_FAILED) {
+      munmap(mapped, size);
+      continue;
+    }
+    ++refused;
+    errno = 0;
+    EXPECT_EQ(v_malloc(size), nullptr) << size;
+    EXPECT_EQ(errno, ENOMEM);
+    EXPECT_EQ(v_calloc(1, size), nullptr) << size;
+    EXPECT_EQ(memalign(4096, size), nullptr) << size;
+    void* p = v_malloc(100);
+    EXPECT_EQ(v_realloc(p, size), nullptr) << size;
+    v_free(p);
+  }
+  if (refused == 0) GTEST_SKIP() << "the kernel maps whatever is asked for";
+}
+
 TEST(Surface, CallocClears) {
   for (const size_t size : {1, 100, 5000, 70'000, 3'000'000, 40'000'000}) {
     for (int i = 0; i < 3; ++i) {
