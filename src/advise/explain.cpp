@@ -202,18 +202,23 @@ class Answer {
 
   void take(const LogEvent& event) { tell_rule(event, out_); }
 
-  const LogEvent* confirmation(const LogRule& rule) const {
-    const auto found =
-        std::find_if(log_.mentions.begin(), log_.mentions.end(), [&](const LogEvent& mention) {
-          return !rule.confirmed_by.empty() && mention.rule->kind == rule.confirmed_by;
-        });
-    return found == log_.mentions.end() ? nullptr : &*found;
+  // Mentioned anywhere, or told in the same episode.
+  const LogEvent* confirmation(const Pick& pick) const {
+    const std::string_view kind = pick.event->rule->confirmed_by;
+    if (kind.empty()) return nullptr;
+    for (const std::vector<LogEvent>* events : {&log_.mentions, &pick.episode->events}) {
+      const auto found = std::find_if(events->begin(), events->end(), [&](const LogEvent& event) {
+        return event.rule->kind == kind;
+      });
+      if (found != events->end()) return &*found;
+    }
+    return nullptr;
   }
 
   void tell(const Pick& pick) {
     take(*pick.event);
     add_figures(log_, *pick.event, out_);
-    if (const LogEvent* behind = confirmation(*pick.event->rule)) {
+    if (const LogEvent* behind = confirmation(pick)) {
       const model::SeenLine first = out_.seen.front();
       out_.seen.clear();
       take(*behind);

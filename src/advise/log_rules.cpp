@@ -650,6 +650,7 @@ std::vector<LogRule> make_rules() {
        .role = kSymptom,
        .sure = 0.5,
        .look = Look::kShm,
+       .confirmed_by = "nccl_segment",
        .patterns = {"ncclSystemError", "NCCL Error 2: unhandled system error",
                     "NCCL error*unhandled system error"},
        .text = "A system call within NCCL failed.",

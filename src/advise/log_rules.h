@@ -40,7 +40,8 @@ struct LogRule {
   // Programs try it and go on another way: what then fails counts, not this.
   bool tried = false;
   Look look = Look::kNothing;
-  // The kind of a cause whose mere mention anywhere in the log says that it is behind this one.
+  // The kind of a cause whose mere mention anywhere in the log, or a line of the same episode, says
+  // that it is behind this one.
   std::string_view confirmed_by = {};
   // Any of these on one line; '*' stands for anything within the line, '\n' at either end for the
   // line's begin or end.
