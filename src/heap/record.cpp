@@ -15,7 +15,7 @@ constexpr size_t kMostStacks = 1 << 20;
 constexpr size_t kMostMoments = 1024;
 constexpr size_t kMostFrames = 1024;
 constexpr size_t kMostClosed = 1 << 16;
-// Of all stacks at all moments: each has as many, however short its line. The library writes 64.
+// Of all stacks at all moments: each has as many, however short its line. The library writes 256.
 constexpr size_t kMostReadings = size_t{32} << 20;
 
 uint64_t take_number(std::string_view& line) {

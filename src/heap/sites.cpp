@@ -98,6 +98,16 @@ size_t first_moment(const Record& record, const std::vector<uint64_t>& step_ends
       std::lower_bound(moments.begin(), moments.end(), step_ends_ns.front()) - moments.begin());
 }
 
+// Every so manyth, the last among them. Many moments are there for what begins late in the record;
+// how much chance is in a trend was found out with so few of them.
+std::vector<uint64_t> thinned(const std::vector<uint64_t>& at_moment) {
+  constexpr size_t kMost = 64;
+  const size_t n = at_moment.size(), every = std::max<size_t>(1, (n + kMost - 1) / kMost);
+  std::vector<uint64_t> out;
+  for (size_t i = (n + every - 1) % every; i < n; i += every) out.push_back(at_moment[i]);
+  return out;
+}
+
 bool is_importing(const std::vector<Frame>& frames, size_t blamed) {
   const auto end =
       frames.begin() + static_cast<std::ptrdiff_t>(std::min(blamed + 1, frames.size()));
@@ -154,7 +164,7 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
     if (const auto part = imported.find(&site); part != imported.end()) {
       for (size_t i = 0; i < counted.size(); ++i) counted[i] -= part->second[i];
     }
-    site.growth = steady_growth(counted, site.sample_bytes);
+    site.growth = steady_growth(thinned(counted), site.sample_bytes);
     site.bytes_per_step = per_step(record, site.at_moment, first, step_ends_ns);
     out.push_back(std::move(site));
   }

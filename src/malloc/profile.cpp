@@ -86,7 +86,8 @@ void settle(Stack& s) {
     s.peak_bytes = s.live_bytes;
     s.peak_seen = g_peak_number;
   }
-  for (; s.moments < g_moments; ++s.moments) s.at_moment[s.moments] = s.live_bytes;
+  for (; s.moments < g_moments; ++s.moments)
+    s.at_moment[s.moments] = static_cast<float>(s.live_bytes);
 }
 
 // Every g_gap samples. Where there is no room it leaves out every second one instead, and that is

@@ -2,7 +2,7 @@
 // block is sampled is decided where fast lists are filled, so the fast paths know nothing of it; a
 // sampled block gets pages of its own, so freeing it needs no look-up either.
 //
-// Beside what is in use now, each stack knows what it had at the process's peak, and at up to 64
+// Beside what is in use now, each stack knows what it had at the process's peak, and at up to 256
 // moments spread evenly over all sampling so far: by these a leak is told from a cache.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace flatout::malloc {
 struct Cache;
 
 constexpr unsigned kMaxNative = 62, kMaxPython = 62, kMaxFrames = kMaxNative + kMaxPython;
-constexpr unsigned kMoments = 64;
+constexpr unsigned kMoments = 256;
 
 struct Stack {  // one place that allocates; lives for ever
   Stack* next;
@@ -24,11 +24,11 @@ struct Stack {  // one place that allocates; lives for ever
   uint64_t live_samples, total_samples;
   // Estimates: each sample stands for 1 / (1 - exp(-size / interval)) blocks.
   double live_count, live_bytes, total_count, total_bytes;
-  double live_squares;         // of the bytes that each sample in use stands for
-  double peak_bytes;           // at the last peak, if peak_seen is it
-  uint64_t peak_seen;          // number of the peak that peak_bytes is of
-  unsigned moments;            // of these in at_moment; it has not changed since
-  double at_moment[kMoments];  // live_bytes
+  double live_squares;        // of the bytes that each sample in use stands for
+  double peak_bytes;          // at the last peak, if peak_seen is it
+  uint64_t peak_seen;         // number of the peak that peak_bytes is of
+  unsigned moments;           // of these in at_moment; it has not changed since
+  float at_moment[kMoments];  // live_bytes
   uintptr_t frame[kMaxFrames];
 };
 

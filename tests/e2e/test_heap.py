@@ -249,7 +249,8 @@ def test_few_samples_are_no_proof_that_nothing_leaks(flatout, tmp_path):
     assert "No leak" not in text and "--full" in text
 
 
-def test_what_is_kept_of_each_step_is_told_and_not_the_imports(flatout, job_python, tmp_path):
+@pytest.mark.parametrize("steps", [150, 600])
+def test_what_is_kept_of_each_step_is_told_and_not_the_imports(flatout, job_python, tmp_path, steps):
     """Importing PyTorch is most of a short job's allocations: they are before its first step."""
     script = write(tmp_path, "graphs.py", """
         import torch
@@ -257,18 +258,20 @@ def test_what_is_kept_of_each_step_is_told_and_not_the_imports(flatout, job_pyth
         net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
         sgd = torch.optim.SGD(net.parameters(), 0.01)
         kept = []
-        for i in range(600):
+        for i in range(STEPS):
             x = torch.randn(64, 256)
             loss = net(x).square().mean()
             sgd.zero_grad()
             loss.backward()
             sgd.step()
             kept.append(net(x.clone()))  # KEPT
-    """)
+    """.replace("STEPS", str(steps)))
     got, _, text = heap(flatout, tmp_path, "--", job_python, script)
-    assert line_of(script, "# KEPT") in {s["line"] for s in got["leaks"] if Path(s["file"]) == script}, text
-    assert {Path(s["file"]) for s in got["leaks"]} == {script}, text
-    leak = next(s for s in got["leaks"] if s["line"] == line_of(script, "# KEPT"))
+    assert got["enough_moments"], text
+    told = got["leaks"] if steps == 600 else got["leaks"] + got["may_leak"]  # by some 60 samples of it
+    assert line_of(script, "# KEPT") in {s["line"] for s in told if Path(s["file"]) == script}, text
+    assert {Path(s["file"]) for s in got["leaks"]} <= {script}, text
+    leak = next(s for s in told if s["line"] == line_of(script, "# KEPT"))
     # x and what the layers keep for the way back: 64 KiB, 128 KiB twice or once.
     assert 100_000 < leak["bytes_per_step"] < 500_000
 
