@@ -1,7 +1,6 @@
 #include "malloc/foreign.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <link.h>
 #include <unistd.h>
 
@@ -37,15 +36,13 @@ uintptr_t g_brk_start = UINTPTR_MAX;
 // Field 47 of /proc/self/stat: where the memory that brk gives begins. The second field, the
 // program's name in brackets, may hold anything.
 uintptr_t read_brk_start() {
-  const int saved = errno;
   char text[1024];
   ssize_t n = -1;
-  const int fd = ::open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  const int fd = os_open("/proc/self/stat");
   if (fd >= 0) {
-    n = ::read(fd, text, sizeof text - 1);
-    ::close(fd);
+    n = os_read(fd, text, sizeof text - 1);
+    os_close(fd);
   }
-  errno = saved;
   if (n <= 0) return UINTPTR_MAX;
   text[n] = 0;
   const char* at = std::strrchr(text, ')');

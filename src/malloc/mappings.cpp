@@ -1,13 +1,10 @@
 #include "malloc/mappings.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 
 #include "malloc/arena.h"
 #include "malloc/lock.h"
+#include "malloc/os.h"
 #include "malloc/text.h"
 
 namespace flatout::malloc {
@@ -45,13 +42,12 @@ void remember(const char* line, size_t size) {
 }  // namespace
 
 void remember_mappings() {
-  const int saved = errno;
   const LockHolder hold(g_lock);
-  const int from = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  const int from = os_open("/proc/self/maps");
   char block[4096], line[kLine];
   size_t used = 0;
   bool whole = true;
-  for (ssize_t got; from >= 0 && (got = ::read(from, block, sizeof block)) > 0;) {
+  for (ssize_t got; from >= 0 && (got = os_read(from, block, sizeof block)) > 0;) {
     for (ssize_t i = 0; i < got; ++i) {
       if (block[i] == '\n') {
         if (whole) remember(line, used);
@@ -64,8 +60,7 @@ void remember_mappings() {
       }
     }
   }
-  if (from >= 0) ::close(from);
-  errno = saved;
+  if (from >= 0) os_close(from);
 }
 
 void write_mappings(Text& out) {

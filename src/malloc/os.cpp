@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,10 +63,10 @@ Piece look_at(char* piece) {
 // refuse nothing, or to keep books: then it counts what we commit itself.
 bool heuristic_overcommit() {
   char mode = '0';
-  const int fd = ::open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+  const int fd = os_open("/proc/sys/vm/overcommit_memory");
   if (fd < 0) return true;
-  const bool read = ::read(fd, &mode, 1) == 1;
-  ::close(fd);
+  const bool read = os_read(fd, &mode, 1) == 1;
+  os_close(fd);
   return !read || mode == '0';
 }
 
@@ -157,6 +158,26 @@ bool os_readable(uintptr_t at) {
   return ::mincore(reinterpret_cast<void*>(at & ~(os_page - 1)), 1, &resident) == 0;
 }
 
+int os_open(const char* path) {
+  const ErrnoKeeper keep;
+  return static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+}
+
+ssize_t os_read(int fd, void* to, size_t bytes) {
+  const ErrnoKeeper keep;
+  return ::syscall(SYS_read, fd, to, bytes);
+}
+
+ssize_t os_write(int fd, const void* from, size_t bytes) {
+  const ErrnoKeeper keep;
+  return ::syscall(SYS_write, fd, from, bytes);
+}
+
+void os_close(int fd) {
+  const ErrnoKeeper keep;
+  ::syscall(SYS_close, fd);
+}
+
 uint64_t os_now_ns() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -182,7 +203,7 @@ void os_message(const char* text, const void* pointer) {
     line[at++] = "0123456789abcdef"[reinterpret_cast<uintptr_t>(pointer) >> shift & 15];
   }
   line[at++] = '\n';
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, at);
+  [[maybe_unused]] const ssize_t written = os_write(STDERR_FILENO, line, at);
 }
 
 }  // namespace flatout::malloc

@@ -1,6 +1,8 @@
 // What the allocator asks of the kernel. Every function leaves errno as it was: free() must.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -30,6 +32,13 @@ bool os_move(void* from, void* to, size_t bytes);
 bool os_protect(void* at, size_t bytes, bool accessible);
 /// Whether something is mapped at `at`.
 bool os_readable(uintptr_t at);
+
+/// open(2) for reading, read(2), write(2) and close(2), which would each be a place for a thread to
+/// be cancelled at: within malloc and free, with a lock held perhaps.
+int os_open(const char* path);
+ssize_t os_read(int fd, void* to, size_t bytes);
+ssize_t os_write(int fd, const void* from, size_t bytes);
+void os_close(int fd);
 
 uint64_t os_now_ns();                                    // CLOCK_MONOTONIC
 size_t os_address_limit();                               // RLIMIT_AS, SIZE_MAX if there is none

@@ -1,25 +1,23 @@
 #include "malloc/pressure.h"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <sys/types.h>
 
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
+
+#include "malloc/os.h"
 
 namespace flatout::malloc {
 namespace {
 
 // Reads a small file into `text`, with a NUL at its end; false if it cannot be read.
 bool read_file(const char* path, char* text, size_t size) {
-  const int saved = errno;
-  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = os_open(path);
   ssize_t n = -1;
   if (fd >= 0) {
-    n = ::read(fd, text, size - 1);
-    ::close(fd);
+    n = os_read(fd, text, size - 1);
+    os_close(fd);
   }
-  errno = saved;
   if (n < 0) return false;
   text[n] = 0;
   return true;

@@ -1,6 +1,5 @@
 #include "malloc/profile.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -272,12 +271,8 @@ Sample* take_sample(size_t bytes, double weight, Sample* so_far, bool grew) {
     due = dump_is_due(now);
   }
   if (due) {
-    // The program called malloc: no place to be cancelled at, and none to find another errno.
-    const int saved = errno;
-    int cancelable = 0;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
+    const int saved = errno;  // the program called malloc
     dump_heap(false);
-    pthread_setcancelstate(cancelable, nullptr);
     errno = saved;
   }
   return sample;

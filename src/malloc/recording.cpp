@@ -84,7 +84,7 @@ class Line {
   /// One write(2): whole however the process ends. A full disk is no reason to stop the job.
   void write_to(int file) {
     buffer_[used_++] = '\n';
-    [[maybe_unused]] const ssize_t written = ::write(file, buffer_, used_);
+    [[maybe_unused]] const ssize_t written = os_write(file, buffer_, used_);
   }
 
  private:

@@ -167,6 +167,30 @@ TEST(Surface, MoreThanTheKernelWouldMapIsENOMEM) {
   if (refused == 0) GTEST_SKIP() << "the kernel maps whatever is asked for";
 }
 
+// Neither malloc nor free is a place to be cancelled at: it would end with a lock held.
+TEST(Surface, AllocatingIsNoPlaceToBeCancelledAt) {
+  static bool passed;
+  passed = false;
+  pthread_t thread;
+  const auto cancelled = [](void*) -> void* {
+    pthread_cancel(pthread_self());
+    v_free(v_malloc(size_t{1} << 41));  // asks the kernel how much may be had
+    static char nobodys[256];
+    v_free(nobodys + 16);
+    void* block = v_malloc(100 << 10);
+    v_free(static_cast<char*>(block) + 64);  // says so, on standard error
+    v_free(block);
+    passed = true;
+    pthread_testcancel();
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, nullptr, cancelled, nullptr), 0);
+  void* result = nullptr;
+  pthread_join(thread, &result);
+  EXPECT_EQ(result, PTHREAD_CANCELED);
+  EXPECT_TRUE(passed);
+}
+
 TEST(Surface, CallocClears) {
   for (const size_t size : {1, 100, 5000, 70'000, 3'000'000, 40'000'000}) {
     for (int i = 0; i < 3; ++i) {

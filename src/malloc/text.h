@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,14 +23,20 @@ inline char* write_digits(char* out, uint64_t value, unsigned base = 10) {
   return out;
 }
 
+/// As long as there is one its thread is not cancelled: the program called malloc or free, which
+/// are no places for that.
 class Text {
  public:
-  explicit Text(const char* path)
-      : fd_(::open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)), owned_(true) {
+  explicit Text(const char* path) : Text(-1) {
+    fd_ = ::open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    owned_ = true;
     if (fd_ < 0) error_ = errno;
   }
-  explicit Text(int fd) : fd_(fd), owned_(false) {}
-  ~Text() { finish(); }
+  explicit Text(int fd) : fd_(fd) { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable_); }
+  ~Text() {
+    finish();
+    pthread_setcancelstate(cancelable_, nullptr);
+  }
   Text(const Text&) = delete;
   Text& operator=(const Text&) = delete;
 
@@ -81,7 +88,8 @@ class Text {
   }
 
   int fd_;
-  bool owned_;
+  bool owned_ = false;
+  int cancelable_ = PTHREAD_CANCEL_ENABLE;
   int error_ = 0;
   size_t used_ = 0;
   char buffer_[2048];
