@@ -99,10 +99,9 @@ bool range_start() {
   const LockHolder hold(g_start_lock);
   if (g_range.base.load(std::memory_order_relaxed) != 0) return true;
   const size_t limit = os_address_limit();
-  size_t bytes = kWanted;
-  while (bytes >= kLeast && limit != SIZE_MAX && bytes > limit / 2) bytes /= 2;
-  for (; bytes >= kLeast; bytes /= 2) {
-    if (reserve(bytes)) return true;
+  // The other half is for the program's own mappings, its libraries and stacks.
+  for (size_t bytes = std::min(kWanted, limit / 2); bytes >= kLeast; bytes /= 2) {
+    if (reserve(bytes / kHugeBytes * kHugeBytes)) return true;
   }
   return false;
 }

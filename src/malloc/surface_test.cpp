@@ -454,4 +454,26 @@ TEST(Surface, RunsWhereAddressesAreFew) {
   }
 }
 
+// The half of a limit is to be had, not the next power of two below it. The child is this program
+// again, with the limit from its start on: it runs the second.
+TEST(Surface, HalfOfALimitOfAddressesIsForBlocks) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{size_t{300} << 20, size_t{300} << 20};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(99);
+    execl("/proc/self/exe", "malloc_surface_test", "--gtest_filter=Surface.Gives140Mib", nullptr);
+    _exit(98);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Surface, Gives140Mib) {
+  void* p = v_malloc(size_t{140} << 20);
+  EXPECT_NE(p, nullptr);
+  v_free(p);
+}
+
 }  // namespace
