@@ -30,6 +30,10 @@ constexpr size_t kMostWithLoops = 3;    // processes: launchers come before the 
 constexpr size_t kMostUnderPython = 2;  // processes: each has some 18 MB of unwind tables resident
 constexpr double kNativeShare = 0.003;  // of a core, for native code under Python
 constexpr double kNativeBurstNs = 30e6;
+// A thread that is sampled while it runs pays for that at each switch between it and another: some
+// microsecond to stop and start the kernel's timer. Share of a core for that, of each thread.
+constexpr double kSwitchNs = 1500;
+constexpr double kSwitchShare = 0.001, kSwitchBurstNs = 2e6;
 constexpr AddressRange kGilSize{0, 256};  // struct _gil_runtime_state: 208 to 232 bytes
 
 bool sleeping(char state) { return state == 'S' || state == 'D' || state == 'T' || state == 't'; }
@@ -76,6 +80,11 @@ struct StackProbe::ThreadEntry {
   bool native_tried = false;
   bool native_running = false;  // the stack is a sample of it running
   NativePlace place = NativePlace::kElsewhere;
+  // Who switches often is sampled in short pieces of time, and was meanwhile where it was last.
+  double switch_credit_ns = kSwitchBurstNs;
+  bool sampled = false, rests = false;
+  NativePlace ran_at = NativePlace::kElsewhere;
+  model::StackId ran_in = 0;
   model::StackId stack = 0;
   model::StackId deep = 0;  // the same with the native code under it; 0: not known in this reading
   int barren = 0;           // samples in a row without native code
@@ -279,6 +288,7 @@ bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now)
   thread.changed = !same || !sleeping(thread.letter) || due;
   thread.ran = Nanos(static_cast<int64_t>(on_cpu - thread.on_cpu));
   thread.window = now - thread.looked;
+  if (thread.has_schedstat) charge_switches(process, thread, slices - thread.slices);
   thread.looked = now;
   thread.on_cpu = on_cpu;
   thread.delay = delay;
@@ -286,6 +296,21 @@ bool StackProbe::look(ProcessEntry& process, ThreadEntry& thread, TimePoint now)
   thread.has_schedstat = true;
   if (!same || !sleeping(thread.letter)) thread.parked_since = now;
   return thread.changed;
+}
+
+void StackProbe::charge_switches(ProcessEntry& process, ThreadEntry& thread, uint64_t switches) {
+  const double earned = static_cast<double>(thread.window.count()) * kSwitchShare;
+  const double spent = thread.sampled ? static_cast<double>(switches) * kSwitchNs : 0;
+  thread.switch_credit_ns = std::min(kSwitchBurstNs, thread.switch_credit_ns + earned - spent);
+  if (thread.rests) {
+    thread.rests = thread.switch_credit_ns < kSwitchBurstNs / 2;
+  } else if (thread.sampled && thread.switch_credit_ns < 0) {
+    thread.rests = true;
+    thread.sampled = false;
+    if (process.places != nullptr) process.places->forget(thread.tid);
+    if (process.native != nullptr) process.native->forget(thread.tid);
+    if (process.under != nullptr) process.under->forget(thread.tid);
+  }
 }
 
 void StackProbe::open_python(const JobProcess& job, ProcessEntry& process, TimePoint now,
@@ -473,9 +498,12 @@ void StackProbe::read_state(ProcessEntry& process, ThreadEntry& thread, TimePoin
     if (process.hopeless) {
       read_native(process, thread, std::nullopt, now, sink);
     } else if (PlaceWatch* places = watch_places(process, now)) {
-      if (thread.state == ThreadState::kOnCpuNative || thread.state == ThreadState::kKernel)
-        thread.place = places->running(thread.tid);
-      if (thread.state != ThreadState::kRunQueue) {
+      if (thread.state == ThreadState::kOnCpuNative || thread.state == ThreadState::kKernel) {
+        if (!thread.rests) thread.ran_at = places->running(thread.tid);
+        thread.place = thread.ran_at;
+      }
+      thread.sampled = thread.sampled || !thread.rests;
+      if (thread.state != ThreadState::kRunQueue && !thread.rests) {
         read_under_python(process, thread, std::nullopt, now, sink);
       }
     }
@@ -533,6 +561,12 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   if (process.native == nullptr) {
     process.native = std::make_unique<NativeStacks>(scope_.root, process.pid, names_);
   }
+  if (!call && thread.rests) {
+    thread.stack = thread.ran_in;
+    thread.native_running = thread.stack != 0;
+    return;
+  }
+  thread.sampled = thread.sampled || !call;
   const Nanos names_before = names_.spent();
   const auto& frames = call ? process.native->blocked(*call) : process.native->running(thread.tid);
   cost_.native += names_.spent() - names_before;
@@ -549,6 +583,7 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
     // Without a new sample it had no core: it stands where it stood, unless it slept meanwhile.
     if (frames.empty() && ran_before) thread.stack = before;
     thread.native_running = thread.stack != 0;
+    if (thread.native_running) thread.ran_in = thread.stack;
   }
   if (const Status& trouble = process.native->trouble(); !trouble.ok()) {
     sink.missing({"stacks.native", trouble.error().message, trouble.error().hint});

@@ -62,6 +62,8 @@ class StackProbe {
                     model::Sink& sink);
   void list_threads(ProcessEntry& process, TimePoint now);
   bool look(ProcessEntry& process, ThreadEntry& thread, TimePoint now);
+  /// What sampling it costs the thread itself; too much, and it rests from that.
+  void charge_switches(ProcessEntry& process, ThreadEntry& thread, uint64_t switches);
   void open_python(const JobProcess& job, ProcessEntry& process, TimePoint now, model::Sink& sink);
   void read_python(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void join(ProcessEntry& process, model::Sink& sink);

@@ -1,13 +1,19 @@
 #include "probe/stack_probe.h"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
 namespace flatout::probe {
 namespace {
@@ -173,6 +179,64 @@ TEST_F(StackProbeOn, ForgetsThreadsAndProcessesThatEnd) {
   stdfs::remove_all(stdfs::path(path_) / "proc/100");
   for (int i = 0; i < 30; i++) tick();
   EXPECT_EQ(probe_->last_cost().threads, 0u);
+}
+
+/// Samplers that this process holds: files of perf_event_open.
+int samplers() {
+  int count = 0;
+  for (const auto& entry : stdfs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    count += stdfs::read_symlink(entry, gone).string().find("perf_event") != std::string::npos;
+  }
+  return count;
+}
+
+/// A process in which one thread computes and two pass a byte to and fro, some 100,000 times a
+/// second.
+int32_t start_switching() {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  int there[2], back[2];
+  if (pipe(there) != 0 || pipe(back) != 0) _exit(1);
+  const auto pass = [](int from, int to) {
+    for (char byte = 0; read(from, &byte, 1) == 1 && write(to, &byte, 1) == 1;) {
+    }
+  };
+  std::thread([&] { pass(there[0], back[1]); }).detach();
+  std::thread([&] { pass(back[0], there[1]); }).detach();
+  if (write(there[1], "", 1) != 1) _exit(1);
+  for (std::atomic<uint64_t> computed = 0;;) computed.fetch_add(1, std::memory_order_relaxed);
+}
+
+// A sampler costs its thread some time at each switch to another.
+TEST(StackProbe, SamplesThreadsThatSwitchOftenNowAndThenOnly) {
+  if (!CpuSampler::open(gettid(), 4096).ok()) GTEST_SKIP() << "lacks perf_event_open";
+  const int32_t child = start_switching();
+  ASSERT_GT(child, 0);
+  const fs::Root root("/");
+  JobTree job(root, child, getpid());
+  Scope scope;
+  scope.root = root;
+  scope.job = &job;
+  scope.self_pid = getpid();
+  RecordingSink sink;
+  StackProbe probe(scope);
+  int most = 0, with_rest = 0, ticks = 0;
+  // The names of functions and what the process is are found out first.
+  const TimePoint end = MonotonicClock::now() + std::chrono::seconds(60);
+  while (MonotonicClock::now() < end && (most < 2 || with_rest < 20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    job.update(MonotonicClock::now(), sink);
+    probe.tick(MonotonicClock::now(), std::chrono::milliseconds(10), sink);
+    const int held = samplers();
+    most = std::max(most, held);
+    if (most >= 2) ++ticks, with_rest += held == 1;
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_GE(most, 2) << "those who switch are sampled, too";
+  EXPECT_GE(with_rest, 20) << "of " << ticks << " readings: only the one that computes is sampled";
 }
 
 }  // namespace
