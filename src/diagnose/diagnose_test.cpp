@@ -59,6 +59,18 @@ TEST(Diagnose, DecodingInTheTrainingThreadBesideAnIdleCoreIsTooFewWorkers) {
 }
 
 // Nothing is read: that a generator makes what the loop runs over says that it is input.
+// With more workers all cores are busy: the training thread no longer waits on an idle one, but
+// has none to itself either.
+TEST(Diagnose, MoreWorkersLeaveNoCoreIdle) {
+  RunBuilder b;
+  train(b, 100, 20, 20);
+  workers(b, 1, 40, {ThreadState::kOnCpuNative, {kItem}});
+  b.machine(2, 0.75).process_cpu(100, 0.4).process_cpu(200, 0.85);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "input.too_few_workers");
+  EXPECT_NEAR(*d.findings.front().gain, 40.0 / 25, 0.01) << "50 ms of CPU time on two cores";
+}
+
 TEST(Diagnose, BatchesComputedInAGeneratorAreInputUnlessItIsTheLoopItself) {
   const Line generator{"batches", "/home/u/train.py", 30, model::FrameKind::kGenerator};
   const Line plain{"prepare", "/home/u/train.py", 30};

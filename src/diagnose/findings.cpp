@@ -31,8 +31,8 @@ bool is_waited_for(std::string_view id) {
 
 }  // namespace
 
-double Findings::left_of(double step, double saved, double waits) const {
-  const double idle = view_.cpu().idle_known ? std::min(1.0, view_.cpu().idle) : 0;
+double Findings::left_of(double step, double saved, double waits, double busier) const {
+  const double idle = view_.cpu().idle_known ? std::clamp(view_.cpu().idle - busier, 0.0, 1.0) : 0;
   const double own = std::max(0.0, step - std::max(saved, waits));  // what it does itself
   const double warmer = kCold * idle * std::sqrt(std::min(saved, waits) / step) * own;
   return step - saved - warmer;
@@ -53,9 +53,12 @@ model::Finding* Findings::add(std::string_view id, std::string title, double con
   if (steps || (view_.knows_waits() && id.starts_with("input."))) {
     double left = step - saved;
     if (is_waited_for(id)) {
-      left = left_of(step, saved, view_.per_step(Role::kTrainer, [](const Cell& c) {
+      const double waits = view_.per_step(Role::kTrainer, [](const Cell& c) {
         return !on_cpu(c.act) && c.act != Act::kRunQueue && c.act != Act::kIdle;
-      }));
+      });
+      // More workers do the same work in less time.
+      const bool more = id == "input.too_few_workers";
+      left = left_of(step, saved, waits, more ? view_.cpu().job * (step / left - 1) : 0);
     }
     f.gain = step / left;
   }

@@ -31,8 +31,8 @@ class Findings {
   model::Finding& add_fatal(std::string_view id, std::string title, double confidence);
 
   /// What is left of a step of so many seconds that no longer has `saved` of them, and that of
-  /// `waits` on an idle core.
-  double left_of(double step, double saved, double waits) const;
+  /// `waits` on an idle core. `busier`: cores that work then and are idle now.
+  double left_of(double step, double saved, double waits, double busier = 0) const;
   bool has(std::string_view id) const;
   /// Seconds per step that a finding says; 0 if it is not there.
   double cost(std::string_view id) const;
