@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/input_causes.h"
 #include "diagnose/input_files.h"
@@ -26,6 +27,10 @@ constexpr double kMuchByHand = 0.1;       // of the step: less may be bookkeepin
 // Of the step: a loop that does no more by itself; and of that, for which the others work
 // meanwhile.
 constexpr double kLittleElse = 0.25, kAhead = 0.5;
+// Of the input wait, what the first steps of epochs wait longer, from which epochs are the cause;
+// and so many of them at least.
+constexpr double kAtEpochs = 0.5;
+constexpr int64_t kFewEpochs = 4;
 // Waits that are this much of the step are named whatever is known of them, though not surely.
 constexpr double kMuchWait = 0.25, kUnsure = 0.5;
 
@@ -102,6 +107,61 @@ bool makes_samples(const RunView& view, const Cell& c) {
          (c.traits & kInQueue) == 0;
 }
 
+namespace {
+
+/// What the first steps of epochs wait for input beyond the others, where the training thread makes
+/// the batches: making the loader and its order is no work on a batch.
+struct EpochStarts {
+  int64_t count = 0;
+  double first = 0, others = 0;  // the usual waits, in seconds
+  double cost = 0;               // per step, of all; 0 where it is not most of the wait
+};
+
+EpochStarts epoch_starts(const RunView& view) {
+  EpochStarts out;
+  if (view.loader().kind != LoaderKind::kSerial || !view.loader().measured) return out;
+  std::vector<double> first, others;
+  for (const model::Step* s : view.steps().steady) {
+    (s->epoch_start ? first : others).push_back(to_s(s->part(Part::kInputWait)));
+  }
+  out.count = static_cast<int64_t>(first.size());
+  if (out.count < kFewEpochs || others.empty()) return out;
+  out.first = median(first);
+  out.others = median(others);
+  double beyond = 0;
+  for (const double wait : first) beyond += std::max(0.0, wait - out.others);
+  const double cost = beyond / static_cast<double>(view.steps().count);
+  const StepsView& steps = view.steps();
+  if (cost > kWorthSaying * steps.mean && cost > kAtEpochs * steps.part(Part::kInputWait)) {
+    out.cost = cost;
+  }
+  return out;
+}
+
+/// Epochs so short that their starts are most of what the steps wait for.
+void detect_epochs(const RunView& view, Findings& findings) {
+  const EpochStarts starts = epoch_starts(view);
+  if (starts.cost == 0) return;
+  Finding* f = findings.add(
+      "stall.periodic", "Each epoch's start makes the loader and its order anew", 0.8, starts.cost);
+  if (f == nullptr) return;
+  f->where = view.where([](const Cell& c) {
+    return c.role == Role::kTrainer && c.part == Part::kInputWait && c.slow_step;
+  });
+  const double every = static_cast<double>(view.steps().count) / static_cast<double>(starts.count);
+  evidence(*f, fmt::format("every {} steps", format_number(every)), every, "steps", "timeline",
+           starts.count);
+  evidence(*f,
+           fmt::format("an epoch's first step waits {} for its batch, the others {}",
+                       ms(starts.first), ms(starts.others)),
+           starts.first * 1e3, "ms", "timeline", starts.count);
+  remedy(*f, "epochs",
+         "Make the loader once, and let it go on from epoch to epoch: a sampler without end, or "
+         "longer epochs.");
+}
+
+}  // namespace
+
 BatchTimes batch_times(const RunView& view) {
   BatchTimes out;
   const LoaderView& loader = view.loader();
@@ -121,7 +181,7 @@ BatchTimes batch_times(const RunView& view) {
   out.total = loader.fetch;
   if (loader.kind == LoaderKind::kSerial && loader.measured && loader.batches > 0) {
     // What the loop itself does to a batch before the forward pass is part of making it.
-    const double waited = view.steps().part(Part::kInputWait) *
+    const double waited = (view.steps().part(Part::kInputWait) - epoch_starts(view).cost) *
                           static_cast<double>(view.steps().count) /
                           static_cast<double>(loader.batches);
     out.in_loop = std::max(0.0, waited - loader.fetch);
@@ -232,8 +292,11 @@ void detect_input(const RunView& view, Findings& findings) {
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
   if (wait < kWorthSaying * step) return;
   detect_restart(view, findings);
-  const double left = wait - findings.cost("input.worker_restart");
-  if (left < kWorthSaying * step || left < 0.3 * wait) return;
+  detect_epochs(view, findings);
+  const double at_epochs = findings.cost("stall.periodic");
+  const double left = wait - findings.cost("input.worker_restart") - at_epochs;
+  // What else there is beside the starts of epochs must be worth saying by itself.
+  if (left < (at_epochs > 0 ? 2 : 1) * kWorthSaying * step || left < 0.3 * wait) return;
   const WhatIf whatif(view);
   detect_skew(view, whatif, findings);
   if (findings.has("input.worker_skew")) return;

@@ -8,6 +8,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/blame.h"
+#include "diagnose/compiling.h"
 #include "diagnose/findings.h"
 #include "diagnose/input.h"
 #include "diagnose/room.h"
@@ -35,6 +36,13 @@ constexpr double kFewFaults = 500;
 constexpr double kFaultSeconds = 4e-6;
 // The same for a huge page.
 constexpr double kHugeFaultSeconds = 0.5e-3;
+// Kernel time that lines which mostly fault have of all, below which it is spread over the lines.
+constexpr double kSpread = 0.5;
+// And the part of the step from which it is more than what a framework's buffers usually take.
+constexpr double kMuchFaulting = 0.1;
+// What passing a byte and a call of read or write take the kernel, in a virtual machine too; and
+// the part of its time up to which faults are what the rest of it is.
+constexpr double kPassedByteSeconds = 0.5e-9, kCallSeconds = 3e-6, kFewFiles = 0.3;
 // Part of a line's time in waits and work of the kernel from which little else is left of it.
 constexpr double kThrashes = 0.6, kSurelyThrashes = 0.4;
 constexpr double kSomeGrowth = 24.0 * (1 << 20);
@@ -144,9 +152,17 @@ void detect_leak(const RunView& view, Findings& findings) {
              slope, "bytes", "agent.growth", n);
   }
   if (!f.where) f.where = touching_line(view, whose);
-  f.ends_in_s = until;
+  // What makes it grow is told with its gain, and comes first.
+  const bool compiled = !keeps && keeps_compiled(view, findings, *worst);
+  if (!compiled) f.ends_in_s = until;
   evidence(f, fmt::format("what is left lasts {} more", format_duration(nanos(until * 1e9))), until,
            "s", "probe.memory", n);
+  if (compiled) {
+    evidence(f, "it grows in the steps that compile: what was compiled is kept", 1, "",
+             "probe.processes", n);
+    compile_once(f);
+    return;
+  }
   remedy(f, "release",
          "Find what keeps each step's objects (lists of losses or outputs: detach "
          "them, or keep numbers).");
@@ -247,17 +263,43 @@ void detect_pressure(const RunView& view, Findings& findings) {
   remedy(*f, "limit", "Raise the memory limit, or shrink the working set.");
 }
 
+/// The line of the user's that fills fresh memory, as C++ shows in its library's functions for it.
+/// Samples of native code are taken outside of the kernel, and a reading's is one from before: so
+/// those with the kernel's time do not tell where it goes.
+std::optional<model::Where> filling_line(const RunView& view) {
+  const model::Run& run = view.run();
+  std::unordered_map<model::FrameId, double> fills;
+  for (const model::StackReading& r : run.readings) {
+    if (r.thread != view.trainer()) continue;
+    const model::FrameId user = view.stacks().user_frame(r.stack);
+    for (model::StackId at = r.stack; user != 0 && at != 0; at = run.stacks[at].parent) {
+      const std::string_view name = run.string(run.frames[run.stacks[at].frame].function);
+      if (name.find("uninitialized_") == std::string_view::npos &&
+          name.find("_fill_initialize") == std::string_view::npos) {
+        continue;
+      }
+      fills[user] += r.weight_us;
+      break;
+    }
+  }
+  const auto most = std::ranges::max_element(
+      fills, [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most == fills.end()) return std::nullopt;
+  return view.stacks().where(most->first);
+}
+
 void detect_page_faults(const RunView& view, Findings& findings) {
-  if (!view.has_steps()) return;
+  if (view.steps().count > 0 && !view.has_steps()) return;
   const auto ours = [&](model::ProcessId p) { return p == view.trainer_process(); };
-  const double n = static_cast<double>(view.steps().count);
+  const double n =
+      view.has_steps() ? static_cast<double>(view.steps().count) : view.seconds();  // or seconds
+  if (n <= 0) return;
   const double faults = view.process_increase(SignalId::kProcMinorFaults, ours) / n;
   // The kernel may be busy with something else; a fault does not take longer than this.
   const double huge = view.increase(view.host(SignalId::kVmThpFaultAlloc)).value_or(0) / n;
   const double most = faults * kFaultSeconds + huge * kHugeFaultSeconds;
   // Fewer are the ordinary traffic of small buffers.
   if (most < kFewFaults * kFaultSeconds) return;
-  // Every framework maps and unmaps some; the cause is a line that does little else.
   struct Line {
     double cpu = 0, kernel = 0, storage = 0;
   };
@@ -269,8 +311,8 @@ void detect_page_faults(const RunView& view, Findings& findings) {
            !(forked && c.slow_step) &&
            (c.traits & (kInSave | kInLogging | kInSpawn | kInSubprocess)) == 0;
   };
-  const auto in_kernel = [](const Cell& c) {
-    return c.act == Act::kKernel || c.act == Act::kMemory;
+  const auto in_kernel = [&](const Cell& c) {
+    return computes(c) && (c.act == Act::kKernel || c.act == Act::kMemory);
   };
   for (const Cell& c : view.profile().cells()) {
     if (c.role == Role::kTrainer && c.act == Act::kRead) lines[c.user].storage += c.seconds;
@@ -278,22 +320,42 @@ void detect_page_faults(const RunView& view, Findings& findings) {
     lines[c.user].cpu += c.seconds;
     if (in_kernel(c)) lines[c.user].kernel += c.seconds;
   }
-  const auto kernel = [&](const Cell& c) {
+  // The cause is a line that does little else; every framework maps and unmaps some.
+  const auto at_lines = [&](const Cell& c) {
     const auto it = lines.find(c.user);
-    return computes(c) && in_kernel(c) && it != lines.end() &&
+    return in_kernel(c) && it != lines.end() &&
            it->second.kernel > kFaultsDominate * it->second.cpu &&
            it->second.storage < 0.2 * it->second.kernel;
   };
-  if (view.readings(kernel) < kFewReadings) return;
-  double cost = std::min(view.per_step(Role::kTrainer, kernel), most);
+  double cost = std::min(view.per_step(Role::kTrainer, at_lines), most);
+  // Or no line stands out, and it is all that the kernel does for the thread.
+  const double kernel = view.per_step(Role::kTrainer, in_kernel);
+  const double own =
+      view.increase(view.thread(SignalId::kThreadMinorFaults, view.trainer())).value_or(0) / n;
+  const double passed = view.process_increase(SignalId::kProcReadChars, ours) +
+                        view.process_increase(SignalId::kProcWriteChars, ours);
+  const double calls = view.process_increase(SignalId::kProcReadCalls, ours) +
+                       view.process_increase(SignalId::kProcWriteCalls, ours);
+  const double files = (passed * kPassedByteSeconds + calls * kCallSeconds) / n;
+  const double step = view.has_steps() ? view.steps().mean : 1.0;
+  const bool spread = cost < kSpread * kernel && kernel > kMuchFaulting * step &&
+                      own * kFaultSeconds > kernel && files < kFewFiles * kernel && !forked &&
+                      !findings.has("mem.pressure");
+  if (spread) cost = kernel - files;
+  if (view.readings(spread ? Profile::Filter(in_kernel) : at_lines) < kFewReadings) return;
   if (findings.has("input.feed_dict")) cost -= fresh_for_feeding(view);  // told already
-  Finding* f =
-      findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step", 0.88, cost);
+  Finding* f = findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step",
+                            spread ? 0.75 : 0.88, cost);
   if (f == nullptr) return;
-  f->where = view.where(kernel);
-  evidence(*f, fmt::format("{} page faults a step", format_number(faults)), faults, "faults",
+  f->where = !spread || view.is_python() ? view.where(in_kernel) : filling_line(view);
+  if (!view.has_steps()) {
+    f->title = "Big buffers are mapped and unmapped again and again";
+    f->gain = 1 / (1 - cost);
+  }
+  const std::string_view each = view.has_steps() ? "a step" : "a second";
+  evidence(*f, fmt::format("{} page faults {}", format_number(faults), each), faults, "faults",
            "probe.processes", view.steps().count);
-  evidence(*f, fmt::format("the kernel takes {} a step for them", ms(cost)), cost * 1e3, "ms",
+  evidence(*f, "the kernel takes " + per_step_text(view, cost) + " for them", cost * 1e3, "ms",
            "probe.threads", view.steps().count);
   remedy(*f, "buffers",
          "Use the buffers again, or an allocator that keeps them "

@@ -25,6 +25,8 @@ constexpr double kAlike = 0.4;
 constexpr double kByChance = 0.02;
 // Bytes written each time from which a stall is a save.
 constexpr double kSaved = 64 << 10;
+// Part of a stall that writes from which it is the making of what is written.
+constexpr double kComputes = 0.7;
 
 struct Long {
   const Step* step = nullptr;
@@ -145,31 +147,56 @@ bool does_something_else(const RunView& view, double excess) {
   return other > 0.7 * excess;
 }
 
+/// Of the training thread's time outside of training within long steps, the part on a core, rather
+/// than in writes or waits for the disk.
+double computed(const RunView& view) {
+  const auto other = [](const Cell& c) { return c.slow_step && c.part == model::Part::kOther; };
+  const double all = view.per_step(Role::kTrainer, other);
+  if (all <= 0) return 0;
+  return view.per_step(Role::kTrainer, [&](const Cell& c) {
+    return other(c) && (c.act == Act::kPython || c.act == Act::kNative);
+  }) / all;
+}
+
+/// Seconds per step, of all, that the training thread is in the kernel within long ones.
+double in_kernel(const RunView& view) {
+  return view.per_step(Role::kTrainer, [](const Cell& c) {
+    return c.slow_step && (c.act == Act::kKernel || c.act == Act::kMemory);
+  });
+}
+
 }  // namespace
 
 void detect_periodic(const RunView& view, Findings& findings) {
   if (!view.has_steps() || view.steps().count < 20) return;
   if (findings.has("input.worker_skew")) return;  // the heavy batches come in turns
+  if (findings.has("stall.periodic")) return;     // the starts of epochs
   const StepsView& steps = view.steps();
   const std::vector<Long> longs = long_steps(steps);
   if (longs.size() < 4 || has_more_to_do(view, longs)) return;
   double excess = 0, named = 0;
   for (const Long& one : longs) excess += one.extra;
   for (const Finding& f : findings.all()) {
+    if (f.id == "mem.page_faults") continue;  // of every step
     named += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
   }
   named = std::max(named, waited_for_cores(view, longs));
-  if (named > 0.5 * excess) return;
+  const double faults = std::min(findings.cost("mem.page_faults"), in_kernel(view)) *
+                        static_cast<double>(steps.count);
+  if (named + faults > 0.5 * excess) return;
   const double period = period_of(longs);
   if (period == 0) return;
   const auto n = static_cast<int64_t>(longs.size());
   const double written = written_each(view, n);
   const bool saves = written > kSaved && !findings.has("stall.checkpoint") &&
                      does_something_else(view, excess / static_cast<double>(steps.count));
-  Finding* f = findings.add(
-      saves ? "stall.checkpoint" : "stall.periodic",
-      saves ? "Writing results stalls a step every so often" : "A stall recurs every few steps",
-      0.7, (excess - named) / static_cast<double>(steps.count));
+  const double computes = saves ? computed(view) : 0;
+  Finding* f = findings.add(saves ? "stall.checkpoint" : "stall.periodic",
+                            computes > kComputes
+                                ? "Making and encoding what is written stalls a step every so often"
+                            : saves ? "Writing results stalls a step every so often"
+                                    : "A stall recurs every few steps",
+                            0.7, (excess - named) / static_cast<double>(steps.count));
   if (f == nullptr) return;
   f->where = view.where([&](const Cell& c) {
     return c.role == Role::kTrainer && c.slow_step && (!saves || c.part == model::Part::kOther);
@@ -183,6 +210,10 @@ void detect_periodic(const RunView& view, Findings& findings) {
   const double each = excess / static_cast<double>(n);
   evidence(*f, fmt::format("the step then takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
            n);
+  if (computes > kComputes) {
+    evidence(*f, fmt::format("{} of it is work on a core", format_percent(computes)), computes,
+             "ratio", "stacks", n);
+  }
   const auto starts = std::count_if(longs.begin(), longs.end(),
                                     [](const Long& one) { return one.step->epoch_start; });
   if (2 * starts > n) {
@@ -191,6 +222,13 @@ void detect_periodic(const RunView& view, Findings& findings) {
     remedy(*f, "epochs",
            "Let the loader go on from epoch to epoch (a sampler without end), so that the first "
            "batch lies ready.");
+  }
+  if (computes > kComputes) {
+    remedy(*f, "less_often",
+           "Do it less often, or in another process; threads help where it lets go of the "
+           "interpreter's lock.");
+    remedy(*f, "compression", "Compress less, and make it no bigger than it is looked at.");
+    return;
   }
   if (saves) {
     remedy(*f, "async_save", "Write in a thread or less often, and in binary.");

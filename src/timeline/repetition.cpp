@@ -24,6 +24,7 @@ using Place = uint64_t;
 struct Visit {
   TimePoint at;
   Place place = 0;
+  StackId stack = 0;
 };
 
 std::vector<FrameId> path_of(const Run& run, StackId stack) {
@@ -56,7 +57,7 @@ std::vector<Visit> visits_of(const Run& run, ThreadId thread) {
   if (with_stack * 2 < readings.size()) {
     for (const StackReading* r : readings) {
       const auto state = static_cast<uint64_t>(r->state);
-      visits.push_back({r->at, state << 32 | static_cast<uint16_t>(r->syscall)});
+      visits.push_back({r->at, state << 32 | static_cast<uint16_t>(r->syscall), 0});
     }
     return visits;
   }
@@ -90,7 +91,7 @@ std::vector<Visit> visits_of(const Run& run, ThreadId thread) {
     const std::vector<FrameId>& path = paths[r->stack];
     if (loop >= path.size() || !same_function(path[loop], loop_frame)) continue;
     const StringId callee = loop + 1 < path.size() ? run.frames[path[loop + 1]].function : 0;
-    visits.push_back({r->at, uint64_t{run.frames[path[loop]].line} << 32 | callee});
+    visits.push_back({r->at, uint64_t{run.frames[path[loop]].line} << 32 | callee, r->stack});
   }
   return visits;
 }
@@ -99,6 +100,47 @@ std::vector<Visit> visits_of(const Run& run, ThreadId thread) {
 // no order, come and go about every fourth reading. And the part of the readings elsewhere that
 // ones a round after the place must be there beyond chance.
 constexpr double kFewReadings = 6, kBeyondChance = 0.25;
+
+// Native code that runs is sampled at an even beat, and readings in between see the last sample
+// again.
+constexpr Nanos kSampleBeat{1'000'000'000 / 49};
+
+bool has_python(const Run& run, const std::vector<Visit>& visits) {
+  return std::ranges::any_of(visits, [&](const Visit& v) {
+    for (StackId at = v.stack; at != 0; at = run.stacks[at].parent) {
+      if (is_python(run.frames[run.stacks[at].frame].kind)) return true;
+    }
+    return false;
+  });
+}
+
+/// One visit for each sample.
+void merge_samples(std::vector<Visit>& visits) {
+  const Visit* kept = nullptr;
+  std::vector<Visit> fresh;
+  for (const Visit& v : visits) {
+    if (kept != nullptr && v.stack == kept->stack && v.at - kept->at < kSampleBeat * 5 / 4) {
+      continue;
+    }
+    fresh.push_back(v);
+    kept = &v;
+  }
+  visits = std::move(fresh);
+}
+
+/// Whether the thread is still at a place at the next sample, beyond chance. An even beat that a
+/// faster loop does not wait for comes by each of its places in turn: that is as regular as a loop,
+/// of a round that has nothing to do with the loop's.
+bool stays(const std::vector<Visit>& visits, const std::map<Place, size_t>& places) {
+  const double all = static_cast<double>(visits.size());
+  double chance = 0, same = 0;
+  for (const auto& [place, count] : places) {
+    const double share = static_cast<double>(count) / all;
+    chance += share * share;
+  }
+  for (size_t i = 1; i < visits.size(); ++i) same += visits[i].place == visits[i - 1].place;
+  return same / all > chance + kBeyondChance * (1 - chance);
+}
 
 /// Of the readings at `place`, the part that has one there a round later, too.
 double returns(const std::vector<Visit>& visits, Place place, Nanos round, Nanos tolerance) {
@@ -154,6 +196,15 @@ Rounds rounds_of(const std::vector<Visit>& visits, Place place, double period_ns
   return rounds;
 }
 
+/// The usual time from one of them to the next, in ns.
+double beat_of(const std::vector<Visit>& visits) {
+  std::vector<double> distances;
+  for (size_t i = 1; i < visits.size(); ++i) {
+    distances.push_back(static_cast<double>((visits[i].at - visits[i - 1].at).count()));
+  }
+  return median(distances);
+}
+
 }  // namespace
 
 // The job's processes in the order in which they were seen: a loader's workers come after the one
@@ -193,16 +244,18 @@ std::optional<Repetition> find_repetition(const Run& run) {
   if (!ends.empty()) {
     return Repetition{*thread, std::move(ends)};
   }
-  const std::vector<Visit> visits = visits_of(run, *thread);
+  std::vector<Visit> visits = visits_of(run, *thread);
   if (visits.size() < kMinReadings || visits.back().at <= visits.front().at) return std::nullopt;
-  std::vector<double> distances;
-  std::map<Place, size_t> places;
-  for (size_t i = 0; i < visits.size(); ++i) {
-    ++places[visits[i].place];
-    if (i == 0) continue;
-    distances.push_back(static_cast<double>((visits[i].at - visits[i - 1].at).count()));
+  double period = beat_of(visits);
+  const bool sampled = visits.front().stack != 0 && !has_python(run, visits) &&
+                       period < 0.5 * static_cast<double>(kSampleBeat.count());
+  if (sampled) {
+    merge_samples(visits);
+    period = beat_of(visits);
   }
-  const double period = median(distances);
+  std::map<Place, size_t> places;
+  for (const Visit& v : visits) ++places[v.place];
+  if (visits.size() < kMinReadings || (sampled && !stays(visits, places))) return std::nullopt;
   Rounds best;
   for (const auto& [place, count] : places) {
     const double share = static_cast<double>(count) / static_cast<double>(visits.size());
