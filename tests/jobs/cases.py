@@ -222,6 +222,7 @@ LOOKALIKES = [
         ("seeks", "jumps about a file that is in memory: not input.random_seek"),
         ("owncollate", "a slow collate function that the step does not wait for: not input.collate"),
         ("unevensamples", "the queue evens it out: not input.worker_skew"),
+        ("sharedcounter", "a lock that is held for a moment: not input.lock"),
         ("pythonthread", "a Python thread that seldom runs: not input.gil"),
         ("pythonloop", "a fiftieth of the step: not cpu.python_bound"),
         ("allocatingthreads", "nobody waits for the allocator: not mem.allocator"),

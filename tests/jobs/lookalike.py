@@ -264,6 +264,20 @@ class UnevenSamples(Habit):
         return DataLoader(Ahead(row), batch_size=128, num_workers=2, prefetch_factor=4)
 
 
+class SharedCounter(Habit):
+    """Two workers count their samples under one lock, held for a moment, and keep ahead of the step."""
+
+    def loader(self):
+        counter = multiprocessing.Value("q", 0)
+
+        def row(i):
+            with counter.get_lock():
+                counter.value += 1
+            return torch.full((512,), i % 2 / 2)
+
+        return DataLoader(Ahead(row), batch_size=32, num_workers=2)
+
+
 class PythonThread(Habit):
     """A thread that computes in Python for some milliseconds, twice a second."""
 
