@@ -480,6 +480,36 @@ TEST(Diagnose, OfLinesThatThePythonInterpreterBoundsOnePieceOfWorkIsCounted) {
   EXPECT_NEAR(*d.findings.front().gain, 40.0 / (40 - 20), 0.1);
 }
 
+// A loop over the elements of tensors: the kernel and the collector work for what it makes. Where
+// one of them has more to do than the interpreter, that is a cause of its own.
+TEST(Diagnose, WhatTheKernelAndTheCollectorDoForTinyOperationsIsTheirs) {
+  struct Case {
+    double kernel, collector, saved;
+  };
+  for (const Case& c : {Case{4, 60, 16 + 4 + 6}, {14, 60, 16 + 6}, {4, 140, 16 + 4}}) {
+    RunBuilder b;
+    b.run().info["torch.graph_nodes"] = "11";
+    const Line loop{"update", "/home/u/metric.py", 16}, rows{"update", "/home/u/metric.py", 15};
+    const Doing collect{ThreadState::kOnCpuPython, {kMain, rows}, -1, model::kGcRunning};
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 30, kCompute},
+              {Part::kBackward, 40, kCompute},
+              {Part::kOther, 12, {ThreadState::kOnCpuPython, {kMain, loop}}},
+              {Part::kOther, 4, {ThreadState::kOnCpuNative, {kMain, rows}}},
+              {Part::kOther, i % 10 == 9 ? c.collector : 0, collect},  // a long step
+              {Part::kOther, c.kernel, {ThreadState::kKernel, {kMain, loop}}}},
+             i < 10);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    const Finding* f = find(d, "cpu.python_bound");
+    ASSERT_NE(f, nullptr);
+    EXPECT_EQ(f->where->line, 16);
+    EXPECT_NEAR(*f->cost_ms_per_step, c.saved, 0.7);  // and a little of the backward pass
+    EXPECT_NE(find(d, "cpu.gc"), nullptr);
+  }
+}
+
 TEST(Diagnose, CompilingAgainWithinTheStepsIsNamedAndAWarmUpIsNot) {
   for (const int compiles : {6, 2}) {
     RunBuilder b;

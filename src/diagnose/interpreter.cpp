@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "diagnose/blame.h"
+#include "diagnose/compiling.h"
 #include "diagnose/findings.h"
 #include "diagnose/input.h"
 #include "diagnose/whatif.h"
@@ -41,7 +42,6 @@ constexpr double kLibrarysLoop = 0.05;
 constexpr double kTinyOp = 40e-6;
 constexpr double kDispatch = 10e-6;
 constexpr double kManyOps = 50;
-constexpr size_t kManyCompiles = 3;  // steps after the warm-up
 // Autograd's anomaly detection keeps a Python stack for each operation (12 us and 2.4 us for each
 // of its frames) and looks for NaN in each gradient.
 constexpr double kAnomaly = 40e-6;
@@ -51,6 +51,17 @@ constexpr double kBackwardOps = 2.5;
 /// A share of so many readings, less so many standard errors.
 double surely(double share, double readings, double errors) {
   return share - errors * std::sqrt(share * (1 - share) / readings);
+}
+
+bool in_kernel(const Cell& c) { return c.act == Act::kKernel || c.act == Act::kMemory; }
+bool collects(const Cell& c) { return c.act == Act::kGc; }
+
+/// What passes as if it were in native code.
+Profile::Filter at_lines_of(const Profile::Filter& filter) {
+  return [filter](Cell c) {
+    c.act = Act::kNative;
+    return filter(c);
+  };
 }
 
 /// Which lines of the training thread's computing run tiny operations: by their share of time in
@@ -138,14 +149,16 @@ class TinyOperations {
 
   // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
   // some of that line fall into the part before. Lines of a few steps, which take far longer than
-  // the others, are stalls.
+  // the others, are stalls; a collection makes a step longer, whichever line sets it off.
   void look_at_lines() {
     for (const Cell& c : view_.profile().cells()) {
       if (c.role != Role::kTrainer || !on_cpu(c.act)) continue;
       const double readings = static_cast<double>(c.readings);
       in_all_[c.user] += readings;
       if (c.part == Part::kOptimizer) in_optimizer_[c.user] += readings;
-      if (c.part != Part::kBackward && c.slow_step) in_stalls_[c.user] += readings;
+      if (c.part != Part::kBackward && c.slow_step && c.act != Act::kGc) {
+        in_stalls_[c.user] += readings;
+      }
     }
   }
   bool computing(const Cell& c) const {
@@ -179,48 +192,6 @@ class TinyOperations {
   std::unordered_map<uint64_t, Place> places_;   // by line, and by function
   std::unordered_map<uint64_t, Place> forward_;  // by function, without the backward pass
 };
-
-/// The steady steps in which the training thread was seen compiling.
-std::vector<const model::Step*> compiling_steps(const RunView& view) {
-  const auto& steady = view.steps().steady;
-  std::vector<const model::Step*> found;
-  size_t at = 0;
-  for (const model::StackReading& r : view.run().readings) {
-    if (r.thread != view.trainer() || (view.stacks().traits(r.stack) & kInCompile) == 0) continue;
-    while (at < steady.size() && steady[at]->end <= r.at) ++at;
-    if (at == steady.size()) break;
-    if (r.at < steady[at]->begin || (!found.empty() && found.back() == steady[at])) continue;
-    found.push_back(steady[at]);
-  }
-  return found;
-}
-
-/// For each shape or value that what was compiled is not for: one or two of them are a warm-up.
-void detect_compiling(const RunView& view, Findings& findings) {
-  if (!view.has_steps()) return;
-  const auto compiles = [](const Cell& c) {
-    return c.role == Role::kTrainer && (c.traits & kInCompile) != 0;
-  };
-  const int64_t readings = view.readings(compiles);
-  if (readings < kFewReadings) return;
-  const auto steps = compiling_steps(view);
-  if (steps.size() < kManyCompiles) return;
-  const double cost = view.per_step(Role::kTrainer, compiles);
-  Finding* f = findings.add("stall.periodic", "Steps wait for what they run to be compiled again",
-                            0.85, cost);
-  if (f == nullptr) return;
-  f->where = view.where(compiles);
-  evidence(*f, fmt::format("compiling takes {} a step", ms(cost)), cost * 1e3, "ms", "stacks",
-           readings);
-  evidence(*f,
-           fmt::format("{} of {} steps compile, the last of them step {}", steps.size(),
-                       view.steps().steady.size(), steps.back()->index),
-           static_cast<double>(steps.size()), "steps", "stacks", readings);
-  remedy(*f, "compile_once",
-         "Let few shapes and no changing Python values in: pad to a few lengths, or "
-         "torch.compile(dynamic=True), tf.function(input_signature=...). TORCH_LOGS=recompiles "
-         "says what changed.");
-}
 
 /// Operations of the autograd graph of one step; 0: not known.
 double graph_operations(const model::Run& run) {
@@ -287,14 +258,24 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   if (by_ops && !by_lines) lines = [&](const Cell& c) { return operations.runs(c); };
   if (by_places && !by_lines) lines = of_python;
   // Where not all operations are tiny, one piece of work is named, and what others cost stays.
+  double beside = 0;  // on a core for it, and neither in its lines nor in what they call
   if (const auto hottest = view.profile().hottest(lines, view.run()); hottest && !by_ops) {
     lines = [lines, with = operations.with(hottest->frame)](const Cell& c) {
       return lines(c) && with(c);
     };
+    // The collector runs since they make so many objects, and the kernel works for these. Which of
+    // them has more to do than the interpreter is a cause of its own.
+    const auto at_lines = at_lines_of(lines);
+    const double alone = interpreters(lines);
+    for (const auto& act : {in_kernel, collects}) {
+      const double more = a_step([&](const Cell& c) { return act(c) && at_lines(c); });
+      if (more < alone) beside += more;
+    }
   }
   // Lines are found by their readings, a few of each: what so many operations cost at least is
   // known.
-  double overhead = by_lines || by_ops || by_places ? std::max(with_backward(lines), dispatch) : 0;
+  double overhead =
+      by_lines || by_ops || by_places ? std::max(with_backward(lines) + beside, dispatch) : 0;
   if (anomaly) overhead = std::max(overhead, kAnomaly * ops);
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
@@ -326,6 +307,10 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double alone = interpreters(lines);
   evidence(*f, fmt::format("the interpreter alone takes {} of it", ms(alone)), alone * 1e3, "ms",
            "stacks", seen);
+  if (beside > 0.1 * overhead) {
+    evidence(*f, fmt::format("the kernel and the collector take {} of it", ms(beside)),
+             beside * 1e3, "ms", "stacks", seen);
+  }
   remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
 }
 

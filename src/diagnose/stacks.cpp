@@ -36,6 +36,12 @@ constexpr std::array<std::string_view, 13> kLibraryFolders = {"/torch/nn/",
                                                               "/keras/",
                                                               "/lightning/pytorch"};
 
+/// Source that a library wrote: AutoGraph's of a tf.function, TorchInductor's and Triton's kernels.
+bool is_generated(std::string_view file) {
+  return contains(file, "/__autograph_generated_file") || contains(file, "/torchinductor_") ||
+         contains(file, "/.triton/cache/");
+}
+
 bool in_stdlib(std::string_view file) {
   const size_t at = file.find("/lib/python3");
   if (at != std::string_view::npos) return true;
@@ -263,6 +269,7 @@ std::string project_folder(const Run& run) {
 Owner owner_of(std::string_view file, std::string_view project) {
   if (!project.empty() && file.starts_with(project)) return Owner::kUser;
   if (file.empty() || file == "~" || model::is_agent(file)) return Owner::kLibrary;
+  if (is_generated(file)) return Owner::kLibrary;
   if (file.front() == '<') {
     return file.starts_with("<ipython") || file == "<stdin>" ? Owner::kUser : Owner::kLibrary;
   }

@@ -1,0 +1,129 @@
+#include "diagnose/compiling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/stats.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Step;
+
+namespace {
+
+constexpr size_t kManyCompiles = 3;  // steps after the warm-up
+
+bool compiles(const Cell& c) { return c.role == Role::kTrainer && (c.traits & kInCompile) != 0; }
+
+/// The steady steps in which the training thread was seen compiling.
+std::vector<const Step*> compiling_steps(const RunView& view) {
+  const auto& steady = view.steps().steady;
+  std::vector<const Step*> found;
+  size_t at = 0;
+  for (const model::StackReading& r : view.run().readings) {
+    if (r.thread != view.trainer() || (view.stacks().traits(r.stack) & kInCompile) == 0) continue;
+    while (at < steady.size() && steady[at]->end <= r.at) ++at;
+    if (at == steady.size()) break;
+    if (r.at < steady[at]->begin || (!found.empty() && found.back() == steady[at])) continue;
+    found.push_back(steady[at]);
+  }
+  return found;
+}
+
+/// What steps that compile take longer than the usual other one, per step of all. What was compiled
+/// is slow when it first runs, too: it is optimised, tuned and given its memory then.
+double longer_for_it(const RunView& view, const std::vector<const Step*>& compiling) {
+  std::vector<double> with, others;
+  size_t next = 0;
+  for (const Step* step : view.steps().steady) {
+    const bool one = next < compiling.size() && compiling[next] == step;
+    if (one) ++next;
+    (one ? with : others).push_back(to_s(step->length() - step->part(model::Part::kInputWait)));
+  }
+  if (others.empty()) return 0;
+  const double usual = median(others);
+  double longer = 0;
+  for (const double length : with) longer += std::max(length - usual, 0.0);
+  return longer / static_cast<double>(view.steps().count);
+}
+
+}  // namespace
+
+/// For each shape or value that what was compiled is not for: one or two of them are a warm-up.
+void detect_compiling(const RunView& view, Findings& findings) {
+  if (!view.has_steps()) return;
+  const int64_t readings = view.readings(compiles);
+  if (readings < kFewReadings) return;
+  const auto steps = compiling_steps(view);
+  if (steps.size() < kManyCompiles) return;
+  const double itself = view.per_step(Role::kTrainer, compiles);
+  const double cost = std::max(itself, longer_for_it(view, steps));
+  Finding* f = findings.add("stall.periodic", "Steps wait for what they run to be compiled again",
+                            0.85, cost);
+  if (f == nullptr) return;
+  f->gain =
+      view.steps().mean / (view.steps().mean - *f->cost_ms_per_step * 1e-3);  // it works at it
+  f->where = view.where(compiles);
+  evidence(*f, fmt::format("compiling takes {} a step", ms(itself)), itself * 1e3, "ms", "stacks",
+           readings);
+  const auto n = static_cast<double>(steps.size());
+  evidence(*f,
+           fmt::format("{} of {} steps compile, the last of them step {}", steps.size(),
+                       view.steps().steady.size(), steps.back()->index),
+           n, "steps", "stacks", readings);
+  const double each = cost * static_cast<double>(view.steps().count) / n;
+  evidence(*f, fmt::format("each of them takes {} longer", ms(each)), each * 1e3, "ms", "timeline",
+           static_cast<int64_t>(steps.size()));
+  compile_once(*f);
+}
+
+bool keeps_compiled(const RunView& view, const Findings& findings, const model::Series& memory) {
+  const bool told = std::ranges::any_of(findings.all(), [](const Finding& f) {
+    return !f.remedies.empty() && f.remedies.front().id == "compile_once";
+  });
+  if (!told) return false;
+  const auto& steady = view.steps().steady;
+  const auto compiling = compiling_steps(view);
+  const auto ended = [](const std::vector<const Step*>& steps, TimePoint at) {
+    const auto it = std::upper_bound(steps.begin(), steps.end(), at,
+                                     [](TimePoint t, const Step* s) { return t < s->end; });
+    return static_cast<double>(it - steps.begin());
+  };
+  struct Piece {
+    double bytes, steps, compiling;
+  };
+  std::vector<Piece> pieces;
+  Piece all{};
+  const model::Reading* last = nullptr;
+  for (const model::Reading& r : memory.readings) {
+    if (r.at < steady.front()->begin || r.at > steady.back()->end) continue;
+    if (last != nullptr) {
+      pieces.push_back({r.value - last->value, ended(steady, r.at) - ended(steady, last->at),
+                        ended(compiling, r.at) - ended(compiling, last->at)});
+      all.bytes += pieces.back().bytes;
+      all.steps += pieces.back().steps;
+      all.compiling += pieces.back().compiling;
+    }
+    last = &r;
+  }
+  if (all.compiling == 0 || all.steps == 0) return false;
+  double by_steps = 0, by_compiling = 0;  // how far off
+  for (const Piece& p : pieces) {
+    by_steps += std::fabs(p.bytes - all.bytes * p.steps / all.steps);
+    by_compiling += std::fabs(p.bytes - all.bytes * p.compiling / all.compiling);
+  }
+  return by_compiling < by_steps;
+}
+
+void compile_once(Finding& finding) {
+  remedy(finding, "compile_once",
+         "Let few shapes and no changing Python values in: pad to a few lengths, or "
+         "torch.compile(dynamic=True), tf.function(input_signature=...). TORCH_LOGS=recompiles "
+         "says what changed.");
+}
+
+}  // namespace flatout::diagnose
