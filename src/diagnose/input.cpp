@@ -332,7 +332,12 @@ void detect_input(const RunView& view, Findings& findings) {
 }
 
 void detect_late_batches(const RunView& view, Findings& findings) {
-  if ((!view.has_steps() && !view.knows_waits()) || !findings.all().empty()) return;
+  if (!view.has_steps() && !view.knows_waits()) return;
+  // Nobody waits for a batch because of faults.
+  if (std::ranges::any_of(findings.all(),
+                          [](const Finding& f) { return f.id != "mem.page_faults"; })) {
+    return;
+  }
   const double step = view.steps().mean;
   if (view.steps().part(Part::kInputWait) < kMuchWait * step) return;
   if (view.loader().kind == LoaderKind::kNone) return;

@@ -771,5 +771,46 @@ TEST(InputCauses, AProgramWithoutStepsWaitsForItsReader) {
   }
 }
 
+// The training thread makes its batches, and every 25 steps its loader, whose sampler draws an
+// order. What remains is told only where it is much by itself.
+TEST(InputCauses, ShortEpochsThatBeginWithALoaderMadeAnewAreNoDecoding) {
+  const Line draw{"__iter__", "/x/site-packages/torch/utils/data/sampler.py", 277};
+  const Line loop{"main", "/home/u/train.py", 44}, make{"make_loader", "/home/u/train.py", 32};
+  struct Case {
+    double start, batch;
+    const char* told;
+    bool decodes;
+  };
+  for (const Case& c : {Case{20, 0.4, "stall.periodic", false}, Case{60, 2, "stall.periodic", true},
+                        Case{6, 2, "input.decode_cpu", true}}) {
+    RunBuilder b;
+    for (int i = 0; i < 500; ++i) {
+      const bool first = i % 25 == 0;
+      const TimePoint at = b.now();
+      b.step(
+          {{Part::kInputWait,
+            first ? 0.3 * c.start : 0,
+            {ThreadState::kOnCpuNative, {kMain, make}}},
+           {Part::kInputWait, first ? 0.7 * c.start : 0, {ThreadState::kOnCpuNative, {loop, draw}}},
+           {Part::kInputWait, c.batch, {ThreadState::kOnCpuNative, {loop, kItem}}},
+           {Part::kForward, 6, kCompute}},
+          i < 3);
+      b.run().steps.steps.back().epoch_start = first;
+      const double before = first ? c.start : 0;
+      b.slice(b.trainer(), SliceKind::kFetch, at + nanos(before * 1e6),
+              at + nanos((before + c.batch) * 1e6), 64, i);
+    }
+    b.machine(2, 0.1, 0.9).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, c.told) << d.headline << ' ' << c.start;
+    EXPECT_EQ(find(d, "input.decode_cpu") != nullptr, c.decodes) << c.start;
+    if (c.start < 10) continue;
+    const Finding& f = d.findings.front();
+    EXPECT_NEAR(*f.cost_ms_per_step, c.start / 25, 0.05 * c.start / 25);
+    EXPECT_EQ(f.where->line, 44u);
+    EXPECT_EQ(f.remedies.front().id, "epochs");
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

@@ -358,8 +358,8 @@ void detect_page_faults(const RunView& view, Findings& findings) {
   evidence(*f, "the kernel takes " + per_step_text(view, cost) + " for them", cost * 1e3, "ms",
            "probe.threads", view.steps().count);
   remedy(*f, "buffers",
-         "Use the buffers again, or an allocator that keeps them "
-         "(MALLOC_TRIM_THRESHOLD_, jemalloc), or huge pages.");
+         "Use the buffers again, or an allocator that keeps them (jemalloc; glibc's with "
+         "MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=17179869184), or huge pages.");
 }
 
 void detect_compaction(const RunView& view, Findings& findings) {

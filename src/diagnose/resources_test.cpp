@@ -394,5 +394,69 @@ TEST(Resources, WhatIsInNobodysAccountIsNoNeighbourUnlessItIsMuch) {
   }
 }
 
+// A framework's buffers are faulted in at every line: none does little else, and the kernel does
+// little else for the thread. Not so where the faults are too few, or files are read.
+TEST(Resources, FaultsOfAllLinesArePageFaultsIfTheyAreAllThatTheKernelDoes) {
+  struct Case {
+    double faults, read;
+    bool found;
+  };
+  for (const Case& c : {Case{4000, 0, true}, Case{400, 0, false}, Case{4000, 10e6, false}}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      std::vector<RunBuilder::PartTime> parts;
+      for (uint32_t line = 20; line < 24; ++line) {
+        const std::vector<Line> stack{{"main", "/home/u/train.py", line}};
+        parts.push_back(
+            {Part::kForward, line == 22 ? 9.0 : 5.0, {ThreadState::kOnCpuNative, stack}});
+        parts.push_back({Part::kForward, line == 22 ? 3.0 : 2.0, {ThreadState::kKernel, stack}});
+      }
+      b.step(parts, i < 3);
+    }
+    b.counter(SignalId::kProcMinorFaults, b.process_entity(100), 60 * c.faults);
+    b.counter(SignalId::kThreadMinorFaults, b.thread_entity(100), 60 * c.faults);
+    b.counter(SignalId::kProcReadChars, b.process_entity(100), 60 * c.read);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(has(d, "mem.page_faults"), c.found) << c.faults << ' ' << c.read;
+    if (!c.found) continue;
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 9, 0.5);
+    EXPECT_EQ(d.findings.front().where->line, 22);
+  }
+}
+
+// A C++ program that nobody marked. Its stacks are samples from outside of the kernel, so that they
+// say nothing of the kernel's time; the line is that which fills fresh memory.
+TEST(Resources, WithoutStepsFaultsAreAShareOfTheTime) {
+  const Line main{"main", "/home/u/train.cpp", 60, model::FrameKind::kNative};
+  const Line make{"Matrix::Matrix", "/home/u/train.cpp", 11, model::FrameKind::kNative};
+  const Line fill{"float* std::__uninitialized_fill_n_a<float*>",
+                  "/usr/include/c++/12/bits/stl_uninitialized.h", 467, model::FrameKind::kNative};
+  for (const double kernel_ms : {3.0, 1.0}) {
+    RunBuilder b;
+    b.run().processes[0].python = false;
+    for (int i = 0; i < 1000; ++i) {
+      const TimePoint at = b.now();
+      b.pass(10);
+      b.doing(b.trainer(), at, at + nanos(1e6), {ThreadState::kOnCpuNative, {main, make, fill}});
+      b.doing(b.trainer(), at + nanos(1e6), at + nanos(kernel_ms * 1e6),
+              {ThreadState::kKernel, {main}});
+      b.doing(b.trainer(), at + nanos(kernel_ms * 1e6), at + nanos((kernel_ms + 1) * 1e6),
+              {ThreadState::kKernel, {main, make, fill}});
+      b.doing(b.trainer(), at + nanos((kernel_ms + 1) * 1e6), b.now(),
+              {ThreadState::kOnCpuNative, {main}});
+    }
+    b.counter(SignalId::kProcMinorFaults, b.process_entity(100), 2e6);
+    b.counter(SignalId::kThreadMinorFaults, b.thread_entity(100), 2e6);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, kernel_ms > 2 ? "mem.page_faults" : "healthy") << d.headline;
+    if (kernel_ms < 2) continue;
+    const Finding& f = d.findings.front();
+    EXPECT_FALSE(f.cost_ms_per_step);
+    EXPECT_NEAR(f.gain.value_or(0), 1 / (1 - 0.3), 0.03);
+    ASSERT_TRUE(f.where);
+    EXPECT_EQ(f.where->line, 11);
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

@@ -240,5 +240,28 @@ TEST(Stalls, AGeneratorThatTrainsEveryThirdStepIsNoStall) {
   EXPECT_EQ(diagnose(b.build()).verdict, "healthy");
 }
 
+// A figure every ten steps: what takes the time is drawing and encoding it, or the disk.
+TEST(Stalls, ASaveThatComputesIsNotAdvisedToWriteInAThread) {
+  for (const bool encodes : {true, false}) {
+    RunBuilder b;
+    const std::vector<Line> stack{kMain, {"log", "/home/u/figures.py", 35}};
+    for (int i = 0; i < 200; ++i) {
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kOther,
+               i % 10 == 7 ? 80.0 : 0.0,
+               {encodes ? ThreadState::kOnCpuNative : ThreadState::kDisk, stack}},
+              {Part::kOther, i % 10 == 7 ? 10.0 : 0.0, {ThreadState::kKernel, stack}}},
+             i < 3);
+    }
+    b.counter(SignalId::kProcWriteChars, b.process_entity(100), 20e6);
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "stall.checkpoint") << d.headline;
+    const model::Finding& f = d.findings.front();
+    EXPECT_EQ(f.where->line, 35);
+    EXPECT_EQ(f.remedies.front().id, encodes ? "less_often" : "async_save");
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

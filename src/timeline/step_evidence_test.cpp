@@ -285,5 +285,38 @@ TEST(Repetition, ALoopFasterThanItsReadingsHasNoSteps) {
   }
 }
 
+// Samples of native code come 49 times a second, and readings in between see the last one again. A
+// loop of 45 ms is at each of its places in turn then, and at all of them again after five rounds.
+TEST(Repetition, TheBeatOfSamplesIsNoLoop) {
+  constexpr int64_t kBeat = 1'000'000'000 / 49;
+  for (const double slower : {1.0, 10.0}) {
+    RunBuilder b;
+    b.every(1);
+    std::vector<StackId> places;
+    for (uint32_t line = 1; line <= 6; ++line) places.push_back(b.stack({{"main", "a.cpp", line}}));
+    const double lengths[] = {4, 7, 9, 6, 12, 7};
+    for (int i = 0; i < 15'000 / 45 / slower; ++i) {
+      for (size_t k = 0; k < places.size(); ++k) {
+        b.during(slower * lengths[k], places[k], ThreadState::kOnCpuNative);
+      }
+    }
+    model::Run run = b.build();
+    for (model::Frame& frame : run.frames) frame.kind = model::FrameKind::kNative;
+    std::vector<model::StackReading> read;
+    for (size_t i = 0; i < run.readings.size(); i += 5) {
+      read.push_back(run.readings[i]);
+      const int64_t since = (run.readings[i].at - run.begin).count();
+      const auto sample = static_cast<size_t>(since / kBeat * kBeat / 1'000'000);
+      read.back().stack = run.readings[sample].stack;
+    }
+    run.readings = read;
+    find_steps(run);
+    EXPECT_EQ(run.steps.source, slower == 1 ? StepSource::kNone : StepSource::kRepetition);
+    if (slower != 1) {
+      EXPECT_NEAR(to_ms(run.steps.summary.median), 450, 10);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flatout::timeline
