@@ -273,9 +273,11 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     }
   }
   // Lines are found by their readings, a few of each: what so many operations cost at least is
-  // known.
-  double overhead =
-      by_lines || by_ops || by_places ? std::max(with_backward(lines) + beside, dispatch) : 0;
+  // known. What the backward pass has of them is not, but what they take on a core is.
+  double overhead = 0;
+  if (by_lines || by_ops || by_places) {
+    overhead = std::max({with_backward(lines), a_step(lines) + beside, dispatch});
+  }
   if (anomaly) overhead = std::max(overhead, kAnomaly * ops);
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
