@@ -158,8 +158,7 @@ void detect_leak(const RunView& view, Findings& findings) {
   evidence(f, fmt::format("what is left lasts {} more", format_duration(nanos(until * 1e9))), until,
            "s", "probe.memory", n);
   if (compiled) {
-    evidence(f, "it grows in the steps that compile: what was compiled is kept", 1, "",
-             "probe.processes", n);
+    f.title = "Memory grows with every step that compiles: what was compiled is kept";
     compile_once(f);
     return;
   }
