@@ -65,8 +65,8 @@ void detect_compiling(const RunView& view, Findings& findings) {
   Finding* f = findings.add("stall.periodic", "Steps wait for what they run to be compiled again",
                             0.85, cost);
   if (f == nullptr) return;
-  f->gain =
-      view.steps().mean / (view.steps().mean - *f->cost_ms_per_step * 1e-3);  // it works at it
+  // The training thread works at it, and waits for nobody.
+  f->gain = view.steps().mean / (view.steps().mean - *f->cost_ms_per_step * 1e-3);
   f->where = view.where(compiles);
   evidence(*f, fmt::format("compiling takes {} a step", ms(itself)), itself * 1e3, "ms", "stacks",
            readings);

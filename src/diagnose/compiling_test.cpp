@@ -16,7 +16,7 @@ using model::Finding;
 
 const std::string kPackages = "/v/lib/python3.11/site-packages/";
 const Line kCall{"__call__", kPackages + "tensorflow/python/eager/def_function.py", 9};
-const Doing kRun{ThreadState::kOnCpuNative, {kMain, kCall}};
+const Doing kRun{ThreadState::kLock, {kMain, kCall}};  // TensorFlow's threads compute
 // AutoGraph's own source, which runs while a tf.function is traced.
 const Doing kTrace{
     ThreadState::kOnCpuPython,
