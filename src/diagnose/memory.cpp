@@ -337,16 +337,17 @@ void detect_page_faults(const RunView& view, Findings& findings) {
                        view.process_increase(SignalId::kProcWriteCalls, ours);
   const double files = (passed * kPassedByteSeconds + calls * kCallSeconds) / n;
   const double step = view.has_steps() ? view.steps().mean : 1.0;
-  const bool spread = cost < kSpread * kernel && kernel > kMuchFaulting * step &&
-                      own * kFaultSeconds > kernel && files < kFewFiles * kernel && !forked &&
-                      !findings.has("mem.pressure");
+  // A framework under Python always maps and unmaps some; that is how it works.
+  const bool spread = !view.is_python() && cost < kSpread * kernel &&
+                      kernel > kMuchFaulting * step && own * kFaultSeconds > kernel &&
+                      files < kFewFiles * kernel && !forked && !findings.has("mem.pressure");
   if (spread) cost = kernel - files;
   if (view.readings(spread ? Profile::Filter(in_kernel) : at_lines) < kFewReadings) return;
   if (findings.has("input.feed_dict")) cost -= fresh_for_feeding(view);  // told already
   Finding* f = findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step",
                             spread ? 0.75 : 0.88, cost);
   if (f == nullptr) return;
-  f->where = !spread || view.is_python() ? view.where(in_kernel) : filling_line(view);
+  f->where = spread ? filling_line(view) : view.where(at_lines);
   if (!view.has_steps()) {
     f->title = "Big buffers are mapped and unmapped again and again";
     f->gain = 1 / (1 - cost);

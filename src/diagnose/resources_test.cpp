@@ -394,8 +394,8 @@ TEST(Resources, WhatIsInNobodysAccountIsNoNeighbourUnlessItIsMuch) {
   }
 }
 
-// A framework's buffers are faulted in at every line: none does little else, and the kernel does
-// little else for the thread. Not so where the faults are too few, or files are read.
+// A native program's buffers are faulted in at every line: none does little else, and the kernel
+// does little else for the thread. Not so where the faults are too few, or files are read.
 TEST(Resources, FaultsOfAllLinesArePageFaultsIfTheyAreAllThatTheKernelDoes) {
   struct Case {
     double faults, read;
@@ -406,7 +406,7 @@ TEST(Resources, FaultsOfAllLinesArePageFaultsIfTheyAreAllThatTheKernelDoes) {
     for (int i = 0; i < 60; ++i) {
       std::vector<RunBuilder::PartTime> parts;
       for (uint32_t line = 20; line < 24; ++line) {
-        const std::vector<Line> stack{{"main", "/home/u/train.py", line}};
+        const std::vector<Line> stack{{"main", "/home/u/a.cpp", line, model::FrameKind::kNative}};
         parts.push_back(
             {Part::kForward, line == 22 ? 9.0 : 5.0, {ThreadState::kOnCpuNative, stack}});
         parts.push_back({Part::kForward, line == 22 ? 3.0 : 2.0, {ThreadState::kKernel, stack}});
@@ -420,7 +420,7 @@ TEST(Resources, FaultsOfAllLinesArePageFaultsIfTheyAreAllThatTheKernelDoes) {
     ASSERT_EQ(has(d, "mem.page_faults"), c.found) << c.faults << ' ' << c.read;
     if (!c.found) continue;
     EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 9, 0.5);
-    EXPECT_EQ(d.findings.front().where->line, 22);
+    EXPECT_FALSE(d.findings.front().where) << "no line is seen to fill fresh memory";
   }
 }
 
