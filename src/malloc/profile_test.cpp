@@ -134,6 +134,9 @@ TEST(HeapRecord, HoldsPeakAndMomentsOfEachPlace) {
   unlink(path.c_str());
 }
 
+// A function that is known by its address and a few instructions, sanitizers or not.
+#define PLACE __attribute__((noinline, no_sanitize("address"), no_sanitize("undefined")))
+
 // Each a place of its own, by which it is known in the record: what it has kept in truth.
 struct Keeper {
   size_t bytes;
@@ -144,22 +147,22 @@ std::vector<void*> g_kept;
 void* g_grown = nullptr;
 
 template <size_t kKeeper>
-__attribute__((noinline)) void keep() {
+PLACE void keep() {
   Keeper& keeper = g_keepers[kKeeper];
   g_kept.push_back(allocate(keeper.bytes));
   keeper.kept += static_cast<double>(keeper.bytes);
   asm volatile("" ::: "memory");
 }
 // A string that becomes somewhat longer.
-__attribute__((noinline)) void keep_resized() {
+PLACE void keep_resized() {
   g_kept.push_back(reallocate(allocate(5000), 5050));
   asm volatile("" ::: "memory");
 }
-__attribute__((noinline)) void grow(size_t bytes) {
+PLACE void grow(size_t bytes) {
   g_grown = reallocate(g_grown, bytes);
   asm volatile("" ::: "memory");
 }
-__attribute__((noinline)) void shrink_one() {
+PLACE void shrink_one() {
   g_kept.push_back(reallocate(allocate(25 * 16384), 13 * 16384));
   asm volatile("" ::: "memory");
 }
