@@ -119,9 +119,10 @@ const std::string kNccl = kTraceback +
 
 TEST(ExplainMemory, SaysTheSameAsExplainOfWhatCameLongBefore) {
   const std::string other = kTraceback + "WidgetFault: bent\n";
+  const std::string finished = progress(300) + "Training finished.\n";
   for (const std::string& log : {kPinned, kCublas, kNccl}) {
     EXPECT_NE(explain_memory(log).kind, "unknown") << log;
-    EXPECT_EQ(explain_memory(log + progress(300) + "Training finished.\n").kind, "unknown") << log;
+    EXPECT_EQ(explain_memory(log + finished).kind, "unknown") << log;
     const devmem::Explanation before = explain_memory(log + progress(300) + other);
     EXPECT_EQ(before.kind, "unknown") << log << before.text;
     EXPECT_NE(before.text.find("flatout explain"), std::string::npos);

@@ -70,8 +70,7 @@ TEST(LogLine, KnowsProgress) {
        {"Epoch: [3][ 10/5005]\tTime", "step 12 loss 0.5", "train_loss=0.25", "iter: 100",
         "100/100 [====] - 4s 40ms/step - loss: 1.1", "{'loss': 1.4, 'epoch': 0.5}",
         "saved checkpoint to out/last.pt", "Epoch 3/10",
-        "[I 2024-01-01 10:01:00,000] Trial 4 finished with value: 0.3 and parameters: {'b': "
-        "64}."}) {
+        "[I 2024-01-01 10:01:00,000] Trial 4 finished with value: 0.3 and parameters: {}."}) {
     EXPECT_EQ(progress_of(line), Progress::kStep) << line;
   }
   for (const char* line : {"Training complete", "trainer exited with code 0"}) {

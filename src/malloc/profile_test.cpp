@@ -162,8 +162,9 @@ PLACE void grow(size_t bytes) {
   g_grown = reallocate(g_grown, bytes);
   asm volatile("" ::: "memory");
 }
+constexpr size_t kPiece = 16384;
 PLACE void shrink_one() {
-  g_kept.push_back(reallocate(allocate(25 * 16384), 13 * 16384));
+  g_kept.push_back(reallocate(allocate(25 * kPiece), 13 * kPiece));
   asm volatile("" ::: "memory");
 }
 
@@ -229,7 +230,7 @@ TEST(HeapProfile, EstimatesAreTrueInTheMean) {
       if (i % 50 == 0) keep<5>();
       keep_resized(), resized += 5000;
       grow(grown += 5000);
-      if (i % 50 == 0) shrink_one(), shrunk += 13 * 16384;
+      if (i % 50 == 0) shrink_one(), shrunk += 13 * kPiece;
       // NOLINTNEXTLINE(clang-analyzer-unix.Malloc)
       deallocate(allocate(3 << 20));
       if (i % 100 == 99) usleep(200);
