@@ -383,8 +383,8 @@ double fresh_for_feeding(const RunView& view) {
   const double faults = view.process_increase(model::SignalId::kProcMinorFaults, ours) /
                         static_cast<double>(view.steps().count);
   if (all.bytes <= 0 || faults <= 0) return 0;
-  const double kernel = view.trainer_in(
-      Part::kForward, [](const Cell& c) { return c.act == Act::kKernel || c.act == Act::kMemory; });
+  const double kernel =
+      view.trainer_in(Part::kForward, [](const Cell& c) { return in_kernel(c.act); });
   const double pages = all.bytes / static_cast<double>(all.calls) / kOsPageBytes;
   return std::min(1.0, pages / faults) * kernel;
 }

@@ -53,7 +53,7 @@ double surely(double share, double readings, double errors) {
   return share - errors * std::sqrt(share * (1 - share) / readings);
 }
 
-bool in_kernel(const Cell& c) { return c.act == Act::kKernel || c.act == Act::kMemory; }
+bool kernel_works(const Cell& c) { return in_kernel(c.act); }
 bool collects(const Cell& c) { return c.act == Act::kGc; }
 
 /// What passes as if it were in native code.
@@ -267,7 +267,7 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     // them has more to do than the interpreter is a cause of its own.
     const auto at_lines = at_lines_of(lines);
     const double alone = interpreters(lines);
-    for (const auto& act : {in_kernel, collects}) {
+    for (const auto& act : {kernel_works, collects}) {
       const double more = a_step([&](const Cell& c) { return act(c) && at_lines(c); });
       if (more < alone) beside += more;
     }

@@ -211,7 +211,7 @@ void detect_pressure(const RunView& view, Findings& findings) {
     if (!outside(c)) continue;
     lines[c.user].all += c.seconds;
     if (c.act == Act::kRead || c.act == Act::kReclaim) lines[c.user].read += c.seconds;
-    if (c.act == Act::kKernel || c.act == Act::kMemory) lines[c.user].kernel += c.seconds;
+    if (in_kernel(c.act)) lines[c.user].kernel += c.seconds;
   }
   const bool swapping = swapped > 50;
   // Mapped files that the limit throws out come back by faults, as swapped memory does. A limit
@@ -310,25 +310,23 @@ void detect_page_faults(const RunView& view, Findings& findings) {
            !(forked && c.slow_step) &&
            (c.traits & (kInSave | kInLogging | kInSpawn | kInSubprocess)) == 0;
   };
-  const auto in_kernel = [&](const Cell& c) {
-    return computes(c) && (c.act == Act::kKernel || c.act == Act::kMemory);
-  };
+  const auto faults_in = [&](const Cell& c) { return computes(c) && in_kernel(c.act); };
   for (const Cell& c : view.profile().cells()) {
     if (c.role == Role::kTrainer && c.act == Act::kRead) lines[c.user].storage += c.seconds;
     if (!computes(c)) continue;
     lines[c.user].cpu += c.seconds;
-    if (in_kernel(c)) lines[c.user].kernel += c.seconds;
+    if (faults_in(c)) lines[c.user].kernel += c.seconds;
   }
   // The cause is a line that does little else; every framework maps and unmaps some.
   const auto at_lines = [&](const Cell& c) {
     const auto it = lines.find(c.user);
-    return in_kernel(c) && it != lines.end() &&
+    return faults_in(c) && it != lines.end() &&
            it->second.kernel > kFaultsDominate * it->second.cpu &&
            it->second.storage < 0.2 * it->second.kernel;
   };
   double cost = std::min(view.per_step(Role::kTrainer, at_lines), most);
   // Or no line stands out, and it is all that the kernel does for the thread.
-  const double kernel = view.per_step(Role::kTrainer, in_kernel);
+  const double kernel = view.per_step(Role::kTrainer, faults_in);
   const double own =
       view.increase(view.thread(SignalId::kThreadMinorFaults, view.trainer())).value_or(0) / n;
   const double passed = view.process_increase(SignalId::kProcReadChars, ours) +
@@ -342,7 +340,7 @@ void detect_page_faults(const RunView& view, Findings& findings) {
                       kernel > kMuchFaulting * step && own * kFaultSeconds > kernel &&
                       files < kFewFiles * kernel && !forked && !findings.has("mem.pressure");
   if (spread) cost = kernel - files;
-  if (view.readings(spread ? Profile::Filter(in_kernel) : at_lines) < kFewReadings) return;
+  if (view.readings(spread ? Profile::Filter(faults_in) : at_lines) < kFewReadings) return;
   if (findings.has("input.feed_dict")) cost -= fresh_for_feeding(view);  // told already
   Finding* f = findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step",
                             spread ? 0.75 : 0.88, cost);

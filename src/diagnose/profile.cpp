@@ -24,6 +24,8 @@ bool on_cpu(Act act) {
          act == Act::kGc;
 }
 
+bool in_kernel(Act act) { return act == Act::kKernel || act == Act::kMemory; }
+
 bool works(Act act) {
   return act != Act::kIdle && act != Act::kLock && act != Act::kPoll && act != Act::kSleep &&
          act != Act::kUnknown;

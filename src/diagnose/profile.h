@@ -50,6 +50,8 @@ enum class Act : uint8_t {
 };
 
 bool on_cpu(Act act);
+/// On a core in the kernel, as far as it is not known to be for files or the network.
+bool in_kernel(Act act);
 /// On a core or at what the job needs done; neither idle nor waiting for others.
 bool works(Act act);
 /// Does something itself, rather than waiting for somebody.

@@ -159,10 +159,9 @@ double computed(const RunView& view) {
 }
 
 /// Seconds per step, of all, that the training thread is in the kernel within long ones.
-double in_kernel(const RunView& view) {
-  return view.per_step(Role::kTrainer, [](const Cell& c) {
-    return c.slow_step && (c.act == Act::kKernel || c.act == Act::kMemory);
-  });
+double in_kernel_when_long(const RunView& view) {
+  return view.per_step(Role::kTrainer,
+                       [](const Cell& c) { return c.slow_step && in_kernel(c.act); });
 }
 
 }  // namespace
@@ -178,7 +177,7 @@ void detect_periodic(const RunView& view, Findings& findings) {
   for (const Long& one : longs) excess += one.extra;
   for (const Finding& f : findings.all()) {
     // Faults come with every step; those in the usual ones are no part of the excess.
-    const double most = f.id == "mem.page_faults" ? in_kernel(view) : HUGE_VAL;
+    const double most = f.id == "mem.page_faults" ? in_kernel_when_long(view) : HUGE_VAL;
     named +=
         std::min(f.cost_ms_per_step.value_or(0) * 1e-3, most) * static_cast<double>(steps.count);
   }

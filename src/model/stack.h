@@ -28,6 +28,10 @@ inline bool is_python(FrameKind kind) {
 /// The innermost frame of a thread that has a core, but only waits for others at a PAUSE.
 inline constexpr std::string_view kSpinWaitFrame = "[spin-wait]";
 
+/// Native code that runs is sampled so often, at an even beat; readings in between see the last
+/// sample again.
+inline constexpr int kNativeSamplesPerSecond = 49;
+
 struct Frame {
   StringId function = 0;
   StringId file = 0;

@@ -33,7 +33,6 @@ constexpr uint32_t kTopOfStack = 192;  // bytes; what a lock or a call of the ke
 constexpr size_t kMaxMaps = 4 << 20;
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxSamplers = 16;
-constexpr uint64_t kSamplesPerSecond = 49;
 constexpr uint64_t kSoonNs = 20'000;     // of CPU time, from ask() to the sample
 constexpr long kMostWaitNs = 1'000'000;  // in ask()
 constexpr int kRenewAfter = 50;
@@ -107,7 +106,7 @@ Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid, uint32_t stack
   attr.config = PERF_COUNT_SW_TASK_CLOCK;
   if (when == kAlways) {
     attr.freq = 1;
-    attr.sample_freq = kSamplesPerSecond;
+    attr.sample_freq = model::kNativeSamplesPerSecond;
   } else {
     attr.disabled = 1;
     attr.sample_period = kSoonNs;

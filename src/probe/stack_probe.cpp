@@ -117,6 +117,12 @@ struct StackProbe::ProcessEntry {
   std::unique_ptr<PlaceWatch> places;         // of one with Python
   std::unique_ptr<PythonNativeStacks> under;  // the same
   TimePoint first_seen{};
+
+  void close_samplers(int32_t tid) {
+    if (native != nullptr) native->forget(tid);
+    if (places != nullptr) places->forget(tid);
+    if (under != nullptr) under->forget(tid);
+  }
 };
 
 StackProbe::StackProbe(const Scope& scope, bool once)
@@ -206,10 +212,7 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
     deliver(process, thread, now, sink);
   }
   for (const ThreadEntry& thread : process.threads) {
-    if (!thread.gone) continue;
-    if (process.native != nullptr) process.native->forget(thread.tid);
-    if (process.places != nullptr) process.places->forget(thread.tid);
-    if (process.under != nullptr) process.under->forget(thread.tid);
+    if (thread.gone) process.close_samplers(thread.tid);
   }
   if (std::erase_if(process.threads, [](const ThreadEntry& t) { return t.gone; }) != 0) {
     process.next_list = now;
@@ -307,9 +310,7 @@ void StackProbe::charge_switches(ProcessEntry& process, ThreadEntry& thread, uin
   } else if (thread.sampled && thread.switch_credit_ns < 0) {
     thread.rests = true;
     thread.sampled = false;
-    if (process.places != nullptr) process.places->forget(thread.tid);
-    if (process.native != nullptr) process.native->forget(thread.tid);
-    if (process.under != nullptr) process.under->forget(thread.tid);
+    process.close_samplers(thread.tid);
   }
 }
 

@@ -101,9 +101,7 @@ std::vector<Visit> visits_of(const Run& run, ThreadId thread) {
 // ones a round after the place must be there beyond chance.
 constexpr double kFewReadings = 6, kBeyondChance = 0.25;
 
-// Native code that runs is sampled at an even beat, and readings in between see the last sample
-// again.
-constexpr Nanos kSampleBeat{1'000'000'000 / 49};
+constexpr Nanos kSampleBeat{1'000'000'000 / model::kNativeSamplesPerSecond};
 
 bool has_python(const Run& run, const std::vector<Visit>& visits) {
   return std::ranges::any_of(visits, [&](const Visit& v) {
