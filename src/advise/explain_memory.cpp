@@ -11,7 +11,7 @@
 namespace flatout::advise {
 namespace {
 
-constexpr size_t kBlock = 1 << 20;    // bytes that are read at a time
+constexpr size_t kBlock = 1 << 20;    // bytes that are looked at, at one time
 constexpr size_t kBefore = 64 << 10;  // bytes of a traceback before the line that counts
 constexpr size_t kBehind = 16 << 10;
 constexpr uint64_t kContinuing = 8;  // lines of a message behind its first (devmem/error_blocks.h)
@@ -52,34 +52,10 @@ uint64_t begin_of_the_last(const LogReading& log) {
   return 1;
 }
 
-// Gives whole lines to `take`, but for one that is longer than kBlock, until that returns false.
-// Whether the last one lacked its end, which `take` gets.
-Result<bool> for_each_piece(const OpenLog& open,
-                            const std::function<bool(std::string_view)>& take) {
-  FLATOUT_TRY(const ReadBytes read, open());
-  std::string buffer;
-  size_t held = 0;
-  while (true) {
-    buffer.resize(held + kBlock);
-    FLATOUT_TRY(const size_t got, read(buffer.data() + held, kBlock));
-    buffer.resize(held + got);
-    if (got == 0) {
-      if (held > 0) take(buffer += '\n');
-      return held > 0;
-    }
-    const std::string_view text = buffer;
-    const size_t feed = text.rfind('\n');
-    const size_t long_line = text.size() < kBlock ? 0 : text.size();
-    const size_t whole = feed != text.npos ? feed + 1 : long_line;
-    if (whole > 0 && !take(text.substr(0, whole))) return false;
-    held = text.size() - whole;
-    buffer.erase(0, whole);
-  }
-}
-
 Result<LogReading> read_log(const OpenLog& open) {
   LogReader reader;
-  FLATOUT_TRY(const bool cut_off, for_each_piece(open, [&](std::string_view piece) {
+  FLATOUT_TRY(const ReadBytes read, open());
+  FLATOUT_TRY(const bool cut_off, for_each_piece(read, [&](std::string_view piece) {
                 reader.feed(piece);
                 return !reader.is_no_text();  // it may have no end
               }));
@@ -97,7 +73,8 @@ Result<Place> place_of_line(const OpenLog& open, uint64_t number) {
   Place place;
   bool is_found = false;
   uint64_t line = 1;
-  const Result<bool> read = for_each_piece(open, [&](std::string_view piece) {
+  FLATOUT_TRY(const ReadBytes read, open());
+  const Result<bool> done = for_each_piece(read, [&](std::string_view piece) {
     if (!is_found) {
       const auto feeds = static_cast<uint64_t>(std::count(piece.begin(), piece.end(), '\n'));
       size_t begin = piece.size();
@@ -115,7 +92,7 @@ Result<Place> place_of_line(const OpenLog& open, uint64_t number) {
     place.text += piece.substr(0, place.at + kBehind - place.text.size());
     return place.text.size() < place.at + kBehind;
   });
-  if (!read.ok()) return read.error();
+  if (!done.ok()) return done.error();
   return place;
 }
 
@@ -141,14 +118,15 @@ Result<devmem::Explanation> explain_from(const OpenLog& open, uint64_t number) {
       last = std::move(here);
     text.erase(0, text.size() - std::min(text.size(), keep));
   };
-  const Result<bool> read = for_each_piece(open, [&](std::string_view piece) {
+  FLATOUT_TRY(const ReadBytes read, open());
+  const Result<bool> done = for_each_piece(read, [&](std::string_view piece) {
     for (; line < number && !piece.empty(); ++line)
       piece.remove_prefix(std::min(piece.find('\n'), piece.size() - 1) + 1);
     text += piece;
     if (text.size() > kBlock) look(kBehind);
     return true;
   });
-  if (!read.ok()) return read.error();
+  if (!done.ok()) return done.error();
   look(0);
   return last;
 }
@@ -232,13 +210,7 @@ Result<devmem::Explanation> explain_memory(const OpenLog& open) {
 }
 
 devmem::Explanation explain_memory(std::string_view log) {
-  const auto open = [log]() -> Result<ReadBytes> {
-    return ReadBytes([rest = log](char* to, size_t size) mutable -> Result<size_t> {
-      const size_t got = rest.copy(to, size);
-      rest.remove_prefix(got);
-      return got;
-    });
-  };
+  const auto open = [log]() -> Result<ReadBytes> { return bytes_of(log); };
   return *explain_memory(open);  // memory is always read
 }
 

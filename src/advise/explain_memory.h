@@ -5,13 +5,12 @@
 #include <functional>
 #include <string_view>
 
+#include "advise/log_reader.h"
 #include "base/result.h"
 #include "devmem/explain.h"
 
 namespace flatout::advise {
 
-/// Up to `size` bytes to `to`; 0 at the end.
-using ReadBytes = std::function<Result<size_t>(char* to, size_t size)>;
 /// The log's bytes from its beginning: it is read twice, and never held as a whole.
 using OpenLog = std::function<Result<ReadBytes>()>;
 

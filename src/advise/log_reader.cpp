@@ -628,19 +628,55 @@ LogReading LogReader::finish() {
   return std::move(out_);
 }
 
+Result<bool> for_each_piece(const ReadBytes& read,
+                            const std::function<bool(std::string_view)>& take) {
+  std::string buffer;
+  size_t held = 0;
+  while (true) {
+    buffer.resize(std::max(held + kBlock, buffer.size()));
+    FLATOUT_TRY(const size_t got, read(buffer.data() + held, buffer.size() - held));
+    const size_t size = held + got;
+    const std::string_view text(buffer.data(), size);
+    if (got == 0) {
+      if (size == 0) return false;
+      buffer.resize(size);
+      const bool cut_off = buffer.back() != '\n';
+      if (cut_off) buffer += '\n';
+      take(buffer);
+      return cut_off;
+    }
+    // A pipe gives small pieces: wait for a block of them, and for a line's end unless the line
+    // is longer than any that people read.
+    if (size < kBlock) {
+      held = size;
+      continue;
+    }
+    const size_t feed = text.rfind('\n');
+    const size_t whole = feed == std::string_view::npos ? size : feed + 1;
+    if (!take(text.substr(0, whole))) return false;
+    held = size - whole;
+    std::copy(buffer.begin() + static_cast<std::ptrdiff_t>(whole),
+              buffer.begin() + static_cast<std::ptrdiff_t>(size), buffer.begin());
+  }
+}
+
+ReadBytes bytes_of(std::string_view text) {
+  return [rest = text](char* to, size_t size) mutable -> Result<size_t> {
+    const size_t got = rest.copy(to, size);
+    rest.remove_prefix(got);
+    return got;
+  };
+}
+
 LogReading read_text(std::string_view log) {
   LogReader reader;
-  const size_t whole = log.rfind('\n') + 1;
-  for (std::string_view rest = log.substr(0, whole); !rest.empty();) {
-    // Pieces end with a line unless it is longer than any that people read.
-    const size_t feed = rest.substr(0, kBlock).rfind('\n');
-    const size_t size = feed == rest.npos ? std::min(kBlock, rest.size()) : feed + 1;
-    reader.feed(rest.substr(0, size));
-    rest.remove_prefix(size);
-  }
-  if (whole < log.size()) reader.feed(std::string(log.substr(whole)) + '\n');
+  const auto take = [&](std::string_view piece) {
+    reader.feed(piece);
+    return true;
+  };
+  const bool cut_off = *for_each_piece(bytes_of(log), take);  // memory is always read
   LogReading out = reader.finish();
-  out.cut_off = whole < log.size();
+  out.cut_off = cut_off;
   return out;
 }
 
@@ -652,52 +688,29 @@ Result<LogReading> read_log(const std::string& path) {
   struct stat file = {};
   const bool is_device = ::fstat(fd, &file) == 0 && S_ISCHR(file.st_mode) && ::isatty(fd) != 1;
   LogReader reader;
-  std::string buffer;
-  size_t held = 0;
-  bool cut_off = false, fresh = true;
-  Status status;
-  while (true) {
-    buffer.resize(std::max(held + kBlock, buffer.size()));
-    const ssize_t got = ::read(fd, buffer.data() + held, buffer.size() - held);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      status = fs::error_from_errno(errno, "cannot read " + name);
-      break;
-    }
-    const size_t size = held + static_cast<size_t>(got);
-    const std::string_view text(buffer.data(), size);
-    if (fresh && text.starts_with("\x1f\x8b")) {
-      status = Error{Code::kBadInput, name + " is compressed", "zcat FILE | flatout explain"};
-      break;
-    }
-    if (got == 0) {
-      if (size > 0) {
-        buffer.resize(size);
-        cut_off = buffer.back() != '\n';
-        if (cut_off) buffer += '\n';
-        reader.feed(buffer);
-      }
-      break;
-    }
-    // A pipe gives small pieces: wait for a block of them, and for a line's end unless the line
-    // is longer than any that people read.
-    if (size < kBlock) {
-      held = size;
-      continue;
-    }
-    const size_t feed = text.rfind('\n');
-    const size_t whole = feed == std::string_view::npos ? size : feed + 1;
+  bool fresh = true, compressed = false;
+  const auto read = [&](char* to, size_t size) -> Result<size_t> {
+    ssize_t got = 0;
+    do {
+      got = ::read(fd, to, size);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) return fs::error_from_errno(errno, "cannot read " + name);
+    return static_cast<size_t>(got);
+  };
+  const Result<bool> cut_off = for_each_piece(read, [&](std::string_view piece) {
+    compressed = fresh && piece.starts_with("\x1f\x8b");
     fresh = false;
-    reader.feed(text.substr(0, whole));
-    if (is_device && reader.is_no_text()) break;  // /dev/zero has no end
-    held = size - whole;
-    std::copy(buffer.begin() + static_cast<std::ptrdiff_t>(whole),
-              buffer.begin() + static_cast<std::ptrdiff_t>(size), buffer.begin());
-  }
+    if (compressed) return false;
+    reader.feed(piece);
+    return !is_device || !reader.is_no_text();  // /dev/zero has no end
+  });
   if (!standard) ::close(fd);
-  if (!status.ok()) return status.error();
+  if (!cut_off.ok()) return cut_off.error();
+  if (compressed) {
+    return Error{Code::kBadInput, name + " is compressed", "zcat FILE | flatout explain"};
+  }
   LogReading out = reader.finish();
-  out.cut_off = cut_off;
+  out.cut_off = *cut_off;
   return out;
 }
 

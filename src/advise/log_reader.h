@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -153,6 +154,17 @@ class LogReader {
   bool chain_is_known_ = false;
   bool linked_ = false;  // the next traceback belongs to the chain
 };
+
+/// Up to `size` bytes to `to`; 0 at the end.
+using ReadBytes = std::function<Result<size_t>(char* to, size_t size)>;
+/// Of what is in memory.
+ReadBytes bytes_of(std::string_view text);
+
+/// Gives a log in pieces of whole lines, but for lines longer than any that people read, until
+/// `take` returns false. Whether the last line lacked its end, which `take` gets. Errors: those of
+/// `read`.
+Result<bool> for_each_piece(const ReadBytes& read,
+                            const std::function<bool(std::string_view)>& take);
 
 /// Reads a log that is in memory.
 LogReading read_text(std::string_view log);
