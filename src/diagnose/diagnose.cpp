@@ -40,6 +40,7 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_stalls(view, findings);
   detect_device(view, findings);
   detect_cpu(view, findings);
+  detect_precision(view, findings);
   detect_interpreter(view, findings);
   detect_processes(view, findings);
   detect_allocator(view, findings);

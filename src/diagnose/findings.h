@@ -67,6 +67,7 @@ void detect_validation(const RunView& view, Findings& findings);
 /// Where nothing else was found though the steps wait for batches.
 void detect_late_batches(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);
+void detect_precision(const RunView& view, Findings& findings);
 void detect_interpreter(const RunView& view, Findings& findings);
 void detect_processes(const RunView& view, Findings& findings);
 /// Whether children that nobody reaps left no pid for the job, which ended by it: that is then

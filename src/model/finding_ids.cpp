@@ -23,6 +23,7 @@ const std::vector<std::string_view>& finding_ids() {
                                                     "cpu.affinity",
                                                     "cpu.python_bound",
                                                     "cpu.gc",
+                                                    "cpu.float64",
                                                     "cpu.process_churn",
                                                     "cpu.zombies",
                                                     "mem.leak",

@@ -202,6 +202,22 @@ def anomaly_of_one_step():
                 nn.Linear(2, 2)(torch.ones(2)).sum().backward()
 
 
+def doubles():
+    net = nn.Linear(16, 16).to(dtype=torch.float64)  # SETS doubles
+    sgd = torch.optim.SGD(net.parameters(), lr=1e-6)
+    for _ in range(30):
+        net(torch.ones(4, 16, dtype=torch.float64)).mean().backward()
+        sgd.step()
+
+
+def loss_in_double():
+    net = nn.Linear(16, 16).to("cpu").to(torch.float32)
+    sgd = torch.optim.SGD(net.parameters(), lr=1e-6)
+    for _ in range(30):
+        net(torch.ones(4, 16)).double().mean().backward()
+        sgd.step()
+
+
 def settings():
     change()
     torch.set_num_interop_threads(3)  # SETS interop

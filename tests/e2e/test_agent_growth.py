@@ -121,6 +121,16 @@ def test_who_changed_a_setting(flatout, job_python, tmp_path):
     assert place("STARTS", "settings") in [v for k, v in info.items() if k.startswith("program.")]
 
 
+def test_a_model_in_double_precision(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "doubles")
+    assert info["model.float64"] == "272/272" and info["model.float64.set_at"] == place("SETS doubles", "doubles")
+
+
+def test_a_loss_in_double_precision_says_nothing_of_the_model(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "loss_in_double")
+    assert info["model.float64"] == "0/272" and "model.float64.set_at" not in info
+
+
 def test_anomaly_detection_that_lasts(flatout, job_python, tmp_path):
     info, _, _ = facts_of(flatout, job_python, tmp_path, "anomaly")
     assert info["torch.anomaly"] == "True" and info["torch.anomaly.set_at"] == place("SETS anomaly", "anomaly")

@@ -328,6 +328,15 @@ class LongPhase(Habit):
                     model(torch.randn(256, 512))
 
 
+class DoubleData(Habit):
+    """Data in float64, as NumPy makes it, of which each batch becomes float32."""
+
+    def loader(self):
+        data = np.random.default_rng(1).normal(size=(6400, 512))
+        return DataLoader(TensorDataset(torch.from_numpy(data)), batch_size=128,
+                          collate_fn=lambda rows: torch.stack([r[0] for r in rows]).float())
+
+
 HABITS = {c.__name__.lower(): c for c in Habit.__subclasses__()}
 
 

@@ -1,6 +1,6 @@
 """How many nodes the graph has that a backward pass goes through: `torch.graph_nodes`, now and then;
-whether autograd's anomaly detection watches it: `torch.anomaly`; and how far back the graph of a
-tensor goes that the job keeps.
+whether autograd's anomaly detection watches it: `torch.anomaly`; how much of what it trains is in
+double precision: `model.float64`; and how far back the graph of a tensor goes that the job keeps.
 
 A count that grows with the steps is a graph that is never let go. Nothing of the graph is held
 after a look; leaves (AccumulateGrad) are not counted. A graph too large to be counted is as large as
@@ -16,15 +16,17 @@ _EVERY = 5000000000  # ns
 _MOST = 4096  # nodes
 _BUDGET = 300000  # ns of this thread's CPU time: what others take of the core cuts no look short
 _HOPS = 96  # from node to node, each time to the oldest that follows
-_Tensor = _anomaly_enabled = None
+_Tensor = _anomaly_enabled = _float64 = None
+_PARAMETERS = 64  # of a graph, whose type is looked at
 _anomaly = [False]  # as it was last told
+_doubles = [None]  # the same
 _counted = [0, False]
 _seen = [NEVER, 0]  # the step whose graph was too large, and its root's number
 
 
 def install(torch):
-    global _Tensor, _anomaly_enabled
-    _Tensor, _anomaly_enabled = torch.Tensor, torch.is_anomaly_enabled
+    global _Tensor, _anomaly_enabled, _float64
+    _Tensor, _anomaly_enabled, _float64 = torch.Tensor, torch.is_anomaly_enabled, torch.float64
     state.graph_step = _STEPS[0] - 1  # steps done before it
 
 
@@ -51,6 +53,10 @@ def _look(tensors, begin):
     if _anomaly_enabled() != _anomaly[0]:
         _anomaly[0] = not _anomaly[0]
         core.info("torch.anomaly", _anomaly[0])
+    doubles = "%d/%d" % count_doubles(root) if tensors.dtype is _float64 else None
+    if doubles != _doubles[0]:
+        _doubles[0] = doubles
+        core.info("model.float64", doubles or "")
     if _seen[0] == state.steps - 1:
         counted = [root._sequence_nr() - _seen[1], True]
         _seen[0] = NEVER
@@ -77,6 +83,25 @@ def count_nodes(root, until):
         if len(nodes) >= _MOST or not len(seen) & 7 and thread_time_ns() > until:
             return len(nodes), False
     return len(nodes), True
+
+
+def count_doubles(root):
+    """(elements in float64, elements) of the parameters that the graph first comes to."""
+    doubles = elements = parameters = 0
+    nodes, seen = [root], {root}
+    for node in nodes:  # grows as it goes
+        parameter = getattr(node, "variable", None)
+        if parameter is not None:
+            parameters += 1
+            elements += parameter.numel()
+            doubles += parameter.numel() * (parameter.dtype is _float64)
+        if parameters == _PARAMETERS or len(nodes) >= _MOST:
+            break
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+    return doubles, elements
 
 
 def reach(root):

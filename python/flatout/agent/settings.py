@@ -28,6 +28,13 @@ def install(torch):
     for name, method in (("set_detect_anomaly", "__init__"), ("detect_anomaly", "__enter__")):
         core.replace(getattr(anomaly, name, None), method, lambda f: _noted(
             f, "torch.anomaly", lambda _: torch.is_anomaly_enabled()))  # graph.py says whether it lasts
+    double = getattr(torch, "float64", None)
+    module = getattr(getattr(torch, "nn", None), "Module", None)
+    core.replace(torch, "set_default_dtype", lambda f: _noted(
+        f, "model.float64", lambda args: any(a is double for a in args)))
+    core.replace(module, "double", lambda f: _noted(f, "model.float64", lambda _: True))
+    core.replace(module, "to", lambda f: _noted(  # the type alone, or that of a tensor
+        f, "model.float64", lambda args: any(getattr(a, "dtype", a) is double for a in args[1:])))
     subprocess = sys.modules.get("subprocess")
     if not core.replace(subprocess, "_fork_exec", _telling_programs):  # CPython before 3.11
         core.replace(getattr(subprocess, "_posixsubprocess", None), "fork_exec", _telling_programs)
@@ -40,7 +47,7 @@ def _noted(original, key, tell):
         result = original(*args, **kwargs)
         if not is_compiling() and not core.is_off:
             begin = now()
-            _note(key, tell, args, sys._getframe(1))
+            _note(key, tell, (*args, *kwargs.values()), sys._getframe(1))
             spent = now() - begin
             cost(1, spent, spent, 0)
         return result

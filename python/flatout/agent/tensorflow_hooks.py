@@ -5,6 +5,7 @@ tf.function it is seen once, while the function is traced; from then on each cal
 is a step (this is how Keras' fit runs, too). What such a function waits for inside, no hook can see.
 """
 import sys
+from math import prod
 
 from . import core, keeps
 from .core import (BACKWARD, EPOCH, FEED, FORWARD, INPUT_WAIT, OPTIMIZER, VALIDATION, get_ident, mark,
@@ -17,6 +18,7 @@ class _Functions:
     inside = 0  # the thread that is in a call
     applied = False  # while that call traced, an optimizer applied gradients
     differentiated = False  # ... a tape gave gradients
+    precision_known = False
     trains = set()
     differentiates = set()
 
@@ -159,7 +161,9 @@ def _apply(apply_gradients):
     def hook(self, *args, **kwargs):
         if not _eager():
             _Functions.applied = True
-            return apply_gradients(self, *args, **kwargs)
+            result = apply_gradients(self, *args, **kwargs)
+            _note_precision(self)
+            return result
         me = get_ident()
         if state.step_thread == me:
             return apply_gradients(self, *args, **kwargs)
@@ -171,9 +175,24 @@ def _apply(apply_gradients):
             end = now()
             state.step_thread = 0
         _stepped(me, begin, end)
+        if not _Functions.precision_known:
+            _note_precision(self)
         return result
 
     return hook
+
+
+@core.guarded
+def _note_precision(optimizer):
+    """How many elements of what is trained are in float64: settled by the first optimizer."""
+    if _Functions.precision_known:
+        return
+    variables = getattr(optimizer, "_trainable_variables", None) or ()  # Keras 3
+    sizes = [(prod(v.shape), "float64" in str(v.dtype)) for v in variables]
+    _Functions.precision_known = True
+    doubles = sum(size for size, double in sizes if double)
+    if doubles:
+        core.info("model.float64", "%d/%d" % (doubles, sum(size for size, _ in sizes)))
 
 
 # ---- Python data on its way into the graph ----

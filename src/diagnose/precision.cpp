@@ -1,0 +1,90 @@
+// A model that computes in double precision.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "diagnose/blame.h"
+#include "diagnose/findings.h"
+#include "diagnose/whatif.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::Part;
+
+namespace {
+
+// A float has half the bytes, and a register twice as many of them: so much of the time at least is
+// spared. (A GPU that is not made for double precision spares far more.)
+constexpr double kSpared = 0.5;
+constexpr double kMostOfIt = 0.5;    // of the parameters
+constexpr double kDispatch = 10e-6;  // of an operation, whatever its type
+
+/// Share of the parameters' elements.
+double in_float64(const model::Run& run) {
+  const auto parts = split(run.fact("model.float64"), '/');
+  if (parts.size() != 2) return 0;
+  const auto doubles = parse_number<double>(parts[0]), all = parse_number<double>(parts[1]);
+  return doubles && all && *all > 0 ? std::clamp(*doubles / *all, 0.0, 1.0) : 0;
+}
+
+/// Of the training thread: kernels, and the memory that they ask for. `graphs`: it waits while
+/// TensorFlow's own threads compute.
+bool computes(const Cell& c, bool graphs) {
+  return c.role == Role::kTrainer &&
+         (c.act == Act::kNative || in_kernel(c.act) || (graphs && c.act == Act::kLock)) &&
+         c.part != Part::kInputWait && c.part != Part::kH2d && c.part != Part::kSync &&
+         c.part != Part::kCheckpoint &&
+         (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess | kInCompile)) == 0;
+}
+
+/// Share of the time that the training's device computes.
+double device_computes(const model::Run& run) {
+  double share = 0;
+  for (const model::DeviceUse& use : run.devices) {
+    share = std::max(share, use.share(use.sum.compute));
+  }
+  return share;
+}
+
+}  // namespace
+
+void detect_precision(const RunView& view, Findings& findings) {
+  const double share = in_float64(view.run());
+  if (share < kMostOfIt || !view.has_steps()) return;
+  const bool graphs = !view.run().fact("tensorflow.version").empty();
+  const auto computing = [graphs](const Cell& c) { return computes(c, graphs); };
+  const double device = device_computes(view.run()) * view.steps().mean;
+  const double ops = parse_number<double>(view.run().fact("torch.graph_nodes")).value_or(0);
+  const double dispatch = kDispatch * 2 * ops;  // there and back
+  const double host =
+      device > 0 ? 0 : std::max(view.per_step(Role::kTrainer, computing) - dispatch, 0.0);
+  const double spared = kSpared * share;
+  const WhatIf whatif(view);
+  Finding* f = findings.add(
+      "cpu.float64", "The model computes in double precision", 0.8,
+      device > 0 ? spared * device
+                 : whatif.saved_by({.trainer = spared * host, .trainer_cpu = spared * host}));
+  if (f == nullptr) return;
+  f->where = setting_line(view.run(), "model.float64.set_at");
+  if (!f->where) f->where = view.where(computing);
+  evidence(*f, fmt::format("{} of what it trains is float64", format_percent(share)), share,
+           "ratio", "agent.graph", 1);
+  if (device > 0) {
+    evidence(*f, fmt::format("the device computes {} a step", ms(device)), device * 1e3, "ms",
+             "agent.cuda", 1);
+  } else {
+    evidence(*f, fmt::format("computing takes {} a step", ms(host)), host * 1e3, "ms", "stacks",
+             view.readings(computing));
+  }
+  remedy(*f, "float32",
+         "Compute in float32: model.float(), and data as np.float32, which NumPy makes of Python's "
+         "numbers only where it is told to.");
+  if (device > 0) {
+    remedy(*f, "float32_device",
+           "At least half of the time: GPUs that are not made for it take 32 to 64 times as long.");
+  }
+}
+
+}  // namespace flatout::diagnose
