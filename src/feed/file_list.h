@@ -39,9 +39,10 @@ class FileList : public Source {
 
 /// The list that `text` is; its names are below `root`. Lines of a name and a label, divided by a
 /// comma, a tab or a blank (a label is a number or a word; classes are the words, sorted; a line
-/// may have none); im2rec's lists; JSON: {"name": label}, or an array or lines of [name, label] or
-/// of objects with a name ("file", "file_name", "path", "image") and a "label" or "class". Errors:
-/// kBadInput, with the line.
+/// may have none); more columns, also divided by semicolons, where a heading says which are the
+/// name's ("file", "file_name", "path", "image" and the like) and the label's ("label", "class",
+/// "target", "category"); im2rec's lists; JSON: {"name": label}, or an array or lines of [name,
+/// label] or of objects with such keys. Errors: kBadInput, with the line.
 Result<std::unique_ptr<Source>> parse_list(std::string_view text, const std::string& root);
 
 }  // namespace flatout::feed

@@ -469,11 +469,13 @@ Status Loader::make_sample(Worker& worker, Batch& batch, int slot, uint64_t posi
     if (usable) return {};
     if (other != index) others.insert(other);
   }
-  return Error{Code::kBadInput,
-               fmt::format("nothing can be read in place of {}: {} of {} others were tried, and "
-                           "are bad, too",
-                           escape_terminal(tally.bad[0].file), others.size(), order_.count() - 1),
-               "flatout feed verify tells which files are bad"};
+  return Error{
+      Code::kBadInput,
+      fmt::format("nothing can be read in place of {} ({}: {}): {} of {} others were "
+                  "tried, and are bad, too",
+                  escape_terminal(tally.bad[0].file), outcome_name(tally.bad[0].verdict.outcome),
+                  escape_terminal(tally.bad[0].verdict.detail), others.size(), order_.count() - 1),
+      "flatout feed verify tells which files are bad"};
 }
 
 // The sample of that index, for the slot; usable where it may stay there.
@@ -606,11 +608,16 @@ Result<std::shared_ptr<Batch>> Loader::next() {
   return flight->batch;
 }
 
+// Where no batch is left of an epoch the next one begins: drop_last may leave samples, too.
+Place Loader::onward(Place place) const {
+  if (batches_of(shard(place.position), options_.batch) > 0) return place;
+  return {place.epoch + 1, 0};
+}
+
 Place Loader::place() const {
   if (!is_of_this_process()) return {};
   const std::lock_guard lock(mutex_);
-  if (place_.position >= order_.count()) return {place_.epoch + 1, 0};
-  return place_;
+  return onward(place_);
 }
 
 Status Loader::seek(Place place) {
@@ -627,7 +634,7 @@ Status Loader::seek(Place place) {
     ahead_.stop();
     for (const auto& flight : flight_) flight->dropped = true;
     dropped.swap(flight_);
-    enter(place);
+    enter(onward(place));
   }
   pool_->wanted.notify_all();
   return {};

@@ -144,6 +144,7 @@ class Loader {
   Loader(std::unique_ptr<Source> source, const LoaderOptions& options, SampleStage stage);
   Status start();
   void enter(Place place);
+  Place onward(Place place) const;
   void stop();
   void work(int number);
   void open_batch();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -79,12 +80,16 @@ Packed prepare(const Source& source, uint64_t index, PictureDecoder& decoder) {
 
 class PackSource : public Source {
  public:
-  PackSource(std::string path, DataFile file, std::unique_ptr<MappedFile> map, const Header& header)
-      : path_(std::move(path)), file_(std::move(file)), map_(std::move(map)), header_(header) {}
+  PackSource(std::string path, DataFile file, const Header& header)
+      : path_(std::move(path)), file_(std::move(file)), header_(header) {}
 
+  Result<bool> is_whole() const {
+    FLATOUT_TRY(const std::string table, text_at(header_.table, header_.end));
+    return crc32(table) == header_.crc32;
+  }
   Status set_classes() {
-    const auto json = nlohmann::json::parse(
-        map_->bytes().substr(header_.classes, header_.end - header_.classes), nullptr, false);
+    FLATOUT_TRY(const std::string text, text_at(header_.classes, header_.end));
+    const auto json = nlohmann::json::parse(text, nullptr, false);
     if (!json.is_array()) return Error{Code::kBadInput, "its classes are damaged", ""};
     for (const auto& name : json)
       classes_.push_back(name.is_string() ? name.get<std::string>() : std::string());
@@ -96,8 +101,8 @@ class PackSource : public Source {
     const uint64_t all = header_.classes - header_.names;
     const uint64_t begin = std::min(row(index).name, all);
     const uint64_t end = index + 1 < count() ? std::min(row(index + 1).name, all) : all;
-    return path_ + "/" +
-           std::string(map_->bytes().substr(header_.names + begin, end > begin ? end - begin : 0));
+    auto text = text_at(header_.names + begin, header_.names + std::max(begin, end));
+    return path_ + "/" + (text.ok() ? *text : std::string());
   }
   Result<Verdict> read(uint64_t index, Sample& out) const override {
     const Row place = row(index);
@@ -107,7 +112,7 @@ class PackSource : public Source {
     FLATOUT_TRY(const size_t got, file_.read(place.offset, out.bytes));
     out.bytes.resize(got);
     out.picture = out.bytes;
-    if (got < place.bytes)
+    if (place.offset == 0 || got < place.bytes)
       return Verdict{Outcome::kTruncated, "the file ends before the sample does"};
     if (crc32c(out.picture) != place.crc32c)
       return Verdict{Outcome::kCorrupt, "the sample's checksum is wrong"};
@@ -123,14 +128,21 @@ class PackSource : public Source {
   std::string seek_index() const override { return path_ + ".seek"; }
 
  private:
+  // All zero where the file was cut since it was opened.
   Row row(uint64_t index) const {
+    std::array<uint8_t, sizeof(Row)> bytes{};
+    (void)file_.read(header_.table + index * sizeof(Row), bytes);
     Row out;
-    std::memcpy(&out, map_->bytes().data() + header_.table + index * sizeof out, sizeof out);
+    std::memcpy(&out, bytes.data(), sizeof out);
     return out;
   }
+  Result<std::string> text_at(uint64_t begin, uint64_t end) const {
+    std::vector<uint8_t> bytes(end - begin);
+    FLATOUT_TRY(const size_t got, file_.read(begin, bytes));
+    return std::string(text_of(std::span(bytes).first(got)));
+  }
   std::string path_;
-  DataFile file_;
-  std::unique_ptr<MappedFile> map_;  // for the table; pictures are read, which no signal ends
+  DataFile file_;  // read, not mapped: where it is cut meanwhile, no signal ends the program
   Header header_;
   std::vector<std::string> classes_;
   std::vector<BadSample> damage_;
@@ -191,19 +203,19 @@ Result<std::unique_ptr<Source>> open_pack(const std::string& path) {
                  "pack it again: flatout feed pack"};
   };
   FLATOUT_TRY(DataFile file, DataFile::open(path));
-  FLATOUT_TRY(auto map, MappedFile::open(path));
-  const std::string_view bytes = map->bytes();
   Header header{};
-  if (bytes.size() < sizeof header || !bytes.starts_with(kPackMagic))
+  std::array<uint8_t, sizeof header> start{};
+  FLATOUT_TRY(const size_t got, file.read(0, start));
+  if (got < sizeof header || !text_of(start).starts_with(kPackMagic))
     return bad("is no file of flatout feed pack");
-  std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.table > bytes.size() || header.end != bytes.size() || header.table > header.names ||
-      header.names > header.classes || header.classes > header.end ||
-      (header.names - header.table) % sizeof(Row) != 0 ||
-      (header.names - header.table) / sizeof(Row) != header.samples ||
-      crc32(bytes.substr(header.table)) != header.crc32)
+  std::memcpy(&header, start.data(), sizeof header);
+  if (header.end != file.bytes() || header.table > header.names || header.names > header.classes ||
+      header.classes > header.end || (header.names - header.table) % sizeof(Row) != 0 ||
+      (header.names - header.table) / sizeof(Row) != header.samples)
     return bad("is damaged or cut: its table cannot be read");
-  auto source = std::make_unique<PackSource>(path, std::move(file), std::move(map), header);
+  auto source = std::make_unique<PackSource>(path, std::move(file), header);
+  FLATOUT_TRY(const bool whole, source->is_whole());
+  if (!whole) return bad("is damaged or cut: its table cannot be read");
   if (!source->set_classes().ok()) return bad("is damaged: its classes cannot be read");
   return std::unique_ptr<Source>(std::move(source));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 
@@ -220,6 +221,14 @@ bool has_picture_name(std::string_view name) {
   const size_t dot = name.rfind('.');
   const std::string ending = lower(name.substr(dot == std::string_view::npos ? 0 : dot));
   return std::find(std::begin(kEndings), std::end(kEndings), ending) != std::end(kEndings);
+}
+
+std::optional<int64_t> label_number(std::string_view text) {
+  if (const auto whole = parse_number<int64_t>(text)) return whole;
+  constexpr double kExact = 1LL << 53;
+  const auto number = parse_number<double>(text);
+  if (!number || std::abs(*number) > kExact || *number != std::trunc(*number)) return std::nullopt;
+  return static_cast<int64_t>(*number);
 }
 
 Result<std::vector<std::string>> expand_braces(const std::string& pattern) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,6 +78,9 @@ Status read_file(const std::string& path, uint64_t limit, std::vector<uint8_t>& 
 /// torchvision's IMG_EXTENSIONS: an epoch has as many samples here as there. Those that are not
 /// read here are `unsupported` samples, not left out.
 bool has_picture_name(std::string_view name);
+
+/// A label that is a number: 3, and 3.0 as spreadsheets write it.
+std::optional<int64_t> label_number(std::string_view text);
 
 /// "a{1,2}" and "a{08..11}" spelt out, several braces too; itself where there are none.
 /// Errors: kBadInput for more than a million names.

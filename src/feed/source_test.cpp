@@ -2,7 +2,9 @@
 #include "feed/source.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <map>
 #include <random>
 
 #include "feed/crc32c.h"
@@ -89,6 +91,76 @@ TEST(TarSource, GroupsMembersAsWebDatasetDoes) {
                                                  {"", 0, Outcome::kMissingField}}));
   EXPECT_EQ(source->name(1), folder.path() + "/x-000.tar/a/0002.jpg");
   EXPECT_TRUE(source->damage().empty());
+}
+
+std::vector<Taken> of_tar(const std::vector<std::pair<std::string, std::string>>& members,
+                          std::vector<std::string>* classes = nullptr) {
+  const TemporaryFolder folder;
+  std::vector<uint8_t> tar;
+  for (const auto& [name, content] : members) add_member(tar, name, content);
+  end_tar(tar);
+  folder.write("x.tar", tar);
+  const auto source = open(folder.path() + "/x.tar");
+  if (classes != nullptr) *classes = source->classes();
+  return all_of(*source);
+}
+
+TEST(TarSource, TakesWordsAsClasses) {
+  const std::vector<Taken> expected{
+      {"1", 1, Outcome::kOk}, {"2", 0, Outcome::kOk}, {"", 0, Outcome::kMissingField}};
+  std::vector<std::string> classes;
+  EXPECT_EQ(of_tar({{"1.jpg", "1"},
+                    {"1.cls", "dog\n"},
+                    {"2.jpg", "2"},
+                    {"2.cls", "cat"},
+                    {"3.jpg", "3"},
+                    {"3.cls", ""}},
+                   &classes),
+            expected);
+  EXPECT_EQ(classes, (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_EQ(of_tar({{"1.jpg", "1"},
+                    {"1.json", R"({"label": "dog"})"},
+                    {"2.jpg", "2"},
+                    {"2.json", R"({"label": "cat", "class": 7})"},
+                    {"3.jpg", "3"},
+                    {"3.json", R"({"label": [1, 2]})"}},
+                   &classes),
+            expected);
+  EXPECT_EQ(classes, (std::vector<std::string>{"cat", "dog"}));
+}
+
+TEST(TarSource, FindsNumbersHoweverTheyAreWritten) {
+  EXPECT_EQ(of_tar({{"1.JPG", "1"},
+                    {"1.CLS", "4"},
+                    {"2.jpg", "2"},
+                    {"2.cls", "5.0"},
+                    {"3.jpg", "3"},
+                    {"3.json", R"({"text": ")" + std::string(100'000, 'x') + R"(", "label": 6.0})"},
+                    {"4.jpg", "4"},
+                    {"4.json", R"({"label": 0.5})"}}),
+            (std::vector<Taken>{{"1", 4, Outcome::kOk},
+                                {"2", 5, Outcome::kOk},
+                                {"3", 6, Outcome::kOk},
+                                {"", 0, Outcome::kMissingField}}));
+}
+
+TEST(TarSource, DoesNotTakeSamplesForUnlabelledWhereTheFirstIs) {
+  EXPECT_EQ(of_tar({{"1.jpg", "1"},
+                    {"1.json", R"({"caption": "a cat"})"},
+                    {"2.jpg", "2"},
+                    {"2.json", R"({"label": 3})"}}),
+            (std::vector<Taken>{{"", 0, Outcome::kMissingField}, {"2", 3, Outcome::kOk}}));
+}
+
+TEST(TarSource, TakesThePictureOfThePlainestName) {
+  EXPECT_EQ(of_tar({{"1.depth.png", "depth"},
+                    {"1.cls", "1"},
+                    {"1.jpg", "picture"},
+                    {"1.mask.png", "mask"},
+                    {"2.left.jpg", "left"},
+                    {"2.right.jpg", "right"},
+                    {"2.cls", "2"}}),
+            (std::vector<Taken>{{"picture", 1, Outcome::kOk}, {"left", 2, Outcome::kOk}}));
 }
 
 TEST(TarSource, FindsLabelsThatDoNotLieBesideTheirPictures) {
@@ -376,6 +448,43 @@ TEST(List, NamesTheLineThatIsWrong) {
   EXPECT_FALSE(parse_list("\n\n", "root").ok());
 }
 
+TEST(List, HasColumnsWhereAHeadingNamesThem) {
+  const std::vector<std::pair<std::string, int64_t>> expected{{"r/a, b.jpg", 3}, {"r/c.jpg", 4}};
+  for (const char* text :
+       {"label,filename\n3,\"a, b.jpg\"\n4,c.jpg\n",
+        "id;Path;split;Label\n0;a, b.jpg;x;3\n1;c.jpg;y;4\n",
+        ",image,target\n0,\"a, b.jpg\",3.0\n1,c.jpg,4.0\n",
+        "file_name\tbox\tclass\na, b.jpg\t1\t3\nc.jpg\t2\t4\n",
+        R"([{"filename": "a, b.jpg", "category": 3.0}, {"filename": "c.jpg", "category": 4}])"}) {
+    const auto list = parse_list(text, "r");
+    ASSERT_TRUE(list.ok()) << text << list.error().message;
+    std::vector<std::pair<std::string, int64_t>> found;
+    for (uint64_t i = 0; i < (*list)->count(); ++i) {
+      Sample sample;
+      (void)(*list)->read(i, sample);  // there are no such files; the label is known all the same
+      found.emplace_back((*list)->name(i), sample.label);
+    }
+    EXPECT_EQ(found, expected) << text;
+    EXPECT_TRUE((*list)->classes().empty());
+  }
+}
+
+TEST(List, RefusesLabelsThatItWouldLose) {
+  for (const auto& [text, message] : std::map<std::string, std::string>{
+           {R"([{"file": "a.jpg", "label": [1, 2]}])",
+            "line 1: its label is no number and no word"},
+           {R"({"images": [{"file_name": "a.jpg"}], "annotations": []})",
+            "the label of images is no number and no word"},
+           {"a.jpg,0.25\nb.jpg,1\n", "there are labels with a fraction"},
+           {"a.jpg,0,train\n", "line 1: 3 columns, and no heading says what they are"},
+           {"file,x,y\na.jpg,1,2\n", "line 1: none of the columns is the label: file,x,y"},
+           {"file,x,label\na.jpg,1\n", "line 2: fewer columns than the heading has"}}) {
+    const auto list = parse_list(text, "r");
+    ASSERT_FALSE(list.ok()) << text;
+    EXPECT_EQ(list.error().message, message);
+  }
+}
+
 TEST(Braces, AreSpeltOut) {
   EXPECT_EQ(*expand_braces("a{08..10}b"), (std::vector<std::string>{"a08b", "a09b", "a10b"}));
   EXPECT_EQ(*expand_braces("{x,yy}{1..2}"), (std::vector<std::string>{"x1", "x2", "yy1", "yy2"}));
@@ -412,6 +521,20 @@ TEST(Pack, HoldsTheSameSamplesAndAnIndexOfThem) {
         i, fingerprint({reinterpret_cast<const uint8_t*>(picture.data()), picture.size()}));
     EXPECT_EQ(found.checkpoints.empty(),
               packed->name(i).ends_with("bad.jpg") || packed->name(i).ends_with("progressive.jpg"));
+  }
+}
+
+TEST(Pack, MayBeCutWhileItIsRead) {
+  const TemporaryFolder folder;
+  folder.write("data/a.jpg", make_jpeg({}));
+  folder.write("data/b.jpg", make_jpeg({}));
+  const std::string path = folder.path() + "/a.fpack";
+  ASSERT_TRUE(pack(*open(folder.path() + "/data"), path, 1, [](const BadSample&) {}).ok());
+  const auto source = open(path);
+  for (const off_t size : {100, 0}) {
+    ASSERT_EQ(::truncate(path.c_str(), size), 0);
+    EXPECT_EQ(take(*source, 1).outcome, Outcome::kTruncated);
+    EXPECT_EQ(source->name(1), path + "/");
   }
 }
 

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "base/text.h"
 #include "feed/picture.h"
@@ -20,6 +22,8 @@ namespace {
 
 constexpr uint64_t kBlock = 512;
 constexpr uint64_t kLongestText = 1 << 16;  // of a pax header, a GNU long name, a label: bytes
+constexpr uint64_t kLongestJson = 1 << 24;  // which may hold more than the label
+constexpr size_t kJsonsTried = 100;         // until one has a label
 
 using Block = std::array<uint8_t, kBlock>;
 
@@ -80,16 +84,30 @@ void read_pax(std::string_view text, std::string& name, uint64_t& bytes) {
   }
 }
 
-enum class LabelKind : uint8_t { kNone, kText, kJson };
+enum class LabelKind : uint8_t { kNone, kNumber, kText, kJson };
 
-std::optional<int64_t> json_label(std::string_view text) {
+// What stands for a label, as text: "" if that is neither a number nor a word.
+std::optional<std::string> json_label(std::string_view text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   for (const char* key : {"label", "cls", "class"}) {
     if (!json.is_object()) break;
     const auto found = json.find(key);
-    if (found != json.end() && found->is_number_integer()) return found->get<int64_t>();
+    if (found == json.end() || found->is_null()) continue;
+    if (found->is_string()) return found->get<std::string>();
+    return found->is_number() ? found->dump() : std::string();
   }
   return std::nullopt;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// Of a member's ending: "jpg" has none, "depth.png" one.
+std::ptrdiff_t dots(std::string_view name) {
+  name.remove_prefix(name.rfind('/') + 1);
+  return std::count(name.begin(), name.end(), '.');
 }
 
 std::string_view as_text(const std::vector<uint8_t>& bytes) {
@@ -116,7 +134,7 @@ class TarSource : public Source {
  private:
   struct Row {
     uint64_t offset = 0;        // of the picture; it has none if it is 0
-    uint64_t label_offset = 0;  // with LabelKind::kNone the label itself
+    uint64_t label_offset = 0;  // with LabelKind::kNumber the label itself
     uint64_t name = 0;          // where it begins in names_
     uint32_t bytes = 0;
     uint32_t label_bytes = 0;
@@ -125,8 +143,12 @@ class TarSource : public Source {
     bool further = false;  // a picture behind the first of its name
   };
   const char* member_name(uint64_t index) const { return names_.c_str() + rows_[index].name; }
-  Status add(size_t shard, const DataFile& file, const TarMember& member);
+  void add(size_t shard, const TarMember& member);
   void join(size_t first);
+  Status drop_json_without_labels();
+  void keep_plainest_pictures();
+  Result<std::string> label_text(const Row& row, std::vector<uint8_t>& bytes) const;
+  Status label_by_word();
   void label_by_folder();
 
   Shards shards_;
@@ -135,28 +157,21 @@ class TarSource : public Source {
   std::string key_;    // of the sample that members are being added to,
   size_t sample_ = 0;  // and its row
   bool has_labels_ = false;
-  std::optional<bool> json_has_labels_;  // as the first of them has or not
   std::vector<std::string> classes_;
   std::vector<BadSample> damage_;
 };
 
-Status TarSource::add(size_t shard, const DataFile& file, const TarMember& member) {
+void TarSource::add(size_t shard, const TarMember& member) {
   const size_t slash = member.name.rfind('/');
   const size_t begin = slash == std::string::npos ? 0 : slash + 1;
   const size_t dot = member.name.find('.', begin);
-  if (dot == std::string::npos || dot == begin) return {};  // no ending, or hidden
+  if (dot == std::string::npos || dot == begin) return;  // no ending, or hidden
   const bool picture = has_picture_name(member.name);
-  const std::string ending = member.name.substr(member.name.rfind('.') + 1);
-  if (ending == "json" && !json_has_labels_) {
-    std::vector<uint8_t> text(std::min(member.bytes, kLongestText));
-    FLATOUT_TRY(const size_t got, file.read(member.offset, text));
-    text.resize(got);
-    json_has_labels_ = json_label(as_text(text)).has_value();
-  }
+  const std::string ending = lower(member.name.substr(member.name.rfind('.') + 1));
   LabelKind label = LabelKind::kNone;
   if (ending == "cls" || ending == "label") label = LabelKind::kText;
-  if (ending == "json" && *json_has_labels_) label = LabelKind::kJson;
-  if (!picture && label == LabelKind::kNone) return {};
+  if (ending == "json") label = LabelKind::kJson;
+  if (!picture && label == LabelKind::kNone) return;
   std::string key = std::to_string(shard) + "/" + member.name.substr(0, dot);
   const bool further = key == key_ && picture && rows_[sample_].offset != 0;
   if (key != key_ || further) {
@@ -174,7 +189,7 @@ Status TarSource::add(size_t shard, const DataFile& file, const TarMember& membe
     row.bytes = static_cast<uint32_t>(std::min(member.bytes, Limits().file_bytes + 1));
     names_.resize(row.name);
     names_ += member.name + '\0';
-    return {};
+    return;
   }
   Row& row = rows_[sample_];
   if (row.offset == 0) {
@@ -184,10 +199,9 @@ Status TarSource::add(size_t shard, const DataFile& file, const TarMember& membe
   if (row.label != LabelKind::kText) {  // which goes before JSON
     row.label = label;
     row.label_offset = member.offset;
-    row.label_bytes = static_cast<uint32_t>(std::min(member.bytes, kLongestText));
-    has_labels_ = true;
+    const uint64_t most = label == LabelKind::kJson ? kLongestJson : kLongestText;
+    row.label_bytes = static_cast<uint32_t>(std::min(member.bytes, most));
   }
-  return {};
 }
 
 // Labels that do not lie beside their pictures, as where all .cls members follow all pictures, go
@@ -226,25 +240,88 @@ Status TarSource::index() {
   for (size_t shard = 0; shard < shards_.count(); ++shard) {
     FLATOUT_TRY(const DataFile file, shards_.file(shard));
     const size_t first = rows_.size();
-    Status status;
-    const auto each = [&](const TarMember& member) {
-      if (status.ok()) status = add(shard, file, member);
-    };
+    const auto each = [&](const TarMember& member) { add(shard, member); };
     // The table beside it where there is one that fits; else the archive itself tells.
     auto walked = walk_tar_index(shards_.path(shard), file, each);
     if (!walked.ok()) walked = walk_tar(file, each);
     FLATOUT_TRY(Verdict verdict, std::move(walked));
-    if (!status.ok()) return status.error();
     key_.clear();
     join(first);
     if (!verdict.ok()) damage_.push_back({shards_.path(shard), std::move(verdict)});
   }
-  // Of labelled samples other pictures are masks and the like; else each is a
-  // sample: 2.1.jpg, 2.2.jpg.
-  if (has_labels_) {
-    std::erase_if(rows_, [](const Row& row) { return row.further; });
-  } else {
+  FLATOUT_TRY_STATUS(drop_json_without_labels());
+  has_labels_ = std::any_of(rows_.begin(), rows_.end(),
+                            [](const Row& row) { return row.label != LabelKind::kNone; });
+  // Without labels each picture is a sample: 2.1.jpg, 2.2.jpg.
+  if (!has_labels_) {
     label_by_folder();
+    return {};
+  }
+  keep_plainest_pictures();
+  return label_by_word();
+}
+
+// JSON may be captions and the like: then it tells nothing.
+Status TarSource::drop_json_without_labels() {
+  std::vector<uint8_t> bytes;
+  size_t tried = 0;
+  for (const Row& row : rows_) {
+    if (row.label != LabelKind::kJson) continue;
+    FLATOUT_TRY_STATUS(shards_.read(row.shard, row.label_offset, row.label_bytes, bytes));
+    if (json_label(as_text(bytes))) return {};
+    if (++tried == kJsonsTried) break;
+  }
+  if (tried == 0) return {};
+  for (Row& row : rows_) {
+    if (row.label == LabelKind::kJson) row.label = LabelKind::kNone;
+  }
+  std::erase_if(rows_,
+                [](const Row& row) { return row.offset == 0 && row.label == LabelKind::kNone; });
+  return {};
+}
+
+// Of labelled samples other pictures are masks and the like: x.jpg goes before x.depth.png,
+// whichever comes first.
+void TarSource::keep_plainest_pictures() {
+  size_t sample = 0;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!rows_[i].further) {
+      sample = i;
+    } else if (dots(member_name(i)) < dots(member_name(sample))) {
+      rows_[sample].offset = rows_[i].offset;
+      rows_[sample].bytes = rows_[i].bytes;
+      rows_[sample].name = rows_[i].name;
+    }
+  }
+  std::erase_if(rows_, [](const Row& row) { return row.further; });
+}
+
+// "" where there is none.
+Result<std::string> TarSource::label_text(const Row& row, std::vector<uint8_t>& bytes) const {
+  FLATOUT_TRY_STATUS(shards_.read(row.shard, row.label_offset, row.label_bytes, bytes));
+  if (row.label == LabelKind::kText) return std::string(trim(as_text(bytes)));
+  return json_label(as_text(bytes)).value_or("");
+}
+
+// Words are classes where the first label is one: all are read, once.
+Status TarSource::label_by_word() {
+  std::vector<uint8_t> bytes;
+  std::map<std::string, uint64_t> labels;
+  std::vector<std::pair<size_t, decltype(labels)::iterator>> found;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].label == LabelKind::kNone) continue;
+    FLATOUT_TRY(std::string text, label_text(rows_[i], bytes));
+    if (text.empty()) continue;  // read() says so
+    if (found.empty() && parse_number<double>(text)) return {};
+    found.emplace_back(i, labels.emplace(std::move(text), 0).first);
+  }
+  for (auto& [word, label] : labels) {
+    label = classes_.size();
+    classes_.push_back(word);
+  }
+  for (const auto& [i, label] : found) {
+    rows_[i].label = LabelKind::kNumber;
+    rows_[i].label_offset = label->second;
   }
   return {};
 }
@@ -265,7 +342,10 @@ void TarSource::label_by_folder() {
     label = classes_.size();
     classes_.push_back(folder);
   }
-  for (size_t i = 0; i < rows_.size(); ++i) rows_[i].label_offset = labels[folder_of(i)];
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    rows_[i].label = LabelKind::kNumber;
+    rows_[i].label_offset = labels[folder_of(i)];
+  }
 }
 
 Result<Verdict> TarSource::read(uint64_t index, Sample& out) const {
@@ -273,14 +353,14 @@ Result<Verdict> TarSource::read(uint64_t index, Sample& out) const {
   out.picture = {};
   out.label = 0;
   if (row.offset == 0) return Verdict{Outcome::kMissingField, "the sample has no picture"};
-  if (row.label == LabelKind::kNone) {
-    if (has_labels_) return Verdict{Outcome::kMissingField, "the sample has no label"};
+  if (row.label == LabelKind::kNone && has_labels_)
+    return Verdict{Outcome::kMissingField, "the sample has no label"};
+  if (row.label == LabelKind::kNumber) {
     out.label = static_cast<int64_t>(row.label_offset);
-  } else {
-    FLATOUT_TRY_STATUS(shards_.read(row.shard, row.label_offset, row.label_bytes, out.bytes));
-    const std::string_view text = as_text(out.bytes);
-    const std::optional<int64_t> label =
-        row.label == LabelKind::kText ? parse_number<int64_t>(trim(text)) : json_label(text);
+  } else if (row.label != LabelKind::kNone) {
+    FLATOUT_TRY(const std::string text, label_text(row, out.bytes));
+    if (text.empty()) return Verdict{Outcome::kMissingField, "the sample has no label"};
+    const std::optional<int64_t> label = label_number(text);
     if (!label) return Verdict{Outcome::kMissingField, "the sample's label is no number"};
     out.label = *label;
   }
