@@ -28,7 +28,7 @@
  *
  * path: a folder of pictures, with a folder for each class; a list of files and labels (text, CSV
  * or JSON); tar or WebDataset shards, TFRecord files, a file of `flatout feed pack`; a folder of
- * such, or a name with braces: train-{000..146}.tar.
+ * such, or a name with braces or wildcards: train-{000..146}.tar, train-*.tar.
  *
  * A feed may be used by one thread at a time; batches by any, and after the feed is closed. In a
  * process that was forked from the one that opened it it can only be closed. */
@@ -116,6 +116,9 @@ FLATOUT_FEED_API int flatout_feed_lend(flatout_feed* feed, void* memory);
 FLATOUT_FEED_API size_t flatout_feed_batch_bytes(const flatout_feed* feed);
 
 FLATOUT_FEED_API uint64_t flatout_feed_samples(const flatout_feed* feed);
+/* Of a sample by its number: its file, and where in it. "" where there is none of that number.
+ * Valid until this thread's next call. */
+FLATOUT_FEED_API const char* flatout_feed_name(const flatout_feed* feed, uint64_t index);
 FLATOUT_FEED_API uint64_t flatout_feed_batches(const flatout_feed* feed); /* of an epoch */
 
 FLATOUT_FEED_API struct flatout_feed_place flatout_feed_get_place(const flatout_feed* feed);

@@ -15,6 +15,7 @@ using namespace flatout;
 
 thread_local std::string last_error;
 thread_local std::string last_report;
+thread_local std::string last_name;
 
 // A batch as C sees it, and what keeps it alive: the caller and each tensor of it hold a count.
 struct Shared : flatout_feed_batch {
@@ -131,6 +132,11 @@ int flatout_feed_lend(flatout_feed* feed, void* memory) {
 size_t flatout_feed_batch_bytes(const flatout_feed* feed) { return feed->loader->batch_bytes(); }
 
 uint64_t flatout_feed_samples(const flatout_feed* feed) { return feed->loader->source().count(); }
+const char* flatout_feed_name(const flatout_feed* feed, uint64_t index) {
+  const feed::Source& source = feed->loader->source();
+  last_name = index < source.count() ? source.name(index) : std::string();
+  return last_name.c_str();
+}
 uint64_t flatout_feed_batches(const flatout_feed* feed) {
   return feed->loader->batches_per_epoch();
 }

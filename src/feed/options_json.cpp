@@ -159,12 +159,12 @@ Result<LoaderOptions> parse_options(std::string_view text) {
     if (set(options, name, value, known)) continue;
     if (!known)
       return Error{Code::kBadInput, fmt::format("there is no option '{}'", escape_terminal(name)),
-                   "flatout/feed.h lists them"};
+                   "flatout/feed.h lists them, and help(flatout.feed.Loader) in Python"};
     return Error{
         Code::kBadInput,
         fmt::format("{} cannot be {}", name,
                     escape_terminal(value.dump(-1, ' ', false, Json::error_handler_t::replace))),
-        "flatout/feed.h says what each option takes"};
+        "flatout/feed.h says what each option takes, and help(flatout.feed.Loader) in Python"};
   }
   FLATOUT_TRY_STATUS(options.check());
   return options;

@@ -1,6 +1,7 @@
 #include "feed/source.h"
 
 #include <fmt/format.h>
+#include <glob.h>
 
 #include <algorithm>
 #include <array>
@@ -213,6 +214,51 @@ Result<std::unique_ptr<Source>> open_shards_in(const std::string& path, const Li
   return std::unique_ptr<Source>();
 }
 
+// The names that braces and wildcards stand for; itself where it is there as it is, or stands for
+// nothing.
+Result<std::vector<std::string>> names_of(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return std::vector<std::string>{path};
+  FLATOUT_TRY(const std::vector<std::string> patterns, expand_braces(path));
+  std::vector<std::string> names;
+  for (const std::string& pattern : patterns) {
+    glob_t found{};
+    const bool wild = pattern.find_first_of("*?[") != std::string::npos &&
+                      !std::filesystem::exists(pattern, ignored);
+    if (wild && ::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+      names.insert(names.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    } else {
+      names.push_back(pattern);
+    }
+    ::globfree(&found);
+  }
+  return names;
+}
+
+Result<std::unique_ptr<Source>> open_several(std::vector<std::string> paths) {
+  const Kind kind = kind_of_name(paths[0]);
+  for (const std::string& path : paths) {
+    if (kind == Kind::kOther || kind == Kind::kPicture || kind == Kind::kList ||
+        kind_of_name(path) != kind)
+      return Error{Code::kBadInput,
+                   escape_terminal(path) + " is no shard of one kind with the others",
+                   "several names are of .tar or of TFRecord files; a list (.csv, .json) has "
+                   "pictures from anywhere"};
+  }
+  return open_shards(kind, std::move(paths));
+}
+
+// What a compressed archive is called, or "": reading anywhere in one would mean to unpack all.
+std::string_view compression_of(std::span<const uint8_t> start) {
+  const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
+  if (text.starts_with("\x1F\x8B")) return "gzip";
+  if (text.starts_with("BZh")) return "bzip2";
+  if (text.starts_with("\x28\xB5\x2F\xFD")) return "zstd";
+  if (text.starts_with(std::string_view("\xFD\x37zXZ\0", 6))) return "xz";
+  if (text.starts_with("PK\3\4")) return "zip";
+  return {};
+}
+
 }  // namespace
 
 bool has_picture_name(std::string_view name) {
@@ -291,10 +337,7 @@ Result<Verdict> unreadable(const Error& error) {
 
 Result<std::vector<std::string>> list_tars(const std::string& path) {
   std::error_code ignored;
-  std::vector<std::string> paths{path};
-  if (!std::filesystem::exists(path, ignored)) {
-    FLATOUT_TRY(paths, expand_braces(path));
-  }
+  FLATOUT_TRY(std::vector<std::string> paths, names_of(path));
   if (paths.size() == 1 && std::filesystem::is_directory(path, ignored)) {
     FLATOUT_TRY(paths, list_files(path));
     std::erase_if(paths, [](const std::string& file) { return kind_of_name(file) != Kind::kTar; });
@@ -315,14 +358,11 @@ Result<std::unique_ptr<Source>> open_archive(const std::string& path) {
 
 Result<std::unique_ptr<Source>> open_source(const std::string& path) {
   std::error_code ignored;
-  std::vector<std::string> paths{path};
-  if (!std::filesystem::exists(path, ignored)) {
-    FLATOUT_TRY(paths, expand_braces(path));
-  }
+  FLATOUT_TRY(const std::vector<std::string> paths, names_of(path));
   const std::string& one = paths[0];
   std::unique_ptr<Source> source;
   if (paths.size() > 1) {
-    FLATOUT_TRY(source, open_shards(kind_of_name(paths[0]), paths));
+    FLATOUT_TRY(source, open_several(paths));
   } else if (std::filesystem::is_directory(one, ignored)) {
     FLATOUT_TRY(const Listing listing, list(one));
     source = open_pictures(one, listing);
@@ -338,6 +378,13 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path) {
     if (!source) {
       FLATOUT_TRY(source, open_picture(one));
     }
+    std::vector<uint8_t> start;
+    if (!source) FLATOUT_TRY_STATUS(read_file(one, 16, start));
+    if (const std::string_view packer = compression_of(start); !packer.empty())
+      return Error{Code::kBadInput,
+                   fmt::format("{} is compressed ({}), so nothing can be read from its middle",
+                               escape_terminal(one), packer),
+                   "unpack it; a .tar with the pictures as they are is hardly larger"};
     if (!source)
       return Error{Code::kBadInput,
                    escape_terminal(one) + " is no picture, no list of them and no archive",
@@ -351,7 +398,7 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path) {
           Code::kBadInput,
           fmt::format("nothing can be read of {}: {} ({})", escape_terminal(bad.file),
                       outcome_name(bad.verdict.outcome), escape_terminal(bad.verdict.detail)),
-          "fetch it again"};
+          bad.verdict.outcome == Outcome::kUnsupported ? "" : "fetch it again"};
     }
     return Error{Code::kBadInput, "no pictures in " + escape_terminal(path),
                  "expected are .jpg, .png and .webp files, in one folder for each class, or .tar, "

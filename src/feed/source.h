@@ -53,8 +53,8 @@ class Source {
 /// Opens what `path` is: a folder of pictures (the classes, samples and order of torchvision's
 /// ImageFolder; where only files beside the folders are pictures, all have label 0), a picture; a
 /// list of them (file_list.h); a tar or WebDataset shard, a TFRecord file, a file of `feed pack`; a
-/// folder of such, or a name with braces: train-{000..146}.tar. Errors: kNotFound, kDenied,
-/// kBadInput (nothing in it, or it is nothing of these), kIo.
+/// folder of such, or a name with braces or wildcards: train-{000..146}.tar, train-*.tar. Errors:
+/// kNotFound, kDenied, kBadInput (nothing in it, or it is nothing of these), kIo.
 Result<std::unique_ptr<Source>> open_source(const std::string& path);
 
 /// One file that is an archive, by its name or else its first bytes; null where it is none.

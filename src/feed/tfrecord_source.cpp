@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "base/protobuf.h"
 #include "feed/crc32c.h"
@@ -76,6 +77,16 @@ bool first_integer(std::string_view feature, std::optional<int64_t>& out) {
   return kinds.ok();
 }
 
+// The first of them, for people.
+std::string names_of_features(const std::vector<std::string_view>& names) {
+  constexpr size_t kMost = 8;
+  std::string out;
+  for (size_t i = 0; i < names.size() && i < kMost; ++i)
+    fmt::format_to(std::back_inserter(out), "{}'{}'", i == 0 ? "" : ", ", names[i].substr(0, 64));
+  if (names.size() > kMost) out += " and others";
+  return out.empty() ? "nothing" : out;
+}
+
 class TfrecordSource : public Source {
  public:
   explicit TfrecordSource(Shards shards) : shards_(std::move(shards)) {}
@@ -135,8 +146,12 @@ Result<Verdict> TfrecordSource::read(uint64_t index, Sample& out) const {
     return Verdict{Outcome::kCorrupt, "the record's checksum is wrong"};
   const auto example = parse_example({reinterpret_cast<const char*>(data.data()), data.size()});
   if (!example) return Verdict{Outcome::kCorrupt, "the record is no tf.train.Example"};
-  if (!example->picture) return Verdict{Outcome::kMissingField, "the record has no picture"};
-  if (!example->label) return Verdict{Outcome::kMissingField, "the record has no label"};
+  const auto lacks = [&](std::string_view what) {
+    return Verdict{Outcome::kMissingField, fmt::format("the record has no {}; it has {}", what,
+                                                       names_of_features(example->names))};
+  };
+  if (!example->picture) return lacks("picture");
+  if (!example->label) return lacks("label that is a number");
   out.picture = {reinterpret_cast<const uint8_t*>(example->picture->data()),
                  example->picture->size()};
   out.label = *example->label;
@@ -168,6 +183,7 @@ std::optional<Example> parse_example(std::string_view bytes) {
         if (entry.number() == 2) feature = entry.bytes();
       }
       if (!entry.ok()) return std::nullopt;
+      out.names.push_back(key);
       if (const size_t found = rank(kPictureKeys, key); found < picture_rank) {
         std::optional<std::string_view> value;
         if (!first_bytes(feature, value)) return std::nullopt;
@@ -199,11 +215,16 @@ Result<Verdict> walk_tfrecords(const DataFile& file,
   for (uint64_t at = 0; at < file.bytes();) {
     std::array<uint8_t, 12> header{};
     FLATOUT_TRY(const size_t got, file.read(at, header));
+    const bool wrong = got == header.size() && masked_crc32c(std::span(header).first(8)) !=
+                                                   load<uint32_t>(header.data() + 8);
     if (at == 0 && got >= 2 && header[0] == 0x1F && header[1] == 0x8B)
       return Verdict{Outcome::kUnsupported, "a compressed file; unpack it with gunzip"};
+    if (at == 0 && wrong && (header[0] & 0x0F) == 8 && (header[0] << 8 | header[1]) % 31 == 0)
+      return Verdict{Outcome::kUnsupported,
+                     "a compressed file (zlib); write it without compression"};
     if (got < header.size())
       return Verdict{Outcome::kTruncated, fmt::format("a header is cut at byte {}", at)};
-    if (masked_crc32c(std::span(header).first(8)) != load<uint32_t>(header.data() + 8))
+    if (wrong)
       return Verdict{Outcome::kCorrupt, fmt::format("a length's checksum is wrong at byte {}", at)};
     TfRecord record;
     record.offset = at + header.size();

@@ -29,6 +29,7 @@ uint32_t masked_crc32c(std::span<const uint8_t> data);
 struct Example {
   std::optional<std::string_view> picture;
   std::optional<int64_t> label;
+  std::vector<std::string_view> names;  // of all its features
 };
 /// Of a serialised tf.train.Example: the picture ("image/encoded", "image", "image_raw", "encoded",
 /// "jpeg", "jpg" or "png") and its label ("image/class/label", "label", "class" or "cls"). Null

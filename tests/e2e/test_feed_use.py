@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -249,6 +250,7 @@ def test_pictures_beside_a_notebooks_folder_are_a_flat_data_set(tmp_path):
 def test_a_file_that_vanishes_is_a_bad_sample(folder):
     with feed.Loader(folder, 4, 32, form="batch") as loader:
         (folder / "b/2.jpg").unlink()
+        loader.set_epoch(1)  # what was made ahead may have had it
         for epoch in (1, 2):
             assert len(taken(loader)) == 12
         report = loader.report()
@@ -343,3 +345,167 @@ def test_labels_behind_all_pictures_of_a_shard_are_theirs(folder, tmp_path):
     assert labels_of(shard)[1] == list(range(12))
     subprocess.run([BIN, "feed", "index", shard], capture_output=True, check=True)
     assert labels_of(shard)[1] == list(range(12))
+
+
+# ---- loops that count their batches, states, shares ----
+
+
+def by_count(loader):
+    batches = iter(loader)
+    return [i for _ in range(len(loader)) for i in next(batches).indices]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_loop_that_counts_its_batches_leaves_the_next_epoch_whole(folder, drop_last):
+    options = {"batch_size": 5, "size": 32, "seed": 3, "form": "batch", "drop_last": drop_last}
+    with feed.Loader(folder, **options) as plain, feed.Loader(folder, **options) as counted:
+        expected = [taken(plain) for _ in range(4)]
+        assert [by_count(counted), taken(counted), by_count(counted), by_count(counted)] == expected
+        # zip() with what is shorter or as long takes no end either.
+        counted.set_epoch(0)
+        assert [[i for _, batch in zip(range(len(counted)), counted) for i in batch.indices] for _ in range(4)] == expected
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_state_of_an_epochs_end_is_the_next_ones_beginning(folder, drop_last):
+    options = {"batch_size": 5, "size": 32, "form": "batch", "drop_last": drop_last}
+    with feed.Loader(folder, **options) as loader, feed.Loader(folder, **options) as other:
+        for _, batch in zip(range(len(loader)), loader):
+            state = loader.state_dict()
+        other.load_state_dict(state)
+        assert taken(other) == taken(loader)
+        assert (loader.epoch, other.epoch) == (2, 2)
+
+
+def test_set_epoch_stays_within_the_epoch_that_was_loaded(folder):
+    with feed.Loader(folder, 4, 32, form="batch") as loader, feed.Loader(folder, 4, 32, form="batch") as other:
+        batches = iter(loader)
+        next(batches)
+        other.load_state_dict(loader.state_dict())
+        other.set_epoch(0)  # as scripts do at the beginning of each
+        assert taken(other) == [i for batch in batches for i in batch.indices]
+        other.load_state_dict({**loader.state_dict(), "epoch": 1, "position": 4})
+        other.set_epoch(5)
+        assert len(taken(other)) == 12
+        assert other.epoch == 6
+        for epoch, error in ((-1, ValueError), (2**32, ValueError), (0.5, TypeError)):
+            with pytest.raises(error, match=r"^the epoch is .*has to be"):
+                other.set_epoch(epoch)
+        for state, error, text in ((None, TypeError, "what state_dict"), ({"version": 1, "epoch": 0}, ValueError, "has no 'position'"),
+                                   ({**loader.state_dict(), "position": -4}, ValueError, "the state's position is -4")):
+            with pytest.raises(error, match=text):
+                other.load_state_dict(state)
+
+
+def share(folder, **more):
+    with feed.Loader(folder, 4, 32, form="batch", shuffle=False, **more) as loader:
+        return taken(loader)
+
+
+def test_a_share_is_the_environments_or_is_refused(folder, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "2")
+    assert share(folder) == share(folder, ranks=3) == [2, 5, 8, 11]
+    assert share(folder, rank=1) == [1, 4, 7, 10]
+    assert share(folder, ranks=1) == list(range(12))
+    for rank in (None, ""):  # as in Lightning's processes: each of them would take rank 0's
+        if rank is None:
+            monkeypatch.delenv("RANK")
+        else:
+            monkeypatch.setenv("RANK", rank)
+        with pytest.raises(feed.FeedError, match="one of 3 ranks, and nothing says which"):
+            share(folder)
+    monkeypatch.setenv("RANK", "two")
+    with pytest.raises(feed.FeedError, match="RANK is 'two'"):
+        share(folder)
+    assert share(folder, rank=0, ranks=3) == [0, 3, 6, 9]
+
+
+def test_a_share_is_torch_distributeds(folder, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("torch.distributed")
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with feed.Loader(folder, 4, 32, form="batch") as before, feed.Loader(folder, 4, 32, form="batch", ranks=1) as whole:
+        monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(distributed, "get_rank", lambda: 1)
+        monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+        with pytest.raises(feed.FeedError, match="opened as one of 1, and torch.distributed has 2"):
+            iter(before)
+        assert len(taken(whole)) == 12
+        assert share(folder) == [1, 3, 5, 7, 9, 11]
+
+
+# ---- arguments as programs have them ----
+
+
+def test_numbers_arrays_and_types_of_numpy_and_torch_are_options(folder):
+    def batch(**options):
+        with feed.Loader(folder, seed=np.int64(3), form="batch", **options) as loader:
+            return next(iter(loader))
+
+    plain = batch(batch_size=4, size=[32, 24], mean=[0.5, 0.25, 0.5], dtype="f16")
+    for dtype in (np.float16, np.dtype("float16"), "float16"):
+        other = batch(batch_size=np.int32(4), size=np.array([32, 24]), mean=np.array([0.5, 0.25, 0.5]), dtype=dtype)
+        assert np.array_equal(np.asarray(plain), np.asarray(other))
+    for options, error, text in (({"scale": {1, 2}}, TypeError, "scale cannot be"), ({"num_workers": 2}, feed.FeedError, "threads=8"),
+                                 ({"prefetch": None}, feed.FeedError, "prefetch cannot be"), ({"stage": 3}, TypeError, "stage is 3")):
+        with pytest.raises(error, match=text):
+            feed.Loader(folder, **options)
+
+
+def test_a_batch_is_lent_not_copied_and_says_so(folder):
+    with feed.Loader(folder, 4, 32, form="batch") as loader:
+        batch = next(iter(loader))
+        assert repr(loader) == f"<Loader of {folder!r} in batches of 4>"
+        assert repr(batch) == "<Batch f32 [4, 3, 32, 32] of epoch 0>"
+        assert np.shares_memory(np.from_dlpack(batch), np.asarray(batch))
+        with pytest.raises(BufferError, match="lent, not copied"):
+            batch.__dlpack__(copy=True)
+        with pytest.raises(BufferError, match="CPU's memory"):
+            batch.__dlpack__(dl_device=(2, 0))
+        assert [loader.name(i) for i in batch.indices] == [str(sorted(folder.glob("*/*"))[i]) for i in batch.indices]
+        with pytest.raises(IndexError, match="no sample 12 of 12"):
+            loader.name(12)
+    assert repr(loader).endswith("closed>")
+
+
+def test_several_shards_are_a_list_or_a_pattern(tmp_path):
+    for number in range(3):
+        with tarfile.open(tmp_path / f"x-{number}.tar", "w") as shard:
+            for name, content in ((f"{number}.jpg", picture(number)), (f"{number}.cls", str(number).encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                shard.addfile(member, io.BytesIO(content))
+    for path in ([tmp_path / "x-2.tar", str(tmp_path / "x-0.tar")], (tmp_path / "x-2.tar", tmp_path / "x-0.tar"), tmp_path / "x-[02].tar"):
+        with feed.Loader(path, 4, 32, shuffle=False, form="batch") as loader:
+            assert sorted(next(iter(loader)).labels) == [0, 2]
+    with feed.Loader([tmp_path / "x-1.tar"], 4, 32, form="batch") as loader:
+        assert next(iter(loader)).labels == [1]
+    write(tmp_path, "a.jpg")
+    for path, text in (([tmp_path / "x-1.tar", tmp_path / "a.jpg"], "no shard of one kind"), (tmp_path / "y-*.tar", "there is no ")):
+        with pytest.raises(feed.FeedError, match=text):
+            feed.Loader(path, 4, 32)
+    with pytest.raises(ValueError, match="braces or commas"):
+        feed.Loader(["a,b.tar", "c.tar"], 4, 32)
+
+
+def test_a_compressed_archive_is_told_as_one(tmp_path):
+    for name, mode in (("x.tar.gz", "w:gz"), ("x.tar.bz2", "w:bz2"), ("x.tar.xz", "w:xz")):
+        with tarfile.open(tmp_path / name, mode) as archive:
+            archive.addfile(tarfile.TarInfo("a.jpg"), io.BytesIO())
+        with pytest.raises(feed.FeedError, match="is compressed"):
+            feed.Loader(tmp_path / name)
+    (tmp_path / "x.tfrecord").write_bytes(zlib.compress(b"a" * 100))
+    with pytest.raises(feed.FeedError, match=r"unsupported \(a compressed file \(zlib\)"):
+        feed.Loader(tmp_path / "x.tfrecord")
+
+
+def test_what_a_stage_raises_is_the_cause(folder):
+    def stage(sample):
+        raise KeyError(f"no such label {sample.label}")
+
+    with feed.Loader(folder, 4, 32, stage=stage) as loader:
+        with pytest.raises(feed.FeedError, match="the stage failed at .*KeyError") as raised:
+            next(iter(loader))
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert raised.value.__cause__.__traceback__.tb_next.tb_frame.f_code is stage.__code__

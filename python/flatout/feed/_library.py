@@ -32,6 +32,7 @@ def library() -> ctypes.CDLL:
             ("flatout_feed_lend", c_int, [c_void_p, c_void_p]),
             ("flatout_feed_batch_bytes", c_size_t, [c_void_p]),
             ("flatout_feed_samples", c_uint64, [c_void_p]),
+            ("flatout_feed_name", c_char_p, [c_void_p, c_uint64]),
             ("flatout_feed_batches", c_uint64, [c_void_p]),
             ("flatout_feed_get_place", Place, [c_void_p]),
             ("flatout_feed_set_place", c_int, [c_void_p, Place]),

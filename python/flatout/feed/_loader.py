@@ -1,19 +1,21 @@
 """The Loader and its batches."""
 
 import atexit
+import collections
 import ctypes
 import json
 import math
+import operator
 import os
 import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _dlpack
 from ._library import BatchStruct, Place, library
-from ._stage import Sample, running_stage, stage_function
+from ._stage import Sample, last_line, running_stage, stage_function
 from ._transforms import options_from_transforms
 
 _TYPES = ("u8", "f32", "f16", "bf16")
@@ -31,10 +33,91 @@ def _error() -> FeedError:
 
 def _path(path: Any) -> bytes:
     """As C takes it. What follows a zero would be lost on the way."""
+    if isinstance(path, (list, tuple)) and path:
+        names = [_path(each) for each in path]
+        odd = next((each for each, name in zip(path, names) if set(name) & set(b"{},")), None)
+        if odd is not None and len(names) > 1:
+            raise ValueError(f"{odd!r} among several names: those cannot have braces or commas")
+        return b"{" + b",".join(names) + b"}" if len(names) > 1 else names[0]
     name = os.fsencode(path)
     if b"\0" in name:
         raise ValueError(f"embedded null byte in {path!r}")
     return name
+
+
+# What torch's DataLoader calls otherwise, or has no use here.
+_OF_TORCH = {
+    "num_workers": "threads=8 says how many threads decode, and threads=0 is one a core",
+    "prefetch_factor": "prefetch=2 says how many batches are in memory",
+    "collate_fn": "stage= is a function of each sample, and form='batch' gives all that is known of a batch",
+    "batch_sampler": "rank=, ranks= and seed= say which samples come", "sampler": "rank=, ranks= and seed= say which samples come",
+    "generator": "seed=1 decides all that is random", "worker_init_fn": "there are no worker processes",
+    "persistent_workers": "there are no worker processes, and the threads stay from epoch to epoch"}
+_DTYPES = {"uint8": "u8", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An option's value as JSON has it: numbers and arrays of NumPy and torch, paths, types by their names."""
+    if name == "dtype":
+        word = value if isinstance(value, str) else getattr(value, "__name__", str(value))
+        return _DTYPES.get(word.rsplit(".", 1)[-1], word)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain("", each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _options_json(options: Dict[str, Any]) -> bytes:
+    for name, value in options.items():
+        if name in _OF_TORCH:
+            raise FeedError(f"there is no option '{name}': {_OF_TORCH[name]}")
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"{name} cannot be {value!r}") from None
+    return json.dumps(options).encode()
+
+
+def _number_of(variable: str) -> Optional[int]:
+    text = os.environ.get(variable, "")
+    try:
+        return int(text) if text else None
+    except ValueError:
+        raise FeedError(f"the environment's {variable} is {text!r}, which is no number; rank= and ranks= go before it") from None
+
+
+def _ranks_of_torch() -> Optional[Tuple[int, int]]:
+    """Rank and number of ranks, where torch.distributed has begun."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _share(rank: Optional[int], ranks: Optional[int]) -> Tuple[int, int]:
+    """What is not given is as torch.distributed has it, or else the environment. A share that is not known is an error: each process would
+    get the same samples."""
+    if rank is not None and ranks is not None:
+        return rank, ranks
+    if ranks == 1:
+        return 0, 1
+    known = _ranks_of_torch() or (_number_of("RANK"), _number_of("WORLD_SIZE"))
+    rank, ranks = known[0] if rank is None else rank, (known[1] or 1) if ranks is None else ranks
+    if rank is None and ranks != 1:
+        raise FeedError(f"this is one of {ranks} ranks, and nothing says which: open the loader behind torch.distributed's beginning (with Lightning in "
+                        "train_dataloader()), or give rank= and ranks=")
+    return rank or 0, ranks
+
+
+def _whole_number(what: str, value: Any, end: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r}, and has to be a whole number") from None
+    if not 0 <= number < end:
+        raise ValueError(f"{what} is {number}, and has to be 0 to {end - 1}")
+    return number
 
 
 class Batch:
@@ -65,6 +148,9 @@ class Batch:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __repr__(self) -> str:
+        return f"<Batch {self.dtype} {list(self.shape)} of epoch {self.epoch}>"
+
     def __del__(self):
         struct, self._struct = getattr(self, "_struct", None), None
         if struct is not None:
@@ -73,7 +159,11 @@ class Batch:
     def __reduce_ex__(self, _):
         raise TypeError("a Batch cannot be copied or pickled: it is a view of its loader's memory; make a tensor or an array of it and copy that")
 
-    def __dlpack__(self, stream=None, **_):
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if copy:
+            raise BufferError("a batch is lent, not copied; copy what is made of it")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"a batch is in the CPU's memory; make a tensor of it, and move that to device {tuple(dl_device)}")
         return _dlpack.capsule(library().flatout_feed_dlpack(self._struct))
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -163,7 +253,8 @@ class Loader:
     """Batches of pictures, in an order and with augmentation that the seed alone decides.
 
     path: a folder with one folder for each class, as torchvision's ImageFolder takes it; a list of files and labels (text, CSV, JSON);
-        tar or WebDataset shards, TFRecord files or a file of `flatout feed pack`; a folder of such, or "train-{000..146}.tar".
+        tar or WebDataset shards, TFRecord files or a file of `flatout feed pack`; a folder of such, several by braces or wildcards
+        ("train-{000..146}.tar", "train-*.tar") or a list of names.
     batch_size, size: samples in a batch; width and height of a sample (or a pair: height, width).
     transform: instead of the options from `size` on, a torchvision transform or list of them; one that is not known is a ValueError.
     augment: "random_crop" (torchvision's RandomResizedCrop with `scale` and `ratio`, then a mirror image with probability `flip`),
@@ -184,7 +275,7 @@ class Loader:
     pin_memory: torch batches in page-locked memory, from which `.to(device, non_blocking=True)` copies while the job goes on; by default where
         the program uses CUDA when the loop begins. The memory is torch's own, so it is not used again before such copies are done.
     threads: 0 for one a core. prefetch: batches in memory, the one that the loop holds among them; at least one is made ahead.
-    rank, ranks: this process's share; by default from RANK and WORLD_SIZE.
+    rank, ranks: this process's share; by default torch.distributed's where that has begun, or else from RANK and WORLD_SIZE. ranks=1: all.
     on_bad: "skip" (another sample takes a bad one's place, the same in every run), "strict" (FeedError), "lenient" (what can be decoded).
     form: "torch" and "numpy" give (images, labels), "batch" gives Batch objects; by default as the program's imports suggest.
 
@@ -201,28 +292,36 @@ class Loader:
                  pin_memory: Optional[bool] = None, stage: Optional[Callable[[Sample], None]] = None, num_classes: Optional[int] = None, **more: Any):
         if form is not None and form not in _FORMS:
             raise ValueError(f"form is {form!r}; there are {', '.join(sorted(_FORMS))}")
+        if stage is not None and not callable(stage):
+            raise TypeError(f"stage is {stage!r}, and has to be a function of a Sample")
         options: Dict[str, Any] = {"size": size}
         if transform is not None:
             options = options_from_transforms(transform)
-        options.update({name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in more.items()})
-        if rank is None and ranks is None:
-            rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        options.update(batch=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, threads=threads, prefetch=prefetch,
-                       rank=rank or 0, ranks=ranks or 1, on_bad=on_bad, mode=mode)
-        self.batch_size = batch_size
+            if size != 224 and _plain("", size) not in (options["size"], options["size"][0]):
+                raise ValueError(f"size is {size}, and the transform makes pictures of {options['size']}; give one of the two")
+        self._own_share = rank is None and ranks is None
+        rank, ranks = _share(rank, ranks)
+        options.update(more, batch=batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, threads=threads, prefetch=prefetch,
+                       rank=rank, ranks=ranks, on_bad=on_bad, mode=mode)
+        options = {name: _plain(name, value) for name, value in options.items()}
+        text = _options_json(options)
+        self._about, self._ranks = repr(path), options["ranks"]
+        self.batch_size = options["batch"]
         self._process = os.getpid()
         self._lock = threading.RLock()  # of the place in the data; a signal's handler may come while it is held
         self._loop = 0  # the number of the loop that has the place
         self._form = form
         self._pin_memory = pin_memory
-        self._spare = prefetch + 2  # as many batches as there are under way, and two that change hands
+        self._prefetch = options["prefetch"]
         self._lent: Dict[int, Any] = {}  # memory for batches to come, by its address
-        self._seed = seed
+        self._seed = options["seed"]
         self._window = [options.get("shuffle_buffer", 0), options.get("shuffle_run", 256)] if options.get("shuffle_buffer") else None
         self._resumed = False
+        self._within = False  # an epoch: batches of it were taken, and not its end
         self._own_stage = stage
-        self._stage = None if stage is None else stage_function(stage)  # kept: C calls it
-        self._handle = library().flatout_feed_open_with_stage(_path(path), json.dumps(options).encode(),
+        self._raised: Deque[BaseException] = collections.deque(maxlen=16)  # by the stage, of late
+        self._stage = None if stage is None else stage_function(stage, self._raised)  # kept: C calls it
+        self._handle = library().flatout_feed_open_with_stage(_path(path), text,
                                                               ctypes.cast(self._stage, ctypes.c_void_p) if self._stage else None, None)
         if not self._handle:
             raise _error()
@@ -238,6 +337,10 @@ class Loader:
     def __reduce_ex__(self, _):
         raise TypeError("a Loader cannot be copied or pickled: its threads and memory are this process's. Open one with the same arguments where it is "
                         "used; load_state_dict() takes it to where this one's state_dict() was")
+
+    def __repr__(self) -> str:
+        state = "" if getattr(self, "_handle", None) else ", closed"
+        return f"<Loader of {getattr(self, '_about', '?')} in batches of {getattr(self, 'batch_size', '?')}{state}>"
 
     def _feed(self) -> int:
         if os.getpid() != self._process:  # before any lock, which nobody may be there to let go of
@@ -256,6 +359,12 @@ class Loader:
         """Samples of the data set."""
         return library().flatout_feed_samples(self._feed())
 
+    def name(self, index: int) -> str:
+        """Of a sample by its number in the data set, as in `Batch.indices`: its file, and where in it."""
+        if not 0 <= index < self.samples:
+            raise IndexError(f"there is no sample {index} of {self.samples}")
+        return os.fsdecode(library().flatout_feed_name(self._feed(), index))
+
     @property
     def classes(self) -> List[str]:
         return self.report()["classes"]
@@ -265,28 +374,36 @@ class Loader:
         return library().flatout_feed_get_place(self._feed()).epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch."""
+        """Goes to the beginning of an epoch; within the one that load_state_dict() went to, the place in it stays."""
+        epoch = _whole_number("the epoch", epoch, 2**32)
         self._feed()
         with self._lock:
             place = library().flatout_feed_get_place(self._feed())
-            if (place.epoch, place.position) != (epoch, 0):
-                self._seek(Place(epoch, 0))
+            if place.epoch == epoch and (place.position == 0 or self._resumed):
+                return
+            self._seek(Place(epoch, 0))
 
     def __iter__(self) -> Iterator:
         """The rest of the epoch after load_state_dict, else a whole one: what a loop left by `break` did not take is dropped.
 
         An earlier loop that has not come to its end is over: its next batch is a FeedError."""
         self._feed()
+        now = _ranks_of_torch() if self._own_share else None
+        if now is not None and now[1] != self._ranks:
+            raise FeedError(f"the loader was opened as one of {self._ranks}, and torch.distributed has {now[1]} ranks: open it behind "
+                            "torch.distributed's beginning (with Lightning in train_dataloader()), or give rank= and ranks=")
         with self._lock:
             self._loop += 1
             place = library().flatout_feed_get_place(self._feed())
             if place.position > 0 and not self._resumed:
                 self._seek(Place(place.epoch + 1, 0))
+            elif self._within and place.position == 0:
+                self._take_end()
             self._resumed = False
             form = self._form or _form_in_use()
             if not self._lent and self._wants_pinned(form):
                 try:
-                    self._lend(self._spare)
+                    self._lend(self._prefetch + 2)  # as many as there are under way, and two that change hands
                 except RuntimeError as error:
                     raise FeedError(f"no page-locked memory for batches: {error}; pin_memory=False does without") from None
                 # Batches under way were begun in other memory.
@@ -318,6 +435,25 @@ class Loader:
                 raise _error()
             self._lent[memory.data_ptr()] = memory
 
+    def _take_end(self) -> None:
+        """Of an epoch whose batches have all been taken, as by a loop that counts them."""
+        struct = ctypes.POINTER(BatchStruct)()
+        while not library().flatout_feed_wait(self._feed(), 100):
+            pass
+        if library().flatout_feed_next(self._feed(), ctypes.byref(struct)) < 0:
+            raise _error()
+        self._within = False
+
+    def _failure(self) -> FeedError:
+        """The error, with what the stage raised as its cause."""
+        error = _error()
+        for cause in list(self._raised):
+            if last_line(cause) in str(error):
+                self._raised.clear()
+                error.__cause__ = cause
+                break
+        return error
+
     def _take(self, loop: int, struct) -> Optional[int]:
         """What flatout_feed_next returns, for the loop of that number; None: not yet."""
         self._feed()
@@ -329,8 +465,9 @@ class Loader:
             if not library().flatout_feed_wait(self._feed(), 100):
                 return None
             got = library().flatout_feed_next(self._feed(), ctypes.byref(struct))
+            self._within = got != 0
             if got < 0:
-                raise _error()
+                raise self._failure()
             return got
 
     def _batches(self, form, loop: int) -> Iterator:
@@ -358,6 +495,7 @@ class Loader:
     def _seek(self, place: Place) -> None:
         if library().flatout_feed_set_place(self._feed(), place) != 0:
             raise _error()
+        self._within = False
 
     def state_dict(self) -> Dict[str, Any]:
         """Where to go on, exact to the bit, with any number of threads and ranks that take equally many samples."""
@@ -367,16 +505,22 @@ class Loader:
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes to where state_dict() was called; the next `for` loop takes the rest of that epoch. ValueError: of another data set or seed."""
+        if not isinstance(state, dict):
+            raise TypeError(f"the state is {state!r}, and has to be what state_dict() gave")
         if state.get("version") != 1:
             raise ValueError(f"the state is of version {state.get('version')}, which this Flatout does not know")
+        missing = [name for name in ("epoch", "position", "seed", "samples") if name not in state]
+        if missing:
+            raise ValueError(f"the state has no {missing[0]!r}; it is not what state_dict() gave")
         if state["samples"] != self.samples:
             raise ValueError(f"the state was saved with {state['samples']} samples, this data set has {self.samples}")
         if state["seed"] != self._seed:
             raise ValueError(f"the state was saved with seed {state['seed']}, this loader has {self._seed}")
         if state.get("shuffle_buffer") != self._window:
             raise ValueError(f"the state was saved with a shuffle's buffer and run of {state.get('shuffle_buffer')}, this loader has {self._window}")
+        place = Place(_whole_number("the state's epoch", state["epoch"], 2**32), _whole_number("the state's position", state["position"], 2**64))
         with self._lock:
-            self._seek(Place(state["epoch"], state["position"]))
+            self._seek(place)
             self._resumed = True
 
     def report(self) -> Dict[str, Any]:

@@ -4,7 +4,7 @@ import ctypes
 import threading
 import traceback
 from ctypes import POINTER, c_char, c_int, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Deque, Optional
 
 
 class SampleStruct(ctypes.Structure):
@@ -66,8 +66,14 @@ def running_stage() -> Optional[Callable[[Sample], None]]:
     return getattr(_this_thread, "stage", None)
 
 
-def stage_function(stage: Callable[[Sample], None]):
-    """`stage` as C calls it: what it raises fails the batch, and its last line is in the message."""
+def last_line(error: BaseException) -> str:
+    """Of what Python would print, as C takes it."""
+    text = traceback.format_exception_only(type(error), error)[-1].strip()
+    return text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
+
+
+def stage_function(stage: Callable[[Sample], None], raised: Deque[BaseException]):
+    """`stage` as C calls it: what it raises fails the batch, its last line is in the message, and itself in `raised`."""
 
     def call(_, struct) -> int:
         _this_thread.stage = stage
@@ -75,8 +81,8 @@ def stage_function(stage: Callable[[Sample], None]):
         try:
             stage(sample)
         except BaseException as error:  # nothing can be raised through C; the batch fails instead
-            text = traceback.format_exception_only(type(error), error)[-1].strip()
-            struct.contents.error = text.encode("utf-8", "replace")[:255]
+            raised.append(error)
+            struct.contents.error = last_line(error).encode()
             return 1
         finally:
             sample._struct = None
