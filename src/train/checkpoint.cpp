@@ -13,6 +13,32 @@ namespace {
 
 using Metadata = std::map<std::string, std::string>;
 
+constexpr const char* kDigest = "digest";  // of all arrays: the format has none of its own
+
+uint32_t hash_bytes(uint32_t hash, const void* data, size_t size) {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 16777619u;
+  return hash;
+}
+
+uint32_t hash_of(std::string_view name, std::span<const float> values) {
+  return hash_bytes(hash_bytes(2166136261u, name.data(), name.size()), values.data(),
+                    values.size_bytes());
+}
+
+/// The arrays of a file, as they were saved. Others' files do not say what that was.
+Result<TensorFile> read_whole(const std::string& path) {
+  FLATOUT_TRY(TensorFile file, read_tensors(path));
+  const auto saved = file.metadata.find(kDigest);
+  if (saved == file.metadata.end()) return file;
+  uint32_t sum = 0;
+  for (const auto& [name, array] : file.arrays) sum += hash_of(name, array.values);
+  if (saved->second == std::to_string(sum)) return file;
+  return Error{Code::kBadInput,
+               escape_terminal(path) + " is damaged: its arrays are not those that were saved",
+               "an earlier checkpoint"};
+}
+
 /// What a batch, and so every bit behind it, depends on.
 Metadata job_of(const TrainOptions& options) {
   return {{"model", options.model},
@@ -38,12 +64,15 @@ Status save_checkpoint(const std::string& path, const TrainOptions& options, Lea
   metadata["step"] = std::to_string(progress.step);
   metadata["epoch"] = std::to_string(progress.epoch);
   metadata["position"] = std::to_string(progress.position);
+  uint32_t sum = 0;
+  for (const Tensor& tensor : learner.state()) sum += hash_of(tensor.name, tensor.values);
+  metadata[kDigest] = std::to_string(sum);
   return fs::write_output(path, encode_tensors(metadata, learner.state()));
 }
 
 Result<Progress> resume_checkpoint(const std::string& path, const TrainOptions& options,
                                    Learner& learner) {
-  FLATOUT_TRY(const TensorFile file, read_tensors(path));
+  FLATOUT_TRY(const TensorFile file, read_whole(path));
   const auto value = [&](const std::string& key) {
     const auto it = file.metadata.find(key);
     return it == file.metadata.end() ? std::string() : it->second;
@@ -67,7 +96,7 @@ Result<Progress> resume_checkpoint(const std::string& path, const TrainOptions& 
 }
 
 Status load_weights(const std::string& path, Learner& learner) {
-  FLATOUT_TRY(const TensorFile file, read_tensors(path));
+  FLATOUT_TRY(const TensorFile file, read_whole(path));
   FLATOUT_TRY_STATUS(fill_tensors(file, path, weights_of(learner)));
   learner.synchronize();
   return {};
@@ -76,8 +105,7 @@ Status load_weights(const std::string& path, Learner& learner) {
 uint32_t digest(Learner& learner) {
   uint32_t hash = 2166136261u;
   for (const Tensor& tensor : weights_of(learner)) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(tensor.values.data());
-    for (size_t i = 0; i < tensor.values.size_bytes(); ++i) hash = (hash ^ bytes[i]) * 16777619u;
+    hash = hash_bytes(hash, tensor.values.data(), tensor.values.size_bytes());
   }
   return hash;
 }

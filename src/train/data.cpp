@@ -107,6 +107,15 @@ class Drawn : public Source {
   uint64_t seed_;
 };
 
+/// Whether these are no classes but what a data set is often divided into.
+bool are_splits(const std::vector<std::string>& classes) {
+  static constexpr std::string_view kSplits[] = {"test", "train", "training",
+                                                 "val",  "valid", "validation"};
+  return classes.size() > 1 && std::all_of(classes.begin(), classes.end(), [](const auto& name) {
+           return std::find(std::begin(kSplits), std::end(kSplits), name) != std::end(kSplits);
+         });
+}
+
 Result<DataSet> open_folder(const TrainOptions& options, const View& view) {
   DataSet out;
   auto files = read_data_files(options.data);
@@ -125,6 +134,16 @@ Result<DataSet> open_folder(const TrainOptions& options, const View& view) {
     FLATOUT_TRY(out.folder, feed::open_source(options.data));
     out.classes = static_cast<int>(out.folder->classes().size());
     out.samples = static_cast<int64_t>(out.folder->count());
+  }
+  if (out.folder != nullptr && are_splits(out.folder->classes())) {
+    const std::vector<std::string>& parts = out.folder->classes();
+    const auto train = std::find_if(parts.begin(), parts.end(),
+                                    [](const auto& name) { return name.starts_with("train"); });
+    const std::string& part = train != parts.end() ? *train : parts[0];
+    return Error{Code::kBadInput,
+                 fmt::format("the folders in {} are the parts of a data set, not classes",
+                             escape_terminal(options.data)),
+                 "--data " + escape_terminal(options.data + "/" + part)};
   }
   out.classes = std::max(out.classes, options.classes);
   if (out.classes < 2) {
@@ -157,6 +176,19 @@ Result<std::unique_ptr<Batches>> start_batches(DataSet& data, const TrainOptions
                                                const BatchOptions& batches, const Plan& plan,
                                                Injection& injection) {
   if (data.folder != nullptr) {
+    // Said here in words of this command's: the loader's own errors name arguments in Python.
+    if (data.samples < options.batch) {
+      return Error{Code::kBadInput,
+                   fmt::format("{} has {} pictures, less than a batch of {}",
+                               escape_terminal(options.data), data.samples, options.batch),
+                   "a smaller --batch"};
+    }
+    if (const auto empty = data.folder->empty_classes(); !empty.empty()) {
+      return Error{Code::kBadInput,
+                   fmt::format("there is no picture in {}, which would be a class",
+                               escape_terminal(options.data + "/" + empty[0])),
+                   "remove what is no class"};
+    }
     feed::LoaderOptions loading;
     loading.batch = options.batch / batches.parts;
     loading.threads = plan.loaders;
@@ -171,10 +203,6 @@ Result<std::unique_ptr<Batches>> start_batches(DataSet& data, const TrainOptions
     std::fill(std::begin(loading.mean), std::end(loading.mean), 0.5F);
     std::fill(std::begin(loading.std), std::end(loading.std), 0.5F);
     FLATOUT_TRY(auto loader, feed::Loader::open(std::move(data.folder), loading));
-    if (loader->batches_per_epoch() == 0) {
-      return Error{Code::kBadInput, "the data set has fewer pictures than a batch",
-                   "a smaller --batch"};
-    }
     if (batches.first_step > 0) {
       FLATOUT_TRY_STATUS(loader->seek({batches.epoch, batches.position}));
     }

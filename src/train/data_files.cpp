@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <tuple>
 
 #include "base/bytes.h"
 #include "base/text.h"
@@ -145,6 +146,14 @@ Result<DataFiles> read_data_files(const std::string& folder) {
   };
   for (int i = 1; there(fmt::format("data_batch_{}.bin", i)); ++i) {
     FLATOUT_TRY_STATUS(append(fmt::format("data_batch_{}.bin", i), out.train));
+  }
+  for (const auto& [name, what, hint] :
+       {std::tuple{"train-images-idx3-ubyte.gz", "packed", "gunzip it and the others first"},
+        std::tuple{"data_batch_1", "of CIFAR-10's Python version",
+                   "the binary version, data_batch_1.bin and so on, is what is read"}}) {
+    if (!out.train.labels.empty() || !there(name)) continue;
+    return Error{Code::kBadInput, fmt::format("{}/{} is {}", escape_terminal(folder), name, what),
+                 hint};
   }
   if (out.train.labels.empty()) {
     return Error{Code::kNotFound, "no IDX or CIFAR-10 files in " + escape_terminal(folder), ""};

@@ -148,6 +148,21 @@ TEST_F(CheckpointTest, HoldsAllStateAndThePlace) {
   EXPECT_EQ(digest(*from), digest(*to));
 }
 
+TEST_F(CheckpointTest, IsRefusedWhereItsArraysAreNotWhatWasSaved) {
+  const auto from = learner();
+  ASSERT_TRUE(save_checkpoint(path(), options_, *from, {17, 2, 68}).ok());
+  ASSERT_TRUE(load_weights(path(), *from).ok());
+  {
+    std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-4000, std::ios::end);  // in the optimizer's arrays
+    file.put('\x7f');
+  }
+  const auto damaged = resume_checkpoint(path(), options_, *from);
+  ASSERT_FALSE(damaged.ok());
+  EXPECT_NE(damaged.error().message.find("is damaged"), std::string::npos);
+  EXPECT_FALSE(load_weights(path(), *from).ok());
+}
+
 TEST_F(CheckpointTest, IsRefusedByAnotherJobWhichIsTold) {
   const auto from = learner();
   ASSERT_TRUE(save_checkpoint(path(), options_, *from, {}).ok());

@@ -40,8 +40,9 @@ class Learner {
   virtual Result<Score> forward(const Batch& batch) = 0;
   /// Of the batch that forward() saw last.
   virtual Status backward(const Batch& batch) = 0;
-  /// Waits until gradients and score are the mean of all ranks' (right: the sum).
-  virtual Status exchange(Score*) { return {}; }
+  /// Waits until gradients and score are the mean of all ranks' (right: the sum), and `signal` the
+  /// largest number that any of them has: one that is told to stop does so with the others.
+  virtual Status exchange(Score*, int* /*signal*/) { return {}; }
   /// `step` counts from 0.
   virtual void update(int64_t step) = 0;
   /// Changes nothing of what is trained.

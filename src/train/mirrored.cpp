@@ -228,20 +228,22 @@ Status Mirrored::average(size_t first, size_t last, Pool* team) {
   return {};
 }
 
-Status Mirrored::exchange(Score* score) {
+Status Mirrored::exchange(Score* score, int* signal) {
   if (messenger_ != nullptr) {
     FLATOUT_TRY_STATUS(messenger_->wait());
   } else {
     FLATOUT_TRY_STATUS(average(0, replicas_[0].model->plan().gradients().size(), team_.get()));
   }
   if (ranks_ == nullptr) return {};
-  const double mine[2] = {score->loss, static_cast<double>(score->right)};
-  std::vector<double> all(2 * static_cast<size_t>(ranks_->size()));
-  FLATOUT_TRY_STATUS(ranks_->gather(mine, 2, all.data()));
+  const double mine[3] = {score->loss, static_cast<double>(score->right),
+                          static_cast<double>(*signal)};
+  std::vector<double> all(3 * static_cast<size_t>(ranks_->size()));
+  FLATOUT_TRY_STATUS(ranks_->gather(mine, 3, all.data()));
   *score = {};
-  for (size_t r = 0; r < all.size(); r += 2) {
+  for (size_t r = 0; r < all.size(); r += 3) {
     score->loss += all[r] / ranks_->size();
     score->right += static_cast<int>(all[r + 1]);
+    *signal = std::max(*signal, static_cast<int>(all[r + 2]));
   }
   return {};
 }

@@ -41,7 +41,7 @@ class Mirrored : public Learner {
 
   Result<Score> forward(const Batch& batch) override;
   Status backward(const Batch& batch) override;
-  Status exchange(Score* score) override;
+  Status exchange(Score* score, int* signal) override;
   void update(int64_t step) override;
   Result<Score> evaluate(const Batch& batch) override;
   std::vector<Tensor> state() override;

@@ -35,7 +35,8 @@ std::vector<double> train(Mirrored& learner, const Batch& batch, int steps) {
     auto score = learner.forward(batch);
     EXPECT_TRUE(score.ok());
     EXPECT_TRUE(learner.backward(batch).ok());
-    EXPECT_TRUE(learner.exchange(&*score).ok());
+    int signal = 0;
+    EXPECT_TRUE(learner.exchange(&*score, &signal).ok());
     learner.update(step);
     losses.push_back(score->loss);
   }

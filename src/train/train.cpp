@@ -1,6 +1,7 @@
 // train_main(): the loop, marked through flatout/marker.h.
 #include <fmt/format.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ int available_cores() {
   return std::max(CPU_COUNT(&allowed), 1);
 }
 
-/// Ctrl-C ends the loop at the next step, so that temporary files go.
+/// Ctrl-C ends the loop after the step, so that temporary files go.
 void stop_at_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) {
@@ -97,9 +98,21 @@ Status save(const Job& job, const Progress& progress) {
 struct Outcome {
   std::vector<double> losses;
   int64_t steps = 0;                 // done in this run
+  int signal = 0;                    // that ended it
   std::optional<double> validation;  // after the last epoch that ended in it
   double seconds = 0, cpu_seconds = 0;
 };
+
+/// Nothing is learnt from there on; the checkpoint stays that of the last epoch before.
+Error not_finite(const Job& job, int64_t step) {
+  const TrainOptions& options = job.options;
+  const bool begun_with = !options.resume.empty() || !options.weights.empty();
+  return {Code::kIo, fmt::format("the loss of step {} is no finite number", step),
+          is_layered(options.model)
+              ? fmt::format("a smaller --learning-rate than {}{}", options.learning_rate,
+                            begun_with ? ", or other weights to begin with" : "")
+              : ""};
+}
 
 // The training loop. Its phases are marked, so that each step's time is told apart.
 __attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
@@ -114,7 +127,10 @@ __attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
   double loss = 0;
   int64_t right = 0;
   int64_t counted = 0;  // steps in loss and right
-  for (int64_t step = progress.step; step < options.steps && g_stop == 0; ++step) {
+  // Among ranks a signal counts from the exchange on in which all hear of it: who ended by itself
+  // would leave the others waiting.
+  if (job.ranks == nullptr) out.signal = g_stop;
+  for (int64_t step = progress.step; step < options.steps && out.signal == 0; ++step) {
     uint64_t begin = flatout_now();
     FLATOUT_TRY(const Batch batch, job.batches.next());
     flatout_slice(FLATOUT_INPUT_WAIT, nullptr, begin);
@@ -128,11 +144,13 @@ __attribute__((noinline)) Result<Outcome> train_loop(const Job& job) {
     FLATOUT_TRY_STATUS(job.learner.backward(batch));
     flatout_slice(FLATOUT_BACKWARD, nullptr, begin);
 
+    out.signal = g_stop;
     if (shared) {
       begin = flatout_now();
-      FLATOUT_TRY_STATUS(job.learner.exchange(&score));
+      FLATOUT_TRY_STATUS(job.learner.exchange(&score, &out.signal));
       flatout_slice(FLATOUT_COMMUNICATION, nullptr, begin);
     }
+    if (!std::isfinite(score.loss)) return not_finite(job, step);
 
     begin = flatout_now();
     job.learner.update(step);
@@ -248,7 +266,8 @@ Result<std::unique_ptr<Learner>> make_learner(const TrainOptions& options, const
   return std::unique_ptr<Learner>(std::move(made));
 }
 
-Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& ranks) {
+/// `signal`: what ended the training early, or 0.
+Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& ranks, int& signal) {
   FLATOUT_TRY(const RankPlace place,
               find_rank_place([](const char* name) -> const char* { return getenv(name); }));
   if (options.model.empty()) {
@@ -269,6 +288,12 @@ Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& r
   std::unique_ptr<TemporaryFolder> folder;
   FLATOUT_TRY(const std::unique_ptr<Injection> injection, Injection::make(causes, options, folder));
   FLATOUT_TRY(DataSet data, open_data(options, causes, cores, view, folder));
+  options.samples = static_cast<int>(data.samples);  // a checkpoint tells them
+  if (options.classes > 0 && options.classes < data.classes && !options.data.empty() &&
+      causes.none() && place.rank == 0) {
+    log_warning(
+        fmt::format("--classes {} has no effect: the data have {}", options.classes, data.classes));
+  }
   if (!options.data.empty() && !causes.none() && folder == nullptr && place.rank == 0) {
     log_warning("--data has no effect: it is for the causes' files, and these causes have none");
   }
@@ -281,6 +306,11 @@ Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& r
   if (!options.weights.empty()) FLATOUT_TRY_STATUS(load_weights(options.weights, *learner));
   if (!options.resume.empty()) {
     FLATOUT_TRY(progress, resume_checkpoint(options.resume, options, *learner));
+    if (progress.step >= options.steps && place.rank == 0) {
+      log_warning(fmt::format(
+          "nothing is left to do: {} steps are done in {}, and --steps {} counts them, too",
+          progress.step, escape_terminal(options.resume), options.steps));
+    }
   }
   FLATOUT_TRY(ranks, Ranks::join(place, job_of(options, data, progress, *learner),
                                  nanos(options.rank_timeout * 1e9)));
@@ -299,6 +329,11 @@ Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& r
   flatout_info("loader.kind", "threads");
   const Job job{options, place, ranks.get(), data, *learner, *batches, *injection, progress};
   FLATOUT_TRY(const Outcome outcome, train_loop(job));
+  if (outcome.signal != 0 && g_stop == 0 && place.rank == 0) {
+    log_warning(
+        fmt::format("a rank was told to stop (SIG{}): all have", sigabbrev_np(outcome.signal)));
+  }
+  signal = outcome.signal;
   if (place.rank == 0) {
     options.json ? print_json(job, outcome) : print_text(job, outcome);
   }
@@ -350,7 +385,8 @@ int train_main(const TrainOptions& options) {
   stop_at_signals();
   install_terminate_handler();
   std::unique_ptr<Ranks> ranks;  // outlives the learner, whose thread speaks to them
-  const Status status = run(options, *causes, ranks);
+  int signal = 0;
+  const Status status = run(options, *causes, ranks, signal);
   if (!status.ok()) {
     log_error(status.error().message, status.error().hint);
     const int code = status.error().code == Code::kBadInput ? 2 : 1;
@@ -359,7 +395,7 @@ int train_main(const TrainOptions& options) {
     std::fflush(nullptr);
     std::_Exit(code);
   }
-  return g_stop == 0 ? 0 : 128 + g_stop;
+  return signal == 0 ? 0 : 128 + signal;
 }
 
 }  // namespace flatout::train

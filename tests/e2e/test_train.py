@@ -328,6 +328,50 @@ def test_a_checkpoint_takes_no_links_or_devices_place(flatout, tmp_path):
     assert (tmp_path / "null").is_char_device()
 
 
+def test_a_loss_that_is_no_number_ends_the_run_and_spares_the_checkpoint(flatout, tmp_path):
+    file = tmp_path / "run.safetensors"
+    train(flatout, "--model", "lenet", "--steps", 2, "--checkpoint", file)
+    saved = file.read_bytes()
+    code, text = failed(flatout, "--model", "lenet", "--steps", 40, "--learning-rate", 1000000, "--resume", file, "--checkpoint", file)
+    assert code == 1 and "is no finite number" in text and "--learning-rate than 1000000" in text, text
+    assert file.read_bytes() == saved
+
+
+def test_what_is_resumed_is_what_was_saved(flatout, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    folder = jpeg_folder(tmp_path / "pictures")
+    file = tmp_path / "run.safetensors"
+    options = ["--model", "lenet", "--data", folder, "--batch", 8]
+    train(flatout, *options, "--steps", 2, "--checkpoint", file)
+    code, text = failed(flatout, *options, "--steps", 2, "--resume", file)
+    assert code == 0 and "nothing is left to do: 2 steps are done" in text, text
+    (folder / "class0" / "3.jpg").unlink()  # the same place in it is another picture
+    code, text = failed(flatout, *options, "--steps", 4, "--resume", file)
+    assert code == 2 and "saved with samples" in text, text
+
+
+def test_folders_that_are_no_classes_are_told_in_words_of_the_command(flatout, tmp_path):
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    folder = jpeg_folder(tmp_path / "data" / "train")
+    shutil.copytree(folder, tmp_path / "data" / "test")
+    options = ["--model", "lenet", "--steps", 1, "--data"]
+    code, text = failed(flatout, *options, tmp_path / "data")
+    assert code == 2 and "are the parts of a data set, not classes" in text and f"--data {folder}\n" in text, text
+    code, text = failed(flatout, *options, folder, "--batch", 4096)
+    assert code == 2 and "less than a batch of 4096" in text and "a smaller --batch" in text and "drop_last" not in text, text
+    code, text = failed(flatout, *options, folder, "--batch", 8, "--classes", 1)
+    assert code == 0 and "--classes 1 has no effect: the data have 2" in text, text
+    (folder / "empty").mkdir()
+    code, text = failed(flatout, *options, folder, "--batch", 8)
+    assert code == 2 and "train/empty, which would be a class" in text and "allow_empty" not in text, text
+    for name, said in (("train-images-idx3-ubyte.gz", "gunzip"), ("data_batch_1", "the binary version")):
+        other = tmp_path / f"of_{name}"
+        other.mkdir()
+        (other / name).write_bytes(b"x")
+        code, text = failed(flatout, *options, other)
+        assert code == 2 and name in text and said in text, text
+
+
 def test_a_data_set_that_the_model_does_not_read_is_refused(flatout, tmp_path):
     for more in ([], ["--model", "large"], ["--inject", "none"]):
         code, text = failed(flatout, "--data", tmp_path / "nothing", "--steps", 2, *more)
@@ -460,6 +504,22 @@ def test_a_lost_rank_is_named(flatout, how):
     assert_a_lost_rank_is_named(how, start_ranks(flatout, 3, *ranked(30, 1000000, 60), "--rank-timeout", 8))
 
 
+@pytest.mark.parametrize("who", [[0], [1], [2, 0, 1]], ids=["first", "another", "all"])
+def test_ranks_stop_together_where_one_is_told_to(flatout, tmp_path, who):
+    file = tmp_path / "run.safetensors"
+    ranks = start_ranks(flatout, 3, *ranked(30, 1000000, 60), "--checkpoint", file)
+    line = ranks[0].stdout.readline()  # an epoch is done: all three train
+    assert line.startswith("epoch"), end(ranks)
+    for rank in who:
+        ranks[rank].send_signal(signal.SIGTERM)
+    (out, errors), *others = end(ranks)
+    assert [p.returncode for p in ranks] == [128 + signal.SIGTERM] * 3, errors
+    assert "error" not in errors + "".join(text for _, text in others)
+    assert ("a rank was told to stop (SIGTERM): all have" in errors) == (0 not in who)
+    steps = int(out.splitlines()[-1].split()[0])
+    assert metadata_of(file)["step"] == str(steps)  # where they stopped, not where the last epoch ended
+
+
 def test_ranks_with_other_options_are_refused(flatout, tmp_path):
     weights = tmp_path / "weights"
     train(flatout, *RANKED, "--seed", 7, "--checkpoint", weights)
@@ -510,6 +570,18 @@ def test_mpirun_starts_ranks(flatout, mpirun):
     result = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][0])
     assert result["ranks"] == 4
     np.testing.assert_allclose(result["losses"], one["losses"], rtol=1e-5)
+
+
+def test_ranks_stop_together_under_mpi(flatout, mpirun, tmp_path):
+    marker = tmp_path / "pids"
+    script = f'echo $OMPI_COMM_WORLD_RANK $$ >> {marker}; exec "$@"'
+    run = subprocess.Popen([*mpirun, "-n", "2", "sh", "-c", script, "sh", flatout, "train", *map(str, ranked(steps=1000000))],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout.readline().startswith("epoch")
+    pids = dict(map(int, line.split()) for line in marker.read_text().splitlines())
+    os.kill(pids[1], signal.SIGTERM)
+    (out, errors), = end([run], 100)
+    assert "2 ranks over mpi" in out.splitlines()[-1] and "flatout: error" not in errors, errors
 
 
 def test_a_late_rank_is_named_under_mpi(flatout, mpirun, tmp_path):
