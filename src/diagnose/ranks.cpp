@@ -45,6 +45,11 @@ constexpr double kAlsoLate = 0.5;
 // Part of a rank's lateness that its own finding must make up to be the cause.
 constexpr double kExplains = 0.3;
 constexpr double kMoreSamples = 1.05;
+// Steps are of two kinds where those of each spread by less than this part of what lies between the
+// kinds; a finding is that difference where its cost is as large but for this part.
+constexpr double kOneKind = 0.25, kSameCost = 0.3;
+constexpr double kInTurn =
+    1.15;  // what strikes the ranks in turn costs so much more than one's own
 // Part of a step that lateness without a cause must cost: a core shared with whoever waits by
 // polling, a core that is slower, cost some.
 constexpr double kUnexplained = 0.1;
@@ -129,6 +134,42 @@ Sure surely_above(std::span<const double> values, double length) {
                                                                 5.21, 4.79, 4.50, 4.30};
   if (all > kThousand[blocks - 3] * error) return Sure::kOneInThousand;
   return all > kHundred[blocks - 3] * error ? Sure::kOneInHundred : Sure::kNo;
+}
+
+/// Steps that a cause which costs `cost` on average lengthens, and by how much.
+struct Struck {
+  std::vector<bool> steps;
+  double by = 0;
+};
+
+/// nullopt where it cannot be told: the steps are not of two kinds, or the cost is not what lies
+/// between them.
+std::optional<Struck> struck_by(std::span<const double> steps, double cost) {
+  std::vector<double> sorted(steps.begin(), steps.end());
+  std::sort(sorted.begin(), sorted.end());
+  double low = sorted[sorted.size() / 4], high = sorted[sorted.size() * 98 / 100];
+  std::vector<double> short_ones, long_ones;
+  for (int round = 0; round < 10; ++round) {
+    short_ones.clear();
+    long_ones.clear();
+    for (const double s : sorted) (s < (low + high) / 2 ? short_ones : long_ones).push_back(s);
+    if (short_ones.size() < 2 || long_ones.size() < 2) return std::nullopt;
+    low = mean(short_ones);
+    high = mean(long_ones);
+  }
+  Struck out;
+  out.by = high - low;
+  for (const std::vector<double>& kind : {short_ones, long_ones}) {
+    double squares = 0;
+    const double middle = mean(kind);
+    for (const double s : kind) squares += (s - middle) * (s - middle);
+    if (std::sqrt(squares / static_cast<double>(kind.size())) > kOneKind * out.by)
+      return std::nullopt;
+  }
+  const double share = static_cast<double>(long_ones.size()) / static_cast<double>(steps.size());
+  if (std::fabs(share * out.by - cost) > kSameCost * cost) return std::nullopt;
+  for (const double s : steps) out.steps.push_back(s >= (low + high) / 2);
+  return out;
 }
 
 class RankDetector {
@@ -587,6 +628,7 @@ class RankDetector {
       });
       if (2 * found.size() > ranks().size()) {
         findings_.push_back(*found[found.size() / 2].second);
+        if (meets_) add_up(found, findings_.back());
         continue;
       }
       // Of a rank that keeps step with the others only lateness costs anything.
@@ -595,6 +637,35 @@ class RankDetector {
       findings_.push_back(*finding);
       findings_.back().title = fmt::format("Rank {}: {}", rank->number, finding->title);
     }
+  }
+
+  /// What strikes now one rank and now another costs all of them each time: without it a step is
+  /// as long as the longest of what is left.
+  void add_up(const std::vector<std::pair<const Rank*, const Finding*>>& found, Finding& f) {
+    std::vector<std::vector<double>> left = steps_.own;
+    for (const auto& [rank, finding] : found) {
+      std::vector<double>& own = left[static_cast<size_t>(rank - ranks().data())];
+      const auto struck = struck_by(own, finding->cost_ms_per_step.value_or(0) * 1e-3);
+      if (!struck) return;
+      for (size_t k = 0; k < own.size(); ++k) own[k] -= struck->steps[k] ? struck->by : 0;
+    }
+    double saved = 0;
+    for (size_t k = 0; k < steps_.count(); ++k) {
+      double last = 0, last_left = 0;
+      for (size_t r = 0; r < left.size(); ++r) {
+        last = std::max(last, steps_.own[r][k]);
+        last_left = std::max(last_left, left[r][k]);
+      }
+      saved += last - last_left;
+    }
+    saved = std::min(saved / static_cast<double>(steps_.count()), 0.999 * length_);
+    if (saved < kInTurn * *f.cost_ms_per_step * 1e-3) return;
+    evidence(
+        f,
+        fmt::format("it strikes the ranks in turn, each {} a step", ms(*f.cost_ms_per_step * 1e-3)),
+        *f.cost_ms_per_step, "ms", "timeline", static_cast<int64_t>(steps_.count()));
+    f.cost_ms_per_step = saved * 1e3;
+    f.gain = length_ / (length_ - saved);
   }
 
   Finding& add(std::string id, std::string title, double confidence, double saved) {

@@ -105,6 +105,34 @@ TEST(Ranks, TheOneThatWorksLongestHoldsUpTheOthers) {
   EXPECT_EQ(d.findings.size(), 1u) << "the cause is not said a second time";
 }
 
+TEST(Ranks, WhatStrikesThemInTurnCostsAllOfThemEachTime) {
+  struct Case {
+    const char* what;
+    std::function<double(size_t, size_t)> own;
+    double cost, told;
+  };
+  const Case cases[] = {
+      {"20 ms in every fourth step, each rank in its turn",
+       [](size_t r, size_t k) { return (k % 4 == r ? 32 : 12) + 0.5 * noise(r, k); }, 5, 20},
+      {"the same in the same steps of all",
+       [](size_t r, size_t k) { return (k % 4 == 0 ? 32 : 12) + 0.5 * noise(r, k); }, 5, 5},
+      {"in every step of all", [](size_t r, size_t k) { return 17 + 3 * noise(r, k); }, 5, 5},
+      {"what strikes in turn costs four times what the finding does",
+       [](size_t r, size_t k) { return (k % 4 == r ? 32 : 12) + 0.5 * noise(r, k); }, 1.25, 1.25},
+  };
+  for (const Case& c : cases) {
+    auto ranks = job(4, 200, 1, c.own);
+    for (Rank& rank : ranks) rank.findings.push_back(costing("stall.idle_wait", c.cost));
+    const Diagnosis d = diagnose_ranks(std::move(ranks));
+    const Finding* f = find(d, "stall.idle_wait");
+    ASSERT_NE(f, nullptr) << c.what;
+    EXPECT_NEAR(*f->cost_ms_per_step, c.told, 0.05 * c.told) << c.what;
+    if (c.told > c.cost) {
+      EXPECT_NEAR(*f->gain, 33.4 / 13.4, 0.1) << c.what;
+    }
+  }
+}
+
 TEST(Ranks, WhatTheOthersSpendAtTheSameLineIsNoCause) {
   for (const double others : {5.5, 0.0}) {
     auto ranks = job(2, 100, 0.5, [](size_t r, size_t) { return r == 1 ? 16.0 : 12.0; });
