@@ -360,6 +360,10 @@ TEST(TfrecordSource, ReadsExamples) {
                                                  {"", 0, Outcome::kMissingField},
                                                  {"", 0, Outcome::kCorrupt}}));
   EXPECT_EQ(source->name(2), folder.path() + "/train-00000-of-00001, record 2");
+  Sample sample;
+  EXPECT_EQ(source->read(2, sample)->detail, "the record has no picture; it has 'label'");
+  EXPECT_EQ(source->read(3, sample)->detail,
+            "the record has no label that is a number; it has 'image'");
 }
 
 TEST(TfrecordSource, TellsHowAFileIsDamaged) {
