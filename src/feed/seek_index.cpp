@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <functional>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/text.h"
@@ -45,24 +46,36 @@ SeekIndex::SeekIndex(uint64_t samples, uint64_t most_bytes)
 
 SeekIndex::~SeekIndex() = default;
 
-std::span<const Checkpoint> SeekIndex::checkpoints_at(const Entry* entry) const {
-  if (file_ != nullptr) {
-    const std::string_view bytes = file_->bytes();
-    const auto* first = reinterpret_cast<const char*>(entry + 1);
-    const std::less_equal<const char*> before;
-    const bool inside = before(bytes.data(), first) && before(first, bytes.data() + bytes.size());
-    if (inside && static_cast<size_t>(bytes.data() + bytes.size() - first) / sizeof(Checkpoint) <
-                      entry->checkpoints)
-      return {};
-  }
-  return {reinterpret_cast<const Checkpoint*>(entry + 1), entry->checkpoints};
+bool SeekIndex::entry_in_file(uint64_t sample, Entry& out) const {
+  if (places_.empty() || places_[sample] == 0) return false;
+  std::array<uint8_t, sizeof out> bytes{};
+  const auto got = file_->read(places_[sample], bytes);
+  std::memcpy(&out, bytes.data(), sizeof out);
+  return got.ok() && *got == sizeof out;
+}
+
+std::vector<Checkpoint> SeekIndex::checkpoints_in_file(uint64_t sample, const Entry& entry) const {
+  const uint64_t at = places_[sample] + sizeof entry;
+  if ((end_ - at) / sizeof(Checkpoint) < entry.checkpoints) return {};
+  std::vector<Checkpoint> out(entry.checkpoints);
+  const std::span bytes(reinterpret_cast<uint8_t*>(out.data()), out.size() * sizeof(Checkpoint));
+  const auto got = file_->read(at, bytes);
+  if (!got.ok() || *got < bytes.size()) out.clear();
+  return out;
 }
 
 SeekIndex::Found SeekIndex::find(uint64_t sample, uint32_t fingerprint) const {
   const Entry* entry = entries_[sample].load(std::memory_order_acquire);
-  if (entry == nullptr || entry->fingerprint != fingerprint)
-    return {{}, bytes_.load(std::memory_order_relaxed) < most_bytes_};
-  return {checkpoints_at(entry), false};
+  if (entry != nullptr && entry->fingerprint == fingerprint)
+    return {{reinterpret_cast<const Checkpoint*>(entry + 1), entry->checkpoints}, false, {}};
+  Entry known{};
+  if (entry == nullptr && entry_in_file(sample, known) && known.fingerprint == fingerprint) {
+    Found found;
+    found.read = checkpoints_in_file(sample, known);
+    found.checkpoints = found.read;
+    return found;
+  }
+  return {{}, bytes_.load(std::memory_order_relaxed) < most_bytes_, {}};
 }
 
 void SeekIndex::put(uint64_t sample, uint32_t fingerprint,
@@ -108,9 +121,16 @@ Status SeekIndex::save(const std::string& path) const {
   FLATOUT_TRY(const auto writer, Writer::create(path));
   for (uint64_t i = 0; i < samples_; ++i) {
     const Entry* entry = entries_[i].load(std::memory_order_acquire);
-    FLATOUT_TRY_STATUS(entry == nullptr
-                           ? writer->append(std::nullopt, {})
-                           : writer->append(entry->fingerprint, checkpoints_at(entry)));
+    Entry known{};
+    if (entry != nullptr) {
+      FLATOUT_TRY_STATUS(
+          writer->append(entry->fingerprint,
+                         {reinterpret_cast<const Checkpoint*>(entry + 1), entry->checkpoints}));
+    } else if (entry_in_file(i, known)) {
+      FLATOUT_TRY_STATUS(writer->append(known.fingerprint, checkpoints_in_file(i, known)));
+    } else {
+      FLATOUT_TRY_STATUS(writer->append(std::nullopt, {}));
+    }
   }
   return writer->finish();
 }
@@ -118,30 +138,35 @@ Status SeekIndex::save(const std::string& path) const {
 Result<std::unique_ptr<SeekIndex>> SeekIndex::load(const std::string& path, uint64_t samples,
                                                    uint64_t most_bytes) {
   auto index = std::make_unique<SeekIndex>(samples, most_bytes);
-  FLATOUT_TRY(index->file_, MappedFile::open(path));
+  FLATOUT_TRY(DataFile file, DataFile::open(path));
   const auto bad = [&](std::string_view what) {
     return Error{Code::kBadInput, fmt::format("{} {}", escape_terminal(path), what),
                  "remove it; it is made anew"};
   };
-  const std::string_view bytes = index->file_->bytes();
   Header header{};
-  if (bytes.size() < sizeof header || !bytes.starts_with(kMagic)) return bad("is no seek index");
-  std::memcpy(&header, bytes.data(), sizeof header);
+  std::array<uint8_t, sizeof header> start{};
+  FLATOUT_TRY(const size_t got, file.read(0, start));
+  std::memcpy(&header, start.data(), sizeof header);
+  if (got < sizeof header || std::string_view(header.magic, kMagic.size()) != kMagic)
+    return bad("is no seek index");
   if (header.samples != samples || header.spacing != kCheckpointMcus)
     return bad(fmt::format("is of a data set of {} samples, not {}", header.samples, samples));
-  if (header.table < sizeof header || header.table > bytes.size() || header.table % 4 != 0 ||
-      (bytes.size() - header.table) / 8 != samples ||
-      crc32(bytes.substr(header.table)) != header.table_crc32)
+  if (header.table < sizeof header || header.table > file.bytes() || header.table % 4 != 0 ||
+      (file.bytes() - header.table) / 8 != samples)
     return bad("is damaged");
-  for (uint64_t i = 0; i < samples; ++i) {
-    uint64_t at = 0;
-    std::memcpy(&at, bytes.data() + header.table + i * 8, sizeof at);
-    if (at == 0) continue;
-    if (at < sizeof header || at % 4 != 0 || at > header.table || header.table - at < sizeof(Entry))
+  std::vector<uint8_t> table(file.bytes() - header.table);
+  FLATOUT_TRY(const size_t there, file.read(header.table, table));
+  if (there < table.size() ||
+      crc32({reinterpret_cast<const char*>(table.data()), table.size()}) != header.table_crc32)
+    return bad("is damaged");
+  index->places_.resize(samples);
+  std::memcpy(index->places_.data(), table.data(), samples * 8);
+  for (const uint64_t at : index->places_) {
+    if (at != 0 && (at < sizeof header || at > header.table || header.table - at < sizeof(Entry)))
       return bad("is damaged");
-    index->entries_[i].store(reinterpret_cast<const Entry*>(bytes.data() + at),
-                             std::memory_order_relaxed);
   }
+  index->end_ = header.table;
+  index->file_.emplace(std::move(file));
   return index;
 }
 

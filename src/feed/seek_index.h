@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "feed/files.h"
@@ -46,7 +47,8 @@ class SeekIndex {
 
   struct Found {
     std::span<const Checkpoint> checkpoints;
-    bool wanted = false;  // nothing is known about this sample, and there is room for it
+    bool wanted = false;           // nothing is known about this sample, and there is room for it
+    std::vector<Checkpoint> read;  // what the span is of where it was in the file
   };
   Found find(uint64_t sample, uint32_t fingerprint) const;
   /// No checkpoints: this sample cannot have any.
@@ -72,17 +74,22 @@ class SeekIndex {
     uint32_t fingerprint;
     uint32_t checkpoints;
   };
-  /// None where they would go on behind the end of the file.
-  std::span<const Checkpoint> checkpoints_at(const Entry* entry) const;
+  /// The entry that the file has of a sample; false where it has none, or has been cut since.
+  bool entry_in_file(uint64_t sample, Entry& out) const;
+  /// None where they would go on behind the entries' end.
+  std::vector<Checkpoint> checkpoints_in_file(uint64_t sample, const Entry& entry) const;
 
   std::unique_ptr<std::atomic<const Entry*>[]> entries_;
   uint64_t samples_;
   uint64_t most_bytes_;
   std::atomic<uint64_t> bytes_{0};
   std::atomic<bool> changed_{false};
-  std::unique_ptr<MappedFile> file_;
+  // Read, not mapped: where it is cut meanwhile, no signal ends the program.
+  std::optional<DataFile> file_;
+  std::vector<uint64_t> places_;  // of entries in it; 0: there is none
+  uint64_t end_ = 0;              // of its entries
   std::mutex mutex_;
-  std::deque<std::string> owned_;  // what the entries that are not the file's point to
+  std::deque<std::string> owned_;  // what the entries point to: those that are not the file's
 };
 
 }  // namespace flatout::feed

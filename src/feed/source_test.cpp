@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -578,6 +579,14 @@ TEST(SeekIndex, ComesBackFromItsFile) {
   EXPECT_FALSE((*loaded)->find(2, 22).wanted);
   EXPECT_TRUE((*loaded)->find(3, 0).wanted);
   EXPECT_FALSE(SeekIndex::load(path, 5, 1000).ok());
+  {
+    const std::string cut = folder.path() + "/cut while it is used";
+    std::filesystem::copy_file(path, cut);
+    const auto used = SeekIndex::load(cut, 4, 1000);
+    ASSERT_EQ(::truncate(cut.c_str(), 0), 0);
+    EXPECT_TRUE((*used)->find(1, 11).wanted);
+    EXPECT_TRUE((*used)->find(1, 11).checkpoints.empty());
+  }
   std::vector<uint8_t> bytes;
   ASSERT_TRUE(read_file(path, 1 << 20, bytes).ok());
   for (size_t i = 0; i < bytes.size(); ++i) {
