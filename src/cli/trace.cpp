@@ -93,7 +93,7 @@ const Usage kRecord{
     "-o OUT.json -- COMMAND...",
     "Runs a command and records what CUDA does for it (by CUPTI) and its NVTX ranges. "
     "Experimental:\n"
-    "CUPTI's part has been tried against a stand-in of CUPTI alone, not yet on a GPU.",
+    "CUPTI's part has been tried against a stand-in of CUPTI, and with a small job on one GPU.",
     "  flatout trace record -o cuda.json -- python train.py\n"
     "  flatout trace summary cuda.json",
     {"output", "verbose"},
@@ -337,6 +337,17 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
     options.threads = allowed_processors();
     // Events are copied from the file itself: its columns only say where the window is.
     options.steps_only = *chrome && format == "chrome";
+    auto read = timeline::import_trace(input, options);
+    if (!read.ok()) return fail_input(read.error());
+    trace = std::move(*read);
+  }
+  // Where the optimizer alone tells the steps, what it did in them says which belong together.
+  const bool whole_needed =
+      trace && *chrome && format == "chrome" && !settings->step.empty() &&
+      timeline::TraceIndex(*trace).steps_from() == model::TraceStepSource::kOptimizer;
+  if (whole_needed) {
+    timeline::TraceOptions options;
+    options.threads = allowed_processors();
     auto read = timeline::import_trace(input, options);
     if (!read.ok()) return fail_input(read.error());
     trace = std::move(*read);

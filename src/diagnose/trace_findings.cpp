@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 
 #include "base/contains.h"
 #include "base/text.h"
@@ -73,6 +74,8 @@ class TraceDetector {
 
   bool enough() const {
     if (by_device() || trace_.host.fed || trace_.host.input_wait > 0) return true;
+    // A profile of a Python program that computes without a framework.
+    if (trace_.host.operator_count == 0 && trace_.host.python_count >= kFewEvents) return true;
     return trace_.host.operator_count >= kFewEvents ||
            (!trace_.steps.empty() && trace_.events >= kFewEvents);
   }
@@ -88,6 +91,33 @@ class TraceDetector {
             main_->unknown_input - main_->unknown_sync) *
                2 >
            main_->times.span;
+  }
+
+  /// Where the time goes that unexplained() is about, as far as the trace has a word for it.
+  std::string unexplained_text() const {
+    const std::string_view advice =
+        trace_.format == "flatout" ? "; `flatout report` of the run says more: it has its stacks"
+        : trace_.format == "chrome" && trace_.host.python_count == 0
+            ? "; with_stack=True records what Python does then"
+            : "";
+    const std::string longest = longest_step();
+    if (!by_device()) {
+      const HostUse& use = trace_.host.training;
+      for (const HostBlame& slice : use.slices) {
+        if (slice.time * 2 <= use.time) break;
+        if (is_step(slice.name)) continue;
+        const int64_t rest = unnamed_host() - trace_.host.collective_wait;
+        const auto time =
+            static_cast<int64_t>(static_cast<double>(slice.time) / static_cast<double>(use.time) *
+                                 static_cast<double>(rest));
+        return fmt::format("{} of the time passes in {}, outside of operators{}{}",
+                           percent_of(time, trace_.host.span), slice.name, longest, advice);
+      }
+    }
+    return fmt::format(
+        "Most of the time passes where the trace records nothing: start-up, or work of the host "
+        "that was not traced{}{}",
+        longest, advice);
   }
 
   std::vector<Finding> take() {
@@ -137,6 +167,24 @@ class TraceDetector {
          fmt::format("{} {} ({} of {})", percent_of(part, whole), what, time_text(part),
                      time_text(whole)),
          whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0, "ratio");
+  }
+
+  bool is_step(std::string_view name) const {
+    return name.starts_with("ProfilerStep") ||
+           std::any_of(trace_.steps.begin(), trace_.steps.end(),
+                       [&](const TraceStepSummary& s) { return s.name == name; });
+  }
+  // Where one step takes longer than all others.
+  std::string longest_step() const {
+    const TraceStepSummary* longest = nullptr;
+    int64_t sum = 0;
+    for (const TraceStepSummary& s : trace_.steps) {
+      sum += s.wall;
+      if (longest == nullptr || s.wall > longest->wall) longest = &s;
+    }
+    if (trace_.steps.size() < 3 || longest->wall * 2 < sum) return "";
+    return fmt::format("; {} alone takes {} of the {} of all steps", longest->name,
+                       time_text(longest->wall), time_text(sum));
   }
 
   // Whether the devices' idle time tells what the host costs; else the host's own time does.
@@ -233,6 +281,9 @@ class TraceDetector {
     if (host.feeds > 0) {
       id = "input.feed_dict";
       title = "Batches enter TensorFlow through Python";
+    } else if (trace_.format == "flatout") {
+      title = "The steps wait for their batches";
+      confidence = 0.6;
     } else if (host.worker_processes) {
       title = "The loader's workers do not keep up";
       confidence = 0.6;
@@ -265,6 +316,8 @@ class TraceDetector {
       remedy(*f, "event", "Wait for an event instead of sleeping.");
     } else if (f->id == "input.collate") {
       remedy(*f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
+    } else if (trace_.format == "flatout") {
+      remedy(*f, "report", "flatout report of the run says why: it has its stacks and workers.");
     } else {
       remedy(*f, "num_workers",
              host.worker_processes
@@ -410,10 +463,12 @@ class TraceDetector {
     // One C function for most of it is no matter of the interpreter's.
     const bool native = !part.slices.empty() && part.slices[0].name.starts_with("<") &&
                         part.slices[0].time * 2 > part.time;
-    Finding* const f = add_part("cpu.python_bound",
-                                native ? "A function that Python calls bounds the step"
-                                       : "Python between the operators bounds the step",
-                                0.8, part, saved, "of the time runs Python alone");
+    Finding* const f =
+        add_part("cpu.python_bound",
+                 native                            ? "A function that Python calls bounds the step"
+                 : trace_.host.operator_count == 0 ? "Python itself takes the time"
+                                                   : "Python between the operators bounds the step",
+                 0.8, part, saved, "of the time runs Python alone");
     if (f == nullptr) return;
     if (native) {
       remedy(*f, "elsewhere", "Call it less often, or ahead of the step in a thread or process.");
@@ -484,6 +539,16 @@ void add_straggler(const std::vector<Straggler>& stragglers, std::span<const Tra
   findings.push_back(std::move(f));
 }
 
+bool all_ranks_given(std::span<const TraceSummary> traces) {
+  std::set<int> ranks;
+  int world = 2;
+  for (const TraceSummary& t : traces) {
+    ranks.insert(t.rank);
+    world = std::max(world, t.world_size);
+  }
+  return static_cast<int>(ranks.size()) >= world;
+}
+
 }  // namespace
 
 TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
@@ -492,7 +557,8 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
   RankWaits compared = compare_ranks(ranks);
   out.stragglers = std::move(compared.stragglers);
   out.waits = std::move(compared.waits);
-  bool enough = false, unexplained = false, incomplete = false, stepless = true;
+  bool enough = false, incomplete = false, stepless = true;
+  std::string unexplained;
   add_straggler(out.stragglers, ranks, out.findings);
   // Of several ranks' findings the median gain counts: what only a few have is the business of the
   // straggler's finding.
@@ -504,7 +570,7 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
     incomplete = incomplete || trace.incomplete();
     if (!detector.enough() || trace.incomplete()) continue;
     enough = true;
-    unexplained = unexplained || detector.unexplained();
+    if (unexplained.empty() && detector.unexplained()) unexplained = detector.unexplained_text();
     stepless = stepless && trace.steps.empty();
     for (Finding& f : detector.take()) {
       std::string title = f.id == "stall.idle_wait" ? f.title : "";
@@ -525,6 +591,10 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
   std::stable_sort(
       out.findings.begin(), out.findings.end(),
       [](const Finding& a, const Finding& b) { return a.gain.value_or(0) > b.gain.value_or(0); });
+  if (all_ranks_given(ranks)) {
+    for (Finding& f : out.findings)
+      std::erase_if(f.remedies, [](const Suggestion& r) { return r.id == "ranks"; });
+  }
   if (!out.findings.empty()) {
     const Finding& first = out.findings[0];
     out.verdict = first.id;
@@ -536,11 +606,9 @@ TraceDiagnosis diagnose_traces(std::span<const TraceSummary> ranks) {
     out.headline =
         "Too much of the devices' work is missing from the recording to judge: launches that left "
         "nothing on a device";
-  } else if (enough && unexplained) {
+  } else if (enough && !unexplained.empty()) {
     out.verdict = "none";
-    out.headline =
-        "Most of the time passes where the trace records nothing: start-up, or work of the host "
-        "that was not traced";
+    out.headline = unexplained;
   } else if (enough) {
     out.headline = stepless ? "Nothing costs more than a tenth of the time"
                             : "Nothing costs more than 5 % of the step";

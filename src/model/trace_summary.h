@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/finding.h"
@@ -130,6 +131,19 @@ struct DeviceSummary {
   WorkOwners owners;
 };
 
+/// What tells where a trace's steps begin and end.
+enum class TraceStepSource : uint8_t {
+  kNoSteps,
+  kProfiler,  // ranges of the profiler or the framework: ProfilerStep#3
+  kRanges,    // of the program: train_step
+  kOptimizer  // from one end of the optimizer's step to the next
+};
+
+constexpr std::string_view name(TraceStepSource source) {
+  constexpr std::string_view kNames[] = {"none", "profiler", "ranges", "optimizer"};
+  return kNames[static_cast<size_t>(source)];
+}
+
 struct TraceStepSummary {
   std::string name;
   int64_t begin = 0, wall = 0, input_wait = 0;
@@ -236,6 +250,7 @@ struct TraceSummary {
   uint64_t launches = 0, unrecorded_launches = 0;
   int64_t begin = 0, end = 0;
   std::map<std::string, uint64_t> slices_by_category;
+  TraceStepSource steps_from = TraceStepSource::kNoSteps;
   std::vector<TraceStepSummary> steps;
   std::vector<DeviceSummary> devices;
   HostSummary host;

@@ -181,6 +181,7 @@ Json trace_value(const TraceSummary& t) {
   for (const auto& [category, count] : t.slices_by_category)
     out["x_events_by_cat"][to_utf8(category)] = count;
   out["gpu_events"] = t.device_events;
+  out["steps_from"] = std::string(model::name(t.steps_from));
   out["steps"] = Json::array();
   for (const TraceStepSummary& s : t.steps) {
     Json step = {

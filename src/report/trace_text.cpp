@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 #include "report/trace_words.h"
@@ -64,10 +65,21 @@ void verdict(Page& page, const TraceDiagnosis& diagnosis) {
                {"  " + page.fit(f.title, page.options().width - f.id.size() - 4)}});
     if (!cost.empty()) page.line({{"    " + cost, Paint::kBold}});
     if (f.where) page.line({{"    at " + page.clean(where_text(*f.where)), Paint::kAccent}});
-    for (const Evidence& e : f.evidence)
-      page.line({{"    " + page.fit(e.text, page.options().width - 4), Paint::kDim}});
-    for (const Suggestion& r : f.remedies)
-      page.line({{"    try ", Paint::kGood}, {page.fit(r.text, page.options().width - 8)}});
+    // Folded, not cut: what stands at the end is what it is about.
+    for (const Evidence& e : f.evidence) {
+      std::string indent = "    ";
+      for (const std::string& text : wrap(page.clean(e.text), page.options().width - 6)) {
+        page.line({{indent + text, Paint::kDim}});
+        indent = "      ";
+      }
+    }
+    for (const Suggestion& r : f.remedies) {
+      const char* label = "    try ";
+      for (const std::string& text : wrap(page.clean(r.text), page.options().width - 8)) {
+        page.line({{label, Paint::kGood}, {text}});
+        label = "        ";
+      }
+    }
   }
 }
 
@@ -86,8 +98,9 @@ void steps(Page& page, const TraceSummary& t) {
   }
   std::sort(walls.begin(), walls.end());
   page.row("steps", fmt::format("{}", walls.size()),
-           fmt::format("median {}, longest {}", time_text(walls[walls.size() / 2]),
-                       time_text(walls.back())));
+           fmt::format("median {}, longest {}{}", time_text(walls[walls.size() / 2]),
+                       time_text(walls.back()),
+                       t.steps_from == TraceStepSource::kOptimizer ? "; by the optimizer" : ""));
   page.row("input wait", share_text(input, sum), "of the steps' time");
 }
 
@@ -224,21 +237,29 @@ void ranks(Page& page, const std::vector<TraceSummary>& traces, const TraceDiagn
   } else {
     line(Paint::kDim, "", "rank", "host", "op.", "input", "comm.", "rest");
   }
+  std::set<int> numbers;
+  for (const TraceSummary& t : traces) numbers.insert(t.rank);
+  const bool told_apart = numbers.size() == traces.size();
   for (const TraceSummary& t : traces) {
     const bool late = std::any_of(diagnosis.stragglers.begin(), diagnosis.stragglers.end(),
                                   [&](const Straggler& s) { return s.rank == t.rank; });
     const Paint paint = late ? Paint::kWarn : Paint::kPlain;
-    const std::string_view end = late ? "  others wait for it" : "";
+    std::string end = late ? "  others wait for it" : "";
+    // Recordings of one rank, or of none: their files tell them apart.
+    if (!told_apart)
+      end += "  " + fit_end(page.clean(t.file), std::max<size_t>(page.options().width, 74) - 54,
+                            page.options().unicode);
+    const std::string rank = t.rank >= 0 ? fmt::format("{}", t.rank) : "-";
     if (!devices) {
       const HostSummary& h = t.host;
-      line(paint, end, t.rank, time_text(h.span), share_text(h.operators, h.span),
+      line(paint, end, rank, time_text(h.span), share_text(h.operators, h.span),
            share_text(h.input_wait, h.span), share_text(h.collective_wait, h.span),
            share_text(h.span - h.operators - h.input_wait - h.collective_wait, h.span));
       continue;
     }
     if (t.devices.empty()) continue;
     const DeviceTimes& d = t.devices[0].times;
-    line(paint, end, t.rank, time_text(d.span), share_text(d.busy, d.span),
+    line(paint, end, rank, time_text(d.span), share_text(d.busy, d.span),
          share_text(d.idle(), d.span), share_text(d.communication, d.span),
          share_text(d.exposed_communication(), d.span));
   }

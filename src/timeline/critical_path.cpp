@@ -602,19 +602,19 @@ std::optional<CriticalPath> critical_path(const TraceIndex& index, int64_t begin
 }
 
 std::optional<CriticalPath> critical_path(const TraceIndex& index) {
-  const Trace& trace = index.trace();
   if (index.devices().empty()) return std::nullopt;
   if (index.steps().empty()) {
     const Window window = closer_look(index);
     return critical_path(index, window.begin, window.end);
   }
-  std::vector<EventId> steps = index.steps();
+  std::vector<const TraceStep*> steps;
+  for (const TraceStep& step : index.steps()) steps.push_back(&step);
   const auto middle = steps.begin() + static_cast<int64_t>(steps.size() / 2);
-  std::nth_element(steps.begin(), middle, steps.end(), [&](EventId a, EventId b) {
-    return trace.duration[a] != trace.duration[b] ? trace.duration[a] < trace.duration[b] : a < b;
+  std::nth_element(steps.begin(), middle, steps.end(), [](const TraceStep* a, const TraceStep* b) {
+    return a->wall() != b->wall() ? a->wall() < b->wall() : a < b;
   });
-  auto path = critical_path(index, trace.start[*middle], trace.end(*middle));
-  if (path) path->step = trace.name_of(*middle);
+  auto path = critical_path(index, (*middle)->begin, (*middle)->end);
+  if (path) path->step = (*middle)->name;
   return path;
 }
 

@@ -118,6 +118,28 @@ Result<std::optional<Trace>> import_file(const std::string& path, const std::str
   return std::optional<Trace>(std::move(trace));
 }
 
+// What a trace was packed with that is not unpacked here; nullptr: with nothing known.
+const char* unpacker_of(std::string_view head) {
+  struct Packed {
+    std::string_view magic;
+    const char* hint;
+  };
+  static constexpr Packed kPacked[] = {
+      {std::string_view("\xFD"
+                        "7zXZ",
+                        5),
+       "it is packed with xz: xz -dc FILE | flatout trace summary -"},
+      {"BZh", "it is packed with bzip2: bzip2 -dc FILE | flatout trace summary -"},
+      {"\x28\xB5\x2F\xFD", "it is packed with zstd: zstd -dc FILE | flatout trace summary -"},
+      {"PK\x03\x04", "it is a zip file: unzip -p FILE | flatout trace summary -"},
+      {"\xFF\xFE", "it is UTF-16: iconv -f UTF-16 -t UTF-8 FILE | flatout trace summary -"},
+      {"\xFE\xFF", "it is UTF-16: iconv -f UTF-16 -t UTF-8 FILE | flatout trace summary -"},
+  };
+  for (const Packed& packed : kPacked)
+    if (head.starts_with(packed.magic)) return packed.hint;
+  return nullptr;
+}
+
 Result<Trace> import_any(ByteSource& source, const std::string& name, const TraceOptions& options) {
   std::string head(kHead, '\0');
   size_t size = 0;
@@ -127,7 +149,7 @@ Result<Trace> import_any(ByteSource& source, const std::string& name, const Trac
     size += got;
   }
   head.resize(size);
-  if (head.empty()) {
+  if (trim(head).empty() && head.size() < kHead) {
     return Error{Code::kBadInput, fmt::format("{} is empty", name),
                  "was the profiler stopped before the program ended?"};
   }
@@ -148,6 +170,7 @@ Result<Trace> import_any(ByteSource& source, const std::string& name, const Trac
     if (binary == nullptr && format.looks_like_it(head)) binary = &format;
   }
   const bool database = looks_like_sqlite(head);
+  const char* const packed = unpacker_of(head);
   HeadSource whole(std::move(head), source);
   if (database) {
     FLATOUT_TRY(const std::string bytes, read_all(whole, kMostBinary));
@@ -168,10 +191,13 @@ Result<Trace> import_any(ByteSource& source, const std::string& name, const Trac
     trace.format = binary->name;
     return trace;
   }
-  return Error{Code::kBadInput, fmt::format("{} is no trace that flatout knows", name),
-               "known are Chrome and PyTorch JSON, TensorFlow timelines and XPlane, Perfetto, "
-               "Nsight Systems' "
-               "SQLite export (nsys export --type sqlite)"};
+  return Error{
+      Code::kBadInput, fmt::format("{} is no trace that flatout knows", name),
+      packed != nullptr
+          ? packed
+          : "known are Chrome and PyTorch JSON, TensorFlow timelines and XPlane, Perfetto, "
+            "Nsight Systems' "
+            "SQLite export (nsys export --type sqlite)"};
 }
 
 }  // namespace

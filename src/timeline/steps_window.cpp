@@ -20,16 +20,17 @@ Result<TimeWindow> steps_window(const Trace& trace, std::string_view steps) {
   TimeWindow window{INT64_MAX, INT64_MIN};
   std::string known;
   const TraceIndex index(trace);
-  for (const EventId step : index.steps()) {
-    const std::string_view name = trace.name_of(step);
-    const size_t hash = name.find('#');
+  int64_t nth = 0;
+  for (const TraceStep& step : index.steps()) {
+    // Steps that have no number of their own are counted from 0.
+    const size_t digits = step.name.find_last_not_of("0123456789") + 1;
     const auto number =
-        parse_number<int64_t>(name.substr(hash == std::string_view::npos ? name.size() : hash + 1));
-    if (!number) continue;
+        std::optional(parse_number<int64_t>(step.name.substr(digits)).value_or(nth));
+    ++nth;
     if (known.size() < 60) known += fmt::format("{}{}", known.empty() ? "" : ", ", *number);
     if (*number < wanted->first || *number > wanted->second) continue;
-    window.begin_ns = std::min(window.begin_ns, trace.start[step]);
-    window.end_ns = std::max(window.end_ns, trace.end(step));
+    window.begin_ns = std::min(window.begin_ns, step.begin);
+    window.end_ns = std::max(window.end_ns, step.end);
   }
   if (window.begin_ns > window.end_ns) {
     return Error{Code::kNotFound, fmt::format("the trace has no step {}", escape_terminal(steps)),

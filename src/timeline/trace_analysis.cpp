@@ -161,7 +161,7 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
                     HostSummary& out) {
   const Trace& trace = index.trace();
   Intervals span;
-  for (const EventId step : index.steps()) span.add(trace.start[step], trace.end(step));
+  for (const TraceStep& step : index.steps()) span.add(step.begin, step.end);
   if (span.empty()) span.add(window.begin, window.end);
   out.span = span.length();
   std::vector<Interval64> operators;
@@ -228,11 +228,12 @@ TraceSummary summarize(const TraceIndex& index, unsigned threads) {
   out.slices_by_category = trace.slices_by_category;
   out.damage = trace.damage;
   out.epoch_times = trace.epoch_times;
-  for (const EventId step : index.steps()) {
+  out.steps_from = index.steps_from();
+  for (const TraceStep& step : index.steps()) {
     TraceStepSummary s;
-    s.name = trace.name_of(step);
-    s.begin = trace.start[step];
-    s.wall = trace.duration[step];
+    s.name = step.name;
+    s.begin = step.begin;
+    s.wall = step.wall();
     s.input_wait = overlap(index.input(), s.begin, s.begin + s.wall);
     out.steps.push_back(std::move(s));
   }
@@ -250,8 +251,8 @@ TraceSummary summarize(const TraceIndex& index, unsigned threads) {
     const auto name = trace.device_names.find(device);
     if (name != trace.device_names.end()) d.name = name->second;
     d.begin = events.front().start;
-    if (!index.steps().empty() && trace.start[index.steps().front()] < d.begin)
-      d.first_input_wait = overlap(index.input(), trace.start[index.steps().front()], d.begin);
+    if (!index.steps().empty() && index.steps().front().begin < d.begin)
+      d.first_input_wait = overlap(index.input(), index.steps().front().begin, d.begin);
   }
 
   if (out.collectives.empty()) {

@@ -14,6 +14,7 @@
 #include "timeline/device_names.h"
 #include "timeline/json_scan.h"
 #include "timeline/trace_processes.h"
+#include "timeline/trace_steps.h"
 
 namespace flatout::timeline {
 
@@ -64,6 +65,19 @@ bool is_python_call(std::string_view name) {
   return name.starts_with('$') && name.find(' ') != std::string_view::npos;
 }
 
+// As PyTorch's profiler names what VizTracer calls "load (/home/u/train.py:12)", "time.sleep".
+std::string python_name(std::string_view name) {
+  const size_t open = name.rfind(" ("), colon = name.rfind(':');
+  if (name.ends_with(')') && open != std::string_view::npos && colon != std::string_view::npos &&
+      colon > open) {
+    return fmt::format("{}({}): {}", name.substr(open + 2, colon - open - 2),
+                       name.substr(colon + 1, name.size() - colon - 2), name.substr(0, open));
+  }
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return fmt::format("<built-in function {}>", name);
+  return fmt::format("<built-in method {} of {}>", name.substr(dot + 1), name.substr(0, dot));
+}
+
 }  // namespace
 
 EventKind kind_of_category(std::string_view category) {
@@ -76,6 +90,8 @@ EventKind kind_of_category(std::string_view category) {
       {"Operator", EventKind::kOp},
       {"Op", EventKind::kOp},
       {"python_function", EventKind::kPython},
+      {"fee", EventKind::kPython},  // VizTracer: function entry and exit
+      {"FEE", EventKind::kPython},
       {"user_annotation", EventKind::kAnnotation},
       {"nvtx", EventKind::kAnnotation},
       {"cuda_runtime", EventKind::kRuntime},
@@ -228,7 +244,8 @@ void TraceBuilder::event(const ChromeEvent& e) {
       if (!has_usable_time(e)) return;
       const EventKind kind = category_kinds_[id];
       if (options_.steps_only && e.time_ns >= earliest_ &&
-          (on_device(kind) || e.name.find('#') == std::string_view::npos)) {
+          (on_device(kind) ||
+           (e.name.find('#') == std::string_view::npos && !names_step(e.name)))) {
         return;
       }
       earliest_ = std::min(earliest_, e.time_ns);
@@ -292,6 +309,11 @@ void TraceBuilder::slice(const ChromeEvent& e, uint16_t category_id, EventKind k
     buffer_ = e.name_escaped ? scan::unescape(e.name) : std::string(e.name);
     if (dims.size() > 2) append_dims(buffer_, dims);
     name = trace_.strings.intern(buffer_);
+  } else if (kind == EventKind::kPython && (e.category == "fee" || e.category == "FEE")) {
+    // The same few names all over: each is put in other words once.
+    const auto [at, is_new] = python_names_.try_emplace(name_of(e), 0);
+    if (is_new) at->second = trace_.strings.intern(python_name(trace_.strings[at->first]));
+    name = at->second;
   } else {
     name = name_of(e);
   }

@@ -111,6 +111,8 @@ class TraceBuilder : public ChromeSink {
   uint64_t host_slices_ = 0, slices_added_ = 0;
   int64_t earliest_ = INT64_MAX;
   std::unordered_map<std::string, model::StringId> demangled_;  // names of kernels
+  std::unordered_map<model::StringId, model::StringId>
+      python_names_;  // VizTracer's, as PyTorch has them
   std::string buffer_;
   uint64_t phase_counts_[256] = {};
 };

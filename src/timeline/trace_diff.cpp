@@ -68,7 +68,8 @@ class Places {
 };
 
 /// `by_place`: operators and what they launch are told apart by the place that calls them.
-Totals totals_of(const Trace& trace, bool by_place) {
+/// `window`: of the host's slices that begin in it, and of what they launch.
+Totals totals_of(const Trace& trace, bool by_place, const Window& window) {
   struct Row {
     int64_t time = 0;
     uint64_t count = 0;
@@ -86,6 +87,9 @@ Totals totals_of(const Trace& trace, bool by_place) {
   };
   // By number first: strings for each event would cost more than all the rest.
   std::unordered_map<Key, Row, Hash> rows;
+  const auto inside = [&](EventId e) {
+    return trace.start[e] >= window.begin && trace.start[e] < window.end;
+  };
   const auto add = [&](EventId e, StringId place, int64_t time, uint64_t count) {
     Row& row = rows[{trace.name[e], place, trace.kind[e]}];
     row.time += time;
@@ -117,10 +121,11 @@ Totals totals_of(const Trace& trace, bool by_place) {
           by_place && (trace.kind[e] == EventKind::kOp || trace.kind[e] == EventKind::kRuntime);
       if (!open.empty() && !is_module(trace.name_of(open.back().event))) {
         const Open& outer = open.back();
-        add(outer.event, outer.place,
-            -(std::min(trace.end(e), trace.end(outer.event)) - trace.start[e]), 0);
+        if (inside(outer.event))
+          add(outer.event, outer.place,
+              -(std::min(trace.end(e), trace.end(outer.event)) - trace.start[e]), 0);
       }
-      add(e, tells ? place : 0, trace.duration[e], 1);
+      if (inside(e)) add(e, tells ? place : 0, trace.duration[e], 1);
       if (by_place && trace.kind[e] == EventKind::kRuntime) launched_at[e] = place;
       open.push_back(
           {e, tells ? place : 0, by_place && places.is_place(e) ? trace.name[e] : place});
@@ -129,7 +134,8 @@ Totals totals_of(const Trace& trace, bool by_place) {
   const TraceIndex index(trace);
   for (const auto& [device, events] : index.devices()) {
     for (const auto& [start, e, launch] : events) {
-      add(e, by_place && launch != kNoEvent ? launched_at[launch] : 0, trace.duration[e], 1);
+      if (inside(launch != kNoEvent ? launch : e))
+        add(e, by_place && launch != kNoEvent ? launched_at[launch] : 0, trace.duration[e], 1);
     }
   }
   Totals out;
@@ -143,12 +149,19 @@ Totals totals_of(const Trace& trace, bool by_place) {
   return out;
 }
 
-void steps_of(const Trace& trace, uint64_t& count, int64_t& mean) {
+/// The window of which the totals are to be. The profiler records whole steps; what comes before
+/// and after those that the optimizer tells is a part of more.
+Window steps_of(const Trace& trace, uint64_t& count, int64_t& mean) {
   const TraceIndex index(trace);
   int64_t sum = 0;
-  for (const EventId step : index.steps()) sum += trace.duration[step];
+  for (const TraceStep& step : index.steps()) sum += step.wall();
   count = index.steps().size();
   mean = count > 0 ? sum / static_cast<int64_t>(count) : 0;
+  Window window{INT64_MIN, INT64_MAX};
+  if (index.steps_from() != TraceStepSource::kOptimizer) return window;
+  window = {index.steps().front().begin, index.steps().front().end};
+  for (const TraceStep& step : index.steps()) window.end = std::max(window.end, step.end);
+  return window;
 }
 
 }  // namespace
@@ -157,22 +170,23 @@ TraceDiff diff_traces(const Trace& a, const Trace& b) {
   TraceDiff out;
   out.file_a = a.file;
   out.file_b = b.file;
-  steps_of(a, out.steps_a, out.step_a);
-  steps_of(b, out.steps_b, out.step_b);
+  Window in_a = steps_of(a, out.steps_a, out.step_a);
+  Window in_b = steps_of(b, out.steps_b, out.step_b);
   const bool by_place = has_python(a) && has_python(b);
+  // Of traces with steps on both sides times are those of a step, for one may hold more of them.
+  const bool by_step = out.steps_a > 0 && out.steps_b > 0;
+  if (!by_step) in_a = in_b = {INT64_MIN, INT64_MAX};
   std::map<Totals::key_type, TraceChange> changes;
-  for (const auto& [key, total] : totals_of(a, by_place)) {
+  for (const auto& [key, total] : totals_of(a, by_place, in_a)) {
     TraceChange& c = changes[key];
     c.a = total.time;
     c.count_a = total.count;
   }
-  for (const auto& [key, total] : totals_of(b, by_place)) {
+  for (const auto& [key, total] : totals_of(b, by_place, in_b)) {
     TraceChange& c = changes[key];
     c.b = total.time;
     c.count_b = total.count;
   }
-  // Of traces with steps on both sides times are those of a step, for one may hold more of them.
-  const bool by_step = out.steps_a > 0 && out.steps_b > 0;
   for (auto& [key, c] : changes) {
     std::tie(c.kind, c.name, c.place) = key;
     if (by_step) {

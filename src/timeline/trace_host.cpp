@@ -177,8 +177,7 @@ Window closer_look(const TraceIndex& index) {
     const auto wanted =
         std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(steps.size())));
     const size_t first = (steps.size() - std::min(wanted, steps.size())) / 2;
-    return {trace.start[steps[first]],
-            trace.end(steps[std::min(first + wanted, steps.size()) - 1])};
+    return {steps[first].begin, steps[std::min(first + wanted, steps.size()) - 1].end};
   }
   const auto half = static_cast<int64_t>(share / 2 * static_cast<double>(end - begin));
   const int64_t middle = begin + (end - begin) / 2;
@@ -188,7 +187,7 @@ Window closer_look(const TraceIndex& index) {
 TrackId training_thread(const TraceIndex& index) {
   const Trace& trace = index.trace();
   std::vector<int64_t> weight(trace.tracks.size());
-  for (const EventId step : index.steps()) weight[trace.track[step]] += trace.duration[step];
+  for (const TraceStep& step : index.steps()) weight[step.track] += step.wall();
   const auto best = [&]() -> TrackId {
     if (weight.empty()) return kNoEvent;
     const auto at = std::max_element(weight.begin(), weight.end());

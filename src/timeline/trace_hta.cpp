@@ -262,7 +262,9 @@ std::map<std::string, HtaSummary::Description> bandwidths_of(const Trace& trace,
 std::vector<HtaSummary> hta_summary(const TraceIndex& index) {
   const Trace& trace = index.trace();
   std::set<std::string_view> steps;
-  for (const EventId step : index.steps()) steps.insert(trace.name_of(step));
+  if (index.steps_from() == TraceStepSource::kProfiler) {
+    for (const TraceStep& step : index.steps()) steps.insert(step.name);
+  }
   // With two steps or more it drops device events that no host event of the trace launched.
   const bool drops = steps.size() >= 2;
   std::map<int64_t, std::vector<HtaEvent>> devices;

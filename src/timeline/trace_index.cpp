@@ -23,30 +23,20 @@ enum NameUse : uint8_t {
   kNothing,
   kStep,
   kOtherStep,
+  kStepRange,
+  kOptimizer,
   kInput,
   kSyncCall,
   kFeed,
   kCollective
 };
 
-// "step 12", "Iteration#3", "train_step": as people name the NVTX range of a step.
-bool names_step(std::string_view range) {
-  std::string word;
-  for (const char c : range.substr(0, 32)) {
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) word += static_cast<char>(c | ' ');
-  }
-  for (const std::string_view step :
-       {"step", "trainstep", "trainingstep", "iteration", "iter", "batch", "trainbatch"})
-    if (word == step) return true;
-  return false;
-}
-
 NameUse use_of(std::string_view name, std::string_view format) {
   if (name.starts_with("ProfilerStep")) return kStep;
   if (format == "nsight" && names_step(name)) return kOtherStep;
   // As export_chrome.h writes a run.
   if (format == "flatout" && name.starts_with("step ")) return kStep;
-  if (format == "flatout" && name == "input_wait") return kInput;
+  if ((format == "flatout" || format == "perfetto") && name == "input_wait") return kInput;
   if (name.starts_with("enumerate(DataLoader)") || name.starts_with("IteratorGetNext"))
     return kInput;
   // TensorFlow's: where no ProfilerStep is there.
@@ -56,7 +46,9 @@ NameUse use_of(std::string_view name, std::string_view format) {
   if (name.starts_with("PyFunc") || name == "_Arg") return kFeed;
   if (name.starts_with("gloo:") || name.starts_with("mpi:") || name.starts_with("MPI_"))
     return kCollective;
-  return is_sync_call(name) ? kSyncCall : kNothing;
+  if (name.starts_with(kOptimizerStep)) return kOptimizer;
+  if (is_sync_call(name)) return kSyncCall;
+  return names_step(name) ? kStepRange : kNothing;
 }
 
 }  // namespace
@@ -184,7 +176,7 @@ void TraceIndex::sort_events() {
   }
   for (const auto& [device, count] : device_events) devices_[device].reserve(count);
   std::vector<Interval64> input, collectives;
-  std::vector<EventId> other_steps;
+  StepSlices steps;
   std::vector<std::vector<DeviceEvent>*> device_of(trace.tracks.size());
   for (size_t i = 0; i < trace.size(); ++i) {
     const auto e = static_cast<EventId>(i);
@@ -206,10 +198,16 @@ void TraceIndex::sort_events() {
         switch (use(e)) {
           case kStep:
             if (trace.kind[i] == EventKind::kAnnotation || trace.kind[i] == EventKind::kOther)
-              steps_.push_back(e);
+              steps.profiler.push_back(e);
             break;
           case kOtherStep:
-            other_steps.push_back(e);
+            steps.framework.push_back(e);
+            break;
+          case kStepRange:
+            if (trace.kind[i] != EventKind::kOp) steps.ranges.push_back(e);
+            break;
+          case kOptimizer:
+            steps.optimizer.push_back(e);
             break;
           case kInput:
             input.push_back({trace.start[i], trace.end(e)});
@@ -231,7 +229,7 @@ void TraceIndex::sort_events() {
   }
   input_ = unite(std::move(input));
   collectives_ = unite(std::move(collectives));
-  if (steps_.empty()) steps_ = std::move(other_steps);
+  steps_ = find_trace_steps(trace, steps);
   for (auto& [device, events] : devices_) {
     const auto earlier = [](const DeviceEvent& a, const DeviceEvent& b) {
       return a.start != b.start ? a.start < b.start : a.event < b.event;
@@ -240,7 +238,6 @@ void TraceIndex::sort_events() {
       std::sort(events.begin(), events.end(), earlier);
   }
   const auto by_start = [&](EventId a, EventId b) { return trace.start[a] < trace.start[b]; };
-  std::stable_sort(steps_.begin(), steps_.end(), by_start);
   std::stable_sort(syncs_.begin(), syncs_.end(), by_start);
   std::stable_sort(collective_slices_.begin(), collective_slices_.end(), by_start);
 }

@@ -9,6 +9,7 @@
 #include "model/trace.h"
 #include "model/trace_summary.h"
 #include "timeline/intervals.h"
+#include "timeline/trace_steps.h"
 
 namespace flatout::timeline {
 
@@ -45,9 +46,9 @@ class TraceIndex {
   model::KernelType type(model::EventId event) const { return types_[event_type_(event)]; }
   /// When some thread asked a data loader for a batch.
   const Intervals& input() const { return input_; }
-  /// ProfilerStep ranges of the host (or what stands for them in TensorFlow's traces), in order of
-  /// their start.
-  const std::vector<model::EventId>& steps() const { return steps_; }
+  /// Of the host, in order of their start.
+  const std::vector<TraceStep>& steps() const { return steps_.steps; }
+  model::TraceStepSource steps_from() const { return steps_.source; }
   /// Calls that wait for a device, in order of their start.
   const std::vector<model::EventId>& syncs() const { return syncs_; }
   /// When some thread was in a collective of the host's: gloo's, MPI's.
@@ -75,7 +76,8 @@ class TraceIndex {
   std::vector<model::KernelType> types_;
   std::vector<bool> mem_categories_;
   Intervals input_, collectives_;
-  std::vector<model::EventId> steps_, syncs_, feeds_, collective_slices_;
+  TraceSteps steps_;
+  std::vector<model::EventId> syncs_, feeds_, collective_slices_;
 };
 
 }  // namespace flatout::timeline

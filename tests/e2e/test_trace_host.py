@@ -308,3 +308,123 @@ def test_a_limit_on_files_is_an_error_that_leaves_nothing(flatout, tmp_path, com
     done = subprocess.run([flatout, "trace", command, file, "-o", tmp_path / out], preexec_fn=limit, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "File too large" in done.stderr
     assert os.listdir(tmp_path) == ["trace.json"]
+
+
+# ---- steps without the profiler's own ----
+
+
+def optimizer_steps(path: Path, *works: tuple[int, float], rounds: int = 12, names: tuple[str, ...] = ("SGD",)) -> Path:
+    """Rounds in which each work is so many operators, a wait for a batch of so many us, and an optimizer's step."""
+    job = Job()
+    job.now += 50_000  # start-up
+    job.slice("cpu_op", "aten::empty", 0, 10)
+    for _ in range(rounds):
+        for k, (operators, wait) in enumerate(works):
+            if wait:
+                job.slice("user_annotation", LOADER, job.now, job.now + wait)
+                job.now += wait
+            for _ in range(operators):
+                job.host(100, "aten::mm")
+            name = names[k % len(names)]
+            job.host(50, f"Optimizer.step#{name}.step", "user_annotation")
+    return job.write(path)
+
+
+@pytest.mark.parametrize("works, names", [
+    ([(10, 9000)], ("SGD",)),
+    ([(10, 9000), (4, 0)], ("Adam", "SGD")),
+    ([(10, 9000), (4, 0)], ("Adam",)),  # two of one kind take turns
+    ([(10, 4500), (10, 4500), (4, 0)], ("Adam",)),
+])
+def test_the_optimizer_tells_the_steps_where_nothing_else_does(flatout: str, tmp_path: Path, works: list, names: tuple) -> None:
+    found = summary(flatout, optimizer_steps(tmp_path / "t.json", *works, names=names))
+    trace = next(iter(found["traces"].values()))
+    assert trace["steps_from"] == "optimizer" and len(trace["steps"]) == 11
+    whole = sum(100 * operators + wait + 50 for operators, wait in works)
+    assert {step["wall_us"] for step in trace["steps"]} == {whole}
+    assert {step["input_wait_us"] for step in trace["steps"]} == {9000}
+    assert found["verdict"] == "input.too_few_workers"
+    assert found["findings"][0]["cost_ms_per_step"] == pytest.approx(9)
+
+
+def test_a_step_of_the_optimizers_can_be_cut_out(flatout: str, tmp_path: Path) -> None:
+    """By the number that it has in the summary, also where rounds of two make a step."""
+    whole = optimizer_steps(tmp_path / "t.json", (10, 9000), (4, 0), names=("Adam",))
+    run(flatout, "slice", whole, "--step", "3", "-o", tmp_path / "s.json")
+    begin = 50_000 + 3 * 10_500
+    events = [e for e in json.loads((tmp_path / "s.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert (min(e["ts"] for e in events), max(e["ts"] + e["dur"] for e in events)) == (begin, begin + 10_500)
+    assert "it has 1, 2, 3" in run(flatout, "slice", whole, "--step", "99", "-o", tmp_path / "s.json", code=1)
+
+
+def test_ranges_of_the_program_are_steps(flatout: str, tmp_path: Path) -> None:
+    """The outermost of those that are named so, and not what was done once."""
+    job = Job()
+    begin = job.now
+    for k in range(10):
+        first = job.now
+        for _ in range(4):
+            at = job.now
+            job.host(200, "aten::mm")
+            job.slice("user_annotation", "batch", at, job.now)
+        job.host(50, "Optimizer.step#SGD.step", "user_annotation")
+        job.slice("user_annotation", f"train_step_{k}", first, job.now)
+    job.slice("user_annotation", "step", begin, job.now)
+    trace = next(iter(summary(flatout, job.write(tmp_path / "t.json"))["traces"].values()))
+    assert trace["steps_from"] == "ranges"
+    assert [(s["name"], s["wall_us"]) for s in trace["steps"]] == [(f"train_step_{k}", 850) for k in range(10)]
+
+
+def test_the_optimizers_steps_do_not_make_a_difference_of_start_up(flatout: str, tmp_path: Path) -> None:
+    """Times of a step hold nothing of what came before the first."""
+    old = optimizer_steps(tmp_path / "old.json", (10, 0))
+    new = optimizer_steps(tmp_path / "new.json", (20, 0), rounds=30)
+    found = json.loads(run(flatout, "diff", "--json", old, new))
+    mm = next(row for row in found["slower"] if row["name"] == "aten::mm")
+    assert (mm["a_us"], mm["b_us"], mm["count_a"], mm["count_b"]) == (1000, 2000, 110, 580)
+    assert "aten::empty" not in json.dumps(found)
+
+
+# ---- what is told where nothing is found ----
+
+
+def test_a_range_of_the_programs_own_is_named_where_most_of_the_time_goes(flatout: str, tmp_path: Path) -> None:
+    def step(job: Job) -> None:
+        for _ in range(10):
+            job.host(10, "aten::mm")
+        job.host(900, "evaluate", "user_annotation")
+
+    found = summary(flatout, steps_of(tmp_path / "t.json", step))
+    assert found["verdict"] == "none"
+    assert "passes in evaluate" in found["headline"] and "with_stack" in found["headline"]
+    assert "ProfilerStep" not in found["headline"]
+
+
+def test_a_step_that_takes_longer_than_all_others_is_named(flatout: str, tmp_path: Path) -> None:
+    def step(job: Job) -> None:
+        for _ in range(10):
+            job.host(10, "aten::mm")
+        job.host(40_000 if "ProfilerStep#6" in str(job.events[-12:]) else 900, "evaluate", "user_annotation")
+
+    found = summary(flatout, steps_of(tmp_path / "t.json", step))
+    assert found["verdict"] == "none" and "ProfilerStep#7 alone takes 40.1 ms" in found["headline"], found["headline"]
+
+
+def test_a_python_profile_of_viztracers_is_read(flatout: str, tmp_path: Path) -> None:
+    job = Job()
+    for _ in range(60):
+        begin = job.now
+        job.slice("fee", "time.sleep", begin + 1, begin + 900)
+        job.slice("fee", "load (/home/u/my data/train.py:12)", begin, begin + 901)
+        job.now += 1000
+    found = summary(flatout, job.write(tmp_path / "t.json"))
+    assert found["verdict"] == "stall.idle_wait"
+    assert found["findings"][0]["where"] == {"file": "/home/u/my data/train.py", "line": 12, "function": "load"}
+    assert found["findings"][0]["evidence"][0]["value"] == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("head, tool", [(b"\xfd7zXZ\0", "xz -dc"), (b"BZh9", "bzip2 -dc"), (b"\x28\xb5\x2f\xfd", "zstd -dc"),
+                                        (b"PK\3\4", "unzip -p"), (b"\xff\xfe{\0", "iconv")])
+def test_what_is_packed_otherwise_is_told_how_to_unpack(flatout: str, tmp_path: Path, head: bytes, tool: str) -> None:
+    (tmp_path / "t").write_bytes(head + bytes(range(200)))
+    assert tool in run(flatout, "summary", tmp_path / "t", code=1)
