@@ -96,6 +96,8 @@ Result<model::Run> shown_run(const model::RankReport& report) {
 
 }  // namespace
 
+Result<model::Run> run_of(const model::Rank& rank) { return Recordings().of(rank); }
+
 Result<Merged> merge_folders(const std::vector<std::string>& folders) {
   std::vector<model::Rank> ranks = read_ranks(folders);
   if (ranks.empty()) {
@@ -115,7 +117,9 @@ Result<Merged> merge_folders(const std::vector<std::string>& folders) {
 Status write_merged(const std::string& folder, const Merged& merged,
                     const std::vector<std::string>& folders) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return fs::error_from_errno(errno, "cannot make " + escape_terminal(folder));
+    Error error = fs::error_from_errno(errno, "cannot make " + escape_terminal(folder));
+    if (errno == ENOENT) error.hint = "the folder that it is to lie in has to be there";
+    return error;
   }
   const bool ours = !merged_from(folder).empty();
   for (const char* name : kMergedFiles) {

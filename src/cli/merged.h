@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "model/finding.h"
+#include "model/rank.h"
 #include "model/run.h"
 
 namespace flatout::cli {
@@ -17,6 +18,9 @@ struct Merged {
 };
 /// Errors: kNotFound where none of the folders can be read.
 Result<Merged> merge_folders(const std::vector<std::string>& folders);
+
+/// The recording of one of the ranks that read_ranks() found.
+Result<model::Run> run_of(const model::Rank& rank);
 
 /// findings.json, report.html, trace.json.gz with the tracks of all ranks, and merge.json, which
 /// says what it was made of. The folder is made where it is not there.

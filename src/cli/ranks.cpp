@@ -61,14 +61,22 @@ void settle(std::vector<model::Rank>& ranks) {
   timeline::align_clocks(ranks);
 }
 
-std::optional<model::Diagnosis> judge_launch(const std::string& folder, const model::Run& run) {
+std::vector<std::string> folders_of_job(const std::string& folder) {
   // By its real name: flatout-runs/latest is a link, and what lies beside that is another matter.
   std::error_code error;
   const std::string own = std::filesystem::canonical(folder, error).string();
-  if (error || recorder::read_rank_file(own).place.rank != 0) return std::nullopt;
-  std::vector<std::string> others = recorder::folders_of_launch(own);
-  std::erase(others, own);
+  if (error || recorder::read_rank_file(own).place.rank != 0) return {};
+  std::vector<std::string> all = recorder::folders_of_launch(own);
+  std::erase(all, own);
+  if (!all.empty()) all.insert(all.begin(), own);
+  return all;
+}
+
+std::optional<model::Diagnosis> judge_launch(const std::string& folder, const model::Run& run) {
+  std::vector<std::string> others = folders_of_job(folder);
   if (others.empty()) return std::nullopt;
+  const std::string own = others.front();
+  others.erase(others.begin());
   std::vector<model::Rank> ranks = read_ranks(others);
   std::vector<model::Rank> mine = ranks_of(run);
   if (mine.empty()) mine.push_back(rank_of(run));

@@ -21,6 +21,10 @@ model::Rank rank_of(const model::Run& run);
 /// earlier recordings of a rank that was started again, are left out; the first are warned of.
 std::vector<model::Rank> read_ranks(const std::vector<std::string>& folders);
 
+/// The run folders of all ranks of the job, this one first, where it is rank 0's and others lie
+/// beside it; else none.
+std::vector<std::string> folders_of_job(const std::string& folder);
+
 /// What rank 0, whose folder and recording these are, says for all ranks whose folders lie beside
 /// its own. nullopt for another rank, and where there are no others.
 std::optional<model::Diagnosis> judge_launch(const std::string& folder, const model::Run& run);

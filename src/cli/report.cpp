@@ -12,6 +12,7 @@
 #include "cli/outputs.h"
 #include "cli/ranks.h"
 #include "diagnose/compare.h"
+#include "diagnose/ranks.h"
 #include "recorder/folder.h"
 #include "report/json.h"
 #include "report/text.h"
@@ -19,6 +20,8 @@
 
 namespace flatout::cli {
 namespace {
+
+using model::Comparison;
 
 const Usage kReport{
     "report",
@@ -126,16 +129,76 @@ int report_merged(const std::string& folder, const std::vector<std::string>& par
   return 0;
 }
 
-// The run that `compare` is told to take. Of the ranks of a merged folder the slowest may be
-// another one on either side: that would be no comparison.
-Result<model::Run> run_to_compare(const std::string& word) {
-  FLATOUT_TRY(const std::string folder, find_run(word));
-  const std::vector<std::string> parts = merged_from(folder);
-  if (parts.empty()) return read_run(folder);
-  return Error{Code::kBadInput,
-               fmt::format("{} is the report of {} ranks, and compare takes one run of each side",
-                           escape_terminal(word), parts.size()),
-               "the run folders of the same rank: here " + escape_terminal(parts[0])};
+// A side of `compare`: a run folder, or the ranks of one job, where a merged folder is named or
+// that of rank 0, whose report is that of all.
+struct Side {
+  std::string folder;
+  bool merged = false;
+  std::vector<model::Rank> ranks;  // none or several; told who is late
+};
+
+Result<Side> side_to_compare(const std::string& word) {
+  Side side;
+  FLATOUT_TRY(side.folder, find_run(word));
+  std::vector<std::string> parts = merged_from(side.folder);
+  side.merged = !parts.empty();
+  if (!side.merged) parts = folders_of_job(side.folder);
+  if (parts.empty()) return side;
+  std::vector<model::Rank> ranks = read_ranks(parts);
+  if (ranks.size() < 2) return side;
+  side.ranks = diagnose::diagnose_ranks(std::move(ranks)).ranks->ranks;
+  return side;
+}
+
+const model::Rank* find_rank(const Side& side, int32_t number) {
+  for (const model::Rank& rank : side.ranks) {
+    if (rank.number == number) return &rank;
+  }
+  return nullptr;
+}
+
+// The rank to compare, of both sides: one that holds up the others, first in the new run, says why
+// they take long; all others only wait for it. nullptr: they have none in common.
+const model::Rank* rank_to_compare(const Side& older, const Side& newer) {
+  for (const auto& [side, other] : {std::pair(&newer, &older), std::pair(&older, &newer)}) {
+    for (const model::Rank& rank : side->ranks) {
+      if (rank.late && find_rank(*other, rank.number) != nullptr) return &rank;
+    }
+  }
+  for (const model::Rank& rank : newer.ranks) {
+    if (find_rank(older, rank.number) != nullptr) return &rank;
+  }
+  return nullptr;
+}
+
+Error no_single_run(const std::string& word, const Side& side) {
+  std::string hint = "compare it with a merged folder, or name the run folders of the same rank";
+  if (!side.ranks.empty()) hint += ": here " + escape_terminal(side.ranks.front().folder);
+  return {Code::kBadInput,
+          fmt::format("{} is the report of {} ranks, and the other side is of one run",
+                      escape_terminal(word), side.ranks.size()),
+          hint};
+}
+
+Result<Comparison> compare_sides(const std::string& old_word, const std::string& new_word) {
+  FLATOUT_TRY(const Side older, side_to_compare(old_word));
+  FLATOUT_TRY(const Side newer, side_to_compare(new_word));
+  const model::Rank* const rank = rank_to_compare(older, newer);
+  if (rank == nullptr && older.merged) return no_single_run(old_word, older);
+  if (rank == nullptr && newer.merged) return no_single_run(new_word, newer);
+  const auto run_on = [&](const Side& side) {
+    return rank != nullptr ? run_of(*find_rank(side, rank->number)) : read_run(side.folder);
+  };
+  FLATOUT_TRY(model::Run old_run, run_on(older));
+  FLATOUT_TRY(model::Run new_run, run_on(newer));
+  Comparison out = diagnose::compare(old_run, new_run);
+  out.old_name = old_word;
+  out.new_name = new_word;
+  if (rank != nullptr) {
+    out.rank = rank->number;
+    out.rank_late = rank->late;
+  }
+  return out;
 }
 
 }  // namespace
@@ -194,13 +257,9 @@ int compare(const std::vector<std::string>& arguments) {
     return bad_usage(fmt::format("cannot read --fail-on {}", escape_terminal(settings->fail_on)),
                      "flatout compare OLD NEW --fail-on slower=5%");
   }
-  auto old_run = run_to_compare(settings->positional[0]);
-  if (!old_run.ok()) return fail(old_run.error());
-  auto new_run = run_to_compare(settings->positional[1]);
-  if (!new_run.ok()) return fail(new_run.error());
-  model::Comparison comparison = diagnose::compare(*old_run, *new_run);
-  comparison.old_name = settings->positional[0];
-  comparison.new_name = settings->positional[1];
+  const auto compared = compare_sides(settings->positional[0], settings->positional[1]);
+  if (!compared.ok()) return fail(compared.error());
+  const Comparison& comparison = *compared;
   const std::string out =
       settings->json ? report::comparison_json(comparison)
                      : report::render_comparison(comparison, report::options_for(STDOUT_FILENO));

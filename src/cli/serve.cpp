@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/json_file.h"
+#include "cli/merged.h"
 #include "cli/outputs.h"
 #include "diagnose/compare.h"
 #include "recorder/folder.h"
@@ -132,7 +133,10 @@ Result<std::vector<std::string>> find_folders(const std::vector<std::string>& na
     char* full = ::realpath(path.c_str(), nullptr);
     struct stat info;
     const bool folder = full != nullptr && ::stat(full, &info) == 0 && S_ISDIR(info.st_mode);
-    if (folder) out.emplace_back(full);
+    // Of a merged folder the runs that it was made of.
+    const std::vector<std::string> parts = folder ? merged_from(full) : std::vector<std::string>();
+    out.insert(out.end(), parts.begin(), parts.end());
+    if (folder && parts.empty()) out.emplace_back(full);
     ::free(full);
     if (!folder) {
       return Error{Code::kNotFound, "there is no folder " + escape_terminal(path),

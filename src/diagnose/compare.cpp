@@ -28,6 +28,8 @@ using model::Run;
 
 namespace {
 
+// A reason for less of what a part moved is not what it moved for.
+constexpr double kMostOfIt = 0.5;
 // A part that moved by less of the difference needs no reason.
 constexpr double kWorthAReason = 0.05;
 // A finding of both runs is a reason where its cost moved by more than this.
@@ -241,6 +243,8 @@ std::string headline_of(const Comparison& c) {
                      part.share > 0.95 ? "all of it" : format_percent(part.share) + " of it", name);
   if (!part.reasons.empty()) {
     const Reason& why = part.reasons.front();
+    const double moved = std::fabs(part.new_ms - part.old_ms);
+    if (why.share_ms && std::fabs(*why.share_ms) < kMostOfIt * moved) return out + ".";
     out += why.finding && !slower ? "; less of: " : why.share_ms ? ": " : "; what differs: ";
     out += why.text;
   }

@@ -24,10 +24,11 @@ const Change* find(const Comparison& c, const std::string& what) {
 }
 
 /// Steps of 10 ms, and so much waiting for cores that `others` use.
-model::Run trained(double wait_ms, double others) {
+model::Run trained(double wait_ms, double others, double compute_ms = 10) {
   RunBuilder b;
   for (int i = 0; i < 80; ++i) {
-    std::vector<RunBuilder::PartTime> parts = {{Part::kForward, 10 + 0.1 * (i % 5), kCompute}};
+    std::vector<RunBuilder::PartTime> parts = {
+        {Part::kForward, compute_ms + 0.1 * (i % 5), kCompute}};
     if (wait_ms > 0) {
       parts.push_back({Part::kForward, wait_ms, {ThreadState::kRunQueue, {kMain}}});
     }
@@ -59,6 +60,19 @@ TEST(Compare, ANeighbourExplainsTheDifferenceByTheWaitsForCores) {
   ASSERT_EQ(c.appeared.size(), 1u);
   EXPECT_EQ(c.appeared.front().id, "cpu.noisy_neighbour");
   EXPECT_EQ(find(c, "run.begin_unix_ns"), nullptr);
+}
+
+TEST(Compare, WhatExplainsLittleOfAPartIsNotNamedAsItsReason) {
+  const Comparison all = compare(trained(0, 0), trained(8, 0.9));
+  const Comparison little = compare(trained(0, 0), trained(8, 0.9, 50));
+  for (const Comparison* c : {&all, &little}) {
+    ASSERT_FALSE(c->parts.empty());
+    ASSERT_FALSE(c->parts.front().reasons.empty());
+    const double moved = c->parts.front().new_ms - c->parts.front().old_ms;
+    EXPECT_EQ(*c->parts.front().reasons.front().share_ms > moved / 2, c == &all);
+  }
+  EXPECT_NE(all.headline.find(all.parts.front().reasons.front().text), std::string::npos);
+  EXPECT_TRUE(little.headline.ends_with("all of it in forward.")) << little.headline;
 }
 
 TEST(Compare, FactsThatDifferAreToldWithoutAShare) {

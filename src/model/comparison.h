@@ -47,6 +47,9 @@ struct FindingChange {
 
 struct Comparison {
   std::string old_name, new_name;  // the folders
+  // Of jobs of several ranks: the one that is compared, and whether the others wait for it.
+  std::optional<int32_t> rank;
+  bool rank_late = false;
   // "slower", "faster", "no_difference" (the interval holds 1), "unknown" (too few steps)
   std::string verdict = "unknown";
   std::string headline;  // one sentence for people

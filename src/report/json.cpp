@@ -422,6 +422,7 @@ Json comparison_value(const model::Comparison& c) {
   out["headline"] = to_utf8(c.headline);
   out["old"] = side_value(c.old_name, c.old_steps, c.old_median_ms, c.old_mean_ms, c.old_interval);
   out["new"] = side_value(c.new_name, c.new_steps, c.new_median_ms, c.new_mean_ms, c.new_interval);
+  out["rank"] = c.rank ? Json(*c.rank) : Json(nullptr);
   out["by"] = c.by_mean ? "mean" : "median";
   out["difference_ms"] = rounded(c.difference_ms, 4);
   put_interval(out, "difference", c.difference);

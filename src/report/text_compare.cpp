@@ -54,6 +54,11 @@ void findings(Out& out, std::string_view label, const std::vector<model::Finding
     }
     out.line(line);
     label = "";
+    if (f.where) {
+      const std::string where = "at " + out.clean(where_text(*f.where));
+      out.line({{"          "},
+                {fit_end(where, out.options().width - 10, out.options().unicode), Paint::kAccent}});
+    }
   }
 }
 
@@ -168,6 +173,10 @@ std::string render_comparison(const Comparison& c, const TextOptions& given) {
   out.blank();
   side(out, "old", c.old_median_ms, c.old_interval, c.old_steps, c.old_name);
   side(out, "new", c.new_median_ms, c.new_interval, c.new_steps, c.new_name);
+  if (c.rank)
+    out.line(
+        {{"  rank    ", Paint::kDim},
+         {fmt::format("{} of both{}", *c.rank, c.rank_late ? ": it holds up the others" : "")}});
   if (c.verdict != "unknown") {
     const auto ratio = [&](std::string_view label, std::string_view of, double value,
                            const Interval& interval) {

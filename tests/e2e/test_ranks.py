@@ -261,6 +261,11 @@ def test_below_torchrun_rank_0_speaks_for_all(flatout, job_python, tmp_path):
         assert reported["verdict"] == found["verdict"], folder
         assert [r["own_ms"] for r in reported["ranks"]] == [r["own_ms"] for r in found["ranks"]], folder
     assert "ranks" not in report(flatout, second), "another rank speaks for itself"
+    # A comparison is of the rank that holds up the others, whichever way the job is named.
+    late = [r["rank"] for r in found["ranks"] if r["late"]] or [0]
+    for old, new in ((tmp_path / "job", first), (first, tmp_path / "flatout-runs")):
+        compared = subprocess.run([flatout, "compare", str(old), str(new), "--json"], capture_output=True, text=True, timeout=60, check=True)
+        assert json.loads(compared.stdout)["rank"] == late[0]
     # One trace with the steps of both, which meet in their collectives: no rank is a step ahead.
     steps = steps_in_trace(tmp_path / "job" / "trace.json.gz")
     assert set(steps) == {0, 1}
@@ -426,4 +431,8 @@ def test_compare_takes_one_rank_of_a_merged_folder(flatout, tmp_path):
     subprocess.run([flatout, "merge", one, other, "-o", "all"], cwd=tmp_path, check=True, capture_output=True)
     done = subprocess.run([flatout, "compare", "all", other], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "all is the report of 2 ranks" in done.stderr and one in done.stderr, done.stderr
+    # A folder of all ranks against another one: the same rank of both.
+    done = subprocess.run([flatout, "compare", "all", "all", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    same = json.loads(done.stdout)
+    assert same["rank"] in (0, 1) and same["verdict"] == "no_difference" and same["old"]["steps"] == same["new"]["steps"] > 0
     assert subprocess.run([flatout, "compare", one, other], cwd=tmp_path, capture_output=True).returncode == 0
