@@ -46,6 +46,7 @@ std::string age_text(double seconds) {
     const std::string rounded = fmt::format("{:.0f}", number);
     return fmt::format("{} {}{}", rounded, unit, rounded == "1" ? "" : "s");
   };
+  if (seconds < 90) return text(seconds, "second");
   if (seconds < 3600) return text(seconds / 60, "minute");
   if (seconds < 48 * 3600.0) return text(seconds / 3600, "hour");
   return text(seconds / 86400, "day");
