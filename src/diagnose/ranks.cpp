@@ -48,8 +48,9 @@ constexpr double kMoreSamples = 1.05;
 // Steps are of two kinds where those of each spread by less than this part of what lies between the
 // kinds; a finding is that difference where its cost is as large but for this part.
 constexpr double kOneKind = 0.25, kSameCost = 0.3;
-constexpr double kInTurn =
-    1.15;  // what strikes the ranks in turn costs so much more than one's own
+// What strikes the ranks in turn costs so much more than one's own.
+constexpr double kInTurn = 1.15;
+constexpr double kAtOnce = 0.1;  // seconds: launchers look no sooner for a rank that has ended
 // Part of a step that lateness without a cause must cost: a core shared with whoever waits by
 // polling, a core that is slower, cost some.
 constexpr double kUnexplained = 0.1;
@@ -489,6 +490,22 @@ class RankDetector {
                        [](const Finding& f) { return f.ended_the_job && f.id != "stall.hang"; });
   }
 
+  /// Whether all were asked to end at once, as a scheduler, a launcher or a user does it. Who is
+  /// the first to die of that says nothing.
+  bool ended_from_outside() const {
+    const std::vector<Rank>& all = report_->ranks;
+    TimePoint first = TimePoint::max(), last = TimePoint::min();
+    for (const Rank& r : all) {
+      if (!r.finished || r.wait_status != all[0].wait_status) return false;
+      first = std::min(first, r.end + r.clock);
+      last = std::max(last, r.end + r.clock);
+    }
+    const int status = all[0].wait_status;
+    return all.size() > 1 && WIFSIGNALED(status) &&
+           (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGINT) &&
+           seconds(last - first) < kAtOnce;
+  }
+
   /// Who failed first: the others fail since they miss it.
   void find_crash() {
     const Rank* first = nullptr;
@@ -498,6 +515,17 @@ class RankDetector {
     }
     if (first == nullptr) return;
     crashed_first_ = first->number;
+    if (ended_from_outside()) {
+      const auto n = static_cast<int64_t>(ranks().size());
+      for (const Finding& f : first->findings) {
+        if (!f.ended_the_job || f.id == "stall.hang") continue;
+        findings_.push_back(f);
+        findings_.back().title = fmt::format("All {} ranks: {}", n, f.title);
+        evidence(findings_.back(), fmt::format("{} ranks ended by it at once", n),
+                 static_cast<double>(n), "ranks", "probe.processes", n);
+      }
+      return;
+    }
     for (const Finding& f : first->findings) {
       if (!f.ended_the_job || f.id == "stall.hang") continue;
       findings_.push_back(f);

@@ -105,6 +105,24 @@ TEST(Ranks, TheOneThatWorksLongestHoldsUpTheOthers) {
   EXPECT_EQ(d.findings.size(), 1u) << "the cause is not said a second time";
 }
 
+TEST(Ranks, NoneIsToBlameWhereAllWereToldToEnd) {
+  for (const int signal : {SIGTERM, SIGSEGV}) {
+    for (const double apart : {5.0, 500.0}) {
+      auto ranks = job(3, 100, 1, [](size_t, size_t) { return 10; });
+      for (size_t r = 0; r < 3; ++r) {
+        ranks[r].wait_status = signal;
+        ranks[r].end += ms_of(static_cast<double>(3 - r) * apart);
+        ranks[r].findings.push_back(ending("crash.signal"));
+      }
+      const Diagnosis d = diagnose_ranks(std::move(ranks));
+      ASSERT_EQ(d.verdict, "crash.signal");
+      const bool outside = signal == SIGTERM && apart < 100;
+      EXPECT_EQ(d.findings.front().title,
+                outside ? "All 3 ranks: Title of crash.signal" : "Rank 2: Title of crash.signal");
+    }
+  }
+}
+
 TEST(Ranks, WhatStrikesThemInTurnCostsAllOfThemEachTime) {
   struct Case {
     const char* what;
