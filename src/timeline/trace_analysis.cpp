@@ -176,6 +176,8 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
     }
     if (trace.kind[i] != EventKind::kOp) continue;
     ++out.operator_count;
+    // A batch that Python makes for TensorFlow, in a thread of its own, is no work of the step's.
+    if (trace.name_of(static_cast<EventId>(i)).starts_with("PyFunc")) continue;
     if (trace.start[i] < window.end && trace.start[i] + trace.duration[i] > window.begin)
       operators.push_back({trace.start[i], trace.start[i] + trace.duration[i]});
   }

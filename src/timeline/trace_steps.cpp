@@ -47,6 +47,8 @@ std::vector<TraceStep> outermost(const Trace& trace, const std::vector<EventId>&
   for (TraceStep& step : all) {
     const auto [at, first] = end.try_emplace(step.track, step.end);
     if (!first && step.end <= at->second) continue;
+    // What lies between two, such as the wait for a batch, is the later one's.
+    if (!first) step.begin = at->second;
     at->second = step.end;
     out.push_back(std::move(step));
   }

@@ -375,6 +375,31 @@ def test_ranges_of_the_program_are_steps(flatout: str, tmp_path: Path) -> None:
     assert [(s["name"], s["wall_us"]) for s in trace["steps"]] == [(f"train_step_{k}", 850) for k in range(10)]
 
 
+def test_what_lies_between_two_ranges_is_the_later_ones(flatout: str, tmp_path: Path) -> None:
+    job = Job()
+    for k in range(12):
+        job.slice("user_annotation", LOADER, job.now, job.now + 9000)
+        job.now += 9000
+        begin = job.now
+        for _ in range(10):
+            job.host(100, "aten::mm")
+        job.slice("user_annotation", "train_step", begin, job.now)
+    found = summary(flatout, job.write(tmp_path / "t.json"))
+    steps = next(iter(found["traces"].values()))["steps"]
+    assert [(s["wall_us"], s["input_wait_us"]) for s in steps[1:]] == [(10_000, 9000)] * 11
+    assert found["verdict"] == "input.too_few_workers"
+
+
+def test_batches_that_python_makes_are_no_work_of_the_step(flatout: str, tmp_path: Path) -> None:
+    """The thread that makes them ahead works most of the time; the training thread does nothing that was recorded."""
+    job = Job()
+    for _ in range(60):
+        job.slice("cpu_op", "PyFunc:PyFunc", job.now, job.now + 9000, tid=2)
+        job.host(300, "MatMul")
+        job.now += 9700
+    assert summary(flatout, job.write(tmp_path / "t.json"))["verdict"] == "none"
+
+
 def test_the_optimizers_steps_do_not_make_a_difference_of_start_up(flatout: str, tmp_path: Path) -> None:
     """Times of a step hold nothing of what came before the first."""
     old = optimizer_steps(tmp_path / "old.json", (10, 0))
