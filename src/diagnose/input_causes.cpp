@@ -43,6 +43,7 @@ constexpr double kMuchKernel = 0.4;
 // Time on a core that opening and reading a small file takes at most.
 constexpr double kFileSeconds = 0.5e-3;
 constexpr double kQueueReads = 8;             // of a loader's queues, for a batch; at most
+constexpr int64_t kManyBatches = 4;           // of one sample for a step: too little at a time
 constexpr double kHugeFaultSeconds = 0.5e-3;  // to clear a huge page
 
 int enough_workers(const RunView& view) {
@@ -411,15 +412,35 @@ void Causes::add_passing() {
   const double beside = view.per_step(Role::kHelper, [](const Cell& c) {
     return !c.aside && (c.traits & kInQueue) != 0 && on_cpu(c.act);
   });
-  out_.push_back({"input.collate",
-                  "Putting batches together and passing them on bounds the loader",
-                  {.fetch = passing,
-                   .fetch_cpu = cpu_among(view, times_, passing),
-                   .trainer = gil_for_passing(view),
-                   .trainer_cpu = (taking ? handling : 0) + beside,
-                   .handling = taking ? handling : 0,
-                   .uneven = between ? in_queue - handling : 0},
-                  between ? std::max(in_queue, times_.total) : passing + handling,
+  Relief relief{.fetch = passing,
+                .fetch_cpu = cpu_among(view, times_, passing),
+                .trainer = gil_for_passing(view),
+                .trainer_cpu = (taking ? handling : 0) + beside,
+                .handling = taking ? handling : 0,
+                .uneven = between ? in_queue - handling : 0};
+  if (between) {
+    // What both sides take on a core for it goes with it, in whichever thread. Most of that is too
+    // short for readings: they say what else is done.
+    const auto works = [](const Cell& c) { return on_cpu(c.act); };
+    const double samples = view.per_step(Role::kProducerPool, works) +
+                           view.per_step(Role::kProducer, [&](const Cell& c) {
+                             return works(c) && makes_samples(view, c);
+                           });
+    const double trains =
+        view.per_step(Role::kPool, works) +
+        view.per_step(Role::kTrainer, [&](const Cell& c) { return works(c) && !unpickles(c); }) +
+        view.per_step(Role::kHelper, [&](const Cell& c) {
+          return works(c) && !c.aside && (c.traits & kInQueue) == 0;
+        });
+    const double step = view.steps().mean, producers = view.cpu().producers;
+    const double batches = view.steps().count == 0 ? 1
+                                                   : static_cast<double>(loader_.batches) /
+                                                         static_cast<double>(view.steps().count);
+    relief.fetch_cpu = std::max(0.0, producers * step - samples) / batches;
+    relief.trainer_cpu = std::max(0.0, (view.cpu().job - producers) * step - trains);
+  }
+  out_.push_back({"input.collate", "Putting batches together and passing them on bounds the loader",
+                  relief, between ? std::max(in_queue, times_.total) : passing + handling,
                   [at_loop, unpickles, collates](const Cell& c) {
                     return at_loop ? unpickles(c) : collates(c);
                   }});
@@ -476,6 +497,13 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
   } else if (f.id == "input.cold_cache") {
     remedy(f, "memory", "Give the job memory for its data, or make the data smaller.");
   } else if (f.id == "input.collate") {
+    const LoaderView& loader = view.loader();
+    if (loader.measured && loader.batch_samples <= 1 &&
+        loader.batches > kManyBatches * view.steps().count) {
+      remedy(f, "batch_in_workers",
+             "Let the workers put the samples of a step together (batch_size, or in the data set): "
+             "each hand-over costs the same, however little it passes on.");
+    }
     remedy(f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
     remedy(f, "preprocess",
            "What the collate function works out itself (tokenizing, parsing) belongs into the "

@@ -269,6 +269,38 @@ TEST(InputCauses, PredictionsEveryFewStepsAreACauseAndValidationsAreNot) {
   }
 }
 
+// Twenty batches of a sample each, a step: the workers idle, their threads and the training thread
+// are at the queue. With fewer, larger ones the cores that this takes are free, too; those of a
+// pool that computes for the samples are not.
+TEST(InputCauses, WhatBothSidesTakeToPassTinyBatchesGoesWithThePassing) {
+  const Line get{"get", "/usr/lib/python3.11/multiprocessing/queues.py", 103};
+  const Line serve{"_serve", "/usr/lib/python3.11/multiprocessing/resource_sharer.py", 138};
+  for (const bool passes : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kInputWait, 60, {ThreadState::kPoll, {kMain, get}}},
+              {Part::kInputWait, 35, {ThreadState::kOnCpuNative, {kMain, get}}},
+              {Part::kForward, 5, kCompute}},
+             i < 3);
+    }
+    workers(b, 2, 0.1, {ThreadState::kOnCpuNative, {kItem}}, 9.9);
+    for (model::Slice& s : b.run().slices) s.value = 1;
+    for (int w = 0; w < 2; ++w) {
+      const model::ThreadId t = b.thread(static_cast<model::ProcessId>(1 + w), 300 + w);
+      for (TimePoint at = b.run().begin; at < b.now(); at += nanos(10e6)) {
+        const std::vector<Line> stack = passes ? std::vector<Line>{serve} : std::vector<Line>{};
+        b.doing(t, at, at + nanos(5e6), {ThreadState::kOnCpuNative, stack});
+      }
+    }
+    b.machine(2, 0.6).process_cpu(100, 0.4).process_cpu(200, 0.5).process_cpu(201, 0.5);
+    const Diagnosis d = diagnose(b.build());
+    const Finding* f = find(d, "input.collate");
+    ASSERT_NE(f, nullptr) << d.headline;
+    EXPECT_NEAR(*f->cost_ms_per_step, passes ? 95 : 47, 2) << "100 ms of their cores, of two";
+    EXPECT_EQ(f->remedies.front().id, "batch_in_workers");
+  }
+}
+
 TEST(InputCauses, WorkersOnOneCoreAreAffinityWhereOthersAreFree) {
   for (const double idle : {6.67, 0.0}) {
     RunBuilder b;

@@ -75,7 +75,7 @@ Traits python_traits(std::string_view function, std::string_view file, bool gene
         base == "connection.py" && (contains(function, "send") || contains(function, "recv"));
     const bool of_pool = base == "pool.py" && function.starts_with("_handle_");
     if (over_pipe || of_pool || base == "queues.py" || base == "reductions.py" ||
-        base == "reduction.py") {
+        base == "reduction.py" || base == "resource_sharer.py") {
       traits |= kInQueue;
     }
     if (base == "process.py" && function == "start") traits |= kInSpawn;
