@@ -264,7 +264,20 @@ bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& c
     evidence(*f, fmt::format("the loop spends {} on it before the forward pass", ms(times.in_loop)),
              times.in_loop * 1e3, "ms", "timeline", view.steps().count);
   }
-  if (cause.relief.uneven > 0) {
+  if (cause.in_turns()) {
+    const auto waits = [&](const Cell& c) {
+      return makes_batches(view, c) && c.part == Part::kInputWait;
+    };
+    const auto makes = [&](const Cell& c) { return makes_batches(view, c); };
+    const double share = view.profile().seconds(waits) / view.profile().seconds(makes);
+    evidence(*f,
+             fmt::format("{} of the work on batches is done while the step waits for them",
+                         format_percent(share)),
+             share, "ratio", "stacks", view.readings(makes));
+    const double stood = view.per_step(Role::kProducer, cause.cells) / view.loader().workers;
+    evidence(*f, fmt::format("while it computes, who makes them waits for {} a step", ms(stood)),
+             stood * 1e3, "ms", "stacks", view.readings(cause.cells));
+  } else if (cause.relief.uneven > 0) {
     const double taken = cause.relief.handling + cause.relief.uneven;
     evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),
              taken * 1e3, "ms", "stacks", view.readings(cause.cells));
@@ -280,7 +293,7 @@ bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& c
       cause.id == "input.random_seek") {
     storage_evidence(view, *f);
   }
-  add_input_remedies(*f, view, times);
+  add_input_remedies(*f, view, times, cause.in_turns());
   return true;
 }
 

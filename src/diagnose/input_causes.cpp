@@ -23,7 +23,11 @@ constexpr double kPasses = 0.5;      // the same, with what those who send take 
 // Reads per sample from which a sample is searched for rather than read.
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
-constexpr double kIdle = 0.15;         // of the cores, from which more workers find room
+constexpr double kIdle = 0.15;  // of the cores, from which more workers find room
+// Of the work on batches that would fall by chance into the time that the step computes, what is
+// done then by producers who take turns with it, at most; and readings that tell.
+constexpr double kAheadOfStep = 0.25;
+constexpr int64_t kTellsTurns = 20;
 constexpr double kMostOfIt = 0.7;      // of what faster decoding saves, that more workers save, too
 constexpr double kHalfOfIt = 0.4;      // the same where there are workers, all busy, and cores idle
 constexpr double kLittlePython = 0.1;  // of making a batch: more threads do so side by side
@@ -179,6 +183,7 @@ class Causes {
   void add_waits_for_others();
   void add_interpreter();
   void add_lock();
+  void add_turns();
   void add_passing();
   std::vector<InputCause> take() { return std::move(out_); }
 
@@ -370,6 +375,31 @@ void Causes::add_lock() {
                   }});
 }
 
+// Producers of the job's own that begin a batch only once the step waits for it (a handshake, a
+// queue that is joined, a pool that is asked in the loop): the two take turns.
+void Causes::add_turns() {
+  const double wait = whatif_.step() - whatif_.compute();
+  if (loader_.measured || loader_.kind == LoaderKind::kSerial || wait <= 0) return;
+  const auto turn_of = [&view = view_](bool waits) {
+    return [&view, waits](const Cell& c) {
+      return makes_batches(view, c) && (c.part == Part::kInputWait) == waits;
+    };
+  };
+  const double ahead = view_.profile().seconds(turn_of(false));
+  const double waited_for = view_.profile().seconds(turn_of(true));
+  const double by_chance = whatif_.compute() / whatif_.step() * (ahead + waited_for);
+  if (times_.readings < kTellsTurns || ahead > kAheadOfStep * by_chance) return;
+  const Relief beside{.uneven = wait};
+  // Where the work takes longer than the step it is that which bounds, beside the step or not.
+  if (whatif_.saved_by(beside) < kMostOfIt * wait) return;
+  out_.front().weight = 0;
+  out_.push_back({"input.too_few_workers", "Batches are made only while the step waits for them",
+                  beside, times_.total, [](const Cell& c) {
+                    return c.role == Role::kProducer && c.part != Part::kInputWait &&
+                           !waits_for_nobody(c.act);
+                  }});
+}
+
 void Causes::add_passing() {
   const RunView& view = view_;
   // Taking a batch out of the queue is passing it, too: the training thread unpickles it, and frees
@@ -457,11 +487,12 @@ std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& time
   causes.add_waits_for_others();
   causes.add_interpreter();
   causes.add_lock();
+  causes.add_turns();
   causes.add_passing();
   return causes.take();
 }
 
-void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times) {
+void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times, bool in_turns) {
   if (f.id == "input.decode_cpu") {
     remedy(f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
     if (few_workers(view, times) && view.cpu().idle_known &&
@@ -472,6 +503,10 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
            "Do it once, beforehand: store pictures decoded and resized, texts and tables parsed.");
   } else if (f.id == "input.feed_dict") {
     remedy(f, "dataset", "Build the input with the Dataset API and native operations.");
+  } else if (f.id == "input.too_few_workers" && in_turns) {
+    remedy(f, "prefetch",
+           "Begin the next batch while the step computes: a queue of two that is not waited for, "
+           "or the next request before the step (prefetch).");
   } else if (f.id == "input.too_few_workers") {
     remedy(f, "num_workers",
            view.loader().kind == LoaderKind::kThreads

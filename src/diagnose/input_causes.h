@@ -15,12 +15,16 @@ struct InputCause {
   Relief relief;
   double weight = 0;  // seconds per batch that it explains
   Profile::Filter cells;
+
+  /// Producers and the step take turns.
+  bool in_turns() const { return id == "input.too_few_workers" && relief.uneven > 0; }
 };
 
 /// Every cause that explains some of a batch's time, in no order.
 std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
                                      const WhatIf& whatif);
 /// What to do about a finding that was made from one of them.
-void add_input_remedies(model::Finding& finding, const RunView& view, const BatchTimes& times);
+void add_input_remedies(model::Finding& finding, const RunView& view, const BatchTimes& times,
+                        bool in_turns);
 
 }  // namespace flatout::diagnose

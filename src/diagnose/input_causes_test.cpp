@@ -335,6 +335,49 @@ TEST(InputCauses, APoolOfOneLacksWorkersWhereTheOtherCoreIdles) {
   }
 }
 
+// A thread prepares a batch in 6 ms and begins the next when it is told to: at once, or only once
+// the step is over. And one that lasts longer than the step: it bounds whenever it begins.
+TEST(InputCauses, ProducersThatWorkOnlyWhileTheStepWaitsTakeTurnsWithIt) {
+  const Line join{"join", "/usr/lib/python3.11/queue.py", 90};
+  const Line asks{"producer", "/home/u/data.py", 24}, puts{"producer", "/home/u/data.py", 23};
+  const Line prepare{"producer", "/home/u/data.py", 19};
+  enum Case { kTurns, kAhead, kFull, kLong };
+  for (const Case at : {kTurns, kAhead, kFull, kLong}) {
+    for (const bool process : {false, true}) {
+      RunBuilder b;
+      const double work = at == kLong ? 40 : 6;
+      const double wait = at == kFull ? 0 : at == kAhead ? 3 : work, own = 14;
+      const model::ThreadId t = process ? b.worker(200) : b.thread(0, 200);
+      for (int i = 0; i < 60; ++i) {
+        const TimePoint begin = b.now();
+        b.step({{Part::kInputWait, wait, {ThreadState::kLock, {kMain}}},
+                {Part::kForward, own, kCompute}},
+               i < 3);
+        const double before = at == kFull || at == kAhead ? own - 2 * (at == kAhead) : 0;
+        const TimePoint works = begin + nanos(before * 1e6);
+        const TimePoint done = std::min(works + nanos(work * 1e6), b.now());
+        const Doing rests{process ? ThreadState::kPoll : ThreadState::kLock,
+                          {at == kFull ? puts : asks, join}};
+        b.doing(t, begin, works, rests);
+        b.doing(t, works, done, {ThreadState::kOnCpuNative, {prepare}});
+        b.doing(t, done, b.now(), rests);
+      }
+      const double busy = work / (wait + own);
+      b.machine(4, 4 - 0.7 - busy).process_cpu(100, 0.7 + (process ? 0 : busy));
+      if (process) b.process_cpu(200, busy);
+      const Diagnosis d = diagnose(b.build());
+      const Finding* f = find(d, "input.too_few_workers");
+      const bool turns = f != nullptr && f->title.starts_with("Batches are made only while");
+      ASSERT_EQ(turns, at == kTurns) << at << process << d.headline;
+      if (!turns) continue;
+      EXPECT_NEAR(*f->cost_ms_per_step, 6, 0.3);
+      EXPECT_EQ(f->where->line, asks.line);
+      EXPECT_EQ(f->remedies.front().id, "prefetch");
+      EXPECT_EQ(find(d, "input.decode_cpu"), nullptr);
+    }
+  }
+}
+
 // Two batches in 33 ms where two steps compute 34: late now and then, the less the less they do.
 TEST(InputCauses, WorkersWithHardlyAnyTimeToSpareAreWhatAStepNowAndThenWaitsFor) {
   RunBuilder b;

@@ -32,6 +32,7 @@ class WhatIf {
   double beside(double busy) const;
   /// Seconds per step of all that the job does, once it comes to run on all cores.
   double on_all_cores() const;
+  double step() const { return step_; }
   /// Seconds per step if input never had to be waited for.
   double compute() const { return compute_; }
   /// Seconds per step that computing waits for cores on which producers run.
