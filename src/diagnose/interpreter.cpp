@@ -164,7 +164,8 @@ class TinyOperations {
   bool computing(const Cell& c) const {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
            c.part != Part::kOptimizer &&
-           (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess | kInCompile)) == 0 &&
+           (c.traits & (kInLogging | kInHook | kInSave | kInSpawn | kInSubprocess | kInCompile)) ==
+               0 &&
            of(in_optimizer_, c) <= 0.5 * of(in_all_, c) &&
            of(in_stalls_, c) <= 0.8 * of(in_all_, c);
   }

@@ -230,6 +230,16 @@ FutexWait wait_in(const Run& run, model::FrameId frame, Owner owner, FutexWait a
   return locks_mutex(function) ? FutexWait::kMutex : above;
 }
 
+/// Text for a stream of C++'s or C's.
+bool writes_text(std::string_view function) {
+  static constexpr std::array<std::string_view, 4> kStreams = {
+      "std::ostream", "std::basic_ostream<", "std::__ostream_insert", "std::endl"};
+  static constexpr std::array<std::string_view, 8> kCalls = {
+      "printf", "fprintf", "vfprintf", "puts", "fputs", "putchar", "fputc", "fflush"};
+  if (function.starts_with("_IO_")) function.remove_prefix(4);
+  return any_of(function, kStreams) || std::ranges::find(kCalls, function) != kCalls.end();
+}
+
 Traits native_traits(std::string_view function) {
   static constexpr std::array<std::string_view, 8> kSpin = {
       model::kSpinWaitFrame, "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait",
@@ -240,10 +250,24 @@ Traits native_traits(std::string_view function) {
   Traits traits = 0;
   if (any_of(function, kSpin)) traits |= kInSpin;
   if (any_of(function, kMalloc) || function == "free") traits |= kInMalloc;
+  if (writes_text(function)) traits |= kInText;
   if (is_mpi(function) || function.starts_with("gloo::") || function.starts_with("ncclAll")) {
     traits |= kInCollective;
   }
   return traits;
+}
+
+/// The function through which PyTorch calls a module: its hooks, and forward().
+bool calls_module(const Run& run, const model::Frame& f) {
+  const std::string_view function = run.string(f.function);
+  return (function == "inner" || function == "_call_impl") &&
+         ends(run.string(f.file), "torch/nn/modules/module.py");
+}
+
+/// Whether it is a module's forward(), or leads to one: one that was replaced often has "forward"
+/// in its name.
+bool is_forward(const Run& run, const model::Frame& f) {
+  return contains(run.string(f.function), "forward") || calls_module(run, f);
 }
 
 // The folder that holds the job's own code where it is installed as a package: that of the
@@ -351,6 +375,13 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
             is_collate_function(run, run.frames[caller], run.frames[frame]))
           node.traits |= kInCollate;
+        const model::Frame& called = run.frames[frame];
+        if (is_python(called.kind) && is_forward(run, called)) {
+          node.traits &= ~Traits{kInHook};
+        } else if (facts[frame].owner != Owner::kLibrary && caller < run.frames.size() &&
+                   calls_module(run, run.frames[caller])) {
+          node.traits |= kInHook;
+        }
         if (facts[frame].owner == Owner::kUser) node.user = frame;
         if (facts[frame].owner == Owner::kPackage) node.package = frame;
         if (facts[frame].owner != Owner::kLibrary &&

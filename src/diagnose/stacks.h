@@ -37,6 +37,8 @@ enum StackTrait : Traits {
   kInCompile = 1 << 16,  // compiling or tracing what is to run (torch.compile, tf.function, JAX)
   kAtMutex = 1 << 17,    // waits until another thread or process lets go of a lock; of a reading,
                          // not of a stack: RunView::traits()
+  kInHook = 1 << 19,     // what the job lets PyTorch call before or after a module's forward()
+  kInText = 1 << 18,     // native code that formats text for a stream or writes it
 };
 
 enum class Owner : uint8_t { kUser, kPackage, kLibrary };  // package: installed, not one we know

@@ -27,6 +27,10 @@ namespace {
 constexpr double kSaveBytes = 256 * 1024;
 // The same of one call, where steps are not known.
 constexpr double kSaveCall = 32 * 1024;
+// Of a call: shorter ones write lines of text, however many.
+constexpr double kLongLine = 1024;
+// Write calls for each other reason to enter the kernel, from which that is what it does there.
+constexpr double kMostly = 10;
 // Share of a line's time in writing calls from which the line is there to write.
 constexpr double kWritingLine = 0.25;
 // Share of the training thread's time at locks in which another thread did something, from which it
@@ -134,32 +138,44 @@ class Writes {
     for (const auto& [frame, line] : lines) {
       if (line.readings >= 2 && line.written > kWritingLine * line.all) lines_.insert(frame);
     }
-    // Plain writes are saving too where they are big and nothing else is known to save.
-    const double written =
-        view.process_increase(SignalId::kProcWriteChars,
-                              [&](model::ProcessId p) { return p == view.trainer_process(); }) /
-        static_cast<double>(std::max<int64_t>(view.steps().count, 1));
-    // Without steps: by what a call writes.
-    const double calls = view.process_increase(
-        SignalId::kProcWriteCalls, [&](model::ProcessId p) { return p == view.trainer_process(); });
-    const bool big = view.has_steps() ? written > kSaveBytes : written > kSaveCall * calls;
+    const auto increase = [&](SignalId signal) {
+      return view.process_increase(signal,
+                                   [&](model::ProcessId p) { return p == view.trainer_process(); });
+    };
+    const double written = increase(SignalId::kProcWriteChars);
+    const double calls = increase(SignalId::kProcWriteCalls);
+    // Plain writes are saving too where they are big and nothing else is known to save; without
+    // steps by what a call writes.
+    const bool big = view.has_steps()
+                         ? written > kSaveBytes * static_cast<double>(view.steps().count) &&
+                               written > kLongLine * calls
+                         : written > kSaveCall * calls;
     plain_saves_ = big && view.per_step(Role::kTrainer, saving) <
                               view.per_step(
                                   Role::kTrainer, [&](const Cell& c) { return is_plain(c); });
+    kernel_writes_ = !view.is_python() && !lines_.empty() &&
+                     calls > kMostly * (increase(SignalId::kProcReadCalls) +
+                                        increase(SignalId::kProcMinorFaults) +
+                                        increase(SignalId::kProcMajorFaults));
   }
   bool saves(const Cell& c) const { return places_.holds(c) || (plain_saves_ && is_plain(c)); }
   bool logs(const Cell& c) const { return writes(c) && !saves(c); }
+  /// Whether the cell's line is there to write.
+  bool at_line(const Cell& c) const { return calls(c) || lines_.count(c.user) > 0; }
 
  private:
   static bool calls(const Cell& c) {
-    if ((c.traits & kInQueue) != 0) return false;  // what goes to another process of the job
-    return (c.traits & kInLogging) != 0 || c.act == Act::kWrite ||
+    // Not what goes to another process of the job, nor what hooks do.
+    if ((c.traits & (kInQueue | kInHook)) != 0) return false;
+    return (c.traits & (kInLogging | kInText)) != 0 || c.act == Act::kWrite ||
            (c.act == Act::kNetwork && c.part != Part::kInputWait && c.part != Part::kCommunication);
   }
   // A write is seen only where it blocks; what it does on a core shows by its line alone.
   bool writes(const Cell& c) const {
-    if (c.role != Role::kTrainer || saving(c) || (c.traits & kInQueue) != 0) return false;
-    return calls(c) ||
+    if (c.role != Role::kTrainer || saving(c) || (c.traits & (kInQueue | kInHook)) != 0) {
+      return false;
+    }
+    return calls(c) || (kernel_writes_ && c.act == Act::kKernel) ||
            (lines_.count(c.user) > 0 && (c.act == Act::kNative || c.act == Act::kKernel ||
                                          c.act == Act::kRead || c.act == Act::kMetadata));
   }
@@ -170,6 +186,9 @@ class Writes {
   SavePlaces places_;
   std::unordered_set<model::FrameId> lines_;
   bool plain_saves_ = false;
+  // A native program enters the kernel to write and for hardly anything else. Where it was in
+  // between, its lines' stacks do not say.
+  bool kernel_writes_ = false;
 };
 
 double computing(const Step& s) {
@@ -298,7 +317,9 @@ void detect_logging(const RunView& view, const Writes& own_writes, const SavePla
   Finding* f = findings.add("stall.logging", "Printing or logging blocks the steps", 0.9, cost);
   if (f == nullptr) return;
   if (blocked > own) f->where = view.where(writes_elsewhere);
-  if (!f->where) f->where = view.where(writes);
+  if (!f->where) {
+    f->where = view.where([&](const Cell& c) { return writes(c) && own_writes.at_line(c); });
+  }
   evidence(*f, fmt::format("writing and flushing takes {}", per_step_text(view, cost)), cost * 1e3,
            "ms", slices > 0 ? "agent.logging" : "stacks", slices > 0 ? slices : readings);
   const double calls = view.process_increase(
@@ -308,6 +329,25 @@ void detect_logging(const RunView& view, const Writes& own_writes, const SavePla
              "probe.processes", view.steps().count);
   }
   remedy(*f, "buffer", "Log every N steps, without flushing each time, or from another thread.");
+}
+
+/// Hooks of modules mostly look on: statistics of each activation, left from a search for a fault.
+void detect_hooks(const RunView& view, Findings& findings) {
+  const auto in_hook = [](const Cell& c) {
+    return c.role == Role::kTrainer && (c.traits & kInHook) != 0 && c.act != Act::kGc && !saving(c);
+  };
+  const int64_t readings = view.readings(in_hook);
+  if (!view.has_steps() || readings < kFewReadings) return;
+  const double cost = view.per_step(Role::kTrainer, in_hook);
+  const double on_core =
+      view.per_step(Role::kTrainer, [&](const Cell& c) { return in_hook(c) && on_cpu(c.act); });
+  Finding* f = findings.add("stall.logging", "Hooks of modules work in each step", 0.7,
+                            WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = on_core}));
+  if (f == nullptr) return;
+  f->where = view.where(in_hook);
+  evidence(*f, fmt::format("hooks take {} a step", ms(cost)), cost * 1e3, "ms", "stacks", readings);
+  remedy(*f, "fewer_hooks",
+         "Look every N steps only, or remove what was registered (handle.remove(), unwatch()).");
 }
 
 /// What other threads of the job work while the training thread does this, beyond what they work at
@@ -404,6 +444,7 @@ void detect_stalls(const RunView& view, Findings& findings) {
   const SavePlaces elsewhere(view, Role::kHelper);
   detect_checkpoint(view, writes, elsewhere, findings);
   detect_logging(view, writes, elsewhere, findings);
+  detect_hooks(view, findings);
   detect_idle(view, findings);
   if (!view.has_steps()) return;
   detect_waits(view, findings);

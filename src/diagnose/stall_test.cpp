@@ -124,6 +124,85 @@ TEST(Stalls, SyncingRightAfterASaveIsTheSaves) {
   }
 }
 
+// Readings in the kernel keep the stack that was seen last, which may be that of any line.
+TEST(Stalls, ANativeProgramThatEntersTheKernelToWriteOnlyWritesThere) {
+  const auto native = [](const std::string& function, const std::string& file, uint32_t line) {
+    return Line{function, file, line, model::FrameKind::kNative};
+  };
+  const Line trains = native("train_pair", "/home/u/pairs.cpp", 16);
+  const Line logs = native("main", "/home/u/pairs.cpp", 35);
+  const Line flushes = native("std::ostream::flush", "/usr/lib/libstdc++.so.6", 0);
+  for (const bool writes : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 28, {ThreadState::kOnCpuNative, {trains}}},
+              {Part::kForward, 8, {ThreadState::kKernel, {trains}}},
+              {Part::kForward, 4, {ThreadState::kOnCpuNative, {logs, flushes}}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const model::EntityId job = b.process_entity(100);
+    b.counter(SignalId::kProcWriteCalls, job, 100 * 9000);
+    b.counter(SignalId::kProcWriteChars, job, 100 * 9000 * 17.0);
+    b.counter(SignalId::kProcMinorFaults, job, writes ? 1000 : 100 * 9000);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "stall.logging") << d.headline;
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, writes ? 12 : 4, 0.5);
+    EXPECT_EQ(d.findings.front().where->line, 35);
+  }
+}
+
+TEST(Stalls, ManyLinesOfTextAreNoCheckpoint) {
+  const Line logs{"main", "/home/u/pairs.cpp", 35, model::FrameKind::kNative};
+  const Line streams{"std::ostream& std::ostream::_M_insert<double>", "/usr/lib/libstdc++.so.6", 0,
+                     model::FrameKind::kNative};
+  for (const double bytes : {20.0, 8192.0}) {
+    RunBuilder b;
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 30, {ThreadState::kOnCpuNative, {logs}}},
+              {Part::kForward, 10, {ThreadState::kOnCpuNative, {logs, streams}}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    b.counter(SignalId::kProcWriteChars, b.process_entity(100), 100 * 400e3);
+    b.counter(SignalId::kProcWriteCalls, b.process_entity(100), 100 * 400e3 / bytes);
+    EXPECT_EQ(diagnose(b.build()).verdict, bytes > 1000 ? "stall.checkpoint" : "stall.logging");
+  }
+}
+
+TEST(Stalls, HooksOfModulesAreToldApartFromForward) {
+  const std::string module = "/v/site-packages/torch/nn/modules/module.py";
+  const Line call{"_call_impl", module, 1884}, inner{"inner", module, 1845};
+  const Line record{"record", "/home/u/train.py", 18}, helper{"entropy", "/home/u/stats.py", 4};
+  const Line wrapper{"timed", "/home/u/train.py", 40}, forward{"forward", "/home/u/model.py", 9};
+  const Line pruning{"__call__", "/v/site-packages/torch/nn/utils/prune.py", 30};
+  const auto run_of = [&](const std::vector<Line>& stack) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 12, {ThreadState::kOnCpuNative, stack}},
+              {Part::kBackward, 12, kCompute}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    return diagnose(b.build());
+  };
+  for (const auto& stack :
+       {std::vector<Line>{kMain, call, inner, record}, {kMain, call, inner, record, helper}}) {
+    const Diagnosis d = run_of(stack);
+    ASSERT_EQ(d.verdict, "stall.logging") << d.headline;
+    EXPECT_EQ(d.findings.size(), 1u);
+    EXPECT_NEAR(*d.findings.front().gain, 2, 0.05);
+    EXPECT_EQ(d.findings.front().where->line, stack.back().line);
+  }
+  // forward() itself, one that a function of the job's stands before, and PyTorch's own hooks.
+  for (const auto& stack : {std::vector<Line>{kMain, call, inner, forward},
+                            {kMain, call, inner, wrapper, forward},
+                            {kMain, call, inner, wrapper, call, inner, forward},
+                            {kMain, call, inner, pruning}}) {
+    EXPECT_EQ(run_of(stack).verdict, "healthy") << stack.back().function;
+  }
+}
+
 TEST(Stalls, ABatchThatNobodyMakesIsIdleWaitUnlessSomebodyWorks) {
   const Doing waiting{ThreadState::kLock, {{"take", "/home/u/train.py", 52}}};
   for (const bool idle : {true, false}) {
