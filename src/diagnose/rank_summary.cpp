@@ -45,14 +45,40 @@ void keep_steps(const Run& run, Rank& rank) {
   for (const Step& step : run.steps.steps) {
     rank.longest_step = std::max(rank.longest_step, step.length());
     while (m < met.size() && met[m]->end <= step.end) ++m;
-    if (!step.judged() || step.index % stride != 0) continue;
+    const bool aside = !step.judged() && !step.warmup && rank.aside.size() < kMostSteps;
+    if (!aside && (!step.judged() || step.index % stride != 0)) continue;
     const bool inside = m > 0 && met[m - 1]->end > step.begin;
-    rank.judged.push_back({step.index, inside ? met[m - 1]->end : step.end, step.length(),
-                           step.part(Part::kCommunication)});
+    (aside ? rank.aside : rank.judged)
+        .push_back({step.index, inside ? met[m - 1]->end : step.end, step.length(),
+                    step.part(Part::kCommunication)});
   }
   if (run.steps.steps.empty()) return;
   rank.last_step = run.steps.steps.back().index;
   rank.last_step_end = run.steps.steps.back().end;
+}
+
+/// Where the training thread is before steps that are not judged, or within them, other than among
+/// the others.
+void find_aside(const RunView& view, Rank& rank) {
+  const Run& run = view.run();
+  std::map<model::FrameId, double> before, inside;  // a step's beginning
+  size_t at = 0;
+  const auto& steps = run.steps.steps;
+  for (const model::StackReading& r : run.readings) {
+    if (r.thread != view.trainer()) continue;
+    while (at < steps.size() && steps[at].end <= r.at) ++at;
+    if (at == steps.size()) break;
+    if (steps[at].judged() || steps[at].warmup) continue;
+    const Traits traits = view.stacks().traits(r.stack);
+    if ((traits & kInCollective) != 0 && blocked(act_of(r, traits))) continue;
+    const model::FrameId user = view.stacks().user_frame(r.stack);
+    if (user != 0) (r.at < steps[at].begin ? before : inside)[user] += r.weight_us;
+  }
+  const auto& frames = before.empty() ? inside : before;
+  const auto most =
+      std::max_element(frames.begin(), frames.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != frames.end()) rank.aside_at = view.stacks().where(most->first);
 }
 
 void keep_collectives(const RunView& view, Rank& rank) {
@@ -181,6 +207,7 @@ Rank summarize_rank(const Run& run) {
   const RunView view(run);
   for (size_t p = 0; p < model::kPartCount; ++p) rank.parts[p] = view.steps().parts[p];
   keep_steps(run, rank);
+  if (!rank.aside.empty()) find_aside(view, rank);
   if (view.steps().count > 0) {
     keep_collectives(view, rank);
     keep_lines(view, rank);

@@ -50,6 +50,8 @@ constexpr double kMoreSamples = 1.05;
 constexpr double kOneKind = 0.25, kSameCost = 0.3;
 // What strikes the ranks in turn costs so much more than one's own.
 constexpr double kInTurn = 1.15;
+// Of what a rank does alone: less often it may be a beginning or an end.
+constexpr int64_t kFewTimes = 3;
 constexpr double kAtOnce = 0.1;  // seconds: launchers look no sooner for a rank that has ended
 // Part of a step that lateness without a cause must cost: a core shared with whoever waits by
 // polling, a core that is slower, cost some.
@@ -187,6 +189,7 @@ class RankDetector {
     find_hang();
     if (meets_) {
       find_straggler();
+      find_alone();
       find_exposed();
     }
     find_own();
@@ -446,6 +449,65 @@ class RankDetector {
              worst->seconds * 1e3, "ms", "stacks", n);
     evidence(f, fmt::format("on the others {}", ms(usual)), usual * 1e3, "ms", "stacks", n);
     if (!f.where) f.where = worst->where;
+  }
+
+  // ---- who does something alone, between steps, while the others wait ----
+
+  static const model::RankStep* step_of(const std::vector<model::RankStep>& steps, int64_t index) {
+    const auto at =
+        std::lower_bound(steps.begin(), steps.end(), index,
+                         [](const model::RankStep& s, int64_t wanted) { return s.index < wanted; });
+    return at != steps.end() && at->index == index ? &*at : nullptr;
+  }
+
+  void find_alone() {
+    std::vector<double> usual;  // waiting in a step, by rank
+    for (const std::vector<double>& waiting : steps_.waiting) usual.push_back(median(waiting));
+    for (const Rank& rank : ranks()) {
+      double waited = 0;
+      int64_t times = 0, looked = 0;
+      for (const model::RankStep& s : rank.aside) {
+        // What each of the others waited at least, beyond what it usually does.
+        double least = std::numeric_limits<double>::max();
+        for (size_t r = 0; r < ranks().size(); ++r) {
+          const Rank& other = ranks()[r];
+          if (&other == &rank) continue;
+          const model::RankStep* step = step_of(other.judged, s.index);
+          // It does the same, or that step was not kept.
+          const bool too = step == nullptr && step_of(other.aside, s.index) != nullptr;
+          if (step != nullptr) least = std::min(least, seconds(step->waiting) - usual[r]);
+          if (too) least = 0;
+        }
+        if (least == std::numeric_limits<double>::max()) continue;
+        ++looked;
+        if (least < length_) continue;
+        waited += least;
+        ++times;
+      }
+      if (times < kFewTimes || 2 * times < looked) continue;
+      const double all =
+          waited / static_cast<double>(looked) * static_cast<double>(rank.aside.size());
+      const double cost = all / static_cast<double>(std::max<int64_t>(rank.steps.count, 1));
+      if (cost >= kWorthSaying * (length_ + cost)) add_alone(rank, cost, times);
+    }
+  }
+
+  /// The common steps are those that it did not lengthen.
+  void add_alone(const Rank& rank, double cost, int64_t times) {
+    Finding& f = add("dist.straggler",
+                     fmt::format("The others wait while rank {} does something alone between steps",
+                                 rank.number),
+                     0.8, 0);
+    f.cost_ms_per_step = cost * 1e3;
+    f.gain = (length_ + cost) / length_;
+    f.where = rank.aside_at;
+    evidence(f, fmt::format("the others wait {} for it, spread over all steps", ms(cost)),
+             cost * 1e3, "ms", "timeline", times);
+    evidence(f, fmt::format("that was {} times", times), static_cast<double>(times), "times",
+             "timeline", times);
+    remedy(f, "share_out",
+           "Validation, sampling or saving that only one rank does: share it out among the ranks, "
+           "or let a process of its own do it.");
   }
 
   // ---- what collectives cost everybody ----

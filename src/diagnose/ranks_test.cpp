@@ -175,6 +175,34 @@ TEST(Ranks, BalancedOnesHaveNoStraggler) {
   }
 }
 
+// The first rank validates for 300 ms before each tenth step; the others wait in the next
+// collective.
+TEST(Ranks, WhatOneDoesAloneBetweenStepsTheOthersWaitFor) {
+  for (const bool alone : {true, false}) {
+    std::vector<Rank> ranks = job(4, 100, 1, [](size_t r, size_t k) { return 20 + noise(r, k); });
+    for (Rank& rank : ranks) {
+      for (size_t k = 90; k >= 10; k -= 10) {
+        model::RankStep& step = rank.judged[k];
+        if (rank.number > 0 && alone) {
+          step.length += ms_of(300);
+          step.waiting += ms_of(300);
+          continue;
+        }
+        rank.aside.insert(rank.aside.begin(), step);
+        rank.judged.erase(rank.judged.begin() + static_cast<std::ptrdiff_t>(k));
+      }
+      rank.aside_at = model::Where{"/home/u/train.py", 68, "validate"};
+    }
+    const Diagnosis d = diagnose_ranks(std::move(ranks));
+    const Finding* f = find(d, "dist.straggler");
+    ASSERT_EQ(f != nullptr, alone) << d.headline;
+    if (!alone) continue;
+    EXPECT_NEAR(*f->cost_ms_per_step, 9 * 300.0 / 100, 1);
+    EXPECT_NEAR(*f->gain, (22 + 27) / 22.0, 0.1);
+    EXPECT_EQ(f->where->line, 68);
+  }
+}
+
 TEST(Ranks, AFewLongStepsOfOneAreChance) {
   const Diagnosis d = diagnose_ranks(job(
       2, 100, 0.5, [](size_t r, size_t k) { return r == 1 && k > 40 && k < 44 ? 400.0 : 40.0; }));
@@ -374,6 +402,25 @@ TEST(RankSummary, SaysHowLongItWorkedAndWaited) {
   EXPECT_EQ(r.judged[0].index, 3);
   ASSERT_EQ(r.lines.size(), 1u);
   EXPECT_NEAR(r.lines[0].seconds, 0.030, 0.001);
+}
+
+TEST(RankSummary, SaysWhereItIsBetweenStepsThatAreNotJudged) {
+  const Line validate{"validate", "/home/u/train.py", 68};
+  RunBuilder b;
+  for (int i = 0; i < 40; ++i) {
+    if (i % 10 == 9) {
+      const TimePoint begin = b.now();
+      b.pass(200);
+      b.doing(b.trainer(), begin, b.now(), {ThreadState::kOnCpuNative, {kMain, validate}});
+    }
+    b.step({{Part::kForward, 50, kCompute}}, i < 3);
+    b.run().steps.steps.back().validation = i % 10 == 9;
+  }
+  const Rank r = summarize_rank(b.build());
+  ASSERT_EQ(r.aside.size(), 4u);
+  EXPECT_EQ(r.aside[0].index, 9);
+  ASSERT_TRUE(r.aside_at);
+  EXPECT_EQ(r.aside_at->line, 68);
 }
 
 TEST(RankSummary, TellsWhereItStands) {

@@ -57,6 +57,8 @@ struct Rank {
 
   StepSummary steps;
   std::vector<RankStep> judged;             // at most a few thousand, evenly
+  std::vector<RankStep> aside;              // after the warm-up, with a validation or a gap
+  std::optional<Where> aside_at;            // the user's line that these spend most in
   double samples = 0;                       // a step; 0 where not known
   std::vector<RankLine> lines;              // the longest first
   std::vector<RankCollective> collectives;  // the longest first
