@@ -142,7 +142,11 @@ class Writes {
       return view.process_increase(signal,
                                    [&](model::ProcessId p) { return p == view.trainer_process(); });
     };
-    const double written = increase(SignalId::kProcWriteChars);
+    double written = increase(SignalId::kProcWriteChars);
+    // What goes to other ranks is written to sockets.
+    if (view.steps().part(Part::kCommunication) > 0) {
+      written = std::min(written, increase(SignalId::kProcWriteBytes));
+    }
     const double calls = increase(SignalId::kProcWriteCalls);
     // Plain writes are saving too where they are big and nothing else is known to save; without
     // steps by what a call writes.

@@ -170,6 +170,26 @@ TEST(Stalls, ManyLinesOfTextAreNoCheckpoint) {
   }
 }
 
+TEST(Stalls, WhatARankSendsToOthersIsNoCheckpoint) {
+  const Line log{"log", "/home/u/train.py", 33};
+  for (const double stored : {4096.0, 4e6}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kCommunication, 3, {ThreadState::kPoll, {kMain}}},
+              {Part::kOther, 3, {ThreadState::kDisk, {log}, SYS_fsync}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 0.7);
+    const model::EntityId job = b.process_entity(100);
+    b.counter(SignalId::kProcWriteChars, job, 60 * 4e6);
+    b.counter(SignalId::kProcWriteCalls, job, 60 * 60);
+    b.counter(SignalId::kProcWriteBytes, job, 60 * stored);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_NE(find(d, stored > 1e6 ? "stall.checkpoint" : "stall.logging"), nullptr) << d.headline;
+  }
+}
+
 TEST(Stalls, HooksOfModulesAreToldApartFromForward) {
   const std::string module = "/v/site-packages/torch/nn/modules/module.py";
   const Line call{"_call_impl", module, 1884}, inner{"inner", module, 1845};
