@@ -480,6 +480,56 @@ TEST(Diagnose, OfLinesThatThePythonInterpreterBoundsOnePieceOfWorkIsCounted) {
   EXPECT_NEAR(*d.findings.front().gain, 40.0 / (40 - 20), 0.1);
 }
 
+// An environment in Python: most of its step is looking at neighbours. What else the step does is
+// the same piece of work, unless it is much, or the call trains as well.
+TEST(Diagnose, ACallThatIsMostlyOnePieceOfTinyOperationsIsAllOfThatPiece) {
+  struct Case {
+    double view;
+    bool trains;
+    double saved;
+  };
+  for (const Case& c : {Case{3, false, 16}, {9, false, 13}, {3, true, 13}}) {
+    RunBuilder b;
+    const Line acts{"main", "/home/u/rl.py", 62}, trains{"main", "/home/u/rl.py", 67};
+    const Line spread{"step", "/home/u/grid.py", 23}, looks{"step", "/home/u/grid.py", 26};
+    const Line neighbours{"neighbours", "/home/u/grid.py", 20}, view{"view", "/home/u/grid.py", 8};
+    const Line backward{"backward", "/x/site-packages/torch/autograd/__init__.py", 300};
+    const auto python = [](std::initializer_list<Line> stack) {
+      return Doing{ThreadState::kOnCpuPython, {stack}};
+    };
+    for (int i = 0; i < 60; ++i) {
+      b.step(
+          {{Part::kForward, 12, python({acts, spread, neighbours})},
+           {Part::kForward, 1, python({acts, spread})},
+           {Part::kForward, c.view, python({acts, looks, view})},
+           {Part::kForward, 20, kCompute},
+           {Part::kBackward, 1, {ThreadState::kOnCpuNative, {c.trains ? acts : trains, backward}}}},
+          i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "cpu.python_bound");
+    EXPECT_EQ(d.findings.front().where->line, 20);
+    // And their part of the backward pass.
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, c.saved + 0.4, 0.3) << c.view << c.trains;
+  }
+}
+
+TEST(Diagnose, ReadingsWithoutAStackAreSpreadAsTheOthersAre) {
+  RunBuilder b;
+  const Line loop{"forward", "/home/u/model.py", 22};
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 12, {ThreadState::kOnCpuPython, {kMain, loop}}},
+            {Part::kForward, 8, kCompute},
+            {Part::kForward, 5, {ThreadState::kOnCpuNative, {}}}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.python_bound");
+  EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 12 * 25 / 20.0, 0.1);
+}
+
 // A loop over the elements of tensors: the kernel and the collector work for what it makes. Where
 // one of them has more to do than the interpreter, that is a cause of its own.
 TEST(Diagnose, WhatTheKernelAndTheCollectorDoForTinyOperationsIsTheirs) {

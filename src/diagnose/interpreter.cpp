@@ -42,6 +42,9 @@ constexpr double kLibrarysLoop = 0.05;
 constexpr double kTinyOp = 40e-6;
 constexpr double kDispatch = 10e-6;
 constexpr double kManyOps = 50;
+// Of a call, what is done in a function from which all of the call is one piece of work with it;
+// and in an expression's own loop.
+constexpr double kMostOfCall = 0.7, kHalfOfCall = 0.5;
 // Autograd's anomaly detection keeps a Python stack for each operation (12 us and 2.4 us for each
 // of its frames) and looks for NaN in each gradient.
 constexpr double kAnomaly = 40e-6;
@@ -83,26 +86,30 @@ class TinyOperations {
                        (c.part != Part::kBackward && place(function_of(c)).tiny()));
   }
   /// Whether it belongs to the piece of work that `named` is a line of: its function, what that
-  /// calls, and the lines that call it.
+  /// calls, the lines that call it, and all else that is done in a call which is mostly that.
   std::function<bool(const Cell&)> with(model::FrameId named) const {
     const uint64_t function = function_of(named);
-    std::unordered_set<model::FrameId> lines;
-    const auto& nodes = view_.run().stacks;
-    for (const model::StackReading& r : view_.run().readings) {
-      if (r.thread != view_.trainer() || r.stack >= nodes.size()) continue;
-      const model::FrameId user = view_.stacks().user_frame(r.stack);
-      bool inside = false;
-      for (model::StackId at = r.stack; at != 0; at = nodes[at].parent) {
-        const model::FrameId frame = nodes[at].frame;
-        if (function_of(frame) == function) {
-          inside = true;
-        } else if (inside && view_.stacks().owner(frame) == Owner::kUser) {
-          lines.insert(frame);
-          break;
-        }
+    std::unordered_set<model::FrameId> lines, callers;
+    const auto in_function = [&](model::FrameId frame) { return function_of(frame) == function; };
+    each_stack([&](model::StackId, double, const Frames& frames) {
+      const auto inside = std::ranges::find_if(frames, in_function);
+      if (inside == frames.end()) return;
+      lines.insert(frames.front());
+      const auto caller = std::find_if_not(inside, frames.end(), in_function);
+      if (caller != frames.end()) callers.insert(*caller);
+    });
+    lines.insert(callers.begin(), callers.end());
+    // A loop in an expression is a function of its own, and the line around it the work as a whole.
+    auto around = calls_for(in_function, kHalfOfCall);
+    std::erase_if(around, [&](model::FrameId frame) { return !callers.contains(frame); });
+    const auto calls = calls_for(
+        [&](model::FrameId frame) { return in_function(frame) || around.contains(frame); },
+        kMostOfCall);
+    each_stack([&](model::StackId, double, const Frames& frames) {
+      if (std::ranges::any_of(frames, [&](model::FrameId f) { return calls.contains(f); })) {
+        lines.insert(frames.front());
       }
-      if (inside) lines.insert(user);
-    }
+    });
     return [this, function, lines = std::move(lines)](const Cell& c) {
       return function_of(c.user) == function || lines.contains(c.user);
     };
@@ -145,6 +152,53 @@ class TinyOperations {
   static double of(const std::unordered_map<model::FrameId, double>& readings, const Cell& c) {
     const auto known = readings.find(c.user);
     return known == readings.end() ? 0 : known->second;
+  }
+
+  using Frames = std::vector<model::FrameId>;
+  /// The training thread's stacks, with the time in each: the user's frames, inner ones first.
+  void each_stack(const std::function<void(model::StackId, double, const Frames&)>& look) const {
+    const auto& nodes = view_.run().stacks;
+    std::vector<double> times(nodes.size());
+    for (const model::StackReading& r : view_.run().readings) {
+      if (r.thread == view_.trainer() && r.stack < nodes.size()) times[r.stack] += r.weight_us;
+    }
+    Frames frames;
+    for (model::StackId stack = 0; stack < nodes.size(); ++stack) {
+      if (times[stack] <= 0) continue;
+      frames.clear();
+      for (model::StackId at = stack; at != 0; at = nodes[at].parent) {
+        const model::FrameId frame = nodes[at].frame;
+        if (view_.stacks().owner(frame) == Owner::kUser) frames.push_back(frame);
+      }
+      look(stack, times[stack], frames);
+    }
+  }
+
+  /// Lines of which more than a share of the time goes into frames that pass, and that do not
+  /// train.
+  std::unordered_set<model::FrameId> calls_for(const std::function<bool(model::FrameId)>& passes,
+                                               double share) const {
+    struct Call {
+      double all = 0, inside = 0;
+      bool trains = false;
+    };
+    std::unordered_map<model::FrameId, Call> calls;
+    each_stack([&](model::StackId stack, double time, const Frames& frames) {
+      const bool trains = (view_.stacks().traits(stack) & kInCollective) != 0;
+      bool inside = false;
+      for (const model::FrameId frame : frames) {
+        inside = inside || passes(frame);
+        Call& call = calls[frame];
+        call.all += time;
+        call.inside += inside ? time : 0;
+        call.trains = call.trains || trains;
+      }
+    });
+    std::unordered_set<model::FrameId> out;
+    for (const auto& [frame, call] : calls) {
+      if (!call.trains && call.inside > share * call.all) out.insert(frame);
+    }
+    return out;
   }
 
   // An optimizer's own loop over parameters is the framework's business. A reading takes a moment:
@@ -277,7 +331,14 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   // known. What the backward pass has of them is not, but what they take on a core is.
   double overhead = 0;
   if (by_lines || by_ops || by_places) {
-    overhead = std::max({with_backward(lines), a_step(lines) + beside, dispatch});
+    // The stacks of Python that runs fast cannot always be read: what is left without is spread as
+    // the others are.
+    const double unread = a_step([&](const Cell& c) {
+      return runs_forward(c) && c.user == 0 && (c.traits & kHasPython) == 0;
+    });
+    const double share = unread < forward ? unread / (forward - unread) : 0;
+    const double more = share * a_step([&](const Cell& c) { return lines(c) && runs_forward(c); });
+    overhead = std::max({with_backward(lines) + more, a_step(lines) + beside + more, dispatch});
   }
   if (anomaly) overhead = std::max(overhead, kAnomaly * ops);
   const WhatIf whatif(view);
