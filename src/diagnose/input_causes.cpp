@@ -34,6 +34,8 @@ constexpr double kLittlePython = 0.1;  // of making a batch: more threads do so 
 constexpr double kOneWord = 0.6;       // the same where a loader only has to be told how many
 // Of what less work saves, that the lock alone must save to be what the makers of batches lack.
 constexpr double kMuchOfWork = 0.25;
+// The same for the interpreter's lock, less work and all waits for it then being saved.
+constexpr double kHalfOfWork = 0.5;
 // CPU time that a page fault and a byte of read cost in the kernel, roughly: to tell known kernel
 // work from look-ups of files.
 constexpr double kFaultSeconds = 0.7e-6, kReadByteSeconds = 0.2e-9;
@@ -349,7 +351,16 @@ void Causes::add_interpreter() {
   const bool fight = waits > 0.2 * times_.total || trainer_waits > 0.1 * view_.steps().mean;
   if (!fight || times_[Act::kPython] <= times_[Act::kNative]) return;
   const Relief unlocked{.fetch = waits, .trainer = trainer_waits};
-  if (whatif_.saved_by(unlocked) < kMuchOfWork * whatif_.saved_by(out_.front().relief)) return;
+  // Without the work nobody waits for its lock either.
+  InputCause& work = out_.front();
+  Relief without = work.relief;
+  without.fetch += waits;
+  without.trainer += trainer_waits;
+  if (whatif_.saved_by(unlocked) < kHalfOfWork * whatif_.saved_by(without)) {
+    work.relief = without;
+    work.weight += waits;
+    return;
+  }
   // The work itself would run beside the training thread if it were not for the lock.
   out_.front().weight = 0;
   out_.push_back({"input.gil", "Loader threads and the training thread fight for the GIL", unlocked,

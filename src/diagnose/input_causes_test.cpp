@@ -549,14 +549,20 @@ TEST(InputCauses, APoolsThreadsInTheTrainingProcessPassBatchesOn) {
 }
 
 // Threads make batches in Python, and the training thread waits for the lock in each step. Two hold
-// each other up; one alone would be no faster in a process of its own.
+// each other up; one alone would be no faster in a process of its own, nor would two where there
+// are no cores for them: less work then saves the waits for the lock as well.
 TEST(InputCauses, TheLockIsTheCauseOnlyWhereItCostsMuchOfWhatTheWorkDoes) {
   const Doing works{ThreadState::kOnCpuPython, {kItem}}, blocked{ThreadState::kGilWait, {kItem}};
-  for (const int feeders : {1, 2}) {
+  struct Case {
+    int feeders;
+    double cores;
+    bool lock;
+  };
+  for (const Case& c : {Case{1, 4, false}, {2, 4, true}, {2, 1.5, false}}) {
     RunBuilder b;
     std::vector<model::ThreadId> threads;
     threads.reserve(2);
-    for (int f = 0; f < feeders; ++f) threads.push_back(b.thread(0, 101 + f));
+    for (int f = 0; f < c.feeders; ++f) threads.push_back(b.thread(0, 101 + f));
     for (int i = 0; i < 60; ++i) {
       const TimePoint at = b.now();
       b.step({{Part::kInputWait, 20, kQueueWait},
@@ -564,18 +570,24 @@ TEST(InputCauses, TheLockIsTheCauseOnlyWhereItCostsMuchOfWhatTheWorkDoes) {
               {Part::kForward, 8, kCompute}},
              i < 3);
       const TimePoint middle = at + (b.now() - at) / 2;
-      for (int f = 0; f < feeders; ++f) {
+      for (int f = 0; f < c.feeders; ++f) {
         b.doing(threads[f], at, middle, f == 0 ? works : blocked);
-        b.doing(threads[f], middle, b.now(), f == 1 || feeders == 1 ? works : blocked);
+        b.doing(threads[f], middle, b.now(), f == 1 || c.feeders == 1 ? works : blocked);
       }
       b.doing(threads[0], b.now() - nanos(1e6), b.now(), blocked);
     }
-    b.machine(4, 1.4).process_cpu(100, 1.4);
+    b.machine(c.cores, c.cores - 1.4).process_cpu(100, 1.4);
+    for (int f = 0; f < c.feeders; ++f) {
+      b.counter(SignalId::kThreadOnCpu, b.thread_entity(101 + f), b.wall_ns() / c.feeders);
+    }
     model::Run run = b.build();
     const Diagnosis d = diagnose(run);
-    EXPECT_EQ(d.verdict, feeders == 2 ? "input.gil" : "input.decode_cpu") << d.headline;
+    ASSERT_EQ(d.verdict, c.lock ? "input.gil" : "input.decode_cpu") << d.headline;
     EXPECT_EQ(d.findings.front().where->line, kItem.line);
-    if (feeders < 2) continue;
+    if (!c.lock) {
+      EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 24, 0.5) << "all but computing";
+      continue;
+    }
     EXPECT_EQ(d.findings.front().remedies.front().id, "processes");
     run.info["python.version"] = "3.14.7t";
     EXPECT_EQ(diagnose(run).findings.front().remedies.front().id, "gil_off");
