@@ -274,7 +274,8 @@ bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& c
              fmt::format("{} of the work on batches is done while the step waits for them",
                          format_percent(share)),
              share, "ratio", "stacks", view.readings(makes));
-    const double stood = view.per_step(Role::kProducer, cause.cells) / view.loader().workers;
+    const double stood =
+        view.per_step(Role::kProducer, cause.cells) / std::max(view.loader().workers, 1);
     evidence(*f, fmt::format("while it computes, who makes them waits for {} a step", ms(stood)),
              stood * 1e3, "ms", "stacks", view.readings(cause.cells));
   } else if (cause.relief.uneven > 0) {
