@@ -176,13 +176,13 @@ class TraceDetector {
   }
   // Where one step takes longer than all others.
   std::string longest_step() const {
-    const TraceStepSummary* longest = nullptr;
+    if (trace_.steps.size() < 3) return "";
     int64_t sum = 0;
-    for (const TraceStepSummary& s : trace_.steps) {
-      sum += s.wall;
-      if (longest == nullptr || s.wall > longest->wall) longest = &s;
-    }
-    if (trace_.steps.size() < 3 || longest->wall * 2 < sum) return "";
+    for (const TraceStepSummary& s : trace_.steps) sum += s.wall;
+    const auto longest = std::max_element(
+        trace_.steps.begin(), trace_.steps.end(),
+        [](const TraceStepSummary& a, const TraceStepSummary& b) { return a.wall < b.wall; });
+    if (longest->wall * 2 < sum) return "";
     return fmt::format("; {} alone takes {} of the {} of all steps", longest->name,
                        time_text(longest->wall), time_text(sum));
   }
