@@ -151,6 +151,28 @@ TEST(Diagnose, BytesReadAgainAreAColdCache) {
   EXPECT_EQ(diagnose(b.build()).verdict, "input.cold_cache");
 }
 
+TEST(Diagnose, WhatIsReadAroundEachPageOfAMappedFileIsTold) {
+  const Doing fault{ThreadState::kDisk, {kItem}};
+  for (const bool mapped : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 20, 10);
+    workers(b, 2, 60, fault);
+    b.machine(2, 1.5);
+    const model::EntityId job = b.process_entity(200);
+    b.counter(SignalId::kProcReadBytes, job, 500e6);
+    b.counter(SignalId::kProcReadChars, job, mapped ? 1e6 : 500e6);
+    b.counter(SignalId::kProcMajorFaults, job, 1000);
+    b.counter(SignalId::kVmRefaultFile, b.host(), 400e6 / 4096);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "input.cold_cache");
+    const Finding& f = d.findings.front();
+    EXPECT_EQ(f.remedies.front().id, "memory");
+    EXPECT_EQ(f.remedies.back().id == "no_read_ahead", mapped);
+    EXPECT_EQ(std::ranges::any_of(f.evidence, [](const auto& e) { return e.value == 500e3; }),
+              mapped);
+  }
+}
+
 TEST(Diagnose, LookingUpFilesIsSmallFiles) {
   RunBuilder b;
   train(b, 60, 20, 10);

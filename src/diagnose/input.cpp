@@ -290,11 +290,11 @@ bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& c
                          lock ? "waiting for the lock is" : "this takes", format_percent(share)),
              share, "ratio", "stacks", view.readings(cause.cells));
   }
-  if (cause.id.starts_with("input.disk") || cause.id == "input.cold_cache" ||
-      cause.id == "input.random_seek") {
-    storage_evidence(view, *f);
-  }
+  const bool stored = cause.id.starts_with("input.disk") || cause.id == "input.cold_cache" ||
+                      cause.id == "input.random_seek";
+  if (stored) storage_evidence(view, *f);
   add_input_remedies(*f, view, times, cause.in_turns());
+  if (stored) storage_remedies(view, *f);
   return true;
 }
 

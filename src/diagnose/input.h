@@ -66,6 +66,8 @@ bool scans(const RunView& view, double bytes);
 /// Whether what lies open at a time is big.
 bool big_file_open(const RunView& view);
 void storage_evidence(const RunView& view, model::Finding& finding);
+/// What helps beside the cause's own remedies.
+void storage_remedies(const RunView& view, model::Finding& finding);
 
 /// What the parts of a step take beyond their usual time, in seconds; parts that take less do not
 /// make up for it.

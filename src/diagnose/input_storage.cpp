@@ -25,9 +25,23 @@ constexpr double kReadAgain = 1.3;
 // Bytes read per byte of a batch from which no decoder is at work, and per byte of the data.
 constexpr double kScanned = 100, kScannedAgain = 2;
 constexpr double kBigFile = 4 << 20;
+// Of what is fetched, what calls return at most where files are read through mappings; and bytes
+// fetched for each page that was missing from which most of them were read ahead.
+constexpr double kByCalls = 0.1, kReadAround = 64 * 1024, kFewFaults = 100;
 
 double job_reads(const RunView& view) {
   return view.process_increase(SignalId::kProcReadBytes, [](model::ProcessId) { return true; });
+}
+
+/// What the kernel fetches for each page that is missing in a mapped file; nullopt where files are
+/// read by calls, or a page alone is fetched.
+std::optional<double> read_around(const RunView& view) {
+  const auto all = [](model::ProcessId) { return true; };
+  const double read = job_reads(view);
+  const double faults = view.process_increase(SignalId::kProcMajorFaults, all);
+  const double by_calls = view.process_increase(SignalId::kProcReadChars, all);
+  if (faults < kFewFaults || by_calls > kByCalls * read || read < kReadAround * faults) return {};
+  return read / faults;
 }
 
 struct Requests {
@@ -211,10 +225,24 @@ void storage_evidence(const RunView& view, Finding& f) {
     evidence(f, fmt::format("a read fetched {} on average", format_bytes(r.bytes / r.count)),
              r.bytes / r.count, "bytes", "probe.disks", static_cast<int64_t>(r.count));
   }
+  if (const auto around = read_around(view)) {
+    evidence(f,
+             fmt::format("{} are fetched for each page that is missing in a mapped file",
+                         format_bytes(*around)),
+             *around, "bytes", "probe.processes", steps);
+  }
   if (const auto cap = lowest_limit(view.run(), SignalId::kCgroupIoLimitRead)) {
     evidence(f, fmt::format("a limit allows {}/s", format_bytes(*cap)), *cap, "bytes/s",
              "probe.cgroup", 1);
   }
+}
+
+void storage_remedies(const RunView& view, Finding& f) {
+  if (!read_around(view)) return;
+  remedy(f, "no_read_ahead",
+         "Where records are taken at random from a mapped file (np.memmap): switch reading ahead "
+         "off for it, x._mmap.madvise(mmap.MADV_RANDOM). What nobody asked for pushes out what "
+         "will be wanted.");
 }
 
 }  // namespace flatout::diagnose
