@@ -26,7 +26,10 @@ struct Portable {
   FLATOUT_SIMD Vec relu(const Vec& v) { return v <= 0 ? Vec{} : v; }  // a NaN stays
   FLATOUT_SIMD uint32_t passes(const Vec& v) {
     uint32_t bits = 0;
-    for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(!(v[i] <= 0)) << i;
+    for (int i = 0; i < kLanes; ++i) {
+      const uint32_t passed = v[i] <= 0 ? 0 : 1;  // a NaN passes
+      bits |= passed << i;  // in one expression g++ 12's check of shifts goes wrong
+    }
     return bits;
   }
   FLATOUT_SIMD Vec keep(uint32_t bits, const Vec& v) {
