@@ -101,6 +101,12 @@ std::optional<model::Where> setting_line(const Run& run, std::string_view key) {
   return std::nullopt;
 }
 
+double graph_operations(const Run& run) {
+  std::string_view nodes = run.fact("torch.graph_nodes");
+  if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more
+  return parse_number<double>(nodes).value_or(0);
+}
+
 std::optional<Grower> grower(const Run& run, model::ProcessId process, double bytes) {
   if (process >= run.processes.size()) return std::nullopt;
   const std::string_view text = fact_of(run, process, "growth.0");

@@ -1,5 +1,6 @@
 // Lines to blame that time spent does not show: where the job made a setting, which container
-// keeps growing, where files are opened (all told by the agent), who touches memory first.
+// keeps growing, where files are opened, how many operations a step has (all told by the agent),
+// who touches memory first.
 #pragma once
 
 #include <optional>
@@ -17,6 +18,9 @@ std::optional<model::Where> parse_place(std::string_view text);
 /// Where a process of the job made a setting itself: `key` is the fact, as "affinity.set_at". Of
 /// several the training process comes first. nullopt where the setting came from outside.
 std::optional<model::Where> setting_line(const model::Run& run, std::string_view key);
+
+/// Operations of the autograd graph of one step, at least; 0: not known.
+double graph_operations(const model::Run& run);
 
 /// A container that grew for as long as it was looked at.
 struct Grower {

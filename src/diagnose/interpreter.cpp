@@ -217,9 +217,7 @@ class TinyOperations {
   }
   bool computing(const Cell& c) const {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
-           c.part != Part::kOptimizer &&
-           (c.traits & (kInLogging | kInHook | kInSave | kInSpawn | kInSubprocess | kInCompile)) ==
-               0 &&
+           c.part != Part::kOptimizer && (c.traits & kNotComputing) == 0 &&
            of(in_optimizer_, c) <= 0.5 * of(in_all_, c) &&
            of(in_stalls_, c) <= 0.8 * of(in_all_, c);
   }
@@ -247,13 +245,6 @@ class TinyOperations {
   std::unordered_map<uint64_t, Place> places_;   // by line, and by function
   std::unordered_map<uint64_t, Place> forward_;  // by function, without the backward pass
 };
-
-/// Operations of the autograd graph of one step; 0: not known.
-double graph_operations(const model::Run& run) {
-  std::string_view nodes = run.fact("torch.graph_nodes");
-  if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more
-  return parse_number<double>(nodes).value_or(0);
-}
 
 void detect_python_bound(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;  // all start-up is Python

@@ -35,8 +35,7 @@ bool computes(const Cell& c, bool graphs) {
   return c.role == Role::kTrainer &&
          (c.act == Act::kNative || in_kernel(c.act) || (graphs && c.act == Act::kLock)) &&
          c.part != Part::kInputWait && c.part != Part::kH2d && c.part != Part::kSync &&
-         c.part != Part::kCheckpoint &&
-         (c.traits & (kInLogging | kInSave | kInSpawn | kInSubprocess | kInCompile)) == 0;
+         c.part != Part::kCheckpoint && (c.traits & kNotComputing) == 0;
 }
 
 /// Share of the time that the training's device computes.
@@ -56,8 +55,7 @@ void detect_precision(const RunView& view, Findings& findings) {
   const bool graphs = !view.run().fact("tensorflow.version").empty();
   const auto computing = [graphs](const Cell& c) { return computes(c, graphs); };
   const double device = device_computes(view.run()) * view.steps().mean;
-  const double ops = parse_number<double>(view.run().fact("torch.graph_nodes")).value_or(0);
-  const double dispatch = kDispatch * 2 * ops;  // there and back
+  const double dispatch = kDispatch * 2 * graph_operations(view.run());  // there and back
   const double host =
       device > 0 ? 0 : std::max(view.per_step(Role::kTrainer, computing) - dispatch, 0.0);
   const double spared = kSpared * share;

@@ -41,6 +41,10 @@ enum StackTrait : Traits {
   kInText = 1 << 18,     // native code that formats text for a stream or writes it
 };
 
+/// What a step does besides computing.
+inline constexpr Traits kNotComputing =
+    kInLogging | kInHook | kInSave | kInSpawn | kInSubprocess | kInCompile;
+
 enum class Owner : uint8_t { kUser, kPackage, kLibrary };  // package: installed, not one we know
 
 /// Whose file this is. `project`: a folder that counts as the user's wherever it lies.
