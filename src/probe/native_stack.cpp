@@ -287,17 +287,20 @@ const std::vector<symbols::NativeFrame>& NativeStacks::running(int32_t tid) {
   later_ = false;
   if (!trouble_.ok()) return frames_;
   auto it = samplers_.find(tid);
-  if (it == samplers_.end()) {
-    if (samplers_.size() >= kMaxSamplers) return frames_;
-    auto opened = CpuSampler::open(tid, kStackBytes);
+  const bool fresh = it == samplers_.end();
+  if (fresh || it->second.at_first) {
+    if (fresh && samplers_.size() >= kMaxSamplers) return frames_;
+    auto opened =
+        CpuSampler::open(tid, kStackBytes, fresh ? CpuSampler::kOnDemand : CpuSampler::kAlways);
     if (!opened.ok()) {
       if (opened.error().code != Code::kGone) trouble_ = opened.error();
       return frames_;
     }
-    it = samplers_.emplace(tid, std::move(*opened)).first;
+    it = samplers_.insert_or_assign(tid, Sampled{std::move(*opened), fresh}).first;
+    if (fresh) it->second.sampler->ask();
   }
   symbols::NativeRegisters registers;
-  if (!it->second->take(registers, buffer_) || !ready()) return frames_;
+  if (!it->second.sampler->take(registers, buffer_) || !ready()) return frames_;
   if (spins_at(pid_, registers.pc)) frames_.push_back({std::string(model::kSpinWaitFrame), "", 0});
   fill(registers, buffer_);
   return frames_;

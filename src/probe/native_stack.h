@@ -85,7 +85,8 @@ class NativeStacks {
 
   /// Frames, innermost first; empty where nothing could be read. Valid until the next call.
   const std::vector<symbols::NativeFrame>& blocked(const SyscallInfo& call);
-  /// The same of a thread that runs: what the newest sample says.
+  /// The same of a thread that runs: what the newest sample says. A thread not seen before is asked
+  /// for one, since it may be gone before the first comes by itself.
   const std::vector<symbols::NativeFrame>& running(int32_t tid);
   void forget(int32_t tid) { samplers_.erase(tid); }
   /// Whether the last stack is empty because names are still to be read.
@@ -94,6 +95,10 @@ class NativeStacks {
   const Status& trouble() const { return trouble_; }
 
  private:
+  struct Sampled {
+    std::unique_ptr<CpuSampler> sampler;
+    bool at_first = true;  // it samples on demand
+  };
   bool ready();
   const std::vector<symbols::NativeFrame>* frames_at(uint64_t pc, bool caller);
   void fill(const symbols::NativeRegisters& registers, std::string_view stack);
@@ -106,7 +111,7 @@ class NativeStacks {
   std::unordered_map<uint64_t, std::vector<symbols::NativeFrame>> known_;  // by address
   bool tried_ = false, later_ = false;
   int unknown_ = 0;  // stacks in which the innermost frame was not known: libraries were loaded
-  std::map<int32_t, std::unique_ptr<CpuSampler>> samplers_;
+  std::map<int32_t, Sampled> samplers_;
   Status trouble_;
   std::string buffer_;
   std::vector<symbols::NativeFrame> frames_;

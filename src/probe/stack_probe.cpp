@@ -230,9 +230,13 @@ void StackProbe::list_threads(ProcessEntry& process, TimePoint now) {
     if (tids_.size() >= kMaxListed) break;
   }
   std::sort(tids_.begin(), tids_.end());
-  std::erase_if(process.threads, [&](const ThreadEntry& t) {
-    return !std::binary_search(tids_.begin(), tids_.end(), t.tid);
+  const size_t ended = std::erase_if(process.threads, [&](const ThreadEntry& t) {
+    if (std::binary_search(tids_.begin(), tids_.end(), t.tid)) return false;
+    process.close_samplers(t.tid);
+    return true;
   });
+  // Where threads live for a moment only, those of the next tick are others.
+  if (ended != 0) process.next_list = now;
   size_t at = 0;
   std::vector<ThreadEntry> added;
   for (const int32_t tid : tids_) {

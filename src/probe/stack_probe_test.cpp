@@ -239,5 +239,46 @@ TEST(StackProbe, SamplesThreadsThatSwitchOftenNowAndThenOnly) {
   EXPECT_GE(with_rest, 20) << "of " << ticks << " readings: only the one that computes is sampled";
 }
 
+/// A process that starts a thread after the other; each computes for a few milliseconds.
+int32_t start_short_threads() {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const auto compute = [] {
+    std::atomic<uint64_t> computed = 0;
+    while (computed.fetch_add(1, std::memory_order_relaxed) < 1'000'000) {
+    }
+  };
+  for (;;) std::thread(compute).join();
+}
+
+TEST(StackProbe, SeesTheStacksOfThreadsThatLiveForAMoment) {
+  if (!CpuSampler::open(gettid(), 4096).ok()) GTEST_SKIP() << "lacks perf_event_open";
+  const int32_t child = start_short_threads();
+  ASSERT_GT(child, 0);
+  const fs::Root root("/");
+  JobTree job(root, child, getpid());
+  Scope scope;
+  scope.root = root;
+  scope.job = &job;
+  scope.self_pid = getpid();
+  RecordingSink sink;
+  StackProbe probe(scope);
+  std::map<int32_t, int> stacks;  // readings with one, by thread
+  const TimePoint end = MonotonicClock::now() + std::chrono::seconds(60);
+  while (MonotonicClock::now() < end && stacks.size() < 50) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    job.update(MonotonicClock::now(), sink);
+    sink.last.clear();
+    probe.tick(MonotonicClock::now(), std::chrono::milliseconds(10), sink);
+    for (const auto& [tid, reading] : sink.last) {
+      if (tid != child && reading.stack != 0) ++stacks[tid];
+    }
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_GE(stacks.size(), 50u);
+}
+
 }  // namespace
 }  // namespace flatout::probe
