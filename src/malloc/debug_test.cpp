@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -140,6 +142,35 @@ TEST(DebugDeathTest, NamesItAtTheEndOfTheProcessAtTheLatest) {
         std::exit(0);
       },
       testing::KilledBySignal(SIGABRT), "written after it was freed");
+}
+
+// The file is made within malloc, which is no place for a thread to be cancelled at.
+TEST(DebugDeathTest, ARecordedRequestIsNoPlaceToBeCancelledAt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the program anew: the library reads these
+  const std::string path = testing::TempDir() + "cancelled." + std::to_string(::getpid());
+  ::setenv("FLATOUT_MALLOC_RECORD", path.c_str(), 1);
+  ::setenv("FLATOUT_MALLOC_RECORD_LEAST", "10000000", 1);  // of the thread's request alone
+  EXPECT_EXIT(
+      {
+        static bool passed = false;
+        pthread_t thread;
+        const auto cancelled = [](void*) -> void* {
+          pthread_cancel(pthread_self());
+          v_free(v_malloc(20'000'000));
+          passed = true;
+          pthread_testcancel();
+          return nullptr;
+        };
+        void* result = nullptr;
+        if (pthread_create(&thread, nullptr, cancelled, nullptr) == 0) {
+          pthread_join(thread, &result);
+        }
+        ::_exit(passed && result == PTHREAD_CANCELED ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+  ::unsetenv("FLATOUT_MALLOC_RECORD");
+  ::unsetenv("FLATOUT_MALLOC_RECORD_LEAST");
+  EXPECT_EQ(::unlink(path.c_str()), 0);  // the request was recorded
 }
 
 TEST(Debug, FreshMemoryIsNotZero) {

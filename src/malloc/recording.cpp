@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -137,10 +138,16 @@ Line& Line::site(const Stack* stack) {
 /// written to.
 int create(const char* path) {
   constexpr int kHigh = 900;
+  // open(2) would be a place for the thread to be cancelled at, with the lock held.
+  int cancelable = PTHREAD_CANCEL_ENABLE;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
   const int low = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
+  const int failed = errno;
+  pthread_setcancelstate(cancelable, nullptr);
+  errno = failed;
   const int high = low < 0 ? -1 : ::fcntl(low, F_DUPFD_CLOEXEC, kHigh);
   if (high < 0) return low;
-  ::close(low);
+  os_close(low);
   return high;
 }
 
@@ -245,7 +252,7 @@ void record_step() {
 void lock_recording() { g_lock.lock(); }
 void unlock_recording() { g_lock.unlock(); }
 void reset_recording() {
-  if (g_file >= 0) ::close(g_file);
+  if (g_file >= 0) os_close(g_file);
   g_file = -1;
   g_inherited = g_last;
   g_lock.reset();
