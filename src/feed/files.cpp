@@ -31,16 +31,6 @@ Error error_of(std::string_view verb, const std::string& path) {
       err, std::string("cannot ") + std::string(verb) + " " + escape_terminal(path));
 }
 
-Status write_all(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t put = ::write(fd, bytes.data(), bytes.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return error_of("write", path);
-    bytes.remove_prefix(static_cast<size_t>(put));
-  }
-  return {};
-}
-
 }  // namespace
 
 DataFile::DataFile(int fd, uint64_t bytes, std::string path)
@@ -106,22 +96,10 @@ Status Shards::read(size_t shard, uint64_t offset, uint64_t bytes,
 }
 
 Result<std::unique_ptr<MappedFile>> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return error_of("read", path);
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) {
-    Error error = error_of("read", path);
-    ::close(fd);
-    return error;
-  }
-  const size_t size = status.st_size > 0 ? static_cast<size_t>(status.st_size) : 0;
-  void* data = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
-  if (data == MAP_FAILED) {
-    Error error = error_of("map", path);
-    ::close(fd);
-    return error;
-  }
-  ::close(fd);
+  FLATOUT_TRY(const DataFile file, DataFile::open(path));
+  const size_t size = file.bytes();
+  void* data = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd_, 0) : nullptr;
+  if (data == MAP_FAILED) return error_of("map", path);
   return std::unique_ptr<MappedFile>(
       new MappedFile(std::string_view(static_cast<const char*>(data), size)));
 }
@@ -141,7 +119,7 @@ FileWriter::~FileWriter() {
 
 Result<std::unique_ptr<FileWriter>> FileWriter::create(const std::string& path) {
   if (fs::is_special(path)) {  // the rename at the end would put a file in its place
-    return Error{Code::kBadInput, path + " is no regular file", "name a file"};
+    return Error{Code::kBadInput, escape_terminal(path) + " is no regular file", "name a file"};
   }
   std::string temporary = path + ".tmp" + std::to_string(::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -156,7 +134,7 @@ Status FileWriter::append(std::string_view bytes) {
 }
 
 Status FileWriter::flush() {
-  FLATOUT_TRY_STATUS(write_all(fd_, buffer_, temporary_));
+  FLATOUT_TRY_STATUS(fs::write_all(fd_, buffer_, escape_terminal(temporary_)));
   buffer_.clear();
   return {};
 }
@@ -165,7 +143,7 @@ Status FileWriter::flush() {
 Status FileWriter::finish(std::string_view start) {
   FLATOUT_TRY_STATUS(flush());
   if (::lseek(fd_, 0, SEEK_SET) != 0) return error_of("write", temporary_);
-  FLATOUT_TRY_STATUS(write_all(fd_, start, temporary_));
+  FLATOUT_TRY_STATUS(fs::write_all(fd_, start, escape_terminal(temporary_)));
   if (::fdatasync(fd_) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0)
     return error_of("write", path_);
   ::close(std::exchange(fd_, -1));

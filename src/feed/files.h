@@ -29,6 +29,7 @@ class DataFile {
   void will_need(uint64_t offset, uint64_t bytes) const;
 
  private:
+  friend class MappedFile;
   DataFile(int fd, uint64_t bytes, std::string path);
   int fd_;
   uint64_t bytes_;
@@ -54,7 +55,7 @@ class Shards {
 /// A whole file in memory that the page cache lends: of a large one only what is looked at.
 class MappedFile {
  public:
-  /// Errors: kNotFound, kDenied, kIo. An empty file has no bytes.
+  /// Errors: as DataFile's. An empty file has no bytes.
   static Result<std::unique_ptr<MappedFile>> open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -2,6 +2,7 @@
 #include "feed/source.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -279,6 +280,18 @@ TEST(TarIndex, GivesTheSameSamplesAndIsLeftAsideWhereItDoesNotFit) {
   folder.write("x.tar", other);
   EXPECT_FALSE(walk_tar_index(path, *DataFile::open(path), count).ok());
   EXPECT_NE(all_of(*open(path)), expected);
+}
+
+TEST(TarIndex, IsNoPipe) {
+  const TemporaryFolder folder;
+  std::vector<uint8_t> tar;
+  add_member(tar, "a.jpg", "picture");
+  add_member(tar, "a.cls", "3");
+  end_tar(tar);
+  folder.write("x.tar", tar);
+  // Nobody writes into it: who waits for that waits for ever.
+  ASSERT_EQ(::mkfifo((folder.path() + "/x.tar.index").c_str(), 0600), 0);
+  EXPECT_EQ(all_of(*open(folder.path() + "/x.tar")), (std::vector<Taken>{{"picture", 3}}));
 }
 
 TEST(TarIndex, TellsTheDamageOfItsArchive) {
