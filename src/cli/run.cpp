@@ -197,7 +197,17 @@ recorder::Options options_of(const Settings& settings) {
   return options;
 }
 
+/// Stacks are most of what is known of a job that nothing is loaded into: why there are none is
+/// said.
+void name_missing_stacks(const model::Run& run) {
+  for (const model::Missing& missing : run.missing) {
+    if (missing.signal == "stacks.python")
+      log_warning(missing.reason + (missing.hint.empty() ? "" : "; " + missing.hint));
+  }
+}
+
 int dump(const model::Run& run, const Settings& settings) {
+  name_missing_stacks(run);
   const bool json = settings.json || !settings.json_file.empty();
   const std::string text =
       json ? stacks_json(run) : report::render_stacks(run, report::options_for(STDOUT_FILENO));
@@ -380,6 +390,7 @@ int attach(const std::vector<std::string>& arguments) {
   (*opened)->record(status_of);
   if (settings->dump) return dump((*opened)->run(), *settings);
   conclude(**opened, *settings, std::nullopt);
+  if (!settings->quiet) name_missing_stacks((*opened)->run());
   return 0;
 }
 

@@ -225,6 +225,16 @@ std::optional<uint64_t> parse_pss_bytes(std::string_view smaps_rollup) {
   return find_field(smaps_rollup, "Pss");
 }
 
+std::optional<int32_t> parse_inner_pid(std::string_view status) {
+  std::string_view line;
+  while (next_line(status, line)) {
+    if (line.starts_with("NSpid:")) {
+      return parse_number<int32_t>(line.substr(line.find_last_of("\t :") + 1));
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<int64_t> parse_fd_position(std::string_view fdinfo) {
   std::string_view line;
   while (next_line(fdinfo, line)) {

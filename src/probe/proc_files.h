@@ -67,6 +67,8 @@ struct LimitRow {
 std::vector<LimitRow> parse_limits(std::string_view limits);
 /// Pss of /proc/PID/smaps_rollup.
 std::optional<uint64_t> parse_pss_bytes(std::string_view smaps_rollup);
+/// The last number of "NSpid:" in /proc/PID/status: as the process itself sees it (Linux 4.1).
+std::optional<int32_t> parse_inner_pid(std::string_view status);
 /// "pos:" of /proc/PID/fdinfo/N.
 std::optional<int64_t> parse_fd_position(std::string_view fdinfo);
 

@@ -113,6 +113,9 @@ TEST(CpuList, CountsAndListsTheSame) {
 }
 
 TEST(Limits, ReadsTheSoftLimitOfFiles) {
+  EXPECT_EQ(parse_inner_pid("Name:\ta\nNSpid:\t24119\t37\t1\nNSpgid:\t7\n"), 1);
+  EXPECT_EQ(parse_inner_pid("NSpid:\t24119\n"), 24119) << "in the namespace of who reads it";
+  EXPECT_FALSE(parse_inner_pid("NSpgid:\t7\n"));
   EXPECT_EQ(parse_fd_limit("Limit  Soft\nMax open files            1024     524288    files\n"),
             1024u);
   EXPECT_FALSE(parse_fd_limit("Max open files            unlimited  unlimited  files\n"));

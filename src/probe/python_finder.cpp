@@ -1,8 +1,11 @@
 #include "probe/python_finder.h"
 
+#include <errno.h>
+
 #include <vector>
 
 #include "base/text.h"
+#include "probe/remote_memory.h"
 #include "symbols/elf.h"
 #include "symbols/process_maps.h"
 
@@ -68,7 +71,7 @@ Result<PythonPlace> PythonFinder::find(const fs::Root& root, int32_t pid) {
     auto file = symbols::ElfFile::open(
         root.full(m->path == exe ? base + "/exe" : base + "/root" + m->path));
     if (!file.ok()) {
-      if (file.error().code == Code::kDenied) return file.error();
+      if (file.error().code == Code::kDenied) return read_error(EACCES, pid);
       continue;
     }
     if (known == files_.end()) {

@@ -18,19 +18,20 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kGap = 1024;  // bytes between two pieces that are read along with them
 constexpr int kMaxHoles = 8;     // ranges that have gone away, before the rest is left unread
 
+}  // namespace
+
 Error read_error(int err, int32_t pid) {
   const std::string who = "cannot read the memory of pid " + std::to_string(pid);
   if (err == EPERM || err == EACCES) {
     return Error{Code::kDenied, who,
                  "run flatout as the same user and start the job with `flatout run`, or set "
-                 "kernel.yama.ptrace_scope=0, or give flatout CAP_SYS_PTRACE"};
+                 "kernel.yama.ptrace_scope=0, or give flatout CAP_SYS_PTRACE (docker run "
+                 "--cap-add SYS_PTRACE)"};
   }
   if (err == ESRCH) return Error{Code::kGone, who + ": it has ended", ""};
   if (err == ENOSYS) return Error{Code::kUnsupported, who + ": process_vm_readv is not there", ""};
   return Error{Code::kIo, who + ": " + std::strerror(err), ""};
 }
-
-}  // namespace
 
 Result<size_t> ProcessMemory::read(std::span<const RemoteRange> ranges, char* to) {
   std::array<iovec, kIovecs> remote;

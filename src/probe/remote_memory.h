@@ -17,6 +17,9 @@ struct RemoteRange {
   uint32_t size = 0;
 };
 
+/// Why another process cannot be looked into, of an errno, and the way out.
+Error read_error(int err, int32_t pid);
+
 /// Another process's memory. Tests and fuzzers have one of their own.
 class RemoteMemory {
  public:

@@ -101,7 +101,7 @@ struct StackProbe::ProcessEntry {
   std::vector<ThreadEntry> threads;  // by tid
   size_t turn = 0;                   // where the next tick goes on, with too many threads
   TimePoint next_list{};
-  bool inner_pids = false;  // in a pid namespace of its own
+  int32_t inner_pid = 0;  // another than pid in a pid namespace of its own, as in a container
   bool seen = false;
 
   std::unique_ptr<PythonReader> python;
@@ -154,6 +154,7 @@ void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
       process->pid = job.pid;
       process->start_ticks = job.start_time_ticks;
       process->first_seen = now;
+      process->inner_pid = inner_number("proc/" + std::to_string(job.pid) + "/status", job.pid);
     }
     process->seen = true;
     tick_process(job, *process, now, weight, sink);
@@ -219,6 +220,14 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
   }
 }
 
+/// The number of a process or thread in its innermost pid namespace, which is what its Python
+/// knows.
+int32_t StackProbe::inner_number(const std::string& status_path, int32_t outer) const {
+  std::string status;
+  if (!scope_.root.read_into(status_path, status, 8192).ok()) return outer;
+  return parse_inner_pid(status).value_or(outer);
+}
+
 /// Brings the list of threads up to date.
 void StackProbe::list_threads(ProcessEntry& process, TimePoint now) {
   process.next_list = now + kListPeriod;
@@ -244,6 +253,10 @@ void StackProbe::list_threads(ProcessEntry& process, TimePoint now) {
     if (at < process.threads.size() && process.threads[at].tid == tid) continue;
     added.emplace_back();
     added.back().tid = added.back().inner_tid = tid;
+    if (process.inner_pid != process.pid) {
+      added.back().inner_tid = inner_number(
+          "proc/" + std::to_string(process.pid) + "/task/" + std::to_string(tid) + "/status", tid);
+    }
   }
   if (added.empty()) return;
   for (ThreadEntry& thread : added) process.threads.push_back(std::move(thread));
@@ -356,7 +369,7 @@ void StackProbe::read_python(ProcessEntry& process, TimePoint now, model::Sink& 
   for (const ThreadEntry& thread : process.threads) tids_.push_back(thread.inner_tid);
   cost_.python++;
   const bool loops = count_loops_ && may_count_loops(process);
-  process.python->read_loops_of(loops ? process.pid : 0);
+  process.python->read_loops_of(loops ? process.inner_pid : 0);
   const Status status = process.python->read(reading_, tids_);
   if (!status.ok()) {
     cost_.torn++;

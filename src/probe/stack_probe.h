@@ -60,6 +60,7 @@ class StackProbe {
 
   void tick_process(const JobProcess& job, ProcessEntry& process, TimePoint now, Nanos weight,
                     model::Sink& sink);
+  int32_t inner_number(const std::string& status_path, int32_t outer) const;
   void list_threads(ProcessEntry& process, TimePoint now);
   bool look(ProcessEntry& process, ThreadEntry& thread, TimePoint now);
   /// What sampling it costs the thread itself; too much, and it rests from that.

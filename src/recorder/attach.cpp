@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "recorder/recorder.h"
 
@@ -58,6 +59,12 @@ Status Recorder::start_attach() {
     return Error{Code::kDenied,
                  fmt::format("process {} belongs to {}", pid, user_name(owner.st_uid)),
                  "run flatout as that user, or as root"};
+  }
+  if (state == "T" || state == "t") {
+    log_warning(
+        fmt::format("process {} is stopped, by Ctrl-Z, SIGSTOP or a debugger: `kill -CONT "
+                    "{}` or the debugger lets it go on",
+                    pid, pid));
   }
   job_ = pid;
   if (options_.stacks_only) return {};

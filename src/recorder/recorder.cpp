@@ -435,9 +435,15 @@ void Recorder::finish() {
   // Workers see the end of their parent a moment later: they are no left-overs.
   read_tree(now);
   const TimePoint patience = now + kPatience;
-  while (!attached() && exits_->watching() > 0 && now < patience) {
-    loop_->wait(patience);
-    now = MonotonicClock::now();
+  for (bool waited = !attached(); waited;) {
+    waited = false;
+    while (exits_->watching() > 0 && now < patience) {
+      loop_->wait(patience);
+      now = MonotonicClock::now();
+      waited = true;
+    }
+    // Who ended meanwhile may have left a child behind: so a daemon is made.
+    if (waited) read_tree(now);
   }
   if (agents_ != nullptr) agents_->drain(now);
   const bool failed = wait_status_ != -1 && wait_status_ != 0;

@@ -565,6 +565,18 @@ def test_a_daemon_that_outlives_the_job_is_named_and_left_alone(tmp_path):
             os.kill(pid, signal.SIGKILL)
 
 
+def test_a_job_that_makes_itself_a_daemon_at_once_is_named(tmp_path):
+    script = ("import os, sys, time\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n"
+              "for fd in (0, 1, 2): os.close(fd)\nopen('daemon', 'w').write(str(os.getpid()))\ntime.sleep(30)")
+    done = flatout("run", "--", sys.executable, "-c", script, cwd=tmp_path)
+    assert wait_until(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text())
+    pid = int((tmp_path / "daemon").read_text())
+    try:
+        assert str(pid).encode() in done.stderr, done.stderr
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_how_children_end_is_known(tmp_path):
     # The child is reaped by its own parent, so only the kernel can tell us.
     code = ("import subprocess, time\n"
@@ -656,6 +668,44 @@ def test_attach_dump_shows_every_thread(tmp_path, sleeper):
     assert done.returncode == 0, done.stderr
     assert b"waiting_here" in done.stdout and str(sleeper.pid).encode() in done.stdout
     assert not (tmp_path / "flatout-runs").exists(), "a dump records nothing"
+
+
+def test_attach_to_a_stopped_process_says_that_it_is_stopped(tmp_path, sleeper):
+    sleeper.send_signal(signal.SIGSTOP)
+    stopped = pathlib.Path(f"/proc/{sleeper.pid}/stat")
+    assert wait_until(lambda: ") T " in stopped.read_text())
+    done = flatout("attach", str(sleeper.pid), "--seconds", "1", cwd=tmp_path)
+    assert b"is stopped" in done.stderr and f"kill -CONT {sleeper.pid}".encode() in done.stderr
+    assert ") T " in stopped.read_text(), "nothing in the job is changed"
+
+
+def test_a_dump_without_permission_for_the_stacks_says_what_it_takes(tmp_path, sleeper):
+    """Where the job may do more than who looks at it, as in a container without SYS_PTRACE."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("lacks root and setpriv to give up a capability")
+    less = ["setpriv", "--bounding-set", "-sys_ptrace,-sys_admin", "--inh-caps", "-sys_ptrace,-sys_admin"]
+    done = subprocess.run([*less, BIN, "attach", str(sleeper.pid), "--dump"], cwd=tmp_path, capture_output=True, timeout=120)
+    assert done.returncode == 0 and b"waiting_here" not in done.stdout
+    assert b"CAP_SYS_PTRACE" in done.stderr, done.stderr
+
+
+def test_the_stacks_of_a_job_in_a_container_are_read_from_outside(tmp_path):
+    """Its Python knows its threads by other numbers than the host does."""
+    script = ("import os, threading, time\ndef in_a_thread():\n    time.sleep(60)\nthreading.Thread(target=in_a_thread, daemon=True).start()\n"
+              "def waiting_here():\n    time.sleep(60)\nprint('ready', os.getpid(), flush=True)\nwaiting_here()")
+    names = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    outer = subprocess.Popen(["unshare", *names, "--pid", "--fork", "--kill-child", sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        said = read_line(outer.stdout)
+        if not said:
+            pytest.skip("lacks pid namespaces: " + outer.stderr.read().decode())
+        assert said == "ready 1"
+        pid = int(pathlib.Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
+        done = flatout("attach", str(pid), "--dump", cwd=tmp_path)
+        assert b"waiting_here" in done.stdout and b"in_a_thread" in done.stdout, done.stdout + done.stderr
+    finally:
+        outer.kill()
+        outer.wait()
 
 
 @pytest.mark.parametrize("pid, said", [("4194303", b"no process"), ("2", b"kernel"), ("0", b"not a process id"), ("-5", b"")])
