@@ -108,6 +108,17 @@ std::vector<uint64_t> thinned(const std::vector<uint64_t>& at_moment) {
   return out;
 }
 
+// Without the last few where all was let go of: an interpreter frees what its modules hold when the
+// program ends, and a moment or two of the record may lie behind that.
+void leave_out_the_end(std::vector<uint64_t>& at_moment) {
+  const size_t n = at_moment.size();
+  for (size_t i = n - std::min(n, n / 50 + 1); i < n; ++i) {
+    if (i == 0 || at_moment[i] >= at_moment[i - 1] / 2) continue;
+    at_moment.resize(i);
+    return;
+  }
+}
+
 bool is_importing(const std::vector<Frame>& frames, size_t blamed) {
   const auto end =
       frames.begin() + static_cast<std::ptrdiff_t>(std::min(blamed + 1, frames.size()));
@@ -164,8 +175,11 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
     if (const auto part = imported.find(&site); part != imported.end()) {
       for (size_t i = 0; i < counted.size(); ++i) counted[i] -= part->second[i];
     }
+    leave_out_the_end(counted);
     site.growth = steady_growth(thinned(counted), site.sample_bytes);
-    site.bytes_per_step = per_step(record, site.at_moment, first, step_ends_ns);
+    std::vector<uint64_t> kept = site.at_moment;
+    leave_out_the_end(kept);
+    site.bytes_per_step = per_step(record, kept, first, step_ends_ns);
     out.push_back(std::move(site));
   }
   std::stable_sort(out.begin(), out.end(),

@@ -67,6 +67,29 @@ TEST(Sites, KnowTheLeakAndWhatAStepAdds) {
   EXPECT_FALSE(find_sites(job(), nullptr, {})[1].bytes_per_step);
 }
 
+// Python frees the lists of its modules before it ends, and allocates a little meanwhile.
+TEST(Sites, WhatIsFreedAsTheProgramEndsWasKeptUntilThen) {
+  Record r = job();
+  const auto end_with = [&](uint64_t grows) {
+    r.moments_ns.push_back(1000 * (r.moments_ns.size() + 1));
+    r.stacks[0].at_moment.push_back(grows * kBlock);
+    r.stacks[1].at_moment.push_back(90 * kBlock);
+  };
+  end_with(0);
+  r.stacks[0].live_bytes = 0;
+  r.stacks[0].total_bytes = 30 * kBlock;
+  std::vector<uint64_t> steps;
+  for (uint64_t i = 1; i <= 40; ++i) steps.push_back(500 * i - 100);
+  const auto sites = find_sites(r, nullptr, steps);
+  const auto leaks = leaks_of(sites);
+  ASSERT_EQ(leaks.size(), 1u);
+  EXPECT_EQ(leaks[0]->line, 12u);
+  EXPECT_NEAR(*leaks[0]->bytes_per_step, kBlock, 1);
+  // What the program itself lets go of and then works on without is no leak.
+  for (int i = 0; i < 4; ++i) end_with(0);
+  EXPECT_TRUE(leaks_of(find_sites(r, nullptr, steps)).empty());
+}
+
 // Most of a short job's allocations are its imports: what these leave behind grew before its steps.
 TEST(Sites, KnowTheLeakOfTheStepsFromWhatIsLoadedBefore) {
   Record r = job();
