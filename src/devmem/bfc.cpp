@@ -39,7 +39,6 @@ void Bfc::split(Chunk* chunk, Bytes size) {
   Chunk* rest = chunks_.make();
   rest->address = chunk->address + size;
   rest->size = chunk->size - size;
-  rest->freed_at = chunk->freed_at;
   rest->prev = chunk;
   rest->next = chunk->next;
   if (rest->next) rest->next->prev = rest;
@@ -50,22 +49,17 @@ void Bfc::split(Chunk* chunk, Bytes size) {
 
 void Bfc::merge(Chunk* low, Chunk* high) {
   low->size += high->size;
-  low->freed_at = std::max(low->freed_at, high->freed_at);
   low->next = high->next;
   if (low->next) low->next->prev = low;
   chunks_.drop(high);
 }
 
-Bfc::Chunk* Bfc::coalesce(Chunk* chunk, bool ignore_freed_at) {
-  const auto mergeable = [&](const Chunk* other) {
-    return other && !other->in_use && (ignore_freed_at || other->freed_at == 0);
-  };
-  if (!ignore_freed_at && chunk->freed_at > 0) return chunk;
-  if (Chunk* next = chunk->next; mergeable(next)) {
+Bfc::Chunk* Bfc::coalesce(Chunk* chunk) {
+  if (Chunk* next = chunk->next; next && !next->in_use) {
     remove_free(next);
     merge(chunk, next);
   }
-  if (Chunk* prev = chunk->prev; mergeable(prev)) {
+  if (Chunk* prev = chunk->prev; prev && !prev->in_use) {
     remove_free(prev);
     merge(prev, chunk);
     return prev;
@@ -117,38 +111,6 @@ bool Bfc::extend(Bytes rounded) {
   return true;
 }
 
-// Merges what was freed before the safe frontier; with `required` > 0, everything, until that much
-// is in one piece.
-bool Bfc::merge_timestamped(Bytes required) {
-  std::vector<Chunk*> wait, ready;
-  for (Chunk* chunk : timestamped_) {
-    if (chunk->in_use || !chunk->binned) continue;
-    if (chunk->freed_at == 0 || chunk->freed_at < safe_frontier_) {
-      chunk->freed_at = 0;
-      ready.push_back(chunk);
-    } else if (required > 0) {
-      ready.push_back(chunk);
-    } else {
-      wait.push_back(chunk);
-    }
-  }
-  timestamped_ = std::move(wait);
-  bool satisfied = required == 0;
-  for (Chunk* chunk : ready) {
-    if (!chunk->binned) continue;  // merged into another one meanwhile
-    if (satisfied && required > 0) {
-      timestamped_.push_back(chunk);
-      continue;
-    }
-    remove_free(chunk);
-    Chunk* whole = coalesce(chunk, required > 0);
-    insert_free(whole);
-    if (whole->freed_at > 0) timestamped_.push_back(whole);
-    if (required > 0 && whole->size >= required) satisfied = true;
-  }
-  return satisfied;
-}
-
 // Drops regions that hold nothing, if with them a region for the request could be had.
 bool Bfc::give_back_free_regions(Bytes rounded) {
   if (!options_.garbage_collection) return false;
@@ -167,7 +129,6 @@ bool Bfc::give_back_free_regions(Bytes rounded) {
     for (Chunk* chunk = it->second.first; chunk;) {
       Chunk* next = chunk->next;
       remove_free(chunk);
-      std::erase(timestamped_, chunk);
       chunks_.drop(chunk);
       chunk = next;
     }
@@ -180,10 +141,8 @@ bool Bfc::give_back_free_regions(Bytes rounded) {
 
 Result<Address> Bfc::allocate(Bytes size, Stream) {
   const Bytes rounded = round_up(size, kGranule);
-  if (!timestamped_.empty()) merge_timestamped(0);
   Chunk* chunk = find(rounded, size);
   if (!chunk && extend(rounded)) chunk = find(rounded, size);
-  if (!chunk && !timestamped_.empty() && merge_timestamped(rounded)) chunk = find(rounded, size);
   if (!chunk && give_back_free_regions(rounded) && extend(rounded)) chunk = find(rounded, size);
   if (chunk) return chunk->address;
   return Error{Code::kFull, fmt::format("no {} bytes in the arena", rounded), ""};
@@ -192,13 +151,7 @@ Result<Address> Bfc::allocate(Bytes size, Stream) {
 Status Bfc::free(Address address) {
   FLATOUT_TRY(Chunk* const chunk, in_use_.remove(address));
   chunk->in_use = false;
-  chunk->freed_at = clock_ ? clock_() : 0;
-  if (clock_) {
-    insert_free(chunk);
-    timestamped_.push_back(chunk);
-  } else {
-    insert_free(coalesce(chunk, false));
-  }
+  insert_free(coalesce(chunk));
   return {};
 }
 
@@ -225,7 +178,7 @@ void Bfc::check() const {
       } else {
         ++free_chunks;
         FLATOUT_CHECK(bins_[bin_of(chunk->size)].count(const_cast<Chunk*>(chunk)) == 1);
-        FLATOUT_CHECK(clock_ || !chunk->next || chunk->next->in_use);
+        FLATOUT_CHECK(!chunk->next || chunk->next->in_use);
       }
       at += chunk->size;
     }

@@ -1,6 +1,6 @@
 // TensorFlow's BFC arena (best fit with coalescing), decision by decision as tsl::BFCAllocator of
 // TensorFlow 2.21 takes them (its first region is 2 MiB; before 2.4 it was 1 MiB).
-// bfc_golden_test.cpp holds every offset to the original. Unlike it a chunk costs host memory when
+// golden_test.cpp holds every offset to the original. Unlike it a chunk costs host memory when
 // it exists, not 8 bytes for each 256 of the pool.
 #pragma once
 
@@ -31,11 +31,6 @@ class Bfc : public Policy {
   PolicyStats stats() const override;
   void check() const override;
 
-  /// With a clock, freed chunks carry its count and serve only requests that come after it, until
-  /// set_safe_frontier() says that all counts below are past on every stream.
-  void set_clock(uint64_t (*now)()) { clock_ = now; }
-  void set_safe_frontier(uint64_t count) { safe_frontier_ = count; }
-
  private:
   static constexpr Bytes kGranule = 256;
   static constexpr int kBins = 21;  // bin b: [256 << b, 256 << (b + 1)), the last one all above
@@ -44,7 +39,6 @@ class Bfc : public Policy {
     Address address = 0;
     Bytes size = 0, requested = 0;
     Chunk *prev = nullptr, *next = nullptr;  // neighbours in the region
-    uint64_t freed_at = 0;                   // 0: safe for everybody
     bool in_use = false, binned = false;
   };
   struct BySize {
@@ -62,21 +56,17 @@ class Bfc : public Policy {
   void remove_free(Chunk* chunk);
   void split(Chunk* chunk, Bytes size);
   void merge(Chunk* low, Chunk* high);
-  Chunk* coalesce(Chunk* chunk, bool ignore_freed_at);
+  Chunk* coalesce(Chunk* chunk);
   Chunk* find(Bytes rounded, Bytes size);
   bool extend(Bytes rounded);
-  bool merge_timestamped(Bytes required);
   bool give_back_free_regions(Bytes rounded);
 
   Driver& driver_;
   Bytes limit_, pool_ = 0, region_bytes_, max_waste_;
   BfcOptions options_;
-  uint64_t (*clock_)() = nullptr;
-  uint64_t safe_frontier_ = 0;
   std::array<std::set<Chunk*, BySize>, kBins> bins_;
   std::map<Address, Region> regions_;
   LiveChunks<Chunk> in_use_;
-  std::vector<Chunk*> timestamped_;
   ChunkStore<Chunk> chunks_;
 };
 
