@@ -120,27 +120,25 @@ bool on_cpu(ThreadState state) {
          state == ThreadState::kKernel;
 }
 
-Profile make_profile(const Run& run, size_t max_nodes) {
-  Profile profile;
-  Grouping grouping = group_threads(run);
-  std::vector<std::set<model::ThreadId>> members(grouping.groups.size());
+namespace {
 
-  // Sum readings that are alike first: there are far fewer kinds than readings.
-  struct Key {
-    uint32_t group;
-    model::StackId stack;
-    ThreadState state;
-    bool operator<(const Key& o) const {
-      return std::tie(group, stack, state) < std::tie(o.group, o.stack, o.state);
-    }
-  };
-  std::map<Key, double> sums;
+// What readings that are alike have in common: there are far fewer kinds than readings.
+struct Kind {
+  uint32_t group;
+  model::StackId stack;
+  ThreadState state;
+  bool operator<(const Kind& o) const {
+    return std::tie(group, stack, state) < std::tie(o.group, o.stack, o.state);
+  }
+};
+
+// Microseconds by kind; the groups get their times and the number of their threads.
+std::map<Kind, double> sum_readings(const Run& run, Grouping& grouping) {
+  std::map<Kind, double> sums;
+  std::vector<std::set<model::ThreadId>> members(grouping.groups.size());
   for (const model::StackReading& r : run.readings) {
     if (r.thread >= grouping.of_thread.size() || r.state >= ThreadState::kCount) continue;
-    if ((r.flags & model::kIdleWorker) != 0) {
-      profile.parked_us += r.weight_us;
-      continue;
-    }
+    if ((r.flags & model::kIdleWorker) != 0) continue;
     const uint32_t group = grouping.of_thread[r.thread];
     members[group].insert(r.thread);
     grouping.groups[group].us[static_cast<size_t>(r.state)] += r.weight_us;
@@ -151,26 +149,31 @@ Profile make_profile(const Run& run, size_t max_nodes) {
     grouping.groups[i].threads = members[i].size();
     if (members[i].size() > 1) grouping.groups[i].name += fmt::format(" ({})", members[i].size());
   }
+  return sums;
+}
 
+// Below the root the groups, then the frames from the outermost on, then what a thread waited for.
+std::vector<ProfileNode> make_tree(const Run& run, const std::map<Kind, double>& sums,
+                                   const std::vector<ThreadGroup>& groups) {
   TreeBuilder tree;
   std::vector<model::FrameId> frames;
   // Frames are equal if function, file and line are; ids of frames may repeat them.
   std::map<std::tuple<model::StringId, model::StringId, uint32_t>, uint64_t> frame_keys;
-  for (const auto& [key, us] : sums) {
+  for (const auto& [kind, us] : sums) {
     frames.clear();
-    for (model::StackId s = key.stack; s != 0 && s < run.stacks.size() && frames.size() < kMaxDepth;
-         s = run.stacks[s].parent) {
+    for (model::StackId s = kind.stack;
+         s != 0 && s < run.stacks.size() && frames.size() < kMaxDepth; s = run.stacks[s].parent) {
       frames.push_back(run.stacks[s].frame);
     }
-    const bool running = on_cpu(key.state);
+    const bool running = on_cpu(kind.state);
     const auto add = [&tree, us = us, running](uint32_t node) {
       tree.nodes()[node].total_us += us;
       if (running) tree.nodes()[node].on_cpu_us += us;
     };
     uint32_t node = 0;
     add(node);
-    node = tree.child(node, key.group);
-    if (tree.take_fresh()) tree.nodes()[node].name = grouping.groups[key.group].name;
+    node = tree.child(node, kind.group);
+    if (tree.take_fresh()) tree.nodes()[node].name = groups[kind.group].name;
     add(node);
     for (auto id = frames.rbegin(); id != frames.rend(); ++id) {
       const model::Frame frame = *id < run.frames.size() ? run.frames[*id] : model::Frame{};
@@ -184,18 +187,26 @@ Profile make_profile(const Run& run, size_t max_nodes) {
       add(node);
     }
     if (!running) {
-      node = tree.child(node, 100 + static_cast<uint64_t>(key.state) + (uint64_t{1} << 40));
+      node = tree.child(node, 100 + static_cast<uint64_t>(kind.state) + (uint64_t{1} << 40));
       if (tree.take_fresh()) {
-        tree.nodes()[node].name = std::string(label(key.state));
+        tree.nodes()[node].name = std::string(label(kind.state));
         tree.nodes()[node].is_state = true;
-        tree.nodes()[node].state = key.state;
+        tree.nodes()[node].state = kind.state;
       }
       add(node);
     }
   }
-  profile.nodes = std::move(tree.nodes());
-  prune(profile, std::max<size_t>(max_nodes, 2));
+  return std::move(tree.nodes());
+}
 
+}  // namespace
+
+Profile make_profile(const Run& run, size_t max_nodes) {
+  Profile profile;
+  Grouping grouping = group_threads(run);
+  const std::map<Kind, double> sums = sum_readings(run, grouping);
+  profile.nodes = make_tree(run, sums, grouping.groups);
+  prune(profile, std::max<size_t>(max_nodes, 2));
   for (ThreadGroup& g : grouping.groups) {
     if (g.total_us > 0) profile.groups.push_back(std::move(g));
   }

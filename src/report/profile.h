@@ -39,11 +39,11 @@ struct ProfileNode {
 struct Profile {
   std::vector<ProfileNode> nodes;   // 0: the root
   std::vector<ThreadGroup> groups;  // the training thread's first, then by time
-  double parked_us = 0;             // readings of idle pool threads, left out
   double dropped_us = 0;            // in nodes too small to be kept
 };
 
-/// At most about `max_nodes` nodes: the smallest are left out.
+/// At most about `max_nodes` nodes: the smallest are left out, and so are readings of idle pool
+/// threads.
 Profile make_profile(const model::Run& run, size_t max_nodes = 3000);
 
 }  // namespace flatout::report
