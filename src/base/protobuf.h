@@ -55,11 +55,6 @@ class ProtoReader {
   /// Of a varint or a fixed field; 0 of others.
   uint64_t value() const { return is_bytes() ? 0 : value_; }
   int64_t signed_value() const { return static_cast<int64_t>(value()); }
-  double double_value() const {
-    double out = 0;
-    if (wire_ == Wire::kFixed64) std::memcpy(&out, &value_, sizeof out);
-    return out;
-  }
   /// Of a string, bytes or message field; empty of others.
   std::string_view bytes() const { return is_bytes() ? bytes_ : std::string_view(); }
   bool ok() const { return ok_; }

@@ -43,10 +43,6 @@ double resampled_median(std::span<const double> v, Random& random, std::vector<d
   return quantile_in_place(scratch, 0.5);
 }
 
-Interval interval_of(std::vector<double>& draws, double level) {
-  return {quantile_in_place(draws, (1 - level) / 2), quantile_in_place(draws, (1 + level) / 2)};
-}
-
 }  // namespace
 
 double quantile(std::span<const double> values, double q) {
@@ -80,15 +76,7 @@ Interval bootstrap_median_ratio(std::span<const double> a, std::span<const doubl
     const double top = resampled_median(a, random, scratch);
     draws.push_back(top / resampled_median(b, random, scratch));
   }
-  return interval_of(draws, level);
-}
-
-Interval bootstrap_median(std::span<const double> values, double level, uint64_t seed, int rounds) {
-  if (values.empty()) return {kNan, kNan};
-  Random random(seed);
-  std::vector<double> draws, scratch;
-  for (int i = 0; i < rounds; ++i) draws.push_back(resampled_median(values, random, scratch));
-  return interval_of(draws, level);
+  return {quantile_in_place(draws, (1 - level) / 2), quantile_in_place(draws, (1 + level) / 2)};
 }
 
 Line theil_sen(std::span<const double> x, std::span<const double> y) {

@@ -21,9 +21,6 @@ struct Interval {
 /// Percentile bootstrap of the median's ratio a/b. Deterministic for equal input and seed.
 Interval bootstrap_median_ratio(std::span<const double> a, std::span<const double> b, double level,
                                 uint64_t seed = 1, int rounds = 1000);
-/// Percentile bootstrap of the median.
-Interval bootstrap_median(std::span<const double> values, double level, uint64_t seed = 1,
-                          int rounds = 1000);
 
 /// Theil-Sen line through (x, y): the median of pairwise slopes (pairs sampled beyond 300 points).
 struct Line {
