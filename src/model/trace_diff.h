@@ -20,7 +20,6 @@ struct TraceChange {
 };
 
 struct TraceDiff {
-  std::string file_a, file_b;
   uint64_t steps_a = 0, steps_b = 0;
   int64_t step_a = 0, step_b = 0;           // ns, mean
   std::vector<TraceChange> slower, faster;  // largest difference first

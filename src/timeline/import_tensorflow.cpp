@@ -172,10 +172,10 @@ class XPlaneImporter {
     slice.name = name != names.end() ? name->second : std::string_view("(no name)");
     // To the nearest nanosecond, both ends alike.
     const __int128 begin_ps = static_cast<__int128>(line_ns) * 1000 + offset_ps;
-    slice.time_ns = static_cast<int64_t>((begin_ps + 500) / 1000);
-    slice.duration_ns =
-        static_cast<int64_t>((begin_ps + std::max<int64_t>(0, duration_ps) + 500) / 1000) -
-        slice.time_ns;
+    const __int128 begin_ns = (begin_ps + 500) / 1000;
+    const __int128 end_ns = (begin_ps + std::max<int64_t>(0, duration_ps) + 500) / 1000;
+    slice.time_ns = static_cast<int64_t>(begin_ns);
+    slice.duration_ns = static_cast<int64_t>(end_ns - begin_ns);
     slice.pid = plane;
     slice.tid = tid;
     if (device >= 0) {

@@ -168,8 +168,6 @@ Window steps_of(const Trace& trace, uint64_t& count, int64_t& mean) {
 
 TraceDiff diff_traces(const Trace& a, const Trace& b) {
   TraceDiff out;
-  out.file_a = a.file;
-  out.file_b = b.file;
   Window in_a = steps_of(a, out.steps_a, out.step_a);
   Window in_b = steps_of(b, out.steps_b, out.step_b);
   const bool by_place = has_python(a) && has_python(b);
