@@ -51,6 +51,17 @@ NameUse use_of(std::string_view name, std::string_view format) {
   return names_step(name) ? kStepRange : kNothing;
 }
 
+// By device.
+std::map<int64_t, size_t> count_device_events(const Trace& trace) {
+  std::vector<size_t> of_track(trace.tracks.size());
+  for (size_t i = 0; i < trace.size(); ++i)
+    if (on_device(trace.kind[i])) ++of_track[trace.track[i]];
+  std::map<int64_t, size_t> out;
+  for (size_t t = 0; t < of_track.size(); ++t)
+    if (of_track[t] > 0) out[trace.tracks[t].device] += of_track[t];
+  return out;
+}
+
 }  // namespace
 
 KernelType kernel_type(std::string_view name, std::string_view category) {
@@ -166,15 +177,7 @@ void TraceIndex::sort_events() {
     if (known == kUnknown) known = use_of(trace.name_of(e), trace.format);
     return known;
   };
-  std::map<int64_t, size_t> device_events;
-  {
-    std::vector<size_t> of_track(trace.tracks.size());
-    for (size_t i = 0; i < trace.size(); ++i)
-      if (on_device(trace.kind[i])) ++of_track[trace.track[i]];
-    for (size_t t = 0; t < of_track.size(); ++t)
-      if (of_track[t] > 0) device_events[trace.tracks[t].device] += of_track[t];
-  }
-  for (const auto& [device, count] : device_events) devices_[device].reserve(count);
+  for (const auto& [device, count] : count_device_events(trace)) devices_[device].reserve(count);
   std::vector<Interval64> input, collectives;
   StepSlices steps;
   std::vector<std::vector<DeviceEvent>*> device_of(trace.tracks.size());
