@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/text.h"
+#include "base/size_text.h"
 #include "devmem/policy.h"
 #include "devmem/replay.h"
 
@@ -89,8 +89,6 @@ std::string_view name_of(BatchBasis basis) {
   return "one_run";
 }
 
-std::string bytes_text(Bytes bytes) { return format_bytes(static_cast<double>(bytes)); }
-
 }  // namespace
 
 Result<BatchModel> BatchModel::make(BatchRun one, BatchRun other) {
@@ -103,8 +101,8 @@ Result<BatchModel> BatchModel::make(BatchRun one, BatchRun other) {
         Code::kBadInput,
         fmt::format("the run of batch {} holds more at its peak ({}) than that of batch {} "
                     "({})",
-                    one.batch, bytes_text(one.trace.peak_live), other.batch,
-                    bytes_text(other.trace.peak_live)),
+                    one.batch, size_text(one.trace.peak_live), other.batch,
+                    size_text(other.trace.peak_live)),
         "were the two exchanged, or is one from another job or cut off?"};
   BatchModel out;
   out.small_ = std::move(one);
@@ -193,9 +191,9 @@ nlohmann::ordered_json batch_json(const BatchAnswer& answer) {
 
 std::string batch_text(const BatchAnswer& answer) {
   std::string out = fmt::format("{} fixed and {} for each sample, at the peak of a step\n",
-                                bytes_text(answer.fixed), bytes_text(answer.per_sample));
+                                size_text(answer.fixed), size_text(answer.per_sample));
   out += fmt::format("A card of {}, of which the context and libraries take {}:\n\n",
-                     bytes_text(answer.card), bytes_text(answer.beside));
+                     size_text(answer.card), size_text(answer.beside));
   out += fmt::format("  {:<17} {:>13}\n", "policy", "largest batch");
   for (const BatchAnswer::Row& row : answer.rows) {
     out += fmt::format("  {:<17} {:>13}\n", row.policy,

@@ -2,6 +2,7 @@
 
 #include <cctype>
 
+#include "base/contains.h"
 #include "base/text.h"
 
 namespace flatout::devmem {
@@ -11,7 +12,6 @@ constexpr size_t kMostContinuing = 8;  // lines of a message after its first
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
-bool contains(std::string_view s, std::string_view what) { return s.find(what) != s.npos; }
 
 // "2024-01-17 …", "[10:10:10] …", "E0117 …", "W tensorflow/…", "WARNING: …", NCCL's and Python's.
 bool is_log_line(std::string_view line) {

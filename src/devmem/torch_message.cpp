@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/contains.h"
 #include "base/text.h"
 #include "devmem/error_blocks.h"
 
@@ -14,8 +15,6 @@ constexpr int kMostLines = 16;
 constexpr std::string_view kAsked = "Triedtoallocate";
 // c10/cuda/CUDAMallocAsyncAllocator.cpp
 constexpr std::string_view kAskedAsync = "Currentlyallocated";
-
-bool contains(std::string_view s, std::string_view what) { return s.find(what) != s.npos; }
 
 // Bytes at the begin of `s` that are no text of the message: blanks, a box's border (U+2500 to
 // U+257F), a colour, a line feed as JSON writes it.

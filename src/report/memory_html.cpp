@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/size_text.h"
 #include "base/text.h"
 #include "report/html_page.h"
 #include "report/html_parts.h"
@@ -18,8 +19,6 @@ using model::MemoryHistory;
 constexpr int kWidth = 1000, kHeight = 320;
 constexpr size_t kColours = 12;
 constexpr size_t kMostFailures = 20;
-
-std::string bytes_text(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 // Coordinates of the drawing: columns to the right, bytes upward.
 class Scale {
@@ -59,8 +58,8 @@ std::string upright(double x, std::string_view css, std::string_view title) {
 }
 
 std::string failure_text(const MemoryFailure& f) {
-  return fmt::format("{} more were refused when {} were live{}{}", bytes_text(f.bytes),
-                     bytes_text(f.live), f.label.empty() ? "" : ", at ", html_text(f.label));
+  return fmt::format("{} more were refused when {} were live{}{}", size_text(f.bytes),
+                     size_text(f.live), f.label.empty() ? "" : ", at ", html_text(f.label));
 }
 
 std::string picture(const MemoryHistory& h) {
@@ -75,20 +74,20 @@ std::string picture(const MemoryHistory& h) {
     for (size_t c = 0; c < above.size(); ++c) above[c] += h.bands[band].bytes[c];
     out +=
         fmt::format("<g><title>{}: {} at the peak</title><path class=\"band{}\" d=\"{}\"/></g>\n",
-                    html_text(h.bands[band].label), bytes_text(h.bands[band].at_peak),
+                    html_text(h.bands[band].label), size_text(h.bands[band].at_peak),
                     band % kColours, area(scale, below, above));
     below = std::move(above);
   }
   // Lines closer than some pixels would be a wall.
   if (h.steps.size() <= 100)
     for (const size_t step : h.steps) out += upright(scale.x(step), "step", "a step begins");
-  out += upright(scale.x(h.peak_column) + 0.5, "peak",
-                 fmt::format("the peak: {}", bytes_text(h.peak)));
+  out +=
+      upright(scale.x(h.peak_column) + 0.5, "peak", fmt::format("the peak: {}", size_text(h.peak)));
   if (h.card > 0)
     out += fmt::format(
         "<g><title>the card's {}</title><line x1=\"0\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" "
         "class=\"card\"/></g>\n",
-        bytes_text(h.card), kWidth, scale.y(h.card), scale.y(h.card));
+        size_text(h.card), kWidth, scale.y(h.card), scale.y(h.card));
   if (h.beyond_the_card)
     out += upright(scale.x(*h.beyond_the_card), "failure", "more is live than the card has");
   // One line for those of a column: there may be millions.
@@ -104,14 +103,14 @@ std::string picture(const MemoryHistory& h) {
 std::string moments(const MemoryHistory& h) {
   std::string out = fmt::format(
       "<li>{} operations, from left to right</li><li>at most <b>{}</b> live at a time</li>",
-      h.operations, bytes_text(h.peak));
+      h.operations, size_text(h.peak));
   if (h.card > 0)
     out += fmt::format(
         "<li>{}</li>",
         h.beyond_the_card
             ? fmt::format("<b class=\"bad\">more than a card of {} has</b>: no allocator fits",
-                          bytes_text(h.card))
-            : fmt::format("a card of {} has as much", bytes_text(h.card)));
+                          size_text(h.card))
+            : fmt::format("a card of {} has as much", size_text(h.card)));
   for (size_t i = 0; i < std::min(h.failures.size(), kMostFailures); ++i)
     out += fmt::format("<li class=\"bad\">{}</li>", failure_text(h.failures[i]));
   if (h.failures.size() > kMostFailures)
@@ -133,8 +132,8 @@ std::string table(const MemoryHistory& h) {
         "<tr><td><svg class=\"key\" viewBox=\"0 0 1 1\"><rect class=\"band{}\" width=\"1\" "
         "height=\"1\"/></svg></td>"
         "<td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-        band % kColours, html_text(b.label), bytes_text(b.at_peak), format_percent(share),
-        bytes_text(b.peak));
+        band % kColours, html_text(b.label), size_text(b.at_peak), format_percent(share),
+        size_text(b.peak));
   }
   return out + "</tbody></table>\n";
 }
