@@ -142,6 +142,26 @@ os._exit(0)
     assert code == 0 and out == "done\n", err
 
 
+def test_a_logical_device_is_waited_for_where_an_error_ends_it_too(stand_in, job_python):
+    script = """
+import torch, flatout.devmem as devmem
+devmem.install(limits={0: ["100MiB", "2GiB"]})
+outside, waits = torch.cuda.current_stream(), []
+torch.cuda.Stream.wait_stream = lambda one, other: waits.append((one, other))
+for size in (1000, 3 << 30):
+    waits.clear()
+    try:
+        with devmem.logical_device(1) as inside:
+            torch.empty(size, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        assert size > 1000
+    assert waits == [(inside, outside), (outside, inside)], (size, waits)
+print("done")
+"""
+    code, out, err = run(job_python, script, stand_in)
+    assert code == 0 and out == "done\n", err
+
+
 def test_a_mem_pool_beside_pytorchs_own_allocator(stand_in, job_python):
     script = """
 import torch, flatout.devmem as devmem

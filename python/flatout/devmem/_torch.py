@@ -111,9 +111,11 @@ def logical_device(index, device=None):
         _streams[number, index] = stream
     outside = torch.cuda.current_stream(number)
     stream.wait_stream(outside)
-    with torch.cuda.stream(stream):
-        yield stream
-    outside.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield stream
+    finally:  # out of memory is caught by the job, too, and its next work may read what was begun here
+        outside.wait_stream(stream)
 
 
 def mem_pool():
