@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""Records what small models in PyTorch ask of memory while they train, by torch.profiler's memory events on the CPU.
+"""Records what small models in PyTorch ask of memory while they train, by torch.profiler's memory events on the CPU."""
 
-usage: record.py OUT   (writes OUT/NAME.jsonl.gz, Flatout's compact trace)
-"""
-
+import argparse
 import gzip
 import json
 import pathlib
@@ -149,7 +147,9 @@ def record(name: str, step, count: int, out: pathlib.Path) -> None:
 
 
 def main() -> int:
-    out = pathlib.Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=pathlib.Path, help="a folder for NAME.jsonl.gz, Flatout's compact trace")
+    out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     for step, count in [(resnet, 4), (transformer_lengths, 8), (checkpointed, 4), (lstm, 6), (unet, 4), (decoding, 2)]:
         record(step.__name__, step, count, out)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Records what whole models ask of memory while they train or decode, as record.py does for small ones.
 
-usage: record_models.py OUT [NAME...]   (needs torch, torchvision and transformers; takes half an hour of one core for all)
+Needs torch, torchvision and transformers; takes half an hour of one core for all.
 """
 
+import argparse
 import copy
 import pathlib
 import sys
@@ -275,12 +276,15 @@ VALIDATION = [(resnet50, 4), (resnet50_sizes, 5), (gpt_checkpointed, 4), (infere
 
 
 def main() -> int:
-    out, names = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    out.mkdir(parents=True, exist_ok=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path, help="a folder for NAME.jsonl.gz")
+    parser.add_argument("names", nargs="*", help="of models; all")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     for step, count in DEVELOPMENT + VALIDATION:
-        if not names or step.__name__ in names:
+        if not options.names or step.__name__ in options.names:
             CARRIED.clear()
-            record(step.__name__, step, count, out)
+            record(step.__name__, step, count, options.out)
     return 0
 
 
