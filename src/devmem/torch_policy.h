@@ -1,5 +1,5 @@
 // PyTorch's caching allocator, decision by decision as c10::cuda::CUDACachingAllocator of
-// PyTorch 2.13 takes them: native, or with expandable segments. torch_golden_test.cpp holds every
+// PyTorch 2.13 takes them: native, or with expandable segments. golden_test.cpp holds every
 // offset to the original. Not modelled: private pools (CUDA graphs, MemPool), uses of a chunk on
 // streams other than its own.
 //
