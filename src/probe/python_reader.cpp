@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <string_view>
+
+#include "model/source_files.h"
 
 namespace flatout::probe {
 namespace {
@@ -20,12 +23,18 @@ constexpr size_t kMaxBlock = 8192;
 constexpr uint64_t kTrustFor = 16;       // readings, until a code object is looked at again
 constexpr uint64_t kStackMargin = 1024;  // of the data stack beyond its top
 constexpr uint64_t kMaxChunk = 256 << 10;
-constexpr char kOwnedByGenerator = 1;    // _frameowner
-constexpr size_t kLoopFrames = 16;       // outermost frames whose loops are read
-constexpr uint32_t kLoopSlots = 16;      // of each frame's value stack, from its bottom
+constexpr char kOwnedByGenerator = 1;  // _frameowner
+constexpr size_t kLoopFrames = 16;     // outermost frames whose loops are read, also of the user's
+constexpr uint32_t kLoopSlots = 16;    // of each frame's value stack, from its bottom
 constexpr uint32_t kMaxWords = 1 << 16;  // locals or value stack of a frame
 constexpr size_t kMaxTypes = 1000;
 constexpr int64_t kMaxRounds = int64_t{1} << 40;
+
+/// Whether a frame is of Python's own or of an installed package, as those of a notebook's kernel.
+bool is_library(std::string_view file) {
+  return model::is_installed(file) || file.starts_with("<frozen ") ||
+         file.find("/lib/python3") != std::string_view::npos;
+}
 
 template <class T>
 T field(const char* block, uint32_t offset) {
@@ -259,12 +268,21 @@ bool PythonReader::read_frames(uint64_t frame, PythonThread& thread) {
   return true;
 }
 
-/// What modules do while they are imported is preparation: no loop of theirs is looked at.
+/// What modules do while they are imported is preparation: no loop of theirs is looked at. A
+/// notebook's cell lies below dozens of frames of its kernel, so what is outermost counts from
+/// there, too.
 void PythonReader::read_loops(PythonThread& thread) {
-  const size_t count = thread.cut ? 0 : std::min(stack_.size(), kLoopFrames);
+  const size_t count = thread.cut ? 0 : stack_.size();
+  std::optional<size_t> own;  // depth of the outermost frame that is no library's
   for (size_t depth = 0; depth < count; depth++) {
-    const auto& [frame, code] = stack_[stack_.size() - 1 - depth];
-    if (codes_[code->id].file.starts_with("<frozen importlib")) break;
+    const auto& [frame, code] = stack_[count - 1 - depth];
+    const std::string& file = codes_[code->id].file;
+    if (file.starts_with("<frozen importlib")) break;
+    if (!own && !is_library(file)) own = depth;
+    if (depth >= kLoopFrames && (!own || depth >= *own + kLoopFrames)) {
+      if (own) break;
+      continue;
+    }
     PythonLoop loop;
     loop.code = code->id;
     loop.depth = static_cast<uint32_t>(depth);

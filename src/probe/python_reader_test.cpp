@@ -186,6 +186,31 @@ TEST_P(PythonReaderOf, IsNotThereYetWhileTheInterpreterStarts) {
   }
 }
 
+// A notebook's kernel has its own loops and dozens of frames above the cell.
+TEST_P(PythonReaderOf, SeesTheLoopsOfANotebooksCell) {
+  const uint64_t thread = python.add_thread(41);
+  const uint32_t kernel = 30;
+  for (uint32_t i = 0; i < kernel; i++) {
+    const char* file = i % 2 == 0 ? "/v/lib/python3.11/site-packages/ipykernel/kernelbase.py"
+                                  : "/usr/lib/python3.11/asyncio/base_events.py";
+    python.call(thread, python.add_code("run", file, 1), 1);
+  }
+  const uint64_t cell =
+      python.call(thread, python.add_code("<module>", "/tmp/ipykernel_9/1.py", 1), 1);
+  const uint64_t train =
+      python.call(thread, python.add_code("train", "/tmp/ipykernel_9/2.py", 5), 1);
+  python.memory->poke(python.slot(cell, 0), python.add_iterator("range_iterator", 1, 3));
+  python.memory->poke(python.slot(train, 0), python.add_iterator("range_iterator", 17, 100));
+  ASSERT_NO_FATAL_FAILURE(open());
+  reader->read_loops_of(41);
+  for (int i = 0; i < 2; i++) ASSERT_TRUE(reader->read(reading, tids).ok());
+  const std::vector<PythonLoop>& loops = reading.threads[0].loops;
+  ASSERT_EQ(loops.size(), 2u);
+  EXPECT_EQ(loops[0].depth, kernel);
+  EXPECT_EQ(loops[1].depth, kernel + 1);
+  EXPECT_EQ(loops[1].begun, 17);
+}
+
 TEST_P(PythonReaderOf, SeesHowFarTheLoopsOfTheOutermostFramesHaveCome) {
   const uint64_t thread = python.add_thread(41), other = python.add_thread(42);
   const uint64_t outer = python.call(thread, python.add_code("<module>", "train.py", 1), 7);

@@ -400,7 +400,7 @@ bool StackProbe::may_count_loops(const ProcessEntry& process) const {
 
 void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& sink) {
   for (const PythonThread& thread : reading_.threads) {
-    if (thread.tid != process.pid || thread.torn || thread.loops.empty()) continue;
+    if (thread.tid != process.inner_pid || thread.torn || thread.loops.empty()) continue;
     if (process.loops == nullptr) process.loops = std::make_unique<LoopCounter>();
     for (const LoopRounds& loop :
          process.loops->update(outside_iterators(thread, *process.python))) {

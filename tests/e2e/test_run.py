@@ -679,6 +679,24 @@ def test_attach_to_a_stopped_process_says_that_it_is_stopped(tmp_path, sleeper):
     assert ") T " in stopped.read_text(), "nothing in the job is changed"
 
 
+def test_the_loop_of_a_job_in_a_container_is_counted_from_outside(tmp_path):
+    script = ("import time\nprint('ready', flush=True)\n"
+              "def train():\n    for step in range(100000):\n        time.sleep(0.02)\n        sum(range(20000))\ntrain()")
+    names = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    outer = subprocess.Popen(["unshare", *names, "--pid", "--fork", "--kill-child", sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        if read_line(outer.stdout) != "ready":
+            pytest.skip("lacks pid namespaces: " + outer.stderr.read().decode())
+        pid = int(pathlib.Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
+        done = flatout("attach", str(pid), "--seconds", "4", "--json", "--quiet", cwd=tmp_path)
+        steps = json.loads(done.stdout)["steps"]
+        # Some 20 ms each, however slow the machine: in 4 s there cannot be more.
+        assert 6 <= steps["count"] <= 200 and steps["median_ms"] >= 19, steps
+    finally:
+        outer.kill()
+        outer.wait()
+
+
 def test_a_dump_without_permission_for_the_stacks_says_what_it_takes(tmp_path, sleeper):
     """Where the job may do more than who looks at it, as in a container without SYS_PTRACE."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
