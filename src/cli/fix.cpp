@@ -161,6 +161,11 @@ int fix(const std::vector<std::string>& arguments) {
     skip.emplace_back(id);
   }
   const std::vector<std::string>& command = settings->positional;
+  if (command.size() > 1 && command[0].substr(command[0].rfind('/') + 1) == "flatout" &&
+      command[1] == "run") {
+    return bad_usage("the trials watch the job themselves",
+                     "flatout fix -- COMMAND, without `flatout run`");
+  }
   const Results results = results_in(settings->out);
   if (const Status made = make_folder(settings->out.empty() ? "." : settings->out); !made.ok()) {
     log_error(made.error().message, made.error().hint);

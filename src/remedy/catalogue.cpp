@@ -193,7 +193,7 @@ const std::vector<Remedy>& rows() {
       {.id = "gc",
        .what = "garbage collector: objects frozen after start-up, higher thresholds",
        .answers = {"cpu.gc", "input.gil"},
-       .fits = has_torch,
+       .fits = always,
        .agent = {{"gc", ""}},
        .code = "gc.freeze(); gc.set_threshold(20000, 50, 50)",
        .risk = "objects in reference cycles are freed later"},

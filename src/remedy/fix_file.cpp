@@ -126,10 +126,14 @@ std::string fix_json(const std::vector<std::string>& command, const Outcome& out
               {"together", outcome.together ? of(*outcome.together) : Json(nullptr)},
               {"apply", of(outcome.setting)},
               {"not_tried", outcome.not_tried},
+              {"unanswered", Json::array()},
               {"files_isolated", isolated},
               {"interrupted", outcome.stopped},
               {"out_of_time", outcome.out_of_time}};
   for (const Attempt& attempt : outcome.attempts) out["trials"].push_back(of(attempt));
+  for (const model::Finding* finding : unanswered(outcome)) {
+    out["unanswered"].push_back({{"id", finding->id}, {"gain", rounded(*finding->gain)}});
+  }
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -155,6 +155,12 @@ std::string fix_page(const std::vector<std::string>& command, const Outcome& out
     body += fmt::format("<p>Not tried, for want of time: {}.</p>\n",
                         html_text(joined(outcome.not_tried)));
   }
+  if (const auto left = unanswered(outcome); !left.empty()) {
+    body += "<p>Left, and by hand only, since no remedy could be tried:</p>\n<ul>\n";
+    for (const model::Finding* finding : left)
+      body += "<li>" + html_text(unanswered_words(*finding)) + "</li>\n";
+    body += "</ul>\n";
+  }
   if (outcome.stopped) body += "<p>Interrupted: this is what was known by then.</p>\n";
   if (!outcome.stopped_by.empty())
     body += fmt::format("<p>Ended early: {}</p>\n", html_text(outcome.stopped_by));

@@ -83,6 +83,11 @@ std::string render_fix(const std::vector<std::string>& command, const Outcome& o
     out += fmt::format("\nNot tried, for want of time: {} (--budget gives more).\n",
                        joined(outcome.not_tried));
   }
+  if (const auto left = unanswered(outcome); !left.empty()) {
+    out += "\nLeft, and by hand only, since no remedy could be tried:\n";
+    for (const model::Finding* finding : left)
+      out += "  " + escape_terminal(unanswered_words(*finding)) + "\n";
+  }
   if (outcome.stopped) out += "\nInterrupted: this is what is known so far.\n";
   if (!outcome.stopped_by.empty())
     out += "\nEnded early: " + escape_terminal(outcome.stopped_by) + "\n";

@@ -55,6 +55,33 @@ std::string nothing_tried(const Outcome& outcome) {
   return out;
 }
 
+std::vector<const model::Finding*> unanswered(const Outcome& outcome) {
+  constexpr double kWorthAWord = 1.05;
+  const auto answers = [](const Remedy* remedy, const std::string& id) {
+    return remedy != nullptr && std::ranges::find(remedy->answers, id) != remedy->answers.end();
+  };
+  std::vector<const model::Finding*> out;
+  for (const model::Finding& finding : outcome.left) {
+    if (finding.gain.value_or(0) < kWorthAWord) continue;
+    const bool answered = std::ranges::any_of(outcome.attempts,
+                                              [&](const Attempt& a) {
+                                                return answers(a.candidate.remedy, finding.id);
+                                              }) ||
+                          std::ranges::any_of(outcome.not_tried, [&](const std::string& id) {
+                            return answers(find_remedy(id), finding.id);
+                          });
+    if (!answered && out.size() < 3) out.push_back(&finding);
+  }
+  return out;
+}
+
+std::string unanswered_words(const model::Finding& finding) {
+  std::string out = fmt::format("{} ({:.2f}x)", finding.id, *finding.gain);
+  if (finding.where) out += fmt::format(", {}:{}", finding.where->file, finding.where->line);
+  if (!finding.remedies.empty()) out += ": " + finding.remedies.front().text;
+  return out;
+}
+
 std::string nothing_kept(const Outcome& outcome) {
   return outcome.stopped ? "Nothing was sure yet: nothing is kept"
                          : "Nothing measurably helps: nothing is kept";

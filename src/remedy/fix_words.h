@@ -24,6 +24,11 @@ std::string measured(const Decision& decision);
 /// That nothing was tried, for want of time, and how much of it is lacking; "" where it is not so.
 std::string nothing_tried(const Outcome& outcome);
 
+/// What is still found with all that is kept, is worth 5 % or more, and nothing was tried for.
+std::vector<const model::Finding*> unanswered(const Outcome& outcome);
+/// What is said of such a one: what it is worth, where it is, and what to do by hand.
+std::string unanswered_words(const model::Finding& finding);
+
 /// What the search ends with where nothing is kept.
 std::string nothing_kept(const Outcome& outcome);
 

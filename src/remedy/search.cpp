@@ -96,6 +96,7 @@ class Search {
     runner_.tell(
         fmt::format("as it is: {:.2f} ms a step, {}", 1e3 * mean_step(latest_), latest_.verdict));
     try_all();
+    out_.left = latest_.findings;
     confirm();
     return std::move(out_);
   }

@@ -60,6 +60,7 @@ struct Outcome {
   double short_by = 0;                 // seconds more that the quickest of these would have needed
   std::vector<std::string> tunings;    // ids; what would be tried with `tune`: the job is healthy
   Setting setting;                     // of all that is kept
+  std::vector<model::Finding> left;    // found in the latest run with all that is kept
   std::vector<std::string> kept;       // ids
   std::optional<Decision> together;    // all that is kept against nothing
   bool stopped = false, out_of_time = false;

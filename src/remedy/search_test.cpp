@@ -6,7 +6,9 @@
 #include <cmath>
 #include <random>
 
+#include "remedy/fix_file.h"
 #include "remedy/fix_text.h"
+#include "remedy/fix_words.h"
 
 namespace flatout::remedy {
 namespace {
@@ -137,6 +139,23 @@ TEST(Search, AnInterruptedTrialSaysWhatItSaw) {
   const std::string text = render_fix({"job"}, *outcome, "fix.json");
   EXPECT_NE(text.find("ms a step with it"), std::string::npos) << text;
   EXPECT_EQ(text.find("Nothing measurably helps"), std::string::npos) << text;
+}
+
+TEST(Search, WhatNoRemedyAnswersIsSaidWithWhatToDo) {
+  FakeJob job;
+  job.causes = {{"gc", 0.01}};
+  job.found = {finding("cpu.sync_each_step", 1.9), finding("cpu.gc", 1.5),
+               finding("stall.hook", 1.01)};
+  job.found[0].where = model::Where{"train.py", 7, "step"};
+  job.found[0].remedies = {{"seldom", "Ask for the loss every 50 steps."}};
+  const auto outcome = search(job, {});
+  ASSERT_TRUE(outcome.ok());
+  ASSERT_EQ(unanswered(*outcome).size(), 1u) << "gc was tried, and 1 % is not worth a word";
+  const std::string text = render_fix({"job"}, *outcome, "fix.json");
+  EXPECT_NE(text.find("cpu.sync_each_step (1.90x), train.py:7: Ask for the loss every 50 steps."),
+            std::string::npos)
+      << text;
+  EXPECT_NE(fix_json({"job"}, *outcome, true).find("\"unanswered\""), std::string::npos);
 }
 
 TEST(Search, AWaitInTheMakingOfBatchesIsForLoaderWorkers) {

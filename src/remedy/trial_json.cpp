@@ -12,6 +12,9 @@ using Json = nlohmann::json;
 Json of(const model::Finding& f) {
   Json out = {{"id", f.id}, {"title", to_utf8(f.title)}};
   if (f.gain) out["gain"] = *f.gain;
+  if (!f.remedies.empty()) {
+    out["remedy"] = {to_utf8(f.remedies[0].id), to_utf8(f.remedies[0].text)};
+  }
   if (f.cost_ms_per_step) out["cost"] = *f.cost_ms_per_step;
   if (f.where) {
     out["where"] = {to_utf8(f.where->file), f.where->line, to_utf8(f.where->function)};
@@ -25,6 +28,9 @@ model::Finding finding_of(const Json& json) {
   out.title = json.at("title");
   if (json.contains("gain")) out.gain = json["gain"].get<double>();
   if (json.contains("cost")) out.cost_ms_per_step = json["cost"].get<double>();
+  if (json.contains("remedy")) {
+    out.remedies.push_back({json["remedy"].at(0), json["remedy"].at(1)});
+  }
   if (json.contains("where")) {
     const Json& where = json["where"];
     out.where = model::Where{where.at(0), where.at(1), where.at(2)};

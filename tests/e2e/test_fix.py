@@ -184,6 +184,34 @@ def test_a_job_whose_steps_nobody_marks_is_tried_too(flatout: str, job_python: s
     assert not result["kept"] or "job.py 'two words'" in done.stdout
 
 
+# Collects garbage in each step, waits a little, and needs nothing but Python.
+COLLECTS = """
+    import gc, time
+    junk = [[i] for i in range(400_000)]
+    def step():
+        gc.collect()
+        time.sleep(0.002)
+    for i in range(1_000_000):
+        step()
+"""
+
+
+@pytest.mark.skipif(not can_isolate(), reason="lacks mount namespaces")
+def test_the_collector_of_a_job_without_a_framework_is_tried_and_what_is_left_is_said(flatout: str, job_python: str, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(textwrap.dedent(COLLECTS))
+    done = fix(flatout, tmp_path, "--budget", "75", "--skip", "priority,allocator_anyway", "--", job_python, "job.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path.parent / "result" / "fix.json").read_text())
+    assert result["kept"] == ["gc"], done.stdout + done.stderr
+    assert "stall.idle_wait" in [f["id"] for f in result["unanswered"]], done.stdout
+    assert "by hand only" in done.stdout and "job.py:6: " in done.stdout
+
+
+def test_flatout_run_is_no_job_to_fix(flatout: str, tmp_path: Path) -> None:
+    done = fix(flatout, tmp_path, "--", flatout, "run", "--", "true")
+    assert done.returncode == 2 and "without `flatout run`" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["fix.json", "fix.html", "flatout.env"])
 def test_somebody_elses_file_is_left_alone(flatout: str, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"mine": 1}')

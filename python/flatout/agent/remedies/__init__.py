@@ -239,7 +239,8 @@ def _collector():
             gc.freeze()
             applied("gc")
 
-    set_threshold(*map(max, gc.get_threshold(), _LEAST_THRESHOLDS))
+    if gc.get_threshold()[0] != 0:
+        higher(*gc.get_threshold())
     gc.set_threshold = functools.wraps(set_threshold)(higher)
     gc.collect = functools.wraps(collect)(seldom)
     gc.callbacks.append(freeze_once)
