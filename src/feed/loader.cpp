@@ -1,7 +1,6 @@
 #include "feed/loader.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "base/cpu_time.h"
 #include "base/processors.h"
 #include "base/text.h"
 #include "feed/start_thread.h"
@@ -23,12 +23,6 @@ constexpr size_t kBadKept = 100;
 constexpr int64_t kSlowReadNs = 1'000'000;
 constexpr int kAsideShare = 16;    // of a batch that is copied at most, since it was made aside
 constexpr int kReplacements = 64;  // tried before a batch fails: more than a broken data set needs
-
-Nanos thread_cpu() {
-  timespec ts{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-  return Nanos(int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec);
-}
 
 // The thread's CPU time since the start, divided as wall time was: reading that clock at each
 // stage would cost more than the stages' ends.

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/fs.h"
+#include "base/lower.h"
 #include "base/text.h"
 #include "feed/file_list.h"
 #include "feed/files.h"
@@ -24,13 +25,6 @@ namespace {
 constexpr uint64_t kLongestList = 1ULL << 30;
 
 enum class Kind : uint8_t { kOther, kPicture, kTar, kTfrecord, kPack, kList };
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
 
 // "train-00003-of-01024", as TensorFlow's data sets name their shards.
 bool is_numbered_shard(std::string_view name) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/lower.h"
 #include "base/text.h"
 #include "feed/picture.h"
 #include "feed/tar_index.h"
@@ -97,11 +97,6 @@ std::optional<std::string> json_label(std::string_view text) {
     return found->is_number() ? found->dump() : std::string();
   }
   return std::nullopt;
-}
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
 }
 
 // Of a member's ending: "jpg" has none, "depth.png" one.

@@ -51,13 +51,6 @@ size_t type_bytes(Type type) {
 
 std::string_view type_name(Type type) { return kTypes[static_cast<int>(type)]; }
 
-std::optional<Type> type_named(std::string_view name) {
-  for (int i = 0; i < 4; ++i) {
-    if (name == kTypes[i]) return static_cast<Type>(i);
-  }
-  return std::nullopt;
-}
-
 Normalize Normalize::from_mean_std(const float mean[3], const float std[3]) {
   Normalize out{};
   for (int c = 0; c < 3; ++c) {

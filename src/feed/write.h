@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 namespace flatout::feed {
@@ -13,7 +12,6 @@ enum class Layout : uint8_t { kNchw, kNhwc };
 
 size_t type_bytes(Type type);
 std::string_view type_name(Type type);  // "u8", "f32", "f16", "bf16"
-std::optional<Type> type_named(std::string_view name);
 
 /// value * scale + shift, by channel, of the 8-bit value; one multiplication and one addition, not
 /// fused, so that every processor gives the same bits. Not applied to u8.

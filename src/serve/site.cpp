@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 
+#include "base/lower.h"
 #include "base/secret.h"
 #include "base/text.h"
 #include "report/live_html.h"
@@ -63,10 +64,8 @@ bool is_local_name(std::string_view host) {
   }
   name = name.substr(0, name.find(':'));
   if (name.ends_with('.')) name.remove_suffix(1);
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return lower == "localhost" || lower.ends_with(".localhost") || is_loopback(lower);
+  const std::string plain = lower(name);
+  return plain == "localhost" || plain.ends_with(".localhost") || is_loopback(plain);
 }
 
 // No browser takes it for an address of another server.

@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/text.h"
+#include "base/size_text.h"
 
 namespace flatout::train {
 namespace {
-
-std::string text_of(uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 /// The device's limit had room, the machine had not.
 Error refused_by_the_system(const std::string& name, uint64_t bytes) {
@@ -19,10 +17,10 @@ Error refused_by_the_system(const std::string& name, uint64_t bytes) {
   const bool limited =
       ::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
   return Error{Code::kFull,
-               fmt::format("the system refuses {} memory for {}", name, text_of(bytes)),
+               fmt::format("the system refuses {} memory for {}", name, size_text(bytes)),
                limited ? fmt::format("this process may have addresses for {} (ulimit -v): allow it "
                                      "more, or give --device-memory, far less than that",
-                                     text_of(addresses.rlim_cur))
+                                     size_text(addresses.rlim_cur))
                        : "a smaller --device-memory or --batch"};
 }
 
@@ -45,8 +43,8 @@ Result<void*> Device::allocate(uint64_t bytes) {
       return refused_by_the_system(name_, bytes);
     }
     return Error{Code::kFull,
-                 fmt::format("{} has no room for {}: it holds {} of {}", name_, text_of(bytes),
-                             text_of(allocated()), text_of(driver_.total_bytes())),
+                 fmt::format("{} has no room for {}: it holds {} of {}", name_, size_text(bytes),
+                             size_text(allocated()), size_text(driver_.total_bytes())),
                  "a smaller --batch, or more --device-memory"};
   }
   blocks_.push_back(*block);
