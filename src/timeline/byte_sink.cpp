@@ -57,15 +57,9 @@ class FileSink : public ByteSink {
     buffer_.clear();
   }
   void put(std::string_view bytes) {
-    while (!bytes.empty() && !error_) {
-      const ssize_t put = ::write(fd_, bytes.data(), bytes.size());
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) {
-        error_ = fs::error_from_errno(errno, what());
-        return;
-      }
-      bytes.remove_prefix(static_cast<size_t>(put));
-    }
+    if (error_) return;
+    const Status written = fs::write_all(fd_, bytes, escape_terminal(path_));
+    if (!written.ok()) error_ = written.error();
   }
 
   int fd_;

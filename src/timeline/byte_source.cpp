@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/fs.h"
+#include "base/output.h"
 #include "base/text.h"
 #include "timeline/inflate.h"
 
@@ -172,11 +173,11 @@ class AheadSource : public ByteSource {
 
 Result<int> open_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return fs::error_from_errno(errno, fmt::format("cannot open {}", path));
+  if (fd < 0) return fs::error_from_errno(errno, "cannot open " + escape_terminal(path));
   struct stat st {};
   if (::fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
     ::close(fd);
-    return Error{Code::kBadInput, fmt::format("{} is a directory", path),
+    return Error{Code::kBadInput, escape_terminal(path) + " is a directory",
                  "name the trace files in it"};
   }
   return fd;
@@ -217,7 +218,7 @@ Result<std::unique_ptr<ByteSource>> open_range(const std::string& path, uint64_t
   FLATOUT_TRY(const int fd, open_file(path));
   auto source = std::make_unique<FileSource>(fd, end - begin);
   if (::lseek(fd, static_cast<off_t>(begin), SEEK_SET) < 0)
-    return fs::error_from_errno(errno, fmt::format("cannot seek in {}", path));
+    return fs::error_from_errno(errno, "cannot seek in " + escape_terminal(path));
   return std::unique_ptr<ByteSource>(std::move(source));
 }
 
@@ -230,19 +231,21 @@ Result<std::string> rereadable(const std::string& path) {
   FileSource source(from, UINT64_MAX);
   std::string name = (std::filesystem::temp_directory_path(failed) / "flatout-XXXXXX").string();
   const int to = ::mkostemp(name.data(), O_CLOEXEC);
-  if (to < 0) return fs::error_from_errno(errno, fmt::format("cannot create {}", name));
+  if (to < 0) return fs::error_from_errno(errno, "cannot create " + escape_terminal(name));
   ::unlink(name.c_str());
-  std::string block(1 << 20, '\0');
-  for (;;) {
-    FLATOUT_TRY(const size_t got, source.read(block.data(), block.size()));
-    if (got == 0) return fmt::format("/proc/self/fd/{}", to);
-    for (size_t done = 0; done < got;) {
-      const ssize_t put = ::write(to, block.data() + done, got - done);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return fs::error_from_errno(errno, "cannot keep what comes from the pipe");
-      done += static_cast<size_t>(put);
+  const auto copy = [&]() -> Status {
+    std::string block(1 << 20, '\0');
+    for (;;) {
+      FLATOUT_TRY(const size_t got, source.read(block.data(), block.size()));
+      if (got == 0) return {};
+      FLATOUT_TRY_STATUS(
+          fs::write_all(to, std::string_view(block).substr(0, got), escape_terminal(name)));
     }
-  }
+  };
+  const Status copied = copy();
+  if (copied.ok()) return fmt::format("/proc/self/fd/{}", to);
+  ::close(to);
+  return copied.error();
 }
 
 std::unique_ptr<ByteSource> memory_source(std::string_view bytes) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -208,6 +209,19 @@ TEST(ImportTrace, WhatIsNoTraceGetsOneClearLine) {
     EXPECT_EQ(t.error().message.find('\n'), std::string::npos);
     EXPECT_FALSE(t.error().hint.empty());
   }
+}
+
+// A file's name may be anything, and errors are printed to a terminal.
+TEST(ImportTrace, AFilesNameMovesNoTerminal) {
+  const std::string folder = testing::TempDir() + "\x1b[31mfolder";
+  std::filesystem::create_directory(folder);
+  for (const std::string& path : {folder, folder + "/not there"}) {
+    const auto source = open_source(path);
+    ASSERT_FALSE(source.ok());
+    EXPECT_NE(source.error().message.find("\\x1b[31mfolder"), std::string::npos);
+    EXPECT_EQ(source.error().message.find('\x1b'), std::string::npos);
+  }
+  std::filesystem::remove(folder);
 }
 
 TEST(ImportTrace, LongValuesCrossWindows) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/fs.h"
+#include "base/text.h"
 
 namespace flatout::train {
 namespace {
@@ -53,7 +54,7 @@ Result<std::unique_ptr<TemporaryFolder>> TemporaryFolder::make(const std::string
   std::string path = !parent.empty() ? parent : tmp != nullptr && tmp[0] != 0 ? tmp : "/tmp";
   path += "/flatout-train-XXXXXX";
   if (mkdtemp(path.data()) == nullptr) {
-    return fs::error_from_errno(errno, "cannot make a folder " + path);
+    return fs::error_from_errno(errno, "cannot make a folder " + escape_terminal(path));
   }
   return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(path));
 }
