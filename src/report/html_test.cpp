@@ -156,8 +156,7 @@ TEST(Flame, KeepsTheLargestNodesOfAHugeProfile) {
               ThreadState::kOnCpuPython);
   }
   const Profile p = make_profile(b.run, 50);
-  EXPECT_LE(p.nodes.size(), 50u);
-  EXPECT_GT(p.dropped_us, 0);
+  EXPECT_EQ(p.nodes.size(), 50u);
   EXPECT_EQ(p.nodes[p.nodes[p.nodes[1].children[0]].children[0]].name, "hot (a.py:2)");
 }
 

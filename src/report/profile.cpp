@@ -82,21 +82,12 @@ class TreeBuilder {
 
 // Keeps the root and the `max_nodes` largest nodes; a node is never larger than its parent, so
 // parents stay. Equal sizes: the earlier one, which is the parent.
-void prune(Profile& profile, size_t max_nodes) {
-  std::vector<ProfileNode>& nodes = profile.nodes;
+void prune(std::vector<ProfileNode>& nodes, size_t max_nodes) {
   std::vector<uint32_t> order(nodes.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return nodes[a].total_us > nodes[b].total_us; });
-  if (order.size() > max_nodes) {
-    std::vector<bool> kept(nodes.size(), false);
-    for (size_t i = 0; i < max_nodes; ++i) kept[order[i]] = true;
-    for (size_t i = max_nodes; i < order.size(); ++i) {
-      // Counted once, where the parent was kept.
-      if (kept[nodes[order[i]].parent]) profile.dropped_us += nodes[order[i]].total_us;
-    }
-    order.resize(max_nodes);
-  }
+  if (order.size() > max_nodes) order.resize(max_nodes);
   std::sort(order.begin(), order.end());
   std::vector<uint32_t> moved(nodes.size(), 0);
   std::vector<ProfileNode> kept;
@@ -206,7 +197,7 @@ Profile make_profile(const Run& run, size_t max_nodes) {
   Grouping grouping = group_threads(run);
   const std::map<Kind, double> sums = sum_readings(run, grouping);
   profile.nodes = make_tree(run, sums, grouping.groups);
-  prune(profile, std::max<size_t>(max_nodes, 2));
+  prune(profile.nodes, std::max<size_t>(max_nodes, 2));
   for (ThreadGroup& g : grouping.groups) {
     if (g.total_us > 0) profile.groups.push_back(std::move(g));
   }

@@ -39,7 +39,6 @@ struct ProfileNode {
 struct Profile {
   std::vector<ProfileNode> nodes;   // 0: the root
   std::vector<ThreadGroup> groups;  // the training thread's first, then by time
-  double dropped_us = 0;            // in nodes too small to be kept
 };
 
 /// At most about `max_nodes` nodes: the smallest are left out, and so are readings of idle pool
