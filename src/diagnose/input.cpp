@@ -210,11 +210,19 @@ bool in_loader(const RunView& view) {
   return inside > kMadeInLoader * view.steps().part(Part::kInputWait);
 }
 
+/// Whether a program without Python has text parsed for its batches.
+bool parses_text(const RunView& view) {
+  const auto parses = [&](const Cell& c) {
+    return makes_batches(view, c) && (c.traits & kInParser) != 0;
+  };
+  return !view.is_python() && view.readings(parses) >= kFewReadings;
+}
+
 /// Work before the forward pass in a loop without a loader is input only if it brings data in, is
 /// done in a generator that the loop runs over, or is Python's rather than the framework's.
 bool is_input(const RunView& view, const BatchTimes& times) {
   if (view.loader().measured || view.loader().kind != LoaderKind::kSerial) return true;
-  if (in_loader(view)) return true;
+  if (in_loader(view) || parses_text(view)) return true;
   const double waits = times[Act::kRead] + times[Act::kMetadata] + times[Act::kNetwork] +
                        times[Act::kSeek] + times[Act::kChild] + times[Act::kPoll];
   if (waits > 0.1 * times.total) return true;

@@ -742,6 +742,31 @@ TEST(InputCauses, MarkedWaitsOfAProgramAreForItsPool) {
   EXPECT_EQ(d.findings.front().where->line, 25u);
 }
 
+// A C++ program whose own thread parses each sample's text between its steps.
+TEST(InputCauses, TextThatAProgramParsesInItsLoopIsDecoding) {
+  const Line main{"main", "/home/u/train.cpp", 58, model::FrameKind::kNative};
+  const Line parse{"parse_line", "/home/u/train.cpp", 23, model::FrameKind::kNative};
+  const Line number{"std::istream::operator>>", "/usr/lib/libstdc++.so.6", 0,
+                    model::FrameKind::kNative};
+  for (const bool text : {true, false}) {
+    RunBuilder b;
+    b.run().processes[0].python = false;
+    const std::vector<Line> stack = text ? std::vector{main, parse, number} : std::vector{main};
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kInputWait, 15, {ThreadState::kOnCpuNative, stack}},
+              {Part::kCompute, 5, {ThreadState::kOnCpuNative, {main}}}},
+             i < 3);
+    }
+    b.run().steps.source = model::StepSource::kMarkers;
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(find(d, "input.decode_cpu") != nullptr, text) << d.headline;
+    if (!text) continue;
+    EXPECT_NEAR(*d.findings.front().gain, 4, 0.4);
+    EXPECT_EQ(d.findings.front().where->line, 23u);
+  }
+}
+
 // A C++ program that nobody marked, with a thread that parses its records: no steps are known, but
 // that the training thread waits half of its time for that one.
 TEST(InputCauses, AProgramWithoutStepsWaitsForItsReader) {

@@ -240,6 +240,18 @@ bool writes_text(std::string_view function) {
   return any_of(function, kStreams) || std::ranges::find(kCalls, function) != kCalls.end();
 }
 
+/// Takes a lock or releases it. (In a wait for a condition that happens, too, but hardly shows.)
+bool at_lock(std::string_view function) {
+  static constexpr std::array<std::string_view, 6> kCalls = {"mutex_lock",    "mutex_unlock",
+                                                             "lll_lock_w",    "pthread_rwlock_",
+                                                             "GOMP_critical", "kmpc_critical"};
+  static constexpr std::array<std::string_view, 4> kClasses = {
+      "std::mutex::", "std::lock_guard<", "std::unique_lock<", "std::scoped_lock<"};
+  return any_of(function, kCalls) || std::ranges::any_of(kClasses, [&](std::string_view name) {
+           return function.starts_with(name);
+         });
+}
+
 Traits native_traits(std::string_view function) {
   static constexpr std::array<std::string_view, 8> kSpin = {
       model::kSpinWaitFrame, "gomp_barrier",  "gomp_team_barrier",  "do_spin", "do_wait",
@@ -251,6 +263,8 @@ Traits native_traits(std::string_view function) {
   if (any_of(function, kSpin)) traits |= kInSpin;
   if (any_of(function, kMalloc) || function == "free") traits |= kInMalloc;
   if (writes_text(function)) traits |= kInText;
+  if (at_lock(function)) traits |= kInMutex;
+  if (model::parses_text(function)) traits |= kInParser;
   if (is_mpi(function) || function.starts_with("gloo::") || function.starts_with("ncclAll")) {
     traits |= kInCollective;
   }

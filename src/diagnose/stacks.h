@@ -39,6 +39,8 @@ enum StackTrait : Traits {
                          // not of a stack: RunView::traits()
   kInHook = 1 << 19,     // what the job lets PyTorch call before or after a module's forward()
   kInText = 1 << 18,     // native code that formats text for a stream or writes it
+  kInParser = 1 << 21,   // native code that reads numbers or words out of text
+  kInMutex = 1 << 20,    // native code that takes or releases a lock
 };
 
 /// What a step does besides computing.

@@ -1,4 +1,4 @@
-// Whose a Python source file is, by where it lies.
+// Whose a source file is, by where it lies, and what some well-known code is for.
 #pragma once
 
 #include <string_view>
@@ -16,5 +16,8 @@ bool in_logging_library(std::string_view file);
 /// A function of such a library that hands a loop the items of what it was given, as progress bars
 /// do: what it calls elsewhere is no logging. `generator`: it is known to be one.
 bool hands_out_items(std::string_view function, bool generator);
+/// A function of native code that reads numbers or words out of text: C++'s input streams, the C
+/// library's conversions, well-known readers of JSON.
+bool parses_text(std::string_view function);
 
 }  // namespace flatout::model

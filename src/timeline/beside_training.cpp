@@ -1,6 +1,7 @@
 #include "timeline/beside_training.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace flatout::timeline {
 
@@ -63,18 +64,22 @@ BesideTraining beside_training(const model::Run& run, model::ThreadId training_t
     own.push_back(&r);
     (works(r.state) ? out.runs : out.waits) += r.weight_us * 1e-6;
   }
-  std::vector<double> most(own.size());  // of any other's work at that moment
-  size_t now = 0;                        // the training thread's reading of the same moment
+  std::vector<double> most(own.size());                      // of any other's work at that moment
+  std::vector<size_t> places(run.threads.size(), SIZE_MAX);  // in out.threads
+  size_t now = 0;  // the training thread's reading of the same moment
   for (const StackReading& r : run.readings) {
     while (now < own.size() && own[now]->at < r.at) ++now;
     if (now == own.size()) break;
     if (r.thread == training_thread || r.thread >= run.threads.size()) continue;
     if (run.threads[r.thread].process != process || !works(r.state)) continue;
-    auto of = std::find_if(out.threads.begin(), out.threads.end(),
-                           [&](const BesideTraining::Thread& t) { return t.thread == r.thread; });
-    if (of == out.threads.end()) of = out.threads.insert(of, {r.thread});
+    size_t& place = places[r.thread];
+    if (place == SIZE_MAX) {
+      place = out.threads.size();
+      out.threads.push_back({r.thread});
+    }
+    BesideTraining::Thread& of = out.threads[place];
     const double seconds = r.weight_us * 1e-6;
-    (works(own[now]->state) ? of->while_runs : of->while_waits) += seconds;
+    (works(own[now]->state) ? of.while_runs : of.while_waits) += seconds;
     most[now] = std::max(most[now], seconds);
   }
   for (size_t i = 0; i < own.size(); ++i)

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -42,11 +43,18 @@ struct StackFacts {
   Doing doing = Doing::kUnknown;
   bool waits = false;  // its innermost frame is a wait of the standard library
   bool locks = false;  // it takes a mutex, which others hold for a moment
+  FrameId parses = 0;  // the job's own code that has text parsed, 0: none
 };
 
 bool takes_mutex(std::string_view function) {
   return function.starts_with("pthread_mutex_lock") || function.starts_with("__lll_lock_wait") ||
          function.starts_with("std::mutex::lock");
+}
+
+/// Code of the job's own, as far as a native frame's file tells.
+bool is_own_code(std::string_view file) {
+  return !file.empty() && file.front() != '[' && !file.starts_with("/usr/") &&
+         !file.starts_with("/lib") && !contains(file, ".so");
 }
 
 bool is_library(std::string_view file) {
@@ -122,7 +130,9 @@ class Judge {
 
   std::vector<Moment> judge(std::vector<OpenTime>& open) {
     collect(open);
-    if (!context_.native) {
+    if (context_.native) {
+      find_parsers();
+    } else {
       find_loop();
       judge_lines();
     }
@@ -155,15 +165,23 @@ class Judge {
     Doing doing = Doing::kUnknown;
   };
   static constexpr size_t kNowhere = static_cast<size_t>(-1);
+  // Of the time in a function that it has text parsed, from which that is what it is for.
+  static constexpr double kMostlyParses = 0.5;
 
   const StackFacts& facts(StackId id) {
     const auto [it, is_new] = facts_.try_emplace(id);
     StackFacts& f = it->second;
     if (!is_new) return f;
+    bool parses = false;
     for (StackId at = id; at != 0 && at < run_.stacks.size(); at = run_.stacks[at].parent) {
       const FrameId frame = run_.stacks[at].frame;
       if (run_.frames[frame].kind != FrameKind::kUnderPython) f.path.push_back(frame);
-      f.locks = f.locks || takes_mutex(run_.string(run_.frames[frame].function));
+      const std::string_view function = run_.string(run_.frames[frame].function);
+      f.locks = f.locks || takes_mutex(function);
+      parses = parses || model::parses_text(function);
+      if (parses && f.parses == 0 && is_own_code(run_.string(run_.frames[frame].file))) {
+        f.parses = frame;
+      }
     }
     std::ranges::reverse(f.path);
     return f;
@@ -189,6 +207,31 @@ class Judge {
         readings_.push_back({&reading, kNowhere, painted_[p].kind});
       }
     }
+  }
+
+  // Functions of the job's own that are there to parse text: what else they do makes samples, too.
+  void find_parsers() {
+    std::map<std::pair<StringId, StringId>, std::pair<double, double>> weights;  // parsing, all
+    double seen = 0, all = 0;  // readings with a stack, and all of them
+    for (const Reading& r : readings_) {
+      all += r.reading->weight_us;
+      if (!facts(r.reading->stack).path.empty()) seen += r.reading->weight_us;
+      const StackFacts& f = facts(r.reading->stack);
+      std::set<std::pair<StringId, StringId>> functions;  // one that calls itself counts once
+      for (const FrameId frame : f.path) functions.insert({key(frame).function, key(frame).file});
+      for (const auto& k : functions) weights[k].second += r.reading->weight_us;
+      if (f.parses == 0) continue;
+      weights[{key(f.parses).function, key(f.parses).file}].first += r.reading->weight_us;
+    }
+    if (2 * seen < all) return;
+    for (const auto& [k, w] : weights) {
+      if (w.first >= kMostlyParses * w.second) parsers_.insert(k);
+    }
+  }
+  bool makes_samples(const StackFacts& f) const {
+    return f.parses != 0 || std::ranges::any_of(f.path, [&](FrameId frame) {
+             return parsers_.contains({key(frame).function, key(frame).file});
+           });
   }
 
   // Descends from the outermost frame as long as nearly all readings agree, inside and outside of
@@ -283,8 +326,11 @@ class Judge {
         break;
     }
     if (state == ThreadState::kDisk) return Doing::kInput;
-    const bool waits = blocked(state) && !context_.team && !facts(r.reading->stack).locks;
-    return waits ? Doing::kInput : Doing::kForward;
+    const StackFacts& f = facts(r.reading->stack);
+    const bool waits = blocked(state) && !context_.team && !f.locks;
+    if (waits || makes_samples(f)) return Doing::kInput;
+    // What is on a core and shows no stack may be either.
+    return f.path.empty() && !parsers_.empty() ? Doing::kUnknown : Doing::kForward;
   }
 
   void judge_lines() {
@@ -415,6 +461,7 @@ class Judge {
   std::vector<Reading> readings_;
   std::unordered_map<StackId, StackFacts> facts_;
   std::map<uint32_t, LineWeights> lines_;
+  std::set<std::pair<StringId, StringId>> parsers_;  // functions, of native code
   size_t loop_depth_ = kNowhere;
   FrameKey loop_key_{};
   double backward_ = 0;  // weight of the readings in it

@@ -73,6 +73,31 @@ TEST(OpenTime, ReadersOfFilesAreInputInALoopOfNumPy) {
   }
 }
 
+// A program without Python that marks its steps. A function that is there to parse makes samples
+// with all that it does; one that trains as well, only while it parses.
+TEST(OpenTime, ParsingTextInNativeCodeIsInput) {
+  constexpr const char* kStl = "/usr/lib/libstdc++.so.6";
+  for (const bool own_function : {true, false}) {
+    RunBuilder b;
+    b.every(7);
+    b.run().processes[0].python = false;
+    const RunBuilder::At main{"main", "/home/u/train.cpp", 58};
+    const RunBuilder::At parse{own_function ? "parse_line" : "main", "/home/u/train.cpp", 23};
+    const StackId number = b.stack({main, parse, {"std::istream::operator>>", kStl, 0}});
+    const StackId sorts = b.stack({main, parse, {"_M_insert_node", "/usr/include/stl_map.h", 9}});
+    const StackId compute = b.stack({main});
+    for (int i = 0; i < 60; ++i) {
+      b.during(40, number, ThreadState::kOnCpuNative);
+      b.during(20, sorts, ThreadState::kOnCpuNative);
+      b.during(40, compute, ThreadState::kOnCpuNative);
+      b.slice(model::SliceKind::kStep, 0);
+    }
+    model::Run run = b.build();
+    find_steps(run);
+    EXPECT_NEAR(share(run, Part::kInputWait), own_function ? 0.6 : 0.4, 0.05);
+  }
+}
+
 // What a progress bar hands on is made by what it calls; what it draws is no input.
 TEST(OpenTime, AProgressBarAroundTheDataIsNoLogging) {
   constexpr const char* kBar = "/x/site-packages/tqdm/std.py";
