@@ -44,6 +44,7 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_interpreter(view, findings);
   detect_processes(view, findings);
   detect_allocator(view, findings);
+  detect_lock(view, findings);
   detect_memory(view, findings);
   detect_stolen(view, findings);
   detect_late_batches(view, findings);

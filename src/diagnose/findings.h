@@ -73,6 +73,7 @@ void detect_processes(const RunView& view, Findings& findings);
 /// Whether children that nobody reaps left no pid for the job, which ended by it: that is then
 /// told.
 bool detect_pids_end(const RunView& view, Findings& findings);
+void detect_lock(const RunView& view, Findings& findings);
 void detect_allocator(const RunView& view, Findings& findings);
 void detect_memory(const RunView& view, Findings& findings);
 void detect_stalls(const RunView& view, Findings& findings);
