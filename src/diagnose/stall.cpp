@@ -25,6 +25,8 @@ namespace {
 
 // Bytes written per step with a stall from which writing is saving rather than logging.
 constexpr double kSaveBytes = 256 * 1024;
+// Share of the writing in steps far longer than usual, from which only these write.
+constexpr double kMostlySeldom = 0.8;
 // The same of one call, where steps are not known.
 constexpr double kSaveCall = 32 * 1024;
 // Of a call: shorter ones write lines of text, however many.
@@ -150,10 +152,15 @@ class Writes {
     const double calls = increase(SignalId::kProcWriteCalls);
     // Plain writes are saving too where they are big and nothing else is known to save; without
     // steps by what a call writes.
-    const bool big = view.has_steps()
-                         ? written > kSaveBytes * static_cast<double>(view.steps().count) &&
-                               written > kLongLine * calls
-                         : written > kSaveCall * calls;
+    const auto plain = [&](bool in_stalls) {
+      return view.per_step(Role::kTrainer, [&, in_stalls](const Cell& c) {
+        return is_plain(c) && (c.slow_step || !in_stalls);
+      });
+    };
+    const bool seldom = plain(true) > kMostlySeldom * plain(false);
+    const auto times = static_cast<double>(seldom ? view.steps().slow : view.steps().count);
+    const bool big = view.has_steps() ? written > kSaveBytes * times && written > kLongLine * calls
+                                      : written > kSaveCall * calls;
     plain_saves_ = big && view.per_step(Role::kTrainer, saving) <
                               view.per_step(
                                   Role::kTrainer, [&](const Cell& c) { return is_plain(c); });

@@ -170,6 +170,29 @@ TEST(Stalls, ManyLinesOfTextAreNoCheckpoint) {
   }
 }
 
+// Every 50th step writes a table as text: what it writes then counts, not what that is a step.
+TEST(Stalls, TextThatIsWrittenInFewStepsIsACheckpointIfItIsMuch) {
+  const Line trains{"train", "/home/u/vectors.cpp", 35, model::FrameKind::kNative};
+  const Line saves{"save", "/home/u/vectors.cpp", 20, model::FrameKind::kNative};
+  const Line streams{"std::ostream& std::ostream::_M_insert<double>", "/usr/lib/libstdc++.so.6", 0,
+                     model::FrameKind::kNative};
+  for (const double bytes : {4e6, 40e3}) {
+    RunBuilder b;
+    for (int i = 0; i < 300; ++i) {
+      const double ms = i % 50 == 49 ? 90 : 0;
+      b.step({{Part::kForward, 10, {ThreadState::kOnCpuNative, {trains}}},
+              {Part::kForward, ms, {ThreadState::kOnCpuNative, {saves, streams}}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    b.counter(SignalId::kProcWriteChars, b.process_entity(100), 6 * bytes);
+    b.counter(SignalId::kProcWriteCalls, b.process_entity(100), 6 * bytes / 8192);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, bytes > 1e6 ? "stall.checkpoint" : "stall.logging");
+    EXPECT_EQ(d.findings.front().where->line, 20);
+  }
+}
+
 TEST(Stalls, WhatARankSendsToOthersIsNoCheckpoint) {
   const Line log{"log", "/home/u/train.py", 33};
   for (const double stored : {4096.0, 4e6}) {

@@ -84,6 +84,8 @@ void RunView::find_steps(int64_t from, int64_t to) {
     steps_.mean = steps_.total / static_cast<double>(steps_.count);
     steps_.median = median(lengths);
     for (double& p : steps_.parts) p /= static_cast<double>(steps_.count);
+    steps_.slow = std::ranges::count_if(
+        lengths, [&](double length) { return length > kSlowStep * steps_.median; });
     return;
   }
   const double length = to_s(run_.end - run_.begin);

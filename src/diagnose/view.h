@@ -24,6 +24,7 @@ struct Window {
 struct StepsView {
   int64_t seen = 0;   // all of them, those of the warm-up, too
   int64_t count = 0;  // steady steps
+  int64_t slow = 0;   // of these, far longer than usual
   double total = 0;   // their time
   double mean = 0, median = 0;
   std::array<double, model::kPartCount> parts{};  // mean per step
