@@ -92,6 +92,51 @@ void detect_throttled(const RunView& view, Findings& findings) {
   remedy(*f, "cpu_quota", "Raise the quota, or run fewer threads than it has cores.");
 }
 
+/// Share of the pool's work that spins, though no stack shows it: of threads of native jobs more
+/// run than can be sampled at a time. As it is among those that were.
+double unseen_spinning(const RunView& view, const Profile::Filter& works) {
+  if (view.is_python()) return 0;
+  const auto seen = [](const Cell& c) { return c.user != 0 || c.traits != 0; };
+  const auto pool = [&](const Profile::Filter& filter) {
+    return view.per_step(Role::kPool, filter);
+  };
+  const double unseen = pool([&](const Cell& c) { return works(c) && !seen(c); });
+  const double working = pool([&](const Cell& c) { return works(c) && seen(c); });
+  const double spinning =
+      pool([](const Cell& c) { return on_cpu(c.act) && (c.traits & kInSpin) != 0; });
+  if (working + spinning <= 0 || unseen <= 0) return 0;
+  return unseen / (unseen + working) * spinning / (working + spinning);
+}
+
+/// While a pool's threads take turns on the cores, all wait at its barrier for the last one.
+bool held_up(const Cell& c) {
+  return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown ||
+         (c.traits & kInSpin) != 0;
+}
+bool held_up_computing(const Cell& c) { return held_up(c) && c.part != Part::kInputWait; }
+
+/// What the step would be spared if each thread of its own pool had one of so many cores to
+/// itself. `own`: the job's part of what is used of the cores.
+Relief relief_of_pool(const RunView& view, double cores, double own) {
+  // The work itself keeps the cores as busy as they are then.
+  const auto runs = [](const Cell& c) { return on_cpu(c.act) && c.part != Part::kInputWait; };
+  const auto works = [&](const Cell& c) { return runs(c) && (c.traits & kInSpin) == 0; };
+  const auto in_user = [&](const Cell& c) { return runs(c) && c.act != Act::kKernel; };
+  const auto pool_in_user = [&](const Cell& c) { return works(c) && in_user(c); };
+  const double pool_works =
+      view.per_step(Role::kPool, pool_in_user) * (1 - unseen_spinning(view, works));
+  const double trainer_works = view.per_step(Role::kTrainer, works);
+  const double computing =
+      view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
+  const double wait = view.per_step(Role::kTrainer, held_up_computing);
+  const double needed = (pool_works + trainer_works) / cores;
+  Relief out;
+  out.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +
+                    view.per_step(Role::kTrainer, runs) - trainer_works;
+  out.trainer = std::min(wait, std::max(0.0, computing - needed)) * own;
+  return out;
+}
+
 void detect_affinity(const RunView& view, Findings& findings) {
   const CpuView& cpu = view.cpu();
   if (cpu.affinity <= 0 || cpu.cores <= cpu.affinity || !cpu.idle_known) return;
@@ -103,6 +148,12 @@ void detect_affinity(const RunView& view, Findings& findings) {
   const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
   // The waiting ends when there is a core for every busy thread.
   Relief relief{.fetch = wait.fetch * own, .trainer = wait.compute * own, .cores = free};
+  if (view.pool_delay() > 0) {
+    // Part of it is for threads of the pool that work: on cores of their own they still do.
+    const Relief pool = relief_of_pool(view, cpu.affinity + free, own);
+    relief.trainer = std::min(relief.trainer, pool.trainer);
+    relief.trainer_cpu = pool.trainer_cpu;
+  }
   Finding* f = findings.add("cpu.affinity", "Threads are pinned to fewer cores than are free", 0.93,
                             whatif.saved_by(relief));
   if (f == nullptr) return;
@@ -178,51 +229,6 @@ void detect_contention(const RunView& view, Findings& findings) {
   }
 }
 
-/// Share of the pool's work that spins, though no stack shows it: of threads of native jobs more
-/// run than can be sampled at a time. As it is among those that were.
-double unseen_spinning(const RunView& view, const Profile::Filter& works) {
-  if (view.is_python()) return 0;
-  const auto seen = [](const Cell& c) { return c.user != 0 || c.traits != 0; };
-  const auto pool = [&](const Profile::Filter& filter) {
-    return view.per_step(Role::kPool, filter);
-  };
-  const double unseen = pool([&](const Cell& c) { return works(c) && !seen(c); });
-  const double working = pool([&](const Cell& c) { return works(c) && seen(c); });
-  const double spinning =
-      pool([](const Cell& c) { return on_cpu(c.act) && (c.traits & kInSpin) != 0; });
-  if (working + spinning <= 0 || unseen <= 0) return 0;
-  return unseen / (unseen + working) * spinning / (working + spinning);
-}
-
-/// While a pool's threads take turns on the cores, all wait at its barrier for the last one.
-bool held_up(const Cell& c) {
-  return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown ||
-         (c.traits & kInSpin) != 0;
-}
-bool held_up_computing(const Cell& c) { return held_up(c) && c.part != Part::kInputWait; }
-
-/// What the step would be spared if its own pool had a thread a core. `own`: the job's part of what
-/// is used of the cores.
-Relief relief_of_pool(const RunView& view, double own) {
-  // With a thread a core the work itself keeps the cores as busy as they are.
-  const auto runs = [](const Cell& c) { return on_cpu(c.act) && c.part != Part::kInputWait; };
-  const auto works = [&](const Cell& c) { return runs(c) && (c.traits & kInSpin) == 0; };
-  const auto in_user = [&](const Cell& c) { return runs(c) && c.act != Act::kKernel; };
-  const auto pool_in_user = [&](const Cell& c) { return works(c) && in_user(c); };
-  const double pool_works =
-      view.per_step(Role::kPool, pool_in_user) * (1 - unseen_spinning(view, works));
-  const double trainer_works = view.per_step(Role::kTrainer, works);
-  const double computing =
-      view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
-  const double wait = view.per_step(Role::kTrainer, held_up_computing);
-  const double needed = (pool_works + trainer_works) / view.cpu().usable;
-  Relief out;
-  out.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +
-                    view.per_step(Role::kTrainer, runs) - trainer_works;
-  out.trainer = std::min(wait, std::max(0.0, computing - needed)) * own;
-  return out;
-}
-
 /// The same of the pools of the producers, which hold up batches.
 void add_relief_of_producers(const RunView& view, const Crowd& crowd, double own, Relief& relief) {
   const auto batch = [&](const Cell& c) {
@@ -250,7 +256,7 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   const double runnable = crowd.all(), trainer = crowd.trainer;
   const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
   Relief relief;
-  if (pool > 0.1 * cpu.usable) relief = relief_of_pool(view, own);
+  if (pool > 0.1 * cpu.usable) relief = relief_of_pool(view, cpu.usable, own);
   if (producer_pool > 0.1 * cpu.usable && view.loader().batches > 0) {
     add_relief_of_producers(view, crowd, own, relief);
   }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <unordered_set>
+#include <utility>
 
 #include "diagnose/findings.h"
 #include "diagnose/last_stacks.h"
@@ -56,8 +57,25 @@ struct Waiting {
 
 struct Waits {
   Waiting trainer, producers, others;  // producers are others, too
-  std::map<model::ThreadId, LastSeen> latest;
+  LastSeen trainer_last;
+  std::map<model::ThreadId, std::map<std::pair<model::StackId, Act>, double>> stood;
 };
+
+/// Where each thread stood longest: what it does while it is ended says nothing about the silence.
+std::map<model::ThreadId, LastSeen> places(const Waits& waits) {
+  std::map<model::ThreadId, LastSeen> out;
+  for (const auto& [thread, seconds] : waits.stood) {
+    const auto rank = [](const auto& place) {
+      return std::pair(place.first.first != 0, place.second);  // one whose stack is known
+    };
+    const auto longest =
+        std::max_element(seconds.begin(), seconds.end(),
+                         [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+    const auto& [stack, act] = longest->first;
+    out[thread] = {act, stack};
+  }
+  return out;
+}
 
 /// The time since the last step; if that is none worth the name, the longest time by far that a
 /// step took, or that lies between two, where a validation is cut out.
@@ -112,8 +130,10 @@ Waits waits_in(const RunView& view, const Silence& silence) {
     if (r.at < silence.begin || r.at >= silence.end) continue;
     const Traits traits = view.stacks().traits(r.stack);
     const Act act = act_of(r, traits);
-    see(view, r, out.latest[r.thread]);
+    LastSeen seen;
+    see(view, r, seen);
     const double seconds = r.weight_us * 1e-6;
+    out.stood[r.thread][{seen.stack, seen.act}] += seconds;
     if (r.thread != view.trainer()) {
       if (works(act)) out.others.working += seconds;
       if ((traits & kInFetch) != 0 || makers.contains(r.thread)) {
@@ -121,6 +141,7 @@ Waits waits_in(const RunView& view, const Silence& silence) {
       }
       continue;
     }
+    see(view, r, out.trainer_last);
     Waiting& trainer = out.trainer;
     if ((traits & kInLoader) != 0) trainer.for_input += seconds;
     trainer.seconds += seconds;
@@ -158,7 +179,7 @@ bool is_hang(const RunView& view, const Silence& silence, const Waits& waits) {
   if (!run.finished || run.wait_status != 0) return true;
   if (nobody_works && waited_in_vain(view, silence)) return true;
   // A process that is ended is on a core for that, its threads where they stood.
-  const LastSeen& last = waits.latest.at(view.trainer());
+  const LastSeen& last = waits.trainer_last;
   const model::FrameId stood = trainer.hottest();
   const bool stands_there =
       last.act == Act::kLock || (stood != 0 && view.stacks().user_frame(last.stack) == stood);
@@ -227,7 +248,7 @@ void detect_hang(const RunView& view, Findings& findings) {
            view.steps().median * 1e3, "ms", "timeline", view.steps().count);
   evidence(f, fmt::format("the last one before was step {}", silence->after),
            static_cast<double>(silence->after), "step", "timeline", 1);
-  add_last_stacks(view, waits.latest, f);
+  add_last_stacks(view, places(waits), f);
   remedy(f, "stacks", "See what each thread waits for, below; add time-outs to what waits.");
 }
 

@@ -38,6 +38,23 @@ TEST(Diagnose, AJobWithoutProgressHangsUnlessItWorksOrEndedWell) {
   }
 }
 
+TEST(Diagnose, AHangShowsWhereThreadsStoodNotWhatTheyDidWhileTheyWereEnded) {
+  RunBuilder b;
+  for (int i = 0; i < 30; ++i) b.step({{Part::kForward, 10, kCompute}}, i < 3);
+  const TimePoint from = b.now();
+  b.pass(20'000);
+  b.doing(b.trainer(), from, b.now(), {ThreadState::kLock, {{"get", "/home/u/train.py", 50}}});
+  const TimePoint ended = b.now();
+  b.pass(100);
+  const Line release{"free", "/usr/lib/libc.so.6", 0, model::FrameKind::kNative};
+  b.doing(b.trainer(), ended, b.now(), {ThreadState::kOnCpuNative, {release}});
+  const Diagnosis d = diagnose(b.build(true, SIGINT));
+  ASSERT_EQ(d.verdict, "stall.hang");
+  EXPECT_EQ(d.findings.front().evidence.back().text,
+            "the training thread, t of pid 100, waiting for a lock:\n"
+            "  get (/home/u/train.py:50)");
+}
+
 TEST(Diagnose, AHangThatEndsByItselfIsOneUnlessSomebodyWorkedMeanwhile) {
   for (const bool works : {false, true}) {
     RunBuilder b;

@@ -332,6 +332,33 @@ TEST(Resources, AMaskIsToBlameOnlyWhereOtherCoresAreFree) {
   }
 }
 
+// Two threads that take turns on one core: each works 10 ms of a step and spins at the barrier
+// while the other waits. On cores of their own both work at once.
+TEST(Resources, WithoutAMaskAPoolsThreadsStillWork) {
+  RunBuilder b;
+  const model::ThreadId pool = b.thread(0, 101);
+  const Doing queued{ThreadState::kRunQueue, {kMain}};
+  const Doing spins{ThreadState::kOnCpuNative,
+                    {{std::string(model::kSpinWaitFrame), "", 0, model::FrameKind::kNative}}};
+  for (int i = 0; i < 60; ++i) {
+    const TimePoint from = b.now();
+    b.step(
+        {{Part::kForward, 10, kCompute}, {Part::kForward, 40, spins}, {Part::kForward, 50, queued}},
+        i < 3);
+    const TimePoint turn = from + nanos(50e6);
+    b.doing(pool, from, turn, {ThreadState::kRunQueue, {}});
+    b.doing(pool, turn, turn + nanos(10e6), {ThreadState::kOnCpuNative, {}});
+    b.doing(pool, turn + nanos(10e6), b.now(), spins);
+  }
+  b.machine(2, 1).process_cpu(100, 1.0);
+  b.gauge(SignalId::kThreadAllowedCores, b.thread_entity(100), 1)
+      .counter(SignalId::kThreadRunDelay, b.thread_entity(100), 0.5 * b.wall_ns())
+      .counter(SignalId::kThreadRunDelay, b.thread_entity(101), 0.5 * b.wall_ns());
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.affinity") << d.headline;
+  EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 90, 5);
+}
+
 // PyTorch's two threads and a worker that decodes all the time share two cores: at each barrier one
 // waits for the other, who waits for a core. The pool is a third of what wants to run.
 TEST(Resources, AThreadForEachCoreIsTooManyBesideAWorkerThatIsAlwaysBusy) {
