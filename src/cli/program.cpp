@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <new>
+#include <system_error>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -81,14 +82,19 @@ const Command kCommands[] = {
     {"manual", manual, {}},
 };
 
-// Files may be larger than the memory that there is.
+// Files may be larger than the memory that there is, and no further thread be allowed.
 int run_command(const Command& command, const std::vector<std::string>& arguments) {
+  const int failed = command.name == "run" ? 125 : 1;
   try {
     return command.function({arguments.begin() + 1, arguments.end()});
   } catch (const std::bad_alloc&) {
     log_error("there is not enough memory to hold what it reads",
               "give it a smaller file, or raise the limit (ulimit -v, the container's)");
-    return 1;
+    return failed;
+  } catch (const std::system_error& error) {
+    log_error("cannot start a thread: " + error.code().message(),
+              "see ulimit -u and the container's limit of pids: flatout check");
+    return failed;
   }
 }
 

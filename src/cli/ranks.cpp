@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "base/log.h"
@@ -114,8 +115,11 @@ std::vector<model::Rank> read_ranks(const std::vector<std::string>& folders) {
   };
   const size_t cores = std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::thread> threads;
-  for (size_t t = 1; t < std::min({cores, kMostThreads, folders.size()}); ++t) {
-    threads.emplace_back(work);
+  try {
+    for (size_t t = 1; t < std::min({cores, kMostThreads, folders.size()}); ++t) {
+      threads.emplace_back(work);
+    }
+  } catch (const std::system_error&) {  // the limits allow no more of them: those there do it all
   }
   work();
   for (std::thread& thread : threads) thread.join();

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "base/text.h"
@@ -68,8 +69,14 @@ void NvmlThread::look_after(const std::shared_ptr<Shared>& shared, const std::st
   shared->changed.notify_all();
 }
 
-NvmlThread::NvmlThread(std::string library)
-    : shared_(std::make_shared<Shared>()), thread_(look_after, shared_, std::move(library)) {}
+NvmlThread::NvmlThread(std::string library) : shared_(std::make_shared<Shared>()) {
+  try {
+    thread_ = std::thread(look_after, shared_, std::move(library));
+  } catch (const std::system_error&) {  // the limits allow no more of them
+    shared_->ended = true;
+    shared_->news.failed = Error{Code::kIo, "no thread could be started to ask the driver", ""};
+  }
+}
 
 NvmlThread::~NvmlThread() {
   std::unique_lock lock(shared_->mutex);
@@ -78,7 +85,7 @@ NvmlThread::~NvmlThread() {
   const bool ended = shared_->changed.wait_for(lock, kPatience, [&] { return shared_->ended; });
   lock.unlock();
   if (ended) {
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   } else {
     thread_.detach();  // it hangs in the driver; it owns all that it uses
   }

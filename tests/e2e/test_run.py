@@ -188,6 +188,18 @@ def test_only_our_variables_are_added(tmp_path):
     assert "FLATOUT_SOCKET" not in bare and "PYTHONPATH=/mine\n" in bare
 
 
+def test_with_hardly_a_process_more_allowed_the_job_runs_or_it_is_said_that_it_cannot():
+    if os.geteuid() != 0 or shutil.which("setpriv") is None or shutil.which("prlimit") is None:
+        pytest.skip("lacks root, setpriv and prlimit to be a user with a limit")
+    outcomes = set()
+    for most in range(1, 11):
+        words = ["setpriv", "--reuid", "61917", "--clear-groups", "prlimit", f"--nproc={most}", BIN, "run", "--quiet", "--", "sh", "-c", "echo out; exec sleep 0.2"]
+        done = subprocess.run(words, cwd="/", capture_output=True, timeout=120)
+        outcomes.add(done.returncode)
+        assert (done.returncode, done.stdout) in [(0, b"out\n"), (125, b"")], (most, done)
+    assert outcomes == {0, 125}, "from too few processes to enough"
+
+
 def test_closed_standard_files_stay_closed(tmp_path):
     script = f'exec <&- >&- 2>&-; exec "{BIN}" run --quiet -- sh -c \'ls -l /proc/self/fd > "{tmp_path}/fds" 2>/dev/null\''
     assert subprocess.run(["sh", "-c", script], cwd=tmp_path, timeout=60).returncode == 0
