@@ -158,6 +158,19 @@ double computed(const RunView& view) {
   }) / all;
 }
 
+/// Seconds per step, of all, at the line that stalls: what it does in the steps between (a profiler
+/// records what it then writes) goes with it.
+double at_stalling_line(const RunView& view) {
+  const auto other = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part == model::Part::kOther;
+  };
+  const auto line =
+      view.profile().hottest([&](const Cell& c) { return other(c) && c.slow_step; }, view.run());
+  if (!line) return 0;
+  return view.per_step(Role::kTrainer,
+                       [&](const Cell& c) { return other(c) && c.user == line->frame; });
+}
+
 /// Seconds per step, of all, that the training thread is in the kernel within long ones.
 double in_kernel_when_long(const RunView& view) {
   return view.per_step(Role::kTrainer,
@@ -190,12 +203,14 @@ void detect_periodic(const RunView& view, Findings& findings) {
   const bool saves = written > kSaved && !findings.has("stall.checkpoint") &&
                      does_something_else(view, excess / static_cast<double>(steps.count));
   const double computes = saves ? computed(view) : 0;
+  const double cost = std::max((excess - named) / static_cast<double>(steps.count),
+                               saves ? at_stalling_line(view) : 0);
   Finding* f = findings.add(saves ? "stall.checkpoint" : "stall.periodic",
                             computes > kComputes
                                 ? "Making and encoding what is written stalls a step every so often"
                             : saves ? "Writing results stalls a step every so often"
                                     : "A stall recurs every few steps",
-                            0.7, (excess - named) / static_cast<double>(steps.count));
+                            0.7, cost);
   if (f == nullptr) return;
   f->where = view.where([&](const Cell& c) {
     return c.role == Role::kTrainer && c.slow_step && (!saves || c.part == model::Part::kOther);
