@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "diagnose/findings.h"
 #include "diagnose/input.h"
+#include "diagnose/retained.h"
 
 namespace flatout::diagnose {
 
@@ -41,6 +42,7 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_device(view, findings);
   detect_cpu(view, findings);
   detect_precision(view, findings);
+  detect_retained(view, findings);
   detect_interpreter(view, findings);
   detect_processes(view, findings);
   detect_allocator(view, findings);

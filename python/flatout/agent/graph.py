@@ -1,14 +1,16 @@
 """How many nodes the graph has that a backward pass goes through: `torch.graph_nodes`, now and then;
 whether autograd's anomaly detection watches it: `torch.anomaly`; how much of what it trains is in
-double precision: `model.float64`; and how far back the graph of a tensor goes that the job keeps.
+double precision: `model.float64`; whether the graph is kept for another backward pass:
+`torch.retain_graph`; and how far back the graph of a tensor goes that the job keeps.
 
 A count that grows with the steps is a graph that is never let go. Nothing of the graph is held
 after a look; leaves (AccumulateGrad) are not counted. A graph too large to be counted is as large as
 what was numbered from one step to the next, for nodes are numbered as operations make them.
 """
+import sys
 from time import thread_time_ns
 
-from . import core
+from . import core, places
 from .core import NEVER, cost, get_ident, now, state
 
 _STEPS = (3, 10, 50)  # the steps in whose backward it looks; then
@@ -20,6 +22,7 @@ _Tensor = _anomaly_enabled = _float64 = None
 _PARAMETERS = 64  # of a graph, whose type is looked at
 _anomaly = [False]  # as it was last told
 _doubles = [None]  # the same
+_retains = [False]  # the same
 _counted = [0, False]
 _seen = [NEVER, 0]  # the step whose graph was too large, and its root's number
 
@@ -34,6 +37,7 @@ def look(*args, **kwargs):
     """Called before a backward that is due, with its arguments."""
     ran = thread_time_ns()
     _look(args[0] if args else kwargs.get("tensors"), now())
+    _look_whether_kept(args[2] if len(args) > 2 else kwargs.get("retain_graph"), sys._getframe(1))
     spent = thread_time_ns() - ran
     cost(0, spent, spent, 0)
 
@@ -69,6 +73,16 @@ def _look(tensors, begin):
         return  # one that was cut short says nothing of a graph that has been seen to be larger
     _counted[:] = counted
     core.info("torch.graph_nodes", "%d%s" % (counted[0], "" if counted[1] else "+"))
+
+
+@core.guarded
+def _look_whether_kept(retains, frame):
+    if core.is_off or core.compiling() or state.train_thread != get_ident():
+        return
+    if bool(retains) != _retains[0]:
+        _retains[0] = bool(retains)
+        core.info("torch.retain_graph", _retains[0])
+        core.info("torch.retain_graph.set_at", retains and places.users_place(frame) or "")
 
 
 def count_nodes(root, until):
