@@ -43,7 +43,8 @@ std::string permanent(const Attempt& attempt) {
   if (!attempt.code.empty()) {
     const auto& where = attempt.candidate.where;
     out += "    code    " + attempt.code;
-    if (where) out += fmt::format("  # found at {}:{}", escape_terminal(where->file), where->line);
+    if (where)
+      out += fmt::format("  # for what is at {}:{}", escape_terminal(where->file), where->line);
     out += "\n";
   }
   out += fmt::format("    class   {}; losses of the trials: {}\n", name(remedy.effect),
