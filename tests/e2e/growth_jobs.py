@@ -36,7 +36,7 @@ def squares(number):
     return torch.full((64,), float(number * number))
 
 
-def steps(pause=0.005):
+def steps(pause=0.005, keeps_graph=False):
     """Loss after loss; the process grows by 16 KB with each, since who does not grow is not looked at."""
     torch.set_num_threads(1)
     memory = mmap.mmap(-1, 1 << 28)
@@ -47,7 +47,7 @@ def steps(pause=0.005):
     while time.monotonic() < end:
         loss = net(torch.randn(4, 16)).square().mean()
         sgd.zero_grad()
-        loss.backward()
+        loss.backward(retain_graph=keeps_graph)  # BACKWARD
         yield number, loss, sgd
         for page in range(4):
             memory[(number * 4 + page) * mmap.PAGESIZE] = 1
@@ -191,6 +191,11 @@ def change():
 def anomaly():
     torch.autograd.set_detect_anomaly(True)  # SETS anomaly
     for _, _, sgd in steps():
+        sgd.step()
+
+
+def kept_graphs():
+    for _, _, sgd in steps(keeps_graph=True):
         sgd.step()
 
 

@@ -131,6 +131,13 @@ def test_a_loss_in_double_precision_says_nothing_of_the_model(flatout, job_pytho
     assert info["model.float64"] == "0/272" and "model.float64.set_at" not in info
 
 
+def test_a_graph_that_is_kept_for_another_backward_pass(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "kept_graphs")
+    assert info["torch.retain_graph"] == "True" and info["torch.retain_graph.set_at"] == place("BACKWARD", "steps")
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "anomaly")
+    assert "torch.retain_graph" not in info
+
+
 def test_anomaly_detection_that_lasts(flatout, job_python, tmp_path):
     info, _, _ = facts_of(flatout, job_python, tmp_path, "anomaly")
     assert info["torch.anomaly"] == "True" and info["torch.anomaly.set_at"] == place("SETS anomaly", "anomaly")

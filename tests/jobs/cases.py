@@ -121,6 +121,7 @@ CPU = [
     Case("game_by_game", "rl_rollouts.py", "cpu.python_bound"),
     Case("atom_by_atom", "atom_messages.py", "cpu.python_bound"),
     Case("arrays_as_they_come", "asset_returns.py", "cpu.float64"),
+    Case("state_not_detached", "long_documents.py", "cpu.retained_graph"),
     Case("collect_each_step", "knowledge_graph.py", "cpu.gc"),
     Case("eager_collector", "parse_corpus.py", "cpu.gc"),
     Case("program_per_sample", "metadata_probe.py", "cpu.process_churn"),
@@ -232,6 +233,8 @@ LOOKALIKES = [
         ("longphase", "it computes: not stall.hang"),
     ]
 ] + [
+    healthy("looks_retained", "long_documents.py", "--detached",
+            why="graphs are kept, but none leads to another: not cpu.retained_graph"),
     healthy("looks_pinned", "lookalike.py", "threads", "--pin", "0", needs=("cores:2",),
             why="one busy thread loses nothing on one core: not cpu.affinity"),
     healthy("looks_limited", "conv_audio.py", needs=("root", "cgroup1:cpu", "cgroup1:memory"),
