@@ -18,6 +18,8 @@ namespace {
 
 // A lost core or less than this of one is noise of any machine.
 constexpr double kSomeCore = 0.1;
+// Part of the step that waits for a core, from which a mask with idle cores beside it is too small.
+constexpr double kMuchQueued = 0.3;
 // Part of the wanted CPU time that a hypervisor withholds, from which that is a cause of its own.
 constexpr double kMuchStolen = 0.3;
 
@@ -142,8 +144,10 @@ void detect_affinity(const RunView& view, Findings& findings) {
   if (cpu.affinity <= 0 || cpu.cores <= cpu.affinity || !cpu.idle_known) return;
   if (cpu.quota && *cpu.quota <= cpu.affinity) return;
   const double free = std::min(cpu.cores - cpu.affinity, cpu.idle);
-  if (free < 0.3 || cpu.job < 0.7 * cpu.affinity) return;
   const CoreWait wait = core_wait(view);
+  // Other ranks may have the same cores, and then a job's own threads do not fill them.
+  const bool queues = view.has_steps() && wait.compute > kMuchQueued * view.steps().mean;
+  if (free < 0.3 || (cpu.job < 0.7 * cpu.affinity && !queues)) return;
   const WhatIf whatif(view);
   const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
   // The waiting ends when there is a core for every busy thread.

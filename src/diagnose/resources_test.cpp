@@ -332,6 +332,16 @@ TEST(Resources, AMaskIsToBlameOnlyWhereOtherCoresAreFree) {
   }
 }
 
+TEST(Resources, ARankThatSharesAPinnedCoreWithAnotherIsPinned) {
+  for (const double queued : {0.45, 0.05}) {
+    RunBuilder b = steps_with(10, {ThreadState::kRunQueue, {kMain}});
+    b.machine(2, 0.9).process_cpu(100, 0.5);  // the other rank has the rest of that core
+    b.gauge(SignalId::kThreadAllowedCores, b.thread_entity(100), 1)
+        .counter(SignalId::kThreadRunDelay, b.thread_entity(100), queued * b.wall_ns());
+    EXPECT_EQ(has(diagnose(b.build()), "cpu.affinity"), queued > 0.3);
+  }
+}
+
 // Two threads that take turns on one core: each works 10 ms of a step and spins at the barrier
 // while the other waits. On cores of their own both work at once.
 TEST(Resources, WithoutAMaskAPoolsThreadsStillWork) {
