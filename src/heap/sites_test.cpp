@@ -105,7 +105,7 @@ TEST(Sites, KnowTheLeakOfTheStepsFromWhatIsLoadedBefore) {
   const auto leaks = leaks_of(sites);
   ASSERT_EQ(leaks.size(), 1u);
   EXPECT_EQ(leaks[0]->line, 12u);
-  EXPECT_NEAR(*leaks[0]->bytes_per_step, kBlock / 5, kBlock / 50);
+  EXPECT_NEAR(*leaks[0]->bytes_per_step, kBlock / 5.0, kBlock / 50.0);
   EXPECT_TRUE(leaks_of(sites, false).empty());
 }
 
