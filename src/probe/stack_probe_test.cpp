@@ -209,26 +209,31 @@ int32_t start_switching() {
   for (std::atomic<uint64_t> computed = 0;;) computed.fetch_add(1, std::memory_order_relaxed);
 }
 
+/// Watches a real process.
+struct Watcher {
+  explicit Watcher(int32_t pid) : job(fs::Root("/"), pid, getpid()) {}
+  void tick() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    job.update(MonotonicClock::now(), sink);
+    probe.tick(MonotonicClock::now(), std::chrono::milliseconds(10), sink);
+  }
+
+  JobTree job;
+  RecordingSink sink;
+  StackProbe probe{Scope{.self_pid = getpid(), .job = &job}};
+};
+
 // A sampler costs its thread some time at each switch to another.
 TEST(StackProbe, SamplesThreadsThatSwitchOftenNowAndThenOnly) {
   if (!CpuSampler::open(gettid(), 4096).ok()) GTEST_SKIP() << "lacks perf_event_open";
   const int32_t child = start_switching();
   ASSERT_GT(child, 0);
-  const fs::Root root("/");
-  JobTree job(root, child, getpid());
-  Scope scope;
-  scope.root = root;
-  scope.job = &job;
-  scope.self_pid = getpid();
-  RecordingSink sink;
-  StackProbe probe(scope);
+  Watcher watcher(child);
   int most = 0, with_rest = 0, ticks = 0;
   // The names of functions and what the process is are found out first.
   const TimePoint end = MonotonicClock::now() + std::chrono::seconds(60);
   while (MonotonicClock::now() < end && (most < 2 || with_rest < 20)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    job.update(MonotonicClock::now(), sink);
-    probe.tick(MonotonicClock::now(), std::chrono::milliseconds(10), sink);
+    watcher.tick();
     const int held = samplers();
     most = std::max(most, held);
     if (most >= 2) ++ticks, with_rest += held == 1;
@@ -256,22 +261,13 @@ TEST(StackProbe, SeesTheStacksOfThreadsThatLiveForAMoment) {
   if (!CpuSampler::open(gettid(), 4096).ok()) GTEST_SKIP() << "lacks perf_event_open";
   const int32_t child = start_short_threads();
   ASSERT_GT(child, 0);
-  const fs::Root root("/");
-  JobTree job(root, child, getpid());
-  Scope scope;
-  scope.root = root;
-  scope.job = &job;
-  scope.self_pid = getpid();
-  RecordingSink sink;
-  StackProbe probe(scope);
+  Watcher watcher(child);
   std::map<int32_t, int> stacks;  // readings with one, by thread
   const TimePoint end = MonotonicClock::now() + std::chrono::seconds(60);
   while (MonotonicClock::now() < end && stacks.size() < 50) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    job.update(MonotonicClock::now(), sink);
-    sink.last.clear();
-    probe.tick(MonotonicClock::now(), std::chrono::milliseconds(10), sink);
-    for (const auto& [tid, reading] : sink.last) {
+    watcher.sink.last.clear();
+    watcher.tick();
+    for (const auto& [tid, reading] : watcher.sink.last) {
       if (tid != child && reading.stack != 0) ++stacks[tid];
     }
   }
