@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "diagnose/findings.h"
 #include "diagnose/input.h"
-#include "diagnose/retained.h"
 
 namespace flatout::diagnose {
 

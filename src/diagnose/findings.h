@@ -74,6 +74,8 @@ void detect_processes(const RunView& view, Findings& findings);
 /// told.
 bool detect_pids_end(const RunView& view, Findings& findings);
 void detect_lock(const RunView& view, Findings& findings);
+/// Backward passes that go again through what earlier ones of the same step went through.
+void detect_retained(const RunView& view, Findings& findings);
 void detect_allocator(const RunView& view, Findings& findings);
 void detect_memory(const RunView& view, Findings& findings);
 void detect_stalls(const RunView& view, Findings& findings);

@@ -1,5 +1,4 @@
-#include "diagnose/retained.h"
-
+// Backward passes that go again through what earlier ones of the same step went through.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "base/stats.h"
 #include "diagnose/blame.h"
+#include "diagnose/findings.h"
 #include "diagnose/whatif.h"
 
 namespace flatout::diagnose {
