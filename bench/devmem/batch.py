@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """`flatout devmem batch` against recordings: from steps with 4 and 8 samples on the CPU, the live peak of larger batches.
 
-usage: batch.py   (FLATOUT_BIN, else build/release/flatout; PyTorch)
+Needs PyTorch; runs FLATOUT_BIN, else build/release/flatout.
 """
 
+import argparse
 import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 
 import record
@@ -44,11 +46,18 @@ def flatout(*words) -> object:
     return json.loads(done.stdout)
 
 
-with tempfile.TemporaryDirectory() as folder:
-    for name in MODELS:
-        model = flatout("batch", "--card", "4GiB", *(f"{b}={recorded(name, b, folder)}" for b in (4, 8)))
-        for batch in (24, 40):
-            predicted = model["fixed_bytes"] + batch * model["per_sample_bytes"]
-            bound = flatout("replay", recorded(name, batch, folder))[-1]
-            print(f"{name:<17} batch {batch}: predicted {predicted / 2**20:6.1f} MiB, recorded "
-                  f"{bound['peak_live_bytes'] / 2**20:6.1f} MiB ({model['basis']})")
+def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in MODELS:
+            model = flatout("batch", "--card", "4GiB", *(f"{b}={recorded(name, b, folder)}" for b in (4, 8)))
+            for batch in (24, 40):
+                predicted = model["fixed_bytes"] + batch * model["per_sample_bytes"]
+                bound = flatout("replay", recorded(name, batch, folder))[-1]
+                print(f"{name:<17} batch {batch}: predicted {predicted / 2**20:6.1f} MiB, recorded "
+                      f"{bound['peak_live_bytes'] / 2**20:6.1f} MiB ({model['basis']})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
