@@ -6,9 +6,7 @@
 
 namespace flatout {
 
-void log_info(std::string_view message);     // shown only with --verbose
 void log_warning(std::string_view message);  // "flatout: warning: ..."
 void log_error(std::string_view message, std::string_view hint = {});
-void set_verbose(bool on);
 
 }  // namespace flatout

@@ -32,7 +32,7 @@ const Usage kBatch{
     "  flatout devmem batch --card 24GiB 8=small.pickle 16=larger.pickle\n"
     "  flatout devmem batch --card 24GiB 8=small.pickle     # from one run: at least so many\n"
     "  flatout devmem batch 8=flatout-runs/one 32=flatout-runs/other   # folders of flatout run",
-    {"card", "beside", "verbose"},
+    {"card", "beside"},
     true,
     false,
     false,

@@ -42,7 +42,7 @@ const Usage kStatus{
     "Says how much of files and folders is in the page cache, and how much would fit.",
     "  flatout cache status /data/imagenet\n"
     "  flatout cache status --json train.tar",
-    {"verbose"},
+    {},
     true,
     false,
     false,
@@ -58,7 +58,7 @@ const Usage kWarm{"cache warm",
                   "  flatout cache warm --order feed:7 /data/imagenet   # as flatout.feed's Loader "
                   "with seed=7\n"
                   "  flatout cache warm --list epoch1.txt    # in the order of the first epoch",
-                  {"list", "order", "mb_per_s", "quiet", "verbose"},
+                  {"list", "order", "mb_per_s", "quiet"},
                   true,
                   false,
                   false,
@@ -74,7 +74,7 @@ const Usage kDrop{
     "  flatout cache drop /data/imagenet\n"
     "  flatout cache drop --sync run/          # write dirty pages first\n"
     "  sudo flatout cache drop --all",
-    {"sync", "all", "verbose"},
+    {"sync", "all"},
     true,
     false,
     false,

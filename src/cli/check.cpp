@@ -26,7 +26,7 @@ const Usage kCheck{
     "  flatout check /data/imagenet            # and where the data lies\n"
     "  flatout check --json && python train.py\n"
     "  flatout check --self                    # what Flatout can measure here",
-    {"self", "no_contexts", "verbose"},
+    {"self", "no_contexts"},
     true,
     false,
     false,

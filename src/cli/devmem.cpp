@@ -43,7 +43,7 @@ const Usage kReplay{
     "  flatout devmem replay --card 24GiB snapshot.pickle    # would it fit there?\n"
     "  flatout devmem replay --html memory.html snapshot.pickle   # who held what when\n"
     "  flatout devmem replay trace.jsonl.gz --json           # every figure, for scripts",
-    {"card", "html", "verbose"},
+    {"card", "html"},
     true,
     false,
     false,
@@ -57,7 +57,7 @@ const Usage kExplain{"devmem explain",
                      "  flatout devmem explain train.log\n"
                      "  python train.py 2>&1 | flatout devmem explain         # standard input\n"
                      "  flatout devmem explain snapshot.pickle --json",
-                     {"verbose"},
+                     {},
                      true,
                      false,
                      false,

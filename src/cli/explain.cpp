@@ -20,7 +20,7 @@ const Usage kExplain{
     "  flatout explain train.log\n"
     "  python train.py 2>&1 | flatout explain\n"
     "  dmesg | flatout explain --json",
-    {"verbose"},
+    {},
     true,
     false,
     false,

@@ -37,7 +37,7 @@ const Usage kBench{
     "  flatout feed bench train/\n"
     "  flatout feed bench --json --size 224 --batch 64 --threads 2 --epochs 2 train/\n"
     "  flatout feed bench --python python3 train/    # and what torch's DataLoader gives",
-    {"size", "batch", "threads", "epochs", "mode", "seed", "python", "verbose"},
+    {"size", "batch", "threads", "epochs", "mode", "seed", "python"},
     true,
     false,
     false,
@@ -50,7 +50,7 @@ const Usage kVerify{"feed verify",
                     "  flatout feed verify train/\n"
                     "  flatout feed verify --json train/ > outcomes.jsonl\n"
                     "  flatout feed verify --fail-on any train/      # exit with 3 if one is bad",
-                    {"threads", "fail_on", "verbose"},
+                    {"threads", "fail_on"},
                     true,
                     false,
                     false,
@@ -63,7 +63,7 @@ const Usage kPack{
     "Packs a data set into one file as it is, with labels, checksums and a seek index beside it.",
     "  flatout feed pack train/ --output train.fpack\n"
     "  flatout feed pack 'shards/train-{000..146}.tar' --output train.fpack",
-    {"output", "threads", "fail_on", "verbose"},
+    {"output", "threads", "fail_on"},
     true,
     false,
     false,
@@ -76,7 +76,7 @@ const Usage kIndex{
     "Writes the table of each tar shard beside it, so that a loader opens it at once.",
     "  flatout feed index shards/\n"
     "  flatout feed index 'shards/train-{000..146}.tar'",
-    {"verbose"},
+    {},
     true,
     false,
     false,

@@ -33,7 +33,7 @@ const Usage kFix{
     "  flatout fix --budget 10m -- python train.py       # more time, more remedies\n"
     "  flatout fix --json=result.json -- python train.py\n"
     "  flatout run --with fix.json -- python train.py    # the job with what was found",
-    {"out", "budget", "yes", "skip", "tune", "allow_changing", "quiet", "verbose"},
+    {"out", "budget", "yes", "skip", "tune", "allow_changing", "quiet"},
     true,
     true,
     true,

@@ -38,7 +38,7 @@ const Usage kHeap{
     "  flatout heap --full -- ./train               # every allocation instead of a sample\n"
     "  flatout heap --json=heap.json -- python train.py\n"
     "  flatout heap --record=t.jsonl -- python train.py   # each large request, for devmem replay",
-    {"leaks", "full", "record", "out", "quiet", "keep_runs", "keep_mb", "verbose"},
+    {"leaks", "full", "record", "out", "quiet", "keep_runs", "keep_mb"},
     true,
     true,
     true,

@@ -36,7 +36,7 @@ const Usage kLimit{
     "  flatout devmem limit 0.5 -- python train.py           # half of each card\n"
     "  flatout devmem limit 0=8GiB,1=25% -- python train.py  # by device; others have no limit\n"
     "  flatout devmem limit --record memory.jsonl 100% -- ./train   # and what it took, to replay",
-    {"record", "verbose"},
+    {"record"},
     false,
     false,
     true,

@@ -440,7 +440,6 @@ std::optional<Settings> parse(const Usage& usage, const std::vector<std::string>
     exit_code = starts_job ? 125 : 1;
     return std::nullopt;
   }
-  set_verbose(settings.verbose);
   if (!settings.json_file.empty() && !usage.json_to_file) {
     settings.json = true;
     begin_json_file(std::exchange(settings.json_file, ""));

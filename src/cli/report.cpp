@@ -43,7 +43,7 @@ const Usage kCompare{
     "Says why one run was faster than another: steps, breakdown, findings, and what changed.",
     "  flatout compare flatout-runs/20250101-* flatout-runs/latest\n"
     "  flatout compare OLD NEW --fail-on slower=5%     # exit code 3 where it is",
-    {"fail_on", "verbose"},
+    {"fail_on"},
     true,
     false,
     false,

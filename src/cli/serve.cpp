@@ -41,7 +41,7 @@ const Usage kServe{
     "  flatout serve --listen 0.0.0.0 --token-file ~/.flatout-token --tls-cert c.pem --tls-key "
     "k.pem\n"
     "  ssh -L 8610:127.0.0.1:8610 gpu-node              # else: the loopback of another machine",
-    {"listen", "port", "token_file", "tls_cert", "tls_key", "verbose"},
+    {"listen", "port", "token_file", "tls_cert", "tls_key"},
     true,
     false,
     false,

@@ -34,7 +34,7 @@ const Usage kTop{
     "  flatout top 4121              # only this process and what descends from it\n"
     "  flatout top --once | head     # one screen as plain text, then end\n"
     "  flatout top --json --delay 5  # means over five seconds",
-    {"once", "delay", "verbose"},
+    {"once", "delay"},
     true,
     false,
     false,

@@ -55,7 +55,7 @@ const Usage kSummary{
     "  flatout trace summary rank*.json.gz             # the ranks of one job together\n"
     "  flatout trace summary trace.json --shapes       # operators told apart by their shapes\n"
     "  flatout trace summary trace.json --json         # every figure, for scripts",
-    {"compat", "shapes", "verbose"},
+    {"compat", "shapes"},
     true,
     false,
     false,
@@ -68,7 +68,7 @@ const Usage kReport{
     "Writes a page with the verdict and a timeline of a trace of any size, to open in a browser.",
     "  flatout trace report trace.json.gz -o report.html\n"
     "  flatout trace report rank*.json.gz -o ranks.html   # on one clock, by their collectives",
-    {"output", "compat", "shapes", "verbose"},
+    {"output", "compat", "shapes"},
     false,
     false,
     false,
@@ -81,7 +81,7 @@ const Usage kDiff{
     "Says which kernels, operators and modules got slower or faster, by name and shape.",
     "  flatout trace diff old.json.gz new.json.gz\n"
     "  flatout trace diff old.json.gz new.json.gz --json",
-    {"verbose"},
+    {},
     true,
     false,
     false,
@@ -96,7 +96,7 @@ const Usage kRecord{
     "CUPTI's part has been tried against a stand-in of CUPTI, and with a small job on one GPU.",
     "  flatout trace record -o cuda.json -- python train.py\n"
     "  flatout trace summary cuda.json",
-    {"output", "verbose"},
+    {"output"},
     false,
     false,
     true,
@@ -111,7 +111,7 @@ const Usage kConvert{
     "  flatout trace convert trace.json.gz -o trace.pftrace   # opens in the Perfetto UI\n"
     "  flatout trace convert host.xplane.pb -o trace.json.gz\n"
     "  flatout trace convert cut.json -o whole.json            # mends what is malformed",
-    {"output", "format", "from", "to", "step", "verbose"},
+    {"output", "format", "from", "to", "step"},
     true,
     false,
     false,
@@ -124,7 +124,7 @@ const Usage kSlice{
     "Cuts a window of time or steps out of a trace of any size.",
     "  flatout trace slice huge.json --step 3-5 -o small.json.gz\n"
     "  flatout trace slice huge.json --from 1500 --to 1700 -o small.json   # milliseconds",
-    {"output", "format", "from", "to", "step", "verbose"},
+    {"output", "format", "from", "to", "step"},
     true,
     false,
     false,

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -83,11 +84,17 @@ TEST(RankPlace, FindsTheFirstHostOfAList) {
   EXPECT_EQ(first_host(""), "");
 }
 
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+sockaddr_in loopback(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return address;
+}
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = loopback(0);
   socklen_t size = sizeof address;
   EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
@@ -254,21 +261,49 @@ TEST(Ranks, AreNotDisturbedByAStranger) {
   place.address = "127.0.0.1";
   place.port = free_port();
   std::thread first([&] { EXPECT_TRUE(Ranks::join(place, a_job(), 60s).ok()); });
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(place.port));
+  const sockaddr_in address = loopback(place.port);
   int fd = -1;
   do {
     if (fd >= 0) close(fd);
     fd = socket(AF_INET, SOCK_STREAM, 0);
-  } while (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
+  } while (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0);
   EXPECT_GT(write(fd, "GET / HTTP/1.1\r\n\r\n", 18), 0);
   close(fd);
   RankPlace other = place;
   other.rank = 1;
   EXPECT_TRUE(Ranks::join(other, a_job(), 60s).ok());
   first.join();
+}
+
+TEST(Ranks, SayThatNoDescriptorIsLeftForOneThatComes) {
+  RankPlace place;
+  place.carrier = RankPlace::Carrier::kSockets;
+  place.size = 2;
+  place.address = "127.0.0.1";
+  place.port = free_port();
+  const int comes = socket(AF_INET, SOCK_STREAM, 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(comes);
+  close(next);
+  rlimit one_more = before;
+  one_more.rlim_cur = static_cast<rlim_t>(next) + 1;  // that one listens
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  std::string said;
+  std::atomic<bool> ended{false};
+  std::thread first([&] {
+    const auto ranks = Ranks::join(place, a_job(), 60s);
+    if (!ranks.ok()) said = ranks.error().message;
+    ended = true;
+  });
+  const sockaddr_in address = loopback(place.port);
+  while (!ended &&
+         connect(comes, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  }
+  first.join();
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  close(comes);
+  EXPECT_EQ(said, "cannot take the connection of another rank: Too many open files");
 }
 
 /// NCCL and cards for it, of the stand-ins: found by their names from now on.

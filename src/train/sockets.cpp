@@ -251,6 +251,11 @@ Status Sockets::accept_ranks(const Socket& listener, int wanted, std::vector<Add
     socklen_t length = sizeof from;
     Socket socket(
         accept4(listener.fd(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
+    // Where this process or the machine has none left, the one who waits stays: asking again spins.
+    if (socket.fd() < 0 &&
+        (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+      return fs::error_from_errno(errno, "cannot take the connection of another rank");
+    }
     Hello hello;
     const TimePoint soon = std::min(deadline, MonotonicClock::now() + 5s);
     if (socket.fd() < 0 || !receive_all(socket.fd(), &hello, sizeof hello, soon) ||
