@@ -2,9 +2,10 @@
 // optimizer, the rest. The loop's own frame is the deepest one that readings inside and outside of
 // the backward pass share, and its current line tells where in the body a reading falls. A line is
 //   forward   if its readings run inside modules of the framework;
+//   other     if much of its time writes files: what is put down was there before;
 //   input     if they run in libraries that are not the framework (decoding, files, queues) or
-//   mostly
-//             block (queue, pipe, lock, disk, sleep: a tensor operation computes while it lasts);
+//             mostly block (queue, pipe, lock, disk, sleep: a tensor operation computes while it
+//             lasts);
 //   other     if it comes after the line of the optimizer;
 //   otherwise what its place says: before a line known as input, or before a forward pass that is
 //             long enough for its backward pass, it is input. Where that is not to be seen, the
@@ -117,6 +118,13 @@ bool is_wait(std::string_view file) {
   return false;
 }
 
+/// Puts something into a file: the kernel copies it, or waits for the disk. (A pipe's writer
+/// polls.)
+bool writes_file(const StackReading& reading) {
+  return model::call_kind(reading.syscall) == model::CallKind::kWrite &&
+         (reading.state == ThreadState::kDisk || reading.state == ThreadState::kKernel);
+}
+
 bool blocked(ThreadState state) {
   return state == ThreadState::kLock || state == ThreadState::kDisk ||
          state == ThreadState::kPoll || state == ThreadState::kSleep ||
@@ -160,7 +168,7 @@ class Judge {
   }
 
   struct LineWeights {
-    double total = 0, input = 0, forward = 0, blocked = 0;
+    double total = 0, input = 0, forward = 0, blocked = 0, written = 0;
     double nested = 0;  // in functions that the line calls
     Doing doing = Doing::kUnknown;
   };
@@ -307,6 +315,8 @@ class Judge {
       f.waits = waits(f);
     }
     if (f.doing == Doing::kOther || f.doing == Doing::kForward) return f.doing;
+    // What a data set writes (its own cache) makes batches all the same.
+    if (f.doing == Doing::kUnknown && !f.waits && writes_file(*r.reading)) return Doing::kOther;
     if (r.reading->state == ThreadState::kDisk) return Doing::kInput;
     if (f.waits && blocked(r.reading->state)) return Doing::kInput;
     if (f.path.empty() && blocked(r.reading->state) && !context_.team) return Doing::kInput;
@@ -352,6 +362,7 @@ class Judge {
       const Doing doing = doing_of(r);
       if (doing == Doing::kInput) w.input += weight;
       if (doing == Doing::kForward) w.forward += weight;
+      if (doing == Doing::kOther && writes_file(*r.reading)) w.written += weight;
       if (blocked(r.reading->state)) w.blocked += weight;
       if (f.path.size() > loop_depth_ + 1) w.nested += weight;
     }
@@ -374,6 +385,8 @@ class Judge {
         w.doing = Doing::kForward;
         first_forward = std::min(first_forward, line);
         forward += w.total;
+      } else if (w.written >= 0.3 * w.total && w.input < 0.1 * w.total) {
+        w.doing = Doing::kOther;
       } else if (w.input >= 0.3 * w.total || (w.blocked >= 0.7 * w.total && !context_.team)) {
         w.doing = Doing::kInput;
         last_input = std::max(last_input, line);

@@ -3,6 +3,7 @@
 #include "timeline/step_evidence.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include "base/uneven_beat.h"
 #include "timeline/steps.h"
@@ -171,6 +172,31 @@ TEST(OpenTime, ReadingFromDiskIsInputWait) {
   const model::Run run = l.finish();
   EXPECT_NEAR(share(run, Part::kInputWait), 14 / 30.0, 0.04);
   EXPECT_NEAR(share(run, Part::kForward), 5 / 30.0, 0.04);
+}
+
+// The line that writes a batch down before it is used does not make it, but a data set that keeps
+// what it has decoded does.
+TEST(OpenTime, WritingAFileBeforeTheForwardPassIsOther) {
+  constexpr const char* kFetch = "/x/site-packages/torch/utils/data/_utils/fetch.py";
+  for (const bool in_data_set : {false, true}) {
+    Loop l;
+    const StackId write = in_data_set
+                              ? l.at(10, {{"fetch", kFetch, 54}, {"__getitem__", "train.py", 4}})
+                              : l.at(10, {{"record", "train.py", 4}});
+    for (int i = 0; i < 100; ++i) {
+      const size_t before = l.b.run().readings.size();
+      l.b.during(9, write, ThreadState::kDisk);
+      for (size_t k = before; k < l.b.run().readings.size(); ++k) {
+        l.b.run().readings[k].syscall = SYS_fsync;
+      }
+      l.b.during(5, write, ThreadState::kKernel);
+      l.b.during(5, l.forward, ThreadState::kOnCpuNative);
+      l.rest(i);
+    }
+    const model::Run run = l.finish();
+    EXPECT_NEAR(share(run, Part::kOther), in_data_set ? 0 : 14 / 30.0, 0.04);
+    EXPECT_NEAR(share(run, Part::kInputWait), in_data_set ? 14 / 30.0 : 0, 0.04);
+  }
 }
 
 TEST(OpenTime, AFunctionalForwardPassIsForward) {
