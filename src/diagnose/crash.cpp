@@ -37,6 +37,12 @@ bool is_fault(int signal) {
          signal == SIGABRT;
 }
 
+/// Others send these, or the kernel does: they strike wherever the process happens to be.
+bool is_sent(int signal) {
+  return signal == SIGKILL || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT ||
+         signal == SIGALRM || signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGXCPU;
+}
+
 /// The process of the job that a signal ended first; not one that others sent on to end it.
 std::optional<Killed> first_killed(const Run& run) {
   std::optional<Killed> found;
@@ -166,6 +172,35 @@ void add_ending(const RunView& view, const model::Process* process, Finding& f) 
   const double before = to_s(process->end - last.reading->at);
   evidence(f, fmt::format("its Python had ended by then: the last stacks are {} older", ms(before)),
            before * 1e3, "ms", "stacks", 1);
+}
+
+/// How much memory was left: a kill for memory that no counter here shows (another group's, another
+/// machine's view of it) leaves little.
+void add_memory_left(const RunView& view, Finding& f) {
+  const auto left = room(view.host(SignalId::kMemAvailable), view.host(SignalId::kMemTotal));
+  if (!left) return;
+  evidence(f, fmt::format("{} of memory were left at the least", format_bytes(left->least)),
+           left->least, "bytes", "probe.host", 1);
+}
+
+void add_signal_remedies(Finding& f, int signal) {
+  if (signal == SIGKILL) {
+    remedy(f, "killer",
+           "SIGKILL leaves no core file and no message. Look who sent it: the kernel for memory "
+           "(dmesg, journalctl -k), a scheduler or container for a limit of time or memory "
+           "(Slurm, Kubernetes, systemd), or somebody by hand.");
+  } else if (signal == SIGXCPU) {
+    remedy(f, "cpu_limit", "Raise the limit of CPU time (ulimit -t).");
+  } else if (signal == SIGXFSZ) {
+    remedy(f, "file_limit", "Raise the limit of a file's size (ulimit -f).");
+  } else if (is_sent(signal)) {
+    remedy(f, "sender",
+           "Somebody sent it: look in the log of what supervises the job (a scheduler's limit of "
+           "time, a preemption, timeout(1), a closed terminal).");
+  } else {
+    remedy(f, "stacks",
+           "Look at the last stacks; a debugger or a core file shows the native ones.");
+  }
 }
 
 void add_shm_evidence(const RunView& view, Finding& f) {
@@ -348,8 +383,11 @@ void detect_crash(const RunView& view, Findings& findings) {
                     name != nullptr ? name : "?"),
         0.95);
     if (killed->process != nullptr) {
-      f.where = fault_line(run);
-      if (!f.where) f.where = last_line(view, *killed->process);
+      // Where it was when others ended it is chance.
+      if (!is_sent(killed->signal)) {
+        f.where = fault_line(run);
+        if (!f.where) f.where = last_line(view, *killed->process);
+      }
       evidence(f,
                fmt::format("pid {} ({}) ended", killed->process->pid,
                            escape_terminal(killed->process->name)),
@@ -357,10 +395,10 @@ void detect_crash(const RunView& view, Findings& findings) {
     }
     evidence(f, fmt::format("by signal {}", killed->signal), killed->signal, "signal",
              "probe.processes", 1);
+    if (killed->signal == SIGKILL) add_memory_left(view, f);
     add_ending(view, killed->process, f);
     if (killed->process != nullptr) add_last_stacks(view, *killed->process, f);
-    remedy(f, "stacks",
-           "Look at the last stacks; a debugger or a core file shows the native ones.");
+    add_signal_remedies(f, killed->signal);
     return;
   }
   const std::optional<First> first = failed ? raised_first(run) : std::nullopt;

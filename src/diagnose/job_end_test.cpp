@@ -240,6 +240,23 @@ TEST(Diagnose, ASignalAfterTheInterpreterHasEndedStruckNoLineOfIts) {
   }
 }
 
+TEST(Diagnose, WhereASignalThatOthersSendFindsTheJobIsNoLineToBlame) {
+  for (const auto& [signal, advice] : {std::pair{SIGKILL, "killer"},
+                                       {SIGTERM, "sender"},
+                                       {SIGXCPU, "cpu_limit"},
+                                       {SIGSEGV, "stacks"}}) {
+    RunBuilder b;
+    for (int i = 0; i < 20; ++i) b.step({{Part::kBackward, 10, kCompute}});
+    b.run().processes[0].ended = true;
+    b.run().processes[0].end = b.now();
+    b.run().processes[0].wait_status = signal;
+    const Diagnosis d = diagnose(b.build(true, signal));
+    ASSERT_EQ(d.verdict, "crash.signal") << signal;
+    EXPECT_EQ(d.findings.front().where.has_value(), signal == SIGSEGV) << signal;
+    EXPECT_EQ(d.findings.front().remedies.front().id, advice);
+  }
+}
+
 TEST(Diagnose, AnExceptionThatAbortsIsNoSignalOfItsOwn) {
   RunBuilder b;
   for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
