@@ -1,4 +1,5 @@
-// The failures that `flatout explain` knows: a table (log_rules.cpp) and how its patterns are read.
+// The failures that `flatout explain` knows: tables (log_tables.h), and how their patterns are
+// read.
 #pragma once
 
 #include <string_view>
