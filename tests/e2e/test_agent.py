@@ -406,3 +406,28 @@ def test_tensorflow(tensorflow, arguments, expected):
     if arguments == ["fit_generator"]:
         assert n["feed"] >= 6
     assert any("tensorflow.version" in f for f in r.facts.values())
+
+
+# ---- JAX ----
+
+
+@pytest.mark.shapes
+@pytest.mark.parametrize("job, expected", [
+    ("compiled", {"optimizer": 6, "forward": 6}),
+    ("method", {"optimizer": 6}),
+    ("anew", {"optimizer": 6, "forward": 6}),
+    ("eager", {"optimizer": 0, "backward": 6}),
+])
+def test_jax(tensorflow, job, expected):
+    command = [tensorflow, str(HERE / "agent_jobs_jax.py"), job]
+    if subprocess.run([tensorflow, "-c", "import jax"], capture_output=True).returncode != 0:
+        pytest.skip("no Python with JAX: tools/venv.sh build/venv-tf tests/requirements-tensorflow.txt")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FLATOUT_")}
+    plain = subprocess.run(command, env=env, capture_output=True)
+    r, done = receiver.run(command, AGENT, timeout=300)
+    assert done.returncode == plain.returncode == 0, done.stderr.decode()
+    assert done.stdout == plain.stdout
+    assert b"flatout: warning" not in done.stderr
+    n = counts(r)
+    assert {k: n.get(k, 0) for k in expected} == expected
+    assert any("jax.version" in f for f in r.facts.values())

@@ -11,15 +11,21 @@ import sys
 from . import core
 
 _watch = None
-_done = {"torch", "tensorflow"}
+_done = {"torch", "tensorflow", "jax"}
 _HOOKS = {  # module that was imported -> our module that hooks it
     "torch": "torch_hooks",
     "tensorflow": "tensorflow_hooks",
+    "jax": "jax_hooks",
     "keras.src.optimizers.base_optimizer": "tensorflow_hooks",
     "keras.src.optimizers.optimizer": "tensorflow_hooks",
     "keras.src.optimizers.legacy.optimizer_v2": "tensorflow_hooks",
     "keras.optimizers.optimizer_v2.optimizer_v2": "tensorflow_hooks",
     "tensorflow.python.keras.optimizer_v2.optimizer_v2": "tensorflow_hooks",
+    "keras.src.backend.tensorflow.trainer": "keras_calls",
+    "keras.src.backend.jax.trainer": "keras_calls",
+    "keras.src.backend.torch.trainer": "keras_calls",
+    "keras.src.engine.training": "keras_calls",
+    "keras.engine.training": "keras_calls",
     "torch._dynamo.eval_frame": "forward",
     "torch.distributed.fsdp": "forward",
     "multiprocessing.pool": "waits",
@@ -54,7 +60,7 @@ def imported(name, module):
         hooks = "%s.%s" % (__name__, _HOOKS[name])
         __import__(hooks)
         sys.modules[hooks].install(module)
-        if name in ("torch", "tensorflow"):  # what was imported before we came
+        if name in ("torch", "tensorflow", "jax"):  # what was imported before we came
             for other in _HOOKS:
                 if other in sys.modules and other not in _watch.wanted and other not in _done:
                     _done.add(other)

@@ -25,7 +25,7 @@ def install(torch):
         f, "torch.interop_threads",
         lambda _: _send("torch.interop_threads", torch.get_num_interop_threads())))
     anomaly = getattr(getattr(torch, "autograd", None), "anomaly_mode", None)
-    for name, method in (("set_detect_anomaly", "__init__"), ("detect_anomaly", "__enter__")):
+    for name, method in (("set_detect_anomaly", "__init__"), ("detect_anomaly", "__enter__")) if anomaly else ():
         core.replace(getattr(anomaly, name, None), method, lambda f: _noted(
             f, "torch.anomaly", lambda _: torch.is_anomaly_enabled()))  # graph.py says whether it lasts
     double = getattr(torch, "float64", None)

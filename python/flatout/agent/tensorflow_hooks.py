@@ -2,12 +2,12 @@
 
 A step ends where an optimizer has applied its gradients. Eagerly that is seen directly. Inside a
 tf.function it is seen once, while the function is traced; from then on each call of that function
-is a step (this is how Keras' fit runs, too). What such a function waits for inside, no hook can see.
+is a step (this is how Keras' fit runs, too). What such a function waits for inside is for pipelines.py.
 """
 import sys
 from math import prod
 
-from . import core, keeps
+from . import core, eager_ops, keeps, pipelines
 from .core import (BACKWARD, EPOCH, FEED, FORWARD, INPUT_WAIT, OPTIMIZER, VALIDATION, get_ident, mark,
                    note, now, state)
 
@@ -39,7 +39,7 @@ def _versions(tensorflow):
     core.info("tensorflow.version", getattr(tensorflow, "__version__", None))
     from . import collector, settings
 
-    if "torch" not in sys.modules:
+    if "torch" not in sys.modules and "jax" not in sys.modules:
         for part in (collector, settings, keeps):
             part.install(tensorflow)
 
@@ -77,10 +77,15 @@ def _next(next_):
             end = now()
             state.loader_thread = 0
             note(INPUT_WAIT, begin, end)
+            pipelines.asked(self, end)
             if ended:
                 mark(EPOCH, 0, end, end, 0, 0)
 
     return hook
+
+
+def _pipelines(tensorflow):
+    pipelines.install(tensorflow)
 
 
 # ---- functions, tapes, optimizers ----
@@ -111,7 +116,7 @@ def _call(call):
         elif _Functions.differentiated:
             _Functions.differentiates.add(id(self))
         if id(self) in _Functions.trains:
-            mark(FORWARD, 0, begin, end, 0, 0)
+            pipelines.called(args, begin, end)
             _stepped(me, end, end)
         else:
             other = _Functions.trains and id(self) not in _Functions.differentiates
@@ -175,6 +180,7 @@ def _apply(apply_gradients):
             end = now()
             state.step_thread = 0
         _stepped(me, begin, end)
+        eager_ops.step_ended()
         if not _Functions.precision_known:
             _note_precision(self)
         return result
@@ -270,4 +276,4 @@ def _runs_operation(fetches, fed):
     return bool(found) and (fed or again)
 
 
-_PARTS = (_versions, _iterators, _functions, _tapes, _python_functions, _sessions)
+_PARTS = (_versions, _iterators, _pipelines, _functions, _tapes, _python_functions, _sessions)

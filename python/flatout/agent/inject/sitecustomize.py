@@ -1,7 +1,7 @@
 """Runs at the start of every Python process of a job that `flatout run` started (by PYTHONPATH).
 
 Does next to nothing: it takes its own folder off sys.path, runs the sitecustomize that would have
-run without us, and waits for `import torch` or `import tensorflow`. Only then is the agent loaded.
+run without us, and waits for `import torch`, `import tensorflow` or `import jax`. Only then is the agent loaded.
 """
 import sys
 
@@ -95,7 +95,7 @@ class _Watch:
             except Exception as error:
                 _complain("what flatout changes in %s is left out" % name, error)
         if cls.watched:
-            agent = cls.load() if cls.agent is not None or name in ("torch", "tensorflow") else None
+            agent = cls.load() if cls.agent is not None or name in ("torch", "tensorflow", "jax") else None
             if agent is not None:
                 agent.imported(name, module)
 
@@ -227,7 +227,7 @@ def _chain():
 
 if _leave_path():
     _Watch.watched = True
-    _Watch.wanted |= {"torch", "tensorflow"}
+    _Watch.wanted |= {"torch", "tensorflow", "jax"}
     sys.meta_path.insert(0, _Watch)
     sys.excepthook = _on_uncaught(sys.excepthook)
     _Watch.tell("threading", _watch_threads)
