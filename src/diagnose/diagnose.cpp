@@ -6,6 +6,7 @@
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "diagnose/few_threads.h"
 #include "diagnose/findings.h"
 #include "diagnose/input.h"
 
@@ -215,4 +216,5 @@ Diagnosis diagnose(const Run& run) {
   return out;
 }
 
+  if (out.verdict == "healthy" && out.judged) out.headline += few_threads(view);
 }  // namespace flatout::diagnose

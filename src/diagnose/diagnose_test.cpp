@@ -476,6 +476,26 @@ TEST(Diagnose, TinyOperationsBesideBigOnesAreCountedInTheirOwnFunction) {
   }
 }
 
+// Norms of the gradients, or an average of the weights, parameter by parameter: autograd does not
+// go through them.
+TEST(Diagnose, TinyOperationsAfterTheBackwardPassHaveNone) {
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = "60";
+  const Line norms{"norms", "/home/u/train.py", 17};
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 10, kCompute},
+            {Part::kBackward, 20, kCompute},
+            {Part::kOther, 3, {ThreadState::kOnCpuPython, {kMain, norms}}},
+            {Part::kOther, 3, {ThreadState::kOnCpuNative, {kMain, norms}}}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.python_bound") << d.headline;
+  EXPECT_EQ(d.findings.front().where->line, 17);
+  EXPECT_NEAR(*d.findings.front().gain, 36.0 / 30, 0.03);
+}
+
 // A replay memory's look-ups, and beside them what makes tensors of the samples: one piece of work
 // is named, with what it calls, and the gain is that of this piece.
 TEST(Diagnose, OfLinesThatThePythonInterpreterBoundsOnePieceOfWorkIsCounted) {

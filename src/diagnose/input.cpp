@@ -330,6 +330,7 @@ void detect_input(const RunView& view, Findings& findings) {
   std::vector<InputCause> all = input_causes(view, times, whatif);
   std::sort(all.begin(), all.end(),
             [](const InputCause& a, const InputCause& b) { return a.weight > b.weight; });
+  detect_order(view, whatif, findings);
   bool first = true;
   for (const InputCause& cause : all) {
     if (!first && cause.weight < kSecondCause * times.total) break;

@@ -77,5 +77,6 @@ double beyond_usual(const RunView& view, const model::Step& step,
 void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings);
 void detect_restart(const RunView& view, Findings& findings);
 void detect_boundary(const RunView& view, Findings& findings);  // feed_dict, h2d
+void detect_order(const RunView& view, const WhatIf& whatif, Findings& findings);
 
 }  // namespace flatout::diagnose

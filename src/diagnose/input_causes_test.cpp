@@ -50,6 +50,27 @@ TEST(InputCauses, KernelTimeWithoutReadsIsLookUpsUnlessSomethingElseIsSeen) {
   }
 }
 
+// The training thread draws what the workers are to fetch, sample by sample. Or it takes as long to
+// take the batches, whoever wrote the loop over the loader.
+TEST(InputCauses, TheOrderOfSamplesIsWorkedOutInTheTrainingThread) {
+  const Line next{"__next__", "/x/site-packages/torch/utils/data/dataloader.py", 700};
+  const Line draw{"__iter__", "/home/u/data.py", 17, model::FrameKind::kGenerator};
+  for (const bool draws : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 20, 10,
+          {ThreadState::kOnCpuPython,
+           draws ? std::vector<Line>{kMain, next, draw} : std::vector<Line>{kMain, next}});
+    workers(b, 1, 2, kDecode, 28);
+    b.machine(2, 1).process_cpu(100, 1).process_cpu(200, 0.1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(find(d, "input.decode_cpu") != nullptr, draws) << d.headline;
+    if (!draws) continue;
+    EXPECT_EQ(d.verdict, "input.decode_cpu");
+    EXPECT_EQ(find(d, "input.decode_cpu")->where->line, draw.line);
+    EXPECT_NEAR(*find(d, "input.decode_cpu")->gain, 3, 0.2);
+  }
+}
+
 // The loop runs over a progress bar around its loader, which decodes in the training thread; or the
 // bar draws all that time.
 TEST(InputCauses, WhatAProgressBarHandsOnIsNoLogging) {

@@ -268,9 +268,14 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double backward = a_step([&](const Cell& c) { return runs_backward(c) && !tiny(c); });
   // The backward pass of tiny operations is as many tiny operations, run without the interpreter.
   const auto with_backward = [&](const Profile::Filter& filter) {
-    const double there = a_step([&](const Cell& c) { return filter(c) && runs_forward(c); });
+  // (What follows the forward pass, such as norms and averages of weights, has none.)
+  const auto has_backward = [&](const Cell& c) {
+    return runs_forward(c) && (c.part == Part::kForward || c.part == Part::kCompute);
+  };
+  const double differentiated = a_step(has_backward);
+    const double there = a_step([&](const Cell& c) { return filter(c) && has_backward(c); });
     const double most = ops > 0 ? kDispatch * ops : backward;
-    const double share = forward > 0 ? there / forward : 0;
+    const double share = differentiated > 0 ? there / differentiated : 0;
     return a_step(filter) + std::min({backward * share, kBackwardOps * there, most});
   };
   const auto interpreters = [&](const Profile::Filter& filter) {
