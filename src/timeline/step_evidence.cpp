@@ -118,11 +118,8 @@ bool is_wait(std::string_view file) {
   return false;
 }
 
-/// Puts something into a file: the kernel copies it, or waits for the disk. (A pipe's writer
-/// polls.)
-bool writes_file(const StackReading& reading) {
-  return model::call_kind(reading.syscall) == model::CallKind::kWrite &&
-         (reading.state == ThreadState::kDisk || reading.state == ThreadState::kKernel);
+bool on_files(ThreadState state) {
+  return state == ThreadState::kDisk || state == ThreadState::kKernel;
 }
 
 bool blocked(ThreadState state) {
@@ -205,6 +202,7 @@ class Judge {
     size_t o = 0, p = 0;
     for (const StackReading& reading : run_.readings) {
       if (reading.thread != context_.thread) continue;
+      note_call(reading);
       while (o < open.size() && open[o].end <= reading.at) ++o;
       while (p < painted_.size() && painted_[p].end <= reading.at) ++p;
       if (o < open.size() && open[o].begin <= reading.at) {
@@ -215,6 +213,25 @@ class Judge {
         readings_.push_back({&reading, kNowhere, painted_[p].kind});
       }
     }
+  }
+
+  FrameId innermost(const StackReading& reading) const {
+    return reading.stack < run_.stacks.size() ? run_.stacks[reading.stack].frame : 0;
+  }
+  // The call that a thread is in cannot always be read: a line that was seen to write writes.
+  void note_call(const StackReading& reading) {
+    if (!on_files(reading.state)) return;
+    const model::CallKind call = model::call_kind(reading.syscall);
+    if (call == model::CallKind::kWrite) ++writes_[innermost(reading)];
+    if (call == model::CallKind::kRead) --writes_[innermost(reading)];
+  }
+  /// Puts something into a file: the kernel copies it, or waits for the disk. (A pipe's writer
+  /// polls.)
+  bool writes_file(const StackReading& reading) const {
+    if (!on_files(reading.state)) return false;
+    if (reading.syscall >= 0) return model::call_kind(reading.syscall) == model::CallKind::kWrite;
+    const auto line = writes_.find(innermost(reading));
+    return line != writes_.end() && line->second > 0;
   }
 
   // Functions of the job's own that are there to parse text: what else they do makes samples, too.
@@ -474,6 +491,7 @@ class Judge {
   std::vector<Reading> readings_;
   std::unordered_map<StackId, StackFacts> facts_;
   std::map<uint32_t, LineWeights> lines_;
+  std::unordered_map<FrameId, int64_t> writes_;      // less reads, by innermost frame
   std::set<std::pair<StringId, StringId>> parsers_;  // functions, of native code
   size_t loop_depth_ = kNowhere;
   FrameKey loop_key_{};
