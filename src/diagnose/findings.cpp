@@ -128,6 +128,15 @@ std::string per_step_text(const RunView& view, double seconds) {
   return ms(seconds) + (view.has_steps() ? " a step" : " of each second");
 }
 
+std::string while_nothing_works(const RunView& view) {
+  constexpr double kSomething = 0.3;  // cores
+  const CpuView& cpu = view.cpu();
+  const double unit = view.has_steps() ? view.steps().mean : 1.0;
+  const double trains =
+      view.per_step(Role::kTrainer, [](const Cell& c) { return on_cpu(c.act); }) / unit + cpu.pool;
+  return cpu.idle_known && cpu.busy - trains > kSomething ? "" : " while nothing works";
+}
+
 void remedy(model::Finding& f, std::string id, std::string text) {
   f.remedies.push_back({std::move(id), std::move(text)});
 }

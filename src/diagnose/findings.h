@@ -59,6 +59,9 @@ void unlock(const RunView& view, model::Finding& f, std::string otherwise);
 std::string ms(double seconds);
 /// "12.5 ms a step"; without steps "12.5 ms of each second".
 std::string per_step_text(const RunView& view, double seconds);
+/// " while nothing works"; "" where something on the machine does, beside the training thread and
+/// those that compute for it.
+std::string while_nothing_works(const RunView& view);
 
 // The detectors, one file a group. Each looks at the view and adds what it finds.
 void detect_crash(const RunView& view, Findings& findings);

@@ -23,7 +23,8 @@ constexpr double kPasses = 0.5;      // the same, with what those who send take 
 // Reads per sample from which a sample is searched for rather than read.
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
-constexpr double kIdle = 0.15;  // of the cores, from which more workers find room
+constexpr double kRoomForPools = 1.1;  // of the cores
+constexpr double kIdle = 0.15;         // of the cores, from which more workers find room
 // Of the work on batches that would fall by chance into the time that the step computes, what is
 // done then by producers who take turns with it, at most; and readings that tell.
 constexpr double kAheadOfStep = 0.25;
@@ -71,8 +72,12 @@ bool few_workers(const RunView& view, const BatchTimes& times) {
 /// these had less to do.
 double queued_by_own_work(const RunView& view, const BatchTimes& times) {
   const LoaderView& loader = view.loader();
-  // Where it is pools of threads that crowd the cores, or a mask, that is another finding.
-  const bool crowded = view.crowd().too_many(view.cpu().usable);
+  // Where it is pools of threads that crowd the cores, or a mask, that is another finding. Pools
+  // that had room without those who make batches do not.
+  const Crowd crowd = view.crowd();
+  const double usable = view.cpu().usable;
+  const bool crowded =
+      crowd.too_many(usable) && crowd.all() - crowd.producers > kRoomForPools * usable;
   const bool pinned = loader.mask > 0 && loader.mask < loader.workers;
   if (crowded || pinned) return 0;
   const double rivals = view.cpu().job + view.cpu().others;
@@ -312,8 +317,8 @@ void Causes::add_waits_for_others() {
   }
   if (const double slept = times_[Act::kSleep]; slept > 0) {
     out_.push_back({"stall.idle_wait",
-                    times_.mostly_in_loop() ? "The training loop sleeps while nothing works"
-                                            : "The loader sleeps while nothing works",
+                    (times_.mostly_in_loop() ? "The training loop sleeps" : "The loader sleeps") +
+                        while_nothing_works(view_),
                     {.fetch = slept},
                     slept,
                     samples_at(Act::kSleep)});

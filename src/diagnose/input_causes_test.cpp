@@ -71,6 +71,34 @@ TEST(InputCauses, TheOrderOfSamplesIsWorkedOutInTheTrainingThread) {
   }
 }
 
+// The training thread's pool finds room on the two cores, and so does a helper; beside workers it
+// does not. What these wait for cores goes with their work. Where it is the pool that crowds the
+// cores, it stays.
+TEST(InputCauses, WorkersWaitForCoresForTheirOwnWorkUnlessAPoolAloneCrowdsThem) {
+  double gains[2] = {};
+  for (const int pool : {1, 3}) {
+    RunBuilder b;
+    std::vector<model::ThreadId> threads;
+    for (int i = 0; i < pool; ++i) threads.push_back(b.thread(0, 101 + i));
+    const model::ThreadId helper = b.thread(0, 110);
+    for (int i = 0; i < 60; ++i) {
+      const TimePoint begin = b.now();
+      b.step({{Part::kInputWait, 12, kQueueWait}, {Part::kForward, 28, kCompute}}, i < 3);
+      for (const model::ThreadId t : threads) {
+        b.doing(t, begin + nanos(12e6), b.now(), {ThreadState::kOnCpuNative, {}});
+      }
+      b.doing(helper, begin, begin + nanos(16e6), {ThreadState::kOnCpuPython, {kMain}});
+    }
+    workers(b, 2, {{20, kDecode}, {60, {ThreadState::kRunQueue, {kItem}}}});
+    b.machine(2, 0).process_cpu(100, 1.4).process_cpu(200, 0.25).process_cpu(201, 0.25);
+    const Diagnosis d = diagnose(b.build());
+    const Finding* f = find(d, "input.decode_cpu");
+    gains[pool > 1] = f != nullptr ? *f->gain : 1;
+  }
+  EXPECT_GT(gains[0], 1.38);
+  EXPECT_LT(gains[1], 1.35);
+}
+
 // The loop runs over a progress bar around its loader, which decodes in the training thread; or the
 // bar draws all that time.
 TEST(InputCauses, WhatAProgressBarHandsOnIsNoLogging) {

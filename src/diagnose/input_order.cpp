@@ -54,9 +54,12 @@ void detect_order(const RunView& view, const WhatIf& whatif, Findings& findings)
       view.trainer_in(Part::kInputWait, [&](const Cell& c) { return on_cpu(c.act) && !unread(c); });
   const double cost =
       view.per_step(Role::kTrainer, orders) * (without < read ? 1 + without / read : 1);
+  // A pool that is on a core meanwhile spins: it works for the training thread alone.
+  const double spun = view.per_step(
+      Role::kPool, [](const Cell& c) { return c.part == Part::kInputWait && on_cpu(c.act); });
   Finding* f = findings.add("input.decode_cpu",
                             "Working out which samples come next holds up the training thread", 0.9,
-                            whatif.saved_by({.trainer_cpu = cost, .handling = cost}));
+                            whatif.saved_by({.trainer_cpu = cost + spun, .handling = cost}));
   if (f == nullptr) return;
   f->where = view.where(orders);
   evidence(*f, fmt::format("it takes {} a step, whatever the workers do", ms(cost)), cost * 1e3,

@@ -398,8 +398,8 @@ void detect_idle(const RunView& view, Findings& findings) {
   if (findings.has("input.decode_cpu") || findings.has("input.too_few_workers")) {
     cost -= view.trainer_in(Part::kInputWait, idle);
   }
-  Finding* f =
-      findings.add("stall.idle_wait", "The job sleeps or polls while nothing works", 0.9, cost);
+  Finding* f = findings.add("stall.idle_wait",
+                            "The job sleeps or polls" + while_nothing_works(view), 0.9, cost);
   if (f == nullptr) return;
   f->where = view.where(idle);
   evidence(*f, fmt::format("the training thread sleeps {}", per_step_text(view, cost)), cost * 1e3,
@@ -438,8 +438,8 @@ void detect_waits(const RunView& view, Findings& findings) {
   if (!view.is_python()) working += view.per_step(Role::kPool, busy);
   const double cost = wait - working;
   if (working > 0.3 * wait || cost < kWorthSaying * unit) return;
-  Finding* f =
-      findings.add("stall.idle_wait", "The training thread waits while nothing works", 0.7, cost);
+  Finding* f = findings.add("stall.idle_wait",
+                            "The training thread waits" + while_nothing_works(view), 0.7, cost);
   if (f == nullptr) return;
   f->where = view.where(waits);
   evidence(*f, fmt::format("it waits {} a step while no other thread works", ms(cost)), cost * 1e3,

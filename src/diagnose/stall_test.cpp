@@ -385,5 +385,38 @@ TEST(Stalls, ASaveThatComputesIsNotAdvisedToWriteInAThread) {
   }
 }
 
+TEST(Stalls, WhoWaitsForThreadsThatTakeWorkOutOfAQueueWaitsForTheirWork) {
+  for (const bool queue : {true, false}) {
+    RunBuilder b;
+    const model::ThreadId pool = b.thread(0, 101);
+    for (int i = 0; i < 100; ++i) {
+      const TimePoint from = b.now();
+      b.step({{Part::kForward, 10, kCompute}, {Part::kOther, 10, {ThreadState::kLock, {kMain}}}},
+             i < 3);
+      b.doing(pool, from + nanos(10e6), b.now(), {ThreadState::kOnCpuNative, {}});
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    if (queue) b.run().info["jax.version"] = "0.10.2";
+    EXPECT_EQ(find(diagnose(b.build()), "stall.idle_wait") == nullptr, queue);
+  }
+}
+
+// What others do meanwhile may or may not be what is waited for: nothing is said of it.
+TEST(Stalls, ASleepIsSaidToBeWhileNothingWorksOnlyWhereThatIsSo) {
+  for (const double idle : {1.4, 0.2}) {
+    RunBuilder b;
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kOther, 10, {ThreadState::kSleep, {kMain, {"wait", "/home/u/train.py", 7}}}}},
+             i < 3);
+    }
+    b.machine(2, idle).process_cpu(100, 0.5);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "stall.idle_wait") << d.headline;
+    EXPECT_EQ(d.findings.front().title,
+              idle > 1 ? "The job sleeps or polls while nothing works" : "The job sleeps or polls");
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose
