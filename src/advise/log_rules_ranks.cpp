@@ -94,6 +94,7 @@ std::vector<LogRule> ranks_rules() {
        .patterns = {"ncclRemoteError",
                     "A call failed possibly due to a network error or a remote process",
                     "NCCL communicator was aborted",
+                    "Call to recv from * failed : ", "Call to send to * failed : ",
                     "remote process exited or there was a network error"},
        .text = "Another rank went away during a collective, or the network to it failed.",
        .advice = {{"first_rank", "Look for the rank that failed first, in its own output."},
