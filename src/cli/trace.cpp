@@ -25,6 +25,7 @@
 #include "timeline/trace_analysis.h"
 #include "timeline/trace_convert.h"
 #include "timeline/trace_diff.h"
+#include "timeline/trace_files.h"
 #include "timeline/trace_hta.h"
 #include "timeline/trace_picture.h"
 
@@ -131,14 +132,38 @@ const Usage kSlice{
     1,
     1};
 
-/// The file itself; of a run folder the trace in it; "-" is what comes in.
-std::string trace_file(const std::string& path) {
-  if (path == "-") return "/dev/stdin";
-  std::error_code failed;
-  const std::filesystem::path inside = std::filesystem::path(path) / "trace.json.gz";
-  return std::filesystem::is_directory(path, failed) && std::filesystem::exists(inside, failed)
-             ? inside.string()
-             : path;
+struct NamedTrace {
+  std::string name;  // as it is shown: of a run's trace the folder
+  std::string file;
+};
+
+/// The traces behind the names that were given: folders may hold several. "-" is what comes in.
+Result<std::vector<NamedTrace>> named_traces(const std::vector<std::string>& names) {
+  std::vector<NamedTrace> out;
+  for (const std::string& name : names) {
+    if (name == "-") {
+      out.push_back({name, "/dev/stdin"});
+      continue;
+    }
+    const auto files = timeline::trace_files(name);
+    if (!files.ok() && names.size() == 1) return files.error();
+    if (!files.ok()) out.push_back({name, name});  // told with what the others say
+    if (!files.ok()) continue;
+    for (const std::string& file : *files) {
+      const bool of_run = std::filesystem::path(file).filename() == timeline::kRunTrace;
+      out.push_back({of_run ? name : file, file});
+    }
+  }
+  return out;
+}
+
+/// The one trace behind a name.
+Result<std::string> trace_file(const std::string& name) {
+  FLATOUT_TRY(const std::vector<NamedTrace> traces, named_traces({name}));
+  if (traces.size() == 1) return traces[0].file;
+  return Error{Code::kBadInput,
+               fmt::format("{} holds {} traces", escape_terminal(name), traces.size()),
+               "name one of them, as " + escape_terminal(traces[0].file)};
 }
 
 // What it does, prints and returns is the command's own.
@@ -198,18 +223,20 @@ int summary(const Usage& usage, const std::vector<std::string>& arguments) {
     std::optional<model::TracePicture> picture;
     std::optional<Error> error;
   };
-  const size_t files = settings->positional.size();
+  const auto named = named_traces(settings->positional);
+  if (!named.ok()) return fail_input(named.error());
+  const size_t files = named->size();
   std::vector<One> all(files);
   timeline::TraceOptions options;
   options.shapes = settings->shapes;
   options.threads = files == 1 ? allowed_processors() : 1;
   for_all(files, allowed_processors(), [&](size_t i) {
-    auto trace = timeline::import_trace(trace_file(settings->positional[i]), options);
+    auto trace = timeline::import_trace((*named)[i].file, options);
     if (!trace.ok()) {
       all[i].error = trace.error();
       return;
     }
-    trace->file = settings->positional[i];
+    trace->file = (*named)[i].name;
     std::vector<model::HtaSummary> hta;
     if (settings->compat == "hta") hta = timeline::hta_summary(timeline::TraceIndex(*trace));
     if (settings->compat != "exact") timeline::snap_epoch_times(*trace);
@@ -256,9 +283,13 @@ int diff(const std::vector<std::string>& arguments) {
   timeline::TraceOptions options;
   options.shapes = true;
   options.threads = allowed_processors();
-  auto a = timeline::import_trace(trace_file(settings->positional[0]), options);
+  const auto read = [&](const std::string& name) -> Result<model::Trace> {
+    FLATOUT_TRY(const std::string file, trace_file(name));
+    return timeline::import_trace(file, options);
+  };
+  const auto a = read(settings->positional[0]);
   if (!a.ok()) return fail_input(a.error());
-  auto b = timeline::import_trace(trace_file(settings->positional[1]), options);
+  const auto b = read(settings->positional[1]);
   if (!b.ok()) return fail_input(b.error());
   warn_damage(*a);
   warn_damage(*b);
@@ -299,7 +330,9 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
   int code = 0;
   const auto settings = parse(usage, arguments, code);
   if (!settings) return code;
-  std::string input = trace_file(settings->positional[0]);
+  const auto named = trace_file(settings->positional[0]);
+  if (!named.ok()) return fail_input(named.error());
+  std::string input = *named;
   const std::string& output = settings->output;
   if (output.empty())
     return bad_usage("no output is named", fmt::format("flatout {} FILE -o OUT", usage.name));
@@ -358,6 +391,12 @@ int convert(const Usage& usage, const std::vector<std::string>& arguments) {
     if (!wanted.ok()) return fail(wanted.error());
     window = *wanted;
   }
+  // Where events are copied as they stand, what is wrong with them stays, too.
+  if (trace && !(*chrome && format == "chrome") &&
+      trace->damage.bad_events + trace->damage.bad_numbers > 0)
+    log_warning(
+        fmt::format("events of {} that cannot be read, or whose times are none, are left out",
+                    escape_terminal(settings->positional[0])));
   auto sink = timeline::create_sink(output);
   if (!sink.ok()) return fail(sink.error());
   Result<timeline::Converted> done = timeline::Converted{};

@@ -10,7 +10,7 @@ namespace flatout::model {
 
 struct TraceChange {
   std::string name;
-  std::string kind;      // "kernel", "copy", "operator", "python", "runtime", "module"
+  std::string kind;      // "kernel", "copy", "operator", "python", "runtime", "module", "input"
   std::string place;     // what calls it: a module, or a line of the user's; empty where no stacks
                          // were recorded
   int64_t a = 0, b = 0;  // ns a step (in all, where there are no steps): of operators and Python,

@@ -194,6 +194,28 @@ TEST(TraceAnalysis, ADifferenceIsToldByWhereItIsCalled) {
   for (const TraceChange& c : diff_traces(a, bare.read()).faster) EXPECT_EQ(c.place, "") << c.name;
 }
 
+// What makes batches may be another process: no operator or kernel tells of it.
+TEST(TraceAnalysis, ADifferenceMayBeTheWaitForBatches) {
+  const auto trace = [](double wait) {
+    Made made;
+    for (int step = 0; step < 3; ++step) {
+      const double begin = step * (1000 + wait);
+      made.slice("user_annotation", "ProfilerStep#" + std::to_string(step), begin,
+                 begin + 1000 + wait)
+          .slice("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+                 begin + 10, begin + 10 + wait)
+          .slice("cpu_op", "aten::mm", begin + wait + 100, begin + wait + 200);
+    }
+    return made.read();
+  };
+  const TraceDiff diff = diff_traces(trace(100), trace(500));
+  ASSERT_EQ(diff.slower.size(), 1u);
+  EXPECT_EQ(diff.slower[0].kind, "input");
+  EXPECT_EQ(diff.slower[0].a, 100'000);
+  EXPECT_EQ(diff.slower[0].b, 500'000);
+  EXPECT_TRUE(diff.faster.empty());
+}
+
 TEST(TraceAnalysis, ShapesAreTheSameHoweverTheyAreLaidOut) {
   for (const char* dims : {"[[8, 4], []]", "[[8,4],[]]", "[\n  [\n    8,\n    4\n  ],\n  []\n]"}) {
     Made made;

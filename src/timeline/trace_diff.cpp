@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "timeline/intervals.h"
 #include "timeline/trace_host.h"
 #include "timeline/trace_index.h"
 
@@ -149,31 +150,44 @@ Totals totals_of(const Trace& trace, bool by_place, const Window& window) {
   return out;
 }
 
-/// The window of which the totals are to be. The profiler records whole steps; what comes before
-/// and after those that the optimizer tells is a part of more.
-Window steps_of(const Trace& trace, uint64_t& count, int64_t& mean) {
-  const TraceIndex index(trace);
-  int64_t sum = 0;
-  for (const TraceStep& step : index.steps()) sum += step.wall();
-  count = index.steps().size();
-  mean = count > 0 ? sum / static_cast<int64_t>(count) : 0;
+struct Steps {
+  uint64_t count = 0;
+  int64_t mean = 0;
+  // Of which the totals are to be. The profiler records whole steps; what comes before and after
+  // those that the optimizer tells is a part of more.
   Window window{INT64_MIN, INT64_MAX};
-  if (index.steps_from() != TraceStepSource::kOptimizer) return window;
-  window = {index.steps().front().begin, index.steps().front().end};
-  for (const TraceStep& step : index.steps()) window.end = std::max(window.end, step.end);
-  return window;
+  int64_t input_wait = 0, input_wait_in_all = 0;  // in the steps; in the whole trace
+};
+
+Steps steps_of(const Trace& trace) {
+  const TraceIndex index(trace);
+  Steps out;
+  out.input_wait_in_all = index.input().length();
+  int64_t sum = 0;
+  for (const TraceStep& step : index.steps()) {
+    sum += step.wall();
+    out.input_wait += overlap(index.input(), step.begin, step.end);
+  }
+  out.count = index.steps().size();
+  out.mean = out.count > 0 ? sum / static_cast<int64_t>(out.count) : 0;
+  if (index.steps_from() != TraceStepSource::kOptimizer) return out;
+  out.window = {index.steps().front().begin, index.steps().front().end};
+  for (const TraceStep& step : index.steps()) out.window.end = std::max(out.window.end, step.end);
+  return out;
 }
 
 }  // namespace
 
 TraceDiff diff_traces(const Trace& a, const Trace& b) {
   TraceDiff out;
-  Window in_a = steps_of(a, out.steps_a, out.step_a);
-  Window in_b = steps_of(b, out.steps_b, out.step_b);
+  const Steps of_a = steps_of(a), of_b = steps_of(b);
+  out.steps_a = of_a.count, out.step_a = of_a.mean;
+  out.steps_b = of_b.count, out.step_b = of_b.mean;
   const bool by_place = has_python(a) && has_python(b);
   // Of traces with steps on both sides times are those of a step, for one may hold more of them.
   const bool by_step = out.steps_a > 0 && out.steps_b > 0;
-  if (!by_step) in_a = in_b = {INT64_MIN, INT64_MAX};
+  constexpr Window all{INT64_MIN, INT64_MAX};
+  const Window in_a = by_step ? of_a.window : all, in_b = by_step ? of_b.window : all;
   std::map<Totals::key_type, TraceChange> changes;
   for (const auto& [key, total] : totals_of(a, by_place, in_a)) {
     TraceChange& c = changes[key];
@@ -185,6 +199,11 @@ TraceDiff diff_traces(const Trace& a, const Trace& b) {
     c.b = total.time;
     c.count_b = total.count;
   }
+  // No operator of the training thread says how long it waited for a batch.
+  TraceChange& input = changes[{"input", "waiting for batches", ""}];
+  input.a = by_step ? of_a.input_wait : of_a.input_wait_in_all;
+  input.b = by_step ? of_b.input_wait : of_b.input_wait_in_all;
+  input.count_a = of_a.count, input.count_b = of_b.count;
   for (auto& [key, c] : changes) {
     std::tie(c.kind, c.name, c.place) = key;
     if (by_step) {
