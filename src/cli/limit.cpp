@@ -107,7 +107,40 @@ Status check_program(const std::string& command) {
   return cannot("is linked statically");
 }
 
-// The file that the job's processes count in, gone with this.
+constexpr std::string_view kSharedName = "flatout-devlimit-";
+
+// Whether no process has the file open or mapped, here or in another container: only then the
+// kernel gives a lease for writing, and only to the file's owner. What cannot be told is held.
+bool is_held_by_nobody(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return false;
+  struct stat info;
+  const bool is_ours = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  const bool nobody = is_ours && ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+  if (nobody) ::fcntl(fd, F_SETLEASE, F_UNLCK);
+  ::close(fd);
+  return nobody;
+}
+
+// Files of commands that were killed, and of whose jobs nothing runs any more.
+void remove_left_over(const std::string& folder) {
+  // Who opens a leased file meanwhile waits, and its holder is told by this signal.
+  struct sigaction ignore {
+  }, before{};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGIO, &ignore, &before);
+  std::error_code failed;
+  for (std::filesystem::directory_iterator it(folder, failed), end; !failed && it != end;
+       it.increment(failed)) {
+    const std::string path = it->path().string();
+    if (it->path().filename().string().starts_with(kSharedName) && is_held_by_nobody(path))
+      ::unlink(path.c_str());
+  }
+  ::sigaction(SIGIO, &before, nullptr);
+}
+
+// The file that the job's processes count in, gone with this. It is open as long, so that it is no
+// left-over one.
 class SharedFile {
  public:
   /// In /dev/shm, or, where there is no room (containers have little there), where TMPDIR says.
@@ -116,7 +149,8 @@ class SharedFile {
     const std::string folder = variable != nullptr && variable[0] == '/' ? variable : "/tmp";
     int err = 0;
     for (const std::string& place : {std::string("/dev/shm"), folder}) {
-      std::string path = place + "/flatout-devlimit-XXXXXX";
+      remove_left_over(place);
+      std::string path = fmt::format("{}/{}XXXXXX", place, kSharedName);
       const int fd = ::mkostemp(path.data(), O_CLOEXEC);
       err = errno;
       if (fd < 0) continue;
@@ -125,24 +159,27 @@ class SharedFile {
       const bool has_room =
           ::fallocate(fd, 0, 0, kBytes) == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
       err = errno;
+      if (has_room) return SharedFile(std::move(path), fd);
       ::close(fd);
-      if (has_room) return SharedFile(std::move(path));
       ::unlink(path.c_str());
     }
     return fs::error_from_errno(err, "cannot make a file in /dev/shm or " + folder);
   }
   ~SharedFile() {
     if (!path_.empty()) ::unlink(path_.c_str());
+    if (fd_ >= 0) ::close(fd_);
   }
-  SharedFile(SharedFile&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  SharedFile(SharedFile&& other) noexcept
+      : path_(std::exchange(other.path_, "")), fd_(std::exchange(other.fd_, -1)) {}
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
   SharedFile& operator=(SharedFile&&) = delete;
   const std::string& path() const { return path_; }
 
  private:
-  explicit SharedFile(std::string path) : path_(std::move(path)) {}
+  SharedFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   std::string path_;
+  int fd_;
 };
 
 }  // namespace

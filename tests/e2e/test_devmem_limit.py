@@ -64,6 +64,22 @@ def test_what_is_shared_is_private_and_gone_at_the_end(limit):
     assert code == 0 and mode == "600" and not Path(path).exists()
 
 
+def test_what_a_killed_command_left_goes_with_the_next_once_its_job_has_ended(limit):
+    killed = limit("1GiB", "--", "sh", "-c", "echo $FLATOUT_DEVLIMIT_SHARED $$; exec $JOB hold 600000000", start_new_session=True)
+    path, job = killed.stdout.readline().split()
+    assert killed.stdout.readline() == "held\n"
+    try:
+        killed.kill()
+        killed.wait(timeout=60)
+        finish(limit("1GiB", "--", "true"))
+        assert Path(path).exists()  # the job goes on counting in it
+    finally:
+        os.kill(int(job), signal.SIGKILL)
+    killed.stdout.read()  # up to the job's end
+    finish(limit("1GiB", "--", "true"))
+    assert not Path(path).exists()
+
+
 def test_the_exit_code_is_the_jobs_own_and_signals_reach_it(limit):
     assert finish(limit("1GiB", "--", "sh", "-c", "exit 7"))[0] == 7
     assert finish(limit("1GiB", "--", "sh", "-c", "kill -9 $$"))[0] == 137
