@@ -312,6 +312,22 @@ Status read_file(const std::string& path, uint64_t limit, std::vector<uint8_t>& 
   return {};
 }
 
+namespace {
+
+// Errors: kBadInput, what the file was packed with; those of reading it.
+Status refuse_compressed(const std::string& path) {
+  std::vector<uint8_t> start;
+  FLATOUT_TRY_STATUS(read_file(path, 16, start));
+  const std::string_view packer = compression_of(start);
+  if (packer.empty()) return {};
+  return Error{Code::kBadInput,
+               fmt::format("{} is compressed ({}), so nothing can be read from its middle",
+                           escape_terminal(path), packer),
+               "unpack it; a .tar with the pictures as they are is hardly larger"};
+}
+
+}  // namespace
+
 Result<std::vector<std::string>> list_files(const std::string& path) {
   namespace sfs = std::filesystem;
   std::error_code error;
@@ -350,6 +366,12 @@ Result<std::unique_ptr<Source>> open_archive(const std::string& path) {
   return open_shards(kind, {path});
 }
 
+Result<std::unique_ptr<Source>> open_named_list(const std::string& path) {
+  if (kind_of_name(path) == Kind::kList) return open_list(path);
+  FLATOUT_TRY_STATUS(refuse_compressed(path));
+  return std::unique_ptr<Source>();
+}
+
 Result<std::unique_ptr<Source>> open_source(const std::string& path) {
   std::error_code ignored;
   FLATOUT_TRY(const std::vector<std::string> paths, names_of(path));
@@ -372,13 +394,7 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path) {
     if (!source) {
       FLATOUT_TRY(source, open_picture(one));
     }
-    std::vector<uint8_t> start;
-    if (!source) FLATOUT_TRY_STATUS(read_file(one, 16, start));
-    if (const std::string_view packer = compression_of(start); !packer.empty())
-      return Error{Code::kBadInput,
-                   fmt::format("{} is compressed ({}), so nothing can be read from its middle",
-                               escape_terminal(one), packer),
-                   "unpack it; a .tar with the pictures as they are is hardly larger"};
+    if (!source) FLATOUT_TRY_STATUS(refuse_compressed(one));
     if (!source)
       return Error{Code::kBadInput,
                    escape_terminal(one) + " is no picture, no list of them and no archive",

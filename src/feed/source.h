@@ -61,6 +61,10 @@ Result<std::unique_ptr<Source>> open_source(const std::string& path);
 /// Errors: kNotFound, kDenied, kIo.
 Result<std::unique_ptr<Source>> open_archive(const std::string& path);
 
+/// The pictures that `path` lists; null where it is no list. Errors: kBadInput (of the list, or it
+/// is compressed as a whole), kNotFound, kDenied, kIo.
+Result<std::unique_ptr<Source>> open_named_list(const std::string& path);
+
 /// The tar files that open_source would open. Errors: kNotFound, kBadInput (there are none).
 Result<std::vector<std::string>> list_tars(const std::string& path);
 

@@ -66,6 +66,30 @@ Outcome outcome_of(const TemporaryFolder& folder, const std::string& name,
   return outcome;
 }
 
+TEST(Verify, TellsEachFileThatAListNames) {
+  const TemporaryFolder folder;
+  folder.write("a b.jpg", {});
+  const std::string list = "file,label\r\n\"a b.jpg\",1\r\nnowhere.jpg,2\r\n";
+  folder.write("list.csv", {list.begin(), list.end()});
+  std::vector<std::pair<std::string, Outcome>> told;
+  ASSERT_TRUE(verify(folder.path() + "/list.csv", 2, [&](const Verified& verified) -> Status {
+                told.emplace_back(verified.file, verified.verdict.outcome);
+                return {};
+              }).ok());
+  EXPECT_EQ(told, (std::vector<std::pair<std::string, Outcome>>{
+                      {folder.path() + "/a b.jpg", Outcome::kEmpty},
+                      {folder.path() + "/nowhere.jpg", Outcome::kUnreadable}}));
+}
+
+TEST(Verify, SaysThatAnArchiveIsCompressed) {
+  const TemporaryFolder folder;
+  folder.write("x.tar.gz", {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3});
+  const Status status =
+      verify(folder.path() + "/x.tar.gz", 1, [](const Verified&) { return Status(); });
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("compressed (gzip)"), std::string::npos);
+}
+
 TEST(TarSource, GroupsMembersAsWebDatasetDoes) {
   const TemporaryFolder folder;
   std::vector<uint8_t> tar;

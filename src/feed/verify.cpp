@@ -68,6 +68,33 @@ struct Slot {
   Status status;
 };
 
+struct Worker {
+  PictureDecoder decoder;
+  std::vector<uint8_t> bytes;
+  Sample sample;
+};
+
+// Each of `count` files, told in order.
+Status verify_each(uint64_t count, int threads, const std::function<Slot(uint64_t, Worker&)>& look,
+                   const std::function<Status(const Verified&)>& each) {
+  const size_t workers = workers_for(threads);
+  std::vector<Worker> own(workers);
+  return in_order(
+      count, workers, [&](uint64_t i, size_t worker) { return look(i, own[worker]); },
+      [&](const Slot& slot) -> Status {
+        FLATOUT_TRY_STATUS(slot.status);
+        return each(slot.verified);
+      });
+}
+
+Status verify_one(const Source& list, uint64_t index, Worker& worker, Verified& out) {
+  auto read = list.read(index, worker.sample);
+  if (!read.ok()) read = unreadable(read.error());
+  FLATOUT_TRY(out.verdict, std::move(read));
+  if (out.verdict.ok()) out = verify_picture(worker.decoder, worker.sample.picture);
+  return {};
+}
+
 }  // namespace
 
 Verified verify_picture(PictureDecoder& decoder, std::span<const uint8_t> data) {
@@ -86,13 +113,23 @@ Verified verify_picture(PictureDecoder& decoder, std::span<const uint8_t> data) 
 Status verify(const std::string& path, int threads,
               const std::function<Status(const Verified&)>& each) {
   FLATOUT_TRY(const std::vector<std::string> files, list_files(path));
-  const size_t workers = workers_for(threads);
+  const bool is_one = files.size() == 1 && files[0].empty();
+  std::unique_ptr<Source> list;
+  if (is_one) {
+    FLATOUT_TRY(list, open_named_list(path));
+  }
+  if (list) {
+    return verify_each(
+        list->count(), threads,
+        [&](uint64_t i, Worker& worker) {
+          Slot slot;
+          slot.status = verify_one(*list, i, worker, slot.verified);
+          slot.verified.file = list->name(i);
+          return slot;
+        },
+        each);
+  }
   const Limits limits;
-  struct Worker {
-    PictureDecoder decoder;
-    std::vector<uint8_t> bytes;
-  };
-  std::vector<Worker> own(workers);
   const auto look = [&](const std::string& full, Worker& worker, Verified& out) -> Status {
     const auto archive = open_archive(full);
     if (!archive.ok() && archive.error().code == Code::kBadInput) {
@@ -110,19 +147,15 @@ Status verify(const std::string& path, int threads,
     }
     return {};
   };
-  return in_order(
-      files.size(), workers,
-      [&](uint64_t i, size_t worker) {
+  return verify_each(
+      files.size(), threads,
+      [&](uint64_t i, Worker& worker) {
         Slot slot;
-        slot.status =
-            look(files[i].empty() ? path : path + "/" + files[i], own[worker], slot.verified);
-        slot.verified.file = files[i].empty() ? path : files[i];
+        slot.status = look(is_one ? path : path + "/" + files[i], worker, slot.verified);
+        slot.verified.file = is_one ? path : files[i];
         return slot;
       },
-      [&](const Slot& slot) -> Status {
-        FLATOUT_TRY_STATUS(slot.status);
-        return each(slot.verified);
-      });
+      each);
 }
 
 std::string verified_json(const Verified& verified) {

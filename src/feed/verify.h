@@ -24,8 +24,9 @@ struct Verified {
 /// One file, in memory. Never fails: what is wrong is in the verdict.
 Verified verify_picture(PictureDecoder& decoder, std::span<const uint8_t> data);
 
-/// All files below `path` whatever their names, told in order by `each`. threads 0: one a core.
-/// Ends at the first Error of that. Errors: those of list_files; kFull (see unreadable()).
+/// All files below `path` whatever their names, or those that it lists, told in order by `each`.
+/// threads 0: one a core. Ends at the first Error of that. Errors: those of list_files and
+/// open_named_list; kFull (see unreadable()).
 Status verify(const std::string& path, int threads,
               const std::function<Status(const Verified&)>& each);
 
