@@ -1,6 +1,6 @@
 /* Activity records of CUPTI, read without its headers: what they have in common from CUPTI 12.0
  * to 13.1. Records of newer versions are longer at the end; the prefixes here stay
- * (cupti_records_test.cpp holds them to NVIDIA's own headers where these are installed). Knows
+ * (cuda_trace_test.cpp holds them to NVIDIA's own headers where these are installed). Knows
  * nothing of the library: any bytes may be read. */
 #ifndef FLATOUT_AGENT_CUPTI_RECORDS_H_
 #define FLATOUT_AGENT_CUPTI_RECORDS_H_

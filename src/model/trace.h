@@ -86,7 +86,6 @@ struct Trace {
     EventId event;
     StringId name, group;  // "_allgather_base", the process group's name
     uint64_t bytes = 0;
-    uint32_t group_size = 0;
   };
   std::vector<Collective> collectives;  // by event
 

@@ -90,7 +90,6 @@ void Sampler::read_cores(Snapshot& out) {
     core.cpu = cpu.cpu;
     out.cores.push_back(core);
   }
-  out.total_cores = out.all.busy() * static_cast<double>(out.cores.size());
   stat_ = std::move(*stat);
 }
 

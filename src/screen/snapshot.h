@@ -162,7 +162,6 @@ struct Snapshot {
   double uptime_s = 0;
   std::array<double, 3> load{};
   uint64_t tasks = 0, task_threads = 0, runnable = 0, blocked = 0, zombies = 0;
-  double total_cores = 0;  // CPU time per time, of all cores
 
   Core all;
   std::vector<Core> cores;

@@ -355,8 +355,6 @@ void TraceBuilder::device_slice(const ChromeEvent& e, uint16_t category_id, Even
           collective.name = trace_.strings.intern(scan::unquoted(value));
         } else if (key == "Process Group Name") {
           collective.group = trace_.strings.intern(scan::unquoted(value));
-        } else if (key == "Group size") {
-          collective.group_size = static_cast<uint32_t>(integer(value).value_or(0));
         } else if (key == "In msg nelems") {
           collective.bytes =
               static_cast<uint64_t>(std::max<int64_t>(0, integer(value).value_or(0)));
