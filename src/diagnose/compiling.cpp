@@ -16,6 +16,8 @@ using model::Step;
 namespace {
 
 constexpr size_t kManyCompiles = 3;  // steps after the warm-up
+// Of the steps, from which none goes without it: it is not seen in each.
+constexpr double kNearlyAll = 0.9;
 
 bool compiles(const Cell& c) { return c.role == Role::kTrainer && (c.traits & kInCompile) != 0; }
 
@@ -51,6 +53,26 @@ double longer_for_it(const RunView& view, const std::vector<const Step*>& compil
   return longer / static_cast<double>(view.steps().count);
 }
 
+/// Whether most of it is what calls set up that are made for each batch, and told already.
+bool told_as_calls(const RunView& view, const Findings& findings) {
+  if (!findings.has("cpu.python_bound")) return false;
+  const double inside = view.per_step(
+      Role::kTrainer, [](const Cell& c) { return compiles(c) && (c.traits & kInFit) != 0; });
+  return inside > 0.5 * view.per_step(Role::kTrainer, compiles);
+}
+
+/// Where no step goes without it: the calls that compile, with their first run. TensorFlow makes
+/// the graph ready for it then, which takes longer than to trace it.
+double calls_that_compile(const RunView& view) {
+  const bool graphs = !view.run().fact("tensorflow.version").empty();
+  const double first_run = graphs ? 2.5 : 1.1;
+  const auto calls = [](const Cell& c) {
+    return c.role == Role::kTrainer && c.part == model::Part::kForward;
+  };
+  return std::min(view.per_step(Role::kTrainer, calls),
+                  first_run * view.per_step(Role::kTrainer, compiles));
+}
+
 }  // namespace
 
 /// For each shape or value that what was compiled is not for: one or two of them are a warm-up.
@@ -59,9 +81,12 @@ void detect_compiling(const RunView& view, Findings& findings) {
   const int64_t readings = view.readings(compiles);
   if (readings < kFewReadings) return;
   const auto steps = compiling_steps(view);
-  if (steps.size() < kManyCompiles) return;
+  if (steps.size() < kManyCompiles || told_as_calls(view, findings)) return;
   const double itself = view.per_step(Role::kTrainer, compiles);
-  const double cost = std::max(itself, longer_for_it(view, steps));
+  double cost = std::max(itself, longer_for_it(view, steps));
+  const auto all = static_cast<double>(view.steps().steady.size());
+  if (static_cast<double>(steps.size()) >= kNearlyAll * all)
+    cost = std::max(cost, calls_that_compile(view));
   Finding* f = findings.add("stall.periodic", "Steps wait for what they run to be compiled again",
                             0.85, cost);
   if (f == nullptr) return;
@@ -122,8 +147,8 @@ bool keeps_compiled(const RunView& view, const Findings& findings, const model::
 void compile_once(Finding& finding) {
   remedy(finding, "compile_once",
          "Let few shapes and no changing Python values in: pad to a few lengths, or "
-         "torch.compile(dynamic=True), tf.function(input_signature=...). TORCH_LOGS=recompiles "
-         "says what changed.");
+         "torch.compile(dynamic=True), tf.function(input_signature=...); in JAX call jax.jit once, "
+         "outside the loop. TORCH_LOGS=recompiles or JAX_LOG_COMPILES=1 says what changed.");
 }
 
 }  // namespace flatout::diagnose

@@ -70,6 +70,22 @@ TEST(Compiling, WhatStepsThatCompileWaitForTheirInputIsNotItsCost) {
   EXPECT_NEAR(*f->cost_ms_per_step, 10 * 100.0 / 97, 0.1);
 }
 
+TEST(Compiling, WhereEachStepCompilesTheFirstRunOfWhatItCompiledGoesToo) {
+  const Doing ready{ThreadState::kOnCpuNative, {kMain, kCall}};
+  for (const bool graphs : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 45, kTrace}, {Part::kForward, 60, ready}}, i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    if (graphs) b.run().info["tensorflow.version"] = "2.21.0";
+    const Diagnosis d = diagnose(b.build());
+    const auto f = std::ranges::find_if(d.findings, is_compiling);
+    ASSERT_NE(f, d.findings.end());
+    EXPECT_NEAR(*f->cost_ms_per_step, graphs ? 104.9 : 49.5, 0.3);
+  }
+}
+
 TEST(Compiling, SourceThatALibraryGeneratedIsNoLineOfTheUsers) {
   RunBuilder b;
   retrace(b, 100, 80);

@@ -130,7 +130,10 @@ Relief relief_of_pool(const RunView& view, double cores, double own) {
   const double trainer_works = view.per_step(Role::kTrainer, works);
   const double computing =
       view.per_step(Role::kTrainer, [](const Cell& c) { return c.part != Part::kInputWait; });
-  const double wait = view.per_step(Role::kTrainer, held_up_computing);
+  const bool queues = view.pool_takes_work();
+  const double wait = view.per_step(Role::kTrainer, [&](const Cell& c) {
+    return held_up_computing(c) && (!queues || c.act == Act::kRunQueue);
+  });
   const double needed = (pool_works + trainer_works) / cores;
   Relief out;
   out.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +

@@ -384,9 +384,12 @@ void detect_crash(const RunView& view, Findings& findings) {
         0.95);
     if (killed->process != nullptr) {
       // Where it was when others ended it is chance.
+      // What Python's faulthandler wrote without one of the user's lines struck in none.
       if (!is_sent(killed->signal)) {
         f.where = fault_line(run);
-        if (!f.where) f.where = last_line(view, *killed->process);
+        if (!f.where && run.fact("fault.stack").empty()) {
+          f.where = last_line(view, *killed->process);
+        }
       }
       evidence(f,
                fmt::format("pid {} ({}) ended", killed->process->pid,

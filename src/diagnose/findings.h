@@ -74,6 +74,10 @@ void detect_precision(const RunView& view, Findings& findings);
 void detect_interpreter(const RunView& view, Findings& findings);
 void detect_processes(const RunView& view, Findings& findings);
 /// Whether children that nobody reaps left no pid for the job, which ended by it: that is then
+/// TensorFlow that runs operation by operation.
+void detect_eager(const RunView& view, Findings& findings);
+/// Keras' fit, evaluate or predict, called for a batch or a sample.
+void detect_fit_calls(const RunView& view, Findings& findings);
 /// told.
 bool detect_pids_end(const RunView& view, Findings& findings);
 void detect_lock(const RunView& view, Findings& findings);

@@ -218,11 +218,19 @@ bool parses_text(const RunView& view) {
   return !view.is_python() && view.readings(parses) >= kFewReadings;
 }
 
+/// Whether each step is one call of what JAX compiled: what runs before it, operation by operation,
+/// is no part of a model.
+bool steps_are_compiled(const RunView& view) {
+  return !view.run().fact("jax.version").empty() && view.run().fact("torch.version").empty() &&
+         view.run().steps.source == model::StepSource::kHooks &&
+         view.steps().part(Part::kForward) > 0 && view.steps().part(Part::kBackward) == 0;
+}
+
 /// Work before the forward pass in a loop without a loader is input only if it brings data in, is
 /// done in a generator that the loop runs over, or is Python's rather than the framework's.
 bool is_input(const RunView& view, const BatchTimes& times) {
   if (view.loader().measured || view.loader().kind != LoaderKind::kSerial) return true;
-  if (in_loader(view) || parses_text(view)) return true;
+  if (in_loader(view) || parses_text(view) || steps_are_compiled(view)) return true;
   const double waits = times[Act::kRead] + times[Act::kMetadata] + times[Act::kNetwork] +
                        times[Act::kSeek] + times[Act::kChild] + times[Act::kPoll];
   if (waits > 0.1 * times.total) return true;
@@ -312,7 +320,7 @@ void detect_input(const RunView& view, Findings& findings) {
   if (!view.has_steps() && !view.knows_waits()) return;
   if (view.has_steps()) detect_boundary(view, findings);
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
-  if (wait < kWorthSaying * step) return;
+  if (wait < kWorthSaying * step || detect_graph_input(view, findings)) return;
   detect_restart(view, findings);
   detect_epochs(view, findings);
   const double at_epochs = findings.cost("stall.periodic");
@@ -363,7 +371,7 @@ void detect_late_batches(const RunView& view, Findings& findings) {
   }
   const double step = view.steps().mean;
   if (view.steps().part(Part::kInputWait) < kMuchWait * step) return;
-  if (view.loader().kind == LoaderKind::kNone) return;
+  if (view.loader().kind == LoaderKind::kNone || view.loader().graph) return;
   const BatchTimes times = batch_times(view);
   if (!is_input(view, times) || times.readings < kFewReadings || times.total <= 0) return;
   if (splits_its_work(view, times) || waits_for_answers(view, times)) return;

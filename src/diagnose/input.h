@@ -74,6 +74,8 @@ void storage_remedies(const RunView& view, model::Finding& finding);
 double beyond_usual(const RunView& view, const model::Step& step,
                     std::initializer_list<model::Part> parts);
 
+/// Input that tf.data makes. False: the job has none, and the others are asked.
+bool detect_graph_input(const RunView& view, Findings& findings);
 void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings);
 void detect_restart(const RunView& view, Findings& findings);
 void detect_boundary(const RunView& view, Findings& findings);  // feed_dict, h2d

@@ -247,7 +247,8 @@ class TinyOperations {
 };
 
 void detect_python_bound(const RunView& view, Findings& findings) {
-  if (!view.has_steps()) return;  // all start-up is Python
+  if (!view.has_steps()) return;                 // all start-up is Python
+  if (findings.has("cpu.python_bound")) return;  // the calls that all of it is in
   // While threads fight for the interpreter, the time in its lines is theirs as well.
   if (findings.has("input.gil")) return;
   // What a session does with what it is fed is copying.
@@ -267,12 +268,12 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const double forward = a_step(runs_forward);
   const double backward = a_step([&](const Cell& c) { return runs_backward(c) && !tiny(c); });
   // The backward pass of tiny operations is as many tiny operations, run without the interpreter.
-  const auto with_backward = [&](const Profile::Filter& filter) {
   // (What follows the forward pass, such as norms and averages of weights, has none.)
   const auto has_backward = [&](const Cell& c) {
     return runs_forward(c) && (c.part == Part::kForward || c.part == Part::kCompute);
   };
   const double differentiated = a_step(has_backward);
+  const auto with_backward = [&](const Profile::Filter& filter) {
     const double there = a_step([&](const Cell& c) { return filter(c) && has_backward(c); });
     const double most = ops > 0 ? kDispatch * ops : backward;
     const double share = differentiated > 0 ? there / differentiated : 0;
@@ -462,7 +463,9 @@ void detect_gil(const RunView& view, Findings& findings) {
 
 void detect_interpreter(const RunView& view, Findings& findings) {
   detect_gil(view, findings);
+  detect_fit_calls(view, findings);
   detect_compiling(view, findings);
+  detect_eager(view, findings);
   detect_python_bound(view, findings);
   detect_gc(view, findings);
 }

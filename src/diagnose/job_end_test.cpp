@@ -220,6 +220,23 @@ TEST(Diagnose, AFatalSignalIsBlamedOnTheLineThatItStruck) {
   EXPECT_EQ(d.findings.front().where->function, "forward");
 }
 
+TEST(Diagnose, AFatalSignalOutsideOfPythonIsNotBlamedOnTheLastLineSeen) {
+  for (const bool told : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 20; ++i) b.step({{Part::kForward, 10, kCompute}});
+    b.run().processes[0].ended = true;
+    b.run().processes[0].end = b.now();
+    b.run().processes[0].wait_status = SIGABRT;
+    if (told) {
+      b.run().info["fault.stack"] =
+          "Fatal Python error: Aborted\n\nStack (most recent call first):\n  <no Python frame>\n";
+    }
+    const Diagnosis d = diagnose(b.build(true, SIGABRT));
+    ASSERT_EQ(d.verdict, "crash.signal");
+    EXPECT_EQ(d.findings.front().where.has_value(), !told);
+  }
+}
+
 TEST(Diagnose, ASignalAfterTheInterpreterHasEndedStruckNoLineOfIts) {
   for (const bool ending : {true, false}) {
     RunBuilder b;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <unordered_map>
 
@@ -266,6 +267,8 @@ void detect_pressure(const RunView& view, Findings& findings) {
 /// Samples of native code are taken outside of the kernel, and a reading's is one from before: so
 /// those with the kernel's time do not tell where it goes.
 std::optional<model::Where> filling_line(const RunView& view) {
+  static constexpr std::array<std::string_view, 4> kFills = {
+      "uninitialized_", "_fill_initialize", "_default_initialize", "_default_append"};
   const model::Run& run = view.run();
   std::unordered_map<model::FrameId, double> fills;
   for (const model::StackReading& r : run.readings) {
@@ -273,8 +276,9 @@ std::optional<model::Where> filling_line(const RunView& view) {
     const model::FrameId user = view.stacks().user_frame(r.stack);
     for (model::StackId at = r.stack; user != 0 && at != 0; at = run.stacks[at].parent) {
       const std::string_view name = run.string(run.frames[run.stacks[at].frame].function);
-      if (name.find("uninitialized_") == std::string_view::npos &&
-          name.find("_fill_initialize") == std::string_view::npos) {
+      if (std::ranges::none_of(kFills, [&](std::string_view part) {
+            return name.find(part) != std::string_view::npos;
+          })) {
         continue;
       }
       fills[user] += r.weight_us;
@@ -345,7 +349,8 @@ void detect_page_faults(const RunView& view, Findings& findings) {
   Finding* f = findings.add("mem.page_faults", "Big buffers are mapped and unmapped every step",
                             spread ? 0.75 : 0.88, cost);
   if (f == nullptr) return;
-  f->where = spread ? filling_line(view) : view.where(at_lines);
+  if (!view.is_python()) f->where = filling_line(view);
+  if (!f->where && !spread) f->where = view.where(at_lines);
   if (!view.has_steps()) {
     f->title = "Big buffers are mapped and unmapped again and again";
     f->gain = 1 / (1 - cost);

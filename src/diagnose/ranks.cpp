@@ -15,6 +15,7 @@
 #include <map>
 #include <span>
 
+#include "base/contains.h"
 #include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/findings.h"
@@ -390,6 +391,21 @@ class RankDetector {
 
   // ---- what collectives cost everybody ----
 
+  /// A collective of Python's objects that takes most: it can be left out, with what its line makes
+  /// for it, and those of the gradients stay.
+  struct Objects {
+    double share = 1;  // of all collectives
+    double made = 0;   // seconds a step
+  };
+  static Objects gathered_objects(const Rank& rank) {
+    if (!rank.meets_at || rank.collectives.empty()) return {};
+    if (!contains(rank.collectives.front().name, "object")) return {};
+    double all = 0;
+    for (const model::RankCollective& c : rank.collectives) all += c.seconds;
+    const model::RankLine* line = line_at(rank, *rank.meets_at);
+    return {rank.collectives.front().seconds / all, line == nullptr ? 0 : line->seconds};
+  }
+
   void find_exposed() {
     std::vector<double> least(steps_.count(), std::numeric_limits<double>::max());
     for (const std::vector<double>& waiting : steps_.waiting) {
@@ -400,14 +416,19 @@ class RankDetector {
     if (ranks().size() < 2 || exposed < kWorthSaying * length_ ||
         surely_above(least, length_) == Sure::kNo)
       return;
+    const Rank& rank = ranks().front();
+    const auto [share, made] = gathered_objects(rank);
     Finding& f = add("dist.exposed_communication", "Collectives are not hidden behind compute",
-                     0.85, exposed);
+                     0.85, share * exposed + made);
     const auto n = static_cast<int64_t>(steps_.count());
     evidence(f, fmt::format("the last rank, too, spends {} a step in collectives", ms(exposed)),
              exposed * 1e3, "ms", "timeline", n);
     evidence(f, fmt::format("that is {} of the step", format_percent(exposed / length_)),
              exposed / length_, "ratio", "timeline", n);
-    const Rank& rank = ranks().front();
+    if (made > 0) {
+      evidence(f, fmt::format("making what it gathers takes {} at its line", ms(made)), made * 1e3,
+               "ms", "stacks", n);
+    }
     f.where = rank.meets_at;
     for (size_t i = 0; i < rank.collectives.size() && i < 3; ++i) {
       const model::RankCollective& c = rank.collectives[i];

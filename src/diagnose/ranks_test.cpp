@@ -260,6 +260,21 @@ TEST(Ranks, CommunicationIsExposedWhereEvenTheLastOneWaits) {
   EXPECT_NEAR(*f->gain, 1.24, 0.03);
 }
 
+TEST(Ranks, WhatIsMadeForACollectiveOfObjectsGoesWithIt) {
+  for (const bool objects : {true, false}) {
+    auto ranks = job(2, 50, 20, [](size_t, size_t) { return 80.0; });
+    for (Rank& r : ranks) {
+      r.meets_at = model::Where{"/home/u/train.py", 31, "main"};
+      r.lines = {{*r.meets_at, 10e-3}};
+      r.collectives = {{objects ? "all_gather_object" : "all_reduce", 15e-3}, {"gradients", 5e-3}};
+    }
+    const Diagnosis d = diagnose_ranks(std::move(ranks));
+    const Finding* f = find(d, "dist.exposed_communication");
+    ASSERT_NE(f, nullptr);
+    EXPECT_NEAR(*f->cost_ms_per_step, objects ? 25 : 20, 0.1);
+  }
+}
+
 TEST(Ranks, ThatDoNotWaitForEachOtherAreComparedInNothing) {
   auto ranks = job(2, 50, 0, [](size_t r, size_t) { return r == 1 ? 80.0 : 40.0; });
   for (Rank& r : ranks) {

@@ -495,5 +495,26 @@ TEST(Resources, WithoutStepsFaultsAreAShareOfTheTime) {
   }
 }
 
+// The same where nearly all of the kernel's time is read at one line: what computes after the
+// kernel has filled the memory.
+TEST(Resources, OfANativeProgramTheLineThatFillsMemoryIsNamed) {
+  const Line main{"main", "/home/u/train.cpp", 60, model::FrameKind::kNative};
+  const Line make{"layer", "/home/u/train.cpp", 22, model::FrameKind::kNative};
+  const Line fill{"std::vector<float>::_M_default_initialize",
+                  "/usr/include/c++/12/bits/stl_vector.h", 1713, model::FrameKind::kNative};
+  RunBuilder b;
+  b.run().processes[0].python = false;
+  for (int i = 0; i < 500; ++i) {
+    b.step({{Part::kForward, 1, {ThreadState::kOnCpuNative, {main, make, fill}}},
+            {Part::kForward, 9, {ThreadState::kKernel, {main}}}});
+  }
+  b.counter(SignalId::kProcMinorFaults, b.process_entity(100), 10e6);
+  b.counter(SignalId::kThreadMinorFaults, b.thread_entity(100), 10e6);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "mem.page_faults") << d.headline;
+  ASSERT_TRUE(d.findings.front().where);
+  EXPECT_EQ(d.findings.front().where->line, 22);
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

@@ -53,7 +53,8 @@ int side_by_side(const std::vector<Life>& lives) {
 // waited for input.
 void RunView::find_silent_producers() {
   const double wait = steps_.part(Part::kInputWait);
-  if (loader_.measured || units() <= 0 || wait <= 0 || wait < 0.02 * steps_.mean) return;
+  if (loader_.measured || loader_.graph || units() <= 0 || wait <= 0 || wait < 0.02 * steps_.mean)
+    return;
   PartCursor parts(run_, trainer_, rest_part());
   const TimePoint begin = steps_.windows.front().begin, end = steps_.windows.back().end;
   struct Activity : Life {

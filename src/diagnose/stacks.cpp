@@ -59,6 +59,19 @@ std::string module_file(std::string_view file) {
   return std::string(file.substr(file.rfind('/') + 1));
 }
 
+/// The functions through which Keras, TensorFlow and Orbax save.
+bool saves_model(std::string_view function, std::string_view file) {
+  static constexpr std::array<std::string_view, 7> kFolders = {
+      "/keras/src/saving/",
+      "/keras/saving/",
+      "/keras/src/models/model.py",
+      "/tensorflow/python/checkpoint/",
+      "/tensorflow/python/saved_model/",
+      "/tensorflow/python/training/saver.py",
+      "/orbax/checkpoint/"};
+  return (contains(function, "save") || function == "write") && any_of(file, kFolders);
+}
+
 Traits python_traits(std::string_view function, std::string_view file, bool generator) {
   Traits traits = 0;
   const std::string base = module_file(file);
@@ -119,6 +132,7 @@ Traits python_traits(std::string_view function, std::string_view file, bool gene
       (contains(function, "savez") && contains(file, "/numpy/")) ||
       (contains(function, "save_checkpoint") && model::is_installed(file)) ||
       (model::in_package(file, "safetensors") && contains(function, "save")) ||
+      saves_model(function, file) ||
       (function == "write" && in_stdlib(file) &&
        (base == "gzip.py" || base == "bz2.py" || base == "lzma.py"))) {
     traits |= kInSave;
@@ -134,6 +148,10 @@ Traits python_traits(std::string_view function, std::string_view file, bool gene
       (contains(file, "/jax/_src/") &&
        (function == "compile_or_get_cached" || function.starts_with("trace_to_jaxpr")))) {
     traits |= kInCompile;
+  }
+  if ((function == "fit" || function == "evaluate" || function == "predict") &&
+      contains(file, "/keras/") && (base == "trainer.py" || base == "training.py")) {
+    traits |= kInFit;
   }
   if (contains(file, "/torch/utils/data/")) {
     traits |= kInLoader;
@@ -331,6 +349,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
     Traits traits = 0;
     NativeCall call = NativeCall::kUnseen;
     bool event_loop = false;
+    bool runs_graph = false;  // calls what TensorFlow compiled
     bool mpi = false;
   };
   std::vector<FrameFacts> facts(run.frames.size());
@@ -345,6 +364,8 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
                       python_traits(function, file, f.kind == FrameKind::kGenerator) | kHasPython)};
       facts[i].event_loop =
           function == "run_until_complete" && ends(file, "asyncio/base_events.py");
+      facts[i].runs_graph =
+          function == "__call__" && ends(file, "polymorphic_function/polymorphic_function.py");
       continue;
     }
     // No traits, and a library's.
@@ -385,6 +406,7 @@ StackIndex::StackIndex(const Run& run) : run_(run), known_(run.stacks.size()) {
         node.futex = wait_in(run, frame, facts[frame].owner, above.futex);
         if (node.futex == FutexWait::kUnseen) node.line = frame;
         node.mpi |= facts[frame].mpi;
+        if (facts[frame].runs_graph) node.traits &= ~Traits{kInFit};
         if (facts[frame].event_loop && node.user != 0) event_loops_.insert(node.user);
         if (caller < run.frames.size() && is_python(run.frames[frame].kind) &&
             is_collate_function(run, run.frames[caller], run.frames[frame]))

@@ -41,6 +41,7 @@ enum StackTrait : Traits {
   kInText = 1 << 18,     // native code that formats text for a stream or writes it
   kInParser = 1 << 21,   // native code that reads numbers or words out of text
   kInMutex = 1 << 20,    // native code that takes or releases a lock
+  kInFit = 1 << 22,      // Keras' fit, evaluate or predict, outside of what they compiled
 };
 
 /// What a step does besides computing.

@@ -415,7 +415,7 @@ void detect_idle(const RunView& view, Findings& findings) {
 void detect_waits(const RunView& view, Findings& findings) {
   if (findings.has("stall.idle_wait") || findings.has("stall.hang")) return;
   // What loaders whose workers are known do is judged as input.
-  const bool input_too = !view.loader().measured &&
+  const bool input_too = !view.loader().measured && !view.loader().graph &&
                          std::none_of(findings.all().begin(), findings.all().end(),
                                       [](const Finding& f) { return f.id.starts_with("input."); });
   const auto in_part = [&](const Cell& c) {
@@ -435,7 +435,7 @@ void detect_waits(const RunView& view, Findings& findings) {
   };
   double working = view.per_step(Role::kHelper, busy) + view.per_step(Role::kProducer, busy);
   // Under Python a pool computes for whoever calls it; a program without may wait for any thread.
-  if (!view.is_python()) working += view.per_step(Role::kPool, busy);
+  if (!view.is_python() || view.pool_takes_work()) working += view.per_step(Role::kPool, busy);
   const double cost = wait - working;
   if (working > 0.3 * wait || cost < kWorthSaying * unit) return;
   Finding* f = findings.add("stall.idle_wait",

@@ -19,12 +19,16 @@ using model::Step;
 
 namespace {
 
+// Of what a step takes on average, the least that is a stall.
+constexpr double kLeastOfMean = 0.25;
 // Stalls of one kind are at least this part as long as the usual one of them.
 constexpr double kAlike = 0.4;
 // Steps that stall this often by chance are no period.
 constexpr double kByChance = 0.02;
 // Bytes written each time from which a stall is a save.
 constexpr double kSaved = 64 << 10;
+// How sure a finding is from which it is no mere wait; and of the waits, those in long steps.
+constexpr double kKnown = 0.8, kWaitsThen = 0.7;
 // Part of a stall that writes from which it is the making of what is written.
 constexpr double kComputes = 0.7;
 
@@ -36,12 +40,24 @@ struct Long {
 /// Steps far longer than usual, by index. Steps that something else made a little longer lie
 /// between: what counts are those like the one that half of the lost time lies in longer steps
 /// than.
-std::vector<Long> long_steps(const StepsView& steps) {
+std::vector<Long> long_steps(const RunView& view) {
+  const StepsView& steps = view.steps();
   std::vector<Long> longs;
   double all = 0;
+  // Who waits for a device that he runs ahead of waits for what the steps before gave it to do. JAX
+  // lets no more than some steps lie there, and makes the next one wait in its call.
+  const bool in_calls = !view.run().fact("jax.version").empty();
+  std::vector<double> lengths;
   for (const Step* s : steps.steady) {
-    const double extra = to_s(s->length()) - steps.median;
-    if (extra < 0.5 * steps.median) continue;
+    Nanos own = s->length() - s->part(model::Part::kSync);
+    if (in_calls) own -= s->part(model::Part::kForward);
+    lengths.push_back(to_s(own));
+  }
+  const double usual = lengths.empty() ? 0 : median(lengths);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const Step* s = steps.steady[i];
+    const double extra = lengths[i] - usual;
+    if (extra < 0.5 * usual || extra < kLeastOfMean * steps.mean) continue;
     all += extra;
     longs.push_back({s, extra});
   }
@@ -171,6 +187,19 @@ double at_stalling_line(const RunView& view) {
                        [&](const Cell& c) { return other(c) && c.user == line->frame; });
 }
 
+/// Whether it is only said that the training thread waits, and it does so in long steps: that these
+/// come round says more.
+bool is_vague(const RunView& view, const Finding& f) {
+  if (f.id != "stall.idle_wait" || f.confidence >= kKnown) return false;
+  const auto waits = [](const Cell& c) {
+    return c.role == Role::kTrainer &&
+           (c.act == Act::kLock || c.act == Act::kPoll || c.act == Act::kNetwork);
+  };
+  const double in_long =
+      view.per_step(Role::kTrainer, [&](const Cell& c) { return waits(c) && c.slow_step; });
+  return in_long > kWaitsThen * view.per_step(Role::kTrainer, waits);
+}
+
 /// Seconds per step, of all, that the training thread is in the kernel within long ones.
 double in_kernel_when_long(const RunView& view) {
   return view.per_step(Role::kTrainer,
@@ -184,11 +213,12 @@ void detect_periodic(const RunView& view, Findings& findings) {
   if (findings.has("input.worker_skew")) return;  // the heavy batches come in turns
   if (findings.has("stall.periodic")) return;     // the starts of epochs
   const StepsView& steps = view.steps();
-  const std::vector<Long> longs = long_steps(steps);
+  const std::vector<Long> longs = long_steps(view);
   if (longs.size() < 4 || has_more_to_do(view, longs)) return;
   double excess = 0, named = 0;
   for (const Long& one : longs) excess += one.extra;
   for (const Finding& f : findings.all()) {
+    if (is_vague(view, f)) continue;
     // Faults come with every step; those in the usual ones are no part of the excess.
     const double most = f.id == "mem.page_faults" ? in_kernel_when_long(view) : HUGE_VAL;
     named +=
@@ -212,6 +242,9 @@ void detect_periodic(const RunView& view, Findings& findings) {
                                     : "A stall recurs every few steps",
                             0.7, cost);
   if (f == nullptr) return;
+  if (std::ranges::any_of(findings.all(), [&](const Finding& k) { return is_vague(view, k); })) {
+    findings.drop("stall.idle_wait");
+  }
   f->where = view.where([&](const Cell& c) {
     return c.role == Role::kTrainer && c.slow_step && (!saves || c.part == model::Part::kOther);
   });

@@ -24,5 +24,40 @@ TEST(Periodic, WhatTheLineThatStallsDoesInTheStepsBetweenGoesWithIt) {
   }
 }
 
+TEST(Periodic, AStallThatComesRoundSaysMoreThanThatTheTrainingThreadWaits) {
+  for (const bool round : {true, false}) {
+    RunBuilder b;
+    const Doing waits{ThreadState::kLock, {kMain, {"ask", "/home/u/train.py", 48}}};
+    for (int i = 0; i < 200; ++i) {
+      b.step({{Part::kForward, 16, kCompute},
+              {Part::kOther, round ? (i % 10 == 4 ? 80.0 : 0.0) : 8.0, waits}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const model::Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, round ? "stall.periodic" : "stall.idle_wait") << d.headline;
+    EXPECT_EQ(d.findings.front().where->line, 48);
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 8, 0.3);
+    EXPECT_EQ(find(d, round ? "stall.idle_wait" : "stall.periodic"), nullptr);
+  }
+}
+
+// A loop that runs ahead of a device, and waits for it every so often: in a call of its own, or,
+// with JAX, in the next step's.
+TEST(Periodic, WaitingForADeviceThatOneRunsAheadOfIsNoStall) {
+  for (const Part part : {Part::kSync, Part::kForward}) {
+    for (const bool jax : {true, false}) {
+      RunBuilder b;
+      const Doing waits{ThreadState::kLock, {kMain, {"value", "/home/u/train.py", 48}}};
+      for (int i = 0; i < 200; ++i) {
+        b.step({{Part::kOther, 2, kCompute}, {part, i % 20 == 4 ? 160.0 : 1.0, waits}}, i < 3);
+      }
+      b.machine(2, 1).process_cpu(100, 1);
+      if (jax) b.run().info["jax.version"] = "0.10.2";
+      EXPECT_EQ(find(diagnose(b.build()), "stall.periodic") == nullptr, jax || part == Part::kSync);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

@@ -401,6 +401,29 @@ TEST(Stalls, WhoWaitsForThreadsThatTakeWorkOutOfAQueueWaitsForTheirWork) {
   }
 }
 
+// A database that commits each step waits for the disk in calls that could not be read.
+TEST(Stalls, WhoWaitsForADiskFromWhichNothingComesWrites) {
+  for (const double read : {0.0, 50e6}) {
+    RunBuilder b;
+    const Line commit{"note", "/home/u/train.py", 16};
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kOther, 3, {ThreadState::kDisk, {kMain, commit}}},
+              {Part::kOther, 2, {ThreadState::kKernel, {kMain, commit}}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 0.8);
+    b.counter(SignalId::kProcWriteBytes, b.process_entity(100), 5e6);
+    b.counter(SignalId::kProcReadBytes, b.process_entity(100), read);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict == "stall.logging", read == 0) << d.headline;
+    if (read == 0) {
+      EXPECT_EQ(d.findings.front().where->line, 16);
+      EXPECT_NEAR(*d.findings.front().gain, 1.5, 0.05);
+    }
+  }
+}
+
 // What others do meanwhile may or may not be what is waited for: nothing is said of it.
 TEST(Stalls, ASleepIsSaidToBeWhileNothingWorksOnlyWhereThatIsSo) {
   for (const double idle : {1.4, 0.2}) {

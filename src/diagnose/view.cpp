@@ -21,6 +21,9 @@ using model::ThreadId;
 
 // A step is slow when it lasts this many times the median.
 constexpr double kSlowStep = 1.5;
+// Of the step: shorter waits for input are none. And of a pipeline's work, from which Python that
+// it calls makes the batches.
+constexpr double kSomeWait = 0.02, kByPython = 0.3;
 // Start-up that is left out where a run has no steps.
 constexpr double kStartUpShare = 0.2, kStartUpSeconds = 2;
 
@@ -153,6 +156,11 @@ Role RunView::role(ThreadId thread) const {
   return thread < roles_.size() ? roles_[thread] : Role::kHelper;
 }
 
+bool RunView::pool_takes_work() const {
+  return run_.fact("torch.version").empty() &&
+         (!run_.fact("tensorflow.version").empty() || !run_.fact("jax.version").empty());
+}
+
 bool RunView::is_producer_process(model::ProcessId process) const {
   return process < producer_process_.size() && producer_process_[process];
 }
@@ -212,7 +220,7 @@ void RunView::find_loader() {
         break;
     }
   }
-  if (loader_.batches == 0) return;
+  if (loader_.batches == 0) return find_graph_loader();
   const double n = static_cast<double>(loader_.batches);
   loader_.measured = true;
   loader_.collate = collate / n;
@@ -256,6 +264,29 @@ void RunView::find_loader() {
   loader_.busy = lived > 0 ? std::min(1.0, total / lived) : 0;
 }
 
+/// Whether Python in other threads makes most of what a pipeline of so many seconds a batch makes.
+bool RunView::feeds_pipeline(double seconds) const {
+  double fed = 0;
+  for (const Slice& s : run_.slices) {
+    if (s.kind == SliceKind::kFeed && s.thread != trainer_) fed += to_s(s.length());
+  }
+  const double steps = static_cast<double>(std::max<int64_t>(steps_.seen, 1));
+  return fed / steps > kByPython * seconds;
+}
+
+void RunView::find_graph_loader() {
+  GraphPipeline pipeline = graph_pipeline(run_);
+  if (!pipeline.known() || steps_.part(Part::kInputWait) < kSomeWait * steps_.mean) return;
+  if (feeds_pipeline(pipeline.seconds)) return;  // those are found by their Python
+  pipeline_ = std::move(pipeline);
+  loader_.graph = true;
+  loader_.kind = pipeline_.ahead() ? LoaderKind::kThreads : LoaderKind::kSerial;
+  loader_.workers = loader_.kind == LoaderKind::kSerial ? 0 : pipeline_.heaviest().threads;
+  loader_.batches = steps_.count;
+  loader_.fetch = pipeline_.seconds;
+  loader_.busy = std::min(1.0, loader_.fetch / steps_.mean / std::max(loader_.workers, 1));
+}
+
 // Time that no slice explains: what timeline takes most of it for, beyond the slices' own parts.
 Part RunView::rest_part() const {
   std::array<double, model::kPartCount> open = steps_.parts;
@@ -288,6 +319,18 @@ std::unordered_set<model::FrameId> RunView::writing_lines() const {
   std::unordered_set<model::FrameId> out;
   for (const auto& [frame, more] : balance) {
     if (frame != 0 && more > 0) out.insert(frame);
+  }
+  return out;
+}
+
+/// Processes that wait for no disk but to write: what they read was in memory.
+std::vector<bool> RunView::processes_that_only_write() const {
+  constexpr double kHardlyReads = 0.05;  // of what is written
+  std::vector<bool> out(run_.processes.size());
+  for (model::ProcessId p = 0; p < out.size(); ++p) {
+    const auto read = increase(process(SignalId::kProcReadBytes, p));
+    const auto written = increase(process(SignalId::kProcWriteBytes, p));
+    out[p] = read && written && *written > 0 && *read < kHardlyReads * *written;
   }
   return out;
 }
@@ -359,6 +402,7 @@ class Wanting {
 
 void RunView::sum_readings() {
   const std::unordered_set<model::FrameId> writing = writing_lines();
+  const std::vector<bool> only_writes = processes_that_only_write();
   PartCursor parts(run_, trainer_, rest_part());
   std::unordered_map<ThreadId, Cursor<Stage>> stages;
   for (const Slice& s : run_.slices) {
@@ -395,7 +439,8 @@ void RunView::sum_readings() {
     }
     cell.user = stacks_.user_frame(r.stack);
     if (cell.user == 0) cell.user = stacks_.package_frame(r.stack);
-    if (r.state == model::ThreadState::kDisk && r.syscall < 0 && writing.count(cell.user) > 0) {
+    if (r.state == model::ThreadState::kDisk && r.syscall < 0 && cell.act == Act::kRead &&
+        (writing.count(cell.user) > 0 || only_writes[run_.threads[r.thread].process])) {
       cell.act = Act::kWrite;
     }
     switch (stacks_.native_call(r.stack)) {

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "diagnose/graph_pipeline.h"
 #include "diagnose/loop_order.h"
 #include "diagnose/profile.h"
 #include "diagnose/stacks.h"
@@ -45,6 +46,7 @@ enum class LoaderKind : uint8_t {
 struct LoaderView {
   LoaderKind kind = LoaderKind::kNone;
   bool measured = false;  // by FETCH slices; else judged from what threads did
+  bool graph = false;     // by RunView::pipeline()
   int workers = 0;        // that made batches side by side
   int64_t batches = 0;
   double fetch = 0;  // mean time of a producer per batch, hand-over included
@@ -110,6 +112,7 @@ class RunView {
   const StepsView& steps() const { return steps_; }
   const LoaderView& loader() const { return loader_; }
   const CpuView& cpu() const { return cpu_; }
+  const GraphPipeline& pipeline() const { return pipeline_; }
   /// Processes outside the job, who used most first.
   const std::vector<Neighbour>& neighbours() const { return neighbours_; }
   /// Processes of the job that neither train nor make batches, who used most first.
@@ -169,6 +172,9 @@ class RunView {
                           const std::function<bool(model::ProcessId)>& which) const;
   /// Whether the training thread runs Python.
   bool is_python() const { return python_; }
+  /// Threads of TensorFlow's and JAX's take work out of a queue, and meet at no barrier: who waits
+  /// for them waits for their work, however many they are.
+  bool pool_takes_work() const;
   bool is_producer_process(model::ProcessId process) const;
   double seconds() const { return steps_.count > 0 ? steps_.total : wall_; }
 
@@ -180,9 +186,12 @@ class RunView {
   void find_roles();
   void find_loader();
   bool fetches_in_loop() const;
+  void find_graph_loader();
+  bool feeds_pipeline(double seconds) const;
   void find_lock_waits();
   void find_silent_producers();
   std::unordered_set<model::FrameId> writing_lines() const;
+  std::vector<bool> processes_that_only_write() const;
   void sum_readings();
   model::Part rest_part() const;
   double cores_of(const std::function<bool(model::ProcessId)>& which) const;
@@ -201,6 +210,7 @@ class RunView {
   std::vector<bool> at_mutex_;  // by reading: waits until somebody lets go of a lock
   StepsView steps_;
   LoaderView loader_;
+  GraphPipeline pipeline_;
   CpuView cpu_;
   std::vector<Neighbour> neighbours_;
   std::vector<Role> roles_;

@@ -52,6 +52,9 @@ void RunView::find_job_cpu() {
       threads += cores;
     }
   }
+  if (loader_.graph && loader_.kind == LoaderKind::kThreads) {
+    threads = std::min(loader_.fetch / steps_.mean, cpu_.job);  // none of them has that name
+  }
   if (loader_.kind == LoaderKind::kThreads) {
     cpu_.producers += threads;
     cpu_.trainer = std::max(0.0, cpu_.trainer - threads);

@@ -30,10 +30,12 @@ WhatIf::WhatIf(const RunView& view) {
   if (loader.batches > 0 && steps.count > 0) {
     per_step_ = static_cast<double>(loader.batches) / static_cast<double>(steps.count);
   }
-  // What remains of an input wait when a batch lies ready: taking it out of the queue.
+  // What remains of an input wait when a batch lies ready: taking it out of the queue. Where in a
+  // graph the wait is is not known, and what the thread does then may be the graph's own work.
   const double handling =
-      pipeline_ ? view.trainer_in(Part::kInputWait, [](const Cell& c) { return on_cpu(c.act); })
-                : 0;
+      pipeline_ && !loader.graph
+          ? view.trainer_in(Part::kInputWait, [](const Cell& c) { return on_cpu(c.act); })
+          : 0;
   handling_ = std::min(handling, wait_);
   compute_ = step_ - wait_ + handling_;
   cpu_fetch_ = cpu.producers * step_;

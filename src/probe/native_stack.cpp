@@ -192,6 +192,8 @@ PlaceWatch::PlaceWatch(int32_t pid) : pid_(pid) {
 }
 
 NativePlace PlaceWatch::blocked(const SyscallInfo& call) {
+  // Whatever an earlier call left next to the stack pointer.
+  if (!may_wait_for_lock(call)) return NativePlace::kElsewhere;
   ProcessMemory memory(pid_);
   buffer_.resize(kTopOfStack);
   const RemoteRange top{call.sp, static_cast<uint32_t>(buffer_.size())};

@@ -1,5 +1,6 @@
 #include "probe/thread_state.h"
 
+#include <linux/futex.h>
 #include <sys/syscall.h>
 
 #include <charconv>
@@ -144,6 +145,13 @@ std::optional<SyscallInfo> parse_syscall(std::string_view text) {
   info.sp = *sp;
   info.pc = *pc;
   return info;
+}
+
+bool may_wait_for_lock(const SyscallInfo& call) {
+  if (call.number != SYS_futex) return true;
+  const uint64_t operation = call.args[1] & static_cast<uint64_t>(FUTEX_CMD_MASK);
+  const bool bits = operation == FUTEX_WAIT_BITSET;
+  return !bits && !(operation == FUTEX_WAIT && call.args[2] == 0);
 }
 
 ThreadState blocked_state(char state, const std::optional<SyscallInfo>& call,

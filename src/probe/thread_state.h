@@ -23,6 +23,10 @@ struct SyscallInfo {
 /// nullopt where the thread runs, or the text makes no sense.
 std::optional<SyscallInfo> parse_syscall(std::string_view text);
 
+/// Whether a thread that is blocked there may wait for a lock. A condition is waited for by a bit
+/// set or until some time, a semaphore while it is zero; the word of a lock that is held is not.
+bool may_wait_for_lock(const SyscallInfo& call);
+
 /// A range of addresses in the job: the interpreter's lock with its condition variables.
 struct AddressRange {
   uint64_t begin = 0, end = 0;

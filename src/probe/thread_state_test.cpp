@@ -34,6 +34,19 @@ TEST(ThreadState, ReadsTheSystemCallAndItsArguments) {
   EXPECT_FALSE(parse_syscall("202 0x1 0x2\n"));
 }
 
+TEST(ThreadState, AWaitForAConditionOrASemaphoreIsNoneForALock) {
+  SyscallInfo info;
+  info.number = SYS_futex;
+  info.args = {0x1000, 0x80, 2, 0, 0, 0};  // FUTEX_WAIT_PRIVATE, as glibc takes a mutex
+  EXPECT_TRUE(may_wait_for_lock(info));
+  info.args[2] = 0;  // a semaphore
+  EXPECT_FALSE(may_wait_for_lock(info));
+  info.args = {0x1000, 0x189, 2, 0, 0, 0xFFFFFFFF};  // FUTEX_WAIT_BITSET: a condition, a join
+  EXPECT_FALSE(may_wait_for_lock(info));
+  info.number = SYS_mmap;
+  EXPECT_TRUE(may_wait_for_lock(info));
+}
+
 TEST(ThreadState, TellsTheInterpretersLockFromOtherLocks) {
   const AddressRange gil[] = {{0x1000, 0x1100}};
   EXPECT_EQ(blocked_state('S', call(SYS_futex, 0x1020), "futex_do_wait", gil),

@@ -131,7 +131,13 @@ bool blocked(ThreadState state) {
 class Judge {
  public:
   Judge(const Run& run, std::span<const Painted> painted, const OpenTimeContext& context)
-      : run_(run), painted_(painted), context_(context) {}
+      : run_(run), painted_(painted), context_(context) {
+    const auto has = [&](SliceKind kind) {
+      return std::ranges::any_of(painted_, [&](const Painted& p) { return p.kind == kind; });
+    };
+    compiled_ =
+        has(SliceKind::kForward) && !has(SliceKind::kBackward) && !has(SliceKind::kOptimizer);
+  }
 
   std::vector<Moment> judge(std::vector<OpenTime>& open) {
     collect(open);
@@ -209,7 +215,8 @@ class Judge {
         readings_.push_back({&reading, o});
       } else if (p < painted_.size() && painted_[p].begin <= reading.at &&
                  (painted_[p].kind == SliceKind::kBackward ||
-                  painted_[p].kind == SliceKind::kOptimizer)) {
+                  painted_[p].kind == SliceKind::kOptimizer ||
+                  (compiled_ && painted_[p].kind == SliceKind::kForward))) {
         readings_.push_back({&reading, kNowhere, painted_[p].kind});
       }
     }
@@ -488,6 +495,7 @@ class Judge {
   const Run& run_;
   std::span<const Painted> painted_;
   const OpenTimeContext& context_;
+  bool compiled_ = false;  // the forward slices are whole steps: TensorFlow's and JAX's graphs
   std::vector<Reading> readings_;
   std::unordered_map<StackId, StackFacts> facts_;
   std::map<uint32_t, LineWeights> lines_;

@@ -255,6 +255,22 @@ TEST(OpenTime, WhatComesAfterTheOptimizerIsOther) {
   EXPECT_NEAR(share(run, Part::kInputWait), 0, 0.02);
 }
 
+// A step that is one call of a compiled function: what comes after its line is other, what comes
+// before it input.
+TEST(OpenTime, WhatComesAfterACompiledStepIsOther) {
+  for (const uint32_t line : {17u, 10u}) {
+    Loop loop;
+    for (int i = 0; i < 60; ++i) {
+      loop.b.forward(10).read_back(10, loop.at(14), ThreadState::kLock);
+      loop.b.optimizer(0, 0, i + 1);
+      loop.b.during(20, loop.at(line), ThreadState::kOnCpuPython);
+    }
+    const model::Run run = loop.finish();
+    EXPECT_NEAR(share(run, Part::kOther), line == 17 ? 0.67 : 0, 0.05);
+    EXPECT_NEAR(share(run, Part::kInputWait), line == 17 ? 0 : 0.67, 0.05);
+  }
+}
+
 TEST(OpenTime, BeforeARealForwardPassLiesTheInputEvenWithoutReadings) {
   RunBuilder b;
   for (int i = 0; i < 50; ++i) b.idle(10).forward(5).idle(1).backward(9).optimizer(2, 0, i + 1);

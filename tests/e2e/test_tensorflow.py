@@ -42,6 +42,52 @@ data = tf.data.Dataset.from_tensor_slices((np.random.rand(4096, 64).astype("floa
 model.fit(data.shuffle(4096).repeat().batch(256).prefetch(4), steps_per_epoch=400, verbose=0)
 """
 
+# Native work on each sample, in the threads of tf.data.
+MAPS = FIT.format(width=64) + """
+def sample(i):
+    x = tf.image.resize(tf.random.stateless_uniform([96, 96, 3], [i, 7]), [64, 64], method="bicubic")
+    return tf.reshape(x, [-1])[:64], i % 10
+
+data = tf.data.Dataset.range(512).repeat()
+data = data.map(sample)  # CAUSE
+model.fit(data.batch(32), steps_per_epoch=400, verbose=0)
+"""
+
+# As an agent that learns from a replay buffer does it.
+REPLAYS = FIT.format(width=64) + """
+x, y = np.random.rand(64, 64).astype("float32"), np.random.randint(0, 10, 64)
+for step in range(120):
+    model.fit(x, y, batch_size=64, verbose=0)  # CAUSE
+"""
+
+# Operation by operation.
+EAGER = FIT.format(width=64) + """
+x, y = np.random.rand(2048, 64).astype("float32"), np.random.randint(0, 10, 2048)
+model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+model.fit(tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(64).prefetch(4), steps_per_epoch=250, verbose=0)  # CAUSE
+"""
+
+JAX = """
+import time
+import jax, jax.numpy as jnp, numpy as np
+
+def loss(w, x, y):
+    return jnp.mean((jnp.tanh(x @ w["a"]) @ w["b"] - y) ** 2)
+
+@jax.jit
+def update(w, x, y):
+    value, g = jax.value_and_grad(loss)(w, x, y)
+    return jax.tree_util.tree_map(lambda p, d: p - 1e-3 * d, w, g), value
+
+rng = np.random.default_rng(0)
+w = {{"a": jnp.full((256, 512), 0.01), "b": jnp.full((512, 1), 0.01)}}
+began = time.perf_counter()
+while time.perf_counter() - began < 6:
+    {cause}
+    w, value = update(w, rng.random((256, 256), np.float32), np.ones((256, 1), np.float32))
+    float(value)
+"""
+
 # A generator that costs next to nothing beside the step.
 AHEAD = FIT.format(width=1024) + """
 x, y = np.random.rand(256, 64).astype("float32"), np.random.randint(0, 10, 256)
@@ -87,3 +133,22 @@ def test_a_session_that_is_fed_by_hand(flatout, tensorflow, tmp_path):
     assert first["id"] == "input.feed_dict"
     lines = [n for n, line in enumerate(job.read_text().splitlines(), 1) if "# CAUSE" in line]
     assert first["where"]["line"] in lines
+
+
+@pytest.mark.parametrize("job, cause", [(MAPS, {"input.decode_cpu", "input.too_few_workers"}), (REPLAYS, {"cpu.python_bound"}),
+                                        (EAGER, {"cpu.python_bound"}), (JAX.format(cause="time.sleep(0.01)  # CAUSE"), {"stall.idle_wait"})],
+                         ids=["maps", "replays", "eager", "jax"])
+def test_the_line_to_blame_is_named(flatout, tensorflow, tmp_path, job, cause):
+    (tmp_path / "job.py").write_text(job)
+    first = findings(flatout, tensorflow, tmp_path, tmp_path / "job.py")[0]
+    assert first["id"] in cause
+    lines = [n for n, line in enumerate(job.splitlines(), 1) if "# CAUSE" in line]
+    assert first["where"]["file"] == str(tmp_path / "job.py") and first["where"]["line"] in lines
+    assert first["gain"] > 1.2
+
+
+def test_a_healthy_jax_loop_has_steps_and_is_left_alone(flatout, tensorflow, tmp_path):
+    (tmp_path / "job.py").write_text(JAX.format(cause="pass"))
+    assert findings(flatout, tensorflow, tmp_path, tmp_path / "job.py") == []
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["steps"]["count"] > 100
