@@ -213,8 +213,8 @@ Diagnosis diagnose(const Run& run) {
   const std::string not_judged = out.findings.empty() ? unjudged(view) : "";
   out.judged = not_judged.empty();
   out.headline = headline_of(run, out, slowed, changed_by, not_judged);
+  if (out.verdict == "healthy" && out.judged) out.headline += few_threads(view);
   return out;
 }
 
-  if (out.verdict == "healthy" && out.judged) out.headline += few_threads(view);
 }  // namespace flatout::diagnose
