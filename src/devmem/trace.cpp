@@ -62,6 +62,7 @@ Result<std::vector<Trace>> only(Result<Trace> trace) {
 }  // namespace
 
 Result<std::vector<Trace>> read_traces(std::string_view bytes, std::string_view name) {
+  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);  // as editors of Windows write
   const std::string_view head = trim(bytes.substr(0, 4096));
   if (head.empty()) return Error{Code::kBadInput, "the file is empty", ""};
   // A log's lines may start with [2023-10-02 ...].

@@ -36,6 +36,12 @@ TEST(JsonLines, AJobWithItsStepsIsRead) {
   EXPECT_EQ(trace.ops[0].stream, 3u);
 }
 
+TEST(JsonLines, AByteOrderMarkIsNoPartOfThem) {
+  const auto traces = read_traces("\xEF\xBB\xBF{\"op\":\"a\",\"id\":7,\"size\":600}\r\n", "file");
+  ASSERT_TRUE(traces.ok()) << traces.error().message;
+  EXPECT_EQ(traces->at(0).peak_live, 600u);
+}
+
 TEST(JsonLines, MangledNamesBecomePlain) {
   const auto traces = read_traces(
       R"({"op":"a","id":1,"size":9,"site":"_ZN5Model7forwardEi+0x2a"}
