@@ -17,7 +17,7 @@ _KEPT = ("lower", "trace", "eval_shape", "clear_cache")  # that are the class's,
 
 class _Loop:
     inside = 0  # the thread that is in a call
-    trains = False  # a function that trains was found
+    trains = 0  # how surely a function that trains was found (_look)
     functions = {}  # by the line that has them compiled
     leaves = None  # jax.tree.leaves
     structure = None  # jax.tree.structure
@@ -115,11 +115,11 @@ def _compiled(made, place):
         if known[2] is None:
             known[2] = _look(args, result)
             if known[2] is None and known[1] >= _LOOKS:
-                known[2] = False
+                known[2] = 0
             spent = now() - end
             cost(1, spent, spent, 0)
-        if known[2]:
-            _Loop.trains = True
+            _Loop.trains = max(_Loop.trains, known[2] or 0)
+        if known[2] and known[2] == _Loop.trains:
             mark(FORWARD, 0, begin, end, 0, 0)
             _stepped(me, end, number, known[1])
         elif _Loop.trains and me == state.train_thread:
@@ -143,7 +143,9 @@ def _stepped(thread, end, number, calls):
 
 @core.guarded
 def _look(args, result):
-    """Whether it gave back something new that is made like one of its arguments; None where it is traced."""
+    """2 where it gave back something that is made like one of its arguments, 1 where that is a single array;
+    None where it did not, or is traced."""
+    found = None
     several = type(result) in (tuple, list)
     for arg in args:
         leaves = _Loop.leaves(arg)
@@ -154,8 +156,8 @@ def _look(args, result):
             continue
         for one in (result, *result) if several else (result,):
             if _alike(leaves, arg, one):
-                return True
-    return None
+                found = max(found or 0, min(len(leaves), 2))
+    return found
 
 
 def _alike(leaves, arg, one):
