@@ -56,6 +56,20 @@ def fit_generator():
     digest(made)
 
 
+def fit_pipeline():
+    """A pipeline with work of its own, which the compiled step waits for inside."""
+    made = model()
+    made.compile(tf.keras.optimizers.SGD(0.1), LOSS)
+
+    def sample(i):
+        x = tf.random.stateless_uniform((192, 192), (i, 7))
+        return (x @ x)[0, :4], i % 3
+
+    batches = tf.data.Dataset.range(480).map(sample)
+    made.fit(batches.batch(8), verbose=0)
+    digest(made)
+
+
 def custom(compiled=""):
     made, optimizer = model(), tf.keras.optimizers.Adam()
 

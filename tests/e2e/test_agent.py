@@ -390,6 +390,7 @@ TENSORFLOW_JOBS = str(HERE / "agent_jobs_tensorflow.py")
 @pytest.mark.parametrize("arguments, expected", [
     (["fit"], {"optimizer": 12, "validation": 4}),
     (["fit_generator"], {"optimizer": 6}),
+    (["fit_pipeline"], {"optimizer": 60}),
     (["custom"], {"optimizer": 6, "backward": 6, "input_wait": 7, "epoch": 1}),
     (["custom", "compiled"], {"optimizer": 6, "forward": 6, "input_wait": 7, "epoch": 1}),
     (["session"], {"optimizer": 5, "feed": 5}),
@@ -406,6 +407,11 @@ def test_tensorflow(tensorflow, arguments, expected):
     if arguments == ["fit_generator"]:
         assert n["feed"] >= 6
     assert any("tensorflow.version" in f for f in r.facts.values())
+    # TensorFlow 2.17 and later have the model of a pipeline.
+    if arguments == ["fit_pipeline"] and any(f["tensorflow.version"] >= "2.17" for f in r.facts.values() if "tensorflow.version" in f):
+        stages = next(f["tf.data.stages"] for f in r.facts.values() if "tf.data.stages" in f)
+        assert "Map" in stages and "agent_jobs_tensorflow.py:" in stages and " in fit_pipeline" in stages
+        assert n["input_wait"] > 0
 
 
 # ---- JAX ----
