@@ -1,9 +1,11 @@
 // flatout feed: the input pipeline from the command line.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/left_over.h"
 #include "base/log.h"
 #include "base/number.h"
 #include "base/text.h"
@@ -170,6 +172,8 @@ int pack(const std::vector<std::string>& arguments) {
   const auto source = feed::open_source(settings->positional[0]);
   if (!source.ok()) return fail_input(source.error());
   tell_empty_classes(**source);
+  // Of packing that was killed: as large as what it had packed.
+  fs::remove_left_over(settings->output + ".tmp", fs::kDigits, std::chrono::seconds(10));
   nlohmann::ordered_json bad = nlohmann::ordered_json::array();
   Status put;
   const auto result = feed::pack(

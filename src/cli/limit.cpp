@@ -9,11 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "base/fs.h"
+#include "base/left_over.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -109,36 +111,6 @@ Status check_program(const std::string& command) {
 
 constexpr std::string_view kSharedName = "flatout-devlimit-";
 
-// Whether no process has the file open or mapped, here or in another container: only then the
-// kernel gives a lease for writing, and only to the file's owner. What cannot be told is held.
-bool is_held_by_nobody(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return false;
-  struct stat info;
-  const bool is_ours = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  const bool nobody = is_ours && ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
-  if (nobody) ::fcntl(fd, F_SETLEASE, F_UNLCK);
-  ::close(fd);
-  return nobody;
-}
-
-// Files of commands that were killed, and of whose jobs nothing runs any more.
-void remove_left_over(const std::string& folder) {
-  // Who opens a leased file meanwhile waits, and its holder is told by this signal.
-  struct sigaction ignore {
-  }, before{};
-  ignore.sa_handler = SIG_IGN;
-  ::sigaction(SIGIO, &ignore, &before);
-  std::error_code failed;
-  for (std::filesystem::directory_iterator it(folder, failed), end; !failed && it != end;
-       it.increment(failed)) {
-    const std::string path = it->path().string();
-    if (it->path().filename().string().starts_with(kSharedName) && is_held_by_nobody(path))
-      ::unlink(path.c_str());
-  }
-  ::sigaction(SIGIO, &before, nullptr);
-}
-
 // The file that the job's processes count in, gone with this. It is open as long, so that it is no
 // left-over one.
 class SharedFile {
@@ -149,8 +121,9 @@ class SharedFile {
     const std::string folder = variable != nullptr && variable[0] == '/' ? variable : "/tmp";
     int err = 0;
     for (const std::string& place : {std::string("/dev/shm"), folder}) {
-      remove_left_over(place);
-      std::string path = fmt::format("{}/{}XXXXXX", place, kSharedName);
+      const std::string begin = fmt::format("{}/{}", place, kSharedName);
+      fs::remove_left_over(begin, fs::kMkstemp, std::chrono::seconds(0));
+      std::string path = begin + "XXXXXX";
       const int fd = ::mkostemp(path.data(), O_CLOEXEC);
       err = errno;
       if (fd < 0) continue;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/left_over.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "flatout/marker.h"
@@ -277,6 +279,9 @@ Status run(TrainOptions options, const Causes& causes, std::unique_ptr<Ranks>& r
   if (place.rank == 0) {
     for (const std::string& ignored : ignored_options(options, causes, place)) log_warning(ignored);
   }
+  // Of a run that was killed while it wrote its checkpoint.
+  if (!options.checkpoint.empty() && place.rank == 0)
+    fs::remove_left_over(options.checkpoint + ".tmp", fs::kDigits, std::chrono::seconds(10));
   if (options.learning_rate == 0)
     options.learning_rate = options.optimizer == "adam" ? 0.001 : 0.02;
   // The mask of cpu.affinity and malloc's settings hold for threads made later.
