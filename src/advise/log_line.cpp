@@ -153,15 +153,6 @@ bool is_got_over(std::string_view line, size_t at) {
   return has_any(line, kDone) || has_any(line.substr(0, at), kMight);
 }
 
-bool is_expected(std::string_view line, size_t at) {
-  constexpr std::string_view kBefore[] = {"xpected ", "xpecting ", "hould "};
-  constexpr std::string_view kBehind[] = {"not found in",   " not in ",      "did not match",
-                                          "does not match", "doesn't match", "' in '"};
-  const std::string_view head = line.substr(0, at);
-  return contains(head, "AssertionError") &&
-         (has_any(head, kBefore) || has_any(line.substr(at), kBehind));
-}
-
 Progress progress_of(std::string_view line) {
   line = line.substr(0, kMostOfProgress);
   if (is_bar(line)) return Progress::kBar;

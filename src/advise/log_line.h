@@ -26,10 +26,6 @@ bool is_logged_error(std::string_view line);
 /// this only might happen.
 bool is_got_over(std::string_view line, size_t at);
 
-/// An assertion's text, in which what begins at `at` is what was to come, or compared with:
-/// "AssertionError: expected CUDA out of memory, got ...".
-bool is_expected(std::string_view line, size_t at);
-
 enum class Progress {
   kNone,
   kBar,  // tqdm's, which prints its bar once more when an exception ends it

@@ -13,6 +13,7 @@
 #include "base/contains.h"
 #include "base/fs.h"
 #include "base/text.h"
+#include "devmem/error_blocks.h"
 #include "devmem/torch_message.h"
 
 namespace flatout::advise {
@@ -373,7 +374,7 @@ void LogReader::go_on_with_message(std::string_view block) {
 std::optional<Weight> LogReader::weight_of(const LogRule& rule, std::string_view line,
                                            size_t at) const {
   if (line_ == frame_line_ || is_quoted(line)) return std::nullopt;
-  if (is_expected(line, at)) return Weight::kMentioned;
+  if (devmem::is_expected(line, at)) return Weight::kMentioned;
   if (in_message() && line_ == exception_.line.number) return exception_.weight;
   if (is_mere_warning(line, at)) return rule.warned ? Weight::kSaid : Weight::kMentioned;
   if (rule.death) return Weight::kEnded;

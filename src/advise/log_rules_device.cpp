@@ -326,10 +326,11 @@ std::vector<LogRule> device_rules() {
        .sure = 0.9,
        .look = Look::kDriver,
        .patterns = {"FlashAttention only supports Ampere GPUs or newer",
+                    "Triton only supports devices of CUDA Capability >=",
                     "Your setup doesn't support bf16/gpu",
                     "Bfloat16 is only supported on GPUs with compute capability of at least"},
        .text = "The program uses what only newer generations of GPUs have (bf16, FlashAttention: "
-               "from Ampere on), or no GPU is visible to it.",
+               "from Ampere on; Triton: from Volta on), or no GPU is visible to it.",
        .advice = {{"precision",
                    "Use fp16 in place of bf16 and attn_implementation='sdpa', or a newer GPU; see "
                    "with nvidia-smi which one the job has."}}},
@@ -553,6 +554,20 @@ std::vector<LogRule> device_rules() {
            "A kernel failed while it ran. The line of the traceback is only where it was noticed.",
        .advice = {{"launch_blocking",
                    "Run once with CUDA_LAUNCH_BLOCKING=1, and look for an Xid in dmesg."}}},
+      {.kind = "graph_capture_failed",
+       .finding = "crash.exception",
+       .role = kGeneric,
+       .sure = 0.85,
+       .patterns = {"operation not permitted when stream is capturing",
+                    "operation failed due to a previous error during capture",
+                    "CUDA error: capturing stream has unjoined work"},
+       .text = "While a CUDA graph was recorded something was called that a graph cannot hold: a "
+               "wait for the device (.item(), a copy to the host), an allocation by another "
+               "library, or the first call of one.",
+       .advice =
+           {{"warm_up",
+             "Run some steps before the capture on a side stream, and keep what waits for the "
+             "device out of it; with torch.compile try mode='default'."}}},
       {.kind = "kernel_resources",
        .finding = "",
        .sure = 0.95,

@@ -150,6 +150,29 @@ std::vector<LogRule> host_rules() {
        .patterns = {"daemonic processes are not allowed to have children"},
        .text = "A DataLoader worker or pool process tried to start processes of its own.",
        .advice = {{"num_workers", "Use num_workers=0 within workers, or threads."}}},
+      {.kind = "empty_data_set",
+       .finding = "crash.exception",
+       .sure = 0.95,
+       .patterns = {"num_samples should be a positive integer value, but got num_samples=0",
+                    "Couldn't find any class folder in", "Found no valid file for the classes"},
+       .text =
+           "The data set has no samples: its folder is empty, not the one that was meant, or its "
+           "files have other endings.",
+       .advice =
+           {{"path",
+             "Look into the folder that the job reads (a relative path depends on the working "
+             "directory), and print len(dataset)."}}},
+      {.kind = "picture_not_read",
+       .finding = "crash.exception",
+       .sure = 0.8,
+       .patterns = {"error: (-215:Assertion failed) !*.empty() in function"},
+       .text =
+           "OpenCV was given an empty picture: cv2.imread returns None, and no error, for a file "
+           "that is missing or damaged, and a video's read() at its end.",
+       .advice =
+           {{"check",
+             "Test what imread returns and name the file; flatout feed verify DIR finds those "
+             "that are damaged."}}},
       {.kind = "input_ran_out",
        .finding = "",
        .role = kNotice,
@@ -226,6 +249,18 @@ std::vector<LogRule> host_rules() {
        .advice = {{"requeue",
                    "Save checkpoints, and let the job be requeued (--requeue), without that node "
                    "(--exclude)."}}},
+      {.kind = "slurm_request",
+       .finding = "",
+       .sure = 0.95,
+       .death = true,
+       .patterns = {"atch job submission failed: Requested node configuration is not available",
+                    "Unable to create step for job *: More processors requested than permitted"},
+       .text =
+           "No node of the partition, or not the job's own allocation, has the cores, memory or "
+           "GPUs that were asked for, so nothing was started.",
+       .advice = {{"request",
+                   "Compare the request with what there is: sinfo -o '%P %c %m %G', scontrol show "
+                   "job ID."}}},
       {.kind = "slurm_script_missing",
        .finding = "",
        .sure = 0.8,

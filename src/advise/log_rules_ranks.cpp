@@ -53,6 +53,14 @@ std::vector<LogRule> ranks_rules() {
        .advice = {{"interface",
                    "Name the interface that joins the nodes (NCCL_SOCKET_IFNAME, NCCL_IB_HCA), "
                    "and open the ports between them."}}},
+      {.kind = "nccl_versions_differ",
+       .finding = "",
+       .sure = 0.95,
+       .patterns = {"NCCL WARN Mismatched NCCL version detected"},
+       .text = "The ranks have different versions of NCCL.",
+       .advice = {{"same_image",
+                   "Start all ranks from one image or environment: python -c 'import torch; "
+                   "print(torch.cuda.nccl.version())' on each node."}}},
       {.kind = "infiniband_failed",
        .finding = "",
        .sure = 0.75,

@@ -36,6 +36,26 @@ std::vector<LogRule> software_rules() {
        .advice = {{"install",
                    "Install what has the library that the message names, or add its folder "
                    "to LD_LIBRARY_PATH."}}},
+      {.kind = "static_tls_full",
+       .finding = "",
+       .sure = 0.95,
+       .patterns = {"cannot allocate memory in static TLS block"},
+       .text = "A library came too late to get its thread-local memory: others were loaded before "
+               "it, and the room for that is small.",
+       .advice =
+           {{"first",
+             "Import what needs it first, or load it with the program: LD_PRELOAD and the file "
+             "that the message names."}}},
+      {.kind = "triton_missing",
+       .finding = "",
+       .sure = 0.95,
+       .patterns = {"Cannot find a working triton installation"},
+       .text =
+           "torch.compile makes its GPU kernels with Triton, which is not installed, too old, or "
+           "not there for this system.",
+       .advice = {{"install",
+                   "pip install triton, of the version that this PyTorch names; else leave out "
+                   "torch.compile."}}},
       {.kind = "library_mismatch",
        .finding = "",
        .sure = 0.9,
@@ -219,6 +239,15 @@ std::vector<LogRule> software_rules() {
        .advice = {{"float32_weights",
                    "Load the weights in float32 and compute under autocast (fp16=True), or train "
                    "in bf16 without a scaler."}}},
+      {.kind = "meta_tensor",
+       .finding = "crash.exception",
+       .sure = 0.9,
+       .patterns = {"Cannot copy out of meta tensor; no data!"},
+       .text = "A part of the model was made without memory (device 'meta', low_cpu_mem_usage, "
+               "device_map) and has never got its weights.",
+       .advice = {{"weights",
+                   "Do not move such a model with .to(); load it with the device_map that it is to "
+                   "have, or see which keys the checkpoint lacks."}}},
       {.kind = "checkpoint_mismatch",
        .finding = "crash.exception",
        .sure = 0.96,
@@ -267,6 +296,8 @@ std::vector<LogRule> software_rules() {
                     "Invalid JPEG data or crop window", "UnpicklingError: invalid load key",
                     "zipfile.BadZipFile", "Error while deserializing header", "truncated record at",
                     "OSError: Truncated File Read", "gzip.BadGzipFile",
+                    "OSError: Unable to *open file (file signature not found)",
+                    "OSError: Unable to *open file (truncated file: eof = ",
                     "Input size should match (header_size + row_size * abs_height)",
                     "Unknown image file format. One of JPEG, PNG, GIF, BMP required",
                     "InvalidArgumentError*Invalid PNG data"},

@@ -10,6 +10,10 @@ namespace flatout::devmem {
 /// few lines that continue it, or a line that belongs to no other. Blank lines are in none.
 std::vector<std::string_view> error_blocks(std::string_view log);
 
+/// An assertion's text, in which what begins at `at` is what was to come, or compared with:
+/// "AssertionError: expected CUDA out of memory, got ...".
+bool is_expected(std::string_view line, size_t at);
+
 /// Without what launchers put before each line: "[rank3]: ", "[default0]:", "(Worker pid=7) ",
 /// "12: " (srun -l).
 std::string_view without_source(std::string_view line);

@@ -83,6 +83,18 @@ std::optional<TorchFigures> torch_message(std::string_view block, std::string_vi
   return TorchFigures{*message};
 }
 
+// The line of an assertion that says what it expected, and not what happened.
+bool is_expectation(std::string_view block) {
+  const size_t at = block.find("AssertionError: ");
+  if (at == block.npos) return false;
+  const std::string_view line = block.substr(at, block.substr(at).find('\n'));
+  for (const std::string_view words : {"out of memory", "OUT_OF_MEMORY", "_STATUS_"}) {
+    const size_t said = line.find(words);
+    if (said != line.npos) return is_expected(line, said);
+  }
+  return false;
+}
+
 Explanation unknown() {
   Explanation none;
   none.kind = "unknown";
@@ -97,6 +109,7 @@ Explanation explain_text(std::string_view text) {
   const Rule* best = nullptr;
   const std::vector<std::string_view> blocks = error_blocks(text);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    if (is_expectation(*block)) continue;
     if (auto figures = torch_message(*block, text)) {
       figures->is_expanding = sets_expandable_segments(text);
       return explain_torch(*figures);

@@ -178,6 +178,17 @@ TEST(Explain, TheDriversOwnCheckInPyTorchIsKnown) {
   EXPECT_EQ(explain_text("RuntimeError: CUDA driver error: invalid argument").kind, "unknown");
 }
 
+TEST(Explain, WhatAnAssertionExpectedDidNotHappen) {
+  for (const char* text :
+       {"AssertionError: expected CUDA out of memory. Tried to allocate 2.00 GiB, got ValueError",
+        "E   AssertionError: should be CUDA error: out of memory",
+        "AssertionError: 'CUBLAS_STATUS_ALLOC_FAILED' not found in 'bad shape'"})
+    EXPECT_EQ(explain_text(text).kind, "unknown") << text;
+  const char* const happened =
+      "AssertionError: [OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB')]";
+  EXPECT_EQ(explain_text(happened).finding, "gpu.oom_too_big");
+}
+
 TEST(Explain, FiguresOfTheMessageBecomeHolders) {
   const auto f = parse_torch_message(kCases[2].message);
   ASSERT_TRUE(f.has_value());
