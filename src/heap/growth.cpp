@@ -122,4 +122,31 @@ std::optional<Growth> steady_growth(const std::vector<uint64_t>& at_moment, doub
   return std::nullopt;
 }
 
+std::optional<Growth> growth_over_time(const std::vector<uint64_t>& at_moment,
+                                       const std::vector<uint64_t>& at_ns, double sample_bytes) {
+  constexpr size_t kPoints = 32;
+  constexpr size_t kLastMoments = 8;  // it still grows in the last one of so many
+  const size_t n = std::min(at_moment.size(), at_ns.size());
+  if (n < kLeastMoments || at_ns[n - 1] <= at_ns[0]) return std::nullopt;
+  // What was loaded before something else was done is still in many moments, however short.
+  const size_t tail = n - std::max<size_t>(1, n / kLastMoments);
+  if (*std::min_element(at_moment.begin() + static_cast<std::ptrdiff_t>(tail),
+                        at_moment.begin() + static_cast<std::ptrdiff_t>(n)) >= at_moment[n - 1])
+    return std::nullopt;
+  std::vector<uint64_t> even;
+  size_t last = 0, distinct = 1;
+  for (size_t k = 0; k < kPoints; ++k) {
+    const double share = static_cast<double>(k) / (kPoints - 1);
+    const auto until =
+        at_ns[0] + static_cast<uint64_t>(static_cast<double>(at_ns[n - 1] - at_ns[0]) * share);
+    const size_t before = last;
+    while (last + 1 < n && (at_ns[last + 1] <= until || k + 1 == kPoints)) ++last;
+    distinct += last != before ? 1 : 0;
+    even.push_back(at_moment[last]);
+  }
+  if (distinct < kLeastMoments) return std::nullopt;
+  const auto growth = steady_growth(even, sample_bytes);
+  return growth && growth->certain ? growth : std::nullopt;
+}
+
 }  // namespace flatout::heap

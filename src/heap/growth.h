@@ -22,6 +22,12 @@ struct Growth {
 /// samples that come and go is off by sqrt(n) of them; one that nothing is freed of by nothing.
 std::optional<Growth> steady_growth(const std::vector<uint64_t>& at_moment, double sample_bytes);
 
+/// The same over time, for a program without steps that allocates most within a part of its run:
+/// what leaks slowly in the rest is in few of the moments. Only what is certain, and what goes on
+/// in the last of them. `at_ns` has the moments' times.
+std::optional<Growth> growth_over_time(const std::vector<uint64_t>& at_moment,
+                                       const std::vector<uint64_t>& at_ns, double sample_bytes);
+
 /// The slope of y over x by least squares; 0 without two different x.
 double slope(const std::vector<double>& x, const std::vector<double>& y);
 

@@ -26,6 +26,41 @@ TEST(SteadyGrowth, FindsALeakAndItsPace) {
   EXPECT_NEAR(growth->bytes_per_moment, 3 * kSample, 1);
 }
 
+// 90 moments in the first 30 ms, then one every 20 ms.
+std::vector<uint64_t> uneven_times() {
+  std::vector<uint64_t> out;
+  for (uint64_t i = 0; i < 120; ++i)
+    out.push_back(i < 90 ? i * 333'333 : 30'000'000 + (i - 89) * 20'000'000);
+  return out;
+}
+
+TEST(GrowthOverTime, FindsWhatLeaksSlowlyAfterManyAllocations) {
+  const auto v = moments([](size_t i) { return i < 90 ? 0.0 : 2.0 * double(i - 89); }, 120);
+  EXPECT_FALSE(steady_growth(v, kSample));
+  const auto growth = growth_over_time(v, uneven_times(), kSample);
+  ASSERT_TRUE(growth);
+  EXPECT_TRUE(growth->certain);
+  EXPECT_NEAR(growth->bytes, 60 * kSample, 4 * kSample);
+}
+
+TEST(GrowthOverTime, WhatIsLoadedSlowlyAndThenUsedIsNone) {
+  // Loading takes most of the time and few of the moments.
+  std::vector<uint64_t> times;
+  for (uint64_t i = 0; i < 120; ++i)
+    times.push_back(i < 30 ? i * 20'000'000 : 600'000'000 + (i - 30) * 333'333);
+  const auto v = moments([](size_t i) { return 2.0 * double(std::min<size_t>(i, 30)); }, 120);
+  EXPECT_FALSE(growth_over_time(v, times, kSample));
+}
+
+TEST(GrowthOverTime, AWaitAtTheEndIsNoGrowth) {
+  auto times = uneven_times();
+  for (size_t i = 90; i < times.size(); ++i) times[i] = 30'000'000 + (i - 89) * 1'000;
+  times.back() = 5'000'000'000;
+  const auto v = moments([](size_t i) { return 2.0 * double(i); }, 120);
+  EXPECT_FALSE(growth_over_time(v, times, kSample));
+  EXPECT_FALSE(growth_over_time({}, {}, kSample));
+}
+
 bool grows(const std::vector<uint64_t>& v) {
   const auto growth = steady_growth(v, kSample);
   return growth && growth->certain;

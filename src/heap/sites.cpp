@@ -177,6 +177,10 @@ std::vector<Site> find_sites(const Record& record, symbols::NativeSymbols* symbo
     }
     leave_out_the_end(counted);
     site.growth = steady_growth(thinned(counted), site.sample_bytes);
+    if (first == 0 && !(site.growth && site.growth->certain)) {
+      const auto over_time = growth_over_time(counted, record.moments_ns, site.sample_bytes);
+      if (over_time) site.growth = over_time;
+    }
     std::vector<uint64_t> kept = site.at_moment;
     leave_out_the_end(kept);
     site.bytes_per_step = per_step(record, kept, first, step_ends_ns);
