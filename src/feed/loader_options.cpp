@@ -11,7 +11,8 @@ Status LoaderOptions::check() const {
   const auto bad = [](std::string message, std::string hint) {
     return Error{Code::kBadInput, std::move(message), std::move(hint)};
   };
-  if (batch < 1 || batch > 65536) return bad("a batch holds 1 to 65536 samples", "batch=64");
+  if (batch < 1 || batch > 65536)
+    return bad("a batch holds 1 to 65536 samples", "a batch of 64 is usual");
   if (threads < 0 || threads > 1024)
     return bad("there can be 1 to 1024 threads", "threads=0 asks for one each core");
   if (prefetch < 1 || prefetch > 1024)
