@@ -71,27 +71,44 @@ std::vector<int64_t> ends_of(const Trace& trace, const std::vector<EventId>& sli
   return best;
 }
 
-// How many operators the thread began between two ends.
-std::vector<size_t> operators_between(const Trace& trace, TrackId track,
-                                      const std::vector<int64_t>& ends) {
-  std::vector<size_t> out(ends.size() - 1);
+// What the thread began between two ends.
+struct Work {
+  uint64_t operators = 0;
+  uint64_t names = 0;  // a sum over their names, whatever their order
+};
+
+// Neighbouring numbers of names would add up to the same too often.
+uint64_t mixed(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  return (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+}
+
+std::vector<Work> work_between(const Trace& trace, TrackId track,
+                               const std::vector<int64_t>& ends) {
+  std::vector<Work> out(ends.size() - 1);
   for (size_t i = 0; i < trace.size(); ++i) {
     if (trace.kind[i] != EventKind::kOp || trace.track[i] != track) continue;
     const auto next = std::upper_bound(ends.begin(), ends.end(), trace.start[i]);
-    if (next != ends.begin() && next != ends.end())
-      ++out[static_cast<size_t>(next - ends.begin()) - 1];
+    if (next == ends.begin() || next == ends.end()) continue;
+    Work& work = out[static_cast<size_t>(next - ends.begin()) - 1];
+    ++work.operators;
+    work.names += mixed(uint64_t{trace.name[i]} + 1);
   }
   return out;
 }
 
 // Optimizers of one kind that take turns, as those of a GAN do, are told apart by what is computed
-// for each: after so many steps of an optimizer the same comes again. 1: each is a step.
-size_t turns(const std::vector<size_t>& work) {
-  const auto repeats = [&](size_t period) {
+// for each, by the operators' number or, where that is the same for all, by their names: after so
+// many steps of an optimizer the same comes again. 1: each is a step.
+size_t turns(const std::vector<Work>& work) {
+  const auto repeats_by = [&](size_t period, uint64_t Work::*what) {
     size_t same = 0;
-    for (size_t i = period; i < work.size(); ++i) same += work[i] == work[i - period] ? 1 : 0;
+    for (size_t i = period; i < work.size(); ++i)
+      same += work[i].*what == work[i - period].*what ? 1 : 0;
     return same * 10 >= (work.size() - period) * 9;
   };
+  const auto what = repeats_by(1, &Work::operators) ? &Work::names : &Work::operators;
+  const auto repeats = [&](size_t period) { return repeats_by(period, what); };
   for (size_t period = 1; period <= kMostTurns && work.size() >= period * kRounds; ++period) {
     if (repeats(period)) return period;
   }
@@ -105,7 +122,7 @@ std::vector<TraceStep> between_ends(const Trace& trace, const std::vector<EventI
   for (const auto& [track, slices] : by_track) {
     const std::vector<int64_t> ends = ends_of(trace, slices);
     if (ends.size() < kFewest) continue;
-    const size_t period = turns(operators_between(trace, track, ends));
+    const size_t period = turns(work_between(trace, track, ends));
     // A recording begins between two rounds, so that the last of the optimizers ends one.
     for (size_t i = 2 * period - 1, step = 1; i < ends.size(); i += period, ++step)
       out.push_back({ends[i - period], ends[i], track, fmt::format("step#{}", step)});

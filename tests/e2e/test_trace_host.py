@@ -313,8 +313,8 @@ def test_a_limit_on_files_is_an_error_that_leaves_nothing(flatout, tmp_path, com
 # ---- steps without the profiler's own ----
 
 
-def optimizer_steps(path: Path, *works: tuple[int, float], rounds: int = 12, names: tuple[str, ...] = ("SGD",)) -> Path:
-    """Rounds in which each work is so many operators, a wait for a batch of so many us, and an optimizer's step."""
+def optimizer_steps(path: Path, *works: tuple[int, float], rounds: int = 12, names: tuple[str, ...] = ("SGD",), last: tuple[str, ...] = ("aten::mm",)) -> Path:
+    """Rounds in which each work is so many operators, of which the last one has a name of its own, a wait for a batch of so many us, and an optimizer's step."""
     job = Job()
     job.now += 50_000  # start-up
     job.slice("cpu_op", "aten::empty", 0, 10)
@@ -323,8 +323,8 @@ def optimizer_steps(path: Path, *works: tuple[int, float], rounds: int = 12, nam
             if wait:
                 job.slice("user_annotation", LOADER, job.now, job.now + wait)
                 job.now += wait
-            for _ in range(operators):
-                job.host(100, "aten::mm")
+            for i in range(operators):
+                job.host(100, last[k % len(last)] if i == operators - 1 else "aten::mm")
             name = names[k % len(names)]
             job.host(50, f"Optimizer.step#{name}.step", "user_annotation")
     return job.write(path)
@@ -345,6 +345,13 @@ def test_the_optimizer_tells_the_steps_where_nothing_else_does(flatout: str, tmp
     assert {step["input_wait_us"] for step in trace["steps"]} == {9000}
     assert found["verdict"] == "input.too_few_workers"
     assert found["findings"][0]["cost_ms_per_step"] == pytest.approx(9)
+
+
+def test_optimizers_that_take_turns_are_told_apart_by_the_names_of_what_is_computed(flatout: str, tmp_path: Path) -> None:
+    """A generator and a discriminator of as many operators."""
+    for last, steps in ((("aten::tanh", "aten::sigmoid"), 11), (("aten::tanh",), 23)):
+        found = summary(flatout, optimizer_steps(tmp_path / "t.json", (10, 9000), (10, 0), names=("Adam",), last=last))
+        assert len(next(iter(found["traces"].values()))["steps"]) == steps
 
 
 def test_a_step_of_the_optimizers_can_be_cut_out(flatout: str, tmp_path: Path) -> None:
