@@ -38,6 +38,9 @@ class BatchModel {
   /// The largest that fits on `card` under `policy`, one of policy_names(); 0 if none does;
   /// nullopt: kMostSamples do, too.
   std::optional<uint64_t> largest(std::string_view policy, Bytes card) const;
+  /// What fits even where the larger run's memory grows with the batch, but for what lives on from
+  /// step to step. Of kPeaks less than largest(), which a line through small batches may flatter.
+  std::optional<uint64_t> surely(std::string_view policy, Bytes card) const;
 
   static constexpr uint64_t kMostSamples = uint64_t{1} << 24;
 
@@ -54,6 +57,7 @@ struct BatchAnswer {
   struct Row {
     std::string policy;
     std::optional<uint64_t> largest;
+    std::optional<uint64_t> surely;
   };
   std::vector<uint64_t> from;  // the batch sizes that were recorded
   BatchBasis basis = BatchBasis::kOneRun;

@@ -84,6 +84,23 @@ TEST(Batch, RunsThatDidOtherThingsAreJudgedByTheirPeaks) {
   ASSERT_TRUE(largest);
   const auto truth = static_cast<double>(largest_by_trying("arena", 333 * kMiB));
   EXPECT_NEAR(static_cast<double>(*largest), truth, 0.1 * truth);
+  EXPECT_LE(model->surely("arena", 333 * kMiB), largest_by_trying("arena", 333 * kMiB));
+}
+
+TEST(Batch, WhatSurelyFitsDoesWhereALineThroughSmallBatchesIsTooFlat) {
+  const auto model = BatchModel::make({1, job(1)}, {4, job(4, true, true)});
+  ASSERT_TRUE(model.ok());
+  for (const std::string_view policy : {"torch", "arena"}) {
+    const uint64_t truth = largest_by_trying(policy, 333 * kMiB);
+    const auto surely = model->surely(policy, 333 * kMiB),
+               largest = model->largest(policy, 333 * kMiB);
+    ASSERT_TRUE(surely) << policy;
+    EXPECT_LE(*surely, truth) << policy;
+    EXPECT_GE(*surely, 8u) << policy;
+    EXPECT_TRUE(largest) << "what is live grows, so there is a bound: " << policy;
+  }
+  EXPECT_NE(batch_text(largest_batches(*model, 333 * kMiB, 0, {1, 4})).find("at least"),
+            std::string::npos);
 }
 
 TEST(Batch, WhereNoneFitsOrNothingGrowsItSaysSo) {
