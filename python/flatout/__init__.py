@@ -111,7 +111,10 @@ def read(folder: str) -> Run:
 
     Raises FileNotFoundError where `folder` is not a run folder, ValueError where a newer Flatout wrote it.
     """
-    from . import _native  # the agent's part of this package must import without it
+    try:
+        from . import _native  # the agent's part of this package must import without it
+    except ImportError as error:
+        raise ImportError("flatout.read() needs the compiled part of the package, which %s lacks: install the package (pip install .)" % __path__[0]) from error
 
     native = _native.read(str(folder))
     data = json.loads(native.findings_json())
