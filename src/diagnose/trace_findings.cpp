@@ -266,6 +266,7 @@ class TraceDetector {
     std::string_view inner;
     if (!host.input.slices.empty()) inner = host.input.slices[0].name;
     const bool stacks = host.input.python * 2 > host.input.time;
+    const bool tf_data = host.loader.starts_with("IteratorGetNext");
     if (host.fed && host.input_wait == 0) {
       // One run of a session: there is nothing to compare it with, so no cost is known.
       Finding f;
@@ -283,6 +284,9 @@ class TraceDetector {
       title = "Batches enter TensorFlow through Python";
     } else if (trace_.format == "flatout") {
       title = "The steps wait for their batches";
+      confidence = 0.6;
+    } else if (tf_data) {
+      title = "tf.data does not keep up with the steps";
       confidence = 0.6;
     } else if (host.worker_processes) {
       title = "The loader's workers do not keep up";
@@ -318,6 +322,11 @@ class TraceDetector {
       remedy(*f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
     } else if (trace_.format == "flatout") {
       remedy(*f, "report", "flatout report of the run says why: it has its stacks and workers.");
+    } else if (tf_data) {
+      remedy(*f, "prefetch", "End the data set with .prefetch(tf.data.AUTOTUNE).");
+      remedy(
+          *f, "parallel_map",
+          "Give its map a num_parallel_calls=tf.data.AUTOTUNE, and .cache() what stays the same.");
     } else {
       remedy(*f, "num_workers",
              host.worker_processes

@@ -174,6 +174,8 @@ void summarize_host(const TraceIndex& index, TrackId thread, const Window& windo
       out.loader = trace.name_of(static_cast<EventId>(i));
       out.worker_processes = out.loader.find("MultiProcessing") != std::string::npos;
     }
+    if (out.loader.empty() && trace.name_of(static_cast<EventId>(i)).starts_with("IteratorGetNext"))
+      out.loader = trace.name_of(static_cast<EventId>(i));  // TensorFlow's
     if (trace.kind[i] != EventKind::kOp) continue;
     ++out.operator_count;
     // A batch that Python makes for TensorFlow, in a thread of its own, is no work of the step's.

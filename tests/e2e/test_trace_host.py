@@ -347,6 +347,18 @@ def test_the_optimizer_tells_the_steps_where_nothing_else_does(flatout: str, tmp
     assert found["findings"][0]["cost_ms_per_step"] == pytest.approx(9)
 
 
+def test_tensorflows_input_has_tensorflows_advice(flatout: str, tmp_path: Path) -> None:
+    job = Job()
+    for k in range(10):
+        begin = job.now
+        job.host(9000, "IteratorGetNext")
+        job.host(1000, "MatMul")
+        job.slice("user_annotation", f"ProfilerStep#{k}", begin, job.now)
+    found = summary(flatout, job.write(tmp_path / "t.json"))["findings"][0]
+    assert (found["id"], found["title"]) == ("input.too_few_workers", "tf.data does not keep up with the steps")
+    assert [remedy["id"] for remedy in found["remedies"]] == ["prefetch", "parallel_map"]
+
+
 def test_optimizers_that_take_turns_are_told_apart_by_the_names_of_what_is_computed(flatout: str, tmp_path: Path) -> None:
     """A generator and a discriminator of as many operators."""
     for last, steps in ((("aten::tanh", "aten::sigmoid"), 11), (("aten::tanh",), 23)):
