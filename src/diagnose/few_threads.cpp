@@ -69,8 +69,7 @@ std::string few_threads(const RunView& view) {
            : "";
   return fmt::format(
       " It was told to compute with {:.0f} thread{}{} beside {:.0f} idle core{}: with {:.0f} it "
-      "may "
-      "be {:.1f} times as fast.",
+      "may be {:.1f} times as fast.",
       *threads, *threads == 1 ? "" : "s", place, free, free == 1 ? "" : "s", *threads + free, gain);
 }
 

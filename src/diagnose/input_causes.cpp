@@ -187,6 +187,7 @@ class Causes {
   void take_contention();
   void add_files();
   void add_searches();
+  double collected_in_searches() const;
   void add_waits_for_others();
   void add_interpreter();
   void add_lock();
@@ -274,14 +275,28 @@ void Causes::add_blocked(const FileWork& files, const std::string& storage, bool
 void Causes::add_searches() {
   const double seeks = times_[Act::kSeek];
   if (seeks <= 0) return;
-  // Of the waits for cores, those that come with this part of the work.
-  const double worked = std::max(times_.total - times_[Act::kRunQueue], seeks);
-  const double searched = seeks * (1 + queued_by_own_work(view_, times_) / worked);
+  // Of the waits for cores, those that come with this part of the work. The collector runs for the
+  // members that are listed.
+  const double found = seeks + collected_in_searches();
+  const double worked = std::max(times_.total - times_[Act::kRunQueue], found);
+  const double searched = found * (1 + queued_by_own_work(view_, times_) / worked);
   out_.push_back({"input.random_seek",
                   "Each sample is searched for in an archive or stream",
                   {.fetch = searched, .fetch_cpu = cpu_among(view_, times_, searched)},
-                  seeks,
+                  found,
                   samples_at(Act::kSeek)});
+}
+
+/// Garbage collection within searches, per batch, unless it is more than they are themselves.
+double Causes::collected_in_searches() const {
+  const auto collects = [this](const Cell& c) {
+    return makes_samples(view_, c) && c.act == Act::kGc;
+  };
+  const double all = view_.profile().seconds(collects);
+  const double inside = view_.profile().seconds(
+      [&](const Cell& c) { return collects(c) && (c.traits & kInArchive) != 0; });
+  const double collected = all > 0 ? times_[Act::kGc] * inside / all : 0;
+  return collected < times_[Act::kSeek] ? collected : 0;
 }
 
 // Peers, processes started for a sample, and the clock.
@@ -341,7 +356,7 @@ void Causes::add_waits_for_others() {
 
 // Its collector and its lock.
 void Causes::add_interpreter() {
-  if (const double collecting = times_[Act::kGc];
+  if (const double collecting = times_[Act::kGc] - collected_in_searches();
       collecting > 0 && loader_.kind == LoaderKind::kProcesses) {
     out_.push_back({"cpu.gc",
                     "Garbage collection holds up the loader",

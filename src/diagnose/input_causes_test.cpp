@@ -71,6 +71,24 @@ TEST(InputCauses, TheOrderOfSamplesIsWorkedOutInTheTrainingThread) {
   }
 }
 
+// An archive that is opened for each sample: its members become objects, and the collector runs.
+TEST(InputCauses, CollectionsThatASearchSetsOffAreTheSearchs) {
+  const Line list{"_RealGetContents", "/usr/lib/python3.11/zipfile.py", 1373};
+  for (const bool inside : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 40, 10);
+    Doing collects{ThreadState::kOnCpuPython,
+                   inside ? std::vector<Line>{kItem, list} : std::vector<Line>{kItem}};
+    collects.flags = model::kGcRunning;
+    workers(b, 1, {{26, {ThreadState::kOnCpuPython, {kItem, list}}}, {22, collects}, {2, kDecode}});
+    b.machine(2, 0.8).process_cpu(100, 0.2).process_cpu(200, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "input.random_seek") << d.headline;
+    EXPECT_EQ(find(d, "cpu.gc") == nullptr, inside);
+    EXPECT_EQ(*d.findings.front().gain > 4, inside) << *d.findings.front().gain;
+  }
+}
+
 // The training thread's pool finds room on the two cores, and so does a helper; beside workers it
 // does not. What these wait for cores goes with their work. Where it is the pool that crowds the
 // cores, it stays.

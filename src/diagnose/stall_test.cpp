@@ -419,7 +419,7 @@ TEST(Stalls, WhoWaitsForADiskFromWhichNothingComesWrites) {
     ASSERT_EQ(d.verdict == "stall.logging", read == 0) << d.headline;
     if (read == 0) {
       EXPECT_EQ(d.findings.front().where->line, 16);
-      EXPECT_NEAR(*d.findings.front().gain, 1.5, 0.05);
+      EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 5, 0.3);
     }
   }
 }
