@@ -621,8 +621,26 @@ void LogReader::read_traceback_line(std::string_view line, uint64_t number) {
   if (traceback_weight_ != Weight::kMentioned) sign_ = std::max(sign_, number);
 }
 
+// "pyarrow.lib.ArrowInvalid: ..." without a traceback, as somebody copies it.
+void LogReader::note_last_line() {
+  const std::string_view text = trim(before_);
+  const std::string_view last = text.substr(text.find_last_of("\r\n") + 1);
+  const std::string_view name = last.substr(0, last.find(':'));
+  const size_t dot = name.rfind('.');
+  if (sign_ > 0 || dot == name.npos || dot + 1 == name.size() || last.size() > kShownLine) return;
+  const bool of_module = name[0] >= 'a' && name[0] <= 'z',
+             is_class = name[dot + 1] >= 'A' && name[dot + 1] <= 'Z';
+  if (!of_module || !is_class || last.size() == name.size() || !is_exception(last) ||
+      is_figure(last.substr(name.size() + 1)))
+    return;
+  --line_;  // counted up behind the last line
+  note_suspect(last);
+  ++line_;
+}
+
 LogReading LogReader::finish() {
   settle();
+  note_last_line();
   out_.lines = line_ - 1;
   const Progress last = progress_since_sign({}, 0, Progress::kEnd);
   out_.went_on = sign_ > 0 && last >= Progress::kStep;

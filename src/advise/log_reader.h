@@ -106,6 +106,7 @@ class LogReader {
   void note(const LogRule& rule, std::string_view line, Weight weight);
   void note_unknown(const UnknownException& unknown);
   void note_suspect(std::string_view line);
+  void note_last_line();
   void note_batch_size(std::string_view after);
   void note_device_memory(std::string_view after);
   void on_host_node();

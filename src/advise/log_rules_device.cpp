@@ -49,6 +49,7 @@ std::vector<LogRule> device_rules() {
                     "Out of memory allocating * bytes (allocated so far: ",
                     "cudaMalloc failed: out of memory", "Cuda Runtime (out of memory)",
                     "cuMemAlloc failed: out of memory", "CUDA runtime error in *: out of memory",
+                    "CUDA error*at *.cu:*: out of memory",
                     "Out of memory error on GPU *Cannot allocate", "CUDA allocation failed",
                     "out of memory at line * in file "},
        .text = "A library with an allocator of its own (RAPIDS, XGBoost, CuPy, PyCUDA, TensorRT, "
@@ -391,6 +392,20 @@ std::vector<LogRule> device_rules() {
        .advice = {{"driver",
                    "Load it (modprobe nvidia; dmesg says why not): after an update of the kernel "
                    "its module must be built anew, and Secure Boot wants it signed."}}},
+      {.kind = "gpu_not_in_container",
+       .finding = "",
+       .sure = 0.85,
+       .death = true,
+       .look = Look::kDriver,
+       .patterns = {"Failed to initialize NVML: Unknown Error",
+                    "NVIDIA-SMI couldn't find libnvidia-ml.so library"},
+       .text = "The container has no GPU: it was started without one, or has lost it since systemd "
+               "on the host loaded its units again (a daemon-reload) and took back what the "
+               "container engine had given it.",
+       .advice = {{"restart",
+                   "Start the container again, with --gpus all. Where it is lost time and again: "
+                   "name the devices (--device /dev/nvidia0, nvidiactl, nvidia-uvm), or let the "
+                   "engine manage control groups itself (native.cgroupdriver=cgroupfs)."}}},
       {.kind = "container_without_gpu",
        .finding = "",
        .sure = 0.95,

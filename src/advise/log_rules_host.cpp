@@ -144,6 +144,15 @@ std::vector<LogRule> host_rules() {
                     "Cannot batch tensors with different shapes in component"},
        .text = "The samples of a batch have different shapes, so they cannot be stacked.",
        .advice = {{"collate", "Resize or pad the samples, or give a collate_fn (padded_batch)."}}},
+      {.kind = "samples_not_joined",
+       .finding = "crash.exception",
+       .sure = 0.95,
+       .patterns = {"default_collate: batch must contain tensors"},
+       .text = "A sample holds what the DataLoader cannot join into a batch: None, as a data set "
+               "returns for what it could not read, or an object of the program's own.",
+       .advice = {{"collate_fn",
+                   "Leave such samples out beforehand, or pass a collate_fn that drops or keeps "
+                   "them; tensors, arrays, numbers and strings are joined by themselves."}}},
       {.kind = "daemon_children",
        .finding = "crash.exception",
        .sure = 0.95,
