@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/stats.h"
 #include "base/text.h"
@@ -26,8 +27,23 @@ constexpr double kStored = 0.3;
 // and of all that steps wait, from which that is what they wait for; and so many of them.
 constexpr double kLongWait = 5, kLongStep = 0.5, kMostWait = 0.5;
 constexpr int64_t kFewRefills = 3;
+// Steps from one to the next at least, and the part of them that are as many as usual.
+constexpr double kLeastRound = 4, kRegular = 0.7;
+// Of what the pipeline works on a batch, what a step that makes it itself can wait for it.
+constexpr double kNoLonger = 1.5;
 
 bool waits(const Cell& c) { return c.role == Role::kTrainer && c.part == Part::kInputWait; }
+
+/// Whether steps with these numbers come round, rather than by chance.
+bool come_round(const std::vector<int64_t>& at) {
+  std::vector<double> gaps;
+  for (size_t i = 1; i < at.size(); ++i) gaps.push_back(static_cast<double>(at[i] - at[i - 1]));
+  const double usual = median(gaps);
+  const auto regular = std::ranges::count_if(
+      gaps, [&](double gap) { return std::abs(gap - usual) <= std::max(1.0, 0.1 * usual); });
+  return usual >= kLeastRound &&
+         static_cast<double>(regular) >= kRegular * static_cast<double>(gaps.size());
+}
 
 /// Waits for a buffer of samples to be filled.
 struct Refills {
@@ -45,14 +61,17 @@ Refills refills(const RunView& view) {
   }
   const double usual = median(all);
   const double longest = std::max(kLongWait * usual, kLongStep * view.steps().median);
+  std::vector<int64_t> at;
   for (const Step* s : view.steps().steady) {
     const double wait = to_s(s->part(Part::kInputWait));
     if (wait < longest) continue;
     ++out.count;
+    at.push_back(s->index);
     if (s->epoch_start) ++out.at_epochs;
     out.cost += wait - usual;
   }
   if (out.count < kFewRefills || out.cost < kMostWait * waited) return {};
+  if (2 * out.at_epochs < out.count && !come_round(at)) return {};
   out.cost /= static_cast<double>(view.steps().count);
   return out;
 }
@@ -126,7 +145,10 @@ bool detect_graph_input(const RunView& view, Findings& findings) {
   const GraphPipeline& pipeline = view.pipeline();
   const GraphStage& most = pipeline.heaviest();
   const bool serial = loader.kind == LoaderKind::kSerial;
-  const double left = wait - (refilled ? findings.cost("stall.periodic") : 0);
+  double left = wait - (refilled ? findings.cost("stall.periodic") : 0);
+  // A pipeline with time to spare is not what a step waits for: it computes longer, now and then.
+  if (!serial && loader.busy < kProducersBusy) return true;
+  if (serial) left = std::min(left, kNoLonger * loader.fetch);
   if (left < (refilled ? 2 : 1) * kWorthSaying * steps.mean) return true;
   const WhatIf whatif(view);
   const double share = most.seconds / pipeline.seconds;

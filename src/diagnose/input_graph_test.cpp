@@ -93,6 +93,24 @@ TEST(GraphInput, AShuffleBufferThatIsFilledAnewIsAPeriodicStall) {
   EXPECT_EQ(find(d, "stall.idle_wait"), nullptr);
 }
 
+TEST(GraphInput, APipelineWithTimeToSpareIsNotWaitedFor) {
+  for (const double map : {3.0, 20.0}) {
+    RunBuilder b;
+    for (int i = 0; i < 200; ++i) {  // neighbours, now and then
+      const double more = i * i % 7 == 2 ? 12 : 0.5;
+      b.step({{Part::kInputWait, more, kInGraph}, {Part::kForward, 15, kGraph}}, i < 3);
+    }
+    pipeline(b, map, true, 1, "Shuffle");
+    two_cores(b, 1.5);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(find(d, "input.decode_cpu") != nullptr || find(d, "input.too_few_workers") != nullptr,
+              map > 10);
+    if (map < 10) {
+      EXPECT_EQ(d.verdict, "healthy");
+    }
+  }
+}
+
 TEST(GraphInput, PythonThatThePipelineCallsIsFoundByItsOwnReadings) {
   RunBuilder b;
   train(b, 100, 30, 10, kInGraph, kGraph);

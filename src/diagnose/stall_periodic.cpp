@@ -174,6 +174,16 @@ double computed(const RunView& view) {
   }) / all;
 }
 
+/// Seconds per step, of all, that the training thread waits within long ones for threads which take
+/// work out of a queue: it runs ahead of them, as of a device.
+double waited_for_pool(const RunView& view) {
+  if (!view.pool_takes_work()) return 0;
+  const auto then = [](const Cell& c) { return c.slow_step && c.part == model::Part::kOther; };
+  return std::min(
+      view.per_step(Role::kTrainer, [&](const Cell& c) { return then(c) && c.act == Act::kLock; }),
+      view.per_step(Role::kPool, [&](const Cell& c) { return then(c) && works(c.act); }));
+}
+
 /// Seconds per step, of all, at the line that stalls: what it does in the steps between (a profiler
 /// records what it then writes) goes with it.
 double at_stalling_line(const RunView& view) {
@@ -224,6 +234,7 @@ void detect_periodic(const RunView& view, Findings& findings) {
     named +=
         std::min(f.cost_ms_per_step.value_or(0) * 1e-3, most) * static_cast<double>(steps.count);
   }
+  named += waited_for_pool(view) * static_cast<double>(steps.count);
   named = std::max(named, waited_for_cores(view, longs));
   if (named > 0.5 * excess) return;
   const double period = period_of(longs);

@@ -59,5 +59,24 @@ TEST(Periodic, WaitingForADeviceThatOneRunsAheadOfIsNoStall) {
   }
 }
 
+// The same without a word of it from the agent: its threads work meanwhile.
+TEST(Periodic, WaitingForThreadsThatTakeWorkOutOfAQueueIsNoStall) {
+  for (const bool works : {true, false}) {
+    RunBuilder b;
+    const model::ThreadId pool = b.thread(0, 101);
+    const Doing waits{ThreadState::kLock, {kMain, {"value", "/home/u/train.py", 48}}};
+    for (int i = 0; i < 200; ++i) {
+      b.step({{Part::kForward, 2, kCompute}}, i < 3);
+      if (i % 20 != 4) continue;
+      const TimePoint from = b.now();
+      b.step({{Part::kForward, 2, kCompute}, {Part::kOther, 160, waits}});
+      if (works) b.doing(pool, from, b.now(), {ThreadState::kOnCpuNative, {}});
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    b.run().info["jax.version"] = "0.10.2";
+    EXPECT_EQ(find(diagnose(b.build()), "stall.periodic") == nullptr, works);
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

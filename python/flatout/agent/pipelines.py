@@ -17,7 +17,7 @@ _READERS = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV
 _LOOK = 1_000_000_000  # from one look to the next, in ns
 _FIRST = 8  # calls of a new iterator before it is looked at
 _ENOUGH = 6  # gaps that tell what a step takes besides its input
-_MUCH, _STALL = 0.05, 0.5  # of what calls take: what they wait from which it counts; of what one takes besides
+_MUCH, _STALL = 0.15, 0.5  # of what calls take besides: what they usually wait, and one of them, from which it counts
 _DEEPEST = 200
 
 
@@ -126,7 +126,7 @@ def _learn(proto):
     _Model.batches = made
     own = max(each, 1) * gaps[len(gaps) // 2] * 1000 - outside[len(outside) // 2]
     _Model.own = max(own, 1000)
-    _Model.waits = sum(lengths) / len(lengths) - _Model.own > _MUCH * _Model.own
+    _Model.waits = lengths[len(lengths) // 2] - _Model.own > _MUCH * _Model.own
 
 
 def asked(iterator, end):
