@@ -125,20 +125,23 @@ class Writes {
  public:
   explicit Writes(const RunView& view) : places_(view, Role::kTrainer) {
     struct Line {
-      double all = 0, written = 0;
+      double all = 0, written = 0, names = 0;
       int64_t readings = 0;
+      /// Who writes to files also makes, renames and removes them: a journal.
+      double to_files() const { return names < 2 * written ? written + names : written; }
     };
     std::unordered_map<model::FrameId, Line> lines;
     for (const Cell& c : view.profile().cells()) {
       if (c.role != Role::kTrainer || c.user == 0 || saving(c)) continue;
       Line& line = lines[c.user];
       line.all += c.seconds;
+      if (c.act == Act::kMetadata) line.names += c.seconds;
       if (!calls(c)) continue;
       line.written += c.seconds;
       line.readings += c.readings;
     }
     for (const auto& [frame, line] : lines) {
-      if (line.readings >= 2 && line.written > kWritingLine * line.all) lines_.insert(frame);
+      if (line.readings >= 2 && line.to_files() > kWritingLine * line.all) lines_.insert(frame);
     }
     const auto increase = [&](SignalId signal) {
       return view.process_increase(signal,

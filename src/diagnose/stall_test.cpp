@@ -424,6 +424,27 @@ TEST(Stalls, WhoWaitsForADiskFromWhichNothingComesWrites) {
   }
 }
 
+// The journal of a database is written, and removed at each commit.
+TEST(Stalls, RemovingWhatALineWritesIsPartOfItsWriting) {
+  for (const double writes : {1.0, 0.0}) {
+    RunBuilder b;
+    const std::vector<Line> stack{kMain, {"note", "/home/u/train.py", 16}};
+    for (int i = 0; i < 60; ++i) {
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kOther, writes, {ThreadState::kDisk, stack, SYS_fdatasync}},
+              {Part::kOther, 1, {ThreadState::kDisk, stack, SYS_rename}},
+              {Part::kOther, 4, {ThreadState::kOnCpuNative, stack}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 0.9);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict == "stall.logging", writes > 0) << d.headline;
+    if (writes > 0) {
+      EXPECT_NEAR(*find(d, "stall.logging")->cost_ms_per_step, 6, 0.3);
+    }
+  }
+}
+
 // What others do meanwhile may or may not be what is waited for: nothing is said of it.
 TEST(Stalls, ASleepIsSaidToBeWhileNothingWorksOnlyWhereThatIsSo) {
   for (const double idle : {1.4, 0.2}) {

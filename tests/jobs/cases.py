@@ -75,6 +75,7 @@ INPUT = [
     Case("decode_two_workers", "pets_classifier.py", "input.decode_cpu"),
     Case("augment_numpy", "segment.py", "input.decode_cpu"),
     Case("unpacks_again", "zipped_digits.py", "input.decode_cpu"),
+    Case("drawn_one_by_one", "weighted_draws.py", "input.decode_cpu", needs=("cores:2",)),
     Case("decode_feeder_threads", "feeder_pool.py", "input.decode_cpu",
          why="threads, but decoding releases the interpreter lock: not input.gil"),
     Case("serial_loading", "digits_serial.py", "input.too_few_workers", needs=("cores:2",)),
