@@ -16,6 +16,8 @@ using model::Part;
 
 namespace {
 
+// Of the cores, threads of one pool that want to run at a time, from which they are too many.
+constexpr double kCrowds = 1.2;
 // A lost core or less than this of one is noise of any machine.
 constexpr double kSomeCore = 0.1;
 // Part of the step that waits for a core, from which a mask with idle cores beside it is too small.
@@ -263,7 +265,10 @@ void detect_oversubscribed(const RunView& view, Findings& findings) {
   const double runnable = crowd.all(), trainer = crowd.trainer;
   const double own = cpu.job / std::max(cpu.job + cpu.others, 1e-9);
   Relief relief;
-  if (pool > 0.1 * cpu.usable) relief = relief_of_pool(view, cpu.usable, own);
+  // A pool that takes work out of a queue, and has a thread for each core, is too many only with
+  // others beside it.
+  const bool fits = view.pool_takes_work() && pool < kCrowds * cpu.usable;
+  if (pool > 0.1 * cpu.usable && !fits) relief = relief_of_pool(view, cpu.usable, own);
   if (producer_pool > 0.1 * cpu.usable && view.loader().batches > 0) {
     add_relief_of_producers(view, crowd, own, relief);
   }
