@@ -160,6 +160,22 @@ const Finding* already_told(const std::vector<Finding>& findings, const Finding&
   return nullptr;
 }
 
+/// What is found between the steps, which may say better why that takes so long.
+void add_of_passes(const RunView& view, std::vector<Finding>& findings) {
+  for (Finding& f : find_in_passes(view)) {
+    std::erase_if(findings, [&](const Finding& k) {
+      return k.id == "stall.periodic" && k.between_steps &&
+             *k.cost_ms_per_step < 2 * *f.cost_ms_per_step;
+    });
+    const Finding* const told = already_told(findings, f);
+    if (told == nullptr) {
+      findings.push_back(std::move(f));
+    } else if (told->gain.value_or(0) < *f.gain) {
+      findings[static_cast<size_t>(told - findings.data())] = std::move(f);
+    }
+  }
+}
+
 }  // namespace
 
 Diagnosis diagnose(const Run& run) {
@@ -196,6 +212,7 @@ Diagnosis diagnose(const Run& run) {
       out.findings.push_back(std::move(f));
     }
   }
+  add_of_passes(view, out.findings);
   sort_by_gain(out.findings);
   const Finding* changed_by = nullptr;
   for (Finding& f : out.findings) {

@@ -67,17 +67,19 @@ std::string while_nothing_works(const RunView& view);
 void detect_crash(const RunView& view, Findings& findings);
 void detect_input(const RunView& view, Findings& findings);
 void detect_validation(const RunView& view, Findings& findings);
+/// Why validations and rollouts take long, where they take much of the job's time.
+std::vector<model::Finding> find_in_passes(const RunView& view);
 /// Where nothing else was found though the steps wait for batches.
 void detect_late_batches(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);
 void detect_precision(const RunView& view, Findings& findings);
 void detect_interpreter(const RunView& view, Findings& findings);
-void detect_processes(const RunView& view, Findings& findings);
-/// Whether children that nobody reaps left no pid for the job, which ended by it: that is then
 /// TensorFlow that runs operation by operation.
 void detect_eager(const RunView& view, Findings& findings);
 /// Keras' fit, evaluate or predict, called for a batch or a sample.
 void detect_fit_calls(const RunView& view, Findings& findings);
+void detect_processes(const RunView& view, Findings& findings);
+/// Whether children that nobody reaps left no pid for the job, which ended by it: that is then
 /// told.
 bool detect_pids_end(const RunView& view, Findings& findings);
 void detect_lock(const RunView& view, Findings& findings);

@@ -96,7 +96,7 @@ class TinyOperations {
       if (inside == frames.end()) return;
       lines.insert(frames.front());
       const auto caller = std::find_if_not(inside, frames.end(), in_function);
-      if (caller != frames.end()) callers.insert(*caller);
+      if (caller != frames.end() && *caller != kOthersLoop) callers.insert(*caller);
     });
     lines.insert(callers.begin(), callers.end());
     // A loop in an expression is a function of its own, and the line around it the work as a whole.
@@ -155,7 +155,10 @@ class TinyOperations {
   }
 
   using Frames = std::vector<model::FrameId>;
-  /// The training thread's stacks, with the time in each: the user's frames, inner ones first.
+  static constexpr model::FrameId kOthersLoop = 0;
+  /// The training thread's stacks, with the time in each: the user's frames, inner ones first, and
+  /// kOthersLoop between two where an installed package calls the inner one: a trainer's loop, say,
+  /// which does much else besides.
   void each_stack(const std::function<void(model::StackId, double, const Frames&)>& look) const {
     const auto& nodes = view_.run().stacks;
     std::vector<double> times(nodes.size());
@@ -166,9 +169,15 @@ class TinyOperations {
     for (model::StackId stack = 0; stack < nodes.size(); ++stack) {
       if (times[stack] <= 0) continue;
       frames.clear();
+      bool others = false;
       for (model::StackId at = stack; at != 0; at = nodes[at].parent) {
         const model::FrameId frame = nodes[at].frame;
-        if (view_.stacks().owner(frame) == Owner::kUser) frames.push_back(frame);
+        const Owner owner = view_.stacks().owner(frame);
+        if (owner == Owner::kPackage) others = true;
+        if (owner != Owner::kUser) continue;
+        if (others && !frames.empty()) frames.push_back(kOthersLoop);
+        frames.push_back(frame);
+        others = false;
       }
       look(stack, times[stack], frames);
     }
@@ -187,7 +196,8 @@ class TinyOperations {
       const bool trains = (view_.stacks().traits(stack) & kInCollective) != 0;
       bool inside = false;
       for (const model::FrameId frame : frames) {
-        inside = inside || passes(frame);
+        inside = frame != kOthersLoop && (inside || passes(frame));
+        if (frame == kOthersLoop) continue;
         Call& call = calls[frame];
         call.all += time;
         call.inside += inside ? time : 0;
@@ -343,7 +353,13 @@ void detect_python_bound(const RunView& view, Findings& findings) {
                             "The interpreter's work on many tiny operations bounds the step", 0.85,
                             whatif.saved_by({.trainer = overhead, .trainer_cpu = overhead}));
   if (f == nullptr) return;
-  f->where = view.where(by_ops ? Profile::Filter(tiny) : lines);
+  // The line of a backward pass is the same whatever it goes through. Where all operations are
+  // tiny, lines that show it but run few of them are not to blame.
+  const Profile::Filter blamed = by_ops ? Profile::Filter(tiny) : lines;
+  const auto ahead = [&](const Cell& c) { return blamed(c) && c.part != Part::kBackward; };
+  const bool few = by_ops && a_step(ahead) < kPythonShare * forward;
+  f->where = view.where(few ? Profile::Filter(runs_forward) : ahead);
+  if (!f->where) f->where = view.where(blamed);
   if (!f->where) f->where = view.where(runs_forward);
   const int64_t seen = view.readings(lines);
   // Of few long ones it says nothing: what is tiny is outside the graph.

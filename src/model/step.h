@@ -82,6 +82,9 @@ struct StepSet {
   StepSource source = StepSource::kNone;
   uint32_t thread = 0;  // Run::threads: the training thread
   std::vector<Step> steps;
+  // What validations and a policy's rollouts before the steps consist of: pieces that each end with
+  // a forward pass, which trains nothing.
+  std::vector<Step> passes;
   StepSummary summary;
   std::vector<SpeedChange> changes;
   std::optional<SpeedDrift> drift;  // then changes is empty

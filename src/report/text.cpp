@@ -279,10 +279,12 @@ void between_steps(Writer& w, const model::StepSet& set) {
   const double share = to_s(between) / to_s(all);
   if (share < kShown) return;
   const double rate = static_cast<double>(set.steps.size()) / to_s(all);
-  w.add(5, w.labelled("between",
-                      fmt::format("the steps lies {} of the time (validation): {} steps/s with it",
-                                  format_percent(share), format_number(rate)),
-                      Paint::kPlain, 2));
+  w.add(5,
+        w.labelled(
+            "between",
+            fmt::format("the steps lies {} of the time (validation, rollouts): {} steps/s with it",
+                        format_percent(share), format_number(rate)),
+            Paint::kPlain, 2));
 }
 
 void steps(Writer& w, const Run& run) {

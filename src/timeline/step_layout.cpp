@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "timeline/beside_training.h"
 #include "timeline/painter.h"
@@ -68,7 +69,22 @@ class StepBuilder {
   Layout build(const std::vector<StepEnd>& ends) {
     if (ends.empty()) return {};
     set_intervals(ends);
-    cut_validation();
+    const std::vector<Step> passes = cut_validation();
+    Layout out;
+    out.moments = lay_out();
+    out.steps = std::exchange(steps_, passes);
+    out.pieces = std::exchange(pieces_, {});
+    if (std::ranges::any_of(painted_, [](const Painted& p) { return is_major(p.kind); }))
+      out.moments.clear();
+    if (!steps_.empty()) lay_out();
+    out.passes = std::move(steps_);
+    return out;
+  }
+
+ private:
+  /// Gives all time of the steps to their parts.
+  std::vector<Moment> lay_out() {
+    open_.clear();
     for (size_t i = 0; i < steps_.size(); ++i) explain(i);
     OpenTimeContext context{thread_, real_forward_, phases_};
     if (!phases_) {
@@ -78,12 +94,9 @@ class StepBuilder {
     std::vector<Moment> moments = judge_open_times(run_, painted_, context, open_);
     merge();
     flag_stops_and_epochs();
-    if (std::ranges::any_of(painted_, [](const Painted& p) { return is_major(p.kind); }))
-      moments.clear();
-    return {std::move(steps_), std::move(pieces_), std::move(moments)};
+    return moments;
   }
 
- private:
   Span span_of(TimePoint begin, TimePoint end) const {
     const auto from = std::ranges::upper_bound(painted_, begin, {}, &Painted::end);
     const auto to = std::ranges::lower_bound(painted_, end, {}, &Painted::begin);
@@ -151,7 +164,8 @@ class StepBuilder {
   // A validation phase is neither part of a step nor a stall: the step begins after it. It shows as
   // forward passes (marked as validation or not) that no backward pass follows, more of them than a
   // step usually has: a teacher or a generator without gradients is part of every step.
-  void cut_validation() {
+  // Gives what was cut off, in passes.
+  std::vector<Step> cut_validation() {
     std::vector<size_t> counts[4];
     std::vector<Shape> shapes;
     for (const Step& step : steps_) {
@@ -168,10 +182,29 @@ class StepBuilder {
       if (cut > steps_[i].begin && cut < steps_[i].end) cuts.emplace_back(&steps_[i], cut);
     }
     // A policy that is asked again after every few updates is part of the training.
-    if (cuts.size() >= kMinOften && cuts.size() * kOften >= steps_.size()) return;
+    if (cuts.size() >= kMinOften && cuts.size() * kOften >= steps_.size()) return {};
+    std::vector<Step> passes;
     for (const auto& [step, cut] : cuts) {
+      if (!step->after_gap) add_passes(step->begin, cut, passes);
       step->begin = cut;
       step->validation = true;
+    }
+    return passes;
+  }
+
+  // Some of the forward passes may be one slice, so that they look unlike: each piece is a tenth of
+  // the phase, or one of them where that is more.
+  void add_passes(TimePoint begin, TimePoint end, std::vector<Step>& passes) const {
+    const Span span = span_of(begin, end);
+    const Nanos least = (end - begin) / 10;
+    for (size_t i = span.from; i < span.to; ++i) {
+      if (telling(painted_[i].kind) != SliceKind::kForward) continue;
+      if (painted_[i].end < begin + least) continue;
+      Step pass;
+      pass.index = static_cast<int64_t>(passes.size());
+      pass.begin = begin;
+      pass.end = begin = std::min(painted_[i].end, end);
+      passes.push_back(pass);
     }
   }
 

@@ -12,6 +12,7 @@ namespace flatout::timeline {
 
 struct Layout {
   std::vector<model::Step> steps;  // warm-up not yet told
+  std::vector<model::Step> passes;
   std::vector<PartPiece> pieces;
   std::vector<model::Moment> moments;  // empty where slices tell
 };

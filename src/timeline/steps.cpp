@@ -125,6 +125,7 @@ void find_steps(Run& run) {
   set.source = found.source;
   set.thread = found.thread;
   set.steps = std::move(found.layout.steps);
+  set.passes = std::move(found.layout.passes);
   set.working_ahead = beside_training(run, set.thread).working_ahead();
   set.moments = std::move(found.layout.moments);
   mark_warmup(set.steps);

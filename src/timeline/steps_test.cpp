@@ -195,6 +195,33 @@ TEST(FindSteps, MarkedValidationIsCutOut) {
   EXPECT_DOUBLE_EQ(to_ms(run.steps.steps[9].length()), 7);
   EXPECT_FALSE(run.steps.steps[10].validation);
   EXPECT_EQ(run.steps.summary.median, Nanos(7'000'000));
+  ASSERT_EQ(run.steps.passes.size(), 15u);
+  for (const Step& pass : run.steps.passes) {
+    EXPECT_DOUBLE_EQ(ms(pass, Part::kInputWait), 3);
+    EXPECT_DOUBLE_EQ(ms(pass, Part::kForward), 4);
+    EXPECT_DOUBLE_EQ(to_ms(pass.length()), 7);
+  }
+}
+
+// Of a hundred passes some are one slice: pieces of a tenth or more are alike.
+TEST(FindSteps, ALongValidationIsTenPieces) {
+  RunBuilder b;
+  for (int i = 0; i < 60; ++i) {
+    if (i % 30 == 29) {
+      for (int k = 0; k < 100; ++k) b.wait(1).validation(k % 4 == 3 ? 5 : 1);
+    }
+    b.wait(1).forward(2).backward(3).optimizer(1, 0, i + 1);
+  }
+  const model::Run run = steps_of(b);
+  ASSERT_GE(run.steps.passes.size(), 16u);
+  ASSERT_LE(run.steps.passes.size(), 20u);
+  Nanos all{};
+  for (const Step& pass : run.steps.passes) {
+    EXPECT_GE(to_ms(pass.length()), 30);
+    EXPECT_LE(to_ms(pass.length()), 36);
+    all += pass.length();
+  }
+  EXPECT_NEAR(to_ms(all), 600, 40);
 }
 
 TEST(FindSteps, ForwardPassesThatNoBackwardFollowsAreValidation) {

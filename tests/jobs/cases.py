@@ -120,6 +120,7 @@ CPU = [
          args=("--threads", "2", "--workers", "0"), before=("taskset", "-c", "0"), fixed_before=()),
     Case("time_loop", "seq_steps.py", "cpu.python_bound"),
     Case("game_by_game", "rl_rollouts.py", "cpu.python_bound"),
+    Case("game_between_updates", "game_rollouts.py", "cpu.python_bound"),
     Case("atom_by_atom", "atom_messages.py", "cpu.python_bound"),
     Case("arrays_as_they_come", "asset_returns.py", "cpu.float64"),
     Case("state_not_detached", "long_documents.py", "cpu.retained_graph"),

@@ -1,0 +1,57 @@
+// Validations and a policy's rollouts, pass by pass. No step waits for them, but the job does:
+// where they take much of its time, they are judged as a loop of its own.
+#include <fmt/format.h>
+
+#include <iterator>
+#include <utility>
+
+#include "base/text.h"
+#include "diagnose/findings.h"
+#include "diagnose/input.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+
+namespace {
+
+constexpr double kMuchOfTime = 0.2;
+
+}  // namespace
+
+std::vector<Finding> find_in_passes(const RunView& view) {
+  if (!view.has_steps() || view.run().steps.passes.empty()) return {};
+  model::Run loop = view.run();
+  loop.steps.steps = std::move(loop.steps.passes);
+  loop.steps.passes.clear();
+  const RunView passes(loop);
+  const double all = view.steps().total + passes.steps().total;
+  const double share = passes.steps().total / all;
+  if (!passes.has_steps() || share < kMuchOfTime) return {};
+  Findings findings(passes);
+  detect_input(passes, findings);
+  detect_stalls(passes, findings);
+  detect_interpreter(passes, findings);
+  std::vector<Finding> out;
+  for (Finding& f : findings.take()) {
+    if (!f.cost_ms_per_step || f.between_steps || f.gain.value_or(0) <= 1) continue;
+    const double saved = passes.steps().total * (1 - 1 / *f.gain);
+    if (saved < kWorthSaying * all) continue;
+    f.title = "Between the steps: " + f.title;
+    f.between_steps = true;
+    f.cost_ms_per_step = saved / static_cast<double>(view.steps().count) * 1e3;
+    f.gain = all / (all - saved);
+    std::vector<model::Evidence> told = std::exchange(f.evidence, {});
+    evidence(f,
+             fmt::format("passes without training (validation, rollouts) take {} of the job's "
+                         "time; what is said here of a step is said of one of these",
+                         format_percent(share)),
+             share, "ratio", "timeline", passes.steps().count);
+    f.evidence.insert(f.evidence.end(), std::make_move_iterator(told.begin()),
+                      std::make_move_iterator(told.end()));
+    out.push_back(std::move(f));
+  }
+  return out;
+}
+
+}  // namespace flatout::diagnose
