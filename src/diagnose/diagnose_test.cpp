@@ -476,6 +476,25 @@ TEST(Diagnose, TinyOperationsBesideBigOnesAreCountedInTheirOwnFunction) {
   }
 }
 
+// The interpreter shows most where the backward pass is called, but what it goes through was made
+// before.
+TEST(Diagnose, TheLineOfTinyOperationsIsNotThatOfTheirBackwardPass) {
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = "2000";
+  const Line loop{"mean_of", "/home/u/model.py", 32};
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 9, {ThreadState::kOnCpuNative, {kMain, loop}}},
+            {Part::kForward, 1, {ThreadState::kOnCpuPython, {kMain, loop}}},
+            {Part::kBackward, 3, {ThreadState::kOnCpuPython, {kMain}}},
+            {Part::kBackward, 9, kCompute}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.python_bound") << d.headline;
+  EXPECT_EQ(d.findings.front().where->line, 32);
+}
+
 // Norms of the gradients, or an average of the weights, parameter by parameter: autograd does not
 // go through them.
 TEST(Diagnose, TinyOperationsAfterTheBackwardPassHaveNone) {
