@@ -330,6 +330,7 @@ void detect_input(const RunView& view, Findings& findings) {
   const WhatIf whatif(view);
   detect_skew(view, whatif, findings);
   if (findings.has("input.worker_skew")) return;
+  detect_order(view, whatif, findings);
   const LoaderView& loader = view.loader();
   if (loader.kind == LoaderKind::kNone) return;
   const BatchTimes times = batch_times(view);
@@ -338,7 +339,6 @@ void detect_input(const RunView& view, Findings& findings) {
   std::vector<InputCause> all = input_causes(view, times, whatif);
   std::sort(all.begin(), all.end(),
             [](const InputCause& a, const InputCause& b) { return a.weight > b.weight; });
-  detect_order(view, whatif, findings);
   bool first = true;
   for (const InputCause& cause : all) {
     if (!first && cause.weight < kSecondCause * times.total) break;

@@ -77,8 +77,8 @@ double beyond_usual(const RunView& view, const model::Step& step,
 /// Input that tf.data makes. False: the job has none, and the others are asked.
 bool detect_graph_input(const RunView& view, Findings& findings);
 void detect_skew(const RunView& view, const WhatIf& whatif, Findings& findings);
+void detect_order(const RunView& view, const WhatIf& whatif, Findings& findings);
 void detect_restart(const RunView& view, Findings& findings);
 void detect_boundary(const RunView& view, Findings& findings);  // feed_dict, h2d
-void detect_order(const RunView& view, const WhatIf& whatif, Findings& findings);
 
 }  // namespace flatout::diagnose
