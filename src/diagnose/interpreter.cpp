@@ -347,6 +347,11 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     const double more = share * a_step([&](const Cell& c) { return lines(c) && runs_forward(c); });
     overhead = std::max({with_backward(lines) + more, a_step(lines) + beside + more, dispatch});
   }
+  // Of operations that are all known, what they compute beyond that stays.
+  if (by_ops) {
+    const auto runs = [&](const Cell& c) { return operations.runs(c); };
+    overhead = std::min(overhead, kDispatch * ops + interpreters(runs));
+  }
   if (anomaly) overhead = std::max(overhead, kAnomaly * ops);
   const WhatIf whatif(view);
   Finding* f = findings.add("cpu.python_bound",
