@@ -1,6 +1,5 @@
-#pragma once
-
 // What a killed process left behind of the files that it was writing, or counting in.
+#pragma once
 
 #include <chrono>
 #include <string>

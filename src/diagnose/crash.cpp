@@ -383,8 +383,8 @@ void detect_crash(const RunView& view, Findings& findings) {
                     name != nullptr ? name : "?"),
         0.95);
     if (killed->process != nullptr) {
-      // Where it was when others ended it is chance.
-      // What Python's faulthandler wrote without one of the user's lines struck in none.
+      // Where it was when others ended it is chance; and what Python's faulthandler wrote without
+      // one of the user's lines struck in none.
       if (!is_sent(killed->signal)) {
         f.where = fault_line(run);
         if (!f.where && run.fact("fault.stack").empty()) {

@@ -29,6 +29,8 @@ constexpr double kByChance = 0.02;
 constexpr double kSaved = 64 << 10;
 // How sure a finding is from which it is no mere wait; and of the waits, those in long steps.
 constexpr double kKnown = 0.8, kWaitsThen = 0.7;
+// Of what the stalls cost, what is known of the same line from which they are that.
+constexpr double kAtSameLine = 0.3;
 // Part of a stall that writes from which it is the making of what is written.
 constexpr double kComputes = 0.7;
 
@@ -225,10 +227,14 @@ void detect_periodic(const RunView& view, Findings& findings) {
   const StepsView& steps = view.steps();
   const std::vector<Long> longs = long_steps(view);
   if (longs.size() < 4 || has_more_to_do(view, longs)) return;
-  double excess = 0, named = 0;
+  const auto line =
+      view.where([](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; });
+  double excess = 0, named = 0, at_line = 0;
   for (const Long& one : longs) excess += one.extra;
   for (const Finding& f : findings.all()) {
     if (is_vague(view, f)) continue;
+    if (f.where && line && f.where->file == line->file && f.where->line == line->line)
+      at_line += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
     // Faults come with every step; those in the usual ones are no part of the excess.
     const double most = f.id == "mem.page_faults" ? in_kernel_when_long(view) : HUGE_VAL;
     named +=
@@ -236,7 +242,7 @@ void detect_periodic(const RunView& view, Findings& findings) {
   }
   named += waited_for_pool(view) * static_cast<double>(steps.count);
   named = std::max(named, waited_for_cores(view, longs));
-  if (named > 0.5 * excess) return;
+  if (named > 0.5 * excess || at_line > kAtSameLine * excess) return;
   const double period = period_of(longs);
   if (period == 0) return;
   const auto n = static_cast<int64_t>(longs.size());

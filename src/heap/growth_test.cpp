@@ -104,7 +104,11 @@ TEST(SteadyGrowth, FindsALeakOnTopOfWhatWasLoaded) {
 }
 
 TEST(SteadyGrowth, TooFewSamplesAreUnclear) {
-  const auto growth = steady_growth(moments([](size_t i) { return double(i / 6); }), kSample);
+  const auto sixths = [](size_t i) {
+    const size_t whole = i / 6;
+    return double(whole);
+  };
+  const auto growth = steady_growth(moments(sixths), kSample);
   ASSERT_TRUE(growth);
   EXPECT_FALSE(growth->certain);
 }

@@ -33,9 +33,9 @@ void for_each_gap(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
   size_t sync = 0;  // calls that wait for the device, those begun before the gap
   int64_t end = trace.end(events.front().event);
   for (size_t i = 1; i < events.size(); ++i) {
-    const auto& [start, event, launch] = events[i];
+    const int64_t start = events[i].start;
     if (start > end) {
-      DeviceGap gap{end, start, GapBlame::kOther, 0, false, launch};
+      DeviceGap gap{end, start, GapBlame::kOther, 0, false, events[i].launch};
       const auto look_at_host = [&] {
         while (sync < index.syncs().size() && trace.start[index.syncs()[sync]] <= end) ++sync;
         gap.waited = sync > 0 && trace.end(index.syncs()[sync - 1]) >= end;
@@ -52,7 +52,7 @@ void for_each_gap(const TraceIndex& index, const std::vector<TraceIndex::DeviceE
       }
       f(gap);
     }
-    end = std::max(end, trace.end(event));
+    end = std::max(end, trace.end(events[i].event));
   }
 }
 

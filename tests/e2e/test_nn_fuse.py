@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 import io
 import itertools
 import os
@@ -654,6 +655,10 @@ def _train(rank, port, path):
             loss.backward()
             optimizer.step()
         losses[wrapper, when] = float(loss.detach())
+    # What still holds the group ends it after its threads, at the interpreter's end: PyTorch then aborts now and then.
+    del model, module, optimizer, loss
+    gc.collect()
+    distributed.barrier()
     distributed.destroy_process_group()
     if rank == 0:
         torch.save(losses, path)

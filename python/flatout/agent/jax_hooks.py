@@ -77,20 +77,25 @@ def _gradient(made):
     """Gradients that are taken operation by operation; within what is compiled they only are traced."""
 
     def hook(*args, **kwargs):
-        me = get_ident()
-        if _Loop.inside == me or core.is_off or not _Loop.is_clean():
+        if _Loop.inside == get_ident() or core.is_off or not _Loop.is_clean():
             return made(*args, **kwargs)
-        _Loop.inside = me
-        begin = now()
-        try:
-            result = made(*args, **kwargs)
-        finally:
-            end = now()
-            _Loop.inside = 0
+        result, begin, end = _timed(made, args, kwargs)
         note(BACKWARD, begin, end)
         return result
 
     return hook
+
+
+def _timed(made, args, kwargs):
+    """A call in which other calls are not looked at, when it began and when it ended."""
+    _Loop.inside = get_ident()
+    begin = now()
+    try:
+        result = made(*args, **kwargs)
+    finally:
+        end = now()
+        _Loop.inside = 0
+    return result, begin, end
 
 
 def _compiled(made, place):
@@ -104,13 +109,7 @@ def _compiled(made, place):
         me = get_ident()
         if _Loop.inside == me or core.is_off:
             return made(*args, **kwargs)
-        _Loop.inside = me
-        begin = now()
-        try:
-            result = made(*args, **kwargs)
-        finally:
-            end = now()
-            _Loop.inside = 0
+        result, begin, end = _timed(made, args, kwargs)
         known[1] += 1
         if known[2] is None:
             known[2] = _look(args, result)
