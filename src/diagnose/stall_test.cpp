@@ -403,8 +403,9 @@ TEST(Stalls, WhoWaitsForThreadsThatTakeWorkOutOfAQueueWaitsForTheirWork) {
 
 // A database that commits each step waits for the disk in calls that could not be read.
 TEST(Stalls, WhoWaitsForADiskFromWhichNothingComesWrites) {
-  for (const double read : {0.0, 50e6}) {
+  for (const auto& [python, read] : {std::pair(true, 0.0), {true, 50e6}, {false, 0.0}}) {
     RunBuilder b;
+    b.run().processes[0].python = python;
     const Line commit{"note", "/home/u/train.py", 16};
     for (int i = 0; i < 60; ++i) {
       b.step({{Part::kForward, 10, kCompute},
@@ -416,8 +417,9 @@ TEST(Stalls, WhoWaitsForADiskFromWhichNothingComesWrites) {
     b.counter(SignalId::kProcWriteBytes, b.process_entity(100), 5e6);
     b.counter(SignalId::kProcReadBytes, b.process_entity(100), read);
     const Diagnosis d = diagnose(b.build());
-    ASSERT_EQ(d.verdict == "stall.logging", read == 0) << d.headline;
-    if (read == 0) {
+    const bool known = python && read == 0;  // without Python the stack may be one from before
+    ASSERT_EQ(d.verdict == "stall.logging", known) << d.headline;
+    if (known) {
       EXPECT_EQ(d.findings.front().where->line, 16);
       EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 5, 0.3);
     }

@@ -323,14 +323,16 @@ std::unordered_set<model::FrameId> RunView::writing_lines() const {
   return out;
 }
 
-/// Processes that wait for no disk but to write: what they read was in memory.
+/// Processes that wait for no disk but to write: what they read was in memory. Without Python a
+/// reading's stack may be one from before, so that its line is not the one that waits.
 std::vector<bool> RunView::processes_that_only_write() const {
   constexpr double kHardlyReads = 0.05;  // of what is written
   std::vector<bool> out(run_.processes.size());
   for (model::ProcessId p = 0; p < out.size(); ++p) {
     const auto read = increase(process(SignalId::kProcReadBytes, p));
     const auto written = increase(process(SignalId::kProcWriteBytes, p));
-    out[p] = read && written && *written > 0 && *read < kHardlyReads * *written;
+    out[p] = run_.processes[p].python && read && written && *written > 0 &&
+             *read < kHardlyReads * *written;
   }
   return out;
 }
