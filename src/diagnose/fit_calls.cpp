@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -77,6 +78,14 @@ void detect_fit_calls(const RunView& view, Findings& findings) {
   if (f == nullptr) return;
   f->where = setting_line(view.run(), fmt::format("keras.{}.called_at", most.name));
   if (!f->where) f->where = view.where(set_up);
+  // What such a call does before its batch looks like the making of one.
+  std::vector<std::string> same;
+  for (const Finding& k : findings.all()) {
+    if (k.id.starts_with("input.") && k.where && f->where && k.where->file == f->where->file &&
+        k.where->line == f->where->line)
+      same.push_back(k.id);
+  }
+  for (const std::string& id : same) findings.drop(id);
   evidence(*f, fmt::format("{} calls a step", format_number(most.a_step())), most.a_step(), "calls",
            "agent.keras", static_cast<int64_t>(most.calls));
   evidence(*f, fmt::format("setting them up takes {} a step", ms(cost)), cost * 1e3, "ms", "stacks",

@@ -38,5 +38,25 @@ TEST(FitCalls, AFitForEachBatchIsNamedAtTheLineThatCallsIt) {
   }
 }
 
+// What comes before the batch looks like the making of one, at the line of the call.
+TEST(FitCalls, WhatACallSetsUpIsNoInputAsWell) {
+  for (const char* calls : {"64 in 64 steps", "8 in 64000 steps"}) {
+    RunBuilder b;
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kInputWait, 18, {ThreadState::kOnCpuPython, {kCall, kFit}}},
+              {Part::kForward, 2, kComputes}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    b.run().info["tensorflow.version"] = "2.21.0";
+    b.run().info["keras.fit.calls"] = calls;
+    b.run().info["keras.fit.called_at"] = "/home/u/agent.py:55 in learn";
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.findings.size(), 1u) << calls;
+    EXPECT_EQ(d.verdict, calls[0] == '6' ? "cpu.python_bound" : "input.decode_cpu");
+    EXPECT_EQ(d.findings.front().where->line, 55);
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

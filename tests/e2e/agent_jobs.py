@@ -3,6 +3,7 @@
 Each prints its losses and a digest of its parameters to the last bit, so that runs with and without
 the agent can be compared.
 """
+import gc
 import hashlib
 import os
 import queue
@@ -379,6 +380,9 @@ def _rank(rank, port):
         optimizer.step()
         total = torch.ones(1)
         dist.all_reduce(total)
+    # What still holds the group ends it after its threads, at the interpreter's end: PyTorch then aborts now and then.
+    del model, optimizer
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
 
