@@ -37,7 +37,8 @@ def main():
     opts = kit.options(lambda p: p.add_argument("--every", type=int, default=5, help="steps between two saves"))
     torch.set_num_threads(1)
     vae = Vae()
-    adam = torch.optim.Adam(vae.parameters(), lr=1e-4)
+    # Fused: else its temporaries are mapped anew in each step, a cause of its own where faults are dear.
+    adam = torch.optim.Adam(vae.parameters(), lr=1e-4, fused=True)
     x = torch.rand(16, 3072)
     meter = kit.Meter(opts)
     with tempfile.TemporaryDirectory() as out:
