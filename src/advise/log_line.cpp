@@ -15,12 +15,6 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 bool is_name(char c) { return is_digit(c) || is_letter(c) || c == '_' || c == '.'; }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-template <size_t N>
-bool has_any(std::string_view line, const std::string_view (&words)[N]) {
-  return std::any_of(std::begin(words), std::end(words),
-                     [&](std::string_view word) { return contains(line, word); });
-}
-
 // `word` as a word of its own; NCCL_DEBUG=INFO is a setting.
 bool has_level(std::string_view head, std::string_view word) {
   for (size_t at = head.find(word); at != std::string_view::npos; at = head.find(word, at + 1)) {
@@ -55,7 +49,7 @@ bool has_glog_level(std::string_view head) {
 
 bool is_bar(std::string_view line) {
   constexpr std::string_view kRates[] = {"it/s", "s/it"};
-  return contains(line, "|") && has_any(line, kRates);
+  return contains(line, "|") && contains_any(line, kRates);
 }
 
 // "Epoch: [3]", "step 12", "loss=0.5": a word of training and a number behind it.
@@ -136,7 +130,7 @@ bool is_mere_warning(std::string_view line, size_t at) {
                                          "[debug",     "level=inf", "level=warn",  "level=debug",
                                          "\":\"info",  "\":\"warn", "\": \"info",  "\": \"warn",
                                          "\":\"debug", "wandb: ",   "\": \"debug", "\": \"WARN"};
-  return has_any(head, kWords) || has_glog_level(head) ||
+  return contains_any(head, kWords) || has_glog_level(head) ||
          std::any_of(std::begin(kLevels), std::end(kLevels),
                      [&](std::string_view level) { return has_level(head, level); });
 }
@@ -150,7 +144,7 @@ bool is_got_over(std::string_view line, size_t at) {
   constexpr std::string_view kDone[] = {"etrying", "will retry",  "kipping",   "kipped",  "gnoring",
                                         "gnored",  "alling back", "succeeded", "ecovered"};
   constexpr std::string_view kMight[] = {"f you ", " avoid ", "n case of "};
-  return has_any(line, kDone) || has_any(line.substr(0, at), kMight);
+  return contains_any(line, kDone) || contains_any(line.substr(0, at), kMight);
 }
 
 Progress progress_of(std::string_view line) {
@@ -168,10 +162,10 @@ Progress progress_of(std::string_view line) {
       "ompleted successfully", "inished successfully", "'train_runtime': "};
   constexpr std::string_view kSaved[] = {"saved", "Saved", "Saving"};
   constexpr std::string_view kModels[] = {"heckpoint", "odel", "eights", ".pt", ".ckpt", "epoch"};
-  if (has_any(line, kEndedWell)) return Progress::kEnd;
+  if (contains_any(line, kEndedWell)) return Progress::kEnd;
   constexpr std::string_view kStudy = " finished with value";  // a trial of Optuna's
   if (contains(line, "Trial ") && contains(line, kStudy)) return Progress::kStep;
-  const bool saved = has_any(line, kSaved) && has_any(line, kModels);
+  const bool saved = contains_any(line, kSaved) && contains_any(line, kModels);
   return saved || has_counter(line) ? Progress::kStep : Progress::kNone;
 }
 

@@ -567,10 +567,7 @@ void LogReader::begin_traceback(std::string_view line, std::string_view block, s
     if (is_mere_warning(line, at) || is_logged_error(line) || is_logged_error(last) || of_trial) {
       traceback_weight_ = Weight::kSaid;
     }
-    if (std::any_of(std::begin(kReported), std::end(kReported),
-                    [&](std::string_view words) { return contains(last, words); })) {
-      traceback_weight_ = Weight::kMentioned;
-    }
+    if (contains_any(last, kReported)) traceback_weight_ = Weight::kMentioned;
   }
   linked_ = false;
   if (traceback_weight_ != Weight::kMentioned) on_sign(block, from);
@@ -608,9 +605,7 @@ void LogReader::read_traceback_line(std::string_view line, uint64_t number) {
     return;
   }
   in_traceback_ = false;
-  const bool carrier = std::any_of(std::begin(kCarriers), std::end(kCarriers),
-                                   [&](std::string_view words) { return contains(line, words); });
-  if (carrier) return;
+  if (contains_any(line, kCarriers)) return;
   settle();
   const bool graph = line.ends_with("Graph execution error:");
   exception_ = {{number, shown(line)},

@@ -1,8 +1,6 @@
 #include "devmem/error_blocks.h"
 
-#include <algorithm>
 #include <cctype>
-#include <initializer_list>
 
 #include "base/contains.h"
 #include "base/text.h"
@@ -43,15 +41,11 @@ bool is_exception(std::string_view line) {
 }  // namespace
 
 bool is_expected(std::string_view line, size_t at) {
-  const auto has_any = [](std::string_view text, std::initializer_list<std::string_view> words) {
-    return std::any_of(words.begin(), words.end(),
-                       [&](std::string_view word) { return contains(text, word); });
-  };
   const std::string_view head = line.substr(0, at);
   return contains(head, "AssertionError") &&
-         (has_any(head, {"xpected ", "xpecting ", "hould "}) ||
-          has_any(line.substr(at), {"not found in", " not in ", "did not match", "does not match",
-                                    "doesn't match", "' in '"}));
+         (contains_any(head, {"xpected ", "xpecting ", "hould "}) ||
+          contains_any(line.substr(at), {"not found in", " not in ", "did not match",
+                                         "does not match", "doesn't match", "' in '"}));
 }
 
 std::string_view without_source(std::string_view line) {

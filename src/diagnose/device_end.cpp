@@ -62,8 +62,7 @@ bool may_be_memory(const Run& run) {
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   constexpr std::array<std::string_view, 8> kWords = {"memory", "alloc",  "oom",  "exhausted",
                                                       "cuda",   "cublas", "nccl", "cudnn"};
-  return std::any_of(kWords.begin(), kWords.end(),
-                     [&](std::string_view word) { return contains(text, word); });
+  return contains_any(text, kWords);
 }
 
 struct Kind {

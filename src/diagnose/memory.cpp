@@ -6,6 +6,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "base/contains.h"
 #include "base/stats.h"
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -276,11 +277,7 @@ std::optional<model::Where> filling_line(const RunView& view) {
     const model::FrameId user = view.stacks().user_frame(r.stack);
     for (model::StackId at = r.stack; user != 0 && at != 0; at = run.stacks[at].parent) {
       const std::string_view name = run.string(run.frames[run.stacks[at].frame].function);
-      if (std::ranges::none_of(kFills, [&](std::string_view part) {
-            return name.find(part) != std::string_view::npos;
-          })) {
-        continue;
-      }
+      if (!contains_any(name, kFills)) continue;
       fills[user] += r.weight_us;
       break;
     }

@@ -15,12 +15,6 @@ using model::Run;
 
 bool ends(std::string_view text, std::string_view tail) { return text.ends_with(tail); }
 
-template <size_t N>
-bool any_of(std::string_view text, const std::array<std::string_view, N>& parts) {
-  return std::any_of(parts.begin(), parts.end(),
-                     [&](std::string_view p) { return contains(text, p); });
-}
-
 // Folders of libraries that a training job is built on, wherever they were installed or built.
 constexpr std::array<std::string_view, 13> kLibraryFolders = {"/torch/nn/",
                                                               "/torch/utils/",
@@ -69,7 +63,7 @@ bool saves_model(std::string_view function, std::string_view file) {
       "/tensorflow/python/saved_model/",
       "/tensorflow/python/training/saver.py",
       "/orbax/checkpoint/"};
-  return (contains(function, "save") || function == "write") && any_of(file, kFolders);
+  return (contains(function, "save") || function == "write") && contains_any(file, kFolders);
 }
 
 Traits python_traits(std::string_view function, std::string_view file, bool generator) {
@@ -255,7 +249,7 @@ bool writes_text(std::string_view function) {
   static constexpr std::array<std::string_view, 8> kCalls = {
       "printf", "fprintf", "vfprintf", "puts", "fputs", "putchar", "fputc", "fflush"};
   if (function.starts_with("_IO_")) function.remove_prefix(4);
-  return any_of(function, kStreams) || std::ranges::find(kCalls, function) != kCalls.end();
+  return contains_any(function, kStreams) || std::ranges::find(kCalls, function) != kCalls.end();
 }
 
 /// Takes a lock or releases it. (In a wait for a condition that happens, too, but hardly shows.)
@@ -265,9 +259,9 @@ bool at_lock(std::string_view function) {
                                                              "GOMP_critical", "kmpc_critical"};
   static constexpr std::array<std::string_view, 4> kClasses = {
       "std::mutex::", "std::lock_guard<", "std::unique_lock<", "std::scoped_lock<"};
-  return any_of(function, kCalls) || std::ranges::any_of(kClasses, [&](std::string_view name) {
-           return function.starts_with(name);
-         });
+  return contains_any(function, kCalls) ||
+         std::ranges::any_of(kClasses,
+                             [&](std::string_view name) { return function.starts_with(name); });
 }
 
 Traits native_traits(std::string_view function) {
@@ -278,8 +272,8 @@ Traits native_traits(std::string_view function) {
       "malloc",    "_int_free", "cfree",        "calloc",         "realloc",
       "arena_get", "tcache",    "operator new", "operator delete"};
   Traits traits = 0;
-  if (any_of(function, kSpin)) traits |= kInSpin;
-  if (any_of(function, kMalloc) || function == "free") traits |= kInMalloc;
+  if (contains_any(function, kSpin)) traits |= kInSpin;
+  if (contains_any(function, kMalloc) || function == "free") traits |= kInMalloc;
   if (writes_text(function)) traits |= kInText;
   if (at_lock(function)) traits |= kInMutex;
   if (model::parses_text(function)) traits |= kInParser;
@@ -330,7 +324,7 @@ Owner owner_of(std::string_view file, std::string_view project) {
     return file.starts_with("<ipython") || file == "<stdin>" ? Owner::kUser : Owner::kLibrary;
   }
   const bool installed = model::is_installed(file);
-  if (any_of(file, kLibraryFolders)) {
+  if (contains_any(file, kLibraryFolders)) {
     // A user's own folder may bear such a name; a library's lies in an installation or its root.
     return installed || contains(file, "/torch/") ? Owner::kLibrary : Owner::kUser;
   }

@@ -22,14 +22,6 @@ std::optional<uint64_t> parse_hex(std::string_view s) {
   return value;
 }
 
-template <size_t N>
-bool has_any(std::string_view s, const std::string_view (&parts)[N]) {
-  for (const std::string_view part : parts) {
-    if (contains(s, part)) return true;
-  }
-  return false;
-}
-
 // Parts of kernel function names, which change a little from version to version.
 constexpr std::string_view kReclaimNames[] = {"reclaim",     "shrink_",        "compact",
                                               "try_to_free", "throttle_vm",    "kswapd",
@@ -55,13 +47,13 @@ constexpr std::string_view kDiskNames[] = {"fuse",          "request_wait_answer
 
 ThreadState from_wchan(std::string_view wchan) {
   if (wchan.empty() || wchan == "0") return ThreadState::kUnknown;
-  if (has_any(wchan, kReclaimNames)) return ThreadState::kReclaim;
-  if (has_any(wchan, kFrozenNames)) return ThreadState::kStopped;
-  if (has_any(wchan, kForkNames) || wchan == "do_wait") return ThreadState::kChild;
-  if (has_any(wchan, kSleepNames)) return ThreadState::kSleep;
-  if (has_any(wchan, kDiskNames)) return ThreadState::kDisk;
-  if (has_any(wchan, kLockNames)) return ThreadState::kLock;
-  if (has_any(wchan, kPollNames)) return ThreadState::kPoll;
+  if (contains_any(wchan, kReclaimNames)) return ThreadState::kReclaim;
+  if (contains_any(wchan, kFrozenNames)) return ThreadState::kStopped;
+  if (contains_any(wchan, kForkNames) || wchan == "do_wait") return ThreadState::kChild;
+  if (contains_any(wchan, kSleepNames)) return ThreadState::kSleep;
+  if (contains_any(wchan, kDiskNames)) return ThreadState::kDisk;
+  if (contains_any(wchan, kLockNames)) return ThreadState::kLock;
+  if (contains_any(wchan, kPollNames)) return ThreadState::kPoll;
   return ThreadState::kUnknown;
 }
 
@@ -171,7 +163,7 @@ ThreadState blocked_state(char state, const std::optional<SyscallInfo>& call,
       return ThreadState::kDisk;
     }
     case 'S':
-      if (has_any(wchan, kFrozenNames)) return ThreadState::kStopped;
+      if (contains_any(wchan, kFrozenNames)) return ThreadState::kStopped;
       return call && call->number >= 0 ? from_syscall(*call, wchan, gil) : from_wchan(wchan);
     default:
       return ThreadState::kUnknown;
