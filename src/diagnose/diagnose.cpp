@@ -152,10 +152,8 @@ std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow
 /// input, which the whole run may show in another light than its slow steps. nullptr: none.
 const Finding* already_told(const std::vector<Finding>& findings, const Finding& f) {
   for (const Finding& k : findings) {
-    const bool same_line = k.where && f.where && k.where->file == f.where->file &&
-                           k.where->line == f.where->line && k.id.starts_with("input.") &&
-                           f.id.starts_with("input.");
-    if (k.id == f.id || same_line) return &k;
+    const bool input = k.id.starts_with("input.") && f.id.starts_with("input.");
+    if (k.id == f.id || (input && same_line(k.where, f.where))) return &k;
   }
   return nullptr;
 }

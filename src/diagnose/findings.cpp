@@ -128,6 +128,10 @@ std::string per_step_text(const RunView& view, double seconds) {
   return ms(seconds) + (view.has_steps() ? " a step" : " of each second");
 }
 
+bool same_line(const std::optional<model::Where>& a, const std::optional<model::Where>& b) {
+  return a && b && a->file == b->file && a->line == b->line;
+}
+
 std::string while_nothing_works(const RunView& view) {
   constexpr double kSomething = 0.3;  // cores
   const CpuView& cpu = view.cpu();

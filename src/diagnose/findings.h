@@ -63,6 +63,12 @@ std::string per_step_text(const RunView& view, double seconds);
 /// those that compute for it.
 std::string while_nothing_works(const RunView& view);
 
+/// Whether both are known, and the same line of the same file.
+bool same_line(const std::optional<model::Where>& a, const std::optional<model::Where>& b);
+
+// Of the job's time, what lies between the steps from which it is worth asking why.
+inline constexpr double kMuchBetween = 0.2;
+
 // The detectors, one file a group. Each looks at the view and adds what it finds.
 void detect_crash(const RunView& view, Findings& findings);
 void detect_input(const RunView& view, Findings& findings);

@@ -58,11 +58,9 @@ void detect_fit_calls(const RunView& view, Findings& findings) {
   };
   const int64_t readings = view.readings(set_up);
   if (readings < kFewReadings) return;
-  // The stacks of Python that runs fast cannot always be read: those are as the others.
-  const auto unread = [](const Cell& c) { return c.user == 0 && (c.traits & kHasPython) == 0; };
   const double step = view.steps().mean;
   const double read = step - view.per_step(Role::kTrainer, [&](const Cell& c) {
-    return unread(c) && on_cpu(c.act);
+    return is_unread(c) && on_cpu(c.act);
   });
   const double scale = read > 0.5 * step ? step / read : 1;
   // A new pipeline has nothing ready for the call.
@@ -81,9 +79,7 @@ void detect_fit_calls(const RunView& view, Findings& findings) {
   // What such a call does before its batch looks like the making of one.
   std::vector<std::string> same;
   for (const Finding& k : findings.all()) {
-    if (k.id.starts_with("input.") && k.where && f->where && k.where->file == f->where->file &&
-        k.where->line == f->where->line)
-      same.push_back(k.id);
+    if (k.id.starts_with("input.") && same_line(k.where, f->where)) same.push_back(k.id);
   }
   for (const std::string& id : same) findings.drop(id);
   evidence(*f, fmt::format("{} calls a step", format_number(most.a_step())), most.a_step(), "calls",

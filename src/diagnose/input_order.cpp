@@ -45,10 +45,7 @@ void detect_order(const RunView& view, const WhatIf& whatif, Findings& findings)
   };
   const int64_t readings = view.readings(orders);
   if (readings < kFewReadings) return;
-  // The stacks of Python that runs fast cannot always be read: they are spread as the others are.
-  const auto unread = [](const Cell& c) {
-    return on_cpu(c.act) && c.user == 0 && (c.traits & kHasPython) == 0;
-  };
+  const auto unread = [](const Cell& c) { return on_cpu(c.act) && is_unread(c); };
   const double without = view.trainer_in(Part::kInputWait, unread);
   const double read =
       view.trainer_in(Part::kInputWait, [&](const Cell& c) { return on_cpu(c.act) && !unread(c); });

@@ -31,10 +31,9 @@ struct Validation {
   bool ends_epoch = false;                // an epoch has ended before that
 };
 
-// Validations that come within the epoch, at least once in so many steps, and take this part of the
-// time are nothing that training has to wait for.
+// Validations that come within the epoch, at least once in so many steps, and take kMuchBetween of
+// the time are nothing that training has to wait for.
 constexpr size_t kOften = 25, kFewValidations = 8;
-constexpr double kMuchOfTime = 0.2;
 
 std::vector<Validation> validations_of(const RunView& view) {
   std::vector<Validation> out;
@@ -106,7 +105,7 @@ void detect_frequent(const RunView& view, std::vector<Validation>& all, Findings
   const double each = static_cast<double>(all.size());
   const double n = static_cast<double>(steps.count) + each;
   const double saved = taken / n, step = steps.mean + saved, share = saved / step;
-  if (share < kMuchOfTime) return;
+  if (share < kMuchBetween) return;
   model::Finding& f = findings.add_outside(
       "stall.periodic", "Validation or predictions every few steps take much of the time", 0.85);
   f.cost_ms_per_step = saved * 1e3;

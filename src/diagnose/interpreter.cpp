@@ -338,11 +338,7 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   // known. What the backward pass has of them is not, but what they take on a core is.
   double overhead = 0;
   if (by_lines || by_ops || by_places) {
-    // The stacks of Python that runs fast cannot always be read: what is left without is spread as
-    // the others are.
-    const double unread = a_step([&](const Cell& c) {
-      return runs_forward(c) && c.user == 0 && (c.traits & kHasPython) == 0;
-    });
+    const double unread = a_step([&](const Cell& c) { return runs_forward(c) && is_unread(c); });
     const double share = unread < forward ? unread / (forward - unread) : 0;
     const double more = share * a_step([&](const Cell& c) { return lines(c) && runs_forward(c); });
     overhead = std::max({with_backward(lines) + more, a_step(lines) + beside + more, dispatch});

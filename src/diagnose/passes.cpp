@@ -15,19 +15,24 @@ using model::Finding;
 
 namespace {
 
-constexpr double kMuchOfTime = 0.2;
+double seconds_in(const std::vector<model::Step>& passes) {
+  double out = 0;
+  for (const model::Step& pass : passes) out += pass.judged() ? to_s(pass.length()) : 0;
+  return out;
+}
 
 }  // namespace
 
 std::vector<Finding> find_in_passes(const RunView& view) {
-  if (!view.has_steps() || view.run().steps.passes.empty()) return {};
+  if (!view.has_steps()) return {};
+  const double between = seconds_in(view.run().steps.passes);
+  const double all = view.steps().total + between, share = between / all;
+  if (share < kMuchBetween) return {};
   model::Run loop = view.run();
   loop.steps.steps = std::move(loop.steps.passes);
   loop.steps.passes.clear();
   const RunView passes(loop);
-  const double all = view.steps().total + passes.steps().total;
-  const double share = passes.steps().total / all;
-  if (!passes.has_steps() || share < kMuchOfTime) return {};
+  if (!passes.has_steps()) return {};
   Findings findings(passes);
   detect_input(passes, findings);
   detect_stalls(passes, findings);
@@ -35,7 +40,7 @@ std::vector<Finding> find_in_passes(const RunView& view) {
   std::vector<Finding> out;
   for (Finding& f : findings.take()) {
     if (!f.cost_ms_per_step || f.between_steps || f.gain.value_or(0) <= 1) continue;
-    const double saved = passes.steps().total * (1 - 1 / *f.gain);
+    const double saved = between * (1 - 1 / *f.gain);
     if (saved < kWorthSaying * all) continue;
     f.title = "Between the steps: " + f.title;
     f.between_steps = true;

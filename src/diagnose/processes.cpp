@@ -116,10 +116,7 @@ void detect_churn(const RunView& view, Findings& findings) {
   const std::optional<model::Where> where = view.where(starting);
   // Who makes a pool for each epoch starts its processes on the way to a batch: told already.
   for (const Finding& f : findings.all()) {
-    if (f.id == "input.worker_restart" && f.where && where && f.where->file == where->file &&
-        f.where->line == where->line) {
-      return;
-    }
+    if (f.id == "input.worker_restart" && same_line(f.where, where)) return;
   }
   Finding* f = findings.add("cpu.process_churn", "Processes are started all the time", 0.9, cost);
   if (f == nullptr) return;

@@ -72,6 +72,10 @@ struct Cell {
   int64_t readings = 0;
 };
 
+/// Without a stack: that of Python which runs fast cannot always be read. Such time is spread as
+/// the rest is.
+bool is_unread(const Cell& cell);
+
 /// A place in the job with the time spent there.
 struct Hot {
   model::FrameId frame = 0;

@@ -233,7 +233,7 @@ void detect_periodic(const RunView& view, Findings& findings) {
   for (const Long& one : longs) excess += one.extra;
   for (const Finding& f : findings.all()) {
     if (is_vague(view, f)) continue;
-    if (f.where && line && f.where->file == line->file && f.where->line == line->line)
+    if (same_line(f.where, line))
       at_line += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
     // Faults come with every step; those in the usual ones are no part of the excess.
     const double most = f.id == "mem.page_faults" ? in_kernel_when_long(view) : HUGE_VAL;

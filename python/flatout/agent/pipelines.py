@@ -169,7 +169,7 @@ def _tell(proto, dataset):
     for i, kind in zip(nodes, kinds):
         node = proto.nodes[i]
         at = made.get(kind, ())
-        which = sum(1 for k in kinds[:len(lines)] if k == kind)
+        which = kinds[:len(lines)].count(kind)
         # What TensorFlow put together or left out makes them differ.
         place = at[which] if len(at) == kinds.count(kind) else at[0] if len(set(at)) == 1 else None
         threads = [int(p.value) for p in node.parameters if p.name == "parallelism"]
