@@ -123,5 +123,32 @@ TEST(Compiling, MemoryThatGrowsWithTheStepsThatCompileIsNoCauseBeforeThem) {
   }
 }
 
+TEST(Compiling, CompilingAgainWithinTheStepsIsNamedAndAWarmUpIsNot) {
+  for (const int compiles : {6, 2}) {
+    RunBuilder b;
+    const Doing compile{
+        ThreadState::kOnCpuPython,
+        {kMain,
+         {"compile_wrapper", "/v/lib/python3.11/site-packages/torch/_dynamo/eval_frame.py", 9},
+         {"_compile", "/v/lib/python3.11/site-packages/torch/_dynamo/convert_frame.py", 7}}};
+    for (int i = 0; i < 60; ++i) {
+      const bool again = i % 5 == 4 && i / 5 < compiles;
+      b.step({{Part::kForward, again ? 200.0 : 0, compile},
+              {Part::kForward, 10, kCompute},
+              {Part::kBackward, 10, kCompute}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    const Finding* f = find(d, "stall.periodic");
+    const bool named = f != nullptr && f->remedies.front().id == "compile_once";
+    ASSERT_EQ(named, compiles == 6) << d.headline;
+    EXPECT_EQ(find(d, "cpu.python_bound"), nullptr);
+    if (!named) continue;
+    EXPECT_EQ(f->where->line, kMain.line);
+    EXPECT_NEAR(*f->gain, (57 * 20.0 + 6 * 200) / (57 * 20), 0.1);
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import gc
 import io
 import itertools
 import os
@@ -625,61 +624,6 @@ def test_whole_networks_are_the_same(make):
             results.append([y.detach(), *(p.grad for p in m.parameters()), *m.state_dict().values()])
         for g, w in zip(*results):
             torch.testing.assert_close(g, w, atol=1e-8, rtol=1e-8)
-
-
-def _train(rank, port, path):
-    from torch import distributed
-    from torch.distributed.fsdp import fully_shard
-
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
-    losses = {}
-    for wrapper, when in itertools.product(("ddp", "fsdp"), ("never", "before", "after")):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), Block(8, 8), Block(8, 8), nn.AdaptiveAvgPool2d(1))
-        if when == "before":
-            fuse(model)
-        if wrapper == "ddp":
-            model = nn.parallel.DistributedDataParallel(model)
-        else:
-            for module in (model[3], model[4], model):
-                fully_shard(module)
-        if when == "after":
-            fuse(model)
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
-        for seed in range(3):
-            x = torch.randn(4, 3, 10, 10, generator=torch.Generator().manual_seed(2 * seed + rank))
-            optimizer.zero_grad()
-            loss = model(x).square().sum()
-            loss.backward()
-            optimizer.step()
-        losses[wrapper, when] = float(loss.detach())
-    # What still holds the group ends it after its threads, at the interpreter's end: PyTorch then aborts now and then.
-    del model, module, optimizer, loss
-    gc.collect()
-    distributed.barrier()
-    distributed.destroy_process_group()
-    if rank == 0:
-        torch.save(losses, path)
-
-
-@pytest.mark.e2e
-def test_ddp_and_fsdp_train_a_fused_model(tmp_path):
-    import socket
-
-    from torch import distributed, multiprocessing
-
-    if not distributed.is_available():
-        pytest.skip("PyTorch is built without torch.distributed")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    path = tmp_path / "losses"
-    multiprocessing.spawn(_train, (port, str(path)), 2)
-    losses = torch.load(path)
-    for (wrapper, when), loss in losses.items():
-        assert loss == pytest.approx(losses[wrapper, "never"], rel=1e-3), (wrapper, when)
 
 
 # ---- fold
