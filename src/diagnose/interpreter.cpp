@@ -232,9 +232,10 @@ class TinyOperations {
            of(in_stalls_, c) <= 0.8 * of(in_all_, c);
   }
   void sum_up_places() {
-    // TensorFlow's threads compute while the one that called them waits: a line that waits for them
-    // runs no tiny operations.
-    const bool graphs = !view_.run().fact("tensorflow.version").empty();
+    // TensorFlow's and JAX' threads compute while the one that called them waits: a line that waits
+    // for them runs no tiny operations.
+    const bool graphs = !view_.run().fact("tensorflow.version").empty() ||
+                        !view_.run().fact("jax.version").empty();
     for (const Cell& c : view_.profile().cells()) {
       const bool waits = graphs && computing(c) && c.act == Act::kLock;
       if (!waits && !runs(c)) continue;
