@@ -370,6 +370,63 @@ TEST(Allocator, UsesFewBlocksInTurnsWhereTheyAreBig) {
   }
 }
 
+const Span* span_of(const void* p) {
+  uintptr_t offset = 0;
+  EXPECT_TRUE(in_range(p, offset));
+  return span_at(offset);
+}
+
+TEST(Allocator, MakesAsManyBlocksAgainWhereThereIsMemoryBehindThem) {
+  constexpr size_t kBytes = 40960;
+  purge();
+  const auto fill = [](bool warm) {
+    std::vector<char*> p;
+    std::vector<uint32_t> made;
+    do {
+      p.push_back(take(kBytes));
+      const Span* s = span_of(p.back());
+      ASSERT_EQ(s, span_of(p.front()));
+      EXPECT_EQ(s->warm, warm);
+      if (made.empty() || made.back() != s->carved) made.push_back(s->carved);
+    } while (made.back() < 16);
+    const std::vector<uint32_t> few = {1, 2, 3, 4, 6, 9, 13, 17}, doubled = {1, 2, 4, 8, 16};
+    EXPECT_EQ(made, warm ? doubled : few);
+    for (char* q : p) deallocate(q);
+  };
+  std::thread([&] { fill(false); }).join();
+  trim_caches();  // its span is free, and its memory still there
+  std::thread([&] { fill(true); }).join();
+}
+
+TEST(Allocator, HandsBlocksOfOthersOverBySixteenKibOrManyAtOneTime) {
+  for (const auto& [bytes, together] : {std::pair<size_t, uint32_t>{16, 256}, {1024, 16}}) {
+    std::vector<char*> p;
+    while (p.size() < together || span_of(p.back()) != span_of(p[p.size() - together])) {
+      p.push_back(take(bytes));
+    }
+    const Span* s = span_of(p.back());
+    std::thread([&, at = p.end() - together] {
+      for (uint32_t i = 1; i < together; ++i) deallocate(at[i]);
+      EXPECT_EQ(s->remote.load(), 0u) << bytes;
+      deallocate(*at);
+      EXPECT_EQ(RemoteList{s->remote.load()}.count(), together) << bytes;
+    }).join();
+    p.resize(p.size() - together);
+    for (char* q : p) deallocate(q);
+  }
+}
+
+TEST(Allocator, FreesAsItsOwnWhatTheThreadBeforeLeftToIt) {
+  char* p = nullptr;
+  std::thread([&] { p = take(700); }).join();
+  const Span* s = span_of(p);
+  const uint32_t before = s->in_use();
+  std::thread([&] {
+    deallocate(p);  // the thread's first call: it has no cache yet
+    EXPECT_EQ(s->in_use(), before - 1);
+  }).join();
+}
+
 TEST(Allocator, GivesASpanBackWhenOthersFreedAllOfIt) {
   const size_t before = totals().in_use_bytes;
   std::vector<void*> blocks(100'000);

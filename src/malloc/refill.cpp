@@ -98,7 +98,9 @@ Block* take_freed(Cache* cache, Span* s, uint64_t* sampled) {
 
 // Makes new blocks from the current span's untouched rest. As take_freed, without a lock.
 Block* carve(Cache* cache, Span* s, uint64_t* sampled) {
-  const uint32_t least = std::clamp(s->carved / 2, 1u, 4u);
+  // Where there is memory behind them, as many again as there are.
+  const uint32_t least =
+      s->warm ? std::clamp(s->carved, 1u, kFew) : std::clamp(s->carved / 2, 1u, 4u);
   const uint32_t bytes = std::clamp(s->carved * s->block_bytes, kCarve, kMostCarve);
   uint32_t n = std::min(std::max(bytes / s->block_bytes, least), s->capacity - s->carved);
   n = until_sample(cache, s, n);
@@ -142,6 +144,7 @@ void keep_or_release(Cache* cache, Span* s) {
   }
   s->place = Place::kEmpty;
   if (!is_in_order(s)) {
+    s->warm = s->warm || s->carved == s->capacity;
     s->local_free = nullptr;
     s->carved = 0;
   }
@@ -223,24 +226,23 @@ static Span* next_span(Cache* cache, unsigned c) {
 }
 
 __attribute__((noinline)) void* allocate_refilled(size_t bytes) {
-  if (bytes <= kMaxSmall) {
-    Cache* const cache = t_cache;
-    const unsigned c = class_of(bytes);
-    Span* const s = cache->current[c];
-    if (s != nullptr && s->local_free != nullptr && s->sample_due == 0) {
-      const uint32_t blocks = freed_blocks(s);
-      const int64_t total = int64_t{blocks} * s->block_bytes;
-      if (!is_short(blocks, total) && total <= cache->sample_left) {
-        cache->sample_left -= total;
-        Block* const first = s->local_free;
-        s->set_in_use(s->carved, Span::kNever);
-        // In this order: a fork by another thread may leave its child with things as they are here.
-        std::atomic_signal_fence(std::memory_order_release);
-        s->local_free = nullptr;
-        std::atomic_signal_fence(std::memory_order_release);
-        cache->list[c] = first->next;
-        return start_of(first, c);
-      }
+  if (bytes > kMaxSmall) return allocate_large(bytes);
+  Cache* const cache = t_cache;
+  const unsigned c = class_of(bytes);
+  Span* const s = cache->current[c];
+  if (s != nullptr && s->local_free != nullptr && s->sample_due == 0) {
+    const uint32_t blocks = freed_blocks(s);
+    const int64_t total = int64_t{blocks} * s->block_bytes;
+    if (!is_short(blocks, total) && total <= cache->sample_left) {
+      cache->sample_left -= total;
+      Block* const first = s->local_free;
+      s->set_in_use(s->carved, Span::kNever);
+      // In this order: a fork by another thread may leave its child with things as they are here.
+      std::atomic_signal_fence(std::memory_order_release);
+      s->local_free = nullptr;
+      std::atomic_signal_fence(std::memory_order_release);
+      cache->list[c] = first->next;
+      return start_of(first, c);
     }
   }
   return allocate_slow(bytes);

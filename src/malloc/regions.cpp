@@ -10,6 +10,8 @@ namespace flatout::malloc {
 namespace {
 
 constexpr unsigned kMostLooks = 8;
+// What another thread collects of a span before it hands it over, which costs some cache misses.
+constexpr uint32_t kHandedBytes = 16384, kMostHanded = 256;
 
 uint32_t first_page_of(const Region* r) {
   return static_cast<uint32_t>(r - g_range.regions) * kHugePages;
@@ -120,11 +122,11 @@ Span* PageHeap::allocate_small(unsigned size_class) {
   s->set_in_use(0, Span::kNever);
   s->local_free = nullptr;
   s->remote.store(0, std::memory_order_relaxed);
-  s->remote_limit = static_cast<uint16_t>(std::clamp<uint32_t>(16384 / bytes, 1, 64));
+  s->remote_limit = static_cast<uint16_t>(std::clamp(kHandedBytes / bytes, 1u, kMostHanded));
   s->next = s->prev = s->queue_next = s->queue_prev = nullptr;
   s->sample = nullptr;
   std::fill_n(g_range.map + s->first_page, pages, span_index(s));
-  mark_used(s->first_page, pages);
+  s->warm = mark_used(s->first_page, pages) == pages;
   return s;
 }
 

@@ -80,7 +80,14 @@ __attribute__((noinline)) void flush(RemoteSlot& slot) {
   slot.span = nullptr;
 }
 
-__attribute__((noinline)) void open_slot(RemoteSlot& slot, Span* s, Block* block) {
+// Of a thread that has no cache yet, or none any more.
+void free_without_cache(Span* s, Block* block) {
+  if (make_cache() == nullptr) return add_remote(s, block, block, 1);
+  deallocate(start_of(block, s->size_class));  // the cache may be just the span's owner
+}
+
+__attribute__((noinline)) void open_slot(Cache* cache, RemoteSlot& slot, Span* s, Block* block) {
+  if (cache == &g_no_cache) return free_without_cache(s, block);
   if (slot.span != nullptr) flush(slot);
   slot = {s, block, block, 1};
   block->next = nullptr;
@@ -92,12 +99,11 @@ __attribute__((noinline)) void open_slot(RemoteSlot& slot, Span* s, Block* block
 // The usual case calls nothing, and so keeps no register.
 void free_remote(Cache* cache, Span* s, void* p) {
   Block* const block = link_of(s, p);
-  if (__builtin_expect(cache == &g_no_cache, 0)) return add_remote(s, block, block, 1);
-  RemoteSlot& slot = cache->slots[span_index(s) % Cache::kSlots];
-  if (slot.span != s) return open_slot(slot, s, block);
+  RemoteSlot& slot = cache->slots[reinterpret_cast<uintptr_t>(s) / sizeof(Span) % Cache::kSlots];
+  if (__builtin_expect(slot.span != s, 0)) return open_slot(cache, slot, s, block);
   block->next = slot.head;
   slot.head = block;
-  if (++slot.count >= s->remote_limit) flush(slot);
+  if (__builtin_expect(++slot.count >= s->remote_limit, 0)) flush(slot);
 }
 
 void reap_queue(Cache* cache) {
