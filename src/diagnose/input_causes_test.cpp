@@ -694,6 +694,23 @@ TEST(InputCauses, AProgramWithoutStepsWaitsForItsReader) {
   }
 }
 
+// NumPy's FFT lets go of the interpreter's lock, as a framework's operators do. What a framework
+// does before the forward pass may belong to the model.
+TEST(InputCauses, FeaturesThatALibraryWorksOutInTheLoopAreInputAndAFrameworksOperatorsAreNot) {
+  for (const bool numpy : {true, false}) {
+    const Line features{"main", "/home/u/train.py", 9}, model{"main", "/home/u/train.py", 12};
+    const Line fft{"_raw_fft", "/x/site-packages/numpy/fft/_pocketfft.py", 101};
+    const Line stft{"stft", "/x/site-packages/torch/functional.py", 700};
+    RunBuilder b;
+    train(b, 60, 8, 2, {ThreadState::kOnCpuNative, {features, numpy ? fft : stft}},
+          {ThreadState::kOnCpuNative, {model}});
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict, numpy ? "input.decode_cpu" : "healthy") << d.headline;
+    if (numpy) EXPECT_EQ(d.findings.front().where->line, 9);
+  }
+}
+
 // The training thread makes its batches, and every 25 steps its loader, whose sampler draws an
 // order. What remains is told only where it is much by itself.
 TEST(InputCauses, ShortEpochsThatBeginWithALoaderMadeAnewAreNoDecoding) {

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "model/source_files.h"
+
 namespace flatout::diagnose {
 namespace {
 
@@ -28,11 +30,26 @@ void for_each_frame(const model::Run& run, StackId stack, const See& see) {
   }
 }
 
+/// Whether the innermost Python frame is an installed library's that is no framework: NumPy's,
+/// SciPy's, pandas'.
+bool in_data_library(const model::Run& run, StackId stack) {
+  while (stack != 0 && stack < run.stacks.size()) {
+    const model::Frame& f = run.frames[run.stacks[stack].frame];
+    if (f.line > 0) {
+      const std::string_view file = run.string(f.file);
+      return model::is_installed(file) && !model::in_framework(file);
+    }
+    stack = run.stacks[stack].parent;
+  }
+  return false;
+}
+
 }  // namespace
 
 LoopOrder::Time& LoopOrder::Time::operator+=(const Time& other) {
   input += other.input;
   python += other.python;
+  native += other.native;
   forward += other.forward;
   return *this;
 }
@@ -43,6 +60,7 @@ void LoopOrder::add(StackId stack, const Cell& cell) {
   Time& time = times_[stack];
   time.input += cell.seconds;
   if (cell.act == Act::kPython) time.python += cell.seconds;
+  if (cell.act == Act::kNative || in_kernel(cell.act)) time.native += cell.seconds;
 }
 
 double LoopOrder::python_before_forward(const model::Run& run, const StackIndex& stacks) const {
@@ -83,7 +101,9 @@ double LoopOrder::python_before_forward(const model::Run& run, const StackIndex&
       const model::Frame& f = run.frames[id];
       if (line == 0 && Function{f.file, f.function} == *loop) line = f.line;
     });
-    if (line > 0) lines[line] += time;
+    if (line == 0) continue;
+    Time& at_line = lines[line] += time;
+    if (in_data_library(run, stack)) at_line.python += time.native;
   }
   double before = 0;
   for (const auto& [line, time] : lines) {

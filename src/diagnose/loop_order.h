@@ -17,13 +17,13 @@ class LoopOrder {
 
   /// Share of the time between one step's end and the next forward pass that goes to Python (the
   /// interpreter, and native code that holds its lock, as most of NumPy's does; an operator of a
-  /// framework lets go of it) at lines of the loop that come before the forward pass. 0 where no
-  /// function of the user's does both.
+  /// framework lets go of it) and to libraries that are no framework (NumPy's FFT) at lines of the
+  /// loop that come before the forward pass. 0 where no function of the user's does both.
   double python_before_forward(const model::Run& run, const StackIndex& stacks) const;
 
  private:
   struct Time {
-    double input = 0, python = 0, forward = 0;  // python: of input
+    double input = 0, python = 0, native = 0, forward = 0;  // python, native: of input
     Time& operator+=(const Time& other);
   };
   std::map<model::StackId, Time> times_;

@@ -29,6 +29,15 @@ bool in_package(std::string_view file, std::string_view package) {
   return file.starts_with(package) && file.substr(package.size()).starts_with('/');
 }
 
+bool in_framework(std::string_view file) {
+  for (const std::string_view part :
+       {"/torch/", "/tensorflow/", "/keras/", "/jax/", "/jaxlib/", "/mxnet/", "/flax/",
+        "/lightning/", "/pytorch_lightning/", "/accelerate/", "/transformers/", "/functorch/"}) {
+    if (contains(file, part)) return true;
+  }
+  return false;
+}
+
 bool in_logging_library(std::string_view file) {
   return contains(file, "/logging/__init__.py") || contains(file, "/logging/handlers.py") ||
          contains(file, "/torch/utils/tensorboard/") ||

@@ -63,15 +63,6 @@ bool is_library(std::string_view file) {
          contains(file, "/lib/python3") || file.starts_with("<frozen ");
 }
 
-bool is_framework(std::string_view file) {
-  for (const std::string_view part :
-       {"/torch/", "/tensorflow/", "/keras/", "/jax/", "/jaxlib/", "/mxnet/", "/flax/",
-        "/lightning/", "/pytorch_lightning/", "/accelerate/", "/transformers/", "/functorch/"}) {
-    if (contains(file, part)) return true;
-  }
-  return false;
-}
-
 bool is_module_call(std::string_view file) {
   return contains(file, "/torch/nn/") || contains(file, "/keras/src/layers/") ||
          contains(file, "/keras/layers/") || contains(file, "/mxnet/gluon/") ||
@@ -317,7 +308,7 @@ class Judge {
       }
       module = module || is_module_call(file);
       reader = reads_files(file, run_.string(frame.function));
-      if (is_python(frame.kind) && is_library(file) && !is_framework(file)) {
+      if (is_python(frame.kind) && is_library(file) && !model::in_framework(file)) {
         library = true;
       }
     }
