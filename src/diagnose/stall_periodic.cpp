@@ -218,6 +218,19 @@ double in_kernel_when_long(const RunView& view) {
                        [](const Cell& c) { return c.slow_step && in_kernel(c.act); });
 }
 
+/// Of what the training thread does at the line of a finding, the part in long steps: the rest is
+/// no part of their excess.
+double share_in_long(const RunView& view, const Finding& f) {
+  double all = 0, in_long = 0;
+  for (const Cell& c : view.profile().cells()) {
+    if (c.role != Role::kTrainer || c.user == 0) continue;
+    if (!same_line(f.where, view.stacks().where(c.user))) continue;
+    all += c.seconds;
+    if (c.slow_step) in_long += c.seconds;
+  }
+  return all > 0 ? in_long / all : 1;
+}
+
 }  // namespace
 
 void detect_periodic(const RunView& view, Findings& findings) {
@@ -237,8 +250,8 @@ void detect_periodic(const RunView& view, Findings& findings) {
       at_line += f.cost_ms_per_step.value_or(0) * 1e-3 * static_cast<double>(steps.count);
     // Faults come with every step; those in the usual ones are no part of the excess.
     const double most = f.id == "mem.page_faults" ? in_kernel_when_long(view) : HUGE_VAL;
-    named +=
-        std::min(f.cost_ms_per_step.value_or(0) * 1e-3, most) * static_cast<double>(steps.count);
+    const double cost = f.cost_ms_per_step.value_or(0) * 1e-3 * share_in_long(view, f);
+    named += std::min(cost, most) * static_cast<double>(steps.count);
   }
   named += waited_for_pool(view) * static_cast<double>(steps.count);
   named = std::max(named, waited_for_cores(view, longs));

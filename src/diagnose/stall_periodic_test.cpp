@@ -42,6 +42,26 @@ TEST(Periodic, AStallThatComesRoundSaysMoreThanThatTheTrainingThreadWaits) {
   }
 }
 
+// What each step has of another cause does not explain why some of them are longer.
+TEST(Periodic, ACauseOfTheUsualStepsDoesNotHideTheStall) {
+  RunBuilder b;
+  const Doing sleeps{ThreadState::kSleep, {kMain, {"pace", "/home/u/train.py", 30}}};
+  const Doing draws{ThreadState::kOnCpuNative, {kMain, {"draw", "/home/u/train.py", 48}}};
+  for (int i = 0; i < 200; ++i) {
+    b.step({{Part::kForward, 10, kCompute},
+            {Part::kOther, 4, sleeps},
+            {Part::kOther, i % 10 == 4 ? 60.0 : 0.0, draws}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const model::Diagnosis d = diagnose(b.build());
+  ASSERT_NE(find(d, "stall.idle_wait"), nullptr);
+  const model::Finding* f = find(d, "stall.periodic");
+  ASSERT_NE(f, nullptr) << d.headline;
+  EXPECT_EQ(f->where->line, 48);
+  EXPECT_NEAR(*f->cost_ms_per_step, 6, 0.5);
+}
+
 // A loop that runs ahead of a device, and waits for it every so often: in a call of its own, or,
 // with JAX, in the next step's.
 TEST(Periodic, WaitingForADeviceThatOneRunsAheadOfIsNoStall) {
