@@ -15,7 +15,7 @@
 #define MOST_PARTS 16      /* of a batch, that are asked for their size */
 
 FLATOUT_HOT_DATA __attribute__((aligned(64))) struct flatout_agent_loop flatout_agent_loop = {
-    .batch = -1, .look_due = NEVER, .graph_step = NEVER, .graph_due = NEVER};
+    .batch = -1, .look_due = NEVER, .graph_step = NEVER, .graph_due = NEVER, .batch_step = NEVER};
 #define loop flatout_agent_loop
 
 FLATOUT_HOT_DATA static py_object* name_nbytes = NULL;
@@ -274,10 +274,10 @@ FLATOUT_HOT static py_object* collected(py_object* self, py_object* const* a, ss
 /* after_step, before_backward, grad_enabled; None: none. */
 static py_object* set_callbacks(py_object* self, py_object* const* a, ssize_t count) {
   (void)self;
-  if (count != 3) return py_wrong_arguments();
+  if (count != 4) return py_wrong_arguments();
   py_object** const places[] = {&python_callbacks.after_step, &python_callbacks.before_backward,
-                                &python_callbacks.grad_enabled};
-  for (int i = 0; i < 3; ++i) {
+                                &python_callbacks.grad_enabled, &python_callbacks.after_batch};
+  for (int i = 0; i < 4; ++i) {
     py.Py_IncRef(a[i]); /* for good */
     *places[i] = a[i] != py.none ? a[i] : NULL;
   }

@@ -40,6 +40,7 @@ struct flatout_agent_loop {
   uint64_t graph_step; /* before_backward is called in this step, or after that time */
   uint64_t graph_due;
   uint64_t sample_cost; /* ns that the clocks round one sample take, measured once */
+  uint64_t batch_step;  /* after_batch is called with the batch that comes from this step on */
 };
 FLATOUT_EXPORT extern struct flatout_agent_loop flatout_agent_loop;
 

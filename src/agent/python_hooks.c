@@ -363,6 +363,13 @@ FLATOUT_HOT static py_object* wait_for_input(const struct hook* h, const struct 
   return result;
 }
 
+/* Returns the batch, or NULL where a signal handler of the job's has raised. */
+FLATOUT_NOT_HOT static py_object* shown(py_object* batch) {
+  py_object* seen = py.PyObject_CallFunctionObjArgs(python_callbacks.after_batch, batch, NULL);
+  py.Py_DecRef(seen != NULL ? seen : batch);
+  return seen != NULL ? batch : NULL;
+}
+
 /* An iterator's __next__ */
 FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
   const uint64_t me = flatout_thread_self();
@@ -381,7 +388,8 @@ FLATOUT_HOT static py_object* next(const struct hook* h, const struct call* c) {
   const int ended = batch == NULL && py.PyErr_ExceptionMatches(*py.stop_iteration) != 0;
   if (batch != NULL || ended) send(h, begin, end, 0);
   if (ended) flatout_agent_slice(FLATOUT_SLICE_EPOCH, 0, end, end, (int64_t)++loop.epochs, 0);
-  return batch;
+  const int due = loop.steps >= loop.batch_step && python_callbacks.after_batch != NULL;
+  return batch != NULL && due ? shown(batch) : batch;
 }
 
 void python_hooks_after_fork(void) {

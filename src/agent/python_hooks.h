@@ -17,6 +17,7 @@ struct python_callbacks {
   py_object* after_step;      /* () at the end of a step that is due */
   py_object* before_backward; /* with the arguments of a backward that is due */
   py_object* grad_enabled;    /* () whether gradients are on */
+  py_object* after_batch;     /* with a batch that a loader hands out, where one is due */
 };
 extern struct python_callbacks python_callbacks;
 /* Finds what PyTorch says of gradients in C, where Python's own way to it is long. */

@@ -245,6 +245,14 @@ class DeviceDetector {
 
 }  // namespace
 
+double device_computes(const model::Run& run) {
+  double share = 0;
+  for (const model::DeviceUse& use : run.devices) {
+    share = std::max(share, use.share(use.sum.compute));
+  }
+  return share;
+}
+
 void detect_device(const RunView& view, Findings& findings) {
   DeviceDetector(view, findings).detect();
 }

@@ -24,5 +24,7 @@ struct DeviceMemory {
 model::EntityId device_of(const RunView& view, model::ProcessId process);
 std::optional<DeviceMemory> device_memory(const RunView& view, model::ProcessId process,
                                           TimePoint at);
+/// Share of the time that the training's device computes; 0 where no device was watched.
+double device_computes(const model::Run& run);
 
 }  // namespace flatout::diagnose

@@ -42,7 +42,9 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_device(view, findings);
   detect_cpu(view, findings);
   detect_precision(view, findings);
+  detect_padding(view, findings);
   detect_retained(view, findings);
+  detect_side_work(view, findings);
   detect_interpreter(view, findings);
   detect_processes(view, findings);
   detect_allocator(view, findings);

@@ -79,6 +79,9 @@ std::vector<model::Finding> find_in_passes(const RunView& view);
 void detect_late_batches(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);
 void detect_precision(const RunView& view, Findings& findings);
+void detect_padding(const RunView& view, Findings& findings);
+/// What a step does besides training; not what is told already.
+void detect_side_work(const RunView& view, Findings& findings);
 void detect_interpreter(const RunView& view, Findings& findings);
 /// TensorFlow that runs operation by operation.
 void detect_eager(const RunView& view, Findings& findings);

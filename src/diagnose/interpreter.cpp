@@ -14,6 +14,7 @@
 #include "diagnose/compiling.h"
 #include "diagnose/findings.h"
 #include "diagnose/input.h"
+#include "diagnose/side_work.h"
 #include "diagnose/whatif.h"
 
 namespace flatout::diagnose {
@@ -71,7 +72,9 @@ Profile::Filter at_lines_of(const Profile::Filter& filter) {
 /// the interpreter, for big operations have hardly any.
 class TinyOperations {
  public:
-  explicit TinyOperations(const RunView& view) : view_(view) {
+  /// `aside`: what is told already.
+  TinyOperations(const RunView& view, Profile::Filter aside)
+      : view_(view), aside_(std::move(aside)) {
     look_at_lines();
     sum_up_places();
   }
@@ -81,9 +84,14 @@ class TinyOperations {
     return computing(c) && (c.act == Act::kPython || c.act == Act::kNative);
   }
   // A backward pass is one line, however many operations it runs.
-  bool tiny(const Cell& c) const {
+  bool at_tiny(const Cell& c) const {
     return runs(c) && (place(line_of(c)).tiny() ||
                        (c.part != Part::kBackward && place(function_of(c)).tiny()));
+  }
+  /// The same without backward passes that are at such a line only because a trainer has the loop:
+  /// then it is the line of all that the trainer does in Python, too.
+  bool tiny(const Cell& c) const {
+    return at_tiny(c) && (c.part != Part::kBackward || place(backward_of(c)).tiny());
   }
   /// Whether it belongs to the piece of work that `named` is a line of: its function, what that
   /// calls, the lines that call it, and all else that is done in a call which is mostly that.
@@ -139,6 +147,8 @@ class TinyOperations {
   };
 
   static uint64_t line_of(const Cell& c) { return c.user; }
+  /// The line's backward pass.
+  static uint64_t backward_of(const Cell& c) { return uint64_t{1} << 62 | c.user; }
   uint64_t function_of(const Cell& c) const { return function_of(c.user); }
   uint64_t function_of(model::FrameId frame) const {
     const auto& frames = view_.run().frames;
@@ -227,15 +237,15 @@ class TinyOperations {
   }
   bool computing(const Cell& c) const {
     return c.role == Role::kTrainer && c.part != Part::kInputWait && c.part != Part::kCheckpoint &&
-           c.part != Part::kOptimizer && (c.traits & kNotComputing) == 0 &&
+           c.part != Part::kOptimizer && (c.traits & kNotComputing) == 0 && !aside_(c) &&
            of(in_optimizer_, c) <= 0.5 * of(in_all_, c) &&
            of(in_stalls_, c) <= 0.8 * of(in_all_, c);
   }
   void sum_up_places() {
     // TensorFlow's and JAX' threads compute while the one that called them waits: a line that waits
     // for them runs no tiny operations.
-    const bool graphs = !view_.run().fact("tensorflow.version").empty() ||
-                        !view_.run().fact("jax.version").empty();
+    const bool graphs =
+        !view_.run().fact("tensorflow.version").empty() || !view_.run().fact("jax.version").empty();
     for (const Cell& c : view_.profile().cells()) {
       const bool waits = graphs && computing(c) && c.act == Act::kLock;
       if (!waits && !runs(c)) continue;
@@ -246,14 +256,16 @@ class TinyOperations {
         place.python += python;
       };
       if (waits || c.part != Part::kBackward) add(forward_[function_of(c)]);
+      if (c.part == Part::kBackward) add(places_[backward_of(c)]);
       add(places_[line_of(c)]);
       add(places_[function_of(c)]);
     }
   }
 
   const RunView& view_;
+  Profile::Filter aside_;
   std::unordered_map<model::FrameId, double> in_optimizer_, in_stalls_, in_all_;
-  std::unordered_map<uint64_t, Place> places_;   // by line, and by function
+  std::unordered_map<uint64_t, Place> places_;   // by line, its backward pass, and by function
   std::unordered_map<uint64_t, Place> forward_;  // by function, without the backward pass
 };
 
@@ -264,7 +276,10 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   if (findings.has("input.gil")) return;
   // What a session does with what it is fed is copying.
   if (findings.has("input.feed_dict")) return;
-  const TinyOperations operations(view);
+  const SideWork side(view);
+  const bool side_told = findings.has("stall.side_work");
+  const TinyOperations operations(view, [&](const Cell& c) { return side_told && side.holds(c); });
+  const auto at_tiny = [&](const Cell& c) { return operations.at_tiny(c); };
   const auto tiny = [&](const Cell& c) { return operations.tiny(c); };
   const auto runs_backward = [&](const Cell& c) {
     return operations.runs(c) && c.part == Part::kBackward;
@@ -293,8 +308,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const auto interpreters = [&](const Profile::Filter& filter) {
     return a_step([&](const Cell& c) { return filter(c) && c.act == Act::kPython; });
   };
-  const double in_lines = a_step(tiny), python = interpreters(tiny);
-  const int64_t readings = view.readings(tiny);
+  const double in_lines = a_step(at_tiny), python = interpreters(at_tiny);
+  const int64_t readings = view.readings(at_tiny);
   const double sure = ops >= kManyOps && forward + backward < 2 * kTinyOp * ops ? kSure : kSurer;
   // Beside big operations such lines are a cause of their own where they are much of the step. Of
   // many lines that are not, some seem so by chance.

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "diagnose/blame.h"
+#include "diagnose/device.h"
 #include "diagnose/findings.h"
 #include "diagnose/whatif.h"
 
@@ -36,15 +37,6 @@ bool computes(const Cell& c, bool graphs) {
          (c.act == Act::kNative || in_kernel(c.act) || (graphs && c.act == Act::kLock)) &&
          c.part != Part::kInputWait && c.part != Part::kH2d && c.part != Part::kSync &&
          c.part != Part::kCheckpoint && (c.traits & kNotComputing) == 0;
-}
-
-/// Share of the time that the training's device computes.
-double device_computes(const model::Run& run) {
-  double share = 0;
-  for (const model::DeviceUse& use : run.devices) {
-    share = std::max(share, use.share(use.sum.compute));
-  }
-  return share;
 }
 
 }  // namespace

@@ -111,6 +111,24 @@ TEST(PythonBound, TheLineOfTinyOperationsIsNotThatOfTheirBackwardPass) {
   EXPECT_EQ(d.findings.front().where->line, 32);
 }
 
+// Where an installed trainer has the loop, its own Python and the backward pass are at one line of
+// the user's.
+TEST(PythonBound, ABackwardPassIsNotTinyBecauseATrainerRunsItAtItsLine) {
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = "17";
+  const Line fit{"fit", "/x/site-packages/trainers/loop.py", 300};
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 2, {ThreadState::kOnCpuNative, {kMain, fit}}},
+            {Part::kForward, 5, {ThreadState::kOnCpuPython, {kMain, fit}}},
+            {Part::kBackward, 10, {ThreadState::kOnCpuNative, {kMain, fit}}}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_EQ(d.verdict, "cpu.python_bound") << d.headline;
+  EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 7.2, 0.2);
+}
+
 // Norms of the gradients, or an average of the weights, parameter by parameter: autograd does not
 // go through them.
 TEST(PythonBound, TinyOperationsAfterTheBackwardPassHaveNone) {

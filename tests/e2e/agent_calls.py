@@ -45,7 +45,8 @@ def add(a, b=2):
 # ---- arguments, results and exceptions are passed on ----
 
 done = []
-calls.set_callbacks(lambda: done.append("step"), lambda *a, **k: done.append(a), lambda: True)
+calls.set_callbacks(lambda: done.append("step"), lambda *a, **k: done.append(a), lambda: True,
+                    lambda batch: done.append(batch))
 name = core.intern("a name")
 timed_add = calls.timed(core.SYNC | name << 32, add)
 assert timed_add(1, b=5) == 6
@@ -185,6 +186,12 @@ class Batches:
 core.replace(Batches, "__next__", lambda f: calls.next(core.INPUT_WAIT, f))
 batches = Batches()
 assert list(batches) == [1, 0] and state.iterator == id(batches) and state.epochs == 1
+shown = calls.next(core.PHASE, lambda batch: batch)
+del done[:]
+assert shown("unseen") == "unseen" and done == []
+state.batch_step = state.steps
+assert shown("seen") == "seen" and done == ["seen"]
+state.batch_step = core.NEVER
 
 
 class Data:
@@ -307,14 +314,17 @@ gc.callbacks.remove(calls.collected)
 # ---- a signal's exception on the way out of a hook of ours is the job's ----
 
 
-def interrupted():
+def interrupted(*_):
     raise KeyboardInterrupt
 
 
-calls.set_callbacks(interrupted, None, lambda: True)
+calls.set_callbacks(interrupted, None, lambda: True, interrupted)
 state.rare_step = 0
 raises(KeyboardInterrupt, first.step)
 state.rare_step = core.NEVER
+state.batch_step = 0
+raises(KeyboardInterrupt, shown, "a batch")
+state.batch_step = core.NEVER
 
 # ---- threads and forks ----
 

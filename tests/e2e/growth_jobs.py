@@ -267,5 +267,19 @@ def large_graph():
         sgd.step()
 
 
+def texts():
+    """Batches of ids and masks, 64 wide: to the left of them 40 columns of padding that no row needs."""
+    ids = torch.randint(1, 50, (160, 64))
+    ids[:, :40] = 0
+    ids[::3, :50] = 0
+    data = [{"ids": row, "mask": (row > 0).long()} for row in ids]
+    words = nn.Embedding(50, 8) if sys.argv[2] == "words" else nn.Linear(64, 8)
+    sgd = torch.optim.SGD(words.parameters(), lr=1e-6)
+    for batch in DataLoader(data, 4, num_workers=1):  # ASKS
+        rows = batch["ids"] if sys.argv[2] == "words" else batch["ids"].float()
+        words(rows).mean().backward()
+        sgd.step()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -23,9 +23,9 @@ def place(mark, function):
     return "%s:%d in %s" % (JOBS, line_of(mark), function)
 
 
-def facts_of(flatout, python, folder, job):
+def facts_of(flatout, python, folder, *job):
     """What run.json says once the job has run: {key: value}, those of workers by the same names."""
-    done = subprocess.run([flatout, "run", "--quiet", "--out", str(folder / "run"), "--", python, JOBS, job],
+    done = subprocess.run([flatout, "run", "--quiet", "--out", str(folder / "run"), "--", python, JOBS, *job],
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     info = json.loads((folder / "run" / "run.json").read_text())["facts"]
@@ -217,3 +217,11 @@ def test_the_line_that_makes_a_container_grow(tmp_path, kind, name, inside, attr
 def test_a_large_graph_is_counted_by_the_numbers_of_its_nodes(flatout, job_python, tmp_path):
     info, _, _ = facts_of(flatout, job_python, tmp_path, "large_graph")
     assert info["torch.graph_nodes"] == "3001"
+
+
+def test_padding_that_no_row_needs_is_told_of_ids_and_of_nothing_else(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "texts", "words")
+    assert info["batch.padding"] == "160 of 256 columns in 4 batches"
+    assert info["batch.padding.at"] == place("ASKS", "texts")
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "texts", "numbers")
+    assert "batch.padding" not in info

@@ -102,6 +102,7 @@ INPUT = [
     Case("executor_anew", "protein_maps.py", "input.worker_restart"),
     Case("loader_per_episode", "alphabets.py", "input.worker_restart"),
     Case("python_feeders", "tokens_threads.py", "input.gil", needs=("cores:2",)),
+    Case("padded_to_the_most", "news_topics.py", "input.padding"),
     Case("decoder_lock", "lidar_scans.py", "input.lock", needs=("cores:2",)),
 ]
 
@@ -158,6 +159,7 @@ STALL = [
     Case("saves_as_text", "word_vectors.py", "stall.checkpoint"),
     Case("slow_terminal", "chatty.py", "stall.logging", slow_stdout_bytes_per_s=400_000),
     Case("synced_log", "audit_log.py", "stall.logging"),
+    Case("metric_each_step", "churn_metrics.py", "stall.side_work"),
     Case("polls_for_turn", "lock_step.py", "stall.idle_wait"),
     Case("polls_for_rollout", "policy_updates.py", "stall.idle_wait"),
     Case("rate_limit", "license_server.py", "stall.idle_wait"),

@@ -25,7 +25,7 @@ class _Loop(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in (
         "waiting", "loader_thread", "step_thread", "train_thread", "last_backward", "backwards", "steps",
         "forwards", "iterator", "eval_call", "trains_in_eval_mode", "epochs", "is_worker", "batch", "collates",
-        "rare_step", "look_due", "graph_step", "graph_due", "sample_cost")]
+        "rare_step", "look_due", "graph_step", "graph_due", "sample_cost", "batch_step")]
 
 
 NEVER = 1 << 62  # a time, or a step

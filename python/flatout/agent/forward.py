@@ -73,6 +73,11 @@ def optimizer_made(optimizer):
     del _models[:-16]
 
 
+def models():
+    """Those that are known and live."""
+    return [model for model in (ref() for ref in _models) if model is not None]
+
+
 def _own_parameters(model):
     for module in model.modules():
         for parameter in vars(module).get("_parameters", {}).values():

@@ -12,7 +12,7 @@ from .core import (BACKWARD, COLLATE, EPOCH, FETCH, FORWARD, GC, OPTIMIZER, SAMP
 _SHORTEST_WAIT = 20000
 _SHORTEST_GC = 50000
 _optimizers = {}  # id(optimizer) -> [number, steps done]
-_callbacks = [None, None, None]
+_callbacks = [None, None, None, None]
 Hook = FunctionType
 
 
@@ -23,8 +23,8 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def set_callbacks(after_step, before_backward, grad_enabled):
-    _callbacks[:] = after_step, before_backward, grad_enabled
+def set_callbacks(after_step, before_backward, grad_enabled, after_batch):
+    _callbacks[:] = after_step, before_backward, grad_enabled, after_batch
 
 
 def note(kind, begin, end, value=0, value2=0):
@@ -173,6 +173,8 @@ def next(kind, original):
                 note(kind, begin, end)
                 mark(EPOCH, 0, end, end, state.epochs, 0)
         note(kind, begin, end)
+        if state.steps >= state.batch_step and _callbacks[3] is not None:
+            _callbacks[3](batch)
         return batch
 
     return next

@@ -1,7 +1,7 @@
 """backward, zero_grad and the optimizer's step: where a step ends, whatever drives the loop."""
 from time import thread_time_ns
 
-from . import core, graph, keeps
+from . import core, graph, keeps, padding
 from .core import BACKWARD, OPTIMIZER, ZERO_GRAD, cost, now, state
 
 _at_step = []  # called now and then with torch, from the training thread, at the end of a step
@@ -12,8 +12,9 @@ _torch = None
 def install(torch):
     global _torch
     _torch = torch
-    core.calls.set_callbacks(_after_step, graph.look, torch.is_grad_enabled)
+    core.calls.set_callbacks(_after_step, graph.look, torch.is_grad_enabled, padding.look)
     graph.install(torch)
+    padding.install(torch)
     core.replace(torch.autograd, "backward", lambda f: core.calls.backward(BACKWARD, f))
     optimizer = getattr(torch.optim, "Optimizer", None)
     if optimizer is not None:

@@ -1,0 +1,24 @@
+// What a step does besides training: metrics, statistics, averages, checks, copies.
+#pragma once
+
+#include <unordered_set>
+
+#include "diagnose/view.h"
+
+namespace flatout::diagnose {
+
+/// The training thread's lines between the end of a backward pass and the next batch that train
+/// nothing themselves, and those of callbacks of a trainer's, wherever in the step it calls them.
+class SideWork {
+ public:
+  explicit SideWork(const RunView& view);
+  /// Whether it is on a core for such a line.
+  bool holds(const Cell& c) const;
+
+ private:
+  void look_at_stacks(const RunView& view);
+
+  std::unordered_set<model::FrameId> lines_, callbacks_, trains_;
+};
+
+}  // namespace flatout::diagnose

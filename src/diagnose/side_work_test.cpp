@@ -1,0 +1,82 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "diagnose/diagnose.h"
+#include "diagnose/testing/training_runs.h"
+
+namespace flatout::diagnose {
+namespace {
+
+using model::Diagnosis;
+using model::Finding;
+
+const Doing kMetric{ThreadState::kOnCpuNative, {kMain, {"auroc", "/home/u/metrics.py", 21}}};
+
+/// Steps of 10 ms of training, and so many of `what` in `part`.
+Diagnosis with(double ms, const Doing& what, Part part = Part::kOther, double sync = 0) {
+  RunBuilder b;
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, 4, kCompute},
+            {Part::kBackward, 4, kCompute},
+            {Part::kOptimizer, 2, kCompute},
+            {part, ms, what},
+            {Part::kSync, sync, kCompute}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  return diagnose(b.build());
+}
+
+TEST(SideWork, IsToldWithItsLineWhereItTakesMuchOfEachStep) {
+  const Diagnosis d = with(10, kMetric);
+  const Finding* f = find(d, "stall.side_work");
+  ASSERT_NE(f, nullptr) << d.headline;
+  EXPECT_EQ(d.findings.front().id, f->id);
+  EXPECT_NEAR(*f->cost_ms_per_step, 10, 0.3);
+  EXPECT_NEAR(*f->gain, 2, 0.05);
+  EXPECT_EQ(f->where->line, 21);
+}
+
+TEST(SideWork, ALittleOfItIsNoFinding) {
+  EXPECT_EQ(find(with(2, kMetric), "stall.side_work"), nullptr);
+}
+
+TEST(SideWork, InPythonIsNotToldAsTinyOperationsToo) {
+  Doing python = kMetric;
+  python.state = ThreadState::kOnCpuPython;
+  const Diagnosis d = with(10, python);
+  EXPECT_NE(find(d, "stall.side_work"), nullptr) << d.headline;
+  EXPECT_EQ(find(d, "cpu.python_bound"), nullptr);
+}
+
+TEST(SideWork, ClippingGradientsIsTraining) {
+  const Doing clips{
+      ThreadState::kOnCpuNative,
+      {kMain, {"clip_grad_norm_", "/x/site-packages/torch/nn/utils/clip_grad.py", 90}}};
+  EXPECT_EQ(find(with(10, clips), "stall.side_work"), nullptr);
+}
+
+TEST(SideWork, ATrainersCallbacksAreItWhereverTheyAreCalled) {
+  const std::string lightning = "/x/site-packages/lightning/pytorch/";
+  const Line step{"optimizer_step", lightning + "core/module.py", 1300};
+  const Line hooks{"_call_callback_hooks", lightning + "trainer/call.py", 228};
+  const Doing norms{ThreadState::kOnCpuNative,
+                    {kMain, step, hooks, {"on_before_optimizer_step", "/home/u/norms.py", 9}}};
+  const Diagnosis d = with(10, norms, Part::kOptimizer);
+  const Finding* f = find(d, "stall.side_work");
+  ASSERT_NE(f, nullptr) << d.headline;
+  EXPECT_EQ(f->where->line, 9);
+  // An optimizer of the user's own is not.
+  const Doing own{ThreadState::kOnCpuNative, {kMain, step, {"step", "/home/u/lion.py", 9}}};
+  EXPECT_EQ(find(with(10, own, Part::kOptimizer), "stall.side_work"), nullptr);
+}
+
+TEST(SideWork, WhatADeviceWorksMeanwhileIsNotSaved) {
+  const Diagnosis d = with(10, kMetric, Part::kOther, 12);
+  EXPECT_EQ(find(d, "stall.side_work"), nullptr) << d.headline;
+}
+
+}  // namespace
+}  // namespace flatout::diagnose
