@@ -7,6 +7,7 @@ Needs torch, torchvision and transformers; takes half an hour of one core for al
 import argparse
 import copy
 import pathlib
+import random
 import sys
 
 import torch
@@ -269,20 +270,148 @@ def vae(step):
     train(model, optimizer, loss)
 
 
+def t5_lengths(step):
+    config = transformers.T5Config(vocab_size=8192, d_model=256, d_ff=1024, d_kv=32, num_layers=4, num_heads=8, decoder_start_token_id=0)
+    model, optimizer = state("m", lambda: transformers.T5ForConditionalGeneration(config), torch.optim.AdamW)
+    a, b = [(60, 20), (200, 30), (33, 64), (128, 50), (170, 12)][step % 5]
+    train(model, optimizer, lambda m: m(input_ids=torch.randint(0, 8192, (6, a)), labels=torch.randint(0, 8192, (6, b))).loss)
+
+
+def bert_lengths(step):
+    config = transformers.BertConfig(vocab_size=8192, hidden_size=320, num_hidden_layers=5, num_attention_heads=5, intermediate_size=1280)
+    model, optimizer = state("m", lambda: transformers.BertForMaskedLM(config), torch.optim.AdamW)
+    train(model, optimizer, lambda m: language(m, torch.randint(0, 8192, (8, [40, 128, 71, 190, 25, 160][step % 6]))))
+
+
+def denoiser_sizes(step):
+    model, optimizer = state("m", lambda: Denoiser(40), torch.optim.Adam)
+    height, width = [(64, 48), (80, 80), (48, 96), (96, 96), (64, 64)][step % 5]
+    train(model, optimizer, lambda m: m(torch.randn(4, 4, height, width)).square().mean())
+
+
+def resnext_validating(step):
+    model, optimizer = state("m", lambda: torchvision.models.resnext50_32x4d(num_classes=10), torch.optim.SGD, lr=0.1, momentum=0.9)
+    train(model, optimizer, lambda m: F.cross_entropy(m(torch.randn(4, 3, 160, 160)), torch.randint(0, 10, (4,))))
+    if step % 2:
+        with torch.no_grad():
+            model.eval()
+            model(torch.randn(16, 3, 160, 160))
+            model.train()
+
+
+def efficientnet_amp(step):
+    model, optimizer = state("m", lambda: torchvision.models.efficientnet_v2_s(num_classes=10), torch.optim.AdamW)
+
+    def loss(m):
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.cross_entropy(m(torch.randn(4, 3, 128, 128)).float(), torch.randint(0, 10, (4,)))
+
+    train(model, optimizer, loss)
+
+
+def vit_foreach(step):
+    model, optimizer = state("m", lambda: torchvision.models.VisionTransformer(96, 8, 6, 6, 384, 1536, num_classes=10), torch.optim.Adam, foreach=True)
+    train(model, optimizer, lambda m: F.cross_entropy(m(torch.randn(8, 3, 96, 96)), torch.randint(0, 10, (8,))))
+
+
+def gpt_amp(step):
+    model, optimizer = state("m", lambda: transformers.GPT2LMHeadModel(gpt_config(n_layer=6, n_embd=384, n_head=6)), torch.optim.AdamW, foreach=True)
+
+    def loss(m):
+        with torch.autocast("cpu", torch.bfloat16):
+            return language(m, torch.randint(0, 8192, (4, 160)))
+
+    train(model, optimizer, loss)
+
+
+def gru_lengths(step):
+    model, optimizer = state("m", lambda: nn.GRU(256, 512, 3), torch.optim.RMSprop, momentum=0.9)
+    train(model, optimizer, lambda m: m(torch.randn([24, 50, 31, 64, 17][step % 5], 24, 256))[0].square().mean())
+
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in [(128, 256), (256, 256), (256, 40)]])
+
+    def forward(self, x, sources, targets):
+        for layer in self.layers:
+            x = F.relu(layer(torch.zeros_like(x).index_add(0, targets, x[sources])))
+        return x
+
+
+def graph_sizes(step):
+    nodes = random.Random(step).randrange(4000, 9000)
+    model, optimizer = state("m", Graph, torch.optim.Adam)
+    edges = lambda: torch.randint(0, nodes, (4 * nodes,))
+    train(model, optimizer, lambda m: m(torch.randn(nodes, 128), edges(), edges()).square().mean())
+
+
+def wgan(step):
+    g, g_optimizer = state("g", generator, torch.optim.Adam)
+    d, d_optimizer = state("d", critic, torch.optim.RMSprop)
+    for _ in range(2):
+        with torch.no_grad():
+            fake = g(torch.randn(32, 64, 1, 1))
+        real = torch.randn(32, 3, 64, 64).requires_grad_()
+
+        def loss(m):
+            y = m(real)
+            (gradient,) = torch.autograd.grad(y.sum(), real, create_graph=True)
+            return m(fake).mean() - y.mean() + 10 * (gradient.flatten(1).norm(dim=1) - 1).square().mean()
+
+        train(d, d_optimizer, loss)
+    train(g, g_optimizer, lambda m: -d(m(torch.randn(32, 64, 1, 1))).mean())
+
+
+def opt_decoding(step):
+    config = transformers.OPTConfig(vocab_size=8192, hidden_size=384, ffn_dim=1536, num_hidden_layers=6, num_attention_heads=6, word_embed_proj_dim=384)
+    model, _ = state("m", lambda: transformers.OPTForCausalLM(config), torch.optim.SGD)
+    model.eval()
+    with torch.no_grad():
+        model.generate(torch.randint(4, 8192, ([12, 30][step % 2], 48)), max_new_tokens=48, min_new_tokens=48, do_sample=True, pad_token_id=0)
+
+
+def llama_checkpointed(step):
+    def build():
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=8192, hidden_size=384, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=6,
+                                                                       num_key_value_heads=2, use_cache=False))
+        model.gradient_checkpointing_enable()
+        return model
+
+    model, optimizer = state("m", build, torch.optim.AdamW)
+    train(model, optimizer, lambda m: language(m, torch.randint(0, 8192, (6, 160))))
+
+
+def lraspp_sizes(step):
+    build = lambda: torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
+    model, optimizer = state("m", build, torch.optim.SGD, lr=0.01, momentum=0.9)
+    height, width = [(160, 224), (224, 224), (128, 256), (192, 160)][step % 4]
+    train(model, optimizer, lambda m: F.cross_entropy(m(torch.randn(6, 3, height, width))["out"], torch.randint(0, 5, (6, height, width))))
+
+
+def densenet_wide(step):
+    model, optimizer = state("m", lambda: torchvision.models.DenseNet(16, (4, 8, 12, 8), 32, num_classes=10), torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)
+    train(model, optimizer, lambda m: F.cross_entropy(m(torch.randn(12, 3, 112, 112)), torch.randint(0, 10, (12,))))
+
+
 DEVELOPMENT = [(vit, 4), (mobilenet, 4), (gpt_lengths, 7), (gpt, 4), (gpt_decoding, 2), (llama_decoding, 3), (bert, 4), (mixture, 4),
                (lstm_words, 5), (diffusion, 4), (gan, 4), (recommender, 4)]
 VALIDATION = [(resnet50, 4), (resnet50_sizes, 5), (gpt_checkpointed, 4), (inference_sizes, 2), (convnext, 4), (swin, 4), (densenet, 3), (vgg, 4),
               (efficientnet_accumulating, 3), (vae, 4)]
+# Recorded when needed; not kept in traces/.
+FURTHER = [(t5_lengths, 5), (bert_lengths, 6), (denoiser_sizes, 5), (graph_sizes, 6), (gru_lengths, 5), (vit_foreach, 4), (gpt_amp, 4), (opt_decoding, 2),
+           (llama_checkpointed, 4), (wgan, 4), (lraspp_sizes, 4), (densenet_wide, 3), (resnext_validating, 4), (efficientnet_amp, 3)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, help="a folder for NAME.jsonl.gz")
-    parser.add_argument("names", nargs="*", help="of models; all")
+    parser.add_argument("names", nargs="*", help="of models; all but those of FURTHER")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for step, count in DEVELOPMENT + VALIDATION:
-        if not options.names or step.__name__ in options.names:
+    for step, count in DEVELOPMENT + VALIDATION + FURTHER:
+        if step.__name__ in (options.names or [kept.__name__ for kept, _ in DEVELOPMENT + VALIDATION]):
             CARRIED.clear()
             record(step.__name__, step, count, options.out)
     return 0

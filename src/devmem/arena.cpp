@@ -1,28 +1,33 @@
 #include "devmem/arena.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include <fmt/format.h>
 
 namespace flatout::devmem {
 namespace {
 
-// The range is this many times what may be mapped: after a trim() what is asked for may find room
-// at its end only, until gaps in the middle are filled again.
+// Each half of the range is this many times what may be mapped: after a trim() what is asked for
+// may find room at its end only, until gaps between are filled again.
 constexpr uint64_t kRangeFactor = 4;
+
+// Of larger requests, how large is what a page's end or begin leaves idle comes to matter.
+constexpr bool is_small(Bytes size) { return size <= kPageBytes / 8; }
 
 // How large one handle gets. Of small ones more are wholly free, and they cost more calls
 // (docs/devmem.md has the trade-off). Handles of a device that fills up become pages: what lies
 // idle between live blocks can then be joined when it is full, and calls no longer matter.
 Bytes largest_handle(Bytes reserved, Bytes needed, Bytes left) {
-  const Bytes size = std::min(std::max(reserved / 48, needed / 8), left / 1024);
-  return std::clamp(size / kPageBytes * kPageBytes, kPageBytes, 8 * kPageBytes);
+  const Bytes most = std::max(8 * kPageBytes, reserved / 512);
+  const Bytes size = std::min({std::max(reserved / 48, needed / 8), most, left / 1024});
+  return std::max(size / kPageBytes * kPageBytes, kPageBytes);
 }
 
-// On credit are so many waits for a stream, and so many mappings by views for each handle that was
+// On credit are so many waits for a stream, and so many mappings by views for each page that was
 // asked for.
 constexpr int kMostWaits = 2;
-constexpr size_t kMappingsPerHandle = 4;
+constexpr size_t kMappingsPerPage = 4;
 
 // Views that are not live are dropped where all of them map so many times the handles there are.
 constexpr size_t kMostMapped = 16;
@@ -31,12 +36,17 @@ constexpr size_t kMostMapped = 16;
 
 Arena::~Arena() {
   if (base_ == 0) return;
-  for (const auto& [address, view] : views_) unmap(view);
+  for (const auto& [chunk, view] : views_) unmap(view);
   for (const auto& [address, mapping] : mappings_) {
     driver_.unmap(address);
     driver_.release(mapping.handle);
   }
   driver_.unreserve(base_);
+}
+
+Arena::Chunk* Arena::Lane::find(Bytes size) const {
+  Chunk* hole = (is_small(size) ? upper : lower).find(size);
+  return hole ? hole : (is_small(size) ? lower : upper).find(size);
 }
 
 Arena::Chunk* Arena::cut(Chunk* chunk, Bytes size) {
@@ -100,7 +110,7 @@ void Arena::put_gap(Chunk* chunk) {
 
 uint32_t Arena::lane_of(Stream stream) {
   const auto [it, fresh] = lane_by_stream_.try_emplace(stream, lanes_.size());
-  if (fresh) lanes_.push_back({stream, {}});
+  if (fresh) lanes_.push_back({stream, {}, {}});
   return it->second;
 }
 
@@ -126,7 +136,7 @@ Arena::Chunk* Arena::take(Chunk* hole, Bytes size, uint32_t lane) {
 
 // [begin, begin + size) of a hole of the lane, in no set.
 Arena::Chunk* Arena::take_at(Address begin, Bytes size, uint32_t lane) {
-  HoleTree<Chunk>& holes = lanes_[lane].holes;
+  HoleTree<Chunk>& holes = holes_at(lane, begin);
   Chunk* chunk = holes.at(begin);
   holes.erase(chunk);
   if (begin > chunk->address) {
@@ -143,7 +153,7 @@ Arena::Chunk* Arena::adopt(Bytes size, uint32_t lane) {
   Chunk* lowest = nullptr;
   for (const Lane& other : lanes_) {
     if (&other == &lanes_[lane]) continue;
-    Chunk* hole = other.holes.find(size);
+    Chunk* hole = other.find(size);
     if (hole && (!lowest || hole->address < lowest->address)) lowest = hole;
   }
   if (lowest) driver_.synchronize(lanes_[lowest->lane].stream);
@@ -154,10 +164,12 @@ Arena::Chunk* Arena::adopt(Bytes size, uint32_t lane) {
 void Arena::settle(uint32_t lane) {
   std::vector<Chunk*> others;
   for (Lane& other : lanes_) {
-    if (&other == &lanes_[lane] || other.holes.empty()) continue;
+    if (&other == &lanes_[lane] || other.empty()) continue;
     driver_.synchronize(other.stream);
-    other.holes.each(1, [&](Chunk* hole) { others.push_back(hole); });
-    other.holes.clear();
+    for (HoleTree<Chunk>* holes : {&other.lower, &other.upper}) {
+      holes->each(1, [&](Chunk* hole) { others.push_back(hole); });
+      holes->clear();
+    }
   }
   for (Chunk* chunk : others) {
     chunk->lane = lane;
@@ -167,21 +179,27 @@ void Arena::settle(uint32_t lane) {
 }
 
 Status Arena::open_range() {
-  const Bytes size = round_up(std::min(limit_, driver_.total_bytes()), kPageBytes) * kRangeFactor;
-  FLATOUT_TRY(base_, driver_.reserve(size));
-  Chunk* gap = chunks_.make();
-  gap->address = base_;
-  gap->size = size;
-  put_gap(gap);
+  const Bytes half = round_up(std::min(limit_, driver_.total_bytes()), kPageBytes) * kRangeFactor;
+  FLATOUT_TRY(base_, driver_.reserve(2 * half + kPageBytes));
+  Chunk* lower = chunks_.make();
+  lower->address = base_;
+  lower->size = 2 * half + kPageBytes;
+  Chunk* middle = cut(lower, half);
+  Chunk* upper = cut(middle, kPageBytes);
+  middle_ = upper->address;
+  middle->state = State::kMiddle;
+  put_gap(lower);
+  put_gap(upper);
   return {};
 }
 
-// Of the runs of gaps and holes that are long enough the one that needs the least new memory, the
-// lowest of equal ones.
+// Of the runs of gaps and holes in the half for this size that are long enough the one that needs
+// the least new memory, the lowest of equal ones.
 Arena::Site Arena::choose_site(Bytes size, uint32_t lane) const {
   const auto is_hole = [&](const Chunk* c) { return c->state == State::kFree && c->lane == lane; };
   Site best;
   for (const auto& [address, gap] : gaps_) {
+    if (is_small(size) != (address >= middle_)) continue;
     const Chunk* first = gap->prev && is_hole(gap->prev) ? gap->prev : gap;
     Site site{first->address, first->address + size, 0};
     Address at = first->address;
@@ -226,7 +244,7 @@ Bytes Arena::ask_for(Address gap, Bytes needed, uint32_t lane) {
     const auto handle = driver_.create(bytes);
     if (!handle.ok()) break;
     map_at(gap + got, *handle, bytes, lane);
-    mappings_left_ += kMappingsPerHandle;
+    mappings_left_ += kMappingsPerPage * (bytes / kPageBytes);
     got += bytes;
   }
   if (got == 0) return 0;
@@ -247,11 +265,10 @@ bool Arena::grow(const Site& site, uint32_t lane) {
 }
 
 Arena::FreeParts Arena::free_parts(uint32_t lane) const {
-  const HoleTree<Chunk>& holes = lanes_[lane].holes;
   FreeParts parts;
   for (const auto& [address, mapping] : mappings_) {
     const Address end = address + mapping.size;
-    const Chunk *first = holes.at(address), *last = holes.at(end - 1);
+    const Chunk *first = hole_at(lane, address), *last = hole_at(lane, end - 1);
     Piece piece{address, mapping.size, address, mapping.size};
     if (first != nullptr && first == last) {
       parts.whole.push_back(piece);
@@ -273,33 +290,38 @@ Arena::FreeParts Arena::free_parts(uint32_t lane) const {
   return parts;
 }
 
-// The view of that size that needs the least new memory: whole handles, the largest first, and for
-// what is left an end before and a begin behind them, or the smallest whole one.
+// The view of that size that needs the least new memory, and of wholly free handles the fewest:
+// what the largest end and begin don't come to is met by whole ones, the largest first, or the
+// smallest larger one; an end before and a begin behind them make up the rest.
 Arena::Plan Arena::plan_view(Bytes size, const FreeParts& parts) {
-  Plan plan;
-  Bytes left = size;
-  const Piece* larger = nullptr;
-  for (auto piece = parts.whole.rbegin(); piece != parts.whole.rend(); ++piece) {
-    if (piece->size > left) {
-      larger = &*piece;
-    } else {
-      left -= piece->size;
-      plan.pieces.push_back(*piece);
-    }
-  }
   const auto largest = [](const std::vector<Piece>& pieces) {
     return pieces.empty() ? 0 : pieces.back().size;
   };
+  Plan plan;
+  Bytes left = size;
+  const auto add = [&](Piece piece) {
+    plan.broken += piece.size;
+    piece.size = std::min(piece.size, left);
+    left -= piece.size;
+    plan.pieces.push_back(piece);
+  };
   const Bytes pair = largest(parts.ends) + largest(parts.begins);
-  if (left > pair && larger != nullptr) {
-    plan.pieces.push_back(*larger);
-    plan.pieces.back().size = left;
-    return plan;
+  Bytes whole = size > pair ? round_up(size - pair, kPageBytes) : 0;
+  const Piece* larger = nullptr;
+  for (auto piece = parts.whole.rbegin(); whole > 0 && piece != parts.whole.rend(); ++piece) {
+    if (piece->size > whole) {
+      larger = &*piece;
+      continue;
+    }
+    whole -= piece->size;
+    add(*piece);
   }
-  if (left > pair) {
-    plan.missing = round_up(left - pair, kPageBytes);
-    left -= std::min(left, plan.missing);
+  if (whole > 0 && larger != nullptr) {
+    whole = 0;
+    add(*larger);
   }
+  plan.missing = whole;
+  left -= std::min(left, whole);
   if (left > 0) add_pair(plan, left, parts);
   return plan;
 }
@@ -338,29 +360,88 @@ void Arena::add_pair(Plan& plan, Bytes left, const FreeParts& parts) {
   }
 }
 
-// Takes the view's pieces out of their holes. nullptr: not all of them are free.
-Arena::Chunk* Arena::open_view(View& view, uint32_t lane) {
-  const HoleTree<Chunk>& holes = lanes_[lane].holes;
+Arena::Run Arena::run_as_made(const View& view) {
+  const Piece& first = view.pieces.front();
+  return {view.range + (first.begin - first.mapped), view.pieces, 0};
+}
+
+// The first run of that size which is free in the view, from one of its handles into the next at
+// least: what lies in one handle is a hole like others. No pieces: there is none.
+Arena::Run Arena::find_run(const View& view, Bytes size, uint32_t lane) const {
+  Run run;
+  Bytes has = 0;
+  Address at = view.range;
   for (const Piece& piece : view.pieces) {
-    const Chunk* hole = holes.at(piece.begin);
+    const Address begin = piece.mapped, end = begin + piece.mapped_size;
+    const Chunk *first = hole_at(lane, begin), *last = hole_at(lane, end - 1);
+    const bool whole = first != nullptr && first == last;
+    if (first) {
+      const Bytes free = std::min(first->address + first->size - begin, piece.mapped_size);
+      if (has == 0) run.address = at;
+      if (whole) run.broken += piece.mapped_size;
+      run.pieces.push_back({begin, piece.mapped_size, begin, std::min(free, size - has)});
+      has += run.pieces.back().size;
+    }
+    if (has == size) break;
+    if (!whole) {
+      run = {};
+      has = 0;
+      if (last) {
+        has = end - last->address;
+        run.address = at + (last->address - begin);
+        run.pieces.push_back({begin, piece.mapped_size, last->address, has});
+      }
+    }
+    at += piece.mapped_size;
+  }
+  // A view may end with the begin of the handle whose end it begins with.
+  const bool twice = run.pieces.size() > 1 && run.pieces.front().mapped == run.pieces.back().mapped;
+  if (has < size || twice) return {};
+  return run;
+}
+
+// Takes the run's pieces out of their holes. nullptr: not all of them are free.
+Arena::Chunk* Arena::open_view(View& view, const Run& run, Bytes size, uint32_t lane) {
+  for (const Piece& piece : run.pieces) {
+    const Chunk* hole = hole_at(lane, piece.begin);
     if (!hole || hole->address + hole->size < piece.begin + piece.size) return nullptr;
   }
-  for (const Piece& piece : view.pieces) {
+  for (const Piece& piece : run.pieces) {
     Chunk* chunk = take_at(piece.begin, piece.size, lane);
     chunk->state = State::kPiece;
     view.taken.push_back(chunk);
   }
+  view.chunk->address = run.address;
+  view.chunk->size = size;
   return view.chunk;
 }
 
+// A view that was made for this size and is free.
 Arena::Chunk* Arena::idle_view(Bytes size, uint32_t lane) {
   const auto [first, last] = views_by_size_.equal_range(size);
   for (auto it = first; it != last; ++it) {
     View& view = views_.at(it->second);
     if (!view.taken.empty()) continue;
-    if (Chunk* chunk = open_view(view, lane)) return chunk;
+    if (Chunk* chunk = open_view(view, run_as_made(view), size, lane)) return chunk;
   }
   return nullptr;
+}
+
+// Of a view that was made for another size; of several the one that breaks the fewest wholly free
+// handles. nullptr: none breaks so few.
+Arena::Chunk* Arena::part_of_view(Bytes size, uint32_t lane, Bytes most_broken) {
+  View* best = nullptr;
+  Run run;
+  for (const auto& [made_for, chunk] : views_by_size_) {
+    View& view = views_.at(chunk);
+    if (!view.taken.empty()) continue;
+    Run found = find_run(view, size, lane);
+    if (found.pieces.empty() || found.broken > most_broken) continue;
+    if (best && found.broken >= run.broken) continue;
+    best = &view;
+    run = std::move(found);
+  }
+  return best ? open_view(*best, run, size, lane) : nullptr;
 }
 
 // nullptr: the device is full; what was asked for stays as a hole.
@@ -395,13 +476,11 @@ Arena::Chunk* Arena::make_view(Plan plan, Bytes size, uint32_t lane) {
   mappings_left_ -= std::min(mappings_left_, plan.pieces.size());
 
   Chunk* chunk = chunks_.make();
-  chunk->address = *range + plan.pieces.front().begin - plan.pieces.front().mapped;
-  chunk->size = size;
   chunk->state = State::kView;
-  views_by_size_.emplace(size, chunk->address);
-  View& view = views_[chunk->address];
+  views_by_size_.emplace(size, chunk);
+  View& view = views_[chunk];
   view = {*range, std::move(plan.pieces), {}, chunk};
-  return open_view(view, lane);
+  return open_view(view, run_as_made(view), size, lane);
 }
 
 void Arena::unmap(const View& view) {
@@ -437,24 +516,25 @@ bool Arena::drop_idle_views() {
 Arena::Chunk* Arena::make_room(Bytes size, uint32_t lane, bool on_credit) {
   if (Chunk* chunk = idle_view(size, lane)) return chunk;
   const Site site = choose_site(size, lane);
-  if (!on_credit || mappings_left_ > 0) {
-    Plan plan = plan_view(size, free_parts(lane));
-    const bool affordable = !on_credit || plan.pieces.size() <= mappings_left_;
-    if (affordable && (site.end == 0 || plan.missing < site.missing)) {
-      if (mapped_again_ > kMostMapped * mappings_.size()) drop_idle_views();
-      return make_view(std::move(plan), size, lane);
-    }
+  Plan plan = plan_view(size, free_parts(lane));
+  const bool affordable = !on_credit || plan.pieces.size() <= mappings_left_;
+  if (plan.missing == 0) {  // else no view has a run either
+    const Bytes most_broken = affordable ? plan.broken : ~Bytes{0};
+    if (Chunk* chunk = part_of_view(size, lane, most_broken)) return chunk;
+  }
+  if (affordable && (site.end == 0 || plan.missing < site.missing)) {
+    if (mapped_again_ > kMostMapped * mappings_.size()) drop_idle_views();
+    return make_view(std::move(plan), size, lane);
   }
   if (site.end == 0 || !grow(site, lane)) return nullptr;
-  return take(lanes_[lane].holes.find(size), size, lane);
+  return take(lanes_[lane].find(size), size, lane);
 }
 
 Result<Address> Arena::allocate(Bytes requested, Stream stream) {
   const Bytes size = round_up(requested, kGranule);
   if (base_ == 0) FLATOUT_TRY_STATUS(open_range());
   const uint32_t lane = lane_of(stream);
-  const HoleTree<Chunk>& holes = lanes_[lane].holes;
-  Chunk* hole = holes.find(size);
+  Chunk* hole = lanes_[lane].find(size);
   if (!hole && lanes_.size() > 1 && waits_ > 0) {
     hole = adopt(size, lane);
     if (hole) --waits_;
@@ -462,7 +542,7 @@ Result<Address> Arena::allocate(Bytes requested, Stream stream) {
   Chunk* chunk = hole ? take(hole, size, lane) : make_room(size, lane, true);
   if (!chunk) {
     settle(lane);
-    hole = holes.find(size);
+    hole = lanes_[lane].find(size);
     chunk = hole ? take(hole, size, lane) : make_room(size, lane, false);
   }
   if (!chunk) return Error{Code::kFull, fmt::format("no {} bytes on the device", size), ""};
@@ -475,7 +555,7 @@ Status Arena::free(Address address) {
     put_free(chunk);
     return {};
   }
-  View& view = views_.at(address);
+  View& view = views_.at(chunk);
   for (Chunk* piece : view.taken) put_free(piece);
   view.taken.clear();
   return {};
@@ -484,10 +564,13 @@ Status Arena::free(Address address) {
 void Arena::trim() {
   if (lanes_.empty() || !drop_idle_views()) return;
   settle(0);
+  std::unordered_set<Address> seen;  // by live views, which may use a part of what they map
+  for (const auto& [chunk, view] : views_)
+    for (const Piece& piece : view.pieces) seen.insert(piece.mapped);
   for (auto it = mappings_.begin(); it != mappings_.end();) {
     const auto [address, mapping] = *it;
-    const Chunk* hole = lanes_[0].holes.at(address);
-    if (!hole || hole->address + hole->size < address + mapping.size) {
+    const Chunk* hole = hole_at(0, address);
+    if (!hole || hole->address + hole->size < address + mapping.size || seen.contains(address)) {
       ++it;
       continue;
     }
@@ -502,7 +585,7 @@ void Arena::trim() {
 PolicyStats Arena::stats() const {
   PolicyStats stats = live_.stats(reserved_);
   for (const Lane& lane : lanes_)
-    stats.largest_free = std::max(stats.largest_free, lane.holes.largest());
+    stats.largest_free = std::max({stats.largest_free, lane.lower.largest(), lane.upper.largest()});
   return stats;
 }
 
@@ -516,6 +599,7 @@ void Arena::check() const {
   for (const Chunk* c = &*first; c; c = c->next) {
     FLATOUT_CHECK(c->size > 0 && (!c->next || c->next->prev == c));
     FLATOUT_CHECK(!c->next || c->next->address == c->address + c->size);
+    if (c->state == State::kMiddle) continue;
     if (c->state == State::kGap) {
       ++gaps;
       FLATOUT_CHECK(gaps_.at(c->address) == c && c->size % kPageBytes == 0);
@@ -525,7 +609,7 @@ void Arena::check() const {
     mapped += c->size;
     if (c->state == State::kFree) {
       ++free_chunks;
-      FLATOUT_CHECK(lanes_[c->lane].holes.holds(c) && lanes_[c->lane].holes.at(c->address) == c);
+      FLATOUT_CHECK(hole_at(c->lane, c->address) == c);
       FLATOUT_CHECK(!c->next || c->next->state != State::kFree || c->next->lane != c->lane);
       continue;
     }
@@ -534,15 +618,21 @@ void Arena::check() const {
     FLATOUT_CHECK(c->state == State::kPiece || (c->state == State::kLive && live_.holds(c)));
   }
   size_t in_trees = 0, taken = 0, again = 0;
-  for (const Lane& lane : lanes_) lane.holes.each(1, [&](Chunk*) { ++in_trees; });
-  for (const auto& [address, view] : views_) {
-    FLATOUT_CHECK(view.chunk->address == address && live_.holds(view.chunk) == !view.taken.empty());
+  for (const Lane& lane : lanes_)
+    for (const HoleTree<Chunk>* holes : {&lane.lower, &lane.upper})
+      holes->each(1, [&](Chunk*) { ++in_trees; });
+  for (const auto& [chunk, view] : views_) {
+    FLATOUT_CHECK(view.chunk == chunk && live_.holds(chunk) == !view.taken.empty());
     again += view.pieces.size();
-    for (size_t i = 0; i < view.taken.size(); ++i, ++taken) {
-      const Piece& piece = view.pieces[i];
-      FLATOUT_CHECK(view.taken[i]->address == piece.begin && view.taken[i]->size == piece.size);
+    taken += view.taken.size();
+    for (const Piece& piece : view.pieces)
       FLATOUT_CHECK(mappings_.at(piece.mapped).size == piece.mapped_size);
+    Bytes size = 0;
+    for (const Chunk* piece : view.taken) {
+      FLATOUT_CHECK(piece->state == State::kPiece);
+      size += piece->size;
     }
+    FLATOUT_CHECK(view.taken.empty() || size == chunk->size);
   }
   Bytes handles = 0;
   for (const auto& [address, mapping] : mappings_) handles += mapping.size;

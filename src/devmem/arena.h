@@ -1,13 +1,17 @@
 // Our policy. One range of addresses for the device; a request takes the lowest hole that holds it.
-// Where none does, what is free in several places is joined: a handle may be mapped at a second
-// place, so the free end of one, wholly free ones and the free begin of another are mapped side by
-// side there (a view), and only what is missing still is asked of the driver.
+// Small requests have the upper half of the range for themselves, so that those that live long do
+// not keep pages that larger ones leave; where it has no hole for one, the lower half serves it
+// before new memory does, and the other way round. Where no hole holds a request, what is free in
+// several places is joined: a handle may be mapped at a second place, so the free end of one,
+// wholly free ones and the free begin of another are mapped side by side there (a view), and only
+// what is missing still is asked of the driver.
 //
 // A view's pieces are chunks of the range like others, taken while the view is live. Once freed it
-// stays mapped, and serves requests of its size for which its pieces are free: steps that repeat
-// themselves come to cost no call. Mapping costs by the handle, so handles are as large as the
-// request that needed them (within bounds that grow with the arena and shrink with what the device
-// has left), and views are made on credit that new memory gives: calls end where growth does. A
+// stays mapped, and serves the request of its size for which its pieces are free, or any other that
+// fits in what is free of it: steps that repeat themselves come to cost no call. Mapping costs by
+// the handle, so handles are as large as the request that needed them (within bounds that grow with
+// the arena and shrink with what the device has left), and views are made on credit that new memory
+// gives: calls end where growth does. A
 // hole is reused on the stream that freed it; others take it after waiting for that stream, on
 // credit, too. Where the device or the limit is full, views are made and streams are waited for as
 // often as it takes.
@@ -38,8 +42,8 @@ class Arena : public Policy {
   static constexpr Bytes kGranule = 256;
 
   // kGap: addresses without memory. kPiece: of a live view. kView: reached by a view's addresses,
-  // not one of the range.
-  enum class State : uint32_t { kLive, kFree, kGap, kPiece, kView };
+  // not one of the range. kMiddle: the page without memory between the range's halves.
+  enum class State : uint32_t { kLive, kFree, kGap, kPiece, kView, kMiddle };
   struct Chunk {
     Address address = 0;
     Bytes size = 0;
@@ -56,7 +60,10 @@ class Arena : public Policy {
   // Holes of one stream: only these merge.
   struct Lane {
     Stream stream;
-    HoleTree<Chunk> holes;
+    HoleTree<Chunk> lower, upper;  // by the half of the range
+    bool empty() const { return lower.empty() && upper.empty(); }
+    /// The lowest in the half that is for this size, or else in the other.
+    Chunk* find(Bytes size) const;
   };
   struct Mapping {
     Handle handle;
@@ -74,9 +81,15 @@ class Arena : public Policy {
     Address begin;
     Bytes size;
   };
-  struct View {
-    Address range = 0;  // where the first piece's handle is mapped again
+  // What a request takes of a view.
+  struct Run {
+    Address address = 0;
     std::vector<Piece> pieces;
+    Bytes broken = 0;  // of handles that were wholly free
+  };
+  struct View {
+    Address range = 0;          // where the first piece's handle is mapped again
+    std::vector<Piece> pieces;  // as it was made: each handle, and what of it was free
     std::vector<Chunk*> taken;  // none: not live
     Chunk* chunk = nullptr;
   };
@@ -89,11 +102,18 @@ class Arena : public Policy {
   struct Plan {
     std::vector<Piece> pieces;
     Bytes missing = 0;
+    Bytes broken = 0;  // of handles that were wholly free
     bool ends_with_begin = false;
   };
 
   uint32_t lane_of(Stream stream);
-  HoleTree<Chunk>& holes_of(const Chunk* chunk) { return lanes_[chunk->lane].holes; }
+  HoleTree<Chunk>& holes_at(uint32_t lane, Address address) {
+    return address < middle_ ? lanes_[lane].lower : lanes_[lane].upper;
+  }
+  HoleTree<Chunk>& holes_of(const Chunk* chunk) { return holes_at(chunk->lane, chunk->address); }
+  Chunk* hole_at(uint32_t lane, Address address) const {
+    return (address < middle_ ? lanes_[lane].lower : lanes_[lane].upper).at(address);
+  }
   Chunk* cut(Chunk* chunk, Bytes size);  // leaves `size` in chunk; the rest is returned, in no set
   void drop(Chunk* chunk);               // its neighbour has taken its place
   void put_free(Chunk* chunk);           // merges with free neighbours of its lane
@@ -113,8 +133,11 @@ class Arena : public Policy {
   static Plan plan_view(Bytes size, const FreeParts& parts);
   static void add_pair(Plan& plan, Bytes left, const FreeParts& parts);
   Chunk* idle_view(Bytes size, uint32_t lane);
+  Chunk* part_of_view(Bytes size, uint32_t lane, Bytes most_broken);
   Chunk* make_view(Plan plan, Bytes size, uint32_t lane);
-  Chunk* open_view(View& view, uint32_t lane);
+  static Run run_as_made(const View& view);
+  Run find_run(const View& view, Bytes size, uint32_t lane) const;
+  Chunk* open_view(View& view, const Run& run, Bytes size, uint32_t lane);
   void unmap(const View& view);
   bool drop_idle_views();
   Chunk* make_room(Bytes size, uint32_t lane, bool on_credit);
@@ -122,15 +145,16 @@ class Arena : public Policy {
   Driver& driver_;
   Bytes limit_, reserved_ = 0;
   Address base_ = 0;          // 0: no range yet
+  Address middle_ = 0;        // where its upper half begins
   int waits_ = 0;             // how often a stream may be waited for
   size_t mappings_left_ = 0;  // how many handles may be mapped again
   size_t mapped_again_ = 0;
   std::vector<Lane> lanes_;
   std::unordered_map<Stream, uint32_t> lane_by_stream_;
   std::map<Address, Chunk*> gaps_;
-  std::map<Address, Mapping> mappings_;      // in the range
-  std::unordered_map<Address, View> views_;  // by the address that they serve
-  std::multimap<Bytes, Address> views_by_size_;
+  std::map<Address, Mapping> mappings_;  // in the range
+  std::unordered_map<const Chunk*, View> views_;
+  std::multimap<Bytes, const Chunk*> views_by_size_;  // as they were made
   LiveChunks<Chunk> live_;
   ChunkStore<Chunk> chunks_;
 };

@@ -166,6 +166,104 @@ TEST(Arena, OnlyWhatIsMissingIsAskedFor) {
   f.arena.check();
 }
 
+TEST(Arena, FreeEndsOfHandlesServeBeforeWholeOnes) {
+  SimDriver driver;
+  Arena arena(driver, driver.total_bytes());
+  std::vector<Address> blocks;
+  for (const Bytes size : {4, 3, 3, 3, 3}) blocks.push_back(*arena.allocate(size * kMiB / 2, 0));
+  ASSERT_EQ(driver.used(), 8 * kMiB);
+  // Idle are a page, the last 0.5 MiB of one and the first 1 of the next, the last 1.5 of another.
+  for (const size_t i : {0, 2, 4}) ASSERT_TRUE(arena.free(blocks[i]).ok());
+  ASSERT_TRUE(arena.allocate(9 * kMiB / 4, 0).ok());
+  EXPECT_EQ(driver.used(), 8 * kMiB);
+  EXPECT_EQ(arena.stats().largest_free, 2 * kMiB) << "the page is left";
+  arena.check();
+}
+
+TEST(Arena, SmallBlocksKeepNoPageThatLargeOnesLeave) {
+  SimDriver driver;
+  Arena arena(driver, driver.total_bytes());
+  ASSERT_TRUE(arena.allocate(kMiB / 8, 0).ok());
+  std::vector<Address> large;
+  for (int i = 0; i < 8; ++i) {
+    large.push_back(*arena.allocate(2 * kMiB - 4096, 0));
+    ASSERT_TRUE(arena.allocate(4096, 0).ok());
+  }
+  const Bytes reserved = driver.used();
+  EXPECT_EQ(reserved, 18 * kMiB);
+  for (const Address block : large) ASSERT_TRUE(arena.free(block).ok());
+  ASSERT_TRUE(arena.allocate(15 * kMiB, 0).ok());
+  EXPECT_EQ(driver.used(), reserved);
+  // Where one half has no hole the other serves.
+  ASSERT_TRUE(arena.allocate(3 * kMiB / 2, 0).ok());
+  EXPECT_EQ(driver.used(), reserved);
+  arena.check();
+}
+
+// Of eight pages every second lies idle.
+struct EverySecondPage {
+  SimDriver driver{64 * kMiB};
+  Arena arena{driver, driver.total_bytes()};
+  EverySecondPage() {
+    std::vector<Address> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(*arena.allocate(2 * kMiB, 0));
+    for (size_t i = 0; i < 8; i += 2) EXPECT_TRUE(arena.free(blocks[i]).ok());
+  }
+};
+
+TEST(Arena, AViewServesWhateverFitsInWhatIsFreeOfIt) {
+  EverySecondPage f;
+  const Address joined = *f.arena.allocate(8 * kMiB, 0);
+  ASSERT_TRUE(f.arena.free(joined).ok());
+  const uint64_t calls = f.driver.calls();
+  // Its pages are the last, the third, the second and the first; the third is taken.
+  std::vector<Address> pages;
+  for (int i = 0; i < 3; ++i) pages.push_back(*f.arena.allocate(2 * kMiB, 0));
+  for (const size_t i : {0, 1}) ASSERT_TRUE(f.arena.free(pages[i]).ok());
+  const Address part = *f.arena.allocate(4 * kMiB, 0);
+  EXPECT_EQ(part, joined + 4 * kMiB);
+  EXPECT_TRUE(f.driver.accessible(part, 4 * kMiB));
+  f.arena.check();
+  ASSERT_TRUE(f.arena.free(part).ok());
+  ASSERT_TRUE(f.arena.free(pages[2]).ok());
+  EXPECT_EQ(*f.arena.allocate(8 * kMiB, 0), joined);
+  EXPECT_EQ(f.driver.calls(), calls);
+  f.arena.check();
+}
+
+TEST(Arena, TrimmingKeepsWhatALiveViewMapsButDoesNotUse) {
+  EverySecondPage f;
+  ASSERT_TRUE(f.arena.free(*f.arena.allocate(8 * kMiB, 0)).ok());
+  const Address part = *f.arena.allocate(4 * kMiB, 0);
+  f.arena.trim();
+  f.arena.check();
+  EXPECT_EQ(f.driver.used(), 16 * kMiB);
+  ASSERT_TRUE(f.arena.free(part).ok());
+  f.arena.trim();
+  f.arena.check();
+  EXPECT_EQ(f.driver.used(), 8 * kMiB);
+}
+
+// Two of 32 handles are idle, again others each time.
+TEST(Arena, EachPageThatWasAskedForGivesCreditForViews) {
+  SimDriver driver;
+  Arena arena(driver, driver.total_bytes());
+  const Bytes size = 16 * kMiB;
+  ASSERT_TRUE(arena.free(*arena.allocate(32 * size, 0)).ok());
+  ASSERT_EQ(driver.calls(Call::kCreate), 32u);
+  std::vector<Address> blocks;
+  for (int i = 0; i < 32; ++i) blocks.push_back(*arena.allocate(size, 0));
+  for (size_t i = 0; i < 10; ++i) {
+    for (size_t j = i + 2; j < 22; ++j) {
+      for (const size_t k : {i, j}) ASSERT_TRUE(arena.free(blocks[k]).ok());
+      ASSERT_TRUE(arena.free(*arena.allocate(2 * size, 0)).ok());
+      for (const size_t k : {i, j}) blocks[k] = *arena.allocate(size, 0);
+    }
+  }
+  EXPECT_EQ(driver.used(), 32 * size);
+  arena.check();
+}
+
 TEST(Arena, AFullDeviceJoinsWhateverLiesIdle) {
   SimDriver driver(64 * kMiB);
   Arena arena(driver, driver.total_bytes());
@@ -209,6 +307,12 @@ TEST(Arena, HandlesAreSmallOnlyWhereLittleIsLeft) {
   const Bytes all = SimDriver::kUnlimited;
   EXPECT_EQ(creates(all, all, 64 * kMiB), 8u) << "an eighth of the request each";
   EXPECT_EQ(creates(all, all, 1024 * kMiB), 64u) << "16 MiB at most";
+  SimDriver large;
+  Arena arena(large, all);
+  ASSERT_TRUE(arena.allocate(32 * 1024 * kMiB, 0).ok());
+  const uint64_t before = large.calls(Call::kCreate);
+  ASSERT_TRUE(arena.allocate(1024 * kMiB, 0).ok());
+  EXPECT_EQ(large.calls(Call::kCreate) - before, 16u) << "or a 512th of what there is";
   EXPECT_EQ(creates(1100 * kMiB, all, 1024 * kMiB), 512u);
   EXPECT_EQ(creates(all, 1100 * kMiB, 1024 * kMiB), 512u) << "a limit is the same";
 }
