@@ -2,6 +2,7 @@
 // fullest of the regions with the shortest free run that holds it, so that others become wholly
 // free and go back to the extents.
 #include <algorithm>
+#include <cstring>
 
 #include "malloc/os.h"
 #include "malloc/page_heap.h"
@@ -35,6 +36,7 @@ unsigned order_of(uint32_t pages) {  // 4 -> 1, 8 -> 2, ...
 
 unsigned longest_run(const Region* r) {
   if (r->used_pages == 0) return 6;
+  if (r->used_pages == kHugePages) return 0;
   for (unsigned order = 5; order > 0; --order) {
     if ((free_runs(r->used[0], order) | free_runs(r->used[1], order)) != 0) return order;
   }
@@ -43,6 +45,14 @@ unsigned longest_run(const Region* r) {
 
 uint64_t mask_of(uint32_t pages, uint32_t shift) {
   return (pages == 64 ? ~uint64_t{0} : (uint64_t{1} << pages) - 1) << shift;
+}
+
+// What the pages of a span are looked up by; four at once, of which spans have a multiple.
+void map_pages(const Span* s) {
+  const uint32_t index = span_index(s), four[4] = {index, index, index, index};
+  for (uint32_t i = 0; i < s->pages; i += 4) {
+    std::memcpy(g_range.map + s->first_page + i, four, sizeof four);
+  }
 }
 
 }  // namespace
@@ -125,7 +135,7 @@ Span* PageHeap::allocate_small(unsigned size_class) {
   s->remote_limit = static_cast<uint16_t>(std::clamp(kHandedBytes / bytes, 1u, kMostHanded));
   s->next = s->prev = s->queue_next = s->queue_prev = nullptr;
   s->sample = nullptr;
-  std::fill_n(g_range.map + s->first_page, pages, span_index(s));
+  map_pages(s);
   s->warm = mark_used(s->first_page, pages) == pages;
   return s;
 }
