@@ -524,7 +524,17 @@ std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& time
 }
 
 void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times, bool in_turns) {
-  if (f.id == "input.decode_cpu") {
+  const bool tensors = view.loader().kind == LoaderKind::kSerial &&
+                       view.run().fact("loader.dataset_class") == "TensorDataset";
+  const bool decodes = f.id == "input.decode_cpu";
+  if (tensors && (decodes || f.id == "input.too_few_workers")) {
+    remedy(f, "by_batch",
+           "Index the tensors once for a batch: DataLoader(data, batch_size=None, "
+           "sampler=BatchSampler(RandomSampler(data), n, False)), or data[rows] in the loop.");
+  }
+  if (tensors && decodes) {
+    f.title = "Samples are taken out of tensors one by one";
+  } else if (decodes) {
     remedy(f, "feed", "Decode faster: at the size that is needed, or with a native decoder.");
     if (few_workers(view, times) && view.cpu().idle_known &&
         view.cpu().idle > kIdle * view.cpu().usable) {

@@ -711,6 +711,38 @@ TEST(InputCauses, FeaturesThatALibraryWorksOutInTheLoopAreInputAndAFrameworksOpe
   }
 }
 
+TEST(InputCauses, WhatALibraryWorksOutEveryFewStepsIsAStallAndNoInput) {
+  const Line index{"main", "/home/u/train.py", 9}, model{"main", "/home/u/train.py", 12};
+  const Line sort{"argsort", "/x/site-packages/numpy/_core/fromnumeric.py", 1200};
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i) {
+    b.step(
+        {{Part::kInputWait, i % 10 == 4 ? 60.0 : 0.0, {ThreadState::kOnCpuNative, {index, sort}}},
+         {Part::kForward, 6, {ThreadState::kOnCpuNative, {model}}}},
+        i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_EQ(d.verdict, "stall.periodic") << d.headline;
+}
+
+// There is nothing to decode in what is in memory as tensors.
+TEST(InputCauses, TensorsInMemoryAreToBeIndexedByBatch) {
+  for (const bool tensors : {true, false}) {
+    RunBuilder b;
+    train(b, 60, 8, 12, kDecode);
+    for (const model::Step& s : std::vector(b.run().steps.steps)) {
+      b.slice(b.trainer(), SliceKind::kFetch, s.begin, s.begin + nanos(8e6), 16);
+    }
+    b.run().info["loader.dataset_class"] = tensors ? "TensorDataset" : "Pictures";
+    b.machine(1, 0).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    const Finding* f = find(d, "input.decode_cpu");
+    ASSERT_NE(f, nullptr) << d.headline;
+    EXPECT_EQ(f->remedies.front().id, tensors ? "by_batch" : "feed");
+  }
+}
+
 // The training thread makes its batches, and every 25 steps its loader, whose sampler draws an
 // order. What remains is told only where it is much by itself.
 TEST(InputCauses, ShortEpochsThatBeginWithALoaderMadeAnewAreNoDecoding) {

@@ -60,7 +60,10 @@ void LoopOrder::add(StackId stack, const Cell& cell) {
   Time& time = times_[stack];
   time.input += cell.seconds;
   if (cell.act == Act::kPython) time.python += cell.seconds;
-  if (cell.act == Act::kNative || in_kernel(cell.act)) time.native += cell.seconds;
+  // What comes round in long steps only is a stall.
+  if (!cell.slow_step && (cell.act == Act::kNative || in_kernel(cell.act))) {
+    time.native += cell.seconds;
+  }
 }
 
 double LoopOrder::python_before_forward(const model::Run& run, const StackIndex& stacks) const {

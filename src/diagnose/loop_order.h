@@ -23,7 +23,8 @@ class LoopOrder {
 
  private:
   struct Time {
-    double input = 0, python = 0, native = 0, forward = 0;  // python, native: of input
+    // Of the input: in Python, and in native code in steps of the usual length.
+    double input = 0, python = 0, native = 0, forward = 0;
     Time& operator+=(const Time& other);
   };
   std::map<model::StackId, Time> times_;

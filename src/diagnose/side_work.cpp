@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/contains.h"
@@ -23,6 +26,8 @@ namespace {
 // Of a line's time, what lies outside of training from which that is where it belongs; and what
 // lies in steps far longer than usual, from which it is a stall and no part of every step.
 constexpr double kMostlyBeside = 0.7, kSeldom = 0.8;
+// Of the backward passes' time, that is in a function that calls them, and at a line of it.
+constexpr double kMostBackward = 0.8, kALine = 0.2;
 // Of the interpreter's time in it from which few big operations would take less.
 constexpr double kMuchPython = 0.25;
 // Lines that are told: so many, each with this part of it.
@@ -48,6 +53,7 @@ SideWork::SideWork(const RunView& view) {
   // Without a known optimizer its work may be any line's.
   if (!view.is_python() || view.steps().part(Part::kOptimizer) <= 0) return;
   look_at_stacks(view);
+  look_at_order(view);
   struct Line {
     double all = 0, beside = 0, stalls = 0;
   };
@@ -61,7 +67,8 @@ SideWork::SideWork(const RunView& view) {
   }
   for (const auto& [frame, line] : lines) {
     if (line.stalls > kSeldom * line.all || trains_.contains(frame)) continue;
-    if (callbacks_.contains(frame) || line.beside > kMostlyBeside * line.all) lines_.insert(frame);
+    const bool beside = line.beside > kMostlyBeside * line.all && after_.contains(frame);
+    if (beside || callbacks_.contains(frame)) lines_.insert(frame);
   }
 }
 
@@ -81,6 +88,70 @@ void SideWork::look_at_stacks(const RunView& view) {
       if (!below && trains(file)) trains_.insert(user);
       below = below || frame == user;
     }
+  }
+}
+
+// A loop's body has an order. What comes before the backward pass makes the batch or the loss, even
+// where no slice tells.
+void SideWork::look_at_order(const RunView& view) {
+  const auto& run = view.run();
+  using Function = std::pair<model::StringId, model::StringId>;
+  const auto each_function = [&](model::StackId stack, const auto& see) {
+    for (model::StackId at = stack; at != 0; at = run.stacks[at].parent) {
+      const model::Frame& f = run.frames[run.stacks[at].frame];
+      const bool users = view.stacks().owner(run.stacks[at].frame) == Owner::kUser;
+      if (users && see(Function{f.file, f.function}, f.line)) return;
+    }
+  };
+  std::vector<double> times(run.stacks.size()), backward(run.stacks.size());
+  std::vector<std::pair<TimePoint, TimePoint>> passes;
+  for (const model::Slice& s : run.slices) {
+    if (s.kind != model::SliceKind::kBackward || s.thread != view.trainer()) continue;
+    passes.emplace_back(s.begin, s.end);
+  }
+  size_t pass = 0;
+  for (const model::StackReading& r : run.readings) {
+    if (r.thread != view.trainer() || r.stack >= times.size()) continue;
+    while (pass < passes.size() && passes[pass].second <= r.at) ++pass;
+    const bool within = pass < passes.size() && passes[pass].first <= r.at;
+    (within ? backward : times)[r.stack] += r.weight_us;
+  }
+  // The functions that lead to the backward pass, with the last of their lines that do.
+  std::map<Function, std::map<uint32_t, double>> callers;
+  double all = 0;
+  for (model::StackId stack = 1; stack < backward.size(); ++stack) {
+    if (backward[stack] <= 0) continue;
+    all += backward[stack];
+    std::set<Function> seen;  // one that calls itself counts once
+    each_function(stack, [&](const Function& function, uint32_t line) {
+      if (seen.insert(function).second) callers[function][line] += backward[stack];
+      return false;
+    });
+  }
+  std::map<Function, uint32_t> last;
+  for (const auto& [function, lines] : callers) {
+    double sum = 0;
+    for (const auto& [line, time] : lines) sum += time;
+    if (sum < kMostBackward * all) continue;
+    for (const auto& [line, time] : lines) {
+      if (time > kALine * sum) last[function] = line;
+    }
+  }
+  std::unordered_map<FrameId, std::pair<double, double>> lines;  // after it, all
+  for (model::StackId stack = 1; stack < times.size(); ++stack) {
+    const FrameId user = view.stacks().user_frame(stack);
+    if (user == 0 || times[stack] <= 0) continue;
+    auto& [after, total] = lines[user];
+    total += times[stack];
+    each_function(stack, [&, &after = after](const Function& function, uint32_t line) {
+      const auto known = last.find(function);
+      if (known == last.end()) return false;
+      if (line > known->second) after += times[stack];
+      return true;
+    });
+  }
+  for (const auto& [frame, line] : lines) {
+    if (line.first > kMostlyBeside * line.second) after_.insert(frame);
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace flatout::diagnose {
 
-/// The training thread's lines between the end of a backward pass and the next batch that train
+/// The training thread's lines that the loop comes to after its backward pass and that train
 /// nothing themselves, and those of callbacks of a trainer's, wherever in the step it calls them.
 class SideWork {
  public:
@@ -17,8 +17,9 @@ class SideWork {
 
  private:
   void look_at_stacks(const RunView& view);
+  void look_at_order(const RunView& view);
 
-  std::unordered_set<model::FrameId> lines_, callbacks_, trains_;
+  std::unordered_set<model::FrameId> lines_, callbacks_, trains_, after_;
 };
 
 }  // namespace flatout::diagnose

@@ -12,7 +12,9 @@ namespace {
 using model::Diagnosis;
 using model::Finding;
 
-const Doing kMetric{ThreadState::kOnCpuNative, {kMain, {"auroc", "/home/u/metrics.py", 21}}};
+const Line kBefore{"main", "/home/u/train.py", 8}, kAfter{"main", "/home/u/train.py", 14};
+const Line kAuroc{"auroc", "/home/u/metrics.py", 21};
+const Doing kMetric{ThreadState::kOnCpuNative, {kAfter, kAuroc}};
 
 /// Steps of 10 ms of training, and so many of `what` in `part`.
 Diagnosis with(double ms, const Doing& what, Part part = Part::kOther, double sync = 0) {
@@ -43,6 +45,12 @@ TEST(SideWork, ALittleOfItIsNoFinding) {
   EXPECT_EQ(find(with(2, kMetric), "stall.side_work"), nullptr);
 }
 
+// Where no slice tells, what a loss takes may seem to lie outside of training.
+TEST(SideWork, WhatTheLoopComesToBeforeItsBackwardPassIsNot) {
+  const Diagnosis d = with(10, {ThreadState::kOnCpuNative, {kBefore, kAuroc}});
+  EXPECT_EQ(find(d, "stall.side_work"), nullptr) << d.headline;
+}
+
 TEST(SideWork, InPythonIsNotToldAsTinyOperationsToo) {
   Doing python = kMetric;
   python.state = ThreadState::kOnCpuPython;
@@ -54,7 +62,7 @@ TEST(SideWork, InPythonIsNotToldAsTinyOperationsToo) {
 TEST(SideWork, ClippingGradientsIsTraining) {
   const Doing clips{
       ThreadState::kOnCpuNative,
-      {kMain, {"clip_grad_norm_", "/x/site-packages/torch/nn/utils/clip_grad.py", 90}}};
+      {kAfter, {"clip_grad_norm_", "/x/site-packages/torch/nn/utils/clip_grad.py", 90}}};
   EXPECT_EQ(find(with(10, clips), "stall.side_work"), nullptr);
 }
 
