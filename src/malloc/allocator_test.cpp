@@ -399,7 +399,8 @@ TEST(Allocator, MakesAsManyBlocksAgainWhereThereIsMemoryBehindThem) {
 }
 
 TEST(Allocator, HandsBlocksOfOthersOverBySixteenKibOrManyAtOneTime) {
-  for (const auto& [bytes, together] : {std::pair<size_t, uint32_t>{16, 256}, {1024, 16}}) {
+  for (const uint32_t bytes : {16u, 1024u}) {
+    const uint32_t together = bytes == 16 ? 256 : 16;
     std::vector<char*> p;
     while (p.size() < together || span_of(p.back()) != span_of(p[p.size() - together])) {
       p.push_back(take(bytes));
