@@ -707,7 +707,9 @@ TEST(InputCauses, FeaturesThatALibraryWorksOutInTheLoopAreInputAndAFrameworksOpe
     b.machine(2, 1).process_cpu(100, 1);
     const Diagnosis d = diagnose(b.build());
     EXPECT_EQ(d.verdict, numpy ? "input.decode_cpu" : "healthy") << d.headline;
-    if (numpy) EXPECT_EQ(d.findings.front().where->line, 9);
+    if (numpy) {
+      EXPECT_EQ(d.findings.front().where->line, 9);
+    }
   }
 }
 

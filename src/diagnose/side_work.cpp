@@ -33,6 +33,7 @@ constexpr double kMuchPython = 0.25;
 // Lines that are told: so many, each with this part of it.
 constexpr size_t kMostLines = 3;
 constexpr double kWorthTelling = 0.1;
+constexpr std::string_view kTitle = "Work beside the training takes much of each step";
 
 /// Where a trainer calls the callbacks that it was given.
 bool calls_back(std::string_view function, std::string_view file) {
@@ -161,6 +162,10 @@ bool SideWork::holds(const Cell& c) const {
          c.part != Part::kCheckpoint && c.part != Part::kBackward && lines_.contains(c.user);
 }
 
+bool side_work_told(const Findings& findings) {
+  return std::ranges::any_of(findings.all(), [](const Finding& f) { return f.title == kTitle; });
+}
+
 void detect_side_work(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;
   const SideWork side(view);
@@ -192,8 +197,8 @@ void detect_side_work(const RunView& view, Findings& findings) {
   // What the step waits for a device in the end it works meanwhile.
   const double cost = all - view.steps().part(Part::kSync);
   if (cost < kMuchBetween * view.steps().mean) return;
-  Finding* f = findings.add("stall.side_work", "Work beside the training takes much of each step",
-                            0.8, WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = cost}));
+  Finding* f = findings.add("stall.logging", std::string(kTitle), 0.8,
+                            WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = cost}));
   if (f == nullptr) return;
   f->where = view.where(beside);
   evidence(*f,

@@ -3,6 +3,7 @@
 
 #include <unordered_set>
 
+#include "diagnose/findings.h"
 #include "diagnose/view.h"
 
 namespace flatout::diagnose {
@@ -21,5 +22,8 @@ class SideWork {
 
   std::unordered_set<model::FrameId> lines_, callbacks_, trains_, after_;
 };
+
+/// Whether detect_side_work() has found some.
+bool side_work_told(const Findings& findings);
 
 }  // namespace flatout::diagnose

@@ -33,7 +33,7 @@ Diagnosis with(double ms, const Doing& what, Part part = Part::kOther, double sy
 
 TEST(SideWork, IsToldWithItsLineWhereItTakesMuchOfEachStep) {
   const Diagnosis d = with(10, kMetric);
-  const Finding* f = find(d, "stall.side_work");
+  const Finding* f = find(d, "stall.logging");
   ASSERT_NE(f, nullptr) << d.headline;
   EXPECT_EQ(d.findings.front().id, f->id);
   EXPECT_NEAR(*f->cost_ms_per_step, 10, 0.3);
@@ -42,20 +42,20 @@ TEST(SideWork, IsToldWithItsLineWhereItTakesMuchOfEachStep) {
 }
 
 TEST(SideWork, ALittleOfItIsNoFinding) {
-  EXPECT_EQ(find(with(2, kMetric), "stall.side_work"), nullptr);
+  EXPECT_EQ(find(with(2, kMetric), "stall.logging"), nullptr);
 }
 
 // Where no slice tells, what a loss takes may seem to lie outside of training.
 TEST(SideWork, WhatTheLoopComesToBeforeItsBackwardPassIsNot) {
   const Diagnosis d = with(10, {ThreadState::kOnCpuNative, {kBefore, kAuroc}});
-  EXPECT_EQ(find(d, "stall.side_work"), nullptr) << d.headline;
+  EXPECT_EQ(find(d, "stall.logging"), nullptr) << d.headline;
 }
 
 TEST(SideWork, InPythonIsNotToldAsTinyOperationsToo) {
   Doing python = kMetric;
   python.state = ThreadState::kOnCpuPython;
   const Diagnosis d = with(10, python);
-  EXPECT_NE(find(d, "stall.side_work"), nullptr) << d.headline;
+  EXPECT_NE(find(d, "stall.logging"), nullptr) << d.headline;
   EXPECT_EQ(find(d, "cpu.python_bound"), nullptr);
 }
 
@@ -63,7 +63,7 @@ TEST(SideWork, ClippingGradientsIsTraining) {
   const Doing clips{
       ThreadState::kOnCpuNative,
       {kAfter, {"clip_grad_norm_", "/x/site-packages/torch/nn/utils/clip_grad.py", 90}}};
-  EXPECT_EQ(find(with(10, clips), "stall.side_work"), nullptr);
+  EXPECT_EQ(find(with(10, clips), "stall.logging"), nullptr);
 }
 
 TEST(SideWork, ATrainersCallbacksAreItWhereverTheyAreCalled) {
@@ -73,17 +73,17 @@ TEST(SideWork, ATrainersCallbacksAreItWhereverTheyAreCalled) {
   const Doing norms{ThreadState::kOnCpuNative,
                     {kMain, step, hooks, {"on_before_optimizer_step", "/home/u/norms.py", 9}}};
   const Diagnosis d = with(10, norms, Part::kOptimizer);
-  const Finding* f = find(d, "stall.side_work");
+  const Finding* f = find(d, "stall.logging");
   ASSERT_NE(f, nullptr) << d.headline;
   EXPECT_EQ(f->where->line, 9);
   // An optimizer of the user's own is not.
   const Doing own{ThreadState::kOnCpuNative, {kMain, step, {"step", "/home/u/lion.py", 9}}};
-  EXPECT_EQ(find(with(10, own, Part::kOptimizer), "stall.side_work"), nullptr);
+  EXPECT_EQ(find(with(10, own, Part::kOptimizer), "stall.logging"), nullptr);
 }
 
 TEST(SideWork, WhatADeviceWorksMeanwhileIsNotSaved) {
   const Diagnosis d = with(10, kMetric, Part::kOther, 12);
-  EXPECT_EQ(find(d, "stall.side_work"), nullptr) << d.headline;
+  EXPECT_EQ(find(d, "stall.logging"), nullptr) << d.headline;
 }
 
 }  // namespace

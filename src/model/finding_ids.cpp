@@ -50,7 +50,6 @@ const std::vector<std::string_view>& finding_ids() {
                                                     "gpu.throttled",
                                                     "stall.checkpoint",
                                                     "stall.logging",
-                                                    "stall.side_work",
                                                     "stall.idle_wait",
                                                     "stall.hang",
                                                     "stall.periodic",

@@ -25,8 +25,8 @@ enum class EntityKind : uint16_t {
   kGpu,          // key: index
   kGpuProcess,   // key: pid; parent: the GPU
   kUserCounter,  // key: number; name: the job's own (flatout_counter); parent: its process
-  kLoop,  // key: pid, frames outside of it, place on the value stack (32, 16, 16 bits); name:
-          // the Python function that has it; parent: its process
+  kLoop,  // key: pid, frames outside of it, place on the value stack (32, 16, 16 bits), without
+          // Python pid and a number; name: the function that has it; parent: its process
 };
 
 enum class SignalId : uint16_t {

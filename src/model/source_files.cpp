@@ -52,7 +52,8 @@ bool hands_out_items(std::string_view function, bool generator) {
 bool parses_text(std::string_view function) {
   for (const std::string_view part :
        {"std::istream", "std::basic_istream<", "std::num_get<", "std::getline", "std::from_chars",
-        "std::__convert_to_v", "strto", "sscanf", "nlohmann::", "rapidjson::", "simdjson::"}) {
+        "std::__convert_to_v", "std::__cxx11::sto", "__gnu_cxx::__stoa<", "std::regex_", "strto",
+        "sscanf", "nlohmann::", "rapidjson::", "simdjson::"}) {
     if (contains(function, part)) return true;
   }
   return function == "atoi" || function == "atol" || function == "atof";

@@ -257,9 +257,9 @@ const std::vector<symbols::NativeFrame>* NativeStacks::frames_at(uint64_t pc, bo
 }
 
 void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
-  const auto pcs = process_->unwind(registers, stack, kMaxDepth);
-  for (size_t i = 0; i < pcs.size(); i++) {
-    const auto* frames = frames_at(pcs[i], i != 0);
+  pcs_ = process_->unwind(registers, stack, kMaxDepth);
+  for (size_t i = 0; i < pcs_.size(); i++) {
+    const auto* frames = frames_at(pcs_[i], i != 0);
     if (frames == nullptr) {
       later_ = true;
       frames_.clear();
@@ -270,8 +270,18 @@ void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_v
   }
 }
 
+NativePath NativeStacks::path() {
+  NativePath path;
+  for (size_t i = pcs_.size(); i-- > 0;) {
+    const auto* frames = frames_at(pcs_[i], i != 0);
+    if (frames != nullptr && !frames->empty()) path.push_back({frames->back().function, pcs_[i]});
+  }
+  return path;
+}
+
 const std::vector<symbols::NativeFrame>& NativeStacks::blocked(const SyscallInfo& call) {
   frames_.clear();
+  pcs_.clear();
   later_ = false;
   if (!ready()) return frames_;
   const auto registers = symbols::NativeRegisters::blocked(call.pc, call.sp);
@@ -286,6 +296,7 @@ const std::vector<symbols::NativeFrame>& NativeStacks::blocked(const SyscallInfo
 
 const std::vector<symbols::NativeFrame>& NativeStacks::running(int32_t tid) {
   frames_.clear();
+  pcs_.clear();
   later_ = false;
   if (!trouble_.ok()) return frames_;
   auto it = samplers_.find(tid);

@@ -18,6 +18,7 @@
 #include "base/fs.h"
 #include "base/result.h"
 #include "probe/function_names.h"
+#include "probe/native_loop.h"
 #include "probe/thread_state.h"
 #include "symbols/allocator_code.h"
 #include "symbols/native_process.h"
@@ -88,6 +89,8 @@ class NativeStacks {
   /// The same of a thread that runs: what the newest sample says. A thread not seen before is asked
   /// for one, since it may be gone before the first comes by itself.
   const std::vector<symbols::NativeFrame>& running(int32_t tid);
+  /// The last stack by functions alone, those that were inlined left out.
+  NativePath path();
   void forget(int32_t tid) { samplers_.erase(tid); }
   /// Whether the last stack is empty because names are still to be read.
   bool later() const { return later_; }
@@ -115,6 +118,7 @@ class NativeStacks {
   Status trouble_;
   std::string buffer_;
   std::vector<symbols::NativeFrame> frames_;
+  std::vector<uint64_t> pcs_;
 };
 
 }  // namespace flatout::probe

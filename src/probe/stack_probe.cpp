@@ -26,7 +26,8 @@ constexpr int kOpensPerTick = 3;
 constexpr int kNativesPerTick = 8;
 constexpr Nanos kNativeAfter = seconds(1);  // a process's age before its symbols are read
 constexpr int kMaxFailures = 8;  // Python readings in a row, before the process is looked at anew
-constexpr size_t kMostWithLoops = 3;    // processes: launchers come before the one that trains
+constexpr size_t kMostWithLoops = 3;  // processes: launchers come before the one that trains
+constexpr Nanos kLoopAfter = milliseconds(1500);  // a program without Python has found its loop
 constexpr size_t kMostUnderPython = 2;  // processes: each has some 18 MB of unwind tables resident
 constexpr double kNativeShare = 0.003;  // of a core, for native code under Python
 constexpr double kNativeBurstNs = 30e6;
@@ -113,6 +114,7 @@ struct StackProbe::ProcessEntry {
   std::vector<AddressRange> gil;
   std::unordered_map<uint64_t, model::FrameId> frames;
   std::unique_ptr<LoopCounter> loops;
+  std::unique_ptr<NativeLoop> native_loop;
   std::unique_ptr<NativeStacks> native;       // of a process without Python
   std::unique_ptr<PlaceWatch> places;         // of one with Python
   std::unique_ptr<PythonNativeStacks> under;  // the same
@@ -170,6 +172,7 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
     process.exe = job.exe;
     process.python.reset();
     process.native.reset();
+    process.native_loop.reset();
     process.places.reset();
     process.under.reset();
     process.hopeless = false;
@@ -212,6 +215,7 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
     if (thread.changed) read_state(process, thread, now, sink);
     deliver(process, thread, now, sink);
   }
+  tell_native_loop(process, now, sink);
   for (const ThreadEntry& thread : process.threads) {
     if (thread.gone) process.close_samplers(thread.tid);
   }
@@ -391,9 +395,9 @@ void StackProbe::read_python(ProcessEntry& process, TimePoint now, model::Sink& 
 }
 
 bool StackProbe::may_count_loops(const ProcessEntry& process) const {
-  if (process.loops != nullptr) return true;
+  if (process.loops != nullptr || process.native_loop != nullptr) return true;
   const auto count = std::count_if(processes_.begin(), processes_.end(), [](const auto& entry) {
-    return entry.second->loops != nullptr;
+    return entry.second->loops != nullptr || entry.second->native_loop != nullptr;
   });
   return static_cast<size_t>(count) < kMostWithLoops;
 }
@@ -413,6 +417,35 @@ void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& s
       sink.reading(model::SignalId::kLoopRounds, entity, now, static_cast<double>(loop.rounds));
     }
   }
+}
+
+/// The native stack of the main thread that was read just now.
+void StackProbe::show_native_loop(ProcessEntry& process, TimePoint now) {
+  if (!count_loops_ || once_ || now - process.first_seen < kLoopAfter) return;
+  if (process.native_loop == nullptr && may_count_loops(process)) {
+    process.native_loop = std::make_unique<NativeLoop>(process.pid);
+  }
+  if (process.native_loop != nullptr && process.native_loop->wants_stacks()) {
+    process.native_loop->saw(process.native->path());
+  }
+}
+
+void StackProbe::tell_native_loop(ProcessEntry& process, TimePoint now, model::Sink& sink) {
+  if (process.native_loop == nullptr) return;
+  if (!count_loops_) {
+    process.native_loop.reset();
+    return;
+  }
+  const auto rounds = process.native_loop->rounds(now);
+  if (const Status& trouble = process.native_loop->trouble(); !trouble.ok()) {
+    sink.missing({"loop.rounds", trouble.error().message, trouble.error().hint});
+  }
+  if (!rounds) return;
+  const int64_t key = int64_t{process.pid} << 32 | process.native_loop->number();
+  const model::EntityId entity =
+      sink.entity(model::EntityKind::kLoop, key, process.native_loop->name(),
+                  process_entity(sink, process.pid));
+  sink.reading(model::SignalId::kLoopRounds, entity, now, static_cast<double>(*rounds));
 }
 
 /// Gives each thread of the process its stack out of reading_.
@@ -569,7 +602,12 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
                              const std::optional<SyscallInfo>& call, TimePoint now,
                              model::Sink& sink) {
   if (!wants_native(process, now)) return;
-  if (call && call->pc == thread.native_pc && call->sp == thread.native_sp) return;
+  if (call && call->pc == thread.native_pc && call->sp == thread.native_sp) {
+    if (process.native_loop != nullptr && thread.tid == process.pid) {
+      process.native_loop->saw_again();
+    }
+    return;
+  }
   const bool ran_before = thread.native_running;
   thread.native_pc = thread.native_sp = 0;
   thread.native_running = false;
@@ -589,6 +627,7 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   const auto& frames = call ? process.native->blocked(*call) : process.native->running(thread.tid);
   cost_.native += names_.spent() - names_before;
   thread.native_tried = !process.native->later();
+  if (!frames.empty() && thread.tid == process.pid) show_native_loop(process, now);
   for (size_t i = frames.size(); i-- > 0;) {
     thread.stack = sink.stack(thread.stack, sink.frame(frames[i].function, frames[i].file,
                                                        frames[i].line, model::FrameKind::kNative));

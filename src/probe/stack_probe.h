@@ -50,8 +50,8 @@ class StackProbe {
   void tick(TimePoint now, Nanos weight, model::Sink& sink);
   const Cost& last_cost() const { return cost_; }
 
-  /// Whether the rounds of loops are counted (SignalId::kLoopRounds), in Python's main threads of
-  /// the job's first processes. At first they are not.
+  /// Whether the rounds of loops are counted (SignalId::kLoopRounds), in the main threads of the
+  /// job's first processes. At first they are not.
   void count_loops(bool on) { count_loops_ = on; }
 
  private:
@@ -70,6 +70,8 @@ class StackProbe {
   void join(ProcessEntry& process, model::Sink& sink);
   bool may_count_loops(const ProcessEntry& process) const;
   void tell_loops(ProcessEntry& process, TimePoint now, model::Sink& sink);
+  void show_native_loop(ProcessEntry& process, TimePoint now);
+  void tell_native_loop(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void read_state(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
   PlaceWatch* watch_places(ProcessEntry& process, TimePoint now);
   bool wants_native(const ProcessEntry& process, TimePoint now) const;

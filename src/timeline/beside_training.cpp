@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
+#include <string_view>
 
 namespace flatout::timeline {
 
@@ -35,12 +37,44 @@ double computing(const model::Run& run, model::ThreadId thread) {
   return cpu->increase(run.begin, run.end).value_or(0) * 1e-9 / length;
 }
 
+/// The functions that OpenMP's compilers make of a parallel region's body.
+bool is_region(std::string_view function) {
+  return function.find("._omp_fn.") != std::string_view::npos ||
+         function.find("omp_outlined") != std::string_view::npos;
+}
+
+bool is_runtime(std::string_view file) {
+  return file.find("libgomp.so") != std::string_view::npos ||
+         file.find("libomp.so") != std::string_view::npos ||
+         file.find("libiomp5.so") != std::string_view::npos;
+}
+
+/// What a stack has of OpenMP: the region that its thread works on (0: none), and whether it is in
+/// the library, as at the region's end.
+struct Parallel {
+  model::StringId region = 0;
+  bool runtime = false;
+};
+
+std::vector<Parallel> by_stack(const model::Run& run) {
+  std::vector<Parallel> out(run.stacks.size());
+  for (model::StackId stack = 1; stack < run.stacks.size(); ++stack) {
+    const model::Frame& frame = run.frames[run.stacks[stack].frame];
+    if (run.stacks[stack].parent < stack) out[stack] = out[run.stacks[stack].parent];
+    if (is_region(run.string(frame.function))) out[stack].region = frame.function;
+    out[stack].runtime = out[stack].runtime || is_runtime(run.string(frame.file));
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<model::ThreadId> BesideTraining::working_ahead() const {
   std::vector<model::ThreadId> out;
   if (computes < kComputes || runs < kSeen || waits <= 0) return out;
+  if (waits_for_team > waits_elsewhere) return out;
   for (const Thread& t : threads) {
+    if (t.in_team) continue;
     if (t.while_runs / runs >= kBusyMeanwhile * t.while_waits / waits) out.push_back(t.thread);
   }
   return out;
@@ -48,6 +82,8 @@ std::vector<model::ThreadId> BesideTraining::working_ahead() const {
 
 bool BesideTraining::computes_in_team() const {
   if (waits <= 0 || while_waits < kMostOfWait * waits) return false;
+  if (waits_for_team > waits_elsewhere || std::ranges::any_of(threads, &Thread::in_team))
+    return true;
   if (computes < kHardlyAnything) return true;
   return computes >= kComputes && runs >= kSeen &&
          while_runs / runs < kIdleMeanwhile * while_waits / waits;
@@ -58,10 +94,19 @@ BesideTraining beside_training(const model::Run& run, model::ThreadId training_t
   if (training_thread >= run.threads.size()) return out;
   const model::ProcessId process = run.threads[training_thread].process;
   if (process >= run.processes.size() || run.processes[process].python) return out;
+  const std::vector<Parallel> parallel = by_stack(run);
+  const auto at = [&](const StackReading& r) {
+    return r.stack < parallel.size() ? parallel[r.stack] : Parallel{};
+  };
+  std::set<model::StringId> shared;  // regions that the training thread has its part in
   std::vector<const StackReading*> own;
   for (const StackReading& r : run.readings) {
     if (r.thread != training_thread) continue;
     own.push_back(&r);
+    if (at(r).region != 0) shared.insert(at(r).region);
+    if (!works(r.state) && r.stack != 0) {
+      (at(r).runtime ? out.waits_for_team : out.waits_elsewhere) += r.weight_us * 1e-6;
+    }
     (works(r.state) ? out.runs : out.waits) += r.weight_us * 1e-6;
   }
   std::vector<double> most(own.size());                      // of any other's work at that moment
@@ -78,6 +123,7 @@ BesideTraining beside_training(const model::Run& run, model::ThreadId training_t
       out.threads.push_back({r.thread});
     }
     BesideTraining::Thread& of = out.threads[place];
+    of.in_team = of.in_team || shared.contains(at(r).region);
     const double seconds = r.weight_us * 1e-6;
     (works(own[now]->state) ? of.while_runs : of.while_waits) += seconds;
     most[now] = std::max(most[now], seconds);

@@ -13,14 +13,18 @@ struct BesideTraining {
   struct Thread {
     model::ThreadId thread = 0;
     double while_waits = 0, while_runs = 0;  // seconds of work
+    bool in_team = false;                    // on an OpenMP region of the training thread's
   };
   double waits = 0, runs = 0;              // seconds of the training thread
   double while_waits = 0, while_runs = 0;  // of these, in which any other worked
+  // Of its waits whose stacks are known, seconds within OpenMP's library, and elsewhere.
+  double waits_for_team = 0, waits_elsewhere = 0;
   double computes = 0;          // part of its time, by its CPU time outside of the kernel
   std::vector<Thread> threads;  // the others of its process
 
   /// Those that work while the training thread computes, too, as what makes its batches ahead
-  /// does; what computes for it is idle then. None where too little was seen.
+  /// does; what computes for it is idle then, or in a region with it. None where too little was
+  /// seen.
   std::vector<model::ThreadId> working_ahead() const;
   /// Hands its computing to others (fork and join): they work while it waits, and not while it
   /// computes, if it does at all.

@@ -26,6 +26,16 @@ class Program {
     run_.entities.emplace_back();
     cpu_.signal = model::SignalId::kThreadCpuUser;
   }
+  /// What all of its threads do from now on has this function in its stack.
+  Program& in(const std::string& function, const std::string& file = "train.cpp") {
+    run_.strings.push_back(function);
+    run_.strings.push_back(file);
+    const auto strings = static_cast<model::StringId>(run_.strings.size());
+    run_.frames.push_back({strings - 2, strings - 1, 1, model::FrameKind::kNative});
+    run_.stacks.push_back({0, static_cast<model::FrameId>(run_.frames.size() - 1)});
+    stack_ = static_cast<model::StackId>(run_.stacks.size() - 1);
+    return *this;
+  }
   /// `runs`, `others`: whether they work in each of the step's four readings.
   Program& steps(int count, std::array<bool, 4> runs, std::array<bool, 4> others,
                  bool marked = true) {
@@ -35,7 +45,7 @@ class Program {
         for (const model::ThreadId t : {kMain, kOther, kOther + 1}) {
           const bool works = t == kMain ? runs[tick] : others[tick];
           const auto state = works ? ThreadState::kOnCpuNative : ThreadState::kLock;
-          run_.readings.push_back({time_point_ns(at_), t, 0, kTick / 1000, state});
+          run_.readings.push_back({time_point_ns(at_), t, stack_, kTick / 1000, state});
         }
         if (runs[tick]) cpu_ns_ += kTick;
       }
@@ -61,6 +71,7 @@ class Program {
   model::Run run_;
   model::Series cpu_;
   int64_t at_ = 0, cpu_ns_ = 0;
+  model::StackId stack_ = 0;
 };
 
 double share(const model::Run& run, Part part) {
@@ -85,6 +96,21 @@ TEST(BesideTraining, ThreadsThatWorkAheadMakeTheBatches) {
       Program().steps(60, {true, false, false, false}, {true, true, true, true}).run();
   EXPECT_GT(share(input, Part::kInputWait), 0.6);
   EXPECT_EQ(input.steps.working_ahead, (std::vector<uint32_t>{kOther, kOther + 1}));
+}
+
+// A team that is larger than the machine stands in line for a core while one of it computes.
+TEST(BesideTraining, ThreadsOfAParallelRegionComputeWithIt) {
+  using Place = std::pair<std::string, std::string>;
+  for (const auto& [function, file] :
+       {Place{"main._omp_fn.0", "train.cpp"}, Place{".omp_outlined._debug__", "train.cpp"},
+        Place{"[libgomp.so.1.0.0]", "/usr/lib/libgomp.so.1.0.0"}}) {
+    const auto team = Program()
+                          .in(function, file)
+                          .steps(60, {true, false, false, false}, {true, true, true, true})
+                          .run();
+    EXPECT_LT(share(team, Part::kInputWait), 0.05);
+    EXPECT_TRUE(team.steps.working_ahead.empty());
+  }
 }
 
 // Nor is there an order in which it works and waits.

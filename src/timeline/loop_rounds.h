@@ -1,4 +1,4 @@
-// Steps by the rounds of a Python loop, counted from outside (SignalId::kLoopRounds).
+// Steps by the rounds of a loop, counted from outside (SignalId::kLoopRounds).
 #pragma once
 
 #include <vector>

@@ -79,32 +79,40 @@ def test_counted_rounds_tell_steps_shorter_than_a_reading(flatout: str, job_pyth
 UNMARKED = """
 #include <chrono>
 #include <cstdio>
-#include <poll.h>
+#include <cstdlib>
+#include <time.h>
 static volatile double sum = 0;
+static double part;
 __attribute__((noinline)) static void busy(double ms) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(ms);
-  while (std::chrono::steady_clock::now() < until) for (int i = 0; i < 1000; ++i) sum = sum + i;
+  while (std::chrono::steady_clock::now() < until) for (int i = 0; i < 100; ++i) sum = sum + i;
 }
-__attribute__((noinline)) static void forward() { busy(60); }
-__attribute__((noinline)) static void backward() { busy(60); }
-__attribute__((noinline)) static void fetch() { poll(nullptr, 0, 60); }
-int main() {
+__attribute__((noinline)) static void forward() { busy(part); }
+__attribute__((noinline)) static void backward() { busy(part); }
+__attribute__((noinline)) static void fetch() { const timespec t{0, static_cast<long>(part * 1e6)}; nanosleep(&t, nullptr); }
+int main(int, char** arguments) {
+  part = std::atof(arguments[1]);
+  const int rounds = std::atoi(arguments[2]);
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 40; ++i) { fetch(); forward(); backward(); }
-  std::printf("%f", std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count() / 40);
+  for (int i = 0; i < rounds; ++i) { fetch(); forward(); backward(); }
+  std::printf("%f", std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count() / rounds);
 }
 """
 
 
-def test_repetition_tells_steps_of_cpp_without_markers(flatout: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part_ms, rounds", [(60, 40), (3, 1000), (0.4, 6000)], ids=["long", "short", "in_windows"])
+def test_repetition_tells_steps_of_cpp_without_markers(flatout: str, tmp_path: Path, part_ms: float, rounds: int) -> None:
     if shutil.which("g++") is None:
         pytest.skip("lacks g++")
     (tmp_path / "job.cpp").write_text(UNMARKED)
     subprocess.run(["g++", "-O1", "-g", "-o", "job", "job.cpp"], cwd=tmp_path, check=True)
-    done = subprocess.run([flatout, "run", "--quiet", "--out", "run", "--", "./job"], cwd=tmp_path, check=True, timeout=60,
-                          capture_output=True, text=True)
+    command = [flatout, "run", "--quiet", "--out", "run", "--", "./job", str(part_ms), str(rounds)]
+    done = subprocess.run(command, cwd=tmp_path, check=True, timeout=60, capture_output=True, text=True)
     step_ms = float(done.stdout)
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
-    assert 20 <= found["steps"]["count"] <= 40
+    missing = json.loads((tmp_path / "run" / "run.json").read_text())["missing"]
+    if part_ms < 60 and "loop.rounds" in [signal["signal"] for signal in missing]:
+        pytest.skip("lacks hardware breakpoints")
+    assert 0.5 * rounds <= found["steps"]["count"] <= 1.02 * rounds
     assert abs(found["steps"]["median_ms"] - step_ms) < 0.25 * step_ms
     assert "stall.idle_wait" in [f["id"] for f in found["findings"]]

@@ -1,0 +1,282 @@
+#include "probe/native_loop.h"
+
+#include <fcntl.h>
+#include <linux/hw_breakpoint.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+
+namespace flatout::probe {
+
+namespace {
+
+constexpr size_t kStacks = 40;                 // from which the calls are told
+constexpr double kInIt = 0.75;                 // of them are in the function with the loop
+constexpr double kMuchOfIt = 0.02;             // of them are in a call that is looked at
+constexpr double kMostOfIt = 0.5;              // of them are in the calls of one step
+constexpr size_t kBreakpoints = 4;             // x86-64 has so many
+constexpr double kAlike = 1.25;                // rates of one loop, one to the other
+constexpr double kMostRounds = 400;            // a second that are counted, and
+constexpr double kFastest = 4000;              // of a loop that is counted at all
+constexpr double kTooMany = 10, kTick = 0.02;  // times as many rounds as usual, in so many seconds
+constexpr uint32_t kTrial = 200;               // times of one call at most, to measure its rate
+constexpr uint64_t kEnough = 4;                // of the slowest call
+constexpr double kShortTrial = 0.6, kLongTrial = 4;  // seconds
+constexpr double kSilent = 20, kSilentAtLeast = 3;   // usual rounds, seconds: it is over
+constexpr int kMostTries = 20;
+
+/// What a function is called without what it belongs to and what it takes.
+std::string_view bare_name(std::string_view function) {
+  function = function.substr(0, function.find('('));
+  const size_t scope = function.rfind("::");
+  return scope == std::string_view::npos ? function : function.substr(scope + 2);
+}
+
+bool trains(std::string_view function) {
+  static constexpr std::array<std::string_view, 8> kWords = {
+      "train", "backward", "backprop", "update", "optimi", "step", "grad", "fit"};
+  std::string name(bare_name(function));
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return std::ranges::any_of(
+      kWords, [&](std::string_view word) { return name.find(word) != std::string::npos; });
+}
+
+}  // namespace
+
+std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer) {
+  const double all = static_cast<double>(paths.size());
+  using Paths = std::vector<const NativePath*>;
+  // Those of them that `key` says the same of at this depth, as most do; none if that is too few.
+  const auto most_alike = [&](const Paths& of, size_t depth, auto key) {
+    std::map<decltype(key(paths.front().front())), Paths> alike;
+    for (const NativePath* path : of) {
+      if (depth < path->size()) alike[key((*path)[depth])].push_back(path);
+    }
+    const auto most =
+        std::ranges::max_element(alike, {}, [](const auto& entry) { return entry.second.size(); });
+    const bool enough =
+        most != alike.end() && static_cast<double>(most->second.size()) >= kInIt * all;
+    return enough ? most->second : Paths();
+  };
+  std::vector<Paths> within;  // the function that most are in, outermost first
+  Paths inside;
+  for (const NativePath& path : paths) inside.push_back(&path);
+  for (size_t depth = 0; !inside.empty(); ++depth) {
+    inside = most_alike(inside, depth, [](const PlaceInCode& at) { return at.function; });
+    if (inside.empty()) break;
+    within.push_back(inside);
+    // Called from several places, a function is not gone through once a round.
+    inside = most_alike(inside, depth, [](const PlaceInCode& at) { return at.address; });
+  }
+  const auto level = static_cast<std::ptrdiff_t>(within.size()) - 1 - outer;
+  if (level < 0) return {};
+  const auto depth = static_cast<size_t>(level);
+  std::map<uint64_t, CallSite> sites;
+  for (const NativePath* path : within[depth]) {
+    if (depth + 1 >= path->size()) continue;  // it does not call, but computes by itself
+    const PlaceInCode& at = (*path)[depth];
+    CallSite& site = sites[at.address];
+    if (site.share == 0) site = {at.address, at.function, (*path)[depth + 1].function, 0};
+    site.share += 1 / all;
+  }
+  std::vector<CallSite> out;
+  for (auto& [address, site] : sites) {
+    if (site.share >= kMuchOfIt) out.push_back(std::move(site));
+  }
+  std::ranges::stable_sort(out, std::ranges::greater{}, &CallSite::share);
+  return out;
+}
+
+const MeasuredSite* once_a_step(std::span<const MeasuredSite> sites) {
+  const MeasuredSite* best = nullptr;
+  double best_share = 0;
+  bool best_trains = false;
+  for (const MeasuredSite& one : sites) {
+    if (one.rate <= 0 || one.rate > kFastest) continue;
+    double share = 0;
+    bool trained = false;
+    for (const MeasuredSite& other : sites) {
+      if (other.rate > kAlike * one.rate || one.rate > kAlike * other.rate) continue;
+      share += other.site.share;
+      trained = trained || trains(other.site.callee);
+    }
+    if (best != nullptr && std::pair(trained, share) <= std::pair(best_trains, best_share))
+      continue;
+    best = &one;
+    best_share = share;
+    best_trains = trained;
+  }
+  return best;
+}
+
+Result<std::unique_ptr<AddressCounter>> AddressCounter::open(int32_t tid, uint64_t address,
+                                                             uint32_t most) {
+  perf_event_attr attr{};
+  attr.size = sizeof attr;
+  attr.type = PERF_TYPE_BREAKPOINT;
+  attr.bp_type = HW_BREAKPOINT_X;
+  attr.bp_addr = address;
+  attr.bp_len = sizeof(long);
+  attr.exclude_kernel = 1;
+  attr.exclude_hv = 1;
+  attr.sample_period = most;
+  attr.disabled = most > 0 ? 1 : 0;
+  const auto fd =
+      static_cast<int>(syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC));
+  if (fd < 0) {
+    const int err = errno;
+    const Code code = err == ESRCH                    ? Code::kGone
+                      : err == EACCES || err == EPERM ? Code::kDenied
+                                                      : Code::kUnsupported;
+    return Error{code,
+                 std::string("cannot count how often an address is reached: ") + std::strerror(err),
+                 code == Code::kDenied
+                     ? "set kernel.perf_event_paranoid=2, or give flatout CAP_PERFMON"
+                     : "a debugger may hold the hardware breakpoints: mark steps by marker.h"};
+  }
+  std::unique_ptr<AddressCounter> counter(new AddressCounter(fd));
+  if (most > 0 && ioctl(fd, PERF_EVENT_IOC_REFRESH, 1) != 0) {
+    return Error{Code::kUnsupported, "cannot count a limited number of times", ""};
+  }
+  return counter;
+}
+
+AddressCounter::~AddressCounter() { close(fd_); }
+
+uint64_t AddressCounter::count() const {
+  uint64_t value = 0;
+  return read(fd_, &value, sizeof value) == sizeof value ? value : 0;
+}
+
+void AddressCounter::pause(bool on) {
+  ioctl(fd_, on ? PERF_EVENT_IOC_DISABLE : PERF_EVENT_IOC_ENABLE, 0);
+}
+
+void NativeLoop::saw(NativePath path) {
+  if (!wants_stacks() || path.empty()) return;
+  paths_.push_back(std::move(path));
+}
+
+void NativeLoop::saw_again() {
+  if (wants_stacks() && !paths_.empty()) paths_.push_back(paths_.back());
+}
+
+std::optional<uint64_t> NativeLoop::rounds(TimePoint now) {
+  if (state_ == State::kGathers && paths_.size() >= kStacks) measure(now);
+  if (state_ == State::kMeasures) judge(now);
+  if (state_ != State::kCounts) return std::nullopt;
+  if (!count(now)) {
+    gather_anew();
+    return std::nullopt;
+  }
+  return last_ + static_cast<uint64_t>(guessed_);
+}
+
+/// False: it is another loop by now.
+bool NativeLoop::count(TimePoint now) {
+  const Nanos passed = now - counted_;
+  counted_ = now;
+  if (!paused_) {
+    counting_ += passed;
+    const uint64_t count = counter_->count();
+    const double times = static_cast<double>(count - last_);
+    if (times > kTooMany * rate_ * std::max(to_s(passed), kTick)) return false;
+    if (count != last_) moved_ = now;
+    last_ = count;
+    if (to_s(now - moved_) > std::max(kSilentAtLeast, kSilent / rate_)) return false;
+  } else {
+    const double rate = last_ > 0 ? static_cast<double>(last_) / to_s(counting_) : rate_;
+    guessed_ += rate * to_s(passed);
+  }
+  const double part = std::fmod(to_s(now.time_since_epoch()), 1.0);  // of the second
+  const bool pause = part * rate_ > kMostRounds;
+  if (pause != paused_) {
+    counter_->pause(pause);
+    if (!pause) moved_ = now;
+    paused_ = pause;
+  }
+  return true;
+}
+
+std::string NativeLoop::name() const { return site_.caller + " calls " + site_.callee; }
+
+/// Looks how often the calls of one function come round.
+void NativeLoop::measure(TimePoint now) {
+  const std::vector<NativePath> paths(paths_.begin(), paths_.end());
+  const std::vector<CallSite> sites = call_sites(paths, outer_);
+  trials_.clear();
+  for (const CallSite& site : sites) {
+    if (trials_.size() == kBreakpoints) break;
+    auto counter = AddressCounter::open(tid_, site.address, kTrial);
+    if (!counter.ok()) {
+      if (counter.error().code == Code::kUnsupported && !trials_.empty()) break;  // none is left
+      return give_up(counter.error());
+    }
+    trials_.push_back({site, std::move(*counter), {}});
+  }
+  began_ = now;
+  state_ = State::kMeasures;
+}
+
+void NativeLoop::give_up(const Error& why) {
+  state_ = State::kGaveUp;
+  if (why.code != Code::kGone) trouble_ = why;
+}
+
+void NativeLoop::judge(TimePoint now) {
+  const double seconds = to_s(now - began_);
+  bool slow = false;
+  std::vector<MeasuredSite> measured;
+  for (Trial& trial : trials_) {
+    const uint64_t count = trial.counter->count();
+    if (count >= kTrial && trial.ended == TimePoint{}) trial.ended = now;
+    const double lasted = count >= kTrial ? to_s(trial.ended - began_) : seconds;
+    slow = slow || count < kEnough;
+    if (lasted > 0) measured.push_back({trial.site, static_cast<double>(count) / lasted});
+  }
+  if (!trials_.empty() && (seconds < kShortTrial || (slow && seconds < kLongTrial))) return;
+  const MeasuredSite* best = once_a_step(measured);
+  trials_.clear();
+  double together = 0;
+  for (const MeasuredSite& one : measured) together += one.site.share;
+  if (best == nullptr || best->rate * seconds < 2 || together < kMostOfIt) {
+    // Its rounds are too short, or it has none: they are those of the function around it.
+    const std::vector<NativePath> paths(paths_.begin(), paths_.end());
+    if (call_sites(paths, ++outer_).empty()) return gather_anew();
+    return measure(now);
+  }
+  auto counter = AddressCounter::open(tid_, best->site.address, 0);
+  if (!counter.ok()) return give_up(counter.error());
+  counter_ = std::move(*counter);
+  site_ = best->site;
+  rate_ = best->rate;
+  ++number_;
+  last_ = 0;
+  moved_ = counted_ = now;
+  counting_ = {};
+  paused_ = false;
+  guessed_ = 0;
+  paths_.clear();
+  state_ = State::kCounts;
+}
+
+void NativeLoop::gather_anew() {
+  counter_.reset();
+  trials_.clear();
+  paths_.clear();
+  outer_ = 0;
+  state_ = ++tries_ < kMostTries ? State::kGathers : State::kGaveUp;
+}
+
+}  // namespace flatout::probe

@@ -1,0 +1,118 @@
+// How often the loop comes round in which a thread of a native program works.
+//
+// Its stacks say from which places of which function it calls most of what it does; hardware
+// breakpoints (perf_event_open(2), nothing is stopped or written) count how often it comes back to
+// them. Each time costs the thread some 1 to 10 us: rounds shorter than 2.5 ms are counted during a
+// part of each second only, and taken to go on as often in the rest.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace flatout::probe {
+
+/// A function on a native stack, and where in it.
+struct PlaceInCode {
+  std::string function;
+  uint64_t address = 0;  // where it goes on when its callee returns; of the innermost, where it is
+};
+using NativePath = std::vector<PlaceInCode>;  // outermost first
+
+/// A place that a function calls another from.
+struct CallSite {
+  uint64_t address = 0;
+  std::string caller, callee;
+  double share = 0;  // of the stacks
+  bool operator==(const CallSite&) const = default;
+};
+
+/// The calls of the innermost function that three quarters of the stacks are in, all called from
+/// one place, the most frequent ones first; of the one around it where `outer` is 1, and so on.
+/// Empty: there is no such function.
+std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer);
+
+/// A call and how often the thread came back from it in so many seconds.
+struct MeasuredSite {
+  CallSite site;
+  double rate = 0;  // a second
+};
+/// The one that comes round once a step: of the calls that go round equally often, those that train
+/// by their names, else those that take most of the time. nullptr: none.
+const MeasuredSite* once_a_step(std::span<const MeasuredSite> sites);
+
+/// Counts how often a thread comes to an address.
+class AddressCounter {
+ public:
+  /// Stops by itself after `most` times; 0: never. Errors: kDenied, kUnsupported (no breakpoint is
+  /// left, or the machine has none), kGone.
+  static Result<std::unique_ptr<AddressCounter>> open(int32_t tid, uint64_t address, uint32_t most);
+  ~AddressCounter();
+  AddressCounter(const AddressCounter&) = delete;
+  AddressCounter& operator=(const AddressCounter&) = delete;
+
+  uint64_t count() const;
+  void pause(bool on);
+
+ private:
+  explicit AddressCounter(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+class NativeLoop {
+ public:
+  explicit NativeLoop(int32_t tid) : tid_(tid) {}
+
+  /// Whether it can use more stacks of the thread.
+  bool wants_stacks() const { return state_ == State::kGathers; }
+  void saw(NativePath path);
+  /// The thread is still where it was seen last.
+  void saw_again();
+  /// Rounds since the loop was found; nullopt as long as none is.
+  std::optional<uint64_t> rounds(TimePoint now);
+  /// Of the loop: another one is another loop.
+  uint32_t number() const { return number_; }
+  std::string name() const;
+  /// Why addresses can't be counted; ok() where they can.
+  const Status& trouble() const { return trouble_; }
+
+ private:
+  enum class State : uint8_t { kGathers, kMeasures, kCounts, kGaveUp };
+  struct Trial {
+    CallSite site;
+    std::unique_ptr<AddressCounter> counter;
+    TimePoint ended{};  // when it had stopped by itself
+  };
+  void measure(TimePoint now);
+  void give_up(const Error& why);
+  void judge(TimePoint now);
+  bool count(TimePoint now);
+  void gather_anew();
+
+  int32_t tid_;
+  State state_ = State::kGathers;
+  std::deque<NativePath> paths_;
+  int outer_ = 0, tries_ = 0;
+  std::vector<Trial> trials_;
+  TimePoint began_{};
+  CallSite site_;
+  std::unique_ptr<AddressCounter> counter_;
+  uint32_t number_ = 0;
+  double rate_ = 0;      // a second, as first measured
+  uint64_t last_ = 0;    // times counted
+  TimePoint moved_{};    // when they last changed
+  TimePoint counted_{};  // until when
+  Nanos counting_{};     // for how long in all
+  bool paused_ = false;
+  double guessed_ = 0;  // rounds while it was paused
+  Status trouble_;
+};
+
+}  // namespace flatout::probe

@@ -1,0 +1,155 @@
+#include "probe/native_loop.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+namespace flatout::probe {
+namespace {
+
+NativePath path(std::vector<PlaceInCode> places) { return places; }
+
+std::vector<NativePath> of_each(std::initializer_list<std::pair<NativePath, int>> counts) {
+  std::vector<NativePath> paths;
+  for (const auto& [path, count] : counts) paths.insert(paths.end(), count, path);
+  return paths;
+}
+
+std::vector<uint64_t> addresses(const std::vector<CallSite>& sites) {
+  std::vector<uint64_t> out;
+  for (const CallSite& site : sites) out.push_back(site.address);
+  return out;
+}
+
+TEST(NativeLoop, TheLoopIsWhereMostStacksPart) {
+  const auto paths =
+      of_each({{path({{"main", 10}, {"train", 21}, {"forward", 31}, {"gemm", 41}}), 5},
+               {path({{"main", 10}, {"train", 22}, {"backward", 32}, {"gemm", 42}}), 9},
+               {path({{"main", 10}, {"train", 23}, {"update", 33}}), 1},
+               {path({{"main", 10}, {"train", 24}}), 1},
+               {path({{"main", 11}, {"load", 50}, {"read", 60}}), 4}});
+  const std::vector<CallSite> sites = call_sites(paths, 0);
+  EXPECT_EQ(addresses(sites), (std::vector<uint64_t>{22, 21, 23}));
+  EXPECT_EQ(sites[0].caller, "train");
+  EXPECT_EQ(sites[0].callee, "backward");
+  EXPECT_NEAR(sites[0].share, 0.45, 1e-9);
+  EXPECT_EQ(addresses(call_sites(paths, 1)), (std::vector<uint64_t>{10, 11}));
+  EXPECT_TRUE(call_sites(paths, 2).empty());
+  EXPECT_TRUE(call_sites({}, 0).empty());
+}
+
+// Both of a step's waits go through the same function.
+TEST(NativeLoop, AFunctionThatIsCalledFromSeveralPlacesIsNotTheLoop) {
+  const auto paths = of_each({{path({{"main", 10}, {"wait", 20}, {"futex", 30}}), 6},
+                              {path({{"main", 11}, {"wait", 20}, {"futex", 30}}), 4}});
+  EXPECT_EQ(addresses(call_sites(paths, 0)), (std::vector<uint64_t>{10, 11}));
+}
+
+TEST(NativeLoop, WhatTrainsComesRoundOnceAStep) {
+  const auto site = [](uint64_t address, std::string callee, double share, double rate) {
+    return MeasuredSite{{address, "main", std::move(callee), share}, rate};
+  };
+  const auto chosen = [](const std::vector<MeasuredSite>& sites) {
+    const MeasuredSite* best = once_a_step(sites);
+    return best == nullptr ? 0 : best->site.address;
+  };
+  // Beside what is done for each of its samples, and what is done every forty steps.
+  EXPECT_EQ(chosen({site(1, "read(char*)", 0.5, 6400), site(2, "parse(int)", 0.2, 3300),
+                    site(3, "Net::backward(Vec const&)", 0.2, 50)}),
+            3u);
+  EXPECT_EQ(chosen({site(1, "evaluate", 0.7, 1.2), site(2, "Net::apply_gradients", 0.1, 49),
+                    site(3, "forward", 0.1, 51)}),
+            2u);
+  // A class's name says nothing of what its function does.
+  EXPECT_EQ(chosen({site(1, "Trainer::validate", 0.2, 1.2), site(2, "learn", 0.6, 51)}), 2u);
+  // By their time, where no name tells; never one that it would cost too much to count.
+  EXPECT_EQ(chosen({site(1, "a", 0.3, 90), site(2, "b", 0.25, 20), site(3, "c", 0.2, 21)}), 2u);
+  EXPECT_EQ(chosen({site(1, "train", 0.9, 50'000)}), 0u);
+  EXPECT_EQ(chosen({site(1, "train", 0.9, 0)}), 0u);
+}
+
+__attribute__((noinline)) void first() { asm volatile(""); }
+__attribute__((noinline)) void second() { asm volatile("nop"); }
+
+uint64_t address_of(void (*function)()) { return reinterpret_cast<uint64_t>(function); }
+
+/// A thread that calls first() three times a round, and second() once.
+class Looping {
+ public:
+  Looping()
+      : thread_([this] {
+          tid_ = gettid();
+          while (!over_) {
+            for (int i = 0; i < 3; ++i) first();
+            second();
+            ++rounds_;
+            usleep(4000);  // seldom enough for all rounds to be counted
+          }
+        }) {
+    while (tid_ == 0) std::this_thread::yield();
+  }
+  ~Looping() {
+    over_ = true;
+    thread_.join();
+  }
+  int32_t tid() const { return tid_; }
+  uint64_t rounds() const { return rounds_; }
+
+ private:
+  std::atomic<int32_t> tid_{0};
+  std::atomic<bool> over_{false};
+  std::atomic<uint64_t> rounds_{0};
+  std::thread thread_;
+};
+
+TEST(NativeLoop, AddressesAreCountedEachTimeOrUpToALimit) {
+  if (!AddressCounter::open(gettid(), address_of(&first), 0).ok()) {
+    GTEST_SKIP() << "lacks hardware breakpoints";
+  }
+  const auto all = AddressCounter::open(gettid(), address_of(&first), 0);
+  const auto some = AddressCounter::open(gettid(), address_of(&second), 20);
+  ASSERT_TRUE(all.ok() && some.ok());
+  for (int i = 0; i < 50; ++i) {
+    first();
+    second();
+  }
+  EXPECT_EQ((*all)->count(), 50u);
+  EXPECT_EQ((*some)->count(), 20u);
+  (*all)->pause(true);
+  first();
+  EXPECT_EQ((*all)->count(), 50u);
+  (*all)->pause(false);
+  first();
+  EXPECT_EQ((*all)->count(), 51u);
+}
+
+TEST(NativeLoop, CountsRoundsOfAThreadByItsStacks) {
+  if (!AddressCounter::open(gettid(), address_of(&first), 0).ok()) {
+    GTEST_SKIP() << "lacks hardware breakpoints";
+  }
+  const Looping looping;
+  NativeLoop loop(looping.tid());
+  uint64_t begun = 0;
+  std::optional<uint64_t> rounds;
+  for (int tick = 0; tick < 4000 && rounds.value_or(0) < 100; ++tick) {
+    if (loop.wants_stacks()) {
+      loop.saw({{"main", address_of(&first)}, {"read_sample", 1}});
+      loop.saw({{"main", address_of(&second)}, {"train_step", 2}});
+    }
+    const uint64_t now = looping.rounds();
+    const bool before = rounds.has_value();
+    rounds = loop.rounds(MonotonicClock::now());
+    if (!before && rounds) begun = now - *rounds;
+    usleep(1000);
+  }
+  ASSERT_TRUE(rounds.has_value());
+  const uint64_t went = looping.rounds() - begun;
+  EXPECT_LE(*rounds, went + 2);
+  EXPECT_GE(*rounds + 5, went - went / 10);
+  EXPECT_EQ(loop.name(), "main calls train_step");
+}
+
+}  // namespace
+}  // namespace flatout::probe
