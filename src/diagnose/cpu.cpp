@@ -112,6 +112,19 @@ double unseen_spinning(const RunView& view, const Profile::Filter& works) {
   return unseen / (unseen + working) * spinning / (working + spinning);
 }
 
+/// Of the time in which the pool's threads have something to do, that they wait for one another's
+/// locks.
+double part_at_lock(const RunView& view, const Profile::Filter& works) {
+  const auto pool = [&](const Profile::Filter& filter) {
+    return view.per_step(Role::kPool, filter);
+  };
+  const double locked = pool([](const Cell& c) {
+    return c.act == Act::kLock && (c.traits & kInMutex) != 0 && (c.traits & kInMalloc) == 0;
+  });
+  const double busy = pool([&](const Cell& c) { return works(c) || c.act == Act::kRunQueue; });
+  return locked > 0 ? locked / (locked + busy) : 0;
+}
+
 /// While a pool's threads take turns on the cores, all wait at its barrier for the last one.
 bool held_up(const Cell& c) {
   return c.act == Act::kRunQueue || c.act == Act::kLock || c.act == Act::kUnknown ||
@@ -136,7 +149,8 @@ Relief relief_of_pool(const RunView& view, double cores, double own) {
   const double wait = view.per_step(Role::kTrainer, [&](const Cell& c) {
     return held_up_computing(c) && (!queues || c.act == Act::kRunQueue);
   });
-  const double needed = (pool_works + trainer_works) / cores;
+  // Nor do more cores open a lock of the job's.
+  const double needed = (pool_works + trainer_works) / cores + wait * part_at_lock(view, works);
   Relief out;
   out.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +
                     view.per_step(Role::kTrainer, runs) - trainer_works;

@@ -44,6 +44,27 @@ TEST(Lock, ThreadsThatComputeContendForALock) {
   EXPECT_EQ(f.where->line, kUpdate.line);
 }
 
+// Three threads on two cores, which mostly wait for one another: fewer of them would, too.
+TEST(Lock, ThreadsThatContendAreNotFirstOfAllTooMany) {
+  RunBuilder b;
+  b.run().processes[0].python = false;
+  std::vector<model::ThreadId> pool;
+  for (int t = 0; t < 3; ++t) pool.push_back(b.thread(0, 101 + t));
+  for (int i = 0; i < 60; ++i) {
+    const TimePoint at = b.now();
+    b.step({{Part::kCompute, 10, {ThreadState::kLock, {kJoin}}}}, i < 3);
+    for (int t = 0; t < 3; ++t) {
+      const TimePoint then = at + nanos(3e6);
+      const auto state = t == 2 ? ThreadState::kRunQueue : ThreadState::kOnCpuNative;
+      b.doing(pool[t], at, then, {state, {kUpdate, kApply}});
+      b.doing(pool[t], then, b.now(), {ThreadState::kLock, {kUpdate, kMutex}});
+    }
+  }
+  b.machine(2, 1.4).process_cpu(100, 0.6);
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_EQ(d.verdict, "cpu.lock") << d.headline;
+}
+
 TEST(Lock, ALockThatNobodyWaitsForIsNoCause) {
   const Diagnosis d = diagnose(team({ThreadState::kOnCpuNative, {kUpdate, kMutex}}));
   EXPECT_EQ(find(d, "cpu.lock"), nullptr) << d.headline;
