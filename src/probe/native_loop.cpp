@@ -21,17 +21,18 @@ namespace flatout::probe {
 
 namespace {
 
-constexpr size_t kStacks = 40;                 // from which the calls are told
-constexpr double kInIt = 0.75;                 // of them are in the function with the loop
-constexpr double kMuchOfIt = 0.02;             // of them are in a call that is looked at
-constexpr double kMostOfIt = 0.5;              // of them are in the calls of one step
-constexpr size_t kBreakpoints = 4;             // x86-64 has so many
-constexpr double kAlike = 1.25;                // rates of one loop, one to the other
-constexpr double kMostRounds = 400;            // a second that are counted, and
-constexpr double kFastest = 4000;              // of a loop that is counted at all
-constexpr double kTooMany = 10, kTick = 0.02;  // times as many rounds as usual, in so many seconds
-constexpr uint32_t kTrial = 200;               // times of one call at most, to measure its rate
-constexpr uint64_t kEnough = 4;                // of the slowest call
+constexpr size_t kStacks = 40;      // from which the calls are told
+constexpr double kInIt = 0.75;      // of them are in the function with the loop
+constexpr double kMuchOfIt = 0.02;  // of them are in a call that is looked at
+constexpr double kMostOfIt = 0.5;   // of them are in the calls of one step
+constexpr size_t kBreakpoints = 4;  // x86-64 has so many
+constexpr double kAlike = 1.25;     // rates of one loop, one to the other
+constexpr Nanos kWindow = std::chrono::seconds(1);
+constexpr uint64_t kMostRounds = 400;  // in a window that are counted, and
+constexpr double kFastest = 4000;      // of a loop that is counted at all
+constexpr uint32_t kSafe = 2000;       // times in a window after which the kernel stops it
+constexpr uint32_t kTrial = 200;       // times of one call at most, to measure its rate
+constexpr uint64_t kEnough = 4;        // of the slowest call
 constexpr double kShortTrial = 0.6, kLongTrial = 4;  // seconds
 constexpr double kSilent = 20, kSilentAtLeast = 3;   // usual rounds, seconds: it is over
 constexpr int kMostTries = 20;
@@ -131,7 +132,7 @@ Result<std::unique_ptr<AddressCounter>> AddressCounter::open(int32_t tid, uint64
   attr.exclude_kernel = 1;
   attr.exclude_hv = 1;
   attr.sample_period = most;
-  attr.disabled = most > 0 ? 1 : 0;
+  attr.disabled = 1;
   const auto fd =
       static_cast<int>(syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC));
   if (fd < 0) {
@@ -146,9 +147,7 @@ Result<std::unique_ptr<AddressCounter>> AddressCounter::open(int32_t tid, uint64
                      : "a debugger may hold the hardware breakpoints: mark steps by marker.h"};
   }
   std::unique_ptr<AddressCounter> counter(new AddressCounter(fd));
-  if (most > 0 && ioctl(fd, PERF_EVENT_IOC_REFRESH, 1) != 0) {
-    return Error{Code::kUnsupported, "cannot count a limited number of times", ""};
-  }
+  FLATOUT_TRY_STATUS(counter->resume());
   return counter;
 }
 
@@ -159,8 +158,12 @@ uint64_t AddressCounter::count() const {
   return read(fd_, &value, sizeof value) == sizeof value ? value : 0;
 }
 
-void AddressCounter::pause(bool on) {
-  ioctl(fd_, on ? PERF_EVENT_IOC_DISABLE : PERF_EVENT_IOC_ENABLE, 0);
+void AddressCounter::pause() { ioctl(fd_, PERF_EVENT_IOC_DISABLE, 0); }
+
+Status AddressCounter::resume() {
+  // Each of these lets it come to its limit once more.
+  if (ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1) == 0) return {};
+  return Error{Code::kUnsupported, "cannot count a limited number of times", ""};
 }
 
 void NativeLoop::saw(NativePath path) {
@@ -180,33 +183,38 @@ std::optional<uint64_t> NativeLoop::rounds(TimePoint now) {
     gather_anew();
     return std::nullopt;
   }
-  return last_ + static_cast<uint64_t>(guessed_);
+  return static_cast<uint64_t>(rounds_);
 }
 
-/// False: it is another loop by now.
+/// False: it is over.
 bool NativeLoop::count(TimePoint now) {
-  const Nanos passed = now - counted_;
-  counted_ = now;
-  if (!paused_) {
-    counting_ += passed;
-    const uint64_t count = counter_->count();
-    const double times = static_cast<double>(count - last_);
-    if (times > kTooMany * rate_ * std::max(to_s(passed), kTick)) return false;
-    if (count != last_) moved_ = now;
-    last_ = count;
-    if (to_s(now - moved_) > std::max(kSilentAtLeast, kSilent / rate_)) return false;
-  } else {
-    const double rate = last_ > 0 ? static_cast<double>(last_) / to_s(counting_) : rate_;
-    guessed_ += rate * to_s(passed);
+  const Nanos passed = now - looked_;
+  looked_ = now;
+  const bool next = now - window_ >= kWindow;
+  if (paused_) {
+    rounds_ += rate_ * to_s(passed);
+    return !next || begin_window(now);
   }
-  const double part = std::fmod(to_s(now.time_since_epoch()), 1.0);  // of the second
-  const bool pause = part * rate_ > kMostRounds;
-  if (pause != paused_) {
-    counter_->pause(pause);
-    if (!pause) moved_ = now;
-    paused_ = pause;
-  }
-  return true;
+  const uint64_t count = counter_->count();
+  const uint64_t in_window = count - begun_;
+  if (in_window >= kSafe) return false;  // it was stopped: something else comes by there
+  rounds_ += static_cast<double>(count - last_);
+  silent_ = count == last_ ? silent_ + passed : Nanos{};
+  last_ = count;
+  if (to_s(silent_) > std::max(kSilentAtLeast, kSilent / rate_)) return false;
+  const bool enough = in_window >= kMostRounds;
+  if (!enough && !next) return true;
+  if (in_window > 0) rate_ = static_cast<double>(in_window) / to_s(now - window_);
+  counter_->pause();
+  paused_ = true;
+  return !next || begin_window(now);
+}
+
+bool NativeLoop::begin_window(TimePoint now) {
+  begun_ = last_ = counter_->count();
+  window_ = now;
+  paused_ = false;
+  return counter_->resume().ok();
 }
 
 std::string NativeLoop::name() const { return site_.caller + " calls " + site_.callee; }
@@ -223,7 +231,7 @@ void NativeLoop::measure(TimePoint now) {
       if (counter.error().code == Code::kUnsupported && !trials_.empty()) break;  // none is left
       return give_up(counter.error());
     }
-    trials_.push_back({site, std::move(*counter), {}});
+    trials_.push_back({site, std::move(*counter), now});
   }
   began_ = now;
   state_ = State::kMeasures;
@@ -240,10 +248,12 @@ void NativeLoop::judge(TimePoint now) {
   std::vector<MeasuredSite> measured;
   for (Trial& trial : trials_) {
     const uint64_t count = trial.counter->count();
-    if (count >= kTrial && trial.ended == TimePoint{}) trial.ended = now;
-    const double lasted = count >= kTrial ? to_s(trial.ended - began_) : seconds;
+    // One that has stopped did so since the last look; at the first one, far too soon.
+    if (count < kTrial) trial.last_run = now;
+    const double lasted = to_s(trial.last_run - began_);
     slow = slow || count < kEnough;
-    if (lasted > 0) measured.push_back({trial.site, static_cast<double>(count) / lasted});
+    const double rate = lasted > 0 ? static_cast<double>(count) / lasted : 2 * kFastest;
+    measured.push_back({trial.site, rate});
   }
   if (!trials_.empty() && (seconds < kShortTrial || (slow && seconds < kLongTrial))) return;
   const MeasuredSite* best = once_a_step(measured);
@@ -256,18 +266,21 @@ void NativeLoop::judge(TimePoint now) {
     if (call_sites(paths, ++outer_).empty()) return gather_anew();
     return measure(now);
   }
-  auto counter = AddressCounter::open(tid_, best->site.address, 0);
+  auto counter = AddressCounter::open(tid_, best->site.address, kSafe);
   if (!counter.ok()) return give_up(counter.error());
   counter_ = std::move(*counter);
+  if (best->site.address != site_.address) {
+    ++number_;
+    rounds_ = 0;
+  }
   site_ = best->site;
   rate_ = best->rate;
-  ++number_;
-  last_ = 0;
-  moved_ = counted_ = now;
-  counting_ = {};
+  looked_ = window_ = now;
+  begun_ = last_ = 0;
+  silent_ = {};
   paused_ = false;
-  guessed_ = 0;
   paths_.clear();
+  tries_ = 0;
   state_ = State::kCounts;
 }
 

@@ -2,8 +2,8 @@
 //
 // Its stacks say from which places of which function it calls most of what it does; hardware
 // breakpoints (perf_event_open(2), nothing is stopped or written) count how often it comes back to
-// them. Each time costs the thread some 1 to 10 us: rounds shorter than 2.5 ms are counted during a
-// part of each second only, and taken to go on as often in the rest.
+// them. Each time costs the thread some 1 to 10 us: after 400 rounds in a second they are taken to
+// go on as often until it ends.
 #pragma once
 
 #include <cstdint>
@@ -51,15 +51,17 @@ const MeasuredSite* once_a_step(std::span<const MeasuredSite> sites);
 /// Counts how often a thread comes to an address.
 class AddressCounter {
  public:
-  /// Stops by itself after `most` times; 0: never. Errors: kDenied, kUnsupported (no breakpoint is
-  /// left, or the machine has none), kGone.
+  /// Stops by itself after `most` times. Errors: kDenied, kUnsupported (no breakpoint is left, or
+  /// the machine has none), kGone.
   static Result<std::unique_ptr<AddressCounter>> open(int32_t tid, uint64_t address, uint32_t most);
   ~AddressCounter();
   AddressCounter(const AddressCounter&) = delete;
   AddressCounter& operator=(const AddressCounter&) = delete;
 
   uint64_t count() const;
-  void pause(bool on);
+  void pause();
+  /// Goes on, for as many times as it was opened for.
+  Status resume();
 
  private:
   explicit AddressCounter(int fd) : fd_(fd) {}
@@ -75,6 +77,8 @@ class NativeLoop {
   void saw(NativePath path);
   /// The thread is still where it was seen last.
   void saw_again();
+  /// Whether the loop is found.
+  bool counts() const { return state_ == State::kCounts; }
   /// Rounds since the loop was found; nullopt as long as none is.
   std::optional<uint64_t> rounds(TimePoint now);
   /// Of the loop: another one is another loop.
@@ -88,12 +92,13 @@ class NativeLoop {
   struct Trial {
     CallSite site;
     std::unique_ptr<AddressCounter> counter;
-    TimePoint ended{};  // when it had stopped by itself
+    TimePoint last_run{};  // when it had not yet stopped by itself
   };
   void measure(TimePoint now);
   void give_up(const Error& why);
   void judge(TimePoint now);
   bool count(TimePoint now);
+  bool begin_window(TimePoint now);
   void gather_anew();
 
   int32_t tid_;
@@ -105,13 +110,14 @@ class NativeLoop {
   CallSite site_;
   std::unique_ptr<AddressCounter> counter_;
   uint32_t number_ = 0;
-  double rate_ = 0;      // a second, as first measured
-  uint64_t last_ = 0;    // times counted
-  TimePoint moved_{};    // when they last changed
-  TimePoint counted_{};  // until when
-  Nanos counting_{};     // for how long in all
+  double rounds_ = 0;   // counted, and guessed while it was paused
+  double rate_ = 0;     // a second, in the last window
+  uint64_t last_ = 0;   // times counted by counter_
+  TimePoint looked_{};  // at it
+  TimePoint window_{};  // began then, at
+  uint64_t begun_ = 0;  // so many times
+  Nanos silent_{};      // nothing came for so long
   bool paused_ = false;
-  double guessed_ = 0;  // rounds while it was paused
   Status trouble_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 
 namespace flatout::probe {
 namespace {
@@ -78,14 +79,15 @@ uint64_t address_of(void (*function)()) { return reinterpret_cast<uint64_t>(func
 /// A thread that calls first() three times a round, and second() once.
 class Looping {
  public:
-  Looping()
-      : thread_([this] {
+  explicit Looping(int us = 4000)  // seldom enough for all rounds to be counted
+      : thread_([this, us] {
           tid_ = gettid();
           while (!over_) {
             for (int i = 0; i < 3; ++i) first();
             second();
             ++rounds_;
-            usleep(4000);  // seldom enough for all rounds to be counted
+            if (us > 0) usleep(us);
+            while (rests_ && !over_) usleep(1000);
           }
         }) {
     while (tid_ == 0) std::this_thread::yield();
@@ -96,19 +98,20 @@ class Looping {
   }
   int32_t tid() const { return tid_; }
   uint64_t rounds() const { return rounds_; }
+  void rest(bool on) { rests_ = on; }
 
  private:
   std::atomic<int32_t> tid_{0};
-  std::atomic<bool> over_{false};
+  std::atomic<bool> over_{false}, rests_{false};
   std::atomic<uint64_t> rounds_{0};
   std::thread thread_;
 };
 
 TEST(NativeLoop, AddressesAreCountedEachTimeOrUpToALimit) {
-  if (!AddressCounter::open(gettid(), address_of(&first), 0).ok()) {
+  if (!AddressCounter::open(gettid(), address_of(&first), 1000).ok()) {
     GTEST_SKIP() << "lacks hardware breakpoints";
   }
-  const auto all = AddressCounter::open(gettid(), address_of(&first), 0);
+  const auto all = AddressCounter::open(gettid(), address_of(&first), 1000);
   const auto some = AddressCounter::open(gettid(), address_of(&second), 20);
   ASSERT_TRUE(all.ok() && some.ok());
   for (int i = 0; i < 50; ++i) {
@@ -117,38 +120,80 @@ TEST(NativeLoop, AddressesAreCountedEachTimeOrUpToALimit) {
   }
   EXPECT_EQ((*all)->count(), 50u);
   EXPECT_EQ((*some)->count(), 20u);
-  (*all)->pause(true);
+  (*all)->pause();
   first();
   EXPECT_EQ((*all)->count(), 50u);
-  (*all)->pause(false);
+  ASSERT_TRUE((*all)->resume().ok());
   first();
   EXPECT_EQ((*all)->count(), 51u);
 }
 
-TEST(NativeLoop, CountsRoundsOfAThreadByItsStacks) {
-  if (!AddressCounter::open(gettid(), address_of(&first), 0).ok()) {
-    GTEST_SKIP() << "lacks hardware breakpoints";
-  }
-  const Looping looping;
-  NativeLoop loop(looping.tid());
-  uint64_t begun = 0;
+/// Shows `loop` the thread's stacks and looks until it has counted `more` rounds beyond what it
+/// had. What was counted and what went by, since it found them.
+std::pair<uint64_t, uint64_t> count(NativeLoop& loop, const Looping& looping, uint64_t more,
+                                    Nanos later = {}) {
+  uint64_t had = 0, begun = 0;
   std::optional<uint64_t> rounds;
-  for (int tick = 0; tick < 4000 && rounds.value_or(0) < 100; ++tick) {
+  for (int tick = 0; tick < 8000 && (!rounds || *rounds < had + more); ++tick) {
     if (loop.wants_stacks()) {
       loop.saw({{"main", address_of(&first)}, {"read_sample", 1}});
       loop.saw({{"main", address_of(&second)}, {"train_step", 2}});
     }
     const uint64_t now = looping.rounds();
     const bool before = rounds.has_value();
-    rounds = loop.rounds(MonotonicClock::now());
-    if (!before && rounds) begun = now - *rounds;
+    rounds = loop.rounds(MonotonicClock::now() + later);
+    if (!before && rounds) {
+      had = *rounds;
+      begun = now;
+    }
     usleep(1000);
   }
-  ASSERT_TRUE(rounds.has_value());
-  const uint64_t went = looping.rounds() - begun;
-  EXPECT_LE(*rounds, went + 2);
-  EXPECT_GE(*rounds + 5, went - went / 10);
+  return {rounds.value_or(0) - had, looping.rounds() - begun};
+}
+
+TEST(NativeLoop, CountsRoundsOfAThreadByItsStacks) {
+  if (!AddressCounter::open(gettid(), address_of(&first), 1000).ok()) {
+    GTEST_SKIP() << "lacks hardware breakpoints";
+  }
+  Looping looping;
+  NativeLoop loop(looping.tid());
+  const auto [counted, went] = count(loop, looping, 100);
+  EXPECT_GE(counted, 100u);
+  EXPECT_LE(counted, went + 2);
+  EXPECT_GE(counted + 5, went - went / 10);
   EXPECT_EQ(loop.name(), "main calls train_step");
+  EXPECT_TRUE(loop.counts());
+
+  // It does something else for a while, and comes back to the same loop.
+  looping.rest(true);
+  std::optional<uint64_t> rounds = loop.rounds(MonotonicClock::now());
+  usleep(20'000);
+  Nanos later{};
+  while (rounds && later < std::chrono::seconds(100)) {
+    later += std::chrono::milliseconds(100);
+    rounds = loop.rounds(MonotonicClock::now() + later);
+  }
+  EXPECT_FALSE(rounds.has_value());
+  EXPECT_LT(later, std::chrono::seconds(10));
+  EXPECT_TRUE(loop.wants_stacks());
+  looping.rest(false);
+  EXPECT_GE(count(loop, looping, 50, later).first, 50u);
+  EXPECT_GE(loop.rounds(MonotonicClock::now() + later).value_or(0), counted + 50);
+  EXPECT_EQ(loop.number(), 1u);
+}
+
+// Each time costs the thread as much as some of its calls.
+TEST(NativeLoop, WhatComesByTooOftenIsLeftAlone) {
+  if (!AddressCounter::open(gettid(), address_of(&first), 1000).ok()) {
+    GTEST_SKIP() << "lacks hardware breakpoints";
+  }
+  const Looping looping(0);
+  NativeLoop loop(looping.tid());
+  for (int tick = 0; tick < 1000; ++tick) {
+    if (loop.wants_stacks()) loop.saw({{"main", address_of(&second)}, {"train_step", 2}});
+    EXPECT_FALSE(loop.rounds(MonotonicClock::now()).has_value());
+    usleep(1000);
+  }
 }
 
 }  // namespace

@@ -395,10 +395,12 @@ void StackProbe::read_python(ProcessEntry& process, TimePoint now, model::Sink& 
 }
 
 bool StackProbe::may_count_loops(const ProcessEntry& process) const {
-  if (process.loops != nullptr || process.native_loop != nullptr) return true;
-  const auto count = std::count_if(processes_.begin(), processes_.end(), [](const auto& entry) {
-    return entry.second->loops != nullptr || entry.second->native_loop != nullptr;
-  });
+  const auto has_loop = [](const ProcessEntry& one) {
+    return one.loops != nullptr || (one.native_loop != nullptr && one.native_loop->counts());
+  };
+  if (has_loop(process)) return true;
+  const auto count = std::count_if(processes_.begin(), processes_.end(),
+                                   [&](const auto& entry) { return has_loop(*entry.second); });
   return static_cast<size_t>(count) < kMostWithLoops;
 }
 
@@ -420,9 +422,10 @@ void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& s
 }
 
 /// The native stack of the main thread that was read just now.
-void StackProbe::show_native_loop(ProcessEntry& process, TimePoint now) {
+void StackProbe::show_native_loop(ProcessEntry& process, bool runs, TimePoint now) {
   if (!count_loops_ || once_ || now - process.first_seen < kLoopAfter) return;
-  if (process.native_loop == nullptr && may_count_loops(process)) {
+  // A launcher, which only waits, never has a core.
+  if (process.native_loop == nullptr && runs && may_count_loops(process)) {
     process.native_loop = std::make_unique<NativeLoop>(process.pid);
   }
   if (process.native_loop != nullptr && process.native_loop->wants_stacks()) {
@@ -627,7 +630,7 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   const auto& frames = call ? process.native->blocked(*call) : process.native->running(thread.tid);
   cost_.native += names_.spent() - names_before;
   thread.native_tried = !process.native->later();
-  if (!frames.empty() && thread.tid == process.pid) show_native_loop(process, now);
+  if (!frames.empty() && thread.tid == process.pid) show_native_loop(process, !call, now);
   for (size_t i = frames.size(); i-- > 0;) {
     thread.stack = sink.stack(thread.stack, sink.frame(frames[i].function, frames[i].file,
                                                        frames[i].line, model::FrameKind::kNative));

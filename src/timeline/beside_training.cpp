@@ -44,9 +44,9 @@ bool is_region(std::string_view function) {
 }
 
 bool is_runtime(std::string_view file) {
-  return file.find("libgomp.so") != std::string_view::npos ||
-         file.find("libomp.so") != std::string_view::npos ||
-         file.find("libiomp5.so") != std::string_view::npos;
+  return file.find("libgomp") != std::string_view::npos ||
+         file.find("libomp") != std::string_view::npos ||
+         file.find("libiomp") != std::string_view::npos;
 }
 
 /// What a stack has of OpenMP: the region that its thread works on (0: none), and whether it is in
@@ -82,8 +82,7 @@ std::vector<model::ThreadId> BesideTraining::working_ahead() const {
 
 bool BesideTraining::computes_in_team() const {
   if (waits <= 0 || while_waits < kMostOfWait * waits) return false;
-  if (waits_for_team > waits_elsewhere || std::ranges::any_of(threads, &Thread::in_team))
-    return true;
+  if (waits_for_team > waits_elsewhere) return true;
   if (computes < kHardlyAnything) return true;
   return computes >= kComputes && runs >= kSeen &&
          while_runs / runs < kIdleMeanwhile * while_waits / waits;
@@ -105,7 +104,8 @@ BesideTraining beside_training(const model::Run& run, model::ThreadId training_t
     own.push_back(&r);
     if (at(r).region != 0) shared.insert(at(r).region);
     if (!works(r.state) && r.stack != 0) {
-      (at(r).runtime ? out.waits_for_team : out.waits_elsewhere) += r.weight_us * 1e-6;
+      const bool team = at(r).runtime || at(r).region != 0;
+      (team ? out.waits_for_team : out.waits_elsewhere) += r.weight_us * 1e-6;
     }
     (works(r.state) ? out.runs : out.waits) += r.weight_us * 1e-6;
   }

@@ -28,12 +28,12 @@ class Program {
   }
   /// What all of its threads do from now on has this function in its stack.
   Program& in(const std::string& function, const std::string& file = "train.cpp") {
-    run_.strings.push_back(function);
-    run_.strings.push_back(file);
-    const auto strings = static_cast<model::StringId>(run_.strings.size());
-    run_.frames.push_back({strings - 2, strings - 1, 1, model::FrameKind::kNative});
-    run_.stacks.push_back({0, static_cast<model::FrameId>(run_.frames.size() - 1)});
-    stack_ = static_cast<model::StackId>(run_.stacks.size() - 1);
+    stack_ = waits_ = stack_of(function, file);
+    return *this;
+  }
+  /// But for the main thread's waits, which have this one.
+  Program& waits_in(const std::string& function, const std::string& file) {
+    waits_ = stack_of(function, file);
     return *this;
   }
   /// `runs`, `others`: whether they work in each of the step's four readings.
@@ -45,7 +45,8 @@ class Program {
         for (const model::ThreadId t : {kMain, kOther, kOther + 1}) {
           const bool works = t == kMain ? runs[tick] : others[tick];
           const auto state = works ? ThreadState::kOnCpuNative : ThreadState::kLock;
-          run_.readings.push_back({time_point_ns(at_), t, stack_, kTick / 1000, state});
+          run_.readings.push_back(
+              {time_point_ns(at_), t, t == kMain && !works ? waits_ : stack_, kTick / 1000, state});
         }
         if (runs[tick]) cpu_ns_ += kTick;
       }
@@ -68,10 +69,19 @@ class Program {
   }
 
  private:
+  model::StackId stack_of(const std::string& function, const std::string& file) {
+    run_.strings.push_back(function);
+    run_.strings.push_back(file);
+    const auto strings = static_cast<model::StringId>(run_.strings.size());
+    run_.frames.push_back({strings - 2, strings - 1, 1, model::FrameKind::kNative});
+    run_.stacks.push_back({0, static_cast<model::FrameId>(run_.frames.size() - 1)});
+    return static_cast<model::StackId>(run_.stacks.size() - 1);
+  }
+
   model::Run run_;
   model::Series cpu_;
   int64_t at_ = 0, cpu_ns_ = 0;
-  model::StackId stack_ = 0;
+  model::StackId stack_ = 0, waits_ = 0;
 };
 
 double share(const model::Run& run, Part part) {
@@ -111,6 +121,16 @@ TEST(BesideTraining, ThreadsOfAParallelRegionComputeWithIt) {
     EXPECT_LT(share(team, Part::kInputWait), 0.05);
     EXPECT_TRUE(team.steps.working_ahead.empty());
   }
+}
+
+// A step that has its kernels run by a team may wait for its batch all the same.
+TEST(BesideTraining, AWaitOutsideOfTheRegionIsNoneForTheTeam) {
+  const auto input = Program()
+                         .in("main._omp_fn.0")
+                         .waits_in("pthread_cond_wait", "/usr/lib/libc.so.6")
+                         .steps(60, {true, true, false, false}, {true, true, true, true})
+                         .run();
+  EXPECT_GT(share(input, Part::kInputWait), 0.4);
 }
 
 // Nor is there an order in which it works and waits.
