@@ -112,16 +112,18 @@ double unseen_spinning(const RunView& view, const Profile::Filter& works) {
   return unseen / (unseen + working) * spinning / (working + spinning);
 }
 
-/// Of the time in which the pool's threads have something to do, that they wait for one another's
-/// locks.
-double part_at_lock(const RunView& view, const Profile::Filter& works) {
+/// Of the time in which the pool's threads have something to do, that goes to locks of the job's:
+/// to waiting for one another there, taking them and releasing them.
+double part_at_lock(const RunView& view) {
+  const auto at_lock = [](const Cell& c) {
+    return (c.traits & kInMutex) != 0 && (c.traits & kInMalloc) == 0;
+  };
   const auto pool = [&](const Profile::Filter& filter) {
     return view.per_step(Role::kPool, filter);
   };
-  const double locked = pool([](const Cell& c) {
-    return c.act == Act::kLock && (c.traits & kInMutex) != 0 && (c.traits & kInMalloc) == 0;
-  });
-  const double busy = pool([&](const Cell& c) { return works(c) || c.act == Act::kRunQueue; });
+  const double locked = pool(at_lock);
+  const double busy = pool(
+      [&](const Cell& c) { return !at_lock(c) && (on_cpu(c.act) || c.act == Act::kRunQueue); });
   return locked > 0 ? locked / (locked + busy) : 0;
 }
 
@@ -150,7 +152,7 @@ Relief relief_of_pool(const RunView& view, double cores, double own) {
     return held_up_computing(c) && (!queues || c.act == Act::kRunQueue);
   });
   // Nor do more cores open a lock of the job's.
-  const double needed = (pool_works + trainer_works) / cores + wait * part_at_lock(view, works);
+  const double needed = (pool_works + trainer_works) / cores + wait * part_at_lock(view);
   Relief out;
   out.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +
                     view.per_step(Role::kTrainer, runs) - trainer_works;

@@ -1,6 +1,8 @@
 // Threads that compute for the training thread and contend for a lock, and those that do not.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "diagnose/diagnose.h"
 #include "diagnose/testing/training_runs.h"
 
@@ -10,6 +12,7 @@ namespace {
 using model::Diagnosis;
 using model::Finding;
 using model::FrameKind;
+using model::Part;
 
 const Line kUpdate{"Model::update", "/home/u/factors.cpp", 16, FrameKind::kNative};
 const Line kApply{"Model::apply", "/home/u/factors.cpp", 23, FrameKind::kNative};
@@ -44,23 +47,23 @@ TEST(Lock, ThreadsThatComputeContendForALock) {
   EXPECT_EQ(f.where->line, kUpdate.line);
 }
 
-// Three threads on two cores, which mostly wait for one another: fewer of them would, too.
-TEST(Lock, ThreadsThatContendAreNotFirstOfAllTooMany) {
+// Two threads and the one that waits for them want three cores each time it wakes, but what it
+// waits for is their lock.
+TEST(Lock, ThreadsThatContendAreNotTooManyForThat) {
   RunBuilder b;
   b.run().processes[0].python = false;
-  std::vector<model::ThreadId> pool;
-  for (int t = 0; t < 3; ++t) pool.push_back(b.thread(0, 101 + t));
+  const std::array pool{b.thread(0, 101), b.thread(0, 102)};
   for (int i = 0; i < 60; ++i) {
     const TimePoint at = b.now();
-    b.step({{Part::kCompute, 10, {ThreadState::kLock, {kJoin}}}}, i < 3);
-    for (int t = 0; t < 3; ++t) {
-      const TimePoint then = at + nanos(3e6);
-      const auto state = t == 2 ? ThreadState::kRunQueue : ThreadState::kOnCpuNative;
-      b.doing(pool[t], at, then, {state, {kUpdate, kApply}});
-      b.doing(pool[t], then, b.now(), {ThreadState::kLock, {kUpdate, kMutex}});
+    b.step({{Part::kCompute, 7, {ThreadState::kLock, {kWaitsForMore}}},
+            {Part::kCompute, 3, {ThreadState::kRunQueue, {kWaitsForMore}}}},
+           i < 3);
+    for (const model::ThreadId thread : pool) {
+      b.doing(thread, at, at + nanos(3e6), {ThreadState::kLock, {kUpdate, kMutex}});
+      b.doing(thread, at + nanos(3e6), b.now(), {ThreadState::kKernel, {kUpdate, kMutex}});
     }
   }
-  b.machine(2, 1.4).process_cpu(100, 0.6);
+  b.machine(2, 0.6).process_cpu(100, 1.4);
   const Diagnosis d = diagnose(b.build());
   EXPECT_EQ(d.verdict, "cpu.lock") << d.headline;
 }
