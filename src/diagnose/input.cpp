@@ -238,7 +238,7 @@ bool is_input(const RunView& view, const BatchTimes& times) {
   const ReadWork read = read_work(view);
   if ((read.calls >= 1 && read.bytes > 1024) || view.in_generators() > kMadeInGenerator)
     return true;
-  const double by_hand = view.python_before_forward();
+  const double by_hand = view.input_before_forward();
   return by_hand > kMadeByHand &&
          by_hand * view.steps().part(Part::kInputWait) > kMuchByHand * view.steps().mean;
 }

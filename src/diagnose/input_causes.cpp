@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/contains.h"
 #include "diagnose/allocator.h"
 #include "diagnose/input_files.h"
 
@@ -507,6 +508,23 @@ void Causes::add_passing() {
                   }});
 }
 
+/// Whether a finding's line is in a function of the user's that PyTorch's loader calls (a
+/// collate_fn that augments).
+bool called_by_loader(const RunView& view, const Finding& f) {
+  const model::Run& run = view.run();
+  for (model::StackId stack = 1; stack < run.stacks.size(); ++stack) {
+    const model::FrameId user = view.stacks().user_frame(stack);
+    if (user == 0 || !same_line(f.where, view.stacks().where(user))) continue;
+    bool below = false;  // the user's line was passed: what follows has called it
+    for (model::StackId at = stack; at != 0; at = run.stacks[at].parent) {
+      const model::FrameId frame = run.stacks[at].frame;
+      if (below && contains(run.string(run.frames[frame].file), "/torch/utils/data/")) return true;
+      below = below || frame == user;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
@@ -525,7 +543,8 @@ std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& time
 
 void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times, bool in_turns) {
   const bool tensors = view.loader().kind == LoaderKind::kSerial &&
-                       view.run().fact("loader.dataset_class") == "TensorDataset";
+                       view.run().fact("loader.dataset_class") == "TensorDataset" &&
+                       !called_by_loader(view, f);
   const bool decodes = f.id == "input.decode_cpu";
   if (tensors && (decodes || f.id == "input.too_few_workers")) {
     remedy(f, "by_batch",

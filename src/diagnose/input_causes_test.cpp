@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/contains.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/testing/training_runs.h"
 
@@ -728,20 +729,27 @@ TEST(InputCauses, WhatALibraryWorksOutEveryFewStepsIsAStallAndNoInput) {
   EXPECT_EQ(d.verdict, "stall.periodic") << d.headline;
 }
 
-// There is nothing to decode in what is in memory as tensors.
+// There is nothing to decode in what is in memory as tensors; a collate_fn may do what it likes.
 TEST(InputCauses, TensorsInMemoryAreToBeIndexedByBatch) {
-  for (const bool tensors : {true, false}) {
+  const std::string data = "/x/site-packages/torch/utils/data/";
+  const Line fetch{"fetch", data + "_utils/fetch.py", 52};
+  const Doing index{ThreadState::kOnCpuNative,
+                    {kMain, fetch, {"__getitem__", data + "dataset.py", 205}}};
+  const Doing augment{ThreadState::kOnCpuNative,
+                      {kMain, fetch, {"augmented", "/home/u/train.py", 30}}};
+  for (const auto& [what, tensors] : {std::pair{index, true}, {augment, false}}) {
     RunBuilder b;
-    train(b, 60, 8, 12, kDecode);
+    train(b, 60, 8, 12, what);
     for (const model::Step& s : std::vector(b.run().steps.steps)) {
       b.slice(b.trainer(), SliceKind::kFetch, s.begin, s.begin + nanos(8e6), 16);
     }
-    b.run().info["loader.dataset_class"] = tensors ? "TensorDataset" : "Pictures";
+    b.run().info["loader.dataset_class"] = "TensorDataset";
     b.machine(1, 0).process_cpu(100, 1);
     const Diagnosis d = diagnose(b.build());
     const Finding* f = find(d, "input.decode_cpu");
     ASSERT_NE(f, nullptr) << d.headline;
     EXPECT_EQ(f->remedies.front().id, tensors ? "by_batch" : "feed");
+    EXPECT_EQ(contains(f->title, "tensors"), tensors) << f->title;
   }
 }
 

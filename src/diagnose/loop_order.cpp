@@ -66,7 +66,7 @@ void LoopOrder::add(StackId stack, const Cell& cell) {
   }
 }
 
-double LoopOrder::python_before_forward(const model::Run& run, const StackIndex& stacks) const {
+double LoopOrder::input_before_forward(const model::Run& run, const StackIndex& stacks) const {
   // The loop is in the innermost function that is in nearly all of both.
   struct Seen {
     Time time;

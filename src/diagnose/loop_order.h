@@ -19,7 +19,7 @@ class LoopOrder {
   /// interpreter, and native code that holds its lock, as most of NumPy's does; an operator of a
   /// framework lets go of it) and to libraries that are no framework (NumPy's FFT) at lines of the
   /// loop that come before the forward pass. 0 where no function of the user's does both.
-  double python_before_forward(const model::Run& run, const StackIndex& stacks) const;
+  double input_before_forward(const model::Run& run, const StackIndex& stacks) const;
 
  private:
   struct Time {

@@ -17,12 +17,17 @@ using model::Part;
 namespace {
 
 constexpr double kFewBatches = 3;
+// Fewer columns are what lengths differ by anyway, or ids that happen to be alike.
+constexpr double kLeastShare = 0.25, kLeastColumns = 8;
 constexpr double kDispatch = 10e-6;  // of an operation, however long its tensors
 
 /// "869 of 1024 columns in 4 batches".
 struct Padding {
   double unneeded = 0, columns = 0, batches = 0;
   double share() const { return columns > 0 ? std::clamp(unneeded / columns, 0.0, 1.0) : 0; }
+  bool much() const {
+    return batches >= kFewBatches && share() >= kLeastShare && unneeded >= kLeastColumns * batches;
+  }
 };
 
 Padding padding_of(const model::Run& run) {
@@ -36,7 +41,7 @@ Padding padding_of(const model::Run& run) {
 
 void detect_padding(const RunView& view, Findings& findings) {
   const Padding padding = padding_of(view.run());
-  if (padding.batches < kFewBatches || !view.has_steps()) return;
+  if (!padding.much() || !view.has_steps()) return;
   const double dispatch = kDispatch * 2 * graph_operations(view.run());  // there and back
   const StepsView& steps = view.steps();
   const double device = device_computes(view.run()) * steps.mean;

@@ -37,8 +37,9 @@ TEST(Padding, ComputingOnColumnsThatNoRowNeedsIsSpared) {
 }
 
 TEST(Padding, ALittleOfItFewBatchesAndAFactThatIsNoneAreNoFinding) {
-  for (const char* fact : {"40 of 1024 columns in 4 batches", "768 of 1024 columns in 2 batches",
-                           "", "768 of", "a of b columns in c batches"}) {
+  for (const char* fact : {"40 of 1024 columns in 4 batches", "240 of 1024 columns in 4 batches",
+                           "28 of 64 columns in 4 batches", "768 of 1024 columns in 2 batches", "",
+                           "768 of", "a of b columns in c batches"}) {
     EXPECT_EQ(padded(fact).verdict, "healthy") << fact;
   }
 }

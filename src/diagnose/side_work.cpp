@@ -12,6 +12,7 @@
 
 #include "base/contains.h"
 #include "base/text.h"
+#include "diagnose/device.h"
 #include "diagnose/findings.h"
 #include "diagnose/whatif.h"
 
@@ -194,8 +195,10 @@ void detect_side_work(const RunView& view, Findings& findings) {
   const double there =
       view.per_step(Role::kTrainer, [&](const Cell& c) { return in_other(c) && beside(c); });
   const double all = view.per_step(Role::kTrainer, beside) + (read > 0 ? unread * there / read : 0);
-  // What the step waits for a device in the end it works meanwhile.
-  const double cost = all - view.steps().part(Part::kSync);
+  // What the step waits for a device in the end it works meanwhile; and a call that copies from the
+  // device may itself be such a wait: no more can be saved than the device idles.
+  const double idle = view.steps().mean * (1 - device_computes(view.run()));
+  const double cost = std::min(all - view.steps().part(Part::kSync), idle);
   if (cost < kMuchBetween * view.steps().mean) return;
   Finding* f = findings.add("stall.logging", std::string(kTitle), 0.8,
                             WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = cost}));

@@ -16,8 +16,10 @@ const Line kBefore{"main", "/home/u/train.py", 8}, kAfter{"main", "/home/u/train
 const Line kAuroc{"auroc", "/home/u/metrics.py", 21};
 const Doing kMetric{ThreadState::kOnCpuNative, {kAfter, kAuroc}};
 
-/// Steps of 10 ms of training, and so many of `what` in `part`.
-Diagnosis with(double ms, const Doing& what, Part part = Part::kOther, double sync = 0) {
+/// Steps of 10 ms of training, and so many of `what` in `part`. `computes`: a device's share of the
+/// time.
+Diagnosis with(double ms, const Doing& what, Part part = Part::kOther, double sync = 0,
+               double computes = 0, double faults_a_step = 0) {
   RunBuilder b;
   for (int i = 0; i < 60; ++i) {
     b.step({{Part::kForward, 4, kCompute},
@@ -28,7 +30,14 @@ Diagnosis with(double ms, const Doing& what, Part part = Part::kOther, double sy
            i < 3);
   }
   b.machine(2, 1).process_cpu(100, 1);
-  return diagnose(b.build());
+  b.counter(SignalId::kProcMinorFaults, b.process_entity(100), 60 * faults_a_step);
+  model::Run run = b.build();
+  if (computes > 0) {
+    run.devices.resize(1);
+    run.devices[0].recorded = nanos(1e9);
+    run.devices[0].sum.compute = nanos(computes * 1e9);
+  }
+  return diagnose(run);
 }
 
 TEST(SideWork, IsToldWithItsLineWhereItTakesMuchOfEachStep) {
@@ -84,6 +93,24 @@ TEST(SideWork, ATrainersCallbacksAreItWhereverTheyAreCalled) {
 TEST(SideWork, WhatADeviceWorksMeanwhileIsNotSaved) {
   const Diagnosis d = with(10, kMetric, Part::kOther, 12);
   EXPECT_EQ(find(d, "stall.logging"), nullptr) << d.headline;
+}
+
+// A copy from the device, a search for what is not zero there.
+TEST(SideWork, NoMoreIsSavedThanADeviceIdles) {
+  EXPECT_EQ(find(with(40, kMetric, Part::kOther, 0, 0.9), "stall.logging"), nullptr);
+  const Diagnosis d = with(40, kMetric, Part::kOther, 0, 0.5);
+  const Finding* f = find(d, "stall.logging");
+  ASSERT_NE(f, nullptr) << d.headline;
+  EXPECT_NEAR(*f->gain, 2, 0.05);
+}
+
+TEST(SideWork, WhatItFaultsIsNotToldAgain) {
+  Doing faults = kMetric;
+  faults.state = ThreadState::kKernel;
+  const Diagnosis d = with(10, faults, Part::kOther, 0, 0, 4000);
+  EXPECT_NE(find(d, "stall.logging"), nullptr) << d.headline;
+  EXPECT_EQ(find(d, "mem.page_faults"), nullptr);
+  EXPECT_NE(find(with(10, faults, Part::kForward, 0, 0, 4000), "mem.page_faults"), nullptr);
 }
 
 }  // namespace

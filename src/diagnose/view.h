@@ -139,7 +139,7 @@ class RunView {
   /// over.
   double in_generators() const { return in_generators_; }
   /// See LoopOrder.
-  double python_before_forward() const { return order_.python_before_forward(run_, stacks_); }
+  double input_before_forward() const { return order_.input_before_forward(run_, stacks_); }
   /// Time per step that the training thread (or the slowest pool thread, added) waited for a core.
   double trainer_delay() const { return trainer_delay_; }
   /// Of that, within input waits.

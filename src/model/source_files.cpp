@@ -10,6 +10,12 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kLoggers = {
     "tensorboard", "tensorboardX", "wandb", "mlflow", "tqdm", "loguru", "rich"};
+// Packages of models and what trains them. What of them makes batches is as any library that does.
+constexpr std::array<std::string_view, 7> kOnFrameworks = {
+    "torchvision", "torchaudio", "timm", "diffusers", "deepspeed", "torch_geometric", "apex"};
+constexpr std::array<std::string_view, 7> kMakesBatches = {
+    "/transforms/",           "/datasets/", "/data/", "/io/", "/loader/", "/sampler/",
+    "/torchaudio/functional/"};
 constexpr std::string_view kPackages = "-packages/";
 
 }  // namespace
@@ -35,7 +41,9 @@ bool in_framework(std::string_view file) {
         "/lightning/", "/pytorch_lightning/", "/accelerate/", "/transformers/", "/functorch/"}) {
     if (contains(file, part)) return true;
   }
-  return false;
+  const auto within = [&](std::string_view package) { return in_package(file, package); };
+  const auto holds = [&](std::string_view part) { return contains(file, part); };
+  return std::ranges::any_of(kOnFrameworks, within) && std::ranges::none_of(kMakesBatches, holds);
 }
 
 bool in_logging_library(std::string_view file) {

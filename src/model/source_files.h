@@ -11,7 +11,8 @@ bool is_installed(std::string_view file);
 bool is_agent(std::string_view file);
 /// Part of an installed package with this name: ".../site-packages/tqdm/std.py" of "tqdm".
 bool in_package(std::string_view file, std::string_view package);
-/// Part of a framework for training, or of a trainer on top of one.
+/// Part of a framework for training, or of a trainer or models on top of one; what makes batches in
+/// a package of models is not.
 bool in_framework(std::string_view file);
 /// Part of a library that prints, logs or reports the progress of training.
 bool in_logging_library(std::string_view file);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace flatout::model {
 namespace {
 
@@ -18,6 +20,21 @@ TEST(SourceFiles, FunctionsThatParseTextAreKnownByName) {
                                           "std::__cxx11::to_string", "catofish"}) {
     EXPECT_FALSE(parses_text(function)) << function;
   }
+}
+
+TEST(SourceFiles, WhatPackagesOfModelsPrepareBatchesWithIsNoFramework) {
+  const std::string packages = "/x/site-packages/";
+  for (const char* file :
+       {"torch/functional.py", "torchvision/ops/boxes.py", "timm/utils/model_ema.py",
+        "deepspeed/runtime/engine.py", "torch_geometric/utils/loop.py"}) {
+    EXPECT_TRUE(in_framework(packages + file)) << file;
+  }
+  for (const char* file : {"numpy/fft/_pocketfft.py", "torchvision/transforms/functional.py",
+                           "torchaudio/functional/functional.py", "timm/data/mixup.py",
+                           "torch_geometric/loader/neighbor_loader.py"}) {
+    EXPECT_FALSE(in_framework(packages + file)) << file;
+  }
+  EXPECT_FALSE(in_framework("/home/u/apex/train.py"));
 }
 
 }  // namespace
