@@ -73,6 +73,7 @@ void* large(size_t bytes, uint32_t align_pages, bool zero, uint64_t sampled = 0)
       }
     }
     if (align_pages == 1) {
+      // A sample has a span of its own; of 0 pages is none, so what is kept is only let go.
       if (Span* const s = unpark(cache, sampled == 0 ? pages : 0)) {
         if (zero) os_clear(address_of(s), bytes);
         return address_of(s);

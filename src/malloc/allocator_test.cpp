@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "malloc/cache.h"
 #include "malloc/idle.h"
 #include "malloc/os.h"
 #include "malloc/page_heap.h"
@@ -415,6 +417,40 @@ TEST(Allocator, HandsBlocksOfOthersOverBySixteenKibOrManyAtOneTime) {
     p.resize(p.size() - together);
     for (char* q : p) deallocate(q);
   }
+}
+
+// The owner's lock may be held by a fork, whose child goes on with the slots as they are.
+TEST(Allocator, HandsBlocksOfOthersOverOnlyOnceThoughItWaitsForTheOwner) {
+  constexpr uint32_t kTogether = 16;
+  std::vector<char*> p;
+  const auto from_one_span = [&] {
+    const Span* s = span_of(p.back());
+    return s == span_of(p[p.size() - kTogether]) && s->remote.load() == 0;
+  };
+  do {
+    p.push_back(take(1024));
+  } while (p.size() < kTogether || !from_one_span());
+  const Span* s = span_of(p.back());
+  Cache* const owner = s->owner.load();
+  std::atomic<const Cache*> other{nullptr};
+  std::atomic<bool> locked{false};
+  std::thread thread([&, at = p.end() - kTogether] {
+    deallocate(allocate(1));  // it has a cache, for which it needs locks
+    other = t_cache;
+    locked.wait(false);
+    for (uint32_t i = 0; i < kTogether; ++i) deallocate(at[i]);
+  });
+  while (other == nullptr) std::this_thread::yield();
+  owner->lock.lock();
+  locked = true;
+  locked.notify_one();
+  while (s->remote.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+  for (const RemoteSlot& slot : other.load()->slots) EXPECT_NE(slot.span, s);
+  owner->lock.unlock();
+  thread.join();
+  EXPECT_EQ(RemoteList{s->remote.load()}.count(), kTogether);
+  p.resize(p.size() - kTogether);
+  for (char* q : p) deallocate(q);
 }
 
 TEST(Allocator, FreesAsItsOwnWhatTheThreadBeforeLeftToIt) {

@@ -160,7 +160,9 @@ void reset_cache_locks() {
   for (Cache* cache = first_cache(); cache != nullptr; cache = cache->next) {
     cache->lock.reset();
     // The other threads are not in the child. What they had is left to new threads as it stands:
-    // a thread stopped within an allocation or a free leaves at worst one block lost.
+    // a thread stopped within an allocation or a free leaves at worst lost one block, or what it
+    // was handing over to another's span (256 blocks at most), and that span until all of it is
+    // free.
     if (cache == t_cache || cache->dead) continue;
     cache->dead = true;
     cache->next_dead = g_dead;

@@ -47,9 +47,10 @@ uint64_t mask_of(uint32_t pages, uint32_t shift) {
   return (pages == 64 ? ~uint64_t{0} : (uint64_t{1} << pages) - 1) << shift;
 }
 
-// What the pages of a span are looked up by; four at once, of which spans have a multiple.
-void map_pages(const Span* s) {
-  const uint32_t index = span_index(s), four[4] = {index, index, index, index};
+// What the pages of a span are looked up by, 0 where it ends; four at once, of which spans have a
+// multiple.
+void map_pages(const Span* s, uint32_t index) {
+  const uint32_t four[4] = {index, index, index, index};
   for (uint32_t i = 0; i < s->pages; i += 4) {
     std::memcpy(g_range.map + s->first_page + i, four, sizeof four);
   }
@@ -135,7 +136,7 @@ Span* PageHeap::allocate_small(unsigned size_class) {
   s->remote_limit = static_cast<uint16_t>(std::clamp(kHandedBytes / bytes, 1u, kMostHanded));
   s->next = s->prev = s->queue_next = s->queue_prev = nullptr;
   s->sample = nullptr;
-  map_pages(s);
+  map_pages(s, span_index(s));
   s->warm = mark_used(s->first_page, pages) == pages;
   return s;
 }
@@ -144,7 +145,7 @@ void PageHeap::free_small(Span* s) {
   const LockHolder hold(lock_);
   Region* r = g_range.regions + s->first_page / kHugePages;
   const uint32_t within = s->first_page % kHugePages;
-  std::fill_n(g_range.map + s->first_page, s->pages, 0u);
+  map_pages(s, 0);
   r->used[within / 64] &= ~mask_of(s->pages, within % 64);
   r->used_pages -= s->pages;
   mark_free(s->pages);

@@ -1,7 +1,11 @@
-// Blocks that a thread frees and another one owns. They are collected by span, a few dozen at a
-// time, and added to the span's remote list by one compare-and-swap. The first that come to a span
-// put it into its owner's queue; the last that come, when nothing of it is in use any more, give
-// the whole span back, even while the owner sleeps.
+// Blocks that a thread frees and another one owns. They are collected by span, 16 KiB or 256 of
+// them at a time, and added to the span's remote list by one compare-and-swap. The first that come
+// to a span put it into its owner's queue; the last that come, when nothing of it is in use any
+// more, give the whole span back, even while the owner sleeps.
+//
+// A fork by another thread may leave its child with a slot as it is anywhere in here, to be used by
+// the cache's next thread: it is written in such an order that blocks may be lost there, but are
+// never handed over twice, nor counted without being in the list.
 #include "malloc/cache.h"
 #include "malloc/idle.h"
 #include "malloc/page_heap.h"
@@ -75,9 +79,12 @@ __attribute__((noinline)) void add_remote(Span* s, Block* head, Block* tail, uin
   }
 }
 
+// The slot is empty before the blocks are handed over: that may wait for a lock that fork holds.
 __attribute__((noinline)) void flush(RemoteSlot& slot) {
-  add_remote(slot.span, slot.head, slot.tail, slot.count);
+  const RemoteSlot full = slot;
   slot.span = nullptr;
+  std::atomic_signal_fence(std::memory_order_release);
+  add_remote(full.span, full.head, full.tail, full.count);
 }
 
 // Of a thread that has no cache yet, or none any more.
@@ -89,8 +96,11 @@ void free_without_cache(Span* s, Block* block) {
 __attribute__((noinline)) void open_slot(Cache* cache, RemoteSlot& slot, Span* s, Block* block) {
   if (cache == &g_no_cache) return free_without_cache(s, block);
   if (slot.span != nullptr) flush(slot);
-  slot = {s, block, block, 1};
   block->next = nullptr;
+  slot.head = slot.tail = block;
+  slot.count = 1;
+  std::atomic_signal_fence(std::memory_order_release);
+  slot.span = s;
   if (s->remote_limit == 1) flush(slot);
 }
 
@@ -102,7 +112,9 @@ void free_remote(Cache* cache, Span* s, void* p) {
   RemoteSlot& slot = cache->slots[reinterpret_cast<uintptr_t>(s) / sizeof(Span) % Cache::kSlots];
   if (__builtin_expect(slot.span != s, 0)) return open_slot(cache, slot, s, block);
   block->next = slot.head;
+  std::atomic_signal_fence(std::memory_order_release);
   slot.head = block;
+  std::atomic_signal_fence(std::memory_order_release);
   if (__builtin_expect(++slot.count >= s->remote_limit, 0)) flush(slot);
 }
 

@@ -93,7 +93,7 @@ struct alignas(128) Span {
   uint16_t remote_limit;  // blocks that another thread collects before it hands them over
   bool big;               // its blocks have kBig bytes or more
   bool coloured;          // their links are not at their beginning
-  bool warm;              // had memory behind all of it when it was made
+  bool warm;              // may have memory behind all of it: blocks are made many at a time
   uint8_t short_refills;  // how often the fast list got all blocks, and they were few
   uint64_t sample_due;    // 0, or its next block is a sample, every so many bytes in the mean
   // Other threads' line.
