@@ -422,10 +422,10 @@ void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& s
 }
 
 /// The native stack of the main thread that was read just now.
-void StackProbe::show_native_loop(ProcessEntry& process, bool runs, TimePoint now) {
+void StackProbe::show_native_loop(ProcessEntry& process, bool trains, TimePoint now) {
   if (!count_loops_ || once_ || now - process.first_seen < kLoopAfter) return;
-  // A launcher, which only waits, never has a core.
-  if (process.native_loop == nullptr && runs && may_count_loops(process)) {
+  // A launcher only waits for its child, or for a signal.
+  if (process.native_loop == nullptr && trains && may_count_loops(process)) {
     process.native_loop = std::make_unique<NativeLoop>(process.pid);
   }
   if (process.native_loop != nullptr && process.native_loop->wants_stacks()) {
@@ -630,7 +630,8 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   const auto& frames = call ? process.native->blocked(*call) : process.native->running(thread.tid);
   cost_.native += names_.spent() - names_before;
   thread.native_tried = !process.native->later();
-  if (!frames.empty() && thread.tid == process.pid) show_native_loop(process, !call, now);
+  if (!frames.empty() && thread.tid == process.pid)
+    show_native_loop(process, !call || thread.state == ThreadState::kLock, now);
   for (size_t i = frames.size(); i-- > 0;) {
     thread.stack = sink.stack(thread.stack, sink.frame(frames[i].function, frames[i].file,
                                                        frames[i].line, model::FrameKind::kNative));

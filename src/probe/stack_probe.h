@@ -70,7 +70,7 @@ class StackProbe {
   void join(ProcessEntry& process, model::Sink& sink);
   bool may_count_loops(const ProcessEntry& process) const;
   void tell_loops(ProcessEntry& process, TimePoint now, model::Sink& sink);
-  void show_native_loop(ProcessEntry& process, bool runs, TimePoint now);
+  void show_native_loop(ProcessEntry& process, bool trains, TimePoint now);
   void tell_native_loop(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void read_state(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
   PlaceWatch* watch_places(ProcessEntry& process, TimePoint now);

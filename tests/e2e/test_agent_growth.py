@@ -225,3 +225,51 @@ def test_padding_that_no_row_needs_is_told_of_ids_and_of_nothing_else(flatout, j
     assert info["batch.padding.at"] == place("ASKS", "texts")
     info, _, _ = facts_of(flatout, job_python, tmp_path, "texts", "numbers")
     assert "batch.padding" not in info
+
+
+class Lazy(dict):
+    """A job's own: what it does when it is asked is the job's business."""
+
+    def values(self):
+        raise AssertionError("the job's own code ran")
+
+
+def test_what_counts_as_token_ids(monkeypatch):
+    import collections
+    import importlib.util
+    import types
+
+    torch = pytest.importorskip("torch")
+    never = 1 << 62
+    state = types.SimpleNamespace(steps=10, batch_step=3)
+    core = types.SimpleNamespace(NEVER=never, state=state, cost=lambda *_: None, is_off=False, compiling=lambda: False,
+                                 info=lambda key, value: told.append((key, value)), guarded=lambda function: function)
+    agent = types.ModuleType("agent")
+    agent.core, agent.forward, agent.places = core, types.SimpleNamespace(models=list), types.SimpleNamespace(
+        users_place=lambda frame: "%s:%d" % (frame.f_code.co_filename, frame.f_lineno))
+    for name in ("core", "forward", "places"):
+        monkeypatch.setitem(sys.modules, "agent." + name, getattr(agent, name))
+    monkeypatch.setitem(sys.modules, "agent", agent)
+    path = HERE.parents[1] / "python" / "flatout" / "agent" / "padding.py"
+    spec = importlib.util.spec_from_file_location("agent.padding", path)
+    told = []
+    padding = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(padding)
+    padding.install(torch)
+
+    ids = torch.arange(4 * 64).reshape(4, 64)
+    ids[:, 40:] = 0
+    full, several = torch.ones(4, 64, dtype=torch.int64), (ids % 7 == 1).long()
+    encoding = type("Encoding", (collections.UserDict,), {"data": None, "values": Lazy.values})()
+    encoding.__dict__["data"] = {"ids": ids, "mask": full}
+    broken = collections.UserDict()
+    del broken.data
+    for batch, expected in [
+            ((ids, torch.zeros(4)), 1), ({"ids": ids, "mask": full}, 1), (encoding, 1), (ids, 1), (broken, 0),
+            ((full,), 0), ((several,), 0), ((torch.rand(4, 3, 8, 8), ids), 0), (Lazy(ids=ids), 0)]:
+        assert len(padding._token_ids(batch)) == expected
+    padding.look((ids, full))
+    assert told[0] == ("batch.padding", "24 of 64 columns in 1 batches") and state.batch_step == 20
+    monkeypatch.setattr(padding, "_token_ids", None)
+    padding.look(ids)
+    assert state.batch_step == never and not core.is_off

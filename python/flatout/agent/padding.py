@@ -2,9 +2,10 @@
 
 What a loader hands out is looked at as it comes, on the host: no device is asked. Columns at an end of a batch
 that hold one and the same value in all its rows are padding that no row needs. Nothing is held after a look.
+No code of the job's runs: of a mapping, what a dict or a UserDict (a tokenizer's) holds is looked at, and no other.
 """
 import sys
-from collections.abc import Mapping
+from collections import UserDict
 from time import thread_time_ns
 
 from . import core, forward, places
@@ -28,13 +29,15 @@ def install(torch):
 
 def look(batch):
     """Called with a batch that is due, right after it came."""
-    ran = thread_time_ns()
-    _look(batch, sys._getframe(1))
-    spent = thread_time_ns() - ran
-    cost(0, spent, spent, 0)
+    try:
+        ran = thread_time_ns()
+        _look(batch, sys._getframe(1))
+        spent = thread_time_ns() - ran
+        cost(0, spent, spent, 0)
+    except Exception:
+        state.batch_step = NEVER  # the agent goes on without
 
 
-@core.guarded
 def _look(batch, frame):
     steps = state.steps
     state.batch_step = next((n for n in _STEPS if n > steps), steps - steps % _EVERY + _EVERY)
@@ -66,15 +69,27 @@ def _embeds():
 
 
 def _token_ids(batch):
-    """The integer matrices of a batch, on the host."""
-    if type(batch) in (tuple, list):
-        parts = batch
-    elif isinstance(batch, Mapping):
-        parts = list(batch.values())
-    else:
-        parts = (batch,)
-    return [p for p in parts if type(p) is _Tensor and p.dtype in _whole and p.dim() == 2 and p.device.type == "cpu"
-            and p.shape[0] > 1 and p.shape[1] >= _NARROW and p.numel() <= _MOST]
+    """The integer matrices of a batch, on the host; none where most of the batch is no text (pictures)."""
+    tensors = [p for p in _parts(batch) if type(p) is _Tensor]
+    ids = [p for p in tensors if p.dtype in _whole and p.dim() == 2 and p.device.type == "cpu"
+           and p.shape[0] > 1 and p.shape[1] >= _NARROW and p.numel() <= _MOST and not _flags(p)]
+    most = max((p.numel() for p in ids), default=0)
+    return [] if any(p.is_floating_point() and p.numel() > most for p in tensors) else ids
+
+
+def _parts(batch):
+    kind = type(batch)
+    if kind in (tuple, list):
+        return batch
+    if UserDict in kind.__mro__:
+        batch = object.__getattribute__(batch, "__dict__").get("data")
+    return list(batch.values()) if type(batch) is dict else (batch,)
+
+
+def _flags(matrix):
+    """Whether it holds two values at most: a mask, or labels of which several may hold; no ids."""
+    least, most = matrix.min(), matrix.max()
+    return bool(((matrix == least) | (matrix == most)).all())
 
 
 def unneeded(ids):
