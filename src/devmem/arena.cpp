@@ -1,7 +1,7 @@
 #include "devmem/arena.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -148,13 +148,17 @@ Arena::Chunk* Arena::take_at(Address begin, Bytes size, uint32_t lane) {
   return chunk;
 }
 
-// The lowest hole among what other streams freed, after waiting for the one that did.
+// The lowest hole among what other streams freed, in the half for this size if there is one, after
+// waiting for the stream that did.
 Arena::Chunk* Arena::adopt(Bytes size, uint32_t lane) {
+  const auto order = [&](const Chunk* hole) {
+    return std::pair(is_small(size) != (hole->address >= middle_), hole->address);
+  };
   Chunk* lowest = nullptr;
   for (const Lane& other : lanes_) {
     if (&other == &lanes_[lane]) continue;
     Chunk* hole = other.find(size);
-    if (hole && (!lowest || hole->address < lowest->address)) lowest = hole;
+    if (hole && (!lowest || order(hole) < order(lowest))) lowest = hole;
   }
   if (lowest) driver_.synchronize(lanes_[lowest->lane].stream);
   return lowest;
@@ -290,9 +294,10 @@ Arena::FreeParts Arena::free_parts(uint32_t lane) const {
   return parts;
 }
 
-// The view of that size that needs the least new memory, and of wholly free handles the fewest:
-// what the largest end and begin don't come to is met by whole ones, the largest first, or the
-// smallest larger one; an end before and a begin behind them make up the rest.
+// The view of that size that needs the least new memory, and breaks few bytes of wholly free
+// handles: what the largest end and begin don't come to is met by whole ones, the largest first,
+// and the smallest larger one for what remains, or the smallest that is large enough alone; an end
+// before and a begin behind them make up the rest.
 Arena::Plan Arena::plan_view(Bytes size, const FreeParts& parts) {
   const auto largest = [](const std::vector<Piece>& pieces) {
     return pieces.empty() ? 0 : pieces.back().size;
@@ -307,16 +312,22 @@ Arena::Plan Arena::plan_view(Bytes size, const FreeParts& parts) {
   };
   const Bytes pair = largest(parts.ends) + largest(parts.begins);
   Bytes whole = size > pair ? round_up(size - pair, kPageBytes) : 0;
-  const Piece* larger = nullptr;
+  const Piece *larger = nullptr, *alone = nullptr;
   for (auto piece = parts.whole.rbegin(); whole > 0 && piece != parts.whole.rend(); ++piece) {
     if (piece->size > whole) {
       larger = &*piece;
+      if (plan.pieces.empty()) alone = larger;
       continue;
     }
     whole -= piece->size;
     add(*piece);
   }
   if (whole > 0 && larger != nullptr) {
+    if (alone && alone->size <= plan.broken + larger->size) {
+      plan = {};
+      left = size;
+      larger = alone;
+    }
     whole = 0;
     add(*larger);
   }
@@ -394,10 +405,12 @@ Arena::Run Arena::find_run(const View& view, Bytes size, uint32_t lane) const {
     }
     at += piece.mapped_size;
   }
+  if (has < size) return {};
   // A view may end with the begin of the handle whose end it begins with.
-  const bool twice = run.pieces.size() > 1 && run.pieces.front().mapped == run.pieces.back().mapped;
-  if (has < size || twice) return {};
-  return run;
+  const Piece &first = run.pieces.front(), &last = run.pieces.back();
+  const bool twice =
+      run.pieces.size() > 1 && first.mapped == last.mapped && first.begin < last.begin + last.size;
+  return twice ? Run{} : run;
 }
 
 // Takes the run's pieces out of their holes. nullptr: not all of them are free.
@@ -427,8 +440,8 @@ Arena::Chunk* Arena::idle_view(Bytes size, uint32_t lane) {
   return nullptr;
 }
 
-// Of a view that was made for another size; of several the one that breaks the fewest wholly free
-// handles. nullptr: none breaks so few.
+// Of a view that was made for another size, its first run; of several views the one whose run
+// breaks the fewest bytes of wholly free handles. nullptr: none breaks so few.
 Arena::Chunk* Arena::part_of_view(Bytes size, uint32_t lane, Bytes most_broken) {
   View* best = nullptr;
   Run run;
@@ -440,6 +453,7 @@ Arena::Chunk* Arena::part_of_view(Bytes size, uint32_t lane, Bytes most_broken) 
     if (best && found.broken >= run.broken) continue;
     best = &view;
     run = std::move(found);
+    if (run.broken == 0) break;
   }
   return best ? open_view(*best, run, size, lane) : nullptr;
 }
@@ -479,7 +493,7 @@ Arena::Chunk* Arena::make_view(Plan plan, Bytes size, uint32_t lane) {
   chunk->state = State::kView;
   views_by_size_.emplace(size, chunk);
   View& view = views_[chunk];
-  view = {*range, std::move(plan.pieces), {}, chunk};
+  view = {*range, *range, std::move(plan.pieces), {}, chunk};
   return open_view(view, run_as_made(view), size, lane);
 }
 
@@ -489,7 +503,34 @@ void Arena::unmap(const View& view) {
     driver_.unmap(at);
     at += piece.mapped_size;
   }
-  driver_.unreserve(view.range);
+  driver_.unreserve(view.reserved);
+}
+
+// Of a live view no more is mapped than its block uses: it is as if it was made for that one.
+void Arena::shrink(View& view) {
+  const Address begin = view.chunk->address, end = begin + view.chunk->size;
+  std::vector<Piece> used;
+  Bytes made_for = 0;
+  Address at = view.range;
+  for (const Piece& piece : view.pieces) {
+    made_for += piece.size;
+    const Address next = at + piece.mapped_size;
+    if (next <= begin || at >= end) {
+      driver_.unmap(at);
+      if (used.empty()) view.range = next;
+    } else {
+      const Address from = std::max(at, begin), to = std::min(next, end);
+      used.push_back({piece.mapped, piece.mapped_size, piece.mapped + (from - at), to - from});
+    }
+    at = next;
+  }
+  if (used.size() == view.pieces.size()) return;
+  mapped_again_ -= view.pieces.size() - used.size();
+  view.pieces = std::move(used);
+  auto it = views_by_size_.lower_bound(made_for);
+  while (it->second != view.chunk) ++it;
+  views_by_size_.erase(it);
+  views_by_size_.emplace(view.chunk->size, view.chunk);
 }
 
 // Unless a stream cannot be waited for: what is queued may still use the views' addresses.
@@ -516,9 +557,13 @@ bool Arena::drop_idle_views() {
 Arena::Chunk* Arena::make_room(Bytes size, uint32_t lane, bool on_credit) {
   if (Chunk* chunk = idle_view(size, lane)) return chunk;
   const Site site = choose_site(size, lane);
-  Plan plan = plan_view(size, free_parts(lane));
-  const bool affordable = !on_credit || plan.pieces.size() <= mappings_left_;
-  if (plan.missing == 0) {  // else no view has a run either
+  Plan plan;
+  bool affordable = !on_credit || mappings_left_ > 0;
+  if (affordable) {
+    plan = plan_view(size, free_parts(lane));
+    affordable = !on_credit || plan.pieces.size() <= mappings_left_;
+  }
+  if (plan.missing == 0) {  // else no view has a run either; 0, too, without a plan
     const Bytes most_broken = affordable ? plan.broken : ~Bytes{0};
     if (Chunk* chunk = part_of_view(size, lane, most_broken)) return chunk;
   }
@@ -564,13 +609,11 @@ Status Arena::free(Address address) {
 void Arena::trim() {
   if (lanes_.empty() || !drop_idle_views()) return;
   settle(0);
-  std::unordered_set<Address> seen;  // by live views, which may use a part of what they map
-  for (const auto& [chunk, view] : views_)
-    for (const Piece& piece : view.pieces) seen.insert(piece.mapped);
+  for (auto& [chunk, view] : views_) shrink(view);
   for (auto it = mappings_.begin(); it != mappings_.end();) {
     const auto [address, mapping] = *it;
     const Chunk* hole = hole_at(0, address);
-    if (!hole || hole->address + hole->size < address + mapping.size || seen.contains(address)) {
+    if (!hole || hole->address + hole->size < address + mapping.size) {
       ++it;
       continue;
     }

@@ -1,20 +1,19 @@
 // Our policy. One range of addresses for the device; a request takes the lowest hole that holds it.
-// Small requests have the upper half of the range for themselves, so that those that live long do
-// not keep pages that larger ones leave; where it has no hole for one, the lower half serves it
-// before new memory does, and the other way round. Where no hole holds a request, what is free in
-// several places is joined: a handle may be mapped at a second place, so the free end of one,
-// wholly free ones and the free begin of another are mapped side by side there (a view), and only
-// what is missing still is asked of the driver.
+// Small requests look in the upper half of the range first, so that those that live long do not
+// keep pages that larger ones leave, and larger ones in the lower; a half that has no hole is
+// helped out by the other before new memory is asked for. Where no hole holds a request, what is
+// free in several places is joined: a handle may be mapped at a second place, so the free end of
+// one, wholly free ones and the free begin of another are mapped side by side there (a view), and
+// only what is missing still is asked of the driver.
 //
 // A view's pieces are chunks of the range like others, taken while the view is live. Once freed it
 // stays mapped, and serves the request of its size for which its pieces are free, or any other that
 // fits in what is free of it: steps that repeat themselves come to cost no call. Mapping costs by
 // the handle, so handles are as large as the request that needed them (within bounds that grow with
 // the arena and shrink with what the device has left), and views are made on credit that new memory
-// gives: calls end where growth does. A
-// hole is reused on the stream that freed it; others take it after waiting for that stream, on
-// credit, too. Where the device or the limit is full, views are made and streams are waited for as
-// often as it takes.
+// gives: calls end where growth does. A hole is reused on the stream that freed it; others take it
+// after waiting for that stream, on credit, too. Where the device or the limit is full, views are
+// made and streams are waited for as often as it takes.
 #pragma once
 
 #include <map>
@@ -88,6 +87,7 @@ class Arena : public Policy {
     Bytes broken = 0;  // of handles that were wholly free
   };
   struct View {
+    Address reserved = 0;       // by the driver
     Address range = 0;          // where the first piece's handle is mapped again
     std::vector<Piece> pieces;  // as it was made: each handle, and what of it was free
     std::vector<Chunk*> taken;  // none: not live
@@ -139,6 +139,7 @@ class Arena : public Policy {
   Run find_run(const View& view, Bytes size, uint32_t lane) const;
   Chunk* open_view(View& view, const Run& run, Bytes size, uint32_t lane);
   void unmap(const View& view);
+  void shrink(View& view);
   bool drop_idle_views();
   Chunk* make_room(Bytes size, uint32_t lane, bool on_credit);
 

@@ -231,17 +231,75 @@ TEST(Arena, AViewServesWhateverFitsInWhatIsFreeOfIt) {
   f.arena.check();
 }
 
-TEST(Arena, TrimmingKeepsWhatALiveViewMapsButDoesNotUse) {
+TEST(Arena, TrimmingLeavesALiveViewOnlyWhatItsBlockUses) {
   EverySecondPage f;
-  ASSERT_TRUE(f.arena.free(*f.arena.allocate(8 * kMiB, 0)).ok());
+  const Address joined = *f.arena.allocate(8 * kMiB, 0);
+  ASSERT_TRUE(f.arena.free(joined).ok());
+  // Of the view's four pages the first is taken, and a block uses the next two.
+  std::vector<Address> pages;
+  for (int i = 0; i < 4; ++i) pages.push_back(*f.arena.allocate(2 * kMiB, 0));
+  for (const size_t i : {0, 1, 2}) ASSERT_TRUE(f.arena.free(pages[i]).ok());
   const Address part = *f.arena.allocate(4 * kMiB, 0);
+  EXPECT_EQ(part, joined + 2 * kMiB);
+  ASSERT_TRUE(f.arena.free(pages[3]).ok());
   f.arena.trim();
   f.arena.check();
-  EXPECT_EQ(f.driver.used(), 16 * kMiB);
+  EXPECT_EQ(f.driver.used(), 12 * kMiB);
+  EXPECT_TRUE(f.driver.accessible(part, 4 * kMiB));
+  // It goes on as a view of that size.
+  ASSERT_TRUE(f.arena.free(part).ok());
+  const uint64_t calls = f.driver.calls();
+  EXPECT_EQ(*f.arena.allocate(4 * kMiB, 0), part);
+  EXPECT_EQ(f.driver.calls(), calls);
   ASSERT_TRUE(f.arena.free(part).ok());
   f.arena.trim();
   f.arena.check();
   EXPECT_EQ(f.driver.used(), 8 * kMiB);
+}
+
+// A view begins with the end of a handle and ends with the begin of the same.
+TEST(Arena, AViewThatMapsAHandleTwiceServesSmallerRequests) {
+  SimDriver driver;
+  Arena arena(driver, driver.total_bytes());
+  std::vector<Address> blocks;
+  for (const Bytes size : {4, 1, 2, 1, 4}) blocks.push_back(*arena.allocate(size * kMiB / 2, 0));
+  for (const size_t i : {0, 1, 3}) ASSERT_TRUE(arena.free(blocks[i]).ok());
+  const Address joined = *arena.allocate(3 * kMiB, 0);
+  EXPECT_EQ(driver.used(), 6 * kMiB);
+  EXPECT_EQ(driver.behind(joined).first, driver.behind(joined + 3 * kMiB - 1).first);
+  ASSERT_TRUE(arena.free(joined).ok());
+  const uint64_t calls = driver.calls();
+  EXPECT_EQ(*arena.allocate(11 * kMiB / 4, 0), joined);
+  EXPECT_EQ(driver.calls(), calls);
+  arena.check();
+}
+
+TEST(Arena, AHandleThatIsLargeEnoughAloneIsNotJoinedWithASmallerOne) {
+  SimDriver driver;
+  Arena arena(driver, driver.total_bytes());
+  ASSERT_TRUE(arena.free(*arena.allocate(48 * kMiB, 0)).ok());
+  ASSERT_EQ(driver.calls(Call::kCreate), 8u);
+  // Eight handles of 6 MiB and two of 2. Idle are the last 1.5 MiB of the first, the first 1.5 of
+  // the third, the fourth, and the first small one.
+  std::vector<Address> blocks;
+  for (const Bytes size : {9, 3, 12, 3, 9, 12, 12, 12, 12, 12, 4, 4})
+    blocks.push_back(*arena.allocate(size * kMiB / 2, 0));
+  ASSERT_EQ(driver.used(), 52 * kMiB);
+  for (const size_t i : {1, 3, 5, 10}) ASSERT_TRUE(arena.free(blocks[i]).ok());
+  ASSERT_TRUE(arena.allocate(7 * kMiB, 0).ok());
+  EXPECT_EQ(driver.used(), 52 * kMiB);
+  EXPECT_EQ(arena.stats().largest_free, 2 * kMiB) << "the small one is left";
+  arena.check();
+}
+
+TEST(Arena, WhatOtherStreamsFreedIsTakenFromTheHalfForTheSizeFirst) {
+  SimDriver driver;
+  Arena arena(driver, driver.total_bytes());
+  const Address small = *arena.allocate(4096, 2);
+  ASSERT_TRUE(arena.free(*arena.allocate(2 * kMiB, 1)).ok());
+  EXPECT_EQ(*arena.allocate(4096, 0), small + 4096);
+  EXPECT_EQ(driver.used(), 4 * kMiB);
+  arena.check();
 }
 
 // Two of 32 handles are idle, again others each time.
