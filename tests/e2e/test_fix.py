@@ -412,6 +412,28 @@ def test_a_save_to_a_file_object_is_as_it_would_be(job_python: str, tmp_path: Pa
         assert (remedied / name).read_bytes() == (plain / name).read_bytes()
 
 
+def test_a_save_that_begins_can_be_waited_for(job_python: str, tmp_path: Path) -> None:
+    script = """
+        import os, threading, time, torch
+        started = threading.Thread.start
+
+        def slowly(thread):
+            if thread.name == "flatout-save":
+                time.sleep(0.3)
+            started(thread)
+
+        threading.Thread.start = slowly
+        with open("log", "w") as log:
+            log.write("line")
+            log.flush()
+            threading.Timer(0.1, os.fsync, [log.fileno()]).start()   # which waits for saves, while one begins
+            torch.save({"w": torch.ones(3)}, "a.pt")
+            time.sleep(0.5)
+        print(float(torch.load("a.pt")["w"].sum()))
+    """
+    assert changed(job_python, "background_save", script, tmp_path) == ("3.0\n", {"background_save"})
+
+
 def test_the_agent_does_not_wait_for_a_save_in_the_background(flatout: str, job_python: str, tmp_path: Path) -> None:
     script = """
         import threading, torch

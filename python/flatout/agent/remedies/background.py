@@ -29,8 +29,9 @@ class _Task:
         error, self.error = self.error, None
         if error is not None:
             raise error
-        self.thread = threading.Thread(target=self._do, args=(function,), name="flatout-save")
-        self.thread.start()
+        thread = threading.Thread(target=self._do, args=(function,), name="flatout-save")
+        thread.start()  # before others see it: one that has not begun cannot be waited for
+        self.thread = thread
 
     def _do(self, function):
         try:
@@ -271,7 +272,7 @@ def _sync(applied, name):
 
     def finish():
         with arrived:
-            while state["thread"] is not None and (waiting or state["busy"]):
+            while state["thread"] is not None and state["thread"].is_alive() and (waiting or state["busy"]):
                 arrived.wait(1.0)
 
     def forget():
