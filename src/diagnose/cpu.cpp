@@ -115,15 +115,13 @@ double unseen_spinning(const RunView& view, const Profile::Filter& works) {
 /// Of the time in which the pool's threads have something to do, that goes to locks of the job's:
 /// to waiting for one another there, taking them and releasing them.
 double part_at_lock(const RunView& view) {
-  const auto at_lock = [](const Cell& c) {
-    return (c.traits & kInMutex) != 0 && (c.traits & kInMalloc) == 0;
-  };
   const auto pool = [&](const Profile::Filter& filter) {
     return view.per_step(Role::kPool, filter);
   };
-  const double locked = pool(at_lock);
-  const double busy = pool(
-      [&](const Cell& c) { return !at_lock(c) && (on_cpu(c.act) || c.act == Act::kRunQueue); });
+  const double locked = pool(at_lock_of_jobs);
+  const double busy = pool([&](const Cell& c) {
+    return !at_lock_of_jobs(c) && (on_cpu(c.act) || c.act == Act::kRunQueue);
+  });
   return locked > 0 ? locked / (locked + busy) : 0;
 }
 

@@ -276,9 +276,7 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   if (findings.has("input.gil")) return;
   // What a session does with what it is fed is copying.
   if (findings.has("input.feed_dict")) return;
-  const SideWork side(view);
-  const bool side_told = side_work_told(findings);
-  const TinyOperations operations(view, [&](const Cell& c) { return side_told && side.holds(c); });
+  const TinyOperations operations(view, told_side_work(view, findings));
   const auto at_tiny = [&](const Cell& c) { return operations.at_tiny(c); };
   const auto tiny = [&](const Cell& c) { return operations.tiny(c); };
   const auto runs_backward = [&](const Cell& c) {

@@ -16,7 +16,7 @@ constexpr double kContended = 0.1;
 
 bool in_team(const Cell& c) { return c.role == Role::kPool || c.role == Role::kTrainer; }
 bool at_lock(const Cell& c) {
-  return in_team(c) && (c.traits & kInMutex) != 0 && (c.traits & kInMalloc) == 0 &&
+  return in_team(c) && at_lock_of_jobs(c) &&
          (c.act == Act::kLock || c.act == Act::kRunQueue || on_cpu(c.act));
 }
 bool waits_at_lock(const Cell& c) { return at_lock(c) && c.act == Act::kLock; }

@@ -307,11 +307,10 @@ void detect_page_faults(const RunView& view, Findings& findings) {
   std::unordered_map<model::FrameId, Line> lines;
   // After workers were forked, what is written to is copied first: told already.
   const bool forked = findings.has("input.worker_restart");
-  const SideWork side(view);
-  const bool side_told = side_work_told(findings);
+  const Profile::Filter side_work = told_side_work(view, findings);
   const auto computes = [&](const Cell& c) {
     return c.role == Role::kTrainer && on_cpu(c.act) && c.part != Part::kCheckpoint &&
-           !(forked && c.slow_step) && !(side_told && side.holds(c)) &&
+           !(forked && c.slow_step) && !side_work(c) &&
            (c.traits & (kInSave | kInLogging | kInSpawn | kInSubprocess)) == 0;
   };
   const auto faults_in = [&](const Cell& c) { return computes(c) && in_kernel(c.act); };

@@ -142,6 +142,10 @@ Act act_of(const model::StackReading& reading, Traits traits) {
 
 bool is_unread(const Cell& cell) { return cell.user == 0 && (cell.traits & kHasPython) == 0; }
 
+bool at_lock_of_jobs(const Cell& cell) {
+  return (cell.traits & kInMutex) != 0 && (cell.traits & kInMalloc) == 0;
+}
+
 void Profile::add(const Cell& one) {
   const auto [it, fresh] = index_.try_emplace(key_of(one), static_cast<uint32_t>(cells_.size()));
   if (fresh) {

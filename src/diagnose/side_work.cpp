@@ -163,8 +163,10 @@ bool SideWork::holds(const Cell& c) const {
          c.part != Part::kCheckpoint && c.part != Part::kBackward && lines_.contains(c.user);
 }
 
-bool side_work_told(const Findings& findings) {
-  return std::ranges::any_of(findings.all(), [](const Finding& f) { return f.title == kTitle; });
+Profile::Filter told_side_work(const RunView& view, const Findings& findings) {
+  const auto is_side_work = [](const Finding& f) { return f.title == kTitle; };
+  if (std::ranges::none_of(findings.all(), is_side_work)) return [](const Cell&) { return false; };
+  return [side = SideWork(view)](const Cell& c) { return side.holds(c); };
 }
 
 void detect_side_work(const RunView& view, Findings& findings) {

@@ -23,7 +23,7 @@ class SideWork {
   std::unordered_set<model::FrameId> lines_, callbacks_, trains_, after_;
 };
 
-/// Whether detect_side_work() has found some.
-bool side_work_told(const Findings& findings);
+/// What detect_side_work() has told of; nothing where it found none.
+Profile::Filter told_side_work(const RunView& view, const Findings& findings);
 
 }  // namespace flatout::diagnose

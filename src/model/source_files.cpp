@@ -36,14 +36,13 @@ bool in_package(std::string_view file, std::string_view package) {
 }
 
 bool in_framework(std::string_view file) {
-  for (const std::string_view part :
-       {"/torch/", "/tensorflow/", "/keras/", "/jax/", "/jaxlib/", "/mxnet/", "/flax/",
-        "/lightning/", "/pytorch_lightning/", "/accelerate/", "/transformers/", "/functorch/"}) {
-    if (contains(file, part)) return true;
+  if (contains_any(file, {"/torch/", "/tensorflow/", "/keras/", "/jax/", "/jaxlib/", "/mxnet/",
+                          "/flax/", "/lightning/", "/pytorch_lightning/", "/accelerate/",
+                          "/transformers/", "/functorch/"})) {
+    return true;
   }
   const auto within = [&](std::string_view package) { return in_package(file, package); };
-  const auto holds = [&](std::string_view part) { return contains(file, part); };
-  return std::ranges::any_of(kOnFrameworks, within) && std::ranges::none_of(kMakesBatches, holds);
+  return std::ranges::any_of(kOnFrameworks, within) && !contains_any(file, kMakesBatches);
 }
 
 bool in_logging_library(std::string_view file) {

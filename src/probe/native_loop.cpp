@@ -1,21 +1,18 @@
 #include "probe/native_loop.h"
 
-#include <fcntl.h>
 #include <linux/hw_breakpoint.h>
 #include <linux/perf_event.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cerrno>
-#include <cmath>
-#include <cstring>
 #include <map>
 #include <string_view>
 #include <utility>
+
+#include "probe/perf_event.h"
 
 namespace flatout::probe {
 
@@ -133,19 +130,7 @@ Result<std::unique_ptr<AddressCounter>> AddressCounter::open(int32_t tid, uint64
   attr.exclude_hv = 1;
   attr.sample_period = most;
   attr.disabled = 1;
-  const auto fd =
-      static_cast<int>(syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC));
-  if (fd < 0) {
-    const int err = errno;
-    const Code code = err == ESRCH                    ? Code::kGone
-                      : err == EACCES || err == EPERM ? Code::kDenied
-                                                      : Code::kUnsupported;
-    return Error{code,
-                 std::string("cannot count how often an address is reached: ") + std::strerror(err),
-                 code == Code::kDenied
-                     ? "set kernel.perf_event_paranoid=2, or give flatout CAP_PERFMON"
-                     : "a debugger may hold the hardware breakpoints: mark steps by marker.h"};
-  }
+  FLATOUT_TRY(const int fd, open_perf_event(attr, tid, "count how often an address is reached"));
   std::unique_ptr<AddressCounter> counter(new AddressCounter(fd));
   FLATOUT_TRY_STATUS(counter->resume());
   return counter;
@@ -221,8 +206,7 @@ std::string NativeLoop::name() const { return site_.caller + " calls " + site_.c
 
 /// Looks how often the calls of one function come round.
 void NativeLoop::measure(TimePoint now) {
-  const std::vector<NativePath> paths(paths_.begin(), paths_.end());
-  const std::vector<CallSite> sites = call_sites(paths, outer_);
+  const std::vector<CallSite> sites = call_sites(paths_, outer_);
   trials_.clear();
   for (const CallSite& site : sites) {
     if (trials_.size() == kBreakpoints) break;
@@ -262,8 +246,7 @@ void NativeLoop::judge(TimePoint now) {
   for (const MeasuredSite& one : measured) together += one.site.share;
   if (best == nullptr || best->rate * seconds < 2 || together < kMostOfIt) {
     // Its rounds are too short, or it has none: they are those of the function around it.
-    const std::vector<NativePath> paths(paths_.begin(), paths_.end());
-    if (call_sites(paths, ++outer_).empty()) return gather_anew();
+    if (call_sites(paths_, ++outer_).empty()) return gather_anew();
     return measure(now);
   }
   auto counter = AddressCounter::open(tid_, best->site.address, kSafe);

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,7 +30,6 @@ struct CallSite {
   uint64_t address = 0;
   std::string caller, callee;
   double share = 0;  // of the stacks
-  bool operator==(const CallSite&) const = default;
 };
 
 /// The calls of the innermost function that three quarters of the stacks are in, all called from
@@ -103,7 +101,7 @@ class NativeLoop {
 
   int32_t tid_;
   State state_ = State::kGathers;
-  std::deque<NativePath> paths_;
+  std::vector<NativePath> paths_;
   int outer_ = 0, tries_ = 0;
   std::vector<Trial> trials_;
   TimePoint began_{};

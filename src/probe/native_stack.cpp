@@ -1,11 +1,9 @@
 #include "probe/native_stack.h"
 
-#include <errno.h>
 #include <linux/perf_event.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -14,12 +12,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "base/fs.h"
 #include "base/page_size.h"
 #include "model/stack.h"
+#include "probe/perf_event.h"
 #include "probe/remote_memory.h"
 #include "symbols/spin_loop.h"
 
@@ -118,18 +116,7 @@ Result<std::unique_ptr<CpuSampler>> CpuSampler::open(int32_t tid, uint32_t stack
   attr.exclude_kernel = 1;
   attr.exclude_hv = 1;
   attr.write_backward = 0;
-  const auto fd =
-      static_cast<int>(syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC));
-  if (fd < 0) {
-    const int err = errno;
-    if (err == ESRCH) return Error{Code::kGone, "the thread has ended", ""};
-    if (err == EACCES || err == EPERM) {
-      return Error{Code::kDenied, "cannot sample running native code: no permission",
-                   "set kernel.perf_event_paranoid=2, or give flatout CAP_PERFMON"};
-    }
-    return Error{Code::kUnsupported,
-                 std::string("cannot sample running native code: ") + std::strerror(err), ""};
-  }
+  FLATOUT_TRY(const int fd, open_perf_event(attr, tid, "sample running native code"));
   void* ring =
       mmap(nullptr, (1 + kRingPages) * page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (ring == MAP_FAILED) {

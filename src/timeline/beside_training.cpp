@@ -5,6 +5,8 @@
 #include <set>
 #include <string_view>
 
+#include "base/contains.h"
+
 namespace flatout::timeline {
 
 using model::StackReading;
@@ -39,14 +41,11 @@ double computing(const model::Run& run, model::ThreadId thread) {
 
 /// The functions that OpenMP's compilers make of a parallel region's body.
 bool is_region(std::string_view function) {
-  return function.find("._omp_fn.") != std::string_view::npos ||
-         function.find("omp_outlined") != std::string_view::npos;
+  return contains_any(function, {"._omp_fn.", "omp_outlined"});
 }
 
 bool is_runtime(std::string_view file) {
-  return file.find("libgomp") != std::string_view::npos ||
-         file.find("libomp") != std::string_view::npos ||
-         file.find("libiomp") != std::string_view::npos;
+  return contains_any(file, {"libgomp", "libomp", "libiomp"});
 }
 
 /// What a stack has of OpenMP: the region that its thread works on (0: none), and whether it is in

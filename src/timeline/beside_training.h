@@ -17,7 +17,7 @@ struct BesideTraining {
   };
   double waits = 0, runs = 0;              // seconds of the training thread
   double while_waits = 0, while_runs = 0;  // of these, in which any other worked
-  // Of its waits whose stacks are known, seconds within OpenMP's library, and elsewhere.
+  // Of its waits whose stacks are known, seconds within OpenMP's regions or library, and elsewhere.
   double waits_for_team = 0, waits_elsewhere = 0;
   double computes = 0;          // part of its time, by its CPU time outside of the kernel
   std::vector<Thread> threads;  // the others of its process
