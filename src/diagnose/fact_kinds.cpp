@@ -45,6 +45,7 @@ constexpr auto kRows = std::to_array<Row>({
     {"torch.interop_threads", "PyTorch's inter-op threads", kAllParts},
     {"gc.threshold", "thresholds of the garbage collector", kAllParts},
     {"model.float64", "elements trained in float64", kCompute},
+    {"model.half", "ms of products in half and in single precision", kCompute},
     {"torch.graph_nodes", "nodes of the autograd graph", kCompute},
     // limits
     {"cgroup.cpu_limit_cores", "CPU limit in cores", kAllParts},

@@ -1,7 +1,9 @@
-// A model that computes in double precision.
+// A model that computes in double precision, or in half precision where that takes longer.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -39,9 +41,21 @@ bool computes(const Cell& c, bool graphs) {
          c.part != Part::kCheckpoint && (c.traits & kNotComputing) == 0;
 }
 
-}  // namespace
+/// What the agent measured: seconds of a core for the convolutions and matrix products of a pass.
+struct HalfPrecision {
+  std::string_view type;
+  double half = 0, single = 0;
+};
 
-void detect_precision(const RunView& view, Findings& findings) {
+std::optional<HalfPrecision> in_half(const model::Run& run) {
+  const auto parts = split(run.fact("model.half"), '/');
+  if (parts.size() != 3) return std::nullopt;
+  const auto half = parse_number<double>(parts[1]), single = parse_number<double>(parts[2]);
+  if (!half || !single || *single <= 0 || *half <= *single) return std::nullopt;
+  return HalfPrecision{parts[0], *half / 1e3, *single / 1e3};
+}
+
+void detect_float64(const RunView& view, Findings& findings) {
   const double share = in_float64(view.run());
   if (share < kMostOfIt || !view.has_steps()) return;
   const bool graphs = !view.run().fact("tensorflow.version").empty();
@@ -75,6 +89,40 @@ void detect_precision(const RunView& view, Findings& findings) {
     remedy(*f, "float32_device",
            "At least half of the time: GPUs that are not made for it take 32 to 64 times as long.");
   }
+}
+
+void detect_half(const RunView& view, Findings& findings) {
+  const auto found = in_half(view.run());
+  if (!found || !view.has_steps()) return;
+  const auto computing = [](const Cell& c) { return computes(c, false); };
+  const double host = view.per_step(Role::kTrainer, computing);
+  const double slower = found->half / found->single;
+  // What else is computed takes about as long as these do in float32, and as long in either type.
+  const double saved = host * (slower - 1) / (slower + 1);
+  const std::string type(found->type);
+  Finding* f = findings.add(
+      "cpu.half_precision", fmt::format("{} takes longer than float32 on this processor", type),
+      0.8, WhatIf(view).saved_by({.trainer = saved, .trainer_cpu = saved}));
+  if (f == nullptr) return;
+  f->where = setting_line(view.run(), "model.half.set_at");
+  if (!f->where) f->where = view.where(computing);
+  evidence(*f,
+           fmt::format("convolutions and matrix products of a pass take a core {} in {}, {} in float32",
+                       ms(found->half), type, ms(found->single)),
+           slower, "ratio", "agent.half", 1);
+  evidence(*f, fmt::format("computing takes {} a step", ms(host)), host * 1e3, "ms", "stacks",
+           view.readings(computing));
+  remedy(*f, "float32",
+         "Compute in float32 on this machine: no autocast (enabled=False), no half() or "
+         "bfloat16(). Keep half precision for where there are instructions for it: most GPUs, "
+         "processors with AMX.");
+}
+
+}  // namespace
+
+void detect_precision(const RunView& view, Findings& findings) {
+  detect_float64(view, findings);
+  detect_half(view, findings);
 }
 
 }  // namespace flatout::diagnose

@@ -71,5 +71,34 @@ TEST(Precision, OnADeviceItIsTheDevicesTimeThatCounts) {
   EXPECT_NEAR(*find(d, "cpu.float64")->gain, 1 / 0.6, 0.02);
 }
 
+TEST(Precision, HalfPrecisionIsTakenAtWhatItsOperationsTookInBoth) {
+  RunBuilder b = computing("");
+  b.run().info["model.half"] = "float16/21/3";
+  b.run().info["pid.7.model.half.set_at"] = "/home/u/train.py:9 in step";
+  const Diagnosis d = diagnose(b.build());
+  const Finding* f = find(d, "cpu.half_precision");
+  ASSERT_NE(f, nullptr) << d.headline;
+  EXPECT_NEAR(*f->gain, 30.0 / 12, 0.05) << "24 ms that were 3 of these and 3 of others";
+  EXPECT_EQ(f->where->line, 9);
+}
+
+TEST(Precision, WhatIsNoProductTakesAsLongInEitherType) {
+  RunBuilder b = computing("");
+  b.run().info["model.half"] = "bfloat16/100/50";
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_NE(find(d, "cpu.half_precision"), nullptr) << d.headline;
+  EXPECT_NEAR(*find(d, "cpu.half_precision")->gain, 30.0 / 22, 0.05);
+}
+
+TEST(Precision, HalfPrecisionThatIsNoSlowerIsNotToBlame) {
+  for (const std::string times :
+       {"bfloat16/10/10", "bfloat16/5/20", "bfloat16/5", "float16/x/1", "float16/5/0",
+        "float16/1.05/1"}) {  // the last one: 0.6 ms of 30
+    RunBuilder b = computing("");
+    b.run().info["model.half"] = times;
+    EXPECT_EQ(find(diagnose(b.build()), "cpu.half_precision"), nullptr) << times;
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

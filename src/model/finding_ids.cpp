@@ -25,6 +25,7 @@ const std::vector<std::string_view>& finding_ids() {
                                                     "cpu.python_bound",
                                                     "cpu.gc",
                                                     "cpu.float64",
+                                                    "cpu.half_precision",
                                                     "cpu.retained_graph",
                                                     "cpu.lock",
                                                     "cpu.process_churn",

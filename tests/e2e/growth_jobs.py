@@ -223,6 +223,25 @@ def loss_in_double():
         sgd.step()
 
 
+def halves():
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(8 * 8 * 8, 16))
+    sgd = torch.optim.SGD(net.parameters(), lr=1e-6)
+    for _ in range(30):
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # SETS halves
+            loss = net(torch.ones(4, 3, 16, 16)).mean()
+        loss.backward()
+        sgd.step()
+
+
+def a_cast():
+    """Not what the model computes in."""
+    net = nn.Linear(16, 16)
+    sgd = torch.optim.SGD(net.parameters(), lr=1e-6)
+    for _ in range(30):
+        net(torch.ones(4, 16)).to(torch.bfloat16).float().mean().backward()
+        sgd.step()
+
+
 def settings():
     change()
     torch.set_num_interop_threads(3)  # SETS interop

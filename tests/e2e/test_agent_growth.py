@@ -131,6 +131,15 @@ def test_a_loss_in_double_precision_says_nothing_of_the_model(flatout, job_pytho
     assert info["model.float64"] == "0/272" and "model.float64.set_at" not in info
 
 
+def test_a_model_in_half_precision(flatout, job_python, tmp_path):
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "halves")
+    kind, half, single = info["model.half"].split("/")
+    assert kind == "bfloat16" and float(half) > 0 and float(single) > 0
+    assert info["model.half.set_at"] == place("SETS halves", "halves")
+    info, _, _ = facts_of(flatout, job_python, tmp_path, "a_cast")
+    assert "model.half" not in info
+
+
 def test_a_graph_that_is_kept_for_another_backward_pass(flatout, job_python, tmp_path):
     info, _, _ = facts_of(flatout, job_python, tmp_path, "kept_graphs")
     assert info["torch.retain_graph"] == "True" and info["torch.retain_graph.set_at"] == place("BACKWARD", "steps")

@@ -337,6 +337,14 @@ class DoubleData(Habit):
                           collate_fn=lambda rows: torch.stack([r[0] for r in rows]).float())
 
 
+class HalfWeights(Habit):
+    """A copy of the weights in half precision, which nothing is computed with."""
+
+    def each(self, step, model, loss):
+        if step % 50 == 0:
+            self.kept = {name: w.to(torch.bfloat16) for name, w in model.state_dict().items()}
+
+
 HABITS = {c.__name__.lower(): c for c in Habit.__subclasses__()}
 
 

@@ -99,3 +99,6 @@ def at_exit():
         value = getattr(sys, "last_value", None)
         if value is not None and not _watch.reported:
             uncaught(type(value), value, value.__traceback__)
+        half = sys.modules.get(__name__ + ".half")
+        if half is not None:
+            half.at_exit()

@@ -10,7 +10,7 @@ what was numbered from one step to the next, for nodes are numbered as operation
 import sys
 from time import thread_time_ns
 
-from . import core, places
+from . import core, half, places
 from .core import NEVER, cost, get_ident, now, state
 
 _STEPS = (3, 10, 50)  # the steps in whose backward it looks; then
@@ -23,6 +23,7 @@ _PARAMETERS = 64  # of a graph, whose type is looked at
 _anomaly = [False]  # as it was last told
 _doubles = [None]  # the same
 _retains = [False]  # the same
+_looked_for_half = [False]
 _counted = [0, False]
 _seen = [NEVER, 0]  # the step whose graph was too large, and its root's number
 
@@ -61,6 +62,9 @@ def _look(tensors, begin):
     if doubles != _doubles[0]:
         _doubles[0] = doubles
         core.info("model.float64", doubles or "")
+    if not _looked_for_half[0]:
+        _looked_for_half[0] = True
+        half.look(root)
     if _seen[0] == state.steps - 1:
         counted = [root._sequence_nr() - _seen[1], True]
         _seen[0] = NEVER

@@ -14,40 +14,54 @@ def install(torch):
     places.not_users(torch)
     _threshold(None)
     os.register_at_fork(before=_forks, after_in_child=_sent.clear)
-    core.replace(gc, "set_threshold", lambda f: _noted(f, "gc.threshold", _threshold))
-    if core.replace(os, "sched_setaffinity", lambda f: _noted(f, "affinity", _affinity)):
+    core.replace(gc, "set_threshold", lambda f: _noted(f, _threshold))
+    if core.replace(os, "sched_setaffinity", lambda f: _noted(f, _affinity)):
         home = sys.modules.get(getattr(os.sched_setaffinity, "__module__", None))
         if home is not None and home is not os:  # where pickle looks for it
             home.sched_setaffinity = os.sched_setaffinity
     core.replace(torch, "set_num_threads", lambda f: _noted(
-        f, "torch.num_threads", lambda _: _send("torch.num_threads", torch.get_num_threads())))
+        f, lambda _: _send("torch.num_threads", torch.get_num_threads())))
     core.replace(torch, "set_num_interop_threads", lambda f: _noted(
-        f, "torch.interop_threads",
-        lambda _: _send("torch.interop_threads", torch.get_num_interop_threads())))
+        f, lambda _: _send("torch.interop_threads", torch.get_num_interop_threads())))
     anomaly = getattr(getattr(torch, "autograd", None), "anomaly_mode", None)
     for name, method in (("set_detect_anomaly", "__init__"), ("detect_anomaly", "__enter__")) if anomaly else ():
         core.replace(getattr(anomaly, name, None), method, lambda f: _noted(
-            f, "torch.anomaly", lambda _: torch.is_anomaly_enabled()))  # graph.py says whether it lasts
-    double = getattr(torch, "float64", None)
-    module = getattr(getattr(torch, "nn", None), "Module", None)
-    core.replace(torch, "set_default_dtype", lambda f: _noted(
-        f, "model.float64", lambda args: any(a is double for a in args)))
-    core.replace(module, "double", lambda f: _noted(f, "model.float64", lambda _: True))
-    core.replace(module, "to", lambda f: _noted(  # the type alone, or that of a tensor
-        f, "model.float64", lambda args: any(getattr(a, "dtype", a) is double for a in args[1:])))
+            f, lambda _: "torch.anomaly" if torch.is_anomaly_enabled() else None))  # graph.py says whether it lasts
+    _element_types(torch)
     subprocess = sys.modules.get("subprocess")
     if not core.replace(subprocess, "_fork_exec", _telling_programs):  # CPython before 3.11
         core.replace(getattr(subprocess, "_posixsubprocess", None), "fork_exec", _telling_programs)
 
 
-def _noted(original, key, tell):
+def _element_types(torch):
+    """Where the job asks for other types than float32."""
+    module = getattr(getattr(torch, "nn", None), "Module", None)
+    facts = {getattr(torch, "float64", None): "model.float64"}
+    facts.update((getattr(torch, name, None), "model.half") for name in ("bfloat16", "float16"))
+
+    def asked_for(kinds):
+        """The fact, by types or tensors of that type."""
+        kinds = [getattr(kind, "dtype", kind) for kind in kinds]
+        return next((facts[kind] for kind in kinds if type(kind) is torch.dtype and kind in facts), None)
+
+    core.replace(torch, "set_default_dtype", lambda f: _noted(f, asked_for))
+    core.replace(module, "to", lambda f: _noted(f, lambda args: asked_for(args[1:])))
+    core.replace(module, "double", lambda f: _noted(f, lambda _: "model.float64"))
+    for name in ("half", "bfloat16"):
+        core.replace(module, name, lambda f: _noted(f, lambda _: "model.half"))
+    core.replace(getattr(torch, "autocast", None), "__init__", lambda f: _noted(
+        f, lambda args: "model.half" if "cpu" in args[1:2] else asked_for(args[1:])))
+
+
+def _noted(original, asked_for):
+    """`asked_for`: from the call's arguments, the fact that it asks for; None if it asks for none."""
     is_compiling = core.compiling
 
     def hook(*args, **kwargs):
         result = original(*args, **kwargs)
         if not is_compiling() and not core.is_off:
             begin = now()
-            _note(key, tell, (*args, *kwargs.values()), sys._getframe(1))
+            _note(asked_for, (*args, *kwargs.values()), sys._getframe(1))
             spent = now() - begin
             cost(1, spent, spent, 0)
         return result
@@ -56,28 +70,31 @@ def _noted(original, key, tell):
 
 
 @core.guarded
-def _note(key, tell, args, frame):
+def _note(asked_for, args, frame):
     """What PyTorch sets itself, as in each worker of a loader, is nobody's wish."""
     if places.caller_is_in("torch", frame):
         return
     place = places.users_place(frame)
-    if place is not None and tell(args) is not False:
+    key = asked_for(args) if place is not None else None
+    if key is not None:
         _send(key + ".set_at", place)
 
 
 def _send(key, value):
+    """Returns the key."""
     if _sent.get(key) != value:  # some set it again for each sample
         _sent[key] = value
         core.info(key, value)
+    return key
 
 
 def _threshold(_):
-    _send("gc.threshold", ",".join(map(str, gc.get_threshold())))
+    return _send("gc.threshold", ",".join(map(str, gc.get_threshold())))
 
 
 def _affinity(args):
-    """False for the affinity of others."""
-    return bool(args) and type(args[0]) is int and args[0] in (0, os.getpid())
+    """None for the affinity of others."""
+    return "affinity" if args and type(args[0]) is int and args[0] in (0, os.getpid()) else None
 
 
 _forked_at = {}  # place -> forks, of the first few places

@@ -1,0 +1,147 @@
+"""How much longer half precision takes on this processor: `model.half`, where a graph on the CPU
+computes in it.
+
+The first graph that is looked at tells the shapes of its convolutions and matrix products. As the job
+ends, the largest of them are computed once more, smaller, from ones, in half and in single precision:
+what the processor has no instructions for, or a library no kernels, takes many times as long there.
+"""
+from time import perf_counter, thread_time, thread_time_ns
+
+from . import core
+
+_NODES = 4096
+_BUDGET = 2000000  # ns of CPU time, once
+_KINDS = 4  # of operations that are computed again, the largest ones
+_FEW = 1e8  # multiplications of one that is computed again
+_LONG = 0.5  # s that all of it may take, beyond the operation that runs then
+_SAMPLES = 17  # from which on PyTorch takes the same kernels whatever the number of threads
+
+_products = {}  # (function, shapes, type) -> multiplications of a pass
+
+
+def look(root):
+    """Remembers the shapes of the graph's operations in half precision on the CPU."""
+    import torch
+
+    halves = (torch.bfloat16, torch.float16)
+    until = thread_time_ns() + _BUDGET
+    nodes, seen = [root], {root}
+    for node in nodes:  # grows as it goes
+        made = node._input_metadata
+        if made and made[0].dtype in halves and made[0].device.type == "cpu":
+            _remember(node, tuple(made[0].shape), made[0].dtype)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+        if len(nodes) >= _NODES or thread_time_ns() > until:
+            break
+
+
+def _remember(node, made, kind):
+    name = type(node).__name__
+    if name in ("AddmmBackward0", "MmBackward0"):
+        first = "_saved_mat1_sym_sizes" if name[0] == "A" else "_saved_self_sym_sizes"
+        rows, inner = getattr(node, first)
+        key, each = (_product, (rows, inner, made[1]), kind), inner
+    elif name == "ConvolutionBackward0" and not node._saved_transposed:
+        weight = tuple(_shape_from(node, 1) or ())
+        if len(weight) != len(made):
+            return
+        settings = (node._saved_stride, node._saved_padding, node._saved_dilation, node._saved_groups)
+        key, each = (_convolution, (made, weight, settings), kind), _count(weight[1:])
+    else:
+        return
+    _products[key] = _products.get(key, 0) + _count(made) * each
+
+
+def _shape_from(node, at):
+    """Of what the operation was given: as the node says that computes its gradient."""
+    following, output = node.next_functions[at]
+    return following and following._input_metadata[output].shape
+
+
+def _count(shape):
+    out = 1
+    for n in shape:
+        out *= n
+    return out
+
+
+@core.guarded
+def at_exit():
+    """Tells the type, and ms that a core takes for the operations in it and in single precision."""
+    if not _products:
+        return
+    import torch
+
+    until = perf_counter() + _LONG
+    half = single = 0.0
+    largest = sorted(_products.items(), key=lambda item: -item[1])[:_KINDS]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the time of a thread, whoever else takes the cores
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        for (function, shapes, kind), multiplications in largest:
+            prepare, computed = function(torch, *shapes)
+            single += multiplications / computed * _seconds(prepare(torch.float32))
+            half += multiplications / computed * _seconds(prepare(kind))
+            if perf_counter() > until:
+                break
+    torch.set_num_threads(threads)
+    core.info("model.half", "%s/%.4g/%.4g" % (str(largest[0][0][2])[6:], 1e3 * half, 1e3 * single))
+
+
+def _seconds(run):
+    """The least of a few times."""
+    out = []
+    while len(out) < 2 or (len(out) < 5 and sum(out) < _LONG / 10):
+        begin = thread_time()
+        run()
+        out.append(thread_time() - begin)
+        if out[0] > _LONG / 5:
+            return out[0]
+    return min(out[1:])  # the first one makes what the others use
+
+
+def _product(torch, rows, inner, columns):
+    """(how to prepare a layer's product and those of its backward pass, multiplications of one)."""
+    rows = min(rows, max(_SAMPLES, int(_FEW / (inner * columns))))
+
+    def prepare(kind):
+        x, w = torch.ones(rows, inner, dtype=kind), torch.ones(columns, inner, dtype=kind)
+        gradient = torch.ones(rows, columns, dtype=kind)
+
+        def run():
+            torch.mm(x, w.t())
+            torch.mm(gradient, w)
+            torch.mm(gradient.t(), x)
+
+        return run
+
+    return prepare, rows * inner * columns
+
+
+def _convolution(torch, made, weight, settings):
+    """The same of a convolution."""
+    stride, padding, dilation, groups = settings
+    samples, pictures = min(made[0], _SAMPLES), made[2:]
+    pixels = _FEW / (samples * _count(weight))
+    side = max(2, int(pixels ** (1 / max(len(pictures), 1))))
+    made = (samples, made[1], *(min(n, side) for n in pictures))
+    size = [max(1, (n - 1) * s - 2 * p + d * (k - 1) + 1)
+            for n, s, p, d, k in zip(made[2:], stride, padding, dilation, weight[2:])]
+    none = [0] * len(size)
+
+    def prepare(kind):
+        x, w = torch.ones(samples, weight[1] * groups, *size, dtype=kind), torch.ones(weight, dtype=kind)
+        gradient = torch.ones_like(torch.ops.aten.convolution(
+            x, w, None, stride, padding, dilation, False, none, groups))
+
+        def run():
+            torch.ops.aten.convolution(x, w, None, stride, padding, dilation, False, none, groups)
+            torch.ops.aten.convolution_backward(
+                gradient, x, w, None, stride, padding, dilation, False, none, groups, [True, True, False])
+
+        return run
+
+    return prepare, _count(made) * _count(weight[1:])
