@@ -9,6 +9,7 @@
 #include "diagnose/few_threads.h"
 #include "diagnose/findings.h"
 #include "diagnose/input.h"
+#include "diagnose/optimizer.h"
 
 namespace flatout::diagnose {
 
@@ -45,6 +46,7 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_padding(view, findings);
   detect_retained(view, findings);
   detect_side_work(view, findings);
+  detect_optimizer(view, findings);
   detect_interpreter(view, findings);
   detect_processes(view, findings);
   detect_allocator(view, findings);
@@ -168,9 +170,10 @@ void add_of_passes(const RunView& view, std::vector<Finding>& findings) {
              *k.cost_ms_per_step < 2 * *f.cost_ms_per_step;
     });
     const Finding* const told = already_told(findings, f);
-    if (told == nullptr) {
+    const bool more = told == nullptr || told->cost_ms_per_step.value_or(0) < *f.cost_ms_per_step;
+    if (told == nullptr || (more && !told->between_steps && !same_line(told->where, f.where))) {
       findings.push_back(std::move(f));
-    } else if (told->gain.value_or(0) < *f.gain) {
+    } else if (more) {
       findings[static_cast<size_t>(told - findings.data())] = std::move(f);
     }
   }
@@ -213,6 +216,7 @@ Diagnosis diagnose(const Run& run) {
     }
   }
   add_of_passes(view, out.findings);
+  spread_gains(view, out.findings);
   sort_by_gain(out.findings);
   const Finding* changed_by = nullptr;
   for (Finding& f : out.findings) {

@@ -75,6 +75,8 @@ void detect_input(const RunView& view, Findings& findings);
 void detect_validation(const RunView& view, Findings& findings);
 /// Why validations and rollouts take long, where they take much of the job's time.
 std::vector<model::Finding> find_in_passes(const RunView& view);
+/// Makes gains of the steps those of the whole time, where much of it lies between them.
+void spread_gains(const RunView& view, std::vector<model::Finding>& findings);
 /// Where nothing else was found though the steps wait for batches.
 void detect_late_batches(const RunView& view, Findings& findings);
 void detect_cpu(const RunView& view, Findings& findings);

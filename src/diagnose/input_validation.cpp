@@ -34,6 +34,8 @@ struct Validation {
 // Validations that come within the epoch, at least once in so many steps, and take kMuchBetween of
 // the time are nothing that training has to wait for.
 constexpr size_t kOften = 25, kFewValidations = 8;
+// Of a line's time in validations, what it may take besides and still be theirs alone.
+constexpr double kElsewhere = 0.1;
 
 std::vector<Validation> validations_of(const RunView& view) {
   std::vector<Validation> out;
@@ -68,6 +70,54 @@ std::optional<model::Where> line_within(const RunView& view, const std::vector<V
     if (next == all.end()) break;
     const model::FrameId frame = view.stacks().user_frame(r.stack);
     if (r.at >= next->begin && frame != 0 && wanted(*next, r)) lines[frame] += r.weight_us;
+  }
+  const auto most =
+      std::ranges::max_element(lines, {}, [](const auto& line) { return line.second; });
+  if (most == lines.end()) return std::nullopt;
+  return view.stacks().where(most->first);
+}
+
+/// The user's line that calls what the training thread does in validations: of those that steps do
+/// not come to, the outermost, where the loop decides on it. What runs the model is in both.
+std::optional<model::Where> calling_line(const RunView& view, const std::vector<Validation>& all) {
+  const auto& run = view.run();
+  std::vector<double> within(run.stacks.size()), elsewhere(run.stacks.size());
+  auto next = all.begin();
+  auto step = view.steps().steady.begin();  // none of these follows a validation
+  const auto end = view.steps().steady.end();
+  for (const model::StackReading& r : run.readings) {
+    if (r.thread != view.trainer() || r.stack >= within.size()) continue;
+    while (next != all.end() && next->end <= r.at) ++next;
+    while (step != end && (*step)->end <= r.at) ++step;
+    if (next != all.end() && r.at >= next->begin) {
+      within[r.stack] += r.weight_us;
+    } else if (step != end && r.at >= (*step)->begin) {
+      elsewhere[r.stack] += r.weight_us;
+    }
+  }
+  struct Time {
+    double within = 0, elsewhere = 0;
+  };
+  std::unordered_map<model::FrameId, Time> frames;
+  for (model::StackId stack = 1; stack < within.size(); ++stack) {
+    if (within[stack] + elsewhere[stack] <= 0) continue;
+    for (model::StackId at = stack; at != 0; at = run.stacks[at].parent) {
+      Time& time = frames[run.stacks[at].frame];
+      time.within += within[stack];
+      time.elsewhere += elsewhere[stack];
+    }
+  }
+  std::unordered_map<model::FrameId, double> lines;
+  for (model::StackId stack = 1; stack < within.size(); ++stack) {
+    if (within[stack] <= 0) continue;
+    model::FrameId outermost = 0;
+    for (model::StackId at = stack; at != 0; at = run.stacks[at].parent) {
+      const model::FrameId frame = run.stacks[at].frame;
+      const Time& time = frames[frame];
+      const bool only_here = time.elsewhere < kElsewhere * time.within;
+      if (only_here && view.stacks().owner(frame) == Owner::kUser) outermost = frame;
+    }
+    if (outermost != 0) lines[outermost] += within[stack];
   }
   const auto most =
       std::ranges::max_element(lines, {}, [](const auto& line) { return line.second; });
@@ -111,7 +161,8 @@ void detect_frequent(const RunView& view, std::vector<Validation>& all, Findings
   f.cost_ms_per_step = saved * 1e3;
   f.between_steps = true;
   f.gain = step / (step - saved);
-  f.where = line_within(view, all, [](const auto&, const auto&) { return true; });
+  f.where = calling_line(view, all);
+  if (!f.where) f.where = line_within(view, all, [](const auto&, const auto&) { return true; });
   const auto count = static_cast<int64_t>(all.size());
   evidence(f, fmt::format("it takes {} of the job's time", format_percent(share)), share, "ratio",
            "timeline", count);

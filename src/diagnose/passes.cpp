@@ -21,13 +21,19 @@ double seconds_in(const std::vector<model::Step>& passes) {
   return out;
 }
 
+/// What lies between the steps, in seconds; 0 where it is not much of the time.
+double much_between(const RunView& view) {
+  if (!view.has_steps()) return 0;
+  const double between = seconds_in(view.run().steps.passes);
+  return between < kMuchBetween * (view.steps().total + between) ? 0 : between;
+}
+
 }  // namespace
 
 std::vector<Finding> find_in_passes(const RunView& view) {
-  if (!view.has_steps()) return {};
-  const double between = seconds_in(view.run().steps.passes);
+  const double between = much_between(view);
+  if (between <= 0) return {};
   const double all = view.steps().total + between, share = between / all;
-  if (share < kMuchBetween) return {};
   model::Run loop = view.run();
   loop.steps.steps = std::move(loop.steps.passes);
   loop.steps.passes.clear();
@@ -57,6 +63,16 @@ std::vector<Finding> find_in_passes(const RunView& view) {
     out.push_back(std::move(f));
   }
   return out;
+}
+
+void spread_gains(const RunView& view, std::vector<Finding>& findings) {
+  const double between = much_between(view);
+  if (between <= 0) return;
+  const double steps = view.steps().total, all = steps + between;
+  for (Finding& f : findings) {
+    if (f.between_steps || f.gain.value_or(0) <= 1) continue;
+    f.gain = all / (all - steps * (1 - 1 / *f.gain));
+  }
 }
 
 }  // namespace flatout::diagnose

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -12,6 +10,7 @@
 
 #include "base/contains.h"
 #include "base/text.h"
+#include "diagnose/after_backward.h"
 #include "diagnose/device.h"
 #include "diagnose/findings.h"
 #include "diagnose/whatif.h"
@@ -27,8 +26,6 @@ namespace {
 // Of a line's time, what lies outside of training from which that is where it belongs; and what
 // lies in steps far longer than usual, from which it is a stall and no part of every step.
 constexpr double kMostlyBeside = 0.7, kSeldom = 0.8;
-// Of the backward passes' time, that is in a function that calls them, and at a line of it.
-constexpr double kMostBackward = 0.8, kALine = 0.2;
 // Of the interpreter's time in it from which few big operations would take less.
 constexpr double kMuchPython = 0.25;
 // Lines that are told: so many, each with this part of it.
@@ -93,64 +90,16 @@ void SideWork::look_at_stacks(const RunView& view) {
   }
 }
 
-// A loop's body has an order. What comes before the backward pass makes the batch or the loss, even
-// where no slice tells.
 void SideWork::look_at_order(const RunView& view) {
-  const auto& run = view.run();
-  using Function = std::pair<model::StringId, model::StringId>;
-  const auto each_function = [&](model::StackId stack, const auto& see) {
-    for (model::StackId at = stack; at != 0; at = run.stacks[at].parent) {
-      const model::Frame& f = run.frames[run.stacks[at].frame];
-      const bool users = view.stacks().owner(run.stacks[at].frame) == Owner::kUser;
-      if (users && see(Function{f.file, f.function}, f.line)) return;
-    }
-  };
-  std::vector<double> times(run.stacks.size()), backward(run.stacks.size());
-  std::vector<std::pair<TimePoint, TimePoint>> passes;
-  for (const model::Slice& s : run.slices) {
-    if (s.kind != model::SliceKind::kBackward || s.thread != view.trainer()) continue;
-    passes.emplace_back(s.begin, s.end);
-  }
-  size_t pass = 0;
-  for (const model::StackReading& r : run.readings) {
-    if (r.thread != view.trainer() || r.stack >= times.size()) continue;
-    while (pass < passes.size() && passes[pass].second <= r.at) ++pass;
-    const bool within = pass < passes.size() && passes[pass].first <= r.at;
-    (within ? backward : times)[r.stack] += r.weight_us;
-  }
-  // The functions that lead to the backward pass, with the last of their lines that do.
-  std::map<Function, std::map<uint32_t, double>> callers;
-  double all = 0;
-  for (model::StackId stack = 1; stack < backward.size(); ++stack) {
-    if (backward[stack] <= 0) continue;
-    all += backward[stack];
-    std::set<Function> seen;  // one that calls itself counts once
-    each_function(stack, [&](const Function& function, uint32_t line) {
-      if (seen.insert(function).second) callers[function][line] += backward[stack];
-      return false;
-    });
-  }
-  std::map<Function, uint32_t> last;
-  for (const auto& [function, lines] : callers) {
-    double sum = 0;
-    for (const auto& [line, time] : lines) sum += time;
-    if (sum < kMostBackward * all) continue;
-    for (const auto& [line, time] : lines) {
-      if (time > kALine * sum) last[function] = line;
-    }
-  }
+  const AfterBackward order(view);
   std::unordered_map<FrameId, std::pair<double, double>> lines;  // after it, all
-  for (model::StackId stack = 1; stack < times.size(); ++stack) {
+  for (model::StackId stack = 1; stack < order.times().size(); ++stack) {
+    const double time = order.times()[stack];
     const FrameId user = view.stacks().user_frame(stack);
-    if (user == 0 || times[stack] <= 0) continue;
+    if (user == 0 || time <= 0) continue;
     auto& [after, total] = lines[user];
-    total += times[stack];
-    each_function(stack, [&, &after = after](const Function& function, uint32_t line) {
-      const auto known = last.find(function);
-      if (known == last.end()) return false;
-      if (line > known->second) after += times[stack];
-      return true;
-    });
+    total += time;
+    if (order.call_of(stack) != 0) after += time;
   }
   for (const auto& [frame, line] : lines) {
     if (line.first > kMostlyBeside * line.second) after_.insert(frame);
@@ -163,14 +112,16 @@ bool SideWork::holds(const Cell& c) const {
          c.part != Part::kCheckpoint && c.part != Part::kBackward && lines_.contains(c.user);
 }
 
+bool is_side_work(const Finding& finding) { return finding.title == kTitle; }
+
 Profile::Filter told_side_work(const RunView& view, const Findings& findings) {
-  const auto is_side_work = [](const Finding& f) { return f.title == kTitle; };
   if (std::ranges::none_of(findings.all(), is_side_work)) return [](const Cell&) { return false; };
   return [side = SideWork(view)](const Cell& c) { return side.holds(c); };
 }
 
 void detect_side_work(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;
+  detect_side_validation(view, findings);
   const SideWork side(view);
   // A line that has a cause of its own is that.
   const auto told = [&](const Cell& c) {

@@ -23,6 +23,12 @@ class SideWork {
   std::unordered_set<model::FrameId> lines_, callbacks_, trains_, after_;
 };
 
+/// Validation that each step does by itself.
+void detect_side_validation(const RunView& view, Findings& findings);
+
+/// Whether detect_side_work() told this.
+bool is_side_work(const model::Finding& finding);
+
 /// What detect_side_work() has told of; nothing where it found none.
 Profile::Filter told_side_work(const RunView& view, const Findings& findings);
 

@@ -163,7 +163,10 @@ TEST(WorkerRestart, PredictionsEveryFewStepsAreACauseAndValidationsAreNot) {
   };
   for (const Case& at : {Case{10, false, true}, {100, false, false}, {10, true, false}}) {
     RunBuilder b;
-    const Doing predict{ThreadState::kOnCpuNative, {kMain, {"on_batch_end", "/home/u/fit.py", 24}}};
+    const Line model{"forward", "/home/u/model.py", 9};  // in steps, too, and so not told
+    const Doing trains{ThreadState::kOnCpuNative, {kMain, model}};
+    const Doing predict{ThreadState::kOnCpuNative,
+                        {kMain, {"on_batch_end", "/home/u/fit.py", 24}, model}};
     for (int i = 0; i < 1000; ++i) {
       const bool validates = i > 0 && i % at.every == 0;
       if (validates) {
@@ -173,7 +176,7 @@ TEST(WorkerRestart, PredictionsEveryFewStepsAreACauseAndValidationsAreNot) {
         b.doing(b.trainer(), begin, b.now(), predict);
         b.slice(b.trainer(), SliceKind::kValidation, begin, b.now());
       }
-      b.step({{Part::kForward, 4, kCompute}, {Part::kBackward, 6, kCompute}}, i < 3);
+      b.step({{Part::kForward, 4, trains}, {Part::kBackward, 6, kCompute}}, i < 3);
       b.run().steps.steps.back().validation = validates;
     }
     std::ranges::stable_sort(b.run().slices, {}, &model::Slice::begin);

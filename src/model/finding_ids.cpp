@@ -27,6 +27,7 @@ const std::vector<std::string_view>& finding_ids() {
                                                     "cpu.float64",
                                                     "cpu.half_precision",
                                                     "cpu.retained_graph",
+                                                    "cpu.unfused_optimizer",
                                                     "cpu.lock",
                                                     "cpu.process_churn",
                                                     "cpu.zombies",

@@ -126,6 +126,7 @@ CPU = [
     Case("arrays_as_they_come", "asset_returns.py", "cpu.float64"),
     Case("autocast_of_a_gpu", "reef_autocast.py", "cpu.half_precision"),
     Case("state_not_detached", "long_documents.py", "cpu.retained_graph"),
+    Case("updates_not_fused", "click_towers.py", "cpu.unfused_optimizer"),
     Case("collect_each_step", "knowledge_graph.py", "cpu.gc"),
     Case("eager_collector", "parse_corpus.py", "cpu.gc"),
     Case("program_per_sample", "metadata_probe.py", "cpu.process_churn"),

@@ -6,6 +6,7 @@ from .core import BACKWARD, OPTIMIZER, ZERO_GRAD, cost, now, state
 
 _at_step = []  # called now and then with torch, from the training thread, at the end of a step
 _each = []  # called at the end of each step
+_at_making = []  # called with each optimizer that is made
 _torch = None
 
 
@@ -33,6 +34,11 @@ def each_while(function):
     _at_step.append(function)
 
 
+def optimizer_is_made(function):
+    """Calls function(optimizer) when one is made."""
+    _at_making.append(function)
+
+
 def after_each(function):
     """Calls function() at the end of each step."""
     _each.append(function)
@@ -50,6 +56,8 @@ def _optimizer_init(init):
         from . import forward
 
         forward.optimizer_made(self)
+        for function in _at_making:
+            function(self)
         keeps.find_modules()
 
     return __init__

@@ -1,0 +1,132 @@
+// Validation that each step does by itself: forward passes without gradients, at lines that the
+// loop comes to after its backward pass. A teacher's or a generator's come before it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "base/text.h"
+#include "diagnose/after_backward.h"
+#include "diagnose/device.h"
+#include "diagnose/findings.h"
+#include "diagnose/side_work.h"
+#include "diagnose/whatif.h"
+
+namespace flatout::diagnose {
+
+using model::Finding;
+using model::FrameId;
+using model::Slice;
+using model::SliceKind;
+using model::Step;
+
+namespace {
+
+constexpr double kMostSteps = 0.5;  // that validate: fewer are what is found between the steps
+// Of a call's time, in its forward passes, from which it is there for them.
+constexpr double kForThem = 0.5;
+
+/// The passes without gradients of steady steps.
+struct Passes {
+  std::vector<const Slice*> slices;
+  size_t steps = 0;  // that have any
+};
+
+Passes passes_of(const RunView& view) {
+  Passes out;
+  const auto& steady = view.steps().steady;
+  size_t at = 0;
+  const Step* last = nullptr;
+  for (const Slice& s : view.run().slices) {
+    if (s.kind != SliceKind::kValidation || s.thread != view.trainer()) continue;
+    while (at < steady.size() && steady[at]->end < s.end) ++at;
+    if (at == steady.size()) break;
+    if (s.begin < steady[at]->begin) continue;
+    out.slices.push_back(&s);
+    out.steps += steady[at] != last;
+    last = steady[at];
+  }
+  return out;
+}
+
+/// The call of the loop's that takes most of the passes' time; and of that time its share.
+struct Call {
+  FrameId frame = 0;
+  double after = 0, all = 0;  // readings' time in passes: after the backward pass, and all
+  double within = 0;          // of the calls that are there for them, in passes or not
+  int64_t readings = 0;
+};
+
+Call call_of(const RunView& view, const Passes& passes) {
+  const AfterBackward order(view);
+  struct At {
+    double passes = 0, all = 0;
+    int64_t readings = 0;
+  };
+  std::unordered_map<FrameId, At> calls;
+  Call out;
+  auto next = passes.slices.begin();
+  for (const model::StackReading& r : view.run().readings) {
+    if (r.thread != view.trainer() || r.at < view.steps().steady.front()->begin) continue;
+    while (next != passes.slices.end() && (*next)->end <= r.at) ++next;
+    if (next == passes.slices.end()) break;
+    const bool within = (*next)->begin <= r.at;
+    const FrameId call = order.call_of(r.stack);
+    if (within) out.all += r.weight_us;
+    if (call == 0) continue;
+    At& at = calls[call];
+    at.all += r.weight_us;
+    at.passes += within ? r.weight_us : 0;
+    ++at.readings;
+  }
+  double most = 0;
+  for (const auto& [frame, at] : calls) {
+    if (at.passes < kForThem * at.all) continue;
+    out.after += at.passes;
+    out.within += at.all;
+    out.readings += at.readings;
+    if (at.passes < most || (at.passes == most && frame > out.frame)) continue;
+    most = at.passes;
+    out.frame = frame;
+  }
+  return out;
+}
+
+}  // namespace
+
+void detect_side_validation(const RunView& view, Findings& findings) {
+  const StepsView& steps = view.steps();
+  if (!view.has_steps() || !view.is_python()) return;
+  const Passes passes = passes_of(view);
+  if (static_cast<double>(passes.steps) < kMostSteps * static_cast<double>(steps.count)) return;
+  double all = 0;
+  for (const Slice* s : passes.slices) all += to_s(s->length());
+  all /= static_cast<double>(steps.count);
+  if (all < kMuchBetween * steps.mean) return;
+  const Call call = call_of(view, passes);
+  if (call.readings < kFewReadings || call.all <= 0) return;
+  const double validates = all * call.after / call.all;
+  // Its loss and its metrics go with it; no more can be saved than a device idles or computes.
+  const double cost =
+      std::min(validates * call.within / call.after, steps.mean - steps.part(model::Part::kSync));
+  if (cost < kMuchBetween * steps.mean) return;
+  Finding* f = findings.add("stall.logging", "Validation in each step takes much of it", 0.85,
+                            WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = cost}));
+  if (f == nullptr) return;
+  f->where = view.stacks().where(call.frame);
+  evidence(*f,
+           fmt::format("forward passes without gradients, after the backward pass, take {} a step",
+                       ms(validates)),
+           validates * 1e3, "ms", "timeline", static_cast<int64_t>(passes.slices.size()));
+  evidence(*f, fmt::format("with what belongs to them {} a step", ms(cost)), cost * 1e3, "ms",
+           "stacks", call.readings);
+  const double each = static_cast<double>(passes.slices.size()) / static_cast<double>(steps.count);
+  evidence(*f, fmt::format("{} of them a step", format_number(each)), each, "passes", "timeline",
+           steps.count);
+  remedy(*f, "less_often",
+         "Validate every N steps, or on fewer samples; what the step's own forward pass gave need "
+         "not be computed again.");
+}
+
+}  // namespace flatout::diagnose

@@ -1,0 +1,54 @@
+#include <gtest/gtest.h>
+
+#include "diagnose/diagnose.h"
+#include "diagnose/testing/training_runs.h"
+
+namespace flatout::diagnose {
+namespace {
+
+using model::Diagnosis;
+using model::Finding;
+
+const Line kBefore{"main", "/home/u/train.py", 8}, kAfter{"main", "/home/u/train.py", 14};
+const Line kModel{"forward", "/home/u/model.py", 21};
+const Doing kTrains{ThreadState::kOnCpuNative, {kMain, kModel}};
+
+/// Steps of 10 ms of training, and so many of a pass without gradients that `calls` it, in one of
+/// `every` steps. What the step before ends with is this one's forward part.
+Diagnosis with(double ms, const Line& calls, int every = 1) {
+  RunBuilder b;
+  const Doing validates{ThreadState::kOnCpuNative, {calls, kModel}};
+  for (int i = 0; i < 60; ++i) {
+    const double validation = i % every == 0 ? ms : 0;
+    b.slice(b.trainer(), SliceKind::kValidation, b.now(), b.now() + nanos(validation * 1e6));
+    b.step({{Part::kForward, validation, validates},
+            {Part::kForward, 4, kTrains},
+            {Part::kBackward, 4, kCompute},
+            {Part::kOptimizer, 2, kCompute}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  return diagnose(b.build());
+}
+
+TEST(SideValidation, InEachStepIsToldAtTheLoopsLine) {
+  const Diagnosis d = with(10, kAfter);
+  ASSERT_EQ(d.verdict, "stall.logging") << d.headline;
+  const Finding& f = d.findings.front();
+  EXPECT_NEAR(*f.cost_ms_per_step, 10, 0.3);
+  EXPECT_NEAR(*f.gain, 2, 0.05);
+  EXPECT_EQ(f.where->file, "/home/u/train.py");
+  EXPECT_EQ(f.where->line, 14);
+}
+
+TEST(SideValidation, ATeachersPassBeforeTheBackwardPassIsTraining) {
+  EXPECT_EQ(with(10, kBefore).verdict, "healthy");
+}
+
+TEST(SideValidation, ALittleOfItOrNowAndThenIsNone) {
+  EXPECT_EQ(with(2, kAfter).verdict, "healthy");
+  EXPECT_EQ(find(with(10, kAfter, 4), "stall.logging"), nullptr);
+}
+
+}  // namespace
+}  // namespace flatout::diagnose
