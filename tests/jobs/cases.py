@@ -162,6 +162,7 @@ STALL = [
     Case("slow_terminal", "chatty.py", "stall.logging", slow_stdout_bytes_per_s=400_000),
     Case("synced_log", "audit_log.py", "stall.logging"),
     Case("metric_each_step", "churn_metrics.py", "stall.logging"),
+    Case("scored_each_step", "road_graph.py", "stall.logging"),
     Case("polls_for_turn", "lock_step.py", "stall.idle_wait"),
     Case("polls_for_rollout", "policy_updates.py", "stall.idle_wait"),
     Case("rate_limit", "license_server.py", "stall.idle_wait"),
