@@ -32,16 +32,19 @@ double in_float64(const model::Run& run) {
   return doubles && all && *all > 0 ? std::clamp(*doubles / *all, 0.0, 1.0) : 0;
 }
 
-/// Of the training thread: kernels, and the memory that they ask for. `graphs`: it waits while
-/// TensorFlow's own threads compute.
-bool computes(const Cell& c, bool graphs) {
-  return c.role == Role::kTrainer &&
-         (c.act == Act::kNative || in_kernel(c.act) || (graphs && c.act == Act::kLock)) &&
-         c.part != Part::kInputWait && c.part != Part::kH2d && c.part != Part::kSync &&
-         c.part != Part::kCheckpoint && (c.traits & kNotComputing) == 0;
+/// Of the training thread: kernels, and the memory that they ask for. It waits while TensorFlow's
+/// own threads compute.
+Profile::Filter computing_in(const model::Run& run) {
+  const bool graphs = !run.fact("tensorflow.version").empty();
+  return [graphs](const Cell& c) {
+    return c.role == Role::kTrainer &&
+           (c.act == Act::kNative || in_kernel(c.act) || (graphs && c.act == Act::kLock)) &&
+           c.part != Part::kInputWait && c.part != Part::kH2d && c.part != Part::kSync &&
+           c.part != Part::kCheckpoint && (c.traits & kNotComputing) == 0;
+  };
 }
 
-/// What the agent measured: seconds of a core for the convolutions and matrix products of a pass.
+/// What the agent measured: seconds of a core for convolutions and matrix products of the job's.
 struct HalfPrecision {
   std::string_view type;
   double half = 0, single = 0;
@@ -58,8 +61,7 @@ std::optional<HalfPrecision> in_half(const model::Run& run) {
 void detect_float64(const RunView& view, Findings& findings) {
   const double share = in_float64(view.run());
   if (share < kMostOfIt || !view.has_steps()) return;
-  const bool graphs = !view.run().fact("tensorflow.version").empty();
-  const auto computing = [graphs](const Cell& c) { return computes(c, graphs); };
+  const auto computing = computing_in(view.run());
   const double device = device_computes(view.run()) * view.steps().mean;
   const double dispatch = kDispatch * 2 * graph_operations(view.run());  // there and back
   const double host =
@@ -94,7 +96,7 @@ void detect_float64(const RunView& view, Findings& findings) {
 void detect_half(const RunView& view, Findings& findings) {
   const auto found = in_half(view.run());
   if (!found || !view.has_steps()) return;
-  const auto computing = [](const Cell& c) { return computes(c, false); };
+  const auto computing = computing_in(view.run());
   const double host = view.per_step(Role::kTrainer, computing);
   const double slower = found->half / found->single;
   // What else is computed takes about as long as these do in float32, and as long in either type.
@@ -107,14 +109,14 @@ void detect_half(const RunView& view, Findings& findings) {
   f->where = setting_line(view.run(), "model.half.set_at");
   if (!f->where) f->where = view.where(computing);
   evidence(*f,
-           fmt::format("convolutions and matrix products of a pass take a core {} in {}, {} in float32",
+           fmt::format("its convolutions and matrix products, timed alone, take {} in {}, {} in float32",
                        ms(found->half), type, ms(found->single)),
            slower, "ratio", "agent.half", 1);
   evidence(*f, fmt::format("computing takes {} a step", ms(host)), host * 1e3, "ms", "stacks",
            view.readings(computing));
   remedy(*f, "float32",
          "Compute in float32 on this machine: no autocast (enabled=False), no half() or "
-         "bfloat16(). Keep half precision for where there are instructions for it: most GPUs, "
+         "bfloat16(), no mixed_float16 policy. Keep half precision for where there are instructions for it: most GPUs, "
          "processors with AMX.");
 }
 

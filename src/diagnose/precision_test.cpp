@@ -90,6 +90,17 @@ TEST(Precision, WhatIsNoProductTakesAsLongInEitherType) {
   EXPECT_NEAR(*find(d, "cpu.half_precision")->gain, 30.0 / 22, 0.05);
 }
 
+TEST(Precision, TensorFlowsOwnThreadsComputeInHalfPrecisionWhileTheTrainerWaits) {
+  RunBuilder b;
+  b.run().info["tensorflow.version"] = "2.21.0";
+  b.run().info["model.half"] = "float16/70/10";
+  for (int i = 0; i < 60; ++i) b.step({{Part::kForward, 40, {ThreadState::kLock, {kMain}}}}, i < 3);
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_NE(find(d, "cpu.half_precision"), nullptr) << d.headline;
+  EXPECT_NEAR(*find(d, "cpu.half_precision")->gain, 4, 0.1);
+}
+
 TEST(Precision, HalfPrecisionThatIsNoSlowerIsNotToBlame) {
   for (const std::string times :
        {"bfloat16/10/10", "bfloat16/5/20", "bfloat16/5", "float16/x/1", "float16/5/0",

@@ -41,6 +41,11 @@ def fit():
     digest(made)
 
 
+def fit_half():
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    fit()
+
+
 def fit_generator():
     """Batches made by Python code in TensorFlow's threads."""
     made = model()

@@ -389,6 +389,7 @@ TENSORFLOW_JOBS = str(HERE / "agent_jobs_tensorflow.py")
 @pytest.mark.shapes
 @pytest.mark.parametrize("arguments, expected", [
     (["fit"], {"optimizer": 12, "validation": 4}),
+    (["fit_half"], {"validation": 4}),
     (["fit_generator"], {"optimizer": 6}),
     (["fit_pipeline"], {"optimizer": 60}),
     (["custom"], {"optimizer": 6, "backward": 6, "input_wait": 7, "epoch": 1}),
@@ -406,6 +407,11 @@ def test_tensorflow(tensorflow, arguments, expected):
     assert {k: n.get(k, 0) for k in expected} == expected
     if arguments == ["fit_generator"]:
         assert n["feed"] >= 6
+    halves = [f["model.half"].split("/") for f in r.facts.values() if "model.half" in f]
+    if arguments == ["fit_half"] and any(f.get("tensorflow.version", "") >= "2.16" for f in r.facts.values()):  # Keras 3
+        assert [kind for kind, _, _ in halves] == ["float16"] and all(float(t) > 0 for t in halves[0][1:])
+    else:
+        assert halves == []
     assert any("tensorflow.version" in f for f in r.facts.values())
     # TensorFlow 2.17 and later have the model of a pipeline.
     if arguments == ["fit_pipeline"] and any(f["tensorflow.version"] >= "2.17" for f in r.facts.values() if "tensorflow.version" in f):

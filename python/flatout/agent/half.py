@@ -1,11 +1,12 @@
 """How much longer half precision takes on this processor: `model.half`, where a graph on the CPU
 computes in it.
 
-The first graph that is looked at tells the shapes of its convolutions and matrix products. As the job
-ends, the largest of them are computed once more, smaller, from ones, in half and in single precision:
+The first graph that is looked at tells the shapes of its convolutions and matrix products (in Keras: the
+optimizer's variables). As the job ends, the largest of them are computed once more, smaller, from ones, in half and in single precision:
 what the processor has no instructions for, or a library no kernels, takes many times as long there.
 """
-from time import perf_counter, thread_time, thread_time_ns
+import sys
+from time import perf_counter, process_time, thread_time, thread_time_ns
 
 from . import core
 
@@ -15,6 +16,8 @@ _KINDS = 4  # of operations that are computed again, the largest ones
 _FEW = 1e8  # multiplications of one that is computed again
 _LONG = 0.5  # s that all of it may take, beyond the operation that runs then
 _SAMPLES = 17  # from which on PyTorch takes the same kernels whatever the number of threads
+
+_PIXELS = 1024  # that a layer of Keras' is taken to have, where only its weights are known
 
 _products = {}  # (function, shapes, type) -> multiplications of a pass
 
@@ -29,7 +32,7 @@ def look(root):
     for node in nodes:  # grows as it goes
         made = node._input_metadata
         if made and made[0].dtype in halves and made[0].device.type == "cpu":
-            _remember(node, tuple(made[0].shape), made[0].dtype)
+            _remember(node, tuple(made[0].shape), str(made[0].dtype)[6:])
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
@@ -55,6 +58,20 @@ def _remember(node, made, kind):
     _products[key] = _products.get(key, 0) + _count(made) * each
 
 
+@core.guarded
+def look_at_keras(variables):
+    """The same of the layers that an optimizer's variables belong to, where Keras computes in half precision."""
+    keras, tensorflow = sys.modules.get("keras"), sys.modules.get("tensorflow")
+    policy = getattr(getattr(keras, "config", None), "dtype_policy", None)
+    kind = getattr(policy and policy(), "compute_dtype", None)
+    if kind not in ("float16", "bfloat16") or tensorflow is None or tensorflow.config.list_physical_devices("GPU"):
+        return
+    for shape in (tuple(v.shape) for v in variables):
+        if len(shape) in (2, 4):
+            key = (_keras_layer, (shape,), kind)
+            _products[key] = _products.get(key, 0) + _count(shape) * (_PIXELS if len(shape) == 4 else 1)
+
+
 def _shape_from(node, at):
     """Of what the operation was given: as the node says that computes its gradient."""
     following, output = node.next_functions[at]
@@ -73,41 +90,53 @@ def at_exit():
     """Tells the type, and ms that a core takes for the operations in it and in single precision."""
     if not _products:
         return
-    import torch
-
     until = perf_counter() + _LONG
     half = single = 0.0
     largest = sorted(_products.items(), key=lambda item: -item[1])[:_KINDS]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the time of a thread, whoever else takes the cores
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        for (function, shapes, kind), multiplications in largest:
-            prepare, computed = function(torch, *shapes)
-            single += multiplications / computed * _seconds(prepare(torch.float32))
-            half += multiplications / computed * _seconds(prepare(kind))
-            if perf_counter() > until:
-                break
-    torch.set_num_threads(threads)
-    core.info("model.half", "%s/%.4g/%.4g" % (str(largest[0][0][2])[6:], 1e3 * half, 1e3 * single))
+    for (function, shapes, kind), multiplications in largest:
+        prepare, computed, clock = function(*shapes)
+        single += multiplications / computed * _seconds(prepare("float32"), clock)
+        half += multiplications / computed * _seconds(prepare(kind), clock)
+        if perf_counter() > until:
+            break
+    core.info("model.half", "%s/%.4g/%.4g" % (largest[0][0][2], 1e3 * half, 1e3 * single))
 
 
-def _seconds(run):
+def _seconds(run, clock):
     """The least of a few times."""
     out = []
     while len(out) < 2 or (len(out) < 5 and sum(out) < _LONG / 10):
-        begin = thread_time()
+        begin = clock()
         run()
-        out.append(thread_time() - begin)
+        out.append(clock() - begin)
         if out[0] > _LONG / 5:
             return out[0]
     return min(out[1:])  # the first one makes what the others use
 
 
-def _product(torch, rows, inner, columns):
-    """(how to prepare a layer's product and those of its backward pass, multiplications of one)."""
+def _alone(torch, run):
+    """`run` by one thread, whose time is the same whoever else takes the cores."""
+
+    def alone():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.no_grad(), torch.autocast("cpu", enabled=False):
+                run()
+        finally:
+            torch.set_num_threads(threads)
+
+    return alone
+
+
+def _product(rows, inner, columns):
+    """(how to prepare a layer's product and those of its backward pass, multiplications of one, clock)."""
+    import torch
+
     rows = min(rows, max(_SAMPLES, int(_FEW / (inner * columns))))
 
     def prepare(kind):
+        kind = getattr(torch, kind)
         x, w = torch.ones(rows, inner, dtype=kind), torch.ones(columns, inner, dtype=kind)
         gradient = torch.ones(rows, columns, dtype=kind)
 
@@ -116,13 +145,15 @@ def _product(torch, rows, inner, columns):
             torch.mm(gradient, w)
             torch.mm(gradient.t(), x)
 
-        return run
+        return _alone(torch, run)
 
-    return prepare, rows * inner * columns
+    return prepare, rows * inner * columns, thread_time
 
 
-def _convolution(torch, made, weight, settings):
+def _convolution(made, weight, settings):
     """The same of a convolution."""
+    import torch
+
     stride, padding, dilation, groups = settings
     samples, pictures = min(made[0], _SAMPLES), made[2:]
     pixels = _FEW / (samples * _count(weight))
@@ -133,6 +164,7 @@ def _convolution(torch, made, weight, settings):
     none = [0] * len(size)
 
     def prepare(kind):
+        kind = getattr(torch, kind)
         x, w = torch.ones(samples, weight[1] * groups, *size, dtype=kind), torch.ones(weight, dtype=kind)
         gradient = torch.ones_like(torch.ops.aten.convolution(
             x, w, None, stride, padding, dilation, False, none, groups))
@@ -142,6 +174,34 @@ def _convolution(torch, made, weight, settings):
             torch.ops.aten.convolution_backward(
                 gradient, x, w, None, stride, padding, dilation, False, none, groups, [True, True, False])
 
+        return _alone(torch, run)
+
+    return prepare, _count(made) * _count(weight[1:]), thread_time
+
+
+def _keras_layer(shape):
+    """The same of one of Keras', by the shape of its weights. TensorFlow's own threads compute it."""
+    import tensorflow
+
+    side = max(2, int((_FEW / (_SAMPLES * _count(shape))) ** 0.5))
+    rows = _SAMPLES * side ** 2 if len(shape) == 2 else _SAMPLES
+
+    def prepare(kind):
+        w = tensorflow.ones(shape, kind)
+        if len(shape) == 2:
+            x, multiply = tensorflow.ones((rows, shape[0]), kind), tensorflow.matmul
+        else:
+            x = tensorflow.ones((rows, side, side, shape[2]), kind)
+
+            def multiply(x, w):
+                return tensorflow.nn.conv2d(x, w, 1, "SAME")
+
+        def run():
+            with tensorflow.GradientTape() as tape:
+                tape.watch((x, w))
+                made = multiply(x, w)
+            tape.gradient(made, (x, w))
+
         return run
 
-    return prepare, _count(made) * _count(weight[1:])
+    return prepare, _SAMPLES * side ** 2 * _count(shape), process_time

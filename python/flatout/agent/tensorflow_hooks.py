@@ -7,7 +7,7 @@ is a step (this is how Keras' fit runs, too). What such a function waits for ins
 import sys
 from math import prod
 
-from . import core, eager_ops, keeps, pipelines
+from . import core, eager_ops, half, keeps, pipelines
 from .core import (BACKWARD, EPOCH, FEED, FORWARD, INPUT_WAIT, OPTIMIZER, VALIDATION, get_ident, mark,
                    note, now, state)
 
@@ -190,10 +190,11 @@ def _apply(apply_gradients):
 
 @core.guarded
 def _note_precision(optimizer):
-    """How many elements of what is trained are in float64: settled by the first optimizer."""
+    """How much of what is trained is in float64, and what computes in half precision: by the first optimizer."""
     if _Functions.precision_known:
         return
     variables = getattr(optimizer, "_trainable_variables", None) or ()  # Keras 3
+    half.look_at_keras(variables)
     sizes = [(prod(v.shape), "float64" in str(v.dtype)) for v in variables]
     _Functions.precision_known = True
     doubles = sum(size for size, double in sizes if double)
