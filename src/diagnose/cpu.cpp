@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -60,6 +62,41 @@ void name_largest(Finding& f, const std::vector<Neighbour>& processes, const std
                          format_number(other.cores)),
              other.cores, "cores", source, n);
     evidence(f, fmt::format("pid {}", other.pid), static_cast<double>(other.pid), "pid", source, n);
+  }
+}
+
+/// Program and script of a process outside the job, as far as they are known.
+std::string_view script_of(const model::Run& run, int64_t pid) {
+  const std::string_view command = run.fact(fmt::format("other.{}.command", pid));
+  const size_t blank = command.find(' ');
+  return blank == std::string_view::npos ? std::string_view() : command.substr(blank + 1);
+}
+
+/// Those of them that run the job's own script: started twice, or left over.
+void name_twins(const RunView& view, Finding& f) {
+  const model::Run& run = view.run();
+  const std::string_view own = run.fact("code.file");
+  if (own.empty()) return;
+  for (const Neighbour& other : view.neighbours()) {
+    if (other.cores < kSomeCore || script_of(run, other.pid) != own) continue;
+    const model::EntityId entity = run.entity(model::EntityKind::kOther, other.pid);
+    const model::Series* age = view.series(model::SignalId::kOtherAge, entity);
+    std::string when;
+    double before = 0;
+    if (age != nullptr && !age->empty()) {
+      const model::Reading& last = age->readings.back();
+      before = last.value - to_s(last.at - run.begin);
+      when =
+          fmt::format(", started {} {} this one", format_duration(nanos(std::fabs(before) * 1e9)),
+                      before > 0 ? "before" : "after");
+    }
+    evidence(f,
+             fmt::format("pid {} is another run of {}{}", other.pid,
+                         escape_terminal(own.substr(own.rfind('/') + 1)), when),
+             before, "s", "probe.neighbours", 1);
+    remedy(f, "twin",
+           "Was it started twice, or is the other one left over from before? Then end it.");
+    return;
   }
 }
 
@@ -241,6 +278,7 @@ void detect_contention(const RunView& view, Findings& findings) {
                fmt::format("processes outside the job used {} cores", format_number(cpu.others)),
                cpu.others, "cores", "probe.neighbours", n);
       name_largest(*f, view.neighbours(), "probe.neighbours", n);
+      name_twins(view, *f);
       evidence(*f,
                fmt::format("threads of the step waited {} for a core",
                            per_step_text(view, wait.compute)),

@@ -6,10 +6,14 @@
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "diagnose/denormals.h"
+#include "diagnose/environment.h"
 #include "diagnose/few_threads.h"
 #include "diagnose/findings.h"
+#include "diagnose/growing.h"
 #include "diagnose/input.h"
 #include "diagnose/optimizer.h"
+#include "diagnose/side_work.h"
 
 namespace flatout::diagnose {
 
@@ -48,6 +52,7 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_side_work(view, findings);
   detect_optimizer(view, findings);
   detect_interpreter(view, findings);
+  detect_watchers(view, findings);
   detect_processes(view, findings);
   detect_allocator(view, findings);
   detect_lock(view, findings);
@@ -62,17 +67,39 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
 // word without a known cause when it is further.
 constexpr double kSlower = 1.15, kMuchSlower = 1.3;
 
-/// Steps from one change of speed to another.
+/// Steps from one change of speed to another, or the last quarter of steps that take longer little
+/// by little.
 struct SlowDown {
-  const SpeedChange* change = nullptr;  // nullptr: the job did not slow down
-  int64_t until = INT64_MAX;            // the step at which it was fast again
+  bool known = false;         // or the job did not slow down
+  bool gradual = false;       // the first quarter's steps are the fast ones
+  int64_t fast_until = 0;     // steps before this one are fast,
+  int64_t from = 0;           // from this one on slow,
+  int64_t until = INT64_MAX;  // and fast again from this one on
+  TimePoint at;               // when they began to be slow
   Nanos before{}, after{};
 };
+
+/// The first and the last quarter of steps that drift to longer ones.
+SlowDown drifted(const Run& run) {
+  std::vector<int64_t> judged;
+  for (const model::Step& s : run.steps.steps) {
+    if (s.judged()) judged.push_back(s.index);
+  }
+  const auto& drift = run.steps.drift;
+  if (!drift || judged.empty() || to_s(drift->last) < kSlower * to_s(drift->first)) return {};
+  return {.known = true,
+          .gradual = true,
+          .fast_until = judged[judged.size() / 4],
+          .from = judged[judged.size() * 3 / 4],
+          .at = {},
+          .before = drift->first,
+          .after = drift->last};
+}
 
 /// The change that cost the job most: from the usual speed before it to a slower one that lasts.
 SlowDown slow_down(const Run& run) {
   const auto& changes = run.steps.changes;
-  if (changes.empty() || run.steps.steps.empty()) return {};
+  if (changes.empty() || run.steps.steps.empty()) return drifted(run);
   std::vector<double> before;  // lengths of the steps before a change
   size_t next = 0;
   SlowDown worst;
@@ -94,15 +121,33 @@ SlowDown slow_down(const Run& run) {
     const double lost = static_cast<double>(last - c.index) * (after - usual);
     if (lost <= most) continue;
     most = lost;
-    worst = {&c, until, nanos(usual * 1e9), c.after};
+    worst = {.known = true,
+             .fast_until = c.index,
+             .from = c.index,
+             .until = until,
+             .at = c.at,
+             .before = nanos(usual * 1e9),
+             .after = c.after};
   }
   return worst;
 }
 
 std::string change_text(const Run& run, const SlowDown& slow) {
-  return fmt::format("From step {} on ({} after the start) steps take {} instead of {}",
-                     slow.change->index, format_duration(slow.change->at - run.begin),
-                     format_duration(slow.after), format_duration(slow.before));
+  if (slow.gradual) {
+    return fmt::format("Steps get longer little by little, from {} at the start to {} at the end",
+                       format_duration(slow.before), format_duration(slow.after));
+  }
+  return fmt::format("From step {} on ({} after the start) steps take {} instead of {}", slow.from,
+                     format_duration(slow.at - run.begin), format_duration(slow.after),
+                     format_duration(slow.before));
+}
+
+/// Where most of that time goes; "": at no single line.
+std::string place_text(const std::optional<LongerLine>& line) {
+  if (!line) return "";
+  return fmt::format(", most of it at {}:{} in {}",
+                     escape_terminal(line->where.file.substr(line->where.file.rfind('/') + 1)),
+                     line->where.line, escape_terminal(line->where.function));
 }
 
 /// Why a run without findings cannot be called healthy; "": it can.
@@ -129,18 +174,20 @@ std::string unjudged(const RunView& view) {
 }
 
 std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow,
-                        const Finding* changed_by, const std::string& not_judged) {
-  if (slow.change != nullptr && changed_by != nullptr) {
+                        const Finding* changed_by, const std::optional<LongerLine>& longer,
+                        const std::string& not_judged) {
+  if (slow.known && changed_by != nullptr) {
     return change_text(run, slow) + ": " + changed_by->title + ".";
   }
-  const bool unexplained = slow.change != nullptr && slow.after > kMuchSlower * slow.before;
+  const bool unexplained = slow.known && slow.after > kMuchSlower * slow.before;
   if (d.findings.empty()) {
     if (!not_judged.empty()) return not_judged;
     if (run.finished && run.wait_status > 0) {
       return "No cause shows: until it ended nothing cost more than 5 % of the step.";
     }
     const std::string text = "Healthy: nothing costs more than 5 % of the step.";
-    return unexplained ? change_text(run, slow) + ", and no cause shows. " + text : text;
+    if (!unexplained) return text;
+    return change_text(run, slow) + place_text(longer) + ", and no cause shows. " + text;
   }
   const Finding& first = d.findings.front();
   std::string text = first.title;
@@ -160,6 +207,49 @@ const Finding* already_told(const std::vector<Finding>& findings, const Finding&
     if (k.id == f.id || (input && same_line(k.where, f.where))) return &k;
   }
   return nullptr;
+}
+
+/// Without what changed the job is at most as fast as it was before. `was`: what it cost then, in
+/// ms a step.
+void keep_to_change(const RunView& view, const RunView& fast, double was, Finding& f) {
+  const double step = view.steps().mean * 1e3;
+  const double most = step - fast.steps().mean * 1e3 + was;
+  if (!f.cost_ms_per_step || *f.cost_ms_per_step <= most || most < kWorthSaying * step) return;
+  f.cost_ms_per_step = most;
+  f.gain = step / (step - most);
+}
+
+/// Whether a finding says what is written or kept at its line, rather than how long that computes.
+bool says_what_for(const Finding& f) {
+  return f.id.starts_with("mem.") || f.id == "stall.checkpoint" || f.id == "cpu.gc" ||
+         f.id == "cpu.retained_graph" || f.id == "cpu.process_churn" ||
+         (f.id == "stall.logging" && !is_side_work(f));
+}
+
+/// Work that grows: a finding of its own, which then is what changed, in the place of one that says
+/// no more of that line than that it computes; one that does says how it grows.
+void tell_growth(const RunView& view, const LongerLine& line, std::vector<Finding>& findings,
+                 std::string& changed_id) {
+  const auto at_line = [&](const Finding& f) { return same_line(f.where, line.where); };
+  const auto told = std::ranges::find_if(findings, [&](const Finding& f) {
+    return at_line(f) && f.cost_ms_per_step && says_what_for(f);
+  });
+  std::optional<Finding> own = growing_work(view, line);
+  if (told != findings.end()) {
+    add_growth(*told, line);
+    changed_id = told->id;
+    if (own && *own->cost_ms_per_step > *told->cost_ms_per_step) {
+      told->cost_ms_per_step = own->cost_ms_per_step;  // to make what is written grows, too
+      told->gain = own->gain;
+    }
+    return;
+  }
+  if (!own) return;
+  std::erase_if(findings, [&](const Finding& f) {
+    return at_line(f) && !says_what_for(f) && f.id != "cpu.tracing";
+  });
+  changed_id = own->id;
+  findings.push_back(std::move(*own));
 }
 
 /// What is found between the steps, which may say better why that takes so long.
@@ -188,11 +278,12 @@ Diagnosis diagnose(const Run& run) {
   SlowDown slowed = slow_down(run);
   std::string changed_id;
   std::optional<model::Where> grown;  // the line behind it, where that is most of what it costs now
-  if (slowed.change != nullptr && view.has_steps()) {
-    const RunView fast(run, INT64_MIN, slowed.change->index);
-    const RunView slow(run, slowed.change->index, slowed.until, &fast);
+  std::optional<LongerLine> longer;
+  if (slowed.known && view.has_steps()) {
+    const RunView fast(run, INT64_MIN, slowed.fast_until);
+    const RunView slow(run, slowed.from, slowed.until, &fast);
     std::vector<Finding> before = find_all(fast, false), after = find_all(slow, false);
-    double most = 0;
+    double most = 0, changed_was = 0;
     for (Finding& f : after) {
       const auto same = std::find_if(before.begin(), before.end(),
                                      [&](const Finding& b) { return b.id == f.id; });
@@ -201,19 +292,34 @@ Diagnosis diagnose(const Run& run) {
       const Finding* known = already_told(out.findings, f);
       if (more > most) {
         most = more;
+        changed_was = was;
         changed_id = known != nullptr ? known->id : f.id;
         grown = more > 0.5 * *f.cost_ms_per_step ? f.where : std::nullopt;
       }
       if (known != nullptr || !f.cost_ms_per_step) continue;
       // Its cost spread over all steps, fast ones too.
-      const double share = static_cast<double>(slow.steps().count) /
-                           static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+      const double share = slowed.gradual
+                               ? (1 + was / *f.cost_ms_per_step) / 2
+                               : static_cast<double>(slow.steps().count) /
+                                     static_cast<double>(std::max<int64_t>(view.steps().count, 1));
       const double cost = *f.cost_ms_per_step * share, step = view.steps().mean * 1e3;
       if (cost < kWorthSaying * step || cost >= step) continue;
       f.cost_ms_per_step = cost;
       f.gain = step / (step - cost);
       out.findings.push_back(std::move(f));
     }
+    for (Finding& f : out.findings) {
+      if (f.id == changed_id && !slowed.gradual) keep_to_change(view, fast, changed_was, f);
+    }
+    longer = longer_line(fast, slow);
+    std::optional<Finding> tiny = find_denormals(view, &fast, &slow);
+    const bool elsewhere = longer && !(tiny && same_line(tiny->where, longer->where));
+    const double slower = (slow.steps().mean - fast.steps().mean) * 1e3;
+    if (tiny && (longer ? !elsewhere : most < 0.5 * slower)) changed_id = tiny->id;
+    if (tiny) out.findings.push_back(std::move(*tiny));
+    if (elsewhere && slowed.gradual) tell_growth(view, *longer, out.findings, changed_id);
+  } else if (std::optional<Finding> tiny = find_denormals(view, nullptr, nullptr)) {
+    out.findings.push_back(std::move(*tiny));
   }
   add_of_passes(view, out.findings);
   spread_gains(view, out.findings);
@@ -233,8 +339,11 @@ Diagnosis diagnose(const Run& run) {
   if (ended) slowed = {};
   const std::string not_judged = out.findings.empty() ? unjudged(view) : "";
   out.judged = not_judged.empty();
-  out.headline = headline_of(run, out, slowed, changed_by, not_judged);
+  out.headline = headline_of(run, out, slowed, changed_by, longer, not_judged);
   if (out.verdict == "healthy" && out.judged) out.headline += few_threads(view);
+  if (ended) return out;
+  out.remark = environment_remark(run);
+  if (!out.remark.empty()) out.headline += " " + out.remark;
   return out;
 }
 

@@ -14,6 +14,13 @@ TEST(Redact, KeepsOnlyVariablesOfTheAllowList) {
   EXPECT_EQ(kept[1], (std::pair<std::string, std::string>{"OMP_NUM_THREADS", "4"}));
 }
 
+TEST(Redact, KeepsWhatMakesAJobSlowFromOutside) {
+  const std::vector<std::string> slow = {"COV_CORE_SOURCE=src",
+                                         "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4096",
+                                         "ONEDNN_MAX_CPU_ISA=SSE41", "PYTHONTRACEMALLOC=25"};
+  EXPECT_EQ(recordable_environment(slow).size(), slow.size());
+}
+
 TEST(Redact, HidesSecretsEvenInAllowedVariables) {
   const auto kept =
       recordable_environment({"TORCH_HUB_TOKEN=short", "LIGHTNING_URL=https://me:pw@host/x",

@@ -164,6 +164,9 @@ std::string verdict_html(const model::Diagnosis& d, Nanos step, bool failed) {
           finding_body(f, step));
     }
   }
+  if (!d.findings.empty() && !d.remark.empty()) {
+    out += "<p class=\"change\">" + html_text(d.remark) + "</p>\n";
+  }
   return out + "</section>\n";
 }
 

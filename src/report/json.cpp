@@ -327,6 +327,7 @@ std::string findings_json(const Run& run, const model::Diagnosis& diagnosis) {
   out["missing"] = missing_value(run);
   // Beyond the contract's keys, at the end.
   out["headline"] = to_utf8(diagnosis.headline);
+  if (!diagnosis.remark.empty()) out["remark"] = to_utf8(diagnosis.remark);
   out["speed_changes"] = speed_changes_value(run);
   out["drift"] = drift_value(run);
   out["devices"] = devices_value(run);

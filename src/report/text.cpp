@@ -426,6 +426,9 @@ std::string render_text(const Run& run, const Diagnosis& diagnosis, const TextOp
     other_findings(w, diagnosis);
   }
   steps(w, run);
+  if (!diagnosis.findings.empty() && !diagnosis.remark.empty()) {  // else the headline says it
+    w.add(6, w.labelled("setting", w.clean(diagnosis.remark), Paint::kWarn, 2));
+  }
   devices(w, run);
   if (diagnosis.ranks != nullptr) ranks(w, *diagnosis.ranks);
   notes(w, run);

@@ -125,6 +125,8 @@ CPU = [
     Case("atom_by_atom", "atom_messages.py", "cpu.python_bound"),
     Case("arrays_as_they_come", "asset_returns.py", "cpu.float64"),
     Case("autocast_of_a_gpu", "reef_autocast.py", "cpu.half_precision"),
+    Case("momentum_fades", "resting_rows.py", "cpu.denormals", args=("--seconds", "10")),
+    Case("all_priorities", "draws_by_priority.py", "cpu.growing_work", step_cost=False, args=("--seconds", "10")),
     Case("state_not_detached", "long_documents.py", "cpu.retained_graph"),
     Case("updates_not_fused", "click_towers.py", "cpu.unfused_optimizer"),
     Case("collect_each_step", "knowledge_graph.py", "cpu.gc"),

@@ -9,12 +9,12 @@ def install(torch):
     compiler = getattr(torch, "compiler", None)
     core.compiling = (getattr(compiler, "is_dynamo_compiling", None)  # the cheaper one
                       or getattr(compiler, "is_compiling", None) or bool)
-    from . import (collector, cuda, distributed, forward, keeps, loader, optimizers,
-                   profiler, saving, settings, training, waits)
+    from . import (collector, cuda, denormals, distributed, forward, keeps, loader, optimizers, profiler,
+                   saving, settings, training, waits, watchers)
 
     missing = []
     for part in (loader, training, forward, saving, waits, collector, distributed, cuda,
-                 settings, keeps, profiler, optimizers):
+                 settings, keeps, profiler, optimizers, watchers, denormals):
         try:
             part.install(torch)
         except (ImportError, AttributeError) as error:

@@ -30,7 +30,7 @@ def install(torch):
 
 
 def each_while(function):
-    """Calls function(torch) at step 1, 2, 3, 5, 10, 20, 50 and each 200th."""
+    """Calls function(torch) at step 1, 2, 3, 5, 10, 20, 50, each 200th, and where 5 s have gone by."""
     _at_step.append(function)
 
 
@@ -73,7 +73,9 @@ def _hook_class(cls):
 
 
 _SOME = (1, 2, 3, 5, 10, 20, 50)
-_due = [0, 0]  # the step that _now_and_then is due at, and the iterator that it saw last
+_EVERY = 5000000000  # ns
+_OFTEN = 20  # steps after which the clock is looked at
+_due = [0, 0, 0]  # the step that _now_and_then is due at, the iterator that it saw last, and a time
 
 
 def _after_step():
@@ -81,15 +83,15 @@ def _after_step():
     if _each:
         _after_each()
     steps = state.steps
-    if steps >= _due[0] or state.iterator != _due[1]:
+    if steps >= _due[0] or state.iterator != _due[1] or now() > _due[2]:
         ran = thread_time_ns()
-        _due[:] = next((n for n in _SOME if n > steps), steps - steps % 200 + 200), state.iterator
+        _due[:] = next((n for n in _SOME if n > steps), steps - steps % 200 + 200), state.iterator, now() + _EVERY
         _now_and_then()
         spent = thread_time_ns() - ran
         cost(0, spent, spent, 0)
     if now() > state.look_due:
         keeps.look()
-    state.rare_step = 0 if _each else _due[0]
+    state.rare_step = 0 if _each else min(_due[0], steps + _OFTEN)
 
 
 @core.guarded
