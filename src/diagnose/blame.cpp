@@ -1,5 +1,7 @@
 #include "diagnose/blame.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <unordered_map>
@@ -99,6 +101,12 @@ std::optional<model::Where> setting_line(const Run& run, std::string_view key) {
     if (name.starts_with("pid.") && name.ends_with(tail)) return parse_place(value);
   }
   return std::nullopt;
+}
+
+std::string in_brackets(const std::optional<model::Where>& line) {
+  if (!line) return "";
+  const std::string name = escape_terminal(line->file.substr(line->file.rfind('/') + 1));
+  return fmt::format(" ({}:{})", name, line->line);
 }
 
 double graph_operations(const Run& run) {

@@ -19,6 +19,9 @@ std::optional<model::Where> parse_place(std::string_view text);
 /// several the training process comes first. nullopt where the setting came from outside.
 std::optional<model::Where> setting_line(const model::Run& run, std::string_view key);
 
+/// " (train.py:31)"; "" for none.
+std::string in_brackets(const std::optional<model::Where>& line);
+
 /// Operations of the autograd graph of one step, at least; 0: not known.
 double graph_operations(const model::Run& run);
 

@@ -12,8 +12,9 @@
 #include "diagnose/findings.h"
 #include "diagnose/growing.h"
 #include "diagnose/input.h"
-#include "diagnose/optimizer.h"
+#include "diagnose/onset.h"
 #include "diagnose/side_work.h"
+#include "diagnose/unfused_optimizer.h"
 
 namespace flatout::diagnose {
 
@@ -50,7 +51,6 @@ std::vector<Finding> find_all(const RunView& view, bool with_ends) {
   detect_padding(view, findings);
   detect_retained(view, findings);
   detect_side_work(view, findings);
-  detect_optimizer(view, findings);
   detect_interpreter(view, findings);
   detect_watchers(view, findings);
   detect_processes(view, findings);
@@ -142,12 +142,25 @@ std::string change_text(const Run& run, const SlowDown& slow) {
                      format_duration(slow.before));
 }
 
-/// Where most of that time goes; "": at no single line.
-std::string place_text(const std::optional<LongerLine>& line) {
-  if (!line) return "";
-  return fmt::format(", most of it at {}:{} in {}",
-                     escape_terminal(line->where.file.substr(line->where.file.rfind('/') + 1)),
-                     line->where.line, escape_terminal(line->where.function));
+/// Where most of that time goes: at a line, or in which parts of the step; "": it is not known.
+std::string place_text(const RunView& fast, const RunView& slow,
+                       const std::optional<LongerLine>& line) {
+  if (line) {
+    return fmt::format(", most of it at {}:{} in {}",
+                       escape_terminal(line->where.file.substr(line->where.file.rfind('/') + 1)),
+                       line->where.line, escape_terminal(line->where.function));
+  }
+  constexpr double kMuch = 0.25;  // of it
+  const double more = slow.steps().mean - fast.steps().mean;
+  std::string out;
+  for (size_t p = 0; p < model::kPartCount && more > 0; ++p) {
+    const auto part = static_cast<model::Part>(p);
+    if (slow.steps().part(part) - fast.steps().part(part) < kMuch * more) continue;
+    std::string name(model::name(part));
+    std::ranges::replace(name, '_', ' ');
+    out += (out.empty() ? ", most of it in " : " and ") + name;
+  }
+  return out;
 }
 
 /// Why a run without findings cannot be called healthy; "": it can.
@@ -174,7 +187,7 @@ std::string unjudged(const RunView& view) {
 }
 
 std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow,
-                        const Finding* changed_by, const std::optional<LongerLine>& longer,
+                        const Finding* changed_by, const std::string& longer_at,
                         const std::string& not_judged) {
   if (slow.known && changed_by != nullptr) {
     return change_text(run, slow) + ": " + changed_by->title + ".";
@@ -187,7 +200,7 @@ std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow
     }
     const std::string text = "Healthy: nothing costs more than 5 % of the step.";
     if (!unexplained) return text;
-    return change_text(run, slow) + place_text(longer) + ", and no cause shows. " + text;
+    return change_text(run, slow) + longer_at + ", and no cause shows. " + text;
   }
   const Finding& first = d.findings.front();
   std::string text = first.title;
@@ -278,7 +291,7 @@ Diagnosis diagnose(const Run& run) {
   SlowDown slowed = slow_down(run);
   std::string changed_id;
   std::optional<model::Where> grown;  // the line behind it, where that is most of what it costs now
-  std::optional<LongerLine> longer;
+  std::string longer_at;
   if (slowed.known && view.has_steps()) {
     const RunView fast(run, INT64_MIN, slowed.fast_until);
     const RunView slow(run, slowed.from, slowed.until, &fast);
@@ -311,7 +324,8 @@ Diagnosis diagnose(const Run& run) {
     for (Finding& f : out.findings) {
       if (f.id == changed_id && !slowed.gradual) keep_to_change(view, fast, changed_was, f);
     }
-    longer = longer_line(fast, slow);
+    const std::optional<LongerLine> longer = longer_line(fast, slow);
+    longer_at = place_text(fast, slow, longer);
     std::optional<Finding> tiny = find_denormals(view, &fast, &slow);
     const bool elsewhere = longer && !(tiny && same_line(tiny->where, longer->where));
     const double slower = (slow.steps().mean - fast.steps().mean) * 1e3;
@@ -321,6 +335,7 @@ Diagnosis diagnose(const Run& run) {
   } else if (std::optional<Finding> tiny = find_denormals(view, nullptr, nullptr)) {
     out.findings.push_back(std::move(*tiny));
   }
+  if (!slowed.known) tell_onsets(view, out.findings);  // else the change of speed says it
   add_of_passes(view, out.findings);
   spread_gains(view, out.findings);
   sort_by_gain(out.findings);
@@ -339,10 +354,12 @@ Diagnosis diagnose(const Run& run) {
   if (ended) slowed = {};
   const std::string not_judged = out.findings.empty() ? unjudged(view) : "";
   out.judged = not_judged.empty();
-  out.headline = headline_of(run, out, slowed, changed_by, longer, not_judged);
-  if (out.verdict == "healthy" && out.judged) out.headline += few_threads(view);
-  if (ended) return out;
-  out.remark = environment_remark(run);
+  out.headline = headline_of(run, out, slowed, changed_by, longer_at, not_judged);
+  if (ended || !out.judged) return out;
+  for (const std::string& text :
+       {few_threads(view), unfused_optimizer(view), environment_remark(run)}) {
+    if (!text.empty()) out.remark += (out.remark.empty() ? "" : " ") + text;
+  }
   if (!out.remark.empty()) out.headline += " " + out.remark;
   return out;
 }

@@ -62,15 +62,12 @@ std::string few_threads(const RunView& view) {
   const double then = shared * *threads / (*threads + free) * WhatIf(view).beside(free);
   const double gain = step / (step - shared + then);
   if (gain < kMuchFaster) return "";
-  const auto line = setting_line(view.run(), "torch.num_threads.set_at");
-  const std::string place =
-      line ? fmt::format(" ({}:{})", escape_terminal(line->file.substr(line->file.rfind('/') + 1)),
-                         line->line)
-           : "";
   return fmt::format(
-      " It was told to compute with {:.0f} thread{}{} beside {:.0f} idle core{}: with {:.0f} it "
+      "It was told to compute with {:.0f} thread{}{} beside {:.0f} idle core{}: with {:.0f} it "
       "may be {:.1f} times as fast.",
-      *threads, *threads == 1 ? "" : "s", place, free, free == 1 ? "" : "s", *threads + free, gain);
+      *threads, *threads == 1 ? "" : "s",
+      in_brackets(setting_line(view.run(), "torch.num_threads.set_at")), free, free == 1 ? "" : "s",
+      *threads + free, gain);
 }
 
 }  // namespace flatout::diagnose

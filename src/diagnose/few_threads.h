@@ -1,4 +1,4 @@
-// A word on jobs that are healthy, though they were told to leave cores idle.
+// A word on jobs that were told to leave cores idle.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace flatout::diagnose {
 
-/// " It was told to compute with 1 thread ..."; "" where more would hardly be faster, as far as it
+/// "It was told to compute with 1 thread ..."; "" where more would hardly be faster, as far as it
 /// can be told. No finding: who asks for one thread may have reasons, or other jobs beside it.
 std::string few_threads(const RunView& view);
 

@@ -102,21 +102,23 @@ void detect_half(const RunView& view, Findings& findings) {
   // What else is computed takes about as long as these do in float32, and as long in either type.
   const double saved = host * (slower - 1) / (slower + 1);
   const std::string type(found->type);
-  Finding* f = findings.add(
-      "cpu.half_precision", fmt::format("{} takes longer than float32 on this processor", type),
-      0.8, WhatIf(view).saved_by({.trainer = saved, .trainer_cpu = saved}));
+  Finding* f = findings.add("cpu.half_precision",
+                            fmt::format("{} takes longer than float32 on this processor", type),
+                            0.8, WhatIf(view).saved_by({.trainer = saved, .trainer_cpu = saved}));
   if (f == nullptr) return;
   f->where = setting_line(view.run(), "model.half.set_at");
   if (!f->where) f->where = view.where(computing);
-  evidence(*f,
-           fmt::format("its convolutions and matrix products, timed alone, take {} in {}, {} in float32",
-                       ms(found->half), type, ms(found->single)),
-           slower, "ratio", "agent.half", 1);
+  evidence(
+      *f,
+      fmt::format("its convolutions and matrix products, timed alone, take {} in {}, {} in float32",
+                  ms(found->half), type, ms(found->single)),
+      slower, "ratio", "agent.half", 1);
   evidence(*f, fmt::format("computing takes {} a step", ms(host)), host * 1e3, "ms", "stacks",
            view.readings(computing));
   remedy(*f, "float32",
          "Compute in float32 on this machine: no autocast (enabled=False), no half() or "
-         "bfloat16(), no mixed_float16 policy. Keep half precision for where there are instructions for it: most GPUs, "
+         "bfloat16(), no mixed_float16 policy. Keep half precision for where there are "
+         "instructions for it: most GPUs, "
          "processors with AMX.");
 }
 

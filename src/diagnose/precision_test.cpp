@@ -102,9 +102,8 @@ TEST(Precision, TensorFlowsOwnThreadsComputeInHalfPrecisionWhileTheTrainerWaits)
 }
 
 TEST(Precision, HalfPrecisionThatIsNoSlowerIsNotToBlame) {
-  for (const std::string times :
-       {"bfloat16/10/10", "bfloat16/5/20", "bfloat16/5", "float16/x/1", "float16/5/0",
-        "float16/1.05/1"}) {  // the last one: 0.6 ms of 30
+  for (const std::string times : {"bfloat16/10/10", "bfloat16/5/20", "bfloat16/5", "float16/x/1",
+                                  "float16/5/0", "float16/1.05/1"}) {  // the last one: 0.6 ms of 30
     RunBuilder b = computing("");
     b.run().info["model.half"] = times;
     EXPECT_EQ(find(diagnose(b.build()), "cpu.half_precision"), nullptr) << times;

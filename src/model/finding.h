@@ -54,7 +54,7 @@ struct Diagnosis {
   std::string verdict = "healthy";  // the first finding's id; "none" before there is enough data
   std::string headline;             // one sentence for people
   bool judged = true;               // false: without findings, and too little was seen to be sure
-  std::string remark;  // what of the environment makes it slower, at no known cost; or ""
+  std::string remark;               // what may make it slower that is no finding; or ""
   std::vector<Finding> findings;
   std::shared_ptr<const RankReport> ranks;  // of a job of several; else null
 };

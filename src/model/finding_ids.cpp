@@ -30,7 +30,6 @@ const std::vector<std::string_view>& finding_ids() {
                                                     "cpu.denormals",
                                                     "cpu.tracing",
                                                     "cpu.retained_graph",
-                                                    "cpu.unfused_optimizer",
                                                     "cpu.lock",
                                                     "cpu.process_churn",
                                                     "cpu.zombies",

@@ -128,7 +128,6 @@ CPU = [
     Case("momentum_fades", "resting_rows.py", "cpu.denormals", args=("--seconds", "10")),
     Case("all_priorities", "draws_by_priority.py", "cpu.growing_work", step_cost=False, args=("--seconds", "10")),
     Case("state_not_detached", "long_documents.py", "cpu.retained_graph"),
-    Case("updates_not_fused", "click_towers.py", "cpu.unfused_optimizer"),
     Case("collect_each_step", "knowledge_graph.py", "cpu.gc"),
     Case("eager_collector", "parse_corpus.py", "cpu.gc"),
     Case("program_per_sample", "metadata_probe.py", "cpu.process_churn"),

@@ -17,8 +17,8 @@ def mlp(*sizes):
 class Gan:
     def __init__(self):
         self.generator, self.critic = mlp(64, 320, 320, 784), mlp(784, 320, 256, 1)
-        self.g_opt = torch.optim.Adam(self.generator.parameters(), lr=2e-4, betas=(0.5, 0.999), fused=True)
-        self.c_opt = torch.optim.Adam(self.critic.parameters(), lr=2e-4, betas=(0.5, 0.999), fused=True)
+        self.g_opt = torch.optim.Adam(self.generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
+        self.c_opt = torch.optim.Adam(self.critic.parameters(), lr=2e-4, betas=(0.5, 0.999))
         self.loss = nn.BCEWithLogitsLoss()
 
     def step(self, real):

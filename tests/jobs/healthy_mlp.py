@@ -10,7 +10,7 @@ torch.set_num_threads(1)
 features, targets = torch.randn(8192, 256), torch.randn(8192, 1)
 model = torch.nn.Sequential(torch.nn.Linear(256, 448), torch.nn.ReLU(), torch.nn.Linear(448, 448),
                             torch.nn.ReLU(), torch.nn.Linear(448, 1))
-optimizer = torch.optim.Adam(model.parameters(), fused=True)
+optimizer = torch.optim.Adam(model.parameters())
 meter = kit.Meter(opts)
 while not meter.over:
     order = torch.randperm(len(features))
