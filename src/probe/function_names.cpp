@@ -1,6 +1,7 @@
 #include "probe/function_names.h"
 
 #include "base/cpu_time.h"
+#include "symbols/imported_callee.h"
 #include "symbols/native_symbols.h"
 
 namespace flatout::probe {
@@ -66,6 +67,16 @@ FunctionNames::Answer FunctionNames::look_up(int32_t pid, const symbols::Mapping
   if (!function || function->name.empty()) return Answer::kNone;
   out = short_name(symbols::demangle(function->name.c_str()));
   return Answer::kName;
+}
+
+std::string FunctionNames::callee(const symbols::Mapping& mapping, uint64_t return_address) const {
+  const auto known = files_.find({mapping.device, mapping.inode});
+  if (known == files_.end() || known->second == nullptr) return {};
+  const symbols::ElfFile& elf = known->second->elf;
+  const auto bias = elf.bias(mapping.begin, mapping.offset);
+  if (!bias) return {};
+  const auto name = symbols::imported_callee(elf, return_address - *bias);
+  return name ? short_name(symbols::demangle(name->c_str())) : std::string();
 }
 
 }  // namespace flatout::probe

@@ -31,6 +31,9 @@ class FunctionNames {
   /// file. False: not yet, its table is still to be read.
   bool name(int32_t pid, const symbols::Mapping& mapping, uint64_t address,
             symbols::NativeFrame& out);
+  /// The function that the call before `return_address`, which lies in `mapping`, goes to where
+  /// that is in another file; empty where that is not to be seen. For files that name() has read.
+  std::string callee(const symbols::Mapping& mapping, uint64_t return_address) const;
   /// CPU time spent on reading tables so far.
   Nanos spent() const { return spent_; }
 

@@ -1,18 +1,11 @@
 #include "probe/native_loop.h"
 
-#include <linux/hw_breakpoint.h>
-#include <linux/perf_event.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <map>
 #include <string_view>
 #include <utility>
-
-#include "probe/perf_event.h"
 
 namespace flatout::probe {
 
@@ -118,39 +111,6 @@ const MeasuredSite* once_a_step(std::span<const MeasuredSite> sites) {
   return best;
 }
 
-Result<std::unique_ptr<AddressCounter>> AddressCounter::open(int32_t tid, uint64_t address,
-                                                             uint32_t most) {
-  perf_event_attr attr{};
-  attr.size = sizeof attr;
-  attr.type = PERF_TYPE_BREAKPOINT;
-  attr.bp_type = HW_BREAKPOINT_X;
-  attr.bp_addr = address;
-  attr.bp_len = sizeof(long);
-  attr.exclude_kernel = 1;
-  attr.exclude_hv = 1;
-  attr.sample_period = most;
-  attr.disabled = 1;
-  FLATOUT_TRY(const int fd, open_perf_event(attr, tid, "count how often an address is reached"));
-  std::unique_ptr<AddressCounter> counter(new AddressCounter(fd));
-  FLATOUT_TRY_STATUS(counter->resume());
-  return counter;
-}
-
-AddressCounter::~AddressCounter() { close(fd_); }
-
-uint64_t AddressCounter::count() const {
-  uint64_t value = 0;
-  return read(fd_, &value, sizeof value) == sizeof value ? value : 0;
-}
-
-void AddressCounter::pause() { ioctl(fd_, PERF_EVENT_IOC_DISABLE, 0); }
-
-Status AddressCounter::resume() {
-  // Each of these lets it come to its limit once more.
-  if (ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1) == 0) return {};
-  return Error{Code::kUnsupported, "cannot count a limited number of times", ""};
-}
-
 void NativeLoop::saw(NativePath path) {
   if (!wants_stacks() || path.empty()) return;
   paths_.push_back(std::move(path));
@@ -158,6 +118,11 @@ void NativeLoop::saw(NativePath path) {
 
 void NativeLoop::saw_again() {
   if (wants_stacks() && !paths_.empty()) paths_.push_back(paths_.back());
+}
+
+void NativeLoop::saw_elsewhere(const NativePath& path) {
+  if (!wants_stacks() || by_ != AddressCounter::By::kUprobe) return;
+  for (const PlaceInCode& at : path) elsewhere_.insert(at.function);
 }
 
 std::optional<uint64_t> NativeLoop::rounds(TimePoint now) {
@@ -190,8 +155,10 @@ bool NativeLoop::count(TimePoint now) {
   const bool enough = in_window >= kMostRounds;
   if (!enough && !next) return true;
   if (in_window > 0) rate_ = static_cast<double>(in_window) / to_s(now - window_);
-  counter_->pause();
-  paused_ = true;
+  if (enough) {
+    counter_->pause();
+    paused_ = true;
+  }
   return !next || begin_window(now);
 }
 
@@ -210,7 +177,8 @@ void NativeLoop::measure(TimePoint now) {
   trials_.clear();
   for (const CallSite& site : sites) {
     if (trials_.size() == kBreakpoints) break;
-    auto counter = AddressCounter::open(tid_, site.address, kTrial);
+    if (elsewhere_.contains(site.caller)) continue;
+    auto counter = AddressCounter::open(tid_, site.address, kTrial, by_);
     if (!counter.ok()) {
       if (counter.error().code == Code::kUnsupported && !trials_.empty()) break;  // none is left
       return give_up(counter.error());
@@ -233,7 +201,10 @@ void NativeLoop::judge(TimePoint now) {
   for (Trial& trial : trials_) {
     const uint64_t count = trial.counter->count();
     // One that has stopped did so since the last look; at the first one, far too soon.
-    if (count < kTrial) trial.last_run = now;
+    if (count < kTrial)
+      trial.last_run = now;
+    else
+      trial.counter->pause();
     const double lasted = to_s(trial.last_run - began_);
     slow = slow || count < kEnough;
     const double rate = lasted > 0 ? static_cast<double>(count) / lasted : 2 * kFastest;
@@ -249,7 +220,7 @@ void NativeLoop::judge(TimePoint now) {
     if (call_sites(paths_, ++outer_).empty()) return gather_anew();
     return measure(now);
   }
-  auto counter = AddressCounter::open(tid_, best->site.address, kSafe);
+  auto counter = AddressCounter::open(tid_, best->site.address, kSafe, by_);
   if (!counter.ok()) return give_up(counter.error());
   counter_ = std::move(*counter);
   if (best->site.address != site_.address) {

@@ -1,20 +1,21 @@
 // How often the loop comes round in which a thread of a native program works.
 //
-// Its stacks say from which places of which function it calls most of what it does; hardware
-// breakpoints (perf_event_open(2), nothing is stopped or written) count how often it comes back to
-// them. Each time costs the thread some 1 to 10 us: after 400 rounds in a second they are taken to
-// go on as often until it ends.
+// Its stacks say from which places of which function it calls most of what it does; the kernel
+// counts how often it comes back to them (address_counter.h). Each time costs the thread some 1 to
+// 30 us: after 400 rounds in a second they are taken to go on as often until it ends.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "probe/address_counter.h"
 
 namespace flatout::probe {
 
@@ -46,35 +47,18 @@ struct MeasuredSite {
 /// by their names, else those that take most of the time. nullptr: none.
 const MeasuredSite* once_a_step(std::span<const MeasuredSite> sites);
 
-/// Counts how often a thread comes to an address.
-class AddressCounter {
- public:
-  /// Stops by itself after `most` times. Errors: kDenied, kUnsupported (no breakpoint is left, or
-  /// the machine has none), kGone.
-  static Result<std::unique_ptr<AddressCounter>> open(int32_t tid, uint64_t address, uint32_t most);
-  ~AddressCounter();
-  AddressCounter(const AddressCounter&) = delete;
-  AddressCounter& operator=(const AddressCounter&) = delete;
-
-  uint64_t count() const;
-  void pause();
-  /// Goes on, for as many times as it was opened for.
-  Status resume();
-
- private:
-  explicit AddressCounter(int fd) : fd_(fd) {}
-  int fd_;
-};
-
 class NativeLoop {
  public:
-  explicit NativeLoop(int32_t tid) : tid_(tid) {}
+  explicit NativeLoop(int32_t tid, AddressCounter::By by = AddressCounter::best())
+      : tid_(tid), by_(by) {}
 
   /// Whether it can use more stacks of the thread.
   bool wants_stacks() const { return state_ == State::kGathers; }
   void saw(NativePath path);
   /// The thread is still where it was seen last.
   void saw_again();
+  /// A stack of another thread of the process: what is counted by uprobes is none of its code.
+  void saw_elsewhere(const NativePath& path);
   /// Whether the loop is found.
   bool counts() const { return state_ == State::kCounts; }
   /// Rounds since the loop was found; nullopt as long as none is.
@@ -100,7 +84,9 @@ class NativeLoop {
   void gather_anew();
 
   int32_t tid_;
+  AddressCounter::By by_;
   State state_ = State::kGathers;
+  std::set<std::string, std::less<>> elsewhere_;  // functions
   std::vector<NativePath> paths_;
   int outer_ = 0, tries_ = 0;
   std::vector<Trial> trials_;

@@ -215,6 +215,7 @@ bool NativeStacks::ready() {
   tried_ = true;
   unknown_ = 0;
   known_.clear();
+  callees_.clear();
   process_.reset();
   const auto maps = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
   auto opened = symbols::NativeProcess::open(pid_);
@@ -243,6 +244,20 @@ const std::vector<symbols::NativeFrame>* NativeStacks::frames_at(uint64_t pc, bo
   return &known_.emplace(at, std::move(frames)).first->second;
 }
 
+/// What its caller in another file calls a function that has no name there; empty if that is not
+/// known.
+const std::string& NativeStacks::called_from(uint64_t return_address,
+                                             const symbols::NativeFrame& callee) {
+  if (const auto known = callees_.find(return_address); known != callees_.end())
+    return known->second;
+  std::string name;
+  const auto* m = symbols::find_mapping(maps_, return_address - 1);
+  if (m != nullptr && m->is_file() && m->path != callee.file)
+    name = names_.callee(*m, return_address);
+  if (callees_.size() >= kMaxKnown) callees_.clear();
+  return callees_.emplace(return_address, std::move(name)).first->second;
+}
+
 void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
   pcs_ = process_->unwind(registers, stack, kMaxDepth);
   for (size_t i = 0; i < pcs_.size(); i++) {
@@ -253,6 +268,11 @@ void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_v
       return;
     }
     frames_.insert(frames_.end(), frames->begin(), frames->end());
+    if (frames->size() == 1 && i + 1 < pcs_.size() && !frames_.back().file.empty() &&
+        frames_.back().function.starts_with('[')) {
+      const std::string& name = called_from(pcs_[i + 1], frames_.back());
+      if (!name.empty()) frames_.back().function = name;
+    }
     if (i == 0 && frames->empty()) unknown_++;
   }
 }

@@ -104,6 +104,7 @@ class NativeStacks {
   };
   bool ready();
   const std::vector<symbols::NativeFrame>* frames_at(uint64_t pc, bool caller);
+  const std::string& called_from(uint64_t return_address, const symbols::NativeFrame& callee);
   void fill(const symbols::NativeRegisters& registers, std::string_view stack);
 
   fs::Root root_;
@@ -112,6 +113,7 @@ class NativeStacks {
   std::unique_ptr<symbols::NativeProcess> process_;
   std::vector<symbols::Mapping> maps_;
   std::unordered_map<uint64_t, std::vector<symbols::NativeFrame>> known_;  // by address
+  std::unordered_map<uint64_t, std::string> callees_;                      // by return address
   bool tried_ = false, later_ = false;
   int unknown_ = 0;  // stacks in which the innermost frame was not known: libraries were loaded
   std::map<int32_t, Sampled> samplers_;

@@ -632,6 +632,9 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   thread.native_tried = !process.native->later();
   if (!frames.empty() && thread.tid == process.pid)
     show_native_loop(process, !call || thread.state == ThreadState::kLock, now);
+  if (!frames.empty() && thread.tid != process.pid && process.native_loop != nullptr &&
+      process.native_loop->wants_stacks())
+    process.native_loop->saw_elsewhere(process.native->path());
   for (size_t i = frames.size(); i-- > 0;) {
     thread.stack = sink.stack(thread.stack, sink.frame(frames[i].function, frames[i].file,
                                                        frames[i].line, model::FrameKind::kNative));
