@@ -57,3 +57,17 @@ def test_tensors_that_decayed_are_counted_and_named(flatout, job_python, tmp_pat
     else:
         assert facts["denormals"].startswith("15000 elements of 2 tensors, net.state, ")
         assert float(facts["denormals"].split()[-3]) >= 0
+
+
+def test_a_mapped_file_that_is_not_in_memory_is_left_there(flatout, job_python, tmp_path):
+    state = f"""
+import os
+with open({str(tmp_path / "data")!r}, "w+b") as f:
+    f.write(torch.full((1000000,), 1e-41).numpy().tobytes())
+    f.flush()
+    os.fsync(f.fileno())
+    os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+data = torch.from_file({str(tmp_path / "data")!r}, shared=True, size=1000000)
+"""
+    facts = facts_of(flatout, job_python, tmp_path, state=state)
+    assert "denormals" not in facts

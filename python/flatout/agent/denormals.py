@@ -2,15 +2,17 @@
 as long: `denormals`, now and then.
 
 Looked at are the tensors on the host that the loop's own frames lead to in a step or two: variables, what lists and
-dicts hold, parameters, buffers and attributes of modules, states of optimizers. Of each, some elements evenly apart.
+dicts hold, parameters, buffers and attributes of modules, states of optimizers. Of each, some elements evenly apart,
+unless the first few of them had to be read from a disk: those of a mapped file, or of what was swapped out.
 Where the job has them flushed to zero (torch.set_flush_denormal), comparisons see none. Nothing is held after a look.
 """
+import resource
 import sys
 from time import thread_time_ns
 
 from . import core, naming, places, training
 
-_SAMPLE = 1024  # elements of a tensor
+_SAMPLE, _FEW = 1024, 8  # elements of a tensor
 _SMALL = 4096  # elements: smaller ones cost nothing
 _MOST = 256  # tensors
 _ITEMS = 64  # of a container
@@ -20,6 +22,7 @@ _SHARE = 0.02  # of a tensor's elements: fewer happen anywhere
 _Tensor = _Parameter = _Module = _Optimizer = None
 _on = [True]
 _sent = [""]
+_on_disk = set()  # addresses
 _next = [0]  # the tensor that the next look starts at: one that ran out of time did not see all
 
 
@@ -50,7 +53,10 @@ def _look_at(tensors, torch):
         if thread_time_ns() > until:
             _next[0] = first + n
             break
-        flat = tensor.detach().view(-1)[::max(1, tensor.numel() // _SAMPLE)]
+        flat = tensor.detach().view(-1)
+        if not _in_memory(flat):
+            continue
+        flat = flat[::max(1, tensor.numel() // _SAMPLE)]
         tiny = (flat != 0) & (flat.abs() < torch.finfo(tensor.dtype).tiny)
         share = int(tiny.sum()) / flat.numel()
         if share < _SHARE:
@@ -66,6 +72,21 @@ def _look_at(tensors, torch):
     if told.partition(" ")[0] != _sent[0]:
         _sent[0] = told.partition(" ")[0]
         core.info("denormals", told)
+
+
+def _in_memory(flat):
+    address = flat.data_ptr()
+    if address in _on_disk:
+        return False
+    before = _major_faults()
+    flat[::max(1, flat.numel() // _FEW)].sum()
+    if _major_faults() > before:
+        _on_disk.add(address)
+    return address not in _on_disk
+
+
+def _major_faults():
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 def _extra(some, torch):
