@@ -169,6 +169,8 @@ class Judge {
   static constexpr size_t kNowhere = static_cast<size_t>(-1);
   // Of the time in a function that it has text parsed, from which that is what it is for.
   static constexpr double kMostlyParses = 0.5;
+  static constexpr double kNearlyAll = 0.98;  // of the time is in the function with the loop
+  static constexpr std::string_view kCalls = " calls ";
 
   const StackFacts& facts(StackId id) {
     const auto [it, is_new] = facts_.try_emplace(id);
@@ -232,8 +234,29 @@ class Judge {
     return line != writes_.end() && line->second > 0;
   }
 
+  /// Functions whose loop's rounds were counted: "train calls backward".
+  void find_loop_functions() {
+    const int64_t pid = run_.processes[run_.threads[context_.thread].process].pid;
+    for (const Series* series : run_.all(SignalId::kLoopRounds)) {
+      const Entity& entity = run_.entities[series->entity];
+      const size_t end = entity.name.find(kCalls);
+      if (entity.key >> 32 == pid && end != std::string::npos)
+        loop_functions_.insert(entity.name.substr(0, end));
+    }
+  }
+  /// The frames that the training loop calls; all where it is not known.
+  std::span<const FrameId> in_loop(const StackFacts& f) const {
+    for (size_t i = f.path.size(); i > 0; --i) {
+      if (loop_functions_.contains(run_.string(key(f.path[i - 1]).function)))
+        return std::span(f.path).subspan(i);
+    }
+    return f.path;
+  }
+
   // Functions of the job's own that are there to parse text: what else they do makes samples, too.
+  // The one with the training loop is none, however much of its time it parses.
   void find_parsers() {
+    find_loop_functions();
     std::map<std::pair<StringId, StringId>, std::pair<double, double>> weights;  // parsing, all
     double seen = 0, all = 0;  // readings with a stack, and all of them
     for (const Reading& r : readings_) {
@@ -241,18 +264,21 @@ class Judge {
       if (!facts(r.reading->stack).path.empty()) seen += r.reading->weight_us;
       const StackFacts& f = facts(r.reading->stack);
       std::set<std::pair<StringId, StringId>> functions;  // one that calls itself counts once
-      for (const FrameId frame : f.path) functions.insert({key(frame).function, key(frame).file});
+      for (const FrameId frame : in_loop(f))
+        functions.insert({key(frame).function, key(frame).file});
       for (const auto& k : functions) weights[k].second += r.reading->weight_us;
-      if (f.parses == 0) continue;
-      weights[{key(f.parses).function, key(f.parses).file}].first += r.reading->weight_us;
+      const std::pair parser{key(f.parses).function, key(f.parses).file};
+      if (f.parses != 0 && functions.contains(parser))
+        weights[parser].first += r.reading->weight_us;
     }
     if (2 * seen < all) return;
     for (const auto& [k, w] : weights) {
-      if (w.first >= kMostlyParses * w.second) parsers_.insert(k);
+      const bool around_all = loop_functions_.empty() && w.second > kNearlyAll * seen;
+      if (w.first >= kMostlyParses * w.second && !around_all) parsers_.insert(k);
     }
   }
   bool makes_samples(const StackFacts& f) const {
-    return f.parses != 0 || std::ranges::any_of(f.path, [&](FrameId frame) {
+    return f.parses != 0 || std::ranges::any_of(in_loop(f), [&](FrameId frame) {
              return parsers_.contains({key(frame).function, key(frame).file});
            });
   }
@@ -492,6 +518,7 @@ class Judge {
   std::map<uint32_t, LineWeights> lines_;
   std::unordered_map<FrameId, int64_t> writes_;      // less reads, by innermost frame
   std::set<std::pair<StringId, StringId>> parsers_;  // functions, of native code
+  std::set<std::string, std::less<>> loop_functions_;
   size_t loop_depth_ = kNowhere;
   FrameKey loop_key_{};
   double backward_ = 0;  // weight of the readings in it

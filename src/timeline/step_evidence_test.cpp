@@ -99,6 +99,35 @@ TEST(OpenTime, ParsingTextInNativeCodeIsInput) {
   }
 }
 
+// A compiler has inlined the parsing, so the function with the loop parses most of its time.
+TEST(OpenTime, TheFunctionWithTheLoopIsNoParser) {
+  for (const bool counted : {true, false}) {
+    RunBuilder b;
+    b.every(7);
+    b.run().processes[0].python = false;
+    const RunBuilder::At main{"main", "/home/u/train.cpp", 58};
+    const RunBuilder::At train{"train", "/home/u/train.cpp", 23};
+    const StackId number = b.stack({main, train, {"strtof", "/usr/lib/libc.so.6", 0}});
+    const StackId compute = b.stack({main, train, {"cost", "/home/u/net.cpp", 5}});
+    const StackId saves = b.stack({main, {"save", "/home/u/net.cpp", 8}});
+    for (int i = 0; i < 60; ++i) {
+      b.during(60, number, ThreadState::kOnCpuNative);
+      b.during(40, compute, ThreadState::kOnCpuNative);
+      if (counted) b.during(10, saves, ThreadState::kOnCpuNative);
+      b.slice(model::SliceKind::kStep, 0);
+    }
+    model::Run run = b.build();
+    if (counted) {
+      run.series.push_back(
+          {model::SignalId::kLoopRounds, static_cast<model::EntityId>(run.entities.size()), {}});
+      run.entities.push_back({model::EntityKind::kLoop, int64_t{run.processes[0].pid} << 32,
+                              model::kNoEntity, "train calls cost"});
+    }
+    find_steps(run);
+    EXPECT_NEAR(share(run, Part::kInputWait), counted ? 0.55 : 0.6, 0.05) << counted;
+  }
+}
+
 // What a progress bar hands on is made by what it calls; what it draws is no input.
 TEST(OpenTime, AProgressBarAroundTheDataIsNoLogging) {
   constexpr const char* kBar = "/x/site-packages/tqdm/std.py";
