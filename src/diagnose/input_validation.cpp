@@ -171,6 +171,9 @@ void detect_frequent(const RunView& view, std::vector<Validation>& all, Findings
   evidence(f, fmt::format("{} each time", ms(taken / each)), taken / each * 1e3, "ms", "timeline",
            count);
   remedy(f, "less_often", "Do it less often, on fewer samples, or in another process.");
+  remedy(f, "rollouts",
+         "Where these are a policy's rollouts, which training needs: more environments at once, so "
+         "that a forward pass serves all of them, or in processes of their own.");
 }
 
 void detect_restarts(const RunView& view, std::vector<Validation>& all, Findings& findings) {
