@@ -34,7 +34,7 @@ TEST(Changes, WithoutWhatChangedTheJobIsNoFasterThanBefore) {
   EXPECT_NE(d.headline.find("step 100"), std::string::npos) << d.headline;
 }
 
-TEST(Changes, ANeighbourThatRunsTheSameScriptIsToldAsSuch) {
+TEST(Changes, ANeighbourThatRunsTheSameScriptAndTheJobsOwnNiceAreTold) {
   for (const bool same : {true, false}) {
     RunBuilder b;
     for (int i = 0; i < 100; ++i) {
@@ -47,6 +47,7 @@ TEST(Changes, ANeighbourThatRunsTheSameScriptIsToldAsSuch) {
     b.counter(SignalId::kOtherCpu, other, 0.5 * b.wall_ns());
     b.ramp(SignalId::kOtherAge, other, 0, 3);  // of the run's four seconds
     b.run().info["code.file"] = "/home/u/train.py";
+    b.run().info["job.nice"] = same ? "10" : "0";
     b.run().info["other.489.command"] = same ? "python /home/u/train.py" : "python /home/u/eval.py";
     const Diagnosis d = diagnose(b.build());
     const Finding* f = find(d, "cpu.noisy_neighbour");
@@ -55,6 +56,7 @@ TEST(Changes, ANeighbourThatRunsTheSameScriptIsToldAsSuch) {
     for (const model::Evidence& e : f->evidence) texts += e.text + "\n";
     const bool told = texts.find("another run of train.py, started 1.00 s after") != texts.npos;
     EXPECT_EQ(told, same) << texts;
+    EXPECT_EQ(texts.find("with nice 10") != texts.npos, same) << texts;
   }
 }
 

@@ -100,6 +100,16 @@ void name_twins(const RunView& view, Finding& f) {
   }
 }
 
+/// Whether the job lets others go first.
+void tell_own_nice(const RunView& view, Finding& f) {
+  const auto nice = parse_number<double>(view.run().fact("job.nice"));
+  // Sessions share evenly where they are scheduled as groups, however nice they are.
+  if (!nice || *nice <= 0 || view.run().fact("kernel.autogroup") == "1") return;
+  evidence(f, fmt::format("the job itself was started with nice {}", format_number(*nice)), *nice,
+           "", "probe.host", 1);
+  remedy(f, "own_nice", "Or start the job without nice: others come before it.");
+}
+
 /// Who shares few cores, or is stopped, makes a batch in twice the time: faster decoding is the
 /// second thing to do, unless it is most of it.
 void leave_decoding_for_later(Findings& findings, const std::string& limit) {
@@ -279,6 +289,7 @@ void detect_contention(const RunView& view, Findings& findings) {
                cpu.others, "cores", "probe.neighbours", n);
       name_largest(*f, view.neighbours(), "probe.neighbours", n);
       name_twins(view, *f);
+      tell_own_nice(view, *f);
       evidence(*f,
                fmt::format("threads of the step waited {} for a core",
                            per_step_text(view, wait.compute)),

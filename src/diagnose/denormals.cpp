@@ -58,7 +58,9 @@ std::optional<Finding> find_denormals(const RunView& view, const RunView* fast,
   const double once = std::min(seen.elements * seen.each / threads, computing);
   double before = 0, after = 0;
   if (fast != nullptr && slow != nullptr) {
-    before = fast->per_step(Role::kTrainer, computes);
+    // As usual then: the last of them may be slow already.
+    before = fast->per_step(Role::kTrainer, computes) *
+             std::min(1.0, fast->steps().median / fast->steps().mean);
     after = slow->per_step(Role::kTrainer, computes);
   }
   const bool slower = before > 0 && after > kLonger * before;
@@ -69,9 +71,9 @@ std::optional<Finding> find_denormals(const RunView& view, const RunView* fast,
                             WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = cost}));
   if (f == nullptr) return std::nullopt;
   f->where = (slower ? slow : &view)->where(computes);
-  const std::string of = seen.tensors > 1 ? fmt::format("{} tensors (most of {})",
-                                                        format_number(seen.tensors), seen.largest)
-                                          : std::string(seen.largest);
+  const std::string of =
+      seen.tensors > 1 ? fmt::format("{:.0f} tensors (most of {})", seen.tensors, seen.largest)
+                       : std::string(seen.largest);
   evidence(*f,
            fmt::format("{} elements of {} are below the smallest normal number",
                        format_number(seen.elements), escape_terminal(of)),

@@ -77,5 +77,21 @@ TEST(GrowingWork, AJumpIsAChangeAndItsLineStandsInTheHeadline) {
   EXPECT_NE(d.headline.find("curve.py:21"), std::string::npos) << d.headline;
 }
 
+TEST(GrowingWork, WhereNoLineIsToBlameThePartsOfTheStepAreNamed) {
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i) {
+    const double ms = i < 100 ? 10 : 20;
+    b.step({{Part::kForward, ms, kCompute}, {Part::kBackward, ms, kCompute}}, i < 3);
+  }
+  b.run().steps.changes.push_back(
+      {100, b.run().steps.steps[100].begin, Nanos(20'000'000), Nanos(40'000'000)});
+  b.machine(2, 1).process_cpu(100, 1);
+  b.run().readings.clear();
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_NE(d.headline.find("most of it in forward and backward, and no cause shows"),
+            std::string::npos)
+      << d.headline;
+}
+
 }  // namespace
 }  // namespace flatout::diagnose

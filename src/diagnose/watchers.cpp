@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "base/text.h"
@@ -64,6 +65,12 @@ void detect_watchers(const RunView& view, Findings& findings) {
       place ? 0.85 : 0.7, WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = cost}));
   if (f == nullptr) return;
   f->where = place;
+  // What is said of its own lines is said better here.
+  std::vector<std::string> same;
+  for (const Finding& k : findings.all()) {
+    if (place && &k != f && k.where && k.where->file == place->file) same.push_back(k.id);
+  }
+  for (const std::string& id : same) findings.drop(id);
   const std::string name = escape_terminal(watcher);
   evidence(*f,
            fmt::format("{} says {}", tracer.empty() ? "sys.getprofile()" : "sys.gettrace()", name),

@@ -35,6 +35,8 @@ TEST(Watchers, ATracerThatWasLeftOnIsNamedByItsFunction) {
   EXPECT_EQ(f->where->line, 4);
   EXPECT_GE(*f->cost_ms_per_step, 6);
   EXPECT_LE(*f->cost_ms_per_step, 12);
+  for (const Finding& other : d.findings)
+    EXPECT_TRUE(&other == f || !other.where || other.where->file != f->where->file);
 }
 
 TEST(Watchers, OneWrittenInCTakesPartOfTheInterpretersTime) {
