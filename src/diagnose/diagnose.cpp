@@ -330,6 +330,8 @@ Diagnosis diagnose(const Run& run) {
     const bool elsewhere = longer && !(tiny && same_line(tiny->where, longer->where));
     const double slower = (slow.steps().mean - fast.steps().mean) * 1e3;
     if (tiny && (longer ? !elsewhere : most < 0.5 * slower)) changed_id = tiny->id;
+    // Where another line grows, it may be that which makes kernels slower, too.
+    if (elsewhere && slowed.gradual) tiny = find_denormals(view, nullptr, nullptr);
     if (tiny) out.findings.push_back(std::move(*tiny));
     if (elsewhere && slowed.gradual) tell_growth(view, *longer, out.findings, changed_id);
   } else if (std::optional<Finding> tiny = find_denormals(view, nullptr, nullptr)) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <map>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -35,7 +37,7 @@ bool does(const Cell& c) {
 }
 
 /// Functions count with all of their lines, but for the loop's own, whose lines do all that a step
-/// does. A comprehension is part of the function that it stands in.
+/// does. A comprehension is part of the function whose lines are nearest.
 class Places {
  public:
   explicit Places(const RunView& view) : run_(view.run()) {
@@ -46,8 +48,7 @@ class Places {
     }
   }
   uint64_t of(model::FrameId line) const {
-    const auto known = functions_.find(line_of(line));
-    const uint64_t function = known == functions_.end() ? own_function(line) : known->second;
+    const uint64_t function = is_nested(line) ? nearest_function(line) : own_function(line);
     return loops_.contains(function) ? line_of(line) : function;
   }
 
@@ -55,6 +56,20 @@ class Places {
   bool is_nested(model::FrameId line) const {
     const std::string_view name = run_.string(run_.frames[line].function);
     return name.ends_with("comp>") || name.ends_with("<genexpr>");
+  }
+  uint64_t nearest_function(model::FrameId line) const {
+    const uint64_t key = line_of(line);
+    uint64_t function = own_function(line), nearest = 1 << 16;  // lines, within its file
+    const auto look = [&](auto it) {
+      const uint64_t distance = it->first > key ? it->first - key : key - it->first;
+      if (distance >= nearest) return;
+      nearest = distance;
+      function = it->second;
+    };
+    const auto next = functions_.lower_bound(key);
+    if (next != functions_.begin()) look(std::prev(next));
+    if (next != functions_.end()) look(next);
+    return function;
   }
   uint64_t line_of(model::FrameId line) const {
     const model::Frame& f = run_.frames[line];
@@ -67,7 +82,7 @@ class Places {
   }
 
   const model::Run& run_;
-  std::unordered_map<uint64_t, uint64_t> functions_;
+  std::map<uint64_t, uint64_t> functions_;  // by line, of what is no comprehension
   std::unordered_set<uint64_t> loops_;
 };
 

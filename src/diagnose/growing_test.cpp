@@ -43,6 +43,14 @@ TEST(GrowingWork, ALineThatTakesLongerWithEveryStepIsNamedAndNotThatItComputes) 
   EXPECT_NE(d.headline.find("little by little"), std::string::npos) << d.headline;
 }
 
+TEST(GrowingWork, DenormalNumbersElsewhereCostWhatAPassOverThemTakes) {
+  RunBuilder b = growing(1, 21, kSums, 1.3);
+  b.run().info["denormals"] = "200000 elements of 2 tensors, w, 2.00 ns each";
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_NE(find(d, "cpu.growing_work"), nullptr) << d.headline;
+  EXPECT_EQ(find(d, "cpu.denormals"), nullptr);  // 0.4 ms of a step of 22
+}
+
 TEST(GrowingWork, OneThatIsToldAlreadySaysHowItGrows) {
   const Doing writes{ThreadState::kKernel, {kMain, kCurve}, SYS_write};
   RunBuilder b = growing(1, 21, writes);
@@ -52,6 +60,23 @@ TEST(GrowingWork, OneThatIsToldAlreadySaysHowItGrows) {
   EXPECT_EQ(d.findings.front().where->line, kCurve.line);
   EXPECT_EQ(d.findings.front().remedies.back().id, "keep_up") << d.verdict;
   EXPECT_NE(d.headline.find("little by little"), std::string::npos) << d.headline;
+}
+
+TEST(GrowingWork, AComprehensionIsPartOfTheFunctionItStandsIn) {
+  const Line inside{"<listcomp>", kCurve.file, kCurve.line + 1};
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i) {
+    const double ms = 1 + i * 0.1;
+    b.step({{Part::kForward, 10, kCompute},
+            {Part::kOther, 0.55 * ms, kSums},
+            {Part::kOther, 0.45 * ms, {ThreadState::kOnCpuPython, {kMain, kCurve, inside}}}},
+           i < 3);
+  }
+  b.run().steps.drift = model::SpeedDrift{Nanos(11'000'000), Nanos(31'000'000)};
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_NE(find(d, "cpu.growing_work"), nullptr) << d.headline;
+  EXPECT_NEAR(*find(d, "cpu.growing_work")->cost_ms_per_step, 10, 1);
 }
 
 TEST(GrowingWork, WhereAllElseGrowsAsMuchItIsNoSingleLine) {
