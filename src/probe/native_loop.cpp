@@ -1,8 +1,8 @@
 #include "probe/native_loop.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
+#include <initializer_list>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -16,6 +16,7 @@ constexpr double kInIt = 0.75;      // of them are in the function with the loop
 constexpr double kMuchOfIt = 0.02;  // of them are in a call that is looked at
 constexpr double kMostOfIt = 0.5;   // of them are in the calls of one step
 constexpr size_t kBreakpoints = 4;  // x86-64 has so many
+constexpr size_t kUprobes = 8;      // calls that are tried at a time, where there is no such limit
 constexpr double kAlike = 1.25;     // rates of one loop, one to the other
 constexpr Nanos kWindow = std::chrono::seconds(1);
 constexpr uint64_t kMostRounds = 400;  // in a window that are counted, and
@@ -34,13 +35,21 @@ std::string_view bare_name(std::string_view function) {
   return scope == std::string_view::npos ? function : function.substr(scope + 2);
 }
 
-bool trains(std::string_view function) {
-  static constexpr std::array<std::string_view, 8> kWords = {
-      "train", "backward", "backprop", "update", "optimi", "step", "grad", "fit"};
+bool is_called(std::string_view function, std::initializer_list<std::string_view> words) {
   std::string name(bare_name(function));
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   return std::ranges::any_of(
-      kWords, [&](std::string_view word) { return name.find(word) != std::string::npos; });
+      words, [&](std::string_view word) { return name.find(word) != std::string::npos; });
+}
+
+bool trains(std::string_view function) {
+  return is_called(function,
+                   {"train", "backward", "backprop", "update", "optimi", "step", "grad", "fit"});
+}
+
+/// Its loop is one over layers.
+bool is_pass(std::string_view function) {
+  return is_called(function, {"forward", "backward", "backprop"});
 }
 
 }  // namespace
@@ -70,6 +79,8 @@ std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer) {
     // Called from several places, a function is not gone through once a round.
     inside = most_alike(inside, depth, [](const PlaceInCode& at) { return at.address; });
   }
+  while (!within.empty() && is_pass((*within.back().front())[within.size() - 1].function))
+    within.pop_back();
   const auto level = static_cast<std::ptrdiff_t>(within.size()) - 1 - outer;
   if (level < 0) return {};
   const auto depth = static_cast<size_t>(level);
@@ -175,8 +186,9 @@ std::string NativeLoop::name() const { return site_.caller + " calls " + site_.c
 void NativeLoop::measure(TimePoint now) {
   const std::vector<CallSite> sites = call_sites(paths_, outer_);
   trials_.clear();
+  const size_t most = by_ == AddressCounter::By::kUprobe ? kUprobes : kBreakpoints;
   for (const CallSite& site : sites) {
-    if (trials_.size() == kBreakpoints) break;
+    if (trials_.size() == most) break;
     if (elsewhere_.contains(site.caller)) continue;
     auto counter = AddressCounter::open(tid_, site.address, kTrial, by_);
     if (!counter.ok()) {

@@ -34,8 +34,8 @@ struct CallSite {
 };
 
 /// The calls of the innermost function that three quarters of the stacks are in, all called from
-/// one place, the most frequent ones first; of the one around it where `outer` is 1, and so on.
-/// Empty: there is no such function.
+/// one place, and that is no forward or backward pass by its name, the most frequent ones first; of
+/// the one around it where `outer` is 1, and so on. Empty: there is no such function.
 std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer);
 
 /// A call and how often the thread came back from it in so many seconds.

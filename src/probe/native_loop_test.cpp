@@ -41,6 +41,14 @@ TEST(NativeLoop, TheLoopIsWhereMostStacksPart) {
   EXPECT_TRUE(call_sites({}, 0).empty());
 }
 
+// Its loop is one over layers.
+TEST(NativeLoop, APassThatTakesMostOfTheStepIsNotTheLoop) {
+  const auto paths = of_each({{path({{"main", 10}, {"Net::backward", 20}, {"matmul_back", 30}}), 7},
+                              {path({{"main", 10}, {"Net::backward", 21}, {"norm_back", 31}}), 2},
+                              {path({{"main", 11}, {"Net::update", 40}}), 1}});
+  EXPECT_EQ(addresses(call_sites(paths, 0)), (std::vector<uint64_t>{10, 11}));
+}
+
 // Both of a step's waits go through the same function.
 TEST(NativeLoop, AFunctionThatIsCalledFromSeveralPlacesIsNotTheLoop) {
   const auto paths = of_each({{path({{"main", 10}, {"wait", 20}, {"futex", 30}}), 6},

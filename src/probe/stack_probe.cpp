@@ -28,6 +28,7 @@ constexpr Nanos kNativeAfter = seconds(1);  // a process's age before its symbol
 constexpr int kMaxFailures = 8;  // Python readings in a row, before the process is looked at anew
 constexpr size_t kMostWithLoops = 3;  // processes: launchers come before the one that trains
 constexpr Nanos kLoopAfter = milliseconds(500);  // a program without Python has found its loop
+constexpr Nanos kAwaitedFor = seconds(2);  // by a main thread that leaves the training to another
 constexpr size_t kMostUnderPython = 2;  // processes: each has some 18 MB of unwind tables resident
 constexpr double kNativeShare = 0.003;  // of a core, for native code under Python
 constexpr double kNativeBurstNs = 30e6;
@@ -115,6 +116,9 @@ struct StackProbe::ProcessEntry {
   std::unordered_map<uint64_t, model::FrameId> frames;
   std::unique_ptr<LoopCounter> loops;
   std::unique_ptr<NativeLoop> native_loop;
+  int32_t loop_thread = 0;  // whose loop that is: the main one's, or of one that it awaits
+  int32_t awaited = 0;      // the thread that the main one waits for to end, 0: none
+  TimePoint awaited_since{};
   std::unique_ptr<NativeStacks> native;       // of a process without Python
   std::unique_ptr<PlaceWatch> places;         // of one with Python
   std::unique_ptr<PythonNativeStacks> under;  // the same
@@ -153,7 +157,7 @@ void StackProbe::tick(TimePoint now, Nanos weight, model::Sink& sink) {
     auto& process = processes_[job.pid];
     if (process == nullptr || process->start_ticks != job.start_time_ticks) {
       process = std::make_unique<ProcessEntry>();
-      process->pid = job.pid;
+      process->pid = process->loop_thread = job.pid;
       process->start_ticks = job.start_time_ticks;
       process->first_seen = now;
       process->inner_pid = inner_number("proc/" + std::to_string(job.pid) + "/status", job.pid);
@@ -173,6 +177,8 @@ void StackProbe::tick_process(const JobProcess& job, ProcessEntry& process, Time
     process.python.reset();
     process.native.reset();
     process.native_loop.reset();
+    process.loop_thread = process.pid;
+    process.awaited = 0;
     process.places.reset();
     process.under.reset();
     process.hopeless = false;
@@ -421,12 +427,34 @@ void StackProbe::tell_loops(ProcessEntry& process, TimePoint now, model::Sink& s
   }
 }
 
-/// The native stack of the main thread that was read just now.
+/// Where the main thread does nothing but wait for another one to end, that one trains.
+void StackProbe::note_awaited(ProcessEntry& process, const std::optional<SyscallInfo>& call,
+                              std::span<const symbols::NativeFrame> frames, TimePoint now) {
+  process.awaited = 0;
+  const bool joins = std::ranges::any_of(frames, [](const symbols::NativeFrame& frame) {
+    return frame.function == "pthread_join" || frame.function == "std::thread::join";
+  });
+  const auto awaited = call && joins ? awaited_thread(*call) : std::nullopt;
+  if (!awaited) return;
+  const auto it = std::ranges::find(process.threads, *awaited, &ThreadEntry::inner_tid);
+  if (it == process.threads.end()) return;
+  process.awaited = it->tid;
+  process.awaited_since = now;
+}
+
+void StackProbe::follow_awaited(ProcessEntry& process, TimePoint now) {
+  if (process.awaited == 0 || process.awaited == process.loop_thread) return;
+  if (now - process.awaited_since < kAwaitedFor) return;
+  process.loop_thread = process.awaited;
+  process.native_loop.reset();
+}
+
+/// The native stack of the thread with the loop that was read just now.
 void StackProbe::show_native_loop(ProcessEntry& process, bool trains, TimePoint now) {
   if (!count_loops_ || once_ || now - process.first_seen < kLoopAfter) return;
   // A launcher only waits for its child, or for a signal.
   if (process.native_loop == nullptr && trains && may_count_loops(process)) {
-    process.native_loop = std::make_unique<NativeLoop>(process.pid);
+    process.native_loop = std::make_unique<NativeLoop>(process.loop_thread);
   }
   if (process.native_loop != nullptr && process.native_loop->wants_stacks()) {
     process.native_loop->saw(process.native->path());
@@ -434,6 +462,7 @@ void StackProbe::show_native_loop(ProcessEntry& process, bool trains, TimePoint 
 }
 
 void StackProbe::tell_native_loop(ProcessEntry& process, TimePoint now, model::Sink& sink) {
+  follow_awaited(process, now);
   if (process.native_loop == nullptr) return;
   if (!count_loops_) {
     process.native_loop.reset();
@@ -606,11 +635,12 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
                              model::Sink& sink) {
   if (!wants_native(process, now)) return;
   if (call && call->pc == thread.native_pc && call->sp == thread.native_sp) {
-    if (process.native_loop != nullptr && thread.tid == process.pid) {
+    if (process.native_loop != nullptr && thread.tid == process.loop_thread) {
       process.native_loop->saw_again();
     }
     return;
   }
+  if (thread.tid == process.pid) process.awaited = 0;
   const bool ran_before = thread.native_running;
   thread.native_pc = thread.native_sp = 0;
   thread.native_running = false;
@@ -630,9 +660,10 @@ void StackProbe::read_native(ProcessEntry& process, ThreadEntry& thread,
   const auto& frames = call ? process.native->blocked(*call) : process.native->running(thread.tid);
   cost_.native += names_.spent() - names_before;
   thread.native_tried = !process.native->later();
-  if (!frames.empty() && thread.tid == process.pid)
+  if (thread.tid == process.pid) note_awaited(process, call, frames, now);
+  if (!frames.empty() && thread.tid == process.loop_thread)
     show_native_loop(process, !call || thread.state == ThreadState::kLock, now);
-  if (!frames.empty() && thread.tid != process.pid && process.native_loop != nullptr &&
+  if (!frames.empty() && thread.tid != process.loop_thread && process.native_loop != nullptr &&
       process.native_loop->wants_stacks())
     process.native_loop->saw_elsewhere(process.native->path());
   for (size_t i = frames.size(); i-- > 0;) {

@@ -71,6 +71,9 @@ class StackProbe {
   bool may_count_loops(const ProcessEntry& process) const;
   void tell_loops(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void show_native_loop(ProcessEntry& process, bool trains, TimePoint now);
+  void note_awaited(ProcessEntry& process, const std::optional<SyscallInfo>& call,
+                    std::span<const symbols::NativeFrame> frames, TimePoint now);
+  void follow_awaited(ProcessEntry& process, TimePoint now);
   void tell_native_loop(ProcessEntry& process, TimePoint now, model::Sink& sink);
   void read_state(ProcessEntry& process, ThreadEntry& thread, TimePoint now, model::Sink& sink);
   PlaceWatch* watch_places(ProcessEntry& process, TimePoint now);

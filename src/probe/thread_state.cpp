@@ -146,6 +146,12 @@ bool may_wait_for_lock(const SyscallInfo& call) {
   return !bits && !(operation == FUTEX_WAIT && call.args[2] == 0);
 }
 
+std::optional<int32_t> awaited_thread(const SyscallInfo& call) {
+  if (call.number != SYS_futex || call.args[2] == 0 || call.args[2] > INT32_MAX)
+    return std::nullopt;
+  return static_cast<int32_t>(call.args[2]);
+}
+
 ThreadState blocked_state(char state, const std::optional<SyscallInfo>& call,
                           std::string_view wchan, std::span<const AddressRange> gil) {
   switch (state) {

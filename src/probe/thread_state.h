@@ -27,6 +27,10 @@ std::optional<SyscallInfo> parse_syscall(std::string_view text);
 /// set or until some time, a semaphore while it is zero; the word of a lock that is held is not.
 bool may_wait_for_lock(const SyscallInfo& call);
 
+/// The thread whose end a thread awaits that is blocked there, in pthread_join(): as the job sees
+/// it. glibc waits at the word that holds that thread's number. Meaningless in other functions.
+std::optional<int32_t> awaited_thread(const SyscallInfo& call);
+
 /// A range of addresses in the job: the interpreter's lock with its condition variables.
 struct AddressRange {
   uint64_t begin = 0, end = 0;

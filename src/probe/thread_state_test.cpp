@@ -108,6 +108,19 @@ TEST(RunnableShare, AThreadThatNeverGetsACoreWaits) {
   EXPECT_TRUE(share.take_waiting());
 }
 
+TEST(SyscallInfo, TellsWhichThreadIsAwaited) {
+  SyscallInfo call;
+  call.number = SYS_futex;
+  call.args = {0x7f00, 265, 4121};
+  EXPECT_EQ(awaited_thread(call), 4121);
+  call.args[2] = 0;
+  EXPECT_FALSE(awaited_thread(call));
+  call = {};
+  call.number = SYS_read;
+  call.args[2] = 4096;
+  EXPECT_FALSE(awaited_thread(call));
+}
+
 TEST(RunnableShare, AThreadThatNeverWaitsRuns) {
   RunnableShare share;
   for (int i = 0; i < 50; i++) {

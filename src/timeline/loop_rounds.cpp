@@ -114,4 +114,18 @@ std::vector<StepEnd> find_loop_rounds(const Run& run, int32_t pid) {
   return ends;
 }
 
+std::set<StringId> functions_with_loops(const Run& run, int32_t pid) {
+  constexpr std::string_view kCalls = " calls ";
+  std::set<StringId> functions;
+  for (const Series* series : run.all(SignalId::kLoopRounds)) {
+    const Entity& entity = run.entities[series->entity];
+    const size_t end = entity.name.find(kCalls);
+    if (entity.key >> 32 != pid || end == std::string::npos) continue;
+    const auto name = std::ranges::find(run.strings, entity.name.substr(0, end));
+    if (name != run.strings.end())
+      functions.insert(static_cast<StringId>(name - run.strings.begin()));
+  }
+  return functions;
+}
+
 }  // namespace flatout::timeline

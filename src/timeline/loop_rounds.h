@@ -1,6 +1,7 @@
 // Steps by the rounds of a loop, counted from outside (SignalId::kLoopRounds).
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "model/run.h"
@@ -13,5 +14,9 @@ namespace flatout::timeline {
 /// rounds lie between two readings, they are taken to be equally long. Empty: none comes round
 /// often enough.
 std::vector<StepEnd> find_loop_rounds(const model::Run& run, int32_t pid);
+
+/// The functions of native code in process `pid` whose loops were counted: "train" of an entity
+/// named "train calls backward".
+std::set<model::StringId> functions_with_loops(const model::Run& run, int32_t pid);
 
 }  // namespace flatout::timeline

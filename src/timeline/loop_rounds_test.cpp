@@ -5,6 +5,9 @@
 #include <cmath>
 #include <functional>
 
+#include "timeline/steps.h"
+#include "timeline/test_run.h"
+
 namespace flatout::timeline {
 namespace {
 
@@ -14,7 +17,7 @@ constexpr int32_t kPid = 100;
 constexpr double kReadMs = 25;
 
 /// A run of 10 s whose loops were read each 25 ms.
-class LoopRounds : public testing::Test {
+class LoopRounds : public ::testing::Test {
  protected:
   /// `rounds`: how many the loop had begun at a time in ms; negative: it was not there.
   void loop(int64_t depth, int64_t slot, const std::function<double(double)>& rounds,
@@ -98,6 +101,31 @@ TEST_F(LoopRounds, OfVeryManyRoundsSomeAreTakenWithTheirTrueLength) {
     }
   }
   EXPECT_GT(lost, 100u);
+}
+
+// The main thread only waits for the one that it left the training to.
+TEST(LoopRoundsOfAThread, AreTheStepsOfTheThreadWithTheLoop) {
+  testing::RunBuilder b;
+  b.run().processes[0].python = false;
+  b.every(25).thread(0, 101);
+  const auto joins = b.stack({{"main", "train.cpp", 90}, {"pthread_join", "libc.so.6", 0}});
+  const auto trains = b.stack({{"train", "train.cpp", 20}, {"backward", "net.cpp", 5}});
+  for (int i = 0; i < 400; ++i) {
+    const TimePoint begin = b.now();
+    b.on(1).during(25, trains, model::ThreadState::kOnCpuNative);
+    b.run().readings.push_back({begin, 0, joins, 25'000, model::ThreadState::kLock, 0, -1});
+  }
+  model::Run run = b.build();
+  model::Series series{
+      SignalId::kLoopRounds, static_cast<model::EntityId>(run.entities.size()), {}};
+  run.entities.push_back(
+      {model::EntityKind::kLoop, int64_t{100} << 32, model::kNoEntity, "train calls backward"});
+  for (int i = 0; i < 400; ++i)
+    series.readings.push_back({run.begin + std::chrono::milliseconds(25 * i), 5.0 * i});
+  run.series.push_back(series);
+  find_steps(run);
+  EXPECT_EQ(run.steps.thread, 1u);
+  EXPECT_NEAR(static_cast<double>(run.steps.steps.size()), 1990, 20);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "base/stats.h"
 #include "timeline/loop_rounds.h"
@@ -230,6 +231,26 @@ std::optional<ThreadId> find_main_thread(const Run& run) {
   return chosen;
 }
 
+/// The thread of process `pid` whose stacks hold the function with the loop that was counted, which
+/// need not be the main one; `otherwise` where none does.
+ThreadId thread_with_loop(const Run& run, int32_t pid, ThreadId otherwise) {
+  const std::set<StringId> functions = functions_with_loops(run, pid);
+  std::vector<bool> holds(run.stacks.size());  // a stack comes after those around it
+  for (size_t s = 1; s < run.stacks.size(); ++s) {
+    holds[s] =
+        holds[run.stacks[s].parent] || functions.contains(run.frames[run.stacks[s].frame].function);
+  }
+  std::vector<double> weights(run.threads.size());
+  for (const StackReading& reading : run.readings) {
+    if (reading.thread >= weights.size() || reading.stack >= holds.size()) continue;
+    if (run.processes[run.threads[reading.thread].process].pid == pid && holds[reading.stack])
+      weights[reading.thread] += reading.weight_us;
+  }
+  const auto most = std::ranges::max_element(weights);
+  if (most == weights.end() || *most <= 0 || weights[otherwise] > 0) return otherwise;
+  return static_cast<ThreadId>(most - weights.begin());
+}
+
 std::optional<Repetition> find_repetition(const Run& run) {
   const std::optional<ThreadId> thread = find_main_thread(run);
   if (!thread) return std::nullopt;
@@ -240,7 +261,7 @@ std::optional<Repetition> find_repetition(const Run& run) {
   std::vector<StepEnd> ends;
   if (!hooks_may_tell) ends = find_loop_rounds(run, pid);
   if (!ends.empty()) {
-    return Repetition{*thread, std::move(ends)};
+    return Repetition{thread_with_loop(run, pid, *thread), std::move(ends)};
   }
   std::vector<Visit> visits = visits_of(run, *thread);
   if (visits.size() < kMinReadings || visits.back().at <= visits.front().at) return std::nullopt;

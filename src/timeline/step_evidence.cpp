@@ -24,6 +24,7 @@
 #include "base/contains.h"
 #include "model/source_files.h"
 #include "model/system_call.h"
+#include "timeline/loop_rounds.h"
 
 namespace flatout::timeline {
 
@@ -170,7 +171,6 @@ class Judge {
   // Of the time in a function that it has text parsed, from which that is what it is for.
   static constexpr double kMostlyParses = 0.5;
   static constexpr double kNearlyAll = 0.98;  // of the time is in the function with the loop
-  static constexpr std::string_view kCalls = " calls ";
 
   const StackFacts& facts(StackId id) {
     const auto [it, is_new] = facts_.try_emplace(id);
@@ -234,20 +234,10 @@ class Judge {
     return line != writes_.end() && line->second > 0;
   }
 
-  /// Functions whose loop's rounds were counted: "train calls backward".
-  void find_loop_functions() {
-    const int64_t pid = run_.processes[run_.threads[context_.thread].process].pid;
-    for (const Series* series : run_.all(SignalId::kLoopRounds)) {
-      const Entity& entity = run_.entities[series->entity];
-      const size_t end = entity.name.find(kCalls);
-      if (entity.key >> 32 == pid && end != std::string::npos)
-        loop_functions_.insert(entity.name.substr(0, end));
-    }
-  }
   /// The frames that the training loop calls; all where it is not known.
   std::span<const FrameId> in_loop(const StackFacts& f) const {
     for (size_t i = f.path.size(); i > 0; --i) {
-      if (loop_functions_.contains(run_.string(key(f.path[i - 1]).function)))
+      if (loop_functions_.contains(key(f.path[i - 1]).function))
         return std::span(f.path).subspan(i);
     }
     return f.path;
@@ -256,7 +246,8 @@ class Judge {
   // Functions of the job's own that are there to parse text: what else they do makes samples, too.
   // The one with the training loop is none, however much of its time it parses.
   void find_parsers() {
-    find_loop_functions();
+    loop_functions_ =
+        functions_with_loops(run_, run_.processes[run_.threads[context_.thread].process].pid);
     std::map<std::pair<StringId, StringId>, std::pair<double, double>> weights;  // parsing, all
     double seen = 0, all = 0;  // readings with a stack, and all of them
     for (const Reading& r : readings_) {
@@ -518,7 +509,7 @@ class Judge {
   std::map<uint32_t, LineWeights> lines_;
   std::unordered_map<FrameId, int64_t> writes_;      // less reads, by innermost frame
   std::set<std::pair<StringId, StringId>> parsers_;  // functions, of native code
-  std::set<std::string, std::less<>> loop_functions_;
+  std::set<StringId> loop_functions_;
   size_t loop_depth_ = kNowhere;
   FrameKey loop_key_{};
   double backward_ = 0;  // weight of the readings in it
