@@ -34,6 +34,21 @@ TEST(Changes, WithoutWhatChangedTheJobIsNoFasterThanBefore) {
   EXPECT_NE(d.headline.find("step 100"), std::string::npos) << d.headline;
 }
 
+TEST(Changes, NeighboursThatCameTakeAllThatStepsTakeLongerSince) {
+  RunBuilder b;
+  for (int i = 0; i < 100; ++i) b.step({{Part::kForward, 20, kCompute}}, i < 3);
+  for (int i = 0; i < 100; ++i) {  // kernels are slower, too, beside one that takes their caches
+    b.step(
+        {{Part::kForward, 26, kCompute}, {Part::kForward, 24, {ThreadState::kRunQueue, {kMain}}}});
+  }
+  b.run().steps.changes.push_back(
+      {100, b.run().steps.steps[100].begin, Nanos(20'000'000), Nanos(50'000'000)});
+  b.machine(2, 0, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_NE(find(d, "cpu.noisy_neighbour"), nullptr) << d.headline;
+  EXPECT_NEAR(*find(d, "cpu.noisy_neighbour")->cost_ms_per_step, 15.2, 0.2);  // not half of 24
+}
+
 TEST(Changes, ANeighbourThatRunsTheSameScriptAndTheJobsOwnNiceAreTold) {
   for (const bool same : {true, false}) {
     RunBuilder b;

@@ -223,11 +223,14 @@ const Finding* already_told(const std::vector<Finding>& findings, const Finding&
 }
 
 /// Without what changed the job is at most as fast as it was before. `was`: what it cost then, in
-/// ms a step.
-void keep_to_change(const RunView& view, const RunView& fast, double was, Finding& f) {
+/// ms a step. `alone`: nothing else changed, so that neighbours take all of it, what they do to
+/// caches and to those who wait for a thread that waits, too.
+void keep_to_change(const RunView& view, const RunView& fast, double was, bool alone, Finding& f) {
   const double step = view.steps().mean * 1e3;
   const double most = step - fast.steps().mean * 1e3 + was;
-  if (!f.cost_ms_per_step || *f.cost_ms_per_step <= most || most < kWorthSaying * step) return;
+  if (!f.cost_ms_per_step || most < kWorthSaying * step) return;
+  const bool all = alone && f.id == "cpu.noisy_neighbour";
+  if (*f.cost_ms_per_step <= most && !all) return;
   f.cost_ms_per_step = most;
   f.gain = step / (step - most);
 }
@@ -296,13 +299,14 @@ Diagnosis diagnose(const Run& run) {
     const RunView fast(run, INT64_MIN, slowed.fast_until);
     const RunView slow(run, slowed.from, slowed.until, &fast);
     std::vector<Finding> before = find_all(fast, false), after = find_all(slow, false);
-    double most = 0, changed_was = 0;
+    double most = 0, changed_was = 0, all_more = 0;
     for (Finding& f : after) {
       const auto same = std::find_if(before.begin(), before.end(),
                                      [&](const Finding& b) { return b.id == f.id; });
       const double was = same == before.end() ? 0 : same->cost_ms_per_step.value_or(0);
       const double more = f.cost_ms_per_step.value_or(0) - was;
       const Finding* known = already_told(out.findings, f);
+      all_more += std::max(more, 0.0);
       if (more > most) {
         most = more;
         changed_was = was;
@@ -321,14 +325,15 @@ Diagnosis diagnose(const Run& run) {
       f.gain = step / (step - cost);
       out.findings.push_back(std::move(f));
     }
+    const double slower = (slow.steps().mean - fast.steps().mean) * 1e3;
+    const bool alone = most > 0.5 * slower && all_more - most < 0.1 * slower;
     for (Finding& f : out.findings) {
-      if (f.id == changed_id && !slowed.gradual) keep_to_change(view, fast, changed_was, f);
+      if (f.id == changed_id && !slowed.gradual) keep_to_change(view, fast, changed_was, alone, f);
     }
     const std::optional<LongerLine> longer = longer_line(fast, slow);
     longer_at = place_text(fast, slow, longer);
     std::optional<Finding> tiny = find_denormals(view, &fast, &slow);
     const bool elsewhere = longer && !(tiny && same_line(tiny->where, longer->where));
-    const double slower = (slow.steps().mean - fast.steps().mean) * 1e3;
     if (tiny && (longer ? !elsewhere : most < 0.5 * slower)) changed_id = tiny->id;
     // Where another line grows, it may be that which makes kernels slower, too.
     if (elsewhere && slowed.gradual) tiny = find_denormals(view, nullptr, nullptr);

@@ -18,7 +18,7 @@ using model::Step;
 namespace {
 
 // Of the interpreter's time, the least that a watcher written in C takes: of calls, or of lines.
-constexpr double kOfCalls = 0.4, kOfLines = 0.5;
+constexpr double kOfCalls = 0.5, kOfLines = 0.5;
 // To call one in Python, and to make the frame ready that it is given, takes so many times what a
 // small one takes itself; and the most that it can be of the interpreter's time.
 constexpr double kToCallIt = 1.4, kMost = 0.9;
@@ -52,7 +52,9 @@ void detect_watchers(const RunView& view, Findings& findings) {
   const std::string_view tracer = view.run().fact("python.tracer");
   const std::string_view watcher = tracer.empty() ? view.run().fact("python.profiler") : tracer;
   if (watcher.empty() || !view.has_steps()) return;
-  const auto in_python = [](const Cell& c) { return c.act == Act::kPython; };
+  const auto in_python = [](const Cell& c) {
+    return c.act == Act::kPython || (on_cpu(c.act) && is_unread(c));
+  };
   const double python = view.per_step(Role::kTrainer, in_python);
   const auto place = parse_place(watcher);
   const double own = place ? in_file(view, place->file) : 0;
