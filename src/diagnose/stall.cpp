@@ -386,6 +386,16 @@ double worked_for(const RunView& view, const Profile::Filter& asleep) {
   return std::max(0.0, meanwhile - usual);
 }
 
+constexpr double kWatched = 0.7;  // of a main thread's sleep, worked by others meanwhile
+
+/// What threads that need not be the main one work: a main thread without steps may only watch
+/// those that train.
+double others_work(const RunView& view) {
+  const auto busy = [](const Cell& c) { return works(c.act) && (c.traits & kInSpin) == 0; };
+  return view.per_step(Role::kHelper, busy) + view.per_step(Role::kPool, busy) +
+         view.per_step(Role::kProducer, busy);
+}
+
 void detect_idle(const RunView& view, Findings& findings) {
   if (findings.has("stall.idle_wait")) return;
   const auto idle = [](const Cell& c) {
@@ -401,6 +411,7 @@ void detect_idle(const RunView& view, Findings& findings) {
   if (findings.has("input.decode_cpu") || findings.has("input.too_few_workers")) {
     cost -= view.trainer_in(Part::kInputWait, idle);
   }
+  if (!view.is_python() && !view.has_steps() && others_work(view) > kWatched * cost) return;
   Finding* f = findings.add("stall.idle_wait",
                             "The job sleeps or polls" + while_nothing_works(view), 0.9, cost);
   if (f == nullptr) return;

@@ -464,5 +464,24 @@ TEST(Stalls, ASleepIsSaidToBeWhileNothingWorksOnlyWhereThatIsSo) {
   }
 }
 
+// As a progress line is printed ten times a second while threads train.
+TEST(Stalls, AMainThreadThatWatchesThoseThatTrainIsNotIdle) {
+  for (const bool works : {true, false}) {
+    RunBuilder b;
+    b.run().processes[0].python = false;
+    const auto thread = b.thread(0, 101);
+    const TimePoint begin = b.now();
+    b.pass(10'000);
+    const Line watch{"watch", "/home/u/train.cpp", 7, model::FrameKind::kNative};
+    const Line train{"train", "/home/u/train.cpp", 9, model::FrameKind::kNative};
+    b.doing(b.trainer(), begin, b.now(), {ThreadState::kSleep, {watch}});
+    if (works) b.doing(thread, begin, b.now(), {ThreadState::kOnCpuNative, {train}});
+    b.run().steps.thread = b.trainer();
+    b.machine(2, works ? 1 : 2).process_cpu(100, works ? 1 : 0.01);
+    const Diagnosis d = diagnose(b.build());
+    EXPECT_EQ(d.verdict == "stall.idle_wait", !works) << d.headline;
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose
