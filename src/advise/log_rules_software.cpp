@@ -395,7 +395,8 @@ std::vector<LogRule> software_rules() {
                     "Shapes must be 1D sequences of concrete values of integer type"},
        .text = "A function that JAX compiles asks for a value (in an if, a shape, an index, for "
                "NumPy) that is only known when it runs.",
-       .advice = {{"static", "Make that argument static (static_argnums), where it seldom changes."},
+       .advice = {{"static",
+                   "Make that argument static (static_argnums), where it seldom changes."},
                   {"traced",
                    "Else say it with operations: jnp.where, lax.cond, a mask in place of x[x > 0], "
                    "jnp in place of np."}}},
@@ -403,10 +404,10 @@ std::vector<LogRule> software_rules() {
        .finding = "crash.exception",
        .sure = 0.95,
        .patterns = {"UnexpectedTracerError"},
-       .text = "A function that JAX compiles kept an intermediate value (in a list, an attribute, a "
-               "global), which means nothing after the compilation.",
-       .advice = {{"return",
-                   "Return it. JAX_CHECK_TRACER_LEAKS=1 names the line that keeps it."}}},
+       .text =
+           "A function that JAX compiles kept an intermediate value (in a list, an attribute, a "
+           "global), which means nothing after the compilation.",
+       .advice = {{"return", "Return it. JAX_CHECK_TRACER_LEAKS=1 names the line that keeps it."}}},
       {.kind = "uneven_sharding",
        .finding = "crash.exception",
        .sure = 0.95,
@@ -450,8 +451,9 @@ std::vector<LogRule> software_rules() {
        .finding = "crash.exception",
        .sure = 0.85,
        .patterns = {"JSONDecodeError: "},
-       .text = "What was read is no JSON: an empty or half-written file, a page with an error in its "
-               "place, or several objects where one was expected.",
+       .text =
+           "What was read is no JSON: an empty or half-written file, a page with an error in its "
+           "place, or several objects where one was expected.",
        .advice = {{"look",
                    "See its first lines and its size; JSON lines are read line by line. Write to a "
                    "temporary file and rename it, so that nobody reads half of one."}}},

@@ -12,6 +12,7 @@
 #include "diagnose/findings.h"
 #include "diagnose/growing.h"
 #include "diagnose/input.h"
+#include "diagnose/no_gradient.h"
 #include "diagnose/onset.h"
 #include "diagnose/side_work.h"
 #include "diagnose/unfused_optimizer.h"
@@ -363,8 +364,8 @@ Diagnosis diagnose(const Run& run) {
   out.judged = not_judged.empty();
   out.headline = headline_of(run, out, slowed, changed_by, longer_at, not_judged);
   if (ended || !out.judged) return out;
-  for (const std::string& text :
-       {few_threads(view), unfused_optimizer(view), environment_remark(run)}) {
+  for (const std::string& text : {few_threads(view), unfused_optimizer(view),
+                                  work_without_gradient(view), environment_remark(run)}) {
     if (!text.empty()) out.remark += (out.remark.empty() ? "" : " ") + text;
   }
   if (!out.remark.empty()) out.headline += " " + out.remark;

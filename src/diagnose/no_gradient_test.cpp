@@ -1,0 +1,51 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "diagnose/diagnose.h"
+#include "diagnose/testing/training_runs.h"
+
+namespace flatout::diagnose {
+namespace {
+
+using model::Diagnosis;
+
+const Doing kMakes{ThreadState::kOnCpuNative, {kMain, {"forward", "/home/u/model.py", 21}}};
+const Doing kLayers{ThreadState::kOnCpuNative, {kMain, {"forward", "/home/u/model.py", 24}}};
+
+/// What is said of steps with so many ms at one line of the forward pass, 4 at another, and so many
+/// in the backward pass.
+std::string said(double makes, double backward, const char* nodes = "40") {
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = nodes;
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kForward, makes, kMakes},
+            {Part::kForward, 4, kLayers},
+            {Part::kBackward, backward, kCompute}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const Diagnosis d = diagnose(b.build());
+  EXPECT_EQ(d.verdict, "healthy") << d.headline;
+  return d.remark;
+}
+
+TEST(NoGradient, ALineThatTheBackwardPassHardlyGoesThroughIsNamed) {
+  EXPECT_EQ(said(28, 8),
+            "One line (model.py:21) takes 70 % of each step and the whole backward pass 20 %: no "
+            "gradient goes through most of that. What is the same in each step can be made once, "
+            "before the loop.");
+}
+
+TEST(NoGradient, ABackwardPassThatTakesItsTimeGoesThroughAllOfIt) {
+  EXPECT_EQ(said(28, 30), "");
+  EXPECT_EQ(said(28, 11), "");
+}
+
+TEST(NoGradient, WithoutABackwardPassOrAGraphNothingIsKnown) {
+  EXPECT_EQ(said(28, 0), "");
+  EXPECT_EQ(said(28, 8, "0"), "");
+}
+
+}  // namespace
+}  // namespace flatout::diagnose
