@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/fs.h"
@@ -97,7 +99,22 @@ Result<std::unique_ptr<AddressCounter>> AddressCounter::open(int32_t tid, uint64
 }
 
 AddressCounter::~AddressCounter() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0) close_event();
+}
+
+/// The kernel takes 80 ms to take a trap away.
+void AddressCounter::close_event() {
+  if (file_.empty()) {
+    close(fd_);
+  } else {
+    ioctl(fd_, PERF_EVENT_IOC_DISABLE, 0);
+    try {
+      std::thread([fd = fd_] { close(fd); }).detach();
+    } catch (const std::system_error&) {  // no thread is left
+      close(fd_);
+    }
+  }
+  fd_ = -1;
 }
 
 Result<int> AddressCounter::open_uprobe() const {
@@ -131,8 +148,7 @@ void AddressCounter::pause() {
   }
   // The trap is there as long as the event is.
   before_ = count();
-  close(fd_);
-  fd_ = -1;
+  close_event();
 }
 
 Status AddressCounter::resume() {

@@ -37,6 +37,7 @@ class AddressCounter {
  private:
   AddressCounter(int32_t tid, uint32_t most) : tid_(tid), most_(most) {}
   Result<int> open_uprobe() const;
+  void close_event();
 
   int32_t tid_;
   uint32_t most_;

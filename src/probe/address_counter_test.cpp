@@ -3,10 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <thread>
-
-#include "base/clock.h"
 
 namespace flatout::probe {
 namespace {
@@ -62,27 +59,6 @@ TEST(AddressCounter, SaysWhatItCannotCount) {
   const uint64_t on_stack = reinterpret_cast<uint64_t>(__builtin_frame_address(0));
   EXPECT_FALSE(AddressCounter::open(gettid(), on_stack, 10, By::kUprobe).ok());
   EXPECT_FALSE(AddressCounter::open(0x7ffffff0, address_of(&one), 10, By::kUprobe).ok());
-}
-
-// As long as it is set: on some processors ten times.
-TEST(AddressCounter, DoesNotSlowStoresDownThatCrossALine) {
-  const auto counter = AddressCounter::open(gettid(), address_of(&one), 1000);
-  if (!counter.ok()) GTEST_SKIP() << counter.error().message;
-  using Unaligned [[gnu::aligned(1), gnu::may_alias]] = uint64_t;
-  alignas(64) static char lines[128];
-  auto* across = reinterpret_cast<volatile Unaligned*>(lines + 60);
-  const auto best_of = [&] {
-    double best = 1;
-    for (int round = 0; round < 10; ++round) {
-      const TimePoint begin = MonotonicClock::now();
-      for (uint64_t i = 0; i < 100'000; ++i) *across = i;
-      best = std::min(best, to_s(MonotonicClock::now() - begin));
-    }
-    return best;
-  };
-  const double with = best_of();
-  (*counter)->pause();
-  EXPECT_LT(with, 2 * best_of());
 }
 
 }  // namespace

@@ -224,7 +224,10 @@ void NativeLoop::judge(TimePoint now) {
   }
   if (!trials_.empty() && (seconds < kShortTrial || (slow && seconds < kLongTrial))) return;
   const MeasuredSite* best = once_a_step(measured);
-  trials_.clear();
+  // What is counted already costs little to be counted again; the others make room.
+  std::erase_if(trials_, [&](const Trial& trial) {
+    return best == nullptr || trial.site.address != best->site.address;
+  });
   double together = 0;
   for (const MeasuredSite& one : measured) together += one.site.share;
   if (best == nullptr || best->rate * seconds < 2 || together < kMostOfIt) {
@@ -233,6 +236,7 @@ void NativeLoop::judge(TimePoint now) {
     return measure(now);
   }
   auto counter = AddressCounter::open(tid_, best->site.address, kSafe, by_);
+  trials_.clear();
   if (!counter.ok()) return give_up(counter.error());
   counter_ = std::move(*counter);
   if (best->site.address != site_.address) {
