@@ -10,7 +10,7 @@ using model::StackId;
 namespace {
 
 // Of the backward passes' time, that is in a function that calls them, and at a line of it.
-constexpr double kMostBackward = 0.8, kALine = 0.2;
+constexpr double kMostBackward = 0.8, kALine = 0.03;
 
 }  // namespace
 

@@ -69,7 +69,7 @@ TEST(Changes, ANeighbourThatRunsTheSameScriptAndTheJobsOwnNiceAreTold) {
     ASSERT_NE(f, nullptr) << d.headline;
     std::string texts;
     for (const model::Evidence& e : f->evidence) texts += e.text + "\n";
-    const bool told = texts.find("another run of train.py, started 1.00 s after") != texts.npos;
+    const bool told = texts.find("runs train.py, too, started 1.00 s after") != texts.npos;
     EXPECT_EQ(told, same) << texts;
     EXPECT_EQ(texts.find("with nice 10") != texts.npos, same) << texts;
   }

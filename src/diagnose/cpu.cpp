@@ -72,13 +72,24 @@ std::string_view script_of(const model::Run& run, int64_t pid) {
   return blank == std::string_view::npos ? std::string_view() : command.substr(blank + 1);
 }
 
+/// Whether a script is the job's own, as far as its name as it was typed tells.
+bool runs(std::string_view script, std::string_view own) {
+  if (script.starts_with("./")) script.remove_prefix(2);
+  return !script.empty() && own.ends_with(script) &&
+         (own.size() == script.size() || own[own.size() - script.size() - 1] == '/');
+}
+
 /// Those of them that run the job's own script: started twice, or left over.
 void name_twins(const RunView& view, Finding& f) {
   const model::Run& run = view.run();
   const std::string_view own = run.fact("code.file");
-  if (own.empty()) return;
+  // Ranks of one job run the same script.
+  if (own.empty() || !run.fact("env.WORLD_SIZE").empty() ||
+      !run.fact("env.OMPI_COMM_WORLD_SIZE").empty() || !run.fact("env.PMI_SIZE").empty() ||
+      !run.fact("env.SLURM_PROCID").empty())
+    return;
   for (const Neighbour& other : view.neighbours()) {
-    if (other.cores < kSomeCore || script_of(run, other.pid) != own) continue;
+    if (other.cores < kSomeCore || !runs(script_of(run, other.pid), own)) continue;
     const model::EntityId entity = run.entity(model::EntityKind::kOther, other.pid);
     const model::Series* age = view.series(model::SignalId::kOtherAge, entity);
     std::string when;
@@ -91,7 +102,7 @@ void name_twins(const RunView& view, Finding& f) {
                       before > 0 ? "before" : "after");
     }
     evidence(f,
-             fmt::format("pid {} is another run of {}{}", other.pid,
+             fmt::format("pid {} runs {}, too{}", other.pid,
                          escape_terminal(own.substr(own.rfind('/') + 1)), when),
              before, "s", "probe.neighbours", 1);
     remedy(f, "twin",

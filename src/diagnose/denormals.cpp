@@ -19,6 +19,8 @@ namespace {
 
 constexpr double kLonger =
     1.15;  // times that kernels take what they took, from which they got slower
+// Of what they take longer since, that one pass over these takes, at least.
+constexpr double kSomeOfIt = 0.04;
 // Times that one of these takes what another number takes are many: less says that the CPU minds
 // little, or that they are flushed to zero.
 constexpr double kSlowEach = 0.2e-9;
@@ -63,7 +65,7 @@ std::optional<Finding> find_denormals(const RunView& view, const RunView* fast,
              std::min(1.0, fast->steps().median / fast->steps().mean);
     after = slow->per_step(Role::kTrainer, computes);
   }
-  const bool slower = before > 0 && after > kLonger * before;
+  const bool slower = before > 0 && after > kLonger * before && once > kSomeOfIt * (after - before);
   const double cost = slower ? std::max(once, computing - before) : once;
   Findings findings(view);
   Finding* f = findings.add("cpu.denormals", "Numbers too small for normal arithmetic slow it down",

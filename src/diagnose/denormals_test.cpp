@@ -43,6 +43,11 @@ TEST(Denormals, CostOnePassAtLeastWhereTheJobWasNeverFast) {
   EXPECT_NEAR(*find(d, "cpu.denormals")->cost_ms_per_step, 4, 0.2);  // 8 on two threads
 }
 
+TEST(Denormals, AFewOfThemAreNotWhyAllGotSlower) {
+  const std::string few = "90000 elements of 1 tensors, moments, 2.00 ns each";  // 0.1 ms
+  EXPECT_EQ(find(diagnose(steps(few, 10, 50).build()), "cpu.denormals"), nullptr);
+}
+
 TEST(Denormals, FewOfThemAreNoCauseNorAreThoseThatTakeNoLonger) {
   for (const char* seen : {"", "90000 elements of 1 tensors, x, 2.00 ns each", "much",
                            "4000000 elements of 2 tensors, x, 0.01 ns each",

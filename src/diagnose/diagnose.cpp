@@ -229,7 +229,7 @@ const Finding* already_told(const std::vector<Finding>& findings, const Finding&
 void keep_to_change(const RunView& view, const RunView& fast, double was, bool alone, Finding& f) {
   const double step = view.steps().mean * 1e3;
   const double most = step - fast.steps().mean * 1e3 + was;
-  if (!f.cost_ms_per_step || most < kWorthSaying * step) return;
+  if (!f.cost_ms_per_step || f.between_steps || most < kWorthSaying * step || most >= step) return;
   const bool all = alone && f.id == "cpu.noisy_neighbour";
   if (*f.cost_ms_per_step <= most && !all) return;
   f.cost_ms_per_step = most;
@@ -263,7 +263,9 @@ void tell_growth(const RunView& view, const LongerLine& line, std::vector<Findin
   }
   if (!own) return;
   std::erase_if(findings, [&](const Finding& f) {
-    return at_line(f) && !says_what_for(f) && f.id != "cpu.tracing";
+    const bool computes =
+        f.id == "cpu.python_bound" || f.id == "input.decode_cpu" || is_side_work(f);
+    return computes && at_line(f) && f.cost_ms_per_step.value_or(0) < 2 * *own->cost_ms_per_step;
   });
   changed_id = own->id;
   findings.push_back(std::move(*own));
@@ -308,7 +310,7 @@ Diagnosis diagnose(const Run& run) {
       const double more = f.cost_ms_per_step.value_or(0) - was;
       const Finding* known = already_told(out.findings, f);
       all_more += std::max(more, 0.0);
-      if (more > most) {
+      if (more > most && !f.between_steps) {
         most = more;
         changed_was = was;
         changed_id = known != nullptr ? known->id : f.id;
@@ -337,7 +339,7 @@ Diagnosis diagnose(const Run& run) {
     const bool elsewhere = longer && !(tiny && same_line(tiny->where, longer->where));
     if (tiny && (longer ? !elsewhere : most < 0.5 * slower)) changed_id = tiny->id;
     // Where another line grows, it may be that which makes kernels slower, too.
-    if (elsewhere && slowed.gradual) tiny = find_denormals(view, nullptr, nullptr);
+    if (elsewhere) tiny = find_denormals(view, nullptr, nullptr);
     if (tiny) out.findings.push_back(std::move(*tiny));
     if (elsewhere && slowed.gradual) tell_growth(view, *longer, out.findings, changed_id);
   } else if (std::optional<Finding> tiny = find_denormals(view, nullptr, nullptr)) {
@@ -349,7 +351,7 @@ Diagnosis diagnose(const Run& run) {
   sort_by_gain(out.findings);
   const Finding* changed_by = nullptr;
   for (Finding& f : out.findings) {
-    if (f.id != changed_id) continue;
+    if (f.id != changed_id || f.between_steps) continue;
     changed_by = &f;
     if (grown) f.where = grown;
   }

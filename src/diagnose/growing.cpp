@@ -22,16 +22,23 @@ namespace {
 // Of what the steps take longer, the least that a line must make up; and times that it takes what
 // it took.
 constexpr double kMostOfIt = 0.5, kLonger = 1.4;
-// Where all else takes longer as well, by this factor and this part of what the steps do, it is no
-// single line.
-constexpr double kRest = 1.25, kSomeOfIt = 0.2;
+// Where all else takes longer as well, by this factor and this part of what the steps do, or by
+// this part of what the line does, it is no single line.
+constexpr double kRest = 1.25, kSomeOfIt = 0.2, kAlike = 0.5;
+// Of a step, by which readings may be off.
+constexpr double kUnsure = 0.05;
+// Of the fast steps: beside a line that takes more of them there is too little to judge by.
+constexpr double kMostOfAll = 0.7;
 // From the middle of the first quarter back to the start: a sixth of the way from there to the
 // middle of the last.
 constexpr double kToStart = 1.0 / 6;
 
-/// What a thread does itself, at a line. Collections have a finding of their own.
+/// What a thread does itself, at a line. Collections have a finding of their own, and the line of
+/// a backward pass has as much to do as the forward pass gave it.
 bool does(const Cell& c) {
-  if (c.role != Role::kTrainer || c.user == 0 || c.act == Act::kGc) return false;
+  if (c.role != Role::kTrainer || c.user == 0 || c.act == Act::kGc ||
+      c.part == model::Part::kBackward)
+    return false;
   return on_cpu(c.act) || c.act == Act::kRead || c.act == Act::kWrite || c.act == Act::kMetadata ||
          c.act == Act::kSeek;
 }
@@ -42,9 +49,10 @@ class Places {
  public:
   explicit Places(const RunView& view) : run_(view.run()) {
     for (const Cell& c : view.profile().cells()) {
-      if (!does(c)) continue;
-      if (!is_nested(c.user)) functions_.try_emplace(line_of(c.user), own_function(c.user));
+      if (c.role != Role::kTrainer || c.user == 0) continue;
       if (c.part == model::Part::kBackward) loops_.insert(own_function(c.user));
+      if (does(c) && !is_nested(c.user))
+        functions_.try_emplace(line_of(c.user), own_function(c.user));
     }
   }
   uint64_t of(model::FrameId line) const {
@@ -107,7 +115,7 @@ std::unordered_map<uint64_t, Place> places_in(const RunView& view, const Places&
   for (const Cell& c : view.profile().cells()) {
     if (!does(c)) continue;
     const auto part = static_cast<size_t>(c.part);
-    const double spread = read[part] > 0 ? 1 + unread[part] / read[part] : 1;
+    const double spread = on_cpu(c.act) && read[part] > 0 ? 1 + unread[part] / read[part] : 1;
     const double seconds = scale * c.seconds * spread;
     Place& place = out[places.of(c.user)];
     place.seconds += seconds;
@@ -150,7 +158,14 @@ std::optional<LongerLine> longer_line(const RunView& fast, const RunView& slow) 
   if (out.after - out.before < kMostOfIt * more || out.after < kLonger * out.before)
     return std::nullopt;
   const double rest = std::max(fast_step - out.before, 0.0);
-  if (slow_step - out.after > kRest * rest + kSomeOfIt * more) return std::nullopt;
+  const double slow_rest = slow_step - out.after;
+  if (slow_rest < -kUnsure * slow_step || slow_rest > kRest * rest + kSomeOfIt * more)
+    return std::nullopt;
+  const double rest_more = slow_rest - rest;
+  if (rest_more > kUnsure * slow_step &&
+      rest_more * out.before > kAlike * (out.after - out.before) * rest)
+    return std::nullopt;
+  out.share = out.before / fast_step;
   out.where = slow.stacks().where(most->line);
   const uint64_t key = places.of(most->line);
   const auto there = [&](const Cell& c) { return does(c) && places.of(c.user) == key; };
@@ -159,6 +174,7 @@ std::optional<LongerLine> longer_line(const RunView& fast, const RunView& slow) 
 }
 
 std::optional<Finding> growing_work(const RunView& view, const LongerLine& line) {
+  if (line.share > kMostOfAll) return std::nullopt;
   const double at_first = std::max(line.before - kToStart * (line.after - line.before), 0.0);
   const double usual = (line.before + line.after) / 2;
   Findings findings(view);

@@ -13,6 +13,7 @@ namespace flatout::diagnose {
 struct LongerLine {
   model::Where where;
   double before = 0, after = 0;  // seconds per step
+  double share = 0;              // of the fast steps
   int64_t readings = 0;          // after
 };
 

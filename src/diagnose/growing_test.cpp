@@ -89,6 +89,31 @@ TEST(GrowingWork, ALineThatTakesLongAllAlongDoesNotGrow) {
   EXPECT_EQ(find(diagnose(b.build()), "cpu.growing_work"), nullptr);
 }
 
+TEST(GrowingWork, LongerTextsAreNoCauseAlthoughTheBackwardPassIsAtOneLine) {
+  const Doing backward{ThreadState::kOnCpuNative, {{"main", "/home/u/train.py", 19}}};
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i) {
+    const double part = 1 + i / 199.0;
+    b.step({{Part::kForward, 5 * part, kCompute},
+            {Part::kBackward, 10 * part, backward},
+            {Part::kOptimizer, 2, kCompute}},
+           i < 3);
+  }
+  b.run().steps.drift = model::SpeedDrift{Nanos(17'000'000), Nanos(32'000'000)};
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).verdict, "healthy");
+}
+
+TEST(GrowingWork, ALineThatHasNearlyAllOfTheStepsIsNotJudged) {
+  const Doing fits{ThreadState::kOnCpuPython, {{"main", "/home/u/train.py", 19}}};
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i)
+    b.step({{Part::kForward, 10 + i * 0.1, fits}, {Part::kOther, 1, kCompute}}, i < 3);
+  b.run().steps.drift = model::SpeedDrift{Nanos(11'000'000), Nanos(31'000'000)};
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(find(diagnose(b.build()), "cpu.growing_work"), nullptr);
+}
+
 TEST(GrowingWork, AJumpIsAChangeAndItsLineStandsInTheHeadline) {
   RunBuilder b;
   for (int i = 0; i < 200; ++i) {

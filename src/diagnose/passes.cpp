@@ -28,6 +28,15 @@ double much_between(const RunView& view) {
   return between < kMuchBetween * (view.steps().total + between) ? 0 : between;
 }
 
+/// Whether what lies between the steps is as slow for it as they are.
+bool slows_all(std::string_view id) {
+  constexpr std::string_view kIds[] = {
+      "cpu.half_precision", "cpu.float64",         "cpu.denormals",
+      "cpu.tracing",        "cpu.noisy_neighbour", "cpu.throttled",
+      "cpu.oversubscribed", "cpu.affinity",        "gpu.throttled"};
+  return std::ranges::find(kIds, id) != std::end(kIds);
+}
+
 }  // namespace
 
 std::vector<Finding> find_in_passes(const RunView& view) {
@@ -70,7 +79,7 @@ void spread_gains(const RunView& view, std::vector<Finding>& findings) {
   if (between <= 0) return;
   const double steps = view.steps().total, all = steps + between;
   for (Finding& f : findings) {
-    if (f.between_steps || f.gain.value_or(0) <= 1) continue;
+    if (f.between_steps || slows_all(f.id) || f.gain.value_or(0) <= 1) continue;
     f.gain = all / (all - steps * (1 - 1 / *f.gain));
   }
 }

@@ -22,6 +22,7 @@ namespace {
 // spared. (A GPU that is not made for double precision spares far more.)
 constexpr double kSpared = 0.5;
 constexpr double kMostOfIt = 0.5;    // of the parameters
+constexpr double kMuchSlower = 1.2;  // than float32: less is not sure of what was timed alone
 constexpr double kDispatch = 10e-6;  // of an operation, whatever its type
 
 /// Share of the parameters' elements.
@@ -95,12 +96,16 @@ void detect_float64(const RunView& view, Findings& findings) {
 
 void detect_half(const RunView& view, Findings& findings) {
   const auto found = in_half(view.run());
-  if (!found || !view.has_steps()) return;
+  if (!found || !view.has_steps() || device_computes(view.run()) > 0) return;
   const auto computing = computing_in(view.run());
   const double host = view.per_step(Role::kTrainer, computing);
   const double slower = found->half / found->single;
   // What else is computed takes about as long as these do in float32, and as long in either type.
-  const double saved = host * (slower - 1) / (slower + 1);
+  if (slower < kMuchSlower) return;
+  double saved = host * (slower - 1) / (slower + 1);
+  // Where only part of the model is in half precision. (A step may have two passes.)
+  if (view.run().fact("tensorflow.version").empty())
+    saved = std::min(saved, 2 * (found->half - found->single));
   const std::string type(found->type);
   Finding* f = findings.add("cpu.half_precision",
                             fmt::format("{} takes longer than float32 on this processor", type),

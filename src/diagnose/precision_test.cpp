@@ -82,6 +82,14 @@ TEST(Precision, HalfPrecisionIsTakenAtWhatItsOperationsTookInBoth) {
   EXPECT_EQ(f->where->line, 9);
 }
 
+TEST(Precision, ASmallPartInHalfPrecisionSavesNoMoreThanItTakes) {
+  RunBuilder b = computing("");
+  b.run().info["model.half"] = "float16/1.5/0.1";
+  const Diagnosis d = diagnose(b.build());
+  ASSERT_NE(find(d, "cpu.half_precision"), nullptr) << d.headline;
+  EXPECT_NEAR(*find(d, "cpu.half_precision")->gain, 30.0 / 27.2, 0.02);
+}
+
 TEST(Precision, WhatIsNoProductTakesAsLongInEitherType) {
   RunBuilder b = computing("");
   b.run().info["model.half"] = "bfloat16/100/50";

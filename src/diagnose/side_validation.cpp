@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -23,6 +24,7 @@ using model::Step;
 
 namespace {
 
+constexpr double kFewSteps = 0.3;   // epochs a step, from which on one hardly has any
 constexpr double kMostSteps = 0.5;  // that validate: fewer are what is found between the steps
 // Of a call's time, in its forward passes, from which it is there for them.
 constexpr double kForThem = 0.5;
@@ -99,7 +101,10 @@ void detect_side_validation(const RunView& view, Findings& findings) {
   const StepsView& steps = view.steps();
   if (!view.has_steps() || !view.is_python()) return;
   const Passes passes = passes_of(view);
-  if (static_cast<double>(passes.steps) < kMostSteps * static_cast<double>(steps.count)) return;
+  if (static_cast<double>(passes.steps) <= kMostSteps * static_cast<double>(steps.count)) return;
+  // Of data that makes one or two steps, validation after each epoch is in most steps, too.
+  const auto epochs = std::ranges::count(view.run().slices, SliceKind::kEpoch, &Slice::kind);
+  if (static_cast<double>(epochs) >= kFewSteps * static_cast<double>(steps.count)) return;
   double all = 0;
   for (const Slice* s : passes.slices) all += to_s(s->length());
   all /= static_cast<double>(steps.count);
@@ -111,7 +116,7 @@ void detect_side_validation(const RunView& view, Findings& findings) {
   const double cost =
       std::min(validates * call.within / call.after, steps.mean - steps.part(model::Part::kSync));
   if (cost < kMuchBetween * steps.mean) return;
-  Finding* f = findings.add("stall.logging", "Validation in each step takes much of it", 0.85,
+  Finding* f = findings.add("stall.logging", std::string(kValidationTitle), 0.85,
                             WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = cost}));
   if (f == nullptr) return;
   f->where = view.stacks().where(call.frame);

@@ -112,10 +112,13 @@ bool SideWork::holds(const Cell& c) const {
          c.part != Part::kCheckpoint && c.part != Part::kBackward && lines_.contains(c.user);
 }
 
-bool is_side_work(const Finding& finding) { return finding.title == kTitle; }
+bool is_side_work(const Finding& finding) {
+  return finding.title == kTitle || finding.title == kValidationTitle;
+}
 
 Profile::Filter told_side_work(const RunView& view, const Findings& findings) {
-  if (std::ranges::none_of(findings.all(), is_side_work)) return [](const Cell&) { return false; };
+  if (std::ranges::none_of(findings.all(), [](const Finding& f) { return f.title == kTitle; }))
+    return [](const Cell&) { return false; };
   return [side = SideWork(view)](const Cell& c) { return side.holds(c); };
 }
 

@@ -1,6 +1,7 @@
 // What a step does besides training: metrics, statistics, averages, checks, copies.
 #pragma once
 
+#include <string_view>
 #include <unordered_set>
 
 #include "diagnose/findings.h"
@@ -23,10 +24,11 @@ class SideWork {
   std::unordered_set<model::FrameId> lines_, callbacks_, trains_, after_;
 };
 
-/// Validation that each step does by itself.
+inline constexpr std::string_view kValidationTitle = "Validation in each step takes much of it";
+/// Validation that each step does by itself: told by that title.
 void detect_side_validation(const RunView& view, Findings& findings);
 
-/// Whether detect_side_work() told this.
+/// Whether this is work beside the training, or validation in each step.
 bool is_side_work(const model::Finding& finding);
 
 /// What detect_side_work() has told of; nothing where it found none.

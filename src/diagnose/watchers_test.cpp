@@ -49,6 +49,20 @@ TEST(Watchers, OneWrittenInCTakesPartOfTheInterpretersTime) {
   }
 }
 
+// What a debugger runs has its file around it: that is no time in the debugger.
+TEST(Watchers, WhatRunsUnderADebuggersFileIsNotInItsTracer) {
+  const Line run{"run", kTracer.file, 90};
+  RunBuilder b;
+  for (int i = 0; i < 60; ++i) {
+    b.step({{Part::kOther, 12, {ThreadState::kOnCpuPython, {run, kMain}}},
+            {Part::kForward, 18, kCompute}},
+           i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  b.run().info["python.tracer"] = kTracer.file + std::string(":4 in watch");
+  EXPECT_EQ(find(diagnose(b.build()), "cpu.tracing"), nullptr);
+}
+
 TEST(Watchers, WithoutOneOrWhereItIsHardlyCalledThereIsNone) {
   EXPECT_EQ(find(diagnose(job(6).build()), "cpu.tracing"), nullptr);
   RunBuilder b = job(0.5);

@@ -1,5 +1,6 @@
 #include "probe/address_counter.h"
 
+#include <fmt/format.h>
 #include <linux/hw_breakpoint.h>
 #include <linux/perf_event.h>
 #include <sys/ioctl.h>
@@ -89,7 +90,8 @@ Result<std::unique_ptr<AddressCounter>> AddressCounter::open(int32_t tid, uint64
     if (m == nullptr || !m->is_file()) {
       return Error{Code::kUnsupported, "cannot count: the code lies in no file", ""};
     }
-    counter->file_ = "/" + process + "/root" + m->path;
+    // The very file, even where another one has its name by now.
+    counter->file_ = fmt::format("/{}/map_files/{:x}-{:x}", process, m->begin, m->end);
     counter->offset_ = address - m->begin + m->offset;
   } else {
     FLATOUT_TRY(counter->fd_, open_breakpoint(tid, address, most));

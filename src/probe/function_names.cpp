@@ -69,14 +69,24 @@ FunctionNames::Answer FunctionNames::look_up(int32_t pid, const symbols::Mapping
   return Answer::kName;
 }
 
-std::string FunctionNames::callee(const symbols::Mapping& mapping, uint64_t return_address) const {
+std::string FunctionNames::callee(const symbols::Mapping& mapping, uint64_t return_address) {
   const auto known = files_.find({mapping.device, mapping.inode});
   if (known == files_.end() || known->second == nullptr) return {};
   const symbols::ElfFile& elf = known->second->elf;
   const auto bias = elf.bias(mapping.begin, mapping.offset);
   if (!bias) return {};
+  const Nanos begin = thread_cpu();
   const auto name = symbols::imported_callee(elf, return_address - *bias);
+  spent_ += thread_cpu() - begin;
   return name ? short_name(symbols::demangle(name->c_str())) : std::string();
+}
+
+bool FunctionNames::is_behind_call(const symbols::Mapping& mapping, uint64_t address) const {
+  const auto known = files_.find({mapping.device, mapping.inode});
+  if (known == files_.end() || known->second == nullptr) return true;
+  const symbols::ElfFile& elf = known->second->elf;
+  const auto bias = elf.bias(mapping.begin, mapping.offset);
+  return !bias || symbols::is_behind_call(elf, address - *bias);
 }
 
 }  // namespace flatout::probe

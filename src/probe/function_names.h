@@ -33,7 +33,9 @@ class FunctionNames {
             symbols::NativeFrame& out);
   /// The function that the call before `return_address`, which lies in `mapping`, goes to where
   /// that is in another file; empty where that is not to be seen. For files that name() has read.
-  std::string callee(const symbols::Mapping& mapping, uint64_t return_address) const;
+  std::string callee(const symbols::Mapping& mapping, uint64_t return_address);
+  /// False where a call can be seen not to end there.
+  bool is_behind_call(const symbols::Mapping& mapping, uint64_t address) const;
   /// CPU time spent on reading tables so far.
   Nanos spent() const { return spent_; }
 

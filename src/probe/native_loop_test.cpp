@@ -179,7 +179,7 @@ TEST(NativeLoop, CodeThatOtherThreadsRunIsNotProbed) {
   }
   const Looping looping;
   NativeLoop loop(looping.tid(), AddressCounter::By::kUprobe);
-  for (int tick = 0; tick < 1000; ++tick) {
+  for (int tick = 0; tick < 100; ++tick) {
     if (loop.wants_stacks()) {
       loop.saw({{"main", address_of(&second)}, {"train_step", 2}});
       loop.saw_elsewhere({{"start_thread", 7}, {"main", 8}});

@@ -280,6 +280,9 @@ void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_v
 NativePath NativeStacks::path() {
   NativePath path;
   for (size_t i = pcs_.size(); i-- > 0;) {
+    // A guessed address is none to count at: a trap within an instruction would break it.
+    const auto* m = i == 0 ? nullptr : symbols::find_mapping(maps_, pcs_[i] - 1);
+    if (m != nullptr && !names_.is_behind_call(*m, pcs_[i])) return {};
     const auto* frames = frames_at(pcs_[i], i != 0);
     if (frames != nullptr && !frames->empty()) path.push_back({frames->back().function, pcs_[i]});
   }

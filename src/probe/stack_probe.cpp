@@ -119,6 +119,7 @@ struct StackProbe::ProcessEntry {
   int32_t loop_thread = 0;  // whose loop that is: the main one's, or of one that it awaits
   int32_t awaited = 0;      // the thread that the main one waits for to end, 0: none
   TimePoint awaited_since{};
+  uint32_t loops_before = 0;                  // of other threads
   std::unique_ptr<NativeStacks> native;       // of a process without Python
   std::unique_ptr<PlaceWatch> places;         // of one with Python
   std::unique_ptr<PythonNativeStacks> under;  // the same
@@ -443,10 +444,19 @@ void StackProbe::note_awaited(ProcessEntry& process, const std::optional<Syscall
 }
 
 void StackProbe::follow_awaited(ProcessEntry& process, TimePoint now) {
-  if (process.awaited == 0 || process.awaited == process.loop_thread) return;
-  if (now - process.awaited_since < kAwaitedFor) return;
-  process.loop_thread = process.awaited;
-  process.native_loop.reset();
+  const bool counts = process.native_loop != nullptr && process.native_loop->counts();
+  const auto follow = [&](int32_t tid) {
+    process.loop_thread = tid;
+    if (process.native_loop != nullptr) process.loops_before += process.native_loop->number();
+    process.native_loop.reset();
+  };
+  if (process.loop_thread != process.pid &&
+      std::ranges::find(process.threads, process.loop_thread, &ThreadEntry::tid) ==
+          process.threads.end()) {
+    return follow(process.pid);  // it has ended: the main thread goes on
+  }
+  if (counts || process.awaited == 0 || process.awaited == process.loop_thread) return;
+  if (now - process.awaited_since >= kAwaitedFor) follow(process.awaited);
 }
 
 /// The native stack of the thread with the loop that was read just now.
@@ -473,7 +483,8 @@ void StackProbe::tell_native_loop(ProcessEntry& process, TimePoint now, model::S
     sink.missing({"loop.rounds", trouble.error().message, trouble.error().hint});
   }
   if (!rounds) return;
-  const int64_t key = int64_t{process.pid} << 32 | process.native_loop->number();
+  const int64_t key =
+      int64_t{process.pid} << 32 | (process.loops_before + process.native_loop->number());
   const model::EntityId entity =
       sink.entity(model::EntityKind::kLoop, key, process.native_loop->name(),
                   process_entity(sink, process.pid));

@@ -65,6 +65,16 @@ std::optional<std::string> import_in(const ElfFile& file, const ElfFile::Section
   return std::nullopt;
 }
 
+/// Bytes of an indirect call with this ModR/M byte and the one behind it, from FF on.
+size_t length_of_indirect(uint8_t mod_rm, uint8_t sib) {
+  const int mod = mod_rm >> 6, rm = mod_rm & 7;
+  if (mod == 3) return 2;
+  const size_t base = rm == 4 ? 3 : 2;
+  if (mod == 1) return base + 1;
+  const bool far = mod == 2 || (rm == 4 ? (sib & 7) == 5 : rm == 5);
+  return far ? base + 4 : base;
+}
+
 #endif
 
 }  // namespace
@@ -89,6 +99,25 @@ std::optional<std::string> imported_callee([[maybe_unused]] const ElfFile& file,
   }
 #endif
   return std::nullopt;
+}
+
+bool is_behind_call([[maybe_unused]] const ElfFile& file, [[maybe_unused]] uint64_t return_vaddr) {
+#if defined(__x86_64__)
+  constexpr size_t kNear = 5, kLongest = 7;
+  if (return_vaddr < kLongest) return false;
+  const std::string code = file.bytes_at(return_vaddr - kLongest, kLongest);
+  if (code.size() != kLongest) return false;
+  const auto byte = [&](size_t back) { return static_cast<uint8_t>(code[kLongest - back]); };
+  if (byte(kNear) == 0xe8) return true;
+  for (size_t length = 2; length <= kLongest; ++length) {
+    if (byte(length) != 0xff || (byte(length - 1) >> 3 & 7) != 2) continue;
+    if (length_of_indirect(byte(length - 1), length > 2 ? byte(length - 2) : 0) == length)
+      return true;
+  }
+  return false;
+#else
+  return true;
+#endif
 }
 
 }  // namespace flatout::symbols

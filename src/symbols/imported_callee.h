@@ -14,4 +14,8 @@ namespace flatout::symbols {
 /// no call through the file's table of imported functions, and on other machines than x86-64.
 std::optional<std::string> imported_callee(const ElfFile& file, uint64_t return_vaddr);
 
+/// Whether an instruction that calls ends at `return_vaddr`; on other machines than x86-64 it is
+/// taken to.
+bool is_behind_call(const ElfFile& file, uint64_t return_vaddr);
+
 }  // namespace flatout::symbols

@@ -1,5 +1,6 @@
 """What the agent says of a tracer that was left on, and of numbers too small for normal arithmetic."""
 import json
+import os
 import subprocess
 
 import pytest
@@ -56,10 +57,12 @@ def test_tensors_that_decayed_are_counted_and_named(flatout, job_python, tmp_pat
         assert "denormals" not in facts
     else:
         assert facts["denormals"].startswith("15000 elements of 2 tensors, net.state, ")
-        assert float(facts["denormals"].split()[-3]) >= 0
+        assert float(facts["denormals"].split()[-3]) < 1000  # ns
 
 
 def test_a_mapped_file_that_is_not_in_memory_is_left_there(flatout, job_python, tmp_path):
+    if os.statvfs(tmp_path).f_fsid == 0:
+        pytest.skip("a file system in memory has nothing to leave")
     state = f"""
 import os
 with open({str(tmp_path / "data")!r}, "w+b") as f:

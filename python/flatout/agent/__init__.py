@@ -99,6 +99,8 @@ def at_exit():
         value = getattr(sys, "last_value", None)
         if value is not None and not _watch.reported:
             uncaught(type(value), value, value.__traceback__)
+        if value is not None:
+            return
         half = sys.modules.get(__name__ + ".half")
         if half is not None:
             half.at_exit()

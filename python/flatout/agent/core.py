@@ -167,7 +167,7 @@ def guarded(function):
 def replace(owner, name, make):
     """owner.name = make(owner.name), looking the same. Nothing happens where there is no such name."""
     original = getattr(owner, name, None)
-    if original is None or getattr(original, "_flatout", False):
+    if owner is None or original is None or getattr(original, "_flatout", False):
         return False
     put(owner, name, make(original), original)
     return True

@@ -3,9 +3,11 @@ as long: `denormals`, now and then.
 
 Looked at are the tensors on the host that the loop's own frames lead to in a step or two: variables, what lists and
 dicts hold, parameters, buffers and attributes of modules, states of optimizers. Of each, some elements evenly apart,
-unless the first few of them had to be read from a disk: those of a mapped file, or of what was swapped out.
+unless the first few are not in memory: those of a mapped file, or of what was swapped out.
 Where the job has them flushed to zero (torch.set_flush_denormal), comparisons see none. Nothing is held after a look.
 """
+import ctypes
+import mmap
 import resource
 import sys
 from time import thread_time_ns
@@ -17,26 +19,33 @@ _SMALL = 4096  # elements: smaller ones cost nothing
 _MOST = 256  # tensors
 _ITEMS = 64  # of a container
 _FRAMES = 16
+_VISITS = 20000  # of variables and what they hold
 _BUDGET = 1500000  # ns of this thread's CPU time
 _SHARE = 0.02  # of a tensor's elements: fewer happen anywhere
 _Tensor = _Parameter = _Module = _Optimizer = None
 _on = [True]
 _sent = [""]
-_on_disk = set()  # addresses
+_on_disk = set()  # addresses that were read from there all the same
+_resident = (ctypes.c_ubyte * 1)()
+_left = [0]  # visits
 _next = [0]  # the tensor that the next look starts at: one that ran out of time did not see all
 
 
 def install(torch):
-    global _Tensor, _Parameter, _Module, _Optimizer
+    global _Tensor, _Parameter, _Module, _Optimizer, _mincore
+    _mincore = ctypes.CDLL(None).mincore
+    _mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     _Tensor, _Parameter, _Module = torch.Tensor, torch.nn.Parameter, torch.nn.Module
     _Optimizer = torch.optim.Optimizer
     training.each_while(_look)
 
 
 def _look(torch):
-    if _on[0] and not core.is_off and not core.compiling():
+    modes = getattr(torch._C, "_len_torch_dispatch_stack", int)()  # the job's own see each operation
+    if _on[0] and not core.is_off and not core.compiling() and not modes:
         try:
-            _look_at(_tensors(sys._getframe(1), torch), torch)
+            with torch._C.DisableTorchFunction():
+                _look_at(_tensors(sys._getframe(1), torch), torch)
         except Exception as error:  # the other hooks are well without this one
             _on[0] = False
             core.info("agent.denormals_off", "%s: %s" % (type(error).__name__, error))
@@ -78,6 +87,10 @@ def _in_memory(flat):
     address = flat.data_ptr()
     if address in _on_disk:
         return False
+    bytes_apart = max(1, flat.numel() // _FEW) * flat.element_size()
+    for at in range(address, address + flat.numel() * flat.element_size(), bytes_apart):
+        if _mincore(at & -mmap.PAGESIZE, 1, _resident) != 0 or not _resident[0] & 1:
+            return False
     before = _major_faults()
     flat[::max(1, flat.numel() // _FEW)].sum()
     if _major_faults() > before:
@@ -105,6 +118,7 @@ def _time(numbers):
 def _tensors(frame, torch):
     """[(name, tensor)]"""
     found, seen, modules = [], set(), set()
+    _left[0] = _VISITS
     for _ in range(_FRAMES):
         if frame is None:
             break
@@ -123,6 +137,9 @@ def _tensors(frame, torch):
 
 
 def _collect(name, value, depth, found, seen, modules):
+    _left[0] -= 1
+    if _left[0] < 0:
+        return
     kind = type(value)
     if kind is _Tensor or kind is _Parameter:
         if id(value) not in seen and len(found) < 4 * _MOST:
@@ -138,12 +155,14 @@ def _collect(name, value, depth, found, seen, modules):
                     _collect(name + "." + key, one, depth, found, seen, modules)
             elif type(part) is _Tensor:
                 _collect(name + "." + key, part, depth, found, seen, modules)
-    elif depth > 2:
+    elif depth > 2 or id(value) in seen:
         return
     elif kind in (list, tuple):
+        seen.add(id(value))
         for one in value[:_ITEMS]:
             _collect(name + "[]", one, depth + 1, found, seen, modules)
     elif kind is dict:
+        seen.add(id(value))
         if len(value) <= 4 * _ITEMS:
             for key, one in list(value.items()):
                 _collect("%s[%r]" % (name, key) if type(key) is str and len(key) < 32 else name + "[]",

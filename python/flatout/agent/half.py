@@ -2,10 +2,13 @@
 computes in it.
 
 The first graph that is looked at tells the shapes of its convolutions and matrix products (in Keras: the
-optimizer's variables). As the job ends, the largest of them are computed once more, smaller, from ones, in half and in single precision:
-what the processor has no instructions for, or a library no kernels, takes many times as long there.
+optimizer's variables). As the job ends, the largest of them are computed once more, smaller, from ones, in half
+and in single precision: what the processor has no instructions for, or a library no kernels, takes many times as long there.
 """
+import functools
+import os
 import sys
+from math import prod
 from time import perf_counter, process_time, thread_time, thread_time_ns
 
 from . import core
@@ -15,13 +18,29 @@ _BUDGET = 2000000  # ns of CPU time, once
 _KINDS = 4  # of operations that are computed again, the largest ones
 _FEW = 1e8  # multiplications of one that is computed again
 _LONG = 0.5  # s that all of it may take, beyond the operation that runs then
+_WIDE = 1024  # numbers or channels that go in or out of one that is computed again
 _SAMPLES = 17  # from which on PyTorch takes the same kernels whatever the number of threads
-
 _PIXELS = 1024  # that a layer of Keras' is taken to have, where only its weights are known
 
 _products = {}  # (function, shapes, type) -> multiplications of a pass
+_owner = [0]  # the process that they are of: a fork of it computes nothing
 
 
+def _alone_in_failing(function):
+    """The other hooks are well without this one."""
+
+    @functools.wraps(function)
+    def wrapper(*args):
+        try:
+            function(*args)
+        except Exception as error:
+            _products.clear()
+            core.info("agent.half_off", "%s: %s" % (type(error).__name__, error))
+
+    return wrapper
+
+
+@_alone_in_failing
 def look(root):
     """Remembers the shapes of the graph's operations in half precision on the CPU."""
     import torch
@@ -30,7 +49,7 @@ def look(root):
     until = thread_time_ns() + _BUDGET
     nodes, seen = [root], {root}
     for node in nodes:  # grows as it goes
-        made = node._input_metadata
+        made = getattr(node, "_input_metadata", None)  # PyTorch 2.1 and later
         if made and made[0].dtype in halves and made[0].device.type == "cpu":
             _remember(node, tuple(made[0].shape), str(made[0].dtype)[6:])
         for following, _ in node.next_functions:
@@ -52,24 +71,32 @@ def _remember(node, made, kind):
         if len(weight) != len(made):
             return
         settings = (node._saved_stride, node._saved_padding, node._saved_dilation, node._saved_groups)
-        key, each = (_convolution, (made, weight, settings), kind), _count(weight[1:])
+        key, each = (_convolution, (made, weight, settings), kind), prod(weight[1:])
     else:
         return
-    _products[key] = _products.get(key, 0) + _count(made) * each
+    _add(key, prod(made) * each)
 
 
-@core.guarded
+def _add(key, multiplications):
+    _owner[0] = os.getpid()
+    _products[key] = _products.get(key, 0) + multiplications
+
+
+@_alone_in_failing
 def look_at_keras(variables):
     """The same of the layers that an optimizer's variables belong to, where Keras computes in half precision."""
     keras, tensorflow = sys.modules.get("keras"), sys.modules.get("tensorflow")
-    policy = getattr(getattr(keras, "config", None), "dtype_policy", None)
-    kind = getattr(policy and policy(), "compute_dtype", None)
-    if kind not in ("float16", "bfloat16") or tensorflow is None or tensorflow.config.list_physical_devices("GPU"):
+    config = getattr(keras, "config", None)  # Keras 3
+    if config is None or tensorflow is None or config.backend() != "tensorflow":
         return
-    for shape in (tuple(v.shape) for v in variables):
-        if len(shape) in (2, 4):
-            key = (_keras_layer, (shape,), kind)
-            _products[key] = _products.get(key, 0) + _count(shape) * (_PIXELS if len(shape) == 4 else 1)
+    kind = config.dtype_policy().compute_dtype
+    if kind not in ("float16", "bfloat16") or any(
+            device.device_type != "CPU" for device in tensorflow.config.list_physical_devices()):
+        return
+    for name, shape in ((str(getattr(v, "path", "")), tuple(v.shape)) for v in variables):
+        if len(shape) in (2, 4) and "embedding" not in name:  # these are looked up
+            computed = tuple(min(n, _WIDE) for n in shape)
+            _add((_keras_layer, (computed,), kind), prod(shape) * (_PIXELS if len(shape) == 4 else 1))
 
 
 def _shape_from(node, at):
@@ -78,17 +105,10 @@ def _shape_from(node, at):
     return following and following._input_metadata[output].shape
 
 
-def _count(shape):
-    out = 1
-    for n in shape:
-        out *= n
-    return out
-
-
-@core.guarded
+@_alone_in_failing
 def at_exit():
     """Tells the type, and ms that a core takes for the operations in it and in single precision."""
-    if not _products:
+    if not _products or _owner[0] != os.getpid():
         return
     until = perf_counter() + _LONG
     half = single = 0.0
@@ -133,12 +153,12 @@ def _product(rows, inner, columns):
     """(how to prepare a layer's product and those of its backward pass, multiplications of one, clock)."""
     import torch
 
+    inner, columns = min(inner, _WIDE), min(columns, _WIDE)
     rows = min(rows, max(_SAMPLES, int(_FEW / (inner * columns))))
 
     def prepare(kind):
-        kind = getattr(torch, kind)
-        x, w = torch.ones(rows, inner, dtype=kind), torch.ones(columns, inner, dtype=kind)
-        gradient = torch.ones(rows, columns, dtype=kind)
+        ones = functools.partial(torch.ones, dtype=getattr(torch, kind), device="cpu")
+        x, w, gradient = ones(rows, inner), ones(columns, inner), ones(rows, columns)
 
         def run():
             torch.mm(x, w.t())
@@ -155,8 +175,11 @@ def _convolution(made, weight, settings):
     import torch
 
     stride, padding, dilation, groups = settings
+    if groups == 1:
+        weight = tuple(min(n, _WIDE) for n in weight)
+        made = (made[0], weight[0], *made[2:])
     samples, pictures = min(made[0], _SAMPLES), made[2:]
-    pixels = _FEW / (samples * _count(weight))
+    pixels = _FEW / (samples * prod(weight))
     side = max(2, int(pixels ** (1 / max(len(pictures), 1))))
     made = (samples, made[1], *(min(n, side) for n in pictures))
     size = [max(1, (n - 1) * s - 2 * p + d * (k - 1) + 1)
@@ -164,8 +187,8 @@ def _convolution(made, weight, settings):
     none = [0] * len(size)
 
     def prepare(kind):
-        kind = getattr(torch, kind)
-        x, w = torch.ones(samples, weight[1] * groups, *size, dtype=kind), torch.ones(weight, dtype=kind)
+        ones = functools.partial(torch.ones, dtype=getattr(torch, kind), device="cpu")
+        x, w = ones(samples, weight[1] * groups, *size), ones(weight)
         gradient = torch.ones_like(torch.ops.aten.convolution(
             x, w, None, stride, padding, dilation, False, none, groups))
 
@@ -176,14 +199,16 @@ def _convolution(made, weight, settings):
 
         return _alone(torch, run)
 
-    return prepare, _count(made) * _count(weight[1:]), thread_time
+    return prepare, prod(made) * prod(weight[1:]), thread_time
 
 
 def _keras_layer(shape):
     """The same of one of Keras', by the shape of its weights. TensorFlow's own threads compute it."""
     import tensorflow
 
-    side = max(2, int((_FEW / (_SAMPLES * _count(shape))) ** 0.5))
+    if not tensorflow.executing_eagerly():
+        raise RuntimeError("nothing runs eagerly")
+    side = max(2, int((_FEW / (_SAMPLES * prod(shape))) ** 0.5))
     rows = _SAMPLES * side ** 2 if len(shape) == 2 else _SAMPLES
 
     def prepare(kind):
@@ -204,4 +229,4 @@ def _keras_layer(shape):
 
         return run
 
-    return prepare, _SAMPLES * side ** 2 * _count(shape), process_time
+    return prepare, _SAMPLES * side ** 2 * prod(shape), process_time

@@ -48,7 +48,7 @@ def look(torch):
 
 def _steps(optimizer):
     """An Adam that was never stepped has no state; others may have none at all."""
-    return optimizer.state or type(optimizer).__name__ not in _NAMES
+    return object.__getattribute__(optimizer, "__dict__").get("state") or type(optimizer).__name__ not in _NAMES
 
 
 def _parameters(optimizer):

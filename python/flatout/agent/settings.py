@@ -49,8 +49,14 @@ def _element_types(torch):
     core.replace(module, "double", lambda f: _noted(f, lambda _: "model.float64"))
     for name in ("half", "bfloat16"):
         core.replace(module, name, lambda f: _noted(f, lambda _: "model.half"))
-    core.replace(getattr(torch, "autocast", None), "__init__", lambda f: _noted(
-        f, lambda args: "model.half" if "cpu" in args[1:2] else asked_for(args[1:])))
+
+    def casts(args):
+        """In the order of the parameters: all but the type and whether it is enabled."""
+        if any(a is False for a in args[2:4]) or "model.half.set_at" in _sent:  # not for each step
+            return None
+        return "model.half" if "cpu" in args[1:2] else asked_for(args[1:])
+
+    core.replace(getattr(torch, "autocast", None), "__init__", lambda f: _noted(f, casts))
 
 
 def _noted(original, asked_for):

@@ -30,7 +30,7 @@ def install(torch):
 
 
 def each_while(function):
-    """Calls function(torch) at step 1, 2, 3, 5, 10, 20, 50, each 200th, and where 5 s have gone by."""
+    """Calls function(torch) at step 1, 2, 3, 5, 10, 20, 50, each 200th, and about every 5 s (of quick steps)."""
     _at_step.append(function)
 
 

@@ -6,8 +6,7 @@ from types import FunctionType, MethodType
 from . import core, places, training
 
 _sent = {}
-# Of Python 3.12 and later, which tells tools of these names; cProfile is the profiler there.
-_TOOLS = ((0, "python.tracer"), (1, "python.tracer"), (2, "python.profiler"))
+_PROFILER = 2  # the tool that cProfile is from Python 3.12 on; debuggers and coverage may be quick there
 
 
 def install(torch):
@@ -17,9 +16,9 @@ def install(torch):
 def _look(torch):
     found = {"python.tracer": _name(sys.gettrace()), "python.profiler": _name(sys.getprofile())}
     monitoring = getattr(sys, "monitoring", None)
-    for tool, key in _TOOLS if monitoring is not None else ():
-        if not found[key] and monitoring.get_tool(tool) is not None and monitoring.get_events(tool):
-            found[key] = str(monitoring.get_tool(tool))
+    tool = monitoring and monitoring.get_tool(_PROFILER)
+    if tool is not None and not found["python.profiler"] and monitoring.get_events(_PROFILER):
+        found["python.profiler"] = str(tool)
     for key, name in found.items():
         if _sent.get(key, "") != name:
             _sent[key] = name
