@@ -1,6 +1,5 @@
 """What the agent says of a tracer that was left on, and of numbers too small for normal arithmetic."""
 import json
-import os
 import subprocess
 
 import pytest
@@ -61,7 +60,7 @@ def test_tensors_that_decayed_are_counted_and_named(flatout, job_python, tmp_pat
 
 
 def test_a_mapped_file_that_is_not_in_memory_is_left_there(flatout, job_python, tmp_path):
-    if os.statvfs(tmp_path).f_fsid == 0:
+    if subprocess.run(["stat", "-fc", "%T", tmp_path], capture_output=True, text=True).stdout.strip() == "tmpfs":
         pytest.skip("a file system in memory has nothing to leave")
     state = f"""
 import os
