@@ -28,6 +28,8 @@ double much_between(const RunView& view) {
   return between < kMuchBetween * (view.steps().total + between) ? 0 : between;
 }
 
+constexpr double kWorthAWord = 1.02;  // of the whole time
+
 /// Whether what lies between the steps is as slow for it as they are.
 bool slows_all(std::string_view id) {
   constexpr std::string_view kIds[] = {
@@ -82,6 +84,9 @@ void spread_gains(const RunView& view, std::vector<Finding>& findings) {
     if (f.between_steps || slows_all(f.id) || f.gain.value_or(0) <= 1) continue;
     f.gain = all / (all - steps * (1 - 1 / *f.gain));
   }
+  std::erase_if(findings, [](const Finding& f) {
+    return !f.between_steps && !f.ended_the_job && f.gain && *f.gain < kWorthAWord;
+  });
 }
 
 }  // namespace flatout::diagnose

@@ -104,8 +104,11 @@ void detect_half(const RunView& view, Findings& findings) {
   if (slower < kMuchSlower) return;
   double saved = host * (slower - 1) / (slower + 1);
   // Where only part of the model is in half precision. (A step may have two passes.)
-  if (view.run().fact("tensorflow.version").empty())
-    saved = std::min(saved, 2 * (found->half - found->single));
+  if (view.run().fact("tensorflow.version").empty()) {
+    const double threads =
+        std::max(1.0, parse_number<double>(view.run().fact("torch.num_threads")).value_or(1));
+    saved = std::min(saved, 2 * (found->half - found->single) / threads);
+  }
   const std::string type(found->type);
   Finding* f = findings.add("cpu.half_precision",
                             fmt::format("{} takes longer than float32 on this processor", type),

@@ -18,12 +18,13 @@ for step in range(25):
     net(torch.ones(4, 64)).mean().backward()
     sgd.step()
     sgd.zero_grad()
+    {each}
 """
 
 
-def facts_of(flatout, python, folder, before="", state=""):
+def facts_of(flatout, python, folder, before="", state="", each="pass"):
     script = folder / "train.py"
-    script.write_text(TRAIN.format(before=before, state=state))
+    script.write_text(TRAIN.format(before=before, state=state, each=each))
     done = subprocess.run([flatout, "run", "--quiet", "--out", str(folder / "run"), "--", python, str(script)],
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -51,12 +52,16 @@ def test_without_either_nothing_is_said(flatout, job_python, tmp_path):
 def test_tensors_that_decayed_are_counted_and_named(flatout, job_python, tmp_path, flushed):
     state = "net.state = torch.full((100, 100), 1e-40)\nkept = [{'a': torch.full((5000,), 1e-41)}]\nfew = torch.ones(9999)"
     before = f"torch.set_flush_denormal({flushed})"
-    facts = facts_of(flatout, job_python, tmp_path, before, state)
+    facts = facts_of(flatout, job_python, tmp_path, before, state, "net.state.mul_(1); kept[0]['a'].mul_(1)")
     if flushed:
         assert "denormals" not in facts
     else:
         assert facts["denormals"].startswith("15000 elements of 2 tensors, net.state, ")
         assert float(facts["denormals"].split()[-3]) < 1000  # ns
+
+
+def test_data_that_stays_as_it_is_is_no_state(flatout, job_python, tmp_path):
+    assert "denormals" not in facts_of(flatout, job_python, tmp_path, state="data = torch.full((100, 100), 1e-40)")
 
 
 def test_a_mapped_file_that_is_not_in_memory_is_left_there(flatout, job_python, tmp_path):

@@ -1,7 +1,7 @@
 """Numbers too small for the format's exponent (below 1.2e-38 in float32), on which a CPU takes up to a hundred times
 as long: `denormals`, now and then.
 
-Looked at are the tensors on the host that the loop's own frames lead to in a step or two: variables, what lists and
+Looked at are the tensors on the host, trained or changed since the last look, that the loop's own frames lead to in a step or two: variables, what lists and
 dicts hold, parameters, buffers and attributes of modules, states of optimizers. Of each, some elements evenly apart,
 unless the first few are not in memory: those of a mapped file, or of what was swapped out.
 Where the job has them flushed to zero (torch.set_flush_denormal), comparisons see none. Nothing is held after a look.
@@ -25,6 +25,7 @@ _SHARE = 0.02  # of a tensor's elements: fewer happen anywhere
 _Tensor = _Parameter = _Module = _Optimizer = None
 _on = [True]
 _sent = [""]
+_versions = [None]  # id -> version, of the tensors that the last look saw
 _on_disk = set()  # addresses that were read from there all the same
 _resident = (ctypes.c_ubyte * 1)()
 _left = [0]  # visits
@@ -131,6 +132,10 @@ def _tensors(frame, torch):
                 if type(name) is str and name[:2] != "__":
                     _collect(name, value, 0, found, seen, modules)
         frame = frame.f_back
+    before, _versions[0] = _versions[0], {id(t): t._version for _, t in found if not t.is_inference()}
+    # What is as it was when it was last looked at is data: a step goes through some of it only.
+    found = [(name, t) for name, t in found if t.requires_grad or (
+        before is not None and not t.is_inference() and before.get(id(t)) != t._version)]
     dtypes = (torch.float32, torch.float64)
     return [(name, t) for name, t in found if t.dtype in dtypes and t.device.type == "cpu" and t.numel() >= _SMALL
             and t.layout is torch.strided and t.is_contiguous()][:_MOST]
