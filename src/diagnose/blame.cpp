@@ -109,6 +109,10 @@ std::string in_brackets(const std::optional<model::Where>& line) {
   return fmt::format(" ({}:{})", name, line->line);
 }
 
+double torch_threads(const Run& run) {
+  return std::max(1.0, parse_number<double>(run.fact("torch.num_threads")).value_or(1));
+}
+
 double graph_operations(const Run& run) {
   std::string_view nodes = run.fact("torch.graph_nodes");
   if (nodes.ends_with('+')) nodes.remove_suffix(1);  // there were more

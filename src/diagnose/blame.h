@@ -22,6 +22,9 @@ std::optional<model::Where> setting_line(const model::Run& run, std::string_view
 /// " (train.py:31)"; "" for none.
 std::string in_brackets(const std::optional<model::Where>& line);
 
+/// Threads that PyTorch computes with; 1 where that is not known.
+double torch_threads(const model::Run& run);
+
 /// Operations of the autograd graph of one step, at least; 0: not known.
 double graph_operations(const model::Run& run);
 

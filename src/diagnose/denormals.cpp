@@ -54,10 +54,8 @@ std::optional<Finding> find_denormals(const RunView& view, const RunView* fast,
                                       const RunView* slow) {
   const Denormals seen = denormals_of(view.run());
   if (seen.elements <= 0 || seen.each < kSlowEach || !view.has_steps()) return std::nullopt;
-  const double threads =
-      std::max(1.0, parse_number<double>(view.run().fact("torch.num_threads")).value_or(1));
   const double computing = view.per_step(Role::kTrainer, computes);
-  const double once = std::min(seen.elements * seen.each / threads, computing);
+  const double once = std::min(seen.elements * seen.each / torch_threads(view.run()), computing);
   double before = 0, after = 0;
   if (fast != nullptr && slow != nullptr) {
     // As usual then: the last of them may be slow already.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <unordered_map>
+
 #include "base/text.h"
 #include "diagnose/findings.h"
 
@@ -20,6 +22,7 @@ constexpr double kHardly = 0.02, kLate = 0.25;
 const model::Step* onset(const RunView& view, const model::Where& line, int64_t& readings) {
   const auto& steady = view.steps().steady;
   std::vector<std::pair<const model::Step*, double>> times;
+  std::unordered_map<model::FrameId, bool> there;
   double all = 0;
   size_t at = 0;
   for (const StackReading& r : view.run().readings) {
@@ -28,7 +31,10 @@ const model::Step* onset(const RunView& view, const model::Where& line, int64_t&
     if (at == steady.size()) break;
     if (r.at < steady[at]->begin) continue;
     const model::FrameId user = view.stacks().user_frame(r.stack);
-    if (user == 0 || !same_line(line, view.stacks().where(user))) continue;
+    if (user == 0) continue;
+    const auto [known, added] = there.try_emplace(user);
+    if (added) known->second = same_line(line, view.stacks().where(user));
+    if (!known->second) continue;
     times.emplace_back(steady[at], r.weight_us);
     all += r.weight_us;
   }

@@ -100,14 +100,12 @@ void detect_half(const RunView& view, Findings& findings) {
   const auto computing = computing_in(view.run());
   const double host = view.per_step(Role::kTrainer, computing);
   const double slower = found->half / found->single;
-  // What else is computed takes about as long as these do in float32, and as long in either type.
   if (slower < kMuchSlower) return;
+  // What else is computed takes about as long as these do in float32, and as long in either type.
   double saved = host * (slower - 1) / (slower + 1);
   // Where only part of the model is in half precision. (A step may have two passes.)
   if (view.run().fact("tensorflow.version").empty()) {
-    const double threads =
-        std::max(1.0, parse_number<double>(view.run().fact("torch.num_threads")).value_or(1));
-    saved = std::min(saved, 2 * (found->half - found->single) / threads);
+    saved = std::min(saved, 2 * (found->half - found->single) / torch_threads(view.run()));
   }
   const std::string type(found->type);
   Finding* f = findings.add("cpu.half_precision",
