@@ -332,12 +332,14 @@ FLATOUT_HOT static struct flatout_ring* hold(const struct flatout_slice* slice) 
   return ring;
 }
 
-FLATOUT_HOT void agent_later_slice(uint32_t kind, uint64_t begin_ns, uint64_t end_ns) {
+FLATOUT_HOT void agent_later_slice(uint32_t kind, uint64_t begin_ns, uint64_t end_ns,
+                                   int64_t value) {
   if (__atomic_load_n(&held.owner, __ATOMIC_RELAXED) != flatout_thread_self()) {
-    flatout_agent_slice(kind, 0, begin_ns, end_ns, 0, 0);
+    flatout_agent_slice(kind, 0, begin_ns, end_ns, value, 0);
     return;
   }
-  const struct flatout_slice slice = {.begin_ns = begin_ns, .end_ns = end_ns, .kind = kind};
+  const struct flatout_slice slice = {
+      .begin_ns = begin_ns, .end_ns = end_ns, .kind = kind, .value = value};
   hold(&slice);
 }
 

@@ -62,7 +62,7 @@ void agent_watched_hook(uint32_t kind, uint32_t name_id, uint64_t begin_ns, uint
                         int64_t value, int64_t value2);
 
 /* An interval of the calling thread that may wait until its step ends. */
-void agent_later_slice(uint32_t kind, uint64_t begin_ns, uint64_t end_ns);
+void agent_later_slice(uint32_t kind, uint64_t begin_ns, uint64_t end_ns, int64_t value);
 
 /* Time that a hook of this kind takes before begin_ns and after flatout_agent_hook; 0 only asks. */
 FLATOUT_EXPORT uint64_t flatout_agent_overhead(uint32_t kind, uint64_t ns);

@@ -128,11 +128,12 @@ FLATOUT_HOT_DATA static struct {
   uint64_t forwards; /* how many there had been when the step or its batch came */
   uint64_t begin, end;
   uint32_t kind; /* 0: nothing is merged */
+  int64_t value;
 } merged = {0};
 
 FLATOUT_HOT static void send_merged(void) {
   const uint64_t begin = now_ns();
-  agent_later_slice(merged.kind, merged.begin, merged.end);
+  agent_later_slice(merged.kind, merged.begin, merged.end, merged.value);
   merged.kind = 0;
   const uint64_t spent = now_ns() - begin;
   flatout_agent_cost(0, spent, spent, 0);
@@ -143,22 +144,24 @@ FLATOUT_HOT static void forwards_end(void) {
   if (merged.kind != 0 && loop.train_thread == flatout_thread_self()) send_merged();
 }
 
-FLATOUT_HOT static void send_forward(uint32_t kind, int in_training_thread, uint64_t begin,
-                                     uint64_t end) {
+FLATOUT_HOT static void send_forward(uint32_t kind, int64_t value, int in_training_thread,
+                                     uint64_t begin, uint64_t end) {
   if (!in_training_thread) { /* what is merged is the training thread's to send */
-    agent_watched_hook(kind, 0, begin, end, 0, 0);
+    agent_watched_hook(kind, 0, begin, end, value, 0);
     return;
   }
   const int many = loop.forwards - merged.forwards > FEW_FORWARDS;
-  if (merged.kind != 0 && (!many || merged.kind != kind || end - merged.begin > LONGEST_MERGED_NS ||
-                           begin - merged.end > LONGEST_BETWEEN_NS))
+  if (merged.kind != 0 &&
+      (!many || merged.kind != kind || merged.value != value ||
+       end - merged.begin > LONGEST_MERGED_NS || begin - merged.end > LONGEST_BETWEEN_NS))
     send_merged();
   if (!many) {
-    agent_watched_hook(kind, 0, begin, end, 0, 0);
+    agent_watched_hook(kind, 0, begin, end, value, 0);
     return;
   }
   if (merged.kind == 0) merged.begin = begin;
   merged.kind = kind;
+  merged.value = value;
   merged.end = end;
   agent_watched_cost(now_ns() - end + flatout_agent_overhead(kind, 0));
 }
@@ -299,11 +302,16 @@ FLATOUT_HOT static int trains_as_before(const uint64_t* known) {
 
 /* Past Module.__getattr__: `training` is a plain attribute of the module. To ask it takes longer
  * than all else that a hook does. */
-FLATOUT_NOT_HOT static int ask_training(py_object* module, uint64_t* known) {
+FLATOUT_NOT_HOT static int is_training(py_object* module) {
   py_object* training = py.PyObject_GenericGetAttr(module, name_training);
   const int yes = training == NULL || py.PyObject_IsTrue(training) != 0;
   if (training != NULL) py.Py_DecRef(training);
   if (training == NULL) py.PyErr_Clear();
+  return yes;
+}
+
+FLATOUT_NOT_HOT static int ask_training(py_object* module, uint64_t* known) {
+  const int yes = is_training(module);
   if (known != NULL && !yes) *known = 0;
   if (known == NULL && yes)
     trained.models[trained.oldest++ % TRAINED] = (uint64_t)(uintptr_t)module;
@@ -331,16 +339,20 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
   if (result == NULL) return NULL;
   const uint64_t end = now_ns();
   flatout_agent_cost(0, begin - asked, begin - asked, 0);
+  py_object* const module = argument(c, 0);
   uint32_t kind = FLATOUT_SLICE_FORWARD;
+  int64_t evaluates = 0;
   if (!gradients) {
     kind = FLATOUT_SLICE_VALIDATION;
-  } else if (!in_training(argument(c, 0))) {
+    evaluates = loop.trains_in_eval_mode == 0 && module != NULL && !is_training(module);
+  } else if (!in_training(module)) {
     /* Fine-tuning with frozen statistics also does this: then a backward follows. */
     loop.eval_call = 1;
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
+    evaluates = kind == FLATOUT_SLICE_VALIDATION;
   }
   ++loop.forwards;
-  send_forward(kind, inside == &training_inside_model, begin, end);
+  send_forward(kind, evaluates, inside == &training_inside_model, begin, end);
   return result;
 }
 

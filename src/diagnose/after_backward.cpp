@@ -63,9 +63,13 @@ AfterBackward::AfterBackward(const RunView& view) : view_(view) {
       if (time > kALine * sum) last_[function] = line;
     }
   }
+  calls_.resize(times_.size());
+  for (StackId stack = 1; stack < times_.size(); ++stack) {
+    if (times_[stack] > 0) calls_[stack] = find_call(stack);
+  }
 }
 
-FrameId AfterBackward::call_of(StackId stack) const {
+FrameId AfterBackward::find_call(StackId stack) const {
   FrameId call = 0;
   each_user_frame(stack, [&](FrameId frame) {
     const model::Frame& f = view_.run().frames[frame];

@@ -341,7 +341,8 @@ Diagnosis diagnose(const Run& run) {
     // Where another line grows, it may be that which makes kernels slower, too.
     if (elsewhere) tiny = find_denormals(view, nullptr, nullptr);
     if (tiny) out.findings.push_back(std::move(*tiny));
-    if (elsewhere && slowed.gradual) tell_growth(view, *longer, out.findings, changed_id);
+    if (elsewhere && slowed.gradual && !longer->with_model)
+      tell_growth(view, *longer, out.findings, changed_id);
   } else if (std::optional<Finding> tiny = find_denormals(view, nullptr, nullptr)) {
     out.findings.push_back(std::move(*tiny));
   }

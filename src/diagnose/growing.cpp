@@ -133,6 +133,26 @@ double without_queue(const RunView& view) {
          view.per_step(Role::kTrainer, [](const Cell& c) { return c.act == Act::kRunQueue; });
 }
 
+/// Seconds per step of such passes of the model: without gradients (kValidation) or with them.
+double passes_of(const RunView& view, model::SliceKind kind) {
+  const auto& steady = view.steps().steady;
+  double sum = 0;
+  for (const model::Slice& s : view.run().slices) {
+    if (s.kind != kind || s.thread != view.trainer()) continue;
+    if (s.begin >= steady.front()->begin && s.end <= steady.back()->end) sum += to_s(s.length());
+  }
+  return sum / static_cast<double>(steady.size());
+}
+
+/// Whether the model itself has more to do.
+bool with_the_model(const RunView& fast, const RunView& slow, const LongerLine& line) {
+  for (const auto kind : {model::SliceKind::kValidation, model::SliceKind::kForward}) {
+    const double was = passes_of(fast, kind), more = passes_of(slow, kind) - was;
+    if (was > 0 && more * line.before >= kAlike * (line.after - line.before) * was) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<LongerLine> longer_line(const RunView& fast, const RunView& slow) {
@@ -165,6 +185,7 @@ std::optional<LongerLine> longer_line(const RunView& fast, const RunView& slow) 
   if (rest_more > kUnsure * slow_step &&
       rest_more * out.before > kAlike * (out.after - out.before) * rest)
     return std::nullopt;
+  out.with_model = with_the_model(fast, slow, out);
   out.share = out.before / fast_step;
   out.where = slow.stacks().where(most->line);
   const uint64_t key = places.of(most->line);

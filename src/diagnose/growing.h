@@ -15,6 +15,7 @@ struct LongerLine {
   double before = 0, after = 0;  // seconds per step
   double share = 0;              // of the fast steps
   int64_t readings = 0;          // after
+  bool with_model = false;       // the model has more to do, too: rollouts, generated texts
 };
 
 /// That of the training thread, where it makes up most of what the `slow` steps of a run take

@@ -84,6 +84,18 @@ TEST(GrowingWork, WhereAllElseGrowsAsMuchItIsNoSingleLine) {
   EXPECT_EQ(find(diagnose(b.build()), "cpu.growing_work"), nullptr);
 }
 
+TEST(GrowingWork, RolloutsThatGetLongerBesideAnUpdateThatDoesNotAreNoCause) {
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i) {
+    const double games = 1 + i * 0.02;
+    b.slice(b.trainer(), SliceKind::kValidation, b.now(), b.now() + nanos(games * 1e6));
+    b.step({{Part::kOther, 4 * games, kSums}, {Part::kForward, 5, kCompute}}, i < 3);
+  }
+  b.run().steps.drift = model::SpeedDrift{Nanos(11'000'000), Nanos(23'000'000)};
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(find(diagnose(b.build()), "cpu.growing_work"), nullptr);
+}
+
 TEST(GrowingWork, ALineThatTakesLongAllAlongDoesNotGrow) {
   RunBuilder b = growing(10, 11, kSums);
   EXPECT_EQ(find(diagnose(b.build()), "cpu.growing_work"), nullptr);

@@ -269,6 +269,13 @@ class TinyOperations {
   std::unordered_map<uint64_t, Place> forward_;  // by function, without the backward pass
 };
 
+/// What makes few operations of many, in the library that the job computes with.
+std::string_view compiler_of(const model::Run& run) {
+  if (!run.fact("torch.version").empty()) return "torch.compile";
+  if (!run.fact("tensorflow.version").empty()) return "tf.function";
+  return run.fact("jax.version").empty() ? "torch.compile" : "jax.jit";
+}
+
 void detect_python_bound(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;                 // all start-up is Python
   if (findings.has("cpu.python_bound")) return;  // the calls that all of it is in
@@ -403,7 +410,9 @@ void detect_python_bound(const RunView& view, Findings& findings) {
     evidence(*f, fmt::format("the kernel and the collector take {} of it", ms(beside)),
              beside * 1e3, "ms", "stacks", seen);
   }
-  remedy(*f, "batching", "Do the same in few big operations: vectorise, fuse, torch.compile.");
+  remedy(*f, "batching",
+         fmt::format("Do the same in few big operations: vectorise, fuse, {}.",
+                     compiler_of(view.run())));
 }
 
 /// Whether the job itself made the collector run more often than Python's own thresholds (700, 10,

@@ -24,6 +24,21 @@ TEST(PythonBound, TinyOperationsInALoopArePythonBoundAndBigOnesAreNot) {
   }
 }
 
+TEST(PythonBound, ItsRemedyIsThatOfTheLibraryTheJobComputesWith) {
+  for (const auto& [library, compiler] :
+       {std::pair("torch", "torch.compile"), {"tensorflow", "tf.function"}, {"jax", "jax.jit"}}) {
+    RunBuilder b;
+    b.run().info[std::string(library) + ".version"] = "2.0";
+    const Doing python{ThreadState::kOnCpuPython, {kMain}};
+    for (int i = 0; i < 60; ++i)
+      b.step({{Part::kForward, 12, python}, {Part::kBackward, 2, kCompute}}, i < 3);
+    b.machine(2, 1).process_cpu(100, 1);
+    const Finding* f = find(diagnose(b.build()), "cpu.python_bound");
+    ASSERT_NE(f, nullptr) << library;
+    EXPECT_NE(f->remedies.front().text.find(compiler), std::string::npos) << library;
+  }
+}
+
 TEST(PythonBound, TinyOperationsThatALibrarysOwnLoopStartsAreNotPythonsDoing) {
   for (const int steps : {8, 60}) {
     for (const bool library : {false, true}) {

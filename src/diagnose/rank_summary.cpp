@@ -43,7 +43,7 @@ void keep_steps(const Run& run, Rank& rank) {
   while (count / stride > static_cast<int64_t>(kMostSteps)) stride *= 2;
   size_t m = 0;
   for (const Step& step : run.steps.steps) {
-    rank.longest_step = std::max(rank.longest_step, step.length());
+    if (!step.warmup) rank.longest_step = std::max(rank.longest_step, step.length());
     while (m < met.size() && met[m]->end <= step.end) ++m;
     const bool aside = !step.judged() && !step.warmup && rank.aside.size() < kMostSteps;
     if (!aside && (!step.judged() || step.index % stride != 0)) continue;

@@ -450,6 +450,13 @@ TEST(RankSummary, TellsWhereItStands) {
   EXPECT_EQ(r.at->line, 77);
 }
 
+TEST(RankSummary, HowLongAWarmUpStepTookIsNoMeasureOfASilence) {
+  model::Run run = trained(kMeet, 1000);
+  model::Step& first = run.steps.steps.front();
+  first.begin -= ms_of(5000);
+  EXPECT_EQ(summarize_rank(run).longest_step, ms_of(50));
+}
+
 TEST(RankSummary, WhoPollsInMpiIsInACollective) {
   // Native code under Python is seen in one reading out of five.
   for (const char* function : {"MPI_Allreduce", "at::native::gemm"}) {

@@ -1,10 +1,11 @@
-// Validation that each step does by itself: forward passes without gradients, at lines that the
+// Validation that each step does by itself: forward passes in evaluation mode, at lines that the
 // loop comes to after its backward pass. A teacher's or a generator's come before it.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/text.h"
@@ -28,8 +29,10 @@ constexpr double kFewSteps = 0.3;   // epochs a step, from which on one hardly h
 constexpr double kMostSteps = 0.5;  // that validate: fewer are what is found between the steps
 // Of a call's time, in its forward passes, from which it is there for them.
 constexpr double kForThem = 0.5;
+constexpr double kMostlyThere = 0.5;  // of a line's time
 
-/// The passes without gradients of steady steps.
+/// The passes of steady steps in evaluation mode. Without gradients alone, it may be what training
+/// needs: a line search, priorities computed anew, an agent that acts.
 struct Passes {
   std::vector<const Slice*> slices;
   size_t steps = 0;  // that have any
@@ -41,7 +44,7 @@ Passes passes_of(const RunView& view) {
   size_t at = 0;
   const Step* last = nullptr;
   for (const Slice& s : view.run().slices) {
-    if (s.kind != SliceKind::kValidation || s.thread != view.trainer()) continue;
+    if (s.kind != SliceKind::kValidation || s.value != 1 || s.thread != view.trainer()) continue;
     while (at < steady.size() && steady[at]->end < s.end) ++at;
     if (at == steady.size()) break;
     if (s.begin < steady[at]->begin) continue;
@@ -52,22 +55,23 @@ Passes passes_of(const RunView& view) {
   return out;
 }
 
-/// The call of the loop's that takes most of the passes' time; and of that time its share.
-struct Call {
+/// The calls of the loop's that are there for the passes, and the one that takes most of their
+/// time.
+struct Calls {
   FrameId frame = 0;
+  std::unordered_set<FrameId> frames;
   double after = 0, all = 0;  // readings' time in passes: after the backward pass, and all
-  double within = 0;          // of the calls that are there for them, in passes or not
+  double within = 0;          // in passes or not
   int64_t readings = 0;
 };
 
-Call call_of(const RunView& view, const Passes& passes) {
-  const AfterBackward order(view);
+Calls calls_of(const RunView& view, const AfterBackward& order, const Passes& passes) {
   struct At {
     double passes = 0, all = 0;
     int64_t readings = 0;
   };
   std::unordered_map<FrameId, At> calls;
-  Call out;
+  Calls out;
   auto next = passes.slices.begin();
   for (const model::StackReading& r : view.run().readings) {
     if (r.thread != view.trainer() || r.at < view.steps().steady.front()->begin) continue;
@@ -85,6 +89,7 @@ Call call_of(const RunView& view, const Passes& passes) {
   double most = 0;
   for (const auto& [frame, at] : calls) {
     if (at.passes < kForThem * at.all) continue;
+    out.frames.insert(frame);
     out.after += at.passes;
     out.within += at.all;
     out.readings += at.readings;
@@ -95,43 +100,61 @@ Call call_of(const RunView& view, const Passes& passes) {
   return out;
 }
 
+/// The lines that mostly run in such calls.
+std::unordered_set<FrameId> lines_of(const RunView& view, const AfterBackward& order,
+                                     const Calls& calls) {
+  std::unordered_map<FrameId, std::pair<double, double>> lines;  // in the calls, all
+  for (model::StackId stack = 1; stack < order.times().size(); ++stack) {
+    auto& [within, all] = lines[view.stacks().user_frame(stack)];
+    all += order.times()[stack];
+    if (calls.frames.contains(order.call_of(stack))) within += order.times()[stack];
+  }
+  std::unordered_set<FrameId> out;
+  for (const auto& [frame, line] : lines) {
+    if (line.first > kMostlyThere * line.second) out.insert(frame);
+  }
+  return out;
+}
+
 }  // namespace
 
-void detect_side_validation(const RunView& view, Findings& findings) {
+std::unordered_set<FrameId> detect_side_validation(const RunView& view, Findings& findings) {
   const StepsView& steps = view.steps();
-  if (!view.has_steps() || !view.is_python()) return;
+  if (!view.has_steps() || !view.is_python()) return {};
   const Passes passes = passes_of(view);
-  if (static_cast<double>(passes.steps) <= kMostSteps * static_cast<double>(steps.count)) return;
+  if (static_cast<double>(passes.steps) <= kMostSteps * static_cast<double>(steps.count)) return {};
   // Of data that makes one or two steps, validation after each epoch is in most steps, too.
   const auto epochs = std::ranges::count(view.run().slices, SliceKind::kEpoch, &Slice::kind);
-  if (static_cast<double>(epochs) >= kFewSteps * static_cast<double>(steps.count)) return;
+  if (static_cast<double>(epochs) >= kFewSteps * static_cast<double>(steps.count)) return {};
   double all = 0;
   for (const Slice* s : passes.slices) all += to_s(s->length());
   all /= static_cast<double>(steps.count);
-  if (all < kMuchBetween * steps.mean) return;
-  const Call call = call_of(view, passes);
-  if (call.readings < kFewReadings || call.all <= 0) return;
-  const double validates = all * call.after / call.all;
+  if (all < kMuchBetween * steps.mean) return {};
+  const AfterBackward order(view);
+  const Calls calls = calls_of(view, order, passes);
+  if (calls.readings < kFewReadings || calls.all <= 0) return {};
+  const double validates = all * calls.after / calls.all;
   // Its loss and its metrics go with it; no more can be saved than a device idles or computes.
   const double cost =
-      std::min(validates * call.within / call.after, steps.mean - steps.part(model::Part::kSync));
-  if (cost < kMuchBetween * steps.mean) return;
+      std::min(validates * calls.within / calls.after, steps.mean - steps.part(model::Part::kSync));
+  if (cost < kMuchBetween * steps.mean) return {};
   Finding* f = findings.add("stall.logging", std::string(kValidationTitle), 0.85,
                             WhatIf(view).saved_by({.trainer = cost, .trainer_cpu = cost}));
-  if (f == nullptr) return;
-  f->where = view.stacks().where(call.frame);
+  if (f == nullptr) return {};
+  f->where = view.stacks().where(calls.frame);
   evidence(*f,
            fmt::format("forward passes without gradients, after the backward pass, take {} a step",
                        ms(validates)),
            validates * 1e3, "ms", "timeline", static_cast<int64_t>(passes.slices.size()));
   evidence(*f, fmt::format("with what belongs to them {} a step", ms(cost)), cost * 1e3, "ms",
-           "stacks", call.readings);
+           "stacks", calls.readings);
   const double each = static_cast<double>(passes.slices.size()) / static_cast<double>(steps.count);
   evidence(*f, fmt::format("{} of them a step", format_number(each)), each, "passes", "timeline",
            steps.count);
   remedy(*f, "less_often",
          "Validate every N steps, or on fewer samples; what the step's own forward pass gave need "
          "not be computed again.");
+  return lines_of(view, order, calls);
 }
 
 }  // namespace flatout::diagnose

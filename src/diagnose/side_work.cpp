@@ -124,7 +124,7 @@ Profile::Filter told_side_work(const RunView& view, const Findings& findings) {
 
 void detect_side_work(const RunView& view, Findings& findings) {
   if (!view.has_steps()) return;
-  detect_side_validation(view, findings);
+  const std::unordered_set<FrameId> validates = detect_side_validation(view, findings);
   const SideWork side(view);
   // A line that has a cause of its own is that.
   const auto told = [&](const Cell& c) {
@@ -134,7 +134,7 @@ void detect_side_work(const RunView& view, Findings& findings) {
   };
   std::unordered_map<FrameId, double> lines;
   for (const Cell& c : view.profile().cells()) {
-    if (side.holds(c) && !told(c)) lines[c.user] += c.seconds;
+    if (side.holds(c) && !validates.contains(c.user) && !told(c)) lines[c.user] += c.seconds;
   }
   const auto beside = [&](const Cell& c) { return side.holds(c) && lines.contains(c.user); };
   const int64_t readings = view.readings(beside);

@@ -25,8 +25,9 @@ class SideWork {
 };
 
 inline constexpr std::string_view kValidationTitle = "Validation in each step takes much of it";
-/// Validation that each step does by itself: told by that title.
-void detect_side_validation(const RunView& view, Findings& findings);
+/// Validation that each step does by itself: told by that title. The user's lines that mostly run
+/// in it, metrics of it among them; none where it is not told.
+std::unordered_set<model::FrameId> detect_side_validation(const RunView& view, Findings& findings);
 
 /// Whether this is work beside the training, or validation in each step.
 bool is_side_work(const model::Finding& finding);

@@ -33,8 +33,7 @@ constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxSamplers = 16;
 constexpr uint64_t kSoonNs = 20'000;     // of CPU time, from ask() to the sample
 constexpr long kMostWaitNs = 1'000'000;  // in ask()
-constexpr int kRenewAfter = 50;
-constexpr size_t kMaxKnown = 4096;  // frames, by address
+constexpr size_t kMaxKnown = 4096;       // frames, by address
 
 #if defined(__x86_64__)
 // From the kernel's numbers of registers to DWARF's.
@@ -207,22 +206,25 @@ NativePlace PlaceWatch::running(int32_t tid) {
   return it->second.place;
 }
 
-/// The memory map is read at the first stack, and anew when many frames lie outside of what is
-/// known.
 bool NativeStacks::ready() {
-  if (process_ != nullptr && unknown_ < kRenewAfter) return true;
-  if (process_ == nullptr && tried_) return false;
-  tried_ = true;
-  unknown_ = 0;
-  known_.clear();
-  callees_.clear();
-  process_.reset();
-  const auto maps = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
-  auto opened = symbols::NativeProcess::open(pid_);
-  if (!maps.ok() || !opened.ok()) return false;
-  maps_ = symbols::parse_maps(*maps);
-  process_ = std::move(*opened);
-  return true;
+  const bool there = code_.ready();
+  if (version_ != code_.version()) {
+    version_ = code_.version();
+    known_.clear();
+    callees_.clear();
+  }
+  return there;
+}
+
+/// Whether the stack begins where stacks do: in the program, in libc or in the loader.
+bool NativeStacks::has_beginning() const {
+  if (pcs_.size() >= kMaxDepth) return true;  // further than this is followed
+  const auto* m = code_.find(pcs_.back() - (pcs_.size() > 1 ? 1 : 0));
+  if (m == nullptr) return false;
+  const auto& maps = code_.maps();
+  const auto program = std::ranges::find_if(maps, &symbols::Mapping::is_file);
+  return (program != maps.end() && m->path == program->path) || m->is_c_library() ||
+         m->file_name().starts_with("libpthread") || m->file_name().starts_with("ld-");
 }
 
 /// Innermost first, as functions are inlined; empty where no code is known to be. nullptr: not yet,
@@ -232,10 +234,10 @@ const std::vector<symbols::NativeFrame>* NativeStacks::frames_at(uint64_t pc, bo
   const uint64_t at = caller ? pc - 1 : pc;
   if (const auto known = known_.find(at); known != known_.end()) return &known->second;
   std::vector<symbols::NativeFrame> frames;
-  if (const auto* m = symbols::find_mapping(maps_, at); m != nullptr && !m->path.empty()) {
+  if (const auto* m = code_.find(at); m != nullptr && !m->path.empty()) {
     symbols::NativeFrame named;
     if (!names_.name(pid_, *m, at, named)) return nullptr;
-    frames = process_->frames(at, named);
+    frames = code_.process().frames(at, named);
     for (symbols::NativeFrame& frame : frames) {
       if (frame.function != named.function) frame.function = short_name(std::move(frame.function));
     }
@@ -251,7 +253,7 @@ const std::string& NativeStacks::called_from(uint64_t return_address,
   if (const auto known = callees_.find(return_address); known != callees_.end())
     return known->second;
   std::string name;
-  const auto* m = symbols::find_mapping(maps_, return_address - 1);
+  const auto* m = code_.find(return_address - 1);
   if (m != nullptr && m->is_file() && m->path != callee.file)
     name = names_.callee(*m, return_address);
   if (callees_.size() >= kMaxKnown) callees_.clear();
@@ -259,7 +261,8 @@ const std::string& NativeStacks::called_from(uint64_t return_address,
 }
 
 void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
-  pcs_ = process_->unwind(registers, stack, kMaxDepth);
+  pcs_ = code_.process().unwind(registers, stack, kMaxDepth);
+  if (!has_beginning()) code_.doubt();
   for (size_t i = 0; i < pcs_.size(); i++) {
     const auto* frames = frames_at(pcs_[i], i != 0);
     if (frames == nullptr) {
@@ -273,7 +276,7 @@ void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_v
       const std::string& name = called_from(pcs_[i + 1], frames_.back());
       if (!name.empty()) frames_.back().function = name;
     }
-    if (i == 0 && frames->empty()) unknown_++;
+    if (i == 0 && frames->empty()) code_.doubt();
   }
 }
 
@@ -281,7 +284,7 @@ NativePath NativeStacks::path() {
   NativePath path;
   for (size_t i = pcs_.size(); i-- > 0;) {
     // A guessed address is none to count at: a trap within an instruction would break it.
-    const auto* m = i == 0 ? nullptr : symbols::find_mapping(maps_, pcs_[i] - 1);
+    const auto* m = i == 0 ? nullptr : code_.find(pcs_[i] - 1);
     if (m != nullptr && !names_.is_behind_call(*m, pcs_[i])) return {};
     const auto* frames = frames_at(pcs_[i], i != 0);
     if (frames != nullptr && !frames->empty()) path.push_back({frames->back().function, pcs_[i]});

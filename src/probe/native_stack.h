@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/result.h"
+#include "probe/code_map.h"
 #include "probe/function_names.h"
 #include "probe/native_loop.h"
 #include "probe/thread_state.h"
@@ -82,7 +83,7 @@ class PlaceWatch {
 class NativeStacks {
  public:
   NativeStacks(fs::Root root, int32_t pid, FunctionNames& names)
-      : root_(std::move(root)), pid_(pid), names_(names) {}
+      : code_(std::move(root), pid), pid_(pid), names_(names) {}
 
   /// Frames, innermost first; empty where nothing could be read. Valid until the next call.
   const std::vector<symbols::NativeFrame>& blocked(const SyscallInfo& call);
@@ -103,19 +104,18 @@ class NativeStacks {
     bool at_first = true;  // it samples on demand
   };
   bool ready();
+  bool has_beginning() const;
   const std::vector<symbols::NativeFrame>* frames_at(uint64_t pc, bool caller);
   const std::string& called_from(uint64_t return_address, const symbols::NativeFrame& callee);
   void fill(const symbols::NativeRegisters& registers, std::string_view stack);
 
-  fs::Root root_;
+  CodeMap code_;
+  uint64_t version_ = 0;  // of the code map that the names below are by
   int32_t pid_;
   FunctionNames& names_;
-  std::unique_ptr<symbols::NativeProcess> process_;
-  std::vector<symbols::Mapping> maps_;
   std::unordered_map<uint64_t, std::vector<symbols::NativeFrame>> known_;  // by address
   std::unordered_map<uint64_t, std::string> callees_;                      // by return address
-  bool tried_ = false, later_ = false;
-  int unknown_ = 0;  // stacks in which the innermost frame was not known: libraries were loaded
+  bool later_ = false;
   std::map<int32_t, Sampled> samplers_;
   Status trouble_;
   std::string buffer_;

@@ -54,7 +54,7 @@ Result<PythonPlace> PythonFinder::find(const fs::Root& root, int32_t pid) {
   // A shared libpython first: with one, the executable has no runtime of its own.
   std::vector<const symbols::Mapping*> candidates;
   for (const auto& m : maps) {
-    if (m.is_file() && base_name(m.path).find("libpython3") == 0 &&
+    if (m.is_file() && m.file_name().find("libpython3") == 0 &&
         (candidates.empty() || candidates.back()->inode != m.inode)) {
       candidates.push_back(&m);
     }

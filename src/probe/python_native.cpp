@@ -7,11 +7,9 @@
 namespace flatout::probe {
 namespace {
 
-constexpr size_t kMaxMaps = 4 << 20;
 constexpr size_t kMaxPlaces = 8192;
 constexpr size_t kMaxDepth = 96;
 constexpr size_t kMaxSamplers = 4;
-constexpr Nanos kRenewAfter = std::chrono::seconds(2);
 constexpr uint32_t kBlockedBytes = 8192;   // of a stack that stands still, read at first
 constexpr uint32_t kSampledBytes = 24576;  // PyTorch's are some 40 frames deep
 
@@ -19,32 +17,20 @@ constexpr uint32_t kSampledBytes = 24576;  // PyTorch's are some 40 frames deep
 
 PythonNativeStacks::PythonNativeStacks(fs::Root root, int32_t pid, uint64_t runtime,
                                        FunctionNames& names)
-    : root_(std::move(root)), pid_(pid), runtime_(runtime), names_(names) {}
+    : code_(std::move(root), pid), pid_(pid), runtime_(runtime), names_(names) {}
 
-/// Reads the memory map at the first stack, and again where code lies outside of it: half of the
-/// libraries may be loaded later.
 bool PythonNativeStacks::ready() {
-  const TimePoint now = MonotonicClock::now();
-  if (read_at_ != TimePoint{} && (!stale_ || now - read_at_ < kRenewAfter)) {
-    return process_ != nullptr;
-  }
-  read_at_ = now;
-  stale_ = true;  // unless it can be read
-  process_.reset();
+  const bool there = code_.ready();
+  if (version_ == code_.version()) return there && interpreter_.second != 0;
+  version_ = code_.version();
   places_.clear();
-  const auto text = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
-  if (!text.ok()) return false;
-  maps_ = symbols::parse_maps(*text);
-  const symbols::Mapping* interpreter = symbols::find_mapping(maps_, runtime_);
+  interpreter_ = {};
+  const symbols::Mapping* interpreter = code_.find(runtime_);
   if (interpreter == nullptr) return false;
   // Data that begins as zeros is mapped behind its file, without a name.
-  while (!interpreter->is_file() && interpreter != maps_.data()) --interpreter;
+  while (!interpreter->is_file() && interpreter != code_.maps().data()) --interpreter;
   interpreter_ = {interpreter->device, interpreter->inode};
-  auto opened = symbols::NativeProcess::open(pid_);
-  if (!opened.ok()) return false;
-  process_ = std::move(*opened);
-  stale_ = false;
-  return true;
+  return there && interpreter_.second != 0;
 }
 
 /// nullptr: not yet, its names are still to be read.
@@ -53,7 +39,7 @@ const PythonNativeStacks::Place* PythonNativeStacks::place_at(uint64_t pc, bool 
   const uint64_t at = caller ? pc - 1 : pc;
   if (const auto known = places_.find(at); known != places_.end()) return &known->second;
   Place place;
-  if (const symbols::Mapping* m = symbols::find_mapping(maps_, at); m != nullptr) {
+  if (const symbols::Mapping* m = code_.find(at); m != nullptr) {
     place.known = true;
     place.interpreter = std::make_pair(m->device, m->inode) == interpreter_;
     if (!names_.name(pid_, *m, at, place.frame)) return nullptr;
@@ -66,13 +52,13 @@ const PythonNativeStacks::Place* PythonNativeStacks::place_at(uint64_t pc, bool 
 }
 
 void PythonNativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
-  const auto pcs = process_->unwind(registers, stack, kMaxDepth);
+  const auto pcs = code_.process().unwind(registers, stack, kMaxDepth);
   std::vector<bool> interpreter;
   bool reached = false;
   for (size_t i = 0; i < pcs.size() && !reached; i++) {
     const Place* place = place_at(pcs[i], i != 0);
     if (place == nullptr || !place->known) {
-      stale_ = stale_ || place != nullptr;
+      if (place != nullptr) code_.doubt();
       frames_.clear();
       return;
     }
@@ -92,7 +78,9 @@ void PythonNativeStacks::fill(const symbols::NativeRegisters& registers, std::st
   while (count > 0 && interpreter[count - 1]) count--;  // how it calls is of no interest
   frames_.resize(count);
   certain_ = true;
-  if (!reached && count > 0) frames_.push_back({std::string(kLostFrames), "", 0});
+  if (reached || count == 0) return;
+  frames_.push_back({std::string(kLostFrames), "", 0});
+  code_.doubt();
 }
 
 const std::vector<symbols::NativeFrame>& PythonNativeStacks::blocked(const SyscallInfo& call) {

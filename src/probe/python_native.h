@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "probe/code_map.h"
 #include "probe/function_names.h"
 #include "probe/native_stack.h"
 #include "probe/thread_state.h"
@@ -60,16 +61,13 @@ class PythonNativeStacks {
   const Place* place_at(uint64_t pc, bool caller);
   void fill(const symbols::NativeRegisters& registers, std::string_view stack);
 
-  fs::Root root_;
+  CodeMap code_;
+  uint64_t version_ = 0;  // of the code map that the places are by
   int32_t pid_;
   uint64_t runtime_;
   FunctionNames& names_;
-  std::unique_ptr<symbols::NativeProcess> process_;
-  std::vector<symbols::Mapping> maps_;
   std::pair<uint64_t, uint64_t> interpreter_{};  // device and inode of its file
   bool certain_ = false;
-  TimePoint read_at_{};                         // the memory map
-  bool stale_ = false;                          // code was seen that is in no mapping
   std::unordered_map<uint64_t, Place> places_;  // by address
   std::map<int32_t, std::unique_ptr<CpuSampler>> samplers_;
   Status trouble_;

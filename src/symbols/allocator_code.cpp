@@ -16,29 +16,20 @@ constexpr std::array<std::string_view, 5> kAllocators = {"tcmalloc", "jemalloc",
 constexpr std::array<std::string_view, 6> kFunctions = {"malloc",  "free",        "calloc",
                                                         "realloc", "malloc_trim", "malloc_info"};
 
-std::string_view base_name(std::string_view path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
-
-bool is_c_library(std::string_view name) {
-  return name.starts_with("libc.so.") || name.starts_with("libc-2.");
-}
-
 }  // namespace
 
 AllocatorCode AllocatorCode::of(const std::vector<Mapping>& maps) {
   AllocatorCode out;
   for (const Mapping& m : maps) {
     if (!m.executable || !m.is_file()) continue;
-    const std::string_view name = base_name(m.path);
+    const std::string_view name = m.file_name();
     if (std::any_of(kAllocators.begin(), kAllocators.end(), [&](std::string_view allocator) {
           return name.find(allocator) != std::string_view::npos;
         })) {
       out.ranges_.emplace_back(m.begin, m.end);
       continue;
     }
-    if (!is_c_library(name)) continue;
+    if (!m.is_c_library()) continue;
     const auto elf = ElfFile::open(m.path);
     if (!elf.ok()) continue;
     const auto bias = elf->bias(m.begin, m.offset);

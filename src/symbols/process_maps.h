@@ -15,6 +15,12 @@ struct Mapping {
   std::string path;  // "" for anonymous memory; "[stack]"; may end in " (deleted)"
 
   bool is_file() const { return inode != 0 && !path.empty() && path[0] == '/'; }
+  std::string_view file_name() const {
+    return std::string_view(path).substr(path.rfind('/') + 1);  // 0 where there is none
+  }
+  bool is_c_library() const {
+    return file_name().starts_with("libc.so.") || file_name().starts_with("libc-2.");
+  }
 };
 
 /// Sorted by address as the kernel gives them; lines that make no sense are left out. At most

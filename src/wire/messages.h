@@ -95,9 +95,9 @@ enum flatout_slice_kind {
   FLATOUT_SLICE_H2D = 6,       /* value: bytes; value2 bit 0: pageable, bit 1: blocking */
   FLATOUT_SLICE_SYNC = 7,      /* the host waits for the device */
   FLATOUT_SLICE_COMMUNICATION = 8,
-  FLATOUT_SLICE_CHECKPOINT = 9, /* value: bytes where known */
-  FLATOUT_SLICE_GC = 10,        /* value: generation; value2: objects collected */
-  FLATOUT_SLICE_VALIDATION = 11,
+  FLATOUT_SLICE_CHECKPOINT = 9,    /* value: bytes where known */
+  FLATOUT_SLICE_GC = 10,           /* value: generation; value2: objects collected */
+  FLATOUT_SLICE_VALIDATION = 11,   /* value: 1 where the model was in evaluation mode */
   FLATOUT_SLICE_LOADER_START = 12, /* a loader's iterator is made: workers start. value: workers */
   FLATOUT_SLICE_FETCH = 13,        /* a worker (or the loop itself) makes one batch. value: samples;
                                       value2: batch index (-1 unknown) */

@@ -117,13 +117,14 @@ def forward(_, original, name=None):
             _local.inside_model = False
         end = now()
         kind = FORWARD
+        evaluates = not getattr(args[0], "training", True)
         if not _callbacks[2]():
             kind = VALIDATION
-        elif not getattr(args[0], "training", True):
+        elif evaluates:
             state.eval_call = 1
             kind = FORWARD if state.trains_in_eval_mode else VALIDATION
         state.forwards += 1
-        note(kind, begin, end)
+        note(kind, begin, end, int(kind == VALIDATION and evaluates and not state.trains_in_eval_mode))
         return result
 
     return forward

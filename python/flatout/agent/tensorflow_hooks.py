@@ -120,7 +120,7 @@ def _call(call):
             _stepped(me, end, end)
         else:
             other = _Functions.trains and id(self) not in _Functions.differentiates
-            note(VALIDATION if other else FORWARD, begin, end)
+            note(VALIDATION if other else FORWARD, begin, end, 1 if other else 0)
         return result
 
     return hook

@@ -1,0 +1,46 @@
+#include "probe/code_map.h"
+
+#include <algorithm>
+#include <string>
+
+namespace flatout::probe {
+namespace {
+
+constexpr size_t kMaxMaps = 4 << 20;
+constexpr Nanos kFirstWait = std::chrono::seconds(2), kLongestWait = std::chrono::seconds(64);
+
+bool same_code(const std::vector<symbols::Mapping>& a, const std::vector<symbols::Mapping>& b) {
+  const auto next = [](auto it, auto end) {
+    return std::find_if(it, end, [](const symbols::Mapping& m) { return m.executable; });
+  };
+  auto x = next(a.begin(), a.end()), y = next(b.begin(), b.end());
+  for (; x != a.end() && y != b.end(); x = next(x + 1, a.end()), y = next(y + 1, b.end())) {
+    if (x->begin != y->begin || x->end != y->end || x->offset != y->offset ||
+        x->device != y->device || x->inode != y->inode)
+      return false;
+  }
+  return x == a.end() && y == b.end();
+}
+
+}  // namespace
+
+bool CodeMap::ready(TimePoint now) {
+  if (!doubted_ || now < look_again_) return process_ != nullptr;
+  const auto text = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
+  std::vector<symbols::Mapping> maps;
+  if (text.ok()) maps = symbols::parse_maps(*text);
+  const bool same = process_ != nullptr && same_code(maps, maps_);
+  wait_ = same ? std::min(2 * wait_, kLongestWait) : kFirstWait;
+  look_again_ = now + wait_;
+  doubted_ = !text.ok();
+  if (same) return true;
+  maps_ = std::move(maps);
+  ++version_;
+  process_.reset();
+  auto opened = symbols::NativeProcess::open(pid_);
+  if (text.ok() && opened.ok()) process_ = std::move(*opened);
+  doubted_ = process_ == nullptr;
+  return process_ != nullptr;
+}
+
+}  // namespace flatout::probe
