@@ -199,7 +199,7 @@ std::string headline_of(const Run& run, const Diagnosis& d, const SlowDown& slow
     if (run.finished && run.wait_status > 0) {
       return "No cause shows: until it ended nothing cost more than 5 % of the step.";
     }
-    const std::string text = "Healthy: nothing costs more than 5 % of the step.";
+    std::string text = "Healthy: nothing costs more than 5 % of the step.";
     if (!unexplained) return text;
     return change_text(run, slow) + longer_at + ", and no cause shows. " + text;
   }

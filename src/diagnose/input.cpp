@@ -33,6 +33,7 @@ constexpr double kAtEpochs = 0.5;
 constexpr int64_t kFewEpochs = 4;
 // Waits that are this much of the step are named whatever is known of them, though not surely.
 constexpr double kMuchWait = 0.25, kUnsure = 0.5;
+constexpr double kMostlyTaken = 0.5;  // of the wait, batches that have come are taken over
 
 void add_common_evidence(const RunView& view, Finding& f) {
   const double step = view.steps().mean, wait = view.steps().part(Part::kInputWait);
@@ -298,6 +299,10 @@ bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& c
     const double taken = cause.relief.handling + cause.relief.uneven;
     evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),
              taken * 1e3, "ms", "stacks", view.readings(cause.cells));
+  } else if (const double taken = taken_over(view);
+             cause.id == "input.collate" && taken > cause.weight) {
+    evidence(*f, fmt::format("taking over a batch that has come takes {} a step", ms(taken)),
+             taken * 1e3, "ms", "stacks", view.readings(cause.cells));
   } else {
     const bool lock = cause.id == "input.lock";
     const double share = std::min(1.0, (lock ? times.at_mutex : cause.weight) / times.total);
@@ -377,7 +382,9 @@ void detect_late_batches(const RunView& view, Findings& findings) {
   if (splits_its_work(view, times) || waits_for_answers(view, times)) return;
   const WhatIf whatif(view);
   const std::vector<InputCause> all = input_causes(view, times, whatif);
-  const auto most = std::ranges::max_element(all, {}, &InputCause::weight);
+  auto most = std::ranges::max_element(all, {}, &InputCause::weight);
+  if (taken_over(view) > kMostlyTaken * view.steps().part(Part::kInputWait))
+    most = std::ranges::find(all, "input.collate", &InputCause::id);
   if (most == all.end()) return;
   add_cause(view, times, *most, kUnsure, step - whatif.compute(), findings);
 }

@@ -17,10 +17,11 @@ using model::SignalId;
 
 namespace {
 
-constexpr double kUnpickle = 2.0;    // times what pickling took: more than that is no unpickling
-constexpr double kMostOfStep = 0.3;  // in the queue of producers that idle
-constexpr double kHandles = 0.25;    // of that time on a core, from which passing on is work
-constexpr double kPasses = 0.5;      // the same, with what those who send take meanwhile
+constexpr double kUnpickle = 2.0;  // times what pickling took: more than that is no unpickling
+// In the queue of producers that idle: in any way, and with batches that have come.
+constexpr double kMostOfStep = 0.3, kMuchOfStep = 0.2;
+constexpr double kHandles = 0.25;  // of that time on a core, from which passing on is work
+constexpr double kPasses = 0.5;    // the same, with what those who send take meanwhile
 // Reads per sample from which a sample is searched for rather than read.
 constexpr double kSearched = 16;
 constexpr double kStartedPerSample = 0.5;
@@ -456,15 +457,18 @@ void Causes::add_passing() {
   const double sending = view.per_step(Role::kProducer, [](const Cell& c) {
     return c.part == Part::kInputWait && (c.traits & kInQueue) != 0 && on_cpu(c.act);
   });
-  const bool passes = handling > kHandles * in_queue || handling + sending > kPasses * in_queue;
+  const bool has_come = taken_over(view) > kPasses * in_queue;
+  const bool passes =
+      has_come || handling > kHandles * in_queue || handling + sending > kPasses * in_queue;
   const bool between = loader_.kind == LoaderKind::kProcesses && loader_.busy < kProducersBusy &&
-                       in_queue > kMostOfStep * view.steps().mean && passes;
+                       in_queue > (has_come ? kMuchOfStep : kMostOfStep) * view.steps().mean &&
+                       passes;
   // Few readings may say more, but it takes about as long as pickling, which is measured.
   if (times_.handover > 0 && !between) handling = std::min(handling, kUnpickle * times_.handover);
   const bool taking = between || handling + times_.handover > times_.collate;
   // Whatever makes a batch, it is handed over.
   const double passing = times_.collate + (taking ? times_.handover : 0);
-  if (passing + handling <= 0) return;
+  if (passing + handling <= 0 && !has_come) return;
   const auto collates = [&view](const Cell& c) {
     return makes_batches(view, c) && !makes_samples(view, c);
   };
@@ -526,6 +530,12 @@ bool called_by_loader(const RunView& view, const Finding& f) {
 }
 
 }  // namespace
+
+double taken_over(const RunView& view) {
+  return view.per_step(Role::kTrainer, [](const Cell& c) {
+    return c.part == Part::kInputWait && (c.traits & kTakesOver) != 0 && c.act != Act::kRunQueue;
+  });
+}
 
 std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
                                      const WhatIf& whatif) {
@@ -598,6 +608,12 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
       remedy(f, "batch_in_workers",
              "Let the workers put the samples of a step together (batch_size, or in the data set): "
              "each hand-over costs the same, however little it passes on.");
+    }
+    if (taken_over(view) > times.total) {
+      remedy(
+          f, "in_the_loop",
+          "Make larger batches, or make them in the loop itself (num_workers=0): that takes less "
+          "than to take one over from a worker.");
     }
     remedy(f, "collate", "Collate into a buffer that is used again; pass tensors, not objects.");
     remedy(f, "preprocess",

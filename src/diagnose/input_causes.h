@@ -23,6 +23,9 @@ struct InputCause {
 /// Every cause that explains some of a batch's time, in no order.
 std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
                                      const WhatIf& whatif);
+/// Seconds per step that the training thread takes over the memory of batches that have come: they
+/// were made in time, and their descriptors are asked for one by one.
+double taken_over(const RunView& view);
 /// What to do about a finding that was made from one of them.
 void add_input_remedies(model::Finding& finding, const RunView& view, const BatchTimes& times,
                         bool in_turns);

@@ -2,6 +2,7 @@
 // where they take much of its time, they are judged as a loop of its own.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 

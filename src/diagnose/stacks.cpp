@@ -85,6 +85,7 @@ Traits python_traits(std::string_view function, std::string_view file, bool gene
         base == "reduction.py" || base == "resource_sharer.py") {
       traits |= kInQueue;
     }
+    if (base == "resource_sharer.py" || function.starts_with("rebuild_")) traits |= kTakesOver;
     if (base == "process.py" && function == "start") traits |= kInSpawn;
     if (base == "process.py" && function == "_bootstrap") traits |= kInChild;
   }

@@ -41,6 +41,7 @@ enum StackTrait : Traits {
   kInText = 1 << 18,     // native code that formats text for a stream or writes it
   kInParser = 1 << 21,   // native code that reads numbers or words out of text
   kInMutex = 1 << 20,    // native code that takes or releases a lock
+  kTakesOver = 1 << 23,  // takes what another process shares: what was waited for has come
   kInFit = 1 << 22,      // Keras' fit, evaluate or predict, outside of what they compiled
 };
 
