@@ -153,6 +153,38 @@ std::vector<LogRule> host_rules() {
        .advice = {{"collate_fn",
                    "Leave such samples out beforehand, or pass a collate_fn that drops or keeps "
                    "them; tensors, arrays, numbers and strings are joined by themselves."}}},
+      {.kind = "endless_recursion",
+       .finding = "crash.exception",
+       .sure = 0.9,
+       .patterns = {"RecursionError: maximum recursion depth exceeded",
+                    "RecursionError: Caught RecursionError in DataLoader worker"},
+       .text = "A function calls itself without an end: often a data set that draws another sample "
+               "for one it cannot read, of which none can be read.",
+       .advice = {{"first",
+                   "Print what fails before it draws again (dataset[0] in the main process), and "
+                   "draw in a loop with a limit; structures that are nested deep want "
+                   "sys.setrecursionlimit()."}}},
+      {.kind = "pool_process_died",
+       .finding = "crash.exception",
+       .role = kGeneric,
+       .sure = 0.8,
+       .look = Look::kHostMemory,
+       .patterns = {"BrokenProcessPool: "},
+       .text = "A process of a pool ended without a word: killed for its memory, crashed in native "
+               "code, or by os._exit().",
+       .advice = {{"why",
+                   "dmesg | tail names who was killed for memory: then fewer processes, or smaller "
+                   "tasks. Else call the function in the main process, where a crash shows."}}},
+      {.kind = "pins_device_tensor",
+       .finding = "crash.exception",
+       .sure = 0.97,
+       .patterns = {"only dense CPU tensors can be pinned"},
+       .text =
+           "Tensors of the data set lie on the device (or are sparse), and the DataLoader is to "
+           "pin them.",
+       .advice = {{"cpu",
+                   "Keep samples in host memory and move the batch in the loop; or "
+                   "pin_memory=False where all data is on the device."}}},
       {.kind = "daemon_children",
        .finding = "crash.exception",
        .sure = 0.95,
@@ -442,6 +474,17 @@ std::vector<LogRule> host_rules() {
            {{"locking",
              "Close it elsewhere (lsof FILE; each rank and worker needs a file of its own for "
              "writing); to read HDF5 where there are no locks: HDF5_USE_FILE_LOCKING=FALSE."}}},
+      {.kind = "database_locked",
+       .finding = "crash.exception",
+       .sure = 0.9,
+       .patterns = {"sqlite3.OperationalError: database is locked",
+                    "(sqlite3.OperationalError) database is locked"},
+       .text = "Several processes write to one SQLite file (trials, metrics), or it lies on a "
+               "network file system, whose locks SQLite cannot rely on.",
+       .advice =
+           {{"server",
+             "Give many writers a database server, or Optuna its JournalStorage; few of them a "
+             "longer time-out (connect_args={\"timeout\": 100}), on a local disk."}}},
       {.kind = "file_system_failed",
        .finding = "",
        .role = kGeneric,
