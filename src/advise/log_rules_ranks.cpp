@@ -277,6 +277,17 @@ std::vector<LogRule> ranks_rules() {
        .advice = {{"slots",
                    "Ask for no more than the cores or GPUs there are, or state the slots of each "
                    "host (-H node1:8, slots= in the host file)."}}},
+      {.kind = "mpi_as_root",
+       .finding = "",
+       .sure = 0.95,
+       .death = true,
+       .patterns = {"mpirun has detected an attempt to run as root",
+                    "mpiexec has detected an attempt to run as root"},
+       .text = "Open MPI starts nothing for root, as whom containers run.",
+       .advice = {{"allow",
+                   "mpirun --allow-run-as-root, or OMPI_ALLOW_RUN_AS_ROOT=1 and "
+                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, in a container; elsewhere as an ordinary "
+                   "user."}}},
       {.kind = "unused_parameters",
        .finding = "",
        .sure = 0.95,
