@@ -308,7 +308,6 @@ std::vector<LogRule> software_rules() {
                     "OSError: Truncated File Read",
                     "gzip.BadGzipFile",
                     "tarfile.ReadError: ",
-                    "Parquet magic bytes not found in footer",
                     "Expected to be able to read * bytes for message body, got",
                     "OSError: Unable to *open file (file signature not found)",
                     "OSError: Unable to *open file (truncated file: eof = ",

@@ -172,7 +172,7 @@ void detect_side_work(const RunView& view, Findings& findings) {
   });
   if (most.size() > kMostLines) most.resize(kMostLines);
   for (const auto& [seconds, frame] : most) {
-    const auto at_line = [&](const Cell& c) { return beside(c) && c.user == frame; };
+    const auto at_line = [&, line = frame](const Cell& c) { return beside(c) && c.user == line; };
     const double each = view.per_step(Role::kTrainer, at_line);
     if (each < kWorthTelling * all) break;
     const model::Where where = view.stacks().where(frame);
