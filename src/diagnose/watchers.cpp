@@ -14,7 +14,6 @@
 namespace flatout::diagnose {
 
 using model::Finding;
-using model::Step;
 
 namespace {
 
