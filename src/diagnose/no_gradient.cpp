@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "base/text.h"
@@ -22,10 +23,30 @@ constexpr double kMuch = 0.3;     // of the step, at one line
 bool computes(const Cell& c) {
   return c.role == Role::kTrainer && c.act == Act::kNative && (c.traits & kNotComputing) == 0;
 }
-bool computes_forward(const Cell& c) {
-  return computes(c) && c.user != 0 && (c.part == Part::kForward || c.part == Part::kCompute);
+/// Gradients that are asked for in the middle (a penalty, a line search, an inner loop) are part of
+/// what surrounds them.
+bool computes_backward(const Cell& c) {
+  return computes(c) && (c.part == Part::kBackward || (c.traits & kInGradient) != 0);
 }
-bool computes_backward(const Cell& c) { return computes(c) && c.part == Part::kBackward; }
+bool computes_forward(const Cell& c) {
+  return computes(c) && c.user != 0 && !computes_backward(c) &&
+         (c.part == Part::kForward || c.part == Part::kCompute);
+}
+
+/// Seconds a step in passes that the job itself makes without gradients: a teacher's, what a model
+/// generates. There nothing is made that a backward pass could have gone through.
+double meant_without(const RunView& view) {
+  const auto& steady = view.steps().steady;
+  double all = 0;
+  size_t at = 0;
+  for (const model::Slice& s : view.run().slices) {
+    if (s.kind != model::SliceKind::kValidation || s.thread != view.trainer()) continue;
+    while (at < steady.size() && steady[at]->end < s.end) ++at;
+    if (at == steady.size()) break;
+    if (s.begin >= steady[at]->begin) all += to_s(s.length());
+  }
+  return all / static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+}
 
 }  // namespace
 
@@ -34,7 +55,8 @@ std::string work_without_gradient(const RunView& view) {
   const bool torch = graph_operations(view.run()) > 0;
   if (!view.has_steps() || !torch || device_computes(view.run()) > 0) return "";
   const double step = view.steps().mean;
-  const double forward = view.per_step(Role::kTrainer, computes_forward);
+  const double meant = meant_without(view);
+  const double forward = view.per_step(Role::kTrainer, computes_forward) - meant;
   const double backward = view.per_step(Role::kTrainer, computes_backward);
   if (backward <= 0 || forward < kFarLonger * backward) return "";
   std::unordered_map<FrameId, double> lines;
@@ -46,7 +68,7 @@ std::string work_without_gradient(const RunView& view) {
   }
   const auto at_line = [most](const Cell& c) { return computes_forward(c) && c.user == most; };
   const double there = view.per_step(Role::kTrainer, at_line) / step;
-  if (most == 0 || there < kMuch) return "";
+  if (most == 0 || there - meant / step < kMuch) return "";
   return fmt::format(
       "One line{} takes {} of each step and the whole backward pass {}: no gradient goes through "
       "most of that. What is the same in each step can be made once, before the loop.",

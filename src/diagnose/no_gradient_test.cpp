@@ -42,6 +42,39 @@ TEST(NoGradient, ABackwardPassThatTakesItsTimeGoesThroughAllOfIt) {
   EXPECT_EQ(said(28, 11), "");
 }
 
+TEST(NoGradient, GradientsThatAreAskedForInTheMiddleAreGradients) {
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = "40";
+  const Doing asks{
+      ThreadState::kOnCpuNative,
+      {kMain,
+       {"hvp", "/home/u/train.py", 62},
+       {"grad", "/venv/lib/python3.11/site-packages/torch/autograd/__init__.py", 503}}};
+  for (int i = 0; i < 60; ++i) {
+    b.step(
+        {{Part::kForward, 28, asks}, {Part::kForward, 4, kLayers}, {Part::kBackward, 1, kCompute}},
+        i < 3);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).remark, "");
+}
+
+// A model that generates what it then learns from.
+TEST(NoGradient, PassesThatAreMeantToHaveNoGradientAreNotNamed) {
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = "40";
+  for (int i = 0; i < 60; ++i) {
+    const TimePoint begin = b.now();
+    b.step({{Part::kForward, 28, kMakes},
+            {Part::kForward, 4, kLayers},
+            {Part::kBackward, 8, kCompute}},
+           i < 3);
+    b.slice(b.trainer(), model::SliceKind::kValidation, begin, begin + nanos(27e6));
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_EQ(diagnose(b.build()).remark, "");
+}
+
 TEST(NoGradient, WithoutABackwardPassOrAGraphNothingIsKnown) {
   EXPECT_EQ(said(28, 0), "");
   EXPECT_EQ(said(28, 8, "0"), "");

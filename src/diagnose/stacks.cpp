@@ -132,6 +132,10 @@ Traits python_traits(std::string_view function, std::string_view file, bool gene
        (base == "gzip.py" || base == "bz2.py" || base == "lzma.py"))) {
     traits |= kInSave;
   }
+  if (contains(file, "/torch/autograd/") &&
+      (function == "grad" || function == "backward" || function == "_engine_run_backward")) {
+    traits |= kInGradient;
+  }
   if (base == "distributed_c10d.py" || base == "_functional_collectives.py" ||
       contains(function, "broadcast_coalesced") ||
       (contains(file, "/torch/autograd/") &&

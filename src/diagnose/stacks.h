@@ -43,6 +43,8 @@ enum StackTrait : Traits {
   kInMutex = 1 << 20,    // native code that takes or releases a lock
   kTakesOver = 1 << 23,  // takes what another process shares: what was waited for has come
   kInFit = 1 << 22,      // Keras' fit, evaluate or predict, outside of what they compiled
+  kInGradient =
+      1 << 23,  // PyTorch's gradients: a backward pass, or what torch.autograd.grad() asks
 };
 
 /// What a step does besides computing.

@@ -33,6 +33,9 @@ constexpr double kKnown = 0.8, kWaitsThen = 0.7;
 constexpr double kAtSameLine = 0.3;
 // Part of a stall that writes from which it is the making of what is written.
 constexpr double kComputes = 0.7;
+// Part of what stalls take that goes into gradients from which they train: what is differentiated
+// takes about as long as its gradients.
+constexpr double kTrains = 0.25;
 
 struct Long {
   const Step* step = nullptr;
@@ -100,6 +103,22 @@ bool has_more_to_do(const RunView& view, const std::vector<Long>& longs) {
   const double n = static_cast<double>(longs.size());
   const double others = static_cast<double>(view.steps().steady.size()) - n;
   return others > 0 && in_long / n > 1.5 * in_others / others;
+}
+
+/// Seconds per step, of all, that long steps spend on gradients beyond what the others do, where
+/// they are not a backward pass of the loop's own: an update that the job works out by itself (a
+/// natural gradient, a penalty) comes once in so many steps of an optimizer's, by design.
+double more_gradients(const RunView& view) {
+  const auto n = static_cast<double>(view.steps().count);
+  const auto slow = static_cast<double>(view.steps().slow);
+  if (slow >= n) return 0;
+  const auto spent = [&](bool in_long) {
+    return view.per_step(Role::kTrainer, [in_long](const Cell& c) {
+      return c.slow_step == in_long && c.part != model::Part::kBackward &&
+             (c.traits & kInGradient) != 0 && works(c.act);
+    });
+  };
+  return spent(true) - spent(false) * slow / (n - slow);
 }
 
 /// Of what the long steps take beyond the usual, the time in which the training thread wanted a
@@ -244,6 +263,7 @@ void detect_periodic(const RunView& view, Findings& findings) {
       view.where([](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; });
   double excess = 0, named = 0, at_line = 0;
   for (const Long& one : longs) excess += one.extra;
+  if (more_gradients(view) * static_cast<double>(steps.count) > kTrains * excess) return;
   for (const Finding& f : findings.all()) {
     if (is_vague(view, f)) continue;
     if (same_line(f.where, line))

@@ -79,6 +79,26 @@ TEST(Periodic, WaitingForADeviceThatOneRunsAheadOfIsNoStall) {
   }
 }
 
+// An update by torch.autograd.grad() after so many steps of a critic. The same line in each step,
+// and then another that stalls, is no such update.
+TEST(Periodic, GradientsThatOnlyLongStepsTakeAreTraining) {
+  const Line grad{"grad", "/venv/lib/python3.11/site-packages/torch/autograd/__init__.py", 503};
+  const Doing gradients{ThreadState::kOnCpuNative, {kMain, {"hvp", "/home/u/train.py", 62}, grad}};
+  const Doing stalls{ThreadState::kOnCpuNative, {kMain, {"draw", "/home/u/train.py", 70}}};
+  for (const bool only : {true, false}) {
+    RunBuilder b;
+    for (int i = 0; i < 200; ++i) {
+      const double then = i % 5 == 4 ? 60 : 0;
+      b.step({{Part::kForward, 10, kCompute},
+              {Part::kForward, only ? then : 8, gradients},
+              {Part::kForward, then, stalls}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    EXPECT_EQ(find(diagnose(b.build()), "stall.periodic") == nullptr, only);
+  }
+}
+
 // The same without a word of it from the agent: its threads work meanwhile.
 TEST(Periodic, WaitingForThreadsThatTakeWorkOutOfAQueueIsNoStall) {
   for (const bool works : {true, false}) {
