@@ -321,7 +321,8 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const bool picked = readings > 0 && with_backward(tiny) > kMuchOverhead * view.steps().mean &&
                       surely(python / in_lines, static_cast<double>(readings), sure) > kTinyOps;
   const double among = picked ? in_lines : std::max(forward, in_lines);
-  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among;
+  const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among &&
+                        surely(python / among, static_cast<double>(readings), sure) > kTinyOps;
   const bool tiny_ops =
       ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
   const bool by_ops = tiny_ops && operations.started_by_python();

@@ -39,6 +39,27 @@ TEST(PythonBound, ItsRemedyIsThatOfTheLibraryTheJobComputesWith) {
   }
 }
 
+// A model that generates what it learns from, in passes that no graph counts: of a few readings a
+// quarter is in the interpreter by chance.
+TEST(PythonBound, AFewReadingsAreNoProofUnlessTheGraphHasTinyOperations) {
+  const Line loop{"generate", "/home/u/model.py", 22};
+  for (const int steps : {13, 100}) {
+    for (const int operations : {100, 400}) {
+      RunBuilder b;
+      b.run().info["torch.graph_nodes"] = std::to_string(operations);
+      for (int i = 0; i < steps; ++i) {
+        b.step({{Part::kForward, 1, {ThreadState::kOnCpuPython, {kMain, loop}}},
+                {Part::kForward, 2.6, {ThreadState::kOnCpuNative, {kMain, loop}}},
+                {Part::kBackward, 8, kCompute}},
+               i < 3);
+      }
+      b.machine(2, 1).process_cpu(100, 1);
+      const bool tiny = operations == 400;
+      EXPECT_EQ(diagnose(b.build()).verdict != "healthy", tiny || steps == 100) << steps;
+    }
+  }
+}
+
 TEST(PythonBound, TinyOperationsThatALibrarysOwnLoopStartsAreNotPythonsDoing) {
   for (const int steps : {8, 60}) {
     for (const bool library : {false, true}) {
