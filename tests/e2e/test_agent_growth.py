@@ -186,6 +186,10 @@ def mean(loss):
     drift = zeros(drift_shape)
     drift = mix(drift, loss)
     self.best.lerp_(loss, 0.1)
+def log(losses, loss):
+    losses.append(loss.item())
+    losses.append(loss)
+    counts.append(len(losses))
 '''
 
 
@@ -199,6 +203,8 @@ def mean(loss):
     ("SET", "names", "def short", False, False, "20 in short"),
     ("GRAPH", "drift", "def mean", False, False, "23 in mean"),
     ("GRAPH", "best", "", True, False, "24 in mean"),
+    ("LIST", "losses", "def log", False, False, "27 in log"),
+    ("LIST", "counts", "", False, False, "28 in log"),
     ("DEQUE", "seen", "", False, False, None),
     ("LIST", "nothing", "", False, False, None),
 ])

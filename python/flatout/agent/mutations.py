@@ -25,6 +25,7 @@ _GROWS = {  # compiled now: that takes longer than a step may be held up
     for kind, grows in _GROWS.items() for deep in (False, True)}
 _PUSHES = re.compile(rb"\b(?:heappush|insort|insort_left|insort_right)\s*\(\s*(?:\w+\s*\.\s*)*$")
 _PUSHED = re.compile(rb"\s*[,)]")
+_NUMBER = re.compile(rb"\s*(?:(?:float|int|len|round)\s*\(|[^\n,#]*\.\s*item\s*\(\s*\)\s*\))")
 _LINE = re.compile(rb"^([ \t]*)(?=[\w@])", re.M)
 _WORDS = frozenset(bytes((c,)) for c in range(256) if re.match(rb"[\w\x80-\xff]", bytes((c,))))
 _HEADER = re.compile(
@@ -78,7 +79,11 @@ def _read(file):
 
 
 def _search(source, hint, inside):
-    """The offset of the first line in `source` that makes it grow, or None."""
+    """The offset of the first line in `source` that makes it grow, or None.
+
+    One that puts in a mere number is told only where there is no other.
+    """
+    numbers = None
     name = hint.name.encode("utf-8", "replace")
     begin, end = _body(source, inside, hint.line) if inside else (0, len(source))
     grows = _GROWS[hint.kind, hint.subscript]
@@ -90,12 +95,14 @@ def _search(source, hint, inside):
         if whole and b"#" not in line and (line.rstrip()[-1:] == b".") == hint.attribute:
             how = grows.match(source, after, end)
             if how is not None and (hint.kind != GRAPH or _adds(source, name, how)):
-                return start
+                if hint.kind == GRAPH or _NUMBER.match(source, how.end(), end) is None:
+                    return start
+                numbers = start if numbers is None else numbers
             if hint.kind == LIST and _PUSHES.search(line) and _PUSHED.match(source, after):
                 return start
         yield
         start = source.find(name, after, end)
-    return None
+    return numbers
 
 
 def _adds(source, name, how):
