@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/contains.h"
 #include "model/source_files.h"
 
 namespace flatout::diagnose {
@@ -44,12 +45,35 @@ bool in_data_library(const model::Run& run, StackId stack) {
   return false;
 }
 
+enum class Under : uint8_t { kUnseen, kData, kOther };
+
+/// What the native code under the innermost Python frame does, where that was seen: whether it
+/// makes data. NumPy does, and what draws the samples that come next out of all (torch.randperm,
+/// torch.multinomial), as no model would.
+Under native_under(const model::Run& run, StackId stack) {
+  Under out = Under::kUnseen;
+  while (stack != 0 && stack < run.stacks.size()) {
+    const model::Frame& f = run.frames[run.stacks[stack].frame];
+    if (f.line > 0) return out;
+    const std::string_view function = run.string(f.function), file = run.string(f.file);
+    if (contains_any(function, {"randperm", "multinomial"}) ||
+        contains_any(file, {"/numpy/", "_umath."})) {
+      return Under::kData;
+    }
+    if (!function.starts_with('[')) out = Under::kOther;
+    stack = run.stacks[stack].parent;
+  }
+  return Under::kUnseen;
+}
+
 }  // namespace
 
 LoopOrder::Time& LoopOrder::Time::operator+=(const Time& other) {
   input += other.input;
   python += other.python;
   native += other.native;
+  data += other.data;
+  does_other += other.does_other;
   forward += other.forward;
   return *this;
 }
@@ -106,11 +130,20 @@ double LoopOrder::input_before_forward(const model::Run& run, const StackIndex& 
     });
     if (line == 0) continue;
     Time& at_line = lines[line] += time;
-    if (in_data_library(run, stack)) at_line.python += time.native;
+    if (in_data_library(run, stack)) {
+      at_line.python += time.native;
+      at_line.native -= time.native;
+      continue;
+    }
+    const Under under = native_under(run, stack);
+    if (under == Under::kData) at_line.data += time.native;
+    if (under == Under::kOther) at_line.does_other += time.native;
   }
   double before = 0;
   for (const auto& [line, time] : lines) {
     before += time.python;
+    // Native code is seen in some of the readings.
+    if (time.data > 0) before += time.native * time.data / (time.data + time.does_other);
     if (time.forward >= kAForward * all.forward) return before / all.input;
   }
   return 0;
