@@ -44,7 +44,7 @@ enum StackTrait : Traits {
   kTakesOver = 1 << 23,  // takes what another process shares: what was waited for has come
   kInFit = 1 << 22,      // Keras' fit, evaluate or predict, outside of what they compiled
   kInGradient =
-      1 << 23,  // PyTorch's gradients: a backward pass, or what torch.autograd.grad() asks
+      1 << 24,  // PyTorch's gradients: a backward pass, or what torch.autograd.grad() asks
 };
 
 /// What a step does besides computing.
