@@ -19,11 +19,12 @@ constexpr size_t kBreakpoints = 4;  // x86-64 has so many
 constexpr size_t kUprobes = 8;      // calls that are tried at a time, where there is no such limit
 constexpr double kAlike = 1.25;     // rates of one loop, one to the other
 constexpr Nanos kWindow = std::chrono::seconds(1);
-constexpr uint64_t kMostRounds = 400;  // in a window that are counted, and
-constexpr double kFastest = 4000;      // of a loop that is counted at all
-constexpr uint32_t kSafe = 2000;       // times in a window after which the kernel stops it
-constexpr uint32_t kTrial = 200;       // times of one call at most, to measure its rate
-constexpr uint64_t kEnough = 4;        // of the slowest call
+constexpr uint64_t kMostRounds = 400;         // in a window that are counted, and
+constexpr double kFastest = 4000;             // of a loop that is counted at all
+constexpr double kFarTooFast = 2 * kFastest;  // of one that was taken for slower
+constexpr uint32_t kSafe = 2000;              // times in a window after which the kernel stops it
+constexpr uint32_t kTrial = 200;              // times of one call at most, to measure its rate
+constexpr uint64_t kEnough = 4;               // of the slowest call
 constexpr double kShortTrial = 0.6, kLongTrial = 4;  // seconds
 constexpr double kSilent = 20, kSilentAtLeast = 3;   // usual rounds, seconds: it is over
 constexpr int kMostTries = 20;
@@ -158,7 +159,7 @@ bool NativeLoop::count(TimePoint now) {
   }
   const uint64_t count = counter_->count();
   const uint64_t in_window = count - begun_;
-  if (in_window >= kSafe) return false;  // it was stopped: something else comes by there
+  if (in_window >= kSafe) return too_fast();  // it was stopped: something else comes by there
   rounds_ += static_cast<double>(count - last_);
   silent_ = count == last_ ? silent_ + passed : Nanos{};
   last_ = count;
@@ -166,11 +167,19 @@ bool NativeLoop::count(TimePoint now) {
   const bool enough = in_window >= kMostRounds;
   if (!enough && !next) return true;
   if (in_window > 0) rate_ = static_cast<double>(in_window) / to_s(now - window_);
+  // While its rate was measured the thread did something else, or waited for a core.
+  if (enough && rate_ > kFarTooFast) return too_fast();
   if (enough) {
     counter_->pause();
     paused_ = true;
   }
   return !next || begin_window(now);
+}
+
+/// Another place may come by once a step.
+bool NativeLoop::too_fast() {
+  too_fast_.insert(site_.address);
+  return false;
 }
 
 bool NativeLoop::begin_window(TimePoint now) {
@@ -187,16 +196,21 @@ void NativeLoop::measure(TimePoint now) {
   const std::vector<CallSite> sites = call_sites(paths_, outer_);
   trials_.clear();
   const size_t most = by_ == AddressCounter::By::kUprobe ? kUprobes : kBreakpoints;
+  Status refused;
   for (const CallSite& site : sites) {
     if (trials_.size() == most) break;
-    if (elsewhere_.contains(site.caller)) continue;
+    if (elsewhere_.contains(site.caller) || too_fast_.contains(site.address)) continue;
     auto counter = AddressCounter::open(tid_, site.address, kTrial, by_);
     if (!counter.ok()) {
-      if (counter.error().code == Code::kUnsupported && !trials_.empty()) break;  // none is left
-      return give_up(counter.error());
+      if (counter.error().code != Code::kUnsupported) return give_up(counter.error());
+      refused = counter.error();
+      // No breakpoint is left; of uprobes there is no end, but not every instruction takes one.
+      if (by_ == AddressCounter::By::kBreakpoint) break;
+      continue;
     }
     trials_.push_back({site, std::move(*counter), now});
   }
+  if (trials_.empty() && !refused.ok()) return give_up(refused.error());
   began_ = now;
   state_ = State::kMeasures;
 }

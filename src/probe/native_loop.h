@@ -76,6 +76,7 @@ class NativeLoop {
     std::unique_ptr<AddressCounter> counter;
     TimePoint last_run{};  // when it had not yet stopped by itself
   };
+  bool too_fast();
   void measure(TimePoint now);
   void give_up(const Error& why);
   void judge(TimePoint now);
@@ -87,6 +88,7 @@ class NativeLoop {
   AddressCounter::By by_;
   State state_ = State::kGathers;
   std::set<std::string, std::less<>> elsewhere_;  // functions
+  std::set<uint64_t> too_fast_;                   // addresses
   std::vector<NativePath> paths_;
   int outer_ = 0, tries_ = 0;
   std::vector<Trial> trials_;

@@ -203,5 +203,26 @@ TEST(NativeLoop, WhatComesByTooOftenIsLeftAlone) {
   }
 }
 
+[[gnu::naked, gnu::noinline]] void takes_no_trap() { asm volatile("hlt"); }
+
+// The kernel puts no uprobe on some instructions.
+TEST(NativeLoop, APlaceThatCannotBeCountedIsLeftOut) {
+  if (!AddressCounter::open(gettid(), address_of(&first), 1000, AddressCounter::By::kUprobe).ok()) {
+    GTEST_SKIP() << "lacks uprobes (they need root)";
+  }
+  const Looping looping;
+  NativeLoop loop(looping.tid(), AddressCounter::By::kUprobe);
+  for (int tick = 0; tick < 4000 && !loop.counts(); ++tick) {
+    if (loop.wants_stacks()) {
+      loop.saw({{"main", address_of(&takes_no_trap)}, {"wait", 3}});
+      loop.saw({{"main", address_of(&second)}, {"train_step", 2}});
+    }
+    loop.rounds(MonotonicClock::now());
+    usleep(1000);
+  }
+  EXPECT_TRUE(loop.trouble().ok());
+  EXPECT_EQ(loop.name(), "main calls train_step");
+}
+
 }  // namespace
 }  // namespace flatout::probe

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kMinRounds = 6;
 constexpr double kMinCovered = 0.75;  // of the longest loop's time
+constexpr double kMinOfRest = 0.1;    // of the run since any was seen: less tells nothing of it
 constexpr Nanos kShortRound = std::chrono::microseconds(250);
 constexpr Nanos kShortestRound = std::chrono::microseconds(50);  // less is no step
 constexpr double kMaxSteps = 100'000;
@@ -44,7 +45,7 @@ Nanos covered(const Loop& loop, const std::vector<TimePoint>& times) {
   return sum;
 }
 
-const Loop* choose(const std::vector<Loop>& loops) {
+const Loop* choose(const std::vector<Loop>& loops, TimePoint over) {
   if (loops.empty()) return nullptr;
   const auto longest = std::ranges::max_element(
       loops, {}, [](const Loop& loop) { return loop.last() - loop.first(); });
@@ -75,14 +76,17 @@ const Loop* choose(const std::vector<Loop>& loops) {
     chosen = &loop;
     chosen_short = is_short;
   }
-  return chosen;
+  const TimePoint begun = std::ranges::min_element(loops, {}, &Loop::first)->first();
+  if (chosen == nullptr) return nullptr;
+  const bool tells = to_s(chosen->last() - chosen->first()) >= kMinOfRest * to_s(over - begun);
+  return tells ? chosen : nullptr;
 }
 
 }  // namespace
 
 std::vector<StepEnd> find_loop_rounds(const Run& run, int32_t pid) {
   const std::vector<Loop> loops = loops_of(run, pid);
-  const Loop* loop = choose(loops);
+  const Loop* loop = choose(loops, run.end);
   if (loop == nullptr) return {};
   std::vector<StepEnd> ends;
   const std::vector<Reading>& readings = loop->series->readings;

@@ -128,5 +128,14 @@ TEST(LoopRoundsOfAThread, AreTheStepsOfTheThreadWithTheLoop) {
   EXPECT_NEAR(static_cast<double>(run.steps.steps.size()), 1990, 20);
 }
 
+TEST_F(LoopRounds, ALoopThatWasThereForAMomentTellsNothingOfTheRun) {
+  run_.end = at(10'000);
+  for (const double until : {300.0, 5000.0}) {
+    run_.series.clear();
+    loop(0, 0, [&](double ms) { return ms < until ? ms / 5 : -1.0; });
+    EXPECT_EQ(find_loop_rounds(run_, kPid).empty(), until < 1000);
+  }
+}
+
 }  // namespace
 }  // namespace flatout::timeline
