@@ -140,8 +140,12 @@ class Writes {
       line.written += c.seconds;
       line.readings += c.readings;
     }
+    bool somewhere = false;
     for (const auto& [frame, line] : lines) {
-      if (line.readings >= 2 && line.to_files() > kWritingLine * line.all) lines_.insert(frame);
+      if (line.readings < 2 || line.to_files() <= kWritingLine * line.all) continue;
+      somewhere = true;
+      // Where only the function is known, what else it does is none of the writing.
+      if (view.run().frames[frame].line > 0) lines_.insert(frame);
     }
     const auto increase = [&](SignalId signal) {
       return view.process_increase(signal,
@@ -167,7 +171,7 @@ class Writes {
     plain_saves_ = big && view.per_step(Role::kTrainer, saving) <
                               view.per_step(
                                   Role::kTrainer, [&](const Cell& c) { return is_plain(c); });
-    kernel_writes_ = !view.is_python() && !lines_.empty() &&
+    kernel_writes_ = !view.is_python() && somewhere &&
                      calls > kMostly * (increase(SignalId::kProcReadCalls) +
                                         increase(SignalId::kProcMinorFaults) +
                                         increase(SignalId::kProcMajorFaults));

@@ -483,5 +483,26 @@ TEST(Stalls, AMainThreadThatWatchesThoseThatTrainIsNotIdle) {
   }
 }
 
+// Without line numbers what writes and what computes look like one place.
+TEST(Stalls, AFunctionOfWhichNoLineIsKnownIsNotThereToWriteOnly) {
+  const auto native = [](const std::string& function, const std::string& file, uint32_t line) {
+    return Line{function, file, line, model::FrameKind::kNative};
+  };
+  const Line flushes = native("std::ostream::flush", "/usr/lib/libstdc++.so.6", 0);
+  for (const uint32_t line : {0u, 35u}) {
+    const Line main = native("main", "/home/u/evolve", line);
+    RunBuilder b;
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 26, {ThreadState::kOnCpuNative, {main}}},
+              {Part::kForward, 14, {ThreadState::kOnCpuNative, {main, flushes}}}},
+             i < 3);
+    }
+    b.machine(2, 1).process_cpu(100, 1);
+    const Diagnosis d = diagnose(b.build());
+    ASSERT_EQ(d.verdict, "stall.logging") << d.headline;
+    EXPECT_NEAR(*d.findings.front().cost_ms_per_step, line == 0 ? 14 : 40, 0.5);
+  }
+}
+
 }  // namespace
 }  // namespace flatout::diagnose
