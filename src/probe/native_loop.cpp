@@ -90,7 +90,11 @@ std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer) {
     if (depth + 1 >= path->size()) continue;  // it does not call, but computes by itself
     const PlaceInCode& at = (*path)[depth];
     CallSite& site = sites[at.address];
-    if (site.share == 0) site = {at.address, at.function, (*path)[depth + 1].function, 0};
+    if (site.share == 0) {
+      const std::string& callee = (*path)[depth + 1].function;
+      site = {at.address, at.function, callee, 0};
+      site.trains = trains(callee) || std::ranges::any_of(at.inlined, trains);
+    }
     site.share += 1 / all;
   }
   std::vector<CallSite> out;
@@ -112,7 +116,7 @@ const MeasuredSite* once_a_step(std::span<const MeasuredSite> sites) {
     for (const MeasuredSite& other : sites) {
       if (other.rate > kAlike * one.rate || one.rate > kAlike * other.rate) continue;
       share += other.site.share;
-      trained = trained || trains(other.site.callee);
+      trained = trained || other.site.trains;
     }
     if (best != nullptr && std::pair(trained, share) <= std::pair(best_trains, best_share))
       continue;

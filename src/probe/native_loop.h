@@ -23,6 +23,7 @@ namespace flatout::probe {
 struct PlaceInCode {
   std::string function;
   uint64_t address = 0;  // where it goes on when its callee returns; of the innermost, where it is
+  std::vector<std::string> inlined;  // functions of which the compiler put the code there
 };
 using NativePath = std::vector<PlaceInCode>;  // outermost first
 
@@ -30,7 +31,8 @@ using NativePath = std::vector<PlaceInCode>;  // outermost first
 struct CallSite {
   uint64_t address = 0;
   std::string caller, callee;
-  double share = 0;  // of the stacks
+  double share = 0;     // of the stacks
+  bool trains = false;  // by the name of the callee, or of what was inlined there
 };
 
 /// The calls of the innermost function that three quarters of the stacks are in, all called from

@@ -49,6 +49,22 @@ TEST(NativeLoop, APassThatTakesMostOfTheStepIsNotTheLoop) {
   EXPECT_EQ(addresses(call_sites(paths, 0)), (std::vector<uint64_t>{10, 11}));
 }
 
+// A small net's passes are but calls of matmul in main.
+TEST(NativeLoop, WhatWasInlinedSaysWhichCallsTrain) {
+  std::vector<NativePath> paths(60, {{"main", 10, {"Net::forward", "validate"}}, {"matmul", 30}});
+  paths.insert(paths.end(), 20, {{"main", 11, {"Net::backward"}}, {"matmul", 30}});
+  paths.insert(paths.end(), 20, {{"main", 12, {"Net::forward"}}, {"matmul", 30}});
+  std::vector<MeasuredSite> measured;
+  for (const CallSite& site : call_sites(paths, 0)) {
+    EXPECT_EQ(site.trains, site.address == 11);
+    measured.push_back({site, site.address == 10 ? 1800.0 : 470.0});
+  }
+  ASSERT_EQ(measured.size(), 3u);
+  const MeasuredSite* best = once_a_step(measured);
+  ASSERT_NE(best, nullptr);
+  EXPECT_NE(best->site.address, 10u);
+}
+
 // Both of a step's waits go through the same function.
 TEST(NativeLoop, AFunctionThatIsCalledFromSeveralPlacesIsNotTheLoop) {
   const auto paths = of_each({{path({{"main", 10}, {"wait", 20}, {"futex", 30}}), 6},
@@ -58,7 +74,11 @@ TEST(NativeLoop, AFunctionThatIsCalledFromSeveralPlacesIsNotTheLoop) {
 
 TEST(NativeLoop, WhatTrainsComesRoundOnceAStep) {
   const auto site = [](uint64_t address, std::string callee, double share, double rate) {
-    return MeasuredSite{{address, "main", std::move(callee), share}, rate};
+    const NativePath calls{{"main", address, {}}, {std::move(callee), 1, {}}};
+    const NativePath other{{"main", 999, {}}, {"other", 2, {}}};
+    CallSite one = call_sites(std::vector<NativePath>{calls, other}, 0).front();
+    one.share = share;
+    return MeasuredSite{std::move(one), rate};
   };
   const auto chosen = [](const std::vector<MeasuredSite>& sites) {
     const MeasuredSite* best = once_a_step(sites);

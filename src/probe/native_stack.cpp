@@ -287,7 +287,10 @@ NativePath NativeStacks::path() {
     const auto* m = i == 0 ? nullptr : code_.find(pcs_[i] - 1);
     if (m != nullptr && !names_.is_behind_call(*m, pcs_[i])) return {};
     const auto* frames = frames_at(pcs_[i], i != 0);
-    if (frames != nullptr && !frames->empty()) path.push_back({frames->back().function, pcs_[i]});
+    if (frames == nullptr || frames->empty()) continue;
+    path.push_back({frames->back().function, pcs_[i], {}});
+    for (size_t k = 0; k + 1 < frames->size(); ++k)
+      path.back().inlined.push_back((*frames)[k].function);
   }
   return path;
 }

@@ -90,7 +90,7 @@ class NativeStacks {
   /// The same of a thread that runs: what the newest sample says. A thread not seen before is asked
   /// for one, since it may be gone before the first comes by itself.
   const std::vector<symbols::NativeFrame>& running(int32_t tid);
-  /// The last stack by functions alone, those that were inlined left out.
+  /// The last stack by functions alone; those that were inlined are named beside them.
   NativePath path();
   void forget(int32_t tid) { samplers_.erase(tid); }
   /// Whether the last stack is empty because names are still to be read.
