@@ -170,6 +170,17 @@ double unseen_spinning(const RunView& view, const Profile::Filter& works) {
   return unseen / (unseen + working) * spinning / (working + spinning);
 }
 
+/// How much more of a native program ran than was seen running. Where all cores are taken, reading
+/// takes one of them, and who had it is seen waiting for one.
+double more_than_seen(const RunView& view) {
+  if (view.is_python()) return 1;
+  double seen = 0;
+  for (const Role role : {Role::kTrainer, Role::kPool, Role::kHelper, Role::kProducer})
+    seen += view.per_step(role, [](const Cell& c) { return on_cpu(c.act); });
+  const double counted = view.cpu().job * (view.has_steps() ? view.steps().mean : 1.0);
+  return seen > 0 ? std::max(1.0, counted / seen) : 1;
+}
+
 /// Of the time in which the pool's threads have something to do, that goes to locks of the job's:
 /// to waiting for one another there, taking them and releasing them.
 double part_at_lock(const RunView& view) {
@@ -208,7 +219,8 @@ Relief relief_of_pool(const RunView& view, double cores, double own) {
     return held_up_computing(c) && (!queues || c.act == Act::kRunQueue);
   });
   // Nor do more cores open a lock of the job's.
-  const double needed = (pool_works + trainer_works) / cores + wait * part_at_lock(view);
+  const double needed =
+      (pool_works + trainer_works) * more_than_seen(view) / cores + wait * part_at_lock(view);
   Relief out;
   out.trainer_cpu = view.per_step(Role::kPool, in_user) - pool_works +
                     view.per_step(Role::kTrainer, runs) - trainer_works;

@@ -2,6 +2,8 @@
 // miss.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include <algorithm>
 #include <csignal>
 
@@ -514,6 +516,38 @@ TEST(Resources, OfANativeProgramTheLineThatFillsMemoryIsNamed) {
   ASSERT_EQ(d.verdict, "mem.page_faults") << d.headline;
   ASSERT_TRUE(d.findings.front().where);
   EXPECT_EQ(d.findings.front().where->line, 22);
+}
+
+// Four threads of a C++ program on two cores, which are always busy. Readings take a core
+// themselves, so half of what runs is seen waiting for one.
+TEST(Resources, WhatAPoolsWorkTakesIsByTheKernelsCountNotByWhatWasSeenRunning) {
+  std::map<double, double> gains;
+  for (const double counted : {1.0, 1.9}) {
+    RunBuilder b;
+    b.run().processes[0].python = false;
+    const Line main{"main", "/home/u/boost.cpp", 35, model::FrameKind::kNative};
+    const Doing works{ThreadState::kOnCpuNative, {main}};
+    const TimePoint begin = b.now();
+    for (int i = 0; i < 100; ++i) {
+      b.step({{Part::kForward, 10, works}, {Part::kForward, 30, {ThreadState::kRunQueue, {}}}},
+             i < 3);
+    }
+    for (int t = 0; t < 3; ++t) {
+      const model::ThreadId pool = b.thread(0, 101 + t);
+      for (TimePoint at = begin; at < b.now(); at += nanos(40e6)) {
+        b.doing(pool, at, at + nanos(10e6), {ThreadState::kOnCpuNative, {}});
+        b.doing(pool, at + nanos(10e6), at + nanos(40e6), {ThreadState::kRunQueue, {}});
+      }
+    }
+    b.machine(2, 0).process_cpu(100, counted);
+    const Diagnosis d = diagnose(b.build());
+    gains[counted] = 1;
+    for (const model::Finding& f : d.findings) {
+      if (f.id == "cpu.oversubscribed") gains[counted] = f.gain.value_or(0);
+    }
+  }
+  EXPECT_GT(gains[1.0], 1.5);
+  EXPECT_LT(gains[1.9], 1.2);
 }
 
 }  // namespace
