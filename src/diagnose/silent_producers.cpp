@@ -100,24 +100,16 @@ void RunView::find_silent_producers() {
   // a step or two are no loader.
   using Brood = std::pair<int32_t, std::string>;  // parent and name
   std::map<Brood, double> of_brood;
-  const auto& ahead = run_.steps.working_ahead;
-  const auto works_ahead = [&](ThreadId thread) {
-    return std::find(ahead.begin(), ahead.end(), thread) != ahead.end();
-  };
   const auto brood_of = [&](ThreadId thread) -> std::optional<Brood> {
     const model::ProcessId p = run_.threads[thread].process;
-    if (p >= run_.processes.size()) return std::nullopt;
-    if (p != trainer_process_) return Brood{run_.processes[p].ppid, run_.processes[p].name};
-    // So do threads, and each may be there for one batch only (std::async).
-    return works_ahead(thread) ? std::optional(Brood{run_.processes[p].pid, ""}) : std::nullopt;
-  };
-  const auto may_load = [&](ThreadId thread, const Life& life) {
-    return works_ahead(thread) || outlives_steps(life);
+    if (p == trainer_process_ || p >= run_.processes.size()) return std::nullopt;
+    return Brood{run_.processes[p].ppid, run_.processes[p].name};
   };
   for (const auto& [thread, a] : threads) {
-    if (thread >= roles_.size() || !may_load(thread, a)) continue;
+    if (thread >= roles_.size() || !outlives_steps(a)) continue;
     if (const auto brood = brood_of(thread)) of_brood[*brood] += a.in_wait;
   }
+  const auto& ahead = run_.steps.working_ahead;
   const bool told = !run_.processes[trainer_process_].python &&
                     std::ranges::any_of(run_.slices, [&](const model::Slice& s) {
                       return s.kind == model::SliceKind::kInputWait && s.thread == trainer_;
@@ -129,13 +121,15 @@ void RunView::find_silent_producers() {
     if (thread == trainer_ || thread >= roles_.size() || a.seen == 0) continue;
     // Under Python these compute for what calls them; a program without may have any thread, and
     // may say itself that it waits for input.
-    if (roles_[thread] == Role::kPool && !told && !works_ahead(thread)) continue;
+    if (roles_[thread] == Role::kPool && !told &&
+        std::find(ahead.begin(), ahead.end(), thread) == ahead.end()) {
+      continue;
+    }
     const double life = to_s(a.last - a.first);
     const auto brood = brood_of(thread);
     // One of a short life may have no reading in a wait.
     const double part = life / to_s(end - begin);
-    const bool one_of_many = brood && of_brood[*brood] > kSomeWait * waited &&
-                             may_load(thread, a) &&
+    const bool one_of_many = brood && of_brood[*brood] > kSomeWait * waited && outlives_steps(a) &&
                              (part < kShortLife || a.in_wait > kSomeWait * waited * part);
     if (a.in_wait < kSomeWait * waited && !one_of_many) continue;
     const model::ProcessId p = run_.threads[thread].process;

@@ -188,33 +188,5 @@ TEST(WorkerRestart, PredictionsEveryFewStepsAreACauseAndValidationsAreNot) {
   }
 }
 
-// std::async starts a thread for each batch. No steps are known of this C++ program.
-TEST(WorkerRestart, ThreadsThatLiveForABatchMakeTheBatches) {
-  RunBuilder b;
-  b.run().processes[0].python = false;
-  const Line main{"main", "/home/u/train.cpp", 144, model::FrameKind::kNative};
-  const Line decode{"decode", "/home/u/train.cpp", 54, model::FrameKind::kNative};
-  const Line wait{"std::future::get", "/usr/include/c++/12/future", 806, model::FrameKind::kNative};
-  for (int i = 0; i < 400; ++i) {
-    const TimePoint begin = b.now();
-    for (const bool input : {true, false}) {
-      const TimePoint at = b.now();
-      b.pass(7.5);
-      b.doing(b.trainer(), at, b.now(),
-              input ? Doing{ThreadState::kLock, {main, wait}}
-                    : Doing{ThreadState::kOnCpuNative, {main}});
-      b.run().steps.moments.push_back({b.now(), input ? Part::kInputWait : Part::kCompute});
-    }
-    const model::ThreadId thread = b.thread(0, 1000 + i);
-    b.doing(thread, begin, b.now(), {ThreadState::kOnCpuNative, {decode}});
-    b.run().steps.working_ahead.push_back(thread);
-  }
-  b.run().steps.thread = b.trainer();
-  b.machine(2, 0.1, 0.4).process_cpu(100, 1.5);
-  const Diagnosis d = diagnose(b.build());
-  ASSERT_EQ(d.verdict, "input.decode_cpu") << d.headline;
-  EXPECT_EQ(d.findings.front().where->line, 54u);
-}
-
 }  // namespace
 }  // namespace flatout::diagnose

@@ -23,8 +23,6 @@ constexpr double kHardlyAnything = 0.02;
 constexpr double kComputes = 0.05, kSeen = 0.1;
 // Of how much others work while it waits.
 constexpr double kIdleMeanwhile = 0.3, kBusyMeanwhile = 0.5;
-// Of the run: a thread that is there for longer is not started again and again.
-constexpr double kBriefly = 0.1;
 
 bool works(ThreadState state) {
   return state == ThreadState::kOnCpuPython || state == ThreadState::kOnCpuNative ||
@@ -74,17 +72,9 @@ std::vector<model::ThreadId> BesideTraining::working_ahead() const {
   std::vector<model::ThreadId> out;
   if (computes < kComputes || runs < kSeen || waits <= 0) return out;
   if (waits_for_team > waits_elsewhere) return out;
-  const auto ahead = [&](const Thread& t) {
-    return t.while_runs / runs >= kBusyMeanwhile * t.while_waits / waits;
-  };
-  Thread brief;
   for (const Thread& t : threads) {
-    if (!t.brief || t.in_team) continue;
-    brief.while_runs += t.while_runs;
-    brief.while_waits += t.while_waits;
-  }
-  for (const Thread& t : threads) {
-    if (!t.in_team && ahead(t.brief ? brief : t)) out.push_back(t.thread);
+    if (t.in_team) continue;
+    if (t.while_runs / runs >= kBusyMeanwhile * t.while_waits / waits) out.push_back(t.thread);
   }
   return out;
 }
@@ -120,7 +110,6 @@ BesideTraining beside_training(const model::Run& run, model::ThreadId training_t
   }
   std::vector<double> most(own.size());                      // of any other's work at that moment
   std::vector<size_t> places(run.threads.size(), SIZE_MAX);  // in out.threads
-  std::vector<TimePoint> first, last;                        // that those were seen
   size_t now = 0;  // the training thread's reading of the same moment
   for (const StackReading& r : run.readings) {
     while (now < own.size() && own[now]->at < r.at) ++now;
@@ -131,10 +120,7 @@ BesideTraining beside_training(const model::Run& run, model::ThreadId training_t
     if (place == SIZE_MAX) {
       place = out.threads.size();
       out.threads.push_back({r.thread});
-      first.push_back(r.at);
-      last.push_back(r.at);
     }
-    last[place] = r.at;
     BesideTraining::Thread& of = out.threads[place];
     of.in_team = of.in_team || shared.contains(at(r).region);
     const double seconds = r.weight_us * 1e-6;
@@ -143,8 +129,6 @@ BesideTraining beside_training(const model::Run& run, model::ThreadId training_t
   }
   for (size_t i = 0; i < own.size(); ++i)
     (works(own[i]->state) ? out.while_runs : out.while_waits) += most[i];
-  for (size_t i = 0; i < out.threads.size(); ++i)
-    out.threads[i].brief = to_s(last[i] - first[i]) < kBriefly * to_s(run.end - run.begin);
   out.computes = computing(run, training_thread);
   return out;
 }

@@ -14,7 +14,6 @@ struct BesideTraining {
     model::ThreadId thread = 0;
     double while_waits = 0, while_runs = 0;  // seconds of work
     bool in_team = false;                    // on an OpenMP region of the training thread's
-    bool brief = false;                      // one of those that are started again and again
   };
   double waits = 0, runs = 0;              // seconds of the training thread
   double while_waits = 0, while_runs = 0;  // of these, in which any other worked
@@ -24,8 +23,8 @@ struct BesideTraining {
   std::vector<Thread> threads;  // the others of its process
 
   /// Those that work while the training thread computes, too, as what makes its batches ahead
-  /// does; what computes for it is idle then, or in a region with it. Brief ones are judged as one,
-  /// for one reads a batch or two. None where too little was seen.
+  /// does; what computes for it is idle then, or in a region with it. None where too little was
+  /// seen.
   std::vector<model::ThreadId> working_ahead() const;
   /// Hands its computing to others (fork and join): they work while it waits, and not while it
   /// computes, if it does at all.

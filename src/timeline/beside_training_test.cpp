@@ -215,18 +215,5 @@ TEST(BesideTraining, NothingIsSaidOfPython) {
   EXPECT_TRUE(python.steps.working_ahead.empty());
 }
 
-// As std::async does: one thread a batch, each of which is seen in a wait or beside computing only.
-TEST(BesideTraining, ThreadsThatLiveForABatchAreJudgedAsOne) {
-  model::Run run =
-      Program().steps(60, {true, false, false, false}, {true, true, true, true}, false).run();
-  size_t reading = 0;
-  for (model::StackReading& r : run.readings) {
-    if (r.thread == kMain) continue;
-    if (reading++ % 2 == 0) run.threads.push_back({0, static_cast<int32_t>(100 + reading)});
-    r.thread = static_cast<model::ThreadId>(run.threads.size() - 1);
-  }
-  EXPECT_EQ(beside_training(run, kMain).working_ahead().size(), 240u);
-}
-
 }  // namespace
 }  // namespace flatout::timeline
