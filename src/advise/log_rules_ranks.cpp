@@ -283,7 +283,7 @@ std::vector<LogRule> ranks_rules() {
        .death = true,
        .patterns = {"mpirun has detected an attempt to run as root",
                     "mpiexec has detected an attempt to run as root"},
-       .text = "Open MPI starts nothing for root, as whom containers run.",
+       .text = "Open MPI refuses to start as root, which is who containers usually run as.",
        .advice = {{"allow",
                    "mpirun --allow-run-as-root, or OMPI_ALLOW_RUN_AS_ROOT=1 and "
                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, in a container; elsewhere as an ordinary "

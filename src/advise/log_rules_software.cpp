@@ -367,13 +367,20 @@ std::vector<LogRule> software_rules() {
        .advice = {{"outside",
                    "Make layers and optimizers once, outside; call optimizer.build(variables) "
                    "before, and use one tf.function for each optimizer."}}},
+      {.kind = "leaf_changed_in_place",
+       .finding = "crash.exception",
+       .sure = 0.95,
+       .patterns = {"leaf Variable that requires grad is being used in an in-place operation"},
+       .text = "A parameter is changed in place while gradients are recorded.",
+       .advice = {{"no_grad",
+                   "Do it under torch.no_grad() (an update by hand, a copy of weights), or with "
+                   "torch.nn.init where it is initialised."}}},
       {.kind = "autograd_misuse",
        .finding = "crash.exception",
        .sure = 0.95,
        .patterns = {"has been modified by an inplace operation",
                     "Trying to backward through the graph a second time",
-                    "does not require grad and does not have a grad_fn",
-                    "a leaf Variable that requires grad is being used in an in-place operation"},
+                    "does not require grad and does not have a grad_fn"},
        .text =
            "The backward pass does not fit the forward pass: a value was changed in place, used "
            "twice, or never needed a gradient.",

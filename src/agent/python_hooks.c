@@ -306,7 +306,7 @@ FLATOUT_NOT_HOT static int is_training(py_object* module) {
   py_object* training = py.PyObject_GenericGetAttr(module, name_training);
   const int yes = training == NULL || py.PyObject_IsTrue(training) != 0;
   if (training != NULL) py.Py_DecRef(training);
-  if (training == NULL) py.PyErr_Clear();
+  py.PyErr_Clear();
   return yes;
 }
 
@@ -321,6 +321,25 @@ FLATOUT_NOT_HOT static int ask_training(py_object* module, uint64_t* known) {
 FLATOUT_HOT static int in_training(py_object* module) {
   uint64_t* const known = find_trained((uint64_t)(uintptr_t)module);
   return trains_as_before(known) || module == NULL || ask_training(module, known);
+}
+
+/* Of the last pass without gradients. */
+FLATOUT_HOT_DATA static struct {
+  uint64_t module, backwards;
+  int in_training;
+} evaluated = {0};
+
+/* Whether such a pass is in evaluation mode, in a job that trains in training mode. Until the next
+ * backward pass the same model is asked once. */
+FLATOUT_HOT static int evaluates(py_object* module) {
+  if (loop.trains_in_eval_mode != 0 || module == NULL) return 0;
+  const uint64_t address = (uint64_t)(uintptr_t)module;
+  if (evaluated.module != address || evaluated.backwards != loop.backwards) {
+    evaluated.module = address;
+    evaluated.backwards = loop.backwards;
+    evaluated.in_training = is_training(module);
+  }
+  return !evaluated.in_training;
 }
 
 /* Module.__call__ */
@@ -341,18 +360,18 @@ FLATOUT_HOT static py_object* forward(const struct hook* h, const struct call* c
   flatout_agent_cost(0, begin - asked, begin - asked, 0);
   py_object* const module = argument(c, 0);
   uint32_t kind = FLATOUT_SLICE_FORWARD;
-  int64_t evaluates = 0;
+  int64_t in_evaluation = 0;
   if (!gradients) {
     kind = FLATOUT_SLICE_VALIDATION;
-    evaluates = loop.trains_in_eval_mode == 0 && module != NULL && !is_training(module);
+    in_evaluation = evaluates(module);
   } else if (!in_training(module)) {
     /* Fine-tuning with frozen statistics also does this: then a backward follows. */
     loop.eval_call = 1;
     if (loop.trains_in_eval_mode == 0) kind = FLATOUT_SLICE_VALIDATION;
-    evaluates = kind == FLATOUT_SLICE_VALIDATION;
+    in_evaluation = kind == FLATOUT_SLICE_VALIDATION;
   }
   ++loop.forwards;
-  send_forward(kind, evaluates, inside == &training_inside_model, begin, end);
+  send_forward(kind, in_evaluation, inside == &training_inside_model, begin, end);
   return result;
 }
 

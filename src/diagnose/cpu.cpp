@@ -170,14 +170,14 @@ double unseen_spinning(const RunView& view, const Profile::Filter& works) {
   return unseen / (unseen + working) * spinning / (working + spinning);
 }
 
-/// How much more of a native program ran than was seen running. Where all cores are taken, reading
-/// takes one of them, and who had it is seen waiting for one.
+/// How much more of a native training process ran than was seen running. Where all cores are taken,
+/// reading takes one of them, and who had it is seen waiting for one.
 double more_than_seen(const RunView& view) {
-  if (view.is_python()) return 1;
+  if (view.is_python() || view.steps().count == 0) return 1;
   double seen = 0;
-  for (const Role role : {Role::kTrainer, Role::kPool, Role::kHelper, Role::kProducer})
-    seen += view.per_step(role, [](const Cell& c) { return on_cpu(c.act); });
-  const double counted = view.cpu().job * (view.has_steps() ? view.steps().mean : 1.0);
+  for (const Role role : {Role::kTrainer, Role::kPool, Role::kHelper})
+    seen += view.per_step(role, [](const Cell& c) { return on_cpu(c.act) && !c.aside; });
+  const double counted = view.cpu().trainer * view.steps().mean;
   return seen > 0 ? std::max(1.0, counted / seen) : 1;
 }
 

@@ -133,24 +133,21 @@ double without_queue(const RunView& view) {
          view.per_step(Role::kTrainer, [](const Cell& c) { return c.act == Act::kRunQueue; });
 }
 
-/// Seconds per step of such passes of the model: without gradients (kValidation) or with them.
-double passes_of(const RunView& view, model::SliceKind kind) {
+/// Seconds per step of the model's passes without gradients: those with them may hold the line.
+double passes_without_gradients(const RunView& view) {
   const auto& steady = view.steps().steady;
   double sum = 0;
   for (const model::Slice& s : view.run().slices) {
-    if (s.kind != kind || s.thread != view.trainer()) continue;
+    if (s.kind != model::SliceKind::kValidation || s.thread != view.trainer()) continue;
     if (s.begin >= steady.front()->begin && s.end <= steady.back()->end) sum += to_s(s.length());
   }
   return sum / static_cast<double>(steady.size());
 }
 
-/// Whether the model itself has more to do.
+/// Whether the model itself has more to do: rollouts and texts that get longer.
 bool with_the_model(const RunView& fast, const RunView& slow, const LongerLine& line) {
-  for (const auto kind : {model::SliceKind::kValidation, model::SliceKind::kForward}) {
-    const double was = passes_of(fast, kind), more = passes_of(slow, kind) - was;
-    if (was > 0 && more * line.before >= kAlike * (line.after - line.before) * was) return true;
-  }
-  return false;
+  const double was = passes_without_gradients(fast), more = passes_without_gradients(slow) - was;
+  return was > 0 && more * line.before >= kAlike * (line.after - line.before) * was;
 }
 
 }  // namespace

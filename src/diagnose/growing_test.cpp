@@ -96,6 +96,22 @@ TEST(GrowingWork, RolloutsThatGetLongerBesideAnUpdateThatDoesNotAreNoCause) {
   EXPECT_EQ(find(diagnose(b.build()), "cpu.growing_work"), nullptr);
 }
 
+TEST(GrowingWork, ALineWithinTheForwardPassIsTold) {
+  const Doing searches{
+      ThreadState::kOnCpuPython,
+      {kMain, {"forward", "/home/u/model.py", 8}, {"nearest", "/home/u/bank.py", 30}}};
+  RunBuilder b;
+  for (int i = 0; i < 200; ++i) {
+    b.step({{Part::kForward, 2 + i * 0.1, searches},
+            {Part::kForward, 4, kCompute},
+            {Part::kBackward, 6, kCompute}},
+           i < 3);
+  }
+  b.run().steps.drift = model::SpeedDrift{Nanos(12'000'000), Nanos(32'000'000)};
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_NE(find(diagnose(b.build()), "cpu.growing_work"), nullptr);
+}
+
 TEST(GrowingWork, ALineThatTakesLongAllAlongDoesNotGrow) {
   RunBuilder b = growing(10, 11, kSums);
   EXPECT_EQ(find(diagnose(b.build()), "cpu.growing_work"), nullptr);

@@ -299,10 +299,10 @@ bool add_cause(const RunView& view, const BatchTimes& times, const InputCause& c
     const double taken = cause.relief.handling + cause.relief.uneven;
     evidence(*f, fmt::format("taking a batch from its worker holds the step up {}", ms(taken)),
              taken * 1e3, "ms", "stacks", view.readings(cause.cells));
-  } else if (const double taken = taken_over(view);
+  } else if (const double taken = taken_over(view) / batches_per_step(view);
              cause.id == "input.collate" && taken > cause.weight) {
-    evidence(*f, fmt::format("taking over a batch that has come takes {} a step", ms(taken)),
-             taken * 1e3, "ms", "stacks", view.readings(cause.cells));
+    evidence(*f, fmt::format("taking over a batch that has come takes {}", ms(taken)), taken * 1e3,
+             "ms", "stacks", view.readings(cause.cells));
   } else {
     const bool lock = cause.id == "input.lock";
     const double share = std::min(1.0, (lock ? times.at_mutex : cause.weight) / times.total);

@@ -499,10 +499,7 @@ void Causes::add_passing() {
           return works(c) && !c.aside && (c.traits & kInQueue) == 0;
         });
     const double step = view.steps().mean, producers = view.cpu().producers;
-    const double batches = view.steps().count == 0 ? 1
-                                                   : static_cast<double>(loader_.batches) /
-                                                         static_cast<double>(view.steps().count);
-    relief.fetch_cpu = std::max(0.0, producers * step - samples) / batches;
+    relief.fetch_cpu = std::max(0.0, producers * step - samples) / batches_per_step(view);
     relief.trainer_cpu = std::max(0.0, (view.cpu().job - producers) * step - trains);
   }
   out_.push_back({"input.collate", "Putting batches together and passing them on bounds the loader",
@@ -535,6 +532,12 @@ double taken_over(const RunView& view) {
   return view.per_step(Role::kTrainer, [](const Cell& c) {
     return c.part == Part::kInputWait && (c.traits & kTakesOver) != 0 && c.act != Act::kRunQueue;
   });
+}
+
+double batches_per_step(const RunView& view) {
+  const double batches = static_cast<double>(view.loader().batches);
+  const double steps = static_cast<double>(view.steps().count);
+  return batches > 0 && steps > 0 ? batches / steps : 1;
 }
 
 std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& times,
@@ -609,7 +612,7 @@ void add_input_remedies(Finding& f, const RunView& view, const BatchTimes& times
              "Let the workers put the samples of a step together (batch_size, or in the data set): "
              "each hand-over costs the same, however little it passes on.");
     }
-    if (taken_over(view) > times.total) {
+    if (taken_over(view) / batches_per_step(view) > times.total) {
       remedy(
           f, "in_the_loop",
           "Make larger batches, or make them in the loop itself (num_workers=0): that takes less "

@@ -26,6 +26,8 @@ std::vector<InputCause> input_causes(const RunView& view, const BatchTimes& time
 /// Seconds per step that the training thread takes over the memory of batches that have come: they
 /// were made in time, and their descriptors are asked for one by one.
 double taken_over(const RunView& view);
+/// Batches that a loader made, of each step; 1 where they were not counted.
+double batches_per_step(const RunView& view);
 /// What to do about a finding that was made from one of them.
 void add_input_remedies(model::Finding& finding, const RunView& view, const BatchTimes& times,
                         bool in_turns);

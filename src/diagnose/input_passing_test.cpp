@@ -23,13 +23,13 @@ const Line kConnect{"get_connection", "/usr/lib/python3.11/multiprocessing/resou
 const Line kRow{"row", "/home/u/train.py", 22};
 
 /// A worker opens a file for each sample, `makes` ms a batch, and the step of 2.5 ms takes over for
-/// one what it has made, or waits for it to come.
-Diagnosis passed(double makes, bool has_come) {
+/// one more what it has made, or waits for it to come: so many batches.
+Diagnosis passed(double makes, bool has_come, int batches = 1) {
   RunBuilder b;
   const Doing taking{ThreadState::kPoll, {kMain, kLoop, kNext, kGet, has_come ? kConnect : kPoll}};
   train(b, 200, 1, 2.5, taking);
-  workers(b, 1, makes, {ThreadState::kKernel, {kRow}, SYS_openat}, 3.5 - makes);
-  b.machine(2, 0.8).process_cpu(100, 0.7).process_cpu(200, makes / 3.5);
+  workers(b, 1, makes, {ThreadState::kKernel, {kRow}, SYS_openat}, 3.5 / batches - makes);
+  b.machine(2, 0.8).process_cpu(100, 0.7).process_cpu(200, batches * makes / 3.5);
   return diagnose(b.build());
 }
 
@@ -48,6 +48,7 @@ TEST(InputPassing, WhatIsMadeSoonerThanTakenOverIsBetterMadeInTheLoop) {
   };
   EXPECT_TRUE(says_so(passed(0.4, true)));
   EXPECT_FALSE(says_so(passed(1.2, true)));
+  EXPECT_FALSE(says_so(passed(0.4, true, 4))) << "0.25 ms each are taken over in";
 }
 
 }  // namespace

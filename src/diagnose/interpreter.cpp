@@ -271,9 +271,11 @@ class TinyOperations {
 
 /// What makes few operations of many, in the library that the job computes with.
 std::string_view compiler_of(const model::Run& run) {
-  if (!run.fact("torch.version").empty()) return "torch.compile";
-  if (!run.fact("tensorflow.version").empty()) return "tf.function";
-  return run.fact("jax.version").empty() ? "torch.compile" : "jax.jit";
+  // PyTorch's DataLoader feeds others, too.
+  const bool torch = graph_operations(run) > 0;
+  if (!torch && !run.fact("tensorflow.version").empty()) return "tf.function";
+  if (!torch && !run.fact("jax.version").empty()) return "jax.jit";
+  return "torch.compile";
 }
 
 void detect_python_bound(const RunView& view, Findings& findings) {
@@ -321,8 +323,10 @@ void detect_python_bound(const RunView& view, Findings& findings) {
   const bool picked = readings > 0 && with_backward(tiny) > kMuchOverhead * view.steps().mean &&
                       surely(python / in_lines, static_cast<double>(readings), sure) > kTinyOps;
   const double among = picked ? in_lines : std::max(forward, in_lines);
+  const auto seen_among =
+      static_cast<double>(picked || forward < in_lines ? readings : view.readings(runs_forward));
   const bool by_lines = readings >= kFewReadings && python >= kPythonShare * among &&
-                        surely(python / among, static_cast<double>(readings), sure) > kTinyOps;
+                        surely(python / among, seen_among, sure) > kTinyOps;
   const bool tiny_ops =
       ops >= kManyOps && forward + backward > 0 && forward + backward < kTinyOp * ops;
   const bool by_ops = tiny_ops && operations.started_by_python();

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
@@ -33,19 +34,26 @@ bool computes_forward(const Cell& c) {
          (c.part == Part::kForward || c.part == Part::kCompute);
 }
 
-/// Seconds a step in passes that the job itself makes without gradients: a teacher's, what a model
-/// generates. There nothing is made that a backward pass could have gone through.
-double meant_without(const RunView& view) {
-  const auto& steady = view.steps().steady;
-  double all = 0;
-  size_t at = 0;
+/// Of the time at each line, the share in passes that the job itself makes without gradients: a
+/// teacher's, what a model generates. There nothing is made that a backward pass could have gone
+/// through.
+std::unordered_map<FrameId, double> meant_without(const RunView& view) {
+  std::vector<const model::Slice*> passes;
   for (const model::Slice& s : view.run().slices) {
-    if (s.kind != model::SliceKind::kValidation || s.thread != view.trainer()) continue;
-    while (at < steady.size() && steady[at]->end < s.end) ++at;
-    if (at == steady.size()) break;
-    if (s.begin >= steady[at]->begin) all += to_s(s.length());
+    if (s.kind == model::SliceKind::kValidation && s.thread == view.trainer()) passes.push_back(&s);
   }
-  return all / static_cast<double>(std::max<int64_t>(view.steps().count, 1));
+  std::unordered_map<FrameId, std::pair<double, double>> lines;  // in the passes, all
+  auto next = passes.begin();
+  for (const model::StackReading& r : view.run().readings) {
+    if (r.thread != view.trainer() || r.stack >= view.run().stacks.size()) continue;
+    while (next != passes.end() && (*next)->end <= r.at) ++next;
+    auto& [within, all] = lines[view.stacks().user_frame(r.stack)];
+    all += r.weight_us;
+    if (next != passes.end() && (*next)->begin <= r.at) within += r.weight_us;
+  }
+  std::unordered_map<FrameId, double> out;
+  for (const auto& [line, time] : lines) out[line] = time.second > 0 ? time.first / time.second : 0;
+  return out;
 }
 
 }  // namespace
@@ -55,20 +63,23 @@ std::string work_without_gradient(const RunView& view) {
   const bool torch = graph_operations(view.run()) > 0;
   if (!view.has_steps() || !torch || device_computes(view.run()) > 0) return "";
   const double step = view.steps().mean;
-  const double meant = meant_without(view);
-  const double forward = view.per_step(Role::kTrainer, computes_forward) - meant;
   const double backward = view.per_step(Role::kTrainer, computes_backward);
-  if (backward <= 0 || forward < kFarLonger * backward) return "";
-  std::unordered_map<FrameId, double> lines;
+  const double all = view.profile().seconds(computes_forward);
+  if (backward <= 0 || all <= 0) return "";
+  std::unordered_map<FrameId, double> meant = meant_without(view), lines;
   FrameId most = 0;
+  double unmeant = 0;
   for (const Cell& c : view.profile().cells()) {
     if (!computes_forward(c)) continue;
-    lines[c.user] += c.seconds;
+    const double seconds = c.seconds * (1 - meant[c.user]);
+    lines[c.user] += seconds;
+    unmeant += seconds;
     if (most == 0 || lines[c.user] > lines[most]) most = c.user;
   }
-  const auto at_line = [most](const Cell& c) { return computes_forward(c) && c.user == most; };
-  const double there = view.per_step(Role::kTrainer, at_line) / step;
-  if (most == 0 || there - meant / step < kMuch) return "";
+  const double a_step = view.per_step(Role::kTrainer, computes_forward) / all;
+  if (a_step * unmeant < kFarLonger * backward) return "";
+  const double there = a_step * lines[most] / step;
+  if (there < kMuch) return "";
   return fmt::format(
       "One line{} takes {} of each step and the whole backward pass {}: no gradient goes through "
       "most of that. What is the same in each step can be made once, before the loop.",

@@ -75,6 +75,25 @@ TEST(NoGradient, PassesThatAreMeantToHaveNoGradientAreNotNamed) {
   EXPECT_EQ(diagnose(b.build()).remark, "");
 }
 
+// A teacher's pass, and a matrix that is made anew.
+TEST(NoGradient, BesideAPassThatIsMeantToHaveNoneAnotherLineIsNamed) {
+  const Doing teaches{ThreadState::kOnCpuNative, {kMain, {"forward", "/home/u/teacher.py", 11}}};
+  RunBuilder b;
+  b.run().info["torch.graph_nodes"] = "40";
+  for (int i = 0; i < 60; ++i) {
+    const TimePoint begin = b.now();
+    b.step({{Part::kForward, 15, teaches},
+            {Part::kForward, 25, kMakes},
+            {Part::kForward, 4, kLayers},
+            {Part::kBackward, 6, kCompute}},
+           i < 3);
+    b.slice(b.trainer(), model::SliceKind::kValidation, begin, begin + nanos(15e6));
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  const std::string remark = diagnose(b.build()).remark;
+  EXPECT_NE(remark.find("model.py:21"), std::string::npos) << remark;
+}
+
 TEST(NoGradient, WithoutABackwardPassOrAGraphNothingIsKnown) {
   EXPECT_EQ(said(28, 0), "");
   EXPECT_EQ(said(28, 8, "0"), "");

@@ -143,7 +143,7 @@ std::unordered_set<FrameId> detect_side_validation(const RunView& view, Findings
   if (f == nullptr) return {};
   f->where = view.stacks().where(calls.frame);
   evidence(*f,
-           fmt::format("forward passes without gradients, after the backward pass, take {} a step",
+           fmt::format("forward passes in evaluation mode, after the backward pass, take {} a step",
                        ms(validates)),
            validates * 1e3, "ms", "timeline", static_cast<int64_t>(passes.slices.size()));
   evidence(*f, fmt::format("with what belongs to them {} a step", ms(cost)), cost * 1e3, "ms",

@@ -65,7 +65,8 @@ TEST(SideValidation, ItsMetricsAreToldWithIt) {
   }
   b.machine(2, 1).process_cpu(100, 1);
   const Diagnosis d = diagnose(b.build());
-  EXPECT_EQ(std::ranges::count(d.findings, "stall.logging", &Finding::id), 1) << d.headline;
+  ASSERT_EQ(std::ranges::count(d.findings, "stall.logging", &Finding::id), 1) << d.headline;
+  EXPECT_NEAR(*d.findings.front().cost_ms_per_step, 12, 0.5);
 }
 
 TEST(SideValidation, APassAfterTheBackwardPassInTrainingModeIsWhatTrainingNeeds) {

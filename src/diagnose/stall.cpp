@@ -140,11 +140,9 @@ class Writes {
       line.written += c.seconds;
       line.readings += c.readings;
     }
-    bool somewhere = false;
     for (const auto& [frame, line] : lines) {
       if (line.readings < 2 || line.to_files() <= kWritingLine * line.all) continue;
-      somewhere = true;
-      // Where only the function is known, what else it does is none of the writing.
+      places_that_write_.insert(frame);
       if (view.run().frames[frame].line > 0) lines_.insert(frame);
     }
     const auto increase = [&](SignalId signal) {
@@ -171,7 +169,7 @@ class Writes {
     plain_saves_ = big && view.per_step(Role::kTrainer, saving) <
                               view.per_step(
                                   Role::kTrainer, [&](const Cell& c) { return is_plain(c); });
-    kernel_writes_ = !view.is_python() && somewhere &&
+    kernel_writes_ = !view.is_python() && !places_that_write_.empty() &&
                      calls > kMostly * (increase(SignalId::kProcReadCalls) +
                                         increase(SignalId::kProcMinorFaults) +
                                         increase(SignalId::kProcMajorFaults));
@@ -194,15 +192,18 @@ class Writes {
       return false;
     }
     return calls(c) || (kernel_writes_ && c.act == Act::kKernel) ||
-           (lines_.count(c.user) > 0 && (c.act == Act::kNative || c.act == Act::kKernel ||
-                                         c.act == Act::kRead || c.act == Act::kMetadata));
+           (places_that_write_.contains(c.user) &&
+            (c.act == Act::kKernel || c.act == Act::kMetadata)) ||
+           (lines_.contains(c.user) && (c.act == Act::kNative || c.act == Act::kRead));
   }
   bool is_plain(const Cell& c) const {
     return writes(c) && (c.traits & kInLogging) == 0 && c.act != Act::kNetwork;
   }
 
   SavePlaces places_;
-  std::unordered_set<model::FrameId> lines_;
+  // That are there to write: lines, and functions of which no line is known.
+  std::unordered_set<model::FrameId> places_that_write_;
+  std::unordered_set<model::FrameId> lines_;  // of these the lines: all that they do is for that
   bool plain_saves_ = false;
   // A native program enters the kernel to write and for hardly anything else. Where it was in
   // between, its lines' stacks do not say.

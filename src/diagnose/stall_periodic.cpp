@@ -121,6 +121,23 @@ double more_gradients(const RunView& view) {
   return spent(true) - spent(false) * slow / (n - slow);
 }
 
+/// Whether the model is called in evaluation mode in most of the long steps.
+bool validates(const RunView& view, const std::vector<Long>& longs) {
+  size_t found = 0;
+  auto next = longs.begin();
+  const Step* last = nullptr;
+  for (const model::Slice& s : view.run().slices) {
+    if (s.kind != model::SliceKind::kValidation || s.value != 1 || s.thread != view.trainer())
+      continue;
+    while (next != longs.end() && next->step->end < s.end) ++next;
+    if (next == longs.end()) break;
+    if (s.begin < next->step->begin) continue;
+    found += next->step != last;
+    last = next->step;
+  }
+  return 2 * found > longs.size();
+}
+
 /// Of what the long steps take beyond the usual, the time in which the training thread wanted a
 /// core and had none: whoever takes the cores has a finding of its own.
 double waited_for_cores(const RunView& view, const std::vector<Long>& longs) {
@@ -263,7 +280,9 @@ void detect_periodic(const RunView& view, Findings& findings) {
       view.where([](const Cell& c) { return c.role == Role::kTrainer && c.slow_step; });
   double excess = 0, named = 0, at_line = 0;
   for (const Long& one : longs) excess += one.extra;
-  if (more_gradients(view) * static_cast<double>(steps.count) > kTrains * excess) return;
+  if (!validates(view, longs) &&
+      more_gradients(view) * static_cast<double>(steps.count) > kTrains * excess)
+    return;
   for (const Finding& f : findings.all()) {
     if (is_vague(view, f)) continue;
     if (same_line(f.where, line))

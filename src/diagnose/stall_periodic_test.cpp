@@ -99,6 +99,22 @@ TEST(Periodic, GradientsThatOnlyLongStepsTakeAreTraining) {
   }
 }
 
+// Attacks on the test set, once in fifty steps.
+TEST(Periodic, AValidationThatAsksForGradientsIsAStall) {
+  const Line grad{"grad", "/venv/lib/python3.11/site-packages/torch/autograd/__init__.py", 503};
+  const Doing attacks{ThreadState::kOnCpuNative, {kMain, {"attack", "/home/u/train.py", 62}, grad}};
+  RunBuilder b;
+  for (int i = 0; i < 400; ++i) {
+    const bool attacked = i % 50 == 49;
+    const TimePoint begin = b.now();
+    b.step({{Part::kForward, attacked ? 300.0 : 0.0, attacks}, {Part::kForward, 10, kCompute}},
+           i < 3);
+    if (attacked) b.slice(b.trainer(), SliceKind::kValidation, begin, begin + nanos(50e6), 1);
+  }
+  b.machine(2, 1).process_cpu(100, 1);
+  EXPECT_NE(find(diagnose(b.build()), "stall.periodic"), nullptr);
+}
+
 // The same without a word of it from the agent: its threads work meanwhile.
 TEST(Periodic, WaitingForThreadsThatTakeWorkOutOfAQueueIsNoStall) {
   for (const bool works : {true, false}) {

@@ -72,7 +72,7 @@ struct Rank {
   TimePoint end;         // of its process, or of the recording
   int64_t last_step = -1;
   TimePoint last_step_end;
-  Nanos longest_step{};
+  Nanos longest_step{};  // warm-up aside
   RankState state{};
   std::optional<Where> at;  // the user's line that it has stood in since
 

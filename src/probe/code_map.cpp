@@ -25,21 +25,22 @@ bool same_code(const std::vector<symbols::Mapping>& a, const std::vector<symbols
 }  // namespace
 
 bool CodeMap::ready(TimePoint now) {
-  if (!doubted_ || now < look_again_) return process_ != nullptr;
+  const Nanos wait = doubt_ == Doubt::kOfPlace ? std::min(kFirstWait, wait_) : wait_;
+  if (doubt_ == Doubt::kNone || now < looked_ + wait) return process_ != nullptr;
   const auto text = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
   std::vector<symbols::Mapping> maps;
   if (text.ok()) maps = symbols::parse_maps(*text);
   const bool same = process_ != nullptr && same_code(maps, maps_);
   wait_ = same ? std::min(2 * wait_, kLongestWait) : kFirstWait;
-  look_again_ = now + wait_;
-  doubted_ = !text.ok();
+  looked_ = now;
+  doubt_ = Doubt::kNone;
   if (same) return true;
   maps_ = std::move(maps);
   ++version_;
   process_.reset();
   auto opened = symbols::NativeProcess::open(pid_);
   if (text.ok() && opened.ok()) process_ = std::move(*opened);
-  doubted_ = process_ == nullptr;
+  if (process_ == nullptr) doubt_ = Doubt::kOfPlace;
   return process_ != nullptr;
 }
 

@@ -1,6 +1,7 @@
 // Where the code of another process lies, as far as stacks need it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -21,9 +22,13 @@ class CodeMap {
   /// False where it cannot be read. What was found by the map before does not hold where this is
   /// another one: see version().
   bool ready(TimePoint now = MonotonicClock::now());
-  /// A stack led to where no code is, or to no known beginning. Some always do, for there is code
-  /// without unwind tables: the longer the map stays as it was, the seldomer it is looked at.
-  void doubt() { doubted_ = true; }
+  enum class Doubt : uint8_t {
+    kNone,
+    kOfStack,  // it has no known beginning. Some never have, for there is code without unwind
+               // tables: the longer the map stays as it was, the seldomer it is looked at.
+    kOfPlace,  // a thread is where no code is: a library was loaded since
+  };
+  void doubt(Doubt doubt) { doubt_ = std::max(doubt_, doubt); }
   /// Counts the maps that there were.
   uint64_t version() const { return version_; }
 
@@ -39,9 +44,9 @@ class CodeMap {
   std::vector<symbols::Mapping> maps_;
   std::unique_ptr<symbols::NativeProcess> process_;
   uint64_t version_ = 0;
-  bool doubted_ = true;
-  TimePoint look_again_{};
-  Nanos wait_{};
+  Doubt doubt_ = Doubt::kOfPlace;
+  TimePoint looked_{};
+  Nanos wait_{};  // since then, where a stack is doubtful
 };
 
 }  // namespace flatout::probe

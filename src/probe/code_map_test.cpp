@@ -39,7 +39,7 @@ TEST(CodeMap, AnotherLibraryInThePlaceOfOneThatIsNoMoreIsSeenWhereAStackIsDoubtf
   job.library("other_one.so");
   ASSERT_TRUE(job.code.ready(kStart + seconds(10)));
   EXPECT_EQ(job.at(0x1800), "first.so") << "nothing made it doubtful";
-  job.code.doubt();
+  job.code.doubt(CodeMap::Doubt::kOfStack);
   const uint64_t before = job.code.version();
   ASSERT_TRUE(job.code.ready(kStart + seconds(11)));
   EXPECT_EQ(job.at(0x1800), "other_one.so");
@@ -53,15 +53,16 @@ TEST(CodeMap, WhereStacksAreAlwaysDoubtfulItIsLookedAtSeldomerAndKeepsWhatItKnow
   const uint64_t before = job.code.version();
   for (int s = 1; s < 100; ++s) {
     job.library("first.so", 4 + s % 5);  // a heap grows all the time
-    job.code.doubt();
+    job.code.doubt(CodeMap::Doubt::kOfStack);
     ASSERT_TRUE(job.code.ready(kStart + seconds(s)));
     EXPECT_EQ(job.code.version(), before);
   }
   job.library("other_one.so");
-  job.code.doubt();
+  job.code.doubt(CodeMap::Doubt::kOfStack);
   ASSERT_TRUE(job.code.ready(kStart + seconds(101)));
   EXPECT_EQ(job.at(0x1800), "first.so") << "looked at 2, 6, 14, 30, 62 and 126 s after the start";
-  ASSERT_TRUE(job.code.ready(kStart + seconds(127)));
+  job.code.doubt(CodeMap::Doubt::kOfPlace);
+  ASSERT_TRUE(job.code.ready(kStart + seconds(102)));
   EXPECT_EQ(job.at(0x1800), "other_one.so");
 }
 

@@ -93,7 +93,9 @@ std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer) {
     if (site.share == 0) {
       const std::string& callee = (*path)[depth + 1].function;
       site = {at.address, at.function, callee, 0};
-      site.trains = trains(callee) || std::ranges::any_of(at.inlined, trains);
+      site.trains = trains(callee)                            ? Trains::kByCallee
+                    : std::ranges::any_of(at.inlined, trains) ? Trains::kByInlined
+                                                              : Trains::kUnknown;
     }
     site.share += 1 / all;
   }
@@ -108,15 +110,15 @@ std::vector<CallSite> call_sites(std::span<const NativePath> paths, int outer) {
 const MeasuredSite* once_a_step(std::span<const MeasuredSite> sites) {
   const MeasuredSite* best = nullptr;
   double best_share = 0;
-  bool best_trains = false;
+  Trains best_trains = Trains::kUnknown;
   for (const MeasuredSite& one : sites) {
     if (one.rate <= 0 || one.rate > kFastest) continue;
     double share = 0;
-    bool trained = false;
+    Trains trained = Trains::kUnknown;
     for (const MeasuredSite& other : sites) {
       if (other.rate > kAlike * one.rate || one.rate > kAlike * other.rate) continue;
       share += other.site.share;
-      trained = trained || other.site.trains;
+      trained = std::max(trained, other.site.trains);
     }
     if (best != nullptr && std::pair(trained, share) <= std::pair(best_trains, best_share))
       continue;
@@ -180,9 +182,9 @@ bool NativeLoop::count(TimePoint now) {
   return !next || begin_window(now);
 }
 
-/// Another place may come by once a step.
+/// Once that may be for a look that came late. Another place may come by once a step.
 bool NativeLoop::too_fast() {
-  too_fast_.insert(site_.address);
+  ++too_fast_[site_.address];
   return false;
 }
 
@@ -199,17 +201,25 @@ std::string NativeLoop::name() const { return site_.caller + " calls " + site_.c
 void NativeLoop::measure(TimePoint now) {
   const std::vector<CallSite> sites = call_sites(paths_, outer_);
   trials_.clear();
+  left_out_ = 0;
   const size_t most = by_ == AddressCounter::By::kUprobe ? kUprobes : kBreakpoints;
   Status refused;
   for (const CallSite& site : sites) {
     if (trials_.size() == most) break;
-    if (elsewhere_.contains(site.caller) || too_fast_.contains(site.address)) continue;
+    const auto fast = too_fast_.find(site.address);
+    if (elsewhere_.contains(site.caller) || refused_.contains(site.address) ||
+        (fast != too_fast_.end() && fast->second > 1)) {
+      left_out_ += site.share;
+      continue;
+    }
     auto counter = AddressCounter::open(tid_, site.address, kTrial, by_);
     if (!counter.ok()) {
       if (counter.error().code != Code::kUnsupported) return give_up(counter.error());
       refused = counter.error();
       // No breakpoint is left; of uprobes there is no end, but not every instruction takes one.
       if (by_ == AddressCounter::By::kBreakpoint) break;
+      refused_.insert(site.address);
+      left_out_ += site.share;
       continue;
     }
     trials_.push_back({site, std::move(*counter), now});
@@ -221,6 +231,7 @@ void NativeLoop::measure(TimePoint now) {
 
 void NativeLoop::give_up(const Error& why) {
   state_ = State::kGaveUp;
+  trials_.clear();
   if (why.code != Code::kGone) trouble_ = why;
 }
 
@@ -246,7 +257,7 @@ void NativeLoop::judge(TimePoint now) {
   std::erase_if(trials_, [&](const Trial& trial) {
     return best == nullptr || trial.site.address != best->site.address;
   });
-  double together = 0;
+  double together = left_out_;
   for (const MeasuredSite& one : measured) together += one.site.share;
   if (best == nullptr || best->rate * seconds < 2 || together < kMostOfIt) {
     // Its rounds are too short, or it has none: they are those of the function around it.

@@ -27,12 +27,16 @@ struct PlaceInCode {
 };
 using NativePath = std::vector<PlaceInCode>;  // outermost first
 
+/// By whose name a call is known to train: one's that was inlined there may be that of all the
+/// loop.
+enum class Trains : uint8_t { kUnknown, kByInlined, kByCallee };
+
 /// A place that a function calls another from.
 struct CallSite {
   uint64_t address = 0;
   std::string caller, callee;
-  double share = 0;     // of the stacks
-  bool trains = false;  // by the name of the callee, or of what was inlined there
+  double share = 0;  // of the stacks
+  Trains trains = Trains::kUnknown;
 };
 
 /// The calls of the innermost function that three quarters of the stacks are in, all called from
@@ -90,10 +94,12 @@ class NativeLoop {
   AddressCounter::By by_;
   State state_ = State::kGathers;
   std::set<std::string, std::less<>> elsewhere_;  // functions
-  std::set<uint64_t> too_fast_;                   // addresses
+  std::map<uint64_t, int> too_fast_;              // how often that was so, by address
+  std::set<uint64_t> refused_;                    // addresses that take no counter
   std::vector<NativePath> paths_;
   int outer_ = 0, tries_ = 0;
   std::vector<Trial> trials_;
+  double left_out_ = 0;  // share of the places that are not tried
   TimePoint began_{};
   CallSite site_;
   std::unique_ptr<AddressCounter> counter_;

@@ -222,7 +222,9 @@ bool NativeStacks::has_beginning() const {
   const auto* m = code_.find(pcs_.back() - (pcs_.size() > 1 ? 1 : 0));
   if (m == nullptr) return false;
   const auto& maps = code_.maps();
-  const auto program = std::ranges::find_if(maps, &symbols::Mapping::is_file);
+  const auto program = std::ranges::find_if(maps, [](const symbols::Mapping& mapping) {
+    return mapping.executable && mapping.is_file();
+  });
   return (program != maps.end() && m->path == program->path) || m->is_c_library() ||
          m->file_name().starts_with("libpthread") || m->file_name().starts_with("ld-");
 }
@@ -262,7 +264,7 @@ const std::string& NativeStacks::called_from(uint64_t return_address,
 
 void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_view stack) {
   pcs_ = code_.process().unwind(registers, stack, kMaxDepth);
-  if (!has_beginning()) code_.doubt();
+  if (!has_beginning()) code_.doubt(CodeMap::Doubt::kOfStack);
   for (size_t i = 0; i < pcs_.size(); i++) {
     const auto* frames = frames_at(pcs_[i], i != 0);
     if (frames == nullptr) {
@@ -276,7 +278,7 @@ void NativeStacks::fill(const symbols::NativeRegisters& registers, std::string_v
       const std::string& name = called_from(pcs_[i + 1], frames_.back());
       if (!name.empty()) frames_.back().function = name;
     }
-    if (i == 0 && frames->empty()) code_.doubt();
+    if (i == 0 && frames->empty()) code_.doubt(CodeMap::Doubt::kOfPlace);
   }
 }
 

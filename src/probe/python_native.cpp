@@ -21,16 +21,22 @@ PythonNativeStacks::PythonNativeStacks(fs::Root root, int32_t pid, uint64_t runt
 
 bool PythonNativeStacks::ready() {
   const bool there = code_.ready();
-  if (version_ == code_.version()) return there && interpreter_.second != 0;
+  if (version_ == code_.version()) return there && has_interpreter();
   version_ = code_.version();
   places_.clear();
   interpreter_ = {};
   const symbols::Mapping* interpreter = code_.find(runtime_);
-  if (interpreter == nullptr) return false;
+  if (interpreter == nullptr) return has_interpreter();
   // Data that begins as zeros is mapped behind its file, without a name.
   while (!interpreter->is_file() && interpreter != code_.maps().data()) --interpreter;
   interpreter_ = {interpreter->device, interpreter->inode};
-  return there && interpreter_.second != 0;
+  return has_interpreter() && there;
+}
+
+/// A map without it was not read as a whole.
+bool PythonNativeStacks::has_interpreter() {
+  if (interpreter_.second == 0) code_.doubt(CodeMap::Doubt::kOfStack);
+  return interpreter_.second != 0;
 }
 
 /// nullptr: not yet, its names are still to be read.
@@ -58,7 +64,8 @@ void PythonNativeStacks::fill(const symbols::NativeRegisters& registers, std::st
   for (size_t i = 0; i < pcs.size() && !reached; i++) {
     const Place* place = place_at(pcs[i], i != 0);
     if (place == nullptr || !place->known) {
-      if (place != nullptr) code_.doubt();
+      if (place != nullptr)
+        code_.doubt(i == 0 ? CodeMap::Doubt::kOfPlace : CodeMap::Doubt::kOfStack);
       frames_.clear();
       return;
     }
@@ -80,7 +87,7 @@ void PythonNativeStacks::fill(const symbols::NativeRegisters& registers, std::st
   certain_ = true;
   if (reached || count == 0) return;
   frames_.push_back({std::string(kLostFrames), "", 0});
-  code_.doubt();
+  code_.doubt(CodeMap::Doubt::kOfStack);
 }
 
 const std::vector<symbols::NativeFrame>& PythonNativeStacks::blocked(const SyscallInfo& call) {

@@ -58,6 +58,7 @@ class PythonNativeStacks {
     bool known = false;
   };
   bool ready();
+  bool has_interpreter();
   const Place* place_at(uint64_t pc, bool caller);
   void fill(const symbols::NativeRegisters& registers, std::string_view stack);
 

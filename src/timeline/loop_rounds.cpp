@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMinRounds = 6;
 constexpr double kMinCovered = 0.75;  // of the longest loop's time
-constexpr double kMinOfRest = 0.1;    // of the run since any was seen: less tells nothing of it
+constexpr double kMinOfWork = 0.05;   // of what the process did since any was seen
 constexpr Nanos kShortRound = std::chrono::microseconds(250);
 constexpr Nanos kShortestRound = std::chrono::microseconds(50);  // less is no step
 constexpr double kMaxSteps = 100'000;
@@ -43,6 +43,19 @@ Nanos covered(const Loop& loop, const std::vector<TimePoint>& times) {
     if (at < times.size() && times[at] == loop.series->readings[i].at) sum += times[at] - before;
   }
   return sum;
+}
+
+/// When the process was last seen working: what hangs from then on is still its loop's.
+TimePoint last_worked(const Run& run, int32_t pid) {
+  TimePoint last{};
+  for (const StackReading& r : run.readings) {
+    if (r.state != ThreadState::kOnCpuPython && r.state != ThreadState::kOnCpuNative) continue;
+    if (r.thread >= run.threads.size()) continue;
+    const ProcessId process = run.threads[r.thread].process;
+    if (process < run.processes.size() && run.processes[process].pid == pid)
+      last = std::max(last, r.at);
+  }
+  return last;
 }
 
 const Loop* choose(const std::vector<Loop>& loops, TimePoint over) {
@@ -78,7 +91,7 @@ const Loop* choose(const std::vector<Loop>& loops, TimePoint over) {
   }
   const TimePoint begun = std::ranges::min_element(loops, {}, &Loop::first)->first();
   if (chosen == nullptr) return nullptr;
-  const bool tells = to_s(chosen->last() - chosen->first()) >= kMinOfRest * to_s(over - begun);
+  const bool tells = to_s(chosen->last() - chosen->first()) >= kMinOfWork * to_s(over - begun);
   return tells ? chosen : nullptr;
 }
 
@@ -86,7 +99,7 @@ const Loop* choose(const std::vector<Loop>& loops, TimePoint over) {
 
 std::vector<StepEnd> find_loop_rounds(const Run& run, int32_t pid) {
   const std::vector<Loop> loops = loops_of(run, pid);
-  const Loop* loop = choose(loops, run.end);
+  const Loop* loop = choose(loops, last_worked(run, pid));
   if (loop == nullptr) return {};
   std::vector<StepEnd> ends;
   const std::vector<Reading>& readings = loop->series->readings;

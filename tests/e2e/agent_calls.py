@@ -45,7 +45,8 @@ def add(a, b=2):
 # ---- arguments, results and exceptions are passed on ----
 
 done = []
-calls.set_callbacks(lambda: done.append("step"), lambda *a, **k: done.append(a), lambda: True,
+gradients = True
+calls.set_callbacks(lambda: done.append("step"), lambda *a, **k: done.append(a), lambda: gradients,
                     lambda batch: done.append(batch))
 name = core.intern("a name")
 timed_add = calls.timed(core.SYNC | name << 32, add)
@@ -155,6 +156,12 @@ assert calls.scaled(core.OPTIMIZER, lambda scaler, optimizer: "done it")(None, f
 Base.__call__, was = lambda self, x: "replaced", Base.__call__
 assert model(1) == "replaced"
 Base.__call__ = was
+gradients = False
+model(1)  # in training mode: a rollout, a line search
+teacher = Model()
+teacher.training = False
+teacher(1)
+gradients = True
 model.training = False
 model(1)  # validation, until a backward follows
 backward(1)

@@ -37,8 +37,8 @@ def test_calls_do_as_what_they_stand_for(name, calls):
     with_closure = [s for s in mine if s.kind == "optimizer"][3]
     inside = [s for s in mine if s.kind == "backward" and with_closure.begin <= s.begin <= with_closure.end]
     assert len(inside) == 3
-    kinds = [s.kind for s in mine if s.kind in ("forward", "validation")]
-    assert kinds[:6] == ["forward"] * 4 + ["validation", "forward"]
+    passes = [(s.kind, s.value) for s in mine if s.kind in ("forward", "validation")]
+    assert passes[:8] == [("forward", 0)] * 4 + [("validation", 0), ("validation", 1), ("validation", 1), ("forward", 0)]
     waits = [s for s in mine if s.kind == "input_wait" and s.name == "a name"]
     assert [s.value for s in waits] == [0, 1]  # the second in vain
     assert all(s.end - s.begin >= 1000000 for s in waits)
