@@ -100,7 +100,7 @@ int main(int, char** arguments) {
 """
 
 
-@pytest.mark.parametrize("part_ms, rounds", [(60, 40), (3, 1000), (0.4, 6000)], ids=["long", "short", "in_windows"])
+@pytest.mark.parametrize("part_ms, rounds", [(60, 60), (3, 1000), (0.4, 6000)], ids=["long", "short", "in_windows"])
 def test_repetition_tells_steps_of_cpp_without_markers(flatout: str, tmp_path: Path, part_ms: float, rounds: int) -> None:
     if shutil.which("g++") is None:
         pytest.skip("lacks g++")
