@@ -33,7 +33,8 @@ TEST(PythonBound, ItsRemedyIsThatOfTheLibraryTheJobComputesWith) {
     for (int i = 0; i < 60; ++i)
       b.step({{Part::kForward, 12, python}, {Part::kBackward, 2, kCompute}}, i < 3);
     b.machine(2, 1).process_cpu(100, 1);
-    const Finding* f = find(diagnose(b.build()), "cpu.python_bound");
+    const Diagnosis d = diagnose(b.build());
+    const Finding* f = find(d, "cpu.python_bound");
     ASSERT_NE(f, nullptr) << library;
     EXPECT_NE(f->remedies.front().text.find(compiler), std::string::npos) << library;
   }
