@@ -4,10 +4,10 @@
 
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "base/text.h"
 #include "diagnose/blame.h"
+#include "diagnose/cursor.h"
 #include "diagnose/device.h"
 
 namespace flatout::diagnose {
@@ -38,18 +38,18 @@ bool computes_forward(const Cell& c) {
 /// teacher's, what a model generates. There nothing is made that a backward pass could have gone
 /// through.
 std::unordered_map<FrameId, double> meant_without(const RunView& view) {
-  std::vector<const model::Slice*> passes;
+  Cursor<bool> passes;
   for (const model::Slice& s : view.run().slices) {
-    if (s.kind == model::SliceKind::kValidation && s.thread == view.trainer()) passes.push_back(&s);
+    if (s.kind == model::SliceKind::kValidation && s.thread == view.trainer())
+      passes.add(s.begin, s.end, true);
   }
+  passes.ready();
   std::unordered_map<FrameId, std::pair<double, double>> lines;  // in the passes, all
-  auto next = passes.begin();
   for (const model::StackReading& r : view.run().readings) {
     if (r.thread != view.trainer() || r.stack >= view.run().stacks.size()) continue;
-    while (next != passes.end() && (*next)->end <= r.at) ++next;
     auto& [within, all] = lines[view.stacks().user_frame(r.stack)];
     all += r.weight_us;
-    if (next != passes.end() && (*next)->begin <= r.at) within += r.weight_us;
+    if (passes.at(r.at, false)) within += r.weight_us;
   }
   std::unordered_map<FrameId, double> out;
   for (const auto& [line, time] : lines) out[line] = time.second > 0 ? time.first / time.second : 0;

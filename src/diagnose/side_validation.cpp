@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "diagnose/after_backward.h"
 #include "diagnose/device.h"
+#include "diagnose/evaluation_passes.h"
 #include "diagnose/findings.h"
 #include "diagnose/side_work.h"
 #include "diagnose/whatif.h"
@@ -21,7 +21,6 @@ using model::Finding;
 using model::FrameId;
 using model::Slice;
 using model::SliceKind;
-using model::Step;
 
 namespace {
 
@@ -30,30 +29,6 @@ constexpr double kMostSteps = 0.5;  // that validate: fewer are what is found be
 // Of a call's time, in its forward passes, from which it is there for them.
 constexpr double kForThem = 0.5;
 constexpr double kMostlyThere = 0.5;  // of a line's time
-
-/// The passes of steady steps in evaluation mode. Without gradients alone, it may be what training
-/// needs: a line search, priorities computed anew, an agent that acts.
-struct Passes {
-  std::vector<const Slice*> slices;
-  size_t steps = 0;  // that have any
-};
-
-Passes passes_of(const RunView& view) {
-  Passes out;
-  const auto& steady = view.steps().steady;
-  size_t at = 0;
-  const Step* last = nullptr;
-  for (const Slice& s : view.run().slices) {
-    if (s.kind != SliceKind::kValidation || s.value != 1 || s.thread != view.trainer()) continue;
-    while (at < steady.size() && steady[at]->end < s.end) ++at;
-    if (at == steady.size()) break;
-    if (s.begin < steady[at]->begin) continue;
-    out.slices.push_back(&s);
-    out.steps += steady[at] != last;
-    last = steady[at];
-  }
-  return out;
-}
 
 /// The calls of the loop's that are there for the passes, and the one that takes most of their
 /// time.
@@ -65,7 +40,7 @@ struct Calls {
   int64_t readings = 0;
 };
 
-Calls calls_of(const RunView& view, const AfterBackward& order, const Passes& passes) {
+Calls calls_of(const RunView& view, const AfterBackward& order, const EvaluationPasses& passes) {
   struct At {
     double passes = 0, all = 0;
     int64_t readings = 0;
@@ -118,10 +93,10 @@ std::unordered_set<FrameId> lines_of(const RunView& view, const AfterBackward& o
 
 }  // namespace
 
-std::unordered_set<FrameId> detect_side_validation(const RunView& view, Findings& findings) {
+std::unordered_set<FrameId> detect_side_validation(const RunView& view, const AfterBackward& order,
+                                                   Findings& findings) {
   const StepsView& steps = view.steps();
-  if (!view.has_steps() || !view.is_python()) return {};
-  const Passes passes = passes_of(view);
+  const EvaluationPasses passes = evaluation_passes(view, steps.steady);
   if (static_cast<double>(passes.steps) <= kMostSteps * static_cast<double>(steps.count)) return {};
   // Of data that makes one or two steps, validation after each epoch is in most steps, too.
   const auto epochs = std::ranges::count(view.run().slices, SliceKind::kEpoch, &Slice::kind);
@@ -130,7 +105,6 @@ std::unordered_set<FrameId> detect_side_validation(const RunView& view, Findings
   for (const Slice* s : passes.slices) all += to_s(s->length());
   all /= static_cast<double>(steps.count);
   if (all < kMuchBetween * steps.mean) return {};
-  const AfterBackward order(view);
   const Calls calls = calls_of(view, order, passes);
   if (calls.readings < kFewReadings || calls.all <= 0) return {};
   const double validates = all * calls.after / calls.all;

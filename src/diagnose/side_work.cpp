@@ -10,7 +10,6 @@
 
 #include "base/contains.h"
 #include "base/text.h"
-#include "diagnose/after_backward.h"
 #include "diagnose/device.h"
 #include "diagnose/findings.h"
 #include "diagnose/whatif.h"
@@ -48,11 +47,11 @@ bool trains(std::string_view file) {
 
 }  // namespace
 
-SideWork::SideWork(const RunView& view) {
+SideWork::SideWork(const RunView& view, const AfterBackward& order) {
   // Without a known optimizer its work may be any line's.
   if (!view.is_python() || view.steps().part(Part::kOptimizer) <= 0) return;
   look_at_stacks(view);
-  look_at_order(view);
+  look_at_order(view, order);
   struct Line {
     double all = 0, beside = 0, stalls = 0;
   };
@@ -90,8 +89,7 @@ void SideWork::look_at_stacks(const RunView& view) {
   }
 }
 
-void SideWork::look_at_order(const RunView& view) {
-  const AfterBackward order(view);
+void SideWork::look_at_order(const RunView& view, const AfterBackward& order) {
   std::unordered_map<FrameId, std::pair<double, double>> lines;  // after it, all
   for (model::StackId stack = 1; stack < order.times().size(); ++stack) {
     const double time = order.times()[stack];
@@ -119,13 +117,14 @@ bool is_side_work(const Finding& finding) {
 Profile::Filter told_side_work(const RunView& view, const Findings& findings) {
   if (std::ranges::none_of(findings.all(), [](const Finding& f) { return f.title == kTitle; }))
     return [](const Cell&) { return false; };
-  return [side = SideWork(view)](const Cell& c) { return side.holds(c); };
+  return [side = SideWork(view, AfterBackward(view))](const Cell& c) { return side.holds(c); };
 }
 
 void detect_side_work(const RunView& view, Findings& findings) {
-  if (!view.has_steps()) return;
-  const std::unordered_set<FrameId> validates = detect_side_validation(view, findings);
-  const SideWork side(view);
+  if (!view.has_steps() || !view.is_python()) return;
+  const AfterBackward order(view);
+  const std::unordered_set<FrameId> validates = detect_side_validation(view, order, findings);
+  const SideWork side(view, order);
   // A line that has a cause of its own is that.
   const auto told = [&](const Cell& c) {
     return std::ranges::any_of(findings.all(), [&](const Finding& f) {

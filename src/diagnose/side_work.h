@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "diagnose/after_backward.h"
 #include "diagnose/findings.h"
 #include "diagnose/view.h"
 
@@ -13,13 +14,13 @@ namespace flatout::diagnose {
 /// nothing themselves, and those of callbacks of a trainer's, wherever in the step it calls them.
 class SideWork {
  public:
-  explicit SideWork(const RunView& view);
+  SideWork(const RunView& view, const AfterBackward& order);
   /// Whether it is on a core for such a line.
   bool holds(const Cell& c) const;
 
  private:
   void look_at_stacks(const RunView& view);
-  void look_at_order(const RunView& view);
+  void look_at_order(const RunView& view, const AfterBackward& order);
 
   std::unordered_set<model::FrameId> lines_, callbacks_, trains_, after_;
 };
@@ -27,7 +28,9 @@ class SideWork {
 inline constexpr std::string_view kValidationTitle = "Validation in each step takes much of it";
 /// Validation that each step does by itself: told by that title. The user's lines that mostly run
 /// in it, metrics of it among them; none where it is not told.
-std::unordered_set<model::FrameId> detect_side_validation(const RunView& view, Findings& findings);
+std::unordered_set<model::FrameId> detect_side_validation(const RunView& view,
+                                                          const AfterBackward& order,
+                                                          Findings& findings);
 
 /// Whether this is work beside the training, or validation in each step.
 bool is_side_work(const model::Finding& finding);

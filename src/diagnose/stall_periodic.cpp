@@ -6,6 +6,7 @@
 
 #include "base/stats.h"
 #include "base/text.h"
+#include "diagnose/evaluation_passes.h"
 #include "diagnose/findings.h"
 
 namespace flatout::diagnose {
@@ -123,19 +124,9 @@ double more_gradients(const RunView& view) {
 
 /// Whether the model is called in evaluation mode in most of the long steps.
 bool validates(const RunView& view, const std::vector<Long>& longs) {
-  size_t found = 0;
-  auto next = longs.begin();
-  const Step* last = nullptr;
-  for (const model::Slice& s : view.run().slices) {
-    if (s.kind != model::SliceKind::kValidation || s.value != 1 || s.thread != view.trainer())
-      continue;
-    while (next != longs.end() && next->step->end < s.end) ++next;
-    if (next == longs.end()) break;
-    if (s.begin < next->step->begin) continue;
-    found += next->step != last;
-    last = next->step;
-  }
-  return 2 * found > longs.size();
+  std::vector<const Step*> steps;
+  for (const Long& one : longs) steps.push_back(one.step);
+  return 2 * evaluation_passes(view, steps).steps > longs.size();
 }
 
 /// Of what the long steps take beyond the usual, the time in which the training thread wanted a

@@ -20,8 +20,6 @@
 namespace flatout::probe {
 namespace {
 
-constexpr size_t kMaxMaps = 4 << 20;
-
 perf_event_attr counting(uint32_t most) {
   perf_event_attr attr{};
   attr.size = sizeof attr;
@@ -85,15 +83,13 @@ Result<std::unique_ptr<AddressCounter>> AddressCounter::open(int32_t tid, uint64
                                                              uint32_t most, By by) {
   std::unique_ptr<AddressCounter> counter(new AddressCounter(tid, most));
   if (by == By::kUprobe) {
-    const std::string process = "proc/" + std::to_string(tid);
-    FLATOUT_TRY(const std::string text, fs::Root("/").read(process + "/maps", kMaxMaps));
-    const auto maps = symbols::parse_maps(text);
+    FLATOUT_TRY(const std::vector<symbols::Mapping> maps, symbols::read_maps(fs::Root("/"), tid));
     const symbols::Mapping* m = symbols::find_mapping(maps, address);
     if (m == nullptr || !m->is_file()) {
       return Error{Code::kUnsupported, "cannot count: the code lies in no file", ""};
     }
     // The very file, even where another one has its name by now.
-    counter->file_ = fmt::format("/{}/map_files/{:x}-{:x}", process, m->begin, m->end);
+    counter->file_ = fmt::format("/proc/{}/map_files/{:x}-{:x}", tid, m->begin, m->end);
     counter->offset_ = address - m->begin + m->offset;
   } else {
     FLATOUT_TRY(counter->fd_, open_breakpoint(tid, address, most));

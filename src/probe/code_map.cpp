@@ -1,12 +1,11 @@
 #include "probe/code_map.h"
 
 #include <algorithm>
-#include <string>
+#include <utility>
 
 namespace flatout::probe {
 namespace {
 
-constexpr size_t kMaxMaps = 4 << 20;
 constexpr Nanos kFirstWait = std::chrono::seconds(2), kLongestWait = std::chrono::seconds(64);
 
 bool same_code(const std::vector<symbols::Mapping>& a, const std::vector<symbols::Mapping>& b) {
@@ -27,19 +26,17 @@ bool same_code(const std::vector<symbols::Mapping>& a, const std::vector<symbols
 bool CodeMap::ready(TimePoint now) {
   const Nanos wait = doubt_ == Doubt::kOfPlace ? std::min(kFirstWait, wait_) : wait_;
   if (doubt_ == Doubt::kNone || now < looked_ + wait) return process_ != nullptr;
-  const auto text = root_.read("proc/" + std::to_string(pid_) + "/maps", kMaxMaps);
-  std::vector<symbols::Mapping> maps;
-  if (text.ok()) maps = symbols::parse_maps(*text);
-  const bool same = process_ != nullptr && same_code(maps, maps_);
+  auto maps = symbols::read_maps(root_, pid_);
+  const bool same = process_ != nullptr && maps.ok() && same_code(*maps, maps_);
   wait_ = same ? std::min(2 * wait_, kLongestWait) : kFirstWait;
   looked_ = now;
   doubt_ = Doubt::kNone;
   if (same) return true;
-  maps_ = std::move(maps);
+  maps_ = maps.ok() ? std::move(*maps) : std::vector<symbols::Mapping>();
   ++version_;
   process_.reset();
   auto opened = symbols::NativeProcess::open(pid_);
-  if (text.ok() && opened.ok()) process_ = std::move(*opened);
+  if (maps.ok() && opened.ok()) process_ = std::move(*opened);
   if (process_ == nullptr) doubt_ = Doubt::kOfPlace;
   return process_ != nullptr;
 }

@@ -28,7 +28,6 @@ constexpr size_t kStackBytes = 8192;
 constexpr size_t kMaxStackBytes = 24576;
 constexpr size_t kRingPages = 8;  // data; holds one sample of the largest stack, three usual ones
 constexpr uint32_t kTopOfStack = 192;  // bytes; what a lock or a call of the kernel's leaves there
-constexpr size_t kMaxMaps = 4 << 20;
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxSamplers = 16;
 constexpr uint64_t kSoonNs = 20'000;     // of CPU time, from ask() to the sample
@@ -173,8 +172,8 @@ bool CpuSampler::take(symbols::NativeRegisters& registers, std::string& stack) {
 }
 
 PlaceWatch::PlaceWatch(int32_t pid) : pid_(pid) {
-  const auto maps = fs::Root("/").read("proc/" + std::to_string(pid) + "/maps", kMaxMaps);
-  if (maps.ok()) code_ = symbols::AllocatorCode::of(symbols::parse_maps(*maps));
+  const auto maps = symbols::read_maps(fs::Root("/"), pid);
+  if (maps.ok()) code_ = symbols::AllocatorCode::of(*maps);
 }
 
 NativePlace PlaceWatch::blocked(const SyscallInfo& call) {

@@ -12,7 +12,6 @@
 namespace flatout::probe {
 namespace {
 
-constexpr size_t kMaxMaps = 16 << 20;    // bytes of /proc/PID/maps
 constexpr size_t kMaxRemembered = 4096;  // files
 
 std::string_view base_name(std::string_view path) {
@@ -47,8 +46,7 @@ int python_minor_from_path(std::string_view path) {
 
 Result<PythonPlace> PythonFinder::find(const fs::Root& root, int32_t pid) {
   const std::string base = "proc/" + std::to_string(pid);
-  FLATOUT_TRY(const std::string text, root.read(base + "/maps", kMaxMaps));
-  const auto maps = symbols::parse_maps(text);
+  FLATOUT_TRY(const std::vector<symbols::Mapping> maps, symbols::read_maps(root, pid));
   const std::string exe = root.read_link(base + "/exe").value_or("");
 
   // A shared libpython first: with one, the executable has no runtime of its own.

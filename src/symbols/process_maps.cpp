@@ -8,6 +8,8 @@
 namespace flatout::symbols {
 namespace {
 
+constexpr size_t kMaxBytes = 16 << 20;
+
 bool take_hex(std::string_view& s, uint64_t& value) {
   const auto [end, err] = std::from_chars(s.data(), s.data() + s.size(), value, 16);
   if (err != std::errc()) return false;
@@ -49,6 +51,12 @@ std::vector<Mapping> parse_maps(std::string_view text, size_t limit) {
     maps.push_back(std::move(m));
   }
   return maps;
+}
+
+Result<std::vector<Mapping>> read_maps(const fs::Root& root, int32_t pid) {
+  FLATOUT_TRY(const std::string text,
+              root.read("proc/" + std::to_string(pid) + "/maps", kMaxBytes));
+  return parse_maps(text);
 }
 
 const Mapping* find_mapping(const std::vector<Mapping>& maps, uint64_t address) {

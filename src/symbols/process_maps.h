@@ -6,6 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/fs.h"
+#include "base/result.h"
+
 namespace flatout::symbols {
 
 struct Mapping {
@@ -26,6 +29,9 @@ struct Mapping {
 /// Sorted by address as the kernel gives them; lines that make no sense are left out. At most
 /// `limit` mappings.
 std::vector<Mapping> parse_maps(std::string_view text, size_t limit = 65536);
+
+/// Those of a process. Errors: as fs::Root::read().
+Result<std::vector<Mapping>> read_maps(const fs::Root& root, int32_t pid);
 
 /// The mapping that covers `address`, or nullptr.
 const Mapping* find_mapping(const std::vector<Mapping>& maps, uint64_t address);

@@ -59,7 +59,6 @@ TimePoint last_worked(const Run& run, int32_t pid) {
 }
 
 const Loop* choose(const std::vector<Loop>& loops, TimePoint over) {
-  if (loops.empty()) return nullptr;
   const auto longest = std::ranges::max_element(
       loops, {}, [](const Loop& loop) { return loop.last() - loop.first(); });
   const auto inside = [&](TimePoint at) { return at >= longest->first() && at <= longest->last(); };
@@ -99,6 +98,7 @@ const Loop* choose(const std::vector<Loop>& loops, TimePoint over) {
 
 std::vector<StepEnd> find_loop_rounds(const Run& run, int32_t pid) {
   const std::vector<Loop> loops = loops_of(run, pid);
+  if (loops.empty()) return {};
   const Loop* loop = choose(loops, last_worked(run, pid));
   if (loop == nullptr) return {};
   std::vector<StepEnd> ends;
