@@ -16,7 +16,8 @@ using model::Step;
 namespace {
 
 constexpr size_t kManyCompiles = 3;  // steps after the warm-up
-// Of the steps, from which none goes without it: it is not seen in each.
+// Of the steps, from which none goes without it where it takes few readings: it is not seen in
+// each.
 constexpr double kNearlyAll = 0.9;
 
 bool compiles(const Cell& c) { return c.role == Role::kTrainer && (c.traits & kInCompile) != 0; }
@@ -53,6 +54,14 @@ double longer_for_it(const RunView& view, const std::vector<const Step*>& compil
   return longer / static_cast<double>(view.steps().count);
 }
 
+/// Whether no step goes without it: the few in which it was not seen were too short to be sure of.
+bool in_each_step(const RunView& view, size_t compiling, int64_t readings) {
+  const size_t all = view.steps().steady.size();
+  const bool sure = readings >= kFewReadings * static_cast<int64_t>(compiling);
+  return compiling == all ||
+         (!sure && static_cast<double>(compiling) >= kNearlyAll * static_cast<double>(all));
+}
+
 /// Whether most of it is what calls set up that are made for each batch, and told already.
 bool told_as_calls(const RunView& view, const Findings& findings) {
   if (!findings.has("cpu.python_bound")) return false;
@@ -84,9 +93,7 @@ void detect_compiling(const RunView& view, Findings& findings) {
   if (steps.size() < kManyCompiles || told_as_calls(view, findings)) return;
   const double itself = view.per_step(Role::kTrainer, compiles);
   double cost = std::max(itself, longer_for_it(view, steps));
-  const auto all = static_cast<double>(view.steps().steady.size());
-  if (static_cast<double>(steps.size()) >= kNearlyAll * all)
-    cost = std::max(cost, calls_that_compile(view));
+  if (in_each_step(view, steps.size(), readings)) cost = std::max(cost, calls_that_compile(view));
   Finding* f = findings.add("stall.periodic", "Steps wait for what they run to be compiled again",
                             0.85, cost);
   if (f == nullptr) return;
