@@ -91,7 +91,7 @@ TEST(Compiling, TheFewStepsThatDoNotCompileTellWhatWouldBeLeft) {
   RunBuilder b;
   for (int i = 0; i < 100; ++i) {
     const bool again = i % 20 != 9;
-    b.step({{Part::kForward, again ? 200.0 : 0, kTrace}, {Part::kForward, again ? 40 : 20, kRun}},
+    b.step({{Part::kForward, again ? 200.0 : 0, kTrace}, {Part::kForward, again ? 40.0 : 20, kRun}},
            i < 3);
   }
   b.machine(2, 1).process_cpu(100, 1);

@@ -85,6 +85,8 @@ void detect_padding(const RunView& view, Findings& findings);
 /// What a step does besides training; not what is told already.
 void detect_side_work(const RunView& view, Findings& findings);
 void detect_interpreter(const RunView& view, Findings& findings);
+/// Many tiny operations; not what is told already.
+void detect_python_bound(const RunView& view, Findings& findings);
 /// Tracers and profilers of Python that were left on.
 void detect_watchers(const RunView& view, Findings& findings);
 /// TensorFlow that runs operation by operation.
